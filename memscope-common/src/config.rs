@@ -1,0 +1,47 @@
+//! Settings that user space freezes into the BPF object before it is loaded.
+
+/// Records leave through the BPF ring buffer.
+pub const TRANSPORT_RING: u32 = 0;
+/// Records leave through one perf buffer per CPU.
+pub const TRANSPORT_PERF: u32 = 1;
+
+/// Frozen settings (`.rodata`): the verifier drops every branch that they switch off.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Config {
+    /// [`TRANSPORT_RING`] or [`TRANSPORT_PERF`].
+    pub transport: u32,
+    /// The reader is woken only when this many bytes wait in the ring (it also polls by itself).
+    pub wake_bytes: u32,
+    /// Offset of `pid` in the `task_newtask` event; tracepoint layouts differ between kernels.
+    pub newtask_pid: u32,
+    /// Offset of `clone_flags` in the `task_newtask` event.
+    pub newtask_flags: u32,
+    /// Offset of `pid` in the `sched_process_free` event.
+    pub free_pid: u32,
+    /// Padding, zero.
+    pub reserved: u32,
+}
+
+/// In a process's state: children join the trace.
+pub const PROCESS_FOLLOW: u32 = 1;
+/// In a process's state: stop it when it has mapped a library, until user space has looked.
+pub const PROCESS_STOP: u32 = 1 << 1;
+
+/// What the process filter knows of one traced process.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ProcessState {
+    /// [`PROCESS_FOLLOW`] and [`PROCESS_STOP`].
+    pub flags: u32,
+    /// Process that this one was forked from; 0 for those named by the user.
+    pub parent: u32,
+}
+
+#[cfg(feature = "user")]
+mod pod {
+    // SAFETY: `repr(C)`, integers only, no padding: every bit pattern is a value.
+    unsafe impl aya::Pod for super::Config {}
+    // SAFETY: as above.
+    unsafe impl aya::Pod for super::ProcessState {}
+}

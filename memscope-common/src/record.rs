@@ -1,0 +1,137 @@
+//! Records as they lie in the ring and in captures. Little-endian, `repr(C)`, padding always zero.
+//!
+//! Every record starts with a [`Header`] whose `len` covers the whole record, so a reader can step over
+//! what it does not know.
+
+use crate::row::MAX_VALUES;
+
+/// What a record is. Part of the capture format: never reuse a number.
+#[repr(u16)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A probed call was entered: [`CallRecord`].
+    Enter = 1,
+    /// A probed call returned: [`CallRecord`].
+    Return = 2,
+    /// The text of the thread's last call goes on: [`TextRecord`].
+    Text = 3,
+    /// A traced process forked: [`ProcessRecord`].
+    Fork = 20,
+    /// A traced process executed another program: [`ProcessRecord`].
+    Exec = 21,
+    /// A traced process has mapped or unmapped libraries: [`LibraryRecord`].
+    Library = 22,
+    /// Written by user space into captures: UTF-8 JSON after the header.
+    Note = 200,
+}
+
+/// Starts every record.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Header {
+    /// `CLOCK_MONOTONIC`, in nanoseconds.
+    pub time_ns: u64,
+    /// Process, as user space names it (the kernel's `tgid`).
+    pub tgid: u32,
+    /// Thread, as user space names it (the kernel's `pid`).
+    pub tid: u32,
+    /// A [`Kind`] as a number.
+    pub kind: u16,
+    /// Number of the probe row; 0 is none.
+    pub row: u16,
+    /// Bytes of the record, this header included.
+    pub len: u16,
+    /// Row of the outermost probed call that the thread is inside of; 0 is none.
+    pub outer: u16,
+}
+const _: () = assert!(size_of::<Header>() == 24);
+
+/// Text bytes in one record; longer texts go on in [`TextRecord`]s.
+pub const TEXT_CHUNK: usize = 128;
+/// Text records after the first; so a text has at most `TEXT_CHUNK * (1 + MAX_TEXT_PARTS)` bytes.
+pub const MAX_TEXT_PARTS: usize = 7;
+/// Longest text that is kept, in bytes; what is longer is cut and marked.
+pub const MAX_TEXT: usize = TEXT_CHUNK * (1 + MAX_TEXT_PARTS);
+
+/// The text could not be read.
+pub const CALL_TEXT_FAULT: u8 = 1;
+/// The text goes on in a [`TextRecord`] of the same thread.
+pub const CALL_TEXT_MORE: u8 = 1 << 1;
+/// The text pointer was null.
+pub const CALL_TEXT_NULL: u8 = 1 << 2;
+
+/// A probed call. Without text it ends after `value_count` values.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CallRecord {
+    /// Time of entry ([`Kind::Enter`]) or return ([`Kind::Return`]).
+    pub header: Header,
+    /// What the call returned, sign-extended; 0 at entry.
+    pub status: i64,
+    /// Values that follow.
+    pub value_count: u8,
+    /// Bit *n*: value *n* could not be read and is 0.
+    pub faults: u8,
+    /// `CALL_*` bits.
+    pub flags: u8,
+    /// Padding, zero.
+    pub reserved: u8,
+    /// Bytes of text after the values (then all [`MAX_VALUES`] are present).
+    pub text_len: u32,
+    /// The row's values, in the row's order.
+    pub values: [u64; MAX_VALUES],
+    /// The text, without a final NUL.
+    pub text: [u8; TEXT_CHUNK],
+}
+
+/// Bytes before the values.
+pub const CALL_VALUES_AT: usize = 40;
+/// Bytes before the text.
+pub const CALL_TEXT_AT: usize = CALL_VALUES_AT + 8 * MAX_VALUES;
+const _: () = assert!(core::mem::offset_of!(CallRecord, values) == CALL_VALUES_AT);
+const _: () = assert!(core::mem::offset_of!(CallRecord, text) == CALL_TEXT_AT);
+
+/// A further part of a text.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct TextRecord {
+    /// Same row and thread as the call.
+    pub header: Header,
+    /// 1 for the first part after the call's own.
+    pub part: u16,
+    /// [`CALL_TEXT_MORE`] and [`CALL_TEXT_FAULT`].
+    pub flags: u16,
+    /// Bytes that follow.
+    pub text_len: u32,
+    /// The bytes.
+    pub text: [u8; TEXT_CHUNK],
+}
+/// Bytes before the text.
+pub const TEXT_TEXT_AT: usize = 32;
+const _: () = assert!(core::mem::offset_of!(TextRecord, text) == TEXT_TEXT_AT);
+
+/// A process came to be, or runs another program.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProcessRecord {
+    /// The parent ([`Kind::Fork`]) or the process itself ([`Kind::Exec`]).
+    pub header: Header,
+    /// The new process ([`Kind::Fork`]); otherwise 0.
+    pub child: u32,
+    /// Whether the process was stopped and waits for `SIGCONT`.
+    pub stopped: u32,
+}
+const _: () = assert!(size_of::<ProcessRecord>() == 32);
+
+/// A dynamic loader reports.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LibraryRecord {
+    /// The process.
+    pub header: Header,
+    /// `r_debug.r_state`: 0 consistent, 1 adding, 2 deleting; 255 unknown.
+    pub state: u32,
+    /// Whether the process was stopped and waits for `SIGCONT`.
+    pub stopped: u32,
+}
+const _: () = assert!(size_of::<LibraryRecord>() == 32);

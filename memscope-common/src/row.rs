@@ -1,0 +1,116 @@
+//! Probe rows: what a program fetches at a probe, as data.
+
+/// Values that a row can fetch.
+pub const MAX_VALUES: usize = 8;
+/// Rows that the table holds; row 0 is "none".
+pub const MAX_ROWS: u32 = 512;
+/// `Fetch::arg` counts the C arguments from 0; the first six are in registers on both architectures.
+pub const REGISTER_ARGS: usize = 6;
+
+/// When a row reports.
+#[repr(u8)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum When {
+    /// At entry; no return probe.
+    Entry = 1,
+    /// At entry, and once more at return if the returned value is not zero.
+    EntryAndNonZero = 2,
+    /// At return, with what was fetched at entry and at return.
+    Return = 3,
+    /// `_dl_debug_state` of a dynamic loader: reports and stops the process (`param`: see [`ProbeRow`]).
+    Library = 4,
+}
+
+/// Where a value comes from.
+#[repr(u8)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// Nothing: the value is 0.
+    None = 0,
+    /// The argument itself.
+    Arg = 1,
+    /// Eight bytes at `argument + offset`.
+    Memory = 2,
+    /// Eight bytes at `argument + offset`, only if the call returned 0 (an out-pointer).
+    Out = 3,
+}
+
+/// One value to fetch.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Fetch {
+    /// A [`Source`] as a number.
+    pub source: u8,
+    /// C argument, from 0.
+    pub arg: u8,
+    /// Bytes added to the argument before it is read through.
+    pub offset: u16,
+}
+
+impl Fetch {
+    /// No value.
+    pub const NONE: Self = Self { source: Source::None as u8, arg: 0, offset: 0 };
+
+    /// The argument itself.
+    #[must_use]
+    pub const fn arg(arg: u8) -> Self {
+        Self { source: Source::Arg as u8, arg, offset: 0 }
+    }
+
+    /// Eight bytes at `argument + offset`.
+    #[must_use]
+    pub const fn memory(arg: u8, offset: u16) -> Self {
+        Self { source: Source::Memory as u8, arg, offset }
+    }
+
+    /// What the call wrote through the argument, on success.
+    #[must_use]
+    pub const fn out(arg: u8) -> Self {
+        Self { source: Source::Out as u8, arg, offset: 0 }
+    }
+}
+
+/// The returned value is 32 bits wide (an error code): the upper half of the register is noise.
+pub const ROW_RETURNS_INT: u8 = 1;
+/// The row has a text: a C string, fetched when the row reports first.
+pub const ROW_TEXT: u8 = 1 << 1;
+
+/// What the programs know of a probe.
+///
+/// `param` is used by [`When::Library`] rows: distance from the probed instruction to the loader's
+/// `_r_debug.r_state`, so that the program can tell "about to map" from "mapped"; 0 is unknown.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ProbeRow {
+    /// A [`When`] as a number.
+    pub when: u8,
+    /// Values fetched, at most [`MAX_VALUES`].
+    pub values: u8,
+    /// `ROW_*` bits.
+    pub flags: u8,
+    /// C argument that points to the text.
+    pub text_arg: u8,
+    /// Calls of one group that nest in each other are reported once, the outermost; 0 is no group.
+    pub group: u8,
+    /// Padding, zero.
+    pub reserved: [u8; 3],
+    /// See above.
+    pub param: i64,
+    /// The values.
+    pub fetch: [Fetch; MAX_VALUES],
+}
+const _: () = assert!(size_of::<ProbeRow>() == 48);
+
+impl ProbeRow {
+    /// Whether a return probe belongs to this row.
+    #[must_use]
+    pub const fn has_return(&self) -> bool {
+        self.when == When::Return as u8 || self.when == When::EntryAndNonZero as u8 || self.group != 0
+    }
+}
+
+#[cfg(feature = "user")]
+mod pod {
+    // SAFETY: `repr(C)`, integers only, no padding: every bit pattern is a value.
+    unsafe impl aya::Pod for super::ProbeRow {}
+}

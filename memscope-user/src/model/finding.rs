@@ -1,0 +1,153 @@
+//! What analyses conclude. Sinks print findings; `--json` serializes them.
+
+use serde::Serialize;
+
+use super::{Device, Pool};
+
+/// How sure a finding is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Confidence {
+    /// The rule was fully applied to complete data.
+    Certain,
+    /// Events were lost, so the finding may name blocks whose free was not seen, or miss some.
+    Doubtful,
+}
+
+/// A block that outlived the end of the step after its own.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Leak {
+    /// Whose.
+    pub pool: Pool,
+    /// Start of the block.
+    pub addr: u64,
+    /// Its size.
+    pub size_bytes: u64,
+    /// Step of its allocation.
+    pub step: u32,
+    /// Step ends that it survived after its own step.
+    pub survived_steps: u32,
+    /// Kernel launches before it.
+    pub kernel_index: u64,
+    /// Number of the block in its process.
+    pub allocation_id: u64,
+}
+
+/// Step leaks of one process on one device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct StepLeaks {
+    /// Process.
+    pub pid: u32,
+    /// Device.
+    pub device: Device,
+    /// Leaks, sorted by step, then pool, then address.
+    pub leaks: Vec<Leak>,
+    /// Blocks of the last step still live at the end: no later step ended that could have judged them.
+    pub unjudged: Vec<Leak>,
+    /// Steps that ended.
+    pub steps_ended: u32,
+    /// How sure.
+    pub confidence: Confidence,
+}
+
+/// Lowest over highest pool use within one step.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct RatioRecord {
+    /// `min / max`, 0 to 1.
+    pub ratio: f64,
+    /// Lowest use in the step.
+    pub min_used_bytes: u64,
+    /// The step.
+    pub step: u32,
+}
+
+/// Variation of a pool's use inside steps (contract §8.3).
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Fluctuation {
+    /// Process.
+    pub pid: u32,
+    /// Device.
+    pub device: Device,
+    /// Pool.
+    pub pool: Pool,
+    /// Step with the smallest ratio; `None` when no step could be judged.
+    pub min_gap: Option<RatioRecord>,
+    /// Step with the largest ratio.
+    pub max_gap: Option<RatioRecord>,
+}
+
+/// Bytes of one driver module.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct HeldModule {
+    /// Module name as the driver's headers spell it, `UNKNOWN` for none.
+    pub module: &'static str,
+    /// Live blocks.
+    pub blocks: u64,
+    /// Their bytes.
+    pub size_bytes: u64,
+}
+
+/// What one process still holds of one pool on one device when it, or the trace, ends.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Held {
+    /// Process.
+    pub pid: u32,
+    /// Device.
+    pub device: Device,
+    /// Pool.
+    pub pool: Pool,
+    /// Live blocks at the end.
+    pub blocks: u64,
+    /// Their bytes.
+    pub size_bytes: u64,
+    /// Highest live bytes seen.
+    pub peak_bytes: u64,
+    /// Blocks allocated during the trace.
+    pub allocations: u64,
+    /// Blocks freed by the program during the trace.
+    pub frees: u64,
+    /// Frees of blocks older than the trace.
+    pub older_frees: u64,
+    /// Frees of blocks that were never seen, in a process traced from its start.
+    pub unknown_frees: u64,
+    /// Failed allocations.
+    pub failed: u64,
+    /// Live bytes by module, largest first (driver blocks only).
+    pub by_module: Vec<HeldModule>,
+}
+
+/// One line of the loss report.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct LossLine {
+    /// Layer, e.g. `hal`.
+    pub layer: String,
+    /// Function.
+    pub symbol: String,
+    /// Reason, e.g. `ring full`.
+    pub reason: String,
+    /// Calls.
+    pub count: u64,
+}
+
+/// How the trace ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct RunEnd {
+    /// Nanoseconds since the Unix epoch.
+    pub time_ns: u64,
+    /// Records that the transport had no room for.
+    pub lost: u64,
+    /// Everything that was seen and not reported, by function and reason; zeros left out.
+    pub losses: Vec<LossLine>,
+}
+
+/// A conclusion.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(tag = "finding", rename_all = "snake_case")]
+pub enum Finding {
+    /// Step leaks.
+    StepLeaks(StepLeaks),
+    /// Variation inside steps.
+    Fluctuation(Fluctuation),
+    /// Memory still held at the end.
+    Held(Held),
+}

@@ -1,0 +1,69 @@
+//! `aclrt*`: the facade that programs call (ascend-abi §3, §4, §8). The `…Impl` twins sit below these and
+//! are not probed: a call would be seen twice.
+
+use memscope_common::{Fetch, When};
+
+use super::{Field, Group, Layer, Meaning, ProbeSpec};
+
+/// The legacy umbrella and the newer facade export the same names; the first may forward to the second.
+const LIBRARIES: &[&str] = &["libascendcl.so", "libacl_rt.so"];
+
+const ACL: ProbeSpec = ProbeSpec { layer: Layer::Acl, libraries: LIBRARIES, ..ProbeSpec::BASE };
+
+const LAUNCH: ProbeSpec = ProbeSpec { meaning: Meaning::Launch, when: When::Entry, group: Group::Launch, ..ACL };
+
+/// `Handle` and `Stream` of a launch.
+macro_rules! launch {
+    ($symbol:literal, stream $stream:literal) => {
+        ProbeSpec {
+            symbol: $symbol,
+            fields: &[(Field::Handle, Fetch::arg(0)), (Field::Stream, Fetch::arg($stream))],
+            ..LAUNCH
+        }
+    };
+}
+
+pub(super) const ROWS: &[ProbeSpec] = &[
+    // aclError aclInit(const char *configPath)
+    ProbeSpec { symbol: "aclInit", meaning: Meaning::AclInit, group: Group::Init, ..ACL },
+    // aclError aclFinalize(void)
+    ProbeSpec { symbol: "aclFinalize", meaning: Meaning::AclFinalize, when: When::Entry, group: Group::Init, ..ACL },
+    // aclError aclrtSetDevice(int32_t deviceId)
+    ProbeSpec {
+        symbol: "aclrtSetDevice",
+        meaning: Meaning::SetDevice,
+        fields: &[(Field::Device, Fetch::arg(0))],
+        ..ACL
+    },
+    // aclError aclrtStreamGetId(aclrtStream stream, int32_t *streamId)
+    ProbeSpec {
+        symbol: "aclrtStreamGetId",
+        meaning: Meaning::StreamId,
+        fields: &[(Field::Stream, Fetch::arg(0)), (Field::StreamId, Fetch::out(1))],
+        ..ACL
+    },
+    // aclError aclrtBinaryGetFunction(const aclrtBinHandle bin, const char *kernelName, aclrtFuncHandle *func)
+    ProbeSpec {
+        symbol: "aclrtBinaryGetFunction",
+        meaning: Meaning::KernelName,
+        fields: &[(Field::Handle, Fetch::out(2))],
+        text_arg: Some(1),
+        ..ACL
+    },
+    // aclError aclrtRegisterCpuFunc(const aclrtBinHandle handle, const char *funcName, const char *kernelName, aclrtFuncHandle *func)
+    ProbeSpec {
+        symbol: "aclrtRegisterCpuFunc",
+        meaning: Meaning::KernelName,
+        fields: &[(Field::Handle, Fetch::out(3))],
+        text_arg: Some(2),
+        ..ACL
+    },
+    // aclError aclrtLaunchKernel(aclrtFuncHandle func, uint32_t blocks, const void *args, size_t size, aclrtStream stream)
+    launch!("aclrtLaunchKernel", stream 4),
+    // aclError aclrtLaunchKernelV2(func, blocks, const void *args, size_t size, aclrtLaunchKernelCfg *cfg, aclrtStream stream)
+    launch!("aclrtLaunchKernelV2", stream 5),
+    // aclError aclrtLaunchKernelWithConfig(func, blocks, aclrtStream stream, cfg, args, reserve)
+    launch!("aclrtLaunchKernelWithConfig", stream 2),
+    // aclError aclrtLaunchKernelWithHostArgs(func, blocks, aclrtStream stream, cfg, hostArgs, size, …)
+    launch!("aclrtLaunchKernelWithHostArgs", stream 2),
+];

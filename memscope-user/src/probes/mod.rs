@@ -1,0 +1,186 @@
+//! What to trace, as tables. One file per source; adding a function is adding a row.
+//!
+//! A [`ProbeSpec`] says where a function lives, what calling it means, and which arguments carry what.
+//! [`ProbeSpec::row`] turns the second half into the [`ProbeRow`] that the kernel side follows; decode uses
+//! the same fields to name the values that come back. No stage knows a function by its name.
+
+mod acl;
+mod hal;
+mod mstx;
+mod runtime;
+
+use memscope_common::row::{MAX_VALUES, ROW_RETURNS_INT, ROW_TEXT};
+use memscope_common::{Fetch, ProbeRow, When};
+use serde::{Deserialize, Serialize};
+
+/// Part of the Ascend stack that a probe belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Layer {
+    /// Driver.
+    Hal,
+    /// `libruntime`.
+    Runtime,
+    /// `aclrt*`.
+    Acl,
+    /// Marks.
+    Mstx,
+}
+
+/// What a call means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Meaning {
+    /// `halMemAlloc`-like: `Addr`, `Size`, `Flags` (driver flag word).
+    HalAlloc,
+    /// `halMemCreate`-like: `Addr` (handle), `Size`, `PropSideDevice`, `PropModulePage`.
+    HalCreate,
+    /// `halMemFree`-like: `Addr`.
+    HalFree,
+    /// `halMemRelease`-like: `Addr` (handle).
+    HalRelease,
+    /// The calling thread's device becomes `Device`.
+    SetDevice,
+    /// A kernel launch: `Handle`, `Stream`; the text, if any, is its name.
+    Launch,
+    /// `Handle` gets the text as its kernel name.
+    KernelName,
+    /// `Stream` gets the number `StreamId`.
+    StreamId,
+    /// ACL was initialised.
+    AclInit,
+    /// ACL is shut down.
+    AclFinalize,
+    /// A mark with text.
+    Mark,
+    /// A range with text begins; the returned value is its id, if not 0.
+    RangeStart,
+    /// Range `RangeId` ends.
+    RangeEnd,
+}
+
+/// Name of a fetched value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Field {
+    /// Address or handle of a block.
+    Addr,
+    /// Bytes.
+    Size,
+    /// Driver flag word (ascend-abi: bits 0-9 device, 10-13 space, 17 huge, 31 giant, 56-63 module).
+    Flags,
+    /// `drv_mem_prop` bytes 0-7: side (0 host, 1 device, 2 host NUMA) and device.
+    PropSideDevice,
+    /// `drv_mem_prop` bytes 8-15: module and page type (0 normal, 1 huge, 2 giant).
+    PropModulePage,
+    /// Device number (low 32 bits).
+    Device,
+    /// Kernel handle, stub or function pointer.
+    Handle,
+    /// Stream pointer.
+    Stream,
+    /// The runtime's stream number (low 32 bits).
+    StreamId,
+    /// Range id.
+    RangeId,
+}
+
+/// Functions that nest in each other and are reported once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Group {
+    /// Not grouped.
+    None = 0,
+    /// Kernel launches: `aclrtLaunchKernel` calls `rts…` calls `rt…`.
+    Launch = 1,
+    /// The `libascendcl` facade calls the same function of `libacl_rt`.
+    Init = 2,
+}
+
+/// One function to probe.
+#[derive(Clone, Copy, Debug)]
+pub struct ProbeSpec {
+    /// Part of the stack.
+    pub layer: Layer,
+    /// File names of the libraries that define it, without anything after `.so`.
+    pub libraries: &'static [&'static str],
+    /// Exported name.
+    pub symbol: &'static str,
+    /// What a call means.
+    pub meaning: Meaning,
+    /// When it is reported.
+    pub when: When,
+    /// The values fetched, in order.
+    pub fields: &'static [(Field, Fetch)],
+    /// C argument that points to a text.
+    pub text_arg: Option<u8>,
+    /// The return type is `int`: only the lower half of the register counts.
+    pub returns_int: bool,
+    /// Group of which only the outermost call is reported.
+    pub group: Group,
+}
+
+impl ProbeSpec {
+    /// Defaults for a table row: reported at return, returns an error code, no text, no group.
+    pub(crate) const BASE: Self = Self {
+        layer: Layer::Hal,
+        libraries: &[],
+        symbol: "",
+        meaning: Meaning::Mark,
+        when: When::Return,
+        fields: &[],
+        text_arg: None,
+        returns_int: true,
+        group: Group::None,
+    };
+
+    /// What the kernel side has to know.
+    #[must_use]
+    pub fn row(&self) -> ProbeRow {
+        let mut fetch = [Fetch::NONE; MAX_VALUES];
+        for (slot, (_, source)) in fetch.iter_mut().zip(self.fields) {
+            *slot = *source;
+        }
+        let int = if self.returns_int { ROW_RETURNS_INT } else { 0 };
+        let text = if self.text_arg.is_some() { ROW_TEXT } else { 0 };
+        ProbeRow {
+            when: self.when as u8,
+            values: self.fields.len().min(MAX_VALUES) as u8,
+            flags: int | text,
+            text_arg: self.text_arg.unwrap_or(0),
+            group: self.group as u8,
+            reserved: [0; 3],
+            param: 0,
+            fetch,
+        }
+    }
+
+    /// What a reader of the records has to know.
+    #[must_use]
+    pub fn describe(&self) -> RowInfo {
+        RowInfo {
+            layer: self.layer,
+            symbol: self.symbol.to_owned(),
+            meaning: self.meaning,
+            fields: self.fields.iter().map(|(field, _)| *field).collect(),
+        }
+    }
+}
+
+/// What a reader of the records has to know of a row; written into captures, so they explain themselves.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RowInfo {
+    /// Part of the stack.
+    pub layer: Layer,
+    /// Function.
+    pub symbol: String,
+    /// What a call means.
+    pub meaning: Meaning,
+    /// Names of the values, in order.
+    pub fields: Vec<Field>,
+}
+
+/// All built-in rows. Row number = index + 1.
+pub fn builtin() -> impl Iterator<Item = &'static ProbeSpec> {
+    [hal::ROWS, runtime::ROWS, acl::ROWS, mstx::ROWS].into_iter().flatten()
+}

@@ -1,0 +1,100 @@
+//! `libruntime`: devices, kernel registrations and launches (ascend-abi §3, §4, §8).
+
+use memscope_common::{Fetch, When};
+
+use super::{Field, Group, Layer, Meaning, ProbeSpec};
+
+/// 9.x splits the runtime: chip-specific parts carry the same exports.
+const LIBRARIES: &[&str] =
+    &["libruntime.so", "libruntime_common.so", "libruntime_v100.so", "libruntime_v200.so", "libruntime_v201.so"];
+
+const RT: ProbeSpec = ProbeSpec { layer: Layer::Runtime, libraries: LIBRARIES, ..ProbeSpec::BASE };
+
+const LAUNCH: ProbeSpec = ProbeSpec { meaning: Meaning::Launch, when: When::Entry, group: Group::Launch, ..RT };
+
+/// `Handle` and `Stream` of a launch.
+macro_rules! launch {
+    ($symbol:literal, handle $handle:literal, stream $stream:literal) => {
+        ProbeSpec {
+            symbol: $symbol,
+            fields: &[(Field::Handle, Fetch::arg($handle)), (Field::Stream, Fetch::arg($stream))],
+            ..LAUNCH
+        }
+    };
+}
+
+pub(super) const ROWS: &[ProbeSpec] = &[
+    // rtError_t rtSetDevice(int32_t device)
+    ProbeSpec {
+        symbol: "rtSetDevice",
+        meaning: Meaning::SetDevice,
+        fields: &[(Field::Device, Fetch::arg(0))],
+        ..RT
+    },
+    // rtError_t rtSetDeviceEx(int32_t device)
+    ProbeSpec {
+        symbol: "rtSetDeviceEx",
+        meaning: Meaning::SetDevice,
+        fields: &[(Field::Device, Fetch::arg(0))],
+        ..RT
+    },
+    // rtError_t rtsSetDevice(int32_t device)
+    ProbeSpec {
+        symbol: "rtsSetDevice",
+        meaning: Meaning::SetDevice,
+        fields: &[(Field::Device, Fetch::arg(0))],
+        ..RT
+    },
+    // rtError_t rtGetStreamId(rtStream_t stream, int32_t *id)
+    ProbeSpec {
+        symbol: "rtGetStreamId",
+        meaning: Meaning::StreamId,
+        fields: &[(Field::Stream, Fetch::arg(0)), (Field::StreamId, Fetch::out(1))],
+        ..RT
+    },
+    // rtError_t rtFunctionRegister(void *bin, const void *stub, const char *name, const void *info, uint32_t mode)
+    ProbeSpec {
+        symbol: "rtFunctionRegister",
+        meaning: Meaning::KernelName,
+        fields: &[(Field::Handle, Fetch::arg(1))],
+        text_arg: Some(2),
+        ..RT
+    },
+    // rtError_t rtsFuncGetByName(const rtBinHandle bin, const char *name, rtFuncHandle *out)
+    ProbeSpec {
+        symbol: "rtsFuncGetByName",
+        meaning: Meaning::KernelName,
+        fields: &[(Field::Handle, Fetch::out(2))],
+        text_arg: Some(1),
+        ..RT
+    },
+    // rtError_t rtBinaryGetFunctionByName(const rtBinHandle bin, const char *name, rtFuncHandle *out)
+    ProbeSpec {
+        symbol: "rtBinaryGetFunctionByName",
+        meaning: Meaning::KernelName,
+        fields: &[(Field::Handle, Fetch::out(2))],
+        text_arg: Some(1),
+        ..RT
+    },
+    // rtKernelLaunch(const void *stub, uint32_t blocks, void *args, uint32_t size, rtSmDesc_t *sm, rtStream_t stream)
+    launch!("rtKernelLaunch", handle 0, stream 5),
+    // rtKernelLaunchWithFlag(const void *stub, uint32_t blocks, rtArgsEx_t *args, rtSmDesc_t *sm, rtStream_t stream, uint32_t flags)
+    launch!("rtKernelLaunchWithFlag", handle 0, stream 4),
+    launch!("rtKernelLaunchWithFlagV2", handle 0, stream 4),
+    // rtKernelLaunchWithHandle(void *hdl, uint64_t tilingKey, uint32_t blocks, rtArgsEx_t *args, rtSmDesc_t *sm, rtStream_t stream, const void *info)
+    launch!("rtKernelLaunchWithHandle", handle 0, stream 5),
+    launch!("rtKernelLaunchWithHandleV2", handle 0, stream 5),
+    launch!("rtVectorCoreKernelLaunch", handle 0, stream 5),
+    // rtLaunchKernelByFuncHandle(rtFuncHandle func, uint32_t blocks, rtLaunchArgsHandle args, rtStream_t stream)
+    launch!("rtLaunchKernelByFuncHandle", handle 0, stream 3),
+    launch!("rtLaunchKernelByFuncHandleV2", handle 0, stream 3),
+    launch!("rtLaunchKernelByFuncHandleV3", handle 0, stream 3),
+    // rtsLaunchKernelWithConfig(rtFuncHandle func, uint32_t blocks, rtStream_t stream, rtKernelLaunchCfg_t *cfg, ...)
+    launch!("rtsLaunchKernelWithConfig", handle 0, stream 2),
+    launch!("rtsLaunchKernelWithDevArgs", handle 0, stream 2),
+    launch!("rtsLaunchKernelWithHostArgs", handle 0, stream 2),
+    // rtAicpuKernelLaunchExWithArgs(uint32_t type, const char *opName, …)
+    ProbeSpec { symbol: "rtAicpuKernelLaunchExWithArgs", text_arg: Some(1), ..LAUNCH },
+    // rtKernelLaunchFwk(const char *opName, …)
+    ProbeSpec { symbol: "rtKernelLaunchFwk", text_arg: Some(0), ..LAUNCH },
+];
