@@ -46,14 +46,15 @@ pub struct Header {
 }
 const _: () = assert!(size_of::<Header>() == 24);
 
-/// Text bytes in one record; longer texts go on in [`TextRecord`]s.
+/// Room for text in one record, a final NUL included; longer texts go on in [`TextRecord`]s.
 pub const TEXT_CHUNK: usize = 128;
-/// Text records after the first; so a text has at most `TEXT_CHUNK * (1 + MAX_TEXT_PARTS)` bytes.
+/// Text records after the first.
 pub const MAX_TEXT_PARTS: usize = 7;
 /// Longest text that is kept, in bytes; what is longer is cut and marked.
-pub const MAX_TEXT: usize = TEXT_CHUNK * (1 + MAX_TEXT_PARTS);
+pub const MAX_TEXT: usize = (TEXT_CHUNK - 1) * (1 + MAX_TEXT_PARTS);
 
-/// The text could not be read.
+/// The text could not be read by the program: its page was not in memory. In its place is its address, eight bytes,
+/// so that user space can read it.
 pub const CALL_TEXT_FAULT: u8 = 1;
 /// The text goes on in a [`TextRecord`] of the same thread.
 pub const CALL_TEXT_MORE: u8 = 1 << 1;

@@ -1,2 +1,93 @@
+//! The kernel side of memscope-bpf: pairs calls, fills records, counts misses.
+//!
+//! The programs know shapes, not libraries: what to fetch is in the probe rows ([`memscope_common::row`]),
+//! what it means is user space's business. Every early return is a counted miss, or the call of a process
+//! that is not traced.
 #![no_std]
 #![no_main]
+#![feature(asm_experimental_arch)]
+#![expect(clippy::inline_always, reason = "old kernels verify few calls, and a call costs registers")]
+
+mod calls;
+mod emit;
+mod maps;
+mod misses;
+mod probes;
+mod process;
+mod regs;
+mod slots;
+
+use core::ffi::c_void;
+
+use aya_ebpf::helpers::generated::bpf_get_attach_cookie;
+
+/// The probe's row number, where links carry cookies.
+#[inline(always)]
+fn cookie(ctx: *mut c_void) -> u32 {
+    // SAFETY: the context of a uprobe.
+    unsafe { bpf_get_attach_cookie(ctx) as u32 }
+}
+
+/// Declares a program; the macros of aya-ebpf wrap the context in types that are not needed here.
+macro_rules! program {
+    ($(#[doc = $doc:literal])* $name:ident in $section:literal, $ctx:ident => $body:expr) => {
+        $(#[doc = $doc])*
+        #[unsafe(no_mangle)]
+        #[unsafe(link_section = $section)]
+        fn $name($ctx: *mut c_void) -> u32 {
+            $body;
+            0
+        }
+    };
+}
+
+program!(
+    /// Entry, one link per probe.
+    enter in "uprobe", ctx => probes::enter(ctx, cookie(ctx))
+);
+program!(
+    /// Return, one link per probe.
+    leave in "uretprobe", ctx => probes::leave(ctx, cookie(ctx))
+);
+program!(
+    /// Entry, one link for many probes (kernel 6.6 and later).
+    enter_multi in "uprobe.multi", ctx => probes::enter(ctx, cookie(ctx))
+);
+program!(
+    /// Return, one link for many probes.
+    leave_multi in "uretprobe.multi", ctx => probes::leave(ctx, cookie(ctx))
+);
+program!(
+    /// Brings a text into memory before [`enter`] reads it; may wait for the page (Linux 6.0).
+    touch in "uprobe.s", ctx => probes::touch(ctx, cookie(ctx))
+);
+program!(
+    /// The same, one link for many probes.
+    touch_multi in "uprobe.multi.s", ctx => probes::touch(ctx, cookie(ctx))
+);
+program!(
+    /// A process or thread is made.
+    task_newtask in "tracepoint", ctx => process::forked(ctx)
+);
+program!(
+    /// A process runs another program.
+    process_exec in "tracepoint", ctx => process::executed(ctx)
+);
+program!(
+    /// A thread ends.
+    process_exit in "tracepoint", _ctx => process::exited()
+);
+program!(
+    /// A process is gone.
+    process_free in "tracepoint", ctx => process::freed(ctx)
+);
+
+#[cfg(not(test))]
+#[panic_handler]
+fn panic(_info: &core::panic::PanicInfo<'_>) -> ! {
+    loop {}
+}
+
+#[unsafe(link_section = "license")]
+#[unsafe(no_mangle)]
+static LICENSE: [u8; 13] = *b"Dual MIT/GPL\0";

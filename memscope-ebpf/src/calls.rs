@@ -1,0 +1,122 @@
+//! The calls that a thread is inside of: pushed at entry, popped at return.
+
+use core::arch::asm;
+
+use memscope_common::{Miss, miss::MAX_DEPTH};
+
+use crate::{
+    maps::{EMPTY_THREAD, Frame, THREADS, Thread},
+    misses::count,
+};
+
+const _: () = assert!(MAX_DEPTH == 8, "the mask in `bounded`");
+
+/// `index` below 8. The verifier has to see the bound at the access itself, and the compiler drops a mask that it can
+/// prove to be superfluous: so the mask is assembly.
+#[inline(always)]
+pub(crate) fn bounded(index: u32) -> usize {
+    let mut index = u64::from(index);
+    // SAFETY: changes a register.
+    unsafe { asm!("{index} &= 7", index = inout(reg) index) };
+    index as usize
+}
+
+#[inline(always)]
+fn frame_at(thread: &mut Thread, depth: u32) -> &mut Frame {
+    // SAFETY: below the number of frames.
+    unsafe { thread.frames.get_unchecked_mut(bounded(depth)) }
+}
+
+/// The thread's state, made on first use.
+#[inline(always)]
+pub(crate) fn thread(id: u64, row: u16) -> Option<&'static mut Thread> {
+    if let Some(thread) = THREADS.get_ptr_mut(&id) {
+        // SAFETY: a live map value that only this thread's programs touch.
+        return Some(unsafe { &mut *thread });
+    }
+    // SAFETY: never written, so shared reading is fine.
+    let empty = unsafe { &*EMPTY_THREAD.get_ptr(0)? };
+    if THREADS.insert(&id, empty, 0).is_err() {
+        count(row, Miss::ThreadsFull);
+        return None;
+    }
+    // SAFETY: as above.
+    THREADS.get_ptr_mut(&id).map(|thread| unsafe { &mut *thread })
+}
+
+/// Forgets all calls of a thread whose returns do not match its entries (`longjmp`, unwinding, probes attached in
+/// between). Each of them is counted, here or when it returns after all.
+#[inline(always)]
+fn forget(thread: &mut Thread, row: u16) {
+    thread.depth = 0;
+    thread.groups = 0;
+    count(row, Miss::NoReturn);
+}
+
+/// What became of a call that was pushed.
+pub(crate) enum Pushed {
+    /// It is to be reported; the outermost call's row, 0 if this is it.
+    Reported(u16),
+    /// It is not, and was counted.
+    Dropped,
+}
+
+/// Pushes the call whose arguments the thread holds.
+#[inline(always)]
+pub(crate) fn push(thread: &mut Thread, row: u16, group: u8, stack_pointer: u64) -> Pushed {
+    let mut depth = thread.depth;
+    if depth > 0 {
+        let top = frame_at(thread, depth - 1);
+        // A call that is entered from inside another one lies deeper on the stack, or as deep after a tail call.
+        if top.stack_pointer < stack_pointer {
+            let left = top.row;
+            forget(thread, left);
+            depth = 0;
+        }
+    }
+    if depth >= MAX_DEPTH as u32 {
+        count(row, Miss::TooDeep);
+        return Pushed::Dropped;
+    }
+    let bit = if group == 0 { 0 } else { 1_u32 << (group & 15) };
+    let nested = thread.groups & bit != 0;
+    let outer = if depth == 0 { 0 } else { thread.frames[0].row };
+    let args = thread.args;
+    let frame = frame_at(thread, depth);
+    frame.row = row;
+    frame.group = if nested { 0 } else { bit as u16 };
+    frame.nested = nested.into();
+    frame.stack_pointer = stack_pointer;
+    frame.args = args;
+    thread.groups |= bit;
+    thread.depth = depth + 1;
+    if nested {
+        count(row, Miss::Nested);
+        return Pushed::Dropped;
+    }
+    Pushed::Reported(outer)
+}
+
+/// Pops the innermost call, which must be of `row`; its arguments become the thread's.
+#[inline(always)]
+pub(crate) fn pop(thread: &mut Thread, row: u16) -> Pushed {
+    let depth = thread.depth;
+    if depth == 0 {
+        count(row, Miss::UnknownReturn);
+        return Pushed::Dropped;
+    }
+    let top = depth - 1;
+    let frame = *frame_at(thread, top);
+    if frame.row != row {
+        forget(thread, frame.row);
+        count(row, Miss::UnknownReturn);
+        return Pushed::Dropped;
+    }
+    thread.depth = top;
+    thread.groups &= !u32::from(frame.group);
+    thread.args = frame.args;
+    if frame.nested != 0 {
+        return Pushed::Dropped;
+    }
+    Pushed::Reported(if top == 0 { 0 } else { thread.frames[0].row })
+}

@@ -1,0 +1,192 @@
+//! Filling records and sending them.
+
+use core::{arch::asm, ffi::c_void};
+
+use aya_ebpf::{
+    bindings::{BPF_F_CURRENT_CPU, BPF_RB_FORCE_WAKEUP, BPF_RB_NO_WAKEUP},
+    helpers::generated::{
+        bpf_get_current_pid_tgid, bpf_ktime_get_ns, bpf_perf_event_output, bpf_probe_read_user,
+        bpf_probe_read_user_str, bpf_ringbuf_output, bpf_ringbuf_query,
+    },
+};
+use memscope_common::{
+    CallRecord, Header, Kind, Miss, ProbeRow, Source, TextRecord,
+    config::TRANSPORT_PERF,
+    record::{
+        CALL_TEXT_AT, CALL_TEXT_FAULT, CALL_TEXT_MORE, CALL_TEXT_NULL, CALL_VALUES_AT, MAX_TEXT_PARTS, TEXT_CHUNK,
+        TEXT_TEXT_AT,
+    },
+    row::{MAX_VALUES, ROW_TEXT},
+};
+
+use crate::{
+    calls::bounded,
+    maps::{EVENTS, PERF_EVENTS, Thread, config},
+    misses::count,
+};
+
+/// Bytes waiting in the ring.
+const AVAILABLE: u64 = 0;
+/// Records that cross the wake-up mark within this many bytes wake the reader; so one or two do, not all.
+const WAKE_WINDOW: u64 = 512;
+
+/// Bytes of an address.
+const ADDRESS: usize = 8;
+
+/// What a program knows of the call when it reports it.
+#[derive(Clone, Copy)]
+pub(crate) struct Call {
+    pub(crate) kind: Kind,
+    pub(crate) row: u16,
+    pub(crate) outer: u16,
+    pub(crate) status: i64,
+}
+
+/// A header of the current thread.
+#[inline(always)]
+pub(crate) fn header(kind: Kind, row: u16, len: u16) -> Header {
+    // SAFETY: helpers without arguments.
+    let (time_ns, id) = unsafe { (bpf_ktime_get_ns(), bpf_get_current_pid_tgid()) };
+    Header { time_ns, tgid: (id >> 32) as u32, tid: id as u32, kind: kind as u16, row, len, outer: 0 }
+}
+
+/// Sends `len` bytes; a full transport is counted against `row`. Returns whether the record left.
+#[inline(always)]
+pub(crate) fn send(ctx: *mut c_void, data: *mut c_void, len: u64, row: u16, wake: bool) -> bool {
+    let sent = if config().transport == TRANSPORT_PERF {
+        // SAFETY: `data` points to `len` initialised bytes.
+        unsafe { bpf_perf_event_output(ctx, (&raw const PERF_EVENTS).cast_mut().cast(), BPF_F_CURRENT_CPU, data, len) }
+    } else {
+        // SAFETY: as above.
+        unsafe { bpf_ringbuf_output((&raw const EVENTS).cast_mut().cast(), data, len, wake_flag(wake)) }
+    };
+    if sent < 0 {
+        count(row, Miss::RingFull);
+    }
+    sent >= 0
+}
+
+#[inline(always)]
+fn wake_flag(wake: bool) -> u64 {
+    // SAFETY: the map is a ring buffer.
+    let waiting = unsafe { bpf_ringbuf_query((&raw const EVENTS).cast_mut().cast(), AVAILABLE) };
+    let over = waiting.wrapping_sub(u64::from(config().wake_bytes));
+    if wake || over < WAKE_WINDOW { BPF_RB_FORCE_WAKEUP.into() } else { BPF_RB_NO_WAKEUP.into() }
+}
+
+#[inline(always)]
+fn arg_at(thread: &Thread, arg: u8) -> u64 {
+    // SAFETY: below the number of slots.
+    *unsafe { thread.args.get_unchecked(bounded(arg.into())) }
+}
+
+/// Reports the call whose arguments the thread holds, with what its row asks for.
+#[inline(always)]
+pub(crate) fn emit_call(ctx: *mut c_void, thread: &mut Thread, row: &ProbeRow, call: Call) {
+    let values = if row.values > MAX_VALUES as u8 { MAX_VALUES as u8 } else { row.values };
+    thread.call.header = header(call.kind, call.row, 0);
+    thread.call.header.outer = call.outer;
+    thread.call.status = call.status;
+    thread.call.value_count = values;
+    thread.call.faults = 0;
+    thread.call.flags = 0;
+    thread.call.text_len = 0;
+    fill_values(thread, row, call.status);
+    if thread.call.faults != 0 {
+        count(call.row, Miss::Fault);
+    }
+    let mut len = CALL_VALUES_AT as u64 + 8 * u64::from(values);
+    let mut text = 0;
+    if row.flags & ROW_TEXT != 0 {
+        text = arg_at(thread, row.text_arg);
+        let (bytes, flags) = read_text(&mut thread.call.text, text);
+        thread.call.flags = flags;
+        thread.call.text_len = bytes as u32;
+        len = CALL_TEXT_AT as u64 + bytes;
+    }
+    thread.call.header.len = len as u16;
+    // A text that was not in memory is read by user space, as soon as it can.
+    let urgent = thread.call.flags & CALL_TEXT_FAULT != 0;
+    let sent = send(ctx, (&raw mut thread.call).cast(), bounded_len(len), call.row, urgent);
+    if sent && thread.call.flags & CALL_TEXT_MORE != 0 {
+        emit_text_parts(ctx, thread, call.row, text);
+    }
+}
+
+/// Reports that a call which was reported at entry returned `call.status`.
+#[inline(always)]
+pub(crate) fn emit_status(ctx: *mut c_void, thread: &mut Thread, call: Call) {
+    thread.call.header = header(call.kind, call.row, CALL_VALUES_AT as u16);
+    thread.call.status = call.status;
+    thread.call.value_count = 0;
+    thread.call.faults = 0;
+    thread.call.flags = 0;
+    thread.call.text_len = 0;
+    send(ctx, (&raw mut thread.call).cast(), CALL_VALUES_AT as u64, call.row, false);
+}
+
+/// A record's length, which the verifier is to see bounded where it is used (see [`bounded`]).
+#[inline(always)]
+fn bounded_len(mut len: u64) -> u64 {
+    // SAFETY: changes a register.
+    unsafe { asm!("{len} &= 255", len = inout(reg) len) };
+    len
+}
+const _: () = assert!(size_of::<CallRecord>() <= 255 && size_of::<TextRecord>() <= 255);
+
+#[inline(always)]
+fn fill_values(thread: &mut Thread, row: &ProbeRow, status: i64) {
+    for at in 0..MAX_VALUES {
+        let fetch = row.fetch[at];
+        let arg = arg_at(thread, fetch.arg);
+        thread.call.values[at] = arg;
+        let out = fetch.source == Source::Out as u8;
+        if fetch.source == Source::Memory as u8 || (out && status == 0) {
+            let from = arg.wrapping_add(u64::from(fetch.offset));
+            // SAFETY: the value has eight bytes; the helper checks the address, and zeroes the value on a fault.
+            let result =
+                unsafe { bpf_probe_read_user((&raw mut thread.call.values[at]).cast(), 8, from as *const c_void) };
+            if result != 0 {
+                thread.call.faults |= 1 << at;
+            }
+        } else if fetch.source != Source::Arg as u8 {
+            thread.call.values[at] = 0;
+        }
+    }
+}
+
+/// Reads one chunk of a C string; bytes (without NUL) and flags. A page that is not in memory cannot be waited for
+/// here: then the address stands for the text.
+#[inline(always)]
+fn read_text(to: &mut [u8; TEXT_CHUNK], from: u64) -> (u64, u8) {
+    if from == 0 {
+        return (0, CALL_TEXT_NULL);
+    }
+    // SAFETY: `to` has `TEXT_CHUNK` bytes; the helper checks the address.
+    let result = unsafe { bpf_probe_read_user_str(to.as_mut_ptr().cast(), TEXT_CHUNK as u32, from as *const c_void) };
+    if result < 1 || result > TEXT_CHUNK as i64 {
+        let address = from.to_ne_bytes();
+        to[..ADDRESS].copy_from_slice(&address);
+        return (ADDRESS as u64, CALL_TEXT_FAULT);
+    }
+    let more = if result == TEXT_CHUNK as i64 { CALL_TEXT_MORE } else { 0 };
+    ((result - 1) as u64, more)
+}
+
+/// Sends the rest of a text that did not fit into the call's record.
+#[inline(always)]
+fn emit_text_parts(ctx: *mut c_void, thread: &mut Thread, row: u16, text: u64) {
+    for part in 1..=MAX_TEXT_PARTS as u16 {
+        let record = &mut thread.text;
+        let from = text + u64::from(part) * (TEXT_CHUNK as u64 - 1);
+        let (bytes, flags) = read_text(&mut record.text, from);
+        let len = TEXT_TEXT_AT as u64 + bytes;
+        record.header = header(Kind::Text, row, len as u16);
+        record.part = part;
+        record.flags = flags.into();
+        record.text_len = bytes as u32;
+        if !send(ctx, (&raw mut *record).cast(), bounded_len(len), row, false) || flags & CALL_TEXT_MORE == 0 {
+            return;
+        }
+    }
+}

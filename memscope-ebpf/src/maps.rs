@@ -1,0 +1,94 @@
+//! All maps. User space sets the sizes of those that grow with the machine before loading.
+
+use aya_ebpf::{
+    macros::map,
+    maps::{Array, HashMap, PerCpuArray, PerfEventByteArray, RingBuf},
+};
+use memscope_common::{
+    CallRecord, Config, ProbeRow, TextRecord,
+    config::ProcessState,
+    miss::{MAX_DEPTH, MISSES_PER_ROW},
+    row::{MAX_ROWS, REGISTER_ARGS},
+};
+
+/// Frozen before loading; read with `read_volatile` so that the compiler does not fold the default.
+#[unsafe(no_mangle)]
+static CONFIG: Config =
+    Config { transport: 0, wake_bytes: 0, newtask_pid: 0, newtask_flags: 0, free_pid: 0, reserved: 0 };
+
+/// The frozen settings.
+#[inline(always)]
+pub(crate) fn config() -> Config {
+    // SAFETY: a static that is never written after loading.
+    unsafe { core::ptr::read_volatile(&raw const CONFIG) }
+}
+
+/// Records, unless the transport is perf.
+#[map]
+pub(crate) static EVENTS: RingBuf = RingBuf::with_byte_size(1 << 16, 0);
+
+/// Records when the transport is perf.
+#[map]
+pub(crate) static PERF_EVENTS: PerfEventByteArray = PerfEventByteArray::new(0);
+
+/// Probe rows by number.
+#[map]
+pub(crate) static ROWS: Array<ProbeRow> = Array::with_max_entries(MAX_ROWS, 0);
+
+/// Traced processes by tgid. Full: children are not traced and counted.
+#[map]
+pub(crate) static PROCESSES: HashMap<u32, ProcessState> = HashMap::with_max_entries(16384, 0);
+
+/// Threads that have made probed calls, by `pid_tgid`. Full: calls of further threads are not reported, and counted.
+#[map]
+pub(crate) static THREADS: HashMap<u64, Thread> = HashMap::with_max_entries(16384, 0);
+
+/// An empty [`Thread`], never written: it would not fit on the stack.
+#[map]
+pub(crate) static EMPTY_THREAD: Array<Thread> = Array::with_max_entries(1, 0);
+
+/// What was seen and not reported: index is [`memscope_common::Miss::counter`].
+#[map]
+pub(crate) static MISSES: PerCpuArray<u64> = PerCpuArray::with_max_entries(MAX_ROWS * MISSES_PER_ROW, 0);
+
+/// One call that has not returned.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Frame {
+    /// Row number.
+    pub(crate) row: u16,
+    /// Bit of the row's group, if this call is the outermost of it.
+    pub(crate) group: u16,
+    /// 1: an inner call of a group, not to be reported.
+    pub(crate) nested: u32,
+    /// Stack pointer at entry; a frame below the current one has been left.
+    pub(crate) stack_pointer: u64,
+    /// Arguments at entry.
+    pub(crate) args: [u64; ARG_SLOTS],
+}
+
+/// A power of two that holds [`REGISTER_ARGS`], so that a mask bounds every index.
+pub(crate) const ARG_SLOTS: usize = 8;
+const _: () = assert!(REGISTER_ARGS <= ARG_SLOTS);
+
+/// One thread: the calls that it is inside of, outermost first, and room for the record that it sends.
+///
+/// Records are built here and not on the stack: the verifier follows every byte of the stack along every path, which
+/// is more than it is willing to do, and does not follow map memory. Only the thread's own programs use it, one at a
+/// time.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Thread {
+    /// Frames in use.
+    pub(crate) depth: u32,
+    /// Bits of the groups that the thread is inside of.
+    pub(crate) groups: u32,
+    /// Arguments of the call that is being reported.
+    pub(crate) args: [u64; ARG_SLOTS],
+    /// A call being reported.
+    pub(crate) call: CallRecord,
+    /// A part of its text being reported.
+    pub(crate) text: TextRecord,
+    /// The calls.
+    pub(crate) frames: [Frame; MAX_DEPTH],
+}

@@ -1,0 +1,138 @@
+//! The two programs behind every probe: a call is entered, a call returns.
+
+use core::ffi::c_void;
+
+use aya_ebpf::{
+    bindings::pt_regs,
+    helpers::generated::{bpf_copy_from_user, bpf_get_current_pid_tgid, bpf_probe_read_user},
+};
+use memscope_common::{
+    Kind, Miss, ProbeRow, When,
+    record::MAX_TEXT,
+    row::{MAX_ROWS, ROW_RETURNS_INT},
+};
+
+use crate::{
+    calls::{self, Pushed},
+    emit::{Call, emit_call, emit_status},
+    maps::{PROCESSES, ROWS},
+    misses::count,
+    process, regs,
+};
+
+fn row_of(number: u32) -> Option<&'static ProbeRow> {
+    let row = if number < MAX_ROWS { ROWS.get(number) } else { None };
+    match row {
+        Some(row) if row.when != 0 => Some(row),
+        _ => {
+            count(0, Miss::UnknownRow);
+            None
+        }
+    }
+}
+
+/// A probed call is entered. One body for all rows, so that it is verified once per program kind.
+#[inline(never)]
+pub(crate) fn enter(ctx: *mut c_void, number: u32) -> u32 {
+    // SAFETY: a helper without arguments.
+    let id = unsafe { bpf_get_current_pid_tgid() };
+    let tgid = (id >> 32) as u32;
+    let Some(state) = PROCESSES.get_ptr(&tgid) else { return 0 };
+    let Some(row) = row_of(number) else { return 0 };
+    // SAFETY: the context of a uprobe is the thread's registers.
+    let regs = unsafe { &*ctx.cast::<pt_regs>() };
+    if row.when == When::Library as u8 {
+        // SAFETY: a live map value.
+        let flags = unsafe { (*state).flags };
+        return library(ctx, regs, row, number as u16, flags);
+    }
+    let number = number as u16;
+    let Some(thread) = calls::thread(id, number) else { return 0 };
+    regs::save_args(regs, &mut thread.args);
+    let mut outer = 0;
+    if row.when == When::Return as u8 || row.group != 0 {
+        match calls::push(thread, number, row.group, regs::stack_pointer(regs)) {
+            Pushed::Reported(row) => outer = row,
+            Pushed::Dropped => return 0,
+        }
+    }
+    if row.when != When::Return as u8 {
+        emit_call(ctx, thread, row, Call { kind: Kind::Enter, row: number, outer, status: 0 });
+    }
+    0
+}
+
+/// A probed call returns.
+#[inline(never)]
+pub(crate) fn leave(ctx: *mut c_void, number: u32) -> u32 {
+    // SAFETY: a helper without arguments.
+    let id = unsafe { bpf_get_current_pid_tgid() };
+    let tgid = (id >> 32) as u32;
+    if PROCESSES.get_ptr(&tgid).is_none() {
+        return 0;
+    }
+    let Some(row) = row_of(number) else { return 0 };
+    // SAFETY: the context of a uprobe is the thread's registers.
+    let returned = regs::returned(unsafe { &*ctx.cast::<pt_regs>() });
+    let status = if row.flags & ROW_RETURNS_INT != 0 { i64::from(returned as i32) } else { returned as i64 };
+    let number = number as u16;
+    let Some(thread) = calls::thread(id, number) else { return 0 };
+    let mut call = Call { kind: Kind::Return, row: number, outer: 0, status };
+    if row.when == When::Return as u8 || row.group != 0 {
+        match calls::pop(thread, number) {
+            Pushed::Reported(row) => call.outer = row,
+            Pushed::Dropped => return 0,
+        }
+    }
+    if row.when == When::Return as u8 {
+        emit_call(ctx, thread, row, call);
+    } else if row.when == When::EntryAndNonZero as u8 && status != 0 {
+        emit_status(ctx, thread, call);
+    }
+    0
+}
+
+/// A call with a text is about to be reported. A literal that nobody has touched is not in memory, and [`enter`]
+/// cannot wait for its page; this program can.
+#[inline(always)]
+pub(crate) fn touch(ctx: *mut c_void, number: u32) {
+    // SAFETY: a helper without arguments.
+    let tgid = (unsafe { bpf_get_current_pid_tgid() } >> 32) as u32;
+    if PROCESSES.get_ptr(&tgid).is_none() {
+        return;
+    }
+    let Some(row) = row_of(number) else { return };
+    // SAFETY: the context of a uprobe is the thread's registers.
+    let text = regs::arg(unsafe { &*ctx.cast::<pt_regs>() }, row.text_arg);
+    if text == 0 {
+        return;
+    }
+    // The text's first and last possible page; an error means that there is none.
+    for at in [text, text.wrapping_add(MAX_TEXT as u64 - 1)] {
+        let mut byte = 0_u8;
+        // SAFETY: `byte` has one byte; the helper checks the address.
+        unsafe { bpf_copy_from_user((&raw mut byte).cast(), 1, at as *const c_void) };
+    }
+}
+
+/// The dynamic loader has mapped something: stop the process until user space has looked.
+#[inline(always)]
+fn library(ctx: *mut c_void, regs: &pt_regs, row: &ProbeRow, number: u16, flags: u32) -> u32 {
+    /// `r_debug.r_state`: about to map.
+    const ADDING: u32 = 1;
+    const UNKNOWN: u32 = 255;
+    let mut state = UNKNOWN;
+    if row.param != 0 {
+        let addr = regs::instruction_pointer(regs).wrapping_add(row.param as u64);
+        // SAFETY: `state` has four bytes; the helper checks the address.
+        let result = unsafe { bpf_probe_read_user((&raw mut state).cast(), 4, addr as *const c_void) };
+        if result != 0 {
+            count(number, Miss::Fault);
+            state = UNKNOWN;
+        }
+    }
+    if state != ADDING {
+        process::report_library(ctx, number, state, flags);
+    }
+    0
+}

@@ -1,0 +1,121 @@
+//! Which processes are traced: membership follows `fork`, ends with the process.
+
+use core::ffi::c_void;
+
+use aya_ebpf::helpers::generated::{bpf_get_current_pid_tgid, bpf_probe_read_kernel, bpf_send_signal};
+use memscope_common::{
+    Kind, LibraryRecord, Miss, ProcessRecord,
+    config::{PROCESS_FOLLOW, PROCESS_STOP, ProcessState},
+};
+
+use crate::{
+    emit::{header, send},
+    maps::{PROCESSES, THREADS, config},
+    misses::count,
+};
+
+const CLONE_THREAD: u64 = 0x0001_0000;
+/// Architecture-independent on x86-64 and aarch64.
+const SIGSTOP: u32 = 19;
+
+/// Stops the current process; only to be called when the record that tells of it has left.
+#[inline(always)]
+fn stop(row: u16) {
+    // SAFETY: the helper signals the current process.
+    if unsafe { bpf_send_signal(SIGSTOP) } != 0 {
+        count(row, Miss::StopFailed);
+    }
+}
+
+/// Reports that libraries were mapped, and stops the process if it is to be stopped.
+#[inline(always)]
+pub(crate) fn report_library(ctx: *mut c_void, row: u16, state: u32, flags: u32) {
+    let stopped = flags & PROCESS_STOP;
+    let mut record = LibraryRecord {
+        header: header(Kind::Library, row, size_of::<LibraryRecord>() as u16),
+        state,
+        stopped: (stopped != 0).into(),
+    };
+    let sent = send(ctx, (&raw mut record).cast(), size_of::<LibraryRecord>() as u64, row, true);
+    if sent && stopped != 0 {
+        stop(row);
+    }
+}
+
+/// Reads four or eight bytes of a tracepoint's event.
+#[inline(always)]
+fn field<T: Copy + Default>(ctx: *mut c_void, offset: u32) -> T {
+    let mut value = T::default();
+    // SAFETY: `value` has the size that is asked for; the helper checks the address.
+    let result = unsafe {
+        bpf_probe_read_kernel(
+            (&raw mut value).cast(),
+            size_of::<T>() as u32,
+            ctx.cast::<u8>().add(offset as usize).cast(),
+        )
+    };
+    if result == 0 { value } else { T::default() }
+}
+
+/// `task_newtask`: in the parent, before the child can run.
+#[inline(always)]
+pub(crate) fn forked(ctx: *mut c_void) {
+    // SAFETY: a helper without arguments.
+    let tgid = (unsafe { bpf_get_current_pid_tgid() } >> 32) as u32;
+    let Some(state) = PROCESSES.get_ptr(&tgid) else { return };
+    // SAFETY: a live map value.
+    let flags = unsafe { (*state).flags };
+    let settings = config();
+    let clone_flags: u64 = field(ctx, settings.newtask_flags);
+    if clone_flags & CLONE_THREAD != 0 || flags & PROCESS_FOLLOW == 0 {
+        return;
+    }
+    let child: u32 = field(ctx, settings.newtask_pid);
+    if PROCESSES.insert(&child, &ProcessState { flags, parent: tgid }, 0).is_err() {
+        count(0, Miss::ProcessesFull);
+        return;
+    }
+    let mut record =
+        ProcessRecord { header: header(Kind::Fork, 0, size_of::<ProcessRecord>() as u16), child, stopped: 0 };
+    send(ctx, (&raw mut record).cast(), size_of::<ProcessRecord>() as u64, 0, true);
+}
+
+/// `sched_process_exec`: the new program has not run yet, its loader is mapped.
+#[inline(always)]
+pub(crate) fn executed(ctx: *mut c_void) {
+    // SAFETY: a helper without arguments.
+    let id = unsafe { bpf_get_current_pid_tgid() };
+    let tgid = (id >> 32) as u32;
+    let Some(state) = PROCESSES.get_ptr(&tgid) else { return };
+    let _ = THREADS.remove(&id);
+    // SAFETY: a live map value.
+    let stopped = unsafe { (*state).flags } & PROCESS_STOP;
+    let mut record = ProcessRecord {
+        header: header(Kind::Exec, 0, size_of::<ProcessRecord>() as u16),
+        child: 0,
+        stopped: (stopped != 0).into(),
+    };
+    let sent = send(ctx, (&raw mut record).cast(), size_of::<ProcessRecord>() as u64, 0, true);
+    if sent && stopped != 0 {
+        stop(0);
+    }
+}
+
+/// `sched_process_exit`: a thread ends; forget what it was inside of.
+#[inline(always)]
+pub(crate) fn exited() {
+    // SAFETY: a helper without arguments.
+    let id = unsafe { bpf_get_current_pid_tgid() };
+    if PROCESSES.get_ptr(&((id >> 32) as u32)).is_some() {
+        let _ = THREADS.remove(&id);
+    }
+}
+
+/// `sched_process_free`: the process is gone with all its threads; its number may be used again.
+#[inline(always)]
+pub(crate) fn freed(ctx: *mut c_void) {
+    let pid: u32 = field(ctx, config().free_pid);
+    if PROCESSES.get_ptr(&pid).is_some() {
+        let _ = PROCESSES.remove(&pid);
+    }
+}
