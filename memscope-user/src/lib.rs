@@ -5,6 +5,29 @@
 //! `attach` puts the probes there. See `docs/architecture.md`.
 
 pub mod analyses;
+pub mod attach;
+pub mod capture;
+#[cfg(feature = "trace")]
+pub mod cli;
+pub mod decode;
 pub mod model;
+pub mod pipeline;
 pub mod probes;
+#[cfg(feature = "trace")]
+pub mod ring;
 pub mod sinks;
+#[cfg(test)]
+pub(crate) mod testing;
+
+/// An error with its causes, on one line.
+#[must_use]
+pub fn error_chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        cause = error.source();
+    }
+    text
+}

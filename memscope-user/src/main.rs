@@ -1,1 +1,5 @@
-fn main() {}
+//! The program: see [`memscope::cli`].
+
+fn main() -> std::process::ExitCode {
+    memscope::cli::main()
+}

@@ -1,4 +1,18 @@
 //! One file per question. Pure: events in, findings out; no clock, file, lock or thread.
+//!
+//! What an analysis knows of a process is concluded when the process ends, so that a process that later gets the
+//! same id starts anew. Findings come ordered by process, then device.
+
+pub mod fluctuation;
+pub mod held;
+pub mod leaks;
+mod per_device;
+#[cfg(test)]
+pub(crate) mod script;
+
+pub use fluctuation::FluctuationAnalysis;
+pub use held::HeldAnalysis;
+pub use leaks::StepLeaksAnalysis;
 
 use crate::model::{Event, Finding, RunEnd};
 

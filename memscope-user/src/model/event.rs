@@ -22,13 +22,13 @@ pub enum Pool {
     Hal,
     /// Host memory handed out by the driver (pinned).
     Host,
-    /// torch_npu's caching allocator.
+    /// `torch_npu`'s caching allocator.
     Pta,
-    /// torch_npu's workspace allocator.
+    /// `torch_npu`'s workspace allocator.
     PtaWorkspace,
     /// ATB.
     Atb,
-    /// MindSpore's pool.
+    /// `MindSpore`'s pool.
     MindSpore,
 }
 

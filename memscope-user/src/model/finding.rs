@@ -96,6 +96,8 @@ pub struct Held {
     pub device: Device,
     /// Pool.
     pub pool: Pool,
+    /// The process was running before the trace: older blocks are in none of these figures.
+    pub attached: bool,
     /// Live blocks at the end.
     pub blocks: u64,
     /// Their bytes.

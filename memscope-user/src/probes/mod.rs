@@ -27,6 +27,19 @@ pub enum Layer {
     Mstx,
 }
 
+impl Layer {
+    /// Name in reports.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Hal => "hal",
+            Self::Runtime => "runtime",
+            Self::Acl => "acl",
+            Self::Mstx => "mstx",
+        }
+    }
+}
+
 /// What a call means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -25,26 +25,11 @@ macro_rules! launch {
 
 pub(super) const ROWS: &[ProbeSpec] = &[
     // rtError_t rtSetDevice(int32_t device)
-    ProbeSpec {
-        symbol: "rtSetDevice",
-        meaning: Meaning::SetDevice,
-        fields: &[(Field::Device, Fetch::arg(0))],
-        ..RT
-    },
+    ProbeSpec { symbol: "rtSetDevice", meaning: Meaning::SetDevice, fields: &[(Field::Device, Fetch::arg(0))], ..RT },
     // rtError_t rtSetDeviceEx(int32_t device)
-    ProbeSpec {
-        symbol: "rtSetDeviceEx",
-        meaning: Meaning::SetDevice,
-        fields: &[(Field::Device, Fetch::arg(0))],
-        ..RT
-    },
+    ProbeSpec { symbol: "rtSetDeviceEx", meaning: Meaning::SetDevice, fields: &[(Field::Device, Fetch::arg(0))], ..RT },
     // rtError_t rtsSetDevice(int32_t device)
-    ProbeSpec {
-        symbol: "rtsSetDevice",
-        meaning: Meaning::SetDevice,
-        fields: &[(Field::Device, Fetch::arg(0))],
-        ..RT
-    },
+    ProbeSpec { symbol: "rtsSetDevice", meaning: Meaning::SetDevice, fields: &[(Field::Device, Fetch::arg(0))], ..RT },
     // rtError_t rtGetStreamId(rtStream_t stream, int32_t *id)
     ProbeSpec {
         symbol: "rtGetStreamId",
@@ -93,8 +78,14 @@ pub(super) const ROWS: &[ProbeSpec] = &[
     launch!("rtsLaunchKernelWithConfig", handle 0, stream 2),
     launch!("rtsLaunchKernelWithDevArgs", handle 0, stream 2),
     launch!("rtsLaunchKernelWithHostArgs", handle 0, stream 2),
-    // rtAicpuKernelLaunchExWithArgs(uint32_t type, const char *opName, …)
-    ProbeSpec { symbol: "rtAicpuKernelLaunchExWithArgs", text_arg: Some(1), ..LAUNCH },
-    // rtKernelLaunchFwk(const char *opName, …)
-    ProbeSpec { symbol: "rtKernelLaunchFwk", text_arg: Some(0), ..LAUNCH },
+    // rtAicpuKernelLaunchExWithArgs(uint32_t type, const char *opName, uint32_t blocks, const rtAicpuArgsEx_t *args,
+    //     rtSmDesc_t *sm, rtStream_t stream, uint32_t flags)
+    ProbeSpec {
+        symbol: "rtAicpuKernelLaunchExWithArgs",
+        fields: &[(Field::Stream, Fetch::arg(5))],
+        text_arg: Some(1),
+        ..LAUNCH
+    },
+    // rtKernelLaunchFwk(const char *opName, void *args, uint32_t size, uint32_t flags, rtStream_t stream)
+    ProbeSpec { symbol: "rtKernelLaunchFwk", fields: &[(Field::Stream, Fetch::arg(4))], text_arg: Some(0), ..LAUNCH },
 ];

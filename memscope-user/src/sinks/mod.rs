@@ -1,4 +1,21 @@
 //! Writing: rows to CSV and SQLite, findings to the console. Sinks decide nothing.
+//!
+//! [`DumpSink`] is the one for rows: it picks the file of a row by process and device, in the tree of
+//! contract §2.1. [`row`] says what a row holds, `csv` and `sqlite` how it is spelt, `tree` where files go.
+
+pub mod config_json;
+mod csv;
+mod dump;
+#[cfg(test)]
+mod fixtures;
+pub mod gauge;
+pub mod log;
+pub mod report;
+pub mod row;
+mod sqlite;
+pub mod tree;
+
+pub use dump::{DumpOptions, DumpSink, Format};
 
 use crate::model::Event;
 
@@ -12,13 +29,18 @@ pub trait Sink: Send {
 
     /// Ends all outputs: held-back rows, final flush.
     fn finish(&mut self) -> Result<(), SinkError>;
+
+    /// Rows taken that no output has, since writing them failed for good.
+    fn lost_rows(&self) -> u64 {
+        0
+    }
 }
 
 /// An output could not be written.
 #[derive(Debug, thiserror::Error)]
 pub enum SinkError {
     /// A file or directory could not be written.
-    #[error("cannot write `{}`: {source}", path.display())]
+    #[error("cannot write `{}`", path.display())]
     Io {
         /// What was written.
         path: std::path::PathBuf,
@@ -27,7 +49,7 @@ pub enum SinkError {
         source: std::io::Error,
     },
     /// A database could not be written.
-    #[error("cannot write `{}`: {source}", path.display())]
+    #[error("cannot write `{}`", path.display())]
     Database {
         /// What was written.
         path: std::path::PathBuf,
@@ -35,4 +57,18 @@ pub enum SinkError {
         #[source]
         source: rusqlite::Error,
     },
+}
+
+impl SinkError {
+    /// For `map_err`.
+    fn io(path: impl Into<std::path::PathBuf>) -> impl FnOnce(std::io::Error) -> Self {
+        let path = path.into();
+        move |source| Self::Io { path, source }
+    }
+
+    /// For `map_err`.
+    fn database(path: impl Into<std::path::PathBuf>) -> impl FnOnce(rusqlite::Error) -> Self {
+        let path = path.into();
+        move |source| Self::Database { path, source }
+    }
 }

@@ -1,0 +1,274 @@
+//! What does each process hold, of which pool, on which device, when it or the trace ends?
+//!
+//! No rule decides anything here: this is the account of what was seen. Blocks that end with their process or with
+//! the trace count as held; blocks that were replaced count as gone, but not as freed by the program.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{Analysis, per_device::PerDevice};
+use crate::model::{
+    Alloc, Block, Device, Event, EventKind, Finding, Free, FreeCause, Held, HeldModule, Pool, ProcessStart, RunEnd,
+    module_name,
+};
+
+/// Keeps account of every pool.
+#[derive(Debug, Default)]
+pub struct HeldAnalysis {
+    running: PerDevice<BTreeMap<Pool, Account>>,
+    attached: BTreeSet<u32>,
+    concluded: Vec<Held>,
+}
+
+/// Account of one pool of one process on one device.
+#[derive(Debug, Default)]
+struct Account {
+    peak_bytes: u64,
+    allocations: u64,
+    frees: u64,
+    older_frees: u64,
+    unknown_frees: u64,
+    failed: u64,
+    /// Live blocks and their bytes by the module that asked for them.
+    modules: BTreeMap<&'static str, Live>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Live {
+    blocks: u64,
+    size_bytes: u64,
+}
+
+impl Analysis for HeldAnalysis {
+    fn observe(&mut self, event: &Event) {
+        match &event.kind {
+            EventKind::Alloc(alloc) => self.account(event.pid, alloc.block.device, alloc.block.pool).alloc(alloc),
+            EventKind::Free(free) => self.account(event.pid, free.block.device, free.block.pool).free(free),
+            EventKind::UnknownFree(free) => {
+                let account = self.account(event.pid, event.device, free.pool);
+                if free.maybe_older {
+                    account.older_frees += 1;
+                } else {
+                    account.unknown_frees += 1;
+                }
+            }
+            EventKind::AllocFailed(failed) => self.account(event.pid, event.device, failed.pool).failed += 1,
+            EventKind::ProcessStart(ProcessStart { attached: true, .. }) => {
+                self.attached.insert(event.pid);
+            }
+            EventKind::ProcessEnd => self.conclude(event.pid),
+            _ => {}
+        }
+    }
+
+    fn finish(&mut self, _: &RunEnd) -> Vec<Finding> {
+        for pid in self.running.processes() {
+            self.conclude(pid);
+        }
+        let mut found = std::mem::take(&mut self.concluded);
+        found.sort_by_key(|held| (held.pid, held.device, held.pool));
+        found.into_iter().map(Finding::Held).collect()
+    }
+}
+
+impl HeldAnalysis {
+    fn account(&mut self, pid: u32, device: Device, pool: Pool) -> &mut Account {
+        self.running.at(pid, device).entry(pool).or_default()
+    }
+
+    fn conclude(&mut self, pid: u32) {
+        let attached = self.attached.remove(&pid);
+        for (device, pools) in self.running.take_process(pid) {
+            let closed = pools.into_iter().map(|(pool, account)| Held { attached, ..account.close(pid, device, pool) });
+            self.concluded.extend(closed);
+        }
+    }
+}
+
+impl Account {
+    fn alloc(&mut self, alloc: &Alloc) {
+        if alloc.restored {
+            // The free that put it away did not happen.
+            self.frees = self.frees.saturating_sub(1);
+        } else {
+            self.allocations += 1;
+        }
+        self.peak_bytes = self.peak_bytes.max(alloc.used_bytes);
+        let live = self.live(&alloc.block);
+        live.blocks += 1;
+        live.size_bytes += alloc.block.size_bytes;
+    }
+
+    fn free(&mut self, free: &Free) {
+        match free.cause {
+            FreeCause::ProcessEnd | FreeCause::TraceEnd => return,
+            FreeCause::Program => self.frees += 1,
+            FreeCause::Replaced => {}
+        }
+        let live = self.live(&free.block);
+        live.blocks = live.blocks.saturating_sub(1);
+        live.size_bytes = live.size_bytes.saturating_sub(free.block.size_bytes);
+    }
+
+    fn live(&mut self, block: &Block) -> &mut Live {
+        self.modules.entry(module_name(block.module_id)).or_default()
+    }
+
+    fn close(self, pid: u32, device: Device, pool: Pool) -> Held {
+        let mut by_module: Vec<HeldModule> = self
+            .modules
+            .into_iter()
+            .filter(|(_, live)| live.blocks > 0)
+            .map(|(module, Live { blocks, size_bytes })| HeldModule { module, blocks, size_bytes })
+            .collect();
+        // Stable, and the map was ordered by name.
+        by_module.sort_by_key(|module| std::cmp::Reverse(module.size_bytes));
+        Held {
+            pid,
+            device,
+            pool,
+            attached: false,
+            blocks: by_module.iter().map(|module| module.blocks).sum(),
+            size_bytes: by_module.iter().map(|module| module.size_bytes).sum(),
+            peak_bytes: self.peak_bytes,
+            allocations: self.allocations,
+            frees: self.frees,
+            older_frees: self.older_frees,
+            unknown_frees: self.unknown_frees,
+            failed: self.failed,
+            by_module: if pool == Pool::Hal { by_module } else { Vec::new() },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::analyses::script::{Script, run};
+
+    const PID: u32 = 7;
+    const NPU0: Device = Device::Npu(0);
+    const NPU1: Device = Device::Npu(1);
+    const HCCL: Option<u8> = Some(3);
+    const APP: Option<u8> = Some(33);
+
+    fn script() -> Script {
+        Script::new(PID, NPU0)
+    }
+
+    fn account(script: &Script) -> Vec<Held> {
+        run(HeldAnalysis::default(), script.events(), &RunEnd::default())
+            .into_iter()
+            .map(|finding| match finding {
+                Finding::Held(held) => held,
+                other => panic!("not held memory: {other:?}"),
+            })
+            .collect()
+    }
+
+    fn account_one(script: &Script) -> Held {
+        let mut found = account(script);
+        assert_eq!(found.len(), 1, "{found:#?}");
+        found.remove(0)
+    }
+
+    /// Live blocks, the peak, and every kind of count.
+    #[test]
+    fn everything_is_counted() {
+        let mut script = script();
+        script.alloc(Pool::Pta, 0x1000, 100).alloc(Pool::Pta, 0x2000, 50).free(Pool::Pta, 0x1000);
+        script.alloc(Pool::Pta, 0x3000, 20).alloc_failed(Pool::Pta, 1 << 40);
+        script.unknown_free(Pool::Pta, 0x9000, true).unknown_free(Pool::Pta, 0xa000, false);
+        script.unknown_free(Pool::Pta, 0xb000, true);
+        let expected = Held {
+            attached: false,
+            pid: PID,
+            device: NPU0,
+            pool: Pool::Pta,
+            blocks: 2,
+            size_bytes: 70,
+            peak_bytes: 150,
+            allocations: 3,
+            frees: 1,
+            older_frees: 2,
+            unknown_frees: 1,
+            failed: 1,
+            by_module: vec![],
+        };
+        assert_eq!(account_one(&script), expected);
+    }
+
+    /// Blocks that their process or the trace ended with are held; a replaced one is gone, and not by a free.
+    #[test]
+    fn what_ends_a_block_decides() {
+        let mut script = script();
+        script.alloc(Pool::Hal, 0x1000, 1).alloc(Pool::Hal, 0x2000, 2).alloc(Pool::Hal, 0x3000, 4);
+        script.alloc(Pool::Hal, 0x4000, 8).free(Pool::Hal, 0x1000).end(FreeCause::Replaced, Pool::Hal, 0x2000);
+        script.end(FreeCause::ProcessEnd, Pool::Hal, 0x3000).end(FreeCause::TraceEnd, Pool::Hal, 0x4000);
+        let held = account_one(&script);
+        assert_eq!((held.blocks, held.size_bytes, held.allocations, held.frees), (2, 12, 4, 1));
+    }
+
+    /// A free that failed is no free, and the block is no second allocation.
+    #[test]
+    fn restored_block_is_held() {
+        let mut script = script();
+        script.alloc(Pool::Hal, 0x1000, 64).free(Pool::Hal, 0x1000).restore(Pool::Hal, 0x1000);
+        let held = account_one(&script);
+        assert_eq!((held.blocks, held.size_bytes, held.allocations, held.frees), (1, 64, 1, 0));
+    }
+
+    /// Modules come largest first, equal ones by name; those that hold nothing are left out, unnamed ids are one.
+    #[test]
+    fn driver_memory_is_told_by_module() {
+        let mut script = script();
+        script.module(HCCL).alloc(Pool::Hal, 0x1000, 40);
+        script.module(APP).alloc(Pool::Hal, 0x2000, 10).alloc(Pool::Hal, 0x3000, 30);
+        script.module(Some(200)).alloc(Pool::Hal, 0x4000, 60).module(None).alloc(Pool::Hal, 0x5000, 5);
+        script.module(Some(7)).alloc(Pool::Hal, 0x6000, 99).free(Pool::Hal, 0x6000);
+        let modules: Vec<_> = account_one(&script)
+            .by_module
+            .iter()
+            .map(|module| (module.module, module.blocks, module.size_bytes))
+            .collect();
+        assert_eq!(modules, [("UNKNOWN", 2, 65), ("APP", 2, 40), ("HCCL", 1, 40)]);
+    }
+
+    /// Each process, device and pool has its own account, in that order; a free of nobody knows what has no device.
+    #[test]
+    fn accounts_are_separate() {
+        let mut script = script();
+        script.alloc(Pool::Pta, 0x1000, 1).on(PID, NPU1).alloc(Pool::Pta, 0x1000, 2);
+        script.on(PID, Device::None).unknown_free(Pool::Hal, 0x1000, false);
+        script.on(PID - 1, NPU0).alloc(Pool::Pta, 0x1000, 4).alloc(Pool::Host, 0x1000, 8);
+        let found: Vec<_> =
+            account(&script).iter().map(|held| (held.pid, held.device, held.pool, held.size_bytes)).collect();
+        let expected = [
+            (PID - 1, NPU0, Pool::Host, 8),
+            (PID - 1, NPU0, Pool::Pta, 4),
+            (PID, NPU0, Pool::Pta, 1),
+            (PID, NPU1, Pool::Pta, 2),
+            (PID, Device::None, Pool::Hal, 0),
+        ];
+        assert_eq!(found, expected);
+    }
+
+    /// A process that gets the id of one that ended has its own account.
+    #[test]
+    fn reused_process_id_is_another_process() {
+        let mut script = script();
+        script.alloc(Pool::Hal, 0x1000, 64).end(FreeCause::ProcessEnd, Pool::Hal, 0x1000).process_end();
+        script.alloc(Pool::Hal, 0x1000, 32);
+        let sizes: Vec<u64> = account(&script).iter().map(|held| held.size_bytes).collect();
+        assert_eq!(sizes, [64, 32]);
+    }
+
+    /// Whoever attaches late is told that the figures leave out what is older.
+    #[test]
+    fn attached_processes_are_marked() {
+        let mut events = Script::new(PID, Device::Npu(0)).alloc(Pool::Hal, 0x1000, 64).events().to_vec();
+        let start = ProcessStart { parent: 0, attached: true, command: "server".into() };
+        events.insert(0, Event { kind: EventKind::ProcessStart(start), ..events[0].clone() });
+        let found = run(HeldAnalysis::default(), &events, &RunEnd::default());
+        assert!(matches!(&found[..], [Finding::Held(Held { attached: true, blocks: 1, .. })]), "{found:?}");
+    }
+}

@@ -1,0 +1,35 @@
+//! What an analysis keeps for each process and device.
+
+use std::collections::BTreeMap;
+
+use crate::model::Device;
+
+/// A value for each process and device, ordered by process, then device.
+#[derive(Debug)]
+pub(super) struct PerDevice<T>(BTreeMap<(u32, Device), T>);
+
+impl<T> Default for PerDevice<T> {
+    fn default() -> Self {
+        Self(BTreeMap::new())
+    }
+}
+
+impl<T: Default> PerDevice<T> {
+    /// The value of `pid` on `device`, made when first asked for.
+    pub(super) fn at(&mut self, pid: u32, device: Device) -> &mut T {
+        self.0.entry((pid, device)).or_default()
+    }
+
+    /// Takes out everything of one process.
+    pub(super) fn take_process(&mut self, pid: u32) -> impl Iterator<Item = (Device, T)> {
+        let keys = (pid, Device::Npu(0))..=(pid, Device::None);
+        self.0.extract_if(keys, |_, _| true).map(|((_, device), value)| (device, value))
+    }
+
+    /// The processes that have a value.
+    pub(super) fn processes(&self) -> Vec<u32> {
+        let mut pids: Vec<u32> = self.0.keys().map(|&(pid, _)| pid).collect();
+        pids.dedup();
+        pids
+    }
+}

@@ -1,0 +1,177 @@
+//! Made-up runs for tests: what a program does, one call per event, as the pipeline would hand it on.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use super::Analysis;
+use crate::model::{
+    Alloc, AllocApi, AllocFailed, Block, Device, Event, EventKind, Finding, Free, FreeCause, PageType, Pool, RunEnd,
+    UnknownFree,
+};
+
+/// Writes the events of a run. Events belong to the process and device last given to [`Script::on`].
+#[derive(Debug)]
+pub(crate) struct Script {
+    pid: u32,
+    device: Device,
+    module_id: Option<u8>,
+    kernel_index: u64,
+    events: Vec<Event>,
+    steps: BTreeMap<(u32, Device), u32>,
+    used_bytes: BTreeMap<(u32, Device, Pool), u64>,
+    live: BTreeMap<(u32, Device, Pool, u64), Block>,
+    freed: BTreeMap<(u32, Device, Pool, u64), Block>,
+}
+
+/// Feeds a whole run to an analysis.
+pub(crate) fn run(mut analysis: impl Analysis, events: &[Event], end: &RunEnd) -> Vec<Finding> {
+    for event in events {
+        analysis.observe(event);
+    }
+    analysis.finish(end)
+}
+
+impl Script {
+    pub(crate) fn new(pid: u32, device: Device) -> Self {
+        Self {
+            pid,
+            device,
+            module_id: None,
+            kernel_index: 0,
+            events: Vec::new(),
+            steps: BTreeMap::new(),
+            used_bytes: BTreeMap::new(),
+            live: BTreeMap::new(),
+            freed: BTreeMap::new(),
+        }
+    }
+
+    /// The pool events of the golden run `leaky_csv`: 128 MiB of weights, then four steps that each use some
+    /// memory for a while and leave a block of 1 MiB behind.
+    pub(crate) fn golden_leaky() -> Self {
+        let mut script = Self::new(30057, Device::Npu(0));
+        script.alloc(Pool::Pta, 0x1680_0000_0000, 128 << 20);
+        for (step, leak) in (1..).zip([0x1680_0804_2000, 0x1680_0814_4000, 0x1680_0825_c000, 0x1680_0835_c000]) {
+            script.step_start(step);
+            script.alloc(Pool::Pta, 0x1680_0801_2000, 17_919).alloc(Pool::Pta, 0x1680_0800_2000, 48_992);
+            script.free(Pool::Pta, 0x1680_0800_2000).free(Pool::Pta, 0x1680_0801_2000);
+            script.alloc(Pool::Pta, leak, 1 << 20).step_end(step);
+        }
+        script
+    }
+
+    pub(crate) fn events(&self) -> &[Event] {
+        &self.events
+    }
+
+    /// Goes on with another process or device.
+    pub(crate) fn on(&mut self, pid: u32, device: Device) -> &mut Self {
+        (self.pid, self.device) = (pid, device);
+        self
+    }
+
+    /// Module of the driver blocks that follow.
+    pub(crate) fn module(&mut self, id: Option<u8>) -> &mut Self {
+        self.module_id = id;
+        self
+    }
+
+    pub(crate) fn launch(&mut self) -> &mut Self {
+        self.kernel_index += 1;
+        self.push(EventKind::Launch(crate::model::Launch { name: Arc::from("Add"), stream: 0, stream_id: None }))
+    }
+
+    pub(crate) fn alloc(&mut self, pool: Pool, addr: u64, size_bytes: u64) -> &mut Self {
+        let id = self.events.len() as u64;
+        let block = Block {
+            allocation_id: id + 1,
+            pool,
+            device: self.device,
+            addr,
+            size_bytes,
+            alloc_time_ns: id,
+            alloc_id: id,
+            step: self.steps.get(&(self.pid, self.device)).copied().unwrap_or(0),
+            kernel_index: self.kernel_index,
+            module_id: self.module_id,
+            page: PageType::Normal,
+            api: AllocApi::Alloc,
+        };
+        self.hand_out(block, false)
+    }
+
+    /// Takes back the last free at `addr`, because it failed.
+    pub(crate) fn restore(&mut self, pool: Pool, addr: u64) -> &mut Self {
+        let block = self.freed.remove(&(self.pid, self.device, pool, addr)).expect("was freed");
+        self.hand_out(block, true)
+    }
+
+    pub(crate) fn free(&mut self, pool: Pool, addr: u64) -> &mut Self {
+        self.end(FreeCause::Program, pool, addr)
+    }
+
+    pub(crate) fn end(&mut self, cause: FreeCause, pool: Pool, addr: u64) -> &mut Self {
+        let key = (self.pid, self.device, pool, addr);
+        let block = self.live.remove(&key).expect("is live");
+        self.freed.insert(key, block);
+        let used = self.used_bytes.entry((self.pid, self.device, pool)).or_default();
+        *used -= block.size_bytes;
+        let used_bytes = *used;
+        self.push(EventKind::Free(Free { block, used_bytes, total_bytes: None, cause }))
+    }
+
+    pub(crate) fn unknown_free(&mut self, pool: Pool, addr: u64, maybe_older: bool) -> &mut Self {
+        self.push(EventKind::UnknownFree(UnknownFree { pool, addr, maybe_older }))
+    }
+
+    pub(crate) fn alloc_failed(&mut self, pool: Pool, size_bytes: u64) -> &mut Self {
+        self.push(EventKind::AllocFailed(AllocFailed { pool, size_bytes, status: 6, flags: 0 }))
+    }
+
+    pub(crate) fn step_start(&mut self, step: u32) -> &mut Self {
+        self.steps.insert((self.pid, self.device), step);
+        self.push(EventKind::StepStart { step })
+    }
+
+    pub(crate) fn step_end(&mut self, step: u32) -> &mut Self {
+        self.steps.insert((self.pid, self.device), step);
+        self.push(EventKind::StepEnd { step })
+    }
+
+    /// A step in which nothing happens.
+    pub(crate) fn step(&mut self, step: u32) -> &mut Self {
+        self.step_start(step).step_end(step)
+    }
+
+    /// The process ends; the next one with its id starts anew. Ending its live blocks is left to the test.
+    pub(crate) fn process_end(&mut self) -> &mut Self {
+        let pid = self.pid;
+        self.steps.retain(|key, _| key.0 != pid);
+        self.used_bytes.retain(|key, _| key.0 != pid);
+        self.live.retain(|key, _| key.0 != pid);
+        self.freed.retain(|key, _| key.0 != pid);
+        self.push(EventKind::ProcessEnd)
+    }
+
+    pub(crate) fn is_live(&self, pool: Pool, addr: u64) -> bool {
+        self.live.contains_key(&(self.pid, self.device, pool, addr))
+    }
+
+    pub(crate) fn was_freed(&self, pool: Pool, addr: u64) -> bool {
+        self.freed.contains_key(&(self.pid, self.device, pool, addr))
+    }
+
+    fn hand_out(&mut self, block: Block, restored: bool) -> &mut Self {
+        let key = (self.pid, block.device, block.pool, block.addr);
+        assert!(self.live.insert(key, block).is_none(), "{:#x} is live", block.addr);
+        let used = self.used_bytes.entry((self.pid, block.device, block.pool)).or_default();
+        *used += block.size_bytes;
+        let used_bytes = *used;
+        self.push(EventKind::Alloc(Alloc { block, used_bytes, total_bytes: None, restored }))
+    }
+
+    fn push(&mut self, kind: EventKind) -> &mut Self {
+        let id = self.events.len() as u64;
+        self.events.push(Event { id, time_ns: id, pid: self.pid, tid: self.pid, device: self.device, kind });
+        self
+    }
+}

@@ -1,0 +1,580 @@
+//! Reads of an ELF file only what attaching needs: machine, function symbols, file offsets, build-id, loader, soname.
+//!
+//! The file belongs to the traced program and is hostile input: nothing here panics on any bytes, and memory stays
+//! bounded by the number of names asked for, whatever the tables in the file claim.
+
+use std::collections::{HashMap, HashSet};
+
+use object::LittleEndian as Le;
+use object::elf::{self, Dyn64, FileHeader64, ProgramHeader64, SectionHeader64, Sym64};
+use object::read::elf::{Dyn as _, FileHeader as _, GnuHashTable, HashTable, NoteIterator, ProgramHeader as _};
+use object::read::elf::{SectionHeader as _, Sym as _};
+use thiserror::Error;
+
+/// The longest path, soname or symbol name that is looked at; the rest of the file's strings is never walked.
+const MAX_STRING: usize = 4096;
+
+/// Longer build-ids than a SHA-512 do not exist; a longer one is treated as none.
+const MAX_BUILD_ID: usize = 64;
+
+/// How many addresses one name may stand for. Versioned names (`memcpy@GLIBC_2.14` beside `@GLIBC_2.2.5`) have two or
+/// three; a file with thousands wants us to set thousands of breakpoints.
+const MAX_PER_NAME: usize = 16;
+
+/// Why a file could not be read.
+#[derive(Debug, Error)]
+pub enum ElfError {
+    /// Too short, or without the magic number.
+    #[error("not an ELF file ({len} bytes)")]
+    NotElf {
+        /// Length of what was given.
+        len: usize,
+    },
+    /// 32-bit or big-endian.
+    #[error(
+        "unsupported ELF class {class} with byte order {order}, expected class 2 (64 bits) with order 1 (little-endian)"
+    )]
+    Unsupported {
+        /// `EI_CLASS`.
+        class: u8,
+        /// `EI_DATA`.
+        order: u8,
+    },
+    /// A table lies outside the file or contradicts itself.
+    #[error("malformed ELF {part}")]
+    Malformed {
+        /// Which part.
+        part: &'static str,
+        /// What the reader says.
+        source: object::read::Error,
+    },
+    /// A string is too long, unterminated or no UTF-8.
+    #[error("unusable ELF {part}: expected UTF-8 that ends within {MAX_STRING} bytes")]
+    BadString {
+        /// Which string.
+        part: &'static str,
+    },
+}
+
+fn malformed(part: &'static str) -> impl Fn(object::read::Error) -> ElfError {
+    move |source| ElfError::Malformed { part, source }
+}
+
+/// The instruction set of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Machine {
+    /// 64-bit x86.
+    X86_64,
+    /// 64-bit Arm.
+    Aarch64,
+    /// Any other, as its `e_machine` number.
+    Other(u16),
+}
+
+/// What a symbol stands for, as far as probing cares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum SymbolKind {
+    /// Code that is called under this name.
+    Function,
+    /// A resolver that the loader runs once to choose an implementation (`STT_GNU_IFUNC`). Its address is the
+    /// resolver's, so a probe there would see the loader and never a call: never probed.
+    Ifunc,
+    /// Data, sections, files, thread-local variables.
+    Other,
+}
+
+/// One entry of `.dynsym` or `.symtab`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Symbol<'a> {
+    /// As stored, without version; empty where the file gives none that ends within bounds.
+    pub name: &'a [u8],
+    /// Virtual address as stated in the file, before relocation.
+    pub vaddr: u64,
+    /// Size in bytes; 0 where the file does not say (hand-written assembler).
+    pub size_bytes: u64,
+    /// What it stands for.
+    pub kind: SymbolKind,
+    /// False for imports.
+    pub defined: bool,
+}
+
+/// A function that was found by name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Resolved {
+    /// The name that was asked for.
+    pub name: String,
+    /// Virtual address as stated in the file.
+    pub vaddr: u64,
+    /// Where its first byte lies in the file; what the kernel wants for a uprobe.
+    pub file_offset: u64,
+    /// Size in bytes; 0 where the file does not say.
+    pub size_bytes: u64,
+    /// The nearest function symbol above `vaddr`, if any. Lies inside the function when that has a second entry.
+    pub next_vaddr: Option<u64>,
+}
+
+/// Finds the functions called `names` in the ELF file `bytes`; see [`ElfFile::resolve`].
+pub fn resolve(bytes: &[u8], names: &[&str]) -> Result<Vec<Resolved>, ElfError> {
+    ElfFile::parse(bytes)?.resolve(names)
+}
+
+/// A parsed 64-bit little-endian ELF file.
+#[derive(Clone, Copy, Debug)]
+pub struct ElfFile<'a> {
+    data: &'a [u8],
+    header: &'a FileHeader64<Le>,
+    segments: &'a [ProgramHeader64<Le>],
+}
+
+/// A symbol table and the strings that it names.
+#[derive(Clone, Copy)]
+struct Table<'a> {
+    symbols: &'a [Sym64<Le>],
+    strings: &'a [u8],
+}
+
+impl<'a> ElfFile<'a> {
+    /// Reads header and segments. Sections may be missing or cut off; only what needs them then fails.
+    pub fn parse(data: &'a [u8]) -> Result<Self, ElfError> {
+        let (class, order) = match data {
+            [0x7f, b'E', b'L', b'F', class, order, ..] => (*class, *order),
+            _ => return Err(ElfError::NotElf { len: data.len() }),
+        };
+        if (class, order) != (2, 1) {
+            return Err(ElfError::Unsupported { class, order });
+        }
+        let header = FileHeader64::<Le>::parse(data).map_err(malformed("header"))?;
+        let segments = header.program_headers(Le, data).map_err(malformed("segments"))?;
+        Ok(Self { data, header, segments })
+    }
+
+    /// The instruction set.
+    #[must_use]
+    pub fn machine(&self) -> Machine {
+        match self.header.e_machine.get(Le) {
+            elf::EM_X86_64 => Machine::X86_64,
+            elf::EM_AARCH64 => Machine::Aarch64,
+            other => Machine::Other(other.0),
+        }
+    }
+
+    /// Where the byte at `vaddr` lies in the file, by `PT_LOAD`: sections are for linkers, and the kernel maps segments.
+    #[must_use]
+    pub fn file_offset(&self, vaddr: u64) -> Option<u64> {
+        self.segment(vaddr).map(|(_, offset, _)| offset)
+    }
+
+    /// The bytes of the file from `vaddr` on, at most `max_len` and never past the end of the segment.
+    #[must_use]
+    pub fn bytes_at(&self, vaddr: u64, max_len: usize) -> Option<&'a [u8]> {
+        let (_, offset, room) = self.segment(vaddr)?;
+        let start = usize::try_from(offset).ok()?;
+        let len = max_len.min(usize::try_from(room).unwrap_or(usize::MAX));
+        let rest = self.data.get(start..)?;
+        rest.get(..len.min(rest.len()))
+    }
+
+    /// The segment that maps `vaddr` from the file, the file offset, and how many bytes of it follow.
+    fn segment(&self, vaddr: u64) -> Option<(&'a ProgramHeader64<Le>, u64, u64)> {
+        self.segments.iter().filter(|segment| segment.p_type(Le) == elf::PT_LOAD).find_map(|segment| {
+            let into = vaddr.checked_sub(segment.p_vaddr(Le))?;
+            let room = segment.p_filesz(Le).checked_sub(into).filter(|room| *room > 0)?;
+            Some((segment, segment.p_offset(Le).checked_add(into)?, room))
+        })
+    }
+
+    /// The GNU build-id, from the note segments: they survive `strip` and are what is mapped at run time.
+    #[must_use]
+    pub fn build_id(&self) -> Option<&'a [u8]> {
+        let notes = |segment: &'a ProgramHeader64<Le>| segment.notes(Le, self.data).ok().flatten();
+        self.segments.iter().filter_map(notes).find_map(gnu_build_id)
+    }
+
+    /// Path of the dynamic loader (`PT_INTERP`), if the file names one.
+    pub fn interpreter(&self) -> Result<Option<&'a str>, ElfError> {
+        let Some(segment) = self.segments.iter().find(|segment| segment.p_type(Le) == elf::PT_INTERP) else {
+            return Ok(None);
+        };
+        let bytes = segment.data(Le, self.data).map_err(|()| ElfError::BadString { part: "interpreter" })?;
+        text(bytes, "interpreter").map(Some)
+    }
+
+    /// `DT_SONAME`, if the file has one.
+    pub fn soname(&self) -> Result<Option<&'a str>, ElfError> {
+        let Some(offset) = self.dynamic(elf::DT_SONAME)? else {
+            return Ok(None);
+        };
+        let strings = self.dynamic_strings()?.unwrap_or_default();
+        let tail = usize::try_from(offset).ok().and_then(|offset| strings.get(offset..)).unwrap_or_default();
+        text(tail, "soname").map(Some)
+    }
+
+    /// All entries of `.dynsym`, then of `.symtab`.
+    pub fn symbols(&self) -> Result<impl Iterator<Item = Symbol<'a>> + use<'a>, ElfError> {
+        let entries = |table: Table<'a>| table.symbols.iter().map(move |entry| symbol(entry, table.strings));
+        Ok(self.tables()?.into_iter().flatten().flat_map(entries))
+    }
+
+    /// Finds the functions called `names`: defined, mapped executable from the file, and no [`SymbolKind::Ifunc`].
+    ///
+    /// A name may give several addresses (symbol versions) or none; the order is that of the tables. Names are read in
+    /// one pass, so thousands of them cost little more than one.
+    pub fn resolve(&self, names: &[&str]) -> Result<Vec<Resolved>, ElfError> {
+        let mut wanted: HashMap<&[u8], usize> = names.iter().map(|name| (name.as_bytes(), 0)).collect();
+        let mut seen = HashSet::new();
+        let mut found = Vec::new();
+        for symbol in self.symbols()?.filter(|symbol| symbol.defined && symbol.kind == SymbolKind::Function) {
+            let Some((name, count)) = wanted.get_key_value(symbol.name).map(|(name, count)| (*name, *count)) else {
+                continue;
+            };
+            let Some(resolved) = self.resolved(&symbol) else {
+                continue;
+            };
+            if count < MAX_PER_NAME && seen.insert((name, symbol.vaddr)) {
+                wanted.insert(name, count + 1);
+                found.push(resolved);
+            }
+        }
+        self.fill_next(&mut found)?;
+        Ok(found)
+    }
+
+    fn resolved(&self, symbol: &Symbol<'a>) -> Option<Resolved> {
+        let (segment, file_offset, _) = self.segment(symbol.vaddr)?;
+        let executable = segment.p_flags(Le).contains(elf::PF_X) && (file_offset as usize) < self.data.len();
+        executable.then(|| Resolved {
+            name: String::from_utf8_lossy(symbol.name).into_owned(),
+            vaddr: symbol.vaddr,
+            file_offset,
+            size_bytes: symbol.size_bytes,
+            next_vaddr: None,
+        })
+    }
+
+    /// A second pass without names, because the tables are not sorted by address.
+    fn fill_next(&self, found: &mut [Resolved]) -> Result<(), ElfError> {
+        let mut starts: Vec<u64> = found.iter().map(|resolved| resolved.vaddr).collect();
+        starts.sort_unstable();
+        starts.dedup();
+        let mut nearest = vec![u64::MAX; starts.len()];
+        for symbol in self.symbols()?.filter(|symbol| symbol.defined && symbol.kind != SymbolKind::Other) {
+            let above = starts.partition_point(|start| *start < symbol.vaddr);
+            if let Some(slot) = above.checked_sub(1).and_then(|below| nearest.get_mut(below)) {
+                *slot = symbol.vaddr.min(*slot);
+            }
+        }
+        for resolved in found {
+            let index = starts.partition_point(|start| *start < resolved.vaddr);
+            resolved.next_vaddr = nearest.get(index).copied().filter(|next| *next != u64::MAX);
+        }
+        Ok(())
+    }
+
+    fn tables(&self) -> Result<[Option<Table<'a>>; 2], ElfError> {
+        let sections = self.header.section_headers(Le, self.data).map_err(malformed("sections"))?;
+        let dynamic = match self.section_table(sections, elf::SHT_DYNSYM)? {
+            Some(table) => Some(table),
+            // Section headers are optional at run time, and some strippers remove them.
+            None => self.loader_table()?,
+        };
+        Ok([dynamic, self.section_table(sections, elf::SHT_SYMTAB)?])
+    }
+
+    fn section_table(
+        &self,
+        sections: &'a [SectionHeader64<Le>],
+        kind: elf::SectionType,
+    ) -> Result<Option<Table<'a>>, ElfError> {
+        let Some(section) = sections.iter().find(|section| section.sh_type(Le) == kind) else {
+            return Ok(None);
+        };
+        let symbols = section.data_as_array(Le, self.data).map_err(malformed("symbol table"))?;
+        let strings = match sections.get(section.sh_link(Le) as usize) {
+            Some(strings) => strings.data(Le, self.data).map_err(malformed("symbol names"))?,
+            None => &[],
+        };
+        Ok(Some(Table { symbols, strings }))
+    }
+
+    /// The dynamic symbols as the loader finds them, by `PT_DYNAMIC`. How many there are only the hash table says.
+    fn loader_table(&self) -> Result<Option<Table<'a>>, ElfError> {
+        let (Some(vaddr), Some(strings)) = (self.dynamic(elf::DT_SYMTAB)?, self.dynamic_strings()?) else {
+            return Ok(None);
+        };
+        let bytes = self.bytes_at(vaddr, usize::MAX).unwrap_or_default();
+        let fitting = bytes.len() / size_of::<Sym64<Le>>();
+        let count = self.hashed_symbols()?.min(fitting);
+        let symbols = object::pod::slice_from_bytes(bytes, count).map_or(&[][..], |(symbols, _)| symbols);
+        Ok(Some(Table { symbols, strings }))
+    }
+
+    fn hashed_symbols(&self) -> Result<usize, ElfError> {
+        let table = |tag| -> Result<&'a [u8], ElfError> {
+            Ok(self.dynamic(tag)?.and_then(|vaddr| self.bytes_at(vaddr, usize::MAX)).unwrap_or_default())
+        };
+        let gnu = GnuHashTable::<FileHeader64<Le>>::parse(Le, table(elf::DT_GNU_HASH)?);
+        if let Some(count) = gnu.ok().and_then(|gnu| gnu.symbol_table_length(Le)) {
+            return Ok(count as usize);
+        }
+        let old = HashTable::<FileHeader64<Le>>::parse(Le, table(elf::DT_HASH)?);
+        Ok(old.map_or(0, |old| old.symbol_table_length() as usize))
+    }
+
+    fn dynamic_strings(&self) -> Result<Option<&'a [u8]>, ElfError> {
+        let size = self.dynamic(elf::DT_STRSZ)?.and_then(|size| usize::try_from(size).ok());
+        let vaddr = self.dynamic(elf::DT_STRTAB)?;
+        Ok(vaddr.and_then(|vaddr| self.bytes_at(vaddr, size.unwrap_or(usize::MAX))))
+    }
+
+    /// The value of the first entry `tag` in `PT_DYNAMIC`.
+    fn dynamic(&self, tag: elf::DynamicTag) -> Result<Option<u64>, ElfError> {
+        for segment in self.segments {
+            if let Some(entries) = segment.dynamic(Le, self.data).map_err(malformed("dynamic segment"))? {
+                return Ok(first_value(entries, tag));
+            }
+        }
+        Ok(None)
+    }
+}
+
+fn first_value(entries: &[Dyn64<Le>], tag: elf::DynamicTag) -> Option<u64> {
+    let live = entries.iter().take_while(|entry| entry.tag(Le) != elf::DT_NULL);
+    live.into_iter().find(|entry| entry.tag(Le) == tag).map(|entry| entry.val(Le))
+}
+
+fn gnu_build_id(mut notes: NoteIterator<'_, FileHeader64<Le>>) -> Option<&[u8]> {
+    while let Ok(Some(note)) = notes.next() {
+        let id = note.desc();
+        if note.name() == elf::ELF_NOTE_GNU && note.n_type(Le) == elf::NT_GNU_BUILD_ID {
+            return (1..=MAX_BUILD_ID).contains(&id.len()).then_some(id);
+        }
+    }
+    None
+}
+
+fn symbol<'a>(entry: &Sym64<Le>, strings: &'a [u8]) -> Symbol<'a> {
+    Symbol {
+        name: strings.get(entry.st_name(Le) as usize..).and_then(terminated).unwrap_or_default(),
+        vaddr: entry.st_value(Le),
+        size_bytes: entry.st_size(Le),
+        kind: match entry.st_type() {
+            elf::STT_FUNC => SymbolKind::Function,
+            elf::STT_GNU_IFUNC => SymbolKind::Ifunc,
+            _ => SymbolKind::Other,
+        },
+        defined: entry.st_shndx(Le) != elf::SHN_UNDEF,
+    }
+}
+
+fn text<'a>(bytes: &'a [u8], part: &'static str) -> Result<&'a str, ElfError> {
+    let bytes = terminated(bytes).filter(|bytes| !bytes.is_empty());
+    bytes.and_then(|bytes| str::from_utf8(bytes).ok()).ok_or(ElfError::BadString { part })
+}
+
+/// The bytes before the first NUL. Bounded, or a table of symbols that all name one huge string would cost its square.
+fn terminated(bytes: &[u8]) -> Option<&[u8]> {
+    let head = bytes.get(..MAX_STRING).unwrap_or(bytes);
+    head.iter().position(|byte| *byte == 0).map(|len| &head[..len])
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    const LIBC: [&str; 2] = ["/lib/x86_64-linux-gnu/libc.so.6", "/lib/aarch64-linux-gnu/libc.so.6"];
+    const LOADER: [&str; 2] = ["/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1"];
+
+    fn read(paths: &[&str]) -> Vec<u8> {
+        let path = paths.iter().find(|path| Path::new(path).exists());
+        std::fs::read(path.expect("one of the paths exists")).expect("readable")
+    }
+
+    /// Calls everything; the results are of no interest, only that there are some.
+    fn exercise(bytes: &[u8]) {
+        let Ok(file) = ElfFile::parse(bytes) else {
+            return;
+        };
+        let _ = (file.machine(), file.build_id(), file.interpreter().is_ok(), file.soname().is_ok());
+        for vaddr in [0, 1, 0x1000, 0x26000, u64::MAX - 1, u64::MAX] {
+            let _ = (file.file_offset(vaddr), file.bytes_at(vaddr, usize::MAX));
+        }
+        for resolved in file.resolve(&["malloc", "free", "", "_dl_debug_state"]).unwrap_or_default() {
+            assert!(resolved.file_offset < bytes.len() as u64);
+            assert!(file.bytes_at(resolved.vaddr, 64).is_some_and(|bytes| bytes.len() <= 64));
+        }
+    }
+
+    /// A fixed sequence: failures must come back. Xorshift, because quality does not matter here.
+    fn random(seed: u64) -> impl FnMut() -> u64 {
+        let mut state = seed;
+        move || {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state
+        }
+    }
+
+    /// Header and one `PT_LOAD` of the whole file at 0x1000, then whatever the test appends; no sections.
+    fn minimal(extra_segments: &[[u64; 4]], payload: &[u8]) -> Vec<u8> {
+        let count = 1 + extra_segments.len();
+        let start = 64 + 56 * count;
+        let size = (start + payload.len()) as u64;
+        let mut bytes = Vec::new();
+        bytes.extend([0x7f, b'E', b'L', b'F', 2, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+        bytes.extend([3, 0, 62, 0, 1, 0, 0, 0]); // ET_DYN, EM_X86_64, version
+        bytes.extend([0_u64, 64, 0].iter().flat_map(|word| word.to_le_bytes())); // entry, phoff, shoff
+        bytes.extend([0_u8; 4]); // flags
+        bytes.extend([64, 56, count as u16, 64, 0, 0].iter().flat_map(|half: &u16| half.to_le_bytes()));
+        let load = [1 | 5 << 32, 0, 0x1000, size];
+        for [type_flags, offset, vaddr, len] in [load].iter().chain(extra_segments) {
+            let words = [*type_flags, *offset, *vaddr, *vaddr, *len, *len, 8];
+            bytes.extend(words.iter().flat_map(|word| word.to_le_bytes()));
+        }
+        bytes.extend(payload);
+        bytes
+    }
+
+    #[test]
+    fn nothing_and_garbage_are_refused_by_type() {
+        assert!(matches!(ElfFile::parse(&[]), Err(ElfError::NotElf { len: 0 })));
+        assert!(matches!(ElfFile::parse(b"\x7fELF"), Err(ElfError::NotElf { len: 4 })));
+        assert!(matches!(ElfFile::parse(b"#!/bin/sh\n"), Err(ElfError::NotElf { .. })));
+        let arm32 = b"\x7fELF\x01\x01\x01";
+        assert!(matches!(ElfFile::parse(arm32), Err(ElfError::Unsupported { class: 1, order: 1 })));
+        let cut = b"\x7fELF\x02\x01\x01";
+        assert!(matches!(ElfFile::parse(cut), Err(ElfError::Malformed { part: "header", .. })));
+    }
+
+    #[test]
+    fn libc_is_read() {
+        let bytes = read(&LIBC);
+        let file = ElfFile::parse(&bytes).expect("libc parses");
+        assert_eq!(file.soname().expect("soname"), Some("libc.so.6"));
+        assert_eq!(file.build_id().map(<[u8]>::len), Some(20));
+        let found = file.resolve(&["malloc", "free", "no_such_function", "environ"]).expect("resolves");
+        let mut names: Vec<_> = found.iter().map(|resolved| resolved.name.as_str()).collect();
+        names.sort_unstable();
+        assert_eq!(names, ["free", "malloc"]);
+        for resolved in found {
+            assert_eq!(file.file_offset(resolved.vaddr), Some(resolved.file_offset));
+            assert!(resolved.size_bytes > 0);
+            assert!(resolved.next_vaddr.is_some_and(|next| next >= resolved.vaddr + resolved.size_bytes));
+        }
+    }
+
+    /// The vectorised string functions are chosen by the loader; their symbols are resolvers.
+    #[test]
+    fn ifuncs_are_flagged_and_not_resolved() {
+        let bytes = read(&LIBC);
+        let file = ElfFile::parse(&bytes).expect("libc parses");
+        let kind = file.symbols().expect("symbols").find(|symbol| symbol.name == b"memset").map(|symbol| symbol.kind);
+        assert_eq!(kind, Some(SymbolKind::Ifunc));
+        assert_eq!(file.resolve(&["memset"]).expect("resolves"), []);
+    }
+
+    /// `memcpy` is versioned, but an ifunc; this one is a function with two versions.
+    #[test]
+    fn versions_of_a_name_are_all_found() {
+        let found = resolve(&read(&LIBC), &["pthread_cond_wait"]).expect("resolves");
+        assert!(!found.is_empty() && found.len() <= MAX_PER_NAME, "{found:?}");
+        let addresses: HashSet<_> = found.iter().map(|resolved| resolved.vaddr).collect();
+        assert_eq!(addresses.len(), found.len());
+    }
+
+    #[test]
+    fn program_and_loader_are_read() {
+        let bytes = read(&["/bin/true"]);
+        let program = ElfFile::parse(&bytes).expect("program parses");
+        let interpreter = program.interpreter().expect("readable").expect("dynamic program");
+        assert!(LOADER.contains(&interpreter), "{interpreter}");
+        let loader = read(&[interpreter]);
+        let loader = ElfFile::parse(&loader).expect("loader parses");
+        assert_eq!(loader.interpreter().expect("readable"), None);
+        assert_eq!(loader.resolve(&["_dl_debug_state"]).expect("resolves").len(), 1);
+    }
+
+    /// Without section headers the loader's own tables serve, and give the same.
+    #[test]
+    fn symbols_are_found_without_sections() {
+        let mut bytes = read(&LIBC);
+        let names = ["malloc", "free", "qsort"];
+        let with = resolve(&bytes, &names).expect("resolves");
+        bytes[40..48].fill(0); // e_shoff
+        bytes[60..64].fill(0); // e_shnum, e_shstrndx
+        let without = resolve(&bytes, &names).expect("resolves");
+        assert_eq!(without, with);
+        assert_eq!(without.len(), names.len());
+    }
+
+    #[test]
+    fn every_prefix_is_survived() {
+        for path in [&LIBC[..], &LOADER[..], &["/bin/true"]] {
+            let bytes = read(path);
+            let step = (bytes.len() / 150).max(1);
+            for len in (0..1024.min(bytes.len())).step_by(7).chain((0..bytes.len()).step_by(step)) {
+                exercise(&bytes[..len]);
+            }
+        }
+    }
+
+    #[test]
+    fn flipped_bytes_are_survived() {
+        let original = read(&LOADER);
+        let mut next = random(0x5eed);
+        for round in 0..400_u64 {
+            let mut bytes = original.clone();
+            // The header and the tables behind it, then anywhere.
+            let range = if round % 2 == 0 { 0x400 } else { bytes.len() as u64 };
+            for _ in 0..=next() % 8 {
+                let at = (next() % range) as usize;
+                bytes[at] = next() as u8;
+            }
+            exercise(&bytes);
+        }
+    }
+
+    #[test]
+    fn offsets_follow_segments_only() {
+        let bytes = minimal(&[], b"code");
+        let file = ElfFile::parse(&bytes).expect("parses");
+        assert_eq!(file.machine(), Machine::X86_64);
+        assert_eq!(file.file_offset(0x1000), Some(0));
+        assert_eq!(file.file_offset(0x1000 + 120), Some(120));
+        assert_eq!(file.bytes_at(0x1000 + 120, 64), Some(&b"code"[..]));
+        assert_eq!(file.file_offset(0x1000 + 124), None);
+        assert_eq!(file.file_offset(0xfff), None);
+    }
+
+    #[test]
+    fn interpreter_must_be_bounded_text() {
+        let interpreter = |path: &[u8]| {
+            let bytes = minimal(&[[3 | 4 << 32, 64 + 112, 0x1000 + 176, path.len() as u64]], path);
+            ElfFile::parse(&bytes).expect("parses").interpreter().map(|found| found.map(str::to_owned))
+        };
+        assert_eq!(interpreter(b"/lib/ld.so\0").expect("text"), Some("/lib/ld.so".to_owned()));
+        for bad in [&b"/lib/ld.so"[..], b"/\xff\xfe\0", b"\0", &[b'a'; 5000], b""] {
+            assert!(matches!(interpreter(bad), Err(ElfError::BadString { part: "interpreter" })));
+        }
+    }
+
+    #[test]
+    fn segment_beyond_the_file_is_an_error() {
+        let bytes = minimal(&[[3, u64::MAX - 3, 0x9000, 64]], b"");
+        let file = ElfFile::parse(&bytes).expect("parses");
+        assert!(matches!(file.interpreter(), Err(ElfError::BadString { .. })));
+        let bytes = minimal(&[[2, 1 << 40, 0x9000, 1 << 40]], b"");
+        let file = ElfFile::parse(&bytes).expect("parses");
+        assert!(matches!(file.soname(), Err(ElfError::Malformed { part: "dynamic segment", .. })));
+    }
+
+    #[test]
+    fn absurd_section_count_is_an_error() {
+        let mut bytes = minimal(&[], &[0; 256]);
+        bytes[40..48].copy_from_slice(&128_u64.to_le_bytes()); // e_shoff
+        bytes[60..62].copy_from_slice(&0xfff0_u16.to_le_bytes()); // e_shnum
+        assert!(matches!(resolve(&bytes, &["f"]), Err(ElfError::Malformed { part: "sections", .. })));
+    }
+}

@@ -1,0 +1,182 @@
+//! What this kernel and these privileges allow. Features are probed, versions are never compared.
+
+use std::{fs, path::Path};
+
+use aya::{
+    maps::MapType,
+    programs::ProgramType,
+    sys::{self, BpfHelper, UProbeMultiFeature},
+};
+
+/// How probes are linked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinkMode {
+    /// One link for many probes (6.6): detaching takes milliseconds.
+    Multi,
+    /// One link per probe, with a cookie (5.15).
+    Cookie,
+    /// One small program per row: no cookies.
+    Slots,
+}
+
+/// What was found.
+#[expect(clippy::struct_excessive_bools, reason = "one field per feature")]
+#[derive(Clone, Copy, Debug)]
+pub struct Features {
+    /// `.rodata` in BPF objects (5.2): the floor.
+    pub global_data: bool,
+    /// `bpf_probe_read_user` (5.5): the floor.
+    pub read_user: bool,
+    /// BPF ring buffer (5.8); without it the perf transport serves.
+    pub ring_buffer: bool,
+    /// Attach cookies (5.15).
+    pub cookies: bool,
+    /// Multi links (6.6).
+    pub multi: bool,
+    /// Stopping a process from BPF (5.3).
+    pub send_signal: bool,
+}
+
+impl Features {
+    /// Asks the kernel. What cannot be told, for lack of privileges, counts as absent.
+    #[must_use]
+    pub fn probe() -> Self {
+        let helper = |helper| sys::is_helper_supported(ProgramType::KProbe, helper).unwrap_or(false);
+        Self {
+            global_data: sys::is_bpf_global_data_supported().unwrap_or(false),
+            read_user: helper(BpfHelper::BPF_FUNC_probe_read_user),
+            ring_buffer: sys::is_map_supported(MapType::RingBuf).unwrap_or(false),
+            cookies: helper(BpfHelper::BPF_FUNC_get_attach_cookie),
+            multi: sys::is_uprobe_multi_supported(UProbeMultiFeature::LinkCreation).unwrap_or(false),
+            send_signal: helper(BpfHelper::BPF_FUNC_send_signal),
+        }
+    }
+
+    /// The best way to link.
+    #[must_use]
+    pub const fn link_mode(self) -> LinkMode {
+        if self.multi && self.cookies {
+            LinkMode::Multi
+        } else if self.cookies {
+            LinkMode::Cookie
+        } else {
+            LinkMode::Slots
+        }
+    }
+
+    /// What the kernel lacks to run at all, in words.
+    #[must_use]
+    pub fn missing(self) -> Vec<&'static str> {
+        let mut missing = Vec::new();
+        if !self.global_data {
+            missing.push("global data in BPF objects (Linux 5.2)");
+        }
+        if !self.read_user {
+            missing.push("bpf_probe_read_user (Linux 5.5)");
+        }
+        missing
+    }
+}
+
+/// A capability that tracing needs, and what for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Capability {
+    /// Name as `capabilities(7)` spells it.
+    pub name: &'static str,
+    /// Bit number.
+    pub bit: u32,
+    /// What it is needed for.
+    pub purpose: &'static str,
+}
+
+/// All of them. `CAP_SYS_ADMIN` stands in for the first two and the last on every kernel.
+pub const CAPABILITIES: [Capability; 4] = [
+    Capability { name: "CAP_BPF", bit: 39, purpose: "load BPF programs and maps" },
+    Capability { name: "CAP_PERFMON", bit: 38, purpose: "attach uprobes and read user memory from them" },
+    Capability { name: "CAP_SYS_PTRACE", bit: CAP_SYS_PTRACE, purpose: "read another user's /proc/<pid>/maps" },
+    Capability {
+        name: "CAP_CHECKPOINT_RESTORE",
+        bit: 40,
+        purpose: "open the really mapped files in /proc/<pid>/map_files",
+    },
+];
+
+const CAP_SYS_ADMIN: u32 = 21;
+const CAP_SYS_PTRACE: u32 = 19;
+
+/// Effective capabilities of this process.
+#[must_use]
+pub fn effective_capabilities() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    status
+        .lines()
+        .find_map(|line| line.strip_prefix("CapEff:"))
+        .and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok())
+        .unwrap_or(0)
+}
+
+/// Capabilities of the list that `effective` lacks.
+#[must_use]
+pub fn missing_capabilities(effective: u64) -> Vec<Capability> {
+    let has = |bit: u32| effective & (1 << bit) != 0;
+    CAPABILITIES
+        .into_iter()
+        .filter(|capability| {
+            let stand_in = has(CAP_SYS_ADMIN) && capability.bit != CAP_SYS_PTRACE;
+            !has(capability.bit) && !stand_in
+        })
+        .collect()
+}
+
+/// Where tracefs is mounted, if it is.
+#[must_use]
+pub fn tracefs() -> Option<&'static Path> {
+    ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"]
+        .into_iter()
+        .map(Path::new)
+        .find(|path| path.join("events").is_dir())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: Features = Features {
+        global_data: true,
+        read_user: true,
+        ring_buffer: true,
+        cookies: true,
+        multi: true,
+        send_signal: true,
+    };
+
+    #[test]
+    fn link_mode_degrades_step_by_step() {
+        assert_eq!(ALL.link_mode(), LinkMode::Multi);
+        assert_eq!(Features { multi: false, ..ALL }.link_mode(), LinkMode::Cookie);
+        assert_eq!(Features { multi: false, cookies: false, ..ALL }.link_mode(), LinkMode::Slots);
+    }
+
+    #[test]
+    fn a_kernel_below_the_floor_is_told_what_it_lacks() {
+        // Linux 4.19 has neither.
+        let old = Features {
+            global_data: false,
+            read_user: false,
+            ring_buffer: false,
+            cookies: false,
+            multi: false,
+            send_signal: false,
+        };
+        assert_eq!(old.missing(), ["global data in BPF objects (Linux 5.2)", "bpf_probe_read_user (Linux 5.5)"]);
+        assert!(ALL.missing().is_empty());
+    }
+
+    #[test]
+    fn sys_admin_stands_in_for_all_but_ptrace() {
+        let names = |caps| missing_capabilities(caps).iter().map(|c| c.name).collect::<Vec<_>>();
+        assert_eq!(names(0).len(), 4);
+        assert_eq!(names(1 << 21), ["CAP_SYS_PTRACE"]);
+        assert!(names(1 << 39 | 1 << 38 | 1 << 19 | 1 << 40).is_empty());
+    }
+}

@@ -1,0 +1,312 @@
+//! Keeps up with the traced processes: new children, new programs, new libraries, ends.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    fs, io,
+    os::fd::{AsFd, BorrowedFd, FromRawFd as _, OwnedFd},
+    path::PathBuf,
+    thread,
+    time::{Duration, Instant},
+};
+
+use memscope_common::{
+    config::{PROCESS_FOLLOW, PROCESS_STOP, ProcessState},
+    record::Kind,
+};
+use nix::{
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+
+use super::{
+    guard::{Guard, children, state},
+    kernel::{Kernel, KernelError},
+    libraries::{Libraries, Library},
+};
+use crate::ring::Urgent;
+
+/// How long a process that was sent `SIGSTOP` may take to stop.
+const STOP_PATIENCE: Duration = Duration::from_millis(50);
+/// After this time a process that we continued and that is stopped still, or again, is continued once more.
+const SECOND_LOOK: Duration = Duration::from_millis(100);
+
+/// How processes are traced.
+#[derive(Clone, Copy, Debug)]
+pub struct FollowOptions {
+    /// Children join.
+    pub children: bool,
+    /// Stop a process while probes are put into what it has just mapped.
+    pub stop: bool,
+}
+
+impl FollowOptions {
+    fn process_state(self, parent: u32) -> ProcessState {
+        let children = if self.children { PROCESS_FOLLOW } else { 0 };
+        let stop = if self.stop { PROCESS_STOP } else { 0 };
+        ProcessState { flags: children | stop, parent }
+    }
+}
+
+/// What the session is to write down.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// A process is traced from now on.
+    Started {
+        /// The process.
+        pid: u32,
+        /// Who forked it; 0 if the user named it.
+        parent: u32,
+        /// It was running before.
+        attached: bool,
+        /// Its short name.
+        command: String,
+        /// `ASCEND_RT_VISIBLE_DEVICES` in its environment.
+        visible_devices: Option<String>,
+    },
+    /// A process is gone; everything it did is in the transport.
+    Ended {
+        /// The process.
+        pid: u32,
+    },
+}
+
+/// A traced process.
+#[derive(Debug)]
+struct Process {
+    /// Readable when the process is gone; `None` when it was gone already.
+    pidfd: Option<OwnedFd>,
+}
+
+/// All traced processes.
+pub struct Follow {
+    options: FollowOptions,
+    libraries: Libraries,
+    guard: Guard,
+    processes: BTreeMap<u32, Process>,
+    second_looks: VecDeque<(Instant, u32)>,
+    changes: Vec<Change>,
+    added: Vec<Library>,
+}
+
+impl Follow {
+    /// Nothing is traced yet.
+    #[must_use]
+    pub fn new(options: FollowOptions, libraries: Libraries, guard: Guard) -> Self {
+        Self {
+            options,
+            libraries,
+            guard,
+            processes: BTreeMap::new(),
+            second_looks: VecDeque::new(),
+            changes: Vec::new(),
+            added: Vec::new(),
+        }
+    }
+
+    /// The placed probes.
+    #[must_use]
+    pub const fn libraries(&self) -> &Libraries {
+        &self.libraries
+    }
+
+    /// Traced processes that live.
+    #[must_use]
+    pub fn living(&self) -> usize {
+        self.processes.len()
+    }
+
+    /// What happened since the last call.
+    pub fn take_changes(&mut self) -> Vec<Change> {
+        std::mem::take(&mut self.changes)
+    }
+
+    /// Files probed since the last call.
+    pub fn take_added(&mut self) -> Vec<Library> {
+        std::mem::take(&mut self.added)
+    }
+
+    /// Probes a file that the program is expected to map.
+    pub fn expect(&mut self, kernel: &mut Kernel, path: &std::path::Path) -> Result<(), KernelError> {
+        self.added.extend(self.libraries.attach_path(kernel, path)?);
+        Ok(())
+    }
+
+    /// Traces a child of ours that has not executed yet.
+    pub fn start(&mut self, kernel: &mut Kernel, pid: u32) -> Result<(), KernelError> {
+        self.enter(pid, 0, false);
+        kernel.trace(pid, self.options.process_state(0))
+    }
+
+    /// Traces a running process, and its children if they are wanted.
+    pub fn attach(&mut self, kernel: &mut Kernel, pid: u32) -> Result<(), KernelError> {
+        let mut queue = VecDeque::from([(pid, 0)]);
+        while let Some((pid, parent)) = queue.pop_front() {
+            if self.processes.contains_key(&pid) {
+                continue;
+            }
+            // Probes first, then the filter: from there on every call of every probe is seen.
+            self.scan(kernel, pid)?;
+            self.enter(pid, parent, true);
+            kernel.trace(pid, self.options.process_state(parent))?;
+            self.scan(kernel, pid)?;
+            if self.options.children {
+                queue.extend(children(pid).into_iter().map(|child| (child, pid)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Reacts to what the kernel side reported.
+    pub fn handle(&mut self, kernel: &mut Kernel, urgent: Urgent) -> Result<(), KernelError> {
+        if urgent.kind == Kind::Fork {
+            if !self.processes.contains_key(&urgent.child) {
+                self.enter(urgent.child, urgent.pid, false);
+            }
+            return Ok(());
+        }
+        let scanned = self.scan(kernel, urgent.pid);
+        if urgent.stopped {
+            self.resume(urgent.pid);
+        }
+        scanned
+    }
+
+    fn scan(&mut self, kernel: &mut Kernel, pid: u32) -> Result<(), KernelError> {
+        self.added.extend(self.libraries.attach(kernel, pid)?);
+        Ok(())
+    }
+
+    fn enter(&mut self, pid: u32, parent: u32, attached: bool) {
+        self.guard.add(pid);
+        self.processes.insert(pid, Process { pidfd: open_pidfd(pid).ok() });
+        self.changes.push(Change::Started {
+            pid,
+            parent,
+            attached,
+            command: command(pid),
+            visible_devices: visible_devices(pid),
+        });
+    }
+
+    /// Continues a process that the kernel side has sent `SIGSTOP`. The signal comes after the record, so the stop
+    /// is awaited: continuing too early would leave the process stopped for good.
+    fn resume(&mut self, pid: u32) {
+        let start = Instant::now();
+        while start.elapsed() < STOP_PATIENCE {
+            match state(pid) {
+                Some('T') => break,
+                None | Some('Z' | 'X') => return,
+                Some(_) => thread::sleep(Duration::from_micros(20)),
+            }
+        }
+        continue_process(pid);
+        self.second_looks.push_back((Instant::now() + SECOND_LOOK, pid));
+    }
+
+    /// Looks once more after processes that were continued; to be called regularly.
+    pub fn look_again(&mut self) {
+        while self.second_looks.front().is_some_and(|(when, _)| *when <= Instant::now()) {
+            if let Some((_, pid)) = self.second_looks.pop_front()
+                && state(pid) == Some('T')
+            {
+                continue_process(pid);
+            }
+        }
+    }
+
+    /// Finds processes that have ended. Gives how many live.
+    pub fn reap(&mut self) -> usize {
+        let gone: Vec<u32> = self
+            .processes
+            .iter()
+            .filter(|(_, process)| process.pidfd.as_ref().is_none_or(|fd| is_readable(fd.as_fd())))
+            .map(|(pid, _)| *pid)
+            .collect();
+        for pid in gone {
+            self.processes.remove(&pid);
+            self.changes.push(Change::Ended { pid });
+        }
+        self.processes.len()
+    }
+
+    /// No process stays behind stopped by us.
+    pub fn end(self) {
+        for &pid in self.processes.keys() {
+            if self.second_looks.iter().any(|(_, other)| *other == pid) && state(pid) == Some('T') {
+                continue_process(pid);
+            }
+        }
+        self.guard.dismiss();
+    }
+}
+
+fn continue_process(pid: u32) {
+    let _ = kill(Pid::from_raw(pid as i32), Signal::SIGCONT);
+}
+
+fn open_pidfd(pid: u32) -> io::Result<OwnedFd> {
+    // SAFETY: no pointers involved.
+    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: a new descriptor that nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
+
+fn is_readable(fd: BorrowedFd<'_>) -> bool {
+    let mut fds = [PollFd::new(fd, PollFlags::POLLIN)];
+    poll(&mut fds, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
+}
+
+/// Short name of a process; other bytes than printable ASCII are replaced.
+fn command(pid: u32) -> String {
+    let name = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+    name.trim_ascii()
+        .iter()
+        .map(|byte| if byte.is_ascii_graphic() || *byte == b' ' { char::from(*byte) } else { '?' })
+        .collect()
+}
+
+/// The device list of a process, if it has one.
+fn visible_devices(pid: u32) -> Option<String> {
+    const NAME: &[u8] = b"ASCEND_RT_VISIBLE_DEVICES=";
+    const LONGEST: usize = 1024;
+    let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
+    let value = environment.split(|byte| *byte == 0).find_map(|pair| pair.strip_prefix(NAME))?;
+    String::from_utf8(value.get(..LONGEST.min(value.len()))?.to_vec()).ok()
+}
+
+/// Libraries that a program started with this environment will probably map.
+#[must_use]
+pub fn expected_libraries(environment: &[(String, String)]) -> Vec<PathBuf> {
+    const DRIVER: [&str; 3] = [
+        "/usr/local/Ascend/driver/lib64/driver",
+        "/usr/local/Ascend/driver/lib64/common",
+        "/usr/local/Ascend/driver/lib64",
+    ];
+    let value = |name: &str| environment.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str());
+    let search_path = value("LD_LIBRARY_PATH").unwrap_or_default();
+    let homes = ["ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME"].into_iter().filter_map(value);
+    let directories = search_path
+        .split(':')
+        .filter(|directory| directory.starts_with('/'))
+        .map(PathBuf::from)
+        .chain(homes.map(|home| PathBuf::from(home).join("lib64")))
+        .chain(DRIVER.into_iter().map(PathBuf::from));
+    let mut names: Vec<&str> = crate::probes::builtin().flat_map(|spec| spec.libraries.iter().copied()).collect();
+    names.sort_unstable();
+    names.dedup();
+    let mut found = Vec::new();
+    for directory in directories {
+        for name in &names {
+            if let Ok(path) = directory.join(name).canonicalize()
+                && !found.contains(&path)
+            {
+                found.push(path);
+            }
+        }
+    }
+    found
+}

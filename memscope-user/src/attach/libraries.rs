@@ -1,0 +1,355 @@
+//! Puts the probe rows into the files that a process has mapped.
+
+use std::{
+    collections::HashMap,
+    fs::File,
+    io::{self, Read as _},
+    os::fd::AsFd as _,
+    path::{Path, PathBuf},
+};
+
+use memscope_common::{
+    ProbeRow, When,
+    row::{REGISTER_ARGS, ROW_TEXT},
+};
+
+use super::{
+    elf::{ElfFile, Resolved},
+    kernel::{Kernel, KernelError, Point},
+    maps::{FileId, Mapped, mapped_files},
+    site::{self, Function, Site, SiteUse},
+};
+use crate::{
+    error_chain,
+    probes::{self, ProbeSpec, RowInfo},
+};
+
+/// Files larger than this are no libraries of ours; reading is bounded.
+const MAX_FILE_BYTES: u64 = 1 << 30;
+
+/// Called by every glibc and musl loader when the list of libraries changes.
+const LOADER_HOOK: &str = "_dl_debug_state";
+/// Holds `r_state` at [`R_STATE`] (`struct r_debug` of `link.h`).
+const LOADER_STATE: &str = "_r_debug";
+const R_STATE: u64 = 24;
+
+/// One probe that was placed.
+#[derive(Clone, Debug)]
+pub struct Placed {
+    /// Row number.
+    pub row: u16,
+    /// Function.
+    pub symbol: String,
+    /// Where in the file the probe sits, in bytes.
+    pub file_offset: u64,
+    /// The chosen instruction.
+    pub site: Site,
+    /// Whether the return is probed too.
+    pub with_return: bool,
+}
+
+/// What became of one file.
+#[derive(Clone, Debug)]
+pub struct Library {
+    /// Path as the first process that mapped it sees it.
+    pub path: PathBuf,
+    /// Probes in it.
+    pub placed: Vec<Placed>,
+    /// Functions that it does not define.
+    pub absent: Vec<&'static str>,
+    /// Why it could not be probed, wholly or in part.
+    pub error: Option<String>,
+}
+
+/// Places rows, each file once.
+pub struct Libraries {
+    rows: Vec<(u16, &'static ProbeSpec)>,
+    files: HashMap<FileId, Library>,
+    loader_rows: HashMap<i64, u16>,
+    sites: site::Kernel,
+}
+
+/// Finds out what would be placed, without a kernel: for `doctor` and for [`Libraries::attach`].
+struct Plan {
+    library: Library,
+    points: Vec<Point>,
+    file: Option<File>,
+}
+
+impl Libraries {
+    /// Hands all built-in rows to the kernel side.
+    pub fn new(kernel: &mut Kernel) -> Result<Self, KernelError> {
+        let mut rows = Vec::new();
+        for spec in probes::builtin() {
+            rows.push((kernel.add_row(&spec.row())?, spec));
+        }
+        Ok(Self { rows, files: HashMap::new(), loader_rows: HashMap::new(), sites: site::Kernel::default() })
+    }
+
+    /// A planner without a kernel side: nothing is attached.
+    #[must_use]
+    pub fn planner() -> Self {
+        let rows = probes::builtin().zip(1..).map(|(spec, number)| (number, spec)).collect();
+        Self { rows, files: HashMap::new(), loader_rows: HashMap::new(), sites: site::Kernel::default() }
+    }
+
+    /// What the records of each row mean, by number from 1.
+    #[must_use]
+    pub fn descriptions(&self) -> Vec<RowInfo> {
+        self.rows.iter().map(|(_, spec)| spec.describe()).collect()
+    }
+
+    /// Name of a row for reports.
+    #[must_use]
+    pub fn row_name(&self, row: u16) -> (&'static str, &'static str) {
+        let spec = self.rows.iter().find(|(number, _)| *number == row).map(|(_, spec)| *spec);
+        spec.map_or(("process", LOADER_HOOK), |spec| (spec.layer.name(), spec.symbol))
+    }
+
+    /// Everything that was placed so far.
+    pub fn libraries(&self) -> impl Iterator<Item = &Library> {
+        self.files.values()
+    }
+
+    /// Whether a library of the Ascend stack was found.
+    #[must_use]
+    pub fn found_any(&self) -> bool {
+        self.files
+            .values()
+            .any(|library| library.placed.iter().any(|placed| self.rows.iter().any(|(n, _)| *n == placed.row)))
+    }
+
+    /// Probes whatever `pid` has mapped and was not probed yet. Gives the new files.
+    pub fn attach(&mut self, kernel: &mut Kernel, pid: u32) -> Result<Vec<Library>, KernelError> {
+        let mut added = Vec::new();
+        // A process that is gone has nothing left to probe.
+        for mapped in mapped_files(pid).unwrap_or_default() {
+            if !self.files.contains_key(&mapped.id) && self.is_wanted(&mapped) {
+                let library = self.attach_file(kernel, &mapped.path, mapped.open(pid))?;
+                self.files.insert(mapped.id, library.clone());
+                added.push(library);
+            }
+        }
+        Ok(added)
+    }
+
+    /// Probes a file before any process has mapped it.
+    pub fn attach_path(&mut self, kernel: &mut Kernel, path: &Path) -> Result<Option<Library>, KernelError> {
+        use std::os::unix::fs::MetadataExt as _;
+        let Ok(metadata) = path.metadata() else { return Ok(None) };
+        let device = (nix::sys::stat::major(metadata.dev()) as u32, nix::sys::stat::minor(metadata.dev()) as u32);
+        let id = FileId { device, inode: metadata.ino() };
+        if self.files.contains_key(&id) || !metadata.is_file() {
+            return Ok(None);
+        }
+        let library = self.attach_file(kernel, path, File::open(path))?;
+        self.files.insert(id, library.clone());
+        Ok(Some(library))
+    }
+
+    /// What would be placed into the files of `pid`, without placing it.
+    pub fn plan(&mut self, pid: u32) -> io::Result<Vec<Library>> {
+        let mut found = Vec::new();
+        for mapped in mapped_files(pid)? {
+            if self.is_wanted(&mapped) {
+                found.push(self.plan_file(None, &mapped.path, mapped.open(pid)).map_err(io::Error::other)?.library);
+            }
+        }
+        Ok(found)
+    }
+
+    fn is_wanted(&self, mapped: &Mapped) -> bool {
+        is_loader(mapped.file_name()) || self.rows.iter().any(|(_, spec)| matches(spec, mapped.file_name()))
+    }
+
+    fn attach_file(
+        &mut self,
+        kernel: &mut Kernel,
+        path: &Path,
+        file: io::Result<File>,
+    ) -> Result<Library, KernelError> {
+        let Plan { mut library, points, file } = self.plan_file(Some(kernel), path, file)?;
+        let attached = file.map_or(Ok(()), |file| kernel.attach(file.as_fd(), &points));
+        match attached {
+            Ok(()) => {}
+            // This file cannot be probed; others can.
+            Err(error @ KernelError::Attach { .. }) => {
+                library.error = Some(error_chain(&error));
+                library.placed.clear();
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(library)
+    }
+
+    fn plan_file(
+        &mut self,
+        kernel: Option<&mut Kernel>,
+        path: &Path,
+        file: io::Result<File>,
+    ) -> Result<Plan, KernelError> {
+        let library = Library { path: path.to_path_buf(), placed: Vec::new(), absent: Vec::new(), error: None };
+        let mut plan = Plan { library, points: Vec::new(), file: None };
+        // Reading the whole file also puts the probed pages into the page cache: some kernels warn when a probe is
+        // installed on a page that is not there.
+        let read = file.and_then(|file| read_bounded(&file).map(|bytes| (file, bytes)));
+        let (file, bytes) = match read {
+            Ok(found) => found,
+            Err(error) => {
+                plan.library.error = Some(error_chain(&error));
+                return Ok(plan);
+            }
+        };
+        match ElfFile::parse(&bytes) {
+            Ok(elf) => self.plan_elf(kernel, &elf, &mut plan)?,
+            Err(error) => plan.library.error = Some(error_chain(&error)),
+        }
+        plan.file = Some(file);
+        Ok(plan)
+    }
+
+    fn plan_elf(&mut self, kernel: Option<&mut Kernel>, elf: &ElfFile<'_>, plan: &mut Plan) -> Result<(), KernelError> {
+        let name = plan.library.path.file_name().and_then(|name| name.to_str()).unwrap_or("").to_owned();
+        if is_loader(&name) {
+            return self.plan_loader(kernel, elf, plan);
+        }
+        let wanted: Vec<_> = self.rows.iter().filter(|(_, spec)| matches(spec, &name)).copied().collect();
+        let symbols: Vec<&str> = wanted.iter().map(|(_, spec)| spec.symbol).collect();
+        let resolved = match elf.resolve(&symbols) {
+            Ok(resolved) => resolved,
+            Err(error) => {
+                plan.library.error = Some(error_chain(&error));
+                return Ok(());
+            }
+        };
+        for (row, spec) in wanted {
+            let mut places = resolved.iter().filter(|place| place.name == spec.symbol).peekable();
+            if places.peek().is_none() {
+                plan.library.absent.push(spec.symbol);
+            }
+            for place in places {
+                self.plan_point(elf, place, row, &spec.row(), plan);
+            }
+        }
+        Ok(())
+    }
+
+    fn plan_point(&self, elf: &ElfFile<'_>, place: &Resolved, row: u16, needs: &ProbeRow, plan: &mut Plan) {
+        let with_return = needs.has_return();
+        let usage = SiteUse { args: used_args(needs), needs_return: with_return, stack_args: false };
+        let site = Function::in_file(elf, place).map(|function| site::choose(&function, usage, self.sites));
+        match site {
+            Some(Ok(site)) => {
+                let file_offset = place.file_offset + u64::from(site.offset);
+                let with_text = needs.flags & ROW_TEXT != 0;
+                plan.points.push(Point { row, file_offset, with_return, with_text });
+                plan.library.placed.push(Placed { row, symbol: place.name.clone(), file_offset, site, with_return });
+            }
+            Some(Err(error)) => plan.library.error = Some(format!("`{}`: {error}", place.name)),
+            None => plan.library.error = Some(format!("`{}` lies outside of the file", place.name)),
+        }
+    }
+
+    /// The loader's row carries the distance to its state, so there is one row per distance.
+    fn plan_loader(
+        &mut self,
+        kernel: Option<&mut Kernel>,
+        elf: &ElfFile<'_>,
+        plan: &mut Plan,
+    ) -> Result<(), KernelError> {
+        let Ok(found) = elf.resolve(&[LOADER_HOOK]) else { return Ok(()) };
+        let Some(hook) = found.first() else {
+            plan.library.absent.push(LOADER_HOOK);
+            return Ok(());
+        };
+        let template = ProbeRow { when: When::Library as u8, ..ProbeRow::default() };
+        self.plan_point(elf, hook, 0, &template, plan);
+        let Some(offset) = plan.library.placed.first().map(|placed| placed.site.offset) else { return Ok(()) };
+        let state = elf.symbols().ok().and_then(|mut all| {
+            all.find(|symbol| symbol.defined && symbol.name == LOADER_STATE.as_bytes()).map(|symbol| symbol.vaddr)
+        });
+        let site = hook.vaddr + u64::from(offset);
+        let param = state.map_or(0, |state| state.wrapping_add(R_STATE).wrapping_sub(site) as i64);
+        let row = match (self.loader_rows.get(&param), kernel) {
+            (Some(row), _) => *row,
+            (None, Some(kernel)) => {
+                let row = kernel.add_row(&ProbeRow { param, ..template })?;
+                self.loader_rows.insert(param, row);
+                row
+            }
+            (None, None) => 0,
+        };
+        plan.points.iter_mut().for_each(|point| point.row = row);
+        plan.library.placed.iter_mut().for_each(|placed| placed.row = row);
+        Ok(())
+    }
+}
+
+/// `libfoo.so` matches `libfoo.so` and `libfoo.so.1`.
+fn matches(spec: &ProbeSpec, file_name: &str) -> bool {
+    spec.libraries
+        .iter()
+        .any(|library| file_name.strip_prefix(library).is_some_and(|rest| rest.is_empty() || rest.starts_with('.')))
+}
+
+/// glibc's and musl's dynamic loaders.
+fn is_loader(file_name: &str) -> bool {
+    (file_name.starts_with("ld-linux") || file_name.starts_with("ld-musl") || file_name.starts_with("ld-2."))
+        && file_name.contains(".so")
+}
+
+/// Argument registers that the row reads.
+fn used_args(row: &ProbeRow) -> u8 {
+    let mut used = 0;
+    for fetch in &row.fetch[..usize::from(row.values)] {
+        if fetch.source != 0 && usize::from(fetch.arg) < REGISTER_ARGS {
+            used |= 1 << fetch.arg;
+        }
+    }
+    if row.flags & ROW_TEXT != 0 {
+        used |= 1 << row.text_arg;
+    }
+    used
+}
+
+fn read_bounded(file: &File) -> io::Result<Vec<u8>> {
+    let size = file.metadata()?.len();
+    if size > MAX_FILE_BYTES {
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("{size} bytes is more than a library has")));
+    }
+    let mut bytes = Vec::with_capacity(size as usize);
+    file.take(MAX_FILE_BYTES).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn libraries_match_with_and_without_version() {
+        let spec = probes::builtin().find(|spec| spec.symbol == "halMemAlloc").expect("built in");
+        assert!(matches(spec, "libascend_hal.so"));
+        assert!(matches(spec, "libascend_hal.so.1"));
+        assert!(!matches(spec, "libascend_hal.sox"));
+        assert!(!matches(spec, "myascend_hal.so"));
+    }
+
+    #[test]
+    fn loaders_are_known_by_name() {
+        for name in ["ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1", "ld-2.31.so", "ld-musl-x86_64.so.1"] {
+            assert!(is_loader(name), "{name}");
+        }
+        assert!(!is_loader("libld-linux.so"));
+    }
+
+    #[test]
+    fn used_arguments_are_those_of_values_and_text() {
+        let spec = |symbol| probes::builtin().find(|spec| spec.symbol == symbol).expect("built in").row();
+        // halMemCreate(handle = 0, size = 1, prop = 2, …)
+        assert_eq!(used_args(&spec("halMemCreate")), 0b111);
+        // rtFunctionRegister(bin, stub = 1, name = 2, …)
+        assert_eq!(used_args(&spec("rtFunctionRegister")), 0b110);
+        assert_eq!(used_args(&spec("aclInit")), 0);
+    }
+}

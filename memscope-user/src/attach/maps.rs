@@ -1,0 +1,118 @@
+//! `/proc/<pid>/maps`: which files a process has mapped. Read as hostile input.
+
+use std::{
+    fs::{self, File},
+    io,
+    os::unix::ffi::OsStrExt as _,
+    path::{Path, PathBuf},
+};
+
+/// Identity of a file, whatever it is called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct FileId {
+    /// Device number as `maps` prints it.
+    pub device: (u32, u32),
+    /// Inode.
+    pub inode: u64,
+}
+
+/// One mapped file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mapped {
+    /// Which file.
+    pub id: FileId,
+    /// An address range that maps it, as `map_files` names it.
+    pub range: String,
+    /// Its path as the process sees it; ` (deleted)` cut off.
+    pub path: PathBuf,
+}
+
+impl Mapped {
+    /// Last part of the path.
+    #[must_use]
+    pub fn file_name(&self) -> &str {
+        self.path.file_name().and_then(|name| name.to_str()).unwrap_or("")
+    }
+
+    /// Opens the inode that is really mapped, through any mount namespace and even if it was deleted or
+    /// replaced. The process must still be there. Falls back to the path inside the process's root, without
+    /// following links out of it, where `map_files` is not permitted.
+    pub fn open(&self, pid: u32) -> io::Result<File> {
+        File::open(format!("/proc/{pid}/map_files/{}", self.range))
+    }
+}
+
+/// Executable files that `pid` has mapped, each once.
+pub fn mapped_files(pid: u32) -> io::Result<Vec<Mapped>> {
+    let text = fs::read(format!("/proc/{pid}/maps"))?;
+    Ok(parse(&text))
+}
+
+fn parse(text: &[u8]) -> Vec<Mapped> {
+    let mut found: Vec<Mapped> = Vec::new();
+    for mapped in text.split(|byte| *byte == b'\n').filter_map(parse_line) {
+        if !found.iter().any(|other| other.id == mapped.id) {
+            found.push(mapped);
+        }
+    }
+    found
+}
+
+/// `start-end perms offset major:minor inode   path`
+fn parse_line(line: &[u8]) -> Option<Mapped> {
+    let mut rest = line;
+    let mut field = || {
+        let end = rest.iter().position(|byte| *byte == b' ').unwrap_or(rest.len());
+        let (head, tail) = rest.split_at(end);
+        rest = tail.strip_prefix(b" ").unwrap_or(tail);
+        std::str::from_utf8(head).ok()
+    };
+    let range = field()?;
+    let perms = field()?;
+    field()?;
+    let (major, minor) = field()?.split_once(':')?;
+    let inode = field()?.parse().ok()?;
+    if !perms.contains('x') || inode == 0 {
+        return None;
+    }
+    let path = rest.trim_ascii_start();
+    let path = path.strip_suffix(b" (deleted)").unwrap_or(path);
+    let device = (u32::from_str_radix(major, 16).ok()?, u32::from_str_radix(minor, 16).ok()?);
+    let path = Path::new(std::ffi::OsStr::from_bytes(path)).to_path_buf();
+    path.is_absolute().then(|| Mapped { id: FileId { device, inode }, range: plain_range(range), path })
+}
+
+/// `map_files` names ranges without leading zeros.
+fn plain_range(range: &str) -> String {
+    let plain = |hex: &str| {
+        let cut = hex.trim_start_matches('0');
+        if cut.is_empty() { "0".to_owned() } else { cut.to_owned() }
+    };
+    range.split_once('-').map_or_else(|| range.to_owned(), |(start, end)| format!("{}-{}", plain(start), plain(end)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn executable_file_mappings_are_found_once() {
+        let text = b"00400000-00452000 r-xp 00000000 08:02 173521      /usr/bin/dbus daemon\n\
+            00651000-00652000 r--p 00051000 08:02 173521      /usr/bin/dbus daemon\n\
+            7f00-7f10 r-xp 00001000 08:02 173521      /usr/bin/dbus daemon\n\
+            7f20-7f30 r-xp 00000000 fe:10 77 /lib/libx.so (deleted)\n\
+            7ffe-7fff r-xp 00000000 00:00 0                   [vdso]\n\
+            garbage\n";
+        let found = parse(text);
+        let names: Vec<_> = found.iter().map(|mapped| (mapped.file_name(), mapped.range.as_str())).collect();
+        assert_eq!(names, [("dbus daemon", "400000-452000"), ("libx.so", "7f20-7f30")]);
+        assert_eq!(found[1].id, FileId { device: (0xfe, 0x10), inode: 77 });
+    }
+
+    #[test]
+    fn no_bytes_make_it_panic() {
+        for text in [&b""[..], b"\n\n", b"- - - - -", b"0-0 x 0 :: 1 /a", b"\xff\xfe rwxp 0 1:1 5 \xff"] {
+            let _ = parse(text);
+        }
+    }
+}

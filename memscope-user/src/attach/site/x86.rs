@@ -1,0 +1,185 @@
+//! Prologues of x86-64 functions.
+
+use iced_x86::{
+    Code, Decoder, DecoderOptions, EncodingKind, FastFormatter, FlowControl, Instruction, InstructionInfo,
+    InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register,
+};
+
+use super::{Effects, Kernel, Pad, SCAN_BYTES, SiteCost, Step, Targets};
+
+/// The registers of the integer arguments, in order.
+const ARGS: [Register; 6] = [Register::RDI, Register::RSI, Register::RDX, Register::RCX, Register::R8, Register::R9];
+
+/// A call that replaces a nop is written in one go only where it does not cross a page.
+const PAGE_BYTES: u64 = 4096;
+
+/// The nops that the kernel emulates, `x86_nops` in `arch/x86/include/asm/nops.h`, without the one-byte one.
+const LONG_NOPS: [&[u8]; 7] = [
+    &[0x66, 0x90],
+    &[0x0f, 0x1f, 0x00],
+    &[0x0f, 0x1f, 0x40, 0x00],
+    NOP5,
+    &[0x66, 0x0f, 0x1f, 0x44, 0x00, 0x00],
+    &[0x0f, 0x1f, 0x80, 0x00, 0x00, 0x00, 0x00],
+    &[0x0f, 0x1f, 0x84, 0x00, 0x00, 0x00, 0x00, 0x00],
+];
+const NOP5: &[u8] = &[0x0f, 0x1f, 0x44, 0x00, 0x00];
+
+/// Decodes from the start of `body` to the first byte that is no instruction, at most [`SCAN_BYTES`].
+pub(super) fn steps(address: u64, body: &[u8], kernel: Kernel) -> Vec<Step> {
+    let mut prologue = Prologue { kernel, red_zone: false, info: InstructionInfoFactory::new() };
+    let mut formatter = FastFormatter::new();
+    let mut text = |instruction: &Instruction| {
+        let mut text = String::new();
+        formatter.format(instruction, &mut text);
+        text
+    };
+    let mut steps = Vec::new();
+    let mut decoder = Decoder::with_ip(64, body, address, DecoderOptions::NONE);
+    while decoder.can_decode() && decoder.position() < SCAN_BYTES {
+        let offset = decoder.position();
+        let instruction = decoder.decode();
+        if instruction.is_invalid() {
+            break;
+        }
+        let bytes = body.get(offset..decoder.position()).unwrap_or_default();
+        steps.push(prologue.step(offset as u32, bytes, &instruction, text(&instruction)));
+    }
+    steps
+}
+
+/// Where the direct branches in `code` lead, which starts `start` bytes from the entry of a function.
+///
+/// Behind bytes that do not decode, instructions may be read out of step.
+pub(super) fn inner_target(code: &[u8], start: i64) -> Targets {
+    // Decoded as if the entry were at 0, offsets are addresses, and those before it are negative.
+    let decoder = Decoder::with_ip(64, code, start as u64, DecoderOptions::NONE);
+    decoder.into_iter().fold(Targets { lowest: u64::MAX, sure: true }, |found, instruction| {
+        let target = Some(instruction.near_branch_target()).filter(|target| *target as i64 > 0);
+        Targets { lowest: found.lowest.min(target.unwrap_or(u64::MAX)), sure: found.sure && !instruction.is_invalid() }
+    })
+}
+
+struct Prologue {
+    kernel: Kernel,
+    /// Something was stored below `rsp`.
+    red_zone: bool,
+    info: InstructionInfoFactory,
+}
+
+impl Prologue {
+    fn step(&mut self, offset: u32, bytes: &[u8], instruction: &Instruction, text: String) -> Step {
+        let address = instruction.ip();
+        // A `call` is emulated without its shadow stack; only where nothing else is the entry we take it.
+        let cost = self.cost(address, bytes, instruction).filter(|_| offset == 0 || !instruction.is_call_near());
+        let (after, below_stack) = effects(instruction, self.info.info(instruction));
+        self.red_zone |= below_stack;
+        let pad = if instruction.code() == Code::Endbr64 { Pad::Endbr } else { Pad::None };
+        Step { offset, cost, pad, pushes: is_emulated_push(bytes), links: false, after, text }
+    }
+
+    fn cost(&self, address: u64, bytes: &[u8], instruction: &Instruction) -> Option<SiteCost> {
+        if is_refused(bytes, instruction) {
+            return None;
+        }
+        if instruction.mnemonic() == Mnemonic::Nop {
+            return self.nop_cost(address, bytes);
+        }
+        let emulated = is_emulated_push(bytes) || is_direct_branch(instruction);
+        Some(if emulated { SiteCost::Emulated } else { SiteCost::SingleStepped })
+    }
+
+    fn nop_cost(&self, address: u64, bytes: &[u8]) -> Option<SiteCost> {
+        // Newer kernels also optimise other 5-byte nops than the one they write themselves.
+        if bytes.len() == NOP5.len() && self.red_zone {
+            return None;
+        }
+        let in_page = address % PAGE_BYTES + NOP5.len() as u64 <= PAGE_BYTES;
+        match bytes {
+            NOP5 if self.kernel.optimizes_nop5 && in_page => Some(SiteCost::Nop5Optimizable),
+            [0x90] => Some(SiteCost::Emulated),
+            _ if LONG_NOPS.contains(&bytes) && self.kernel.emulates_nops => Some(SiteCost::Emulated),
+            // Refused before 6.2.
+            [0x66, 0x90] => None,
+            _ => Some(SiteCost::SingleStepped),
+        }
+    }
+}
+
+/// What follows from an instruction, and whether it stores below `rsp`.
+fn effects(instruction: &Instruction, info: &InstructionInfo) -> (Effects, bool) {
+    let written = info.used_registers().iter().filter(|used| is_write(used.access()));
+    let written: Vec<_> = written.map(|used| used.register().full_register()).collect();
+    let writes =
+        (0..).zip(ARGS).filter(|(_, register)| written.contains(register)).fold(0, |mask, (n, _)| mask | 1 << n);
+    let moves_stack = written.contains(&Register::RSP);
+
+    let mut stores = info.used_memory().iter().filter(|used| is_write(used.access())).peekable();
+    let stores_any = stores.peek().is_some();
+    let on_stack = stores.all(|used| used.base() == Register::RSP && used.index() == Register::None);
+    // A push is the stack's own way of storing; all else with an explicit operand may hit the words that we need.
+    let explicit = stores_any && !moves_stack;
+    let below = explicit && (instruction.memory_displacement64() as i64) < 0;
+
+    let overwrites = explicit && !below;
+    let ends = instruction.flow_control() != FlowControl::Next || !on_stack;
+    let effects =
+        Effects { writes, ends_return: moves_stack || overwrites, ends_stack_args: moves_stack || overwrites, ends };
+    (effects, explicit && below)
+}
+
+fn is_write(access: OpAccess) -> bool {
+    !matches!(access, OpAccess::None | OpAccess::Read | OpAccess::CondRead | OpAccess::NoMemAccess)
+}
+
+fn is_direct_branch(instruction: &Instruction) -> bool {
+    let direct = matches!(instruction.op0_kind(), OpKind::NearBranch64);
+    // `loop`, `jrcxz` and `xbegin` have such an operand too, and are stepped.
+    direct && (instruction.is_jcc_short_or_near() || instruction.is_jmp_short_or_near() || instruction.is_call_near())
+}
+
+/// `push` with no prefix but `REX.B`: `push_setup_xol_ops` takes no other.
+fn is_emulated_push(bytes: &[u8]) -> bool {
+    matches!(bytes, [0x50..=0x57] | [0x41, 0x50..=0x57])
+}
+
+/// Whether the kernel refuses a probe on it, or would then run something else instead.
+fn is_refused(bytes: &[u8], instruction: &Instruction) -> bool {
+    // VEX and its kin: taken for the one-byte opcode of the same number.
+    if instruction.encoding() != EncodingKind::Legacy || instruction.flow_control() == FlowControl::XbeginXabortXend {
+        return true;
+    }
+    let prefixes = bytes.iter().take_while(|byte| is_prefix(**byte)).count();
+    let (prefixes, rest) = bytes.split_at(prefixes);
+    if prefixes.iter().any(|prefix| matches!(prefix, 0x26 | 0x2e | 0x36 | 0x3e | 0xf0)) {
+        return true;
+    }
+    let (rex, opcode) = match rest {
+        [rex @ 0x40..=0x4f, opcode @ ..] => (*rex, opcode),
+        opcode => (0, opcode),
+    };
+    let word_sized = prefixes.contains(&0x66);
+    match opcode {
+        [0xe8 | 0xe9 | 0xeb | 0x70..=0x7f, ..] | [0x0f, 0x80..=0x8f, ..] => word_sized,
+        // `xchg`: taken for a nop.
+        [0x90, ..] => rex & 1 != 0,
+        // `mov` to a segment register: the one to `ss` masks the debug trap.
+        [0x8e, ..] | [] => true,
+        [0x0f, second, ..] => is_refused_after_0f(*second),
+        [first, ..] => is_refused_opcode(*first),
+    }
+}
+
+fn is_prefix(byte: u8) -> bool {
+    matches!(byte, 0x26 | 0x2e | 0x36 | 0x3e | 0x64..=0x67 | 0xf0 | 0xf2 | 0xf3)
+}
+
+/// Zeroes of `good_insns_64` that are valid instructions: I/O, interrupts and what needs privilege.
+fn is_refused_opcode(opcode: u8) -> bool {
+    matches!(opcode, 0x6c..=0x6f | 0xcc | 0xcd | 0xcf | 0xe4..=0xe7 | 0xec..=0xef | 0xf1 | 0xf4 | 0xfa | 0xfb)
+}
+
+/// Zeroes of `good_2byte_insns`. Some kernels take them by mistake; the scan would end there anyway.
+fn is_refused_after_0f(opcode: u8) -> bool {
+    matches!(opcode, 0x00 | 0x01 | 0x05..=0x09 | 0x0b | 0x30 | 0x34 | 0x35 | 0x37 | 0x78 | 0x79 | 0xae)
+}

@@ -1,0 +1,154 @@
+//! What user space adds to the stream of records.
+
+use memscope_common::{Header, Kind};
+use serde::{Deserialize, Serialize};
+
+use crate::probes::RowInfo;
+
+/// Longest text in a note, in bytes; so that every note fits a record, whatever has to be escaped.
+const MAX_NOTE_TEXT: usize = 4096;
+/// Longest JSON in a record.
+const MAX_JSON: usize = u16::MAX as usize - size_of::<Header>();
+
+/// What user space adds to the stream of records: the facts that a replay needs and the ring does not carry.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "note", rename_all = "snake_case")]
+pub enum Note {
+    /// A process joined the trace, or became known better (after an exec).
+    ProcessStart {
+        /// The process.
+        pid: u32,
+        /// Process that forked it; 0 for those named by the user.
+        parent: u32,
+        /// It was running before the trace began.
+        attached: bool,
+        /// Short name of the program, made printable.
+        command: String,
+        /// Its `ASCEND_RT_VISIBLE_DEVICES`.
+        visible_devices: Option<String>,
+    },
+    /// A process ended.
+    ProcessEnd {
+        /// The process.
+        pid: u32,
+    },
+    /// Both clocks at one moment.
+    Clock {
+        /// `CLOCK_MONOTONIC`, in nanoseconds.
+        mono_ns: u64,
+        /// Nanoseconds since the Unix epoch.
+        real_ns: u64,
+    },
+    /// No record older than this is expected any more.
+    Watermark {
+        /// `CLOCK_MONOTONIC`, in nanoseconds.
+        mono_ns: u64,
+    },
+    /// Probe rows that came after the header was written.
+    Rows {
+        /// Number of the first of them.
+        first: u16,
+        /// The rows.
+        rows: Vec<RowInfo>,
+    },
+    /// What the kernel side has counted so far.
+    Losses {
+        /// Totals since the start; those not named are as they were.
+        by: Vec<LossCount>,
+    },
+    /// The trace ended.
+    End {
+        /// Why.
+        reason: String,
+    },
+    /// Written by a later version.
+    #[serde(other)]
+    Unknown,
+}
+
+/// Calls seen and not reported, for one row and reason.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LossCount {
+    /// Probe row; 0 is none.
+    pub row: u16,
+    /// A [`Miss`](memscope_common::Miss) as a number.
+    pub reason: u32,
+    /// How often since the start.
+    pub count: u64,
+}
+
+impl Note {
+    /// Reads the JSON of a note record.
+    pub fn parse(json: &[u8]) -> Result<Self, serde_json::Error> {
+        serde_json::from_slice(json)
+    }
+
+    /// The note in two parts, if it can be parted.
+    fn halves(&self) -> Option<(Self, Self)> {
+        match self {
+            Self::Rows { first, rows } if rows.len() > 1 => {
+                let (front, back) = rows.split_at(rows.len() / 2);
+                let second = first.saturating_add(front.len() as u16);
+                Some((
+                    Self::Rows { first: *first, rows: front.to_vec() },
+                    Self::Rows { first: second, rows: back.to_vec() },
+                ))
+            }
+            Self::Losses { by } if by.len() > 1 => {
+                let (front, back) = by.split_at(by.len() / 2);
+                Some((Self::Losses { by: front.to_vec() }, Self::Losses { by: back.to_vec() }))
+            }
+            _ => None,
+        }
+    }
+
+    /// The note with its texts cut to what fits a record.
+    fn cut(&self) -> Self {
+        let mut note = self.clone();
+        match &mut note {
+            Self::ProcessStart { command, visible_devices, .. } => {
+                cut(command);
+                visible_devices.iter_mut().for_each(cut);
+            }
+            Self::End { reason } => cut(reason),
+            _ => {}
+        }
+        note
+    }
+}
+
+fn cut(text: &mut String) {
+    text.truncate(text.floor_char_boundary(MAX_NOTE_TEXT));
+}
+
+/// The note as a record at `mono_ns`, to be handed to the capture and to the pipeline like those of the ring.
+///
+/// Lists that do not fit one record become several, one after the other.
+#[must_use]
+pub fn note_record(mono_ns: u64, pid: u32, note: &Note) -> Vec<u8> {
+    // Serializing integers, strings and lists of them into memory cannot fail.
+    let json = serde_json::to_vec(&note.cut()).unwrap_or_default();
+    if json.len() <= MAX_JSON {
+        return record(mono_ns, pid, &json);
+    }
+    let Some((mut front, back)) = note.halves().map(|(a, b)| (note_record(mono_ns, pid, &a), b)) else {
+        // One probe row with names of tens of kilobytes: it goes on as a row that nobody knows.
+        return Vec::new();
+    };
+    front.extend(note_record(mono_ns, pid, &back));
+    front
+}
+
+fn record(mono_ns: u64, pid: u32, json: &[u8]) -> Vec<u8> {
+    let len = size_of::<Header>() + json.len();
+    let mut bytes = Vec::with_capacity(len);
+    bytes.extend(mono_ns.to_le_bytes());
+    bytes.extend(pid.to_le_bytes());
+    bytes.extend(0_u32.to_le_bytes());
+    bytes.extend((Kind::Note as u16).to_le_bytes());
+    bytes.extend(0_u16.to_le_bytes());
+    bytes.extend((len as u16).to_le_bytes());
+    bytes.extend(0_u16.to_le_bytes());
+    bytes.extend(json);
+    bytes
+}

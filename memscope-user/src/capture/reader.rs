@@ -1,0 +1,228 @@
+//! Reading a capture: all good chunks, then how it ends. Any bytes may be in the file.
+
+use std::fs::File;
+use std::io::{self, BufReader, Read};
+use std::path::{Path, PathBuf};
+
+use lz4_flex::block::decompress_into;
+
+use super::CaptureError;
+use super::format::{
+    CHUNK_HEADER, CaptureHeader, ChunkHeader, Codec, MAGIC, MAX_HEADER, MAX_RAW, MAX_STORED, PREAMBLE, VERSION,
+};
+
+/// How the chunks of a capture end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// After a whole chunk.
+    Complete {
+        /// Chunks read.
+        good_chunks: u64,
+    },
+    /// Within a chunk: the tracer was killed, or the disk was full. What was read is good.
+    Truncated {
+        /// Where the torn chunk starts.
+        at_offset: u64,
+        /// Chunks read.
+        good_chunks: u64,
+    },
+    /// A chunk in the middle is damaged. What was read is good; what follows cannot be found.
+    Corrupt {
+        /// Where the damaged chunk starts.
+        at_offset: u64,
+        /// Chunks read.
+        good_chunks: u64,
+        /// What is wrong with it.
+        what: &'static str,
+    },
+}
+
+/// Why a chunk is not there.
+enum Stop {
+    End,
+    Torn,
+    Bad(&'static str),
+    Io(io::Error),
+}
+
+impl From<io::Error> for Stop {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+/// Reads a capture.
+#[derive(Debug)]
+pub struct Reader<R> {
+    path: PathBuf,
+    input: R,
+    header: CaptureHeader,
+    offset: u64,
+    good_chunks: u64,
+    ending: Option<Ending>,
+    stored: Vec<u8>,
+    raw: Vec<u8>,
+}
+
+impl Reader<BufReader<File>> {
+    /// Opens a file and reads its header.
+    pub fn open(path: &Path) -> Result<Self, CaptureError> {
+        let file = File::open(path).map_err(|source| io_error(path, source))?;
+        Self::new(BufReader::new(file), path)
+    }
+}
+
+impl<R: Read> Reader<R> {
+    /// Reads the header; `path` is for messages.
+    pub fn new(mut input: R, path: &Path) -> Result<Self, CaptureError> {
+        let header = read_header(&mut input, path)?;
+        let (header, len) = header;
+        let (stored, raw) = (vec![0; MAX_STORED], vec![0; MAX_RAW]);
+        let offset = (PREAMBLE + len) as u64;
+        Ok(Self { path: path.to_owned(), input, header, offset, good_chunks: 0, ending: None, stored, raw })
+    }
+
+    /// What the capture says of itself.
+    #[must_use]
+    pub const fn header(&self) -> &CaptureHeader {
+        &self.header
+    }
+
+    /// How the capture ends; `None` until all chunks are read.
+    #[must_use]
+    pub const fn ending(&self) -> Option<Ending> {
+        self.ending
+    }
+
+    /// Records of the next chunk; `None` after the last good one, and [`ending`](Self::ending) says why.
+    ///
+    /// # Errors
+    ///
+    /// Only when the file cannot be read; damage is an [`Ending`].
+    pub fn next_chunk(&mut self) -> Result<Option<&[u8]>, CaptureError> {
+        if self.ending.is_some() {
+            return Ok(None);
+        }
+        let (at_offset, good_chunks) = (self.offset, self.good_chunks);
+        self.ending = Some(match self.read_chunk() {
+            Ok(len) => return Ok(self.raw.get(..len)),
+            Err(Stop::Io(source)) => return Err(io_error(&self.path, source)),
+            Err(Stop::End) => Ending::Complete { good_chunks },
+            Err(Stop::Torn) => Ending::Truncated { at_offset, good_chunks },
+            Err(Stop::Bad(what)) => Ending::Corrupt { at_offset, good_chunks, what },
+        });
+        Ok(None)
+    }
+
+    fn read_chunk(&mut self) -> Result<usize, Stop> {
+        let mut bytes = [0; CHUNK_HEADER];
+        match read_up_to(&mut self.input, &mut bytes)? {
+            0 => return Err(Stop::End),
+            CHUNK_HEADER => {}
+            _ => return Err(Stop::Torn),
+        }
+        let header = ChunkHeader::from_bytes(bytes);
+        let (stored_len, raw_len) = (header.stored_len as usize, header.raw_len as usize);
+        if bytes == [0; CHUNK_HEADER] {
+            return Err(self.zero_tail()?);
+        }
+        if raw_len > MAX_RAW || stored_len > MAX_STORED || raw_len == 0 {
+            return Err(Stop::Bad("impossible length"));
+        }
+        let (stored, raw) = (&mut self.stored[..stored_len], &mut self.raw[..raw_len]);
+        if read_up_to(&mut self.input, stored)? < stored_len {
+            return Err(Stop::Torn);
+        }
+        if header.checksum(stored) != header.crc {
+            return Err(self.damaged()?);
+        }
+        unpack(header.codec, stored, raw)?;
+        self.offset += (CHUNK_HEADER + stored_len) as u64;
+        self.good_chunks += 1;
+        Ok(raw_len)
+    }
+
+    /// A crash of the whole machine may leave a file with a tail of zeros.
+    fn zero_tail(&mut self) -> Result<Stop, Stop> {
+        let mut bytes = [0; 4096];
+        loop {
+            match read_up_to(&mut self.input, &mut bytes)? {
+                0 => return Ok(Stop::Torn),
+                len if bytes[..len].iter().any(|byte| *byte != 0) => {
+                    return Ok(Stop::Bad("chunk of zeros"));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// A last chunk with a wrong checksum was not written to its end; one in the middle was damaged later.
+    fn damaged(&mut self) -> Result<Stop, Stop> {
+        match read_up_to(&mut self.input, &mut [0])? {
+            0 => Ok(Stop::Torn),
+            _ => Ok(Stop::Bad("wrong checksum")),
+        }
+    }
+}
+
+fn unpack(codec: u8, stored: &[u8], raw: &mut [u8]) -> Result<(), Stop> {
+    const PLAIN: u8 = Codec::Plain as u8;
+    const LZ4: u8 = Codec::Lz4 as u8;
+    match codec {
+        PLAIN if stored.len() == raw.len() => raw.copy_from_slice(stored),
+        LZ4 if decompress_into(stored, raw).is_ok_and(|len| len == raw.len()) => {}
+        PLAIN | LZ4 => return Err(Stop::Bad("wrong length")),
+        _ => return Err(Stop::Bad("unknown codec")),
+    }
+    Ok(())
+}
+
+fn read_header(input: &mut impl Read, path: &Path) -> Result<(CaptureHeader, usize), CaptureError> {
+    let error = |source| io_error(path, source);
+    let damaged = |what: &str| CaptureError::Header { path: path.to_owned(), what: what.to_owned() };
+    let mut start = [0; PREAMBLE];
+    let have = read_up_to(input, &mut start).map_err(error)?;
+    let [magic @ .., v0, v1, v2, v3, l0, l1, l2, l3, c0, c1, c2, c3] = start;
+    if have < MAGIC.len() || magic != MAGIC {
+        return Err(CaptureError::NoCapture { path: path.to_owned() });
+    }
+    if have < PREAMBLE {
+        return Err(damaged("cut off"));
+    }
+    let found = u32::from_le_bytes([v0, v1, v2, v3]);
+    if found > VERSION {
+        return Err(CaptureError::Newer { path: path.to_owned(), found });
+    }
+    let len = u32::from_le_bytes([l0, l1, l2, l3]) as usize;
+    if len > MAX_HEADER {
+        return Err(damaged("impossible length"));
+    }
+    let mut json = Vec::new();
+    input.take(len as u64).read_to_end(&mut json).map_err(error)?;
+    if json.len() < len {
+        return Err(damaged("cut off"));
+    }
+    if crc32fast::hash(&json) != u32::from_le_bytes([c0, c1, c2, c3]) {
+        return Err(damaged("wrong checksum"));
+    }
+    let header = serde_json::from_slice(&json).map_err(|error| damaged(&error.to_string()))?;
+    Ok((header, len))
+}
+
+/// Reads until `buffer` is full or the input ends; returns how much there is.
+fn read_up_to(input: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
+    let mut have = 0;
+    while let Some(room) = buffer.get_mut(have..).filter(|room| !room.is_empty()) {
+        match input.read(room) {
+            Ok(0) => break,
+            Ok(len) => have += len,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(have)
+}
+
+fn io_error(path: &Path, source: io::Error) -> CaptureError {
+    CaptureError::Io { action: "read", path: path.to_owned(), source }
+}

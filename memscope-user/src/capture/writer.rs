@@ -1,0 +1,149 @@
+//! Writing a capture: one `write` per chunk, so that a killed tracer leaves a torn tail and nothing worse.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{OpenOptionsExt, fchown};
+use std::path::{Path, PathBuf};
+
+use lz4_flex::block::{compress_into, get_maximum_output_size};
+
+use super::CaptureError;
+use super::format::{CHUNK_HEADER, CaptureHeader, ChunkHeader, Codec, MAGIC, MAX_RAW, VERSION};
+use crate::decode::Records;
+
+/// How a capture is made.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct WriterOptions {
+    /// User and group that the file is to belong to.
+    pub owner: Option<(u32, u32)>,
+    /// Wait at the end until the file is on the disk.
+    pub sync: bool,
+}
+
+/// Writes a capture.
+#[derive(Debug)]
+pub struct Writer {
+    path: PathBuf,
+    file: File,
+    sync: bool,
+    raw: Vec<u8>,
+    packed: Vec<u8>,
+    written: u64,
+}
+
+impl Writer {
+    /// Creates the file, which must not exist, for its owner alone, and writes the header.
+    pub fn create(path: &Path, header: &CaptureHeader, options: WriterOptions) -> Result<Self, CaptureError> {
+        let error = |source| io_error("create", path, source);
+        let file = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC)
+            .open(path)
+            .map_err(error)?;
+        if let Some((user, group)) = options.owner {
+            fchown(&file, Some(user), Some(group)).map_err(error)?;
+        }
+        let packed = vec![0; CHUNK_HEADER + get_maximum_output_size(MAX_RAW)];
+        let raw = Vec::with_capacity(MAX_RAW);
+        let mut writer = Self { path: path.to_owned(), file, sync: options.sync, raw, packed, written: 0 };
+        let preamble = preamble(header).map_err(|source| io_error("create", path, source.into()))?;
+        writer.write(&preamble)?;
+        Ok(writer)
+    }
+
+    /// A writer over a file that is open already, without a header.
+    #[cfg(test)]
+    pub(super) fn over(file: File, path: &Path) -> Self {
+        let packed = vec![0; CHUNK_HEADER + get_maximum_output_size(MAX_RAW)];
+        Self { path: path.to_owned(), file, sync: false, raw: Vec::new(), packed, written: 0 }
+    }
+
+    /// Takes whole records, as they came. They are on their way to the disk after the next [`flush`](Self::flush).
+    pub fn append(&mut self, records: &[u8]) -> Result<(), CaptureError> {
+        if self.raw.len() + records.len() <= MAX_RAW {
+            self.raw.extend_from_slice(records);
+            return Ok(());
+        }
+        self.flush()?;
+        if records.len() <= MAX_RAW {
+            self.raw.extend_from_slice(records);
+            return Ok(());
+        }
+        let mut steps = Records::new(records);
+        loop {
+            let before = steps.rest();
+            if steps.next().is_none() {
+                return Ok(());
+            }
+            let (record, _) = before.split_at(before.len() - steps.rest().len());
+            for piece in record.chunks(MAX_RAW) {
+                self.append(piece)?;
+            }
+        }
+    }
+
+    /// Writes out what was taken. To be called at least twice a second.
+    pub fn flush(&mut self) -> Result<(), CaptureError> {
+        if self.raw.is_empty() {
+            return Ok(());
+        }
+        let len = self.pack();
+        let packed = std::mem::take(&mut self.packed);
+        let result = self.write(packed.get(..len).unwrap_or_default());
+        self.packed = packed;
+        self.raw.clear();
+        result
+    }
+
+    /// Bytes on disk so far.
+    #[must_use]
+    pub const fn written_bytes(&self) -> u64 {
+        self.written
+    }
+
+    /// Writes out the rest and closes the file.
+    pub fn finish(mut self) -> Result<(), CaptureError> {
+        self.flush()?;
+        if self.sync {
+            self.file.sync_data().map_err(|source| io_error("write", &self.path, source))?;
+        }
+        Ok(())
+    }
+
+    /// Makes a chunk of the raw bytes; returns its length.
+    fn pack(&mut self) -> usize {
+        let (header, body) = self.packed.split_at_mut(CHUNK_HEADER);
+        let (codec, len) = match compress_into(&self.raw, body) {
+            Ok(len) if len < self.raw.len() => (Codec::Lz4, len),
+            _ => {
+                body[..self.raw.len()].copy_from_slice(&self.raw);
+                (Codec::Plain, self.raw.len())
+            }
+        };
+        header.copy_from_slice(&ChunkHeader::of(&body[..len], self.raw.len(), codec).to_bytes());
+        CHUNK_HEADER + len
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Result<(), CaptureError> {
+        self.file.write_all(bytes).map_err(|source| io_error("write", &self.path, source))?;
+        self.written += bytes.len() as u64;
+        Ok(())
+    }
+}
+
+fn io_error(action: &'static str, path: &Path, source: io::Error) -> CaptureError {
+    CaptureError::Io { action, path: path.to_owned(), source }
+}
+
+/// Everything before the first chunk.
+fn preamble(header: &CaptureHeader) -> Result<Vec<u8>, serde_json::Error> {
+    let json = serde_json::to_vec(header)?;
+    let mut bytes = MAGIC.to_vec();
+    bytes.extend(VERSION.to_le_bytes());
+    bytes.extend((json.len() as u32).to_le_bytes());
+    bytes.extend(crc32fast::hash(&json).to_le_bytes());
+    bytes.extend(json);
+    Ok(bytes)
+}

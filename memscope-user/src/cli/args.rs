@@ -1,0 +1,323 @@
+//! The command line. Spelling and defaults of the collection options are msMemScope's (contract §1).
+
+use std::{
+    ffi::OsString,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use super::values::{self, Analyses, CallStacks, Devices, Events, Level, Steps};
+
+/// msMemScope's default.
+const DEFAULT_OUTPUT: &str = "memscopeDumpResults";
+
+/// Traces Ascend NPU memory from outside a program: nothing is preloaded, nothing is changed.
+#[derive(Debug, Parser)]
+#[command(name = "memscope-bpf", version, args_conflicts_with_subcommands = true, disable_version_flag = true)]
+#[command(after_help = "Exit status: of `run`, the program's (128+N if signal N killed it); 125 tracing failed, \
+    126 the program cannot be executed, 127 it was not found. Otherwise 0 success, 1 failure, 2 bad usage.")]
+pub(super) struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Option<Command>,
+    /// Attach to these running processes, all threads, and their children.
+    #[arg(long, value_name = "PID", value_delimiter = ',', value_parser = values::pid)]
+    pub pid: Vec<u32>,
+    /// How to trace.
+    #[command(flatten)]
+    pub trace: TraceArgs,
+    /// Print the version.
+    #[arg(short = 'V', long, action = clap::ArgAction::Version)]
+    version: (),
+    /// Program to start and its arguments, as msmemscope takes them; put `--` before it.
+    #[arg(value_name = "PROG")]
+    pub program: Vec<OsString>,
+}
+
+/// Verbs.
+#[derive(Debug, Subcommand)]
+pub(super) enum Command {
+    /// Start a program and trace it from its first instruction, with all children.
+    Run(RunArgs),
+    /// Attach to running processes.
+    Attach(AttachArgs),
+    /// Write the outputs of a capture again.
+    Replay(ReplayArgs),
+    /// Rebuild the outputs of a trace whose tracer was killed.
+    Recover(RecoverArgs),
+    /// Say what works here, what not, and how to mend it.
+    Doctor(DoctorArgs),
+    /// Trace a simulated training program with a leak.
+    Demo(DemoArgs),
+}
+
+/// `run`.
+#[derive(Debug, Args)]
+pub(super) struct RunArgs {
+    /// How to trace.
+    #[command(flatten)]
+    pub trace: TraceArgs,
+    /// Run the program as this user; under sudo the default is the user who called sudo.
+    #[arg(long, value_name = "NAME")]
+    pub user: Option<String>,
+    /// Program and arguments.
+    #[arg(required = true, trailing_var_arg = true, value_name = "PROG")]
+    pub program: Vec<OsString>,
+}
+
+/// `attach`.
+#[derive(Debug, Args)]
+pub(super) struct AttachArgs {
+    /// The processes.
+    #[arg(long, required = true, value_name = "PID", value_delimiter = ',', value_parser = values::pid)]
+    pub pid: Vec<u32>,
+    /// How to trace.
+    #[command(flatten)]
+    pub trace: TraceArgs,
+}
+
+/// `replay`.
+#[derive(Debug, Args)]
+pub(super) struct ReplayArgs {
+    /// The capture.
+    pub capture: PathBuf,
+    /// What to write.
+    #[command(flatten)]
+    pub collect: CollectArgs,
+}
+
+/// `recover`.
+#[derive(Debug, Args)]
+pub(super) struct RecoverArgs {
+    /// Output directory of the killed tracer.
+    pub directory: PathBuf,
+    /// What to write.
+    #[command(flatten)]
+    pub collect: CollectArgs,
+}
+
+/// `doctor`.
+#[derive(Debug, Args)]
+pub(super) struct DoctorArgs {
+    /// Look into this process: libraries, probes, sites.
+    #[arg(long, value_parser = values::pid)]
+    pub pid: Option<u32>,
+    /// One JSON object on stdout.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `demo`.
+#[derive(Debug, Args)]
+pub(super) struct DemoArgs {
+    /// Folder with the simulated libraries and programs; found by itself in a source tree.
+    #[arg(long, env = "MEMSCOPE_SIM_DIR")]
+    pub sim: Option<PathBuf>,
+    /// What is collected.
+    #[command(flatten)]
+    pub collect: CollectArgs,
+}
+
+/// File format.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(super) enum Format {
+    /// Text.
+    #[default]
+    Csv,
+    /// SQLite, for `MindStudio` Insight.
+    Db,
+}
+
+/// When collection begins.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(super) enum CollectMode {
+    /// At once.
+    #[default]
+    Immediate,
+    /// When the script says so.
+    Deferred,
+}
+
+/// Message level.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+pub(super) enum LogLevel {
+    /// Everything.
+    Debug,
+    /// The default.
+    Info,
+    /// Warnings and errors.
+    #[value(alias = "warn")]
+    Warning,
+    /// Errors.
+    Error,
+}
+
+/// What is collected and written.
+#[derive(Clone, Debug, Args)]
+pub(super) struct CollectArgs {
+    /// Rows to write: alloc, free, launch, access, none.
+    #[arg(long, value_name = "LIST", default_value = "alloc,free,launch")]
+    pub events: Events,
+    /// Detail: op, kernel.
+    #[arg(long, value_name = "LIST", default_value = "op")]
+    pub level: Level,
+    /// Devices: npu, npu:<0..31>, cpu.
+    #[arg(long, value_name = "LIST", default_value = "npu")]
+    pub device: Devices,
+    /// Only rows inside these steps, at most five.
+    #[arg(long, value_name = "LIST")]
+    pub steps: Option<Steps>,
+    /// Analyses: leaks, decompose, inefficient, oom[:K], none.
+    #[arg(long, value_name = "LIST", default_value = "leaks")]
+    pub analysis: Analyses,
+    /// File format.
+    #[arg(long, alias = "data-format", value_enum, default_value_t)]
+    pub format: Format,
+    /// Where to write [default: memscopeDumpResults; of recover: DIR/recovered].
+    #[arg(short = 'o', long, alias = "output", value_name = "DIR")]
+    pub output_path: Option<PathBuf>,
+    /// Findings as JSON on stdout instead of the report.
+    #[arg(long)]
+    pub json: bool,
+    /// Message level: debug, info, warning, error.
+    #[arg(long, value_enum)]
+    pub log_level: Option<LogLevel>,
+    /// More messages.
+    #[arg(short = 'v', long, visible_alias = "debug")]
+    pub verbose: bool,
+    /// Errors only.
+    #[arg(short = 'q', long)]
+    pub quiet: bool,
+}
+
+impl CollectArgs {
+    /// Where to write.
+    #[must_use]
+    pub(super) fn output_path(&self) -> &Path {
+        self.output_path.as_deref().unwrap_or(Path::new(DEFAULT_OUTPUT))
+    }
+
+    /// Explicit level, else verbose, else quiet, else info (contract §1.2).
+    #[must_use]
+    pub(super) fn level_of_messages(&self) -> LogLevel {
+        match (self.log_level, self.verbose, self.quiet) {
+            (Some(level), _, _) => level,
+            (None, true, _) => LogLevel::Debug,
+            (None, false, true) => LogLevel::Error,
+            (None, false, false) => LogLevel::Info,
+        }
+    }
+}
+
+/// Transport of records out of the kernel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(super) enum Transport {
+    /// Ring buffer where the kernel has it.
+    #[default]
+    Auto,
+    /// Perf event array.
+    Perf,
+}
+
+/// How probes are linked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Link {
+    /// One link for many probes.
+    Multi,
+    /// One link per probe.
+    Cookie,
+    /// One program per probe.
+    Slots,
+}
+
+/// What to do when a traced process maps a library that is not probed yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum LateLibraries {
+    /// Stop the process for a moment, so that not one call is missed.
+    Stop,
+    /// Attach as soon as possible; the first calls may be missed.
+    Notify,
+}
+
+/// Live tracing.
+#[derive(Clone, Debug, Args)]
+pub(super) struct TraceArgs {
+    /// What is collected.
+    #[command(flatten)]
+    pub collect: CollectArgs,
+    /// Stacks of allocations: c[:depth], python[:depth].
+    #[arg(long, value_name = "LIST")]
+    pub call_stack: Option<CallStacks>,
+    /// immediate, or deferred until the script starts it.
+    #[arg(long, value_enum, default_value_t)]
+    pub collect_mode: CollectMode,
+    /// Watch blocks between two operators.
+    #[arg(long, value_name = "SPEC")]
+    pub watch: Option<String>,
+    /// Stop tracing after this time: 30s, 5m, 500ms.
+    #[arg(long, value_name = "TIME", value_parser = values::duration)]
+    pub duration: Option<Duration>,
+    /// Do not trace children.
+    #[arg(long)]
+    pub no_children: bool,
+    /// Libraries mapped later: stop the process while attaching (default of run), or notify (default of --pid).
+    #[arg(long, value_enum, value_name = "HOW")]
+    pub late_libraries: Option<LateLibraries>,
+    /// Bytes of the buffer between kernel and tracer.
+    #[arg(long, value_name = "SIZE", value_parser = values::bytes, default_value = "64M")]
+    pub ring_size: u32,
+    /// auto or perf.
+    #[arg(long, value_enum, default_value_t)]
+    pub transport: Transport,
+    /// Use a lesser way of linking than this kernel offers.
+    #[arg(long, value_enum, hide = true)]
+    pub link: Option<Link>,
+    /// Write no capture (no replay, no recovery).
+    #[arg(long)]
+    pub no_capture: bool,
+    /// No status line.
+    #[arg(long)]
+    pub no_progress: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    fn parse(line: &str) -> Cli {
+        Cli::try_parse_from(line.split(' ')).expect("valid")
+    }
+
+    #[test]
+    fn definition_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn options_behind_the_program_are_ours_unless_dashes_stand_between() {
+        let cli = parse("memscope-bpf python x.py --steps=1");
+        assert_eq!((cli.program.len(), cli.trace.collect.steps), (2, Some(Steps(vec![1]))));
+        let cli = parse("memscope-bpf --format db -- python x.py --steps=1");
+        assert_eq!((cli.program.len(), cli.trace.collect.format), (3, Format::Db));
+    }
+
+    #[test]
+    fn run_leaves_the_programs_options_alone() {
+        let Some(Command::Run(run)) = parse("memscope-bpf run --quiet python x.py --steps=1").command else {
+            panic!("not run")
+        };
+        assert_eq!(run.program.len(), 3);
+        assert!(run.trace.collect.quiet);
+    }
+
+    #[test]
+    fn explicit_level_wins_in_any_order() {
+        assert_eq!(parse("memscope-bpf -v --log-level error x").trace.collect.level_of_messages(), LogLevel::Error);
+        assert_eq!(parse("memscope-bpf -q -v x").trace.collect.level_of_messages(), LogLevel::Debug);
+        assert_eq!(parse("memscope-bpf x").trace.collect.level_of_messages(), LogLevel::Info);
+    }
+}

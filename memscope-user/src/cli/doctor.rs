@@ -1,0 +1,235 @@
+//! `doctor`: what works here, what not, and how to mend it.
+
+use std::{fmt::Write as _, process::ExitCode};
+
+use serde::Serialize;
+
+use super::{FAILURE, args::DoctorArgs, error};
+use crate::attach::{
+    features::{self, CAPABILITIES, Features, LinkMode},
+    follow::expected_libraries,
+    libraries::{Libraries, Library},
+    site::SiteCost,
+};
+
+/// One thing looked at.
+#[derive(Debug, Serialize)]
+struct Check {
+    name: &'static str,
+    /// `ok`, `degraded` or `missing`.
+    state: &'static str,
+    found: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mend: Option<String>,
+}
+
+impl Check {
+    fn ok(name: &'static str, found: impl Into<String>) -> Self {
+        Self { name, state: "ok", found: found.into(), mend: None }
+    }
+
+    fn degraded(name: &'static str, found: impl Into<String>, mend: impl Into<String>) -> Self {
+        Self { name, state: "degraded", found: found.into(), mend: Some(mend.into()) }
+    }
+
+    fn missing(name: &'static str, found: impl Into<String>, mend: impl Into<String>) -> Self {
+        Self { name, state: "missing", found: found.into(), mend: Some(mend.into()) }
+    }
+}
+
+/// A probe and where it sits.
+#[derive(Debug, Serialize)]
+struct ProbeLine {
+    symbol: String,
+    file_offset: u64,
+    /// Bytes from the function's start.
+    site_offset: u32,
+    instruction: String,
+    single_stepped: bool,
+    with_return: bool,
+}
+
+/// A library and what was found in it.
+#[derive(Debug, Serialize)]
+struct LibraryLine {
+    path: String,
+    probes: Vec<ProbeLine>,
+    absent: Vec<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct Diagnosis {
+    checks: Vec<Check>,
+    libraries: Vec<LibraryLine>,
+}
+
+/// Runs all checks. The exit status tells whether tracing is possible.
+pub(super) fn run(args: &DoctorArgs) -> ExitCode {
+    let mut checks = vec![capabilities()];
+    checks.extend(kernel(Features::probe()));
+    checks.push(tracefs());
+    let libraries = match look_into(args.pid, &mut checks) {
+        Ok(libraries) => libraries,
+        Err(text) => {
+            error(text);
+            return ExitCode::from(FAILURE);
+        }
+    };
+    let possible = checks.iter().all(|check| check.state != "missing");
+    let diagnosis = Diagnosis { checks, libraries };
+    if args.json {
+        match serde_json::to_string(&diagnosis) {
+            Ok(json) => println!("{json}"),
+            Err(failure) => error(failure),
+        }
+    } else {
+        print!("{}", render(&diagnosis));
+    }
+    if possible { ExitCode::SUCCESS } else { ExitCode::from(FAILURE) }
+}
+
+fn capabilities() -> Check {
+    let missing = features::missing_capabilities(features::effective_capabilities());
+    if missing.is_empty() {
+        return Check::ok("privileges", "all capabilities that tracing needs");
+    }
+    let list: Vec<String> = missing.iter().map(|c| format!("{} (to {})", c.name, c.purpose)).collect();
+    let names: Vec<String> = CAPABILITIES.iter().map(|c| c.name.to_lowercase()).collect();
+    let program = std::env::current_exe().unwrap_or_else(|_| "memscope-bpf".into());
+    let mend = format!("run with sudo, or once: sudo setcap {}=ep {}", names.join(","), program.display());
+    Check::missing("privileges", format!("missing {}", list.join(", ")), mend)
+}
+
+fn kernel(features: Features) -> Vec<Check> {
+    let missing = features.missing();
+    let mut checks = vec![if missing.is_empty() {
+        Check::ok("kernel", "everything that is needed")
+    } else {
+        Check::missing("kernel", format!("lacks {}", missing.join(" and ")), "use Linux 5.10 or newer")
+    }];
+    checks.push(if features.ring_buffer {
+        Check::ok("transport", "BPF ring buffer")
+    } else {
+        Check::degraded("transport", "perf event array: no BPF ring buffer", "Linux 5.8 or newer has it")
+    });
+    checks.push(match features.link_mode() {
+        LinkMode::Multi => Check::ok("links", "multi links: detaching takes milliseconds"),
+        LinkMode::Cookie => Check::degraded(
+            "links",
+            "one link per probe: detaching may take about 0.1 s per probe",
+            "Linux 6.6 or newer has multi links",
+        ),
+        LinkMode::Slots => Check::degraded(
+            "links",
+            "one program per probe, no cookies: at most 63 probed functions",
+            "Linux 5.15 or newer has attach cookies",
+        ),
+    });
+    checks.push(if features.send_signal {
+        Check::ok("late libraries", "a process can be stopped while probes are attached: no call is missed")
+    } else {
+        Check::degraded("late libraries", "first calls into a library mapped late may be missed", "Linux 5.3 or newer")
+    });
+    checks
+}
+
+fn tracefs() -> Check {
+    match features::tracefs() {
+        Some(path) => Check::ok("tracefs", path.display().to_string()),
+        None => Check {
+            name: "tracefs",
+            state: "ok",
+            found: "not mounted; it will be mounted for the tracer alone".to_owned(),
+            mend: Some("for all: mount -t tracefs nodev /sys/kernel/tracing".to_owned()),
+        },
+    }
+}
+
+/// Libraries of one process, or those that a program started from here would map.
+fn look_into(pid: Option<u32>, checks: &mut Vec<Check>) -> Result<Vec<LibraryLine>, String> {
+    let Some(pid) = pid else {
+        let environment: Vec<_> =
+            std::env::vars_os().filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?))).collect();
+        let found = expected_libraries(&environment);
+        checks.push(if found.is_empty() {
+            Check::degraded(
+                "Ascend libraries",
+                "none in LD_LIBRARY_PATH, ASCEND_HOME_PATH or the driver's directories",
+                "source CANN's set_env.sh; or look into a running program with --pid",
+            )
+        } else {
+            let names: Vec<_> = found.iter().map(|path| path.display().to_string()).collect();
+            Check::ok("Ascend libraries", names.join(", "))
+        });
+        return Ok(Vec::new());
+    };
+    let planned = Libraries::planner().plan(pid).map_err(|error| match error.kind() {
+        std::io::ErrorKind::NotFound => format!("no process {pid}: it does not exist, or has ended"),
+        _ => format!("cannot look into process {pid}: {error}"),
+    })?;
+    let probes: usize = planned.iter().map(|library| library.placed.len()).sum();
+    let stepped: usize =
+        planned.iter().flat_map(|library| &library.placed).filter(|placed| placed.site.cost.is_stepped()).count();
+    checks.push(if planned.iter().all(|library| library.absent.len() == library.placed.len()) && probes == 0 {
+        Check::degraded(
+            "Ascend libraries",
+            format!("process {pid} has mapped none"),
+            "is it the right process? they may be mapped later",
+        )
+    } else {
+        Check::ok(
+            "Ascend libraries",
+            format!("{probes} probe(s) in {} file(s), {stepped} single-stepped", planned.len()),
+        )
+    });
+    Ok(planned.into_iter().map(line).collect())
+}
+
+fn line(library: Library) -> LibraryLine {
+    let probes = library
+        .placed
+        .into_iter()
+        .map(|placed| ProbeLine {
+            symbol: placed.symbol,
+            file_offset: placed.file_offset,
+            site_offset: placed.site.offset,
+            single_stepped: placed.site.cost == SiteCost::SingleStepped,
+            instruction: placed.site.instruction,
+            with_return: placed.with_return,
+        })
+        .collect();
+    LibraryLine { path: library.path.display().to_string(), probes, absent: library.absent, error: library.error }
+}
+
+fn render(diagnosis: &Diagnosis) -> String {
+    let mut text = String::new();
+    for check in &diagnosis.checks {
+        let _ = writeln!(text, "{:<9} {:<17} {}", check.state, check.name, check.found);
+        if let Some(mend) = &check.mend {
+            let _ = writeln!(text, "{:<9} {:<17} -> {mend}", "", "");
+        }
+    }
+    for library in &diagnosis.libraries {
+        let _ = writeln!(text, "\n{}", library.path.escape_debug());
+        if let Some(error) = &library.error {
+            let _ = writeln!(text, "  error: {error}");
+        }
+        for probe in &library.probes {
+            let _ = writeln!(
+                text,
+                "  {:<32} +{:<3} {:<12} {:<28} {}",
+                probe.symbol,
+                probe.site_offset,
+                if probe.single_stepped { "stepped" } else { "emulated" },
+                probe.instruction,
+                if probe.with_return { "entry+return" } else { "entry" },
+            );
+        }
+        if !library.absent.is_empty() {
+            let _ = writeln!(text, "  not in this library: {}", library.absent.join(", "));
+        }
+    }
+    text
+}

@@ -1,0 +1,106 @@
+//! `replay` and `recover`: the outputs of a capture, again or for the first time.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+use anyhow::{Context as _, Result, bail};
+
+use super::{
+    FAILURE, USAGE,
+    args::{CollectArgs, LogLevel, RecoverArgs, ReplayArgs},
+    error, message, outputs,
+};
+use crate::{
+    attach::spawn::sudo_ids,
+    capture::Ending,
+    error_chain,
+    pipeline::{self, PipelineConfig, ReplayReport},
+};
+
+const EXTENSION: &str = "capture";
+
+/// `replay CAPTURE`.
+pub(super) fn replay(args: &ReplayArgs) -> ExitCode {
+    finish(&args.collect, || replay_one(&args.capture, &args.collect))
+}
+
+/// `recover DIR`.
+pub(super) fn recover(args: &RecoverArgs) -> ExitCode {
+    let mut collect = args.collect.clone();
+    collect.output_path.get_or_insert_with(|| args.directory.join("recovered"));
+    finish(&collect, || {
+        for capture in captures(&args.directory)? {
+            message(
+                collect.level_of_messages(),
+                LogLevel::Info,
+                format_args!("recovering {} into {}", capture.display(), collect.output_path().display()),
+            );
+            replay_one(&capture, &collect)?;
+        }
+        Ok(())
+    })
+}
+
+fn finish(collect: &CollectArgs, work: impl FnOnce() -> Result<()>) -> ExitCode {
+    if let Err(reason) = outputs::refuse_unavailable(collect) {
+        error(reason);
+        return ExitCode::from(USAGE);
+    }
+    match work() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            error(format_args!("{failure:#}"));
+            ExitCode::from(FAILURE)
+        }
+    }
+}
+
+/// Captures in a directory, oldest name first.
+fn captures(directory: &Path) -> Result<Vec<PathBuf>> {
+    let entries =
+        fs::read_dir(directory).with_context(|| format!("cannot read directory `{}`", directory.display()))?;
+    let mut found: Vec<PathBuf> = entries
+        .flatten()
+        .map(|entry| entry.path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == EXTENSION))
+        .collect();
+    found.sort();
+    if found.is_empty() {
+        bail!("no capture (*.{EXTENSION}) in `{}`; was the trace made with --no-capture?", directory.display());
+    }
+    Ok(found)
+}
+
+fn replay_one(capture: &Path, collect: &CollectArgs) -> Result<()> {
+    let config = PipelineConfig { dump: outputs::filter(collect), ..PipelineConfig::default() };
+    let sinks = vec![outputs::dump(collect, sudo_ids())?];
+    let report = pipeline::replay(capture, config, sinks, outputs::analyses(collect))
+        .with_context(|| format!("cannot replay `{}`", capture.display()))?;
+    tell_ending(collect, &report);
+    let failures: Vec<String> = report.outcome.errors.iter().map(|error| error_chain(error)).collect();
+    if !failures.is_empty() {
+        bail!(failures.join("; "));
+    }
+    outputs::print_report(collect, &report.outcome).context("cannot print the report")
+}
+
+fn tell_ending(collect: &CollectArgs, report: &ReplayReport) {
+    let text = match report.ending {
+        Ending::Complete { .. } if report.is_complete() => return,
+        Ending::Complete { .. } => {
+            "the capture ends between two chunks: its tracer was killed; up to there it is complete".to_owned()
+        }
+        Ending::Truncated { at_offset, .. } => {
+            format!(
+                "the capture is torn at byte {at_offset}: its tracer was killed, or the disk was full; up to there it is complete"
+            )
+        }
+        Ending::Corrupt { at_offset, what, .. } => {
+            format!("the capture is damaged at byte {at_offset} ({what}); what follows was not used")
+        }
+    };
+    message(collect.level_of_messages(), LogLevel::Warning, format_args!("{text}"));
+}

@@ -1,0 +1,141 @@
+//! What the collection options mean for the pipeline: filter, sinks, analyses, files.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::Mutex,
+};
+
+use super::{
+    LOG,
+    args::{CollectArgs, Format, LogLevel},
+    message,
+};
+use crate::{
+    analyses::{Analysis, FluctuationAnalysis, HeldAnalysis, StepLeaksAnalysis},
+    attach::spawn::sudo_ids,
+    pipeline::{DeviceFilter, DumpFilter, Npus, Outcome},
+    sinks::{
+        self, DumpOptions, DumpSink, Sink, SinkError,
+        config_json::{DumpConfig, StepList},
+        log::{Level, LogFile},
+        report::Report,
+        tree::OutputTree,
+    },
+};
+
+/// Which rows are written.
+pub(super) fn filter(args: &CollectArgs) -> DumpFilter {
+    let npus = if args.device.all_npu {
+        Npus::All
+    } else {
+        Npus::Only((0..32).filter(|id| args.device.slots & (1 << id) != 0).collect())
+    };
+    DumpFilter {
+        alloc: args.events.alloc,
+        free: args.events.free,
+        launch: args.events.launch && args.level.kernel,
+        devices: DeviceFilter { npus, cpu: args.device.cpu },
+        steps: args.steps.clone().unwrap_or_default().0,
+    }
+}
+
+/// Opens the outputs of a live trace: the tracer's own directory with its settings and log, and the file sink.
+pub(super) fn open(args: &CollectArgs) -> Result<Box<dyn Sink>, SinkError> {
+    let owner = sudo_ids();
+    let tree = OutputTree::open(args.output_path(), owner)?;
+    let own = tree.make_process_dir(std::process::id())?;
+    config(args).write(&tree, &own)?;
+    let level = match args.level_of_messages() {
+        LogLevel::Debug => Level::Debug,
+        LogLevel::Info => Level::Info,
+        LogLevel::Warning => Level::Warn,
+        LogLevel::Error => Level::Error,
+    };
+    let _ = LOG.set(Mutex::new(LogFile::create(&tree, &own, level)?));
+    dump(args, owner)
+}
+
+/// The settings as msMemScope stores them (contract §2.3).
+fn config(args: &CollectArgs) -> DumpConfig {
+    const DEFAULT_BLOCKS: u32 = 10;
+    let mut step_id_list = [0; 5];
+    let steps = args.steps.clone().unwrap_or_default().0;
+    for (slot, step) in step_id_list.iter_mut().zip(&steps) {
+        *slot = *step;
+    }
+    let collect = args.events.bits() | if args.events.alloc || args.events.free || args.analysis.leaks { 3 } else { 0 };
+    DumpConfig {
+        selected_steps: StepList { step_count: steps.len() as u32, step_id_list },
+        analysis_type: args.analysis.bits(),
+        collect_all_npu: args.device.all_npu,
+        collect_cpu: args.device.cpu,
+        data_format: args.format as u32,
+        dump_event_type: args.events.bits(),
+        event_type: collect,
+        is_effective: true,
+        level_type: args.level.bits(),
+        log_level: args.level_of_messages() as u32,
+        npu_slots: args.device.slots,
+        oom_top_k: args.analysis.oom.unwrap_or(DEFAULT_BLOCKS),
+        output_dir: std::path::absolute(args.output_path()).unwrap_or_default().to_string_lossy().into_owned(),
+        ..DumpConfig::default()
+    }
+}
+
+/// The file sink. Each new file is announced.
+pub(super) fn dump(args: &CollectArgs, owner: Option<(u32, u32)>) -> Result<Box<dyn Sink>, SinkError> {
+    let format = match args.format {
+        Format::Csv => sinks::Format::Csv,
+        Format::Db => sinks::Format::Db,
+    };
+    let level = args.level_of_messages();
+    let options = DumpOptions { out_dir: args.output_path().to_path_buf(), format, owner, config: Some(config(args)) };
+    let announce = move |path: &Path| message(level, LogLevel::Info, format_args!("create file {}", path.display()));
+    Ok(Box::new(DumpSink::new(&options, announce)?))
+}
+
+/// Leaks and fluctuation are off with `--steps`, and without both alloc and free (contract §1.5, §1.8).
+pub(super) const fn leaks_wanted(args: &CollectArgs) -> bool {
+    args.analysis.leaks && args.steps.is_none()
+}
+
+/// The analyses that were asked for; what is still held is always told.
+pub(super) fn analyses(args: &CollectArgs) -> Vec<Box<dyn Analysis>> {
+    let mut chosen: Vec<Box<dyn Analysis>> = Vec::new();
+    if leaks_wanted(args) {
+        chosen.push(Box::new(StepLeaksAnalysis::default()));
+        chosen.push(Box::new(FluctuationAnalysis::default()));
+    }
+    chosen.push(Box::new(HeldAnalysis::default()));
+    chosen
+}
+
+/// Options that this version knows of and cannot do.
+pub(super) fn refuse_unavailable(args: &CollectArgs) -> Result<(), String> {
+    let unavailable = [
+        (args.analysis.decompose, "--analysis=decompose"),
+        (args.analysis.inefficient, "--analysis=inefficient"),
+        (args.analysis.oom.is_some(), "--analysis=oom"),
+        (args.events.access, "--events=access"),
+    ];
+    match unavailable.into_iter().find(|(asked, _)| *asked) {
+        Some((_, option)) => Err(format!("{option} is not available in this version; leave it out")),
+        None => Ok(()),
+    }
+}
+
+/// Prints what the analyses found: text, or JSON for machines.
+pub(super) fn print_report(args: &CollectArgs, outcome: &Outcome) -> std::io::Result<()> {
+    let mut out = std::io::stdout().lock();
+    if args.json {
+        return sinks::report::write_json(&outcome.findings, &outcome.end, &mut out);
+    }
+    let report = Report { step_hint: leaks_wanted(args), ..Report::default() };
+    report.write_text(&outcome.findings, &outcome.end, &mut out)
+}
+
+/// Name of a new capture in the output directory.
+pub(super) fn capture_path(directory: &Path) -> PathBuf {
+    let stamp = sinks::tree::stamp(&jiff::Zoned::now());
+    directory.join(format!("memscope_{}_{stamp}.capture", std::process::id()))
+}

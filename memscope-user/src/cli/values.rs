@@ -1,0 +1,363 @@
+//! Values of the collection options (contract §1): parsing and limits, nothing else.
+
+use std::str::FromStr;
+
+/// Splits at `,` and at the full-width comma; empty items are skipped.
+pub(super) fn items(text: &str) -> impl Iterator<Item = &str> {
+    text.split([',', '，']).map(str::trim).filter(|item| !item.is_empty())
+}
+
+/// `--events`: which rows are written.
+#[expect(clippy::struct_excessive_bools, reason = "one field per word of the option")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Events {
+    /// MALLOC rows.
+    pub alloc: bool,
+    /// FREE rows.
+    pub free: bool,
+    /// Launch rows.
+    pub launch: bool,
+    /// ACCESS rows.
+    pub access: bool,
+}
+
+impl Default for Events {
+    fn default() -> Self {
+        Self { alloc: true, free: true, launch: true, access: false }
+    }
+}
+
+impl Events {
+    /// The contract's bits: alloc 1, free 2, launch 4, access 8.
+    #[must_use]
+    pub(super) const fn bits(self) -> u32 {
+        self.alloc as u32 | (self.free as u32) << 1 | (self.launch as u32) << 2 | (self.access as u32) << 3
+    }
+}
+
+impl FromStr for Events {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut events = Self { alloc: false, free: false, launch: false, access: false };
+        let mut none = false;
+        for item in items(text) {
+            match item {
+                "alloc" => events.alloc = true,
+                "free" => events.free = true,
+                "launch" => events.launch = true,
+                "access" => events.access = true,
+                "none" => none = true,
+                "traceback" => return Err("`traceback` is started from Python (`config()`), not here".to_owned()),
+                other => return Err(format!("`{other}` is not one of alloc, free, launch, access, none")),
+            }
+        }
+        if none {
+            events = Self { alloc: false, free: false, launch: false, access: false };
+        }
+        Ok(events)
+    }
+}
+
+/// `--level`: op and kernel rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Level {
+    /// Operators.
+    pub op: bool,
+    /// Kernels.
+    pub kernel: bool,
+}
+
+impl Default for Level {
+    fn default() -> Self {
+        Self { op: true, kernel: false }
+    }
+}
+
+impl Level {
+    /// The contract's bits: op 1, kernel 2.
+    #[must_use]
+    pub(super) const fn bits(self) -> u32 {
+        self.op as u32 | (self.kernel as u32) << 1
+    }
+}
+
+impl FromStr for Level {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut level = Self { op: false, kernel: false };
+        for item in items(text) {
+            match item {
+                "op" | "0" => level.op = true,
+                "kernel" | "1" => level.kernel = true,
+                other => return Err(format!("`{other}` is not one of op, kernel")),
+            }
+        }
+        Ok(level)
+    }
+}
+
+/// `--device`: which devices' rows are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Devices {
+    /// Every NPU.
+    pub all_npu: bool,
+    /// Bit *n*: NPU *n*.
+    pub slots: u32,
+    /// Host memory.
+    pub cpu: bool,
+}
+
+impl Default for Devices {
+    fn default() -> Self {
+        Self { all_npu: true, slots: 0, cpu: false }
+    }
+}
+
+impl FromStr for Devices {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut devices = Self { all_npu: false, slots: 0, cpu: false };
+        for item in items(text) {
+            match item.strip_prefix("npu:") {
+                Some(id) => match id.parse::<u32>() {
+                    Ok(id @ 0..=31) => devices.slots |= 1 << id,
+                    _ => return Err(format!("`{item}`: the NPU number must be 0 to 31")),
+                },
+                None if item == "npu" => devices.all_npu = true,
+                None if item == "cpu" => devices.cpu = true,
+                None => return Err(format!("`{item}` is not one of npu, npu:<0..31>, cpu")),
+            }
+        }
+        if devices == (Self { all_npu: false, slots: 0, cpu: false }) {
+            return Err("name at least one device: npu, npu:<0..31> or cpu".to_owned());
+        }
+        Ok(devices)
+    }
+}
+
+/// `--steps`: one to five step numbers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Steps(pub Vec<u32>);
+
+impl FromStr for Steps {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        const MOST: usize = 5;
+        let mut steps = Vec::new();
+        for item in items(text) {
+            let plain = item.bytes().all(|byte| byte.is_ascii_digit()) && !item.starts_with('0');
+            match item.parse() {
+                Ok(step) if plain => steps.push(step),
+                _ => return Err(format!("`{item}` is not a step number (1 to 4294967295, no leading zero)")),
+            }
+        }
+        if steps.is_empty() || steps.len() > MOST {
+            return Err(format!("1 to {MOST} step numbers are accepted, not {}", steps.len()));
+        }
+        Ok(Self(steps))
+    }
+}
+
+/// `--analysis`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Analyses {
+    /// Step leaks and fluctuation.
+    pub leaks: bool,
+    /// Owners.
+    pub decompose: bool,
+    /// Inefficient use.
+    pub inefficient: bool,
+    /// Out of memory; how many blocks to name.
+    pub oom: Option<u32>,
+}
+
+impl Default for Analyses {
+    fn default() -> Self {
+        Self { leaks: true, decompose: false, inefficient: false, oom: None }
+    }
+}
+
+impl Analyses {
+    /// The contract's bits: leaks 1, decompose 2, inefficient 4, oom 8.
+    #[must_use]
+    pub(super) const fn bits(self) -> u32 {
+        self.leaks as u32
+            | (self.decompose as u32) << 1
+            | (self.inefficient as u32) << 2
+            | (self.oom.is_some() as u32) << 3
+    }
+}
+
+impl FromStr for Analyses {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        const DEFAULT_BLOCKS: u32 = 10;
+        let empty = Self { leaks: false, decompose: false, inefficient: false, oom: None };
+        let mut found = empty;
+        let mut none = false;
+        for item in items(text) {
+            match item {
+                "leaks" => found.leaks = true,
+                "decompose" => found.decompose = true,
+                "inefficient" => found.inefficient = true,
+                "oom" => found.oom = Some(DEFAULT_BLOCKS),
+                "none" => none = true,
+                other => match other.strip_prefix("oom:").map(str::parse) {
+                    Some(Ok(blocks @ 1..=1000)) => found.oom = Some(blocks),
+                    Some(_) => return Err(format!("`{other}`: the number of blocks must be in [1, 1000]")),
+                    None => {
+                        return Err(format!("`{other}` is not one of leaks, decompose, inefficient, oom[:K], none"));
+                    }
+                },
+            }
+        }
+        Ok(if none { empty } else { found })
+    }
+}
+
+/// `--call-stack`: depths, where asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct CallStacks {
+    /// Native frames.
+    pub c: Option<u32>,
+    /// Python frames.
+    pub python: Option<u32>,
+}
+
+impl FromStr for CallStacks {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        const DEFAULT_DEPTH: u32 = 50;
+        let mut stacks = Self::default();
+        for item in items(text) {
+            let (name, depth) = match item.split_once(':') {
+                Some((name, depth)) => match depth.parse() {
+                    Ok(depth @ 0..=1000) => (name, depth),
+                    _ => return Err(format!("`{item}`: the depth must be 0 to 1000")),
+                },
+                None => (item, DEFAULT_DEPTH),
+            };
+            match name {
+                "c" => stacks.c = Some(depth),
+                "python" => stacks.python = Some(depth),
+                other => return Err(format!("`{other}` is not one of c[:depth], python[:depth]")),
+            }
+        }
+        Ok(stacks)
+    }
+}
+
+/// A duration: `30`, `30s`, `5m`, `2h`, `500ms`.
+pub(super) fn duration(text: &str) -> Result<std::time::Duration, String> {
+    let split = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(split);
+    let number: f64 = number.parse().map_err(|_| format!("`{text}` is not a duration like 30s, 5m or 500ms"))?;
+    let seconds = match unit {
+        "" | "s" => number,
+        "ms" => number / 1000.0,
+        "m" => number * 60.0,
+        "h" => number * 3600.0,
+        other => return Err(format!("`{other}` is not one of ms, s, m, h")),
+    };
+    match std::time::Duration::try_from_secs_f64(seconds) {
+        Ok(duration) if !duration.is_zero() => Ok(duration),
+        _ => Err(format!("`{text}` is not a duration greater than zero")),
+    }
+}
+
+/// Bytes: `65536`, `64K`, `64M`, `1G`.
+pub(super) fn bytes(text: &str) -> Result<u32, String> {
+    let (number, factor) = match text.char_indices().last() {
+        Some((at, 'K' | 'k')) => (&text[..at], 1 << 10),
+        Some((at, 'M' | 'm')) => (&text[..at], 1 << 20),
+        Some((at, 'G' | 'g')) => (&text[..at], 1 << 30),
+        _ => (text, 1),
+    };
+    let bytes = number.parse::<u64>().ok().and_then(|number| number.checked_mul(factor));
+    match bytes.and_then(|bytes| u32::try_from(bytes).ok()) {
+        Some(bytes) if (4096..=1 << 30).contains(&bytes) => Ok(bytes),
+        _ => Err(format!("`{text}` is not a size from 4K to 1G")),
+    }
+}
+
+/// Process ids, comma-separated.
+pub(super) fn pid(text: &str) -> Result<u32, String> {
+    match text.parse() {
+        Ok(pid @ 1..=0x7fff_ffff) => Ok(pid),
+        _ => Err(format!("`{text}` is not a process id")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_split_at_both_commas_and_never_inside_a_character() {
+        assert_eq!(items("alloc，free,,launch,").collect::<Vec<_>>(), ["alloc", "free", "launch"]);
+        // U+FF0D shares two bytes with the full-width comma.
+        assert_eq!(items("a－b").collect::<Vec<_>>(), ["a－b"]);
+    }
+
+    #[test]
+    fn events_none_clears_all() {
+        assert_eq!("alloc,none".parse::<Events>().map(Events::bits), Ok(0));
+        assert_eq!("".parse::<Events>().map(Events::bits), Ok(0));
+        assert_eq!("alloc,access".parse::<Events>().map(Events::bits), Ok(9));
+        assert_eq!(Events::default().bits(), 7);
+        assert!("allocs".parse::<Events>().is_err());
+    }
+
+    #[test]
+    fn device_numbers_are_decimal_and_below_32() {
+        let parsed: Devices = "npu:0,npu:2".parse().expect("valid");
+        assert_eq!((parsed.slots, parsed.all_npu, parsed.cpu), (5, false, false));
+        for bad in ["npu:32", "npu:xx", "npu:-1", "gpu", "", "npu:0x1"] {
+            assert!(bad.parse::<Devices>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn steps_have_limits() {
+        assert_eq!("1,4294967295".parse(), Ok(Steps(vec![1, 4_294_967_295])));
+        for bad in ["0", "01", "4294967296", "1,2,3,4,5,6", "", "a", "-1", "+1"] {
+            assert!(bad.parse::<Steps>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn oom_takes_a_count_within_the_range() {
+        assert_eq!("oom".parse::<Analyses>().map(|a| a.oom), Ok(Some(10)));
+        assert_eq!("leaks,oom:1000".parse::<Analyses>().map(|a| (a.bits(), a.oom)), Ok((9, Some(1000))));
+        for bad in ["oom:", "oom:0", "oom:1001", "oom:abc", "oomfoo"] {
+            assert!(bad.parse::<Analyses>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn call_stack_depths() {
+        assert_eq!("c,python:7".parse(), Ok(CallStacks { c: Some(50), python: Some(7) }));
+        assert_eq!("c:1000,c:0".parse(), Ok(CallStacks { c: Some(0), python: None }));
+        for bad in ["c:1001", "c:-1", "c:", "java"] {
+            assert!(bad.parse::<CallStacks>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn sizes_and_durations() {
+        assert_eq!(bytes("64M"), Ok(64 << 20));
+        for bad in ["0", "1", "2G", "M", "-5K", "99999999999G"] {
+            assert!(bytes(bad).is_err(), "{bad}");
+        }
+        assert_eq!(duration("1.5m").map(|d| d.as_secs()), Ok(90));
+        for bad in ["0", "-1s", "5d", "", "nan", "inf"] {
+            assert!(duration(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,7 @@
+//! Bytes to records. Any bytes may come in: nothing here panics, allocates or trusts a length.
+
+mod record;
+#[cfg(test)]
+mod tests;
+
+pub use record::{Body, Call, DecodeError, Phase, Record, Records, TextPart, Values, decode};

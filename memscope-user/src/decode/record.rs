@@ -1,0 +1,351 @@
+//! One record, and the records of a buffer.
+
+use memscope_common::record::{
+    CALL_TEXT_AT, CALL_TEXT_FAULT, CALL_TEXT_MORE, CALL_TEXT_NULL, CALL_VALUES_AT, TEXT_CHUNK, TEXT_TEXT_AT,
+};
+use memscope_common::row::MAX_VALUES;
+use memscope_common::{Header, Kind};
+use thiserror::Error;
+
+/// Bytes of the header that starts every record.
+const HEADER: usize = size_of::<Header>();
+
+/// A record, borrowed from the bytes it lies in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record<'a> {
+    /// `CLOCK_MONOTONIC`, in nanoseconds.
+    pub time_ns: u64,
+    /// Process.
+    pub pid: u32,
+    /// Thread.
+    pub tid: u32,
+    /// Number of the probe row; 0 is none.
+    pub row: u16,
+    /// Row of the outermost probed call that the thread is inside of; 0 is none.
+    pub outer: u16,
+    /// What the record says.
+    pub body: Body<'a>,
+}
+
+/// What a record says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Body<'a> {
+    /// A probed call.
+    Call(Call<'a>),
+    /// The text of the thread's call of the same row goes on.
+    TextPart(TextPart<'a>),
+    /// The process forked.
+    Fork {
+        /// The new process.
+        child: u32,
+        /// It was stopped and waits for `SIGCONT`.
+        stopped: bool,
+    },
+    /// The process executed another program.
+    Exec {
+        /// It was stopped and waits for `SIGCONT`.
+        stopped: bool,
+    },
+    /// The dynamic loader reports.
+    Library {
+        /// `r_debug.r_state`.
+        state: u32,
+        /// The process was stopped and waits for `SIGCONT`.
+        stopped: bool,
+    },
+    /// JSON of user space: see [`Note`](crate::capture::Note).
+    Note(&'a [u8]),
+    /// A kind that this version does not know; to be counted and passed over.
+    Unknown {
+        /// Its number.
+        kind: u16,
+    },
+}
+
+/// When a call was reported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// At its entry.
+    Enter,
+    /// At its return.
+    Return,
+}
+
+/// A probed call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Call<'a> {
+    /// When it was reported.
+    pub phase: Phase,
+    /// What it returned; 0 at entry.
+    pub status: i64,
+    /// The row's values.
+    pub values: Values,
+    /// First part of the text; empty when there is none.
+    pub text: &'a [u8],
+    /// The text goes on in a [`TextPart`].
+    pub text_more: bool,
+    /// The text could not be read to its end.
+    pub text_fault: bool,
+    /// The text pointer was null.
+    pub text_null: bool,
+}
+
+/// Values of a call, in the row's order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Values {
+    words: [u64; MAX_VALUES],
+    count: u8,
+    faults: u8,
+}
+
+impl Values {
+    /// Value `index`; `None` when it is not there or could not be read.
+    #[must_use]
+    pub fn get(&self, index: usize) -> Option<u64> {
+        let there = index < usize::from(self.count) && self.faults >> index & 1 == 0;
+        if there { self.words.get(index).copied() } else { None }
+    }
+
+    /// Number of values, those included that could not be read.
+    #[must_use]
+    pub const fn count(&self) -> usize {
+        self.count as usize
+    }
+}
+
+/// A further part of a text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TextPart<'a> {
+    /// 1 for the first part after the call's own.
+    pub part: u16,
+    /// The bytes.
+    pub text: &'a [u8],
+    /// Another part follows.
+    pub more: bool,
+    /// The text could not be read to its end.
+    pub fault: bool,
+}
+
+/// Bytes that are no record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum DecodeError {
+    /// Fewer bytes than a header, or than the record says it has.
+    #[error("record of {need} bytes in {have} bytes")]
+    Short {
+        /// Bytes there.
+        have: usize,
+        /// Bytes needed.
+        need: usize,
+    },
+    /// The record's own length is too small for what it has to hold.
+    #[error("record of kind {kind} says it has {len} bytes, but holds {need}")]
+    Length {
+        /// A [`Kind`] as a number.
+        kind: u16,
+        /// What it says.
+        len: usize,
+        /// What its contents take.
+        need: usize,
+    },
+    /// More values than a row can have.
+    #[error("{count} values, of at most {MAX_VALUES}")]
+    Values {
+        /// What the record says.
+        count: u8,
+    },
+    /// A longer text than a record can hold.
+    #[error("text of {len} bytes, of at most {TEXT_CHUNK}")]
+    Text {
+        /// What the record says.
+        len: u32,
+    },
+}
+
+/// Little-endian fields of a slice that is known to be long enough; 0 beyond its end.
+#[derive(Clone, Copy)]
+struct Fields<'a>(&'a [u8]);
+
+impl<'a> Fields<'a> {
+    fn array<const N: usize>(self, at: usize) -> [u8; N] {
+        self.0.get(at..).and_then(<[u8]>::first_chunk).copied().unwrap_or([0; N])
+    }
+
+    fn u8(self, at: usize) -> u8 {
+        self.0.get(at).copied().unwrap_or(0)
+    }
+
+    fn u16(self, at: usize) -> u16 {
+        u16::from_le_bytes(self.array(at))
+    }
+
+    fn u32(self, at: usize) -> u32 {
+        u32::from_le_bytes(self.array(at))
+    }
+
+    fn u64(self, at: usize) -> u64 {
+        u64::from_le_bytes(self.array(at))
+    }
+
+    /// Checks that the record holds `need` bytes.
+    fn require(self, need: usize) -> Result<(), DecodeError> {
+        if self.0.len() < need {
+            return Err(DecodeError::Length { kind: self.u16(16), len: self.0.len(), need });
+        }
+        Ok(())
+    }
+
+    /// `len` bytes of text at `at`.
+    fn text(self, at: usize, len: u32) -> Result<&'a [u8], DecodeError> {
+        if len as usize > TEXT_CHUNK {
+            return Err(DecodeError::Text { len });
+        }
+        self.require(at + len as usize)?;
+        Ok(self.0.get(at..at + len as usize).unwrap_or_default())
+    }
+}
+
+/// Length of the record that `bytes` start with.
+fn record_len(bytes: &[u8]) -> Result<usize, DecodeError> {
+    let have = bytes.len();
+    if have < HEADER {
+        return Err(DecodeError::Short { have, need: HEADER });
+    }
+    let fields = Fields(bytes);
+    let len = usize::from(fields.u16(20));
+    if len < HEADER {
+        return Err(DecodeError::Length { kind: fields.u16(16), len, need: HEADER });
+    }
+    if have < len {
+        return Err(DecodeError::Short { have, need: len });
+    }
+    Ok(len)
+}
+
+/// Decodes the record that `bytes` start with; what follows it is left alone.
+///
+/// # Errors
+///
+/// When the bytes are too few, or the record contradicts itself. Unknown kinds are no error.
+pub fn decode(bytes: &[u8]) -> Result<Record<'_>, DecodeError> {
+    let len = record_len(bytes)?;
+    let fields = Fields(bytes.get(..len).unwrap_or_default());
+    Ok(Record {
+        time_ns: fields.u64(0),
+        pid: fields.u32(8),
+        tid: fields.u32(12),
+        row: fields.u16(18),
+        outer: fields.u16(22),
+        body: body(fields)?,
+    })
+}
+
+fn body(fields: Fields<'_>) -> Result<Body<'_>, DecodeError> {
+    const ENTER: u16 = Kind::Enter as u16;
+    const RETURN: u16 = Kind::Return as u16;
+    const TEXT: u16 = Kind::Text as u16;
+    const FORK: u16 = Kind::Fork as u16;
+    const EXEC: u16 = Kind::Exec as u16;
+    const LIBRARY: u16 = Kind::Library as u16;
+    const NOTE: u16 = Kind::Note as u16;
+
+    let kind = fields.u16(16);
+    if matches!(kind, FORK | EXEC | LIBRARY) {
+        fields.require(HEADER + 8)?;
+    }
+    let (first, stopped) = (fields.u32(HEADER), fields.u32(HEADER + 4) != 0);
+    Ok(match kind {
+        ENTER => Body::Call(call(fields, Phase::Enter)?),
+        RETURN => Body::Call(call(fields, Phase::Return)?),
+        TEXT => Body::TextPart(text_part(fields)?),
+        FORK => Body::Fork { child: first, stopped },
+        EXEC => Body::Exec { stopped },
+        LIBRARY => Body::Library { state: first, stopped },
+        NOTE => Body::Note(fields.0.get(HEADER..).unwrap_or_default()),
+        kind => Body::Unknown { kind },
+    })
+}
+
+fn call(fields: Fields<'_>, phase: Phase) -> Result<Call<'_>, DecodeError> {
+    fields.require(CALL_VALUES_AT)?;
+    let count = fields.u8(32);
+    if usize::from(count) > MAX_VALUES {
+        return Err(DecodeError::Values { count });
+    }
+    fields.require(CALL_VALUES_AT + 8 * usize::from(count))?;
+    let mut values = Values { count, faults: fields.u8(33), ..Values::default() };
+    for (index, value) in values.words.iter_mut().take(count.into()).enumerate() {
+        *value = fields.u64(CALL_VALUES_AT + 8 * index);
+    }
+    let text = match fields.u32(36) {
+        0 => &[],
+        len => fields.text(CALL_TEXT_AT, len)?,
+    };
+    let flags = fields.u8(34);
+    // With a fault the address of the text stands in its place.
+    let text = if flags & CALL_TEXT_FAULT == 0 { text } else { &[] };
+    Ok(Call {
+        phase,
+        status: fields.u64(24).cast_signed(),
+        values,
+        text,
+        text_more: flags & CALL_TEXT_MORE != 0,
+        text_fault: flags & CALL_TEXT_FAULT != 0,
+        text_null: flags & CALL_TEXT_NULL != 0,
+    })
+}
+
+fn text_part(fields: Fields<'_>) -> Result<TextPart<'_>, DecodeError> {
+    fields.require(TEXT_TEXT_AT)?;
+    let flags = fields.u16(26);
+    let fault = flags & u16::from(CALL_TEXT_FAULT) != 0;
+    let text = fields.text(TEXT_TEXT_AT, fields.u32(28))?;
+    Ok(TextPart {
+        part: fields.u16(24),
+        text: if fault { &[] } else { text },
+        more: flags & u16::from(CALL_TEXT_MORE) != 0,
+        fault,
+    })
+}
+
+/// The records of a buffer, one after the other.
+///
+/// A record that contradicts itself is an error and is stepped over; a length that leads nowhere ends the buffer.
+#[derive(Clone, Debug)]
+pub struct Records<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Records<'a> {
+    /// The records in `bytes`.
+    #[must_use]
+    pub const fn new(bytes: &'a [u8]) -> Self {
+        Self { rest: bytes }
+    }
+
+    /// What has not been stepped over yet.
+    #[must_use]
+    pub const fn rest(&self) -> &'a [u8] {
+        self.rest
+    }
+}
+
+impl<'a> Iterator for Records<'a> {
+    type Item = Result<Record<'a>, DecodeError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.rest.is_empty() {
+            return None;
+        }
+        match record_len(self.rest) {
+            Ok(len) => {
+                let (record, rest) = self.rest.split_at_checked(len)?;
+                self.rest = rest;
+                Some(decode(record))
+            }
+            Err(error) => {
+                self.rest = &[];
+                Some(Err(error))
+            }
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! Frees that turn out to have failed. A free is reported at its entry; only a failed one reports its return.
+//!
+//! Items, in time order, stay here a little longer. A failed return takes the free that it belongs to (the last
+//! one of the same thread and row) out of the queue, and neither leaves. If the free has left already, the
+//! failed return goes on, and the block is put back.
+
+use std::collections::{HashMap, VecDeque};
+
+use super::item::{Action, Item};
+
+/// How long an item waits. A driver refuses a free within microseconds; a slow refusal only costs a pair of rows.
+pub(super) const HOLD_NS: u64 = 5_000_000;
+
+/// The queue of held items.
+#[derive(Debug)]
+pub(super) struct Hold {
+    queue: VecDeque<Slot>,
+    /// Position of the first slot since the start.
+    base: u64,
+    /// Position of the last free by thread and row.
+    frees: HashMap<(u32, u16), u64>,
+    limit: usize,
+    /// Frees that failed while they were held.
+    pub(super) cancelled: u64,
+}
+
+#[derive(Debug)]
+struct Slot {
+    time_ns: u64,
+    item: Option<Item>,
+}
+
+impl Hold {
+    /// A queue of at most `limit` items.
+    pub(super) fn new(limit: usize) -> Self {
+        Self { queue: VecDeque::new(), base: 0, frees: HashMap::new(), limit, cancelled: 0 }
+    }
+
+    /// Takes an item; returns the oldest one when there is no room for both.
+    pub(super) fn push(&mut self, item: Item) -> Option<Item> {
+        let key = (item.head.tid, item.head.row);
+        match item.action {
+            Action::Free { .. } => {
+                self.frees.insert(key, self.base + self.queue.len() as u64);
+            }
+            Action::FreeFailed { addr } if self.cancel(key, item.head.pid, addr) => {
+                self.cancelled += 1;
+                return None;
+            }
+            _ => {}
+        }
+        self.queue.push_back(Slot { time_ns: item.head.time_ns, item: Some(item) });
+        while self.queue.len() > self.limit {
+            if let Some(item) = self.pop_front() {
+                return Some(item);
+            }
+        }
+        None
+    }
+
+    /// The oldest item, if it is older than `before` (if that is given).
+    pub(super) fn pop(&mut self, before: Option<u64>) -> Option<Item> {
+        while self.queue.front().is_some_and(|slot| before.is_none_or(|before| slot.time_ns < before)) {
+            if let Some(item) = self.pop_front() {
+                return Some(item);
+            }
+        }
+        None
+    }
+
+    fn pop_front(&mut self) -> Option<Item> {
+        let slot = self.queue.pop_front()?;
+        self.base += 1;
+        let item = slot.item?;
+        if matches!(item.action, Action::Free { .. }) {
+            let key = (item.head.tid, item.head.row);
+            if self.frees.get(&key).is_some_and(|position| *position < self.base) {
+                self.frees.remove(&key);
+            }
+        }
+        Some(item)
+    }
+
+    /// Takes out the last free of this thread and row, if it is held and may be the one meant.
+    fn cancel(&mut self, key: (u32, u16), pid: u32, failed: Option<u64>) -> bool {
+        let Some(position) = self.frees.get(&key) else {
+            return false;
+        };
+        let index = position.checked_sub(self.base).map(|index| index as usize);
+        let Some(slot) = index.and_then(|index| self.queue.get_mut(index)) else {
+            return false;
+        };
+        let meant = slot.item.as_ref().is_some_and(|item| match item.action {
+            Action::Free { addr, .. } => item.head.pid == pid && failed.is_none_or(|failed| failed == addr),
+            _ => false,
+        });
+        if meant {
+            slot.item = None;
+            self.frees.remove(&key);
+        }
+        meant
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::item::Head;
+    use super::*;
+    use crate::model::AllocApi;
+
+    fn free(time_ns: u64, tid: u32, addr: u64) -> Item {
+        let head = Head { time_ns, seq: 0, pid: 7, tid, row: 2 };
+        Item { head, action: Action::Free { api: AllocApi::Alloc, addr } }
+    }
+
+    fn failed(time_ns: u64, tid: u32, addr: Option<u64>) -> Item {
+        Item { action: Action::FreeFailed { addr }, ..free(time_ns, tid, 0) }
+    }
+
+    fn times(hold: &mut Hold) -> Vec<u64> {
+        std::iter::from_fn(|| hold.pop(None)).map(|item| item.head.time_ns).collect()
+    }
+
+    fn held(items: Vec<Item>) -> Hold {
+        let mut hold = Hold::new(100);
+        for item in items {
+            assert!(hold.push(item).is_none());
+        }
+        hold
+    }
+
+    /// Only the last free of the failing thread goes.
+    #[test]
+    fn failed_free_never_leaves() {
+        let mut hold = held(vec![free(1, 1, 0xa), free(2, 1, 0xb), free(3, 2, 0xc), failed(4, 1, None)]);
+        assert_eq!(times(&mut hold), [1, 3]);
+        assert_eq!((hold.cancelled, hold.frees.len()), (1, 0));
+    }
+
+    /// A failure whose own free was lost does not undo the one before it.
+    #[test]
+    fn address_must_agree() {
+        let mut hold = held(vec![free(1, 1, 0xa), failed(2, 1, Some(0xb))]);
+        assert_eq!(times(&mut hold), [1, 2]);
+    }
+
+    /// What left already cannot be taken back here.
+    #[test]
+    fn failure_after_the_window_goes_on() {
+        let mut hold = held(vec![free(1, 1, 0xa)]);
+        assert_eq!(hold.pop(Some(2)).map(|item| item.head.time_ns), Some(1));
+        hold.push(failed(9, 1, Some(0xa)));
+        assert_eq!(times(&mut hold), [9]);
+    }
+
+    /// A full queue lets the oldest go.
+    #[test]
+    fn full_queue_lets_the_oldest_go() {
+        let mut hold = Hold::new(1);
+        assert!(hold.push(free(1, 1, 0xa)).is_none());
+        assert_eq!(hold.push(free(2, 1, 0xb)).map(|item| item.head.time_ns), Some(1));
+    }
+}

@@ -1,0 +1,309 @@
+//! Records in, events out: the core that a live trace and a replay share.
+//!
+//! ```text
+//! feed ─▶ decode ─▶ text ─▶ order ─▶ hold ─▶ process (blocks, steps, clock) ─▶ analyses
+//!                                                                          └▶ filter ─▶ sinks
+//! ```
+//!
+//! The outcome depends on the bytes alone, not on how they were parted or when they were fed: a live trace tells
+//! its watermark by [`Note::Watermark`] records in the stream, so a replay of the capture comes to the same end.
+
+mod blocks;
+mod clock;
+mod hold;
+mod item;
+mod loss;
+mod order;
+mod output;
+mod process;
+mod recent;
+mod replay;
+mod steps;
+#[cfg(test)]
+mod tests;
+mod text;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use self::clock::Clock;
+use self::hold::{HOLD_NS, Hold};
+use self::item::{Action, Called, Head, Item, Rows};
+use self::loss::{Losses, Own};
+use self::order::{Order, WINDOW};
+use self::output::Output;
+use self::process::{At, Process, Shared};
+use self::text::Texts;
+use crate::analyses::Analysis;
+use crate::capture::{LossCount, Note};
+use crate::decode::{Body, Record, Records};
+use crate::model::{Finding, FreeCause, ProcessStart, RunEnd};
+use crate::probes::RowInfo;
+use crate::sinks::{Sink, SinkError};
+
+pub use output::{DeviceFilter, DumpFilter, Npus};
+pub use replay::{ReplayReport, replay};
+
+/// Processes that are followed at once: more than a kernel has process numbers by default.
+const MAX_PROCESSES: usize = 1 << 20;
+
+/// What a pipeline has to know before the first record.
+#[derive(Clone, Debug, Default)]
+pub struct PipelineConfig {
+    /// Probe rows: row *n* is at index *n* - 1. Later ones come in [`Note::Rows`].
+    pub rows: Vec<RowInfo>,
+    /// `CLOCK_MONOTONIC` at the start, in nanoseconds.
+    pub start_mono_ns: u64,
+    /// Nanoseconds since the Unix epoch at the same moment.
+    pub start_real_ns: u64,
+    /// Which rows are written.
+    pub dump: DumpFilter,
+}
+
+/// What a finished run has to say.
+#[derive(Debug)]
+pub struct Outcome {
+    /// Conclusions of the analyses, in their order.
+    pub findings: Vec<Finding>,
+    /// End and losses.
+    pub end: RunEnd,
+    /// What the [`Note::End`] said; `None` when there was none: the tracer did not come to write it.
+    pub end_reason: Option<String>,
+    /// Records taken, good or not.
+    pub records: u64,
+    /// Outputs that could not be finished, and errors that were not told before.
+    pub errors: Vec<SinkError>,
+}
+
+/// Makes events out of records.
+pub struct Pipeline {
+    rows: Rows,
+    texts: Texts,
+    order: Order,
+    hold: Hold,
+    clock: Clock,
+    processes: HashMap<u32, Process>,
+    shared: Shared,
+    losses: Losses,
+    own: Own,
+    wanted_steps: Arc<[u32]>,
+    records: u64,
+    last_ns: u64,
+    end_reason: Option<String>,
+    ready: Vec<Called>,
+}
+
+impl Pipeline {
+    /// A pipeline that writes to `sinks` and asks `analyses`.
+    #[must_use]
+    pub fn new(config: PipelineConfig, sinks: Vec<Box<dyn Sink>>, analyses: Vec<Box<dyn Analysis>>) -> Self {
+        let wanted_steps = config.dump.steps.as_slice().into();
+        let out = Output::new(config.dump, sinks, analyses);
+        Self {
+            rows: Rows::new(config.rows),
+            texts: Texts::default(),
+            order: Order::new(WINDOW),
+            hold: Hold::new(WINDOW),
+            clock: Clock::new(config.start_mono_ns, config.start_real_ns),
+            processes: HashMap::new(),
+            shared: Shared { out, live: 0, blocks_full: 0 },
+            losses: Losses::default(),
+            own: Own::default(),
+            wanted_steps,
+            records: 0,
+            last_ns: 0,
+            end_reason: None,
+            ready: Vec::new(),
+        }
+    }
+
+    /// Takes whole records, in the order in which they came.
+    ///
+    /// # Errors
+    ///
+    /// When an output cannot be written, once per cause. All outputs go on, and may recover.
+    pub fn feed(&mut self, records: &[u8]) -> Result<(), SinkError> {
+        for record in Records::new(records) {
+            match record {
+                Ok(record) => self.take(&record),
+                Err(_) => self.own.undecodable += 1,
+            }
+        }
+        self.shared.out.error()
+    }
+
+    /// Lets go what is older than `watermark_mono_ns`: nothing older is expected any more.
+    ///
+    /// A trace that is captured feeds a [`Note::Watermark`] instead, so that its replay does the same.
+    pub fn advance(&mut self, watermark_mono_ns: u64) -> Result<(), SinkError> {
+        self.let_go(watermark_mono_ns);
+        self.shared.out.error()
+    }
+
+    /// Puts all that was written where another process can read it.
+    pub fn flush(&mut self) -> Result<(), SinkError> {
+        self.shared.out.flush();
+        self.shared.out.error()
+    }
+
+    /// Ends the trace. `losses` are the kernel side's last totals, if they did not come as [`Note::Losses`].
+    #[must_use]
+    pub fn finish(mut self, losses: &[LossCount]) -> Outcome {
+        self.texts.overdue(u64::MAX, &mut self.ready);
+        self.order_ready();
+        while let Some(item) = self.order.pop(None) {
+            self.hold(item);
+        }
+        while let Some(item) = self.hold.pop(None) {
+            self.apply(item);
+        }
+        let time_ns = self.clock.real(self.last_ns);
+        let mut left: Vec<_> = std::mem::take(&mut self.processes).into_iter().collect();
+        left.sort_unstable_by_key(|(pid, _)| *pid);
+        for (pid, mut process) in left {
+            process.free_all(At { time_ns, tid: pid }, FreeCause::TraceEnd, &mut self.shared);
+        }
+        self.losses.update(losses);
+        let (late, overfull, blocks_full) = (self.order.late, self.order.overfull, self.shared.blocks_full);
+        let (errors, unwritten) = self.shared.out.finish();
+        let own = Own { blocks_full, unwritten, late, overfull, ..self.own };
+        let end = RunEnd { time_ns, lost: self.losses.lost(), losses: self.losses.lines(&self.rows, &own) };
+        let findings = self.shared.out.conclude(&end);
+        Outcome { findings, end, end_reason: self.end_reason, records: self.records, errors }
+    }
+
+    fn take(&mut self, record: &Record<'_>) {
+        let Record { time_ns, pid, tid, row, .. } = *record;
+        let head = Head { time_ns, seq: self.records, pid, tid, row };
+        self.records += 1;
+        match record.body {
+            Body::Call(call) => {
+                self.own.unreadable_texts += u64::from(call.text_fault);
+                self.texts.call(head, &call, self.rows.has_text(row), &mut self.ready);
+                self.order_ready();
+            }
+            Body::TextPart(part) => {
+                self.own.unreadable_texts += u64::from(part.fault);
+                let known = !self.rows.has_text(row) || self.texts.part(head, &part, &mut self.ready);
+                self.own.stray_texts += u64::from(!known);
+                self.order_ready();
+            }
+            Body::Fork { child, .. } => self.order(Item { head, action: Action::Fork { child } }),
+            Body::Exec { .. } => self.order(Item { head, action: Action::Exec }),
+            Body::Library { .. } => {}
+            Body::Note(json) => self.note(head, json),
+            Body::Unknown { .. } => self.own.unknown += 1,
+        }
+    }
+
+    /// Notes about the stream act at once, those about the traced programs in their turn.
+    fn note(&mut self, head: Head, json: &[u8]) {
+        match Note::parse(json) {
+            Ok(Note::Watermark { mono_ns }) => self.let_go(mono_ns),
+            Ok(Note::Rows { first, rows }) => self.rows.extend(first, rows),
+            Ok(Note::Losses { by }) => self.losses.update(&by),
+            Ok(Note::Unknown) => self.own.unknown += 1,
+            Ok(note) => self.order(Item { head, action: Action::Note(Box::new(note)) }),
+            Err(_) => self.own.undecodable += 1,
+        }
+    }
+
+    fn let_go(&mut self, watermark_ns: u64) {
+        self.texts.overdue(watermark_ns, &mut self.ready);
+        self.order_ready();
+        while let Some(item) = self.order.pop(Some(watermark_ns)) {
+            self.hold(item);
+        }
+        while let Some(item) = self.hold.pop(Some(watermark_ns.saturating_sub(HOLD_NS))) {
+            self.apply(item);
+        }
+    }
+
+    /// Sends the calls on whose texts are complete.
+    fn order_ready(&mut self) {
+        let mut ready = std::mem::take(&mut self.ready);
+        for called in ready.drain(..) {
+            let head = called.head;
+            match self.rows.action(called) {
+                Ok(Some(action)) => self.order(Item { head, action }),
+                Ok(None) => {}
+                Err(_) => self.own.unusable += 1,
+            }
+        }
+        self.ready = ready;
+    }
+
+    fn order(&mut self, item: Item) {
+        if let Some(item) = self.order.push(item) {
+            self.hold(item);
+        }
+    }
+
+    fn hold(&mut self, item: Item) {
+        if let Some(item) = self.hold.push(item) {
+            self.apply(item);
+        }
+    }
+
+    fn apply(&mut self, Item { head, action }: Item) {
+        self.last_ns = self.last_ns.max(head.time_ns);
+        let time_ns = self.clock.real(head.time_ns);
+        let at = At { time_ns, tid: head.tid };
+        match action {
+            Action::Note(note) => self.apply_note(time_ns, *note),
+            Action::Fork { child } => self.fork(head.pid, child),
+            action => {
+                let Some((process, shared)) = self.process(head.pid) else {
+                    return;
+                };
+                match action {
+                    Action::Exec => process.exec(at, shared),
+                    action => process.apply(at, &head, action, shared),
+                }
+            }
+        }
+    }
+
+    fn apply_note(&mut self, time_ns: u64, note: Note) {
+        match note {
+            Note::ProcessStart { pid, parent, attached, command, visible_devices } => {
+                let start = ProcessStart { parent, attached, command: command.into() };
+                let at = At { time_ns, tid: pid };
+                if let Some((process, shared)) = self.process(pid) {
+                    process.started(at, start, visible_devices.as_deref(), shared);
+                }
+            }
+            Note::ProcessEnd { pid } => {
+                if let Some(mut process) = self.processes.remove(&pid) {
+                    process.end(At { time_ns, tid: pid }, &mut self.shared);
+                }
+            }
+            Note::Clock { mono_ns, real_ns } => self.clock.sample(mono_ns, real_ns),
+            Note::End { reason } => self.end_reason = Some(reason),
+            Note::Watermark { .. } | Note::Rows { .. } | Note::Losses { .. } | Note::Unknown => {}
+        }
+    }
+
+    fn fork(&mut self, parent: u32, child: u32) {
+        let wanted = &self.wanted_steps;
+        let forked = match self.processes.get(&parent) {
+            Some(parent) => parent.child(child, Arc::clone(wanted)),
+            None => Process::new(child, Arc::clone(wanted)),
+        };
+        if self.processes.len() < MAX_PROCESSES {
+            self.processes.entry(child).or_insert(forked);
+        }
+    }
+
+    /// The process, made if it is new; `None` when there are too many.
+    fn process(&mut self, pid: u32) -> Option<(&mut Process, &mut Shared)> {
+        if !self.processes.contains_key(&pid) {
+            if self.processes.len() >= MAX_PROCESSES {
+                self.own.processes_full += 1;
+                return None;
+            }
+            self.processes.insert(pid, Process::new(pid, Arc::clone(&self.wanted_steps)));
+        }
+        self.processes.get_mut(&pid).map(|process| (process, &mut self.shared))
+    }
+}

@@ -1,0 +1,134 @@
+//! Fan-out: every event to all analyses, and to the sinks what is to be written.
+
+use std::collections::{HashSet, VecDeque};
+
+use crate::analyses::Analysis;
+use crate::model::{Device, Event, EventKind, Finding, RunEnd};
+use crate::sinks::{Sink, SinkError};
+
+/// Which rows are written (contract §1.4, §1.5, §8.1). Analyses see everything.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DumpFilter {
+    /// Allocations are written.
+    pub alloc: bool,
+    /// Frees are written.
+    pub free: bool,
+    /// Launches are written: they are among the events asked for, and the level is `kernel`.
+    pub launch: bool,
+    /// Devices whose events are written. Events of no device always are.
+    pub devices: DeviceFilter,
+    /// Steps whose events are written; none means everything. A block's free goes with its allocation.
+    pub steps: Vec<u32>,
+}
+
+/// Devices whose events are written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceFilter {
+    /// NPUs.
+    pub npus: Npus,
+    /// Host memory.
+    pub cpu: bool,
+}
+
+/// A choice of NPUs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Npus {
+    /// All of them.
+    All,
+    /// Those with these numbers; maybe none.
+    Only(Vec<u32>),
+}
+
+impl Default for DumpFilter {
+    /// What the options' defaults mean: allocations and frees on all NPUs.
+    fn default() -> Self {
+        let devices = DeviceFilter { npus: Npus::All, cpu: false };
+        Self { alloc: true, free: true, launch: false, devices, steps: Vec::new() }
+    }
+}
+
+impl DumpFilter {
+    /// Whether the event's kind and device are to be written.
+    fn passes(&self, event: &Event) -> bool {
+        let kind = match event.kind {
+            EventKind::Alloc(_) => self.alloc,
+            EventKind::Free(_) | EventKind::UnknownFree(_) => self.free,
+            EventKind::Launch(_) => self.launch,
+            _ => true,
+        };
+        kind && self.devices.passes(event.device)
+    }
+}
+
+impl DeviceFilter {
+    fn passes(&self, device: Device) -> bool {
+        match (device, &self.npus) {
+            (Device::None, _) | (Device::Npu(_), Npus::All) => true,
+            (Device::Npu(number), Npus::Only(numbers)) => numbers.contains(&number),
+            (Device::Cpu, _) => self.cpu,
+        }
+    }
+}
+
+/// Different errors that are told before the end.
+const MAX_TOLD: usize = 64;
+
+/// Where events go.
+pub(super) struct Output {
+    filter: DumpFilter,
+    sinks: Vec<Box<dyn Sink>>,
+    analyses: Vec<Box<dyn Analysis>>,
+    errors: VecDeque<SinkError>,
+    /// Errors told already, as text.
+    told: HashSet<String>,
+}
+
+impl Output {
+    pub(super) fn new(filter: DumpFilter, sinks: Vec<Box<dyn Sink>>, analyses: Vec<Box<dyn Analysis>>) -> Self {
+        Self { filter, sinks, analyses, errors: VecDeque::new(), told: HashSet::new() }
+    }
+
+    /// Hands an event on; `inside` says whether it is in the steps that are to be written.
+    pub(super) fn event(&mut self, event: &Event, inside: bool) {
+        for analysis in &mut self.analyses {
+            analysis.observe(event);
+        }
+        if inside && self.filter.passes(event) {
+            self.each_sink(|sink| sink.write(event));
+        }
+    }
+
+    pub(super) fn flush(&mut self) {
+        self.each_sink(|sink| sink.flush());
+    }
+
+    /// The next error that was not told yet.
+    pub(super) fn error(&mut self) -> Result<(), SinkError> {
+        self.errors.pop_front().map_or(Ok(()), Err)
+    }
+
+    /// Ends the sinks; gives what was not told yet, and the number of rows that no sink could write.
+    pub(super) fn finish(&mut self) -> (Vec<SinkError>, u64) {
+        self.told.clear();
+        self.each_sink(|sink| sink.finish());
+        (self.errors.drain(..).collect(), self.sinks.iter().map(|sink| sink.lost_rows()).sum())
+    }
+
+    /// Asks the analyses.
+    pub(super) fn conclude(&mut self, end: &RunEnd) -> Vec<Finding> {
+        self.analyses.iter_mut().flat_map(|analysis| analysis.finish(end)).collect()
+    }
+
+    /// Does something with every sink. One that fails is asked again the next time: a disk may get room again,
+    /// and a sink may have other files. The same error is told once.
+    fn each_sink(&mut self, mut act: impl FnMut(&mut dyn Sink) -> Result<(), SinkError>) {
+        for sink in &mut self.sinks {
+            if let Err(error) = act(sink.as_mut())
+                && self.told.len() < MAX_TOLD
+                && self.told.insert(error.to_string())
+            {
+                self.errors.push_back(error);
+            }
+        }
+    }
+}

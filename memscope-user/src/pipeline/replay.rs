@@ -1,0 +1,56 @@
+//! A capture through the pipeline: the outputs again, or for the first time if the tracer was killed.
+
+use std::path::Path;
+
+use super::{Outcome, Pipeline, PipelineConfig};
+use crate::analyses::Analysis;
+use crate::capture::{CaptureError, CaptureHeader, Ending, Reader};
+use crate::sinks::Sink;
+
+/// What a replay has to say.
+#[derive(Debug)]
+pub struct ReplayReport {
+    /// What the capture says of itself.
+    pub header: CaptureHeader,
+    /// How the file ends: whole, torn or damaged.
+    pub ending: Ending,
+    /// Findings, losses, and why the trace ended.
+    pub outcome: Outcome,
+}
+
+impl ReplayReport {
+    /// Whether the capture holds the trace to its end.
+    #[must_use]
+    pub const fn is_complete(&self) -> bool {
+        self.outcome.end_reason.is_some() && matches!(self.ending, Ending::Complete { .. })
+    }
+}
+
+/// Feeds a capture to a pipeline. Rows and clocks come from the capture, the filter from `config`.
+///
+/// A torn capture is no error: everything up to the tear is used, and the report says where it is. Nor is an
+/// output that fails: the outcome names it.
+pub fn replay(
+    path: &Path,
+    config: PipelineConfig,
+    sinks: Vec<Box<dyn Sink>>,
+    analyses: Vec<Box<dyn Analysis>>,
+) -> Result<ReplayReport, CaptureError> {
+    let mut reader = Reader::open(path)?;
+    let header = reader.header().clone();
+    let config = PipelineConfig {
+        rows: header.rows.clone(),
+        start_mono_ns: header.start_mono_ns,
+        start_real_ns: header.start_real_ns,
+        dump: config.dump,
+    };
+    let mut pipeline = Pipeline::new(config, sinks, analyses);
+    let mut errors = Vec::new();
+    while let Some(chunk) = reader.next_chunk()? {
+        errors.extend(pipeline.feed(chunk).err());
+    }
+    let ending = reader.ending().unwrap_or(Ending::Complete { good_chunks: 0 });
+    let mut outcome = pipeline.finish(&[]);
+    outcome.errors.splice(..0, errors);
+    Ok(ReplayReport { header, ending, outcome })
+}

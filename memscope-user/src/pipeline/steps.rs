@@ -1,0 +1,231 @@
+//! Steps: the ranges whose text is exactly `step start`, and open ranges in general (contract §8.1, corrected:
+//! a step ends with its own range, not with any).
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use super::recent::Recent;
+use crate::model::Device;
+
+/// Text of a range that is a step.
+pub(super) const STEP_START: &str = "step start";
+/// Open steps that are remembered per process; beyond that the oldest will not be seen to end.
+const MAX_OPEN_STEPS: usize = 1024;
+/// Open ranges that are remembered per thread; beyond that the outermost are forgotten.
+const MAX_DEPTH: usize = 256;
+/// Threads, and ids, whose open ranges are remembered.
+const MAX_RANGES: usize = 4096;
+
+/// Open ranges of one process.
+#[derive(Debug)]
+pub(super) struct Ranges {
+    started: u64,
+    /// Ranges to which the program's tool gave an id.
+    by_id: Recent<u64, u64>,
+    /// The others, innermost last, by thread.
+    by_thread: Recent<u32, Vec<u64>>,
+}
+
+impl Default for Ranges {
+    fn default() -> Self {
+        Self { started: 0, by_id: Recent::new(MAX_RANGES), by_thread: Recent::new(MAX_RANGES) }
+    }
+}
+
+impl Ranges {
+    /// A range begins; returns our own id of it, from 1.
+    pub(super) fn start(&mut self, tid: u32) -> u64 {
+        self.started += 1;
+        let mut open = self.by_thread.remove(&tid).unwrap_or_default();
+        if open.len() >= MAX_DEPTH {
+            open.remove(0);
+        }
+        open.push(self.started);
+        self.by_thread.insert(tid, open);
+        self.started
+    }
+
+    /// The range that the thread has just started has an id after all.
+    pub(super) fn named(&mut self, tid: u32, id: u64) {
+        if let Some(range) = self.innermost(tid) {
+            self.by_id.insert(id, range);
+        }
+    }
+
+    /// A range ends: that of the id, or without one the innermost of the thread that has none either.
+    pub(super) fn end(&mut self, tid: u32, id: u64) -> Option<u64> {
+        if id == 0 { self.innermost(tid) } else { self.by_id.remove(&id) }
+    }
+
+    /// Forgets what is open; ids go on.
+    pub(super) fn reset(&mut self) {
+        *self = Self { started: self.started, ..Self::default() };
+    }
+
+    fn innermost(&mut self, tid: u32) -> Option<u64> {
+        let mut open = self.by_thread.remove(&tid)?;
+        let range = open.pop();
+        if !open.is_empty() {
+            self.by_thread.insert(tid, open);
+        }
+        range
+    }
+}
+
+/// A step whose range is open.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct OpenStep {
+    pub(super) step: u32,
+    /// Device of the thread that started it.
+    pub(super) device: Device,
+    /// Devices that were told of its start.
+    pub(super) devices: Vec<Device>,
+}
+
+/// Steps of one process.
+#[derive(Debug, Default)]
+pub(super) struct Steps {
+    started: u32,
+    /// By range.
+    open: BTreeMap<u64, OpenStep>,
+    /// Step of all devices that are not in `by_device`.
+    everywhere: u32,
+    by_device: HashMap<Device, u32>,
+    wanted: Arc<[u32]>,
+    inside: bool,
+}
+
+impl Steps {
+    /// `wanted` are the steps to be written; none means everything.
+    pub(super) fn new(wanted: Arc<[u32]>) -> Self {
+        Self { inside: wanted.is_empty(), wanted, ..Self::default() }
+    }
+
+    /// A step begins on `device` (on all, if that is not known), to be announced to `devices`.
+    pub(super) fn start(&mut self, range: u64, device: Device, devices: Vec<Device>) -> u32 {
+        self.started += 1;
+        if device == Device::None {
+            self.everywhere = self.started;
+            self.by_device.clear();
+        } else {
+            self.by_device.insert(device, self.started);
+        }
+        if self.open.len() >= MAX_OPEN_STEPS {
+            self.open.pop_first();
+        }
+        self.open.insert(range, OpenStep { step: self.started, device, devices });
+        self.look();
+        self.started
+    }
+
+    /// The open step of this range.
+    pub(super) fn of_range(&self, range: u64) -> Option<OpenStep> {
+        self.open.get(&range).cloned()
+    }
+
+    /// The range has ended. Until the next start, time belongs to the step that ended.
+    pub(super) fn end(&mut self, range: u64) {
+        self.open.remove(&range);
+        self.look();
+    }
+
+    /// Step of a device now; 0 before the first.
+    pub(super) fn of_device(&self, device: Device) -> u32 {
+        self.by_device.get(&device).copied().unwrap_or(self.everywhere)
+    }
+
+    /// Whether what happens now is to be written.
+    pub(super) const fn inside(&self) -> bool {
+        self.inside
+    }
+
+    /// Forgets what is open; numbers go on.
+    pub(super) fn reset(&mut self) {
+        *self = Self { started: self.started, ..Self::new(Arc::clone(&self.wanted)) };
+    }
+
+    fn look(&mut self) {
+        self.inside = self.wanted.is_empty() || self.open.values().any(|open| self.wanted.contains(&open.step));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NPU: Device = Device::Npu(0);
+
+    /// Without ids, ends match from the inside out, thread by thread.
+    #[test]
+    fn ranges_without_ids_nest() {
+        let mut ranges = Ranges::default();
+        assert_eq!([ranges.start(1), ranges.start(1), ranges.start(2)], [1, 2, 3]);
+        assert_eq!(
+            [ranges.end(1, 0), ranges.end(2, 0), ranges.end(1, 0), ranges.end(1, 0)],
+            [Some(2), Some(3), Some(1), None]
+        );
+    }
+
+    /// With ids, ends match across threads and in any order; those without are not disturbed.
+    #[test]
+    fn ranges_with_ids_cross() {
+        let mut ranges = Ranges::default();
+        ranges.start(1);
+        ranges.start(1);
+        ranges.named(1, 77);
+        assert_eq!(
+            [ranges.end(2, 78), ranges.end(2, 77), ranges.end(2, 77), ranges.end(1, 0)],
+            [None, Some(2), None, Some(1)]
+        );
+    }
+
+    /// A thread that never ends its ranges costs a bounded amount of memory.
+    #[test]
+    fn depth_is_bounded() {
+        let mut ranges = Ranges::default();
+        for _ in 0..10_000 {
+            ranges.start(1);
+        }
+        assert_eq!(ranges.end(1, 0), Some(10_000));
+        assert_eq!(std::iter::from_fn(|| ranges.end(1, 0)).count(), MAX_DEPTH - 1);
+    }
+
+    /// Between an end and the next start, the earlier step goes on.
+    #[test]
+    fn step_lasts_until_the_next() {
+        let mut steps = Steps::new(Arc::new([]));
+        assert_eq!(steps.of_device(NPU), 0);
+        assert_eq!(steps.start(10, NPU, vec![NPU]), 1);
+        steps.end(10);
+        assert_eq!((steps.of_device(NPU), steps.of_device(Device::Npu(1))), (1, 0));
+        assert_eq!(steps.start(11, NPU, vec![NPU]), 2);
+        assert_eq!(steps.of_device(NPU), 2);
+    }
+
+    /// A step of a thread without a device is a step of all devices, until one of theirs begins.
+    #[test]
+    fn step_without_device_is_everywhere() {
+        let mut steps = Steps::new(Arc::new([]));
+        steps.start(1, NPU, vec![]);
+        steps.start(2, Device::None, vec![]);
+        assert_eq!((steps.of_device(NPU), steps.of_device(Device::Cpu)), (2, 2));
+        steps.start(3, NPU, vec![]);
+        assert_eq!((steps.of_device(NPU), steps.of_device(Device::Cpu)), (3, 2));
+    }
+
+    /// The filter is open while a wanted step's own range is.
+    #[test]
+    fn wanted_steps() {
+        let mut steps = Steps::new(Arc::new([2]));
+        let mut seen = vec![steps.inside()];
+        for range in 1..=3 {
+            steps.start(range, NPU, vec![]);
+            seen.push(steps.inside());
+            steps.end(99);
+            seen.push(steps.inside());
+            steps.end(range);
+            seen.push(steps.inside());
+        }
+        assert_eq!(seen, [false, false, false, false, true, true, false, false, false, false]);
+    }
+}

@@ -1,0 +1,784 @@
+use std::collections::{HashMap, HashSet};
+use std::fmt::Write;
+use std::sync::mpsc::{self, Receiver, Sender};
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::capture::{CaptureHeader, Ending, Writer, WriterOptions};
+use crate::model::{Alloc, AllocApi, Device, Event, EventKind, Free, Mark, PageType, Pool};
+use crate::testing::{HOST, Random, at, device, main, rows, variety};
+
+/// Sends all it sees; as a sink and as an analysis.
+struct Tap(Sender<Event>);
+
+impl Sink for Tap {
+    fn write(&mut self, event: &Event) -> Result<(), SinkError> {
+        self.0.send(event.clone()).expect("a listener");
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<(), SinkError> {
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<(), SinkError> {
+        Ok(())
+    }
+}
+
+impl Analysis for Tap {
+    fn observe(&mut self, event: &Event) {
+        self.0.send(event.clone()).expect("a listener");
+    }
+
+    fn finish(&mut self, _: &RunEnd) -> Vec<Finding> {
+        Vec::new()
+    }
+}
+
+fn config() -> PipelineConfig {
+    PipelineConfig { rows: rows(), start_mono_ns: 0, start_real_ns: 1000, dump: DumpFilter::default() }
+}
+
+/// A pipeline, what its analyses see, and what its sinks get.
+fn tapped(config: PipelineConfig) -> (Pipeline, Receiver<Event>, Receiver<Event>) {
+    let ((seen, seen_events), (written, written_events)) = (mpsc::channel(), mpsc::channel());
+    (Pipeline::new(config, vec![Box::new(Tap(written))], vec![Box::new(Tap(seen))]), seen_events, written_events)
+}
+
+/// All events that `records` lead to.
+fn events(records: &[Vec<u8>]) -> Vec<Event> {
+    let (mut pipeline, seen, _written) = tapped(config());
+    pipeline.feed(&records.concat()).expect("fed");
+    drop(pipeline.finish(&[]));
+    seen.try_iter().collect()
+}
+
+/// An event in one line, without its id.
+fn line(event: &Event) -> String {
+    let device = match event.device {
+        Device::Npu(number) => format!("npu{number}"),
+        Device::Cpu => "cpu".to_owned(),
+        Device::None => "-".to_owned(),
+    };
+    let mut line = format!("{} {} {device} ", event.time_ns - 1000, event.pid);
+    let text = |text: &Option<Arc<str>>| text.as_deref().unwrap_or("null").to_owned();
+    match &event.kind {
+        EventKind::Alloc(Alloc { block, used_bytes, restored, .. }) => write!(
+            line,
+            "{} {:x}+{} used {used_bytes} step {}",
+            if *restored { "restored" } else { "alloc" },
+            block.addr,
+            block.size_bytes,
+            block.step
+        ),
+        EventKind::Free(Free { block, used_bytes, cause, .. }) => {
+            write!(line, "free {:x}+{} used {used_bytes} {cause:?}", block.addr, block.size_bytes)
+        }
+        EventKind::UnknownFree(free) => write!(line, "unknown free {:x} older {}", free.addr, free.maybe_older),
+        EventKind::AllocFailed(failed) => write!(line, "failed {} status {}", failed.size_bytes, failed.status),
+        EventKind::Launch(launch) => {
+            write!(line, "launch {} on {:?}", launch.name, launch.stream_id)
+        }
+        EventKind::Mark(Mark::Point { text: name }) => write!(line, "mark {}", text(name)),
+        EventKind::Mark(Mark::RangeStart { text: name, range_id }) => write!(line, "start {} {range_id}", text(name)),
+        EventKind::Mark(Mark::RangeEnd { range_id, .. }) => write!(line, "end {range_id:?}"),
+        EventKind::StepStart { step } => write!(line, "step start {step}"),
+        EventKind::StepEnd { step } => write!(line, "step end {step}"),
+        EventKind::System(system) => write!(line, "{system:?}"),
+        EventKind::ProcessStart(start) => write!(line, "process {}", start.command),
+        EventKind::ProcessEnd => write!(line, "process end"),
+    }
+    .expect("written");
+    line
+}
+
+fn lines(records: &[Vec<u8>]) -> Vec<String> {
+    events(records).iter().map(line).collect()
+}
+
+/// Checks the events of `records`, line by line.
+#[track_caller]
+fn check(records: &[Vec<u8>], expected: &[&str]) {
+    assert_eq!(lines(records), expected);
+}
+
+const NPU: u64 = device(0);
+
+/// A block lives from its allocation to its free, and pools add up apart.
+#[test]
+fn blocks_live_and_die() {
+    check(
+        &[
+            main(1).alloc(0x10, 64, device(3)),
+            main(2).alloc(0x20, 32, device(3)),
+            main(3).alloc(0x30, 8, HOST),
+            main(4).free(0x10),
+            main(5).free(0x30),
+            main(6).free(0x20),
+        ],
+        &[
+            "1 7 npu3 alloc 10+64 used 64 step 0",
+            "2 7 npu3 alloc 20+32 used 96 step 0",
+            "3 7 cpu alloc 30+8 used 8 step 0",
+            "4 7 npu3 free 10+64 used 32 Program",
+            "5 7 cpu free 30+8 used 0 Program",
+            "6 7 npu3 free 20+32 used 0 Program",
+        ],
+    );
+}
+
+/// The flag word and the properties of a handle say where, who and with which pages.
+#[test]
+fn flags_and_properties_are_read() {
+    let events = events(&[
+        main(1).alloc(0x10, 64, 3 << 56 | 1 << 17 | 1 << 10 | 5),
+        main(2).alloc(0x20, 64, 7 << 56 | 1 << 31 | 1023),
+        main(3).create(0x30, 64, (1, 6), (33, 2)),
+        main(4).create(0x40, 64, (2, 1), (999, 1)),
+    ]);
+    let blocks: Vec<_> = events
+        .iter()
+        .filter_map(|event| match event.kind {
+            EventKind::Alloc(Alloc { block: b, .. }) => {
+                Some((b.pool, b.device, b.module_id, b.page, b.api, b.allocation_id, b.alloc_id))
+            }
+            _ => None,
+        })
+        .collect();
+    assert_eq!(
+        blocks,
+        [
+            (Pool::Hal, Device::Npu(5), Some(3), PageType::Huge, AllocApi::Alloc, 1, 0),
+            (Pool::Hal, Device::Npu(1023), Some(7), PageType::Giant, AllocApi::Alloc, 2, 1),
+            (Pool::Hal, Device::Npu(6), Some(33), PageType::Giant, AllocApi::Create, 3, 2),
+            (Pool::Host, Device::Cpu, None, PageType::Huge, AllocApi::Create, 4, 3),
+        ]
+    );
+}
+
+/// The same address again without a free in between: the old block ends first, and its bytes with it.
+#[test]
+fn reused_address_replaces() {
+    check(
+        &[main(1).alloc(0x10, 64, NPU), main(2).alloc(0x10, 8, NPU), main(3).free(0x10)],
+        &[
+            "1 7 npu0 alloc 10+64 used 64 step 0",
+            "2 7 npu0 free 10+64 used 0 Replaced",
+            "2 7 npu0 alloc 10+8 used 8 step 0",
+            "3 7 npu0 free 10+8 used 0 Program",
+        ],
+    );
+}
+
+/// An address that one thread frees and another gets at once stays in order, whoever's record comes first.
+#[test]
+fn reuse_across_threads() {
+    check(
+        &[
+            at(1, 7, 1).alloc(0x10, 64, NPU),
+            at(3, 7, 2).alloc(0x10, 8, NPU),
+            at(2, 7, 1).free(0x10),
+            at(4, 7, 2).free(0x10),
+        ],
+        &[
+            "1 7 npu0 alloc 10+64 used 64 step 0",
+            "2 7 npu0 free 10+64 used 0 Program",
+            "3 7 npu0 alloc 10+8 used 8 step 0",
+            "4 7 npu0 free 10+8 used 0 Program",
+        ],
+    );
+}
+
+/// A free that fails while it is held has not happened.
+#[test]
+fn failing_free_in_the_window() {
+    check(
+        &[main(1).alloc(0x10, 64, NPU), main(2).free(0x10), main(3).free_failed(0x10), main(9).free(0x10)],
+        &["1 7 npu0 alloc 10+64 used 64 step 0", "9 7 npu0 free 10+64 used 0 Program"],
+    );
+}
+
+/// A free that fails after it has left is undone, with the same block.
+#[test]
+fn failing_free_after_the_window() {
+    let watermark = |mono_ns| main(0).note(&Note::Watermark { mono_ns });
+    check(
+        &[
+            main(1).alloc(0x10, 64, NPU),
+            main(2).free(0x10),
+            watermark(HOLD_NS + 3),
+            main(HOLD_NS + 10).free_failed(0x10),
+            main(HOLD_NS + 11).free(0x10),
+        ],
+        &[
+            "1 7 npu0 alloc 10+64 used 64 step 0",
+            "2 7 npu0 free 10+64 used 0 Program",
+            "5000010 7 npu0 restored 10+64 used 64 step 0",
+            "5000011 7 npu0 free 10+64 used 0 Program",
+        ],
+    );
+}
+
+/// Freeing a null pointer is nothing, and its refusal undoes nothing.
+#[test]
+fn null_is_no_block() {
+    check(
+        &[main(1).alloc(0x10, 64, NPU), main(2).free(0x10), main(3).free(0), main(4).free_failed(0)],
+        &["1 7 npu0 alloc 10+64 used 64 step 0", "2 7 npu0 free 10+64 used 0 Program"],
+    );
+}
+
+/// Frees of blocks that are not known, and failed allocations.
+#[test]
+fn odd_ends() {
+    check(
+        &[
+            main(1).free(0x99),
+            at(2, 8, 8).start(true, None),
+            at(3, 8, 8).free(0x99),
+            main(4).alloc_failed(6, 64, device(2)),
+        ],
+        &[
+            "1 7 - unknown free 99 older false",
+            "2 8 - process prog",
+            "3 8 - unknown free 99 older true",
+            "4 7 npu2 failed 64 status 6",
+        ],
+    );
+}
+
+/// What is alive when a process ends is freed in the order of allocation, then the process ends.
+#[test]
+fn process_end_frees() {
+    check(
+        &[main(1).alloc(0x30, 1, NPU), main(2).alloc(0x10, 2, NPU), main(3).alloc(0x20, 4, NPU), main(4).end()],
+        &[
+            "1 7 npu0 alloc 30+1 used 1 step 0",
+            "2 7 npu0 alloc 10+2 used 3 step 0",
+            "3 7 npu0 alloc 20+4 used 7 step 0",
+            "4 7 npu0 free 30+1 used 6 ProcessEnd",
+            "4 7 npu0 free 10+2 used 4 ProcessEnd",
+            "4 7 npu0 free 20+4 used 0 ProcessEnd",
+            "4 7 - process end",
+        ],
+    );
+}
+
+/// What is alive when the trace ends is freed process by process.
+#[test]
+fn trace_end_frees() {
+    check(
+        &[
+            at(1, 9, 9).alloc(0x30, 1, NPU),
+            at(2, 7, 7).alloc(0x30, 2, NPU),
+            main(5).note(&Note::End { reason: String::new() }),
+        ],
+        &[
+            "1 9 npu0 alloc 30+1 used 1 step 0",
+            "2 7 npu0 alloc 30+2 used 2 step 0",
+            "5 7 npu0 free 30+2 used 0 TraceEnd",
+            "5 9 npu0 free 30+1 used 0 TraceEnd",
+        ],
+    );
+}
+
+/// Ranges nest, with and without ids; ids of their own are given in order of start.
+#[test]
+fn ranges_match() {
+    check(
+        &[
+            main(1).range_start("a"),
+            main(2).range_start("b"),
+            main(3).range_id(900),
+            main(4).range_start("c"),
+            main(5).range_end(0),
+            at(6, 7, 8).range_end(900),
+            main(7).range_end(0),
+            main(8).range_end(0),
+            main(9).range_end(5),
+            main(10).null_mark(),
+        ],
+        &[
+            "1 7 - start a 1",
+            "2 7 - start b 2",
+            "4 7 - start c 3",
+            "5 7 - end Some(3)",
+            "6 7 - end Some(2)",
+            "7 7 - end Some(1)",
+            "8 7 - end None",
+            "9 7 - end None",
+            "10 7 - mark null",
+        ],
+    );
+}
+
+/// A step ends with its own range, whatever ranges end inside of it.
+#[test]
+fn steps_with_nested_ranges() {
+    check(
+        &[
+            main(1).set_device(0),
+            main(2).range_start("step start"),
+            main(3).range_start("forward"),
+            main(4).alloc(0x10, 1, NPU),
+            main(5).range_end(0),
+            main(6).alloc(0x20, 1, NPU),
+            main(7).range_end(0),
+            main(8).alloc(0x30, 1, NPU),
+            main(9).range_start("step start"),
+            main(10).alloc(0x40, 1, NPU),
+            main(11).alloc(0x50, 1, device(1)),
+        ][..11],
+        &[
+            "2 7 npu0 start step start 1",
+            "2 7 npu0 step start 1",
+            "3 7 npu0 start forward 2",
+            "4 7 npu0 alloc 10+1 used 1 step 1",
+            "5 7 npu0 end Some(2)",
+            "6 7 npu0 alloc 20+1 used 2 step 1",
+            "7 7 npu0 end Some(1)",
+            "7 7 npu0 step end 1",
+            "8 7 npu0 alloc 30+1 used 3 step 1",
+            "9 7 npu0 start step start 3",
+            "9 7 npu0 step start 2",
+            "10 7 npu0 alloc 40+1 used 4 step 2",
+            "11 7 npu1 alloc 50+1 used 1 step 0",
+            "11 7 npu0 free 10+1 used 3 TraceEnd",
+            "11 7 npu0 free 20+1 used 2 TraceEnd",
+            "11 7 npu0 free 30+1 used 1 TraceEnd",
+            "11 7 npu0 free 40+1 used 0 TraceEnd",
+            "11 7 npu1 free 50+1 used 0 TraceEnd",
+        ],
+    );
+}
+
+/// A step of a thread without a device is a step of every device with blocks.
+#[test]
+fn step_without_device() {
+    check(
+        &[
+            main(1).alloc(0x10, 1, device(1)),
+            main(2).range_start("step start"),
+            main(3).alloc(0x20, 1, device(0)),
+            main(4).range_end(0),
+            main(5).end(),
+        ],
+        &[
+            "1 7 npu1 alloc 10+1 used 1 step 0",
+            "2 7 - start step start 1",
+            "2 7 npu1 step start 1",
+            "3 7 npu0 alloc 20+1 used 1 step 1",
+            "4 7 - end Some(1)",
+            "4 7 npu0 step end 1",
+            "4 7 npu1 step end 1",
+            "5 7 npu1 free 10+1 used 0 ProcessEnd",
+            "5 7 npu0 free 20+1 used 0 ProcessEnd",
+            "5 7 - process end",
+        ],
+    );
+}
+
+/// A forked child has no device memory, but knows the kernels.
+#[test]
+fn fork_starts_empty() {
+    check(
+        &[
+            main(1).alloc(0x10, 1, NPU),
+            main(2).kernel_name(0x77, "add"),
+            main(3).fork(9),
+            at(4, 9, 9).launch(0x77, 0),
+            at(5, 9, 9).free(0x10),
+            at(6, 9, 9).kernel_name(0x78, "mul"),
+            main(7).launch(0x78, 0),
+            main(8).free(0x10),
+        ],
+        &[
+            "1 7 npu0 alloc 10+1 used 1 step 0",
+            "4 9 - launch add on None",
+            "5 9 - unknown free 10 older false",
+            "7 7 - launch 0x78 on None",
+            "8 7 npu0 free 10+1 used 0 Program",
+        ],
+    );
+}
+
+/// Another program has no blocks and no names; its events go on counting.
+#[test]
+fn exec_resets() {
+    let records = [
+        main(1).kernel_name(0x77, "add"),
+        main(2).alloc(0x10, 1, NPU),
+        main(3).exec(),
+        main(4).launch(0x77, 0),
+        main(5).alloc(0x10, 2, NPU),
+    ];
+    check(
+        &records,
+        &[
+            "2 7 npu0 alloc 10+1 used 1 step 0",
+            "3 7 npu0 free 10+1 used 0 ProcessEnd",
+            "4 7 - launch 0x77 on None",
+            "5 7 npu0 alloc 10+2 used 2 step 0",
+            "5 7 npu0 free 10+2 used 0 TraceEnd",
+        ],
+    );
+    assert_eq!(events(&records).iter().map(|event| event.id).collect::<Vec<_>>(), [0, 1, 2, 3, 4]);
+}
+
+/// The program's numbers of devices go through its list, the driver's do not.
+#[test]
+fn visible_devices() {
+    check(
+        &[
+            main(1).start(false, Some("4,5")),
+            main(2).set_device(1),
+            main(3).launch(1, 0),
+            main(4).alloc(0x10, 1, device(1)),
+            main(5).free(0x10),
+            at(6, 8, 8).start(false, Some("4, 5")),
+            at(7, 8, 8).set_device(1),
+            at(8, 8, 8).launch(1, 0),
+        ],
+        &[
+            "1 7 - process prog",
+            "3 7 npu5 launch 0x1 on None",
+            "4 7 npu1 alloc 10+1 used 1 step 0",
+            "5 7 npu1 free 10+1 used 0 Program",
+            "6 8 - process prog",
+            "8 8 npu1 launch 0x1 on None",
+        ],
+    );
+}
+
+/// In a process that was running before, a thread without a device has the only one there is.
+#[test]
+fn only_device_of_an_older_process() {
+    check(
+        &[
+            main(1).start(true, None),
+            main(2).launch(1, 0),
+            main(3).alloc(0x10, 1, device(2)),
+            main(4).launch(1, 0),
+            at(5, 7, 8).set_device(3),
+            main(6).launch(1, 0),
+            at(7, 7, 8).launch(1, 0),
+            main(8).free(0x10),
+        ],
+        &[
+            "1 7 - process prog",
+            "2 7 - launch 0x1 on None",
+            "3 7 npu2 alloc 10+1 used 1 step 0",
+            "4 7 npu2 launch 0x1 on None",
+            "6 7 - launch 0x1 on None",
+            "7 7 npu3 launch 0x1 on None",
+            "8 7 npu2 free 10+1 used 0 Program",
+        ],
+    );
+}
+
+/// Stream numbers and names in the call itself; ACL's life; a failed call tells nothing.
+#[test]
+fn names_streams_and_system() {
+    check(
+        &[
+            main(1).returned("aclInit", 0, &[]),
+            main(2).returned("rtGetStreamId", 0, &[0xabc, 12]),
+            main(3).launch(0x77, 0xabc),
+            main(4).call(memscope_common::Kind::Enter, "rtKernelLaunchFwk", 0, &[], Some(b"topk")),
+            main(5).returned("aclrtSetDevice", 5, &[1]),
+            main(6).launch(0x77, 0),
+            main(7).entered("aclFinalize", &[]),
+        ],
+        &[
+            "1 7 - AclInit",
+            "3 7 - launch 0x77 on Some(12)",
+            "4 7 - launch topk on None",
+            "6 7 - launch 0x77 on None",
+            "7 7 - AclFinalize",
+        ],
+    );
+}
+
+/// A text whose end was lost keeps its place, and says that it was cut.
+#[test]
+fn lost_text_part() {
+    let long = main(1).mark(&"x".repeat(130));
+    let cut = long[..long.len() - 35].to_vec();
+    check(&[cut, main(2).mark("b")], &[&format!("1 7 - mark {}…", "x".repeat(127)), "2 7 - mark b"]);
+}
+
+/// Per-CPU streams, fed one after the other, give the same events as one ordered stream.
+#[test]
+fn per_cpu_streams() {
+    let ordered: Vec<_> = (0..300_u64)
+        .map(|n| {
+            if n % 2 == 0 {
+                at(n, 7, 1).alloc(0x1000 + n / 2 % 7, 1, NPU)
+            } else {
+                at(n, 7, 1).free(0x1000 + n / 2 % 7)
+            }
+        })
+        .collect();
+    let streams: Vec<_> = (0..3).flat_map(|cpu| ordered.iter().skip(cpu).step_by(3).cloned()).collect();
+    assert_eq!(events(&streams), events(&ordered));
+}
+
+/// A wall clock that is set back does not turn time around; a late record does not either.
+#[test]
+fn time_never_runs_backwards() {
+    let clock = |mono_ns, real_ns| main(mono_ns).note(&Note::Clock { mono_ns, real_ns });
+    let watermark = |mono_ns| main(0).note(&Note::Watermark { mono_ns });
+    let times: Vec<_> = events(&[
+        main(10).launch(1, 0),
+        clock(20, 1500),
+        main(30).launch(1, 0),
+        clock(40, 600),
+        main(50).launch(1, 0),
+        watermark(HOLD_NS + 60),
+        main(45).launch(1, 0),
+    ])
+    .iter()
+    .map(|event| event.time_ns)
+    .collect();
+    assert_eq!(times, [1010, 1510, 1530, 1530]);
+}
+
+/// Counters of both sides become lines.
+#[test]
+fn losses_are_told() {
+    let (mut pipeline, _seen, _written) = tapped(config());
+    let mut unknown = main(1).free(1);
+    unknown[16] = 99;
+    let mut faulted = main(1).alloc(0x10, 64, NPU);
+    faulted[33] = 1;
+    let row = crate::testing::row("halMemAlloc");
+    let losses = Note::Losses { by: vec![LossCount { row, reason: 0, count: 3 }] };
+    let records = [unknown, faulted, main(2).note(&losses), vec![1, 2, 3]].concat();
+    pipeline.feed(&records).expect("fed");
+    let outcome = pipeline.finish(&[]);
+    let lines: Vec<_> = outcome.end.losses.iter().map(|line| (line.reason.as_str(), line.count)).collect();
+    assert_eq!(lines, [("ring full", 3), ("not decodable", 1), ("unknown kind", 1), ("arguments not usable", 1)]);
+    assert_eq!((outcome.end.lost, outcome.records), (3, 3));
+}
+
+/// Only what was asked for is written; a block's end goes with its beginning.
+#[test]
+fn filter() {
+    let records = [
+        main(1).set_device(0),
+        main(2).alloc(0x10, 1, NPU),
+        main(3).range_start("step start"),
+        main(4).alloc(0x20, 1, NPU),
+        main(5).alloc(0x30, 1, device(1)),
+        main(6).alloc(0x40, 1, HOST),
+        main(7).free(0x10),
+        main(8).launch(1, 0),
+        main(9).range_end(0),
+        main(10).mark("out"),
+        main(11).free(0x20),
+    ]
+    .concat();
+    let written = |dump: DumpFilter| {
+        let (mut pipeline, _seen, written) = tapped(PipelineConfig { dump, ..config() });
+        pipeline.feed(&records).expect("fed");
+        drop(pipeline.finish(&[]));
+        written.try_iter().map(|event| event.time_ns - 1000).collect::<Vec<_>>()
+    };
+    let only = |numbers: &[u32], cpu| DeviceFilter { npus: Npus::Only(numbers.to_vec()), cpu };
+    let all =
+        DumpFilter { launch: true, devices: DeviceFilter { npus: Npus::All, cpu: true }, ..DumpFilter::default() };
+    assert_eq!(written(all.clone()), [2, 3, 3, 4, 5, 6, 7, 8, 9, 9, 10, 11, 11, 11]);
+    assert_eq!(written(DumpFilter::default()), [2, 3, 3, 4, 5, 7, 9, 9, 10, 11, 11]);
+    assert_eq!(written(DumpFilter { alloc: false, ..all.clone() }), [3, 3, 7, 8, 9, 9, 10, 11, 11, 11]);
+    assert_eq!(written(DumpFilter { free: false, ..all.clone() }), [2, 3, 3, 4, 5, 6, 8, 9, 9, 10]);
+    assert_eq!(written(DumpFilter { devices: only(&[1], false), ..all.clone() }), [5, 11]);
+    assert_eq!(written(DumpFilter { devices: only(&[], true), ..all.clone() }), [6, 11]);
+    assert_eq!(written(DumpFilter { steps: vec![1], ..all.clone() }), [3, 3, 4, 5, 6, 8, 9, 9, 11, 11, 11]);
+    assert_eq!(written(DumpFilter { steps: vec![2], ..all }), [0; 0]);
+}
+
+/// A sink that fails is told once per cause, and its rows are counted; the others go on.
+#[test]
+fn failing_sink_is_told() {
+    struct Full;
+    impl Sink for Full {
+        fn write(&mut self, _: &Event) -> Result<(), SinkError> {
+            Err(SinkError::Io { path: "x".into(), source: std::io::ErrorKind::StorageFull.into() })
+        }
+        fn flush(&mut self) -> Result<(), SinkError> {
+            Ok(())
+        }
+        fn finish(&mut self) -> Result<(), SinkError> {
+            Ok(())
+        }
+        fn lost_rows(&self) -> u64 {
+            2
+        }
+    }
+    let (sender, written) = mpsc::channel();
+    let mut pipeline = Pipeline::new(config(), vec![Box::new(Full), Box::new(Tap(sender))], vec![]);
+    pipeline.feed(&[main(1).mark("a"), main(2).mark("b")].concat()).expect("held");
+    let error = pipeline.advance(u64::MAX).expect_err("full");
+    assert!(error.to_string().starts_with("cannot write `x`"));
+    pipeline.flush().expect("told already");
+    let outcome = pipeline.finish(&[]);
+    assert!(outcome.errors.is_empty());
+    assert_eq!(
+        outcome.end.losses.iter().map(|line| (line.reason.as_str(), line.count)).collect::<Vec<_>>(),
+        [("not written", 2)]
+    );
+    assert_eq!(written.try_iter().count(), 2);
+}
+
+/// Replay of `records`, written chunk by chunk and cut to `keep` of 1000 parts of the file's length.
+fn replayed(records: &[Vec<u8>], keep: u64) -> (Vec<Event>, ReplayReport) {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("capture");
+    let header = CaptureHeader { rows: rows(), start_real_ns: 1000, ..CaptureHeader::default() };
+    let mut writer = Writer::create(&path, &header, WriterOptions::default()).expect("created");
+    for record in records {
+        writer.append(record).and_then(|()| writer.flush()).expect("written");
+    }
+    writer.finish().expect("finished");
+    let file = std::fs::OpenOptions::new().write(true).open(&path).expect("opened");
+    file.set_len(file.metadata().expect("metadata").len() * keep / 1000).expect("cut");
+    let (sender, seen) = mpsc::channel();
+    let report = replay(&path, PipelineConfig::default(), vec![], vec![Box::new(Tap(sender))]).expect("replayed");
+    (seen.try_iter().collect(), report)
+}
+
+/// A replay comes to the same events as the live run, however the records were parted.
+#[test]
+fn replay_equals_live() {
+    let records =
+        vec![variety(), main(30).mark("x"), main(29).note(&Note::Watermark { mono_ns: 31 }), main(20).mark("late")];
+    let (seen, report) = replayed(&records, 1000);
+    assert_eq!(seen, events(&records));
+    assert!(report.is_complete());
+    assert_eq!(report.outcome.end_reason.as_deref(), Some("done"));
+}
+
+/// A torn capture gives what came before the tear, and says where that is.
+#[test]
+fn recover_from_a_torn_capture() {
+    let records: Vec<_> = (1..200).map(|n| main(n).alloc(n << 12, 1, NPU)).collect();
+    let (seen, report) = replayed(&records, 900);
+    let Ending::Truncated { good_chunks, .. } = report.ending else { panic!("{:?}", report.ending) };
+    let kept = good_chunks as usize;
+    assert!(kept > 100 && kept < 199 && !report.is_complete());
+    assert_eq!(seen, events(&records[..kept]));
+}
+
+/// What can happen in the property tests, to one of few addresses by one of few threads.
+fn random_record(random: &mut Random, time: u64) -> Vec<u8> {
+    let pid = 7 + random.below(2) as u32;
+    let who = at(time, pid, pid * 10 + random.below(2) as u32);
+    let addr = 0x10 + random.below(6) as u64;
+    let size = 1 + random.below(100) as u64;
+    match random.below(40) {
+        0..16 => who.alloc(addr, size, if random.below(4) == 0 { HOST } else { device(random.below(2) as u64) }),
+        16..28 => who.free(addr),
+        28..30 => who.free_failed(addr),
+        30 => who.create(addr, size, (1, 0), (3, 1)),
+        31 => who.release(addr),
+        32 => who.free(0),
+        33 => who.exec(),
+        34 => who.end(),
+        35 => who.fork(pid ^ 15),
+        36 => who.range_start("step start"),
+        37 => who.range_end(0),
+        38 => who.note(&Note::Watermark { mono_ns: time.saturating_sub(random.below(20) as u64) }),
+        _ => who.set_device(random.below(2) as u64),
+    }
+}
+
+/// Checks every promise that `used_bytes`, ids and times make, against a second book.
+fn audit(events: &[Event]) {
+    let mut live: HashMap<(u32, u64), (Pool, Device, u64)> = HashMap::new();
+    let mut restorable = HashSet::new();
+    let mut last = 0;
+    let used = |live: &HashMap<(u32, u64), (Pool, Device, u64)>, pid, pool, device| -> u64 {
+        live.iter().filter(|((p, _), (q, d, _))| (*p, *q, *d) == (pid, pool, device)).map(|(_, (.., size))| size).sum()
+    };
+    for event in events {
+        assert!(event.time_ns >= last);
+        last = event.time_ns;
+        match event.kind {
+            EventKind::Alloc(Alloc { block, used_bytes, restored, .. }) => {
+                let key = (event.pid, block.allocation_id);
+                assert_eq!(restored, restorable.remove(&key));
+                assert!(live.insert(key, (block.pool, block.device, block.size_bytes)).is_none());
+                assert_eq!(used_bytes, used(&live, event.pid, block.pool, block.device));
+            }
+            EventKind::Free(Free { block, used_bytes, .. }) => {
+                let key = (event.pid, block.allocation_id);
+                assert!(live.remove(&key).is_some(), "freed twice");
+                restorable.insert(key);
+                assert_eq!(used_bytes, used(&live, event.pid, block.pool, block.device));
+            }
+            // A process of the same number starts afresh.
+            EventKind::ProcessEnd => {
+                assert!(live.keys().all(|(pid, _)| *pid != event.pid));
+                restorable.retain(|(pid, _)| *pid != event.pid);
+            }
+            _ => {}
+        }
+    }
+    assert!(live.is_empty(), "not ended");
+}
+
+proptest! {
+    /// Any interleaving: bytes add up at each instant, each block ends once, time never runs backwards.
+    #[test]
+    fn books_are_kept(seed in 1..u64::MAX, disorder in 0..30_usize) {
+        let mut random = Random(seed);
+        let records: Vec<_> = (100..400)
+            .map(|time| {
+                let time = time - random.below(disorder + 1) as u64;
+                random_record(&mut random, time * (HOLD_NS / 10))
+            })
+            .collect();
+        audit(&events(&records));
+    }
+
+    /// Broken streams do no harm.
+    #[test]
+    fn broken_streams(seed in 1..u64::MAX) {
+        let (mut bytes, mut random) = (variety(), Random(seed));
+        random.mutate(&mut bytes);
+        events(&[bytes]);
+    }
+}
+
+/// Throughput with nothing attached; run by hand: `cargo test --release -p memscope-user --lib -- --ignored speed`.
+#[test]
+#[ignore = "a measurement"]
+fn speed() {
+    const EVENTS: u64 = 2_000_000;
+    let mut random = Random(7);
+    let (mut live, mut bytes, mut time) = (Vec::new(), Vec::new(), 1_u64);
+    for n in 0..EVENTS {
+        time += 500;
+        let who = at(time, 4000, 4000 + random.below(6) as u32);
+        match random.below(4) {
+            0 => bytes.extend(who.launch(0x7000 + random.next() % 100, 0xabc)),
+            1 | 2 if live.len() < 5000 => {
+                live.push(0x12c0_0000_0000 + n * 512);
+                bytes.extend(who.alloc(0x12c0_0000_0000 + n * 512, 512, NPU));
+            }
+            _ if live.is_empty() => bytes.extend(who.launch(0x7000, 0)),
+            _ => bytes.extend(who.free(live.swap_remove(random.below(live.len())))),
+        }
+        if n % 20_000 == 0 {
+            bytes.extend(who.note(&Note::Watermark { mono_ns: time.saturating_sub(10_000_000) }));
+        }
+    }
+    let start = std::time::Instant::now();
+    let mut pipeline = Pipeline::new(config(), vec![], vec![]);
+    pipeline.feed(&bytes).expect("fed");
+    drop(pipeline.finish(&[]));
+    let seconds = start.elapsed().as_secs_f64();
+    println!("{:.0} events/s", EVENTS as f64 / seconds);
+}

@@ -1,0 +1,9 @@
+//! Taking records out of the kernel: one thread drains the transport, hands whole batches on, and lets the
+//! session know of processes that wait for it.
+
+mod mend;
+mod reader;
+mod source;
+
+pub use reader::{Batch, Command, Reader, Urgent};
+pub use source::{Source, monotonic_ns};

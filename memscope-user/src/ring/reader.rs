@@ -1,0 +1,227 @@
+//! The thread that drains the transport.
+
+use std::{
+    os::fd::AsFd as _,
+    sync::{
+        Arc,
+        mpsc::{self, Receiver, SyncSender, TryRecvError},
+    },
+    thread::{self, JoinHandle},
+    time::Duration,
+};
+
+use memscope_common::record::{Header, Kind, ProcessRecord};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use tokio::sync::mpsc::UnboundedSender;
+
+use super::{
+    mend::{mend, text_of_process},
+    source::{Source, monotonic_ns},
+};
+
+/// Bytes after which a batch is handed on while more is waiting.
+const BATCH_BYTES: usize = 256 << 10;
+/// Batches that may wait for the pipeline; then the reader waits, the ring fills and losses are counted. The
+/// traced program never waits.
+const BATCHES: usize = 256;
+/// A record's time is taken before it is placed into the transport, so neighbours can be swapped by the length
+/// of a preemption.
+const SLACK_NS: u64 = 20_000_000;
+/// Poll interval when nobody wakes us.
+const INTERVAL: Duration = Duration::from_millis(20);
+
+/// Raw records in the order of their arrival.
+#[derive(Debug, Default)]
+pub struct Batch {
+    /// The records.
+    pub bytes: Vec<u8>,
+    /// No record older than this will come; 0 says nothing.
+    pub watermark_ns: u64,
+}
+
+/// A process waits for the session, or a new one is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Urgent {
+    /// [`Kind::Fork`], [`Kind::Exec`] or [`Kind::Library`].
+    pub kind: Kind,
+    /// The process that reports.
+    pub pid: u32,
+    /// The new process of a fork; otherwise 0.
+    pub child: u32,
+    /// It was sent `SIGSTOP` and waits for `SIGCONT`.
+    pub stopped: bool,
+}
+
+/// What the session tells the reader.
+#[derive(Debug)]
+pub enum Command {
+    /// Put this record behind everything that is in the transport now.
+    Note(Vec<u8>),
+    /// Take what is left, then end.
+    Finish,
+}
+
+/// Handle on the thread. Dropping it without [`Reader::finish`] leaves the thread to the process's end.
+pub struct Reader {
+    commands: mpsc::Sender<Command>,
+    wake: Arc<EventFd>,
+    thread: JoinHandle<()>,
+}
+
+impl Reader {
+    /// Starts draining. `ring_bytes` is the transport's size.
+    pub fn start(
+        source: Source,
+        ring_bytes: usize,
+        urgent: UnboundedSender<Urgent>,
+    ) -> std::io::Result<(Self, Receiver<Batch>)> {
+        let wake = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
+        let wake = Arc::new(wake);
+        let waker = Arc::clone(&wake);
+        let (commands, receiver) = mpsc::channel();
+        let (batches, output) = mpsc::sync_channel(BATCHES);
+        let mut drain = Drain { source, ring_bytes, urgent, batches, batch: Vec::new() };
+        let thread = thread::Builder::new().name("memscope-ring".to_owned()).spawn(move || {
+            drain.run(&receiver, &waker);
+        })?;
+        Ok((Self { commands, wake, thread }, output))
+    }
+
+    /// Sends a command.
+    pub fn send(&self, command: Command) {
+        // A reader that has ended takes nothing more, and has nothing more to order it behind.
+        let _ = self.commands.send(command);
+        let _ = self.wake.write(1);
+    }
+
+    /// Takes what is left and ends.
+    pub fn finish(self) {
+        self.send(Command::Finish);
+        let _ = self.thread.join();
+    }
+}
+
+struct Drain {
+    source: Source,
+    ring_bytes: usize,
+    urgent: UnboundedSender<Urgent>,
+    batches: SyncSender<Batch>,
+    batch: Vec<u8>,
+}
+
+impl Drain {
+    fn run(&mut self, commands: &Receiver<Command>, waker: &EventFd) {
+        loop {
+            let _ = waker.read();
+            let (notes, finish) = collect(commands);
+            let watermark_ns = monotonic_ns().saturating_sub(SLACK_NS);
+            // Whatever was in the transport when the commands came is taken after its whole size has been read.
+            self.drain(self.ring_bytes);
+            for note in notes {
+                self.batch.extend_from_slice(&note);
+            }
+            if finish {
+                while self.drain(self.ring_bytes) > 0 {}
+            }
+            if self.hand_on(if finish { u64::MAX } else { watermark_ns }).is_err() || finish {
+                return;
+            }
+            self.source.wait(waker.as_fd(), INTERVAL);
+        }
+    }
+
+    fn drain(&mut self, limit: usize) -> usize {
+        let Self { source, urgent, batches, batch, .. } = self;
+        source.drain(limit, |record| {
+            if let Some(report) = urgency(record) {
+                let _ = urgent.send(report);
+            }
+            let record = trim(record);
+            match mend(record, text_of_process) {
+                Some(mended) => batch.extend_from_slice(&mended),
+                None => batch.extend_from_slice(record),
+            }
+            if batch.len() >= BATCH_BYTES {
+                let _ = batches.send(Batch { bytes: std::mem::take(batch), watermark_ns: 0 });
+            }
+        })
+    }
+
+    fn hand_on(&mut self, watermark_ns: u64) -> Result<(), ()> {
+        self.batches.send(Batch { bytes: std::mem::take(&mut self.batch), watermark_ns }).map_err(|_| ())
+    }
+}
+
+fn collect(commands: &Receiver<Command>) -> (Vec<Vec<u8>>, bool) {
+    let mut notes = Vec::new();
+    loop {
+        match commands.try_recv() {
+            Ok(Command::Note(note)) => notes.push(note),
+            Ok(Command::Finish) | Err(TryRecvError::Disconnected) => return (notes, true),
+            Err(TryRecvError::Empty) => return (notes, false),
+        }
+    }
+}
+
+fn u16_at(record: &[u8], at: usize) -> u16 {
+    record.get(at..at + 2).map_or(0, |bytes| u16::from_le_bytes([bytes[0], bytes[1]]))
+}
+
+fn u32_at(record: &[u8], at: usize) -> u32 {
+    record.get(at..at + 4).map_or(0, |bytes| u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
+}
+
+/// The record without what the transport padded it with.
+fn trim(record: &[u8]) -> &[u8] {
+    let len = usize::from(u16_at(record, std::mem::offset_of!(Header, len)));
+    if len < size_of::<Header>() { record } else { record.get(..len).unwrap_or(record) }
+}
+
+/// Whether the session has to know of this record at once.
+fn urgency(record: &[u8]) -> Option<Urgent> {
+    let kind = match u16_at(record, std::mem::offset_of!(Header, kind)) {
+        kind if kind == Kind::Fork as u16 => Kind::Fork,
+        kind if kind == Kind::Exec as u16 => Kind::Exec,
+        kind if kind == Kind::Library as u16 => Kind::Library,
+        _ => return None,
+    };
+    Some(Urgent {
+        kind,
+        pid: u32_at(record, std::mem::offset_of!(Header, tgid)),
+        child: if kind == Kind::Fork { u32_at(record, std::mem::offset_of!(ProcessRecord, child)) } else { 0 },
+        stopped: u32_at(record, std::mem::offset_of!(ProcessRecord, stopped)) != 0,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(kind: Kind) -> Vec<u8> {
+        let mut bytes = vec![0; 32];
+        bytes[8..12].copy_from_slice(&7_u32.to_le_bytes());
+        bytes[16..18].copy_from_slice(&(kind as u16).to_le_bytes());
+        bytes[20..22].copy_from_slice(&32_u16.to_le_bytes());
+        bytes[24..28].copy_from_slice(&9_u32.to_le_bytes());
+        bytes[28] = 1;
+        bytes
+    }
+
+    #[test]
+    fn only_process_records_are_urgent() {
+        let fork = Urgent { kind: Kind::Fork, pid: 7, child: 9, stopped: true };
+        assert_eq!(urgency(&record(Kind::Fork)), Some(fork));
+        assert_eq!(urgency(&record(Kind::Exec)), Some(Urgent { kind: Kind::Exec, child: 0, ..fork }));
+        assert_eq!(urgency(&record(Kind::Enter)), None);
+        assert_eq!(urgency(&[1, 2, 3]), None);
+    }
+
+    #[test]
+    fn padding_of_the_transport_is_cut_off() {
+        let mut padded = record(Kind::Library);
+        padded.extend([0; 4]);
+        assert_eq!(trim(&padded).len(), 32);
+        assert_eq!(trim(&padded[..30]).len(), 30);
+        assert_eq!(trim(&padded[..10]).len(), 10);
+    }
+}

@@ -1,0 +1,138 @@
+//! One CSV file, appended to. A write that fails part way keeps the rest, so rows are never torn by a full disk.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use super::SinkError;
+use super::row::{COLUMNS, Row};
+
+/// Bytes gathered before they are written.
+const BLOCK_BYTES: usize = 64 << 10;
+/// Bytes kept while the disk is full; rows beyond are refused.
+const MAX_PENDING_BYTES: usize = 4 << 20;
+
+/// An open CSV file.
+#[derive(Debug)]
+pub(super) struct CsvFile {
+    file: File,
+    path: PathBuf,
+    pending: Vec<u8>,
+    /// Length of the unfinished row at the end of the file.
+    torn_bytes: usize,
+}
+
+impl CsvFile {
+    /// Starts a new file with the header.
+    pub(super) fn create(file: File, path: &Path) -> Self {
+        let mut new = Self::append(file, path);
+        new.pending.extend_from_slice(COLUMNS.join(",").as_bytes());
+        new.pending.push(b'\n');
+        new
+    }
+
+    /// Goes on with a file.
+    pub(super) fn append(file: File, path: &Path) -> Self {
+        Self { file, path: path.to_owned(), pending: Vec::with_capacity(BLOCK_BYTES + 1024), torn_bytes: 0 }
+    }
+
+    /// Takes a row. `Err` may leave it pending; it is refused only when [`Self::is_full`] was true before.
+    pub(super) fn write(&mut self, row: &Row<'_>) -> Result<(), SinkError> {
+        row.write_csv(&mut self.pending);
+        if self.pending.len() < BLOCK_BYTES { Ok(()) } else { self.flush() }
+    }
+
+    /// No room for more rows until a flush succeeds.
+    pub(super) const fn is_full(&self) -> bool {
+        self.pending.len() >= MAX_PENDING_BYTES
+    }
+
+    /// Writes what is pending; what could not be written stays.
+    pub(super) fn flush(&mut self) -> Result<(), SinkError> {
+        let mut done = 0;
+        let result = loop {
+            if done == self.pending.len() {
+                break Ok(());
+            }
+            match self.file.write(&self.pending[done..]) {
+                Ok(0) => break Err(io::ErrorKind::WriteZero.into()),
+                Ok(written) => done += written,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => break Err(error),
+            }
+        };
+        self.torn_bytes = match self.pending[..done].iter().rposition(|&byte| byte == b'\n') {
+            Some(end) => done - end - 1,
+            None => self.torn_bytes + done,
+        };
+        self.pending.drain(..done);
+        result.map_err(SinkError::io(&self.path))
+    }
+
+    /// Flushes, and returns the number of rows that had to be given up. The file ends in a whole row in any case.
+    pub(super) fn close(mut self) -> (Result<(), SinkError>, u64) {
+        let result = self.flush();
+        if result.is_err() && self.torn_bytes > 0 {
+            let length = self.file.metadata().map(|metadata| metadata.len());
+            // Nothing is left to try where even this fails; the error is on its way already.
+            let _ = length.and_then(|length| self.file.set_len(length - self.torn_bytes as u64));
+        }
+        (result, self.pending.split(|&byte| byte == b'\n').skip(1).count() as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::OpenOptions;
+    use std::io::{PipeReader, Read, pipe};
+    use std::os::fd::AsRawFd;
+    use std::os::unix::fs::OpenOptionsExt;
+
+    use super::*;
+    use crate::model::Pool;
+    use crate::sinks::fixtures::{alloc, event};
+
+    /// A file that takes about 64 KiB, and more only when somebody reads.
+    fn small_file() -> (PipeReader, File) {
+        let (reader, writer) = pipe().expect("pipe");
+        let path = format!("/proc/self/fd/{}", writer.as_raw_fd());
+        let file = OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open(path).expect("pipe");
+        (reader, file)
+    }
+
+    /// When a write ends in the middle of a row, the rest follows later: no byte twice, none missing.
+    #[test]
+    fn rows_are_not_torn() {
+        let (mut reader, file) = small_file();
+        let mut csv = CsvFile::append(file, Path::new("small"));
+        let event = event(alloc(Pool::Hal, 0x10, 1));
+        let row = Row::of(&event).expect("a row");
+        let failures = (0..800).filter(|_| csv.write(&row).is_err()).count();
+        assert!(failures > 0);
+
+        let mut text = vec![0; 64 << 10];
+        reader.read_exact(&mut text).expect("readable");
+        csv.flush().expect("room again");
+        drop(csv);
+        reader.read_to_end(&mut text).expect("readable");
+        let mut expected = Vec::new();
+        (0..800).for_each(|_| row.write_csv(&mut expected));
+        assert_eq!(text, expected);
+    }
+
+    /// A full disk is an error that names the file; the rows wait, and are counted when they are given up.
+    #[test]
+    fn full_disk_is_an_error() {
+        let file = OpenOptions::new().write(true).open("/dev/full").expect("device");
+        let mut csv = CsvFile::append(file, Path::new("full.csv"));
+        let event = event(alloc(Pool::Hal, 0x10, 1));
+        let row = Row::of(&event).expect("a row");
+        csv.write(&row).expect("in memory");
+        csv.write(&row).expect("in memory");
+        let message = crate::error_chain(&csv.flush().expect_err("full"));
+        assert!(message.starts_with("cannot write `full.csv`: No space left on device"), "{message}");
+        let (result, lost) = csv.close();
+        assert!(result.is_err());
+        assert_eq!(lost, 2);
+    }
+}

@@ -1,0 +1,458 @@
+//! The report at the end: findings as text for people, or as one JSON object for programs.
+//!
+//! The leak and the gap report have the reference's layout, byte for byte (contract §8.2, §8.3); what it does not
+//! report follows after them, and how complete the trace was comes last.
+
+mod numbers;
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    io::{self, Write},
+};
+
+use numbers::{counted, general, mega, size};
+use serde::Serialize;
+
+use crate::model::{
+    Confidence, Device, Finding, Fluctuation, Held, HeldModule, Leak, Pool, RatioRecord, RunEnd, StepLeaks,
+};
+
+/// How to write the text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// Leaks listed one by one for each process and device; the summary counts the rest too.
+    pub leak_lines: usize,
+    /// Whether to tell how to mark steps when none was marked. Only sensible when leaks were looked for.
+    pub step_hint: bool,
+}
+
+impl Default for Report {
+    fn default() -> Self {
+        Self { leak_lines: 100, step_hint: true }
+    }
+}
+
+/// Findings of one process, each kind in its order.
+#[derive(Debug, Default)]
+struct Process<'a> {
+    leaks: Vec<&'a StepLeaks>,
+    gaps: Vec<&'a Fluctuation>,
+    held: Vec<&'a Held>,
+}
+
+impl Report {
+    /// Writes the findings by process, then device; then hints and the loss report.
+    pub fn write_text(&self, findings: &[Finding], end: &RunEnd, out: &mut impl Write) -> io::Result<()> {
+        let processes = by_process(findings);
+        for (pid, process) in &processes {
+            if processes.len() > 1 {
+                writeln!(out, "Process {pid}")?;
+            }
+            self.write_process(process, out)?;
+        }
+        let marked = processes.values().flat_map(|process| &process.leaks).any(|leaks| leaks.steps_ended > 0);
+        if self.step_hint && !marked {
+            writeln!(
+                out,
+                "No steps were marked, so no leaks could be told: mark them with an mstx range named `step start` \
+                 around each step, or call `msmemscope.step()` after each."
+            )?;
+        }
+        write_losses(end, out)
+    }
+
+    fn write_process(&self, process: &Process<'_>, out: &mut impl Write) -> io::Result<()> {
+        for leaks in &process.leaks {
+            self.write_leaks(leaks, out)?;
+        }
+        for gap in &process.gaps {
+            write_gap(gap, out)?;
+        }
+        for leaks in &process.leaks {
+            write_leak_notes(leaks, out)?;
+        }
+        for held in &process.held {
+            write_held(held, out)?;
+        }
+        Ok(())
+    }
+
+    fn write_leaks(&self, StepLeaks { device, leaks, .. }: &StepLeaks, out: &mut impl Write) -> io::Result<()> {
+        if leaks.is_empty() {
+            return Ok(());
+        }
+        writeln!(out, "====== ERROR: Detected memory leaks on device {} ======", Name(*device))?;
+        for Leak { pool, addr, size_bytes, step, kernel_index, .. } in leaks.iter().take(self.leak_lines) {
+            let (pool, mb) = (pool.display_name(), mega(*size_bytes));
+            writeln!(out, "Direct {pool} leak of {mb:.6} Mb(s) at {addr:#x} in kernel_{kernel_index} at step {step}.")?;
+        }
+        if let Some(more) = leaks.len().checked_sub(self.leak_lines).filter(|&more| more > 0) {
+            writeln!(out, "… and {more} more (see --json)")?;
+        }
+        let (total, count) = (general(mega(total_bytes(leaks))), leaks.len());
+        writeln!(out, "====== SUMMARY: {total} Mb(s) leaked in {count} allocation(s) ======")
+    }
+}
+
+/// Writes findings and losses as one JSON object: `{"findings":[…],"end":{…}}`.
+pub fn write_json(findings: &[Finding], end: &RunEnd, out: &mut impl Write) -> io::Result<()> {
+    #[derive(Serialize)]
+    struct Document<'a> {
+        findings: Vec<&'a Finding>,
+        end: &'a RunEnd,
+    }
+
+    let mut findings: Vec<&Finding> = findings.iter().collect();
+    findings.sort_by_key(|finding| place(finding));
+    serde_json::to_writer(&mut *out, &Document { findings, end })?;
+    writeln!(out)
+}
+
+/// A device as a word.
+struct Name(Device);
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Device::Npu(number) => write!(f, "{number}"),
+            Device::Cpu => f.write_str("host"),
+            Device::None => f.write_str("N/A"),
+        }
+    }
+}
+
+/// Process and device of a finding.
+fn place(finding: &Finding) -> (u32, Device) {
+    match finding {
+        Finding::StepLeaks(found) => (found.pid, found.device),
+        Finding::Fluctuation(found) => (found.pid, found.device),
+        Finding::Held(found) => (found.pid, found.device),
+    }
+}
+
+fn by_process(findings: &[Finding]) -> BTreeMap<u32, Process<'_>> {
+    let mut processes: BTreeMap<u32, Process<'_>> = BTreeMap::new();
+    for finding in findings {
+        let process = processes.entry(place(finding).0).or_default();
+        match finding {
+            Finding::StepLeaks(leaks) => process.leaks.push(leaks),
+            Finding::Fluctuation(gap) => process.gaps.push(gap),
+            Finding::Held(held) => process.held.push(held),
+        }
+    }
+    for Process { leaks, gaps, held } in processes.values_mut() {
+        leaks.sort_by_key(|leaks| leaks.device);
+        // The reference knows no gaps of driver memory, so readers of its output expect those of the pools first.
+        gaps.sort_by_key(|gap| (gap.device, gap.pool == Pool::Hal, gap.pool));
+        held.sort_by_key(|held| (held.device, held.pool));
+    }
+    processes
+}
+
+fn total_bytes(leaks: &[Leak]) -> u64 {
+    leaks.iter().map(|leak| leak.size_bytes).sum()
+}
+
+/// Nothing where no step could be judged: a table of zeros would claim the strongest variation there is.
+fn write_gap(Fluctuation { device, pool, min_gap, max_gap, .. }: &Fluctuation, out: &mut impl Write) -> io::Result<()> {
+    let (Some(min_gap), Some(max_gap)) = (min_gap, max_gap) else { return Ok(()) };
+    writeln!(out, "======= {} Gap Analysis of Device {} =======", pool.display_name(), Name(*device))?;
+    writeln!(out, "\t{:<25}{:<25}{:<25}", "MinAlloc/MaxAlloc(%)", "MinAllocMem(MB)", "StepId")?;
+    for (name, RatioRecord { ratio, min_used_bytes, step }) in [("MinGap", min_gap), ("MaxGap", max_gap)] {
+        writeln!(out, "{name}\t{:<25.4}{:<25.4}{step:<25}", ratio * 100.0, mega(*min_used_bytes))?;
+    }
+    Ok(())
+}
+
+/// What the leak report alone does not tell.
+fn write_leak_notes(found: &StepLeaks, out: &mut impl Write) -> io::Result<()> {
+    let StepLeaks { leaks, unjudged, steps_ended, confidence, .. } = found;
+    let device = Name(found.device);
+    if leaks.is_empty() && *steps_ended > 0 {
+        let steps = counted(u64::from(*steps_ended), "step");
+        writeln!(out, "No memory leaks detected on device {device} ({steps} ended).")?;
+    }
+    if !unjudged.is_empty() {
+        let (blocks, bytes) = (counted(unjudged.len() as u64, "block"), size(total_bytes(unjudged)));
+        writeln!(
+            out,
+            "Not judged on device {device}: {blocks}, {bytes}, live at the end. No step after their own ended, so \
+             whether they leak is open."
+        )?;
+    }
+    if *confidence == Confidence::Doubtful {
+        writeln!(out, "Doubtful on device {device}: events were lost, so leaks may be missing or wrong.")?;
+    }
+    Ok(())
+}
+
+fn write_held(held: &Held, out: &mut impl Write) -> io::Result<()> {
+    let Held { pool, blocks, size_bytes, peak_bytes, .. } = held;
+    write!(out, "{} held at the end on device {}: ", pool.display_name(), Name(held.device))?;
+    match blocks {
+        0 => write!(out, "nothing")?,
+        _ => write!(out, "{} in {}", size(*size_bytes), counted(*blocks, "block"))?,
+    }
+    write!(out, "; peak {}; {}", size(*peak_bytes), traffic(held))?;
+    writeln!(out, "{}", if held.attached { "; blocks older than the trace are not counted" } else { "" })?;
+    if held.by_module.is_empty() {
+        return Ok(());
+    }
+    writeln!(out, "  {:<16}  {:>8}  Size", "Module", "Blocks")?;
+    for HeldModule { module, blocks, size_bytes } in &held.by_module {
+        writeln!(out, "  {module:<16}  {blocks:>8}  {}", size(*size_bytes))?;
+    }
+    Ok(())
+}
+
+/// What was seen happening; unusual things only where they happened.
+fn traffic(held: &Held) -> String {
+    let mut parts = vec![counted(held.allocations, "allocation"), counted(held.frees, "free")];
+    let unusual = [
+        (held.failed, "failed allocation", ""),
+        (held.older_frees, "free", " of blocks older than the trace"),
+        (held.unknown_frees, "free", " of unknown blocks"),
+    ];
+    let unusual = unusual.into_iter().filter(|&(count, ..)| count > 0);
+    parts.extend(unusual.map(|(count, noun, which)| counted(count, noun) + which));
+    parts.join(", ")
+}
+
+fn write_losses(RunEnd { lost, losses, .. }: &RunEnd, out: &mut impl Write) -> io::Result<()> {
+    if *lost == 0 && losses.is_empty() {
+        return writeln!(out, "lost: 0 (ring full), 0 (any other reason)");
+    }
+    writeln!(out, "lost: {lost} (ring full)")?;
+    for loss in losses {
+        writeln!(out, "  {} {}: {} ({})", loss.layer, loss.symbol, loss.count, loss.reason)?;
+    }
+    writeln!(
+        out,
+        "What is lost is in no figure above: after a lost allocation memory is missing, after a lost free a block \
+         counts as held, and maybe as leaked."
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        analyses::{
+            FluctuationAnalysis, HeldAnalysis, StepLeaksAnalysis,
+            script::{Script, run},
+        },
+        model::LossLine,
+    };
+
+    const NPU0: Device = Device::Npu(0);
+
+    fn findings(script: &Script, end: &RunEnd) -> Vec<Finding> {
+        let mut found = run(StepLeaksAnalysis::default(), script.events(), end);
+        found.extend(run(FluctuationAnalysis::default(), script.events(), end));
+        found.extend(run(HeldAnalysis::default(), script.events(), end));
+        found
+    }
+
+    fn text_of(report: Report, findings: &[Finding], end: &RunEnd) -> String {
+        let mut out = Vec::new();
+        report.write_text(findings, end, &mut out).expect("memory takes everything");
+        String::from_utf8(out).expect("the report is text")
+    }
+
+    fn text(script: &Script) -> String {
+        let end = RunEnd::default();
+        text_of(Report::default(), &findings(script, &end), &end)
+    }
+
+    /// The golden run's console output, byte for byte, and our additions after it.
+    #[test]
+    fn leaky_run_prints_what_the_reference_prints() {
+        let expected = "\
+====== ERROR: Detected memory leaks on device 0 ======
+Direct Pytorch Caching memory pool leak of 1.000000 Mb(s) at 0x168008144000 in kernel_0 at step 2.
+Direct Pytorch Caching memory pool leak of 1.000000 Mb(s) at 0x16800825c000 in kernel_0 at step 3.
+====== SUMMARY: 2 Mb(s) leaked in 2 allocation(s) ======
+======= Pytorch Caching memory pool Gap Analysis of Device 0 =======
+\tMinAlloc/MaxAlloc(%)     MinAllocMem(MB)          StepId                   \n\
+MinGap\t99.2308                  129.0000                 2                        \n\
+MaxGap\t99.2424                  131.0000                 4                        \n\
+Not judged on device 0: 1 block, 1.00 MiB (1048576 bytes), live at the end. No step after their own ended, so \
+whether they leak is open.
+Pytorch Caching memory pool held at the end on device 0: 132.00 MiB (138412032 bytes) in 5 blocks; \
+peak 132.00 MiB (138412032 bytes); 13 allocations, 8 frees
+lost: 0 (ring full), 0 (any other reason)
+";
+        assert_eq!(text(&Script::golden_leaky()), expected);
+    }
+
+    /// The golden run at kernel level counts launches; sizes that are no whole number of MB are spelt as in C++.
+    #[test]
+    fn leak_lines_name_the_kernel_and_round_as_the_reference() {
+        let mut script = Script::new(1, NPU0);
+        script.step(1).step_start(2);
+        for _ in 0..16 {
+            script.launch();
+        }
+        script.alloc(Pool::Atb, 0x1680_0814_4000, 59_756).alloc(Pool::MindSpore, 0x2000, 3).step_end(2).step(3);
+        let expected = "\
+====== ERROR: Detected memory leaks on device 0 ======
+Direct ATB memory pool leak of 0.056988 Mb(s) at 0x168008144000 in kernel_16 at step 2.
+Direct Mindspore memory pool leak of 0.000003 Mb(s) at 0x2000 in kernel_16 at step 2.
+====== SUMMARY: 0.0569906 Mb(s) leaked in 2 allocation(s) ======
+";
+        let text = text(&script);
+        assert!(text.starts_with(expected), "{text}");
+    }
+
+    /// Steps without leaks are said to be so, with the number of steps that this rests on.
+    #[test]
+    fn clean_run_says_so() {
+        let mut script = Script::new(1, NPU0);
+        script.step(1).step_start(2).alloc(Pool::Pta, 0x1000, 64).free(Pool::Pta, 0x1000).step_end(2).step(3);
+        let text = text(&script);
+        assert!(text.contains("\nNo memory leaks detected on device 0 (3 steps ended).\n"), "{text}");
+        assert!(!text.contains("ERROR") && !text.contains("No steps were marked"), "{text}");
+    }
+
+    /// Driver memory is told by module, and nothing is claimed about leaks without steps.
+    #[test]
+    fn driver_memory_is_a_table_by_module() {
+        let mut script = Script::new(1, NPU0);
+        script.module(Some(33)).alloc(Pool::Hal, 0x1000, 64 << 20).alloc(Pool::Hal, 0x2000, 64 << 20);
+        script.module(Some(3)).alloc(Pool::Hal, 0x3000, 100).alloc(Pool::Hal, 0x4000, 1).free(Pool::Hal, 0x4000);
+        script.unknown_free(Pool::Hal, 0x9000, true).alloc_failed(Pool::Hal, 1 << 40);
+        let expected = "\
+Hal memory held at the end on device 0: 128.00 MiB (134217828 bytes) in 3 blocks; \
+peak 128.00 MiB (134217829 bytes); 4 allocations, 1 free, 1 failed allocation, \
+1 free of blocks older than the trace
+  Module              Blocks  Size
+  APP                      2  128.00 MiB (134217728 bytes)
+  HCCL                     1  100 bytes
+No steps were marked, so no leaks could be told: mark them with an mstx range named `step start` around each step, \
+or call `msmemscope.step()` after each.
+lost: 0 (ring full), 0 (any other reason)
+";
+        assert_eq!(text(&script), expected);
+        let end = RunEnd::default();
+        let quiet = text_of(Report { step_hint: false, ..Report::default() }, &findings(&script, &end), &end);
+        assert!(!quiet.contains("No steps"), "{quiet}");
+    }
+
+    /// Each process has its own block under its name, in order, devices in order within.
+    #[test]
+    fn processes_are_named_when_there_are_several() {
+        let mut script = Script::new(20, NPU0);
+        script.alloc(Pool::Hal, 0x1000, 1).free(Pool::Hal, 0x1000);
+        script.on(10, Device::Npu(1)).alloc(Pool::Hal, 0x1000, 1).free(Pool::Hal, 0x1000);
+        script.on(10, NPU0).alloc(Pool::Hal, 0x1000, 1).free(Pool::Hal, 0x1000);
+        let text = text(&script);
+        let lines: Vec<&str> = text.lines().map(|line| line.split(':').next().unwrap_or("")).collect();
+        let expected = [
+            "Process 10",
+            "Hal memory held at the end on device 0",
+            "Hal memory held at the end on device 1",
+            "Process 20",
+            "Hal memory held at the end on device 0",
+        ];
+        assert_eq!(lines[..5], expected);
+        assert!(text.contains("device 0: nothing; peak 1 byte; 1 allocation, 1 free\n"), "{text}");
+    }
+
+    /// Long lists are cut; the summary still counts everything.
+    #[test]
+    fn long_lists_of_leaks_are_cut() {
+        let mut script = Script::new(1, NPU0);
+        script.step(1).step_start(2);
+        for block in 0..103 {
+            script.alloc(Pool::Pta, block << 20, 1 << 20);
+        }
+        script.step_end(2).step(3);
+        let text = text(&script);
+        assert_eq!(text.lines().filter(|line| line.starts_with("Direct ")).count(), 100);
+        let cut = "… and 3 more (see --json)\n====== SUMMARY: 103 Mb(s) leaked in 103 allocation(s) ======\n";
+        assert!(text.contains(cut), "{text}");
+    }
+
+    /// The pools' gaps come first, driver memory's after them.
+    #[test]
+    fn gaps_of_driver_memory_come_last() {
+        let mut script = Script::new(1, NPU0);
+        script.step(1).step_start(2).alloc(Pool::Hal, 0x1000, 1).alloc(Pool::MindSpore, 0x1000, 1).step_end(2);
+        let text = text(&script);
+        let titles: Vec<&str> = text.lines().filter(|line| line.contains("Gap Analysis")).collect();
+        let expected = [
+            "======= Mindspore memory pool Gap Analysis of Device 0 =======",
+            "======= Hal memory Gap Analysis of Device 0 =======",
+        ];
+        assert_eq!(titles, expected);
+    }
+
+    fn lossy() -> RunEnd {
+        let line = |symbol: &str, reason: &str, count| LossLine {
+            layer: "hal".to_owned(),
+            symbol: symbol.to_owned(),
+            reason: reason.to_owned(),
+            count,
+        };
+        RunEnd {
+            time_ns: 1,
+            lost: 12,
+            losses: vec![line("halMemAlloc", "ring full", 12), line("halMemFree", "no entry", 3)],
+        }
+    }
+
+    /// Losses are told by function, with what they mean, and make the leak report doubtful.
+    #[test]
+    fn losses_are_told_with_what_they_mean() {
+        let end = lossy();
+        let text = text_of(Report::default(), &findings(&Script::golden_leaky(), &end), &end);
+        let expected = "\
+lost: 12 (ring full)
+  hal halMemAlloc: 12 (ring full)
+  hal halMemFree: 3 (no entry)
+What is lost is in no figure above: after a lost allocation memory is missing, after a lost free a block counts as \
+held, and maybe as leaked.
+";
+        assert!(text.ends_with(expected), "{text}");
+        assert!(text.contains("\nDoubtful on device 0: events were lost"), "{text}");
+    }
+
+    /// A trace that saw nothing still says what it lost.
+    #[test]
+    fn empty_run_still_reports() {
+        let text = text_of(Report::default(), &[], &RunEnd::default());
+        assert!(text.starts_with("No steps were marked"), "{text}");
+        assert!(text.ends_with("\nlost: 0 (ring full), 0 (any other reason)\n"), "{text}");
+    }
+
+    /// One object on one line, findings by process, everything in it.
+    #[test]
+    fn json_is_one_object() {
+        let mut script = Script::golden_leaky();
+        script.on(5, NPU0).alloc(Pool::Hal, 0x1000, 64);
+        let end = lossy();
+        let mut out = Vec::new();
+        write_json(&findings(&script, &end), &end, &mut out).expect("memory takes everything");
+        assert_eq!(out.iter().position(|&byte| byte == b'\n'), Some(out.len() - 1));
+        let json: serde_json::Value = serde_json::from_slice(&out).expect("valid JSON");
+        let kinds: Vec<_> = json["findings"]
+            .as_array()
+            .expect("a list")
+            .iter()
+            .map(|finding| (finding["pid"].as_u64(), finding["finding"].as_str()))
+            .collect();
+        let expected = [
+            (Some(5), Some("fluctuation")),
+            (Some(5), Some("held")),
+            (Some(30057), Some("step_leaks")),
+            (Some(30057), Some("fluctuation")),
+            (Some(30057), Some("held")),
+        ];
+        assert_eq!(kinds, expected);
+        let leaks = &json["findings"][2];
+        assert_eq!(leaks["leaks"][0]["addr"], 0x1680_0814_4000_u64);
+        assert_eq!(leaks["confidence"], "doubtful");
+        assert_eq!((&json["end"]["lost"], &json["end"]["losses"][1]["count"]), (&12.into(), &3.into()));
+    }
+}

@@ -1,0 +1,86 @@
+//! Numbers as the report spells them.
+
+/// A quantity of bytes: `192.00 MiB (201326592 bytes)`, `1 byte`.
+pub(super) fn size(bytes: u64) -> String {
+    const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    let exact = counted(bytes, "byte");
+    let Some(power) = bytes.checked_ilog2().map(|log| (log / 10) as usize).filter(|&power| power > 0) else {
+        return exact;
+    };
+    let scaled = bytes as f64 / (1_u64 << (10 * power)) as f64;
+    format!("{scaled:.2} {} ({exact})", UNITS[power - 1])
+}
+
+/// `1 block`, `2 blocks`.
+pub(super) fn counted(count: u64, noun: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} {noun}{plural}")
+}
+
+/// Bytes in the reference's unit, which it calls MB and Mb: 1048576 bytes.
+pub(super) fn mega(bytes: u64) -> f64 {
+    bytes as f64 / 1_048_576.0
+}
+
+/// A non-negative number as a C++ stream writes it by default: `%g`, that is six significant digits without
+/// trailing zeros, with an exponent when it is below -4 or above 5.
+pub(super) fn general(value: f64) -> String {
+    const DIGITS: i32 = 6;
+    let scientific = format!("{value:.5e}");
+    let (mantissa, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
+    let exponent: i32 = exponent.parse().unwrap_or(0);
+    if (-4..DIGITS).contains(&exponent) {
+        return trimmed(&format!("{value:.*}", (DIGITS - 1 - exponent) as usize)).to_owned();
+    }
+    let sign = if exponent < 0 { '-' } else { '+' };
+    format!("{}e{sign}{:02}", trimmed(mantissa), exponent.abs())
+}
+
+/// Without zeros at the end of the fraction, and without the point if nothing is left of it.
+fn trimmed(number: &str) -> &str {
+    if number.contains('.') { number.trim_end_matches('0').trim_end_matches('.') } else { number }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Spellings taken from `printf("%g")`.
+    #[test]
+    fn general_is_printf_g() {
+        let cases = [
+            (0.0, "0"),
+            (2.0, "2"),
+            (1.5, "1.5"),
+            (100.0, "100"),
+            (123_456.0, "123456"),
+            (100_000.0, "100000"),
+            (999_999.5, "1e+06"),
+            (1_234_567.0, "1.23457e+06"),
+            (0.000_1, "0.0001"),
+            (16.0 / 1_048_576.0, "1.52588e-05"),
+            (59_756.0 / 1_048_576.0, "0.0569878"),
+            (1.0 / 3.0, "0.333333"),
+            (1e100, "1e+100"),
+        ];
+        for (value, spelt) in cases {
+            assert_eq!(general(value), spelt, "{value}");
+        }
+    }
+
+    /// The unit is the largest that the size fills at least once; below 1 KiB there is none.
+    #[test]
+    fn sizes_are_readable_and_exact() {
+        let cases = [
+            (0, "0 bytes"),
+            (1, "1 byte"),
+            (1023, "1023 bytes"),
+            (1024, "1.00 KiB (1024 bytes)"),
+            (201_326_592, "192.00 MiB (201326592 bytes)"),
+            (u64::MAX, "16.00 EiB (18446744073709551615 bytes)"),
+        ];
+        for (bytes, spelt) in cases {
+            assert_eq!(size(bytes), spelt);
+        }
+    }
+}

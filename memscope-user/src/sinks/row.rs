@@ -1,0 +1,656 @@
+//! What one row holds, and how its cells are spelt (contract §3, §6.1, §6.2).
+//!
+//! A [`Row`] borrows from its event and is written straight into a buffer: nothing is allocated per row.
+//!
+//! # Texts of the traced program
+//!
+//! Only the Name column carries text that the program chose, so it is the only hostile one. Texts made of
+//! printable characters are written as they are, byte for byte like msMemScope. Otherwise, in csv and db alike:
+//!
+//! - A backslash becomes `\\`; newline, carriage return and tab become `\n`, `\r`, `\t`; every other control
+//!   character (C0, DEL, C1), line separator (U+2028, U+2029) and bidirectional control becomes `\u{…}` with
+//!   its code in hex. So a row is one line, a terminal is safe, and the text can be recovered exactly.
+//! - A text that a spreadsheet would take for a formula, that is any number of `'` (none included) followed by
+//!   `=`, `+`, `-` or `@`, gets one `'` in front. A reader that finds one or more `'` followed by one of those
+//!   takes one off. (msMemScope blanks such texts.)
+//!
+//! In CSV a `"` inside the cell is then doubled (RFC 4180); msMemScope writes it bare, which no reader can undo.
+//! Names of marks are always in quotes; a kernel name only if it holds a comma or a quote. In the database, names
+//! of marks keep their surrounding quotes, and nothing is doubled.
+//!
+//! # Attr
+//!
+//! All keys and values are numbers or words of our own, so a value never holds `:`, `,` or `"`, and the JSON
+//! form needs no escaping. `streamId` is the runtime's number of the stream where the program asked for it,
+//! else the stream pointer as a decimal number, 0 for the default stream (readers take a number there; a pointer
+//! is far above any stream number). `taskId` is `N/A`: no argument of a launch carries it.
+
+use crate::model::{
+    Alloc, AllocApi, Block, Device, Event, EventKind, Free, FreeCause, Launch, Mark, PageType, Pool, System,
+};
+
+/// Columns of a row; the CSV header and the database column names.
+pub const COLUMNS: [&str; 12] = [
+    "ID",
+    "Event",
+    "Event Type",
+    "Name",
+    "Timestamp(ns)",
+    "Process Id",
+    "Thread Id",
+    "Device Id",
+    "Ptr",
+    "Attr",
+    "Call Stack(Python)",
+    "Call Stack(C)",
+];
+
+const NOT_AVAILABLE: &str = "N/A";
+
+/// Text of the Name column.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Name<'a> {
+    /// `N/A`.
+    None,
+    /// As it is, quoted only where CSV needs it.
+    Plain(&'a str),
+    /// Always in quotes: the text of a mark.
+    Quoted(&'a str),
+    /// `"Range end from id <n>"`.
+    RangeEnd(u64),
+}
+
+/// Value in the Attr column.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Value {
+    /// Decimal.
+    Number(u64),
+    /// Decimal, with a sign.
+    Signed(i64),
+    /// `0x` and 16 digits.
+    Address(u64),
+    /// A word without `:`, `,` and `"`.
+    Word(&'static str),
+}
+
+/// Longest Attr: `MALLOC` of `HAL`.
+const MAX_PAIRS: usize = 6;
+
+/// The pairs of the Attr column, in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attr {
+    pairs: [(&'static str, Value); MAX_PAIRS],
+    len: usize,
+}
+
+/// One row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Row<'a> {
+    /// Number of the event in its process.
+    pub id: u64,
+    /// Event column.
+    pub event: &'static str,
+    /// Event Type column.
+    pub event_type: &'static str,
+    /// Name column.
+    pub name: Name<'a>,
+    /// Nanoseconds since the Unix epoch.
+    pub time_ns: u64,
+    /// Process.
+    pub pid: u32,
+    /// Thread.
+    pub tid: u32,
+    /// Device: of the memory for blocks, else of the thread.
+    pub device: Device,
+    /// Ptr column.
+    pub ptr: Option<u64>,
+    /// Attr column.
+    pub attr: Attr,
+}
+
+impl<'a> Row<'a> {
+    /// The row of an event; `None` for kinds that have none.
+    #[must_use]
+    pub fn of(event: &'a Event) -> Option<Self> {
+        let row = Self::blank(event);
+        match &event.kind {
+            EventKind::Alloc(alloc) => Some(row.block("MALLOC", &alloc.block, Attr::of_alloc(alloc))),
+            EventKind::Free(free) => Some(row.block("FREE", &free.block, Attr::of_free(free))),
+            EventKind::Launch(launch) => Some(Self {
+                event: "KERNEL_LAUNCH",
+                event_type: "KERNEL_LAUNCH",
+                name: if launch.name.is_empty() { Name::None } else { Name::Plain(&launch.name) },
+                attr: Attr::of_launch(launch),
+                ..row
+            }),
+            EventKind::Mark(mark) => Some(row.mark(mark)),
+            EventKind::System(system) => Some(Self {
+                event: "SYSTEM",
+                event_type: match system {
+                    System::AclInit => "ACL_INIT",
+                    System::AclFinalize => "ACL_FINI",
+                },
+                ..row
+            }),
+            EventKind::UnknownFree(_)
+            | EventKind::AllocFailed(_)
+            | EventKind::StepStart { .. }
+            | EventKind::StepEnd { .. }
+            | EventKind::ProcessStart(_)
+            | EventKind::ProcessEnd => None,
+        }
+    }
+
+    fn blank(event: &Event) -> Self {
+        Self {
+            id: event.id,
+            event: NOT_AVAILABLE,
+            event_type: NOT_AVAILABLE,
+            name: Name::None,
+            time_ns: event.time_ns,
+            pid: event.pid,
+            tid: event.tid,
+            device: event.device,
+            ptr: None,
+            attr: Attr::EMPTY,
+        }
+    }
+
+    fn block(self, event: &'static str, block: &Block, attr: Attr) -> Self {
+        let device = if block.device == Device::None { self.device } else { block.device };
+        Self { event, event_type: block.pool.event_type(), device, ptr: Some(block.addr), attr, ..self }
+    }
+
+    fn mark(self, mark: &'a Mark) -> Self {
+        let (event_type, name) = match mark {
+            Mark::Point { text } => ("Mark", text.as_deref().map_or(Name::None, Name::Quoted)),
+            Mark::RangeStart { text, .. } => ("Range_start", text.as_deref().map_or(Name::None, Name::Quoted)),
+            Mark::RangeEnd { range_id, passed_id } => ("Range_end", Name::RangeEnd(range_id.unwrap_or(*passed_id))),
+        };
+        Self { event: "MSTX", event_type, name, ..self }
+    }
+
+    /// Appends the row as one CSV line, newline included.
+    pub fn write_csv(&self, out: &mut Vec<u8>) {
+        push_decimal(out, self.id);
+        push_cell(out, self.event);
+        push_cell(out, self.event_type);
+        out.push(b',');
+        self.name.write_csv(out);
+        out.push(b',');
+        push_decimal(out, self.time_ns);
+        out.push(b',');
+        push_decimal(out, u64::from(self.pid));
+        out.push(b',');
+        push_decimal(out, u64::from(self.tid));
+        out.push(b',');
+        push_device(out, self.device);
+        out.push(b',');
+        self.write_ptr(out);
+        out.push(b',');
+        self.attr.write_csv(out);
+        out.extend_from_slice(b",,\n");
+    }
+
+    /// Appends the Ptr cell.
+    pub fn write_ptr(&self, out: &mut Vec<u8>) {
+        match self.ptr {
+            Some(ptr) => push_address(out, ptr),
+            None => out.extend_from_slice(NOT_AVAILABLE.as_bytes()),
+        }
+    }
+}
+
+impl Name<'_> {
+    /// Appends the CSV cell.
+    pub fn write_csv(self, out: &mut Vec<u8>) {
+        match self {
+            Self::Plain(text) if !text.contains([',', '"']) => push_text(out, text, false),
+            Self::Plain(text) | Self::Quoted(text) => {
+                out.push(b'"');
+                push_text(out, text, true);
+                out.push(b'"');
+            }
+            Self::None | Self::RangeEnd(_) => self.write_db(out),
+        }
+    }
+
+    /// Appends the text for the database.
+    pub fn write_db(self, out: &mut Vec<u8>) {
+        match self {
+            Self::None => out.extend_from_slice(NOT_AVAILABLE.as_bytes()),
+            Self::Plain(text) => push_text(out, text, false),
+            Self::Quoted(text) => {
+                out.push(b'"');
+                push_text(out, text, false);
+                out.push(b'"');
+            }
+            Self::RangeEnd(id) => {
+                out.extend_from_slice(b"\"Range end from id ");
+                push_decimal(out, id);
+                out.push(b'"');
+            }
+        }
+    }
+}
+
+impl Attr {
+    const EMPTY: Self = Self { pairs: [("", Value::Number(0)); MAX_PAIRS], len: 0 };
+
+    fn with(mut self, key: &'static str, value: Value) -> Self {
+        self.pairs[self.len] = (key, value);
+        self.len += 1;
+        self
+    }
+
+    fn with_option(self, key: &'static str, value: Option<u64>) -> Self {
+        match value {
+            Some(value) => self.with(key, Value::Number(value)),
+            None => self,
+        }
+    }
+
+    fn of_block(block: &Block) -> Self {
+        Self::EMPTY
+            .with("allocation_id", Value::Number(block.allocation_id))
+            .with("addr", Value::Address(block.addr))
+            .with("size", Value::Number(block.size_bytes))
+    }
+
+    /// `made_up`: no call of the program stands behind the row, so it has no totals (contract §6.2, §7.3, §7.4).
+    fn of_event(block: &Block, made_up: bool, used_bytes: u64, total_bytes: Option<u64>) -> Self {
+        let attr = Self::of_block(block);
+        match block.pool {
+            _ if made_up => attr.with("shadow", Value::Word("true")),
+            Pool::Hal => attr.with("used", Value::Number(used_bytes)),
+            Pool::Host => attr.with("pinned", Value::Word("true")).with("used", Value::Number(used_bytes)),
+            Pool::Pta | Pool::PtaWorkspace | Pool::Atb | Pool::MindSpore => {
+                attr.with("used", Value::Number(used_bytes)).with_option("total", total_bytes)
+            }
+        }
+    }
+
+    fn of_alloc(alloc: &Alloc) -> Self {
+        let attr = Self::of_event(&alloc.block, alloc.restored, alloc.used_bytes, alloc.total_bytes);
+        if alloc.block.pool != Pool::Hal {
+            return attr;
+        }
+        let page = match alloc.block.page {
+            PageType::Normal => "normal",
+            PageType::Huge => "huge",
+            PageType::Giant => "giant",
+        };
+        let api = match alloc.block.api {
+            AllocApi::Alloc => "alloc",
+            AllocApi::Create => "create",
+        };
+        attr.with("page_type", Value::Word(page)).with("alloc_type", Value::Word(api))
+    }
+
+    fn of_free(free: &Free) -> Self {
+        Self::of_event(&free.block, free.cause != FreeCause::Program, free.used_bytes, free.total_bytes)
+    }
+
+    fn of_launch(launch: &Launch) -> Self {
+        let stream = launch.stream_id.map_or(Value::Number(launch.stream), Value::Signed);
+        Self::EMPTY.with("streamId", stream).with("taskId", Value::Word(NOT_AVAILABLE))
+    }
+
+    fn pairs(&self) -> &[(&'static str, Value)] {
+        &self.pairs[..self.len]
+    }
+
+    /// Appends the CSV cell: nothing, or `"{key:value,…}"`.
+    pub fn write_csv(&self, out: &mut Vec<u8>) {
+        if self.len == 0 {
+            return;
+        }
+        let mut lead: &[u8] = b"\"{";
+        for (key, value) in self.pairs() {
+            out.extend_from_slice(lead);
+            out.extend_from_slice(key.as_bytes());
+            out.push(b':');
+            value.write(out);
+            lead = b",";
+        }
+        out.extend_from_slice(b"}\"");
+    }
+
+    /// Appends the JSON object, whose values are all strings (Insight reads no others).
+    pub fn write_json(&self, out: &mut Vec<u8>) {
+        let mut lead: &[u8] = b"{\"";
+        for (key, value) in self.pairs() {
+            out.extend_from_slice(lead);
+            out.extend_from_slice(key.as_bytes());
+            out.extend_from_slice(b"\":\"");
+            value.write(out);
+            out.push(b'"');
+            lead = b",\"";
+        }
+        out.extend_from_slice(if self.len == 0 { b"{}" } else { b"}" });
+    }
+}
+
+impl Value {
+    fn write(self, out: &mut Vec<u8>) {
+        match self {
+            Self::Number(number) => push_decimal(out, number),
+            Self::Signed(number) => {
+                if number < 0 {
+                    out.push(b'-');
+                }
+                push_decimal(out, number.unsigned_abs());
+            }
+            Self::Address(address) => push_address(out, address),
+            Self::Word(word) => out.extend_from_slice(word.as_bytes()),
+        }
+    }
+}
+
+/// Appends the Device Id cell.
+pub fn push_device(out: &mut Vec<u8>, device: Device) {
+    match device {
+        Device::Npu(number) => push_decimal(out, u64::from(number)),
+        Device::Cpu => out.extend_from_slice(b"cpu"),
+        Device::None => out.extend_from_slice(NOT_AVAILABLE.as_bytes()),
+    }
+}
+
+fn push_cell(out: &mut Vec<u8>, text: &str) {
+    out.push(b',');
+    out.extend_from_slice(text.as_bytes());
+}
+
+fn push_decimal(out: &mut Vec<u8>, mut number: u64) {
+    let mut digits = [0; 20];
+    let mut start = digits.len();
+    loop {
+        start -= 1;
+        digits[start] = b'0' + (number % 10) as u8;
+        number /= 10;
+        if number == 0 {
+            break;
+        }
+    }
+    out.extend_from_slice(&digits[start..]);
+}
+
+fn push_address(out: &mut Vec<u8>, address: u64) {
+    let mut text = *b"0x0000000000000000";
+    for (index, digit) in text[2..].iter_mut().enumerate() {
+        *digit = b"0123456789abcdef"[(address >> (60 - 4 * index) & 15) as usize];
+    }
+    out.extend_from_slice(&text);
+}
+
+/// Appends text of the traced program by the rules in the module's documentation.
+pub(super) fn push_text(out: &mut Vec<u8>, text: &str, double_quotes: bool) {
+    if text.trim_start_matches('\'').starts_with(['=', '+', '-', '@']) {
+        out.push(b'\'');
+    }
+    if text.bytes().all(|byte| matches!(byte, b' '..=b'~') && byte != b'\\' && byte != b'"') {
+        return out.extend_from_slice(text.as_bytes());
+    }
+    for character in text.chars() {
+        push_char(out, character, double_quotes);
+    }
+}
+
+fn push_char(out: &mut Vec<u8>, character: char, double_quotes: bool) {
+    match character {
+        '\\' => out.extend_from_slice(br"\\"),
+        '\n' => out.extend_from_slice(br"\n"),
+        '\r' => out.extend_from_slice(br"\r"),
+        '\t' => out.extend_from_slice(br"\t"),
+        '"' if double_quotes => out.extend_from_slice(b"\"\""),
+        _ if is_hidden(character) => {
+            out.extend_from_slice(character.escape_unicode().to_string().as_bytes());
+        }
+        _ => out.extend_from_slice(character.encode_utf8(&mut [0; 4]).as_bytes()),
+    }
+}
+
+/// Control characters, line separators, and what turns the direction of text.
+fn is_hidden(character: char) -> bool {
+    character.is_control()
+        || matches!(character,
+            '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::model::{AllocFailed, UnknownFree};
+    use crate::sinks::fixtures::{alloc, at, block, event, free};
+
+    fn csv(event: &Event) -> String {
+        let mut out = Vec::new();
+        Row::of(event).expect("a row").write_csv(&mut out);
+        String::from_utf8(out).expect("text")
+    }
+
+    fn name_db(text: &str) -> String {
+        let mut out = Vec::new();
+        Name::Plain(text).write_db(&mut out);
+        String::from_utf8(out).expect("text")
+    }
+
+    fn mark(text: &str) -> EventKind {
+        EventKind::Mark(Mark::Point { text: Some(text.into()) })
+    }
+
+    fn mark_row(cell: &str) -> String {
+        format!("5,MSTX,Mark,{cell},1000,12,34,0,N/A,,,\n")
+    }
+
+    /// Driver blocks: the free says less than the allocation.
+    #[test]
+    fn driver_rows() {
+        assert_eq!(
+            csv(&at(3, Device::Npu(7), alloc(Pool::Hal, 0x3039, 1))),
+            "3,MALLOC,HAL,N/A,3000,12,34,7,0x0000000000003039,\
+             \"{allocation_id:1,addr:0x0000000000003039,size:10,used:10,page_type:normal,alloc_type:alloc}\",,\n"
+        );
+        let kind = EventKind::Alloc(Alloc {
+            block: Block { page: PageType::Giant, api: AllocApi::Create, ..block(Pool::Hal, u64::MAX, 2) },
+            used_bytes: u64::MAX,
+            total_bytes: None,
+            restored: false,
+        });
+        assert_eq!(
+            csv(&event(kind)),
+            "5,MALLOC,HAL,N/A,1000,12,34,0,0xffffffffffffffff,\"{allocation_id:2,addr:0xffffffffffffffff,size:10,\
+             used:18446744073709551615,page_type:giant,alloc_type:create}\",,\n"
+        );
+        assert_eq!(
+            csv(&event(free(Pool::Hal, 0x3039, 1, FreeCause::Program))),
+            "5,FREE,HAL,N/A,1000,12,34,0,0x0000000000003039,\
+             \"{allocation_id:1,addr:0x0000000000003039,size:10,used:0}\",,\n"
+        );
+    }
+
+    /// Pools say what they hold reserved, if they know; pinned host memory says that it is.
+    #[test]
+    fn pool_and_host_rows() {
+        assert_eq!(
+            csv(&event(alloc(Pool::Pta, 0x10, 1))),
+            "5,MALLOC,PTA,N/A,1000,12,34,0,0x0000000000000010,\
+             \"{allocation_id:1,addr:0x0000000000000010,size:10,used:10,total:2000}\",,\n"
+        );
+        let without_total = EventKind::Free(Free {
+            block: block(Pool::Atb, 0x10, 1),
+            used_bytes: 0,
+            total_bytes: None,
+            cause: FreeCause::Program,
+        });
+        assert_eq!(
+            csv(&event(without_total)),
+            "5,FREE,ATB,N/A,1000,12,34,0,0x0000000000000010,\
+             \"{allocation_id:1,addr:0x0000000000000010,size:10,used:0}\",,\n"
+        );
+        assert_eq!(
+            csv(&at(5, Device::Cpu, alloc(Pool::Host, 0x10, 1))),
+            "5,MALLOC,HOST,N/A,5000,12,34,cpu,0x0000000000000010,\
+             \"{allocation_id:1,addr:0x0000000000000010,size:10,pinned:true,used:10}\",,\n"
+        );
+    }
+
+    /// Rows that no call of the program stands behind have no totals, and say so.
+    #[test]
+    fn made_up_rows_have_a_shadow() {
+        const TAIL: &str = ",\"{allocation_id:1,addr:0x0000000000000010,size:10,shadow:true}\",,\n";
+        for pool in [Pool::Hal, Pool::Host, Pool::PtaWorkspace] {
+            for cause in [FreeCause::ProcessEnd, FreeCause::Replaced, FreeCause::TraceEnd] {
+                let text = csv(&event(free(pool, 0x10, 1, cause)));
+                assert!(text.ends_with(TAIL), "{text}");
+            }
+        }
+        let restored = |pool| {
+            let block = block(pool, 0x10, 1);
+            csv(&event(EventKind::Alloc(Alloc { block, used_bytes: 1, total_bytes: Some(2), restored: true })))
+        };
+        assert!(restored(Pool::MindSpore).ends_with(TAIL));
+        // As msMemScope's promoted blocks (contract §7.3): the block is what it is.
+        assert!(restored(Pool::Hal).ends_with(",size:10,shadow:true,page_type:normal,alloc_type:alloc}\",,\n"));
+    }
+
+    /// The stream is its number where known, else its pointer.
+    #[test]
+    fn launch_rows() {
+        let launch = |name: &str, stream, stream_id| {
+            csv(&event(EventKind::Launch(Launch { name: name.into(), stream, stream_id })))
+        };
+        assert_eq!(
+            launch("Add_fp16", 0xffff, Some(2)),
+            "5,KERNEL_LAUNCH,KERNEL_LAUNCH,Add_fp16,1000,12,34,0,N/A,\"{streamId:2,taskId:N/A}\",,\n"
+        );
+        assert!(launch("a", 0xffff, Some(-1)).contains("{streamId:-1,"));
+        assert!(launch("a", 0xffff, None).contains("{streamId:65535,"));
+        assert!(launch("a", 0, None).contains("{streamId:0,"));
+        assert!(launch("", 0, None).contains(",N/A,1000,"));
+        assert!(launch("f<a, b>", 0, None).contains(",\"f<a, b>\",1000,"));
+        assert!(launch("f\"x", 0, None).contains(",\"f\"\"x\",1000,"));
+    }
+
+    /// Marks are quoted once; the end of a range names it by the id that pairs it.
+    #[test]
+    fn mark_rows() {
+        let start = Mark::RangeStart { text: Some("step start".into()), range_id: 4 };
+        assert_eq!(csv(&event(EventKind::Mark(start))), "5,MSTX,Range_start,\"step start\",1000,12,34,0,N/A,,,\n");
+        let end = |range_id| csv(&event(EventKind::Mark(Mark::RangeEnd { range_id, passed_id: 9 })));
+        assert_eq!(end(Some(4)), "5,MSTX,Range_end,\"Range end from id 4\",1000,12,34,0,N/A,,,\n");
+        assert_eq!(end(None), "5,MSTX,Range_end,\"Range end from id 9\",1000,12,34,0,N/A,,,\n");
+        assert_eq!(csv(&event(EventKind::Mark(Mark::Point { text: None }))), mark_row("N/A"));
+        assert_eq!(csv(&event(mark(""))), mark_row("\"\""));
+    }
+
+    /// ACL rows.
+    #[test]
+    fn system_rows() {
+        let row = |system| csv(&Event { device: Device::None, ..event(EventKind::System(system)) });
+        assert_eq!(row(System::AclInit), "5,SYSTEM,ACL_INIT,N/A,1000,12,34,N/A,N/A,,,\n");
+        assert_eq!(row(System::AclFinalize), "5,SYSTEM,ACL_FINI,N/A,1000,12,34,N/A,N/A,,,\n");
+    }
+
+    /// Kinds that only analyses look at have no row.
+    #[test]
+    fn other_kinds_have_no_row() {
+        let kinds = [
+            EventKind::StepStart { step: 1 },
+            EventKind::StepEnd { step: 1 },
+            EventKind::ProcessEnd,
+            EventKind::UnknownFree(UnknownFree { pool: Pool::Hal, addr: 1, maybe_older: false }),
+            EventKind::AllocFailed(AllocFailed { pool: Pool::Hal, size_bytes: 1, status: 6, flags: 0 }),
+        ];
+        for kind in kinds {
+            assert_eq!(Row::of(&event(kind)), None);
+        }
+    }
+
+    /// Texts made to break a reader, a terminal or a spreadsheet do neither.
+    #[test]
+    fn hostile_texts() {
+        let cases = [
+            ("a\",\"b", r#"a"",""b"#),
+            ("two\nlines\r\n", r"two\nlines\r\n"),
+            ("tab\there", r"tab\there"),
+            (r"not\n", r"not\\n"),
+            ("\x1b[31mred\x07\x7f", r"\u{1b}[31mred\u{7}\u{7f}"),
+            ("\u{9b}31m", r"\u{9b}31m"),
+            ("abc\u{202e}cba\u{2069}", r"abc\u{202e}cba\u{2069}"),
+            ("中文，mark", "中文，mark"),
+            ("=cmd|' /C calc'!A0", "'=cmd|' /C calc'!A0"),
+            ("+1", "'+1"),
+            ("-1", "'-1"),
+            ("@x", "'@x"),
+            ("''=x", "'''=x"),
+            ("'quoted'", "'quoted'"),
+            ("a=b+c-d@e:{f}", "a=b+c-d@e:{f}"),
+        ];
+        for (text, cell) in cases {
+            assert_eq!(csv(&event(mark(text))), mark_row(&format!("\"{cell}\"")), "{text:?}");
+        }
+    }
+
+    /// Undoes the rules of the module's documentation, as a reader would.
+    fn recover(text: &str) -> String {
+        let formula = text.starts_with('\'') && text.trim_start_matches('\'').starts_with(['=', '+', '-', '@']);
+        let mut rest = if formula { &text[1..] } else { text };
+        let mut out = String::new();
+        while let Some((before, escape)) = rest.split_once('\\') {
+            out.push_str(before);
+            let (kind, tail) = escape.split_at(1);
+            rest = tail;
+            match kind {
+                "n" => out.push('\n'),
+                "r" => out.push('\r'),
+                "t" => out.push('\t'),
+                "u" => {
+                    let (code, tail) = rest[1..].split_once('}').expect("closed");
+                    out.extend(char::from_u32(u32::from_str_radix(code, 16).expect("hex")));
+                    rest = tail;
+                }
+                other => out.push_str(other),
+            }
+        }
+        out + rest
+    }
+
+    proptest! {
+        /// Any text can be recovered, and holds no control characters on the way.
+        #[test]
+        fn texts_can_be_recovered(
+            head in proptest::collection::vec(proptest::sample::select(vec!['\'', '=', '+']), 0..3),
+            tail in proptest::collection::vec(prop_oneof![
+                any::<char>(),
+                proptest::sample::select(vec!['\\', 'n', 'u', '{', '}', '\n', '\t', '"', '\u{202e}', '\x1b']),
+            ], 0..20),
+        ) {
+            let text: String = head.into_iter().chain(tail).collect();
+            let written = name_db(&text);
+            prop_assert!(!written.chars().any(is_hidden));
+            prop_assert_eq!(recover(&written), text);
+        }
+
+        /// A cell is one cell: quotes inside are doubled, and there is one line.
+        #[test]
+        fn cells_are_one_cell(text in any::<String>()) {
+            let row = csv(&event(mark(&text)));
+            prop_assert_eq!(row.matches('\n').count(), 1);
+            let cell = row.strip_prefix("5,MSTX,Mark,\"").and_then(|rest| rest.strip_suffix("\",1000,12,34,0,N/A,,,\n"));
+            prop_assert!(!cell.expect("quoted").replace("\"\"", "").contains('"'));
+        }
+
+        /// Own number writers agree with the library's.
+        #[test]
+        fn numbers(number in any::<u64>()) {
+            let mut out = Vec::new();
+            push_decimal(&mut out, number);
+            out.push(b' ');
+            push_address(&mut out, number);
+            prop_assert_eq!(String::from_utf8(out).expect("text"), format!("{number} 0x{number:016x}"));
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! One SQLite database (contract §4.1), written in batches.
+//!
+//! Rows gather in memory and go in by one prepared statement; a transaction opens with the first of them and is
+//! committed at every flush. Rows that cannot go in now, since somebody else writes or the disk is full, stay in
+//! memory up to a limit. The Insight viewer reads columns by position, so their order is fixed.
+
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rusqlite::types::{ToSqlOutput, ValueRef};
+use rusqlite::{Connection, OpenFlags, Statement, ToSql};
+
+use super::SinkError;
+use super::row::{Row, push_device};
+
+/// Exactly the reference's table; `IF NOT EXISTS` does not end up in the stored schema.
+const CREATE: &str = r#"CREATE TABLE IF NOT EXISTS memscope_dump ("ID" INTEGER, "Event" TEXT, "Event Type" TEXT, "Name" TEXT, "Timestamp(ns)" INTEGER, "Process Id" INTEGER, "Thread Id" INTEGER, "Device Id" TEXT, "Ptr" TEXT, "Attr" TEXT, "Call Stack(Python)" TEXT, "Call Stack(C)" TEXT)"#;
+const INSERT: &str = "INSERT INTO memscope_dump VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, '', '')";
+
+const BUSY_TIMEOUT: Duration = Duration::from_millis(5000);
+/// Rows gathered before they go in.
+const BATCH_ROWS: usize = 2048;
+/// Rows kept while they cannot go in.
+const MAX_KEPT_ROWS: usize = 32 * BATCH_ROWS;
+
+/// An open database.
+#[derive(Debug)]
+pub(super) struct DbFile {
+    connection: Connection,
+    path: PathBuf,
+    batch: Batch,
+    /// Rows of the open transaction.
+    uncommitted: u64,
+    lost_rows: u64,
+}
+
+/// Rows to be inserted: their numbers, and where in `text` their texts are.
+#[derive(Debug, Default)]
+struct Batch {
+    rows: Vec<BatchRow>,
+    text: Vec<u8>,
+}
+
+#[derive(Debug)]
+struct BatchRow {
+    id: u64,
+    event: &'static str,
+    event_type: &'static str,
+    time_ns: u64,
+    pid: u32,
+    tid: u32,
+    name: Range<usize>,
+    device: Range<usize>,
+    ptr: Range<usize>,
+    attr: Range<usize>,
+}
+
+impl DbFile {
+    /// Opens a database file that exists (an empty file is one) and makes sure of its table.
+    pub(super) fn open(path: &Path) -> Result<Self, SinkError> {
+        let connection = connect(path).map_err(SinkError::database(path))?;
+        Ok(Self { connection, path: path.to_owned(), batch: Batch::default(), uncommitted: 0, lost_rows: 0 })
+    }
+
+    /// Takes a row.
+    pub(super) fn write(&mut self, row: &Row<'_>) -> Result<(), SinkError> {
+        self.batch.push(row);
+        if self.batch.rows.len().is_multiple_of(BATCH_ROWS) { self.insert() } else { Ok(()) }
+    }
+
+    /// Puts everything taken so far where other connections see it.
+    pub(super) fn flush(&mut self) -> Result<(), SinkError> {
+        self.insert()?;
+        if self.uncommitted == 0 {
+            return Ok(());
+        }
+        let result = self.connection.execute_batch("COMMIT");
+        self.settle(result)
+    }
+
+    /// Moves everything into the one file, so that it can be copied by itself.
+    pub(super) fn close(mut self) -> (Result<(), SinkError>, u64) {
+        let result = self.flush().and_then(|()| {
+            let checkpoint = self.connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
+            checkpoint.map_err(SinkError::database(&self.path))
+        });
+        if result.is_err() {
+            self.lost_rows += self.uncommitted + self.batch.rows.len() as u64;
+        }
+        (result, self.lost_rows)
+    }
+
+    /// Rows that an error took away.
+    pub(super) fn take_lost_rows(&mut self) -> u64 {
+        std::mem::take(&mut self.lost_rows)
+    }
+
+    fn insert(&mut self) -> Result<(), SinkError> {
+        if self.batch.rows.is_empty() {
+            return Ok(());
+        }
+        let rows = self.batch.rows.len();
+        let result = self.batch.insert(&self.connection);
+        let given_up = result.is_err() && rows >= MAX_KEPT_ROWS;
+        self.uncommitted += if result.is_ok() { rows as u64 } else { 0 };
+        self.lost_rows += if given_up { rows as u64 } else { 0 };
+        if result.is_ok() || given_up {
+            self.batch.rows.clear();
+            self.batch.text.clear();
+        }
+        self.settle(result)
+    }
+
+    /// Ends a step of the open transaction. Half a batch would be hard to tell from a whole one, so an error takes
+    /// the transaction back, unless SQLite already did (a full disk), and its rows are counted.
+    fn settle(&mut self, result: rusqlite::Result<()>) -> Result<(), SinkError> {
+        if self.connection.is_autocommit() {
+            let rows = std::mem::take(&mut self.uncommitted);
+            self.lost_rows += if result.is_err() { rows } else { 0 };
+        } else if result.is_err() && self.connection.execute_batch("ROLLBACK").is_ok() {
+            self.lost_rows += std::mem::take(&mut self.uncommitted);
+        }
+        result.map_err(SinkError::database(&self.path))
+    }
+}
+
+impl Batch {
+    fn push(&mut self, row: &Row<'_>) {
+        let text = &mut self.text;
+        let name = part(text, |out| row.name.write_db(out));
+        let device = part(text, |out| push_device(out, row.device));
+        let ptr = part(text, |out| row.write_ptr(out));
+        let attr = part(text, |out| row.attr.write_json(out));
+        let (id, time_ns, pid, tid) = (row.id, row.time_ns, row.pid, row.tid);
+        let (event, event_type) = (row.event, row.event_type);
+        self.rows.push(BatchRow { id, event, event_type, time_ns, pid, tid, name, device, ptr, attr });
+    }
+
+    fn insert(&self, connection: &Connection) -> rusqlite::Result<()> {
+        if connection.is_autocommit() {
+            connection.execute_batch("BEGIN IMMEDIATE")?;
+        }
+        let mut statement = connection.prepare(INSERT)?;
+        self.rows.iter().try_for_each(|row| self.insert_row(&mut statement, row))
+    }
+
+    fn insert_row(&self, statement: &mut Statement<'_>, row: &BatchRow) -> rusqlite::Result<()> {
+        let text = |range: &Range<usize>| Text(&self.text[range.clone()]);
+        statement.raw_bind_parameter(1, integer(row.id))?;
+        statement.raw_bind_parameter(2, row.event)?;
+        statement.raw_bind_parameter(3, row.event_type)?;
+        statement.raw_bind_parameter(4, text(&row.name))?;
+        statement.raw_bind_parameter(5, integer(row.time_ns))?;
+        statement.raw_bind_parameter(6, row.pid)?;
+        statement.raw_bind_parameter(7, row.tid)?;
+        statement.raw_bind_parameter(8, text(&row.device))?;
+        statement.raw_bind_parameter(9, text(&row.ptr))?;
+        statement.raw_bind_parameter(10, text(&row.attr))?;
+        statement.raw_execute().map(drop)
+    }
+}
+
+/// Binds bytes as text: they come from `str`s, and checking them again would cost.
+struct Text<'a>(&'a [u8]);
+
+impl ToSql for Text<'_> {
+    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+        Ok(ToSqlOutput::Borrowed(ValueRef::Text(self.0)))
+    }
+}
+
+fn part(text: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) -> Range<usize> {
+    let start = text.len();
+    write(text);
+    start..text.len()
+}
+
+/// Readers take 64-bit signed integers.
+fn integer(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+fn connect(path: &Path) -> rusqlite::Result<Connection> {
+    let connection =
+        Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
+    connection.busy_timeout(BUSY_TIMEOUT)?;
+    connection.query_row("PRAGMA journal_mode = WAL", [], |_| Ok(()))?;
+    // The rows survive a crash of the tracer either way; a power cut may cost the last half second.
+    connection.execute_batch("PRAGMA synchronous = NORMAL")?;
+    connection.execute_batch(CREATE)?;
+    Ok(connection)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+
+    use super::*;
+    use crate::model::{Event, Pool};
+    use crate::sinks::fixtures::{alloc, event};
+
+    fn database() -> (tempfile::TempDir, DbFile) {
+        let folder = tempfile::tempdir().expect("temporary directory");
+        let path = folder.path().join("memscope_dump_1.db");
+        File::create(&path).expect("file");
+        let file = DbFile::open(&path).expect("database");
+        file.connection.busy_timeout(Duration::ZERO).expect("set");
+        (folder, file)
+    }
+
+    fn write(file: &mut DbFile, event: &Event) -> Result<(), SinkError> {
+        file.write(&Row::of(event).expect("a row"))
+    }
+
+    fn count(connection: &Connection) -> u32 {
+        connection.query_row("SELECT count(*) FROM memscope_dump", [], |row| row.get(0)).expect("table")
+    }
+
+    /// While somebody else writes, rows wait; then each goes in once.
+    #[test]
+    fn rows_wait_for_another_writer() {
+        let (_folder, mut file) = database();
+        let event = event(alloc(Pool::Hal, 0x10, 1));
+        let other = Connection::open(&file.path).expect("database");
+        other.execute_batch("BEGIN IMMEDIATE").expect("lock");
+        write(&mut file, &event).expect("in memory");
+        let message = crate::error_chain(&file.flush().expect_err("locked"));
+        assert!(message.contains("locked"), "{message}");
+        assert_eq!(file.take_lost_rows(), 0);
+
+        other.execute_batch("COMMIT").expect("unlock");
+        write(&mut file, &event).expect("in memory");
+        file.flush().expect("unlocked");
+        assert_eq!(count(&other), 2);
+    }
+
+    /// Rows that wait are bounded; those given up are counted.
+    #[test]
+    fn rows_do_not_wait_for_ever() {
+        let (_folder, mut file) = database();
+        let event = event(alloc(Pool::Hal, 0x10, 1));
+        let other = Connection::open(&file.path).expect("database");
+        other.execute_batch("BEGIN IMMEDIATE").expect("lock");
+        let failures = (0..=MAX_KEPT_ROWS).filter(|_| write(&mut file, &event).is_err()).count();
+        assert_eq!(failures, MAX_KEPT_ROWS / BATCH_ROWS);
+        assert_eq!(file.take_lost_rows(), MAX_KEPT_ROWS as u64);
+        other.execute_batch("COMMIT").expect("unlock");
+        file.flush().expect("unlocked");
+        assert_eq!(count(&other), 1);
+    }
+
+    /// Numbers beyond what readers take are the largest that they take.
+    #[test]
+    fn numbers_are_signed() {
+        assert_eq!(integer(u64::MAX), i64::MAX);
+        assert_eq!(integer(5), 5);
+    }
+}
