@@ -1,1 +1,4 @@
+//! What the tests of the whole share. It stands apart from the programs it tests.
 
+pub mod checkers;
+pub mod harness;

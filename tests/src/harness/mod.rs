@@ -1,0 +1,9 @@
+//! Runs the tracer over the simulated workloads, and compares what it wrote with what they did.
+//!
+//! [`tracer`] runs programs, [`journal`] reads the truth, [`rows`] the outputs, [`expect`] holds one against the
+//! other. Nothing here is shared with memscope-user: the formats are read as their documentation has them.
+
+pub mod expect;
+pub mod journal;
+pub mod rows;
+pub mod tracer;

@@ -1,0 +1,536 @@
+//! Runs the tracer, and programs for it to attach to.
+//!
+//! Where things are is told by the environment when a test runs, because the tests also run in virtual machines that
+//! have no source tree: `MEMSCOPE_BIN` (the tracer) and `MEMSCOPE_SIM_DIR` (`lib` and `bin` of the simulation).
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::time::{ClockId, clock_gettime};
+use nix::unistd::Pid;
+use tempfile::TempDir;
+
+use super::journal::Journal;
+use super::rows::Rows;
+
+/// How long a program may take before the test is given up.
+const TIMEOUT: Duration = Duration::from_secs(100);
+const POLL: Duration = Duration::from_millis(5);
+
+/// Whether this is a virtual machine, maybe an emulated one: smaller numbers will do.
+#[must_use]
+pub fn in_vm() -> bool {
+    std::env::var_os("MEMSCOPE_VM").is_some()
+}
+
+/// The tracer.
+#[must_use]
+pub fn tracer_path() -> PathBuf {
+    place("MEMSCOPE_BIN", "the tracer")
+}
+
+/// A simulated workload.
+#[must_use]
+pub fn workload_path(name: &str) -> PathBuf {
+    let path = simulation().join("bin").join(name);
+    assert!(path.exists(), "no workload `{}`: `./x test` builds it", path.display());
+    path
+}
+
+/// Folder of the simulation.
+#[must_use]
+pub fn simulation() -> PathBuf {
+    place("MEMSCOPE_SIM_DIR", "the simulated Ascend libraries")
+}
+
+fn place(variable: &str, what: &str) -> PathBuf {
+    let path = std::env::var_os(variable)
+        .unwrap_or_else(|| panic!("{variable} does not say where {what} is: run the live tests with `./x test`"));
+    PathBuf::from(path)
+}
+
+/// A fresh folder with room for outputs and a journal.
+#[derive(Debug)]
+pub struct Folder(TempDir);
+
+impl Default for Folder {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Folder {
+    /// Makes one in the system's temporary directory.
+    #[must_use]
+    pub fn new() -> Self {
+        let folder = tempfile::Builder::new().prefix("memscope-live-").tempdir().expect("temporary directory");
+        fs::create_dir(folder.path().join("journal")).expect("journal directory");
+        Self(folder)
+    }
+
+    /// The folder itself.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    /// Where the simulated libraries write.
+    #[must_use]
+    pub fn journal_path(&self) -> PathBuf {
+        self.path().join("journal")
+    }
+
+    /// Where the tracer writes.
+    #[must_use]
+    pub fn output_path(&self) -> PathBuf {
+        self.path().join("output")
+    }
+
+    /// What the programs did.
+    #[must_use]
+    pub fn journal(&self) -> Journal {
+        Journal::read(&self.journal_path())
+    }
+
+    /// What the tracer wrote.
+    #[must_use]
+    pub fn rows(&self) -> Rows {
+        Rows::read(&self.output_path())
+    }
+
+    /// The one capture.
+    #[must_use]
+    pub fn capture(&self) -> PathBuf {
+        let files = fs::read_dir(self.output_path()).expect("output directory");
+        let mut captures: Vec<PathBuf> = files
+            .map(|entry| entry.expect("readable output directory").path())
+            .filter(|path| path.extension().is_some_and(|extension| extension == "capture"))
+            .collect();
+        assert_eq!(captures.len(), 1, "not one capture: {captures:?}");
+        captures.remove(0)
+    }
+}
+
+/// A run of the tracer, to be set up.
+#[derive(Debug)]
+pub struct Tracer {
+    verb: &'static str,
+    options: Vec<OsString>,
+    program: Vec<OsString>,
+    env: Vec<(OsString, OsString)>,
+    stdin: Option<Vec<u8>>,
+    journal: Option<PathBuf>,
+    folder: Folder,
+}
+
+impl Tracer {
+    fn new(verb: &'static str) -> Self {
+        Self {
+            verb,
+            options: Vec::new(),
+            program: Vec::new(),
+            env: Vec::new(),
+            stdin: None,
+            journal: None,
+            folder: Folder::new(),
+        }
+    }
+
+    /// Traces a simulated workload from its start.
+    #[must_use]
+    pub fn run(workload: &str, arguments: &[&str]) -> Self {
+        Self::run_program(workload_path(workload), arguments)
+    }
+
+    /// Traces any program from its start.
+    #[must_use]
+    pub fn run_program(program: impl Into<OsString>, arguments: &[&str]) -> Self {
+        let mut tracer = Self::new("run");
+        tracer.program = vec![program.into()];
+        tracer.program.extend(arguments.iter().map(OsString::from));
+        tracer
+    }
+
+    /// Attaches to running processes.
+    #[must_use]
+    pub fn attach(targets: &[&Target]) -> Self {
+        let pids: Vec<String> = targets.iter().map(|target| target.pid().to_string()).collect();
+        Self::new("attach").option("--pid").option(pids.join(","))
+    }
+
+    /// Writes the outputs of a capture again.
+    #[must_use]
+    pub fn replay(capture: &Path) -> Self {
+        Self::new("replay").option(capture)
+    }
+
+    /// Rebuilds the outputs of a tracer that was killed.
+    #[must_use]
+    pub fn recover(directory: &Path) -> Self {
+        Self::new("recover").option(directory)
+    }
+
+    /// Adds an option of the tracer.
+    #[must_use]
+    pub fn option(mut self, option: impl AsRef<OsStr>) -> Self {
+        self.options.push(option.as_ref().to_owned());
+        self
+    }
+
+    /// Adds options of the tracer.
+    #[must_use]
+    pub fn options(mut self, options: &[&str]) -> Self {
+        self.options.extend(options.iter().map(OsString::from));
+        self
+    }
+
+    /// Sets a variable for the tracer and the program.
+    #[must_use]
+    pub fn env(mut self, key: &str, value: impl AsRef<OsStr>) -> Self {
+        self.env.push((key.into(), value.as_ref().to_owned()));
+        self
+    }
+
+    /// What the program reads.
+    #[must_use]
+    pub fn stdin(mut self, text: &[u8]) -> Self {
+        self.stdin = Some(text.to_vec());
+        self
+    }
+
+    /// Starts it.
+    #[must_use]
+    pub fn start(self) -> Running {
+        let Self { verb, options, program, env, stdin, journal, folder } = self;
+        let mut command = Command::new(tracer_path());
+        command.arg(verb).args(&options).arg("-o").arg(folder.output_path());
+        if matches!(verb, "run" | "attach") {
+            command.arg("--no-progress");
+        }
+        if !program.is_empty() {
+            command.arg("--").args(&program);
+        }
+        command.env("LD_LIBRARY_PATH", simulation().join("lib"));
+        command.env("ASCEND_SIM_JOURNAL", journal.unwrap_or_else(|| folder.journal_path()));
+        command.envs(env).current_dir(folder.path());
+        let input = folder.path().join("stdin");
+        fs::write(&input, stdin.unwrap_or_default()).expect("written input");
+        command.stdin(File::open(&input).expect("input"));
+        let process = Process::spawn(&mut command, folder.path(), "tracer");
+        Running { process, folder }
+    }
+
+    /// Runs it to its end.
+    #[must_use]
+    pub fn finish(self) -> Run {
+        self.start().finish()
+    }
+
+    /// Runs it to its end, which has to be a good one.
+    #[must_use]
+    pub fn succeed(self) -> Run {
+        let run = self.finish();
+        assert!(run.status.success(), "the tracer ended with {}\n{}", run.status, run.said());
+        run
+    }
+}
+
+/// A tracer at work. Dropped, it is killed.
+#[derive(Debug)]
+pub struct Running {
+    process: Process,
+    /// Its folder.
+    pub folder: Folder,
+}
+
+impl Running {
+    /// Its process.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
+    /// Sends it a signal.
+    pub fn signal(&self, signal: Signal) {
+        self.process.signal(signal);
+    }
+
+    /// Waits until its messages hold a text so many times.
+    pub fn wait_for_message(&self, text: &str, times: usize) {
+        self.process.wait_for("messages", || self.process.stderr().matches(text).count() >= times);
+    }
+
+    /// Waits until it has written a dump.
+    pub fn wait_for_rows(&self) {
+        let has_rows = |path: &PathBuf| fs::metadata(path).is_ok_and(|metadata| metadata.len() > 200);
+        self.process.wait_for("rows", || {
+            self.folder.output_path().exists()
+                && super::rows::dump_files(&self.folder.output_path()).iter().any(has_rows)
+        });
+    }
+
+    /// What the program printed so far.
+    #[must_use]
+    pub fn stdout(&self) -> String {
+        self.process.stdout()
+    }
+
+    /// Waits until the traced program has printed a text.
+    pub fn wait_for_output(&self, text: &str) {
+        self.process.wait_for("output", || self.process.stdout().contains(text));
+    }
+
+    /// Waits for its end.
+    #[must_use]
+    pub fn finish(mut self) -> Run {
+        let status = self.process.wait();
+        Run { status, stdout: self.process.stdout(), stderr: self.process.stderr(), folder: self.folder }
+    }
+}
+
+/// A tracer that has ended.
+#[derive(Debug)]
+pub struct Run {
+    /// How.
+    pub status: ExitStatus,
+    /// What it, and the program, printed.
+    pub stdout: String,
+    /// Messages.
+    pub stderr: String,
+    /// Its folder.
+    pub folder: Folder,
+}
+
+impl Run {
+    /// Its exit status; -1 if a signal ended it.
+    #[must_use]
+    pub fn code(&self) -> i32 {
+        self.status.code().unwrap_or(-1)
+    }
+
+    /// What the programs did.
+    #[must_use]
+    pub fn journal(&self) -> Journal {
+        self.folder.journal()
+    }
+
+    /// What the tracer wrote.
+    #[must_use]
+    pub fn rows(&self) -> Rows {
+        self.folder.rows()
+    }
+
+    /// The findings of `--json`: the last line that holds them.
+    #[must_use]
+    pub fn json(&self) -> serde_json::Value {
+        let line = self.stdout.lines().rev().find(|line| line.starts_with("{\"findings\""));
+        let line = line.unwrap_or_else(|| panic!("no findings\n{}", self.said()));
+        serde_json::from_str(line).unwrap_or_else(|error| panic!("findings: {error}\n{line}"))
+    }
+
+    /// The counts in the workloads' closing lines, added up.
+    #[must_use]
+    pub fn counted(&self, key: &str) -> u64 {
+        let lines = self.stdout.lines().filter(|line| line.starts_with("{\"pid\""));
+        let values = lines.map(|line| serde_json::from_str::<serde_json::Value>(line).expect("a workload's line"));
+        values.filter_map(|value| value[key].as_u64()).sum()
+    }
+
+    /// Everything that was printed, for messages.
+    #[must_use]
+    pub fn said(&self) -> String {
+        format!("--- stdout\n{}--- stderr\n{}---", self.stdout, self.stderr)
+    }
+}
+
+/// A workload that runs by itself, to be attached to. Dropped, it is killed.
+#[derive(Debug)]
+pub struct Target {
+    process: Process,
+    /// Its folder.
+    pub folder: Folder,
+}
+
+impl Target {
+    /// Starts `serve`, and waits until it is ready.
+    #[must_use]
+    pub fn serve(arguments: &[&str]) -> Self {
+        let folder = Folder::new();
+        let mut command = Command::new(workload_path("serve"));
+        command.args(arguments).env("LD_LIBRARY_PATH", simulation().join("lib"));
+        command.env("ASCEND_SIM_JOURNAL", folder.journal_path()).stdin(Stdio::null());
+        let process = Process::spawn(&mut command, folder.path(), "target");
+        process.wait_for("ready", || process.stdout().contains("ready "));
+        Self { process, folder }
+    }
+
+    /// Its process.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
+    /// Sends it a signal.
+    pub fn signal(&self, signal: Signal) {
+        self.process.signal(signal);
+    }
+
+    /// Waits until so many processes have said that they are ready; gives them.
+    #[must_use]
+    pub fn ready(&self, count: usize) -> Vec<u32> {
+        let pids = || -> Vec<u32> {
+            let output = self.process.stdout();
+            output.lines().filter_map(|line| line.strip_prefix("ready ")?.parse().ok()).collect()
+        };
+        self.process.wait_for("children", || pids().len() >= count);
+        pids()
+    }
+
+    /// Ends it in order.
+    pub fn stop(&mut self) {
+        self.signal(Signal::SIGTERM);
+        let status = self.process.wait();
+        assert!(status.success(), "the target ended with {status}: {}", self.process.stderr());
+    }
+
+    /// Waits for its end, whatever that is.
+    pub fn wait(&mut self) -> ExitStatus {
+        self.process.wait()
+    }
+
+    /// Sees to it that it lives, is not stopped, and still works.
+    pub fn assert_unharmed(&self) {
+        assert_runs(self.pid());
+        let calls = || self.folder.journal().entries.len();
+        let before = calls();
+        self.process.wait_for("life signs", || calls() > before);
+    }
+}
+
+/// The state letter of a process in `/proc`; `None` if there is no such process.
+#[must_use]
+pub fn state_of(pid: u32) -> Option<char> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(") ")?.1.chars().next()
+}
+
+/// Panics unless the process, and each of its threads, is neither stopped nor gone. One may be in a group stop for a
+/// moment while probes are placed, so it is asked for a while.
+pub fn assert_runs(pid: u32) {
+    let stopped = || state_of(pid).is_none_or(|state| matches!(state, 'T' | 't' | 'Z' | 'X'));
+    let deadline = Instant::now() + Duration::from_secs(2);
+    while stopped() && Instant::now() < deadline {
+        std::thread::sleep(POLL);
+    }
+    assert!(!stopped(), "process {pid} does not run: its state is {:?}", state_of(pid));
+}
+
+/// `CLOCK_MONOTONIC` now.
+#[must_use]
+pub fn monotonic_ns() -> u64 {
+    nanoseconds(ClockId::CLOCK_MONOTONIC)
+}
+
+/// What to add to monotonic times to get those of the outputs.
+#[must_use]
+pub fn unix_offset_ns() -> u64 {
+    nanoseconds(ClockId::CLOCK_REALTIME) - monotonic_ns()
+}
+
+fn nanoseconds(clock: ClockId) -> u64 {
+    let time = clock_gettime(clock).expect("a clock");
+    time.tv_sec().cast_unsigned() * 1_000_000_000 + time.tv_nsec().cast_unsigned()
+}
+
+/// A child with its outputs in files: pipes would fill up, or be held open by grandchildren.
+#[derive(Debug)]
+struct Process {
+    child: Child,
+    name: &'static str,
+    stdout: PathBuf,
+    stderr: PathBuf,
+    ended: bool,
+}
+
+impl Process {
+    fn spawn(command: &mut Command, folder: &Path, name: &'static str) -> Self {
+        let stdout = folder.join(format!("{name}.stdout"));
+        let stderr = folder.join(format!("{name}.stderr"));
+        command.stdout(File::create(&stdout).expect("file for output"));
+        command.stderr(File::create(&stderr).expect("file for messages"));
+        let child = command.spawn().unwrap_or_else(|error| panic!("cannot start {command:?}: {error}"));
+        Self { child, name, stdout, stderr, ended: false }
+    }
+
+    fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.pid().cast_signed()), signal)
+            .unwrap_or_else(|error| panic!("cannot send {signal} to {}: {error}", self.name));
+    }
+
+    fn stdout(&self) -> String {
+        String::from_utf8_lossy(&fs::read(&self.stdout).expect("output")).into_owned()
+    }
+
+    fn stderr(&self) -> String {
+        String::from_utf8_lossy(&fs::read(&self.stderr).expect("messages")).into_owned()
+    }
+
+    /// Waits for something to come, or for the end of the process, which the test will notice.
+    fn wait_for(&self, what: &str, mut come: impl FnMut() -> bool) {
+        let deadline = Instant::now() + TIMEOUT;
+        while !come() && state_of(self.pid()) != Some('Z') {
+            assert!(
+                Instant::now() < deadline,
+                "waited {TIMEOUT:?} for {what} of {}\n--- stdout\n{}--- stderr\n{}---",
+                self.name,
+                self.stdout(),
+                self.stderr()
+            );
+            std::thread::sleep(POLL);
+        }
+    }
+
+    fn wait(&mut self) -> ExitStatus {
+        let deadline = Instant::now() + TIMEOUT;
+        loop {
+            if let Some(status) = self.child.try_wait().expect("a child to wait for") {
+                self.ended = true;
+                return status;
+            }
+            if Instant::now() > deadline {
+                self.end();
+                panic!("{} took more than {TIMEOUT:?}\n{}\n{}", self.name, self.stdout(), self.stderr());
+            }
+            std::thread::sleep(POLL);
+        }
+    }
+
+    fn end(&mut self) {
+        self.ended = true;
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if !self.ended {
+            self.end();
+        }
+    }
+}
+
+/// The signal that ended a program.
+#[must_use]
+pub fn signal_of(status: ExitStatus) -> Option<i32> {
+    status.signal()
+}

@@ -1,0 +1,102 @@
+//! What memscope-user writes, read by the checkers that know nothing of it.
+
+use std::path::PathBuf;
+use std::sync::mpsc;
+
+use memscope::model::{
+    Alloc, AllocApi, Block, Device, Event, EventKind, Free, FreeCause, Launch, Mark, PageType, Pool, System,
+};
+use memscope::sinks::{DumpOptions, DumpSink, Format, Sink};
+use memscope_tests::checkers::csv::CsvRules;
+use memscope_tests::checkers::db::DbRules;
+use memscope_tests::checkers::{csv, db};
+
+const POOLS: [Pool; 6] = [Pool::Hal, Pool::Host, Pool::Pta, Pool::PtaWorkspace, Pool::Atb, Pool::MindSpore];
+const TEXTS: [&str; 8] = ["step start", "a,\"b\"", "=1+1", "x\ny\r", "\x1b[0m", "中文", "\u{202e}", ""];
+
+/// Every kind of event, with every pool and with texts of every sort.
+fn events() -> Vec<Event> {
+    let system = |system| (Device::None, EventKind::System(system));
+    let mut kinds = vec![system(System::AclInit)];
+    for (index, pool) in POOLS.into_iter().enumerate() {
+        let device = if pool == Pool::Host { Device::Cpu } else { Device::Npu(0) };
+        for (cause, page, api) in [
+            (FreeCause::Program, PageType::Normal, AllocApi::Alloc),
+            (FreeCause::ProcessEnd, PageType::Giant, AllocApi::Create),
+        ] {
+            let made_up = cause != FreeCause::Program;
+            let block = block(pool, device, (index * 2 + usize::from(made_up) + 1) as u64, page, api);
+            let (used_bytes, total_bytes) = (64, made_up.then_some(4096));
+            kinds.push((device, EventKind::Alloc(Alloc { block, used_bytes, total_bytes, restored: made_up })));
+            kinds.push((device, EventKind::Free(Free { block, used_bytes: 0, total_bytes, cause })));
+        }
+    }
+    for (stream, text) in TEXTS.into_iter().enumerate() {
+        let point = Mark::Point { text: Some(text.into()) };
+        let start = Mark::RangeStart { text: Some(text.into()), range_id: 1 };
+        kinds.extend([point, start].map(|mark| (Device::Npu(0), EventKind::Mark(mark))));
+        let launch = Launch { name: text.into(), stream: stream as u64, stream_id: None };
+        kinds.push((Device::Npu(0), EventKind::Launch(launch)));
+    }
+    kinds.push((Device::Cpu, EventKind::Mark(Mark::RangeEnd { range_id: None, passed_id: 0 })));
+    kinds.push((Device::None, EventKind::Mark(Mark::Point { text: None })));
+    kinds.push(system(System::AclFinalize));
+    kinds.push((Device::None, EventKind::ProcessEnd));
+    let event =
+        |(id, (device, kind))| Event { id, time_ns: 1_795_219_483_512_246_767 + id, pid: 7, tid: 8, device, kind };
+    (0..).zip(kinds).map(event).collect()
+}
+
+fn block(pool: Pool, device: Device, allocation_id: u64, page: PageType, api: AllocApi) -> Block {
+    Block {
+        allocation_id,
+        pool,
+        device,
+        addr: allocation_id << 12,
+        size_bytes: 64,
+        alloc_time_ns: 1,
+        alloc_id: 1,
+        step: 0,
+        kernel_index: 0,
+        module_id: None,
+        page,
+        api,
+    }
+}
+
+fn write(format: Format, out_dir: PathBuf) -> Vec<PathBuf> {
+    let (sender, created) = mpsc::channel();
+    let options = DumpOptions { out_dir, format, ..DumpOptions::default() };
+    let mut sink =
+        DumpSink::new(&options, move |path| sender.send(path.to_owned()).expect("received")).expect("output directory");
+    for event in events() {
+        sink.write(&event).expect("written");
+    }
+    sink.finish().expect("written");
+    assert_eq!(sink.lost_rows(), 0);
+    created.try_iter().collect()
+}
+
+/// CSV files of the device and of the host pass, in time order.
+#[test]
+fn csv_files_pass() {
+    let folder = tempfile::tempdir().expect("temporary directory");
+    let created = write(Format::Csv, folder.path().to_owned());
+    assert_eq!(created.len(), 2);
+    for path in created {
+        let bytes = std::fs::read(&path).expect("readable");
+        let rules = CsvRules { time_ordered: true, ..CsvRules::default() };
+        assert_eq!(csv::check(&bytes, rules), [], "{}", path.display());
+    }
+}
+
+/// So do databases, as files that stand alone.
+#[test]
+fn databases_pass() {
+    let folder = tempfile::tempdir().expect("temporary directory");
+    let created = write(Format::Db, folder.path().to_owned());
+    assert_eq!(created.len(), 2);
+    for path in created {
+        assert_eq!(db::check(&path, DbRules { time_ordered: true }), [], "{}", path.display());
+    }
+}

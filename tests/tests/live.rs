@@ -1,0 +1,23 @@
+//! The tracer under real probes, over simulated Ascend libraries whose journal is the truth.
+//!
+//! Needs root, `MEMSCOPE_BIN` and `MEMSCOPE_SIM_DIR`: `./x test` sees to all three. Behaviour that depends on the
+//! kernel is tested for how it degrades; nothing is skipped.
+
+#[path = "live/attach.rs"]
+mod attach;
+#[path = "live/errors.rs"]
+mod errors;
+#[path = "live/kills.rs"]
+mod kills;
+#[path = "live/leaks.rs"]
+mod leaks;
+#[path = "live/replays.rs"]
+mod replays;
+#[path = "live/runs.rs"]
+mod runs;
+#[path = "live/shared.rs"]
+mod shared;
+#[path = "live/throughput.rs"]
+mod throughput;
+#[path = "live/workloads.rs"]
+mod workloads;

@@ -1,0 +1,54 @@
+//! What several of the tests do.
+
+use memscope_tests::checkers::csv::CsvRules;
+use memscope_tests::checkers::db::DbRules;
+use memscope_tests::checkers::{csv, db};
+use memscope_tests::harness::expect::{Expect, Totals, assert_equal};
+use memscope_tests::harness::tracer::{Run, Tracer};
+
+/// What the options' defaults lead to.
+pub(crate) const DEFAULT: Expect = Expect { launches: false, host: false, killed: false };
+
+/// The dumps pass the checkers.
+pub(crate) fn assert_sound(run: &Run) {
+    for path in run.rows().files {
+        let violations = if path.extension().is_some_and(|extension| extension == "db") {
+            db::check(&path, DbRules { time_ordered: true })
+        } else {
+            let bytes = std::fs::read(&path).expect("readable dump");
+            csv::check(&bytes, CsvRules { time_ordered: true, ..CsvRules::default() })
+        };
+        assert_eq!(violations, [], "{}", path.display());
+    }
+}
+
+/// The report says that nothing was lost.
+pub(crate) fn assert_nothing_lost(run: &Run) {
+    let lost = if run.stdout.contains("{\"findings\"") {
+        run.json()["end"]["losses"].as_array().is_none_or(|losses| !losses.is_empty())
+    } else {
+        !run.stdout.contains("lost: 0 (ring full), 0 (any other reason)")
+    };
+    assert!(!lost, "{}", run.said());
+}
+
+/// Traces a workload from its start to its end, and compares everything.
+pub(crate) fn compare(tracer: Tracer, expect: Expect) -> (Run, Totals) {
+    let run = tracer.finish();
+    assert_nothing_lost(&run);
+    assert_sound(&run);
+    let totals = assert_equal(&run.journal(), &run.rows(), expect);
+    (run, totals)
+}
+
+/// The one finding of this kind, of a process, on a device.
+pub(crate) fn finding(run: &Run, kind: &str, pid: u32, device: u32) -> serde_json::Value {
+    let json = run.json();
+    let findings = json["findings"].as_array().expect("findings");
+    let is_meant = |found: &&serde_json::Value| {
+        found["finding"] == kind && found["pid"] == pid && found["device"]["Npu"] == device
+    };
+    let meant: Vec<_> = findings.iter().filter(is_meant).collect();
+    assert_eq!(meant.len(), 1, "findings `{kind}` of process {pid} on device {device}: {findings:#?}");
+    meant[0].clone()
+}
