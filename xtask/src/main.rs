@@ -1,1 +1,62 @@
-fn main(){}
+//! Everything that is done to this repository: one verb, one file. Started by `./x` or `cargo xtask`.
+
+mod apt;
+mod arch;
+mod bpf;
+mod build;
+mod check;
+mod demo;
+mod project;
+mod setup;
+mod sim;
+mod test;
+mod vm;
+
+use std::{env, process::ExitCode};
+
+use anyhow::{Result, bail};
+
+const VERBS: &str = "\
+usage: ./x VERB [ARGUMENTS]
+  setup [--vm]        installs the tools that are missing; with --vm those of `vm` and its kernels too
+  build               target/release/memscope-bpf
+  sim [ARCH]          the simulated Ascend libraries and workloads, in target/ascend-sim
+  demo [ARGUMENTS]    traces a simulated program, to see what it looks like (as root)
+  check               format, lints, documentation, each feature set, the other architecture
+  test [--shared DIR] [NEXTEST ARGUMENTS]
+                      everything, live tests too (as root); DIR adds the group that needs recordings.
+                      With further arguments only those tests, without `check`
+  vm [KERNEL...] [-- TEST ARGUMENTS]
+                      the live tests on other kernels in QEMU, such as 5.10-x86_64 or 6.12-aarch64
+  bpf                 the BPF objects of both architectures, for packagers, in target/bpf
+";
+
+fn main() -> ExitCode {
+    let mut arguments = env::args().skip(1);
+    let verb = arguments.next().unwrap_or_default();
+    match dispatch(&verb, &arguments.collect::<Vec<_>>()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn dispatch(verb: &str, arguments: &[String]) -> Result<()> {
+    match verb {
+        "setup" => setup::run(arguments),
+        "build" => build::run(),
+        "sim" => sim::run(arguments),
+        "demo" => demo::run(arguments),
+        "check" => check::run(),
+        "test" => test::run(arguments),
+        "vm" => vm::run(arguments),
+        "bpf" => bpf::run(),
+        "" | "help" | "-h" | "--help" => {
+            print!("{VERBS}");
+            Ok(())
+        }
+        other => bail!("no verb `{other}`\n{VERBS}"),
+    }
+}

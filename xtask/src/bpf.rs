@@ -1,0 +1,82 @@
+//! `bpf`: the objects that memscope-user's build script would make, for packagers who build without bpf-linker.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context as _, Result};
+
+use crate::{
+    arch::{self, Arch},
+    project::{cargo, output, program, run as run_command, target},
+    setup,
+};
+
+const TARGET: &str = "bpfel-unknown-none";
+
+pub(crate) fn run() -> Result<()> {
+    setup::to_build()?;
+    setup::to_check()?;
+    let folder = target().join("bpf");
+    fs::create_dir_all(&folder).with_context(|| format!("failed to make `{}`", folder.display()))?;
+    for arch in arch::all() {
+        let object = build(arch)?;
+        let to = folder.join(format!("memscope-{}.bpf.o", arch.name));
+        fs::copy(&object, &to).with_context(|| format!("failed to copy `{}`", object.display()))?;
+    }
+    let mut names: Vec<_> = arch::all().iter().map(|arch| format!("memscope-{}.bpf.o", arch.name)).collect();
+    names.sort();
+    print!("{}", output(program("sha256sum").args(names).current_dir(folder))?);
+    Ok(())
+}
+
+/// By the build script: one recipe, hence the same bytes as inside the program.
+fn build(arch: &Arch) -> Result<PathBuf> {
+    let mut check = cargo();
+    check.env_remove("MEMSCOPE_BPF_OBJECT");
+    check.args(["check", "--locked", "--quiet", "--package", "memscope-user", "--target", arch.target]);
+    check.args(["--message-format", "json"]);
+    let messages = output(&mut check)?;
+    out_dir(&messages)
+        .map(|out| Path::new(&out).join("memscope.bpf.o"))
+        .context("cargo did not tell where memscope-user's build script put the object")
+}
+
+/// Where a build script of memscope-user put its files, from cargo's messages.
+fn out_dir(messages: &str) -> Option<String> {
+    messages.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok()).find_map(|message| {
+        let ours = message["reason"] == "build-script-executed"
+            && message["package_id"].as_str().is_some_and(|id| id.contains("/memscope-user#"));
+        if ours { message["out_dir"].as_str().map(str::to_owned) } else { None }
+    })
+}
+
+/// Clippy on the BPF crate, as it is for this machine. It needs no linker, but `core` is built from source.
+pub(crate) fn lint() -> Result<()> {
+    let mut clippy = cargo();
+    clippy.env("RUSTC_BOOTSTRAP", "1");
+    // Of all crates: aya-ebpf has a layout of registers for each architecture too.
+    clippy.env("CARGO_ENCODED_RUSTFLAGS", format!("--cfg=bpf_target_arch=\"{}\"", std::env::consts::ARCH));
+    clippy.args(["clippy", "--locked", "--quiet", "--package", "memscope-ebpf", "--bins"]);
+    clippy.args(["--target", TARGET, "-Zbuild-std=core", "--target-dir"]).arg(target().join("bpf-lint"));
+    run_command(clippy.args(["--", "-D", "warnings"]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::out_dir;
+
+    /// Make sure that the object is looked for where our build script ran, not where another's did.
+    #[test]
+    fn finds_our_build_script() {
+        let messages = r#"
+{"reason":"build-script-executed","package_id":"registry+x#libc@0.2.1","out_dir":"/t/libc"}
+not json
+{"reason":"compiler-artifact","package_id":"path+file:///r/memscope-user#0.1.0"}
+{"reason":"build-script-executed","package_id":"path+file:///r/memscope-user#0.1.0","out_dir":"/t/ours"}
+"#;
+        assert_eq!(out_dir(messages).as_deref(), Some("/t/ours"));
+        assert_eq!(out_dir(""), None);
+    }
+}

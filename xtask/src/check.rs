@@ -1,0 +1,49 @@
+//! `check`: all that needs no run of the program.
+
+use anyhow::Result;
+
+use crate::{
+    arch::Arch,
+    bpf,
+    project::{cargo, run as run_command},
+    setup,
+};
+
+const USER_SPACE: [&str; 3] = ["--workspace", "--exclude", "memscope-ebpf"];
+const DENY: [&str; 3] = ["--", "-D", "warnings"];
+
+pub(crate) fn run() -> Result<()> {
+    setup::to_build()?;
+    setup::to_check()?;
+    format()?;
+    lints()?;
+    bpf::lint()?;
+    features()?;
+    other_architecture()?;
+    documentation()
+}
+
+fn format() -> Result<()> {
+    run_command(cargo().args(["fmt", "--all", "--check"]))
+}
+
+fn lints() -> Result<()> {
+    run_command(cargo().args(["clippy", "--locked", "--quiet", "--all-targets"]).args(USER_SPACE).args(DENY))
+}
+
+/// The library without tracing: what reads captures and dumps on any machine.
+fn features() -> Result<()> {
+    let library = ["clippy", "--locked", "--quiet", "--package", "memscope-user", "--no-default-features", "--lib"];
+    run_command(cargo().args(library).args(DENY))
+}
+
+/// Builds its BPF object too, in the build script.
+fn other_architecture() -> Result<()> {
+    let package = ["clippy", "--locked", "--quiet", "--package", "memscope-user"];
+    run_command(cargo().args(package).args(["--target", Arch::other().target]).args(DENY))
+}
+
+fn documentation() -> Result<()> {
+    let doc = ["doc", "--locked", "--quiet", "--no-deps"];
+    run_command(cargo().env("RUSTDOCFLAGS", "-D warnings").args(doc).args(USER_SPACE))
+}

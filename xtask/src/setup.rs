@@ -1,0 +1,74 @@
+//! `setup`: the tools that the other verbs need. What is there already is left alone.
+
+use std::{env, path::PathBuf};
+
+use anyhow::{Result, bail};
+
+use crate::{
+    apt,
+    arch::Arch,
+    project::{cargo, find, output, program, run as run_command, tools},
+    vm,
+};
+
+/// Uses the LLVM inside rustc at run time; later versions want an LLVM of their own (docs/building.md).
+const BPF_LINKER: &str = "0.10.3";
+/// The one the configuration was written for; any that is installed will do.
+const NEXTEST: &str = "0.9.143";
+
+pub(crate) fn run(arguments: &[String]) -> Result<()> {
+    let with_vm = match arguments {
+        [] => false,
+        [flag] if flag == "--vm" => true,
+        _ => bail!("usage: ./x setup [--vm]"),
+    };
+    to_build()?;
+    to_check()?;
+    nextest()?;
+    if with_vm {
+        vm::setup()?;
+    }
+    Ok(())
+}
+
+/// What a build needs besides the toolchain.
+pub(crate) fn to_build() -> Result<()> {
+    // A prebuilt object needs no linker.
+    if env::var_os("MEMSCOPE_BPF_OBJECT").is_some() || has_bpf_linker() {
+        return Ok(());
+    }
+    install("bpf-linker", BPF_LINKER)
+}
+
+/// What building for the other architecture needs.
+pub(crate) fn to_check() -> Result<()> {
+    let other = Arch::other();
+    if other.has_compiler() { Ok(()) } else { apt::install(&other.cross_packages) }
+}
+
+/// The test runner.
+pub(crate) fn nextest() -> Result<PathBuf> {
+    const NAME: &str = "cargo-nextest";
+    let own = tools().join("bin").join(NAME);
+    if own.is_file() {
+        return Ok(own);
+    }
+    if let Some(installed) = find(NAME) {
+        return Ok(installed);
+    }
+    install(NAME, NEXTEST)?;
+    Ok(own)
+}
+
+/// The build script looks into `.tools` first, then into `PATH`.
+fn has_bpf_linker() -> bool {
+    let own = tools().join("bin/bpf-linker");
+    own.is_file()
+        || find("bpf-linker").is_some_and(|installed| {
+            output(program(installed).arg("--version")).is_ok_and(|version| version.trim().ends_with(BPF_LINKER))
+        })
+}
+
+fn install(name: &str, version: &str) -> Result<()> {
+    run_command(cargo().args(["install", &format!("{name}@{version}"), "--locked", "--root"]).arg(tools()))
+}

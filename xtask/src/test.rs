@@ -1,0 +1,108 @@
+//! `test`: every test there is, through one run of nextest, so that its summary is the last thing said.
+
+use std::{
+    env,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context as _, Result, ensure};
+
+use crate::{
+    arch::Arch,
+    build, check,
+    project::{cargo, find, is_root, program, root, run as run_command, tool},
+    setup, sim,
+};
+
+/// Recordings that are not part of the repository; the tests of binary `golden` compare with them.
+const SHARED: &str = "MEMSCOPE_SHARED";
+
+pub(crate) fn run(arguments: &[String]) -> Result<()> {
+    let (shared, rest) = parse(arguments, env::var_os(SHARED).map(PathBuf::from))?;
+    let shared = shared.map(|folder| existing(&folder)).transpose()?;
+    let host = Arch::named(env::consts::ARCH)?;
+    setup::run(&[])?;
+    build::run()?;
+    sim::build(host)?;
+    if rest.is_empty() {
+        check::run()?;
+    } else {
+        eprintln!("left out: `check`, because only some tests were asked for");
+    }
+    let mut nextest = nextest(host)?;
+    if let Some(folder) = &shared {
+        nextest.args(["--profile", "shared"]).env(SHARED, folder);
+    } else {
+        eprintln!("left out: group `golden` (tests/tests/golden.rs), because there is no `--shared DIR` or {SHARED}");
+        nextest.env_remove(SHARED);
+    }
+    run_command(nextest.args(rest))
+}
+
+/// Takes `--shared DIR` out of the arguments; the rest is nextest's.
+fn parse(arguments: &[String], from_environment: Option<PathBuf>) -> Result<(Option<PathBuf>, Vec<&String>)> {
+    let (mut shared, mut rest) = (from_environment, Vec::new());
+    let mut arguments = arguments.iter();
+    while let Some(argument) = arguments.next() {
+        if argument == "--shared" {
+            shared = Some(arguments.next().context("usage: ./x test --shared DIR")?.into());
+        } else if let Some(folder) = argument.strip_prefix("--shared=") {
+            shared = Some(folder.into());
+        } else {
+            rest.push(argument);
+        }
+    }
+    Ok((shared, rest))
+}
+
+/// Tests run in other folders: they need it absolute.
+fn existing(folder: &Path) -> Result<PathBuf> {
+    let folder = root().join(folder);
+    folder.canonicalize().with_context(|| format!("no folder `{}` for `--shared`", folder.display()))
+}
+
+fn nextest(host: &Arch) -> Result<Command> {
+    let mut nextest = program(setup::nextest()?);
+    nextest.env("CARGO", cargo().get_program());
+    nextest.env("MEMSCOPE_BIN", tool()).env("MEMSCOPE_SIM_DIR", sim::folder(host));
+    nextest.args(["nextest", "run", "--locked", "--cargo-quiet", "--workspace", "--exclude", "memscope-ebpf"]);
+    if !is_root() {
+        let can = find("sudo").is_some() && program("sudo").arg("-v").status().is_ok_and(|status| status.success());
+        ensure!(can, "the live tests attach probes: run `./x test` as root or with a working `sudo`");
+        // Built by this user, run by root.
+        nextest.env(host.cargo_variable("RUNNER"), "sudo -E");
+    }
+    Ok(nextest)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::{Path, PathBuf};
+
+    use super::parse;
+
+    fn words(line: &str) -> Vec<String> {
+        line.split_whitespace().map(str::to_owned).collect()
+    }
+
+    /// Make sure that the folder is found anywhere in the line, in both spellings, and beats the environment.
+    #[test]
+    fn shared_folder() {
+        for line in ["--shared a b c", "b --shared a c", "b c --shared=a"] {
+            let arguments = words(line);
+            let (shared, rest) = parse(&arguments, Some(PathBuf::from("e"))).expect("a good line");
+            assert_eq!(shared.as_deref(), Some(Path::new("a")), "{line}");
+            assert_eq!(rest, ["b", "c"], "{line}");
+        }
+        let none = parse(&[], Some(PathBuf::from("e"))).expect("a good line").0;
+        assert_eq!(none.as_deref(), Some(Path::new("e")));
+    }
+
+    /// Make sure that a folder that was forgotten is not taken for "none".
+    #[test]
+    fn folder_forgotten() {
+        let error = parse(&words("--shared"), None).expect_err("no folder");
+        assert_eq!(error.to_string(), "usage: ./x test --shared DIR");
+    }
+}

@@ -1,0 +1,221 @@
+//! Kernels and userland from Debian packages, in `.cache/vm`.
+//!
+//! apt is given folders of its own: this machine's lists, sources and packages stay as they are. Only the address of
+//! the mirror is taken from them, and apt's way to reach it.
+
+use std::{
+    fmt::Write as _,
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context as _, Result, bail};
+
+use super::kernel::Kernel;
+use crate::{
+    arch::{self, Arch},
+    project::{output, program, root, run, run_quietly},
+};
+
+/// From package `debian-archive-keyring`, which every Debian has.
+const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
+const RELEASES: [&str; 3] = ["bullseye", "bookworm", "trixie"];
+/// `forktree.sh` is a bash script; threads that end load libgcc.
+const USERLAND: [&str; 5] = ["busybox-static", "bash", "libtinfo6", "libc6", "libgcc-s1"];
+
+fn cache() -> PathBuf {
+    root().join(".cache/vm")
+}
+
+/// The kernel's image.
+pub(super) fn kernel(kernel: &Kernel) -> Result<PathBuf> {
+    let folder = cache().join("kernels").join(&kernel.name);
+    if !folder.is_dir() {
+        let apt = Apt::ready()?;
+        let package = apt.kernel_package(kernel)?;
+        apt.unpack(&[package], &folder)?;
+        // Modules: all that the tests need is built in.
+        for rest in ["lib", "usr"] {
+            let _ = fs::remove_dir_all(folder.join(rest));
+        }
+    }
+    let boot = folder.join("boot");
+    let files = fs::read_dir(&boot).with_context(|| format!("no folder `{}`", boot.display()))?;
+    files
+        .filter_map(|file| Some(file.ok()?.path()))
+        .find(|file| file.file_name().is_some_and(|name| name.to_string_lossy().starts_with("vmlinuz-")))
+        .with_context(|| format!("no kernel in `{}`; remove that folder to fetch it again", boot.display()))
+}
+
+/// A folder with shell, libc and loader. Of this machine's own release, whose libc the simulated libraries are linked
+/// with.
+pub(super) fn userland(arch: &Arch) -> Result<PathBuf> {
+    let folder = cache().join("userland").join(arch.name);
+    if !folder.is_dir() {
+        let release = own_release()?;
+        let packages = USERLAND.map(|package| format!("{package}:{}/{release}", arch.debian));
+        Apt::ready()?.unpack(&packages, &folder)?;
+    }
+    Ok(folder)
+}
+
+fn own_release() -> Result<String> {
+    let text = fs::read_to_string("/etc/os-release").context("failed to read `/etc/os-release`")?;
+    let release = text.lines().find_map(|line| line.strip_prefix("VERSION_CODENAME=")).unwrap_or_default();
+    if RELEASES.contains(&release) {
+        return Ok(release.to_owned());
+    }
+    bail!("virtual machines are built from Debian packages; this machine is not one of {}", RELEASES.join(", "))
+}
+
+/// apt with folders of its own.
+struct Apt {
+    folder: PathBuf,
+}
+
+impl Apt {
+    /// With its lists of packages, which are fetched once.
+    fn ready() -> Result<Self> {
+        let apt = Self { folder: cache().join("apt") };
+        let lists = apt.folder.join("lists");
+        let complete = apt.folder.join("complete");
+        if complete.is_file() {
+            return Ok(apt);
+        }
+        for folder in [lists.join("partial"), apt.folder.join("archives/partial")] {
+            fs::create_dir_all(&folder).with_context(|| format!("failed to make `{}`", folder.display()))?;
+        }
+        let sites = output(program("apt-get").args(["indextargets", "--format", "$(RELEASE) $(REPO_URI)"]))?;
+        write(&apt.folder.join("apt.conf"), &apt.settings())?;
+        write(&apt.folder.join("sources.list"), &sources(&sites, &own_release()?)?)?;
+        // A release that the mirror has dropped is missed only when one of its kernels is asked for.
+        if let Err(error) = run(apt.command("apt-get").args(["update", "-qq"])) {
+            eprintln!("{error:#}");
+        }
+        write(&complete, "")?;
+        Ok(apt)
+    }
+
+    fn command(&self, name: &str) -> Command {
+        let mut command = program(name);
+        command.arg("-c").arg(self.folder.join("apt.conf"));
+        command
+    }
+
+    fn settings(&self) -> String {
+        let folder = self.folder.display();
+        let mut text = format!(
+            "Dir::State \"{folder}\";
+Dir::State::lists \"{folder}/lists\";
+Dir::State::status \"/dev/null\";
+Dir::Cache \"{folder}\";
+Dir::Etc::sourcelist \"{folder}/sources.list\";
+Dir::Etc::sourceparts \"/dev/null\";
+Dir::Etc::preferences \"/dev/null\";
+Dir::Etc::preferencesparts \"/dev/null\";
+APT::Sandbox::User \"root\";
+Acquire::IndexTargets::deb::DEP-11::DefaultEnabled \"false\";
+Acquire::Languages \"none\";
+"
+        );
+        for arch in arch::all() {
+            let _ = writeln!(text, "APT::Architectures:: \"{}\";", arch.debian);
+        }
+        text
+    }
+
+    /// The newest kernel of a series. Its version is part of its name, so it is read from what the metapackage of the
+    /// release depends on.
+    fn kernel_package(&self, kernel: &Kernel) -> Result<String> {
+        let meta = format!("linux-image-cloud-{0}:{0}", kernel.arch.debian);
+        let versions = output(self.command("apt-cache").args(["show", &meta]))
+            .with_context(|| format!("the mirror has no `{meta}`"))?;
+        newest_dependency(&versions, kernel.series)
+            .map(|package| format!("{package}:{}", kernel.arch.debian))
+            .with_context(|| format!("the mirror has no kernel {} ({})", kernel.series, kernel.release))
+    }
+
+    /// Downloads packages and unpacks them into a folder that then appears complete.
+    fn unpack(&self, packages: &[String], folder: &Path) -> Result<()> {
+        let mut partial = folder.as_os_str().to_owned();
+        partial.push(".partial");
+        let partial = PathBuf::from(partial);
+        let _ = fs::remove_dir_all(&partial);
+        let archives = partial.join("archives");
+        fs::create_dir_all(&archives).with_context(|| format!("failed to make `{}`", archives.display()))?;
+        run(self.command("apt-get").args(["download", "-qq"]).args(packages).current_dir(&archives))?;
+        for archive in fs::read_dir(&archives).context("failed to list what was downloaded")? {
+            let archive = archive.context("failed to list what was downloaded")?.path();
+            run_quietly(program("dpkg-deb").arg("--extract").arg(archive).arg(&partial))?;
+        }
+        fs::remove_dir_all(&archives).context("failed to remove what was downloaded")?;
+        fs::rename(&partial, folder).with_context(|| format!("failed to make `{}`", folder.display()))
+    }
+}
+
+fn write(file: &Path, text: &str) -> Result<()> {
+    fs::write(file, text).with_context(|| format!("failed to write `{}`", file.display()))
+}
+
+/// Sources for all releases, from the lines `RELEASE URI` of this machine's.
+fn sources(sites: &str, own_release: &str) -> Result<String> {
+    let find = |release: &str| sites.lines().find_map(|line| line.strip_prefix(release)?.strip_prefix(' '));
+    let main = find(own_release).with_context(|| format!("this machine's apt has no source for `{own_release}`"))?;
+    let security = find(&format!("{own_release}-security"));
+    let mut text = String::new();
+    for release in RELEASES {
+        let _ = writeln!(text, "deb [signed-by={KEYRING}] {main} {release} main");
+        if let Some(security) = security {
+            let _ = writeln!(text, "deb [signed-by={KEYRING}] {security} {release}-security main");
+        }
+    }
+    Ok(text)
+}
+
+/// The `linux-image-…` that the first paragraph of that series depends on; apt lists the newest first.
+fn newest_dependency(paragraphs: &str, series: &str) -> Option<String> {
+    let of_series = format!("Version: {series}.");
+    let paragraph =
+        paragraphs.split("\n\n").find(|paragraph| paragraph.lines().any(|line| line.starts_with(&of_series)))?;
+    let depends = paragraph.lines().find_map(|line| line.strip_prefix("Depends: "))?;
+    let image = depends.split([',', ' ']).find(|word| word.starts_with("linux-image-"))?;
+    Some(image.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Make sure that both mirrors are found, and used for each release.
+    #[test]
+    fn mirrors() {
+        let sites =
+            "bookworm-updates http://m/d/\nbookworm http://m/d/\nbookworm-security http://m/s/\nnode http://n/\n";
+        let sources = sources(sites, "bookworm").expect("both are there");
+        assert_eq!(sources.lines().count(), 6, "{sources}");
+        assert!(sources.contains("http://m/d/ bullseye main") && sources.contains("http://m/s/ trixie-security main"));
+        super::sources(sites, "trixie").expect_err("not this machine's");
+    }
+
+    /// Make sure that series are told apart (6.1 is not 6.12), and that the newest of one is taken.
+    #[test]
+    fn series() {
+        let paragraphs = "\
+Package: linux-image-cloud-amd64
+Version: 6.12.107-1
+Depends: linux-image-6.12.107+deb13-cloud-amd64 (= 6.12.107-1)
+
+Package: linux-image-cloud-amd64
+Version: 6.1.192-2
+Depends: linux-image-6.1.0-56-cloud-amd64 (= 6.1.192-2)
+
+Package: linux-image-cloud-amd64
+Version: 6.1.176-1
+Depends: linux-image-6.1.0-50-cloud-amd64 (= 6.1.176-1)
+";
+        assert_eq!(newest_dependency(paragraphs, "6.1").as_deref(), Some("linux-image-6.1.0-56-cloud-amd64"));
+        assert_eq!(newest_dependency(paragraphs, "6.12").as_deref(), Some("linux-image-6.12.107+deb13-cloud-amd64"));
+        assert_eq!(newest_dependency(paragraphs, "5.10"), None);
+    }
+}

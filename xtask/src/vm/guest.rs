@@ -1,0 +1,184 @@
+//! What a guest boots into: an initramfs that runs the live tests and powers off.
+
+use std::{
+    fs,
+    os::unix::fs::{PermissionsExt as _, symlink},
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context as _, Result, ensure};
+
+use super::{debian, kernel::Kernel};
+use crate::{
+    arch::Arch,
+    project::{cargo, output, program, run, run_quietly, target},
+    sim,
+};
+
+/// Starts the line by which the guest reports the exit status of the tests.
+pub(super) const STATUS: &str = "memscope-vm: status ";
+
+/// Builds everything and gives the image.
+pub(super) fn build(kernel: &Kernel, test_arguments: &[String]) -> Result<PathBuf> {
+    let arch = kernel.arch;
+    sim::build(arch)?;
+    let tool = build_tool(arch)?;
+    let live = build_tests(arch)?;
+    let userland = debian::userland(arch)?;
+
+    let root = folder().join(format!("root-{}", arch.name));
+    let _ = fs::remove_dir_all(&root);
+    for folder in ["bin", "dev", "etc", "lib", "lib64", "memscope/sim", "proc", "root", "sys", "tmp", "usr", "var"] {
+        make_folder(&root.join(folder))?;
+    }
+    // Debian merged `/usr` into `/`; an initramfs may do it the other way round.
+    for (link, to) in [("usr/bin", "../bin"), ("usr/lib", "../lib"), ("sbin", "bin"), ("usr/sbin", "../bin")] {
+        symlink(to, root.join(link)).with_context(|| format!("failed to link `{link}`"))?;
+    }
+    copy_userland(&userland, &root)?;
+    strip(arch, &tool, &root.join("memscope/memscope-bpf"))?;
+    strip(arch, &live, &root.join("memscope/live"))?;
+    for part in ["bin", "lib"] {
+        run_quietly(program("cp").arg("-rp").arg(sim::folder(arch).join(part)).arg(root.join("memscope/sim")))?;
+    }
+    write(&root.join("etc/passwd"), "root:x:0:0:root:/root:/bin/sh\n")?;
+    write(&root.join("etc/group"), "root:x:0:\n")?;
+    let init = root.join("init");
+    write(&init, &init_script(kernel, test_arguments))?;
+    fs::set_permissions(&init, fs::Permissions::from_mode(0o755)).context("failed to make `init` executable")?;
+    pack(&root, &folder().join(format!("{}.cpio", kernel.name)))
+}
+
+/// Images, logs and builds.
+pub(super) fn folder() -> PathBuf {
+    target().join("vm")
+}
+
+/// Cargo for static builds: what runs in the guest needs no library there.
+fn static_cargo(arch: &Arch, verb: &str) -> std::process::Command {
+    let mut cargo = cargo();
+    // The linker says of getpwnam and the like that they load libraries; the guest's users are in files.
+    cargo.env("RUSTFLAGS", "-C target-feature=+crt-static -A linker_messages");
+    if !arch.is_host() {
+        cargo.env(arch.cargo_variable("LINKER"), arch.tool("gcc"));
+    }
+    cargo.args([verb, "--release", "--locked", "--target", arch.target, "--target-dir"]).arg(folder());
+    cargo
+}
+
+fn build_tool(arch: &Arch) -> Result<PathBuf> {
+    run(static_cargo(arch, "build").args(["--package", "memscope-user", "--bin", "memscope-bpf"]))?;
+    Ok(folder().join(arch.target).join("release/memscope-bpf"))
+}
+
+fn build_tests(arch: &Arch) -> Result<PathBuf> {
+    let package =
+        ["--no-run", "--package", "memscope-tests", "--test", "live", "--message-format", "json-render-diagnostics"];
+    let messages = output(static_cargo(arch, "test").args(package))?;
+    executable(&messages, "live").context("cargo did not tell where it put the live tests")
+}
+
+/// The test binary of that name, from cargo's messages.
+fn executable(messages: &str, name: &str) -> Option<PathBuf> {
+    messages.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok()).find_map(|message| {
+        let ours = message["target"]["name"] == name && message["profile"]["test"] == true;
+        if ours { message["executable"].as_str().map(PathBuf::from) } else { None }
+    })
+}
+
+/// Programs and libraries, from wherever this release of Debian puts them.
+fn copy_userland(from: &Path, to: &Path) -> Result<()> {
+    for name in ["bin/busybox", "bin/bash"] {
+        let file = [from.join(name), from.join("usr").join(name)].into_iter().find(|file| file.is_file());
+        let file = file.with_context(|| format!("no `{name}` in the userland"))?;
+        fs::copy(&file, to.join(name)).with_context(|| format!("failed to copy `{}`", file.display()))?;
+    }
+    symlink("busybox", to.join("bin/sh")).context("failed to link `bin/sh`")?;
+    for folder in ["lib", "lib64", "usr/lib", "usr/lib64"].map(|folder| from.join(folder)) {
+        if folder.is_dir() && !folder.is_symlink() {
+            let into = to.join(folder.file_name().context("a name was joined")?);
+            run_quietly(program("cp").arg("-a").arg(folder.join(".")).arg(into))?;
+        }
+    }
+    // Character sets, which nothing here converts.
+    for arch in crate::arch::all() {
+        let _ = fs::remove_dir_all(to.join("lib").join(arch.gnu).join("gconv"));
+    }
+    Ok(())
+}
+
+fn strip(arch: &Arch, from: &Path, to: &Path) -> Result<()> {
+    run_quietly(program(arch.tool("strip")).arg("--strip-debug").arg("-o").arg(to).arg(from))
+}
+
+fn init_script(kernel: &Kernel, test_arguments: &[String]) -> String {
+    let tracefs = if kernel.has_tracefs() { "mount -t tracefs tracefs /sys/kernel/tracing" } else { "" };
+    let arguments: Vec<_> =
+        test_arguments.iter().map(|argument| format!("'{}'", argument.replace('\'', r"'\''"))).collect();
+    let arguments = arguments.join(" ");
+    format!(
+        "#!/bin/sh
+/bin/busybox --install -s /bin 2>/dev/null
+export PATH=/bin HOME=/root TMPDIR=/tmp RUST_BACKTRACE=1
+export MEMSCOPE_VM=1 MEMSCOPE_BIN=/memscope/memscope-bpf MEMSCOPE_SIM_DIR=/memscope/sim
+mount -t proc proc /proc
+mount -t sysfs sysfs /sys
+mount -t devtmpfs devtmpfs /dev 2>/dev/null
+mkdir -p /dev/shm /dev/pts
+mount -t tmpfs tmpfs /dev/shm
+mount -t devpts devpts /dev/pts
+mount -t tmpfs tmpfs /tmp
+mount -t bpf bpf /sys/fs/bpf
+{tracefs}
+ifconfig lo up
+cd /root
+echo \"memscope-vm: booted $(uname -r) after $(cut -d' ' -f1 /proc/uptime) s\"
+/memscope/live --test-threads=1 {arguments} 2>&1
+echo \"{STATUS}$?\"
+poweroff -f
+"
+    )
+}
+
+/// As an uncompressed archive: reading it costs the guest less than unpacking it.
+fn pack(root: &Path, image: &Path) -> Result<PathBuf> {
+    let script = "find . | cpio --create --format=newc --owner=0:0 --quiet";
+    let archive = fs::File::create(image).with_context(|| format!("failed to write `{}`", image.display()))?;
+    let status =
+        program("sh").args(["-c", script]).current_dir(root).stdout(archive).status().context("cannot run sh")?;
+    ensure!(status.success(), "`{script}` failed ({status})");
+    Ok(image.to_owned())
+}
+
+fn make_folder(folder: &Path) -> Result<()> {
+    fs::create_dir_all(folder).with_context(|| format!("failed to make `{}`", folder.display()))
+}
+
+fn write(file: &Path, text: &str) -> Result<()> {
+    fs::write(file, text).with_context(|| format!("failed to write `{}`", file.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Make sure that the test binary is taken, not the library or the ordinary build of the same name.
+    #[test]
+    fn finds_the_tests() {
+        let messages = r#"
+{"reason":"compiler-artifact","target":{"name":"live"},"profile":{"test":false},"executable":"/t/not"}
+{"reason":"compiler-artifact","target":{"name":"memscope"},"profile":{"test":true},"executable":"/t/lib"}
+{"reason":"compiler-artifact","target":{"name":"live"},"profile":{"test":true},"executable":"/t/live-0"}
+"#;
+        assert_eq!(executable(messages, "live"), Some(PathBuf::from("/t/live-0")));
+    }
+
+    /// Make sure that what a user types reaches the tests as it is.
+    #[test]
+    fn quotes_arguments() {
+        let kernel = Kernel::named("6.1-x86_64").expect("it is in the table");
+        let script = init_script(&kernel, &["it's".to_owned(), "a b".to_owned()]);
+        assert!(script.contains(r"--test-threads=1 'it'\''s' 'a b' 2>&1"), "{script}");
+        assert!(!script.contains("/sys/kernel/tracing"), "{script}");
+    }
+}

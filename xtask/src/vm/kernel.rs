@@ -1,0 +1,36 @@
+//! Names of kernels, such as `5.10-x86_64`.
+
+use anyhow::{Context as _, Result};
+
+use crate::arch::Arch;
+
+/// Series and the Debian release that has it.
+const SERIES: [(&str, &str); 3] = [("5.10", "bullseye"), ("6.1", "bookworm"), ("6.12", "trixie")];
+
+/// A kernel of Debian's.
+#[derive(Debug)]
+pub(super) struct Kernel {
+    pub(super) name: String,
+    pub(super) series: &'static str,
+    pub(super) release: &'static str,
+    pub(super) arch: &'static Arch,
+}
+
+impl Kernel {
+    pub(super) fn named(name: &str) -> Result<Self> {
+        let known = SERIES.map(|(series, _)| series).join(", ");
+        let (series, arch) =
+            name.split_once('-').with_context(|| format!("`{name}` is not SERIES-ARCH, such as 5.10-x86_64"))?;
+        let (series, release) = *SERIES
+            .iter()
+            .find(|row| row.0 == series)
+            .with_context(|| format!("no kernel series `{series}`: {known}"))?;
+        Ok(Self { name: name.to_owned(), series, release, arch: Arch::named(arch)? })
+    }
+
+    /// Whether the guest finds tracefs mounted, as most hosts have it. On one series it does not, as in many
+    /// containers: the program then mounts it for itself.
+    pub(super) fn has_tracefs(&self) -> bool {
+        self.series != "6.1"
+    }
+}

@@ -1,0 +1,60 @@
+//! One run of QEMU.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result};
+
+use super::{guest, kernel::Kernel, report::Outcome};
+use crate::project::program;
+
+/// Interpreted, the tests take several times as long as on this machine.
+const TIMEOUT: Duration = Duration::from_mins(15);
+
+/// Boots, waits for the power to go off, and reads the console.
+pub(super) fn boot(kernel: &Kernel, image: &Path, initramfs: &Path) -> Result<Outcome> {
+    let log = guest::folder().join(format!("{}.log", kernel.name));
+    eprintln!("booting {}; its console goes to `{}`", kernel.name, log.display());
+    let start = Instant::now();
+    let mut qemu = command(kernel, image, initramfs, &log);
+    let child = qemu.stdin(Stdio::null()).spawn().context("cannot run QEMU; `./x setup --vm` installs it")?;
+    let in_time = wait(child, start)?;
+    let console = fs::read(&log).with_context(|| format!("failed to read `{}`", log.display()))?;
+    let console = String::from_utf8_lossy(&console).replace('\r', "");
+    Ok(Outcome::read(&kernel.name, &console, start.elapsed(), in_time))
+}
+
+fn command(kernel: &Kernel, image: &Path, initramfs: &Path, log: &Path) -> Command {
+    let (machine, processor, console) = match kernel.arch.name {
+        "x86_64" => ("q35", "max", "ttyS0"),
+        _ => ("virt", "cortex-a72", "ttyAMA0"),
+    };
+    let mut qemu = program(format!("qemu-system-{}", kernel.arch.name));
+    qemu.args(["-machine", machine, "-cpu", processor, "-accel", "tcg", "-smp", "2", "-m", "2048", "-no-reboot"]);
+    qemu.args(["-display", "none", "-monitor", "none", "-nic", "none", "-serial"]).arg(file_argument(log));
+    qemu.arg("-append").arg(format!("console={console} panic=-1 quiet loglevel=3"));
+    qemu.arg("-kernel").arg(image).arg("-initrd").arg(initramfs);
+    qemu
+}
+
+fn file_argument(file: &Path) -> PathBuf {
+    PathBuf::from(format!("file:{}", file.display()))
+}
+
+/// Whether it ended by itself.
+fn wait(mut child: Child, start: Instant) -> Result<bool> {
+    while start.elapsed() < TIMEOUT {
+        if child.try_wait().context("failed to wait for QEMU")?.is_some() {
+            return Ok(true);
+        }
+        thread::sleep(Duration::from_millis(100));
+    }
+    child.kill().context("failed to stop QEMU")?;
+    child.wait().context("failed to wait for QEMU")?;
+    Ok(false)
+}

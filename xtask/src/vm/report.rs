@@ -1,0 +1,122 @@
+//! What the consoles said.
+
+use std::{
+    fmt::{self, Display, Write as _},
+    time::Duration,
+};
+
+use super::guest::STATUS;
+
+/// Lines of the console shown when a guest failed without naming a test.
+const TAIL: usize = 30;
+
+/// One kernel's run.
+#[derive(Debug)]
+pub(super) struct Outcome {
+    kernel: String,
+    took: Duration,
+    /// Tests that passed and failed; none if the tests never came to their end.
+    tests: Option<(u32, u32)>,
+    status: Option<i32>,
+    /// What to show about a failure.
+    details: String,
+}
+
+impl Outcome {
+    pub(super) fn read(kernel: &str, console: &str, took: Duration, in_time: bool) -> Self {
+        let status = console.lines().find_map(|line| line.strip_prefix(STATUS)?.trim().parse().ok());
+        let tests = console.lines().find_map(summary);
+        let mut outcome = Self { kernel: kernel.to_owned(), took, tests, status, details: String::new() };
+        if !outcome.passed() {
+            outcome.details = details(console, in_time);
+        }
+        outcome
+    }
+
+    /// A guest in which no test ran has not passed.
+    pub(super) fn passed(&self) -> bool {
+        self.status == Some(0) && self.tests.is_some_and(|(passed, failed)| passed > 0 && failed == 0)
+    }
+}
+
+impl Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let verdict = if self.passed() { "passed" } else { "FAILED" };
+        write!(f, "{}: {verdict} after {:.0} s", self.kernel, self.took.as_secs_f64())?;
+        if self.details.is_empty() { Ok(()) } else { write!(f, "\n{}", self.details) }
+    }
+}
+
+/// `test result: ok. 12 passed; 0 failed; …`
+fn summary(line: &str) -> Option<(u32, u32)> {
+    let (_, counts) = line.strip_prefix("test result: ")?.split_once(". ")?;
+    let mut counts = counts.split("; ");
+    let passed = counts.next()?.strip_suffix(" passed")?.parse().ok()?;
+    let failed = counts.next()?.strip_suffix(" failed")?.parse().ok()?;
+    Some((passed, failed))
+}
+
+/// From the tests' own report of failures, else the end of the console.
+fn details(console: &str, in_time: bool) -> String {
+    let lines: Vec<&str> = console.lines().collect();
+    let from = lines.iter().position(|line| *line == "failures:").unwrap_or(lines.len().saturating_sub(TAIL));
+    let mut details = lines[from..].join("\n");
+    if !in_time {
+        details.push_str("\nthe time was over; QEMU was stopped");
+    }
+    details
+}
+
+pub(super) fn table(outcomes: &[Outcome]) -> String {
+    let mut text = format!("{:<14} {:>6} {:>6} {:>8}\n", "kernel", "passed", "failed", "seconds");
+    for outcome in outcomes {
+        let (passed, failed) =
+            outcome.tests.map_or(("-".into(), "-".into()), |(passed, failed)| (passed.to_string(), failed.to_string()));
+        let seconds = outcome.took.as_secs_f64();
+        let _ = write!(text, "{:<14} {passed:>6} {failed:>6} {seconds:>8.0}", outcome.kernel);
+        text.push_str(if outcome.passed() { "\n" } else { "  FAILED\n" });
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PASSED: &str = "memscope-vm: booted 5.10\nrunning 2 tests\n\
+        test result: ok. 2 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 1.00s\n\
+        memscope-vm: status 0\n";
+
+    fn read(console: &str) -> Outcome {
+        Outcome::read("k", console, Duration::from_secs(9), true)
+    }
+
+    /// Make sure that only a whole run without failures passes.
+    #[test]
+    fn verdicts() {
+        assert!(read(PASSED).passed());
+        let none_ran = PASSED.replace("2 passed", "0 passed");
+        let failed = PASSED.replace("0 failed", "1 failed").replace("status 0", "status 101");
+        let cut_off = PASSED.split("memscope-vm: status").next().expect("a first part");
+        for console in [&none_ran, &failed, cut_off, ""] {
+            assert!(!read(console).passed(), "{console}");
+        }
+    }
+
+    /// Make sure that a failure shows what the tests said of it, and a crash what the kernel said last.
+    #[test]
+    fn shows_failures() {
+        let console = "noise\nfailures:\n---- a stdout ----\nmemscope-vm: status 101\n";
+        assert_eq!(read(console).details, "failures:\n---- a stdout ----\nmemscope-vm: status 101");
+        assert!(read("Kernel panic\n").details.contains("Kernel panic"));
+    }
+
+    /// Make sure that a run without an end stands out in the table.
+    #[test]
+    fn tables() {
+        let table = table(&[read(PASSED), read("")]);
+        let rows: Vec<&str> = table.lines().collect();
+        assert_eq!(rows[1], "k                   2      0        9");
+        assert_eq!(rows[2], "k                   -      -        9  FAILED");
+    }
+}
