@@ -74,6 +74,8 @@ pub enum Change {
 /// A traced process.
 #[derive(Debug)]
 struct Process {
+    /// Who forked it; 0 if the user named it.
+    parent: u32,
     /// Readable when the process is gone; `None` when it was gone already.
     pidfd: Option<OwnedFd>,
 }
@@ -166,6 +168,12 @@ impl Follow {
             return Ok(());
         }
         let scanned = self.scan(kernel, urgent.pid);
+        if urgent.kind == Kind::Exec
+            && let Some(parent) = self.processes.get(&urgent.pid).map(|process| process.parent)
+        {
+            // Another name, and maybe another environment.
+            self.describe(urgent.pid, parent, false);
+        }
         if urgent.stopped {
             self.resume(urgent.pid);
         }
@@ -179,7 +187,11 @@ impl Follow {
 
     fn enter(&mut self, pid: u32, parent: u32, attached: bool) {
         self.guard.add(pid);
-        self.processes.insert(pid, Process { pidfd: open_pidfd(pid).ok() });
+        self.processes.insert(pid, Process { parent, pidfd: open_pidfd(pid).ok() });
+        self.describe(pid, parent, attached);
+    }
+
+    fn describe(&mut self, pid: u32, parent: u32, attached: bool) {
         self.changes.push(Change::Started {
             pid,
             parent,

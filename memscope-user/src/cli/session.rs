@@ -39,6 +39,7 @@ use crate::{
     },
     capture::{self, CaptureHeader, LossCount, Note, WriterOptions, note_record},
     error_chain,
+    model::Device,
     pipeline::{Pipeline, PipelineConfig},
     ring::{Command, Reader, Urgent, monotonic_ns},
     sinks::{
@@ -470,7 +471,7 @@ impl<'a> Session<'a> {
         let devices: Vec<String> = figures
             .live_bytes
             .iter()
-            .map(|(device, bytes)| format!("{device:?} {:.1} MiB", *bytes as f64 / f64::from(1 << 20)))
+            .map(|(device, bytes)| format!("{} {:.1} MiB", device_name(*device), *bytes as f64 / f64::from(1 << 20)))
             .collect();
         eprint!("\r\x1b[K{} events | live: {} | lost: {lost}", figures.events, devices.join(", "));
     }
@@ -515,6 +516,14 @@ impl<'a> Session<'a> {
             Some(Child { pid, status: None }) => exit_status(waitpid(pid, None)),
         };
         Ok((status, complete))
+    }
+}
+
+fn device_name(device: Device) -> String {
+    match device {
+        Device::Npu(number) => format!("npu {number}"),
+        Device::Cpu => "cpu".to_owned(),
+        Device::None => "no device".to_owned(),
     }
 }
 
