@@ -7,7 +7,7 @@ use memscope_tests::harness::rows::Rows;
 use memscope_tests::harness::tracer::{Run, Running, Target, Tracer, monotonic_ns, unix_offset_ns};
 use nix::sys::signal::Signal;
 
-use super::shared::{assert_nothing_lost, assert_sound};
+use super::shared::{assert_nothing_lost_since_attach, assert_sound};
 
 /// Attaches, and waits until the tracer says that its probes are placed; gives that moment, too.
 pub(crate) fn attach(targets: &[&Target], options: &[&str]) -> (Running, u64) {
@@ -37,7 +37,7 @@ fn target_ends() {
     let to_ns = monotonic_ns();
     let run = running.finish();
     assert_eq!(run.code(), 0, "{}", run.said());
-    assert_nothing_lost(&run);
+    assert_nothing_lost_since_attach(&run);
     assert_sound(&run);
     let (pid, rows) = (target.pid(), run.rows());
     let window = Window { from_ns, to_ns };
@@ -64,7 +64,7 @@ fn trace_ends_first() {
         }
         let run = running.finish();
         assert_eq!(run.code(), 0, "{by_signal:?}: {}", run.said());
-        assert_nothing_lost(&run);
+        assert_nothing_lost_since_attach(&run);
         assert_sound(&run);
         target.assert_unharmed();
         let window = Window { from_ns, to_ns };
@@ -88,7 +88,7 @@ fn several_targets() {
     let to_ns = monotonic_ns();
     let run = running.finish();
     assert_eq!(run.code(), 0, "{}", run.said());
-    assert_nothing_lost(&run);
+    assert_nothing_lost_since_attach(&run);
     let rows: Rows = run.rows();
     assert_eq!(rows.processes.len(), 2);
     for target in &targets {
@@ -111,7 +111,7 @@ fn children_are_followed() {
     let to_ns = monotonic_ns();
     let run = running.finish();
     assert_eq!(run.code(), 0, "{}", run.said());
-    assert_nothing_lost(&run);
+    assert_nothing_lost_since_attach(&run);
     let (rows, journal) = (run.rows(), target.folder.journal());
     assert_eq!(rows.processes.len(), 3, "{:?}", rows.files);
     for pid in processes {
@@ -138,7 +138,7 @@ fn other_links_attach() {
             continue;
         }
         assert_eq!(run.code(), 0, "{options:?}: {}", run.said());
-        assert_nothing_lost(&run);
+        assert_nothing_lost_since_attach(&run);
         let window = Window { from_ns, to_ns: from_ns };
         assert_unbroken(&target.folder.journal(), &run.rows(), target.pid(), window, unix_offset_ns());
         target.assert_unharmed();

@@ -12,7 +12,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use super::attach::attach;
-use super::shared::{assert_nothing_lost, assert_sound, finding};
+use super::shared::{assert_nothing_lost, assert_nothing_lost_since_attach, assert_sound, finding};
 
 const SECOND_NS: u64 = 1_000_000_000;
 
@@ -60,7 +60,7 @@ fn killed_target_of_attach() {
     assert_eq!(signal_of(target.wait()), Some(9));
     let run = running.finish();
     assert_eq!(run.code(), 0, "{}", run.said());
-    assert_nothing_lost(&run);
+    assert_nothing_lost_since_attach(&run);
     let window = Window { from_ns, to_ns };
     assert_unbroken(&target.folder.journal(), &run.rows(), target.pid(), window, unix_offset_ns());
 }

@@ -37,7 +37,7 @@ fn command(kernel: &Kernel, image: &Path, initramfs: &Path, log: &Path) -> Comma
     let mut qemu = program(format!("qemu-system-{}", kernel.arch.name));
     qemu.args(["-machine", machine, "-cpu", processor, "-accel", "tcg", "-smp", "2", "-m", "2048", "-no-reboot"]);
     qemu.args(["-display", "none", "-monitor", "none", "-nic", "none", "-serial"]).arg(file_argument(log));
-    qemu.arg("-append").arg(format!("console={console} panic=-1 loglevel=7"));
+    qemu.arg("-append").arg(format!("console={console} panic=-1 loglevel=4"));
     qemu.arg("-kernel").arg(image).arg("-initrd").arg(initramfs);
     qemu
 }
