@@ -328,7 +328,19 @@ impl Kernel {
         let mut rows: Array<_, ProbeRow> = Array::try_from(map).map_err(|error| map_error("ROWS", &error))?;
         rows.set(u32::from(number), row, 0).map_err(|error| map_error("ROWS", &error))?;
         self.rows = number;
+        if slots {
+            // Now, not when a stopped program waits for it.
+            self.load_slot("enter", number)?;
+            if row.has_return() {
+                self.load_slot("leave", number)?;
+            }
+        }
         Ok(number)
+    }
+
+    fn load_slot(&mut self, half: &str, row: u16) -> Result<(), KernelError> {
+        let name = format!("{half}_{row:02}");
+        self.program::<UProbe>(&name)?.load().map_err(|error| refused(&name, error))
     }
 
     /// Attaches the programs that follow processes through fork, exec and exit.
@@ -376,9 +388,6 @@ impl Kernel {
         }
         let with_cookie = self.mode != LinkMode::Slots;
         let program: &mut UProbe = self.program(name)?;
-        if program.fd().is_err() {
-            program.load().map_err(|error| refused(name, error))?;
-        }
         let points = points.iter().map(|point| UProbeAttachPoint {
             location: UProbeAttachLocation::AbsoluteOffset(point.file_offset),
             cookie: with_cookie.then_some(point.row.into()),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use memscope_tests::harness::expect::assert_equal;
-use memscope_tests::harness::tracer::{Tracer, assert_runs, workload_path};
+use memscope_tests::harness::tracer::{Tracer, assert_runs, in_vm, workload_path};
 use nix::sys::signal::Signal;
 
 use super::shared::{DEFAULT, assert_nothing_lost};
@@ -91,7 +91,9 @@ fn children_of_a_running_program() {
 /// The end of the given time ends the trace, and the program goes on to its own end.
 #[test]
 fn duration_ends_the_trace_only() {
-    let running = Tracer::run("serve", &["--duration-ms", "2500"]).options(&["--duration", "1s"]).start();
+    // In a VM, attaching alone can take seconds.
+    let (lives_ms, duration) = if in_vm() { ("40000", "20s") } else { ("2500", "1s") };
+    let running = Tracer::run("serve", &["--duration-ms", lives_ms]).options(&["--duration", duration]).start();
     running.wait_for_output("ready ");
     let pid = running.stdout().trim_start_matches("ready ").lines().next().and_then(|pid| pid.parse().ok());
     running.wait_for_message("capture ", 1);

@@ -551,7 +551,6 @@ fn sites_in_libraries_are_instruction_starts() {
 /// The same for the other architecture, from the packages that cross builds need anyway.
 #[cfg(target_arch = "x86_64")]
 #[test]
-#[ignore = "needs binutils-aarch64-linux-gnu and libc6-arm64-cross"]
 fn sites_in_aarch64_libraries_are_instruction_starts() {
     for path in ["/usr/aarch64-linux-gnu/lib/libc.so.6", "/usr/aarch64-linux-gnu/lib/libm.so.6"] {
         check_against("aarch64-linux-gnu-objdump", Path::new(path));
