@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use memscope_tests::harness::expect::{Window, assert_unbroken};
 use memscope_tests::harness::rows::Rows;
-use memscope_tests::harness::tracer::{Run, Running, Target, Tracer, monotonic_ns, unix_offset_ns};
+use memscope_tests::harness::tracer::{Run, Running, Target, Tracer, in_vm, monotonic_ns, unix_offset_ns};
 use nix::sys::signal::Signal;
 
 use super::shared::{assert_nothing_lost_since_attach, assert_sound};
@@ -55,7 +55,9 @@ fn target_ends() {
 fn trace_ends_first() {
     let target = Target::serve(&["--threads", "2", "--rate", "2000"]);
     for by_signal in [None, Some(Signal::SIGINT), Some(Signal::SIGTERM)] {
-        let options: &[&str] = if by_signal.is_none() { &["--json", "--duration", "1s"] } else { &["--json"] };
+        // Long enough to hold the window that is compared, also where attaching takes seconds.
+        let duration = if in_vm() { "--duration=12s" } else { "--duration=2s" };
+        let options: &[&str] = if by_signal.is_none() { &["--json", duration] } else { &["--json"] };
         let (running, from_ns) = attach(&[&target], options);
         pause();
         let to_ns = monotonic_ns();
@@ -129,7 +131,10 @@ fn children_are_followed() {
 fn other_links_attach() {
     let target = Target::serve(&["--threads", "2", "--rate", "1000"]);
     for options in [["--link", "cookie"], ["--link", "slots"], ["--transport", "perf"]] {
-        let running = Tracer::attach(&[&target]).options(&options).option("--duration=2s").start();
+        let running = Tracer::attach(&[&target])
+            .options(&options)
+            .option(if in_vm() { "--duration=12s" } else { "--duration=2s" })
+            .start();
         running.wait_for_rows();
         let from_ns = monotonic_ns();
         let run = running.finish();
