@@ -140,8 +140,9 @@ impl Follow {
         kernel.trace(pid, self.options.process_state(0))
     }
 
-    /// Traces a running process, and its children if they are wanted.
-    pub fn attach(&mut self, kernel: &mut Kernel, pid: u32) -> Result<(), KernelError> {
+    /// Traces a running process, and its children if they are wanted. `tell` is called before the first call of a
+    /// process can be seen.
+    pub fn attach(&mut self, kernel: &mut Kernel, pid: u32, mut tell: impl FnMut(Change)) -> Result<(), KernelError> {
         let mut queue = VecDeque::from([(pid, 0)]);
         while let Some((pid, parent)) = queue.pop_front() {
             if self.processes.contains_key(&pid) {
@@ -150,6 +151,7 @@ impl Follow {
             // Probes first, then the filter: from there on every call of every probe is seen.
             self.scan(kernel, pid)?;
             self.enter(pid, parent, true);
+            self.take_changes().into_iter().for_each(&mut tell);
             kernel.trace(pid, self.options.process_state(parent))?;
             self.scan(kernel, pid)?;
             if self.options.children {

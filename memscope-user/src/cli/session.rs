@@ -287,7 +287,9 @@ impl<'a> Session<'a> {
     /// Traces running processes until they end or somebody asks to stop.
     fn attach(mut self, pids: &[u32]) -> Result<u8> {
         for &pid in pids {
-            self.follow.attach(&mut self.kernel, pid).with_context(|| format!("cannot attach to process {pid}"))?;
+            let tell = |change| note(&self.reader, &change_note(change));
+            let attached = self.follow.attach(&mut self.kernel, pid, tell);
+            attached.with_context(|| format!("cannot attach to process {pid}"))?;
         }
         self.note_changes();
         self.tell_libraries();
@@ -406,19 +408,13 @@ impl<'a> Session<'a> {
         }
     }
 
-    fn note(&self, note: &Note) {
-        self.reader.send(Command::Note(note_record(monotonic_ns(), 0, note)));
+    fn note(&self, text: &Note) {
+        note(&self.reader, text);
     }
 
     fn note_changes(&mut self) {
         for change in self.follow.take_changes() {
-            let note = match change {
-                Change::Started { pid, parent, attached, command, visible_devices } => {
-                    Note::ProcessStart { pid, parent, attached, command, visible_devices }
-                }
-                Change::Ended { pid } => Note::ProcessEnd { pid },
-            };
-            self.note(&note);
+            self.note(&change_note(change));
         }
     }
 
@@ -516,6 +512,20 @@ impl<'a> Session<'a> {
             Some(Child { pid, status: None }) => exit_status(waitpid(pid, None)),
         };
         Ok((status, complete))
+    }
+}
+
+/// Puts a note behind what is in the transport.
+fn note(reader: &Reader, note: &Note) {
+    reader.send(Command::Note(note_record(monotonic_ns(), 0, note)));
+}
+
+fn change_note(change: Change) -> Note {
+    match change {
+        Change::Started { pid, parent, attached, command, visible_devices } => {
+            Note::ProcessStart { pid, parent, attached, command, visible_devices }
+        }
+        Change::Ended { pid } => Note::ProcessEnd { pid },
     }
 }
 
