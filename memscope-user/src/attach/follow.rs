@@ -112,12 +112,6 @@ impl Follow {
         &self.libraries
     }
 
-    /// Traced processes that live.
-    #[must_use]
-    pub fn living(&self) -> usize {
-        self.processes.len()
-    }
-
     /// What happened since the last call.
     pub fn take_changes(&mut self) -> Vec<Change> {
         std::mem::take(&mut self.changes)

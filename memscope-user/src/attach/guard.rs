@@ -53,12 +53,6 @@ impl Guard {
         let _ = self.pipe.write_all(&pid.to_ne_bytes());
     }
 
-    /// The guard's own process.
-    #[must_use]
-    pub const fn pid(&self) -> Pid {
-        self.pid
-    }
-
     /// Ends the guard: nothing is left to be continued.
     pub fn dismiss(mut self) {
         let _ = self.pipe.write_all(&FAREWELL.to_ne_bytes());

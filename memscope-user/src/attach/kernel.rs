@@ -273,12 +273,6 @@ impl Kernel {
         }
     }
 
-    /// Whether a text that is not in memory can be waited for.
-    #[must_use]
-    pub const fn waits_for_texts(&self) -> bool {
-        self.can_touch
-    }
-
     /// What the kernel can do.
     #[must_use]
     pub const fn features(&self) -> Features {
@@ -411,11 +405,6 @@ impl Kernel {
     /// Puts a process into the trace.
     pub fn trace(&mut self, pid: u32, state: ProcessState) -> Result<(), KernelError> {
         self.processes()?.insert(&pid, &state, 0).map_err(|error| map_error("PROCESSES", &error))
-    }
-
-    /// Processes in the trace.
-    pub fn traced(&mut self) -> Result<Vec<u32>, KernelError> {
-        Ok(self.processes()?.keys().filter_map(Result::ok).collect())
     }
 
     /// Takes every process out of the trace: all programs return at once from here on.

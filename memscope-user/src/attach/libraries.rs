@@ -99,18 +99,6 @@ impl Libraries {
         self.rows.iter().map(|(_, spec)| spec.describe()).collect()
     }
 
-    /// Name of a row for reports.
-    #[must_use]
-    pub fn row_name(&self, row: u16) -> (&'static str, &'static str) {
-        let spec = self.rows.iter().find(|(number, _)| *number == row).map(|(_, spec)| *spec);
-        spec.map_or(("process", LOADER_HOOK), |spec| (spec.layer.name(), spec.symbol))
-    }
-
-    /// Everything that was placed so far.
-    pub fn libraries(&self) -> impl Iterator<Item = &Library> {
-        self.files.values()
-    }
-
     /// Whether a library of the Ascend stack was found.
     #[must_use]
     pub fn found_any(&self) -> bool {

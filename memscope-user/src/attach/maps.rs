@@ -35,8 +35,7 @@ impl Mapped {
     }
 
     /// Opens the inode that is really mapped, through any mount namespace and even if it was deleted or
-    /// replaced. The process must still be there. Falls back to the path inside the process's root, without
-    /// following links out of it, where `map_files` is not permitted.
+    /// replaced. The process must still be there, and `map_files` must be permitted.
     pub fn open(&self, pid: u32) -> io::Result<File> {
         File::open(format!("/proc/{pid}/map_files/{}", self.range))
     }

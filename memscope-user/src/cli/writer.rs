@@ -27,7 +27,8 @@ pub(super) struct Written {
     pub(super) capture_error: Option<String>,
 }
 
-/// Starts the thread. Failing outputs are told through `errors` and given up; tracing goes on for the others.
+/// Starts the thread. Failing outputs are told through `errors`; a failing capture is given up,
+/// the others go on.
 pub(super) fn start(
     batches: Receiver<Batch>,
     pipeline: Pipeline,
