@@ -211,7 +211,8 @@ impl Libraries {
             }
         };
         for (row, spec) in wanted {
-            let mut places = resolved.iter().filter(|place| place.name == spec.symbol).peekable();
+            let exported = spec.locator.is_none();
+            let mut places = resolved.iter().filter(|place| exported && place.name == spec.symbol).peekable();
             if places.peek().is_none() {
                 plan.library.absent.push(spec.symbol);
             }

@@ -7,6 +7,7 @@
 mod acl;
 mod hal;
 mod mstx;
+mod pta;
 mod runtime;
 
 use memscope_common::row::{MAX_VALUES, ROW_RETURNS_INT, ROW_TEXT};
@@ -25,6 +26,8 @@ pub enum Layer {
     Acl,
     /// Marks.
     Mstx,
+    /// `torch_npu`'s allocators.
+    Pta,
 }
 
 impl Layer {
@@ -36,6 +39,7 @@ impl Layer {
             Self::Runtime => "runtime",
             Self::Acl => "acl",
             Self::Mstx => "mstx",
+            Self::Pta => "pta",
         }
     }
 }
@@ -70,6 +74,9 @@ pub enum Meaning {
     RangeStart,
     /// Range `RangeId` ends.
     RangeEnd,
+    /// `torch_npu` tells of a block: `PtaKind`, `Addr`, `Size` (negative when it ends), `PoolAllocated`,
+    /// `PoolReserved`, `PoolActive`, `Stream`.
+    PtaReport,
 }
 
 /// Name of a fetched value.
@@ -96,6 +103,14 @@ pub enum Field {
     StreamId,
     /// Range id.
     RangeId,
+    /// `MemoryUsage` bytes 0-7: device type, device, component, data type, allocator type, padding.
+    PtaKind,
+    /// Bytes of the pool that are handed out.
+    PoolAllocated,
+    /// Bytes that the pool holds from the runtime.
+    PoolReserved,
+    /// Bytes that are handed out or wait for a stream.
+    PoolActive,
 }
 
 /// Functions that nest in each other and are reported once.
@@ -110,6 +125,13 @@ pub enum Group {
     Init = 2,
 }
 
+/// Finds a function that its library does not export.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Locator {
+    /// `torch_npu::profiler::reportMemoryDataToNpuProfiler` (ascend-abi §6.2).
+    PtaReport,
+}
+
 /// One function to probe.
 #[derive(Clone, Copy, Debug)]
 pub struct ProbeSpec {
@@ -117,8 +139,10 @@ pub struct ProbeSpec {
     pub layer: Layer,
     /// File names of the libraries that define it, without anything after `.so`.
     pub libraries: &'static [&'static str],
-    /// Exported name.
+    /// Exported name, or what people call it.
     pub symbol: &'static str,
+    /// How to find it, if it is not exported.
+    pub locator: Option<Locator>,
     /// What a call means.
     pub meaning: Meaning,
     /// When it is reported.
@@ -131,6 +155,9 @@ pub struct ProbeSpec {
     pub returns_int: bool,
     /// Group of which only the outermost call is reported.
     pub group: Group,
+    /// C++: it may throw through its caller. A return probe would end the program then (the unwinder does not get past
+    /// the kernel's trampoline), so such a row has none.
+    pub may_throw: bool,
 }
 
 impl ProbeSpec {
@@ -139,12 +166,14 @@ impl ProbeSpec {
         layer: Layer::Hal,
         libraries: &[],
         symbol: "",
+        locator: None,
         meaning: Meaning::Mark,
         when: When::Return,
         fields: &[],
         text_arg: None,
         returns_int: true,
         group: Group::None,
+        may_throw: false,
     };
 
     /// What the kernel side has to know.
@@ -195,5 +224,20 @@ pub struct RowInfo {
 
 /// All built-in rows. Row number = index + 1.
 pub fn builtin() -> impl Iterator<Item = &'static ProbeSpec> {
-    [hal::ROWS, runtime::ROWS, acl::ROWS, mstx::ROWS].into_iter().flatten()
+    [hal::ROWS, runtime::ROWS, acl::ROWS, mstx::ROWS, pta::ROWS].into_iter().flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A C++ function may throw, and no function that may throw has a return probe.
+    #[test]
+    fn no_return_probe_where_something_may_be_thrown() {
+        for spec in builtin() {
+            let cxx = spec.symbol.starts_with("_Z") || spec.locator.is_some();
+            assert!(spec.may_throw || !cxx, "{} is C++", spec.symbol);
+            assert!(!(spec.may_throw && spec.row().has_return()), "{} may throw", spec.symbol);
+        }
+    }
 }

@@ -1,0 +1,34 @@
+//! `torch_npu`: its caching allocator and its workspaces (ascend-abi §6).
+
+use memscope_common::{Fetch, When};
+
+use super::{Field, Layer, Locator, Meaning, ProbeSpec};
+
+const PTA: ProbeSpec = ProbeSpec {
+    layer: Layer::Pta,
+    libraries: &["libtorch_npu.so"],
+    may_throw: true,
+    when: When::Entry,
+    returns_int: false,
+    ..ProbeSpec::BASE
+};
+
+pub(super) const ROWS: &[ProbeSpec] = &[
+    // void torch_npu::profiler::reportMemoryDataToNpuProfiler(const MemoryUsage &data): hidden, called for every block
+    // that either allocator hands out or takes back (ascend-abi §6.2 has the layout of `MemoryUsage`).
+    ProbeSpec {
+        symbol: "reportMemoryDataToNpuProfiler",
+        locator: Some(Locator::PtaReport),
+        meaning: Meaning::PtaReport,
+        fields: &[
+            (Field::PtaKind, Fetch::memory(0, 0)),
+            (Field::Addr, Fetch::memory(0, 8)),
+            (Field::Size, Fetch::memory(0, 16)),
+            (Field::PoolAllocated, Fetch::memory(0, 24)),
+            (Field::PoolReserved, Fetch::memory(0, 32)),
+            (Field::PoolActive, Fetch::memory(0, 40)),
+            (Field::Stream, Fetch::memory(0, 48)),
+        ],
+        ..PTA
+    },
+];
