@@ -41,7 +41,7 @@ pub struct Header {
     pub row: u16,
     /// Bytes of the record, this header included.
     pub len: u16,
-    /// Row of the outermost probed call that the thread is inside of; 0 is none.
+    /// Row of the outermost call of [`GROUP_API`](crate::row::GROUP_API) that the thread is inside of; 0 is none.
     pub outer: u16,
 }
 const _: () = assert!(size_of::<Header>() == 24);

@@ -17,6 +17,8 @@ pub enum When {
     EntryAndNonZero = 2,
     /// At return, with what was fetched at entry and at return.
     Return = 3,
+    /// At return, only if the returned value is not zero.
+    Failure = 5,
     /// `_dl_debug_state` of a dynamic loader: reports and stops the process (`param`: see [`ProbeRow`]).
     Library = 4,
 }
@@ -70,6 +72,9 @@ impl Fetch {
     }
 }
 
+/// The group whose outermost call gives its name to the calls inside of it, in [`Header::outer`](crate::Header::outer).
+pub const GROUP_API: u8 = 3;
+
 /// The returned value is 32 bits wide (an error code): the upper half of the register is noise.
 pub const ROW_RETURNS_INT: u8 = 1;
 /// The row has a text: a C string, fetched when the row reports first.
@@ -105,7 +110,13 @@ impl ProbeRow {
     /// Whether a return probe belongs to this row.
     #[must_use]
     pub const fn has_return(&self) -> bool {
-        self.when == When::Return as u8 || self.when == When::EntryAndNonZero as u8 || self.group != 0
+        self.is_paired() || self.when == When::EntryAndNonZero as u8
+    }
+
+    /// Whether a call is followed from its entry to its return.
+    #[must_use]
+    pub const fn is_paired(&self) -> bool {
+        self.when == When::Return as u8 || self.when == When::Failure as u8 || self.group != 0
     }
 }
 

@@ -2,7 +2,7 @@
 
 use core::arch::asm;
 
-use memscope_common::{Miss, miss::MAX_DEPTH};
+use memscope_common::{Miss, miss::MAX_DEPTH, row::GROUP_API};
 
 use crate::{
     maps::{EMPTY_THREAD, Frame, THREADS, Thread},
@@ -50,16 +50,19 @@ pub(crate) fn thread(id: u64, row: u16) -> Option<&'static mut Thread> {
 fn forget(thread: &mut Thread, row: u16) {
     thread.depth = 0;
     thread.groups = 0;
+    thread.api = 0;
     count(row, Miss::NoReturn);
 }
 
 /// What became of a call that was pushed.
 pub(crate) enum Pushed {
-    /// It is to be reported; the outermost call's row, 0 if this is it.
-    Reported(u16),
+    /// It is to be reported.
+    Reported,
     /// It is not, and was counted.
     Dropped,
 }
+
+const API_BIT: u32 = 1 << GROUP_API;
 
 /// Pushes the call whose arguments the thread holds.
 #[inline(always)]
@@ -80,7 +83,6 @@ pub(crate) fn push(thread: &mut Thread, row: u16, group: u8, stack_pointer: u64)
     }
     let bit = if group == 0 { 0 } else { 1_u32 << (group & 15) };
     let nested = thread.groups & bit != 0;
-    let outer = if depth == 0 { 0 } else { thread.frames[0].row };
     let args = thread.args;
     let frame = frame_at(thread, depth);
     frame.row = row;
@@ -89,12 +91,15 @@ pub(crate) fn push(thread: &mut Thread, row: u16, group: u8, stack_pointer: u64)
     frame.stack_pointer = stack_pointer;
     frame.args = args;
     thread.groups |= bit;
+    if !nested && bit == API_BIT {
+        thread.api = row.into();
+    }
     thread.depth = depth + 1;
     if nested {
         count(row, Miss::Nested);
         return Pushed::Dropped;
     }
-    Pushed::Reported(outer)
+    Pushed::Reported
 }
 
 /// Pops the innermost call, which must be of `row`; its arguments become the thread's.
@@ -114,9 +119,12 @@ pub(crate) fn pop(thread: &mut Thread, row: u16) -> Pushed {
     }
     thread.depth = top;
     thread.groups &= !u32::from(frame.group);
+    if u32::from(frame.group) == API_BIT {
+        thread.api = 0;
+    }
     thread.args = frame.args;
     if frame.nested != 0 {
         return Pushed::Dropped;
     }
-    Pushed::Reported(if top == 0 { 0 } else { thread.frames[0].row })
+    Pushed::Reported
 }

@@ -83,6 +83,10 @@ pub(crate) struct Thread {
     pub(crate) depth: u32,
     /// Bits of the groups that the thread is inside of.
     pub(crate) groups: u32,
+    /// Row of the outermost call of [`memscope_common::row::GROUP_API`]; 0 is none.
+    pub(crate) api: u32,
+    /// Padding, zero.
+    pub(crate) reserved: u32,
     /// Arguments of the call that is being reported.
     pub(crate) args: [u64; ARG_SLOTS],
     /// A call being reported.

@@ -49,14 +49,13 @@ pub(crate) fn enter(ctx: *mut c_void, number: u32) -> u32 {
     let number = number as u16;
     let Some(thread) = calls::thread(id, number) else { return 0 };
     regs::save_args(regs, &mut thread.args);
-    let mut outer = 0;
-    if row.when == When::Return as u8 || row.group != 0 {
-        match calls::push(thread, number, row.group, regs::stack_pointer(regs)) {
-            Pushed::Reported(row) => outer = row,
-            Pushed::Dropped => return 0,
-        }
+    let outer = thread.api as u16;
+    if row.is_paired()
+        && let Pushed::Dropped = calls::push(thread, number, row.group, regs::stack_pointer(regs))
+    {
+        return 0;
     }
-    if row.when != When::Return as u8 {
+    if row.when != When::Return as u8 && row.when != When::Failure as u8 {
         emit_call(ctx, thread, row, Call { kind: Kind::Enter, row: number, outer, status: 0 });
     }
     0
@@ -77,14 +76,13 @@ pub(crate) fn leave(ctx: *mut c_void, number: u32) -> u32 {
     let status = if row.flags & ROW_RETURNS_INT != 0 { i64::from(returned as i32) } else { returned as i64 };
     let number = number as u16;
     let Some(thread) = calls::thread(id, number) else { return 0 };
-    let mut call = Call { kind: Kind::Return, row: number, outer: 0, status };
-    if row.when == When::Return as u8 || row.group != 0 {
-        match calls::pop(thread, number) {
-            Pushed::Reported(row) => call.outer = row,
-            Pushed::Dropped => return 0,
-        }
+    if row.is_paired()
+        && let Pushed::Dropped = calls::pop(thread, number)
+    {
+        return 0;
     }
-    if row.when == When::Return as u8 {
+    let call = Call { kind: Kind::Return, row: number, outer: thread.api as u16, status };
+    if row.when == When::Return as u8 || (row.when == When::Failure as u8 && status != 0) {
         emit_call(ctx, thread, row, call);
     } else if row.when == When::EntryAndNonZero as u8 && status != 0 {
         emit_status(ctx, thread, call);

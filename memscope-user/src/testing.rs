@@ -136,6 +136,20 @@ impl Who {
         self.call(Kind::Return, symbol, status, values, None)
     }
 
+    /// The record of a call that the thread made from inside of a call of `outer`.
+    pub(crate) fn within(outer: &str, mut record: Vec<u8>) -> Vec<u8> {
+        record[22..24].copy_from_slice(&row(outer).to_le_bytes());
+        record
+    }
+
+    /// `torch_npu` tells of a block on device 1: what and of which component, address, size, allocated, reserved, active.
+    pub(crate) fn pta(self, (component, change): (u8, u8), addr: u64, size: i64, totals: [u64; 3]) -> Vec<u8> {
+        // The padding is not zero in real processes.
+        let kind = u64::from_le_bytes([20, 1, component, change, 0, 0x5a, 0xa5, 0xff]);
+        let [allocated, reserved, active] = totals;
+        self.entered("reportMemoryDataToNpuProfiler", &[kind, addr, size as u64, allocated, reserved, active, 0])
+    }
+
     /// A call; a text longer than a record can hold goes on in text records, as the kernel side does it.
     pub(crate) fn call(self, kind: Kind, symbol: &str, status: i64, values: &[u64], text: Option<&[u8]>) -> Vec<u8> {
         let text = text.unwrap_or_default();
@@ -235,6 +249,13 @@ pub(crate) fn variety() -> Vec<u8> {
         at(18, 0, 0).note(&Note::Clock { mono_ns: 18, real_ns: 1_000_018 }),
         at(19, 0, 0).note(&Note::Watermark { mono_ns: 10 }),
         at(20, 7, 7).release(0x5000),
+        at(20, 7, 7).returned("halMemAddressReserve", 0, &[0x7000, 1 << 30]),
+        at(20, 7, 7).returned("halMemMap", 0, &[0x7000, 1 << 21, 0x5000]),
+        at(20, 7, 7).entered("halMemUnmap", &[0x7000]),
+        at(20, 7, 7).returned("aclrtMallocAlign32", 207_001, &[1 << 40, 0]),
+        at(20, 7, 7).pta((0, 0), 0x9000, 512, [512, 1024, 512]),
+        at(20, 7, 7).pta((0, 2), 0x9000, -512, [0, 1024, 0]),
+        at(20, 7, 7).pta((0, 1), 0x9000, -512, [0, 1024, 0]),
         at(21, 7, 7).end(),
         at(22, 0, 0).note(&Note::End { reason: "done".to_owned() }),
     ]

@@ -28,6 +28,7 @@ struct Account {
     older_frees: u64,
     unknown_frees: u64,
     failed: u64,
+    recovered: u64,
     /// Live blocks and their bytes by the module that asked for them.
     modules: BTreeMap<&'static str, Live>,
 }
@@ -51,7 +52,15 @@ impl Analysis for HeldAnalysis {
                     account.unknown_frees += 1;
                 }
             }
-            EventKind::AllocFailed(failed) => self.account(event.pid, event.device, failed.pool).failed += 1,
+            // Attempts of one request are one failure, or none if it succeeded in the end.
+            EventKind::AllocFailed(failed) if failed.attempt == 1 => {
+                self.account(event.pid, event.device, failed.pool).failed += 1;
+            }
+            EventKind::AllocRecovered(recovered) => {
+                let account = self.account(event.pid, event.device, recovered.pool);
+                account.failed = account.failed.saturating_sub(1);
+                account.recovered += 1;
+            }
             EventKind::ProcessStart(ProcessStart { attached: true, .. }) => {
                 self.attached.insert(event.pid);
             }
@@ -135,6 +144,7 @@ impl Account {
             older_frees: self.older_frees,
             unknown_frees: self.unknown_frees,
             failed: self.failed,
+            recovered: self.recovered,
             by_module: if pool == Pool::Hal { by_module } else { Vec::new() },
         }
     }
@@ -176,7 +186,12 @@ mod tests {
     fn everything_is_counted() {
         let mut script = script();
         script.alloc(Pool::Pta, 0x1000, 100).alloc(Pool::Pta, 0x2000, 50).free(Pool::Pta, 0x1000);
-        script.alloc(Pool::Pta, 0x3000, 20).alloc_failed(Pool::Pta, 1 << 40);
+        script.alloc(Pool::Pta, 0x3000, 20).alloc_failed(Pool::Pta, 1 << 40, (1, 1)).alloc_failed(
+            Pool::Pta,
+            1 << 40,
+            (1, 2),
+        );
+        script.alloc_failed(Pool::Pta, 9, (2, 1)).alloc_recovered(Pool::Pta, 9, 2);
         script.unknown_free(Pool::Pta, 0x9000, true).unknown_free(Pool::Pta, 0xa000, false);
         script.unknown_free(Pool::Pta, 0xb000, true);
         let expected = Held {
@@ -192,6 +207,7 @@ mod tests {
             older_frees: 2,
             unknown_frees: 1,
             failed: 1,
+            recovered: 1,
             by_module: vec![],
         };
         assert_eq!(account_one(&script), expected);

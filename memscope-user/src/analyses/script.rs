@@ -4,8 +4,8 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use super::Analysis;
 use crate::model::{
-    Alloc, AllocApi, AllocFailed, Block, Device, Event, EventKind, Finding, Free, FreeCause, PageType, Pool, RunEnd,
-    UnknownFree,
+    Alloc, AllocApi, AllocFailed, AllocRecovered, Block, Device, Event, EventKind, Finding, Free, FreeCause, PageType,
+    Pool, RunEnd, UnknownFree,
 };
 
 /// Writes the events of a run. Events belong to the process and device last given to [`Script::on`].
@@ -95,6 +95,8 @@ impl Script {
             module_id: self.module_id,
             page: PageType::Normal,
             api: AllocApi::Alloc,
+            requested_bytes: None,
+            caller: None,
         };
         self.hand_out(block, false)
     }
@@ -123,8 +125,23 @@ impl Script {
         self.push(EventKind::UnknownFree(UnknownFree { pool, addr, maybe_older }))
     }
 
-    pub(crate) fn alloc_failed(&mut self, pool: Pool, size_bytes: u64) -> &mut Self {
-        self.push(EventKind::AllocFailed(AllocFailed { pool, size_bytes, status: 6, flags: 0 }))
+    /// Attempt `attempt` of request `request` fails.
+    pub(crate) fn alloc_failed(&mut self, pool: Pool, size_bytes: u64, (request, attempt): (u64, u32)) -> &mut Self {
+        self.push(EventKind::AllocFailed(AllocFailed {
+            pool,
+            size_bytes,
+            status: 6,
+            flags: 0,
+            caller: None,
+            out_of_memory: true,
+            request,
+            attempt,
+        }))
+    }
+
+    /// Request `request` succeeds after all.
+    pub(crate) fn alloc_recovered(&mut self, pool: Pool, size_bytes: u64, request: u64) -> &mut Self {
+        self.push(EventKind::AllocRecovered(AllocRecovered { pool, request, failed_attempts: 1, size_bytes }))
     }
 
     pub(crate) fn step_start(&mut self, step: u32) -> &mut Self {

@@ -157,7 +157,7 @@ pub(super) enum LogLevel {
 /// What is collected and written.
 #[derive(Clone, Debug, Args)]
 pub(super) struct CollectArgs {
-    /// Rows to write: alloc, free, launch, access, none.
+    /// Rows to write: alloc, free, launch, access, none; `block_free` adds when a pool has a block back for good.
     #[arg(long, value_name = "LIST", default_value = "alloc,free,launch")]
     pub events: Events,
     /// Detail: op, kernel.

@@ -33,6 +33,7 @@ pub(super) fn filter(args: &CollectArgs) -> DumpFilter {
     DumpFilter {
         alloc: args.events.alloc,
         free: args.events.free,
+        block_free: args.events.block_free,
         launch: args.events.launch && args.level.kernel,
         devices: DeviceFilter { npus, cpu: args.device.cpu },
         steps: args.steps.clone().unwrap_or_default().0,

@@ -19,16 +19,18 @@ pub(super) struct Events {
     pub launch: bool,
     /// ACCESS rows.
     pub access: bool,
+    /// `BLOCK_FREE` rows; an addition of ours.
+    pub block_free: bool,
 }
 
 impl Default for Events {
     fn default() -> Self {
-        Self { alloc: true, free: true, launch: true, access: false }
+        Self { alloc: true, free: true, launch: true, access: false, block_free: false }
     }
 }
 
 impl Events {
-    /// The contract's bits: alloc 1, free 2, launch 4, access 8.
+    /// The contract's bits: alloc 1, free 2, launch 4, access 8; ours has none.
     #[must_use]
     pub(super) const fn bits(self) -> u32 {
         self.alloc as u32 | (self.free as u32) << 1 | (self.launch as u32) << 2 | (self.access as u32) << 3
@@ -39,7 +41,7 @@ impl FromStr for Events {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let mut events = Self { alloc: false, free: false, launch: false, access: false };
+        let mut events = Self { alloc: false, free: false, launch: false, access: false, block_free: false };
         let mut none = false;
         for item in items(text) {
             match item {
@@ -47,13 +49,14 @@ impl FromStr for Events {
                 "free" => events.free = true,
                 "launch" => events.launch = true,
                 "access" => events.access = true,
+                "block_free" => events.block_free = true,
                 "none" => none = true,
                 "traceback" => return Err("`traceback` is started from Python (`config()`), not here".to_owned()),
-                other => return Err(format!("`{other}` is not one of alloc, free, launch, access, none")),
+                other => return Err(format!("`{other}` is not one of alloc, free, launch, access, block_free, none")),
             }
         }
         if none {
-            events = Self { alloc: false, free: false, launch: false, access: false };
+            events = Self { alloc: false, free: false, launch: false, access: false, block_free: false };
         }
         Ok(events)
     }

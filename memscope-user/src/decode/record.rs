@@ -21,7 +21,7 @@ pub struct Record<'a> {
     pub tid: u32,
     /// Number of the probe row; 0 is none.
     pub row: u16,
-    /// Row of the outermost probed call that the thread is inside of; 0 is none.
+    /// Row of the outermost allocation call that the thread is inside of; 0 is none.
     pub outer: u16,
     /// What the record says.
     pub body: Body<'a>,

@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
+use super::Name;
+
 /// Where an event belongs. The number is the physical NPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub enum Device {
@@ -52,6 +54,8 @@ pub enum AllocApi {
     Alloc,
     /// `halMemCreate`: a physical handle, whose value stands for the address.
     Create,
+    /// `aclrtHostRegisterV2`: memory of the program that was pinned.
+    Register,
 }
 
 /// One block, from its allocation on.
@@ -65,8 +69,10 @@ pub struct Block {
     pub device: Device,
     /// What the caller got: address, or handle for [`AllocApi::Create`].
     pub addr: u64,
-    /// Requested size in bytes.
+    /// Size in bytes: as the driver was asked for it, or as the pool rounded it.
     pub size_bytes: u64,
+    /// Bytes that the pool was asked for, where it can be told.
+    pub requested_bytes: Option<u64>,
     /// Time of the allocation, nanoseconds since the Unix epoch.
     pub alloc_time_ns: u64,
     /// Event id of the allocation.
@@ -81,6 +87,8 @@ pub struct Block {
     pub page: PageType,
     /// Driver call.
     pub api: AllocApi,
+    /// Outermost function of ACL or runtime that the driver was called from; `None` if it was called directly.
+    pub caller: Option<Name>,
 }
 
 /// A block was handed out.
@@ -142,8 +150,76 @@ pub struct AllocFailed {
     pub size_bytes: u64,
     /// Returned code.
     pub status: i32,
-    /// The flag word of the request.
+    /// The flag word of a driver call, the policy of an ACL or runtime call.
     pub flags: u64,
+    /// Function that failed: the outermost one.
+    pub caller: Option<Name>,
+    /// The code says that there was no memory; otherwise the request was refused for another reason.
+    pub out_of_memory: bool,
+    /// Number of the request in its process, from 1. Attempts of one request have the same.
+    pub request: u64,
+    /// Number of the attempt within the request, from 1.
+    pub attempt: u32,
+}
+
+/// A request that had failed succeeded at a further attempt: the pool had given its cache back, for instance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AllocRecovered {
+    /// Whose memory was asked for.
+    pub pool: Pool,
+    /// Number of the request, see [`AllocFailed::request`].
+    pub request: u64,
+    /// Attempts that failed.
+    pub failed_attempts: u32,
+    /// Requested size in bytes.
+    pub size_bytes: u64,
+}
+
+/// A pool has got a block back for good: from here on it can hand it out again. The [`Free`] of the block, which is
+/// when the program gave it back, comes right behind, or came before when a stream was still using the block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockReturned {
+    /// Whose.
+    pub pool: Pool,
+    /// Number of the block; `None` when it is older than the trace.
+    pub allocation_id: Option<u64>,
+    /// Its start.
+    pub addr: u64,
+    /// Its size in bytes.
+    pub size_bytes: u64,
+    /// Bytes handed out after the event.
+    pub used_bytes: u64,
+    /// Bytes that the pool holds reserved.
+    pub total_bytes: u64,
+    /// Bytes that are handed out or that streams still use.
+    pub active_bytes: u64,
+}
+
+/// Address space that the driver keeps track of and that is no memory by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RegionKind {
+    /// `halMemAddressReserve`: addresses without memory.
+    Reservation,
+    /// `halMemMap`: reserved addresses get the memory of a handle.
+    Mapping,
+    /// `halHostRegister`: memory of the program that the device may use, or the other way round.
+    Registration,
+}
+
+/// A region begins or ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Region {
+    /// What it is.
+    pub kind: RegionKind,
+    /// It begins; otherwise it ends.
+    pub begins: bool,
+    /// Its start.
+    pub addr: u64,
+    /// Its size in bytes; 0 when the end of an unknown region is told.
+    pub size_bytes: u64,
+    /// Bytes of all regions of this kind of the process after the event.
+    pub live_bytes: u64,
 }
 
 /// A kernel launch.
@@ -212,6 +288,12 @@ pub enum EventKind {
     UnknownFree(UnknownFree),
     /// An allocation failed.
     AllocFailed(AllocFailed),
+    /// A request that had failed succeeded after all.
+    AllocRecovered(AllocRecovered),
+    /// A pool has got a block back for good.
+    BlockReturned(BlockReturned),
+    /// Address space changes.
+    Region(Region),
     /// A kernel launch.
     Launch(Launch),
     /// A mark of the user.
@@ -227,6 +309,12 @@ pub enum EventKind {
     StepEnd {
         /// Number, from 1.
         step: u32,
+    },
+    /// A hidden function was located wrongly, which shows in what it is called with: the process's calls of it are
+    /// passed over from here on.
+    ProbeDisabled {
+        /// What was looked for.
+        symbol: Name,
     },
     /// A process joined the trace.
     ProcessStart(ProcessStart),

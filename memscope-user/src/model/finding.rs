@@ -112,8 +112,10 @@ pub struct Held {
     pub older_frees: u64,
     /// Frees of blocks that were never seen, in a process traced from its start.
     pub unknown_frees: u64,
-    /// Failed allocations.
+    /// Requests that failed, however often they were tried.
     pub failed: u64,
+    /// Requests that failed at first and succeeded at a further attempt.
+    pub recovered: u64,
     /// Live bytes by module, largest first (driver blocks only).
     pub by_module: Vec<HeldModule>,
 }

@@ -3,10 +3,12 @@
 mod event;
 mod finding;
 mod module;
+mod name;
 
 pub use event::{
-    Alloc, AllocApi, AllocFailed, Block, Device, Event, EventKind, Free, FreeCause, Launch, Mark, PageType, Pool,
-    ProcessStart, System, UnknownFree,
+    Alloc, AllocApi, AllocFailed, AllocRecovered, Block, BlockReturned, Device, Event, EventKind, Free, FreeCause,
+    Launch, Mark, PageType, Pool, ProcessStart, Region, RegionKind, System, UnknownFree,
 };
 pub use finding::{Confidence, Finding, Fluctuation, Held, HeldModule, Leak, LossLine, RatioRecord, RunEnd, StepLeaks};
 pub use module::module_name;
+pub use name::Name;

@@ -1,4 +1,5 @@
-//! Frees that turn out to have failed. A free is reported at its entry; only a failed one reports its return.
+//! Frees, unmappings and the like that turn out to have failed. They are reported at entry; only a failed one reports
+//! its return.
 //!
 //! Items, in time order, stay here a little longer. A failed return takes the free that it belongs to (the last
 //! one of the same thread and row) out of the queue, and neither leaves. If the free has left already, the
@@ -40,10 +41,10 @@ impl Hold {
     pub(super) fn push(&mut self, item: Item) -> Option<Item> {
         let key = (item.head.tid, item.head.row);
         match item.action {
-            Action::Free { .. } => {
+            Action::End(_) => {
                 self.frees.insert(key, self.base + self.queue.len() as u64);
             }
-            Action::FreeFailed { addr } if self.cancel(key, item.head.pid, addr) => {
+            Action::EndFailed { addr } if self.cancel(key, item.head.pid, addr) => {
                 self.cancelled += 1;
                 return None;
             }
@@ -72,7 +73,7 @@ impl Hold {
         let slot = self.queue.pop_front()?;
         self.base += 1;
         let item = slot.item?;
-        if matches!(item.action, Action::Free { .. }) {
+        if matches!(item.action, Action::End(_)) {
             let key = (item.head.tid, item.head.row);
             if self.frees.get(&key).is_some_and(|position| *position < self.base) {
                 self.frees.remove(&key);
@@ -91,7 +92,7 @@ impl Hold {
             return false;
         };
         let meant = slot.item.as_ref().is_some_and(|item| match item.action {
-            Action::Free { addr, .. } => item.head.pid == pid && failed.is_none_or(|failed| failed == addr),
+            Action::End(ending) => item.head.pid == pid && failed.is_none_or(|failed| failed == ending.addr()),
             _ => false,
         });
         if meant {
@@ -104,17 +105,17 @@ impl Hold {
 
 #[cfg(test)]
 mod tests {
-    use super::super::item::Head;
+    use super::super::item::{Ending, Head};
     use super::*;
     use crate::model::AllocApi;
 
     fn free(time_ns: u64, tid: u32, addr: u64) -> Item {
-        let head = Head { time_ns, seq: 0, pid: 7, tid, row: 2 };
-        Item { head, action: Action::Free { api: AllocApi::Alloc, addr } }
+        let head = Head { time_ns, seq: 0, pid: 7, tid, row: 2, outer: 0 };
+        Item { head, action: Action::End(Ending::Block { api: AllocApi::Alloc, addr }) }
     }
 
     fn failed(time_ns: u64, tid: u32, addr: Option<u64>) -> Item {
-        Item { action: Action::FreeFailed { addr }, ..free(time_ns, tid, 0) }
+        Item { action: Action::EndFailed { addr }, ..free(time_ns, tid, 0) }
     }
 
     fn times(hold: &mut Hold) -> Vec<u64> {

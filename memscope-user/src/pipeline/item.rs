@@ -1,11 +1,10 @@
-//! What a record means: a call and its row become an [`Item`], the unit of the stages that follow.
+//! An [`Item`] is something that happened: the unit of the stages from time order to the process.
 
 use std::sync::Arc;
 
 use crate::capture::Note;
 use crate::decode::{Phase, Values};
-use crate::model::{AllocApi, Device, PageType, Pool, System};
-use crate::probes::{Field, Meaning, RowInfo};
+use crate::model::{AllocApi, Device, Name, PageType, Pool, RegionKind, System};
 
 /// Something that happened, not yet in time order.
 #[derive(Debug)]
@@ -23,25 +22,60 @@ pub(super) struct Head {
     pub(super) pid: u32,
     pub(super) tid: u32,
     pub(super) row: u16,
+    /// Row of the outermost allocation call that the thread is inside of; 0 is none.
+    pub(super) outer: u16,
 }
 
 #[derive(Debug)]
 pub(super) enum Action {
     Alloc(Request),
-    AllocFailed {
-        request: Request,
-        status: i32,
-    },
-    Free {
-        api: AllocApi,
-        addr: u64,
-    },
-    /// The thread's last free by this row has failed; some kernels' records repeat the address.
-    FreeFailed {
+    AllocFailed(Failure),
+    /// Something ends; told before it does.
+    End(Ending),
+    /// The thread's last end by this row has failed; some kernels' records repeat the address.
+    EndFailed {
         addr: Option<u64>,
     },
+    /// The handle is one more reference to what is mapped at the address.
+    Retain {
+        handle: u64,
+        addr: u64,
+    },
+    /// The handle stands for memory of another process.
+    Import {
+        handle: u64,
+    },
+    Map {
+        addr: u64,
+        size_bytes: u64,
+        handle: u64,
+    },
+    Region {
+        kind: RegionKind,
+        addr: u64,
+        size_bytes: u64,
+    },
+    /// A framework's pool tells.
+    Pool(PoolReport),
+    /// The thread asks a pool for this much.
+    PoolRequest {
+        size_bytes: u64,
+    },
+    /// Nothing that this row's function says is to be believed: the wrong function was found.
+    Mislocated {
+        symbol: Name,
+    },
+    /// The thread asks how much memory is left: pools do so when a request has failed for good.
+    MemoryInfo,
     SetDevice {
         device: u32,
+    },
+    CreateContext {
+        context: u64,
+        device: u32,
+    },
+    SetContext {
+        context: u64,
     },
     Launch {
         handle: u64,
@@ -77,6 +111,70 @@ pub(super) enum Action {
     Note(Box<Note>),
 }
 
+/// What ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ending {
+    /// `halMemFree`, `aclrtHostUnregister`: the block; `halMemRelease`: one reference to it.
+    Block { api: AllocApi, addr: u64 },
+    /// `halMemUnmap`.
+    Mapping { addr: u64 },
+    /// Another region.
+    Region { kind: RegionKind, addr: u64 },
+}
+
+impl Ending {
+    pub(super) const fn addr(self) -> u64 {
+        match self {
+            Self::Block { addr, .. } | Self::Mapping { addr } | Self::Region { addr, .. } => addr,
+        }
+    }
+}
+
+/// An allocation that failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Failure {
+    pub(super) pool: Pool,
+    /// `None`: that of the thread.
+    pub(super) device: Option<Device>,
+    pub(super) size_bytes: u64,
+    pub(super) flags: u64,
+    pub(super) status: i32,
+    pub(super) caller: Option<Name>,
+}
+
+/// What a pool tells of one of its blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct PoolReport {
+    pub(super) pool: Pool,
+    pub(super) change: PoolChange,
+    /// As the program numbers it; `None`: that of the thread.
+    pub(super) device: Option<u32>,
+    pub(super) addr: u64,
+    /// `None` where only the address is told.
+    pub(super) size_bytes: Option<u64>,
+    pub(super) totals: Option<PoolTotals>,
+}
+
+/// What a pool did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PoolChange {
+    /// Handed a block out.
+    Alloc,
+    /// The program gave the block back.
+    Free,
+    /// The pool can hand the block out again.
+    Returned,
+}
+
+/// A pool's own sums after the event.
+#[expect(clippy::struct_field_names, reason = "units end names")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct PoolTotals {
+    pub(super) used_bytes: u64,
+    pub(super) reserved_bytes: u64,
+    pub(super) active_bytes: u64,
+}
+
 /// What an allocation asked for and got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Request {
@@ -88,6 +186,7 @@ pub(super) struct Request {
     pub(super) module_id: Option<u8>,
     pub(super) page: PageType,
     pub(super) api: AllocApi,
+    pub(super) caller: Option<Name>,
 }
 
 /// A call whose text is complete.
@@ -99,145 +198,4 @@ pub(super) struct Called {
     pub(super) values: Values,
     /// `None` for a null pointer.
     pub(super) text: Option<String>,
-}
-
-/// The probe rows, by number.
-#[derive(Debug, Default)]
-pub(super) struct Rows(Vec<RowInfo>);
-
-impl Rows {
-    /// Rows 1 and following.
-    pub(super) const fn new(rows: Vec<RowInfo>) -> Self {
-        Self(rows)
-    }
-
-    pub(super) fn get(&self, number: u16) -> Option<&RowInfo> {
-        self.0.get(usize::from(number).checked_sub(1)?)
-    }
-
-    /// Adds rows. Numbers that leave a gap are of no use and are passed over.
-    pub(super) fn extend(&mut self, first: u16, rows: Vec<RowInfo>) {
-        for (row, index) in rows.into_iter().zip(usize::from(first).saturating_sub(1)..usize::from(u16::MAX)) {
-            if index == self.0.len() {
-                self.0.push(row);
-            } else if let Some(slot) = self.0.get_mut(index) {
-                *slot = row;
-            }
-        }
-    }
-
-    /// Whether the row's calls have a text that is of use.
-    pub(super) fn has_text(&self, number: u16) -> bool {
-        use Meaning::{KernelName, Launch, Mark, RangeStart};
-        self.get(number).is_some_and(|row| matches!(row.meaning, Mark | RangeStart | KernelName | Launch))
-    }
-
-    /// What a call means; `Ok(None)` when it means nothing, an error when what it means cannot be told.
-    pub(super) fn action(&self, called: Called) -> Result<Option<Action>, Unusable> {
-        let row = self.get(called.head.row).ok_or(Unusable)?;
-        let field = |field| {
-            let index = row.fields.iter().position(|name| *name == field);
-            index.and_then(|index| called.values.get(index)).ok_or(Unusable)
-        };
-        let (enter, status) = (called.phase == Phase::Enter, called.status);
-        let succeeded = !enter && status == 0;
-        Ok(Some(match row.meaning {
-            Meaning::HalAlloc | Meaning::HalCreate if !enter => {
-                let api = if row.meaning == Meaning::HalAlloc { AllocApi::Alloc } else { AllocApi::Create };
-                allocation(api, status, &field)?
-            }
-            Meaning::HalFree if enter => Action::Free { api: AllocApi::Alloc, addr: field(Field::Addr)? },
-            Meaning::HalRelease if enter => Action::Free { api: AllocApi::Create, addr: field(Field::Addr)? },
-            Meaning::HalFree | Meaning::HalRelease if status != 0 => {
-                Action::FreeFailed { addr: field(Field::Addr).ok() }
-            }
-            Meaning::SetDevice if succeeded => Action::SetDevice { device: field(Field::Device)? as u32 },
-            Meaning::Launch => Action::Launch {
-                handle: field(Field::Handle).unwrap_or(0),
-                stream: field(Field::Stream).unwrap_or(0),
-                name: called.text.filter(|text| !text.is_empty()).map(Arc::from),
-            },
-            Meaning::KernelName if succeeded => match called.text {
-                Some(name) if !name.is_empty() => {
-                    Action::KernelName { handle: field(Field::Handle)?, name: name.into() }
-                }
-                _ => return Ok(None),
-            },
-            Meaning::StreamId if succeeded => {
-                let id = i64::from((field(Field::StreamId)? as u32).cast_signed());
-                Action::StreamId { stream: field(Field::Stream)?, id }
-            }
-            Meaning::AclInit if succeeded => Action::System(System::AclInit),
-            Meaning::AclFinalize => Action::System(System::AclFinalize),
-            Meaning::Mark => Action::Mark { text: called.text.map(Arc::from) },
-            Meaning::RangeStart if enter => Action::RangeStart { text: called.text.map(Arc::from) },
-            Meaning::RangeStart if status != 0 => Action::RangeId { id: status.cast_unsigned() },
-            Meaning::RangeEnd if enter => Action::RangeEnd { id: field(Field::RangeId)? },
-            _ => return Ok(None),
-        }))
-    }
-}
-
-/// A call of an unknown row, or one whose arguments could not be read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Unusable;
-
-fn allocation(api: AllocApi, status: i64, field: &dyn Fn(Field) -> Result<u64, Unusable>) -> Result<Action, Unusable> {
-    let size_bytes = field(Field::Size)?;
-    let addr = if status == 0 { field(Field::Addr)? } else { 0 };
-    if status == 0 && addr == 0 {
-        return Err(Unusable);
-    }
-    let place = match api {
-        AllocApi::Alloc => Place::of_flags(field(Field::Flags)?),
-        AllocApi::Create => Place::of_prop(field(Field::PropSideDevice).ok(), field(Field::PropModulePage).ok()),
-    };
-    let flags = field(Field::Flags).unwrap_or(0);
-    let Place { pool, device, module_id, page } = place;
-    let request = Request { addr, size_bytes, flags, pool, device, module_id, page, api };
-    Ok(match status {
-        0 => Action::Alloc(request),
-        status => Action::AllocFailed { request, status: status as i32 },
-    })
-}
-
-/// Where memory is asked for, and by whom.
-struct Place {
-    pool: Pool,
-    device: Device,
-    module_id: Option<u8>,
-    page: PageType,
-}
-
-/// Values of the address space field that mean host memory: `MEM_HOST`, and `MEM_HOST_UVA` of newer drivers.
-const HOST_SPACES: [u64; 2] = [2, 6];
-
-impl Place {
-    /// From the flag word of `halMemAlloc` (ascend-abi §2.1).
-    fn of_flags(flags: u64) -> Self {
-        let host = HOST_SPACES.contains(&(flags >> 10 & 0xf));
-        let page = match (flags >> 31 & 1, flags >> 17 & 1) {
-            (1, _) => PageType::Giant,
-            (_, 1) => PageType::Huge,
-            _ => PageType::Normal,
-        };
-        let (pool, device) =
-            if host { (Pool::Host, Device::Cpu) } else { (Pool::Hal, Device::Npu((flags & 0x3ff) as u32)) };
-        Self { pool, device, module_id: Some((flags >> 56) as u8), page }
-    }
-
-    /// From the first 16 bytes of `drv_mem_prop` (ascend-abi §2.3), as far as they could be read.
-    fn of_prop(side_device: Option<u64>, module_page: Option<u64>) -> Self {
-        let (pool, device) = match side_device.map(|word| (word as u32, (word >> 32) as u32)) {
-            Some((0 | 2, _)) => (Pool::Host, Device::Cpu),
-            Some((_, device)) => (Pool::Hal, Device::Npu(device)),
-            None => (Pool::Hal, Device::None),
-        };
-        let page = match module_page.map(|word| word >> 32) {
-            Some(1) => PageType::Huge,
-            Some(2) => PageType::Giant,
-            _ => PageType::Normal,
-        };
-        Self { pool, device, module_id: module_page.and_then(|word| u8::try_from(word as u32).ok()), page }
-    }
 }

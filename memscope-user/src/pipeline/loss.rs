@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use memscope_common::Miss;
 use memscope_common::miss::{ALL, MISSES_PER_ROW};
 
-use super::item::Rows;
+use super::rows::Rows;
 use crate::capture::LossCount;
 use crate::model::LossLine;
 
@@ -22,6 +22,8 @@ pub(super) struct Own {
     pub(super) stray_texts: u64,
     /// Texts whose memory could not be read.
     pub(super) unreadable_texts: u64,
+    /// Records of a function that is not the one that was looked for.
+    pub(super) mislocated: u64,
     /// Events for which the block table had no room.
     pub(super) blocks_full: u64,
     /// Events of processes for which the process table had no room.
@@ -71,6 +73,7 @@ impl Losses {
             ("arguments not usable", own.unusable),
             ("text without beginning", own.stray_texts),
             ("text not readable", own.unreadable_texts),
+            ("from a function that was located wrongly", own.mislocated),
             ("block table full", own.blocks_full),
             ("process table full", own.processes_full),
             ("not written", own.unwritten),

@@ -15,9 +15,12 @@ mod item;
 mod loss;
 mod order;
 mod output;
+mod physical;
 mod process;
 mod recent;
 mod replay;
+mod requests;
+mod rows;
 mod steps;
 #[cfg(test)]
 mod tests;
@@ -28,11 +31,12 @@ use std::sync::Arc;
 
 use self::clock::Clock;
 use self::hold::{HOLD_NS, Hold};
-use self::item::{Action, Called, Head, Item, Rows};
+use self::item::{Action, Called, Head, Item};
 use self::loss::{Losses, Own};
 use self::order::{Order, WINDOW};
 use self::output::Output;
 use self::process::{At, Process, Shared};
+use self::rows::Rows;
 use self::text::Texts;
 use crate::analyses::Analysis;
 use crate::capture::{LossCount, Note};
@@ -106,7 +110,7 @@ impl Pipeline {
             hold: Hold::new(WINDOW),
             clock: Clock::new(config.start_mono_ns, config.start_real_ns),
             processes: HashMap::new(),
-            shared: Shared { out, live: 0, blocks_full: 0 },
+            shared: Shared { out, live: 0, blocks_full: 0, mislocated: 0 },
             losses: Losses::default(),
             own: Own::default(),
             wanted_steps,
@@ -166,15 +170,16 @@ impl Pipeline {
         self.losses.update(losses);
         let (late, overfull, blocks_full) = (self.order.late, self.order.overfull, self.shared.blocks_full);
         let (errors, unwritten) = self.shared.out.finish();
-        let own = Own { blocks_full, unwritten, late, overfull, ..self.own };
+        let mislocated = self.shared.mislocated;
+        let own = Own { mislocated, blocks_full, unwritten, late, overfull, ..self.own };
         let end = RunEnd { time_ns, lost: self.losses.lost(), losses: self.losses.lines(&self.rows, &own) };
         let findings = self.shared.out.conclude(&end);
         Outcome { findings, end, end_reason: self.end_reason, records: self.records, errors }
     }
 
     fn take(&mut self, record: &Record<'_>) {
-        let Record { time_ns, pid, tid, row, .. } = *record;
-        let head = Head { time_ns, seq: self.records, pid, tid, row };
+        let Record { time_ns, pid, tid, row, outer, .. } = *record;
+        let head = Head { time_ns, seq: self.records, pid, tid, row, outer };
         self.records += 1;
         match record.body {
             Body::Call(call) => {

@@ -97,7 +97,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn item(time_ns: u64, seq: u64) -> Item {
-        Item { head: Head { time_ns, seq, pid: 0, tid: 0, row: 0 }, action: Action::Exec }
+        Item { head: Head { time_ns, seq, pid: 0, tid: 0, row: 0, outer: 0 }, action: Action::Exec }
     }
 
     fn drain(order: &mut Order, before: Option<u64>) -> Vec<(u64, u64)> {

@@ -8,11 +8,14 @@ use crate::sinks::{Sink, SinkError};
 
 /// Which rows are written (contract §1.4, §1.5, §8.1). Analyses see everything.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a choice of its own")]
 pub struct DumpFilter {
     /// Allocations are written.
     pub alloc: bool,
     /// Frees are written.
     pub free: bool,
+    /// Returns of blocks to their pools are written.
+    pub block_free: bool,
     /// Launches are written: they are among the events asked for, and the level is `kernel`.
     pub launch: bool,
     /// Devices whose events are written. Events of no device always are.
@@ -43,7 +46,7 @@ impl Default for DumpFilter {
     /// What the options' defaults mean: allocations and frees on all NPUs.
     fn default() -> Self {
         let devices = DeviceFilter { npus: Npus::All, cpu: false };
-        Self { alloc: true, free: true, launch: false, devices, steps: Vec::new() }
+        Self { alloc: true, free: true, block_free: false, launch: false, devices, steps: Vec::new() }
     }
 }
 
@@ -53,6 +56,7 @@ impl DumpFilter {
         let kind = match event.kind {
             EventKind::Alloc(_) => self.alloc,
             EventKind::Free(_) | EventKind::UnknownFree(_) => self.free,
+            EventKind::BlockReturned(_) => self.block_free,
             EventKind::Launch(_) => self.launch,
             _ => true,
         };

@@ -23,6 +23,26 @@ macro_rules! launch {
     };
 }
 
+/// An allocation: its call names those of the driver inside of it, and is itself told only if it fails.
+const ALLOC: ProbeSpec = ProbeSpec {
+    meaning: Meaning::ApiAlloc,
+    when: When::Failure,
+    group: Group::Alloc,
+    fields: &[(Field::Size, Fetch::arg(1))],
+    ..ACL
+};
+
+/// An allocation with its policy.
+macro_rules! alloc {
+    ($symbol:literal, policy $policy:literal) => {
+        ProbeSpec {
+            symbol: $symbol,
+            fields: &[(Field::Size, Fetch::arg(1)), (Field::Flags, Fetch::arg($policy))],
+            ..ALLOC
+        }
+    };
+}
+
 pub(super) const ROWS: &[ProbeSpec] = &[
     // aclError aclInit(const char *configPath)
     ProbeSpec { symbol: "aclInit", meaning: Meaning::AclInit, group: Group::Init, ..ACL },
@@ -66,4 +86,54 @@ pub(super) const ROWS: &[ProbeSpec] = &[
     launch!("aclrtLaunchKernelWithConfig", stream 2),
     // aclError aclrtLaunchKernelWithHostArgs(func, blocks, aclrtStream stream, cfg, hostArgs, size, …)
     launch!("aclrtLaunchKernelWithHostArgs", stream 2),
+    // aclError aclrtCreateContext(aclrtContext *context, int32_t deviceId)
+    ProbeSpec {
+        symbol: "aclrtCreateContext",
+        meaning: Meaning::CreateContext,
+        fields: &[(Field::Handle, Fetch::out(0)), (Field::Device, Fetch::arg(1))],
+        ..ACL
+    },
+    // aclError aclrtSetCurrentContext(aclrtContext context)
+    ProbeSpec {
+        symbol: "aclrtSetCurrentContext",
+        meaning: Meaning::SetContext,
+        fields: &[(Field::Handle, Fetch::arg(0))],
+        ..ACL
+    },
+    // aclError aclrtGetMemInfo(aclrtMemAttr attr, size_t *free, size_t *total)
+    ProbeSpec { symbol: "aclrtGetMemInfo", meaning: Meaning::MemoryInfo, when: When::Entry, ..ACL },
+    // aclError aclrtHostRegisterV2(void *ptr, uint64_t size, uint32_t flag)
+    ProbeSpec {
+        symbol: "aclrtHostRegisterV2",
+        meaning: Meaning::HostPin,
+        fields: &[(Field::Addr, Fetch::arg(0)), (Field::Size, Fetch::arg(1)), (Field::Flags, Fetch::arg(2))],
+        group: Group::Init,
+        ..ACL
+    },
+    // aclError aclrtHostUnregister(void *ptr)
+    ProbeSpec {
+        symbol: "aclrtHostUnregister",
+        meaning: Meaning::HostUnpin,
+        when: When::EntryAndNonZero,
+        fields: &[(Field::Addr, Fetch::arg(0))],
+        group: Group::Init,
+        ..ACL
+    },
+    // aclError aclrtMalloc(void **devPtr, size_t size, aclrtMemMallocPolicy policy), and those that take the same
+    alloc!("aclrtMalloc", policy 2),
+    alloc!("aclrtMallocAlign32", policy 2),
+    alloc!("aclrtMallocCached", policy 2),
+    // aclError aclrtMallocWithCfg(void **devPtr, size_t size, aclrtMemMallocPolicy policy, aclrtMallocConfig *cfg)
+    alloc!("aclrtMallocWithCfg", policy 2),
+    alloc!("aclrtMallocForTaskScheduler", policy 2),
+    // aclError aclrtMallocPhysical(aclrtDrvMemHandle *handle, size_t size, const aclrtPhysicalMemProp *prop, uint64_t flags)
+    ProbeSpec { symbol: "aclrtMallocPhysical", ..ALLOC },
+    // aclError aclrtMemAllocManaged(void **ptr, uint64_t size, uint32_t flag)
+    alloc!("aclrtMemAllocManaged", policy 2),
+    // aclError aclrtMemPoolMallocAsync(void **devPtr, size_t size, aclrtMemPool pool, aclrtStream stream)
+    ProbeSpec { symbol: "aclrtMemPoolMallocAsync", ..ALLOC },
+    // aclError aclrtMallocHost(void **hostPtr, size_t size)
+    ProbeSpec { symbol: "aclrtMallocHost", meaning: Meaning::ApiAllocHost, ..ALLOC },
+    // aclError aclrtMallocHostWithCfg(void **ptr, uint64_t size, aclrtMallocConfig *cfg)
+    ProbeSpec { symbol: "aclrtMallocHostWithCfg", meaning: Meaning::ApiAllocHost, ..ALLOC },
 ];

@@ -6,6 +6,15 @@ use super::{Field, Layer, Meaning, ProbeSpec};
 
 const HAL: ProbeSpec = ProbeSpec { layer: Layer::Hal, libraries: &["libascend_hal.so"], ..ProbeSpec::BASE };
 
+/// Something at the address that is the first argument ends: reported at entry, before the driver can use it again.
+const END: ProbeSpec = ProbeSpec { when: When::EntryAndNonZero, fields: &[(Field::Addr, Fetch::arg(0))], ..HAL };
+
+const MAP: ProbeSpec = ProbeSpec {
+    meaning: Meaning::HalMap,
+    fields: &[(Field::Addr, Fetch::arg(0)), (Field::Size, Fetch::arg(1)), (Field::Handle, Fetch::arg(3))],
+    ..HAL
+};
+
 pub(super) const ROWS: &[ProbeSpec] = &[
     // drvError_t halMemAlloc(void **pp, unsigned long long size, unsigned long long flag)
     ProbeSpec {
@@ -14,14 +23,8 @@ pub(super) const ROWS: &[ProbeSpec] = &[
         fields: &[(Field::Addr, Fetch::out(0)), (Field::Size, Fetch::arg(1)), (Field::Flags, Fetch::arg(2))],
         ..HAL
     },
-    // drvError_t halMemFree(void *pp): reported at entry, before the driver can hand the address out again.
-    ProbeSpec {
-        symbol: "halMemFree",
-        meaning: Meaning::HalFree,
-        when: When::EntryAndNonZero,
-        fields: &[(Field::Addr, Fetch::arg(0))],
-        ..HAL
-    },
+    // drvError_t halMemFree(void *pp)
+    ProbeSpec { symbol: "halMemFree", meaning: Meaning::HalFree, ..END },
     // drvError_t halMemCreate(drv_mem_handle_t **handle, size_t size, const struct drv_mem_prop *prop, uint64_t flag)
     ProbeSpec {
         symbol: "halMemCreate",
@@ -35,11 +38,45 @@ pub(super) const ROWS: &[ProbeSpec] = &[
         ..HAL
     },
     // drvError_t halMemRelease(drv_mem_handle_t *handle)
+    ProbeSpec { symbol: "halMemRelease", meaning: Meaning::HalRelease, ..END },
+    // drvError_t halMemRetainAllocationHandle(drv_mem_handle_t **handle, void *ptr): the new reference needs its own release.
     ProbeSpec {
-        symbol: "halMemRelease",
-        meaning: Meaning::HalRelease,
-        when: When::EntryAndNonZero,
-        fields: &[(Field::Addr, Fetch::arg(0))],
+        symbol: "halMemRetainAllocationHandle",
+        meaning: Meaning::HalRetain,
+        fields: &[(Field::Handle, Fetch::out(0)), (Field::Addr, Fetch::arg(1))],
         ..HAL
     },
+    // drvError_t halMemImportFromShareableHandle(uint64_t shareable, uint32_t devid, drv_mem_handle_t **handle)
+    ProbeSpec {
+        symbol: "halMemImportFromShareableHandle",
+        meaning: Meaning::HalImport,
+        fields: &[(Field::Handle, Fetch::out(2))],
+        ..HAL
+    },
+    // drvError_t halMemAddressReserve(void **ptr, size_t size, size_t alignment, void *addr, uint64_t flag)
+    ProbeSpec {
+        symbol: "halMemAddressReserve",
+        meaning: Meaning::HalReserve,
+        fields: &[(Field::Addr, Fetch::out(0)), (Field::Size, Fetch::arg(1))],
+        ..HAL
+    },
+    // drvError_t halMemAddressFree(void *ptr)
+    ProbeSpec { symbol: "halMemAddressFree", meaning: Meaning::HalUnreserve, ..END },
+    // drvError_t halMemMap(void *ptr, size_t size, size_t offset, drv_mem_handle_t *handle, uint64_t flag)
+    ProbeSpec { symbol: "halMemMap", ..MAP },
+    // The same arguments; the mapping has no access rights yet.
+    ProbeSpec { symbol: "halMemMapNoAccess", ..MAP },
+    // drvError_t halMemUnmap(void *ptr)
+    ProbeSpec { symbol: "halMemUnmap", meaning: Meaning::HalUnmap, ..END },
+    // drvError_t halHostRegister(void *src, UINT64 size, UINT32 flag, UINT32 devid, void **dst)
+    ProbeSpec {
+        symbol: "halHostRegister",
+        meaning: Meaning::HalRegister,
+        fields: &[(Field::Addr, Fetch::arg(0)), (Field::Size, Fetch::arg(1))],
+        ..HAL
+    },
+    // drvError_t halHostUnregister(void *src, UINT32 devid)
+    ProbeSpec { symbol: "halHostUnregister", meaning: Meaning::HalUnregister, ..END },
+    // drvError_t halHostUnregisterEx(void *src, UINT32 devid, UINT32 flag)
+    ProbeSpec { symbol: "halHostUnregisterEx", meaning: Meaning::HalUnregister, ..END },
 ];

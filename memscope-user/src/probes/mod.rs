@@ -10,7 +10,7 @@ mod mstx;
 mod pta;
 mod runtime;
 
-use memscope_common::row::{MAX_VALUES, ROW_RETURNS_INT, ROW_TEXT};
+use memscope_common::row::{GROUP_API, MAX_VALUES, ROW_RETURNS_INT, ROW_TEXT};
 use memscope_common::{Fetch, ProbeRow, When};
 use serde::{Deserialize, Serialize};
 
@@ -56,8 +56,38 @@ pub enum Meaning {
     HalFree,
     /// `halMemRelease`-like: `Addr` (handle).
     HalRelease,
+    /// `halMemRetainAllocationHandle`: `Handle`, `Addr`.
+    HalRetain,
+    /// A handle of another process's memory: `Handle`.
+    HalImport,
+    /// Addresses are reserved: `Addr`, `Size`.
+    HalReserve,
+    /// `Addr` is no longer reserved.
+    HalUnreserve,
+    /// `Addr`, `Size` get the memory of `Handle`.
+    HalMap,
+    /// Nothing is mapped at `Addr` any more.
+    HalUnmap,
+    /// The program's memory is made known to the device: `Addr`, `Size`.
+    HalRegister,
+    /// `Addr` is no longer registered.
+    HalUnregister,
+    /// The program's memory at `Addr`, `Size` is registered; `Flags` say whether it is pinned.
+    HostPin,
+    /// `Addr` is no longer registered.
+    HostUnpin,
+    /// An allocation of device memory through ACL or runtime: `Size`, `Flags` (policy); told only if it fails.
+    ApiAlloc,
+    /// The same for host memory.
+    ApiAllocHost,
+    /// The thread asks how much memory is left.
+    MemoryInfo,
     /// The calling thread's device becomes `Device`.
     SetDevice,
+    /// `Handle` is a context of `Device`, and the calling thread's from here on.
+    CreateContext,
+    /// The calling thread's device becomes that of context `Handle`.
+    SetContext,
     /// A kernel launch: `Handle`, `Stream`; the text, if any, is its name.
     Launch,
     /// `Handle` gets the text as its kernel name.
@@ -77,6 +107,8 @@ pub enum Meaning {
     /// `torch_npu` tells of a block: `PtaKind`, `Addr`, `Size` (negative when it ends), `PoolAllocated`,
     /// `PoolReserved`, `PoolActive`, `Stream`.
     PtaReport,
+    /// The thread asks a pool for `Size` bytes; what it gets may be larger.
+    PoolRequest,
 }
 
 /// Name of a fetched value.
@@ -87,7 +119,8 @@ pub enum Field {
     Addr,
     /// Bytes.
     Size,
-    /// Driver flag word (ascend-abi: bits 0-9 device, 10-13 space, 17 huge, 31 giant, 56-63 module).
+    /// Driver flag word (ascend-abi: bits 0-9 device, 10-13 space, 17 huge, 31 giant, 56-63 module), or the policy or
+    /// flags that another function takes.
     Flags,
     /// `drv_mem_prop` bytes 0-7: side (0 host, 1 device, 2 host NUMA) and device.
     PropSideDevice,
@@ -95,7 +128,7 @@ pub enum Field {
     PropModulePage,
     /// Device number (low 32 bits).
     Device,
-    /// Kernel handle, stub or function pointer.
+    /// Handle of a kernel (or its stub or function pointer), of physical memory, of a context.
     Handle,
     /// Stream pointer.
     Stream,
@@ -123,6 +156,8 @@ pub enum Group {
     Launch = 1,
     /// The `libascendcl` facade calls the same function of `libacl_rt`.
     Init = 2,
+    /// Allocations through ACL and runtime, which call each other and then the driver. Must be [`GROUP_API`].
+    Alloc = GROUP_API,
 }
 
 /// Finds a function that its library does not export.

@@ -23,6 +23,26 @@ macro_rules! launch {
     };
 }
 
+/// An allocation; see the same in `acl`.
+const ALLOC: ProbeSpec = ProbeSpec {
+    meaning: Meaning::ApiAlloc,
+    when: When::Failure,
+    group: Group::Alloc,
+    fields: &[(Field::Size, Fetch::arg(1))],
+    ..RT
+};
+
+/// An allocation with its kind of memory.
+macro_rules! alloc {
+    ($symbol:literal, type $kind:literal) => {
+        ProbeSpec {
+            symbol: $symbol,
+            fields: &[(Field::Size, Fetch::arg(1)), (Field::Flags, Fetch::arg($kind))],
+            ..ALLOC
+        }
+    };
+}
+
 pub(super) const ROWS: &[ProbeSpec] = &[
     // rtError_t rtSetDevice(int32_t device)
     ProbeSpec { symbol: "rtSetDevice", meaning: Meaning::SetDevice, fields: &[(Field::Device, Fetch::arg(0))], ..RT },
@@ -88,4 +108,25 @@ pub(super) const ROWS: &[ProbeSpec] = &[
     },
     // rtKernelLaunchFwk(const char *opName, void *args, uint32_t size, uint32_t flags, rtStream_t stream)
     ProbeSpec { symbol: "rtKernelLaunchFwk", fields: &[(Field::Stream, Fetch::arg(4))], text_arg: Some(0), ..LAUNCH },
+    // rtError_t rtCtxSetCurrent(rtContext_t context)
+    ProbeSpec {
+        symbol: "rtCtxSetCurrent",
+        meaning: Meaning::SetContext,
+        fields: &[(Field::Handle, Fetch::arg(0))],
+        ..RT
+    },
+    // rtError_t rtMalloc(void **devPtr, uint64_t size, rtMemType_t type, const uint16_t moduleId)
+    alloc!("rtMalloc", type 2),
+    alloc!("rtMallocCached", type 2),
+    // rtError_t rtsMalloc(void **devPtr, uint64_t size, rtMallocPolicy policy, rtMallocAdvise advise, rtMallocConfig_t *cfg)
+    alloc!("rtsMalloc", type 2),
+    alloc!("rtMemAlloc", type 2),
+    // rtError_t rtDvppMalloc(void **devPtr, uint64_t size, uint16_t moduleId)
+    ProbeSpec { symbol: "rtDvppMalloc", ..ALLOC },
+    // rtError_t rtMemAllocManaged(void **ptr, uint64_t size, uint32_t flag, uint16_t moduleId)
+    alloc!("rtMemAllocManaged", type 2),
+    // rtError_t rtMallocPhysical(rtDrvMemHandle *handle, size_t size, rtDrvMemProp_t *prop, uint64_t flags)
+    ProbeSpec { symbol: "rtMallocPhysical", ..ALLOC },
+    // rtError_t rtMallocHost(void **hostPtr, uint64_t size, uint16_t moduleId)
+    ProbeSpec { symbol: "rtMallocHost", meaning: Meaning::ApiAllocHost, ..ALLOC },
 ];

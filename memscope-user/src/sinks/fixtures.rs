@@ -18,6 +18,8 @@ pub(super) fn at(id: u64, device: Device, mut kind: EventKind) -> Event {
 /// A block of 10 bytes.
 pub(super) fn block(pool: Pool, addr: u64, allocation_id: u64) -> Block {
     Block {
+        requested_bytes: None,
+        caller: None,
         allocation_id,
         pool,
         device: Device::Npu(0),

@@ -211,6 +211,7 @@ fn traffic(held: &Held) -> String {
     let mut parts = vec![counted(held.allocations, "allocation"), counted(held.frees, "free")];
     let unusual = [
         (held.failed, "failed allocation", ""),
+        (held.recovered, "allocation", " that succeeded at a further attempt"),
         (held.older_frees, "free", " of blocks older than the trace"),
         (held.unknown_frees, "free", " of unknown blocks"),
     ];
@@ -321,7 +322,7 @@ Direct Mindspore memory pool leak of 0.000003 Mb(s) at 0x2000 in kernel_16 at st
         let mut script = Script::new(1, NPU0);
         script.module(Some(33)).alloc(Pool::Hal, 0x1000, 64 << 20).alloc(Pool::Hal, 0x2000, 64 << 20);
         script.module(Some(3)).alloc(Pool::Hal, 0x3000, 100).alloc(Pool::Hal, 0x4000, 1).free(Pool::Hal, 0x4000);
-        script.unknown_free(Pool::Hal, 0x9000, true).alloc_failed(Pool::Hal, 1 << 40);
+        script.unknown_free(Pool::Hal, 0x9000, true).alloc_failed(Pool::Hal, 1 << 40, (1, 1));
         let expected = "\
 Hal memory held at the end on device 0: 128.00 MiB (134217828 bytes) in 3 blocks; \
 peak 128.00 MiB (134217829 bytes); 4 allocations, 1 free, 1 failed allocation, \

@@ -26,7 +26,8 @@
 //! is far above any stream number). `taskId` is `N/A`: no argument of a launch carries it.
 
 use crate::model::{
-    Alloc, AllocApi, Block, Device, Event, EventKind, Free, FreeCause, Launch, Mark, PageType, Pool, System,
+    Alloc, AllocApi, Block, BlockReturned, Device, Event, EventKind, Free, FreeCause, Launch, Mark, PageType, Pool,
+    System,
 };
 
 /// Columns of a row; the CSV header and the database column names.
@@ -132,8 +133,18 @@ impl<'a> Row<'a> {
                 },
                 ..row
             }),
+            EventKind::BlockReturned(returned) => Some(Self {
+                event: "BLOCK_FREE",
+                event_type: returned.pool.event_type(),
+                ptr: Some(returned.addr),
+                attr: Attr::of_returned(returned),
+                ..row
+            }),
             EventKind::UnknownFree(_)
             | EventKind::AllocFailed(_)
+            | EventKind::AllocRecovered(_)
+            | EventKind::Region(_)
+            | EventKind::ProbeDisabled { .. }
             | EventKind::StepStart { .. }
             | EventKind::StepEnd { .. }
             | EventKind::ProcessStart(_)
@@ -281,7 +292,7 @@ impl Attr {
             PageType::Giant => "giant",
         };
         let api = match alloc.block.api {
-            AllocApi::Alloc => "alloc",
+            AllocApi::Alloc | AllocApi::Register => "alloc",
             AllocApi::Create => "create",
         };
         attr.with("page_type", Value::Word(page)).with("alloc_type", Value::Word(api))
@@ -289,6 +300,17 @@ impl Attr {
 
     fn of_free(free: &Free) -> Self {
         Self::of_event(&free.block, free.cause != FreeCause::Program, free.used_bytes, free.total_bytes)
+    }
+
+    /// Ours alone: msMemScope does not tell of it.
+    fn of_returned(returned: &BlockReturned) -> Self {
+        Self::EMPTY
+            .with("allocation_id", Value::Number(returned.allocation_id.unwrap_or(0)))
+            .with("addr", Value::Address(returned.addr))
+            .with("size", Value::Number(returned.size_bytes))
+            .with("used", Value::Number(returned.used_bytes))
+            .with("total", Value::Number(returned.total_bytes))
+            .with("active", Value::Number(returned.active_bytes))
     }
 
     fn of_launch(launch: &Launch) -> Self {
@@ -422,7 +444,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::model::{AllocFailed, UnknownFree};
+    use crate::model::{Name as SymbolName, UnknownFree};
     use crate::sinks::fixtures::{alloc, at, block, event, free};
 
     fn csv(event: &Event) -> String {
@@ -562,11 +584,28 @@ mod tests {
             EventKind::StepEnd { step: 1 },
             EventKind::ProcessEnd,
             EventKind::UnknownFree(UnknownFree { pool: Pool::Hal, addr: 1, maybe_older: false }),
-            EventKind::AllocFailed(AllocFailed { pool: Pool::Hal, size_bytes: 1, status: 6, flags: 0 }),
+            EventKind::ProbeDisabled { symbol: SymbolName::fixed("f") },
         ];
         for kind in kinds {
             assert_eq!(Row::of(&event(kind)), None);
         }
+    }
+
+    /// When a pool has a block back for good; a row of ours.
+    #[test]
+    fn block_free_row() {
+        let returned = BlockReturned {
+            pool: Pool::Pta,
+            allocation_id: Some(9),
+            addr: 0x1000,
+            size_bytes: 512,
+            used_bytes: 10,
+            total_bytes: 2048,
+            active_bytes: 20,
+        };
+        let expected = "5,BLOCK_FREE,PTA,N/A,1000,12,34,0,0x0000000000001000,\"{allocation_id:9,addr:0x0000000000001000,\
+                        size:512,used:10,total:2048,active:20}\",,\n";
+        assert_eq!(csv(&event(EventKind::BlockReturned(returned))), expected);
     }
 
     /// Texts made to break a reader, a terminal or a spreadsheet do neither.

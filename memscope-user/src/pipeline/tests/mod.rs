@@ -6,8 +6,13 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::capture::{CaptureHeader, Ending, Writer, WriterOptions};
-use crate::model::{Alloc, AllocApi, Device, Event, EventKind, Free, Mark, PageType, Pool};
-use crate::testing::{HOST, Random, at, device, main, rows, variety};
+use crate::model::{
+    Alloc, AllocApi, AllocFailed, BlockReturned, Device, Event, EventKind, Free, Mark, Name, PageType, Pool, Region,
+};
+use crate::testing::{HOST, Random, Who, at, device, main, rows, variety};
+
+mod memory;
+mod pool;
 
 /// Sends all it sees; as a sink and as an analysis.
 struct Tap(Sender<Event>);
@@ -77,7 +82,22 @@ fn line(event: &Event) -> String {
             write!(line, "free {:x}+{} used {used_bytes} {cause:?}", block.addr, block.size_bytes)
         }
         EventKind::UnknownFree(free) => write!(line, "unknown free {:x} older {}", free.addr, free.maybe_older),
-        EventKind::AllocFailed(failed) => write!(line, "failed {} status {}", failed.size_bytes, failed.status),
+        EventKind::AllocFailed(AllocFailed { size_bytes, status, request, attempt, out_of_memory, caller, .. }) => {
+            let what = if *out_of_memory { "oom" } else { "refused" };
+            let caller = caller.map_or("-", Name::as_str);
+            write!(line, "failed {size_bytes} status {status} {what} request {request}.{attempt} {caller}")
+        }
+        EventKind::AllocRecovered(recovered) => {
+            write!(line, "recovered request {} after {}", recovered.request, recovered.failed_attempts)
+        }
+        EventKind::BlockReturned(BlockReturned { addr, size_bytes, allocation_id, active_bytes, .. }) => {
+            write!(line, "returned {addr:x}+{size_bytes} block {allocation_id:?} active {active_bytes}")
+        }
+        EventKind::Region(Region { kind, begins, addr, size_bytes, live_bytes }) => {
+            let change = if *begins { "begins" } else { "ends" };
+            write!(line, "{kind:?} {change} {addr:x}+{size_bytes} live {live_bytes}")
+        }
+        EventKind::ProbeDisabled { symbol } => write!(line, "disabled {symbol}"),
         EventKind::Launch(launch) => {
             write!(line, "launch {} on {:?}", launch.name, launch.stream_id)
         }
@@ -102,6 +122,14 @@ fn lines(records: &[Vec<u8>]) -> Vec<String> {
 #[track_caller]
 fn check(records: &[Vec<u8>], expected: &[&str]) {
     assert_eq!(lines(records), expected);
+}
+
+/// The same, without the blocks that the end of the trace ends.
+#[track_caller]
+fn check_before_end(records: &[Vec<u8>], expected: &[&str]) {
+    let mut lines = lines(records);
+    lines.retain(|line| !line.ends_with("TraceEnd"));
+    assert_eq!(lines, expected);
 }
 
 const NPU: u64 = device(0);
@@ -244,7 +272,7 @@ fn odd_ends() {
             "1 7 - unknown free 99 older false",
             "2 8 - process prog",
             "3 8 - unknown free 99 older true",
-            "4 7 npu2 failed 64 status 6",
+            "4 7 npu2 failed 64 status 6 oom request 1.1 halMemAlloc",
         ],
     );
 }

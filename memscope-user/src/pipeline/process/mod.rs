@@ -1,23 +1,28 @@
 //! One traced process: its threads' devices, names, ranges, steps and blocks. Here items become events.
 
+mod memory;
+mod pool;
+
 use std::sync::Arc;
 
-use super::blocks::{Birth, Blocks};
-use super::item::{Action, Head, Request};
+use self::memory::Undo;
+use super::blocks::{Blocks, Key};
+use super::item::{Action, Head};
 use super::output::Output;
+use super::physical::Physical;
 use super::recent::Recent;
+use super::requests::Requests;
 use super::steps::{OpenStep, Ranges, STEP_START, Steps};
-use crate::model::{
-    Alloc, AllocApi, AllocFailed, Device, Event, EventKind, Free, FreeCause, Launch, Mark, Pool, ProcessStart,
-    UnknownFree,
-};
+use crate::model::{Device, Event, EventKind, FreeCause, Launch, Mark, ProcessStart};
 
-/// Live blocks of all processes that are followed; later ones are counted and not reported.
-const MAX_LIVE_BLOCKS: usize = 16 << 20;
 /// Threads per process whose device is remembered at least; there is no record of a thread's end.
 const MAX_THREADS: usize = 32 << 10;
 /// Kernel names and streams per process that are remembered at least.
 const MAX_NAMES: usize = 64 << 10;
+/// Threads whose last free is remembered, in case it turns out to have failed.
+const ENDING_THREADS: usize = 4096;
+/// Blocks that a stream still uses after the program gave them back, per process.
+const MAX_LEAVING: usize = 1 << 20;
 /// Devices per process that are told apart; more only come from a broken flag word.
 const MAX_DEVICES: usize = 64;
 
@@ -26,6 +31,7 @@ pub(super) struct Shared {
     pub(super) out: Output,
     pub(super) live: usize,
     pub(super) blocks_full: u64,
+    pub(super) mislocated: u64,
 }
 
 /// One traced process.
@@ -36,6 +42,8 @@ pub(super) struct Process {
     /// Physical device by the program's number; empty is the identity.
     visible: Vec<u32>,
     threads: Recent<u32, u32>,
+    /// Device of each context.
+    contexts: Recent<u64, u32>,
     /// NPUs that the process has used.
     devices: Vec<u32>,
     /// By kernel handle. A forked child shares them until either learns another.
@@ -45,6 +53,18 @@ pub(super) struct Process {
     ranges: Ranges,
     steps: Steps,
     blocks: Blocks,
+    physical: Physical,
+    requests: Requests,
+    /// By thread and row; `None` when the thread ended something that is not known.
+    last_end: Recent<(u32, u16), Option<Undo>>,
+    /// What each thread asks a pool for.
+    wanted_bytes: Recent<u32, u64>,
+    /// Blocks that the program gave back and the pool has not got yet: their numbers.
+    leaving: Recent<Key, u64>,
+    /// A pool of a framework reports here: its word counts for whether a request succeeded.
+    has_pool: bool,
+    /// The pool's reports make no sense.
+    mislocated: bool,
 }
 
 /// Moment and thread of an event.
@@ -70,6 +90,14 @@ impl Process {
             ranges: Ranges::default(),
             steps: Steps::new(wanted),
             blocks: Blocks::default(),
+            contexts: Recent::new(MAX_NAMES),
+            physical: Physical::default(),
+            requests: Requests::default(),
+            last_end: Recent::new(ENDING_THREADS),
+            wanted_bytes: Recent::new(MAX_THREADS),
+            leaving: Recent::new(MAX_LEAVING),
+            has_pool: false,
+            mislocated: false,
         }
     }
 
@@ -88,12 +116,20 @@ impl Process {
     /// The process is replaced by another program: all is gone but the counters.
     pub(super) fn exec(&mut self, at: At, shared: &mut Shared) {
         self.free_all(at, FreeCause::ProcessEnd, shared);
-        let fresh = Self::new(self.pid, Arc::new([]));
+        let old = std::mem::replace(self, Self::new(self.pid, Arc::new([])));
+        let Self { next_event, visible, launches, ranges, steps, blocks, requests, .. } = old;
+        *self = Self {
+            next_event,
+            visible,
+            launches,
+            ranges,
+            steps,
+            blocks,
+            requests,
+            ..Self::new(self.pid, Arc::new([]))
+        };
         self.ranges.reset();
         self.steps.reset();
-        self.attached = false;
-        self.devices.clear();
-        (self.threads, self.names, self.streams) = (fresh.threads, fresh.names, fresh.streams);
     }
 
     /// The process ends.
@@ -104,8 +140,8 @@ impl Process {
 
     /// Ends every live block, in the order of their allocation.
     pub(super) fn free_all(&mut self, at: At, cause: FreeCause, shared: &mut Shared) {
-        for block in self.blocks.in_order() {
-            self.free(at, block.api, block.addr, cause, shared);
+        for key in self.blocks.in_order() {
+            self.free(at, key, cause, None, shared);
         }
     }
 
@@ -113,11 +149,28 @@ impl Process {
     pub(super) fn apply(&mut self, at: At, head: &Head, action: Action, shared: &mut Shared) {
         let thread = (head.tid, head.row);
         match action {
-            Action::Alloc(request) => self.allocate(at, &request, shared),
-            Action::AllocFailed { request, status } => self.allocation_failed(at, &request, status, shared),
-            Action::Free { api, addr } => self.free_by_program(at, thread, api, addr, shared),
-            Action::FreeFailed { addr } => self.restore(at, thread, addr, shared),
+            Action::Alloc(request) => self.driver_allocated(at, &request, shared),
+            Action::AllocFailed(failure) => self.allocation_failed(at, &failure, shared),
+            Action::End(ending) => self.ends(at, thread, ending, shared),
+            Action::EndFailed { addr } => self.end_failed(at, thread, addr, shared),
+            Action::Retain { handle, addr } => self.physical.retain(handle, addr),
+            Action::Import { handle } => self.imported(at, handle, shared),
+            Action::Map { addr, size_bytes, handle } => self.mapped(at, addr, size_bytes, handle, shared),
+            Action::Region { kind, addr, size_bytes } => self.region_begins(at, kind, addr, size_bytes, shared),
+            Action::Pool(report) => self.pool_reported(at, &report, shared),
+            Action::PoolRequest { size_bytes } => self.wanted_bytes.insert(head.tid, size_bytes),
+            Action::Mislocated { symbol } => self.mislocated(at, symbol, shared),
+            Action::MemoryInfo => self.requests.closed(head.tid),
             Action::SetDevice { device } => self.set_device(head.tid, device),
+            Action::CreateContext { context, device } => {
+                self.contexts.insert(context, device);
+                self.set_device(head.tid, device);
+            }
+            Action::SetContext { context } => {
+                if let Some(device) = self.contexts.get(&context) {
+                    self.set_device(head.tid, *device);
+                }
+            }
             Action::Launch { handle, stream, name } => self.launch(at, handle, stream, name, shared),
             Action::KernelName { handle, name } => Arc::make_mut(&mut self.names).insert(handle, name),
             Action::StreamId { stream, id } => self.streams.insert(stream, id),
@@ -130,69 +183,6 @@ impl Process {
             Action::RangeEnd { id } => self.range_end(at, id, shared),
             Action::Fork { .. } | Action::Exec | Action::Note(_) => {}
         }
-    }
-
-    fn allocate(&mut self, at: At, request: &Request, shared: &mut Shared) {
-        self.know(request.device);
-        self.free(at, request.api, request.addr, FreeCause::Replaced, shared);
-        if shared.live >= MAX_LIVE_BLOCKS {
-            shared.blocks_full += 1;
-            return;
-        }
-        let birth = Birth {
-            time_ns: at.time_ns,
-            event: self.next_event,
-            step: self.steps.of_device(request.device),
-            kernel_index: self.launches,
-            inside: self.steps.inside(),
-        };
-        let (block, used_bytes) = self.blocks.insert(request, birth);
-        shared.live += 1;
-        let alloc = Alloc { block, used_bytes, total_bytes: None, restored: false };
-        self.emit(at, block.device, EventKind::Alloc(alloc), birth.inside, shared);
-    }
-
-    fn allocation_failed(&mut self, at: At, request: &Request, status: i32, shared: &mut Shared) {
-        let Request { pool, size_bytes, flags, device, .. } = *request;
-        let failed = AllocFailed { pool, size_bytes, status, flags };
-        self.emit(at, device, EventKind::AllocFailed(failed), self.steps.inside(), shared);
-    }
-
-    fn free_by_program(&mut self, at: At, thread: (u32, u16), api: AllocApi, addr: u64, shared: &mut Shared) {
-        let live = self.free(at, api, addr, FreeCause::Program, shared);
-        self.blocks.freed(thread, live);
-        // Freeing a null pointer is no free; but if the driver refuses it, no other free is meant.
-        if live.is_none() && addr != 0 {
-            let free = UnknownFree { pool: Pool::Hal, addr, maybe_older: self.attached };
-            let device = self.device_of(at.tid);
-            self.emit(at, device, EventKind::UnknownFree(free), self.steps.inside(), shared);
-        }
-    }
-
-    /// Ends the block at `addr`, if there is one. Its row is written if that of its allocation is.
-    fn free(
-        &mut self,
-        at: At,
-        api: AllocApi,
-        addr: u64,
-        cause: FreeCause,
-        shared: &mut Shared,
-    ) -> Option<super::blocks::Live> {
-        let (live, used_bytes) = self.blocks.take(api, addr)?;
-        shared.live = shared.live.saturating_sub(1);
-        let free = Free { block: live.block, used_bytes, total_bytes: None, cause };
-        self.emit(at, live.block.device, EventKind::Free(free), live.inside, shared);
-        Some(live)
-    }
-
-    /// The thread's last free has failed after all.
-    fn restore(&mut self, at: At, thread: (u32, u16), addr: Option<u64>, shared: &mut Shared) {
-        let Some((live, used_bytes)) = self.blocks.restore(thread, addr) else {
-            return;
-        };
-        shared.live += 1;
-        let alloc = Alloc { block: live.block, used_bytes, total_bytes: None, restored: true };
-        self.emit(at, live.block.device, EventKind::Alloc(alloc), live.inside, shared);
     }
 
     fn launch(&mut self, at: At, handle: u64, stream: u64, name: Option<Arc<str>>, shared: &mut Shared) {
@@ -248,9 +238,14 @@ impl Process {
     }
 
     fn set_device(&mut self, tid: u32, device: u32) {
-        let physical = self.visible.get(device as usize).copied().unwrap_or(device);
+        let physical = self.physical_device(device);
         self.know(Device::Npu(physical));
         self.threads.insert(tid, physical);
+    }
+
+    /// Number of an NPU that the program calls `device`.
+    fn physical_device(&self, device: u32) -> u32 {
+        self.visible.get(device as usize).copied().unwrap_or(device)
     }
 
     fn know(&mut self, device: Device) {

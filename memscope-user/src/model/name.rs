@@ -1,0 +1,91 @@
+//! Names that events carry by the million: functions, pools.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::sync::{Mutex, PoisonError};
+
+use serde::{Serialize, Serializer};
+
+/// Different names that are kept; they are never given back.
+const MAX_NAMES: usize = 4096;
+/// Bytes of a name; longer ones are cut.
+const MAX_BYTES: usize = 256;
+
+/// Stands for all names beyond [`MAX_NAMES`].
+const OTHER: Name = Name("other");
+
+static NAMES: Mutex<Option<HashSet<&'static str>>> = Mutex::new(None);
+
+/// A name that is copied like a number. Made of untrusted text: only printable ASCII without blanks, quotes, commas and
+/// colons, which are what outputs separate cells by; everything else became `_`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Name(&'static str);
+
+impl Name {
+    /// A name known at compile time.
+    #[must_use]
+    pub const fn fixed(name: &'static str) -> Self {
+        Self(name)
+    }
+
+    /// Keeps a name for good, or finds it among those that are kept.
+    #[must_use]
+    pub fn keep(text: &str) -> Self {
+        let plain = |c: char| if c.is_ascii_graphic() && !"\"',:\\".contains(c) { c } else { '_' };
+        let name: String = text.chars().take(MAX_BYTES).map(plain).collect();
+        let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
+        let names = names.get_or_insert_default();
+        match names.get(name.as_str()) {
+            Some(known) => Self(known),
+            None if names.len() >= MAX_NAMES => OTHER,
+            None => {
+                let kept: &'static str = Box::leak(name.into_boxed_str());
+                names.insert(kept);
+                Self(kept)
+            }
+        }
+    }
+
+    /// The text.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        self.0
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0)
+    }
+}
+
+impl fmt::Debug for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.0)
+    }
+}
+
+impl Serialize for Name {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_texts_are_one_name() {
+        let name = Name::keep(&String::from("aclrtMalloc"));
+        assert!(std::ptr::eq(name.as_str(), Name::keep("aclrtMalloc").as_str()));
+        assert_ne!(name, Name::keep("aclrtMallocHost"));
+    }
+
+    /// Cells stay cells whatever a program calls its pool.
+    #[test]
+    fn names_hold_nothing_that_separates() {
+        assert_eq!(Name::keep("a,\"b\":c\n d\u{202e}").as_str(), "a__b__c__d_");
+        assert_eq!(Name::keep(&"x".repeat(1000)).as_str().len(), MAX_BYTES);
+    }
+}

@@ -1,0 +1,287 @@
+//! What a record means: a call and its row become an [`Action`].
+
+use std::sync::Arc;
+
+use super::item::{Action, Called, Ending, Failure, PoolChange, PoolReport, PoolTotals, Request};
+use crate::decode::Phase;
+use crate::model::{AllocApi, Device, Name, PageType, Pool, RegionKind, System};
+use crate::probes::{Field, Meaning, RowInfo};
+
+/// The probe rows, by number, with their functions' names.
+#[derive(Debug, Default)]
+pub(super) struct Rows(Vec<(RowInfo, Name)>);
+
+/// A call of an unknown row, or one whose arguments could not be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Unusable;
+
+type Values<'a> = &'a dyn Fn(Field) -> Result<u64, Unusable>;
+
+impl Rows {
+    /// Rows 1 and following.
+    pub(super) fn new(rows: Vec<RowInfo>) -> Self {
+        Self(rows.into_iter().map(named).collect())
+    }
+
+    pub(super) fn get(&self, number: u16) -> Option<&RowInfo> {
+        self.row(number).map(|(row, _)| row)
+    }
+
+    fn row(&self, number: u16) -> Option<&(RowInfo, Name)> {
+        self.0.get(usize::from(number).checked_sub(1)?)
+    }
+
+    /// Adds rows. Numbers that leave a gap are of no use and are passed over.
+    pub(super) fn extend(&mut self, first: u16, rows: Vec<RowInfo>) {
+        for (row, index) in rows.into_iter().zip(usize::from(first).saturating_sub(1)..usize::from(u16::MAX)) {
+            if index == self.0.len() {
+                self.0.push(named(row));
+            } else if let Some(slot) = self.0.get_mut(index) {
+                *slot = named(row);
+            }
+        }
+    }
+
+    /// Whether the row's calls have a text that is of use.
+    pub(super) fn has_text(&self, number: u16) -> bool {
+        use Meaning::{KernelName, Launch, Mark, RangeStart};
+        self.get(number).is_some_and(|row| matches!(row.meaning, Mark | RangeStart | KernelName | Launch))
+    }
+
+    /// What a call means; `Ok(None)` when it means nothing, an error when what it means cannot be told.
+    pub(super) fn action(&self, called: Called) -> Result<Option<Action>, Unusable> {
+        let (row, symbol) = self.row(called.head.row).ok_or(Unusable)?;
+        let values = called.values;
+        let field = |field| {
+            let index = row.fields.iter().position(|name| *name == field);
+            index.and_then(|index| values.get(index)).ok_or(Unusable)
+        };
+        let outer = self.row(called.head.outer).map(|(_, symbol)| *symbol);
+        let status = called.status as i32;
+        match (row.meaning, called.phase) {
+            (Meaning::HalAlloc | Meaning::HalCreate, Phase::Return) => {
+                let api = if row.meaning == Meaning::HalAlloc { AllocApi::Alloc } else { AllocApi::Create };
+                driver_allocation(api, status, outer, *symbol, &field)
+            }
+            (Meaning::ApiAlloc | Meaning::ApiAllocHost, Phase::Return) if status != 0 => {
+                let host = row.meaning == Meaning::ApiAllocHost;
+                let failure = Failure {
+                    pool: if host { Pool::Host } else { Pool::Hal },
+                    device: host.then_some(Device::Cpu),
+                    size_bytes: field(Field::Size)?,
+                    flags: field(Field::Flags).unwrap_or(0),
+                    status,
+                    caller: Some(*symbol),
+                };
+                Ok(Some(Action::AllocFailed(failure)))
+            }
+            (Meaning::PtaReport, _) => pta_report(*symbol, &field).map(Some),
+            (Meaning::PoolRequest, _) => Ok(Some(Action::PoolRequest { size_bytes: field(Field::Size)? })),
+            (meaning, Phase::Enter) => entered(meaning, called, &field),
+            (meaning, Phase::Return) if status != 0 => Ok(returned_non_zero(meaning, called.status, &field)),
+            (meaning, Phase::Return) => succeeded(meaning, called, &field),
+        }
+    }
+}
+
+fn named(row: RowInfo) -> (RowInfo, Name) {
+    let name = Name::keep(&row.symbol);
+    (row, name)
+}
+
+/// A call that is reported at its entry.
+fn entered(meaning: Meaning, called: Called, field: Values<'_>) -> Result<Option<Action>, Unusable> {
+    let addr = || field(Field::Addr);
+    let end = |ending| Ok(Some(Action::End(ending)));
+    match meaning {
+        Meaning::HalFree => end(Ending::Block { api: AllocApi::Alloc, addr: addr()? }),
+        Meaning::HalRelease => end(Ending::Block { api: AllocApi::Create, addr: addr()? }),
+        Meaning::HostUnpin => end(Ending::Block { api: AllocApi::Register, addr: addr()? }),
+        Meaning::HalUnmap => end(Ending::Mapping { addr: addr()? }),
+        Meaning::HalUnreserve => end(Ending::Region { kind: RegionKind::Reservation, addr: addr()? }),
+        Meaning::HalUnregister => end(Ending::Region { kind: RegionKind::Registration, addr: addr()? }),
+        Meaning::Launch => Ok(Some(Action::Launch {
+            handle: field(Field::Handle).unwrap_or(0),
+            stream: field(Field::Stream).unwrap_or(0),
+            name: called.text.filter(|text| !text.is_empty()).map(Arc::from),
+        })),
+        Meaning::AclFinalize => Ok(Some(Action::System(System::AclFinalize))),
+        Meaning::Mark => Ok(Some(Action::Mark { text: called.text.map(Arc::from) })),
+        Meaning::RangeStart => Ok(Some(Action::RangeStart { text: called.text.map(Arc::from) })),
+        Meaning::RangeEnd => Ok(Some(Action::RangeEnd { id: field(Field::RangeId)? })),
+        Meaning::MemoryInfo => Ok(Some(Action::MemoryInfo)),
+        _ => Ok(None),
+    }
+}
+
+/// A call that returned something else than 0: an error code, unless it is the id of a range.
+fn returned_non_zero(meaning: Meaning, status: i64, field: Values<'_>) -> Option<Action> {
+    use Meaning::{HalFree, HalRelease, HalUnmap, HalUnregister, HalUnreserve, HostUnpin, RangeStart};
+    match meaning {
+        HalFree | HalRelease | HalUnmap | HalUnreserve | HalUnregister | HostUnpin => {
+            Some(Action::EndFailed { addr: field(Field::Addr).ok() })
+        }
+        RangeStart => Some(Action::RangeId { id: status.cast_unsigned() }),
+        _ => None,
+    }
+}
+
+/// A call that returned 0.
+fn succeeded(meaning: Meaning, called: Called, field: Values<'_>) -> Result<Option<Action>, Unusable> {
+    let region = |kind| -> Result<_, Unusable> {
+        Ok(Some(Action::Region { kind, addr: field(Field::Addr)?, size_bytes: field(Field::Size)? }))
+    };
+    match meaning {
+        Meaning::HalRetain => Ok(Some(Action::Retain { handle: field(Field::Handle)?, addr: field(Field::Addr)? })),
+        Meaning::HalImport => Ok(Some(Action::Import { handle: field(Field::Handle)? })),
+        Meaning::HalMap => Ok(Some(Action::Map {
+            addr: field(Field::Addr)?,
+            size_bytes: field(Field::Size)?,
+            handle: field(Field::Handle)?,
+        })),
+        Meaning::HalReserve => region(RegionKind::Reservation),
+        Meaning::HalRegister => region(RegionKind::Registration),
+        Meaning::HostPin => host_pin(field),
+        Meaning::SetDevice => Ok(Some(Action::SetDevice { device: field(Field::Device)? as u32 })),
+        Meaning::CreateContext => {
+            Ok(Some(Action::CreateContext { context: field(Field::Handle)?, device: field(Field::Device)? as u32 }))
+        }
+        Meaning::SetContext => Ok(Some(Action::SetContext { context: field(Field::Handle)? })),
+        Meaning::KernelName => match called.text {
+            Some(name) if !name.is_empty() => {
+                Ok(Some(Action::KernelName { handle: field(Field::Handle)?, name: name.into() }))
+            }
+            _ => Ok(None),
+        },
+        Meaning::StreamId => {
+            let id = i64::from((field(Field::StreamId)? as u32).cast_signed());
+            Ok(Some(Action::StreamId { stream: field(Field::Stream)?, id }))
+        }
+        Meaning::AclInit => Ok(Some(Action::System(System::AclInit))),
+        _ => Ok(None),
+    }
+}
+
+/// A driver call that failed inside of a call of ACL or the runtime is an attempt of that one: it may try again with
+/// smaller pages, and what it returns is what counts.
+fn driver_allocation(
+    api: AllocApi,
+    status: i32,
+    outer: Option<Name>,
+    symbol: Name,
+    field: Values<'_>,
+) -> Result<Option<Action>, Unusable> {
+    let size_bytes = field(Field::Size)?;
+    let Place { pool, device, module_id, page } = match api {
+        AllocApi::Create => Place::of_prop(field(Field::PropSideDevice).ok(), field(Field::PropModulePage).ok()),
+        AllocApi::Alloc | AllocApi::Register => Place::of_flags(field(Field::Flags)?),
+    };
+    let flags = field(Field::Flags).unwrap_or(0);
+    if status != 0 {
+        let failure = Failure { pool, device: Some(device), size_bytes, flags, status, caller: Some(symbol) };
+        return Ok(outer.is_none().then_some(Action::AllocFailed(failure)));
+    }
+    let addr = field(Field::Addr).ok().filter(|addr| *addr != 0).ok_or(Unusable)?;
+    Ok(Some(Action::Alloc(Request { addr, size_bytes, flags, pool, device, module_id, page, api, caller: outer })))
+}
+
+/// `ACL_HOST_REG_PINNED` of `aclrtHostRegisterV2` (ascend-abi §3); other registrations pin nothing.
+const PINNED: u64 = 0x1000_0000;
+
+fn host_pin(field: Values<'_>) -> Result<Option<Action>, Unusable> {
+    let flags = field(Field::Flags)?;
+    Ok((flags & PINNED != 0).then_some(Action::Alloc(Request {
+        addr: field(Field::Addr)?,
+        size_bytes: field(Field::Size)?,
+        flags,
+        pool: Pool::Host,
+        device: Device::Cpu,
+        module_id: None,
+        page: PageType::Normal,
+        api: AllocApi::Register,
+        caller: None,
+    })))
+}
+
+/// `c10::DeviceType::PrivateUse1`, which is the NPU.
+const PRIVATE_USE: u8 = 20;
+
+/// `torch_npu`'s `MemoryUsage` (ascend-abi §6.2). Its first bytes tell whether the function that was found is the one
+/// that was looked for; the padding among them is not zero.
+fn pta_report(symbol: Name, field: Values<'_>) -> Result<Action, Unusable> {
+    let [kind, device, component, change, allocator, ..] = field(Field::PtaKind)?.to_le_bytes();
+    let pool = match component {
+        0 => Some(Pool::Pta),
+        1 => Some(Pool::PtaWorkspace),
+        _ => None,
+    };
+    let change = match change {
+        0 => Some(PoolChange::Alloc),
+        1 => Some(PoolChange::Free),
+        2 => Some(PoolChange::Returned),
+        _ => None,
+    };
+    let size = field(Field::Size)?.cast_signed();
+    // A block that is handed out has a size; one that ends is told with a negative one.
+    let sensible = kind == PRIVATE_USE
+        && allocator <= 1
+        && device.cast_signed() >= 0
+        && change.is_some_and(|change| if change == PoolChange::Alloc { size >= 0 } else { size <= 0 });
+    let (Some(pool), Some(change), true) = (pool, change, sensible) else {
+        return Ok(Action::Mislocated { symbol });
+    };
+    let totals = PoolTotals {
+        used_bytes: field(Field::PoolAllocated)?,
+        reserved_bytes: field(Field::PoolReserved)?,
+        active_bytes: field(Field::PoolActive)?,
+    };
+    Ok(Action::Pool(PoolReport {
+        pool,
+        change,
+        device: Some(device.into()),
+        addr: field(Field::Addr)?,
+        size_bytes: Some(size.unsigned_abs()),
+        totals: Some(totals),
+    }))
+}
+
+/// Where memory is asked for, and by whom.
+struct Place {
+    pool: Pool,
+    device: Device,
+    module_id: Option<u8>,
+    page: PageType,
+}
+
+/// Values of the address space field that mean host memory: `MEM_HOST`, and `MEM_HOST_UVA` of newer drivers.
+const HOST_SPACES: [u64; 2] = [2, 6];
+
+impl Place {
+    /// From the flag word of `halMemAlloc` (ascend-abi §2.1).
+    fn of_flags(flags: u64) -> Self {
+        let host = HOST_SPACES.contains(&(flags >> 10 & 0xf));
+        let page = match (flags >> 31 & 1, flags >> 17 & 1) {
+            (1, _) => PageType::Giant,
+            (_, 1) => PageType::Huge,
+            _ => PageType::Normal,
+        };
+        let (pool, device) =
+            if host { (Pool::Host, Device::Cpu) } else { (Pool::Hal, Device::Npu((flags & 0x3ff) as u32)) };
+        Self { pool, device, module_id: Some((flags >> 56) as u8), page }
+    }
+
+    /// From the first 16 bytes of `drv_mem_prop` (ascend-abi §2.3), as far as they could be read.
+    fn of_prop(side_device: Option<u64>, module_page: Option<u64>) -> Self {
+        let (pool, device) = match side_device.map(|word| (word as u32, (word >> 32) as u32)) {
+            Some((0 | 2, _)) => (Pool::Host, Device::Cpu),
+            Some((_, device)) => (Pool::Hal, Device::Npu(device)),
+            None => (Pool::Hal, Device::None),
+        };
+        let page = match module_page.map(|word| word >> 32) {
+            Some(1) => PageType::Huge,
+            Some(2) => PageType::Giant,
+            _ => PageType::Normal,
+        };
+        Self { pool, device, module_id: module_page.and_then(|word| u8::try_from(word as u32).ok()), page }
+    }
+}

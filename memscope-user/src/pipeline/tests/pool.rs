@@ -1,0 +1,129 @@
+//! Blocks of `torch_npu`'s pool, by what its hidden function is called with.
+
+use super::*;
+
+const CACHING: u8 = 0;
+const WORKSPACE: u8 = 1;
+const MALLOC: u8 = 0;
+const FREE: u8 = 1;
+const BLOCK_FREE: u8 = 2;
+
+fn totals_of(records: &[Vec<u8>]) -> Vec<(u64, Option<u64>)> {
+    let totals = |event: Event| match event.kind {
+        EventKind::Alloc(alloc) => Some((alloc.used_bytes, alloc.total_bytes)),
+        EventKind::Free(free) => Some((free.used_bytes, free.total_bytes)),
+        _ => None,
+    };
+    events(records).into_iter().filter_map(totals).collect()
+}
+
+/// The pool's own sums are what counts, so a late attach is right from the first event on.
+#[test]
+fn totals_are_the_pools_own() {
+    let records = [
+        main(1).start(true, Some("4,5")),
+        main(2).pta((CACHING, MALLOC), 0x100, 512, [10_512, 20_000, 10_512]),
+        main(3).pta((CACHING, BLOCK_FREE), 0x100, -512, [10_512, 20_000, 10_000]),
+        main(4).pta((CACHING, FREE), 0x100, -512, [10_000, 20_000, 10_000]),
+        main(5).pta((CACHING, FREE), 0x900, -512, [9_488, 20_000, 10_000]),
+    ];
+    check_before_end(
+        &records,
+        &[
+            "1 7 - process prog",
+            "2 7 npu5 alloc 100+512 used 10512 step 0",
+            "3 7 npu5 returned 100+512 block Some(1) active 10000",
+            "4 7 npu5 free 100+512 used 10000 Program",
+            "5 7 npu5 unknown free 900 older true",
+        ],
+    );
+    assert_eq!(totals_of(&records), [(10_512, Some(20_000)), (10_000, Some(20_000))]);
+}
+
+/// A block that another stream uses is given back first and returns to the pool later; then it is handed out again.
+#[test]
+fn block_returns_after_its_free() {
+    check_before_end(
+        &[
+            main(1).pta((CACHING, MALLOC), 0x100, 512, [512, 2048, 512]),
+            main(2).pta((CACHING, FREE), 0x100, -512, [0, 2048, 512]),
+            main(3).pta((CACHING, BLOCK_FREE), 0x100, -512, [0, 2048, 0]),
+            main(4).pta((CACHING, MALLOC), 0x100, 512, [512, 2048, 512]),
+            main(5).pta((CACHING, BLOCK_FREE), 0x700, -512, [512, 2048, 512]),
+        ],
+        &[
+            "1 7 npu1 alloc 100+512 used 512 step 0",
+            "2 7 npu1 free 100+512 used 0 Program",
+            "3 7 npu1 returned 100+512 block Some(1) active 0",
+            "4 7 npu1 alloc 100+512 used 512 step 0",
+            "5 7 npu1 returned 700+512 block None active 512",
+        ],
+    );
+}
+
+/// A workspace that grows tells twice of one block; both allocators may use one address.
+#[test]
+fn workspaces_are_a_pool_of_their_own() {
+    check_before_end(
+        &[
+            main(1).pta((CACHING, MALLOC), 0x100, 512, [512, 2048, 512]),
+            main(2).pta((WORKSPACE, MALLOC), 0x100, 64, [64, 64, 64]),
+            main(3).pta((WORKSPACE, MALLOC), 0x100, 64, [64, 64, 64]),
+            main(4).pta((WORKSPACE, FREE), 0x100, -64, [0, 64, 0]),
+            main(5).pta((CACHING, FREE), 0x100, -512, [0, 2048, 0]),
+        ],
+        &[
+            "1 7 npu1 alloc 100+512 used 512 step 0",
+            "2 7 npu1 alloc 100+64 used 64 step 0",
+            "4 7 npu1 free 100+64 used 0 Program",
+            "5 7 npu1 free 100+512 used 0 Program",
+        ],
+    );
+}
+
+/// A pool that is refused memory and asks again: one request. Where a pool reports, its report tells the outcome,
+/// because a segment in parts can get its first part and fail at the next.
+#[test]
+fn pool_tells_whether_a_request_succeeded() {
+    check_before_end(
+        &[
+            main(1).set_device(1),
+            main(2).pta((CACHING, MALLOC), 0x100, 512, [512, 2048, 512]),
+            main(3).returned("aclrtMallocPhysical", 207_001, &[1000]),
+            Who::within("aclrtMallocPhysical", main(4).create(0xa0, 1000, (1, 1), (33, 1))),
+            main(5).returned("aclrtMallocPhysical", 207_001, &[1000]),
+            main(6).entered("aclrtGetMemInfo", &[]),
+            main(7).returned("aclrtMallocPhysical", 207_001, &[1000]),
+            main(8).pta((CACHING, MALLOC), 0x200, 900, [1412, 2048, 1412]),
+        ],
+        &[
+            "2 7 npu1 alloc 100+512 used 512 step 0",
+            "3 7 npu1 failed 1000 status 207001 oom request 1.1 aclrtMallocPhysical",
+            "4 7 npu1 alloc a0+1000 used 1000 step 0",
+            "5 7 npu1 failed 1000 status 207001 oom request 1.2 aclrtMallocPhysical",
+            "7 7 npu1 failed 1000 status 207001 oom request 2.1 aclrtMallocPhysical",
+            "8 7 npu1 recovered request 2 after 1",
+            "8 7 npu1 alloc 200+900 used 1412 step 0",
+        ],
+    );
+}
+
+/// What the wrong function is called with makes no sense: it is told once, and nothing of it counts any more.
+#[test]
+fn wrong_function_disables_itself() {
+    let wrong = |time, kind: [u8; 8]| {
+        main(time).entered("reportMemoryDataToNpuProfiler", &[u64::from_le_bytes(kind), 0x100, 512, 1, 2, 3, 0])
+    };
+    let records = [
+        main(1).pta((CACHING, MALLOC), 0x100, 512, [512, 2048, 512]),
+        wrong(2, [19, 1, 0, 0, 0, 0, 0, 0]),
+        wrong(3, [20, 1, 0, 7, 0, 0, 0, 0]),
+        main(4).pta((CACHING, FREE), 0x100, -512, [0, 2048, 0]),
+    ];
+    check(&records, &["1 7 npu1 alloc 100+512 used 512 step 0", "2 7 - disabled reportMemoryDataToNpuProfiler"]);
+    let (mut pipeline, _seen, _written) = tapped(config());
+    pipeline.feed(&records.concat()).expect("fed");
+    let losses = pipeline.finish(&[]).end.losses;
+    let lines: Vec<_> = losses.iter().map(|line| (line.reason.as_str(), line.count)).collect();
+    assert_eq!(lines, [("from a function that was located wrongly", 3)]);
+}
