@@ -1,90 +1,162 @@
 //! One small program per row, for kernels without attach cookies (before 5.15): there the program itself has
-//! to know its row. All of them share one body.
+//! to know its row. All of them share one body. User space loads those that it attaches.
 
 use core::ffi::c_void;
+
+use memscope_common::row::SLOTS;
 
 use crate::probes::{enter, leave};
 
 macro_rules! slots {
-    ($($enter:ident, $leave:ident = $row:literal;)*) => {$(
-        #[unsafe(no_mangle)]
-        #[unsafe(link_section = "uprobe")]
-        fn $enter(ctx: *mut c_void) -> u32 {
-            enter(ctx, $row)
-        }
+    ($($enter:ident, $leave:ident = $row:literal;)*) => {
+        $(
+            #[unsafe(no_mangle)]
+            #[unsafe(link_section = "uprobe")]
+            fn $enter(ctx: *mut c_void) -> u32 {
+                enter(ctx, $row)
+            }
 
-        #[unsafe(no_mangle)]
-        #[unsafe(link_section = "uretprobe")]
-        fn $leave(ctx: *mut c_void) -> u32 {
-            leave(ctx, $row)
-        }
-    )*};
+            #[unsafe(no_mangle)]
+            #[unsafe(link_section = "uretprobe")]
+            fn $leave(ctx: *mut c_void) -> u32 {
+                leave(ctx, $row)
+            }
+        )*
+
+        const ROWS: &[u16] = &[$($row),*];
+    };
 }
+
+const _: () = assert!(ROWS.len() == SLOTS as usize);
 
 // Row 0 is "none": its pair is never attached and keeps the numbering plain.
 slots! {
-    enter_00, leave_00 = 0;
-    enter_01, leave_01 = 1;
-    enter_02, leave_02 = 2;
-    enter_03, leave_03 = 3;
-    enter_04, leave_04 = 4;
-    enter_05, leave_05 = 5;
-    enter_06, leave_06 = 6;
-    enter_07, leave_07 = 7;
-    enter_08, leave_08 = 8;
-    enter_09, leave_09 = 9;
-    enter_10, leave_10 = 10;
-    enter_11, leave_11 = 11;
-    enter_12, leave_12 = 12;
-    enter_13, leave_13 = 13;
-    enter_14, leave_14 = 14;
-    enter_15, leave_15 = 15;
-    enter_16, leave_16 = 16;
-    enter_17, leave_17 = 17;
-    enter_18, leave_18 = 18;
-    enter_19, leave_19 = 19;
-    enter_20, leave_20 = 20;
-    enter_21, leave_21 = 21;
-    enter_22, leave_22 = 22;
-    enter_23, leave_23 = 23;
-    enter_24, leave_24 = 24;
-    enter_25, leave_25 = 25;
-    enter_26, leave_26 = 26;
-    enter_27, leave_27 = 27;
-    enter_28, leave_28 = 28;
-    enter_29, leave_29 = 29;
-    enter_30, leave_30 = 30;
-    enter_31, leave_31 = 31;
-    enter_32, leave_32 = 32;
-    enter_33, leave_33 = 33;
-    enter_34, leave_34 = 34;
-    enter_35, leave_35 = 35;
-    enter_36, leave_36 = 36;
-    enter_37, leave_37 = 37;
-    enter_38, leave_38 = 38;
-    enter_39, leave_39 = 39;
-    enter_40, leave_40 = 40;
-    enter_41, leave_41 = 41;
-    enter_42, leave_42 = 42;
-    enter_43, leave_43 = 43;
-    enter_44, leave_44 = 44;
-    enter_45, leave_45 = 45;
-    enter_46, leave_46 = 46;
-    enter_47, leave_47 = 47;
-    enter_48, leave_48 = 48;
-    enter_49, leave_49 = 49;
-    enter_50, leave_50 = 50;
-    enter_51, leave_51 = 51;
-    enter_52, leave_52 = 52;
-    enter_53, leave_53 = 53;
-    enter_54, leave_54 = 54;
-    enter_55, leave_55 = 55;
-    enter_56, leave_56 = 56;
-    enter_57, leave_57 = 57;
-    enter_58, leave_58 = 58;
-    enter_59, leave_59 = 59;
-    enter_60, leave_60 = 60;
-    enter_61, leave_61 = 61;
-    enter_62, leave_62 = 62;
-    enter_63, leave_63 = 63;
+    enter_000, leave_000 = 0;
+    enter_001, leave_001 = 1;
+    enter_002, leave_002 = 2;
+    enter_003, leave_003 = 3;
+    enter_004, leave_004 = 4;
+    enter_005, leave_005 = 5;
+    enter_006, leave_006 = 6;
+    enter_007, leave_007 = 7;
+    enter_008, leave_008 = 8;
+    enter_009, leave_009 = 9;
+    enter_010, leave_010 = 10;
+    enter_011, leave_011 = 11;
+    enter_012, leave_012 = 12;
+    enter_013, leave_013 = 13;
+    enter_014, leave_014 = 14;
+    enter_015, leave_015 = 15;
+    enter_016, leave_016 = 16;
+    enter_017, leave_017 = 17;
+    enter_018, leave_018 = 18;
+    enter_019, leave_019 = 19;
+    enter_020, leave_020 = 20;
+    enter_021, leave_021 = 21;
+    enter_022, leave_022 = 22;
+    enter_023, leave_023 = 23;
+    enter_024, leave_024 = 24;
+    enter_025, leave_025 = 25;
+    enter_026, leave_026 = 26;
+    enter_027, leave_027 = 27;
+    enter_028, leave_028 = 28;
+    enter_029, leave_029 = 29;
+    enter_030, leave_030 = 30;
+    enter_031, leave_031 = 31;
+    enter_032, leave_032 = 32;
+    enter_033, leave_033 = 33;
+    enter_034, leave_034 = 34;
+    enter_035, leave_035 = 35;
+    enter_036, leave_036 = 36;
+    enter_037, leave_037 = 37;
+    enter_038, leave_038 = 38;
+    enter_039, leave_039 = 39;
+    enter_040, leave_040 = 40;
+    enter_041, leave_041 = 41;
+    enter_042, leave_042 = 42;
+    enter_043, leave_043 = 43;
+    enter_044, leave_044 = 44;
+    enter_045, leave_045 = 45;
+    enter_046, leave_046 = 46;
+    enter_047, leave_047 = 47;
+    enter_048, leave_048 = 48;
+    enter_049, leave_049 = 49;
+    enter_050, leave_050 = 50;
+    enter_051, leave_051 = 51;
+    enter_052, leave_052 = 52;
+    enter_053, leave_053 = 53;
+    enter_054, leave_054 = 54;
+    enter_055, leave_055 = 55;
+    enter_056, leave_056 = 56;
+    enter_057, leave_057 = 57;
+    enter_058, leave_058 = 58;
+    enter_059, leave_059 = 59;
+    enter_060, leave_060 = 60;
+    enter_061, leave_061 = 61;
+    enter_062, leave_062 = 62;
+    enter_063, leave_063 = 63;
+    enter_064, leave_064 = 64;
+    enter_065, leave_065 = 65;
+    enter_066, leave_066 = 66;
+    enter_067, leave_067 = 67;
+    enter_068, leave_068 = 68;
+    enter_069, leave_069 = 69;
+    enter_070, leave_070 = 70;
+    enter_071, leave_071 = 71;
+    enter_072, leave_072 = 72;
+    enter_073, leave_073 = 73;
+    enter_074, leave_074 = 74;
+    enter_075, leave_075 = 75;
+    enter_076, leave_076 = 76;
+    enter_077, leave_077 = 77;
+    enter_078, leave_078 = 78;
+    enter_079, leave_079 = 79;
+    enter_080, leave_080 = 80;
+    enter_081, leave_081 = 81;
+    enter_082, leave_082 = 82;
+    enter_083, leave_083 = 83;
+    enter_084, leave_084 = 84;
+    enter_085, leave_085 = 85;
+    enter_086, leave_086 = 86;
+    enter_087, leave_087 = 87;
+    enter_088, leave_088 = 88;
+    enter_089, leave_089 = 89;
+    enter_090, leave_090 = 90;
+    enter_091, leave_091 = 91;
+    enter_092, leave_092 = 92;
+    enter_093, leave_093 = 93;
+    enter_094, leave_094 = 94;
+    enter_095, leave_095 = 95;
+    enter_096, leave_096 = 96;
+    enter_097, leave_097 = 97;
+    enter_098, leave_098 = 98;
+    enter_099, leave_099 = 99;
+    enter_100, leave_100 = 100;
+    enter_101, leave_101 = 101;
+    enter_102, leave_102 = 102;
+    enter_103, leave_103 = 103;
+    enter_104, leave_104 = 104;
+    enter_105, leave_105 = 105;
+    enter_106, leave_106 = 106;
+    enter_107, leave_107 = 107;
+    enter_108, leave_108 = 108;
+    enter_109, leave_109 = 109;
+    enter_110, leave_110 = 110;
+    enter_111, leave_111 = 111;
+    enter_112, leave_112 = 112;
+    enter_113, leave_113 = 113;
+    enter_114, leave_114 = 114;
+    enter_115, leave_115 = 115;
+    enter_116, leave_116 = 116;
+    enter_117, leave_117 = 117;
+    enter_118, leave_118 = 118;
+    enter_119, leave_119 = 119;
+    enter_120, leave_120 = 120;
+    enter_121, leave_121 = 121;
+    enter_122, leave_122 = 122;
+    enter_123, leave_123 = 123;
+    enter_124, leave_124 = 124;
+    enter_125, leave_125 = 125;
+    enter_126, leave_126 = 126;
+    enter_127, leave_127 = 127;
 }

@@ -7,6 +7,7 @@ use aya::{
     programs::ProgramType,
     sys::{self, BpfHelper, UProbeMultiFeature},
 };
+use memscope_common::row::{MAX_ROWS, SLOTS};
 
 /// How probes are linked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,6 +18,17 @@ pub enum LinkMode {
     Cookie,
     /// One small program per row: no cookies.
     Slots,
+}
+
+impl LinkMode {
+    /// Rows that can be served at most; row 0 is none.
+    #[must_use]
+    pub const fn max_rows(self) -> u16 {
+        match self {
+            Self::Multi | Self::Cookie => MAX_ROWS as u16 - 1,
+            Self::Slots => SLOTS - 1,
+        }
+    }
 }
 
 /// What was found.

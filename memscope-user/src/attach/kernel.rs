@@ -21,7 +21,6 @@ use memscope_common::{
     Config, Miss, ProbeRow,
     config::{ProcessState, TRANSPORT_PERF, TRANSPORT_RING},
     miss,
-    row::MAX_ROWS,
 };
 use thiserror::Error;
 
@@ -29,9 +28,6 @@ use super::features::{self, Features, LinkMode};
 use crate::ring::Source;
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/memscope.bpf.o"));
-
-/// Rows that kernels without cookies can serve: one program each (see `slots.rs` in the BPF crate).
-pub const SLOTS: u16 = 64;
 
 /// Setting up the kernel side failed.
 #[derive(Debug, Error)]
@@ -101,12 +97,10 @@ pub enum KernelError {
         field: &'static str,
     },
     /// More rows than the kernel side can hold.
-    #[error("no room for a further probe: {rows} rows are in use{}", if *slots { " and this kernel has no attach cookies" } else { "" })]
+    #[error("no room for a further probe: {rows} rows are in use")]
     RowsFull {
         /// Rows.
         rows: u16,
-        /// Whether the limit comes from missing cookies.
-        slots: bool,
     },
 }
 
@@ -119,6 +113,8 @@ pub struct KernelOptions {
     pub perf: bool,
     /// Use a lesser way of linking than the kernel offers (for tests).
     pub link_mode: Option<LinkMode>,
+    /// Serve fewer rows than the kernel could (for tests).
+    pub max_rows: Option<u16>,
 }
 
 /// One place to probe in one file.
@@ -148,6 +144,7 @@ pub struct Kernel {
     mode: LinkMode,
     features: Features,
     rows: u16,
+    max_rows: u16,
     /// Texts can be brought into memory before they are read.
     can_touch: bool,
     links: Vec<UProbeLink>,
@@ -248,16 +245,21 @@ impl Kernel {
             .load(OBJECT)
             .map_err(|error| KernelError::Load(Box::new(error)))?;
         let mode = options.link_mode.unwrap_or_else(|| features.link_mode());
-        let mut kernel = Self { ebpf, mode, features, rows: 0, can_touch: false, links: Vec::new() };
+        let max_rows = options.max_rows.unwrap_or(u16::MAX).min(mode.max_rows());
+        let mut kernel = Self { ebpf, mode, features, rows: 0, max_rows, can_touch: false, links: Vec::new() };
         kernel.load_probes()?;
         Ok(kernel)
     }
 
-    /// Loads what is attached to every library, so that a refusal shows at once.
+    /// Loads what is attached to every library, so that a refusal shows at once. Of programs that serve one row each,
+    /// the first pair stands for all.
     fn load_probes(&mut self) -> Result<(), KernelError> {
-        let Some(names) = self.shared_programs() else { return Ok(()) };
+        let Some(names) = self.shared_programs() else {
+            self.load_once(&slot("enter", 1))?;
+            return self.load_once(&slot("leave", 1));
+        };
         for name in [names.enter, names.leave] {
-            self.program::<UProbe>(name)?.load().map_err(|error| refused(name, error))?;
+            self.load_once(name)?;
         }
         // Optional: needs sleepable uprobes (Linux 6.0).
         self.can_touch = self.program::<UProbe>(names.touch)?.load().is_ok();
@@ -271,6 +273,14 @@ impl Kernel {
             LinkMode::Cookie => Some(Programs { enter: "enter", leave: "leave", touch: "touch" }),
             LinkMode::Slots => None,
         }
+    }
+
+    fn load_once(&mut self, name: &str) -> Result<(), KernelError> {
+        let program: &mut UProbe = self.program(name)?;
+        if program.fd().is_ok() {
+            return Ok(());
+        }
+        program.load().map_err(|error| refused(name, error))
     }
 
     /// What the kernel can do.
@@ -310,31 +320,23 @@ impl Kernel {
         Ok(Source::Perf(buffers))
     }
 
+    /// Rows that can still be added.
+    #[must_use]
+    pub const fn room(&self) -> u16 {
+        self.max_rows.saturating_sub(self.rows)
+    }
+
     /// Adds a row and gives its number.
     pub fn add_row(&mut self, row: &ProbeRow) -> Result<u16, KernelError> {
-        let slots = self.mode == LinkMode::Slots;
-        let limit = if slots { SLOTS } else { MAX_ROWS as u16 };
-        let number = self.rows + 1;
-        if number >= limit {
-            return Err(KernelError::RowsFull { rows: self.rows, slots });
+        if self.room() == 0 {
+            return Err(KernelError::RowsFull { rows: self.rows });
         }
+        let number = self.rows + 1;
         let map = self.ebpf.map_mut("ROWS").ok_or(no_map("ROWS"))?;
         let mut rows: Array<_, ProbeRow> = Array::try_from(map).map_err(|error| map_error("ROWS", &error))?;
         rows.set(u32::from(number), row, 0).map_err(|error| map_error("ROWS", &error))?;
         self.rows = number;
-        if slots {
-            // Now, not when a stopped program waits for it.
-            self.load_slot("enter", number)?;
-            if row.has_return() {
-                self.load_slot("leave", number)?;
-            }
-        }
         Ok(number)
-    }
-
-    fn load_slot(&mut self, half: &str, row: u16) -> Result<(), KernelError> {
-        let name = format!("{half}_{row:02}");
-        self.program::<UProbe>(&name)?.load().map_err(|error| refused(&name, error))
     }
 
     /// Attaches the programs that follow processes through fork, exec and exit.
@@ -367,11 +369,12 @@ impl Kernel {
             }
             return Ok(());
         }
-        for point in returns {
-            self.attach_many(&format!("leave_{:02}", point.row), &path, &[point])?;
-        }
-        for point in points {
-            self.attach_many(&format!("enter_{:02}", point.row), &path, &[*point])?;
+        for (half, points) in [("leave", &*returns), ("enter", points)] {
+            for point in points {
+                let name = slot(half, point.row);
+                self.load_once(&name)?;
+                self.attach_many(&name, &path, &[*point])?;
+            }
         }
         Ok(())
     }
@@ -459,6 +462,11 @@ impl Kernel {
         });
         start.elapsed()
     }
+}
+
+/// Name of one of the two programs that serve this row alone (`slots.rs` in the BPF crate).
+fn slot(half: &str, row: u16) -> String {
+    format!("{half}_{row:03}")
 }
 
 /// Size of a memory page.

@@ -32,6 +32,8 @@ const LOADER_HOOK: &str = "_dl_debug_state";
 /// Holds `r_state` at [`R_STATE`] (`struct r_debug` of `link.h`).
 const LOADER_STATE: &str = "_r_debug";
 const R_STATE: u64 = 24;
+/// Rows kept back for loaders. A system has one or two: the host's, and one per kind of container.
+const LOADER_ROWS: u16 = 4;
 
 /// One probe that was placed.
 #[derive(Clone, Debug)]
@@ -64,6 +66,7 @@ pub struct Library {
 /// Places rows, each file once.
 pub struct Libraries {
     rows: Vec<(u16, &'static ProbeSpec)>,
+    unserved: Vec<&'static str>,
     files: HashMap<FileId, Library>,
     loader_rows: HashMap<i64, u16>,
     sites: site::Kernel,
@@ -77,20 +80,32 @@ struct Plan {
 }
 
 impl Libraries {
-    /// Hands all built-in rows to the kernel side.
+    /// Hands the built-in rows to the kernel side, as many as it can serve.
     pub fn new(kernel: &mut Kernel) -> Result<Self, KernelError> {
-        let mut rows = Vec::new();
-        for spec in probes::builtin() {
-            rows.push((kernel.add_row(&spec.row())?, spec));
+        let mut libraries = Self::planner(kernel.room());
+        for (number, spec) in &mut libraries.rows {
+            *number = kernel.add_row(&spec.row())?;
         }
-        Ok(Self { rows, files: HashMap::new(), loader_rows: HashMap::new(), sites: site::Kernel::default() })
+        Ok(libraries)
     }
 
-    /// A planner without a kernel side: nothing is attached.
+    /// A planner without a kernel side, of which at most `max_rows` could be served: nothing is attached.
     #[must_use]
-    pub fn planner() -> Self {
-        let rows = probes::builtin().zip(1..).map(|(spec, number)| (number, spec)).collect();
-        Self { rows, files: HashMap::new(), loader_rows: HashMap::new(), sites: site::Kernel::default() }
+    pub fn planner(max_rows: u16) -> Self {
+        let (served, unserved) = by_importance(probes::builtin().collect(), max_rows.saturating_sub(LOADER_ROWS));
+        Self {
+            rows: (1..).zip(served).collect(),
+            unserved: unserved.iter().map(|spec| spec.symbol).collect(),
+            files: HashMap::new(),
+            loader_rows: HashMap::new(),
+            sites: site::Kernel::default(),
+        }
+    }
+
+    /// Functions that are not probed because the kernel side has no room for them.
+    #[must_use]
+    pub fn unserved(&self) -> &[&'static str] {
+        &self.unserved
     }
 
     /// What the records of each row mean, by number from 1.
@@ -261,17 +276,34 @@ impl Libraries {
         let param = state.map_or(0, |state| state.wrapping_add(R_STATE).wrapping_sub(site) as i64);
         let row = match (self.loader_rows.get(&param), kernel) {
             (Some(row), _) => *row,
-            (None, Some(kernel)) => {
-                let row = kernel.add_row(&ProbeRow { param, ..template })?;
-                self.loader_rows.insert(param, row);
-                row
-            }
+            (None, Some(kernel)) => match kernel.add_row(&ProbeRow { param, ..template }) {
+                Ok(row) => {
+                    self.loader_rows.insert(param, row);
+                    row
+                }
+                // Only what this loader maps later goes unnoticed.
+                Err(error @ KernelError::RowsFull { .. }) => {
+                    let why = error_chain(&error);
+                    plan.library.error = Some(format!("libraries that it loads later are not noticed: {why}"));
+                    plan.points.clear();
+                    plan.library.placed.clear();
+                    return Ok(());
+                }
+                Err(error) => return Err(error),
+            },
             (None, None) => 0,
         };
         plan.points.iter_mut().for_each(|point| point.row = row);
         plan.library.placed.iter_mut().for_each(|placed| placed.row = row);
         Ok(())
     }
+}
+
+/// The most important `room` rows, and the rest. Within a layer the order of its table counts.
+fn by_importance(mut specs: Vec<&'static ProbeSpec>, room: u16) -> (Vec<&'static ProbeSpec>, Vec<&'static ProbeSpec>) {
+    specs.sort_by_key(|spec| spec.layer);
+    let unserved = specs.split_off(specs.len().min(usize::from(room)));
+    (specs, unserved)
 }
 
 /// `libfoo.so` matches `libfoo.so` and `libfoo.so.1`.
@@ -314,6 +346,7 @@ fn read_bounded(file: &File) -> io::Result<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::probes::Layer;
 
     #[test]
     fn libraries_match_with_and_without_version() {
@@ -322,6 +355,45 @@ mod tests {
         assert!(matches(spec, "libascend_hal.so.1"));
         assert!(!matches(spec, "libascend_hal.sox"));
         assert!(!matches(spec, "myascend_hal.so"));
+    }
+
+    /// Make sure that what does not fit is the least important, that all of it is named, and that the rest keeps its
+    /// order.
+    #[test]
+    fn few_rows_serve_the_most_important_layers() {
+        let spec = |layer, symbol| -> &'static ProbeSpec {
+            Box::leak(Box::new(ProbeSpec { layer, symbol, ..*probes::builtin().next().expect("a row") }))
+        };
+        let all = || {
+            vec![
+                spec(Layer::Pta, "p1"),
+                spec(Layer::Hal, "h1"),
+                spec(Layer::Mstx, "m1"),
+                spec(Layer::Hal, "h2"),
+                spec(Layer::Acl, "a1"),
+                spec(Layer::Runtime, "r1"),
+            ]
+        };
+        let names = |room| {
+            let (served, unserved) = by_importance(all(), room);
+            let names = |specs: Vec<&ProbeSpec>| specs.iter().map(|spec| spec.symbol).collect::<Vec<_>>().join(" ");
+            (names(served), names(unserved))
+        };
+        assert_eq!(names(4), ("h1 h2 r1 a1".to_owned(), "m1 p1".to_owned()));
+        assert_eq!(names(6), ("h1 h2 r1 a1 m1 p1".to_owned(), String::new()));
+        assert_eq!(names(u16::MAX).1, "");
+        assert_eq!(names(0).0, "");
+    }
+
+    /// Make sure that rows are kept back for loaders, however many there are, and that nobody is forgotten.
+    #[test]
+    fn rows_are_kept_for_loaders() {
+        let builtin = probes::builtin().count();
+        for max_rows in [0, 1, 4, 5, 30] {
+            let planner = Libraries::planner(max_rows);
+            assert_eq!(planner.descriptions().len(), usize::from(max_rows.saturating_sub(4)).min(builtin));
+            assert_eq!(planner.descriptions().len() + planner.unserved().len(), builtin);
+        }
     }
 
     #[test]

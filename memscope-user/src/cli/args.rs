@@ -274,6 +274,9 @@ pub(super) struct TraceArgs {
     /// Use a lesser way of linking than this kernel offers.
     #[arg(long, value_enum, hide = true)]
     pub link: Option<Link>,
+    /// Serve fewer probe rows than this kernel could.
+    #[arg(long, value_name = "ROWS", hide = true)]
+    pub max_rows: Option<u16>,
     /// Write no capture (no replay, no recovery).
     #[arg(long)]
     pub no_capture: bool,

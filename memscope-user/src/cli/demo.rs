@@ -61,6 +61,7 @@ fn trace_args(args: &DemoArgs) -> TraceArgs {
         ring_size: RING_BYTES,
         transport: Transport::Auto,
         link: None,
+        max_rows: None,
         no_capture: false,
         no_progress: true,
     }

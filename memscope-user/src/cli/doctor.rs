@@ -114,18 +114,15 @@ fn kernel(features: Features) -> Vec<Check> {
     } else {
         Check::degraded("transport", "perf event array: no BPF ring buffer", "Linux 5.8 or newer has it")
     });
-    checks.push(match features.link_mode() {
+    let mode = features.link_mode();
+    checks.push(match mode {
         LinkMode::Multi => Check::ok("links", "multi links: detaching takes milliseconds"),
         LinkMode::Cookie => Check::degraded(
             "links",
             "one link per probe: detaching may take about 0.1 s per probe",
             "Linux 6.6 or newer has multi links",
         ),
-        LinkMode::Slots => Check::degraded(
-            "links",
-            "one program per probe, no cookies: at most 63 probed functions",
-            "Linux 5.15 or newer has attach cookies",
-        ),
+        LinkMode::Slots => Check::degraded("links", slots_text(mode), "Linux 5.15 or newer has attach cookies"),
     });
     checks.push(if features.send_signal {
         Check::ok("late libraries", "a process can be stopped while probes are attached: no call is missed")
@@ -133,6 +130,18 @@ fn kernel(features: Features) -> Vec<Check> {
         Check::degraded("late libraries", "first calls into a library mapped late may be missed", "Linux 5.3 or newer")
     });
     checks
+}
+
+/// What is lost without attach cookies.
+fn slots_text(mode: LinkMode) -> String {
+    let planner = Libraries::planner(mode.max_rows());
+    let (served, unserved) = (planner.descriptions().len(), planner.unserved());
+    let head = format!("one program per probe, no cookies: at most {} rows", mode.max_rows());
+    if unserved.is_empty() {
+        format!("{head}, which all {served} functions have room in")
+    } else {
+        format!("{head}; {} function(s) are not probed: {}", unserved.len(), unserved.join(", "))
+    }
 }
 
 fn tracefs() -> Check {
@@ -165,7 +174,8 @@ fn look_into(pid: Option<u32>, checks: &mut Vec<Check>) -> Result<Vec<LibraryLin
         });
         return Ok(Vec::new());
     };
-    let planned = Libraries::planner().plan(pid).map_err(|error| match error.kind() {
+    let mode = Features::probe().link_mode();
+    let planned = Libraries::planner(mode.max_rows()).plan(pid).map_err(|error| match error.kind() {
         std::io::ErrorKind::NotFound => format!("no process {pid}: it does not exist, or has ended"),
         _ => format!("cannot look into process {pid}: {error}"),
     })?;

@@ -211,9 +211,13 @@ impl<'a> Session<'a> {
                 Link::Cookie => LinkMode::Cookie,
                 Link::Slots => LinkMode::Slots,
             }),
+            max_rows: args.max_rows,
         };
         let mut kernel = Kernel::load(&options)?;
         let libraries = Libraries::new(&mut kernel)?;
+        if let Some(text) = unserved_text(kernel.link_mode(), libraries.unserved()) {
+            message(args.collect.level_of_messages(), LogLevel::Warning, format_args!("{text}"));
+        }
         kernel.follow()?;
         let rows = libraries.descriptions();
         let (start_mono_ns, start_real_ns) = clocks();
@@ -552,6 +556,16 @@ fn report(args: &TraceArgs, written: &Written, capture: Option<&Path>, silent: b
         message(level, LogLevel::Info, format_args!("capture {}", path.display()));
     }
     Ok(failures.is_empty())
+}
+
+/// What the user is told of functions that there is no room for.
+fn unserved_text(mode: LinkMode, unserved: &[&str]) -> Option<String> {
+    let why = match mode {
+        LinkMode::Slots => "without attach cookies (Linux 5.15) there is room for few",
+        LinkMode::Multi | LinkMode::Cookie => "there is no room",
+    };
+    let (count, names) = (unserved.len(), unserved.join(", "));
+    (count > 0).then(|| format!("{count} function(s) are not probed, as {why}: {names}"))
 }
 
 /// Exit status as shells give it; `None` while it runs.

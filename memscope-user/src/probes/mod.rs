@@ -14,7 +14,8 @@ use memscope_common::row::{GROUP_API, MAX_VALUES, ROW_RETURNS_INT, ROW_TEXT};
 use memscope_common::{Fetch, ProbeRow, When};
 use serde::{Deserialize, Serialize};
 
-/// Part of the Ascend stack that a probe belongs to.
+/// Part of the Ascend stack that a probe belongs to, the most important first: where the kernel side cannot serve all
+/// rows, it serves the first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Layer {
@@ -257,7 +258,7 @@ pub struct RowInfo {
     pub fields: Vec<Field>,
 }
 
-/// All built-in rows. Row number = index + 1.
+/// All built-in rows.
 pub fn builtin() -> impl Iterator<Item = &'static ProbeSpec> {
     [hal::ROWS, runtime::ROWS, acl::ROWS, mstx::ROWS, pta::ROWS].into_iter().flatten()
 }

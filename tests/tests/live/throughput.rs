@@ -39,6 +39,32 @@ fn links() {
     }
 }
 
+/// Where there is room for few rows, as on kernels without attach cookies, the driver's are served and nothing of them is
+/// missing; the user is told once what is not probed.
+#[test]
+fn little_room() {
+    // Four rows are kept for loaders; `hal.rs` has four before any other layer comes.
+    let tracer = Tracer::run("pairs", &["--pairs", "500", "--threads", "2", "--hal"]);
+    let (run, totals) = compare(tracer.options(&["--link", "slots", "--max-rows", "8"]), DEFAULT);
+    assert!(run.status.success(), "{}", run.said());
+    assert_eq!((totals.allocs, totals.frees), (1000, 1000), "{}", run.said());
+    let told: Vec<&str> = run.stderr.lines().filter(|line| line.contains("are not probed")).collect();
+    assert_eq!(told.len(), 1, "{}", run.said());
+    for symbol in ["rtSetDevice", "rtKernelLaunch", "aclInit", "mstxMarkA"] {
+        assert!(told[0].contains(symbol), "{symbol}: {}", told[0]);
+    }
+    assert!(!told[0].contains("halMem"), "{}", told[0]);
+}
+
+/// Where there is room for none, loaders included, the program runs as ever, and both are told.
+#[test]
+fn no_room() {
+    let run = Tracer::run("pairs", &["--pairs", "10", "--hal"]).options(&["--max-rows", "0"]).finish();
+    assert!(run.status.success(), "{}", run.said());
+    assert!(run.stderr.contains("are not probed") && run.stderr.contains("halMemAlloc"), "{}", run.said());
+    assert!(run.stderr.contains("are not noticed: no room for a further probe"), "{}", run.said());
+}
+
 /// A program that allocates and frees as fast as it can loses nothing with the default settings.
 #[test]
 fn full_speed() {
