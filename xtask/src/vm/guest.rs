@@ -130,6 +130,8 @@ mount -t devpts devpts /dev/pts
 mount -t tmpfs tmpfs /tmp
 mount -t bpf bpf /sys/fs/bpf
 {tracefs}
+# A processor that is stuck may wait for another one: show both.
+echo 1 > /proc/sys/kernel/softlockup_all_cpu_backtrace
 ifconfig lo up
 cd /root
 echo \"memscope-vm: booted $(uname -r) after $(cut -d' ' -f1 /proc/uptime) s\"

@@ -62,7 +62,7 @@ fn details(console: &str, in_time: bool) -> String {
     let from = lines.iter().position(|line| *line == "failures:").unwrap_or(lines.len().saturating_sub(TAIL));
     let mut details = lines[from..].join("\n");
     if !in_time {
-        details.push_str("\nthe time was over; QEMU was stopped");
+        details.push_str("\nno end was in sight; QEMU was stopped");
     }
     details
 }
