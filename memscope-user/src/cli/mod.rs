@@ -3,6 +3,7 @@
 mod args;
 mod demo;
 mod doctor;
+mod notices;
 mod offline;
 mod outputs;
 mod session;

@@ -11,13 +11,16 @@ use anyhow::{Context as _, Result, bail};
 use super::{
     FAILURE, USAGE,
     args::{CollectArgs, LogLevel, RecoverArgs, ReplayArgs},
-    error, message, outputs,
+    error, message,
+    notices::Notices,
+    outputs,
 };
 use crate::{
     attach::spawn::sudo_ids,
     capture::Ending,
     error_chain,
     pipeline::{self, PipelineConfig, ReplayReport},
+    sinks::Sink,
 };
 
 const EXTENSION: &str = "capture";
@@ -76,7 +79,8 @@ fn captures(directory: &Path) -> Result<Vec<PathBuf>> {
 
 fn replay_one(capture: &Path, collect: &CollectArgs) -> Result<()> {
     let config = PipelineConfig { dump: outputs::filter(collect), ..PipelineConfig::default() };
-    let sinks = vec![outputs::dump(collect, sudo_ids())?];
+    let notices = Notices::new(collect.level_of_messages());
+    let sinks: Vec<Box<dyn Sink>> = vec![outputs::dump(collect, sudo_ids())?, Box::new(notices)];
     let report = pipeline::replay(capture, config, sinks, outputs::analyses(collect))
         .with_context(|| format!("cannot replay `{}`", capture.display()))?;
     tell_ending(collect, &report);

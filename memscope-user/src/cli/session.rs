@@ -24,7 +24,9 @@ use tokio::{
 use super::{
     FAILURE, RUN_FAILURE, USAGE,
     args::{CollectMode, LateLibraries, Link, LogLevel, RunArgs, TraceArgs, Transport},
-    error, message, outputs,
+    error, message,
+    notices::Notices,
+    outputs,
     signals::{Caught, Signals},
     writer::{self, Written},
 };
@@ -240,7 +242,9 @@ impl<'a> Session<'a> {
         };
         let (gauge_sink, gauge) = GaugeSink::new();
         let config = PipelineConfig { rows, start_mono_ns, start_real_ns, dump: outputs::filter(&args.collect) };
-        let pipeline = Pipeline::new(config, vec![dump, Box::new(gauge_sink)], outputs::analyses(&args.collect));
+        let notices = Notices::new(args.collect.level_of_messages());
+        let sinks: Vec<Box<dyn Sink>> = vec![dump, Box::new(gauge_sink), Box::new(notices)];
+        let pipeline = Pipeline::new(config, sinks, outputs::analyses(&args.collect));
         let (urgent_sender, urgent) = unbounded_channel();
         let (error_sender, output_errors): (UnboundedSender<String>, _) = unbounded_channel();
         let source = kernel.source(&options)?;

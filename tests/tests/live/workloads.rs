@@ -1,6 +1,6 @@
 //! Every workload, event for event.
 
-use memscope_tests::harness::expect::{Expect, Totals, Window, assert_equal, assert_unbroken, truth};
+use memscope_tests::harness::expect::{Expect, Totals, Window, assert_equal, assert_unbroken};
 use memscope_tests::harness::journal::Library;
 use memscope_tests::harness::tracer::{Tracer, simulation, unix_offset_ns, workload_path};
 
