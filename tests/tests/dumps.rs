@@ -49,6 +49,8 @@ fn events() -> Vec<Event> {
 
 fn block(pool: Pool, device: Device, allocation_id: u64, page: PageType, api: AllocApi) -> Block {
     Block {
+        requested_bytes: None,
+        caller: None,
         allocation_id,
         pool,
         device,
