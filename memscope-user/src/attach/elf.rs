@@ -3,6 +3,8 @@
 //! The file belongs to the traced program and is hostile input: nothing here panics on any bytes, and memory stays
 //! bounded by the number of names asked for, whatever the tables in the file claim.
 
+pub mod dynamic;
+
 use std::collections::{HashMap, HashSet};
 
 use object::LittleEndian as Le;
@@ -146,6 +148,12 @@ impl<'a> ElfFile<'a> {
         let header = FileHeader64::<Le>::parse(data).map_err(malformed("header"))?;
         let segments = header.program_headers(Le, data).map_err(malformed("segments"))?;
         Ok(Self { data, header, segments })
+    }
+
+    /// Length of the file.
+    #[must_use]
+    pub const fn len_bytes(&self) -> u64 {
+        self.data.len() as u64
     }
 
     /// The instruction set.

@@ -16,6 +16,7 @@ use memscope_common::{
 use super::{
     elf::{ElfFile, Resolved},
     kernel::{Kernel, KernelError, Point},
+    locate::{self, Cache, Evidence},
     maps::{FileId, Mapped, mapped_files},
     site::{self, Function, Site, SiteUse},
 };
@@ -48,6 +49,8 @@ pub struct Placed {
     pub site: Site,
     /// Whether the return is probed too.
     pub with_return: bool,
+    /// Where the function begins and how it was found, if the library does not export it.
+    pub located: Option<(u64, Evidence)>,
 }
 
 /// What became of one file.
@@ -59,8 +62,17 @@ pub struct Library {
     pub placed: Vec<Placed>,
     /// Functions that it does not define.
     pub absent: Vec<&'static str>,
+    /// Functions that it does not export and that were not found in it, and why.
+    pub not_located: Vec<(&'static str, String)>,
     /// Why it could not be probed, wholly or in part.
     pub error: Option<String>,
+}
+
+impl Library {
+    fn at(path: &Path) -> Self {
+        let (placed, absent, not_located) = (Vec::new(), Vec::new(), Vec::new());
+        Self { path: path.to_path_buf(), placed, absent, not_located, error: None }
+    }
 }
 
 /// Places rows, each file once.
@@ -70,6 +82,7 @@ pub struct Libraries {
     files: HashMap<FileId, Library>,
     loader_rows: HashMap<i64, u16>,
     sites: site::Kernel,
+    cache: Option<Cache>,
 }
 
 /// Finds out what would be placed, without a kernel: for `doctor` and for [`Libraries::attach`].
@@ -86,10 +99,12 @@ impl Libraries {
         for (number, spec) in &mut libraries.rows {
             *number = kernel.add_row(&spec.row())?;
         }
+        libraries.cache = Cache::of_user();
         Ok(libraries)
     }
 
-    /// A planner without a kernel side, of which at most `max_rows` could be served: nothing is attached.
+    /// A planner without a kernel side, of which at most `max_rows` could be served: nothing is attached. Believes no
+    /// cache.
     #[must_use]
     pub fn planner(max_rows: u16) -> Self {
         let (served, unserved) = by_importance(probes::builtin().collect(), max_rows.saturating_sub(LOADER_ROWS));
@@ -99,6 +114,7 @@ impl Libraries {
             files: HashMap::new(),
             loader_rows: HashMap::new(),
             sites: site::Kernel::default(),
+            cache: None,
         }
     }
 
@@ -161,6 +177,11 @@ impl Libraries {
         Ok(found)
     }
 
+    /// What would be placed into a file by its name, whether or not a process has mapped it, and for either machine.
+    pub fn plan_path(&mut self, path: &Path) -> io::Result<Library> {
+        Ok(self.plan_file(None, path, File::open(path)).map_err(io::Error::other)?.library)
+    }
+
     fn is_wanted(&self, mapped: &Mapped) -> bool {
         is_loader(mapped.file_name()) || self.rows.iter().any(|(_, spec)| matches(spec, mapped.file_name()))
     }
@@ -191,8 +212,7 @@ impl Libraries {
         path: &Path,
         file: io::Result<File>,
     ) -> Result<Plan, KernelError> {
-        let library = Library { path: path.to_path_buf(), placed: Vec::new(), absent: Vec::new(), error: None };
-        let mut plan = Plan { library, points: Vec::new(), file: None };
+        let mut plan = Plan { library: Library::at(path), points: Vec::new(), file: None };
         // Reading the whole file also puts the probed pages into the page cache: some kernels warn when a probe is
         // installed on a page that is not there.
         let read = file.and_then(|file| read_bounded(&file).map(|bytes| (file, bytes)));
@@ -217,7 +237,8 @@ impl Libraries {
             return self.plan_loader(kernel, elf, plan);
         }
         let wanted: Vec<_> = self.rows.iter().filter(|(_, spec)| matches(spec, &name)).copied().collect();
-        let symbols: Vec<&str> = wanted.iter().map(|(_, spec)| spec.symbol).collect();
+        let exported = wanted.iter().filter(|(_, spec)| spec.locator.is_none());
+        let symbols: Vec<&str> = exported.map(|(_, spec)| spec.symbol).collect();
         let resolved = match elf.resolve(&symbols) {
             Ok(resolved) => resolved,
             Err(error) => {
@@ -226,19 +247,33 @@ impl Libraries {
             }
         };
         for (row, spec) in wanted {
-            let exported = spec.locator.is_none();
-            let mut places = resolved.iter().filter(|place| exported && place.name == spec.symbol).peekable();
+            if let Some(locator) = spec.locator {
+                match locate::locate(locator, spec.symbol, elf, self.cache.as_ref()) {
+                    Ok(found) => self.plan_point(elf, &found.function, row, &spec.row(), Some(found.evidence), plan),
+                    Err(error) => plan.library.not_located.push((spec.symbol, error_chain(&error))),
+                }
+                continue;
+            }
+            let mut places = resolved.iter().filter(|place| place.name == spec.symbol).peekable();
             if places.peek().is_none() {
                 plan.library.absent.push(spec.symbol);
             }
             for place in places {
-                self.plan_point(elf, place, row, &spec.row(), plan);
+                self.plan_point(elf, place, row, &spec.row(), None, plan);
             }
         }
         Ok(())
     }
 
-    fn plan_point(&self, elf: &ElfFile<'_>, place: &Resolved, row: u16, needs: &ProbeRow, plan: &mut Plan) {
+    fn plan_point(
+        &self,
+        elf: &ElfFile<'_>,
+        place: &Resolved,
+        row: u16,
+        needs: &ProbeRow,
+        evidence: Option<Evidence>,
+        plan: &mut Plan,
+    ) {
         let with_return = needs.has_return();
         let usage = SiteUse { args: used_args(needs), needs_return: with_return, stack_args: false };
         let site = Function::in_file(elf, place).map(|function| site::choose(&function, usage, self.sites));
@@ -247,7 +282,9 @@ impl Libraries {
                 let file_offset = place.file_offset + u64::from(site.offset);
                 let with_text = needs.flags & ROW_TEXT != 0;
                 plan.points.push(Point { row, file_offset, with_return, with_text });
-                plan.library.placed.push(Placed { row, symbol: place.name.clone(), file_offset, site, with_return });
+                let located = evidence.map(|evidence| (place.vaddr, evidence));
+                let symbol = place.name.clone();
+                plan.library.placed.push(Placed { row, symbol, file_offset, site, with_return, located });
             }
             Some(Err(error)) => plan.library.error = Some(format!("`{}`: {error}", place.name)),
             None => plan.library.error = Some(format!("`{}` lies outside of the file", place.name)),
@@ -267,7 +304,7 @@ impl Libraries {
             return Ok(());
         };
         let template = ProbeRow { when: When::Library as u8, ..ProbeRow::default() };
-        self.plan_point(elf, hook, 0, &template, plan);
+        self.plan_point(elf, hook, 0, &template, None, plan);
         let Some(offset) = plan.library.placed.first().map(|placed| placed.site.offset) else { return Ok(()) };
         let state = elf.symbols().ok().and_then(|mut all| {
             all.find(|symbol| symbol.defined && symbol.name == LOADER_STATE.as_bytes()).map(|symbol| symbol.vaddr)

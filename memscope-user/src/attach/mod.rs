@@ -1,6 +1,7 @@
 //! Where the probes go in this machine's processes, and how they get there.
 //!
-//! `maps` says which files a process has mapped, `elf` where a function is in a file, `site` which instruction of
+//! `maps` says which files a process has mapped, `elf` where a function is in a file, `locate` where one is that
+//! the file does not name, `site` which instruction of
 //! it is the cheapest to probe, `libraries` puts the three together, `kernel` makes the links. `spawn`, `follow`
 //! and `guard` start, follow and never abandon the traced processes.
 
@@ -15,6 +16,8 @@ pub mod guard;
 pub mod kernel;
 #[cfg(feature = "trace")]
 pub mod libraries;
+#[cfg(feature = "trace")]
+pub mod locate;
 pub mod maps;
 #[cfg(feature = "trace")]
 pub mod site;

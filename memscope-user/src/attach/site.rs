@@ -46,7 +46,7 @@
 //! `sp` must not have moved either, because a nested call that is probed at an equal `sp` makes the kernel drop the outer
 //! return (`arch_uretprobe_is_alive`).
 
-mod arm;
+pub(in crate::attach) mod arm;
 mod x86;
 
 use thiserror::Error;

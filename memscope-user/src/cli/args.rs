@@ -104,6 +104,9 @@ pub(super) struct DoctorArgs {
     /// Look into this process: libraries, probes, sites.
     #[arg(long, value_parser = values::pid)]
     pub pid: Option<u32>,
+    /// Look into these files instead, for what would be probed in a program that maps them.
+    #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with = "pid")]
+    pub library: Vec<PathBuf>,
     /// One JSON object on stdout.
     #[arg(long)]
     pub json: bool,

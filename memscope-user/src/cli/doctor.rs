@@ -1,6 +1,6 @@
 //! `doctor`: what works here, what not, and how to mend it.
 
-use std::{fmt::Write as _, process::ExitCode};
+use std::{fmt::Write as _, path::PathBuf, process::ExitCode};
 
 use serde::Serialize;
 
@@ -9,6 +9,7 @@ use crate::attach::{
     features::{self, CAPABILITIES, Features, LinkMode},
     follow::expected_libraries,
     libraries::{Libraries, Library},
+    locate::{Checked, Evidence},
     site::SiteCost,
 };
 
@@ -47,6 +48,33 @@ struct ProbeLine {
     instruction: String,
     single_stepped: bool,
     with_return: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    located: Option<LocatedLine>,
+}
+
+/// How a function was found that its library does not export.
+#[derive(Debug, Serialize)]
+struct LocatedLine {
+    /// Virtual address of the function, as the file states it.
+    vaddr: u64,
+    callers: usize,
+    /// The argument's layout always agrees; whether the allocator's virtual functions lead there too.
+    allocator: Checked,
+    #[serde(skip)]
+    text: String,
+}
+
+impl LocatedLine {
+    fn new((vaddr, evidence): (u64, Evidence)) -> Self {
+        Self { vaddr, callers: evidence.callers, allocator: evidence.allocator, text: evidence.to_string() }
+    }
+}
+
+/// A function that was not found.
+#[derive(Debug, Serialize)]
+struct NotLocatedLine {
+    symbol: &'static str,
+    reason: String,
 }
 
 /// A library and what was found in it.
@@ -55,6 +83,8 @@ struct LibraryLine {
     path: String,
     probes: Vec<ProbeLine>,
     absent: Vec<&'static str>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    not_located: Vec<NotLocatedLine>,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
 }
@@ -67,10 +97,14 @@ struct Diagnosis {
 
 /// Runs all checks. The exit status tells whether tracing is possible.
 pub(super) fn run(args: &DoctorArgs) -> ExitCode {
-    let mut checks = vec![capabilities()];
-    checks.extend(kernel(Features::probe()));
-    checks.push(tracefs());
-    let libraries = match look_into(args.pid, &mut checks) {
+    let mut checks = Vec::new();
+    // What is in a file does not depend on this machine.
+    if args.library.is_empty() {
+        checks.push(capabilities());
+        checks.extend(kernel(Features::probe()));
+        checks.push(tracefs());
+    }
+    let libraries = match look_into(args.pid, &args.library, &mut checks) {
         Ok(libraries) => libraries,
         Err(text) => {
             error(text);
@@ -156,8 +190,14 @@ fn tracefs() -> Check {
     }
 }
 
-/// Libraries of one process, or those that a program started from here would map.
-fn look_into(pid: Option<u32>, checks: &mut Vec<Check>) -> Result<Vec<LibraryLine>, String> {
+/// Those files, or libraries of one process, or those that a program started from here would map.
+fn look_into(pid: Option<u32>, files: &[PathBuf], checks: &mut Vec<Check>) -> Result<Vec<LibraryLine>, String> {
+    let max_rows = Features::probe().link_mode().max_rows();
+    if !files.is_empty() {
+        let planned: Result<Vec<_>, _> =
+            files.iter().map(|path| Libraries::planner(max_rows).plan_path(path)).collect();
+        return planned.map(|planned| planned.into_iter().map(line).collect()).map_err(|error| error.to_string());
+    }
     let Some(pid) = pid else {
         let environment: Vec<_> =
             std::env::vars_os().filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?))).collect();
@@ -174,8 +214,7 @@ fn look_into(pid: Option<u32>, checks: &mut Vec<Check>) -> Result<Vec<LibraryLin
         });
         return Ok(Vec::new());
     };
-    let mode = Features::probe().link_mode();
-    let planned = Libraries::planner(mode.max_rows()).plan(pid).map_err(|error| match error.kind() {
+    let planned = Libraries::planner(max_rows).plan(pid).map_err(|error| match error.kind() {
         std::io::ErrorKind::NotFound => format!("no process {pid}: it does not exist, or has ended"),
         _ => format!("cannot look into process {pid}: {error}"),
     })?;
@@ -208,9 +247,17 @@ fn line(library: Library) -> LibraryLine {
             single_stepped: placed.site.cost == SiteCost::SingleStepped,
             instruction: placed.site.instruction,
             with_return: placed.with_return,
+            located: placed.located.map(LocatedLine::new),
         })
         .collect();
-    LibraryLine { path: library.path.display().to_string(), probes, absent: library.absent, error: library.error }
+    let not_located = library.not_located.into_iter().map(|(symbol, reason)| NotLocatedLine { symbol, reason });
+    LibraryLine {
+        path: library.path.display().to_string(),
+        probes,
+        absent: library.absent,
+        not_located: not_located.collect(),
+        error: library.error,
+    }
 }
 
 fn render(diagnosis: &Diagnosis) -> String {
@@ -236,6 +283,12 @@ fn render(diagnosis: &Diagnosis) -> String {
                 probe.instruction,
                 if probe.with_return { "entry+return" } else { "entry" },
             );
+            if let Some(located) = &probe.located {
+                let _ = writeln!(text, "  {:<32} located at {:#x} ({})", "", located.vaddr, located.text);
+            }
+        }
+        for NotLocatedLine { symbol, reason } in &library.not_located {
+            let _ = writeln!(text, "  {symbol:<32} not found: {reason}");
         }
         if !library.absent.is_empty() {
             let _ = writeln!(text, "  not in this library: {}", library.absent.join(", "));

@@ -448,6 +448,12 @@ impl<'a> Session<'a> {
             if let Some(error) = &library.error {
                 self.say(LogLevel::Warning, format_args!("{path}: {error}"));
             }
+            for (symbol, reason) in &library.not_located {
+                self.say(LogLevel::Warning, format_args!("{path}: `{symbol}` is not traced: {reason}"));
+            }
+            for (symbol, (vaddr, evidence)) in library.placed.iter().filter_map(|p| Some((&p.symbol, p.located?))) {
+                self.say(LogLevel::Debug, format_args!("{path}: `{symbol}` located at {vaddr:#x} ({evidence})"));
+            }
             let stepped = library.placed.iter().filter(|placed| placed.site.cost.is_stepped()).count();
             self.say(
                 LogLevel::Debug,

@@ -37,13 +37,14 @@ pub(super) fn inner_target(code: &[u8], start: i64) -> Targets {
     Targets { lowest: lowest.unwrap_or(u64::MAX), sure: true }
 }
 
-fn words(code: &[u8]) -> impl Iterator<Item = (u32, u32)> {
+/// The instructions of `code` and their offsets.
+pub(in crate::attach) fn words(code: &[u8]) -> impl Iterator<Item = (u32, u32)> {
     let (words, _) = code.as_chunks::<4>();
     (0..).step_by(4).zip(words.iter().map(|word| u32::from_le_bytes(*word)))
 }
 
 /// How far a direct branch goes, in bytes.
-fn branch_distance(word: u32) -> Option<i64> {
+pub(in crate::attach) fn branch_distance(word: u32) -> Option<i64> {
     let (shift, width) = match word {
         w if w & 0x7c00_0000 == 0x1400_0000 => (0, 26), // b, bl
         w if w & 0xff00_0000 == 0x5400_0000 => (5, 19), // b.cond

@@ -120,7 +120,10 @@ fn wrong_function_disables_itself() {
         wrong(3, [20, 1, 0, 7, 0, 0, 0, 0]),
         main(4).pta((CACHING, FREE), 0x100, -512, [0, 2048, 0]),
     ];
-    check(&records, &["1 7 npu1 alloc 100+512 used 512 step 0", "2 7 - disabled reportMemoryDataToNpuProfiler"]);
+    check_before_end(
+        &records,
+        &["1 7 npu1 alloc 100+512 used 512 step 0", "2 7 - disabled reportMemoryDataToNpuProfiler"],
+    );
     let (mut pipeline, _seen, _written) = tapped(config());
     pipeline.feed(&records.concat()).expect("fed");
     let losses = pipeline.finish(&[]).end.losses;
