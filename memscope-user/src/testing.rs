@@ -145,7 +145,7 @@ impl Who {
     /// `torch_npu` tells of a block on device 1: what and of which component, address, size, allocated, reserved, active.
     pub(crate) fn pta(self, (component, change): (u8, u8), addr: u64, size: i64, totals: [u64; 3]) -> Vec<u8> {
         // The padding is not zero in real processes.
-        let kind = u64::from_le_bytes([20, 1, component, change, 0, 0x5a, 0xa5, 0xff]);
+        let kind = u64::from_le_bytes([20, 1, component, change, 0x77, 0x5a, 0xa5, 0xff]);
         let [allocated, reserved, active] = totals;
         self.entered("reportMemoryDataToNpuProfiler", &[kind, addr, size as u64, allocated, reserved, active, 0])
     }

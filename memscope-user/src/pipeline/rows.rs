@@ -207,9 +207,9 @@ fn host_pin(field: Values<'_>) -> Result<Option<Action>, Unusable> {
 const PRIVATE_USE: u8 = 20;
 
 /// `torch_npu`'s `MemoryUsage` (ascend-abi §6.2). Its first bytes tell whether the function that was found is the one
-/// that was looked for; the padding among them is not zero.
+/// that was looked for. Bytes 5 to 7 are padding that is not zero, and byte 4 is, too, before 2.5.
 fn pta_report(symbol: Name, field: Values<'_>) -> Result<Action, Unusable> {
-    let [kind, device, component, change, allocator, ..] = field(Field::PtaKind)?.to_le_bytes();
+    let [kind, device, component, change, ..] = field(Field::PtaKind)?.to_le_bytes();
     let pool = match component {
         0 => Some(Pool::Pta),
         1 => Some(Pool::PtaWorkspace),
@@ -224,7 +224,6 @@ fn pta_report(symbol: Name, field: Values<'_>) -> Result<Action, Unusable> {
     let size = field(Field::Size)?.cast_signed();
     // A block that is handed out has a size; one that ends is told with a negative one.
     let sensible = kind == PRIVATE_USE
-        && allocator <= 1
         && device.cast_signed() >= 0
         && change.is_some_and(|change| if change == PoolChange::Alloc { size >= 0 } else { size <= 0 });
     let (Some(pool), Some(change), true) = (pool, change, sensible) else {
