@@ -166,6 +166,12 @@ pub enum Group {
 pub enum Locator {
     /// `torch_npu::profiler::reportMemoryDataToNpuProfiler` (ascend-abi §6.2).
     PtaReport,
+    /// `NpuCachingAllocator::allocate(size_t)`, a virtual function (ascend-abi §6.3).
+    PtaAllocate,
+    /// `NpuCachingAllocator::raw_alloc(size_t)`.
+    PtaRawAlloc,
+    /// `NpuCachingAllocator::raw_alloc_with_stream(size_t, aclrtStream)`.
+    PtaRawAllocWithStream,
 }
 
 /// One function to probe.

@@ -31,4 +31,29 @@ pub(super) const ROWS: &[ProbeSpec] = &[
         ],
         ..PTA
     },
+    // c10::DataPtr NpuCachingAllocator::allocate(size_t size): what is asked for; the block that is reported next on this
+    // thread may be larger. x86-64 passes the address of the result as an argument before `this`, aarch64 does not.
+    ProbeSpec {
+        symbol: "NpuCachingAllocator::allocate",
+        locator: Some(Locator::PtaAllocate),
+        meaning: Meaning::PoolRequest,
+        fields: &[(Field::Size, Fetch::arg(if cfg!(target_arch = "x86_64") { 2 } else { 1 }))],
+        ..PTA
+    },
+    // void *NpuCachingAllocator::raw_alloc(size_t size)
+    ProbeSpec {
+        symbol: "NpuCachingAllocator::raw_alloc",
+        locator: Some(Locator::PtaRawAlloc),
+        meaning: Meaning::PoolRequest,
+        fields: &[(Field::Size, Fetch::arg(1))],
+        ..PTA
+    },
+    // void *NpuCachingAllocator::raw_alloc_with_stream(size_t size, aclrtStream stream)
+    ProbeSpec {
+        symbol: "NpuCachingAllocator::raw_alloc_with_stream",
+        locator: Some(Locator::PtaRawAllocWithStream),
+        meaning: Meaning::PoolRequest,
+        fields: &[(Field::Size, Fetch::arg(1))],
+        ..PTA
+    },
 ];

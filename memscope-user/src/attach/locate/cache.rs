@@ -70,8 +70,11 @@ impl Cache {
         for byte in elf.build_id()? {
             let _ = write!(name, "{byte:02x}");
         }
-        let Locator::PtaReport = locator;
-        name.push_str("-pta-report.json");
+        name.push_str(match locator {
+            Locator::PtaReport => "-pta-report.json",
+            // Quickly found again.
+            Locator::PtaAllocate | Locator::PtaRawAlloc | Locator::PtaRawAllocWithStream => return None,
+        });
         Some(Key { cache: self, name, file_bytes: elf.len_bytes() })
     }
 }
@@ -95,7 +98,7 @@ pub(super) struct Entry {
 
 impl Entry {
     pub(super) fn evidence(&self) -> Evidence {
-        Evidence { callers: self.callers, allocator: self.allocator, cached: true }
+        Evidence { entry: None, callers: self.callers, allocator: self.allocator, cached: true }
     }
 }
 

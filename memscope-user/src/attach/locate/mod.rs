@@ -22,6 +22,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 pub use self::cache::Cache;
+use self::functions::Function;
 use super::elf::{ElfError, ElfFile, Resolved};
 use crate::probes::Locator;
 
@@ -84,6 +85,20 @@ pub enum NotLocated {
         /// By bit; one more may be read.
         expected: u64,
     },
+    /// The class's table is shorter than in all known versions, or has another library's function there.
+    #[error("the allocator's table of virtual functions has no function of this library at entry {entry}")]
+    NoEntry {
+        /// The entry.
+        entry: usize,
+    },
+    /// The entry is another function.
+    #[error(
+        "cross-check contradicts: entry {entry} of the allocator's table of virtual functions does not lead to the block report"
+    )]
+    NotAllocating {
+        /// The entry.
+        entry: usize,
+    },
     /// The function does not belong to what should call it.
     #[error("cross-check contradicts: the allocator's virtual functions do not lead to {vaddr:#x}")]
     Allocator {
@@ -123,6 +138,9 @@ pub enum Checked {
 /// How a function was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Evidence {
+    /// Found as this entry of the allocator's table of virtual functions; otherwise as the maker of a `MemoryData` that
+    /// is called directly.
+    pub entry: Option<usize>,
     /// Direct calls of it.
     pub callers: usize,
     /// Whether the allocator's virtual functions lead to it.
@@ -133,6 +151,12 @@ pub struct Evidence {
 
 impl fmt::Display for Evidence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(entry) = self.entry {
+            return write!(
+                f,
+                "entry {entry} of the allocator's vtable; cross-check: agrees (leads to the block report)"
+            );
+        }
         let allocator = match self.allocator {
             Checked::Agrees => "argument layout, allocator's vtable",
             Checked::NotPossible => "argument layout; no allocator's vtable to ask",
@@ -153,21 +177,12 @@ pub struct Located {
 
 /// Finds the function that `locator` stands for and that people call `symbol`.
 pub fn locate(locator: Locator, symbol: &str, elf: &ElfFile<'_>, cache: Option<&Cache>) -> Result<Located, NotLocated> {
-    let Locator::PtaReport = locator;
     let search = pta::Search::of(elf)?;
-    let key = cache.and_then(|cache| cache.key(locator, elf));
-    let known = key.as_ref().and_then(|key| {
-        let entry = key.read()?;
-        Some((search.recheck(entry.vaddr)?, entry.evidence()))
-    });
-    let (function, evidence) = if let Some(known) = known {
-        known
-    } else {
-        let found = search.run()?;
-        if let Some(key) = key {
-            key.write(found.0.start, found.1);
-        }
-        found
+    let (function, evidence) = match locator {
+        Locator::PtaReport => report(locator, &search, elf, cache)?,
+        Locator::PtaAllocate => search.virtual_function(pta::Virtual::Allocate)?,
+        Locator::PtaRawAlloc => search.virtual_function(pta::Virtual::RawAlloc)?,
+        Locator::PtaRawAllocWithStream => search.virtual_function(pta::Virtual::RawAllocWithStream)?,
     };
     let file_offset = elf.file_offset(function.start).ok_or(NotLocated::NoCode)?;
     let resolved = Resolved {
@@ -178,6 +193,28 @@ pub fn locate(locator: Locator, symbol: &str, elf: &ElfFile<'_>, cache: Option<&
         next_vaddr: None,
     };
     Ok(Located { function: resolved, evidence })
+}
+
+/// The report, from the cache if it is there and still true.
+fn report(
+    locator: Locator,
+    search: &pta::Search<'_>,
+    elf: &ElfFile<'_>,
+    cache: Option<&Cache>,
+) -> Result<(Function, Evidence), NotLocated> {
+    let key = cache.and_then(|cache| cache.key(locator, elf));
+    let known = key.as_ref().and_then(|key| {
+        let entry = key.read()?;
+        Some((search.recheck(entry.vaddr)?, entry.evidence()))
+    });
+    if let Some(known) = known {
+        return Ok(known);
+    }
+    let found = search.run()?;
+    if let Some(key) = key {
+        key.write(found.0.start, found.1);
+    }
+    Ok(found)
 }
 
 #[cfg(test)]

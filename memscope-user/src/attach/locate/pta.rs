@@ -45,6 +45,31 @@ const FIELDS: u64 = 0x00ff_ffff_ffff_ff0f;
 /// The kind of the allocator, which newer versions have and read too.
 const ALLOCATOR_KIND: u64 = 1 << 4;
 
+/// Virtual functions of the caching allocator that take the number of bytes asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Virtual {
+    /// `allocate(size_t)`.
+    Allocate,
+    /// `raw_alloc(size_t)`.
+    RawAlloc,
+    /// `raw_alloc_with_stream(size_t, aclrtStream)`.
+    RawAllocWithStream,
+}
+
+impl Virtual {
+    /// Entry in the table. From 2.3 on the class inherits `is_simple_data_ptr`, which is another library's, as entry 3,
+    /// and has `copy_data` as entry 5 (ascend-abi §6.3).
+    fn entry(self, table: &[Option<Function>]) -> usize {
+        const INHERITED: usize = 3;
+        let added = if matches!(table.get(INHERITED), Some(None)) { 2 } else { 0 };
+        match self {
+            Self::Allocate => 2,
+            Self::RawAlloc => 5 + added,
+            Self::RawAllocWithStream => 6 + added,
+        }
+    }
+}
+
 /// A library with the tables that the search needs.
 pub(super) struct Search<'a> {
     elf: &'a ElfFile<'a>,
@@ -86,7 +111,8 @@ impl<'a> Search<'a> {
             return Err(NotLocated::FewCallers { found: *callers, expected: MIN_CALLERS });
         }
         self.check_argument(*function)?;
-        Ok((*function, Evidence { callers: *callers, allocator: self.check_allocator(*function)?, cached: false }))
+        let allocator = self.check_allocator(*function)?;
+        Ok((*function, Evidence { entry: None, callers: *callers, allocator, cached: false }))
     }
 
     /// What shows that a function found earlier, maybe in another file that only claims to be this one, is a right one.
@@ -94,6 +120,20 @@ impl<'a> Search<'a> {
     pub(super) fn recheck(&self, vaddr: u64) -> Option<Function> {
         let function = self.functions.starting(vaddr)?;
         (self.code.loads(function, self.slot) && self.check_argument(function).is_ok()).then_some(function)
+    }
+
+    /// One of the allocator's virtual functions. That it leads to the report of blocks is what shows that it is the one.
+    pub(super) fn virtual_function(&self, which: Virtual) -> Result<(Function, Evidence), NotLocated> {
+        let table = vtable::table(self.elf, &self.functions, ALLOCATOR);
+        let entry = which.entry(&table);
+        let function = table.get(entry).copied().flatten().ok_or(NotLocated::NoEntry { entry })?;
+        let reached = vtable::reached(&self.code, &self.functions, &[function], MAX_DEPTH).unwrap_or_default();
+        let reports =
+            |function: &Function| self.code.loads(*function, self.slot) && self.check_argument(*function).is_ok();
+        if !reached.iter().any(reports) {
+            return Err(NotLocated::NotAllocating { entry });
+        }
+        Ok((function, Evidence { entry: Some(entry), callers: 0, allocator: Checked::Agrees, cached: false }))
     }
 
     /// Functions that load the address of the class's table.

@@ -23,6 +23,11 @@ const MAX_PLACES: usize = 8;
 /// The functions in the table of the class called `name`, as C++ mangles it, as far as they are in this file; empty where
 /// there is no such class.
 pub(super) fn virtual_functions(elf: &ElfFile<'_>, functions: &Functions<'_>, name: &str) -> Vec<Function> {
+    table(elf, functions, name).into_iter().flatten().collect()
+}
+
+/// The table of the class called `name`, entry by entry; `None` for functions of other files.
+pub(super) fn table(elf: &ElfFile<'_>, functions: &Functions<'_>, name: &str) -> Vec<Option<Function>> {
     let texts = places_of(elf, name);
     let types: Vec<u64> = pointers_to(elf, &texts).map(|slot| slot.wrapping_sub(8)).collect();
     let tables: Vec<u64> = pointers_to(elf, &types).map(|slot| slot.wrapping_add(8)).collect();
@@ -63,7 +68,7 @@ fn callees(code: &Code<'_>, functions: &Functions<'_>, function: Function) -> Ve
 }
 
 /// Up to the first word that is no pointer to a function: the next object begins there.
-fn slots(elf: &ElfFile<'_>, functions: &Functions<'_>, table: u64) -> Vec<Function> {
+fn slots(elf: &ElfFile<'_>, functions: &Functions<'_>, table: u64) -> Vec<Option<Function>> {
     let near = elf.relocations().ok().into_iter().flatten().filter_map(|relocation| {
         let at = relocation.slot.checked_sub(table).filter(|at| *at < 8 * MAX_SLOTS)?;
         Some((at, relocation.pointer))
@@ -74,7 +79,7 @@ fn slots(elf: &ElfFile<'_>, functions: &Functions<'_>, table: u64) -> Vec<Functi
         Pointer::Foreign => Some(None),
         Pointer::Offset(_) => None,
     });
-    entries.flatten().collect()
+    entries.collect()
 }
 
 /// Where pointers to one of `targets` are.
