@@ -46,11 +46,8 @@ impl Analysis for HeldAnalysis {
             EventKind::Free(free) => self.account(event.pid, free.block.device, free.block.pool).free(free),
             EventKind::UnknownFree(free) => {
                 let account = self.account(event.pid, event.device, free.pool);
-                if free.maybe_older {
-                    account.older_frees += 1;
-                } else {
-                    account.unknown_frees += 1;
-                }
+                let count = if free.maybe_older { &mut account.older_frees } else { &mut account.unknown_frees };
+                *count = if free.refused { count.saturating_sub(1) } else { *count + 1 };
             }
             // Attempts of one request are one failure, or none if it succeeded in the end.
             EventKind::AllocFailed(failed) if failed.attempt == 1 => {
@@ -231,6 +228,17 @@ mod tests {
         script.alloc(Pool::Hal, 0x1000, 64).free(Pool::Hal, 0x1000).restore(Pool::Hal, 0x1000);
         let held = account_one(&script);
         assert_eq!((held.blocks, held.size_bytes, held.allocations, held.frees), (1, 64, 1, 0));
+    }
+
+    /// A free of an unknown block that the driver refused after all is no free of either kind.
+    #[test]
+    fn refused_unknown_free_is_none() {
+        let mut script = script();
+        script.unknown_free(Pool::Hal, 0x9000, false).unknown_free(Pool::Hal, 0xa000, false);
+        script.refused_free(Pool::Hal, 0xa000, false);
+        script.unknown_free(Pool::Hal, 0xb000, true).refused_free(Pool::Hal, 0xb000, true);
+        let held = account_one(&script);
+        assert_eq!((held.unknown_frees, held.older_frees), (1, 0));
     }
 
     /// Modules come largest first, equal ones by name; those that hold nothing are left out, unnamed ids are one.

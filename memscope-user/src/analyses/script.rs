@@ -122,7 +122,11 @@ impl Script {
     }
 
     pub(crate) fn unknown_free(&mut self, pool: Pool, addr: u64, maybe_older: bool) -> &mut Self {
-        self.push(EventKind::UnknownFree(UnknownFree { pool, addr, maybe_older }))
+        self.push(EventKind::UnknownFree(UnknownFree { pool, addr, maybe_older, refused: false }))
+    }
+
+    pub(crate) fn refused_free(&mut self, pool: Pool, addr: u64, maybe_older: bool) -> &mut Self {
+        self.push(EventKind::UnknownFree(UnknownFree { pool, addr, maybe_older, refused: true }))
     }
 
     /// Attempt `attempt` of request `request` fails.

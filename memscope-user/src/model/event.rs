@@ -139,6 +139,8 @@ pub struct UnknownFree {
     pub addr: u64,
     /// The process was running before the trace began, so the block may be older.
     pub maybe_older: bool,
+    /// The driver has refused it after all: takes back the event before, which had the same address.
+    pub refused: bool,
 }
 
 /// An allocation failed.

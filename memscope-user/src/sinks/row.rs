@@ -583,7 +583,7 @@ mod tests {
             EventKind::StepStart { step: 1 },
             EventKind::StepEnd { step: 1 },
             EventKind::ProcessEnd,
-            EventKind::UnknownFree(UnknownFree { pool: Pool::Hal, addr: 1, maybe_older: false }),
+            EventKind::UnknownFree(UnknownFree { pool: Pool::Hal, addr: 1, maybe_older: false, refused: false }),
             EventKind::ProbeDisabled { symbol: SymbolName::fixed("f") },
         ];
         for kind in kinds {

@@ -21,6 +21,8 @@ const OUT_OF_MEMORY: [i32; 5] = [6, 207_001, 200_000, 300_000, 0x0702_0016];
 pub(super) enum Undo {
     /// A block was freed.
     Block { key: Key, live: Live },
+    /// A block that is not known was freed.
+    Unknown { addr: u64 },
     /// A reference to a handle was released; maybe the last one.
     Release { handle: u64, freed: Option<(PhysicalId, Live)> },
     /// A region ended.
@@ -122,14 +124,14 @@ impl Process {
     /// Something ends, unless the driver refuses.
     pub(super) fn ends(&mut self, at: At, thread: (u32, u16), ending: Ending, shared: &mut Shared) {
         let undo = match ending {
-            Ending::Block { api: AllocApi::Alloc, addr } => self.freed(at, Key::Driver(addr), addr, shared),
+            Ending::Block { api: AllocApi::Alloc, addr } => Some(self.freed(at, Key::Driver(addr), addr, shared)),
             Ending::Block { api: AllocApi::Register, addr } => {
                 // Most registrations pin nothing, so an unknown one is nothing to tell of.
                 let key = Key::Pinned(addr);
                 let live = self.free(at, key, FreeCause::Program, None, shared);
                 live.map(|live| Undo::Block { key, live })
             }
-            Ending::Block { api: AllocApi::Create, addr } => self.released(at, addr, shared),
+            Ending::Block { api: AllocApi::Create, addr } => Some(self.released(at, addr, shared)),
             Ending::Mapping { addr } => {
                 let gone = self.physical.unmap(addr);
                 self.physical_gone(at, gone, FreeCause::Program, shared);
@@ -140,26 +142,26 @@ impl Process {
         self.last_end.insert(thread, undo);
     }
 
-    fn freed(&mut self, at: At, key: Key, addr: u64, shared: &mut Shared) -> Option<Undo> {
-        let live = self.free(at, key, FreeCause::Program, None, shared);
-        if live.is_none() {
-            self.unknown_free(at, Pool::Hal, addr, shared);
+    fn freed(&mut self, at: At, key: Key, addr: u64, shared: &mut Shared) -> Undo {
+        if let Some(live) = self.free(at, key, FreeCause::Program, None, shared) {
+            return Undo::Block { key, live };
         }
-        live.map(|live| Undo::Block { key, live })
+        self.unknown_free(at, Pool::Hal, addr, false, shared);
+        Undo::Unknown { addr }
     }
 
-    fn released(&mut self, at: At, handle: u64, shared: &mut Shared) -> Option<Undo> {
+    fn released(&mut self, at: At, handle: u64, shared: &mut Shared) -> Undo {
         let freed = match self.physical.release(handle) {
             Gone::Unknown => {
-                self.unknown_free(at, Pool::Hal, handle, shared);
-                return None;
+                self.unknown_free(at, Pool::Hal, handle, false, shared);
+                return Undo::Unknown { addr: handle };
             }
             Gone::Held => None,
             Gone::Freed(id) => {
                 self.free(at, Key::Physical(id), FreeCause::Program, None, shared).map(|live| (id, live))
             }
         };
-        Some(Undo::Release { handle, freed })
+        Undo::Release { handle, freed }
     }
 
     fn physical_gone(&mut self, at: At, gone: Gone, cause: FreeCause, shared: &mut Shared) {
@@ -168,12 +170,12 @@ impl Process {
         }
     }
 
-    /// A free of a block that is not known. Freeing a null pointer is no free.
-    pub(super) fn unknown_free(&mut self, at: At, pool: Pool, addr: u64, shared: &mut Shared) {
+    /// A free of a block that is not known, or its refusal. Freeing a null pointer is no free.
+    pub(super) fn unknown_free(&mut self, at: At, pool: Pool, addr: u64, refused: bool, shared: &mut Shared) {
         if addr == 0 {
             return;
         }
-        let free = UnknownFree { pool, addr, maybe_older: self.attached };
+        let free = UnknownFree { pool, addr, maybe_older: self.attached, refused };
         let device = self.device_of(at.tid);
         self.emit(at, device, EventKind::UnknownFree(free), self.steps.inside(), shared);
     }
@@ -185,6 +187,7 @@ impl Process {
             Some(Undo::Block { key, live }) if meant(live.block.addr) && !self.blocks.contains(key) => {
                 self.put(at, key, live, None, shared);
             }
+            Some(Undo::Unknown { addr }) if meant(addr) => self.unknown_free(at, Pool::Hal, addr, true, shared),
             Some(Undo::Release { handle, freed }) if meant(handle) => {
                 self.physical.release_failed(handle, freed.map(|(id, _)| id));
                 if let Some((id, live)) = freed {

@@ -53,7 +53,7 @@ impl Process {
         match self.free(at, key, FreeCause::Program, report.totals, shared) {
             Some(live) if !live.returned => self.leaving.insert(key, live.block.allocation_id),
             Some(_) => {}
-            None => self.unknown_free(at, report.pool, report.addr, shared),
+            None => self.unknown_free(at, report.pool, report.addr, false, shared),
         }
     }
 

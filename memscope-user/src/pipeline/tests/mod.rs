@@ -81,6 +81,7 @@ fn line(event: &Event) -> String {
         EventKind::Free(Free { block, used_bytes, cause, .. }) => {
             write!(line, "free {:x}+{} used {used_bytes} {cause:?}", block.addr, block.size_bytes)
         }
+        EventKind::UnknownFree(free) if free.refused => write!(line, "unknown free {:x} refused", free.addr),
         EventKind::UnknownFree(free) => write!(line, "unknown free {:x} older {}", free.addr, free.maybe_older),
         EventKind::AllocFailed(AllocFailed { size_bytes, status, request, attempt, out_of_memory, caller, .. }) => {
             let what = if *out_of_memory { "oom" } else { "refused" };
@@ -246,6 +247,22 @@ fn failing_free_after_the_window() {
             "5000010 7 npu0 restored 10+64 used 64 step 0",
             "5000011 7 npu0 free 10+64 used 0 Program",
         ],
+    );
+}
+
+/// A free of an unknown block that fails after it has left, as of a thread that had to wait for its processor, is taken
+/// back, too; once.
+#[test]
+fn failing_unknown_free_after_the_window() {
+    let watermark = |mono_ns| main(0).note(&Note::Watermark { mono_ns });
+    check(
+        &[
+            main(2).free(0x10),
+            watermark(HOLD_NS + 3),
+            main(HOLD_NS + 10).free_failed(0x10),
+            main(HOLD_NS + 11).free_failed(0x10),
+        ],
+        &["2 7 - unknown free 10 older false", "5000010 7 - unknown free 10 refused"],
     );
 }
 
