@@ -11,6 +11,8 @@ mod errors;
 mod kills;
 #[path = "live/leaks.rs"]
 mod leaks;
+#[path = "live/pools.rs"]
+mod pools;
 #[path = "live/replays.rs"]
 mod replays;
 #[path = "live/runs.rs"]

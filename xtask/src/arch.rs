@@ -19,6 +19,8 @@ pub(crate) struct Arch {
     pub(crate) debian: &'static str,
     /// What compiles C for it elsewhere.
     pub(crate) cross_packages: [&'static str; 2],
+    /// What compiles C++ for it elsewhere.
+    pub(crate) cross_cxx_package: &'static str,
 }
 
 static ALL: [Arch; 2] = [
@@ -28,6 +30,7 @@ static ALL: [Arch; 2] = [
         gnu: "x86_64-linux-gnu",
         debian: "amd64",
         cross_packages: ["gcc-x86-64-linux-gnu", "libc6-dev-amd64-cross"],
+        cross_cxx_package: "g++-x86-64-linux-gnu",
     },
     Arch {
         name: "aarch64",
@@ -35,6 +38,7 @@ static ALL: [Arch; 2] = [
         gnu: "aarch64-linux-gnu",
         debian: "arm64",
         cross_packages: ["gcc-aarch64-linux-gnu", "libc6-dev-arm64-cross"],
+        cross_cxx_package: "g++-aarch64-linux-gnu",
     },
 ];
 
@@ -62,6 +66,11 @@ impl Arch {
     /// The variable by which cargo learns of this target's `what`.
     pub(crate) fn cargo_variable(&self, what: &str) -> String {
         format!("CARGO_TARGET_{}_{what}", self.target.to_uppercase().replace('-', "_"))
+    }
+
+    /// What compiles C++ for it here.
+    pub(crate) fn cxx_package(&self) -> &'static str {
+        if self.is_host() { "g++" } else { self.cross_cxx_package }
     }
 
     /// Whether C can be compiled for it.

@@ -30,10 +30,13 @@ pub(crate) fn build(arch: &Arch) -> Result<()> {
     if !arch.has_compiler() {
         apt::install(&arch.cross_packages)?;
     }
+    apt::install_missing(&[(&arch.tool("g++"), arch.cxx_package())])?;
     let mut make = program("make");
     make.args(["--silent", "-C", "tests/ascend-sim", &format!("OUT={}", folder(arch).display())]);
     if !arch.is_host() {
-        make.arg(format!("CC={}", arch.tool("gcc"))).arg(format!("STRIP={}", arch.tool("strip")));
+        for (variable, tool) in [("CC", "gcc"), ("CXX", "g++"), ("STRIP", "strip")] {
+            make.arg(format!("{variable}={}", arch.tool(tool)));
+        }
     }
     run_command(&mut make)
 }

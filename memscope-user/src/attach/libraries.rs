@@ -179,7 +179,8 @@ impl Libraries {
 
     /// What would be placed into a file by its name, whether or not a process has mapped it, and for either machine.
     pub fn plan_path(&mut self, path: &Path) -> io::Result<Library> {
-        Ok(self.plan_file(None, path, File::open(path)).map_err(io::Error::other)?.library)
+        let file = File::open(path)?;
+        Ok(self.plan_file(None, path, Ok(file)).map_err(io::Error::other)?.library)
     }
 
     fn is_wanted(&self, mapped: &Mapped) -> bool {

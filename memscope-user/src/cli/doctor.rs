@@ -1,6 +1,10 @@
 //! `doctor`: what works here, what not, and how to mend it.
 
-use std::{fmt::Write as _, path::PathBuf, process::ExitCode};
+use std::{
+    fmt::Write as _,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
 
 use serde::Serialize;
 
@@ -194,9 +198,7 @@ fn tracefs() -> Check {
 fn look_into(pid: Option<u32>, files: &[PathBuf], checks: &mut Vec<Check>) -> Result<Vec<LibraryLine>, String> {
     let max_rows = Features::probe().link_mode().max_rows();
     if !files.is_empty() {
-        let planned: Result<Vec<_>, _> =
-            files.iter().map(|path| Libraries::planner(max_rows).plan_path(path)).collect();
-        return planned.map(|planned| planned.into_iter().map(line).collect()).map_err(|error| error.to_string());
+        return files.iter().map(|path| look_into_file(path, max_rows)).collect();
     }
     let Some(pid) = pid else {
         let environment: Vec<_> =
@@ -234,6 +236,11 @@ fn look_into(pid: Option<u32>, files: &[PathBuf], checks: &mut Vec<Check>) -> Re
         )
     });
     Ok(planned.into_iter().map(line).collect())
+}
+
+fn look_into_file(path: &Path, max_rows: u16) -> Result<LibraryLine, String> {
+    let planned = Libraries::planner(max_rows).plan_path(path);
+    planned.map(line).map_err(|error| format!("cannot look into `{}`: {error}", path.display()))
 }
 
 fn line(library: Library) -> LibraryLine {

@@ -17,7 +17,9 @@ struct journal_entry {
     uint64_t args[4];
     uint64_t out;
 };
+#ifndef __cplusplus
 _Static_assert(sizeof(struct journal_entry) == 64, "the journal's slots are 64 bytes");
+#endif
 
 static inline unsigned journal_text_slots(uint16_t flags)
 {

@@ -142,7 +142,10 @@
     X(409, mstx, mstxMemHeapRegister) \
     X(410, mstx, mstxMemHeapUnregister) \
     X(411, mstx, mstxMemRegionsRegister) \
-    X(412, mstx, mstxMemRegionsUnregister)
+    X(412, mstx, mstxMemRegionsUnregister) \
+    X(500, torch_npu, reportMemoryDataToNpuProfiler) \
+    X(501, torch_npu, simpta_malloc) \
+    X(502, torch_npu, simpta_free)
 
 /* JF_<library>_<symbol> */
 enum journal_func {

@@ -170,19 +170,24 @@ uint64_t journal_add(uint16_t func, int64_t ret, const uint64_t args[4], uint64_
     return commit(entry, func, 0);
 }
 
-uint64_t journal_add_text(uint16_t func, int64_t ret, const uint64_t args[4], uint64_t out, const char *text)
+uint64_t journal_add_bytes(uint16_t func, int64_t ret, const uint64_t args[4], uint64_t out, const void *bytes,
+                           uint64_t length)
 {
-    uint64_t length = text ? strlen(text) : 0;
     uint64_t kept = length < JOURNAL_TEXT_MAX ? length : JOURNAL_TEXT_MAX;
     unsigned slots = (unsigned)((kept + sizeof(struct journal_entry) - 1) / sizeof(struct journal_entry));
     struct journal_entry *entry = reserve(1 + slots);
     entry->ret = ret;
     memcpy(entry->args, args, sizeof entry->args);
-    entry->args[3] = text ? length : JOURNAL_TEXT_NULL;
+    entry->args[3] = bytes ? length : JOURNAL_TEXT_NULL;
     entry->out = out;
     if (kept)
-        memcpy(entry + 1, text, kept);
+        memcpy(entry + 1, bytes, kept);
     return commit(entry, func, slots);
+}
+
+uint64_t journal_add_text(uint16_t func, int64_t ret, const uint64_t args[4], uint64_t out, const char *text)
+{
+    return journal_add_bytes(func, ret, args, out, text, text ? strlen(text) : 0);
 }
 
 /* The window may have moved on since the entry; then the file is written instead. */

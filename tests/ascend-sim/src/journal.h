@@ -6,6 +6,10 @@
 #include "journal_format.h"
 #include "journal_funcs.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 /* Set before main when ASCEND_SIM_JOURNAL is; the only thing that an unjournaled call looks at. */
 extern bool journal_on;
 #define JOURNALING __builtin_expect(journal_on, 0)
@@ -17,8 +21,15 @@ extern bool journal_on;
 uint64_t journal_add(uint16_t func, int64_t ret, const uint64_t args[4], uint64_t out);
 /* The same with a text after it, whose length becomes args[3]; a null text is JOURNAL_TEXT_NULL long. */
 uint64_t journal_add_text(uint16_t func, int64_t ret, const uint64_t args[4], uint64_t out, const char *text);
+/* The same with bytes that are no text. */
+uint64_t journal_add_bytes(uint16_t func, int64_t ret, const uint64_t args[4], uint64_t out, const void *bytes,
+                           uint64_t length);
 /* Completes a record made at entry. */
 void journal_settle(uint64_t place, int64_t ret, uint64_t out);
+
+#ifdef __cplusplus
+}
+#endif
 
 /* For calls that give something out: one record just before the return. */
 #define JOURNAL_RETURN(func, ret, out, ...) \

@@ -24,6 +24,29 @@ pub enum Library {
     AscendCl,
     /// Marks.
     Mstx,
+    /// The framework's allocators.
+    TorchNpu,
+}
+
+/// What an allocator of `torch_npu` told of a block, in the words of its `MemoryUsage`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PtaReport {
+    /// Number of the device.
+    pub device: u8,
+    /// 0 is the caching allocator, 1 the workspaces.
+    pub component: u8,
+    /// 0 malloc, 1 free, 2 block free.
+    pub kind: u8,
+    /// Address.
+    pub addr: u64,
+    /// Negative when it ends.
+    pub size: i64,
+    /// Bytes handed out.
+    pub allocated: u64,
+    /// Bytes held from the runtime.
+    pub reserved: u64,
+    /// Bytes handed out or waiting for a stream.
+    pub active: u64,
 }
 
 /// One call.
@@ -132,6 +155,25 @@ pub enum Call<'a> {
 }
 
 impl Entry {
+    /// The report that this is the record of.
+    #[must_use]
+    pub fn pta_report(&self) -> Option<PtaReport> {
+        let bytes = self.text.as_deref().filter(|_| self.symbol == "reportMemoryDataToNpuProfiler")?;
+        assert_eq!(bytes.len(), 56, "a `MemoryUsage`");
+        let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
+        assert_eq!(bytes[0], 20, "device type of an NPU");
+        Some(PtaReport {
+            device: bytes[1],
+            component: bytes[2],
+            kind: bytes[3],
+            addr: word(8),
+            size: word(16).cast_signed(),
+            allocated: word(24),
+            reserved: word(32),
+            active: word(40),
+        })
+    }
+
     /// What it means.
     #[must_use]
     pub fn call(&self) -> Call<'_> {
@@ -257,6 +299,7 @@ fn origin(name: &str) -> Option<(u32, Library)> {
         "acl_rt" => Library::AclRt,
         "ascendcl" => Library::AscendCl,
         "mstx" => Library::Mstx,
+        "torch_npu" => Library::TorchNpu,
         _ => return None,
     };
     Some((pid, library))
@@ -298,7 +341,8 @@ fn read_file(bytes: &[u8], pid: u32, library: Library, name: &str, entries: &mut
 
 /// Whether `args[3]` is the length of a text. An empty one has no slots, so the flags do not tell.
 fn has_text(symbol: &str) -> bool {
-    const WITH_TEXT: [&str; 11] = [
+    const WITH_TEXT: [&str; 12] = [
+        "reportMemoryDataToNpuProfiler",
         "rtFunctionRegister",
         "rtsFuncGetByName",
         "rtBinaryGetFunctionByName",

@@ -5,6 +5,10 @@
 #include <stdint.h>
 #include "sim_export.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 typedef int aclError;
 typedef void *aclrtStream;
 typedef void *aclrtBinHandle;
@@ -95,4 +99,7 @@ SIM_API aclError aclrtLaunchKernel(aclrtFuncHandle funcHandle, uint32_t numBlock
 SIM_API aclError aclrtLaunchKernelV2(aclrtFuncHandle funcHandle, uint32_t numBlocks, const void *argsData, size_t argsSize, aclrtLaunchKernelCfg *cfg, aclrtStream stream);
 SIM_API aclError aclrtLaunchKernelWithConfig(aclrtFuncHandle funcHandle, uint32_t numBlocks, aclrtStream stream, aclrtLaunchKernelCfg *cfg, aclrtArgsHandle argsHandle, void *reserve);
 SIM_API aclError aclrtLaunchKernelWithHostArgs(aclrtFuncHandle funcHandle, uint32_t numBlocks, aclrtStream stream, aclrtLaunchKernelCfg *cfg, void *hostArgs, size_t argsSize, aclrtPlaceHolderInfo *placeHolderArray, size_t placeHolderNum);
+#ifdef __cplusplus
+}
+#endif
 #endif

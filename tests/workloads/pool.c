@@ -1,0 +1,63 @@
+/* Tensors and workspaces of torch_npu's allocators, on one stream, with some blocks used on a second one.
+ *   pool [--rounds 3] [--blocks 16] [--size 65536] [--leaks 1] [--leak-size 1048576] [--shared 2] [--workspaces 2]
+ *        [--device 0]
+ * --leaks: blocks of each round that stay.  --shared: blocks of each round that another stream uses too.
+ * --workspaces: uses of the workspace in each round, each larger than the one before. */
+#include "common.h"
+#include "torch_npu/simpta.h"
+
+static uint64_t blocks, size, leaks, leak_size, shared, workspaces;
+static int32_t device;
+static aclrtStream stream, other;
+
+static void *tensor(uint64_t bytes)
+{
+    void *ptr;
+    CHECK(simpta_malloc(bytes, device, stream, &ptr));
+    return ptr;
+}
+
+static void one_round(uint64_t round)
+{
+    void **list = calloc(blocks, sizeof *list);
+    for (uint64_t i = 0; i < blocks; i++) {
+        list[i] = tensor(size + i * 777);
+        if (i < shared)
+            CHECK(simpta_record_stream(list[i], other));
+    }
+    for (uint64_t i = 0; i < workspaces; i++) {
+        void *ptr;
+        CHECK(simpta_workspace((round * workspaces + i + 1) << 20, device, stream, &ptr));
+        CHECK(simpta_workspace_free(device, stream));
+    }
+    for (uint64_t i = 0; i < leaks; i++)
+        tensor(leak_size);
+    for (uint64_t i = blocks; i-- > 0;)
+        CHECK(simpta_free(list[i]));
+    CHECK(simpta_synchronize(device));
+    CHECK(simpta_empty_cache(device));
+    free(list);
+}
+
+int main(int argc, char **argv)
+{
+    uint64_t rounds = option(argc, argv, "--rounds", 3);
+    blocks = option(argc, argv, "--blocks", 16);
+    size = option(argc, argv, "--size", 64 * KIB);
+    leaks = option(argc, argv, "--leaks", 1);
+    leak_size = option(argc, argv, "--leak-size", MIB);
+    shared = option(argc, argv, "--shared", 2);
+    workspaces = option(argc, argv, "--workspaces", 2);
+    device = (int32_t)option(argc, argv, "--device", 0);
+    acl_begin(device);
+    CHECK(aclrtCreateStream(&stream));
+    CHECK(aclrtCreateStream(&other));
+    for (uint64_t round = 0; round < rounds; round++)
+        one_round(round);
+    CHECK(simpta_workspace_empty(device));
+    struct simpta_stats stats;
+    simpta_get_stats(device, &stats);
+    report("mallocs", rounds * (blocks + leaks), "frees", rounds * blocks, "workspaces", rounds * workspaces, "allocated",
+           stats.allocated, "active", stats.active, "reserved", stats.reserved, NULL);
+    return 0;
+}
