@@ -1,4 +1,5 @@
-/* libascend_hal.so: device memory is accounting and addresses only, host memory is real. */
+/* libascend_hal.so: device memory is accounting and addresses, and real too if ASCEND_SIM_CONTENT is set; host memory
+ * is real. */
 #define _GNU_SOURCE
 #include "arena.h"
 #include "ascend_hal.h"
@@ -57,7 +58,7 @@ struct drv_mem_handle {
 
 static uint32_t device_count;
 static uint64_t capacity, huge_capacity;
-static bool huge_separate;
+static bool huge_separate, has_content;
 static struct device devices[MAX_DEVICES];
 
 static pthread_mutex_t host_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -124,6 +125,7 @@ __attribute__((constructor)) static void hal_start(void)
     capacity = env_number("ASCEND_SIM_CAPACITY_MB", 65536) * MIB;
     const char *huge = getenv("ASCEND_SIM_HUGE_MB");
     huge_separate = huge && *huge;
+    has_content = getenv("ASCEND_SIM_CONTENT") != NULL;
     huge_capacity = huge_separate ? strtoull(huge, NULL, 10) * MIB : 0;
     if (huge_capacity > capacity)
         huge_capacity = capacity;
@@ -157,6 +159,27 @@ static void uncharge(struct device *device, enum page_kind kind, uint32_t module
     device->usage[module].current -= len;
 }
 
+/* ---- content ---- */
+
+/* Zeros at that address; over what a forked child has inherited there. */
+static bool memory_at(uint64_t addr, uint64_t len)
+{
+    return mmap((void *)addr, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1,
+                0) != MAP_FAILED;
+}
+
+static bool content_at(uint64_t addr, uint64_t len)
+{
+    return !has_content || memory_at(addr, len);
+}
+
+/* Before anybody else can get the address. */
+static void drop_content(uint64_t addr, uint64_t len)
+{
+    if (has_content)
+        munmap((void *)addr, len);
+}
+
 /* ---- halMemAlloc, halMemFree ---- */
 
 static int page_kind_of(uint64_t flag)
@@ -184,7 +207,12 @@ static drvError_t device_alloc(void **pp, uint64_t size, uint64_t flag)
     uint64_t len = round_up(size, layout[kind].page), addr = 0;
     pthread_mutex_lock(&device->lock);
     if (charge(device, kind, module, len)) {
+        struct range unused;
         addr = arena_take(&device->arena[kind], len, module);
+        if (addr && !content_at(addr, len)) {
+            arena_give(&device->arena[kind], addr, &unused);
+            addr = 0;
+        }
         if (!addr)
             uncharge(device, kind, module, len);
     }
@@ -199,19 +227,16 @@ static drvError_t host_alloc(void **pp, uint64_t size)
 {
     uint64_t len = round_up(size, host.page);
     struct range unused;
-    void *memory = MAP_FAILED;
     pthread_mutex_lock(&host_lock);
     uint64_t addr = arena_take(&host, len, 0);
-    if (addr) {
-        memory = mmap((void *)addr, len, PROT_READ | PROT_WRITE,
-                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
-        if (memory == MAP_FAILED)
-            arena_give(&host, addr, &unused);
+    if (addr && !memory_at(addr, len)) {
+        arena_give(&host, addr, &unused);
+        addr = 0;
     }
     pthread_mutex_unlock(&host_lock);
-    if (memory == MAP_FAILED)
+    if (!addr)
         return DRV_ERROR_OUT_OF_MEMORY;
-    *pp = memory;
+    *pp = (void *)addr;
     return DRV_ERROR_NONE;
 }
 
@@ -250,8 +275,10 @@ static drvError_t device_free(uint64_t addr)
         kind++;
     pthread_mutex_lock(&device->lock);
     int found = arena_give(&device->arena[kind], addr, &old);
-    if (found)
+    if (found) {
         uncharge(device, kind, (uint32_t)old.value, old.len);
+        drop_content(addr, old.len);
+    }
     pthread_mutex_unlock(&device->lock);
     return found ? DRV_ERROR_NONE : DRV_ERROR_INVALID_VALUE;
 }
@@ -462,7 +489,7 @@ static drvError_t mem_map(uint64_t addr, size_t size, size_t offset, drv_mem_han
         return DRV_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&physical_lock);
     bool ok = range_find(&handles, U(handle)) && size <= handle->size && inside_reservation(addr, size) &&
-              !mapped(addr, size);
+              !mapped(addr, size) && content_at(addr, size);
     if (ok) {
         range_insert(&mappings, addr, size, U(handle));
         handle->refs++;
@@ -483,8 +510,10 @@ static drvError_t mem_unmap(uint64_t addr, uint32_t *left)
     struct range old;
     pthread_mutex_lock(&physical_lock);
     int found = range_remove(&mappings, addr, &old);
-    if (found)
+    if (found) {
         *left = handle_drop((drv_mem_handle_t *)old.value);
+        drop_content(old.start, old.len);
+    }
     pthread_mutex_unlock(&physical_lock);
     return found ? DRV_ERROR_NONE : DRV_ERROR_INVALID_VALUE;
 }
