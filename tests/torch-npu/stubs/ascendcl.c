@@ -1,0 +1,312 @@
+/* libascendcl.so, beside the calls of ../../ascend-sim/src/ascendcl.c: contexts, events, and what torch_npu asks for at
+ * its start. Nothing here has memory. Streams have no order: all work is done when the call that asks for it returns. */
+#define _GNU_SOURCE
+#include "acl/acl_rt.h"
+#include "runtime/rt.h"
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define MAX_DEVICES 32
+#define CORES 24
+
+/* ---- devices and contexts: each device has one context ---- */
+
+static uint32_t device_count(void)
+{
+    const char *text = getenv("ASCEND_SIM_DEVICES");
+    uint32_t count = text ? (uint32_t)strtoul(text, NULL, 10) : 8;
+    return count < MAX_DEVICES ? count : MAX_DEVICES;
+}
+
+static char contexts[MAX_DEVICES];
+
+aclError aclrtGetDeviceCount(uint32_t *count)
+{
+    *count = device_count();
+    return ACL_SUCCESS;
+}
+
+aclError aclrtGetCurrentContext(void **context)
+{
+    int32_t device;
+    aclError ret = rtGetDevice(&device);
+    if (!ret)
+        *context = &contexts[device];
+    return ret;
+}
+
+aclError aclrtSetCurrentContext(void *context)
+{
+    return context ? rtSetDevice((int32_t)((char *)context - contexts)) : ACL_ERROR_RT_CONTEXT_NULL;
+}
+
+aclError aclrtGetPrimaryCtxState(int32_t device, uint32_t *flags, int32_t *active)
+{
+    if (flags)
+        *flags = 0;
+    *active = 1;
+    return ACL_SUCCESS;
+}
+
+const char *aclrtGetSocName(void)
+{
+    return "Ascend910B2";
+}
+
+aclError aclrtDeviceCanAccessPeer(int32_t *can, int32_t device, int32_t peer)
+{
+    *can = 1;
+    return ACL_SUCCESS;
+}
+
+aclError aclGetDeviceCapability(uint32_t device, int info, int64_t *value)
+{
+    *value = CORES;
+    return ACL_SUCCESS;
+}
+
+aclError aclrtGetDeviceInfo(uint32_t device, int attribute, int64_t *value)
+{
+    *value = CORES;
+    return ACL_SUCCESS;
+}
+
+aclError aclrtDeviceGetBareTgid(int32_t *pid)
+{
+    *pid = getpid();
+    return ACL_SUCCESS;
+}
+
+aclError aclrtGetDeviceSatMode(int *mode)
+{
+    *mode = 0;
+    return ACL_SUCCESS;
+}
+
+/* ---- the package ---- */
+
+struct cann_version {
+    char version[256], major[64], minor[64], release[64], patch[64], reserved[128];
+};
+
+aclError aclsysGetCANNVersion(int package, struct cann_version *out)
+{
+    *out = (struct cann_version){.version = "8.5.0", .major = "8", .minor = "5", .release = "0"};
+    return ACL_SUCCESS;
+}
+
+aclError aclsysGetVersionStr(char *package, char *out)
+{
+    strcpy(out, "8.5.0");
+    return ACL_SUCCESS;
+}
+
+const char *aclGetRecentErrMsg(void)
+{
+    return "";
+}
+
+/* What torch_npu tells; with ASCEND_GLOBAL_LOG_LEVEL=0 a line for every block. */
+void aclAppLog(int level, const char *function, const char *file, uint32_t line, const char *form, ...)
+{
+    va_list arguments;
+    if (!getenv("TORCH_NPU_BENCH_LOG"))
+        return;
+    va_start(arguments, form);
+    fprintf(stderr, "[acl log %d] ", level);
+    vfprintf(stderr, form, arguments);
+    fputc('\n', stderr);
+    va_end(arguments);
+}
+
+/* ---- streams ---- */
+
+aclError aclrtCreateStreamWithConfig(aclrtStream *stream, uint32_t priority, uint32_t flag)
+{
+    return rtStreamCreate(stream, (int32_t)priority);
+}
+
+aclError aclrtDestroyStreamForce(aclrtStream stream)
+{
+    return rtStreamDestroy(stream);
+}
+
+aclError aclrtStreamQuery(aclrtStream stream, int *status)
+{
+    enum { COMPLETE };
+    *status = COMPLETE;
+    return ACL_SUCCESS;
+}
+
+aclError aclrtGetStreamOverflowSwitch(aclrtStream stream, uint32_t *flag)
+{
+    *flag = 0;
+    return ACL_SUCCESS;
+}
+
+#define DONE(name, ...) \
+    aclError name(__VA_ARGS__) \
+    { \
+        return ACL_SUCCESS; \
+    }
+DONE(aclrtSynchronizeDevice, void)
+DONE(aclrtSynchronizeDeviceWithTimeout, int32_t timeout)
+DONE(aclrtSynchronizeStream, aclrtStream stream)
+DONE(aclrtSynchronizeStreamWithTimeout, aclrtStream stream, int32_t timeout)
+DONE(aclrtStreamWaitEvent, aclrtStream stream, void *event)
+DONE(aclrtSetStreamFailureMode, aclrtStream stream, uint64_t mode)
+DONE(aclrtSetStreamOverflowSwitch, aclrtStream stream, uint32_t flag)
+DONE(aclrtSetOpWaitTimeout, uint32_t timeout)
+DONE(aclrtSetOpExecuteTimeOut, uint32_t timeout)
+DONE(aclrtSetDeviceSatMode, int mode)
+DONE(aclrtGetLastError, int level)
+DONE(aclrtPeekAtLastError, int level)
+DONE(aclrtSubscribeReport, uint64_t thread, aclrtStream stream)
+DONE(aclrtUnSubscribeReport, uint64_t thread, aclrtStream stream)
+
+/* The callback thread asks in a loop. */
+aclError aclrtProcessReport(int32_t timeout)
+{
+    usleep(100000);
+    return ACL_SUCCESS;
+}
+
+aclError aclrtLaunchCallback(void (*callback)(void *), void *data, int block, aclrtStream stream)
+{
+    callback(data);
+    return ACL_SUCCESS;
+}
+
+aclError aclrtLaunchHostFunc(aclrtStream stream, void (*callback)(void *), void *data)
+{
+    callback(data);
+    return ACL_SUCCESS;
+}
+
+/* ---- events ---- */
+
+aclError aclrtCreateEventExWithFlag(void **event, uint32_t flag)
+{
+    *event = calloc(1, sizeof(struct timespec));
+    return *event ? ACL_SUCCESS : ACL_ERROR_BAD_ALLOC;
+}
+
+aclError aclrtCreateEventWithFlag(void **event, uint32_t flag)
+{
+    return aclrtCreateEventExWithFlag(event, flag);
+}
+
+aclError aclrtCreateEvent(void **event)
+{
+    return aclrtCreateEventExWithFlag(event, 0);
+}
+
+aclError aclrtDestroyEvent(void *event)
+{
+    free(event);
+    return ACL_SUCCESS;
+}
+
+aclError aclrtRecordEvent(void *event, aclrtStream stream)
+{
+    clock_gettime(CLOCK_MONOTONIC, event);
+    return ACL_SUCCESS;
+}
+
+DONE(aclrtResetEvent, void *event, aclrtStream stream)
+DONE(aclrtSynchronizeEvent, void *event)
+
+aclError aclrtQueryEventStatus(void *event, int *status)
+{
+    enum { NOT_READY, COMPLETE };
+    *status = COMPLETE;
+    return ACL_SUCCESS;
+}
+
+aclError aclrtQueryEventWaitStatus(void *event, int *status)
+{
+    enum { COMPLETE };
+    *status = COMPLETE;
+    return ACL_SUCCESS;
+}
+
+aclError aclrtEventElapsedTime(float *milliseconds, void *start, void *end)
+{
+    const struct timespec *from = start, *to = end;
+    *milliseconds = (float)(to->tv_sec - from->tv_sec) * 1e3f + (float)(to->tv_nsec - from->tv_nsec) / 1e6f;
+    return ACL_SUCCESS;
+}
+
+/* ---- filling memory: the simulated runtime has only copies ---- */
+
+aclError aclrtMemset(void *memory, size_t room, int32_t value, size_t count)
+{
+    if (count > room)
+        return ACL_ERROR_INVALID_PARAM;
+    memset(memory, value, count);
+    return ACL_SUCCESS;
+}
+
+aclError aclrtMemsetAsync(void *memory, size_t room, int32_t value, size_t count, aclrtStream stream)
+{
+    return aclrtMemset(memory, room, value, count);
+}
+
+/* ---- descriptors of the older way to call operators ---- */
+
+struct description {
+    int type, format;
+    size_t dimensions;
+    int64_t size[16];
+};
+
+void *aclCreateTensorDesc(int type, int dimensions, const int64_t *size, int format)
+{
+    struct description *it = calloc(1, sizeof *it);
+    it->type = type;
+    it->format = format;
+    it->dimensions = dimensions < 16 ? (size_t)dimensions : 16;
+    memcpy(it->size, size, it->dimensions * sizeof *size);
+    return it;
+}
+
+void aclDestroyTensorDesc(const void *description)
+{
+    free((void *)description);
+}
+
+int aclGetTensorDescType(const struct description *it)
+{
+    return it->type;
+}
+
+int aclGetTensorDescFormat(const struct description *it)
+{
+    return it->format;
+}
+
+size_t aclGetTensorDescNumDims(const struct description *it)
+{
+    return it->dimensions;
+}
+
+aclError aclGetTensorDescDimV2(const struct description *it, size_t index, int64_t *size)
+{
+    *size = it->size[index & 15];
+    return ACL_SUCCESS;
+}
+
+void *aclCreateDataBuffer(void *data, size_t size)
+{
+    return calloc(1, 16);
+}
+
+aclError aclDestroyDataBuffer(const void *buffer)
+{
+    free((void *)buffer);
+    return ACL_SUCCESS;
+}
