@@ -85,6 +85,8 @@ const BLOCK: [Key; 3] =
 const KINDS: &[(&str, &[&str])] = &[
     ("MALLOC", &["HAL", "PTA", "PTA_WORKSPACE", "ATB", "MINDSPORE", "HOST", "HOST_PINNED"]),
     ("FREE", &["HAL", "PTA", "PTA_WORKSPACE", "ATB", "MINDSPORE", "HOST", "HOST_PINNED"]),
+    // Ours alone: the pool has the block back.
+    ("BLOCK_FREE", &["PTA", "PTA_WORKSPACE", "ATB", "MINDSPORE"]),
     ("ACCESS", &["READ", "WRITE", "UNKNOWN"]),
     ("OP_LAUNCH", &["ATEN_START", "ATEN_END", "ATB_START", "ATB_END"]),
     ("KERNEL_LAUNCH", &["KERNEL_LAUNCH", "KERNEL_EXECUTE_START", "KERNEL_EXECUTE_END", "KERNEL_START", "KERNEL_END"]),
@@ -164,7 +166,7 @@ impl RowChecker {
                 let quoted = row.name_quoted || row.name == "N/A";
                 self.require(row, quoted, "Name of a mark is not quoted", &row.name);
             }
-            "MALLOC" | "FREE" => self.require(row, row.name == "N/A", "Name of a block", &row.name),
+            "MALLOC" | "FREE" | "BLOCK_FREE" => self.require(row, row.name == "N/A", "Name of a block", &row.name),
             "SYSTEM" if row.event_type != "STEP" => {
                 self.require(row, row.name == "N/A", "Name of a system row", &row.name);
             }
@@ -180,12 +182,12 @@ impl RowChecker {
         let npu = number(&row.device).is_some();
         let holds = match (row.event.as_str(), row.event_type.as_str()) {
             ("MALLOC" | "FREE", "HOST" | "HOST_PINNED") => row.device == "cpu",
-            ("MALLOC" | "FREE" | "ACCESS", _) => npu,
+            ("MALLOC" | "FREE" | "BLOCK_FREE" | "ACCESS", _) => npu,
             _ => npu || row.device == "cpu" || row.device == "N/A",
         };
         self.require(row, holds, "Device Id", &row.device);
         let holds = match row.event.as_str() {
-            "MALLOC" | "FREE" | "ACCESS" => is_address(&row.ptr),
+            "MALLOC" | "FREE" | "BLOCK_FREE" | "ACCESS" => is_address(&row.ptr),
             _ => row.ptr == "N/A",
         };
         self.require(row, holds, "Ptr", &row.ptr);
@@ -209,7 +211,7 @@ impl RowChecker {
         for (_, value) in &row.attr {
             self.require(row, !value.contains([':', '"']), "Attr value has a colon or a quote", value);
         }
-        if matches!(row.event.as_str(), "MALLOC" | "FREE")
+        if matches!(row.event.as_str(), "MALLOC" | "FREE" | "BLOCK_FREE")
             && let Some(addr) = value_of(row, "addr")
         {
             self.require(row, addr == row.ptr, "Attr addr is not Ptr", addr);
@@ -261,6 +263,7 @@ fn keys_of(row: &Cells) -> Vec<Key> {
     let (event, event_type) = (row.event.as_str(), row.event_type.as_str());
     match (event, event_type) {
         ("MALLOC" | "FREE", _) => keys_of_block(row),
+        ("BLOCK_FREE", _) => [&BLOCK[..], &["used", "total", "active"].map(|key| (key, false, Shape::Number))].concat(),
         ("ACCESS", _) => [
             &BLOCK[..],
             &[("type", false, Shape::OneOf(&["PTA", "ATB"])), ("dtype", false, Shape::Word)],
