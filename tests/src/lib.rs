@@ -2,3 +2,4 @@
 
 pub mod checkers;
 pub mod harness;
+pub mod torch;

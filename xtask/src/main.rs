@@ -6,6 +6,7 @@ mod bpf;
 mod build;
 mod check;
 mod demo;
+mod npu;
 mod project;
 mod setup;
 mod sim;
@@ -26,6 +27,9 @@ usage: ./x VERB [ARGUMENTS]
   test [--shared DIR] [NEXTEST ARGUMENTS]
                       everything, live tests too (as root); DIR adds the group that needs recordings.
                       With further arguments only those tests, without `check`
+  npu [VERSION...] [-- TEST ARGUMENTS]
+                      traces real torch_npu on the simulated libraries and compares with its own statistics (as root;
+                      x86-64, CPython 3.11, network and 2 GB of disk for each version)
   vm [KERNEL...] [-- TEST ARGUMENTS]
                       the live tests on other kernels in QEMU, such as 5.10-x86_64 or 6.12-aarch64
   bpf                 the BPF objects of both architectures, for packagers, in target/bpf
@@ -51,6 +55,7 @@ fn dispatch(verb: &str, arguments: &[String]) -> Result<()> {
         "demo" => demo::run(arguments),
         "check" => check::run(),
         "test" => test::run(arguments),
+        "npu" => npu::run(arguments),
         "vm" => vm::run(arguments),
         "bpf" => bpf::run(),
         "" | "help" | "-h" | "--help" => {

@@ -203,6 +203,12 @@ impl Tracer {
         self
     }
 
+    /// Its folder, which exists already.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
     /// Starts it.
     #[must_use]
     pub fn start(self) -> Running {
@@ -360,12 +366,18 @@ impl Target {
     /// Starts `serve`, and waits until it is ready.
     #[must_use]
     pub fn serve(arguments: &[&str]) -> Self {
-        let folder = Folder::new();
         let mut command = Command::new(workload_path("serve"));
         command.args(arguments).env("LD_LIBRARY_PATH", simulation().join("lib"));
+        Self::start(command, Folder::new(), "ready ")
+    }
+
+    /// Starts any program, and waits until it has printed a text.
+    #[must_use]
+    pub fn start(mut command: Command, folder: Folder, ready: &str) -> Self {
         command.env("ASCEND_SIM_JOURNAL", folder.journal_path()).stdin(Stdio::null());
         let process = Process::spawn(&mut command, folder.path(), "target");
-        process.wait_for("ready", || process.stdout().contains("ready "));
+        process.wait_for("ready", || process.stdout().contains(ready));
+        assert!(process.stdout().contains(ready), "the target ended: {}", process.stderr());
         Self { process, folder }
     }
 

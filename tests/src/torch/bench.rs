@@ -1,0 +1,102 @@
+//! `torch_npu` on the simulated libraries.
+//!
+//! `MEMSCOPE_TORCH_NPU` names the folder that `./x npu` made for a version; it runs these tests.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::harness::tracer::{Folder, Run, Target, Tracer, simulation};
+
+use super::truth::Truth;
+
+/// Memory of each of the two devices: little enough to run out of.
+const CAPACITY_MB: &str = "2048";
+
+/// A program of `torch_npu`'s, to be run.
+#[derive(Clone, Debug)]
+pub struct Program {
+    arguments: Vec<String>,
+    env: Vec<(String, String)>,
+}
+
+impl Program {
+    /// `train.py sgd 10 128`.
+    #[must_use]
+    pub fn new(line: &str) -> Self {
+        Self { arguments: line.split_whitespace().map(str::to_owned).collect(), env: Vec::new() }
+    }
+
+    /// Sets a variable of `torch_npu`'s.
+    #[must_use]
+    pub fn env(mut self, key: &str, value: &str) -> Self {
+        self.env.push((key.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Runs it under the tracer.
+    #[must_use]
+    pub fn traced(&self, options: &[&str]) -> (Run, Truth) {
+        let arguments = self.command_line();
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        let mut tracer = Tracer::run_program(python(), &arguments).option("--json").options(options);
+        let truth = tracer.folder().join("truth");
+        std::fs::create_dir(&truth).expect("folder for the truth");
+        for (key, value) in self.variables(&truth) {
+            tracer = tracer.env(&key, value);
+        }
+        let run = tracer.succeed();
+        let truth = Truth::read(&truth);
+        (run, truth)
+    }
+
+    /// Runs it by itself, up to where it waits for a tracer.
+    #[must_use]
+    pub fn waiting(&self) -> (Target, PathBuf) {
+        let folder = Folder::new();
+        let truth = folder.path().join("truth");
+        std::fs::create_dir(&truth).expect("folder for the truth");
+        let mut command = Command::new(python());
+        command.args(self.command_line()).envs(self.variables(&truth)).current_dir(folder.path());
+        (Target::start(command, folder, "waiting"), truth)
+    }
+
+    fn command_line(&self) -> Vec<String> {
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("torch-npu/workloads").join(&self.arguments[0]);
+        // No files are written into the repository, and torch's warnings about the stand-ins are nobody's.
+        let options = ["-B", "-W", "ignore"].map(str::to_owned);
+        let script = script.display().to_string();
+        options.into_iter().chain([script]).chain(self.arguments[1..].iter().cloned()).collect()
+    }
+
+    fn variables(&self, truth: &Path) -> Vec<(String, String)> {
+        let text = |path: PathBuf| path.display().to_string();
+        let libraries = format!("{}:{}", text(version().join("lib")), text(simulation().join("lib")));
+        let fixed = [
+            ("LD_LIBRARY_PATH", libraries),
+            ("ASCEND_HOME_PATH", text(version().join("cann"))),
+            ("ASCEND_OPP_PATH", text(version().join("cann/opp"))),
+            ("ASCEND_SIM_CONTENT", "1".to_owned()),
+            ("ASCEND_SIM_DEVICES", "2".to_owned()),
+            ("ASCEND_SIM_CAPACITY_MB", CAPACITY_MB.to_owned()),
+            ("OMP_NUM_THREADS", "1".to_owned()),
+            ("TRUTH", truth.display().to_string()),
+        ];
+        fixed.into_iter().map(|(key, value)| (key.to_owned(), value)).chain(self.env.iter().cloned()).collect()
+    }
+}
+
+/// Lets a program go on that waits for a tracer.
+pub fn go_on(truth: &Path) {
+    std::fs::write(truth.join("go"), "").expect("file that lets the program go on");
+}
+
+/// The version's folder.
+#[must_use]
+pub fn version() -> PathBuf {
+    let folder = std::env::var_os("MEMSCOPE_TORCH_NPU");
+    folder.expect("MEMSCOPE_TORCH_NPU does not say where torch_npu is: run these tests with `./x npu`").into()
+}
+
+fn python() -> String {
+    version().join("venv/bin/python").display().to_string()
+}

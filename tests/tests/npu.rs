@@ -1,0 +1,131 @@
+//! Real `torch_npu`, traced, against its own statistics and history.
+//!
+//! A group of its own: `./x npu` prepares a version's wheels, and says where they are in `MEMSCOPE_TORCH_NPU`.
+
+use std::collections::BTreeSet;
+
+use memscope_tests::checkers::csv::{self, CsvRules};
+use memscope_tests::harness::expect::{Expect, Totals, assert_equal};
+use memscope_tests::harness::journal::{Call, Entry, Journal, Library};
+use memscope_tests::harness::rows::{Row, Rows};
+use memscope_tests::harness::tracer::Run;
+use memscope_tests::torch::bench::{Program, version};
+use memscope_tests::torch::compare::{Begin, Comparison};
+use memscope_tests::torch::pool::without_pools;
+use memscope_tests::torch::table::Table;
+use memscope_tests::torch::truth::Truth;
+
+/// Everything that is written, launches too.
+const EVERYTHING: [&str; 2] = ["--level=op,kernel", "--events=alloc,free,launch,block_free"];
+/// The runtime's module: blocks of its own.
+const RUNTIME: u64 = 7;
+
+/// What a program did and said.
+struct Outcome {
+    truth: Truth,
+    launches: u64,
+    stdout: String,
+}
+
+/// Traces a program from its start to its end, and compares everything.
+fn compare(title: &str, program: &Program) -> Outcome {
+    let (run, truth) = program.traced(&EVERYTHING);
+    let (journal, rows) = (run.journal(), run.rows());
+    let mut table = pools(&truth, &journal, &rows, Begin::Process);
+    let totals = driver(&journal, &rows);
+    table.add("calls of the driver, by its journal", format!("{} calls", totals.allocs + totals.frees), None);
+    table.add("launches and their names, by the journal", format!("{} launches", totals.launches), None);
+    failures(&mut table, &run, &truth);
+    names(&mut table, &rows.processes[&truth.pid()]);
+    lost(&mut table, &run, &[]);
+    sound(&mut table, &rows);
+    println!("{title}, torch_npu {}\n{table}", version_name());
+    table.assert_equal();
+    Outcome { truth, launches: totals.launches, stdout: run.stdout }
+}
+
+/// Requests that the report counts as failed are the errors that were raised; each of them, and each that a further
+/// attempt helped, was tried again once.
+fn failures(table: &mut Table, run: &Run, truth: &Truth) {
+    let json = run.json();
+    let findings = json["findings"].as_array().expect("findings");
+    let end = truth.marks.last().expect("a mark");
+    for (device, stats) in &end.devices {
+        let count = |key: &str| -> u64 {
+            let is_meant = |found: &&serde_json::Value| {
+                found["finding"] == "held" && found["pid"] == truth.pid() && found["device"]["Npu"] == *device
+            };
+            findings.iter().filter(is_meant).filter_map(|found| found[key].as_u64()).sum()
+        };
+        let (failed, recovered) = (count("failed"), count("recovered"));
+        for (what, key, found) in
+            [("errors raised", "num_ooms", failed), ("second attempts", "num_alloc_retries", failed + recovered)]
+        {
+            let wanted = stats.get(key).copied().unwrap_or(0);
+            let difference = (wanted != found).then(|| format!("torch_npu {wanted}, report {found}"));
+            table.add(format!("out of memory: {what}, device {device}"), wanted.to_string(), difference);
+        }
+    }
+}
+
+/// The allocator's rows against `torch_npu`'s account.
+fn pools(truth: &Truth, journal: &Journal, rows: &Rows, begin: Begin) -> Table {
+    let rows = rows.processes.get(&truth.pid()).expect("rows of the process");
+    Comparison { rows, truth, begin, runtime: runtime_blocks(journal) }.table()
+}
+
+/// All other rows against the journal of the simulated libraries; panics at a difference.
+fn driver(journal: &Journal, rows: &Rows) -> Totals {
+    let processes = rows.processes.iter().map(|(pid, rows)| (*pid, without_pools(rows))).collect();
+    let rest = Rows { processes, files: rows.files.clone() };
+    assert_equal(journal, &rest, Expect { launches: true, ..Expect::default() })
+}
+
+fn runtime_blocks(journal: &Journal) -> BTreeSet<u64> {
+    let calls = journal.entries.iter().filter(|entry| entry.library == Library::Hal).map(Entry::call);
+    calls
+        .filter_map(|call| match call {
+            Call::Alloc { flag, addr, .. } if flag >> 56 == RUNTIME => Some(addr),
+            _ => None,
+        })
+        .collect()
+}
+
+/// Every launch has a name, not a number.
+fn names(table: &mut Table, rows: &[Row]) {
+    let launches: Vec<&Row> = rows.iter().filter(|row| row.event == "KERNEL_LAUNCH").collect();
+    let nameless = launches.iter().find(|row| !row.name.as_deref().is_some_and(|name| name.starts_with("aclnn")));
+    let difference = nameless.map(|row| format!("{row:?}"));
+    table.add("launches that carry an operator's name", format!("{} launches", launches.len()), difference);
+}
+
+/// The report says that nothing was lost, but for what `expected` names.
+fn lost(table: &mut Table, run: &Run, expected: &[&str]) {
+    let json = run.json();
+    let losses = json["end"]["losses"].as_array().expect("losses");
+    let strange = losses.iter().find(|loss| !expected.iter().any(|reason| loss["reason"] == *reason));
+    table.add(
+        "lost records",
+        strange.map_or_else(|| "0".to_owned(), |_| "some".to_owned()),
+        strange.map(ToString::to_string),
+    );
+}
+
+/// The files pass the checker.
+fn sound(table: &mut Table, rows: &Rows) {
+    let rules = CsvRules { time_ordered: true, ..CsvRules::default() };
+    let violation = rows.files.iter().find_map(|path| {
+        let bytes = std::fs::read(path).expect("readable dump");
+        csv::check(&bytes, rules).first().map(|violation| format!("{}: {violation}", path.display()))
+    });
+    table.add("form of the files", format!("{} files", rows.files.len()), violation);
+}
+
+fn version_name() -> String {
+    version().file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+#[path = "npu/attach.rs"]
+mod attach;
+#[path = "npu/programs.rs"]
+mod programs;
