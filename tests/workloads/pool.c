@@ -1,12 +1,16 @@
 /* Tensors and workspaces of torch_npu's allocators, on one stream, with some blocks used on a second one.
  *   pool [--rounds 3] [--blocks 16] [--size 65536] [--leaks 1] [--leak-size 1048576] [--shared 2] [--workspaces 2]
- *        [--device 0]
+ *        [--device 0] [--hold 0] [--serve]
  * --leaks: blocks of each round that stay.  --shared: blocks of each round that another stream uses too.
- * --workspaces: uses of the workspace in each round, each larger than the one before. */
+ * --workspaces: uses of the workspace in each round, each larger than the one before.
+ * --hold: further blocks that live from the start to the end.
+ * --serve: prints "ready <pid>" when those are there, then goes on with rounds until SIGTERM; each round is a step. */
 #include "common.h"
+#include "mstx/ms_tools_ext.h"
+#include <signal.h>
 #include "torch_npu/simpta.h"
 
-static uint64_t blocks, size, leaks, leak_size, shared, workspaces;
+static uint64_t blocks, size, leaks, leak_size, shared, workspaces, hold;
 static int32_t device;
 static aclrtStream stream, other;
 
@@ -39,6 +43,25 @@ static void one_round(uint64_t round)
     free(list);
 }
 
+/* Rounds until SIGTERM; gives their number. */
+static uint64_t serve(void)
+{
+    const struct timespec pause = {0, 5000000};
+    sigset_t signals;
+    uint64_t rounds = 0;
+    sigemptyset(&signals);
+    sigaddset(&signals, SIGTERM);
+    CHECK(sigprocmask(SIG_BLOCK, &signals, NULL));
+    printf("ready %d\n", (int)getpid());
+    fflush(stdout);
+    while (sigtimedwait(&signals, NULL, &pause) < 0) {
+        mstxRangeId step = mstxRangeStartA("step start", NULL);
+        one_round(rounds++);
+        mstxRangeEnd(step);
+    }
+    return rounds;
+}
+
 int main(int argc, char **argv)
 {
     uint64_t rounds = option(argc, argv, "--rounds", 3);
@@ -48,16 +71,27 @@ int main(int argc, char **argv)
     leak_size = option(argc, argv, "--leak-size", MIB);
     shared = option(argc, argv, "--shared", 2);
     workspaces = option(argc, argv, "--workspaces", 2);
+    hold = option(argc, argv, "--hold", 0);
+    bool server = option_flag(argc, argv, "--serve");
     device = (int32_t)option(argc, argv, "--device", 0);
     acl_begin(device);
     CHECK(aclrtCreateStream(&stream));
     CHECK(aclrtCreateStream(&other));
-    for (uint64_t round = 0; round < rounds; round++)
-        one_round(round);
+    void **held = calloc(hold + 1, sizeof *held);
+    for (uint64_t i = 0; i < hold; i++)
+        held[i] = tensor(size);
+    if (server)
+        rounds = serve();
+    else
+        for (uint64_t round = 0; round < rounds; round++)
+            one_round(round);
+    for (uint64_t i = 0; i < hold; i++)
+        CHECK(simpta_free(held[i]));
+    free(held);
     CHECK(simpta_workspace_empty(device));
     struct simpta_stats stats;
     simpta_get_stats(device, &stats);
-    report("mallocs", rounds * (blocks + leaks), "frees", rounds * blocks, "workspaces", rounds * workspaces, "allocated",
+    report("mallocs", hold + rounds * (blocks + leaks), "frees", hold + rounds * blocks, "workspaces", rounds * workspaces, "allocated",
            stats.allocated, "active", stats.active, "reserved", stats.reserved, NULL);
     return 0;
 }

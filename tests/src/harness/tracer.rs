@@ -366,7 +366,13 @@ impl Target {
     /// Starts `serve`, and waits until it is ready.
     #[must_use]
     pub fn serve(arguments: &[&str]) -> Self {
-        let mut command = Command::new(workload_path("serve"));
+        Self::workload("serve", arguments)
+    }
+
+    /// Starts a workload that prints `ready` like `serve`, and waits for that.
+    #[must_use]
+    pub fn workload(name: &str, arguments: &[&str]) -> Self {
+        let mut command = Command::new(workload_path(name));
         command.args(arguments).env("LD_LIBRARY_PATH", simulation().join("lib"));
         Self::start(command, Folder::new(), "ready ")
     }
