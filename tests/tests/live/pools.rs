@@ -3,7 +3,7 @@
 use memscope_tests::harness::journal::Journal;
 use memscope_tests::harness::journal::{Entry, Library, PtaReport};
 use memscope_tests::harness::rows::Rows;
-use memscope_tests::harness::tracer::{Run, Target, Tracer, in_vm};
+use memscope_tests::harness::tracer::{Target, Tracer, in_vm};
 
 use super::attach::attach;
 use super::shared::{assert_nothing_lost, assert_nothing_lost_since_attach, assert_sound};
