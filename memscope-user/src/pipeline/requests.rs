@@ -2,7 +2,8 @@
 //!
 //! Attempts of one thread are one request until something else tells that it is over: it succeeded, or the thread
 //! asked how much memory is left, which is what `torch_npu` does before it raises its error, or it asks for another
-//! size, or too much time has passed.
+//! size, or too much time has passed. An expandable segment asks the same when it is made, and then reserves addresses:
+//! that is part of the next attempt. A thread that has raised its error asks twice before that.
 
 use super::recent::Recent;
 use crate::model::{Device, Pool};
@@ -23,6 +24,8 @@ pub(super) struct Request {
     pub(super) attempts: u32,
     pub(super) wish: Wish,
     time_ns: u64,
+    /// How often the thread has asked how much is left, since its last failure.
+    questions: u32,
 }
 
 /// What was asked for.
@@ -50,10 +53,12 @@ impl Requests {
     /// An attempt of thread `tid` has failed: a further one of its open request, or the first of a new one.
     pub(super) fn failed(&mut self, tid: u32, time_ns: u64, wish: Wish) -> Request {
         let request = match self.open.get(&tid) {
-            Some(open) if open.wish == wish && time_ns.saturating_sub(open.time_ns) < PATIENCE_NS => {
+            Some(open)
+                if open.questions == 0 && open.wish == wish && time_ns.saturating_sub(open.time_ns) < PATIENCE_NS =>
+            {
                 Request { attempts: open.attempts + 1, time_ns, ..*open }
             }
-            _ => Request { number: self.number(), attempts: 1, wish, time_ns },
+            _ => Request { number: self.number(), attempts: 1, wish, time_ns, questions: 0 },
         };
         self.open.insert(tid, request);
         request
@@ -65,19 +70,30 @@ impl Requests {
         self.count
     }
 
-    /// The thread has given up, or does something else.
-    pub(super) fn closed(&mut self, tid: u32) {
-        self.open.remove(&tid);
+    /// The thread asks how much memory is left: it has given up, or makes an expandable segment.
+    pub(super) fn asked(&mut self, tid: u32) {
+        if let Some(open) = self.open.get(&tid).copied() {
+            self.open.insert(tid, Request { questions: open.questions.saturating_add(1), ..open });
+        }
+    }
+
+    /// The thread reserves addresses: what it asked just before was for them.
+    pub(super) fn reserved(&mut self, tid: u32) {
+        match self.open.get(&tid).copied() {
+            Some(open) if open.questions == 1 => self.open.insert(tid, Request { questions: 0, ..open }),
+            Some(open) if open.questions > 1 => drop(self.open.remove(&tid)),
+            _ => {}
+        }
     }
 
     /// The thread got what it asked for.
     pub(super) fn succeeded(&mut self, tid: u32) -> Option<Request> {
-        self.open.remove(&tid)
+        self.open.remove(&tid).filter(|open| open.questions == 0)
     }
 
     /// The driver gave the thread `size_bytes`: maybe what it had asked for in vain.
     pub(super) fn driver_gave(&mut self, tid: u32, size_bytes: u64) -> Option<Request> {
-        let wanted = self.open.get(&tid)?.wish.size_bytes;
+        let wanted = self.open.get(&tid).filter(|open| open.questions == 0)?.wish.size_bytes;
         let fits = size_bytes.checked_sub(wanted).is_some_and(|more| more <= PADDING_BYTES);
         if fits { self.open.remove(&tid) } else { None }
     }
@@ -114,8 +130,27 @@ mod tests {
     fn giving_up_ends_a_request() {
         let mut requests = Requests::default();
         assert_eq!(numbers(&mut requests, &[(1, 0, 100)]), [(1, 1)]);
-        requests.closed(1);
+        requests.asked(1);
+        assert_eq!(requests.succeeded(1), None);
         assert_eq!(numbers(&mut requests, &[(1, 1, 100)]), [(2, 1)]);
+        requests.asked(1);
+        assert_eq!(numbers(&mut requests, &[(1, 2, 100)]), [(3, 1)]);
+    }
+
+    /// Who asks how much is left and then reserves addresses goes on: it makes a segment. Who has asked once more before
+    /// has given up, and makes one for something else.
+    #[test]
+    fn making_a_segment_is_no_giving_up() {
+        let mut requests = Requests::default();
+        assert_eq!(numbers(&mut requests, &[(1, 0, 100)]), [(1, 1)]);
+        requests.asked(1);
+        requests.reserved(1);
+        assert_eq!(numbers(&mut requests, &[(1, 1, 100)]), [(1, 2)]);
+        requests.asked(1);
+        requests.asked(1);
+        requests.reserved(1);
+        assert_eq!(requests.succeeded(1), None);
+        assert_eq!(numbers(&mut requests, &[(1, 2, 100)]), [(2, 1)]);
     }
 
     /// The driver's size is padded; another size is another allocation.

@@ -100,8 +100,9 @@ pub(super) const ROWS: &[ProbeSpec] = &[
         fields: &[(Field::Handle, Fetch::arg(0))],
         ..ACL
     },
-    // aclError aclrtGetMemInfo(aclrtMemAttr attr, size_t *free, size_t *total)
-    ProbeSpec { symbol: "aclrtGetMemInfo", meaning: Meaning::MemoryInfo, when: When::Entry, ..ACL },
+    // aclError aclrtGetMemInfo(aclrtMemAttr attr, size_t *free, size_t *total): once for each call of the program, because it
+    // matters how often a thread asks.
+    ProbeSpec { symbol: "aclrtGetMemInfo", meaning: Meaning::MemoryInfo, when: When::Entry, group: Group::Init, ..ACL },
     // aclError aclrtHostRegisterV2(void *ptr, uint64_t size, uint32_t flag)
     ProbeSpec {
         symbol: "aclrtHostRegisterV2",

@@ -13,7 +13,7 @@ use super::physical::Physical;
 use super::recent::Recent;
 use super::requests::Requests;
 use super::steps::{OpenStep, Ranges, STEP_START, Steps};
-use crate::model::{Device, Event, EventKind, FreeCause, Launch, Mark, ProcessStart};
+use crate::model::{Device, Event, EventKind, FreeCause, Launch, Mark, ProcessStart, RegionKind};
 
 /// Threads per process whose device is remembered at least; there is no record of a thread's end.
 const MAX_THREADS: usize = 32 << 10;
@@ -156,11 +156,16 @@ impl Process {
             Action::Retain { handle, addr } => self.physical.retain(handle, addr),
             Action::Import { handle } => self.imported(at, handle, shared),
             Action::Map { addr, size_bytes, handle } => self.mapped(at, addr, size_bytes, handle, shared),
-            Action::Region { kind, addr, size_bytes } => self.region_begins(at, kind, addr, size_bytes, shared),
+            Action::Region { kind, addr, size_bytes } => {
+                if kind == RegionKind::Reservation {
+                    self.requests.reserved(head.tid);
+                }
+                self.region_begins(at, kind, addr, size_bytes, shared);
+            }
             Action::Pool(report) => self.pool_reported(at, &report, shared),
             Action::PoolRequest { size_bytes } => self.wanted_bytes.insert(head.tid, size_bytes),
             Action::Mislocated { symbol } => self.mislocated(at, symbol, shared),
-            Action::MemoryInfo => self.requests.closed(head.tid),
+            Action::MemoryInfo => self.requests.asked(head.tid),
             Action::SetDevice { device } => self.set_device(head.tid, device),
             Action::CreateContext { context, device } => {
                 self.contexts.insert(context, device);

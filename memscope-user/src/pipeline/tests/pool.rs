@@ -108,6 +108,42 @@ fn pool_tells_whether_a_request_succeeded() {
     );
 }
 
+/// An expandable segment whose first attempt fails, as `torch_npu` 2.9 does it: it gives its cache back, asks how much is left
+/// to reserve addresses for a new segment, and gets a part of that only. One request. After its error it asks again, which
+/// is when the next segment is another request.
+#[test]
+fn expandable_segment_fails_in_parts() {
+    let segment = |time_ns, addr| {
+        [
+            main(time_ns).entered("aclrtGetMemInfo", &[]),
+            main(time_ns + 1).returned("halMemAddressReserve", 0, &[addr, 9]),
+        ]
+        .concat()
+    };
+    check_before_end(
+        &[
+            main(1).set_device(1),
+            main(2).pta((CACHING, MALLOC), 0x100, 512, [512, 2048, 512]),
+            main(3).returned("aclrtMallocPhysical", 207_001, &[1000]),
+            segment(4, 0x7000),
+            main(6).create(0xa0, 1000, (1, 1), (33, 1)),
+            main(7).returned("aclrtMallocPhysical", 207_001, &[1000]),
+            main(8).entered("aclrtGetMemInfo", &[]),
+            segment(9, 0x8000),
+            main(11).pta((CACHING, MALLOC), 0x200, 900, [1412, 2048, 1412]),
+        ],
+        &[
+            "2 7 npu1 alloc 100+512 used 512 step 0",
+            "3 7 npu1 failed 1000 status 207001 oom request 1.1 aclrtMallocPhysical",
+            "5 7 npu1 Reservation begins 7000+9 live 9",
+            "6 7 npu1 alloc a0+1000 used 1000 step 0",
+            "7 7 npu1 failed 1000 status 207001 oom request 1.2 aclrtMallocPhysical",
+            "10 7 npu1 Reservation begins 8000+9 live 18",
+            "11 7 npu1 alloc 200+900 used 1412 step 0",
+        ],
+    );
+}
+
 /// What the wrong function is called with makes no sense: it is told once, and nothing of it counts any more.
 #[test]
 fn wrong_function_disables_itself() {
