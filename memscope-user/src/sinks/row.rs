@@ -74,7 +74,7 @@ pub enum Value {
     Word(&'static str),
 }
 
-/// Longest Attr: `MALLOC` of `HAL`.
+/// Longest Attr: `MALLOC` of `HAL`, or of a pool.
 const MAX_PAIRS: usize = 6;
 
 /// The pairs of the Attr column, in order.
@@ -284,7 +284,8 @@ impl Attr {
     fn of_alloc(alloc: &Alloc) -> Self {
         let attr = Self::of_event(&alloc.block, alloc.restored, alloc.used_bytes, alloc.total_bytes);
         if alloc.block.pool != Pool::Hal {
-            return attr;
+            // Ours alone: msMemScope does not tell what the program asked the pool for.
+            return attr.with_option("requested", alloc.block.requested_bytes);
         }
         let page = match alloc.block.page {
             PageType::Normal => "normal",
@@ -500,6 +501,13 @@ mod tests {
             csv(&event(alloc(Pool::Pta, 0x10, 1))),
             "5,MALLOC,PTA,N/A,1000,12,34,0,0x0000000000000010,\
              \"{allocation_id:1,addr:0x0000000000000010,size:10,used:10,total:2000}\",,\n"
+        );
+        let EventKind::Alloc(known) = alloc(Pool::Pta, 0x10, 1) else { panic!("not an allocation") };
+        let asked = Alloc { block: Block { requested_bytes: Some(7), ..known.block }, ..known };
+        assert_eq!(
+            csv(&event(EventKind::Alloc(asked))),
+            "5,MALLOC,PTA,N/A,1000,12,34,0,0x0000000000000010,\
+             \"{allocation_id:1,addr:0x0000000000000010,size:10,used:10,total:2000,requested:7}\",,\n"
         );
         let without_total = EventKind::Free(Free {
             block: block(Pool::Atb, 0x10, 1),

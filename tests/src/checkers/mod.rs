@@ -323,6 +323,10 @@ fn keys_of_block(row: &Cells) -> Vec<Key> {
         keys.push(("owner", true, Shape::Word));
         keys.push(("inefficient_type", true, Shape::Word));
     }
+    if is_malloc && !hal && !host {
+        // Ours alone: what the program asked the pool for.
+        keys.push(("requested", true, Shape::Number));
+    }
     if is_malloc && hal {
         keys.extend([("page_type", false, PAGES), ("alloc_type", false, APIS)]);
     }

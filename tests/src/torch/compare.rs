@@ -81,8 +81,8 @@ impl Comparison<'_> {
         let blocks: Vec<Block<'_>> = rows.iter().filter_map(Block::of).filter(|block| block.device == device).collect();
         for (what, change, action, older) in [
             // A free of a block that is not known is counted, and no row; that it came back to the pool is one.
-            ("free", Change::Free, Action::FreeRequested, self.older(device)),
-            ("block free", Change::BlockFree, Action::FreeCompleted, BTreeSet::new()),
+            ("free", Change::Free, Action::FreeRequested, self.older(device, Action::FreeRequested)),
+            ("block free", Change::BlockFree, Action::FreeCompleted, BTreeMap::new()),
         ] {
             let wanted: Vec<(Change, u64)> = known(operations, action, &older)
                 .map(|operation| (if operation.action == action { change } else { Change::Alloc }, operation.addr))
@@ -100,18 +100,18 @@ impl Comparison<'_> {
         }
     }
 
-    /// Addresses of blocks that the program had at the beginning, of which the rows know nothing.
-    fn older(&self, device: u32) -> BTreeSet<u64> {
-        let Begin::Mark(name) = &self.begin else { return BTreeSet::new() };
+    /// Blocks that live at the beginning, of which the rows know nothing: their address, and what was asked for. They end
+    /// with `end`.
+    fn older(&self, device: u32, end: Action) -> BTreeMap<u64, u64> {
+        let Begin::Mark(name) = &self.begin else { return BTreeMap::new() };
         let begin = self.truth.marks.iter().find(|mark| mark.name == *name).expect("the mark of the beginning");
-        let before = &self.truth.history[device as usize][..begin.history[device as usize]];
-        let mut live = BTreeSet::new();
-        for operation in before {
-            match operation.action {
-                Action::Alloc => live.insert(operation.addr),
-                Action::FreeRequested => live.remove(&operation.addr),
-                _ => false,
-            };
+        let mut live = BTreeMap::new();
+        for operation in &self.truth.history[device as usize][..begin.history[device as usize]] {
+            if operation.action == Action::Alloc {
+                live.insert(operation.addr, operation.size);
+            } else if operation.action == end {
+                live.remove(&operation.addr);
+            }
         }
         live
     }
@@ -154,7 +154,9 @@ impl Comparison<'_> {
         let first = *places.keys().next().expect("a mark");
         if self.begin != Begin::Process {
             let begin = &self.truth.marks[first];
-            states.extend(self.devices().into_iter().map(|device| (device, State::at(begin, device))));
+            let wishes = |device| self.older(device, Action::FreeCompleted);
+            let state = |device| (device, State::at(begin, device, wishes(device)));
+            states.extend(self.devices().into_iter().map(state));
         }
         let mut rows = self.rows[..].iter();
         let mut seen = if self.begin == Begin::Process { 0 } else { places[&first] };
@@ -191,13 +193,11 @@ impl Comparison<'_> {
         at("allocated: `used` of the last row", allocated, last.map(|last| last.used));
         let active = stat("active_bytes.all.current");
         at("active: sum of the blocks", active, Some(state.active));
+        at("requested: sum of the blocks", stat("requested_bytes.all.current"), Some(state.requested));
         at("active: `active` of the last row that has it", active, state.last_active);
         let reserved = stat("reserved_bytes.all.current");
         if self.begin == Begin::Process {
             at("allocated: sum of the blocks", allocated, Some(state.allocated));
-            if self.tells_requested() {
-                at("requested: sum of the blocks", stat("requested_bytes.all.current"), state.requested);
-            }
             at("reserved: segments of the driver", reserved, Some(state.reserved));
             at("segments", stat("segment.all.current"), Some(state.segments));
             let spaces = mark.workspaces.get(device as usize).map_or(0, |spaces| spaces.values().sum());
@@ -210,11 +210,6 @@ impl Comparison<'_> {
             let corrected = last.and_then(|last| last.reserved.checked_add_signed(state.reserved_since));
             at("reserved: `total` of the last row", reserved, corrected);
         }
-    }
-
-    /// Whether rows say how much was asked for.
-    fn tells_requested(&self) -> bool {
-        self.rows.iter().any(|row| row.event_type == "PTA" && row.attr.contains_key("requested"))
     }
 
     /// Whether nothing was given back to the driver between the last operation on a block and the mark.
@@ -230,8 +225,8 @@ impl Comparison<'_> {
 struct State {
     allocated: u64,
     active: u64,
-    /// What was asked for of the active blocks; `None` if a row does not say.
-    requested: Option<u64>,
+    /// What was asked for of the active blocks.
+    requested: u64,
     /// The same of each active block.
     wishes: BTreeMap<u64, u64>,
     reserved: u64,
@@ -258,7 +253,7 @@ impl Default for State {
         Self {
             allocated: 0,
             active: 0,
-            requested: Some(0),
+            requested: 0,
             wishes: BTreeMap::new(),
             reserved: 0,
             segments: 0,
@@ -273,10 +268,12 @@ impl Default for State {
 
 impl State {
     /// At a mark, by `torch_npu`'s own account.
-    fn at(mark: &Mark, device: u32) -> Self {
+    fn at(mark: &Mark, device: u32, wishes: BTreeMap<u64, u64>) -> Self {
         Self {
             allocated: mark.stat(device, "allocated_bytes.all.current"),
             active: mark.stat(device, "active_bytes.all.current"),
+            requested: mark.stat(device, "requested_bytes.all.current"),
+            wishes,
             segments_taken: mark.stat(device, "segment.all.allocated"),
             ..Self::default()
         }
@@ -290,16 +287,16 @@ impl State {
                 self.allocated += block.size;
                 self.active += block.size;
                 self.last_active = self.last_active.map(|active| active + block.size);
-                let wish = block.row.attr.contains_key("requested").then(|| number("requested"));
-                self.requested = self.requested.zip(wish).map(|(sum, wish)| sum + wish);
-                self.wishes.insert(block.addr, wish.unwrap_or(0));
+                let wish = number("requested");
+                self.requested += wish;
+                self.wishes.insert(block.addr, wish);
             }
             Change::Free => self.allocated = self.allocated.wrapping_sub(block.size),
             Change::BlockFree => {
                 self.active = self.active.wrapping_sub(block.size);
                 self.last_active = Some(number("active"));
                 let wish = self.wishes.remove(&block.addr).unwrap_or(0);
-                self.requested = self.requested.map(|sum| sum - wish);
+                self.requested = self.requested.wrapping_sub(wish);
             }
         }
         self.last = Some(Last { used: number("used"), reserved: number("total") });
@@ -351,11 +348,15 @@ impl Figures {
 }
 
 /// Allocations, and frees of one kind of what was allocated since the beginning.
-fn known<'a>(operations: &'a [Operation], free: Action, older: &BTreeSet<u64>) -> impl Iterator<Item = &'a Operation> {
+fn known<'a>(
+    operations: &'a [Operation],
+    free: Action,
+    older: &BTreeMap<u64, u64>,
+) -> impl Iterator<Item = &'a Operation> {
     let mut older = older.clone();
     operations.iter().filter(move |operation| match operation.action {
         Action::Alloc => true,
-        action if action == free => !older.remove(&operation.addr),
+        action if action == free => older.remove(&operation.addr).is_none(),
         _ => false,
     })
 }
