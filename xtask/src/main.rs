@@ -12,6 +12,7 @@ mod setup;
 mod sim;
 mod test;
 mod vm;
+mod wheels;
 
 use std::{env, process::ExitCode};
 
@@ -24,14 +25,16 @@ usage: ./x VERB [ARGUMENTS]
   sim [ARCH]          the simulated Ascend libraries and workloads, in target/ascend-sim
   demo [ARGUMENTS]    traces a simulated program, to see what it looks like (as root)
   check               format, lints, documentation, each feature set, the other architecture
-  test [--shared DIR] [NEXTEST ARGUMENTS]
-                      everything, live tests too (as root); DIR adds the group that needs recordings.
+  test [--shared DIR] [--no-wheels] [NEXTEST ARGUMENTS]
+                      everything, live tests too (as root); DIR adds the group that needs recordings, --no-wheels
+                      leaves out the one that fetches real libraries (40 MB, once).
                       With further arguments only those tests, without `check`
   npu [VERSION...] [-- TEST ARGUMENTS]
                       traces real torch_npu on the simulated libraries and compares with its own statistics (as root;
                       x86-64, CPython 3.11, network and 2 GB of disk for each version)
   vm [KERNEL...] [-- TEST ARGUMENTS]
                       the live tests on other kernels in QEMU, such as 5.10-x86_64 or 6.12-aarch64
+  wheels              looks for our functions in many versions of the real libraries, which are fetched (1 GB)
   bpf                 the BPF objects of both architectures, for packagers, in target/bpf
 ";
 
@@ -58,6 +61,7 @@ fn dispatch(verb: &str, arguments: &[String]) -> Result<()> {
         "npu" => npu::run(arguments),
         "vm" => vm::run(arguments),
         "bpf" => bpf::run(),
+        "wheels" => wheels::run(arguments),
         "" | "help" | "-h" | "--help" => {
             print!("{VERBS}");
             Ok(())

@@ -25,7 +25,9 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
     to_build()?;
     to_check()?;
     nextest()?;
+    to_simulate(Arch::named(env::consts::ARCH)?)?;
     if with_vm {
+        to_simulate(Arch::other())?;
         vm::setup()?;
     }
     Ok(())
@@ -44,6 +46,11 @@ pub(crate) fn to_build() -> Result<()> {
 pub(crate) fn to_check() -> Result<()> {
     let other = Arch::other();
     if other.has_compiler() { Ok(()) } else { apt::install(&other.cross_packages) }
+}
+
+/// What the simulated libraries need besides: some are C++.
+pub(crate) fn to_simulate(arch: &Arch) -> Result<()> {
+    apt::install_missing(&[(&arch.tool("g++"), arch.cxx_package())])
 }
 
 /// The test runner.

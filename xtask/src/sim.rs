@@ -8,6 +8,7 @@ use crate::{
     apt,
     arch::Arch,
     project::{program, run as run_command, target},
+    setup,
 };
 
 pub(crate) fn run(arguments: &[String]) -> Result<()> {
@@ -30,7 +31,7 @@ pub(crate) fn build(arch: &Arch) -> Result<()> {
     if !arch.has_compiler() {
         apt::install(&arch.cross_packages)?;
     }
-    apt::install_missing(&[(&arch.tool("g++"), arch.cxx_package())])?;
+    setup::to_simulate(arch)?;
     let mut make = program("make");
     make.args(["--silent", "-C", "tests/ascend-sim", &format!("OUT={}", folder(arch).display())]);
     if !arch.is_host() {

@@ -13,13 +13,14 @@ use crate::{
     build, check,
     project::{cargo, find, is_root, program, root, run as run_command, tool},
     setup, sim,
+    wheels::{self, Set},
 };
 
 /// Recordings that are not part of the repository; the tests of binary `golden` compare with them.
 const SHARED: &str = "MEMSCOPE_SHARED";
 
 pub(crate) fn run(arguments: &[String]) -> Result<()> {
-    let (shared, rest) = parse(arguments, env::var_os(SHARED).map(PathBuf::from))?;
+    let Options { shared, wheels: with_wheels, rest } = parse(arguments, env::var_os(SHARED).map(PathBuf::from))?;
     let shared = shared.map(|folder| existing(&folder)).transpose()?;
     let host = Arch::named(env::consts::ARCH)?;
     setup::run(&[])?;
@@ -37,23 +38,45 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
         eprintln!("left out: group `golden` (tests/tests/golden.rs), because there is no `--shared DIR` or {SHARED}");
         nextest.env_remove(SHARED);
     }
+    if with_wheels {
+        // Only real libraries show that a hidden function is found, so without a network this fails.
+        wheels::fetch(Set::Small)?;
+        nextest.env(wheels::FOLDER, wheels::folder()).env(wheels::SET, Set::Small.name());
+    } else {
+        eprintln!("left out: group `wheels` (tests/tests/wheels.rs), because of `--no-wheels`");
+        nextest.env_remove(wheels::FOLDER);
+        if rest.is_empty() {
+            nextest.args(["-E", "not binary(=wheels)"]);
+        }
+    }
     run_command(nextest.args(rest))
 }
 
-/// Takes `--shared DIR` out of the arguments; the rest is nextest's.
-fn parse(arguments: &[String], from_environment: Option<PathBuf>) -> Result<(Option<PathBuf>, Vec<&String>)> {
-    let (mut shared, mut rest) = (from_environment, Vec::new());
+/// What `test` was asked to do.
+#[derive(Debug)]
+struct Options<'a> {
+    shared: Option<PathBuf>,
+    wheels: bool,
+    /// Nextest's.
+    rest: Vec<&'a String>,
+}
+
+/// Takes our own options out of the arguments.
+fn parse(arguments: &[String], from_environment: Option<PathBuf>) -> Result<Options<'_>> {
+    let (mut shared, mut wheels, mut rest) = (from_environment, true, Vec::new());
     let mut arguments = arguments.iter();
     while let Some(argument) = arguments.next() {
         if argument == "--shared" {
             shared = Some(arguments.next().context("usage: ./x test --shared DIR")?.into());
         } else if let Some(folder) = argument.strip_prefix("--shared=") {
             shared = Some(folder.into());
+        } else if argument == "--no-wheels" {
+            wheels = false;
         } else {
             rest.push(argument);
         }
     }
-    Ok((shared, rest))
+    Ok(Options { shared, wheels, rest })
 }
 
 /// Tests run in other folders: they need it absolute.
@@ -62,7 +85,8 @@ fn existing(folder: &Path) -> Result<PathBuf> {
     folder.canonicalize().with_context(|| format!("no folder `{}` for `--shared`", folder.display()))
 }
 
-fn nextest(host: &Arch) -> Result<Command> {
+/// Nextest on all our tests, as root.
+pub(crate) fn nextest(host: &Arch) -> Result<Command> {
     let mut nextest = program(setup::nextest()?);
     nextest.env("CARGO", cargo().get_program());
     nextest.env("MEMSCOPE_BIN", tool()).env("MEMSCOPE_SIM_DIR", sim::folder(host));
@@ -91,12 +115,22 @@ mod tests {
     fn shared_folder() {
         for line in ["--shared a b c", "b --shared a c", "b c --shared=a"] {
             let arguments = words(line);
-            let (shared, rest) = parse(&arguments, Some(PathBuf::from("e"))).expect("a good line");
-            assert_eq!(shared.as_deref(), Some(Path::new("a")), "{line}");
-            assert_eq!(rest, ["b", "c"], "{line}");
+            let options = parse(&arguments, Some(PathBuf::from("e"))).expect("a good line");
+            assert_eq!(options.shared.as_deref(), Some(Path::new("a")), "{line}");
+            assert_eq!(options.rest, ["b", "c"], "{line}");
+            assert!(options.wheels, "{line}");
         }
-        let none = parse(&[], Some(PathBuf::from("e"))).expect("a good line").0;
+        let none = parse(&[], Some(PathBuf::from("e"))).expect("a good line").shared;
         assert_eq!(none.as_deref(), Some(Path::new("e")));
+    }
+
+    /// Make sure that wheels are left out when that is asked for by name, and that nextest does not see the name.
+    #[test]
+    fn wheels_left_out() {
+        let arguments = words("b --no-wheels c");
+        let options = parse(&arguments, None).expect("a good line");
+        assert!(!options.wheels);
+        assert_eq!(options.rest, ["b", "c"]);
     }
 
     /// Make sure that a folder that was forgotten is not taken for "none".

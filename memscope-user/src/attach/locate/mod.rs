@@ -1,6 +1,6 @@
 //! Finds functions that a library neither exports nor names, by structure that a compiler cannot leave out.
 //!
-//! One file per function ([`pta`]); the others are the tools: `functions` (where functions begin and end), `code` with
+//! One file per function (`pta`); the others are the tools: `functions` (where functions begin and end), `code` with
 //! `x86` and `arm` (who refers to what), `argument` (what a function reads of its argument), `vtable` (what virtual
 //! functions lead to), `cache` (what was found before).
 //!
