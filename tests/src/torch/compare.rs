@@ -221,7 +221,7 @@ impl Comparison<'_> {
 }
 
 /// What the rows so far make of a device.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 struct State {
     allocated: u64,
     active: u64,
@@ -246,24 +246,6 @@ struct State {
 struct Last {
     used: u64,
     reserved: u64,
-}
-
-impl Default for State {
-    fn default() -> Self {
-        Self {
-            allocated: 0,
-            active: 0,
-            requested: 0,
-            wishes: BTreeMap::new(),
-            reserved: 0,
-            segments: 0,
-            segments_taken: 0,
-            workspaces: 0,
-            last: None,
-            last_active: None,
-            reserved_since: 0,
-        }
-    }
 }
 
 impl State {

@@ -1,6 +1,6 @@
 //! Compares a trace of `torch_npu` with what `torch_npu` says of itself (`torch-npu/README.md`).
 //!
-//! [`bench`] runs its programs, [`truth`] reads its own account, [`pool`] what the rows say of its allocator, and
+//! [`mod@bench`] runs its programs, [`truth`] reads its own account, [`pool`] what the rows say of its allocator, and
 //! [`compare`] holds one against the other, line by line of a [`table`].
 
 pub mod bench;
