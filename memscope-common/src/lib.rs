@@ -13,5 +13,5 @@ pub mod row;
 
 pub use config::Config;
 pub use miss::Miss;
-pub use record::{CallRecord, Header, Kind, LibraryRecord, ProcessRecord, TextRecord};
-pub use row::{Fetch, ProbeRow, Source, When};
+pub use record::{CallRecord, Header, Kind, LibraryRecord, Object, ObjectsRecord, ProcessRecord, TextRecord};
+pub use row::{Fetch, ObjectShape, ProbeRow, Source, When};

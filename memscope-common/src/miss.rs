@@ -24,6 +24,8 @@ pub enum Miss {
     StopFailed = 8,
     /// The row's number is not in the table: a programming error.
     UnknownRow = 9,
+    /// A call that was left by an exception. No loss.
+    Thrown = 10,
 }
 
 /// Slots reserved per row, so that a reason can be added without moving the others.
@@ -33,7 +35,7 @@ pub const MISSES_PER_ROW: u32 = 16;
 pub const MAX_DEPTH: usize = 8;
 
 /// All reasons, in their numbers' order.
-pub const ALL: [Miss; 10] = [
+pub const ALL: [Miss; 11] = [
     Miss::RingFull,
     Miss::ThreadsFull,
     Miss::TooDeep,
@@ -44,6 +46,7 @@ pub const ALL: [Miss; 10] = [
     Miss::ProcessesFull,
     Miss::StopFailed,
     Miss::UnknownRow,
+    Miss::Thrown,
 ];
 
 impl Miss {

@@ -15,6 +15,8 @@ pub enum Kind {
     Return = 2,
     /// The text of the thread's last call goes on: [`TextRecord`].
     Text = 3,
+    /// A probed place was passed, with the objects that its arguments lead to: [`ObjectsRecord`].
+    Objects = 4,
     /// A traced process forked: [`ProcessRecord`].
     Fork = 20,
     /// A traced process executed another program: [`ProcessRecord`].
@@ -136,3 +138,62 @@ pub struct LibraryRecord {
     pub stopped: u32,
 }
 const _: () = assert!(size_of::<LibraryRecord>() == 32);
+
+/// Objects in one record; what a call has beyond that is counted in [`ObjectsRecord::left_out`].
+pub const MAX_OBJECTS: usize = 16;
+/// Bytes copied of an object, from the place on that its row names.
+pub const OBJECT_HEAD: usize = 160;
+/// Bytes copied of what the head's first word points to.
+pub const OBJECT_INNER: usize = 40;
+/// Words of a counted list within the head that are stored in place; longer lists are behind a pointer.
+pub const OBJECT_LIST_INLINE: u64 = 5;
+/// Words of such a longer list that are copied over the place of the short ones.
+pub const OBJECT_LIST_WORDS: usize = 10;
+
+/// The object could not be read: `head` and `inner` are 0.
+pub const OBJECT_FAULT: u8 = 1;
+/// What the object points to could not be read: `inner` is 0.
+pub const OBJECT_INNER_FAULT: u8 = 1 << 1;
+/// The object's long list could not be read.
+pub const OBJECT_LIST_FAULT: u8 = 1 << 2;
+
+/// An object that an argument leads to.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Object {
+    /// Where it is.
+    pub address: u64,
+    /// Which of the row's values leads to it.
+    pub value: u8,
+    /// `OBJECT_*` bits.
+    pub flags: u8,
+    /// Its place, if the value is a list.
+    pub index: u16,
+    /// Padding, zero.
+    pub reserved: u32,
+    /// Its bytes.
+    pub head: [u8; OBJECT_HEAD],
+    /// Bytes of what the first eight bytes of `head` point to.
+    pub inner: [u8; OBJECT_INNER],
+}
+const _: () = assert!(size_of::<Object>() == 216);
+
+/// A place in a function was passed whose row asks for objects. It ends after `object_count` objects.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct ObjectsRecord {
+    /// Time of passing.
+    pub header: Header,
+    /// Upper half of the probe's cookie: says which function it was, where many share a row.
+    pub detail: u32,
+    /// Objects that follow.
+    pub object_count: u16,
+    /// Objects for which there was no room.
+    pub left_out: u16,
+    /// The objects.
+    pub objects: [Object; MAX_OBJECTS],
+}
+
+/// Bytes before the objects.
+pub const OBJECTS_AT: usize = 32;
+const _: () = assert!(core::mem::offset_of!(ObjectsRecord, objects) == OBJECTS_AT);

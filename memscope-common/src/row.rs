@@ -11,7 +11,7 @@ pub const REGISTER_ARGS: usize = 6;
 
 /// When a row reports.
 #[repr(u8)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum When {
     /// At entry; no return probe.
     Entry = 1,
@@ -23,6 +23,15 @@ pub enum When {
     Failure = 5,
     /// `_dl_debug_state` of a dynamic loader: reports and stops the process (`param`: see [`ProbeRow`]).
     Library = 4,
+    /// Whenever the place is passed, unless inside of another such call; with objects (`param`: [`ObjectShape`]).
+    /// The call stays open until a place of a [`When::ObjectsEnd`] row is passed at the same stack pointer.
+    Objects = 16,
+    /// Ends what an [`When::Objects`] row began.
+    ObjectsEnd = 17,
+    /// As [`When::Objects`], of a call whose end is not probed: it does not stay open.
+    ObjectsAlone = 19,
+    /// An exception is caught: what an [`When::Objects`] row began deeper on the stack was left by it. Reports nothing.
+    ObjectsCatch = 18,
 }
 
 /// Where a value comes from.
@@ -37,11 +46,34 @@ pub enum Source {
     Memory = 2,
     /// Eight bytes at `argument + offset`, only if the call returned 0 (an out-pointer).
     Out = 3,
+    /// The object that the pointer at `argument + offset` points to.
+    Object = 4,
+    /// The same, if the byte behind that pointer is not 0 (`std::optional`).
+    OptionalObject = 5,
+    /// The same, if the byte eight bytes before that pointer is not 0 (`c10::optional`).
+    FlaggedObject = 11,
+    /// The object that the pointer at the pointer at `argument + offset` points to (a reference in a tuple).
+    ObjectReference = 6,
+    /// The argument points to pointers to objects, the next argument counts them (`ArrayRef`).
+    ObjectPair = 7,
+    /// At `argument + offset`: pointer to pointers to objects, their number, and how they are stored (`IListRef`).
+    ObjectList = 8,
+    /// At `argument`: pointer to a list of tagged values, some of which are objects (`c10::List`).
+    TaggedObjects = 9,
+    /// At `argument + offset`: first and behind the last pointer to objects (`std::vector`).
+    ObjectVector = 10,
 }
+
+/// As [`Fetch::arg`] of a value that leads to objects: the returned value.
+pub const RETURNED_SLOT: u8 = 8;
+/// As above: where the caller wants a returned object (`x8` of `AArch64`, as it was at the entry).
+pub const RESULT_SLOT: u8 = 9;
+/// As above: the first eight bytes of the arguments on the stack; the following ones have the following numbers.
+pub const STACK_SLOTS: u8 = 16;
 
 /// One value to fetch.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Fetch {
     /// A [`Source`] as a number.
     pub source: u8,
@@ -81,11 +113,14 @@ pub const GROUP_API: u8 = 3;
 pub const ROW_RETURNS_INT: u8 = 1;
 /// The row has a text: a C string, fetched when the row reports first.
 pub const ROW_TEXT: u8 = 1 << 1;
+/// The argument does not point to the text, but to a pointer to it (`std::string`).
+pub const ROW_TEXT_POINTED: u8 = 1 << 2;
 
 /// What the programs know of a probe.
 ///
 /// `param` is used by [`When::Library`] rows: distance from the probed instruction to the loader's
-/// `_r_debug.r_state`, so that the program can tell "about to map" from "mapped"; 0 is unknown.
+/// `_r_debug.r_state`, so that the program can tell "about to map" from "mapped"; 0 is unknown. Rows with objects have an
+/// [`ObjectShape`] there.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProbeRow {
@@ -119,6 +154,40 @@ impl ProbeRow {
     #[must_use]
     pub const fn is_paired(&self) -> bool {
         self.when == When::Return as u8 || self.when == When::Failure as u8 || self.group != 0
+    }
+}
+
+/// What a program copies of an object. Offsets of more than 255 do not occur.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ObjectShape {
+    /// Start of the copied head within the object; its first eight bytes point to the inner object.
+    pub head_from: u8,
+    /// Start of the copied part within the inner object.
+    pub inner_from: u8,
+    /// Where in the head a list lies: its length, then the words or, if they are many, a pointer to them.
+    pub list_at: u8,
+    /// Where in the head the object's kind of device is, and two bytes later whether that is set.
+    pub device_at: u8,
+    /// Objects of this kind of device are passed over; 255 is none.
+    pub skip_device: u8,
+}
+
+impl ObjectShape {
+    /// [`ObjectShape::skip_device`] of a row that wants all objects.
+    pub const SKIP_NONE: u8 = 255;
+
+    /// As [`ProbeRow::param`].
+    #[must_use]
+    pub const fn to_param(self) -> i64 {
+        let Self { head_from, inner_from, list_at, device_at, skip_device } = self;
+        i64::from_le_bytes([head_from, inner_from, list_at, device_at, skip_device, 0, 0, 0])
+    }
+
+    /// From [`ProbeRow::param`].
+    #[must_use]
+    pub const fn from_param(param: i64) -> Self {
+        let [head_from, inner_from, list_at, device_at, skip_device, ..] = param.to_le_bytes();
+        Self { head_from, inner_from, list_at, device_at, skip_device }
     }
 }
 

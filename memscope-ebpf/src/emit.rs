@@ -16,7 +16,7 @@ use memscope_common::{
         CALL_TEXT_AT, CALL_TEXT_FAULT, CALL_TEXT_MORE, CALL_TEXT_NULL, CALL_VALUES_AT, MAX_TEXT_PARTS, TEXT_CHUNK,
         TEXT_TEXT_AT,
     },
-    row::{MAX_VALUES, ROW_TEXT},
+    row::{MAX_VALUES, ROW_TEXT, ROW_TEXT_POINTED},
 };
 
 use crate::{
@@ -98,7 +98,7 @@ pub(crate) fn emit_call(ctx: *mut c_void, thread: &mut Thread, row: &ProbeRow, c
     let mut len = CALL_VALUES_AT as u64 + 8 * u64::from(values);
     let mut text = 0;
     if row.flags & ROW_TEXT != 0 {
-        text = arg_at(thread, row.text_arg);
+        text = pointed_text(row, arg_at(thread, row.text_arg));
         let (bytes, flags) = read_text(&mut thread.call.text, text);
         thread.call.flags = flags;
         thread.call.text_len = bytes as u32;
@@ -153,6 +153,18 @@ fn fill_values(thread: &mut Thread, row: &ProbeRow, status: i64) {
             thread.call.values[at] = 0;
         }
     }
+}
+
+/// Where the text is that an argument leads to.
+#[inline(always)]
+pub(crate) fn pointed_text(row: &ProbeRow, arg: u64) -> u64 {
+    if row.flags & ROW_TEXT_POINTED == 0 {
+        return arg;
+    }
+    let mut text = 0_u64;
+    // SAFETY: `text` has eight bytes; the helper checks the address, and zeroes them on a fault.
+    unsafe { bpf_probe_read_user((&raw mut text).cast(), 8, arg as *const c_void) };
+    text
 }
 
 /// Reads one chunk of a C string; bytes (without NUL) and flags. A page that is not in memory cannot be waited for

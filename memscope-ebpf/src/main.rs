@@ -12,6 +12,7 @@ mod calls;
 mod emit;
 mod maps;
 mod misses;
+mod objects;
 mod probes;
 mod process;
 mod regs;
@@ -26,6 +27,13 @@ use aya_ebpf::helpers::generated::bpf_get_attach_cookie;
 fn cookie(ctx: *mut c_void) -> u32 {
     // SAFETY: the context of a uprobe.
     unsafe { bpf_get_attach_cookie(ctx) as u32 }
+}
+
+/// The probe's row number and, in the upper half, what tells the probes of one row apart.
+#[inline(always)]
+fn whole_cookie(ctx: *mut c_void) -> u64 {
+    // SAFETY: the context of a uprobe.
+    unsafe { bpf_get_attach_cookie(ctx) }
 }
 
 /// Declares a program; the macros of aya-ebpf wrap the context in types that are not needed here.
@@ -64,6 +72,14 @@ program!(
 program!(
     /// The same, one link for many probes.
     touch_multi in "uprobe.multi.s", ctx => probes::touch(ctx, cookie(ctx))
+);
+program!(
+    /// A place whose arguments lead to objects, one link per probe.
+    pass in "uprobe", ctx => objects::pass(ctx, whole_cookie(ctx))
+);
+program!(
+    /// The same, one link for many probes.
+    pass_multi in "uprobe.multi", ctx => objects::pass(ctx, whole_cookie(ctx))
 );
 program!(
     /// A process or thread is made.

@@ -14,13 +14,13 @@ use memscope_common::{
 
 use crate::{
     calls::{self, Pushed},
-    emit::{Call, emit_call, emit_status},
+    emit::{Call, emit_call, emit_status, pointed_text},
     maps::{PROCESSES, ROWS},
     misses::count,
     process, regs,
 };
 
-fn row_of(number: u32) -> Option<&'static ProbeRow> {
+pub(crate) fn row_of(number: u32) -> Option<&'static ProbeRow> {
     let row = if number < MAX_ROWS { ROWS.get(number) } else { None };
     match row {
         Some(row) if row.when != 0 => Some(row),
@@ -101,7 +101,8 @@ pub(crate) fn touch(ctx: *mut c_void, number: u32) {
     }
     let Some(row) = row_of(number) else { return };
     // SAFETY: the context of a uprobe is the thread's registers.
-    let text = regs::arg(unsafe { &*ctx.cast::<pt_regs>() }, row.text_arg);
+    let arg = regs::arg(unsafe { &*ctx.cast::<pt_regs>() }, row.text_arg);
+    let text = pointed_text(row, arg);
     if text == 0 {
         return;
     }

@@ -12,6 +12,7 @@ use crate::{
     emit::{header, send},
     maps::{PROCESSES, THREADS, config},
     misses::count,
+    objects,
 };
 
 const CLONE_THREAD: u64 = 0x0001_0000;
@@ -88,6 +89,7 @@ pub(crate) fn executed(ctx: *mut c_void) {
     let tgid = (id >> 32) as u32;
     let Some(state) = PROCESSES.get_ptr(&tgid) else { return };
     let _ = THREADS.remove(&id);
+    objects::forget(id);
     // SAFETY: a live map value.
     let stopped = unsafe { (*state).flags } & PROCESS_STOP;
     let mut record = ProcessRecord {
@@ -108,6 +110,7 @@ pub(crate) fn exited() {
     let id = unsafe { bpf_get_current_pid_tgid() };
     if PROCESSES.get_ptr(&((id >> 32) as u32)).is_some() {
         let _ = THREADS.remove(&id);
+        objects::forget(id);
     }
 }
 

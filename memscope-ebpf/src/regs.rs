@@ -1,9 +1,11 @@
 //! The traced thread's registers, for both architectures.
 
 use aya_ebpf::bindings::pt_regs;
-use memscope_common::row::REGISTER_ARGS;
+#[cfg(bpf_target_arch = "aarch64")]
+use memscope_common::row::RESULT_SLOT;
+use memscope_common::row::{REGISTER_ARGS, RETURNED_SLOT};
 
-use crate::maps::ARG_SLOTS;
+use crate::{maps::ARG_SLOTS, objects::SLOTS};
 
 /// One register. Volatile: the compiler must not turn a choice between registers into a choice between addresses,
 /// which the verifier does not allow on a context.
@@ -27,6 +29,30 @@ pub(crate) fn save_args(regs: &pt_regs, to: &mut [u64; ARG_SLOTS]) {
     for (slot, arg) in to.iter_mut().zip(args(regs)) {
         *slot = arg;
     }
+}
+
+/// Keeps what arguments and results come in, by their slots.
+#[inline(always)]
+pub(crate) fn save_slots(regs: &pt_regs, to: &mut [u64; SLOTS]) {
+    for (slot, arg) in to.iter_mut().zip(args(regs)) {
+        *slot = arg;
+    }
+    to[RETURNED_SLOT as usize] = returned(regs);
+    #[cfg(bpf_target_arch = "aarch64")]
+    {
+        to[6] = register(&regs.regs[6]);
+        to[7] = register(&regs.regs[7]);
+        to[RESULT_SLOT as usize] = register(&regs.regs[8]);
+    }
+}
+
+/// Where the arguments on the stack begin, at the entry of a function.
+#[inline(always)]
+pub(crate) fn stack_args(stack_pointer: u64) -> u64 {
+    #[cfg(bpf_target_arch = "x86_64")]
+    return stack_pointer.wrapping_add(8);
+    #[cfg(bpf_target_arch = "aarch64")]
+    return stack_pointer;
 }
 
 /// One C argument. A choice, not an index: a stack slot cannot be indexed by a variable.
