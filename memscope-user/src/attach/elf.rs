@@ -191,6 +191,28 @@ impl<'a> ElfFile<'a> {
         })
     }
 
+    /// What the file has of constants: sections, or without these segments, that are mapped and neither code nor changed.
+    pub fn constants(&self) -> Result<Vec<&'a [u8]>, ElfError> {
+        let sections = self.header.section_headers(Le, self.data).map_err(malformed("sections"))?;
+        let constant = |section: &&SectionHeader64<Le>| {
+            let flags = section.sh_flags(Le);
+            section.sh_type(Le) == elf::SHT_PROGBITS
+                && flags.contains(elf::SHF_ALLOC)
+                && !flags.contains(elf::SHF_WRITE)
+                && !flags.contains(elf::SHF_EXECINSTR)
+        };
+        let found: Vec<_> =
+            sections.iter().filter(constant).filter_map(|section| section.data(Le, self.data).ok()).collect();
+        if !found.is_empty() {
+            return Ok(found);
+        }
+        let loaded = self
+            .segments
+            .iter()
+            .filter(|segment| segment.p_type(Le) == elf::PT_LOAD && !segment.p_flags(Le).contains(elf::PF_W));
+        Ok(loaded.filter_map(|segment| segment.data(Le, self.data).ok()).collect())
+    }
+
     /// The GNU build-id, from the note segments: they survive `strip` and are what is mapped at run time.
     #[must_use]
     pub fn build_id(&self) -> Option<&'a [u8]> {

@@ -24,6 +24,7 @@ use super::{
     kernel::{Kernel, KernelError},
     libraries::{Libraries, Library},
 };
+use crate::capture::Note;
 use crate::ring::Urgent;
 
 /// How long a process that was sent `SIGSTOP` may take to stop.
@@ -110,6 +111,11 @@ impl Follow {
     #[must_use]
     pub const fn libraries(&self) -> &Libraries {
         &self.libraries
+    }
+
+    /// As [`Libraries::tell`].
+    pub fn tell(&mut self, tell: impl Fn(Note) + 'static) {
+        self.libraries.tell(tell);
     }
 
     /// What happened since the last call.

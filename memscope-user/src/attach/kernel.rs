@@ -29,6 +29,9 @@ use crate::ring::Source;
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/memscope.bpf.o"));
 
+/// Threads whose records with objects are built: those take 4 KiB each.
+const OBJECT_THREADS: u32 = 4096;
+
 /// Setting up the kernel side failed.
 #[derive(Debug, Error)]
 pub enum KernelError {
@@ -115,6 +118,8 @@ pub struct KernelOptions {
     pub link_mode: Option<LinkMode>,
     /// Serve fewer rows than the kernel could (for tests).
     pub max_rows: Option<u16>,
+    /// Rows with objects will be used.
+    pub objects: bool,
 }
 
 /// One place to probe in one file.
@@ -130,12 +135,24 @@ pub struct Point {
     pub with_text: bool,
 }
 
+/// One place to probe whose row has objects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ObjectPoint {
+    /// Row number.
+    pub row: u16,
+    /// What its records say of it.
+    pub detail: u32,
+    /// Offset in the file, in bytes.
+    pub file_offset: u64,
+}
+
 /// Names of the programs that serve all rows.
 #[derive(Clone, Copy)]
 struct Programs {
     enter: &'static str,
     leave: &'static str,
     touch: &'static str,
+    pass: &'static str,
 }
 
 /// The kernel side, loaded.
@@ -241,24 +258,26 @@ impl Kernel {
             .override_global("CONFIG", &config, true)
             .map_max_entries("EVENTS", ring_bytes)
             .map_max_entries("THREADS", thread_entries())
+            .map_max_entries("OBJECTS", if options.objects { OBJECT_THREADS } else { 1 })
+            .map_max_entries("RESULTS", if options.objects { OBJECT_THREADS } else { 1 })
             .allow_unsupported_maps()
             .load(OBJECT)
             .map_err(|error| KernelError::Load(Box::new(error)))?;
         let mode = options.link_mode.unwrap_or_else(|| features.link_mode());
         let max_rows = options.max_rows.unwrap_or(u16::MAX).min(mode.max_rows());
         let mut kernel = Self { ebpf, mode, features, rows: 0, max_rows, can_touch: false, links: Vec::new() };
-        kernel.load_probes()?;
+        kernel.load_probes(options.objects)?;
         Ok(kernel)
     }
 
     /// Loads what is attached to every library, so that a refusal shows at once. Of programs that serve one row each,
     /// the first pair stands for all.
-    fn load_probes(&mut self) -> Result<(), KernelError> {
+    fn load_probes(&mut self, objects: bool) -> Result<(), KernelError> {
         let Some(names) = self.shared_programs() else {
             self.load_once(&slot("enter", 1))?;
             return self.load_once(&slot("leave", 1));
         };
-        for name in [names.enter, names.leave] {
+        for name in [names.enter, names.leave].into_iter().chain(objects.then_some(names.pass)) {
             self.load_once(name)?;
         }
         // Optional: needs sleepable uprobes (Linux 6.0).
@@ -269,8 +288,10 @@ impl Kernel {
     /// Programs that serve all rows; `None` where every row has its own.
     const fn shared_programs(&self) -> Option<Programs> {
         match self.mode {
-            LinkMode::Multi => Some(Programs { enter: "enter_multi", leave: "leave_multi", touch: "touch_multi" }),
-            LinkMode::Cookie => Some(Programs { enter: "enter", leave: "leave", touch: "touch" }),
+            LinkMode::Multi => {
+                Some(Programs { enter: "enter_multi", leave: "leave_multi", touch: "touch_multi", pass: "pass_multi" })
+            }
+            LinkMode::Cookie => Some(Programs { enter: "enter", leave: "leave", touch: "touch", pass: "pass" }),
             LinkMode::Slots => None,
         }
     }
@@ -359,7 +380,7 @@ impl Kernel {
     pub fn attach(&mut self, file: BorrowedFd<'_>, points: &[Point]) -> Result<(), KernelError> {
         let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
         let returns: Vec<Point> = points.iter().copied().filter(|point| point.with_return).collect();
-        if let Some(Programs { enter, leave, touch }) = self.shared_programs() {
+        if let Some(Programs { enter, leave, touch, .. }) = self.shared_programs() {
             self.attach_many(leave, &path, &returns)?;
             self.attach_many(enter, &path, points)?;
             if self.can_touch {
@@ -379,15 +400,46 @@ impl Kernel {
         Ok(())
     }
 
+    /// Probes `points` of the open file whose rows have objects, ends before beginnings if that is their order.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel refuses, or has no attach cookies: such points are too many for programs of their own.
+    pub fn attach_objects(&mut self, file: BorrowedFd<'_>, points: &[ObjectPoint]) -> Result<(), KernelError> {
+        /// In one link. The kernel takes a million, and allocates for all of them at once.
+        const MOST: usize = 16_384;
+        let Some(Programs { pass, .. }) = self.shared_programs() else {
+            return Err(KernelError::Map { name: "OBJECTS", reason: "this kernel has no attach cookies".to_owned() });
+        };
+        let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+        let most = if self.mode == LinkMode::Multi { MOST } else { 1 };
+        for points in points.chunks(most) {
+            let cookie = |point: &ObjectPoint| u64::from(point.row) | u64::from(point.detail) << 32;
+            self.link(pass, &path, points.iter().map(|point| (point.file_offset, Some(cookie(point)))))?;
+        }
+        Ok(())
+    }
+
     fn attach_many(&mut self, name: &str, path: &Path, points: &[Point]) -> Result<(), KernelError> {
+        let with_cookie = self.mode != LinkMode::Slots;
         if points.is_empty() {
             return Ok(());
         }
-        let with_cookie = self.mode != LinkMode::Slots;
+        let cookie = |point: &Point| with_cookie.then_some(point.row.into());
+        self.link(name, path, points.iter().map(|point| (point.file_offset, cookie(point))))
+    }
+
+    /// Makes one link for places with their cookies.
+    fn link(
+        &mut self,
+        name: &str,
+        path: &Path,
+        places: impl Iterator<Item = (u64, Option<u64>)>,
+    ) -> Result<(), KernelError> {
         let program: &mut UProbe = self.program(name)?;
-        let points = points.iter().map(|point| UProbeAttachPoint {
-            location: UProbeAttachLocation::AbsoluteOffset(point.file_offset),
-            cookie: with_cookie.then_some(point.row.into()),
+        let points = places.map(|(file_offset, cookie)| UProbeAttachPoint {
+            location: UProbeAttachLocation::AbsoluteOffset(file_offset),
+            cookie,
         });
         let refuse = |error| KernelError::Attach { name: name.to_owned(), source: Box::new(error) };
         let id = program.attach(points, path, UProbeScope::AllProcesses).map_err(refuse)?;

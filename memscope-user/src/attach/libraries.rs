@@ -9,20 +9,25 @@ use std::{
 };
 
 use memscope_common::{
-    ProbeRow, When,
-    row::{REGISTER_ARGS, ROW_TEXT},
+    Fetch, ProbeRow, When,
+    row::{MAX_VALUES, REGISTER_ARGS, ROW_TEXT},
 };
 
 use super::{
     elf::{ElfFile, Resolved},
-    kernel::{Kernel, KernelError, Point},
+    kernel::{Kernel, KernelError, ObjectPoint, Point},
     locate::{self, Cache, Evidence},
     maps::{FileId, Mapped, mapped_files},
+    ops::{self, OpsFigures, OpsOptions, OpsPlan},
     site::{self, Function, Site, SiteUse},
 };
 use crate::{
+    capture::Note,
     error_chain,
-    probes::{self, ProbeSpec, RowInfo},
+    probes::{
+        self, Layer, Meaning, ProbeSpec, RowInfo,
+        ops::{CATCH, CXX_LIBRARY, TORCH_LIBRARY},
+    },
 };
 
 /// Files larger than this are no libraries of ours; reading is bounded.
@@ -66,12 +71,27 @@ pub struct Library {
     pub not_located: Vec<(&'static str, String)>,
     /// Why it could not be probed, wholly or in part.
     pub error: Option<String>,
+    /// Operators in it.
+    pub ops: Option<LibraryOps>,
+}
+
+/// Operators of one library.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LibraryOps {
+    /// Those that are probed.
+    pub probed: usize,
+    /// Probes in all.
+    pub probes: usize,
+    /// Whether their tensors can be read.
+    pub with_tensors: bool,
+    /// What was left out.
+    pub figures: OpsFigures,
 }
 
 impl Library {
     fn at(path: &Path) -> Self {
         let (placed, absent, not_located) = (Vec::new(), Vec::new(), Vec::new());
-        Self { path: path.to_path_buf(), placed, absent, not_located, error: None }
+        Self { path: path.to_path_buf(), placed, absent, not_located, error: None, ops: None }
     }
 }
 
@@ -83,24 +103,44 @@ pub struct Libraries {
     loader_rows: HashMap<i64, u16>,
     sites: site::Kernel,
     cache: Option<Cache>,
+    ops: OpsOptions,
+    /// Rows of operators, which are made when a library needs them.
+    op_rows: HashMap<OpRow, u16>,
+    next_op: u32,
+    tell: Option<Box<dyn Fn(Note)>>,
+}
+
+/// What tells one row of operators from another.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct OpRow {
+    when: u8,
+    param: i64,
+    fetch: [Fetch; MAX_VALUES],
 }
 
 /// Finds out what would be placed, without a kernel: for `doctor` and for [`Libraries::attach`].
 struct Plan {
     library: Library,
     points: Vec<Point>,
+    ops: OpsPlan,
     file: Option<File>,
 }
 
 impl Libraries {
     /// Hands the built-in rows to the kernel side, as many as it can serve.
-    pub fn new(kernel: &mut Kernel) -> Result<Self, KernelError> {
+    pub fn new(kernel: &mut Kernel, ops: OpsOptions) -> Result<Self, KernelError> {
         let mut libraries = Self::planner(kernel.room());
+        libraries.ops = ops;
         for (number, spec) in &mut libraries.rows {
             *number = kernel.add_row(&spec.row())?;
         }
         libraries.cache = Cache::of_user();
         Ok(libraries)
+    }
+
+    /// Has `tell` write down what a reader of the records has to know, before the first of them can come.
+    pub fn tell(&mut self, tell: impl Fn(Note) + 'static) {
+        self.tell = Some(Box::new(tell));
     }
 
     /// A planner without a kernel side, of which at most `max_rows` could be served: nothing is attached. Believes no
@@ -115,6 +155,10 @@ impl Libraries {
             loader_rows: HashMap::new(),
             sites: site::Kernel::default(),
             cache: None,
+            ops: OpsOptions::default(),
+            op_rows: HashMap::new(),
+            next_op: 0,
+            tell: None,
         }
     }
 
@@ -133,9 +177,9 @@ impl Libraries {
     /// Whether a library of the Ascend stack was found.
     #[must_use]
     pub fn found_any(&self) -> bool {
-        self.files
-            .values()
-            .any(|library| library.placed.iter().any(|placed| self.rows.iter().any(|(n, _)| *n == placed.row)))
+        self.files.values().any(|library| {
+            library.ops.is_some() || library.placed.iter().any(|placed| self.rows.iter().any(|(n, _)| *n == placed.row))
+        })
     }
 
     /// Probes whatever `pid` has mapped and was not probed yet. Gives the new files.
@@ -184,7 +228,25 @@ impl Libraries {
     }
 
     fn is_wanted(&self, mapped: &Mapped) -> bool {
-        is_loader(mapped.file_name()) || self.rows.iter().any(|(_, spec)| matches(spec, mapped.file_name()))
+        is_loader(mapped.file_name())
+            || self.has_ops(mapped.file_name())
+            || self.has_catch(mapped.file_name())
+            || self.rows.iter().any(|(_, spec)| self.takes(spec) && matches(spec, mapped.file_name()))
+    }
+
+    /// Whether operators are to be looked for in this file.
+    fn has_ops(&self, file_name: &str) -> bool {
+        self.ops.choice.torch() && is_library(file_name, TORCH_LIBRARY)
+    }
+
+    /// Whether exceptions are caught through this file.
+    fn has_catch(&self, file_name: &str) -> bool {
+        self.ops.choice.torch() && is_library(file_name, CXX_LIBRARY)
+    }
+
+    /// Whether the row is to be placed.
+    fn takes(&self, spec: &ProbeSpec) -> bool {
+        spec.layer != Layer::Ops || self.ops.choice.npu()
     }
 
     fn attach_file(
@@ -193,18 +255,66 @@ impl Libraries {
         path: &Path,
         file: io::Result<File>,
     ) -> Result<Library, KernelError> {
-        let Plan { mut library, points, file } = self.plan_file(Some(kernel), path, file)?;
-        let attached = file.map_or(Ok(()), |file| kernel.attach(file.as_fd(), &points));
+        let Plan { mut library, points, ops, file } = self.plan_file(Some(kernel), path, file)?;
+        let op_points = self.number_ops(kernel, ops)?;
+        let attached = file.map_or(Ok(()), |file| {
+            kernel.attach(file.as_fd(), &points)?;
+            kernel.attach_objects(file.as_fd(), &op_points)
+        });
         match attached {
             Ok(()) => {}
             // This file cannot be probed; others can.
             Err(error @ KernelError::Attach { .. }) => {
                 library.error = Some(error_chain(&error));
                 library.placed.clear();
+                library.ops = None;
             }
             Err(error) => return Err(error),
         }
         Ok(library)
+    }
+
+    /// Gives the operators of a library their numbers and rows, and tells of both.
+    fn number_ops(&mut self, kernel: &mut Kernel, plan: OpsPlan) -> Result<Vec<ObjectPoint>, KernelError> {
+        if plan.points.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut rows = Vec::with_capacity(plan.rows.len());
+        for (row, meaning) in &plan.rows {
+            rows.push(self.op_row(kernel, row, *meaning)?);
+        }
+        let first = self.next_op;
+        self.next_op = first.saturating_add(plan.ops.len() as u32);
+        if !plan.ops.is_empty() {
+            self.note(Note::Operators { first, layout: plan.layout, operators: plan.ops });
+        }
+        let point = |point: &ops::OpPoint| {
+            Some(ObjectPoint {
+                row: *rows.get(point.row)?,
+                detail: first.checked_add(point.op as u32)?,
+                file_offset: point.file_offset,
+            })
+        };
+        Ok(plan.points.iter().filter_map(point).collect())
+    }
+
+    fn op_row(&mut self, kernel: &mut Kernel, row: &ProbeRow, meaning: Meaning) -> Result<u16, KernelError> {
+        let key = OpRow { when: row.when, param: row.param, fetch: row.fetch };
+        if let Some(number) = self.op_rows.get(&key) {
+            return Ok(*number);
+        }
+        let number = kernel.add_row(row)?;
+        self.op_rows.insert(key, number);
+        let symbol = if meaning == Meaning::OpCatch { CATCH } else { "at::_ops" }.to_owned();
+        let info = RowInfo { layer: Layer::Ops, symbol, meaning, fields: Vec::new() };
+        self.note(Note::Rows { first: number, rows: vec![info] });
+        Ok(number)
+    }
+
+    fn note(&self, note: Note) {
+        if let Some(tell) = &self.tell {
+            tell(note);
+        }
     }
 
     fn plan_file(
@@ -213,7 +323,7 @@ impl Libraries {
         path: &Path,
         file: io::Result<File>,
     ) -> Result<Plan, KernelError> {
-        let mut plan = Plan { library: Library::at(path), points: Vec::new(), file: None };
+        let mut plan = Plan { library: Library::at(path), points: Vec::new(), ops: OpsPlan::default(), file: None };
         // Reading the whole file also puts the probed pages into the page cache: some kernels warn when a probe is
         // installed on a page that is not there.
         let read = file.and_then(|file| read_bounded(&file).map(|bytes| (file, bytes)));
@@ -237,7 +347,15 @@ impl Libraries {
         if is_loader(&name) {
             return self.plan_loader(kernel, elf, plan);
         }
-        let wanted: Vec<_> = self.rows.iter().filter(|(_, spec)| matches(spec, &name)).copied().collect();
+        if self.has_ops(&name) {
+            self.plan_ops(elf, plan);
+        } else if self.has_catch(&name)
+            && let Ok(found) = ops::plan_catch(elf, self.sites)
+        {
+            plan.ops = found;
+        }
+        let placeable = |spec: &ProbeSpec| self.takes(spec) && matches(spec, &name);
+        let wanted: Vec<_> = self.rows.iter().filter(|(_, spec)| placeable(spec)).copied().collect();
         let exported = wanted.iter().filter(|(_, spec)| spec.locator.is_none());
         let symbols: Vec<&str> = exported.map(|(_, spec)| spec.symbol).collect();
         let resolved = match elf.resolve(&symbols) {
@@ -264,6 +382,21 @@ impl Libraries {
             }
         }
         Ok(())
+    }
+
+    fn plan_ops(&self, elf: &ElfFile<'_>, plan: &mut Plan) {
+        match ops::plan(elf, &self.ops, self.sites) {
+            Ok(found) => {
+                plan.library.ops = Some(LibraryOps {
+                    probed: found.ops.len(),
+                    probes: found.points.len(),
+                    with_tensors: found.layout.is_some(),
+                    figures: found.figures,
+                });
+                plan.ops = found;
+            }
+            Err(error) => plan.library.error = Some(error_chain(&error)),
+        }
     }
 
     fn plan_point(
@@ -346,9 +479,11 @@ fn by_importance(mut specs: Vec<&'static ProbeSpec>, room: u16) -> (Vec<&'static
 
 /// `libfoo.so` matches `libfoo.so` and `libfoo.so.1`.
 fn matches(spec: &ProbeSpec, file_name: &str) -> bool {
-    spec.libraries
-        .iter()
-        .any(|library| file_name.strip_prefix(library).is_some_and(|rest| rest.is_empty() || rest.starts_with('.')))
+    spec.libraries.iter().any(|library| is_library(file_name, library))
+}
+
+fn is_library(file_name: &str, library: &str) -> bool {
+    file_name.strip_prefix(library).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
 /// glibc's and musl's dynamic loaders.

@@ -20,6 +20,8 @@ pub mod libraries;
 pub mod locate;
 pub mod maps;
 #[cfg(feature = "trace")]
+pub mod ops;
+#[cfg(feature = "trace")]
 pub mod site;
 #[cfg(feature = "trace")]
 pub mod spawn;

@@ -4,6 +4,7 @@ use memscope_common::{Header, Kind};
 use serde::{Deserialize, Serialize};
 
 use crate::probes::RowInfo;
+use crate::probes::ops::{OpInfo, TensorLayout};
 
 /// Longest text in a note, in bytes; so that every note fits a record, whatever has to be escaped.
 const MAX_NOTE_TEXT: usize = 4096;
@@ -51,6 +52,15 @@ pub enum Note {
         /// The rows.
         rows: Vec<RowInfo>,
     },
+    /// Operators: what the details of records with objects mean.
+    Operators {
+        /// Number of the first of them.
+        first: u32,
+        /// Where things are in their tensors; `None` when that is not known.
+        layout: Option<TensorLayout>,
+        /// The operators.
+        operators: Vec<OpInfo>,
+    },
     /// What the kernel side has counted so far.
     Losses {
         /// Totals since the start; those not named are as they were.
@@ -93,6 +103,16 @@ impl Note {
                     Self::Rows { first: *first, rows: front.to_vec() },
                     Self::Rows { first: second, rows: back.to_vec() },
                 ))
+            }
+            Self::Operators { first, layout, operators } if operators.len() > 1 => {
+                let (front, back) = operators.split_at(operators.len() / 2);
+                let second = first.saturating_add(front.len() as u32);
+                let part = |first, operators: &[OpInfo]| Self::Operators {
+                    first,
+                    layout: *layout,
+                    operators: operators.to_vec(),
+                };
+                Some((part(*first, front), part(second, back)))
             }
             Self::Losses { by } if by.len() > 1 => {
                 let (front, back) = by.split_at(by.len() / 2);

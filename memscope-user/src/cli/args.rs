@@ -8,7 +8,7 @@ use std::{
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use super::values::{self, Analyses, CallStacks, Devices, Events, Level, Steps};
+use super::values::{self, Analyses, CallStacks, Devices, Events, Level, Ops, Steps};
 
 /// msMemScope's default.
 const DEFAULT_OUTPUT: &str = "memscopeDumpResults";
@@ -250,6 +250,10 @@ pub(super) struct TraceArgs {
     /// What is collected.
     #[command(flatten)]
     pub collect: CollectArgs,
+    /// Operators to trace: all, npu (those that `torch_npu` gives to the device), names such as add or add.Tensor, none
+    /// [default: all if --events has access, otherwise none].
+    #[arg(long, value_name = "LIST")]
+    pub ops: Option<Ops>,
     /// Stacks of allocations: c[:depth], python[:depth].
     #[arg(long, value_name = "LIST")]
     pub call_stack: Option<CallStacks>,

@@ -52,6 +52,7 @@ fn find_sim() -> Option<PathBuf> {
 fn trace_args(args: &DemoArgs) -> TraceArgs {
     TraceArgs {
         collect: args.collect.clone(),
+        ops: None,
         call_stack: None,
         collect_mode: CollectMode::Immediate,
         watch: None,

@@ -5,6 +5,7 @@ mod demo;
 mod doctor;
 mod notices;
 mod offline;
+mod operators;
 mod outputs;
 mod session;
 mod signals;

@@ -35,6 +35,8 @@ pub(super) fn filter(args: &CollectArgs) -> DumpFilter {
         free: args.events.free,
         block_free: args.events.block_free,
         launch: args.events.launch && args.level.kernel,
+        op: args.events.launch && args.level.op,
+        access: args.events.access && args.level.op,
         devices: DeviceFilter { npus, cpu: args.device.cpu },
         steps: args.steps.clone().unwrap_or_default().0,
     }
@@ -117,7 +119,6 @@ pub(super) fn refuse_unavailable(args: &CollectArgs) -> Result<(), String> {
         (args.analysis.decompose, "--analysis=decompose"),
         (args.analysis.inefficient, "--analysis=inefficient"),
         (args.analysis.oom.is_some(), "--analysis=oom"),
-        (args.events.access, "--events=access"),
     ];
     match unavailable.into_iter().find(|(asked, _)| *asked) {
         Some((_, option)) => Err(format!("{option} is not available in this version; leave it out")),

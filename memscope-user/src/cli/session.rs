@@ -26,7 +26,7 @@ use super::{
     args::{CollectMode, LateLibraries, Link, LogLevel, RunArgs, TraceArgs, Transport},
     error, message,
     notices::Notices,
-    outputs,
+    operators, outputs,
     signals::{Caught, Signals},
     writer::{self, Written},
 };
@@ -205,6 +205,7 @@ struct Child {
 
 impl<'a> Session<'a> {
     fn start(args: &'a TraceArgs, guard: Guard, dump: Box<dyn Sink>, late: LateLibraries) -> Result<Self> {
+        let wanted_ops = operators::wanted(args);
         let options = KernelOptions {
             ring_bytes: args.ring_size,
             perf: args.transport == Transport::Perf,
@@ -214,9 +215,11 @@ impl<'a> Session<'a> {
                 Link::Slots => LinkMode::Slots,
             }),
             max_rows: args.max_rows,
+            objects: wanted_ops.choice.torch(),
         };
         let mut kernel = Kernel::load(&options)?;
-        let libraries = Libraries::new(&mut kernel)?;
+        operators::check(&wanted_ops, kernel.link_mode()).map_err(|reason| anyhow!(reason))?;
+        let libraries = Libraries::new(&mut kernel, wanted_ops)?;
         if let Some(text) = unserved_text(kernel.link_mode(), libraries.unserved()) {
             message(args.collect.level_of_messages(), LogLevel::Warning, format_args!("{text}"));
         }
@@ -255,10 +258,13 @@ impl<'a> Session<'a> {
         let how = args.late_libraries.unwrap_or(late);
         let stop = how == LateLibraries::Stop && kernel.features().send_signal;
         let follow_options = FollowOptions { children: !args.no_children, stop };
+        let mut follow = Follow::new(follow_options, libraries, guard);
+        let notes = reader.first_notes();
+        follow.tell(move |note| notes.send(note_record(monotonic_ns(), 0, &note)));
         Ok(Self {
             args,
             kernel,
-            follow: Follow::new(follow_options, libraries, guard),
+            follow,
             reader,
             writer,
             urgent,
@@ -459,6 +465,10 @@ impl<'a> Session<'a> {
                 LogLevel::Debug,
                 format_args!("{path}: {} probe(s), {stepped} of them single-stepped", library.placed.len()),
             );
+            if let Some(ops) = library.ops {
+                let (warns, text) = operators::describe(&library.path, ops, operators::wanted(self.args).accesses);
+                self.say(if warns { LogLevel::Warning } else { LogLevel::Debug }, format_args!("{text}"));
+            }
         }
     }
 

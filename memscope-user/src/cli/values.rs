@@ -2,6 +2,8 @@
 
 use std::str::FromStr;
 
+use crate::attach::ops::OpsChoice;
+
 /// Splits at `,` and at the full-width comma; empty items are skipped.
 pub(super) fn items(text: &str) -> impl Iterator<Item = &str> {
     text.split([',', '，']).map(str::trim).filter(|item| !item.is_empty())
@@ -59,6 +61,37 @@ impl FromStr for Events {
             events = Self { alloc: false, free: false, launch: false, access: false, block_free: false };
         }
         Ok(events)
+    }
+}
+
+/// `--ops`: which operators are traced.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Ops(pub OpsChoice);
+
+impl FromStr for Ops {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        const MOST: usize = 1024;
+        let names: Vec<&str> = items(text).collect();
+        let choice = match names.as_slice() {
+            ["none"] => OpsChoice::None,
+            ["npu"] => OpsChoice::Npu,
+            ["all"] => OpsChoice::All,
+            [] => return Err("name operators, or all, npu or none".to_owned()),
+            names if names.len() > MOST => return Err(format!("at most {MOST} operators can be named")),
+            names => {
+                let odd = |name: &&&str| {
+                    let letter = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b':');
+                    !name.bytes().all(letter) || matches!(**name, "none" | "npu" | "all")
+                };
+                if let Some(name) = names.iter().find(odd) {
+                    return Err(format!("`{name}` is no operator such as add, add.Tensor or aten.add.Tensor"));
+                }
+                OpsChoice::Named(names.iter().map(|name| (*name).to_owned()).collect())
+            }
+        };
+        Ok(Self(choice))
     }
 }
 

@@ -4,4 +4,4 @@ mod record;
 #[cfg(test)]
 mod tests;
 
-pub use record::{Body, Call, DecodeError, Phase, Record, Records, TextPart, Values, decode};
+pub use record::{Body, Call, DecodeError, ObjectCopy, Objects, Phase, Record, Records, TextPart, Values, decode};

@@ -1,10 +1,11 @@
 //! One record, and the records of a buffer.
 
 use memscope_common::record::{
-    CALL_TEXT_AT, CALL_TEXT_FAULT, CALL_TEXT_MORE, CALL_TEXT_NULL, CALL_VALUES_AT, TEXT_CHUNK, TEXT_TEXT_AT,
+    CALL_TEXT_AT, CALL_TEXT_FAULT, CALL_TEXT_MORE, CALL_TEXT_NULL, CALL_VALUES_AT, MAX_OBJECTS, OBJECT_FAULT,
+    OBJECT_HEAD, OBJECT_INNER, OBJECT_INNER_FAULT, OBJECT_LIST_FAULT, OBJECTS_AT, TEXT_CHUNK, TEXT_TEXT_AT,
 };
 use memscope_common::row::MAX_VALUES;
-use memscope_common::{Header, Kind};
+use memscope_common::{Header, Kind, Object};
 use thiserror::Error;
 
 /// Bytes of the header that starts every record.
@@ -34,6 +35,8 @@ pub enum Body<'a> {
     Call(Call<'a>),
     /// The text of the thread's call of the same row goes on.
     TextPart(TextPart<'a>),
+    /// A place was passed whose row has objects.
+    Objects(Objects<'a>),
     /// The process forked.
     Fork {
         /// The new process.
@@ -126,6 +129,63 @@ pub struct TextPart<'a> {
     pub fault: bool,
 }
 
+/// A place that was passed, and the objects that were found there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Objects<'a> {
+    /// Which of the places of the row.
+    pub detail: u32,
+    /// Objects for which the record had no room.
+    pub left_out: u16,
+    bytes: &'a [u8],
+}
+
+impl<'a> Objects<'a> {
+    /// The objects, in the order of the row's values.
+    pub fn iter(&self) -> impl Iterator<Item = ObjectCopy<'a>> + use<'a> {
+        self.bytes.as_chunks::<{ size_of::<Object>() }>().0.iter().map(|bytes| ObjectCopy::of(bytes))
+    }
+}
+
+/// What was copied of an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ObjectCopy<'a> {
+    /// Where it is.
+    pub address: u64,
+    /// Which of the row's values led to it.
+    pub value: u8,
+    /// Its place, if the value is a list.
+    pub index: u16,
+    /// It could be read.
+    pub readable: bool,
+    /// What it points to could be read.
+    pub inner_readable: bool,
+    /// Its long list, if it has one, could be read.
+    pub list_readable: bool,
+    /// Its bytes.
+    pub head: &'a [u8],
+    /// Bytes of what it points to.
+    pub inner: &'a [u8],
+}
+
+impl<'a> ObjectCopy<'a> {
+    fn of(bytes: &'a [u8]) -> Self {
+        const HEAD: usize = std::mem::offset_of!(Object, head);
+        const INNER: usize = std::mem::offset_of!(Object, inner);
+        let fields = Fields(bytes);
+        let flags = fields.u8(9);
+        Self {
+            address: fields.u64(0),
+            value: fields.u8(8),
+            index: fields.u16(10),
+            readable: flags & OBJECT_FAULT == 0,
+            inner_readable: flags & OBJECT_INNER_FAULT == 0,
+            list_readable: flags & OBJECT_LIST_FAULT == 0,
+            head: bytes.get(HEAD..HEAD + OBJECT_HEAD).unwrap_or_default(),
+            inner: bytes.get(INNER..INNER + OBJECT_INNER).unwrap_or_default(),
+        }
+    }
+}
+
 /// Bytes that are no record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum DecodeError {
@@ -152,6 +212,12 @@ pub enum DecodeError {
     Values {
         /// What the record says.
         count: u8,
+    },
+    /// More objects than a record can hold.
+    #[error("{count} objects, of at most {MAX_OBJECTS}")]
+    Objects {
+        /// What the record says.
+        count: u16,
     },
     /// A longer text than a record can hold.
     #[error("text of {len} bytes, of at most {TEXT_CHUNK}")]
@@ -243,6 +309,7 @@ fn body(fields: Fields<'_>) -> Result<Body<'_>, DecodeError> {
     const ENTER: u16 = Kind::Enter as u16;
     const RETURN: u16 = Kind::Return as u16;
     const TEXT: u16 = Kind::Text as u16;
+    const OBJECTS: u16 = Kind::Objects as u16;
     const FORK: u16 = Kind::Fork as u16;
     const EXEC: u16 = Kind::Exec as u16;
     const LIBRARY: u16 = Kind::Library as u16;
@@ -257,6 +324,7 @@ fn body(fields: Fields<'_>) -> Result<Body<'_>, DecodeError> {
         ENTER => Body::Call(call(fields, Phase::Enter)?),
         RETURN => Body::Call(call(fields, Phase::Return)?),
         TEXT => Body::TextPart(text_part(fields)?),
+        OBJECTS => Body::Objects(objects(fields)?),
         FORK => Body::Fork { child: first, stopped },
         EXEC => Body::Exec { stopped },
         LIBRARY => Body::Library { state: first, stopped },
@@ -292,6 +360,18 @@ fn call(fields: Fields<'_>, phase: Phase) -> Result<Call<'_>, DecodeError> {
         text_fault: flags & CALL_TEXT_FAULT != 0,
         text_null: flags & CALL_TEXT_NULL != 0,
     })
+}
+
+fn objects(fields: Fields<'_>) -> Result<Objects<'_>, DecodeError> {
+    fields.require(OBJECTS_AT)?;
+    let count = fields.u16(28);
+    if usize::from(count) > MAX_OBJECTS {
+        return Err(DecodeError::Objects { count });
+    }
+    let end = OBJECTS_AT + usize::from(count) * size_of::<Object>();
+    fields.require(end)?;
+    let bytes = fields.0.get(OBJECTS_AT..end).unwrap_or_default();
+    Ok(Objects { detail: fields.u32(24), left_out: fields.u16(30), bytes })
 }
 
 fn text_part(fields: Fields<'_>) -> Result<TextPart<'_>, DecodeError> {

@@ -235,6 +235,56 @@ pub struct Launch {
     pub stream_id: Option<i64>,
 }
 
+/// When an operator is reported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OpPhase {
+    /// It begins.
+    Start,
+    /// It has returned. One that throws does not.
+    End,
+    /// It is given to the device; there is no word of its end.
+    Submit,
+}
+
+/// An operator.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Op {
+    /// When.
+    pub phase: OpPhase,
+    /// `torch._ops.aten.add.Tensor`, or what `torch_npu` calls it.
+    pub name: Arc<str>,
+}
+
+/// What an operator does with a tensor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AccessKind {
+    /// Reads it.
+    Read,
+    /// Writes it.
+    Write,
+}
+
+/// An operator uses a tensor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Access {
+    /// How.
+    pub kind: AccessKind,
+    /// The operator, as in [`Op`].
+    pub op: Arc<str>,
+    /// Block that the tensor lies in; 0 when that is not known.
+    pub allocation_id: u64,
+    /// Who handed that block out, or would have.
+    pub pool: Pool,
+    /// First element.
+    pub addr: u64,
+    /// Bytes of all elements.
+    pub size_bytes: u64,
+    /// Type of the elements, as Python names it: `torch.float32`.
+    pub dtype: &'static str,
+    /// Sizes of the dimensions.
+    pub shape: Arc<[i64]>,
+}
+
 /// A mark of the user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Mark {
@@ -298,6 +348,10 @@ pub enum EventKind {
     Region(Region),
     /// A kernel launch.
     Launch(Launch),
+    /// An operator begins, or has ended.
+    Op(Op),
+    /// An operator uses a tensor.
+    Access(Access),
     /// A mark of the user.
     Mark(Mark),
     /// About the process's use of ACL.

@@ -6,8 +6,8 @@ mod module;
 mod name;
 
 pub use event::{
-    Alloc, AllocApi, AllocFailed, AllocRecovered, Block, BlockReturned, Device, Event, EventKind, Free, FreeCause,
-    Launch, Mark, PageType, Pool, ProcessStart, Region, RegionKind, System, UnknownFree,
+    Access, AccessKind, Alloc, AllocApi, AllocFailed, AllocRecovered, Block, BlockReturned, Device, Event, EventKind,
+    Free, FreeCause, Launch, Mark, Op, OpPhase, PageType, Pool, ProcessStart, Region, RegionKind, System, UnknownFree,
 };
 pub use finding::{Confidence, Finding, Fluctuation, Held, HeldModule, Leak, LossLine, RatioRecord, RunEnd, StepLeaks};
 pub use module::module_name;

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::ops::OpCall;
 use crate::capture::Note;
 use crate::decode::{Phase, Values};
 use crate::model::{AllocApi, Device, Name, PageType, Pool, RegionKind, System};
@@ -82,6 +83,7 @@ pub(super) enum Action {
         stream: u64,
         name: Option<Arc<str>>,
     },
+    Op(Box<OpCall>),
     KernelName {
         handle: u64,
         name: Arc<str>,

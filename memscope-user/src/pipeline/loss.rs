@@ -22,6 +22,8 @@ pub(super) struct Own {
     pub(super) stray_texts: u64,
     /// Texts whose memory could not be read.
     pub(super) unreadable_texts: u64,
+    /// Tensors that could not be read, or for which there was no room in their record.
+    pub(super) tensors: u64,
     /// Records of a function that is not the one that was looked for.
     pub(super) mislocated: u64,
     /// Events for which the block table had no room.
@@ -73,6 +75,7 @@ impl Losses {
             ("arguments not usable", own.unusable),
             ("text without beginning", own.stray_texts),
             ("text not readable", own.unreadable_texts),
+            ("tensor not readable", own.tensors),
             ("from a function that was located wrongly", own.mislocated),
             ("block table full", own.blocks_full),
             ("process table full", own.processes_full),
@@ -101,7 +104,7 @@ fn reason_text(reason: u32) -> Option<&'static str> {
         Miss::Fault => "memory not readable",
         Miss::UnknownReturn => "entered before attach",
         Miss::NoReturn => "never returned",
-        Miss::Nested => return None,
+        Miss::Nested | Miss::Thrown => return None,
         Miss::ProcessesFull => "process table full",
         Miss::StopFailed => "process not stopped",
         Miss::UnknownRow => "unknown row",

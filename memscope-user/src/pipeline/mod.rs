@@ -13,6 +13,7 @@ mod clock;
 mod hold;
 mod item;
 mod loss;
+mod ops;
 mod order;
 mod output;
 mod physical;
@@ -33,6 +34,7 @@ use self::clock::Clock;
 use self::hold::{HOLD_NS, Hold};
 use self::item::{Action, Called, Head, Item};
 use self::loss::{Losses, Own};
+use self::ops::Operators;
 use self::order::{Order, WINDOW};
 use self::output::Output;
 use self::process::{At, Process, Shared};
@@ -89,6 +91,7 @@ pub struct Pipeline {
     processes: HashMap<u32, Process>,
     shared: Shared,
     losses: Losses,
+    operators: Operators,
     own: Own,
     wanted_steps: Arc<[u32]>,
     records: u64,
@@ -112,6 +115,7 @@ impl Pipeline {
             processes: HashMap::new(),
             shared: Shared { out, live: 0, blocks_full: 0, mislocated: 0 },
             losses: Losses::default(),
+            operators: Operators::default(),
             own: Own::default(),
             wanted_steps,
             records: 0,
@@ -193,6 +197,13 @@ impl Pipeline {
                 self.own.stray_texts += u64::from(!known);
                 self.order_ready();
             }
+            Body::Objects(objects) => match self.operators.action(self.rows.get(row), &objects) {
+                Ok(call) => {
+                    self.own.tensors += call.left_out;
+                    self.order(Item { head, action: Action::Op(Box::new(call)) });
+                }
+                Err(_) => self.own.unusable += 1,
+            },
             Body::Fork { child, .. } => self.order(Item { head, action: Action::Fork { child } }),
             Body::Exec { .. } => self.order(Item { head, action: Action::Exec }),
             Body::Library { .. } => {}
@@ -206,6 +217,7 @@ impl Pipeline {
         match Note::parse(json) {
             Ok(Note::Watermark { mono_ns }) => self.let_go(mono_ns),
             Ok(Note::Rows { first, rows }) => self.rows.extend(first, rows),
+            Ok(Note::Operators { first, layout, operators }) => self.operators.extend(first, layout, operators),
             Ok(Note::Losses { by }) => self.losses.update(&by),
             Ok(Note::Unknown) => self.own.unknown += 1,
             Ok(note) => self.order(Item { head, action: Action::Note(Box::new(note)) }),
@@ -285,7 +297,11 @@ impl Pipeline {
             }
             Note::Clock { mono_ns, real_ns } => self.clock.sample(mono_ns, real_ns),
             Note::End { reason } => self.end_reason = Some(reason),
-            Note::Watermark { .. } | Note::Rows { .. } | Note::Losses { .. } | Note::Unknown => {}
+            Note::Watermark { .. }
+            | Note::Rows { .. }
+            | Note::Operators { .. }
+            | Note::Losses { .. }
+            | Note::Unknown => {}
         }
     }
 

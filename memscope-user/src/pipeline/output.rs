@@ -18,6 +18,10 @@ pub struct DumpFilter {
     pub block_free: bool,
     /// Launches are written: they are among the events asked for, and the level is `kernel`.
     pub launch: bool,
+    /// Operators are written: launches are among the events asked for, and the level is `op`.
+    pub op: bool,
+    /// Uses of tensors by operators are written.
+    pub access: bool,
     /// Devices whose events are written. Events of no device always are.
     pub devices: DeviceFilter,
     /// Steps whose events are written; none means everything. A block's free goes with its allocation.
@@ -46,7 +50,16 @@ impl Default for DumpFilter {
     /// What the options' defaults mean: allocations and frees on all NPUs.
     fn default() -> Self {
         let devices = DeviceFilter { npus: Npus::All, cpu: false };
-        Self { alloc: true, free: true, block_free: false, launch: false, devices, steps: Vec::new() }
+        Self {
+            alloc: true,
+            free: true,
+            block_free: false,
+            launch: false,
+            op: true,
+            access: false,
+            devices,
+            steps: Vec::new(),
+        }
     }
 }
 
@@ -58,6 +71,8 @@ impl DumpFilter {
             EventKind::Free(_) | EventKind::UnknownFree(_) => self.free,
             EventKind::BlockReturned(_) => self.block_free,
             EventKind::Launch(_) => self.launch,
+            EventKind::Op(_) => self.op,
+            EventKind::Access(_) => self.access,
             _ => true,
         };
         kind && self.devices.passes(event.device)

@@ -2,14 +2,17 @@
 
 use std::sync::Arc;
 
+use memscope_common::row::MAX_ROWS;
+
 use super::item::{Action, Called, Ending, Failure, PoolChange, PoolReport, PoolTotals, Request};
+use super::ops::OpCall;
 use crate::decode::Phase;
 use crate::model::{AllocApi, Device, Name, PageType, Pool, RegionKind, System};
 use crate::probes::{Field, Meaning, RowInfo};
 
 /// The probe rows, by number, with their functions' names.
 #[derive(Debug, Default)]
-pub(super) struct Rows(Vec<(RowInfo, Name)>);
+pub(super) struct Rows(Vec<Option<(RowInfo, Name)>>);
 
 /// A call of an unknown row, or one whose arguments could not be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,7 +23,7 @@ type Values<'a> = &'a dyn Fn(Field) -> Result<u64, Unusable>;
 impl Rows {
     /// Rows 1 and following.
     pub(super) fn new(rows: Vec<RowInfo>) -> Self {
-        Self(rows.into_iter().map(named).collect())
+        Self(rows.into_iter().map(|row| Some(named(row))).collect())
     }
 
     pub(super) fn get(&self, number: u16) -> Option<&RowInfo> {
@@ -28,24 +31,25 @@ impl Rows {
     }
 
     fn row(&self, number: u16) -> Option<&(RowInfo, Name)> {
-        self.0.get(usize::from(number).checked_sub(1)?)
+        self.0.get(usize::from(number).checked_sub(1)?)?.as_ref()
     }
 
-    /// Adds rows. Numbers that leave a gap are of no use and are passed over.
+    /// Adds rows. Those of dynamic loaders are never described, so there may be gaps.
     pub(super) fn extend(&mut self, first: u16, rows: Vec<RowInfo>) {
-        for (row, index) in rows.into_iter().zip(usize::from(first).saturating_sub(1)..usize::from(u16::MAX)) {
-            if index == self.0.len() {
-                self.0.push(named(row));
-            } else if let Some(slot) = self.0.get_mut(index) {
-                *slot = named(row);
+        for (row, index) in rows.into_iter().zip(usize::from(first).saturating_sub(1)..MAX_ROWS as usize) {
+            if index >= self.0.len() {
+                self.0.resize_with(index + 1, || None);
+            }
+            if let Some(slot) = self.0.get_mut(index) {
+                *slot = Some(named(row));
             }
         }
     }
 
     /// Whether the row's calls have a text that is of use.
     pub(super) fn has_text(&self, number: u16) -> bool {
-        use Meaning::{KernelName, Launch, Mark, RangeStart};
-        self.get(number).is_some_and(|row| matches!(row.meaning, Mark | RangeStart | KernelName | Launch))
+        use Meaning::{KernelName, Launch, Mark, NpuOp, RangeStart};
+        self.get(number).is_some_and(|row| matches!(row.meaning, Mark | RangeStart | KernelName | Launch | NpuOp))
     }
 
     /// What a call means; `Ok(None)` when it means nothing, an error when what it means cannot be told.
@@ -109,6 +113,7 @@ fn entered(meaning: Meaning, called: Called, field: Values<'_>) -> Result<Option
         Meaning::Mark => Ok(Some(Action::Mark { text: called.text.map(Arc::from) })),
         Meaning::RangeStart => Ok(Some(Action::RangeStart { text: called.text.map(Arc::from) })),
         Meaning::RangeEnd => Ok(Some(Action::RangeEnd { id: field(Field::RangeId)? })),
+        Meaning::NpuOp => Ok(called.text.map(|name| Action::Op(Box::new(OpCall::submitted(name))))),
         Meaning::MemoryInfo => Ok(Some(Action::MemoryInfo)),
         _ => Ok(None),
     }

@@ -7,10 +7,11 @@
 mod acl;
 mod hal;
 mod mstx;
+pub mod ops;
 mod pta;
 mod runtime;
 
-use memscope_common::row::{GROUP_API, MAX_VALUES, ROW_RETURNS_INT, ROW_TEXT};
+use memscope_common::row::{GROUP_API, MAX_VALUES, ROW_RETURNS_INT, ROW_TEXT, ROW_TEXT_POINTED};
 use memscope_common::{Fetch, ProbeRow, When};
 use serde::{Deserialize, Serialize};
 
@@ -29,6 +30,8 @@ pub enum Layer {
     Mstx,
     /// `torch_npu`'s allocators.
     Pta,
+    /// Operators.
+    Ops,
 }
 
 impl Layer {
@@ -41,6 +44,7 @@ impl Layer {
             Self::Acl => "acl",
             Self::Mstx => "mstx",
             Self::Pta => "pta",
+            Self::Ops => "ops",
         }
     }
 }
@@ -110,6 +114,14 @@ pub enum Meaning {
     PtaReport,
     /// The thread asks a pool for `Size` bytes; what it gets may be larger.
     PoolRequest,
+    /// An operator of `torch_npu` is given to the device; the text is its name.
+    NpuOp,
+    /// An operator of libtorch begins; the record's detail says which, its objects are its tensors.
+    OpEnter,
+    /// An operator of libtorch returns; as above.
+    OpLeave,
+    /// An exception was caught; there are no records of it, only counts of operators that were left by one.
+    OpCatch,
 }
 
 /// Name of a fetched value.
@@ -193,6 +205,8 @@ pub struct ProbeSpec {
     pub fields: &'static [(Field, Fetch)],
     /// C argument that points to a text.
     pub text_arg: Option<u8>,
+    /// The argument does not point to the text, but to a pointer to it.
+    pub text_pointed: bool,
     /// The return type is `int`: only the lower half of the register counts.
     pub returns_int: bool,
     /// Group of which only the outermost call is reported.
@@ -213,6 +227,7 @@ impl ProbeSpec {
         when: When::Return,
         fields: &[],
         text_arg: None,
+        text_pointed: false,
         returns_int: true,
         group: Group::None,
         may_throw: false,
@@ -227,10 +242,11 @@ impl ProbeSpec {
         }
         let int = if self.returns_int { ROW_RETURNS_INT } else { 0 };
         let text = if self.text_arg.is_some() { ROW_TEXT } else { 0 };
+        let pointed = if self.text_pointed { ROW_TEXT_POINTED } else { 0 };
         ProbeRow {
             when: self.when as u8,
             values: self.fields.len().min(MAX_VALUES) as u8,
-            flags: int | text,
+            flags: int | text | pointed,
             text_arg: self.text_arg.unwrap_or(0),
             group: self.group as u8,
             reserved: [0; 3],
@@ -266,7 +282,7 @@ pub struct RowInfo {
 
 /// All built-in rows.
 pub fn builtin() -> impl Iterator<Item = &'static ProbeSpec> {
-    [hal::ROWS, runtime::ROWS, acl::ROWS, mstx::ROWS, pta::ROWS].into_iter().flatten()
+    [hal::ROWS, runtime::ROWS, acl::ROWS, mstx::ROWS, pta::ROWS, ops::ROWS].into_iter().flatten()
 }
 
 #[cfg(test)]

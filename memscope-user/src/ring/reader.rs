@@ -64,6 +64,7 @@ pub enum Command {
 /// Handle on the thread. Dropping it without [`Reader::finish`] leaves the thread to the process's end.
 pub struct Reader {
     commands: mpsc::Sender<Command>,
+    first: mpsc::Sender<Vec<u8>>,
     wake: Arc<EventFd>,
     thread: JoinHandle<()>,
 }
@@ -80,11 +81,18 @@ impl Reader {
         let waker = Arc::clone(&wake);
         let (commands, receiver) = mpsc::channel();
         let (batches, output) = mpsc::sync_channel(BATCHES);
-        let mut drain = Drain { source, ring_bytes, urgent, batches, batch: Vec::new() };
+        let (first, first_notes) = mpsc::channel();
+        let mut drain = Drain { source, ring_bytes, urgent, batches, first: first_notes, batch: Vec::new() };
         let thread = thread::Builder::new().name("memscope-ring".to_owned()).spawn(move || {
             drain.run(&receiver, &waker);
         })?;
-        Ok((Self { commands, wake, thread }, output))
+        Ok((Self { commands, first, wake, thread }, output))
+    }
+
+    /// To send notes with that explain records to come.
+    #[must_use]
+    pub fn first_notes(&self) -> FirstNotes {
+        FirstNotes(self.first.clone())
     }
 
     /// Sends a command.
@@ -101,11 +109,24 @@ impl Reader {
     }
 }
 
+/// Sends notes to the thread of a [`Reader`].
+#[derive(Clone, Debug)]
+pub struct FirstNotes(mpsc::Sender<Vec<u8>>);
+
+impl FirstNotes {
+    /// Puts this record before everything that comes into the transport from now on, and maybe before what is there.
+    pub fn send(&self, record: Vec<u8>) {
+        // As in `Reader::send`. It leaves with the next batch.
+        let _ = self.0.send(record);
+    }
+}
+
 struct Drain {
     source: Source,
     ring_bytes: usize,
     urgent: UnboundedSender<Urgent>,
     batches: SyncSender<Batch>,
+    first: Receiver<Vec<u8>>,
     batch: Vec<u8>,
 }
 
@@ -131,7 +152,7 @@ impl Drain {
     }
 
     fn drain(&mut self, limit: usize) -> usize {
-        let Self { source, urgent, batches, batch, .. } = self;
+        let Self { source, urgent, batches, first, batch, .. } = self;
         source.drain(limit, |record| {
             if let Some(report) = urgency(record) {
                 let _ = urgent.send(report);
@@ -142,14 +163,26 @@ impl Drain {
                 None => batch.extend_from_slice(record),
             }
             if batch.len() >= BATCH_BYTES {
-                let _ = batches.send(Batch { bytes: std::mem::take(batch), watermark_ns: 0 });
+                let _ = batches.send(Batch { bytes: explained(first, std::mem::take(batch)), watermark_ns: 0 });
             }
         })
     }
 
     fn hand_on(&mut self, watermark_ns: u64) -> Result<(), ()> {
-        self.batches.send(Batch { bytes: std::mem::take(&mut self.batch), watermark_ns }).map_err(|_| ())
+        let bytes = explained(&self.first, std::mem::take(&mut self.batch));
+        self.batches.send(Batch { bytes, watermark_ns }).map_err(|_| ())
     }
+}
+
+/// The batch behind the notes that explain its records. Those were sent before the records could be made, so they are
+/// there when the records have been taken.
+fn explained(first: &Receiver<Vec<u8>>, batch: Vec<u8>) -> Vec<u8> {
+    let mut notes: Vec<u8> = first.try_iter().flatten().collect();
+    if notes.is_empty() {
+        return batch;
+    }
+    notes.extend(batch);
+    notes
 }
 
 fn collect(commands: &Receiver<Command>) -> (Vec<Vec<u8>>, bool) {

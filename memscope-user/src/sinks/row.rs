@@ -26,8 +26,8 @@
 //! is far above any stream number). `taskId` is `N/A`: no argument of a launch carries it.
 
 use crate::model::{
-    Alloc, AllocApi, Block, BlockReturned, Device, Event, EventKind, Free, FreeCause, Launch, Mark, PageType, Pool,
-    System,
+    Access, AccessKind, Alloc, AllocApi, Block, BlockReturned, Device, Event, EventKind, Free, FreeCause, Launch, Mark,
+    OpPhase, PageType, Pool, System,
 };
 
 /// Columns of a row; the CSV header and the database column names.
@@ -63,7 +63,7 @@ pub enum Name<'a> {
 
 /// Value in the Attr column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Value {
+pub enum Value<'a> {
     /// Decimal.
     Number(u64),
     /// Decimal, with a sign.
@@ -72,6 +72,8 @@ pub enum Value {
     Address(u64),
     /// A word without `:`, `,` and `"`.
     Word(&'static str),
+    /// `torch.Size([2, 3])`: the only value that has commas, as in msMemScope; readers part at keys.
+    Shape(&'a [i64]),
 }
 
 /// Longest Attr: `MALLOC` of `HAL`, or of a pool.
@@ -79,8 +81,8 @@ const MAX_PAIRS: usize = 6;
 
 /// The pairs of the Attr column, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Attr {
-    pairs: [(&'static str, Value); MAX_PAIRS],
+pub struct Attr<'a> {
+    pairs: [(&'static str, Value<'a>); MAX_PAIRS],
     len: usize,
 }
 
@@ -106,7 +108,7 @@ pub struct Row<'a> {
     /// Ptr column.
     pub ptr: Option<u64>,
     /// Attr column.
-    pub attr: Attr,
+    pub attr: Attr<'a>,
 }
 
 impl<'a> Row<'a> {
@@ -122,6 +124,27 @@ impl<'a> Row<'a> {
                 event_type: "KERNEL_LAUNCH",
                 name: if launch.name.is_empty() { Name::None } else { Name::Plain(&launch.name) },
                 attr: Attr::of_launch(launch),
+                ..row
+            }),
+            EventKind::Op(op) => Some(Self {
+                event: "OP_LAUNCH",
+                event_type: match op.phase {
+                    OpPhase::Start => "ATEN_START",
+                    OpPhase::End => "ATEN_END",
+                    OpPhase::Submit => "NPU_SUBMIT",
+                },
+                name: Name::Plain(&op.name),
+                ..row
+            }),
+            EventKind::Access(access) => Some(Self {
+                event: "ACCESS",
+                event_type: match access.kind {
+                    AccessKind::Read => "READ",
+                    AccessKind::Write => "WRITE",
+                },
+                name: Name::Plain(&access.op),
+                ptr: Some(access.addr),
+                attr: Attr::of_access(access),
                 ..row
             }),
             EventKind::Mark(mark) => Some(row.mark(mark)),
@@ -167,7 +190,7 @@ impl<'a> Row<'a> {
         }
     }
 
-    fn block(self, event: &'static str, block: &Block, attr: Attr) -> Self {
+    fn block(self, event: &'static str, block: &Block, attr: Attr<'a>) -> Self {
         let device = if block.device == Device::None { self.device } else { block.device };
         Self { event, event_type: block.pool.event_type(), device, ptr: Some(block.addr), attr, ..self }
     }
@@ -245,10 +268,10 @@ impl Name<'_> {
     }
 }
 
-impl Attr {
+impl<'a> Attr<'a> {
     const EMPTY: Self = Self { pairs: [("", Value::Number(0)); MAX_PAIRS], len: 0 };
 
-    fn with(mut self, key: &'static str, value: Value) -> Self {
+    fn with(mut self, key: &'static str, value: Value<'a>) -> Self {
         self.pairs[self.len] = (key, value);
         self.len += 1;
         self
@@ -319,7 +342,17 @@ impl Attr {
         Self::EMPTY.with("streamId", stream).with("taskId", Value::Word(NOT_AVAILABLE))
     }
 
-    fn pairs(&self) -> &[(&'static str, Value)] {
+    fn of_access(access: &'a Access) -> Self {
+        Self::EMPTY
+            .with("allocation_id", Value::Number(access.allocation_id))
+            .with("addr", Value::Address(access.addr))
+            .with("size", Value::Number(access.size_bytes))
+            .with("type", Value::Word(access.pool.event_type()))
+            .with("dtype", Value::Word(access.dtype))
+            .with("shape", Value::Shape(&access.shape))
+    }
+
+    fn pairs(&self) -> &[(&'static str, Value<'a>)] {
         &self.pairs[..self.len]
     }
 
@@ -354,20 +387,33 @@ impl Attr {
     }
 }
 
-impl Value {
+impl Value<'_> {
     fn write(self, out: &mut Vec<u8>) {
         match self {
             Self::Number(number) => push_decimal(out, number),
-            Self::Signed(number) => {
-                if number < 0 {
-                    out.push(b'-');
-                }
-                push_decimal(out, number.unsigned_abs());
-            }
+            Self::Signed(number) => push_signed(out, number),
             Self::Address(address) => push_address(out, address),
             Self::Word(word) => out.extend_from_slice(word.as_bytes()),
+            Self::Shape(sizes) => push_shape(out, sizes),
         }
     }
+}
+
+fn push_signed(out: &mut Vec<u8>, number: i64) {
+    if number < 0 {
+        out.push(b'-');
+    }
+    push_decimal(out, number.unsigned_abs());
+}
+
+fn push_shape(out: &mut Vec<u8>, sizes: &[i64]) {
+    let mut lead: &[u8] = b"torch.Size([";
+    for size in sizes {
+        out.extend_from_slice(lead);
+        push_signed(out, *size);
+        lead = b", ";
+    }
+    out.extend_from_slice(if sizes.is_empty() { b"torch.Size([])" } else { b"])" });
 }
 
 /// Appends the Device Id cell.

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use self::memory::Undo;
 use super::blocks::{Blocks, Key};
 use super::item::{Action, Head};
+use super::ops::OpCall;
 use super::output::Output;
 use super::physical::Physical;
 use super::recent::Recent;
@@ -177,6 +178,7 @@ impl Process {
                 }
             }
             Action::Launch { handle, stream, name } => self.launch(at, handle, stream, name, shared),
+            Action::Op(op) => self.op(at, &op, shared),
             Action::KernelName { handle, name } => Arc::make_mut(&mut self.names).insert(handle, name),
             Action::StreamId { stream, id } => self.streams.insert(stream, id),
             Action::System(system) => {
@@ -202,6 +204,25 @@ impl Process {
         let launch = Launch { name, stream, stream_id: self.streams.get(&stream).copied() };
         let device = self.device_of(at.tid);
         self.emit(at, device, EventKind::Launch(launch), self.steps.inside(), shared);
+    }
+
+    fn op(&mut self, at: At, op: &OpCall, shared: &mut Shared) {
+        let device = self.device_of(at.tid);
+        let inside = self.steps.inside();
+        let (before, after) = op.marks();
+        if let Some(mark) = before {
+            self.emit(at, device, EventKind::Op(mark), inside, shared);
+        }
+        for tensor in &op.tensors {
+            let device = tensor.device(&self.visible);
+            let block = tensor.pool().and_then(|pool| self.blocks.get_mut(Key::Pool(pool, tensor.storage)));
+            let allocation_id = block.map_or(0, |live| live.block.allocation_id);
+            let access = tensor.access(Arc::clone(&op.name), allocation_id);
+            self.emit(at, device, EventKind::Access(access), inside, shared);
+        }
+        if let Some(mark) = after {
+            self.emit(at, device, EventKind::Op(mark), inside, shared);
+        }
     }
 
     fn mark(&mut self, at: At, mark: Mark, shared: &mut Shared) {

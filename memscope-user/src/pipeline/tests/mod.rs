@@ -7,7 +7,8 @@ use proptest::prelude::*;
 use super::*;
 use crate::capture::{CaptureHeader, Ending, Writer, WriterOptions};
 use crate::model::{
-    Alloc, AllocApi, AllocFailed, BlockReturned, Device, Event, EventKind, Free, Mark, Name, PageType, Pool, Region,
+    Access, Alloc, AllocApi, AllocFailed, BlockReturned, Device, Event, EventKind, Free, Mark, Name, Op, PageType,
+    Pool, Region,
 };
 use crate::testing::{HOST, Random, Who, at, device, main, rows, variety};
 
@@ -101,6 +102,10 @@ fn line(event: &Event) -> String {
         EventKind::ProbeDisabled { symbol } => write!(line, "disabled {symbol}"),
         EventKind::Launch(launch) => {
             write!(line, "launch {} on {:?}", launch.name, launch.stream_id)
+        }
+        EventKind::Op(Op { phase, name }) => write!(line, "op {phase:?} {name}"),
+        EventKind::Access(Access { kind, op, allocation_id, addr, size_bytes, dtype, shape, .. }) => {
+            write!(line, "{kind:?} {op} block {allocation_id} {addr:x}+{size_bytes} {dtype} {shape:?}")
         }
         EventKind::Mark(Mark::Point { text: name }) => write!(line, "mark {}", text(name)),
         EventKind::Mark(Mark::RangeStart { text: name, range_id }) => write!(line, "start {} {range_id}", text(name)),

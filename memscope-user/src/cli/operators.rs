@@ -1,0 +1,101 @@
+//! What `--ops` means for a trace, and what is said of the operators that were found.
+
+use std::path::Path;
+
+use super::args::TraceArgs;
+use crate::attach::{
+    features::LinkMode,
+    libraries::LibraryOps,
+    ops::{OpsChoice, OpsOptions},
+};
+
+/// Operators that can be named where every probe has a link of its own, which takes a file descriptor and, when the trace
+/// ends, its time.
+const MOST_SINGLE: usize = 128;
+
+/// What is wanted of operators.
+pub(super) fn wanted(args: &TraceArgs) -> OpsOptions {
+    let collect = &args.collect;
+    let accesses = collect.events.access && collect.level.op;
+    let choice = match &args.ops {
+        _ if !collect.level.op => OpsChoice::None,
+        Some(ops) => ops.0.clone(),
+        None if accesses => OpsChoice::All,
+        None => OpsChoice::None,
+    };
+    OpsOptions { choice, accesses, cpu: collect.device.cpu }
+}
+
+/// Whether this kernel can trace them.
+pub(super) fn check(options: &OpsOptions, mode: LinkMode) -> Result<(), String> {
+    match (mode, &options.choice) {
+        (LinkMode::Slots, OpsChoice::All | OpsChoice::Named(_)) => {
+            Err("operators cannot be traced on this kernel: it has no attach cookies (Linux 5.15)".to_owned())
+        }
+        (LinkMode::Cookie, OpsChoice::All) => {
+            Err("all operators cannot be traced on this kernel: it has no links for \
+            many probes (Linux 6.6); name those of interest with --ops"
+                .to_owned())
+        }
+        (LinkMode::Cookie, OpsChoice::Named(names)) if names.len() > MOST_SINGLE => Err(format!(
+            "{} operators cannot be traced on this kernel: it has no links for many probes (Linux 6.6); at most \
+             {MOST_SINGLE} can be named",
+            names.len()
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// What is said of a library's operators, and whether it is a warning.
+pub(super) fn describe(path: &Path, ops: LibraryOps, accesses: bool) -> (bool, String) {
+    let LibraryOps { probed, probes, with_tensors, figures } = ops;
+    let path = path.display();
+    if probed == 0 {
+        let functions = figures.functions;
+        return (true, format!("{path}: none of its {functions} operators is among those of --ops"));
+    }
+    if accesses && !with_tensors {
+        let text =
+            "only names of operators, no accesses: this libtorch lays out its tensors in a way that is not known";
+        return (true, format!("{path}: {text}"));
+    }
+    let text = format!(
+        "{path}: {probed} of {} operators probed ({probes} probes); left out: {} that call others, {} without a schema, \
+         {} that cannot be probed; {} without an end, {} with tensors that are not found",
+        figures.functions,
+        figures.composites,
+        figures.without_schema,
+        figures.refused,
+        figures.without_end,
+        figures.without_tensors
+    );
+    (false, text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(choice: OpsChoice) -> OpsOptions {
+        OpsOptions { choice, ..OpsOptions::default() }
+    }
+
+    #[test]
+    fn old_kernels_are_told_what_they_lack() {
+        let all = options(OpsChoice::All);
+        let few = options(OpsChoice::Named(vec!["add".to_owned()]));
+        let many = options(OpsChoice::Named(vec!["add".to_owned(); 129]));
+        for (choice, mode, part) in [
+            (&all, LinkMode::Slots, "cookies"),
+            (&few, LinkMode::Slots, "cookies"),
+            (&all, LinkMode::Cookie, "name those"),
+            (&many, LinkMode::Cookie, "at most 128"),
+        ] {
+            assert!(check(choice, mode).expect_err("refused").contains(part), "{choice:?} {mode:?}");
+        }
+        for (choice, mode) in [(&all, LinkMode::Multi), (&many, LinkMode::Multi), (&few, LinkMode::Cookie)] {
+            assert_eq!(check(choice, mode), Ok(()));
+        }
+        assert_eq!(check(&options(OpsChoice::Npu), LinkMode::Slots), Ok(()));
+    }
+}

@@ -1,0 +1,241 @@
+//! Operators and their tensors: bytes that the kernel side copied become names, addresses and shapes.
+//!
+//! The program may have anything in those bytes. What cannot be a tensor (dimensions that do not multiply to the number
+//! of elements, an unknown type, no device) is not reported.
+
+use std::sync::Arc;
+
+use memscope_common::record::{OBJECT_LIST_INLINE, OBJECT_LIST_WORDS};
+
+use super::rows::Unusable;
+use crate::decode::{ObjectCopy, Objects};
+use crate::model::{Access, AccessKind, Device, Op, OpPhase, Pool};
+use crate::probes::ops::{OpInfo, TensorLayout, Use};
+use crate::probes::{Meaning, RowInfo};
+
+/// Operators that are known at once: several libraries of 3200.
+const MAX_OPS: usize = 1 << 16;
+/// `c10::DeviceType`s.
+const CPU: u8 = 0;
+const PRIVATE_USE: u8 = 20;
+
+/// `c10::ScalarType`s that a tensor of this project's interest has: name and bytes of an element.
+const TYPES: [(&str, u64); 30] = [
+    ("torch.uint8", 1),
+    ("torch.int8", 1),
+    ("torch.int16", 2),
+    ("torch.int32", 4),
+    ("torch.int64", 8),
+    ("torch.float16", 2),
+    ("torch.float32", 4),
+    ("torch.float64", 8),
+    ("torch.complex32", 4),
+    ("torch.complex64", 8),
+    ("torch.complex128", 16),
+    ("torch.bool", 1),
+    ("torch.qint8", 1),
+    ("torch.quint8", 1),
+    ("torch.qint32", 4),
+    ("torch.bfloat16", 2),
+    ("torch.quint4x2", 1),
+    ("torch.quint2x4", 1),
+    ("torch.bits1x8", 1),
+    ("torch.bits2x4", 1),
+    ("torch.bits4x2", 1),
+    ("torch.bits8", 1),
+    ("torch.bits16", 2),
+    ("torch.float8_e5m2", 1),
+    ("torch.float8_e4m3fn", 1),
+    ("torch.float8_e5m2fnuz", 1),
+    ("torch.float8_e4m3fnuz", 1),
+    ("torch.uint16", 2),
+    ("torch.uint32", 4),
+    ("torch.uint64", 8),
+];
+
+/// What the details of records with objects mean.
+#[derive(Debug, Default)]
+pub(super) struct Operators(Vec<Option<Operator>>);
+
+#[derive(Debug)]
+struct Operator {
+    name: Arc<str>,
+    enter: Box<[Use]>,
+    leave: Box<[Use]>,
+    layout: Option<TensorLayout>,
+}
+
+/// An operator that was seen.
+#[derive(Debug)]
+pub(super) struct OpCall {
+    pub(super) name: Arc<str>,
+    phase: OpPhase,
+    pub(super) tensors: Vec<TensorUse>,
+    /// Tensors that could not be read, or for which there was no room.
+    pub(super) left_out: u64,
+}
+
+/// A tensor that an operator uses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct TensorUse {
+    kind: AccessKind,
+    /// Start of the memory that it lies in.
+    pub(super) storage: u64,
+    addr: u64,
+    size_bytes: u64,
+    dtype: &'static str,
+    shape: Arc<[i64]>,
+    /// Kind and number, as the program counts.
+    device: (u8, u8),
+}
+
+impl OpCall {
+    /// One that is given to the device.
+    pub(super) fn submitted(name: String) -> Self {
+        Self { name: name.into(), phase: OpPhase::Submit, tensors: Vec::new(), left_out: 0 }
+    }
+
+    /// What is said before and after its tensors.
+    pub(super) fn marks(&self) -> (Option<Op>, Option<Op>) {
+        let mark = Some(Op { phase: self.phase, name: Arc::clone(&self.name) });
+        if self.phase == OpPhase::End { (None, mark) } else { (mark, None) }
+    }
+}
+
+impl TensorUse {
+    /// Its device; `visible` are the physical numbers of those that the program sees.
+    pub(super) fn device(&self, visible: &[u32]) -> Device {
+        match self.device {
+            (PRIVATE_USE, number) => {
+                let number = u32::from(number);
+                Device::Npu(visible.get(number as usize).copied().unwrap_or(number))
+            }
+            _ => Device::Cpu,
+        }
+    }
+
+    /// The pool that its memory comes from; none of ours for host memory.
+    pub(super) const fn pool(&self) -> Option<Pool> {
+        if self.device.0 == PRIVATE_USE { Some(Pool::Pta) } else { None }
+    }
+
+    pub(super) fn access(&self, op: Arc<str>, allocation_id: u64) -> Access {
+        Access {
+            kind: self.kind,
+            op,
+            allocation_id,
+            pool: self.pool().unwrap_or(Pool::Host),
+            addr: self.addr,
+            size_bytes: self.size_bytes,
+            dtype: self.dtype,
+            shape: Arc::clone(&self.shape),
+        }
+    }
+}
+
+impl Operators {
+    /// Adds operators; too large numbers are passed over.
+    pub(super) fn extend(&mut self, first: u32, layout: Option<TensorLayout>, operators: Vec<OpInfo>) {
+        for (info, index) in operators.into_iter().zip(first as usize..MAX_OPS) {
+            if index >= self.0.len() {
+                self.0.resize_with(index + 1, || None);
+            }
+            let OpInfo { name, enter, leave } = info;
+            let name = format!("torch._ops.{name}").into();
+            if let Some(slot) = self.0.get_mut(index) {
+                *slot = Some(Operator { name, enter: enter.into(), leave: leave.into(), layout });
+            }
+        }
+    }
+
+    /// What a record says, which has this row.
+    pub(super) fn action(&self, row: Option<&RowInfo>, objects: &Objects<'_>) -> Result<OpCall, Unusable> {
+        let operator = self.0.get(objects.detail as usize).and_then(Option::as_ref).ok_or(Unusable)?;
+        let (phase, uses) = match row.map(|row| row.meaning) {
+            Some(Meaning::OpEnter) => (OpPhase::Start, &operator.enter),
+            Some(Meaning::OpLeave) => (OpPhase::End, &operator.leave),
+            _ => return Err(Unusable),
+        };
+        let mut call =
+            OpCall { name: Arc::clone(&operator.name), phase, tensors: Vec::new(), left_out: objects.left_out.into() };
+        for object in objects.iter() {
+            let (Some(layout), Some(usage)) = (operator.layout, uses.get(usize::from(object.value))) else { continue };
+            match tensor(&object, layout, *usage) {
+                Tensor::Used(tensor) => call.tensors.push(tensor),
+                Tensor::Nothing => {}
+                Tensor::Unreadable => call.left_out += 1,
+            }
+        }
+        Ok(call)
+    }
+}
+
+/// What an object is.
+#[derive(Debug, PartialEq, Eq)]
+enum Tensor {
+    Used(TensorUse),
+    /// No tensor with memory that is of interest.
+    Nothing,
+    /// Could not be read, or cannot be a tensor.
+    Unreadable,
+}
+
+fn word(bytes: &[u8], at: usize) -> Option<u64> {
+    bytes.get(at..).and_then(<[u8]>::first_chunk).copied().map(u64::from_le_bytes)
+}
+
+fn tensor(object: &ObjectCopy<'_>, layout: TensorLayout, usage: Use) -> Tensor {
+    if !object.readable || !object.inner_readable || !object.list_readable {
+        return Tensor::Unreadable;
+    }
+    let device_at = usize::from(layout.device_at);
+    let Some(&[kind, number, has_device]) = object.head.get(device_at..).and_then(<[u8]>::first_chunk) else {
+        return Tensor::Unreadable;
+    };
+    // The undefined tensor has no device; memory of other kinds is not ours.
+    if has_device != 1 || !matches!(kind, CPU | PRIVATE_USE) {
+        return if has_device > 1 { Tensor::Unreadable } else { Tensor::Nothing };
+    }
+    match read(object, layout) {
+        // Nothing is used of a tensor without elements.
+        Some(found) if found.addr == 0 || found.size_bytes == 0 => Tensor::Nothing,
+        Some(Found { storage, addr, size_bytes, dtype, shape }) => {
+            let access = if usage == Use::Read { AccessKind::Read } else { AccessKind::Write };
+            // A single device may be told as "the current one".
+            let number = if number == u8::MAX { 0 } else { number };
+            let (device, shape) = ((kind, number), shape.into());
+            Tensor::Used(TensorUse { kind: access, storage, addr, size_bytes, dtype, shape, device })
+        }
+        None => Tensor::Unreadable,
+    }
+}
+
+struct Found {
+    storage: u64,
+    addr: u64,
+    size_bytes: u64,
+    dtype: &'static str,
+    shape: Vec<i64>,
+}
+
+fn read(object: &ObjectCopy<'_>, layout: TensorLayout) -> Option<Found> {
+    const { assert!(OBJECT_LIST_INLINE as usize <= OBJECT_LIST_WORDS) };
+    let head = |at: u16| word(object.head, at.into());
+    let dimensions = usize::try_from(head(layout.sizes_at)?).ok().filter(|count| *count <= OBJECT_LIST_WORDS)?;
+    let size = |index: usize| word(object.head, usize::from(layout.sizes_at) + 8 * (index + 1)).map(u64::cast_signed);
+    let shape: Vec<i64> = (0..dimensions).map(size).collect::<Option<_>>()?;
+    let product = shape.iter().try_fold(1_i64, |product, size| product.checked_mul(*size).filter(|_| *size >= 0))?;
+    let count = head(layout.count_at)?.cast_signed();
+    let type_at = usize::from(layout.type_at);
+    let number = u16::from_le_bytes(*object.head.get(type_at..)?.first_chunk()?);
+    let (dtype, element_bytes) = *TYPES.get(usize::from(number))?;
+    let offset = head(layout.offset_at)?;
+    if product != count || offset.cast_signed() < 0 {
+        return None;
+    }
+    let storage = word(object.inner, 0)?;
+    // Without a storage there is nothing to add to.
+    let addr = if storage == 0 { 0 } else { storage.checked_add(offset.checked_mul(element_bytes)?)? };
+    let size_bytes = count.cast_unsigned().checked_mul(element_bytes)?;
+    Some(Found { storage, addr, size_bytes, dtype, shape })
+}
