@@ -11,6 +11,8 @@ mod errors;
 mod kills;
 #[path = "live/leaks.rs"]
 mod leaks;
+#[path = "live/operators.rs"]
+mod operators;
 #[path = "live/pools.rs"]
 mod pools;
 #[path = "live/replays.rs"]

@@ -168,12 +168,17 @@ fn csv_row(cells: &[Cell]) -> Row {
     }
 }
 
+/// A value may hold commas (`shape:torch.Size([2, 3])`): what has no colon goes on with the value before it.
 fn attr_of(inner: &str) -> BTreeMap<String, String> {
-    let pairs = inner.split(',').filter(|pair| !pair.is_empty());
-    pairs
-        .map(|pair| pair.split_once(':').unwrap_or_else(|| panic!("pair of Attr: `{pair}`")))
-        .map(|(key, value)| (key.to_owned(), value.to_owned()))
-        .collect()
+    let mut pairs: Vec<(String, String)> = Vec::new();
+    for part in inner.split(',').filter(|part| !part.is_empty()) {
+        match (part.split_once(':'), pairs.last_mut()) {
+            (Some((key, value)), _) => pairs.push((key.to_owned(), value.to_owned())),
+            (None, Some((_, value))) => *value = format!("{value},{part}"),
+            (None, None) => panic!("part of Attr: `{part}`"),
+        }
+    }
+    pairs.into_iter().collect()
 }
 
 fn read_db(path: &Path) -> Vec<Row> {

@@ -1,0 +1,126 @@
+//! Operators of libtorch and their tensors, over a look-alike of libtorch that says itself what it does.
+
+use std::collections::BTreeMap;
+
+use memscope_tests::harness::rows::{Row, Rows};
+use memscope_tests::harness::tracer::{Run, Tracer};
+
+use super::shared::assert_nothing_lost;
+
+/// Lines by thread.
+type Lines = BTreeMap<u32, Vec<String>>;
+
+/// What the program says: `tid START name`, or `tid READ name device address bytes type [sizes]`.
+fn said(run: &Run) -> Lines {
+    let mut lines = Lines::new();
+    for line in run.stdout.lines() {
+        if let Some((tid, rest)) = line.split_once(' ')
+            && let Ok(tid) = tid.parse()
+        {
+            lines.entry(tid).or_default().push(rest.to_owned());
+        }
+    }
+    lines
+}
+
+/// The same of a row; `None` for other rows.
+fn line(row: &Row) -> Option<String> {
+    let name = row.name.as_deref().unwrap_or("N/A");
+    match (row.event.as_str(), row.event_type.as_str()) {
+        ("OP_LAUNCH", "ATEN_START") => Some(format!("START {name}")),
+        ("OP_LAUNCH", "ATEN_END") => Some(format!("END {name}")),
+        ("ACCESS", kind) => {
+            let attr = |key: &str| row.attr.get(key).unwrap_or_else(|| panic!("no `{key}` in {row:?}")).as_str();
+            assert_eq!(row.ptr.map(|ptr| format!("0x{ptr:016x}")).as_deref(), Some(attr("addr")), "{row:?}");
+            assert_eq!(attr("type"), if row.device == "cpu" { "HOST" } else { "PTA" }, "{row:?}");
+            let shape = attr("shape").trim_start_matches("torch.Size(").trim_end_matches(')');
+            Some(format!("{kind} {name} {} {} {} {} {shape}", row.device, attr("addr"), attr("size"), attr("dtype")))
+        }
+        _ => None,
+    }
+}
+
+fn traced(rows: &Rows) -> Lines {
+    let mut lines = Lines::new();
+    for row in rows.all() {
+        if let Some(text) = line(row) {
+            lines.entry(row.tid).or_default().push(text);
+        }
+    }
+    lines
+}
+
+fn kept(lines: Lines, keep: impl Fn(&str) -> bool) -> Lines {
+    let keep_all = |(tid, all): (u32, Vec<String>)| (tid, all.into_iter().filter(|line| keep(line)).collect());
+    lines.into_iter().map(keep_all).filter(|(_, all): &(u32, Vec<String>)| !all.is_empty()).collect()
+}
+
+fn trace(options: &[&str]) -> Run {
+    let run = Tracer::run("operators", &[]).options(options).succeed();
+    assert_nothing_lost(&run);
+    run
+}
+
+/// Names, order, addresses, types and shapes of everything; an operator that throws ends nowhere, and its program lives.
+#[test]
+fn operators_and_their_tensors() {
+    let run = trace(&["--events", "launch,access", "--device", "npu,cpu"]);
+    let expected = said(&run);
+    // Two threads; the first does everything twice, once on the CPU.
+    assert_eq!(
+        expected.values().map(|lines| lines.iter().filter(|line| line.starts_with("START")).count()).sum::<usize>(),
+        3 * 14
+    );
+    assert_eq!(traced(&run.rows()), expected);
+    // A replay of the capture knows the operators by itself.
+    let replay = Tracer::replay(&run.folder.capture()).options(&["--events", "launch,access", "--device", "npu,cpu"]);
+    assert_eq!(traced(&replay.succeed().rows()), expected);
+}
+
+/// Tensors in host memory are left out unless they are asked for.
+#[test]
+fn devices_are_chosen() {
+    let run = trace(&["--events", "launch,access"]);
+    assert_eq!(traced(&run.rows()), kept(said(&run), |line| !line.contains(" cpu ")));
+    let run = trace(&["--events", "launch,access", "--device", "npu:1"]);
+    let expected = kept(said(&run), |line| !line.contains(" cpu ") && !line.contains(" 0 0x"));
+    assert_eq!(traced(&run.rows()), expected);
+}
+
+/// Operators are chosen by name: all overloads, or one; an operator that is made up of others too, if it is named.
+#[test]
+fn operators_are_chosen() {
+    let run = trace(&["--events", "launch,access", "--ops", "aten::max,mul_.Tensor"]);
+    let wanted = |line: &str| (line.contains(".max.dim") || line.contains(".mul_.Tensor")) && !line.contains(" cpu ");
+    assert_eq!(traced(&run.rows()), kept(said(&run), wanted));
+    let run = trace(&["--events", "launch,access", "--device", "npu,cpu", "--ops", "linear"]);
+    let names: Vec<_> = run.rows().all().filter_map(line).filter(|line| line.starts_with("START")).collect();
+    assert_eq!(names, ["START torch._ops.aten.linear.default"; 3]);
+}
+
+/// Without accesses there are names; without operators there is nothing.
+#[test]
+fn names_alone_and_nothing() {
+    let run = trace(&["--ops", "all"]);
+    let is_name = |line: &str| line.starts_with("START") || line.starts_with("END");
+    assert_eq!(traced(&run.rows()), kept(said(&run), is_name));
+    for options in [&[][..], &["--ops", "none", "--events", "launch,access"], &["--ops", "all", "--level", "kernel"]] {
+        let run = Tracer::run("operators", &[]).options(options).succeed();
+        assert_eq!((run.rows().count("ACCESS"), run.rows().count("OP_LAUNCH")), (0, 0), "{options:?}");
+    }
+}
+
+/// A link for each probe, where the kernel has no links for many: few operators can be named, not all.
+#[test]
+fn single_links() {
+    let options = ["--link", "cookie", "--events", "launch,access"];
+    let run = Tracer::run("operators", &[]).options(&options).option("--ops=cat,mm").succeed();
+    let wanted = |line: &str| (line.contains(".cat.") || line.contains(".mm.")) && !line.contains(" cpu ");
+    assert_eq!(traced(&run.rows()), kept(said(&run), wanted));
+    let run = Tracer::run("operators", &[]).options(&options).option("--ops=all").finish();
+    assert_eq!(run.code(), 125, "{}", run.said());
+    assert!(run.stderr.contains("name those of interest with --ops"), "{}", run.said());
+    let run = Tracer::run("operators", &[]).options(&["--link", "slots", "--ops=cat"]).finish();
+    assert_eq!(run.code(), 125, "{}", run.said());
+    assert!(run.stderr.contains("no attach cookies"), "{}", run.said());
+}
