@@ -408,6 +408,9 @@ impl Kernel {
     pub fn attach_objects(&mut self, file: BorrowedFd<'_>, points: &[ObjectPoint]) -> Result<(), KernelError> {
         /// In one link. The kernel takes a million, and allocates for all of them at once.
         const MOST: usize = 16_384;
+        if points.is_empty() {
+            return Ok(());
+        }
         let Some(Programs { pass, .. }) = self.shared_programs() else {
             return Err(KernelError::Map { name: "OBJECTS", reason: "this kernel has no attach cookies".to_owned() });
         };
