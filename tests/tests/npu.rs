@@ -127,5 +127,7 @@ fn version_name() -> String {
 
 #[path = "npu/attach.rs"]
 mod attach;
+#[path = "npu/operators.rs"]
+mod operators;
 #[path = "npu/programs.rs"]
 mod programs;

@@ -36,6 +36,14 @@ impl Program {
     /// Runs it under the tracer.
     #[must_use]
     pub fn traced(&self, options: &[&str]) -> (Run, Truth) {
+        let (run, truth) = self.traced_with(options);
+        let truth = Truth::read(&truth);
+        (run, truth)
+    }
+
+    /// Runs it under the tracer; gives the folder where it wrote what it knows.
+    #[must_use]
+    pub fn traced_with(&self, options: &[&str]) -> (Run, PathBuf) {
         let arguments = self.command_line();
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
         let mut tracer = Tracer::run_program(python(), &arguments).option("--json").options(options);
@@ -44,9 +52,7 @@ impl Program {
         for (key, value) in self.variables(&truth) {
             tracer = tracer.env(&key, value);
         }
-        let run = tracer.succeed();
-        let truth = Truth::read(&truth);
-        (run, truth)
+        (tracer.succeed(), truth)
     }
 
     /// Runs it by itself, up to where it waits for a tracer.

@@ -55,16 +55,30 @@ fn kept(lines: Lines, keep: impl Fn(&str) -> bool) -> Lines {
     lines.into_iter().map(keep_all).filter(|(_, all): &(u32, Vec<String>)| !all.is_empty()).collect()
 }
 
-fn trace(options: &[&str]) -> Run {
-    let run = Tracer::run("operators", &[]).options(options).succeed();
+/// `None` on kernels that cannot trace these operators, where that has to be said.
+fn trace(options: &[&str]) -> Option<Run> {
+    let run = Tracer::run("operators", &[]).options(options).finish();
+    if kernel() < (6, 6) && run.stderr.contains("cannot be traced on this kernel") {
+        assert_eq!(run.code(), 125, "{}", run.said());
+        return None;
+    }
+    assert_eq!(run.code(), 0, "{}", run.said());
     assert_nothing_lost(&run);
-    run
+    Some(run)
+}
+
+/// Version of the running kernel.
+fn kernel() -> (u32, u32) {
+    let name = nix::sys::utsname::uname().expect("uname");
+    let release = name.release().to_string_lossy().into_owned();
+    let mut numbers = release.split(['.', '-']).map(|part| part.parse().expect("a kernel release"));
+    (numbers.next().expect("a major version"), numbers.next().expect("a minor version"))
 }
 
 /// Names, order, addresses, types and shapes of everything; an operator that throws ends nowhere, and its program lives.
 #[test]
 fn operators_and_their_tensors() {
-    let run = trace(&["--events", "launch,access", "--device", "npu,cpu"]);
+    let Some(run) = trace(&["--events", "launch,access", "--device", "npu,cpu"]) else { return };
     let expected = said(&run);
     // Two threads; the first does everything twice, once on the CPU.
     assert_eq!(
@@ -80,9 +94,9 @@ fn operators_and_their_tensors() {
 /// Tensors in host memory are left out unless they are asked for.
 #[test]
 fn devices_are_chosen() {
-    let run = trace(&["--events", "launch,access"]);
+    let Some(run) = trace(&["--events", "launch,access"]) else { return };
     assert_eq!(traced(&run.rows()), kept(said(&run), |line| !line.contains(" cpu ")));
-    let run = trace(&["--events", "launch,access", "--device", "npu:1"]);
+    let Some(run) = trace(&["--events", "launch,access", "--device", "npu:1"]) else { return };
     let expected = kept(said(&run), |line| !line.contains(" cpu ") && !line.contains(" 0 0x"));
     assert_eq!(traced(&run.rows()), expected);
 }
@@ -90,10 +104,10 @@ fn devices_are_chosen() {
 /// Operators are chosen by name: all overloads, or one; an operator that is made up of others too, if it is named.
 #[test]
 fn operators_are_chosen() {
-    let run = trace(&["--events", "launch,access", "--ops", "aten::max,mul_.Tensor"]);
+    let Some(run) = trace(&["--events", "launch,access", "--ops", "aten::max,mul_.Tensor"]) else { return };
     let wanted = |line: &str| (line.contains(".max.dim") || line.contains(".mul_.Tensor")) && !line.contains(" cpu ");
     assert_eq!(traced(&run.rows()), kept(said(&run), wanted));
-    let run = trace(&["--events", "launch,access", "--device", "npu,cpu", "--ops", "linear"]);
+    let Some(run) = trace(&["--events", "launch,access", "--device", "npu,cpu", "--ops", "linear"]) else { return };
     let names: Vec<_> = run.rows().all().filter_map(line).filter(|line| line.starts_with("START")).collect();
     assert_eq!(names, ["START torch._ops.aten.linear.default"; 3]);
 }
@@ -101,7 +115,7 @@ fn operators_are_chosen() {
 /// Without accesses there are names; without operators there is nothing.
 #[test]
 fn names_alone_and_nothing() {
-    let run = trace(&["--ops", "all"]);
+    let Some(run) = trace(&["--ops", "all"]) else { return };
     let is_name = |line: &str| line.starts_with("START") || line.starts_with("END");
     assert_eq!(traced(&run.rows()), kept(said(&run), is_name));
     for options in [&[][..], &["--ops", "none", "--events", "launch,access"], &["--ops", "all", "--level", "kernel"]] {
@@ -113,6 +127,9 @@ fn names_alone_and_nothing() {
 /// A link for each probe, where the kernel has no links for many: few operators can be named, not all.
 #[test]
 fn single_links() {
+    if kernel() < (5, 15) {
+        return;
+    }
     let options = ["--link", "cookie", "--events", "launch,access"];
     let run = Tracer::run("operators", &[]).options(&options).option("--ops=cat,mm").succeed();
     let wanted = |line: &str| (line.contains(".cat.") || line.contains(".mm.")) && !line.contains(" cpu ");

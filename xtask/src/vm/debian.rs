@@ -21,8 +21,8 @@ use crate::{
 /// From package `debian-archive-keyring`, which every Debian has.
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 const RELEASES: [&str; 3] = ["bullseye", "bookworm", "trixie"];
-/// `forktree.sh` is a bash script; threads that end load libgcc.
-const USERLAND: [&str; 5] = ["busybox-static", "bash", "libtinfo6", "libc6", "libgcc-s1"];
+/// `forktree.sh` is a bash script; threads that end load libgcc; `operators` is C++.
+const USERLAND: [&str; 6] = ["busybox-static", "bash", "libtinfo6", "libc6", "libgcc-s1", "libstdc++6"];
 
 fn cache() -> PathBuf {
     root().join(".cache/vm")

@@ -1,12 +1,14 @@
 """Random PyTorch operators, and what a TorchDispatchMode in the same process saw of them.
 
-usage: random_ops.py TRUTH.json [COUNT] [SEED] [DEVICE]
+usage: random_ops.py [COUNT] [SEED] [DEVICE]
 
-The truth is a list for each thread: {"tid": …, "events": [[kind, operator, address, bytes, dtype, shape], …]}, kind one of
-START, READ, WRITE, END; the last four are null for START and END.
+Writes operators.json into the folder $TRUTH, a list for each thread: {"tid": …, "events": [[kind, operator, address, bytes,
+dtype, shape], …]}, kind one of START, READ, WRITE, END; the last four are null for START and END. Where the program passed a
+Python number for a tensor, there is READ with address 0: C++ gets a tensor without dimensions, which the mode does not see.
 """
 
 import json
+import os
 import random
 import sys
 import threading
@@ -48,7 +50,11 @@ class Recorder(TorchDispatchMode):
         written = []
         for argument in schema.arguments:
             alias, value = argument.alias_info, given.get(argument.name)
-            if alias is None:
+            if alias is None and isinstance(value, (bool, int, float)) and str(argument.type) == "Tensor":
+                dtype = {bool: torch.bool, int: torch.int64, float: torch.float64}[type(value)]
+                size = torch.empty((), dtype=dtype, device="meta").element_size()
+                self.events.append(["READ", name, 0, size, str(dtype), []])
+            elif alias is None:
                 self.use("READ", name, value)
             elif alias.is_write and not returned & alias.before_set:
                 written.append(value)
@@ -229,8 +235,7 @@ def work(seed, count, device, into):
 
 
 def main():
-    path = sys.argv[1]
-    count, seed, device = (sys.argv[2:] + ["2000", "1", "cpu"][len(sys.argv) - 2 :])[:3]
+    count, seed, device = sys.argv[1:] + ["2000", "1", "cpu"][len(sys.argv) - 1 :]
     torch.set_num_threads(1)
     truth = []
     threads = [
@@ -240,7 +245,7 @@ def main():
         thread.start()
     for thread in threads:
         thread.join()
-    with open(path, "w") as file:
+    with open(os.path.join(os.environ["TRUTH"], "operators.json"), "w") as file:
         json.dump(truth, file)
 
 
