@@ -491,13 +491,40 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::model::{Name as SymbolName, UnknownFree};
+    use crate::model::{Name as SymbolName, Op, UnknownFree};
     use crate::sinks::fixtures::{alloc, at, block, event, free};
 
     fn csv(event: &Event) -> String {
         let mut out = Vec::new();
         Row::of(event).expect("a row").write_csv(&mut out);
         String::from_utf8(out).expect("text")
+    }
+
+    /// Spelt as msMemScope does, in a file that it wrote.
+    #[test]
+    fn operators_and_accesses() {
+        let name: std::sync::Arc<str> = "torch._ops.aten.mul.Tensor".into();
+        let op = |phase| csv(&event(EventKind::Op(Op { phase, name: std::sync::Arc::clone(&name) })));
+        assert_eq!(op(OpPhase::Start), "5,OP_LAUNCH,ATEN_START,torch._ops.aten.mul.Tensor,1000,12,34,0,N/A,,,\n");
+        assert_eq!(op(OpPhase::End), "5,OP_LAUNCH,ATEN_END,torch._ops.aten.mul.Tensor,1000,12,34,0,N/A,,,\n");
+        let access = |shape: &[i64]| Access {
+            kind: AccessKind::Write,
+            op: std::sync::Arc::clone(&name),
+            allocation_id: 75,
+            pool: Pool::Pta,
+            addr: 0x1680_0903_2000,
+            size_bytes: 59756,
+            dtype: "torch.uint8",
+            shape: shape.into(),
+        };
+        assert_eq!(
+            csv(&event(EventKind::Access(access(&[59756])))),
+            "5,ACCESS,WRITE,torch._ops.aten.mul.Tensor,1000,12,34,0,0x0000168009032000,\"{allocation_id:75,addr:\
+             0x0000168009032000,size:59756,type:PTA,dtype:torch.uint8,shape:torch.Size([59756])}\",,\n"
+        );
+        for (shape, text) in [(&[][..], "([])"), (&[2, 3], "([2, 3])")] {
+            assert!(csv(&event(EventKind::Access(access(shape)))).contains(&format!("shape:torch.Size{text}}}")));
+        }
     }
 
     fn name_db(text: &str) -> String {

@@ -1,4 +1,4 @@
-//! Operators of real PyTorch against what a `TorchDispatchMode` in the same process saw of them.
+//! Operators of real `PyTorch` against what a `TorchDispatchMode` in the same process saw of them.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -13,6 +13,7 @@ use crate::model::{
 use crate::testing::{HOST, Random, Who, at, device, main, rows, variety};
 
 mod memory;
+mod ops;
 mod pool;
 
 /// Sends all it sees; as a sink and as an analysis.

@@ -1,0 +1,142 @@
+//! Operators and their tensors, from records with bytes made by hand.
+
+use memscope_common::Kind;
+use memscope_common::record::{OBJECT_HEAD, OBJECT_INNER};
+
+use super::*;
+use crate::probes::ops::{OpInfo, TensorLayout, Use};
+use crate::probes::{Layer, Meaning};
+
+/// Offsets behind `storage_` in libtorch 2.3 to 2.12.
+const LAYOUT: TensorLayout = TensorLayout { sizes_at: 48, offset_at: 136, count_at: 144, type_at: 152, device_at: 154 };
+const ENTER: u16 = 300;
+const LEAVE: u16 = 301;
+
+fn notes() -> Vec<u8> {
+    let row = |meaning| RowInfo { layer: Layer::Ops, symbol: "at::_ops".to_owned(), meaning, fields: Vec::new() };
+    let operator = OpInfo { name: "aten.mul.Tensor".to_owned(), enter: vec![Use::Read; 2], leave: vec![Use::Write] };
+    let rows = Note::Rows { first: ENTER, rows: vec![row(Meaning::OpEnter), row(Meaning::OpLeave)] };
+    [rows, Note::Operators { first: 5, layout: Some(LAYOUT), operators: vec![operator] }]
+        .iter()
+        .flat_map(|note| main(0).note(note))
+        .collect()
+}
+
+/// A tensor as the kernel side copies it.
+struct Copied {
+    head: [u8; OBJECT_HEAD],
+    inner: [u8; OBJECT_INNER],
+}
+
+impl Copied {
+    /// Of bytes on NPU 1: `storage` is where its memory starts.
+    fn of(storage: u64, sizes: &[u64]) -> Self {
+        let mut copied = Self { head: [0; OBJECT_HEAD], inner: [0; OBJECT_INNER] };
+        copied.word(48, sizes.len() as u64);
+        for (index, size) in sizes.iter().enumerate() {
+            copied.word(56 + 8 * index, *size);
+        }
+        copied.word(144, sizes.iter().copied().fold(1, u64::wrapping_mul));
+        copied.head[154..157].copy_from_slice(&[20, 1, 1]);
+        copied.inner[..8].copy_from_slice(&storage.to_le_bytes());
+        copied
+    }
+
+    fn word(&mut self, at: usize, word: u64) {
+        self.head[at..at + 8].copy_from_slice(&word.to_le_bytes());
+    }
+
+    fn with(mut self, at: usize, word: u64) -> Self {
+        self.word(at, word);
+        self
+    }
+}
+
+fn passed(time: u64, row: u16, detail: u32, tensors: &[(u8, Copied)]) -> Vec<u8> {
+    let mut body = detail.to_le_bytes().to_vec();
+    body.extend((tensors.len() as u16).to_le_bytes());
+    body.extend([0; 2]);
+    for (value, tensor) in tensors {
+        body.extend([0; 8]);
+        body.extend([*value, 0, 0, 0, 0, 0, 0, 0]);
+        body.extend(tensor.head);
+        body.extend(tensor.inner);
+    }
+    main(time).record(Kind::Objects, row, &body)
+}
+
+/// Reads come at the beginning, writes at the end; the block is that of the storage, also behind its start.
+#[test]
+fn tensors_are_used() {
+    let part = Copied::of(0x100, &[3]).with(136, 7);
+    check_before_end(
+        &[
+            notes(),
+            main(1).pta((0, 0), 0x100, 512, [512, 2048, 512]),
+            passed(
+                2,
+                ENTER,
+                5,
+                &[(0, part), (1, Copied::of(0x900, &[2, 5]).with(152, 6 | 20 << 16 | 1 << 24 | 1 << 32))],
+            ),
+            passed(3, LEAVE, 5, &[(0, Copied::of(0x100, &[]))]),
+        ],
+        &[
+            "1 7 npu1 alloc 100+512 used 512 step 0",
+            "2 7 - op Start torch._ops.aten.mul.Tensor",
+            "2 7 npu1 Read torch._ops.aten.mul.Tensor block 1 107+3 torch.uint8 [3]",
+            "2 7 npu1 Read torch._ops.aten.mul.Tensor block 0 900+40 torch.float32 [2, 5]",
+            "3 7 npu1 Write torch._ops.aten.mul.Tensor block 1 100+1 torch.uint8 []",
+            "3 7 - op End torch._ops.aten.mul.Tensor",
+        ],
+    );
+}
+
+/// What cannot be a tensor is counted, and what is of no interest is not.
+#[test]
+fn bytes_are_not_believed() {
+    let shape = || Copied::of(0x100, &[2, 3]);
+    let tensors = [
+        // Another number of elements than the sizes say; sizes below 0, too many, too large; an unknown type; an offset
+        // below 0; an address beyond all memory.
+        shape().with(144, 7),
+        shape().with(56, u64::MAX).with(144, 3_u64.wrapping_neg()),
+        shape().with(48, 11),
+        shape().with(48, u64::MAX),
+        Copied::of(0x100, &[1 << 62, 4]).with(144, 0),
+        shape().with(152, 0xc8 | 20 << 16 | 1 << 24 | 1 << 32),
+        shape().with(136, u64::MAX),
+        Copied::of(u64::MAX, &[1]).with(136, 5),
+    ];
+    let harmless = [
+        // No device; a device that is not ours; no memory; no elements.
+        shape().with(152, 0),
+        shape().with(152, 1 << 16 | 1 << 32),
+        Copied::of(0, &[2]),
+        Copied::of(0x100, &[2, 0]),
+    ];
+    let all = tensors.into_iter().chain(harmless).map(|tensor| (0, tensor)).collect::<Vec<_>>();
+    let records = [notes(), passed(1, ENTER, 5, &all)].concat();
+    let (mut pipeline, seen, _written) = tapped(config());
+    pipeline.feed(&records).expect("fed");
+    let losses = pipeline.finish(&[]).end.losses;
+    assert_eq!(seen.try_iter().count(), 1);
+    let lines: Vec<_> = losses.iter().map(|line| (line.reason.as_str(), line.count)).collect();
+    assert_eq!(lines, [("tensor not readable", 8)]);
+}
+
+/// Operators that nobody told of, and records that contradict themselves, are counted.
+#[test]
+fn unknown_operators_are_counted() {
+    let mut cut = passed(3, ENTER, 5, &[(0, Copied::of(0x100, &[1]))]);
+    cut[28] = 2;
+    let mut many = passed(4, ENTER, 5, &[]);
+    many[28] = 17;
+    let records = [notes(), passed(1, ENTER, 6, &[]), passed(2, 299, 5, &[]), cut, many].concat();
+    let (mut pipeline, seen, _written) = tapped(config());
+    pipeline.feed(&records).expect("fed");
+    let losses = pipeline.finish(&[]).end.losses;
+    assert_eq!(seen.try_iter().count(), 0);
+    let lines: Vec<_> = losses.iter().map(|line| (line.reason.as_str(), line.count)).collect();
+    assert_eq!(lines, [("not decodable", 2), ("arguments not usable", 2)]);
+}
