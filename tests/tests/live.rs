@@ -11,6 +11,8 @@ mod errors;
 mod kills;
 #[path = "live/leaks.rs"]
 mod leaks;
+#[path = "live/ledger.rs"]
+mod ledger;
 #[path = "live/operators.rs"]
 mod operators;
 #[path = "live/pools.rs"]

@@ -1,8 +1,9 @@
 /* Tensors and workspaces of torch_npu's allocators, on one stream, with some blocks used on a second one.
  *   pool [--rounds 3] [--blocks 16] [--size 65536] [--leaks 1] [--leak-size 1048576] [--shared 2] [--workspaces 2]
- *        [--device 0] [--hold 0] [--serve]
+ *        [--device 0] [--hold 0] [--threads 1] [--serve]
  * --leaks: blocks of each round that stay.  --shared: blocks of each round that another stream uses too.
  * --workspaces: uses of the workspace in each round, each larger than the one before.
+ * --threads: threads that each do all rounds, on streams of their own.
  * --hold: further blocks that live from the start to the end.
  * --serve: prints "ready <pid>" when those are there, then goes on with rounds until SIGTERM; each round is a step. */
 #include "common.h"
@@ -11,8 +12,9 @@
 #include "torch_npu/simpta.h"
 
 static uint64_t blocks, size, leaks, leak_size, shared, workspaces, hold;
+static uint64_t rounds;
 static int32_t device;
-static aclrtStream stream, other;
+static _Thread_local aclrtStream stream, other;
 
 static void *tensor(uint64_t bytes)
 {
@@ -43,12 +45,28 @@ static void one_round(uint64_t round)
     free(list);
 }
 
+static void open_streams(void)
+{
+    CHECK(aclrtCreateStream(&stream));
+    CHECK(aclrtCreateStream(&other));
+}
+
+static void *on_thread(void *unused)
+{
+    (void)unused;
+    CHECK(aclrtSetDevice(device));
+    open_streams();
+    for (uint64_t round = 0; round < rounds; round++)
+        one_round(round);
+    return NULL;
+}
+
 /* Rounds until SIGTERM; gives their number. */
 static uint64_t serve(void)
 {
     const struct timespec pause = {0, 5000000};
     sigset_t signals;
-    uint64_t rounds = 0;
+    uint64_t done = 0;
     sigemptyset(&signals);
     sigaddset(&signals, SIGTERM);
     CHECK(sigprocmask(SIG_BLOCK, &signals, NULL));
@@ -56,15 +74,17 @@ static uint64_t serve(void)
     fflush(stdout);
     while (sigtimedwait(&signals, NULL, &pause) < 0) {
         mstxRangeId step = mstxRangeStartA("step start", NULL);
-        one_round(rounds++);
+        one_round(done++);
         mstxRangeEnd(step);
     }
-    return rounds;
+    return done;
 }
 
 int main(int argc, char **argv)
 {
-    uint64_t rounds = option(argc, argv, "--rounds", 3);
+    pthread_t threads[MAX_THREADS];
+    uint64_t count = option_threads(argc, argv, 1);
+    rounds = option(argc, argv, "--rounds", 3);
     blocks = option(argc, argv, "--blocks", 16);
     size = option(argc, argv, "--size", 64 * KIB);
     leaks = option(argc, argv, "--leaks", 1);
@@ -75,16 +95,17 @@ int main(int argc, char **argv)
     bool server = option_flag(argc, argv, "--serve");
     device = (int32_t)option(argc, argv, "--device", 0);
     acl_begin(device);
-    CHECK(aclrtCreateStream(&stream));
-    CHECK(aclrtCreateStream(&other));
+    open_streams();
     void **held = calloc(hold + 1, sizeof *held);
     for (uint64_t i = 0; i < hold; i++)
         held[i] = tensor(size);
     if (server)
         rounds = serve();
-    else
-        for (uint64_t round = 0; round < rounds; round++)
-            one_round(round);
+    for (uint64_t i = 0; i < count && !server; i++)
+        CHECK(pthread_create(&threads[i], NULL, on_thread, NULL));
+    for (uint64_t i = 0; i < count && !server; i++)
+        CHECK(pthread_join(threads[i], NULL));
+    rounds *= count;
     for (uint64_t i = 0; i < hold; i++)
         CHECK(simpta_free(held[i]));
     free(held);

@@ -6,6 +6,7 @@
 pub mod fluctuation;
 pub mod held;
 pub mod leaks;
+pub mod ledger;
 mod per_device;
 #[cfg(test)]
 pub(crate) mod script;
@@ -13,6 +14,7 @@ pub(crate) mod script;
 pub use fluctuation::FluctuationAnalysis;
 pub use held::HeldAnalysis;
 pub use leaks::StepLeaksAnalysis;
+pub use ledger::LedgerAnalysis;
 
 use crate::model::{Event, Finding, RunEnd};
 
@@ -23,4 +25,9 @@ pub trait Analysis: Send {
 
     /// Ends the run and concludes, most important first.
     fn finish(&mut self, end: &RunEnd) -> Vec<Finding>;
+
+    /// What can be said while the run goes on.
+    fn now(&self) -> Vec<Finding> {
+        Vec::new()
+    }
 }

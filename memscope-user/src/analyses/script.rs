@@ -4,8 +4,8 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use super::Analysis;
 use crate::model::{
-    Alloc, AllocApi, AllocFailed, AllocRecovered, Block, Device, Event, EventKind, Finding, Free, FreeCause, PageType,
-    Pool, RunEnd, UnknownFree,
+    Alloc, AllocApi, AllocFailed, AllocRecovered, Block, Device, DeviceUsage, Event, EventKind, Finding, Free,
+    FreeCause, PageType, Pool, ProcessUsage, Region, RegionKind, RunEnd, UnknownFree,
 };
 
 /// Writes the events of a run. Events belong to the process and device last given to [`Script::on`].
@@ -14,6 +14,8 @@ pub(crate) struct Script {
     pid: u32,
     device: Device,
     module_id: Option<u8>,
+    /// What pools say of themselves: handed out, reserved.
+    told: Option<(u64, u64)>,
     kernel_index: u64,
     events: Vec<Event>,
     steps: BTreeMap<(u32, Device), u32>,
@@ -36,6 +38,7 @@ impl Script {
             pid,
             device,
             module_id: None,
+            told: None,
             kernel_index: 0,
             events: Vec::new(),
             steps: BTreeMap::new(),
@@ -80,9 +83,56 @@ impl Script {
         self.push(EventKind::Launch(crate::model::Launch { name: Arc::from("Add"), stream: 0, stream_id: None }))
     }
 
+    /// What pools say from here on: handed out, reserved.
+    pub(crate) fn told(&mut self, told: Option<(u64, u64)>) -> &mut Self {
+        self.told = told;
+        self
+    }
+
+    /// Physical memory behind a handle.
+    pub(crate) fn create(&mut self, handle: u64, size_bytes: u64) -> &mut Self {
+        let block = Block { api: AllocApi::Create, ..self.new_block(Pool::Hal, handle, size_bytes) };
+        self.hand_out(block, false)
+    }
+
+    /// The memory of a handle comes to addresses.
+    pub(crate) fn map(&mut self, addr: u64, size_bytes: u64, handle: u64) -> &mut Self {
+        let block = self.live.get(&(self.pid, self.device, Pool::Hal, handle));
+        let allocation_id = block.map(|block| block.allocation_id);
+        self.region(RegionKind::Mapping, true, (addr, size_bytes), allocation_id)
+    }
+
+    pub(crate) fn unmap(&mut self, addr: u64) -> &mut Self {
+        self.region(RegionKind::Mapping, false, (addr, 0), None)
+    }
+
+    pub(crate) fn reserve(&mut self, addr: u64, size_bytes: u64) -> &mut Self {
+        self.region(RegionKind::Reservation, true, (addr, size_bytes), None)
+    }
+
+    fn region(&mut self, kind: RegionKind, begins: bool, place: (u64, u64), allocation_id: Option<u64>) -> &mut Self {
+        let (addr, size_bytes) = place;
+        self.push(EventKind::Region(Region { kind, begins, addr, size_bytes, allocation_id, live_bytes: 0 }))
+    }
+
+    /// The driver's figures of the device: in use, and by process.
+    pub(crate) fn usage(&mut self, used_bytes: u64, processes: Option<&[(u32, u64)]>) -> &mut Self {
+        let process = |&(pid, used_bytes): &(u32, u64)| ProcessUsage { pid, used_bytes };
+        let processes = processes.map(|list| list.iter().map(process).collect());
+        let pid = std::mem::take(&mut self.pid);
+        self.push(EventKind::DeviceUsage(DeviceUsage { used_bytes, total_bytes: 1 << 36, processes }));
+        self.pid = pid;
+        self
+    }
+
     pub(crate) fn alloc(&mut self, pool: Pool, addr: u64, size_bytes: u64) -> &mut Self {
+        let block = self.new_block(pool, addr, size_bytes);
+        self.hand_out(block, false)
+    }
+
+    fn new_block(&self, pool: Pool, addr: u64, size_bytes: u64) -> Block {
         let id = self.events.len() as u64;
-        let block = Block {
+        Block {
             allocation_id: id + 1,
             pool,
             device: self.device,
@@ -97,8 +147,7 @@ impl Script {
             api: AllocApi::Alloc,
             requested_bytes: None,
             caller: None,
-        };
-        self.hand_out(block, false)
+        }
     }
 
     /// Takes back the last free at `addr`, because it failed.
@@ -117,8 +166,9 @@ impl Script {
         self.freed.insert(key, block);
         let used = self.used_bytes.entry((self.pid, self.device, pool)).or_default();
         *used -= block.size_bytes;
-        let used_bytes = *used;
-        self.push(EventKind::Free(Free { block, used_bytes, total_bytes: None, cause }))
+        let own_bytes = *used;
+        let (used_bytes, total_bytes) = self.sums(pool, own_bytes);
+        self.push(EventKind::Free(Free { block, used_bytes, total_bytes, cause }))
     }
 
     pub(crate) fn unknown_free(&mut self, pool: Pool, addr: u64, maybe_older: bool) -> &mut Self {
@@ -186,8 +236,16 @@ impl Script {
         assert!(self.live.insert(key, block).is_none(), "{:#x} is live", block.addr);
         let used = self.used_bytes.entry((self.pid, block.device, block.pool)).or_default();
         *used += block.size_bytes;
-        let used_bytes = *used;
-        self.push(EventKind::Alloc(Alloc { block, used_bytes, total_bytes: None, restored }))
+        let own_bytes = *used;
+        let (used_bytes, total_bytes) = self.sums(block.pool, own_bytes);
+        self.push(EventKind::Alloc(Alloc { block, used_bytes, total_bytes, restored }))
+    }
+
+    fn sums(&self, pool: Pool, own_bytes: u64) -> (u64, Option<u64>) {
+        match self.told {
+            Some((used_bytes, reserved_bytes)) if pool != Pool::Hal => (used_bytes, Some(reserved_bytes)),
+            _ => (own_bytes, None),
+        }
     }
 
     fn push(&mut self, kind: EventKind) -> &mut Self {

@@ -1,6 +1,7 @@
 //! What the collection options mean for the pipeline: filter, sinks, analyses, files.
 
 use std::{
+    io::Write as _,
     path::{Path, PathBuf},
     sync::Mutex,
 };
@@ -11,8 +12,9 @@ use super::{
     message,
 };
 use crate::{
-    analyses::{Analysis, FluctuationAnalysis, HeldAnalysis, StepLeaksAnalysis},
+    analyses::{Analysis, FluctuationAnalysis, HeldAnalysis, LedgerAnalysis, StepLeaksAnalysis},
     attach::spawn::sudo_ids,
+    model::Finding,
     pipeline::{DeviceFilter, DumpFilter, Npus, Outcome},
     sinks::{
         self, DumpOptions, DumpSink, Sink, SinkError,
@@ -102,7 +104,7 @@ pub(super) const fn leaks_wanted(args: &CollectArgs) -> bool {
     args.analysis.leaks && args.steps.is_none()
 }
 
-/// The analyses that were asked for; what is still held is always told.
+/// The analyses that were asked for; what is still held, and where, is always told.
 pub(super) fn analyses(args: &CollectArgs) -> Vec<Box<dyn Analysis>> {
     let mut chosen: Vec<Box<dyn Analysis>> = Vec::new();
     if leaks_wanted(args) {
@@ -110,6 +112,7 @@ pub(super) fn analyses(args: &CollectArgs) -> Vec<Box<dyn Analysis>> {
         chosen.push(Box::new(FluctuationAnalysis::default()));
     }
     chosen.push(Box::new(HeldAnalysis::default()));
+    chosen.push(Box::new(LedgerAnalysis::default()));
     chosen
 }
 
@@ -134,6 +137,17 @@ pub(super) fn print_report(args: &CollectArgs, outcome: &Outcome) -> std::io::Re
     }
     let report = Report { step_hint: leaks_wanted(args), ..Report::default() };
     report.write_text(&outcome.findings, &outcome.end, &mut out)
+}
+
+/// Prints the ledgers of a trace that goes on.
+pub(super) fn print_ledgers(findings: &[Finding]) -> std::io::Result<()> {
+    let mut text = Vec::new();
+    sinks::report::write_ledgers(findings, &mut text)?;
+    if text.is_empty() {
+        text.extend_from_slice(b"No device memory was seen so far, so there is no ledger.\n");
+    }
+    // In one piece: the traced program may write there, too.
+    std::io::stderr().lock().write_all(&text)
 }
 
 /// Name of a new capture in the output directory.

@@ -4,6 +4,7 @@ use std::{
     io::{self, IsTerminal as _},
     path::{Path, PathBuf},
     process::ExitCode,
+    sync::mpsc,
     thread::JoinHandle,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
@@ -27,8 +28,8 @@ use super::{
     error, message,
     notices::Notices,
     operators, outputs,
-    signals::{Caught, Signals},
-    writer::{self, Written},
+    signals::{self, Caught, Signals},
+    writer::{self, Ask, Written},
 };
 use crate::{
     attach::{
@@ -188,6 +189,7 @@ struct Session<'a> {
     follow: Follow,
     reader: Reader,
     writer: JoinHandle<Written>,
+    asks: mpsc::Sender<Ask>,
     urgent: UnboundedReceiver<Urgent>,
     output_errors: UnboundedReceiver<String>,
     gauge: Gauge,
@@ -254,7 +256,8 @@ impl<'a> Session<'a> {
         // Signals are blocked before the first thread starts, so that they reach the loop alone.
         Signals::block()?;
         let (reader, batches) = Reader::start(source, args.ring_size as usize, urgent_sender)?;
-        let writer = writer::start(batches, pipeline, capture_writer, error_sender)?;
+        let (asks, asked) = mpsc::channel();
+        let writer = writer::start(batches, pipeline, capture_writer, error_sender, asked)?;
         let how = args.late_libraries.unwrap_or(late);
         let stop = how == LateLibraries::Stop && kernel.features().send_signal;
         let follow_options = FollowOptions { children: !args.no_children, stop };
@@ -267,6 +270,7 @@ impl<'a> Session<'a> {
             follow,
             reader,
             writer,
+            asks,
             urgent,
             output_errors,
             gauge,
@@ -379,7 +383,17 @@ impl<'a> Session<'a> {
             self.wait_for_child();
             return None;
         }
+        if caught.signal == Signal::SIGUSR1 {
+            // A writer that has ended has said all there is.
+            let _ = self.asks.send(Ask::Ledgers);
+        }
         match &self.child {
+            // Our own signal. A program that waits for it gets it, too; one that does not would be killed by it.
+            Some(Child { pid, status: None })
+                if caught.signal == Signal::SIGUSR1 && !signals::is_expected(*pid, caught.signal) =>
+            {
+                None
+            }
             Some(Child { pid, status: None }) => {
                 // What the terminal sends, the program has got as well.
                 if !caught.from_terminal {

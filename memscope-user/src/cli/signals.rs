@@ -3,9 +3,12 @@
 
 use std::io;
 
-use nix::sys::{
-    signal::{SigSet, Signal},
-    signalfd::{SfdFlags, SignalFd},
+use nix::{
+    sys::{
+        signal::{SigSet, Signal},
+        signalfd::{SfdFlags, SignalFd},
+    },
+    unistd::Pid,
 };
 use tokio::io::unix::AsyncFd;
 
@@ -26,6 +29,29 @@ pub(super) struct Caught {
     pub(super) signal: Signal,
     /// The kernel sent it to the whole foreground group (Ctrl-C), not a process to us alone.
     pub(super) from_terminal: bool,
+}
+
+/// Whether a process has made arrangements for a signal: a thread catches, blocks or ignores it, or waits for signals
+/// (one that waits does not show what for). A process that has not, ends by it.
+pub(super) fn is_expected(pid: Pid, signal: Signal) -> bool {
+    let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return false };
+    let bit = 1 << (signal as u32 - 1);
+    threads.flatten().any(|thread| {
+        let read = |file| std::fs::read_to_string(thread.path().join(file)).unwrap_or_default();
+        arranged(&read("status")) & bit != 0 || waits(&read("syscall"))
+    })
+}
+
+/// Signals of `/proc/<pid>/status` whose default action will not come, one bit each.
+fn arranged(status: &str) -> u64 {
+    const KINDS: [&str; 3] = ["SigCgt:", "SigBlk:", "SigIgn:"];
+    let sets = status.lines().filter_map(|line| KINDS.iter().find_map(|kind| line.strip_prefix(kind)));
+    sets.filter_map(|set| u64::from_str_radix(set.trim(), 16).ok()).fold(0, |all, set| all | set)
+}
+
+/// Whether the thread of this `/proc/<pid>/syscall` waits for signals.
+fn waits(syscall: &str) -> bool {
+    syscall.split(' ').next().and_then(|number| number.parse().ok()) == Some(libc::SYS_rt_sigtimedwait)
 }
 
 /// Reads the blocked signals.
@@ -71,5 +97,28 @@ impl Signals {
                 return Ok(Caught { signal, from_terminal: info.ssi_code == libc::SI_KERNEL });
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As in a process that catches SIGHUP, blocks SIGUSR1 and ignores SIGPIPE.
+    #[test]
+    fn arrangements_are_added_up() {
+        let status = "SigQ:\t0/1\nSigPnd:\tffffffffffffffff\nSigBlk:\t0000000000000200\n\
+                      SigIgn:\t0000000000001000\nSigCgt:\t0000000000000001\nCapInh:\tffff\n";
+        let bit = |signal: Signal| 1_u64 << (signal as u32 - 1);
+        assert_eq!(arranged(status), bit(Signal::SIGHUP) | bit(Signal::SIGUSR1) | bit(Signal::SIGPIPE));
+        assert_eq!(arranged(""), 0);
+    }
+
+    /// A thread in `sigwait`, one in another call, one that runs.
+    #[test]
+    fn waiting_is_an_arrangement() {
+        let line = |number: i64| format!("{number} 0x7ffd 0x0 0x0 0x8 0x0 0x0 0x7ffd 0x7f00\n");
+        let found = [line(libc::SYS_rt_sigtimedwait), line(libc::SYS_read), "running\n".to_owned()];
+        assert_eq!(found.map(|text| waits(&text)), [true, false, false]);
     }
 }

@@ -8,6 +8,7 @@ use std::{
 
 use tokio::sync::mpsc::UnboundedSender;
 
+use super::outputs;
 use crate::{
     capture::{self, Note, note_record},
     error_chain,
@@ -27,17 +28,25 @@ pub(super) struct Written {
     pub(super) capture_error: Option<String>,
 }
 
-/// Starts the thread. Failing outputs are told through `errors`; a failing capture is given up,
+/// Asks the thread for something while it works.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ask {
+    /// Print the ledgers as they are.
+    Ledgers,
+}
+
+/// Starts the thread; `asks` are answered within [`FLUSH`]. Failing outputs are told through `errors`; a failing capture is given up,
 /// the others go on.
 pub(super) fn start(
     batches: Receiver<Batch>,
     pipeline: Pipeline,
     capture: Option<capture::Writer>,
     errors: UnboundedSender<String>,
+    asks: Receiver<Ask>,
 ) -> std::io::Result<JoinHandle<Written>> {
     thread::Builder::new().name("memscope-write".to_owned()).spawn(move || {
         let mut writer = Writer { pipeline, capture, errors, capture_error: None };
-        writer.run(&batches);
+        writer.run(&batches, &asks);
         writer.finish()
     })
 }
@@ -50,7 +59,7 @@ struct Writer {
 }
 
 impl Writer {
-    fn run(&mut self, batches: &Receiver<Batch>) {
+    fn run(&mut self, batches: &Receiver<Batch>, asks: &Receiver<Ask>) {
         let mut flushed = Instant::now();
         let mut active = Instant::now();
         loop {
@@ -67,6 +76,11 @@ impl Writer {
                 }
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
+            }
+            for Ask::Ledgers in asks.try_iter() {
+                let printed = outputs::print_ledgers(&self.pipeline.now());
+                // Nobody reads our messages, so nobody misses them.
+                drop(printed);
             }
             if flushed.elapsed() >= FLUSH {
                 flushed = Instant::now();

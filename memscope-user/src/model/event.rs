@@ -220,6 +220,9 @@ pub struct Region {
     pub addr: u64,
     /// Its size in bytes; 0 when the end of an unknown region is told.
     pub size_bytes: u64,
+    /// Of a mapping: number of the block whose memory it shows; `None` when that is older than the trace, or of another
+    /// process.
+    pub allocation_id: Option<u64>,
     /// Bytes of all regions of this kind of the process after the event.
     pub live_bytes: u64,
 }
@@ -329,6 +332,26 @@ pub struct ProcessStart {
     pub command: Arc<str>,
 }
 
+/// What one process uses of a device, as the driver counts it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProcessUsage {
+    /// Process.
+    pub pid: u32,
+    /// Its bytes.
+    pub used_bytes: u64,
+}
+
+/// What the driver says of a device as a whole. Of no process: such events have process number 0, and no row.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceUsage {
+    /// Bytes in use, by whomever.
+    pub used_bytes: u64,
+    /// Bytes that the device has.
+    pub total_bytes: u64,
+    /// Who uses it; `None` when the driver does not tell. In a container these may be fewer than there are.
+    pub processes: Option<Arc<[ProcessUsage]>>,
+}
+
 /// What happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EventKind {
@@ -372,6 +395,8 @@ pub enum EventKind {
         /// What was looked for.
         symbol: Name,
     },
+    /// The driver's figures of a device.
+    DeviceUsage(DeviceUsage),
     /// A process joined the trace.
     ProcessStart(ProcessStart),
     /// A process ended; its live blocks were freed by [`FreeCause::ProcessEnd`] events before this one.

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::{Device, Pool};
+use super::{Device, Ledger, Pool};
 
 /// How sure a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -154,4 +154,6 @@ pub enum Finding {
     Fluctuation(Fluctuation),
     /// Memory still held at the end.
     Held(Held),
+    /// Where the memory of a device is.
+    Ledger(Ledger),
 }

@@ -56,6 +56,11 @@ impl Blocks {
         self.live.get_mut(&key)
     }
 
+    /// Number of the block that is live under `key`.
+    pub(super) fn number(&self, key: Key) -> Option<u64> {
+        self.live.get(&key).map(|live| live.block.allocation_id)
+    }
+
     /// Whether a block is live under `key`.
     pub(super) fn contains(&self, key: Key) -> bool {
         self.live.contains_key(&key)

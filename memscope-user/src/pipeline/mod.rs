@@ -154,6 +154,12 @@ impl Pipeline {
         self.shared.out.error()
     }
 
+    /// What the analyses can say so far.
+    #[must_use]
+    pub fn now(&self) -> Vec<Finding> {
+        self.shared.out.now()
+    }
+
     /// Ends the trace. `losses` are the kernel side's last totals, if they did not come as [`Note::Losses`].
     #[must_use]
     pub fn finish(mut self, losses: &[LossCount]) -> Outcome {

@@ -138,6 +138,11 @@ impl Output {
         self.analyses.iter_mut().flat_map(|analysis| analysis.finish(end)).collect()
     }
 
+    /// Asks the analyses while the run goes on.
+    pub(super) fn now(&self) -> Vec<Finding> {
+        self.analyses.iter().flat_map(|analysis| analysis.now()).collect()
+    }
+
     /// Does something with every sink. One that fails is asked again the next time: a disk may get room again,
     /// and a sink may have other files. The same error is told once.
     fn each_sink(&mut self, mut act: impl FnMut(&mut dyn Sink) -> Result<(), SinkError>) {

@@ -101,17 +101,27 @@ impl Physical {
         self.handles.insert(handle, id);
     }
 
-    /// The memory of `handle` is mapped at `addr`.
-    pub(super) fn map(&mut self, addr: u64, handle: u64) -> Gone {
+    /// The memory of `handle` is mapped at `addr`. Memory that was mapped there before was unmapped unseen.
+    pub(super) fn map(&mut self, addr: u64, handle: u64) -> (Option<PhysicalId>, Gone) {
         let lost = self.unmap(addr);
-        if let Some(id) = self.handles.get(&handle)
-            && let Some(holders) = self.pieces.get_mut(id)
-            && self.mapped.len() < MAX_ENTRIES
-        {
-            holders.mappings += 1;
-            self.mapped.insert(addr, *id);
+        let id = self.handles.get(&handle).copied();
+        if let Some(id) = id {
+            self.map_again(addr, id);
         }
-        lost
+        (id, lost)
+    }
+
+    /// The memory is mapped at `addr`: the unmapping failed after all, for instance.
+    pub(super) fn map_again(&mut self, addr: u64, id: PhysicalId) {
+        if self.mapped.len() < MAX_ENTRIES && !self.mapped.contains_key(&addr) {
+            self.pieces.entry(id).or_default().mappings += 1;
+            self.mapped.insert(addr, id);
+        }
+    }
+
+    /// What is mapped at `addr`.
+    pub(super) fn mapped_at(&self, addr: u64) -> Option<PhysicalId> {
+        self.mapped.get(&addr).copied()
     }
 
     /// Nothing is mapped at `addr` any more.
@@ -235,6 +245,18 @@ mod tests {
         let mut physical = Physical::default();
         let (first, _) = physical.create(A);
         assert_eq!(physical.create(A).1, Gone::Freed(first));
+    }
+
+    /// An unmapping that failed did not happen: the memory is held by it still.
+    #[test]
+    fn failed_unmapping_is_taken_back() {
+        let mut physical = Physical::default();
+        let (id, _) = physical.create(A);
+        assert_eq!(physical.map(VA, A), (Some(id), Gone::Unknown));
+        physical.release(A);
+        assert_eq!(physical.unmap(VA), Gone::Freed(id));
+        physical.map_again(VA, id);
+        assert_eq!((physical.mapped_at(VA), physical.unmap(VA)), (Some(id), Gone::Freed(id)));
     }
 
     #[test]

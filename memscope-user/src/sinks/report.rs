@@ -3,6 +3,7 @@
 //! The leak and the gap report have the reference's layout, byte for byte (contract §8.2, §8.3); what it does not
 //! report follows after them, and how complete the trace was comes last.
 
+mod ledger;
 mod numbers;
 
 use std::{
@@ -15,7 +16,7 @@ use numbers::{counted, general, mega, size};
 use serde::Serialize;
 
 use crate::model::{
-    Confidence, Device, Finding, Fluctuation, Held, HeldModule, Leak, Pool, RatioRecord, RunEnd, StepLeaks,
+    Confidence, Device, Finding, Fluctuation, Held, HeldModule, Leak, Ledger, Pool, RatioRecord, RunEnd, StepLeaks,
 };
 
 /// How to write the text.
@@ -39,6 +40,7 @@ struct Process<'a> {
     leaks: Vec<&'a StepLeaks>,
     gaps: Vec<&'a Fluctuation>,
     held: Vec<&'a Held>,
+    ledgers: Vec<&'a Ledger>,
 }
 
 impl Report {
@@ -75,6 +77,9 @@ impl Report {
         for held in &process.held {
             write_held(held, out)?;
         }
+        for ledger in &process.ledgers {
+            ledger::write_ledger(ledger, out)?;
+        }
         Ok(())
     }
 
@@ -93,6 +98,15 @@ impl Report {
         let (total, count) = (general(mega(total_bytes(leaks))), leaks.len());
         writeln!(out, "====== SUMMARY: {total} Mb(s) leaked in {count} allocation(s) ======")
     }
+}
+
+/// Writes the ledgers among the findings, and nothing else.
+pub fn write_ledgers(findings: &[Finding], out: &mut impl Write) -> io::Result<()> {
+    let ledgers = findings.iter().filter_map(|finding| match finding {
+        Finding::Ledger(ledger) => Some(ledger),
+        _ => None,
+    });
+    ledgers.into_iter().try_for_each(|found| ledger::write_ledger(found, out))
 }
 
 /// Writes findings and losses as one JSON object: `{"findings":[…],"end":{…}}`.
@@ -128,6 +142,7 @@ fn place(finding: &Finding) -> (u32, Device) {
         Finding::StepLeaks(found) => (found.pid, found.device),
         Finding::Fluctuation(found) => (found.pid, found.device),
         Finding::Held(found) => (found.pid, found.device),
+        Finding::Ledger(found) => (found.pid, found.device),
     }
 }
 
@@ -139,13 +154,15 @@ fn by_process(findings: &[Finding]) -> BTreeMap<u32, Process<'_>> {
             Finding::StepLeaks(leaks) => process.leaks.push(leaks),
             Finding::Fluctuation(gap) => process.gaps.push(gap),
             Finding::Held(held) => process.held.push(held),
+            Finding::Ledger(ledger) => process.ledgers.push(ledger),
         }
     }
-    for Process { leaks, gaps, held } in processes.values_mut() {
+    for Process { leaks, gaps, held, ledgers } in processes.values_mut() {
         leaks.sort_by_key(|leaks| leaks.device);
         // The reference knows no gaps of driver memory, so readers of its output expect those of the pools first.
         gaps.sort_by_key(|gap| (gap.device, gap.pool == Pool::Hal, gap.pool));
         held.sort_by_key(|held| (held.device, held.pool));
+        ledgers.sort_by_key(|ledger| (ledger.device, ledger.moment));
     }
     processes
 }

@@ -170,6 +170,7 @@ impl<'a> Row<'a> {
             | EventKind::ProbeDisabled { .. }
             | EventKind::StepStart { .. }
             | EventKind::StepEnd { .. }
+            | EventKind::DeviceUsage(_)
             | EventKind::ProcessStart(_)
             | EventKind::ProcessEnd => None,
         }

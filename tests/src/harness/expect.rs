@@ -91,24 +91,43 @@ pub struct Truth {
 #[must_use]
 pub fn truth(entries: &[&Entry], host: bool) -> Truth {
     let mut truth = Truth::default();
-    let mut live: BTreeMap<(&'static str, u64), Block> = BTreeMap::new();
+    let mut live: BTreeMap<u64, Block> = BTreeMap::new();
+    let mut physical = Physical::default();
     for entry in entries.iter().filter(|entry| entry.library == Library::Hal) {
         let (is_alloc, block) = match entry.call() {
             Call::Load => {
                 truth.held.extend(std::mem::take(&mut live).into_values());
+                truth.held.extend(std::mem::take(&mut physical).into_blocks());
                 continue;
             }
-            Call::Alloc { size, flag, addr } => (true, Some(allocated(size, flag, addr))),
+            Call::Alloc { size, flag, addr } => {
+                let block = allocated(size, flag, addr);
+                assert_eq!(live.insert(addr, block.clone()), None, "the journal gives a live block out again");
+                (true, Some(block))
+            }
             Call::Create { size, side, device, page, handle } => {
                 let device = if side == 1 { device.to_string() } else { "cpu".to_owned() };
                 let page = ["normal", "huge", "giant"][page as usize];
-                (true, Some(Block { addr: handle, size, device, page, api: "create" }))
+                let block = Block { addr: handle, size, device, page, api: "create" };
+                physical.create(block.clone());
+                (true, Some(block))
             }
-            Call::Free { addr, ok } | Call::Release { handle: addr, ok } => {
-                truth.failed_frees += u64::from(ok == Some(false));
-                let api = if entry.symbol == "halMemFree" { "alloc" } else { "create" };
-                (false, (ok != Some(false)).then(|| live.remove(&(api, addr))).flatten())
+            Call::Retain { addr, handle } => {
+                physical.retain(addr, handle);
+                continue;
             }
+            Call::Map { addr, handle } => {
+                physical.map(addr, handle);
+                continue;
+            }
+            Call::Free { ok: Some(false), .. } | Call::Release { ok: Some(false), .. } => {
+                truth.failed_frees += 1;
+                continue;
+            }
+            Call::Free { addr, .. } => (false, live.remove(&addr)),
+            Call::Release { handle, .. } => (false, physical.release(handle)),
+            Call::Unmap { ok: Some(false), .. } => continue,
+            Call::Unmap { addr, .. } => (false, physical.unmap(addr)),
             Call::AllocFailed => {
                 truth.failed += 1;
                 continue;
@@ -116,14 +135,67 @@ pub fn truth(entries: &[&Entry], host: bool) -> Truth {
             _ => continue,
         };
         let Some(block) = block.filter(|block| host || block.device != "cpu") else { continue };
-        if is_alloc {
-            let old = live.insert((block.api, block.addr), block.clone());
-            assert_eq!(old, None, "the journal gives a live block out again");
-        }
         truth.calls.push(Memory { tid: entry.tid, is_alloc, block, time_ns: entry.time_ns });
     }
-    truth.held.extend(live.into_values());
+    truth.held.extend(live.into_values().chain(physical.into_blocks()));
+    truth.held.retain(|block| host || block.device != "cpu");
     truth
+}
+
+/// Physical memory: it lives as long as a handle or a mapping refers to it. A handle's value is used again after its
+/// last release, while a mapping may still hold the memory.
+#[derive(Debug, Default)]
+struct Physical {
+    /// Each with the number of its holders.
+    pieces: Vec<(Block, u32)>,
+    handles: BTreeMap<u64, (usize, u32)>,
+    mapped: BTreeMap<u64, usize>,
+}
+
+impl Physical {
+    fn create(&mut self, block: Block) {
+        let old = self.handles.insert(block.addr, (self.pieces.len(), 1));
+        assert_eq!(old, None, "the journal gives a live handle out again");
+        self.pieces.push((block, 1));
+    }
+
+    fn retain(&mut self, addr: u64, handle: u64) {
+        let (_, piece) = self.mapped.range(..=addr).next_back().expect("a mapping");
+        self.pieces[*piece].1 += 1;
+        self.handles.entry(handle).or_insert((*piece, 0)).1 += 1;
+    }
+
+    fn map(&mut self, addr: u64, handle: u64) {
+        let (piece, _) = self.handles[&handle];
+        self.pieces[piece].1 += 1;
+        assert_eq!(self.mapped.insert(addr, piece), None, "the journal maps over a mapping");
+    }
+
+    fn release(&mut self, handle: u64) -> Option<Block> {
+        let (piece, references) = self.handles.get_mut(&handle)?;
+        *references -= 1;
+        let (piece, references) = (*piece, *references);
+        if references == 0 {
+            self.handles.remove(&handle);
+        }
+        self.drop_holder(piece)
+    }
+
+    fn unmap(&mut self, addr: u64) -> Option<Block> {
+        let piece = self.mapped.remove(&addr)?;
+        self.drop_holder(piece)
+    }
+
+    /// The memory, if that was its last holder.
+    fn drop_holder(&mut self, piece: usize) -> Option<Block> {
+        let (block, holders) = &mut self.pieces[piece];
+        *holders -= 1;
+        (*holders == 0).then(|| block.clone())
+    }
+
+    fn into_blocks(self) -> impl Iterator<Item = Block> {
+        self.pieces.into_iter().filter(|(_, holders)| *holders > 0).map(|(block, _)| block)
+    }
 }
 
 /// From the flag word: bits 0-9 device, 10-13 address space (2 and 6: host), 17 huge, 31 giant.
@@ -658,6 +730,32 @@ mod tests {
         assert_eq!((skew_of(skews(1), 100), skew_of(skews(2), 100)), (5, 900));
         assert_eq!((skew_of(skews(1), usize::MAX), skew_of(skews(0), usize::MAX)), (900, 5));
         assert_eq!((skew_of(skews(100), 100), skew_of(vec![7], 100), skew_of(vec![], 100)), (900, 7, 0));
+    }
+
+    /// Memory lives until its last holder is gone, whatever becomes of its handle's value meanwhile.
+    #[test]
+    fn physical_memory_has_holders() {
+        let hal = |time_ns, symbol, args, out| entry(time_ns, Library::Hal, symbol, args, out);
+        let create = |time_ns, size| hal(time_ns, "halMemCreate", [size, 1 | 3 << 32, 0x21 | 1 << 32, 0], 0xa0);
+        let entries = [
+            create(1, 64),
+            hal(2, "halMemMap", [0x7000, 64, 0, 0xa0], 0x7000),
+            hal(3, "halMemRelease", [0xa0, 0, 0, 0], 1),
+            create(4, 32),
+            hal(5, "halMemMap", [0x8000, 32, 0, 0xa0], 0x8000),
+            hal(6, "halMemRetainAllocationHandle", [0x8010, 0, 0, 0], 0xa0),
+            hal(7, "halMemUnmap", [0x7000, 0, 0, 0], 0),
+            hal(8, "halMemUnmap", [0x8000, 0, 0, 0], 2),
+            hal(9, "halMemRelease", [0xa0, 0, 0, 0], 1),
+            Entry { ret: Some(3), ..hal(10, "halMemRelease", [0xa0, 0, 0, 0], 0) },
+            hal(11, "halMemRelease", [0xa0, 0, 0, 0], 0),
+            create(12, 8),
+        ];
+        let truth = truth(&entries.iter().collect::<Vec<_>>(), false);
+        let calls: Vec<_> = truth.calls.iter().map(|call| (call.time_ns, call.is_alloc, call.block.size)).collect();
+        assert_eq!(calls, [(1, true, 64), (4, true, 32), (7, false, 64), (11, false, 32), (12, true, 8)]);
+        assert_eq!(truth.held.iter().map(|block| block.size).collect::<Vec<_>>(), [8]);
+        assert_eq!(truth.failed_frees, 1);
     }
 
     /// Rows that are right pass, and are counted.

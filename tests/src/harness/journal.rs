@@ -115,6 +115,27 @@ pub enum Call<'a> {
         /// Outcome.
         ok: Option<bool>,
     },
+    /// `halMemRetainAllocationHandle` that succeeded: one more reference to what is mapped there.
+    Retain {
+        /// Any address of the mapping.
+        addr: u64,
+        /// Result.
+        handle: u64,
+    },
+    /// `halMemMap` that succeeded.
+    Map {
+        /// Where.
+        addr: u64,
+        /// What.
+        handle: u64,
+    },
+    /// `halMemUnmap`; whether it succeeded, if it came back.
+    Unmap {
+        /// Argument.
+        addr: u64,
+        /// Outcome.
+        ok: Option<bool>,
+    },
     /// The thread chose a device.
     SetDevice(u32),
     /// A launch, at any level.
@@ -194,6 +215,9 @@ impl Entry {
                 handle: self.out,
             },
             "halMemRelease" => Call::Release { handle: first, ok },
+            "halMemRetainAllocationHandle" if ok == Some(true) => Call::Retain { addr: first, handle: self.out },
+            "halMemMap" if ok == Some(true) => Call::Map { addr: first, handle: self.args[3] },
+            "halMemUnmap" => Call::Unmap { addr: first, ok },
             "rtSetDevice" | "rtSetDeviceEx" if ok == Some(true) => Call::SetDevice(first as u32),
             "rtKernelLaunchFwk" | "rtAicpuKernelLaunchExWithArgs" => Call::Launch { handle: 0, stream: third, name },
             symbol if symbol.contains("LaunchKernel") || symbol.contains("KernelLaunch") => {

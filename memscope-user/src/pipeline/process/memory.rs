@@ -25,6 +25,8 @@ pub(super) enum Undo {
     Unknown { addr: u64 },
     /// A reference to a handle was released; maybe the last one.
     Release { handle: u64, freed: Option<(PhysicalId, Live)> },
+    /// A mapping ended; its memory was freed with it if nothing else held it.
+    Mapping { addr: u64, size_bytes: u64, id: Option<PhysicalId>, freed: Option<Live> },
     /// A region ended.
     Region { kind: RegionKind, addr: u64, size_bytes: u64 },
 }
@@ -132,11 +134,7 @@ impl Process {
                 live.map(|live| Undo::Block { key, live })
             }
             Ending::Block { api: AllocApi::Create, addr } => Some(self.released(at, addr, shared)),
-            Ending::Mapping { addr } => {
-                let gone = self.physical.unmap(addr);
-                self.physical_gone(at, gone, FreeCause::Program, shared);
-                self.region_ends(at, RegionKind::Mapping, addr, shared)
-            }
+            Ending::Mapping { addr } => self.unmapped(at, addr, shared),
             Ending::Region { kind, addr } => self.region_ends(at, kind, addr, shared),
         };
         self.last_end.insert(thread, undo);
@@ -164,10 +162,25 @@ impl Process {
         Undo::Release { handle, freed }
     }
 
-    fn physical_gone(&mut self, at: At, gone: Gone, cause: FreeCause, shared: &mut Shared) {
-        if let Gone::Freed(id) = gone {
-            self.free(at, Key::Physical(id), cause, None, shared);
-        }
+    fn unmapped(&mut self, at: At, addr: u64, shared: &mut Shared) -> Option<Undo> {
+        let id = self.physical.mapped_at(addr);
+        let gone = self.physical.unmap(addr);
+        let freed = self.physical_gone(at, gone, FreeCause::Program, shared);
+        let (size_bytes, live_bytes) = self.physical.end_region(RegionKind::Mapping, addr)?;
+        let allocation_id = freed.map(|live| live.block.allocation_id).or_else(|| self.number(id));
+        let region = Region { kind: RegionKind::Mapping, begins: false, addr, size_bytes, allocation_id, live_bytes };
+        self.region(at, region, shared);
+        Some(Undo::Mapping { addr, size_bytes, id, freed })
+    }
+
+    fn physical_gone(&mut self, at: At, gone: Gone, cause: FreeCause, shared: &mut Shared) -> Option<Live> {
+        let Gone::Freed(id) = gone else { return None };
+        self.free(at, Key::Physical(id), cause, None, shared)
+    }
+
+    /// Number of the block that is behind a mapping.
+    fn number(&self, id: Option<PhysicalId>) -> Option<u64> {
+        self.blocks.number(Key::Physical(id?))
     }
 
     /// A free of a block that is not known, or its refusal. Freeing a null pointer is no free.
@@ -194,6 +207,15 @@ impl Process {
                     self.put(at, Key::Physical(id), live, None, shared);
                 }
             }
+            Some(Undo::Mapping { addr, size_bytes, id, freed }) if meant(addr) => {
+                if let Some(id) = id {
+                    self.physical.map_again(addr, id);
+                }
+                if let (Some(id), Some(live)) = (id, freed) {
+                    self.put(at, Key::Physical(id), live, None, shared);
+                }
+                self.mapping_begins(at, addr, size_bytes, id, shared);
+            }
             Some(Undo::Region { kind, addr, size_bytes }) if meant(addr) => {
                 self.region_begins(at, kind, addr, size_bytes, shared);
             }
@@ -209,20 +231,28 @@ impl Process {
 
     /// Reserved addresses get the memory of a handle.
     pub(super) fn mapped(&mut self, at: At, addr: u64, size_bytes: u64, handle: u64, shared: &mut Shared) {
-        let lost = self.physical.map(addr, handle);
+        let (id, lost) = self.physical.map(addr, handle);
         self.physical_gone(at, lost, FreeCause::Replaced, shared);
-        self.region_begins(at, RegionKind::Mapping, addr, size_bytes, shared);
+        self.mapping_begins(at, addr, size_bytes, id, shared);
+    }
+
+    fn mapping_begins(&mut self, at: At, addr: u64, size_bytes: u64, id: Option<PhysicalId>, shared: &mut Shared) {
+        let (kind, allocation_id) = (RegionKind::Mapping, self.number(id));
+        let live_bytes = self.physical.begin_region(kind, addr, size_bytes);
+        self.region(at, Region { kind, begins: true, addr, size_bytes, allocation_id, live_bytes }, shared);
     }
 
     /// Address space is taken.
     pub(super) fn region_begins(&mut self, at: At, kind: RegionKind, addr: u64, size_bytes: u64, shared: &mut Shared) {
         let live_bytes = self.physical.begin_region(kind, addr, size_bytes);
-        self.region(at, Region { kind, begins: true, addr, size_bytes, live_bytes }, shared);
+        let allocation_id = None;
+        self.region(at, Region { kind, begins: true, addr, size_bytes, allocation_id, live_bytes }, shared);
     }
 
     fn region_ends(&mut self, at: At, kind: RegionKind, addr: u64, shared: &mut Shared) -> Option<Undo> {
         let (size_bytes, live_bytes) = self.physical.end_region(kind, addr)?;
-        self.region(at, Region { kind, begins: false, addr, size_bytes, live_bytes }, shared);
+        let allocation_id = None;
+        self.region(at, Region { kind, begins: false, addr, size_bytes, allocation_id, live_bytes }, shared);
         Some(Undo::Region { kind, addr, size_bytes })
     }
 

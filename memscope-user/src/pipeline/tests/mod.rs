@@ -96,7 +96,7 @@ fn line(event: &Event) -> String {
         EventKind::BlockReturned(BlockReturned { addr, size_bytes, allocation_id, active_bytes, .. }) => {
             write!(line, "returned {addr:x}+{size_bytes} block {allocation_id:?} active {active_bytes}")
         }
-        EventKind::Region(Region { kind, begins, addr, size_bytes, live_bytes }) => {
+        EventKind::Region(Region { kind, begins, addr, size_bytes, live_bytes, .. }) => {
             let change = if *begins { "begins" } else { "ends" };
             write!(line, "{kind:?} {change} {addr:x}+{size_bytes} live {live_bytes}")
         }
@@ -114,6 +114,7 @@ fn line(event: &Event) -> String {
         EventKind::StepStart { step } => write!(line, "step start {step}"),
         EventKind::StepEnd { step } => write!(line, "step end {step}"),
         EventKind::System(system) => write!(line, "{system:?}"),
+        EventKind::DeviceUsage(usage) => write!(line, "usage {} of {}", usage.used_bytes, usage.total_bytes),
         EventKind::ProcessStart(start) => write!(line, "process {}", start.command),
         EventKind::ProcessEnd => write!(line, "process end"),
     }

@@ -1,6 +1,7 @@
 //! Blocks of `torch_npu`'s pool, by what its hidden function is called with.
 
 use super::*;
+use crate::model::Item;
 
 const CACHING: u8 = 0;
 const WORKSPACE: u8 = 1;
@@ -165,4 +166,52 @@ fn wrong_function_disables_itself() {
     let losses = pipeline.finish(&[]).end.losses;
     let lines: Vec<_> = losses.iter().map(|line| (line.reason.as_str(), line.count)).collect();
     assert_eq!(lines, [("from a function that was located wrongly", 3)]);
+}
+
+/// A block of 2 MiB from the pool's point of view, on its way down and up again: a segment by ACL, the runtime and the
+/// driver, then the pool's report. Thread `n` of four does it at its own addresses.
+fn nested(n: u64) -> Vec<Vec<u8>> {
+    let who = |step: u64| at(10 * step + n, 7, 100 + n as u32);
+    let (segment, size) = ((n + 1) << 32, 20 * MIB);
+    let report = |step, change, at: u64, bytes: i64| {
+        who(step).pta((CACHING, change), segment + at, bytes, [40 * MIB, 80 * MIB, 40 * MIB])
+    };
+    vec![
+        Who::within("aclrtMallocAlign32", who(1).alloc(segment, size, device(1))),
+        report(2, MALLOC, 0, 5 * MIB.cast_signed()),
+        report(3, MALLOC, 5 * MIB, 6 * MIB.cast_signed()),
+        report(4, BLOCK_FREE, 0, -5 * MIB.cast_signed()),
+        report(5, FREE, 0, -5 * MIB.cast_signed()),
+        report(6, MALLOC, 0, 4 * MIB.cast_signed()),
+    ]
+}
+
+const MIB: u64 = 1 << 20;
+
+/// Pool, ACL, runtime and driver on four threads: every byte is counted once, by the driver, and told apart by the pool.
+#[test]
+fn nested_layers_count_once() {
+    let records: Vec<Vec<u8>> = (0..4).flat_map(nested).collect();
+    let analyses: Vec<Box<dyn Analysis>> = vec![Box::new(crate::analyses::LedgerAnalysis::default())];
+    let mut pipeline = Pipeline::new(config(), Vec::new(), analyses);
+    pipeline.feed(&records.concat()).expect("fed");
+    let found = pipeline.finish(&[]).findings;
+    let [Finding::Ledger(peak), Finding::Ledger(ledger)] = &found[..] else { panic!("not two ledgers: {found:#?}") };
+    // When the first of them gives a block back, all four have handed out two.
+    assert_eq!(peak.hal.bytes(Item::PoolAllocated { pool: Pool::Pta }), 44 << 20);
+    let parts: Vec<_> = ledger.hal.parts.iter().map(|part| (part.item, part.size_bytes / u128::from(MIB))).collect();
+    let (pool, hal) = (Pool::Pta, ledger.hal.total.size_bytes);
+    let expected = [
+        (Item::PoolAllocated { pool }, 4 * (6 + 4)),
+        (Item::PoolCached { pool }, 4 * (20 - 10)),
+        (Item::Runtime, 0),
+        (Item::Hccl, 0),
+        (Item::Rest, 0),
+    ];
+    assert_eq!((hal, ledger.device), (80 << 20, Device::Npu(1)));
+    assert_eq!(parts, expected);
+    // The pool says the same of itself, so its own sheets have nothing to add.
+    let own = &ledger.pools[0];
+    assert!(own.allocated.parts.len() == 1 && own.reserved.parts.len() == 1, "{own:#?}");
+    assert!(own.allocated.agrees() && own.reserved.agrees() && ledger.hal.agrees());
 }

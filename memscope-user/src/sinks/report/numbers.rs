@@ -2,13 +2,18 @@
 
 /// A quantity of bytes: `192.00 MiB (201326592 bytes)`, `1 byte`.
 pub(super) fn size(bytes: u64) -> String {
-    const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     let exact = counted(bytes, "byte");
-    let Some(power) = bytes.checked_ilog2().map(|log| (log / 10) as usize).filter(|&power| power > 0) else {
-        return exact;
-    };
-    let scaled = bytes as f64 / (1_u64 << (10 * power)) as f64;
-    format!("{scaled:.2} {} ({exact})", UNITS[power - 1])
+    if bytes < 1024 { exact } else { format!("{} ({exact})", rounded(bytes.into())) }
+}
+
+/// The same for people alone: `192.00 MiB`, `1 byte`.
+pub(super) fn rounded(bytes: u128) -> String {
+    const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    let power = bytes.checked_ilog2().map_or(0, |log| (log as usize / 10).min(UNITS.len()));
+    match power.checked_sub(1) {
+        Some(unit) => format!("{:.2} {}", bytes as f64 / (1_u64 << (10 * power)) as f64, UNITS[unit]),
+        None => counted(bytes as u64, "byte"),
+    }
 }
 
 /// `1 block`, `2 blocks`.
@@ -81,6 +86,15 @@ mod tests {
         ];
         for (bytes, spelt) in cases {
             assert_eq!(size(bytes), spelt);
+        }
+    }
+
+    /// Sums may be larger than any size.
+    #[test]
+    fn sums_are_readable() {
+        let cases = [(1023, "1023 bytes"), (3 << 29, "1.50 GiB"), (1 << 71, "2048.00 EiB")];
+        for (bytes, spelt) in cases {
+            assert_eq!(rounded(bytes), spelt);
         }
     }
 }

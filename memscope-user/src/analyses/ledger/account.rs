@@ -1,0 +1,132 @@
+//! Sums of one process on one device.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::memory::Figures;
+use crate::model::{Device, Ledger, Pool, ProcessUsage};
+
+/// Blocks and their bytes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Sum {
+    pub(super) blocks: u64,
+    pub(super) size_bytes: u128,
+}
+
+impl Sum {
+    pub(super) fn add(&mut self, size_bytes: u64) {
+        self.blocks += 1;
+        self.size_bytes += u128::from(size_bytes);
+    }
+
+    pub(super) fn take(&mut self, size_bytes: u64) {
+        self.blocks -= 1;
+        self.size_bytes -= u128::from(size_bytes);
+    }
+}
+
+/// Sums of one pool. A pool's blocks and its segments can differ in their device, so each is counted on its own.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct PoolAccount {
+    /// Driver blocks that are segments of this pool.
+    pub(super) segments: Sum,
+    /// Bytes of this pool's blocks in those segments.
+    pub(super) filled: u128,
+    /// By how much blocks are more than the segment that they are in, summed over segments.
+    pub(super) shared: u128,
+    /// Bytes of this device's blocks in segments of the pool, of other pools, and in all.
+    pub(super) inside: u128,
+    pub(super) nested: u128,
+    pub(super) handed: Sum,
+    /// What the pool said last: handed out, reserved.
+    pub(super) told: Option<(u64, u64)>,
+}
+
+/// The driver's figures, and what was known of the process at that moment.
+#[derive(Clone, Debug)]
+pub(super) struct Sample {
+    pub(super) pid: u32,
+    pub(super) time_ns: u64,
+    pub(super) used_bytes: u64,
+    pub(super) total_bytes: u64,
+    /// The process's own, if it is among those that the driver tells of.
+    pub(super) process_bytes: Option<u64>,
+    pub(super) processes: Option<Arc<[ProcessUsage]>>,
+    /// Its driver blocks.
+    pub(super) hal_bytes: u128,
+}
+
+impl Sample {
+    /// What the driver's figures mean to a process that holds `hal_bytes`.
+    pub(super) fn of(pid: u32, (time_ns, usage): &Figures, hal_bytes: u128) -> Self {
+        let own = |list: &[ProcessUsage]| list.iter().find(|process| process.pid == pid).copied();
+        Self {
+            pid,
+            time_ns: *time_ns,
+            used_bytes: usage.used_bytes,
+            total_bytes: usage.total_bytes,
+            process_bytes: usage.processes.as_deref().and_then(own).map(|process| process.used_bytes),
+            processes: usage.processes.clone(),
+            hal_bytes,
+        }
+    }
+}
+
+/// Sums of one process on one device.
+#[derive(Debug, Default)]
+pub(super) struct Account {
+    /// Driver blocks.
+    pub(super) hal: u128,
+    /// All of them by module.
+    pub(super) modules: BTreeMap<&'static str, Sum>,
+    /// Those that are no segments, by module.
+    pub(super) unpooled: BTreeMap<&'static str, Sum>,
+    pub(super) pools: BTreeMap<Pool, PoolAccount>,
+    pub(super) sample: Option<Sample>,
+    /// Most driver memory so far, and what pools had handed out of it at most.
+    top: (u128, u128),
+    at_top: bool,
+    pub(super) peak: Option<Box<Ledger>>,
+}
+
+impl Account {
+    /// One that holds nothing yet.
+    pub(super) fn new(sample: Option<Sample>) -> Self {
+        Self { sample, ..Self::default() }
+    }
+
+    pub(super) fn pool(&mut self, pool: Pool) -> &mut PoolAccount {
+        self.pools.entry(pool).or_default()
+    }
+
+    /// Whether this is the highest so far. To be asked before anything shrinks; the answer is yes once for each top.
+    pub(super) fn leaves_top(&mut self) -> bool {
+        std::mem::take(&mut self.at_top)
+    }
+
+    /// Anything may have grown.
+    pub(super) fn grown(&mut self) {
+        let height = (self.hal, self.pools.values().map(|pool| pool.filled).sum());
+        if height > self.top {
+            self.top = height;
+            self.at_top = true;
+        }
+    }
+
+    /// The process has not shrunk since its peak.
+    pub(super) const fn is_at_top(&self) -> bool {
+        self.at_top
+    }
+
+    /// The driver tells. A process that it does not list holds nothing there, or is hidden from us: then the last
+    /// figures that list it are better.
+    pub(super) fn sampled(&mut self, sample: Sample) {
+        let listed = |sample: &Sample| sample.process_bytes.is_some();
+        if listed(&sample) || !self.sample.as_ref().is_some_and(listed) {
+            self.sample = Some(sample);
+        }
+    }
+}
+
+/// Devices are few: a process has as many accounts.
+pub(super) type Accounts = BTreeMap<Device, Account>;

@@ -1,0 +1,160 @@
+//! Where is the memory of each device? One account for each process and device, whose sums agree.
+//!
+//! Driver blocks are the truth; calls of ACL and the runtime only stand above them and are counted nowhere. A driver
+//! block that a pool was seen to hand out memory of is a *segment* of that pool from then on. For physical memory the
+//! mappings tell which addresses it is behind, and a reservation in which a pool has been seen is that pool's, so that
+//! memory mapped there later is the pool's at once.
+//!
+//! Drawn up when a process ends, at its peak on each device, and whenever somebody asks.
+
+mod account;
+mod memory;
+mod sheets;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+
+use self::memory::{Figures, Memory};
+use super::Analysis;
+use crate::model::{
+    Block, Confidence, Device, Event, EventKind, Finding, FreeCause, Ledger, Moment, Pool, Region, RegionKind, RunEnd,
+};
+
+/// Devices whose figures are kept.
+const MAX_DEVICES: usize = 64;
+
+/// Keeps the ledgers.
+#[derive(Debug, Default)]
+pub struct LedgerAnalysis {
+    processes: BTreeMap<u32, Process>,
+    figures: BTreeMap<Device, Figures>,
+    concluded: Vec<Ledger>,
+}
+
+/// One process.
+#[derive(Debug, Default)]
+struct Process {
+    attached: bool,
+    memory: Memory,
+    /// Drawn up just before the process's memory was taken from it: it ends, unless more of it comes.
+    last: Option<Vec<Ledger>>,
+}
+
+impl Analysis for LedgerAnalysis {
+    fn observe(&mut self, event: &Event) {
+        match &event.kind {
+            EventKind::DeviceUsage(usage) => {
+                let figures = (event.time_ns, usage.clone());
+                self.processes.values_mut().for_each(|process| process.memory.sampled(event.device, &figures));
+                if self.figures.len() < MAX_DEVICES || self.figures.contains_key(&event.device) {
+                    self.figures.insert(event.device, figures);
+                }
+            }
+            EventKind::ProcessEnd => self.conclude(event.pid),
+            _ => {
+                let new = || Process { memory: Memory::new(event.pid, self.figures.clone()), ..Process::default() };
+                self.processes.entry(event.pid).or_insert_with(new).observe(event);
+            }
+        }
+    }
+
+    fn finish(&mut self, end: &RunEnd) -> Vec<Finding> {
+        let left: Vec<u32> = self.processes.keys().copied().collect();
+        for pid in left {
+            self.conclude(pid);
+        }
+        let mut ledgers = std::mem::take(&mut self.concluded);
+        ledgers.sort_by_key(|ledger| (ledger.pid, ledger.device, ledger.moment));
+        let doubtful = end.lost > 0 || !end.losses.is_empty();
+        let confidence = if doubtful { Confidence::Doubtful } else { Confidence::Certain };
+        ledgers.into_iter().map(|ledger| Finding::Ledger(Ledger { confidence, ..ledger })).collect()
+    }
+
+    fn now(&self) -> Vec<Finding> {
+        let ledgers = self.processes.iter().flat_map(|(pid, process)| process.ledgers(*pid, Moment::Now));
+        ledgers.map(Finding::Ledger).collect()
+    }
+}
+
+impl LedgerAnalysis {
+    fn conclude(&mut self, pid: u32) {
+        let Some(mut process) = self.processes.remove(&pid) else { return };
+        let last = process.last.take().unwrap_or_else(|| process.ledgers(pid, Moment::End));
+        let attached = process.attached;
+        // A process that ends at its peak needs one ledger.
+        let same = |peak: &Ledger| last.iter().any(|end| end.device == peak.device && end.hal == peak.hal);
+        let peaks = process.memory.peaks().filter(|peak| !same(peak));
+        self.concluded.extend(peaks.map(|peak| Ledger { pid, attached, ..peak }));
+        self.concluded.extend(last);
+    }
+}
+
+impl Process {
+    fn observe(&mut self, event: &Event) {
+        let ends = matches!(&event.kind, EventKind::Free(free)
+            if matches!(free.cause, FreeCause::ProcessEnd | FreeCause::TraceEnd));
+        if ends && self.last.is_none() {
+            let ledgers = self.ledgers(event.pid, Moment::End).into_iter();
+            self.last = Some(ledgers.map(|ledger| Ledger { time_ns: event.time_ns, ..ledger }).collect());
+        }
+        if !ends && self.last.take().is_some() {
+            // Its memory ended and it goes on: it is another program now.
+            self.memory.forget_addresses();
+        }
+        match &event.kind {
+            EventKind::Alloc(alloc) => {
+                self.handed_out(&alloc.block);
+                self.told(&alloc.block, alloc.used_bytes, alloc.total_bytes);
+            }
+            EventKind::Free(free) => {
+                if free.block.pool == Pool::Hal {
+                    self.memory.driver_free(free.block.allocation_id);
+                } else {
+                    self.memory.pool_free(&free.block);
+                }
+                self.told(&free.block, free.used_bytes, free.total_bytes);
+            }
+            EventKind::BlockReturned(returned) => {
+                self.memory.told(event.device, returned.pool, (returned.used_bytes, returned.total_bytes));
+            }
+            EventKind::Region(region) => self.region(region),
+            EventKind::ProcessStart(start) => self.attached = start.attached,
+            _ => {}
+        }
+        self.memory.time_ns = event.time_ns;
+    }
+
+    fn handed_out(&mut self, block: &Block) {
+        match block.pool {
+            Pool::Hal => self.memory.driver_alloc(block),
+            Pool::Host => {}
+            _ => self.memory.pool_alloc(block),
+        }
+    }
+
+    fn told(&mut self, block: &Block, used_bytes: u64, total_bytes: Option<u64>) {
+        if let Some(reserved_bytes) = total_bytes {
+            self.memory.told(block.device, block.pool, (used_bytes, reserved_bytes));
+        }
+    }
+
+    fn region(&mut self, region: &Region) {
+        let Region { kind, begins, addr, size_bytes, allocation_id, .. } = *region;
+        match (kind, begins) {
+            (RegionKind::Mapping, true) => self.memory.mapped(addr, size_bytes, allocation_id),
+            (RegionKind::Mapping, false) => self.memory.unmapped(addr),
+            (RegionKind::Reservation, true) => self.memory.reserved(addr, size_bytes),
+            (RegionKind::Reservation, false) => self.memory.unreserved(addr),
+            (RegionKind::Registration, _) => {}
+        }
+    }
+
+    fn ledgers(&self, pid: u32, moment: Moment) -> Vec<Ledger> {
+        let devices = self.memory.devices().filter(|device| *device != Device::Cpu);
+        devices
+            .filter_map(|device| self.memory.ledger(device, moment))
+            .map(|ledger| Ledger { pid, attached: self.attached, ..ledger })
+            .collect()
+    }
+}

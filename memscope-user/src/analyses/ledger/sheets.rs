@@ -1,0 +1,117 @@
+//! An account as sheets.
+
+use super::account::{Account, PoolAccount, Sample, Sum};
+use crate::model::{
+    Confidence, Device, Entry, Item, Ledger, Moment, Pool, PoolSheets, ProcessUsage, Sheet, module_name,
+};
+
+/// Module ids of the runtime and of HCCL (ascend-abi §2.2).
+const RUNTIME: &str = module_name(Some(7));
+const HCCL: &str = module_name(Some(3));
+
+/// The ledger of an account. Whose it is, the caller adds.
+pub(super) fn ledger(device: Device, moment: Moment, time_ns: u64, account: &Account) -> Ledger {
+    let sample = account.sample.as_ref();
+    Ledger {
+        pid: 0,
+        device,
+        moment,
+        time_ns,
+        attached: false,
+        used: sample.map(|sample| used(sample, account)),
+        used_time_ns: sample.map(|sample| sample.time_ns),
+        capacity_bytes: sample.map(|sample| sample.total_bytes),
+        hal: hal(account),
+        pools: account.pools.iter().filter_map(|(pool, account)| pool_sheets(*pool, account)).collect(),
+        confidence: Confidence::Certain,
+    }
+}
+
+/// What of `a` is more than `b`.
+const fn excess(a: u128, b: u128) -> u128 {
+    a.saturating_sub(b)
+}
+
+fn used(sample: &Sample, account: &Account) -> Sheet {
+    let mut parts: Vec<Entry> = Vec::new();
+    let modules = account.modules.iter().filter(|(_, sum)| sum.blocks > 0);
+    parts.extend(modules.map(|(module, sum)| Entry::plus(Item::Module { module }, sum.size_bytes)));
+    let (then, now) = (sample.hal_bytes, account.hal);
+    let mut explained = then;
+    let mut add = |entry: Entry| {
+        if entry.size_bytes > 0 {
+            parts.push(entry);
+        }
+    };
+    add(Entry::plus(Item::GivenBackSince, excess(then, now)));
+    add(Entry::minus(Item::AllocatedSince, excess(now, then)));
+    if let Some(process) = sample.process_bytes.map(u128::from) {
+        add(Entry::plus(Item::BeyondHal, excess(process, then)));
+        add(Entry::minus(Item::NotInProcess, excess(then, process)));
+        explained = process;
+    }
+    for ProcessUsage { pid, used_bytes } in others(sample) {
+        add(Entry::plus(Item::OtherProcess { pid }, used_bytes.into()));
+        explained += u128::from(used_bytes);
+    }
+    let total = u128::from(sample.used_bytes);
+    add(Entry::minus(Item::Overexplained, excess(explained, total)));
+    parts.push(Entry::plus(Item::Unexplained, excess(total, explained)));
+    Sheet { total: Entry::plus(Item::DeviceUsed, total), parts }
+}
+
+/// Other processes, those that use most first.
+fn others(sample: &Sample) -> Vec<ProcessUsage> {
+    let mut others: Vec<ProcessUsage> = sample.processes.iter().flat_map(|list| list.iter().copied()).collect();
+    others.retain(|process| process.pid != sample.pid);
+    others.sort_by_key(|process| (std::cmp::Reverse(process.used_bytes), process.pid));
+    others
+}
+
+fn hal(account: &Account) -> Sheet {
+    let mut parts: Vec<Entry> = Vec::new();
+    for (&pool, PoolAccount { segments, filled, shared, .. }) in &account.pools {
+        if segments.blocks == 0 {
+            continue;
+        }
+        parts.push(Entry::plus(Item::PoolAllocated { pool }, *filled));
+        parts.push(Entry::plus(Item::PoolCached { pool }, segments.size_bytes + shared - filled));
+        if *shared > 0 {
+            parts.push(Entry::minus(Item::PoolShared { pool }, *shared));
+        }
+    }
+    let of = |module: &str| account.unpooled.get(module).map_or(0, |sum: &Sum| sum.size_bytes);
+    let all: u128 = account.unpooled.values().map(|sum| sum.size_bytes).sum();
+    let (runtime, hccl) = (of(RUNTIME), of(HCCL));
+    parts.push(Entry::plus(Item::Runtime, runtime));
+    parts.push(Entry::plus(Item::Hccl, hccl));
+    parts.push(Entry::plus(Item::Rest, all - runtime - hccl));
+    Sheet { total: Entry::plus(Item::Hal, account.hal), parts }
+}
+
+/// The figures of a pool that tells them, against what was seen.
+fn pool_sheets(pool: Pool, account: &PoolAccount) -> Option<PoolSheets> {
+    let (used_bytes, reserved_bytes) = account.told?;
+    let PoolAccount { segments, inside, nested, handed, .. } = *account;
+    let seen = handed.size_bytes;
+    let told = u128::from(used_bytes);
+    let mut parts = vec![Entry::plus(Item::PoolAllocated { pool }, inside)];
+    let rest = [
+        Entry::plus(Item::PoolNested { pool }, nested),
+        Entry::plus(Item::PoolElsewhere { pool }, seen - inside - nested),
+        Entry::plus(Item::PoolOlder { pool }, excess(told, seen)),
+        Entry::minus(Item::PoolNotCounted { pool }, excess(seen, told)),
+    ];
+    parts.extend(rest.into_iter().filter(|entry| entry.size_bytes > 0));
+    let allocated = Sheet { total: Entry::plus(Item::PoolOwnAllocated { pool }, told), parts };
+
+    let told = u128::from(reserved_bytes);
+    let mut parts = vec![Entry::plus(Item::PoolSegments { pool }, segments.size_bytes)];
+    let rest = [
+        Entry::plus(Item::SegmentsOlder { pool }, excess(told, segments.size_bytes)),
+        Entry::minus(Item::SegmentsNewer { pool }, excess(segments.size_bytes, told)),
+    ];
+    parts.extend(rest.into_iter().filter(|entry| entry.size_bytes > 0));
+    let reserved = Sheet { total: Entry::plus(Item::PoolOwnReserved { pool }, told), parts };
+    Some(PoolSheets { pool, allocated, reserved })
+}
