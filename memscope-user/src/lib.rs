@@ -18,6 +18,8 @@ pub mod ring;
 pub mod sinks;
 #[cfg(test)]
 pub(crate) mod testing;
+#[cfg(feature = "trace")]
+pub mod usage;
 
 /// An error with its causes, on one line.
 #[must_use]

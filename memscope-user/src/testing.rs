@@ -256,6 +256,7 @@ pub(crate) fn variety() -> Vec<u8> {
         at(20, 7, 7).pta((0, 0), 0x9000, 512, [512, 1024, 512]),
         at(20, 7, 7).pta((0, 2), 0x9000, -512, [0, 1024, 0]),
         at(20, 7, 7).pta((0, 1), 0x9000, -512, [0, 1024, 0]),
+        at(20, 0, 0).note(&Note::Usage { device: 5, used_bytes: 9, total_bytes: 99, processes: Some(vec![(7, 8)]) }),
         at(21, 7, 7).end(),
         at(22, 0, 0).note(&Note::End { reason: "done".to_owned() }),
     ]

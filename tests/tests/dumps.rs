@@ -4,7 +4,8 @@ use std::path::PathBuf;
 use std::sync::mpsc;
 
 use memscope::model::{
-    Alloc, AllocApi, Block, Device, Event, EventKind, Free, FreeCause, Launch, Mark, PageType, Pool, System,
+    Alloc, AllocApi, Block, Device, DriverFigures, Event, EventKind, Free, FreeCause, Launch, Mark, PageType, Pool,
+    System,
 };
 use memscope::sinks::{DumpOptions, DumpSink, Format, Sink};
 use memscope_tests::checkers::csv::CsvRules;
@@ -27,8 +28,9 @@ fn events() -> Vec<Event> {
             let made_up = cause != FreeCause::Program;
             let block = block(pool, device, (index * 2 + usize::from(made_up) + 1) as u64, page, api);
             let (used_bytes, total_bytes) = (64, made_up.then_some(4096));
-            kinds.push((device, EventKind::Alloc(Alloc { block, used_bytes, total_bytes, restored: made_up })));
-            kinds.push((device, EventKind::Free(Free { block, used_bytes: 0, total_bytes, cause })));
+            let driver = DriverFigures { process_used_bytes: Some(7), device_used_bytes: Some(8) };
+            kinds.push((device, EventKind::Alloc(Alloc { block, used_bytes, total_bytes, driver, restored: made_up })));
+            kinds.push((device, EventKind::Free(Free { block, used_bytes: 0, total_bytes, driver, cause })));
         }
     }
     for (stream, text) in TEXTS.into_iter().enumerate() {

@@ -25,5 +25,7 @@ mod runs;
 mod shared;
 #[path = "live/throughput.rs"]
 mod throughput;
+#[path = "live/usage.rs"]
+mod usage;
 #[path = "live/workloads.rs"]
 mod workloads;

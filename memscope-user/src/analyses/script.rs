@@ -4,8 +4,8 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use super::Analysis;
 use crate::model::{
-    Alloc, AllocApi, AllocFailed, AllocRecovered, Block, Device, DeviceUsage, Event, EventKind, Finding, Free,
-    FreeCause, PageType, Pool, ProcessUsage, Region, RegionKind, RunEnd, UnknownFree,
+    Alloc, AllocApi, AllocFailed, AllocRecovered, Block, Device, DeviceUsage, DriverFigures, Event, EventKind, Finding,
+    Free, FreeCause, PageType, Pool, ProcessUsage, Region, RegionKind, RunEnd, UnknownFree,
 };
 
 /// Writes the events of a run. Events belong to the process and device last given to [`Script::on`].
@@ -168,7 +168,7 @@ impl Script {
         *used -= block.size_bytes;
         let own_bytes = *used;
         let (used_bytes, total_bytes) = self.sums(pool, own_bytes);
-        self.push(EventKind::Free(Free { block, used_bytes, total_bytes, cause }))
+        self.push(EventKind::Free(Free { block, used_bytes, total_bytes, driver: DriverFigures::default(), cause }))
     }
 
     pub(crate) fn unknown_free(&mut self, pool: Pool, addr: u64, maybe_older: bool) -> &mut Self {
@@ -238,7 +238,13 @@ impl Script {
         *used += block.size_bytes;
         let own_bytes = *used;
         let (used_bytes, total_bytes) = self.sums(block.pool, own_bytes);
-        self.push(EventKind::Alloc(Alloc { block, used_bytes, total_bytes, restored }))
+        self.push(EventKind::Alloc(Alloc {
+            block,
+            used_bytes,
+            total_bytes,
+            driver: DriverFigures::default(),
+            restored,
+        }))
     }
 
     fn sums(&self, pool: Pool, own_bytes: u64) -> (u64, Option<u64>) {

@@ -8,6 +8,8 @@ use crate::probes::ops::{OpInfo, TensorLayout};
 
 /// Longest text in a note, in bytes; so that every note fits a record, whatever has to be escaped.
 const MAX_NOTE_TEXT: usize = 4096;
+/// Processes of a device; the driver lists 64.
+const MAX_PROCESSES: usize = 1024;
 /// Longest JSON in a record.
 const MAX_JSON: usize = u16::MAX as usize - size_of::<Header>();
 
@@ -66,6 +68,19 @@ pub enum Note {
         /// Totals since the start; those not named are as they were.
         by: Vec<LossCount>,
     },
+    /// The driver's figures of a device.
+    Usage {
+        /// Logical number of the device.
+        device: u32,
+        /// Bytes in use.
+        used_bytes: u64,
+        /// Bytes that there are.
+        total_bytes: u64,
+        /// Processes and their bytes; `None` when the driver does not tell.
+        processes: Option<Vec<(u32, u64)>>,
+    },
+    /// There are no figures of the driver from here on.
+    UsageEnded,
     /// The trace ended.
     End {
         /// Why.
@@ -131,6 +146,7 @@ impl Note {
                 visible_devices.iter_mut().for_each(cut);
             }
             Self::End { reason } => cut(reason),
+            Self::Usage { processes: Some(processes), .. } => processes.truncate(MAX_PROCESSES),
             _ => {}
         }
         note

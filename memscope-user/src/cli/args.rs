@@ -51,6 +51,9 @@ pub(super) enum Command {
     Doctor(DoctorArgs),
     /// Trace a simulated training program with a leak.
     Demo(DemoArgs),
+    /// Ask the driver for the figures of the devices, in a process of its own.
+    #[command(hide = true)]
+    UsageHelper(UsageHelperArgs),
 }
 
 /// `run`.
@@ -110,6 +113,17 @@ pub(super) struct DoctorArgs {
     /// One JSON object on stdout.
     #[arg(long)]
     pub json: bool,
+    /// Ask this library instead of the driver's DCMI: for tests.
+    #[arg(long, value_name = "FILE", hide = true)]
+    pub usage_library: Option<PathBuf>,
+}
+
+/// `usage-helper`.
+#[derive(Debug, Args)]
+pub(super) struct UsageHelperArgs {
+    /// The library.
+    #[arg(long)]
+    pub library: Option<PathBuf>,
 }
 
 /// `demo`.
@@ -278,6 +292,15 @@ pub(super) struct TraceArgs {
     /// auto or perf.
     #[arg(long, value_enum, default_value_t)]
     pub transport: Transport,
+    /// Take the driver's figures of the devices (DCMI) this often; 0s: never.
+    #[arg(long, value_name = "TIME", value_parser = values::interval, default_value = "1s")]
+    pub usage_interval: Duration,
+    /// Take them after allocations and frees too, at most so often in a second; 0: not at all.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(..=1000), default_value_t = 10)]
+    pub usage_rate: u32,
+    /// Take them by this library instead of the driver's: for tests.
+    #[arg(long, value_name = "FILE", hide = true)]
+    pub usage_library: Option<PathBuf>,
     /// Use a lesser way of linking than this kernel offers.
     #[arg(long, value_enum, hide = true)]
     pub link: Option<Link>,

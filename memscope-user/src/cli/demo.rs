@@ -5,6 +5,7 @@ use std::{
     ffi::OsString,
     path::{Path, PathBuf},
     process::ExitCode,
+    time::Duration,
 };
 
 use super::{
@@ -61,6 +62,9 @@ fn trace_args(args: &DemoArgs) -> TraceArgs {
         late_libraries: None,
         ring_size: RING_BYTES,
         transport: Transport::Auto,
+        usage_interval: Duration::from_secs(1),
+        usage_rate: 10,
+        usage_library: None,
         link: None,
         max_rows: None,
         no_capture: false,

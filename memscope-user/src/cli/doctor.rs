@@ -8,13 +8,16 @@ use std::{
 
 use serde::Serialize;
 
-use super::{FAILURE, args::DoctorArgs, error};
-use crate::attach::{
-    features::{self, CAPABILITIES, Features, LinkMode},
-    follow::expected_libraries,
-    libraries::{Libraries, Library},
-    locate::{Checked, Evidence},
-    site::SiteCost,
+use super::{FAILURE, USAGE, args::DoctorArgs, error, outputs};
+use crate::{
+    attach::{
+        features::{self, CAPABILITIES, Features, LinkMode},
+        follow::expected_libraries,
+        libraries::{Libraries, Library},
+        locate::{Checked, Evidence},
+        site::SiteCost,
+    },
+    usage::{self, Tell},
 };
 
 /// One thing looked at.
@@ -107,6 +110,11 @@ pub(super) fn run(args: &DoctorArgs) -> ExitCode {
         checks.push(capabilities());
         checks.extend(kernel(Features::probe()));
         checks.push(tracefs());
+        if let Err(reason) = outputs::refuse_borrowed_rights(args.usage_library.as_deref()) {
+            error(reason);
+            return ExitCode::from(USAGE);
+        }
+        checks.push(dcmi(args.usage_library.clone()));
     }
     let libraries = match look_into(args.pid, &args.library, &mut checks) {
         Ok(libraries) => libraries,
@@ -126,6 +134,23 @@ pub(super) fn run(args: &DoctorArgs) -> ExitCode {
         print!("{}", render(&diagnosis));
     }
     if possible { ExitCode::SUCCESS } else { ExitCode::from(FAILURE) }
+}
+
+/// Whether the driver tells how much of its devices is in use.
+fn dcmi(library: Option<PathBuf>) -> Check {
+    const NAME: &str = "DCMI";
+    const WITHOUT: &str = "traces work without process_used, device_used and the device's lines of the ledger";
+    match usage::look(library) {
+        Ok((library, devices)) => {
+            let devices: Vec<String> = devices.iter().map(ToString::to_string).collect();
+            Check::ok(NAME, format!("{library}, device(s) {}", devices.join(", ")))
+        }
+        Err(Tell::Absent(why)) => {
+            let mend = format!("{WITHOUT}; in a container, mount /usr/local/dcmi and /usr/local/Ascend/driver");
+            Check::degraded(NAME, why, mend)
+        }
+        Err(Tell::GivenUp(why) | Tell::Found(why)) => Check::degraded(NAME, why, WITHOUT),
+    }
 }
 
 fn capabilities() -> Check {

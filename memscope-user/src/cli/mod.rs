@@ -22,7 +22,10 @@ use std::{
 use clap::Parser as _;
 
 use self::args::{Cli, Command, LogLevel, RunArgs};
-use crate::sinks::log::{Level, LogFile};
+use crate::{
+    sinks::log::{Level, LogFile},
+    usage,
+};
 
 /// Exit status of a failure.
 const FAILURE: u8 = 1;
@@ -50,6 +53,7 @@ pub fn main() -> ExitCode {
         Some(Command::Recover(recover)) => offline::recover(&recover),
         Some(Command::Doctor(doctor)) => doctor::run(&doctor),
         Some(Command::Demo(demo)) => demo::run(&demo),
+        Some(Command::UsageHelper(helper)) => usage::helper::serve(helper.library.as_deref()),
         None if !cli.pid.is_empty() && !cli.program.is_empty() => {
             usage("--pid attaches to a running process: a program cannot be given as well")
         }

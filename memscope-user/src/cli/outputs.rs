@@ -129,6 +129,18 @@ pub(super) fn refuse_unavailable(args: &CollectArgs) -> Result<(), String> {
     }
 }
 
+/// A library that the caller chooses is code that runs with our rights: they have to be the caller's own.
+pub(super) fn refuse_borrowed_rights(library: Option<&Path>) -> Result<(), String> {
+    // SAFETY: reads a word that the kernel left at the start.
+    let borrowed = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
+    match library {
+        Some(_) if borrowed => {
+            Err("--usage-library is refused: this program has more rights than its caller".to_owned())
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Prints what the analyses found: text, or JSON for machines.
 pub(super) fn print_report(args: &CollectArgs, outcome: &Outcome) -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();

@@ -49,6 +49,7 @@ use crate::{
         Sink,
         gauge::{Gauge, GaugeSink},
     },
+    usage::{Options, Sampler, Tell, Trigger},
 };
 
 /// Processes are looked after this often.
@@ -122,6 +123,7 @@ pub(super) fn attach(pids: &[u32], args: &TraceArgs) -> ExitCode {
 /// What this version cannot do is refused, not passed over.
 fn check(args: &TraceArgs) -> Result<(), String> {
     outputs::refuse_unavailable(&args.collect)?;
+    outputs::refuse_borrowed_rights(args.usage_library.as_deref())?;
     let unavailable = [
         (args.call_stack.is_some_and(|stacks| stacks.c.is_some() || stacks.python.is_some()), "--call-stack"),
         (args.watch.is_some(), "--watch"),
@@ -193,6 +195,7 @@ struct Session<'a> {
     urgent: UnboundedReceiver<Urgent>,
     output_errors: UnboundedReceiver<String>,
     gauge: Gauge,
+    usage: Option<Sampler>,
     capture: Option<PathBuf>,
     started: Instant,
     child: Option<Child>,
@@ -249,7 +252,10 @@ impl<'a> Session<'a> {
         let config = PipelineConfig { rows, start_mono_ns, start_real_ns, dump: outputs::filter(&args.collect) };
         let notices = Notices::new(args.collect.level_of_messages());
         let sinks: Vec<Box<dyn Sink>> = vec![dump, Box::new(gauge_sink), Box::new(notices)];
-        let pipeline = Pipeline::new(config, sinks, outputs::analyses(&args.collect));
+        let trigger = Trigger::default();
+        let mut analyses = outputs::analyses(&args.collect);
+        analyses.push(Box::new(trigger.clone()));
+        let pipeline = Pipeline::new(config, sinks, analyses);
         let (urgent_sender, urgent) = unbounded_channel();
         let (error_sender, output_errors): (UnboundedSender<String>, _) = unbounded_channel();
         let source = kernel.source(&options)?;
@@ -258,6 +264,7 @@ impl<'a> Session<'a> {
         let (reader, batches) = Reader::start(source, args.ring_size as usize, urgent_sender)?;
         let (asks, asked) = mpsc::channel();
         let writer = writer::start(batches, pipeline, capture_writer, error_sender, asked)?;
+        let usage = start_usage(args, trigger, &reader)?;
         let how = args.late_libraries.unwrap_or(late);
         let stop = how == LateLibraries::Stop && kernel.features().send_signal;
         let follow_options = FollowOptions { children: !args.no_children, stop };
@@ -274,6 +281,7 @@ impl<'a> Session<'a> {
             urgent,
             output_errors,
             gauge,
+            usage,
             capture,
             started: Instant::now(),
             child: None,
@@ -526,6 +534,10 @@ impl<'a> Session<'a> {
             );
             self.say(LogLevel::Warning, text);
         }
+        // While the processes are there to be told of, and before the notes end.
+        if let Some(usage) = self.usage.take() {
+            usage.finish();
+        }
         self.kernel.silence()?;
         self.follow.reap();
         self.note_changes();
@@ -551,6 +563,35 @@ impl<'a> Session<'a> {
         };
         Ok((status, complete))
     }
+}
+
+/// Starts asking the driver for its figures, unless nobody wants them.
+fn start_usage(args: &TraceArgs, trigger: Trigger, reader: &Reader) -> Result<Option<Sampler>> {
+    let options =
+        Options { interval: args.usage_interval, per_second: args.usage_rate, library: args.usage_library.clone() };
+    if options.interval.is_zero() && options.per_second == 0 {
+        return Ok(None);
+    }
+    let (notes, level) = (reader.notes(), args.collect.level_of_messages());
+    let send = move |note: &Note| notes.send(note_record(monotonic_ns(), 0, note));
+    let tell = move |tell| match tell {
+        Tell::Found(what) => message(level, LogLevel::Debug, format_args!("the driver's figures come from {what}")),
+        Tell::Absent(why) => message(
+            level,
+            LogLevel::Debug,
+            format_args!("{why}: process_used, device_used and the device's line of the ledger are left out"),
+        ),
+        Tell::GivenUp(why) => message(
+            level,
+            LogLevel::Warning,
+            format_args!(
+                "the driver is not asked for its figures (DCMI) any more: {why}; rows are without process_used and device_used"
+            ),
+        ),
+    };
+    let started =
+        Sampler::start(options, trigger, send, tell).context("cannot start asking for the driver's figures")?;
+    Ok(Some(started))
 }
 
 /// Puts a note behind what is in the transport.

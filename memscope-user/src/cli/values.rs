@@ -291,6 +291,14 @@ impl FromStr for CallStacks {
 
 /// A duration: `30`, `30s`, `5m`, `2h`, `500ms`.
 pub(super) fn duration(text: &str) -> Result<std::time::Duration, String> {
+    match interval(text)? {
+        duration if !duration.is_zero() => Ok(duration),
+        _ => Err(format!("`{text}` is not a duration greater than zero")),
+    }
+}
+
+/// The same, or `0`.
+pub(super) fn interval(text: &str) -> Result<std::time::Duration, String> {
     let split = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
     let (number, unit) = text.split_at(split);
     let number: f64 = number.parse().map_err(|_| format!("`{text}` is not a duration like 30s, 5m or 500ms"))?;
@@ -301,10 +309,7 @@ pub(super) fn duration(text: &str) -> Result<std::time::Duration, String> {
         "h" => number * 3600.0,
         other => return Err(format!("`{other}` is not one of ms, s, m, h")),
     };
-    match std::time::Duration::try_from_secs_f64(seconds) {
-        Ok(duration) if !duration.is_zero() => Ok(duration),
-        _ => Err(format!("`{text}` is not a duration greater than zero")),
-    }
+    std::time::Duration::try_from_secs_f64(seconds).map_err(|_| format!("`{text}` is not a duration greater than zero"))
 }
 
 /// Bytes: `65536`, `64K`, `64M`, `1G`.

@@ -91,6 +91,15 @@ pub struct Block {
     pub caller: Option<Name>,
 }
 
+/// What the driver said last of the device that an event is about.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DriverFigures {
+    /// Bytes that the process uses; `None` when it was not listed.
+    pub process_used_bytes: Option<u64>,
+    /// Bytes that are in use, by whomever; `None` when not known.
+    pub device_used_bytes: Option<u64>,
+}
+
 /// A block was handed out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Alloc {
@@ -100,6 +109,8 @@ pub struct Alloc {
     pub used_bytes: u64,
     /// Bytes that the pool holds reserved, where it tells.
     pub total_bytes: Option<u64>,
+    /// The driver's figures.
+    pub driver: DriverFigures,
     /// Not a call that was seen: the block is put back after a free that turned out to have failed.
     pub restored: bool,
 }
@@ -126,6 +137,8 @@ pub struct Free {
     pub used_bytes: u64,
     /// Bytes that the pool holds reserved, where it tells.
     pub total_bytes: Option<u64>,
+    /// The driver's figures.
+    pub driver: DriverFigures,
     /// Why.
     pub cause: FreeCause,
 }

@@ -7,9 +7,9 @@ mod module;
 mod name;
 
 pub use event::{
-    Access, AccessKind, Alloc, AllocApi, AllocFailed, AllocRecovered, Block, BlockReturned, Device, DeviceUsage, Event,
-    EventKind, Free, FreeCause, Launch, Mark, Op, OpPhase, PageType, Pool, ProcessStart, ProcessUsage, Region,
-    RegionKind, System, UnknownFree,
+    Access, AccessKind, Alloc, AllocApi, AllocFailed, AllocRecovered, Block, BlockReturned, Device, DeviceUsage,
+    DriverFigures, Event, EventKind, Free, FreeCause, Launch, Mark, Op, OpPhase, PageType, Pool, ProcessStart,
+    ProcessUsage, Region, RegionKind, System, UnknownFree,
 };
 pub use finding::{Confidence, Finding, Fluctuation, Held, HeldModule, Leak, LossLine, RatioRecord, RunEnd, StepLeaks};
 pub use ledger::{Entry, Item, Ledger, Moment, PoolSheets, Sheet, Sign};

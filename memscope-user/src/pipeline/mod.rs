@@ -26,6 +26,7 @@ mod steps;
 #[cfg(test)]
 mod tests;
 mod text;
+mod usage;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -40,10 +41,11 @@ use self::output::Output;
 use self::process::{At, Process, Shared};
 use self::rows::Rows;
 use self::text::Texts;
+use self::usage::Usage;
 use crate::analyses::Analysis;
 use crate::capture::{LossCount, Note};
 use crate::decode::{Body, Record, Records};
-use crate::model::{Finding, FreeCause, ProcessStart, RunEnd};
+use crate::model::{Device, Event, EventKind, Finding, FreeCause, ProcessStart, RunEnd};
 use crate::probes::RowInfo;
 use crate::sinks::{Sink, SinkError};
 
@@ -113,7 +115,7 @@ impl Pipeline {
             hold: Hold::new(WINDOW),
             clock: Clock::new(config.start_mono_ns, config.start_real_ns),
             processes: HashMap::new(),
-            shared: Shared { out, live: 0, blocks_full: 0, mislocated: 0 },
+            shared: Shared { out, live: 0, blocks_full: 0, mislocated: 0, usage: Usage::default() },
             losses: Losses::default(),
             operators: Operators::default(),
             own: Own::default(),
@@ -302,6 +304,14 @@ impl Pipeline {
                 }
             }
             Note::Clock { mono_ns, real_ns } => self.clock.sample(mono_ns, real_ns),
+            Note::Usage { device, used_bytes, total_bytes, processes } => {
+                let device = Device::Npu(device);
+                let usage = self.shared.usage.update(device, (used_bytes, total_bytes), processes);
+                let kind = EventKind::DeviceUsage(usage);
+                // Of no process, so no sink has a place for it.
+                self.shared.out.event(&Event { id: 0, time_ns, pid: 0, tid: 0, device, kind }, false);
+            }
+            Note::UsageEnded => self.shared.usage = Usage::default(),
             Note::End { reason } => self.end_reason = Some(reason),
             Note::Watermark { .. }
             | Note::Rows { .. }

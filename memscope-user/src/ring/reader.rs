@@ -95,6 +95,12 @@ impl Reader {
         FirstNotes(self.first.clone())
     }
 
+    /// For another thread that has records to add.
+    #[must_use]
+    pub fn notes(&self) -> Notes {
+        Notes { commands: self.commands.clone(), wake: Arc::clone(&self.wake) }
+    }
+
     /// Sends a command.
     pub fn send(&self, command: Command) {
         // A reader that has ended takes nothing more, and has nothing more to order it behind.
@@ -118,6 +124,21 @@ impl FirstNotes {
     pub fn send(&self, record: Vec<u8>) {
         // As in `Reader::send`. It leaves with the next batch.
         let _ = self.0.send(record);
+    }
+}
+
+/// Adds records to the stream.
+pub struct Notes {
+    commands: mpsc::Sender<Command>,
+    wake: Arc<EventFd>,
+}
+
+impl Notes {
+    /// Puts a record behind everything that is in the transport now.
+    pub fn send(&self, record: Vec<u8>) {
+        // As in `Reader::send`.
+        let _ = self.commands.send(Command::Note(record));
+        let _ = self.wake.write(1);
     }
 }
 

@@ -1,6 +1,6 @@
 //! Made-up events for the tests of this folder.
 
-use crate::model::{Alloc, AllocApi, Block, Device, Event, EventKind, Free, FreeCause, PageType, Pool};
+use crate::model::{Alloc, AllocApi, Block, Device, DriverFigures, Event, EventKind, Free, FreeCause, PageType, Pool};
 
 /// Event 5 of process 12, thread 34, at 1000 ns on device 0.
 pub(super) fn event(kind: EventKind) -> Event {
@@ -38,11 +38,17 @@ pub(super) fn block(pool: Pool, addr: u64, allocation_id: u64) -> Block {
 /// Its allocation: 10 bytes used, 2000 reserved.
 pub(super) fn alloc(pool: Pool, addr: u64, allocation_id: u64) -> EventKind {
     let block = block(pool, addr, allocation_id);
-    EventKind::Alloc(Alloc { block, used_bytes: 10, total_bytes: Some(2000), restored: false })
+    EventKind::Alloc(Alloc {
+        block,
+        used_bytes: 10,
+        total_bytes: Some(2000),
+        driver: DriverFigures::default(),
+        restored: false,
+    })
 }
 
 /// Its end: nothing used, 2000 reserved.
 pub(super) fn free(pool: Pool, addr: u64, allocation_id: u64, cause: FreeCause) -> EventKind {
     let block = block(pool, addr, allocation_id);
-    EventKind::Free(Free { block, used_bytes: 0, total_bytes: Some(2000), cause })
+    EventKind::Free(Free { block, used_bytes: 0, total_bytes: Some(2000), driver: DriverFigures::default(), cause })
 }

@@ -26,8 +26,8 @@
 //! is far above any stream number). `taskId` is `N/A`: no argument of a launch carries it.
 
 use crate::model::{
-    Access, AccessKind, Alloc, AllocApi, Block, BlockReturned, Device, Event, EventKind, Free, FreeCause, Launch, Mark,
-    OpPhase, PageType, Pool, System,
+    Access, AccessKind, Alloc, AllocApi, Block, BlockReturned, Device, DriverFigures, Event, EventKind, Free,
+    FreeCause, Launch, Mark, OpPhase, PageType, Pool, System,
 };
 
 /// Columns of a row; the CSV header and the database column names.
@@ -77,7 +77,7 @@ pub enum Value<'a> {
 }
 
 /// Longest Attr: `MALLOC` of `HAL`, or of a pool.
-const MAX_PAIRS: usize = 6;
+const MAX_PAIRS: usize = 8;
 
 /// The pairs of the Attr column, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,8 +117,8 @@ impl<'a> Row<'a> {
     pub fn of(event: &'a Event) -> Option<Self> {
         let row = Self::blank(event);
         match &event.kind {
-            EventKind::Alloc(alloc) => Some(row.block("MALLOC", &alloc.block, Attr::of_alloc(alloc))),
-            EventKind::Free(free) => Some(row.block("FREE", &free.block, Attr::of_free(free))),
+            EventKind::Alloc(alloc) => Some(row.block("MALLOC", &alloc.block, &Attr::of_alloc(alloc))),
+            EventKind::Free(free) => Some(row.block("FREE", &free.block, &Attr::of_free(free))),
             EventKind::Launch(launch) => Some(Self {
                 event: "KERNEL_LAUNCH",
                 event_type: "KERNEL_LAUNCH",
@@ -191,9 +191,9 @@ impl<'a> Row<'a> {
         }
     }
 
-    fn block(self, event: &'static str, block: &Block, attr: Attr<'a>) -> Self {
+    fn block(self, event: &'static str, block: &Block, attr: &Attr<'a>) -> Self {
         let device = if block.device == Device::None { self.device } else { block.device };
-        Self { event, event_type: block.pool.event_type(), device, ptr: Some(block.addr), attr, ..self }
+        Self { event, event_type: block.pool.event_type(), device, ptr: Some(block.addr), attr: *attr, ..self }
     }
 
     fn mark(self, mark: &'a Mark) -> Self {
@@ -293,20 +293,29 @@ impl<'a> Attr<'a> {
     }
 
     /// `made_up`: no call of the program stands behind the row, so it has no totals (contract §6.2, §7.3, §7.4).
-    fn of_event(block: &Block, made_up: bool, used_bytes: u64, total_bytes: Option<u64>) -> Self {
+    fn of_event(
+        block: &Block,
+        made_up: bool,
+        (used_bytes, total_bytes): (u64, Option<u64>),
+        driver: DriverFigures,
+    ) -> Self {
         let attr = Self::of_block(block);
+        let with_driver = |attr: Self| {
+            let DriverFigures { process_used_bytes, device_used_bytes } = driver;
+            attr.with_option("process_used", process_used_bytes).with_option("device_used", device_used_bytes)
+        };
         match block.pool {
             _ if made_up => attr.with("shadow", Value::Word("true")),
-            Pool::Hal => attr.with("used", Value::Number(used_bytes)),
+            Pool::Hal => with_driver(attr.with("used", Value::Number(used_bytes))),
             Pool::Host => attr.with("pinned", Value::Word("true")).with("used", Value::Number(used_bytes)),
             Pool::Pta | Pool::PtaWorkspace | Pool::Atb | Pool::MindSpore => {
-                attr.with("used", Value::Number(used_bytes)).with_option("total", total_bytes)
+                with_driver(attr.with("used", Value::Number(used_bytes)).with_option("total", total_bytes))
             }
         }
     }
 
     fn of_alloc(alloc: &Alloc) -> Self {
-        let attr = Self::of_event(&alloc.block, alloc.restored, alloc.used_bytes, alloc.total_bytes);
+        let attr = Self::of_event(&alloc.block, alloc.restored, (alloc.used_bytes, alloc.total_bytes), alloc.driver);
         if alloc.block.pool != Pool::Hal {
             // Ours alone: msMemScope does not tell what the program asked the pool for.
             return attr.with_option("requested", alloc.block.requested_bytes);
@@ -324,7 +333,7 @@ impl<'a> Attr<'a> {
     }
 
     fn of_free(free: &Free) -> Self {
-        Self::of_event(&free.block, free.cause != FreeCause::Program, free.used_bytes, free.total_bytes)
+        Self::of_event(&free.block, free.cause != FreeCause::Program, (free.used_bytes, free.total_bytes), free.driver)
     }
 
     /// Ours alone: msMemScope does not tell of it.
@@ -492,7 +501,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::model::{Name as SymbolName, Op, UnknownFree};
+    use crate::model::{DriverFigures, Name as SymbolName, Op, UnknownFree};
     use crate::sinks::fixtures::{alloc, at, block, event, free};
 
     fn csv(event: &Event) -> String {
@@ -554,6 +563,7 @@ mod tests {
             block: Block { page: PageType::Giant, api: AllocApi::Create, ..block(Pool::Hal, u64::MAX, 2) },
             used_bytes: u64::MAX,
             total_bytes: None,
+            driver: DriverFigures::default(),
             restored: false,
         });
         assert_eq!(
@@ -587,6 +597,7 @@ mod tests {
             block: block(Pool::Atb, 0x10, 1),
             used_bytes: 0,
             total_bytes: None,
+            driver: DriverFigures::default(),
             cause: FreeCause::Program,
         });
         assert_eq!(
@@ -601,6 +612,31 @@ mod tests {
         );
     }
 
+    /// The driver's figures stand behind the pool's; host memory and made-up rows have none (contract §6.2).
+    #[test]
+    fn rows_have_the_drivers_figures() {
+        let driver = DriverFigures { process_used_bytes: Some(7), device_used_bytes: Some(9) };
+        let row = |pool, restored| {
+            let block = block(pool, 0x10, 1);
+            csv(&event(EventKind::Alloc(Alloc { block, used_bytes: 1, total_bytes: Some(2), driver, restored })))
+        };
+        assert!(
+            row(Pool::Hal, false).contains(",size:10,used:1,process_used:7,device_used:9,page_type:normal,alloc_type:")
+        );
+        assert!(row(Pool::Pta, false).contains(",size:10,used:1,total:2,process_used:7,device_used:9"));
+        assert!(row(Pool::Host, false).ends_with(",size:10,pinned:true,used:1}\",,\n"));
+        assert!(row(Pool::Pta, true).ends_with(",size:10,shadow:true}\",,\n"));
+        let unlisted = DriverFigures { process_used_bytes: None, ..driver };
+        let kind = EventKind::Free(Free {
+            block: block(Pool::Hal, 0x10, 1),
+            used_bytes: 1,
+            total_bytes: None,
+            driver: unlisted,
+            cause: FreeCause::Program,
+        });
+        assert!(csv(&event(kind)).ends_with(",size:10,used:1,device_used:9}\",,\n"));
+    }
+
     /// Rows that no call of the program stands behind have no totals, and say so.
     #[test]
     fn made_up_rows_have_a_shadow() {
@@ -613,7 +649,13 @@ mod tests {
         }
         let restored = |pool| {
             let block = block(pool, 0x10, 1);
-            csv(&event(EventKind::Alloc(Alloc { block, used_bytes: 1, total_bytes: Some(2), restored: true })))
+            csv(&event(EventKind::Alloc(Alloc {
+                block,
+                used_bytes: 1,
+                total_bytes: Some(2),
+                driver: DriverFigures::default(),
+                restored: true,
+            })))
         };
         assert!(restored(Pool::MindSpore).ends_with(TAIL));
         // As msMemScope's promoted blocks (contract §7.3): the block is what it is.

@@ -12,7 +12,7 @@ use super::attach::attach;
 use super::shared::{DEFAULT, assert_nothing_lost, compare};
 
 /// The one ledger of a process and device at a moment; `None` if there is none. Its sums agree.
-fn ledger(run: &Run, pid: u32, device: u32, moment: &str) -> Option<Value> {
+pub(crate) fn ledger(run: &Run, pid: u32, device: u32, moment: &str) -> Option<Value> {
     let json = run.json();
     let is_meant = |found: &&Value| {
         let place = (&found["pid"], &found["device"]["Npu"], &found["moment"]);
@@ -44,7 +44,7 @@ fn assert_agrees(sheet: &Value) {
     assert_eq!(signed(&sheet["total"]), parts, "{sheet:#}");
 }
 
-fn part(sheet: &Value, item: &str) -> u64 {
+pub(crate) fn part(sheet: &Value, item: &str) -> u64 {
     let parts = sheet["parts"].as_array().expect("parts").iter();
     parts.filter(|part| part["item"] == item).map(|part| part["size_bytes"].as_u64().expect("bytes")).sum()
 }

@@ -97,6 +97,7 @@ impl Process {
             block: live.block,
             used_bytes: totals.map_or(own_bytes, |totals| totals.used_bytes),
             total_bytes: totals.map(|totals| totals.reserved_bytes),
+            driver: shared.usage.of(self.pid, live.block.device),
             restored: live.block.alloc_id != self.next_event,
         };
         self.emit(at, live.block.device, EventKind::Alloc(alloc), live.inside, shared);
@@ -117,6 +118,7 @@ impl Process {
             block: live.block,
             used_bytes: totals.map_or(own_bytes, |totals| totals.used_bytes),
             total_bytes: totals.map(|totals| totals.reserved_bytes),
+            driver: shared.usage.of(self.pid, live.block.device),
             cause,
         };
         self.emit(at, live.block.device, EventKind::Free(free), live.inside, shared);

@@ -14,6 +14,7 @@ use super::physical::Physical;
 use super::recent::Recent;
 use super::requests::Requests;
 use super::steps::{OpenStep, Ranges, STEP_START, Steps};
+use super::usage::Usage;
 use crate::model::{Device, Event, EventKind, FreeCause, Launch, Mark, ProcessStart, RegionKind};
 
 /// Threads per process whose device is remembered at least; there is no record of a thread's end.
@@ -33,6 +34,7 @@ pub(super) struct Shared {
     pub(super) live: usize,
     pub(super) blocks_full: u64,
     pub(super) mislocated: u64,
+    pub(super) usage: Usage,
 }
 
 /// One traced process.

@@ -206,3 +206,42 @@ fn contexts_carry_devices() {
         ],
     );
 }
+
+/// The driver's figures are in every row from there on, until they end; each process has its own.
+#[test]
+fn rows_carry_the_drivers_figures() {
+    let usage = |used_bytes, processes: Option<&[(u32, u64)]>| Note::Usage {
+        device: 1,
+        used_bytes,
+        total_bytes: 1 << 36,
+        processes: processes.map(<[(u32, u64)]>::to_vec),
+    };
+    let records = [
+        main(1).alloc(0x10, 1, device(1)),
+        at(2, 0, 0).note(&usage(900, Some(&[(9, 40), (7, 70), (8, 30)]))),
+        main(3).alloc(0x20, 1, device(1)),
+        at(4, 8, 8).alloc(0x20, 1, device(1)),
+        main(5).alloc(0x30, 1, device(2)),
+        at(6, 0, 0).note(&usage(800, None)),
+        main(7).free(0x10),
+        at(8, 0, 0).note(&Note::UsageEnded),
+        main(9).free(0x20),
+    ];
+    let figures = |event: Event| match event.kind {
+        EventKind::Alloc(Alloc { driver, .. }) | EventKind::Free(Free { driver, cause: FreeCause::Program, .. }) => {
+            Some((driver.process_used_bytes, driver.device_used_bytes))
+        }
+        _ => None,
+    };
+    let seen: Vec<_> = events(&records).into_iter().filter_map(figures).collect();
+    let none = (None, None);
+    let expected = [none, (Some(70), Some(900)), (Some(30), Some(900)), none, (None, Some(800)), none];
+    assert_eq!(seen, expected);
+    let usages: Vec<String> = lines(&records).into_iter().filter(|line| line.contains("usage")).collect();
+    assert_eq!(usages, ["2 0 npu1 usage 900 of 68719476736", "6 0 npu1 usage 800 of 68719476736"]);
+    // They are for analyses: no process has them, so no file has a place for them.
+    let (mut pipeline, _seen, written) = tapped(config());
+    pipeline.feed(&records.concat()).expect("fed");
+    drop(pipeline.finish(&[]));
+    assert!(written.try_iter().all(|event| event.pid != 0));
+}

@@ -1,0 +1,58 @@
+//! What the driver itself says is in use, by DCMI (`libdcmi.so`).
+//!
+//! A call into the driver can hang for good, in a state that no signal ends. So a helper process makes the calls: this
+//! program again, with a hidden verb ([`helper`]). [`sampler`] asks it now and then, and gives it up when it does not
+//! answer; neither the trace nor what is traced waits for it. We may be root, so [`library`] says which files are loaded
+//! at all.
+
+mod dcmi;
+pub mod helper;
+mod library;
+mod sampler;
+mod trigger;
+
+use serde::{Deserialize, Serialize};
+
+pub use sampler::{Options, Sampler, Tell, look};
+pub use trigger::Trigger;
+
+/// What the helper answers, one JSON object to a line.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "answer", rename_all = "snake_case")]
+pub enum Answer {
+    /// It can be asked.
+    Ready {
+        /// The library that it uses.
+        library: String,
+        /// The devices that there are.
+        devices: Vec<u32>,
+    },
+    /// What was asked for.
+    Figures {
+        /// By device.
+        devices: Vec<DeviceFigures>,
+    },
+    /// There is no library.
+    Absent {
+        /// Where it was looked for.
+        looked: Vec<String>,
+    },
+    /// It cannot be asked.
+    Failed {
+        /// Why not.
+        reason: String,
+    },
+}
+
+/// The driver's figures of one device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceFigures {
+    /// Logical number, as the driver's flag word has it.
+    pub device: u32,
+    /// Bytes in use.
+    pub used_bytes: u64,
+    /// Bytes that there are.
+    pub total_bytes: u64,
+    /// Process and its bytes; `None` when the driver does not tell.
+    pub processes: Option<Vec<(u32, u64)>>,
+}

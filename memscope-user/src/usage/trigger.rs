@@ -1,0 +1,83 @@
+//! Tells the sampler that memory has changed.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use crate::analyses::Analysis;
+use crate::model::{Device, Event, EventKind, Finding, RunEnd};
+
+/// Devices that are told apart; figures of others are only taken with those of all.
+const DEVICES: u32 = 64;
+
+/// Set by the pipeline, read by the sampler. It takes part as an analysis, since those see every event.
+#[derive(Clone, Debug, Default)]
+pub struct Trigger(Arc<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    pulled: AtomicBool,
+    devices: AtomicU64,
+}
+
+impl Trigger {
+    /// Whether memory has changed since the last call.
+    #[must_use]
+    pub fn take(&self) -> bool {
+        self.0.pulled.swap(false, Ordering::Relaxed)
+    }
+
+    /// Devices on which traced programs have had memory; none at first.
+    #[must_use]
+    pub fn devices(&self) -> Vec<u32> {
+        let devices = self.0.devices.load(Ordering::Relaxed);
+        (0..DEVICES).filter(|device| devices & (1 << device) != 0).collect()
+    }
+}
+
+impl Analysis for Trigger {
+    fn observe(&mut self, event: &Event) {
+        if !matches!(event.kind, EventKind::Alloc(_) | EventKind::Free(_) | EventKind::AllocFailed(_)) {
+            return;
+        }
+        if let Device::Npu(device) = event.device {
+            if device < DEVICES {
+                self.0.devices.fetch_or(1 << device, Ordering::Relaxed);
+            }
+            self.0.pulled.store(true, Ordering::Relaxed);
+        }
+    }
+
+    fn finish(&mut self, _: &RunEnd) -> Vec<Finding> {
+        Vec::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::analyses::script::Script;
+    use crate::model::Pool;
+
+    /// Only memory of NPUs pulls it.
+    #[test]
+    fn memory_of_devices_pulls() {
+        let mut script = Script::new(1, Device::Npu(3));
+        script.launch().on(1, Device::Cpu).alloc(Pool::Host, 0x1000, 1).on(1, Device::Npu(99)).alloc(
+            Pool::Hal,
+            0x2000,
+            1,
+        );
+        script.on(1, Device::Npu(5)).alloc(Pool::Pta, 0x3000, 1);
+        let mut trigger = Trigger::default();
+        let pulled: Vec<bool> = script
+            .events()
+            .iter()
+            .map(|event| {
+                trigger.observe(event);
+                trigger.take()
+            })
+            .collect();
+        assert_eq!(pulled, [false, false, true, true]);
+        assert_eq!(trigger.devices(), [5]);
+    }
+}
