@@ -8,10 +8,10 @@ mod name;
 
 pub use event::{
     Access, AccessKind, Alloc, AllocApi, AllocFailed, AllocRecovered, Block, BlockReturned, Device, DeviceUsage,
-    DriverFigures, Event, EventKind, Free, FreeCause, Launch, Mark, Op, OpPhase, PageType, Pool, ProcessStart,
+    DriverFigures, Event, EventKind, Free, FreeCause, Launch, Mark, Op, OpApi, OpPhase, PageType, Pool, ProcessStart,
     ProcessUsage, Region, RegionKind, System, UnknownFree,
 };
 pub use finding::{Confidence, Finding, Fluctuation, Held, HeldModule, Leak, LossLine, RatioRecord, RunEnd, StepLeaks};
 pub use ledger::{Entry, Item, Ledger, Moment, PoolSheets, Sheet, Sign};
-pub use module::module_name;
+pub use module::{module_id, module_name};
 pub use name::Name;

@@ -89,9 +89,20 @@ pub const fn module_name(id: Option<u8>) -> &'static str {
     }
 }
 
+/// The id of a module's name.
+#[must_use]
+pub fn module_id(name: &str) -> Option<u8> {
+    NAMES.iter().position(|known| *known == name).map(|id| id as u8)
+}
+
 #[cfg(test)]
 mod tests {
-    use super::module_name;
+    use super::{module_id, module_name};
+
+    #[test]
+    fn names_lead_back_to_ids() {
+        assert_eq!(["HCCL", "APP", "UNKNOWN", ""].map(module_id), [Some(3), Some(33), None, None]);
+    }
 
     /// Names sit at their ids, also at both ends of the table and around long names.
     #[test]

@@ -22,7 +22,7 @@ mod recent;
 mod replay;
 mod requests;
 mod rows;
-mod steps;
+pub(crate) mod steps;
 #[cfg(test)]
 mod tests;
 mod text;

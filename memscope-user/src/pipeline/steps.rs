@@ -8,7 +8,7 @@ use super::recent::Recent;
 use crate::model::Device;
 
 /// Text of a range that is a step.
-pub(super) const STEP_START: &str = "step start";
+pub(crate) const STEP_START: &str = "step start";
 /// Open steps that are remembered per process; beyond that the oldest will not be seen to end.
 const MAX_OPEN_STEPS: usize = 1024;
 /// Open ranges that are remembered per thread; beyond that the outermost are forgotten.
@@ -74,17 +74,17 @@ impl Ranges {
 
 /// A step whose range is open.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct OpenStep {
-    pub(super) step: u32,
+pub(crate) struct OpenStep {
+    pub(crate) step: u32,
     /// Device of the thread that started it.
-    pub(super) device: Device,
+    pub(crate) device: Device,
     /// Devices that were told of its start.
-    pub(super) devices: Vec<Device>,
+    pub(crate) devices: Vec<Device>,
 }
 
 /// Steps of one process.
 #[derive(Debug, Default)]
-pub(super) struct Steps {
+pub(crate) struct Steps {
     started: u32,
     /// By range.
     open: BTreeMap<u64, OpenStep>,
@@ -97,12 +97,12 @@ pub(super) struct Steps {
 
 impl Steps {
     /// `wanted` are the steps to be written; none means everything.
-    pub(super) fn new(wanted: Arc<[u32]>) -> Self {
+    pub(crate) fn new(wanted: Arc<[u32]>) -> Self {
         Self { inside: wanted.is_empty(), wanted, ..Self::default() }
     }
 
     /// A step begins on `device` (on all, if that is not known), to be announced to `devices`.
-    pub(super) fn start(&mut self, range: u64, device: Device, devices: Vec<Device>) -> u32 {
+    pub(crate) fn start(&mut self, range: u64, device: Device, devices: Vec<Device>) -> u32 {
         self.started += 1;
         if device == Device::None {
             self.everywhere = self.started;
@@ -119,28 +119,28 @@ impl Steps {
     }
 
     /// The open step of this range.
-    pub(super) fn of_range(&self, range: u64) -> Option<OpenStep> {
+    pub(crate) fn of_range(&self, range: u64) -> Option<OpenStep> {
         self.open.get(&range).cloned()
     }
 
     /// The range has ended. Until the next start, time belongs to the step that ended.
-    pub(super) fn end(&mut self, range: u64) {
+    pub(crate) fn end(&mut self, range: u64) {
         self.open.remove(&range);
         self.look();
     }
 
     /// Step of a device now; 0 before the first.
-    pub(super) fn of_device(&self, device: Device) -> u32 {
+    pub(crate) fn of_device(&self, device: Device) -> u32 {
         self.by_device.get(&device).copied().unwrap_or(self.everywhere)
     }
 
     /// Whether what happens now is to be written.
-    pub(super) const fn inside(&self) -> bool {
+    pub(crate) const fn inside(&self) -> bool {
         self.inside
     }
 
     /// Forgets what is open; numbers go on.
-    pub(super) fn reset(&mut self) {
+    pub(crate) fn reset(&mut self) {
         *self = Self { started: self.started, ..Self::new(Arc::clone(&self.wanted)) };
     }
 

@@ -104,7 +104,7 @@ fn line(event: &Event) -> String {
         EventKind::Launch(launch) => {
             write!(line, "launch {} on {:?}", launch.name, launch.stream_id)
         }
-        EventKind::Op(Op { phase, name }) => write!(line, "op {phase:?} {name}"),
+        EventKind::Op(Op { phase, name, .. }) => write!(line, "op {phase:?} {name}"),
         EventKind::Access(Access { kind, op, allocation_id, addr, size_bytes, dtype, shape, .. }) => {
             write!(line, "{kind:?} {op} block {allocation_id} {addr:x}+{size_bytes} {dtype} {shape:?}")
         }

@@ -1,0 +1,458 @@
+//! CSV dumps, by us and by msMemScope, read as they are.
+//!
+//! A row ends at a newline outside of quotes. Inside of quotes, `""` is a quote (RFC 4180, ours), and so is a quote that
+//! neither a comma nor the end of the line follows (msMemScope does not escape them). Where a mark's name of
+//! msMemScope still does not fit, its end is told by the numbers that follow it.
+
+use std::borrow::Cow;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+
+use super::attr::Pairs;
+use super::row::{Cells, DumpRow, Fault, Understood, understand};
+use super::{InputError, Notes};
+use crate::sinks::row::COLUMNS;
+
+/// Bytes of one row: a thousand frames of both stacks fit.
+const MAX_ROW_BYTES: usize = 4 << 20;
+/// Columns without stacks, as early versions wrote them.
+const MIN_COLUMNS: usize = 10;
+/// Lines of a mark's name that is not escaped.
+const MAX_NAME_LINES: u64 = 256;
+/// End of a cell that is not known yet.
+const OPEN: usize = usize::MAX;
+const UTF8_MARK: &[u8] = b"\xef\xbb\xbf";
+
+/// A part of a row.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Cell {
+    /// Where the content starts.
+    pub(crate) start: usize,
+    /// Where it ends.
+    pub(crate) end: usize,
+    /// It holds doubled quotes.
+    doubled: bool,
+}
+
+/// How a row could be parted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Split {
+    /// Into that many cells.
+    Cells(usize),
+    /// The text ends within quotes.
+    Open,
+}
+
+/// Reads the rows of one file.
+#[derive(Debug)]
+pub(crate) struct CsvReader<R> {
+    input: R,
+    path: std::path::PathBuf,
+    columns: usize,
+    /// Line on which the row starts, and the one after it.
+    line: u64,
+    next_line: u64,
+    row: Vec<u8>,
+    cells: [Cell; COLUMNS.len()],
+}
+
+impl CsvReader<BufReader<File>> {
+    pub(crate) fn open(path: &Path) -> Result<Self, InputError> {
+        let file = File::open(path).map_err(InputError::io(path))?;
+        CsvReader::new(BufReader::with_capacity(1 << 18, file), path)
+    }
+}
+
+impl<R: BufRead> CsvReader<R> {
+    /// Reads the header.
+    pub(crate) fn new(input: R, path: &Path) -> Result<Self, InputError> {
+        let (row, cells) = (Vec::new(), Default::default());
+        let mut reader = Self { input, path: path.to_owned(), columns: 0, line: 1, next_line: 1, row, cells };
+        reader.append_line()?;
+        reader.columns = header(&reader.row).map_err(|what| InputError::Foreign { path: path.to_owned(), what })?;
+        Ok(reader)
+    }
+
+    /// Bytes of the row that was read last, without the newline.
+    pub(crate) fn raw(&self) -> &[u8] {
+        &self.row
+    }
+
+    /// Cell of the row that was read last.
+    pub(crate) fn cell(&self, column: usize) -> Cell {
+        self.cells[column]
+    }
+
+    /// Reads the next row's cells; `None` at the end. A row torn at the end of the file is left out and noted.
+    pub(crate) fn next_raw(&mut self, notes: &mut Notes) -> Result<Option<()>, InputError> {
+        loop {
+            self.line = self.next_line;
+            self.row.clear();
+            if !self.append_line()? {
+                return Ok(None);
+            }
+            if !self.row.iter().all(u8::is_ascii_whitespace) {
+                break;
+            }
+        }
+        let mut splitter = Splitter::default();
+        loop {
+            let parted = splitter.go_on(trimmed(&self.row), &mut self.cells);
+            if parted == Split::Cells(self.columns) || self.part_mark() {
+                return Ok(Some(()));
+            }
+            let open = parted == Split::Open;
+            let whole = self.row.last() == Some(&b'\n');
+            if whole && open && self.append_line()? {
+                continue;
+            }
+            // Only the last row can have been torn, and no other can be in it.
+            if (open && !has_rows(&self.row)) || (!open && !whole) {
+                notes.torn_rows += 1;
+                return Ok(None);
+            }
+            let what = match parted {
+                Split::Cells(count) => format!("the row has {count} cells, the header {}", self.columns),
+                Split::Open => "a quote is not closed".to_owned(),
+            };
+            return Err(InputError::row(&self.path, "line", self.line, Fault { column: "ID", what }));
+        }
+    }
+
+    /// Reads and understands the next row that events need.
+    pub(super) fn next_row(&mut self, file: u32, notes: &mut Notes) -> Result<Option<Box<DumpRow>>, InputError> {
+        while self.next_raw(notes)?.is_some() {
+            let text: [Cow<'_, str>; MIN_COLUMNS] = std::array::from_fn(|index| self.text(index));
+            let [id, event, event_type, name, time, pid, tid, device, ptr, attr] = &text;
+            let cells = Cells { id, event, event_type, name, time, pid, tid, device, ptr };
+            let row = Pairs::of_csv(attr).and_then(|attr| understand(&cells, &attr, (file, self.line)));
+            match row {
+                Ok(Understood::Row(row)) => return Ok(Some(row)),
+                Ok(Understood::Unused(kind)) => notes.unused(kind),
+                // What was cut off may still look like a row.
+                Err(_) if self.row.last() != Some(&b'\n') => notes.torn_rows += 1,
+                Err(fault) => return Err(InputError::row(&self.path, "line", self.line, fault)),
+            }
+        }
+        Ok(None)
+    }
+
+    fn text(&self, column: usize) -> Cow<'_, str> {
+        let Cell { start, end, doubled } = self.cells[column];
+        let text = String::from_utf8_lossy(&self.row[start..end]);
+        if doubled { Cow::Owned(text.replace("\"\"", "\"")) } else { text }
+    }
+
+    /// Parts a row whose name is not escaped; false if that does not give one cell for each column.
+    fn part_mark(&mut self) -> bool {
+        if self.next_line - self.line > MAX_NAME_LINES {
+            return false;
+        }
+        let row = trimmed(&self.row);
+        bare_mark(row).is_some_and(|name_end| {
+            // As if the name were empty, to part the rest; then the name gets its place.
+            let Some(name) = nth_comma(row, 3).map(|comma| comma + 1) else { return false };
+            let after = name_end + 1;
+            let mut rest = [Cell::default(); COLUMNS.len()];
+            let Split::Cells(count) = split(&row[after..], &mut rest) else { return false };
+            if count + 3 != self.columns || split(&row[..name], &mut self.cells) != Split::Cells(4) {
+                return false;
+            }
+            self.cells[3] = Cell { start: name + 1, end: name_end, doubled: false };
+            // `after` is at the comma behind the name, so the first cell is empty.
+            for (cell, found) in self.cells[3..].iter_mut().zip(&rest[..count]).skip(1) {
+                *cell = Cell { start: found.start + after, end: found.end + after, ..*found };
+            }
+            true
+        })
+    }
+
+    /// Appends one line to the row, newline included; false at the end of the file.
+    fn append_line(&mut self) -> Result<bool, InputError> {
+        let room = (MAX_ROW_BYTES + 1).saturating_sub(self.row.len()) as u64;
+        let read = self.input.by_ref().take(room).read_until(b'\n', &mut self.row);
+        let read = read.map_err(InputError::io(&self.path))?;
+        if self.row.len() > MAX_ROW_BYTES {
+            let what =
+                format!("the row is longer than {MAX_ROW_BYTES} bytes: a quote is not closed, or this is no dump");
+            return Err(InputError::row(&self.path, "line", self.line, Fault { column: "ID", what }));
+        }
+        self.next_line += u64::from(read > 0);
+        Ok(read > 0)
+    }
+}
+
+/// An Attr in the spelling of CSV without a key, if it is there.
+pub(crate) fn without_key(attr: &str, key: &str) -> String {
+    let Some(start) = attr.find(&format!(",{key}:")) else { return attr.to_owned() };
+    let value = start + key.len() + 2;
+    // The value ends at the last comma before the next colon.
+    let end = match attr[value..].find(':') {
+        Some(colon) => attr[..value + colon].rfind(',').unwrap_or(attr.len()),
+        None => attr.len(),
+    };
+    format!("{}{}", &attr[..start], &attr[end..])
+}
+
+/// Checks the header; gives the number of columns.
+fn header(line: &[u8]) -> Result<usize, String> {
+    let line = line.strip_prefix(UTF8_MARK).unwrap_or(line);
+    let text = String::from_utf8_lossy(line);
+    let names: Vec<&str> = text.trim().split(',').map(|name| name.trim().trim_matches('"')).collect();
+    let right = COLUMNS.iter().zip(&names).take_while(|(wanted, name)| wanted == name).count();
+    if right == names.len() && right >= MIN_COLUMNS {
+        return Ok(right);
+    }
+    if right == 0 {
+        return Err("no dump: line 1 does not start with the column `ID`".to_owned());
+    }
+    let found: String = names.get(right).unwrap_or(&"").chars().take(40).flat_map(char::escape_debug).collect();
+    let wanted = COLUMNS.get(right).copied().unwrap_or("no more columns");
+    Err(format!("no dump: in line 1, column {} is `{found}` instead of `{wanted}`", right + 1))
+}
+
+/// Whether a line within the row looks like the start of another one.
+fn has_rows(row: &[u8]) -> bool {
+    const EVENTS: [&[u8]; 9] =
+        [b"MALLOC", b"FREE", b"ACCESS", b"OP_LAUNCH", b"KERNEL_LAUNCH", b"MSTX", b"SYSTEM", b"SNAPSHOT", b"OOM_DETAIL"];
+    row.split(|&byte| byte == b'\n').skip(1).any(|line| {
+        let mut cells = line.splitn(3, |&byte| byte == b',');
+        cells.next().is_some_and(|id| !id.is_empty() && id.iter().all(u8::is_ascii_digit))
+            && cells.next().is_some_and(|event| EVENTS.contains(&event))
+    })
+}
+
+fn trimmed(row: &[u8]) -> &[u8] {
+    let row = row.strip_suffix(b"\n").unwrap_or(row);
+    row.strip_suffix(b"\r").unwrap_or(row)
+}
+
+/// Parts a row into cells.
+fn split(row: &[u8], cells: &mut [Cell]) -> Split {
+    Splitter::default().go_on(row, cells)
+}
+
+/// Where the parting of a row stands, so that a row of many lines is gone through once.
+#[derive(Clone, Copy, Debug, Default)]
+struct Splitter {
+    at: usize,
+    count: usize,
+    /// The cell whose closing quote has not come yet.
+    open: Option<Cell>,
+}
+
+impl Splitter {
+    /// Goes on where it stopped; `row` is what it was, and more. Cells beyond those that there is room for are counted only.
+    fn go_on(&mut self, row: &[u8], cells: &mut [Cell]) -> Split {
+        loop {
+            let mut cell = self.open.take().unwrap_or(Cell { start: self.at, end: self.at, doubled: false });
+            let is_open = cell.end == OPEN;
+            if is_open || row.get(self.at) == Some(&b'"') {
+                if !is_open {
+                    self.at += 1;
+                    cell = Cell { start: self.at, end: OPEN, doubled: false };
+                }
+                if !self.close(row, &mut cell) {
+                    self.at = row.len();
+                    self.open = Some(cell);
+                    return Split::Open;
+                }
+            } else {
+                self.at += row[self.at..].iter().position(|&byte| byte == b',').unwrap_or(row.len() - self.at);
+                cell.end = self.at;
+            }
+            if let Some(slot) = cells.get_mut(self.count) {
+                *slot = cell;
+            }
+            self.count += 1;
+            if self.at >= row.len() {
+                return Split::Cells(self.count);
+            }
+            self.at += 1;
+        }
+    }
+
+    /// Looks for the quote that closes the cell, and steps behind it.
+    fn close(&mut self, row: &[u8], cell: &mut Cell) -> bool {
+        while let Some(quote) = row[self.at..].iter().position(|&byte| byte == b'"') {
+            self.at += quote;
+            match row.get(self.at + 1) {
+                None | Some(b',') => {
+                    cell.end = self.at;
+                    self.at += 1;
+                    return true;
+                }
+                Some(b'"') => {
+                    cell.doubled = true;
+                    self.at += 2;
+                }
+                Some(_) => self.at += 1,
+            }
+        }
+        false
+    }
+}
+
+/// Where the name of a mark ends whose quotes are not escaped: at the first quote that time, process, thread, device
+/// and pointer follow.
+fn bare_mark(row: &[u8]) -> Option<usize> {
+    let event = nth_comma(row, 1)? + 1;
+    let name = nth_comma(row, 3)? + 1;
+    if !row[event..].starts_with(b"MSTX,") || row.get(name) != Some(&b'"') {
+        return None;
+    }
+    let quotes = (name + 1..row.len()).filter(|&at| row[at] == b'"');
+    quotes.take(4096).find(|&quote| {
+        let rest = row.get(quote + 1..).unwrap_or_default();
+        let mut cells = rest.splitn(7, |&byte| byte == b',');
+        let number = |cell: Option<&[u8]>| {
+            cell.is_some_and(|cell| cell == b"N/A" || (!cell.is_empty() && cell.iter().all(u8::is_ascii_digit)))
+        };
+        cells.next() == Some(b"")
+            && number(cells.next())
+            && number(cells.next())
+            && number(cells.next())
+            && cells.next().is_some()
+            && cells.next() == Some(b"N/A")
+    })
+}
+
+/// Where the `n`-th comma is, from 1.
+fn nth_comma(row: &[u8], n: usize) -> Option<usize> {
+    row.iter().enumerate().filter(|&(_, &byte)| byte == b',').nth(n - 1).map(|(at, _)| at)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const HEADER: &str = "ID,Event,Event Type,Name,Timestamp(ns),Process Id,Thread Id,Device Id,Ptr,Attr,Call Stack(Python),Call Stack(C)\n";
+
+    fn read(text: &str) -> (Result<Vec<DumpRow>, String>, Notes) {
+        let mut notes = Notes::default();
+        let mut rows = Vec::new();
+        let mut reader = match CsvReader::new(text.as_bytes(), Path::new("x.csv")) {
+            Ok(reader) => reader,
+            Err(error) => return (Err(error.to_string()), notes),
+        };
+        loop {
+            match reader.next_row(0, &mut notes) {
+                Ok(Some(row)) => rows.push(*row),
+                Ok(None) => return (Ok(rows), notes),
+                Err(error) => return (Err(error.to_string()), notes),
+            }
+        }
+    }
+
+    fn names(text: &str) -> Vec<String> {
+        let (rows, _) = read(&format!("{HEADER}{text}"));
+        rows.expect("readable").into_iter().map(|row| row.name).collect()
+    }
+
+    /// Quotes as RFC 4180 has them, as msMemScope has them, and as other programs leave them.
+    #[test]
+    fn names_of_marks_in_all_spellings() {
+        let tail = "1746006014361575999,123,1234,0,N/A,,,\n";
+        let cases = [
+            (r#""step start""#, "step start"),
+            ("step start", "step start"),
+            (r#""a,b""#, "a,b"),
+            (r#""say ""hi"" now""#, r#"say "hi" now"#),
+            (r#""say "hi" now""#, r#"say "hi" now"#),
+            (r#""say "hi"""#, r#"say "hi""#),
+            (r#""a",b""#, r#"a",b"#),
+            (r#""""#, ""),
+            ("\"two\nlines\"", "two\nlines"),
+            ("\"two\n\"lines\"", "two\n\"lines"),
+        ];
+        for (cell, name) in cases {
+            assert_eq!(
+                names(&format!("7,MSTX,Mark,{cell},{tail}8,MSTX,Mark,\"next\",{tail}")),
+                [name, "next"],
+                "{cell}"
+            );
+        }
+    }
+
+    /// Stacks over many lines, blank lines and carriage returns are passed over; a block keeps its figures.
+    #[test]
+    fn blocks_with_stacks() {
+        let row = "3,MALLOC,PTA,N/A,12,5,6,1,0x0000000000003039,\"{allocation_id:4,addr:0x0000000000003039,size:10,\
+                   used:20,total:30}\",\"a.py(1): f\nb.py(2): g\n\",\"lib.so(f+0x1) [0x2]\nlib.so(g, \"\"x\"\") [0x3]\n\"\r\n";
+        let (rows, notes) = read(&format!("{HEADER}{row}\n\n{row}"));
+        let rows = rows.expect("readable");
+        assert_eq!((rows.len(), rows[1].line, notes.torn_rows), (2, 9, 0));
+        assert_eq!(rows[0].kind, super::super::row::Kind::Malloc(crate::model::Pool::Pta));
+        assert_eq!((rows[0].allocation_id, rows[0].size_bytes), (Some(4), Some(10)));
+        assert_eq!((rows[0].used_bytes, rows[0].total_bytes, rows[0].ptr), (Some(20), Some(30), Some(0x3039)));
+    }
+
+    /// A row torn at the end of the file is left out and counted, wherever it was torn.
+    #[test]
+    fn torn_end_is_noted() {
+        let row = "3,MALLOC,PTA,N/A,12,5,6,1,0x0000000000003039,\"{allocation_id:4,size:10}\",\"a\nb\n\",\n";
+        for cut in 1..row.len() - 1 {
+            let (rows, notes) = read(&format!("{HEADER}{row}{}", &row[..cut]));
+            // Only the newline or empty cells can be missing without anybody noticing.
+            let whole = rows.expect("readable").len() - 1;
+            assert_eq!(whole as u64 + notes.torn_rows, 1, "{cut}");
+            assert!(whole == 0 || cut >= row.len() - 2, "{cut}");
+        }
+    }
+
+    /// What is wrong is told with file, line and column.
+    #[test]
+    fn errors_name_the_place() {
+        let good = "3,MALLOC,PTA,N/A,12,5,6,1,0x0000000000003039,\"{allocation_id:4,size:10}\",,\n";
+        let cases = [
+            (good.replacen("3,", "x,", 1), "`x.csv` line 3, column ID: `x` is not a decimal number"),
+            (good.replace("0x", "0z"), "`x.csv` line 3, column Ptr: `0z0000000000003039` is not an address"),
+            (good.replace(",1,0x", ",npu,0x"), "`x.csv` line 3, column Device Id: `npu` is not a decimal number"),
+            (good.replace("size:10", "size:-1"), "`x.csv` line 3, column Attr: size: `-1` is not a decimal number"),
+            (good.replace(",size:10", ""), "`x.csv` line 3, column Attr: a MALLOC row needs a `size`"),
+            (good.replace("12,", "12,,"), "`x.csv` line 3, column ID: the row has 13 cells, the header 12"),
+        ];
+        for (row, message) in cases {
+            assert_eq!(read(&format!("{HEADER}{good}{row}{good}")).0, Err(message.to_owned()));
+        }
+        let foreign = [
+            ("a,b,c\n", "`x.csv` is no dump: line 1 does not start with the column `ID`"),
+            ("", "`x.csv` is no dump: line 1 does not start with the column `ID`"),
+            ("ID,Event,Kind\n", "`x.csv` is no dump: in line 1, column 3 is `Kind` instead of `Event Type`"),
+        ];
+        for (text, message) in foreign {
+            assert_eq!(read(text).0, Err(message.to_owned()));
+        }
+    }
+
+    /// A quote that is never closed does not swallow the rows after it.
+    #[test]
+    fn open_quotes_are_errors() {
+        let row = "3,MALLOC,PTA,N/A,12,5,6,1,0x0000000000003039,\"{allocation_id:4,size:10},,\n";
+        let good = "4,MSTX,Mark,x,12,5,6,1,N/A,,,\n";
+        let message = read(&format!("{HEADER}{row}{good}")).0.expect_err("refused");
+        assert_eq!(message, "`x.csv` line 2, column ID: a quote is not closed");
+    }
+
+    /// A quote that is never closed does not fill the memory.
+    #[test]
+    fn huge_cells_are_refused() {
+        let text = format!("{HEADER}3,MSTX,Mark,\"{}", "x\n".repeat(MAX_ROW_BYTES));
+        let message = read(&text).0.expect_err("refused");
+        assert!(message.starts_with("`x.csv` line 2, column ID: the row is longer than 4194304 bytes"), "{message}");
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        /// Any bytes are rows or an error, never a panic.
+        #[test]
+        fn any_bytes(bytes in prop::collection::vec(prop::sample::select(b"\",\n\r013xMALLOCSTX{}:".to_vec()), 0..300)) {
+            let text = format!("{HEADER}{}", String::from_utf8_lossy(&bytes));
+            let _ = read(&text);
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! SQLite dumps, by us and by msMemScope.
+//!
+//! A database is opened in a way that cannot change it: as an immutable file. Rows that are still in its log (the tracer was
+//! killed) would not be seen like that, so then a copy of both is read instead.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use rusqlite::limits::Limit;
+use rusqlite::types::ValueRef;
+use rusqlite::{Connection, OpenFlags};
+use tempfile::TempDir;
+
+use super::attr::Pairs;
+use super::row::{Cells, DumpRow, Fault, Understood, understand};
+use super::{InputError, Notes};
+use crate::sinks::row::COLUMNS;
+
+/// Bytes of one value.
+const MAX_CELL_BYTES: i32 = 4 << 20;
+/// Our table's name, and that of msMemScope before 2026.
+const TABLES: [&str; 2] = ["memscope_dump", "leaks_dump"];
+const MIN_COLUMNS: usize = 10;
+
+/// An open database.
+#[derive(Debug)]
+pub(super) struct Database {
+    connection: Connection,
+    path: PathBuf,
+    table: &'static str,
+    /// Where the copy is that is read.
+    _copy: Option<TempDir>,
+}
+
+impl Database {
+    pub(super) fn open(path: &Path) -> Result<Self, InputError> {
+        let log = with_suffix(path, "-wal");
+        let (connection, copy) = if fs::metadata(&log).is_ok_and(|log| log.len() > 0) {
+            let folder = tempfile::tempdir().map_err(InputError::Sort)?;
+            let copy = folder.path().join("copy.db");
+            fs::copy(path, &copy)
+                .and_then(|_| fs::copy(&log, with_suffix(&copy, "-wal")))
+                .map_err(InputError::io(path))?;
+            (Connection::open(&copy), Some(folder))
+        } else {
+            let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+            (Connection::open_with_flags(immutable(path)?, flags), None)
+        };
+        let connection = connection.map_err(InputError::database(path))?;
+        let mut database = Self { connection, path: path.to_owned(), table: TABLES[0], _copy: copy };
+        database.harden().map_err(InputError::database(path))?;
+        database.find_table()?;
+        Ok(database)
+    }
+
+    /// Whoever made the file may have put more into it than rows.
+    fn harden(&self) -> rusqlite::Result<()> {
+        self.connection.set_limit(Limit::SQLITE_LIMIT_LENGTH, MAX_CELL_BYTES)?;
+        self.connection.execute_batch("PRAGMA trusted_schema = OFF; PRAGMA cell_size_check = ON")
+    }
+
+    fn find_table(&mut self) -> Result<(), InputError> {
+        let foreign = |what: String| InputError::Foreign { path: self.path.clone(), what };
+        let is_table = |name: &&&str| {
+            let sql =
+                "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = ?1 AND sql LIKE 'CREATE TABLE%'";
+            self.connection.query_row(sql, [name], |row| row.get::<_, i64>(0)).map(|count| count > 0)
+        };
+        let mut found = None;
+        for name in &TABLES {
+            if is_table(&name).map_err(InputError::database(&self.path))? {
+                found = Some(*name);
+                break;
+            }
+        }
+        let table = found.ok_or_else(|| foreign(format!("no dump: it has no table `{}`", TABLES[0])))?;
+        let statement =
+            self.connection.prepare(&format!("SELECT * FROM {table}")).map_err(InputError::database(&self.path))?;
+        let names: Vec<&str> = statement.column_names().collect();
+        let right = COLUMNS.iter().zip(&names).take_while(|(wanted, name)| wanted == name).count();
+        if right < MIN_COLUMNS {
+            let (name, wanted) = (names.get(right).copied().unwrap_or_default(), COLUMNS[right]);
+            let name: String = name.chars().take(40).flat_map(char::escape_debug).collect();
+            return Err(foreign(format!(
+                "no dump: column {} of `{table}` is `{name}` instead of `{wanted}`",
+                right + 1
+            )));
+        }
+        self.table = table;
+        Ok(())
+    }
+
+    /// Gives all rows to `take`.
+    pub(super) fn rows(
+        &self,
+        file: u32,
+        notes: &mut Notes,
+        mut take: impl FnMut(Box<DumpRow>) -> Result<(), InputError>,
+    ) -> Result<(), InputError> {
+        let failed = || InputError::database(&self.path);
+        let columns: Vec<String> = COLUMNS[..MIN_COLUMNS].iter().map(|name| format!("\"{name}\"")).collect();
+        let sql = format!("SELECT {} FROM {}", columns.join(","), self.table);
+        let mut statement = self.connection.prepare(&sql).map_err(failed())?;
+        let mut rows = statement.query([]).map_err(failed())?;
+        let mut line = 0;
+        while let Some(row) = rows.next().map_err(failed())? {
+            line += 1;
+            let mut text: [String; MIN_COLUMNS] = Default::default();
+            for (index, cell) in text.iter_mut().enumerate() {
+                *cell = text_of(row.get_ref(index).map_err(failed())?);
+            }
+            let [id, event, event_type, name, time, pid, tid, device, ptr, attr] = &text;
+            let name = unquoted(event, name);
+            let cells = Cells { id, event, event_type, name, time, pid, tid, device, ptr };
+            let understood = Pairs::of_json(attr).and_then(|attr| understand(&cells, &attr, (file, line)));
+            match understood.map_err(|fault: Fault| InputError::row(&self.path, "row", line, fault))? {
+                Understood::Row(row) => take(row)?,
+                Understood::Unused(kind) => notes.unused(kind),
+            }
+        }
+        Ok(())
+    }
+}
+
+fn text_of(value: ValueRef<'_>) -> String {
+    match value {
+        ValueRef::Null => String::new(),
+        ValueRef::Integer(number) => number.to_string(),
+        ValueRef::Real(number) => number.to_string(),
+        ValueRef::Text(bytes) | ValueRef::Blob(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+    }
+}
+
+/// Names of marks have quotes around them.
+fn unquoted<'a>(event: &str, name: &'a str) -> &'a str {
+    let inner = name.strip_prefix('"').and_then(|name| name.strip_suffix('"'));
+    inner.filter(|_| event == "MSTX").unwrap_or(name)
+}
+
+pub(super) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
+}
+
+/// A file as SQLite wants to have it named, so that nothing is ever written beside it.
+fn immutable(path: &Path) -> Result<String, InputError> {
+    use std::fmt::Write as _;
+    use std::os::unix::ffi::OsStrExt as _;
+
+    let absolute = std::path::absolute(path).map_err(InputError::io(path))?;
+    let mut uri = "file:".to_owned();
+    for &byte in absolute.as_os_str().as_bytes() {
+        if byte.is_ascii_alphanumeric() || b"/._-~".contains(&byte) {
+            uri.push(char::from(byte));
+        } else {
+            let _ = write!(uri, "%{byte:02x}");
+        }
+    }
+    uri.push_str("?immutable=1");
+    Ok(uri)
+}

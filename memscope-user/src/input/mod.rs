@@ -1,0 +1,304 @@
+//! Offline input: dumps of ours and of msMemScope, CSV or SQLite, and captures, as the events that a live trace has.
+//!
+//! ```text
+//! csv, db ─▶ row ─▶ sort ─▶ rebuild ─▶ analyses
+//! capture ─▶ pipeline ────────────────▶ analyses
+//! ```
+//!
+//! Inputs are opened for reading only and never changed. Rows may be in any order (msMemScope writes those of a block
+//! together when it dies): they are sorted by process and ID, in temporary files where memory would not do. What is
+//! repaired is counted in [`Notes`]; what cannot be understood is an error that names file, line and column.
+
+mod attr;
+pub(crate) mod csv;
+mod db;
+mod error;
+mod pack;
+mod rebuild;
+mod row;
+mod sort;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use self::csv::CsvReader;
+use self::db::Database;
+use self::rebuild::Rebuild;
+use self::row::DumpRow;
+use self::sort::{Sorted, Sorter};
+use crate::analyses::Analysis;
+use crate::capture::format::MAGIC;
+use crate::model::{Event, Finding, RunEnd};
+use crate::pipeline::{self, PipelineConfig, ReplayReport};
+
+pub use error::InputError;
+
+/// Different kinds of unused rows that are told by name.
+const MAX_UNUSED: usize = 16;
+/// How deep folders are searched for dumps.
+const MAX_DEPTH: usize = 6;
+const SQLITE: &[u8] = b"SQLite format 3\0";
+
+/// What a file is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// Rows as text.
+    Csv,
+    /// Rows in SQLite.
+    Db,
+    /// Records of a trace.
+    Capture,
+}
+
+/// What was repaired or left out while reading dumps.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Notes {
+    /// Rows used.
+    pub rows: u64,
+    /// Rows cut off at the end of a file.
+    pub torn_rows: u64,
+    /// Rows that were there more than once, in one file.
+    pub duplicates: u64,
+    /// Rows that share process and ID with another one, or the number of a live block, and say something else.
+    pub contradictions: u64,
+    /// Rows whose time is before that of an earlier one of their process.
+    pub clock_back: u64,
+    /// By how much at most, in nanoseconds.
+    pub clock_back_ns: u64,
+    /// Frees of blocks that are in no row.
+    pub unmatched_frees: u64,
+    /// Kinds of rows that no analysis needs, and how many.
+    pub unused: BTreeMap<String, u64>,
+}
+
+impl Notes {
+    fn unused(&mut self, kind: String) {
+        let known = self.unused.contains_key(&kind) || self.unused.len() < MAX_UNUSED;
+        *self.unused.entry(if known { kind } else { "others".to_owned() }).or_default() += 1;
+    }
+
+    /// What the user should know, one sentence each.
+    #[must_use]
+    pub fn lines(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        let mut say = |count: u64, text: String| {
+            if count > 0 {
+                lines.push(text);
+            }
+        };
+        say(self.torn_rows, format!("{} row(s) at the end of a file are torn and were left out", self.torn_rows));
+        say(self.duplicates, format!("{} row(s) were there more than once and were taken once", self.duplicates));
+        say(
+            self.contradictions,
+            format!(
+                "{} row(s) share process and number with another one and say something else: are these files of one run?",
+                self.contradictions
+            ),
+        );
+        say(
+            self.clock_back,
+            format!(
+                "the clock ran backwards before {} row(s), by {} ns at most; their time was set to that of the row before",
+                self.clock_back, self.clock_back_ns
+            ),
+        );
+        say(
+            self.unmatched_frees,
+            format!("{} free(s) are of blocks whose allocation is in no row", self.unmatched_frees),
+        );
+        lines
+    }
+}
+
+/// What a finished reading has to say.
+#[derive(Debug)]
+pub struct Outcome {
+    /// Conclusions of the analyses, in their order.
+    pub findings: Vec<Finding>,
+    /// Where the events end. Dumps do not tell of losses.
+    pub end: RunEnd,
+    /// Repairs.
+    pub notes: Notes,
+    /// How the replay went, if the input was a capture.
+    pub replay: Option<ReplayReport>,
+}
+
+/// What kind of file this is, by its first bytes.
+pub fn format(path: &Path) -> Result<Format, InputError> {
+    let metadata = fs::metadata(path).map_err(InputError::io(path))?;
+    if !metadata.is_file() {
+        let what = "no regular file".to_owned();
+        return Err(InputError::Foreign { path: path.to_owned(), what });
+    }
+    let mut head = Vec::new();
+    let file = File::open(path).map_err(InputError::io(path))?;
+    file.take(SQLITE.len() as u64).read_to_end(&mut head).map_err(InputError::io(path))?;
+    Ok(match head.as_slice() {
+        SQLITE => Format::Db,
+        head if head.starts_with(&MAGIC) => Format::Capture,
+        _ => Format::Csv,
+    })
+}
+
+/// Files as given; for folders the dumps below them.
+pub fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, InputError> {
+    let mut found = Vec::new();
+    for path in paths {
+        if !path.is_dir() {
+            found.push(path.clone());
+            continue;
+        }
+        let before = found.len();
+        collect(path, 0, &mut found)?;
+        if found.len() == before {
+            let what = "a folder without dumps (memscope_dump_*.csv or .db)".to_owned();
+            return Err(InputError::Foreign { path: path.clone(), what });
+        }
+    }
+    Ok(found)
+}
+
+fn collect(folder: &Path, depth: usize, found: &mut Vec<PathBuf>) -> Result<(), InputError> {
+    let mut entries =
+        fs::read_dir(folder).and_then(Iterator::collect::<Result<Vec<_>, _>>).map_err(InputError::io(folder))?;
+    entries.sort_by_key(fs::DirEntry::file_name);
+    for entry in entries {
+        let kind = entry.file_type().map_err(InputError::io(folder))?;
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        let is_dump = (name.starts_with("memscope_dump_") || name.starts_with("leaks_dump_"))
+            && (name.ends_with(".csv") || name.ends_with(".db"));
+        if kind.is_dir() && depth < MAX_DEPTH {
+            collect(&entry.path(), depth + 1, found)?;
+        } else if kind.is_file() && is_dump {
+            found.push(entry.path());
+        }
+    }
+    Ok(())
+}
+
+/// Reads inputs of one run and asks the analyses: any number of dumps, or one capture.
+pub fn run(paths: &[PathBuf], analyses: Vec<Box<dyn Analysis>>) -> Result<Outcome, InputError> {
+    let files = files(paths)?;
+    let formats: Vec<Format> = files.iter().map(|path| format(path)).collect::<Result<_, _>>()?;
+    match (files.as_slice(), formats.contains(&Format::Capture)) {
+        ([capture], true) => {
+            let mut replay = pipeline::replay(capture, PipelineConfig::default(), Vec::new(), analyses)?;
+            let findings = std::mem::take(&mut replay.outcome.findings);
+            let end = replay.outcome.end.clone();
+            Ok(Outcome { findings, end, notes: Notes::default(), replay: Some(replay) })
+        }
+        (_, true) => Err(InputError::Together("a capture holds a whole run: give it alone")),
+        (dumps, false) => run_dumps(dumps, &formats, analyses),
+    }
+}
+
+fn run_dumps(
+    dumps: &[PathBuf],
+    formats: &[Format],
+    mut analyses: Vec<Box<dyn Analysis>>,
+) -> Result<Outcome, InputError> {
+    let mut end = RunEnd::default();
+    let notes = each_event(dumps, formats, Sorter::default, &mut |event| {
+        end.time_ns = end.time_ns.max(event.time_ns);
+        for analysis in &mut analyses {
+            analysis.observe(event);
+        }
+    })?;
+    let findings = analyses.iter_mut().flat_map(|analysis| analysis.finish(&end)).collect();
+    Ok(Outcome { findings, end, notes, replay: None })
+}
+
+/// Gives the events of dumps to `out`, in order.
+fn each_event(
+    dumps: &[PathBuf],
+    formats: &[Format],
+    sorter: impl Fn() -> Sorter,
+    out: &mut dyn FnMut(&Event),
+) -> Result<Notes, InputError> {
+    let mut notes = Notes::default();
+    let mut pids = BTreeSet::new();
+    let mut rows = sorter();
+    let mut sequence = 0;
+    let mut take = |row: Box<DumpRow>| {
+        if pids.len() < 2 {
+            pids.insert(row.pid);
+        }
+        sequence += 1;
+        rows.push([row.pid.into(), row.id, row.time_ns, sequence], |bytes| pack::pack(&row, bytes))
+            .map_err(InputError::Sort)
+    };
+    for (file, (path, format)) in (0..).zip(dumps.iter().zip(formats)) {
+        if *format == Format::Db {
+            Database::open(path)?.rows(file, &mut notes, &mut take)?;
+        } else {
+            let mut reader = CsvReader::open(path)?;
+            while let Some(row) = reader.next_row(file, &mut notes)? {
+                take(row)?;
+            }
+        }
+    }
+    let mut in_order = InOrder::new(rows.finish().map_err(InputError::Sort)?);
+    let mut rebuild = Rebuild::default();
+    if pids.len() < 2 {
+        while let Some(row) = in_order.next(&mut notes)? {
+            rebuild.row(row, &mut notes, out);
+        }
+    } else {
+        // Time runs forward within each process now, so sorting by it mixes processes and nothing else.
+        let mut by_time = sorter();
+        while let Some(row) = in_order.next(&mut notes)? {
+            let key = [row.time_ns, row.pid.into(), row.id, notes.rows];
+            by_time.push(key, |bytes| pack::pack(&row, bytes)).map_err(InputError::Sort)?;
+        }
+        let (mut in_time, mut bytes) = (by_time.finish().map_err(InputError::Sort)?, Vec::new());
+        while in_time.next(&mut bytes).map_err(InputError::Sort)? {
+            rebuild.row(pack::unpack(&bytes), &mut notes, out);
+        }
+    }
+    rebuild.finish(out);
+    Ok(notes)
+}
+
+/// Rows by process and ID, each once, with times that never run back.
+struct InOrder {
+    sorted: Sorted,
+    bytes: Vec<u8>,
+    last: Option<DumpRow>,
+}
+
+impl InOrder {
+    const fn new(sorted: Sorted) -> Self {
+        Self { sorted, bytes: Vec::new(), last: None }
+    }
+
+    fn next(&mut self, notes: &mut Notes) -> Result<Option<DumpRow>, InputError> {
+        while self.sorted.next(&mut self.bytes).map_err(InputError::Sort)? {
+            let mut row = pack::unpack(&self.bytes);
+            if let Some(last) = self.last.as_ref().filter(|last| last.pid == row.pid) {
+                if last.id == row.id {
+                    let (time_ns, file, line) = (row.time_ns.max(last.time_ns), last.file, last.line);
+                    if (DumpRow { time_ns, file, line, ..row.clone() }) == *last {
+                        // Rows without a device are in every file of their process.
+                        notes.duplicates += u64::from(row.file == last.file);
+                        continue;
+                    }
+                    notes.contradictions += 1;
+                }
+                if row.time_ns < last.time_ns {
+                    notes.clock_back += 1;
+                    notes.clock_back_ns = notes.clock_back_ns.max(last.time_ns - row.time_ns);
+                    row.time_ns = last.time_ns;
+                }
+            }
+            notes.rows += 1;
+            self.last = Some(row.clone());
+            return Ok(Some(row));
+        }
+        Ok(None)
+    }
+}

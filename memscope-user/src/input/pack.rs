@@ -1,0 +1,179 @@
+//! Rows as bytes, for sorting.
+
+use super::row::{DumpRow, Kind};
+use crate::model::{AccessKind, AllocApi, Device, OpApi, OpPhase, PageType, Pool};
+
+/// Pools, by the number that stands for them.
+const POOLS: [Pool; 6] = [Pool::Hal, Pool::Host, Pool::Pta, Pool::PtaWorkspace, Pool::Atb, Pool::MindSpore];
+const KINDS: [Kind; 16] = [
+    Kind::Access(AccessKind::Read),
+    Kind::Access(AccessKind::Write),
+    Kind::Access(AccessKind::Unknown),
+    Kind::Op(OpApi::Aten, OpPhase::Start),
+    Kind::Op(OpApi::Aten, OpPhase::End),
+    Kind::Op(OpApi::Aten, OpPhase::Submit),
+    Kind::Op(OpApi::Atb, OpPhase::Start),
+    Kind::Op(OpApi::Atb, OpPhase::End),
+    Kind::Launch,
+    Kind::Mark,
+    Kind::RangeStart,
+    Kind::RangeEnd,
+    Kind::AclInit,
+    Kind::AclFinalize,
+    Kind::Step,
+    Kind::OutOfMemory,
+];
+const PAGES: [PageType; 3] = [PageType::Normal, PageType::Huge, PageType::Giant];
+const APIS: [AllocApi; 3] = [AllocApi::Alloc, AllocApi::Create, AllocApi::Register];
+
+fn place<T: PartialEq>(known: &[T], it: &T) -> u8 {
+    known.iter().position(|other| other == it).unwrap_or(0) as u8
+}
+
+/// Appends a row.
+pub(super) fn pack(row: &DumpRow, out: &mut Vec<u8>) {
+    let kind = match row.kind {
+        Kind::Malloc(pool) => 0x40 | place(&POOLS, &pool),
+        Kind::Free(pool) => 0x80 | place(&POOLS, &pool),
+        Kind::Returned(pool) => 0xc0 | place(&POOLS, &pool),
+        other => place(&KINDS, &other),
+    };
+    let (device, number) = match row.device {
+        Device::Npu(number) => (0, number),
+        Device::Cpu => (1, 0),
+        Device::None => (2, 0),
+    };
+    let numbers = [row.ptr, row.allocation_id, row.size_bytes, row.used_bytes, row.total_bytes, row.number];
+    let present = numbers.iter().enumerate().fold(0, |bits, (bit, number)| bits | u8::from(number.is_some()) << bit);
+    let (page, api) = (place(&PAGES, &row.page), place(&APIS, &row.api));
+    out.extend([kind, device, present, u8::from(row.shadow), page, api, place(&POOLS, &row.pool)]);
+    out.extend([u8::from(row.module_id.is_some()), row.module_id.unwrap_or(0)]);
+    for number in [row.pid, row.tid, number, row.file] {
+        out.extend(number.to_le_bytes());
+    }
+    for number in [row.id, row.time_ns, row.line].into_iter().chain(numbers.into_iter().flatten()) {
+        out.extend(number.to_le_bytes());
+    }
+    for text in [&row.name, &row.word, &row.shape] {
+        out.extend((text.len() as u32).to_le_bytes());
+        out.extend(text.bytes());
+    }
+}
+
+/// Takes bytes off, front to back. They are our own, so what is missing reads as zero.
+struct Bytes<'a>(&'a [u8]);
+
+impl Bytes<'_> {
+    fn take<const N: usize>(&mut self) -> [u8; N] {
+        let Some((head, rest)) = self.0.split_first_chunk() else { return [0; N] };
+        self.0 = rest;
+        *head
+    }
+
+    fn word(&mut self) -> u32 {
+        u32::from_le_bytes(self.take())
+    }
+
+    fn long(&mut self) -> u64 {
+        u64::from_le_bytes(self.take())
+    }
+
+    fn text(&mut self) -> String {
+        let len = self.word() as usize;
+        let (text, rest) = self.0.split_at_checked(len).unwrap_or((self.0, &[]));
+        self.0 = rest;
+        String::from_utf8_lossy(text).into_owned()
+    }
+}
+
+fn at<T: Copy>(known: &[T], place: u8) -> T {
+    known.get(usize::from(place)).copied().unwrap_or(known[0])
+}
+
+/// The row that was packed.
+pub(super) fn unpack(bytes: &[u8]) -> DumpRow {
+    let mut bytes = Bytes(bytes);
+    let [kind, device, present, shadow, page, api, pool] = bytes.take();
+    let [has_module, module] = bytes.take();
+    let [pid, tid, number, file] = [(); 4].map(|()| bytes.word());
+    let [id, time_ns, line] = [(); 3].map(|()| bytes.long());
+    let mut optional = |bit: u8| (present & 1 << bit != 0).then(|| bytes.long());
+    let (ptr, allocation_id, size_bytes) = (optional(0), optional(1), optional(2));
+    let (used_bytes, total_bytes, other) = (optional(3), optional(4), optional(5));
+    let [name, word, shape] = [(); 3].map(|()| bytes.text());
+    DumpRow {
+        kind: match kind & 0xc0 {
+            0x40 => Kind::Malloc(at(&POOLS, kind & 0x3f)),
+            0x80 => Kind::Free(at(&POOLS, kind & 0x3f)),
+            0xc0 => Kind::Returned(at(&POOLS, kind & 0x3f)),
+            _ => at(&KINDS, kind),
+        },
+        id,
+        time_ns,
+        pid,
+        tid,
+        device: match device {
+            0 => Device::Npu(number),
+            1 => Device::Cpu,
+            _ => Device::None,
+        },
+        file,
+        line,
+        ptr,
+        allocation_id,
+        size_bytes,
+        used_bytes,
+        total_bytes,
+        number: other,
+        shadow: shadow != 0,
+        page: at(&PAGES, page),
+        api: at(&APIS, api),
+        module_id: (has_module != 0).then_some(module),
+        pool: at(&POOLS, pool),
+        name,
+        word,
+        shape,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_survive() {
+        let full = DumpRow {
+            kind: Kind::Free(Pool::MindSpore),
+            id: 1,
+            time_ns: u64::MAX,
+            pid: 2,
+            tid: 3,
+            device: Device::Npu(31),
+            file: 4,
+            line: 5,
+            ptr: Some(6),
+            allocation_id: None,
+            size_bytes: Some(0),
+            used_bytes: None,
+            total_bytes: Some(8),
+            number: Some(9),
+            shadow: true,
+            page: PageType::Giant,
+            api: AllocApi::Create,
+            module_id: Some(33),
+            pool: Pool::Atb,
+            name: "näme".to_owned(),
+            word: String::new(),
+            shape: "[1,5,]".to_owned(),
+        };
+        let kinds = KINDS
+            .into_iter()
+            .chain(POOLS.into_iter().flat_map(|pool| [Kind::Malloc(pool), Kind::Free(pool), Kind::Returned(pool)]));
+        for kind in kinds {
+            let row = DumpRow { kind, ..full.clone() };
+            let mut bytes = Vec::new();
+            pack(&row, &mut bytes);
+            assert_eq!(unpack(&bytes), row);
+        }
+    }
+}

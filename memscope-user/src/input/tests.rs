@@ -1,0 +1,312 @@
+//! Files in, findings out: the same as live, whatever the order of the rows.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use proptest::prelude::*;
+use rusqlite::Connection;
+
+use super::*;
+use crate::analyses::{FluctuationAnalysis, HeldAnalysis, StepLeaksAnalysis};
+use crate::model::{Device, EventKind, Held};
+use crate::pipeline::{DeviceFilter, DumpFilter, Npus, Pipeline};
+use crate::sinks::{self, DumpOptions, DumpSink};
+use crate::testing::{HOST, at, device};
+
+const HEADER: &str =
+    "ID,Event,Event Type,Name,Timestamp(ns),Process Id,Thread Id,Device Id,Ptr,Attr,Call Stack(Python),Call Stack(C)\n";
+
+fn analyses() -> Vec<Box<dyn Analysis>> {
+    vec![
+        Box::new(StepLeaksAnalysis::default()),
+        Box::new(FluctuationAnalysis::default()),
+        Box::new(HeldAnalysis::default()),
+    ]
+}
+
+/// Keeps what it sees.
+#[derive(Clone, Default)]
+struct Recorder(Arc<Mutex<Vec<Event>>>);
+
+impl Analysis for Recorder {
+    fn observe(&mut self, event: &Event) {
+        self.0.lock().expect("lock").push(event.clone());
+    }
+
+    fn finish(&mut self, _: &RunEnd) -> Vec<Finding> {
+        Vec::new()
+    }
+}
+
+/// The events of a dump's text, and the notes.
+fn events_of(text: &str) -> (Vec<Event>, Notes) {
+    let folder = tempfile::tempdir().expect("folder");
+    let path = folder.path().join("dump.csv");
+    fs::write(&path, format!("{HEADER}{text}")).expect("written");
+    let recorder = Recorder::default();
+    let outcome = run(&[path], vec![Box::new(recorder.clone())]).expect("readable");
+    let events = recorder.0.lock().expect("lock").clone();
+    (events, outcome.notes)
+}
+
+/// What a row needs to be one: `MALLOC`, `FREE` of `PTA` on device 0, of block `number` at `number << 12`.
+fn block_row(id: u64, event: &str, time: u64, number: u64, more: &str) -> String {
+    format!(
+        "{id},{event},PTA,N/A,{time},5,5,0,0x{:016x},\"{{allocation_id:{number},addr:0x{:016x},size:64{more}}}\",,\n",
+        number << 12,
+        number << 12
+    )
+}
+
+/// Kind, id and time of the events of blocks.
+fn brief(events: &[Event]) -> Vec<(&'static str, u64, u64)> {
+    let kind = |event: &Event| match event.kind {
+        EventKind::Alloc(_) => Some("alloc"),
+        EventKind::Free(_) => Some("free"),
+        EventKind::UnknownFree(_) => Some("unknown"),
+        _ => None,
+    };
+    events.iter().filter_map(|event| Some((kind(event)?, event.id, event.time_ns))).collect()
+}
+
+/// Rows in any order, some of them twice, are events in the order of their IDs, each once.
+#[test]
+fn order_and_repetition_do_not_matter() {
+    let row = |id, event, number| block_row(id, event, 100 + id, number, "");
+    let rows = [row(3, "FREE", 1), row(1, "MALLOC", 1), row(2, "MALLOC", 2), row(2, "MALLOC", 2), row(1, "MALLOC", 1)];
+    let (events, notes) = events_of(&rows.concat());
+    assert_eq!(brief(&events), [("alloc", 1, 101), ("alloc", 2, 102), ("free", 3, 103), ("free", 4, 103)]);
+    assert_eq!((notes.rows, notes.duplicates, notes.contradictions), (3, 2, 0));
+}
+
+/// A clock that was set back does not turn a free and its allocation around.
+#[test]
+fn clock_running_backwards_is_repaired() {
+    let rows =
+        [block_row(1, "MALLOC", 500, 1, ""), block_row(2, "FREE", 400, 1, ""), block_row(3, "MALLOC", 600, 2, "")];
+    let (events, notes) = events_of(&rows.concat());
+    assert_eq!(brief(&events)[..3], [("alloc", 1, 500), ("free", 2, 500), ("alloc", 3, 600)]);
+    assert_eq!((notes.clock_back, notes.clock_back_ns), (1, 100));
+}
+
+/// Fault of the reference: the made-up free of a block whose address was handed out again did not lower the total of the
+/// driver's memory.
+#[test]
+fn replaced_blocks_are_taken_off() {
+    let hal = |row: String| row.replace("PTA", "HAL").replace("0x0000000000002000", "0x0000000000001000");
+    let rows = [
+        hal(block_row(1, "MALLOC", 1, 1, ",used:64")),
+        hal(block_row(2, "MALLOC", 2, 2, ",used:128")),
+        hal(block_row(3, "FREE", 2, 1, ",shadow:true")),
+    ];
+    let (events, _) = events_of(&rows.concat());
+    let used: Vec<u64> = events
+        .iter()
+        .filter_map(|event| match event.kind {
+            EventKind::Alloc(alloc) => Some(alloc.used_bytes),
+            EventKind::Free(free) => Some(free.used_bytes),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(used, [64, 0, 64, 0]);
+}
+
+/// Frees that match nothing are told, and end nothing.
+#[test]
+fn unmatched_frees_are_counted() {
+    let (events, notes) = events_of(&[block_row(1, "FREE", 1, 9, ""), block_row(2, "FREE", 1, 9, "")].concat());
+    assert_eq!(brief(&events), [("unknown", 1, 1), ("unknown", 2, 1)]);
+    assert_eq!(notes.unmatched_frees, 2);
+}
+
+/// Steps told by calls of `step()`: the k-th ends step k and begins the next.
+#[test]
+fn steps_by_calls() {
+    let step = |id, number: u64| format!("{id},SYSTEM,STEP,{number},{id},5,5,0,N/A,,,\n");
+    let rows = [
+        block_row(1, "MALLOC", 1, 1, ""),
+        step(2, 1),
+        block_row(3, "MALLOC", 3, 2, ""),
+        step(4, 2),
+        block_row(5, "MALLOC", 5, 3, ""),
+        step(6, 3),
+    ];
+    let (events, _) = events_of(&rows.concat());
+    let steps: Vec<u32> = events
+        .iter()
+        .filter_map(|event| match event.kind {
+            EventKind::Alloc(alloc) => Some(alloc.block.step),
+            EventKind::StepEnd { step } => Some(100 + step),
+            EventKind::StepStart { step } => Some(200 + step),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(steps, [0, 101, 202, 2, 102, 203, 3, 103, 204]);
+}
+
+/// Sorting through files gives the same events.
+#[test]
+fn small_memory_gives_the_same_events() {
+    let folder = tempfile::tempdir().expect("folder");
+    let path = folder.path().join("dump.csv");
+    let rows: Vec<String> = (0..2000_u64)
+        .rev()
+        .map(|id| {
+            let event = if id % 2 == 0 { "MALLOC" } else { "FREE" };
+            block_row(id, event, 1000 + id, 1 + id / 2, "")
+                .replace(",5,5,0,", if id % 4 < 2 { ",6,6,0," } else { ",5,5,0," })
+        })
+        .collect();
+    fs::write(&path, format!("{HEADER}{}", rows.concat())).expect("written");
+    let [mut large, mut small] = [Vec::new(), Vec::new()];
+    let paths = [path];
+    each_event(&paths, &[Format::Csv], Sorter::default, &mut |event| large.push(event.clone())).expect("read");
+    each_event(&paths, &[Format::Csv], || Sorter::new(4000), &mut |event| small.push(event.clone())).expect("read");
+    assert_eq!(brief(&large).len(), 2000);
+    assert_eq!(large, small);
+}
+
+/// Folders stand for the dumps in them; other things are refused by name.
+#[test]
+fn folders_and_foreign_files() {
+    let folder = tempfile::tempdir().expect("folder");
+    let dump = folder.path().join("msmemscope_5_2026_ascend/device_0/dump");
+    fs::create_dir_all(&dump).expect("made");
+    let message = |path: &Path| run(&[path.to_owned()], Vec::new()).expect_err("refused").to_string();
+    assert!(message(folder.path()).ends_with("is a folder without dumps (memscope_dump_*.csv or .db)"));
+    fs::write(dump.join("memscope_dump_1.csv"), format!("{HEADER}{}", block_row(1, "MALLOC", 1, 1, "")))
+        .expect("written");
+    fs::write(dump.join("python_trace_1.csv"), "x").expect("written");
+    assert_eq!(run(&[folder.path().to_owned()], Vec::new()).expect("read").notes.rows, 1);
+    assert!(message(Path::new("/dev/zero")).ends_with("is no regular file"));
+    assert!(message(&folder.path().join("none")).starts_with("cannot read"));
+    let empty = folder.path().join("empty.db");
+    Connection::open(&empty).expect("database").execute_batch("CREATE TABLE x (a)").expect("made");
+    assert!(message(&empty).ends_with("is no dump: it has no table `memscope_dump`"));
+    fs::write(&empty, [b"SQLite format 3\0".as_slice(), &[7; 5000]].concat()).expect("written");
+    assert!(message(&empty).starts_with("cannot read database"));
+}
+
+/// A view that gives rows without end is not taken for a table.
+#[test]
+fn views_are_refused() {
+    let folder = tempfile::tempdir().expect("folder");
+    let path = folder.path().join("view.db");
+    let sql =
+        "CREATE VIEW memscope_dump AS WITH RECURSIVE x(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM x) SELECT n FROM x";
+    Connection::open(&path).expect("database").execute_batch(sql).expect("made");
+    let message = run(&[path], Vec::new()).expect_err("refused").to_string();
+    assert!(message.ends_with("is no dump: it has no table `memscope_dump`"), "{message}");
+}
+
+/// Runs records through the pipeline into dumps of a format; gives the findings and the folder.
+fn trace(records: &[u8], format: sinks::Format) -> (Vec<Finding>, tempfile::TempDir) {
+    let folder = tempfile::tempdir().expect("folder");
+    let options = DumpOptions { out_dir: folder.path().join("out"), format, ..DumpOptions::default() };
+    let sink = DumpSink::new(&options, |_| {}).expect("folder");
+    let devices = DeviceFilter { npus: Npus::All, cpu: true };
+    let dump = DumpFilter { launch: true, block_free: true, devices, ..DumpFilter::default() };
+    let config = PipelineConfig { rows: crate::testing::rows(), dump, ..PipelineConfig::default() };
+    let mut pipeline = Pipeline::new(config, vec![Box::new(sink)], analyses());
+    pipeline.feed(records).expect("written");
+    let outcome = pipeline.finish(&[]);
+    assert!(outcome.errors.is_empty());
+    (outcome.findings, folder)
+}
+
+/// What no row tells: modules, failures, frees of unknown blocks, whether the process was attached to.
+fn comparable(findings: Vec<Finding>) -> Vec<Finding> {
+    let mut findings: Vec<Finding> = findings
+        .into_iter()
+        .filter_map(|finding| match finding {
+            Finding::Held(held) if held.allocations == 0 => None,
+            Finding::Held(held) => Some(Finding::Held(Held {
+                attached: false,
+                older_frees: 0,
+                unknown_frees: 0,
+                failed: 0,
+                recovered: 0,
+                by_module: Vec::new(),
+                ..held
+            })),
+            other => Some(other),
+        })
+        .collect();
+    // A step without any block leaves findings only where rows of its device are.
+    findings.retain(|finding| !matches!(finding, Finding::Fluctuation(gap) if gap.device == Device::None));
+    findings
+}
+
+fn offline(folder: &Path) -> Vec<Finding> {
+    match run(&[folder.join("out")], analyses()) {
+        Ok(outcome) => outcome.findings,
+        // No row was written.
+        Err(InputError::Foreign { .. }) => Vec::new(),
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// One thing that process `pid` does. Not `exec`, which ends the steps that are open: no row tells of it.
+fn act(time: u64, pid: u32, what: u8, slot: u64) -> Vec<u8> {
+    let who = at(time, pid, pid + (slot as u32 & 1));
+    let addr = 0x1000 * (1 + slot);
+    match what {
+        0 | 1 => who.alloc(addr, 64 + slot, device(slot & 1)),
+        2 => who.alloc(addr, 64, HOST),
+        3 | 4 => who.free(addr),
+        5 => [who.free(addr), at(time + 20_000_000, pid, pid + (slot as u32 & 1)).free_failed(addr)].concat(),
+        6 => who.pta((0, 0), addr, 512, [512 * (slot + 1), 4096, 512]),
+        7 => who.pta((0, 1), addr, -512, [512 * slot, 4096, 0]),
+        8 => [who.range_start("step start"), who.range_id(1000 + time as i64)].concat(),
+        9 => who.range_start("step start"),
+        10 => who.range_end(0),
+        11 => who.launch(0x77, 0),
+        12 => who.mark("say \"hi\", \n =1"),
+        13 => who.mark("step start"),
+        _ => who.set_device(slot & 1),
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Whatever two processes do, the dumps lead to the findings of the live trace, and no figure is negative.
+    #[test]
+    fn offline_is_online(acts in prop::collection::vec((1..3_u32, 0..15_u8, 0..4_u64), 1..60), db in any::<bool>()) {
+        let records: Vec<u8> = (1..)
+            .zip(&acts)
+            .flat_map(|(n, &(pid, what, slot))| act(n * 100_000_000, pid * 10, what, slot))
+            .collect();
+        let format = if db { sinks::Format::Db } else { sinks::Format::Csv };
+        let (findings, folder) = trace(&records, format);
+        prop_assert_eq!(comparable(offline(folder.path())), comparable(findings));
+    }
+}
+
+/// A database that was never closed: its rows are still in the log beside it. They are read, and nothing is changed.
+#[test]
+fn database_of_a_killed_tracer() {
+    let folder = tempfile::tempdir().expect("folder");
+    let path = folder.path().join("memscope_dump_1.db");
+    let writer = Connection::open(&path).expect("database");
+    let columns: Vec<String> = sinks::row::COLUMNS.iter().map(|name| format!("\"{name}\" TEXT")).collect();
+    writer.query_row("PRAGMA journal_mode = WAL", [], |_| Ok(())).expect("set");
+    writer.execute_batch(&format!("CREATE TABLE memscope_dump ({})", columns.join(","))).expect("made");
+    let row = "1,'MALLOC','PTA','N/A',5,7,7,'0','0x10','{\"allocation_id\":\"1\",\"size\":\"64\"}','',''";
+    writer.execute_batch(&format!("INSERT INTO memscope_dump VALUES ({row})")).expect("written");
+    let list = || -> Vec<(PathBuf, Vec<u8>)> {
+        let mut files: Vec<PathBuf> =
+            fs::read_dir(folder.path()).expect("folder").map(|entry| entry.expect("entry").path()).collect();
+        files.sort();
+        files
+            .into_iter()
+            .filter(|path| !path.ends_with("memscope_dump_1.db-shm"))
+            .map(|path| (path.clone(), fs::read(path).expect("read")))
+            .collect()
+    };
+    let before = list();
+    assert!(before.len() == 2 && before[1].1.len() > 100);
+    assert_eq!(run(&[path], Vec::new()).expect("read").notes.rows, 1);
+    assert_eq!(list(), before);
+}
