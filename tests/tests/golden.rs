@@ -2,17 +2,24 @@
 //!
 //! A group of its own: `./x test --shared DIR`, where DIR holds `golden-msmemscope`.
 
+#[path = "golden/offline.rs"]
+mod offline;
+
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use memscope_tests::checkers::csv::CsvRules;
 use memscope_tests::checkers::db::DbRules;
 use memscope_tests::checkers::{Violation, csv, db};
 use rusqlite::Connection;
 
-fn golden(name: &str) -> PathBuf {
+fn shared(name: &str) -> PathBuf {
     let shared = std::env::var_os("MEMSCOPE_SHARED").expect("MEMSCOPE_SHARED names the folder with the references");
-    PathBuf::from(shared).join("golden-msmemscope").join(name)
+    PathBuf::from(shared).join(name)
+}
+
+fn golden(name: &str) -> PathBuf {
+    shared("golden-msmemscope").join(name)
 }
 
 fn assert_only(name: &str, violations: &[Violation], faults: &[(&str, usize)]) {
@@ -58,7 +65,13 @@ fn reference_is_not_in_time_order() {
 #[test]
 fn database_passes() {
     let folder = tempfile::tempdir().expect("temporary directory");
-    let path = folder.path().join("memscope_dump_20261121000442.db");
+    let path = leaky_db(folder.path());
+    assert_only("leaky_db", &db::check(&path, DbRules::default()), &[]);
+}
+
+/// The golden database in `folder`.
+fn leaky_db(folder: &Path) -> PathBuf {
+    let path = folder.join("memscope_dump_20261121000442.db");
     let connection = Connection::open(&path).expect("database");
     connection.execute_batch(&fs::read_to_string(golden("leaky_db.schema.sql")).expect("golden file")).expect("schema");
     let rows = fs::read_to_string(golden("leaky_db.rows.csv")).expect("golden file");
@@ -69,9 +82,7 @@ fn database_passes() {
         insert.execute(rusqlite::params_from_iter(cells(line))).expect("row");
     }
     connection.execute_batch("COMMIT").expect("transaction");
-    drop(insert);
-    drop(connection);
-    assert_only("leaky_db", &db::check(&path, DbRules::default()), &[]);
+    path
 }
 
 /// Cells of one line; no cell of that file holds a newline.

@@ -3,18 +3,23 @@
 //! What an analysis knows of a process is concluded when the process ends, so that a process that later gets the
 //! same id starts anew. Findings come ordered by process, then device.
 
+pub mod compare;
 pub mod fluctuation;
 pub mod held;
+pub mod inefficient;
 pub mod leaks;
 pub mod ledger;
+pub mod marks;
 mod per_device;
 #[cfg(test)]
 pub(crate) mod script;
 
 pub use fluctuation::FluctuationAnalysis;
 pub use held::HeldAnalysis;
+pub use inefficient::{InefficientAnalysis, InefficientRules};
 pub use leaks::StepLeaksAnalysis;
 pub use ledger::LedgerAnalysis;
+pub use marks::MarkLeaksAnalysis;
 
 use crate::model::{Event, Finding, RunEnd};
 

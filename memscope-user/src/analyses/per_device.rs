@@ -26,6 +26,17 @@ impl<T: Default> PerDevice<T> {
         self.0.extract_if(keys, |_, _| true).map(|((_, device), value)| (device, value))
     }
 
+    /// Whether there is a value.
+    pub(super) fn has(&self, pid: u32, device: Device) -> bool {
+        self.0.contains_key(&(pid, device))
+    }
+
+    /// Everything of one process.
+    pub(super) fn of_process(&mut self, pid: u32) -> impl Iterator<Item = (Device, &mut T)> {
+        let keys = (pid, Device::Npu(0))..=(pid, Device::None);
+        self.0.range_mut(keys).map(|((_, device), value)| (*device, value))
+    }
+
     /// The processes that have a value.
     pub(super) fn processes(&self) -> Vec<u32> {
         let mut pids: Vec<u32> = self.0.keys().map(|&(pid, _)| pid).collect();

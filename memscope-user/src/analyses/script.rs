@@ -12,6 +12,7 @@ use crate::model::{
 #[derive(Debug)]
 pub(crate) struct Script {
     pid: u32,
+    tid: u32,
     device: Device,
     module_id: Option<u8>,
     /// What pools say of themselves: handed out, reserved.
@@ -36,6 +37,7 @@ impl Script {
     pub(crate) fn new(pid: u32, device: Device) -> Self {
         Self {
             pid,
+            tid: pid,
             device,
             module_id: None,
             told: None,
@@ -68,8 +70,19 @@ impl Script {
 
     /// Goes on with another process or device.
     pub(crate) fn on(&mut self, pid: u32, device: Device) -> &mut Self {
-        (self.pid, self.device) = (pid, device);
+        (self.pid, self.tid, self.device) = (pid, pid, device);
         self
+    }
+
+    /// Goes on with another thread.
+    pub(crate) fn thread(&mut self, tid: u32) -> &mut Self {
+        self.tid = tid;
+        self
+    }
+
+    /// Number of the live block at `addr`.
+    pub(crate) fn number_of(&self, pool: Pool, addr: u64) -> u64 {
+        self.live[&(self.pid, self.device, pool, addr)].allocation_id
     }
 
     /// Module of the driver blocks that follow.
@@ -254,9 +267,14 @@ impl Script {
         }
     }
 
+    /// Anything else.
+    pub(crate) fn event(&mut self, kind: EventKind) -> &mut Self {
+        self.push(kind)
+    }
+
     fn push(&mut self, kind: EventKind) -> &mut Self {
         let id = self.events.len() as u64;
-        self.events.push(Event { id, time_ns: id, pid: self.pid, tid: self.pid, device: self.device, kind });
+        self.events.push(Event { id, time_ns: id, pid: self.pid, tid: self.tid, device: self.device, kind });
         self
     }
 }

@@ -25,6 +25,12 @@ pub(super) struct Cli {
     /// Attach to these running processes, all threads, and their children.
     #[arg(long, value_name = "PID", value_delimiter = ',', value_parser = values::pid)]
     pub pid: Vec<u32>,
+    /// Compare two runs; the command `compare` does the same.
+    #[arg(long)]
+    pub compare: bool,
+    /// The two files to compare.
+    #[arg(short = 'i', long, alias = "input", value_name = "A,B")]
+    pub input_path: Option<String>,
     /// How to trace.
     #[command(flatten)]
     pub trace: TraceArgs,
@@ -47,6 +53,12 @@ pub(super) enum Command {
     Replay(ReplayArgs),
     /// Rebuild the outputs of a trace whose tracer was killed.
     Recover(RecoverArgs),
+    /// Compare two runs, operator by operator or kernel by kernel: dumps (CSV or db, ours or msMemScope's) or captures.
+    Compare(CompareArgs),
+    /// Find blocks that were held longer than they were used, and mark their rows in a copy of the dump.
+    Inefficient(InefficientArgs),
+    /// Find leaks in files: dumps (CSV or db, ours or msMemScope's) of one run, or a capture.
+    Leaks(LeaksArgs),
     /// Say what works here, what not, and how to mend it.
     Doctor(DoctorArgs),
     /// Trace a simulated training program with a leak.
@@ -99,6 +111,69 @@ pub(super) struct RecoverArgs {
     /// What to write.
     #[command(flatten)]
     pub collect: CollectArgs,
+}
+
+/// `compare`.
+#[derive(Debug, Args)]
+pub(super) struct CompareArgs {
+    /// The run to compare with: a dump, a folder of dumps, or a capture.
+    #[arg(value_name = "A")]
+    pub base: PathBuf,
+    /// The other run.
+    #[arg(value_name = "B")]
+    pub other: PathBuf,
+    /// What is compared: op, kernel.
+    #[arg(long, value_name = "LIST", default_value = "op")]
+    pub level: Level,
+    /// Where to write.
+    #[arg(short = 'o', long, alias = "output", value_name = "DIR", default_value = DEFAULT_OUTPUT)]
+    pub output_path: PathBuf,
+    /// The summary as JSON on stdout.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `inefficient`.
+#[derive(Debug, Args)]
+pub(super) struct InefficientArgs {
+    /// A dump or a capture.
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// Leave smaller blocks out.
+    #[arg(long, value_name = "SIZE", value_parser = values::size, default_value = "0")]
+    pub mem_size: u64,
+    /// What to look for: `early_allocation`, `late_deallocation`, `temporary_idleness` [default: all].
+    #[arg(long = "type", value_name = "LIST")]
+    pub kinds: Option<values::InefficientKinds>,
+    /// Operators between two uses, beyond which a block is idle.
+    #[arg(long, value_name = "N", default_value_t = crate::analyses::inefficient::DEFAULT_IDLE_THRESHOLD)]
+    pub idle_threshold: u64,
+    /// Mark the rows of the dump itself.
+    #[arg(long, conflicts_with = "output_path")]
+    pub in_place: bool,
+    /// Where to write the marked copy [default: inefficient/ beside the dump].
+    #[arg(short = 'o', long, value_name = "FILE")]
+    pub output_path: Option<PathBuf>,
+    /// Findings as JSON on stdout instead of the report.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `leaks`.
+#[derive(Debug, Args)]
+pub(super) struct LeaksArgs {
+    /// Dumps of one run, folders with such, or one capture.
+    #[arg(required = true, value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+    /// Judge by marks with this text, not by steps: what is allocated between two of them and not freed until the third.
+    #[arg(long, value_name = "TEXT")]
+    pub mark: Option<String>,
+    /// Number of the first of the three marks, from 0.
+    #[arg(long, value_name = "N", default_value_t = 0, requires = "mark")]
+    pub start_index: u64,
+    /// Findings as JSON on stdout instead of the report.
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// `doctor`.

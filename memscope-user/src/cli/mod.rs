@@ -1,8 +1,12 @@
 //! One file per command, plus what they share.
 
 mod args;
+mod compare;
 mod demo;
 mod doctor;
+mod inefficient;
+mod input;
+mod leaks;
 mod notices;
 mod offline;
 mod operators;
@@ -51,9 +55,20 @@ pub fn main() -> ExitCode {
         Some(Command::Attach(attach)) => session::attach(&attach.pid, &attach.trace),
         Some(Command::Replay(replay)) => offline::replay(&replay),
         Some(Command::Recover(recover)) => offline::recover(&recover),
+        Some(Command::Compare(args)) => compare::run(&args),
+        Some(Command::Inefficient(args)) => inefficient::run(&args),
+        Some(Command::Leaks(leaks)) => leaks::run(&leaks),
         Some(Command::Doctor(doctor)) => doctor::run(&doctor),
         Some(Command::Demo(demo)) => demo::run(&demo),
         Some(Command::UsageHelper(helper)) => usage::helper::serve(helper.library.as_deref()),
+        None if cli.compare || cli.input_path.is_some() => match cli.input_path {
+            Some(paths) if cli.compare && cli.program.is_empty() && cli.pid.is_empty() => {
+                let collect = &cli.trace.collect;
+                compare::run_option(&paths, collect.level, collect.output_path(), collect.json)
+            }
+            Some(_) if cli.compare => usage("--compare traces nothing: leave the program or --pid out"),
+            _ => usage("--compare and --input-path=A,B must be used together"),
+        },
         None if !cli.pid.is_empty() && !cli.program.is_empty() => {
             usage("--pid attaches to a running process: a program cannot be given as well")
         }

@@ -83,7 +83,7 @@ fn replay_one(capture: &Path, collect: &CollectArgs) -> Result<()> {
     let sinks: Vec<Box<dyn Sink>> = vec![outputs::dump(collect, sudo_ids())?, Box::new(notices)];
     let report = pipeline::replay(capture, config, sinks, outputs::analyses(collect))
         .with_context(|| format!("cannot replay `{}`", capture.display()))?;
-    tell_ending(collect, &report);
+    tell_ending(collect.level_of_messages(), &report);
     let failures: Vec<String> = report.outcome.errors.iter().map(|error| error_chain(error)).collect();
     if !failures.is_empty() {
         bail!(failures.join("; "));
@@ -91,7 +91,8 @@ fn replay_one(capture: &Path, collect: &CollectArgs) -> Result<()> {
     outputs::print_report(collect, &report.outcome).context("cannot print the report")
 }
 
-fn tell_ending(collect: &CollectArgs, report: &ReplayReport) {
+/// Says how a capture ends, if not as it should.
+pub(super) fn tell_ending(wanted: LogLevel, report: &ReplayReport) {
     let text = match report.ending {
         Ending::Complete { .. } if report.is_complete() => return,
         Ending::Complete { .. } => {
@@ -106,5 +107,5 @@ fn tell_ending(collect: &CollectArgs, report: &ReplayReport) {
             format!("the capture is damaged at byte {at_offset} ({what}); what follows was not used")
         }
     };
-    message(collect.level_of_messages(), LogLevel::Warning, format_args!("{text}"));
+    message(wanted, LogLevel::Warning, format_args!("{text}"));
 }

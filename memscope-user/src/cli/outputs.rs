@@ -12,7 +12,7 @@ use super::{
     message,
 };
 use crate::{
-    analyses::{Analysis, FluctuationAnalysis, HeldAnalysis, LedgerAnalysis, StepLeaksAnalysis},
+    analyses::{Analysis, FluctuationAnalysis, HeldAnalysis, InefficientAnalysis, LedgerAnalysis, StepLeaksAnalysis},
     attach::spawn::sudo_ids,
     model::Finding,
     pipeline::{DeviceFilter, DumpFilter, Npus, Outcome},
@@ -111,6 +111,9 @@ pub(super) fn analyses(args: &CollectArgs) -> Vec<Box<dyn Analysis>> {
         chosen.push(Box::new(StepLeaksAnalysis::default()));
         chosen.push(Box::new(FluctuationAnalysis::default()));
     }
+    if args.analysis.inefficient {
+        chosen.push(Box::new(InefficientAnalysis::default()));
+    }
     chosen.push(Box::new(HeldAnalysis::default()));
     chosen.push(Box::new(LedgerAnalysis::default()));
     chosen
@@ -118,11 +121,8 @@ pub(super) fn analyses(args: &CollectArgs) -> Vec<Box<dyn Analysis>> {
 
 /// Options that this version knows of and cannot do.
 pub(super) fn refuse_unavailable(args: &CollectArgs) -> Result<(), String> {
-    let unavailable = [
-        (args.analysis.decompose, "--analysis=decompose"),
-        (args.analysis.inefficient, "--analysis=inefficient"),
-        (args.analysis.oom.is_some(), "--analysis=oom"),
-    ];
+    let unavailable =
+        [(args.analysis.decompose, "--analysis=decompose"), (args.analysis.oom.is_some(), "--analysis=oom")];
     match unavailable.into_iter().find(|(asked, _)| *asked) {
         Some((_, option)) => Err(format!("{option} is not available in this version; leave it out")),
         None => Ok(()),

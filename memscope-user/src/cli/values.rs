@@ -3,6 +3,7 @@
 use std::str::FromStr;
 
 use crate::attach::ops::OpsChoice;
+use crate::model::InefficientKind;
 
 /// Splits at `,` and at the full-width comma; empty items are skipped.
 pub(super) fn items(text: &str) -> impl Iterator<Item = &str> {
@@ -289,6 +290,46 @@ impl FromStr for CallStacks {
     }
 }
 
+/// `--type` of `inefficient`: which kinds, in the order of the model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct InefficientKinds(pub [bool; 3]);
+
+impl Default for InefficientKinds {
+    fn default() -> Self {
+        Self([true; 3])
+    }
+}
+
+impl FromStr for InefficientKinds {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut kinds = [false; 3];
+        for item in items(text) {
+            let Some(at) = InefficientKind::ALL.iter().position(|kind| kind.as_str() == item) else {
+                let all = InefficientKind::ALL.map(InefficientKind::as_str).join(", ");
+                return Err(format!("`{item}` is not one of {all}"));
+            };
+            kinds[at] = true;
+        }
+        if kinds == [false; 3] { Err("at least one kind is needed".to_owned()) } else { Ok(Self(kinds)) }
+    }
+}
+
+/// A size of any number of bytes: `4096`, `64K`, `2M`, `1G`.
+pub(super) fn size(text: &str) -> Result<u64, String> {
+    let (number, factor) = match text.char_indices().last() {
+        Some((at, 'K' | 'k')) => (&text[..at], 1 << 10),
+        Some((at, 'M' | 'm')) => (&text[..at], 1 << 20),
+        Some((at, 'G' | 'g')) => (&text[..at], 1 << 30),
+        _ => (text, 1),
+    };
+    let plain = number.bytes().all(|byte| byte.is_ascii_digit()).then(|| number.parse::<u64>().ok()).flatten();
+    plain
+        .and_then(|number| number.checked_mul(factor))
+        .ok_or_else(|| format!("`{text}` is not a size like 4096, 64K or 2M"))
+}
+
 /// A duration: `30`, `30s`, `5m`, `2h`, `500ms`.
 pub(super) fn duration(text: &str) -> Result<std::time::Duration, String> {
     match interval(text)? {
@@ -391,7 +432,19 @@ mod tests {
     }
 
     #[test]
+    fn kinds_of_inefficient_use() {
+        assert_eq!("late_deallocation,".parse(), Ok(InefficientKinds([false, true, false])));
+        for bad in ["", "late", "late_deallocation,x"] {
+            assert!(bad.parse::<InefficientKinds>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
     fn sizes_and_durations() {
+        assert_eq!((size("0"), size("3k"), size("8G")), (Ok(0), Ok(3072), Ok(8 << 30)));
+        for bad in ["", "K", "-1", "+1", "1T", "99999999999G"] {
+            assert!(size(bad).is_err(), "{bad}");
+        }
         assert_eq!(bytes("64M"), Ok(64 << 20));
         for bad in ["0", "1", "2G", "M", "-5K", "99999999999G"] {
             assert!(bytes(bad).is_err(), "{bad}");

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use super::Notes;
 use super::row::{DumpRow, Kind};
 use crate::model::{
-    Access, Alloc, AllocApi, AllocFailed, Block, BlockReturned, Device, Event, EventKind, Free, FreeCause, Launch,
-    Mark, Name, Op, Pool, System, UnknownFree,
+    Access, Alloc, AllocApi, AllocFailed, Block, BlockReturned, Device, DriverFigures, Event, EventKind, Free,
+    FreeCause, Launch, Mark, Name, Op, Pool, System, UnknownFree,
 };
 use crate::pipeline::steps::{STEP_START, Steps};
 
@@ -105,7 +105,7 @@ impl Rebuild {
                 id += 1;
                 let Some(block) = process.take(number) else { continue };
                 let (used_bytes, cause) = (process.used_by(&block), FreeCause::TraceEnd);
-                let free = Free { block, used_bytes, total_bytes: None, cause };
+                let free = Free { block, used_bytes, total_bytes: None, driver: DriverFigures::default(), cause };
                 let device = block.device;
                 out(&Event {
                     id,
@@ -169,7 +169,13 @@ impl Process {
         // A pool's own figure counts what it handed out before the trace, too. Of the driver's blocks nobody knows more
         // than we do (msMemScope does not take replaced ones off).
         *used = told_bytes(row).unwrap_or_else(|| used.saturating_add(size_bytes));
-        let alloc = Alloc { block, used_bytes: *used, total_bytes: row.total_bytes, restored: restored.is_some() };
+        let alloc = Alloc {
+            block,
+            used_bytes: *used,
+            total_bytes: row.total_bytes,
+            driver: DriverFigures::default(),
+            restored: restored.is_some(),
+        };
         emit(row, time_ns, block.device, EventKind::Alloc(alloc), out);
     }
 
@@ -232,7 +238,13 @@ impl Process {
         if cause == FreeCause::Program && self.freed.len() < MAX_REMEMBERED {
             self.freed.insert(number, block);
         }
-        let free = Free { block, used_bytes: self.used_by(&block), total_bytes: row.total_bytes, cause };
+        let free = Free {
+            block,
+            used_bytes: self.used_by(&block),
+            total_bytes: row.total_bytes,
+            driver: DriverFigures::default(),
+            cause,
+        };
         emit(row, time_ns, block.device, EventKind::Free(free), out);
     }
 

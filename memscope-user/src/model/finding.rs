@@ -50,6 +50,125 @@ pub struct StepLeaks {
     pub confidence: Confidence,
 }
 
+/// A block that was allocated between marks A and B, and not freed until C.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct MarkLeak {
+    /// Whose.
+    pub pool: Pool,
+    /// Start of the block.
+    pub addr: u64,
+    /// Its size.
+    pub size_bytes: u64,
+    /// Number of the block in its process.
+    pub allocation_id: u64,
+    /// Id of the event that told of it: `ID` of its MALLOC row.
+    pub event_id: u64,
+    /// It was freed after the third mark.
+    pub freed_later: bool,
+}
+
+/// Leaks between marks, of one process on one device (contract §8.7).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct MarkLeaks {
+    /// Process.
+    pub pid: u32,
+    /// Device.
+    pub device: Device,
+    /// Text of the marks.
+    pub text: String,
+    /// Number of the first of the three marks, from 0.
+    pub start_index: u64,
+    /// Marks with this text.
+    pub marks: u64,
+    /// All three marks were there; otherwise nothing could be judged.
+    pub judged: bool,
+    /// Leaks, in the order of their allocation.
+    pub leaks: Vec<MarkLeak>,
+    /// How sure.
+    pub confidence: Confidence,
+}
+
+/// Way of holding a block longer than it is used (contract §8.6).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum InefficientKind {
+    /// Some API gave memory back between its allocation and its first use.
+    EarlyAllocation,
+    /// Some API took memory between its last use and its free.
+    LateDeallocation,
+    /// Too many APIs between two uses.
+    TemporaryIdleness,
+}
+
+impl InefficientKind {
+    /// All of them, in order.
+    pub const ALL: [Self; 3] = [Self::EarlyAllocation, Self::LateDeallocation, Self::TemporaryIdleness];
+
+    /// As msMemScope spells it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::EarlyAllocation => "early_allocation",
+            Self::LateDeallocation => "late_deallocation",
+            Self::TemporaryIdleness => "temporary_idleness",
+        }
+    }
+}
+
+/// A block that was held longer than it was used.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct InefficientBlock {
+    /// Whose.
+    pub pool: Pool,
+    /// Start of the block.
+    pub addr: u64,
+    /// Its size.
+    pub size_bytes: u64,
+    /// Number of the block in its process.
+    pub allocation_id: u64,
+    /// Id of the event that told of it: `ID` of its MALLOC row.
+    pub event_id: u64,
+    /// How, in the order found.
+    pub kinds: Vec<InefficientKind>,
+    /// Size times the time without use.
+    pub wasted_byte_seconds: f64,
+}
+
+/// What one kind of inefficient use costs.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Waste {
+    /// The kind.
+    pub kind: InefficientKind,
+    /// Blocks.
+    pub blocks: u64,
+    /// Their bytes.
+    pub size_bytes: u64,
+    /// Sum of size times time without use.
+    pub wasted_byte_seconds: f64,
+}
+
+/// Blocks of one process on one device that were held longer than they were used.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Inefficient {
+    /// Process.
+    pub pid: u32,
+    /// Device.
+    pub device: Device,
+    /// Sums by kind, in the order of [`InefficientKind::ALL`].
+    pub kinds: [Waste; 3],
+    /// The blocks, in the order of their allocation.
+    pub blocks: Vec<InefficientBlock>,
+}
+
+impl Inefficient {
+    /// Nothing yet.
+    #[must_use]
+    pub fn new(pid: u32, device: Device) -> Self {
+        let none = |kind| Waste { kind, blocks: 0, size_bytes: 0, wasted_byte_seconds: 0.0 };
+        Self { pid, device, kinds: InefficientKind::ALL.map(none), blocks: Vec::new() }
+    }
+}
+
 /// Lowest over highest pool use within one step.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct RatioRecord {
@@ -156,4 +275,8 @@ pub enum Finding {
     Held(Held),
     /// Where the memory of a device is.
     Ledger(Ledger),
+    /// Leaks between marks.
+    MarkLeaks(MarkLeaks),
+    /// Blocks held longer than they were used.
+    Inefficient(Inefficient),
 }

@@ -11,7 +11,10 @@ pub use event::{
     DriverFigures, Event, EventKind, Free, FreeCause, Launch, Mark, Op, OpApi, OpPhase, PageType, Pool, ProcessStart,
     ProcessUsage, Region, RegionKind, System, UnknownFree,
 };
-pub use finding::{Confidence, Finding, Fluctuation, Held, HeldModule, Leak, LossLine, RatioRecord, RunEnd, StepLeaks};
+pub use finding::{
+    Confidence, Finding, Fluctuation, Held, HeldModule, Inefficient, InefficientBlock, InefficientKind, Leak, LossLine,
+    MarkLeak, MarkLeaks, RatioRecord, RunEnd, StepLeaks, Waste,
+};
 pub use ledger::{Entry, Item, Ledger, Moment, PoolSheets, Sheet, Sign};
 pub use module::{module_id, module_name};
 pub use name::Name;

@@ -3,6 +3,8 @@
 //! [`DumpSink`] is the one for rows: it picks the file of a row by process and device, in the tree of
 //! contract §2.1. [`row`] says what a row holds, `csv` and `sqlite` how it is spelt, `tree` where files go.
 
+pub mod annotate;
+pub mod compare;
 pub mod config_json;
 mod csv;
 mod dump;

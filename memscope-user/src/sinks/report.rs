@@ -3,7 +3,9 @@
 //! The leak and the gap report have the reference's layout, byte for byte (contract §8.2, §8.3); what it does not
 //! report follows after them, and how complete the trace was comes last.
 
+mod inefficient;
 mod ledger;
+mod marks;
 mod numbers;
 
 use std::{
@@ -16,7 +18,8 @@ use numbers::{counted, general, mega, size};
 use serde::Serialize;
 
 use crate::model::{
-    Confidence, Device, Finding, Fluctuation, Held, HeldModule, Leak, Ledger, Pool, RatioRecord, RunEnd, StepLeaks,
+    Confidence, Device, Finding, Fluctuation, Held, HeldModule, Inefficient, Leak, Ledger, MarkLeaks, Pool,
+    RatioRecord, RunEnd, StepLeaks,
 };
 
 /// How to write the text.
@@ -26,11 +29,13 @@ pub struct Report {
     pub leak_lines: usize,
     /// Whether to tell how to mark steps when none was marked. Only sensible when leaks were looked for.
     pub step_hint: bool,
+    /// Whether the losses are known. A dump does not tell of them.
+    pub losses: bool,
 }
 
 impl Default for Report {
     fn default() -> Self {
-        Self { leak_lines: 100, step_hint: true }
+        Self { leak_lines: 100, step_hint: true, losses: true }
     }
 }
 
@@ -41,6 +46,8 @@ struct Process<'a> {
     gaps: Vec<&'a Fluctuation>,
     held: Vec<&'a Held>,
     ledgers: Vec<&'a Ledger>,
+    marks: Vec<&'a MarkLeaks>,
+    inefficient: Vec<&'a Inefficient>,
 }
 
 impl Report {
@@ -61,18 +68,24 @@ impl Report {
                  around each step, or call `msmemscope.step()` after each."
             )?;
         }
-        write_losses(end, out)
+        if self.losses { write_losses(end, out) } else { Ok(()) }
     }
 
     fn write_process(&self, process: &Process<'_>, out: &mut impl Write) -> io::Result<()> {
         for leaks in &process.leaks {
             self.write_leaks(leaks, out)?;
         }
+        for leaks in &process.marks {
+            marks::write(leaks, self.leak_lines, out)?;
+        }
         for gap in &process.gaps {
             write_gap(gap, out)?;
         }
         for leaks in &process.leaks {
             write_leak_notes(leaks, out)?;
+        }
+        for found in &process.inefficient {
+            inefficient::write(found, self.leak_lines, out)?;
         }
         for held in &process.held {
             write_held(held, out)?;
@@ -143,6 +156,8 @@ fn place(finding: &Finding) -> (u32, Device) {
         Finding::Fluctuation(found) => (found.pid, found.device),
         Finding::Held(found) => (found.pid, found.device),
         Finding::Ledger(found) => (found.pid, found.device),
+        Finding::MarkLeaks(found) => (found.pid, found.device),
+        Finding::Inefficient(found) => (found.pid, found.device),
     }
 }
 
@@ -155,9 +170,13 @@ fn by_process(findings: &[Finding]) -> BTreeMap<u32, Process<'_>> {
             Finding::Fluctuation(gap) => process.gaps.push(gap),
             Finding::Held(held) => process.held.push(held),
             Finding::Ledger(ledger) => process.ledgers.push(ledger),
+            Finding::MarkLeaks(leaks) => process.marks.push(leaks),
+            Finding::Inefficient(found) => process.inefficient.push(found),
         }
     }
-    for Process { leaks, gaps, held, ledgers } in processes.values_mut() {
+    for Process { leaks, gaps, held, ledgers, marks, inefficient } in processes.values_mut() {
+        inefficient.sort_by_key(|found| found.device);
+        marks.sort_by_key(|leaks| leaks.device);
         leaks.sort_by_key(|leaks| leaks.device);
         // The reference knows no gaps of driver memory, so readers of its output expect those of the pools first.
         gaps.sort_by_key(|gap| (gap.device, gap.pool == Pool::Hal, gap.pool));

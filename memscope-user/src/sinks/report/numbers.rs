@@ -41,6 +41,18 @@ pub(super) fn general(value: f64) -> String {
     format!("{}e{sign}{:02}", trimmed(mantissa), exponent.abs())
 }
 
+/// A non-negative number as Python prints it: the fewest digits that tell it from others, always with a fraction or an
+/// exponent; an exponent below -4 and above 15.
+pub(super) fn shortest(value: f64) -> String {
+    let scientific = format!("{value:e}");
+    let (mantissa, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
+    let exponent: i32 = exponent.parse().unwrap_or(0);
+    match exponent {
+        -4..=15 => format!("{value:?}"),
+        _ => format!("{mantissa}e{}{:02}", if exponent < 0 { '-' } else { '+' }, exponent.abs()),
+    }
+}
+
 /// Without zeros at the end of the fraction, and without the point if nothing is left of it.
 fn trimmed(number: &str) -> &str {
     if number.contains('.') { number.trim_end_matches('0').trim_end_matches('.') } else { number }
@@ -49,6 +61,23 @@ fn trimmed(number: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Spellings taken from Python's `repr`.
+    #[test]
+    fn shortest_is_python() {
+        let cases = [
+            (0.0, "0.0"),
+            (1.0, "1.0"),
+            (0.056_987_762_451_171_875, "0.056987762451171875"),
+            (0.000_1, "0.0001"),
+            (9.5e-7, "9.5e-07"),
+            (17_592_186_044_416.0, "17592186044416.0"),
+            (1e16, "1e+16"),
+        ];
+        for (value, text) in cases {
+            assert_eq!(shortest(value), text);
+        }
+    }
 
     /// Spellings taken from `printf("%g")`.
     #[test]

@@ -1,0 +1,317 @@
+//! The operators and kernels of a run, with their figures.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::Figures;
+use crate::analyses::Analysis;
+use crate::model::{Device, Event, EventKind, Finding, FreeCause, OpPhase, Pool, RunEnd};
+
+/// Threads whose operators are followed.
+const MAX_THREADS: usize = 64 << 10;
+/// Open operators of one thread.
+const MAX_DEPTH: usize = 256;
+
+/// What is compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Which {
+    /// Operators, when they end.
+    pub op: bool,
+    /// Kernel launches.
+    pub kernel: bool,
+}
+
+/// What an entry is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum EntryKind {
+    /// An operator.
+    Op,
+    /// A kernel launch.
+    Kernel,
+}
+
+/// An operator or a kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// What it is.
+    pub kind: EntryKind,
+    /// Number of its name.
+    pub name: u32,
+    /// See [`Figures::next_bytes`].
+    pub next_bytes: u64,
+    /// See [`Figures::delta_bytes`].
+    pub delta_bytes: i64,
+}
+
+impl Entry {
+    /// Its figures.
+    #[must_use]
+    pub const fn figures(&self) -> Figures {
+        Figures { next_bytes: self.next_bytes, delta_bytes: self.delta_bytes }
+    }
+}
+
+/// Names of entries; both runs share them.
+#[derive(Clone, Debug, Default)]
+pub struct Names(Arc<Mutex<Known>>);
+
+#[derive(Debug, Default)]
+struct Known {
+    numbers: HashMap<Arc<str>, u32>,
+    texts: Vec<Arc<str>>,
+}
+
+impl Names {
+    fn number(&self, name: &Arc<str>) -> u32 {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(number) = known.numbers.get(name) {
+            return *number;
+        }
+        let number = known.texts.len() as u32;
+        known.texts.push(Arc::clone(name));
+        known.numbers.insert(Arc::clone(name), number);
+        number
+    }
+
+    /// The name of a number.
+    #[must_use]
+    pub fn text(&self, number: u32) -> Arc<str> {
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        known.texts.get(number as usize).cloned().unwrap_or_default()
+    }
+}
+
+/// The entries of a run by device.
+#[derive(Debug, Default)]
+pub struct Sequences {
+    devices: BTreeMap<u32, OfDevice>,
+    frameworks: BTreeSet<Pool>,
+}
+
+#[derive(Debug, Default)]
+struct OfDevice {
+    entries: Vec<Entry>,
+    /// The first entry that has no figure of the reference yet.
+    open: usize,
+}
+
+impl Sequences {
+    /// Devices that have entries.
+    pub(super) fn devices(&self) -> impl Iterator<Item = u32> {
+        self.devices.iter().filter(|(_, of)| !of.entries.is_empty()).map(|(device, _)| *device)
+    }
+
+    /// Entries of a device.
+    pub(super) fn of(&self, device: u32) -> &[Entry] {
+        self.devices.get(&device).map_or(&[], |of| &of.entries)
+    }
+
+    /// Whether there is no entry at all.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.devices().next().is_none()
+    }
+
+    /// Frameworks that have blocks.
+    pub(super) fn frameworks(&self) -> BTreeSet<Pool> {
+        self.frameworks.clone()
+    }
+}
+
+/// Takes the sequences out of a run's events. It draws no conclusions; who has made it keeps the other end.
+#[derive(Debug)]
+pub struct Recorder {
+    which: Which,
+    names: Names,
+    sequences: Arc<Mutex<Sequences>>,
+    threads: HashMap<(u32, u32), Thread>,
+}
+
+/// What a thread has done.
+#[derive(Debug, Default)]
+struct Thread {
+    /// Allocated less freed.
+    bytes: i64,
+    /// The same at its last kernel launch, and its last operator that ended.
+    at_launch: i64,
+    at_end: i64,
+    /// Operators that have begun, with what the thread had allocated before.
+    open: Vec<(u32, i64)>,
+}
+
+impl Recorder {
+    /// Records to `sequences`.
+    #[must_use]
+    pub fn new(which: Which, names: Names, sequences: Arc<Mutex<Sequences>>) -> Self {
+        Self { which, names, sequences, threads: HashMap::new() }
+    }
+
+    fn thread(&mut self, event: &Event) -> Option<&mut Thread> {
+        let key = (event.pid, event.tid);
+        if self.threads.len() >= MAX_THREADS && !self.threads.contains_key(&key) {
+            return None;
+        }
+        Some(self.threads.entry(key).or_default())
+    }
+
+    fn pool_event(&mut self, event: &Event, pool: Pool, device: Device, size_bytes: u64, change: i64) {
+        if !matches!(pool, Pool::Pta | Pool::MindSpore) {
+            return;
+        }
+        if let Some(thread) = self.thread(event) {
+            thread.bytes = thread.bytes.saturating_add(change);
+        }
+        let mut sequences = self.sequences.lock().unwrap_or_else(PoisonError::into_inner);
+        sequences.frameworks.insert(pool);
+        if let Device::Npu(number) = device {
+            let OfDevice { entries, open } = sequences.devices.entry(number).or_default();
+            entries[*open..].iter_mut().for_each(|entry| entry.next_bytes = size_bytes);
+            *open = entries.len();
+        }
+    }
+
+    fn entry(&mut self, device: Device, kind: EntryKind, name: &Arc<str>, delta_bytes: i64) {
+        let Device::Npu(number) = device else { return };
+        let entry = Entry { kind, name: self.names.number(name), next_bytes: 0, delta_bytes };
+        let mut sequences = self.sequences.lock().unwrap_or_else(PoisonError::into_inner);
+        sequences.devices.entry(number).or_default().entries.push(entry);
+    }
+
+    fn op_begins(&mut self, event: &Event, name: &Arc<str>) {
+        let name = self.names.number(name);
+        if let Some(thread) = self.thread(event) {
+            if thread.open.len() >= MAX_DEPTH {
+                thread.open.remove(0);
+            }
+            thread.open.push((name, thread.bytes));
+        }
+    }
+
+    fn op_ends(&mut self, event: &Event, name: &Arc<str>) {
+        let number = self.names.number(name);
+        let delta = self.thread(event).map_or(0, |thread| {
+            // Operators inside of it that threw an exception have no end.
+            let begun = thread.open.iter().rposition(|(open, _)| *open == number);
+            let before = begun.map_or(thread.at_end, |at| thread.open[at].1);
+            thread.open.truncate(begun.unwrap_or(thread.open.len()));
+            thread.at_end = thread.bytes;
+            thread.bytes - before
+        });
+        self.entry(event.device, EntryKind::Op, name, delta);
+    }
+}
+
+impl Analysis for Recorder {
+    fn observe(&mut self, event: &Event) {
+        match &event.kind {
+            EventKind::Alloc(alloc) => {
+                let (block, size) = (&alloc.block, alloc.block.size_bytes);
+                self.pool_event(event, block.pool, block.device, size, size.cast_signed());
+            }
+            EventKind::Free(free) => {
+                let (block, size) = (&free.block, free.block.size_bytes);
+                let change = if free.cause == FreeCause::Program { size.cast_signed().saturating_neg() } else { 0 };
+                self.pool_event(event, block.pool, block.device, size, change);
+            }
+            EventKind::Op(op) if self.which.op => match op.phase {
+                OpPhase::Start => self.op_begins(event, &op.name),
+                OpPhase::End => self.op_ends(event, &op.name),
+                OpPhase::Submit => {}
+            },
+            EventKind::Launch(launch) if self.which.kernel => {
+                let delta = self.thread(event).map_or(0, |thread| {
+                    let before = std::mem::replace(&mut thread.at_launch, thread.bytes);
+                    thread.bytes - before
+                });
+                self.entry(event.device, EntryKind::Kernel, &launch.name, delta);
+            }
+            _ => {}
+        }
+    }
+
+    fn finish(&mut self, _: &RunEnd) -> Vec<Finding> {
+        Vec::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::*;
+    use super::*;
+    use crate::analyses::script::{Script, run};
+    use crate::model::{Op, OpApi};
+
+    const BOTH: Which = Which { op: true, kernel: true };
+
+    impl Script {
+        fn op(&mut self, phase: OpPhase, name: &str) -> &mut Self {
+            self.event(EventKind::Op(Op { phase, api: OpApi::Aten, name: name.into() }))
+        }
+    }
+
+    fn record(script: &Script, names: &Names) -> Sequences {
+        let sequences = Arc::default();
+        run(Recorder::new(BOTH, names.clone(), Arc::clone(&sequences)), script.events(), &RunEnd::default());
+        Arc::into_inner(sequences).expect("not shared").into_inner().expect("no panic")
+    }
+
+    fn brief(sequences: &Sequences, names: &Names) -> Vec<(String, u64, i64)> {
+        sequences.of(0).iter().map(|it| (names.text(it.name).to_string(), it.next_bytes, it.delta_bytes)).collect()
+    }
+
+    /// The reference's figure is the size of the next event, be it a free of something else; ours is what happened inside.
+    #[test]
+    fn both_figures() {
+        let mut script = Script::new(1, Device::Npu(0));
+        script.op(OpPhase::Start, "outer").alloc(Pool::Pta, 0x1000, 100).op(OpPhase::Start, "inner");
+        script.alloc(Pool::Pta, 0x2000, 10).alloc(Pool::Hal, 0x9000, 5000).op(OpPhase::End, "inner").launch();
+        script.free(Pool::Pta, 0x1000).op(OpPhase::End, "outer").op(OpPhase::End, "unknown start").launch();
+        let names = Names::default();
+        let expected =
+            [("inner", 100, 10), ("Add", 100, 110), ("outer", 0, 10), ("unknown start", 0, 0), ("Add", 0, -100)];
+        let expected = expected.map(|(name, next, delta)| (name.to_owned(), next, delta));
+        assert_eq!(brief(&record(&script, &names), &names), expected);
+    }
+
+    /// Threads and devices are apart.
+    #[test]
+    fn threads_do_not_mix() {
+        let mut script = Script::new(1, Device::Npu(0));
+        script.op(OpPhase::Start, "f").on(2, Device::Npu(1)).op(OpPhase::Start, "f").alloc(Pool::Pta, 0x1000, 7);
+        script.on(1, Device::Npu(0)).op(OpPhase::End, "f").on(2, Device::Npu(1)).op(OpPhase::End, "f");
+        let names = Names::default();
+        let sequences = record(&script, &names);
+        assert_eq!((sequences.of(0)[0].delta_bytes, sequences.of(1)[0].delta_bytes), (0, 7));
+    }
+
+    #[test]
+    fn rows_and_summary() {
+        let names = Names::default();
+        let mut base = Script::new(1, Device::Npu(0));
+        base.alloc(Pool::Pta, 0x1000, 8).launch().alloc(Pool::Pta, 0x2000, 16);
+        let mut other = Script::new(1, Device::Npu(0));
+        other.launch().launch().alloc(Pool::Pta, 0x2000, 4);
+        let (base, other) = (record(&base, &names), record(&other, &names));
+        let mut rows = Vec::new();
+        let found = compare(&base, &other, &names, |row| rows.push((row.base, row.compare)));
+        let figures = |next_bytes, delta_bytes| Some(Figures { next_bytes, delta_bytes });
+        assert_eq!(rows, [(figures(16, 8), figures(4, 0)), (None, figures(4, 0))]);
+        let ComparedDevice { aligned, only_base, only_compare, shortest, names, .. } = &found[0];
+        assert_eq!((*aligned, *only_base, *only_compare, *shortest), (1, 0, 1, true));
+        assert_eq!((names[0].base_count, names[0].compare_count, names[0].base_delta_bytes), (1, 2, 8));
+        assert_eq!(check(&base, &other, BOTH), Ok(()));
+    }
+
+    #[test]
+    fn two_frameworks_are_refused() {
+        let names = Names::default();
+        let mut base = Script::new(1, Device::Npu(0));
+        base.alloc(Pool::Pta, 0x1000, 8);
+        let mut other = Script::new(1, Device::Npu(0));
+        other.alloc(Pool::MindSpore, 0x1000, 8);
+        let (base, other) = (record(&base, &names), record(&other, &names));
+        assert_eq!(check(&base, &other, BOTH), Err(Incomparable::Frameworks));
+        assert_eq!(check(&other, &other, BOTH), Err(Incomparable::OperatorsOfMindSpore));
+        assert_eq!(check(&other, &other, Which { op: false, kernel: true }), Ok(()));
+    }
+}

@@ -1,0 +1,136 @@
+//! `compare`: two runs, operator by operator or kernel by kernel.
+
+use std::{
+    ffi::OsString,
+    path::{Path, PathBuf},
+    process::ExitCode,
+    sync::{Arc, Mutex},
+};
+
+use anyhow::{Context as _, Result, bail};
+use serde::Serialize;
+
+use super::{
+    FAILURE, USAGE,
+    args::{CompareArgs, LogLevel},
+    error, input, message, values,
+};
+use crate::{
+    analyses::{
+        Analysis,
+        compare::{self, ComparedDevice, Names, Recorder, Sequences, Which},
+    },
+    attach::spawn::sudo_ids,
+    sinks::compare::CompareFiles,
+};
+
+/// Names told one by one for each device.
+const NAME_LINES: usize = 10;
+
+/// What is printed with `--json`.
+#[derive(Serialize)]
+struct Document<'a> {
+    devices: &'a [ComparedDevice],
+    /// The reference's file, and the one with the true figures.
+    files: [&'a Path; 2],
+}
+
+/// `compare A B`.
+pub(super) fn run(args: &CompareArgs) -> ExitCode {
+    let which = Which { op: args.level.op, kernel: args.level.kernel };
+    match work([&args.base, &args.other], which, &args.output_path, args.json) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => {
+            // The reference's words.
+            println!("Memory comparison failed!");
+            error("the inputs have no operators or kernels of the level asked for; see --level");
+            ExitCode::from(FAILURE)
+        }
+        Err(failure) => {
+            error(format_args!("{failure:#}"));
+            ExitCode::from(FAILURE)
+        }
+    }
+}
+
+/// `--compare --input-path=A,B`, as msMemScope spells it.
+pub(super) fn run_option(paths: &str, level: values::Level, output_path: &Path, json: bool) -> ExitCode {
+    let files: Vec<&str> = values::items(paths).collect();
+    let [base, other] = files.as_slice() else {
+        error(format_args!("--input-path takes exactly 2 files, not {}", files.len()));
+        return ExitCode::from(USAGE);
+    };
+    let path = |text: &str| PathBuf::from(OsString::from(text));
+    let output_path = output_path.to_path_buf();
+    run(&CompareArgs { base: path(base), other: path(other), level, output_path, json })
+}
+
+fn work(paths: [&PathBuf; 2], which: Which, output: &Path, json: bool) -> Result<bool> {
+    let names = Names::default();
+    let read = |path: &PathBuf| -> Result<Sequences> {
+        let sequences = Arc::new(Mutex::new(Sequences::default()));
+        let recorder: Box<dyn Analysis> = Box::new(Recorder::new(which, names.clone(), Arc::clone(&sequences)));
+        input::read(std::slice::from_ref(path), vec![recorder])?;
+        let Some(sequences) = Arc::into_inner(sequences) else {
+            bail!("the reader of `{}` is still at work", path.display())
+        };
+        Ok(sequences.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner))
+    };
+    let [base, other] = paths;
+    let (base, other) = (read(base)?, read(other)?);
+    compare::check(&base, &other, which)?;
+    if base.is_empty() && other.is_empty() {
+        return Ok(false);
+    }
+    let mut files = CompareFiles::create(output, sudo_ids())?;
+    let mut failure = None;
+    let devices = compare::compare(&base, &other, &names, |row| {
+        if failure.is_none() {
+            failure = files.write(row).err();
+        }
+    });
+    if let Some(failure) = failure {
+        return Err(failure.into());
+    }
+    let paths = files.paths().map(Path::to_owned);
+    files.finish()?;
+    let [reference, truth] = &paths;
+    if json {
+        let document = Document { devices: &devices, files: [reference, truth] };
+        println!("{}", serde_json::to_string(&document).context("cannot print the comparison")?);
+        return Ok(true);
+    }
+    for path in [reference, truth] {
+        message(LogLevel::Info, LogLevel::Info, format_args!("create file {}", path.display()));
+    }
+    devices.iter().for_each(print);
+    Ok(true)
+}
+
+fn print(found: &ComparedDevice) {
+    let ComparedDevice { device, aligned, only_base, only_compare, .. } = found;
+    println!(
+        "Device {device}: {aligned} in both runs, {only_base} in the base run only, {only_compare} in the other only."
+    );
+    if !found.shortest {
+        println!("  The runs differ so much that they were aligned piece by piece; shorter alignments may exist.");
+    }
+    let differing = found.names.iter().filter(|name| name.base_delta_bytes != name.compare_delta_bytes);
+    let mut header = Some(format!(
+        "  {:>8} {:>8} {:>16} {:>16} {:>16}  Name",
+        "Base", "Compare", "Base(byte)", "Compare(byte)", "Diff(byte)"
+    ));
+    for name in differing.take(NAME_LINES) {
+        if let Some(header) = header.take() {
+            println!("{header}");
+        }
+        let (base, compare) = (name.base_delta_bytes, name.compare_delta_bytes);
+        println!(
+            "  {:>8} {:>8} {base:>16} {compare:>16} {:>+16}  {}",
+            name.base_count,
+            name.compare_count,
+            i128::from(compare) - i128::from(base),
+            name.name.escape_debug()
+        );
+    }
+}

@@ -1,0 +1,64 @@
+//! `inefficient`: blocks held longer than they are used, and the marks for them in the rows.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use super::{
+    args::{InefficientArgs, LogLevel},
+    input, message,
+};
+use crate::{
+    analyses::{Analysis, InefficientAnalysis, InefficientRules},
+    input::Format,
+    model::Finding,
+    sinks::{
+        annotate::{Annotations, Destination, annotate},
+        report::Report,
+    },
+};
+
+/// `inefficient FILE`.
+pub(super) fn run(args: &InefficientArgs) -> ExitCode {
+    let rules = InefficientRules {
+        min_size_bytes: args.mem_size,
+        idle_threshold: args.idle_threshold,
+        kinds: args.kinds.unwrap_or_default().0,
+    };
+    input::exit(|| {
+        let analyses: Vec<Box<dyn Analysis>> = vec![Box::new(InefficientAnalysis::new(rules))];
+        let outcome = input::read(std::slice::from_ref(&args.file), analyses)?;
+        let report = Report { step_hint: false, ..Report::default() };
+        input::print(&outcome, report, args.json)?;
+        let found: Vec<_> = outcome
+            .findings
+            .iter()
+            .filter_map(|finding| match finding {
+                Finding::Inefficient(found) => Some(found),
+                _ => None,
+            })
+            .collect();
+        if found.is_empty() && !args.json {
+            println!("No inefficient use of memory was found.");
+        }
+        if !args.file.is_file() || crate::input::format(&args.file)? == Format::Capture {
+            // Nothing to mark: rows are in dumps, one by one.
+            return Ok(());
+        }
+        let to = if args.in_place { Destination::InPlace } else { Destination::New(destination(args)) };
+        let count = annotate(&args.file, &Annotations::of(found), &to)?;
+        let path = match &to {
+            Destination::New(path) => path,
+            Destination::InPlace => &args.file,
+        };
+        message(LogLevel::Info, LogLevel::Info, format_args!("marked {count} row(s) in {}", path.display()));
+        Ok(())
+    })
+}
+
+/// A folder of its own beside the dump: viewers insist on the file's name.
+fn destination(args: &InefficientArgs) -> PathBuf {
+    args.output_path.clone().unwrap_or_else(|| {
+        let folder = args.file.parent().map(PathBuf::from).unwrap_or_default();
+        folder.join("inefficient").join(args.file.file_name().unwrap_or_default())
+    })
+}

@@ -1,0 +1,311 @@
+//! Marks of inefficient use in the rows of a dump: in a copy, or in the dump itself if that was asked for.
+//!
+//! `inefficient_type` of a block goes to the end of the Attr of its MALLOC row; an earlier one is replaced. All other bytes
+//! stay as they are (msMemScope writes the whole file anew, with other line ends and without the quotes around names).
+
+use std::collections::HashMap;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use rusqlite::{Connection, OpenFlags};
+use tempfile::NamedTempFile;
+
+use crate::input::csv::{CsvReader, without_key};
+use crate::input::{self, Format, InputError, Notes};
+use crate::model::Inefficient;
+
+const KEY: &str = "inefficient_type";
+const COLUMN_EVENT: usize = 1;
+const COLUMN_PID: usize = 5;
+const COLUMN_ATTR: usize = 9;
+
+/// Words for each block: by process and number.
+#[derive(Debug, Default)]
+pub struct Annotations(HashMap<(u32, u64), String>);
+
+impl Annotations {
+    /// The marks of all blocks of these findings.
+    #[must_use]
+    pub fn of<'a>(findings: impl IntoIterator<Item = &'a Inefficient>) -> Self {
+        let mut marks = HashMap::new();
+        for found in findings {
+            for block in &found.blocks {
+                let kinds: Vec<&str> = block.kinds.iter().map(|kind| kind.as_str()).collect();
+                marks.insert((found.pid, block.allocation_id), kinds.join(","));
+            }
+        }
+        Self(marks)
+    }
+}
+
+/// Where the marked rows go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Destination {
+    /// A new file, which must not exist.
+    New(PathBuf),
+    /// The file itself.
+    InPlace,
+}
+
+/// Rows could not be marked.
+#[derive(Debug, thiserror::Error)]
+pub enum AnnotateError {
+    /// The dump cannot be read.
+    #[error(transparent)]
+    Input(#[from] InputError),
+    /// The output cannot be written.
+    #[error("cannot write `{}`", path.display())]
+    Io {
+        /// What was written.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+    /// The output cannot be written.
+    #[error("cannot write `{}`", path.display())]
+    Database {
+        /// What was written.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        source: rusqlite::Error,
+    },
+    /// There are no rows in it.
+    #[error("a capture has no rows to mark; mark its dump")]
+    Capture,
+}
+
+fn io_error(path: &Path) -> impl FnOnce(io::Error) -> AnnotateError {
+    let path = path.to_owned();
+    move |source| AnnotateError::Io { path, source }
+}
+
+/// Marks the rows of a dump; gives their number.
+pub fn annotate(dump: &Path, marks: &Annotations, to: &Destination) -> Result<u64, AnnotateError> {
+    match input::format(dump)? {
+        Format::Csv => annotate_csv(dump, marks, to),
+        Format::Db => annotate_db(dump, marks, to),
+        Format::Capture => Err(AnnotateError::Capture),
+    }
+}
+
+fn annotate_csv(dump: &Path, marks: &Annotations, to: &Destination) -> Result<u64, AnnotateError> {
+    match to {
+        Destination::New(path) => {
+            let file = create(path)?;
+            let written = copy_csv(dump, marks, file).map_err(|error| error.at(path));
+            if written.is_err() {
+                let _ = fs::remove_file(path);
+            }
+            written
+        }
+        Destination::InPlace => {
+            // Links are followed: the file behind them is replaced, at once and as a whole.
+            let dump = dump.canonicalize().map_err(io_error(dump))?;
+            let folder = dump.parent().unwrap_or(Path::new("/"));
+            let temporary = NamedTempFile::new_in(folder).map_err(io_error(folder))?;
+            let file = temporary.as_file().try_clone().map_err(io_error(folder))?;
+            let count = copy_csv(&dump, marks, file).map_err(|error| error.at(&dump))?;
+            let permissions = fs::metadata(&dump).map_err(io_error(&dump))?.permissions();
+            fs::set_permissions(temporary.path(), permissions).map_err(io_error(&dump))?;
+            temporary.persist(&dump).map_err(|error| io_error(&dump)(error.error))?;
+            Ok(count)
+        }
+    }
+}
+
+fn create(path: &Path) -> Result<File, AnnotateError> {
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder).map_err(io_error(folder))?;
+    }
+    OpenOptions::new().write(true).create_new(true).open(path).map_err(io_error(path))
+}
+
+enum CopyError {
+    Input(InputError),
+    Write(io::Error),
+}
+
+impl CopyError {
+    fn at(self, path: &Path) -> AnnotateError {
+        match self {
+            Self::Input(error) => AnnotateError::Input(error),
+            Self::Write(source) => AnnotateError::Io { path: path.to_owned(), source },
+        }
+    }
+}
+
+fn copy_csv(dump: &Path, marks: &Annotations, file: File) -> Result<u64, CopyError> {
+    let mut out = BufWriter::with_capacity(1 << 18, file);
+    let mut notes = Notes::default();
+    let mut reader = CsvReader::open(dump).map_err(CopyError::Input)?;
+    out.write_all(reader.raw()).map_err(CopyError::Write)?;
+    let mut count = 0;
+    while reader.next_raw(&mut notes).map_err(CopyError::Input)?.is_some() {
+        let mark = mark_of(&reader, marks);
+        let row = reader.raw();
+        let written = match mark {
+            Some((attr, mark)) => {
+                count += 1;
+                let cell = reader.cell(COLUMN_ATTR);
+                let attr = format!("{},{KEY}:{mark}}}", without_key(attr.trim_end_matches('}'), KEY));
+                [&row[..cell.start], attr.as_bytes(), &row[cell.end..]].iter().try_for_each(|part| out.write_all(part))
+            }
+            None => out.write_all(row),
+        };
+        written.map_err(CopyError::Write)?;
+    }
+    out.flush().map_err(CopyError::Write)?;
+    Ok(count)
+}
+
+/// The Attr of a MALLOC row whose block has a mark, and the mark.
+fn mark_of<'a, R: io::BufRead>(reader: &'a CsvReader<R>, marks: &'a Annotations) -> Option<(&'a str, &'a str)> {
+    let text = |column| {
+        let cell = reader.cell(column);
+        std::str::from_utf8(&reader.raw()[cell.start..cell.end]).ok()
+    };
+    if text(COLUMN_EVENT)? != "MALLOC" {
+        return None;
+    }
+    let attr = text(COLUMN_ATTR)?;
+    let number = attr.split(['{', ',']).find_map(|pair| pair.strip_prefix("allocation_id:"))?;
+    let key = (text(COLUMN_PID)?.parse().ok()?, number.trim_end_matches('}').parse().ok()?);
+    Some((attr, marks.0.get(&key)?))
+}
+
+fn annotate_db(dump: &Path, marks: &Annotations, to: &Destination) -> Result<u64, AnnotateError> {
+    let path = match to {
+        Destination::InPlace => dump,
+        Destination::New(path) => {
+            let mut out = create(path)?;
+            let copied = File::open(dump).and_then(|mut from| io::copy(&mut from, &mut out));
+            copied.map_err(io_error(path))?;
+            let log = |path: &Path| {
+                let mut name = path.as_os_str().to_owned();
+                name.push("-wal");
+                PathBuf::from(name)
+            };
+            if log(dump).exists() {
+                fs::copy(log(dump), log(path)).map_err(io_error(path))?;
+            }
+            path
+        }
+    };
+    update_db(path, marks).map_err(|source| AnnotateError::Database { path: path.to_owned(), source })
+}
+
+fn update_db(path: &Path, marks: &Annotations) -> rusqlite::Result<u64> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let mut connection = Connection::open_with_flags(path, flags)?;
+    // Triggers of a file from elsewhere are not ours to run.
+    connection.execute_batch("PRAGMA trusted_schema = OFF")?;
+    connection.set_db_config(rusqlite::config::DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, false)?;
+    let table: String = connection.query_row(
+        "SELECT name FROM sqlite_master WHERE type = 'table' AND name IN ('memscope_dump', 'leaks_dump') ORDER BY name DESC",
+        [],
+        |row| row.get(0),
+    )?;
+    let transaction = connection.transaction()?;
+    let mut count = 0;
+    {
+        let sql = format!("SELECT rowid, \"Process Id\", \"Attr\" FROM {table} WHERE \"Event\" = 'MALLOC'");
+        let mut select = transaction.prepare(&sql)?;
+        let mut rows = select.query([])?;
+        let mut changes = Vec::new();
+        while let Some(row) = rows.next()? {
+            let (rowid, pid, attr): (i64, u32, String) = (row.get(0)?, row.get(1)?, row.get(2)?);
+            let number = serde_json::from_str::<serde_json::Value>(&attr).ok().and_then(|attr| {
+                let number = &attr["allocation_id"];
+                number.as_str().and_then(|number| number.parse().ok()).or_else(|| number.as_u64())
+            });
+            if let Some(mark) = number.and_then(|number| marks.0.get(&(pid, number))) {
+                changes.push((rowid, marked_json(&attr, mark)));
+            }
+        }
+        let mut update = transaction.prepare(&format!("UPDATE {table} SET \"Attr\" = ?1 WHERE rowid = ?2"))?;
+        for (rowid, attr) in changes {
+            update.execute((attr, rowid))?;
+            count += 1;
+        }
+    }
+    transaction.commit()?;
+    // Everything goes into the one file, so that it can be copied by itself.
+    connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?;
+    Ok(count)
+}
+
+/// The object with a mark at its end. The order of the other keys stays: readers look for their text.
+fn marked_json(attr: &str, mark: &str) -> String {
+    let mut text = attr.trim_end().trim_end_matches('}').to_owned();
+    let earlier = format!(",\"{KEY}\":\"");
+    if let Some(start) = text.find(&earlier) {
+        let end = text[start + earlier.len()..].find('"').map_or(text.len(), |end| start + earlier.len() + end + 1);
+        text.replace_range(start..end, "");
+    }
+    format!("{text},\"{KEY}\":\"{mark}\"}}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sinks::row::COLUMNS;
+
+    fn marks() -> Annotations {
+        Annotations(HashMap::from([((5, 7), "early_allocation,late_deallocation".to_owned())]))
+    }
+
+    fn row(id: u64, number: u64, more: &str) -> String {
+        format!("{id},MALLOC,PTA,N/A,1,5,5,0,0x10,\"{{allocation_id:{number},size:64{more}}}\",,\r\n")
+    }
+
+    /// Only the row of the block changes, in a new file; the dump stays as it is, unless that was asked for.
+    #[test]
+    fn csv_rows_are_marked() {
+        let folder = tempfile::tempdir().expect("folder");
+        let dump = folder.path().join("memscope_dump_1.csv");
+        let mark = "1,MSTX,Mark,\"a \"\"b\"\"\",1,5,5,0,N/A,,,\n";
+        let header = COLUMNS.join(",") + "\r\n";
+        let text = |more: &str| format!("{header}{mark}{}{}{}", row(2, 6, ""), row(3, 7, more), mark);
+        let earlier = ",inefficient_type:temporary_idleness,early_allocation,owner:PTA";
+        fs::write(&dump, text(earlier)).expect("written");
+        let new = folder.path().join("marked/memscope_dump_1.csv");
+        assert_eq!(annotate(&dump, &marks(), &Destination::New(new.clone())).expect("marked"), 1);
+        let expected = text(",owner:PTA,inefficient_type:early_allocation,late_deallocation");
+        assert_eq!(fs::read_to_string(&new).expect("readable"), expected);
+        assert_eq!(fs::read_to_string(&dump).expect("readable"), text(earlier));
+        let again = annotate(&dump, &marks(), &Destination::New(new)).expect_err("is there");
+        assert!(crate::error_chain(&again).contains("File exists"));
+        annotate(&dump, &marks(), &Destination::InPlace).expect("marked");
+        assert_eq!(fs::read_to_string(&dump).expect("readable"), expected);
+        assert_eq!(fs::read_dir(folder.path()).expect("folder").count(), 2);
+    }
+
+    #[test]
+    fn db_rows_are_marked() {
+        let folder = tempfile::tempdir().expect("folder");
+        let dump = folder.path().join("memscope_dump_1.db");
+        let connection = Connection::open(&dump).expect("database");
+        let columns: Vec<String> = COLUMNS.iter().map(|name| format!("\"{name}\"")).collect();
+        connection.execute_batch(&format!("CREATE TABLE memscope_dump ({})", columns.join(","))).expect("made");
+        let attr = "{\"allocation_id\":\"7\",\"inefficient_type\":\"temporary_idleness\",\"size\":\"64\"}";
+        let row = format!("INSERT INTO memscope_dump VALUES (1,'MALLOC','PTA','N/A',5,5,7,'0','0x10','{attr}','','')");
+        connection.execute_batch(&row).expect("written");
+        drop(connection);
+        let before = fs::read(&dump).expect("readable");
+        let new = folder.path().join("new.db");
+        assert_eq!(annotate(&dump, &marks(), &Destination::New(new.clone())).expect("marked"), 1);
+        assert_eq!(fs::read(&dump).expect("readable"), before);
+        let read = |path: &Path| -> String {
+            let connection = Connection::open(path).expect("database");
+            connection.query_row("SELECT Attr FROM memscope_dump", [], |row| row.get(0)).expect("a row")
+        };
+        let expected =
+            "{\"allocation_id\":\"7\",\"size\":\"64\",\"inefficient_type\":\"early_allocation,late_deallocation\"}";
+        assert_eq!(read(&new), expected);
+        annotate(&dump, &marks(), &Destination::InPlace).expect("marked");
+        assert_eq!(read(&dump), expected);
+    }
+}
