@@ -43,7 +43,7 @@ fn console(name: &str) -> String {
         ["======", "Direct", "\tMin", "MinGap", "MaxGap"].iter().any(|start| line.starts_with(start))
             && !line.starts_with("=======================")
     };
-    text.lines().filter(wanted).map(|line| format!("{line}\n")).collect()
+    text.lines().filter(wanted).flat_map(|line| [line, "\n"]).collect()
 }
 
 fn step_leaks(outcome: &Outcome) -> &StepLeaks {
