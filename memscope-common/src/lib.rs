@@ -14,4 +14,4 @@ pub mod row;
 pub use config::Config;
 pub use miss::Miss;
 pub use record::{CallRecord, Header, Kind, LibraryRecord, Object, ObjectsRecord, ProcessRecord, TextRecord};
-pub use row::{Fetch, ObjectShape, ProbeRow, Source, When};
+pub use row::{Fetch, ListShape, ObjectShape, ProbeRow, Source, When};

@@ -26,6 +26,8 @@ pub enum Miss {
     UnknownRow = 9,
     /// A call that was left by an exception. No loss.
     Thrown = 10,
+    /// A list with more than [`MAX_ELEMENTS`](crate::row::MAX_ELEMENTS) elements: the rest was not reported.
+    TooMany = 11,
 }
 
 /// Slots reserved per row, so that a reason can be added without moving the others.
@@ -35,7 +37,7 @@ pub const MISSES_PER_ROW: u32 = 16;
 pub const MAX_DEPTH: usize = 8;
 
 /// All reasons, in their numbers' order.
-pub const ALL: [Miss; 11] = [
+pub const ALL: [Miss; 12] = [
     Miss::RingFull,
     Miss::ThreadsFull,
     Miss::TooDeep,
@@ -47,6 +49,7 @@ pub const ALL: [Miss; 11] = [
     Miss::StopFailed,
     Miss::UnknownRow,
     Miss::Thrown,
+    Miss::TooMany,
 ];
 
 impl Miss {

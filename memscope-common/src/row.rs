@@ -32,6 +32,9 @@ pub enum When {
     ObjectsAlone = 19,
     /// An exception is caught: what an [`When::Objects`] row began deeper on the stack was left by it. Reports nothing.
     ObjectsCatch = 18,
+    /// As [`When::Return`], but the return is seen at the function's own return instructions, by ordinary probes: for
+    /// functions that may throw, where a return probe would end the program.
+    OwnReturn = 6,
 }
 
 /// Where a value comes from.
@@ -62,6 +65,10 @@ pub enum Source {
     TaggedObjects = 9,
     /// At `argument + offset`: first and behind the last pointer to objects (`std::vector`).
     ObjectVector = 10,
+    /// In rows with [`ROW_LIST`]: eight bytes of the element, at `offset`.
+    Element = 12,
+    /// In rows with [`ROW_LIST`]: the element's companion; 0 if it has none.
+    Companion = 13,
 }
 
 /// As [`Fetch::arg`] of a value that leads to objects: the returned value.
@@ -99,12 +106,27 @@ impl Fetch {
         Self { source: Source::Memory as u8, arg, offset }
     }
 
+    /// Eight bytes at `offset` in the element of the list that the argument leads to.
+    #[must_use]
+    pub const fn element(arg: u8, offset: u16) -> Self {
+        Self { source: Source::Element as u8, arg, offset }
+    }
+
+    /// The companion of that element.
+    #[must_use]
+    pub const fn companion(arg: u8) -> Self {
+        Self { source: Source::Companion as u8, arg, offset: 0 }
+    }
+
     /// What the call wrote through the argument, on success.
     #[must_use]
     pub const fn out(arg: u8) -> Self {
         Self { source: Source::Out as u8, arg, offset: 0 }
     }
 }
+
+/// Elements of one list that are reported; more are counted ([`Miss::TooMany`](crate::Miss::TooMany)).
+pub const MAX_ELEMENTS: u64 = 16;
 
 /// The group whose outermost call gives its name to the calls inside of it, in [`Header::outer`](crate::Header::outer).
 pub const GROUP_API: u8 = 3;
@@ -113,14 +135,23 @@ pub const GROUP_API: u8 = 3;
 pub const ROW_RETURNS_INT: u8 = 1;
 /// The row has a text: a C string, fetched when the row reports first.
 pub const ROW_TEXT: u8 = 1 << 1;
-/// The argument does not point to the text, but to a pointer to it (`std::string`).
+/// The argument does not point to the text, but [`ProbeRow::text_at`] bytes behind it is a pointer to the text
+/// (`std::string`).
 pub const ROW_TEXT_POINTED: u8 = 1 << 2;
+/// One record for each element of a list (`param`: [`ListShape`]). Its values are not fetched one by one, which would be
+/// too much to verify: they are always the first argument, the element's words, and the companion at [`COMPANION_VALUE`].
+pub const ROW_LIST: u8 = 1 << 3;
+
+/// In rows with [`ROW_LIST`]: words of an element at most.
+pub const ELEMENT_WORDS: usize = 3;
+/// In rows with [`ROW_LIST`]: index of the companion.
+pub const COMPANION_VALUE: usize = 1 + ELEMENT_WORDS;
 
 /// What the programs know of a probe.
 ///
 /// `param` is used by [`When::Library`] rows: distance from the probed instruction to the loader's
 /// `_r_debug.r_state`, so that the program can tell "about to map" from "mapped"; 0 is unknown. Rows with objects have an
-/// [`ObjectShape`] there.
+/// [`ObjectShape`] there, rows with [`ROW_LIST`] a [`ListShape`].
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProbeRow {
@@ -134,8 +165,10 @@ pub struct ProbeRow {
     pub text_arg: u8,
     /// Calls of one group that nest in each other are reported once, the outermost; 0 is no group.
     pub group: u8,
+    /// See [`ROW_TEXT_POINTED`].
+    pub text_at: u8,
     /// Padding, zero.
-    pub reserved: [u8; 3],
+    pub reserved: [u8; 2],
     /// See above.
     pub param: i64,
     /// The values.
@@ -147,13 +180,63 @@ impl ProbeRow {
     /// Whether a return probe belongs to this row.
     #[must_use]
     pub const fn has_return(&self) -> bool {
-        self.is_paired() || self.when == When::EntryAndNonZero as u8
+        !self.has_own_return() && (self.is_paired() || self.when == When::EntryAndNonZero as u8)
+    }
+
+    /// Whether probes at the function's own return instructions belong to this row.
+    #[must_use]
+    pub const fn has_own_return(&self) -> bool {
+        self.when == When::OwnReturn as u8
     }
 
     /// Whether a call is followed from its entry to its return.
     #[must_use]
     pub const fn is_paired(&self) -> bool {
-        self.when == When::Return as u8 || self.when == When::Failure as u8 || self.group != 0
+        self.when == When::Return as u8
+            || self.when == When::Failure as u8
+            || self.when == When::OwnReturn as u8
+            || self.group != 0
+    }
+
+    /// Whether nothing is reported before the call returns.
+    #[must_use]
+    pub const fn waits_for_return(&self) -> bool {
+        self.when == When::Return as u8 || self.when == When::Failure as u8 || self.when == When::OwnReturn as u8
+    }
+}
+
+/// Where a list is that an argument leads to: a struct with a pointer to the elements and their number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ListShape {
+    /// C argument that points to the struct.
+    pub arg: u8,
+    /// Offset of the number of elements, eight bytes; [`ListShape::NONE`]: there is one.
+    pub count_at: u8,
+    /// Offset of the pointer to the elements.
+    pub elements_at: u8,
+    /// Bytes from one element to the next, at most [`ELEMENT_WORDS`] words.
+    pub stride: u8,
+    /// Offset of a pointer to a second array, in which every element has a companion of eight bytes;
+    /// [`ListShape::NONE`]: there is none.
+    pub companions_at: u8,
+}
+
+impl ListShape {
+    /// See the fields.
+    pub const NONE: u8 = 255;
+
+    /// As [`ProbeRow::param`].
+    #[must_use]
+    pub const fn to_param(self) -> i64 {
+        let Self { arg, count_at, elements_at, stride, companions_at } = self;
+        i64::from_le_bytes([arg, count_at, elements_at, stride, companions_at, 0, 0, 0])
+    }
+
+    /// From [`ProbeRow::param`].
+    #[must_use]
+    pub const fn from_param(param: i64) -> Self {
+        let [arg, count_at, elements_at, stride, companions_at, ..] = param.to_le_bytes();
+        Self { arg, count_at, elements_at, stride, companions_at }
     }
 }
 

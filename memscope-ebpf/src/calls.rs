@@ -64,10 +64,18 @@ pub(crate) enum Pushed {
 
 const API_BIT: u32 = 1 << GROUP_API;
 
-/// Pushes the call whose arguments the thread holds.
+/// Pushes the call whose arguments the thread holds; `own`: its return is seen at the function's own instructions.
 #[inline(always)]
-pub(crate) fn push(thread: &mut Thread, row: u16, group: u8, stack_pointer: u64) -> Pushed {
+pub(crate) fn push(thread: &mut Thread, row: u16, group: u8, stack_pointer: u64, own: bool) -> Pushed {
     let mut depth = thread.depth;
+    if depth > 0 {
+        let top = frame_at(thread, depth - 1);
+        if top.own != 0 && top.stack_pointer == stack_pointer {
+            // It was left by an exception, or ended by a jump to this function: either way it does not return.
+            count(top.row, Miss::Thrown);
+            depth -= 1;
+        }
+    }
     if depth > 0 {
         let top = frame_at(thread, depth - 1);
         // A call that is entered from inside another one lies deeper on the stack, or as deep after a tail call.
@@ -88,6 +96,7 @@ pub(crate) fn push(thread: &mut Thread, row: u16, group: u8, stack_pointer: u64)
     frame.row = row;
     frame.group = if nested { 0 } else { bit as u16 };
     frame.nested = nested.into();
+    frame.own = own.into();
     frame.stack_pointer = stack_pointer;
     frame.args = args;
     thread.groups |= bit;
@@ -127,4 +136,35 @@ pub(crate) fn pop(thread: &mut Thread, row: u16) -> Pushed {
         return Pushed::Dropped;
     }
     Pushed::Reported
+}
+
+/// Pops the call of `row` that was entered at `stack_pointer`, and what an exception has left inside of it; its arguments
+/// become the thread's. Rows with such returns are in no group.
+#[inline(always)]
+pub(crate) fn pop_own(thread: &mut Thread, row: u16, stack_pointer: u64) -> Pushed {
+    for _ in 0..MAX_DEPTH {
+        let depth = thread.depth;
+        if depth == 0 {
+            break;
+        }
+        let top = frame_at(thread, depth - 1);
+        let (own, left, at) = (top.row, top.own, top.stack_pointer);
+        if at > stack_pointer {
+            break;
+        }
+        if at < stack_pointer && left == 0 {
+            // A call with a return probe is never left by an exception.
+            forget(thread, own);
+            break;
+        }
+        thread.depth = depth - 1;
+        if at == stack_pointer && own == row {
+            let frame = frame_at(thread, depth - 1);
+            thread.args = frame.args;
+            return Pushed::Reported;
+        }
+        count(own, Miss::Thrown);
+    }
+    count(row, Miss::UnknownReturn);
+    Pushed::Dropped
 }

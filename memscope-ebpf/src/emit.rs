@@ -16,7 +16,7 @@ use memscope_common::{
         CALL_TEXT_AT, CALL_TEXT_FAULT, CALL_TEXT_MORE, CALL_TEXT_NULL, CALL_VALUES_AT, MAX_TEXT_PARTS, TEXT_CHUNK,
         TEXT_TEXT_AT,
     },
-    row::{MAX_VALUES, ROW_TEXT, ROW_TEXT_POINTED},
+    row::{COMPANION_VALUE, ELEMENT_WORDS, ListShape, MAX_ELEMENTS, MAX_VALUES, ROW_TEXT, ROW_TEXT_POINTED},
 };
 
 use crate::{
@@ -98,7 +98,7 @@ pub(crate) fn emit_call(ctx: *mut c_void, thread: &mut Thread, row: &ProbeRow, c
     let mut len = CALL_VALUES_AT as u64 + 8 * u64::from(values);
     let mut text = 0;
     if row.flags & ROW_TEXT != 0 {
-        text = pointed_text(row, arg_at(thread, row.text_arg));
+        text = text_behind(row, arg_at(thread, row.text_arg));
         let (bytes, flags) = read_text(&mut thread.call.text, text);
         thread.call.flags = flags;
         thread.call.text_len = bytes as u32;
@@ -155,16 +155,81 @@ fn fill_values(thread: &mut Thread, row: &ProbeRow, status: i64) {
     }
 }
 
+/// Reports a call once for each element of the list that its row names.
+#[inline(never)]
+pub(crate) fn emit_list(ctx: *mut c_void, thread: &mut Thread, row: &ProbeRow, number: u16, status: i64) -> u32 {
+    let shape = ListShape::from_param(row.param);
+    let base = arg_at(thread, shape.arg);
+    let mut len = 1;
+    let mut companions = 0;
+    let first = read_word(base.wrapping_add(shape.elements_at.into()));
+    if shape.count_at != ListShape::NONE {
+        len = read_word(base.wrapping_add(shape.count_at.into()));
+    }
+    if shape.companions_at != ListShape::NONE {
+        companions = read_word(base.wrapping_add(shape.companions_at.into()));
+    }
+    thread.call.status = status;
+    thread.call.value_count = LIST_VALUES as u8;
+    thread.call.flags = 0;
+    thread.call.text_len = 0;
+    thread.call.values[0] = thread.args[0];
+    let kind = if row.waits_for_return() { Kind::Return } else { Kind::Enter };
+    for index in 0..MAX_ELEMENTS {
+        if index >= len {
+            return 0;
+        }
+        thread.call.header = header(kind, number, LIST_LEN as u16);
+        take_element(thread, number, first.wrapping_add(index * u64::from(shape.stride)), shape.stride.into());
+        thread.call.values[COMPANION_VALUE] = 0;
+        if companions != 0 {
+            thread.call.values[COMPANION_VALUE] = read_word(companions.wrapping_add(index * 8));
+        }
+        send(ctx, (&raw mut thread.call).cast(), LIST_LEN, number, false);
+    }
+    if len > MAX_ELEMENTS {
+        count(number, Miss::TooMany);
+    }
+    0
+}
+
+/// Values of a record about an element.
+const LIST_VALUES: usize = COMPANION_VALUE + 1;
+const LIST_LEN: u64 = (CALL_VALUES_AT + 8 * LIST_VALUES) as u64;
+const _: () = assert!(LIST_VALUES <= MAX_VALUES);
+
+/// Copies the words of an element.
+#[inline(always)]
+fn take_element(thread: &mut Thread, number: u16, from: u64, mut size: u64) {
+    // SAFETY: changes a register.
+    unsafe { asm!("{size} &= 31", size = inout(reg) size) };
+    // SAFETY: there is room for 31 bytes behind the first value; the helper checks the address, and zeroes on a fault.
+    let result =
+        unsafe { bpf_probe_read_user((&raw mut thread.call.values[1]).cast(), size as u32, from as *const c_void) };
+    thread.call.faults = 0;
+    if result != 0 {
+        thread.call.faults = ((1 << ELEMENT_WORDS) - 1) << 1;
+        count(number, Miss::Fault);
+    }
+}
+const _: () = assert!(8 * (MAX_VALUES - 1) >= 31 && 8 * ELEMENT_WORDS <= 31);
+
+/// Eight bytes; 0 if they cannot be read.
+#[inline(always)]
+fn read_word(from: u64) -> u64 {
+    let mut word = 0_u64;
+    // SAFETY: `word` has eight bytes; the helper checks the address, and zeroes the word on a fault.
+    unsafe { bpf_probe_read_user((&raw mut word).cast(), 8, from as *const c_void) };
+    word
+}
+
 /// Where the text is that an argument leads to.
 #[inline(always)]
-pub(crate) fn pointed_text(row: &ProbeRow, arg: u64) -> u64 {
+pub(crate) fn text_behind(row: &ProbeRow, arg: u64) -> u64 {
     if row.flags & ROW_TEXT_POINTED == 0 {
         return arg;
     }
-    let mut text = 0_u64;
-    // SAFETY: `text` has eight bytes; the helper checks the address, and zeroes them on a fault.
-    unsafe { bpf_probe_read_user((&raw mut text).cast(), 8, arg as *const c_void) };
-    text
+    read_word(arg.wrapping_add(row.text_at.into()))
 }
 
 /// Reads one chunk of a C string; bytes (without NUL) and flags. A page that is not in memory cannot be waited for

@@ -66,6 +66,14 @@ program!(
     leave_multi in "uretprobe.multi", ctx => probes::leave(ctx, cookie(ctx))
 );
 program!(
+    /// A function's own return instruction, one link per probe.
+    leave_own in "uprobe", ctx => probes::leave_own(ctx, cookie(ctx))
+);
+program!(
+    /// The same, one link for many probes.
+    leave_own_multi in "uprobe.multi", ctx => probes::leave_own(ctx, cookie(ctx))
+);
+program!(
     /// Brings a text into memory before [`enter`] reads it; may wait for the page (Linux 6.0).
     touch in "uprobe.s", ctx => probes::touch(ctx, cookie(ctx))
 );

@@ -60,7 +60,9 @@ pub(crate) struct Frame {
     /// Bit of the row's group, if this call is the outermost of it.
     pub(crate) group: u16,
     /// 1: an inner call of a group, not to be reported.
-    pub(crate) nested: u32,
+    pub(crate) nested: u16,
+    /// 1: its return is seen at the function's own return instructions.
+    pub(crate) own: u16,
     /// Stack pointer at entry; a frame below the current one has been left.
     pub(crate) stack_pointer: u64,
     /// Arguments at entry.

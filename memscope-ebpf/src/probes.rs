@@ -9,12 +9,12 @@ use aya_ebpf::{
 use memscope_common::{
     Kind, Miss, ProbeRow, When,
     record::MAX_TEXT,
-    row::{MAX_ROWS, ROW_RETURNS_INT},
+    row::{MAX_ROWS, ROW_LIST, ROW_RETURNS_INT},
 };
 
 use crate::{
     calls::{self, Pushed},
-    emit::{Call, emit_call, emit_status, pointed_text},
+    emit::{Call, emit_call, emit_list, emit_status, text_behind},
     maps::{PROCESSES, ROWS},
     misses::count,
     process, regs,
@@ -51,11 +51,16 @@ pub(crate) fn enter(ctx: *mut c_void, number: u32) -> u32 {
     regs::save_args(regs, &mut thread.args);
     let outer = thread.api as u16;
     if row.is_paired()
-        && let Pushed::Dropped = calls::push(thread, number, row.group, regs::stack_pointer(regs))
+        && let Pushed::Dropped = calls::push(thread, number, row.group, regs::stack_pointer(regs), row.has_own_return())
     {
         return 0;
     }
-    if row.when != When::Return as u8 && row.when != When::Failure as u8 {
+    if row.waits_for_return() {
+        return 0;
+    }
+    if row.flags & ROW_LIST != 0 {
+        emit_list(ctx, thread, row, number, 0);
+    } else {
         emit_call(ctx, thread, row, Call { kind: Kind::Enter, row: number, outer, status: 0 });
     }
     0
@@ -82,10 +87,34 @@ pub(crate) fn leave(ctx: *mut c_void, number: u32) -> u32 {
         return 0;
     }
     let call = Call { kind: Kind::Return, row: number, outer: thread.api as u16, status };
-    if row.when == When::Return as u8 || (row.when == When::Failure as u8 && status != 0) {
+    if row.flags & ROW_LIST != 0 {
+        emit_list(ctx, thread, row, number, status);
+    } else if row.when == When::Return as u8 || (row.when == When::Failure as u8 && status != 0) {
         emit_call(ctx, thread, row, call);
     } else if row.when == When::EntryAndNonZero as u8 && status != 0 {
         emit_status(ctx, thread, call);
+    }
+    0
+}
+
+/// A probed call is about to execute its own return instruction.
+#[inline(never)]
+pub(crate) fn leave_own(ctx: *mut c_void, number: u32) -> u32 {
+    // SAFETY: a helper without arguments.
+    let id = unsafe { bpf_get_current_pid_tgid() };
+    if PROCESSES.get_ptr(&((id >> 32) as u32)).is_none() {
+        return 0;
+    }
+    let Some(row) = row_of(number) else { return 0 };
+    // SAFETY: the context of a uprobe is the thread's registers.
+    let regs = unsafe { &*ctx.cast::<pt_regs>() };
+    let returned = regs::returned(regs);
+    let status = if row.flags & ROW_RETURNS_INT != 0 { i64::from(returned as i32) } else { returned as i64 };
+    let number = number as u16;
+    let Some(thread) = calls::thread(id, number) else { return 0 };
+    if let Pushed::Reported = calls::pop_own(thread, number, regs::stack_pointer(regs)) {
+        let call = Call { kind: Kind::Return, row: number, outer: thread.api as u16, status };
+        emit_call(ctx, thread, row, call);
     }
     0
 }
@@ -102,7 +131,7 @@ pub(crate) fn touch(ctx: *mut c_void, number: u32) {
     let Some(row) = row_of(number) else { return };
     // SAFETY: the context of a uprobe is the thread's registers.
     let arg = regs::arg(unsafe { &*ctx.cast::<pt_regs>() }, row.text_arg);
-    let text = pointed_text(row, arg);
+    let text = text_behind(row, arg);
     if text == 0 {
         return;
     }

@@ -9,6 +9,8 @@ mod attach;
 mod errors;
 #[path = "live/kills.rs"]
 mod kills;
+#[path = "live/layers.rs"]
+mod layers;
 #[path = "live/leaks.rs"]
 mod leaks;
 #[path = "live/ledger.rs"]

@@ -24,8 +24,11 @@ use super::{
     kernel::{Kernel, KernelError},
     libraries::{Libraries, Library},
 };
-use crate::capture::Note;
-use crate::ring::Urgent;
+use crate::{
+    capture::Note,
+    probes::{self, ProbeSpec},
+    ring::Urgent,
+};
 
 /// How long a process that was sent `SIGSTOP` may take to stop.
 const STOP_PATIENCE: Duration = Duration::from_millis(50);
@@ -294,7 +297,7 @@ fn visible_devices(pid: u32) -> Option<String> {
 
 /// Libraries that a program started with this environment will probably map.
 #[must_use]
-pub fn expected_libraries(environment: &[(String, String)]) -> Vec<PathBuf> {
+pub fn expected_libraries(environment: &[(String, String)], user: &[&'static ProbeSpec]) -> Vec<PathBuf> {
     const DRIVER: [&str; 3] = [
         "/usr/local/Ascend/driver/lib64/driver",
         "/usr/local/Ascend/driver/lib64/common",
@@ -309,7 +312,8 @@ pub fn expected_libraries(environment: &[(String, String)]) -> Vec<PathBuf> {
         .map(PathBuf::from)
         .chain(homes.map(|home| PathBuf::from(home).join("lib64")))
         .chain(DRIVER.into_iter().map(PathBuf::from));
-    let mut names: Vec<&str> = crate::probes::builtin().flat_map(|spec| spec.libraries.iter().copied()).collect();
+    let specs = probes::builtin().chain(user.iter().copied());
+    let mut names: Vec<&str> = specs.flat_map(|spec| spec.libraries.iter().copied()).collect();
     names.sort_unstable();
     names.dedup();
     let mut found = Vec::new();

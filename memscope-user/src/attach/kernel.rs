@@ -133,6 +133,8 @@ pub struct Point {
     pub with_return: bool,
     /// Whether a text is read at entry.
     pub with_text: bool,
+    /// It is not an entry, but one of the function's own return instructions.
+    pub own_return: bool,
 }
 
 /// One place to probe whose row has objects.
@@ -151,6 +153,7 @@ pub struct ObjectPoint {
 struct Programs {
     enter: &'static str,
     leave: &'static str,
+    leave_own: &'static str,
     touch: &'static str,
     pass: &'static str,
 }
@@ -277,7 +280,8 @@ impl Kernel {
             self.load_once(&slot("enter", 1))?;
             return self.load_once(&slot("leave", 1));
         };
-        for name in [names.enter, names.leave].into_iter().chain(objects.then_some(names.pass)) {
+        let needed = [names.enter, names.leave, names.leave_own];
+        for name in needed.into_iter().chain(objects.then_some(names.pass)) {
             self.load_once(name)?;
         }
         // Optional: needs sleepable uprobes (Linux 6.0).
@@ -288,10 +292,16 @@ impl Kernel {
     /// Programs that serve all rows; `None` where every row has its own.
     const fn shared_programs(&self) -> Option<Programs> {
         match self.mode {
-            LinkMode::Multi => {
-                Some(Programs { enter: "enter_multi", leave: "leave_multi", touch: "touch_multi", pass: "pass_multi" })
+            LinkMode::Multi => Some(Programs {
+                enter: "enter_multi",
+                leave: "leave_multi",
+                leave_own: "leave_own_multi",
+                touch: "touch_multi",
+                pass: "pass_multi",
+            }),
+            LinkMode::Cookie => {
+                Some(Programs { enter: "enter", leave: "leave", leave_own: "leave_own", touch: "touch", pass: "pass" })
             }
-            LinkMode::Cookie => Some(Programs { enter: "enter", leave: "leave", touch: "touch", pass: "pass" }),
             LinkMode::Slots => None,
         }
     }
@@ -379,9 +389,13 @@ impl Kernel {
     /// as such, while one whose entry alone is seen would look as if it never returned.
     pub fn attach(&mut self, file: BorrowedFd<'_>, points: &[Point]) -> Result<(), KernelError> {
         let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
-        let returns: Vec<Point> = points.iter().copied().filter(|point| point.with_return).collect();
-        if let Some(Programs { enter, leave, touch, .. }) = self.shared_programs() {
+        let only = |wanted: fn(&Point) -> bool| points.iter().copied().filter(wanted).collect::<Vec<Point>>();
+        let returns = only(|point| point.with_return);
+        let own_returns = only(|point| point.own_return);
+        let points = &*only(|point| !point.own_return);
+        if let Some(Programs { enter, leave, leave_own, touch, .. }) = self.shared_programs() {
             self.attach_many(leave, &path, &returns)?;
+            self.attach_many(leave_own, &path, &own_returns)?;
             self.attach_many(enter, &path, points)?;
             if self.can_touch {
                 let texts: Vec<Point> = points.iter().copied().filter(|point| point.with_text).collect();

@@ -15,6 +15,7 @@ use memscope_common::{
 
 use super::{
     elf::{ElfFile, Resolved},
+    features::LinkMode,
     kernel::{Kernel, KernelError, ObjectPoint, Point},
     locate::{self, Cache, Evidence},
     maps::{FileId, Mapped, mapped_files},
@@ -56,6 +57,8 @@ pub struct Placed {
     pub with_return: bool,
     /// Where the function begins and how it was found, if the library does not export it.
     pub located: Option<(u64, Evidence)>,
+    /// Own return instructions of the function that are probed too.
+    pub own_returns: usize,
 }
 
 /// What became of one file.
@@ -127,9 +130,9 @@ struct Plan {
 }
 
 impl Libraries {
-    /// Hands the built-in rows to the kernel side, as many as it can serve.
-    pub fn new(kernel: &mut Kernel, ops: OpsOptions) -> Result<Self, KernelError> {
-        let mut libraries = Self::planner(kernel.room());
+    /// Hands the built-in rows to the kernel side, as many as it can serve besides those of the user, and then these.
+    pub fn new(kernel: &mut Kernel, ops: OpsOptions, user: &[&'static ProbeSpec]) -> Result<Self, KernelError> {
+        let mut libraries = Self::planner(kernel.room(), kernel.link_mode(), user);
         libraries.ops = ops;
         for (number, spec) in &mut libraries.rows {
             *number = kernel.add_row(&spec.row())?;
@@ -146,8 +149,15 @@ impl Libraries {
     /// A planner without a kernel side, of which at most `max_rows` could be served: nothing is attached. Believes no
     /// cache.
     #[must_use]
-    pub fn planner(max_rows: u16) -> Self {
-        let (served, unserved) = by_importance(probes::builtin().collect(), max_rows.saturating_sub(LOADER_ROWS));
+    pub fn planner(max_rows: u16, mode: LinkMode, user: &[&'static ProbeSpec]) -> Self {
+        let can_serve = |spec: &&ProbeSpec| mode.serves_own_returns() || spec.when != When::OwnReturn;
+        let (user, unserved_user): (Vec<_>, Vec<_>) = user.iter().copied().partition(can_serve);
+        let (builtin, unserved_builtin): (Vec<_>, Vec<_>) = probes::builtin().partition(can_serve);
+        let room = usize::from(max_rows.saturating_sub(LOADER_ROWS));
+        let user_room = room.min(user.len());
+        let (mut served, mut unserved) = by_importance(builtin, room - user_room);
+        served.extend_from_slice(&user[..user_room]);
+        unserved.extend(user[user_room..].iter().copied().chain(unserved_builtin).chain(unserved_user));
         Self {
             rows: (1..).zip(served).collect(),
             unserved: unserved.iter().map(|spec| spec.symbol).collect(),
@@ -306,7 +316,7 @@ impl Libraries {
         let number = kernel.add_row(row)?;
         self.op_rows.insert(key, number);
         let symbol = if meaning == Meaning::OpCatch { CATCH } else { "at::_ops" }.to_owned();
-        let info = RowInfo { layer: Layer::Ops, symbol, meaning, fields: Vec::new() };
+        let info = RowInfo { layer: Layer::Ops, symbol, meaning, fields: Vec::new(), pool: None };
         self.note(Note::Rows { first: number, rows: vec![info] });
         Ok(number)
     }
@@ -408,21 +418,47 @@ impl Libraries {
         evidence: Option<Evidence>,
         plan: &mut Plan,
     ) {
+        let Some(function) = Function::in_file(elf, place) else {
+            plan.library.error = Some(format!("`{}` lies outside of the file", place.name));
+            return;
+        };
         let with_return = needs.has_return();
-        let usage = SiteUse { args: used_args(needs), needs_return: with_return, stack_args: false };
-        let site = Function::in_file(elf, place).map(|function| site::choose(&function, usage, self.sites));
-        match site {
-            Some(Ok(site)) => {
-                let file_offset = place.file_offset + u64::from(site.offset);
-                let with_text = needs.flags & ROW_TEXT != 0;
-                plan.points.push(Point { row, file_offset, with_return, with_text });
-                let located = evidence.map(|evidence| (place.vaddr, evidence));
-                let symbol = place.name.clone();
-                plan.library.placed.push(Placed { row, symbol, file_offset, site, with_return, located });
+        // Entry and own return are matched by the stack pointer, which must not have moved.
+        let needs_return = with_return || needs.has_own_return();
+        let usage = SiteUse { args: used_args(needs), needs_return, stack_args: false };
+        let own_returns = if needs.has_own_return() { site::returns(&function) } else { Some(Vec::new()) };
+        let (site, own_returns) = match (site::choose(&function, usage, self.sites), own_returns) {
+            (Ok(site), Some(own_returns)) => (site, own_returns),
+            (Ok(_), None) => {
+                plan.library.error =
+                    Some(format!("`{}` has no return instructions that could be probed: it is not traced", place.name));
+                return;
             }
-            Some(Err(error)) => plan.library.error = Some(format!("`{}`: {error}", place.name)),
-            None => plan.library.error = Some(format!("`{}` lies outside of the file", place.name)),
-        }
+            (Err(error), _) => {
+                plan.library.error = Some(format!("`{}`: {error}", place.name));
+                return;
+            }
+        };
+        let file_offset = place.file_offset + u64::from(site.offset);
+        let with_text = needs.flags & ROW_TEXT != 0;
+        let entry = Point { row, file_offset, with_return, with_text, own_return: false };
+        let own = own_returns.iter().map(|offset| Point {
+            file_offset: place.file_offset + u64::from(*offset),
+            with_text: false,
+            own_return: true,
+            ..entry
+        });
+        plan.points.extend(own.chain([entry]));
+        let own_returns = own_returns.len();
+        plan.library.placed.push(Placed {
+            row,
+            symbol: place.name.clone(),
+            file_offset,
+            site,
+            with_return,
+            located: evidence.map(|evidence| (place.vaddr, evidence)),
+            own_returns,
+        });
     }
 
     /// The loader's row carries the distance to its state, so there is one row per distance.
@@ -471,19 +507,30 @@ impl Libraries {
 }
 
 /// The most important `room` rows, and the rest. Within a layer the order of its table counts.
-fn by_importance(mut specs: Vec<&'static ProbeSpec>, room: u16) -> (Vec<&'static ProbeSpec>, Vec<&'static ProbeSpec>) {
+fn by_importance(
+    mut specs: Vec<&'static ProbeSpec>,
+    room: usize,
+) -> (Vec<&'static ProbeSpec>, Vec<&'static ProbeSpec>) {
     specs.sort_by_key(|spec| spec.layer);
-    let unserved = specs.split_off(specs.len().min(usize::from(room)));
+    let unserved = specs.split_off(specs.len().min(room));
     (specs, unserved)
 }
 
 /// `libfoo.so` matches `libfoo.so` and `libfoo.so.1`.
-fn matches(spec: &ProbeSpec, file_name: &str) -> bool {
+///
+/// One `*` in the name stands for anything.
+pub(super) fn matches(spec: &ProbeSpec, file_name: &str) -> bool {
     spec.libraries.iter().any(|library| is_library(file_name, library))
 }
 
 fn is_library(file_name: &str, library: &str) -> bool {
-    file_name.strip_prefix(library).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+    let is_version = |rest: &str| rest.is_empty() || rest.starts_with('.');
+    match library.split_once('*') {
+        None => file_name.strip_prefix(library).is_some_and(is_version),
+        Some((head, tail)) => file_name.strip_prefix(head).is_some_and(|rest| {
+            rest.match_indices(tail).any(|(at, _)| rest.get(at + tail.len()..).is_some_and(is_version))
+        }),
+    }
 }
 
 /// glibc's and musl's dynamic loaders.
@@ -524,6 +571,11 @@ mod tests {
     #[test]
     fn libraries_match_with_and_without_version() {
         let spec = probes::builtin().find(|spec| spec.symbol == "halMemAlloc").expect("built in");
+        let star = &ProbeSpec { libraries: &["vllm_ascend_C*.so"], ..*spec };
+        assert!(matches(star, "vllm_ascend_C.cpython-311-aarch64-linux-gnu.so"));
+        assert!(matches(star, "vllm_ascend_C.so"));
+        assert!(!matches(star, "vllm_ascend_C.sox"));
+        assert!(!matches(star, "my_vllm_ascend_C.so"));
         assert!(matches(spec, "libascend_hal.so"));
         assert!(matches(spec, "libascend_hal.so.1"));
         assert!(!matches(spec, "libascend_hal.sox"));
@@ -554,7 +606,7 @@ mod tests {
         };
         assert_eq!(names(4), ("h1 h2 r1 a1".to_owned(), "m1 p1".to_owned()));
         assert_eq!(names(6), ("h1 h2 r1 a1 m1 p1".to_owned(), String::new()));
-        assert_eq!(names(u16::MAX).1, "");
+        assert_eq!(names(usize::MAX).1, "");
         assert_eq!(names(0).0, "");
     }
 
@@ -563,10 +615,27 @@ mod tests {
     fn rows_are_kept_for_loaders() {
         let builtin = probes::builtin().count();
         for max_rows in [0, 1, 4, 5, 30] {
-            let planner = Libraries::planner(max_rows);
+            let planner = Libraries::planner(max_rows, LinkMode::Multi, &[]);
             assert_eq!(planner.descriptions().len(), usize::from(max_rows.saturating_sub(4)).min(builtin));
             assert_eq!(planner.descriptions().len() + planner.unserved().len(), builtin);
         }
+    }
+
+    /// Make sure that the user's rows come last and are served first, and that what cannot be served is named.
+    #[test]
+    fn rows_of_the_user_come_first() {
+        let builtin = probes::builtin().next().expect("a row");
+        let own = |symbol, when| -> &'static ProbeSpec { Box::leak(Box::new(ProbeSpec { symbol, when, ..*builtin })) };
+        let user = [own("mine", When::Return), own("_Zmine", When::OwnReturn)];
+        let names = |max_rows, mode| {
+            let planner = Libraries::planner(max_rows, mode, &user);
+            let last = planner.descriptions().last().map(|row| row.symbol.clone());
+            (planner.descriptions().len(), last, planner.unserved().contains(&"_Zmine"))
+        };
+        assert_eq!(names(7, LinkMode::Multi), (3, Some("_Zmine".to_owned()), false));
+        assert_eq!(names(5, LinkMode::Multi), (1, Some("mine".to_owned()), true));
+        assert_eq!(names(7, LinkMode::Slots), (3, Some("mine".to_owned()), true));
+        assert_eq!(names(4, LinkMode::Multi), (0, None, true));
     }
 
     #[test]

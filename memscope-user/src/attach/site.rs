@@ -231,6 +231,23 @@ pub fn candidates(function: &Function<'_>, usage: SiteUse, kernel: Kernel) -> Re
     Ok(sites.into_iter().map(site).collect())
 }
 
+/// Return instructions of one function that get a probe; generated code has few.
+const MAX_RETURNS: usize = 64;
+
+/// Offsets of a function's own return instructions; `None` if it cannot be read to its end, has none or too many, or one
+/// of them takes no probe.
+///
+/// What leaves through a jump to another function is not among them.
+#[must_use]
+pub fn returns(function: &Function<'_>) -> Option<Vec<u32>> {
+    let found = match function.machine {
+        Machine::X86_64 => x86::returns(function.body),
+        Machine::Aarch64 => arm::returns(function.body),
+        Machine::Other(_) => None,
+    }?;
+    (function.whole && !found.is_empty() && found.len() <= MAX_RETURNS).then_some(found)
+}
+
 fn decode(function: &Function<'_>, kernel: Kernel) -> Result<Vec<Step>, SiteError> {
     match function.machine {
         Machine::X86_64 => Ok(x86::steps(function.address, function.body, kernel)),

@@ -174,8 +174,13 @@ fn notes_round_trip() {
 /// Rows that were added while tracing keep their numbers when their list is parted.
 #[test]
 fn parted_rows_keep_their_numbers() {
-    let row =
-        |n: usize| RowInfo { layer: Layer::Hal, symbol: format!("{n:0>900}"), meaning: Meaning::Mark, fields: vec![] };
+    let row = |n: usize| RowInfo {
+        layer: Layer::Hal,
+        symbol: format!("{n:0>900}"),
+        meaning: Meaning::Mark,
+        fields: vec![],
+        pool: None,
+    };
     let bytes = note_record(1, 0, &Note::Rows { first: 50, rows: (50..200).map(row).collect() });
     let mut next = 50;
     for record in Records::new(&bytes) {

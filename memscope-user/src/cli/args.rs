@@ -8,6 +8,8 @@ use std::{
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::probes::{ProbeSpec, user};
+
 use super::values::{self, Analyses, CallStacks, Devices, Events, Level, Ops, Steps};
 
 /// msMemScope's default.
@@ -188,6 +190,9 @@ pub(super) struct DoctorArgs {
     /// One JSON object on stdout.
     #[arg(long)]
     pub json: bool,
+    /// What else to probe.
+    #[command(flatten)]
+    pub probes: ProbeArgs,
     /// Ask this library instead of the driver's DCMI: for tests.
     #[arg(long, value_name = "FILE", hide = true)]
     pub usage_library: Option<PathBuf>,
@@ -333,6 +338,29 @@ pub(super) enum LateLibraries {
     Notify,
 }
 
+/// Functions that the user wants to be probed.
+#[derive(Clone, Debug, Default, Args)]
+pub(super) struct ProbeArgs {
+    /// Also probe this function, e.g. `libmypool.so:my_alloc=alloc(size=0,ret=ptr)`; the readme has the kinds.
+    #[arg(long = "probe", value_name = "SPEC", value_parser = user::parse)]
+    pub probe: Vec<&'static ProbeSpec>,
+    /// The same from a JSON file.
+    #[arg(long, value_name = "FILE")]
+    pub probes: Option<PathBuf>,
+}
+
+impl ProbeArgs {
+    /// All of them, or what is wrong with one.
+    pub(super) fn specs(&self) -> Result<Vec<&'static ProbeSpec>, String> {
+        let mut specs = self.probe.clone();
+        if let Some(path) = &self.probes {
+            specs.extend(user::read_file(path)?);
+        }
+        user::check_together(&specs)?;
+        Ok(specs)
+    }
+}
+
 /// Live tracing.
 #[derive(Clone, Debug, Args)]
 pub(super) struct TraceArgs {
@@ -343,6 +371,9 @@ pub(super) struct TraceArgs {
     /// [default: all if --events has access, otherwise none].
     #[arg(long, value_name = "LIST")]
     pub ops: Option<Ops>,
+    /// What else to probe.
+    #[command(flatten)]
+    pub probes: ProbeArgs,
     /// Stacks of allocations: c[:depth], python[:depth].
     #[arg(long, value_name = "LIST")]
     pub call_stack: Option<CallStacks>,

@@ -10,7 +10,7 @@ use std::{
 
 use super::{
     USAGE,
-    args::{CollectMode, DemoArgs, RunArgs, TraceArgs, Transport},
+    args::{CollectMode, DemoArgs, ProbeArgs, RunArgs, TraceArgs, Transport},
     error, session,
 };
 
@@ -54,6 +54,7 @@ fn trace_args(args: &DemoArgs) -> TraceArgs {
     TraceArgs {
         collect: args.collect.clone(),
         ops: None,
+        probes: ProbeArgs::default(),
         call_stack: None,
         collect_mode: CollectMode::Immediate,
         watch: None,

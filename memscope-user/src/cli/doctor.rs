@@ -9,6 +9,7 @@ use std::{
 use serde::Serialize;
 
 use super::{FAILURE, USAGE, args::DoctorArgs, error, outputs};
+use crate::probes::ProbeSpec;
 use crate::{
     attach::{
         features::{self, CAPABILITIES, Features, LinkMode},
@@ -55,6 +56,8 @@ struct ProbeLine {
     instruction: String,
     single_stepped: bool,
     with_return: bool,
+    /// Own return instructions of the function that are probed, where a return probe would be no good.
+    own_returns: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
     located: Option<LocatedLine>,
 }
@@ -104,11 +107,18 @@ struct Diagnosis {
 
 /// Runs all checks. The exit status tells whether tracing is possible.
 pub(super) fn run(args: &DoctorArgs) -> ExitCode {
+    let user = match args.probes.specs() {
+        Ok(user) => user,
+        Err(reason) => {
+            error(reason);
+            return ExitCode::from(USAGE);
+        }
+    };
     let mut checks = Vec::new();
     // What is in a file does not depend on this machine.
     if args.library.is_empty() {
         checks.push(capabilities());
-        checks.extend(kernel(Features::probe()));
+        checks.extend(kernel(Features::probe(), &user));
         checks.push(tracefs());
         if let Err(reason) = outputs::refuse_borrowed_rights(args.usage_library.as_deref()) {
             error(reason);
@@ -116,7 +126,7 @@ pub(super) fn run(args: &DoctorArgs) -> ExitCode {
         }
         checks.push(dcmi(args.usage_library.clone()));
     }
-    let libraries = match look_into(args.pid, &args.library, &mut checks) {
+    let libraries = match look_into(args.pid, &args.library, &user, &mut checks) {
         Ok(libraries) => libraries,
         Err(text) => {
             error(text);
@@ -165,7 +175,7 @@ fn capabilities() -> Check {
     Check::missing("privileges", format!("missing {}", list.join(", ")), mend)
 }
 
-fn kernel(features: Features) -> Vec<Check> {
+fn kernel(features: Features, user: &[&'static ProbeSpec]) -> Vec<Check> {
     let missing = features.missing();
     let mut checks = vec![if missing.is_empty() {
         Check::ok("kernel", "everything that is needed")
@@ -185,7 +195,7 @@ fn kernel(features: Features) -> Vec<Check> {
             "one link per probe: detaching may take about 0.1 s per probe",
             "Linux 6.6 or newer has multi links",
         ),
-        LinkMode::Slots => Check::degraded("links", slots_text(mode), "Linux 5.15 or newer has attach cookies"),
+        LinkMode::Slots => Check::degraded("links", slots_text(mode, user), "Linux 5.15 or newer has attach cookies"),
     });
     checks.push(if features.send_signal {
         Check::ok("late libraries", "a process can be stopped while probes are attached: no call is missed")
@@ -196,8 +206,8 @@ fn kernel(features: Features) -> Vec<Check> {
 }
 
 /// What is lost without attach cookies.
-fn slots_text(mode: LinkMode) -> String {
-    let planner = Libraries::planner(mode.max_rows());
+fn slots_text(mode: LinkMode, user: &[&'static ProbeSpec]) -> String {
+    let planner = Libraries::planner(mode.max_rows(), mode, user);
     let (served, unserved) = (planner.descriptions().len(), planner.unserved());
     let head = format!("one program per probe, no cookies: at most {} rows", mode.max_rows());
     if unserved.is_empty() {
@@ -220,15 +230,21 @@ fn tracefs() -> Check {
 }
 
 /// Those files, or libraries of one process, or those that a program started from here would map.
-fn look_into(pid: Option<u32>, files: &[PathBuf], checks: &mut Vec<Check>) -> Result<Vec<LibraryLine>, String> {
-    let max_rows = Features::probe().link_mode().max_rows();
+fn look_into(
+    pid: Option<u32>,
+    files: &[PathBuf],
+    user: &[&'static ProbeSpec],
+    checks: &mut Vec<Check>,
+) -> Result<Vec<LibraryLine>, String> {
+    let mode = Features::probe().link_mode();
+    let max_rows = mode.max_rows();
     if !files.is_empty() {
-        return files.iter().map(|path| look_into_file(path, max_rows)).collect();
+        return files.iter().map(|path| look_into_file(path, max_rows, mode, user)).collect();
     }
     let Some(pid) = pid else {
         let environment: Vec<_> =
             std::env::vars_os().filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?))).collect();
-        let found = expected_libraries(&environment);
+        let found = expected_libraries(&environment, user);
         checks.push(if found.is_empty() {
             Check::degraded(
                 "Ascend libraries",
@@ -241,7 +257,7 @@ fn look_into(pid: Option<u32>, files: &[PathBuf], checks: &mut Vec<Check>) -> Re
         });
         return Ok(Vec::new());
     };
-    let planned = Libraries::planner(max_rows).plan(pid).map_err(|error| match error.kind() {
+    let planned = Libraries::planner(max_rows, mode, user).plan(pid).map_err(|error| match error.kind() {
         std::io::ErrorKind::NotFound => format!("no process {pid}: it does not exist, or has ended"),
         _ => format!("cannot look into process {pid}: {error}"),
     })?;
@@ -263,8 +279,13 @@ fn look_into(pid: Option<u32>, files: &[PathBuf], checks: &mut Vec<Check>) -> Re
     Ok(planned.into_iter().map(line).collect())
 }
 
-fn look_into_file(path: &Path, max_rows: u16) -> Result<LibraryLine, String> {
-    let planned = Libraries::planner(max_rows).plan_path(path);
+fn look_into_file(
+    path: &Path,
+    max_rows: u16,
+    mode: LinkMode,
+    user: &[&'static ProbeSpec],
+) -> Result<LibraryLine, String> {
+    let planned = Libraries::planner(max_rows, mode, user).plan_path(path);
     planned.map(line).map_err(|error| format!("cannot look into `{}`: {error}", path.display()))
 }
 
@@ -280,6 +301,7 @@ fn line(library: Library) -> LibraryLine {
             instruction: placed.site.instruction,
             with_return: placed.with_return,
             located: placed.located.map(LocatedLine::new),
+            own_returns: placed.own_returns,
         })
         .collect();
     let not_located = library.not_located.into_iter().map(|(symbol, reason)| NotLocatedLine { symbol, reason });
@@ -313,7 +335,11 @@ fn render(diagnosis: &Diagnosis) -> String {
                 probe.site_offset,
                 if probe.single_stepped { "stepped" } else { "emulated" },
                 probe.instruction,
-                if probe.with_return { "entry+return" } else { "entry" },
+                match (probe.with_return, probe.own_returns) {
+                    (true, _) => "entry+return".to_owned(),
+                    (false, 0) => "entry".to_owned(),
+                    (false, count) => format!("entry+{count} return instruction(s)"),
+                },
             );
             if let Some(located) = &probe.located {
                 let _ = writeln!(text, "  {:<32} located at {:#x} ({})", "", located.vaddr, located.text);

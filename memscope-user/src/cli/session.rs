@@ -44,6 +44,7 @@ use crate::{
     error_chain,
     model::Device,
     pipeline::{Pipeline, PipelineConfig},
+    probes::ProbeSpec,
     ring::{Command, Reader, Urgent, monotonic_ns},
     sinks::{
         Sink,
@@ -124,6 +125,7 @@ pub(super) fn attach(pids: &[u32], args: &TraceArgs) -> ExitCode {
 fn check(args: &TraceArgs) -> Result<(), String> {
     outputs::refuse_unavailable(&args.collect)?;
     outputs::refuse_borrowed_rights(args.usage_library.as_deref())?;
+    args.probes.specs()?;
     let unavailable = [
         (args.call_stack.is_some_and(|stacks| stacks.c.is_some() || stacks.python.is_some()), "--call-stack"),
         (args.watch.is_some(), "--watch"),
@@ -200,6 +202,7 @@ struct Session<'a> {
     started: Instant,
     child: Option<Child>,
     waiting_told: bool,
+    user: Vec<&'static ProbeSpec>,
 }
 
 /// The program that `run` started.
@@ -224,7 +227,8 @@ impl<'a> Session<'a> {
         };
         let mut kernel = Kernel::load(&options)?;
         operators::check(&wanted_ops, kernel.link_mode()).map_err(|reason| anyhow!(reason))?;
-        let libraries = Libraries::new(&mut kernel, wanted_ops)?;
+        let user = args.probes.specs().map_err(|reason| anyhow!(reason))?;
+        let libraries = Libraries::new(&mut kernel, wanted_ops, &user)?;
         if let Some(text) = unserved_text(kernel.link_mode(), libraries.unserved()) {
             message(args.collect.level_of_messages(), LogLevel::Warning, format_args!("{text}"));
         }
@@ -286,6 +290,7 @@ impl<'a> Session<'a> {
             started: Instant::now(),
             child: None,
             waiting_told: false,
+            user,
         })
     }
 
@@ -323,7 +328,7 @@ impl<'a> Session<'a> {
             let text = format_args!(
                 "no Ascend library is mapped by process {} yet (looked for {}); waiting for it",
                 list(pids),
-                library_names()
+                library_names(&self.user)
             );
             self.say(LogLevel::Warning, text);
         }
@@ -341,7 +346,7 @@ impl<'a> Session<'a> {
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
             .collect();
         let loaders = LOADERS.iter().filter_map(|path| Path::new(path).canonicalize().ok());
-        for path in loaders.chain(expected_libraries(&environment)) {
+        for path in loaders.chain(expected_libraries(&environment, &self.user)) {
             self.follow.expect(&mut self.kernel, &path)?;
         }
         self.tell_libraries();
@@ -530,7 +535,7 @@ impl<'a> Session<'a> {
         if !silent && !self.follow.libraries().found_any() {
             let text = format_args!(
                 "no traced process has mapped an Ascend library (looked for {}), so there was nothing to trace",
-                library_names()
+                library_names(&self.user)
             );
             self.say(LogLevel::Warning, text);
         }
@@ -674,8 +679,9 @@ fn list(pids: &[u32]) -> String {
     pids.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
-fn library_names() -> String {
-    let mut names: Vec<&str> = crate::probes::builtin().flat_map(|spec| spec.libraries.iter().copied()).collect();
+fn library_names(user: &[&'static ProbeSpec]) -> String {
+    let specs = crate::probes::builtin().chain(user.iter().copied());
+    let mut names: Vec<&str> = specs.flat_map(|spec| spec.libraries.iter().copied()).collect();
     names.sort_unstable();
     names.dedup();
     names.join(", ")

@@ -32,6 +32,9 @@ pub enum Pool {
     Atb,
     /// `MindSpore`'s pool.
     MindSpore,
+    /// Another one: of a user of mstx, or of functions that the user defined. See [`Pool::custom`].
+    #[serde(untagged)]
+    Named(Name),
 }
 
 /// Page size of a driver block.
@@ -403,6 +406,13 @@ pub enum EventKind {
     Access(Access),
     /// A mark of the user.
     Mark(Mark),
+    /// A mark of the user, of a domain of its own.
+    DomainMark {
+        /// Name of the domain.
+        domain: Name,
+        /// The mark.
+        mark: Mark,
+    },
     /// About the process's use of ACL.
     System(System),
     /// Step `step` of (process, device) begins. Follows the mark that caused it.
@@ -447,6 +457,29 @@ pub struct Event {
 }
 
 impl Pool {
+    /// Those that reports know by their spelling in the `Event Type` column.
+    const KNOWN: [Self; 6] = [Self::Hal, Self::Host, Self::Pta, Self::PtaWorkspace, Self::Atb, Self::MindSpore];
+
+    /// A pool that a program or the user has named; never one of ours, whatever the name. Short, and no formula for those
+    /// who open the rows with a spreadsheet.
+    #[must_use]
+    pub fn custom(name: &str) -> Self {
+        const MAX_CHARS: usize = 64;
+        let mut text: String = name.chars().take(MAX_CHARS).collect();
+        let starts_well = text.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_');
+        if !starts_well || Self::KNOWN.iter().any(|pool| pool.event_type().eq_ignore_ascii_case(&text)) {
+            text.insert_str(0, "pool_");
+        }
+        Self::Named(Name::keep(&text))
+    }
+
+    /// One of the frameworks' pools by its `Event Type`, or another.
+    #[must_use]
+    pub fn of_framework_or_custom(name: &str) -> Self {
+        let known = [Self::Pta, Self::PtaWorkspace, Self::Atb, Self::MindSpore];
+        known.into_iter().find(|pool| pool.event_type() == name).unwrap_or_else(|| Self::custom(name))
+    }
+
     /// Spelling in the `Event Type` column (contract §6.1).
     #[must_use]
     pub const fn event_type(self) -> &'static str {
@@ -457,6 +490,7 @@ impl Pool {
             Self::PtaWorkspace => "PTA_WORKSPACE",
             Self::Atb => "ATB",
             Self::MindSpore => "MINDSPORE",
+            Self::Named(name) => name.as_str(),
         }
     }
 
@@ -470,6 +504,32 @@ impl Pool {
             Self::PtaWorkspace => "Pytorch Workspace memory pool",
             Self::Atb => "ATB memory pool",
             Self::MindSpore => "Mindspore memory pool",
+            Self::Named(name) => name.as_str(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A program may call its pool what it likes; it is neither taken for one of ours, nor for a formula.
+    #[test]
+    fn custom_pools_are_never_ours() {
+        let spelt = |name: &str| Pool::custom(name).event_type();
+        assert_eq!(
+            ["mine", "HAL", "Hal", "pta", "", "=1+1", "@x", "a b,c"].map(spelt),
+            ["mine", "pool_HAL", "pool_Hal", "pool_pta", "pool_", "pool_=1+1", "pool_@x", "a_b_c"]
+        );
+        assert_eq!(spelt(&"x".repeat(1000)).len(), 64);
+        assert_eq!(Pool::of_framework_or_custom("MINDSPORE"), Pool::MindSpore);
+        assert_eq!(Pool::of_framework_or_custom("HAL"), Pool::custom("HAL"));
+    }
+
+    /// In JSON a pool is its name.
+    #[test]
+    fn pools_serialize_as_names() {
+        let json = |pool| serde_json::to_string(&pool).expect("JSON");
+        assert_eq!((json(Pool::Hal), json(Pool::custom("mine"))), ("\"Hal\"".to_owned(), "\"mine\"".to_owned()));
     }
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::domains::MstxCall;
 use super::ops::OpCall;
 use crate::capture::Note;
 use crate::decode::{Phase, Values};
@@ -93,11 +94,14 @@ pub(super) enum Action {
         id: i64,
     },
     System(System),
+    /// `domain`: its handle, if it is a mark of one.
     Mark {
         text: Option<Arc<str>>,
+        domain: Option<u64>,
     },
     RangeStart {
         text: Option<Arc<str>>,
+        domain: Option<u64>,
     },
     /// The program's own id of the range that the thread has just started.
     RangeId {
@@ -105,7 +109,9 @@ pub(super) enum Action {
     },
     RangeEnd {
         id: u64,
+        domain: Option<u64>,
     },
+    Mstx(MstxCall),
     Fork {
         child: u32,
     },
@@ -172,7 +178,8 @@ pub(super) enum PoolChange {
 #[expect(clippy::struct_field_names, reason = "units end names")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PoolTotals {
-    pub(super) used_bytes: u64,
+    /// `None` where it does not tell.
+    pub(super) used_bytes: Option<u64>,
     pub(super) reserved_bytes: u64,
     pub(super) active_bytes: u64,
 }

@@ -10,6 +10,7 @@
 
 mod blocks;
 mod clock;
+mod domains;
 mod hold;
 mod item;
 mod loss;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use memscope_common::row::MAX_ROWS;
 
+use super::domains::{MstxCall, Range, Reference};
 use super::item::{Action, Called, Ending, Failure, PoolChange, PoolReport, PoolTotals, Request};
 use super::ops::OpCall;
 use crate::decode::Phase;
@@ -48,8 +49,9 @@ impl Rows {
 
     /// Whether the row's calls have a text that is of use.
     pub(super) fn has_text(&self, number: u16) -> bool {
-        use Meaning::{KernelName, Launch, Mark, NpuOp, RangeStart};
-        self.get(number).is_some_and(|row| matches!(row.meaning, Mark | RangeStart | KernelName | Launch | NpuOp))
+        use Meaning::{DomainCreate, KernelName, Launch, Mark, NpuOp, RangeStart};
+        let with_text = |meaning| matches!(meaning, Mark | RangeStart | DomainCreate | KernelName | Launch | NpuOp);
+        self.get(number).is_some_and(|row| with_text(row.meaning))
     }
 
     /// What a call means; `Ok(None)` when it means nothing, an error when what it means cannot be told.
@@ -79,6 +81,18 @@ impl Rows {
                 };
                 Ok(Some(Action::AllocFailed(failure)))
             }
+            (Meaning::DomainCreate | Meaning::HeapRegister | Meaning::RegionRegister, Phase::Return) => {
+                registered(row.meaning, called, &field)
+            }
+            (Meaning::PoolAlloc, Phase::Return) => pool_alloc(row, called.status, &field),
+            (Meaning::PoolFree, Phase::Enter) => Ok(Some(Action::Pool(PoolReport {
+                pool: pool_of(row),
+                change: PoolChange::Free,
+                device: None,
+                addr: field(Field::Addr)?,
+                size_bytes: None,
+                totals: None,
+            }))),
             (Meaning::PtaReport, _) => pta_report(*symbol, &field).map(Some),
             (Meaning::PoolRequest, _) => Ok(Some(Action::PoolRequest { size_bytes: field(Field::Size)? })),
             (meaning, Phase::Enter) => entered(meaning, called, &field),
@@ -110,13 +124,77 @@ fn entered(meaning: Meaning, called: Called, field: Values<'_>) -> Result<Option
             name: called.text.filter(|text| !text.is_empty()).map(Arc::from),
         })),
         Meaning::AclFinalize => Ok(Some(Action::System(System::AclFinalize))),
-        Meaning::Mark => Ok(Some(Action::Mark { text: called.text.map(Arc::from) })),
-        Meaning::RangeStart => Ok(Some(Action::RangeStart { text: called.text.map(Arc::from) })),
-        Meaning::RangeEnd => Ok(Some(Action::RangeEnd { id: field(Field::RangeId)? })),
+        Meaning::Mark => Ok(Some(Action::Mark { text: called.text.map(Arc::from), domain: field(Field::Domain).ok() })),
+        Meaning::RangeStart => {
+            Ok(Some(Action::RangeStart { text: called.text.map(Arc::from), domain: field(Field::Domain).ok() }))
+        }
+        // A function of the user's choice passes no id.
+        Meaning::RangeEnd => {
+            Ok(Some(Action::RangeEnd { id: field(Field::RangeId).unwrap_or(0), domain: field(Field::Domain).ok() }))
+        }
+        Meaning::DomainDestroy | Meaning::HeapUnregister | Meaning::RegionUnregister => unregistered(meaning, field),
         Meaning::NpuOp => Ok(called.text.map(|name| Action::Op(Box::new(OpCall::submitted(name))))),
         Meaning::MemoryInfo => Ok(Some(Action::MemoryInfo)),
         _ => Ok(None),
     }
+}
+
+/// A call of mstx that returns a handle, or has others written.
+fn registered(meaning: Meaning, called: Called, field: Values<'_>) -> Result<Option<Action>, Unusable> {
+    let handle = called.status.cast_unsigned();
+    if meaning == Meaning::DomainCreate {
+        return Ok(Some(Action::Mstx(MstxCall::DomainCreated { handle, name: called.text })));
+    }
+    let domain = field(Field::Domain)?;
+    let range =
+        Range { device: field(Field::Device)? as u32, addr: field(Field::Addr)?, size_bytes: field(Field::Size)? };
+    Ok(Some(Action::Mstx(if meaning == Meaning::HeapRegister {
+        MstxCall::HeapRegistered { domain, handle, range }
+    } else {
+        MstxCall::RegionRegistered { domain, handle: field(Field::Handle).unwrap_or(0), range }
+    })))
+}
+
+fn unregistered(meaning: Meaning, field: Values<'_>) -> Result<Option<Action>, Unusable> {
+    /// `mstxMemRegionRef_t::refType`.
+    const HANDLE: u32 = 1;
+    let domain = field(Field::Domain)?;
+    Ok(Some(Action::Mstx(match meaning {
+        Meaning::DomainDestroy => MstxCall::DomainDestroyed { handle: domain },
+        Meaning::HeapUnregister => MstxCall::HeapUnregistered { domain, handle: field(Field::Handle)? },
+        _ => {
+            let value = field(Field::Addr)?;
+            let by_handle = field(Field::ReferenceKind)? as u32 == HANDLE;
+            let reference = if by_handle { Reference::Handle(value) } else { Reference::Addr(value) };
+            MstxCall::RegionUnregistered { domain, reference }
+        }
+    })))
+}
+
+fn pool_of(row: &RowInfo) -> Pool {
+    row.pool.as_deref().map_or_else(|| Pool::custom(""), Pool::of_framework_or_custom)
+}
+
+/// A pool has handed out a block, or has none left.
+fn pool_alloc(row: &RowInfo, status: i64, field: Values<'_>) -> Result<Option<Action>, Unusable> {
+    let size_bytes = field(Field::Size)?.saturating_mul(field(Field::Count).unwrap_or(1));
+    let addr = if row.fields.contains(&Field::Addr) {
+        if status != 0 {
+            return Ok(None);
+        }
+        field(Field::Addr)?
+    } else {
+        status.cast_unsigned()
+    };
+    let device = field(Field::Device).ok().map(|device| device as u32);
+    Ok((addr != 0).then_some(Action::Pool(PoolReport {
+        pool: pool_of(row),
+        change: PoolChange::Alloc,
+        device,
+        addr,
+        size_bytes: Some(size_bytes),
+        totals: None,
+    })))
 }
 
 /// A call that returned something else than 0: an error code, unless it is the id of a range.
@@ -235,7 +313,7 @@ fn pta_report(symbol: Name, field: Values<'_>) -> Result<Action, Unusable> {
         return Ok(Action::Mislocated { symbol });
     };
     let totals = PoolTotals {
-        used_bytes: field(Field::PoolAllocated)?,
+        used_bytes: Some(field(Field::PoolAllocated)?),
         reserved_bytes: field(Field::PoolReserved)?,
         active_bytes: field(Field::PoolActive)?,
     };

@@ -21,40 +21,52 @@ const MAX_RANGES: usize = 4096;
 pub(super) struct Ranges {
     started: u64,
     /// Ranges to which the program's tool gave an id.
-    by_id: Recent<u64, u64>,
+    by_id: Recent<(Domain, u64), u64>,
     /// The others, innermost last, by thread.
-    by_thread: Recent<u32, Vec<u64>>,
+    by_thread: Recent<(Domain, u32), Vec<u64>>,
+    /// Domain of the range that each thread has started last.
+    last: Recent<u32, Domain>,
 }
+
+/// Handle of a domain, whose ranges are apart from all others; `None` is no domain.
+type Domain = Option<u64>;
 
 impl Default for Ranges {
     fn default() -> Self {
-        Self { started: 0, by_id: Recent::new(MAX_RANGES), by_thread: Recent::new(MAX_RANGES) }
+        Self {
+            started: 0,
+            by_id: Recent::new(MAX_RANGES),
+            by_thread: Recent::new(MAX_RANGES),
+            last: Recent::new(MAX_RANGES),
+        }
     }
 }
 
 impl Ranges {
     /// A range begins; returns our own id of it, from 1.
-    pub(super) fn start(&mut self, tid: u32) -> u64 {
+    pub(super) fn start(&mut self, tid: u32, domain: Domain) -> u64 {
         self.started += 1;
-        let mut open = self.by_thread.remove(&tid).unwrap_or_default();
+        self.last.insert(tid, domain);
+        let mut open = self.by_thread.remove(&(domain, tid)).unwrap_or_default();
         if open.len() >= MAX_DEPTH {
             open.remove(0);
         }
         open.push(self.started);
-        self.by_thread.insert(tid, open);
+        self.by_thread.insert((domain, tid), open);
         self.started
     }
 
     /// The range that the thread has just started has an id after all.
     pub(super) fn named(&mut self, tid: u32, id: u64) {
-        if let Some(range) = self.innermost(tid) {
-            self.by_id.insert(id, range);
+        let domain = self.last.get(&tid).copied().flatten();
+        if let Some(range) = self.innermost(tid, domain) {
+            self.by_id.insert((domain, id), range);
         }
     }
 
     /// A range ends: that of the id, or without one the innermost of the thread that has none either.
-    pub(super) fn end(&mut self, tid: u32, id: u64) -> Option<u64> {
-        if id == 0 { self.innermost(tid) } else { self.by_id.remove(&id) }
+    pub(super) fn end(&mut self, tid: u32, domain: Domain, id: u64) -> Option<u64> {
+        if id == 0 { self.innermost(tid, domain) } else { self.by_id.remove(&(domain, id)) }
     }
 
     /// Forgets what is open; ids go on.
@@ -62,11 +74,11 @@ impl Ranges {
         *self = Self { started: self.started, ..Self::default() };
     }
 
-    fn innermost(&mut self, tid: u32) -> Option<u64> {
-        let mut open = self.by_thread.remove(&tid)?;
+    fn innermost(&mut self, tid: u32, domain: Domain) -> Option<u64> {
+        let mut open = self.by_thread.remove(&(domain, tid))?;
         let range = open.pop();
         if !open.is_empty() {
-            self.by_thread.insert(tid, open);
+            self.by_thread.insert((domain, tid), open);
         }
         range
     }
@@ -159,10 +171,22 @@ mod tests {
     #[test]
     fn ranges_without_ids_nest() {
         let mut ranges = Ranges::default();
-        assert_eq!([ranges.start(1), ranges.start(1), ranges.start(2)], [1, 2, 3]);
+        assert_eq!([ranges.start(1, None), ranges.start(1, None), ranges.start(2, None)], [1, 2, 3]);
         assert_eq!(
-            [ranges.end(1, 0), ranges.end(2, 0), ranges.end(1, 0), ranges.end(1, 0)],
+            [ranges.end(1, None, 0), ranges.end(2, None, 0), ranges.end(1, None, 0), ranges.end(1, None, 0)],
             [Some(2), Some(3), Some(1), None]
+        );
+    }
+
+    /// Ranges of a domain do not end those of another, with ids or without.
+    #[test]
+    fn domains_are_apart() {
+        let mut ranges = Ranges::default();
+        assert_eq!([ranges.start(1, None), ranges.start(1, Some(0)), ranges.start(1, Some(7))], [1, 2, 3]);
+        ranges.named(1, 50);
+        assert_eq!(
+            [ranges.end(1, Some(0), 50), ranges.end(1, None, 0), ranges.end(1, Some(7), 50), ranges.end(1, Some(0), 0)],
+            [None, Some(1), Some(3), Some(2)]
         );
     }
 
@@ -170,11 +194,11 @@ mod tests {
     #[test]
     fn ranges_with_ids_cross() {
         let mut ranges = Ranges::default();
-        ranges.start(1);
-        ranges.start(1);
+        ranges.start(1, None);
+        ranges.start(1, None);
         ranges.named(1, 77);
         assert_eq!(
-            [ranges.end(2, 78), ranges.end(2, 77), ranges.end(2, 77), ranges.end(1, 0)],
+            [ranges.end(2, None, 78), ranges.end(2, None, 77), ranges.end(2, None, 77), ranges.end(1, None, 0)],
             [None, Some(2), None, Some(1)]
         );
     }
@@ -184,10 +208,10 @@ mod tests {
     fn depth_is_bounded() {
         let mut ranges = Ranges::default();
         for _ in 0..10_000 {
-            ranges.start(1);
+            ranges.start(1, None);
         }
-        assert_eq!(ranges.end(1, 0), Some(10_000));
-        assert_eq!(std::iter::from_fn(|| ranges.end(1, 0)).count(), MAX_DEPTH - 1);
+        assert_eq!(ranges.end(1, None, 0), Some(10_000));
+        assert_eq!(std::iter::from_fn(|| ranges.end(1, None, 0)).count(), MAX_DEPTH - 1);
     }
 
     /// Between an end and the next start, the earlier step goes on.

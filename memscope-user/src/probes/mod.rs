@@ -6,13 +6,15 @@
 
 mod acl;
 mod hal;
+mod mindspore;
 mod mstx;
 pub mod ops;
 mod pta;
 mod runtime;
+pub mod user;
 
-use memscope_common::row::{GROUP_API, MAX_VALUES, ROW_RETURNS_INT, ROW_TEXT, ROW_TEXT_POINTED};
-use memscope_common::{Fetch, ProbeRow, When};
+use memscope_common::row::{GROUP_API, MAX_VALUES, ROW_LIST, ROW_RETURNS_INT, ROW_TEXT, ROW_TEXT_POINTED};
+use memscope_common::{Fetch, ListShape, ProbeRow, When};
 use serde::{Deserialize, Serialize};
 
 /// Part of the Ascend stack that a probe belongs to, the most important first: where the kernel side cannot serve all
@@ -26,10 +28,14 @@ pub enum Layer {
     Runtime,
     /// `aclrt*`.
     Acl,
-    /// Marks.
+    /// What the user defined.
+    User,
+    /// Marks, and pools that their users tell of.
     Mstx,
     /// `torch_npu`'s allocators.
     Pta,
+    /// `MindSpore`'s allocators.
+    MindSpore,
     /// Operators.
     Ops,
 }
@@ -42,8 +48,10 @@ impl Layer {
             Self::Hal => "hal",
             Self::Runtime => "runtime",
             Self::Acl => "acl",
+            Self::User => "user",
             Self::Mstx => "mstx",
             Self::Pta => "pta",
+            Self::MindSpore => "mindspore",
             Self::Ops => "ops",
         }
     }
@@ -103,12 +111,28 @@ pub enum Meaning {
     AclInit,
     /// ACL is shut down.
     AclFinalize,
-    /// A mark with text.
+    /// A mark with text; of `Domain`, if the row has one.
     Mark,
-    /// A range with text begins; the returned value is its id, if not 0.
+    /// A range with text begins; the returned value is its id, if not 0. As above.
     RangeStart,
-    /// Range `RangeId` ends.
+    /// Range `RangeId` ends. As above.
     RangeEnd,
+    /// The text names a domain; the returned value is its handle, which is 0 without a tool.
+    DomainCreate,
+    /// `Domain` ends.
+    DomainDestroy,
+    /// A heap of `Domain`: `Device`, `Addr`, `Size`; the returned value is its handle, which is 0 without a tool.
+    HeapRegister,
+    /// Heap `Handle` of `Domain` ends.
+    HeapUnregister,
+    /// A block of `Domain`: `Device`, `Addr`, `Size`, and `Handle`, which is 0 without a tool.
+    RegionRegister,
+    /// The block of `Domain` ends that `Addr` is the address of, or the handle (`ReferenceKind`).
+    RegionUnregister,
+    /// A pool hands out `Size` bytes (times `Count`) of `Device`: at `Addr`, or where the returned value says.
+    PoolAlloc,
+    /// A pool takes back what is at `Addr`.
+    PoolFree,
     /// `torch_npu` tells of a block: `PtaKind`, `Addr`, `Size` (negative when it ends), `PoolAllocated`,
     /// `PoolReserved`, `PoolActive`, `Stream`.
     PtaReport,
@@ -157,6 +181,12 @@ pub enum Field {
     PoolReserved,
     /// Bytes that are handed out or wait for a stream.
     PoolActive,
+    /// Handle of a domain.
+    Domain,
+    /// Low 32 bits: 0 is an address, 1 a handle.
+    ReferenceKind,
+    /// Number of things of that size.
+    Count,
 }
 
 /// Functions that nest in each other and are reported once.
@@ -205,14 +235,18 @@ pub struct ProbeSpec {
     pub fields: &'static [(Field, Fetch)],
     /// C argument that points to a text.
     pub text_arg: Option<u8>,
-    /// The argument does not point to the text, but to a pointer to it.
-    pub text_pointed: bool,
+    /// The argument does not point to the text: this many bytes behind it is the pointer to the text.
+    pub text_at: Option<u8>,
+    /// List whose elements are reported one by one.
+    pub list: Option<ListShape>,
+    /// Pool that the calls belong to: the `Event Type` of one of ours, or another name.
+    pub pool: Option<&'static str>,
     /// The return type is `int`: only the lower half of the register counts.
     pub returns_int: bool,
     /// Group of which only the outermost call is reported.
     pub group: Group,
     /// C++: it may throw through its caller. A return probe would end the program then (the unwinder does not get past
-    /// the kernel's trampoline), so such a row has none.
+    /// the kernel's trampoline), so such a row has none: it is [`When::Entry`] or [`When::OwnReturn`].
     pub may_throw: bool,
 }
 
@@ -227,7 +261,9 @@ impl ProbeSpec {
         when: When::Return,
         fields: &[],
         text_arg: None,
-        text_pointed: false,
+        text_at: None,
+        list: None,
+        pool: None,
         returns_int: true,
         group: Group::None,
         may_throw: false,
@@ -242,15 +278,17 @@ impl ProbeSpec {
         }
         let int = if self.returns_int { ROW_RETURNS_INT } else { 0 };
         let text = if self.text_arg.is_some() { ROW_TEXT } else { 0 };
-        let pointed = if self.text_pointed { ROW_TEXT_POINTED } else { 0 };
+        let pointed = if self.text_at.is_some() { ROW_TEXT_POINTED } else { 0 };
+        let list = if self.list.is_some() { ROW_LIST } else { 0 };
         ProbeRow {
             when: self.when as u8,
             values: self.fields.len().min(MAX_VALUES) as u8,
-            flags: int | text | pointed,
+            flags: int | text | pointed | list,
             text_arg: self.text_arg.unwrap_or(0),
             group: self.group as u8,
-            reserved: [0; 3],
-            param: 0,
+            text_at: self.text_at.unwrap_or(0),
+            reserved: [0; 2],
+            param: self.list.map_or(0, ListShape::to_param),
             fetch,
         }
     }
@@ -263,6 +301,7 @@ impl ProbeSpec {
             symbol: self.symbol.to_owned(),
             meaning: self.meaning,
             fields: self.fields.iter().map(|(field, _)| *field).collect(),
+            pool: self.pool.map(str::to_owned),
         }
     }
 }
@@ -278,11 +317,14 @@ pub struct RowInfo {
     pub meaning: Meaning,
     /// Names of the values, in order.
     pub fields: Vec<Field>,
+    /// Pool that the calls belong to: the `Event Type` of one of ours, or another name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pool: Option<String>,
 }
 
 /// All built-in rows.
 pub fn builtin() -> impl Iterator<Item = &'static ProbeSpec> {
-    [hal::ROWS, runtime::ROWS, acl::ROWS, mstx::ROWS, pta::ROWS, ops::ROWS].into_iter().flatten()
+    [hal::ROWS, runtime::ROWS, acl::ROWS, mstx::ROWS, pta::ROWS, mindspore::ROWS, ops::ROWS].into_iter().flatten()
 }
 
 #[cfg(test)]
@@ -296,6 +338,25 @@ mod tests {
             let cxx = spec.symbol.starts_with("_Z") || spec.locator.is_some();
             assert!(spec.may_throw || !cxx, "{} is C++", spec.symbol);
             assert!(!(spec.may_throw && spec.row().has_return()), "{} may throw", spec.symbol);
+            // A frame that an exception left would count as the outermost call of its group.
+            assert!(!spec.may_throw || spec.group == Group::None, "{} may throw", spec.symbol);
+        }
+    }
+
+    /// The kernel side fetches the values of a list's rows in this order, whatever they say.
+    #[test]
+    fn rows_with_lists_have_their_values_in_order() {
+        for spec in builtin().filter(|spec| spec.list.is_some()) {
+            assert_eq!(spec.fields[0].1, Fetch::arg(0), "{}", spec.symbol);
+            for (index, (_, fetch)) in spec.fields.iter().enumerate().skip(1) {
+                let list_arg = spec.list.map_or(0, |list| list.arg);
+                let expected = if index == memscope_common::row::COMPANION_VALUE {
+                    Fetch::companion(list_arg)
+                } else {
+                    Fetch::element(list_arg, 8 * (index as u16 - 1))
+                };
+                assert_eq!(*fetch, expected, "{}", spec.symbol);
+            }
         }
     }
 }

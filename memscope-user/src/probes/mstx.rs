@@ -1,11 +1,19 @@
-//! Marks: the exports of `libms_tools_ext.so`, entered whether or not a tool is injected.
+//! Marks and pools: the exports of `libms_tools_ext.so`, entered whether or not a tool is injected (ascend-abi §5).
 
-use memscope_common::{Fetch, When};
+use memscope_common::{Fetch, ListShape, When};
 
 use super::{Field, Layer, Meaning, ProbeSpec};
 
 const MSTX: ProbeSpec =
     ProbeSpec { layer: Layer::Mstx, libraries: &["libms_tools_ext.so"], returns_int: false, ..ProbeSpec::BASE };
+
+/// Of a domain, which is the first argument.
+const DOMAIN: (Field, Fetch) = (Field::Domain, Fetch::arg(0));
+
+/// `mstxMemVirtualRangeDesc_t { uint32_t deviceId; const void *ptr; uint64_t size }`
+const RANGE: [(Field, Fetch); 3] =
+    [(Field::Device, Fetch::element(1, 0)), (Field::Addr, Fetch::element(1, 8)), (Field::Size, Fetch::element(1, 16))];
+const RANGE_BYTES: u8 = 24;
 
 pub(super) const ROWS: &[ProbeSpec] = &[
     // void mstxMarkA(const char *message, aclrtStream stream)
@@ -24,6 +32,85 @@ pub(super) const ROWS: &[ProbeSpec] = &[
         meaning: Meaning::RangeEnd,
         when: When::Entry,
         fields: &[(Field::RangeId, Fetch::arg(0))],
+        ..MSTX
+    },
+    // mstxDomainHandle_t mstxDomainCreateA(const char *name): null when no tool is injected.
+    ProbeSpec { symbol: "mstxDomainCreateA", meaning: Meaning::DomainCreate, text_arg: Some(0), ..MSTX },
+    // void mstxDomainDestroy(mstxDomainHandle_t domain)
+    ProbeSpec {
+        symbol: "mstxDomainDestroy",
+        meaning: Meaning::DomainDestroy,
+        when: When::Entry,
+        fields: &[DOMAIN],
+        ..MSTX
+    },
+    // void mstxDomainMarkA(mstxDomainHandle_t domain, const char *message, aclrtStream stream)
+    ProbeSpec {
+        symbol: "mstxDomainMarkA",
+        meaning: Meaning::Mark,
+        when: When::Entry,
+        fields: &[DOMAIN],
+        text_arg: Some(1),
+        ..MSTX
+    },
+    // mstxRangeId mstxDomainRangeStartA(mstxDomainHandle_t domain, const char *message, aclrtStream stream)
+    ProbeSpec {
+        symbol: "mstxDomainRangeStartA",
+        meaning: Meaning::RangeStart,
+        when: When::EntryAndNonZero,
+        fields: &[DOMAIN],
+        text_arg: Some(1),
+        ..MSTX
+    },
+    // void mstxDomainRangeEnd(mstxDomainHandle_t domain, mstxRangeId id)
+    ProbeSpec {
+        symbol: "mstxDomainRangeEnd",
+        meaning: Meaning::RangeEnd,
+        when: When::Entry,
+        fields: &[DOMAIN, (Field::RangeId, Fetch::arg(1))],
+        ..MSTX
+    },
+    // mstxMemHeapHandle_t mstxMemHeapRegister(mstxDomainHandle_t domain, const mstxMemHeapDesc_t *desc): null when no tool
+    // is injected. desc: { uint32_t usage; uint32_t type; const mstxMemVirtualRangeDesc_t *typeSpecificDesc }
+    ProbeSpec {
+        symbol: "mstxMemHeapRegister",
+        meaning: Meaning::HeapRegister,
+        fields: &[DOMAIN, RANGE[0], RANGE[1], RANGE[2]],
+        list: Some(ListShape {
+            arg: 1,
+            count_at: ListShape::NONE,
+            elements_at: 8,
+            stride: RANGE_BYTES,
+            companions_at: ListShape::NONE,
+        }),
+        ..MSTX
+    },
+    // void mstxMemHeapUnregister(mstxDomainHandle_t domain, mstxMemHeapHandle_t heap)
+    ProbeSpec {
+        symbol: "mstxMemHeapUnregister",
+        meaning: Meaning::HeapUnregister,
+        when: When::Entry,
+        fields: &[DOMAIN, (Field::Handle, Fetch::arg(1))],
+        ..MSTX
+    },
+    // void mstxMemRegionsRegister(mstxDomainHandle_t domain, const mstxMemRegionsRegisterBatch_t *desc); at return, because
+    // the tool writes the handles. desc: { heap; uint32_t regionType; size_t regionCount;
+    // const mstxMemVirtualRangeDesc_t *regionDescArray; mstxMemRegionHandle_t *regionHandleArrayOut }
+    ProbeSpec {
+        symbol: "mstxMemRegionsRegister",
+        meaning: Meaning::RegionRegister,
+        fields: &[DOMAIN, RANGE[0], RANGE[1], RANGE[2], (Field::Handle, Fetch::companion(1))],
+        list: Some(ListShape { arg: 1, count_at: 16, elements_at: 24, stride: RANGE_BYTES, companions_at: 32 }),
+        ..MSTX
+    },
+    // void mstxMemRegionsUnregister(mstxDomainHandle_t domain, const mstxMemRegionsUnregisterBatch_t *desc)
+    // desc: { size_t refCount; const mstxMemRegionRef_t *refArray }, a reference: { uint32_t refType; const void *pointer }
+    ProbeSpec {
+        symbol: "mstxMemRegionsUnregister",
+        meaning: Meaning::RegionUnregister,
+        when: When::Entry,
+        fields: &[DOMAIN, (Field::ReferenceKind, Fetch::element(1, 0)), (Field::Addr, Fetch::element(1, 8))],
+        list: Some(ListShape { arg: 1, count_at: 0, elements_at: 8, stride: 16, companions_at: ListShape::NONE }),
         ..MSTX
     },
 ];

@@ -17,7 +17,7 @@ const NPU: ProbeSpec = ProbeSpec {
     when: When::Entry,
     returns_int: false,
     text_arg: Some(0),
-    text_pointed: true,
+    text_at: Some(0),
     ..ProbeSpec::BASE
 };
 

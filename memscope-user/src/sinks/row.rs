@@ -151,6 +151,11 @@ impl<'a> Row<'a> {
                 ..row
             }),
             EventKind::Mark(mark) => Some(row.mark(mark)),
+            // Ours alone: msMemScope does not tell of them.
+            EventKind::DomainMark { domain, mark } => {
+                let attr = Attr::EMPTY.with("domain", Value::Word(domain.as_str()));
+                Some(Self { attr, ..row.mark(mark) })
+            }
             EventKind::System(system) => Some(Self {
                 event: "SYSTEM",
                 event_type: match system {
@@ -311,7 +316,7 @@ impl<'a> Attr<'a> {
             _ if made_up => attr.with("shadow", Value::Word("true")),
             Pool::Hal => with_driver(attr.with("used", Value::Number(used_bytes))),
             Pool::Host => attr.with("pinned", Value::Word("true")).with("used", Value::Number(used_bytes)),
-            Pool::Pta | Pool::PtaWorkspace | Pool::Atb | Pool::MindSpore => {
+            Pool::Pta | Pool::PtaWorkspace | Pool::Atb | Pool::MindSpore | Pool::Named(_) => {
                 with_driver(attr.with("used", Value::Number(used_bytes)).with_option("total", total_bytes))
             }
         }

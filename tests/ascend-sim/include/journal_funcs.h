@@ -143,9 +143,20 @@
     X(410, mstx, mstxMemHeapUnregister) \
     X(411, mstx, mstxMemRegionsRegister) \
     X(412, mstx, mstxMemRegionsUnregister) \
+    X(413, mstx, region) \
+    X(414, mstx, region_end) \
     X(500, torch_npu, reportMemoryDataToNpuProfiler) \
     X(501, torch_npu, simpta_malloc) \
-    X(502, torch_npu, simpta_free)
+    X(502, torch_npu, simpta_free) \
+    X(520, mindspore, AllocTensorMem) \
+    X(521, mindspore, FreeTensorMem) \
+    X(530, mypool, my_alloc) \
+    X(531, mypool, my_free) \
+    X(532, mypool, my_take) \
+    X(533, mypool, my_give) \
+    X(534, mypool, Pool_take) \
+    X(535, mypool, Pool_give) \
+    X(536, mypool, my_note)
 
 /* JF_<library>_<symbol> */
 enum journal_func {

@@ -162,6 +162,8 @@ void mstxMemRegionsRegister(mstxDomainHandle_t domain, const mstxMemRegionsRegis
     if (tool)
         tool(domain, desc);
     JOURNAL_SETTLE(place, 0, 0);
+    for (size_t i = 0; JOURNALING && first && i < desc->regionCount; i++)
+        journal_add(JF_mstx_region, 0, ARGS(U(domain), first[i].deviceId, U(first[i].ptr), first[i].size), 0);
 }
 
 void mstxMemRegionsUnregister(mstxDomainHandle_t domain, const mstxMemRegionsUnregisterBatch_t *desc)
@@ -169,6 +171,8 @@ void mstxMemRegionsUnregister(mstxDomainHandle_t domain, const mstxMemRegionsUnr
     const mstxMemRegionRef_t *first = desc && desc->refCount ? desc->refArray : NULL;
     uint64_t place = JOURNAL_ENTER(JF_mstx_mstxMemRegionsUnregister, U(domain), desc ? desc->refCount : 0,
                                    first ? first->refType : 0, first ? U(first->pointer) : 0);
+    for (size_t i = 0; JOURNALING && first && i < desc->refCount; i++)
+        journal_add(JF_mstx_region_end, 0, ARGS(U(domain), first[i].refType, U(first[i].pointer)), 0);
     void (*tool)(mstxDomainHandle_t, const mstxMemRegionsUnregisterBatch_t *) =
         HOOK(CORE_MEM, 4, void (*)(mstxDomainHandle_t, const mstxMemRegionsUnregisterBatch_t *));
     if (tool)

@@ -10,6 +10,8 @@ pub struct CsvRules {
     /// The reference's offline analysis wrote the file anew with a CSV library: lines end in CR LF, and names of
     /// marks have lost their quotes.
     pub rewritten: bool,
+    /// Pools of the program's or the user's own, which are Event Types of blocks.
+    pub pools: &'static [&'static str],
 }
 
 /// A cell as it stands in the file.
@@ -22,7 +24,7 @@ struct RawCell {
 /// Checks a whole file.
 #[must_use]
 pub fn check(bytes: &[u8], rules: CsvRules) -> Vec<Violation> {
-    let mut checker = RowChecker { time_ordered: rules.time_ordered, ..RowChecker::default() };
+    let mut checker = RowChecker { time_ordered: rules.time_ordered, pools: rules.pools, ..RowChecker::default() };
     let text = match std::str::from_utf8(bytes) {
         Ok(text) => text,
         Err(error) => {
@@ -179,7 +181,7 @@ g [0x2]
 0,SYSTEM,ACL_INIT,N/A,9,7,8,N/A,N/A,,,
 ";
 
-    const ORDERED: CsvRules = CsvRules { time_ordered: true, rewritten: false };
+    const ORDERED: CsvRules = CsvRules { time_ordered: true, rewritten: false, pools: &[] };
 
     /// Each kind of row that is right passes.
     #[test]

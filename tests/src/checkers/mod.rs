@@ -102,6 +102,8 @@ pub(crate) struct RowChecker {
     pub(crate) violations: Vec<Violation>,
     /// Time of rows with a device must not decrease.
     pub(crate) time_ordered: bool,
+    /// Further Event Types of blocks.
+    pub(crate) pools: &'static [&'static str],
     last_time: u64,
     ids: HashSet<(String, String)>,
     blocks: HashMap<(String, String), Block>,
@@ -139,7 +141,9 @@ impl RowChecker {
         let types = KINDS.iter().find(|(event, _)| *event == row.event).map(|(_, types)| *types);
         self.require(row, types.is_some(), "unknown Event", &row.event);
         if let Some(types) = types {
-            self.require(row, types.contains(&row.event_type.as_str()), "unknown Event Type", &row.event_type);
+            let event_type = row.event_type.as_str();
+            let custom = matches!(row.event.as_str(), "MALLOC" | "FREE") && self.pools.contains(&event_type);
+            self.require(row, custom || types.contains(&event_type), "unknown Event Type", event_type);
         }
     }
 
@@ -277,6 +281,8 @@ fn keys_of(row: &Cells) -> Vec<Key> {
         ],
         ("KERNEL_LAUNCH", "KERNEL_START" | "KERNEL_END") => vec![("path", false, Shape::Word)],
         ("KERNEL_LAUNCH", _) => vec![("streamId", false, Shape::Number), ("taskId", false, Shape::NumberOrNone)],
+        // Ours alone: marks of domains.
+        ("MSTX", _) => vec![("domain", true, Shape::Word)],
         ("SYSTEM", "START_TRACE") => vec![("free", true, Shape::Number), ("total", true, Shape::Number)],
         ("SNAPSHOT", _) => {
             ["reserved", "max_reserved", "allocated", "max_allocated", "total", "free", "device_rate", "reserved_rate"]

@@ -326,7 +326,8 @@ struct Other {
     device: String,
     what: &'static str,
     text: Option<String>,
-    stream: Option<String>,
+    /// Stream of a launch, domain of a mark.
+    within: Option<String>,
 }
 
 /// The device that each thread had set before each call.
@@ -358,7 +359,7 @@ fn marks(pid: u32, entries: &[&Entry], rows: &[Row], killed: bool, totals: &mut 
             .find(|what| *what == row.event_type)
             .unwrap_or_else(|| panic!("{row:?}")),
         text: row.name.clone().filter(|_| row.event_type != "Range_end"),
-        stream: None,
+        within: row.attr.get("domain").cloned(),
     };
     let briefs: Vec<Other> = found.iter().map(brief).collect();
     same_by_thread(pid, "marks", &wanted, &briefs, |mark| mark.tid, PartialEq::eq, killed);
@@ -390,24 +391,33 @@ fn wanted_marks(entries: &[&Entry]) -> (Vec<Other>, Ends) {
     let mut ends = Ends::new();
     let mut starts: HashMap<u32, usize> = HashMap::new();
     let mut nth_end: HashMap<u32, usize> = HashMap::new();
-    let mut open: HashMap<u32, Vec<(u32, usize)>> = HashMap::new();
-    let mut named: HashMap<u64, (u32, usize)> = HashMap::new();
+    // Ranges of domains are apart from the others.
+    let mut open: HashMap<(bool, u32), Vec<(u32, usize)>> = HashMap::new();
+    let mut named: HashMap<(bool, u64), (u32, usize)> = HashMap::new();
+    let mut domains: HashMap<u32, String> = HashMap::new();
     for entry in entries {
         devices.see(entry);
         let tid = entry.tid;
+        if entry.symbol == "mstxDomainCreateA" {
+            // Without a tool a thread means the domain that it has created last.
+            assert_eq!(entry.out, 0, "a domain with a handle");
+            domains.insert(tid, cell_of(entry.text.as_deref().unwrap_or_default()));
+        }
+        let in_domain = entry.symbol.starts_with("mstxDomain");
         let (what, text) = match entry.call() {
-            Call::Mark(text) => ("Mark", text),
-            Call::RangeStart(text, id) => {
+            Call::Mark(text) | Call::DomainMark(text) => ("Mark", text),
+            Call::RangeStart(text, id) | Call::DomainRangeStart(text, id) => {
                 let nth = starts.entry(tid).or_default();
                 match id {
-                    0 => open.entry(tid).or_default().push((tid, *nth)),
-                    id => drop(named.insert(id, (tid, *nth))),
+                    0 => open.entry((in_domain, tid)).or_default().push((tid, *nth)),
+                    id => drop(named.insert((in_domain, id), (tid, *nth))),
                 }
                 *nth += 1;
                 ("Range_start", text)
             }
-            Call::RangeEnd(id) => {
-                let start = if id == 0 { open.entry(tid).or_default().pop() } else { named.remove(&id) };
+            Call::RangeEnd(id) | Call::DomainRangeEnd(id) => {
+                let of_thread = open.entry((in_domain, tid)).or_default();
+                let start = if id == 0 { of_thread.pop() } else { named.remove(&(in_domain, id)) };
                 let nth = nth_end.entry(tid).or_default();
                 ends.insert((tid, *nth), start);
                 *nth += 1;
@@ -416,9 +426,17 @@ fn wanted_marks(entries: &[&Entry]) -> (Vec<Other>, Ends) {
             _ => continue,
         };
         let text = text.map(|(stored, length)| shown(stored, length));
-        wanted.push(Other { tid, device: devices.of(tid), what, text, stream: None });
+        let within = in_domain.then(|| domains[&tid].clone());
+        wanted.push(Other { tid, device: devices.of(tid), what, text, within });
     }
     (wanted, ends)
+}
+
+/// A name as it stands in a cell: what would separate cells, or is not ASCII, is replaced.
+#[must_use]
+pub fn cell_of(name: &[u8]) -> String {
+    let plain = |c: char| if c.is_ascii_graphic() && !"\"',:\\".contains(c) { c } else { '_' };
+    String::from_utf8_lossy(name).chars().map(plain).collect()
 }
 
 /// A text as the tracer may show it: valid, and cut where it is too long.
@@ -452,7 +470,7 @@ fn launches(entries: &[&Entry]) -> Vec<Other> {
                 let name = name.or_else(|| names.get(&handle).cloned()).unwrap_or_else(|| format!("{handle:#x}"));
                 let stream = streams.get(&stream).copied().unwrap_or(stream).to_string();
                 let (tid, device) = (entry.tid, devices.of(entry.tid));
-                wanted.push(Other { tid, device, what: "launch", text: Some(name), stream: Some(stream) });
+                wanted.push(Other { tid, device, what: "launch", text: Some(name), within: Some(stream) });
             }
             _ => {}
         }
@@ -467,7 +485,7 @@ fn launch_row(row: &Row) -> Other {
         device: row.device.clone(),
         what: "launch",
         text: row.name.clone(),
-        stream: Some(row.attr["streamId"].clone()),
+        within: Some(row.attr["streamId"].clone()),
     }
 }
 

@@ -26,6 +26,10 @@ pub enum Library {
     Mstx,
     /// The framework's allocators.
     TorchNpu,
+    /// Another framework's.
+    MindSpore,
+    /// A pool that only the user knows of.
+    MyPool,
 }
 
 /// What an allocator of `torch_npu` told of a block, in the words of its `MemoryUsage`.
@@ -171,6 +175,12 @@ pub enum Call<'a> {
     RangeStart(Option<(&'a [u8], u64)>, u64),
     /// `mstxRangeEnd` of this id.
     RangeEnd(u64),
+    /// The same of a domain.
+    DomainMark(Option<(&'a [u8], u64)>),
+    /// The same of a domain.
+    DomainRangeStart(Option<(&'a [u8], u64)>, u64),
+    /// The same of a domain.
+    DomainRangeEnd(u64),
     /// Of no interest to the tracer.
     Other,
 }
@@ -232,6 +242,9 @@ impl Entry {
             "mstxMarkA" => Call::Mark(text),
             "mstxRangeStartA" => Call::RangeStart(text, self.out),
             "mstxRangeEnd" => Call::RangeEnd(first),
+            "mstxDomainMarkA" => Call::DomainMark(text),
+            "mstxDomainRangeStartA" => Call::DomainRangeStart(text, self.out),
+            "mstxDomainRangeEnd" => Call::DomainRangeEnd(second),
             _ => Call::Other,
         }
     }
@@ -324,6 +337,8 @@ fn origin(name: &str) -> Option<(u32, Library)> {
         "ascendcl" => Library::AscendCl,
         "mstx" => Library::Mstx,
         "torch_npu" => Library::TorchNpu,
+        "mindspore" => Library::MindSpore,
+        "mypool" => Library::MyPool,
         _ => return None,
     };
     Some((pid, library))
@@ -365,7 +380,8 @@ fn read_file(bytes: &[u8], pid: u32, library: Library, name: &str, entries: &mut
 
 /// Whether `args[3]` is the length of a text. An empty one has no slots, so the flags do not tell.
 fn has_text(symbol: &str) -> bool {
-    const WITH_TEXT: [&str; 12] = [
+    const WITH_TEXT: [&str; 13] = [
+        "my_note",
         "reportMemoryDataToNpuProfiler",
         "rtFunctionRegister",
         "rtsFuncGetByName",

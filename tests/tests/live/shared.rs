@@ -11,12 +11,17 @@ pub(crate) const DEFAULT: Expect = Expect { launches: false, host: false, killed
 
 /// The dumps pass the checkers.
 pub(crate) fn assert_sound(run: &Run) {
+    assert_sound_with(run, &[]);
+}
+
+/// The same of a run with pools of the program's or the user's own.
+pub(crate) fn assert_sound_with(run: &Run, pools: &'static [&'static str]) {
     for path in run.rows().files {
         let violations = if path.extension().is_some_and(|extension| extension == "db") {
             db::check(&path, DbRules { time_ordered: true })
         } else {
             let bytes = std::fs::read(&path).expect("readable dump");
-            csv::check(&bytes, CsvRules { time_ordered: true, ..CsvRules::default() })
+            csv::check(&bytes, CsvRules { time_ordered: true, pools, ..CsvRules::default() })
         };
         assert_eq!(violations, [], "{}", path.display());
     }

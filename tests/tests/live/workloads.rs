@@ -6,7 +6,7 @@ use memscope_tests::harness::tracer::{Tracer, simulation, unix_offset_ns, worklo
 
 use super::shared::{DEFAULT, compare, finding};
 
-/// Steps of a training loop, in all the shapes that the workload has. Domains' marks are not traced.
+/// Steps of a training loop, in all the shapes that the workload has.
 #[test]
 fn steps() {
     let variants: [&[&str]; 6] = [
@@ -25,8 +25,7 @@ fn steps() {
         let open = u64::from(variant.contains(&"--hold-last"));
         assert_eq!(totals.held, run.counted("leaked") + 3 * open, "{variant:?}");
         assert_eq!(totals.frees + totals.held, totals.allocs, "{variant:?}");
-        let marks = if variant.contains(&"--domain") { 0 } else { 2 * run.counted("ranges") };
-        assert_eq!(totals.marks, marks - open, "{variant:?}");
+        assert_eq!(totals.marks, 2 * run.counted("ranges") - open, "{variant:?}");
         assert_eq!(totals.systems, 2 - open, "{variant:?}");
     }
 }
@@ -178,11 +177,11 @@ fn launches() {
 #[test]
 fn marks() {
     let (run, totals) = compare(Tracer::run("marks", &["--rounds", "3"]), DEFAULT);
-    // Half of them are in domains, which are not traced. A range is a start and an end.
-    let expected = run.counted("marks") / 2 + run.counted("ranges");
-    assert_eq!((totals.marks, expected), (3 * (38 + 76), 3 * (38 + 76)));
+    // Half of them are in domains. A range is a start and an end.
+    let expected = run.counted("marks") + 2 * run.counted("ranges");
+    assert_eq!((totals.marks, expected), (3 * 2 * (38 + 76), 3 * 2 * (38 + 76)));
     let long = format!("{}…", "x".repeat(1016));
-    assert_eq!(run.rows().all().filter(|row| row.name.as_deref() == Some(long.as_str())).count(), 3 * 2 * 2);
+    assert_eq!(run.rows().all().filter(|row| row.name.as_deref() == Some(long.as_str())).count(), 3 * 2 * 4);
     assert!(!run.stderr.contains('\u{1b}') && !run.stdout.contains('\u{1b}'), "{}", run.said());
 }
 

@@ -37,6 +37,18 @@ pub(super) fn inner_target(code: &[u8], start: i64) -> Targets {
     Targets { lowest: lowest.unwrap_or(u64::MAX), sure: true }
 }
 
+/// Offsets of the return instructions in `body`; `None` if one of them takes no probe.
+///
+/// Literals between the code are read as code too: no pointer or constant of a program looks like a return.
+pub(super) fn returns(body: &[u8]) -> Option<Vec<u32>> {
+    const RET: u32 = 0xd65f_03c0;
+    /// `retaa` and `retab`, which the kernel refuses.
+    const RETAA: u32 = 0xd65f_0bff;
+    const RETAB: u32 = 0xd65f_0fff;
+    let found = words(body).filter(|(_, word)| [RET, RETAA, RETAB].contains(word));
+    found.map(|(offset, word)| (word == RET).then_some(offset)).collect()
+}
+
 /// The instructions of `code` and their offsets.
 pub(in crate::attach) fn words(code: &[u8]) -> impl Iterator<Item = (u32, u32)> {
     let (words, _) = code.as_chunks::<4>();

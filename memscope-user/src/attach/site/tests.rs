@@ -556,3 +556,26 @@ fn sites_in_aarch64_libraries_are_instruction_starts() {
         check_against("aarch64-linux-gnu-objdump", Path::new(path));
     }
 }
+
+/// Worked out by hand from the opcodes.
+#[test]
+fn own_returns_are_found() {
+    let found = |machine, bytes: &[u8]| returns(&Function::new(machine, 0x1000, bytes, bytes.len() as u64));
+    let x86 = |bytes: &[u8]| found(Machine::X86_64, bytes);
+    // push rbp; test edi,edi; je +2; pop rbp; ret; xor eax,eax; pop rbp; rep ret
+    let two = [0x55, 0x85, 0xff, 0x74, 0x02, 0x5d, 0xc3, 0x31, 0xc0, 0x5d, 0xf3, 0xc3];
+    assert_eq!(x86(&two), Some(vec![6, 10]));
+    // A constant that looks like a return: mov eax, 0xc3; ret.
+    assert_eq!(x86(&[0xb8, 0xc3, 0, 0, 0, 0xc3]), Some(vec![5]));
+    assert_eq!(x86(&[0xe9, 0, 0, 0, 0]), None, "leaves by a jump");
+    assert_eq!(x86(&[0xc3, 0x06]), None, "does not decode to its end");
+    // A size that is not known may hide returns.
+    assert_eq!(returns(&Function::new(Machine::X86_64, 0x1000, &[0xc3], 0)), None);
+    let arm = |words: &[u32]| {
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        found(Machine::Aarch64, &bytes)
+    };
+    assert_eq!(arm(&[0xd503_201f, 0xd65f_03c0, 0xd503_201f, 0xd65f_03c0]), Some(vec![4, 12]));
+    assert_eq!(arm(&[0xd65f_03c0, 0xd65f_0bff]), None, "retaa takes no probe");
+    assert_eq!(arm(&[0xd503_201f]), None);
+}

@@ -60,6 +60,23 @@ pub(super) fn inner_target(code: &[u8], start: i64) -> Targets {
     })
 }
 
+/// Offsets of the return instructions in `body`; `None` if not all of it decodes, or one of them takes no probe.
+pub(super) fn returns(body: &[u8]) -> Option<Vec<u32>> {
+    let mut found = Vec::new();
+    for instruction in Decoder::with_ip(64, body, 0, DecoderOptions::NONE) {
+        let at = instruction.ip() as usize;
+        if instruction.is_invalid() {
+            return None;
+        }
+        if instruction.flow_control() == FlowControl::Return {
+            let bytes = body.get(at..at + instruction.len())?;
+            let plain = instruction.mnemonic() == Mnemonic::Ret && !is_refused(bytes, &instruction);
+            found.push(plain.then_some(at as u32)?);
+        }
+    }
+    Some(found)
+}
+
 struct Prologue {
     kernel: Kernel,
     /// Something was stored below `rsp`.

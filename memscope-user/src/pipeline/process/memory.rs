@@ -95,7 +95,7 @@ impl Process {
         shared.live += 1;
         let alloc = Alloc {
             block: live.block,
-            used_bytes: totals.map_or(own_bytes, |totals| totals.used_bytes),
+            used_bytes: totals.and_then(|totals| totals.used_bytes).unwrap_or(own_bytes),
             total_bytes: totals.map(|totals| totals.reserved_bytes),
             driver: shared.usage.of(self.pid, live.block.device),
             restored: live.block.alloc_id != self.next_event,
@@ -116,7 +116,7 @@ impl Process {
         shared.live = shared.live.saturating_sub(1);
         let free = Free {
             block: live.block,
-            used_bytes: totals.map_or(own_bytes, |totals| totals.used_bytes),
+            used_bytes: totals.and_then(|totals| totals.used_bytes).unwrap_or(own_bytes),
             total_bytes: totals.map(|totals| totals.reserved_bytes),
             driver: shared.usage.of(self.pid, live.block.device),
             cause,

@@ -1,12 +1,14 @@
 //! One traced process: its threads' devices, names, ranges, steps and blocks. Here items become events.
 
 mod memory;
+mod mstx;
 mod pool;
 
 use std::sync::Arc;
 
 use self::memory::Undo;
 use super::blocks::{Blocks, Key};
+use super::domains::Domains;
 use super::item::{Action, Head};
 use super::ops::OpCall;
 use super::output::Output;
@@ -15,7 +17,7 @@ use super::recent::Recent;
 use super::requests::Requests;
 use super::steps::{OpenStep, Ranges, STEP_START, Steps};
 use super::usage::Usage;
-use crate::model::{Device, Event, EventKind, FreeCause, Launch, Mark, ProcessStart, RegionKind};
+use crate::model::{Device, Event, EventKind, FreeCause, Launch, Mark, Pool, ProcessStart, RegionKind};
 
 /// Threads per process whose device is remembered at least; there is no record of a thread's end.
 const MAX_THREADS: usize = 32 << 10;
@@ -68,6 +70,9 @@ pub(super) struct Process {
     has_pool: bool,
     /// The pool's reports make no sense.
     mislocated: bool,
+    /// Pools that functions of their own tell of; what mstx says of those is the same again.
+    told_by_function: Vec<Pool>,
+    domains: Domains,
 }
 
 /// Moment and thread of an event.
@@ -101,6 +106,8 @@ impl Process {
             leaving: Recent::new(MAX_LEAVING),
             has_pool: false,
             mislocated: false,
+            told_by_function: Vec::new(),
+            domains: Domains::default(),
         }
     }
 
@@ -165,7 +172,8 @@ impl Process {
                 }
                 self.region_begins(at, kind, addr, size_bytes, shared);
             }
-            Action::Pool(report) => self.pool_reported(at, &report, shared),
+            Action::Pool(report) => self.pool_function_reported(at, &report, shared),
+            Action::Mstx(call) => self.mstx(at, call, shared),
             Action::PoolRequest { size_bytes } => self.wanted_bytes.insert(head.tid, size_bytes),
             Action::Mislocated { symbol } => self.mislocated(at, symbol, shared),
             Action::MemoryInfo => self.requests.asked(head.tid),
@@ -186,10 +194,13 @@ impl Process {
             Action::System(system) => {
                 self.emit(at, Device::None, EventKind::System(system), self.steps.inside(), shared);
             }
-            Action::Mark { text } => self.mark(at, Mark::Point { text }, shared),
-            Action::RangeStart { text } => self.range_start(at, text, shared),
+            Action::Mark { text, domain: None } => self.mark(at, Mark::Point { text }, shared),
+            Action::RangeStart { text, domain: None } => self.range_start(at, text, shared),
+            Action::RangeEnd { id, domain: None } => self.range_end(at, id, shared),
+            Action::Mark { text, domain: Some(domain) } => self.domain_mark(at, domain, Mark::Point { text }, shared),
+            Action::RangeStart { text, domain: Some(domain) } => self.domain_range_start(at, domain, text, shared),
+            Action::RangeEnd { id, domain: Some(domain) } => self.domain_range_end(at, domain, id, shared),
             Action::RangeId { id } => self.ranges.named(head.tid, id),
-            Action::RangeEnd { id } => self.range_end(at, id, shared),
             Action::Fork { .. } | Action::Exec | Action::Note(_) => {}
         }
     }
@@ -233,7 +244,7 @@ impl Process {
     }
 
     fn range_start(&mut self, at: At, text: Option<Arc<str>>, shared: &mut Shared) {
-        let range_id = self.ranges.start(at.tid);
+        let range_id = self.ranges.start(at.tid, None);
         if text.as_deref() != Some(STEP_START) {
             return self.mark(at, Mark::RangeStart { text, range_id }, shared);
         }
@@ -247,7 +258,7 @@ impl Process {
     }
 
     fn range_end(&mut self, at: At, passed_id: u64, shared: &mut Shared) {
-        let range_id = self.ranges.end(at.tid, passed_id);
+        let range_id = self.ranges.end(at.tid, None, passed_id);
         self.mark(at, Mark::RangeEnd { range_id, passed_id }, shared);
         let Some(range) = range_id else { return };
         let Some(OpenStep { step, device, mut devices }) = self.steps.of_range(range) else {

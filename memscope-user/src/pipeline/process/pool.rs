@@ -7,13 +7,27 @@ use super::{At, Process, Shared};
 use crate::model::{AllocApi, BlockReturned, EventKind, FreeCause, Name, PageType, Pool};
 
 impl Process {
-    /// A pool tells of one of its blocks.
-    pub(super) fn pool_reported(&mut self, at: At, report: &PoolReport, shared: &mut Shared) {
-        if self.mislocated {
+    /// A pool tells of one of its blocks, by a function of its own.
+    pub(super) fn pool_function_reported(&mut self, at: At, report: &PoolReport, shared: &mut Shared) {
+        let PoolReport { pool, change, addr, size_bytes, .. } = *report;
+        if self.mislocated && matches!(pool, Pool::Pta | Pool::PtaWorkspace) {
             shared.mislocated += 1;
             return;
         }
-        self.has_pool = true;
+        if !self.told_by_function.contains(&pool) {
+            self.told_by_function.push(pool);
+            // Through mstx it may have told of this very block already; from now on only the function counts.
+            let live = self.blocks.get_mut(Key::Pool(pool, addr));
+            if change == PoolChange::Alloc && live.is_some_and(|live| Some(live.block.size_bytes) == size_bytes) {
+                return;
+            }
+        }
+        self.pool_reported(at, report, shared);
+    }
+
+    /// A pool tells of one of its blocks.
+    pub(super) fn pool_reported(&mut self, at: At, report: &PoolReport, shared: &mut Shared) {
+        self.has_pool |= is_framework(report.pool);
         let key = Key::Pool(report.pool, report.addr);
         match report.change {
             PoolChange::Alloc => self.pool_allocated(at, key, report, shared),
@@ -25,7 +39,9 @@ impl Process {
     fn pool_allocated(&mut self, at: At, key: Key, report: &PoolReport, shared: &mut Shared) {
         let PoolReport { pool, device, addr, size_bytes, totals, .. } = *report;
         let (Some(size_bytes), true) = (size_bytes, addr != 0) else { return };
-        if let Some(request) = self.requests.succeeded(at.tid) {
+        if is_framework(pool)
+            && let Some(request) = self.requests.succeeded(at.tid)
+        {
             self.recovered(at, request, shared);
         }
         // Both records of a workspace that grows tell of one block (ascend-abi §6.2).
@@ -34,7 +50,8 @@ impl Process {
         {
             return;
         }
-        let requested_bytes = self.wanted_bytes.remove(&at.tid).filter(|wanted| *wanted <= size_bytes);
+        let wanted = if is_framework(pool) { self.wanted_bytes.remove(&at.tid) } else { None };
+        let requested_bytes = wanted.filter(|wanted| *wanted <= size_bytes);
         let request = Request {
             addr,
             size_bytes,
@@ -73,7 +90,7 @@ impl Process {
             allocation_id,
             addr,
             size_bytes: size_bytes.unwrap_or(0),
-            used_bytes: totals.used_bytes,
+            used_bytes: totals.used_bytes.unwrap_or(0),
             total_bytes: totals.reserved_bytes,
             active_bytes: totals.active_bytes,
         };
@@ -89,4 +106,9 @@ impl Process {
             self.emit(at, device, EventKind::ProbeDisabled { symbol }, true, shared);
         }
     }
+}
+
+/// A pool that gets its memory from ACL: if that was refused, it tells itself whether it got what it wanted.
+const fn is_framework(pool: Pool) -> bool {
+    !matches!(pool, Pool::Named(_))
 }

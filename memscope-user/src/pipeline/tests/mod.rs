@@ -12,6 +12,7 @@ use crate::model::{
 };
 use crate::testing::{HOST, Random, Who, at, device, main, rows, variety};
 
+mod domains;
 mod memory;
 mod ops;
 mod pool;
@@ -111,6 +112,15 @@ fn line(event: &Event) -> String {
         EventKind::Mark(Mark::Point { text: name }) => write!(line, "mark {}", text(name)),
         EventKind::Mark(Mark::RangeStart { text: name, range_id }) => write!(line, "start {} {range_id}", text(name)),
         EventKind::Mark(Mark::RangeEnd { range_id, .. }) => write!(line, "end {range_id:?}"),
+        EventKind::DomainMark { domain, mark: Mark::Point { text: name } } => {
+            write!(line, "{domain}: mark {}", text(name))
+        }
+        EventKind::DomainMark { domain, mark: Mark::RangeStart { text: name, range_id } } => {
+            write!(line, "{domain}: start {} {range_id}", text(name))
+        }
+        EventKind::DomainMark { domain, mark: Mark::RangeEnd { range_id, .. } } => {
+            write!(line, "{domain}: end {range_id:?}")
+        }
         EventKind::StepStart { step } => write!(line, "step start {step}"),
         EventKind::StepEnd { step } => write!(line, "step end {step}"),
         EventKind::System(system) => write!(line, "{system:?}"),

@@ -1,0 +1,231 @@
+//! Allocation layers above the driver: pools of mstx users, of `MindSpore`, and of functions that the user defined.
+
+use std::collections::BTreeMap;
+
+use memscope_tests::harness::expect::cell_of;
+use memscope_tests::harness::journal::{Entry, Library};
+use memscope_tests::harness::rows::Row;
+use memscope_tests::harness::tracer::{Run, Tracer};
+
+use super::shared::{assert_nothing_lost, assert_sound_with};
+
+/// A row of a pool: thread, event, pool, device, address, and the pool's bytes after it. Allocations also have a size.
+type Told = (u32, &'static str, String, String, u64, Option<u64>, u64);
+
+/// Rows of the named pools that stand for calls, in order.
+fn written(run: &Run, pools: &[&str]) -> Vec<Told> {
+    let told = |row: &Row| {
+        let alloc = row.event == "MALLOC";
+        let event = if alloc { "MALLOC" } else { "FREE" };
+        let size = alloc.then(|| row.number("size"));
+        let addr = row.ptr.expect("an address");
+        (row.tid, event, row.event_type.clone(), row.device.clone(), addr, size, row.number("used"))
+    };
+    let rows = run.rows();
+    let mut found: Vec<&Row> =
+        rows.all().filter(|row| pools.contains(&row.event_type.as_str()) && !row.is_made_up()).collect();
+    found.sort_by_key(|row| row.id);
+    found.into_iter().map(told).collect()
+}
+
+/// What a journal tells of pools, in the order of its times, summed up by hand.
+#[derive(Default)]
+struct Truth {
+    told: Vec<Told>,
+    live: BTreeMap<(String, u64), (String, u64)>,
+    used: BTreeMap<(String, String), u64>,
+}
+
+impl Truth {
+    fn alloc(&mut self, tid: u32, pool: &str, device: &str, addr: u64, size: u64) {
+        let used = self.used.entry((pool.to_owned(), device.to_owned())).or_default();
+        *used += size;
+        let told = (tid, "MALLOC", pool.to_owned(), device.to_owned(), addr, Some(size), *used);
+        self.told.push(told);
+        self.live.insert((pool.to_owned(), addr), (device.to_owned(), size));
+    }
+
+    fn free(&mut self, tid: u32, pool: &str, addr: u64) {
+        let (device, size) = self.live.remove(&(pool.to_owned(), addr)).expect("a live block");
+        let used = self.used.get_mut(&(pool.to_owned(), device.clone())).expect("a pool");
+        *used -= size;
+        self.told.push((tid, "FREE", pool.to_owned(), device, addr, None, *used));
+    }
+}
+
+fn entries(run: &Run, library: Library) -> Vec<Entry> {
+    let mut entries: Vec<Entry> = run.journal().entries.into_iter().filter(|entry| entry.library == library).collect();
+    entries.sort_by_key(|entry| entry.time_ns);
+    entries
+}
+
+/// Pools of threads: order between threads is only known where they wait for each other.
+fn by_thread(told: &[Told]) -> BTreeMap<u32, Vec<Told>> {
+    let mut threads: BTreeMap<u32, Vec<Told>> = BTreeMap::new();
+    for one in told {
+        threads.entry(one.0).or_default().push(one.clone());
+    }
+    threads
+}
+
+/// A program that tells mstx of its pools: each is a pool of its own, on the devices that it names, with what its heap has.
+#[test]
+fn pools_of_mstx_users() {
+    const POOLS: [&str; 2] = ["alpha", "my_pool___quoted_"];
+    for variant in [&["--rounds", "8"][..], &["--batch", "16", "--leaks", "3"], &["--batch", "1", "--leaks", "0"]] {
+        let run = Tracer::run("mstxpool", variant).succeed();
+        assert_nothing_lost(&run);
+        assert_sound_with(&run, &POOLS);
+        let mut truth = Truth::default();
+        let mut domains: BTreeMap<u32, String> = BTreeMap::new();
+        for Entry { tid, symbol, args, text, .. } in &entries(&run, Library::Mstx) {
+            match *symbol {
+                "mstxDomainCreateA" => drop(domains.insert(*tid, cell_of(text.as_deref().expect("a name")))),
+                "region" => truth.alloc(*tid, &domains[tid], &args[1].to_string(), args[2], args[3]),
+                "region_end" => truth.free(*tid, &domains[tid], args[2]),
+                _ => {}
+            }
+        }
+        let (allocs, frees) = (run.counted("regions"), run.counted("back"));
+        assert_eq!(truth.told.len() as u64, allocs + frees, "{variant:?}");
+        assert_eq!(by_thread(&written(&run, &POOLS)), by_thread(&truth.told), "{variant:?}");
+        let rows = run.rows();
+        let of_pool = |row: &&Row| POOLS.contains(&row.event_type.as_str()) && !row.is_made_up();
+        assert!(rows.all().filter(of_pool).all(|row| row.number("total") == 64 << 20), "{variant:?}");
+        // What stays is in the report under the pool's own name.
+        for pool in POOLS {
+            let held = format!("{pool} held at the end");
+            let line = run.stdout.lines().find(|line| line.starts_with(&held)).expect("a line of the pool");
+            assert_eq!(line.contains(": nothing"), allocs == frees, "{variant:?}: {line}");
+        }
+    }
+}
+
+/// More regions in one call than are looked at are counted, not passed over.
+#[test]
+fn long_batches_are_cut_and_counted() {
+    let run = Tracer::run("mstxpool", &["--rounds", "2", "--batch", "20", "--leaks", "20"]).succeed();
+    let allocs = written(&run, &["alpha", "my_pool___quoted_"]).len();
+    assert_eq!(allocs, 2 * 2 * 16);
+    let line = "mstxMemRegionsRegister";
+    let told = run.stdout.lines().any(|text| text.contains(line) && text.contains("list longer than is looked at"));
+    assert!(told, "{}", run.said());
+}
+
+const MYPOOL: [&str; 7] = [
+    "--probe=libmypool.so:my_alloc=alloc(size=0,ret=ptr)",
+    "--probe=libmypool.so:my_free=free(ptr=0)",
+    "--probe=libmypool.so:my_take=alloc(size=2,count=1,device=3,out=0,pool=taken)",
+    "--probe=libmypool.so:my_give=free(ptr=*1,pool=taken)",
+    "--probe=libmypool.so:_ZN2my4Pool4takeEm=alloc(size=1,ret=ptr,pool=object)",
+    "--probe=libmypool.so:_ZN2my4Pool4giveEPv=free(ptr=1,pool=object)",
+    "--probe=libmypool.so:my_note=mark(text=1)",
+];
+const MYPOOLS: [&str; 3] = ["mypool", "taken", "object"];
+
+fn truth_of_mypool(run: &Run, device: &str) -> Truth {
+    let mut truth = Truth::default();
+    for Entry { tid, symbol, args, out, .. } in &entries(run, Library::MyPool) {
+        match *symbol {
+            "my_alloc" => truth.alloc(*tid, "mypool", device, *out, args[0]),
+            "my_free" => truth.free(*tid, "mypool", args[0]),
+            "my_take" => truth.alloc(*tid, "taken", &args[2].to_string(), *out, args[0] * args[1]),
+            "my_give" => truth.free(*tid, "taken", args[0]),
+            "Pool_take" => truth.alloc(*tid, "object", device, *out, args[0]),
+            "Pool_give" => truth.free(*tid, "object", args[0]),
+            _ => {}
+        }
+    }
+    truth
+}
+
+/// Functions that the user defined are traced like ours: by option, and the same by a file.
+#[test]
+fn pools_of_the_user() {
+    let folder = tempfile::tempdir().expect("temporary directory");
+    let file = folder.path().join("probes.json");
+    let json = r#"[
+        {"library": "libmypool.so", "function": "my_alloc", "kind": "alloc", "size": 0, "ret": "ptr"},
+        {"library": "libmypool.so", "function": "my_free", "kind": "free", "ptr": 0},
+        {"library": "libmypool.so", "function": "my_take", "kind": "alloc",
+         "size": 2, "count": 1, "device": 3, "out": 0, "pool": "taken"},
+        {"library": "libmypool.so", "function": "my_give", "kind": "free", "ptr": "*1", "pool": "taken"},
+        {"library": "libmypool.so", "function": "_ZN2my4Pool4takeEm", "kind": "alloc", "size": 1, "ret": "ptr",
+         "pool": "object"},
+        {"library": "libmypool.so", "function": "_ZN2my4Pool4giveEPv", "kind": "free", "ptr": 1, "pool": "object"},
+        {"library": "libmypool.so", "function": "my_note", "kind": "mark", "text": 1}
+    ]"#;
+    std::fs::write(&file, json).expect("written");
+    let by_file = [format!("--probes={}", file.display())];
+    let by_file: Vec<&str> = by_file.iter().map(String::as_str).collect();
+    for options in [&MYPOOL[..], &by_file] {
+        let run = Tracer::run("mypool", &["--throw-every", "0"]).options(options).succeed();
+        assert_nothing_lost(&run);
+        assert_sound_with(&run, &MYPOOLS);
+        let truth = truth_of_mypool(&run, "1");
+        assert_eq!(truth.told.len() as u64, run.counted("allocs") + run.counted("frees"));
+        assert_eq!(written(&run, &MYPOOLS), truth.told);
+        let rows = run.rows();
+        let notes = rows.all().filter(|row| row.event_type == "Mark" && row.name.as_deref() == Some("a round"));
+        assert_eq!(notes.count(), 100);
+        for pool in MYPOOLS {
+            assert!(run.stdout.contains(&format!("{pool} held at the end")), "{}", run.said());
+        }
+        // A capture explains itself: nobody defines the probes anew.
+        let again = Tracer::replay(&run.folder.capture()).succeed();
+        assert_eq!(written(&again, &MYPOOLS), truth.told);
+    }
+}
+
+/// A C++ function that throws out of a probed call: the program goes on, and every block that it did get is there.
+#[test]
+fn functions_that_throw_are_traced_unharmed() {
+    let run = Tracer::run("mypool", &["--throw-every", "1"]).options(&MYPOOL).succeed();
+    assert_eq!(run.counted("thrown"), 100);
+    assert_sound_with(&run, &MYPOOLS);
+    assert_eq!(written(&run, &MYPOOLS), truth_of_mypool(&run, "1").told);
+}
+
+/// Both pools of `MindSpore`, on two threads; they throw now and then, and give nothing for nothing.
+#[test]
+fn pools_of_mindspore() {
+    for variant in [&["--throw-every", "0"][..], &["--throw-every", "1"], &["--threads", "4", "--device", "5"]] {
+        let run = Tracer::run("mindspore", variant).succeed();
+        if variant.contains(&"0") {
+            assert_nothing_lost(&run);
+        }
+        assert_sound_with(&run, &[]);
+        let device = if variant.contains(&"5") { "5" } else { "2" };
+        let mut truth = Truth::default();
+        for Entry { tid, symbol, args, out, .. } in &entries(&run, Library::MindSpore) {
+            match *symbol {
+                "AllocTensorMem" => truth.alloc(*tid, "MINDSPORE", device, *out, args[0]),
+                "FreeTensorMem" => truth.free(*tid, "MINDSPORE", args[0]),
+                _ => {}
+            }
+        }
+        assert_eq!(truth.told.len() as u64, run.counted("allocs") + run.counted("frees"), "{variant:?}");
+        // The pool's sum after an event depends on what other threads do at that moment.
+        let without_sum = |mut told: Vec<Told>| {
+            for one in &mut told {
+                one.6 = 0;
+            }
+            told
+        };
+        let (written, told) = (written(&run, &["MINDSPORE"]), truth.told);
+        assert_eq!(written.last().map(|last| last.6), told.last().map(|last| last.6), "{variant:?}");
+        assert_eq!(by_thread(&without_sum(written)), by_thread(&without_sum(told)), "{variant:?}");
+        assert!(run.stdout.contains("Mindspore memory pool held at the end"), "{}", run.said());
+    }
+}
+
+/// What the user got wrong is said before anything is traced, in a sentence.
+#[test]
+fn wrong_definitions_are_refused() {
+    let run = Tracer::run("baseline", &[]).option("--probe=libmypool.so:my_alloc=alloc(size=9,ret=ptr)").finish();
+    assert_eq!(run.code(), 2, "{}", run.said());
+    assert!(run.stderr.contains("`size=9` names no argument; write a number from 0 to 5"), "{}", run.said());
+    let run = Tracer::run("baseline", &[]).option("--probes=/nonexistent.json").finish();
+    assert_eq!(run.code(), 2, "{}", run.said());
+    assert!(run.stderr.contains("cannot read the probes in `/nonexistent.json`"), "{}", run.said());
+}
