@@ -150,7 +150,16 @@ impl Libraries {
     /// cache.
     #[must_use]
     pub fn planner(max_rows: u16, mode: LinkMode, user: &[&'static ProbeSpec]) -> Self {
-        let can_serve = |spec: &&ProbeSpec| mode.serves_own_returns() || spec.when != When::OwnReturn;
+        let no_allocations: Vec<_> = probes::builtin()
+            .chain(user.iter().copied())
+            .filter(|spec| spec.when == When::OwnReturn && !mode.serves_own_returns())
+            .map(|spec| spec.pool)
+            .collect();
+        // Frees of a pool whose allocations are not seen would all be those of unknown blocks.
+        let can_serve = |spec: &&ProbeSpec| {
+            let of_pool = spec.meaning == Meaning::PoolFree && no_allocations.contains(&spec.pool);
+            !of_pool && (mode.serves_own_returns() || spec.when != When::OwnReturn)
+        };
         let (user, unserved_user): (Vec<_>, Vec<_>) = user.iter().copied().partition(can_serve);
         let (builtin, unserved_builtin): (Vec<_>, Vec<_>) = probes::builtin().partition(can_serve);
         let room = usize::from(max_rows.saturating_sub(LOADER_ROWS));
@@ -367,7 +376,7 @@ impl Libraries {
         let placeable = |spec: &ProbeSpec| self.takes(spec) && matches(spec, &name);
         let wanted: Vec<_> = self.rows.iter().filter(|(_, spec)| placeable(spec)).copied().collect();
         let exported = wanted.iter().filter(|(_, spec)| spec.locator.is_none());
-        let symbols: Vec<&str> = exported.map(|(_, spec)| spec.symbol).collect();
+        let symbols: Vec<&str> = exported.flat_map(|(_, spec)| [Some(spec.symbol), spec.requires]).flatten().collect();
         let resolved = match elf.resolve(&symbols) {
             Ok(resolved) => resolved,
             Err(error) => {
@@ -375,7 +384,11 @@ impl Libraries {
                 return Ok(());
             }
         };
+        let defines = |symbol: &str| resolved.iter().any(|place| place.name == symbol);
         for (row, spec) in wanted {
+            if spec.requires.is_some_and(|symbol| !defines(symbol)) {
+                continue;
+            }
             if let Some(locator) = spec.locator {
                 match locate::locate(locator, spec.symbol, elf, self.cache.as_ref()) {
                     Ok(found) => self.plan_point(elf, &found.function, row, &spec.row(), Some(found.evidence), plan),

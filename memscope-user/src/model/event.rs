@@ -317,6 +317,19 @@ pub struct Access {
     pub shape: Arc<[i64]>,
 }
 
+/// An operation of ATB.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AtbOp {
+    /// It begins; otherwise it has returned. One that throws does not.
+    pub begins: bool,
+    /// Its name.
+    pub name: Arc<str>,
+    /// Start of its workspace; 0 is none.
+    pub workspace_addr: u64,
+    /// Bytes of the workspace, with those for what operations hand on to each other.
+    pub workspace_bytes: u64,
+}
+
 /// A mark of the user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Mark {
@@ -404,6 +417,8 @@ pub enum EventKind {
     Op(Op),
     /// An operator uses a tensor.
     Access(Access),
+    /// An operation of ATB begins, or has returned.
+    AtbOp(AtbOp),
     /// A mark of the user.
     Mark(Mark),
     /// A mark of the user, of a domain of its own.

@@ -7,7 +7,7 @@ mod module;
 mod name;
 
 pub use event::{
-    Access, AccessKind, Alloc, AllocApi, AllocFailed, AllocRecovered, Block, BlockReturned, Device, DeviceUsage,
+    Access, AccessKind, Alloc, AllocApi, AllocFailed, AllocRecovered, AtbOp, Block, BlockReturned, Device, DeviceUsage,
     DriverFigures, Event, EventKind, Free, FreeCause, Launch, Mark, Op, OpApi, OpPhase, PageType, Pool, ProcessStart,
     ProcessUsage, Region, RegionKind, System, UnknownFree,
 };

@@ -6,7 +6,7 @@ use super::domains::MstxCall;
 use super::ops::OpCall;
 use crate::capture::Note;
 use crate::decode::{Phase, Values};
-use crate::model::{AllocApi, Device, Name, PageType, Pool, RegionKind, System};
+use crate::model::{AllocApi, AtbOp, Device, Name, PageType, Pool, RegionKind, System};
 
 /// Something that happened, not yet in time order.
 #[derive(Debug)]
@@ -85,6 +85,7 @@ pub(super) enum Action {
         name: Option<Arc<str>>,
     },
     Op(Box<OpCall>),
+    AtbOp(AtbOp),
     KernelName {
         handle: u64,
         name: Arc<str>,

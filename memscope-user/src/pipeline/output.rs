@@ -71,7 +71,7 @@ impl DumpFilter {
             EventKind::Free(_) | EventKind::UnknownFree(_) => self.free,
             EventKind::BlockReturned(_) => self.block_free,
             EventKind::Launch(_) => self.launch,
-            EventKind::Op(_) => self.op,
+            EventKind::Op(_) | EventKind::AtbOp(_) => self.op,
             EventKind::Access(_) => self.access,
             _ => true,
         };

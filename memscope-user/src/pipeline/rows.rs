@@ -8,7 +8,7 @@ use super::domains::{MstxCall, Range, Reference};
 use super::item::{Action, Called, Ending, Failure, PoolChange, PoolReport, PoolTotals, Request};
 use super::ops::OpCall;
 use crate::decode::Phase;
-use crate::model::{AllocApi, Device, Name, PageType, Pool, RegionKind, System};
+use crate::model::{AllocApi, AtbOp, Device, Name, PageType, Pool, RegionKind, System};
 use crate::probes::{Field, Meaning, RowInfo};
 
 /// The probe rows, by number, with their functions' names.
@@ -49,8 +49,9 @@ impl Rows {
 
     /// Whether the row's calls have a text that is of use.
     pub(super) fn has_text(&self, number: u16) -> bool {
-        use Meaning::{DomainCreate, KernelName, Launch, Mark, NpuOp, RangeStart};
-        let with_text = |meaning| matches!(meaning, Mark | RangeStart | DomainCreate | KernelName | Launch | NpuOp);
+        use Meaning::{AtbEnd, AtbStart, DomainCreate, KernelName, Launch, Mark, NpuOp, RangeStart};
+        let named = |meaning| matches!(meaning, KernelName | Launch | NpuOp | AtbStart | AtbEnd | DomainCreate);
+        let with_text = |meaning| named(meaning) || matches!(meaning, Mark | RangeStart);
         self.get(number).is_some_and(|row| with_text(row.meaning))
     }
 
@@ -93,6 +94,15 @@ impl Rows {
                 size_bytes: None,
                 totals: None,
             }))),
+            (Meaning::AtbStart, Phase::Enter) | (Meaning::AtbEnd, Phase::Return) => {
+                let size = |name| field(name).unwrap_or(0);
+                Ok(Some(Action::AtbOp(AtbOp {
+                    begins: row.meaning == Meaning::AtbStart,
+                    name: called.text.unwrap_or_default().into(),
+                    workspace_addr: size(Field::WorkspaceAddr),
+                    workspace_bytes: size(Field::WorkspaceSize).saturating_add(size(Field::IntermediateSize)),
+                })))
+            }
             (Meaning::PtaReport, _) => pta_report(*symbol, &field).map(Some),
             (Meaning::PoolRequest, _) => Ok(Some(Action::PoolRequest { size_bytes: field(Field::Size)? })),
             (meaning, Phase::Enter) => entered(meaning, called, &field),

@@ -5,6 +5,7 @@
 //! the same fields to name the values that come back. No stage knows a function by its name.
 
 mod acl;
+mod atb;
 mod hal;
 mod mindspore;
 mod mstx;
@@ -36,6 +37,8 @@ pub enum Layer {
     Pta,
     /// `MindSpore`'s allocators.
     MindSpore,
+    /// ATB's operations.
+    Atb,
     /// Operators.
     Ops,
 }
@@ -52,6 +55,7 @@ impl Layer {
             Self::Mstx => "mstx",
             Self::Pta => "pta",
             Self::MindSpore => "mindspore",
+            Self::Atb => "atb",
             Self::Ops => "ops",
         }
     }
@@ -133,6 +137,10 @@ pub enum Meaning {
     PoolAlloc,
     /// A pool takes back what is at `Addr`.
     PoolFree,
+    /// An operation of ATB begins: `WorkspaceAddr`, `WorkspaceSize`, `IntermediateSize`; the text is its name.
+    AtbStart,
+    /// It has returned; as above.
+    AtbEnd,
     /// `torch_npu` tells of a block: `PtaKind`, `Addr`, `Size` (negative when it ends), `PoolAllocated`,
     /// `PoolReserved`, `PoolActive`, `Stream`.
     PtaReport,
@@ -187,6 +195,12 @@ pub enum Field {
     ReferenceKind,
     /// Number of things of that size.
     Count,
+    /// Address of an operation's workspace.
+    WorkspaceAddr,
+    /// Its bytes.
+    WorkspaceSize,
+    /// Bytes for what operations hand on to each other.
+    IntermediateSize,
 }
 
 /// Functions that nest in each other and are reported once.
@@ -225,6 +239,8 @@ pub struct ProbeSpec {
     pub libraries: &'static [&'static str],
     /// Exported name, or what people call it.
     pub symbol: &'static str,
+    /// The row is only for libraries that define this function, too: it tells builds apart.
+    pub requires: Option<&'static str>,
     /// How to find it, if it is not exported.
     pub locator: Option<Locator>,
     /// What a call means.
@@ -256,6 +272,7 @@ impl ProbeSpec {
         layer: Layer::Hal,
         libraries: &[],
         symbol: "",
+        requires: None,
         locator: None,
         meaning: Meaning::Mark,
         when: When::Return,
@@ -324,7 +341,9 @@ pub struct RowInfo {
 
 /// All built-in rows.
 pub fn builtin() -> impl Iterator<Item = &'static ProbeSpec> {
-    [hal::ROWS, runtime::ROWS, acl::ROWS, mstx::ROWS, pta::ROWS, mindspore::ROWS, ops::ROWS].into_iter().flatten()
+    [hal::ROWS, runtime::ROWS, acl::ROWS, mstx::ROWS, pta::ROWS, mindspore::ROWS, atb::ROWS, ops::ROWS]
+        .into_iter()
+        .flatten()
 }
 
 #[cfg(test)]

@@ -150,6 +150,17 @@ impl<'a> Row<'a> {
                 attr: Attr::of_access(access),
                 ..row
             }),
+            EventKind::AtbOp(op) => Some(Self {
+                event: "OP_LAUNCH",
+                event_type: if op.begins { "ATB_START" } else { "ATB_END" },
+                name: if op.name.is_empty() { Name::None } else { Name::Plain(&op.name) },
+                // The path is only set while ATB saves tensors.
+                attr: Attr::EMPTY
+                    .with("path", Value::Word(NOT_AVAILABLE))
+                    .with("workspace_ptr", Value::Address(op.workspace_addr))
+                    .with("workspace_size", Value::Number(op.workspace_bytes)),
+                ..row
+            }),
             EventKind::Mark(mark) => Some(row.mark(mark)),
             // Ours alone: msMemScope does not tell of them.
             EventKind::DomainMark { domain, mark } => {

@@ -156,7 +156,9 @@
     X(533, mypool, my_give) \
     X(534, mypool, Pool_take) \
     X(535, mypool, Pool_give) \
-    X(536, mypool, my_note)
+    X(536, mypool, my_note) \
+    X(540, atb, Execute) \
+    X(541, atb, Execute_end)
 
 /* JF_<library>_<symbol> */
 enum journal_func {

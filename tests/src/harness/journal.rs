@@ -30,6 +30,8 @@ pub enum Library {
     MindSpore,
     /// A pool that only the user knows of.
     MyPool,
+    /// Operations.
+    Atb,
 }
 
 /// What an allocator of `torch_npu` told of a block, in the words of its `MemoryUsage`.
@@ -339,6 +341,7 @@ fn origin(name: &str) -> Option<(u32, Library)> {
         "torch_npu" => Library::TorchNpu,
         "mindspore" => Library::MindSpore,
         "mypool" => Library::MyPool,
+        "atb" => Library::Atb,
         _ => return None,
     };
     Some((pid, library))
@@ -380,8 +383,10 @@ fn read_file(bytes: &[u8], pid: u32, library: Library, name: &str, entries: &mut
 
 /// Whether `args[3]` is the length of a text. An empty one has no slots, so the flags do not tell.
 fn has_text(symbol: &str) -> bool {
-    const WITH_TEXT: [&str; 13] = [
+    const WITH_TEXT: [&str; 15] = [
         "my_note",
+        "Execute",
+        "Execute_end",
         "reportMemoryDataToNpuProfiler",
         "rtFunctionRegister",
         "rtsFuncGetByName",

@@ -189,6 +189,10 @@ impl Process {
             }
             Action::Launch { handle, stream, name } => self.launch(at, handle, stream, name, shared),
             Action::Op(op) => self.op(at, &op, shared),
+            Action::AtbOp(op) => {
+                let device = self.device_of(at.tid);
+                self.emit(at, device, EventKind::AtbOp(op), self.steps.inside(), shared);
+            }
             Action::KernelName { handle, name } => Arc::make_mut(&mut self.names).insert(handle, name),
             Action::StreamId { stream, id } => self.streams.insert(stream, id),
             Action::System(system) => {

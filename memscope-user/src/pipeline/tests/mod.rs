@@ -121,6 +121,10 @@ fn line(event: &Event) -> String {
         EventKind::DomainMark { domain, mark: Mark::RangeEnd { range_id, .. } } => {
             write!(line, "{domain}: end {range_id:?}")
         }
+        EventKind::AtbOp(op) => {
+            let what = if op.begins { "begins" } else { "ends" };
+            write!(line, "{} {what} workspace {:x}+{}", op.name, op.workspace_addr, op.workspace_bytes)
+        }
         EventKind::StepStart { step } => write!(line, "step start {step}"),
         EventKind::StepEnd { step } => write!(line, "step end {step}"),
         EventKind::System(system) => write!(line, "{system:?}"),
