@@ -10,7 +10,7 @@
 use std::collections::BTreeMap;
 
 use super::{Analysis, per_device::PerDevice};
-use crate::model::{Event, EventKind, Finding, Fluctuation, Pool, RatioRecord, RunEnd};
+use crate::model::{Event, EventKind, Finding, Fluctuation, FreeCause, Pool, RatioRecord, RunEnd};
 
 /// Step 1 is not judged: it holds the warm-up.
 const FIRST_JUDGED_STEP: u32 = 2;
@@ -43,10 +43,11 @@ struct PoolUse {
 impl Analysis for FluctuationAnalysis {
     fn observe(&mut self, event: &Event) {
         match &event.kind {
-            EventKind::Alloc(alloc) => {
+            // What was made up has no figure of the pool's own.
+            EventKind::Alloc(alloc) if !alloc.restored => {
                 self.running.at(event.pid, alloc.block.device).use_pool(alloc.block.pool, alloc.used_bytes);
             }
-            EventKind::Free(free) => {
+            EventKind::Free(free) if free.cause == FreeCause::Program => {
                 self.running.at(event.pid, free.block.device).use_pool(free.block.pool, free.used_bytes);
             }
             EventKind::StepStart { step } => self.running.at(event.pid, event.device).step = *step,
