@@ -250,7 +250,7 @@ impl Memory {
     }
 
     /// To be called before anything shrinks: keeps what was highest.
-    fn shrinks(&mut self) {
+    pub(super) fn shrinks(&mut self) {
         let time_ns = self.time_ns;
         for (device, account) in &mut self.accounts {
             if account.leaves_top() {

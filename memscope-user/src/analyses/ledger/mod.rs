@@ -116,6 +116,8 @@ impl Process {
                 self.told(&free.block, free.used_bytes, free.total_bytes);
             }
             EventKind::BlockReturned(returned) => {
+                // Its figures are those of after the free that comes next.
+                self.memory.shrinks();
                 self.memory.told(event.device, returned.pool, (returned.used_bytes, returned.total_bytes));
             }
             EventKind::Region(region) => self.region(region),

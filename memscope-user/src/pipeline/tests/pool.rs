@@ -173,8 +173,14 @@ fn wrong_function_disables_itself() {
 fn nested(n: u64) -> Vec<Vec<u8>> {
     let who = |step: u64| at(10 * step + n, 7, 100 + n as u32);
     let (segment, size) = ((n + 1) << 32, 20 * MIB);
-    let report = |step, change, at: u64, bytes: i64| {
-        who(step).pta((CACHING, change), segment + at, bytes, [40 * MIB, 80 * MIB, 40 * MIB])
+    // What all four have handed out after this report: step by step, thread by thread.
+    let steps = [(2, 0, 5), (3, 20, 6), (4, 44, -5), (6, 24, 4)];
+    let allocated = |step: u64| match steps.iter().find(|(number, ..)| *number == step) {
+        Some((_, before, each)) => (before + (n.cast_signed() + 1) * each).cast_unsigned() * MIB,
+        None => (44 - 4 * 5) * MIB,
+    };
+    let report = |step: u64, change, at: u64, bytes: i64| {
+        who(step).pta((CACHING, change), segment + at, bytes, [allocated(step), 80 * MIB, 44 * MIB])
     };
     vec![
         Who::within("aclrtMallocAlign32", who(1).alloc(segment, size, device(1))),
@@ -199,6 +205,8 @@ fn nested_layers_count_once() {
     let [Finding::Ledger(peak), Finding::Ledger(ledger)] = &found[..] else { panic!("not two ledgers: {found:#?}") };
     // When the first of them gives a block back, all four have handed out two.
     assert_eq!(peak.hal.bytes(Item::PoolAllocated { pool: Pool::Pta }), 44 << 20);
+    // The pool tells of the block that comes back before the program's free; its figure is of after that.
+    assert_eq!(peak.pools[0].allocated.total.size_bytes, 44 << 20);
     let parts: Vec<_> = ledger.hal.parts.iter().map(|part| (part.item, part.size_bytes / u128::from(MIB))).collect();
     let (pool, hal) = (Pool::Pta, ledger.hal.total.size_bytes);
     let expected = [
