@@ -1,8 +1,8 @@
 //! What the driver itself says is in use, by DCMI (`libdcmi.so`).
 //!
 //! A call into the driver can hang for good, in a state that no signal ends. So a helper process makes the calls: this
-//! program again, with a hidden verb ([`helper`]). [`sampler`] asks it now and then, and gives it up when it does not
-//! answer; neither the trace nor what is traced waits for it. We may be root, so [`library`] says which files are loaded
+//! program again, with a hidden verb ([`helper`]). [`Sampler`] asks it now and then, and gives it up when it does not
+//! answer; neither the trace nor what is traced waits for it. We may be root, so `library` says which files are loaded
 //! at all.
 
 mod dcmi;
