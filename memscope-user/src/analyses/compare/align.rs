@@ -8,7 +8,7 @@
 /// Differences up to which the alignment is exact: about 70 MiB.
 const EXACT_EDITS: usize = 6000;
 /// Differences looked ahead in a piece.
-const PIECE_EDITS: usize = 2048;
+const PIECE_EDITS: usize = 1024;
 
 /// A step along both sequences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,13 +35,14 @@ pub(super) fn align<T, K: Eq>(from: &[T], to: &[T], key: impl Fn(&T) -> K) -> Al
 }
 
 fn align_within<T, K: Eq>(from: &[T], to: &[T], key: impl Fn(&T) -> K, exact: usize, piece: usize) -> Alignment {
+    let [from, to] = [from, to].map(|entries| entries.iter().map(&key).collect::<Vec<K>>());
     let mut edits = Vec::with_capacity(from.len().max(to.len()));
     let (mut x, mut y) = (0, 0);
     let mut shortest = true;
     let mut reach = Vec::new();
     while x < from.len() || y < to.len() {
         let limit = if shortest { exact } else { piece };
-        let end = walk(&from[x..], &to[y..], &key, limit, &mut reach);
+        let end = walk(&from[x..], &to[y..], limit, &mut reach);
         let mut way = way_to(&end, &reach);
         if !end.complete {
             shortest = false;
@@ -63,17 +64,25 @@ struct End {
 }
 
 /// Walks both sequences with as few differences as possible; `reach` gets, for each number of differences, how far each diagonal led.
-fn walk<T, K: Eq>(from: &[T], to: &[T], key: impl Fn(&T) -> K, limit: usize, reach: &mut Vec<u32>) -> End {
+fn walk<K: Eq>(from: &[K], to: &[K], limit: usize, reach: &mut Vec<u32>) -> End {
     reach.clear();
     let mut best = (0, 0);
     for depth in 0..=limit {
         let mut furthest = 0;
-        let wide = depth as isize;
-        for diagonal in (-wide..=wide).step_by(2) {
-            let mut x = start(reach, depth, diagonal) as usize;
+        // The row of `depth - 1` differences; diagonal `-depth + 2 * place` lies between its places `place - 1` and `place`.
+        let before = reach.len() - depth;
+        for place in 0..=depth {
+            let diagonal = 2 * place as isize - depth as isize;
+            let mut x = if depth == 0 {
+                0
+            } else if place == 0 || (place != depth && reach[before + place - 1] < reach[before + place]) {
+                reach[before + place] as usize
+            } else {
+                reach[before + place - 1] as usize + 1
+            };
             let mut y = (x as isize - diagonal) as usize;
             while let (Some(one), Some(other)) = (from.get(x), to.get(y))
-                && key(one) == key(other)
+                && one == other
             {
                 x += 1;
                 y += 1;
