@@ -10,6 +10,7 @@ pub mod inefficient;
 pub mod leaks;
 pub mod ledger;
 pub mod marks;
+pub mod oom;
 mod per_device;
 #[cfg(test)]
 pub(crate) mod script;
@@ -20,6 +21,7 @@ pub use inefficient::{InefficientAnalysis, InefficientRules};
 pub use leaks::StepLeaksAnalysis;
 pub use ledger::LedgerAnalysis;
 pub use marks::MarkLeaksAnalysis;
+pub use oom::OomAnalysis;
 
 use crate::model::{Event, Finding, RunEnd};
 

@@ -163,6 +163,15 @@ impl Script {
         }
     }
 
+    /// A block of a pool that tells how much it holds reserved.
+    pub(crate) fn pool_alloc(&mut self, pool: Pool, addr: u64, size_bytes: u64, total_bytes: u64) -> &mut Self {
+        self.alloc(pool, addr, size_bytes);
+        if let Some(EventKind::Alloc(alloc)) = self.events.last_mut().map(|event| &mut event.kind) {
+            alloc.total_bytes = Some(total_bytes);
+        }
+        self
+    }
+
     /// Takes back the last free at `addr`, because it failed.
     pub(crate) fn restore(&mut self, pool: Pool, addr: u64) -> &mut Self {
         let block = self.freed.remove(&(self.pid, self.device, pool, addr)).expect("was freed");

@@ -12,7 +12,10 @@ use super::{
     message,
 };
 use crate::{
-    analyses::{Analysis, FluctuationAnalysis, HeldAnalysis, InefficientAnalysis, LedgerAnalysis, StepLeaksAnalysis},
+    analyses::{
+        Analysis, FluctuationAnalysis, HeldAnalysis, InefficientAnalysis, LedgerAnalysis, OomAnalysis,
+        StepLeaksAnalysis,
+    },
     attach::spawn::sudo_ids,
     model::Finding,
     pipeline::{DeviceFilter, DumpFilter, Npus, Outcome},
@@ -39,6 +42,7 @@ pub(super) fn filter(args: &CollectArgs) -> DumpFilter {
         launch: args.events.launch && args.level.kernel,
         op: args.events.launch && args.level.op,
         access: args.events.access && args.level.op,
+        oom_blocks: args.analysis.oom.map(|blocks| blocks as usize),
         devices: DeviceFilter { npus, cpu: args.device.cpu },
         steps: args.steps.clone().unwrap_or_default().0,
     }
@@ -110,6 +114,9 @@ pub(super) fn analyses(args: &CollectArgs) -> Vec<Box<dyn Analysis>> {
     if leaks_wanted(args) {
         chosen.push(Box::new(StepLeaksAnalysis::default()));
         chosen.push(Box::new(FluctuationAnalysis::default()));
+    }
+    if args.analysis.oom.is_some() {
+        chosen.push(Box::new(OomAnalysis::default()));
     }
     if args.analysis.inefficient {
         chosen.push(Box::new(InefficientAnalysis::default()));

@@ -18,8 +18,9 @@ use crate::{
 
 /// Rows are on disk within this time.
 const FLUSH: Duration = Duration::from_millis(250);
-/// Watermarks are told for this long after the last record, so that the last records leave too.
-const AFTERGLOW: Duration = Duration::from_millis(200);
+/// Watermarks are told for this long after the last record, so that the last records leave too, and a failed request is
+/// known to have failed for good.
+const AFTERGLOW: Duration = Duration::from_millis(1500);
 
 /// What was written when the transport ended.
 pub(super) struct Written {

@@ -213,6 +213,17 @@ pub struct BlockReturned {
     pub active_bytes: u64,
 }
 
+/// A request for memory has failed for good: the request, or a block that was live at that moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OutOfMemory {
+    /// What was asked for.
+    Trigger(AllocFailed),
+    /// One of the blocks allocated last, the newest first.
+    Recent(Block),
+    /// One of the largest blocks, the largest first.
+    Top(Block),
+}
+
 /// Address space that the driver keeps track of and that is no memory by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -407,6 +418,8 @@ pub enum EventKind {
     AllocFailed(AllocFailed),
     /// A request that had failed succeeded after all.
     AllocRecovered(AllocRecovered),
+    /// A request has failed for good, for want of memory.
+    OutOfMemory(OutOfMemory),
     /// A pool has got a block back for good.
     BlockReturned(BlockReturned),
     /// Address space changes.

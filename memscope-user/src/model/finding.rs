@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::{Device, Ledger, Pool};
+use super::{Device, Ledger, Name, Pool};
 
 /// How sure a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -169,6 +169,61 @@ impl Inefficient {
     }
 }
 
+/// A block that was live when memory was out.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Suspect {
+    /// Whose.
+    pub pool: Pool,
+    /// Start of the block.
+    pub addr: u64,
+    /// Its size.
+    pub size_bytes: u64,
+    /// When it was allocated, nanoseconds since the Unix epoch.
+    pub alloc_time_ns: u64,
+}
+
+/// What a pool held when memory was out.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PoolAtOom {
+    /// The pool.
+    pub pool: Pool,
+    /// Bytes handed out.
+    pub used_bytes: u64,
+    /// Bytes held reserved, where the pool tells.
+    pub reserved_bytes: Option<u64>,
+}
+
+/// A request that failed for good for want of memory.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Oom {
+    /// Process.
+    pub pid: u32,
+    /// Thread that asked.
+    pub tid: u32,
+    /// Device.
+    pub device: Device,
+    /// When it was known to have failed, nanoseconds since the Unix epoch.
+    pub time_ns: u64,
+    /// Function that failed.
+    pub function: Option<Name>,
+    /// What was asked for.
+    pub size_bytes: u64,
+    /// Attempts of the request.
+    pub attempts: u32,
+    /// The pools of the process on the device.
+    pub pools: Vec<PoolAtOom>,
+    /// Bytes that the framework's pools hold and have not handed out.
+    pub unused_bytes: u64,
+    /// What they lack to the request; 0 if it would fit, were they one piece.
+    pub missing_bytes: u64,
+    /// The blocks allocated last, newest first; empty if they were told less than two seconds before.
+    pub recent: Vec<Suspect>,
+    /// The largest blocks, largest first.
+    pub top: Vec<Suspect>,
+    /// The last events of the process before it, oldest first.
+    pub last_events: Vec<String>,
+}
+
 /// Lowest over highest pool use within one step.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct RatioRecord {
@@ -277,6 +332,8 @@ pub enum Finding {
     Ledger(Ledger),
     /// Leaks between marks.
     MarkLeaks(MarkLeaks),
+    /// Memory was out.
+    Oom(Oom),
     /// Blocks held longer than they were used.
     Inefficient(Inefficient),
 }

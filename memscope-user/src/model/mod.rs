@@ -8,12 +8,12 @@ mod name;
 
 pub use event::{
     Access, AccessKind, Alloc, AllocApi, AllocFailed, AllocRecovered, AtbOp, Block, BlockReturned, Device, DeviceUsage,
-    DriverFigures, Event, EventKind, Free, FreeCause, Launch, Mark, Op, OpApi, OpPhase, PageType, Pool, ProcessStart,
-    ProcessUsage, Region, RegionKind, System, UnknownFree,
+    DriverFigures, Event, EventKind, Free, FreeCause, Launch, Mark, Op, OpApi, OpPhase, OutOfMemory, PageType, Pool,
+    ProcessStart, ProcessUsage, Region, RegionKind, System, UnknownFree,
 };
 pub use finding::{
     Confidence, Finding, Fluctuation, Held, HeldModule, Inefficient, InefficientBlock, InefficientKind, Leak, LossLine,
-    MarkLeak, MarkLeaks, RatioRecord, RunEnd, StepLeaks, Waste,
+    MarkLeak, MarkLeaks, Oom, PoolAtOom, RatioRecord, RunEnd, StepLeaks, Suspect, Waste,
 };
 pub use ledger::{Entry, Item, Ledger, Moment, PoolSheets, Sheet, Sign};
 pub use module::{module_id, module_name};

@@ -74,6 +74,11 @@ impl Blocks {
         Some((live, clamped(*used)))
     }
 
+    /// All live blocks, in no order.
+    pub(super) fn all(&self) -> impl Iterator<Item = &Block> {
+        self.live.values().map(|live| &live.block)
+    }
+
     /// All live blocks, in the order of their allocation.
     pub(super) fn in_order(&self) -> Vec<Key> {
         let mut blocks: Vec<(u64, Key)> =

@@ -108,6 +108,7 @@ impl Pipeline {
     #[must_use]
     pub fn new(config: PipelineConfig, sinks: Vec<Box<dyn Sink>>, analyses: Vec<Box<dyn Analysis>>) -> Self {
         let wanted_steps = config.dump.steps.as_slice().into();
+        let oom_blocks = config.dump.oom_blocks;
         let out = Output::new(config.dump, sinks, analyses);
         Self {
             rows: Rows::new(config.rows),
@@ -116,7 +117,15 @@ impl Pipeline {
             hold: Hold::new(WINDOW),
             clock: Clock::new(config.start_mono_ns, config.start_real_ns),
             processes: HashMap::new(),
-            shared: Shared { out, live: 0, blocks_full: 0, mislocated: 0, usage: Usage::default() },
+            shared: Shared {
+                out,
+                live: 0,
+                blocks_full: 0,
+                mislocated: 0,
+                oom_blocks,
+                oom_pending: 0,
+                usage: Usage::default(),
+            },
             losses: Losses::default(),
             operators: Operators::default(),
             own: Own::default(),
@@ -178,6 +187,7 @@ impl Pipeline {
         let mut left: Vec<_> = std::mem::take(&mut self.processes).into_iter().collect();
         left.sort_unstable_by_key(|(pid, _)| *pid);
         for (pid, mut process) in left {
+            process.all_failed(At { time_ns, tid: pid }, &mut self.shared);
             process.free_all(At { time_ns, tid: pid }, FreeCause::TraceEnd, &mut self.shared);
         }
         self.losses.update(losses);
@@ -242,6 +252,13 @@ impl Pipeline {
         }
         while let Some(item) = self.hold.pop(Some(watermark_ns.saturating_sub(HOLD_NS))) {
             self.apply(item);
+        }
+        if self.shared.oom_pending > 0 {
+            // Between what has left and what may come yet.
+            let time_ns = self.clock.real(watermark_ns.saturating_sub(HOLD_NS).max(self.last_ns));
+            for process in self.processes.values_mut() {
+                process.waited_long_enough(time_ns, &mut self.shared);
+            }
         }
     }
 

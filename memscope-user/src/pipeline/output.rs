@@ -22,6 +22,8 @@ pub struct DumpFilter {
     pub op: bool,
     /// Uses of tensors by operators are written.
     pub access: bool,
+    /// When a request fails for want of memory: how many of the newest and of the largest blocks are written.
+    pub oom_blocks: Option<usize>,
     /// Devices whose events are written. Events of no device always are.
     pub devices: DeviceFilter,
     /// Steps whose events are written; none means everything. A block's free goes with its allocation.
@@ -57,6 +59,7 @@ impl Default for DumpFilter {
             launch: false,
             op: true,
             access: false,
+            oom_blocks: None,
             devices,
             steps: Vec::new(),
         }

@@ -199,6 +199,10 @@ impl DumpSink {
         Ok(())
     }
 
+    fn flush_one(&mut self, key: Key) -> Result<(), SinkError> {
+        self.outputs.get_mut(&key).map_or(Ok(()), |output| output.flush(&mut self.lost_rows))
+    }
+
     fn close_oldest(&mut self) -> Result<(), SinkError> {
         let last_used = |key: &Key| self.outputs.get(key).map_or(0, |output| output.last_used);
         match self.open.iter().copied().min_by_key(last_used) {
@@ -262,7 +266,13 @@ impl Sink for DumpSink {
     fn write(&mut self, event: &Event) -> Result<(), SinkError> {
         match Row::of(event) {
             Some(row) if row.device == Device::None => self.hold(event),
-            Some(row) => self.put((row.pid, row.device), &row),
+            Some(row) => {
+                let key = (row.pid, row.device);
+                let put = self.put(key, &row);
+                // Whoever is out of memory may take the machine with it.
+                let urgent = matches!(event.kind, EventKind::OutOfMemory(_));
+                if urgent { put.and(self.flush_one(key)) } else { put }
+            }
             None if event.kind == EventKind::ProcessEnd => self.end_process(event.pid),
             None => Ok(()),
         }
@@ -271,15 +281,7 @@ impl Sink for DumpSink {
     fn flush(&mut self) -> Result<(), SinkError> {
         let mut first = Ok(());
         for output in self.outputs.values_mut() {
-            first = first.and(match &mut output.writer {
-                Some(Writer::Csv(file)) => file.flush(),
-                Some(Writer::Db(file)) => {
-                    let result = file.flush();
-                    self.lost_rows += file.take_lost_rows();
-                    result
-                }
-                None => Ok(()),
-            });
+            first = first.and(output.flush(&mut self.lost_rows));
         }
         first
     }
@@ -296,6 +298,20 @@ impl Sink for DumpSink {
 
     fn lost_rows(&self) -> u64 {
         self.lost_rows
+    }
+}
+
+impl Output {
+    fn flush(&mut self, lost_rows: &mut u64) -> Result<(), SinkError> {
+        match &mut self.writer {
+            Some(Writer::Csv(file)) => file.flush(),
+            Some(Writer::Db(file)) => {
+                let result = file.flush();
+                *lost_rows += file.take_lost_rows();
+                result
+            }
+            None => Ok(()),
+        }
     }
 }
 

@@ -7,6 +7,7 @@ mod inefficient;
 mod ledger;
 mod marks;
 mod numbers;
+mod oom;
 
 use std::{
     collections::BTreeMap,
@@ -18,7 +19,7 @@ use numbers::{counted, general, mega, size};
 use serde::Serialize;
 
 use crate::model::{
-    Confidence, Device, Finding, Fluctuation, Held, HeldModule, Inefficient, Leak, Ledger, MarkLeaks, Pool,
+    Confidence, Device, Finding, Fluctuation, Held, HeldModule, Inefficient, Leak, Ledger, MarkLeaks, Oom, Pool,
     RatioRecord, RunEnd, StepLeaks,
 };
 
@@ -47,6 +48,7 @@ struct Process<'a> {
     held: Vec<&'a Held>,
     ledgers: Vec<&'a Ledger>,
     marks: Vec<&'a MarkLeaks>,
+    ooms: Vec<&'a Oom>,
     inefficient: Vec<&'a Inefficient>,
 }
 
@@ -72,6 +74,9 @@ impl Report {
     }
 
     fn write_process(&self, process: &Process<'_>, out: &mut impl Write) -> io::Result<()> {
+        for found in &process.ooms {
+            oom::write(found, out)?;
+        }
         for leaks in &process.leaks {
             self.write_leaks(leaks, out)?;
         }
@@ -157,6 +162,7 @@ fn place(finding: &Finding) -> (u32, Device) {
         Finding::Held(found) => (found.pid, found.device),
         Finding::Ledger(found) => (found.pid, found.device),
         Finding::MarkLeaks(found) => (found.pid, found.device),
+        Finding::Oom(found) => (found.pid, found.device),
         Finding::Inefficient(found) => (found.pid, found.device),
     }
 }
@@ -171,12 +177,14 @@ fn by_process(findings: &[Finding]) -> BTreeMap<u32, Process<'_>> {
             Finding::Held(held) => process.held.push(held),
             Finding::Ledger(ledger) => process.ledgers.push(ledger),
             Finding::MarkLeaks(leaks) => process.marks.push(leaks),
+            Finding::Oom(found) => process.ooms.push(found),
             Finding::Inefficient(found) => process.inefficient.push(found),
         }
     }
-    for Process { leaks, gaps, held, ledgers, marks, inefficient } in processes.values_mut() {
+    for Process { leaks, gaps, held, ledgers, marks, ooms, inefficient } in processes.values_mut() {
         inefficient.sort_by_key(|found| found.device);
         marks.sort_by_key(|leaks| leaks.device);
+        ooms.sort_by_key(|found| found.time_ns);
         leaks.sort_by_key(|leaks| leaks.device);
         // The reference knows no gaps of driver memory, so readers of its output expect those of the pools first.
         gaps.sort_by_key(|gap| (gap.device, gap.pool == Pool::Hal, gap.pool));

@@ -26,8 +26,8 @@
 //! is far above any stream number). `taskId` is `N/A`: no argument of a launch carries it.
 
 use crate::model::{
-    Access, AccessKind, Alloc, AllocApi, Block, BlockReturned, Device, DriverFigures, Event, EventKind, Free,
-    FreeCause, Launch, Mark, OpApi, OpPhase, PageType, Pool, System,
+    Access, AccessKind, Alloc, AllocApi, AllocFailed, Block, BlockReturned, Device, DriverFigures, Event, EventKind,
+    Free, FreeCause, Launch, Mark, OpApi, OpPhase, OutOfMemory, PageType, Pool, System,
 };
 
 /// Columns of a row; the CSV header and the database column names.
@@ -182,6 +182,7 @@ impl<'a> Row<'a> {
                 attr: Attr::of_returned(returned),
                 ..row
             }),
+            EventKind::OutOfMemory(out_of_memory) => Some(row.out_of_memory(out_of_memory)),
             EventKind::UnknownFree(_)
             | EventKind::AllocFailed(_)
             | EventKind::AllocRecovered(_)
@@ -213,6 +214,15 @@ impl<'a> Row<'a> {
     fn block(self, event: &'static str, block: &Block, attr: &Attr<'a>) -> Self {
         let device = if block.device == Device::None { self.device } else { block.device };
         Self { event, event_type: block.pool.event_type(), device, ptr: Some(block.addr), attr: *attr, ..self }
+    }
+
+    fn out_of_memory(self, out_of_memory: &OutOfMemory) -> Self {
+        let (event_type, name, attr) = match out_of_memory {
+            OutOfMemory::Trigger(failed) => ("OOM_TRIGGER", "OOM_Trigger", Attr::of_failed(failed)),
+            OutOfMemory::Recent(block) => ("OOM_RECENT_ALLOC", "OOM_RecentAlloc", Attr::of_suspect(block)),
+            OutOfMemory::Top(block) => ("OOM_TOP_ALLOC", "OOM_TopAlloc", Attr::of_suspect(block)),
+        };
+        Self { event: "OOM_DETAIL", event_type, name: Name::Plain(name), attr, ..self }
     }
 
     fn mark(self, mark: &'a Mark) -> Self {
@@ -364,6 +374,21 @@ impl<'a> Attr<'a> {
             .with("used", Value::Number(returned.used_bytes))
             .with("total", Value::Number(returned.total_bytes))
             .with("active", Value::Number(returned.active_bytes))
+    }
+
+    fn of_failed(failed: &AllocFailed) -> Self {
+        Self::EMPTY
+            .with("func", Value::Word(failed.caller.map_or(NOT_AVAILABLE, crate::model::Name::as_str)))
+            .with("req_size", Value::Number(failed.size_bytes))
+            .with("flag", Value::Number(failed.flags))
+    }
+
+    fn of_suspect(block: &Block) -> Self {
+        Self::EMPTY
+            .with("pool", Value::Word(block.pool.event_type()))
+            .with("ptr", Value::Address(block.addr))
+            .with("size", Value::Number(block.size_bytes))
+            .with("timestamp", Value::Number(block.alloc_time_ns))
     }
 
     fn of_launch(launch: &Launch) -> Self {

@@ -276,11 +276,15 @@ impl Process {
         };
         let failed = AllocFailed { pool, size_bytes, status, flags, caller, out_of_memory, request, attempt };
         self.emit(at, device, EventKind::AllocFailed(failed), self.steps.inside(), shared);
+        if out_of_memory {
+            self.fails(at, device, failed, shared);
+        }
     }
 
     /// A request that had failed succeeded.
     pub(super) fn recovered(&mut self, at: At, request: requests::Request, shared: &mut Shared) {
         let requests::Request { number, attempts, wish: Wish { pool, device, size_bytes }, .. } = request;
+        self.fails_no_more(at.tid, shared);
         let recovered = AllocRecovered { pool, request: number, failed_attempts: attempts, size_bytes };
         self.emit(at, device, EventKind::AllocRecovered(recovered), self.steps.inside(), shared);
     }

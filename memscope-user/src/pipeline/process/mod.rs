@@ -2,11 +2,13 @@
 
 mod memory;
 mod mstx;
+mod oom;
 mod pool;
 
 use std::sync::Arc;
 
 use self::memory::Undo;
+use self::oom::{Failing, is_past_failing};
 use super::blocks::{Blocks, Key};
 use super::domains::Domains;
 use super::item::{Action, Head};
@@ -36,6 +38,10 @@ pub(super) struct Shared {
     pub(super) live: usize,
     pub(super) blocks_full: u64,
     pub(super) mislocated: u64,
+    /// How many of the newest and of the largest blocks are told when memory is out.
+    pub(super) oom_blocks: Option<usize>,
+    /// Requests of all processes that may have failed for good.
+    pub(super) oom_pending: usize,
     pub(super) usage: Usage,
 }
 
@@ -60,6 +66,8 @@ pub(super) struct Process {
     blocks: Blocks,
     physical: Physical,
     requests: Requests,
+    /// Requests that may have failed for good.
+    failing: Failing,
     /// By thread and row; `None` when the thread ended something that is not known.
     last_end: Recent<(u32, u16), Option<Undo>>,
     /// What each thread asks a pool for.
@@ -101,6 +109,7 @@ impl Process {
             contexts: Recent::new(MAX_NAMES),
             physical: Physical::default(),
             requests: Requests::default(),
+            failing: Failing::default(),
             last_end: Recent::new(ENDING_THREADS),
             wanted_bytes: Recent::new(MAX_THREADS),
             leaving: Recent::new(MAX_LEAVING),
@@ -125,6 +134,7 @@ impl Process {
 
     /// The process is replaced by another program: all is gone but the counters.
     pub(super) fn exec(&mut self, at: At, shared: &mut Shared) {
+        self.all_failed(at, shared);
         self.free_all(at, FreeCause::ProcessEnd, shared);
         let old = std::mem::replace(self, Self::new(self.pid, Arc::new([])));
         let Self { next_event, visible, launches, ranges, steps, blocks, requests, .. } = old;
@@ -144,6 +154,7 @@ impl Process {
 
     /// The process ends.
     pub(super) fn end(&mut self, at: At, shared: &mut Shared) {
+        self.all_failed(at, shared);
         self.free_all(at, FreeCause::ProcessEnd, shared);
         self.emit(at, Device::None, EventKind::ProcessEnd, true, shared);
     }
@@ -158,6 +169,9 @@ impl Process {
     /// Takes an item of this process.
     pub(super) fn apply(&mut self, at: At, head: &Head, action: Action, shared: &mut Shared) {
         let thread = (head.tid, head.row);
+        if shared.oom_pending > 0 && is_past_failing(&action) {
+            self.failed_for_good(at, head.tid, shared);
+        }
         match action {
             Action::Alloc(request) => self.driver_allocated(at, &request, shared),
             Action::AllocFailed(failure) => self.allocation_failed(at, &failure, shared),
@@ -176,7 +190,10 @@ impl Process {
             Action::Mstx(call) => self.mstx(at, call, shared),
             Action::PoolRequest { size_bytes } => self.wanted_bytes.insert(head.tid, size_bytes),
             Action::Mislocated { symbol } => self.mislocated(at, symbol, shared),
-            Action::MemoryInfo => self.requests.asked(head.tid),
+            Action::MemoryInfo => {
+                self.requests.asked(head.tid);
+                self.asked_while_failing(at, shared);
+            }
             Action::SetDevice { device } => self.set_device(head.tid, device),
             Action::CreateContext { context, device } => {
                 self.contexts.insert(context, device);

@@ -7,13 +7,14 @@ use proptest::prelude::*;
 use super::*;
 use crate::capture::{CaptureHeader, Ending, Writer, WriterOptions};
 use crate::model::{
-    Access, Alloc, AllocApi, AllocFailed, BlockReturned, Device, Event, EventKind, Free, Mark, Name, Op, PageType,
-    Pool, Region,
+    Access, Alloc, AllocApi, AllocFailed, BlockReturned, Device, Event, EventKind, Free, Mark, Name, Op, OutOfMemory,
+    PageType, Pool, Region,
 };
 use crate::testing::{HOST, Random, Who, at, device, main, rows, variety};
 
 mod domains;
 mod memory;
+mod oom;
 mod ops;
 mod pool;
 
@@ -130,6 +131,11 @@ fn line(event: &Event) -> String {
         EventKind::System(system) => write!(line, "{system:?}"),
         EventKind::DeviceUsage(usage) => write!(line, "usage {} of {}", usage.used_bytes, usage.total_bytes),
         EventKind::ProcessStart(start) => write!(line, "process {}", start.command),
+        EventKind::OutOfMemory(OutOfMemory::Trigger(failed)) => write!(line, "out of memory {}", failed.size_bytes),
+        EventKind::OutOfMemory(OutOfMemory::Recent(block)) => {
+            write!(line, "recent {:x}+{}", block.addr, block.size_bytes)
+        }
+        EventKind::OutOfMemory(OutOfMemory::Top(block)) => write!(line, "top {:x}+{}", block.addr, block.size_bytes),
         EventKind::ProcessEnd => write!(line, "process end"),
     }
     .expect("written");
