@@ -47,11 +47,11 @@ pub(crate) fn thread(id: u64, row: u16) -> Option<&'static mut Thread> {
 /// Forgets all calls of a thread whose returns do not match its entries (`longjmp`, unwinding, probes attached in
 /// between). Each of them is counted, here or when it returns after all.
 #[inline(always)]
-fn forget(thread: &mut Thread, row: u16) {
+fn forget(thread: &mut Thread, row: u16, miss: Miss) {
     thread.depth = 0;
     thread.groups = 0;
     thread.api = 0;
-    count(row, Miss::NoReturn);
+    count(row, miss);
 }
 
 /// What became of a call that was pushed.
@@ -80,8 +80,9 @@ pub(crate) fn push(thread: &mut Thread, row: u16, group: u8, stack_pointer: u64,
         let top = frame_at(thread, depth - 1);
         // A call that is entered from inside another one lies deeper on the stack, or as deep after a tail call.
         if top.stack_pointer < stack_pointer {
-            let left = top.row;
-            forget(thread, left);
+            // Only those whose returns are seen at their own instructions may throw.
+            let (left, miss) = (top.row, if top.own == 0 { Miss::NoReturn } else { Miss::Thrown });
+            forget(thread, left, miss);
             depth = 0;
         }
     }
@@ -114,6 +115,20 @@ pub(crate) fn push(thread: &mut Thread, row: u16, group: u8, stack_pointer: u64,
 /// Pops the innermost call, which must be of `row`; its arguments become the thread's.
 #[inline(always)]
 pub(crate) fn pop(thread: &mut Thread, row: u16) -> Pushed {
+    for _ in 0..MAX_DEPTH {
+        let depth = thread.depth;
+        if depth == 0 {
+            break;
+        }
+        let top = frame_at(thread, depth - 1);
+        if top.own == 0 {
+            break;
+        }
+        // Left by an exception that this call has caught.
+        let left = top.row;
+        thread.depth = depth - 1;
+        count(left, Miss::Thrown);
+    }
     let depth = thread.depth;
     if depth == 0 {
         count(row, Miss::UnknownReturn);
@@ -122,7 +137,7 @@ pub(crate) fn pop(thread: &mut Thread, row: u16) -> Pushed {
     let top = depth - 1;
     let frame = *frame_at(thread, top);
     if frame.row != row {
-        forget(thread, frame.row);
+        forget(thread, frame.row, Miss::NoReturn);
         count(row, Miss::UnknownReturn);
         return Pushed::Dropped;
     }
@@ -154,7 +169,7 @@ pub(crate) fn pop_own(thread: &mut Thread, row: u16, stack_pointer: u64) -> Push
         }
         if at < stack_pointer && left == 0 {
             // A call with a return probe is never left by an exception.
-            forget(thread, own);
+            forget(thread, own, Miss::NoReturn);
             break;
         }
         thread.depth = depth - 1;

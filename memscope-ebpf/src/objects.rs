@@ -326,12 +326,12 @@ fn take_object(scratch: &mut Scratch, shape: ObjectShape, address: u64, place: u
 /// A list that is too long to be stored in place lies behind a pointer: copies its words over the place of short ones.
 #[inline(always)]
 fn copy_list(object: &mut Object, shape: ObjectShape) {
+    const BYTES: usize = 8 * OBJECT_LIST_WORDS;
     let at = usize::from(shape.list_at);
     if word(&object.head, at) <= OBJECT_LIST_INLINE {
         return;
     }
     let from = word(&object.head, at + 8);
-    const BYTES: usize = 8 * OBJECT_LIST_WORDS;
     let mut to = (at + 8) as u64;
     // SAFETY: changes a register; 63 + 8 words are less than the head has.
     unsafe { asm!("{to} &= 127", to = inout(reg) to) };

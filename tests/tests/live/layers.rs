@@ -187,6 +187,35 @@ fn functions_that_throw_are_traced_unharmed() {
     assert_eq!(written(&run, &MYPOOLS), truth_of_mypool(&run, "1").told);
 }
 
+/// A C function that catches what a C++ function throws inside of it, both probed: each block is in both pools.
+#[test]
+fn exceptions_are_caught_inside_of_probed_calls() {
+    const POOLS: [&str; 2] = ["outer", "object"];
+    let run = Tracer::run("mypool", &["--throw-every", "1"])
+        .option("--probe=libmypool.so:simpool_take=alloc(size=0,out=1,pool=outer)")
+        .option("--probe=libmypool.so:simpool_give=free(ptr=0,pool=outer)")
+        .options(&MYPOOL[4..6])
+        .succeed();
+    assert_nothing_lost(&run);
+    assert_sound_with(&run, &POOLS);
+    let mut truth = Truth::default();
+    for Entry { tid, symbol, args, out, .. } in &entries(&run, Library::MyPool) {
+        match *symbol {
+            "Pool_take" => {
+                truth.alloc(*tid, "object", "1", *out, args[0]);
+                truth.alloc(*tid, "outer", "1", *out, args[0]);
+            }
+            "Pool_give" => {
+                truth.free(*tid, "outer", args[0]);
+                truth.free(*tid, "object", args[0]);
+            }
+            _ => {}
+        }
+    }
+    assert_eq!((run.counted("thrown"), truth.told.len()), (100, 2 * (100 + 98)));
+    assert_eq!(written(&run, &POOLS), truth.told);
+}
+
 /// Both pools of `MindSpore`, on two threads; they throw now and then, and give nothing for nothing.
 #[test]
 fn pools_of_mindspore() {
