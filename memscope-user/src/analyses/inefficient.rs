@@ -9,7 +9,7 @@
 //!
 //! Where the reference is wrong, this is not: each thread has operators of its own, and an operator that ends leaves its thread in
 //! the one around it. So the numbers of APIs that took or gave memory do not come in order, and the latest alone is not enough: the
-//! latest [`MAX_APIS`] are kept.
+//! latest `MAX_APIS` are kept.
 //!
 //! What is wasted is the block's size times the time for which it was held without use.
 
