@@ -128,13 +128,15 @@ impl Item {
             Self::Runtime => "blocks of driver module RUNTIME outside of pools",
             Self::Hccl => "blocks of driver module HCCL outside of pools",
             Self::Rest => "blocks of other driver modules outside of pools",
-            Self::PoolOwnAllocated { .. } => "the pool's own figure in its last report",
+            Self::PoolOwnAllocated { .. } => {
+                "the pool's own figure in its last report, or what its blocks add up to where it tells none"
+            }
             Self::PoolNested { .. } => "the pool's reports of blocks, inside of another pool's memory",
             Self::PoolElsewhere { .. } => {
                 "the pool's reports of blocks, where no block of the driver was seen: older than the trace, or asleep"
             }
-            Self::PoolOlder { .. } => "the pool's own figure less the blocks seen: handed out before the trace",
-            Self::PoolNotCounted { .. } => "the blocks seen less the pool's own figure: their frees were not seen",
+            Self::PoolOlder { .. } => "that figure less the blocks here: handed out before the trace, or ended unseen",
+            Self::PoolNotCounted { .. } => "the blocks here less that figure: their frees were not seen",
             Self::PoolOwnReserved { .. } => "the pool's own figure in its last report, which may be out of date",
             Self::PoolSegments { .. } => "blocks of the driver that the pool was seen to hold",
             Self::SegmentsOlder { .. } => {

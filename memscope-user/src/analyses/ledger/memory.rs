@@ -12,6 +12,9 @@ use crate::model::{AllocApi, Block, Device, DeviceUsage, Ledger, Moment, Pool, m
 /// Devices of one process; more only come from a broken program, and share one account.
 const MAX_DEVICES: usize = 64;
 
+/// Pools of one process; a program can name as many as it likes, and blocks of further ones are in no ledger.
+const MAX_POOLS: usize = 32;
+
 /// Memory of one process.
 #[derive(Debug, Default)]
 pub(super) struct Memory {
@@ -25,6 +28,8 @@ pub(super) struct Memory {
     /// Addresses with a driver block behind them, by start.
     spans: BTreeMap<u64, Span>,
     reservations: BTreeMap<u64, Reservation>,
+    /// Pools that were seen, in the order in which they claim memory.
+    pools: Vec<Pool>,
     /// Blocks of pools.
     handed: BTreeMap<(Pool, u64), Handed>,
 }
@@ -164,6 +169,9 @@ impl Memory {
     pub(super) fn pool_alloc(&mut self, block: &Block) {
         let Block { pool, allocation_id, addr, size_bytes, .. } = *block;
         let place = range(addr, size_bytes);
+        if !self.knows(pool) {
+            return;
+        }
         self.shrinks();
         for start in self.handed_at(pool, &place) {
             self.remove_handed(pool, start);
@@ -189,6 +197,9 @@ impl Memory {
 
     /// A pool says how much it has handed out, and how much it holds.
     pub(super) fn told(&mut self, device: Device, pool: Pool, told: (u64, u64)) {
+        if !self.knows(pool) {
+            return;
+        }
         let device = self.account_of(device);
         self.account(device).pool(pool).told = Some(told);
     }
@@ -269,10 +280,7 @@ impl Memory {
         let Some(segment) = self.segments.get_mut(&block) else { return };
         segment.spans.push(start);
         self.spans.insert(start, Span { size_bytes, block });
-        let handed: Vec<(Pool, u64)> = POOLS
-            .into_iter()
-            .flat_map(|pool| self.handed_at(pool, &place).into_iter().map(move |addr| (pool, addr)))
-            .collect();
+        let handed = self.handed_of_all_at(&place);
         let owner = self.reservation_at(start).and_then(|(_, reservation)| reservation.owner);
         if let Some(pool) = owner.or_else(|| handed.first().map(|(pool, _)| *pool)) {
             self.claim(start, pool);
@@ -284,10 +292,8 @@ impl Memory {
 
     fn remove_span(&mut self, start: u64) {
         let Some(span) = self.spans.get(&start).copied() else { return };
-        for pool in POOLS {
-            for addr in self.handed_at(pool, &range(start, span.size_bytes)) {
-                self.fill(start, (pool, addr), Change::Goes);
-            }
+        for key in self.handed_of_all_at(&range(start, span.size_bytes)) {
+            self.fill(start, key, Change::Goes);
         }
         self.spans.remove(&start);
         if let Some(segment) = self.segments.get_mut(&span.block) {
@@ -323,6 +329,25 @@ impl Memory {
         let before = before.filter(|((_, start), handed)| start.saturating_add(handed.size_bytes) > place.start);
         let within = self.handed.range((pool, place.start)..(pool, place.end));
         before.into_iter().chain(within).map(|((_, start), _)| *start).collect()
+    }
+
+    fn handed_of_all_at(&self, place: &Range<u64>) -> Vec<(Pool, u64)> {
+        let of_pool =
+            |pool: &Pool| self.handed_at(*pool, place).into_iter().map(|addr| (*pool, addr)).collect::<Vec<_>>();
+        self.pools.iter().flat_map(of_pool).collect()
+    }
+
+    /// Whether a pool is followed; a new one is from here on, if there is room.
+    fn knows(&mut self, pool: Pool) -> bool {
+        if self.pools.contains(&pool) {
+            return true;
+        }
+        let room = self.pools.len() < MAX_POOLS;
+        if room {
+            self.pools.push(pool);
+            self.pools.sort_unstable();
+        }
+        room
     }
 
     fn reservation_at(&self, addr: u64) -> Option<(u64, Reservation)> {
@@ -375,6 +400,3 @@ impl Memory {
         change.apply(&mut self.account(device).pool(pool).inside, bytes);
     }
 }
-
-/// Pools that hand out memory of others, in the order in which they claim it.
-const POOLS: [Pool; 4] = [Pool::Pta, Pool::MindSpore, Pool::PtaWorkspace, Pool::Atb];

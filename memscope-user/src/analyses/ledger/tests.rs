@@ -172,6 +172,21 @@ fn nested_pools_count_once() {
     assert_eq!(parts(&atb.allocated), [(Item::PoolNested { pool: Pool::Atb }, 40)]);
 }
 
+/// Pools of the user's own are as good as the frameworks', and a program that names too many is no danger.
+#[test]
+fn named_pools_have_their_segments() {
+    let mine = Pool::custom("mine");
+    let mut script = script();
+    script.alloc(mine, 0x1000, 30).alloc(Pool::Hal, 0x1000, 100).free(Pool::Hal, 0x1000).free(mine, 0x1000);
+    script.alloc(mine, 0x1000, 30).alloc(Pool::Hal, 0x1000, 100);
+    assert_eq!(parts(&end(&script).hal), [(allocated(mine), 30), (cached(mine), 70)]);
+    for number in 0..100 {
+        script.told(Some((1, 1))).alloc(Pool::custom(&number.to_string()), 0x9000, 5);
+    }
+    let ledger = end(&script);
+    assert_eq!((ledger.pools.len(), parts(&ledger.hal).len()), (31, 2));
+}
+
 /// Memory mapped twice can hold more than its size; what is too much is taken off again.
 #[test]
 fn memory_mapped_twice_is_there_once() {
@@ -361,7 +376,7 @@ enum Call {
 }
 
 fn call() -> impl Strategy<Value = Call> {
-    let pool = prop::sample::select(vec![Pool::Hal, PTA, PTA, Pool::Atb, Pool::PtaWorkspace]);
+    let pool = prop::sample::select(vec![Pool::Hal, PTA, PTA, Pool::Atb, Pool::PtaWorkspace, Pool::custom("mine")]);
     let (addr, size, handle) = (0..200_u64, 1..40_u64, 1000..1006_u64);
     prop_oneof![
         6 => (pool.clone(), addr.clone(), size.clone()).prop_map(|(pool, addr, size)| Call::Alloc(pool, addr, size)),

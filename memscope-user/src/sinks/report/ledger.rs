@@ -154,10 +154,11 @@ older than the trace, rounding, overhead
   + Runtime                   0 bytes      0 bytes  blocks of driver module RUNTIME outside of pools
   + HCCL                      0 bytes      0 bytes  blocks of driver module HCCL outside of pools
   + Rest                      0 bytes      0 bytes  blocks of other driver modules outside of pools
-  = PTA says allocated      800 bytes    800 bytes  the pool's own figure in its last report
+  = PTA says allocated      800 bytes    800 bytes  the pool's own figure in its last report, or what its blocks add up to \
+where it tells none
   + PTA allocated           512 bytes    512 bytes  the pool's reports of blocks, in blocks of the driver
-  + PTA not seen            288 bytes    288 bytes  the pool's own figure less the blocks seen: handed out before the \
-trace
+  + PTA not seen            288 bytes    288 bytes  that figure less the blocks here: handed out before the trace, or \
+ended unseen
 ";
         assert_eq!(text(&script, &RunEnd::default()), expected);
         let doubtful = text(&script, &RunEnd { lost: 1, ..RunEnd::default() });
