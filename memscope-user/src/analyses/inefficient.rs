@@ -18,8 +18,8 @@ use std::ops::Bound;
 
 use super::Analysis;
 use crate::model::{
-    Block, Device, Event, EventKind, Finding, FreeCause, Inefficient, InefficientBlock, InefficientKind, OpApi,
-    OpPhase, Pool, RunEnd, Waste,
+    Block, Device, Event, EventKind, Finding, FreeCause, Inefficient, InefficientBlock, InefficientKind, OpPhase, Pool,
+    RunEnd, Waste,
 };
 
 /// msMemScope's.
@@ -60,8 +60,17 @@ pub struct InefficientAnalysis {
 
 #[derive(Debug, Default)]
 struct Process {
-    families: HashMap<OpApi, Family>,
+    families: HashMap<OpsOf, Family>,
     blocks: HashMap<u64, Use>,
+}
+
+/// Whose operators.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum OpsOf {
+    /// `PyTorch`'s; their blocks are those of [`Pool::Pta`].
+    Aten,
+    /// ATB's; their blocks are those of [`Pool::Atb`].
+    Atb,
 }
 
 /// Operators of one kind, and what they did.
@@ -121,17 +130,17 @@ impl InefficientAnalysis {
         Self { rules, ..Self::default() }
     }
 
-    fn family(&mut self, pid: u32, api: OpApi) -> &mut Family {
+    fn family(&mut self, pid: u32, api: OpsOf) -> &mut Family {
         self.processes.entry(pid).or_default().families.entry(api).or_default()
     }
 
-    fn allocated(&mut self, event: &Event, block: &Block, api: OpApi) {
+    fn allocated(&mut self, event: &Event, block: &Block, api: OpsOf) {
         let born_in = self.family(event.pid, api).event(event.tid, true, false);
         let used = Use { block: *block, born_in, used: false, last_access: None, found: [None; 3], order: Vec::new() };
         self.processes.entry(event.pid).or_default().blocks.insert(block.allocation_id, used);
     }
 
-    fn accessed(&mut self, event: &Event, allocation_id: u64, family: OpApi) {
+    fn accessed(&mut self, event: &Event, allocation_id: u64, family: OpsOf) {
         let rules = self.rules;
         let process = self.processes.entry(event.pid).or_default();
         let family = process.families.entry(family).or_default();
@@ -151,7 +160,7 @@ impl InefficientAnalysis {
         used.last_access = Some((api, event.time_ns));
     }
 
-    fn freed(&mut self, event: &Event, block: &Block, cause: FreeCause, family: OpApi) {
+    fn freed(&mut self, event: &Event, block: &Block, cause: FreeCause, family: OpsOf) {
         let rules = self.rules;
         let process = self.processes.entry(event.pid).or_default();
         let used = process.blocks.remove(&block.allocation_id);
@@ -270,10 +279,10 @@ impl Use {
 }
 
 /// Operators that work on a pool's blocks.
-const fn family_of(pool: Pool) -> Option<OpApi> {
+const fn family_of(pool: Pool) -> Option<OpsOf> {
     match pool {
-        Pool::Pta => Some(OpApi::Aten),
-        Pool::Atb => Some(OpApi::Atb),
+        Pool::Pta => Some(OpsOf::Aten),
+        Pool::Atb => Some(OpsOf::Atb),
         _ => None,
     }
 }
@@ -297,10 +306,12 @@ impl Analysis for InefficientAnalysis {
                 }
             }
             EventKind::Op(op) => match op.phase {
-                OpPhase::Start => self.family(event.pid, op.api).begins(event.tid, &op.name),
-                OpPhase::End => self.family(event.pid, op.api).ends(event.tid, &op.name),
+                OpPhase::Start => self.family(event.pid, OpsOf::Aten).begins(event.tid, &op.name),
+                OpPhase::End => self.family(event.pid, OpsOf::Aten).ends(event.tid, &op.name),
                 OpPhase::Submit => {}
             },
+            EventKind::AtbOp(op) if op.begins => self.family(event.pid, OpsOf::Atb).begins(event.tid, &op.name),
+            EventKind::AtbOp(op) => self.family(event.pid, OpsOf::Atb).ends(event.tid, &op.name),
             EventKind::ProcessEnd => self.end(event.pid),
             _ => {}
         }
@@ -334,11 +345,11 @@ mod tests {
 
     impl Script {
         fn begin(&mut self, name: &str) -> &mut Self {
-            self.event(EventKind::Op(Op { phase: OpPhase::Start, api: OpApi::Aten, name: name.into() }))
+            self.event(EventKind::Op(Op { phase: OpPhase::Start, name: name.into() }))
         }
 
         fn end_op(&mut self, name: &str) -> &mut Self {
-            self.event(EventKind::Op(Op { phase: OpPhase::End, api: OpApi::Aten, name: name.into() }))
+            self.event(EventKind::Op(Op { phase: OpPhase::End, name: name.into() }))
         }
 
         /// The operator that runs now uses the block at `addr`.

@@ -30,7 +30,12 @@ struct Process {
     last: VecDeque<Event>,
     /// Used and reserved bytes by device and pool.
     pools: BTreeMap<(Device, Pool), (u64, Option<u64>)>,
+    /// The same at the last failed attempt of each thread.
+    failing: HashMap<u32, Vec<PoolAtOom>>,
 }
+
+/// Threads whose failed attempts are remembered.
+const MAX_THREADS: usize = 4096;
 
 impl Analysis for OomAnalysis {
     fn observe(&mut self, event: &Event) {
@@ -51,6 +56,11 @@ impl Analysis for OomAnalysis {
         match &event.kind {
             EventKind::Alloc(alloc) => process.pool(&alloc.block, alloc.used_bytes, alloc.total_bytes),
             EventKind::Free(free) => process.pool(&free.block, free.used_bytes, free.total_bytes),
+            EventKind::AllocFailed(failed) if failed.out_of_memory && process.failing.len() < MAX_THREADS => {
+                let pools = process.pools_of(event.device);
+                process.failing.insert(event.tid, pools);
+            }
+            EventKind::AllocRecovered(_) => drop(process.failing.remove(&event.tid)),
             EventKind::BlockReturned(returned) => {
                 let totals = (returned.used_bytes, Some(returned.total_bytes));
                 process.pools.insert((event.device, returned.pool), totals);
@@ -75,6 +85,15 @@ impl Process {
     }
 }
 
+impl Process {
+    fn pools_of(&self, on: Device) -> Vec<PoolAtOom> {
+        let of_device = self.pools.iter().filter(|((device, _), _)| *device == on);
+        of_device
+            .map(|((_, pool), &(used_bytes, reserved_bytes))| PoolAtOom { pool: *pool, used_bytes, reserved_bytes })
+            .collect()
+    }
+}
+
 impl OomAnalysis {
     fn out_of_memory(&mut self, event: &Event, out_of_memory: &OutOfMemory) {
         match out_of_memory {
@@ -82,17 +101,9 @@ impl OomAnalysis {
                 if self.found.len() >= MAX_TOLD {
                     return;
                 }
+                let failing = self.processes.get_mut(&event.pid).and_then(|process| process.failing.remove(&event.tid));
                 let process = self.processes.get(&event.pid);
-                let pools: Vec<PoolAtOom> = process
-                    .into_iter()
-                    .flat_map(|process| &process.pools)
-                    .filter(|((device, _), _)| *device == event.device)
-                    .map(|((_, pool), (used_bytes, reserved_bytes))| PoolAtOom {
-                        pool: *pool,
-                        used_bytes: *used_bytes,
-                        reserved_bytes: *reserved_bytes,
-                    })
-                    .collect();
+                let pools = failing.or_else(|| Some(process?.pools_of(event.device))).unwrap_or_default();
                 let unused = |pool: &PoolAtOom| pool.reserved_bytes.unwrap_or(0).saturating_sub(pool.used_bytes);
                 let unused_bytes = pools.iter().map(unused).sum();
                 let (pid, tid, device, time_ns) = (event.pid, event.tid, event.device, event.time_ns);

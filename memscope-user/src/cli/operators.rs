@@ -16,7 +16,8 @@ const MOST_SINGLE: usize = 128;
 /// What is wanted of operators.
 pub(super) fn wanted(args: &TraceArgs) -> OpsOptions {
     let collect = &args.collect;
-    let accesses = collect.events.access && collect.level.op;
+    // Who looks for inefficient use has to see uses, whether they are written or not (contract §1.5).
+    let accesses = (collect.events.access || collect.analysis.inefficient) && collect.level.op;
     let choice = match &args.ops {
         _ if !collect.level.op => OpsChoice::None,
         Some(ops) => ops.0.clone(),

@@ -1,7 +1,7 @@
 //! Rows as bytes, for sorting.
 
 use super::row::{DumpRow, Kind};
-use crate::model::{AccessKind, AllocApi, Device, OpApi, OpPhase, PageType, Pool};
+use crate::model::{AccessKind, AllocApi, Device, OpPhase, PageType, Pool};
 
 /// Pools, by the number that stands for them.
 const POOLS: [Pool; 6] = [Pool::Hal, Pool::Host, Pool::Pta, Pool::PtaWorkspace, Pool::Atb, Pool::MindSpore];
@@ -9,11 +9,11 @@ const KINDS: [Kind; 16] = [
     Kind::Access(AccessKind::Read),
     Kind::Access(AccessKind::Write),
     Kind::Access(AccessKind::Unknown),
-    Kind::Op(OpApi::Aten, OpPhase::Start),
-    Kind::Op(OpApi::Aten, OpPhase::End),
-    Kind::Op(OpApi::Aten, OpPhase::Submit),
-    Kind::Op(OpApi::Atb, OpPhase::Start),
-    Kind::Op(OpApi::Atb, OpPhase::End),
+    Kind::Op(OpPhase::Start),
+    Kind::Op(OpPhase::End),
+    Kind::Op(OpPhase::Submit),
+    Kind::AtbOp(true),
+    Kind::AtbOp(false),
     Kind::Launch,
     Kind::Mark,
     Kind::RangeStart,
@@ -30,12 +30,23 @@ fn place<T: PartialEq>(known: &[T], it: &T) -> u8 {
     known.iter().position(|other| other == it).unwrap_or(0) as u8
 }
 
+/// Stands for a pool that has a name of its own, which is the row's word.
+const NAMED: u8 = 0x3f;
+
+fn pool_place(pool: Pool) -> u8 {
+    if matches!(pool, Pool::Named(_)) { NAMED } else { place(&POOLS, &pool) }
+}
+
+fn pool_at(place: u8, word: &str) -> Pool {
+    if place & NAMED == NAMED { Pool::custom(word) } else { at(&POOLS, place & NAMED) }
+}
+
 /// Appends a row.
 pub(super) fn pack(row: &DumpRow, out: &mut Vec<u8>) {
     let kind = match row.kind {
-        Kind::Malloc(pool) => 0x40 | place(&POOLS, &pool),
-        Kind::Free(pool) => 0x80 | place(&POOLS, &pool),
-        Kind::Returned(pool) => 0xc0 | place(&POOLS, &pool),
+        Kind::Malloc(pool) => 0x40 | pool_place(pool),
+        Kind::Free(pool) => 0x80 | pool_place(pool),
+        Kind::Returned(pool) => 0xc0 | pool_place(pool),
         other => place(&KINDS, &other),
     };
     let (device, number) = match row.device {
@@ -103,9 +114,9 @@ pub(super) fn unpack(bytes: &[u8]) -> DumpRow {
     let [name, word, shape] = [(); 3].map(|()| bytes.text());
     DumpRow {
         kind: match kind & 0xc0 {
-            0x40 => Kind::Malloc(at(&POOLS, kind & 0x3f)),
-            0x80 => Kind::Free(at(&POOLS, kind & 0x3f)),
-            0xc0 => Kind::Returned(at(&POOLS, kind & 0x3f)),
+            0x40 => Kind::Malloc(pool_at(kind, &word)),
+            0x80 => Kind::Free(pool_at(kind, &word)),
+            0xc0 => Kind::Returned(pool_at(kind, &word)),
             _ => at(&KINDS, kind),
         },
         id,
@@ -163,7 +174,7 @@ mod tests {
             module_id: Some(33),
             pool: Pool::Atb,
             name: "näme".to_owned(),
-            word: String::new(),
+            word: "mine".to_owned(),
             shape: "[1,5,]".to_owned(),
         };
         let kinds = KINDS

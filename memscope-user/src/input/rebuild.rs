@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::Notes;
 use super::row::{DumpRow, Kind};
 use crate::model::{
-    Access, Alloc, AllocApi, AllocFailed, Block, BlockReturned, Device, DriverFigures, Event, EventKind, Free,
+    Access, Alloc, AllocApi, AllocFailed, AtbOp, Block, BlockReturned, Device, DriverFigures, Event, EventKind, Free,
     FreeCause, Launch, Mark, Name, Op, Pool, System, UnknownFree,
 };
 use crate::pipeline::steps::{STEP_START, Steps};
@@ -287,13 +287,19 @@ impl Process {
                 dtype: Name::keep(&row.word).as_str(),
                 shape: shape(&row.shape),
             }),
-            Kind::Op(api, phase) => EventKind::Op(Op { phase, api, name }),
+            Kind::Op(phase) => EventKind::Op(Op { phase, name }),
+            Kind::AtbOp(begins) => EventKind::AtbOp(AtbOp {
+                begins,
+                name,
+                workspace_addr: row.ptr.unwrap_or(0),
+                workspace_bytes: row.size_bytes.unwrap_or(0),
+            }),
             Kind::Launch => {
                 self.launches += 1;
                 let stream = row.number.unwrap_or(0);
                 EventKind::Launch(Launch { name, stream, stream_id: row.number.map(|id| id as i64) })
             }
-            Kind::Mark => EventKind::Mark(Mark::Point { text: given }),
+            Kind::Mark => mark(row, Mark::Point { text: given }),
             Kind::RangeStart => return self.range_start(row, given, time_ns, out),
             Kind::RangeEnd => return self.range_end(row, &name, time_ns, out),
             Kind::Step => return self.step(row, time_ns, out),
@@ -324,8 +330,10 @@ impl Process {
             self.open_ranges.pop_first();
         }
         self.open_ranges.insert(range_id);
-        let is_step = text.as_deref() == Some(STEP_START) && !*self.called_steps.get_or_insert(false);
-        emit(row, time_ns, row.device, EventKind::Mark(Mark::RangeStart { text, range_id }), out);
+        // None of a domain is a step.
+        let is_step =
+            row.word.is_empty() && text.as_deref() == Some(STEP_START) && !*self.called_steps.get_or_insert(false);
+        emit(row, time_ns, row.device, mark(row, Mark::RangeStart { text, range_id }), out);
         if is_step {
             let devices = if row.device == Device::None { self.devices.clone() } else { vec![row.device] };
             let step = self.steps.start(range_id, row.device, devices.clone());
@@ -339,7 +347,7 @@ impl Process {
     fn range_end(&mut self, row: &DumpRow, name: &str, time_ns: u64, out: &mut dyn FnMut(&Event)) {
         let number = name.rsplit(' ').next().and_then(|number| number.parse().ok()).unwrap_or(0);
         let range_id = Some(number).filter(|range| self.open_ranges.remove(range));
-        emit(row, time_ns, row.device, EventKind::Mark(Mark::RangeEnd { range_id, passed_id: number }), out);
+        emit(row, time_ns, row.device, mark(row, Mark::RangeEnd { range_id, passed_id: number }), out);
         let Some(range) = range_id else { return };
         let Some(open) = self.steps.of_range(range) else { return };
         let mut devices = open.devices;
@@ -371,6 +379,14 @@ impl Process {
         for device in devices {
             emit(row, time_ns, device, EventKind::StepStart { step }, out);
         }
+    }
+}
+
+/// A mark, or one of a domain.
+fn mark(row: &DumpRow, mark: Mark) -> EventKind {
+    match row.word.as_str() {
+        "" => EventKind::Mark(mark),
+        domain => EventKind::DomainMark { domain: Name::keep(domain), mark },
     }
 }
 

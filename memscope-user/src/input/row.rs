@@ -1,7 +1,7 @@
 //! One row of a dump, whoever wrote it: checked, and reduced to what events need.
 
 use super::attr::Pairs;
-use crate::model::{AccessKind, AllocApi, Device, OpApi, OpPhase, PageType, Pool, module_id};
+use crate::model::{AccessKind, AllocApi, Device, OpPhase, PageType, Pool, module_id};
 
 /// What a row tells of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -10,7 +10,9 @@ pub(super) enum Kind {
     Free(Pool),
     Returned(Pool),
     Access(AccessKind),
-    Op(OpApi, OpPhase),
+    Op(OpPhase),
+    /// Whether it begins.
+    AtbOp(bool),
     Launch,
     Mark,
     RangeStart,
@@ -49,7 +51,7 @@ pub(super) struct DumpRow {
     /// Pool of an access.
     pub(super) pool: Pool,
     pub(super) name: String,
-    /// Type of a tensor's elements; function that failed.
+    /// Type of a tensor's elements; function that failed; domain of a mark; name of a pool that is none of ours.
     pub(super) word: String,
     /// Shape of a tensor.
     pub(super) shape: String,
@@ -138,12 +140,22 @@ pub(super) fn understand(cells: &Cells<'_>, attr: &Pairs<'_>, place: (u32, u64))
             return Err(Fault { column: "Attr", what: "a MALLOC row needs a `size`".to_owned() });
         }
         Kind::Launch => row.number = attr.signed("streamId").map(|id| id as u64),
+        Kind::Mark | Kind::RangeStart | Kind::RangeEnd => {
+            attr.get("domain").unwrap_or_default().clone_into(&mut row.word);
+        }
+        Kind::AtbOp(_) => {
+            row.ptr = attr.get("workspace_ptr").and_then(|ptr| address("Attr", ptr).ok());
+            row.size_bytes = attr.get("workspace_size").and_then(|size| size.parse().ok());
+        }
         Kind::OutOfMemory => {
             row.size_bytes = attr.number("req_size")?;
             row.number = attr.number("flag")?;
             attr.get("func").unwrap_or_default().clone_into(&mut row.word);
         }
         _ => {}
+    }
+    if let Kind::Malloc(Pool::Named(pool)) | Kind::Free(Pool::Named(pool)) | Kind::Returned(Pool::Named(pool)) = kind {
+        pool.as_str().clone_into(&mut row.word);
     }
     if !matches!(kind, Kind::Malloc(_) | Kind::Free(_) | Kind::Returned(_)) && cells.name != NOT_AVAILABLE {
         row.name = unescaped(&cells.name[..cells.name.floor_char_boundary(MAX_NAME)]);
@@ -164,11 +176,11 @@ fn kind(event: &str, event_type: &str, owner: Option<&str>) -> Option<Kind> {
         ("ACCESS", "READ") => Kind::Access(AccessKind::Read),
         ("ACCESS", "WRITE") => Kind::Access(AccessKind::Write),
         ("ACCESS", "UNKNOWN") => Kind::Access(AccessKind::Unknown),
-        ("OP_LAUNCH", "ATEN_START") => Kind::Op(OpApi::Aten, OpPhase::Start),
-        ("OP_LAUNCH", "ATEN_END") => Kind::Op(OpApi::Aten, OpPhase::End),
-        ("OP_LAUNCH", "NPU_SUBMIT") => Kind::Op(OpApi::Aten, OpPhase::Submit),
-        ("OP_LAUNCH", "ATB_START") => Kind::Op(OpApi::Atb, OpPhase::Start),
-        ("OP_LAUNCH", "ATB_END") => Kind::Op(OpApi::Atb, OpPhase::End),
+        ("OP_LAUNCH", "ATEN_START") => Kind::Op(OpPhase::Start),
+        ("OP_LAUNCH", "ATEN_END") => Kind::Op(OpPhase::End),
+        ("OP_LAUNCH", "NPU_SUBMIT") => Kind::Op(OpPhase::Submit),
+        ("OP_LAUNCH", "ATB_START") => Kind::AtbOp(true),
+        ("OP_LAUNCH", "ATB_END") => Kind::AtbOp(false),
         ("KERNEL_LAUNCH", "KERNEL_LAUNCH") => Kind::Launch,
         ("MSTX", "Mark") => Kind::Mark,
         ("MSTX", "Range_start") => Kind::RangeStart,
@@ -181,16 +193,17 @@ fn kind(event: &str, event_type: &str, owner: Option<&str>) -> Option<Kind> {
     })
 }
 
-/// The pool of an Event Type.
+/// The pool of an Event Type. Those that we do not know have been named by a program.
 fn pool(text: &str) -> Option<Pool> {
     Some(match text {
+        NOT_AVAILABLE | "" => return None,
         "HAL" => Pool::Hal,
         "HOST" | "HOST_PINNED" => Pool::Host,
         "PTA" => Pool::Pta,
         "PTA_WORKSPACE" => Pool::PtaWorkspace,
         "ATB" => Pool::Atb,
         "MINDSPORE" => Pool::MindSpore,
-        _ => return None,
+        other => Pool::custom(other),
     })
 }
 

@@ -310,3 +310,43 @@ fn database_of_a_killed_tracer() {
     assert_eq!(run(&[path], Vec::new()).expect("read").notes.rows, 1);
     assert_eq!(list(), before);
 }
+
+/// Pools with names of their own, marks and ranges of domains, and operations of ATB come back as such; no range of a domain is a
+/// step, though its number counts.
+#[test]
+fn names_of_the_programs_own() {
+    let mstx =
+        |id: u64, what: &str, name: &str, attr: &str| format!("{id},MSTX,{what},\"{name}\",{id},5,5,0,N/A,{attr},,\n");
+    let rows = [
+        block_row(1, "MALLOC", 1, 1, "").replace("PTA", "mine"),
+        mstx(2, "Range_start", "step start", "\"{domain:d}\""),
+        mstx(3, "Mark", "x", "\"{domain:d}\""),
+        mstx(4, "Range_end", "Range end from id 1", "\"{domain:d}\""),
+        mstx(5, "Range_start", "step start", ""),
+        mstx(6, "Range_end", "Range end from id 2", ""),
+        "7,OP_LAUNCH,ATB_START,add,7,5,5,0,N/A,\"{path:N/A,workspace_ptr:0x0000000000000010,workspace_size:64}\",,\n"
+            .to_owned(),
+    ];
+    let (events, notes) = events_of(&rows.concat());
+    let words: Vec<String> = events
+        .iter()
+        .map(|event| match &event.kind {
+            EventKind::Alloc(alloc) => alloc.block.pool.event_type().to_owned(),
+            EventKind::DomainMark { domain, .. } => format!("domain {domain}"),
+            EventKind::Mark(_) => "mark".to_owned(),
+            EventKind::StepStart { step } => format!("start {step}"),
+            EventKind::StepEnd { step } => format!("end {step}"),
+            EventKind::AtbOp(op) => {
+                format!("{} {} {:#x}+{}", op.name, op.begins, op.workspace_addr, op.workspace_bytes)
+            }
+            EventKind::Free(_) | EventKind::ProcessEnd => "end of all".to_owned(),
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    let domain = "domain d";
+    let steps = ["mark", "start 1", "mark", "end 1"];
+    assert_eq!(words[..4], ["mine", domain, domain, domain]);
+    assert_eq!(words[4..8], steps);
+    assert_eq!(words[8..], ["add true 0x10+64", "end of all", "end of all"]);
+    assert!(notes.unused.is_empty());
+}

@@ -276,22 +276,11 @@ pub enum OpPhase {
     Submit,
 }
 
-/// Whose operator it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum OpApi {
-    /// `PyTorch`'s; its blocks are those of [`Pool::Pta`].
-    Aten,
-    /// ATB's; its blocks are those of [`Pool::Atb`].
-    Atb,
-}
-
 /// An operator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Op {
     /// When.
     pub phase: OpPhase,
-    /// Whose.
-    pub api: OpApi,
     /// `torch._ops.aten.add.Tensor`, or what `torch_npu` calls it.
     pub name: Arc<str>,
 }

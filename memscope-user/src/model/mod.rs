@@ -8,7 +8,7 @@ mod name;
 
 pub use event::{
     Access, AccessKind, Alloc, AllocApi, AllocFailed, AllocRecovered, AtbOp, Block, BlockReturned, Device, DeviceUsage,
-    DriverFigures, Event, EventKind, Free, FreeCause, Launch, Mark, Op, OpApi, OpPhase, OutOfMemory, PageType, Pool,
+    DriverFigures, Event, EventKind, Free, FreeCause, Launch, Mark, Op, OpPhase, OutOfMemory, PageType, Pool,
     ProcessStart, ProcessUsage, Region, RegionKind, System, UnknownFree,
 };
 pub use finding::{

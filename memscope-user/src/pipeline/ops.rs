@@ -9,7 +9,7 @@ use memscope_common::record::{OBJECT_LIST_INLINE, OBJECT_LIST_WORDS};
 
 use super::rows::Unusable;
 use crate::decode::{ObjectCopy, Objects};
-use crate::model::{Access, AccessKind, Device, Op, OpApi, OpPhase, Pool};
+use crate::model::{Access, AccessKind, Device, Op, OpPhase, Pool};
 use crate::probes::ops::{OpInfo, TensorLayout, Use};
 use crate::probes::{Meaning, RowInfo};
 
@@ -97,7 +97,7 @@ impl OpCall {
 
     /// What is said before and after its tensors.
     pub(super) fn marks(&self) -> (Option<Op>, Option<Op>) {
-        let mark = Some(Op { phase: self.phase, api: OpApi::Aten, name: Arc::clone(&self.name) });
+        let mark = Some(Op { phase: self.phase, name: Arc::clone(&self.name) });
         if self.phase == OpPhase::End { (None, mark) } else { (mark, None) }
     }
 }

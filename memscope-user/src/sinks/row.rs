@@ -27,7 +27,7 @@
 
 use crate::model::{
     Access, AccessKind, Alloc, AllocApi, AllocFailed, Block, BlockReturned, Device, DriverFigures, Event, EventKind,
-    Free, FreeCause, Launch, Mark, OpApi, OpPhase, OutOfMemory, PageType, Pool, System,
+    Free, FreeCause, Launch, Mark, OpPhase, OutOfMemory, PageType, Pool, System,
 };
 
 /// Columns of a row; the CSV header and the database column names.
@@ -128,12 +128,10 @@ impl<'a> Row<'a> {
             }),
             EventKind::Op(op) => Some(Self {
                 event: "OP_LAUNCH",
-                event_type: match (op.api, op.phase) {
-                    (OpApi::Aten, OpPhase::Start) => "ATEN_START",
-                    (OpApi::Aten, OpPhase::End) => "ATEN_END",
-                    (OpApi::Atb, OpPhase::Start) => "ATB_START",
-                    (OpApi::Atb, OpPhase::End) => "ATB_END",
-                    (_, OpPhase::Submit) => "NPU_SUBMIT",
+                event_type: match op.phase {
+                    OpPhase::Start => "ATEN_START",
+                    OpPhase::End => "ATEN_END",
+                    OpPhase::Submit => "NPU_SUBMIT",
                 },
                 name: Name::Plain(&op.name),
                 ..row
@@ -558,7 +556,7 @@ mod tests {
     #[test]
     fn operators_and_accesses() {
         let name: std::sync::Arc<str> = "torch._ops.aten.mul.Tensor".into();
-        let op = |phase| csv(&event(EventKind::Op(Op { phase, api: OpApi::Aten, name: std::sync::Arc::clone(&name) })));
+        let op = |phase| csv(&event(EventKind::Op(Op { phase, name: std::sync::Arc::clone(&name) })));
         assert_eq!(op(OpPhase::Start), "5,OP_LAUNCH,ATEN_START,torch._ops.aten.mul.Tensor,1000,12,34,0,N/A,,,\n");
         assert_eq!(op(OpPhase::End), "5,OP_LAUNCH,ATEN_END,torch._ops.aten.mul.Tensor,1000,12,34,0,N/A,,,\n");
         let access = |shape: &[i64]| Access {

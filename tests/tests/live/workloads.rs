@@ -162,6 +162,23 @@ fn out_of_memory() {
     }
 }
 
+/// The request that fails for good is told, with the blocks that were live then: 64 of 4 MiB fit into 256 MiB at most.
+#[test]
+fn out_of_memory_is_told() {
+    let tracer = Tracer::run("oom", &["--rounds", "2"]).option("--analysis=oom:3").option("--json");
+    let run = tracer.env("ASCEND_SIM_CAPACITY_MB", "256").succeed();
+    let rows = run.rows();
+    let of = |kind: &str| rows.all().filter(|row| row.event_type == kind).count();
+    assert_eq!((of("OOM_TRIGGER"), of("OOM_RECENT_ALLOC"), of("OOM_TOP_ALLOC")), (1, 3, 3));
+    let (pid, _) = run.journal().by_process().pop_first().expect("a process");
+    let oom = finding(&run, "oom", pid, 0);
+    assert_eq!((&oom["size_bytes"], &oom["function"]), (&(4 << 20).into(), &"aclrtMalloc".into()));
+    // The driver is asked for a little more than the program wanted.
+    let sizes: Vec<u64> =
+        oom["top"].as_array().expect("blocks").iter().filter_map(|it| it["size_bytes"].as_u64()).collect();
+    assert!(sizes.len() == 3 && sizes.iter().all(|size| (4 << 20..(4 << 20) + 4096).contains(size)), "{sizes:?}");
+}
+
 /// All ways to launch a kernel, with names, streams and devices; each launch once, however many libraries it passes.
 #[test]
 fn launches() {

@@ -218,6 +218,8 @@ impl Analysis for Recorder {
                 OpPhase::End => self.op_ends(event, &op.name),
                 OpPhase::Submit => {}
             },
+            EventKind::AtbOp(op) if self.which.op && op.begins => self.op_begins(event, &op.name),
+            EventKind::AtbOp(op) if self.which.op => self.op_ends(event, &op.name),
             EventKind::Launch(launch) if self.which.kernel => {
                 let delta = self.thread(event).map_or(0, |thread| {
                     let before = std::mem::replace(&mut thread.at_launch, thread.bytes);
@@ -239,13 +241,13 @@ mod tests {
     use super::super::*;
     use super::*;
     use crate::analyses::script::{Script, run};
-    use crate::model::{Op, OpApi};
+    use crate::model::Op;
 
     const BOTH: Which = Which { op: true, kernel: true };
 
     impl Script {
         fn op(&mut self, phase: OpPhase, name: &str) -> &mut Self {
-            self.event(EventKind::Op(Op { phase, api: OpApi::Aten, name: name.into() }))
+            self.event(EventKind::Op(Op { phase, name: name.into() }))
         }
     }
 

@@ -2,9 +2,11 @@
 //!
 //! A pool that is refused memory gives its cache back and asks again, so a failed attempt says nothing yet. A request has failed
 //! for good when its thread asks twice how much memory is left (as `torch_npu` does before it raises its error), does anything
-//! else that is no part of a further attempt, has done nothing for [`PATIENCE_NS`], or is no more. The rows leave at that moment.
+//! else that is no part of a further attempt, has done nothing for [`PATIENCE_NS`], or is no more. The rows leave at that moment, and
+//! name the blocks that were live at the last attempt: whoever fails cleans up.
 
 use std::collections::{BTreeMap, BinaryHeap};
+use std::sync::Arc;
 
 use super::super::item::Action;
 use super::{At, Process, Shared};
@@ -15,6 +17,8 @@ use crate::model::{AllocFailed, Block, Device, EventKind, OutOfMemory};
 const PATIENCE_NS: u64 = 1_000_000_000;
 /// Blocks are told no more often than this (msMemScope's).
 const QUIET_NS: u64 = 2_000_000_000;
+/// Looking through all live blocks takes time: attempts that follow each other faster share what was found.
+const LOOK_NS: u64 = 50_000_000;
 /// Threads whose requests are followed at a time.
 const MAX_FAILING: usize = 4096;
 
@@ -24,13 +28,23 @@ pub(super) struct Failing {
     requests: BTreeMap<u32, Request>,
     /// When blocks were told last.
     told_ns: Option<u64>,
+    /// When and on which device blocks were looked for last.
+    looked: Option<(u64, Device, Arc<Suspects>)>,
 }
 
-#[derive(Clone, Copy, Debug)]
+/// Blocks that were live at an attempt.
+#[derive(Debug)]
+struct Suspects {
+    newest: Vec<Block>,
+    largest: Vec<Block>,
+}
+
+#[derive(Clone, Debug)]
 struct Request {
     failed: AllocFailed,
     device: Device,
     time_ns: u64,
+    suspects: Arc<Suspects>,
     /// How often the thread has asked how much is left, since.
     questions: u32,
 }
@@ -50,17 +64,32 @@ pub(super) const fn is_past_failing(action: &Action) -> bool {
 impl Process {
     /// An attempt has failed for want of memory.
     pub(super) fn fails(&mut self, at: At, device: Device, failed: AllocFailed, shared: &mut Shared) {
-        if shared.oom_blocks.is_none() {
-            return;
-        }
+        let Some(count) = shared.oom_blocks else { return };
         let other = self.failing.requests.get(&at.tid).is_some_and(|open| open.failed.request != failed.request);
         if other || self.failing.requests.len() >= MAX_FAILING {
             self.failed_for_good(at, at.tid, shared);
         }
-        let request = Request { failed, device, time_ns: at.time_ns, questions: 0 };
+        let suspects = self.suspects(at.time_ns, device, count);
+        let request = Request { failed, device, time_ns: at.time_ns, suspects, questions: 0 };
         if self.failing.requests.insert(at.tid, request).is_none() {
             shared.oom_pending += 1;
         }
+    }
+
+    /// The newest and the largest blocks that are live.
+    fn suspects(&mut self, time_ns: u64, device: Device, count: usize) -> Arc<Suspects> {
+        if let Some((looked_ns, on, suspects)) = &self.failing.looked
+            && *on == device
+            && time_ns.saturating_sub(*looked_ns) < LOOK_NS
+        {
+            return Arc::clone(suspects);
+        }
+        let on_device = || self.blocks.all().filter(|block| block.device == device);
+        let newest = largest_by(on_device(), count, |block| block.allocation_id);
+        let largest = largest_by(on_device(), count, |block| block.size_bytes);
+        let suspects = Arc::new(Suspects { newest, largest });
+        self.failing.looked = Some((time_ns, device, Arc::clone(&suspects)));
+        suspects
     }
 
     /// The thread got what it wanted.
@@ -98,9 +127,8 @@ impl Process {
 
     /// The request of a thread has failed for good, if it has one: tells of it, and of what is live.
     pub(super) fn failed_for_good(&mut self, at: At, tid: u32, shared: &mut Shared) {
-        let Some(Request { failed, device, .. }) = self.failing.requests.remove(&tid) else { return };
+        let Some(Request { failed, device, suspects, .. }) = self.failing.requests.remove(&tid) else { return };
         shared.oom_pending = shared.oom_pending.saturating_sub(1);
-        let Some(count) = shared.oom_blocks else { return };
         let at = At { tid, ..at };
         // These rows are always written, whatever steps were asked for.
         self.emit(at, device, EventKind::OutOfMemory(OutOfMemory::Trigger(failed)), true, shared);
@@ -108,14 +136,11 @@ impl Process {
             return;
         }
         self.failing.told_ns = Some(at.time_ns);
-        let on_device = || self.blocks.all().filter(|block| block.device == device);
-        let newest = largest_by(on_device(), count, |block| block.allocation_id);
-        let largest = largest_by(on_device(), count, |block| block.size_bytes);
-        for block in newest {
-            self.emit(at, device, EventKind::OutOfMemory(OutOfMemory::Recent(block)), true, shared);
+        for block in &suspects.newest {
+            self.emit(at, device, EventKind::OutOfMemory(OutOfMemory::Recent(*block)), true, shared);
         }
-        for block in largest {
-            self.emit(at, device, EventKind::OutOfMemory(OutOfMemory::Top(block)), true, shared);
+        for block in &suspects.largest {
+            self.emit(at, device, EventKind::OutOfMemory(OutOfMemory::Top(*block)), true, shared);
         }
     }
 }

@@ -61,6 +61,17 @@ fn recovered_requests_are_not_told() {
     assert_eq!(told(&[blocks(), recovers].concat()), [""; 0]);
 }
 
+/// Who fails cleans up: the blocks of the failed attempt are named all the same, those of the last attempt.
+#[test]
+fn blocks_are_those_of_the_last_attempt() {
+    let frees = |time_ns| [0x1000, 0x2000, 0x3000].map(|addr| main(time_ns).free(addr)).to_vec();
+    let after = vec![main(9 * SECOND).mark("x")];
+    assert_eq!(told(&[blocks(), vec![fails(8, 500)], frees(9), after.clone()].concat()), expected(9 * SECOND, 500));
+    let again = vec![fails(8, 500), main(9).free(0x1000), fails(SECOND, 500)];
+    let lines = told(&[blocks(), again, frees(SECOND + 1), after].concat());
+    assert!(lines.len() == 5 && lines[3].ends_with("top 3000+20") && lines[4].ends_with("top 2000+10"), "{lines:?}");
+}
+
 /// The process dies: at once.
 #[test]
 fn death_tells() {
