@@ -596,11 +596,9 @@ fn max_skew_ns() -> u64 {
     if in_vm() { 100_000_000 } else { 8_000_000 }
 }
 
-/// Of how many rows one may be further off: an emulated processor may lose its turn on the host between a call and its
+/// Of how many rows one may be further off: on a busy machine a thread may lose its processor between a call and its
 /// probe. Rows that are laid beside the wrong calls are off all together.
-fn rows_per_stall() -> usize {
-    if in_vm() { 100 } else { usize::MAX }
-}
+const ROWS_PER_STALL: usize = 100;
 
 /// The largest skew, but for what stalls excuse.
 fn skew_of(mut skews: Vec<u64>, rows_per_stall: usize) -> u64 {
@@ -660,7 +658,7 @@ fn piece(wanted: &[&Memory], found: &[&Memory], offset_ns: u64) -> Option<usize>
     let skews = starts.filter_map(|start| {
         let pairs = || wanted[start..].iter().zip(found);
         let same = pairs().all(|(wanted, found)| wanted.is(found));
-        same.then(|| (skew_of(pairs().map(|(wanted, found)| skew(wanted, found)).collect(), rows_per_stall()), start))
+        same.then(|| (skew_of(pairs().map(|(wanted, found)| skew(wanted, found)).collect(), ROWS_PER_STALL), start))
     });
     skews.min().filter(|(skew, _)| *skew < max_skew).map(|(_, start)| start)
 }
