@@ -92,6 +92,10 @@ fn hidden_libraries(arguments: &str) -> (tempfile::TempDir, String) {
     let folder = tempfile::tempdir().expect("temporary directory");
     for entry in std::fs::read_dir(simulation().join("lib")).expect("libraries") {
         let entry = entry.expect("a library");
+        // Folders hold the frameworks' libraries, which are not needed here.
+        if entry.path().is_dir() {
+            continue;
+        }
         std::fs::copy(entry.path(), folder.path().join(entry.file_name())).expect("copied");
     }
     let program = workload_path("latedl");
