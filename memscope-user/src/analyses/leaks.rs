@@ -18,7 +18,7 @@
 use std::collections::HashMap;
 
 use super::{Analysis, per_device::PerDevice};
-use crate::model::{Block, Confidence, Event, EventKind, Finding, FreeCause, Leak, Pool, RunEnd, StepLeaks};
+use crate::model::{Block, Confidence, Event, EventKind, Finding, Leak, Pool, RunEnd, StepLeaks};
 
 /// Steps at the start whose blocks are not judged: what the first step allocates is often kept for the whole run.
 pub const SKIPPED_STEPS: u32 = 1;
@@ -46,7 +46,7 @@ impl Analysis for StepLeaksAnalysis {
     fn observe(&mut self, event: &Event) {
         match &event.kind {
             EventKind::Alloc(alloc) if may_leak(&alloc.block) => self.track(event.pid, &alloc.block),
-            EventKind::Free(free) if may_leak(&free.block) && is_gone(free.cause) => {
+            EventKind::Free(free) if may_leak(&free.block) && free.cause.gave_back() => {
                 self.running.at(event.pid, free.block.device).live.remove(&free.block.allocation_id);
             }
             EventKind::StepEnd { step } => self.running.at(event.pid, event.device).ended.push(*step),
@@ -59,7 +59,7 @@ impl Analysis for StepLeaksAnalysis {
         for pid in self.running.processes() {
             self.conclude(pid);
         }
-        let confidence = if end.lost > 0 { Confidence::Doubtful } else { Confidence::Certain };
+        let confidence = Confidence::after(end);
         let mut found = std::mem::take(&mut self.concluded);
         found.sort_by_key(|leaks| (leaks.pid, leaks.device));
         found.into_iter().map(|leaks| Finding::StepLeaks(StepLeaks { confidence, ..leaks })).collect()
@@ -112,14 +112,6 @@ fn may_leak(block: &Block) -> bool {
     block.pool != Pool::Host && block.step > SKIPPED_STEPS
 }
 
-/// Whether the memory was given back, seen or not.
-fn is_gone(cause: FreeCause) -> bool {
-    match cause {
-        FreeCause::Program | FreeCause::Replaced => true,
-        FreeCause::ProcessEnd | FreeCause::TraceEnd => false,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
@@ -127,6 +119,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::model::FreeCause;
     use crate::{
         analyses::script::{Script, run},
         model::Device,

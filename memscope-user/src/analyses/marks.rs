@@ -11,9 +11,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use super::{Analysis, per_device::PerDevice};
-use crate::model::{
-    Block, Confidence, Device, Event, EventKind, Finding, FreeCause, Mark, MarkLeak, MarkLeaks, Pool, RunEnd,
-};
+use crate::model::{Block, Confidence, Device, Event, EventKind, Finding, Mark, MarkLeak, MarkLeaks, Pool, RunEnd};
 
 /// Marks that are needed.
 const MARKS: u64 = 3;
@@ -95,11 +93,8 @@ impl Analysis for MarkLeaksAnalysis {
             EventKind::Alloc(alloc) if alloc.block.pool != Pool::Host => {
                 self.at(event.pid, alloc.block.device).alloc(&alloc.block, alloc.restored);
             }
-            EventKind::Free(free) if free.block.pool != Pool::Host => {
-                let gone = matches!(free.cause, FreeCause::Program | FreeCause::Replaced);
-                if gone {
-                    self.at(event.pid, free.block.device).free(&free.block);
-                }
+            EventKind::Free(free) if free.block.pool != Pool::Host && free.cause.gave_back() => {
+                self.at(event.pid, free.block.device).free(&free.block);
             }
             EventKind::ProcessEnd => self.conclude(event.pid),
             _ => {}
@@ -110,7 +105,7 @@ impl Analysis for MarkLeaksAnalysis {
         for pid in self.running.processes() {
             self.conclude(pid);
         }
-        let confidence = if end.lost > 0 { Confidence::Doubtful } else { Confidence::Certain };
+        let confidence = Confidence::after(end);
         let mut found = std::mem::take(&mut self.concluded);
         found.sort_by_key(|leaks| (leaks.pid, leaks.device));
         found.into_iter().map(|leaks| Finding::MarkLeaks(MarkLeaks { confidence, ..leaks })).collect()

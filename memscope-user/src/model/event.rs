@@ -131,6 +131,17 @@ pub enum FreeCause {
     TraceEnd,
 }
 
+impl FreeCause {
+    /// Whether the memory was given back, seen or not; otherwise it was held to the end.
+    #[must_use]
+    pub const fn gave_back(self) -> bool {
+        match self {
+            Self::Program | Self::Replaced => true,
+            Self::ProcessEnd | Self::TraceEnd => false,
+        }
+    }
+}
+
 /// A block ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Free {

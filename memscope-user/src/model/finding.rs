@@ -14,6 +14,14 @@ pub enum Confidence {
     Doubtful,
 }
 
+impl Confidence {
+    /// What the losses of a run leave of it.
+    #[must_use]
+    pub const fn after(end: &RunEnd) -> Self {
+        if end.lost > 0 { Self::Doubtful } else { Self::Certain }
+    }
+}
+
 /// A block that outlived the end of the step after its own.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Leak {

@@ -289,7 +289,7 @@ impl Process {
         self.emit(at, device, EventKind::AllocRecovered(recovered), self.steps.inside(), shared);
     }
 
-    /// Where host memory is asked for, there is no NPU.
+    /// The NPU that a pool calls `device`; where it does not tell, that of the thread.
     pub(super) fn pool_device(&self, at: At, device: Option<u32>) -> Device {
         device.map_or_else(|| self.device_of(at.tid), |device| Device::Npu(self.physical_device(device)))
     }
