@@ -249,6 +249,11 @@ impl Script {
         self.live.contains_key(&(self.pid, self.device, pool, addr))
     }
 
+    /// Whether a device of this process has the block: the pipeline never has one address of a pool live twice.
+    pub(crate) fn is_live_on_any_device(&self, pool: Pool, addr: u64) -> bool {
+        self.live.keys().any(|(pid, _, of, at)| (*pid, *of, *at) == (self.pid, pool, addr))
+    }
+
     pub(crate) fn was_freed(&self, pool: Pool, addr: u64) -> bool {
         self.freed.contains_key(&(self.pid, self.device, pool, addr))
     }

@@ -462,13 +462,13 @@ proptest! {
         // One pool each, so that freeing what was evicted, and freeing twice, come up by themselves.
         for call in calls {
             match call {
-                Call::Alloc(pool, addr, size) if !script.is_live(pool, addr) => {
+                Call::Alloc(pool, addr, size) if !script.is_live_on_any_device(pool, addr) => {
                     script.alloc(pool, addr, size);
                 }
                 Call::Free(pool, addr) if script.is_live(pool, addr) => {
                     script.free(pool, addr);
                 }
-                Call::Create(handle, size) if !script.is_live(Pool::Hal, handle) => {
+                Call::Create(handle, size) if !script.is_live_on_any_device(Pool::Hal, handle) => {
                     script.create(handle, size);
                 }
                 Call::Map(addr, size, handle) => {
