@@ -19,8 +19,12 @@ pub struct Config {
     pub newtask_flags: u32,
     /// Offset of `pid` in the `sched_process_free` event.
     pub free_pid: u32,
-    /// Padding, zero.
-    pub reserved: u32,
+    /// Which stacks are taken at all: `STACK_*` bits of [`stack`](crate::stack).
+    pub stacks: u32,
+    /// Native frames of a stack at most.
+    pub native_depth: u32,
+    /// Python frames of a stack at most.
+    pub python_depth: u32,
 }
 
 /// In a process's state: children join the trace.
@@ -36,6 +40,13 @@ pub struct ProcessState {
     pub flags: u32,
     /// Process that this one was forked from; 0 for those named by the user.
     pub parent: u32,
+    /// Names what is mapped where: changes when the process unmaps a library or runs another program, and is not used
+    /// again. A forked child has that of its parent, as it has its mappings. 0: nothing is known yet.
+    pub generation: u64,
+    /// The loader has said that it is about to unmap, and not yet that it is done.
+    pub unmapping: u32,
+    /// Padding, zero.
+    pub reserved: u32,
 }
 
 #[cfg(feature = "user")]

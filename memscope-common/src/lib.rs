@@ -2,7 +2,7 @@
 //!
 //! The BPF programs know *shapes*: take these arguments, read that out-pointer, report at entry or at
 //! return. What a probe means (an allocation, a launch, a mark) is known to user space alone. The three
-//! things that cross the border are declared here: the records ([`record`]), the probe rows that tell
+//! things that cross the border are declared here: the records ([`record`], [`stack`]), the probe rows that tell
 //! the programs what to fetch ([`row`]), and the reasons for which something is *not* reported ([`miss`]).
 #![no_std]
 
@@ -10,8 +10,10 @@ pub mod config;
 pub mod miss;
 pub mod record;
 pub mod row;
+pub mod stack;
 
 pub use config::Config;
 pub use miss::Miss;
 pub use record::{CallRecord, Header, Kind, LibraryRecord, Object, ObjectsRecord, ProcessRecord, TextRecord};
 pub use row::{Fetch, ListShape, ObjectShape, ProbeRow, Source, When};
+pub use stack::{CodeRecord, PythonFrame, Replaced, SnapshotRecord, StackEnd, StackRecord};

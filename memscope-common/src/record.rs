@@ -15,6 +15,12 @@ pub enum Kind {
     Return = 2,
     /// The text of the thread's last call goes on: [`TextRecord`].
     Text = 3,
+    /// What the id of a stack stands for: [`StackRecord`](crate::StackRecord).
+    Stack = 5,
+    /// A native stack that user space is to finish: [`SnapshotRecord`](crate::SnapshotRecord). Not in captures.
+    Snapshot = 6,
+    /// A code object of Python: [`CodeRecord`](crate::CodeRecord).
+    Code = 7,
     /// A probed place was passed, with the objects that its arguments lead to: [`ObjectsRecord`].
     Objects = 4,
     /// A traced process forked: [`ProcessRecord`].
@@ -81,6 +87,10 @@ pub struct CallRecord {
     pub reserved: u8,
     /// Bytes of text after the values (then all [`MAX_VALUES`] are present).
     pub text_len: u32,
+    /// Id of the native stack; 0 is none.
+    pub native_stack: u64,
+    /// Id of the Python stack; 0 is none.
+    pub python_stack: u64,
     /// The row's values, in the row's order.
     pub values: [u64; MAX_VALUES],
     /// The text, without a final NUL.
@@ -88,7 +98,7 @@ pub struct CallRecord {
 }
 
 /// Bytes before the values.
-pub const CALL_VALUES_AT: usize = 40;
+pub const CALL_VALUES_AT: usize = 56;
 /// Bytes before the text.
 pub const CALL_TEXT_AT: usize = CALL_VALUES_AT + 8 * MAX_VALUES;
 const _: () = assert!(core::mem::offset_of!(CallRecord, values) == CALL_VALUES_AT);

@@ -167,8 +167,10 @@ pub struct ProbeRow {
     pub group: u8,
     /// See [`ROW_TEXT_POINTED`].
     pub text_at: u8,
+    /// Which stacks a record of this row has: `STACK_*` bits of [`stack`](crate::stack).
+    pub stacks: u8,
     /// Padding, zero.
-    pub reserved: [u8; 2],
+    pub reserved: u8,
     /// See above.
     pub param: i64,
     /// The values.

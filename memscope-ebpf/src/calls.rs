@@ -62,11 +62,23 @@ pub(crate) enum Pushed {
     Dropped,
 }
 
+/// A call that is entered.
+pub(crate) struct Entered {
+    pub(crate) row: u16,
+    pub(crate) group: u8,
+    /// Its return is seen at the function's own instructions.
+    pub(crate) own: bool,
+    pub(crate) stack_pointer: u64,
+    /// As in [`Frame`].
+    pub(crate) return_address: u64,
+}
+
 const API_BIT: u32 = 1 << GROUP_API;
 
-/// Pushes the call whose arguments the thread holds; `own`: its return is seen at the function's own instructions.
+/// Pushes the call whose arguments the thread holds.
 #[inline(always)]
-pub(crate) fn push(thread: &mut Thread, row: u16, group: u8, stack_pointer: u64, own: bool) -> Pushed {
+pub(crate) fn push(thread: &mut Thread, call: &Entered) -> Pushed {
+    let Entered { row, group, own, stack_pointer, return_address } = *call;
     let mut depth = thread.depth;
     if depth > 0 {
         let top = frame_at(thread, depth - 1);
@@ -99,6 +111,7 @@ pub(crate) fn push(thread: &mut Thread, row: u16, group: u8, stack_pointer: u64,
     frame.nested = nested.into();
     frame.own = own.into();
     frame.stack_pointer = stack_pointer;
+    frame.return_address = return_address;
     frame.args = args;
     thread.groups |= bit;
     if !nested && bit == API_BIT {

@@ -122,6 +122,8 @@ pub(crate) fn emit_status(ctx: *mut c_void, thread: &mut Thread, call: Call) {
     thread.call.faults = 0;
     thread.call.flags = 0;
     thread.call.text_len = 0;
+    thread.call.native_stack = 0;
+    thread.call.python_stack = 0;
     send(ctx, (&raw mut thread.call).cast(), CALL_VALUES_AT as u64, call.row, false);
 }
 

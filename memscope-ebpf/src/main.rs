@@ -17,6 +17,7 @@ mod probes;
 mod process;
 mod regs;
 mod slots;
+mod stacks;
 
 use core::ffi::c_void;
 

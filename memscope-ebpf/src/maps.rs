@@ -13,8 +13,16 @@ use memscope_common::{
 
 /// Frozen before loading; read with `read_volatile` so that the compiler does not fold the default.
 #[unsafe(no_mangle)]
-static CONFIG: Config =
-    Config { transport: 0, wake_bytes: 0, newtask_pid: 0, newtask_flags: 0, free_pid: 0, reserved: 0 };
+static CONFIG: Config = Config {
+    transport: 0,
+    wake_bytes: 0,
+    newtask_pid: 0,
+    newtask_flags: 0,
+    free_pid: 0,
+    stacks: 0,
+    native_depth: 0,
+    python_depth: 0,
+};
 
 /// The frozen settings.
 #[inline(always)]
@@ -65,6 +73,8 @@ pub(crate) struct Frame {
     pub(crate) own: u16,
     /// Stack pointer at entry; a frame below the current one has been left.
     pub(crate) stack_pointer: u64,
+    /// Where it returns to, if a return probe has taken the place of that on the stack; else 0.
+    pub(crate) return_address: u64,
     /// Arguments at entry.
     pub(crate) args: [u64; ARG_SLOTS],
 }

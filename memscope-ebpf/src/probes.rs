@@ -8,6 +8,7 @@ use aya_ebpf::{
 };
 use memscope_common::{
     Kind, Miss, ProbeRow, When,
+    config::ProcessState,
     record::MAX_TEXT,
     row::{MAX_ROWS, ROW_LIST, ROW_RETURNS_INT},
 };
@@ -17,7 +18,7 @@ use crate::{
     emit::{Call, emit_call, emit_list, emit_status, text_behind},
     maps::{PROCESSES, ROWS},
     misses::count,
-    process, regs,
+    process, regs, stacks,
 };
 
 pub(crate) fn row_of(number: u32) -> Option<&'static ProbeRow> {
@@ -37,27 +38,35 @@ pub(crate) fn enter(ctx: *mut c_void, number: u32) -> u32 {
     // SAFETY: a helper without arguments.
     let id = unsafe { bpf_get_current_pid_tgid() };
     let tgid = (id >> 32) as u32;
-    let Some(state) = PROCESSES.get_ptr(&tgid) else { return 0 };
+    let Some(state) = PROCESSES.get_ptr_mut(&tgid) else { return 0 };
     let Some(row) = row_of(number) else { return 0 };
     // SAFETY: the context of a uprobe is the thread's registers.
     let regs = unsafe { &*ctx.cast::<pt_regs>() };
+    // SAFETY: a live map value; the loader reports from one thread at a time, and nobody else changes it.
+    let state = unsafe { &mut *state };
     if row.when == When::Library as u8 {
-        // SAFETY: a live map value.
-        let flags = unsafe { (*state).flags };
-        return library(ctx, regs, row, number as u16, flags);
+        return library(ctx, regs, row, number as u16, state);
     }
     let number = number as u16;
     let Some(thread) = calls::thread(id, number) else { return 0 };
     regs::save_args(regs, &mut thread.args);
     let outer = thread.api as u16;
-    if row.is_paired()
-        && let Pushed::Dropped = calls::push(thread, number, row.group, regs::stack_pointer(regs), row.has_own_return())
-    {
-        return 0;
+    if row.is_paired() {
+        let call = calls::Entered {
+            row: number,
+            group: row.group,
+            own: row.has_own_return(),
+            stack_pointer: regs::stack_pointer(regs),
+            return_address: stacks::return_address(regs, row),
+        };
+        if let Pushed::Dropped = calls::push(thread, &call) {
+            return 0;
+        }
     }
     if row.waits_for_return() {
         return 0;
     }
+    stacks::take(ctx, thread, state, row, number);
     if row.flags & ROW_LIST != 0 {
         emit_list(ctx, thread, row, number, 0);
     } else {
@@ -72,9 +81,7 @@ pub(crate) fn leave(ctx: *mut c_void, number: u32) -> u32 {
     // SAFETY: a helper without arguments.
     let id = unsafe { bpf_get_current_pid_tgid() };
     let tgid = (id >> 32) as u32;
-    if PROCESSES.get_ptr(&tgid).is_none() {
-        return 0;
-    }
+    let Some(state) = PROCESSES.get_ptr(&tgid) else { return 0 };
     let Some(row) = row_of(number) else { return 0 };
     // SAFETY: the context of a uprobe is the thread's registers.
     let returned = regs::returned(unsafe { &*ctx.cast::<pt_regs>() });
@@ -87,10 +94,14 @@ pub(crate) fn leave(ctx: *mut c_void, number: u32) -> u32 {
         return 0;
     }
     let call = Call { kind: Kind::Return, row: number, outer: thread.api as u16, status };
-    if row.flags & ROW_LIST != 0 {
-        emit_list(ctx, thread, row, number, status);
-    } else if row.when == When::Return as u8 || (row.when == When::Failure as u8 && status != 0) {
-        emit_call(ctx, thread, row, call);
+    if row.when == When::Return as u8 || (row.when == When::Failure as u8 && status != 0) {
+        // SAFETY: a live map value.
+        stacks::take(ctx, thread, unsafe { &*state }, row, number);
+        if row.flags & ROW_LIST != 0 {
+            emit_list(ctx, thread, row, number, status);
+        } else {
+            emit_call(ctx, thread, row, call);
+        }
     } else if row.when == When::EntryAndNonZero as u8 && status != 0 {
         emit_status(ctx, thread, call);
     }
@@ -102,9 +113,7 @@ pub(crate) fn leave(ctx: *mut c_void, number: u32) -> u32 {
 pub(crate) fn leave_own(ctx: *mut c_void, number: u32) -> u32 {
     // SAFETY: a helper without arguments.
     let id = unsafe { bpf_get_current_pid_tgid() };
-    if PROCESSES.get_ptr(&((id >> 32) as u32)).is_none() {
-        return 0;
-    }
+    let Some(state) = PROCESSES.get_ptr(&((id >> 32) as u32)) else { return 0 };
     let Some(row) = row_of(number) else { return 0 };
     // SAFETY: the context of a uprobe is the thread's registers.
     let regs = unsafe { &*ctx.cast::<pt_regs>() };
@@ -114,6 +123,8 @@ pub(crate) fn leave_own(ctx: *mut c_void, number: u32) -> u32 {
     let Some(thread) = calls::thread(id, number) else { return 0 };
     if let Pushed::Reported = calls::pop_own(thread, number, regs::stack_pointer(regs)) {
         let call = Call { kind: Kind::Return, row: number, outer: thread.api as u16, status };
+        // SAFETY: a live map value.
+        stacks::take(ctx, thread, unsafe { &*state }, row, number);
         emit_call(ctx, thread, row, call);
     }
     0
@@ -145,7 +156,7 @@ pub(crate) fn touch(ctx: *mut c_void, number: u32) {
 
 /// The dynamic loader has mapped something: stop the process until user space has looked.
 #[inline(always)]
-fn library(ctx: *mut c_void, regs: &pt_regs, row: &ProbeRow, number: u16, flags: u32) -> u32 {
+fn library(ctx: *mut c_void, regs: &pt_regs, row: &ProbeRow, number: u16, process: &mut ProcessState) -> u32 {
     /// `r_debug.r_state`: about to map.
     const ADDING: u32 = 1;
     const UNKNOWN: u32 = 255;
@@ -160,7 +171,8 @@ fn library(ctx: *mut c_void, regs: &pt_regs, row: &ProbeRow, number: u16, flags:
         }
     }
     if state != ADDING {
-        process::report_library(ctx, number, state, flags);
+        process::mappings_change(process, state);
+        process::report_library(ctx, number, state, process.flags);
     }
     0
 }

@@ -2,7 +2,9 @@
 
 use core::ffi::c_void;
 
-use aya_ebpf::helpers::generated::{bpf_get_current_pid_tgid, bpf_probe_read_kernel, bpf_send_signal};
+use aya_ebpf::helpers::generated::{
+    bpf_get_current_pid_tgid, bpf_ktime_get_ns, bpf_probe_read_kernel, bpf_send_signal,
+};
 use memscope_common::{
     Kind, LibraryRecord, Miss, ProcessRecord,
     config::{PROCESS_FOLLOW, PROCESS_STOP, ProcessState},
@@ -43,6 +45,28 @@ pub(crate) fn report_library(ctx: *mut c_void, row: u16, state: u32, flags: u32)
     }
 }
 
+/// The loader has changed the mappings, or is about to (`r_debug.r_state`): addresses from before may soon mean
+/// something else. What is only added takes no address away.
+#[inline(always)]
+pub(crate) fn mappings_change(process: &mut ProcessState, state: u32) {
+    const CONSISTENT: u32 = 0;
+    const DELETING: u32 = 2;
+    if state == CONSISTENT && process.unmapping == 0 {
+        return;
+    }
+    process.unmapping = (state == DELETING).into();
+    process.generation = new_generation();
+}
+
+/// A number for mappings that no process has had. The time alone would do if no two processes changed theirs at once.
+#[inline(always)]
+fn new_generation() -> u64 {
+    const PROCESS_SHIFT: u32 = 40;
+    // SAFETY: helpers without arguments.
+    let (time_ns, id) = unsafe { (bpf_ktime_get_ns(), bpf_get_current_pid_tgid()) };
+    time_ns ^ (id >> 32) << PROCESS_SHIFT
+}
+
 /// Reads four or eight bytes of a tracepoint's event.
 #[inline(always)]
 fn field<T: Copy + Default>(ctx: *mut c_void, offset: u32) -> T {
@@ -65,14 +89,14 @@ pub(crate) fn forked(ctx: *mut c_void) {
     let tgid = (unsafe { bpf_get_current_pid_tgid() } >> 32) as u32;
     let Some(state) = PROCESSES.get_ptr(&tgid) else { return };
     // SAFETY: a live map value.
-    let flags = unsafe { (*state).flags };
+    let state = unsafe { *state };
     let settings = config();
     let clone_flags: u64 = field(ctx, settings.newtask_flags);
-    if clone_flags & CLONE_THREAD != 0 || flags & PROCESS_FOLLOW == 0 {
+    if clone_flags & CLONE_THREAD != 0 || state.flags & PROCESS_FOLLOW == 0 {
         return;
     }
     let child: u32 = field(ctx, settings.newtask_pid);
-    if PROCESSES.insert(&child, &ProcessState { flags, parent: tgid }, 0).is_err() {
+    if PROCESSES.insert(&child, &ProcessState { parent: tgid, ..state }, 0).is_err() {
         count(0, Miss::ProcessesFull);
         return;
     }
@@ -87,11 +111,14 @@ pub(crate) fn executed(ctx: *mut c_void) {
     // SAFETY: a helper without arguments.
     let id = unsafe { bpf_get_current_pid_tgid() };
     let tgid = (id >> 32) as u32;
-    let Some(state) = PROCESSES.get_ptr(&tgid) else { return };
+    let Some(state) = PROCESSES.get_ptr_mut(&tgid) else { return };
     let _ = THREADS.remove(&id);
     objects::forget(id);
-    // SAFETY: a live map value.
-    let stopped = unsafe { (*state).flags } & PROCESS_STOP;
+    // SAFETY: a live map value; the process has one thread now.
+    let state = unsafe { &mut *state };
+    state.generation = new_generation();
+    state.unmapping = 0;
+    let stopped = state.flags & PROCESS_STOP;
     let mut record = ProcessRecord {
         header: header(Kind::Exec, 0, size_of::<ProcessRecord>() as u16),
         child: 0,

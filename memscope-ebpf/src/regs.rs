@@ -87,6 +87,27 @@ pub(crate) fn stack_pointer(regs: &pt_regs) -> u64 {
     return regs.sp;
 }
 
+/// The frame pointer, where the program uses that register so.
+#[inline(always)]
+pub(crate) fn frame_pointer(regs: &pt_regs) -> u64 {
+    #[cfg(bpf_target_arch = "x86_64")]
+    return regs.rbp;
+    #[cfg(bpf_target_arch = "aarch64")]
+    return register(&regs.regs[29]);
+}
+
+/// The link register; 0 where there is none.
+#[inline(always)]
+pub(crate) fn link_register(regs: &pt_regs) -> u64 {
+    #[cfg(bpf_target_arch = "x86_64")]
+    {
+        let _ = regs;
+        0
+    }
+    #[cfg(bpf_target_arch = "aarch64")]
+    return register(&regs.regs[30]);
+}
+
 /// The probed instruction.
 #[inline(always)]
 pub(crate) fn instruction_pointer(regs: &pt_regs) -> u64 {

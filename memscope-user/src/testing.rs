@@ -161,6 +161,8 @@ impl Who {
         let mut bytes = status.to_le_bytes().to_vec();
         bytes.extend([values.len() as u8, 0, more(0), 0]);
         bytes.extend((first.len() as u32).to_le_bytes());
+        // No stacks.
+        bytes.extend([0; 16]);
         bytes.extend(values.iter().flat_map(|value| value.to_le_bytes()));
         if !first.is_empty() {
             bytes.resize(CALL_TEXT_AT - 24, 0);

@@ -27,7 +27,7 @@ use super::{
 use crate::{
     capture::Note,
     probes::{self, ProbeSpec},
-    ring::Urgent,
+    ring::{Urgent, monotonic_ns},
 };
 
 /// How long a process that was sent `SIGSTOP` may take to stop.
@@ -48,7 +48,7 @@ impl FollowOptions {
     fn process_state(self, parent: u32) -> ProcessState {
         let children = if self.children { PROCESS_FOLLOW } else { 0 };
         let stop = if self.stop { PROCESS_STOP } else { 0 };
-        ProcessState { flags: children | stop, parent }
+        ProcessState { flags: children | stop, parent, generation: monotonic_ns(), unmapping: 0, reserved: 0 }
     }
 }
 

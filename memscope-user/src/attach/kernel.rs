@@ -21,6 +21,7 @@ use memscope_common::{
     Config, Miss, ProbeRow,
     config::{ProcessState, TRANSPORT_PERF, TRANSPORT_RING},
     miss,
+    stack::{STACK_NATIVE, STACK_PYTHON},
 };
 use thiserror::Error;
 
@@ -120,6 +121,24 @@ pub struct KernelOptions {
     pub max_rows: Option<u16>,
     /// Rows with objects will be used.
     pub objects: bool,
+    /// Which stacks are taken.
+    pub stacks: StackOptions,
+}
+
+/// Which stacks are taken, and how many frames of each at most; `None`: none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StackOptions {
+    /// Native frames.
+    pub native_depth: Option<u32>,
+    /// Python frames.
+    pub python_depth: Option<u32>,
+}
+
+impl StackOptions {
+    fn bits(self) -> u32 {
+        let bit = |depth: Option<u32>, bit: u8| if depth.is_some() { u32::from(bit) } else { 0 };
+        bit(self.native_depth, STACK_NATIVE) | bit(self.python_depth, STACK_PYTHON)
+    }
 }
 
 /// One place to probe in one file.
@@ -254,7 +273,9 @@ impl Kernel {
             newtask_pid: field_offset("task/task_newtask", "pid")?,
             newtask_flags: field_offset("task/task_newtask", "clone_flags")?,
             free_pid: field_offset("sched/sched_process_free", "pid")?,
-            reserved: 0,
+            stacks: options.stacks.bits(),
+            native_depth: options.stacks.native_depth.unwrap_or(0),
+            python_depth: options.stacks.python_depth.unwrap_or(0),
         };
         let ring_bytes = if perf { 4096 } else { ring_size(options.ring_bytes) };
         let ebpf = EbpfLoader::new()

@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use thiserror::Error;
 
 pub use format::CaptureHeader;
-pub use note::{LossCount, Note, note_record};
+pub use note::{Function, LossCount, Note, Symbol, note_record};
 pub use reader::{Ending, Reader};
 pub use writer::{Writer, WriterOptions};
 

@@ -10,6 +10,10 @@ use crate::probes::ops::{OpInfo, TensorLayout};
 const MAX_NOTE_TEXT: usize = 4096;
 /// Processes of a device; the driver lists 64.
 const MAX_PROCESSES: usize = 1024;
+/// Longest text of a symbol: names of templates have no bound. One symbol has to fit a record, all its texts escaped.
+const MAX_SYMBOL_TEXT: usize = 1024;
+/// Functions at one address that are kept.
+const MAX_INLINED: usize = 4;
 /// Longest JSON in a record.
 const MAX_JSON: usize = u16::MAX as usize - size_of::<Header>();
 
@@ -79,6 +83,13 @@ pub enum Note {
         /// Processes and their bytes; `None` when the driver does not tell.
         processes: Option<Vec<(u32, u64)>>,
     },
+    /// What is at addresses of native stacks.
+    Symbols {
+        /// Which mappings the addresses belong to, see [`Stack`](crate::decode::Stack).
+        generation: u64,
+        /// The addresses, each told once for its generation.
+        symbols: Vec<Symbol>,
+    },
     /// There are no figures of the driver from here on.
     UsageEnded,
     /// The trace ended.
@@ -89,6 +100,32 @@ pub enum Note {
     /// Written by a later version.
     #[serde(other)]
     Unknown,
+}
+
+/// What is at an address of a native stack.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Symbol {
+    /// The address, as in the stack.
+    pub address: u64,
+    /// File name of the library or program, or the name of the mapping; empty when nothing is mapped there.
+    pub module: String,
+    /// Bytes from the start of the module's first mapping, so that other tools find it.
+    pub module_offset: u64,
+    /// Functions, those inlined into the next first; empty when it is not certain which one it is.
+    pub functions: Vec<Function>,
+}
+
+/// A function at an address.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Function {
+    /// Demangled name.
+    pub name: String,
+    /// Bytes from its start; of inlined ones from the start of the function around them.
+    pub offset: u64,
+    /// Source file and line, where known.
+    pub source: Option<(String, u32)>,
+    /// It is inlined into the next one.
+    pub inlined: bool,
 }
 
 /// Calls seen and not reported, for one row and reason.
@@ -129,6 +166,11 @@ impl Note {
                 };
                 Some((part(*first, front), part(second, back)))
             }
+            Self::Symbols { generation, symbols } if symbols.len() > 1 => {
+                let (front, back) = symbols.split_at(symbols.len() / 2);
+                let part = |symbols: &[Symbol]| Self::Symbols { generation: *generation, symbols: symbols.to_vec() };
+                Some((part(front), part(back)))
+            }
             Self::Losses { by } if by.len() > 1 => {
                 let (front, back) = by.split_at(by.len() / 2);
                 Some((Self::Losses { by: front.to_vec() }, Self::Losses { by: back.to_vec() }))
@@ -145,6 +187,11 @@ impl Note {
                 cut(command);
                 visible_devices.iter_mut().for_each(cut);
             }
+            Self::Symbols { symbols, .. } => {
+                for symbol in symbols {
+                    symbol.cut();
+                }
+            }
             Self::End { reason } => cut(reason),
             Self::Usage { processes: Some(processes), .. } => processes.truncate(MAX_PROCESSES),
             _ => {}
@@ -154,7 +201,24 @@ impl Note {
 }
 
 fn cut(text: &mut String) {
-    text.truncate(text.floor_char_boundary(MAX_NOTE_TEXT));
+    cut_to(text, MAX_NOTE_TEXT);
+}
+
+fn cut_to(text: &mut String, max_bytes: usize) {
+    text.truncate(text.floor_char_boundary(max_bytes));
+}
+
+impl Symbol {
+    fn cut(&mut self) {
+        cut_to(&mut self.module, MAX_SYMBOL_TEXT);
+        self.functions.truncate(MAX_INLINED);
+        for function in &mut self.functions {
+            cut_to(&mut function.name, MAX_SYMBOL_TEXT);
+            if let Some((file, _)) = &mut function.source {
+                cut_to(file, MAX_SYMBOL_TEXT);
+            }
+        }
+    }
 }
 
 /// The note as a record at `mono_ns`, to be handed to the capture and to the pipeline like those of the ring.

@@ -36,7 +36,7 @@ use crate::{
         features::LinkMode,
         follow::{Change, Follow, FollowOptions, expected_libraries},
         guard::Guard,
-        kernel::{Kernel, KernelOptions},
+        kernel::{Kernel, KernelOptions, StackOptions},
         libraries::Libraries,
         spawn::{self, RunAs, SpawnError, Waiting},
     },
@@ -126,11 +126,8 @@ fn check(args: &TraceArgs) -> Result<(), String> {
     outputs::refuse_unavailable(&args.collect)?;
     outputs::refuse_borrowed_rights(args.usage_library.as_deref())?;
     args.probes.specs()?;
-    let unavailable = [
-        (args.call_stack.is_some_and(|stacks| stacks.c.is_some() || stacks.python.is_some()), "--call-stack"),
-        (args.watch.is_some(), "--watch"),
-        (args.collect_mode == CollectMode::Deferred, "--collect-mode=deferred"),
-    ];
+    let unavailable =
+        [(args.watch.is_some(), "--watch"), (args.collect_mode == CollectMode::Deferred, "--collect-mode=deferred")];
     match unavailable.into_iter().find(|(asked, _)| *asked) {
         Some((_, option)) => Err(format!("{option} is not available in this version; leave it out")),
         None => Ok(()),
@@ -224,6 +221,10 @@ impl<'a> Session<'a> {
             }),
             max_rows: args.max_rows,
             objects: wanted_ops.choice.torch(),
+            stacks: args.call_stack.map_or_else(StackOptions::default, |wanted| StackOptions {
+                native_depth: wanted.c,
+                python_depth: wanted.python,
+            }),
         };
         let mut kernel = Kernel::load(&options)?;
         operators::check(&wanted_ops, kernel.link_mode()).map_err(|reason| anyhow!(reason))?;

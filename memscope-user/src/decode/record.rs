@@ -1,11 +1,14 @@
 //! One record, and the records of a buffer.
 
+use std::num::NonZeroU64;
+
 use memscope_common::record::{
     CALL_TEXT_AT, CALL_TEXT_FAULT, CALL_TEXT_MORE, CALL_TEXT_NULL, CALL_VALUES_AT, MAX_OBJECTS, OBJECT_FAULT,
     OBJECT_HEAD, OBJECT_INNER, OBJECT_INNER_FAULT, OBJECT_LIST_FAULT, OBJECTS_AT, TEXT_CHUNK, TEXT_TEXT_AT,
 };
 use memscope_common::row::MAX_VALUES;
-use memscope_common::{Header, Kind, Object};
+use memscope_common::stack::{CODE_FILE_CUT, CODE_LINES_CUT, CODE_NAME_CUT, MAX_FRAMES, STACK_NATIVE, STACK_PYTHON};
+use memscope_common::{CallRecord, CodeRecord, Header, Kind, Object, PythonFrame, StackEnd, StackRecord, stack};
 use thiserror::Error;
 
 /// Bytes of the header that starts every record.
@@ -37,6 +40,10 @@ pub enum Body<'a> {
     TextPart(TextPart<'a>),
     /// A place was passed whose row has objects.
     Objects(Objects<'a>),
+    /// What the id of a stack stands for.
+    Stack(Stack<'a>),
+    /// A code object of Python.
+    Code(Code<'a>),
     /// The process forked.
     Fork {
         /// The new process.
@@ -91,6 +98,10 @@ pub struct Call<'a> {
     pub text_fault: bool,
     /// The text pointer was null.
     pub text_null: bool,
+    /// Id of its native stack.
+    pub native_stack: Option<NonZeroU64>,
+    /// Id of its Python stack.
+    pub python_stack: Option<NonZeroU64>,
 }
 
 /// Values of a call, in the row's order.
@@ -127,6 +138,75 @@ pub struct TextPart<'a> {
     pub more: bool,
     /// The text could not be read to its end.
     pub fault: bool,
+}
+
+/// What an id stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stack<'a> {
+    /// The id.
+    pub id: NonZeroU64,
+    /// Which mappings the addresses belong to.
+    pub generation: u64,
+    /// Why it ends.
+    pub end: StackEnd,
+    /// The frames, innermost first.
+    pub frames: Frames<'a>,
+}
+
+/// Frames of a stack, innermost first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Frames<'a> {
+    /// Addresses: return addresses, but for the first.
+    Native(&'a [[u8; 8]]),
+    /// Places in code objects.
+    Python(&'a [[u8; size_of::<PythonFrame>()]]),
+}
+
+impl<'a> Frames<'a> {
+    /// The addresses of a native stack; nothing of another one.
+    pub fn addresses(self) -> impl Iterator<Item = u64> + use<'a> {
+        let words = if let Self::Native(words) = self { words } else { &[] };
+        words.iter().map(|word| u64::from_le_bytes(*word))
+    }
+
+    /// The frames of a Python stack; nothing of another one.
+    pub fn python(self) -> impl Iterator<Item = PythonFrame> + use<'a> {
+        let frames = if let Self::Python(frames) = self { frames } else { &[] };
+        frames.iter().map(|bytes| {
+            let fields = Fields(bytes);
+            PythonFrame { code: fields.u64(0), last_instruction: fields.u32(8), fingerprint: fields.u32(12) }
+        })
+    }
+}
+
+/// A code object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Code<'a> {
+    /// Its address.
+    pub code: u64,
+    /// Tells code objects apart that had the same address.
+    pub fingerprint: u32,
+    /// Line of its `def`.
+    pub first_line: u32,
+    /// Minor version of Python.
+    pub version: u8,
+    /// Its name.
+    pub name: CodeText<'a>,
+    /// File that it was compiled from.
+    pub file: CodeText<'a>,
+    /// Its line table; `None` if it is not there as a whole.
+    pub lines: Option<&'a [u8]>,
+}
+
+/// A text of Python.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CodeText<'a> {
+    /// Its bytes, `kind` for each character.
+    pub bytes: &'a [u8],
+    /// 1, 2 or 4.
+    pub kind: u8,
+    /// Not all of it.
+    pub cut: bool,
 }
 
 /// A place that was passed, and the objects that were found there.
@@ -219,6 +299,9 @@ pub enum DecodeError {
         /// What the record says.
         count: u16,
     },
+    /// A stack whose id is 0, or that ends or consists of what nobody knows.
+    #[error("stack that is none")]
+    Stack,
     /// A longer text than a record can hold.
     #[error("text of {len} bytes, of at most {TEXT_CHUNK}")]
     Text {
@@ -310,6 +393,8 @@ fn body(fields: Fields<'_>) -> Result<Body<'_>, DecodeError> {
     const RETURN: u16 = Kind::Return as u16;
     const TEXT: u16 = Kind::Text as u16;
     const OBJECTS: u16 = Kind::Objects as u16;
+    const STACK: u16 = Kind::Stack as u16;
+    const CODE: u16 = Kind::Code as u16;
     const FORK: u16 = Kind::Fork as u16;
     const EXEC: u16 = Kind::Exec as u16;
     const LIBRARY: u16 = Kind::Library as u16;
@@ -325,6 +410,8 @@ fn body(fields: Fields<'_>) -> Result<Body<'_>, DecodeError> {
         RETURN => Body::Call(call(fields, Phase::Return)?),
         TEXT => Body::TextPart(text_part(fields)?),
         OBJECTS => Body::Objects(objects(fields)?),
+        STACK => Body::Stack(stack(fields)?),
+        CODE => Body::Code(code(fields)?),
         FORK => Body::Fork { child: first, stopped },
         EXEC => Body::Exec { stopped },
         LIBRARY => Body::Library { state: first, stopped },
@@ -359,6 +446,52 @@ fn call(fields: Fields<'_>, phase: Phase) -> Result<Call<'_>, DecodeError> {
         text_more: flags & CALL_TEXT_MORE != 0,
         text_fault: flags & CALL_TEXT_FAULT != 0,
         text_null: flags & CALL_TEXT_NULL != 0,
+        native_stack: NonZeroU64::new(fields.u64(std::mem::offset_of!(CallRecord, native_stack))),
+        python_stack: NonZeroU64::new(fields.u64(std::mem::offset_of!(CallRecord, python_stack))),
+    })
+}
+
+fn stack(fields: Fields<'_>) -> Result<Stack<'_>, DecodeError> {
+    const FRAMES: usize = size_of::<StackRecord>();
+    fields.require(FRAMES)?;
+    let count = usize::from(fields.u16(std::mem::offset_of!(StackRecord, frame_count)));
+    let end = fields.u8(std::mem::offset_of!(StackRecord, end));
+    let end = stack::ENDS.into_iter().find(|known| *known as u8 == end).ok_or(DecodeError::Stack)?;
+    let which = fields.u8(std::mem::offset_of!(StackRecord, which));
+    if count > MAX_FRAMES || !matches!(which, STACK_NATIVE | STACK_PYTHON) {
+        return Err(DecodeError::Stack);
+    }
+    let native = which == STACK_NATIVE;
+    let stop = FRAMES + count * if native { 8 } else { size_of::<PythonFrame>() };
+    fields.require(stop)?;
+    let bytes = fields.0.get(FRAMES..stop).unwrap_or_default();
+    Ok(Stack {
+        id: NonZeroU64::new(fields.u64(std::mem::offset_of!(StackRecord, id))).ok_or(DecodeError::Stack)?,
+        generation: fields.u64(std::mem::offset_of!(StackRecord, generation)),
+        end,
+        frames: if native { Frames::Native(bytes.as_chunks().0) } else { Frames::Python(bytes.as_chunks().0) },
+    })
+}
+
+fn code(fields: Fields<'_>) -> Result<Code<'_>, DecodeError> {
+    const NAME: usize = size_of::<CodeRecord>();
+    fields.require(NAME)?;
+    let len = |at| usize::from(fields.u16(at));
+    let file = NAME + len(std::mem::offset_of!(CodeRecord, name_len));
+    let lines = file + len(std::mem::offset_of!(CodeRecord, file_len));
+    let end = lines + len(std::mem::offset_of!(CodeRecord, lines_len));
+    fields.require(end)?;
+    let bytes = |from: usize, to: usize| fields.0.get(from..to).unwrap_or_default();
+    let flags = fields.u8(std::mem::offset_of!(CodeRecord, flags));
+    let text = |bytes, kind, cut| CodeText { bytes, kind: fields.u8(kind), cut: flags & cut != 0 };
+    Ok(Code {
+        code: fields.u64(std::mem::offset_of!(CodeRecord, code)),
+        fingerprint: fields.u32(std::mem::offset_of!(CodeRecord, fingerprint)),
+        first_line: fields.u32(std::mem::offset_of!(CodeRecord, first_line)),
+        version: fields.u8(std::mem::offset_of!(CodeRecord, version)),
+        name: text(bytes(NAME, file), std::mem::offset_of!(CodeRecord, name_kind), CODE_NAME_CUT),
+        file: text(bytes(file, lines), std::mem::offset_of!(CodeRecord, file_kind), CODE_FILE_CUT),
+        lines: (flags & CODE_LINES_CUT == 0).then(|| bytes(lines, end)),
     })
 }
 

@@ -43,12 +43,12 @@ fn bad_lengths_are_errors() {
         bytes
     };
     assert_eq!(decode(&good[..10]), Err(DecodeError::Short { have: 10, need: 24 }));
-    assert_eq!(decode(&good[..63]), Err(DecodeError::Short { have: 63, need: 64 }));
+    assert_eq!(decode(&good[..79]), Err(DecodeError::Short { have: 79, need: 80 }));
     assert_eq!(decode(&with(20, 8)), Err(DecodeError::Length { kind: 2, len: 8, need: 24 }));
-    assert_eq!(decode(&with(20, 56)), Err(DecodeError::Length { kind: 2, len: 56, need: 64 }));
+    assert_eq!(decode(&with(20, 72)), Err(DecodeError::Length { kind: 2, len: 72, need: 80 }));
     assert_eq!(decode(&with(32, 9)), Err(DecodeError::Values { count: 9 }));
     assert_eq!(decode(&with(36, 200)), Err(DecodeError::Text { len: 200 }));
-    assert_eq!(decode(&with(36, 1)), Err(DecodeError::Length { kind: 2, len: 64, need: 105 }));
+    assert_eq!(decode(&with(36, 1)), Err(DecodeError::Length { kind: 2, len: 80, need: 121 }));
 }
 
 /// A kind of the future is passed over by its length.

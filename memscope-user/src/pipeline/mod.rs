@@ -225,7 +225,7 @@ impl Pipeline {
             },
             Body::Fork { child, .. } => self.order(Item { head, action: Action::Fork { child } }),
             Body::Exec { .. } => self.order(Item { head, action: Action::Exec }),
-            Body::Library { .. } => {}
+            Body::Library { .. } | Body::Stack(_) | Body::Code(_) => {}
             Body::Note(json) => self.note(head, json),
             Body::Unknown { .. } => self.own.unknown += 1,
         }
@@ -334,6 +334,7 @@ impl Pipeline {
             Note::Watermark { .. }
             | Note::Rows { .. }
             | Note::Operators { .. }
+            | Note::Symbols { .. }
             | Note::Losses { .. }
             | Note::Unknown => {}
         }

@@ -15,6 +15,7 @@ mod runtime;
 pub mod user;
 
 use memscope_common::row::{GROUP_API, MAX_VALUES, ROW_LIST, ROW_RETURNS_INT, ROW_TEXT, ROW_TEXT_POINTED};
+use memscope_common::stack::{STACK_NATIVE, STACK_PYTHON};
 use memscope_common::{Fetch, ListShape, ProbeRow, When};
 use serde::{Deserialize, Serialize};
 
@@ -154,6 +155,58 @@ pub enum Meaning {
     OpLeave,
     /// An exception was caught; there are no records of it, only counts of operators that were left by one.
     OpCatch,
+}
+
+impl Meaning {
+    /// Whether it is worth knowing from where the call was made: what outputs have a row for, or a block.
+    const fn has_stacks(self) -> bool {
+        match self {
+            Self::HalAlloc
+            | Self::HalCreate
+            | Self::HalFree
+            | Self::HalRelease
+            | Self::HostPin
+            | Self::HostUnpin
+            | Self::ApiAlloc
+            | Self::ApiAllocHost
+            | Self::Launch
+            | Self::Mark
+            | Self::RangeStart
+            | Self::RangeEnd
+            | Self::RegionRegister
+            | Self::RegionUnregister
+            | Self::PoolAlloc
+            | Self::PoolFree
+            | Self::AtbStart
+            | Self::AtbEnd
+            | Self::PtaReport
+            | Self::NpuOp => true,
+            Self::HalRetain
+            | Self::HalImport
+            | Self::HalReserve
+            | Self::HalUnreserve
+            | Self::HalMap
+            | Self::HalUnmap
+            | Self::HalRegister
+            | Self::HalUnregister
+            | Self::MemoryInfo
+            | Self::SetDevice
+            | Self::CreateContext
+            | Self::SetContext
+            | Self::KernelName
+            | Self::StreamId
+            | Self::AclInit
+            | Self::AclFinalize
+            | Self::DomainCreate
+            | Self::DomainDestroy
+            | Self::HeapRegister
+            | Self::HeapUnregister
+            | Self::PoolRequest
+            | Self::OpEnter
+            | Self::OpLeave
+            | Self::OpCatch => false,
+        }
+    }
 }
 
 /// Name of a fetched value.
@@ -304,7 +357,8 @@ impl ProbeSpec {
             text_arg: self.text_arg.unwrap_or(0),
             group: self.group as u8,
             text_at: self.text_at.unwrap_or(0),
-            reserved: [0; 2],
+            stacks: if self.meaning.has_stacks() { STACK_NATIVE | STACK_PYTHON } else { 0 },
+            reserved: 0,
             param: self.list.map_or(0, ListShape::to_param),
             fetch,
         }

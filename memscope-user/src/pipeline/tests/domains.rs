@@ -175,6 +175,8 @@ fn pools_of_the_user() {
     let call = |who: Who, kind: Kind, row: u16, status: i64, values: &[u64]| {
         let mut body = status.to_le_bytes().to_vec();
         body.extend([values.len() as u8, 0, 0, 0, 0, 0, 0, 0]);
+        // No stacks.
+        body.extend([0; 16]);
         body.extend(values.iter().flat_map(|value| value.to_le_bytes()));
         who.record(kind, first + row, &body)
     };

@@ -1,0 +1,177 @@
+//! Call stacks as they lie in the ring and in captures.
+//!
+//! A call that is reported with stacks carries two ids. What an id stands for is told once, in a [`StackRecord`], before
+//! the first call that has it. A native stack that the kernel side could not finish is sent as a [`SnapshotRecord`]
+//! instead: user space finishes it and puts a [`StackRecord`] with the same id in its place, so that captures and
+//! everything behind them know one form only.
+
+use crate::Header;
+
+/// In [`ProbeRow::stacks`](crate::ProbeRow::stacks) and [`Config::stacks`](crate::Config::stacks): native frames.
+pub const STACK_NATIVE: u8 = 1;
+/// As above: Python frames.
+pub const STACK_PYTHON: u8 = 1 << 1;
+
+/// Frames of one stack at most.
+pub const MAX_FRAMES: usize = 1000;
+
+/// Why a stack ends where it does. Only after [`StackEnd::Root`] it is whole; part of the capture format.
+#[repr(u8)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum StackEnd {
+    /// The outermost frame was reached.
+    Root = 1,
+    /// The wanted number of frames was reached.
+    Depth = 2,
+    /// Memory of the program could not be read.
+    Fault = 3,
+    /// No rule is known for a frame, and the stack could not be sent to where it could have been found.
+    NoRule = 4,
+    /// Code without unwind information (made at run time, hand-written), or with a form of it that is not understood.
+    NoUnwindInfo = 5,
+    /// The next frame would not lie further out.
+    NoProgress = 6,
+    /// Too many stacks were being walked at that moment.
+    Busy = 7,
+    /// The thread has never run Python: right, and no error.
+    NotPython = 16,
+    /// What was found where the interpreter keeps the thread's state is not that.
+    BadState = 17,
+    /// The process has no interpreter, or none that is understood.
+    NoInterpreter = 18,
+    /// As [`StackEnd::Root`], in a process with several interpreters: it may be that of another one.
+    OneOfSeveral = 19,
+}
+
+/// All ends, in their numbers' order.
+pub const ENDS: [StackEnd; 11] = [
+    StackEnd::Root,
+    StackEnd::Depth,
+    StackEnd::Fault,
+    StackEnd::NoRule,
+    StackEnd::NoUnwindInfo,
+    StackEnd::NoProgress,
+    StackEnd::Busy,
+    StackEnd::NotPython,
+    StackEnd::BadState,
+    StackEnd::NoInterpreter,
+    StackEnd::OneOfSeveral,
+];
+
+/// What a stack id stands for. Followed by `frame_count` frames, innermost first: eight-byte addresses
+/// ([`STACK_NATIVE`]) or [`PythonFrame`]s.
+///
+/// Native addresses are return addresses; the first one is the address itself, at which the thread was.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StackRecord {
+    /// Of the first call that has the stack.
+    pub header: Header,
+    /// Hash over all that follows; never 0.
+    pub id: u64,
+    /// Which mappings the addresses belong to: see [`ProcessState::generation`](crate::config::ProcessState::generation).
+    pub generation: u64,
+    /// Frames that follow.
+    pub frame_count: u16,
+    /// A [`StackEnd`] as a number.
+    pub end: u8,
+    /// [`STACK_NATIVE`] or [`STACK_PYTHON`].
+    pub which: u8,
+    /// Padding, zero.
+    pub reserved: u32,
+}
+const _: () = assert!(size_of::<StackRecord>() == 48);
+
+/// A frame of Python.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PythonFrame {
+    /// Address of the code object.
+    pub code: u64,
+    /// Where in the code, as this version of Python tells it: bytes, or from 3.10 on units of two bytes; from 3.11 on
+    /// bytes from the first instruction.
+    pub last_instruction: u32,
+    /// Tells code objects apart that lived at the same address one after the other.
+    pub fingerprint: u32,
+}
+const _: () = assert!(size_of::<PythonFrame>() == 16);
+
+/// A text of a code object could not be read, or did not fit: what is there is a part of it.
+pub const CODE_NAME_CUT: u8 = 1;
+/// As above.
+pub const CODE_FILE_CUT: u8 = 1 << 1;
+/// The line table is not there as a whole.
+pub const CODE_LINES_CUT: u8 = 1 << 2;
+
+/// A code object of Python, told once. Followed by `name_len`, `file_len` and `lines_len` bytes.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CodeRecord {
+    /// Of the call that was made from the code first.
+    pub header: Header,
+    /// Its address.
+    pub code: u64,
+    /// As in [`PythonFrame`].
+    pub fingerprint: u32,
+    /// `co_firstlineno`.
+    pub first_line: u32,
+    /// Minor version of Python: says how the line table is to be read.
+    pub version: u8,
+    /// Bytes per character of the name: 1, 2 or 4.
+    pub name_kind: u8,
+    /// The same of the file's name.
+    pub file_kind: u8,
+    /// `CODE_*` bits.
+    pub flags: u8,
+    /// Bytes of `co_qualname`, before 3.11 `co_name`.
+    pub name_len: u16,
+    /// Bytes of `co_filename`.
+    pub file_len: u16,
+    /// Bytes of the line table.
+    pub lines_len: u16,
+    /// Padding, zero.
+    pub reserved: [u8; 6],
+}
+const _: () = assert!(size_of::<CodeRecord>() == 56);
+
+/// Calls with return probes that the thread is inside of, whose return addresses are therefore not on the stack.
+pub const MAX_RETURNS: usize = crate::miss::MAX_DEPTH;
+
+/// A return address that a return probe has replaced.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Replaced {
+    /// Stack pointer at the entry of the call.
+    pub stack_pointer: u64,
+    /// Where the call returns to.
+    pub address: u64,
+}
+
+/// A native stack that user space is to finish. Followed by `len` bytes from `stack_pointer` on.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SnapshotRecord {
+    /// Of the call that has the stack.
+    pub header: Header,
+    /// The id that the call carries.
+    pub id: u64,
+    /// As in [`StackRecord`].
+    pub generation: u64,
+    /// Registers at the probe.
+    pub instruction_pointer: u64,
+    /// As above.
+    pub stack_pointer: u64,
+    /// As above: `rbp`, `x29`.
+    pub frame_pointer: u64,
+    /// As above: `x30`; 0 where there is none.
+    pub link_register: u64,
+    /// Return addresses that are not on the stack, outermost call first.
+    pub replaced: [Replaced; MAX_RETURNS],
+    /// How many of them there are.
+    pub replaced_count: u16,
+    /// Padding, zero.
+    pub reserved: u16,
+    /// Bytes that follow.
+    pub len: u32,
+}
+const _: () = assert!(size_of::<SnapshotRecord>() == 208);

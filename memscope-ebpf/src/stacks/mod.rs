@@ -1,0 +1,58 @@
+//! Call stacks: taken where a call is reported, told once, and from then on an id.
+
+mod native;
+mod python;
+
+use core::ffi::c_void;
+
+use aya_ebpf::{bindings::pt_regs, helpers::generated::bpf_probe_read_user};
+use memscope_common::{
+    ProbeRow,
+    config::ProcessState,
+    stack::{STACK_NATIVE, STACK_PYTHON},
+};
+
+use crate::{
+    maps::{Thread, config},
+    regs,
+};
+
+/// What the walks need to know of the call that is about to be reported.
+pub(crate) struct Site<'a> {
+    pub(crate) ctx: *mut c_void,
+    pub(crate) state: &'a ProcessState,
+    pub(crate) row: u16,
+}
+
+/// Takes the stacks that the row's records have, and puts their ids into the record that the thread builds.
+#[inline(always)]
+pub(crate) fn take(ctx: *mut c_void, thread: &mut Thread, state: &ProcessState, row: &ProbeRow, number: u16) {
+    thread.call.native_stack = 0;
+    thread.call.python_stack = 0;
+    let wanted = row.stacks & config().stacks as u8;
+    if wanted == 0 {
+        return;
+    }
+    let site = Site { ctx, state, row: number };
+    if wanted & STACK_NATIVE != 0 {
+        native::take(&site, thread);
+    }
+    if wanted & STACK_PYTHON != 0 {
+        python::take(&site, thread);
+    }
+}
+
+/// Where the call that is entered returns to, if a return probe is about to take its place; else 0, as without stacks.
+#[inline(always)]
+pub(crate) fn return_address(regs: &pt_regs, row: &ProbeRow) -> u64 {
+    if config().stacks & u32::from(STACK_NATIVE) == 0 || row.has_own_return() {
+        return 0;
+    }
+    if cfg!(bpf_target_arch = "aarch64") {
+        return regs::link_register(regs);
+    }
+    let mut address = 0_u64;
+    // SAFETY: `address` has eight bytes; the helper checks the address, and zeroes them on a fault.
+    unsafe { bpf_probe_read_user((&raw mut address).cast(), 8, regs::stack_pointer(regs) as *const c_void) };
+    address
+}
