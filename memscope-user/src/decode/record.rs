@@ -183,7 +183,7 @@ impl<'a> Frames<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Code<'a> {
     /// Its address.
-    pub code: u64,
+    pub address: u64,
     /// Tells code objects apart that had the same address.
     pub fingerprint: u32,
     /// Line of its `def`.
@@ -485,7 +485,7 @@ fn code(fields: Fields<'_>) -> Result<Code<'_>, DecodeError> {
     let flags = fields.u8(std::mem::offset_of!(CodeRecord, flags));
     let text = |bytes, kind, cut| CodeText { bytes, kind: fields.u8(kind), cut: flags & cut != 0 };
     Ok(Code {
-        code: fields.u64(std::mem::offset_of!(CodeRecord, code)),
+        address: fields.u64(std::mem::offset_of!(CodeRecord, code)),
         fingerprint: fields.u32(std::mem::offset_of!(CodeRecord, fingerprint)),
         first_line: fields.u32(std::mem::offset_of!(CodeRecord, first_line)),
         version: fields.u8(std::mem::offset_of!(CodeRecord, version)),
