@@ -425,7 +425,7 @@ impl Kernel {
             }
             return Ok(());
         }
-        for (half, points) in [("leave", &*returns), ("enter", points)] {
+        for (half, points) in [("leave", &*returns), ("leave_own", &*own_returns), ("enter", points)] {
             for point in points {
                 let name = slot(half, point.row);
                 self.load_once(&name)?;
@@ -554,7 +554,7 @@ impl Kernel {
     }
 }
 
-/// Name of one of the two programs that serve this row alone (`slots.rs` in the BPF crate).
+/// Name of one of the programs that serve this row alone (`slots.rs` in the BPF crate).
 fn slot(half: &str, row: u16) -> String {
     format!("{half}_{row:03}")
 }
