@@ -5,7 +5,7 @@ pub const MAX_VALUES: usize = 8;
 /// Rows that the table holds; row 0 is "none".
 pub const MAX_ROWS: u32 = 512;
 /// Rows, row 0 included, that kernels without attach cookies can serve: there each has a program of its own.
-pub const SLOTS: u16 = 128;
+pub const SLOTS: u16 = 160;
 /// `Fetch::arg` counts the C arguments from 0; the first six are in registers on both architectures.
 pub const REGISTER_ARGS: usize = 6;
 

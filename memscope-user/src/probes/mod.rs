@@ -13,6 +13,7 @@ pub mod ops;
 mod pta;
 mod runtime;
 pub mod user;
+mod vllm;
 
 use memscope_common::row::{GROUP_API, MAX_VALUES, ROW_LIST, ROW_RETURNS_INT, ROW_TEXT, ROW_TEXT_POINTED};
 use memscope_common::stack::{STACK_NATIVE, STACK_PYTHON};
@@ -395,7 +396,7 @@ pub struct RowInfo {
 
 /// All built-in rows.
 pub fn builtin() -> impl Iterator<Item = &'static ProbeSpec> {
-    [hal::ROWS, runtime::ROWS, acl::ROWS, mstx::ROWS, pta::ROWS, mindspore::ROWS, atb::ROWS, ops::ROWS]
+    [hal::ROWS, runtime::ROWS, acl::ROWS, mstx::ROWS, pta::ROWS, mindspore::ROWS, atb::ROWS, ops::ROWS, vllm::ROWS]
         .into_iter()
         .flatten()
 }

@@ -291,3 +291,36 @@ fn wrong_definitions_are_refused() {
     assert_eq!(run.code(), 2, "{}", run.said());
     assert!(run.stderr.contains("cannot read the probes in `/nonexistent.json`"), "{}", run.said());
 }
+
+/// vLLM's allocator: its blocks are there while the server sleeps, the memory behind them is not. The truth is what the
+/// program printed.
+#[test]
+fn blocks_of_vllm() {
+    const POOLS: [&str; 1] = ["vllm"];
+    let run = Tracer::run("vllm", &["--blocks", "11", "--size", "3000000"]).succeed();
+    assert_nothing_lost(&run);
+    assert_sound_with(&run, &POOLS);
+    let mut truth = Truth::default();
+    let rows = run.rows();
+    let tid = rows.all().find(|row| row.event_type == "vllm").expect("a row").tid;
+    for line in run.stdout.lines() {
+        let words: Vec<&str> = line.split(' ').collect();
+        let addr = |word: &str| u64::from_str_radix(word.trim_start_matches("0x"), 16).expect("an address");
+        match words[..] {
+            ["alloc", ptr, size] => truth.alloc(tid, "vllm", "1", addr(ptr), size.parse().expect("a size")),
+            ["free", ptr] => truth.free(tid, "vllm", addr(ptr)),
+            _ => {}
+        }
+    }
+    assert_eq!(truth.told.len(), 11 + 6);
+    assert_eq!(written(&run, &POOLS), truth.told);
+    // Made, and made again after the sleep; 4 MiB each, as nothing else is. The six that were freed gave theirs back.
+    let ids = |event: &'static str| rows.all().filter(move |row| row.event == event && !row.is_made_up());
+    let of_vllm: Vec<u64> = ids("MALLOC")
+        .filter(|row| row.event_type == "HAL" && row.number("size") == 4 << 20)
+        .map(|row| row.number("allocation_id"))
+        .collect();
+    assert_eq!(of_vllm.len(), 22);
+    let freed = ids("FREE").filter(|row| row.event_type == "HAL" && of_vllm.contains(&row.number("allocation_id")));
+    assert_eq!(freed.count(), 11 + 6);
+}
