@@ -29,13 +29,6 @@ impl LinkMode {
             Self::Slots => SLOTS - 1,
         }
     }
-
-    /// Whether a function's own return instructions can be probed: a program that serves one row alone is made for its
-    /// entry and its return probe.
-    #[must_use]
-    pub const fn serves_own_returns(self) -> bool {
-        !matches!(self, Self::Slots)
-    }
 }
 
 /// What was found.

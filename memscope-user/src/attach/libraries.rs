@@ -15,7 +15,6 @@ use memscope_common::{
 
 use super::{
     elf::{ElfFile, Resolved},
-    features::LinkMode,
     kernel::{Kernel, KernelError, ObjectPoint, Point},
     locate::{self, Cache, Evidence},
     maps::{FileId, Mapped, mapped_files},
@@ -132,7 +131,7 @@ struct Plan {
 impl Libraries {
     /// Hands the built-in rows to the kernel side, as many as it can serve besides those of the user, and then these.
     pub fn new(kernel: &mut Kernel, ops: OpsOptions, user: &[&'static ProbeSpec]) -> Result<Self, KernelError> {
-        let mut libraries = Self::planner(kernel.room(), kernel.link_mode(), user);
+        let mut libraries = Self::planner(kernel.room(), user);
         libraries.ops = ops;
         for (number, spec) in &mut libraries.rows {
             *number = kernel.add_row(&spec.row())?;
@@ -149,24 +148,12 @@ impl Libraries {
     /// A planner without a kernel side, of which at most `max_rows` could be served: nothing is attached. Believes no
     /// cache.
     #[must_use]
-    pub fn planner(max_rows: u16, mode: LinkMode, user: &[&'static ProbeSpec]) -> Self {
-        let no_allocations: Vec<_> = probes::builtin()
-            .chain(user.iter().copied())
-            .filter(|spec| spec.when == When::OwnReturn && !mode.serves_own_returns())
-            .map(|spec| spec.pool)
-            .collect();
-        // Frees of a pool whose allocations are not seen would all be those of unknown blocks.
-        let can_serve = |spec: &&ProbeSpec| {
-            let of_pool = spec.meaning == Meaning::PoolFree && no_allocations.contains(&spec.pool);
-            !of_pool && (mode.serves_own_returns() || spec.when != When::OwnReturn)
-        };
-        let (user, unserved_user): (Vec<_>, Vec<_>) = user.iter().copied().partition(can_serve);
-        let (builtin, unserved_builtin): (Vec<_>, Vec<_>) = probes::builtin().partition(can_serve);
+    pub fn planner(max_rows: u16, user: &[&'static ProbeSpec]) -> Self {
         let room = usize::from(max_rows.saturating_sub(LOADER_ROWS));
-        let user_room = room.min(user.len());
-        let (mut served, mut unserved) = by_importance(builtin, room - user_room);
-        served.extend_from_slice(&user[..user_room]);
-        unserved.extend(user[user_room..].iter().copied().chain(unserved_builtin).chain(unserved_user));
+        let (user, unserved_user) = user.split_at(room.min(user.len()));
+        let (mut served, mut unserved) = by_importance(probes::builtin().collect(), room - user.len());
+        served.extend_from_slice(user);
+        unserved.extend(unserved_user);
         Self {
             rows: (1..).zip(served).collect(),
             unserved: unserved.iter().map(|spec| spec.symbol).collect(),
@@ -628,7 +615,7 @@ mod tests {
     fn rows_are_kept_for_loaders() {
         let builtin = probes::builtin().count();
         for max_rows in [0, 1, 4, 5, 30] {
-            let planner = Libraries::planner(max_rows, LinkMode::Multi, &[]);
+            let planner = Libraries::planner(max_rows, &[]);
             assert_eq!(planner.descriptions().len(), usize::from(max_rows.saturating_sub(4)).min(builtin));
             assert_eq!(planner.descriptions().len() + planner.unserved().len(), builtin);
         }
@@ -640,15 +627,14 @@ mod tests {
         let builtin = probes::builtin().next().expect("a row");
         let own = |symbol, when| -> &'static ProbeSpec { Box::leak(Box::new(ProbeSpec { symbol, when, ..*builtin })) };
         let user = [own("mine", When::Return), own("_Zmine", When::OwnReturn)];
-        let names = |max_rows, mode| {
-            let planner = Libraries::planner(max_rows, mode, &user);
+        let names = |max_rows| {
+            let planner = Libraries::planner(max_rows, &user);
             let last = planner.descriptions().last().map(|row| row.symbol.clone());
             (planner.descriptions().len(), last, planner.unserved().contains(&"_Zmine"))
         };
-        assert_eq!(names(7, LinkMode::Multi), (3, Some("_Zmine".to_owned()), false));
-        assert_eq!(names(5, LinkMode::Multi), (1, Some("mine".to_owned()), true));
-        assert_eq!(names(7, LinkMode::Slots), (3, Some("mine".to_owned()), true));
-        assert_eq!(names(4, LinkMode::Multi), (0, None, true));
+        assert_eq!(names(7), (3, Some("_Zmine".to_owned()), false));
+        assert_eq!(names(5), (1, Some("mine".to_owned()), true));
+        assert_eq!(names(4), (0, None, true));
     }
 
     #[test]

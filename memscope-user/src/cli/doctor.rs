@@ -207,7 +207,7 @@ fn kernel(features: Features, user: &[&'static ProbeSpec]) -> Vec<Check> {
 
 /// What is lost without attach cookies.
 fn slots_text(mode: LinkMode, user: &[&'static ProbeSpec]) -> String {
-    let planner = Libraries::planner(mode.max_rows(), mode, user);
+    let planner = Libraries::planner(mode.max_rows(), user);
     let (served, unserved) = (planner.descriptions().len(), planner.unserved());
     let head = format!("one program per probe, no cookies: at most {} rows", mode.max_rows());
     if unserved.is_empty() {
@@ -239,7 +239,7 @@ fn look_into(
     let mode = Features::probe().link_mode();
     let max_rows = mode.max_rows();
     if !files.is_empty() {
-        return files.iter().map(|path| look_into_file(path, max_rows, mode, user)).collect();
+        return files.iter().map(|path| look_into_file(path, max_rows, user)).collect();
     }
     let Some(pid) = pid else {
         let environment: Vec<_> =
@@ -257,7 +257,7 @@ fn look_into(
         });
         return Ok(Vec::new());
     };
-    let planned = Libraries::planner(max_rows, mode, user).plan(pid).map_err(|error| match error.kind() {
+    let planned = Libraries::planner(max_rows, user).plan(pid).map_err(|error| match error.kind() {
         std::io::ErrorKind::NotFound => format!("no process {pid}: it does not exist, or has ended"),
         _ => format!("cannot look into process {pid}: {error}"),
     })?;
@@ -279,13 +279,8 @@ fn look_into(
     Ok(planned.into_iter().map(line).collect())
 }
 
-fn look_into_file(
-    path: &Path,
-    max_rows: u16,
-    mode: LinkMode,
-    user: &[&'static ProbeSpec],
-) -> Result<LibraryLine, String> {
-    let planned = Libraries::planner(max_rows, mode, user).plan_path(path);
+fn look_into_file(path: &Path, max_rows: u16, user: &[&'static ProbeSpec]) -> Result<LibraryLine, String> {
+    let planned = Libraries::planner(max_rows, user).plan_path(path);
     planned.map(line).map_err(|error| format!("cannot look into `{}`: {error}", path.display()))
 }
 

@@ -354,8 +354,9 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// The loop: reacts until the trace ends.
+    /// The loop: reacts until the trace ends. A duration that the user gave begins here: attaching took its own time.
     fn trace(&mut self) -> Result<End> {
+        self.started = Instant::now();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let signals = {
             let _guard = runtime.enter();

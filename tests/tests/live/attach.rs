@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use memscope_tests::harness::expect::{Window, assert_unbroken};
 use memscope_tests::harness::rows::Rows;
-use memscope_tests::harness::tracer::{Run, Running, Target, Tracer, in_vm, monotonic_ns, unix_offset_ns};
+use memscope_tests::harness::tracer::{Run, Running, Target, Tracer, monotonic_ns, unix_offset_ns};
 use nix::sys::signal::Signal;
 
 use super::shared::{assert_nothing_lost_since_attach, assert_sound};
@@ -57,9 +57,8 @@ fn target_ends() {
 fn trace_ends_first() {
     let target = Target::serve(&["--threads", "2", "--rate", "2000"]);
     for by_signal in [None, Some(Signal::SIGINT), Some(Signal::SIGTERM)] {
-        // Long enough to hold the window that is compared, also where attaching takes seconds.
-        let duration = if in_vm() { "--duration=20s" } else { "--duration=3s" };
-        let options: &[&str] = if by_signal.is_none() { &["--json", duration] } else { &["--json"] };
+        // Long enough to hold the window that is compared.
+        let options: &[&str] = if by_signal.is_none() { &["--json", "--duration=5s"] } else { &["--json"] };
         let (running, from_ns) = attach(&[&target], options);
         pause();
         let to_ns = monotonic_ns();
