@@ -17,6 +17,8 @@ pub mod probes;
 #[cfg(feature = "trace")]
 pub mod ring;
 pub mod sinks;
+#[cfg(feature = "trace")]
+pub mod stacks;
 #[cfg(test)]
 pub(crate) mod testing;
 #[cfg(feature = "trace")]

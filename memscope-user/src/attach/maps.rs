@@ -57,8 +57,28 @@ fn parse(text: &[u8]) -> Vec<Mapped> {
     found
 }
 
+/// One line of the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Line<'a> {
+    /// Addresses, as they stand there.
+    pub range: &'a str,
+    /// First address.
+    pub start: u64,
+    /// Behind the last address.
+    pub end: u64,
+    /// May be executed.
+    pub executable: bool,
+    /// Where in the file the mapping begins.
+    pub file_offset: u64,
+    /// Which file; inode 0 is none.
+    pub id: FileId,
+    /// Path, or a name in brackets, or nothing; ` (deleted)` cut off.
+    pub name: &'a [u8],
+}
+
 /// `start-end perms offset major:minor inode   path`
-fn parse_line(line: &[u8]) -> Option<Mapped> {
+#[must_use]
+pub fn line(line: &[u8]) -> Option<Line<'_>> {
     let mut rest = line;
     let mut field = || {
         let end = rest.iter().position(|byte| *byte == b' ').unwrap_or(rest.len());
@@ -66,23 +86,37 @@ fn parse_line(line: &[u8]) -> Option<Mapped> {
         rest = tail.strip_prefix(b" ").unwrap_or(tail);
         std::str::from_utf8(head).ok()
     };
+    let hex = |text| u64::from_str_radix(text, 16).ok();
     let range = field()?;
+    let (start, end) = range.split_once('-')?;
     let perms = field()?;
-    field()?;
+    let file_offset = hex(field()?)?;
     let (major, minor) = field()?.split_once(':')?;
     let inode = field()?.parse().ok()?;
-    if !perms.contains('x') || inode == 0 {
+    let device = (u32::from_str_radix(major, 16).ok()?, u32::from_str_radix(minor, 16).ok()?);
+    let name = rest.trim_ascii_start();
+    Some(Line {
+        range,
+        start: hex(start)?,
+        end: hex(end)?,
+        executable: perms.contains('x'),
+        file_offset,
+        id: FileId { device, inode },
+        name: name.strip_suffix(b" (deleted)").unwrap_or(name),
+    })
+}
+
+fn parse_line(text: &[u8]) -> Option<Mapped> {
+    let Line { range, executable, id, name, .. } = line(text)?;
+    if !executable || id.inode == 0 {
         return None;
     }
-    let path = rest.trim_ascii_start();
-    let path = path.strip_suffix(b" (deleted)").unwrap_or(path);
-    let device = (u32::from_str_radix(major, 16).ok()?, u32::from_str_radix(minor, 16).ok()?);
-    let path = Path::new(std::ffi::OsStr::from_bytes(path)).to_path_buf();
-    path.is_absolute().then(|| Mapped { id: FileId { device, inode }, range: plain_range(range), path })
+    let path = Path::new(std::ffi::OsStr::from_bytes(name)).to_path_buf();
+    path.is_absolute().then(|| Mapped { id, range: plain_range(range), path })
 }
 
 /// `map_files` names ranges without leading zeros.
-fn plain_range(range: &str) -> String {
+pub(crate) fn plain_range(range: &str) -> String {
     let plain = |hex: &str| {
         let cut = hex.trim_start_matches('0');
         if cut.is_empty() { "0".to_owned() } else { cut.to_owned() }

@@ -1,0 +1,370 @@
+//! What the traced processes have mapped where, by generation: what an address of a stack is to be looked up in, even
+//! when the process has gone on, or is gone.
+//!
+//! Within a generation mappings are only added ([`ProcessState::generation`](memscope_common::config::ProcessState)).
+//! So what was read once stays right, and what is not there is read again. Whatever was read is thrown away unless the
+//! process still has the generation afterwards.
+
+use std::{
+    collections::HashMap,
+    ffi::OsStr,
+    fmt,
+    fs::{self, File},
+    io,
+    os::unix::{
+        ffi::OsStrExt as _,
+        fs::{FileExt as _, MetadataExt as _},
+    },
+    path::Path,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use crate::attach::maps::{self, FileId, Line, plain_range};
+
+/// Generations that are remembered; the one that was not needed for the longest time goes first.
+const MAX_GENERATIONS: usize = 256;
+/// Files that are held open, of all processes together; beyond that, those not needed for the longest time are closed.
+const MAX_FILES: usize = 768;
+/// Executable mappings of a process that are looked at: more than the kernel allows by default.
+const MAX_MAPPINGS: usize = 1 << 17;
+/// The kernel's code in the process is smaller than this.
+const MAX_VDSO_BYTES: u64 = 1 << 17;
+/// A process's mappings are not read again within this time.
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// Where a module's bytes are.
+#[derive(Clone)]
+pub enum Content {
+    /// The file that is really mapped, whatever its path names by now.
+    File(Arc<File>),
+    /// A copy: what is in no file (`[vdso]`).
+    Memory(Arc<[u8]>),
+    /// Nowhere: code made at run time, or a file that could not be opened.
+    None,
+}
+
+impl fmt::Debug for Content {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::File(_) => "File",
+            Self::Memory(_) => "Memory",
+            Self::None => "None",
+        })
+    }
+}
+
+/// An executable mapping, and what is mapped there.
+#[derive(Clone, Debug)]
+pub struct Module {
+    /// First address.
+    pub start: u64,
+    /// Behind the last address.
+    pub end: u64,
+    /// Where in the file it begins.
+    pub file_offset: u64,
+    /// First address of the first mapping of the same file, which other tools count offsets from.
+    pub first: u64,
+    /// Which file; inode 0 is none.
+    pub id: FileId,
+    /// Path, or a name in brackets, or nothing.
+    pub path: Arc<Path>,
+    /// Its bytes.
+    pub content: Content,
+}
+
+impl Module {
+    /// Where in the file an address of this mapping is.
+    #[must_use]
+    pub const fn offset_of(&self, address: u64) -> u64 {
+        address.wrapping_sub(self.start).wrapping_add(self.file_offset)
+    }
+
+    const fn contains(&self, address: u64) -> bool {
+        self.start <= address && address < self.end
+    }
+}
+
+/// What is known of an address.
+#[derive(Clone, Debug)]
+pub enum Found {
+    /// It is in this module.
+    Module(Module),
+    /// Nothing is mapped there executable.
+    Nothing,
+    /// It could not be told: the process has gone on, is gone, or was looked at a moment ago.
+    Unknown,
+}
+
+/// Tells the generation that a process has now; `None` if it is not traced (any more).
+pub type Current = Box<dyn Fn(u32) -> Option<u64> + Send>;
+
+/// Mappings of all processes.
+pub struct Mappings {
+    current: Current,
+    generations: HashMap<u64, Generation>,
+    files: Files,
+    /// Counts uses, to know which was the last.
+    clock: u64,
+}
+
+struct Generation {
+    modules: Vec<Module>,
+    used: u64,
+    read: Instant,
+}
+
+impl Mappings {
+    /// With what tells the generation of a process.
+    #[must_use]
+    pub fn new(current: Current) -> Self {
+        Self { current, generations: HashMap::new(), files: Files::default(), clock: 0 }
+    }
+
+    /// The module at an address of a stack that process `pid` had in this generation.
+    pub fn lookup(&mut self, generation: u64, pid: u32, address: u64) -> Option<Module> {
+        match self.find(generation, pid, address) {
+            Found::Module(module) => Some(module),
+            Found::Nothing | Found::Unknown => None,
+        }
+    }
+
+    /// The same, telling why not.
+    pub fn find(&mut self, generation: u64, pid: u32, address: u64) -> Found {
+        self.clock += 1;
+        if let Some(known) = self.generations.get_mut(&generation) {
+            known.used = self.clock;
+            if let Some(module) = at(&known.modules, address) {
+                return Found::Module(self.files.with_file(module));
+            }
+            if known.read.elapsed() < PAUSE {
+                return Found::Unknown;
+            }
+        }
+        if !self.is_current(generation, pid) {
+            return Found::Unknown;
+        }
+        let Ok(modules) = self.read(pid) else { return Found::Unknown };
+        if !self.is_current(generation, pid) {
+            return Found::Unknown;
+        }
+        let found = at(&modules, address).map(|module| self.files.with_file(module));
+        self.make_room();
+        self.generations.insert(generation, Generation { modules, used: self.clock, read: Instant::now() });
+        found.map_or(Found::Nothing, Found::Module)
+    }
+
+    /// Whether the process still has this generation.
+    #[must_use]
+    pub fn is_current(&self, generation: u64, pid: u32) -> bool {
+        (self.current)(pid) == Some(generation)
+    }
+
+    fn make_room(&mut self) {
+        if self.generations.len() < MAX_GENERATIONS {
+            return;
+        }
+        let oldest = self.generations.iter().min_by_key(|(_, generation)| generation.used).map(|(name, _)| *name);
+        if let Some(oldest) = oldest {
+            self.generations.remove(&oldest);
+        }
+    }
+
+    fn read(&mut self, pid: u32) -> io::Result<Vec<Module>> {
+        let text = fs::read(format!("/proc/{pid}/maps"))?;
+        let files = &mut self.files;
+        Ok(modules(&text, |line| files.open(pid, line)))
+    }
+}
+
+/// Those of all executable mappings that `text` lists, by address.
+fn modules(text: &[u8], mut open: impl FnMut(&Line<'_>) -> Content) -> Vec<Module> {
+    let mut found: Vec<Module> = Vec::new();
+    // Where the file of the last line began, if that is clear.
+    let mut begun: Option<(FileId, u64)> = None;
+    for line in text.split(|byte| *byte == b'\n').filter_map(maps::line) {
+        if line.id.inode != 0 && (line.file_offset == 0 || begun.is_none_or(|(id, _)| id != line.id)) {
+            begun = Some((line.id, line.start));
+        }
+        if !line.executable || found.len() >= MAX_MAPPINGS {
+            continue;
+        }
+        let first = begun.filter(|(id, _)| *id == line.id).map_or(line.start, |(_, first)| first);
+        let same = found.iter().rev().take(16).find(|module| line.id.inode != 0 && module.id == line.id);
+        let (path, content) = match same {
+            Some(module) => (Arc::clone(&module.path), module.content.clone()),
+            None => (Path::new(OsStr::from_bytes(line.name)).into(), open(&line)),
+        };
+        found.push(Module {
+            start: line.start,
+            end: line.end,
+            file_offset: line.file_offset,
+            first,
+            id: line.id,
+            path,
+            content,
+        });
+    }
+    found.sort_by_key(|module| module.start);
+    found
+}
+
+fn at(modules: &[Module], address: u64) -> Option<&Module> {
+    let behind = modules.partition_point(|module| module.start <= address);
+    modules.get(behind.checked_sub(1)?).filter(|module| module.contains(address))
+}
+
+/// Files that are open, by what they are. Modules that are remembered only name them.
+#[derive(Default)]
+struct Files {
+    open: HashMap<FileId, (Arc<File>, u64)>,
+    /// Counts uses, to know which was the last.
+    clock: u64,
+}
+
+impl Files {
+    /// Sees to it that the file is open. Gives what is in no file.
+    fn open(&mut self, pid: u32, line: &Line<'_>) -> Content {
+        if line.name == b"[vdso]" {
+            return vdso(pid, line).map_or(Content::None, Content::Memory);
+        }
+        if line.id.inode != 0
+            && self.get(line.id).is_none()
+            && let Some(file) = open(pid, line)
+        {
+            self.make_room();
+            self.open.insert(line.id, (Arc::new(file), self.clock));
+        }
+        Content::None
+    }
+
+    fn get(&mut self, id: FileId) -> Option<Arc<File>> {
+        self.clock += 1;
+        let (file, used) = self.open.get_mut(&id)?;
+        *used = self.clock;
+        Some(Arc::clone(file))
+    }
+
+    /// The module as it is given out.
+    fn with_file(&mut self, module: &Module) -> Module {
+        let file = if module.id.inode == 0 { None } else { self.get(module.id) };
+        let content = file.map_or_else(|| module.content.clone(), Content::File);
+        Module { content, ..module.clone() }
+    }
+
+    fn make_room(&mut self) {
+        if self.open.len() < MAX_FILES {
+            return;
+        }
+        let oldest = self.open.iter().min_by_key(|(_, (_, used))| *used).map(|(id, _)| *id);
+        if let Some(oldest) = oldest {
+            self.open.remove(&oldest);
+        }
+    }
+}
+
+fn open(pid: u32, line: &Line<'_>) -> Option<File> {
+    let mapped = File::open(format!("/proc/{pid}/map_files/{}", plain_range(line.range)));
+    if let Ok(file) = mapped {
+        return regular(file);
+    }
+    // Not permitted: then what the path names, if that is the same.
+    let path = Path::new(OsStr::from_bytes(line.name.strip_prefix(b"/")?));
+    let file = File::open(Path::new(&format!("/proc/{pid}/root")).join(path)).ok()?;
+    let about = file.metadata().ok()?;
+    let device = (libc::major(about.dev()), libc::minor(about.dev()));
+    let same = about.ino() == line.id.inode && device == line.id.device;
+    same.then_some(file).and_then(regular)
+}
+
+/// Devices can be mapped too, and reading them can do anything.
+fn regular(file: File) -> Option<File> {
+    file.metadata().is_ok_and(|about| about.is_file()).then_some(file)
+}
+
+fn vdso(pid: u32, line: &Line<'_>) -> Option<Arc<[u8]>> {
+    let len = line.end.checked_sub(line.start).filter(|len| *len <= MAX_VDSO_BYTES)?;
+    let mut bytes = vec![0; usize::try_from(len).ok()?];
+    File::open(format!("/proc/{pid}/mem")).ok()?.read_exact_at(&mut bytes, line.start).ok()?;
+    Some(bytes.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn modules_are_found_by_address() {
+        let text = b"00400000-00401000 r--p 00000000 08:02 5 /bin/program\n\
+            00401000-00403000 r-xp 00001000 08:02 5 /bin/program\n\
+            00403000-00404000 rw-p 00003000 08:02 5 /bin/program\n\
+            7000-8000 r-xp 00000000 00:00 0 \n\
+            7f0000-7f1000 r--p 00000000 08:02 6 /lib/a.so\n\
+            7f1000-7f2000 r-xp 00001000 08:02 6 /lib/a.so\n\
+            7f2000-7f3000 r--p 00000000 08:02 6 /lib/a.so\n\
+            7f3000-7f5000 r-xp 00001000 08:02 6 /lib/a.so\n\
+            7ffe-7fff r-xp 00000000 00:00 0 [vdso]\n";
+        let mut opened = Vec::new();
+        let found = modules(text, |line| {
+            opened.push(line.start);
+            Content::None
+        });
+        // Once for each file; what is no file is asked for as well.
+        assert_eq!(opened, [0x0040_1000, 0x7000, 0x007f_1000, 0x7ffe]);
+        let name = |address| at(&found, address).map(|module| (module.first, module.offset_of(address)));
+        assert_eq!(name(0x0040_0fff), None);
+        assert_eq!(name(0x0040_1000), Some((0x0040_0000, 0x1000)));
+        assert_eq!(name(0x0040_2fff), Some((0x0040_0000, 0x2fff)));
+        assert_eq!(name(0x0040_3000), None);
+        assert_eq!(name(0x7800), Some((0x7000, 0x800)));
+        assert_eq!(name(0x007f_1004), Some((0x007f_0000, 0x1004)));
+        // Mapped a second time.
+        assert_eq!(name(0x007f_4010), Some((0x007f_2000, 0x2010)));
+    }
+
+    fn address_of_code() -> u64 {
+        (address_of_code as fn() -> u64 as *const ()).expose_provenance() as u64
+    }
+
+    #[test]
+    fn own_process_has_program_and_kernel_code() {
+        let mut mappings = Mappings::new(Box::new(|_| Some(7)));
+        let pid = std::process::id();
+        let module = mappings.lookup(7, pid, address_of_code()).expect("this code");
+        assert_eq!(*module.path, std::env::current_exe().expect("own path"));
+        assert!(matches!(module.content, Content::File(_)));
+        let maps = fs::read_to_string("/proc/self/maps").expect("maps");
+        let vdso = maps.lines().find(|line| line.ends_with("[vdso]")).expect("a vdso");
+        let start = u64::from_str_radix(vdso.split('-').next().expect("an address"), 16).expect("hexadecimal");
+        let module = mappings.lookup(7, pid, start + 0x40).expect("the vdso");
+        let Content::Memory(bytes) = module.content else { panic!("{:?}", module.content) };
+        assert_eq!(&bytes[..4], b"\x7fELF");
+    }
+
+    /// The generation changes while the mappings are read.
+    #[test]
+    fn what_may_be_newer_is_not_used() {
+        let asked = AtomicU64::new(0);
+        let mut mappings = Mappings::new(Box::new(move |_| Some(7 + asked.fetch_add(1, Ordering::Relaxed))));
+        assert!(matches!(mappings.find(7, std::process::id(), address_of_code()), Found::Unknown));
+        let mut mappings = Mappings::new(Box::new(|_| Some(8)));
+        assert!(matches!(mappings.find(7, std::process::id(), address_of_code()), Found::Unknown));
+        let mut mappings = Mappings::new(Box::new(|_| Some(7)));
+        assert!(matches!(mappings.find(7, std::process::id(), 8), Found::Nothing));
+    }
+
+    #[test]
+    fn generations_are_bounded_and_old_ones_go_first() {
+        let mut mappings = Mappings::new(Box::new(|_| None));
+        let generation = |used| Generation { modules: Vec::new(), used, read: Instant::now() };
+        for number in 0..MAX_GENERATIONS as u64 {
+            mappings.generations.insert(number, generation(number + 10));
+        }
+        mappings.generations.insert(3, generation(1));
+        mappings.make_room();
+        assert_eq!(mappings.generations.len(), MAX_GENERATIONS - 1);
+        assert!(!mappings.generations.contains_key(&3));
+    }
+}
