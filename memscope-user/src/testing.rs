@@ -1,9 +1,9 @@
 //! Records made by hand, for tests.
 
-use memscope_common::Kind;
 use memscope_common::record::{CALL_TEXT_AT, CALL_TEXT_MORE, CALL_TEXT_NULL, TEXT_CHUNK};
+use memscope_common::{Kind, StackEnd};
 
-use crate::capture::{Note, note_record};
+use crate::capture::{Function, Note, Symbol, note_record};
 use crate::probes::{RowInfo, builtin};
 
 /// Flag word of a device allocation on device `id` by module `APP`.
@@ -179,6 +179,62 @@ impl Who {
         out
     }
 
+    /// The record of a call, with the ids of its stacks; 0 is none.
+    pub(crate) fn stacked(mut record: Vec<u8>, native: u64, python: u64) -> Vec<u8> {
+        record[40..48].copy_from_slice(&native.to_le_bytes());
+        record[48..56].copy_from_slice(&python.to_le_bytes());
+        record
+    }
+
+    /// What the id of a native stack stands for.
+    pub(crate) fn native(self, id: u64, generation: u64, addresses: &[u64], end: StackEnd) -> Vec<u8> {
+        self.stack((id, generation), 1, end, addresses.len(), addresses.iter().flat_map(|a| a.to_le_bytes()).collect())
+    }
+
+    /// The same of a Python stack: code, last instruction, fingerprint.
+    pub(crate) fn python(self, id: u64, generation: u64, frames: &[(u64, u32, u32)], end: StackEnd) -> Vec<u8> {
+        let bytes = |(code, last, fingerprint): &(u64, u32, u32)| {
+            [code.to_le_bytes().as_slice(), &last.to_le_bytes(), &fingerprint.to_le_bytes()].concat()
+        };
+        self.stack((id, generation), 2, end, frames.len(), frames.iter().flat_map(bytes).collect())
+    }
+
+    fn stack(self, (id, generation): (u64, u64), which: u8, end: StackEnd, count: usize, frames: Vec<u8>) -> Vec<u8> {
+        let mut bytes = [id.to_le_bytes(), generation.to_le_bytes()].concat();
+        bytes.extend((count as u16).to_le_bytes());
+        bytes.extend([end as u8, which, 0, 0, 0, 0]);
+        bytes.extend(frames);
+        self.record(Kind::Stack, 0, &bytes)
+    }
+
+    /// A code object of Python 3.11 that begins in line 1: where, file, name, line table.
+    pub(crate) fn code(self, (address, fingerprint): (u64, u32), file: &str, name: &str, lines: &[u8]) -> Vec<u8> {
+        let mut bytes = address.to_le_bytes().to_vec();
+        bytes.extend(fingerprint.to_le_bytes());
+        bytes.extend(1_u32.to_le_bytes());
+        bytes.extend([11, 1, 1, 0]);
+        for len in [name.len(), file.len(), lines.len()] {
+            bytes.extend((len as u16).to_le_bytes());
+        }
+        bytes.extend([0; 6]);
+        bytes.extend([name.as_bytes(), file.as_bytes(), lines].concat());
+        self.record(Kind::Code, 0, &bytes)
+    }
+
+    /// What is at addresses: module, its offset, function and its offset; an empty function is none.
+    pub(crate) fn symbols(self, generation: u64, of: &[(u64, &str, u64, &str, u64)]) -> Vec<u8> {
+        let symbol = |&(address, module, module_offset, name, offset): &(u64, &str, u64, &str, u64)| Symbol {
+            address,
+            module: module.to_owned(),
+            module_offset,
+            functions: (!name.is_empty())
+                .then(|| Function { name: name.to_owned(), offset, source: None, inlined: false })
+                .into_iter()
+                .collect(),
+        };
+        self.note(&Note::Symbols { generation, symbols: of.iter().map(symbol).collect() })
+    }
+
     /// Any record.
     pub(crate) fn record(self, kind: Kind, row: u16, body: &[u8]) -> Vec<u8> {
         let mut bytes = self.time_ns.to_le_bytes().to_vec();
@@ -259,6 +315,12 @@ pub(crate) fn variety() -> Vec<u8> {
         at(20, 7, 7).pta((0, 2), 0x9000, -512, [0, 1024, 0]),
         at(20, 7, 7).pta((0, 1), 0x9000, -512, [0, 1024, 0]),
         at(20, 0, 0).note(&Note::Usage { device: 5, used_bytes: 9, total_bytes: 99, processes: Some(vec![(7, 8)]) }),
+        at(20, 7, 7).native(5, 1, &[0x40_1000, 0x40_2000, 0x7f00], StackEnd::Depth),
+        at(20, 7, 7).code((0xc0de, 3), "a.py", "f", &[0x80, 0]),
+        at(20, 7, 7).python(6, 1, &[(0xc0de, 2, 3), (0xbad, 0, 0)], StackEnd::Root),
+        at(20, 7, 7).symbols(1, &[(0x40_1000, "app", 0x1000, "main", 4), (0x40_2000, "app", 0x2000, "", 0)]),
+        Who::stacked(at(20, 7, 7).alloc(0xa000, 64, device(5)), 5, 6),
+        Who::stacked(at(20, 7, 7).free(0xa000), 5, 99),
         at(21, 7, 7).end(),
         at(22, 0, 0).note(&Note::End { reason: "done".to_owned() }),
     ]

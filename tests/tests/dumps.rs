@@ -44,8 +44,15 @@ fn events() -> Vec<Event> {
     kinds.push((Device::None, EventKind::Mark(Mark::Point { text: None })));
     kinds.push(system(System::AclFinalize));
     kinds.push((Device::None, EventKind::ProcessEnd));
-    let event =
-        |(id, (device, kind))| Event { id, time_ns: 1_795_219_483_512_246_767 + id, pid: 7, tid: 8, device, kind };
+    let event = |(id, (device, kind))| Event {
+        id,
+        time_ns: 1_795_219_483_512_246_767 + id,
+        pid: 7,
+        tid: 8,
+        device,
+        stacks: Stacks::default(),
+        kind,
+    };
     (0..).zip(kinds).map(event).collect()
 }
 
@@ -53,6 +60,7 @@ fn block(pool: Pool, device: Device, allocation_id: u64, page: PageType, api: Al
     Block {
         requested_bytes: None,
         caller: None,
+        stacks: Stacks::default(),
         allocation_id,
         pool,
         device,

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use super::Analysis;
 use crate::model::{
     Alloc, AllocApi, AllocFailed, AllocRecovered, Block, Device, DeviceUsage, DriverFigures, Event, EventKind, Finding,
-    Free, FreeCause, PageType, Pool, ProcessUsage, Region, RegionKind, RunEnd, UnknownFree,
+    Free, FreeCause, PageType, Pool, ProcessUsage, Region, RegionKind, RunEnd, Stacks, UnknownFree,
 };
 
 /// Writes the events of a run. Events belong to the process and device last given to [`Script::on`].
@@ -160,6 +160,7 @@ impl Script {
             api: AllocApi::Alloc,
             requested_bytes: None,
             caller: None,
+            stacks: Stacks::default(),
         }
     }
 
@@ -288,7 +289,15 @@ impl Script {
 
     fn push(&mut self, kind: EventKind) -> &mut Self {
         let id = self.events.len() as u64;
-        self.events.push(Event { id, time_ns: id, pid: self.pid, tid: self.tid, device: self.device, kind });
+        self.events.push(Event {
+            id,
+            time_ns: id,
+            pid: self.pid,
+            tid: self.tid,
+            device: self.device,
+            stacks: Stacks::default(),
+            kind,
+        });
         self
     }
 }

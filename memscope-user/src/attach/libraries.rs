@@ -312,7 +312,7 @@ impl Libraries {
         let number = kernel.add_row(row)?;
         self.op_rows.insert(key, number);
         let symbol = if meaning == Meaning::OpCatch { CATCH } else { "at::_ops" }.to_owned();
-        let info = RowInfo { layer: Layer::Ops, symbol, meaning, fields: Vec::new(), pool: None };
+        let info = RowInfo { layer: Layer::Ops, symbol, meaning, fields: Vec::new(), pool: None, own_return: false };
         self.note(Note::Rows { first: number, rows: vec![info] });
         Ok(number)
     }

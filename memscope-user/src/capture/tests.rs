@@ -180,6 +180,7 @@ fn parted_rows_keep_their_numbers() {
         meaning: Meaning::Mark,
         fields: vec![],
         pool: None,
+        own_return: false,
     };
     let bytes = note_record(1, 0, &Note::Rows { first: 50, rows: (50..200).map(row).collect() });
     let mut next = 50;

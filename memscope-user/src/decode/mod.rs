@@ -4,4 +4,7 @@ mod record;
 #[cfg(test)]
 mod tests;
 
-pub use record::{Body, Call, DecodeError, ObjectCopy, Objects, Phase, Record, Records, TextPart, Values, decode};
+pub use record::{
+    Body, Call, Code, CodeText, DecodeError, Frames, ObjectCopy, Objects, Phase, Record, Records, Stack, TextPart,
+    Values, decode,
+};

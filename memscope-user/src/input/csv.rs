@@ -123,9 +123,9 @@ impl<R: BufRead> CsvReader<R> {
     /// Reads and understands the next row that events need.
     pub(super) fn next_row(&mut self, file: u32, notes: &mut Notes) -> Result<Option<Box<DumpRow>>, InputError> {
         while self.next_raw(notes)?.is_some() {
-            let text: [Cow<'_, str>; MIN_COLUMNS] = std::array::from_fn(|index| self.text(index));
-            let [id, event, event_type, name, time, pid, tid, device, ptr, attr] = &text;
-            let cells = Cells { id, event, event_type, name, time, pid, tid, device, ptr };
+            let text: [Cow<'_, str>; COLUMNS.len()] = std::array::from_fn(|index| self.text(index));
+            let [id, event, event_type, name, time, pid, tid, device, ptr, attr, python, native] = &text;
+            let cells = Cells { id, event, event_type, name, time, pid, tid, device, ptr, python, native };
             let row = Pairs::of_csv(attr).and_then(|attr| understand(&cells, &attr, (file, self.line)));
             match row {
                 Ok(Understood::Row(row)) => return Ok(Some(row)),
@@ -139,6 +139,9 @@ impl<R: BufRead> CsvReader<R> {
     }
 
     fn text(&self, column: usize) -> Cow<'_, str> {
+        if column >= self.columns {
+            return Cow::Borrowed("");
+        }
         let Cell { start, end, doubled } = self.cells[column];
         let text = String::from_utf8_lossy(&self.row[start..end]);
         if doubled { Cow::Owned(text.replace("\"\"", "\"")) } else { text }

@@ -28,6 +28,8 @@ pub(super) struct Database {
     connection: Connection,
     path: PathBuf,
     table: &'static str,
+    /// Columns that are read: early versions had none of stacks.
+    columns: usize,
     /// Where the copy is that is read.
     _copy: Option<TempDir>,
 }
@@ -47,7 +49,7 @@ impl Database {
             (Connection::open_with_flags(immutable(path)?, flags), None)
         };
         let connection = connection.map_err(InputError::database(path))?;
-        let mut database = Self { connection, path: path.to_owned(), table: TABLES[0], _copy: copy };
+        let mut database = Self { connection, path: path.to_owned(), table: TABLES[0], columns: 0, _copy: copy };
         database.harden().map_err(InputError::database(path))?;
         database.find_table()?;
         Ok(database)
@@ -86,7 +88,10 @@ impl Database {
                 right + 1
             )));
         }
-        self.table = table;
+        let columns = right;
+        drop(names);
+        drop(statement);
+        (self.table, self.columns) = (table, columns);
         Ok(())
     }
 
@@ -98,20 +103,20 @@ impl Database {
         mut take: impl FnMut(Box<DumpRow>) -> Result<(), InputError>,
     ) -> Result<(), InputError> {
         let failed = || InputError::database(&self.path);
-        let columns: Vec<String> = COLUMNS[..MIN_COLUMNS].iter().map(|name| format!("\"{name}\"")).collect();
+        let columns: Vec<String> = COLUMNS[..self.columns].iter().map(|name| format!("\"{name}\"")).collect();
         let sql = format!("SELECT {} FROM {}", columns.join(","), self.table);
         let mut statement = self.connection.prepare(&sql).map_err(failed())?;
         let mut rows = statement.query([]).map_err(failed())?;
         let mut line = 0;
         while let Some(row) = rows.next().map_err(failed())? {
             line += 1;
-            let mut text: [String; MIN_COLUMNS] = Default::default();
-            for (index, cell) in text.iter_mut().enumerate() {
+            let mut text: [String; COLUMNS.len()] = Default::default();
+            for (index, cell) in text.iter_mut().take(self.columns).enumerate() {
                 *cell = text_of(row.get_ref(index).map_err(failed())?);
             }
-            let [id, event, event_type, name, time, pid, tid, device, ptr, attr] = &text;
+            let [id, event, event_type, name, time, pid, tid, device, ptr, attr, python, native] = &text;
             let name = unquoted(event, name);
-            let cells = Cells { id, event, event_type, name, time, pid, tid, device, ptr };
+            let cells = Cells { id, event, event_type, name, time, pid, tid, device, ptr, python, native };
             let understood = Pairs::of_json(attr).and_then(|attr| understand(&cells, &attr, (file, line)));
             match understood.map_err(|fault: Fault| InputError::row(&self.path, "row", line, fault))? {
                 Understood::Row(row) => take(row)?,

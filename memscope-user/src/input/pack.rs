@@ -1,7 +1,7 @@
 //! Rows as bytes, for sorting.
 
 use super::row::{DumpRow, Kind};
-use crate::model::{AccessKind, AllocApi, Device, OpPhase, PageType, Pool};
+use crate::model::{AccessKind, AllocApi, Device, OpPhase, PageType, Pool, Stack, Stacks};
 
 /// Pools, by the number that stands for them.
 const POOLS: [Pool; 6] = [Pool::Hal, Pool::Host, Pool::Pta, Pool::PtaWorkspace, Pool::Atb, Pool::MindSpore];
@@ -65,6 +65,10 @@ pub(super) fn pack(row: &DumpRow, out: &mut Vec<u8>) {
     for number in [row.id, row.time_ns, row.line].into_iter().chain(numbers.into_iter().flatten()) {
         out.extend(number.to_le_bytes());
     }
+    // Kept for good in this process, so their numbers will do.
+    for stack in [row.stacks.native, row.stacks.python] {
+        out.extend(stack.map_or(0, Stack::number).to_le_bytes());
+    }
     for text in [&row.name, &row.word, &row.shape] {
         out.extend((text.len() as u32).to_le_bytes());
         out.extend(text.bytes());
@@ -111,6 +115,7 @@ pub(super) fn unpack(bytes: &[u8]) -> DumpRow {
     let mut optional = |bit: u8| (present & 1 << bit != 0).then(|| bytes.long());
     let (ptr, allocation_id, size_bytes) = (optional(0), optional(1), optional(2));
     let (used_bytes, total_bytes, other) = (optional(3), optional(4), optional(5));
+    let [native, python] = [(); 2].map(|()| Stack::of_number(bytes.word()));
     let [name, word, shape] = [(); 3].map(|()| bytes.text());
     DumpRow {
         kind: match kind & 0xc0 {
@@ -144,12 +149,14 @@ pub(super) fn unpack(bytes: &[u8]) -> DumpRow {
         name,
         word,
         shape,
+        stacks: Stacks { native, python },
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::StackEnd;
 
     #[test]
     fn rows_survive() {
@@ -176,6 +183,7 @@ mod tests {
             name: "näme".to_owned(),
             word: "mine".to_owned(),
             shape: "[1,5,]".to_owned(),
+            stacks: Stacks { native: Some(Stack::keep(["f"], StackEnd::Root)), python: None },
         };
         let kinds = KINDS
             .into_iter()

@@ -7,7 +7,7 @@ use super::Notes;
 use super::row::{DumpRow, Kind};
 use crate::model::{
     Access, Alloc, AllocApi, AllocFailed, AtbOp, Block, BlockReturned, Device, DriverFigures, Event, EventKind, Free,
-    FreeCause, Launch, Mark, Name, Op, Pool, System, UnknownFree,
+    FreeCause, Launch, Mark, Name, Op, Pool, Stacks, System, UnknownFree,
 };
 use crate::pipeline::steps::{STEP_START, Steps};
 
@@ -107,17 +107,12 @@ impl Rebuild {
                 let (used_bytes, cause) = (process.used_by(&block), FreeCause::TraceEnd);
                 let free = Free { block, used_bytes, total_bytes: None, driver: DriverFigures::default(), cause };
                 let device = block.device;
-                out(&Event {
-                    id,
-                    time_ns: time_ns.max(self.time_ns),
-                    pid,
-                    tid: pid,
-                    device,
-                    kind: EventKind::Free(free),
-                });
+                let (time_ns, stacks) = (time_ns.max(self.time_ns), Stacks::default());
+                out(&Event { id, time_ns, pid, tid: pid, device, stacks, kind: EventKind::Free(free) });
             }
             let (id, time_ns, device) = (id + 1, time_ns.max(self.time_ns), Device::None);
-            out(&Event { id, time_ns, pid, tid: pid, device, kind: EventKind::ProcessEnd });
+            let stacks = Stacks::default();
+            out(&Event { id, time_ns, pid, tid: pid, device, stacks, kind: EventKind::ProcessEnd });
         }
     }
 }
@@ -130,7 +125,8 @@ fn pool_of(row: &DumpRow) -> Pool {
 }
 
 fn emit(row: &DumpRow, time_ns: u64, device: Device, kind: EventKind, out: &mut dyn FnMut(&Event)) {
-    out(&Event { id: row.id, time_ns, pid: row.pid, tid: row.tid, device, kind });
+    let stacks = if row.shadow { Stacks::default() } else { row.stacks };
+    out(&Event { id: row.id, time_ns, pid: row.pid, tid: row.tid, device, stacks, kind });
 }
 
 impl Process {
@@ -162,6 +158,7 @@ impl Process {
             page: row.page,
             api: row.api,
             caller: None,
+            stacks: row.stacks,
         });
         self.live.insert(number, block);
         self.by_addr.insert(key, number);

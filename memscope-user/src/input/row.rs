@@ -1,7 +1,8 @@
 //! One row of a dump, whoever wrote it: checked, and reduced to what events need.
 
 use super::attr::Pairs;
-use crate::model::{AccessKind, AllocApi, Device, OpPhase, PageType, Pool, module_id};
+use crate::model::{AccessKind, AllocApi, Device, OpPhase, PageType, Pool, Stacks, module_id};
+use crate::sinks::{row::unescaped, stacks};
 
 /// What a row tells of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +56,7 @@ pub(super) struct DumpRow {
     pub(super) word: String,
     /// Shape of a tensor.
     pub(super) shape: String,
+    pub(super) stacks: Stacks,
 }
 
 /// The cells of a row as text.
@@ -69,6 +71,14 @@ pub(super) struct Cells<'a> {
     pub(super) tid: &'a str,
     pub(super) device: &'a str,
     pub(super) ptr: &'a str,
+    pub(super) python: &'a str,
+    pub(super) native: &'a str,
+}
+
+impl Cells<'_> {
+    fn stacks(&self) -> Stacks {
+        Stacks { native: stacks::parse(self.native), python: stacks::parse(self.python) }
+    }
 }
 
 /// What is wrong with a row, and in which column.
@@ -131,6 +141,7 @@ pub(super) fn understand(cells: &Cells<'_>, attr: &Pairs<'_>, place: (u32, u64))
         name: String::new(),
         word: attr.get("dtype").unwrap_or_default().to_owned(),
         shape: attr.get("shape").unwrap_or_default().to_owned(),
+        stacks: cells.stacks(),
     };
     match kind {
         Kind::Malloc(_) | Kind::Free(_) | Kind::Returned(_) if row.ptr.is_none() => {
@@ -250,47 +261,6 @@ pub(super) fn not(column: &'static str, text: &str, wanted: &str) -> Fault {
     let start: String = text.chars().take(40).flat_map(char::escape_debug).collect();
     let more = if text.chars().nth(40).is_some() { "…" } else { "" };
     Fault { column, what: format!("`{start}{more}` is not {wanted}") }
-}
-
-/// Takes back what our own outputs do to names (see `sinks::row`). A text that is not made like that is left as it is.
-fn unescaped(text: &str) -> String {
-    let unguarded = match text.strip_prefix('\'') {
-        Some(rest) if rest.trim_start_matches('\'').starts_with(['=', '+', '-', '@']) => rest,
-        _ => text,
-    };
-    if !unguarded.contains('\\') {
-        return unguarded.to_owned();
-    }
-    unescape(unguarded).unwrap_or_else(|| unguarded.to_owned())
-}
-
-fn unescape(text: &str) -> Option<String> {
-    let mut out = String::with_capacity(text.len());
-    let mut parts = text.split('\\');
-    out.push_str(parts.next()?);
-    while let Some(part) = parts.next() {
-        let mut rest = part.chars();
-        match rest.next() {
-            // Two backslashes: the text between them is empty, and the next part follows as it is.
-            None => {
-                out.push('\\');
-                out.push_str(parts.next()?);
-                continue;
-            }
-            Some('n') => out.push('\n'),
-            Some('r') => out.push('\r'),
-            Some('t') => out.push('\t'),
-            Some('u') => {
-                let (code, after) = rest.as_str().strip_prefix('{')?.split_once('}')?;
-                out.push(char::from_u32(u32::from_str_radix(code, 16).ok()?)?);
-                out.push_str(after);
-                continue;
-            }
-            Some(_) => return None,
-        }
-        out.push_str(rest.as_str());
-    }
-    Some(out)
 }
 
 #[cfg(test)]

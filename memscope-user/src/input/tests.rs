@@ -9,10 +9,10 @@ use rusqlite::Connection;
 
 use super::*;
 use crate::analyses::{FluctuationAnalysis, HeldAnalysis, StepLeaksAnalysis};
-use crate::model::{Device, EventKind, Held};
+use crate::model::{Device, EventKind, Held, Stack, StackEnd, Stacks};
 use crate::pipeline::{DeviceFilter, DumpFilter, Npus, Pipeline};
 use crate::sinks::{self, DumpOptions, DumpSink};
-use crate::testing::{HOST, at, device};
+use crate::testing::{HOST, Who, at, device};
 
 const HEADER: &str =
     "ID,Event,Event Type,Name,Timestamp(ns),Process Id,Thread Id,Device Id,Ptr,Attr,Call Stack(Python),Call Stack(C)\n";
@@ -309,6 +309,54 @@ fn database_of_a_killed_tracer() {
     assert!(before.len() == 2 && before[1].1.len() > 100);
     assert_eq!(run(&[path], Vec::new()).expect("read").notes.rows, 1);
     assert_eq!(list(), before);
+}
+
+/// Frames that a program makes up, cells of many lines, threads without Python, made-up frees: what was written is read
+/// again, from both kinds of dumps.
+#[test]
+fn stacks_survive() {
+    let frames = ["=libx.so(f<a, \"b\">+0x1) [0x2]", "line\nbreak\u{202e}\\", "\"", ",\"\",", "main\""];
+    let symbols = (1..).zip(frames).map(|(address, name)| (address, name, 0, "", 0)).collect::<Vec<_>>();
+    let main = |time| at(time, 7, 7);
+    let records = [
+        main(1).symbols(1, &symbols),
+        main(1).native(5, 1, &[1, 2, 3, 4, 5], StackEnd::Depth),
+        main(1).python(6, 1, &[(0xc0, 2, 3)], StackEnd::Root),
+        main(1).code((0xc0, 3), "a \"b\",.py", "f\n", &[]),
+        main(1).python(7, 1, &[], StackEnd::NotPython),
+        Who::stacked(main(2).alloc(0x10, 1, device(0)), 5, 6),
+        Who::stacked(main(3).alloc(0x20, 1, device(0)), 0, 7),
+        Who::stacked(main(4).free(0x10), 5, 99),
+        main(5).alloc(0x30, 1, device(0)),
+    ];
+    let stacks_of = |event: &Event| {
+        let of_block = match &event.kind {
+            EventKind::Alloc(alloc) => alloc.block.stacks,
+            EventKind::Free(free) => free.block.stacks,
+            _ => Stacks::default(),
+        };
+        (event.id, event.stacks, of_block)
+    };
+    for format in [sinks::Format::Csv, sinks::Format::Db] {
+        let folder = trace(&records.concat(), format).1;
+        let (live, read) = (Recorder::default(), Recorder::default());
+        let config = PipelineConfig { rows: crate::testing::rows(), ..PipelineConfig::default() };
+        let mut pipeline = Pipeline::new(config, Vec::new(), vec![Box::new(live.clone())]);
+        pipeline.feed(&records.concat()).expect("fed");
+        drop(pipeline.finish(&[]));
+        run(&[folder.path().join("out")], vec![Box::new(read.clone())]).expect("readable");
+        let of_blocks = |recorder: &Recorder| -> Vec<_> {
+            let events = recorder.0.lock().expect("lock");
+            let blocks = events.iter().filter(|event| matches!(event.kind, EventKind::Alloc(_) | EventKind::Free(_)));
+            blocks.map(stacks_of).collect()
+        };
+        assert_eq!(of_blocks(&read), of_blocks(&live));
+        let first = of_blocks(&read)[0].1;
+        assert_eq!(first.python.map(Stack::frames), Some(vec!["a \"b\",.py(?): f\n"]));
+        let native = first.native.expect("a stack");
+        assert_eq!((native.frames()[0], native.end()), ("halMemAlloc", StackEnd::Depth));
+        assert_eq!(native.frames()[2], "line\nbreak\u{202e}\\(+0x0) [0x2]");
+    }
 }
 
 /// Pools with names of their own, marks and ranges of domains, and operations of ATB come back as such; no range of a domain is a

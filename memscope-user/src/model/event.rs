@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::Name;
+use super::{Name, Stacks};
 
 /// Where an event belongs. The number is the physical NPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -92,6 +92,8 @@ pub struct Block {
     pub api: AllocApi,
     /// Outermost function of ACL or runtime that the driver was called from; `None` if it was called directly.
     pub caller: Option<Name>,
+    /// Where it was allocated.
+    pub stacks: Stacks,
 }
 
 /// What the driver said last of the device that an event is about.
@@ -480,6 +482,8 @@ pub struct Event {
     pub tid: u32,
     /// Device.
     pub device: Device,
+    /// Where the call was made that the event is of; of a block that memory ran out with, where it was allocated.
+    pub stacks: Stacks,
     /// What happened.
     pub kind: EventKind,
 }

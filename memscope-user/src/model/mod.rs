@@ -5,6 +5,7 @@ mod finding;
 mod ledger;
 mod module;
 mod name;
+mod stack;
 
 pub use event::{
     Access, AccessKind, Alloc, AllocApi, AllocFailed, AllocRecovered, AtbOp, Block, BlockReturned, Device, DeviceUsage,
@@ -18,3 +19,4 @@ pub use finding::{
 pub use ledger::{Entry, Item, Ledger, Moment, PoolSheets, Sheet, Sign};
 pub use module::{module_id, module_name};
 pub use name::Name;
+pub use stack::{Stack, StackEnd, Stacks, end_text};

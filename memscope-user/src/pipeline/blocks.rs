@@ -104,7 +104,7 @@ fn clamped(bytes: u128) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{AllocApi, PageType};
+    use crate::model::{AllocApi, PageType, Stacks};
 
     fn live(allocation_id: u64, size_bytes: u64) -> Live {
         let block = Block {
@@ -122,6 +122,7 @@ mod tests {
             page: PageType::Normal,
             api: AllocApi::Alloc,
             caller: None,
+            stacks: Stacks::default(),
         };
         Live { block, returned: false, inside: true }
     }

@@ -110,7 +110,8 @@ mod tests {
     use crate::model::AllocApi;
 
     fn free(time_ns: u64, tid: u32, addr: u64) -> Item {
-        let head = Head { time_ns, seq: 0, pid: 7, tid, row: 2, outer: 0 };
+        let head =
+            Head { time_ns, seq: 0, pid: 7, tid, row: 2, outer: 0, stacks: super::super::item::StackIds::default() };
         Item { head, action: Action::End(Ending::Block { api: AllocApi::Alloc, addr }) }
     }
 

@@ -1,9 +1,11 @@
 //! An [`Item`] is something that happened: the unit of the stages from time order to the process.
 
+use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use super::domains::MstxCall;
 use super::ops::OpCall;
+use super::stacks::Code;
 use crate::capture::Note;
 use crate::decode::{Phase, Values};
 use crate::model::{AllocApi, AtbOp, Device, Name, PageType, Pool, RegionKind, System};
@@ -26,6 +28,16 @@ pub(super) struct Head {
     pub(super) row: u16,
     /// Row of the outermost allocation call that the thread is inside of; 0 is none.
     pub(super) outer: u16,
+    pub(super) stacks: StackIds,
+}
+
+/// What a call's stacks are known by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct StackIds {
+    pub(super) native: Option<NonZeroU64>,
+    pub(super) python: Option<NonZeroU64>,
+    /// The call had returned already: its function is not on the native stack.
+    pub(super) returned: bool,
 }
 
 #[derive(Debug)]
@@ -113,6 +125,12 @@ pub(super) enum Action {
         domain: Option<u64>,
     },
     Mstx(MstxCall),
+    /// A code object of Python is at this address.
+    Code {
+        address: u64,
+        fingerprint: u32,
+        code: Arc<Code>,
+    },
     Fork {
         child: u32,
     },

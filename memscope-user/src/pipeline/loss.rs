@@ -24,6 +24,8 @@ pub(super) struct Own {
     pub(super) unreadable_texts: u64,
     /// Tensors that could not be read, or for which there was no room in their record.
     pub(super) tensors: u64,
+    /// Calls whose stack's frames were lost.
+    pub(super) lost_stacks: u64,
     /// Records of a function that is not the one that was looked for.
     pub(super) mislocated: u64,
     /// Events for which the block table had no room.
@@ -76,6 +78,7 @@ impl Losses {
             ("text without beginning", own.stray_texts),
             ("text not readable", own.unreadable_texts),
             ("tensor not readable", own.tensors),
+            ("stack without its frames", own.lost_stacks),
             ("from a function that was located wrongly", own.mislocated),
             ("block table full", own.blocks_full),
             ("process table full", own.processes_full),

@@ -23,6 +23,7 @@ mod recent;
 mod replay;
 mod requests;
 mod rows;
+mod stacks;
 pub(crate) mod steps;
 #[cfg(test)]
 mod tests;
@@ -34,19 +35,20 @@ use std::sync::Arc;
 
 use self::clock::Clock;
 use self::hold::{HOLD_NS, Hold};
-use self::item::{Action, Called, Head, Item};
+use self::item::{Action, Called, Head, Item, StackIds};
 use self::loss::{Losses, Own};
 use self::ops::Operators;
 use self::order::{Order, WINDOW};
 use self::output::Output;
 use self::process::{At, Process, Shared};
 use self::rows::Rows;
+use self::stacks::{Code, StackTable};
 use self::text::Texts;
 use self::usage::Usage;
 use crate::analyses::Analysis;
 use crate::capture::{LossCount, Note};
-use crate::decode::{Body, Record, Records};
-use crate::model::{Device, Event, EventKind, Finding, FreeCause, ProcessStart, RunEnd};
+use crate::decode::{Body, Phase, Record, Records};
+use crate::model::{Device, Event, EventKind, Finding, FreeCause, ProcessStart, RunEnd, Stacks};
 use crate::probes::RowInfo;
 use crate::sinks::{Sink, SinkError};
 
@@ -95,6 +97,7 @@ pub struct Pipeline {
     shared: Shared,
     losses: Losses,
     operators: Operators,
+    stacks: StackTable,
     own: Own,
     wanted_steps: Arc<[u32]>,
     records: u64,
@@ -128,6 +131,7 @@ impl Pipeline {
             },
             losses: Losses::default(),
             operators: Operators::default(),
+            stacks: StackTable::default(),
             own: Own::default(),
             wanted_steps,
             records: 0,
@@ -187,14 +191,15 @@ impl Pipeline {
         let mut left: Vec<_> = std::mem::take(&mut self.processes).into_iter().collect();
         left.sort_unstable_by_key(|(pid, _)| *pid);
         for (pid, mut process) in left {
-            process.all_failed(At { time_ns, tid: pid }, &mut self.shared);
-            process.free_all(At { time_ns, tid: pid }, FreeCause::TraceEnd, &mut self.shared);
+            process.all_failed(At::new(time_ns, pid), &mut self.shared);
+            process.free_all(At::new(time_ns, pid), FreeCause::TraceEnd, &mut self.shared);
         }
         self.losses.update(losses);
         let (late, overfull, blocks_full) = (self.order.late, self.order.overfull, self.shared.blocks_full);
         let (errors, unwritten) = self.shared.out.finish();
         let mislocated = self.shared.mislocated;
-        let own = Own { mislocated, blocks_full, unwritten, late, overfull, ..self.own };
+        let lost_stacks = self.stacks.lost;
+        let own = Own { lost_stacks, mislocated, blocks_full, unwritten, late, overfull, ..self.own };
         let end = RunEnd { time_ns, lost: self.losses.lost(), losses: self.losses.lines(&self.rows, &own) };
         let findings = self.shared.out.conclude(&end);
         Outcome { findings, end, end_reason: self.end_reason, records: self.records, errors }
@@ -202,11 +207,14 @@ impl Pipeline {
 
     fn take(&mut self, record: &Record<'_>) {
         let Record { time_ns, pid, tid, row, outer, .. } = *record;
-        let head = Head { time_ns, seq: self.records, pid, tid, row, outer };
+        let head = Head { time_ns, seq: self.records, pid, tid, row, outer, stacks: StackIds::default() };
         self.records += 1;
         match record.body {
             Body::Call(call) => {
                 self.own.unreadable_texts += u64::from(call.text_fault);
+                let left = call.phase == Phase::Return && self.rows.get(row).is_none_or(|row| !row.own_return);
+                let stacks = StackIds { native: call.native_stack, python: call.python_stack, returned: left };
+                let head = Head { stacks, ..head };
                 self.texts.call(head, &call, self.rows.has_text(row), &mut self.ready);
                 self.order_ready();
             }
@@ -225,7 +233,13 @@ impl Pipeline {
             },
             Body::Fork { child, .. } => self.order(Item { head, action: Action::Fork { child } }),
             Body::Exec { .. } => self.order(Item { head, action: Action::Exec }),
-            Body::Library { .. } | Body::Stack(_) | Body::Code(_) => {}
+            Body::Stack(stack) => self.stacks.told(&stack),
+            Body::Code(code) => {
+                let (address, fingerprint) = (code.address, code.fingerprint);
+                let code = Arc::new(Code::of(&code));
+                self.order(Item { head, action: Action::Code { address, fingerprint, code } });
+            }
+            Body::Library { .. } => {}
             Body::Note(json) => self.note(head, json),
             Body::Unknown { .. } => self.own.unknown += 1,
         }
@@ -238,6 +252,7 @@ impl Pipeline {
             Ok(Note::Rows { first, rows }) => self.rows.extend(first, rows),
             Ok(Note::Operators { first, layout, operators }) => self.operators.extend(first, layout, operators),
             Ok(Note::Losses { by }) => self.losses.update(&by),
+            Ok(Note::Symbols { generation, symbols }) => self.stacks.symbols(generation, &symbols),
             Ok(Note::Unknown) => self.own.unknown += 1,
             Ok(note) => self.order(Item { head, action: Action::Note(Box::new(note)) }),
             Err(_) => self.own.undecodable += 1,
@@ -291,7 +306,7 @@ impl Pipeline {
     fn apply(&mut self, Item { head, action }: Item) {
         self.last_ns = self.last_ns.max(head.time_ns);
         let time_ns = self.clock.real(head.time_ns);
-        let at = At { time_ns, tid: head.tid };
+        let at = At { stacks: self.stacks_of(&head), ..At::new(time_ns, head.tid) };
         match action {
             Action::Note(note) => self.apply_note(time_ns, *note),
             Action::Fork { child } => self.fork(head.pid, child),
@@ -307,18 +322,28 @@ impl Pipeline {
         }
     }
 
+    /// The stacks of a call.
+    fn stacks_of(&mut self, head: &Head) -> Stacks {
+        let StackIds { native, python, returned } = head.stacks;
+        let returned = self.rows.symbol(head.row).filter(|_| returned).map(|symbol| (head.row, symbol));
+        let native = native.map(|id| self.stacks.native(id, returned));
+        let codes = || self.processes.get(&head.pid).map(Process::codes);
+        let python = python.map(|id| self.stacks.python(head.pid, id, codes()));
+        Stacks { native, python }
+    }
+
     fn apply_note(&mut self, time_ns: u64, note: Note) {
         match note {
             Note::ProcessStart { pid, parent, attached, command, visible_devices } => {
                 let start = ProcessStart { parent, attached, command: command.into() };
-                let at = At { time_ns, tid: pid };
+                let at = At::new(time_ns, pid);
                 if let Some((process, shared)) = self.process(pid) {
                     process.started(at, start, visible_devices.as_deref(), shared);
                 }
             }
             Note::ProcessEnd { pid } => {
                 if let Some(mut process) = self.processes.remove(&pid) {
-                    process.end(At { time_ns, tid: pid }, &mut self.shared);
+                    process.end(At::new(time_ns, pid), &mut self.shared);
                 }
             }
             Note::Clock { mono_ns, real_ns } => self.clock.sample(mono_ns, real_ns),
@@ -327,7 +352,8 @@ impl Pipeline {
                 let usage = self.shared.usage.update(device, (used_bytes, total_bytes), processes);
                 let kind = EventKind::DeviceUsage(usage);
                 // Of no process, so no sink has a place for it.
-                self.shared.out.event(&Event { id: 0, time_ns, pid: 0, tid: 0, device, kind }, false);
+                let stacks = Stacks::default();
+                self.shared.out.event(&Event { id: 0, time_ns, pid: 0, tid: 0, device, stacks, kind }, false);
             }
             Note::UsageEnded => self.shared.usage = Usage::default(),
             Note::End { reason } => self.end_reason = Some(reason),

@@ -27,6 +27,23 @@ impl<K: Eq + Hash, V> Recent<K, V> {
         self.young.get(key).or_else(|| self.old.get(key))
     }
 
+    /// As [`Recent::get`]; what is asked for is not among the oldest any more.
+    pub(super) fn refresh(&mut self, key: &K) -> Option<&V>
+    where
+        K: Clone,
+    {
+        if !self.young.contains_key(key) {
+            let value = self.old.remove(key)?;
+            self.insert(key.clone(), value);
+        }
+        self.young.get(key)
+    }
+
+    /// Forgets the oldest.
+    pub(super) fn age(&mut self) {
+        self.old = std::mem::take(&mut self.young);
+    }
+
     pub(super) fn remove(&mut self, key: &K) -> Option<V> {
         let old = self.old.remove(key);
         self.young.remove(key).or(old)
@@ -44,6 +61,18 @@ mod tests {
             map.insert(n, n * 10);
         }
         assert_eq!([0, 1, 2, 3, 4].map(|n| map.get(&n).copied()), [None, None, Some(20), Some(30), Some(40)]);
+    }
+
+    /// What is asked for again and again stays.
+    #[test]
+    fn what_is_used_stays() {
+        let mut map = Recent::new(2);
+        map.insert(0, 'x');
+        for n in 1..10 {
+            map.insert(n, 'y');
+            assert_eq!(map.refresh(&0), Some(&'x'), "{n}");
+        }
+        assert_eq!(map.refresh(&1), None);
     }
 
     /// A newer value hides the older one, also after removal.

@@ -31,6 +31,11 @@ impl Rows {
         self.row(number).map(|(row, _)| row)
     }
 
+    /// Name of the row's function.
+    pub(super) fn symbol(&self, number: u16) -> Option<Name> {
+        self.row(number).map(|(_, symbol)| *symbol)
+    }
+
     fn row(&self, number: u16) -> Option<&(RowInfo, Name)> {
         self.0.get(usize::from(number).checked_sub(1)?)?.as_ref()
     }

@@ -115,7 +115,15 @@ mod tests {
         let (mut texts, mut ready) = (Texts::default(), Vec::new());
         for (seq, record) in Records::new(bytes).enumerate() {
             let Record { time_ns, pid, tid, row, body, .. } = record.expect("a record");
-            let head = Head { time_ns, seq: seq as u64, pid, tid, row, outer: 0 };
+            let head = Head {
+                time_ns,
+                seq: seq as u64,
+                pid,
+                tid,
+                row,
+                outer: 0,
+                stacks: crate::pipeline::StackIds::default(),
+            };
             match body {
                 Body::Call(call) => texts.call(head, &call, true, &mut ready),
                 Body::TextPart(part) => assert!(texts.part(head, &part, &mut ready)),

@@ -374,6 +374,7 @@ impl ProbeSpec {
             meaning: self.meaning,
             fields: self.fields.iter().map(|(field, _)| *field).collect(),
             pool: self.pool.map(str::to_owned),
+            own_return: self.when == When::OwnReturn,
         }
     }
 }
@@ -392,6 +393,9 @@ pub struct RowInfo {
     /// Pool that the calls belong to: the `Event Type` of one of ours, or another name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pool: Option<String>,
+    /// Its returns are seen before they happen, at its own return instructions: it is still on the stack.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub own_return: bool,
 }
 
 /// All built-in rows.

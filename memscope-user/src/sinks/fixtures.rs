@@ -1,10 +1,12 @@
 //! Made-up events for the tests of this folder.
 
-use crate::model::{Alloc, AllocApi, Block, Device, DriverFigures, Event, EventKind, Free, FreeCause, PageType, Pool};
+use crate::model::{
+    Alloc, AllocApi, Block, Device, DriverFigures, Event, EventKind, Free, FreeCause, PageType, Pool, Stacks,
+};
 
 /// Event 5 of process 12, thread 34, at 1000 ns on device 0.
 pub(super) fn event(kind: EventKind) -> Event {
-    Event { id: 5, time_ns: 1000, pid: 12, tid: 34, device: Device::Npu(0), kind }
+    Event { id: 5, time_ns: 1000, pid: 12, tid: 34, device: Device::Npu(0), stacks: Stacks::default(), kind }
 }
 
 /// Event `id` at `id` microseconds, about memory of `device`.
@@ -20,6 +22,7 @@ pub(super) fn block(pool: Pool, addr: u64, allocation_id: u64) -> Block {
     Block {
         requested_bytes: None,
         caller: None,
+        stacks: Stacks::default(),
         allocation_id,
         pool,
         device: Device::Npu(0),

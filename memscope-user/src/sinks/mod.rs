@@ -15,6 +15,7 @@ pub mod log;
 pub mod report;
 pub mod row;
 mod sqlite;
+pub mod stacks;
 pub mod tree;
 
 pub use dump::{DumpOptions, DumpSink, Format};

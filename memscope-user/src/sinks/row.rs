@@ -4,7 +4,7 @@
 //!
 //! # Texts of the traced program
 //!
-//! Only the Name column carries text that the program chose, so it is the only hostile one. Texts made of
+//! The Name column and the frames of call stacks carry text that the program chose. Texts made of
 //! printable characters are written as they are, byte for byte like msMemScope. Otherwise, in csv and db alike:
 //!
 //! - A backslash becomes `\\`; newline, carriage return and tab become `\n`, `\r`, `\t`; every other control
@@ -25,9 +25,10 @@
 //! else the stream pointer as a decimal number, 0 for the default stream (readers take a number there; a pointer
 //! is far above any stream number). `taskId` is `N/A`: no argument of a launch carries it.
 
+use super::stacks;
 use crate::model::{
     Access, AccessKind, Alloc, AllocApi, AllocFailed, Block, BlockReturned, Device, DriverFigures, Event, EventKind,
-    Free, FreeCause, Launch, Mark, OpPhase, OutOfMemory, PageType, Pool, System,
+    Free, FreeCause, Launch, Mark, OpPhase, OutOfMemory, PageType, Pool, Stacks, System,
 };
 
 /// Columns of a row; the CSV header and the database column names.
@@ -109,6 +110,8 @@ pub struct Row<'a> {
     pub ptr: Option<u64>,
     /// Attr column.
     pub attr: Attr<'a>,
+    /// Call stack columns.
+    pub stacks: Stacks,
 }
 
 impl<'a> Row<'a> {
@@ -206,6 +209,7 @@ impl<'a> Row<'a> {
             device: event.device,
             ptr: None,
             attr: Attr::EMPTY,
+            stacks: event.stacks,
         }
     }
 
@@ -251,7 +255,11 @@ impl<'a> Row<'a> {
         self.write_ptr(out);
         out.push(b',');
         self.attr.write_csv(out);
-        out.extend_from_slice(b",,\n");
+        out.push(b',');
+        stacks::write(out, self.stacks.python, true);
+        out.push(b',');
+        stacks::write(out, self.stacks.native, true);
+        out.push(b'\n');
     }
 
     /// Appends the Ptr cell.
@@ -536,6 +544,47 @@ fn is_hidden(character: char) -> bool {
     character.is_control()
         || matches!(character,
             '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
+}
+
+/// Takes back what our own outputs do to names (see `sinks::row`). A text that is not made like that is left as it is.
+pub(crate) fn unescaped(text: &str) -> String {
+    let unguarded = match text.strip_prefix('\'') {
+        Some(rest) if rest.trim_start_matches('\'').starts_with(['=', '+', '-', '@']) => rest,
+        _ => text,
+    };
+    if !unguarded.contains('\\') {
+        return unguarded.to_owned();
+    }
+    unescape(unguarded).unwrap_or_else(|| unguarded.to_owned())
+}
+
+fn unescape(text: &str) -> Option<String> {
+    let mut out = String::with_capacity(text.len());
+    let mut parts = text.split('\\');
+    out.push_str(parts.next()?);
+    while let Some(part) = parts.next() {
+        let mut rest = part.chars();
+        match rest.next() {
+            // Two backslashes: the text between them is empty, and the next part follows as it is.
+            None => {
+                out.push('\\');
+                out.push_str(parts.next()?);
+                continue;
+            }
+            Some('n') => out.push('\n'),
+            Some('r') => out.push('\r'),
+            Some('t') => out.push('\t'),
+            Some('u') => {
+                let (code, after) = rest.as_str().strip_prefix('{')?.split_once('}')?;
+                out.push(char::from_u32(u32::from_str_radix(code, 16).ok()?)?);
+                out.push_str(after);
+                continue;
+            }
+            Some(_) => return None,
+        }
+        out.push_str(rest.as_str());
+    }
+    Some(out)
 }
 
 #[cfg(test)]

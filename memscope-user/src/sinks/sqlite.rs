@@ -11,12 +11,12 @@ use std::time::Duration;
 use rusqlite::types::{ToSqlOutput, ValueRef};
 use rusqlite::{Connection, OpenFlags, Statement, ToSql};
 
-use super::SinkError;
 use super::row::{Row, push_device};
+use super::{SinkError, stacks};
 
 /// Exactly the reference's table; `IF NOT EXISTS` does not end up in the stored schema.
 const CREATE: &str = r#"CREATE TABLE IF NOT EXISTS memscope_dump ("ID" INTEGER, "Event" TEXT, "Event Type" TEXT, "Name" TEXT, "Timestamp(ns)" INTEGER, "Process Id" INTEGER, "Thread Id" INTEGER, "Device Id" TEXT, "Ptr" TEXT, "Attr" TEXT, "Call Stack(Python)" TEXT, "Call Stack(C)" TEXT)"#;
-const INSERT: &str = "INSERT INTO memscope_dump VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, '', '')";
+const INSERT: &str = "INSERT INTO memscope_dump VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)";
 
 const BUSY_TIMEOUT: Duration = Duration::from_millis(5000);
 /// Rows gathered before they go in.
@@ -54,6 +54,8 @@ struct BatchRow {
     device: Range<usize>,
     ptr: Range<usize>,
     attr: Range<usize>,
+    python: Range<usize>,
+    native: Range<usize>,
 }
 
 impl DbFile {
@@ -132,9 +134,11 @@ impl Batch {
         let device = part(text, |out| push_device(out, row.device));
         let ptr = part(text, |out| row.write_ptr(out));
         let attr = part(text, |out| row.attr.write_json(out));
+        let python = part(text, |out| stacks::write(out, row.stacks.python, false));
+        let native = part(text, |out| stacks::write(out, row.stacks.native, false));
         let (id, time_ns, pid, tid) = (row.id, row.time_ns, row.pid, row.tid);
         let (event, event_type) = (row.event, row.event_type);
-        self.rows.push(BatchRow { id, event, event_type, time_ns, pid, tid, name, device, ptr, attr });
+        self.rows.push(BatchRow { id, event, event_type, time_ns, pid, tid, name, device, ptr, attr, python, native });
     }
 
     fn insert(&self, connection: &Connection) -> rusqlite::Result<()> {
@@ -157,6 +161,8 @@ impl Batch {
         statement.raw_bind_parameter(8, text(&row.device))?;
         statement.raw_bind_parameter(9, text(&row.ptr))?;
         statement.raw_bind_parameter(10, text(&row.attr))?;
+        statement.raw_bind_parameter(11, text(&row.python))?;
+        statement.raw_bind_parameter(12, text(&row.native))?;
         statement.raw_execute().map(drop)
     }
 }

@@ -86,6 +86,7 @@ impl Process {
             page,
             api,
             caller,
+            stacks: at.stacks,
         };
         self.put(at, key, Live { block, returned: false, inside: self.steps.inside() }, totals, shared);
     }
@@ -100,6 +101,7 @@ impl Process {
             driver: shared.usage.of(self.pid, live.block.device),
             restored: live.block.alloc_id != self.next_event,
         };
+        let at = if alloc.restored { at.made_up() } else { at };
         self.emit(at, live.block.device, EventKind::Alloc(alloc), live.inside, shared);
     }
 
@@ -114,6 +116,8 @@ impl Process {
     ) -> Option<Live> {
         let (live, own_bytes) = self.blocks.take(key)?;
         shared.live = shared.live.saturating_sub(1);
+        // The call that showed that a block had ended did not end it.
+        let at = if cause == FreeCause::Program { at } else { at.made_up() };
         let free = Free {
             block: live.block,
             used_bytes: totals.and_then(|totals| totals.used_bytes).unwrap_or(own_bytes),

@@ -17,9 +17,10 @@ use super::output::Output;
 use super::physical::Physical;
 use super::recent::Recent;
 use super::requests::Requests;
+use super::stacks::Codes;
 use super::steps::{OpenStep, Ranges, STEP_START, Steps};
 use super::usage::Usage;
-use crate::model::{Device, Event, EventKind, FreeCause, Launch, Mark, Pool, ProcessStart, RegionKind};
+use crate::model::{Device, Event, EventKind, FreeCause, Launch, Mark, Pool, ProcessStart, RegionKind, Stacks};
 
 /// Threads per process whose device is remembered at least; there is no record of a thread's end.
 const MAX_THREADS: usize = 32 << 10;
@@ -60,6 +61,8 @@ pub(super) struct Process {
     /// By kernel handle. A forked child shares them until either learns another.
     names: Arc<Recent<u64, Arc<str>>>,
     streams: Recent<u64, i64>,
+    /// Shared as the names are.
+    codes: Arc<Codes>,
     launches: u64,
     ranges: Ranges,
     steps: Steps,
@@ -83,11 +86,25 @@ pub(super) struct Process {
     domains: Domains,
 }
 
-/// Moment and thread of an event.
+/// Moment, thread and place of an event.
 #[derive(Clone, Copy)]
 pub(super) struct At {
     pub(super) time_ns: u64,
     pub(super) tid: u32,
+    /// Where the call was made.
+    pub(super) stacks: Stacks,
+}
+
+impl At {
+    /// Of no call.
+    pub(super) fn new(time_ns: u64, tid: u32) -> Self {
+        Self { time_ns, tid, stacks: Stacks::default() }
+    }
+
+    /// Without the call: what follows is not what it did.
+    pub(super) fn made_up(self) -> Self {
+        Self::new(self.time_ns, self.tid)
+    }
 }
 
 impl Process {
@@ -102,6 +119,7 @@ impl Process {
             devices: Vec::new(),
             names: Arc::new(Recent::new(MAX_NAMES)),
             streams: Recent::new(MAX_NAMES),
+            codes: Arc::default(),
             launches: 0,
             ranges: Ranges::default(),
             steps: Steps::new(wanted),
@@ -122,7 +140,17 @@ impl Process {
 
     /// A forked child: knows what its memory knows, but has no device memory.
     pub(super) fn child(&self, pid: u32, wanted: Arc<[u32]>) -> Self {
-        Self { visible: self.visible.clone(), names: Arc::clone(&self.names), ..Self::new(pid, wanted) }
+        Self {
+            visible: self.visible.clone(),
+            names: Arc::clone(&self.names),
+            codes: Arc::clone(&self.codes),
+            ..Self::new(pid, wanted)
+        }
+    }
+
+    /// Its code objects.
+    pub(super) fn codes(&self) -> &Codes {
+        &self.codes
     }
 
     /// The process joins the trace, or is known better.
@@ -222,6 +250,9 @@ impl Process {
             Action::RangeStart { text, domain: Some(domain) } => self.domain_range_start(at, domain, text, shared),
             Action::RangeEnd { id, domain: Some(domain) } => self.domain_range_end(at, domain, id, shared),
             Action::RangeId { id } => self.ranges.named(head.tid, id),
+            Action::Code { address, fingerprint, code } => {
+                Arc::make_mut(&mut self.codes).insert(address, fingerprint, code);
+            }
             Action::Fork { .. } | Action::Exec | Action::Note(_) => {}
         }
     }
@@ -329,7 +360,8 @@ impl Process {
     fn emit(&mut self, at: At, device: Device, kind: EventKind, inside: bool, shared: &mut Shared) {
         let id = self.next_event;
         self.next_event += 1;
-        shared.out.event(&Event { id, time_ns: at.time_ns, pid: self.pid, tid: at.tid, device, kind }, inside);
+        let At { time_ns, tid, stacks } = at;
+        shared.out.event(&Event { id, time_ns, pid: self.pid, tid, device, stacks, kind }, inside);
     }
 }
 

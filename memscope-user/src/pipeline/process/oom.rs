@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use super::super::item::Action;
 use super::{At, Process, Shared};
-use crate::model::{AllocFailed, Block, Device, EventKind, OutOfMemory};
+use crate::model::{AllocFailed, Block, Device, EventKind, OutOfMemory, Stacks};
 
 /// A thread that does nothing after a failure has given up after this time. One that synchronizes its device before a further
 /// attempt may take longer; then the rows are there, and the report counts the request as succeeded.
@@ -44,6 +44,7 @@ struct Request {
     failed: AllocFailed,
     device: Device,
     time_ns: u64,
+    stacks: Stacks,
     suspects: Arc<Suspects>,
     /// How often the thread has asked how much is left, since.
     questions: u32,
@@ -70,7 +71,8 @@ impl Process {
             self.failed_for_good(at, at.tid, shared);
         }
         let suspects = self.suspects(at.time_ns, device, count);
-        let request = Request { failed, device, time_ns: at.time_ns, suspects, questions: 0 };
+        let At { time_ns, stacks, .. } = at;
+        let request = Request { failed, device, time_ns, stacks, suspects, questions: 0 };
         if self.failing.requests.insert(at.tid, request).is_none() {
             shared.oom_pending += 1;
         }
@@ -121,15 +123,15 @@ impl Process {
         let tids: Vec<u32> =
             self.failing.requests.iter().filter(|(_, request)| overdue(request)).map(|(tid, _)| *tid).collect();
         for tid in tids {
-            self.failed_for_good(At { time_ns, tid }, tid, shared);
+            self.failed_for_good(At::new(time_ns, tid), tid, shared);
         }
     }
 
     /// The request of a thread has failed for good, if it has one: tells of it, and of what is live.
     pub(super) fn failed_for_good(&mut self, at: At, tid: u32, shared: &mut Shared) {
-        let Some(Request { failed, device, suspects, .. }) = self.failing.requests.remove(&tid) else { return };
+        let Some(Request { failed, device, stacks, suspects, .. }) = self.failing.requests.remove(&tid) else { return };
         shared.oom_pending = shared.oom_pending.saturating_sub(1);
-        let at = At { tid, ..at };
+        let at = At { tid, stacks, ..at };
         // These rows are always written, whatever steps were asked for.
         self.emit(at, device, EventKind::OutOfMemory(OutOfMemory::Trigger(failed)), true, shared);
         if self.failing.told_ns.is_some_and(|told_ns| at.time_ns.saturating_sub(told_ns) < QUIET_NS) {
@@ -137,9 +139,11 @@ impl Process {
         }
         self.failing.told_ns = Some(at.time_ns);
         for block in &suspects.newest {
+            let at = At { stacks: block.stacks, ..at };
             self.emit(at, device, EventKind::OutOfMemory(OutOfMemory::Recent(*block)), true, shared);
         }
         for block in &suspects.largest {
+            let at = At { stacks: block.stacks, ..at };
             self.emit(at, device, EventKind::OutOfMemory(OutOfMemory::Top(*block)), true, shared);
         }
     }

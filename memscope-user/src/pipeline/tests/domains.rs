@@ -222,6 +222,7 @@ fn older_rows_have_no_pool() {
         meaning: Meaning::HalFree,
         fields: vec![Field::Addr],
         pool: None,
+        own_return: false,
     };
     assert_eq!(row, expected);
     assert_eq!(serde_json::to_string(&row).expect("JSON"), json);

@@ -17,6 +17,7 @@ mod memory;
 mod oom;
 mod ops;
 mod pool;
+mod stacks;
 
 /// Sends all it sees; as a sink and as an analysis.
 struct Tap(Sender<Event>);

@@ -13,8 +13,14 @@ const ENTER: u16 = 300;
 const LEAVE: u16 = 301;
 
 fn notes() -> Vec<u8> {
-    let row =
-        |meaning| RowInfo { layer: Layer::Ops, symbol: "at::_ops".to_owned(), meaning, fields: Vec::new(), pool: None };
+    let row = |meaning| RowInfo {
+        layer: Layer::Ops,
+        symbol: "at::_ops".to_owned(),
+        meaning,
+        fields: Vec::new(),
+        pool: None,
+        own_return: false,
+    };
     let operator = OpInfo { name: "aten.mul.Tensor".to_owned(), enter: vec![Use::Read; 2], leave: vec![Use::Write] };
     let rows = Note::Rows { first: ENTER, rows: vec![row(Meaning::OpEnter), row(Meaning::OpLeave)] };
     [rows, Note::Operators { first: 5, layout: Some(LAYOUT), operators: vec![operator] }]

@@ -1,0 +1,280 @@
+//! What the ids of stacks stand for, as texts.
+//!
+//! Stacks and symbols are taken as they arrive, code objects in time order, and a call's ids are looked up when it is its
+//! turn. So it does not matter in which order several processors' records arrive.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::num::NonZeroU64;
+
+use memscope_common::PythonFrame;
+
+use super::recent::Recent;
+use crate::capture::{Function, Symbol};
+use crate::decode::{self, CodeText, Frames};
+use crate::model::{Name, Stack, StackEnd};
+
+/// Stacks that are remembered at least, unless they are very deep. What is used is not forgotten.
+const MAX_STACKS: usize = 128 << 10;
+/// Frames of the stacks that are remembered at least.
+const MAX_FRAMES: usize = 16 << 20;
+/// Addresses whose symbols are remembered at least.
+const MAX_SYMBOLS: usize = 512 << 10;
+/// Code objects of one process that are remembered at least.
+const MAX_CODES: usize = 16 << 10;
+
+/// Stands for a stack whose frames never came.
+const LOST: &str = "<lost>";
+/// Stands for a code object that never came.
+const UNKNOWN_CODE: &str = "<unknown code>";
+
+/// A code object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Code {
+    file: String,
+    name: String,
+    first_line: u32,
+    version: u8,
+    lines: Option<Box<[u8]>>,
+}
+
+impl Code {
+    pub(super) fn of(code: &decode::Code<'_>) -> Self {
+        Self {
+            file: text(code.file),
+            name: text(code.name),
+            first_line: code.first_line,
+            version: code.version,
+            lines: code.lines.map(Box::from),
+        }
+    }
+
+    /// As msMemScope writes it (contract §3.2); `?` for a line that is not known.
+    fn frame(&self, last_instruction: u32) -> String {
+        let line = self.lines.as_deref().and_then(|lines| line(self.version, self.first_line, lines, last_instruction));
+        let line = line.map_or_else(|| Cow::Borrowed("?"), |line| Cow::Owned(line.to_string()));
+        format!("{}({line}): {}", self.file, self.name)
+    }
+}
+
+/// A text of Python; one that is not whole ends with `…`.
+fn text(text: CodeText<'_>) -> String {
+    let mut out = characters(text.bytes, text.kind);
+    if text.cut {
+        out.push('…');
+    }
+    out
+}
+
+/// Line of an instruction; `None` where the table does not tell.
+const fn line(_version: u8, _first_line: u32, _table: &[u8], _last_instruction: u32) -> Option<u32> {
+    None
+}
+
+/// A string of `kind` bytes for each character.
+fn characters(bytes: &[u8], kind: u8) -> String {
+    let character = |code: u32| char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER);
+    match kind {
+        2 => bytes.as_chunks::<2>().0.iter().map(|unit| character(u16::from_le_bytes(*unit).into())).collect(),
+        4 => bytes.as_chunks::<4>().0.iter().map(|unit| character(u32::from_le_bytes(*unit))).collect(),
+        _ => bytes.iter().map(|byte| char::from(*byte)).collect(),
+    }
+}
+
+/// Code objects of one process, by address and fingerprint.
+#[derive(Clone, Debug)]
+pub(super) struct Codes(Recent<(u64, u32), std::sync::Arc<Code>>);
+
+impl Default for Codes {
+    fn default() -> Self {
+        Self(Recent::new(MAX_CODES))
+    }
+}
+
+impl Codes {
+    pub(super) fn insert(&mut self, address: u64, fingerprint: u32, code: std::sync::Arc<Code>) {
+        self.0.insert((address, fingerprint), code);
+    }
+}
+
+/// What a stack's record said.
+#[derive(Debug)]
+struct Told {
+    generation: u64,
+    end: StackEnd,
+    frames: ToldFrames,
+}
+
+#[derive(Debug)]
+enum ToldFrames {
+    Native(Box<[u64]>),
+    Python(Box<[PythonFrame]>),
+}
+
+/// All stacks of a trace.
+#[derive(Debug)]
+pub(super) struct StackTable {
+    told: Recent<NonZeroU64, Told>,
+    /// Frames of those that were told since the oldest were forgotten.
+    young_frames: usize,
+    /// Lines of each address of each generation.
+    symbols: Recent<(u64, u64), Box<[String]>>,
+    /// By id, and row of the function that had returned; 0 for none.
+    native: Recent<(NonZeroU64, u16), Stack>,
+    /// By process, too: what one learnt of a code object after a fork is not true for the other.
+    python: Recent<(u32, NonZeroU64), Stack>,
+    /// Calls whose stack's frames never came.
+    pub(super) lost: u64,
+}
+
+impl Default for StackTable {
+    fn default() -> Self {
+        Self {
+            told: Recent::new(MAX_STACKS),
+            young_frames: 0,
+            symbols: Recent::new(MAX_SYMBOLS),
+            native: Recent::new(MAX_STACKS),
+            python: Recent::new(MAX_STACKS),
+            lost: 0,
+        }
+    }
+}
+
+impl StackTable {
+    /// Takes a stack's record.
+    pub(super) fn told(&mut self, stack: &decode::Stack<'_>) {
+        let frames = match stack.frames {
+            Frames::Native(_) => ToldFrames::Native(stack.frames.addresses().collect()),
+            Frames::Python(_) => ToldFrames::Python(stack.frames.python().collect()),
+        };
+        self.young_frames += match &frames {
+            ToldFrames::Native(frames) => frames.len(),
+            ToldFrames::Python(frames) => frames.len(),
+        };
+        if self.young_frames > MAX_FRAMES {
+            self.told.age();
+            self.young_frames = 0;
+        }
+        self.told.insert(stack.id, Told { generation: stack.generation, end: stack.end, frames });
+    }
+
+    /// Takes symbols.
+    pub(super) fn symbols(&mut self, generation: u64, symbols: &[Symbol]) {
+        for symbol in symbols {
+            self.symbols.insert((generation, symbol.address), lines(symbol));
+        }
+    }
+
+    /// The native stack of a call. `returned` is the row and name of its function, if that is not on the stack any more:
+    /// it comes first, by its name alone.
+    pub(super) fn native(&mut self, id: NonZeroU64, returned: Option<(u16, Name)>) -> Stack {
+        let key = (id, returned.map_or(0, |(row, _)| row));
+        if let Some(known) = self.native.refresh(&key) {
+            return *known;
+        }
+        let own = returned.as_ref().map(|(_, name)| name.as_str());
+        let Some(Told { generation, end, frames: ToldFrames::Native(addresses) }) = self.told.refresh(&id) else {
+            self.lost += 1;
+            return Stack::keep(own.into_iter().chain([LOST]), StackEnd::Root);
+        };
+        let mut texts: Vec<Cow<'_, str>> = own.map(Cow::Borrowed).into_iter().collect();
+        for address in addresses {
+            match self.symbols.get(&(*generation, *address)) {
+                Some(lines) => texts.extend(lines.iter().map(|line| Cow::Borrowed(line.as_str()))),
+                None => texts.push(Cow::Owned(format!("[{address:#x}]"))),
+            }
+        }
+        let stack = Stack::keep(texts.iter().map(AsRef::as_ref), *end);
+        // What is in use must not be forgotten before the stacks that it is in.
+        for address in addresses {
+            self.symbols.refresh(&(*generation, *address));
+        }
+        self.native.insert(key, stack);
+        stack
+    }
+
+    /// The Python stack of a call of process `pid`, whose code objects are `codes`.
+    pub(super) fn python(&mut self, pid: u32, id: NonZeroU64, codes: Option<&Codes>) -> Stack {
+        if let Some(known) = self.python.refresh(&(pid, id)) {
+            return *known;
+        }
+        let Some(Told { end, frames: ToldFrames::Python(frames), .. }) = self.told.refresh(&id) else {
+            self.lost += 1;
+            return Stack::keep([LOST], StackEnd::Root);
+        };
+        let code = |frame: &PythonFrame| codes.and_then(|codes| codes.0.get(&(frame.code, frame.fingerprint)));
+        let mut texts: HashMap<PythonPlace, Cow<'static, str>> = HashMap::new();
+        let mut complete = true;
+        for frame in frames {
+            texts.entry(place(frame)).or_insert_with(|| {
+                let known = code(frame).map(|code| Cow::Owned(code.frame(frame.last_instruction)));
+                complete &= known.is_some();
+                known.unwrap_or(Cow::Borrowed(UNKNOWN_CODE))
+            });
+        }
+        let text = |frame| texts.get(&place(frame)).map_or(UNKNOWN_CODE, AsRef::as_ref);
+        let stack = Stack::keep(frames.iter().map(text), *end);
+        // The code object may come yet.
+        if complete {
+            self.python.insert((pid, id), stack);
+        }
+        stack
+    }
+}
+
+type PythonPlace = (u64, u32, u32);
+
+const fn place(frame: &PythonFrame) -> PythonPlace {
+    (frame.code, frame.fingerprint, frame.last_instruction)
+}
+
+/// Lines of an address, as glibc writes them (contract §3.2): `module(function+0x12) [0x7f…]`. Functions that are inlined
+/// there have a line each before it.
+fn lines(symbol: &Symbol) -> Box<[String]> {
+    let Symbol { address, module, module_offset, functions } = symbol;
+    if functions.is_empty() {
+        let line = match module.as_str() {
+            "" => format!("[{address:#x}]"),
+            module => format!("{module}(+{module_offset:#x}) [{address:#x}]"),
+        };
+        return Box::new([line]);
+    }
+    let line = |function: &Function| {
+        let Function { name, offset, source, inlined } = function;
+        let source = source.as_ref().map(|(file, line)| format!(" at {file}:{line}")).unwrap_or_default();
+        if *inlined {
+            return format!("{module}({name}) [inlined]{source}");
+        }
+        format!("{module}({name}+{offset:#x}) [{address:#x}]{source}")
+    };
+    functions.iter().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn function(name: &str, offset: u64) -> Function {
+        Function { name: name.to_owned(), offset, source: None, inlined: false }
+    }
+
+    /// As `backtrace_symbols` of glibc 2.36 printed these kinds of addresses.
+    #[test]
+    fn lines_are_those_of_glibc() {
+        let of = |module: &str, functions: &[Function]| {
+            let functions = functions.to_vec();
+            lines(&Symbol { address: 0x7f12_3456, module: module.to_owned(), module_offset: 0x2456, functions })
+                .join("\n")
+        };
+        assert_eq!(of("libc.so.6", &[function("qsort", 0x1f)]), "libc.so.6(qsort+0x1f) [0x7f123456]");
+        assert_eq!(of("libc.so.6", &[]), "libc.so.6(+0x2456) [0x7f123456]");
+        assert_eq!(of("", &[]), "[0x7f123456]");
+        let source = Some(("/src/a.cpp".to_owned(), 7));
+        let inlined = Function { source: source.clone(), inlined: true, ..function("size", 0) };
+        let around = Function { source, ..function("f(int)", 4) };
+        assert_eq!(
+            of("app", &[inlined, around]),
+            "app(size) [inlined] at /src/a.cpp:7\napp(f(int)+0x4) [0x7f123456] at /src/a.cpp:7"
+        );
+    }
+}

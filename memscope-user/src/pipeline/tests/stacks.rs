@@ -1,0 +1,164 @@
+//! What ids of stacks become.
+
+use super::*;
+use crate::model::{Stack, StackEnd, Stacks};
+
+const NPU: u64 = device(0);
+
+/// Frames of a stack, and why it ends.
+fn told(stack: Option<Stack>) -> Option<(Vec<&'static str>, StackEnd)> {
+    stack.map(|stack| (stack.frames(), stack.end()))
+}
+
+fn stacks_of(records: &[Vec<u8>]) -> Vec<Stacks> {
+    events(records).iter().map(|event| event.stacks).collect()
+}
+
+fn native(records: &[Vec<u8>]) -> Vec<Option<(Vec<&'static str>, StackEnd)>> {
+    stacks_of(records).into_iter().map(|stacks| told(stacks.native)).collect()
+}
+
+fn python(records: &[Vec<u8>]) -> Vec<Option<Vec<&'static str>>> {
+    stacks_of(records).into_iter().map(|stacks| stacks.python.map(Stack::frames)).collect()
+}
+
+const SYMBOLS: &[(u64, &str, u64, &str, u64)] = &[
+    (0x1010, "app", 0x10, "f(int)", 0x10),
+    (0x1020, "app", 0x20, "", 0),
+    (0x2000, "libascend_hal.so", 0, "halMemFree", 4),
+];
+
+/// A return is seen when the function has gone: it is named by the row. An entry is in the function.
+#[test]
+fn native_stacks_of_entry_and_return() {
+    let records = [
+        main(1).symbols(1, SYMBOLS),
+        main(1).native(5, 1, &[0x1010, 0x1020, 0x9999], StackEnd::Root),
+        Who::stacked(main(1).alloc(0x10, 1, NPU), 5, 0),
+        main(2).native(6, 1, &[0x2000, 0x1010], StackEnd::Depth),
+        Who::stacked(main(2).free(0x10), 6, 0),
+        main(3).alloc(0x20, 1, NPU),
+    ];
+    let caller = "app(f(int)+0x10) [0x1010]";
+    let alloc = vec!["halMemAlloc", caller, "app(+0x20) [0x1020]", "[0x9999]"];
+    let free = vec!["libascend_hal.so(halMemFree+0x4) [0x2000]", caller];
+    assert_eq!(native(&records), [Some((alloc.clone(), StackEnd::Root)), Some((free, StackEnd::Depth)), None, None]);
+    // The block remembers where it came from, also where its end was not seen.
+    for event in events(&records) {
+        let EventKind::Free(Free { block, cause, .. }) = event.kind else { continue };
+        let expected = (cause == FreeCause::Program).then(|| (alloc.clone(), StackEnd::Root));
+        assert_eq!(told(block.stacks.native), expected);
+    }
+}
+
+/// A function whose return instruction is probed is still there.
+#[test]
+fn own_returns_are_on_the_stack() {
+    let symbol = rows().into_iter().find(|row| row.own_return).expect("such a row").symbol;
+    let records = [
+        main(1).native(5, 1, &[0x1010], StackEnd::Root),
+        Who::stacked(main(1).returned(&symbol, 0x10, &[64, 0, 0, 0]), 5, 0),
+    ];
+    assert_eq!(native(&records)[0], Some((vec!["[0x1010]"], StackEnd::Root)));
+}
+
+/// Records of different processors may come in any order: what an id stands for is looked up when it is needed.
+#[test]
+fn late_frames_are_found() {
+    let call = Who::stacked(main(5).alloc(0x10, 1, NPU), 5, 6);
+    let records = [
+        call,
+        main(4).python(6, 1, &[(0xc0, 2, 3)], StackEnd::Root),
+        main(4).native(5, 1, &[0x1010], StackEnd::Root),
+        main(3).symbols(1, SYMBOLS),
+        main(3).code((0xc0, 3), "a.py", "f", &[]),
+    ];
+    let Stacks { native, python } = stacks_of(&records)[0];
+    assert_eq!(told(native), Some((vec!["halMemAlloc", "app(f(int)+0x10) [0x1010]"], StackEnd::Root)));
+    assert_eq!(told(python), Some((vec!["a.py(?): f"], StackEnd::Root)));
+}
+
+/// What never came is said, and counted.
+#[test]
+fn lost_frames_are_told() {
+    let (mut pipeline, seen, _written) = tapped(config());
+    pipeline.feed(&Who::stacked(main(1).alloc(0x10, 1, NPU), 5, 6)).expect("fed");
+    let outcome = pipeline.finish(&[]);
+    let Stacks { native, python } = seen.try_iter().next().expect("an event").stacks;
+    assert_eq!(native.map(Stack::frames), Some(vec!["halMemAlloc", "<lost>"]));
+    assert_eq!(python.map(Stack::frames), Some(vec!["<lost>"]));
+    let lost: Vec<_> = outcome.end.losses.iter().map(|loss| (loss.reason.as_str(), loss.count)).collect();
+    assert_eq!(lost, [("stack without its frames", 2)]);
+}
+
+/// A child has its parent's code objects until either makes others; another program has none.
+#[test]
+fn code_objects_belong_to_a_process() {
+    let stack = |who: Who, id| {
+        [who.python(id, id, &[(0xc0, 2, 3)], StackEnd::Root), Who::stacked(who.alloc(id, 1, NPU), 0, id)].concat()
+    };
+    let records = [
+        main(1).code((0xc0, 3), "a.py", "f", &[]),
+        stack(main(2), 1),
+        main(3).fork(9),
+        stack(at(4, 9, 9), 2),
+        at(5, 9, 9).code((0xc0, 3), "b.py", "g", &[]),
+        stack(at(6, 9, 9), 3),
+        stack(main(7), 4),
+        main(8).exec(),
+        stack(main(9), 5),
+        main(10).code((0xc0, 3), "c.py", "h", &[]),
+        Who::stacked(main(11).alloc(0x99, 1, NPU), 0, 5),
+        // Two processes with the same id.
+        at(12, 9, 9).alloc(0x98, 1, NPU),
+        Who::stacked(at(13, 9, 9).alloc(0x97, 1, NPU), 0, 1),
+    ];
+    let files: Vec<_> = python(&records).into_iter().flatten().map(|frames| frames[0]).collect();
+    let (a, b) = ("a.py(?): f", "b.py(?): g");
+    assert_eq!(files, [a, a, b, a, "<unknown code>", "c.py(?): h", b]);
+}
+
+/// Names in code objects are of one, two or four bytes for each character; a cut one says so.
+#[test]
+fn names_of_any_script() {
+    let mut wide = main(1).code((0xc0, 3), "a.py", "\u{44}\u{4}", &[]);
+    // Two bytes for each character of the name: one character, U+0444. The file's is cut.
+    wide[24 + 17] = 2;
+    wide[24 + 19] = memscope_common::stack::CODE_FILE_CUT;
+    let records =
+        [wide, main(2).python(6, 1, &[(0xc0, 2, 3)], StackEnd::Root), Who::stacked(main(2).alloc(0x10, 1, NPU), 0, 6)];
+    assert_eq!(python(&records)[0], Some(vec!["a.py…(?): ф"]));
+}
+
+/// Threads without Python have a stack that says so, and others of the same id are not mixed up with it.
+#[test]
+fn threads_without_python() {
+    let records = [main(1).python(6, 1, &[], StackEnd::NotPython), Who::stacked(main(2).alloc(0x10, 1, NPU), 6, 6)];
+    let Stacks { native, python } = stacks_of(&records)[0];
+    assert_eq!(told(python), Some((vec![], StackEnd::NotPython)));
+    assert_eq!(native.map(Stack::frames), Some(vec!["halMemAlloc", "<lost>"]));
+}
+
+/// Rows of blocks when memory is out carry where those were allocated; the request's own, where it was made.
+#[test]
+fn blocks_at_the_end_of_memory() {
+    let (mut pipeline, seen, _written) =
+        tapped(PipelineConfig { dump: DumpFilter { oom_blocks: Some(1), ..DumpFilter::default() }, ..config() });
+    let records = [
+        main(1).native(5, 1, &[0x1010], StackEnd::Root),
+        main(1).native(6, 1, &[0x1020], StackEnd::Root),
+        Who::stacked(main(1).alloc(0x10, 1, NPU), 5, 0),
+        Who::stacked(main(2).alloc_failed(6, 1 << 40, NPU), 6, 0),
+        main(3).mark("gives up"),
+        main(4).end(),
+    ];
+    pipeline.feed(&records.concat()).expect("fed");
+    drop(pipeline.finish(&[]));
+    let rows: Vec<_> = seen
+        .try_iter()
+        .filter(|event| matches!(event.kind, EventKind::OutOfMemory(_)))
+        .map(|event| event.stacks.native.map(Stack::frames))
+        .collect();
+    let (block, request) = (Some(vec!["halMemAlloc", "[0x1010]"]), Some(vec!["halMemAlloc", "[0x1020]"]));
+    assert_eq!(rows, [request, block.clone(), block]);
+}

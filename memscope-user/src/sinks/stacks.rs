@@ -1,0 +1,132 @@
+//! Cells of call stacks (contract §3.2): in quotes, a line for each frame, innermost first, every one of them ended.
+//!
+//! Frames are texts of the traced program: each is escaped as names are, see [`row`](super::row). A stack that is not whole
+//! has one line more, which says why; a thread that has never run Python has `"NA"`. All of it can be read back.
+
+use super::row::{push_text, unescaped};
+use crate::model::{Stack, StackEnd, end_text};
+
+/// Stands for the stack of a thread that runs no Python.
+const NOT_PYTHON: &str = "NA";
+const TRUNCATED: &str = "... [truncated: ";
+/// Whole, but maybe another one's.
+const UNCERTAIN: &str = "... [uncertain: ";
+
+/// Appends a cell: nothing, or the quoted frames.
+pub(super) fn write(out: &mut Vec<u8>, stack: Option<Stack>, double_quotes: bool) {
+    let Some(stack) = stack else { return };
+    let (frames, end) = (stack.frames(), stack.end());
+    out.push(b'"');
+    if frames.is_empty() && matches!(end, StackEnd::NotPython | StackEnd::NoInterpreter) {
+        out.extend_from_slice(NOT_PYTHON.as_bytes());
+    } else {
+        for frame in frames {
+            push_text(out, frame, double_quotes);
+            out.push(b'\n');
+        }
+        if let Some(why) = last_line(end) {
+            out.extend_from_slice(why.as_bytes());
+            out.push(b'\n');
+        }
+    }
+    out.push(b'"');
+}
+
+/// What is said behind the outermost frame of a stack that is not whole, or not certain.
+#[must_use]
+pub fn last_line(end: StackEnd) -> Option<String> {
+    let lead = if end == StackEnd::OneOfSeveral { UNCERTAIN } else { TRUNCATED };
+    end_text(end).map(|why| format!("{lead}{why}]"))
+}
+
+/// The stack of a cell, whoever wrote it; `None` for an empty one. Quotes around it may have been taken off.
+#[must_use]
+pub(crate) fn parse(cell: &str) -> Option<Stack> {
+    let inner = cell.strip_prefix('"').and_then(|cell| cell.strip_suffix('"')).unwrap_or(cell);
+    if inner == NOT_PYTHON {
+        return Some(Stack::keep([], StackEnd::NotPython));
+    }
+    let mut lines: Vec<&str> = inner.lines().filter(|line| !line.is_empty()).collect();
+    let end = lines.last().and_then(|line| parse_end(line));
+    if end.is_some() {
+        lines.pop();
+    }
+    if lines.is_empty() && end.is_none() {
+        return None;
+    }
+    let frames: Vec<String> = lines.into_iter().map(unescaped).collect();
+    Some(Stack::keep(frames.iter().map(String::as_str), end.unwrap_or(StackEnd::Root)))
+}
+
+fn parse_end(line: &str) -> Option<StackEnd> {
+    let known = memscope_common::stack::ENDS.into_iter().find(|end| last_line(*end).as_deref() == Some(line));
+    // A later version may have more reasons.
+    known.or_else(|| (line.starts_with(TRUNCATED) && line.ends_with(']')).then_some(StackEnd::Depth))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn cell(stack: Stack, double_quotes: bool) -> String {
+        let mut out = Vec::new();
+        write(&mut out, Some(stack), double_quotes);
+        String::from_utf8(out).expect("text")
+    }
+
+    /// Spelt as the contract has it.
+    #[test]
+    fn cells_are_those_of_the_contract() {
+        let frames = ["libc.so.6(qsort+0x1f) [0x7f123456]", "app(main+0x4) [0x401004]"];
+        let text = "\"libc.so.6(qsort+0x1f) [0x7f123456]\napp(main+0x4) [0x401004]\n\"";
+        assert_eq!(cell(Stack::keep(frames, StackEnd::Root), true), text);
+        assert_eq!(cell(Stack::keep(["a.py(1): f"], StackEnd::Root), false), "\"a.py(1): f\n\"");
+        assert_eq!(cell(Stack::keep([], StackEnd::NotPython), true), "\"NA\"");
+        assert_eq!(cell(Stack::keep([], StackEnd::NoInterpreter), true), "\"NA\"");
+        assert_eq!(cell(Stack::keep([], StackEnd::Root), true), "\"\"");
+        let mut none = Vec::new();
+        write(&mut none, None, true);
+        assert!(none.is_empty());
+    }
+
+    #[test]
+    fn cut_stacks_say_why() {
+        let cut = |end| cell(Stack::keep(["f"], end), true);
+        assert_eq!(cut(StackEnd::Depth), "\"f\n... [truncated: as deep as was asked for]\n\"");
+        assert_eq!(cut(StackEnd::OneOfSeveral), "\"f\n... [uncertain: the process has several interpreters]\n\"");
+    }
+
+    /// A program chooses its functions' names; it neither ends a cell nor moves the cursor of a terminal.
+    #[test]
+    fn hostile_frames_are_escaped() {
+        let stack = Stack::keep(["=f\n\u{1b}[2J\u{202e}", "a\"b,\\"], StackEnd::Root);
+        assert_eq!(cell(stack, true), "\"'=f\\n\\u{1b}[2J\\u{202e}\na\"\"b,\\\\\n\"");
+        assert_eq!(cell(stack, false), "\"'=f\\n\\u{1b}[2J\\u{202e}\na\"b,\\\\\n\"");
+    }
+
+    /// As msMemScope writes it; and what a later version of ours may say.
+    #[test]
+    fn cells_of_others_are_read() {
+        let stack = parse("\"a.py(1): f\r\nb.py(2): g\r\n\"").expect("a stack");
+        assert_eq!((stack.frames(), stack.end()), (vec!["a.py(1): f", "b.py(2): g"], StackEnd::Root));
+        let later = parse("f\n... [truncated: a new reason]\n").expect("a stack");
+        assert_eq!((later.frames(), later.end()), (vec!["f"], StackEnd::Depth));
+        assert_eq!((parse(""), parse("\"\"")), (None, None));
+    }
+
+    proptest! {
+        /// What was written is read back, quotes doubled and undone or not.
+        #[test]
+        fn cells_survive(
+            frames in prop::collection::vec("[^\u{0}]{1,20}", 1..5),
+            end in prop::sample::select(memscope_common::stack::ENDS.to_vec()),
+        ) {
+            let stack = Stack::keep(frames.iter().map(String::as_str), end);
+            prop_assert_eq!(parse(&cell(stack, false)), Some(stack));
+            let csv = cell(stack, true);
+            prop_assert_eq!(parse(&csv[1..csv.len() - 1].replace("\"\"", "\"")), Some(stack));
+        }
+    }
+}
