@@ -5,6 +5,7 @@
 
 pub mod compare;
 pub mod fluctuation;
+pub mod growth;
 pub mod held;
 pub mod inefficient;
 pub mod leaks;
@@ -16,6 +17,7 @@ mod per_device;
 pub(crate) mod script;
 
 pub use fluctuation::FluctuationAnalysis;
+pub use growth::GrowthAnalysis;
 pub use held::HeldAnalysis;
 pub use inefficient::{InefficientAnalysis, InefficientRules};
 pub use leaks::StepLeaksAnalysis;

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use super::{args::LeaksArgs, input};
 use crate::{
-    analyses::{Analysis, FluctuationAnalysis, HeldAnalysis, MarkLeaksAnalysis, StepLeaksAnalysis},
+    analyses::{Analysis, FluctuationAnalysis, GrowthAnalysis, HeldAnalysis, MarkLeaksAnalysis, StepLeaksAnalysis},
     sinks::report::Report,
 };
 
@@ -16,6 +16,7 @@ pub(super) fn run(args: &LeaksArgs) -> ExitCode {
         None => vec![
             Box::new(StepLeaksAnalysis::default()),
             Box::new(FluctuationAnalysis::default()),
+            Box::new(GrowthAnalysis::default()),
             Box::new(HeldAnalysis::default()),
         ],
     };

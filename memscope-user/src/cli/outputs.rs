@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     analyses::{
-        Analysis, FluctuationAnalysis, HeldAnalysis, InefficientAnalysis, LedgerAnalysis, OomAnalysis,
+        Analysis, FluctuationAnalysis, GrowthAnalysis, HeldAnalysis, InefficientAnalysis, LedgerAnalysis, OomAnalysis,
         StepLeaksAnalysis,
     },
     attach::spawn::sudo_ids,
@@ -114,6 +114,7 @@ pub(super) fn analyses(args: &CollectArgs) -> Vec<Box<dyn Analysis>> {
     if leaks_wanted(args) {
         chosen.push(Box::new(StepLeaksAnalysis::default()));
         chosen.push(Box::new(FluctuationAnalysis::default()));
+        chosen.push(Box::new(GrowthAnalysis::default()));
     }
     if args.analysis.oom.is_some() {
         chosen.push(Box::new(OomAnalysis::default()));

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::{Device, Ledger, Name, Pool};
+use super::{Device, Growth, Ledger, Name, Pool};
 
 /// How sure a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -344,4 +344,6 @@ pub enum Finding {
     Oom(Oom),
     /// Blocks held longer than they were used.
     Inefficient(Inefficient),
+    /// What becomes more and more.
+    Growth(Growth),
 }

@@ -2,6 +2,7 @@
 
 mod event;
 mod finding;
+mod growth;
 mod ledger;
 mod module;
 mod name;
@@ -16,6 +17,7 @@ pub use finding::{
     Confidence, Finding, Fluctuation, Held, HeldModule, Inefficient, InefficientBlock, InefficientKind, Leak, LossLine,
     MarkLeak, MarkLeaks, Oom, PoolAtOom, RatioRecord, RunEnd, StepLeaks, Suspect, Waste,
 };
+pub use growth::{GROWTH_PARTS, GrowingSite, Growth, Site};
 pub use ledger::{Entry, Item, Ledger, Moment, PoolSheets, Sheet, Sign};
 pub use module::{module_id, module_name};
 pub use name::Name;

@@ -3,6 +3,7 @@
 //! The leak and the gap report have the reference's layout, byte for byte (contract §8.2, §8.3); what it does not
 //! report follows after them, and how complete the trace was comes last.
 
+mod growth;
 mod inefficient;
 mod ledger;
 mod marks;
@@ -19,8 +20,8 @@ use numbers::{counted, general, mega, size};
 use serde::Serialize;
 
 use crate::model::{
-    Confidence, Device, Finding, Fluctuation, Held, HeldModule, Inefficient, Leak, Ledger, MarkLeaks, Oom, Pool,
-    RatioRecord, RunEnd, StepLeaks,
+    Confidence, Device, Finding, Fluctuation, Growth, Held, HeldModule, Inefficient, Leak, Ledger, MarkLeaks, Oom,
+    Pool, RatioRecord, RunEnd, StepLeaks,
 };
 
 /// How to write the text.
@@ -28,6 +29,8 @@ use crate::model::{
 pub struct Report {
     /// Leaks listed one by one for each process and device; the summary counts the rest too.
     pub leak_lines: usize,
+    /// Growing sites listed for each process and device.
+    pub growth_lines: usize,
     /// Whether to tell how to mark steps when none was marked. Only sensible when leaks were looked for.
     pub step_hint: bool,
     /// Whether the losses are known. A dump does not tell of them.
@@ -36,7 +39,7 @@ pub struct Report {
 
 impl Default for Report {
     fn default() -> Self {
-        Self { leak_lines: 100, step_hint: true, losses: true }
+        Self { leak_lines: 100, growth_lines: 10, step_hint: true, losses: true }
     }
 }
 
@@ -50,6 +53,7 @@ struct Process<'a> {
     marks: Vec<&'a MarkLeaks>,
     ooms: Vec<&'a Oom>,
     inefficient: Vec<&'a Inefficient>,
+    growth: Vec<&'a Growth>,
 }
 
 impl Report {
@@ -66,7 +70,7 @@ impl Report {
         if self.step_hint && !marked {
             writeln!(
                 out,
-                "No steps were marked, so no leaks could be told: mark them with an mstx range named `step start` \
+                "No steps were marked, so no leaks of steps could be told: mark them with an mstx range named `step start` \
                  around each step, or call `msmemscope.step()` after each."
             )?;
         }
@@ -88,6 +92,10 @@ impl Report {
         }
         for leaks in &process.leaks {
             write_leak_notes(leaks, out)?;
+        }
+        let stepped = process.leaks.iter().any(|leaks| leaks.steps_ended > 0);
+        for found in &process.growth {
+            growth::write(found, stepped, self.growth_lines, out)?;
         }
         for found in &process.inefficient {
             inefficient::write(found, self.leak_lines, out)?;
@@ -164,6 +172,7 @@ fn place(finding: &Finding) -> (u32, Device) {
         Finding::MarkLeaks(found) => (found.pid, found.device),
         Finding::Oom(found) => (found.pid, found.device),
         Finding::Inefficient(found) => (found.pid, found.device),
+        Finding::Growth(found) => (found.pid, found.device),
     }
 }
 
@@ -179,9 +188,11 @@ fn by_process(findings: &[Finding]) -> BTreeMap<u32, Process<'_>> {
             Finding::MarkLeaks(leaks) => process.marks.push(leaks),
             Finding::Oom(found) => process.ooms.push(found),
             Finding::Inefficient(found) => process.inefficient.push(found),
+            Finding::Growth(found) => process.growth.push(found),
         }
     }
-    for Process { leaks, gaps, held, ledgers, marks, ooms, inefficient } in processes.values_mut() {
+    for Process { leaks, gaps, held, ledgers, marks, ooms, inefficient, growth } in processes.values_mut() {
+        growth.sort_by_key(|found| found.device);
         inefficient.sort_by_key(|found| found.device);
         marks.sort_by_key(|leaks| leaks.device);
         ooms.sort_by_key(|found| found.time_ns);
@@ -374,7 +385,7 @@ peak 128.00 MiB (134217829 bytes); 4 allocations, 1 free, 1 failed allocation, \
   Module              Blocks  Size
   APP                      2  128.00 MiB (134217728 bytes)
   HCCL                     1  100 bytes
-No steps were marked, so no leaks could be told: mark them with an mstx range named `step start` around each step, \
+No steps were marked, so no leaks of steps could be told: mark them with an mstx range named `step start` around each step, \
 or call `msmemscope.step()` after each.
 lost: 0 (ring full), 0 (any other reason)
 ";

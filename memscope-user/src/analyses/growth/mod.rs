@@ -1,0 +1,219 @@
+//! What grows without end? For programs that mark no steps: servers.
+//!
+//! Blocks are told apart by where they come from ([`Site`]): the call stacks of their allocation, or their size where there
+//! are none. Of each site the number of live blocks is followed over time, and judged at the end ([`verdict`]): one that has
+//! risen in every part of the time is reported, with the evidence. Blocks are counted, not bytes: a buffer that is replaced
+//! by a larger one is no leak. If no site of a pool stands out but the pool as a whole grows, that is reported.
+//!
+//! Memory: about 0.7 KiB for each of at most [`MAX_SITES`] sites of a process; further ones count as one.
+
+mod levels;
+#[cfg(test)]
+mod tests;
+mod verdict;
+
+use std::collections::{BTreeMap, HashMap};
+
+use self::levels::{Clock, Level};
+use super::Analysis;
+use crate::model::{
+    Block, Confidence, Device, Event, EventKind, Finding, FreeCause, GROWTH_PARTS, GrowingSite, Growth, Pool, RunEnd,
+    Site, Stacks,
+};
+
+/// Sites of one process that are told apart.
+const MAX_SITES: usize = 1 << 14;
+/// Shorter runs are not judged: a program that only starts grows as well.
+const MIN_SPAN_NS: u64 = 10_000_000_000;
+/// Growing sites that are told of, by device.
+const MAX_TOLD: usize = 100;
+
+/// Follows the number of live blocks of every site.
+#[derive(Debug, Default)]
+pub struct GrowthAnalysis {
+    running: BTreeMap<u32, Process>,
+    concluded: Vec<Growth>,
+}
+
+/// What is followed: a site, or (`None`) a pool as a whole.
+type Key = (Device, Pool, Option<Site>);
+
+#[derive(Debug)]
+struct Process {
+    clock: Clock,
+    last_ns: u64,
+    followed: HashMap<Key, Followed>,
+    sites_full: bool,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Followed {
+    level: Level,
+    size_bytes: u64,
+    allocations: u64,
+    ages: [u64; 4],
+}
+
+/// What an event does to the blocks of a site.
+#[derive(Clone, Copy)]
+enum Change {
+    Comes,
+    /// A free that was told turned out to have failed.
+    ComesBack,
+    Goes,
+    /// It was live at the end.
+    Stays,
+}
+
+impl Analysis for GrowthAnalysis {
+    fn observe(&mut self, event: &Event) {
+        let change = match &event.kind {
+            EventKind::Alloc(alloc) => {
+                let change = if alloc.restored { Change::ComesBack } else { Change::Comes };
+                Some((&alloc.block, change))
+            }
+            EventKind::Free(free) => match free.cause {
+                FreeCause::Program | FreeCause::Replaced => Some((&free.block, Change::Goes)),
+                FreeCause::ProcessEnd | FreeCause::TraceEnd => Some((&free.block, Change::Stays)),
+            },
+            _ => None,
+        };
+        if let Some((block, change)) = change {
+            let new = || Process::new(event.time_ns);
+            self.running.entry(event.pid).or_insert_with(new).change(event.time_ns, block, change);
+        } else if let Some(process) = self.running.get_mut(&event.pid) {
+            process.advance(event.time_ns);
+        }
+        if matches!(event.kind, EventKind::ProcessEnd)
+            && let Some(process) = self.running.remove(&event.pid)
+        {
+            self.concluded.extend(process.conclude(event.pid, event.time_ns));
+        }
+    }
+
+    fn finish(&mut self, end: &RunEnd) -> Vec<Finding> {
+        for (pid, process) in std::mem::take(&mut self.running) {
+            self.concluded.extend(process.conclude(pid, end.time_ns));
+        }
+        let confidence = Confidence::after(end);
+        let mut found = std::mem::take(&mut self.concluded);
+        found.sort_by_key(|growth| (growth.pid, growth.device));
+        found.into_iter().map(|growth| Finding::Growth(Growth { confidence, ..growth })).collect()
+    }
+
+    fn now(&self) -> Vec<Finding> {
+        let judge = |(pid, process): (&u32, &Process)| process.clone_of_levels().conclude(*pid, process.last_ns);
+        self.running.iter().flat_map(judge).map(Finding::Growth).collect()
+    }
+}
+
+fn site_of(block: &Block) -> Site {
+    let Block { pool, stacks, size_bytes, module_id, caller, .. } = *block;
+    Site { pool, stacks, size_bytes: stacks.is_empty().then_some(size_bytes), module_id, caller }
+}
+
+/// Stands for the sites beyond [`MAX_SITES`].
+const fn other_sites(pool: Pool) -> Site {
+    Site { pool, stacks: Stacks { native: None, python: None }, size_bytes: None, module_id: None, caller: None }
+}
+
+impl Process {
+    fn new(start_ns: u64) -> Self {
+        Self { clock: Clock::new(start_ns), last_ns: start_ns, followed: HashMap::new(), sites_full: false }
+    }
+
+    fn clone_of_levels(&self) -> Self {
+        Self { followed: self.followed.clone(), ..*self }
+    }
+
+    fn advance(&mut self, time_ns: u64) {
+        self.clock.advance(time_ns);
+        self.last_ns = self.last_ns.max(time_ns);
+    }
+
+    fn change(&mut self, time_ns: u64, block: &Block, change: Change) {
+        self.advance(time_ns);
+        let site = site_of(block);
+        let mut key = (block.device, block.pool, Some(site));
+        if self.followed.len() >= MAX_SITES && !self.followed.contains_key(&key) {
+            self.sites_full = true;
+            key.2 = Some(other_sites(block.pool));
+        }
+        let age = self.quarter_of_age(time_ns, block);
+        for key in [key, (block.device, block.pool, None)] {
+            let followed = self.followed.entry(key).or_default();
+            match change {
+                Change::Comes | Change::ComesBack => {
+                    followed.level.rise(&self.clock);
+                    followed.size_bytes += block.size_bytes;
+                    followed.allocations += u64::from(matches!(change, Change::Comes));
+                }
+                Change::Goes => {
+                    followed.level.fall(&self.clock);
+                    followed.size_bytes = followed.size_bytes.saturating_sub(block.size_bytes);
+                }
+                Change::Stays => followed.ages[age] += 1,
+            }
+        }
+    }
+
+    /// Age of a block in quarters of the time since the start.
+    fn quarter_of_age(&self, time_ns: u64, block: &Block) -> usize {
+        let age = u128::from(time_ns.saturating_sub(block.alloc_time_ns));
+        let quarter = age * 4 / u128::from(self.clock.elapsed_ns(time_ns)).max(1);
+        usize::try_from(quarter).unwrap_or(3).min(3)
+    }
+
+    fn conclude(mut self, pid: u32, end_ns: u64) -> Vec<Growth> {
+        self.advance(end_ns);
+        let span_ns = self.clock.elapsed_ns(end_ns);
+        let mut found: BTreeMap<Device, Growth> = BTreeMap::new();
+        let mut followed: Vec<(Key, Followed)> = self.followed.drain().collect();
+        // Pools as a whole come last: of those a site of which grows nothing more is to be said.
+        followed.sort_unstable_by_key(|(key, _)| (key.2.is_none(), *key));
+        for ((device, pool, site), mut followed) in followed {
+            let growth = found.entry(device).or_insert_with(|| Growth {
+                pid,
+                device,
+                span_ns,
+                judged: false,
+                sites: Vec::new(),
+                sites_full: self.sites_full,
+                confidence: Confidence::Certain,
+            });
+            let lows = followed.level.lows(&self.clock);
+            growth.judged |= lows.len() >= verdict::MIN_WINDOWS && span_ns >= MIN_SPAN_NS;
+            let known = site.is_none() && growth.sites.iter().any(|site| site.pool == pool);
+            if let Some(low_blocks) = verdict::parts(lows).filter(|_| growth.judged && !known && verdict::grows(lows)) {
+                growth.sites.push(followed.growing(pool, site, low_blocks, span_ns));
+            }
+        }
+        for growth in found.values_mut() {
+            growth.sites.sort_by(|a, b| b.bytes_per_second.total_cmp(&a.bytes_per_second));
+            growth.sites.truncate(MAX_TOLD);
+        }
+        found.into_values().collect()
+    }
+}
+
+impl Followed {
+    #[expect(clippy::cast_precision_loss, reason = "rates are estimates")]
+    fn growing(&self, pool: Pool, site: Option<Site>, low_blocks: [u64; GROWTH_PARTS], span_ns: u64) -> GrowingSite {
+        let (blocks, size_bytes) = (self.level.now(), self.size_bytes);
+        let grown = low_blocks[GROWTH_PARTS - 1].saturating_sub(low_blocks[1]) as f64;
+        let seconds = span_ns as f64 / 1e9 * (GROWTH_PARTS - 2) as f64 / GROWTH_PARTS as f64;
+        let blocks_per_second = grown / seconds;
+        let bytes_per_second = blocks_per_second * size_bytes as f64 / blocks.max(1) as f64;
+        GrowingSite {
+            site,
+            pool,
+            blocks,
+            size_bytes,
+            low_blocks,
+            blocks_per_second,
+            bytes_per_second,
+            allocations: self.allocations,
+            ages: self.ages,
+        }
+    }
+}

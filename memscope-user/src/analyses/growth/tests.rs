@@ -1,0 +1,279 @@
+use std::collections::HashMap;
+
+use super::*;
+use crate::analyses::script::{Script, run};
+use crate::model::{Alloc, AllocApi, DriverFigures, Free, PageType, Stack, StackEnd};
+use crate::testing::Random;
+
+const PID: u32 = 7;
+const NPU0: Device = Device::Npu(0);
+const SECOND: u64 = 1_000_000_000;
+
+/// A program whose blocks come from named places, and whose clock is set by hand.
+#[derive(Default)]
+struct Server {
+    events: Vec<Event>,
+    live: HashMap<u64, Block>,
+    stacks: HashMap<String, Stacks>,
+    time_ns: u64,
+    blocks: u64,
+}
+
+fn stack(place: &str) -> Stacks {
+    Stacks { native: None, python: Some(Stack::keep([place, "main.py(1): serve"], StackEnd::Root)) }
+}
+
+impl Server {
+    fn push(&mut self, kind: EventKind) {
+        let (id, time_ns) = (self.events.len() as u64, self.time_ns);
+        self.events.push(Event { id, time_ns, pid: PID, tid: PID, device: NPU0, stacks: Stacks::default(), kind });
+    }
+
+    /// Gives the block's number.
+    fn alloc(&mut self, place: &str, size_bytes: u64) -> u64 {
+        self.blocks += 1;
+        let known = self.stacks.get(place).copied();
+        let stacks = known.unwrap_or_else(|| if place.is_empty() { Stacks::default() } else { stack(place) });
+        if known.is_none() {
+            self.stacks.insert(place.to_owned(), stacks);
+        }
+        let block = Block {
+            allocation_id: self.blocks,
+            pool: Pool::Pta,
+            device: NPU0,
+            addr: self.blocks << 12,
+            size_bytes,
+            requested_bytes: None,
+            alloc_time_ns: self.time_ns,
+            alloc_id: self.events.len() as u64,
+            step: 0,
+            kernel_index: 0,
+            module_id: None,
+            page: PageType::Normal,
+            api: AllocApi::Alloc,
+            caller: None,
+            stacks,
+        };
+        self.live.insert(self.blocks, block);
+        let (used_bytes, total_bytes, driver, restored) = (0, None, DriverFigures::default(), false);
+        self.push(EventKind::Alloc(Alloc { block, used_bytes, total_bytes, driver, restored }));
+        self.blocks
+    }
+
+    fn end(&mut self, number: u64, cause: FreeCause) {
+        let block = self.live.remove(&number).expect("is live");
+        let (used_bytes, total_bytes, driver) = (0, None, DriverFigures::default());
+        self.push(EventKind::Free(Free { block, used_bytes, total_bytes, driver, cause }));
+    }
+
+    fn free(&mut self, number: u64) {
+        self.end(number, FreeCause::Program);
+    }
+
+    /// What is found at the end of the trace, when every live block is told of.
+    fn found(mut self) -> Growth {
+        let mut left: Vec<u64> = self.live.keys().copied().collect();
+        left.sort_unstable();
+        for number in left {
+            self.end(number, FreeCause::TraceEnd);
+        }
+        let end = RunEnd { time_ns: self.time_ns, ..RunEnd::default() };
+        let mut found = run(GrowthAnalysis::default(), &self.events, &end);
+        let Some(Finding::Growth(growth)) = found.pop() else { panic!("no growth") };
+        assert!(found.is_empty());
+        growth
+    }
+}
+
+/// Places that are said to grow.
+fn places(growth: &Growth) -> Vec<&'static str> {
+    let place = |site: &GrowingSite| site.site.and_then(|site| site.stacks.python).map_or("a pool", |s| s.frames()[0]);
+    let mut places: Vec<&str> = growth.sites.iter().map(place).collect();
+    places.sort_unstable();
+    places
+}
+
+/// A request a second for ten minutes, each of which leaves a block of 100 bytes behind, and one that it frees.
+#[test]
+fn one_block_of_each_request_stays() {
+    let mut server = Server::default();
+    for request in 0..600 {
+        server.time_ns = request * SECOND;
+        let temporary = server.alloc("temporary", 4096);
+        server.alloc("leak", 100);
+        server.free(temporary);
+    }
+    server.time_ns = 600 * SECOND;
+    let growth = server.found();
+    assert_eq!((places(&growth), growth.judged, growth.span_ns), (vec!["leak"], true, 600 * SECOND));
+    let site = &growth.sites[0];
+    assert_eq!((site.blocks, site.size_bytes, site.allocations), (600, 60_000, 600));
+    assert!((site.blocks_per_second - 1.0).abs() < 0.05, "{}", site.blocks_per_second);
+    assert!((site.bytes_per_second - 100.0).abs() < 5.0, "{}", site.bytes_per_second);
+    // Allocated evenly: a quarter of them in each quarter.
+    assert!(site.ages.iter().all(|count| (149..=151).contains(count)), "{:?}", site.ages);
+    assert!(site.low_blocks.is_sorted() && site.low_blocks[5] > 450, "{:?}", site.low_blocks);
+}
+
+/// Without stacks sizes tell sites apart; and a buffer that is replaced by ever larger ones is no leak.
+#[test]
+fn sizes_stand_for_stacks() {
+    let mut server = Server::default();
+    let mut buffer = server.alloc("", 10_000);
+    for request in 0..600 {
+        server.time_ns = request * SECOND;
+        server.alloc("", 512);
+        server.free(buffer);
+        buffer = server.alloc("", 10_000 + 512 * request);
+    }
+    let growth = server.found();
+    let sizes: Vec<_> = growth.sites.iter().map(|site| site.site.and_then(|site| site.size_bytes)).collect();
+    assert_eq!(sizes, [Some(512)]);
+}
+
+/// Leaks of ever other sizes: no size stands out, the pool does.
+#[test]
+fn a_pool_that_grows_as_a_whole() {
+    let mut server = Server::default();
+    for request in 0..600 {
+        server.time_ns = request * SECOND;
+        server.alloc("", 512 + request);
+    }
+    let growth = server.found();
+    assert_eq!(growth.sites.len(), 1);
+    assert_eq!((growth.sites[0].site, growth.sites[0].pool, growth.sites[0].blocks), (None, Pool::Pta, 600));
+}
+
+#[test]
+fn too_short_to_judge() {
+    let mut server = Server::default();
+    for request in 0..100 {
+        server.time_ns = request * 99_000_000;
+        server.alloc("leak", 100);
+    }
+    let growth = server.found();
+    assert_eq!((growth.judged, growth.sites.len()), (false, 0));
+}
+
+/// A free that failed leaves its block live, and is no second allocation.
+#[test]
+fn blocks_that_come_back_were_never_gone() {
+    let mut script = Script::new(PID, NPU0);
+    script.alloc(Pool::Pta, 1, 10).free(Pool::Pta, 1).restore(Pool::Pta, 1);
+    let mut analysis = GrowthAnalysis::default();
+    script.events().iter().for_each(|event| analysis.observe(event));
+    let process = analysis.running.get(&PID).expect("a process");
+    let all: Vec<_> = process.followed.values().map(|f| (f.level.now(), f.size_bytes, f.allocations)).collect();
+    assert_eq!(all, [(1, 10, 1), (1, 10, 1)]);
+}
+
+/// More sites than are told apart: what is beyond counts as one, and it is said.
+#[test]
+fn sites_are_bounded() {
+    let mut server = Server::default();
+    for size in 0..MAX_SITES as u64 + 1000 {
+        server.alloc("", size);
+    }
+    let mut analysis = GrowthAnalysis::default();
+    server.events.iter().for_each(|event| analysis.observe(event));
+    let process = analysis.running.get(&PID).expect("a process");
+    assert!(process.followed.len() <= MAX_SITES + 2 && process.sites_full);
+    let other = &process.followed[&(NPU0, Pool::Pta, Some(other_sites(Pool::Pta)))];
+    assert_eq!(other.level.now(), 1001);
+}
+
+/// What a simulated server does besides answering requests, and which of its places leak.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// Caches that fill and stop, and one that goes on exchanging.
+    Caches,
+    /// Memory that grows and is given back, again and again.
+    Waves,
+    /// One in 200 blocks stays.
+    SlowLeak,
+    /// One place in fifty leaks.
+    OneOfFifty,
+}
+
+/// 8000 requests in about 7 minutes, some of them at the same time.
+fn serve(kind: Kind, seed: u64) -> (Server, Vec<&'static str>) {
+    const REQUESTS: u64 = 8000;
+    let mut random = Random(seed * 0x9e37_79b9 + 1);
+    let mut server = Server::default();
+    let (mut flying, mut waves, mut cache): (Vec<u64>, Vec<u64>, Vec<u64>) = Default::default();
+    let mut keys = std::collections::HashSet::new();
+    let places: Vec<String> = (0..50).map(|place| format!("place {place}")).collect();
+    for request in 0..REQUESTS {
+        server.time_ns += 20_000_000 + random.below(60_000_000) as u64;
+        // Up to eight requests at a time, which end in any order.
+        let mine = server.alloc("request", 1 << 16);
+        flying.push(mine);
+        if flying.len() > 1 + random.below(8) {
+            let one = flying.swap_remove(random.below(flying.len()));
+            server.free(one);
+        }
+        match kind {
+            Kind::Caches => {
+                // A cache of 1000 keys that are asked for at random, and one that holds the last 500.
+                if keys.insert(random.below(1000)) {
+                    server.alloc("cache of keys", 2048);
+                }
+                cache.push(server.alloc("last results", 4096));
+                if cache.len() > 500 {
+                    let oldest = cache.remove(0);
+                    server.free(oldest);
+                }
+                if request < REQUESTS / 10 && random.below(3) == 0 {
+                    server.alloc("start", 512);
+                }
+            }
+            Kind::Waves => {
+                waves.push(server.alloc("wave", 8192));
+                if waves.len() > 600 + random.below(400) {
+                    waves.drain(..).for_each(|number| server.free(number));
+                }
+            }
+            Kind::SlowLeak => {
+                let block = server.alloc("of a request", 1024);
+                if random.below(200) != 0 {
+                    server.free(block);
+                }
+            }
+            Kind::OneOfFifty => {
+                for place in 0..3 {
+                    let place = (random.below(50) + place) % 50;
+                    let block = server.alloc(&places[place], 1024);
+                    if place != 17 || random.below(20) != 0 {
+                        server.free(block);
+                    }
+                }
+            }
+        }
+    }
+    let leaking = match kind {
+        Kind::Caches | Kind::Waves => vec![],
+        Kind::SlowLeak => vec!["of a request"],
+        Kind::OneOfFifty => vec!["place 17"],
+    };
+    (server, leaking)
+}
+
+/// Of seeded servers nearly all leaks are found, and nearly nothing else; nothing at all where there are only caches.
+#[test]
+fn precision_and_recall() {
+    let (mut right, mut wrong, mut missed) = (0, 0, 0);
+    for kind in [Kind::Caches, Kind::Waves, Kind::SlowLeak, Kind::OneOfFifty] {
+        for seed in 1..=6 {
+            let (server, leaking) = serve(kind, seed);
+            let found = server.found();
+            let found = places(&found);
+            assert!(kind != Kind::Caches || found.is_empty(), "seed {seed}: {found:?}");
+            right += found.iter().filter(|place| leaking.contains(place)).count();
+            wrong += found.iter().filter(|place| !leaking.contains(place)).count();
+            missed += leaking.iter().filter(|place| !found.contains(place)).count();
+        }
+    }
+    println!("right {right}, wrong {wrong}, missed {missed}");
+    assert!(20 * right >= 19 * (right + wrong), "precision: {right} right, {wrong} wrong");
+    assert!(20 * right >= 19 * (right + missed), "recall: {right} found, {missed} missed");
+}

@@ -1,0 +1,96 @@
+//! Does a level grow without end, or is it a cache that fills, a load that swings, a start that is over?
+//!
+//! Judged by the lows of equal parts of the time: what is given back at some time is not in a low. The first part is left
+//! out, as the start of the program. All later ones have to rise, up to the end of the last one, and not markedly slower in
+//! the second half than in the first, as the filling of a cache does. Where so few blocks stay that chance leaves one part
+//! without any, one may not rise.
+
+use crate::model::GROWTH_PARTS;
+
+/// Windows below which nothing is said.
+pub(super) const MIN_WINDOWS: usize = 24;
+/// Blocks that have to come together at least, the first part left out.
+const MIN_BLOCKS: u64 = 8;
+/// Fewer blocks than that may be missing from one part by chance.
+const FEW_BLOCKS: u64 = 40;
+/// A rise of so many blocks per part has to show in each half of the last one.
+const STEADY_RISE: u64 = 12;
+/// Of two lows that follow each other, so many have to be no fall.
+const MIN_SHARE_OF_RISES: f64 = 0.7;
+/// A second half that grows by less than this part of the first half is slower.
+const SLOWER: f64 = 0.6;
+/// Standard deviations of a difference of counts that may be chance.
+const CHANCE: f64 = 2.5;
+
+/// The lows of the parts; `None` if there are too few windows.
+pub(super) fn parts(lows: &[u64]) -> Option<[u64; GROWTH_PARTS]> {
+    if lows.len() < MIN_WINDOWS {
+        return None;
+    }
+    let low = |part: usize| {
+        let (from, to) = (lows.len() * part / GROWTH_PARTS, lows.len() * (part + 1) / GROWTH_PARTS);
+        lows[from..to].iter().copied().min().unwrap_or(0)
+    };
+    Some(std::array::from_fn(low))
+}
+
+/// Whether a level with these lows grows without end.
+#[expect(clippy::cast_precision_loss, reason = "counts of blocks are far below 2^52")]
+pub(super) fn grows(lows: &[u64]) -> bool {
+    let Some(parts) = parts(lows) else { return false };
+    let rise = |from: usize| parts[from + 1].saturating_sub(parts[from]);
+    let grown = parts[GROWTH_PARTS - 1].saturating_sub(parts[1]);
+    let idle = (1..GROWTH_PARTS - 1).filter(|part| rise(*part) == 0).count();
+    let last_part = &lows[lows.len() * (GROWTH_PARTS - 1) / GROWTH_PARTS..];
+    let (early, late) = last_part.split_at(last_part.len() / 2);
+    let last_rise = late.iter().min() > early.iter().min();
+    if idle > usize::from(grown < FEW_BLOCKS) || rise(4) == 0 || (rise(4) >= STEADY_RISE && !last_rise) {
+        return false;
+    }
+    let (first, second) = ((rise(1) + rise(2)) as f64, (rise(3) + rise(4)) as f64);
+    if first + second < MIN_BLOCKS as f64 {
+        return false;
+    }
+    let slower = second < SLOWER * first && first - second > CHANCE * (first + second).sqrt();
+    let tail = &lows[lows.len() / GROWTH_PARTS..];
+    let rises = tail.windows(2).filter(|pair| pair[0] <= pair[1]).count();
+    let share = rises as f64 / (tail.len() - 1).max(1) as f64;
+    !slower && share >= MIN_SHARE_OF_RISES
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lows(level: impl Fn(u64) -> u64) -> Vec<u64> {
+        (0..48).map(level).collect()
+    }
+
+    #[test]
+    fn steady_growth_is_growth() {
+        assert!(grows(&lows(|window| window)));
+        assert!(grows(&lows(|window| 1000 + window / 3)));
+        // Three in eight windows are one lower than the one before.
+        assert!(grows(&lows(|window| 10 * (window / 2) + (window % 2) + 5)));
+    }
+
+    #[test]
+    fn parts_are_lows() {
+        assert_eq!(parts(&lows(|window| window)), Some([0, 8, 16, 24, 32, 40]));
+        assert_eq!(parts(&lows(|window| 48 - window)), Some([41, 33, 25, 17, 9, 1]));
+        assert_eq!(parts(&[1; 23]), None);
+    }
+
+    #[test]
+    fn what_ends_or_returns_is_none() {
+        assert!(!grows(&lows(|_| 100)), "constant");
+        assert!(!grows(&lows(|window| 2 * window.min(40))), "a cache that was full shortly before the end");
+        assert!(!grows(&lows(|window| (window % 16) * 100)), "a load that comes and goes");
+        assert!(!grows(&lows(|window| u64::from(window > 4) * 100)), "a start");
+        assert!(!grows(&lows(|window| window / 8)), "five blocks are too few");
+        // 1000 · (1 − e^(−3t)): a cache of random keys, full at the end to 95 %.
+        let filling = |window: u64| (1000.0 * (1.0 - (-3.0 * window as f64 / 48.0).exp())) as u64;
+        assert!(!grows(&lows(filling)), "a cache that fills ever slower");
+        assert!(!grows(&(0..23).collect::<Vec<_>>()), "too short to say");
+    }
+}

@@ -1,0 +1,65 @@
+//! Growth without end: the leaks of programs that have no steps.
+
+use serde::Serialize;
+
+use super::{Confidence, Device, Name, Pool, Stacks};
+
+/// Equal parts of the time that was looked at.
+pub const GROWTH_PARTS: usize = 6;
+
+/// Where blocks come from, as far as it is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+pub struct Site {
+    /// Whose.
+    pub pool: Pool,
+    /// Call stacks of the allocations.
+    pub stacks: Stacks,
+    /// Size of each block, where there are no stacks to tell blocks apart by.
+    pub size_bytes: Option<u64>,
+    /// Driver module that asked, where known.
+    pub module_id: Option<u8>,
+    /// Outermost function of ACL or runtime, where known.
+    pub caller: Option<Name>,
+}
+
+/// Blocks of one site that become more and more.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct GrowingSite {
+    /// The site; `None` for a pool as a whole, of which no single site stands out.
+    pub site: Option<Site>,
+    /// Whose.
+    pub pool: Pool,
+    /// Live blocks at the end.
+    pub blocks: u64,
+    /// Their bytes.
+    pub size_bytes: u64,
+    /// Live blocks that each part of the time never went below: the evidence.
+    pub low_blocks: [u64; GROWTH_PARTS],
+    /// Blocks that became more per second, the first part left out.
+    pub blocks_per_second: f64,
+    /// The same in bytes, at the mean size of the live ones.
+    pub bytes_per_second: f64,
+    /// Allocations of the site.
+    pub allocations: u64,
+    /// Live blocks by age, in quarters of the time, the youngest first; zeros while the run goes on.
+    pub ages: [u64; 4],
+}
+
+/// What grows without end in one process on one device.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Growth {
+    /// Process.
+    pub pid: u32,
+    /// Device.
+    pub device: Device,
+    /// Time that was looked at, in nanoseconds.
+    pub span_ns: u64,
+    /// The time was long enough to judge.
+    pub judged: bool,
+    /// What grows, the fastest first (bytes).
+    pub sites: Vec<GrowingSite>,
+    /// Blocks of further sites, more than are told apart, were judged as one.
+    pub sites_full: bool,
+    /// How sure.
+    pub confidence: Confidence,
+}

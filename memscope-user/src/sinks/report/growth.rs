@@ -1,0 +1,147 @@
+//! What grows without end.
+
+use std::io::{self, Write};
+
+use super::{
+    Name,
+    numbers::{counted, size},
+};
+use crate::model::{Confidence, GrowingSite, Growth, Site, Stack, module_name};
+
+/// Frames of a stack that are shown, from the inside.
+const FRAMES: usize = 8;
+
+/// Writes what grows, or that nothing does if steps do not tell more of that (`stepped`); nothing where the time was too
+/// short to say.
+pub(super) fn write(growth: &Growth, stepped: bool, lines: usize, out: &mut impl Write) -> io::Result<()> {
+    let Growth { device, span_ns, judged, sites, sites_full, confidence, .. } = growth;
+    if !judged || (stepped && sites.is_empty()) {
+        return Ok(());
+    }
+    let (device, seconds) = (Name(*device), span_ns / 1_000_000_000);
+    if sites.is_empty() {
+        return writeln!(out, "Nothing grew without end on device {device} in {seconds} s");
+    }
+    writeln!(
+        out,
+        "Grows without end on device {device} ({seconds} s looked at; blocks that stay become more all the time):"
+    )?;
+    for site in sites.iter().take(lines) {
+        write_site(site, out)?;
+    }
+    if let Some(more) = sites.len().checked_sub(lines).filter(|more| *more > 0) {
+        writeln!(out, "  … and {more} more (see --json)")?;
+    }
+    if *sites_full {
+        writeln!(out, "  There were more sites than are told apart; the others were judged as one")?;
+    }
+    if *confidence == Confidence::Doubtful {
+        writeln!(out, "  Events were lost: frees that were not seen look like growth")?;
+    }
+    Ok(())
+}
+
+fn write_site(found: &GrowingSite, out: &mut impl Write) -> io::Result<()> {
+    let GrowingSite { site, pool, blocks, size_bytes, low_blocks, blocks_per_second, bytes_per_second, .. } = found;
+    let place = match site {
+        None => ", as a whole, from many sites".to_owned(),
+        Some(Site { size_bytes: Some(each), .. }) => format!(", blocks of {each} bytes"),
+        Some(_) => String::new(),
+    };
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a rate, rounded")]
+    let hourly = size((bytes_per_second * 3600.0) as u64);
+    writeln!(out, "  {}{place}: {hourly} an hour ({blocks_per_second:.3} blocks a second)", pool.display_name())?;
+    let lows: Vec<String> = low_blocks.iter().map(u64::to_string).collect();
+    writeln!(
+        out,
+        "    {} live, {}; never fewer than {} in the six parts of the time; {} allocations",
+        counted(*blocks, "block"),
+        size(*size_bytes),
+        lows.join(", "),
+        found.allocations
+    )?;
+    if found.ages.iter().any(|count| *count > 0) {
+        let [youngest, young, old, oldest] = found.ages;
+        writeln!(out, "    by age, in quarters of the time: {youngest} youngest, {young}, {old}, {oldest} oldest")?;
+    }
+    let Some(Site { stacks, module_id, caller, .. }) = site else { return Ok(()) };
+    if let Some(caller) = caller {
+        writeln!(out, "    by {caller} ({})", module_name(*module_id))?;
+    }
+    [stacks.python, stacks.native].into_iter().flatten().try_for_each(|stack| write_stack(stack, out))
+}
+
+fn write_stack(stack: Stack, out: &mut impl Write) -> io::Result<()> {
+    let frames = stack.frames();
+    for frame in frames.iter().take(FRAMES) {
+        writeln!(out, "      {}", frame.escape_debug())?;
+    }
+    if frames.len() > FRAMES { writeln!(out, "      … {} more", frames.len() - FRAMES) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Device, Pool, StackEnd, Stacks};
+
+    fn text(growth: &Growth, stepped: bool, lines: usize) -> String {
+        let mut out = Vec::new();
+        write(growth, stepped, lines, &mut out).expect("memory takes everything");
+        String::from_utf8(out).expect("the report is text")
+    }
+
+    fn growing(site: Option<Site>) -> GrowingSite {
+        GrowingSite {
+            site,
+            pool: Pool::Pta,
+            blocks: 40,
+            size_bytes: 40 << 20,
+            low_blocks: [0, 8, 16, 24, 32, 38],
+            blocks_per_second: 0.5,
+            bytes_per_second: 524_288.0,
+            allocations: 4000,
+            ages: [10, 10, 10, 10],
+        }
+    }
+
+    /// A place with a stack, a size without one, and a pool as a whole.
+    #[test]
+    fn what_grows_is_told_with_its_evidence() {
+        let python = Stack::keep(["cache.py(7): put", "serve.py(1): \u{1b}[31mred"], StackEnd::Root);
+        let site = Site {
+            pool: Pool::Pta,
+            stacks: Stacks { native: None, python: Some(python) },
+            size_bytes: None,
+            module_id: None,
+            caller: None,
+        };
+        let by_size = Site { stacks: Stacks::default(), size_bytes: Some(512), ..site };
+        let growth = Growth {
+            pid: 1,
+            device: Device::Npu(3),
+            span_ns: 120_400_000_000,
+            judged: true,
+            sites: vec![growing(Some(site)), growing(Some(by_size)), growing(None)],
+            sites_full: false,
+            confidence: Confidence::Doubtful,
+        };
+        let expected = "\
+Grows without end on device 3 (120 s looked at; blocks that stay become more all the time):
+  Pytorch Caching memory pool: 1.76 GiB (1887436800 bytes) an hour (0.500 blocks a second)
+    40 blocks live, 40.00 MiB (41943040 bytes); never fewer than 0, 8, 16, 24, 32, 38 in the six parts of the time; 4000 allocations
+    by age, in quarters of the time: 10 youngest, 10, 10, 10 oldest
+      cache.py(7): put
+      serve.py(1): \\u{1b}[31mred
+  Pytorch Caching memory pool, blocks of 512 bytes: 1.76 GiB (1887436800 bytes) an hour (0.500 blocks a second)
+";
+        let found = text(&growth, true, 10);
+        assert!(found.starts_with(expected), "{found}");
+        assert!(found.contains("  Pytorch Caching memory pool, as a whole, from many sites: "), "{found}");
+        assert!(found.ends_with("  Events were lost: frees that were not seen look like growth\n"), "{found}");
+        assert!(text(&growth, true, 1).contains("  … and 2 more (see --json)\n"));
+        let none = Growth { sites: Vec::new(), ..growth };
+        assert_eq!(text(&none, false, 10), "Nothing grew without end on device 3 in 120 s\n");
+        assert_eq!(text(&none, true, 10), "");
+        assert_eq!(text(&Growth { judged: false, ..none }, false, 10), "");
+    }
+}
