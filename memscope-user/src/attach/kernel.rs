@@ -2,7 +2,7 @@
 
 use std::{
     fs, io,
-    os::fd::{AsRawFd as _, BorrowedFd},
+    os::fd::{AsFd as _, AsRawFd as _, BorrowedFd},
     path::{Path, PathBuf},
     thread,
     time::{Duration, Instant},
@@ -10,7 +10,9 @@ use std::{
 
 use aya::{
     Ebpf, EbpfLoader,
-    maps::{Array, HashMap as BpfHashMap, MapData, PerCpuArray, PerfEventArray, RingBuf, perf::PerfEventArrayBuffer},
+    maps::{
+        Array, HashMap as BpfHashMap, Map, MapData, PerCpuArray, PerfEventArray, RingBuf, perf::PerfEventArrayBuffer,
+    },
     programs::{
         ProgramError, TracePoint, UProbe,
         uprobe::{UProbeAttachLocation, UProbeAttachPoint, UProbeLink, UProbeScope},
@@ -345,6 +347,17 @@ impl Kernel {
     #[must_use]
     pub const fn link_mode(&self) -> LinkMode {
         self.mode
+    }
+
+    /// Tells the generation of a traced process's mappings, from any thread; `None` if it is not traced (any more).
+    pub fn generations(&self) -> Result<impl Fn(u32) -> Option<u64> + Send + use<>, KernelError> {
+        const NAME: &str = "PROCESSES";
+        let Some(Map::HashMap(processes)) = self.ebpf.map(NAME) else { return Err(no_map(NAME)) };
+        let fd = processes.fd().as_fd().try_clone_to_owned().map_err(|error| map_error(NAME, &error))?;
+        let processes: Result<BpfHashMap<MapData, u32, ProcessState>, _> =
+            MapData::from_fd(fd).and_then(|map| BpfHashMap::try_from(Map::HashMap(map)));
+        let processes = processes.map_err(|error| map_error(NAME, &error))?;
+        Ok(move |pid| processes.get(&pid, 0).ok().map(|state| state.generation))
     }
 
     /// Takes the reading end of the transport; can be done once.

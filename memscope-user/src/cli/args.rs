@@ -362,6 +362,7 @@ impl ProbeArgs {
 }
 
 /// Live tracing.
+#[expect(clippy::struct_excessive_bools, reason = "each is an option of its own")]
 #[derive(Clone, Debug, Args)]
 pub(super) struct TraceArgs {
     /// What is collected.
@@ -374,9 +375,12 @@ pub(super) struct TraceArgs {
     /// What else to probe.
     #[command(flatten)]
     pub probes: ProbeArgs,
-    /// Stacks of allocations: c[:depth], python[:depth].
+    /// Where calls are made: c[:depth], python[:depth]; depth 0 to 1000, 50 if left out.
     #[arg(long, value_name = "LIST")]
     pub call_stack: Option<CallStacks>,
+    /// Tell inlined functions and source lines in C stacks, too; reads debug information, which takes memory.
+    #[arg(long, requires = "call_stack")]
+    pub inlined: bool,
     /// immediate, or deferred until the script starts it.
     #[arg(long, value_enum, default_value_t)]
     pub collect_mode: CollectMode,

@@ -56,6 +56,7 @@ fn trace_args(args: &DemoArgs) -> TraceArgs {
         ops: None,
         probes: ProbeArgs::default(),
         call_stack: None,
+        inlined: false,
         collect_mode: CollectMode::Immediate,
         watch: None,
         duration: None,

@@ -13,6 +13,7 @@ mod operators;
 mod outputs;
 mod session;
 mod signals;
+mod stacks;
 mod values;
 mod writer;
 

@@ -29,6 +29,7 @@ use super::{
     notices::Notices,
     operators, outputs,
     signals::{self, Caught, Signals},
+    stacks,
     writer::{self, Ask, Written},
 };
 use crate::{
@@ -36,7 +37,7 @@ use crate::{
         features::LinkMode,
         follow::{Change, Follow, FollowOptions, expected_libraries},
         guard::Guard,
-        kernel::{Kernel, KernelOptions, StackOptions},
+        kernel::{Kernel, KernelOptions},
         libraries::Libraries,
         spawn::{self, RunAs, SpawnError, Waiting},
     },
@@ -195,6 +196,7 @@ struct Session<'a> {
     output_errors: UnboundedReceiver<String>,
     gauge: Gauge,
     usage: Option<Sampler>,
+    stacks: stacks::Live,
     capture: Option<PathBuf>,
     started: Instant,
     child: Option<Child>,
@@ -221,10 +223,7 @@ impl<'a> Session<'a> {
             }),
             max_rows: args.max_rows,
             objects: wanted_ops.choice.torch(),
-            stacks: args.call_stack.map_or_else(StackOptions::default, |wanted| StackOptions {
-                native_depth: wanted.c,
-                python_depth: wanted.python,
-            }),
+            stacks: stacks::options(args),
         };
         let mut kernel = Kernel::load(&options)?;
         operators::check(&wanted_ops, kernel.link_mode()).map_err(|reason| anyhow!(reason))?;
@@ -267,6 +266,7 @@ impl<'a> Session<'a> {
         // Signals are blocked before the first thread starts, so that they reach the loop alone.
         Signals::block()?;
         let (reader, batches) = Reader::start(source, args.ring_size as usize, urgent_sender)?;
+        let (batches, stacks) = stacks::start(args, &kernel, batches)?;
         let (asks, asked) = mpsc::channel();
         let writer = writer::start(batches, pipeline, capture_writer, error_sender, asked)?;
         let usage = start_usage(args, trigger, &reader)?;
@@ -287,6 +287,7 @@ impl<'a> Session<'a> {
             output_errors,
             gauge,
             usage,
+            stacks,
             capture,
             started: Instant::now(),
             child: None,
@@ -322,6 +323,7 @@ impl<'a> Session<'a> {
             let tell = |change| note(&self.reader, &change_note(change));
             let attached = self.follow.attach(&mut self.kernel, pid, tell);
             attached.with_context(|| format!("cannot attach to process {pid}"))?;
+            self.stacks.look_ahead(pid);
         }
         self.note_changes();
         self.tell_libraries();
@@ -387,6 +389,8 @@ impl<'a> Session<'a> {
     }
 
     fn on_urgent(&mut self, urgent: Urgent) -> Option<End> {
+        // While the process waits, or at least is there.
+        self.stacks.look_ahead(urgent.pid);
         let handled = self.follow.handle(&mut self.kernel, urgent);
         self.note_changes();
         self.tell_libraries();

@@ -154,6 +154,14 @@ impl Mappings {
         found.map_or(Found::Nothing, Found::Module)
     }
 
+    /// Reads what a process has mapped by now, for later: it may end soon.
+    pub fn look_ahead(&mut self, pid: u32) {
+        const NOWHERE: u64 = 0;
+        if let Some(generation) = (self.current)(pid) {
+            self.find(generation, pid, NOWHERE);
+        }
+    }
+
     /// Whether the process still has this generation.
     #[must_use]
     pub fn is_current(&self, generation: u64, pid: u32) -> bool {

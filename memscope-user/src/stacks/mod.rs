@@ -1,3 +1,282 @@
 //! Call stacks on their way from the ring to the writer: what the kernel side could not finish is finished here.
+//!
+//! A thread of its own between reader and writer, there only if stacks are asked for. It replaces snapshots by whole
+//! stacks, completes code objects, and puts what is at the addresses of native stacks before the records that need it. So
+//! captures hold all that the pipeline wants to know, and no process has to be there for a replay.
 
 pub mod mappings;
+pub mod symbols;
+
+use std::{
+    collections::HashSet,
+    io,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        mpsc::{self, Receiver},
+    },
+    thread,
+};
+
+use memscope_common::Kind;
+
+pub use self::symbols::SymbolOptions;
+use self::{mappings::Mappings, symbols::Symbols};
+use crate::{
+    capture::{Note, Symbol, note_record},
+    decode::{Body, Frames, Record, Records, Stack},
+    ring::Batch,
+};
+
+/// Batches that wait for the writer; more wait before this stage.
+const BATCHES: usize = 4;
+/// Addresses that are remembered as told; then they are told again when they are needed again.
+const MAX_TOLD: usize = 256 << 10;
+
+/// Finishes a native stack: gets the record of a snapshot, and gives that of the whole stack.
+pub type FinishSnapshot = Box<dyn FnMut(&[u8], &mut Mappings) -> Option<Vec<u8>> + Send>;
+/// Completes a code object: gets its record, and gives another one for it, unless nothing is missing.
+pub type CompleteCode = Box<dyn FnMut(&[u8]) -> Option<Vec<u8>> + Send>;
+
+/// Mappings that several threads look into: this stage, and whoever sees first that a process maps something.
+#[derive(Clone)]
+pub struct SharedMappings(Arc<Mutex<Mappings>>);
+
+impl SharedMappings {
+    /// Shares mappings.
+    #[must_use]
+    pub fn new(mappings: Mappings) -> Self {
+        Self(Arc::new(Mutex::new(mappings)))
+    }
+
+    /// To look into.
+    pub fn lock(&self) -> MutexGuard<'_, Mappings> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What the stage works with.
+pub struct Stage {
+    /// Where symbols are looked up; `None`: no native stacks are taken.
+    pub mappings: Option<SharedMappings>,
+    /// How.
+    pub symbols: SymbolOptions,
+    /// Gets snapshots of native stacks; what it cannot finish is left out.
+    pub snapshots: Option<FinishSnapshot>,
+    /// Gets code objects.
+    pub codes: Option<CompleteCode>,
+}
+
+/// Starts the stage behind `batches`. It ends when those do.
+pub fn start(batches: Receiver<Batch>, stage: Stage) -> io::Result<Receiver<Batch>> {
+    let (sender, output) = mpsc::sync_channel(BATCHES);
+    thread::Builder::new().name("memscope-stacks".to_owned()).spawn(move || {
+        let mut work = Work::new(stage);
+        for batch in batches {
+            let Batch { bytes, watermark_ns } = batch;
+            if sender.send(Batch { bytes: work.process(bytes), watermark_ns }).is_err() {
+                return;
+            }
+        }
+    })?;
+    Ok(output)
+}
+
+struct Work {
+    stage: Stage,
+    symbols: Symbols,
+    /// Addresses by generation.
+    told: HashSet<(u64, u64)>,
+}
+
+impl Work {
+    fn new(stage: Stage) -> Self {
+        Self { symbols: Symbols::new(stage.symbols), stage, told: HashSet::new() }
+    }
+
+    /// The records with what belongs to them.
+    fn process(&mut self, bytes: Vec<u8>) -> Vec<u8> {
+        if !Records::new(&bytes).any(|record| record.is_ok_and(|record| is_work(&record.body))) {
+            return bytes;
+        }
+        self.symbols.next_batch();
+        let mut out = Vec::with_capacity(bytes.len());
+        let mut records = Records::new(&bytes);
+        loop {
+            let rest = records.rest();
+            let Some(record) = records.next() else { return out };
+            let raw = &rest[..rest.len() - records.rest().len()];
+            match record.map(|record| record.body) {
+                Ok(Body::Unknown { kind }) if kind == Kind::Snapshot as u16 => self.snapshot(raw, &mut out),
+                Ok(Body::Code(_)) => {
+                    let complete = self.stage.codes.as_mut().and_then(|complete| complete(raw));
+                    out.extend_from_slice(complete.as_deref().unwrap_or(raw));
+                }
+                _ => self.stack(raw, &mut out),
+            }
+        }
+    }
+
+    /// Snapshots are for nobody else: they are large.
+    fn snapshot(&mut self, raw: &[u8], out: &mut Vec<u8>) {
+        let Stage { mappings: Some(mappings), snapshots: Some(finish), .. } = &mut self.stage else { return };
+        let whole = finish(raw, &mut mappings.lock());
+        if let Some(whole) = whole {
+            self.stack(&whole, out);
+        }
+    }
+
+    /// Puts a record out, what is at its addresses before it.
+    fn stack(&mut self, raw: &[u8], out: &mut Vec<u8>) {
+        if let Some(Ok(Record { time_ns, pid, body: Body::Stack(stack), .. })) = Records::new(raw).next() {
+            let symbols = self.new_symbols(pid, &stack);
+            if !symbols.is_empty() {
+                let note = Note::Symbols { generation: stack.generation, symbols };
+                out.extend_from_slice(&note_record(time_ns, pid, &note));
+            }
+        }
+        out.extend_from_slice(raw);
+    }
+
+    fn new_symbols(&mut self, pid: u32, stack: &Stack<'_>) -> Vec<Symbol> {
+        let Some(mappings) = &self.stage.mappings else { return Vec::new() };
+        let mut mappings = mappings.lock();
+        let generation = stack.generation;
+        if self.told.len() >= MAX_TOLD {
+            self.told.clear();
+        }
+        let mut found = Vec::new();
+        for (index, address) in stack.frames.addresses().enumerate() {
+            if self.told.contains(&(generation, address)) {
+                continue;
+            }
+            if let Some(symbol) = self.symbols.find(&mut mappings, (generation, pid), (address, index > 0)) {
+                self.told.insert((generation, address));
+                found.push(symbol);
+            }
+        }
+        found
+    }
+}
+
+fn is_work(body: &Body<'_>) -> bool {
+    match body {
+        Body::Stack(Stack { frames: Frames::Native(_), .. }) | Body::Code(_) => true,
+        Body::Unknown { kind } => *kind == Kind::Snapshot as u16,
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use memscope_common::StackEnd;
+
+    use super::*;
+    use crate::testing::{Who, at};
+
+    /// What the records say, in short.
+    fn brief(bytes: &[u8]) -> Vec<String> {
+        let line = |record: Record<'_>| match record.body {
+            Body::Note(json) => match Note::parse(json) {
+                Ok(Note::Symbols { generation, symbols }) => {
+                    let names: Vec<_> = symbols
+                        .iter()
+                        .map(|symbol| symbol.functions.last().map_or("-", |function| function.name.as_str()))
+                        .collect();
+                    format!("symbols {generation} {}", names.join(","))
+                }
+                other => format!("{other:?}"),
+            },
+            Body::Stack(stack) => format!("stack {}", stack.id),
+            Body::Code(code) => format!("code {:x}", code.address),
+            Body::Call(_) => "call".to_owned(),
+            other => format!("{other:?}"),
+        };
+        Records::new(bytes).map(|record| record.map_or_else(|error| error.to_string(), line)).collect()
+    }
+
+    fn this_process(time_ns: u64) -> Who {
+        at(time_ns, std::process::id(), 1)
+    }
+
+    fn stage() -> Stage {
+        let mappings = Some(SharedMappings::new(Mappings::new(Box::new(|_| Some(7)))));
+        Stage { mappings, symbols: SymbolOptions::default(), snapshots: None, codes: None }
+    }
+
+    fn address(function: *const ()) -> u64 {
+        function.expose_provenance() as u64
+    }
+
+    /// Each address is told once, before the first stack that has it; records that say nothing of stacks are as they were.
+    #[test]
+    fn symbols_come_first_and_once() {
+        let (one, other) = (address(libc::qsort as *const ()), address(libc::getenv as *const ()) + 1);
+        let mut work = Work::new(stage());
+        let records = [
+            this_process(1).native(5, 7, &[one, other], StackEnd::Root),
+            this_process(1).alloc(1, 2, 3),
+            this_process(2).native(6, 7, &[other, one], StackEnd::Root),
+            this_process(2).native(8, 9, &[one], StackEnd::Root),
+        ];
+        let out = brief(&work.process(records.concat()));
+        assert_eq!(out, ["symbols 7 qsort,getenv", "stack 5", "call", "stack 6", "stack 8"]);
+        let plain = this_process(3).alloc(1, 2, 3);
+        assert_eq!(work.process(plain.clone()), plain);
+    }
+
+    /// A snapshot becomes the stack that it is finished to; one that cannot be finished is left out.
+    #[test]
+    fn snapshots_are_replaced() {
+        let qsort = address(libc::qsort as *const ());
+        let finish: FinishSnapshot = Box::new(move |raw, _| {
+            (raw.len() == 24 + 184).then(|| this_process(9).native(77, 7, &[qsort], StackEnd::Root))
+        });
+        let mut work = Work::new(Stage { snapshots: Some(finish), ..stage() });
+        let snapshot = |len| this_process(1).record(Kind::Snapshot, 0, &vec![1; len]);
+        let call = this_process(1).alloc(1, 2, 3);
+        let out = brief(&work.process([snapshot(184), call.clone(), snapshot(8), call].concat()));
+        assert_eq!(out, ["symbols 7 qsort", "stack 77", "call", "call"]);
+    }
+
+    #[test]
+    fn codes_are_completed() {
+        let complete: CompleteCode =
+            Box::new(|raw| raw.ends_with(b"cut").then(|| this_process(1).code((0xffff, 1), "whole", "f", &[])));
+        let mut work = Work::new(Stage { codes: Some(complete), ..stage() });
+        let code = |address, lines: &[u8]| this_process(1).code((address, 1), "a.py", "f", lines);
+        let out = brief(&work.process([code(1, b"cut"), code(2, b"")].concat()));
+        assert_eq!(out, ["code ffff", "code 2"]);
+    }
+
+    /// Whatever comes in, comes out, if it is not for this stage.
+    #[test]
+    fn any_bytes_pass() {
+        let mut random = crate::testing::Random(5);
+        let mut work = Work::new(stage());
+        for _ in 0..300 {
+            let mut bytes = crate::testing::variety();
+            random.mutate(&mut bytes);
+            let snapshots = Records::new(&bytes)
+                .flatten()
+                .any(|record| matches!(record.body, Body::Unknown { kind } if kind == Kind::Snapshot as u16));
+            let out = work.process(bytes.clone());
+            assert!(snapshots || out.len() >= bytes.len());
+        }
+    }
+
+    /// The thread ends with its input, and hands watermarks on.
+    #[test]
+    fn stage_runs_behind_a_reader() {
+        let (sender, batches) = mpsc::channel();
+        let output = start(batches, stage()).expect("started");
+        let qsort = address(libc::qsort as *const ());
+        let bytes = this_process(1).native(5, 7, &[qsort], StackEnd::Root);
+        sender.send(Batch { bytes, watermark_ns: 3 }).expect("taken");
+        drop(sender);
+        let batches: Vec<Batch> = output.iter().collect();
+        assert_eq!(
+            (brief(&batches[0].bytes), batches[0].watermark_ns, batches.len()),
+            (vec!["symbols 7 qsort".to_owned(), "stack 5".to_owned()], 3, 1)
+        );
+    }
+}

@@ -1,0 +1,49 @@
+//! What a live trace needs for call stacks.
+
+use std::sync::mpsc::Receiver;
+
+use anyhow::{Context as _, Result};
+
+use super::args::TraceArgs;
+use crate::{
+    attach::kernel::{Kernel, StackOptions},
+    ring::Batch,
+    stacks::{self, SharedMappings, Stage, SymbolOptions, mappings::Mappings},
+};
+
+/// Which stacks are taken. None of no frame: its cell is empty either way (contract §3.2).
+pub(super) fn options(args: &TraceArgs) -> StackOptions {
+    let wanted = args.call_stack.unwrap_or_default();
+    let some = |depth: Option<u32>| depth.filter(|depth| *depth > 0);
+    StackOptions { native_depth: some(wanted.c), python_depth: some(wanted.python) }
+}
+
+/// Stacks of a trace that runs.
+pub(super) struct Live {
+    mappings: Option<SharedMappings>,
+}
+
+impl Live {
+    /// A process has mapped something, or is new.
+    pub(super) fn look_ahead(&self, pid: u32) {
+        if let Some(mappings) = &self.mappings {
+            mappings.lock().look_ahead(pid);
+        }
+    }
+}
+
+/// Puts the stage for stacks behind the reader, if any are taken.
+pub(super) fn start(args: &TraceArgs, kernel: &Kernel, batches: Receiver<Batch>) -> Result<(Receiver<Batch>, Live)> {
+    let StackOptions { native_depth, python_depth } = options(args);
+    if native_depth.is_none() && python_depth.is_none() {
+        return Ok((batches, Live { mappings: None }));
+    }
+    let mappings = match native_depth {
+        Some(_) => Some(SharedMappings::new(Mappings::new(Box::new(kernel.generations()?)))),
+        None => None,
+    };
+    let symbols = SymbolOptions { inlined: args.inlined };
+    let stage = Stage { mappings: mappings.clone(), symbols, snapshots: None, codes: None };
+    let batches = stacks::start(batches, stage).context("cannot start the thread for call stacks")?;
+    Ok((batches, Live { mappings }))
+}

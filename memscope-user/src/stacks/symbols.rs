@@ -1,0 +1,361 @@
+//! What is at the addresses of native stacks.
+//!
+//! Modules come from what is known of the process's mappings ([`Mappings`]), functions from the symbol tables of the very
+//! files that are mapped: those stay open, so processes that have ended, deleted files and other mount namespaces are no
+//! different. A function is named only if the address lies within what its symbol says is its size; otherwise there is
+//! module and offset, never the nearest function that happens to be exported.
+
+use std::{
+    collections::HashMap,
+    fs::File,
+    io::Write as _,
+    os::fd::{AsRawFd as _, FromRawFd as _},
+    panic::{AssertUnwindSafe, catch_unwind},
+    path::Path,
+    sync::Arc,
+    thread,
+    time::Duration,
+};
+
+use blazesym::symbolize::{
+    CodeInfo, Input, Sym, Symbolizer,
+    source::{Elf, Source},
+};
+
+use super::mappings::{Content, Found, Mappings, Module};
+use crate::{
+    attach::maps::FileId,
+    capture::{Function, Symbol},
+};
+
+/// Places in files whose functions are remembered.
+const MAX_PLACES: usize = 256 << 10;
+/// Files whose symbol tables are kept in memory.
+const MAX_FILES: usize = 512;
+/// Mappings that were read a moment ago are not read again at once.
+const MOMENT: Duration = Duration::from_millis(6);
+
+/// Name for code that is in no file: made at run time.
+const ANONYMOUS: &str = "[anon]";
+
+/// What symbols are looked for in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SymbolOptions {
+    /// Debug information is read, too: for inlined functions and lines of sources.
+    pub inlined: bool,
+}
+
+/// Finds functions. Belongs to one thread.
+pub struct Symbols {
+    options: SymbolOptions,
+    symbolizer: Symbolizer,
+    files: HashMap<FileId, bool>,
+    places: HashMap<(FileId, u64), Arc<[Function]>>,
+    /// The kernel's code in all processes: equal ones are one.
+    vdso: Option<(Arc<[u8]>, File)>,
+    may_wait: bool,
+}
+
+impl Symbols {
+    /// Nothing has been looked at yet.
+    #[must_use]
+    pub fn new(options: SymbolOptions) -> Self {
+        Self {
+            options,
+            symbolizer: symbolizer(options),
+            files: HashMap::new(),
+            places: HashMap::new(),
+            vdso: None,
+            may_wait: true,
+        }
+    }
+
+    /// What is at an address of a stack of process `pid`; `None` if it cannot be told (yet). `returns`: it is where a
+    /// call returns to, so it belongs to the instruction before.
+    pub fn find(
+        &mut self,
+        mappings: &mut Mappings,
+        (generation, pid): (u64, u32),
+        (address, returns): (u64, bool),
+    ) -> Option<Symbol> {
+        let mut found = mappings.find(generation, pid, address);
+        if matches!(found, Found::Unknown) && self.may_wait && mappings.is_current(generation, pid) {
+            // A library that was mapped a moment ago.
+            self.may_wait = false;
+            thread::sleep(MOMENT);
+            found = mappings.find(generation, pid, address);
+        }
+        let module = match found {
+            Found::Module(module) => module,
+            Found::Nothing => {
+                return Some(Symbol { address, module: String::new(), module_offset: 0, functions: Vec::new() });
+            }
+            Found::Unknown => return None,
+        };
+        Some(Symbol {
+            address,
+            module: name(&module.path),
+            module_offset: address.wrapping_sub(module.first),
+            functions: self.functions(&module, address, returns).to_vec(),
+        })
+    }
+
+    /// Mappings that were read a moment ago may be waited for, once from here on.
+    pub const fn next_batch(&mut self) {
+        self.may_wait = true;
+    }
+
+    fn functions(&mut self, module: &Module, address: u64, returns: bool) -> Arc<[Function]> {
+        let none = || Arc::from([]);
+        let path = match &module.content {
+            Content::None => return none(),
+            Content::File(file) => fd_path(file),
+            Content::Memory(bytes) => match self.vdso(bytes) {
+                Some(path) => path,
+                None => return none(),
+            },
+        };
+        // A call may be a function's last instruction.
+        let offset = module.offset_of(address);
+        if returns {
+            return self.within(module.id, &path, offset.wrapping_sub(1), 1);
+        }
+        let found = self.within(module.id, &path, offset, 0);
+        // The first address may be one that a call has returned to; in a function it makes no difference but for lines.
+        match found.last() {
+            Some(function) if function.offset > 0 && self.options.inlined => {
+                self.within(module.id, &path, offset.wrapping_sub(1), 1)
+            }
+            _ => found,
+        }
+    }
+
+    /// The functions at a place of a file; `more` is added to their offsets.
+    fn within(&mut self, id: FileId, path: &str, offset: u64, more: u64) -> Arc<[Function]> {
+        if let Some(known) = self.places.get(&(id, offset)) {
+            return shifted(known, more);
+        }
+        if !self.is_usable(id) {
+            return Arc::from([]);
+        }
+        let found: Arc<[Function]> = self.look_up(id, path, offset).into();
+        if self.places.len() >= MAX_PLACES {
+            self.places.clear();
+        }
+        self.places.insert((id, offset), Arc::clone(&found));
+        shifted(&found, more)
+    }
+
+    /// Whether the file's symbols are worth asking for.
+    fn is_usable(&mut self, id: FileId) -> bool {
+        if let Some(known) = self.files.get(&id) {
+            return *known;
+        }
+        if self.files.len() >= MAX_FILES {
+            self.files.clear();
+            self.symbolizer = symbolizer(self.options);
+        }
+        self.files.insert(id, true);
+        true
+    }
+
+    fn look_up(&mut self, id: FileId, path: &str, offset: u64) -> Vec<Function> {
+        let mut elf = Elf::new(path);
+        elf.debug_syms = self.options.inlined;
+        let source = Source::Elf(elf);
+        let by = &self.symbolizer;
+        // The file may hold anything: whatever it makes of the parser, it is not to end the trace.
+        let found = catch_unwind(AssertUnwindSafe(|| {
+            let found = by.symbolize_single(&source, Input::FileOffset(offset)).ok()?;
+            found.as_sym().and_then(functions)
+        }));
+        let Ok(found) = found else {
+            self.files.insert(id, false);
+            self.symbolizer = symbolizer(self.options);
+            return Vec::new();
+        };
+        found.unwrap_or_default()
+    }
+
+    /// A file with the kernel's code.
+    fn vdso(&mut self, bytes: &Arc<[u8]>) -> Option<String> {
+        if self.vdso.as_ref().is_none_or(|(known, _)| known != bytes) {
+            // SAFETY: a name, and flags that the call knows.
+            let fd = unsafe { libc::memfd_create(c"vdso".as_ptr(), libc::MFD_CLOEXEC) };
+            if fd < 0 {
+                return None;
+            }
+            // SAFETY: a new descriptor that nobody else has.
+            let mut file = unsafe { File::from_raw_fd(fd) };
+            file.write_all(bytes).ok()?;
+            self.vdso = Some((Arc::clone(bytes), file));
+            self.places.retain(|(id, _), _| id.inode != 0);
+        }
+        self.vdso.as_ref().map(|(_, file)| fd_path(file))
+    }
+}
+
+fn symbolizer(SymbolOptions { inlined }: SymbolOptions) -> Symbolizer {
+    Symbolizer::builder().enable_code_info(inlined).enable_inlined_fns(inlined).build()
+}
+
+/// The same functions, with offsets of `more` bytes more.
+fn shifted(functions: &Arc<[Function]>, more: u64) -> Arc<[Function]> {
+    if more == 0 {
+        return Arc::clone(functions);
+    }
+    functions.iter().map(|function| Function { offset: function.offset + more, ..function.clone() }).collect()
+}
+
+/// Functions of a symbol, inlined ones first; `None` if it is not certain that the address belongs to it.
+fn functions(symbol: &Sym<'_>) -> Option<Vec<Function>> {
+    let certain = match symbol.size {
+        Some(size) => symbol.offset < size,
+        None => symbol.offset == 0,
+    };
+    if !certain || symbol.name.is_empty() {
+        return None;
+    }
+    let offset = symbol.offset as u64;
+    let function = |name: &str, code: Option<&CodeInfo<'_>>, inlined| Function {
+        name: name.to_owned(),
+        offset,
+        source: code.and_then(|code| Some((code.to_path().to_string_lossy().into_owned(), code.line?))),
+        inlined,
+    };
+    let inlined = symbol.inlined.iter().rev().map(|inner| function(&inner.name, inner.code_info.as_ref(), true));
+    Some(inlined.chain([function(&symbol.name, symbol.code_info.as_deref(), false)]).collect())
+}
+
+fn fd_path(file: &File) -> String {
+    format!("/proc/self/fd/{}", file.as_raw_fd())
+}
+
+/// What a module is called: the last part of its path, or what stands for one.
+fn name(path: &Path) -> String {
+    let text = path.as_os_str().to_string_lossy();
+    let text = text.strip_suffix(" (deleted)").unwrap_or(&text);
+    let last = text.rsplit('/').next().filter(|last| !last.is_empty()).unwrap_or(text);
+    if last.is_empty() { ANONYMOUS.to_owned() } else { last.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    fn own() -> Mappings {
+        Mappings::new(Box::new(|_| Some(7)))
+    }
+
+    fn address(function: *const ()) -> u64 {
+        function.expose_provenance() as u64
+    }
+
+    fn find(symbols: &mut Symbols, address: u64, returns: bool) -> Symbol {
+        symbols.find(&mut own(), (7, std::process::id()), (address, returns)).expect("known")
+    }
+
+    /// Offsets and names as the dynamic loader has them.
+    #[test]
+    fn functions_of_libc() {
+        let mut symbols = Symbols::new(SymbolOptions::default());
+        let strtoul = address(libc::strtoul as *const ());
+        let Symbol { module, module_offset, functions, .. } = find(&mut symbols, strtoul + 4, false);
+        // SAFETY: filled in by the call; the address is one of libc's.
+        let about = unsafe {
+            let mut about: libc::Dl_info = std::mem::zeroed();
+            assert_ne!(libc::dladdr(libc::strtoul as *const _, &raw mut about), 0);
+            about
+        };
+        let base = about.dli_fbase.expose_provenance() as u64;
+        assert_eq!((module.as_str(), module_offset), ("libc.so.6", strtoul + 4 - base));
+        assert_eq!((functions.len(), functions[0].offset), (1, 4));
+        assert!(functions[0].name.contains("strtoul"), "{functions:?}");
+        // One behind the call: of the function before.
+        let before = find(&mut symbols, strtoul, true).functions;
+        assert_ne!(before.first().map(|function| &function.name), Some(&functions[0].name));
+        assert_eq!(find(&mut symbols, strtoul + 1, true).functions[0].offset, 1);
+    }
+
+    #[inline(never)]
+    fn of_this_program(number: u64) -> u64 {
+        std::hint::black_box(number) + 1
+    }
+
+    #[test]
+    fn names_are_demangled() {
+        let mut symbols = Symbols::new(SymbolOptions::default());
+        let symbol = find(&mut symbols, address(of_this_program as *const ()), false);
+        assert_eq!(symbol.functions.len(), 1);
+        assert!(symbol.functions[0].name.ends_with("symbols::tests::of_this_program"), "{symbol:?}");
+        assert_eq!(symbol.functions[0].source, None);
+        assert_eq!(of_this_program(1), 2);
+    }
+
+    #[test]
+    fn code_of_the_kernel_has_names() {
+        let maps = std::fs::read_to_string("/proc/self/maps").expect("maps");
+        let vdso = maps.lines().find(|line| line.ends_with("[vdso]")).expect("a vdso");
+        let start = u64::from_str_radix(vdso.split('-').next().expect("an address"), 16).expect("hexadecimal");
+        let mut symbols = Symbols::new(SymbolOptions::default());
+        let known: Vec<Symbol> = (0..0x2000).step_by(4).map(|at| find(&mut symbols, start + at, false)).collect();
+        assert!(known.iter().all(|symbol| symbol.module == "[vdso]"));
+        let getcpu = known.iter().filter(|symbol| symbol.functions.iter().any(|f| f.name.contains("getcpu")));
+        assert!(getcpu.count() > 0);
+    }
+
+    /// A program, its mappings known, is deleted, and ends: its functions are still found. C++ names are spelt out.
+    #[test]
+    fn ended_programs_and_deleted_files() {
+        let folder = tempfile::tempdir().expect("folder");
+        let source = folder.path().join("a.cpp");
+        let program = folder.path().join("program");
+        // The second function has no size, as hand-written code may have none.
+        let code = "#include <cstdio>\n#include <unistd.h>\n\
+            namespace n { struct S { int f(int); }; __attribute__((noinline)) int S::f(int x) { return x + 1; } }\n\
+            asm(\".type sizeless,@function\\nsizeless: nop\\nnop\\nret\");\nextern \"C\" void sizeless();\n\
+            int main() { auto f = &n::S::f; n::S s; printf(\"%p %p\\n\", (void *)(s.*f), (void *)&sizeless);\n\
+            fflush(stdout); pause(); return (s.*f)(1); }\n";
+        std::fs::write(&source, code).expect("written");
+        let compiler =
+            Command::new("c++").args(["-O1", "-Wno-pmf-conversions", "-o"]).arg(&program).arg(&source).status();
+        assert!(compiler.expect("a compiler").success());
+        let mut child = Command::new(&program).stdout(Stdio::piped()).spawn().expect("started");
+        let mut line = String::new();
+        let output = child.stdout.take().expect("piped");
+        std::io::BufRead::read_line(&mut std::io::BufReader::new(output), &mut line).expect("a line");
+        let addresses: Vec<u64> = line
+            .split_whitespace()
+            .map(|word| u64::from_str_radix(word.trim_start_matches("0x"), 16).expect("hexadecimal"))
+            .collect();
+        let &[method, sizeless] = addresses.as_slice() else { panic!("{line}") };
+        let mut mappings = own();
+        assert!(mappings.lookup(7, child.id(), method).is_some());
+        std::fs::remove_file(&program).expect("removed");
+        child.kill().expect("killed");
+        child.wait().expect("waited for");
+        let mut symbols = Symbols::new(SymbolOptions::default());
+        let mut find = |address| symbols.find(&mut mappings, (7, child.id()), (address, false)).expect("known");
+        let Symbol { module, functions, .. } = find(method + 1);
+        let names: Vec<_> = functions.iter().map(|f| (f.name.as_str(), f.offset)).collect();
+        assert_eq!((module.as_str(), names), ("program", vec![("n::S::f(int)", 1)]));
+        assert_eq!(find(sizeless).functions[0].name, "sizeless");
+        assert_eq!((find(sizeless + 1).functions, find(sizeless + 1).module.as_str()), (vec![], "program"));
+    }
+
+    /// What cannot be told is not made up.
+    #[test]
+    fn nothing_is_made_up() {
+        let mut symbols = Symbols::new(SymbolOptions::default());
+        let nothing = find(&mut symbols, 8, false);
+        assert_eq!((nothing.module.as_str(), nothing.functions.len()), ("", 0));
+        let mut others = Mappings::new(Box::new(|_| None));
+        assert_eq!(symbols.find(&mut others, (7, std::process::id()), (8, false)), None);
+        assert_eq!(
+            ["/lib/a.so (deleted)", "[vdso]", "", "/memfd:x (deleted)"].map(|path| name(Path::new(path))),
+            ["a.so", "[vdso]", "[anon]", "memfd:x"]
+        );
+    }
+}
