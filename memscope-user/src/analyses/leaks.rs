@@ -76,6 +76,7 @@ impl StepLeaksAnalysis {
             survived_steps: 0,
             kernel_index: block.kernel_index,
             allocation_id: block.allocation_id,
+            stacks: block.stacks,
         };
         self.running.at(pid, block.device).live.insert(block.allocation_id, leak);
     }

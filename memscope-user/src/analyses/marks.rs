@@ -129,8 +129,9 @@ impl Marked {
             _ => false,
         };
         if inside {
-            let Block { pool, addr, size_bytes, allocation_id, alloc_id, .. } = *block;
-            let leak = MarkLeak { pool, addr, size_bytes, allocation_id, event_id: alloc_id, freed_later: false };
+            let Block { pool, addr, size_bytes, allocation_id, alloc_id, stacks, .. } = *block;
+            let (event_id, freed_later) = (alloc_id, false);
+            let leak = MarkLeak { pool, addr, size_bytes, allocation_id, event_id, freed_later, stacks };
             self.live.insert(allocation_id, leak);
         }
     }

@@ -3,6 +3,7 @@
 //! What an analysis knows of a process is concluded when the process ends, so that a process that later gets the
 //! same id starts anew. Findings come ordered by process, then device.
 
+pub mod by_stack;
 pub mod compare;
 pub mod fluctuation;
 pub mod growth;
@@ -16,6 +17,7 @@ mod per_device;
 #[cfg(test)]
 pub(crate) mod script;
 
+pub use by_stack::ByStackAnalysis;
 pub use fluctuation::FluctuationAnalysis;
 pub use growth::GrowthAnalysis;
 pub use held::HeldAnalysis;

@@ -114,6 +114,7 @@ impl OomAnalysis {
                     time_ns,
                     function: failed.caller,
                     size_bytes: failed.size_bytes,
+                    stacks: event.stacks,
                     attempts: failed.attempt,
                     pools,
                     unused_bytes,
@@ -145,8 +146,8 @@ impl OomAnalysis {
 }
 
 const fn suspect(block: &Block) -> Suspect {
-    let Block { pool, addr, size_bytes, alloc_time_ns, .. } = *block;
-    Suspect { pool, addr, size_bytes, alloc_time_ns }
+    let Block { pool, addr, size_bytes, alloc_time_ns, stacks, .. } = *block;
+    Suspect { pool, addr, size_bytes, alloc_time_ns, stacks }
 }
 
 /// An event in one line.

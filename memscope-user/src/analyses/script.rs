@@ -15,6 +15,7 @@ pub(crate) struct Script {
     tid: u32,
     device: Device,
     module_id: Option<u8>,
+    stacks: Stacks,
     /// What pools say of themselves: handed out, reserved.
     told: Option<(u64, u64)>,
     kernel_index: u64,
@@ -40,6 +41,7 @@ impl Script {
             tid: pid,
             device,
             module_id: None,
+            stacks: Stacks::default(),
             told: None,
             kernel_index: 0,
             events: Vec::new(),
@@ -48,6 +50,12 @@ impl Script {
             live: BTreeMap::new(),
             freed: BTreeMap::new(),
         }
+    }
+
+    /// What follows is done from there.
+    pub(crate) const fn at(&mut self, stacks: Stacks) -> &mut Self {
+        self.stacks = stacks;
+        self
     }
 
     /// The pool events of the golden run `leaky_csv`: 128 MiB of weights, then four steps that each use some
@@ -160,7 +168,7 @@ impl Script {
             api: AllocApi::Alloc,
             requested_bytes: None,
             caller: None,
-            stacks: Stacks::default(),
+            stacks: self.stacks,
         }
     }
 
@@ -295,7 +303,7 @@ impl Script {
             pid: self.pid,
             tid: self.tid,
             device: self.device,
-            stacks: Stacks::default(),
+            stacks: self.stacks,
             kind,
         });
         self

@@ -61,6 +61,8 @@ pub(super) enum Command {
     Inefficient(InefficientArgs),
     /// Find leaks in files: dumps (CSV or db, ours or msMemScope's) of one run, or a capture.
     Leaks(LeaksArgs),
+    /// Write where memory was allocated for flame-graph tools: from a capture, an output folder, or dumps with call stacks.
+    Export(ExportArgs),
     /// Say what works here, what not, and how to mend it.
     Doctor(DoctorArgs),
     /// Trace a simulated training program with a leak.
@@ -176,6 +178,69 @@ pub(super) struct LeaksArgs {
     /// Findings as JSON on stdout instead of the report.
     #[arg(long)]
     pub json: bool,
+}
+
+/// `export`.
+#[derive(Debug, Args)]
+pub(super) struct ExportArgs {
+    /// A capture, the output folder of a trace, or dumps of one run.
+    #[arg(required = true, value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+    /// One line for each stack, outermost frame first, then its weight.
+    #[arg(long, value_enum, default_value_t)]
+    pub format: ExportFormat,
+    /// What the weight counts.
+    #[arg(long, value_enum, default_value_t)]
+    pub weight: WeightBy,
+    /// Blocks that are live at the end, or all that were allocated.
+    #[arg(long, value_enum, default_value_t)]
+    pub what: What,
+    /// Which stacks: those of Python where there are any and of C elsewhere, or one kind alone.
+    #[arg(long, value_enum, default_value_t)]
+    pub stack: ExportStack,
+    /// Where to write [default: stdout].
+    #[arg(short = 'o', long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+}
+
+/// Format of `export`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(super) enum ExportFormat {
+    /// `root;caller;function weight`.
+    #[default]
+    Folded,
+}
+
+/// What a weight counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(super) enum WeightBy {
+    /// Bytes.
+    #[default]
+    Bytes,
+    /// Blocks.
+    Count,
+}
+
+/// Which blocks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(super) enum What {
+    /// Live at the end.
+    #[default]
+    Live,
+    /// All that were allocated.
+    Allocated,
+}
+
+/// Which stacks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(super) enum ExportStack {
+    /// Python where it has frames, else C.
+    #[default]
+    Auto,
+    /// C.
+    C,
+    /// Python.
+    Python,
 }
 
 /// `doctor`.

@@ -4,7 +4,10 @@ use std::process::ExitCode;
 
 use super::{args::LeaksArgs, input};
 use crate::{
-    analyses::{Analysis, FluctuationAnalysis, GrowthAnalysis, HeldAnalysis, MarkLeaksAnalysis, StepLeaksAnalysis},
+    analyses::{
+        Analysis, ByStackAnalysis, FluctuationAnalysis, GrowthAnalysis, HeldAnalysis, MarkLeaksAnalysis,
+        StepLeaksAnalysis,
+    },
     sinks::report::Report,
 };
 
@@ -18,6 +21,7 @@ pub(super) fn run(args: &LeaksArgs) -> ExitCode {
             Box::new(FluctuationAnalysis::default()),
             Box::new(GrowthAnalysis::default()),
             Box::new(HeldAnalysis::default()),
+            Box::new(ByStackAnalysis::default()),
         ],
     };
     input::exit(|| {

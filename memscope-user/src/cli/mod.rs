@@ -4,6 +4,7 @@ mod args;
 mod compare;
 mod demo;
 mod doctor;
+mod export;
 mod inefficient;
 mod input;
 mod leaks;
@@ -59,6 +60,7 @@ pub fn main() -> ExitCode {
         Some(Command::Compare(args)) => compare::run(&args),
         Some(Command::Inefficient(args)) => inefficient::run(&args),
         Some(Command::Leaks(leaks)) => leaks::run(&leaks),
+        Some(Command::Export(export)) => export::run(&export),
         Some(Command::Doctor(doctor)) => doctor::run(&doctor),
         Some(Command::Demo(demo)) => demo::run(&demo),
         Some(Command::UsageHelper(helper)) => usage::helper::serve(helper.library.as_deref()),

@@ -35,7 +35,12 @@ pub(super) fn recover(args: &RecoverArgs) -> ExitCode {
     let mut collect = args.collect.clone();
     collect.output_path.get_or_insert_with(|| args.directory.join("recovered"));
     finish(&collect, || {
-        for capture in captures(&args.directory)? {
+        let captures = captures(&args.directory)?;
+        if captures.is_empty() {
+            let directory = args.directory.display();
+            bail!("no capture (*.{EXTENSION}) in `{directory}`; was the trace made with --no-capture?");
+        }
+        for capture in captures {
             message(
                 collect.level_of_messages(),
                 LogLevel::Info,
@@ -62,7 +67,7 @@ fn finish(collect: &CollectArgs, work: impl FnOnce() -> Result<()>) -> ExitCode 
 }
 
 /// Captures in a directory, oldest name first.
-fn captures(directory: &Path) -> Result<Vec<PathBuf>> {
+pub(super) fn captures(directory: &Path) -> Result<Vec<PathBuf>> {
     let entries =
         fs::read_dir(directory).with_context(|| format!("cannot read directory `{}`", directory.display()))?;
     let mut found: Vec<PathBuf> = entries
@@ -71,9 +76,6 @@ fn captures(directory: &Path) -> Result<Vec<PathBuf>> {
         .filter(|path| path.extension().is_some_and(|extension| extension == EXTENSION))
         .collect();
     found.sort();
-    if found.is_empty() {
-        bail!("no capture (*.{EXTENSION}) in `{}`; was the trace made with --no-capture?", directory.display());
-    }
     Ok(found)
 }
 

@@ -13,8 +13,8 @@ use super::{
 };
 use crate::{
     analyses::{
-        Analysis, FluctuationAnalysis, GrowthAnalysis, HeldAnalysis, InefficientAnalysis, LedgerAnalysis, OomAnalysis,
-        StepLeaksAnalysis,
+        Analysis, ByStackAnalysis, FluctuationAnalysis, GrowthAnalysis, HeldAnalysis, InefficientAnalysis,
+        LedgerAnalysis, OomAnalysis, StepLeaksAnalysis,
     },
     attach::spawn::sudo_ids,
     model::Finding,
@@ -123,6 +123,7 @@ pub(super) fn analyses(args: &CollectArgs) -> Vec<Box<dyn Analysis>> {
         chosen.push(Box::new(InefficientAnalysis::default()));
     }
     chosen.push(Box::new(HeldAnalysis::default()));
+    chosen.push(Box::new(ByStackAnalysis::default()));
     chosen.push(Box::new(LedgerAnalysis::default()));
     chosen
 }

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::{Device, Growth, Ledger, Name, Pool};
+use super::{Device, Growth, Ledger, Name, Pool, Stacks};
 
 /// How sure a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -39,6 +39,9 @@ pub struct Leak {
     pub kernel_index: u64,
     /// Number of the block in its process.
     pub allocation_id: u64,
+    /// Where it was allocated.
+    #[serde(skip_serializing_if = "Stacks::is_empty")]
+    pub stacks: Stacks,
 }
 
 /// Step leaks of one process on one device.
@@ -73,6 +76,9 @@ pub struct MarkLeak {
     pub event_id: u64,
     /// It was freed after the third mark.
     pub freed_later: bool,
+    /// Where it was allocated.
+    #[serde(skip_serializing_if = "Stacks::is_empty")]
+    pub stacks: Stacks,
 }
 
 /// Leaks between marks, of one process on one device (contract §8.7).
@@ -188,6 +194,9 @@ pub struct Suspect {
     pub size_bytes: u64,
     /// When it was allocated, nanoseconds since the Unix epoch.
     pub alloc_time_ns: u64,
+    /// Where it was allocated.
+    #[serde(skip_serializing_if = "Stacks::is_empty")]
+    pub stacks: Stacks,
 }
 
 /// What a pool held when memory was out.
@@ -216,6 +225,9 @@ pub struct Oom {
     pub function: Option<Name>,
     /// What was asked for.
     pub size_bytes: u64,
+    /// Where it was asked for.
+    #[serde(skip_serializing_if = "Stacks::is_empty")]
+    pub stacks: Stacks,
     /// Attempts of the request.
     pub attempts: u32,
     /// The pools of the process on the device.
@@ -302,6 +314,36 @@ pub struct Held {
     pub by_module: Vec<HeldModule>,
 }
 
+/// What was allocated from one place.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct StackSum {
+    /// The place.
+    pub stacks: Stacks,
+    /// Live blocks at the end.
+    pub live_blocks: u64,
+    /// Their bytes.
+    pub live_bytes: u64,
+    /// Blocks that were allocated.
+    pub allocations: u64,
+    /// Their bytes.
+    pub allocated_bytes: u64,
+}
+
+/// From where one process allocated memory of one pool on one device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ByStack {
+    /// Process.
+    pub pid: u32,
+    /// Device.
+    pub device: Device,
+    /// Pool.
+    pub pool: Pool,
+    /// By place, that with the most live bytes first.
+    pub sums: Vec<StackSum>,
+    /// Places with less that are not told.
+    pub left_out: u64,
+}
+
 /// One line of the loss report.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct LossLine {
@@ -346,4 +388,6 @@ pub enum Finding {
     Inefficient(Inefficient),
     /// What becomes more and more.
     Growth(Growth),
+    /// From where memory was allocated.
+    ByStack(ByStack),
 }

@@ -14,8 +14,8 @@ pub use event::{
     ProcessStart, ProcessUsage, Region, RegionKind, System, UnknownFree,
 };
 pub use finding::{
-    Confidence, Finding, Fluctuation, Held, HeldModule, Inefficient, InefficientBlock, InefficientKind, Leak, LossLine,
-    MarkLeak, MarkLeaks, Oom, PoolAtOom, RatioRecord, RunEnd, StepLeaks, Suspect, Waste,
+    ByStack, Confidence, Finding, Fluctuation, Held, HeldModule, Inefficient, InefficientBlock, InefficientKind, Leak,
+    LossLine, MarkLeak, MarkLeaks, Oom, PoolAtOom, RatioRecord, RunEnd, StackSum, StepLeaks, Suspect, Waste,
 };
 pub use growth::{GROWTH_PARTS, GrowingSite, Growth, Site};
 pub use ledger::{Entry, Item, Ledger, Moment, PoolSheets, Sheet, Sign};

@@ -43,7 +43,7 @@ pub struct Stacks {
 impl Stacks {
     /// Whether there are none.
     #[must_use]
-    pub const fn is_empty(self) -> bool {
+    pub const fn is_empty(&self) -> bool {
         self.native.is_none() && self.python.is_none()
     }
 }

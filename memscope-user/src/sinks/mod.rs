@@ -10,6 +10,7 @@ mod csv;
 mod dump;
 #[cfg(test)]
 mod fixtures;
+pub mod folded;
 pub mod gauge;
 pub mod log;
 pub mod report;

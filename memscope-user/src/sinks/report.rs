@@ -9,6 +9,7 @@ mod ledger;
 mod marks;
 mod numbers;
 mod oom;
+mod stacks;
 
 use std::{
     collections::BTreeMap,
@@ -20,8 +21,8 @@ use numbers::{counted, general, mega, size};
 use serde::Serialize;
 
 use crate::model::{
-    Confidence, Device, Finding, Fluctuation, Growth, Held, HeldModule, Inefficient, Leak, Ledger, MarkLeaks, Oom,
-    Pool, RatioRecord, RunEnd, StepLeaks,
+    ByStack, Confidence, Device, Finding, Fluctuation, Growth, Held, HeldModule, Inefficient, Leak, Ledger, MarkLeaks,
+    Oom, Pool, RatioRecord, RunEnd, StepLeaks,
 };
 
 /// How to write the text.
@@ -54,6 +55,7 @@ struct Process<'a> {
     ooms: Vec<&'a Oom>,
     inefficient: Vec<&'a Inefficient>,
     growth: Vec<&'a Growth>,
+    by_stack: Vec<&'a ByStack>,
 }
 
 impl Report {
@@ -86,12 +88,16 @@ impl Report {
         }
         for leaks in &process.marks {
             marks::write(leaks, self.leak_lines, out)?;
+            let blocks = leaks.leaks.iter().map(|leak| (leak.stacks, leak.size_bytes));
+            stacks::write_blocks("Leaked on device", leaks.device, blocks, out)?;
         }
         for gap in &process.gaps {
             write_gap(gap, out)?;
         }
         for leaks in &process.leaks {
             write_leak_notes(leaks, out)?;
+            let blocks = leaks.leaks.iter().map(|leak| (leak.stacks, leak.size_bytes));
+            stacks::write_blocks("Leaked on device", leaks.device, blocks, out)?;
         }
         let stepped = process.leaks.iter().any(|leaks| leaks.steps_ended > 0);
         for found in &process.growth {
@@ -102,6 +108,9 @@ impl Report {
         }
         for held in &process.held {
             write_held(held, out)?;
+        }
+        for found in &process.by_stack {
+            stacks::write(found, out)?;
         }
         for ledger in &process.ledgers {
             ledger::write_ledger(ledger, out)?;
@@ -173,6 +182,7 @@ fn place(finding: &Finding) -> (u32, Device) {
         Finding::Oom(found) => (found.pid, found.device),
         Finding::Inefficient(found) => (found.pid, found.device),
         Finding::Growth(found) => (found.pid, found.device),
+        Finding::ByStack(found) => (found.pid, found.device),
     }
 }
 
@@ -189,10 +199,12 @@ fn by_process(findings: &[Finding]) -> BTreeMap<u32, Process<'_>> {
             Finding::Oom(found) => process.ooms.push(found),
             Finding::Inefficient(found) => process.inefficient.push(found),
             Finding::Growth(found) => process.growth.push(found),
+            Finding::ByStack(found) => process.by_stack.push(found),
         }
     }
-    for Process { leaks, gaps, held, ledgers, marks, ooms, inefficient, growth } in processes.values_mut() {
+    for Process { leaks, gaps, held, ledgers, marks, ooms, inefficient, growth, by_stack } in processes.values_mut() {
         growth.sort_by_key(|found| found.device);
+        by_stack.sort_by_key(|found| (found.device, found.pool));
         inefficient.sort_by_key(|found| found.device);
         marks.sort_by_key(|leaks| leaks.device);
         ooms.sort_by_key(|found| found.time_ns);

@@ -2,8 +2,8 @@
 
 use std::io::{self, Write};
 
-use super::Name;
 use super::numbers::{counted, size};
+use super::{Name, stacks};
 use crate::model::{Oom, PoolAtOom, Suspect};
 
 /// Writes one finding.
@@ -41,7 +41,7 @@ pub(super) fn write(found: &Oom, out: &mut impl Write) -> io::Result<()> {
         )?;
     }
     for (title, blocks) in [("Largest", &found.top), ("Newest", &found.recent)] {
-        for Suspect { pool, addr, size_bytes, alloc_time_ns } in blocks {
+        for Suspect { pool, addr, size_bytes, alloc_time_ns, .. } in blocks {
             writeln!(
                 out,
                 "  {title}: {} {addr:#x} {}, allocated at {alloc_time_ns} ns",
@@ -50,6 +50,9 @@ pub(super) fn write(found: &Oom, out: &mut impl Write) -> io::Result<()> {
             )?;
         }
     }
+    stacks::write_place("  Asked for at:", found.stacks, out)?;
+    let blocks = found.top.iter().map(|block| (block.stacks, block.size_bytes));
+    stacks::write_blocks("Of the largest blocks on device", found.device, blocks, out)?;
     if !found.last_events.is_empty() {
         writeln!(out, "  Last events (ns, thread):")?;
     }

@@ -1,0 +1,66 @@
+//! `export`: call stacks for other tools.
+
+use std::{
+    fs,
+    io::{self, Write as _},
+    path::PathBuf,
+    process::ExitCode,
+};
+
+use anyhow::{Context as _, Result, bail};
+
+use super::{
+    args::{ExportArgs, ExportStack, WeightBy, What},
+    input,
+    offline::captures,
+};
+use crate::{
+    analyses::ByStackAnalysis,
+    model::{ByStack, Finding},
+    sinks::folded::{self, Weight, Which},
+};
+
+/// `export FILE…`.
+pub(super) fn run(args: &ExportArgs) -> ExitCode {
+    input::exit(|| export(args))
+}
+
+fn export(args: &ExportArgs) -> Result<()> {
+    let files = files(&args.files)?;
+    let outcome = input::read(&files, vec![Box::new(ByStackAnalysis::new(usize::MAX))])?;
+    let found: Vec<&ByStack> = outcome
+        .findings
+        .iter()
+        .filter_map(|finding| if let Finding::ByStack(found) = finding { Some(found) } else { None })
+        .collect();
+    if found.is_empty() {
+        bail!("there are no call stacks of allocations in it: trace with --call-stack=c,python");
+    }
+    let weight = Weight { bytes: args.weight == WeightBy::Bytes, live: args.what == What::Live };
+    let which = match args.stack {
+        ExportStack::Auto => Which::Either,
+        ExportStack::C => Which::Native,
+        ExportStack::Python => Which::Python,
+    };
+    let mut text = Vec::new();
+    folded::write(&found, which, weight, &mut text).context("cannot put the lines together")?;
+    let Some(path) = &args.output else {
+        return io::stdout().lock().write_all(&text).context("cannot write to stdout");
+    };
+    fs::write(path, text).with_context(|| format!("cannot write `{}`", path.display()))
+}
+
+/// The output folder of a trace stands for its capture, if it has one alone; else for its dumps.
+fn files(given: &[PathBuf]) -> Result<Vec<PathBuf>> {
+    let [folder] = given else { return Ok(given.to_vec()) };
+    if !folder.is_dir() {
+        return Ok(given.to_vec());
+    }
+    match captures(folder)?.as_slice() {
+        [capture] => Ok(vec![capture.clone()]),
+        [] => Ok(given.to_vec()),
+        several => {
+            bail!("`{}` has {} captures, each of a run of its own: give one of them", folder.display(), several.len())
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! Stacks as flame-graph tools read them: one line for each, outermost frame first, `;` between frames, then a blank and
+//! a weight.
+//!
+//! The outermost frame is the pool and its device, since bytes that a pool has handed out are in the driver's blocks, too:
+//! each is a tower of its own, and their sum means nothing. With several processes, the process comes before it. Frames are
+//! named so that calls of one function fall together: native ones without offset and address, those of Python as function
+//! and file.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+
+use super::row::push_text;
+use super::stacks::last_line;
+use crate::model::{ByStack, Device, Stack, StackSum, Stacks};
+
+/// What a line's weight is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Weight {
+    /// Bytes; otherwise blocks.
+    pub bytes: bool,
+    /// Those live at the end; otherwise all that were allocated.
+    pub live: bool,
+}
+
+impl Weight {
+    const fn of(self, sum: &StackSum) -> u64 {
+        match (self.bytes, self.live) {
+            (true, true) => sum.live_bytes,
+            (false, true) => sum.live_blocks,
+            (true, false) => sum.allocated_bytes,
+            (false, false) => sum.allocations,
+        }
+    }
+}
+
+/// Which of a call's stacks is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Which {
+    /// That of Python, if it has frames, else the native one.
+    Either,
+    /// The native one.
+    Native,
+    /// That of Python.
+    Python,
+}
+
+/// Writes all lines that have a weight, in the order of their frames. Gives how many.
+pub fn write(found: &[&ByStack], which: Which, weight: Weight, out: &mut impl Write) -> io::Result<usize> {
+    let several = found.iter().any(|one| one.pid != found[0].pid);
+    let mut lines: BTreeMap<Vec<u8>, u64> = BTreeMap::new();
+    for ByStack { pid, device, pool, sums, .. } in found {
+        let mut lead = Vec::new();
+        if several {
+            lead.extend_from_slice(format!("process {pid};").as_bytes());
+        }
+        push_frame(&mut lead, &format!("{}, {}", pool.display_name(), device_name(*device)));
+        for sum in sums {
+            let value = weight.of(sum);
+            if value > 0 {
+                let mut line = lead.clone();
+                push_stack(&mut line, chosen(sum.stacks, which));
+                let total = lines.entry(line).or_default();
+                *total = total.saturating_add(value);
+            }
+        }
+    }
+    for (line, value) in &lines {
+        out.write_all(line)?;
+        writeln!(out, " {value}")?;
+    }
+    Ok(lines.len())
+}
+
+fn device_name(device: Device) -> String {
+    match device {
+        Device::Npu(number) => format!("npu {number}"),
+        Device::Cpu => "host".to_owned(),
+        Device::None => "no device".to_owned(),
+    }
+}
+
+fn chosen(stacks: Stacks, which: Which) -> Option<Stack> {
+    let python = stacks.python.filter(|stack| !stack.frames().is_empty());
+    match which {
+        Which::Either => python.or(stacks.native),
+        Which::Native => stacks.native,
+        Which::Python => python,
+    }
+}
+
+/// Appends a stack to its line, outermost frame first. One that is not whole begins with why.
+fn push_stack(line: &mut Vec<u8>, stack: Option<Stack>) {
+    let Some(stack) = stack else {
+        line.push(b';');
+        return push_frame(line, "<no stack>");
+    };
+    if let Some(why) = last_line(stack.end()) {
+        line.push(b';');
+        push_frame(line, why.trim_start_matches("... "));
+    }
+    for frame in stack.frames().iter().rev() {
+        line.push(b';');
+        push_frame(line, &short(frame));
+    }
+}
+
+/// A frame without what differs between calls of one function.
+fn short(frame: &str) -> String {
+    if let Some((place, function)) = frame.split_once("): ")
+        && let Some((file, _)) = place.rsplit_once('(')
+    {
+        let file = file.rsplit('/').next().unwrap_or(file);
+        return format!("{function} ({file})");
+    }
+    // `module(function+0x12) [0x7f…]`: addresses and offsets are of one call and one process.
+    let call = frame.find(") [").map_or(frame, |end| &frame[..=end]);
+    match call.strip_suffix(')').and_then(|call| call.split_once('(')) {
+        Some((module, place)) if place.starts_with("+0x") => format!("{module}{place}"),
+        Some((_, function)) => function.rfind("+0x").map_or(function, |end| &function[..end]).to_owned(),
+        None => frame.to_owned(),
+    }
+}
+
+/// Appends a frame; what separates frames and lines is replaced or escaped.
+fn push_frame(line: &mut Vec<u8>, frame: &str) {
+    push_text(line, &frame.replace(';', ":"), false);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Pool, StackEnd};
+
+    fn sum(native: &[&'static str], python: &[&'static str], live: (u64, u64), all: (u64, u64)) -> StackSum {
+        let stack =
+            |frames: &[&'static str]| (!frames.is_empty()).then(|| Stack::keep(frames.iter().copied(), StackEnd::Root));
+        StackSum {
+            stacks: Stacks { native: stack(native), python: stack(python) },
+            live_blocks: live.0,
+            live_bytes: live.1,
+            allocations: all.0,
+            allocated_bytes: all.1,
+        }
+    }
+
+    fn text(found: &[&ByStack], which: Which, weight: Weight) -> String {
+        let mut text = Vec::new();
+        write(found, which, weight, &mut text).expect("written");
+        String::from_utf8(text).expect("text")
+    }
+
+    const LIVE: Weight = Weight { bytes: true, live: true };
+
+    /// Two places of one function fall together; what has no weight has no line.
+    #[test]
+    fn lines_of_one_process() {
+        let sums = vec![
+            sum(&["halMemAlloc", "app(f(int, char*)+0x10) [0x1010]", "app(+0x20) [0x1020]"], &[], (1, 100), (2, 200)),
+            sum(&["halMemAlloc", "app(f(int, char*)+0x18) [0x1018]", "app(+0x20) [0x1020]"], &[], (2, 50), (2, 50)),
+            sum(&["halMemAlloc", "[0x99]"], &["/x/a.py(7): C.f", "b;c.py(1): <module>"], (0, 0), (1, 8)),
+            sum(&[], &[], (1, 1), (1, 1)),
+        ];
+        let found = ByStack { pid: 5, device: Device::Npu(0), pool: Pool::Hal, sums, left_out: 0 };
+        let f = "Hal memory, npu 0;app+0x20;f(int, char*);halMemAlloc";
+        let none = "Hal memory, npu 0;<no stack>";
+        assert_eq!(text(&[&found], Which::Either, LIVE), format!("{none} 1\n{f} 150\n"));
+        let all = Weight { live: false, ..LIVE };
+        let python = "Hal memory, npu 0;<module> (b:c.py);C.f (a.py)";
+        assert_eq!(text(&[&found], Which::Either, all), format!("{python} 8\n{none} 1\n{f} 250\n"));
+        let count = Weight { bytes: false, live: false };
+        assert_eq!(
+            text(&[&found], Which::Native, count),
+            format!("{none} 1\nHal memory, npu 0;[0x99];halMemAlloc 1\n{f} 4\n")
+        );
+    }
+
+    /// Several processes are apart, and so is what was cut; whatever a program calls its functions, a line stays one.
+    #[test]
+    fn lines_of_several_processes() {
+        let place = Stacks { native: Some(Stack::keep(["a\nb;c 7"], StackEnd::Fault)), python: None };
+        let one = |pid| ByStack {
+            pid,
+            device: Device::Cpu,
+            pool: Pool::Host,
+            sums: vec![StackSum { stacks: place, live_blocks: 1, live_bytes: pid.into(), ..StackSum::default() }],
+            left_out: 0,
+        };
+        let tower = "Host memory, host;[truncated: memory of the program could not be read];a\\nb:c 7";
+        assert_eq!(
+            text(&[&one(5), &one(6)], Which::Either, LIVE),
+            format!("process 5;{tower} 5\nprocess 6;{tower} 6\n")
+        );
+        assert_eq!(text(&[], Which::Either, LIVE), "");
+    }
+
+    #[test]
+    fn frames_are_shortened() {
+        let cases = [
+            ("libc.so.6(qsort+0x1f) [0x7f12]", "qsort"),
+            ("app(operator()(int)+0x4) [0x1] at a.cpp:7", "operator()(int)"),
+            ("app(size) [inlined] at a.cpp:7", "size"),
+            ("[vdso](+0x5) [0x1]", "[vdso]+0x5"),
+            ("halMemAlloc", "halMemAlloc"),
+            ("<lost>", "<lost>"),
+            ("/usr/lib/x (y)/a.py(12): f.<locals>.<lambda>", "f.<locals>.<lambda> (a.py)"),
+        ];
+        for (frame, name) in cases {
+            assert_eq!(short(frame), name);
+        }
+    }
+}

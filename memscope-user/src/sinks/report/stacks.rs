@@ -1,0 +1,142 @@
+//! From where memory was allocated.
+
+use std::collections::HashMap;
+use std::io::{self, Write};
+
+use super::Name;
+use super::numbers::{counted, size};
+use crate::model::{ByStack, Device, StackSum, Stacks};
+use crate::sinks::{row::push_text, stacks::last_line};
+
+/// Stacks that are written; all of them are in the JSON.
+const MAX_STACKS: usize = 5;
+/// Frames of a stack that are written.
+const MAX_FRAMES: usize = 16;
+
+/// Writes one finding.
+pub(super) fn write(found: &ByStack, out: &mut impl Write) -> io::Result<()> {
+    let ByStack { device, pool, sums, left_out, .. } = found;
+    let live: Vec<&StackSum> = sums.iter().filter(|sum| sum.live_blocks > 0).collect();
+    if live.is_empty() {
+        return Ok(());
+    }
+    writeln!(out, "{} held at the end on device {}, by call stack:", pool.display_name(), Name(*device))?;
+    for sum in live.iter().take(MAX_STACKS) {
+        write_sum(sum.stacks, sum.live_bytes, sum.live_blocks, out)?;
+    }
+    let more = live.len().saturating_sub(MAX_STACKS) as u64 + left_out;
+    if more > 0 { writeln!(out, "  … and {} (see --json)", counted(more, "more stack")) } else { Ok(()) }
+}
+
+/// Writes from where the blocks of a list were allocated; nothing if no stack is known.
+pub(super) fn write_blocks(
+    title: &str,
+    device: Device,
+    blocks: impl Iterator<Item = (Stacks, u64)>,
+    out: &mut impl Write,
+) -> io::Result<()> {
+    let mut sums: HashMap<Stacks, (u64, u64)> = HashMap::new();
+    for (stacks, size_bytes) in blocks {
+        let (bytes, count) = sums.entry(stacks).or_default();
+        *bytes = bytes.saturating_add(size_bytes);
+        *count += 1;
+    }
+    if sums.keys().all(Stacks::is_empty) {
+        return Ok(());
+    }
+    let mut sums: Vec<(Stacks, (u64, u64))> = sums.into_iter().collect();
+    sums.sort_unstable_by_key(|(stacks, sum)| std::cmp::Reverse((*sum, *stacks)));
+    writeln!(out, "{title} {}, by call stack:", Name(device))?;
+    for (stacks, (bytes, count)) in sums.iter().take(MAX_STACKS) {
+        write_sum(*stacks, *bytes, *count, out)?;
+    }
+    let more = sums.len().saturating_sub(MAX_STACKS) as u64;
+    if more > 0 { writeln!(out, "  … and {} (see --json)", counted(more, "more stack")) } else { Ok(()) }
+}
+
+fn write_sum(stacks: Stacks, bytes: u64, count: u64, out: &mut impl Write) -> io::Result<()> {
+    let blocks = counted(count, "block");
+    write_place(&format!("  {} in {blocks}, allocated at:", size(bytes)), stacks, out)?;
+    if stacks.is_empty() { writeln!(out, "  {} in {blocks} without a call stack", size(bytes)) } else { Ok(()) }
+}
+
+/// Writes one place: what Python says of it, if it says anything, else the native frames. Nothing if there is none.
+pub(super) fn write_place(title: &str, stacks: Stacks, out: &mut impl Write) -> io::Result<()> {
+    let Some(stack) = stacks.python.filter(|stack| !stack.frames().is_empty()).or(stacks.native).or(stacks.python)
+    else {
+        return Ok(());
+    };
+    writeln!(out, "{title}")?;
+    let frames = stack.frames();
+    let mut line = Vec::new();
+    for frame in frames.iter().take(MAX_FRAMES) {
+        line.clear();
+        push_text(&mut line, frame, false);
+        line.push(b'\n');
+        out.write_all(b"      ")?;
+        out.write_all(&line)?;
+    }
+    let more = frames.len().saturating_sub(MAX_FRAMES) as u64;
+    match last_line(stack.end()) {
+        _ if more > 0 => writeln!(out, "      … and {}", counted(more, "more frame")),
+        Some(why) => writeln!(out, "      {why}"),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Pool, Stack, StackEnd};
+
+    fn native(frames: &[&'static str], end: StackEnd) -> Stacks {
+        Stacks { native: Some(Stack::keep(frames.iter().copied(), end)), python: None }
+    }
+
+    fn sum(stacks: Stacks, live_blocks: u64, live_bytes: u64) -> StackSum {
+        StackSum { stacks, live_blocks, live_bytes, allocations: live_blocks, allocated_bytes: live_bytes }
+    }
+
+    #[test]
+    fn largest_places_are_written() {
+        let python = Some(Stack::keep(["a.py(3): f"], StackEnd::Root));
+        let both = Stacks { python, ..native(&["g"], StackEnd::Root) };
+        let mut sums = vec![
+            sum(both, 2, 4096),
+            sum(native(&["h\u{1b}", "main"], StackEnd::Depth), 1, 100),
+            sum(Stacks::default(), 1, 50),
+        ];
+        sums.extend((0..4).map(|_| sum(native(&["small"], StackEnd::Root), 1, 1)));
+        sums.push(sum(native(&["gone"], StackEnd::Root), 0, 0));
+        let found = ByStack { pid: 1, device: Device::Npu(0), pool: Pool::Hal, sums, left_out: 3 };
+        let mut text = Vec::new();
+        write(&found, &mut text).expect("written");
+        let small = "  1 byte in 1 block, allocated at:\n      small\n";
+        assert_eq!(
+            String::from_utf8(text).expect("text"),
+            format!(
+                "Hal memory held at the end on device 0, by call stack:\n  4.00 KiB (4096 bytes) in 2 blocks, allocated at:\n      \
+                 a.py(3): f\n  100 bytes in 1 block, allocated at:\n      h\\u{{1b}}\n      main\n      ... [truncated: as deep \
+                 as was asked for]\n  50 bytes in 1 block without a call stack\n{small}{small}  … and 5 more stacks (see \
+                 --json)\n"
+            )
+        );
+    }
+
+    /// Without stacks there is nothing to say; long ones are cut.
+    #[test]
+    fn blocks_are_summed_up() {
+        let text = |blocks: &[(Stacks, u64)]| {
+            let mut text = Vec::new();
+            write_blocks("Leaked on device", Device::Cpu, blocks.iter().copied(), &mut text).expect("written");
+            String::from_utf8(text).expect("text")
+        };
+        assert_eq!(text(&[(Stacks::default(), 5)]), "");
+        let deep = native(&["f"; 20], StackEnd::Root);
+        let expected = format!(
+            "Leaked on device host, by call stack:\n  12 bytes in 2 blocks, allocated at:\n{}      … and 4 more frames\n",
+            "      f\n".repeat(16)
+        );
+        assert_eq!(text(&[(deep, 5), (deep, 7)]), expected);
+    }
+}
