@@ -5,7 +5,7 @@ use std::sync::mpsc;
 
 use memscope::model::{
     Alloc, AllocApi, Block, Device, DriverFigures, Event, EventKind, Free, FreeCause, Launch, Mark, PageType, Pool,
-    System,
+    Stack, StackEnd, Stacks, System,
 };
 use memscope::sinks::{DumpOptions, DumpSink, Format, Sink};
 use memscope_tests::checkers::csv::CsvRules;
@@ -44,16 +44,21 @@ fn events() -> Vec<Event> {
     kinds.push((Device::None, EventKind::Mark(Mark::Point { text: None })));
     kinds.push(system(System::AclFinalize));
     kinds.push((Device::None, EventKind::ProcessEnd));
-    let event = |(id, (device, kind))| Event {
-        id,
-        time_ns: 1_795_219_483_512_246_767 + id,
-        pid: 7,
-        tid: 8,
-        device,
-        stacks: Stacks::default(),
-        kind,
+    let event = |(id, (device, kind))| {
+        let (time_ns, stacks) = (1_795_219_483_512_246_767 + id, stacks(id));
+        Event { id, time_ns, pid: 7, tid: 8, device, stacks, kind }
     };
     (0..).zip(kinds).map(event).collect()
+}
+
+/// Every third event has none; frames are as hostile as the other texts.
+fn stacks(id: u64) -> Stacks {
+    let frames = |skip| Stack::keep(TEXTS.into_iter().skip(skip), StackEnd::Depth);
+    match id % 3 {
+        0 => Stacks::default(),
+        1 => Stacks { native: Some(frames(0)), python: Some(Stack::keep([], StackEnd::NotPython)) },
+        _ => Stacks { native: Some(Stack::keep(["libc.so.6(f+0x1) [0x2]"], StackEnd::Root)), python: Some(frames(3)) },
+    }
 }
 
 fn block(pool: Pool, device: Device, allocation_id: u64, page: PageType, api: AllocApi) -> Block {

@@ -14,6 +14,7 @@ use super::{
     error, message,
     notices::Notices,
     outputs,
+    values::CallStacks,
 };
 use crate::{
     attach::spawn::sudo_ids,
@@ -82,7 +83,7 @@ pub(super) fn captures(directory: &Path) -> Result<Vec<PathBuf>> {
 fn replay_one(capture: &Path, collect: &CollectArgs) -> Result<()> {
     let config = PipelineConfig { dump: outputs::filter(collect), ..PipelineConfig::default() };
     let notices = Notices::new(collect.level_of_messages());
-    let sinks: Vec<Box<dyn Sink>> = vec![outputs::dump(collect, sudo_ids())?, Box::new(notices)];
+    let sinks: Vec<Box<dyn Sink>> = vec![outputs::dump(collect, CallStacks::default(), sudo_ids())?, Box::new(notices)];
     let report = pipeline::replay(capture, config, sinks, outputs::analyses(collect))
         .with_context(|| format!("cannot replay `{}`", capture.display()))?;
     tell_ending(collect.level_of_messages(), &report);

@@ -10,6 +10,7 @@ use super::{
     LOG,
     args::{CollectArgs, Format, LogLevel},
     message,
+    values::CallStacks,
 };
 use crate::{
     analyses::{
@@ -49,11 +50,11 @@ pub(super) fn filter(args: &CollectArgs) -> DumpFilter {
 }
 
 /// Opens the outputs of a live trace: the tracer's own directory with its settings and log, and the file sink.
-pub(super) fn open(args: &CollectArgs) -> Result<Box<dyn Sink>, SinkError> {
+pub(super) fn open(args: &CollectArgs, stacks: CallStacks) -> Result<Box<dyn Sink>, SinkError> {
     let owner = sudo_ids();
     let tree = OutputTree::open(args.output_path(), owner)?;
     let own = tree.make_process_dir(std::process::id())?;
-    config(args).write(&tree, &own)?;
+    config(args, stacks).write(&tree, &own)?;
     let level = match args.level_of_messages() {
         LogLevel::Debug => Level::Debug,
         LogLevel::Info => Level::Info,
@@ -61,11 +62,11 @@ pub(super) fn open(args: &CollectArgs) -> Result<Box<dyn Sink>, SinkError> {
         LogLevel::Error => Level::Error,
     };
     let _ = LOG.set(Mutex::new(LogFile::create(&tree, &own, level)?));
-    dump(args, owner)
+    dump(args, stacks, owner)
 }
 
 /// The settings as msMemScope stores them (contract §2.3).
-fn config(args: &CollectArgs) -> DumpConfig {
+fn config(args: &CollectArgs, stacks: CallStacks) -> DumpConfig {
     const DEFAULT_BLOCKS: u32 = 10;
     let mut step_id_list = [0; 5];
     let steps = args.steps.clone().unwrap_or_default().0;
@@ -76,6 +77,10 @@ fn config(args: &CollectArgs) -> DumpConfig {
     DumpConfig {
         selected_steps: StepList { step_count: steps.len() as u32, step_id_list },
         analysis_type: args.analysis.bits(),
+        c_stack_depth: stacks.c.unwrap_or(0),
+        enable_c_stack: stacks.c.is_some(),
+        py_stack_depth: stacks.python.unwrap_or(0),
+        enable_py_stack: stacks.python.is_some(),
         collect_all_npu: args.device.all_npu,
         collect_cpu: args.device.cpu,
         data_format: args.format as u32,
@@ -92,13 +97,18 @@ fn config(args: &CollectArgs) -> DumpConfig {
 }
 
 /// The file sink. Each new file is announced.
-pub(super) fn dump(args: &CollectArgs, owner: Option<(u32, u32)>) -> Result<Box<dyn Sink>, SinkError> {
+pub(super) fn dump(
+    args: &CollectArgs,
+    stacks: CallStacks,
+    owner: Option<(u32, u32)>,
+) -> Result<Box<dyn Sink>, SinkError> {
     let format = match args.format {
         Format::Csv => sinks::Format::Csv,
         Format::Db => sinks::Format::Db,
     };
     let level = args.level_of_messages();
-    let options = DumpOptions { out_dir: args.output_path().to_path_buf(), format, owner, config: Some(config(args)) };
+    let options =
+        DumpOptions { out_dir: args.output_path().to_path_buf(), format, owner, config: Some(config(args, stacks)) };
     let announce = move |path: &Path| message(level, LogLevel::Info, format_args!("create file {}", path.display()));
     Ok(Box::new(DumpSink::new(&options, announce)?))
 }

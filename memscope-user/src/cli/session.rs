@@ -138,7 +138,7 @@ fn check(args: &TraceArgs) -> Result<(), String> {
 fn try_run(args: &RunArgs) -> Result<u8> {
     let program = spawn::find_program(&args.program[0])?;
     let run_as = RunAs::choose(args.user.as_deref())?;
-    let dump = outputs::open(&args.trace.collect)?;
+    let dump = outputs::open(&args.trace.collect, args.trace.call_stack.unwrap_or_default())?;
     // Both children before any thread.
     let guard = Guard::start().context("cannot start the guard process")?;
     let child = spawn::prepare(&program, &args.program, run_as.as_ref())?;
@@ -155,7 +155,7 @@ fn try_attach(pids: &[u32], args: &TraceArgs) -> Result<u8> {
     for &pid in pids {
         check_target(pid)?;
     }
-    let dump = outputs::open(&args.collect)?;
+    let dump = outputs::open(&args.collect, args.call_stack.unwrap_or_default())?;
     let guard = Guard::start().context("cannot start the guard process")?;
     Session::start(args, guard, dump, LateLibraries::Notify)?.attach(pids)
 }

@@ -283,6 +283,10 @@ impl FromStr for CallStacks {
             match name {
                 "c" => stacks.c = Some(depth),
                 "python" => stacks.python = Some(depth),
+                "mixed" => {
+                    let why = "which C frame runs which Python frame cannot be told for certain";
+                    return Err(format!("`mixed` is not available: {why}; use c,python for both"));
+                }
                 other => return Err(format!("`{other}` is not one of c[:depth], python[:depth]")),
             }
         }
@@ -425,6 +429,8 @@ mod tests {
     #[test]
     fn call_stack_depths() {
         assert_eq!("c,python:7".parse(), Ok(CallStacks { c: Some(50), python: Some(7) }));
+        let mixed = "mixed".parse::<CallStacks>().expect_err("refused");
+        assert!(mixed.starts_with("`mixed` is not available"), "{mixed}");
         assert_eq!("c:1000,c:0".parse(), Ok(CallStacks { c: Some(0), python: None }));
         for bad in ["c:1001", "c:-1", "c:", "java"] {
             assert!(bad.parse::<CallStacks>().is_err(), "{bad}");

@@ -241,7 +241,10 @@ fn name(path: &Path) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::process::{Command, Stdio};
+    use std::{
+        io::{BufRead as _, BufReader},
+        process::{Child, Command, Stdio},
+    };
 
     use super::*;
 
@@ -306,34 +309,41 @@ mod tests {
         assert!(getcpu.count() > 0);
     }
 
-    /// A program, its mappings known, is deleted, and ends: its functions are still found. C++ names are spelt out.
-    #[test]
-    fn ended_programs_and_deleted_files() {
-        let folder = tempfile::tempdir().expect("folder");
-        let source = folder.path().join("a.cpp");
-        let program = folder.path().join("program");
-        // The second function has no size, as hand-written code may have none.
-        let code = "#include <cstdio>\n#include <unistd.h>\n\
-            namespace n { struct S { int f(int); }; __attribute__((noinline)) int S::f(int x) { return x + 1; } }\n\
-            asm(\".type sizeless,@function\\nsizeless: nop\\nnop\\nret\");\nextern \"C\" void sizeless();\n\
-            int main() { auto f = &n::S::f; n::S s; printf(\"%p %p\\n\", (void *)(s.*f), (void *)&sizeless);\n\
-            fflush(stdout); pause(); return (s.*f)(1); }\n";
-        std::fs::write(&source, code).expect("written");
-        let compiler =
-            Command::new("c++").args(["-O1", "-Wno-pmf-conversions", "-o"]).arg(&program).arg(&source).status();
+    /// A program of this source that prints addresses and waits; and the addresses.
+    fn program(folder: &Path, source: &str, options: &[&str]) -> (Child, Vec<u64>) {
+        let (file, program) = (folder.join("a.cpp"), folder.join("program"));
+        std::fs::write(&file, source).expect("written");
+        let compiler = Command::new("c++").args(options).arg("-o").arg(&program).arg(&file).status();
         assert!(compiler.expect("a compiler").success());
         let mut child = Command::new(&program).stdout(Stdio::piped()).spawn().expect("started");
         let mut line = String::new();
-        let output = child.stdout.take().expect("piped");
-        std::io::BufRead::read_line(&mut std::io::BufReader::new(output), &mut line).expect("a line");
-        let addresses: Vec<u64> = line
-            .split_whitespace()
-            .map(|word| u64::from_str_radix(word.trim_start_matches("0x"), 16).expect("hexadecimal"))
-            .collect();
-        let &[method, sizeless] = addresses.as_slice() else { panic!("{line}") };
+        BufReader::new(child.stdout.take().expect("piped")).read_line(&mut line).expect("a line");
+        let number = |word: &str| u64::from_str_radix(word.trim_start_matches("0x"), 16).expect("hexadecimal");
+        (child, line.split_whitespace().map(number).collect())
+    }
+
+    /// A program, its mappings known, is deleted, and ends: its functions are still found. C++ names are spelt out.
+    #[test]
+    fn ended_programs_and_deleted_files() {
+        // The second function has no size, as hand-written code may have none.
+        const SOURCE: &str = r#"
+            #include <cstdio>
+            #include <unistd.h>
+            namespace n { struct S { int f(int); }; __attribute__((noinline)) int S::f(int x) { return x + 1; } }
+            asm(".type sizeless,@function\nsizeless: nop\nnop\nret");
+            extern "C" void sizeless();
+            int main() {
+                auto f = &n::S::f; n::S s;
+                printf("%p %p\n", (void *)(s.*f), (void *)&sizeless);
+                fflush(stdout); pause(); return (s.*f)(1);
+            }
+        "#;
+        let folder = tempfile::tempdir().expect("folder");
+        let (mut child, addresses) = program(folder.path(), SOURCE, &["-O1", "-Wno-pmf-conversions"]);
+        let &[method, sizeless] = addresses.as_slice() else { panic!("{addresses:?}") };
         let mut mappings = own();
         assert!(mappings.lookup(7, child.id(), method).is_some());
-        std::fs::remove_file(&program).expect("removed");
+        std::fs::remove_file(folder.path().join("program")).expect("removed");
         child.kill().expect("killed");
         child.wait().expect("waited for");
         let mut symbols = Symbols::new(SymbolOptions::default());
@@ -343,6 +353,41 @@ mod tests {
         assert_eq!((module.as_str(), names), ("program", vec![("n::S::f(int)", 1)]));
         assert_eq!(find(sizeless).functions[0].name, "sizeless");
         assert_eq!((find(sizeless + 1).functions, find(sizeless + 1).module.as_str()), (vec![], "program"));
+    }
+
+    /// Functions that are inlined are named where debug information is asked for, with the lines that they are at.
+    #[test]
+    fn inlined_functions_and_lines() {
+        const SOURCE: &str = r#"#include <cstdio>
+            #include <unistd.h>
+            extern char place[];
+            static inline __attribute__((always_inline)) void inner() {
+                asm volatile("place: nop\nnop\n.globl place");
+            }
+            __attribute__((noinline)) void outer() {
+                inner();
+            }
+            int main() { printf("%p\n", place); fflush(stdout); pause(); outer(); }
+        "#;
+        let folder = tempfile::tempdir().expect("folder");
+        let (mut child, addresses) = program(folder.path(), SOURCE, &["-g", "-O1"]);
+        let of = |inlined| {
+            let mut symbols = Symbols::new(SymbolOptions { inlined });
+            let symbol = symbols.find(&mut own(), (7, child.id()), (addresses[0] + 1, false)).expect("known");
+            let brief = |f: &Function| {
+                let source = f.source.as_ref().map(|(file, line)| (file.ends_with("/a.cpp"), *line));
+                (f.name.clone(), f.inlined, source)
+            };
+            symbol.functions.iter().map(brief).collect::<Vec<_>>()
+        };
+        let (inlined, plain) = (of(true), of(false));
+        child.kill().expect("killed");
+        child.wait().expect("waited for");
+        assert_eq!(plain, [("outer()".to_owned(), false, None)]);
+        assert_eq!(
+            inlined,
+            [("inner".to_owned(), true, Some((true, 5))), ("outer()".to_owned(), false, Some((true, 8)))]
+        );
     }
 
     /// What cannot be told is not made up.
