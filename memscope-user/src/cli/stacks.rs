@@ -8,7 +8,7 @@ use super::args::TraceArgs;
 use crate::{
     attach::kernel::{Kernel, StackOptions},
     ring::Batch,
-    stacks::{self, SharedMappings, Stage, SymbolOptions, mappings::Mappings},
+    stacks::{self, Native, SharedNative, Stage, SymbolOptions, mappings::Mappings},
 };
 
 /// Which stacks are taken. None of no frame: its cell is empty either way (contract §3.2).
@@ -20,14 +20,14 @@ pub(super) fn options(args: &TraceArgs) -> StackOptions {
 
 /// Stacks of a trace that runs.
 pub(super) struct Live {
-    mappings: Option<SharedMappings>,
+    native: Option<SharedNative>,
 }
 
 impl Live {
     /// A process has mapped something, or is new.
     pub(super) fn look_ahead(&self, pid: u32) {
-        if let Some(mappings) = &self.mappings {
-            mappings.lock().look_ahead(pid);
+        if let Some(native) = &self.native {
+            native.look_ahead(pid);
         }
     }
 }
@@ -36,14 +36,27 @@ impl Live {
 pub(super) fn start(args: &TraceArgs, kernel: &Kernel, batches: Receiver<Batch>) -> Result<(Receiver<Batch>, Live)> {
     let StackOptions { native_depth, python_depth } = options(args);
     if native_depth.is_none() && python_depth.is_none() {
-        return Ok((batches, Live { mappings: None }));
+        return Ok((batches, Live { native: None }));
     }
-    let mappings = match native_depth {
-        Some(_) => Some(SharedMappings::new(Mappings::new(Box::new(kernel.generations()?)))),
+    let native = match native_depth {
+        Some(_) => Some(SharedNative::new(Walked(Mappings::new(Box::new(kernel.generations()?))))),
         None => None,
     };
     let symbols = SymbolOptions { inlined: args.inlined };
-    let stage = Stage { mappings: mappings.clone(), symbols, snapshots: None, codes: None };
+    let stage = Stage { native: native.clone(), symbols, codes: None };
     let batches = stacks::start(batches, stage).context("cannot start the thread for call stacks")?;
-    Ok((batches, Live { mappings }))
+    Ok((batches, Live { native }))
+}
+
+/// Native stacks that the kernel side has walked to their ends.
+struct Walked(Mappings);
+
+impl Native for Walked {
+    fn mappings(&mut self) -> &mut Mappings {
+        &mut self.0
+    }
+
+    fn finish(&mut self, _: &[u8]) -> Vec<u8> {
+        Vec::new()
+    }
 }

@@ -1,6 +1,6 @@
 //! What is at the addresses of native stacks.
 //!
-//! Modules come from what is known of the process's mappings ([`Mappings`]), functions from the symbol tables of the very
+//! Modules come from what is known of the process's mappings ([`mappings`](super::mappings)), functions from the symbol tables of the very
 //! files that are mapped: those stay open, so processes that have ended, deleted files and other mount namespaces are no
 //! different. A function is named only if the address lies within what its symbol says is its size; otherwise there is
 //! module and offset, never the nearest function that happens to be exported.
@@ -22,7 +22,10 @@ use blazesym::symbolize::{
     source::{Elf, Source},
 };
 
-use super::mappings::{Content, Found, Mappings, Module};
+use super::{
+    SharedNative,
+    mappings::{Content, Found, Module},
+};
 use crate::{
     attach::maps::FileId,
     capture::{Function, Symbol},
@@ -74,16 +77,18 @@ impl Symbols {
     /// call returns to, so it belongs to the instruction before.
     pub fn find(
         &mut self,
-        mappings: &mut Mappings,
+        native: &SharedNative,
         (generation, pid): (u64, u32),
         (address, returns): (u64, bool),
     ) -> Option<Symbol> {
-        let mut found = mappings.find(generation, pid, address);
-        if matches!(found, Found::Unknown) && self.may_wait && mappings.is_current(generation, pid) {
+        // Others wait for the mappings while their processes wait, so they are not kept for longer than that.
+        let look = || native.lock().mappings().find(generation, pid, address);
+        let mut found = look();
+        if matches!(found, Found::Unknown) && self.may_wait && native.lock().mappings().is_current(generation, pid) {
             // A library that was mapped a moment ago.
             self.may_wait = false;
             thread::sleep(MOMENT);
-            found = mappings.find(generation, pid, address);
+            found = look();
         }
         let module = match found {
             Found::Module(module) => module,
@@ -246,10 +251,10 @@ mod tests {
         process::{Child, Command, Stdio},
     };
 
-    use super::*;
+    use super::{super::tests::of_one, *};
 
-    fn own() -> Mappings {
-        Mappings::new(Box::new(|_| Some(7)))
+    fn own() -> SharedNative {
+        SharedNative::new(of_one())
     }
 
     fn address(function: *const ()) -> u64 {
@@ -257,7 +262,7 @@ mod tests {
     }
 
     fn find(symbols: &mut Symbols, address: u64, returns: bool) -> Symbol {
-        symbols.find(&mut own(), (7, std::process::id()), (address, returns)).expect("known")
+        symbols.find(&own(), (7, std::process::id()), (address, returns)).expect("known")
     }
 
     /// Offsets and names as the dynamic loader has them.
@@ -341,13 +346,13 @@ mod tests {
         let folder = tempfile::tempdir().expect("folder");
         let (mut child, addresses) = program(folder.path(), SOURCE, &["-O1", "-Wno-pmf-conversions"]);
         let &[method, sizeless] = addresses.as_slice() else { panic!("{addresses:?}") };
-        let mut mappings = own();
-        assert!(mappings.lookup(7, child.id(), method).is_some());
+        let native = own();
+        native.look_ahead(child.id());
         std::fs::remove_file(folder.path().join("program")).expect("removed");
         child.kill().expect("killed");
         child.wait().expect("waited for");
         let mut symbols = Symbols::new(SymbolOptions::default());
-        let mut find = |address| symbols.find(&mut mappings, (7, child.id()), (address, false)).expect("known");
+        let mut find = |address| symbols.find(&native, (7, child.id()), (address, false)).expect("known");
         let Symbol { module, functions, .. } = find(method + 1);
         let names: Vec<_> = functions.iter().map(|f| (f.name.as_str(), f.offset)).collect();
         assert_eq!((module.as_str(), names), ("program", vec![("n::S::f(int)", 1)]));
@@ -373,7 +378,7 @@ mod tests {
         let (mut child, addresses) = program(folder.path(), SOURCE, &["-g", "-O1"]);
         let of = |inlined| {
             let mut symbols = Symbols::new(SymbolOptions { inlined });
-            let symbol = symbols.find(&mut own(), (7, child.id()), (addresses[0] + 1, false)).expect("known");
+            let symbol = symbols.find(&own(), (7, child.id()), (addresses[0] + 1, false)).expect("known");
             let brief = |f: &Function| {
                 let source = f.source.as_ref().map(|(file, line)| (file.ends_with("/a.cpp"), *line));
                 (f.name.clone(), f.inlined, source)
@@ -396,8 +401,7 @@ mod tests {
         let mut symbols = Symbols::new(SymbolOptions::default());
         let nothing = find(&mut symbols, 8, false);
         assert_eq!((nothing.module.as_str(), nothing.functions.len()), ("", 0));
-        let mut others = Mappings::new(Box::new(|_| None));
-        assert_eq!(symbols.find(&mut others, (7, std::process::id()), (8, false)), None);
+        assert_eq!(symbols.find(&own(), (6, std::process::id()), (8, false)), None);
         assert_eq!(
             ["/lib/a.so (deleted)", "[vdso]", "", "/memfd:x (deleted)"].map(|path| name(Path::new(path))),
             ["a.so", "[vdso]", "[anon]", "memfd:x"]
