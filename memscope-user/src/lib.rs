@@ -14,6 +14,7 @@ pub mod input;
 pub mod model;
 pub mod pipeline;
 pub mod probes;
+pub mod python;
 #[cfg(feature = "trace")]
 pub mod ring;
 pub mod sinks;

@@ -13,6 +13,7 @@ use super::recent::Recent;
 use crate::capture::{Function, Symbol};
 use crate::decode::{self, CodeText, Frames};
 use crate::model::{Name, Stack, StackEnd};
+use crate::python;
 
 /// Stacks that are remembered at least, unless they are very deep. What is used is not forgotten.
 const MAX_STACKS: usize = 128 << 10;
@@ -51,7 +52,10 @@ impl Code {
 
     /// As msMemScope writes it (contract §3.2); `?` for a line that is not known.
     fn frame(&self, last_instruction: u32) -> String {
-        let line = self.lines.as_deref().and_then(|lines| line(self.version, self.first_line, lines, last_instruction));
+        let line = self
+            .lines
+            .as_deref()
+            .and_then(|lines| python::line(self.version, lines, self.first_line, last_instruction));
         let line = line.map_or_else(|| Cow::Borrowed("?"), |line| Cow::Owned(line.to_string()));
         format!("{}({line}): {}", self.file, self.name)
     }
@@ -59,26 +63,11 @@ impl Code {
 
 /// A text of Python; one that is not whole ends with `…`.
 fn text(text: CodeText<'_>) -> String {
-    let mut out = characters(text.bytes, text.kind);
+    let mut out = python::text(text.bytes, text.kind);
     if text.cut {
         out.push('…');
     }
     out
-}
-
-/// Line of an instruction; `None` where the table does not tell.
-const fn line(_version: u8, _first_line: u32, _table: &[u8], _last_instruction: u32) -> Option<u32> {
-    None
-}
-
-/// A string of `kind` bytes for each character.
-fn characters(bytes: &[u8], kind: u8) -> String {
-    let character = |code: u32| char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER);
-    match kind {
-        2 => bytes.as_chunks::<2>().0.iter().map(|unit| character(u16::from_le_bytes(*unit).into())).collect(),
-        4 => bytes.as_chunks::<4>().0.iter().map(|unit| character(u32::from_le_bytes(*unit))).collect(),
-        _ => bytes.iter().map(|byte| char::from(*byte)).collect(),
-    }
 }
 
 /// Code objects of one process, by address and fingerprint.

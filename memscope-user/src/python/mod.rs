@@ -1,0 +1,7 @@
+//! What the interpreter's data mean: texts, and lines of code. Pure; the bytes come from a traced program and are hostile.
+
+mod lines;
+mod text;
+
+pub use lines::line;
+pub use text::text;
