@@ -25,6 +25,10 @@ pub struct Config {
     pub native_depth: u32,
     /// Python frames of a stack at most.
     pub python_depth: u32,
+    /// Whether the kernel has `bpf_loop` (5.17); without it walks are short.
+    pub loops: u32,
+    /// Where a task has its thread pointer.
+    pub thread_pointer: u32,
 }
 
 /// In a process's state: children join the trace.

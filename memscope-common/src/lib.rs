@@ -8,12 +8,14 @@
 
 pub mod config;
 pub mod miss;
+pub mod python;
 pub mod record;
 pub mod row;
 pub mod stack;
 
 pub use config::Config;
 pub use miss::Miss;
+pub use python::PythonLayout;
 pub use record::{CallRecord, Header, Kind, LibraryRecord, Object, ObjectsRecord, ProcessRecord, TextRecord};
 pub use row::{Fetch, ListShape, ObjectShape, ProbeRow, Source, When};
 pub use stack::{CodeRecord, PythonFrame, Replaced, SnapshotRecord, StackEnd, StackRecord};

@@ -15,6 +15,9 @@ pub const STACK_PYTHON: u8 = 1 << 1;
 /// Frames of one stack at most.
 pub const MAX_FRAMES: usize = 1000;
 
+/// Walks that can go on at the same time on one CPU: a program can be interrupted by that of another thread.
+pub const SCRATCH_PER_CPU: u32 = 4;
+
 /// Why a stack ends where it does. Only after [`StackEnd::Root`] it is whole; part of the capture format.
 #[repr(u8)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

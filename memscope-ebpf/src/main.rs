@@ -52,19 +52,19 @@ macro_rules! program {
 
 program!(
     /// Entry, one link per probe.
-    enter in "uprobe", ctx => probes::enter(ctx, cookie(ctx))
+    enter in "uprobe", ctx => probes::enter::<true>(ctx, cookie(ctx))
 );
 program!(
     /// Return, one link per probe.
-    leave in "uretprobe", ctx => probes::leave(ctx, cookie(ctx))
+    leave in "uretprobe", ctx => probes::leave::<true>(ctx, cookie(ctx))
 );
 program!(
     /// Entry, one link for many probes (kernel 6.6 and later).
-    enter_multi in "uprobe.multi", ctx => probes::enter(ctx, cookie(ctx))
+    enter_multi in "uprobe.multi", ctx => probes::enter::<true>(ctx, cookie(ctx))
 );
 program!(
     /// Return, one link for many probes.
-    leave_multi in "uretprobe.multi", ctx => probes::leave(ctx, cookie(ctx))
+    leave_multi in "uretprobe.multi", ctx => probes::leave::<true>(ctx, cookie(ctx))
 );
 program!(
     /// A function's own return instruction, one link per probe.

@@ -22,6 +22,8 @@ static CONFIG: Config = Config {
     stacks: 0,
     native_depth: 0,
     python_depth: 0,
+    loops: 0,
+    thread_pointer: 0,
 };
 
 /// The frozen settings.

@@ -34,7 +34,7 @@ pub(crate) fn row_of(number: u32) -> Option<&'static ProbeRow> {
 
 /// A probed call is entered. One body for all rows, so that it is verified once per program kind.
 #[inline(never)]
-pub(crate) fn enter(ctx: *mut c_void, number: u32) -> u32 {
+pub(crate) fn enter<const LOOPS: bool>(ctx: *mut c_void, number: u32) -> u32 {
     // SAFETY: a helper without arguments.
     let id = unsafe { bpf_get_current_pid_tgid() };
     let tgid = (id >> 32) as u32;
@@ -66,7 +66,7 @@ pub(crate) fn enter(ctx: *mut c_void, number: u32) -> u32 {
     if row.waits_for_return() {
         return 0;
     }
-    stacks::take(ctx, thread, state, row, number);
+    stacks::take::<LOOPS>(ctx, thread, state, row, number);
     if row.flags & ROW_LIST != 0 {
         emit_list(ctx, thread, row, number, 0);
     } else {
@@ -77,7 +77,7 @@ pub(crate) fn enter(ctx: *mut c_void, number: u32) -> u32 {
 
 /// A probed call returns.
 #[inline(never)]
-pub(crate) fn leave(ctx: *mut c_void, number: u32) -> u32 {
+pub(crate) fn leave<const LOOPS: bool>(ctx: *mut c_void, number: u32) -> u32 {
     // SAFETY: a helper without arguments.
     let id = unsafe { bpf_get_current_pid_tgid() };
     let tgid = (id >> 32) as u32;
@@ -96,7 +96,7 @@ pub(crate) fn leave(ctx: *mut c_void, number: u32) -> u32 {
     let call = Call { kind: Kind::Return, row: number, outer: thread.api as u16, status };
     if row.when == When::Return as u8 || (row.when == When::Failure as u8 && status != 0) {
         // SAFETY: a live map value.
-        stacks::take(ctx, thread, unsafe { &*state }, row, number);
+        stacks::take::<LOOPS>(ctx, thread, unsafe { &*state }, row, number);
         if row.flags & ROW_LIST != 0 {
             emit_list(ctx, thread, row, number, status);
         } else {
@@ -124,7 +124,7 @@ pub(crate) fn leave_own(ctx: *mut c_void, number: u32) -> u32 {
     if let Pushed::Reported = calls::pop_own(thread, number, regs::stack_pointer(regs)) {
         let call = Call { kind: Kind::Return, row: number, outer: thread.api as u16, status };
         // SAFETY: a live map value.
-        stacks::take(ctx, thread, unsafe { &*state }, row, number);
+        stacks::take::<true>(ctx, thread, unsafe { &*state }, row, number);
         emit_call(ctx, thread, row, call);
     }
     0

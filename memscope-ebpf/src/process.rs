@@ -14,7 +14,7 @@ use crate::{
     emit::{header, send},
     maps::{PROCESSES, THREADS, config},
     misses::count,
-    objects,
+    objects, stacks,
 };
 
 const CLONE_THREAD: u64 = 0x0001_0000;
@@ -100,6 +100,7 @@ pub(crate) fn forked(ctx: *mut c_void) {
         count(0, Miss::ProcessesFull);
         return;
     }
+    stacks::forked(tgid, child);
     let mut record =
         ProcessRecord { header: header(Kind::Fork, 0, size_of::<ProcessRecord>() as u16), child, stopped: 0 };
     send(ctx, (&raw mut record).cast(), size_of::<ProcessRecord>() as u64, 0, true);
@@ -118,6 +119,7 @@ pub(crate) fn executed(ctx: *mut c_void) {
     let state = unsafe { &mut *state };
     state.generation = new_generation();
     state.unmapping = 0;
+    stacks::forget(tgid);
     let stopped = state.flags & PROCESS_STOP;
     let mut record = ProcessRecord {
         header: header(Kind::Exec, 0, size_of::<ProcessRecord>() as u16),
@@ -147,5 +149,6 @@ pub(crate) fn freed(ctx: *mut c_void) {
     let pid: u32 = field(ctx, config().free_pid);
     if PROCESSES.get_ptr(&pid).is_some() {
         let _ = PROCESSES.remove(&pid);
+        stacks::forget(pid);
     }
 }

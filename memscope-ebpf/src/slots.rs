@@ -13,13 +13,13 @@ macro_rules! slots {
             #[unsafe(no_mangle)]
             #[unsafe(link_section = "uprobe")]
             fn $enter(ctx: *mut c_void) -> u32 {
-                enter(ctx, $row)
+                enter::<false>(ctx, $row)
             }
 
             #[unsafe(no_mangle)]
             #[unsafe(link_section = "uretprobe")]
             fn $leave(ctx: *mut c_void) -> u32 {
-                leave(ctx, $row)
+                leave::<false>(ctx, $row)
             }
 
             #[unsafe(no_mangle)]

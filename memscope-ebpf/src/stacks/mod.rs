@@ -2,6 +2,7 @@
 
 mod native;
 mod python;
+mod scratch;
 
 use core::ffi::c_void;
 
@@ -24,9 +25,32 @@ pub(crate) struct Site<'a> {
     pub(crate) row: u16,
 }
 
-/// Takes the stacks that the row's records have, and puts their ids into the record that the thread builds.
+/// A child has what its parent has.
 #[inline(always)]
-pub(crate) fn take(ctx: *mut c_void, thread: &mut Thread, state: &ProcessState, row: &ProbeRow, number: u16) {
+pub(crate) fn forked(parent: u32, child: u32) {
+    if config().stacks & u32::from(STACK_PYTHON) != 0 {
+        python::forked(parent, child);
+    }
+}
+
+/// The process has another program, or none.
+#[inline(always)]
+pub(crate) fn forget(tgid: u32) {
+    if config().stacks & u32::from(STACK_PYTHON) != 0 {
+        python::forget(tgid);
+    }
+}
+
+/// Takes the stacks that the row's records have, and puts their ids into the record that the thread builds.
+/// `LOOPS`: the program may refer to the bodies of loops, which kernels before 5.13 refuse, even where none is run.
+#[inline(always)]
+pub(crate) fn take<const LOOPS: bool>(
+    ctx: *mut c_void,
+    thread: &mut Thread,
+    state: &ProcessState,
+    row: &ProbeRow,
+    number: u16,
+) {
     thread.call.native_stack = 0;
     thread.call.python_stack = 0;
     let wanted = row.stacks & config().stacks as u8;
@@ -38,7 +62,7 @@ pub(crate) fn take(ctx: *mut c_void, thread: &mut Thread, state: &ProcessState, 
         native::take(&site, thread);
     }
     if wanted & STACK_PYTHON != 0 {
-        python::take(&site, thread);
+        python::take::<LOOPS>(&site, thread);
     }
 }
 

@@ -1,11 +1,523 @@
-//! Python stacks.
+//! Python stacks: the frames of the interpreter, walked from the thread's own state.
+//!
+//! The thread is inside of the call, so its frames and the code that they run cannot go away. What an address of code
+//! stands for is told at once, when it is seen first: a moment later there may be other code.
 
-use super::Site;
-use crate::maps::Thread;
+use core::{arch::asm, ffi::c_void};
 
-/// Puts the id of the thread's Python stack into its record.
+use aya_ebpf::{
+    helpers::generated::{bpf_get_current_pid_tgid, bpf_get_current_task, bpf_probe_read_kernel, bpf_probe_read_user},
+    macros::map,
+    maps::{Array, HashMap, LruHashMap},
+};
+use memscope_common::{
+    CodeRecord, Kind, PythonFrame, PythonLayout, StackEnd, StackRecord,
+    python::{
+        CODE_FROM, CODE_WORDS, FRAME_BYTES, LAYOUT_TAGGED, LAYOUT_TEXTS, LINES_AT, LINES_WORD, NONE, OWNER_INTERPRETER,
+        STATE_BYTES, TEXT_FROM, TEXT_STATE, TEXT_WORDS, TextState, mix, mix_code, mix_text, text_extent,
+    },
+    stack::{CODE_FILE_CUT, CODE_LINES_CUT, CODE_NAME_CUT, MAX_FRAMES, STACK_PYTHON},
+};
+
+use super::{Site, scratch};
+use crate::{
+    emit::{header, send},
+    maps::{Thread, config},
+};
+
+/// Interpreters, by tgid. User space writes, forks copy. Sized by user space: one entry as long as no stacks are wanted.
+#[map]
+static PYTHON: HashMap<u32, PythonLayout> = HashMap::with_max_entries(1, 0);
+
+/// Stacks that were told of, by id.
+#[map]
+static PYTHON_SEEN: LruHashMap<u64, u8> = LruHashMap::with_max_entries(1, 0);
+
+/// Code objects that were told of.
+#[map]
+static PYTHON_CODES: LruHashMap<CodeKey, u8> = LruHashMap::with_max_entries(1, 0);
+
+/// Who has which slot of [`PYTHON_SCRATCH`].
+#[map]
+static PYTHON_OWNERS: HashMap<u32, u64> = HashMap::with_max_entries(1, 0);
+
+/// Room for walks.
+#[map]
+static PYTHON_SCRATCH: Array<Scratch> = Array::with_max_entries(1, 0);
+
+/// What names a code object.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct CodeKey {
+    space: u64,
+    code: u64,
+    fingerprint: u32,
+    tgid: u32,
+}
+
+/// Bytes of a stack's record at most, and of the verifier's idea of it.
+const STACK_ROOM: usize = 1 << 14;
+const _: () = assert!(size_of::<StackRecord>() + MAX_FRAMES * size_of::<PythonFrame>() <= STACK_ROOM);
+/// Frames that the verifier believes there could be.
+const FRAME_SLOTS: usize = 1 << 10;
+/// Bytes of a code object's record, and of the verifier's idea of it.
+const CODE_ROOM: usize = 1 << 13;
+/// Bytes of a name, a file's name and a line table at most; whole characters of any kind.
+const NAME_ROOM: u64 = 252;
+const FILE_ROOM: u64 = 508;
+const LINES_ROOM: u64 = 4092;
+const _: () = assert!(size_of::<CodeRecord>() + 255 + 511 + 4095 <= CODE_ROOM);
+
+/// Everything of one walk. In a map, because it does not fit onto the stack, and because the verifier does not follow what
+/// is in maps.
+#[repr(C)]
+struct Scratch {
+    /// The stack, as it is sent.
+    stack: StackRecord,
+    frames: [PythonFrame; FRAME_SLOTS],
+    /// The next frame.
+    next: u64,
+    /// Hash over what was found so far.
+    hash: u64,
+    count: u32,
+    /// A code object could not be told of: the stack is to be told once more.
+    untold: u32,
+    /// The code object at hand.
+    pointer: u64,
+    fingerprint: u32,
+    /// Frames at most.
+    depth: u32,
+    code: [u64; CODE_SLOTS],
+    text: [u64; TEXT_WORDS],
+    state: [u64; STATE_SLOTS],
+    frame: [u64; FRAME_WORDS],
+    /// A code object, as it is sent.
+    record: CodeRecord,
+    bytes: [u8; CODE_ROOM],
+}
+
+// Powers of two, so that a mask bounds every index.
+const STATE_SLOTS: usize = 32;
+const FRAME_WORDS: usize = 16;
+const CODE_SLOTS: usize = 32;
+const _: () = assert!(STATE_BYTES <= 8 * STATE_SLOTS && FRAME_BYTES <= 127 && CODE_WORDS <= CODE_SLOTS);
+
+/// What the steps of a walk share. The pointers do not change from step to step.
+#[repr(C)]
+struct Walk {
+    ctx: *mut c_void,
+    scratch: *mut Scratch,
+    layout: *const PythonLayout,
+    row: u16,
+}
+
+/// `value` below `$mask + 1`, seen by the verifier where it is used (see [`calls::bounded`](crate::calls::bounded)).
+macro_rules! masked {
+    ($value:expr, $mask:literal) => {{
+        let mut value = u64::from($value);
+        // SAFETY: changes a register.
+        unsafe { asm!(concat!("{value} &= ", $mask), value = inout(reg) value) };
+        value
+    }};
+}
+
+/// Eight bytes at an offset.
 #[inline(always)]
-pub(crate) fn take(site: &Site<'_>, thread: &mut Thread) {
-    let _ = (site.ctx, site.state.generation, site.row);
+fn state_word(scratch: &Scratch, offset: u16) -> u64 {
+    let at = masked!(offset >> 3, "31") as usize;
+    // SAFETY: below the number of slots.
+    *unsafe { scratch.state.get_unchecked(at) }
+}
+
+#[inline(always)]
+fn frame_word(scratch: &Scratch, offset: u16) -> u64 {
+    let at = masked!(offset >> 3, "15") as usize;
+    // SAFETY: below the number of slots.
+    *unsafe { scratch.frame.get_unchecked(at) }
+}
+
+/// Eight bytes of a code object, by their offset in it.
+#[inline(always)]
+fn code_word(scratch: &Scratch, offset: u16) -> u64 {
+    let at = masked!(offset.wrapping_sub(CODE_FROM) >> 3, "31") as usize;
+    // SAFETY: below the number of slots.
+    *unsafe { scratch.code.get_unchecked(at) }
+}
+
+/// Reads memory of the program; whether it could.
+#[inline(always)]
+fn read(to: *mut c_void, len: u32, from: u64) -> bool {
+    // SAFETY: `to` has `len` bytes; the helper checks the address, and zeroes on a fault.
+    unsafe { bpf_probe_read_user(to, len, from as *const c_void) == 0 }
+}
+
+/// Eight bytes of the program.
+#[inline(always)]
+fn read_word(from: u64) -> Option<u64> {
+    let mut word = 0_u64;
+    read((&raw mut word).cast(), 8, from).then_some(word)
+}
+
+/// A child has what its parent has.
+#[inline(always)]
+pub(super) fn forked(parent: u32, child: u32) {
+    if let Some(layout) = PYTHON.get_ptr(&parent) {
+        // SAFETY: a live map value, which the map copies.
+        let _ = PYTHON.insert(&child, unsafe { &*layout }, 0);
+    }
+}
+
+/// The process has another program, or none.
+#[inline(always)]
+pub(super) fn forget(tgid: u32) {
+    let _ = PYTHON.remove(&tgid);
+}
+
+/// Puts the id of the thread's Python stack into its record. Nothing is told of a process that runs no Python.
+#[inline(always)]
+pub(super) fn take<const LOOPS: bool>(site: &Site<'_>, thread: &mut Thread) {
+    // SAFETY: a helper without arguments.
+    let tgid = (unsafe { bpf_get_current_pid_tgid() } >> 32) as u32;
     thread.call.python_stack = 0;
+    let Some(layout) = PYTHON.get_ptr(&tgid) else { return };
+    let Some(slot) = scratch::claim(&PYTHON_OWNERS) else {
+        return tell_nothing(site, thread, tgid, StackEnd::Busy);
+    };
+    if let Some(scratch) = PYTHON_SCRATCH.get_ptr_mut(slot) {
+        // SAFETY: a live map value that nobody else has until it is given back.
+        unsafe { (*scratch).stack.generation = site.state.generation };
+        take_into::<LOOPS>(site.ctx, thread, scratch, layout, site.row.into());
+    }
+    scratch::release(&PYTHON_OWNERS, slot);
+}
+
+/// A stack of no frames, for which there is no room.
+#[inline(always)]
+fn tell_nothing(site: &Site<'_>, thread: &mut Thread, tgid: u32, end: StackEnd) {
+    const LEN: u16 = size_of::<StackRecord>() as u16;
+    const _: () = assert!(size_of::<StackRecord>() <= size_of::<memscope_common::TextRecord>());
+    let id = finish(mix(tgid.into(), site.state.generation), 0, end as u8);
+    // The text comes after the stacks.
+    let record = (&raw mut thread.text).cast::<StackRecord>();
+    // SAFETY: in the bounds of the text's record; both are plain integers.
+    unsafe {
+        (*record).header = header(Kind::Stack, site.row, LEN);
+        (*record).id = id;
+        (*record).generation = site.state.generation;
+        (*record).frame_count = 0;
+        (*record).end = end as u8;
+        (*record).which = STACK_PYTHON;
+        (*record).reserved = 0;
+    }
+    thread.call.python_stack = id;
+    if PYTHON_SEEN.get_ptr(&id).is_none() && send(site.ctx, record.cast(), LEN.into(), site.row, false) {
+        let _ = PYTHON_SEEN.insert(&id, &1, 0);
+    }
+}
+
+/// An id out of a hash.
+#[inline(always)]
+fn finish(hash: u64, count: u32, end: u8) -> u64 {
+    let id = mix(hash, u64::from(count) << 8 | u64::from(end));
+    if id == 0 { 1 } else { id }
+}
+
+/// Walks, and tells what was not told before.
+#[inline(never)]
+fn take_into<const LOOPS: bool>(
+    ctx: *mut c_void,
+    thread: &mut Thread,
+    scratch: *mut Scratch,
+    layout: *const PythonLayout,
+    row: u32,
+) -> u32 {
+    let row = row as u16;
+    let mut walk = Walk { ctx, scratch, layout, row };
+    // SAFETY: a slot that this program has, and a live map value.
+    let (scratch, layout) = unsafe { (&mut *scratch, &*layout) };
+    // SAFETY: a helper without arguments.
+    let tgid = unsafe { bpf_get_current_pid_tgid() } >> 32;
+    scratch.count = 0;
+    scratch.untold = 0;
+    scratch.hash = mix(tgid, layout.space);
+    scratch.stack.end = start(scratch, layout) as u8;
+    if scratch.stack.end == 0 {
+        // As long as nothing else ends it.
+        scratch.stack.end = StackEnd::Depth as u8;
+        // Between frames of Python there can be one of the interpreter's own each.
+        scratch.depth = config().python_depth;
+        repeat::<LOOPS>(2 * scratch.depth + 16, step, &mut walk);
+        if scratch.stack.end == StackEnd::Root as u8 && read_word(layout.interpreters) != Some(layout.first_interpreter)
+        {
+            scratch.stack.end = StackEnd::OneOfSeveral as u8;
+        }
+    }
+    let count = scratch.count;
+    let id = finish(scratch.hash, count, scratch.stack.end);
+    thread.call.python_stack = id;
+    if PYTHON_SEEN.get_ptr(&id).is_some() {
+        return 0;
+    }
+    scratch.count = 0;
+    repeat::<LOOPS>(count, tell_code, &mut walk);
+    let len = masked!(size_of::<StackRecord>() as u64 + u64::from(count) * size_of::<PythonFrame>() as u64, "16383");
+    scratch.stack.header = header(Kind::Stack, row, len as u16);
+    scratch.stack.id = id;
+    scratch.stack.frame_count = count as u16;
+    scratch.stack.which = STACK_PYTHON;
+    scratch.stack.reserved = 0;
+    let sent = send(ctx, (&raw mut scratch.stack).cast(), masked!(len, "16383"), row, false);
+    if sent && scratch.untold == 0 {
+        let _ = PYTHON_SEEN.insert(&id, &1, 0);
+    }
+    0
+}
+
+type Step = unsafe extern "C" fn(u32, *mut Walk) -> u64;
+
+/// The helper, with a count of 64 bits: kernels that make the loop part of the program compare the whole register, whose
+/// upper half is noise after a value of 32 bits.
+#[inline(always)]
+unsafe fn bpf_loop(times: u64, body: Step, walk: *mut Walk, flags: u64) -> i64 {
+    const NUMBER: usize = 181;
+    // SAFETY: the number is that of the helper, and this is what it takes.
+    let helper: extern "C" fn(u64, Step, *mut Walk, u64) -> i64 = unsafe { core::mem::transmute(NUMBER) };
+    helper(times, body, walk, flags)
+}
+
+/// Calls `body` until it gives 1, `times` at most: more than a few only where the kernel can loop.
+#[inline(always)]
+fn repeat<const LOOPS: bool>(times: u32, body: Step, walk: &mut Walk) {
+    /// What old verifiers have the patience for.
+    const FEW: u32 = 32;
+    if LOOPS && config().loops != 0 {
+        // SAFETY: `body` takes what it is given, and `walk` outlives the loop.
+        unsafe { bpf_loop(times.into(), body, walk, 0) };
+        return;
+    }
+    for index in 0..FEW {
+        // SAFETY: as above.
+        if index >= times || unsafe { body(index, walk) } != 0 {
+            return;
+        }
+    }
+}
+
+/// Finds the thread's first frame. Gives why there is none, or 0.
+#[inline(always)]
+fn start(scratch: &mut Scratch, layout: &PythonLayout) -> u64 {
+    scratch.next = 0;
+    let mut pointer = 0_u64;
+    // SAFETY: `pointer` has eight bytes; the helpers check the address.
+    let result = unsafe {
+        let task = bpf_get_current_task() + u64::from(config().thread_pointer);
+        bpf_probe_read_kernel((&raw mut pointer).cast(), 8, task as *const c_void)
+    };
+    if result != 0 {
+        return StackEnd::Fault as u64;
+    }
+    let Some(block) = read_word(pointer.wrapping_add(i64::from(layout.block_at) as u64)) else {
+        return StackEnd::Fault as u64;
+    };
+    if block == 0 {
+        return StackEnd::NotPython as u64;
+    }
+    let Some(state) = read_word(block.wrapping_add(layout.value_at.into())) else {
+        return StackEnd::Fault as u64;
+    };
+    if state == 0 {
+        return StackEnd::NotPython as u64;
+    }
+    if !read((&raw mut scratch.state).cast(), STATE_BYTES as u32, state) {
+        return StackEnd::Fault as u64;
+    }
+    if state_word(scratch, layout.thread_id) != pointer.wrapping_add(i64::from(layout.self_at) as u64) {
+        return StackEnd::BadState as u64;
+    }
+    scratch.next = state_word(scratch, layout.frame);
+    if layout.current_frame != NONE && scratch.next != 0 {
+        let Some(frame) = read_word(scratch.next.wrapping_add(layout.current_frame.into())) else {
+            return StackEnd::Fault as u64;
+        };
+        scratch.next = frame;
+    }
+    0
+}
+
+/// One frame. Gives 1 if it was the last.
+#[inline(never)]
+unsafe extern "C" fn step(_: u32, walk: *mut Walk) -> u64 {
+    // SAFETY: the loop's own; a slot that this program has, and a live map value.
+    let (scratch, layout) = unsafe { (&mut *(*walk).scratch, &*(*walk).layout) };
+    let Some(end) = visit(scratch, layout) else { return 0 };
+    scratch.stack.end = end as u8;
+    1
+}
+
+#[inline(always)]
+fn visit(scratch: &mut Scratch, layout: &PythonLayout) -> Option<StackEnd> {
+    let frame = scratch.next;
+    if frame == 0 {
+        return Some(StackEnd::Root);
+    }
+    let from = frame.wrapping_add(layout.frame_from.into());
+    if !read((&raw mut scratch.frame).cast(), masked!(layout.frame_len, "127") as u32, from) {
+        return Some(StackEnd::Fault);
+    }
+    scratch.next = frame_word(scratch, layout.back);
+    if scratch.next == frame {
+        return Some(StackEnd::NoProgress);
+    }
+    if layout.owner != NONE {
+        let owner = frame_word(scratch, layout.owner) >> ((layout.owner & 7) * 8);
+        if owner as u8 >= OWNER_INTERPRETER {
+            return None;
+        }
+    }
+    if scratch.count >= scratch.depth {
+        return Some(StackEnd::Depth);
+    }
+    let mut code = frame_word(scratch, layout.code);
+    if layout.flags & LAYOUT_TAGGED != 0 {
+        code &= !7;
+    }
+    let last = frame_word(scratch, layout.last);
+    let last = if layout.instructions == NONE {
+        last as u32
+    } else {
+        last.wrapping_sub(code).wrapping_sub(layout.instructions.into()) as u32
+    };
+    scratch.pointer = code;
+    if !read_code(scratch, layout) {
+        return Some(StackEnd::Fault);
+    }
+    if scratch.code[0] != layout.code_type {
+        return Some(StackEnd::BadState);
+    }
+    let fingerprint = scratch.fingerprint;
+    scratch.hash = mix(mix(scratch.hash, code), u64::from(last) << 32 | u64::from(fingerprint));
+    let at = masked!(scratch.count, "1023") as usize;
+    // SAFETY: below the number of slots.
+    let slot = unsafe { scratch.frames.get_unchecked_mut(at) };
+    slot.code = code;
+    slot.last_instruction = last;
+    slot.fingerprint = fingerprint;
+    scratch.count += 1;
+    None
+}
+
+/// Reads what is needed of the code object at hand, and makes its fingerprint.
+#[inline(always)]
+fn read_code(scratch: &mut Scratch, layout: &PythonLayout) -> bool {
+    let from = scratch.pointer.wrapping_add(CODE_FROM.into());
+    if !read((&raw mut scratch.code).cast(), 8 * CODE_WORDS as u32, from) {
+        return false;
+    }
+    // SAFETY: the array has more words.
+    let words = unsafe { &*(&raw const scratch.code).cast::<[u64; CODE_WORDS]>() };
+    let mut hash = mix_code(0, words, layout.code_words);
+    if layout.flags & LAYOUT_TEXTS != 0 {
+        for (offset, is_text) in [(layout.name, true), (layout.file, true), (layout.lines, false)] {
+            // What cannot be read is zero, in the same way each time.
+            read((&raw mut scratch.text).cast(), 8 * TEXT_WORDS as u32, code_word(scratch, offset) + TEXT_FROM);
+            let (first, len) =
+                if is_text { text_extent(&scratch.text) } else { (LINES_WORD, scratch.text[0] & 0xffff) };
+            hash = mix_text(hash, &scratch.text, first, len);
+        }
+    }
+    scratch.fingerprint = hash as u32;
+    true
+}
+
+/// Tells of the code of one frame, if that was not done before.
+#[inline(never)]
+unsafe extern "C" fn tell_code(_: u32, walk: *mut Walk) -> u64 {
+    // SAFETY: the loop's own; a slot that this program has, and a live map value.
+    let (scratch, layout, ctx, row) = unsafe { (&mut *(*walk).scratch, &*(*walk).layout, (*walk).ctx, (*walk).row) };
+    let at = masked!(scratch.count, "1023") as usize;
+    scratch.count += 1;
+    // SAFETY: below the number of slots.
+    let PythonFrame { code, fingerprint, .. } = *unsafe { scratch.frames.get_unchecked(at) };
+    // SAFETY: a helper without arguments.
+    let tgid = (unsafe { bpf_get_current_pid_tgid() } >> 32) as u32;
+    let key = CodeKey { space: layout.space, code, fingerprint, tgid };
+    if PYTHON_CODES.get_ptr(&key).is_some() {
+        return 0;
+    }
+    scratch.pointer = code;
+    if read_code(scratch, layout) && scratch.fingerprint == fingerprint && send_code(ctx, scratch, layout, row) {
+        let _ = PYTHON_CODES.insert(&key, &1, 0);
+    } else {
+        scratch.untold = 1;
+    }
+    0
+}
+
+/// Sends the code object at hand; whether it left.
+#[inline(always)]
+fn send_code(ctx: *mut c_void, scratch: &mut Scratch, layout: &PythonLayout, row: u16) -> bool {
+    let first_line = code_word(scratch, layout.first_line) >> ((layout.first_line & 4) * 8);
+    let (name, name_kind, name_cut) = copy_text(scratch, layout, layout.name, 0, NAME_ROOM);
+    let name = masked!(name, "255");
+    let (file, file_kind, file_cut) = copy_text(scratch, layout, layout.file, name, FILE_ROOM);
+    let file = masked!(file, "511");
+    let (lines, lines_cut) = copy_lines(scratch, layout, name + file);
+    let lines = masked!(lines, "4095");
+    let len = masked!(size_of::<CodeRecord>() as u64 + name + file + lines, "8191");
+    let flag = |cut: bool, flag: u8| if cut { flag } else { 0 };
+    let record = &mut scratch.record;
+    record.header = header(Kind::Code, row, len as u16);
+    record.code = scratch.pointer;
+    record.fingerprint = scratch.fingerprint;
+    record.first_line = first_line as u32;
+    record.version = layout.version;
+    record.name_kind = name_kind;
+    record.file_kind = file_kind;
+    record.flags = flag(name_cut, CODE_NAME_CUT) | flag(file_cut, CODE_FILE_CUT) | flag(lines_cut, CODE_LINES_CUT);
+    record.name_len = name as u16;
+    record.file_len = file as u16;
+    record.lines_len = lines as u16;
+    record.reserved = [0; 6];
+    send(ctx, (&raw mut *record).cast(), masked!(len, "8191"), row, false)
+}
+
+/// Copies a text to `at` bytes behind the record. Gives its bytes, bytes per character, and whether it is a part only.
+#[inline(always)]
+fn copy_text(scratch: &mut Scratch, layout: &PythonLayout, offset: u16, at: u64, room: u64) -> (u64, u8, bool) {
+    const HEAD: u32 = 24;
+    let text = code_word(scratch, offset);
+    if !read((&raw mut scratch.text).cast(), HEAD, text.wrapping_add(TEXT_FROM)) {
+        return (0, 1, true);
+    }
+    let state = TextState::new(scratch.text[TEXT_STATE]);
+    let kind = state.kind();
+    let chars_at = if state.is_ascii() { layout.ascii_at } else { layout.text_at };
+    let chars = scratch.text[0];
+    if !state.is_compact() || chars > u64::from(u16::MAX) {
+        return (0, kind, true);
+    }
+    let whole = chars * u64::from(kind);
+    let len = masked!(if whole > room { room } else { whole }, "511");
+    let at = masked!(at, "511") as usize;
+    // SAFETY: `at` and `len` are below 512 each, and there is more room than that.
+    let to = unsafe { (&raw mut scratch.bytes).cast::<u8>().add(at) };
+    if !read(to.cast(), len as u32, text.wrapping_add(chars_at.into())) {
+        return (0, kind, true);
+    }
+    (len, kind, whole > room)
+}
+
+/// Copies the line table to `at` bytes behind the record. Gives its bytes, and whether it is a part only.
+#[inline(always)]
+fn copy_lines(scratch: &mut Scratch, layout: &PythonLayout, at: u64) -> (u64, bool) {
+    let table = code_word(scratch, layout.lines);
+    let Some(whole) = read_word(table.wrapping_add(TEXT_FROM)) else { return (0, true) };
+    let len = masked!(if whole > LINES_ROOM { LINES_ROOM } else { whole }, "4095");
+    let at = masked!(at, "1023") as usize;
+    // SAFETY: `at` is below 1024, `len` below 4096, and there is more room than that.
+    let to = unsafe { (&raw mut scratch.bytes).cast::<u8>().add(at) };
+    if !read(to.cast(), len as u32, table.wrapping_add(LINES_AT)) {
+        return (0, true);
+    }
+    (len, whole > LINES_ROOM)
 }

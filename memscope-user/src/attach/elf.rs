@@ -191,6 +191,14 @@ impl<'a> ElfFile<'a> {
         })
     }
 
+    /// Offset in the file and address of every segment that is executable.
+    #[must_use]
+    pub fn executable_segments(&self) -> Vec<(u64, u64)> {
+        let loaded = self.segments.iter().filter(|segment| segment.p_type(Le) == elf::PT_LOAD);
+        let executable = loaded.filter(|segment| segment.p_flags(Le).contains(elf::PF_X));
+        executable.map(|segment| (segment.p_offset(Le), segment.p_vaddr(Le))).collect()
+    }
+
     /// What the file has of constants: sections, or without these segments, that are mapped and neither code nor changed.
     pub fn constants(&self) -> Result<Vec<&'a [u8]>, ElfError> {
         let sections = self.header.section_headers(Le, self.data).map_err(malformed("sections"))?;

@@ -47,6 +47,8 @@ pub struct Features {
     pub multi: bool,
     /// Stopping a process from BPF (5.3).
     pub send_signal: bool,
+    /// Loops in the kernel (`bpf_loop`, 5.17): deep stacks.
+    pub loops: bool,
 }
 
 impl Features {
@@ -61,6 +63,7 @@ impl Features {
             cookies: helper(BpfHelper::BPF_FUNC_get_attach_cookie),
             multi: sys::is_uprobe_multi_supported(UProbeMultiFeature::LinkCreation).unwrap_or(false),
             send_signal: helper(BpfHelper::BPF_FUNC_send_signal),
+            loops: helper(BpfHelper::BPF_FUNC_loop),
         }
     }
 
@@ -160,6 +163,7 @@ mod tests {
         cookies: true,
         multi: true,
         send_signal: true,
+        loops: true,
     };
 
     #[test]
@@ -179,6 +183,7 @@ mod tests {
             cookies: false,
             multi: false,
             send_signal: false,
+            loops: false,
         };
         assert_eq!(old.missing(), ["global data in BPF objects (Linux 5.2)", "bpf_probe_read_user (Linux 5.5)"]);
         assert!(ALL.missing().is_empty());

@@ -23,6 +23,7 @@ use super::{
     guard::{Guard, children, state},
     kernel::{Kernel, KernelError},
     libraries::{Libraries, Library},
+    python::Interpreters,
 };
 use crate::{
     capture::Note,
@@ -89,6 +90,8 @@ pub struct Follow {
     options: FollowOptions,
     libraries: Libraries,
     guard: Guard,
+    /// If Python stacks are taken.
+    interpreters: Option<Interpreters>,
     processes: BTreeMap<u32, Process>,
     second_looks: VecDeque<(Instant, u32)>,
     changes: Vec<Change>,
@@ -103,6 +106,7 @@ impl Follow {
             options,
             libraries,
             guard,
+            interpreters: None,
             processes: BTreeMap::new(),
             second_looks: VecDeque::new(),
             changes: Vec::new(),
@@ -114,6 +118,16 @@ impl Follow {
     #[must_use]
     pub const fn libraries(&self) -> &Libraries {
         &self.libraries
+    }
+
+    /// Follows Python interpreters, too.
+    pub fn follow_python(&mut self, interpreters: Interpreters) {
+        self.interpreters = Some(interpreters);
+    }
+
+    /// What the user is to know of Python interpreters, since the last call.
+    pub fn take_told(&mut self) -> Vec<String> {
+        self.interpreters.as_mut().map(Interpreters::take_told).unwrap_or_default()
     }
 
     /// As [`Libraries::tell`].
@@ -169,10 +183,16 @@ impl Follow {
         if urgent.kind == Kind::Fork {
             if !self.processes.contains_key(&urgent.child) {
                 self.enter(urgent.child, urgent.pid, false);
+                if let Some(interpreters) = &mut self.interpreters {
+                    interpreters.forked(urgent.pid, urgent.child);
+                }
             }
             return Ok(());
         }
-        let scanned = self.scan(kernel, urgent.pid);
+        let mut scanned = self.scan(kernel, urgent.pid);
+        if let Some(interpreters) = self.interpreters.as_mut().filter(|_| urgent.kind == Kind::Exec) {
+            scanned = scanned.and(interpreters.executed(kernel, urgent.pid));
+        }
         if urgent.kind == Kind::Exec
             && let Some(parent) = self.processes.get(&urgent.pid).map(|process| process.parent)
         {
@@ -187,7 +207,10 @@ impl Follow {
 
     fn scan(&mut self, kernel: &mut Kernel, pid: u32) -> Result<(), KernelError> {
         self.added.extend(self.libraries.attach(kernel, pid)?);
-        Ok(())
+        match &mut self.interpreters {
+            Some(interpreters) => interpreters.look(kernel, pid),
+            None => Ok(()),
+        }
     }
 
     fn enter(&mut self, pid: u32, parent: u32, attached: bool) {
@@ -221,14 +244,19 @@ impl Follow {
         self.second_looks.push_back((Instant::now() + SECOND_LOOK, pid));
     }
 
-    /// Looks once more after processes that were continued; to be called regularly.
-    pub fn look_again(&mut self) {
+    /// Looks once more after processes that were continued, and after interpreters that have not begun; to be called
+    /// regularly.
+    pub fn look_again(&mut self, kernel: &mut Kernel) -> Result<(), KernelError> {
         while self.second_looks.front().is_some_and(|(when, _)| *when <= Instant::now()) {
             if let Some((_, pid)) = self.second_looks.pop_front()
                 && state(pid) == Some('T')
             {
                 continue_process(pid);
             }
+        }
+        match &mut self.interpreters {
+            Some(interpreters) => interpreters.look_again(kernel),
+            None => Ok(()),
         }
     }
 
@@ -242,6 +270,9 @@ impl Follow {
             .collect();
         for pid in gone {
             self.processes.remove(&pid);
+            if let Some(interpreters) = &mut self.interpreters {
+                interpreters.ended(pid);
+            }
             self.changes.push(Change::Ended { pid });
         }
         self.processes.len()

@@ -17,23 +17,31 @@ use aya::{
         ProgramError, TracePoint, UProbe,
         uprobe::{UProbeAttachLocation, UProbeAttachPoint, UProbeLink, UProbeScope},
     },
-    util::online_cpus,
+    util::{nr_cpus, online_cpus},
 };
 use memscope_common::{
-    Config, Miss, ProbeRow,
+    Config, Miss, ProbeRow, PythonLayout,
     config::{ProcessState, TRANSPORT_PERF, TRANSPORT_RING},
     miss,
-    stack::{STACK_NATIVE, STACK_PYTHON},
+    stack::{SCRATCH_PER_CPU, STACK_NATIVE, STACK_PYTHON},
 };
 use thiserror::Error;
 
-use super::features::{self, Features, LinkMode};
+use super::{
+    features::{self, Features, LinkMode},
+    python::task,
+};
 use crate::ring::Source;
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/memscope.bpf.o"));
 
 /// Threads whose records with objects are built: those take 4 KiB each.
 const OBJECT_THREADS: u32 = 4096;
+
+/// Processes whose Python interpreters are known: as many as are traced.
+const PYTHON_PROCESSES: u32 = 16_384;
+/// Stacks and code objects that are not told again; of more, the oldest are.
+const PYTHON_TOLD: u32 = 65_536;
 
 /// Setting up the kernel side failed.
 #[derive(Debug, Error)]
@@ -186,6 +194,8 @@ pub struct Kernel {
     features: Features,
     rows: u16,
     max_rows: u16,
+    /// Why Python stacks are wanted and not taken.
+    no_python: Option<String>,
     /// Texts can be brought into memory before they are read.
     can_touch: bool,
     links: Vec<UProbeLink>,
@@ -269,29 +279,47 @@ impl Kernel {
         ensure_tracefs()?;
         raise_memlock();
         let perf = options.perf || !features.ring_buffer;
+        let (mut stacks, mut no_python, mut thread_pointer) = (options.stacks, None, 0);
+        if stacks.python_depth.is_some() {
+            match task::thread_pointer() {
+                Ok(offset) => thread_pointer = offset,
+                Err(why) => (stacks.python_depth, no_python) = (None, Some(why)),
+            }
+        }
         let config = Config {
             transport: if perf { TRANSPORT_PERF } else { TRANSPORT_RING },
             wake_bytes: options.ring_bytes / 8,
             newtask_pid: field_offset("task/task_newtask", "pid")?,
             newtask_flags: field_offset("task/task_newtask", "clone_flags")?,
             free_pid: field_offset("sched/sched_process_free", "pid")?,
-            stacks: options.stacks.bits(),
-            native_depth: options.stacks.native_depth.unwrap_or(0),
-            python_depth: options.stacks.python_depth.unwrap_or(0),
+            stacks: stacks.bits(),
+            native_depth: stacks.native_depth.unwrap_or(0),
+            python_depth: stacks.python_depth.unwrap_or(0),
+            loops: features.loops.into(),
+            thread_pointer,
         };
         let ring_bytes = if perf { 4096 } else { ring_size(options.ring_bytes) };
+        // One entry where nothing is wanted.
+        let python = |entries: u32| if stacks.python_depth.is_some() { entries } else { 1 };
+        let slots = nr_cpus().map_or(1, u32::from).saturating_mul(SCRATCH_PER_CPU);
         let ebpf = EbpfLoader::new()
             .override_global("CONFIG", &config, true)
             .map_max_entries("EVENTS", ring_bytes)
             .map_max_entries("THREADS", thread_entries())
             .map_max_entries("OBJECTS", if options.objects { OBJECT_THREADS } else { 1 })
             .map_max_entries("RESULTS", if options.objects { OBJECT_THREADS } else { 1 })
+            .map_max_entries("PYTHON", python(PYTHON_PROCESSES))
+            .map_max_entries("PYTHON_SEEN", python(PYTHON_TOLD))
+            .map_max_entries("PYTHON_CODES", python(PYTHON_TOLD))
+            .map_max_entries("PYTHON_OWNERS", python(slots))
+            .map_max_entries("PYTHON_SCRATCH", python(slots))
             .allow_unsupported_maps()
             .load(OBJECT)
             .map_err(|error| KernelError::Load(Box::new(error)))?;
         let mode = options.link_mode.unwrap_or_else(|| features.link_mode());
         let max_rows = options.max_rows.unwrap_or(u16::MAX).min(mode.max_rows());
-        let mut kernel = Self { ebpf, mode, features, rows: 0, max_rows, can_touch: false, links: Vec::new() };
+        let mut kernel =
+            Self { ebpf, mode, features, rows: 0, max_rows, no_python, can_touch: false, links: Vec::new() };
         kernel.load_probes(options.objects)?;
         Ok(kernel)
     }
@@ -533,6 +561,29 @@ impl Kernel {
     fn processes(&mut self) -> Result<BpfHashMap<&mut MapData, u32, ProcessState>, KernelError> {
         let map = self.ebpf.map_mut("PROCESSES").ok_or(no_map("PROCESSES"))?;
         BpfHashMap::try_from(map).map_err(|error| map_error("PROCESSES", &error))
+    }
+
+    /// Why Python stacks are wanted and cannot be taken here.
+    #[must_use]
+    pub fn no_python(&self) -> Option<&str> {
+        self.no_python.as_deref()
+    }
+
+    /// Says where a process's Python interpreter has what.
+    pub fn set_python(&mut self, pid: u32, layout: &PythonLayout) -> Result<(), KernelError> {
+        self.interpreters()?.insert(&pid, layout, 0).map_err(|error| map_error("PYTHON", &error))
+    }
+
+    /// Forgets a process's Python interpreter.
+    pub fn forget_python(&mut self, pid: u32) -> Result<(), KernelError> {
+        // It is not an error if there was none.
+        let _ = self.interpreters()?.remove(&pid);
+        Ok(())
+    }
+
+    fn interpreters(&mut self) -> Result<BpfHashMap<&mut MapData, u32, PythonLayout>, KernelError> {
+        let map = self.ebpf.map_mut("PYTHON").ok_or(no_map("PYTHON"))?;
+        BpfHashMap::try_from(map).map_err(|error| map_error("PYTHON", &error))
     }
 
     /// Every counter that is not zero: row, reason, calls.

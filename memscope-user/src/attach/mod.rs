@@ -22,6 +22,8 @@ pub mod maps;
 #[cfg(feature = "trace")]
 pub mod ops;
 #[cfg(feature = "trace")]
+pub mod python;
+#[cfg(feature = "trace")]
 pub mod site;
 #[cfg(feature = "trace")]
 pub mod spawn;

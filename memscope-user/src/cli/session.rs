@@ -39,6 +39,7 @@ use crate::{
         guard::Guard,
         kernel::{Kernel, KernelOptions},
         libraries::Libraries,
+        python::Interpreters,
         spawn::{self, RunAs, SpawnError, Waiting},
     },
     capture::{self, CaptureHeader, LossCount, Note, WriterOptions, note_record},
@@ -274,6 +275,12 @@ impl<'a> Session<'a> {
         let stop = how == LateLibraries::Stop && kernel.features().send_signal;
         let follow_options = FollowOptions { children: !args.no_children, stop };
         let mut follow = Follow::new(follow_options, libraries, guard);
+        if let Some(why) = kernel.no_python() {
+            let text = format_args!("no Python stacks are taken: {why}");
+            message(args.collect.level_of_messages(), LogLevel::Warning, text);
+        } else if options.stacks.python_depth.is_some() {
+            follow.follow_python(Interpreters::new());
+        }
         let notes = reader.first_notes();
         follow.tell(move |note| notes.send(note_record(monotonic_ns(), 0, &note)));
         Ok(Self {
@@ -427,7 +434,10 @@ impl<'a> Session<'a> {
 
     fn on_tick(&mut self) -> Option<End> {
         self.wait_for_child();
-        self.follow.look_again();
+        if let Err(error) = self.follow.look_again(&mut self.kernel) {
+            return Some(End::Kernel(error_chain(&error)));
+        }
+        self.tell_interpreters();
         let living = self.follow.reap();
         self.note_changes();
         if self.args.duration.is_some_and(|duration| self.started.elapsed() >= duration) {
@@ -481,7 +491,14 @@ impl<'a> Session<'a> {
         }
     }
 
+    fn tell_interpreters(&mut self) {
+        for text in self.follow.take_told() {
+            self.say(LogLevel::Warning, format_args!("{text}"));
+        }
+    }
+
     fn tell_libraries(&mut self) {
+        self.tell_interpreters();
         for library in self.follow.take_added() {
             let path = library.path.display();
             if let Some(error) = &library.error {

@@ -1,0 +1,220 @@
+//! Where things are in a process that runs Python: found by user space, followed by the programs.
+
+/// What the kernel side knows of a process's interpreter. Offsets are in bytes; [`NONE`] is "there is none".
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PythonLayout {
+    /// Tells interpreters apart that the same process number has had; never used again.
+    pub space: u64,
+    /// Address of `PyCode_Type`, the type of all code objects.
+    pub code_type: u64,
+    /// Address of the pointer to the newest interpreter.
+    pub interpreters: u64,
+    /// The first interpreter: as long as it is the newest there is one only.
+    pub first_interpreter: u64,
+    /// From the thread pointer to what `pthread_self` gives.
+    pub self_at: i32,
+    /// From the thread pointer to the pointer to the block of thread-specific values that has the thread's state.
+    pub block_at: i32,
+    /// In that block.
+    pub value_at: u32,
+    /// Bit n: word n of a code object (from [`CODE_FROM`] on) never changes and is part of its fingerprint.
+    pub code_words: u32,
+    /// In the thread's state: what `pthread_self` gave to it.
+    pub thread_id: u16,
+    /// In the thread's state: its frame, or what leads to it.
+    pub frame: u16,
+    /// In what leads to the frame.
+    pub current_frame: u16,
+    /// Where a frame is read from.
+    pub frame_from: u16,
+    /// Bytes that are read, at most [`FRAME_BYTES`].
+    pub frame_len: u16,
+    /// In those bytes: the code.
+    pub code: u16,
+    /// In those bytes: the next frame.
+    pub back: u16,
+    /// In those bytes: the instruction.
+    pub last: u16,
+    /// In those bytes: whose frame it is.
+    pub owner: u16,
+    /// In a code object: its instructions, if frames have addresses.
+    pub instructions: u16,
+    /// In a code object: line of its `def`.
+    pub first_line: u16,
+    /// In a code object: file that it was compiled from.
+    pub file: u16,
+    /// In a code object: its name.
+    pub name: u16,
+    /// In a code object: its line table.
+    pub lines: u16,
+    /// In a text of ASCII: its characters.
+    pub ascii_at: u16,
+    /// In another text: its characters.
+    pub text_at: u16,
+    /// Minor version.
+    pub version: u8,
+    /// `LAYOUT_*` bits.
+    pub flags: u8,
+    /// Padding, zero.
+    pub reserved: [u8; 6],
+}
+const _: () = assert!(size_of::<PythonLayout>() == 88);
+
+/// As an offset: there is none.
+pub const NONE: u16 = u16::MAX;
+
+/// The lowest bits of the pointer to the code say something else.
+pub const LAYOUT_TAGGED: u8 = 1;
+/// Code objects have no number of their own: their texts are part of the fingerprint.
+pub const LAYOUT_TEXTS: u8 = 1 << 1;
+
+/// Bytes of a thread's state that are read.
+pub const STATE_BYTES: usize = 184;
+/// Bytes of a frame that are read at most.
+pub const FRAME_BYTES: usize = 96;
+/// Where a code object is read from: all that is needed of it lies behind each other.
+pub const CODE_FROM: u16 = 8;
+/// Eight-byte words that are read of it.
+pub const CODE_WORDS: usize = 17;
+/// Where a text or line table is read from: its length.
+pub const TEXT_FROM: u64 = 16;
+/// Eight-byte words that are read of it.
+pub const TEXT_WORDS: usize = 16;
+/// In those words: the state of a text.
+pub const TEXT_STATE: usize = 2;
+/// In those words: the first characters of a text of ASCII.
+pub const ASCII_WORD: usize = 4;
+/// As above, of another text.
+pub const WIDE_WORD: usize = 7;
+/// As above, of a line table.
+pub const LINES_WORD: usize = 2;
+/// Bytes of a line table before its contents.
+pub const LINES_AT: u64 = 32;
+
+/// In a frame: not below this, and it is no frame of Python code, but one between C and Python.
+pub const OWNER_INTERPRETER: u8 = 3;
+
+/// State of a text: bytes per character, whether they follow, and whether it is ASCII.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TextState(u32);
+
+impl TextState {
+    /// From the word that has it.
+    #[must_use]
+    #[inline]
+    pub const fn new(word: u64) -> Self {
+        Self(word as u32)
+    }
+
+    /// Bytes per character.
+    #[must_use]
+    #[inline]
+    pub const fn kind(self) -> u8 {
+        (self.0 >> 2 & 7) as u8
+    }
+
+    /// The characters follow the object's head.
+    #[must_use]
+    #[inline]
+    pub const fn is_compact(self) -> bool {
+        self.0 >> 5 & 1 != 0
+    }
+
+    /// All characters are ASCII.
+    #[must_use]
+    #[inline]
+    pub const fn is_ascii(self) -> bool {
+        self.0 >> 6 & 1 != 0
+    }
+}
+
+/// Adds a word to a hash.
+#[must_use]
+#[inline]
+pub const fn mix(hash: u64, word: u64) -> u64 {
+    // An odd number without pattern: every bit of the word changes the upper half, which is then folded down.
+    let mixed = (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    mixed ^ mixed >> 32
+}
+
+/// Adds a code object's words to a hash, those alone that `which` names.
+#[must_use]
+#[inline]
+pub fn mix_code(mut hash: u64, words: &[u64; CODE_WORDS], which: u32) -> u64 {
+    for (at, word) in words.iter().enumerate() {
+        let taken = 0_u64.wrapping_sub(u64::from(which >> at & 1));
+        hash = mix(hash, word & taken);
+    }
+    hash
+}
+
+/// Adds a text's length and first bytes to a hash: `len_bytes` from word `first` on, as many as were read. What lies behind
+/// is not part of it.
+#[must_use]
+#[inline]
+pub fn mix_text(hash: u64, words: &[u64; TEXT_WORDS], first: usize, len_bytes: u64) -> u64 {
+    let mut hash = mix(hash, words[0]);
+    let mut left = len_bytes;
+    for (at, word) in words.iter().enumerate().skip(LINES_WORD) {
+        let bytes = if at < first { 0 } else { left };
+        let taken = if bytes >= 8 { u64::MAX } else { (1 << (bytes * 8)) - 1 };
+        hash = mix(hash, word & taken);
+        left -= if bytes >= 8 { 8 } else { bytes };
+    }
+    hash
+}
+
+/// First word and bytes of a text, for [`mix_text`].
+#[must_use]
+#[inline]
+pub const fn text_extent(words: &[u64; TEXT_WORDS]) -> (usize, u64) {
+    let state = TextState::new(words[TEXT_STATE]);
+    // Longer ones are hashed by their first bytes; the bound keeps the product small.
+    let len = words[0] & 0xffff;
+    if state.is_ascii() { (ASCII_WORD, len) } else { (WIDE_WORD, len * state.kind() as u64) }
+}
+
+#[cfg(feature = "user")]
+mod pod {
+    // SAFETY: `repr(C)`, integers only, no padding: every bit pattern is a value.
+    unsafe impl aya::Pod for super::PythonLayout {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_named_words_count() {
+        let mut words = [7; CODE_WORDS];
+        let before = mix_code(1, &words, 0b101);
+        words[1] = 8;
+        assert_eq!(mix_code(1, &words, 0b101), before);
+        words[2] = 8;
+        assert_ne!(mix_code(1, &words, 0b101), before);
+    }
+
+    #[test]
+    fn what_lies_behind_a_text_does_not_count() {
+        let mut words = [0_u64; TEXT_WORDS];
+        words[0] = 3;
+        words[ASCII_WORD] = u64::from_le_bytes(*b"abc\0xxxx");
+        let before = mix_text(1, &words, ASCII_WORD, 3);
+        words[ASCII_WORD] = u64::from_le_bytes(*b"abc\0yyyy");
+        words[ASCII_WORD + 1] = 9;
+        assert_eq!(mix_text(1, &words, ASCII_WORD, 3), before);
+        words[ASCII_WORD] = u64::from_le_bytes(*b"abd\0yyyy");
+        assert_ne!(mix_text(1, &words, ASCII_WORD, 3), before);
+    }
+
+    #[test]
+    fn a_text_states_its_kind() {
+        // interned 1, kind 2, compact, not ASCII.
+        let state = TextState::new(0b010_1001);
+        assert_eq!((state.kind(), state.is_compact(), state.is_ascii()), (2, true, false));
+        // interned 1, kind 1, compact, ASCII.
+        let state = TextState::new(0b110_0101);
+        assert_eq!((state.kind(), state.is_compact(), state.is_ascii()), (1, true, true));
+    }
+}

@@ -1,0 +1,164 @@
+//! Python interpreters in traced processes: found, and told to the kernel side, which walks their stacks.
+//!
+//! An interpreter is looked for whenever a process has mapped something, and until it has begun, again from time to time:
+//! `find` reads files and memory, `offsets` knows the versions, `glibc` where a thread keeps its state, `task` where the
+//! kernel keeps a thread's pointer to itself.
+
+mod find;
+mod glibc;
+mod memory;
+mod offsets;
+pub(crate) mod task;
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use memscope_common::PythonLayout;
+
+use self::find::{Files, Missing};
+pub use self::memory::Memory;
+use super::kernel::{Kernel, KernelError};
+
+/// An interpreter that has not begun is looked at again after this time at first, ...
+const SOON: Duration = Duration::from_millis(50);
+/// ... and after this time at last: the time doubles.
+const LATE: Duration = Duration::from_secs(2);
+/// An interpreter that makes no sense may be beginning or ending; after this many looks it is something else.
+const MAX_NONSENSE: u32 = 12;
+
+/// The interpreters that the kernel side follows, by process; to be shared with who reads code objects.
+#[derive(Clone, Debug, Default)]
+pub struct Layouts(Arc<Mutex<BTreeMap<u32, PythonLayout>>>);
+
+impl Layouts {
+    /// That of a process.
+    #[must_use]
+    pub fn get(&self, pid: u32) -> Option<PythonLayout> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&pid).copied()
+    }
+
+    fn change<T>(&self, change: impl FnOnce(&mut BTreeMap<u32, PythonLayout>) -> T) -> T {
+        change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// A process whose interpreter is not followed yet.
+#[derive(Clone, Copy, Debug)]
+struct Pending {
+    next: Instant,
+    pause: Duration,
+    nonsense: u32,
+}
+
+/// All traced processes' interpreters.
+#[derive(Debug)]
+pub struct Interpreters {
+    files: Files,
+    layouts: Layouts,
+    pending: BTreeMap<u32, Pending>,
+    spaces: u64,
+    told: Vec<String>,
+}
+
+impl Default for Interpreters {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Interpreters {
+    /// None is known.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            files: Files::default(),
+            layouts: Layouts::default(),
+            pending: BTreeMap::new(),
+            spaces: 0,
+            told: Vec::new(),
+        }
+    }
+
+    /// What is followed, kept up to date.
+    #[must_use]
+    pub fn layouts(&self) -> Layouts {
+        self.layouts.clone()
+    }
+
+    /// What the user is to know, since the last call.
+    pub fn take_told(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.told)
+    }
+
+    /// A process may have mapped an interpreter.
+    pub fn look(&mut self, kernel: &mut Kernel, pid: u32) -> Result<(), KernelError> {
+        if self.layouts.get(pid).is_some() {
+            return Ok(());
+        }
+        let now = Instant::now();
+        let before = self.pending.remove(&pid);
+        let nonsense = match self.files.find(pid) {
+            Ok(layout) => {
+                self.spaces += 1;
+                let layout = PythonLayout { space: self.spaces, ..layout };
+                kernel.set_python(pid, &layout)?;
+                self.layouts.change(|layouts| layouts.insert(pid, layout));
+                return Ok(());
+            }
+            Err(Missing::Interpreter) => return Ok(()),
+            Err(Missing::Support(why)) => {
+                // Once for a process: what it maps later does not change it.
+                self.told.push(format!("process {pid} has no Python stacks: {why}"));
+                return Ok(());
+            }
+            Err(Missing::Start) => 0,
+            Err(Missing::Sense(why)) => {
+                let looks = before.map_or(0, |pending| pending.nonsense) + 1;
+                if looks == MAX_NONSENSE {
+                    self.told.push(format!("process {pid} has no Python stacks: {why}; is it a release build?"));
+                    return Ok(());
+                }
+                looks
+            }
+        };
+        let pause = before.map_or(SOON, |pending| (pending.pause * 2).min(LATE));
+        self.pending.insert(pid, Pending { next: now + pause, pause, nonsense });
+        Ok(())
+    }
+
+    /// A process runs another program.
+    pub fn executed(&mut self, kernel: &mut Kernel, pid: u32) -> Result<(), KernelError> {
+        self.ended(pid);
+        kernel.forget_python(pid)?;
+        self.look(kernel, pid)
+    }
+
+    /// A child has what its parent has; the kernel side has copied it.
+    pub fn forked(&mut self, parent: u32, child: u32) {
+        self.layouts.change(|layouts| {
+            if let Some(layout) = layouts.get(&parent).copied() {
+                layouts.insert(child, layout);
+            }
+        });
+        if let Some(pending) = self.pending.get(&parent).copied() {
+            self.pending.insert(child, pending);
+        }
+    }
+
+    /// A process is gone.
+    pub fn ended(&mut self, pid: u32) {
+        self.layouts.change(|layouts| layouts.remove(&pid));
+        self.pending.remove(&pid);
+    }
+
+    /// Looks again at interpreters that had not begun; to be called regularly.
+    pub fn look_again(&mut self, kernel: &mut Kernel) -> Result<(), KernelError> {
+        let now = Instant::now();
+        let due: Vec<u32> =
+            self.pending.iter().filter(|(_, pending)| pending.next <= now).map(|(pid, _)| *pid).collect();
+        due.into_iter().try_for_each(|pid| self.look(kernel, pid))
+    }
+}
