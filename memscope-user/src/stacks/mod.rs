@@ -4,6 +4,7 @@
 //! stacks, completes code objects, and puts what is at the addresses of native stacks before the records that need it. So
 //! captures hold all that the pipeline wants to know, and no process has to be there for a replay.
 
+pub mod code;
 pub mod mappings;
 pub mod symbols;
 
