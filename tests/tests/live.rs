@@ -19,6 +19,8 @@ mod ledger;
 mod operators;
 #[path = "live/pools.rs"]
 mod pools;
+#[path = "live/python_stacks.rs"]
+mod python_stacks;
 #[path = "live/replays.rs"]
 mod replays;
 #[path = "live/runs.rs"]

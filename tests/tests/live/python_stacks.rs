@@ -1,0 +1,267 @@
+//! Python stacks, by interpreters of all versions that are at hand, against what those interpreters say themselves.
+//!
+//! Interpreters are those in `MEMSCOPE_PYTHONS` (paths, separated by colons), `python3` and `python3.8` to `python3.14` in
+//! `PATH`, and those of pyenv (`PYENV_ROOT`, or `.pyenv` in the home directory). At least one has to be there.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use memscope::capture::Reader;
+use memscope::decode::{Body, Code, Phase, Records};
+use memscope::python::{line, text};
+use memscope_common::StackEnd;
+use memscope_tests::harness::tracer::{Folder, Run, Target, Tracer, simulation};
+use serde::Deserialize;
+
+const WORKLOAD: &str = include_str!("../../workloads/stacks.py");
+
+/// An interpreter that is used.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Python {
+    version: (u8, u8),
+    shared: bool,
+    path: PathBuf,
+}
+
+/// All that there are; a version that is there in the same form twice is used once.
+fn interpreters() -> Vec<Python> {
+    let mut paths: Vec<PathBuf> = Vec::new();
+    if let Some(list) = std::env::var_os("MEMSCOPE_PYTHONS") {
+        paths.extend(std::env::split_paths(&list));
+    }
+    let search: Vec<PathBuf> = std::env::var_os("PATH").iter().flat_map(std::env::split_paths).collect();
+    // pyenv's own way of choosing is slow; its versions come below.
+    let folders: Vec<PathBuf> =
+        search.into_iter().filter(|folder| !folder.ends_with("shims")).chain([PathBuf::from("/usr/bin")]).collect();
+    let names = (8..=14).map(|minor| format!("python3.{minor}")).chain(["python3".to_owned()]);
+    paths.extend(names.flat_map(|name| folders.iter().map(move |folder| folder.join(&name)).collect::<Vec<_>>()));
+    let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".pyenv"));
+    let pyenv = std::env::var_os("PYENV_ROOT").map(PathBuf::from).or_else(home);
+    let versions = pyenv.into_iter().flat_map(|pyenv| fs::read_dir(pyenv.join("versions"))).flatten().flatten();
+    paths.extend(versions.map(|version| version.path().join("bin/python3")));
+    let mut found: Vec<Python> = paths.iter().filter(|path| path.exists()).filter_map(|path| ask(path)).collect();
+    found.sort();
+    found.dedup_by_key(|python| (python.version, python.shared));
+    assert!(!found.is_empty(), "no CPython 3.8 to 3.14 in MEMSCOPE_PYTHONS, PATH or pyenv");
+    let told: Vec<String> = found.iter().map(|python| format!("{python:?}")).collect();
+    println!("interpreters:\n{}", told.join("\n"));
+    found
+}
+
+/// What an interpreter says of itself; `None` if it is none that is meant to work.
+fn ask(path: &Path) -> Option<Python> {
+    const CODE: &str = "import sys, sysconfig, ctypes; print(sys.implementation.name, *sys.version_info[:2], \
+        int('libpython' in open('/proc/self/maps').read()), \
+        int(bool(sysconfig.get_config_var('Py_DEBUG') or sysconfig.get_config_var('Py_GIL_DISABLED'))), sys.executable)";
+    let output = Command::new(path).args(["-I", "-c", CODE]).output().ok()?;
+    let said = String::from_utf8(output.stdout).ok()?;
+    let fields: Vec<&str> = said.split_whitespace().collect();
+    let [name, major, minor, shared, other, executable] = fields[..] else { return None };
+    let version = (major.parse().ok()?, minor.parse().ok()?);
+    let usable = name == "cpython" && other == "0" && ((3, 8)..=(3, 14)).contains(&version);
+    // Not a script that chooses one.
+    usable.then(|| Python { version, shared: shared == "1", path: PathBuf::from(executable) })
+}
+
+/// One frame: file, line, name.
+type FrameText = (String, Option<u32>, String);
+
+/// What the workload says of one call.
+#[derive(Clone, Debug, Deserialize)]
+struct Truth {
+    pid: u32,
+    tid: u32,
+    end: String,
+    frames: Vec<FrameText>,
+}
+
+/// The stack of one call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Found {
+    pid: u32,
+    tid: u32,
+    end: StackEnd,
+    frames: Vec<FrameText>,
+}
+
+fn truths(stdout: &str) -> Vec<Truth> {
+    let lines = stdout.lines().filter_map(|line| line.strip_prefix("TRUTH "));
+    lines.map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"))).collect()
+}
+
+fn frame_text(code: Option<&Code<'_>>, last: u32) -> FrameText {
+    let Some(code) = code else { return ("<lost>".to_owned(), None, "<lost>".to_owned()) };
+    let shown =
+        |part: memscope::decode::CodeText<'_>| text(part.bytes, part.kind) + if part.cut { "<cut>" } else { "" };
+    let line = code.lines.and_then(|lines| line(code.version, lines, code.first_line, last));
+    (shown(code.file), line, shown(code.name))
+}
+
+/// Stacks of all calls of a function, in the order of the capture.
+fn stacks(capture: &Path, symbol: &str) -> Vec<Found> {
+    let mut reader = Reader::open(capture).expect("a capture");
+    let mut rows: HashMap<u16, String> = HashMap::new();
+    rows.extend((1..).zip(reader.header().rows.iter().map(|row| row.symbol.clone())));
+    let mut bytes = Vec::new();
+    while let Some(chunk) = reader.next_chunk().expect("a readable capture") {
+        bytes.extend_from_slice(chunk);
+    }
+    let mut codes: HashMap<(u32, u64, u32), Code<'_>> = HashMap::new();
+    let mut known: HashMap<u64, (StackEnd, Vec<FrameText>)> = HashMap::new();
+    let mut found = Vec::new();
+    for record in Records::new(&bytes).map(|record| record.expect("a valid record")) {
+        match record.body {
+            Body::Code(code) => {
+                codes.insert((record.pid, code.address, code.fingerprint), code);
+            }
+            Body::Stack(stack) => {
+                let frames = stack.frames.python().map(|frame| {
+                    let code = codes.get(&(record.pid, frame.code, frame.fingerprint));
+                    frame_text(code, frame.last_instruction)
+                });
+                known.insert(stack.id.get(), (stack.end, frames.collect()));
+            }
+            Body::Call(call) if rows.get(&record.row).is_some_and(|name| name == symbol) => {
+                let ours = call.phase == Phase::Return || symbol.ends_with("Free");
+                if let Some(id) = call.python_stack.filter(|_| ours) {
+                    let (end, frames) = known.get(&id.get()).expect("a stack that was told before").clone();
+                    found.push(Found { pid: record.pid, tid: record.tid, end, frames });
+                }
+            }
+            _ => {}
+        }
+    }
+    found
+}
+
+/// Holds every call's stack against what the program said of it.
+fn compare(python: &Python, run: &Run, depth: usize) -> usize {
+    let found = stacks(&run.folder.capture(), "halMemAlloc");
+    let truths = truths(&run.stdout);
+    let mut by_thread: BTreeMap<(u32, u32), (Vec<Truth>, Vec<Found>)> = BTreeMap::new();
+    let count = truths.len();
+    for truth in truths {
+        by_thread.entry((truth.pid, truth.tid)).or_default().0.push(truth);
+    }
+    for stack in found {
+        by_thread.entry((stack.pid, stack.tid)).or_default().1.push(stack);
+    }
+    for (thread, (truths, found)) in by_thread {
+        assert_eq!(found.len(), truths.len(), "{python:?}: calls of {thread:?}\n{}", run.said());
+        for (truth, found) in truths.into_iter().zip(found) {
+            let whole = truth.frames.len() <= depth;
+            let end = match truth.end.as_str() {
+                _ if !whole => StackEnd::Depth,
+                "several" => StackEnd::OneOfSeveral,
+                _ => StackEnd::Root,
+            };
+            let frames: Vec<_> = truth.frames.into_iter().take(depth).collect();
+            assert_eq!((found.end, found.frames), (end, frames), "{python:?}: a call of {thread:?}");
+        }
+    }
+    count
+}
+
+/// Puts the workload into a folder; a path that is the same in all runs is not needed.
+fn workload(folder: &Path) -> PathBuf {
+    let path = folder.join("stacks.py");
+    fs::write(&path, WORKLOAD).expect("the workload");
+    path
+}
+
+fn trace(python: &Python, depth: usize, scenarios: &[&str]) -> Run {
+    let place = tempfile::tempdir().expect("a folder");
+    let script = workload(place.path());
+    let mut arguments = vec!["-I", script.to_str().expect("a plain path")];
+    arguments.extend(scenarios);
+    let tracer = Tracer::run_program(python.path.as_os_str(), &arguments);
+    tracer.option(format!("--call-stack=python:{depth}")).succeed()
+}
+
+fn hold(scenarios: &[&str], depth: usize, at_least: usize) {
+    for python in interpreters() {
+        let run = trace(&python, depth, scenarios);
+        let count = compare(&python, &run, depth);
+        assert!(count >= at_least, "{python:?}: only {count} calls");
+    }
+}
+
+/// Functions, methods, lambdas, generators, coroutines, decorators, handlers, callbacks out of C; the GIL held and released.
+#[test]
+fn python_stacks_of_all_kinds_of_code() {
+    hold(&["plain", "generators", "callbacks", "exceptions", "asynchronously"], 100, 30);
+}
+
+#[test]
+fn python_stacks_of_threads() {
+    hold(&["threads"], 100, 80);
+}
+
+#[test]
+fn python_stacks_a_thousand_deep_and_cut() {
+    hold(&["deep"], 1000, 2);
+    hold(&["deep", "plain"], 5, 8);
+}
+
+/// Texts of one, two and four bytes per character; some do not fit into a record.
+#[test]
+fn python_stacks_of_any_names() {
+    hold(&["names"], 100, 6);
+}
+
+/// An address of code never stands for what was there before.
+#[test]
+fn python_stacks_of_code_that_comes_and_goes() {
+    hold(&["churn"], 100, 900);
+}
+
+#[test]
+fn python_stacks_of_children_and_other_programs() {
+    hold(&["plain", "forks", "executes"], 100, 18);
+}
+
+/// A thread that runs no Python has an empty stack, and in a process with several interpreters all are marked.
+#[test]
+fn python_stacks_say_why_they_are_not_whole() {
+    for python in interpreters() {
+        let run = trace(&python, 50, &["foreign", "several"]);
+        compare(&python, &run, 50);
+        let frees = stacks(&run.folder.capture(), "halMemFree");
+        let foreign: Vec<_> = frees.iter().filter(|found| found.tid != found.pid).collect();
+        assert_eq!(foreign.len(), 1, "{python:?}: {frees:?}");
+        assert_eq!((foreign[0].end, foreign[0].frames.len()), (StackEnd::NotPython, 0), "{python:?}");
+    }
+}
+
+/// A process that runs already.
+#[test]
+fn python_stacks_after_attaching() {
+    for python in interpreters() {
+        let folder = Folder::new();
+        let script = workload(folder.path());
+        let mut command = Command::new(&python.path);
+        command.arg("-I").arg(script).args(["wait", "plain", "threads"]).current_dir(folder.path());
+        command.env("LD_LIBRARY_PATH", simulation().join("lib"));
+        let go = folder.path().join("go");
+        let stdout = folder.path().join("target.stdout");
+        let mut target = Target::start(command, folder, "ready ");
+        let running = Tracer::attach(&[&target]).options(&["--verbose", "--call-stack=python:100"]).start();
+        running.wait_for_message("libascend_hal.so: ", 1);
+        fs::write(go, "").expect("a file");
+        assert!(target.wait().success());
+        let mut run = running.finish();
+        assert_eq!(run.code(), 0, "{}", run.said());
+        run.stdout = fs::read_to_string(stdout).expect("what the target said");
+        assert!(compare(&python, &run, 100) >= 86, "{python:?}");
+    }
+}
+
+/// Processes that run no Python have no stacks, and say nothing.
+#[test]
+fn python_stacks_of_other_programs_are_none() {
+    let run = Tracer::run("pairs", &[]).option("--call-stack=python").succeed();
+    assert_eq!(stacks(&run.folder.capture(), "halMemAlloc"), []);
+    assert!(!run.stderr.contains("Python"), "{}", run.said());
+}
