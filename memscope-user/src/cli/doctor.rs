@@ -16,6 +16,7 @@ use crate::{
         follow::expected_libraries,
         libraries::{Libraries, Library},
         locate::{Checked, Evidence},
+        python::task,
         site::SiteCost,
     },
     usage::{self, Tell},
@@ -201,6 +202,15 @@ fn kernel(features: Features, user: &[&'static ProbeSpec]) -> Vec<Check> {
         Check::ok("late libraries", "a process can be stopped while probes are attached: no call is missed")
     } else {
         Check::degraded("late libraries", "first calls into a library mapped late may be missed", "Linux 5.3 or newer")
+    });
+    checks.push(match task::thread_pointer() {
+        Ok(_) if features.loops => Check::ok("Python stacks", "--call-stack=python works"),
+        Ok(_) => Check::degraded(
+            "Python stacks",
+            "--call-stack=python takes 32 frames at most: no loops in BPF",
+            "Linux 5.17 or newer has them",
+        ),
+        Err(why) => Check::degraded("Python stacks", why, "traces work without --call-stack=python"),
     });
     checks
 }

@@ -267,7 +267,8 @@ impl<'a> Session<'a> {
         // Signals are blocked before the first thread starts, so that they reach the loop alone.
         Signals::block()?;
         let (reader, batches) = Reader::start(source, args.ring_size as usize, urgent_sender)?;
-        let (batches, stacks) = stacks::start(args, &kernel, batches)?;
+        let interpreters = Interpreters::new();
+        let (batches, stacks) = stacks::start(args, &kernel, interpreters.layouts(), batches)?;
         let (asks, asked) = mpsc::channel();
         let writer = writer::start(batches, pipeline, capture_writer, error_sender, asked)?;
         let usage = start_usage(args, trigger, &reader)?;
@@ -279,7 +280,7 @@ impl<'a> Session<'a> {
             let text = format_args!("no Python stacks are taken: {why}");
             message(args.collect.level_of_messages(), LogLevel::Warning, text);
         } else if options.stacks.python_depth.is_some() {
-            follow.follow_python(Interpreters::new());
+            follow.follow_python(interpreters);
         }
         let notes = reader.first_notes();
         follow.tell(move |note| notes.send(note_record(monotonic_ns(), 0, &note)));

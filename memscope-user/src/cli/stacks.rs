@@ -6,9 +6,12 @@ use anyhow::{Context as _, Result};
 
 use super::args::TraceArgs;
 use crate::{
-    attach::kernel::{Kernel, StackOptions},
+    attach::{
+        kernel::{Kernel, StackOptions},
+        python::Layouts,
+    },
     ring::Batch,
-    stacks::{self, Native, SharedNative, Stage, SymbolOptions, mappings::Mappings},
+    stacks::{self, CompleteCode, Native, SharedNative, Stage, SymbolOptions, code, mappings::Mappings},
 };
 
 /// Which stacks are taken. None of no frame: its cell is empty either way (contract §3.2).
@@ -33,7 +36,13 @@ impl Live {
 }
 
 /// Puts the stage for stacks behind the reader, if any are taken.
-pub(super) fn start(args: &TraceArgs, kernel: &Kernel, batches: Receiver<Batch>) -> Result<(Receiver<Batch>, Live)> {
+/// `layouts` are those of the interpreters that are followed.
+pub(super) fn start(
+    args: &TraceArgs,
+    kernel: &Kernel,
+    layouts: Layouts,
+    batches: Receiver<Batch>,
+) -> Result<(Receiver<Batch>, Live)> {
     let StackOptions { native_depth, python_depth } = options(args);
     if native_depth.is_none() && python_depth.is_none() {
         return Ok((batches, Live { native: None }));
@@ -43,7 +52,8 @@ pub(super) fn start(args: &TraceArgs, kernel: &Kernel, batches: Receiver<Batch>)
         None => None,
     };
     let symbols = SymbolOptions { inlined: args.inlined };
-    let stage = Stage { native: native.clone(), symbols, codes: None };
+    let codes = python_depth.map(|_| -> CompleteCode { Box::new(move |record| code::complete(record, &layouts)) });
+    let stage = Stage { native: native.clone(), symbols, codes };
     let batches = stacks::start(batches, stage).context("cannot start the thread for call stacks")?;
     Ok((batches, Live { native }))
 }

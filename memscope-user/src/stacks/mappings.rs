@@ -156,9 +156,11 @@ impl Mappings {
 
     /// Reads what a process has mapped by now, for later: it may end soon.
     pub fn look_ahead(&mut self, pid: u32) {
-        const NOWHERE: u64 = 0;
-        if let Some(generation) = (self.current)(pid) {
-            self.find(generation, pid, NOWHERE);
+        let Some(generation) = (self.current)(pid) else { return };
+        let Ok(modules) = self.read(pid) else { return };
+        if self.is_current(generation, pid) {
+            self.make_room();
+            self.generations.insert(generation, Generation { modules, used: self.clock, read: Instant::now() });
         }
     }
 
@@ -349,6 +351,19 @@ mod tests {
         let module = mappings.lookup(7, pid, start + 0x40).expect("the vdso");
         let Content::Memory(bytes) = module.content else { panic!("{:?}", module.content) };
         assert_eq!(&bytes[..4], b"\x7fELF");
+    }
+
+    /// What is mapped a moment after the mappings were read is found, if somebody says that it is there.
+    #[test]
+    fn what_is_announced_is_read_at_once() {
+        let mut mappings = Mappings::new(Box::new(|_| Some(7)));
+        let pid = std::process::id();
+        assert!(matches!(mappings.find(7, pid, 8), Found::Nothing));
+        // Nobody looks again within a moment, unless asked to.
+        mappings.generations.get_mut(&7).expect("known").modules.clear();
+        assert!(matches!(mappings.find(7, pid, address_of_code()), Found::Unknown));
+        mappings.look_ahead(pid);
+        assert!(matches!(mappings.find(7, pid, address_of_code()), Found::Module(_)));
     }
 
     /// The generation changes while the mappings are read.
