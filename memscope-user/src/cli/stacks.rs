@@ -11,7 +11,7 @@ use crate::{
         python::Layouts,
     },
     ring::Batch,
-    stacks::{self, CompleteCode, Native, SharedNative, Stage, SymbolOptions, code, mappings::Mappings},
+    stacks::{self, CompleteCode, SharedMappings, Stage, SymbolOptions, code, mappings::Mappings},
 };
 
 /// Which stacks are taken. None of no frame: its cell is empty either way (contract §3.2).
@@ -23,14 +23,14 @@ pub(super) fn options(args: &TraceArgs) -> StackOptions {
 
 /// Stacks of a trace that runs.
 pub(super) struct Live {
-    native: Option<SharedNative>,
+    mappings: Option<SharedMappings>,
 }
 
 impl Live {
     /// A process has mapped something, or is new.
     pub(super) fn look_ahead(&self, pid: u32) {
-        if let Some(native) = &self.native {
-            native.look_ahead(pid);
+        if let Some(mappings) = &self.mappings {
+            mappings.look_ahead(pid);
         }
     }
 }
@@ -45,28 +45,15 @@ pub(super) fn start(
 ) -> Result<(Receiver<Batch>, Live)> {
     let StackOptions { native_depth, python_depth } = options(args);
     if native_depth.is_none() && python_depth.is_none() {
-        return Ok((batches, Live { native: None }));
+        return Ok((batches, Live { mappings: None }));
     }
-    let native = match native_depth {
-        Some(_) => Some(SharedNative::new(Walked(Mappings::new(Box::new(kernel.generations()?))))),
+    let mappings = match native_depth {
+        Some(_) => Some(SharedMappings::new(Mappings::new(Box::new(kernel.generations()?)))),
         None => None,
     };
     let symbols = SymbolOptions { inlined: args.inlined };
     let codes = python_depth.map(|_| -> CompleteCode { Box::new(move |record| code::complete(record, &layouts)) });
-    let stage = Stage { native: native.clone(), symbols, codes };
+    let stage = Stage { mappings: mappings.clone(), symbols, snapshots: None, codes };
     let batches = stacks::start(batches, stage).context("cannot start the thread for call stacks")?;
-    Ok((batches, Live { native }))
-}
-
-/// Native stacks that the kernel side has walked to their ends.
-struct Walked(Mappings);
-
-impl Native for Walked {
-    fn mappings(&mut self) -> &mut Mappings {
-        &mut self.0
-    }
-
-    fn finish(&mut self, _: &[u8]) -> Vec<u8> {
-        Vec::new()
-    }
+    Ok((batches, Live { mappings }))
 }

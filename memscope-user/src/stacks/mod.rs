@@ -33,45 +33,41 @@ const BATCHES: usize = 4;
 /// Addresses that are remembered as told; then they are told again when they are needed again.
 const MAX_TOLD: usize = 256 << 10;
 
-/// What native stacks need.
-pub trait Native: Send {
-    /// What the traced processes have mapped where.
-    fn mappings(&mut self) -> &mut Mappings;
+/// Finishes a native stack: gets the record of a snapshot, and gives that of the whole stack.
+pub type FinishSnapshot = Box<dyn FnMut(&[u8], &mut Mappings) -> Option<Vec<u8>> + Send>;
+/// Completes a code object: gets its record, and gives another one for it, unless nothing is missing.
+pub type CompleteCode = Box<dyn FnMut(&[u8]) -> Option<Vec<u8>> + Send>;
 
-    /// Records to stand in the place of a snapshot's.
-    fn finish(&mut self, snapshot: &[u8]) -> Vec<u8>;
-}
-
-/// Native stacks, looked into by several threads: this stage, and whoever sees first that a process maps something.
+/// Mappings that several threads look into: this stage, and whoever sees first that a process maps something.
 #[derive(Clone)]
-pub struct SharedNative(Arc<Mutex<dyn Native>>);
+pub struct SharedMappings(Arc<Mutex<Mappings>>);
 
-impl SharedNative {
-    /// Shares it.
+impl SharedMappings {
+    /// Shares mappings.
     #[must_use]
-    pub fn new(native: impl Native + 'static) -> Self {
-        Self(Arc::new(Mutex::new(native)))
+    pub fn new(mappings: Mappings) -> Self {
+        Self(Arc::new(Mutex::new(mappings)))
     }
 
     /// A process has mapped something, or is new.
     pub fn look_ahead(&self, pid: u32) {
-        self.lock().mappings().look_ahead(pid);
+        self.lock().look_ahead(pid);
     }
 
-    fn lock(&self) -> MutexGuard<'_, dyn Native + 'static> {
+    /// To look into.
+    pub fn lock(&self) -> MutexGuard<'_, Mappings> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Completes a code object: gets its record, and gives another one for it, unless nothing is missing.
-pub type CompleteCode = Box<dyn FnMut(&[u8]) -> Option<Vec<u8>> + Send>;
-
 /// What the stage works with.
 pub struct Stage {
-    /// Native stacks; `None`: none are taken.
-    pub native: Option<SharedNative>,
-    /// How their symbols are looked up.
+    /// Where symbols are looked up; `None`: no native stacks are taken.
+    pub mappings: Option<SharedMappings>,
+    /// How.
     pub symbols: SymbolOptions,
+    /// Gets snapshots of native stacks; what it cannot finish is left out.
+    pub snapshots: Option<FinishSnapshot>,
     /// Gets code objects.
     pub codes: Option<CompleteCode>,
 }
@@ -128,13 +124,10 @@ impl Work {
 
     /// Snapshots are for nobody else: they are large.
     fn snapshot(&mut self, raw: &[u8], out: &mut Vec<u8>) {
-        let Some(native) = &self.stage.native else { return };
-        let finished = native.lock().finish(raw);
-        let mut records = Records::new(&finished);
-        while !records.rest().is_empty() {
-            let rest = records.rest();
-            records.next();
-            self.stack(&rest[..rest.len() - records.rest().len()], out);
+        let Stage { mappings: Some(mappings), snapshots: Some(finish), .. } = &mut self.stage else { return };
+        let whole = finish(raw, &mut mappings.lock());
+        if let Some(whole) = whole {
+            self.stack(&whole, out);
         }
     }
 
@@ -151,7 +144,7 @@ impl Work {
     }
 
     fn new_symbols(&mut self, pid: u32, stack: &Stack<'_>) -> Vec<Symbol> {
-        let Some(native) = &self.stage.native else { return Vec::new() };
+        let Some(mappings) = &self.stage.mappings else { return Vec::new() };
         let generation = stack.generation;
         if self.told.len() >= MAX_TOLD {
             self.told.clear();
@@ -161,7 +154,7 @@ impl Work {
             if self.told.contains(&(generation, address)) {
                 continue;
             }
-            if let Some(symbol) = self.symbols.find(native, (generation, pid), (address, index > 0)) {
+            if let Some(symbol) = self.symbols.find(mappings, (generation, pid), (address, index > 0)) {
                 self.told.insert((generation, address));
                 found.push(symbol);
             }
@@ -210,31 +203,9 @@ mod tests {
         at(time_ns, std::process::id(), 1)
     }
 
-    /// All processes have generation 7, and a snapshot of the right length is finished to a stack at this address.
-    pub(super) struct Fake {
-        mappings: Mappings,
-        address: u64,
-    }
-
-    impl Native for Fake {
-        fn mappings(&mut self) -> &mut Mappings {
-            &mut self.mappings
-        }
-
-        fn finish(&mut self, snapshot: &[u8]) -> Vec<u8> {
-            if snapshot.len() != 24 + 184 {
-                return Vec::new();
-            }
-            this_process(9).native(77, 7, &[self.address], StackEnd::Root)
-        }
-    }
-
-    pub(super) fn of_one() -> Fake {
-        Fake { mappings: Mappings::new(Box::new(|_| Some(7))), address: address(libc::qsort as *const ()) }
-    }
-
     fn stage() -> Stage {
-        Stage { native: Some(SharedNative::new(of_one())), symbols: SymbolOptions::default(), codes: None }
+        let mappings = Some(SharedMappings::new(Mappings::new(Box::new(|_| Some(7)))));
+        Stage { mappings, symbols: SymbolOptions::default(), snapshots: None, codes: None }
     }
 
     fn address(function: *const ()) -> u64 {
@@ -261,7 +232,11 @@ mod tests {
     /// A snapshot becomes the stack that it is finished to; one that cannot be finished is left out.
     #[test]
     fn snapshots_are_replaced() {
-        let mut work = Work::new(stage());
+        let qsort = address(libc::qsort as *const ());
+        let finish: FinishSnapshot = Box::new(move |raw, _| {
+            (raw.len() == 24 + 184).then(|| this_process(9).native(77, 7, &[qsort], StackEnd::Root))
+        });
+        let mut work = Work::new(Stage { snapshots: Some(finish), ..stage() });
         let snapshot = |len| this_process(1).record(Kind::Snapshot, 0, &vec![1; len]);
         let call = this_process(1).alloc(1, 2, 3);
         let out = brief(&work.process([snapshot(184), call.clone(), snapshot(8), call].concat()));

@@ -23,7 +23,7 @@ use blazesym::symbolize::{
 };
 
 use super::{
-    SharedNative,
+    SharedMappings,
     mappings::{Content, Found, Module},
 };
 use crate::{
@@ -77,14 +77,14 @@ impl Symbols {
     /// call returns to, so it belongs to the instruction before.
     pub fn find(
         &mut self,
-        native: &SharedNative,
+        mappings: &SharedMappings,
         (generation, pid): (u64, u32),
         (address, returns): (u64, bool),
     ) -> Option<Symbol> {
-        // Others wait for the mappings while their processes wait, so they are not kept for longer than that.
-        let look = || native.lock().mappings().find(generation, pid, address);
+        // Others wait for the mappings while their processes wait, so they are not kept while symbols are read.
+        let look = || mappings.lock().find(generation, pid, address);
         let mut found = look();
-        if matches!(found, Found::Unknown) && self.may_wait && native.lock().mappings().is_current(generation, pid) {
+        if matches!(found, Found::Unknown) && self.may_wait && mappings.lock().is_current(generation, pid) {
             // A library that was mapped a moment ago.
             self.may_wait = false;
             thread::sleep(MOMENT);
@@ -251,10 +251,10 @@ mod tests {
         process::{Child, Command, Stdio},
     };
 
-    use super::{super::tests::of_one, *};
+    use super::{super::mappings::Mappings, *};
 
-    fn own() -> SharedNative {
-        SharedNative::new(of_one())
+    fn own() -> SharedMappings {
+        SharedMappings::new(Mappings::new(Box::new(|_| Some(7))))
     }
 
     fn address(function: *const ()) -> u64 {
