@@ -1,11 +1,11 @@
 //! What grows without end? For programs that mark no steps: servers.
 //!
 //! Blocks are told apart by where they come from ([`Site`]): the call stacks of their allocation, or their size where there
-//! are none. Of each site the number of live blocks is followed over time, and judged at the end ([`verdict`]): one that has
+//! are none. Of each site the number of live blocks is followed over time, and judged at the end: one that has
 //! risen in every part of the time is reported, with the evidence. Blocks are counted, not bytes: a buffer that is replaced
 //! by a larger one is no leak. If no site of a pool stands out but the pool as a whole grows, that is reported.
 //!
-//! Memory: about 0.7 KiB for each of at most [`MAX_SITES`] sites of a process; further ones count as one.
+//! Memory: about 0.7 KiB for each of at most 16 384 sites of a process; further ones count as one.
 
 mod levels;
 #[cfg(test)]
