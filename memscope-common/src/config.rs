@@ -29,12 +29,16 @@ pub struct Config {
     pub loops: u32,
     /// Where a task has its thread pointer.
     pub thread_pointer: u32,
+    /// Native stacks that can be walked at the same time.
+    pub native_slots: u32,
 }
 
 /// In a process's state: children join the trace.
 pub const PROCESS_FOLLOW: u32 = 1;
 /// In a process's state: stop it when it has mapped a library, until user space has looked.
 pub const PROCESS_STOP: u32 = 1 << 1;
+/// In a process's state: another process has the same generation, since one is forked from the other.
+pub const PROCESS_SHARES: u32 = 1 << 2;
 
 /// What the process filter knows of one traced process.
 #[repr(C)]

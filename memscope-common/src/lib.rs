@@ -12,6 +12,7 @@ pub mod python;
 pub mod record;
 pub mod row;
 pub mod stack;
+pub mod unwind;
 
 pub use config::Config;
 pub use miss::Miss;

@@ -28,6 +28,8 @@ pub enum Miss {
     Thrown = 10,
     /// A list with more than [`MAX_ELEMENTS`](crate::row::MAX_ELEMENTS) elements: the rest was not reported.
     TooMany = 11,
+    /// More native stacks were being taken at once than there is room for: the call's has one frame.
+    StackBusy = 12,
 }
 
 /// Slots reserved per row, so that a reason can be added without moving the others.
@@ -37,7 +39,7 @@ pub const MISSES_PER_ROW: u32 = 16;
 pub const MAX_DEPTH: usize = 8;
 
 /// All reasons, in their numbers' order.
-pub const ALL: [Miss; 12] = [
+pub const ALL: [Miss; 13] = [
     Miss::RingFull,
     Miss::ThreadsFull,
     Miss::TooDeep,
@@ -50,6 +52,7 @@ pub const ALL: [Miss; 12] = [
     Miss::UnknownRow,
     Miss::Thrown,
     Miss::TooMany,
+    Miss::StackBusy,
 ];
 
 impl Miss {

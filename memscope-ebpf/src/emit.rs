@@ -66,11 +66,22 @@ pub(crate) fn send(ctx: *mut c_void, data: *mut c_void, len: u64, row: u16, wake
     sent >= 0
 }
 
+/// Bytes that the reader has not taken yet.
+#[inline(always)]
+fn waiting() -> u64 {
+    // SAFETY: the map is a ring buffer.
+    unsafe { bpf_ringbuf_query((&raw const EVENTS).cast_mut().cast(), AVAILABLE) }
+}
+
+/// Whether the transport has to be kept for calls: the reader does not keep up. Of perf buffers that is not known.
+#[inline(always)]
+pub(crate) fn is_crowded() -> bool {
+    config().transport != TRANSPORT_PERF && waiting() > 2 * u64::from(config().wake_bytes)
+}
+
 #[inline(always)]
 fn wake_flag(wake: bool) -> u64 {
-    // SAFETY: the map is a ring buffer.
-    let waiting = unsafe { bpf_ringbuf_query((&raw const EVENTS).cast_mut().cast(), AVAILABLE) };
-    let over = waiting.wrapping_sub(u64::from(config().wake_bytes));
+    let over = waiting().wrapping_sub(u64::from(config().wake_bytes));
     if wake || over < WAKE_WINDOW { BPF_RB_FORCE_WAKEUP.into() } else { BPF_RB_NO_WAKEUP.into() }
 }
 

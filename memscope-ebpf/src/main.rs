@@ -68,11 +68,11 @@ program!(
 );
 program!(
     /// A function's own return instruction, one link per probe.
-    leave_own in "uprobe", ctx => probes::leave_own(ctx, cookie(ctx))
+    leave_own in "uprobe", ctx => probes::leave_own::<true>(ctx, cookie(ctx))
 );
 program!(
     /// The same, one link for many probes.
-    leave_own_multi in "uprobe.multi", ctx => probes::leave_own(ctx, cookie(ctx))
+    leave_own_multi in "uprobe.multi", ctx => probes::leave_own::<true>(ctx, cookie(ctx))
 );
 program!(
     /// Brings a text into memory before [`enter`] reads it; may wait for the page (Linux 6.0).

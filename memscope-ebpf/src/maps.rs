@@ -24,6 +24,7 @@ static CONFIG: Config = Config {
     python_depth: 0,
     loops: 0,
     thread_pointer: 0,
+    native_slots: 0,
 };
 
 /// The frozen settings.

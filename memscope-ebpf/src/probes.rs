@@ -32,7 +32,8 @@ pub(crate) fn row_of(number: u32) -> Option<&'static ProbeRow> {
     }
 }
 
-/// A probed call is entered. One body for all rows, so that it is verified once per program kind.
+/// A probed call is entered. One body for all rows, so that it is verified once per program kind. `LOOPS`: see
+/// [`stacks::take`].
 #[inline(never)]
 pub(crate) fn enter<const LOOPS: bool>(ctx: *mut c_void, number: u32) -> u32 {
     // SAFETY: a helper without arguments.
@@ -110,7 +111,7 @@ pub(crate) fn leave<const LOOPS: bool>(ctx: *mut c_void, number: u32) -> u32 {
 
 /// A probed call is about to execute its own return instruction.
 #[inline(never)]
-pub(crate) fn leave_own(ctx: *mut c_void, number: u32) -> u32 {
+pub(crate) fn leave_own<const LOOPS: bool>(ctx: *mut c_void, number: u32) -> u32 {
     // SAFETY: a helper without arguments.
     let id = unsafe { bpf_get_current_pid_tgid() };
     let Some(state) = PROCESSES.get_ptr(&((id >> 32) as u32)) else { return 0 };
@@ -124,7 +125,7 @@ pub(crate) fn leave_own(ctx: *mut c_void, number: u32) -> u32 {
     if let Pushed::Reported = calls::pop_own(thread, number, regs::stack_pointer(regs)) {
         let call = Call { kind: Kind::Return, row: number, outer: thread.api as u16, status };
         // SAFETY: a live map value.
-        stacks::take::<true>(ctx, thread, unsafe { &*state }, row, number);
+        stacks::take::<LOOPS>(ctx, thread, unsafe { &*state }, row, number);
         emit_call(ctx, thread, row, call);
     }
     0

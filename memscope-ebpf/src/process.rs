@@ -7,7 +7,7 @@ use aya_ebpf::helpers::generated::{
 };
 use memscope_common::{
     Kind, LibraryRecord, Miss, ProcessRecord,
-    config::{PROCESS_FOLLOW, PROCESS_STOP, ProcessState},
+    config::{PROCESS_FOLLOW, PROCESS_SHARES, PROCESS_STOP, ProcessState},
 };
 
 use crate::{
@@ -46,14 +46,17 @@ pub(crate) fn report_library(ctx: *mut c_void, row: u16, state: u32, flags: u32)
 }
 
 /// The loader has changed the mappings, or is about to (`r_debug.r_state`): addresses from before may soon mean
-/// something else. What is only added takes no address away.
+/// something else. What is only added takes no address away, but two processes that share a generation may add
+/// different things at the same address.
 #[inline(always)]
 pub(crate) fn mappings_change(process: &mut ProcessState, state: u32) {
     const CONSISTENT: u32 = 0;
     const DELETING: u32 = 2;
-    if state == CONSISTENT && process.unmapping == 0 {
+    let shares = process.flags & PROCESS_SHARES != 0;
+    if state == CONSISTENT && process.unmapping == 0 && !shares {
         return;
     }
+    process.flags &= !PROCESS_SHARES;
     process.unmapping = (state == DELETING).into();
     process.generation = new_generation();
 }
@@ -87,16 +90,19 @@ fn field<T: Copy + Default>(ctx: *mut c_void, offset: u32) -> T {
 pub(crate) fn forked(ctx: *mut c_void) {
     // SAFETY: a helper without arguments.
     let tgid = (unsafe { bpf_get_current_pid_tgid() } >> 32) as u32;
-    let Some(state) = PROCESSES.get_ptr(&tgid) else { return };
+    let Some(parent) = PROCESSES.get_ptr_mut(&tgid) else { return };
     // SAFETY: a live map value.
-    let state = unsafe { *state };
+    let state = unsafe { *parent };
     let settings = config();
     let clone_flags: u64 = field(ctx, settings.newtask_flags);
     if clone_flags & CLONE_THREAD != 0 || state.flags & PROCESS_FOLLOW == 0 {
         return;
     }
     let child: u32 = field(ctx, settings.newtask_pid);
-    if PROCESSES.insert(&child, &ProcessState { parent: tgid, ..state }, 0).is_err() {
+    let flags = state.flags | PROCESS_SHARES;
+    // SAFETY: as above. Other bits change before the process runs only.
+    unsafe { (*parent).flags = flags };
+    if PROCESSES.insert(&child, &ProcessState { parent: tgid, flags, ..state }, 0).is_err() {
         count(0, Miss::ProcessesFull);
         return;
     }
@@ -118,6 +124,7 @@ pub(crate) fn executed(ctx: *mut c_void) {
     // SAFETY: a live map value; the process has one thread now.
     let state = unsafe { &mut *state };
     state.generation = new_generation();
+    state.flags &= !PROCESS_SHARES;
     state.unmapping = 0;
     stacks::forget(tgid);
     let stopped = state.flags & PROCESS_STOP;

@@ -89,7 +89,6 @@ pub(crate) fn stack_pointer(regs: &pt_regs) -> u64 {
 
 /// The frame pointer, where the program uses that register so.
 #[inline(always)]
-#[expect(dead_code, reason = "native stacks are still to come")]
 pub(crate) fn frame_pointer(regs: &pt_regs) -> u64 {
     #[cfg(bpf_target_arch = "x86_64")]
     return regs.rbp;

@@ -25,7 +25,7 @@ macro_rules! slots {
             #[unsafe(no_mangle)]
             #[unsafe(link_section = "uprobe")]
             fn $leave_own(ctx: *mut c_void) -> u32 {
-                leave_own(ctx, $row)
+                leave_own::<false>(ctx, $row)
             }
         )*
 

@@ -59,7 +59,7 @@ pub(crate) fn take<const LOOPS: bool>(
     }
     let site = Site { ctx, state, row: number };
     if wanted & STACK_NATIVE != 0 {
-        native::take(&site, thread);
+        native::take::<LOOPS>(&site, thread);
     }
     if wanted & STACK_PYTHON != 0 {
         python::take::<LOOPS>(&site, thread);

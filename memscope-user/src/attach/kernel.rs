@@ -2,7 +2,7 @@
 
 use std::{
     fs, io,
-    os::fd::{AsFd as _, AsRawFd as _, BorrowedFd},
+    os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd},
     path::{Path, PathBuf},
     thread,
     time::{Duration, Instant},
@@ -11,7 +11,8 @@ use std::{
 use aya::{
     Ebpf, EbpfLoader,
     maps::{
-        Array, HashMap as BpfHashMap, Map, MapData, PerCpuArray, PerfEventArray, RingBuf, perf::PerfEventArrayBuffer,
+        Array, HashMap as BpfHashMap, Map, MapData, MapError, PerCpuArray, PerfEventArray, RingBuf,
+        perf::PerfEventArrayBuffer,
     },
     programs::{
         ProgramError, TracePoint, UProbe,
@@ -24,6 +25,7 @@ use memscope_common::{
     config::{ProcessState, TRANSPORT_PERF, TRANSPORT_RING},
     miss,
     stack::{SCRATCH_PER_CPU, STACK_NATIVE, STACK_PYTHON},
+    unwind::RULES,
 };
 use thiserror::Error;
 
@@ -37,6 +39,10 @@ static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/me
 
 /// Threads whose records with objects are built: those take 4 KiB each.
 const OBJECT_THREADS: u32 = 4096;
+/// Stacks whose ids are known to have been told; of those forgotten the record is sent again.
+const STACKS_TOLD: u32 = 1 << 16;
+/// Rules that were asked for a moment ago.
+const RULES_ASKED: u32 = 1 << 14;
 
 /// Processes whose Python interpreters are known: as many as are traced.
 const PYTHON_PROCESSES: u32 = 16_384;
@@ -135,7 +141,7 @@ pub struct KernelOptions {
     pub stacks: StackOptions,
 }
 
-/// Which stacks are taken, and how many frames of each at most; `None`: none.
+/// Which stacks are taken, and how many frames of each at most; `None` or 0: none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StackOptions {
     /// Native frames.
@@ -146,8 +152,34 @@ pub struct StackOptions {
 
 impl StackOptions {
     fn bits(self) -> u32 {
-        let bit = |depth: Option<u32>, bit: u8| if depth.is_some() { u32::from(bit) } else { 0 };
+        let bit = |depth: Option<u32>, bit: u8| if depth.is_some_and(|frames| frames > 0) { u32::from(bit) } else { 0 };
         bit(self.native_depth, STACK_NATIVE) | bit(self.python_depth, STACK_PYTHON)
+    }
+}
+
+/// What is needed to finish native stacks outside of the kernel.
+pub struct NativeStacks {
+    /// Frames of a stack at most.
+    pub depth: usize,
+    /// The table of rules, to be mapped: [`RULES`] entries.
+    pub rules: OwnedFd,
+    /// The traced processes.
+    pub processes: Processes,
+}
+
+/// The traced processes, to be looked at.
+pub struct Processes(BpfHashMap<MapData, u32, ProcessState>);
+
+impl Processes {
+    /// The generation of a process's mappings; `None` if it is not traced (any more).
+    #[must_use]
+    pub fn generation(&self, pid: u32) -> Option<u64> {
+        self.0.get(&pid, 0).ok().map(|state| state.generation)
+    }
+
+    /// The generations of all processes.
+    pub fn generations(&self) -> Result<Vec<u64>, MapError> {
+        self.0.iter().map(|entry| entry.map(|(_, state)| state.generation)).collect()
     }
 }
 
@@ -198,6 +230,7 @@ pub struct Kernel {
     no_python: Option<String>,
     /// Texts can be brought into memory before they are read.
     can_touch: bool,
+    stacks: StackOptions,
     links: Vec<UProbeLink>,
 }
 
@@ -270,6 +303,13 @@ fn thread_entries() -> u32 {
     u32::try_from(cpus * 64).unwrap_or(u32::MAX).clamp(16_384, 131_072)
 }
 
+/// Native stacks that can be walked at once: each takes 78 KiB.
+fn stack_slots() -> u32 {
+    const AT_LEAST: u32 = 8;
+    let cpus = online_cpus().map_or(1, |cpus| cpus.len());
+    u32::try_from(cpus * 2).unwrap_or(u32::MAX).max(AT_LEAST)
+}
+
 impl Kernel {
     /// Checks privileges and kernel, then loads the object. The programs are attached by [`Self::follow`] and
     /// [`Self::attach`].
@@ -297,7 +337,11 @@ impl Kernel {
             python_depth: stacks.python_depth.unwrap_or(0),
             loops: features.loops.into(),
             thread_pointer,
+            native_slots: stack_slots(),
         };
+        let native = stacks.bits() & u32::from(STACK_NATIVE) != 0;
+        // Maps that nobody uses take no room.
+        let if_native = |entries| if native { entries } else { 1 };
         let ring_bytes = if perf { 4096 } else { ring_size(options.ring_bytes) };
         // One entry where nothing is wanted.
         let python = |entries: u32| if stacks.python_depth.is_some() { entries } else { 1 };
@@ -313,13 +357,18 @@ impl Kernel {
             .map_max_entries("PYTHON_CODES", python(PYTHON_TOLD))
             .map_max_entries("PYTHON_OWNERS", python(slots))
             .map_max_entries("PYTHON_SCRATCH", python(slots))
+            .map_max_entries("UNWIND_RULES", if_native(RULES))
+            .map_max_entries("STACK_SLOTS", if_native(config.native_slots))
+            .map_max_entries("STACK_CLAIMS", if_native(config.native_slots))
+            .map_max_entries("STACKS_TOLD", if_native(STACKS_TOLD))
+            .map_max_entries("RULES_ASKED", if_native(RULES_ASKED))
             .allow_unsupported_maps()
             .load(OBJECT)
             .map_err(|error| KernelError::Load(Box::new(error)))?;
         let mode = options.link_mode.unwrap_or_else(|| features.link_mode());
         let max_rows = options.max_rows.unwrap_or(u16::MAX).min(mode.max_rows());
         let mut kernel =
-            Self { ebpf, mode, features, rows: 0, max_rows, no_python, can_touch: false, links: Vec::new() };
+            Self { ebpf, mode, features, rows: 0, max_rows, no_python, can_touch: false, stacks, links: Vec::new() };
         kernel.load_probes(options.objects)?;
         Ok(kernel)
     }
@@ -377,15 +426,26 @@ impl Kernel {
         self.mode
     }
 
-    /// Tells the generation of a traced process's mappings, from any thread; `None` if it is not traced (any more).
-    pub fn generations(&self) -> Result<impl Fn(u32) -> Option<u64> + Send + use<>, KernelError> {
-        const NAME: &str = "PROCESSES";
-        let Some(Map::HashMap(processes)) = self.ebpf.map(NAME) else { return Err(no_map(NAME)) };
-        let fd = processes.fd().as_fd().try_clone_to_owned().map_err(|error| map_error(NAME, &error))?;
-        let processes: Result<BpfHashMap<MapData, u32, ProcessState>, _> =
-            MapData::from_fd(fd).and_then(|map| BpfHashMap::try_from(Map::HashMap(map)));
-        let processes = processes.map_err(|error| map_error(NAME, &error))?;
-        Ok(move |pid| processes.get(&pid, 0).ok().map(|state| state.generation))
+    /// What user space needs to finish native stacks; `None` if none are taken.
+    pub fn native_stacks(&self) -> Result<Option<NativeStacks>, KernelError> {
+        const RULE_MAP: &str = "UNWIND_RULES";
+        const PROCESS_MAP: &str = "PROCESSES";
+        if self.stacks.bits() & u32::from(STACK_NATIVE) == 0 {
+            return Ok(None);
+        }
+        let (Some(Map::Array(rules)), Some(Map::HashMap(processes))) =
+            (self.ebpf.map(RULE_MAP), self.ebpf.map(PROCESS_MAP))
+        else {
+            return Err(no_map(RULE_MAP));
+        };
+        let fd = |map: &MapData| map.fd().as_fd().try_clone_to_owned();
+        let processes = fd(processes).map_err(|error| map_error(PROCESS_MAP, &error))?;
+        let processes = MapData::from_fd(processes).and_then(|map| BpfHashMap::try_from(Map::HashMap(map)));
+        Ok(Some(NativeStacks {
+            depth: self.stacks.native_depth.unwrap_or(0) as usize,
+            rules: fd(rules).map_err(|error| map_error(RULE_MAP, &error))?,
+            processes: Processes(processes.map_err(|error| map_error(PROCESS_MAP, &error))?),
+        }))
     }
 
     /// Takes the reading end of the transport; can be done once.

@@ -1,17 +1,20 @@
 //! What a live trace needs for call stacks.
 
-use std::sync::mpsc::Receiver;
+use std::sync::{Arc, mpsc::Receiver};
 
 use anyhow::{Context as _, Result};
 
 use super::args::TraceArgs;
 use crate::{
     attach::{
-        kernel::{Kernel, StackOptions},
+        kernel::{Kernel, NativeStacks, StackOptions},
         python::Layouts,
     },
     ring::Batch,
-    stacks::{self, CompleteCode, SharedMappings, Stage, SymbolOptions, code, mappings::Mappings},
+    stacks::{
+        self, CompleteCode, FinishStacks, SharedMappings, Stage, SymbolOptions, code, mappings::Mappings,
+        unwind::Unwinder,
+    },
 };
 
 /// Which stacks are taken. None of no frame: its cell is empty either way (contract §3.2).
@@ -47,13 +50,18 @@ pub(super) fn start(
     if native_depth.is_none() && python_depth.is_none() {
         return Ok((batches, Live { mappings: None }));
     }
-    let mappings = match native_depth {
-        Some(_) => Some(SharedMappings::new(Mappings::new(Box::new(kernel.generations()?)))),
-        None => None,
-    };
+    let (mut mappings, mut unfinished) = (None, None);
+    if let Some(NativeStacks { depth, rules, processes }) = kernel.native_stacks()? {
+        let processes = Arc::new(processes);
+        let of = Arc::clone(&processes);
+        mappings = Some(SharedMappings::new(Mappings::new(Box::new(move |pid| of.generation(pid)))));
+        let living = Box::new(move || processes.generations().ok());
+        let unwinder = Unwinder::new(rules, living, depth).context("cannot map the table of unwind rules")?;
+        unfinished = Some(Box::new(unwinder) as Box<dyn FinishStacks>);
+    }
     let symbols = SymbolOptions { inlined: args.inlined };
     let codes = python_depth.map(|_| -> CompleteCode { Box::new(move |record| code::complete(record, &layouts)) });
-    let stage = Stage { mappings: mappings.clone(), symbols, snapshots: None, codes };
+    let stage = Stage { mappings: mappings.clone(), symbols, unfinished, codes };
     let batches = stacks::start(batches, stage).context("cannot start the thread for call stacks")?;
     Ok((batches, Live { mappings }))
 }

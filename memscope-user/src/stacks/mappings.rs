@@ -30,8 +30,8 @@ const MAX_FILES: usize = 768;
 const MAX_MAPPINGS: usize = 1 << 17;
 /// The kernel's code in the process is smaller than this.
 const MAX_VDSO_BYTES: u64 = 1 << 17;
-/// A process's mappings are not read again within this time.
-const PAUSE: Duration = Duration::from_millis(5);
+/// A process's mappings are not read again within this time, lest a strange one has us read them all the time.
+const PAUSE: Duration = Duration::from_millis(1);
 
 /// Where a module's bytes are.
 #[derive(Clone)]
@@ -71,6 +71,8 @@ pub struct Module {
     pub path: Arc<Path>,
     /// Its bytes.
     pub content: Content,
+    /// Tells files apart that had the same inode one after the other; 0 is none.
+    pub(super) serial: u64,
 }
 
 impl Module {
@@ -92,7 +94,7 @@ pub enum Found {
     Module(Module),
     /// Nothing is mapped there executable.
     Nothing,
-    /// It could not be told: the process has gone on, is gone, or was looked at a moment ago.
+    /// It could not be told: the process has gone on, or is gone.
     Unknown,
 }
 
@@ -137,30 +139,32 @@ impl Mappings {
             if let Some(module) = at(&known.modules, address) {
                 return Found::Module(self.files.with_file(module));
             }
-            if known.read.elapsed() < PAUSE {
-                return Found::Unknown;
-            }
+            std::thread::sleep(PAUSE.saturating_sub(known.read.elapsed()));
         }
+        let Some(modules) = self.renew(generation, pid) else { return Found::Unknown };
+        let found = at(modules, address).cloned();
+        found.map_or(Found::Nothing, |module| Found::Module(self.files.with_file(&module)))
+    }
+
+    /// Reads the mappings, if they are those of the generation.
+    fn renew(&mut self, generation: u64, pid: u32) -> Option<&[Module]> {
         if !self.is_current(generation, pid) {
-            return Found::Unknown;
+            return None;
         }
-        let Ok(modules) = self.read(pid) else { return Found::Unknown };
+        let modules = self.read(pid).ok()?;
         if !self.is_current(generation, pid) {
-            return Found::Unknown;
+            return None;
         }
-        let found = at(&modules, address).map(|module| self.files.with_file(module));
         self.make_room();
         self.generations.insert(generation, Generation { modules, used: self.clock, read: Instant::now() });
-        found.map_or(Found::Nothing, Found::Module)
+        self.generations.get(&generation).map(|known| known.modules.as_slice())
     }
 
     /// Reads what a process has mapped by now, for later: it may end soon.
     pub fn look_ahead(&mut self, pid: u32) {
-        let Some(generation) = (self.current)(pid) else { return };
-        let Ok(modules) = self.read(pid) else { return };
-        if self.is_current(generation, pid) {
-            self.make_room();
-            self.generations.insert(generation, Generation { modules, used: self.clock, read: Instant::now() });
+        self.clock += 1;
+        if let Some(generation) = (self.current)(pid) {
+            self.renew(generation, pid);
         }
     }
 
@@ -188,7 +192,7 @@ impl Mappings {
 }
 
 /// Those of all executable mappings that `text` lists, by address.
-fn modules(text: &[u8], mut open: impl FnMut(&Line<'_>) -> Content) -> Vec<Module> {
+fn modules(text: &[u8], mut open: impl FnMut(&Line<'_>) -> (Content, u64)) -> Vec<Module> {
     let mut found: Vec<Module> = Vec::new();
     // Where the file of the last line began, if that is clear.
     let mut begun: Option<(FileId, u64)> = None;
@@ -201,9 +205,11 @@ fn modules(text: &[u8], mut open: impl FnMut(&Line<'_>) -> Content) -> Vec<Modul
         }
         let first = begun.filter(|(id, _)| *id == line.id).map_or(line.start, |(_, first)| first);
         let same = found.iter().rev().take(16).find(|module| line.id.inode != 0 && module.id == line.id);
-        let (path, content) = match same {
-            Some(module) => (Arc::clone(&module.path), module.content.clone()),
-            None => (Path::new(OsStr::from_bytes(line.name)).into(), open(&line)),
+        let (path, content, serial) = if let Some(module) = same {
+            (Arc::clone(&module.path), module.content.clone(), module.serial)
+        } else {
+            let (content, serial) = open(&line);
+            (Path::new(OsStr::from_bytes(line.name)).into(), content, serial)
         };
         found.push(Module {
             start: line.start,
@@ -213,6 +219,7 @@ fn modules(text: &[u8], mut open: impl FnMut(&Line<'_>) -> Content) -> Vec<Modul
             id: line.id,
             path,
             content,
+            serial,
         });
     }
     found.sort_by_key(|module| module.start);
@@ -227,46 +234,57 @@ fn at(modules: &[Module], address: u64) -> Option<&Module> {
 /// Files that are open, by what they are. Modules that are remembered only name them.
 #[derive(Default)]
 struct Files {
-    open: HashMap<FileId, (Arc<File>, u64)>,
-    /// Counts uses, to know which was the last.
+    open: HashMap<FileId, OpenFile>,
+    /// Counts uses, to know which was the last, and files.
     clock: u64,
 }
 
-impl Files {
-    /// Sees to it that the file is open. Gives what is in no file.
-    fn open(&mut self, pid: u32, line: &Line<'_>) -> Content {
-        if line.name == b"[vdso]" {
-            return vdso(pid, line).map_or(Content::None, Content::Memory);
-        }
-        if line.id.inode != 0
-            && self.get(line.id).is_none()
-            && let Some(file) = open(pid, line)
-        {
-            self.make_room();
-            self.open.insert(line.id, (Arc::new(file), self.clock));
-        }
-        Content::None
-    }
+/// As long as it is open, no other file gets its inode.
+struct OpenFile {
+    file: Arc<File>,
+    serial: u64,
+    used: u64,
+}
 
-    fn get(&mut self, id: FileId) -> Option<Arc<File>> {
+impl Files {
+    /// Sees to it that the file is open, and gives its serial number, or what is in no file.
+    fn open(&mut self, pid: u32, line: &Line<'_>) -> (Content, u64) {
         self.clock += 1;
-        let (file, used) = self.open.get_mut(&id)?;
-        *used = self.clock;
-        Some(Arc::clone(file))
+        let clock = self.clock;
+        if line.name == b"[vdso]" {
+            return (vdso(pid, line).map_or(Content::None, Content::Memory), clock);
+        }
+        if line.id.inode == 0 {
+            return (Content::None, 0);
+        }
+        if let Some(known) = self.open.get_mut(&line.id) {
+            known.used = clock;
+            return (Content::None, known.serial);
+        }
+        let Some(file) = open(pid, line) else { return (Content::None, 0) };
+        self.make_room();
+        self.open.insert(line.id, OpenFile { file: Arc::new(file), serial: clock, used: clock });
+        (Content::None, clock)
     }
 
     /// The module as it is given out.
     fn with_file(&mut self, module: &Module) -> Module {
-        let file = if module.id.inode == 0 { None } else { self.get(module.id) };
-        let content = file.map_or_else(|| module.content.clone(), Content::File);
-        Module { content, ..module.clone() }
+        self.clock += 1;
+        let mut given = module.clone();
+        if let Some(known) = self.open.get_mut(&module.id)
+            && known.serial == module.serial
+        {
+            known.used = self.clock;
+            given.content = Content::File(Arc::clone(&known.file));
+        }
+        given
     }
 
     fn make_room(&mut self) {
         if self.open.len() < MAX_FILES {
             return;
         }
-        let oldest = self.open.iter().min_by_key(|(_, (_, used))| *used).map(|(id, _)| *id);
+        let oldest = self.open.iter().min_by_key(|(_, file)| file.used).map(|(id, _)| *id);
         if let Some(oldest) = oldest {
             self.open.remove(&oldest);
         }
@@ -319,7 +337,7 @@ mod tests {
         let mut opened = Vec::new();
         let found = modules(text, |line| {
             opened.push(line.start);
-            Content::None
+            (Content::None, 0)
         });
         // Once for each file; what is no file is asked for as well.
         assert_eq!(opened, [0x0040_1000, 0x7000, 0x007f_1000, 0x7ffe]);

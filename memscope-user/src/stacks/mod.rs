@@ -7,6 +7,7 @@
 pub mod code;
 pub mod mappings;
 pub mod symbols;
+pub mod unwind;
 
 use std::{
     collections::HashSet,
@@ -18,7 +19,7 @@ use std::{
     thread,
 };
 
-use memscope_common::Kind;
+use memscope_common::{Kind, StackEnd};
 
 pub use self::symbols::SymbolOptions;
 use self::{mappings::Mappings, symbols::Symbols};
@@ -33,8 +34,15 @@ const BATCHES: usize = 4;
 /// Addresses that are remembered as told; then they are told again when they are needed again.
 const MAX_TOLD: usize = 256 << 10;
 
-/// Finishes a native stack: gets the record of a snapshot, and gives that of the whole stack.
-pub type FinishSnapshot = Box<dyn FnMut(&[u8], &mut Mappings) -> Option<Vec<u8>> + Send>;
+/// Finishes native stacks that the kernel side could not.
+pub trait FinishStacks: Send {
+    /// Gets the record of a snapshot, and gives that of the whole stack; `None`: it is left out.
+    fn finish(&mut self, snapshot: &[u8], mappings: &mut Mappings) -> Option<Vec<u8>>;
+
+    /// Sees to it that a stack, whose record this is and that ended for want of a rule, does not do so the next time.
+    fn learn(&mut self, stack: &[u8], mappings: &mut Mappings);
+}
+
 /// Completes a code object: gets its record, and gives another one for it, unless nothing is missing.
 pub type CompleteCode = Box<dyn FnMut(&[u8]) -> Option<Vec<u8>> + Send>;
 
@@ -66,8 +74,8 @@ pub struct Stage {
     pub mappings: Option<SharedMappings>,
     /// How.
     pub symbols: SymbolOptions,
-    /// Gets snapshots of native stacks; what it cannot finish is left out.
-    pub snapshots: Option<FinishSnapshot>,
+    /// Gets what the kernel side could not finish.
+    pub unfinished: Option<Box<dyn FinishStacks>>,
     /// Gets code objects.
     pub codes: Option<CompleteCode>,
 }
@@ -117,6 +125,12 @@ impl Work {
                     let complete = self.stage.codes.as_mut().and_then(|complete| complete(raw));
                     out.extend_from_slice(complete.as_deref().unwrap_or(raw));
                 }
+                Ok(Body::Stack(Stack { end: StackEnd::NoRule, frames: Frames::Native(_), .. })) => {
+                    if let Stage { mappings: Some(mappings), unfinished: Some(unfinished), .. } = &mut self.stage {
+                        unfinished.learn(raw, &mut mappings.lock());
+                    }
+                    self.stack(raw, &mut out);
+                }
                 _ => self.stack(raw, &mut out),
             }
         }
@@ -124,8 +138,8 @@ impl Work {
 
     /// Snapshots are for nobody else: they are large.
     fn snapshot(&mut self, raw: &[u8], out: &mut Vec<u8>) {
-        let Stage { mappings: Some(mappings), snapshots: Some(finish), .. } = &mut self.stage else { return };
-        let whole = finish(raw, &mut mappings.lock());
+        let Stage { mappings: Some(mappings), unfinished: Some(unfinished), .. } = &mut self.stage else { return };
+        let whole = unfinished.finish(raw, &mut mappings.lock());
         if let Some(whole) = whole {
             self.stack(&whole, out);
         }
@@ -205,7 +219,24 @@ mod tests {
 
     fn stage() -> Stage {
         let mappings = Some(SharedMappings::new(Mappings::new(Box::new(|_| Some(7)))));
-        Stage { mappings, symbols: SymbolOptions::default(), snapshots: None, codes: None }
+        Stage { mappings, symbols: SymbolOptions::default(), unfinished: None, codes: None }
+    }
+
+    /// Finishes snapshots of one size.
+    struct Finisher {
+        qsort: u64,
+        learnt: Vec<usize>,
+    }
+
+    impl FinishStacks for Finisher {
+        fn finish(&mut self, snapshot: &[u8], _: &mut Mappings) -> Option<Vec<u8>> {
+            let qsort = self.qsort;
+            (snapshot.len() == 24 + 184).then(|| this_process(9).native(77, 7, &[qsort], StackEnd::Root))
+        }
+
+        fn learn(&mut self, stack: &[u8], _: &mut Mappings) {
+            self.learnt.push(stack.len());
+        }
     }
 
     fn address(function: *const ()) -> u64 {
@@ -233,10 +264,8 @@ mod tests {
     #[test]
     fn snapshots_are_replaced() {
         let qsort = address(libc::qsort as *const ());
-        let finish: FinishSnapshot = Box::new(move |raw, _| {
-            (raw.len() == 24 + 184).then(|| this_process(9).native(77, 7, &[qsort], StackEnd::Root))
-        });
-        let mut work = Work::new(Stage { snapshots: Some(finish), ..stage() });
+        let mut work =
+            Work::new(Stage { unfinished: Some(Box::new(Finisher { qsort, learnt: Vec::new() })), ..stage() });
         let snapshot = |len| this_process(1).record(Kind::Snapshot, 0, &vec![1; len]);
         let call = this_process(1).alloc(1, 2, 3);
         let out = brief(&work.process([snapshot(184), call.clone(), snapshot(8), call].concat()));

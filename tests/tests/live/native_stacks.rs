@@ -1,0 +1,231 @@
+//! Native stacks are what the program's own unwinder says, frame for frame, or end early and say so.
+
+use std::collections::{BTreeMap, HashMap};
+
+use memscope::capture;
+use memscope::decode::{Body, decode};
+use memscope_tests::harness::tracer::{Run, Tracer};
+
+/// Builds of one program.
+const BUILDS: [&str; 6] = ["chains-O0", "chains-O2", "chains-O3", "chains-fp", "chains-lto", "chains-now"];
+
+/// Ends of stacks, as captures have them.
+const ROOT: u8 = 1;
+const DEPTH: u8 = 2;
+const NO_RULE: u8 = 4;
+const NO_UNWIND_INFO: u8 = 5;
+
+/// Where a block came from, by the program itself: it says so before it allocates.
+#[derive(Debug)]
+struct Truth {
+    case: String,
+    frames: Vec<u64>,
+}
+
+/// Where a block came from, by the capture.
+#[derive(Debug)]
+struct Taken {
+    frames: Vec<u64>,
+    end: u8,
+    generation: u64,
+}
+
+type ByBlock<T> = BTreeMap<(u32, u64), T>;
+
+fn truths(stdout: &str) -> ByBlock<Truth> {
+    let lines = stdout.lines().filter_map(|line| line.strip_prefix("stack "));
+    let truths = lines.map(|line| {
+        let words: Vec<&str> = line.split(' ').collect();
+        let number = |word: &str| word.parse::<u64>().expect("a number");
+        let address = |word: &&str| u64::from_str_radix(word.trim_start_matches("0x"), 16).expect("an address");
+        let key = (u32::try_from(number(words[0])).expect("a process"), number(words[1]));
+        (key, Truth { case: words[2].to_owned(), frames: words[3..].iter().map(address).collect() })
+    });
+    truths.collect()
+}
+
+/// All stacks of `halMemAlloc`, and ends of stacks that are told more than once.
+fn taken(run: &Run) -> ByBlock<Taken> {
+    let mut reader = capture::Reader::open(&run.folder.capture()).expect("a capture");
+    let row = reader.header().rows.iter().position(|row| row.symbol == "halMemAlloc").expect("the row") + 1;
+    let mut stacks: HashMap<u64, (Vec<u64>, u8, u64)> = HashMap::new();
+    let mut found = ByBlock::new();
+    while let Some(chunk) = reader.next_chunk().expect("readable") {
+        let mut rest = chunk;
+        while !rest.is_empty() {
+            let record = decode(rest).expect("decodable");
+            let len = usize::from(u16::from_le_bytes([rest[20], rest[21]]));
+            let (tgid, of_row) = (u32::from_le_bytes([rest[8], rest[9], rest[10], rest[11]]), rest[18..20].to_vec());
+            rest = &rest[len..];
+            match record.body {
+                Body::Stack(stack) => {
+                    let frames = stack.frames.addresses().collect();
+                    stacks.insert(stack.id.get(), (frames, stack.end as u8, stack.generation));
+                }
+                Body::Call(call) if of_row == (row as u16).to_le_bytes() => {
+                    let size = call.values.get(1).expect("a size");
+                    let id = call.native_stack.expect("a stack").get();
+                    let (frames, end, generation) = stacks.get(&id).expect("told before").clone();
+                    found.insert((tgid, size), Taken { frames, end, generation });
+                }
+                _ => {}
+            }
+        }
+    }
+    found
+}
+
+/// Where the program's unwinder was called from, and where the allocator was: both in the same small function.
+fn is_same_function(one: u64, other: u64) -> bool {
+    one.abs_diff(other) < 1024
+}
+
+/// Every frame that is there is right. Gives each block's case, end, and how many frames are missing.
+fn compare(run: &Run) -> Vec<(String, u8, usize)> {
+    let (truths, taken) = (truths(&run.stdout), taken(run));
+    assert!(!truths.is_empty(), "{}", run.said());
+    if std::env::var_os("DUMP").is_some() {
+        for (block, truth) in &truths {
+            let head = |frames: &[u64]| format!("{:x?}", frames.iter().take(5).collect::<Vec<_>>());
+            let t = taken.get(block).map(|t| (t.end, t.generation, t.frames.len(), head(&t.frames)));
+            eprintln!("DUMP {block:?} {} {} {} {t:?}", truth.case, truth.frames.len(), head(&truth.frames));
+        }
+    }
+    let pairs = truths.iter().map(|(block, truth)| {
+        let taken = taken.get(block).unwrap_or_else(|| panic!("{block:?} has no stack"));
+        let what = format!("{block:?} {}\n  truth {:x?}\n  taken {:x?}", truth.case, truth.frames, taken);
+        assert!(is_same_function(taken.frames[0], truth.frames[0]), "{what}");
+        let shorter = taken.frames.len().min(truth.frames.len());
+        assert_eq!(taken.frames[1..shorter], truth.frames[1..shorter], "{what}");
+        assert!(taken.frames.len() <= truth.frames.len(), "{what}");
+        (truth.case.clone(), taken.end, truth.frames.len() - taken.frames.len())
+    });
+    pairs.collect()
+}
+
+fn trace(build: &str, depth: u32, cases: &[&str]) -> Run {
+    // The same rule is not asked for all the time, so there is time in between.
+    let cases: Vec<&str> = ["pause"].iter().chain(cases).copied().collect();
+    Tracer::run(build, &cases).option(format!("--call-stack=c:{depth}")).succeed()
+}
+
+fn assert_whole(run: &Run) {
+    for (case, end, missing) in compare(run) {
+        assert_eq!((end, missing), (ROOT, 0), "{case}");
+    }
+}
+
+/// Optimised or not, with and without frame pointers, lazily bound or not, stripped, whole-program.
+#[test]
+fn every_frame_is_right_in_all_builds() {
+    const CASES: [&str; 9] =
+        ["recurse", "alloca", "realigned", "exceptions", "callbacks", "signal", "fault", "thread", "recurse"];
+    for build in BUILDS {
+        assert_whole(&trace(build, 100, &CASES));
+    }
+}
+
+/// A stack at every instruction of prologues, epilogues, the linkage table, and the loader as it binds.
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn every_frame_is_right_at_every_instruction() {
+    for build in BUILDS {
+        let run = Tracer::run(build, &["stepped"]).option("--call-stack=c:100").succeed();
+        let compared = compare(&run);
+        // Rules are not asked for without end, so a few may be cut until the answer is there.
+        for (case, end, missing) in &compared {
+            // Where there is nothing to go by, the program's unwinder ends too.
+            let as_truth = *missing == 0 && [ROOT, NO_UNWIND_INFO].contains(end);
+            assert!(as_truth || *end == NO_RULE, "{build} {case}: {end} {missing}");
+        }
+        // The second time all of them are known.
+        let again = compared.iter().filter(|(case, ..)| case == "again");
+        let again: Vec<_> = again.map(|(_, end, missing)| (*end, *missing)).collect();
+        assert!(again.len() > 10, "{build}: {}", again.len());
+        assert!(again.iter().all(|(_, missing)| *missing == 0), "{build}: {again:?}");
+    }
+}
+
+#[test]
+fn a_thousand_frames_are_walked_and_fewer_if_asked_for() {
+    const FAULT: u8 = 3;
+    let compared = compare(&trace("chains-O2", 1000, &["deep"; 8]));
+    let ends: Vec<(u8, usize)> = compared.iter().map(|(_, end, missing)| (*end, *missing)).collect();
+    // More than is sent to be finished: the first ones end there, walks go on.
+    assert_eq!(ends.last(), Some(&(ROOT, 0)), "{ends:?}");
+    assert!(ends[0].0 == FAULT && ends[0].1 > 0, "{ends:?}");
+    let run = trace("chains-O2", 20, &["deep", "recurse"]);
+    let compared = compare(&run);
+    assert!(!compared.is_empty());
+    let lens: Vec<usize> = taken(&run).values().map(|stack| stack.frames.len()).collect();
+    assert!(lens.iter().all(|len| *len == 20), "{lens:?}");
+    assert!(compared.iter().all(|(_, end, _)| *end == DEPTH));
+}
+
+/// Code that is made at run time ends the stack; nothing is guessed.
+#[test]
+fn code_without_unwind_information_ends_the_stack() {
+    let run = trace("chains-O2", 100, &["made", "made"]);
+    let page = run.stdout.lines().filter_map(|line| line.strip_prefix("made 0x"));
+    let pages: Vec<u64> = page.map(|page| u64::from_str_radix(page, 16).expect("an address")).collect();
+    let taken = taken(&run);
+    assert_eq!(taken.len(), 4);
+    for (stack, page) in taken.values().zip(pages) {
+        // Called after five bytes of it.
+        assert_eq!((stack.frames.len(), stack.frames.last().copied(), stack.end), (2, Some(page + 6), NO_UNWIND_INFO));
+    }
+}
+
+/// Two libraries with the same code but for the size of a frame, in turn at the same address.
+#[test]
+fn rules_do_not_outlive_their_code() {
+    let run = trace("chains-O2", 100, &["plugins"]);
+    assert_whole(&run);
+    let taken = taken(&run);
+    assert_eq!(taken.len(), 20);
+    let second: Vec<u64> = taken.values().map(|stack| stack.frames[1]).collect();
+    assert!(second.iter().all(|address| *address == second[0]), "not at the same address: {second:x?}");
+    let mut generations: Vec<u64> = taken.values().map(|stack| stack.generation).collect();
+    generations.dedup();
+    assert_eq!(generations.len(), 20);
+}
+
+/// Parent and child share their mappings until one of them adds something.
+#[test]
+fn rules_of_a_parent_are_not_those_of_its_child() {
+    let run = trace("chains-O2", 100, &["forked"]);
+    assert_whole(&run);
+    let taken = taken(&run);
+    let plugins: Vec<u64> =
+        taken.iter().filter(|((_, size), _)| *size > 4096).map(|(_, stack)| stack.frames[1]).collect();
+    assert_eq!(plugins.len(), 2);
+    assert_eq!(plugins[0], plugins[1], "not at the same address");
+}
+
+/// A signal is handled on a stack of its own, which may lie deeper or not.
+#[test]
+fn another_stack_is_followed_or_ends_the_walk() {
+    for build in BUILDS {
+        for (case, end, missing) in compare(&trace(build, 100, &["altstack"])) {
+            assert!((end == ROOT) == (missing == 0), "{case} {end} {missing}");
+        }
+    }
+}
+
+/// The second time a stack is met it is known: one record stands for all.
+#[test]
+fn stacks_that_repeat_are_told_once() {
+    let run = trace("chains-O2", 100, &["repeat"]);
+    assert_whole(&run);
+    let mut reader = capture::Reader::open(&run.folder.capture()).expect("a capture");
+    let mut told = 0;
+    while let Some(chunk) = reader.next_chunk().expect("readable") {
+        let mut rest = chunk;
+        while !rest.is_empty() {
+            told += usize::from(matches!(decode(rest).expect("decodable").body, Body::Stack(_)));
+            rest = &rest[usize::from(u16::from_le_bytes([rest[20], rest[21]]))..];
+        }
+    }
+    // 200 allocations and as many frees; each first finished outside, and then walked.
+    assert!(told < 40, "{told}");
+}

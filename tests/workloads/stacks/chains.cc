@@ -1,0 +1,331 @@
+// Allocates from call chains of all kinds, and says from where, as the unwinder of the compiler's own library sees it.
+//   chains [pause] CASE...
+// Each block has a size of its own. For each a line: stack <pid> <size> <case> <address>...
+// The first address lies in `allocate`, the others are return addresses.
+extern "C" {
+#include "ascend_hal.h"
+}
+#include <algorithm>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <dlfcn.h>
+#include <execinfo.h>
+#include <functional>
+#include <pthread.h>
+#include <string>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <ucontext.h>
+#include <unistd.h>
+
+#define KEEP __attribute__((noinline, noclone))
+/* Not a tail call. */
+#define AFTER __asm__ volatile("" ::: "memory")
+
+static const char *now = "none";
+static uint64_t blocks;
+static unsigned pause_us;
+
+extern "C" KEEP void allocate(void)
+{
+    static void *frames[1100];
+    static char line[32768];
+    void *block;
+    int count = backtrace(frames, 1100);
+    uint64_t size = 4096 * ++blocks;
+    uint64_t flag = MEM_DEV | MEM_TYPE_HBM | MEM_SET_ALIGN_SIZE(9) | (uint64_t)MODULE_HCCL << MEM_MODULE_ID_BIT;
+    int at = snprintf(line, sizeof line, "stack %d %llu %s", (int)getpid(), (unsigned long long)size, now);
+    for (int i = 0; i < count; i++)
+        at += snprintf(line + at, sizeof line - (size_t)at, " %p", frames[i]);
+    line[at++] = '\n';
+    if (write(1, line, (size_t)at) != at)
+        abort();
+    if (halMemAlloc(&block, size, flag) || halMemFree(block)) {
+        fprintf(stderr, "no memory\n");
+        exit(1);
+    }
+    usleep(pause_us);
+}
+
+KEEP static int recurse(int depth, volatile char *from)
+{
+    volatile char room[120];
+    room[0] = from[0];
+    if (depth)
+        return recurse(depth - 1, room) + room[0];
+    allocate();
+    return room[0];
+}
+
+KEEP static void with_alloca(size_t len)
+{
+    volatile char *room = (volatile char *)__builtin_alloca(len);
+    room[0] = 1;
+    allocate();
+    room[len - 1] = 1;
+}
+
+/* More aligned than the stack is, and of unknown size besides: the frame is found by what was stored, not by a register. */
+KEEP static void realigned(size_t len, int a, int b, int c, int d, int e, long on_stack)
+{
+    alignas(64) volatile char room[128];
+    volatile char *more = (volatile char *)__builtin_alloca(len);
+    room[0] = (char)(a + b + c + d + e + on_stack);
+    more[0] = 1;
+    allocate();
+    more[len - 1] = room[0];
+}
+
+struct Local {
+    KEEP ~Local() { allocate(); }
+};
+
+KEEP static void thrower(int depth)
+{
+    Local local;
+    if (depth)
+        thrower(depth - 1);
+    else
+        throw std::string("thrown");
+    AFTER;
+}
+
+KEEP static void catcher(void)
+{
+    try {
+        thrower(2);
+    } catch (const std::string &) {
+        allocate();
+    }
+}
+
+KEEP static int compare(const void *a, const void *b)
+{
+    static int calls;
+    if (!calls++)
+        allocate();
+    return *(const int *)a - *(const int *)b;
+}
+
+struct Base {
+    virtual void run(const std::function<void()> &) = 0;
+    virtual ~Base() = default;
+};
+struct Derived : Base {
+    KEEP void run(const std::function<void()> &what) override
+    {
+        what();
+        AFTER;
+    }
+};
+
+static void on_signal(int)
+{
+    allocate();
+}
+
+/* The first instruction reads what is not there. */
+extern "C" int faults_at_once(const volatile int *from);
+#if defined __x86_64__
+__asm__(".text\n.type faults_at_once,@function\nfaults_at_once:\n.cfi_startproc\nmov (%rdi),%eax\nret\n.cfi_endproc\n"
+        ".size faults_at_once,.-faults_at_once\n");
+enum { FAULT_LEN = 2 };
+static void skip(ucontext_t *context)
+{
+    context->uc_mcontext.gregs[REG_RIP] += FAULT_LEN;
+}
+#elif defined __aarch64__
+__asm__(".text\n.type faults_at_once,%function\nfaults_at_once:\n.cfi_startproc\nldr w0,[x0]\nret\n.cfi_endproc\n"
+        ".size faults_at_once,.-faults_at_once\n");
+static void skip(ucontext_t *context)
+{
+    context->uc_mcontext.pc += 4;
+}
+#endif
+
+static void on_fault(int, siginfo_t *, void *context)
+{
+    allocate();
+    skip((ucontext_t *)context);
+}
+
+static void handle(int signal, void (*handler)(int, siginfo_t *, void *), int flags)
+{
+    struct sigaction action = {};
+    action.sa_sigaction = handler;
+    action.sa_flags = SA_SIGINFO | flags;
+    if (sigaction(signal, &action, nullptr))
+        abort();
+}
+
+KEEP static void fault(void)
+{
+    volatile int got = faults_at_once(nullptr);
+    (void)got;
+}
+
+static void *thread(void *)
+{
+    recurse(3, (volatile char *)"x");
+    return nullptr;
+}
+
+/* Code that nobody has told how to unwind: push %rbp; mov %rsp,%rbp; call *%rdi; pop %rbp; ret */
+static void made_at_run_time(void)
+{
+#if defined __x86_64__
+    static const unsigned char code[] = {0x55, 0x48, 0x89, 0xe5, 0xff, 0xd7, 0x5d, 0xc3};
+#elif defined __aarch64__
+    static const uint32_t code[] = {0xa9bf7bfd, 0x910003fd, 0xd63f0000, 0xa8c17bfd, 0xd65f03c0};
+#endif
+    void *page = mmap(nullptr, 4096, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    memcpy(page, code, sizeof code);
+    __builtin___clear_cache((char *)page, (char *)page + sizeof code);
+    printf("made %p\n", page);
+    fflush(stdout);
+    ((void (*)(void (*)(void)))page)(allocate);
+    AFTER;
+}
+
+#if defined __x86_64__
+enum { TRAP_FLAG = 0x100, MOST_STEPS = 400 };
+static int steps;
+
+static void on_step(int, siginfo_t *, void *context)
+{
+    if (steps++ < MOST_STEPS)
+        allocate();
+    else
+        ((ucontext_t *)context)->uc_mcontext.gregs[REG_EFL] &= ~TRAP_FLAG;
+}
+
+/* A stack at every instruction: prologues, epilogues, the linkage table, the loader as it binds. */
+KEEP static void stepped(void)
+{
+    volatile long sum = 0;
+    handle(SIGTRAP, on_step, 0);
+    steps = 0;
+    __builtin_ia32_writeeflags_u64(__builtin_ia32_readeflags_u64() | TRAP_FLAG);
+    sum += labs(-(long)getppid());
+    __builtin_ia32_writeeflags_u64(__builtin_ia32_readeflags_u64() & ~(unsigned long long)TRAP_FLAG);
+}
+#else
+static void stepped(void) {}
+#endif
+
+typedef void (*Plugin)(void (*)(void));
+
+static void plugin(const std::string &name)
+{
+    void *library = dlopen(name.c_str(), RTLD_NOW);
+    if (!library) {
+        fprintf(stderr, "%s\n", dlerror());
+        exit(1);
+    }
+    ((Plugin)dlsym(library, "run"))(allocate);
+    dlclose(library);
+}
+
+/* Two libraries whose code has the same places and other frames, in turn at the same address. */
+static void plugins(const std::string &folder, int rounds)
+{
+    for (int round = 0; round < rounds; round++) {
+        plugin(folder + "/libframes_a.so");
+        plugin(folder + "/libframes_b.so");
+    }
+}
+
+/* Parent and child load different libraries, which get the same address. */
+static void forked(const std::string &folder)
+{
+    allocate();
+    pid_t child = fork();
+    plugin(folder + (child ? "/libframes_a.so" : "/libframes_b.so"));
+    if (!child)
+        _exit(0);
+    int status;
+    if (waitpid(child, &status, 0) != child || status)
+        exit(1);
+}
+
+int main(int argc, char **argv)
+{
+    std::string folder = argv[0];
+    folder = folder.substr(0, folder.rfind('/')) + "/../lib/stacks";
+    void *frames[4];
+    backtrace(frames, 4); /* loads what it needs */
+    for (int i = 1; i < argc; i++) {
+        std::string name = argv[i];
+        now = argv[i];
+        if (name == "pause") {
+            pause_us = 120000;
+        } else if (name == "recurse") {
+            for (int round = 0; round < 3; round++)
+                recurse(30, (volatile char *)"x");
+        } else if (name == "deep") {
+            recurse(600, (volatile char *)"x");
+        } else if (name == "alloca") {
+            for (size_t len = 100; len < 40000; len *= 3)
+                with_alloca(len);
+        } else if (name == "realigned") {
+            for (size_t len = 100; len < 40000; len *= 3)
+                realigned(len, 1, 2, 3, 4, 5, 6);
+        } else if (name == "exceptions") {
+            catcher();
+            catcher();
+        } else if (name == "callbacks") {
+            int numbers[] = {3, 1, 2};
+            qsort(numbers, 3, sizeof numbers[0], compare);
+            Derived derived;
+            Base *base = &derived;
+            base->run([] { allocate(); AFTER; });
+        } else if (name == "signal") {
+            signal(SIGUSR1, on_signal);
+            raise(SIGUSR1);
+            raise(SIGUSR1);
+        } else if (name == "fault") {
+            handle(SIGSEGV, on_fault, 0);
+            fault();
+            fault();
+        } else if (name == "altstack") {
+            stack_t stack = {};
+            stack.ss_size = 1 << 17;
+            stack.ss_sp = malloc(stack.ss_size);
+            sigaltstack(&stack, nullptr);
+            handle(SIGSEGV, on_fault, SA_ONSTACK);
+            fault();
+            fault();
+        } else if (name == "thread") {
+            for (int round = 0; round < 2; round++) {
+                pthread_t id;
+                pthread_create(&id, nullptr, thread, nullptr);
+                pthread_join(id, nullptr);
+            }
+        } else if (name == "made") {
+            made_at_run_time();
+            made_at_run_time();
+        } else if (name == "stepped") {
+            stepped();
+            usleep(500000);
+            stepped();
+            usleep(500000);
+            now = "again";
+            stepped();
+        } else if (name == "plugins") {
+            plugins(folder, 10);
+        } else if (name == "forked") {
+            forked(folder);
+        } else if (name == "repeat") {
+            for (int round = 0; round < 200; round++) {
+                recurse(40, (volatile char *)"x");
+                pause_us = round < 2 ? pause_us : 0;
+            }
+        } else {
+            fprintf(stderr, "no case %s\n", argv[i]);
+            return 2;
+        }
+    }
+    return 0;
+}

@@ -1,0 +1,8 @@
+/* A library whose code differs from that of its sister in a constant alone: the size of its frame. */
+__attribute__((visibility("default"))) void run(void (*what)(void))
+{
+    volatile char room[FRAME];
+    room[0] = 1;
+    what();
+    room[FRAME - 1] = room[0];
+}
