@@ -212,6 +212,30 @@ fn another_stack_is_followed_or_ends_the_walk() {
     }
 }
 
+/// Kernels that cannot walk send a piece of the stack with every call. It is no different for who looks at the outputs,
+/// as long as the piece is large enough.
+#[test]
+fn without_walks_every_stack_is_finished_outside() {
+    let run = Tracer::run("chains-O2", &["recurse", "realigned", "exceptions", "signal", "thread"])
+        .options(&["--call-stack=c:100", "--link=slots"])
+        .succeed();
+    let compared = compare(&run);
+    assert!(compared.len() > 15, "{}", compared.len());
+    for (case, end, missing) in compared {
+        // Of `realigned` some have more on the stack.
+        assert!((end, missing) == (ROOT, 0) || (case == "realigned" && end == 3), "{case}: {end} {missing}");
+    }
+}
+
+/// Perf buffers carry the same.
+#[test]
+fn both_transports_carry_stacks() {
+    for link in ["--link=multi", "--link=cookie"] {
+        let options = ["--call-stack=c:100", "--transport=perf", link];
+        assert_whole(&Tracer::run("chains-O3", &["pause", "recurse", "signal"]).options(&options).succeed());
+    }
+}
+
 /// The second time a stack is met it is known: one record stands for all.
 #[test]
 fn stacks_that_repeat_are_told_once() {
