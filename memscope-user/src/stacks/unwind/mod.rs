@@ -8,6 +8,8 @@
 mod image;
 mod row;
 mod table;
+#[cfg(test)]
+mod tests;
 
 use std::{collections::HashMap, io, mem::offset_of, os::fd::AsFd, sync::Arc};
 
