@@ -25,7 +25,7 @@ pub struct Config {
     pub native_depth: u32,
     /// Python frames of a stack at most.
     pub python_depth: u32,
-    /// Whether the kernel has `bpf_loop` (5.17); without it walks are short.
+    /// Whether the kernel has `bpf_loop` (5.17).
     pub loops: u32,
     /// Where a task has its thread pointer.
     pub thread_pointer: u32,

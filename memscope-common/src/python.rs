@@ -83,10 +83,8 @@ pub const TEXT_FROM: u64 = 16;
 pub const TEXT_WORDS: usize = 16;
 /// In those words: the state of a text.
 pub const TEXT_STATE: usize = 2;
-/// In those words: the first characters of a text of ASCII.
-pub const ASCII_WORD: usize = 4;
-/// As above, of another text.
-pub const WIDE_WORD: usize = 7;
+/// In those words: the first characters of a text of ASCII, in versions whose texts are part of fingerprints.
+pub const TEXT_CHARS: usize = 4;
 /// As above, of a line table.
 pub const LINES_WORD: usize = 2;
 /// Bytes of a line table before its contents.
@@ -149,30 +147,31 @@ pub fn mix_code(mut hash: u64, words: &[u64; CODE_WORDS], which: u32) -> u64 {
     hash
 }
 
-/// Adds a text's length and first bytes to a hash: `len_bytes` from word `first` on, as many as were read. What lies behind
+/// Adds a text's length and first bytes to a hash: `len_bytes` from word `FIRST` on, as many as were read. What lies behind
 /// is not part of it.
 #[must_use]
 #[inline]
-pub fn mix_text(hash: u64, words: &[u64; TEXT_WORDS], first: usize, len_bytes: u64) -> u64 {
+pub fn mix_text<const FIRST: usize>(hash: u64, words: &[u64; TEXT_WORDS], len_bytes: u64) -> u64 {
     let mut hash = mix(hash, words[0]);
     let mut left = len_bytes;
-    for (at, word) in words.iter().enumerate().skip(LINES_WORD) {
-        let bytes = if at < first { 0 } else { left };
-        let taken = if bytes >= 8 { u64::MAX } else { (1 << (bytes * 8)) - 1 };
-        hash = mix(hash, word & taken);
-        left -= if bytes >= 8 { 8 } else { bytes };
+    for word in &words[FIRST..] {
+        let bytes = if left > 8 { 8 } else { left };
+        // Twice, because a shift by 64 is none.
+        let behind = u64::MAX << (bytes * 4) << (bytes * 4);
+        hash = mix(hash, word & !behind);
+        left -= bytes;
     }
     hash
 }
 
-/// First word and bytes of a text, for [`mix_text`].
+/// Bytes of a text from [`TEXT_CHARS`] on, for [`mix_text`]. What is not ASCII has further fields before its characters,
+/// which can change once: then it has another fingerprint.
 #[must_use]
 #[inline]
-pub const fn text_extent(words: &[u64; TEXT_WORDS]) -> (usize, u64) {
+pub const fn text_bytes(words: &[u64; TEXT_WORDS]) -> u64 {
     let state = TextState::new(words[TEXT_STATE]);
     // Longer ones are hashed by their first bytes; the bound keeps the product small.
-    let len = words[0] & 0xffff;
-    if state.is_ascii() { (ASCII_WORD, len) } else { (WIDE_WORD, len * state.kind() as u64) }
+    (words[0] & 0xffff) * state.kind() as u64 + (1 - state.is_ascii() as u64) * 24
 }
 
 #[cfg(feature = "user")]
@@ -197,15 +196,32 @@ mod tests {
 
     #[test]
     fn what_lies_behind_a_text_does_not_count() {
+        let hash = |text: &[u8], len: u64| {
+            let mut words = [0_u64; TEXT_WORDS];
+            words[0] = 3;
+            for (word, bytes) in words[TEXT_CHARS..].iter_mut().zip(text.as_chunks().0) {
+                *word = u64::from_le_bytes(*bytes);
+            }
+            mix_text::<TEXT_CHARS>(1, &words, len)
+        };
+        assert_eq!(hash(b"abc\0xxxx12345678", 3), hash(b"abc\0yyyyabcdefgh", 3));
+        assert_ne!(hash(b"abc\0xxxx", 3), hash(b"abd\0xxxx", 3));
+        assert_eq!(hash(b"12345678a.......", 9), hash(b"12345678axxxxxxx", 9));
+        assert_ne!(hash(b"12345678a.......", 9), hash(b"12345678b.......", 9));
+        assert_eq!(hash(b"12345678a.......", 8), hash(b"12345678b.......", 8));
+        assert_eq!(hash(b"12345678", 0), hash(b"abcdefgh", 0));
+        assert_ne!(hash(b"12345678", 1 << 20), hash(b"12345679", 1 << 20));
+    }
+
+    #[test]
+    fn bytes_of_a_text_are_those_of_all_characters() {
         let mut words = [0_u64; TEXT_WORDS];
-        words[0] = 3;
-        words[ASCII_WORD] = u64::from_le_bytes(*b"abc\0xxxx");
-        let before = mix_text(1, &words, ASCII_WORD, 3);
-        words[ASCII_WORD] = u64::from_le_bytes(*b"abc\0yyyy");
-        words[ASCII_WORD + 1] = 9;
-        assert_eq!(mix_text(1, &words, ASCII_WORD, 3), before);
-        words[ASCII_WORD] = u64::from_le_bytes(*b"abd\0yyyy");
-        assert_ne!(mix_text(1, &words, ASCII_WORD, 3), before);
+        words[0] = 5;
+        words[TEXT_STATE] = 0b110_0101;
+        assert_eq!(text_bytes(&words), 5);
+        // Two bytes each, behind three fields.
+        words[TEXT_STATE] = 0b010_1000;
+        assert_eq!(text_bytes(&words), 24 + 10);
     }
 
     #[test]

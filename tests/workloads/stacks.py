@@ -16,20 +16,38 @@ GIL_RELEASED = ctypes.CDLL("libascend_hal.so")
 GIL_HELD = ctypes.PyDLL("libascend_hal.so")
 
 
-def truth(end="root"):
+def truth(end="root", count=None):
     frames = []
     frame = sys._getframe(1)
     while frame is not None:
         code = frame.f_code
         frames.append((code.co_filename, frame.f_lineno, getattr(code, "co_qualname", code.co_name)))
         frame = frame.f_back
+    frames = frames[:count]
     told = {"pid": os.getpid(), "tid": threading.get_native_id(), "end": end, "frames": frames}
     os.write(1, ("TRUTH " + json.dumps(told) + "\n").encode())
 
 
-def allocate(library=GIL_RELEASED, end="root"):
+class Damage:
+    """Eight bytes of the interpreter that have another value during the call."""
+
+    def __init__(self, address, value):
+        self.word = ctypes.c_uint64.from_address(address)
+        self.value = value
+
+    def swap(self):
+        self.word.value, self.value = self.value, self.word.value
+
+
+class NoDamage:
+    def swap(self):
+        pass
+
+
+def allocate(library=GIL_RELEASED, end="root", count=None, damage=NoDamage()):
     pointer = ctypes.c_void_p()
-    truth(end); library.halMemAlloc(ctypes.byref(pointer), ctypes.c_ulonglong(4096), ctypes.c_ulonglong(0))
+    size, flag = ctypes.c_ulonglong(4096), ctypes.c_ulonglong(0)
+    truth(end, count); damage.swap(); library.halMemAlloc(ctypes.byref(pointer), size, flag); damage.swap()
     return pointer
 
 
@@ -167,11 +185,19 @@ def names():
 
 
 def long_names():
-    space = {"allocate": allocate}
-    # Longer than what the kernel side takes, and a table of more than 4 KiB.
-    exec(compile("def " + "long" * 100 + "():\n    allocate()\n" + "long" * 100 + "()", "f" * 2000, "exec"), space)
+    # Longer than what the kernel side takes, and a table of more than 4 KiB: the rest is read a moment later, from code
+    # that is still there.
+    name = "long" * 100
     body = "".join(f"    x = [{i},\n      {i}]\n" for i in range(2000))
-    exec(compile(f"def big():\n{body}    allocate()\nbig()", "big.py", "exec"), space)
+    space = {"allocate": allocate}
+    kept = []
+    for source, file in (
+        (f"def {name}():\n    allocate()\n{name}()", "f" * 2000),
+        (f"def big():\n{body}    allocate()\nbig()", "big.py"),
+    ):
+        kept.append(compile(source, file, "exec"))
+        exec(kept[-1], space)
+    time.sleep(2)
 
 
 def threads():
@@ -242,13 +268,36 @@ def foreign():
     assert libc.pthread_join(thread, None) == 0
 
 
+def damaged():
+    # What is not the thread's state is not followed, and what cannot be read ends the stack: with what was read.
+    minor = sys.version_info[1]
+    state = ctypes.pythonapi.PyGILState_GetThisThreadState
+    state.restype = ctypes.c_void_p
+    thread_id = {8: 176, 9: 176, 10: 176, 11: 152, 12: 136}.get(minor, 152)
+    allocate(end="bad", count=0, damage=Damage(state() + thread_id, 0x1000))
+
+    def inner():
+        frame = id(sys._getframe(1))
+        if minor <= 10:
+            back = frame + 24
+        else:
+            back = ctypes.c_uint64.from_address(frame + 24).value + (48 if minor == 11 else 8)
+        allocate(end="fault", count=3, damage=Damage(back, 8))
+
+    def outer():
+        inner()
+
+    outer()
+    allocate()
+
+
 def several():
     try:
         import _interpreters as interpreters
     except ImportError:
         import _xxsubinterpreters as interpreters
     other = interpreters.create()
-    Net().forward(2, GIL_RELEASED) if False else allocate(end="several")
+    allocate(end="several")
     interpreters.destroy(other)
     allocate()
 

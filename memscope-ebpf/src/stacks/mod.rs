@@ -42,7 +42,8 @@ pub(crate) fn forget(tgid: u32) {
 }
 
 /// Takes the stacks that the row's records have, and puts their ids into the record that the thread builds.
-/// `LOOPS`: the program may refer to the bodies of loops, which kernels before 5.13 refuse, even where none is run.
+/// `LOOPS`: the program may refer to the bodies of loops, which kernels before 5.13 refuse, even where none is run. Without
+/// it no Python stacks are taken.
 #[inline(always)]
 pub(crate) fn take<const LOOPS: bool>(
     ctx: *mut c_void,
@@ -61,8 +62,8 @@ pub(crate) fn take<const LOOPS: bool>(
     if wanted & STACK_NATIVE != 0 {
         native::take::<LOOPS>(&site, thread);
     }
-    if wanted & STACK_PYTHON != 0 {
-        python::take::<LOOPS>(&site, thread);
+    if LOOPS && wanted & STACK_PYTHON != 0 {
+        python::take(&site, thread);
     }
 }
 

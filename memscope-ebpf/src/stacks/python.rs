@@ -1,7 +1,7 @@
 //! Python stacks: the frames of the interpreter, walked from the thread's own state.
 //!
 //! The thread is inside of the call, so its frames and the code that they run cannot go away. What an address of code
-//! stands for is told at once, when it is seen first: a moment later there may be other code.
+//! stands for is told at once, when it is seen first: a moment later there may be other code. Only for kernels that can loop.
 
 use core::{arch::asm, ffi::c_void};
 
@@ -14,7 +14,7 @@ use memscope_common::{
     CodeRecord, Kind, PythonFrame, PythonLayout, StackEnd, StackRecord,
     python::{
         CODE_FROM, CODE_WORDS, FRAME_BYTES, LAYOUT_TAGGED, LAYOUT_TEXTS, LINES_AT, LINES_WORD, NONE, OWNER_INTERPRETER,
-        STATE_BYTES, TEXT_FROM, TEXT_STATE, TEXT_WORDS, TextState, mix, mix_code, mix_text, text_extent,
+        STATE_BYTES, TEXT_CHARS, TEXT_FROM, TEXT_STATE, TEXT_WORDS, TextState, mix, mix_code, mix_text, text_bytes,
     },
     stack::{CODE_FILE_CUT, CODE_LINES_CUT, CODE_NAME_CUT, MAX_FRAMES, STACK_PYTHON},
 };
@@ -175,7 +175,7 @@ pub(super) fn forget(tgid: u32) {
 
 /// Puts the id of the thread's Python stack into its record. Nothing is told of a process that runs no Python.
 #[inline(always)]
-pub(super) fn take<const LOOPS: bool>(site: &Site<'_>, thread: &mut Thread) {
+pub(super) fn take(site: &Site<'_>, thread: &mut Thread) {
     // SAFETY: a helper without arguments.
     let tgid = (unsafe { bpf_get_current_pid_tgid() } >> 32) as u32;
     thread.call.python_stack = 0;
@@ -186,7 +186,7 @@ pub(super) fn take<const LOOPS: bool>(site: &Site<'_>, thread: &mut Thread) {
     if let Some(scratch) = PYTHON_SCRATCH.get_ptr_mut(slot) {
         // SAFETY: a live map value that nobody else has until it is given back.
         unsafe { (*scratch).stack.generation = site.state.generation };
-        take_into::<LOOPS>(site.ctx, thread, scratch, layout, site.row.into());
+        take_into(site.ctx, thread, scratch, layout, site.row.into());
     }
     scratch::release(&PYTHON_OWNERS, slot);
 }
@@ -224,7 +224,7 @@ fn finish(hash: u64, count: u32, end: u8) -> u64 {
 
 /// Walks, and tells what was not told before.
 #[inline(never)]
-fn take_into<const LOOPS: bool>(
+fn take_into(
     ctx: *mut c_void,
     thread: &mut Thread,
     scratch: *mut Scratch,
@@ -246,7 +246,7 @@ fn take_into<const LOOPS: bool>(
         scratch.stack.end = StackEnd::Depth as u8;
         // Between frames of Python there can be one of the interpreter's own each.
         scratch.depth = config().python_depth;
-        repeat::<LOOPS>(2 * scratch.depth + 16, step, &mut walk);
+        repeat(2 * scratch.depth + 16, step, &mut walk);
         if scratch.stack.end == StackEnd::Root as u8 && read_word(layout.interpreters) != Some(layout.first_interpreter)
         {
             scratch.stack.end = StackEnd::OneOfSeveral as u8;
@@ -259,7 +259,7 @@ fn take_into<const LOOPS: bool>(
         return 0;
     }
     scratch.count = 0;
-    repeat::<LOOPS>(count, tell_code, &mut walk);
+    repeat(count, tell_code, &mut walk);
     let len = masked!(size_of::<StackRecord>() as u64 + u64::from(count) * size_of::<PythonFrame>() as u64, "16383");
     scratch.stack.header = header(Kind::Stack, row, len as u16);
     scratch.stack.id = id;
@@ -285,22 +285,11 @@ unsafe fn bpf_loop(times: u64, body: Step, walk: *mut Walk, flags: u64) -> i64 {
     helper(times, body, walk, flags)
 }
 
-/// Calls `body` until it gives 1, `times` at most: more than a few only where the kernel can loop.
+/// Calls `body` until it gives 1, `times` at most.
 #[inline(always)]
-fn repeat<const LOOPS: bool>(times: u32, body: Step, walk: &mut Walk) {
-    /// What old verifiers have the patience for.
-    const FEW: u32 = 32;
-    if LOOPS && config().loops != 0 {
-        // SAFETY: `body` takes what it is given, and `walk` outlives the loop.
-        unsafe { bpf_loop(times.into(), body, walk, 0) };
-        return;
-    }
-    for index in 0..FEW {
-        // SAFETY: as above.
-        if index >= times || unsafe { body(index, walk) } != 0 {
-            return;
-        }
-    }
+fn repeat(times: u32, body: Step, walk: &mut Walk) {
+    // SAFETY: `body` takes what it is given, and `walk` outlives the loop.
+    unsafe { bpf_loop(times.into(), body, walk, 0) };
 }
 
 /// Finds the thread's first frame. Gives why there is none, or 0.
@@ -417,16 +406,22 @@ fn read_code(scratch: &mut Scratch, layout: &PythonLayout) -> bool {
     let words = unsafe { &*(&raw const scratch.code).cast::<[u64; CODE_WORDS]>() };
     let mut hash = mix_code(0, words, layout.code_words);
     if layout.flags & LAYOUT_TEXTS != 0 {
-        for (offset, is_text) in [(layout.name, true), (layout.file, true), (layout.lines, false)] {
-            // What cannot be read is zero, in the same way each time.
-            read((&raw mut scratch.text).cast(), 8 * TEXT_WORDS as u32, code_word(scratch, offset) + TEXT_FROM);
-            let (first, len) =
-                if is_text { text_extent(&scratch.text) } else { (LINES_WORD, scratch.text[0] & 0xffff) };
-            hash = mix_text(hash, &scratch.text, first, len);
+        for offset in [layout.name, layout.file] {
+            read_text(scratch, offset);
+            hash = mix_text::<TEXT_CHARS>(hash, &scratch.text, text_bytes(&scratch.text));
         }
+        read_text(scratch, layout.lines);
+        hash = mix_text::<LINES_WORD>(hash, &scratch.text, scratch.text[0] & 0xffff);
     }
     scratch.fingerprint = hash as u32;
     true
+}
+
+/// Reads the head and first bytes of a text or line table. What cannot be read is zero, in the same way each time.
+#[inline(always)]
+fn read_text(scratch: &mut Scratch, offset: u16) {
+    let from = code_word(scratch, offset).wrapping_add(TEXT_FROM);
+    read((&raw mut scratch.text).cast(), 8 * TEXT_WORDS as u32, from);
 }
 
 /// Tells of the code of one frame, if that was not done before.

@@ -297,6 +297,17 @@ fn check_privileges(features: Features) -> Result<(), KernelError> {
     Err(KernelError::TooOld { release: release.unwrap_or_else(|_| "unknown".to_owned()), missing })
 }
 
+/// Whether Python stacks can be taken here: where a task has its thread pointer, or why not.
+pub fn python_support(features: Features, mode: LinkMode) -> Result<u32, String> {
+    if !features.loops {
+        return Err("this kernel has no loops in BPF programs (bpf_loop)".to_owned());
+    }
+    if mode == LinkMode::Slots {
+        return Err("probes without attach cookies cannot take them".to_owned());
+    }
+    task::thread_pointer()
+}
+
 /// Entries for maps that hold threads or processes: grows with the machine.
 fn thread_entries() -> u32 {
     let cpus = online_cpus().map_or(1, |cpus| cpus.len());
@@ -319,9 +330,10 @@ impl Kernel {
         ensure_tracefs()?;
         raise_memlock();
         let perf = options.perf || !features.ring_buffer;
+        let mode = options.link_mode.unwrap_or_else(|| features.link_mode());
         let (mut stacks, mut no_python, mut thread_pointer) = (options.stacks, None, 0);
         if stacks.python_depth.is_some() {
-            match task::thread_pointer() {
+            match python_support(features, mode) {
                 Ok(offset) => thread_pointer = offset,
                 Err(why) => (stacks.python_depth, no_python) = (None, Some(why)),
             }
@@ -365,7 +377,6 @@ impl Kernel {
             .allow_unsupported_maps()
             .load(OBJECT)
             .map_err(|error| KernelError::Load(Box::new(error)))?;
-        let mode = options.link_mode.unwrap_or_else(|| features.link_mode());
         let max_rows = options.max_rows.unwrap_or(u16::MAX).min(mode.max_rows());
         let mut kernel =
             Self { ebpf, mode, features, rows: 0, max_rows, no_python, can_touch: false, stacks, links: Vec::new() };

@@ -14,9 +14,10 @@ use crate::{
     attach::{
         features::{self, CAPABILITIES, Features, LinkMode},
         follow::expected_libraries,
+        kernel::python_support,
         libraries::{Libraries, Library},
         locate::{Checked, Evidence},
-        python::task,
+        python,
         site::SiteCost,
     },
     usage::{self, Tell},
@@ -203,14 +204,13 @@ fn kernel(features: Features, user: &[&'static ProbeSpec]) -> Vec<Check> {
     } else {
         Check::degraded("late libraries", "first calls into a library mapped late may be missed", "Linux 5.3 or newer")
     });
-    checks.push(match task::thread_pointer() {
-        Ok(_) if features.loops => Check::ok("Python stacks", "--call-stack=python works"),
-        Ok(_) => Check::degraded(
+    checks.push(match python_support(features, mode) {
+        Ok(_) => Check::ok("Python stacks", "--call-stack=python works"),
+        Err(why) => Check::degraded(
             "Python stacks",
-            "--call-stack=python takes 32 frames at most: no loops in BPF",
-            "Linux 5.17 or newer has them",
+            format!("{why}: traces work without --call-stack=python"),
+            "Linux 5.17 or newer, with BTF, can take them",
         ),
-        Err(why) => Check::degraded("Python stacks", why, "traces work without --call-stack=python"),
     });
     checks
 }
@@ -286,7 +286,19 @@ fn look_into(
             format!("{probes} probe(s) in {} file(s), {stepped} single-stepped", planned.len()),
         )
     });
+    checks.extend(interpreter(pid));
     Ok(planned.into_iter().map(line).collect())
+}
+
+/// The interpreter of a process, if it has one.
+fn interpreter(pid: u32) -> Option<Check> {
+    const NAME: &str = "Python";
+    python::look_into(pid).map(|found| match found {
+        Ok(version) => Check::ok(NAME, format!("{version}, whose stacks can be taken")),
+        Err(why) => {
+            Check::degraded(NAME, format!("no stacks: {why}"), "CPython 3.8 to 3.14, release builds, with glibc")
+        }
+    })
 }
 
 fn look_into_file(path: &Path, max_rows: u16, user: &[&'static ProbeSpec]) -> Result<LibraryLine, String> {

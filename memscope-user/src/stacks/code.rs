@@ -4,8 +4,8 @@
 use memscope_common::{
     CodeRecord, Header, Kind, PythonLayout,
     python::{
-        CODE_FROM, CODE_WORDS, LAYOUT_TEXTS, LINES_AT, LINES_WORD, TEXT_FROM, TEXT_STATE, TEXT_WORDS, TextState,
-        mix_code, mix_text, text_extent,
+        CODE_FROM, CODE_WORDS, LAYOUT_TEXTS, LINES_AT, LINES_WORD, TEXT_CHARS, TEXT_FROM, TEXT_STATE, TEXT_WORDS,
+        TextState, mix_code, mix_text, text_bytes,
     },
     stack::{CODE_FILE_CUT, CODE_LINES_CUT, CODE_NAME_CUT},
 };
@@ -159,11 +159,13 @@ impl<R: Fn(u64, &mut [u8]) -> Option<()>> Object<'_, R> {
         let layout = self.layout;
         let mut hash = mix_code(0, words, layout.code_words);
         if layout.flags & LAYOUT_TEXTS != 0 {
-            for (offset, is_text) in [(layout.name, true), (layout.file, true), (layout.lines, false)] {
-                let text: [u64; TEXT_WORDS] = self.read_words(Self::pointer(words, offset)?.wrapping_add(TEXT_FROM))?;
-                let (first, len) = if is_text { text_extent(&text) } else { (LINES_WORD, text[0] & 0xffff) };
-                hash = mix_text(hash, &text, first, len);
+            let text = |offset| self.read_words::<TEXT_WORDS>(Self::pointer(words, offset)?.wrapping_add(TEXT_FROM));
+            for offset in [layout.name, layout.file] {
+                let text = text(offset)?;
+                hash = mix_text::<TEXT_CHARS>(hash, &text, text_bytes(&text));
             }
+            let lines = text(layout.lines)?;
+            hash = mix_text::<LINES_WORD>(hash, &lines, lines[0] & 0xffff);
         }
         Some(hash as u32)
     }

@@ -21,8 +21,11 @@ const WORKLOAD: &str = include_str!("../../workloads/stacks.py");
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Python {
     version: (u8, u8),
-    shared: bool,
+    /// Its library; a program that has it all in itself has none.
+    library: Option<PathBuf>,
     path: PathBuf,
+    /// Where its modules are.
+    home: PathBuf,
 }
 
 /// All that there are; a version that is there in the same form twice is used once.
@@ -43,7 +46,7 @@ fn interpreters() -> Vec<Python> {
     paths.extend(versions.map(|version| version.path().join("bin/python3")));
     let mut found: Vec<Python> = paths.iter().filter(|path| path.exists()).filter_map(|path| ask(path)).collect();
     found.sort();
-    found.dedup_by_key(|python| (python.version, python.shared));
+    found.dedup_by_key(|python| (python.version, python.library.is_some()));
     assert!(!found.is_empty(), "no CPython 3.8 to 3.14 in MEMSCOPE_PYTHONS, PATH or pyenv");
     let told: Vec<String> = found.iter().map(|python| format!("{python:?}")).collect();
     println!("interpreters:\n{}", told.join("\n"));
@@ -53,16 +56,17 @@ fn interpreters() -> Vec<Python> {
 /// What an interpreter says of itself; `None` if it is none that is meant to work.
 fn ask(path: &Path) -> Option<Python> {
     const CODE: &str = "import sys, sysconfig, ctypes; print(sys.implementation.name, *sys.version_info[:2], \
-        int('libpython' in open('/proc/self/maps').read()), \
-        int(bool(sysconfig.get_config_var('Py_DEBUG') or sysconfig.get_config_var('Py_GIL_DISABLED'))), sys.executable)";
+        ([l.split()[5] for l in open('/proc/self/maps') if '/libpython' in l] + ['-'])[0], \
+        int(bool(sysconfig.get_config_var('Py_DEBUG') or sysconfig.get_config_var('Py_GIL_DISABLED'))), sys.executable, sys.base_prefix)";
     let output = Command::new(path).args(["-I", "-c", CODE]).output().ok()?;
     let said = String::from_utf8(output.stdout).ok()?;
     let fields: Vec<&str> = said.split_whitespace().collect();
-    let [name, major, minor, shared, other, executable] = fields[..] else { return None };
+    let [name, major, minor, library, other, executable, home] = fields[..] else { return None };
     let version = (major.parse().ok()?, minor.parse().ok()?);
     let usable = name == "cpython" && other == "0" && ((3, 8)..=(3, 14)).contains(&version);
     // Not a script that chooses one.
-    usable.then(|| Python { version, shared: shared == "1", path: PathBuf::from(executable) })
+    let library = (library != "-").then(|| PathBuf::from(library));
+    usable.then(|| Python { version, library, path: PathBuf::from(executable), home: PathBuf::from(home) })
 }
 
 /// One frame: file, line, name.
@@ -155,6 +159,8 @@ fn compare(python: &Python, run: &Run, depth: usize) -> usize {
             let end = match truth.end.as_str() {
                 _ if !whole => StackEnd::Depth,
                 "several" => StackEnd::OneOfSeveral,
+                "bad" => StackEnd::BadState,
+                "fault" => StackEnd::Fault,
                 _ => StackEnd::Root,
             };
             let frames: Vec<_> = truth.frames.into_iter().take(depth).collect();
@@ -208,7 +214,7 @@ fn python_stacks_a_thousand_deep_and_cut() {
 /// Texts of one, two and four bytes per character; some do not fit into a record.
 #[test]
 fn python_stacks_of_any_names() {
-    hold(&["names"], 100, 6);
+    hold(&["names", "long_names"], 100, 6);
 }
 
 /// An address of code never stands for what was there before.
@@ -232,6 +238,26 @@ fn python_stacks_say_why_they_are_not_whole() {
         let foreign: Vec<_> = frees.iter().filter(|found| found.tid != found.pid).collect();
         assert_eq!(foreign.len(), 1, "{python:?}: {frees:?}");
         assert_eq!((foreign[0].end, foreign[0].frames.len()), (StackEnd::NotPython, 0), "{python:?}");
+    }
+}
+
+/// A state that is not the thread's is not walked, and a frame that cannot be read ends the stack.
+#[test]
+fn python_stacks_of_damaged_interpreters_are_short() {
+    hold(&["damaged"], 50, 3);
+}
+
+/// The interpreter comes later than the program, as in one that embeds it.
+#[test]
+fn python_stacks_of_a_library_that_is_mapped_late() {
+    for python in interpreters() {
+        let Some(library) = &python.library else { continue };
+        let place = tempfile::tempdir().expect("a folder");
+        let script = workload(place.path());
+        let arguments = [library.to_str().expect("a plain path"), script.to_str().expect("a plain path"), "plain"];
+        let tracer = Tracer::run("embed", &arguments).env("PYTHONHOME", &python.home);
+        let run = tracer.option("--call-stack=python:100").succeed();
+        assert!(compare(&python, &run, 100) >= 6, "{python:?}: {}", run.said());
     }
 }
 

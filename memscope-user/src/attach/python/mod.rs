@@ -45,6 +45,18 @@ impl Layouts {
     }
 }
 
+/// What kind of interpreter a process has, or why its stacks cannot be taken now; `None`: it has none.
+#[must_use]
+pub fn look_into(pid: u32) -> Option<Result<String, String>> {
+    match Files::default().find(pid) {
+        Ok(layout) => Some(Ok(format!("CPython 3.{}", layout.version))),
+        Err(Missing::Interpreter) => None,
+        Err(Missing::Start) => Some(Err("it has not begun".to_owned())),
+        Err(Missing::Sense(why)) => Some(Err(why.to_owned())),
+        Err(Missing::Support(why)) => Some(Err(why)),
+    }
+}
+
 /// A process whose interpreter is not followed yet.
 #[derive(Clone, Copy, Debug)]
 struct Pending {
