@@ -21,6 +21,12 @@ pub enum LinkMode {
 }
 
 impl LinkMode {
+    /// Whether native stacks can be walked in the kernel: programs that serve one row alone have no loops.
+    #[must_use]
+    pub const fn serves_walks(self) -> bool {
+        !matches!(self, Self::Slots)
+    }
+
     /// Rows that can be served at most; row 0 is none.
     #[must_use]
     pub const fn max_rows(self) -> u16 {

@@ -204,6 +204,15 @@ fn kernel(features: Features, user: &[&'static ProbeSpec]) -> Vec<Check> {
     } else {
         Check::degraded("late libraries", "first calls into a library mapped late may be missed", "Linux 5.3 or newer")
     });
+    checks.push(if features.loops && mode.serves_walks() {
+        Check::ok("native stacks", "--call-stack=c works: walked in the kernel")
+    } else {
+        Check::degraded(
+            "native stacks",
+            "--call-stack=c sends 16 KiB of the stack with every call, and what lies further out is left off: no walks in BPF",
+            "Linux 5.17 or newer has what they need",
+        )
+    });
     checks.push(match python_support(features, mode) {
         Ok(_) => Check::ok("Python stacks", "--call-stack=python works"),
         Err(why) => Check::degraded(
