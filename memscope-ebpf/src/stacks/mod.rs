@@ -81,3 +81,19 @@ pub(crate) fn return_address(regs: &pt_regs, row: &ProbeRow) -> u64 {
     unsafe { bpf_probe_read_user((&raw mut address).cast(), 8, regs::stack_pointer(regs) as *const c_void) };
     address
 }
+
+/// Calls `body` with a number and `context` until it gives 1, `times` at most.
+///
+/// As the helper itself, with a count of 64 bits: kernels that make the loop part of the program compare the whole
+/// register, whose upper half is noise after a value of 32 bits.
+///
+/// # Safety
+///
+/// `body` is a function that takes these two.
+#[inline(always)]
+pub(crate) unsafe fn bpf_loop(times: u64, body: *mut c_void, context: *mut c_void) -> i64 {
+    const NUMBER: usize = 181;
+    // SAFETY: the number is that of the helper, and this is what it takes.
+    let helper: extern "C" fn(u64, *mut c_void, *mut c_void, u64) -> i64 = unsafe { core::mem::transmute(NUMBER) };
+    helper(times, body, context, 0)
+}

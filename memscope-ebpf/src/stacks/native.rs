@@ -11,9 +11,7 @@ use core::{
 
 use aya_ebpf::{
     bindings::{BPF_NOEXIST, pt_regs},
-    helpers::generated::{
-        bpf_get_current_pid_tgid, bpf_get_smp_processor_id, bpf_ktime_get_ns, bpf_loop, bpf_probe_read_user,
-    },
+    helpers::generated::{bpf_get_current_pid_tgid, bpf_get_smp_processor_id, bpf_ktime_get_ns, bpf_probe_read_user},
     macros::map,
     maps::{Array, HashMap, LruHashMap},
 };
@@ -28,7 +26,7 @@ use memscope_common::{
     },
 };
 
-use super::Site;
+use super::{Site, bpf_loop};
 use crate::{
     calls::bounded,
     emit::{header, is_crowded, send},
@@ -228,7 +226,7 @@ fn in_slot<const LOOPS: bool>(ctx: *mut c_void, thread: &mut Thread, slot: *mut 
             // Besides the frames, every piece that is copied and every in-flight call takes a step.
             let steps = config().native_depth + STACK_BYTES / PIECE + MAX_DEPTH as u32 + 2;
             // SAFETY: the callback gets what it expects.
-            unsafe { bpf_loop(steps, step as *mut c_void, (&raw const place).cast_mut().cast(), 0) };
+            unsafe { bpf_loop(steps.into(), step as *mut c_void, (&raw const place).cast_mut().cast()) };
         } else {
             walk.flags |= ASK;
             walk.end = StackEnd::NoRule as u32;

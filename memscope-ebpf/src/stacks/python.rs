@@ -19,7 +19,7 @@ use memscope_common::{
     stack::{CODE_FILE_CUT, CODE_LINES_CUT, CODE_NAME_CUT, MAX_FRAMES, STACK_PYTHON},
 };
 
-use super::{Site, scratch};
+use super::{Site, bpf_loop, scratch};
 use crate::{
     emit::{header, send},
     maps::{Thread, config},
@@ -275,21 +275,11 @@ fn take_into(
 
 type Step = unsafe extern "C" fn(u32, *mut Walk) -> u64;
 
-/// The helper, with a count of 64 bits: kernels that make the loop part of the program compare the whole register, whose
-/// upper half is noise after a value of 32 bits.
-#[inline(always)]
-unsafe fn bpf_loop(times: u64, body: Step, walk: *mut Walk, flags: u64) -> i64 {
-    const NUMBER: usize = 181;
-    // SAFETY: the number is that of the helper, and this is what it takes.
-    let helper: extern "C" fn(u64, Step, *mut Walk, u64) -> i64 = unsafe { core::mem::transmute(NUMBER) };
-    helper(times, body, walk, flags)
-}
-
 /// Calls `body` until it gives 1, `times` at most.
 #[inline(always)]
 fn repeat(times: u32, body: Step, walk: &mut Walk) {
     // SAFETY: `body` takes what it is given, and `walk` outlives the loop.
-    unsafe { bpf_loop(times.into(), body, walk, 0) };
+    unsafe { bpf_loop(times.into(), body as *mut c_void, (&raw mut *walk).cast()) };
 }
 
 /// Finds the thread's first frame. Gives why there is none, or 0.
