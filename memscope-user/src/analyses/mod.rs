@@ -5,6 +5,7 @@
 
 pub mod by_stack;
 pub mod compare;
+pub mod decompose;
 pub mod fluctuation;
 pub mod growth;
 pub mod held;
@@ -18,6 +19,7 @@ mod per_device;
 pub(crate) mod script;
 
 pub use by_stack::ByStackAnalysis;
+pub use decompose::DecomposeAnalysis;
 pub use fluctuation::FluctuationAnalysis;
 pub use growth::GrowthAnalysis;
 pub use held::HeldAnalysis;

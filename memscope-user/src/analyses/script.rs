@@ -5,7 +5,8 @@ use std::{collections::BTreeMap, sync::Arc};
 use super::Analysis;
 use crate::model::{
     Alloc, AllocApi, AllocFailed, AllocRecovered, Block, Device, DeviceUsage, DriverFigures, Event, EventKind, Finding,
-    Free, FreeCause, PageType, Pool, ProcessUsage, Region, RegionKind, RunEnd, Stacks, UnknownFree,
+    Free, FreeCause, Name, PageType, Pool, ProcessUsage, Region, RegionKind, RunEnd, Stack, StackEnd, Stacks,
+    UnknownFree,
 };
 
 /// Writes the events of a run. Events belong to the process and device last given to [`Script::on`].
@@ -99,6 +100,13 @@ impl Script {
         self
     }
 
+    /// Where the calls that follow are made: frames of Python and native ones, innermost first.
+    pub(crate) fn stacks(&mut self, python: &[&str], native: &[&str]) -> &mut Self {
+        let stack = |frames: &[&str]| (!frames.is_empty()).then(|| Stack::keep(frames.iter().copied(), StackEnd::Root));
+        self.stacks = Stacks { python: stack(python), native: stack(native) };
+        self
+    }
+
     pub(crate) fn launch(&mut self) -> &mut Self {
         self.kernel_index += 1;
         self.push(EventKind::Launch(crate::model::Launch { name: Arc::from("Add"), stream: 0, stream_id: None }))
@@ -169,7 +177,16 @@ impl Script {
             requested_bytes: None,
             caller: None,
             stacks: self.stacks,
+            owner: None,
         }
+    }
+
+    /// The block that was allocated last has an owner, as a dump says.
+    pub(crate) fn owned(&mut self, owner: &str) -> &mut Self {
+        if let Some(EventKind::Alloc(alloc)) = self.events.last_mut().map(|event| &mut event.kind) {
+            alloc.block.owner = Some(Name::keep(owner));
+        }
+        self
     }
 
     /// A block of a pool that tells how much it holds reserved.

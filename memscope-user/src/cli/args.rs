@@ -59,6 +59,8 @@ pub(super) enum Command {
     Compare(CompareArgs),
     /// Find blocks that were held longer than they were used, and mark their rows in a copy of the dump.
     Inefficient(InefficientArgs),
+    /// Tell whose the memory is, over time: dumps (CSV or db, ours or msMemScope's) of one run, or a capture.
+    Decompose(DecomposeArgs),
     /// Find leaks in files: dumps (CSV or db, ours or msMemScope's) of one run, or a capture.
     Leaks(LeaksArgs),
     /// Write where memory was allocated for flame-graph tools: from a capture, an output folder, or dumps with call stacks.
@@ -158,6 +160,23 @@ pub(super) struct InefficientArgs {
     /// Where to write the marked copy [default: inefficient/ beside the dump].
     #[arg(short = 'o', long, value_name = "FILE")]
     pub output_path: Option<PathBuf>,
+    /// Findings as JSON on stdout instead of the report.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `decompose`.
+#[derive(Debug, Args)]
+pub(super) struct DecomposeArgs {
+    /// Dumps of one run, folders with such, or one capture.
+    #[arg(required_unless_present = "print_rules", value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+    /// More rules, which come before the built-in ones.
+    #[arg(long, value_name = "FILE")]
+    pub rules: Option<PathBuf>,
+    /// Print the built-in rules, as a file for --rules has them.
+    #[arg(long, exclusive = true)]
+    pub print_rules: bool,
     /// Findings as JSON on stdout instead of the report.
     #[arg(long)]
     pub json: bool,
@@ -334,6 +353,9 @@ pub(super) struct CollectArgs {
     /// Analyses: leaks, decompose, inefficient, oom[:K], none.
     #[arg(long, value_name = "LIST", default_value = "leaks")]
     pub analysis: Analyses,
+    /// More rules for the analysis decompose, which come before the built-in ones.
+    #[arg(long, value_name = "FILE")]
+    pub decompose_rules: Option<PathBuf>,
     /// File format.
     #[arg(long, alias = "data-format", value_enum, default_value_t)]
     pub format: Format,

@@ -2,6 +2,7 @@
 
 mod args;
 mod compare;
+mod decompose;
 mod demo;
 mod doctor;
 mod export;
@@ -59,6 +60,7 @@ pub fn main() -> ExitCode {
         Some(Command::Recover(recover)) => offline::recover(&recover),
         Some(Command::Compare(args)) => compare::run(&args),
         Some(Command::Inefficient(args)) => inefficient::run(&args),
+        Some(Command::Decompose(args)) => decompose::run(&args),
         Some(Command::Leaks(leaks)) => leaks::run(&leaks),
         Some(Command::Export(export)) => export::run(&export),
         Some(Command::Doctor(doctor)) => doctor::run(&doctor),

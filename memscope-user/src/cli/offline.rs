@@ -54,7 +54,7 @@ pub(super) fn recover(args: &RecoverArgs) -> ExitCode {
 }
 
 fn finish(collect: &CollectArgs, work: impl FnOnce() -> Result<()>) -> ExitCode {
-    if let Err(reason) = outputs::refuse_unavailable(collect) {
+    if let Err(reason) = outputs::owners(collect) {
         error(reason);
         return ExitCode::from(USAGE);
     }
@@ -81,10 +81,12 @@ pub(super) fn captures(directory: &Path) -> Result<Vec<PathBuf>> {
 }
 
 fn replay_one(capture: &Path, collect: &CollectArgs) -> Result<()> {
-    let config = PipelineConfig { dump: outputs::filter(collect), ..PipelineConfig::default() };
+    let owners = outputs::owners(collect).map_err(anyhow::Error::msg)?;
+    let analyses = outputs::analyses(collect, owners.as_ref());
+    let config = PipelineConfig { dump: outputs::filter(collect), owners, ..PipelineConfig::default() };
     let notices = Notices::new(collect.level_of_messages());
     let sinks: Vec<Box<dyn Sink>> = vec![outputs::dump(collect, CallStacks::default(), sudo_ids())?, Box::new(notices)];
-    let report = pipeline::replay(capture, config, sinks, outputs::analyses(collect))
+    let report = pipeline::replay(capture, config, sinks, analyses)
         .with_context(|| format!("cannot replay `{}`", capture.display()))?;
     tell_ending(collect.level_of_messages(), &report);
     let failures: Vec<String> = report.outcome.errors.iter().map(|error| error_chain(error)).collect();

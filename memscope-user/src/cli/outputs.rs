@@ -3,7 +3,7 @@
 use std::{
     io::Write as _,
     path::{Path, PathBuf},
-    sync::Mutex,
+    sync::{Arc, Mutex},
 };
 
 use super::{
@@ -14,8 +14,8 @@ use super::{
 };
 use crate::{
     analyses::{
-        Analysis, ByStackAnalysis, FluctuationAnalysis, GrowthAnalysis, HeldAnalysis, InefficientAnalysis,
-        LedgerAnalysis, OomAnalysis, StepLeaksAnalysis,
+        Analysis, ByStackAnalysis, DecomposeAnalysis, FluctuationAnalysis, GrowthAnalysis, HeldAnalysis,
+        InefficientAnalysis, LedgerAnalysis, OomAnalysis, StepLeaksAnalysis, decompose::RuleSet,
     },
     attach::spawn::sudo_ids,
     model::Finding,
@@ -73,7 +73,8 @@ fn config(args: &CollectArgs, stacks: CallStacks) -> DumpConfig {
     for (slot, step) in step_id_list.iter_mut().zip(&steps) {
         *slot = *step;
     }
-    let collect = args.events.bits() | if args.events.alloc || args.events.free || args.analysis.leaks { 3 } else { 0 };
+    let wants_blocks = args.events.alloc || args.events.free || args.analysis.leaks || args.analysis.decompose;
+    let collect = args.events.bits() | if wants_blocks { 3 } else { 0 };
     DumpConfig {
         selected_steps: StepList { step_count: steps.len() as u32, step_id_list },
         analysis_type: args.analysis.bits(),
@@ -118,8 +119,19 @@ pub(super) const fn leaks_wanted(args: &CollectArgs) -> bool {
     args.analysis.leaks && args.steps.is_none()
 }
 
+/// The rules by which blocks have owners, if that was asked for.
+pub(super) fn owners(args: &CollectArgs) -> Result<Option<Arc<RuleSet>>, String> {
+    if args.analysis.decompose {
+        return super::decompose::rules(args.decompose_rules.as_deref()).map(Some);
+    }
+    match args.decompose_rules {
+        Some(_) => Err("--decompose-rules is of use with --analysis=decompose only".to_owned()),
+        None => Ok(None),
+    }
+}
+
 /// The analyses that were asked for; what is still held, and where, is always told.
-pub(super) fn analyses(args: &CollectArgs) -> Vec<Box<dyn Analysis>> {
+pub(super) fn analyses(args: &CollectArgs, owners: Option<&Arc<RuleSet>>) -> Vec<Box<dyn Analysis>> {
     let mut chosen: Vec<Box<dyn Analysis>> = Vec::new();
     if leaks_wanted(args) {
         chosen.push(Box::new(StepLeaksAnalysis::default()));
@@ -132,18 +144,13 @@ pub(super) fn analyses(args: &CollectArgs) -> Vec<Box<dyn Analysis>> {
     if args.analysis.inefficient {
         chosen.push(Box::new(InefficientAnalysis::default()));
     }
+    if let Some(rules) = owners {
+        chosen.push(Box::new(DecomposeAnalysis::new(Arc::clone(rules))));
+    }
     chosen.push(Box::new(HeldAnalysis::default()));
     chosen.push(Box::new(ByStackAnalysis::default()));
     chosen.push(Box::new(LedgerAnalysis::default()));
     chosen
-}
-
-/// Options that this version knows of and cannot do.
-pub(super) fn refuse_unavailable(args: &CollectArgs) -> Result<(), String> {
-    if args.analysis.decompose {
-        return Err("--analysis=decompose is not available in this version; leave it out".to_owned());
-    }
-    Ok(())
 }
 
 /// A library that the caller chooses is code that runs with our rights: they have to be the caller's own.

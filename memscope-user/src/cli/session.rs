@@ -125,7 +125,7 @@ pub(super) fn attach(pids: &[u32], args: &TraceArgs) -> ExitCode {
 
 /// What this version cannot do is refused, not passed over.
 fn check(args: &TraceArgs) -> Result<(), String> {
-    outputs::refuse_unavailable(&args.collect)?;
+    outputs::owners(&args.collect)?;
     outputs::refuse_borrowed_rights(args.usage_library.as_deref())?;
     args.probes.specs()?;
     let unavailable =
@@ -254,11 +254,13 @@ impl<'a> Session<'a> {
             None => None,
         };
         let (gauge_sink, gauge) = GaugeSink::new();
-        let config = PipelineConfig { rows, start_mono_ns, start_real_ns, dump: outputs::filter(&args.collect) };
+        let owners = outputs::owners(&args.collect).map_err(|reason| anyhow!(reason))?;
+        let mut analyses = outputs::analyses(&args.collect, owners.as_ref());
+        let dump_filter = outputs::filter(&args.collect);
+        let config = PipelineConfig { rows, start_mono_ns, start_real_ns, dump: dump_filter, owners };
         let notices = Notices::new(args.collect.level_of_messages());
         let sinks: Vec<Box<dyn Sink>> = vec![dump, Box::new(gauge_sink), Box::new(notices)];
         let trigger = Trigger::default();
-        let mut analyses = outputs::analyses(&args.collect);
         analyses.push(Box::new(trigger.clone()));
         let pipeline = Pipeline::new(config, sinks, analyses);
         let (urgent_sender, urgent) = unbounded_channel();

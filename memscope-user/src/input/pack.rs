@@ -69,7 +69,7 @@ pub(super) fn pack(row: &DumpRow, out: &mut Vec<u8>) {
     for stack in [row.stacks.native, row.stacks.python] {
         out.extend(stack.map_or(0, Stack::number).to_le_bytes());
     }
-    for text in [&row.name, &row.word, &row.shape] {
+    for text in [&row.name, &row.word, &row.shape, &row.owner] {
         out.extend((text.len() as u32).to_le_bytes());
         out.extend(text.bytes());
     }
@@ -116,7 +116,7 @@ pub(super) fn unpack(bytes: &[u8]) -> DumpRow {
     let (ptr, allocation_id, size_bytes) = (optional(0), optional(1), optional(2));
     let (used_bytes, total_bytes, other) = (optional(3), optional(4), optional(5));
     let [native, python] = [(); 2].map(|()| Stack::of_number(bytes.word()));
-    let [name, word, shape] = [(); 3].map(|()| bytes.text());
+    let [name, word, shape, owner] = [(); 4].map(|()| bytes.text());
     DumpRow {
         kind: match kind & 0xc0 {
             0x40 => Kind::Malloc(pool_at(kind, &word)),
@@ -136,6 +136,7 @@ pub(super) fn unpack(bytes: &[u8]) -> DumpRow {
         file,
         line,
         ptr,
+        owner,
         allocation_id,
         size_bytes,
         used_bytes,
@@ -179,6 +180,7 @@ mod tests {
             page: PageType::Giant,
             api: AllocApi::Create,
             module_id: Some(33),
+            owner: "PTA@weight".to_owned(),
             pool: Pool::Atb,
             name: "näme".to_owned(),
             word: "mine".to_owned(),

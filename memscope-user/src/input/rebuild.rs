@@ -159,6 +159,7 @@ impl Process {
             api: row.api,
             caller: None,
             stacks: row.stacks,
+            owner: (!row.owner.is_empty()).then(|| Name::keep(&row.owner)),
         });
         self.live.insert(number, block);
         self.by_addr.insert(key, number);
@@ -196,7 +197,9 @@ impl Process {
 
     /// The live block that a free is about.
     fn find(&self, row: &DumpRow, pool: Pool) -> Option<u64> {
-        let is_of = |number: &u64| self.live.get(number).is_some_and(|block| block.pool == pool);
+        // msMemScope calls workspaces PTA, and only their MALLOC row has an owner that tells.
+        let is_pool = |block: &Block| block.pool == pool || (pool, block.pool) == (Pool::Pta, Pool::PtaWorkspace);
+        let is_of = |number: &u64| self.live.get(number).is_some_and(is_pool);
         if let Some(number) = row.allocation_id.filter(is_of) {
             return Some(number);
         }

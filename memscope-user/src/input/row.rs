@@ -49,6 +49,8 @@ pub(super) struct DumpRow {
     pub(super) page: PageType,
     pub(super) api: AllocApi,
     pub(super) module_id: Option<u8>,
+    /// Whose a block is, as the dump says.
+    pub(super) owner: String,
     /// Pool of an access.
     pub(super) pool: Pool,
     pub(super) name: String,
@@ -113,7 +115,8 @@ pub(super) fn understand(cells: &Cells<'_>, attr: &Pairs<'_>, place: (u32, u64))
         name.truncate(name.floor_char_boundary(64));
         return Ok(Understood::Unused(name));
     };
-    let owner_module = attr.get("owner").and_then(|owner| owner.strip_prefix("CANN@")).and_then(module_id);
+    let driver = attr.get("owner").and_then(|owner| owner.strip_prefix("CANN@"));
+    let owner_module = driver.and_then(|owner| owner.split('@').next()).and_then(module_id);
     let mut row = DumpRow {
         kind,
         id,
@@ -137,6 +140,7 @@ pub(super) fn understand(cells: &Cells<'_>, attr: &Pairs<'_>, place: (u32, u64))
         },
         api: if attr.get("alloc_type") == Some("create") { AllocApi::Create } else { AllocApi::Alloc },
         module_id: owner_module,
+        owner: attr.get("owner").unwrap_or_default().to_owned(),
         pool: attr.get("type").and_then(pool).unwrap_or(Pool::Pta),
         name: String::new(),
         word: attr.get("dtype").unwrap_or_default().to_owned(),

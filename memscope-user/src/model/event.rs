@@ -94,6 +94,8 @@ pub struct Block {
     pub caller: Option<Name>,
     /// Where it was allocated.
     pub stacks: Stacks,
+    /// Whose it is, as far as that could be told when it was allocated (contract §8.5); only with the analysis decompose.
+    pub owner: Option<Name>,
 }
 
 /// What the driver said last of the device that an event is about.

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::{Device, Growth, Ledger, Name, Pool, Stacks};
+use super::{Decomposition, Device, Growth, Ledger, Name, Pool, Stacks};
 
 /// How sure a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -390,4 +390,6 @@ pub enum Finding {
     Growth(Growth),
     /// From where memory was allocated.
     ByStack(ByStack),
+    /// Whose the memory of a pool is.
+    Decompose(Decomposition),
 }

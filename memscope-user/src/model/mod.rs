@@ -1,5 +1,6 @@
 //! The words of this project as types: what a stage hands to the next.
 
+mod decomposition;
 mod event;
 mod finding;
 mod growth;
@@ -8,6 +9,7 @@ mod module;
 mod name;
 mod stack;
 
+pub use decomposition::{Decomposition, OwnerNode, OwnerPart, OwnerSample, OwnerTimeline, Source};
 pub use event::{
     Access, AccessKind, Alloc, AllocApi, AllocFailed, AllocRecovered, AtbOp, Block, BlockReturned, Device, DeviceUsage,
     DriverFigures, Event, EventKind, Free, FreeCause, Launch, Mark, Op, OpPhase, OutOfMemory, PageType, Pool,

@@ -123,6 +123,7 @@ mod tests {
             api: AllocApi::Alloc,
             caller: None,
             stacks: Stacks::default(),
+            owner: None,
         };
         Live { block, returned: false, inside: true }
     }

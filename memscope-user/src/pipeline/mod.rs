@@ -46,6 +46,7 @@ use self::stacks::{Code, StackTable};
 use self::text::Texts;
 use self::usage::Usage;
 use crate::analyses::Analysis;
+use crate::analyses::decompose::{Classifier, RuleSet};
 use crate::capture::{LossCount, Note};
 use crate::decode::{Body, Phase, Record, Records};
 use crate::model::{Device, Event, EventKind, Finding, FreeCause, ProcessStart, RunEnd, Stacks};
@@ -69,6 +70,8 @@ pub struct PipelineConfig {
     pub start_real_ns: u64,
     /// Which rows are written.
     pub dump: DumpFilter,
+    /// By which rules rows tell whose blocks are; not at all without.
+    pub owners: Option<Arc<RuleSet>>,
 }
 
 /// What a finished run has to say.
@@ -128,6 +131,7 @@ impl Pipeline {
                 oom_blocks,
                 oom_pending: 0,
                 usage: Usage::default(),
+                owners: config.owners.map(Classifier::new),
             },
             losses: Losses::default(),
             operators: Operators::default(),

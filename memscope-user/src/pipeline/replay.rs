@@ -26,7 +26,7 @@ impl ReplayReport {
     }
 }
 
-/// Feeds a capture to a pipeline. Rows and clocks come from the capture, the filter from `config`.
+/// Feeds a capture to a pipeline. Rows and clocks come from the capture, everything else from `config`.
 ///
 /// A torn capture is no error: everything up to the tear is used, and the report says where it is. Nor is an
 /// output that fails: the outcome names it.
@@ -42,7 +42,7 @@ pub fn replay(
         rows: header.rows.clone(),
         start_mono_ns: header.start_mono_ns,
         start_real_ns: header.start_real_ns,
-        dump: config.dump,
+        ..config
     };
     let mut pipeline = Pipeline::new(config, sinks, analyses);
     let mut errors = Vec::new();

@@ -23,6 +23,7 @@ pub(super) fn block(pool: Pool, addr: u64, allocation_id: u64) -> Block {
         requested_bytes: None,
         caller: None,
         stacks: Stacks::default(),
+        owner: None,
         allocation_id,
         pool,
         device: Device::Npu(0),

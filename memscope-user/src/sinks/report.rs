@@ -3,6 +3,7 @@
 //! The leak and the gap report have the reference's layout, byte for byte (contract §8.2, §8.3); what it does not
 //! report follows after them, and how complete the trace was comes last.
 
+mod decompose;
 mod growth;
 mod inefficient;
 mod ledger;
@@ -21,8 +22,8 @@ use numbers::{counted, general, mega, size};
 use serde::Serialize;
 
 use crate::model::{
-    ByStack, Confidence, Device, Finding, Fluctuation, Growth, Held, HeldModule, Inefficient, Leak, Ledger, MarkLeaks,
-    Oom, Pool, RatioRecord, RunEnd, StepLeaks,
+    ByStack, Confidence, Decomposition, Device, Finding, Fluctuation, Growth, Held, HeldModule, Inefficient, Leak,
+    Ledger, MarkLeaks, Oom, Pool, RatioRecord, RunEnd, StepLeaks,
 };
 
 /// How to write the text.
@@ -56,6 +57,7 @@ struct Process<'a> {
     inefficient: Vec<&'a Inefficient>,
     growth: Vec<&'a Growth>,
     by_stack: Vec<&'a ByStack>,
+    decompositions: Vec<&'a Decomposition>,
 }
 
 impl Report {
@@ -105,6 +107,9 @@ impl Report {
         }
         for found in &process.inefficient {
             inefficient::write(found, self.leak_lines, out)?;
+        }
+        for found in &process.decompositions {
+            decompose::write(found, out)?;
         }
         for held in &process.held {
             write_held(held, out)?;
@@ -183,6 +188,7 @@ fn place(finding: &Finding) -> (u32, Device) {
         Finding::Inefficient(found) => (found.pid, found.device),
         Finding::Growth(found) => (found.pid, found.device),
         Finding::ByStack(found) => (found.pid, found.device),
+        Finding::Decompose(found) => (found.pid, found.device),
     }
 }
 
@@ -200,11 +206,15 @@ fn by_process(findings: &[Finding]) -> BTreeMap<u32, Process<'_>> {
             Finding::Inefficient(found) => process.inefficient.push(found),
             Finding::Growth(found) => process.growth.push(found),
             Finding::ByStack(found) => process.by_stack.push(found),
+            Finding::Decompose(found) => process.decompositions.push(found),
         }
     }
-    for Process { leaks, gaps, held, ledgers, marks, ooms, inefficient, growth, by_stack } in processes.values_mut() {
+    for process in processes.values_mut() {
+        let Process { leaks, gaps, held, ledgers, marks, ooms, inefficient, growth, by_stack, decompositions } =
+            process;
         growth.sort_by_key(|found| found.device);
         by_stack.sort_by_key(|found| (found.device, found.pool));
+        decompositions.sort_by_key(|found| (found.device, found.pool));
         inefficient.sort_by_key(|found| found.device);
         marks.sort_by_key(|leaks| leaks.device);
         ooms.sort_by_key(|found| found.time_ns);

@@ -20,7 +20,7 @@
 //!
 //! # Attr
 //!
-//! All keys and values are numbers or words of our own, so a value never holds `:`, `,` or `"`, and the JSON
+//! All keys and values are numbers or words without `:`, `,` and `"`, and the JSON
 //! form needs no escaping. `streamId` is the runtime's number of the stream where the program asked for it,
 //! else the stream pointer as a decimal number, 0 for the default stream (readers take a number there; a pointer
 //! is far above any stream number). `taskId` is `N/A`: no argument of a launch carries it.
@@ -78,7 +78,7 @@ pub enum Value<'a> {
 }
 
 /// Longest Attr: `MALLOC` of `HAL`, or of a pool.
-const MAX_PAIRS: usize = 8;
+const MAX_PAIRS: usize = 9;
 
 /// The pairs of the Attr column, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -351,6 +351,11 @@ impl<'a> Attr<'a> {
 
     fn of_alloc(alloc: &Alloc) -> Self {
         let attr = Self::of_event(&alloc.block, alloc.restored, (alloc.used_bytes, alloc.total_bytes), alloc.driver);
+        // A name has nothing in it that separates values. Made-up rows have no owner (contract §7.3).
+        let attr = match alloc.block.owner.filter(|_| !alloc.restored) {
+            Some(owner) => attr.with("owner", Value::Word(owner.as_str())),
+            None => attr,
+        };
         if alloc.block.pool != Pool::Hal {
             // Ours alone: msMemScope does not tell what the program asked the pool for.
             return attr.with_option("requested", alloc.block.requested_bytes);
@@ -726,6 +731,25 @@ mod tests {
             cause: FreeCause::Program,
         });
         assert!(csv(&event(kind)).ends_with(",size:10,used:1,device_used:9}\",,\n"));
+    }
+
+    /// Whose a block is stands behind the figures (contract §6.2), on its MALLOC row alone.
+    #[test]
+    fn rows_have_owners() {
+        const FIGURES: &str = "process_used:7,device_used:9,owner:PTA@weight";
+        let driver = DriverFigures { process_used_bytes: Some(7), device_used_bytes: Some(9) };
+        let row = |pool, restored| {
+            let (owner, requested_bytes) = (Some(SymbolName::keep("PTA@weight")), Some(3));
+            let block = Block { requested_bytes, owner, ..block(pool, 0x10, 1) };
+            csv(&event(EventKind::Alloc(Alloc { block, used_bytes: 1, total_bytes: Some(2), driver, restored })))
+        };
+        assert!(row(Pool::Hal, false).contains(&format!(",used:1,{FIGURES},page_type:normal,alloc_type:alloc}}")));
+        assert!(row(Pool::Pta, false).contains(&format!(",used:1,total:2,{FIGURES},requested:3}}")));
+        assert!(row(Pool::Host, false).contains(",used:1,owner:PTA@weight,requested:3}"));
+        assert!(!row(Pool::Pta, true).contains("owner"));
+        let EventKind::Free(free) = free(Pool::Pta, 0x10, 1, FreeCause::Program) else { panic!("not a free") };
+        let owned = Free { block: Block { owner: Some(SymbolName::keep("PTA")), ..free.block }, ..free };
+        assert!(!csv(&event(EventKind::Free(owned))).contains("owner"));
     }
 
     /// Rows that no call of the program stands behind have no totals, and say so.

@@ -233,7 +233,7 @@ fn wrong_values() {
 #[test]
 fn unavailable_options() {
     let folder = folder();
-    for option in ["--watch=a,b", "--collect-mode=deferred", "--analysis=decompose"] {
+    for option in ["--watch=a,b", "--collect-mode=deferred"] {
         let said = tracer(&["run", option, "--", "true"], folder.path());
         said.assert_error(2, &["is not available in this version"]);
     }

@@ -53,6 +53,7 @@ impl Server {
             api: AllocApi::Alloc,
             caller: None,
             stacks,
+            owner: None,
         };
         self.live.insert(self.blocks, block);
         let (used_bytes, total_bytes, driver, restored) = (0, None, DriverFigures::default(), false);

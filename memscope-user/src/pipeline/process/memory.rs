@@ -71,7 +71,7 @@ impl Process {
             shared.blocks_full += 1;
             return;
         }
-        let block = Block {
+        let mut block = Block {
             allocation_id: self.blocks.next_id(),
             pool,
             device,
@@ -87,7 +87,9 @@ impl Process {
             api,
             caller,
             stacks: at.stacks,
+            owner: None,
         };
+        block.owner = shared.owners.as_mut().and_then(|owners| owners.owner(&block));
         self.put(at, key, Live { block, returned: false, inside: self.steps.inside() }, totals, shared);
     }
 

@@ -20,6 +20,7 @@ use super::requests::Requests;
 use super::stacks::Codes;
 use super::steps::{OpenStep, Ranges, STEP_START, Steps};
 use super::usage::Usage;
+use crate::analyses::decompose::Classifier;
 use crate::model::{Device, Event, EventKind, FreeCause, Launch, Mark, Pool, ProcessStart, RegionKind, Stacks};
 
 /// Threads per process whose device is remembered at least; there is no record of a thread's end.
@@ -44,6 +45,8 @@ pub(super) struct Shared {
     /// Requests of all processes that may have failed for good.
     pub(super) oom_pending: usize,
     pub(super) usage: Usage,
+    /// Tells whose blocks are, where that is wanted.
+    pub(super) owners: Option<Classifier>,
 }
 
 /// One traced process.

@@ -48,7 +48,7 @@ impl Analysis for Tap {
 }
 
 fn config() -> PipelineConfig {
-    PipelineConfig { rows: rows(), start_mono_ns: 0, start_real_ns: 1000, dump: DumpFilter::default() }
+    PipelineConfig { rows: rows(), start_mono_ns: 0, start_real_ns: 1000, ..PipelineConfig::default() }
 }
 
 /// A pipeline, what its analyses see, and what its sinks get.

@@ -162,3 +162,33 @@ fn blocks_at_the_end_of_memory() {
     let (block, request) = (Some(vec!["halMemAlloc", "[0x1010]"]), Some(vec!["halMemAlloc", "[0x1020]"]));
     assert_eq!(rows, [request, block.clone(), block]);
 }
+
+/// With rules, blocks have owners: those of their module, and what their stacks say. Without, they have none.
+#[test]
+fn blocks_have_owners() {
+    use crate::analyses::decompose::RuleSet;
+    let rules = r#"{"rules": [{"name": "mine", "component": "mine", "pools": ["HAL"], "native": ["app: f(int)"]}]}"#;
+    let records = [
+        main(1).symbols(1, SYMBOLS),
+        main(1).native(5, 1, &[0x1010], StackEnd::Root),
+        Who::stacked(main(1).alloc(0x10, 1, 3 << 56 | 1 << 10), 5, 0),
+        main(2).alloc(0x20, 1, 3 << 56 | 1 << 10),
+        main(3).free(0x10),
+    ];
+    let owners = |owners: Option<Arc<RuleSet>>| -> Vec<Option<&'static str>> {
+        let (mut pipeline, seen, _written) = tapped(PipelineConfig { owners, ..config() });
+        pipeline.feed(&records.concat()).expect("fed");
+        drop(pipeline.finish(&[]));
+        let owner = |event: Event| match event.kind {
+            EventKind::Alloc(Alloc { block, .. }) | EventKind::Free(Free { block, .. }) => {
+                Some(block.owner.map(Name::as_str))
+            }
+            _ => None,
+        };
+        seen.try_iter().filter_map(owner).collect()
+    };
+    let mine = Some("CANN@HCCL@mine");
+    let rules = Arc::new(RuleSet::of_text(rules).expect("valid"));
+    assert_eq!(owners(Some(rules)), [mine, Some("CANN@HCCL"), mine, Some("CANN@HCCL")]);
+    assert_eq!(owners(None), [None; 4]);
+}

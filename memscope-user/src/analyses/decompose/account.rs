@@ -1,0 +1,241 @@
+//! What the blocks of one pool add up to, by name: at the peak, at the end, on average.
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::clamped;
+use super::classify::{Classifier, LabelId};
+use super::rules::Counts;
+use super::timeline::Timeline;
+use crate::model::{Confidence, Decomposition, Device, Name, OwnerNode, OwnerPart, Pool, Source};
+
+/// A live block.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Live {
+    pub(super) label: LabelId,
+    pub(super) pool: Pool,
+    pub(super) module_id: Option<u8>,
+    /// It has a stack.
+    pub(super) stack: bool,
+    pub(super) born: Counts,
+    pub(super) size_bytes: u64,
+    pub(super) time_ns: u64,
+    /// Its place among the allocations and frees of the device.
+    pub(super) moment: u64,
+}
+
+/// One pool of one process on one device.
+#[derive(Debug)]
+pub(super) struct Account {
+    start_ns: u64,
+    live_bytes: u128,
+    /// What the pool says, or the pipeline has added up.
+    told_bytes: u64,
+    peak: Peak,
+    sums: BTreeMap<LabelId, Sum>,
+    timeline: Timeline,
+    /// What was held when the process's memory was taken from it.
+    held: BTreeMap<Name, u128>,
+}
+
+/// The moment of the most live bytes.
+#[derive(Debug, Default)]
+struct Peak {
+    bytes: u128,
+    told_bytes: u64,
+    time_ns: u64,
+    /// Its place among the allocations and frees of the device: blocks from before that end later were live.
+    moment: u64,
+    /// Those that have ended since: number and bytes.
+    ended: HashMap<LabelId, (u64, u128)>,
+}
+
+/// What the blocks of one label add up to that have ended.
+#[derive(Debug, Default)]
+struct Sum {
+    blocks: u64,
+    /// Size times lifetime of each.
+    byte_ns: u128,
+    end_blocks: u64,
+    end_bytes: u128,
+}
+
+impl Account {
+    pub(super) fn new(start_ns: u64) -> Self {
+        Self {
+            start_ns,
+            live_bytes: 0,
+            told_bytes: 0,
+            peak: Peak::default(),
+            sums: BTreeMap::new(),
+            timeline: Timeline::new(start_ns),
+            held: BTreeMap::new(),
+        }
+    }
+
+    /// The process has memory again after its memory was taken: it executed another program, and nothing was held to
+    /// the end.
+    pub(super) fn goes_on(&mut self, time_ns: u64) {
+        if self.held.is_empty() {
+            return;
+        }
+        for (component, bytes) in std::mem::take(&mut self.held) {
+            self.timeline.grow(component, time_ns, -bytes.cast_signed());
+        }
+        self.timeline.total(time_ns, self.live_bytes);
+        for sum in self.sums.values_mut() {
+            (sum.end_blocks, sum.end_bytes) = (0, 0);
+        }
+    }
+
+    /// A block came.
+    pub(super) fn grow(&mut self, live: &Live, moment: u64, time_ns: u64, told_bytes: u64) {
+        self.live_bytes += u128::from(live.size_bytes);
+        self.told_bytes = told_bytes;
+        self.timeline.total(time_ns, self.live_bytes);
+        if self.live_bytes > self.peak.bytes {
+            self.peak = Peak { bytes: self.live_bytes, told_bytes, time_ns, moment, ended: HashMap::new() };
+        }
+    }
+
+    /// What the pool says it has handed out, as long as the program gives memory back itself.
+    pub(super) const fn told(&mut self, told_bytes: u64, gave_back: bool) {
+        if gave_back {
+            self.told_bytes = told_bytes;
+        }
+    }
+
+    /// A block has ended under its final name, or was held to the end.
+    pub(super) fn end(&mut self, live: &Live, (label, component): (LabelId, Name), time_ns: u64, gave_back: bool) {
+        let bytes = u128::from(live.size_bytes);
+        let sum = self.sums.entry(label).or_default();
+        sum.blocks += 1;
+        sum.byte_ns += bytes * u128::from(time_ns.saturating_sub(live.time_ns));
+        if live.moment <= self.peak.moment {
+            let (blocks, sum) = self.peak.ended.entry(label).or_default();
+            *blocks += 1;
+            *sum += bytes;
+        }
+        self.live_bytes = self.live_bytes.saturating_sub(bytes);
+        self.timeline.grow(component, live.time_ns, bytes.cast_signed());
+        if gave_back {
+            self.timeline.grow(component, time_ns, -bytes.cast_signed());
+            self.timeline.total(time_ns, self.live_bytes);
+        } else {
+            sum.end_blocks += 1;
+            sum.end_bytes += bytes;
+            *self.held.entry(component).or_default() += bytes;
+        }
+    }
+
+    /// Undoes [`Self::end`] of a block that the program had not given back. `ended` says under which label, when, and
+    /// at which moment.
+    pub(super) fn take_back(&mut self, live: &Live, component: Name, ended: (LabelId, u64, u64)) {
+        let (label, time_ns, moment) = ended;
+        let bytes = u128::from(live.size_bytes);
+        if let Some(sum) = self.sums.get_mut(&label) {
+            sum.blocks -= 1;
+            sum.byte_ns -= bytes * u128::from(time_ns.saturating_sub(live.time_ns));
+        }
+        self.timeline.grow(component, live.time_ns, -bytes.cast_signed());
+        self.timeline.grow(component, time_ns, bytes.cast_signed());
+        if live.moment > self.peak.moment {
+            return;
+        }
+        if moment < self.peak.moment {
+            // The peak came while it was thought to have ended.
+            self.peak.bytes += bytes;
+        } else if let Some((blocks, sum)) = self.peak.ended.get_mut(&label) {
+            *blocks -= 1;
+            *sum -= bytes;
+        }
+    }
+
+    /// The account as a finding. All blocks have ended; process, device and confidence are left to fill in.
+    pub(super) fn close(self, pool: Pool, end_ns: u64, names: &Classifier) -> Decomposition {
+        let Self { start_ns, told_bytes, peak, sums, timeline, .. } = self;
+        let end_ns = end_ns.max(start_ns);
+        let duration_ns = u128::from(end_ns - start_ns).max(1);
+        let parts = sums.iter().filter(|(_, sum)| sum.blocks > 0).map(|(label, sum)| {
+            let (peak_blocks, peak_bytes) = peak.ended.get(label).copied().unwrap_or_default();
+            let known = names.get(*label);
+            OwnerPart {
+                owner: known.owner,
+                component: known.component,
+                rule: known.rule,
+                source: known.source,
+                peak_blocks,
+                peak_bytes: clamped(peak_bytes),
+                end_blocks: sum.end_blocks,
+                end_bytes: clamped(sum.end_bytes),
+                mean_bytes: clamped(sum.byte_ns / duration_ns),
+                blocks: sum.blocks,
+            }
+        });
+        let mut parts: Vec<OwnerPart> = parts.collect();
+        parts.sort_by(|one, other| {
+            let size = |part: &OwnerPart| (part.peak_bytes, part.end_bytes, part.mean_bytes);
+            size(other).cmp(&size(one)).then_with(|| (one.owner, one.rule).cmp(&(other.owner, other.rule)))
+        });
+        let end_bytes = clamped(sums.values().map(|sum| sum.end_bytes).sum());
+        let all_byte_ns: u128 = sums.values().map(|sum| sum.byte_ns).sum();
+        let by = |source: Source| parts.iter().filter(move |part| part.source == source).map(|part| part.peak_bytes);
+        Decomposition {
+            pid: 0,
+            device: Device::None,
+            pool,
+            attached: false,
+            steps: 0,
+            start_ns,
+            end_ns,
+            peak_ns: peak.time_ns,
+            peak_bytes: clamped(peak.bytes),
+            peak_untracked_bytes: peak.told_bytes.saturating_sub(clamped(peak.bytes)),
+            end_bytes,
+            end_untracked_bytes: told_bytes.saturating_sub(end_bytes),
+            mean_bytes: clamped(all_byte_ns / duration_ns),
+            peak_by_source: Source::ALL.map(|source| by(source).fold(0, u64::saturating_add)),
+            tree: tree(&parts, pool),
+            parts,
+            timeline: timeline.close(end_ns),
+            confidence: Confidence::Certain,
+        }
+    }
+}
+
+/// The parts by the labels of their owners.
+fn tree(parts: &[OwnerPart], pool: Pool) -> Vec<OwnerNode> {
+    let mut roots = Vec::new();
+    for part in parts {
+        let owner = part.owner.map_or(pool.event_type(), Name::as_str);
+        let mut level = &mut roots;
+        for label in owner.split('@').take(MAX_DEPTH) {
+            level = &mut node(level, label, part).children;
+        }
+    }
+    sort(&mut roots);
+    roots
+}
+
+/// Labels of an owner: eight levels (contract §8.5).
+const MAX_DEPTH: usize = 8;
+
+fn node<'a>(level: &'a mut Vec<OwnerNode>, label: &str, part: &OwnerPart) -> &'a mut OwnerNode {
+    let at = level.iter().position(|node| node.label == label).unwrap_or_else(|| {
+        let (peak_bytes, end_bytes, mean_bytes) = (0, 0, 0);
+        level.push(OwnerNode { label: label.to_owned(), peak_bytes, end_bytes, mean_bytes, children: Vec::new() });
+        level.len() - 1
+    });
+    let node = &mut level[at];
+    node.peak_bytes = node.peak_bytes.saturating_add(part.peak_bytes);
+    node.end_bytes = node.end_bytes.saturating_add(part.end_bytes);
+    node.mean_bytes = node.mean_bytes.saturating_add(part.mean_bytes);
+    node
+}
+
+fn sort(level: &mut [OwnerNode]) {
+    // Stable: parts came in order.
+    level.sort_by_key(|node| std::cmp::Reverse((node.peak_bytes, node.end_bytes)));
+    for node in level {
+        sort(&mut node.children);
+    }
+}

@@ -1,0 +1,301 @@
+//! Blocks to names: the rules, applied once per stack, module and pool, and remembered.
+//!
+//! Stacks are few and blocks are many, so what a stack means is kept under its number. Frames are fewer still: which
+//! patterns mean a frame is kept under the address of its text, which lives for good.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::pattern::{Pattern, is_qualified, native_frame, python_frame};
+use super::rules::{Life, Patterns, Phase, Rule, RuleSet};
+use crate::model::{Block, Name, Pool, Source, Stack, StackEnd, Stacks, module_name};
+
+/// Names that are given; whatever comes beyond is [`OTHER`].
+const MAX_LABELS: usize = 1024;
+/// Blocks and frames of different kinds that are remembered; then all are forgotten and looked at anew.
+const MAX_REMEMBERED: usize = 1 << 18;
+
+/// The component of what no rule names.
+pub(super) const UNKNOWN: Name = Name::fixed("unknown");
+/// Number of the label of all that find no room.
+const OTHER: u16 = 0;
+
+/// Number of a [`Label`].
+pub(super) type LabelId = u16;
+
+/// What a block is called, and why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Label {
+    /// As msMemScope spells it (contract §8.5); none for host memory that no rule names.
+    pub(super) owner: Option<Name>,
+    pub(super) component: Name,
+    pub(super) rule: Name,
+    pub(super) source: Source,
+    /// The owner was given by somebody who knew more than the rules.
+    pub(super) given: bool,
+}
+
+/// What a label depends on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Key {
+    stacks: Stacks,
+    pool: Pool,
+    module_id: Option<u8>,
+    given: Option<Name>,
+}
+
+/// Names blocks by rules.
+#[derive(Debug)]
+pub struct Classifier {
+    rules: Arc<RuleSet>,
+    labels: Vec<Label>,
+    numbers: HashMap<Label, LabelId>,
+    blocks: HashMap<Key, LabelId>,
+    phases: HashMap<Stacks, Option<Phase>>,
+    frames: HashMap<(usize, FrameKind), Box<[u16]>>,
+    seen: Seen,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum FrameKind {
+    Native,
+    /// Names have their class or function in front.
+    Qualified,
+    /// They have not: before Python 3.11.
+    Bare,
+}
+
+/// How deep the frames of each pattern are in one block's stacks: the innermost and the outermost.
+#[derive(Debug, Default)]
+struct Seen {
+    python: Vec<Option<(u32, u32)>>,
+    native: Vec<Option<(u32, u32)>>,
+}
+
+impl Classifier {
+    /// Names blocks by these rules.
+    #[must_use]
+    pub fn new(rules: Arc<RuleSet>) -> Self {
+        let seen = Seen { python: vec![None; rules.python.len()], native: vec![None; rules.native.len()] };
+        let rule = Name::fixed("too-many-names");
+        let other = Label { owner: None, component: UNKNOWN, rule, source: Source::Nothing, given: false };
+        Self {
+            rules,
+            labels: vec![other],
+            numbers: HashMap::from([(other, OTHER)]),
+            blocks: HashMap::new(),
+            phases: HashMap::new(),
+            frames: HashMap::new(),
+            seen,
+        }
+    }
+
+    /// The owner of a block as its row has it: what can be told when it is allocated.
+    pub fn owner(&mut self, block: &Block) -> Option<Name> {
+        let label = self.label(block);
+        self.get(label).owner
+    }
+
+    pub(super) fn get(&self, label: LabelId) -> Label {
+        self.labels.get(usize::from(label)).copied().unwrap_or(self.labels[usize::from(OTHER)])
+    }
+
+    /// What a block is called when it is allocated.
+    pub(super) fn label(&mut self, block: &Block) -> LabelId {
+        let Block { stacks, pool, module_id, owner: given, .. } = *block;
+        let key = Key { stacks, pool, module_id, given };
+        if let Some(known) = self.blocks.get(&key) {
+            return *known;
+        }
+        let label = self.name(&key);
+        let label = self.number(label);
+        remember(&mut self.blocks, key, label);
+        label
+    }
+
+    /// What a block is called that has ended; the same as before if no rule has anything against it.
+    pub(super) fn revised(&mut self, label: LabelId, pool: Pool, module_id: Option<u8>, life: &Life) -> LabelId {
+        let was = self.get(label);
+        if was.source == Source::Label {
+            // Somebody knew.
+            return label;
+        }
+        let rules = Arc::clone(&self.rules);
+        let Some(rule) = rules.lifetimes.iter().find(|rule| rule.is_of(was.component, life)) else { return label };
+        let owner = if was.given { was.owner } else { owner(pool, module_id, &rule.owner) };
+        self.number(Label { owner, component: rule.component, rule: rule.name, source: Source::Lifetime, ..was })
+    }
+
+    /// What a stack says that the program is doing.
+    pub(super) fn phase(&mut self, stacks: Stacks) -> Option<Phase> {
+        if stacks.is_empty() {
+            return None;
+        }
+        if let Some(known) = self.phases.get(&stacks) {
+            return *known;
+        }
+        self.look(stacks);
+        let seen = &self.seen;
+        let fits = |python: &Patterns, without: &Patterns, native: &Patterns| {
+            (python.is_empty() || seen.python(python).is_some())
+                && seen.python(without).is_none()
+                && (native.is_empty() || seen.native(native))
+        };
+        let rule = self.rules.phases.iter().find(|rule| fits(&rule.python, &rule.without, &rule.native));
+        let phase = rule.map(|rule| rule.phase);
+        remember(&mut self.phases, stacks, phase);
+        phase
+    }
+
+    fn number(&mut self, label: Label) -> LabelId {
+        if let Some(known) = self.numbers.get(&label) {
+            return *known;
+        }
+        if self.labels.len() >= MAX_LABELS {
+            return OTHER;
+        }
+        let number = self.labels.len() as LabelId;
+        self.labels.push(label);
+        self.numbers.insert(label, number);
+        number
+    }
+
+    fn name(&mut self, key: &Key) -> Label {
+        self.look(key.stacks);
+        let rules = Arc::clone(&self.rules);
+        let found = rules.rules.iter().find(|rule| self.fits(rule, key));
+        let (component, rule, labels, source) = match found {
+            Some(rule) => (rule.component, rule.name, &*rule.owner, source_of(rule)),
+            None => (UNKNOWN, Name::fixed(why_unknown(key.stacks)), "", Source::Nothing),
+        };
+        // Who gave an owner other labels than its pool's knew more.
+        let ours = owner(key.pool, key.module_id, labels);
+        let plain = owner(key.pool, key.module_id, "");
+        let given = key.given.filter(|given| ![ours, plain].contains(&Some(*given)));
+        Label { owner: given.or(ours), component, rule, source, given: given.is_some() }
+    }
+
+    fn fits(&self, rule: &Rule, key: &Key) -> bool {
+        if !rule.is_of(key.pool) {
+            return false;
+        }
+        if !rule.modules.is_empty() {
+            let module = key.module_id.map(|id| module_name(Some(id)));
+            if !rule.modules.iter().any(|name| Some(&**name) == module) {
+                return false;
+            }
+        }
+        if !rule.labels.is_empty() {
+            let given = key.given.map_or("", Name::as_str);
+            if !given.split('@').skip(1).any(|label| rule.labels.iter().any(|name| **name == *label)) {
+                return false;
+            }
+        }
+        if !rule.python.is_empty() {
+            let Some(innermost) = self.seen.python(&rule.python) else { return false };
+            let within =
+                |pattern: &u16| self.seen.python[usize::from(*pattern)].is_some_and(|(_, out)| out > innermost);
+            if !rule.within.is_empty() && !rule.within.iter().any(within) {
+                return false;
+            }
+        }
+        self.seen.python(&rule.without).is_none() && (rule.native.is_empty() || self.seen.native(&rule.native))
+    }
+
+    /// Finds the patterns of all frames of these stacks.
+    fn look(&mut self, stacks: Stacks) {
+        self.seen.python.fill(None);
+        self.seen.native.fill(None);
+        if let Some(stack) = stacks.python {
+            let frames = stack.frames();
+            let qualified = frames.iter().filter_map(|text| python_frame(text)).any(is_qualified);
+            let kind = if qualified { FrameKind::Qualified } else { FrameKind::Bare };
+            self.look_at(&frames, kind);
+        }
+        if let Some(stack) = stacks.native {
+            self.look_at(&stack.frames(), FrameKind::Native);
+        }
+    }
+
+    fn look_at(&mut self, frames: &[&'static str], kind: FrameKind) {
+        for (text, depth) in frames.iter().zip(0..) {
+            // Texts of stacks are kept for good, each once.
+            let key = (text.as_ptr() as usize, kind);
+            if !self.frames.contains_key(&key) {
+                let found = patterns_of(&self.rules, text, kind);
+                remember(&mut self.frames, key, found);
+            }
+            let seen = if kind == FrameKind::Native { &mut self.seen.native } else { &mut self.seen.python };
+            for pattern in self.frames.get(&key).map(Box::as_ref).unwrap_or_default() {
+                let place = &mut seen[usize::from(*pattern)];
+                *place = Some(place.map_or((depth, depth), |(innermost, _)| (innermost, depth)));
+            }
+        }
+    }
+}
+
+impl Seen {
+    /// How deep the innermost frame of any of these is.
+    fn python(&self, patterns: &Patterns) -> Option<u32> {
+        patterns.iter().filter_map(|pattern| self.python[usize::from(*pattern)]).map(|(innermost, _)| innermost).min()
+    }
+
+    fn native(&self, patterns: &Patterns) -> bool {
+        patterns.iter().any(|pattern| self.native[usize::from(*pattern)].is_some())
+    }
+}
+
+fn remember<K: Eq + std::hash::Hash, V>(known: &mut HashMap<K, V>, key: K, value: V) {
+    if known.len() >= MAX_REMEMBERED {
+        known.clear();
+    }
+    known.insert(key, value);
+}
+
+fn patterns_of(rules: &RuleSet, text: &str, kind: FrameKind) -> Box<[u16]> {
+    let (patterns, frame) = match kind {
+        FrameKind::Native => (&rules.native, Some(native_frame(text))),
+        FrameKind::Qualified | FrameKind::Bare => (&rules.python, python_frame(text)),
+    };
+    let Some(frame) = frame else { return Box::default() };
+    let is_of = |pattern: &Pattern| pattern.matches(frame, kind != FrameKind::Bare);
+    (0..).zip(patterns).filter(|(_, pattern)| is_of(pattern)).map(|(number, _)| number).collect()
+}
+
+fn source_of(rule: &Rule) -> Source {
+    if !rule.python.is_empty() || !rule.native.is_empty() {
+        Source::Stack
+    } else if !rule.labels.is_empty() {
+        Source::Label
+    } else if !rule.modules.is_empty() {
+        Source::Module
+    } else {
+        Source::Pool
+    }
+}
+
+/// Stands for a rule where there is none.
+fn why_unknown(stacks: Stacks) -> &'static str {
+    let is_cut = |stack: Stack| {
+        !matches!(stack.end(), StackEnd::Root | StackEnd::NotPython | StackEnd::NoInterpreter | StackEnd::OneOfSeveral)
+    };
+    match [stacks.python, stacks.native] {
+        [None, None] => "no-stack",
+        both if both.into_iter().flatten().any(is_cut) => "no-rule-stack-cut",
+        _ => "no-rule",
+    }
+}
+
+/// What msMemScope calls the owner (contract §8.5): framework, then the labels.
+fn owner(pool: Pool, module_id: Option<u8>, labels: &str) -> Option<Name> {
+    let framework = match pool {
+        Pool::Hal => format!("CANN@{}", module_name(module_id)),
+        Pool::Host => String::new(),
+        other => other.event_type().to_owned(),
+    };
+    match (framework.as_str(), labels) {
+        ("", "") => None,
+        ("", only) | (only, "") => Some(Name::keep(only)),
+        (framework, labels) => Some(Name::keep(&format!("{framework}@{labels}"))),
+    }
+}

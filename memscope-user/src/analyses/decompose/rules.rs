@@ -1,0 +1,549 @@
+//! The table of rules: which stacks, modules, pools and lifetimes mean which component.
+//!
+//! The built-in one is `rules.json`; users put theirs before it by a file of the same form. Three lists:
+//!
+//! - `rules` name a block when it is allocated. The first that fits wins.
+//! - `phases` tell what a stack says the program is doing; lifetimes are counted in phases.
+//! - `lifetimes` name blocks anew by when they ended, or that they did not. The first that fits wins.
+
+use std::fmt;
+use std::fs::File;
+use std::io::Read as _;
+use std::marker::PhantomData;
+use std::path::Path;
+
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{Error as _, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+
+use super::pattern::{Pattern, glob};
+use crate::model::{Name, Pool};
+
+/// The built-in table.
+pub const BUILTIN: &str = include_str!("rules.json");
+
+/// A file of rules is read up to here.
+const MAX_FILE_BYTES: u64 = 1 << 20;
+/// Rules and lifetimes of all files together.
+const MAX_RULES: usize = 1024;
+/// Patterns of all files together.
+const MAX_PATTERNS: usize = 8192;
+/// Bytes of a component's or rule's name.
+const MAX_NAME: usize = 48;
+/// Labels of an owner: the levels of msMemScope between framework and user (contract §8.5).
+const MAX_LABELS: usize = 4;
+
+/// What a program is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Phase {
+    Forward,
+    Backward,
+    Optimizer,
+    ZeroGrad,
+}
+
+/// Numbers of patterns: those of Python frames and of native ones are counted apart.
+pub(super) type Patterns = Vec<u16>;
+
+/// A rule for blocks when they are allocated. All that it says has to hold.
+#[derive(Clone, Debug)]
+pub(super) struct Rule {
+    pub(super) name: Name,
+    pub(super) component: Name,
+    /// Labels behind the framework's, joined with `@`; maybe none.
+    pub(super) owner: Box<str>,
+    /// One of these frames is there.
+    pub(super) python: Patterns,
+    /// One of these frames is further out than the innermost of `python`.
+    pub(super) within: Patterns,
+    /// None of these frames is there.
+    pub(super) without: Patterns,
+    /// One of these frames is there.
+    pub(super) native: Patterns,
+    pools: Vec<Box<str>>,
+    pub(super) modules: Vec<Box<str>>,
+    pub(super) labels: Vec<Box<str>>,
+}
+
+/// What a stack says the program is doing.
+#[derive(Clone, Debug)]
+pub(super) struct PhaseRule {
+    pub(super) phase: Phase,
+    pub(super) python: Patterns,
+    pub(super) without: Patterns,
+    pub(super) native: Patterns,
+}
+
+/// How often something has begun or ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Counts {
+    /// Forward passes that began.
+    pub(super) forward: u32,
+    /// Backward passes that began.
+    pub(super) backward: u32,
+    /// Optimizer's steps that began.
+    pub(super) optimizer: u32,
+    /// Optimizer's steps that ended.
+    pub(super) optimizer_end: u32,
+    /// Steps that ended: those that are marked, or else the optimizer's.
+    pub(super) step: u32,
+}
+
+/// Upper limits of [`Counts`]; what is left out has none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Limits {
+    forward: Option<u32>,
+    backward: Option<u32>,
+    optimizer: Option<u32>,
+    optimizer_end: Option<u32>,
+    step: Option<u32>,
+}
+
+impl Counts {
+    fn each(self) -> [u32; 5] {
+        [self.forward, self.backward, self.optimizer, self.optimizer_end, self.step]
+    }
+
+    fn reach(self, least: Self) -> bool {
+        self.each().into_iter().zip(least.each()).all(|(count, least)| count >= least)
+    }
+
+    /// What has come since.
+    pub(super) const fn since(self, before: Self) -> Self {
+        Self {
+            forward: self.forward.saturating_sub(before.forward),
+            backward: self.backward.saturating_sub(before.backward),
+            optimizer: self.optimizer.saturating_sub(before.optimizer),
+            optimizer_end: self.optimizer_end.saturating_sub(before.optimizer_end),
+            step: self.step.saturating_sub(before.step),
+        }
+    }
+}
+
+impl Limits {
+    fn hold(self, counts: Counts) -> bool {
+        let limits = [self.forward, self.backward, self.optimizer, self.optimizer_end, self.step];
+        counts.each().into_iter().zip(limits).all(|(count, most)| most.is_none_or(|most| count <= most))
+    }
+}
+
+/// How a block ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Ended {
+    /// The program gave it back.
+    Freed,
+    /// It was live to the end.
+    Held,
+}
+
+/// What is known of a block at its end.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Life {
+    /// What had been when it was allocated.
+    pub(super) born: Counts,
+    /// What came in its life.
+    pub(super) survived: Counts,
+    pub(super) ended: Ended,
+    /// What the stack of its free says.
+    pub(super) freed_in: Option<Phase>,
+    /// It has a stack.
+    pub(super) stack: bool,
+}
+
+/// A rule for blocks when they have ended. All that it says has to hold.
+#[derive(Clone, Debug)]
+pub(super) struct Lifetime {
+    pub(super) name: Name,
+    pub(super) component: Name,
+    pub(super) owner: Box<str>,
+    pub(super) from: Vec<Name>,
+    freed_in: Vec<Phase>,
+    ended: Option<Ended>,
+    stack: Option<bool>,
+    born_from: Counts,
+    born_before: Limits,
+    survived: Counts,
+    at_most: Limits,
+}
+
+impl Rule {
+    /// Whether it is for blocks of this pool. Without a word of pools, a rule of modules is for driver memory, any
+    /// other for the pools of frameworks: what a pool asks the driver for has nothing to do with whom it is for.
+    pub(super) fn is_of(&self, pool: Pool) -> bool {
+        let is_driver = matches!(pool, Pool::Hal | Pool::Host);
+        if self.pools.is_empty() {
+            return is_driver != self.modules.is_empty();
+        }
+        self.pools.iter().any(|pattern| glob(pattern, pool.event_type()))
+    }
+}
+
+impl Lifetime {
+    /// Whether a block that was `component` is meant.
+    pub(super) fn is_of(&self, component: Name, life: &Life) -> bool {
+        self.from.contains(&component)
+            && self.ended.is_none_or(|ended| ended == life.ended)
+            && self.stack.is_none_or(|stack| stack == life.stack)
+            && (self.freed_in.is_empty() || life.freed_in.is_some_and(|phase| self.freed_in.contains(&phase)))
+            && life.born.reach(self.born_from)
+            && self.born_before.hold_below(life.born)
+            && life.survived.reach(self.survived)
+            && self.at_most.hold(life.survived)
+    }
+}
+
+impl Limits {
+    fn hold_below(self, counts: Counts) -> bool {
+        let limits = [self.forward, self.backward, self.optimizer, self.optimizer_end, self.step];
+        counts.each().into_iter().zip(limits).all(|(count, end)| end.is_none_or(|end| count < end))
+    }
+}
+
+/// All rules, checked.
+#[derive(Clone, Debug, Default)]
+pub struct RuleSet {
+    pub(super) rules: Vec<Rule>,
+    pub(super) phases: Vec<PhaseRule>,
+    pub(super) lifetimes: Vec<Lifetime>,
+    pub(super) python: Vec<Pattern>,
+    pub(super) native: Vec<Pattern>,
+}
+
+impl RuleSet {
+    /// The built-in rules.
+    #[must_use]
+    pub fn builtin() -> Self {
+        let mut rules = Self::default();
+        if let Ok(table) = parse(BUILTIN) {
+            // Checked by a test; what does not fit would be left out.
+            let _ = rules.add(table);
+        }
+        rules
+    }
+
+    /// The user's rules in a file, and the built-in ones behind them unless the file says `"builtin": false`.
+    ///
+    /// # Errors
+    ///
+    /// One sentence that says what is wrong, and in which line.
+    pub fn read(path: &Path) -> Result<Self, String> {
+        let name = path.display();
+        let mut text = String::new();
+        let read = File::open(path).and_then(|file| file.take(MAX_FILE_BYTES + 1).read_to_string(&mut text));
+        read.map_err(|error| format!("cannot read the rules in `{name}`: {error}"))?;
+        if text.len() as u64 > MAX_FILE_BYTES {
+            return Err(format!("`{name}` is larger than 1 MiB; a table of rules is not"));
+        }
+        Self::of_text(&text).map_err(|reason| format!("`{name}` is no table of rules: {reason}"))
+    }
+
+    /// The same from a text.
+    pub fn of_text(text: &str) -> Result<Self, String> {
+        let table = parse(text)?;
+        let mut rules = Self::default();
+        let builtin = table.builtin.unwrap_or(true);
+        rules.add(table)?;
+        if builtin {
+            rules.add(parse(BUILTIN)?)?;
+        }
+        Ok(rules)
+    }
+
+    fn add(&mut self, table: Table) -> Result<(), String> {
+        for rule in table.rules {
+            let rule = Rule {
+                name: rule.name,
+                component: rule.component,
+                owner: rule.owner,
+                python: number(&mut self.python, rule.python),
+                within: number(&mut self.python, rule.within),
+                without: number(&mut self.python, rule.without),
+                native: number(&mut self.native, rule.native),
+                pools: rule.pools,
+                modules: rule.modules,
+                labels: rule.labels,
+            };
+            self.rules.push(rule);
+        }
+        for rule in table.phases {
+            self.phases.push(PhaseRule {
+                phase: rule.phase,
+                python: number(&mut self.python, rule.python),
+                without: number(&mut self.python, rule.without),
+                native: number(&mut self.native, rule.native),
+            });
+        }
+        self.lifetimes.extend(table.lifetimes);
+        let rules = [self.rules.len(), self.phases.len(), self.lifetimes.len()];
+        if rules.into_iter().any(|count| count > MAX_RULES) {
+            return Err(format!("more than {MAX_RULES} rules of a kind; leave some out"));
+        }
+        if self.python.len().max(self.native.len()) > MAX_PATTERNS {
+            return Err(format!("more than {MAX_PATTERNS} different patterns; leave some out"));
+        }
+        Ok(())
+    }
+}
+
+/// Gives patterns their numbers.
+fn number(known: &mut Vec<Pattern>, patterns: Vec<Pattern>) -> Patterns {
+    let mut number = |pattern: Pattern| {
+        known.iter().position(|other| *other == pattern).unwrap_or_else(|| {
+            known.push(pattern);
+            known.len() - 1
+        }) as u16
+    };
+    // More than fit are refused once all are counted.
+    patterns.into_iter().take(MAX_PATTERNS + 1).map(&mut number).collect()
+}
+
+fn parse(text: &str) -> Result<Table, String> {
+    serde_json::from_str(text).map_err(|error| error.to_string())
+}
+
+/// A file of rules.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Table {
+    /// Whether the built-in rules come behind these.
+    builtin: Option<bool>,
+    /// For people.
+    #[serde(rename = "comment")]
+    _comment: Option<serde::de::IgnoredAny>,
+    #[serde(default)]
+    rules: Vec<CheckedRule>,
+    #[serde(default)]
+    phases: Vec<CheckedPhase>,
+    #[serde(default)]
+    lifetimes: Vec<Lifetime>,
+}
+
+/// A rule as it is written.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WrittenRule {
+    name: String,
+    #[serde(rename = "comment")]
+    _comment: Option<serde::de::IgnoredAny>,
+    component: String,
+    owner: Option<String>,
+    #[serde(default)]
+    python: Vec<String>,
+    #[serde(default)]
+    within: Vec<String>,
+    #[serde(default)]
+    without: Vec<String>,
+    #[serde(default)]
+    native: Vec<String>,
+    #[serde(default)]
+    pools: Vec<Box<str>>,
+    #[serde(default)]
+    modules: Vec<Box<str>>,
+    #[serde(default)]
+    labels: Vec<Box<str>>,
+}
+
+#[derive(Debug)]
+struct CheckedRule {
+    name: Name,
+    component: Name,
+    owner: Box<str>,
+    python: Vec<Pattern>,
+    within: Vec<Pattern>,
+    without: Vec<Pattern>,
+    native: Vec<Pattern>,
+    pools: Vec<Box<str>>,
+    modules: Vec<Box<str>>,
+    labels: Vec<Box<str>>,
+}
+
+impl TryFrom<WrittenRule> for CheckedRule {
+    type Error = String;
+
+    fn try_from(rule: WrittenRule) -> Result<Self, String> {
+        let WrittenRule { name, component, owner, pools, modules, labels, .. } = rule;
+        let in_rule = |reason: String| format!("rule `{}`: {reason}", name.escape_debug());
+        let (component, owner) =
+            (word("component", &component).map_err(in_rule)?, owner_of(owner, &component).map_err(in_rule)?);
+        let checked = Self {
+            name: word("name", &name)?,
+            component,
+            owner,
+            python: patterns(&rule.python, Pattern::python).map_err(in_rule)?,
+            within: patterns(&rule.within, Pattern::python).map_err(in_rule)?,
+            without: patterns(&rule.without, Pattern::python).map_err(in_rule)?,
+            native: patterns(&rule.native, Pattern::native).map_err(in_rule)?,
+            pools,
+            modules,
+            labels,
+        };
+        let says = [checked.python.len(), checked.native.len()];
+        let texts = [checked.pools.len(), checked.modules.len(), checked.labels.len()];
+        if says.into_iter().chain(texts).all(|count| count == 0) {
+            return Err(in_rule("it fits every block; give it python, native, pools, modules or labels".to_owned()));
+        }
+        if checked.python.is_empty() && !checked.within.is_empty() {
+            return Err(in_rule("`within` needs `python`, whose frames are to be within".to_owned()));
+        }
+        Ok(checked)
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WrittenPhase {
+    phase: Phase,
+    #[serde(default)]
+    python: Vec<String>,
+    #[serde(default)]
+    without: Vec<String>,
+    #[serde(default)]
+    native: Vec<String>,
+}
+
+#[derive(Debug)]
+struct CheckedPhase {
+    phase: Phase,
+    python: Vec<Pattern>,
+    without: Vec<Pattern>,
+    native: Vec<Pattern>,
+}
+
+impl TryFrom<WrittenPhase> for CheckedPhase {
+    type Error = String;
+
+    fn try_from(rule: WrittenPhase) -> Result<Self, String> {
+        if rule.python.is_empty() && rule.native.is_empty() {
+            return Err("a phase needs frames; give it python or native".to_owned());
+        }
+        Ok(Self {
+            phase: rule.phase,
+            python: patterns(&rule.python, Pattern::python)?,
+            without: patterns(&rule.without, Pattern::python)?,
+            native: patterns(&rule.native, Pattern::native)?,
+        })
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WrittenLifetime {
+    name: String,
+    #[serde(rename = "comment")]
+    _comment: Option<serde::de::IgnoredAny>,
+    from: Vec<String>,
+    component: String,
+    owner: Option<String>,
+    #[serde(default)]
+    freed_in: Vec<Phase>,
+    ended: Option<Ended>,
+    stack: Option<bool>,
+    #[serde(default)]
+    born_from: Counts,
+    #[serde(default)]
+    born_before: Limits,
+    #[serde(default)]
+    survived: Counts,
+    #[serde(default)]
+    at_most: Limits,
+}
+
+/// Reads what is written and checks it while the reader is still at its end, so that an error has the line of it.
+struct Checked<W, T>(PhantomData<(W, T)>);
+
+impl<'de, W: Deserialize<'de>, T: TryFrom<W, Error = String>> Visitor<'de> for Checked<W, T> {
+    type Value = T;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a rule, which is an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<T, A::Error> {
+        let written = W::deserialize(MapAccessDeserializer::new(map))?;
+        T::try_from(written).map_err(A::Error::custom)
+    }
+}
+
+impl<'de> Deserialize<'de> for CheckedRule {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(Checked::<WrittenRule, Self>(PhantomData))
+    }
+}
+
+impl<'de> Deserialize<'de> for CheckedPhase {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(Checked::<WrittenPhase, Self>(PhantomData))
+    }
+}
+
+impl<'de> Deserialize<'de> for Lifetime {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(Checked::<WrittenLifetime, Self>(PhantomData))
+    }
+}
+
+impl TryFrom<WrittenLifetime> for Lifetime {
+    type Error = String;
+
+    fn try_from(written: WrittenLifetime) -> Result<Self, String> {
+        let WrittenLifetime { name, from, component, owner, freed_in, ended, stack, .. } = written;
+        let in_rule = |reason: String| format!("rule `{}`: {reason}", name.escape_debug());
+        let (component, owner) =
+            (word("component", &component).map_err(in_rule)?, owner_of(owner, &component).map_err(in_rule)?);
+        if from.is_empty() {
+            return Err(in_rule("`from` names no component; give it those that it may rename".to_owned()));
+        }
+        Ok(Self {
+            component,
+            owner,
+            from: from.iter().map(|from| word("from", from)).collect::<Result<_, _>>().map_err(in_rule)?,
+            name: word("name", &name)?,
+            freed_in,
+            ended,
+            stack,
+            born_from: written.born_from,
+            born_before: written.born_before,
+            survived: written.survived,
+            at_most: written.at_most,
+        })
+    }
+}
+
+fn patterns(texts: &[String], parse: fn(&str) -> Result<Pattern, String>) -> Result<Vec<Pattern>, String> {
+    texts.iter().map(|text| parse(text)).collect()
+}
+
+fn is_plain(text: &str) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
+    !text.is_empty()
+        && text.len() <= MAX_NAME
+        && text.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && text.chars().all(plain)
+}
+
+fn word(what: &str, text: &str) -> Result<Name, String> {
+    if is_plain(text) {
+        return Ok(Name::keep(text));
+    }
+    Err(format!(
+        "`{what}` is `{}`; write at most {MAX_NAME} letters, digits, `_`, `-` and `.`, beginning with a letter or digit",
+        text.chars().take(80).flat_map(char::escape_debug).collect::<String>()
+    ))
+}
+
+/// The labels that were given, or the component.
+fn owner_of(given: Option<String>, component: &str) -> Result<Box<str>, String> {
+    let owner = given.unwrap_or_else(|| component.to_owned());
+    let labels: Vec<&str> = owner.split('@').collect();
+    if owner.is_empty() || (labels.len() <= MAX_LABELS && labels.iter().all(|label| is_plain(label))) {
+        return Ok(owner.into());
+    }
+    Err(format!(
+        "`owner` is `{}`; write at most {MAX_LABELS} labels joined with `@`, or nothing",
+        owner.chars().take(80).flat_map(char::escape_debug).collect::<String>()
+    ))
+}
