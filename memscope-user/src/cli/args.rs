@@ -177,6 +177,9 @@ pub(super) struct DecomposeArgs {
     /// Print the built-in rules, as a file for --rules has them.
     #[arg(long, exclusive = true)]
     pub print_rules: bool,
+    /// Write a copy of the one dump, whose rows have the final owners.
+    #[arg(short = 'o', long, value_name = "FILE")]
+    pub output_path: Option<PathBuf>,
     /// Findings as JSON on stdout instead of the report.
     #[arg(long)]
     pub json: bool,

@@ -3,15 +3,22 @@
 use std::io::Write as _;
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
-use super::{USAGE, args::DecomposeArgs, error, input};
+use super::{
+    USAGE,
+    args::{DecomposeArgs, LogLevel},
+    error, input, message,
+};
 use crate::{
     analyses::{
         Analysis, DecomposeAnalysis,
-        decompose::{BUILTIN, RuleSet},
+        decompose::{BUILTIN, MAX_TOLD, RuleSet, SharedOwners},
     },
-    sinks::report::Report,
+    sinks::{
+        annotate::{Annotations, Destination, annotate},
+        report::Report,
+    },
 };
 
 /// `decompose FILE…`.
@@ -27,14 +34,31 @@ pub(super) fn run(args: &DecomposeArgs) -> ExitCode {
             return ExitCode::from(USAGE);
         }
     };
+    if args.output_path.is_some() && !matches!(args.files.as_slice(), [file] if !file.is_dir()) {
+        error("--output-path takes one dump, whose rows it copies");
+        return ExitCode::from(USAGE);
+    }
     input::exit(|| {
-        let analyses: Vec<Box<dyn Analysis>> = vec![Box::new(DecomposeAnalysis::new(rules))];
+        let owners = SharedOwners::default();
+        let decompose = DecomposeAnalysis::new(rules);
+        let wanted = args.output_path.as_deref();
+        let decompose = if wanted.is_some() { decompose.telling(Arc::clone(&owners)) } else { decompose };
+        let analyses: Vec<Box<dyn Analysis>> = vec![Box::new(decompose)];
         let outcome = input::read(&args.files, analyses)?;
         let report = Report { step_hint: false, ..Report::default() };
         input::print(&outcome, report, args.json)?;
         if outcome.findings.is_empty() && !args.json {
             println!("No blocks were seen, so there is nothing to tell the owners of.");
         }
+        let (Some(path), [file]) = (wanted, args.files.as_slice()) else { return Ok(()) };
+        let owners = std::mem::take(&mut *owners.lock().unwrap_or_else(PoisonError::into_inner));
+        if owners.len() >= MAX_TOLD {
+            let text = format_args!("only the first {MAX_TOLD} blocks to end have their final owner in the copy");
+            message(LogLevel::Info, LogLevel::Warning, text);
+        }
+        let count = annotate(file, &Annotations::owners(owners), &Destination::New(path.to_owned()))?;
+        let text = format_args!("{count} row(s) have owners in {}", path.display());
+        message(LogLevel::Info, LogLevel::Info, text);
         Ok(())
     })
 }

@@ -1,8 +1,9 @@
-//! Marks of inefficient use in the rows of a dump: in a copy, or in the dump itself if that was asked for.
+//! What analyses found of blocks, in the rows of a dump: in a copy, or in the dump itself if that was asked for.
 //!
-//! `inefficient_type` of a block goes to the end of the Attr of its MALLOC row; an earlier one is replaced. All other bytes
+//! `inefficient_type` or `owner` of a block goes to the end of the Attr of its MALLOC row; an earlier one is replaced. All other bytes
 //! stay as they are (msMemScope writes the whole file anew, with other line ends and without the quotes around names).
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Write};
@@ -13,16 +14,18 @@ use tempfile::NamedTempFile;
 
 use crate::input::csv::{CsvReader, without_key};
 use crate::input::{self, Format, InputError, Notes};
-use crate::model::Inefficient;
+use crate::model::{Inefficient, Name};
 
-const KEY: &str = "inefficient_type";
 const COLUMN_EVENT: usize = 1;
 const COLUMN_PID: usize = 5;
 const COLUMN_ATTR: usize = 9;
 
-/// Words for each block: by process and number.
-#[derive(Debug, Default)]
-pub struct Annotations(HashMap<(u32, u64), String>);
+/// A key of Attr, and its value for each block: by process and number.
+#[derive(Debug)]
+pub struct Annotations {
+    key: &'static str,
+    values: HashMap<(u32, u64), Cow<'static, str>>,
+}
 
 impl Annotations {
     /// The marks of all blocks of these findings.
@@ -32,10 +35,17 @@ impl Annotations {
         for found in findings {
             for block in &found.blocks {
                 let kinds: Vec<&str> = block.kinds.iter().map(|kind| kind.as_str()).collect();
-                marks.insert((found.pid, block.allocation_id), kinds.join(","));
+                marks.insert((found.pid, block.allocation_id), Cow::Owned(kinds.join(",")));
             }
         }
-        Self(marks)
+        Self { key: "inefficient_type", values: marks }
+    }
+
+    /// Owners of blocks.
+    #[must_use]
+    pub fn owners(owners: HashMap<(u32, u64), Name>) -> Self {
+        let values = owners.into_iter().map(|(block, owner)| (block, Cow::Borrowed(owner.as_str()))).collect();
+        Self { key: "owner", values }
     }
 }
 
@@ -150,7 +160,8 @@ fn copy_csv(dump: &Path, marks: &Annotations, file: File) -> Result<u64, CopyErr
             Some((attr, mark)) => {
                 count += 1;
                 let cell = reader.cell(COLUMN_ATTR);
-                let attr = format!("{},{KEY}:{mark}}}", without_key(attr.trim_end_matches('}'), KEY));
+                let key = marks.key;
+                let attr = format!("{},{key}:{mark}}}", without_key(attr.trim_end_matches('}'), key));
                 [&row[..cell.start], attr.as_bytes(), &row[cell.end..]].iter().try_for_each(|part| out.write_all(part))
             }
             None => out.write_all(row),
@@ -173,7 +184,7 @@ fn mark_of<'a, R: io::BufRead>(reader: &'a CsvReader<R>, marks: &'a Annotations)
     let attr = text(COLUMN_ATTR)?;
     let number = attr.split(['{', ',']).find_map(|pair| pair.strip_prefix("allocation_id:"))?;
     let key = (text(COLUMN_PID)?.parse().ok()?, number.trim_end_matches('}').parse().ok()?);
-    Some((attr, marks.0.get(&key)?))
+    Some((attr, marks.values.get(&key)?))
 }
 
 fn annotate_db(dump: &Path, marks: &Annotations, to: &Destination) -> Result<u64, AnnotateError> {
@@ -221,8 +232,8 @@ fn update_db(path: &Path, marks: &Annotations) -> rusqlite::Result<u64> {
                 let number = &attr["allocation_id"];
                 number.as_str().and_then(|number| number.parse().ok()).or_else(|| number.as_u64())
             });
-            if let Some(mark) = number.and_then(|number| marks.0.get(&(pid, number))) {
-                changes.push((rowid, marked_json(&attr, mark)));
+            if let Some(mark) = number.and_then(|number| marks.values.get(&(pid, number))) {
+                changes.push((rowid, marked_json(&attr, marks.key, mark)));
             }
         }
         let mut update = transaction.prepare(&format!("UPDATE {table} SET \"Attr\" = ?1 WHERE rowid = ?2"))?;
@@ -238,14 +249,14 @@ fn update_db(path: &Path, marks: &Annotations) -> rusqlite::Result<u64> {
 }
 
 /// The object with a mark at its end. The order of the other keys stays: readers look for their text.
-fn marked_json(attr: &str, mark: &str) -> String {
+fn marked_json(attr: &str, key: &str, mark: &str) -> String {
     let mut text = attr.trim_end().trim_end_matches('}').to_owned();
-    let earlier = format!(",\"{KEY}\":\"");
+    let earlier = format!(",\"{key}\":\"");
     if let Some(start) = text.find(&earlier) {
         let end = text[start + earlier.len()..].find('"').map_or(text.len(), |end| start + earlier.len() + end + 1);
         text.replace_range(start..end, "");
     }
-    format!("{text},\"{KEY}\":\"{mark}\"}}")
+    format!("{text},\"{key}\":\"{mark}\"}}")
 }
 
 #[cfg(test)]
@@ -254,7 +265,8 @@ mod tests {
     use crate::sinks::row::COLUMNS;
 
     fn marks() -> Annotations {
-        Annotations(HashMap::from([((5, 7), "early_allocation,late_deallocation".to_owned())]))
+        let values = HashMap::from([((5, 7), Cow::Borrowed("early_allocation,late_deallocation"))]);
+        Annotations { key: "inefficient_type", values }
     }
 
     fn row(id: u64, number: u64, more: &str) -> String {
@@ -281,6 +293,19 @@ mod tests {
         annotate(&dump, &marks(), &Destination::InPlace).expect("marked");
         assert_eq!(fs::read_to_string(&dump).expect("readable"), expected);
         assert_eq!(fs::read_dir(folder.path()).expect("folder").count(), 2);
+    }
+
+    /// The owner that a row has is replaced; others stay.
+    #[test]
+    fn rows_get_owners() {
+        let folder = tempfile::tempdir().expect("folder");
+        let dump = folder.path().join("memscope_dump_1.csv");
+        let text = |owner: &str| format!("{}\n{}{}", COLUMNS.join(","), row(2, 6, ",owner:PTA"), row(3, 7, owner));
+        fs::write(&dump, text(",owner:PTA@backward,requested:3")).expect("written");
+        let new = folder.path().join("new.csv");
+        let owners = Annotations::owners(HashMap::from([((5, 7), Name::keep("PTA@gradient"))]));
+        assert_eq!(annotate(&dump, &owners, &Destination::New(new.clone())).expect("marked"), 1);
+        assert_eq!(fs::read_to_string(&new).expect("readable"), text(",requested:3,owner:PTA@gradient"));
     }
 
     #[test]

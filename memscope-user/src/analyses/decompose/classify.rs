@@ -121,7 +121,9 @@ impl Classifier {
             return label;
         }
         let rules = Arc::clone(&self.rules);
-        let Some(rule) = rules.lifetimes.iter().find(|rule| rule.is_of(was.component, life)) else { return label };
+        let Some(rule) = rules.lifetimes.iter().find(|rule| rule.is_of(was.component, pool, life)) else {
+            return label;
+        };
         let owner = if was.given { was.owner } else { owner(pool, module_id, &rule.owner) };
         self.number(Label { owner, component: rule.component, rule: rule.name, source: Source::Lifetime, ..was })
     }

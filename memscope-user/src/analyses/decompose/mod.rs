@@ -2,7 +2,7 @@
 //!
 //! Nothing in the traced program says so. A block is named twice: by the stack, module and pool of its allocation,
 //! and once more when it has ended, by what happened in its life: gradients are what a backward pass left for the
-//! optimizer, optimizer state is what a step of the optimizer left behind. Both by a table of [rules](rules) that users
+//! optimizer, optimizer state is what a step of the optimizer left behind. Both by a table of [rules](RuleSet) that users
 //! can extend. What no rule names is `unknown`.
 //!
 //! Every pool has an account of its own, whose components add up to what is live at every moment. Blocks that have
@@ -17,7 +17,7 @@ mod tests;
 mod timeline;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use self::account::{Account, Live};
 pub use self::classify::Classifier;
@@ -26,11 +26,15 @@ pub use self::rules::{BUILTIN, RuleSet};
 use self::rules::{Counts, Ended, Life, Phase};
 use super::{Analysis, per_device::PerDevice};
 use crate::model::{
-    Alloc, Block, Confidence, Decomposition, Event, EventKind, Finding, Free, FreeCause, Pool, ProcessStart, RunEnd,
+    Alloc, Block, Confidence, Decomposition, Event, EventKind, Finding, Free, FreeCause, Name, Pool, ProcessStart,
+    RunEnd,
 };
 
 /// Ended blocks of a device that are remembered, in case their free turns out to have failed.
 const MAX_ENDED: usize = 1024;
+
+/// Blocks whose final owner is told one by one.
+pub const MAX_TOLD: usize = 64 << 20;
 
 /// Names blocks, and keeps account of what the names add up to.
 #[derive(Debug)]
@@ -39,7 +43,11 @@ pub struct DecomposeAnalysis {
     devices: PerDevice<OnDevice>,
     attached: BTreeSet<u32>,
     concluded: Vec<Decomposition>,
+    told: Option<SharedOwners>,
 }
+
+/// Final owners of blocks, by process and number of the block.
+pub type SharedOwners = Arc<Mutex<HashMap<(u32, u64), Name>>>;
 
 /// What one process does on one device.
 #[derive(Debug, Default)]
@@ -102,6 +110,21 @@ impl DecomposeAnalysis {
             devices: PerDevice::default(),
             attached: BTreeSet::new(),
             concluded: Vec::new(),
+            told: None,
+        }
+    }
+
+    /// Also tells the owner of every block that has one, when it ends; of the first [`MAX_TOLD`].
+    #[must_use]
+    pub fn telling(self, owners: SharedOwners) -> Self {
+        Self { told: Some(owners), ..self }
+    }
+
+    fn tell(&self, pid: u32, allocation_id: u64, label: LabelId) {
+        let (Some(told), Some(owner)) = (&self.told, self.names.get(label).owner) else { return };
+        let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
+        if told.len() < MAX_TOLD {
+            told.insert((pid, allocation_id), owner);
         }
     }
 
@@ -154,18 +177,21 @@ impl DecomposeAnalysis {
             let (time_ns, moment) = (event.time_ns, on.moments);
             on.ended.push_back(EndedBlock { allocation_id, live, label, time_ns, moment });
         }
+        self.tell(event.pid, allocation_id, label);
     }
 
     fn conclude(&mut self, pid: u32, time_ns: u64) {
         let attached = self.attached.remove(&pid);
-        for (device, on) in self.devices.take_process(pid) {
+        let devices: Vec<_> = self.devices.take_process(pid).collect();
+        for (device, on) in devices {
             let OnDevice { counts, mut pools, live, .. } = on;
-            let mut left: Vec<Live> = live.into_values().collect();
-            left.sort_unstable_by_key(|live| live.moment);
-            for live in left {
+            let mut left: Vec<(u64, Live)> = live.into_iter().collect();
+            left.sort_unstable_by_key(|(_, live)| live.moment);
+            for (allocation_id, live) in left {
                 let Some(account) = pools.get_mut(&live.pool) else { continue };
                 let label = end_of(&mut self.names, &live, counts, FreeCause::TraceEnd, None);
                 account.end(&live, (label, self.names.get(label).component), time_ns, false);
+                self.tell(pid, allocation_id, label);
             }
             let steps = if counts.step > 0 { counts.step } else { counts.optimizer_end };
             let found = pools.into_iter().map(|(pool, account)| {

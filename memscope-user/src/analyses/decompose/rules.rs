@@ -161,6 +161,7 @@ pub(super) struct Lifetime {
     pub(super) component: Name,
     pub(super) owner: Box<str>,
     pub(super) from: Vec<Name>,
+    pools: Vec<Box<str>>,
     freed_in: Vec<Phase>,
     ended: Option<Ended>,
     stack: Option<bool>,
@@ -174,18 +175,24 @@ impl Rule {
     /// Whether it is for blocks of this pool. Without a word of pools, a rule of modules is for driver memory, any
     /// other for the pools of frameworks: what a pool asks the driver for has nothing to do with whom it is for.
     pub(super) fn is_of(&self, pool: Pool) -> bool {
-        let is_driver = matches!(pool, Pool::Hal | Pool::Host);
-        if self.pools.is_empty() {
-            return is_driver != self.modules.is_empty();
-        }
-        self.pools.iter().any(|pattern| glob(pattern, pool.event_type()))
+        is_among(&self.pools, pool).unwrap_or_else(|| is_driver(pool) != self.modules.is_empty())
     }
 }
 
+const fn is_driver(pool: Pool) -> bool {
+    matches!(pool, Pool::Hal | Pool::Host)
+}
+
+/// Whether a pool is meant by these patterns; `None` if there are none.
+fn is_among(patterns: &[Box<str>], pool: Pool) -> Option<bool> {
+    (!patterns.is_empty()).then(|| patterns.iter().any(|pattern| glob(pattern, pool.event_type())))
+}
+
 impl Lifetime {
-    /// Whether a block that was `component` is meant.
-    pub(super) fn is_of(&self, component: Name, life: &Life) -> bool {
+    /// Whether a block that was `component` is meant. Without a word of pools, those of frameworks are.
+    pub(super) fn is_of(&self, component: Name, pool: Pool, life: &Life) -> bool {
         self.from.contains(&component)
+            && is_among(&self.pools, pool).unwrap_or(!is_driver(pool))
             && self.ended.is_none_or(|ended| ended == life.ended)
             && self.stack.is_none_or(|stack| stack == life.stack)
             && (self.freed_in.is_empty() || life.freed_in.is_some_and(|phase| self.freed_in.contains(&phase)))
@@ -439,6 +446,8 @@ struct WrittenLifetime {
     component: String,
     owner: Option<String>,
     #[serde(default)]
+    pools: Vec<Box<str>>,
+    #[serde(default)]
     freed_in: Vec<Phase>,
     ended: Option<Ended>,
     stack: Option<bool>,
@@ -490,7 +499,7 @@ impl TryFrom<WrittenLifetime> for Lifetime {
     type Error = String;
 
     fn try_from(written: WrittenLifetime) -> Result<Self, String> {
-        let WrittenLifetime { name, from, component, owner, freed_in, ended, stack, .. } = written;
+        let WrittenLifetime { name, from, component, owner, pools, freed_in, ended, stack, .. } = written;
         let in_rule = |reason: String| format!("rule `{}`: {reason}", name.escape_debug());
         let (component, owner) =
             (word("component", &component).map_err(in_rule)?, owner_of(owner, &component).map_err(in_rule)?);
@@ -502,6 +511,7 @@ impl TryFrom<WrittenLifetime> for Lifetime {
             owner,
             from: from.iter().map(|from| word("from", from)).collect::<Result<_, _>>().map_err(in_rule)?,
             name: word("name", &name)?,
+            pools,
             freed_in,
             ended,
             stack,

@@ -330,6 +330,32 @@ fn training_is_decomposed() {
     assert_eq!(found.steps, 1);
 }
 
+/// What each block was in the end, for the rows of a copy; a block that was held too.
+#[test]
+fn owners_are_told_one_by_one() {
+    let told = SharedOwners::default();
+    run(DecomposeAnalysis::default().telling(Arc::clone(&told)), training().events(), &RunEnd::default());
+    let told = told.lock().expect("nobody failed");
+    let mut owners: Vec<(u64, &str)> = told.iter().map(|((_, block), owner)| (*block, owner.as_str())).collect();
+    owners.sort_unstable();
+    // Numbers of blocks are those of their events, from 1: L, W, -, A, T, G, -, -, S, U, X, -, -, A, T, G, -, -, X.
+    let expected = [
+        (1, "PTA@loading"),
+        (2, "PTA@weight"),
+        (4, "PTA@activation"),
+        (5, "PTA@backward"),
+        (6, "PTA@gradient"),
+        (9, "PTA@optimizer_state"),
+        (10, "PTA@optimizer_state"),
+        (11, "PTA@optimizer"),
+        (14, "PTA@activation"),
+        (15, "PTA@backward"),
+        (16, "PTA@gradient"),
+        (19, "PTA@optimizer"),
+    ];
+    assert_eq!(owners, expected);
+}
+
 /// Averages are sizes times lifetimes over the time of the pool. Times of a script are its events' numbers.
 #[test]
 fn averages() {
@@ -376,6 +402,10 @@ fn lifetimes_of_the_unnamed() {
         [("PTA", "no-rule", 1), ("PTA@persistent", "lives-on-from-setup", 1), ("PTA@temporary", "within-a-step", 1)]
     );
     assert_eq!(run(&[]), [("PTA", "no-stack", 3)]);
+    // A pool's segments live as long as the pool likes.
+    let mut script = Script::new(1, NPU0);
+    script.stacks(&[TRAIN], &[]).alloc(Pool::Hal, 0x1000, 64).step(1).step(2).step(3);
+    assert_eq!(named(&one(&script)), [("CANN@UNKNOWN", "no-rule", 1)]);
 }
 
 /// Marked steps count, where there are any; otherwise those of the optimizer.

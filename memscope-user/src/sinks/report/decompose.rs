@@ -58,7 +58,15 @@ fn write_node(node: &OwnerNode, depth: usize, out: &mut impl Write) -> io::Resul
     let [peak, end, mean] = [node.peak_bytes, node.end_bytes, node.mean_bytes].map(|bytes| rounded(bytes.into()));
     let indent = 2 * depth;
     writeln!(out, "  {peak:>12}  {end:>12}  {mean:>12}  {:indent$}{}", "", node.label)?;
-    node.children.iter().try_for_each(|child| write_node(child, depth + 1, out))
+    node.children.iter().try_for_each(|child| write_node(child, depth + 1, out))?;
+    // What has no label behind this one.
+    let rest = |of: fn(&OwnerNode) -> u64| of(node) - node.children.iter().map(of).sum::<u64>().min(of(node));
+    let rest = [rest(|node| node.peak_bytes), rest(|node| node.end_bytes), rest(|node| node.mean_bytes)];
+    if node.children.is_empty() || rest[..2] == [0, 0] {
+        return Ok(());
+    }
+    let [peak, end, mean] = rest.map(|bytes| rounded(bytes.into()));
+    writeln!(out, "  {peak:>12}  {end:>12}  {mean:>12}  {:indent$}  (no label)", "")
 }
 
 /// How much of the peak is known, and by what.
@@ -70,7 +78,7 @@ fn write_sources(found: &Decomposition, out: &mut impl Write) -> io::Result<()> 
     let of = Source::ALL.iter().zip(found.peak_by_source).filter(|(_, bytes)| *bytes > 0);
     let parts: Vec<String> =
         of.map(|(source, bytes)| format!("{:.1}% by {}", percent(bytes), source_text(*source))).collect();
-    writeln!(out, "  Of the peak is known: {}; {}.", parts.join(", "), counted(found.steps.into(), "step"))?;
+    writeln!(out, "  The peak is named {}; {}.", parts.join(", "), counted(found.steps.into(), "step"))?;
     if found.parts.iter().any(|part| part.rule.as_str() == "no-stack") {
         writeln!(out, "  Blocks without a stack cannot be told apart: trace with --call-stack=c,python.")?;
     }
@@ -150,10 +158,11 @@ Owners of Pytorch Caching memory pool on device 0: peak 1.50 MiB (1572864 bytes)
        At peak        At end       Average  Owner
       1.50 MiB      1.00 MiB      1.25 MiB  PTA
       1.00 MiB      1.00 MiB      1.00 MiB    weight
+    512.00 KiB       0 bytes    256.00 KiB    (no label)
        At peak    Blocks  Named by
       1.00 MiB         1  weight, by stack: module-load
     512.00 KiB         1  unknown, by nothing: no-stack
-  Of the peak is known: 66.7% by stack, 33.3% by nothing; 0 steps.
+  The peak is named 66.7% by stack, 33.3% by nothing; 0 steps.
   Blocks without a stack cannot be told apart: trace with --call-stack=c,python.
 ";
         assert_eq!(String::from_utf8(out).expect("text"), expected);
