@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::sync::mpsc;
 
 use memscope::model::{
-    Alloc, AllocApi, Block, Device, DriverFigures, Event, EventKind, Free, FreeCause, Launch, Mark, PageType, Pool,
-    Stack, StackEnd, Stacks, System,
+    Alloc, AllocApi, Block, Device, DriverFigures, Event, EventKind, Free, FreeCause, Launch, Mark, Name, PageType,
+    Pool, Stack, StackEnd, Stacks, System,
 };
 use memscope::sinks::{DumpOptions, DumpSink, Format, Sink};
 use memscope_tests::checkers::csv::CsvRules;
@@ -64,6 +64,8 @@ fn stacks(id: u64) -> Stacks {
 fn block(pool: Pool, device: Device, allocation_id: u64, page: PageType, api: AllocApi) -> Block {
     Block {
         requested_bytes: None,
+        // Of host memory nobody tells who asked for it.
+        owner: (pool != Pool::Host).then_some(Name::fixed("PTA@weight")),
         caller: None,
         stacks: Stacks::default(),
         allocation_id,

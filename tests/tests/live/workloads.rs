@@ -183,6 +183,23 @@ fn out_of_memory_is_told() {
     assert!(sizes.len() == 3 && sizes.iter().all(|size| (4 << 20..(4 << 20) + 4096).contains(size)), "{sizes:?}");
 }
 
+/// Every block of the driver has its module as owner, in its row and in the finding; no block is left out or twice.
+#[test]
+fn owners_are_told() {
+    let (run, totals) = compare(Tracer::run("steps", &[]).option("--analysis=decompose").option("--json"), DEFAULT);
+    let rows = run.rows();
+    let owners: std::collections::BTreeSet<&str> =
+        rows.all().filter(|row| row.event == "MALLOC").map(|row| row.attr["owner"].as_str()).collect();
+    assert!(owners.contains("CANN@APP") && owners.iter().all(|owner| owner.starts_with("CANN@")), "{owners:?}");
+    let (pid, _) = run.journal().by_process().pop_first().expect("a process");
+    let parts = finding(&run, "decompose", pid, 0)["parts"].clone();
+    let parts = parts.as_array().expect("parts");
+    let told: std::collections::BTreeSet<&str> = parts.iter().filter_map(|part| part["owner"].as_str()).collect();
+    assert_eq!(told, owners);
+    let blocks: u64 = parts.iter().filter_map(|part| part["blocks"].as_u64()).sum();
+    assert_eq!(blocks, totals.allocs);
+}
+
 /// All ways to launch a kernel, with names, streams and devices; each launch once, however many libraries it passes.
 #[test]
 fn launches() {
