@@ -84,10 +84,11 @@ impl Files {
             return Err(Missing::Interpreter);
         }
         let program = fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
-        let (mut python, mut libc) = (None, None);
+        let (mut python, mut libc, mut other_libc) = (None, None, false);
         let lines = text.split(|byte| *byte == b'\n').filter_map(maps::line);
         for line in lines.filter(|line| line.executable && line.id.inode != 0) {
             let name = file_name(line.name);
+            other_libc |= is_musl(name);
             let wanted = match name {
                 _ if is_python(name) || (line.name == program.as_os_str().as_bytes()) => python.is_none(),
                 _ if is_libc(name) => libc.is_none(),
@@ -99,12 +100,19 @@ impl Files {
             match self.look(pid, &line) {
                 facts @ Facts::Python(_) => python = Some(Placed { line, facts }),
                 Facts::Libc(pthread) => libc = Some(pthread),
-                Facts::Other => {}
+                // Older releases have a library for threads, and nothing of that in the other one.
+                Facts::Other => other_libc |= is_libc(name),
             }
         }
         let Some(Placed { line, facts: Facts::Python(file) }) = python else { return Err(Missing::Interpreter) };
-        let Some(pthread) = libc else {
-            return Err(Missing::Support("its C library is not glibc, or hides where threads keep values".to_owned()));
+        let pthread = match libc {
+            Some(pthread) => pthread,
+            None if other_libc => {
+                let why = "its C library is not glibc, or hides where threads keep values";
+                return Err(Missing::Support(why.to_owned()));
+            }
+            // The loader has not come to it yet.
+            None => return Err(Missing::Start),
         };
         let memory = Memory::open(pid).map_err(|error| Missing::Support(format!("its memory: {error}")))?;
         layout(&memory, &file, &line, pthread)
@@ -125,6 +133,10 @@ fn is_python(name: &str) -> bool {
 
 fn is_libc(name: &str) -> bool {
     name == "libc.so.6" || name.starts_with("libc-2.") || name.starts_with("libpthread")
+}
+
+fn is_musl(name: &str) -> bool {
+    name.starts_with("ld-musl") || name.starts_with("libc.musl")
 }
 
 fn facts(pid: u32, line: &Line<'_>) -> Option<Facts> {
