@@ -51,7 +51,8 @@ pub(super) fn kernel(kernel: &Kernel) -> Result<PathBuf> {
 /// A folder with shell, libc and loader. Of this machine's own release, whose libc the simulated libraries are linked
 /// with.
 pub(super) fn userland(arch: &Arch) -> Result<PathBuf> {
-    let folder = cache().join("userland").join(arch.name);
+    // Named after what is in it: a folder that was made with fewer packages is not taken for whole.
+    let folder = cache().join("userland").join(format!("{}-{}", arch.name, USERLAND.join("-")));
     if !folder.is_dir() {
         let release = own_release()?;
         let packages = USERLAND.map(|package| format!("{package}:{}/{release}", arch.debian));
