@@ -61,6 +61,39 @@ pub struct PythonLayout {
 }
 const _: () = assert!(size_of::<PythonLayout>() == 88);
 
+impl PythonLayout {
+    /// Nothing is known.
+    pub const EMPTY: Self = Self {
+        space: 0,
+        code_type: 0,
+        interpreters: 0,
+        first_interpreter: 0,
+        self_at: 0,
+        block_at: 0,
+        value_at: 0,
+        code_words: 0,
+        thread_id: 0,
+        frame: 0,
+        current_frame: 0,
+        frame_from: 0,
+        frame_len: 0,
+        code: 0,
+        back: 0,
+        last: 0,
+        owner: 0,
+        instructions: 0,
+        first_line: 0,
+        file: 0,
+        name: 0,
+        lines: 0,
+        ascii_at: 0,
+        text_at: 0,
+        version: 0,
+        flags: 0,
+        reserved: [0; 6],
+    };
+}
+
 /// As an offset: there is none.
 pub const NONE: u16 = u16::MAX;
 

@@ -41,7 +41,7 @@ pub struct GrowingSite {
     pub bytes_per_second: f64,
     /// Allocations of the site.
     pub allocations: u64,
-    /// Live blocks by age, in quarters of the time, the youngest first; zeros while the run goes on.
+    /// Live blocks by age, in quarters of the time, the youngest first.
     pub ages: [u64; 4],
 }
 

@@ -230,38 +230,9 @@ mod tests {
         ascii_at: 40,
         text_at: 56,
         version: 12,
-        ..PYTHON
-    };
-    const PYTHON: PythonLayout = PythonLayout {
         space: 1,
-        code_type: 0,
-        interpreters: 0,
-        first_interpreter: 0,
-        self_at: 0,
-        block_at: 0,
-        value_at: 0,
-        code_words: 0,
-        thread_id: 0,
-        frame: 0,
-        current_frame: 0,
-        frame_from: 0,
-        frame_len: 0,
-        code: 0,
-        back: 0,
-        last: 0,
-        owner: 0,
-        instructions: 0,
-        first_line: 0,
-        file: 0,
-        name: 0,
-        lines: 0,
-        ascii_at: 0,
-        text_at: 0,
-        version: 0,
-        flags: 0,
-        reserved: [0; 6],
+        ..PythonLayout::EMPTY
     };
-
     /// A record without any of the parts.
     fn cut(fingerprint: u32) -> Vec<u8> {
         let mut record = vec![0; size_of::<CodeRecord>()];

@@ -20,6 +20,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use super::make_room;
 use crate::attach::maps::{self, FileId, Line, plain_range};
 
 /// Generations that are remembered; the one that was not needed for the longest time goes first.
@@ -175,13 +176,7 @@ impl Mappings {
     }
 
     fn make_room(&mut self) {
-        if self.generations.len() < MAX_GENERATIONS {
-            return;
-        }
-        let oldest = self.generations.iter().min_by_key(|(_, generation)| generation.used).map(|(name, _)| *name);
-        if let Some(oldest) = oldest {
-            self.generations.remove(&oldest);
-        }
+        make_room(&mut self.generations, MAX_GENERATIONS, |generation| generation.used);
     }
 
     fn read(&mut self, pid: u32) -> io::Result<Vec<Module>> {
@@ -262,7 +257,7 @@ impl Files {
             return (Content::None, known.serial);
         }
         let Some(file) = open(pid, line) else { return (Content::None, 0) };
-        self.make_room();
+        make_room(&mut self.open, MAX_FILES, |file| file.used);
         self.open.insert(line.id, OpenFile { file: Arc::new(file), serial: clock, used: clock });
         (Content::None, clock)
     }
@@ -278,16 +273,6 @@ impl Files {
             given.content = Content::File(Arc::clone(&known.file));
         }
         given
-    }
-
-    fn make_room(&mut self) {
-        if self.open.len() < MAX_FILES {
-            return;
-        }
-        let oldest = self.open.iter().min_by_key(|(_, file)| file.used).map(|(id, _)| *id);
-        if let Some(oldest) = oldest {
-            self.open.remove(&oldest);
-        }
     }
 }
 

@@ -10,7 +10,8 @@ pub mod symbols;
 pub mod unwind;
 
 use std::{
-    collections::HashSet,
+    collections::{HashMap, HashSet},
+    hash::Hash,
     io,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -65,6 +66,15 @@ impl SharedMappings {
     /// To look into.
     pub fn lock(&self) -> MutexGuard<'_, Mappings> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Takes out what was not needed for the longest time, if there is no room for more than `most`. `used` says when it was.
+fn make_room<K: Copy + Eq + Hash, V>(map: &mut HashMap<K, V>, most: usize, used: impl Fn(&V) -> u64) {
+    if map.len() >= most
+        && let Some(oldest) = map.iter().min_by_key(|(_, value)| used(value)).map(|(key, _)| *key)
+    {
+        map.remove(&oldest);
     }
 }
 

@@ -33,14 +33,14 @@ pub(super) fn boot(kernel: &Kernel, image: &Path, initramfs: &Path) -> Result<Ou
 }
 
 fn command(kernel: &Kernel, image: &Path, initramfs: &Path, log: &Path) -> Command {
-    let (machine, processor, console) = match kernel.arch.name {
-        "x86_64" => ("q35", "max", "ttyS0"),
-        _ => ("virt", "cortex-a72", "ttyAMA0"),
+    // x86 in one thread for both processors: emulated in two, a processor was found spinning at an instruction that the
+    // kernel had patched from the other one (the tracepoint of `do_exit`, which each start and end of a tracer switches).
+    let (machine, processor, console, accelerator) = match kernel.arch.name {
+        "x86_64" => ("q35", "max", "ttyS0", "tcg,thread=single"),
+        _ => ("virt", "cortex-a72", "ttyAMA0", "tcg,thread=multi"),
     };
     let mut qemu = program(format!("qemu-system-{}", kernel.arch.name));
-    // One thread for both processors: emulated in two, a processor was found spinning at an instruction that the kernel
-    // had patched from the other one (the tracepoint of `do_exit`, which each start and end of a tracer switches).
-    qemu.args(["-machine", machine, "-cpu", processor, "-accel", "tcg,thread=single"]);
+    qemu.args(["-machine", machine, "-cpu", processor, "-accel", accelerator]);
     qemu.args(["-smp", "2", "-m", "2048", "-no-reboot"]);
     qemu.args(["-display", "none", "-monitor", "none", "-nic", "none", "-serial"]).arg(file_argument(log));
     // The kernel's stacks have level 4, and only lower ones are shown.

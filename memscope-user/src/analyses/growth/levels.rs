@@ -38,7 +38,7 @@ impl Clock {
 }
 
 /// A level and its lows.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub(super) struct Level {
     now: u64,
     /// Lowest in the current window.

@@ -17,8 +17,7 @@ use std::collections::{BTreeMap, HashMap};
 use self::levels::{Clock, Level};
 use super::Analysis;
 use crate::model::{
-    Block, Confidence, Device, Event, EventKind, Finding, FreeCause, GROWTH_PARTS, GrowingSite, Growth, Pool, RunEnd,
-    Site, Stacks,
+    Block, Confidence, Device, Event, EventKind, Finding, GROWTH_PARTS, GrowingSite, Growth, Pool, RunEnd, Site, Stacks,
 };
 
 /// Sites of one process that are told apart.
@@ -41,12 +40,11 @@ type Key = (Device, Pool, Option<Site>);
 #[derive(Debug)]
 struct Process {
     clock: Clock,
-    last_ns: u64,
     followed: HashMap<Key, Followed>,
     sites_full: bool,
 }
 
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 struct Followed {
     level: Level,
     size_bytes: u64,
@@ -72,17 +70,17 @@ impl Analysis for GrowthAnalysis {
                 let change = if alloc.restored { Change::ComesBack } else { Change::Comes };
                 Some((&alloc.block, change))
             }
-            EventKind::Free(free) => match free.cause {
-                FreeCause::Program | FreeCause::Replaced => Some((&free.block, Change::Goes)),
-                FreeCause::ProcessEnd | FreeCause::TraceEnd => Some((&free.block, Change::Stays)),
-            },
+            EventKind::Free(free) => {
+                let change = if free.cause.gave_back() { Change::Goes } else { Change::Stays };
+                Some((&free.block, change))
+            }
             _ => None,
         };
         if let Some((block, change)) = change {
             let new = || Process::new(event.time_ns);
             self.running.entry(event.pid).or_insert_with(new).change(event.time_ns, block, change);
         } else if let Some(process) = self.running.get_mut(&event.pid) {
-            process.advance(event.time_ns);
+            process.clock.advance(event.time_ns);
         }
         if matches!(event.kind, EventKind::ProcessEnd)
             && let Some(process) = self.running.remove(&event.pid)
@@ -100,11 +98,6 @@ impl Analysis for GrowthAnalysis {
         found.sort_by_key(|growth| (growth.pid, growth.device));
         found.into_iter().map(|growth| Finding::Growth(Growth { confidence, ..growth })).collect()
     }
-
-    fn now(&self) -> Vec<Finding> {
-        let judge = |(pid, process): (&u32, &Process)| process.clone_of_levels().conclude(*pid, process.last_ns);
-        self.running.iter().flat_map(judge).map(Finding::Growth).collect()
-    }
 }
 
 fn site_of(block: &Block) -> Site {
@@ -119,20 +112,11 @@ const fn other_sites(pool: Pool) -> Site {
 
 impl Process {
     fn new(start_ns: u64) -> Self {
-        Self { clock: Clock::new(start_ns), last_ns: start_ns, followed: HashMap::new(), sites_full: false }
-    }
-
-    fn clone_of_levels(&self) -> Self {
-        Self { followed: self.followed.clone(), ..*self }
-    }
-
-    fn advance(&mut self, time_ns: u64) {
-        self.clock.advance(time_ns);
-        self.last_ns = self.last_ns.max(time_ns);
+        Self { clock: Clock::new(start_ns), followed: HashMap::new(), sites_full: false }
     }
 
     fn change(&mut self, time_ns: u64, block: &Block, change: Change) {
-        self.advance(time_ns);
+        self.clock.advance(time_ns);
         let site = site_of(block);
         let mut key = (block.device, block.pool, Some(site));
         if self.followed.len() >= MAX_SITES && !self.followed.contains_key(&key) {
@@ -165,7 +149,7 @@ impl Process {
     }
 
     fn conclude(mut self, pid: u32, end_ns: u64) -> Vec<Growth> {
-        self.advance(end_ns);
+        self.clock.advance(end_ns);
         let span_ns = self.clock.elapsed_ns(end_ns);
         let mut found: BTreeMap<Device, Growth> = BTreeMap::new();
         let mut followed: Vec<(Key, Followed)> = self.followed.drain().collect();

@@ -2,7 +2,7 @@ use std::collections::HashMap;
 
 use super::*;
 use crate::analyses::script::{Script, run};
-use crate::model::{Alloc, AllocApi, DriverFigures, Free, PageType, Stack, StackEnd};
+use crate::model::{Alloc, AllocApi, DriverFigures, Free, FreeCause, PageType, Stack, StackEnd};
 use crate::testing::Random;
 
 const PID: u32 = 7;

@@ -55,40 +55,10 @@ const fn objects(version: u8, last: u16) -> Offsets {
         text_at: 72,
         version,
         flags: LAYOUT_TEXTS,
-        ..EMPTY
+        ..PythonLayout::EMPTY
     };
     Offsets { interpreters: 32, next_interpreter: 0, threads: 8, next_thread: 8, interpreter: 16, layout }
 }
-
-const EMPTY: PythonLayout = PythonLayout {
-    space: 0,
-    code_type: 0,
-    interpreters: 0,
-    first_interpreter: 0,
-    self_at: 0,
-    block_at: 0,
-    value_at: 0,
-    code_words: 0,
-    thread_id: 0,
-    frame: 0,
-    current_frame: 0,
-    frame_from: 0,
-    frame_len: 0,
-    code: 0,
-    back: 0,
-    last: 0,
-    owner: 0,
-    instructions: 0,
-    first_line: 0,
-    file: 0,
-    name: 0,
-    lines: 0,
-    ascii_at: 0,
-    text_at: 0,
-    version: 0,
-    flags: 0,
-    reserved: [0; 6],
-};
 
 /// Everything but `co_flags` and `_co_warmup`, which share a word, the second of which changes.
 const WORDS_3_11: u32 = bits(1, 4) | bits(6, 16);
@@ -113,7 +83,7 @@ const PYTHON_3_11: PythonLayout = PythonLayout {
     text_at: 72,
     version: 11,
     flags: LAYOUT_TEXTS,
-    ..EMPTY
+    ..PythonLayout::EMPTY
 };
 
 /// `co_version`, a number of its own, and what is shown.

@@ -5,11 +5,9 @@ use std::io::{self, Write};
 use super::{
     Name,
     numbers::{counted, size},
+    stacks,
 };
-use crate::model::{Confidence, GrowingSite, Growth, Site, Stack, module_name};
-
-/// Frames of a stack that are shown, from the inside.
-const FRAMES: usize = 8;
+use crate::model::{Confidence, GrowingSite, Growth, Site, module_name};
 
 /// Writes what grows, or that nothing does if steps do not tell more of that (`stepped`); nothing where the time was too
 /// short to say.
@@ -64,25 +62,17 @@ fn write_site(found: &GrowingSite, out: &mut impl Write) -> io::Result<()> {
         let [youngest, young, old, oldest] = found.ages;
         writeln!(out, "    by age, in quarters of the time: {youngest} youngest, {young}, {old}, {oldest} oldest")?;
     }
-    let Some(Site { stacks, module_id, caller, .. }) = site else { return Ok(()) };
+    let Some(Site { stacks: of, module_id, caller, .. }) = site else { return Ok(()) };
     if let Some(caller) = caller {
         writeln!(out, "    by {caller} ({})", module_name(*module_id))?;
     }
-    [stacks.python, stacks.native].into_iter().flatten().try_for_each(|stack| write_stack(stack, out))
-}
-
-fn write_stack(stack: Stack, out: &mut impl Write) -> io::Result<()> {
-    let frames = stack.frames();
-    for frame in frames.iter().take(FRAMES) {
-        writeln!(out, "      {}", frame.escape_debug())?;
-    }
-    if frames.len() > FRAMES { writeln!(out, "      … {} more", frames.len() - FRAMES) } else { Ok(()) }
+    [of.python, of.native].into_iter().flatten().try_for_each(|stack| stacks::write_frames(stack, out))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Device, Pool, StackEnd, Stacks};
+    use crate::model::{Device, Pool, Stack, StackEnd, Stacks};
 
     fn text(growth: &Growth, stepped: bool, lines: usize) -> String {
         let mut out = Vec::new();

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 
 use super::Name;
 use super::numbers::{counted, size};
-use crate::model::{ByStack, Device, StackSum, Stacks};
+use crate::model::{ByStack, Device, Stack, StackSum, Stacks};
 use crate::sinks::{row::push_text, stacks::last_line};
 
 /// Stacks that are written; all of them are in the JSON.
@@ -67,6 +67,11 @@ pub(super) fn write_place(title: &str, stacks: Stacks, out: &mut impl Write) -> 
         return Ok(());
     };
     writeln!(out, "{title}")?;
+    write_frames(stack, out)
+}
+
+/// Writes a stack from the inside on, and why it ends if it is not whole.
+pub(super) fn write_frames(stack: Stack, out: &mut impl Write) -> io::Result<()> {
     let frames = stack.frames();
     let mut line = Vec::new();
     for frame in frames.iter().take(MAX_FRAMES) {
@@ -87,7 +92,7 @@ pub(super) fn write_place(title: &str, stacks: Stacks, out: &mut impl Write) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Pool, Stack, StackEnd};
+    use crate::model::{Pool, StackEnd};
 
     fn native(frames: &[&'static str], end: StackEnd) -> Stacks {
         Stacks { native: Some(Stack::keep(frames.iter().copied(), end)), python: None }

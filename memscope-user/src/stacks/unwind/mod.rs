@@ -25,7 +25,7 @@ use self::{
     table::Table,
 };
 use super::{
-    FinishStacks,
+    FinishStacks, make_room,
     mappings::{Content, Found, Mappings, Module},
 };
 
@@ -173,11 +173,7 @@ impl Unwinder {
         if matches!(module.content, Content::None) {
             return None;
         }
-        if self.images.len() >= MAX_IMAGES
-            && let Some(oldest) = self.images.iter().min_by_key(|(_, (_, used))| *used).map(|(serial, _)| *serial)
-        {
-            self.images.remove(&oldest);
-        }
+        make_room(&mut self.images, MAX_IMAGES, |(_, used)| *used);
         let image = Image::open(&module.content).filter(|image| image.arch() == Arch::own()).map(Arc::new);
         self.images.insert(module.serial, (image.clone(), self.clock));
         image
