@@ -29,6 +29,11 @@ pub const RULE_CFA_STORED: u8 = 1 << 4;
 pub const RULE_RA_AT_REGISTER: u8 = 1 << 5;
 /// The same for `fp`.
 pub const RULE_FP_AT_REGISTER: u8 = 1 << 6;
+/// The caller's link register is in memory, [`LINK_BEFORE_RA`] before the return address.
+pub const RULE_LINK_SAVED: u8 = 1 << 7;
+
+/// Bytes from the link register to the program counter in `struct sigcontext` of aarch64 (`regs[30]`, `sp`, `pc`).
+pub const LINK_BEFORE_RA: u64 = 16;
 
 /// How to get from a frame to its caller.
 #[repr(C)]

@@ -20,9 +20,9 @@ use memscope_common::{
     miss::MAX_DEPTH,
     stack::{MAX_FRAMES, MAX_RETURNS, STACK_NATIVE},
     unwind::{
-        RULE_CFA_STORED, RULE_END, RULE_FP, RULE_FP_AT_REGISTER, RULE_FP_LOST, RULE_FP_SAVED, RULE_NONE, RULE_PROBES,
-        RULE_RA_AT_REGISTER, RULE_RA_SAVED, RULE_SIGNAL, RULE_SP, RULES, Rule, RuleEntry, STACK_BYTES, WALKLESS_BYTES,
-        first_place, may_be_trampoline, mix, without_signature,
+        LINK_BEFORE_RA, RULE_CFA_STORED, RULE_END, RULE_FP, RULE_FP_AT_REGISTER, RULE_FP_LOST, RULE_FP_SAVED,
+        RULE_LINK_SAVED, RULE_NONE, RULE_PROBES, RULE_RA_AT_REGISTER, RULE_RA_SAVED, RULE_SIGNAL, RULE_SP, RULES, Rule,
+        RuleEntry, STACK_BYTES, WALKLESS_BYTES, first_place, may_be_trampoline, mix, without_signature,
     },
 };
 
@@ -427,6 +427,15 @@ unsafe extern "C" fn step(_number: u64, place: *const Place) -> c_long {
         pass_call(place, walk, ra_at, cfa);
         return 0;
     }
+    // What was interrupted may have called nobody.
+    let mut link_register = 0;
+    if cfg!(bpf_target_arch = "aarch64") && rule.flags & RULE_LINK_SAVED != 0 {
+        link_register = match read(place, walk, ra_at.wrapping_sub(LINK_BEFORE_RA)) {
+            Read::Word(word) => without_signature(word),
+            Read::Again => return 0,
+            Read::Fault => return end(walk, StackEnd::Fault),
+        };
+    }
     if rule.flags & RULE_FP_SAVED != 0 {
         let from = if rule.flags & RULE_FP_AT_REGISTER != 0 { register } else { cfa };
         walk.frame_pointer = match read(place, walk, from.wrapping_add(rule.fp as u64)) {
@@ -444,7 +453,7 @@ unsafe extern "C" fn step(_number: u64, place: *const Place) -> c_long {
         return end(walk, StackEnd::Root);
     }
     walk.stack_pointer = cfa;
-    walk.link_register = 0;
+    walk.link_register = link_register;
     walk.instead = 0;
     walk.at = if rule.flags & RULE_SIGNAL != 0 { address } else { address - 1 };
     push(place, walk, address);

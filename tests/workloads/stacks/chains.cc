@@ -228,7 +228,7 @@ static void plugin(const std::string &name)
     dlclose(library);
 }
 
-/* Two libraries whose code has the same places and other frames, in turn at the same address. */
+/* Two libraries whose code has the same places and other frames, in turn at the same address, which is in their files. */
 static void plugins(const std::string &folder, int rounds)
 {
     for (int round = 0; round < rounds; round++) {

@@ -127,10 +127,10 @@ impl Image {
                 index = search_table(&bytes, vaddr, offset, size);
             }
         }
-        let index = match index {
-            Some(index) => index,
-            None => own_index(&bytes, &header)?,
-        };
+        let index = index.or_else(|| own_index(&bytes, &header));
+        // The kernel's own code has none, but code that signal handlers return to.
+        let nothing = || (arch == Arch::Aarch64).then(|| Index::Own { entries: vec![], section: vec![], vaddr: 0 });
+        let index = index.or_else(nothing)?;
         Some(Self { bytes, arch, segments, index })
     }
 
@@ -145,8 +145,21 @@ impl Image {
         let code = self.segments.iter().find(|segment| {
             segment.executable && offset.checked_sub(segment.offset).is_some_and(|into| into < segment.size)
         })?;
+        if self.arch == Arch::Aarch64 && self.returns_from_signal(offset) {
+            return Some(Row::of_signal_return());
+        }
         let vaddr = offset.wrapping_sub(code.offset).wrapping_add(code.vaddr);
         self.row_at(vaddr, address)
+    }
+
+    /// Whether the instructions here are those by which a signal handler returns on aarch64: unwinders tell them so, since
+    /// kernels stopped giving unwind information for them. `offset` is that of an instruction, or one less.
+    fn returns_from_signal(&self, offset: u64) -> bool {
+        /// `mov x8, #139` (`rt_sigreturn`) and `svc #0`.
+        const CODE: [u8; 8] = [0x68, 0x11, 0x80, 0xd2, 0x01, 0x00, 0x00, 0xd4];
+        let first = offset.next_multiple_of(4);
+        let is_at = |offset| self.bytes.array(offset) == Some(CODE);
+        is_at(first) || first.checked_sub(4).is_some_and(is_at)
     }
 
     /// The row for a virtual address of the file, which is at `address` in the process.

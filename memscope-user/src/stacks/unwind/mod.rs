@@ -333,6 +333,10 @@ impl Walk {
                 Some(Saved::Value(value)) => self.value(snapshot, value, Some(cfa)).ok(),
             };
         }
+        if let Some(link) = row.link {
+            let link = self.value(snapshot, Value::At(link), Some(cfa)).ok();
+            registers[usize::from(self.arch.return_address())] = link.map(without_signature);
+        }
         if registers[usize::from(self.arch.stack_pointer())].is_none_or(|caller| caller < cfa) {
             return Err(StackEnd::NoProgress);
         }

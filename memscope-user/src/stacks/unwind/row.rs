@@ -5,8 +5,8 @@ use gimli::{
     RegisterRule, UnwindContext, UnwindExpression,
 };
 use memscope_common::unwind::{
-    RULE_CFA_STORED, RULE_END, RULE_FP, RULE_FP_AT_REGISTER, RULE_FP_LOST, RULE_FP_SAVED, RULE_RA_AT_REGISTER,
-    RULE_RA_SAVED, RULE_SIGNAL, RULE_SP, RULE_USER, Rule,
+    LINK_BEFORE_RA, RULE_CFA_STORED, RULE_END, RULE_FP, RULE_FP_AT_REGISTER, RULE_FP_LOST, RULE_FP_SAVED,
+    RULE_LINK_SAVED, RULE_RA_AT_REGISTER, RULE_RA_SAVED, RULE_SIGNAL, RULE_SP, RULE_USER, Rule,
 };
 use object::elf;
 
@@ -113,6 +113,21 @@ pub(super) struct Row {
     pub(super) saved: Vec<(u16, Saved)>,
     /// The frame was interrupted, not called from.
     pub(super) signal: bool,
+    /// Where the link register of what was interrupted is.
+    pub(super) link: Option<Place>,
+}
+
+/// Offsets in the frame that aarch64 kernels make for a signal handler, from the stack pointer on: `struct rt_sigframe` is
+/// `siginfo_t` (128 bytes) and `struct ucontext`, in which `uc_mcontext` (`struct sigcontext`) begins at 176 with
+/// `fault_address`, `regs[31]`, `sp`, `pc`. Part of the kernel's ABI (arch/arm64/include/uapi/asm/sigcontext.h).
+mod signal_frame {
+    const REGISTERS: i64 = 128 + 176 + 8;
+    pub(super) const STACK_POINTER: i64 = register(31);
+    pub(super) const PROGRAM_COUNTER: i64 = register(32);
+
+    pub(super) const fn register(number: u16) -> i64 {
+        REGISTERS + 8 * number as i64
+    }
 }
 
 impl Row {
@@ -164,7 +179,24 @@ impl Row {
             };
             saved.push((number, value.map_or(Saved::Unknown, Saved::Value)));
         }
-        Some(Self { arch, cfa, saved, signal: entry.is_signal_trampoline() })
+        Some(Self { arch, cfa, saved, signal: entry.is_signal_trampoline(), link: None })
+    }
+
+    /// The row of the code that a signal handler returns to on aarch64. It has no unwind information there.
+    pub(super) fn of_signal_return() -> Self {
+        let arch = Arch::Aarch64;
+        let place = |offset| Place { base: Base::Register(arch.stack_pointer()), offset };
+        let at = |offset| Saved::Value(Value::At(place(offset)));
+        let mut saved: Vec<_> =
+            arch.kept().iter().map(|number| (*number, at(signal_frame::register(*number)))).collect();
+        saved.push((arch.return_address(), at(signal_frame::PROGRAM_COUNTER)));
+        Self {
+            arch,
+            cfa: Some(Value::At(place(signal_frame::STACK_POINTER))),
+            saved,
+            signal: true,
+            link: Some(place(signal_frame::register(arch.return_address()))),
+        }
     }
 
     /// Where a register of the caller is; `None`: it is as it was.
@@ -212,6 +244,12 @@ impl Row {
             }
             None if self.arch == Arch::Aarch64 => {}
             _ => return None,
+        }
+        if let Some(link) = self.link {
+            if link.base != base || i64::from(rule.ra) - link.offset != LINK_BEFORE_RA.cast_signed() {
+                return None;
+            }
+            rule.flags |= RULE_LINK_SAVED;
         }
         match self.saved(self.arch.frame_pointer()) {
             None => {}

@@ -3,8 +3,8 @@
 use std::{fs, sync::Arc};
 
 use memscope_common::unwind::{
-    RULE_CFA_STORED, RULE_END, RULE_FP, RULE_FP_AT_REGISTER, RULE_FP_SAVED, RULE_RA_AT_REGISTER, RULE_RA_SAVED,
-    RULE_SIGNAL, RULE_SP, RULE_USER,
+    RULE_CFA_STORED, RULE_END, RULE_FP, RULE_FP_AT_REGISTER, RULE_FP_SAVED, RULE_LINK_SAVED, RULE_RA_AT_REGISTER,
+    RULE_RA_SAVED, RULE_SIGNAL, RULE_SP, RULE_USER,
 };
 
 use super::*;
@@ -117,6 +117,61 @@ fn rules_of_arm() {
     assert_eq!(rule(&image, 0x10_0008), Rule { kind: RULE_FP, ..saved });
 }
 
+const MAPPED_AT: u64 = 0x7f00_0000_0000;
+
+/// A file, mapped from its start on.
+fn mapped() -> Module {
+    Module {
+        start: MAPPED_AT,
+        end: MAPPED_AT + 0x1000_0000,
+        file_offset: 0,
+        first: MAPPED_AT,
+        id: crate::attach::maps::FileId { device: (0, 0), inode: 1 },
+        path: Arc::from(std::path::Path::new("/library")),
+        content: Content::None,
+        serial: 1,
+    }
+}
+
+/// `mov x8, #139; svc #0` without unwind information, as kernels for aarch64 have it. Offsets are what a compiler says of
+/// `siginfo_t` and `ucontext_t` behind each other: `x29` 544, `x30` 552, `sp` 560, `pc` 568, `x19` 464.
+#[test]
+fn signal_handlers_of_arm_return_by_known_code() {
+    const CODE_AT: u64 = 64 + 56;
+    let mut bytes = file(ARM, 30, &[], &[]);
+    // One segment, executable, and nothing but code behind it: `nop`, twice the code, `ret`.
+    bytes[56] = 1;
+    bytes.truncate(CODE_AT as usize);
+    bytes[64 + 4] = 5;
+    for word in [0xd503_201f_u32, 0xd280_1168, 0xd400_0001, 0xd65f_03c0] {
+        bytes.extend(word.to_le_bytes());
+    }
+    let image = opened(&bytes);
+    let row = |offset: u64| image.row(&mapped(), MAPPED_AT + CODE_AT + offset);
+    // Returned to; interrupted at either instruction. Code around it is not meant.
+    let [returned, first, second] = [3, 4, 8].map(|offset| row(offset).expect("a row"));
+    assert_eq!((&returned, &returned), (&first, &second));
+    assert_eq!([0, 11, 12].map(row), [None, None, None]);
+    let saved = RULE_RA_SAVED | RULE_RA_AT_REGISTER | RULE_FP_SAVED | RULE_FP_AT_REGISTER | RULE_LINK_SAVED;
+    let flags = RULE_SIGNAL | RULE_CFA_STORED | saved;
+    assert_eq!(first.rule(), Rule { kind: RULE_SP, flags, reserved: 0, cfa: 560, ra: 568, fp: 544 });
+
+    // A function that calls nobody was interrupted.
+    let mut stack = [0; 576 / 8];
+    (stack[464 / 8], stack[544 / 8], stack[552 / 8], stack[560 / 8], stack[568 / 8]) =
+        (0x19, 0x29, 0x3000, 0x8400, 0x10_0000);
+    let record = snapshot([MAPPED_AT + CODE_AT + 4, 0x8000, 0, 0], &[], &stack);
+    let snapshot = Snapshot::of(&record).expect("a snapshot");
+    let mut walk = Walk::new(&snapshot, Arch::Aarch64);
+    walk.go_on(&snapshot, &first).expect("what was interrupted");
+    assert_eq!(walk.at, 0x10_0000);
+    let registers = [19, 29, 30, 31].map(|number| walk.register(number));
+    assert_eq!(registers, [Some(0x19), Some(0x29), Some(0x3000), Some(0x8400)]);
+    let leaf = opened(&file(ARM, 30, &[0x0c, 31, 0], &[])).row_at(0x10_0000, 0).expect("a row");
+    walk.go_on(&snapshot, &leaf).expect("its caller");
+    assert_eq!(walk.frames, [MAPPED_AT + CODE_AT + 4, 0x10_0000, 0x3000]);
+}
+
 /// What the kernel puts on the stack for a handler: offsets of `rbp`, `rsp` and `rip` in `struct rt_sigframe`.
 #[test]
 #[cfg(target_arch = "x86_64")]
@@ -126,17 +181,7 @@ fn rule_of_the_way_back_from_a_signal() {
     let code = [0x48, 0xc7, 0xc0, 15, 0, 0, 0, 0x0f, 5];
     let at = libc.windows(code.len()).position(|window| window == code).expect("the way back");
     let image = opened(&libc);
-    let module = Module {
-        start: 0x7f00_0000_0000,
-        end: 0x7f00_1000_0000,
-        file_offset: 0,
-        first: 0x7f00_0000_0000,
-        id: crate::attach::maps::FileId { device: (0, 0), inode: 1 },
-        path: Arc::from(std::path::Path::new("/libc")),
-        content: Content::None,
-        serial: 1,
-    };
-    let row = image.row(&module, module.start + at as u64).expect("a row");
+    let row = image.row(&mapped(), MAPPED_AT + at as u64).expect("a row");
     let saved = RULE_RA_SAVED | RULE_RA_AT_REGISTER | RULE_FP_SAVED | RULE_FP_AT_REGISTER;
     let flags = RULE_SIGNAL | RULE_CFA_STORED | saved;
     assert_eq!(row.rule(), Rule { kind: RULE_SP, flags, reserved: 0, cfa: 160, ra: 168, fp: 120 });
