@@ -52,12 +52,14 @@ pub struct PythonLayout {
     pub ascii_at: u16,
     /// In another text: its characters.
     pub text_at: u16,
+    /// In those bytes of a frame: whether C has called it, not other Python code.
+    pub entry: u16,
     /// Minor version.
     pub version: u8,
     /// `LAYOUT_*` bits.
     pub flags: u8,
     /// Padding, zero.
-    pub reserved: [u8; 6],
+    pub reserved: [u8; 4],
 }
 const _: () = assert!(size_of::<PythonLayout>() == 88);
 
@@ -88,17 +90,18 @@ impl PythonLayout {
         lines: 0,
         ascii_at: 0,
         text_at: 0,
+        entry: 0,
         version: 0,
         flags: 0,
-        reserved: [0; 6],
+        reserved: [0; 4],
     };
 }
 
 /// As an offset: there is none.
 pub const NONE: u16 = u16::MAX;
 
-/// The lowest bits of the pointer to the code say something else.
-pub const LAYOUT_TAGGED: u8 = 1;
+/// C calls every frame: Python code does not call Python code without it.
+pub const LAYOUT_ENTRIES: u8 = 1;
 /// Code objects have no number of their own: their texts are part of the fingerprint.
 pub const LAYOUT_TEXTS: u8 = 1 << 1;
 

@@ -89,7 +89,7 @@ const _: () = assert!(size_of::<StackRecord>() == 48);
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PythonFrame {
-    /// Address of the code object.
+    /// Address of the code object, and [`FRAME_ENTRY`].
     pub code: u64,
     /// Where in the code, as this version of Python tells it: bytes, or from 3.10 on units of two bytes; from 3.11 on
     /// bytes from the first instruction.
@@ -98,6 +98,28 @@ pub struct PythonFrame {
     pub fingerprint: u32,
 }
 const _: () = assert!(size_of::<PythonFrame>() == 16);
+
+/// In [`PythonFrame::code`], whose lowest bits are otherwise 0: C called this frame. It is the outermost of those that one
+/// native frame of the interpreter runs.
+pub const FRAME_ENTRY: u64 = 1;
+/// Bits of a pointer to an object that say something else, or nothing.
+pub const POINTER_TAGS: u64 = 7;
+
+impl PythonFrame {
+    /// Address of the code object.
+    #[must_use]
+    #[inline]
+    pub const fn address(&self) -> u64 {
+        self.code & !POINTER_TAGS
+    }
+
+    /// Whether C called it.
+    #[must_use]
+    #[inline]
+    pub const fn is_entry(&self) -> bool {
+        self.code & FRAME_ENTRY != 0
+    }
+}
 
 /// A text of a code object could not be read, or did not fit: what is there is a part of it.
 pub const CODE_NAME_CUT: u8 = 1;

@@ -56,8 +56,12 @@ fn stacks(id: u64) -> Stacks {
     let frames = |skip| Stack::keep(TEXTS.into_iter().skip(skip), StackEnd::Depth);
     match id % 3 {
         0 => Stacks::default(),
-        1 => Stacks { native: Some(frames(0)), python: Some(Stack::keep([], StackEnd::NotPython)) },
-        _ => Stacks { native: Some(Stack::keep(["libc.so.6(f+0x1) [0x2]"], StackEnd::Root)), python: Some(frames(3)) },
+        1 => Stacks { native: Some(frames(0)), python: Some(Stack::keep([], StackEnd::NotPython)), mixed: None },
+        _ => Stacks {
+            native: Some(Stack::keep(["libc.so.6(f+0x1) [0x2]"], StackEnd::Root)),
+            python: Some(frames(3)),
+            mixed: None,
+        },
     }
 }
 

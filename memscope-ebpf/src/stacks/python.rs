@@ -13,10 +13,11 @@ use aya_ebpf::{
 use memscope_common::{
     CodeRecord, Kind, PythonFrame, PythonLayout, StackEnd, StackRecord,
     python::{
-        CODE_FROM, CODE_WORDS, FRAME_BYTES, LAYOUT_TAGGED, LAYOUT_TEXTS, LINES_AT, LINES_WORD, NONE, OWNER_INTERPRETER,
-        STATE_BYTES, TEXT_CHARS, TEXT_FROM, TEXT_STATE, TEXT_WORDS, TextState, mix, mix_code, mix_text, text_bytes,
+        CODE_FROM, CODE_WORDS, FRAME_BYTES, LAYOUT_ENTRIES, LAYOUT_TEXTS, LINES_AT, LINES_WORD, NONE,
+        OWNER_INTERPRETER, STATE_BYTES, TEXT_CHARS, TEXT_FROM, TEXT_STATE, TEXT_WORDS, TextState, mix, mix_code,
+        mix_text, text_bytes,
     },
-    stack::{CODE_FILE_CUT, CODE_LINES_CUT, CODE_NAME_CUT, MAX_FRAMES, STACK_PYTHON},
+    stack::{CODE_FILE_CUT, CODE_LINES_CUT, CODE_NAME_CUT, FRAME_ENTRY, MAX_FRAMES, POINTER_TAGS, STACK_PYTHON},
 };
 
 use super::{Site, bpf_loop, scratch};
@@ -350,16 +351,14 @@ fn visit(scratch: &mut Scratch, layout: &PythonLayout) -> Option<StackEnd> {
     if layout.owner != NONE {
         let owner = frame_word(scratch, layout.owner) >> ((layout.owner & 7) * 8);
         if owner as u8 >= OWNER_INTERPRETER {
+            called_from_c(scratch);
             return None;
         }
     }
     if scratch.count >= scratch.depth {
         return Some(StackEnd::Depth);
     }
-    let mut code = frame_word(scratch, layout.code);
-    if layout.flags & LAYOUT_TAGGED != 0 {
-        code &= !7;
-    }
+    let code = frame_word(scratch, layout.code) & !POINTER_TAGS;
     let last = frame_word(scratch, layout.last);
     let last = if layout.instructions == NONE {
         last as u32
@@ -382,7 +381,28 @@ fn visit(scratch: &mut Scratch, layout: &PythonLayout) -> Option<StackEnd> {
     slot.last_instruction = last;
     slot.fingerprint = fingerprint;
     scratch.count += 1;
+    if is_entry(scratch, layout) {
+        called_from_c(scratch);
+    }
     None
+}
+
+/// Whether the frame at hand says that C called it.
+#[inline(always)]
+fn is_entry(scratch: &Scratch, layout: &PythonLayout) -> bool {
+    if layout.entry == NONE {
+        return layout.flags & LAYOUT_ENTRIES != 0;
+    }
+    (frame_word(scratch, layout.entry) >> ((layout.entry & 7) * 8)) as u8 != 0
+}
+
+/// C called the last frame that was found.
+#[inline(always)]
+fn called_from_c(scratch: &mut Scratch) {
+    let at = masked!(scratch.count.wrapping_sub(1), "1023") as usize;
+    // SAFETY: below the number of slots. If there is no frame yet, it is the last slot, which none gets to.
+    unsafe { scratch.frames.get_unchecked_mut(at) }.code |= FRAME_ENTRY;
+    scratch.hash = mix(scratch.hash, FRAME_ENTRY);
 }
 
 /// Reads what is needed of the code object at hand, and makes its fingerprint.
@@ -422,7 +442,8 @@ unsafe extern "C" fn tell_code(_: u32, walk: *mut Walk) -> u64 {
     let at = masked!(scratch.count, "1023") as usize;
     scratch.count += 1;
     // SAFETY: below the number of slots.
-    let PythonFrame { code, fingerprint, .. } = *unsafe { scratch.frames.get_unchecked(at) };
+    let frame = *unsafe { scratch.frames.get_unchecked(at) };
+    let (code, fingerprint) = (frame.address(), frame.fingerprint);
     // SAFETY: a helper without arguments.
     let tgid = (unsafe { bpf_get_current_pid_tgid() } >> 32) as u32;
     let key = CodeKey { space: layout.space, code, fingerprint, tgid };

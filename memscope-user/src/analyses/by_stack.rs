@@ -117,7 +117,7 @@ mod tests {
     const NPU0: Device = Device::Npu(0);
 
     fn stacks(function: &str) -> Stacks {
-        Stacks { native: Some(Stack::keep([function, "main"], StackEnd::Root)), python: None }
+        Stacks { native: Some(Stack::keep([function, "main"], StackEnd::Root)), ..Stacks::default() }
     }
 
     fn found(script: &Script, limit: usize) -> Vec<ByStack> {

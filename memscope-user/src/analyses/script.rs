@@ -103,7 +103,7 @@ impl Script {
     /// Where the calls that follow are made: frames of Python and native ones, innermost first.
     pub(crate) fn stacks(&mut self, python: &[&str], native: &[&str]) -> &mut Self {
         let stack = |frames: &[&str]| (!frames.is_empty()).then(|| Stack::keep(frames.iter().copied(), StackEnd::Root));
-        self.stacks = Stacks { python: stack(python), native: stack(native) };
+        self.stacks = Stacks { python: stack(python), native: stack(native), mixed: None };
         self
     }
 

@@ -44,6 +44,9 @@ pub struct CaptureHeader {
     pub options: Vec<String>,
     /// Probe rows: row *n* is at index *n* - 1. Later ones come in [`Note::Rows`](super::Note::Rows).
     pub rows: Vec<RowInfo>,
+    /// Native and Python stacks are merged.
+    #[serde(default)]
+    pub mixed_stacks: bool,
 }
 
 /// How the stored bytes of a chunk are packed.

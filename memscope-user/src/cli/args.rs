@@ -263,6 +263,8 @@ pub(super) enum ExportStack {
     C,
     /// Python.
     Python,
+    /// Both in one, Python frames where the interpreter runs them; C where that cannot be told.
+    Mixed,
 }
 
 /// `doctor`.
@@ -465,7 +467,8 @@ pub(super) struct TraceArgs {
     /// What else to probe.
     #[command(flatten)]
     pub probes: ProbeArgs,
-    /// Where calls are made: c[:depth], python[:depth]; depth 0 to 1000, 50 if left out.
+    /// Where calls are made: c[:depth], python[:depth], or mixed[:depth] for both, and merged in the place of C stacks; depth
+    /// 0 to 1000, 50 if left out.
     #[arg(long, value_name = "LIST")]
     pub call_stack: Option<CallStacks>,
     /// Tell inlined functions and source lines in C stacks, too; reads debug information, which takes memory.

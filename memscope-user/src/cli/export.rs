@@ -17,6 +17,7 @@ use super::{
 use crate::{
     analyses::ByStackAnalysis,
     model::{ByStack, Finding},
+    pipeline::PipelineConfig,
     sinks::folded::{self, Weight, Which},
 };
 
@@ -27,7 +28,8 @@ pub(super) fn run(args: &ExportArgs) -> ExitCode {
 
 fn export(args: &ExportArgs) -> Result<()> {
     let files = files(&args.files)?;
-    let outcome = input::read(&files, vec![Box::new(ByStackAnalysis::new(usize::MAX))])?;
+    let config = PipelineConfig { mixed_stacks: args.stack == ExportStack::Mixed, ..PipelineConfig::default() };
+    let outcome = input::read_with(&files, config, vec![Box::new(ByStackAnalysis::new(usize::MAX))])?;
     let found: Vec<&ByStack> = outcome
         .findings
         .iter()
@@ -38,9 +40,10 @@ fn export(args: &ExportArgs) -> Result<()> {
     }
     let weight = Weight { bytes: args.weight == WeightBy::Bytes, live: args.what == What::Live };
     let which = match args.stack {
-        ExportStack::Auto => Which::Either,
+        ExportStack::Auto => Which::Best,
         ExportStack::C => Which::Native,
         ExportStack::Python => Which::Python,
+        ExportStack::Mixed => Which::Mixed,
     };
     let mut text = Vec::new();
     folded::write(&found, which, weight, &mut text).context("cannot put the lines together")?;

@@ -8,6 +8,7 @@ use super::{FAILURE, args::LogLevel, error, message, offline};
 use crate::{
     analyses::Analysis,
     input::{self, Outcome},
+    pipeline::PipelineConfig,
     sinks::report::{self, Report},
 };
 
@@ -24,7 +25,16 @@ pub(super) fn exit(work: impl FnOnce() -> Result<()>) -> ExitCode {
 
 /// Reads the files of one run, and tells what had to be repaired.
 pub(super) fn read(files: &[PathBuf], analyses: Vec<Box<dyn Analysis>>) -> Result<Outcome> {
-    let outcome = input::run(files, analyses)?;
+    read_with(files, PipelineConfig::default(), analyses)
+}
+
+/// As [`read`]; how a capture is replayed is in `config`.
+pub(super) fn read_with(
+    files: &[PathBuf],
+    config: PipelineConfig,
+    analyses: Vec<Box<dyn Analysis>>,
+) -> Result<Outcome> {
+    let outcome = input::run_with(files, config, analyses)?;
     warn(&outcome);
     Ok(outcome)
 }

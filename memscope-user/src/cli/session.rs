@@ -237,6 +237,7 @@ impl<'a> Session<'a> {
         let rows = libraries.descriptions();
         let (start_mono_ns, start_real_ns) = clocks();
         let capture = (!args.no_capture).then(|| outputs::capture_path(args.collect.output_path()));
+        let mixed_stacks = args.call_stack.is_some_and(|stacks| stacks.mixed);
         let header = CaptureHeader {
             tool_version: env!("CARGO_PKG_VERSION").to_owned(),
             arch: std::env::consts::ARCH.to_owned(),
@@ -245,6 +246,7 @@ impl<'a> Session<'a> {
             start_real_ns,
             options: std::env::args().collect(),
             rows: rows.clone(),
+            mixed_stacks,
         };
         let capture_writer = match &capture {
             Some(path) => {
@@ -257,7 +259,7 @@ impl<'a> Session<'a> {
         let owners = outputs::owners(&args.collect).map_err(|reason| anyhow!(reason))?;
         let mut analyses = outputs::analyses(&args.collect, owners.as_ref());
         let dump_filter = outputs::filter(&args.collect);
-        let config = PipelineConfig { rows, start_mono_ns, start_real_ns, dump: dump_filter, owners };
+        let config = PipelineConfig { rows, start_mono_ns, start_real_ns, dump: dump_filter, owners, mixed_stacks };
         let notices = Notices::new(args.collect.level_of_messages());
         let sinks: Vec<Box<dyn Sink>> = vec![dump, Box::new(gauge_sink), Box::new(notices)];
         let trigger = Trigger::default();

@@ -264,6 +264,8 @@ pub(super) struct CallStacks {
     pub c: Option<u32>,
     /// Python frames.
     pub python: Option<u32>,
+    /// Both are merged.
+    pub mixed: bool,
 }
 
 impl FromStr for CallStacks {
@@ -283,11 +285,8 @@ impl FromStr for CallStacks {
             match name {
                 "c" => stacks.c = Some(depth),
                 "python" => stacks.python = Some(depth),
-                "mixed" => {
-                    let why = "which C frame runs which Python frame cannot be told for certain";
-                    return Err(format!("`mixed` is not available: {why}; use c,python for both"));
-                }
-                other => return Err(format!("`{other}` is not one of c[:depth], python[:depth]")),
+                "mixed" => stacks = Self { c: Some(depth), python: Some(depth), mixed: true },
+                other => return Err(format!("`{other}` is not one of c[:depth], python[:depth], mixed[:depth]")),
             }
         }
         Ok(stacks)
@@ -428,10 +427,9 @@ mod tests {
 
     #[test]
     fn call_stack_depths() {
-        assert_eq!("c,python:7".parse(), Ok(CallStacks { c: Some(50), python: Some(7) }));
-        let mixed = "mixed".parse::<CallStacks>().expect_err("refused");
-        assert!(mixed.starts_with("`mixed` is not available"), "{mixed}");
-        assert_eq!("c:1000,c:0".parse(), Ok(CallStacks { c: Some(0), python: None }));
+        assert_eq!("c,python:7".parse(), Ok(CallStacks { c: Some(50), python: Some(7), mixed: false }));
+        assert_eq!("mixed:9".parse(), Ok(CallStacks { c: Some(9), python: Some(9), mixed: true }));
+        assert_eq!("c:1000,c:0".parse(), Ok(CallStacks { c: Some(0), python: None, mixed: false }));
         for bad in ["c:1001", "c:-1", "c:", "java"] {
             assert!(bad.parse::<CallStacks>().is_err(), "{bad}");
         }

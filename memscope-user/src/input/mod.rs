@@ -183,11 +183,20 @@ fn collect(folder: &Path, depth: usize, found: &mut Vec<PathBuf>) -> Result<(), 
 
 /// Reads inputs of one run and asks the analyses: any number of dumps, or one capture.
 pub fn run(paths: &[PathBuf], analyses: Vec<Box<dyn Analysis>>) -> Result<Outcome, InputError> {
+    run_with(paths, PipelineConfig::default(), analyses)
+}
+
+/// As [`run`]; how a capture is replayed is in `config`.
+pub fn run_with(
+    paths: &[PathBuf],
+    config: PipelineConfig,
+    analyses: Vec<Box<dyn Analysis>>,
+) -> Result<Outcome, InputError> {
     let files = files(paths)?;
     let formats: Vec<Format> = files.iter().map(|path| format(path)).collect::<Result<_, _>>()?;
     match (files.as_slice(), formats.contains(&Format::Capture)) {
         ([capture], true) => {
-            let mut replay = pipeline::replay(capture, PipelineConfig::default(), Vec::new(), analyses)?;
+            let mut replay = pipeline::replay(capture, config, Vec::new(), analyses)?;
             let findings = std::mem::take(&mut replay.outcome.findings);
             let end = replay.outcome.end.clone();
             Ok(Outcome { findings, end, notes: Notes::default(), replay: Some(replay) })

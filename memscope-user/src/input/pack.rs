@@ -150,7 +150,7 @@ pub(super) fn unpack(bytes: &[u8]) -> DumpRow {
         name,
         word,
         shape,
-        stacks: Stacks { native, python },
+        stacks: Stacks { native, python, mixed: None },
     }
 }
 
@@ -185,7 +185,7 @@ mod tests {
             name: "näme".to_owned(),
             word: "mine".to_owned(),
             shape: "[1,5,]".to_owned(),
-            stacks: Stacks { native: Some(Stack::keep(["f"], StackEnd::Root)), python: None },
+            stacks: Stacks { native: Some(Stack::keep(["f"], StackEnd::Root)), ..Stacks::default() },
         };
         let kinds = KINDS
             .into_iter()

@@ -79,7 +79,7 @@ pub(super) struct Cells<'a> {
 
 impl Cells<'_> {
     fn stacks(&self) -> Stacks {
-        Stacks { native: stacks::parse(self.native), python: stacks::parse(self.python) }
+        Stacks { native: stacks::parse(self.native), python: stacks::parse(self.python), mixed: None }
     }
 }
 

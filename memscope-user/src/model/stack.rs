@@ -38,9 +38,25 @@ pub struct Stacks {
     pub native: Option<Stack>,
     /// Frames of Python.
     pub python: Option<Stack>,
+    /// Both in one, Python frames where the interpreter runs them; as far as that was asked for, and can be told.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mixed: Option<Stack>,
 }
 
 impl Stacks {
+    /// What stands for the native ones in outputs: with Python's frames in it, if they could be merged.
+    #[must_use]
+    pub fn native_or_mixed(&self) -> Option<Stack> {
+        self.mixed.or(self.native)
+    }
+
+    /// What tells most in one list: both in one; else what Python says, if it says anything; else the native frames.
+    #[must_use]
+    pub fn best(&self) -> Option<Stack> {
+        let python = self.python.filter(|stack| !stack.frames().is_empty());
+        self.mixed.or(python).or(self.native).or(self.python)
+    }
+
     /// Whether there are none.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
@@ -245,7 +261,7 @@ mod tests {
         assert_eq!((stack.frames(), stack.end()), (vec!["f", "main"], StackEnd::Root));
         assert_ne!(stack, Stack::keep(["f", "main"], StackEnd::Depth));
         assert_ne!(stack, Stack::keep(["main", "f"], StackEnd::Root));
-        assert_eq!(size_of::<Stacks>(), 8);
+        assert_eq!(size_of::<Stacks>(), 12);
     }
 
     /// A text without an end, and stacks without one, are cut; what is cut says so.

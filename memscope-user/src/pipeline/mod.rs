@@ -14,6 +14,7 @@ mod domains;
 mod hold;
 mod item;
 mod loss;
+mod mixed;
 mod ops;
 mod order;
 mod output;
@@ -42,7 +43,7 @@ use self::order::{Order, WINDOW};
 use self::output::Output;
 use self::process::{At, Process, Shared};
 use self::rows::Rows;
-use self::stacks::{Code, StackTable};
+use self::stacks::{Code, NativeOf, PythonOf, StackTable};
 use self::text::Texts;
 use self::usage::Usage;
 use crate::analyses::Analysis;
@@ -72,6 +73,8 @@ pub struct PipelineConfig {
     pub dump: DumpFilter,
     /// By which rules rows tell whose blocks are; not at all without.
     pub owners: Option<Arc<RuleSet>>,
+    /// Native and Python stacks are merged, where a call has both.
+    pub mixed_stacks: bool,
 }
 
 /// What a finished run has to say.
@@ -135,7 +138,7 @@ impl Pipeline {
             },
             losses: Losses::default(),
             operators: Operators::default(),
-            stacks: StackTable::default(),
+            stacks: StackTable::new(config.mixed_stacks),
             own: Own::default(),
             wanted_steps,
             records: 0,
@@ -330,10 +333,10 @@ impl Pipeline {
     fn stacks_of(&mut self, head: &Head) -> Stacks {
         let StackIds { native, python, returned } = head.stacks;
         let returned = self.rows.symbol(head.row).filter(|_| returned).map(|symbol| (head.row, symbol));
-        let native = native.map(|id| self.stacks.native(id, returned));
-        let codes = || self.processes.get(&head.pid).map(Process::codes);
-        let python = python.map(|id| self.stacks.python(head.pid, id, codes()));
-        Stacks { native, python }
+        let codes = self.processes.get(&head.pid).map(Process::codes);
+        let native = native.map(|id| NativeOf { id, returned });
+        let python = python.map(|id| PythonOf { id, pid: head.pid, codes });
+        self.stacks.find(native.as_ref(), python)
     }
 
     fn apply_note(&mut self, time_ns: u64, note: Note) {

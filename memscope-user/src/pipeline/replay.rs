@@ -42,6 +42,7 @@ pub fn replay(
         rows: header.rows.clone(),
         start_mono_ns: header.start_mono_ns,
         start_real_ns: header.start_real_ns,
+        mixed_stacks: header.mixed_stacks || config.mixed_stacks,
         ..config
     };
     let mut pipeline = Pipeline::new(config, sinks, analyses);

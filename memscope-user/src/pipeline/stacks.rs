@@ -9,10 +9,11 @@ use std::num::NonZeroU64;
 
 use memscope_common::PythonFrame;
 
+use super::mixed::{self, NativeFrame};
 use super::recent::Recent;
 use crate::capture::{Function, Symbol};
 use crate::decode::{self, CodeText, Frames};
-use crate::model::{Name, Stack, StackEnd};
+use crate::model::{Name, Stack, StackEnd, Stacks};
 use crate::python;
 
 /// Stacks that are remembered at least, unless they are very deep. What is used is not forgotten.
@@ -100,36 +101,73 @@ enum ToldFrames {
     Python(Box<[PythonFrame]>),
 }
 
+/// What is at an address.
+#[derive(Debug)]
+struct Place {
+    /// Innermost first.
+    lines: Box<[String]>,
+    /// See [`NativeFrame`].
+    evaluates: bool,
+}
+
+/// Which native stack a call has.
+#[derive(Debug)]
+pub(super) struct NativeOf {
+    pub(super) id: NonZeroU64,
+    /// Row and name of its function, if that is not on the stack any more: it comes first, by its name alone.
+    pub(super) returned: Option<(u16, Name)>,
+}
+
+impl NativeOf {
+    /// Row 0 stands for none.
+    fn key(&self) -> (NonZeroU64, u16) {
+        (self.id, self.returned.as_ref().map_or(0, |(row, _)| *row))
+    }
+}
+
+/// Which Python stack a call has.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PythonOf<'a> {
+    pub(super) id: NonZeroU64,
+    /// By process, too: what one learnt of a code object after a fork is not true for the other.
+    pub(super) pid: u32,
+    /// Code objects of the process.
+    pub(super) codes: Option<&'a Codes>,
+}
+
+/// A native and a Python stack, by what they are remembered by.
+type Both = ((NonZeroU64, u16), (u32, NonZeroU64));
+
 /// All stacks of a trace.
 #[derive(Debug)]
 pub(super) struct StackTable {
     told: Recent<NonZeroU64, Told>,
     /// Frames of those that were told since the oldest were forgotten.
     young_frames: usize,
-    /// Lines of each address of each generation.
-    symbols: Recent<(u64, u64), Box<[String]>>,
-    /// By id, and row of the function that had returned; 0 for none.
+    /// By generation and address.
+    symbols: Recent<(u64, u64), Place>,
     native: Recent<(NonZeroU64, u16), Stack>,
-    /// By process, too: what one learnt of a code object after a fork is not true for the other.
     python: Recent<(u32, NonZeroU64), Stack>,
+    /// `None`: stacks are not merged. Of those that cannot be merged there is none.
+    mixed: Option<Recent<Both, Option<Stack>>>,
     /// Calls whose stack's frames never came.
     pub(super) lost: u64,
 }
 
-impl Default for StackTable {
-    fn default() -> Self {
+impl StackTable {
+    /// No stack is known yet. `mixed`: calls that have both have them merged, too.
+    pub(super) fn new(mixed: bool) -> Self {
         Self {
             told: Recent::new(MAX_STACKS),
             young_frames: 0,
             symbols: Recent::new(MAX_SYMBOLS),
             native: Recent::new(MAX_STACKS),
             python: Recent::new(MAX_STACKS),
+            mixed: mixed.then(|| Recent::new(MAX_STACKS)),
             lost: 0,
         }
     }
-}
 
-impl StackTable {
     /// Takes a stack's record.
     pub(super) fn told(&mut self, stack: &decode::Stack<'_>) {
         let frames = match stack.frames {
@@ -150,26 +188,36 @@ impl StackTable {
     /// Takes symbols.
     pub(super) fn symbols(&mut self, generation: u64, symbols: &[Symbol]) {
         for symbol in symbols {
-            self.symbols.insert((generation, symbol.address), lines(symbol));
+            let evaluates = symbol.functions.iter().any(|f| !f.inlined && mixed::evaluates(&f.name));
+            self.symbols.insert((generation, symbol.address), Place { lines: lines(symbol), evaluates });
         }
     }
 
-    /// The native stack of a call. `returned` is the row and name of its function, if that is not on the stack any more:
-    /// it comes first, by its name alone.
-    pub(super) fn native(&mut self, id: NonZeroU64, returned: Option<(u16, Name)>) -> Stack {
-        let key = (id, returned.map_or(0, |(row, _)| row));
+    /// The stacks of a call.
+    pub(super) fn find(&mut self, native: Option<&NativeOf>, python: Option<PythonOf<'_>>) -> Stacks {
+        let mut stacks =
+            Stacks { native: native.map(|of| self.native(of)), python: python.map(|of| self.python(of)), mixed: None };
+        if let (Some(native), Some(python), true) = (native, python, self.mixed.is_some()) {
+            stacks.mixed = self.mixed(native, python);
+        }
+        stacks
+    }
+
+    fn native(&mut self, of: &NativeOf) -> Stack {
+        let NativeOf { id, returned } = of;
+        let key = of.key();
         if let Some(known) = self.native.refresh(&key) {
             return *known;
         }
         let own = returned.as_ref().map(|(_, name)| name.as_str());
-        let Some(Told { generation, end, frames: ToldFrames::Native(addresses) }) = self.told.refresh(&id) else {
+        let Some(Told { generation, end, frames: ToldFrames::Native(addresses) }) = self.told.refresh(id) else {
             self.lost += 1;
             return Stack::keep(own.into_iter().chain([LOST]), StackEnd::Root);
         };
         let mut texts: Vec<Cow<'_, str>> = own.map(Cow::Borrowed).into_iter().collect();
         for address in addresses {
             match self.symbols.get(&(*generation, *address)) {
-                Some(lines) => texts.extend(lines.iter().map(|line| Cow::Borrowed(line.as_str()))),
+                Some(place) => texts.extend(place.lines.iter().map(|line| Cow::Borrowed(line.as_str()))),
                 None => texts.push(Cow::Owned(format!("[{address:#x}]"))),
             }
         }
@@ -182,8 +230,7 @@ impl StackTable {
         stack
     }
 
-    /// The Python stack of a call of process `pid`, whose code objects are `codes`.
-    pub(super) fn python(&mut self, pid: u32, id: NonZeroU64, codes: Option<&Codes>) -> Stack {
+    fn python(&mut self, PythonOf { id, pid, codes }: PythonOf<'_>) -> Stack {
         if let Some(known) = self.python.refresh(&(pid, id)) {
             return *known;
         }
@@ -191,7 +238,7 @@ impl StackTable {
             self.lost += 1;
             return Stack::keep([LOST], StackEnd::Root);
         };
-        let code = |frame: &PythonFrame| codes.and_then(|codes| codes.0.get(&(frame.code, frame.fingerprint)));
+        let code = |frame: &PythonFrame| codes.and_then(|codes| codes.0.get(&(frame.address(), frame.fingerprint)));
         let mut texts: HashMap<PythonPlace, Cow<'static, str>> = HashMap::new();
         let mut complete = true;
         for frame in frames {
@@ -209,12 +256,54 @@ impl StackTable {
         }
         stack
     }
+
+    /// Both in one; both were found before.
+    fn mixed(&mut self, native: &NativeOf, python: PythonOf<'_>) -> Option<Stack> {
+        let key = (native.key(), (python.pid, python.id));
+        if let Some(known) = self.mixed.as_mut()?.refresh(&key) {
+            return *known;
+        }
+        let merged = self.merge(native, python).map(|(lines, end)| Stack::keep(lines.iter().map(String::as_str), end));
+        // As above.
+        if self.python.get(&key.1).is_some() {
+            self.mixed.as_mut()?.insert(key, merged);
+        }
+        merged
+    }
+
+    fn merge(&self, native: &NativeOf, python: PythonOf<'_>) -> Option<(Vec<String>, StackEnd)> {
+        let Some(Told { generation, end, frames: ToldFrames::Native(addresses) }) = self.told.get(&native.id) else {
+            return None;
+        };
+        let Some(Told { end: python_end, frames: ToldFrames::Python(frames), .. }) = self.told.get(&python.id) else {
+            return None;
+        };
+        let own = native.returned.as_ref().map(|(_, name)| [name.as_str().to_owned()]);
+        let nameless: Vec<[String; 1]> = addresses.iter().map(|address| [format!("[{address:#x}]")]).collect();
+        let own = own.iter().map(|lines| NativeFrame { lines, evaluates: false });
+        let others = addresses.iter().zip(&nameless).map(|(address, nameless)| {
+            self.symbols.get(&(*generation, *address)).map_or(
+                NativeFrame { lines: nameless, evaluates: false },
+                |Place { lines, evaluates }| NativeFrame { lines, evaluates: *evaluates },
+            )
+        });
+        let lines = self.python.get(&(python.pid, python.id))?.frames();
+        if lines.len() != frames.len() {
+            return None;
+        }
+        let frames: Vec<mixed::PythonFrame<'_>> = lines
+            .iter()
+            .zip(frames)
+            .map(|(line, frame)| mixed::PythonFrame { line, is_entry: frame.is_entry() })
+            .collect();
+        mixed::merge((&own.chain(others).collect::<Vec<_>>(), *end), (&frames, *python_end))
+    }
 }
 
 type PythonPlace = (u64, u32, u32);
 
 const fn place(frame: &PythonFrame) -> PythonPlace {
-    (frame.code, frame.fingerprint, frame.last_instruction)
+    (frame.address(), frame.fingerprint, frame.last_instruction)
 }
 
 /// Lines of an address, as glibc writes them (contract §3.2): `module(function+0x12) [0x7f…]`. Functions that are inlined

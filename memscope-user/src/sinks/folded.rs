@@ -36,12 +36,14 @@ impl Weight {
 /// Which of a call's stacks is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Which {
-    /// That of Python, if it has frames, else the native one.
-    Either,
+    /// The one that tells most.
+    Best,
     /// The native one.
     Native,
     /// That of Python.
     Python,
+    /// Both in one; where they could not be merged, the native one.
+    Mixed,
 }
 
 /// Writes all lines that have a weight, in the order of their frames. Gives how many.
@@ -80,11 +82,11 @@ fn device_name(device: Device) -> String {
 }
 
 fn chosen(stacks: Stacks, which: Which) -> Option<Stack> {
-    let python = stacks.python.filter(|stack| !stack.frames().is_empty());
     match which {
-        Which::Either => python.or(stacks.native),
+        Which::Best => stacks.best(),
         Which::Native => stacks.native,
-        Which::Python => python,
+        Which::Python => stacks.python.filter(|stack| !stack.frames().is_empty()),
+        Which::Mixed => stacks.native_or_mixed(),
     }
 }
 
@@ -135,7 +137,7 @@ mod tests {
         let stack =
             |frames: &[&'static str]| (!frames.is_empty()).then(|| Stack::keep(frames.iter().copied(), StackEnd::Root));
         StackSum {
-            stacks: Stacks { native: stack(native), python: stack(python) },
+            stacks: Stacks { native: stack(native), python: stack(python), mixed: None },
             live_blocks: live.0,
             live_bytes: live.1,
             allocations: all.0,
@@ -163,10 +165,10 @@ mod tests {
         let found = ByStack { pid: 5, device: Device::Npu(0), pool: Pool::Hal, sums, left_out: 0 };
         let f = "Hal memory, npu 0;app+0x20;f(int, char*);halMemAlloc";
         let none = "Hal memory, npu 0;<no stack>";
-        assert_eq!(text(&[&found], Which::Either, LIVE), format!("{none} 1\n{f} 150\n"));
+        assert_eq!(text(&[&found], Which::Best, LIVE), format!("{none} 1\n{f} 150\n"));
         let all = Weight { live: false, ..LIVE };
         let python = "Hal memory, npu 0;<module> (b:c.py);C.f (a.py)";
-        assert_eq!(text(&[&found], Which::Either, all), format!("{python} 8\n{none} 1\n{f} 250\n"));
+        assert_eq!(text(&[&found], Which::Best, all), format!("{python} 8\n{none} 1\n{f} 250\n"));
         let count = Weight { bytes: false, live: false };
         assert_eq!(
             text(&[&found], Which::Native, count),
@@ -177,7 +179,7 @@ mod tests {
     /// Several processes are apart, and so is what was cut; whatever a program calls its functions, a line stays one.
     #[test]
     fn lines_of_several_processes() {
-        let place = Stacks { native: Some(Stack::keep(["a\nb;c 7"], StackEnd::Fault)), python: None };
+        let place = Stacks { native: Some(Stack::keep(["a\nb;c 7"], StackEnd::Fault)), ..Stacks::default() };
         let one = |pid| ByStack {
             pid,
             device: Device::Cpu,
@@ -186,11 +188,8 @@ mod tests {
             left_out: 0,
         };
         let tower = "Host memory, host;[truncated: memory of the program could not be read];a\\nb:c 7";
-        assert_eq!(
-            text(&[&one(5), &one(6)], Which::Either, LIVE),
-            format!("process 5;{tower} 5\nprocess 6;{tower} 6\n")
-        );
-        assert_eq!(text(&[], Which::Either, LIVE), "");
+        assert_eq!(text(&[&one(5), &one(6)], Which::Best, LIVE), format!("process 5;{tower} 5\nprocess 6;{tower} 6\n"));
+        assert_eq!(text(&[], Which::Best, LIVE), "");
     }
 
     #[test]

@@ -258,7 +258,7 @@ impl<'a> Row<'a> {
         out.push(b',');
         stacks::write(out, self.stacks.python, true);
         out.push(b',');
-        stacks::write(out, self.stacks.native, true);
+        stacks::write(out, self.stacks.native_or_mixed(), true);
         out.push(b'\n');
     }
 

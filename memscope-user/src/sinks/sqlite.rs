@@ -135,7 +135,7 @@ impl Batch {
         let ptr = part(text, |out| row.write_ptr(out));
         let attr = part(text, |out| row.attr.write_json(out));
         let python = part(text, |out| stacks::write(out, row.stacks.python, false));
-        let native = part(text, |out| stacks::write(out, row.stacks.native, false));
+        let native = part(text, |out| stacks::write(out, row.stacks.native_or_mixed(), false));
         let (id, time_ns, pid, tid) = (row.id, row.time_ns, row.pid, row.tid);
         let (event, event_type) = (row.event, row.event_type);
         self.rows.push(BatchRow { id, event, event_type, time_ns, pid, tid, name, device, ptr, attr, python, native });

@@ -12,7 +12,7 @@ use memscope::capture::Reader;
 use memscope::decode::{Body, Code, Phase, Records};
 use memscope::python::{line, text};
 use memscope_common::StackEnd;
-use memscope_tests::harness::tracer::{Folder, Run, Target, Tracer, simulation};
+use memscope_tests::harness::tracer::{Folder, Run, Target, Tracer, simulation, tracer_path};
 use serde::Deserialize;
 
 const WORKLOAD: &str = include_str!("../../workloads/stacks.py");
@@ -122,7 +122,7 @@ fn stacks(capture: &Path, symbol: &str) -> Vec<Found> {
             }
             Body::Stack(stack) => {
                 let frames = stack.frames.python().map(|frame| {
-                    let code = codes.get(&(record.pid, frame.code, frame.fingerprint));
+                    let code = codes.get(&(record.pid, frame.address(), frame.fingerprint));
                     frame_text(code, frame.last_instruction)
                 });
                 known.insert(stack.id.get(), (stack.end, frames.collect()));
@@ -281,6 +281,54 @@ fn python_stacks_after_attaching() {
         assert_eq!(run.code(), 0, "{}", run.said());
         run.stdout = fs::read_to_string(stdout).expect("what the target said");
         assert!(compare(&python, &run, 100) >= 86, "{python:?}");
+    }
+}
+
+/// Frames of one line of folded stacks, outermost first.
+fn folded(line: &str) -> (Vec<&str>, u64) {
+    let (frames, count) = line.rsplit_once(' ').expect("a weight");
+    (frames.split(';').collect(), count.parse().expect("a number"))
+}
+
+/// Python frames stand where the interpreter ran them: between the native frames of what called them, and what they called.
+#[test]
+fn python_stacks_between_native_frames() {
+    for python in interpreters() {
+        let place = tempfile::tempdir().expect("a folder");
+        let script = workload(place.path());
+        let arguments = ["-I", script.to_str().expect("a plain path"), "callbacks"];
+        let tracer = Tracer::run_program(python.path.as_os_str(), &arguments);
+        let run = tracer.option("--call-stack=mixed:200").succeed();
+        let export = ["export", "--stack=mixed", "--what=allocated", "--weight=count"];
+        let output = Command::new(tracer_path()).args(export).arg(run.folder.capture()).output().expect("run");
+        let text = String::from_utf8(output.stdout).expect("text");
+        let lines: Vec<(Vec<&str>, u64)> = text.lines().map(folded).collect();
+        let is_python = |frame: &&&str| frame.ends_with(" (stacks.py)");
+
+        // The same Python frames as the program says, as often, and none of them in a native guise.
+        let mut expected: BTreeMap<Vec<String>, u64> = BTreeMap::new();
+        for truth in truths(&run.stdout) {
+            let frames = truth.frames.iter().rev().map(|(_, _, name)| format!("{name} (stacks.py)"));
+            *expected.entry(frames.collect()).or_default() += 1;
+        }
+        let mut found: BTreeMap<Vec<String>, u64> = BTreeMap::new();
+        for (frames, count) in &lines {
+            let frames = frames.iter().filter(is_python).map(|frame| (*frame).to_owned());
+            *found.entry(frames.collect()).or_default() += count;
+        }
+        assert_eq!(found, expected, "{python:?}\n{text}");
+        assert!(!text.contains("EvalFrameDefault"), "{python:?}\n{text}");
+
+        // `callbacks` calls `qsort`, which calls the lambda, which calls `allocate`, which calls the driver.
+        let sorting: Vec<_> =
+            lines.iter().filter(|(frames, _)| frames.iter().any(|f| f.starts_with("qsort"))).collect();
+        let [(frames, 1)] = sorting[..] else { panic!("{python:?}: {sorting:?}") };
+        let at = |text: &str| frames.iter().position(|frame| frame.contains(text)).expect("such a frame");
+        let (qsort, lambda, allocate) = (at("qsort"), at("<lambda>"), at("allocate ("));
+        assert!(at("callbacks (") < qsort && qsort < lambda && lambda < allocate, "{python:?}: {frames:?}");
+        assert_eq!((frames.last(), allocate < frames.len() - 1), (Some(&"halMemAlloc"), true), "{python:?}");
+        // From 3.11 on one native frame runs both.
+        assert_eq!(allocate == lambda + 1, python.version >= (3, 11), "{python:?}: {frames:?}");
     }
 }
 

@@ -107,7 +107,13 @@ fn site_of(block: &Block) -> Site {
 
 /// Stands for the sites beyond [`MAX_SITES`].
 const fn other_sites(pool: Pool) -> Site {
-    Site { pool, stacks: Stacks { native: None, python: None }, size_bytes: None, module_id: None, caller: None }
+    Site {
+        pool,
+        stacks: Stacks { native: None, python: None, mixed: None },
+        size_bytes: None,
+        module_id: None,
+        caller: None,
+    }
 }
 
 impl Process {

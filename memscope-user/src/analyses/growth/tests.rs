@@ -20,7 +20,7 @@ struct Server {
 }
 
 fn stack(place: &str) -> Stacks {
-    Stacks { native: None, python: Some(Stack::keep([place, "main.py(1): serve"], StackEnd::Root)) }
+    Stacks { python: Some(Stack::keep([place, "main.py(1): serve"], StackEnd::Root)), ..Stacks::default() }
 }
 
 impl Server {

@@ -3,7 +3,7 @@
 
 use memscope_common::{
     PythonLayout,
-    python::{CODE_FROM, CODE_WORDS, FRAME_BYTES, LAYOUT_TAGGED, LAYOUT_TEXTS, NONE, STATE_BYTES},
+    python::{CODE_FROM, CODE_WORDS, FRAME_BYTES, LAYOUT_ENTRIES, LAYOUT_TEXTS, NONE, STATE_BYTES},
 };
 
 /// What starts the table of an interpreter that describes itself.
@@ -53,8 +53,9 @@ const fn objects(version: u8, last: u16) -> Offsets {
         lines: 120,
         ascii_at: 48,
         text_at: 72,
+        entry: NONE,
         version,
-        flags: LAYOUT_TEXTS,
+        flags: LAYOUT_TEXTS | LAYOUT_ENTRIES,
         ..PythonLayout::EMPTY
     };
     Offsets { interpreters: 32, next_interpreter: 0, threads: 8, next_thread: 8, interpreter: 16, layout }
@@ -81,6 +82,7 @@ const PYTHON_3_11: PythonLayout = PythonLayout {
     lines: 136,
     ascii_at: 48,
     text_at: 72,
+    entry: 68,
     version: 11,
     flags: LAYOUT_TEXTS,
     ..PythonLayout::EMPTY
@@ -102,6 +104,7 @@ const PYTHON_3_12: PythonLayout = PythonLayout {
     first_line: 68,
     ascii_at: 40,
     text_at: 56,
+    entry: NONE,
     version: 12,
     flags: 0,
     ..PYTHON_3_11
@@ -158,7 +161,6 @@ pub(super) fn of_table(bytes: &[u8]) -> Result<Offsets, String> {
         first_line: small(code + 5)?,
         instructions: small(code + 9)?,
         version: minor,
-        flags: if minor >= 14 { LAYOUT_TAGGED } else { 0 },
         ..PYTHON_3_12
     };
     let offsets = Offsets {
@@ -244,7 +246,7 @@ mod tests {
         assert_eq!((layout.instructions, layout.version, layout.flags), (200, 13, 0));
         let layout = of(&table(14)).expect("usable").layout;
         assert_eq!((layout.owner, layout.frame_len, layout.instructions), (74, 80, 208));
-        assert_eq!((layout.frame, layout.thread_id, layout.flags), (72, 152, LAYOUT_TAGGED));
+        assert_eq!((layout.frame, layout.thread_id, layout.flags), (72, 152, 0));
     }
 
     #[test]

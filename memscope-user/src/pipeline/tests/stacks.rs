@@ -73,7 +73,7 @@ fn late_frames_are_found() {
         main(3).symbols(1, SYMBOLS),
         main(3).code((0xc0, 3), "a.py", "f", &[]),
     ];
-    let Stacks { native, python } = stacks_of(&records)[0];
+    let Stacks { native, python, .. } = stacks_of(&records)[0];
     assert_eq!(told(native), Some((vec!["halMemAlloc", "app(f(int)+0x10) [0x1010]"], StackEnd::Root)));
     assert_eq!(told(python), Some((vec!["a.py(?): f"], StackEnd::Root)));
 }
@@ -84,7 +84,7 @@ fn lost_frames_are_told() {
     let (mut pipeline, seen, _written) = tapped(config());
     pipeline.feed(&Who::stacked(main(1).alloc(0x10, 1, NPU), 5, 6)).expect("fed");
     let outcome = pipeline.finish(&[]);
-    let Stacks { native, python } = seen.try_iter().next().expect("an event").stacks;
+    let Stacks { native, python, .. } = seen.try_iter().next().expect("an event").stacks;
     assert_eq!(native.map(Stack::frames), Some(vec!["halMemAlloc", "<lost>"]));
     assert_eq!(python.map(Stack::frames), Some(vec!["<lost>"]));
     let lost: Vec<_> = outcome.end.losses.iter().map(|loss| (loss.reason.as_str(), loss.count)).collect();
@@ -134,9 +134,41 @@ fn names_of_any_script() {
 #[test]
 fn threads_without_python() {
     let records = [main(1).python(6, 1, &[], StackEnd::NotPython), Who::stacked(main(2).alloc(0x10, 1, NPU), 6, 6)];
-    let Stacks { native, python } = stacks_of(&records)[0];
+    let Stacks { native, python, .. } = stacks_of(&records)[0];
     assert_eq!(told(python), Some((vec![], StackEnd::NotPython)));
     assert_eq!(native.map(Stack::frames), Some(vec!["halMemAlloc", "<lost>"]));
+}
+
+/// Where that is asked for, Python frames stand where the interpreter runs them.
+#[test]
+fn native_and_python_frames_in_one() {
+    const EVAL: (u64, &str, u64, &str, u64) = (0x3000, "python3", 0x30, "_PyEval_EvalFrameDefault", 4);
+    let records = [
+        main(1).symbols(1, &[SYMBOLS, &[EVAL]].concat()),
+        main(1).code((0xc0, 3), "a.py", "f", &[]),
+        main(1).code((0xd0, 4), "a.py", "g", &[]),
+        main(1).native(5, 1, &[0x1010, 0x3000, 0x1020], StackEnd::Root),
+        // `g`, which C has called, has called `f`.
+        main(1).python(6, 1, &[(0xc0, 2, 3), (0xd1, 2, 4)], StackEnd::Root),
+        main(1).python(7, 1, &[(0xc1, 2, 3), (0xd1, 2, 4)], StackEnd::Root),
+        Who::stacked(main(2).alloc(0x10, 1, NPU), 5, 6),
+        Who::stacked(main(2).alloc(0x20, 1, NPU), 5, 7),
+        Who::stacked(main(2).alloc(0x30, 1, NPU), 5, 6),
+        Who::stacked(main(2).alloc(0x40, 1, NPU), 5, 0),
+    ];
+    let mixed = |mixed_stacks| {
+        let (mut pipeline, seen, _written) = tapped(PipelineConfig { mixed_stacks, ..config() });
+        pipeline.feed(&records.concat()).expect("fed");
+        let _ = pipeline.finish(&[]);
+        let is_alloc = |event: &Event| matches!(event.kind, EventKind::Alloc(_));
+        seen.try_iter().filter(is_alloc).map(|event| told(event.stacks.mixed)).collect::<Vec<_>>()
+    };
+    let both = (
+        vec!["halMemAlloc", "app(f(int)+0x10) [0x1010]", "a.py(?): f", "a.py(?): g", "app(+0x20) [0x1020]"],
+        StackEnd::Root,
+    );
+    assert_eq!(mixed(true), [Some(both.clone()), None, Some(both), None]);
+    assert_eq!(mixed(false), [None, None, None, None]);
 }
 
 /// Rows of blocks when memory is out carry where those were allocated; the request's own, where it was made.

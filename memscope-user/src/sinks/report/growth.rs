@@ -66,7 +66,8 @@ fn write_site(found: &GrowingSite, out: &mut impl Write) -> io::Result<()> {
     if let Some(caller) = caller {
         writeln!(out, "    by {caller} ({})", module_name(*module_id))?;
     }
-    [of.python, of.native].into_iter().flatten().try_for_each(|stack| stacks::write_frames(stack, out))
+    let places = if of.mixed.is_some() { [of.mixed, None] } else { [of.python, of.native] };
+    places.into_iter().flatten().try_for_each(|stack| stacks::write_frames(stack, out))
 }
 
 #[cfg(test)]
@@ -100,7 +101,7 @@ mod tests {
         let python = Stack::keep(["cache.py(7): put", "serve.py(1): \u{1b}[31mred"], StackEnd::Root);
         let site = Site {
             pool: Pool::Pta,
-            stacks: Stacks { native: None, python: Some(python) },
+            stacks: Stacks { python: Some(python), ..Stacks::default() },
             size_bytes: None,
             module_id: None,
             caller: None,

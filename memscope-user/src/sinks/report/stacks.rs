@@ -60,12 +60,9 @@ fn write_sum(stacks: Stacks, bytes: u64, count: u64, out: &mut impl Write) -> io
     if stacks.is_empty() { writeln!(out, "  {} in {blocks} without a call stack", size(bytes)) } else { Ok(()) }
 }
 
-/// Writes one place: what Python says of it, if it says anything, else the native frames. Nothing if there is none.
+/// Writes one place, if there is one.
 pub(super) fn write_place(title: &str, stacks: Stacks, out: &mut impl Write) -> io::Result<()> {
-    let Some(stack) = stacks.python.filter(|stack| !stack.frames().is_empty()).or(stacks.native).or(stacks.python)
-    else {
-        return Ok(());
-    };
+    let Some(stack) = stacks.best() else { return Ok(()) };
     writeln!(out, "{title}")?;
     write_frames(stack, out)
 }
@@ -95,7 +92,7 @@ mod tests {
     use crate::model::{Pool, StackEnd};
 
     fn native(frames: &[&'static str], end: StackEnd) -> Stacks {
-        Stacks { native: Some(Stack::keep(frames.iter().copied(), end)), python: None }
+        Stacks { native: Some(Stack::keep(frames.iter().copied(), end)), ..Stacks::default() }
     }
 
     fn sum(stacks: Stacks, live_blocks: u64, live_bytes: u64) -> StackSum {
