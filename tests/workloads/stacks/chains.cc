@@ -228,7 +228,7 @@ static void plugin(const std::string &name)
     dlclose(library);
 }
 
-/* Two libraries whose code has the same places and other frames, in turn at the same address, which is in their files. */
+/* Two libraries whose code has the same places and other frames, in turn at the same address. */
 static void plugins(const std::string &folder, int rounds)
 {
     for (int round = 0; round < rounds; round++) {
@@ -237,11 +237,13 @@ static void plugins(const std::string &folder, int rounds)
     }
 }
 
-/* Parent and child load different libraries, which get the same address. */
+/* Parent and child load different libraries, which get the same address: what the simulation maps anew in a child is mapped
+ * before, in the place of what it has unmapped. */
 static void forked(const std::string &folder)
 {
     allocate();
     pid_t child = fork();
+    allocate();
     plugin(folder + (child ? "/libframes_a.so" : "/libframes_b.so"));
     if (!child)
         _exit(0);
