@@ -6,6 +6,15 @@ pub const MAX_VALUES: usize = 8;
 pub const MAX_ROWS: u32 = 512;
 /// Rows, row 0 included, that kernels without attach cookies can serve: there each has a program of its own.
 pub const SLOTS: u16 = 160;
+
+/// Programs that those jump to: for entries, ...
+pub const JUMP_ENTER: u32 = 0;
+/// ... returns, ...
+pub const JUMP_LEAVE: u32 = 1;
+/// ... and own return instructions.
+pub const JUMP_LEAVE_OWN: u32 = 2;
+/// How many they are.
+pub const JUMPS: u32 = 3;
 /// `Fetch::arg` counts the C arguments from 0; the first six are in registers on both architectures.
 pub const REGISTER_ARGS: usize = 6;
 

@@ -75,6 +75,18 @@ program!(
     leave_own_multi in "uprobe.multi", ctx => probes::leave_own::<true>(ctx, cookie(ctx))
 );
 program!(
+    /// Entry, where programs of single rows jump to.
+    enter_slot in "uprobe", ctx => probes::enter::<false>(ctx, slots::jumper())
+);
+program!(
+    /// Return, where programs of single rows jump to.
+    leave_slot in "uretprobe", ctx => probes::leave::<false>(ctx, slots::jumper())
+);
+program!(
+    /// A function's own return instruction, where programs of single rows jump to.
+    leave_own_slot in "uprobe", ctx => probes::leave_own::<false>(ctx, slots::jumper())
+);
+program!(
     /// Brings a text into memory before [`enter`] reads it; may wait for the page (Linux 6.0).
     touch in "uprobe.s", ctx => probes::touch(ctx, cookie(ctx))
 );

@@ -1,11 +1,61 @@
 //! One small program per row, for kernels without attach cookies (before 5.15): there the program itself has
-//! to know its row. All of them share one body. User space loads those that it attaches.
+//! to know its row. It leaves its number behind and jumps to the program that does the work, which is verified once.
+//! User space loads those that it attaches.
 
 use core::ffi::c_void;
 
-use memscope_common::row::SLOTS;
+use aya_ebpf::{
+    helpers::generated::bpf_get_current_pid_tgid,
+    macros::map,
+    maps::{PerCpuArray, ProgramArray},
+    programs::ProbeContext,
+};
+use memscope_common::{
+    Miss,
+    row::{JUMP_ENTER, JUMP_LEAVE, JUMP_LEAVE_OWN, JUMPS as JUMP_COUNT, SLOTS},
+};
 
-use crate::probes::{enter, leave, leave_own};
+use crate::misses::count;
+
+/// The programs that do the work, by `JUMP_*`.
+#[map]
+static JUMPS: ProgramArray = ProgramArray::with_max_entries(JUMP_COUNT, 0);
+
+/// The jump that is being made on a CPU.
+#[map]
+static JUMPER: PerCpuArray<Jumper> = PerCpuArray::with_max_entries(1, 0);
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Jumper {
+    /// `pid_tgid`.
+    thread: u64,
+    row: u64,
+}
+
+/// Jumps; does not come back if there is something to jump to.
+#[inline(always)]
+fn jump(ctx: *mut c_void, to: u32, row: u16) -> u32 {
+    if let Some(jumper) = JUMPER.get_ptr_mut(0) {
+        // SAFETY: a helper without arguments; a live map value.
+        unsafe { *jumper = Jumper { thread: bpf_get_current_pid_tgid(), row: row.into() } };
+        // SAFETY: the program's own context, and a map of programs.
+        unsafe { JUMPS.tail_call(&ProbeContext::new(ctx), to) };
+    }
+    count(row, Miss::UnknownRow);
+    0
+}
+
+/// Row of the probe that has jumped here. 0 is none: another thread has jumped on this CPU in the meantime, which it cannot
+/// do on kernels that need these programs.
+#[inline(always)]
+pub(crate) fn jumper() -> u32 {
+    match JUMPER.get(0) {
+        // SAFETY: a helper without arguments.
+        Some(Jumper { thread, row }) if *thread == unsafe { bpf_get_current_pid_tgid() } => *row as u32,
+        _ => 0,
+    }
+}
 
 macro_rules! slots {
     ($($enter:ident, $leave:ident, $leave_own:ident = $row:literal;)*) => {
@@ -13,19 +63,19 @@ macro_rules! slots {
             #[unsafe(no_mangle)]
             #[unsafe(link_section = "uprobe")]
             fn $enter(ctx: *mut c_void) -> u32 {
-                enter::<false>(ctx, $row)
+                jump(ctx, JUMP_ENTER, $row)
             }
 
             #[unsafe(no_mangle)]
             #[unsafe(link_section = "uretprobe")]
             fn $leave(ctx: *mut c_void) -> u32 {
-                leave::<false>(ctx, $row)
+                jump(ctx, JUMP_LEAVE, $row)
             }
 
             #[unsafe(no_mangle)]
             #[unsafe(link_section = "uprobe")]
             fn $leave_own(ctx: *mut c_void) -> u32 {
-                leave_own::<false>(ctx, $row)
+                jump(ctx, JUMP_LEAVE_OWN, $row)
             }
         )*
 

@@ -11,7 +11,7 @@ use std::{
 use aya::{
     Ebpf, EbpfLoader,
     maps::{
-        Array, HashMap as BpfHashMap, Map, MapData, MapError, PerCpuArray, PerfEventArray, RingBuf,
+        Array, HashMap as BpfHashMap, Map, MapData, MapError, PerCpuArray, PerfEventArray, ProgramArray, RingBuf,
         perf::PerfEventArrayBuffer,
     },
     programs::{
@@ -24,6 +24,7 @@ use memscope_common::{
     Config, Miss, ProbeRow, PythonLayout,
     config::{ProcessState, TRANSPORT_PERF, TRANSPORT_RING},
     miss,
+    row::{JUMP_ENTER, JUMP_LEAVE, JUMP_LEAVE_OWN, JUMPS},
     stack::{SCRATCH_PER_CPU, STACK_NATIVE, STACK_PYTHON},
     unwind::RULES,
 };
@@ -387,10 +388,7 @@ impl Kernel {
     /// Loads what is attached to every library, so that a refusal shows at once. Of programs that serve one row each,
     /// the first pair stands for all.
     fn load_probes(&mut self, objects: bool) -> Result<(), KernelError> {
-        let Some(names) = self.shared_programs() else {
-            self.load_once(&slot("enter", 1))?;
-            return self.load_once(&slot("leave", 1));
-        };
+        let Some(names) = self.shared_programs() else { return self.load_slots() };
         let needed = [names.enter, names.leave, names.leave_own];
         for name in needed.into_iter().chain(objects.then_some(names.pass)) {
             self.load_once(name)?;
@@ -398,6 +396,22 @@ impl Kernel {
         // Optional: needs sleepable uprobes (Linux 6.0).
         self.can_touch = self.program::<UProbe>(names.touch)?.load().is_ok();
         Ok(())
+    }
+
+    /// Loads what programs of single rows jump to, and one that jumps.
+    fn load_slots(&mut self) -> Result<(), KernelError> {
+        const NAMES: [(u32, &str); JUMPS as usize] =
+            [(JUMP_ENTER, "enter_slot"), (JUMP_LEAVE, "leave_slot"), (JUMP_LEAVE_OWN, "leave_own_slot")];
+        for (number, name) in NAMES {
+            self.load_once(name)?;
+            let program: &mut UProbe = self.program(name)?;
+            let fd =
+                program.fd().and_then(|fd| fd.try_clone().map_err(Into::into)).map_err(|error| refused(name, error))?;
+            let map = self.ebpf.map_mut("JUMPS").ok_or_else(|| no_map("JUMPS"))?;
+            let mut jumps = ProgramArray::try_from(map).map_err(|error| map_error("JUMPS", &error))?;
+            jumps.set(number, &fd, 0).map_err(|error| map_error("JUMPS", &error))?;
+        }
+        self.load_once(&slot("enter", 1))
     }
 
     /// Programs that serve all rows; `None` where every row has its own.
