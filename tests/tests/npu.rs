@@ -44,28 +44,56 @@ fn compare(title: &str, program: &Program) -> Outcome {
     Outcome { truth, launches: totals.launches, stdout: run.stdout }
 }
 
-/// Requests that the report counts as failed are the errors that were raised; each of them, and each that a further
-/// attempt helped, was tried again once.
+/// Requests that have failed up to each mark are the errors that were raised until then; each of them, and each that a further
+/// attempt helped, was tried again once. The report says the same of all of them.
 fn failures(table: &mut Table, run: &Run, truth: &Truth) {
-    let json = run.json();
-    let findings = json["findings"].as_array().expect("findings");
+    let found = requests::at_marks(&run.folder.capture(), truth.pid());
+    let names = |marks: &mut dyn Iterator<Item = &String>| marks.cloned().collect::<Vec<_>>();
+    assert_eq!(names(&mut found.iter().map(|(name, _)| name)), names(&mut truth.marks.iter().map(|mark| &mark.name)));
+    let reported = reported_failures(run, truth.pid());
     let end = truth.marks.last().expect("a mark");
-    for (device, stats) in &end.devices {
-        let count = |key: &str| -> u64 {
-            let is_meant = |found: &&serde_json::Value| {
-                found["finding"] == "held" && found["pid"] == truth.pid() && found["device"]["Npu"] == *device
+    for device in end.devices.keys() {
+        let of = |requests: &requests::ByDevice| requests.get(device).copied().unwrap_or_default();
+        let figures: [(_, _, Figure); 2] = [
+            ("errors raised", "num_ooms", requests::Requests::failed),
+            ("second attempts", "num_alloc_retries", |requests| requests.tried_again),
+        ];
+        for (what, key, figure) in figures {
+            let pairs = truth.marks.iter().zip(&found);
+            let wrong =
+                pairs.map(|(mark, (_, by_device))| (&mark.name, mark.stat(*device, key), figure(of(by_device))));
+            let wrong = wrong.into_iter().find(|(_, wanted, found)| wanted != found);
+            let reported = figure(of(&reported));
+            let difference = match wrong {
+                Some((mark, wanted, found)) => Some(format!("at `{mark}`: torch_npu {wanted}, events {found}")),
+                None if reported != end.stat(*device, key) => Some(format!("the report says {reported}")),
+                None => None,
             };
-            findings.iter().filter(is_meant).filter_map(|found| found[key].as_u64()).sum()
-        };
-        let (failed, recovered) = (count("failed"), count("recovered"));
-        for (what, key, found) in
-            [("errors raised", "num_ooms", failed), ("second attempts", "num_alloc_retries", failed + recovered)]
-        {
-            let wanted = stats.get(key).copied().unwrap_or(0);
-            let difference = (wanted != found).then(|| format!("torch_npu {wanted}, report {found}"));
-            table.add(format!("out of memory: {what}, device {device}"), wanted.to_string(), difference);
+            table.add(
+                format!("out of memory: {what}, device {device}"),
+                end.stat(*device, key).to_string(),
+                difference,
+            );
         }
     }
+}
+
+/// A figure of requests.
+type Figure = fn(requests::Requests) -> u64;
+
+/// What the report says of failed requests.
+fn reported_failures(run: &Run, pid: u32) -> requests::ByDevice {
+    let json = run.json();
+    let mut reported = requests::ByDevice::new();
+    for found in json["findings"].as_array().expect("findings") {
+        let device = found["device"]["Npu"].as_u64().filter(|_| found["finding"] == "held" && found["pid"] == pid);
+        let Some(device) = device else { continue };
+        let count = |key: &str| found[key].as_u64().unwrap_or(0);
+        let requests = reported.entry(device as u32).or_default();
+        requests.recovered += count("recovered");
+        requests.tried_again += count("failed") + count("recovered");
+    }
+    reported
 }
 
 /// The allocator's rows against `torch_npu`'s account.
@@ -131,3 +159,5 @@ mod attach;
 mod operators;
 #[path = "npu/programs.rs"]
 mod programs;
+#[path = "npu/requests.rs"]
+mod requests;

@@ -52,7 +52,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
     sim::build(host)?;
     let nextest = setup::nextest()?;
     let versions: Vec<&str> =
-        if arguments.is_empty() { VERSIONS.to_vec() } else { arguments.iter().map(String::as_str).collect() };
+        if versions.is_empty() { VERSIONS.to_vec() } else { versions.iter().map(String::as_str).collect() };
     let mut different = Vec::new();
     for version in &versions {
         let folder = prepare(version, &sim::folder(host).join("lib"))?;

@@ -17,7 +17,7 @@ use crate::project::program;
 /// a minute or two.
 const SILENCE: Duration = Duration::from_mins(10);
 /// A guest may hang and go on to complain.
-const TIMEOUT: Duration = Duration::from_mins(90);
+const TIMEOUT: Duration = Duration::from_mins(150);
 
 /// Boots, waits for the power to go off, and reads the console.
 pub(super) fn boot(kernel: &Kernel, image: &Path, initramfs: &Path) -> Result<Outcome> {
