@@ -161,3 +161,5 @@ mod operators;
 mod programs;
 #[path = "npu/requests.rs"]
 mod requests;
+#[path = "npu/stacks.rs"]
+mod stacks;

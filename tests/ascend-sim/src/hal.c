@@ -4,6 +4,7 @@
 #include "arena.h"
 #include "ascend_hal.h"
 #include "journal.h"
+#include <execinfo.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -12,6 +13,7 @@
 #include <sys/mman.h>
 
 #define MAX_DEVICES 32u
+#define MAX_FRAMES 256
 #define MAX_MODULES 256u
 #define KIB (1ull << 10)
 #define MIB (1ull << 20)
@@ -58,7 +60,7 @@ struct drv_mem_handle {
 
 static uint32_t device_count;
 static uint64_t capacity, huge_capacity;
-static bool huge_separate, has_content;
+static bool huge_separate, has_content, has_stacks;
 static struct device devices[MAX_DEVICES];
 
 static pthread_mutex_t host_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -126,6 +128,7 @@ __attribute__((constructor)) static void hal_start(void)
     const char *huge = getenv("ASCEND_SIM_HUGE_MB");
     huge_separate = huge && *huge;
     has_content = getenv("ASCEND_SIM_CONTENT") != NULL;
+    has_stacks = getenv("ASCEND_SIM_STACKS") != NULL;
     huge_capacity = huge_separate ? strtoull(huge, NULL, 10) * MIB : 0;
     if (huge_capacity > capacity)
         huge_capacity = capacity;
@@ -259,10 +262,21 @@ static drvError_t mem_alloc(void **pp, uint64_t size, uint64_t flag)
     }
 }
 
+/* The record of an allocation has the callers' return addresses behind it, as the compiler's own unwinder finds them. */
+static __attribute__((noinline)) void journal_with_stack(drvError_t ret, uint64_t out, uint64_t size, uint64_t flag)
+{
+    void *frames[MAX_FRAMES];
+    int count = backtrace(frames, MAX_FRAMES);
+    journal_add_bytes(JF_hal_halMemAlloc, ret, ARGS(size, flag), out, frames, (uint64_t)count * sizeof *frames);
+}
+
 drvError_t halMemAlloc(void **pp, unsigned long long size, unsigned long long flag)
 {
     drvError_t ret = mem_alloc(pp, size, flag);
-    JOURNAL_RETURN(JF_hal_halMemAlloc, ret, *pp, size, flag);
+    if (JOURNALING && has_stacks)
+        journal_with_stack(ret, ret ? 0 : U(*pp), size, flag);
+    else
+        JOURNAL_RETURN(JF_hal_halMemAlloc, ret, *pp, size, flag);
     return ret;
 }
 

@@ -188,6 +188,13 @@ pub enum Call<'a> {
 }
 
 impl Entry {
+    /// The return addresses of an allocation, innermost first, the driver's own among them; with `ASCEND_SIM_STACKS` alone.
+    #[must_use]
+    pub fn stack(&self) -> Option<Vec<u64>> {
+        let bytes = self.text.as_deref().filter(|bytes| self.symbol == "halMemAlloc" && !bytes.is_empty())?;
+        Some(bytes.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word)).collect())
+    }
+
     /// The report that this is the record of.
     #[must_use]
     pub fn pta_report(&self) -> Option<PtaReport> {
@@ -383,7 +390,8 @@ fn read_file(bytes: &[u8], pid: u32, library: Library, name: &str, entries: &mut
 
 /// Whether `args[3]` is the length of a text. An empty one has no slots, so the flags do not tell.
 fn has_text(symbol: &str) -> bool {
-    const WITH_TEXT: [&str; 15] = [
+    const WITH_TEXT: [&str; 16] = [
+        "halMemAlloc",
         "my_note",
         "Execute",
         "Execute_end",

@@ -5,6 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::harness::journal::Journal;
 use crate::harness::tracer::{Folder, Run, Target, Tracer, simulation};
 
 use super::truth::Truth;
@@ -64,6 +65,19 @@ impl Program {
         let mut command = Command::new(python());
         command.args(self.command_line()).envs(self.variables(&truth)).current_dir(folder.path());
         (Target::start(command, folder, "waiting"), truth)
+    }
+
+    /// Runs it by itself, to its end; gives its journal and the folder where it wrote what it knows.
+    #[must_use]
+    pub fn alone(&self) -> (Journal, PathBuf, Folder) {
+        let folder = Folder::new();
+        let truth = folder.path().join("truth");
+        std::fs::create_dir(&truth).expect("folder for the truth");
+        let mut command = Command::new(python());
+        command.args(self.command_line()).envs(self.variables(&truth)).current_dir(folder.path());
+        let output = command.env("ASCEND_SIM_JOURNAL", folder.journal_path()).output().expect("the program");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        (Journal::read(&folder.journal_path()), truth, folder)
     }
 
     fn command_line(&self) -> Vec<String> {
