@@ -276,6 +276,9 @@ pub(super) struct DoctorArgs {
     /// Look into these files instead, for what would be probed in a program that maps them.
     #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with = "pid")]
     pub library: Vec<PathBuf>,
+    /// Say of these files, too, how much of their unwind information is walked inside of the kernel.
+    #[arg(long, requires = "library")]
+    pub unwind: bool,
     /// One JSON object on stdout.
     #[arg(long)]
     pub json: bool,

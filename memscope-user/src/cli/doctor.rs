@@ -20,6 +20,7 @@ use crate::{
         python,
         site::SiteCost,
     },
+    stacks::unwind::Survey,
     usage::{self, Tell},
 };
 
@@ -99,6 +100,9 @@ struct LibraryLine {
     not_located: Vec<NotLocatedLine>,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
+    /// If it was asked for; also absent if there is no unwind information.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unwind: Option<Survey>,
 }
 
 #[derive(Debug, Serialize)]
@@ -129,6 +133,7 @@ pub(super) fn run(args: &DoctorArgs) -> ExitCode {
         checks.push(dcmi(args.usage_library.clone()));
     }
     let libraries = match look_into(args.pid, &args.library, &user, &mut checks) {
+        Ok(libraries) if args.unwind => libraries.into_iter().map(surveyed).collect(),
         Ok(libraries) => libraries,
         Err(text) => {
             error(text);
@@ -337,7 +342,25 @@ fn line(library: Library) -> LibraryLine {
         absent: library.absent,
         not_located: not_located.collect(),
         error: library.error,
+        unwind: None,
     }
+}
+
+fn surveyed(library: LibraryLine) -> LibraryLine {
+    match Survey::of(Path::new(&library.path)) {
+        Ok(unwind) => LibraryLine { unwind, ..library },
+        Err(failure) => LibraryLine { error: Some(failure.to_string()), ..library },
+    }
+}
+
+fn survey_text(survey: &Survey) -> String {
+    let Survey { entries, broken_entries, rows, rows_outside, rows_not_understood } = survey;
+    let walked = rows - rows_outside - rows_not_understood;
+    let percent = walked as f64 * 100.0 / (*rows).max(1) as f64;
+    format!(
+        "unwinding: {rows} rows of {entries} functions; {percent:.3} % are walked in the kernel, {rows_outside} finished \
+         outside, {rows_not_understood} not understood; {broken_entries} broken functions"
+    )
 }
 
 fn render(diagnosis: &Diagnosis) -> String {
@@ -350,6 +373,9 @@ fn render(diagnosis: &Diagnosis) -> String {
     }
     for library in &diagnosis.libraries {
         let _ = writeln!(text, "\n{}", library.path.escape_debug());
+        if let Some(survey) = &library.unwind {
+            let _ = writeln!(text, "  {}", survey_text(survey));
+        }
         if let Some(error) = &library.error {
             let _ = writeln!(text, "  error: {error}");
         }

@@ -134,6 +134,11 @@ impl Image {
         Some(Self { bytes, arch, segments, index })
     }
 
+    /// Address and bytes of all of it.
+    pub(super) fn eh_frame(&self) -> Option<(u64, Vec<u8>)> {
+        eh_frame(&self.bytes, &self.bytes.array(0)?)
+    }
+
     /// The machine that it is for.
     pub(super) const fn arch(&self) -> Arch {
         self.arch
@@ -232,7 +237,12 @@ impl Image {
         Row::new(self.arch, &frames, &bases, &entry, vaddr, address)
     }
 
-    fn section<'a>(&self, section: &'a [u8], start: u64) -> (EhFrame<EndianSlice<'a, LittleEndian>>, BaseAddresses) {
+    /// All of it or a piece, which begins at address `start`.
+    pub(super) fn section<'a>(
+        &self,
+        section: &'a [u8],
+        start: u64,
+    ) -> (EhFrame<EndianSlice<'a, LittleEndian>>, BaseAddresses) {
         let mut frames = EhFrame::new(section, LittleEndian);
         frames.set_address_size(8);
         if self.arch == Arch::Aarch64 {

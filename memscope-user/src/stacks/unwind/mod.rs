@@ -3,10 +3,11 @@
 //! A frame is right or absent: what the unwind information does not say is not guessed, the stack ends there and says why.
 //!
 //! `image` finds what a file says of an address, `row` is what it says, and the kernel side's rule for it, `table` is where
-//! the kernel side finds rules.
+//! the kernel side finds rules. `survey` says how much of a file is none.
 
 mod image;
 mod row;
+mod survey;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -19,6 +20,7 @@ use memscope_common::{
     unwind::{RULE_NONE, Rule, may_be_trampoline, without_signature},
 };
 
+pub use self::survey::Survey;
 use self::{
     image::Image,
     row::{Arch, Base, Row, Saved, Value},

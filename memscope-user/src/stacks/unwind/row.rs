@@ -2,7 +2,7 @@
 
 use gimli::{
     BaseAddresses, CfaRule, EhFrame, EndianSlice, FrameDescriptionEntry, LittleEndian, Operation, Register,
-    RegisterRule, UnwindContext, UnwindExpression,
+    RegisterRule, UnwindContext, UnwindExpression, UnwindTableRow,
 };
 use memscope_common::unwind::{
     LINK_BEFORE_RA, RULE_CFA_STORED, RULE_END, RULE_FP, RULE_FP_AT_REGISTER, RULE_FP_LOST, RULE_FP_SAVED,
@@ -143,6 +143,17 @@ impl Row {
     ) -> Option<Self> {
         let mut context = UnwindContext::new();
         let row = entry.unwind_info_for_address(frames, bases, &mut context, vaddr).ok()?;
+        Some(Self::of(arch, frames, entry, row, address))
+    }
+
+    /// A row of `entry`.
+    pub(super) fn of(
+        arch: Arch,
+        frames: &EhFrame<Slice<'_>>,
+        entry: &FrameDescriptionEntry<Slice<'_>>,
+        row: &UnwindTableRow<usize>,
+        address: u64,
+    ) -> Self {
         let encoding = entry.cie().encoding();
         let expression = |of: &UnwindExpression<usize>, first| {
             let bytes = of.get(frames).ok()?;
@@ -179,7 +190,7 @@ impl Row {
             };
             saved.push((number, value.map_or(Saved::Unknown, Saved::Value)));
         }
-        Some(Self { arch, cfa, saved, signal: entry.is_signal_trampoline(), link: None })
+        Self { arch, cfa, saved, signal: entry.is_signal_trampoline(), link: None }
     }
 
     /// The row of the code that a signal handler returns to on aarch64. It has no unwind information there.

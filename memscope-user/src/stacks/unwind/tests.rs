@@ -56,6 +56,22 @@ fn file(machine: u8, returns: u8, first: &[u8], instructions: &[u8]) -> Vec<u8> 
     bytes
 }
 
+/// The same file with headers of the sections `.eh_frame` and of names.
+fn with_sections(mut bytes: Vec<u8>) -> Vec<u8> {
+    let frames = (HEADER + 20) as u64;
+    let (names, headers) = (bytes.len() as u64, bytes.len() as u64 + 16);
+    bytes.extend(b".eh_frame\0\0\0\0\0\0\0");
+    let section = |offset: u64, size: u64| {
+        let words = [0, 0, offset, offset, size, 0, 0, 0];
+        words.map(u64::to_le_bytes).concat()
+    };
+    bytes.extend(section(frames, names - frames));
+    bytes.extend(section(names, 16));
+    bytes[40..48].copy_from_slice(&headers.to_le_bytes());
+    bytes[58..64].copy_from_slice(&[64, 0, 2, 0, 1, 0]);
+    bytes
+}
+
 fn opened(bytes: &[u8]) -> Image {
     Image::open(&Content::Memory(bytes.into())).expect("unwind information")
 }
@@ -101,6 +117,18 @@ fn rules_of_expressions() {
     assert_eq!(rule(&image, 0x10_000b), at(16));
     assert_eq!(rule(&image, 0x10_001f), at(16));
     assert_eq!(rule(&image, 0x10_0020), at(8));
+}
+
+/// Rows as they are counted by hand: a rule from the first address on, one that only user space can follow, one that
+/// nobody can.
+#[test]
+fn rows_are_surveyed() {
+    // CFA = r7 + 8; then CFA = r10 (realigned); then CFA by an expression that is not understood (`DW_OP_over`).
+    let rows = [0x41, 0x0c, 10, 0, 0x41, 0x0f, 3, 0x77, 0, 0x14];
+    let image = opened(&with_sections(file(X86, 16, &[0x0c, 7, 8, 0x90, 1], &rows)));
+    let survey = Survey::of_image(&image).expect("unwind information");
+    let expected = Survey { entries: 1, broken_entries: 0, rows: 3, rows_outside: 1, rows_not_understood: 1 };
+    assert_eq!(survey, expected);
 }
 
 /// `stp x29,x30,[sp,#-32]!; mov x29,sp`.
