@@ -269,6 +269,9 @@ pub enum Group {
     Init = 2,
     /// Allocations through ACL and runtime, which call each other and then the driver. Must be [`GROUP_API`].
     Alloc = GROUP_API,
+    /// mstx: the first call of a process makes the function set itself up and call itself again, and an injected tool has
+    /// functions of the same names.
+    Mstx = 4,
 }
 
 /// Finds a function that its library does not export.

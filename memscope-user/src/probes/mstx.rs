@@ -2,10 +2,15 @@
 
 use memscope_common::{Fetch, ListShape, When};
 
-use super::{Field, Layer, Meaning, ProbeSpec};
+use super::{Field, Group, Layer, Meaning, ProbeSpec};
 
-const MSTX: ProbeSpec =
-    ProbeSpec { layer: Layer::Mstx, libraries: &["libms_tools_ext.so"], returns_int: false, ..ProbeSpec::BASE };
+const MSTX: ProbeSpec = ProbeSpec {
+    layer: Layer::Mstx,
+    libraries: &["libms_tools_ext.so"],
+    group: Group::Mstx,
+    returns_int: false,
+    ..ProbeSpec::BASE
+};
 
 /// Of a domain, which is the first argument.
 const DOMAIN: (Field, Fetch) = (Field::Domain, Fetch::arg(0));

@@ -1,4 +1,7 @@
-/* libms_tools_ext.so: thin dispatchers; without a tool they do nothing. */
+/* libms_tools_ext.so: thin dispatchers; without a tool they do nothing.
+ *
+ * Also what a user of the headers alone has of its own: then it is included with MSTX_API as some kind of static. In both
+ * forms the first call of a process looks for a tool and enters its function once more. */
 #define _GNU_SOURCE
 #include "journal.h"
 #include "mstx/ms_tools_ext.h"
@@ -37,17 +40,49 @@ static void load_tool(void)
         init(get_table);
 }
 
-static mstxFuncPointer hook(mstxFuncModule module, int number)
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static bool ready;
+
+static void prepare(void)
 {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, load_tool);
-    return hooks[module][number];
+    load_tool();
+    __atomic_store_n(&ready, true, __ATOMIC_RELEASE);
 }
 
-#define HOOK(module, number, type) ((type)hook(MSTX_API_MODULE_##module, number))
+/* The detour of the first call, by a function of its own as in the real library. */
+#define FIRST(result, name, params, args) \
+    static __attribute__((noinline)) result name##_init params \
+    { \
+        pthread_once(&once, prepare); \
+        return name args; \
+    }
+FIRST(void, mstxMarkA, (const char *message, aclrtStream stream), (message, stream))
+FIRST(mstxRangeId, mstxRangeStartA, (const char *message, aclrtStream stream), (message, stream))
+FIRST(void, mstxRangeEnd, (mstxRangeId id), (id))
+FIRST(int, mstxGetToolId, (uint64_t *id), (id))
+FIRST(mstxDomainHandle_t, mstxDomainCreateA, (const char *name), (name))
+FIRST(void, mstxDomainDestroy, (mstxDomainHandle_t domain), (domain))
+FIRST(void, mstxDomainMarkA, (mstxDomainHandle_t domain, const char *message, aclrtStream stream),
+      (domain, message, stream))
+FIRST(mstxRangeId, mstxDomainRangeStartA, (mstxDomainHandle_t domain, const char *message, aclrtStream stream),
+      (domain, message, stream))
+FIRST(void, mstxDomainRangeEnd, (mstxDomainHandle_t domain, mstxRangeId id), (domain, id))
+FIRST(mstxMemHeapHandle_t, mstxMemHeapRegister, (mstxDomainHandle_t domain, const mstxMemHeapDesc_t *desc), (domain, desc))
+FIRST(void, mstxMemHeapUnregister, (mstxDomainHandle_t domain, mstxMemHeapHandle_t heap), (domain, heap))
+FIRST(void, mstxMemRegionsRegister, (mstxDomainHandle_t domain, const mstxMemRegionsRegisterBatch_t *desc), (domain, desc))
+FIRST(void, mstxMemRegionsUnregister, (mstxDomainHandle_t domain, const mstxMemRegionsUnregisterBatch_t *desc),
+      (domain, desc))
+
+/* Not yet: the detour, which comes back to the function. */
+#define DETOUR(call) \
+    if (!__atomic_load_n(&ready, __ATOMIC_ACQUIRE)) \
+    return call
+
+#define HOOK(module, number, type) ((type)hooks[MSTX_API_MODULE_##module][number])
 
 void mstxMarkA(const char *message, aclrtStream stream)
 {
+    DETOUR(mstxMarkA_init(message, stream));
     uint64_t place = JOURNAL_ENTER_TEXT(JF_mstx_mstxMarkA, message, U(message), U(stream));
     void (*tool)(const char *, aclrtStream) = HOOK(CORE, 1, void (*)(const char *, aclrtStream));
     if (tool)
@@ -57,6 +92,7 @@ void mstxMarkA(const char *message, aclrtStream stream)
 
 mstxRangeId mstxRangeStartA(const char *message, aclrtStream stream)
 {
+    DETOUR(mstxRangeStartA_init(message, stream));
     uint64_t place = JOURNAL_ENTER_TEXT(JF_mstx_mstxRangeStartA, message, U(message), U(stream));
     mstxRangeId (*tool)(const char *, aclrtStream) = HOOK(CORE, 2, mstxRangeId(*)(const char *, aclrtStream));
     mstxRangeId id = tool ? tool(message, stream) : 0;
@@ -66,6 +102,7 @@ mstxRangeId mstxRangeStartA(const char *message, aclrtStream stream)
 
 void mstxRangeEnd(mstxRangeId id)
 {
+    DETOUR(mstxRangeEnd_init(id));
     uint64_t place = JOURNAL_ENTER(JF_mstx_mstxRangeEnd, id);
     void (*tool)(mstxRangeId) = HOOK(CORE, 3, void (*)(mstxRangeId));
     if (tool)
@@ -75,6 +112,7 @@ void mstxRangeEnd(mstxRangeId id)
 
 int mstxGetToolId(uint64_t *id)
 {
+    DETOUR(mstxGetToolId_init(id));
     uint64_t place = JOURNAL_ENTER(JF_mstx_mstxGetToolId, U(id));
     int (*tool)(uint64_t *) = HOOK(CORE, 4, int (*)(uint64_t *));
     int ret = tool ? tool(id) : 0;
@@ -84,6 +122,7 @@ int mstxGetToolId(uint64_t *id)
 
 mstxDomainHandle_t mstxDomainCreateA(const char *name)
 {
+    DETOUR(mstxDomainCreateA_init(name));
     uint64_t place = JOURNAL_ENTER_TEXT(JF_mstx_mstxDomainCreateA, name, U(name));
     mstxDomainHandle_t (*tool)(const char *) = HOOK(CORE_DOMAIN, 1, mstxDomainHandle_t(*)(const char *));
     mstxDomainHandle_t domain = tool ? tool(name) : NULL;
@@ -93,6 +132,7 @@ mstxDomainHandle_t mstxDomainCreateA(const char *name)
 
 void mstxDomainDestroy(mstxDomainHandle_t domain)
 {
+    DETOUR(mstxDomainDestroy_init(domain));
     uint64_t place = JOURNAL_ENTER(JF_mstx_mstxDomainDestroy, U(domain));
     void (*tool)(mstxDomainHandle_t) = HOOK(CORE_DOMAIN, 2, void (*)(mstxDomainHandle_t));
     if (tool)
@@ -102,6 +142,7 @@ void mstxDomainDestroy(mstxDomainHandle_t domain)
 
 void mstxDomainMarkA(mstxDomainHandle_t domain, const char *message, aclrtStream stream)
 {
+    DETOUR(mstxDomainMarkA_init(domain, message, stream));
     uint64_t place = JOURNAL_ENTER_TEXT(JF_mstx_mstxDomainMarkA, message, U(domain), U(message), U(stream));
     void (*tool)(mstxDomainHandle_t, const char *, aclrtStream) =
         HOOK(CORE_DOMAIN, 3, void (*)(mstxDomainHandle_t, const char *, aclrtStream));
@@ -112,6 +153,7 @@ void mstxDomainMarkA(mstxDomainHandle_t domain, const char *message, aclrtStream
 
 mstxRangeId mstxDomainRangeStartA(mstxDomainHandle_t domain, const char *message, aclrtStream stream)
 {
+    DETOUR(mstxDomainRangeStartA_init(domain, message, stream));
     uint64_t place = JOURNAL_ENTER_TEXT(JF_mstx_mstxDomainRangeStartA, message, U(domain), U(message), U(stream));
     mstxRangeId (*tool)(mstxDomainHandle_t, const char *, aclrtStream) =
         HOOK(CORE_DOMAIN, 4, mstxRangeId(*)(mstxDomainHandle_t, const char *, aclrtStream));
@@ -122,6 +164,7 @@ mstxRangeId mstxDomainRangeStartA(mstxDomainHandle_t domain, const char *message
 
 void mstxDomainRangeEnd(mstxDomainHandle_t domain, mstxRangeId id)
 {
+    DETOUR(mstxDomainRangeEnd_init(domain, id));
     uint64_t place = JOURNAL_ENTER(JF_mstx_mstxDomainRangeEnd, U(domain), id);
     void (*tool)(mstxDomainHandle_t, mstxRangeId) =
         HOOK(CORE_DOMAIN, 5, void (*)(mstxDomainHandle_t, mstxRangeId));
@@ -132,6 +175,7 @@ void mstxDomainRangeEnd(mstxDomainHandle_t domain, mstxRangeId id)
 
 mstxMemHeapHandle_t mstxMemHeapRegister(mstxDomainHandle_t domain, const mstxMemHeapDesc_t *desc)
 {
+    DETOUR(mstxMemHeapRegister_init(domain, desc));
     const mstxMemVirtualRangeDesc_t *range = desc ? desc->typeSpecificDesc : NULL;
     uint64_t place = JOURNAL_ENTER(JF_mstx_mstxMemHeapRegister, U(domain), range ? range->deviceId : 0,
                                    range ? U(range->ptr) : 0, range ? range->size : 0);
@@ -144,6 +188,7 @@ mstxMemHeapHandle_t mstxMemHeapRegister(mstxDomainHandle_t domain, const mstxMem
 
 void mstxMemHeapUnregister(mstxDomainHandle_t domain, mstxMemHeapHandle_t heap)
 {
+    DETOUR(mstxMemHeapUnregister_init(domain, heap));
     uint64_t place = JOURNAL_ENTER(JF_mstx_mstxMemHeapUnregister, U(domain), U(heap));
     void (*tool)(mstxDomainHandle_t, mstxMemHeapHandle_t) =
         HOOK(CORE_MEM, 2, void (*)(mstxDomainHandle_t, mstxMemHeapHandle_t));
@@ -154,6 +199,7 @@ void mstxMemHeapUnregister(mstxDomainHandle_t domain, mstxMemHeapHandle_t heap)
 
 void mstxMemRegionsRegister(mstxDomainHandle_t domain, const mstxMemRegionsRegisterBatch_t *desc)
 {
+    DETOUR(mstxMemRegionsRegister_init(domain, desc));
     const mstxMemVirtualRangeDesc_t *first = desc && desc->regionCount ? desc->regionDescArray : NULL;
     uint64_t place = JOURNAL_ENTER(JF_mstx_mstxMemRegionsRegister, U(domain), desc ? desc->regionCount : 0,
                                    first ? U(first->ptr) : 0, first ? first->size : 0);
@@ -168,6 +214,7 @@ void mstxMemRegionsRegister(mstxDomainHandle_t domain, const mstxMemRegionsRegis
 
 void mstxMemRegionsUnregister(mstxDomainHandle_t domain, const mstxMemRegionsUnregisterBatch_t *desc)
 {
+    DETOUR(mstxMemRegionsUnregister_init(domain, desc));
     const mstxMemRegionRef_t *first = desc && desc->refCount ? desc->refArray : NULL;
     uint64_t place = JOURNAL_ENTER(JF_mstx_mstxMemRegionsUnregister, U(domain), desc ? desc->refCount : 0,
                                    first ? first->refType : 0, first ? U(first->pointer) : 0);

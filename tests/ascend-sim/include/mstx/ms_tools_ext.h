@@ -5,6 +5,11 @@
 #include <stdint.h>
 #include "sim_export.h"
 
+/* Programs with copies of their own say otherwise. */
+#ifndef MSTX_API
+#define MSTX_API SIM_API
+#endif
+
 typedef void *aclrtStream;
 typedef uint64_t mstxRangeId;
 typedef struct mstxDomainRegistration_st *mstxDomainHandle_t;
@@ -53,17 +58,17 @@ typedef int (*mstxInitInjectionFunc)(mstxGetModuleFuncTableFunc getFuncTable);
 #define MSTX_SUCCESS 0
 #define MSTX_FAIL 1
 
-SIM_API void mstxMarkA(const char *message, aclrtStream stream);
-SIM_API mstxRangeId mstxRangeStartA(const char *message, aclrtStream stream);
-SIM_API void mstxRangeEnd(mstxRangeId id);
-SIM_API int mstxGetToolId(uint64_t *id);
-SIM_API mstxDomainHandle_t mstxDomainCreateA(const char *name);
-SIM_API void mstxDomainDestroy(mstxDomainHandle_t domain);
-SIM_API void mstxDomainMarkA(mstxDomainHandle_t domain, const char *message, aclrtStream stream);
-SIM_API mstxRangeId mstxDomainRangeStartA(mstxDomainHandle_t domain, const char *message, aclrtStream stream);
-SIM_API void mstxDomainRangeEnd(mstxDomainHandle_t domain, mstxRangeId id);
-SIM_API mstxMemHeapHandle_t mstxMemHeapRegister(mstxDomainHandle_t domain, const mstxMemHeapDesc_t *desc);
-SIM_API void mstxMemHeapUnregister(mstxDomainHandle_t domain, mstxMemHeapHandle_t heap);
-SIM_API void mstxMemRegionsRegister(mstxDomainHandle_t domain, const mstxMemRegionsRegisterBatch_t *desc);
-SIM_API void mstxMemRegionsUnregister(mstxDomainHandle_t domain, const mstxMemRegionsUnregisterBatch_t *desc);
+MSTX_API void mstxMarkA(const char *message, aclrtStream stream);
+MSTX_API mstxRangeId mstxRangeStartA(const char *message, aclrtStream stream);
+MSTX_API void mstxRangeEnd(mstxRangeId id);
+MSTX_API int mstxGetToolId(uint64_t *id);
+MSTX_API mstxDomainHandle_t mstxDomainCreateA(const char *name);
+MSTX_API void mstxDomainDestroy(mstxDomainHandle_t domain);
+MSTX_API void mstxDomainMarkA(mstxDomainHandle_t domain, const char *message, aclrtStream stream);
+MSTX_API mstxRangeId mstxDomainRangeStartA(mstxDomainHandle_t domain, const char *message, aclrtStream stream);
+MSTX_API void mstxDomainRangeEnd(mstxDomainHandle_t domain, mstxRangeId id);
+MSTX_API mstxMemHeapHandle_t mstxMemHeapRegister(mstxDomainHandle_t domain, const mstxMemHeapDesc_t *desc);
+MSTX_API void mstxMemHeapUnregister(mstxDomainHandle_t domain, mstxMemHeapHandle_t heap);
+MSTX_API void mstxMemRegionsRegister(mstxDomainHandle_t domain, const mstxMemRegionsRegisterBatch_t *desc);
+MSTX_API void mstxMemRegionsUnregister(mstxDomainHandle_t domain, const mstxMemRegionsUnregisterBatch_t *desc);
 #endif
