@@ -1,6 +1,6 @@
-//! Builds the BPF object, or takes a prebuilt one.
+//! Builds the BPF object, or takes a prebuilt one, and the tool for mstx (`mstx-tool.rs`).
 //!
-//! Order: `MEMSCOPE_BPF_OBJECT` (packagers), else a nested cargo build with bpf-linker. The nested build has
+//! Order for the object: `MEMSCOPE_BPF_OBJECT` (packagers), else a nested cargo build with bpf-linker. The nested build has
 //! its own target directory (cargo locks the outer one), `RUSTC_BOOTSTRAP=1` for `-Zbuild-std` alone, and
 //! remapped paths, so that two checkouts give the same bytes.
 
@@ -12,7 +12,7 @@ use std::{
 
 fn main() {
     println!("cargo:rerun-if-env-changed=MEMSCOPE_BPF_OBJECT");
-    for source in ["../memscope-ebpf", "../memscope-common", "../Cargo.lock"] {
+    for source in ["mstx-tool.rs", "../memscope-ebpf", "../memscope-common", "../Cargo.lock"] {
         println!("cargo:rerun-if-changed={source}");
     }
     if env::var_os("CARGO_FEATURE_TRACE").is_none() {
@@ -27,6 +27,7 @@ fn main() {
     if let Err(error) = fs::copy(&object, &to) {
         panic!("cannot copy the BPF object `{}`: {error}", object.display());
     }
+    build_mstx_tool(&out);
 }
 
 fn variable(name: &str) -> String {
@@ -77,4 +78,28 @@ fn flags(arch: &str, root: &Path) -> String {
         flags.push(format!("--remap-path-prefix={}=home", Path::new(&home).display()));
     }
     flags.join("\u{1f}")
+}
+
+/// A library without any dependency, so that every program can load it, whatever C library it has.
+fn build_mstx_tool(out: &Path) {
+    let source = PathBuf::from(variable("CARGO_MANIFEST_DIR")).join("mstx-tool.rs");
+    let mut rustc = Command::new(variable("RUSTC"));
+    rustc.arg(&source).arg("-o").arg(out.join("libmemscope_mstx.so"));
+    rustc.args([
+        "--crate-name=memscope_mstx",
+        "--crate-type=cdylib",
+        "--edition=2024",
+        "--target",
+        &variable("TARGET"),
+    ]);
+    rustc.args(["-Copt-level=2", "-Cpanic=abort", "-Cstrip=symbols", "-Ctarget-feature=-crt-static"]);
+    rustc.args(["-Clink-arg=-nostdlib", "-Clink-arg=-Wl,--build-id=sha1", "-Dwarnings"]);
+    // Its functions mean themselves, not those of the same names that the program has from elsewhere.
+    rustc.arg("-Clink-arg=-Wl,-Bsymbolic");
+    rustc.arg(format!("--remap-path-prefix={}=memscope", source.parent().unwrap_or(&source).display()));
+    if let Some(linker) = env::var_os("RUSTC_LINKER") {
+        rustc.arg(format!("-Clinker={}", Path::new(&linker).display()));
+    }
+    let status = rustc.status().unwrap_or_else(|error| panic!("cannot run rustc: {error}"));
+    assert!(status.success(), "`{}` was not built", source.display());
 }

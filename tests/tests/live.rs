@@ -15,6 +15,8 @@ mod layers;
 mod leaks;
 #[path = "live/ledger.rs"]
 mod ledger;
+#[path = "live/mstx.rs"]
+mod mstx;
 #[path = "live/native_stacks.rs"]
 mod native_stacks;
 #[path = "live/operators.rs"]

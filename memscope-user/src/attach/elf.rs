@@ -98,6 +98,8 @@ pub struct Symbol<'a> {
     pub kind: SymbolKind,
     /// False for imports.
     pub defined: bool,
+    /// Other files cannot mean it.
+    pub local: bool,
 }
 
 /// A function that was found by name.
@@ -258,10 +260,20 @@ impl<'a> ElfFile<'a> {
     /// A name may give several addresses (symbol versions) or none; the order is that of the tables. Names are read in
     /// one pass, so thousands of them cost little more than one.
     pub fn resolve(&self, names: &[&str]) -> Result<Vec<Resolved>, ElfError> {
+        self.resolve_such(names, |_| true)
+    }
+
+    /// The same of functions that other files cannot mean: `static` ones, where the file has not been stripped of them.
+    pub fn resolve_local(&self, names: &[&str]) -> Result<Vec<Resolved>, ElfError> {
+        self.resolve_such(names, |symbol| symbol.local)
+    }
+
+    fn resolve_such(&self, names: &[&str], such: impl Fn(&Symbol<'a>) -> bool) -> Result<Vec<Resolved>, ElfError> {
         let mut wanted: HashMap<&[u8], usize> = names.iter().map(|name| (name.as_bytes(), 0)).collect();
         let mut seen = HashSet::new();
         let mut found = Vec::new();
-        for symbol in self.symbols()?.filter(|symbol| symbol.defined && symbol.kind == SymbolKind::Function) {
+        let is_wanted = |symbol: &Symbol<'a>| symbol.defined && symbol.kind == SymbolKind::Function && such(symbol);
+        for symbol in self.symbols()?.filter(is_wanted) {
             let Some((name, count)) = wanted.get_key_value(symbol.name).map(|(name, count)| (*name, *count)) else {
                 continue;
             };
@@ -401,6 +413,7 @@ fn symbol<'a>(entry: &Sym64<Le>, strings: &'a [u8]) -> Symbol<'a> {
             _ => SymbolKind::Other,
         },
         defined: entry.st_shndx(Le) != elf::SHN_UNDEF,
+        local: entry.st_bind() == elf::STB_LOCAL,
     }
 }
 

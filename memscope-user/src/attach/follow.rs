@@ -151,6 +151,12 @@ impl Follow {
         Ok(())
     }
 
+    /// Probes our tool for mstx, which the program is going to load: nothing else has to tell of copies of mstx.
+    pub fn expect_mstx_tool(&mut self, kernel: &mut Kernel, path: &std::path::Path) -> Result<(), KernelError> {
+        self.libraries.leave_mstx_to_tool();
+        self.expect(kernel, path)
+    }
+
     /// Traces a child of ours that has not executed yet.
     pub fn start(&mut self, kernel: &mut Kernel, pid: u32) -> Result<(), KernelError> {
         self.enter(pid, 0, false);

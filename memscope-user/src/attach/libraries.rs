@@ -1,25 +1,25 @@
-//! Puts the probe rows into the files that a process has mapped.
+//! Puts the probe rows into the files that a process has mapped; `plan` says where.
+
+mod plan;
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     fs::File,
     io::{self, Read as _},
     os::fd::AsFd as _,
     path::{Path, PathBuf},
 };
 
-use memscope_common::{
-    Fetch, ProbeRow, When,
-    row::{MAX_VALUES, REGISTER_ARGS, ROW_TEXT},
-};
+use memscope_common::{Fetch, ProbeRow, row::MAX_VALUES};
 
 use super::{
-    elf::{ElfFile, Resolved},
+    copies,
+    elf::ElfFile,
     kernel::{Kernel, KernelError, ObjectPoint, Point},
-    locate::{self, Cache, Evidence},
+    locate::{Cache, Evidence},
     maps::{FileId, Mapped, mapped_files},
     ops::{self, OpsFigures, OpsOptions, OpsPlan},
-    site::{self, Function, Site, SiteUse},
+    site::{self, Site},
 };
 use crate::{
     capture::Note,
@@ -33,11 +33,8 @@ use crate::{
 /// Files larger than this are no libraries of ours; reading is bounded.
 const MAX_FILE_BYTES: u64 = 1 << 30;
 
-/// Called by every glibc and musl loader when the list of libraries changes.
-const LOADER_HOOK: &str = "_dl_debug_state";
-/// Holds `r_state` at [`R_STATE`] (`struct r_debug` of `link.h`).
-const LOADER_STATE: &str = "_r_debug";
-const R_STATE: u64 = 24;
+/// Files that are remembered to have no copy of mstx. What is mapped beyond is not looked into.
+const MAX_WITHOUT_COPY: usize = 1 << 16;
 /// Rows kept back for loaders. A system has one or two: the host's, and one per kind of container.
 const LOADER_ROWS: u16 = 4;
 
@@ -75,6 +72,8 @@ pub struct Library {
     pub error: Option<String>,
     /// Operators in it.
     pub ops: Option<LibraryOps>,
+    /// It has a copy of mstx whose functions cannot be found. Only looked for by planners.
+    pub hidden_copy: bool,
 }
 
 /// Operators of one library.
@@ -93,7 +92,8 @@ pub struct LibraryOps {
 impl Library {
     fn at(path: &Path) -> Self {
         let (placed, absent, not_located) = (Vec::new(), Vec::new(), Vec::new());
-        Self { path: path.to_path_buf(), placed, absent, not_located, error: None, ops: None }
+        let path = path.to_path_buf();
+        Self { path, placed, absent, not_located, error: None, ops: None, hidden_copy: false }
     }
 }
 
@@ -102,6 +102,7 @@ pub struct Libraries {
     rows: Vec<(u16, &'static ProbeSpec)>,
     unserved: Vec<&'static str>,
     files: HashMap<FileId, Library>,
+    without_copy: HashSet<FileId>,
     loader_rows: HashMap<i64, u16>,
     sites: site::Kernel,
     cache: Option<Cache>,
@@ -110,6 +111,8 @@ pub struct Libraries {
     op_rows: HashMap<OpRow, u16>,
     next_op: u32,
     tell: Option<Box<dyn Fn(Note)>>,
+    /// Our tool for mstx tells what copies of mstx are called for.
+    mstx_tool: bool,
 }
 
 /// What tells one row of operators from another.
@@ -145,6 +148,11 @@ impl Libraries {
         self.tell = Some(Box::new(tell));
     }
 
+    /// The program will load our tool for mstx, which is probed: what stands in for it elsewhere is not.
+    pub const fn leave_mstx_to_tool(&mut self) {
+        self.mstx_tool = true;
+    }
+
     /// A planner without a kernel side, of which at most `max_rows` could be served: nothing is attached. Believes no
     /// cache.
     #[must_use]
@@ -158,6 +166,7 @@ impl Libraries {
             rows: (1..).zip(served).collect(),
             unserved: unserved.iter().map(|spec| spec.symbol).collect(),
             files: HashMap::new(),
+            without_copy: HashSet::new(),
             loader_rows: HashMap::new(),
             sites: site::Kernel::default(),
             cache: None,
@@ -165,6 +174,7 @@ impl Libraries {
             op_rows: HashMap::new(),
             next_op: 0,
             tell: None,
+            mstx_tool: false,
         }
     }
 
@@ -193,7 +203,7 @@ impl Libraries {
         let mut added = Vec::new();
         // A process that is gone has nothing left to probe.
         for mapped in mapped_files(pid).unwrap_or_default() {
-            if !self.files.contains_key(&mapped.id) && self.is_wanted(&mapped) {
+            if !self.files.contains_key(&mapped.id) && (self.is_wanted(&mapped) || self.may_have_copy(&mapped, pid)) {
                 let library = self.attach_file(kernel, &mapped.path, mapped.open(pid))?;
                 self.files.insert(mapped.id, library.clone());
                 added.push(library);
@@ -220,8 +230,10 @@ impl Libraries {
     pub fn plan(&mut self, pid: u32) -> io::Result<Vec<Library>> {
         let mut found = Vec::new();
         for mapped in mapped_files(pid)? {
-            if self.is_wanted(&mapped) {
-                found.push(self.plan_file(None, &mapped.path, mapped.open(pid)).map_err(io::Error::other)?.library);
+            let named = self.is_wanted(&mapped);
+            let library = self.plan_file(None, &mapped.path, mapped.open(pid)).map_err(io::Error::other)?.library;
+            if named || library.hidden_copy || !library.placed.is_empty() {
+                found.push(library);
             }
         }
         Ok(found)
@@ -240,6 +252,18 @@ impl Libraries {
             || self.rows.iter().any(|(_, spec)| self.takes(spec) && matches(spec, mapped.file_name()))
     }
 
+    /// Whether to look for a copy of mstx in a file that is not known by its name. Once for each file.
+    fn may_have_copy(&mut self, mapped: &Mapped, pid: u32) -> bool {
+        if self.mstx_tool || self.without_copy.len() >= MAX_WITHOUT_COPY || self.without_copy.contains(&mapped.id) {
+            return false;
+        }
+        let may = mapped.open(pid).is_ok_and(|file| copies::may_be_in(&file));
+        if !may {
+            self.without_copy.insert(mapped.id);
+        }
+        may
+    }
+
     /// Whether operators are to be looked for in this file.
     fn has_ops(&self, file_name: &str) -> bool {
         self.ops.choice.torch() && is_library(file_name, TORCH_LIBRARY)
@@ -252,7 +276,7 @@ impl Libraries {
 
     /// Whether the row is to be placed.
     fn takes(&self, spec: &ProbeSpec) -> bool {
-        spec.layer != Layer::Ops || self.ops.choice.npu()
+        (spec.layer != Layer::Ops || self.ops.choice.npu()) && !(self.mstx_tool && spec.is_stand_in())
     }
 
     fn attach_file(
@@ -347,163 +371,6 @@ impl Libraries {
         plan.file = Some(file);
         Ok(plan)
     }
-
-    fn plan_elf(&mut self, kernel: Option<&mut Kernel>, elf: &ElfFile<'_>, plan: &mut Plan) -> Result<(), KernelError> {
-        let name = plan.library.path.file_name().and_then(|name| name.to_str()).unwrap_or("").to_owned();
-        if is_loader(&name) {
-            return self.plan_loader(kernel, elf, plan);
-        }
-        if self.has_ops(&name) {
-            self.plan_ops(elf, plan);
-        } else if self.has_catch(&name)
-            && let Ok(found) = ops::plan_catch(elf, self.sites)
-        {
-            plan.ops = found;
-        }
-        let placeable = |spec: &ProbeSpec| self.takes(spec) && matches(spec, &name);
-        let wanted: Vec<_> = self.rows.iter().filter(|(_, spec)| placeable(spec)).copied().collect();
-        let exported = wanted.iter().filter(|(_, spec)| spec.locator.is_none());
-        let symbols: Vec<&str> = exported.flat_map(|(_, spec)| [Some(spec.symbol), spec.requires]).flatten().collect();
-        let resolved = match elf.resolve(&symbols) {
-            Ok(resolved) => resolved,
-            Err(error) => {
-                plan.library.error = Some(error_chain(&error));
-                return Ok(());
-            }
-        };
-        let defines = |symbol: &str| resolved.iter().any(|place| place.name == symbol);
-        for (row, spec) in wanted {
-            if spec.requires.is_some_and(|symbol| !defines(symbol)) {
-                continue;
-            }
-            if let Some(locator) = spec.locator {
-                match locate::locate(locator, spec.symbol, elf, self.cache.as_ref()) {
-                    Ok(found) => self.plan_point(elf, &found.function, row, &spec.row(), Some(found.evidence), plan),
-                    Err(error) => plan.library.not_located.push((spec.symbol, error_chain(&error))),
-                }
-                continue;
-            }
-            let mut places = resolved.iter().filter(|place| place.name == spec.symbol).peekable();
-            if places.peek().is_none() {
-                plan.library.absent.push(spec.symbol);
-            }
-            for place in places {
-                self.plan_point(elf, place, row, &spec.row(), None, plan);
-            }
-        }
-        Ok(())
-    }
-
-    fn plan_ops(&self, elf: &ElfFile<'_>, plan: &mut Plan) {
-        match ops::plan(elf, &self.ops, self.sites) {
-            Ok(found) => {
-                plan.library.ops = Some(LibraryOps {
-                    probed: found.ops.len(),
-                    probes: found.points.len(),
-                    with_tensors: found.layout.is_some(),
-                    figures: found.figures,
-                });
-                plan.ops = found;
-            }
-            Err(error) => plan.library.error = Some(error_chain(&error)),
-        }
-    }
-
-    fn plan_point(
-        &self,
-        elf: &ElfFile<'_>,
-        place: &Resolved,
-        row: u16,
-        needs: &ProbeRow,
-        evidence: Option<Evidence>,
-        plan: &mut Plan,
-    ) {
-        let Some(function) = Function::in_file(elf, place) else {
-            plan.library.error = Some(format!("`{}` lies outside of the file", place.name));
-            return;
-        };
-        let with_return = needs.has_return();
-        // Entry and own return are matched by the stack pointer, which must not have moved.
-        let needs_return = with_return || needs.has_own_return();
-        let usage = SiteUse { args: used_args(needs), needs_return, stack_args: false };
-        let own_returns = if needs.has_own_return() { site::returns(&function) } else { Some(Vec::new()) };
-        let (site, own_returns) = match (site::choose(&function, usage, self.sites), own_returns) {
-            (Ok(site), Some(own_returns)) => (site, own_returns),
-            (Ok(_), None) => {
-                plan.library.error =
-                    Some(format!("`{}` has no return instructions that could be probed: it is not traced", place.name));
-                return;
-            }
-            (Err(error), _) => {
-                plan.library.error = Some(format!("`{}`: {error}", place.name));
-                return;
-            }
-        };
-        let file_offset = place.file_offset + u64::from(site.offset);
-        let with_text = needs.flags & ROW_TEXT != 0;
-        let entry = Point { row, file_offset, with_return, with_text, own_return: false };
-        let own = own_returns.iter().map(|offset| Point {
-            file_offset: place.file_offset + u64::from(*offset),
-            with_text: false,
-            own_return: true,
-            ..entry
-        });
-        plan.points.extend(own.chain([entry]));
-        let own_returns = own_returns.len();
-        plan.library.placed.push(Placed {
-            row,
-            symbol: place.name.clone(),
-            file_offset,
-            site,
-            with_return,
-            located: evidence.map(|evidence| (place.vaddr, evidence)),
-            own_returns,
-        });
-    }
-
-    /// The loader's row carries the distance to its state, so there is one row per distance.
-    fn plan_loader(
-        &mut self,
-        kernel: Option<&mut Kernel>,
-        elf: &ElfFile<'_>,
-        plan: &mut Plan,
-    ) -> Result<(), KernelError> {
-        let Ok(found) = elf.resolve(&[LOADER_HOOK]) else { return Ok(()) };
-        let Some(hook) = found.first() else {
-            plan.library.absent.push(LOADER_HOOK);
-            return Ok(());
-        };
-        let template = ProbeRow { when: When::Library as u8, ..ProbeRow::default() };
-        self.plan_point(elf, hook, 0, &template, None, plan);
-        let Some(offset) = plan.library.placed.first().map(|placed| placed.site.offset) else { return Ok(()) };
-        let state = elf.symbols().ok().and_then(|mut all| {
-            all.find(|symbol| symbol.defined && symbol.name == LOADER_STATE.as_bytes()).map(|symbol| symbol.vaddr)
-        });
-        let site = hook.vaddr + u64::from(offset);
-        let param = state.map_or(0, |state| state.wrapping_add(R_STATE).wrapping_sub(site) as i64);
-        let row = match (self.loader_rows.get(&param), kernel) {
-            (Some(row), _) => *row,
-            (None, Some(kernel)) => match kernel.add_row(&ProbeRow { param, ..template }) {
-                Ok(row) => {
-                    self.loader_rows.insert(param, row);
-                    row
-                }
-                // Only what this loader maps later goes unnoticed.
-                Err(error @ KernelError::RowsFull { .. }) => {
-                    let why = error_chain(&error);
-                    plan.library.error = Some(format!("libraries that it loads later are not noticed: {why}"));
-                    plan.points.clear();
-                    plan.library.placed.clear();
-                    return Ok(());
-                }
-                Err(error) => return Err(error),
-            },
-            (None, None) => 0,
-        };
-        plan.points.iter_mut().for_each(|point| point.row = row);
-        plan.library.placed.iter_mut().for_each(|placed| placed.row = row);
-        Ok(())
-    }
 }
 
 /// The most important `room` rows, and the rest. Within a layer the order of its table counts.
@@ -539,20 +406,6 @@ fn is_loader(file_name: &str) -> bool {
         && file_name.contains(".so")
 }
 
-/// Argument registers that the row reads.
-fn used_args(row: &ProbeRow) -> u8 {
-    let mut used = 0;
-    for fetch in &row.fetch[..usize::from(row.values)] {
-        if fetch.source != 0 && usize::from(fetch.arg) < REGISTER_ARGS {
-            used |= 1 << fetch.arg;
-        }
-    }
-    if row.flags & ROW_TEXT != 0 {
-        used |= 1 << row.text_arg;
-    }
-    used
-}
-
 fn read_bounded(file: &File) -> io::Result<Vec<u8>> {
     let size = file.metadata()?.len();
     if size > MAX_FILE_BYTES {
@@ -565,6 +418,8 @@ fn read_bounded(file: &File) -> io::Result<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
+    use memscope_common::When;
+
     use super::*;
     use crate::probes::Layer;
 
@@ -643,15 +498,5 @@ mod tests {
             assert!(is_loader(name), "{name}");
         }
         assert!(!is_loader("libld-linux.so"));
-    }
-
-    #[test]
-    fn used_arguments_are_those_of_values_and_text() {
-        let spec = |symbol| probes::builtin().find(|spec| spec.symbol == symbol).expect("built in").row();
-        // halMemCreate(handle = 0, size = 1, prop = 2, …)
-        assert_eq!(used_args(&spec("halMemCreate")), 0b111);
-        // rtFunctionRegister(bin, stub = 1, name = 2, …)
-        assert_eq!(used_args(&spec("rtFunctionRegister")), 0b110);
-        assert_eq!(used_args(&spec("aclInit")), 0);
     }
 }

@@ -1,10 +1,13 @@
 //! Where the probes go in this machine's processes, and how they get there.
 //!
 //! `maps` says which files a process has mapped, `elf` where a function is in a file, `locate` where one is that
-//! the file does not name, `site` which instruction of
+//! the file does not name, `copies` which files have functions of mstx in them, `site` which instruction of
 //! it is the cheapest to probe, `libraries` puts the three together, `kernel` makes the links. `spawn`, `follow`
-//! and `guard` start, follow and never abandon the traced processes.
+//! and `guard` start, follow and never abandon the traced processes. `mstx_tool` is the one thing that is put into a process,
+//! if the user wants it.
 
+#[cfg(feature = "trace")]
+mod copies;
 pub mod elf;
 #[cfg(feature = "trace")]
 pub mod features;
@@ -19,6 +22,8 @@ pub mod libraries;
 #[cfg(feature = "trace")]
 pub mod locate;
 pub mod maps;
+#[cfg(feature = "trace")]
+pub mod mstx_tool;
 #[cfg(feature = "trace")]
 pub mod ops;
 #[cfg(feature = "trace")]

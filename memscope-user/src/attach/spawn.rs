@@ -1,7 +1,7 @@
 //! Starting the program so that nothing of it runs untraced.
 //!
 //! The child waits on a pipe until it is in the process filter, then executes. The terminal, the process
-//! group and the environment are left alone; under sudo the program runs as the calling user.
+//! group and the environment are left alone (`--mstx-injection` adds to the last); under sudo the program runs as the calling user.
 
 use std::{
     env,
@@ -159,8 +159,14 @@ pub struct Waiting {
     program: PathBuf,
 }
 
-/// Forks the child; it waits for [`Waiting::go`]. To be called while this process has one thread.
-pub fn prepare(program: &Path, args: &[OsString], run_as: Option<&RunAs>) -> Result<Waiting, SpawnError> {
+/// Forks the child; it waits for [`Waiting::go`]. To be called while this process has one thread. `variables` are added to
+/// its environment.
+pub fn prepare(
+    program: &Path,
+    args: &[OsString],
+    run_as: Option<&RunAs>,
+    variables: &[(OsString, OsString)],
+) -> Result<Waiting, SpawnError> {
     let fail = |errno: nix::Error| SpawnError::Fork(errno.into());
     let (go_reader, go_writer) = pipe2(OFlag::O_CLOEXEC).map_err(fail)?;
     let (failure_reader, failure_writer) = pipe2(OFlag::O_CLOEXEC).map_err(fail)?;
@@ -175,7 +181,7 @@ pub fn prepare(program: &Path, args: &[OsString], run_as: Option<&RunAs>) -> Res
         ForkResult::Child => {
             drop(go_writer);
             drop(failure_reader);
-            let errno = become_program(go_reader, program, args, run_as);
+            let errno = become_program(go_reader, program, args, run_as, variables);
             let _ = File::from(failure_writer).write_all(&(errno as i32).to_ne_bytes());
             // SAFETY: ends the child without running the parent's exit handlers.
             unsafe { libc::_exit(125) }
@@ -184,7 +190,13 @@ pub fn prepare(program: &Path, args: &[OsString], run_as: Option<&RunAs>) -> Res
 }
 
 /// Only returns when something failed.
-fn become_program(go: OwnedFd, program: &Path, args: &[OsString], run_as: Option<&RunAs>) -> nix::Error {
+fn become_program(
+    go: OwnedFd,
+    program: &Path,
+    args: &[OsString],
+    run_as: Option<&RunAs>,
+    added: &[(OsString, OsString)],
+) -> nix::Error {
     let mut byte = [0];
     if File::from(go).read_exact(&mut byte).is_err() {
         // The tracer is gone before the program began.
@@ -202,11 +214,10 @@ fn become_program(go: OwnedFd, program: &Path, args: &[OsString], run_as: Option
             setuid(user.uid)?;
         }
         let mut variables: Vec<(OsString, OsString)> = env::vars_os().collect();
-        if let Some(run_as) = run_as {
-            let own = run_as.environment();
-            variables.retain(|(name, _)| own.iter().all(|(other, _)| other != name));
-            variables.extend(own);
-        }
+        let mut own = run_as.map(RunAs::environment).unwrap_or_default();
+        own.extend_from_slice(added);
+        variables.retain(|(name, _)| own.iter().all(|(other, _)| other != name));
+        variables.extend(own);
         let c_string = |text: &OsStr| CString::new(text.as_bytes()).map_err(|_| nix::Error::EINVAL);
         let environment = variables
             .iter()

@@ -83,6 +83,10 @@ pub(super) struct RunArgs {
     /// Run the program as this user; under sudo the default is the user who called sudo.
     #[arg(long, value_name = "NAME")]
     pub user: Option<String>,
+    /// Also see programs that have mstx's functions inlined: sets `MSTX_INJECTION_PATH`, so that mstx loads a library of
+    /// ours into them. The only option that changes what runs in the program.
+    #[arg(long)]
+    pub mstx_injection: bool,
     /// Program and arguments.
     #[arg(required = true, trailing_var_arg = true, value_name = "PROG")]
     pub program: Vec<OsString>,

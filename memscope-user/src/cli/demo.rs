@@ -32,7 +32,7 @@ pub(super) fn run(args: &DemoArgs) -> ExitCode {
         ));
         return ExitCode::from(USAGE);
     }
-    session::run(&RunArgs { trace: trace_args(args), user: None, program: command(&sim) })
+    session::run(&RunArgs { trace: trace_args(args), user: None, mstx_injection: false, program: command(&sim) })
 }
 
 /// `env` sets the library path for the program alone.

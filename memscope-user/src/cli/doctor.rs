@@ -103,6 +103,9 @@ struct LibraryLine {
     /// If it was asked for; also absent if there is no unwind information.
     #[serde(skip_serializing_if = "Option::is_none")]
     unwind: Option<Survey>,
+    /// It has a copy of mstx that no probe sees.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    hidden_copy: bool,
 }
 
 #[derive(Debug, Serialize)]
@@ -343,6 +346,7 @@ fn line(library: Library) -> LibraryLine {
         not_located: not_located.collect(),
         error: library.error,
         unwind: None,
+        hidden_copy: library.hidden_copy,
     }
 }
 
@@ -399,6 +403,12 @@ fn render(diagnosis: &Diagnosis) -> String {
         }
         for NotLocatedLine { symbol, reason } in &library.not_located {
             let _ = writeln!(text, "  {symbol:<32} not found: {reason}");
+        }
+        if library.hidden_copy {
+            let _ = writeln!(
+                text,
+                "  has mstx's functions inlined or without symbols: only `run --mstx-injection` sees its calls"
+            );
         }
         if !library.absent.is_empty() {
             let _ = writeln!(text, "  not in this library: {}", library.absent.join(", "));

@@ -79,7 +79,7 @@ pub fn main() -> ExitCode {
         }
         None if !cli.pid.is_empty() => session::attach(&cli.pid, &cli.trace),
         None if !cli.program.is_empty() => {
-            session::run(&RunArgs { trace: cli.trace, user: None, program: cli.program })
+            session::run(&RunArgs { trace: cli.trace, user: None, mstx_injection: false, program: cli.program })
         }
         None => usage("what to trace? `memscope-bpf run -- PROG`, or `memscope-bpf --pid PID`; see --help"),
     }

@@ -39,6 +39,7 @@ use crate::{
         guard::Guard,
         kernel::{Kernel, KernelOptions},
         libraries::Libraries,
+        mstx_tool::{INJECTION_PATH, MstxTool},
         python::Interpreters,
         spawn::{self, RunAs, SpawnError, Waiting},
     },
@@ -46,7 +47,7 @@ use crate::{
     error_chain,
     model::Device,
     pipeline::{Pipeline, PipelineConfig},
-    probes::ProbeSpec,
+    probes::{MSTX_TOOL, ProbeSpec},
     ring::{Command, Reader, Urgent, monotonic_ns},
     sinks::{
         Sink,
@@ -142,9 +143,12 @@ fn try_run(args: &RunArgs) -> Result<u8> {
     let dump = outputs::open(&args.trace.collect, args.trace.call_stack.unwrap_or_default())?;
     // Both children before any thread.
     let guard = Guard::start().context("cannot start the guard process")?;
-    let child = spawn::prepare(&program, &args.program, run_as.as_ref())?;
+    let tool = args.mstx_injection.then(MstxTool::install).transpose()?;
+    let variables: Vec<_> = tool.iter().map(|tool| (INJECTION_PATH.into(), tool.path().into())).collect();
+    let child = spawn::prepare(&program, &args.program, run_as.as_ref(), &variables)?;
     let child_pid = child.pid;
-    let result = Session::start(&args.trace, guard, dump, LateLibraries::Stop).and_then(|session| session.run(child));
+    let result = Session::start(&args.trace, guard, dump, LateLibraries::Stop);
+    let result = result.and_then(|session| session.run(child, tool.as_ref()));
     if result.is_err() {
         // It has not begun, or is on its own: it must not be left as a zombie in either case.
         let _ = waitpid(child_pid, Some(WaitPidFlag::WNOHANG));
@@ -309,8 +313,11 @@ impl<'a> Session<'a> {
     }
 
     /// Starts the program and traces it until it, and what it started, has ended.
-    fn run(mut self, child: Waiting) -> Result<u8> {
+    fn run(mut self, child: Waiting, tool: Option<&MstxTool>) -> Result<u8> {
         self.expect_libraries()?;
+        if let Some(tool) = tool {
+            self.follow.expect_mstx_tool(&mut self.kernel, tool.path())?;
+        }
         self.follow.start(&mut self.kernel, child.pid.as_raw() as u32)?;
         self.note_changes();
         let failure = child.failure()?;
@@ -710,6 +717,7 @@ fn list(pids: &[u32]) -> String {
 fn library_names(user: &[&'static ProbeSpec]) -> String {
     let specs = crate::probes::builtin().chain(user.iter().copied());
     let mut names: Vec<&str> = specs.flat_map(|spec| spec.libraries.iter().copied()).collect();
+    names.retain(|name| *name != MSTX_TOOL);
     names.sort_unstable();
     names.dedup();
     names.join(", ")

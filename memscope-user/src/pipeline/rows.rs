@@ -110,6 +110,10 @@ impl Rows {
             }
             (Meaning::PtaReport, _) => pta_report(*symbol, &field).map(Some),
             (Meaning::PoolRequest, _) => Ok(Some(Action::PoolRequest { size_bytes: field(Field::Size)? })),
+            // Its return is the moment at which its text was there.
+            (meaning @ (Meaning::Mark | Meaning::RangeStart), Phase::Return) if row.own_return => {
+                entered(meaning, called, &field)
+            }
             (meaning, Phase::Enter) => entered(meaning, called, &field),
             (meaning, Phase::Return) if status != 0 => Ok(returned_non_zero(meaning, called.status, &field)),
             (meaning, Phase::Return) => succeeded(meaning, called, &field),

@@ -15,6 +15,8 @@ mod runtime;
 pub mod user;
 mod vllm;
 
+pub use mstx::MSTX_TOOL;
+
 use memscope_common::row::{GROUP_API, MAX_VALUES, ROW_LIST, ROW_RETURNS_INT, ROW_TEXT, ROW_TEXT_POINTED};
 use memscope_common::stack::{STACK_NATIVE, STACK_PYTHON};
 use memscope_common::{Fetch, ListShape, ProbeRow, When};
@@ -285,6 +287,15 @@ pub enum Locator {
     PtaRawAlloc,
     /// `NpuCachingAllocator::raw_alloc_with_stream(size_t, aclrtStream)`.
     PtaRawAllocWithStream,
+    /// A static function of the Python module `mstx`, by the module's table of methods.
+    MstxMethod(&'static str),
+    /// The call by which such a function has its arguments parsed; its C argument `place` says where the text's address goes.
+    MstxParse {
+        /// The method.
+        method: &'static str,
+        /// C argument, from 0.
+        place: u8,
+    },
 }
 
 /// One function to probe.
@@ -342,6 +353,12 @@ impl ProbeSpec {
         group: Group::None,
         may_throw: false,
     };
+
+    /// Whether it stands in for a function of mstx that cannot be probed itself.
+    #[must_use]
+    pub const fn is_stand_in(&self) -> bool {
+        matches!(self.layer, Layer::Mstx) && self.locator.is_some()
+    }
 
     /// What the kernel side has to know.
     #[must_use]

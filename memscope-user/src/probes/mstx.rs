@@ -1,16 +1,23 @@
 //! Marks and pools: the exports of `libms_tools_ext.so`, entered whether or not a tool is injected (ascend-abi §5).
+//!
+//! Users of mstx's headers alone have a copy of their own of each function (`inline static`), and of what they lead to. The
+//! same rows serve such copies, where they have symbols, and our own tool, which `run --mstx-injection` has them lead to.
+//! Calls that lead to each other are one.
 
 use memscope_common::{Fetch, ListShape, When};
 
-use super::{Field, Group, Layer, Meaning, ProbeSpec};
+use super::{Field, Group, Layer, Locator, Meaning, ProbeSpec};
 
 const MSTX: ProbeSpec = ProbeSpec {
     layer: Layer::Mstx,
-    libraries: &["libms_tools_ext.so"],
+    libraries: &["libms_tools_ext.so", MSTX_TOOL],
     group: Group::Mstx,
     returns_int: false,
     ..ProbeSpec::BASE
 };
+
+/// File name of our tool.
+pub const MSTX_TOOL: &str = "libmemscope_mstx.so";
 
 /// Of a domain, which is the first argument.
 const DOMAIN: (Field, Fetch) = (Field::Domain, Fetch::arg(0));
@@ -20,7 +27,63 @@ const RANGE: [(Field, Fetch); 3] =
     [(Field::Device, Fetch::element(1, 0)), (Field::Addr, Fetch::element(1, 8)), (Field::Size, Fetch::element(1, 16))];
 const RANGE_BYTES: u8 = 24;
 
+/// The Python module `mstx`: a user of the headers alone, stripped. `When::OwnReturn` spans the call that parses the method's
+/// arguments, which has written the text's address through its C argument `place`. Without an id: it goes to Python alone.
+const MODULE: ProbeSpec = ProbeSpec {
+    libraries: &["mstx.so", "mstx.*.so"],
+    when: When::OwnReturn,
+    text_at: Some(0),
+    group: Group::None,
+    may_throw: true,
+    ..MSTX
+};
+
+const fn parsed(method: &'static str, place: u8) -> Locator {
+    Locator::MstxParse { method, place }
+}
+
 pub(super) const ROWS: &[ProbeSpec] = &[
+    // PyObject *mark(PyObject *self, PyObject *args, PyObject *keywords), which calls
+    // int PyArg_ParseTupleAndKeywords(PyObject *, PyObject *, const char *, char *[], const char **message, …)
+    ProbeSpec {
+        symbol: "mstx.mark",
+        meaning: Meaning::Mark,
+        locator: Some(parsed("mark", 4)),
+        text_arg: Some(4),
+        ..MODULE
+    },
+    // The same, which calls int parse(PyObject *args, PyObject *keywords, const char **message, …)
+    ProbeSpec {
+        symbol: "mstx.mark",
+        meaning: Meaning::Mark,
+        locator: Some(parsed("mark", 2)),
+        text_arg: Some(2),
+        ..MODULE
+    },
+    // PyObject *range_start(PyObject *self, PyObject *args, PyObject *keywords), both as above.
+    ProbeSpec {
+        symbol: "mstx.range_start",
+        meaning: Meaning::RangeStart,
+        locator: Some(parsed("range_start", 4)),
+        text_arg: Some(4),
+        ..MODULE
+    },
+    ProbeSpec {
+        symbol: "mstx.range_start",
+        meaning: Meaning::RangeStart,
+        locator: Some(parsed("range_start", 2)),
+        text_arg: Some(2),
+        ..MODULE
+    },
+    // PyObject *range_end(PyObject *self, PyObject *args, PyObject *keywords)
+    ProbeSpec {
+        symbol: "mstx.range_end",
+        meaning: Meaning::RangeEnd,
+        when: When::Entry,
+        locator: Some(Locator::MstxMethod("range_end")),
+        text_at: None,
+        ..MODULE
+    },
     // void mstxMarkA(const char *message, aclrtStream stream)
     ProbeSpec { symbol: "mstxMarkA", meaning: Meaning::Mark, when: When::Entry, text_arg: Some(0), ..MSTX },
     // mstxRangeId mstxRangeStartA(const char *message, aclrtStream stream): 0 when no tool is injected.

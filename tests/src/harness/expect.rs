@@ -395,13 +395,14 @@ fn wanted_marks(entries: &[&Entry]) -> (Vec<Other>, Ends) {
     let mut open: HashMap<(bool, u32), Vec<(u32, usize)>> = HashMap::new();
     let mut named: HashMap<(bool, u64), (u32, usize)> = HashMap::new();
     let mut domains: HashMap<u32, String> = HashMap::new();
+    let mut with_handle: HashMap<u64, String> = HashMap::new();
     for entry in entries {
         devices.see(entry);
         let tid = entry.tid;
         if entry.symbol == "mstxDomainCreateA" {
             // Without a tool a thread means the domain that it has created last.
-            assert_eq!(entry.out, 0, "a domain with a handle");
-            domains.insert(tid, cell_of(entry.text.as_deref().unwrap_or_default()));
+            let name = cell_of(entry.text.as_deref().unwrap_or_default());
+            let _ = if entry.out == 0 { domains.insert(tid, name) } else { with_handle.insert(entry.out, name) };
         }
         let in_domain = entry.symbol.starts_with("mstxDomain");
         let (what, text) = match entry.call() {
@@ -426,7 +427,8 @@ fn wanted_marks(entries: &[&Entry]) -> (Vec<Other>, Ends) {
             _ => continue,
         };
         let text = text.map(|(stored, length)| shown(stored, length));
-        let within = in_domain.then(|| domains[&tid].clone());
+        let meant = || if entry.args[0] == 0 { domains[&tid].clone() } else { with_handle[&entry.args[0]].clone() };
+        let within = in_domain.then(meant);
         wanted.push(Other { tid, device: devices.of(tid), what, text, within });
     }
     (wanted, ends)

@@ -72,8 +72,16 @@ fn by_thread(told: &[Told]) -> BTreeMap<u32, Vec<Told>> {
 #[test]
 fn pools_of_mstx_users() {
     const POOLS: [&str; 2] = ["alpha", "my_pool___quoted_"];
-    for variant in [&["--rounds", "8"][..], &["--batch", "16", "--leaks", "3"], &["--batch", "1", "--leaks", "0"]] {
-        let run = Tracer::run("mstxpool", variant).succeed();
+    let plain = [&["--rounds", "8"][..], &["--batch", "16", "--leaks", "3"], &["--batch", "1", "--leaks", "0"]];
+    let plain = plain.into_iter().map(|variant| ("mstxpool", variant, &[][..]));
+    // Users of the headers alone, and with handles.
+    let copies = [
+        ("mstxpool-copy", &["--rounds", "8"][..], &[][..]),
+        ("mstxpool", &["--rounds", "8"], &["--mstx-injection"]),
+        ("mstxpool-hidden", &["--batch", "16", "--leaks", "3"], &["--mstx-injection"]),
+    ];
+    for (program, variant, options) in plain.chain(copies) {
+        let run = Tracer::run(program, variant).options(options).succeed();
         assert_nothing_lost(&run);
         assert_sound_with(&run, &POOLS);
         let mut truth = Truth::default();

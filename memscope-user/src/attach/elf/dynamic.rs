@@ -88,11 +88,13 @@ impl<'a> ElfFile<'a> {
         Some(found)
     }
 
-    /// The relocations of data that point into this file, and those of the global offset table.
+    /// The relocations of data that point into this file, and those of the global offset table, functions included.
     ///
     /// Packed ones (`DT_RELR`) are not read; libraries that must run on old systems have none.
     pub fn relocations(&self) -> Result<impl Iterator<Item = Relocation<'a>> + use<'a>, ElfError> {
-        let (entries, symbols, strings) = (self.relocation_table()?, self.symbol_array()?, self.dynamic_strings()?);
+        let (symbols, strings) = (self.symbol_array()?, self.dynamic_strings()?);
+        let data = self.relocation_table(elf::DT_RELA, elf::DT_RELASZ)?;
+        let calls = self.relocation_table(elf::DT_JMPREL, elf::DT_PLTRELSZ)?;
         let machine = self.machine();
         let name = move |index: u32| {
             let symbol = symbols.get(index as usize)?;
@@ -105,7 +107,7 @@ impl<'a> ElfFile<'a> {
                 _ => Pointer::Local(symbol.st_value.get(Le).wrapping_add_signed(addend)),
             })
         };
-        Ok(entries.iter().filter_map(move |entry| {
+        Ok(data.iter().chain(calls).filter_map(move |entry| {
             let (index, addend) = (entry.r_sym(Le, false), entry.r_addend(Le));
             let pointer = match Kind::of(machine, entry.r_type(Le, false))? {
                 Kind::Relative => Pointer::Local(addend.cast_unsigned()),
@@ -125,8 +127,8 @@ impl<'a> ElfFile<'a> {
         Some(Mapping { vaddr, bytes: self.bytes_at(vaddr, len)? })
     }
 
-    fn relocation_table(&self) -> Result<&'a [Rela64<Le>], ElfError> {
-        let (Some(vaddr), Some(size)) = (self.dynamic(elf::DT_RELA)?, self.dynamic(elf::DT_RELASZ)?) else {
+    fn relocation_table(&self, start: elf::DynamicTag, size: elf::DynamicTag) -> Result<&'a [Rela64<Le>], ElfError> {
+        let (Some(vaddr), Some(size)) = (self.dynamic(start)?, self.dynamic(size)?) else {
             return Ok(&[]);
         };
         let bytes = self.bytes_at(vaddr, usize::try_from(size).unwrap_or(usize::MAX)).unwrap_or_default();
@@ -158,7 +160,8 @@ impl Kind {
                 Some(Self::Relative)
             }
             (Machine::X86_64, elf::R_X86_64_64) | (Machine::Aarch64, elf::R_AARCH64_ABS64) => Some(Self::Symbolic),
-            (Machine::X86_64, elf::R_X86_64_GLOB_DAT) | (Machine::Aarch64, elf::R_AARCH64_GLOB_DAT) => Some(Self::Slot),
+            (Machine::X86_64, elf::R_X86_64_GLOB_DAT | elf::R_X86_64_JUMP_SLOT)
+            | (Machine::Aarch64, elf::R_AARCH64_GLOB_DAT | elf::R_AARCH64_JUMP_SLOT) => Some(Self::Slot),
             _ => None,
         }
     }

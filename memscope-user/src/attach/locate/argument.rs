@@ -16,7 +16,7 @@ const MAX_BYTES: i64 = 64;
 /// Bit *n* set: byte *n* behind the first argument is read.
 pub(super) fn bytes_read(code: &Code<'_>, function: Function) -> u64 {
     let ops = code.ops(function);
-    let holders = holders(&ops, 1 << code.first_argument());
+    let holders = holders(&ops, 1 << code.argument(0));
     let reads = ops.iter().zip(holders).filter_map(|(op, holders)| {
         let read = op.read?;
         (holders? & 1 << read.base != 0).then_some(read)

@@ -9,8 +9,10 @@ use crate::attach::{
     site::arm::{branch_distance, words},
 };
 
-/// `x0`.
-pub(super) const FIRST_ARGUMENT: u8 = 0;
+/// `x0` to `x5`.
+pub(super) const ARGUMENTS: [u8; 6] = [0, 1, 2, 3, 4, 5];
+/// `sp`, and where that makes no sense, `xzr`.
+pub(super) const STACK_POINTER: u8 = 31;
 
 /// `x0` to `x18` and the link register: a called function need not keep them.
 const CALL_CLOBBERS: u32 = 0x4007_ffff;

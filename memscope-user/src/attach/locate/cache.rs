@@ -73,7 +73,11 @@ impl Cache {
         name.push_str(match locator {
             Locator::PtaReport => "-pta-report.json",
             // Quickly found again.
-            Locator::PtaAllocate | Locator::PtaRawAlloc | Locator::PtaRawAllocWithStream => return None,
+            Locator::PtaAllocate
+            | Locator::PtaRawAlloc
+            | Locator::PtaRawAllocWithStream
+            | Locator::MstxMethod(_)
+            | Locator::MstxParse { .. } => return None,
         });
         Some(Key { cache: self, name, file_bytes: elf.len_bytes() })
     }
@@ -98,7 +102,7 @@ pub(super) struct Entry {
 
 impl Entry {
     pub(super) fn evidence(&self) -> Evidence {
-        Evidence { entry: None, callers: self.callers, allocator: self.allocator, cached: true }
+        Evidence { callers: self.callers, allocator: self.allocator, cached: true, ..Evidence::NONE }
     }
 }
 

@@ -59,11 +59,20 @@ impl<'a> Code<'a> {
         Some(Self { machine, mappings: elf.mappings(true)? })
     }
 
-    /// The register of the first argument.
-    pub(super) const fn first_argument(&self) -> u8 {
+    /// The register of C argument `number`, from 0; of those in registers.
+    pub(super) fn argument(&self, number: u8) -> u8 {
+        let registers = match self.machine {
+            Machine::X86_64 => x86::ARGUMENTS,
+            _ => arm::ARGUMENTS,
+        };
+        registers[usize::from(number) % registers.len()]
+    }
+
+    /// The register of the stack.
+    pub(super) const fn stack_pointer(&self) -> u8 {
         match self.machine {
-            Machine::X86_64 => x86::FIRST_ARGUMENT,
-            _ => arm::FIRST_ARGUMENT,
+            Machine::X86_64 => x86::STACK_POINTER,
+            _ => arm::STACK_POINTER,
         }
     }
 

@@ -1,6 +1,6 @@
 //! Finds functions that a library neither exports nor names, by structure that a compiler cannot leave out.
 //!
-//! One file per function (`pta`); the others are the tools: `functions` (where functions begin and end), `code` with
+//! One file per library (`pta`, `methods`); the others are the tools: `functions` (where functions begin and end), `code` with
 //! `x86` and `arm` (who refers to what), `argument` (what a function reads of its argument), `vtable` (what virtual
 //! functions lead to), `cache` (what was found before).
 //!
@@ -12,6 +12,7 @@ mod arm;
 mod cache;
 mod code;
 mod functions;
+mod methods;
 mod pta;
 mod vtable;
 mod x86;
@@ -99,6 +100,22 @@ pub enum NotLocated {
         /// The entry.
         entry: usize,
     },
+    /// No table of methods, or several that could be it.
+    #[error("{found} entries of the module's table of methods could be `{method}`, expected 1")]
+    Method {
+        /// The method.
+        method: &'static str,
+        /// How many.
+        found: usize,
+    },
+    /// The method begins otherwise than all known ones.
+    #[error(
+        "the method at {vaddr:#x} does not begin with a call that parses its arguments, or not in a known form; `run --mstx-injection` sees it"
+    )]
+    Parsing {
+        /// The method.
+        vaddr: u64,
+    },
     /// The function does not belong to what should call it.
     #[error("cross-check contradicts: the allocator's virtual functions do not lead to {vaddr:#x}")]
     Allocator {
@@ -147,10 +164,20 @@ pub struct Evidence {
     pub allocator: Checked,
     /// Found in an earlier run; the cheap checks were done again.
     pub cached: bool,
+    /// Found by a Python module's table of methods.
+    pub method: bool,
+}
+
+impl Evidence {
+    const NONE: Self = Self { entry: None, callers: 0, allocator: Checked::NotPossible, cached: false, method: false };
+    const METHOD: Self = Self { method: true, ..Self::NONE };
 }
 
 impl fmt::Display for Evidence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.method {
+            return f.write_str("by the module's table of methods");
+        }
         if let Some(entry) = self.entry {
             return write!(
                 f,
@@ -173,16 +200,56 @@ pub struct Located {
     pub function: Resolved,
     /// How it was found.
     pub evidence: Evidence,
+    /// It is not the function that is to be probed, but this call in it.
+    pub call: Option<CallSite>,
 }
 
-/// Finds the function that `locator` stands for and that people call `symbol`.
-pub fn locate(locator: Locator, symbol: &str, elf: &ElfFile<'_>, cache: Option<&Cache>) -> Result<Located, NotLocated> {
-    let search = pta::Search::of(elf)?;
+/// A call inside of a function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CallSite {
+    before: Function,
+    after: Function,
+}
+
+impl CallSite {
+    /// Virtual addresses of the instruction before it, whose arguments are those of the call: its start and its end.
+    #[must_use]
+    pub const fn before(&self) -> (u64, u64) {
+        (self.before.start, self.before.end)
+    }
+
+    /// The same of an instruction behind it, which the stack pointer is the same at.
+    #[must_use]
+    pub const fn after(&self) -> (u64, u64) {
+        (self.after.start, self.after.end)
+    }
+}
+
+/// Finds the function that `locator` stands for and that people call `symbol`. `None` if this build has it in a form that
+/// another row is for.
+pub fn locate(
+    locator: Locator,
+    symbol: &str,
+    elf: &ElfFile<'_>,
+    cache: Option<&Cache>,
+) -> Result<Option<Located>, NotLocated> {
+    let mut call = None;
+    let virtual_function = |which| pta::Search::of(elf)?.virtual_function(which);
     let (function, evidence) = match locator {
-        Locator::PtaReport => report(locator, &search, elf, cache)?,
-        Locator::PtaAllocate => search.virtual_function(pta::Virtual::Allocate)?,
-        Locator::PtaRawAlloc => search.virtual_function(pta::Virtual::RawAlloc)?,
-        Locator::PtaRawAllocWithStream => search.virtual_function(pta::Virtual::RawAllocWithStream)?,
+        Locator::PtaReport => report(locator, &pta::Search::of(elf)?, elf, cache)?,
+        Locator::PtaAllocate => virtual_function(pta::Virtual::Allocate)?,
+        Locator::PtaRawAlloc => virtual_function(pta::Virtual::RawAlloc)?,
+        Locator::PtaRawAllocWithStream => virtual_function(pta::Virtual::RawAllocWithStream)?,
+        Locator::MstxMethod(method) => methods::Module::of(elf)?.method(method)?,
+        Locator::MstxParse { method, place } => {
+            let module = methods::Module::of(elf)?;
+            let found = module.method(method)?;
+            call = module.parse_call(found.0, place)?;
+            if call.is_none() {
+                return Ok(None);
+            }
+            found
+        }
     };
     let file_offset = elf.file_offset(function.start).ok_or(NotLocated::NoCode)?;
     let resolved = Resolved {
@@ -192,7 +259,7 @@ pub fn locate(locator: Locator, symbol: &str, elf: &ElfFile<'_>, cache: Option<&
         size_bytes: function.end - function.start,
         next_vaddr: None,
     };
-    Ok(Located { function: resolved, evidence })
+    Ok(Some(Located { function: resolved, evidence, call }))
 }
 
 /// The report, from the cache if it is there and still true.

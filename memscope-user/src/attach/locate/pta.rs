@@ -112,7 +112,7 @@ impl<'a> Search<'a> {
         }
         self.check_argument(*function)?;
         let allocator = self.check_allocator(*function)?;
-        Ok((*function, Evidence { entry: None, callers: *callers, allocator, cached: false }))
+        Ok((*function, Evidence { callers: *callers, allocator, ..Evidence::NONE }))
     }
 
     /// What shows that a function found earlier, maybe in another file that only claims to be this one, is a right one.
@@ -133,7 +133,7 @@ impl<'a> Search<'a> {
         if !reached.iter().any(reports) {
             return Err(NotLocated::NotAllocating { entry });
         }
-        Ok((function, Evidence { entry: Some(entry), callers: 0, allocator: Checked::Agrees, cached: false }))
+        Ok((function, Evidence { entry: Some(entry), allocator: Checked::Agrees, ..Evidence::NONE }))
     }
 
     /// Functions that load the address of the class's table.

@@ -12,6 +12,8 @@ use crate::{
     probes::Locator,
 };
 
+mod methods;
+
 const BOTH: [Machine; 2] = [Machine::X86_64, Machine::Aarch64];
 
 const IMPORT: &[u8] = b"\0_ZTVN9torch_npu7toolkit8profiler10MemoryDataE\0";
@@ -180,9 +182,11 @@ impl Sketch {
         let dynamic = [[5, STRINGS], [10, IMPORT.len() as u64], [6, SYMBOLS], [7, RELOCATIONS], [8, size], [0, 0]];
         put(&mut file, DYNAMIC, &longs(dynamic.as_flattened()));
         put(&mut file, NOTE, &[4, 0, 0, 0, 4, 0, 0, 0, 3, 0, 0, 0, b'G', b'N', b'U', 0, 0xab, 0xcd, 0xef, 0x01]);
-        self.put_frames(&mut file);
-        let header = self.header();
-        file[..header.len()].copy_from_slice(&header);
+        if self.frames {
+            let len = |(number, body): (usize, &Body)| code(self.machine, start(number), *body).len() as u32;
+            put_frames(&mut file, self.functions.iter().enumerate().map(len));
+        }
+        put_header(&mut file, self.machine);
         file
     }
 
@@ -197,46 +201,53 @@ impl Sketch {
         found
     }
 
-    /// One common part, one description for each function, and the table of all.
-    fn put_frames(&self, file: &mut [u8]) {
-        let common = [16, 0, 0, 0, 0, 0, 0, 0, 1, b'z', b'R', 0, 1, 0x78, 16, 1, 0x1b, 0, 0, 0];
-        put(file, FRAMES, &common);
-        let count = self.functions.len() as u32;
-        let mut table = vec![1, 0x1b, 0x03, 0x3b, 0, 0, 0, 0];
-        table.extend(count.to_le_bytes());
-        for (number, body) in self.functions.iter().enumerate() {
-            let (place, begin) = (FRAMES + 32 + 24 * number as u64, start(number));
-            let len = code(self.machine, begin, *body).len() as u32;
-            let fields = [20, (place + 4 - FRAMES) as u32, begin.wrapping_sub(place + 8) as u32, len, 0, 0];
-            put(file, place, &words(&fields));
-            table.extend(words(&[begin.wrapping_sub(FRAME_TABLE) as u32, place.wrapping_sub(FRAME_TABLE) as u32]));
-        }
-        if self.frames {
-            put(file, FRAME_TABLE, &table);
-        }
-    }
-
-    fn header(&self) -> Vec<u8> {
-        let machine: u64 = if self.machine == Machine::X86_64 { 62 } else { 183 };
-        let mut bytes = vec![0x7f, b'E', b'L', b'F', 2, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-        bytes.extend(longs(&[3 | machine << 16 | 1 << 32, 0, 64, 0]));
-        bytes.extend([0, 0, 0, 0, 64, 0, 56, 0, 5, 0, 64, 0, 0, 0, 0, 0]);
-        let (load, dynamic, note, frames) = (1, 2, 4, 0x6474_e550);
-        for [kind, rights, from, to] in [
-            [load, 5, TEXT, DATA],
-            [load, 6, DATA, END],
-            [dynamic, 6, DYNAMIC, DYNAMIC + 0x100],
-            [note, 4, NOTE, NOTE + 20],
-            [frames, 4, FRAME_TABLE, END],
-        ] {
-            let size = to - from;
-            bytes.extend(longs(&[kind | rights << 32, from - TEXT + TEXT_OFFSET, from, from, size, size, 4]));
-        }
-        bytes
-    }
-
     fn locate(&self) -> Result<Located, NotLocated> {
         locate_in(&self.build(), None)
+    }
+}
+
+/// One common part, one description for each function by its length, and the table of all.
+fn put_frames(file: &mut [u8], lengths: impl ExactSizeIterator<Item = u32>) {
+    let common = [16, 0, 0, 0, 0, 0, 0, 0, 1, b'z', b'R', 0, 1, 0x78, 16, 1, 0x1b, 0, 0, 0];
+    put(file, FRAMES, &common);
+    let mut table = vec![1, 0x1b, 0x03, 0x3b, 0, 0, 0, 0];
+    table.extend((lengths.len() as u32).to_le_bytes());
+    for (number, len) in lengths.enumerate() {
+        let (place, begin) = (FRAMES + 32 + 24 * number as u64, start(number));
+        let fields = [20, (place + 4 - FRAMES) as u32, begin.wrapping_sub(place + 8) as u32, len, 0, 0];
+        put(file, place, &words(&fields));
+        table.extend(words(&[begin.wrapping_sub(FRAME_TABLE) as u32, place.wrapping_sub(FRAME_TABLE) as u32]));
+    }
+    put(file, FRAME_TABLE, &table);
+}
+
+fn put_header(file: &mut [u8], machine: Machine) {
+    let machine: u64 = if machine == Machine::X86_64 { 62 } else { 183 };
+    let mut bytes = vec![0x7f, b'E', b'L', b'F', 2, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    bytes.extend(longs(&[3 | machine << 16 | 1 << 32, 0, 64, 0]));
+    bytes.extend([0, 0, 0, 0, 64, 0, 56, 0, 5, 0, 64, 0, 0, 0, 0, 0]);
+    let (load, dynamic, note, frames) = (1, 2, 4, 0x6474_e550);
+    for [kind, rights, from, to] in [
+        [load, 5, TEXT, DATA],
+        [load, 6, DATA, END],
+        [dynamic, 6, DYNAMIC, DYNAMIC + 0x100],
+        [note, 4, NOTE, NOTE + 20],
+        [frames, 4, FRAME_TABLE, END],
+    ] {
+        let size = to - from;
+        bytes.extend(longs(&[kind | rights << 32, from - TEXT + TEXT_OFFSET, from, from, size, size, 4]));
+    }
+    file[..bytes.len()].copy_from_slice(&bytes);
+}
+
+/// Numbers that come back. Xorshift, because quality does not matter here.
+fn numbers() -> impl FnMut() -> u64 {
+    let mut state = 0x5eed_u64;
+    move || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
     }
 }
 
@@ -250,7 +261,8 @@ fn put(file: &mut [u8], vaddr: u64, bytes: &[u8]) {
 }
 
 fn locate_in(file: &[u8], cache: Option<&Cache>) -> Result<Located, NotLocated> {
-    locate(Locator::PtaReport, "report", &ElfFile::parse(file)?, cache)
+    let found = locate(Locator::PtaReport, "report", &ElfFile::parse(file)?, cache)?;
+    Ok(found.expect("has one form"))
 }
 
 /// The right function and its place in the file.
@@ -379,14 +391,7 @@ fn every_prefix_is_survived() {
 
 #[test]
 fn flipped_bytes_are_survived() {
-    // Xorshift: failures must come back, and quality does not matter.
-    let mut state = 0x5eed_u64;
-    let mut next = move || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state
-    };
+    let mut next = numbers();
     for machine in BOTH {
         let original = genuine(machine).build();
         for _ in 0..1_000 {

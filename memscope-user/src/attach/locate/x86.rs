@@ -12,8 +12,10 @@ use iced_x86::{
 use super::code::{Flow, Op, Read};
 use crate::attach::elf::dynamic::Mapping;
 
-/// `rdi`.
-pub(super) const FIRST_ARGUMENT: u8 = 7;
+/// `rdi rsi rdx rcx r8 r9`.
+pub(super) const ARGUMENTS: [u8; 6] = [7, 6, 2, 1, 8, 9];
+/// `rsp`.
+pub(super) const STACK_POINTER: u8 = 4;
 
 /// `rax rcx rdx rsi rdi r8 r9 r10 r11`: a called function need not keep them.
 const CALL_CLOBBERS: u32 = 0b0000_1111_1100_0111;

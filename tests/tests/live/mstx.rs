@@ -1,0 +1,103 @@
+//! Users of mstx who never call its library: with a copy of its functions in them, and the Python module; and our tool for
+//! those whose functions nobody can find.
+
+use memscope_tests::harness::journal::Library;
+use memscope_tests::harness::tracer::{Run, Tracer, simulation, tracer_path};
+
+use super::shared::{DEFAULT, compare};
+
+const INJECTION: &str = "--mstx-injection";
+
+/// Marks and ends that are written, of 2 threads with 19 texts each, as marks and as ranges, in and outside of domains.
+const MARKS: u64 = 2 * 2 * 3 * 19;
+
+fn marks(program: &str) -> Tracer {
+    Tracer::run(program, &["--rounds", "2"])
+}
+
+/// Rows of mstx.
+fn rows_of_mstx(run: &Run) -> usize {
+    run.rows().all().filter(|row| row.event == "MSTX").count()
+}
+
+/// A copy whose functions have symbols is probed as the library is. The first call enters its function twice; it is one.
+#[test]
+fn copies_with_symbols() {
+    let (run, totals) = compare(marks("marks-copy"), DEFAULT);
+    assert_eq!(totals.marks, 2 * MARKS);
+    assert_eq!(run.counted("marks") + 2 * run.counted("ranges"), 2 * MARKS);
+}
+
+/// A copy without symbols is seen with our tool alone; doctor says so.
+#[test]
+fn copies_without_symbols() {
+    let run = marks("marks-hidden").succeed();
+    let entries = run.journal().entries;
+    let called = entries.iter().filter(|entry| entry.library == Library::Mstx && entry.symbol.starts_with("mstx"));
+    // And the making and ending of a domain by each thread.
+    assert_eq!(called.count() as u64, 2 * MARKS + 4);
+    assert_eq!(rows_of_mstx(&run), 0, "{}", run.said());
+    let (_, totals) = compare(marks("marks-hidden").option(INJECTION), DEFAULT);
+    assert_eq!(totals.marks, 2 * MARKS);
+    for (program, hidden) in [("marks-hidden", true), ("marks-copy", false), ("marks", false)] {
+        let program = simulation().join("bin").join(program);
+        let said = std::process::Command::new(tracer_path()).args(["doctor", "--library"]).arg(&program).output();
+        let said = String::from_utf8_lossy(&said.expect("started").stdout).into_owned();
+        assert_eq!(said.contains("only `run --mstx-injection` sees its calls"), hidden, "{said}");
+    }
+}
+
+/// With our tool, a call that comes by a probed function as well is told once.
+#[test]
+fn the_tool_tells_nothing_twice() {
+    for program in ["marks", "marks-copy"] {
+        let (_, totals) = compare(marks(program).option(INJECTION), DEFAULT);
+        assert_eq!(totals.marks, 2 * MARKS, "{program}");
+    }
+}
+
+/// Without a tool all domains have one handle; ours gives each its own, so marks and ranges are told apart.
+#[test]
+fn domains_of_one_thread_are_told_apart_with_the_tool() {
+    for program in ["domains", "domains-copy", "domains-hidden"] {
+        let (run, totals) = compare(Tracer::run(program, &[]).option(INJECTION), DEFAULT);
+        assert_eq!(totals.marks, 3 * 30, "{program}");
+        let rows = run.rows();
+        let named: Vec<_> =
+            rows.all().filter(|row| ["Mark", "Range_start"].contains(&row.event_type.as_str())).collect();
+        assert_eq!(named.len(), 60, "{program}");
+        // The workload's texts are the names of its domains.
+        assert!(named.iter().all(|row| row.attr.get("domain") == row.name.as_ref()), "{program}");
+    }
+    let run = Tracer::run("domains", &[]).succeed();
+    let rows = run.rows();
+    let guessed: Vec<&String> = rows.all().filter_map(|row| row.attr.get("domain")).collect();
+    assert!(guessed.len() == 90 && guessed.iter().all(|domain| *domain == "third"), "{}", run.said());
+}
+
+/// The Python module, in both forms that compilers give it: its functions are found by its table of methods.
+#[test]
+fn marks_of_python() {
+    for form in ["O0", "O2"] {
+        let module = simulation().join("python").join(form).join("mstx.so");
+        let arguments = ["--module", module.to_str().expect("a path")];
+        for options in [&[][..], &[INJECTION]] {
+            let (run, totals) = compare(Tracer::run("pymarks", &arguments).options(options), DEFAULT);
+            // Five rounds of six texts: a mark, a start and an end.
+            assert_eq!(totals.marks, 5 * 6 * 3, "{form} {options:?}");
+            let rows = run.rows();
+            let steps = rows.all().filter(|row| row.name.as_deref() == Some("step start"));
+            assert_eq!(steps.count(), 10, "{form} {options:?}");
+        }
+    }
+}
+
+/// mstx takes one tool, and ours is not put in the place of another.
+#[test]
+fn another_tool_is_respected() {
+    let run = marks("marks").option(INJECTION).env("MSTX_INJECTION_PATH", "/opt/profiler/libtool.so").finish();
+    assert_eq!(run.code(), 125, "{}", run.said());
+    let errors: Vec<&str> = run.stderr.lines().filter(|line| line.to_lowercase().contains("error:")).collect();
+    assert_eq!(errors.len(), 1, "{}", run.stderr);
+    assert!(errors[0].contains("MSTX_INJECTION_PATH is set already, to `/opt/profiler/libtool.so`"), "{}", errors[0]);
+}
