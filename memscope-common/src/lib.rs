@@ -18,5 +18,5 @@ pub use config::Config;
 pub use miss::Miss;
 pub use python::PythonLayout;
 pub use record::{CallRecord, Header, Kind, LibraryRecord, Object, ObjectsRecord, ProcessRecord, TextRecord};
-pub use row::{Fetch, ListShape, ObjectShape, ProbeRow, Source, When};
+pub use row::{ArrayShape, Fetch, ListShape, ObjectShape, ProbeRow, Source, When};
 pub use stack::{CodeRecord, PythonFrame, Replaced, SnapshotRecord, StackEnd, StackRecord};

@@ -155,6 +155,8 @@ pub const MAX_OBJECTS: usize = 16;
 pub const OBJECT_HEAD: usize = 160;
 /// Bytes copied of what the head's first word points to.
 pub const OBJECT_INNER: usize = 40;
+/// Bytes copied of an element of an array; the rest of its head is 0.
+pub const OBJECT_ELEMENT: usize = 104;
 /// Words of a counted list within the head that are stored in place; longer lists are behind a pointer.
 pub const OBJECT_LIST_INLINE: u64 = 5;
 /// Words of such a longer list that are copied over the place of the short ones.
@@ -181,7 +183,7 @@ pub struct Object {
     pub index: u16,
     /// Padding, zero.
     pub reserved: u32,
-    /// Its bytes.
+    /// Its bytes; of a text, those up to its NUL, or as many as there is room for.
     pub head: [u8; OBJECT_HEAD],
     /// Bytes of what the first eight bytes of `head` point to.
     pub inner: [u8; OBJECT_INNER],

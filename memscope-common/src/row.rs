@@ -39,6 +39,9 @@ pub enum When {
     ObjectsEnd = 17,
     /// As [`When::Objects`], of a call whose end is not probed: it does not stay open.
     ObjectsAlone = 19,
+    /// Whenever the place is passed: elements of an array, as objects, and a text (`param`: [`ArrayShape`]). The first value is
+    /// the [`Source::ObjectText`], the second the [`Source::ObjectArray`]. Not reported if the array has no such elements.
+    Array = 20,
     /// An exception is caught: what an [`When::Objects`] row began deeper on the stack was left by it. Reports nothing.
     ObjectsCatch = 18,
     /// As [`When::Return`], but the return is seen at the function's own return instructions, by ordinary probes: for
@@ -74,6 +77,10 @@ pub enum Source {
     TaggedObjects = 9,
     /// At `argument + offset`: first and behind the last pointer to objects (`std::vector`).
     ObjectVector = 10,
+    /// In [`When::Array`] rows: the elements of the array at `argument + offset`.
+    ObjectArray = 14,
+    /// In [`When::Array`] rows: the text that the pointer at `argument + offset` points to, as an object whose head it is.
+    ObjectText = 15,
     /// In rows with [`ROW_LIST`]: eight bytes of the element, at `offset`.
     Element = 12,
     /// In rows with [`ROW_LIST`]: the element's companion; 0 if it has none.
@@ -127,6 +134,18 @@ impl Fetch {
         Self { source: Source::Companion as u8, arg, offset: 0 }
     }
 
+    /// The elements of the array at `argument + offset`.
+    #[must_use]
+    pub const fn array(arg: u8, offset: u16) -> Self {
+        Self { source: Source::ObjectArray as u8, arg, offset }
+    }
+
+    /// The text that the pointer at `argument + offset` points to.
+    #[must_use]
+    pub const fn text(arg: u8, offset: u16) -> Self {
+        Self { source: Source::ObjectText as u8, arg, offset }
+    }
+
     /// What the call wrote through the argument, on success.
     #[must_use]
     pub const fn out(arg: u8) -> Self {
@@ -160,7 +179,7 @@ pub const COMPANION_VALUE: usize = 1 + ELEMENT_WORDS;
 ///
 /// `param` is used by [`When::Library`] rows: distance from the probed instruction to the loader's
 /// `_r_debug.r_state`, so that the program can tell "about to map" from "mapped"; 0 is unknown. Rows with objects have an
-/// [`ObjectShape`] there, rows with [`ROW_LIST`] a [`ListShape`].
+/// [`ObjectShape`] there, or an [`ArrayShape`] ([`When::Array`]), rows with [`ROW_LIST`] a [`ListShape`].
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProbeRow {
@@ -198,6 +217,12 @@ impl ProbeRow {
     #[must_use]
     pub const fn has_own_return(&self) -> bool {
         self.when == When::OwnReturn as u8
+    }
+
+    /// Whether it reports elements of an array, for which there is a program of its own.
+    #[must_use]
+    pub const fn has_array(&self) -> bool {
+        self.when == When::Array as u8
     }
 
     /// Whether a call is followed from its entry to its return.
@@ -282,6 +307,40 @@ impl ObjectShape {
     pub const fn from_param(param: i64) -> Self {
         let [head_from, inner_from, list_at, device_at, skip_device, ..] = param.to_le_bytes();
         Self { head_from, inner_from, list_at, device_at, skip_device }
+    }
+}
+
+/// An array with its number of elements, which lie in it or, if they are many, behind a pointer that follows them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ArrayShape {
+    /// Offset of the number of elements, eight bytes.
+    pub count_at: u8,
+    /// Offset of the first element.
+    pub elements_at: u8,
+    /// Bytes from one element to the next.
+    pub stride: u8,
+    /// Elements for which there is room in the array; then comes the pointer to others, which is null if there are none.
+    pub room: u8,
+    /// First element that the row reports.
+    pub first: u8,
+    /// Elements that it reports at most. The program has no room for more than
+    /// [`MAX_OBJECTS`](crate::record::MAX_OBJECTS), and counts those that are left.
+    pub most: u8,
+}
+
+impl ArrayShape {
+    /// As [`ProbeRow::param`].
+    #[must_use]
+    pub const fn to_param(self) -> i64 {
+        let Self { count_at, elements_at, stride, room, first, most } = self;
+        i64::from_le_bytes([count_at, elements_at, stride, room, first, most, 0, 0])
+    }
+
+    /// From [`ProbeRow::param`].
+    #[must_use]
+    pub const fn from_param(param: i64) -> Self {
+        let [count_at, elements_at, stride, room, first, most, ..] = param.to_le_bytes();
+        Self { count_at, elements_at, stride, room, first, most }
     }
 }
 

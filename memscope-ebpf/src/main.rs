@@ -8,6 +8,7 @@
 #![feature(asm_experimental_arch)]
 #![expect(clippy::inline_always, reason = "old kernels verify few calls, and a call costs registers")]
 
+mod arrays;
 mod calls;
 mod emit;
 mod maps;
@@ -101,6 +102,14 @@ program!(
 program!(
     /// The same, one link for many probes.
     pass_multi in "uprobe.multi", ctx => objects::pass(ctx, whole_cookie(ctx))
+);
+program!(
+    /// A place whose arguments lead to an array, one link per probe.
+    pass_array in "uprobe", ctx => arrays::pass(ctx, whole_cookie(ctx))
+);
+program!(
+    /// The same, one link for many probes.
+    pass_array_multi in "uprobe.multi", ctx => arrays::pass(ctx, whole_cookie(ctx))
 );
 program!(
     /// A process or thread is made.

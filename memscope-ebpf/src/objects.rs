@@ -38,7 +38,7 @@ pub(crate) struct Scratch {
     /// Stack pointer at the entry of the call that is open; 0 is none.
     open: u64,
     slots: [u64; SLOTS],
-    record: ObjectsRecord,
+    pub(crate) record: ObjectsRecord,
     /// The verifier takes a record to be as long as its length could say.
     room: [u8; LEN_MASK + 1 - size_of::<ObjectsRecord>()],
 }
@@ -109,10 +109,7 @@ pub(crate) fn pass(ctx: *mut c_void, cookie: u64) {
     }
     regs::save_slots(regs, &mut scratch.slots);
     keep_result(scratch, row, id, stack_pointer);
-    scratch.record.header = header(Kind::Objects, number, 0);
-    scratch.record.detail = (cookie >> 32) as u32;
-    scratch.record.object_count = 0;
-    scratch.record.left_out = 0;
+    begin(&mut scratch.record, cookie);
     let shape = ObjectShape::from_param(row.param);
     for value in 0..MAX_VALUES {
         let fetch = row.fetch[value];
@@ -124,10 +121,24 @@ pub(crate) fn pass(ctx: *mut c_void, cookie: u64) {
         let list = list_of(fetch.source, first.wrapping_add(fetch.offset.into()), second);
         take_list(scratch, shape, list, value as u8, number);
     }
-    let objects = u64::from(scratch.record.object_count);
-    let len = OBJECTS_AT as u64 + objects * size_of::<Object>() as u64;
-    scratch.record.header.len = len as u16;
-    send(ctx, (&raw mut scratch.record).cast(), bounded_len(len), number, false);
+    finish(ctx, &mut scratch.record, number);
+}
+
+/// An empty record of a place.
+#[inline(always)]
+pub(crate) fn begin(record: &mut ObjectsRecord, cookie: u64) {
+    record.header = header(Kind::Objects, cookie as u16, 0);
+    record.detail = (cookie >> 32) as u32;
+    record.object_count = 0;
+    record.left_out = 0;
+}
+
+/// Sends a record.
+#[inline(always)]
+pub(crate) fn finish(ctx: *mut c_void, record: &mut ObjectsRecord, number: u16) {
+    let len = OBJECTS_AT as u64 + u64::from(record.object_count) * size_of::<Object>() as u64;
+    record.header.len = len as u16;
+    send(ctx, (&raw mut *record).cast(), bounded_len(len), number, false);
 }
 
 /// A handler has begun: a call that is open and was made by its frame, or deeper on the stack, has been left. Whatever the
@@ -188,8 +199,9 @@ fn keep_result(scratch: &mut Scratch, row: &ProbeRow, id: u64, stack_pointer: u6
 #[inline(always)]
 fn keep_result(_: &mut Scratch, _: &ProbeRow, _: u64, _: u64) {}
 
+/// What the thread's records are built in.
 #[inline(always)]
-fn scratch(id: u64, row: u16) -> Option<&'static mut Scratch> {
+pub(crate) fn scratch(id: u64, row: u16) -> Option<&'static mut Scratch> {
     if let Some(scratch) = OBJECTS.get_ptr_mut(&id) {
         // SAFETY: a live map value that only this thread's programs touch.
         return Some(unsafe { &mut *scratch });
@@ -284,22 +296,29 @@ fn take_list(scratch: &mut Scratch, shape: ObjectShape, list: List, value: u8, r
     scratch.record.left_out = scratch.record.left_out.saturating_add(left);
 }
 
-/// Copies one object; `place` is the value, and from bit 8 on its index there.
-#[inline(never)]
-fn take_object(scratch: &mut Scratch, shape: ObjectShape, address: u64, place: u32, row: u16) {
+/// The room for a further object; `place` is as for [`take_object`].
+#[inline(always)]
+pub(crate) fn next_object(record: &mut ObjectsRecord, address: u64, place: u32) -> Option<&mut Object> {
     // In memory, not in a register: the verifier would follow each of its values.
-    let taken = scratch.record.object_count;
+    let taken = record.object_count;
     if usize::from(taken) >= MAX_OBJECTS {
-        scratch.record.left_out = scratch.record.left_out.saturating_add(1);
-        return;
+        record.left_out = record.left_out.saturating_add(1);
+        return None;
     }
     // SAFETY: below the number of objects.
-    let object = unsafe { scratch.record.objects.get_unchecked_mut(bounded(taken.into())) };
+    let object = unsafe { record.objects.get_unchecked_mut(bounded(taken.into())) };
     object.address = address;
     object.value = place as u8;
     object.flags = 0;
     object.index = (place >> 8) as u16;
     object.reserved = 0;
+    Some(object)
+}
+
+/// Copies one object; `place` is the value, and from bit 8 on its index there.
+#[inline(never)]
+fn take_object(scratch: &mut Scratch, shape: ObjectShape, address: u64, place: u32, row: u16) {
+    let Some(object) = next_object(&mut scratch.record, address, place) else { return };
     if !copy::<OBJECT_HEAD>(&mut object.head, address.wrapping_add(shape.head_from.into())) {
         object.flags |= OBJECT_FAULT;
     }
@@ -320,7 +339,7 @@ fn take_object(scratch: &mut Scratch, shape: ObjectShape, address: u64, place: u
     if object.flags != 0 {
         count(row, Miss::Fault);
     }
-    scratch.record.object_count = taken + 1;
+    scratch.record.object_count += 1;
 }
 
 /// A list that is too long to be stored in place lies behind a pointer: copies its words over the place of short ones.
