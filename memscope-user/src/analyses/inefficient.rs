@@ -365,6 +365,7 @@ mod tests {
                 addr,
                 size_bytes: 1,
                 dtype: "",
+                format: None,
                 shape,
             }))
         }

@@ -27,6 +27,12 @@ impl LinkMode {
         !matches!(self, Self::Slots)
     }
 
+    /// Whether rows with arrays can be served: programs that serve one row alone are for calls.
+    #[must_use]
+    pub const fn serves_arrays(self) -> bool {
+        !matches!(self, Self::Slots)
+    }
+
     /// Rows that can be served at most; row 0 is none.
     #[must_use]
     pub const fn max_rows(self) -> u16 {

@@ -138,6 +138,8 @@ pub struct KernelOptions {
     pub max_rows: Option<u16>,
     /// Rows with objects will be used.
     pub objects: bool,
+    /// Rows with arrays will be used.
+    pub arrays: bool,
     /// Which stacks are taken.
     pub stacks: StackOptions,
 }
@@ -195,8 +197,19 @@ pub struct Point {
     pub with_return: bool,
     /// Whether a text is read at entry.
     pub with_text: bool,
-    /// It is not an entry, but one of the function's own return instructions.
-    pub own_return: bool,
+    /// What is seen there.
+    pub sees: Sees,
+}
+
+/// What is seen at a place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sees {
+    /// The entry of a call.
+    Entry,
+    /// One of the function's own return instructions.
+    OwnReturn,
+    /// The entry of a call, and an array that its arguments lead to.
+    Array,
 }
 
 /// One place to probe whose row has objects.
@@ -218,6 +231,7 @@ struct Programs {
     leave_own: &'static str,
     touch: &'static str,
     pass: &'static str,
+    pass_array: &'static str,
 }
 
 /// The kernel side, loaded.
@@ -363,7 +377,7 @@ impl Kernel {
             .override_global("CONFIG", &config, true)
             .map_max_entries("EVENTS", ring_bytes)
             .map_max_entries("THREADS", thread_entries())
-            .map_max_entries("OBJECTS", if options.objects { OBJECT_THREADS } else { 1 })
+            .map_max_entries("OBJECTS", if options.objects || options.arrays { OBJECT_THREADS } else { 1 })
             .map_max_entries("RESULTS", if options.objects { OBJECT_THREADS } else { 1 })
             .map_max_entries("PYTHON", python(PYTHON_PROCESSES))
             .map_max_entries("PYTHON_SEEN", python(PYTHON_TOLD))
@@ -381,16 +395,17 @@ impl Kernel {
         let max_rows = options.max_rows.unwrap_or(u16::MAX).min(mode.max_rows());
         let mut kernel =
             Self { ebpf, mode, features, rows: 0, max_rows, no_python, can_touch: false, stacks, links: Vec::new() };
-        kernel.load_probes(options.objects)?;
+        kernel.load_probes(options)?;
         Ok(kernel)
     }
 
     /// Loads what is attached to every library, so that a refusal shows at once. Of programs that serve one row each,
     /// the first pair stands for all.
-    fn load_probes(&mut self, objects: bool) -> Result<(), KernelError> {
+    fn load_probes(&mut self, options: &KernelOptions) -> Result<(), KernelError> {
         let Some(names) = self.shared_programs() else { return self.load_slots() };
         let needed = [names.enter, names.leave, names.leave_own];
-        for name in needed.into_iter().chain(objects.then_some(names.pass)) {
+        let wanted = [options.objects.then_some(names.pass), options.arrays.then_some(names.pass_array)];
+        for name in needed.into_iter().chain(wanted.into_iter().flatten()) {
             self.load_once(name)?;
         }
         // Optional: needs sleepable uprobes (Linux 6.0).
@@ -423,10 +438,16 @@ impl Kernel {
                 leave_own: "leave_own_multi",
                 touch: "touch_multi",
                 pass: "pass_multi",
+                pass_array: "pass_array_multi",
             }),
-            LinkMode::Cookie => {
-                Some(Programs { enter: "enter", leave: "leave", leave_own: "leave_own", touch: "touch", pass: "pass" })
-            }
+            LinkMode::Cookie => Some(Programs {
+                enter: "enter",
+                leave: "leave",
+                leave_own: "leave_own",
+                touch: "touch",
+                pass: "pass",
+                pass_array: "pass_array",
+            }),
             LinkMode::Slots => None,
         }
     }
@@ -538,15 +559,18 @@ impl Kernel {
         let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
         let only = |wanted: fn(&Point) -> bool| points.iter().copied().filter(wanted).collect::<Vec<Point>>();
         let returns = only(|point| point.with_return);
-        let own_returns = only(|point| point.own_return);
-        let points = &*only(|point| !point.own_return);
-        if let Some(Programs { enter, leave, leave_own, touch, .. }) = self.shared_programs() {
+        let own_returns = only(|point| point.sees == Sees::OwnReturn);
+        let arrays = only(|point| point.sees == Sees::Array);
+        let points = &*only(|point| point.sees == Sees::Entry);
+        if let Some(Programs { enter, leave, leave_own, touch, pass_array, .. }) = self.shared_programs() {
+            // Of several programs at one place the kernel runs the last one attached first: a call is told before its arrays.
+            self.attach_many(pass_array, &path, &arrays)?;
             self.attach_many(leave, &path, &returns)?;
             self.attach_many(leave_own, &path, &own_returns)?;
             self.attach_many(enter, &path, points)?;
             if self.can_touch {
                 let texts: Vec<Point> = points.iter().copied().filter(|point| point.with_text).collect();
-                // Of several programs at one place the kernel runs the last one attached first.
+                // So they are there when the call is told.
                 self.attach_many(touch, &path, &texts)?;
             }
             return Ok(());

@@ -107,6 +107,7 @@ pub struct Libraries {
     sites: site::Kernel,
     cache: Option<Cache>,
     ops: OpsOptions,
+    serves_arrays: bool,
     /// Rows of operators, which are made when a library needs them.
     op_rows: HashMap<OpRow, u16>,
     next_op: u32,
@@ -136,6 +137,7 @@ impl Libraries {
     pub fn new(kernel: &mut Kernel, ops: OpsOptions, user: &[&'static ProbeSpec]) -> Result<Self, KernelError> {
         let mut libraries = Self::planner(kernel.room(), user);
         libraries.ops = ops;
+        libraries.serves_arrays = kernel.link_mode().serves_arrays();
         for (number, spec) in &mut libraries.rows {
             *number = kernel.add_row(&spec.row())?;
         }
@@ -171,6 +173,7 @@ impl Libraries {
             sites: site::Kernel::default(),
             cache: None,
             ops: OpsOptions::default(),
+            serves_arrays: false,
             op_rows: HashMap::new(),
             next_op: 0,
             tell: None,
@@ -276,7 +279,13 @@ impl Libraries {
 
     /// Whether the row is to be placed.
     fn takes(&self, spec: &ProbeSpec) -> bool {
-        (spec.layer != Layer::Ops || self.ops.choice.npu()) && !(self.mstx_tool && spec.is_stand_in())
+        if self.mstx_tool && spec.is_stand_in() {
+            return false;
+        }
+        match spec.meaning {
+            Meaning::AtbTensors => self.ops.accesses && self.serves_arrays,
+            _ => spec.layer != Layer::Ops || self.ops.choice.npu(),
+        }
     }
 
     fn attach_file(

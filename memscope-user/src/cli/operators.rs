@@ -47,6 +47,12 @@ pub(super) fn check(options: &OpsOptions, mode: LinkMode) -> Result<(), String> 
     }
 }
 
+/// What this kernel cannot tell of what is wanted, though operators are traced.
+pub(super) fn untold(options: &OpsOptions, mode: LinkMode) -> Option<&'static str> {
+    (options.accesses && !mode.serves_arrays())
+        .then_some("accesses of ATB's operations are not told on this kernel: it has no attach cookies (Linux 5.15)")
+}
+
 /// What is said of a library's operators, and whether it is a warning.
 pub(super) fn describe(path: &Path, ops: LibraryOps, accesses: bool) -> (bool, String) {
     let LibraryOps { probed, probes, with_tensors, figures } = ops;
@@ -79,6 +85,14 @@ mod tests {
 
     fn options(choice: OpsChoice) -> OpsOptions {
         OpsOptions { choice, ..OpsOptions::default() }
+    }
+
+    #[test]
+    fn accesses_need_cookies() {
+        let npu = OpsOptions { accesses: true, ..options(OpsChoice::Npu) };
+        assert!(untold(&npu, LinkMode::Slots).is_some_and(|text| text.contains("Linux 5.15")));
+        assert_eq!(untold(&npu, LinkMode::Cookie), None);
+        assert_eq!(untold(&options(OpsChoice::Npu), LinkMode::Slots), None);
     }
 
     #[test]

@@ -228,10 +228,14 @@ impl<'a> Session<'a> {
             }),
             max_rows: args.max_rows,
             objects: wanted_ops.choice.torch(),
+            arrays: wanted_ops.accesses,
             stacks: stacks::options(args),
         };
         let mut kernel = Kernel::load(&options)?;
         operators::check(&wanted_ops, kernel.link_mode()).map_err(|reason| anyhow!(reason))?;
+        if let Some(text) = operators::untold(&wanted_ops, kernel.link_mode()) {
+            message(args.collect.level_of_messages(), LogLevel::Warning, format_args!("{text}"));
+        }
         let user = args.probes.specs().map_err(|reason| anyhow!(reason))?;
         let libraries = Libraries::new(&mut kernel, wanted_ops, &user)?;
         if let Some(text) = unserved_text(kernel.link_mode(), libraries.unserved()) {

@@ -69,7 +69,7 @@ pub(super) fn pack(row: &DumpRow, out: &mut Vec<u8>) {
     for stack in [row.stacks.native, row.stacks.python] {
         out.extend(stack.map_or(0, Stack::number).to_le_bytes());
     }
-    for text in [&row.name, &row.word, &row.shape, &row.owner] {
+    for text in [&row.name, &row.word, &row.format, &row.shape, &row.owner] {
         out.extend((text.len() as u32).to_le_bytes());
         out.extend(text.bytes());
     }
@@ -116,7 +116,7 @@ pub(super) fn unpack(bytes: &[u8]) -> DumpRow {
     let (ptr, allocation_id, size_bytes) = (optional(0), optional(1), optional(2));
     let (used_bytes, total_bytes, other) = (optional(3), optional(4), optional(5));
     let [native, python] = [(); 2].map(|()| Stack::of_number(bytes.word()));
-    let [name, word, shape, owner] = [(); 4].map(|()| bytes.text());
+    let [name, word, format, shape, owner] = [(); 5].map(|()| bytes.text());
     DumpRow {
         kind: match kind & 0xc0 {
             0x40 => Kind::Malloc(pool_at(kind, &word)),
@@ -149,6 +149,7 @@ pub(super) fn unpack(bytes: &[u8]) -> DumpRow {
         pool: at(&POOLS, pool),
         name,
         word,
+        format,
         shape,
         stacks: Stacks { native, python, mixed: None },
     }
@@ -184,6 +185,7 @@ mod tests {
             pool: Pool::Atb,
             name: "näme".to_owned(),
             word: "mine".to_owned(),
+            format: "ACL_FORMAT_ND".to_owned(),
             shape: "[1,5,]".to_owned(),
             stacks: Stacks { native: Some(Stack::keep(["f"], StackEnd::Root)), ..Stacks::default() },
         };

@@ -285,6 +285,7 @@ impl Process {
                 addr: row.ptr.unwrap_or(0),
                 size_bytes: row.size_bytes.unwrap_or(0),
                 dtype: Name::keep(&row.word).as_str(),
+                format: (!row.format.is_empty()).then(|| Name::keep(&row.format).as_str()),
                 shape: shape(&row.shape),
             }),
             Kind::Op(phase) => EventKind::Op(Op { phase, name }),

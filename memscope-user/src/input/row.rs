@@ -57,6 +57,7 @@ pub(super) struct DumpRow {
     /// Type of a tensor's elements; function that failed; domain of a mark; name of a pool that is none of ours.
     pub(super) word: String,
     /// Shape of a tensor.
+    pub(super) format: String,
     pub(super) shape: String,
     pub(super) stacks: Stacks,
 }
@@ -144,6 +145,7 @@ pub(super) fn understand(cells: &Cells<'_>, attr: &Pairs<'_>, place: (u32, u64))
         pool: attr.get("type").and_then(pool).unwrap_or(Pool::Pta),
         name: String::new(),
         word: attr.get("dtype").unwrap_or_default().to_owned(),
+        format: attr.get("format").unwrap_or_default().to_owned(),
         shape: attr.get("shape").unwrap_or_default().to_owned(),
         stacks: cells.stacks(),
     };

@@ -9,7 +9,7 @@ use rusqlite::Connection;
 
 use super::*;
 use crate::analyses::{FluctuationAnalysis, HeldAnalysis, StepLeaksAnalysis};
-use crate::model::{Device, EventKind, Held, Stack, StackEnd, Stacks};
+use crate::model::{Access, Device, EventKind, Held, Stack, StackEnd, Stacks};
 use crate::pipeline::{DeviceFilter, DumpFilter, Npus, Pipeline};
 use crate::sinks::{self, DumpOptions, DumpSink};
 use crate::testing::{HOST, Who, at, device};
@@ -374,6 +374,9 @@ fn names_of_the_programs_own() {
         mstx(6, "Range_end", "Range end from id 2", ""),
         "7,OP_LAUNCH,ATB_START,add,7,5,5,0,N/A,\"{path:N/A,workspace_ptr:0x0000000000000010,workspace_size:64}\",,\n"
             .to_owned(),
+        "8,ACCESS,UNKNOWN,add,8,5,5,0,0x0000000000000020,\"{allocation_id:3,addr:0x0000000000000020,size:10,type:ATB,dtype:ACL_INT8,\
+         format:ACL_FORMAT_ND,shape:[2,5,]}\",,\n"
+            .to_owned(),
     ];
     let (events, notes) = events_of(&rows.concat());
     let words: Vec<String> = events
@@ -387,6 +390,10 @@ fn names_of_the_programs_own() {
             EventKind::AtbOp(op) => {
                 format!("{} {} {:#x}+{}", op.name, op.begins, op.workspace_addr, op.workspace_bytes)
             }
+            EventKind::Access(Access { kind, op, allocation_id, pool, addr, size_bytes, dtype, format, shape }) => {
+                let tensor = format!("{addr:#x}+{size_bytes} of {allocation_id} {dtype} {format:?} {shape:?}");
+                format!("{op} {kind:?} {} {tensor}", pool.event_type())
+            }
             EventKind::Free(_) | EventKind::ProcessEnd => "end of all".to_owned(),
             other => panic!("{other:?}"),
         })
@@ -395,6 +402,7 @@ fn names_of_the_programs_own() {
     let steps = ["mark", "start 1", "mark", "end 1"];
     assert_eq!(words[..4], ["mine", domain, domain, domain]);
     assert_eq!(words[4..8], steps);
-    assert_eq!(words[8..], ["add true 0x10+64", "end of all", "end of all"]);
+    let access = "add Unknown ATB 0x20+10 of 3 ACL_INT8 Some(\"ACL_FORMAT_ND\") [2, 5]";
+    assert_eq!(words[8..], ["add true 0x10+64", access, "end of all", "end of all"]);
     assert!(notes.unused.is_empty());
 }

@@ -326,8 +326,10 @@ pub struct Access {
     pub addr: u64,
     /// Bytes of all elements.
     pub size_bytes: u64,
-    /// Type of the elements, as Python names it: `torch.float32`.
+    /// Type of the elements, as Python names it: `torch.float32`; as ACL does for a tensor of ATB: `ACL_FLOAT`.
     pub dtype: &'static str,
+    /// How a tensor of ATB is laid out, as ACL names it: `ACL_FORMAT_ND`; `None` for others.
+    pub format: Option<&'static str>,
     /// Sizes of the dimensions.
     pub shape: Arc<[i64]>,
 }

@@ -3,6 +3,7 @@
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
+use super::atb::AtbTensors;
 use super::domains::MstxCall;
 use super::ops::OpCall;
 use super::stacks::Code;
@@ -98,6 +99,8 @@ pub(super) enum Action {
     },
     Op(Box<OpCall>),
     AtbOp(AtbOp),
+    AtbTensors(Box<AtbTensors>),
+    Workspace(Workspace),
     KernelName {
         handle: u64,
         name: Arc<str>,
@@ -167,6 +170,15 @@ pub(super) struct Failure {
     pub(super) flags: u64,
     pub(super) status: i32,
     pub(super) caller: Option<Name>,
+}
+
+/// Memory that an operation of ATB works in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Workspace {
+    /// The operation begins; otherwise it has returned.
+    pub(super) begins: bool,
+    pub(super) addr: u64,
+    pub(super) size_bytes: u64,
 }
 
 /// What a pool tells of one of its blocks.

@@ -8,6 +8,7 @@
 //! The outcome depends on the bytes alone, not on how they were parted or when they were fed: a live trace tells
 //! its watermark by [`Note::Watermark`] records in the stream, so a replay of the capture comes to the same end.
 
+mod atb;
 mod blocks;
 mod clock;
 mod domains;
@@ -34,6 +35,7 @@ mod usage;
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use self::atb::AtbTensors;
 use self::clock::Clock;
 use self::hold::{HOLD_NS, Hold};
 use self::item::{Action, Called, Head, Item, StackIds};
@@ -42,16 +44,16 @@ use self::ops::Operators;
 use self::order::{Order, WINDOW};
 use self::output::Output;
 use self::process::{At, Process, Shared};
-use self::rows::Rows;
+use self::rows::{Rows, Unusable};
 use self::stacks::{Code, NativeOf, PythonOf, StackTable};
 use self::text::Texts;
 use self::usage::Usage;
 use crate::analyses::Analysis;
 use crate::analyses::decompose::{Classifier, RuleSet};
 use crate::capture::{LossCount, Note};
-use crate::decode::{Body, Phase, Record, Records};
+use crate::decode::{Body, Objects, Phase, Record, Records};
 use crate::model::{Device, Event, EventKind, Finding, FreeCause, ProcessStart, RunEnd, Stacks};
-use crate::probes::RowInfo;
+use crate::probes::{Meaning, RowInfo};
 use crate::sinks::{Sink, SinkError};
 
 pub use output::{DeviceFilter, DumpFilter, Npus};
@@ -231,10 +233,10 @@ impl Pipeline {
                 self.own.stray_texts += u64::from(!known);
                 self.order_ready();
             }
-            Body::Objects(objects) => match self.operators.action(self.rows.get(row), &objects) {
-                Ok(call) => {
-                    self.own.tensors += call.left_out;
-                    self.order(Item { head, action: Action::Op(Box::new(call)) });
+            Body::Objects(objects) => match self.objects(row, &objects) {
+                Ok((action, left_out)) => {
+                    self.own.tensors += left_out;
+                    self.order(Item { head, action });
                 }
                 Err(_) => self.own.unusable += 1,
             },
@@ -250,6 +252,19 @@ impl Pipeline {
             Body::Note(json) => self.note(head, json),
             Body::Unknown { .. } => self.own.unknown += 1,
         }
+    }
+
+    /// What a record with objects says, and how many it leaves out.
+    fn objects(&self, row: u16, objects: &Objects<'_>) -> Result<(Action, u64), Unusable> {
+        let row = self.rows.get(row);
+        if let Some(row) = row.filter(|row| row.meaning == Meaning::AtbTensors) {
+            let tensors = AtbTensors::of(row, objects)?;
+            let left_out = tensors.left_out;
+            return Ok((Action::AtbTensors(Box::new(tensors)), left_out));
+        }
+        let call = self.operators.action(row, objects)?;
+        let left_out = call.left_out;
+        Ok((Action::Op(Box::new(call)), left_out))
     }
 
     /// Notes about the stream act at once, those about the traced programs in their turn.

@@ -128,6 +128,7 @@ impl TensorUse {
             addr: self.addr,
             size_bytes: self.size_bytes,
             dtype: self.dtype,
+            format: None,
             shape: Arc::clone(&self.shape),
         }
     }
@@ -180,7 +181,8 @@ enum Tensor {
     Unreadable,
 }
 
-fn word(bytes: &[u8], at: usize) -> Option<u64> {
+/// Eight bytes of a copied object.
+pub(super) fn word(bytes: &[u8], at: usize) -> Option<u64> {
     bytes.get(at..).and_then(<[u8]>::first_chunk).copied().map(u64::from_le_bytes)
 }
 

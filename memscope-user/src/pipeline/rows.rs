@@ -5,7 +5,7 @@ use std::sync::Arc;
 use memscope_common::row::MAX_ROWS;
 
 use super::domains::{MstxCall, Range, Reference};
-use super::item::{Action, Called, Ending, Failure, PoolChange, PoolReport, PoolTotals, Request};
+use super::item::{Action, Called, Ending, Failure, PoolChange, PoolReport, PoolTotals, Request, Workspace};
 use super::ops::OpCall;
 use crate::decode::Phase;
 use crate::model::{AllocApi, AtbOp, Device, Name, PageType, Pool, RegionKind, System};
@@ -106,6 +106,13 @@ impl Rows {
                     name: called.text.unwrap_or_default().into(),
                     workspace_addr: size(Field::WorkspaceAddr),
                     workspace_bytes: size(Field::WorkspaceSize).saturating_add(size(Field::IntermediateSize)),
+                })))
+            }
+            (Meaning::WorkspaceBegin, Phase::Enter) | (Meaning::WorkspaceEnd, Phase::Return) => {
+                Ok(Some(Action::Workspace(Workspace {
+                    begins: row.meaning == Meaning::WorkspaceBegin,
+                    addr: field(Field::Addr)?,
+                    size_bytes: field(Field::Size)?,
                 })))
             }
             (Meaning::PtaReport, _) => pta_report(*symbol, &field).map(Some),

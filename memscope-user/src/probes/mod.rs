@@ -19,7 +19,7 @@ pub use mstx::MSTX_TOOL;
 
 use memscope_common::row::{GROUP_API, MAX_VALUES, ROW_LIST, ROW_RETURNS_INT, ROW_TEXT, ROW_TEXT_POINTED};
 use memscope_common::stack::{STACK_NATIVE, STACK_PYTHON};
-use memscope_common::{Fetch, ListShape, ProbeRow, When};
+use memscope_common::{ArrayShape, Fetch, ListShape, ProbeRow, When};
 use serde::{Deserialize, Serialize};
 
 /// Part of the Ascend stack that a probe belongs to, the most important first: where the kernel side cannot serve all
@@ -145,6 +145,12 @@ pub enum Meaning {
     AtbStart,
     /// It has returned; as above.
     AtbEnd,
+    /// Its tensors at its begin, and its name: objects, whose values are `Name`, `Inputs` and `Outputs`.
+    AtbTensors,
+    /// An operation of ATB is called with memory to work in: `Addr`, `Size`.
+    WorkspaceBegin,
+    /// That call returns; as above.
+    WorkspaceEnd,
     /// `torch_npu` tells of a block: `PtaKind`, `Addr`, `Size` (negative when it ends), `PoolAllocated`,
     /// `PoolReserved`, `PoolActive`, `Stream`.
     PtaReport,
@@ -182,6 +188,8 @@ impl Meaning {
             | Self::PoolFree
             | Self::AtbStart
             | Self::AtbEnd
+            | Self::WorkspaceBegin
+            | Self::WorkspaceEnd
             | Self::PtaReport
             | Self::NpuOp => true,
             Self::HalRetain
@@ -205,6 +213,7 @@ impl Meaning {
             | Self::HeapRegister
             | Self::HeapUnregister
             | Self::PoolRequest
+            | Self::AtbTensors
             | Self::OpEnter
             | Self::OpLeave
             | Self::OpCatch => false,
@@ -257,6 +266,12 @@ pub enum Field {
     WorkspaceSize,
     /// Bytes for what operations hand on to each other.
     IntermediateSize,
+    /// Name of an operation.
+    Name,
+    /// Tensors that it is given.
+    Inputs,
+    /// Tensors that it writes.
+    Outputs,
 }
 
 /// Functions that nest in each other and are reported once.
@@ -323,6 +338,8 @@ pub struct ProbeSpec {
     pub text_at: Option<u8>,
     /// List whose elements are reported one by one.
     pub list: Option<ListShape>,
+    /// How the arrays are laid out that values lead to.
+    pub array: Option<ArrayShape>,
     /// Pool that the calls belong to: the `Event Type` of one of ours, or another name.
     pub pool: Option<&'static str>,
     /// The return type is `int`: only the lower half of the register counts.
@@ -348,6 +365,7 @@ impl ProbeSpec {
         text_arg: None,
         text_at: None,
         list: None,
+        array: None,
         pool: None,
         returns_int: true,
         group: Group::None,
@@ -380,7 +398,7 @@ impl ProbeSpec {
             text_at: self.text_at.unwrap_or(0),
             stacks: if self.meaning.has_stacks() { STACK_NATIVE | STACK_PYTHON } else { 0 },
             reserved: 0,
-            param: self.list.map_or(0, ListShape::to_param),
+            param: self.list.map(ListShape::to_param).or(self.array.map(ArrayShape::to_param)).unwrap_or(0),
             fetch,
         }
     }

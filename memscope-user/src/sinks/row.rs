@@ -73,8 +73,10 @@ pub enum Value<'a> {
     Address(u64),
     /// A word without `:`, `,` and `"`.
     Word(&'static str),
-    /// `torch.Size([2, 3])`: the only value that has commas, as in msMemScope; readers part at keys.
+    /// `torch.Size([2, 3])`: this and the next are the only values that have commas, as in msMemScope; readers part at keys.
     Shape(&'a [i64]),
+    /// `[2,3,]`: the same of a tensor of ATB.
+    Sizes(&'a [i64]),
 }
 
 /// Longest Attr: `MALLOC` of `HAL`, or of a pool.
@@ -408,13 +410,16 @@ impl<'a> Attr<'a> {
     }
 
     fn of_access(access: &'a Access) -> Self {
-        Self::EMPTY
+        let attr = Self::EMPTY
             .with("allocation_id", Value::Number(access.allocation_id))
             .with("addr", Value::Address(access.addr))
             .with("size", Value::Number(access.size_bytes))
             .with("type", Value::Word(access.pool.event_type()))
-            .with("dtype", Value::Word(access.dtype))
-            .with("shape", Value::Shape(&access.shape))
+            .with("dtype", Value::Word(access.dtype));
+        match access.format {
+            Some(format) => attr.with("format", Value::Word(format)).with("shape", Value::Sizes(&access.shape)),
+            None => attr.with("shape", Value::Shape(&access.shape)),
+        }
     }
 
     fn pairs(&self) -> &[(&'static str, Value<'a>)] {
@@ -460,6 +465,7 @@ impl Value<'_> {
             Self::Address(address) => push_address(out, address),
             Self::Word(word) => out.extend_from_slice(word.as_bytes()),
             Self::Shape(sizes) => push_shape(out, sizes),
+            Self::Sizes(sizes) => push_sizes(out, sizes),
         }
     }
 }
@@ -479,6 +485,15 @@ fn push_shape(out: &mut Vec<u8>, sizes: &[i64]) {
         lead = b", ";
     }
     out.extend_from_slice(if sizes.is_empty() { b"torch.Size([])" } else { b"])" });
+}
+
+fn push_sizes(out: &mut Vec<u8>, sizes: &[i64]) {
+    out.push(b'[');
+    for size in sizes {
+        push_signed(out, *size);
+        out.push(b',');
+    }
+    out.push(b']');
 }
 
 /// Appends the Device Id cell.
@@ -621,6 +636,7 @@ mod tests {
             addr: 0x1680_0903_2000,
             size_bytes: 59756,
             dtype: "torch.uint8",
+            format: None,
             shape: shape.into(),
         };
         assert_eq!(
@@ -631,6 +647,16 @@ mod tests {
         for (shape, text) in [(&[][..], "([])"), (&[2, 3], "([2, 3])")] {
             assert!(csv(&event(EventKind::Access(access(shape)))).contains(&format!("shape:torch.Size{text}}}")));
         }
+        let atb = |shape: &[i64]| {
+            let format = Some("ACL_FORMAT_ND");
+            csv(&event(EventKind::Access(Access { pool: Pool::Atb, dtype: "ACL_BF16", format, ..access(shape) })))
+        };
+        assert!(
+            atb(&[1, 5]).contains("type:ATB,dtype:ACL_BF16,format:ACL_FORMAT_ND,shape:[1,5,]}\""),
+            "{}",
+            atb(&[1, 5])
+        );
+        assert!(atb(&[]).contains("format:ACL_FORMAT_ND,shape:[]}\""));
     }
 
     fn name_db(text: &str) -> String {

@@ -158,7 +158,10 @@
     X(535, mypool, Pool_give) \
     X(536, mypool, my_note) \
     X(540, atb, Execute) \
-    X(541, atb, Execute_end)
+    X(541, atb, Execute_end) \
+    X(542, atb, tensor) \
+    X(543, atb, Operation) \
+    X(544, atb, Operation_end)
 
 /* JF_<library>_<symbol> */
 enum journal_func {

@@ -390,9 +390,10 @@ fn read_file(bytes: &[u8], pid: u32, library: Library, name: &str, entries: &mut
 
 /// Whether `args[3]` is the length of a text. An empty one has no slots, so the flags do not tell.
 fn has_text(symbol: &str) -> bool {
-    const WITH_TEXT: [&str; 16] = [
+    const WITH_TEXT: [&str; 17] = [
         "halMemAlloc",
         "my_note",
+        "tensor",
         "Execute",
         "Execute_end",
         "reportMemoryDataToNpuProfiler",

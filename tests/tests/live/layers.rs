@@ -7,7 +7,7 @@ use memscope_tests::harness::journal::{Entry, Library};
 use memscope_tests::harness::rows::Row;
 use memscope_tests::harness::tracer::{Run, Tracer};
 
-use super::shared::{assert_nothing_lost, assert_sound_with};
+use super::shared::{assert_nothing_lost, assert_sound_with, entries};
 
 /// A row of a pool: thread, event, pool, device, address, and the pool's bytes after it. Allocations also have a size.
 type Told = (u32, &'static str, String, String, u64, Option<u64>, u64);
@@ -51,12 +51,6 @@ impl Truth {
         *used -= size;
         self.told.push((tid, "FREE", pool.to_owned(), device, addr, None, *used));
     }
-}
-
-fn entries(run: &Run, library: Library) -> Vec<Entry> {
-    let mut entries: Vec<Entry> = run.journal().entries.into_iter().filter(|entry| entry.library == library).collect();
-    entries.sort_by_key(|entry| entry.time_ns);
-    entries
 }
 
 /// Pools of threads: order between threads is only known where they wait for each other.
@@ -252,40 +246,6 @@ fn pools_of_mindspore() {
         assert_eq!(written.last().map(|last| last.6), told.last().map(|last| last.6), "{variant:?}");
         assert_eq!(by_thread(&without_sum(written)), by_thread(&without_sum(told)), "{variant:?}");
         assert!(run.stdout.contains("Mindspore memory pool held at the end"), "{}", run.said());
-    }
-}
-
-/// Operations of ATB in both C++ ABIs, with names and workspaces; one that throws has no end, and harms nobody.
-#[test]
-fn operations_of_atb() {
-    for variant in [&["--abi", "0"][..], &["--abi", "1", "--device", "2"], &["--abi", "1", "--throw-every", "0"]] {
-        let run = Tracer::run("atb", variant).succeed();
-        assert_nothing_lost(&run);
-        assert_sound_with(&run, &[]);
-        let journal = entries(&run, Library::Atb);
-        let told: Vec<_> = journal
-            .iter()
-            .filter(|entry| entry.symbol.starts_with("Execute"))
-            .map(|Entry { symbol, args, text, .. }| {
-                let what = if *symbol == "Execute" { "ATB_START" } else { "ATB_END" };
-                let name = String::from_utf8(text.as_deref().expect("a name").to_vec()).expect("UTF-8");
-                (what.to_owned(), Some(name), format!("0x{:016x}", args[0]), args[1] + args[2])
-            })
-            .collect();
-        let rows = run.rows();
-        let mut found: Vec<&Row> = rows.all().filter(|row| row.event == "OP_LAUNCH").collect();
-        found.sort_by_key(|row| row.id);
-        let device = if variant.contains(&"2") { "2" } else { "1" };
-        assert!(found.iter().all(|row| row.device == device), "{variant:?}");
-        let written: Vec<_> = found
-            .into_iter()
-            .map(|row| {
-                let workspace = row.attr["workspace_ptr"].clone();
-                (row.event_type.clone(), row.name.clone(), workspace, row.number("workspace_size"))
-            })
-            .collect();
-        assert_eq!(told.len() as u64, run.counted("begun") + run.counted("ended"), "{variant:?}");
-        assert_eq!(written, told, "{variant:?}");
     }
 }
 

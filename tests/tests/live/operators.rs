@@ -68,7 +68,7 @@ fn trace(options: &[&str]) -> Option<Run> {
 }
 
 /// Version of the running kernel.
-fn kernel() -> (u32, u32) {
+pub(super) fn kernel() -> (u32, u32) {
     let name = nix::sys::utsname::uname().expect("uname");
     let release = name.release().to_string_lossy().into_owned();
     let mut numbers = release.split(['.', '-']).map(|part| part.parse().expect("a kernel release"));

@@ -4,6 +4,7 @@ use memscope_tests::checkers::csv::CsvRules;
 use memscope_tests::checkers::db::DbRules;
 use memscope_tests::checkers::{csv, db};
 use memscope_tests::harness::expect::{Expect, Totals, assert_equal};
+use memscope_tests::harness::journal::{Entry, Library};
 use memscope_tests::harness::tracer::{Run, Tracer};
 
 /// What the options' defaults lead to.
@@ -52,6 +53,13 @@ pub(crate) fn assert_nothing_lost_since_attach(run: &Run) {
         !report.is_empty() && lines.iter().all(|line| line.contains(OLDER))
     };
     assert!(only_older, "{}", run.said());
+}
+
+/// What one library's journal says, in the order of its times.
+pub(crate) fn entries(run: &Run, library: Library) -> Vec<Entry> {
+    let mut entries: Vec<Entry> = run.journal().entries.into_iter().filter(|entry| entry.library == library).collect();
+    entries.sort_by_key(|entry| entry.time_ns);
+    entries
 }
 
 /// Traces a workload from its start to its end, and compares everything.

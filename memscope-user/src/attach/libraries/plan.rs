@@ -9,7 +9,7 @@ use super::{
     super::{
         copies,
         elf::{ElfFile, Resolved},
-        kernel::{Kernel, KernelError, Point},
+        kernel::{Kernel, KernelError, Point, Sees},
         locate::{self, CallSite, Evidence, Located},
         ops,
         site::{self, Function, SiteUse},
@@ -158,11 +158,12 @@ impl Libraries {
         };
         let file_offset = place.file_offset + u64::from(site.offset);
         let with_text = needs.flags & ROW_TEXT != 0;
-        let entry = Point { row, file_offset, with_return, with_text, own_return: false };
+        let sees = if needs.has_array() { Sees::Array } else { Sees::Entry };
+        let entry = Point { row, file_offset, with_return, with_text, sees };
         let own = own_returns.iter().map(|offset| Point {
             file_offset: place.file_offset + u64::from(*offset),
             with_text: false,
-            own_return: true,
+            sees: Sees::OwnReturn,
             ..entry
         });
         plan.points.extend(own.chain([entry]));
@@ -199,9 +200,8 @@ impl Libraries {
         let (mut site, file_offset) = before;
         site.offset = call.before().0.saturating_sub(found.function.vaddr) as u32;
         // The text is not there yet at the first of the two.
-        let point =
-            |file_offset, own_return| Point { row, file_offset, with_return: false, with_text: false, own_return };
-        plan.points.extend([point(after, true), point(file_offset, false)]);
+        let point = |file_offset, sees| Point { row, file_offset, with_return: false, with_text: false, sees };
+        plan.points.extend([point(after, Sees::OwnReturn), point(file_offset, Sees::Entry)]);
         plan.library.placed.push(Placed {
             row,
             symbol: name.clone(),

@@ -1,5 +1,6 @@
 //! One traced process: its threads' devices, names, ranges, steps and blocks. Here items become events.
 
+mod atb;
 mod memory;
 mod mstx;
 mod oom;
@@ -87,6 +88,8 @@ pub(super) struct Process {
     /// Pools that functions of their own tell of; what mstx says of those is the same again.
     told_by_function: Vec<Pool>,
     domains: Domains,
+    /// Where the workspace of each thread's operation of ATB begins.
+    workspaces: Recent<u32, u64>,
 }
 
 /// Moment, thread and place of an event.
@@ -138,6 +141,7 @@ impl Process {
             mislocated: false,
             told_by_function: Vec::new(),
             domains: Domains::default(),
+            workspaces: Recent::new(MAX_THREADS),
         }
     }
 
@@ -241,6 +245,8 @@ impl Process {
                 let device = self.device_of(at.tid);
                 self.emit(at, device, EventKind::AtbOp(op), self.steps.inside(), shared);
             }
+            Action::AtbTensors(op) => self.atb_tensors(at, &op, shared),
+            Action::Workspace(workspace) => self.atb_workspace(at, workspace, shared),
             Action::KernelName { handle, name } => Arc::make_mut(&mut self.names).insert(handle, name),
             Action::StreamId { stream, id } => self.streams.insert(stream, id),
             Action::System(system) => {

@@ -56,7 +56,8 @@ impl Process {
         }
     }
 
-    fn mstx_totals(&self, pool: Pool, device: Device) -> Option<PoolTotals> {
+    /// What a pool holds, by its heaps.
+    pub(super) fn mstx_totals(&self, pool: Pool, device: Device) -> Option<PoolTotals> {
         let reserved_bytes = self.domains.reserved_bytes(pool, device)?;
         Some(PoolTotals { used_bytes: None, reserved_bytes, active_bytes: 0 })
     }

@@ -227,30 +227,3 @@ fn older_rows_have_no_pool() {
     assert_eq!(row, expected);
     assert_eq!(serde_json::to_string(&row).expect("JSON"), json);
 }
-
-/// An operation of ATB with another inside of it; the outer one throws, and has no end.
-#[test]
-fn operations_of_atb() {
-    const EXECUTE: &str = "_ZN3atb6Runner7ExecuteERNS_17RunnerVariantPackE";
-    let first = crate::testing::row(EXECUTE);
-    let call = |who: Who, kind: Kind, name: &str, values: &[u64]| {
-        let mut record = who.call(kind, EXECUTE, 0, values, Some(name.as_bytes()));
-        // The second row of this function tells of its end.
-        let row = if kind == Kind::Enter { first } else { first + 1 };
-        record[18..20].copy_from_slice(&row.to_le_bytes());
-        record
-    };
-    check(
-        &[
-            main(1).set_device(2),
-            call(main(2), Kind::Enter, "Graph", &[0x9000, 100, 20]),
-            call(main(3), Kind::Enter, "Linear", &[0, 0, 0]),
-            call(main(4), Kind::Return, "Linear", &[0, 0, 0]),
-        ],
-        &[
-            "2 7 npu2 Graph begins workspace 9000+120",
-            "3 7 npu2 Linear begins workspace 0+0",
-            "4 7 npu2 Linear ends workspace 0+0",
-        ],
-    );
-}

@@ -12,6 +12,7 @@ use crate::model::{
 };
 use crate::testing::{HOST, Random, Who, at, device, main, rows, variety};
 
+mod atb;
 mod domains;
 mod memory;
 mod oom;
@@ -108,7 +109,8 @@ fn line(event: &Event) -> String {
             write!(line, "launch {} on {:?}", launch.name, launch.stream_id)
         }
         EventKind::Op(Op { phase, name, .. }) => write!(line, "op {phase:?} {name}"),
-        EventKind::Access(Access { kind, op, allocation_id, addr, size_bytes, dtype, shape, .. }) => {
+        EventKind::Access(Access { kind, op, allocation_id, addr, size_bytes, dtype, format, shape, .. }) => {
+            let dtype = [Some(*dtype), *format].into_iter().flatten().collect::<Vec<_>>().join(" ");
             write!(line, "{kind:?} {op} block {allocation_id} {addr:x}+{size_bytes} {dtype} {shape:?}")
         }
         EventKind::Mark(Mark::Point { text: name }) => write!(line, "mark {}", text(name)),
