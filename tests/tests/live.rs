@@ -23,6 +23,8 @@ mod mstx;
 mod native_stacks;
 #[path = "live/operators.rs"]
 mod operators;
+#[path = "live/peaks.rs"]
+mod peaks;
 #[path = "live/pools.rs"]
 mod pools;
 #[path = "live/python_stacks.rs"]

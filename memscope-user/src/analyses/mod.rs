@@ -7,6 +7,7 @@ pub mod by_stack;
 pub mod compare;
 pub mod decompose;
 pub mod fluctuation;
+mod groups;
 pub mod growth;
 pub mod held;
 pub mod inefficient;
@@ -14,6 +15,7 @@ pub mod leaks;
 pub mod ledger;
 pub mod marks;
 pub mod oom;
+pub mod peaks;
 mod per_device;
 #[cfg(test)]
 pub(crate) mod script;
@@ -28,6 +30,7 @@ pub use leaks::StepLeaksAnalysis;
 pub use ledger::LedgerAnalysis;
 pub use marks::MarkLeaksAnalysis;
 pub use oom::OomAnalysis;
+pub use peaks::PeaksAnalysis;
 
 use crate::model::{Event, Finding, RunEnd};
 

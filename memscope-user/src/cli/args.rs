@@ -61,6 +61,8 @@ pub(super) enum Command {
     Inefficient(InefficientArgs),
     /// Tell whose the memory is, over time: dumps (CSV or db, ours or msMemScope's) of one run, or a capture.
     Decompose(DecomposeArgs),
+    /// Tell what was live when usage was highest: dumps (CSV or db, ours or msMemScope's) of one run, or a capture.
+    Peaks(PeaksArgs),
     /// Find leaks in files: dumps (CSV or db, ours or msMemScope's) of one run, or a capture.
     Leaks(LeaksArgs),
     /// Write where memory was allocated for flame-graph tools: from a capture, an output folder, or dumps with call stacks.
@@ -184,6 +186,20 @@ pub(super) struct DecomposeArgs {
     /// Write a copy of the one dump, whose rows have the final owners.
     #[arg(short = 'o', long, value_name = "FILE")]
     pub output_path: Option<PathBuf>,
+    /// Findings as JSON on stdout instead of the report.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `peaks`.
+#[derive(Debug, Args)]
+pub(super) struct PeaksArgs {
+    /// Dumps of one run, folders with such, or one capture.
+    #[arg(required = true, value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+    /// More rules that name owners, which come before the built-in ones.
+    #[arg(long, value_name = "FILE")]
+    pub rules: Option<PathBuf>,
     /// Findings as JSON on stdout instead of the report.
     #[arg(long)]
     pub json: bool,
@@ -362,10 +378,10 @@ pub(super) struct CollectArgs {
     /// Only rows inside these steps, at most five.
     #[arg(long, value_name = "LIST")]
     pub steps: Option<Steps>,
-    /// Analyses: leaks, decompose, inefficient, oom[:K], none.
+    /// Analyses: leaks, decompose, inefficient, oom[:K], peaks, none.
     #[arg(long, value_name = "LIST", default_value = "leaks")]
     pub analysis: Analyses,
-    /// More rules for the analysis decompose, which come before the built-in ones.
+    /// More rules that name owners (analyses decompose and peaks), which come before the built-in ones.
     #[arg(long, value_name = "FILE")]
     pub decompose_rules: Option<PathBuf>,
     /// File format.

@@ -13,6 +13,7 @@ mod notices;
 mod offline;
 mod operators;
 mod outputs;
+mod peaks;
 mod session;
 mod signals;
 mod stacks;
@@ -62,6 +63,7 @@ pub fn main() -> ExitCode {
         Some(Command::Inefficient(args)) => inefficient::run(&args),
         Some(Command::Decompose(args)) => decompose::run(&args),
         Some(Command::Leaks(leaks)) => leaks::run(&leaks),
+        Some(Command::Peaks(args)) => peaks::run(&args),
         Some(Command::Export(export)) => export::run(&export),
         Some(Command::Doctor(doctor)) => doctor::run(&doctor),
         Some(Command::Demo(demo)) => demo::run(&demo),

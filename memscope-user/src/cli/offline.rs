@@ -54,7 +54,7 @@ pub(super) fn recover(args: &RecoverArgs) -> ExitCode {
 }
 
 fn finish(collect: &CollectArgs, work: impl FnOnce() -> Result<()>) -> ExitCode {
-    if let Err(reason) = outputs::owners(collect) {
+    if let Err(reason) = outputs::rules(collect) {
         error(reason);
         return ExitCode::from(USAGE);
     }
@@ -81,8 +81,9 @@ pub(super) fn captures(directory: &Path) -> Result<Vec<PathBuf>> {
 }
 
 fn replay_one(capture: &Path, collect: &CollectArgs) -> Result<()> {
-    let owners = outputs::owners(collect).map_err(anyhow::Error::msg)?;
-    let analyses = outputs::analyses(collect, owners.as_ref());
+    let rules = outputs::rules(collect).map_err(anyhow::Error::msg)?;
+    let analyses = outputs::analyses(collect, rules.as_ref());
+    let owners = outputs::owners(collect, rules.as_ref());
     let config = PipelineConfig { dump: outputs::filter(collect), owners, ..PipelineConfig::default() };
     let notices = Notices::new(collect.level_of_messages());
     let sinks: Vec<Box<dyn Sink>> = vec![outputs::dump(collect, CallStacks::default(), sudo_ids())?, Box::new(notices)];

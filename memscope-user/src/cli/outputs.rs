@@ -15,7 +15,7 @@ use super::{
 use crate::{
     analyses::{
         Analysis, ByStackAnalysis, DecomposeAnalysis, FluctuationAnalysis, GrowthAnalysis, HeldAnalysis,
-        InefficientAnalysis, LedgerAnalysis, OomAnalysis, StepLeaksAnalysis, decompose::RuleSet,
+        InefficientAnalysis, LedgerAnalysis, OomAnalysis, PeaksAnalysis, StepLeaksAnalysis, decompose::RuleSet,
     },
     attach::spawn::sudo_ids,
     model::Finding,
@@ -119,19 +119,24 @@ pub(super) const fn leaks_wanted(args: &CollectArgs) -> bool {
     args.analysis.leaks && args.steps.is_none()
 }
 
-/// The rules by which blocks have owners, if that was asked for.
-pub(super) fn owners(args: &CollectArgs) -> Result<Option<Arc<RuleSet>>, String> {
-    if args.analysis.decompose {
+/// The rules that name owners, if an analysis was asked for that has them.
+pub(super) fn rules(args: &CollectArgs) -> Result<Option<Arc<RuleSet>>, String> {
+    if args.analysis.decompose || args.analysis.peaks {
         return super::decompose::rules(args.decompose_rules.as_deref()).map(Some);
     }
     match args.decompose_rules {
-        Some(_) => Err("--decompose-rules is of use with --analysis=decompose only".to_owned()),
+        Some(_) => Err("--decompose-rules is of use with --analysis=decompose or peaks only".to_owned()),
         None => Ok(None),
     }
 }
 
+/// The rules by which rows have owners.
+pub(super) fn owners(args: &CollectArgs, rules: Option<&Arc<RuleSet>>) -> Option<Arc<RuleSet>> {
+    rules.filter(|_| args.analysis.decompose).cloned()
+}
+
 /// The analyses that were asked for; what is still held, and where, is always told.
-pub(super) fn analyses(args: &CollectArgs, owners: Option<&Arc<RuleSet>>) -> Vec<Box<dyn Analysis>> {
+pub(super) fn analyses(args: &CollectArgs, rules: Option<&Arc<RuleSet>>) -> Vec<Box<dyn Analysis>> {
     let mut chosen: Vec<Box<dyn Analysis>> = Vec::new();
     if leaks_wanted(args) {
         chosen.push(Box::new(StepLeaksAnalysis::default()));
@@ -144,8 +149,11 @@ pub(super) fn analyses(args: &CollectArgs, owners: Option<&Arc<RuleSet>>) -> Vec
     if args.analysis.inefficient {
         chosen.push(Box::new(InefficientAnalysis::default()));
     }
-    if let Some(rules) = owners {
+    if let Some(rules) = rules.filter(|_| args.analysis.decompose) {
         chosen.push(Box::new(DecomposeAnalysis::new(Arc::clone(rules))));
+    }
+    if let Some(rules) = rules.filter(|_| args.analysis.peaks) {
+        chosen.push(Box::new(PeaksAnalysis::new(Arc::clone(rules))));
     }
     chosen.push(Box::new(HeldAnalysis::default()));
     chosen.push(Box::new(ByStackAnalysis::default()));

@@ -126,7 +126,7 @@ pub(super) fn attach(pids: &[u32], args: &TraceArgs) -> ExitCode {
 
 /// What this version cannot do is refused, not passed over.
 fn check(args: &TraceArgs) -> Result<(), String> {
-    outputs::owners(&args.collect)?;
+    outputs::rules(&args.collect)?;
     outputs::refuse_borrowed_rights(args.usage_library.as_deref())?;
     args.probes.specs()?;
     let unavailable =
@@ -264,8 +264,9 @@ impl<'a> Session<'a> {
             None => None,
         };
         let (gauge_sink, gauge) = GaugeSink::new();
-        let owners = outputs::owners(&args.collect).map_err(|reason| anyhow!(reason))?;
-        let mut analyses = outputs::analyses(&args.collect, owners.as_ref());
+        let rules = outputs::rules(&args.collect).map_err(|reason| anyhow!(reason))?;
+        let mut analyses = outputs::analyses(&args.collect, rules.as_ref());
+        let owners = outputs::owners(&args.collect, rules.as_ref());
         let dump_filter = outputs::filter(&args.collect);
         let config = PipelineConfig { rows, start_mono_ns, start_real_ns, dump: dump_filter, owners, mixed_stacks };
         let notices = Notices::new(args.collect.level_of_messages());

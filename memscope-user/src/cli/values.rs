@@ -200,6 +200,7 @@ impl FromStr for Steps {
 }
 
 /// `--analysis`.
+#[expect(clippy::struct_excessive_bools, reason = "one field per word of the option")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Analyses {
     /// Step leaks and fluctuation.
@@ -210,16 +211,20 @@ pub(super) struct Analyses {
     pub inefficient: bool,
     /// Out of memory; how many blocks to name.
     pub oom: Option<u32>,
+    /// What was live at the peaks; an addition of ours.
+    pub peaks: bool,
 }
 
 impl Default for Analyses {
     fn default() -> Self {
-        Self { leaks: true, decompose: false, inefficient: false, oom: None }
+        Self { leaks: true, ..Self::NONE }
     }
 }
 
 impl Analyses {
-    /// The contract's bits: leaks 1, decompose 2, inefficient 4, oom 8.
+    const NONE: Self = Self { leaks: false, decompose: false, inefficient: false, oom: None, peaks: false };
+
+    /// The contract's bits: leaks 1, decompose 2, inefficient 4, oom 8; ours have none.
     #[must_use]
     pub(super) const fn bits(self) -> u32 {
         self.leaks as u32
@@ -234,8 +239,7 @@ impl FromStr for Analyses {
 
     fn from_str(text: &str) -> Result<Self, String> {
         const DEFAULT_BLOCKS: u32 = 10;
-        let empty = Self { leaks: false, decompose: false, inefficient: false, oom: None };
-        let mut found = empty;
+        let mut found = Self::NONE;
         let mut none = false;
         for item in items(text) {
             match item {
@@ -243,17 +247,19 @@ impl FromStr for Analyses {
                 "decompose" => found.decompose = true,
                 "inefficient" => found.inefficient = true,
                 "oom" => found.oom = Some(DEFAULT_BLOCKS),
+                "peaks" => found.peaks = true,
                 "none" => none = true,
                 other => match other.strip_prefix("oom:").map(str::parse) {
                     Some(Ok(blocks @ 1..=1000)) => found.oom = Some(blocks),
                     Some(_) => return Err(format!("`{other}`: the number of blocks must be in [1, 1000]")),
                     None => {
-                        return Err(format!("`{other}` is not one of leaks, decompose, inefficient, oom[:K], none"));
+                        let all = "leaks, decompose, inefficient, oom[:K], peaks, none";
+                        return Err(format!("`{other}` is not one of {all}"));
                     }
                 },
             }
         }
-        Ok(if none { empty } else { found })
+        Ok(if none { Self::NONE } else { found })
     }
 }
 
@@ -419,6 +425,7 @@ mod tests {
     #[test]
     fn oom_takes_a_count_within_the_range() {
         assert_eq!("oom".parse::<Analyses>().map(|a| a.oom), Ok(Some(10)));
+        assert_eq!("peaks".parse(), Ok(Analyses { peaks: true, ..Analyses::NONE }));
         assert_eq!("leaks,oom:1000".parse::<Analyses>().map(|a| (a.bits(), a.oom)), Ok((9, Some(1000))));
         for bad in ["oom:", "oom:0", "oom:1001", "oom:abc", "oomfoo"] {
             assert!(bad.parse::<Analyses>().is_err(), "{bad}");

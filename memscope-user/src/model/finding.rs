@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::{Decomposition, Device, Growth, Ledger, Name, Pool, Stacks};
+use super::{Decomposition, Device, Growth, Ledger, Name, Peak, Pool, Stacks};
 
 /// How sure a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -392,4 +392,6 @@ pub enum Finding {
     ByStack(ByStack),
     /// Whose the memory of a pool is.
     Decompose(Decomposition),
+    /// What was live when usage was highest.
+    Peak(Peak),
 }

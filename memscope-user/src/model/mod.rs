@@ -3,10 +3,12 @@
 mod decomposition;
 mod event;
 mod finding;
+mod groups;
 mod growth;
 mod ledger;
 mod module;
 mod name;
+mod peak;
 mod stack;
 
 pub use decomposition::{Decomposition, OwnerNode, OwnerPart, OwnerSample, OwnerTimeline, Source};
@@ -19,8 +21,10 @@ pub use finding::{
     ByStack, Confidence, Finding, Fluctuation, Held, HeldModule, Inefficient, InefficientBlock, InefficientKind, Leak,
     LossLine, MarkLeak, MarkLeaks, Oom, PoolAtOom, RatioRecord, RunEnd, StackSum, StepLeaks, Suspect, Waste,
 };
+pub use groups::{LiveGroups, LiveSum, OwnerSum, PlaceSum, SizeSum};
 pub use growth::{GROWTH_PARTS, GrowingSite, Growth, Site};
 pub use ledger::{Entry, Item, Ledger, Moment, PoolSheets, Sheet, Sign};
 pub use module::{module_id, module_name};
 pub use name::Name;
+pub use peak::Peak;
 pub use stack::{Stack, StackEnd, Stacks, end_text};

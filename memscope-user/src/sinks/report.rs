@@ -10,6 +10,7 @@ mod ledger;
 mod marks;
 mod numbers;
 mod oom;
+mod peaks;
 mod stacks;
 
 use std::{
@@ -23,7 +24,7 @@ use serde::Serialize;
 
 use crate::model::{
     ByStack, Confidence, Decomposition, Device, Finding, Fluctuation, Growth, Held, HeldModule, Inefficient, Leak,
-    Ledger, MarkLeaks, Oom, Pool, RatioRecord, RunEnd, StepLeaks,
+    Ledger, MarkLeaks, Oom, Peak, Pool, RatioRecord, RunEnd, StepLeaks,
 };
 
 /// How to write the text.
@@ -58,6 +59,7 @@ struct Process<'a> {
     growth: Vec<&'a Growth>,
     by_stack: Vec<&'a ByStack>,
     decompositions: Vec<&'a Decomposition>,
+    peaks: Vec<&'a Peak>,
 }
 
 impl Report {
@@ -110,6 +112,9 @@ impl Report {
         }
         for found in &process.decompositions {
             decompose::write(found, out)?;
+        }
+        for found in &process.peaks {
+            peaks::write(found, out)?;
         }
         for held in &process.held {
             write_held(held, out)?;
@@ -189,6 +194,7 @@ fn place(finding: &Finding) -> (u32, Device) {
         Finding::Growth(found) => (found.pid, found.device),
         Finding::ByStack(found) => (found.pid, found.device),
         Finding::Decompose(found) => (found.pid, found.device),
+        Finding::Peak(found) => (found.pid, found.device),
     }
 }
 
@@ -207,14 +213,16 @@ fn by_process(findings: &[Finding]) -> BTreeMap<u32, Process<'_>> {
             Finding::Growth(found) => process.growth.push(found),
             Finding::ByStack(found) => process.by_stack.push(found),
             Finding::Decompose(found) => process.decompositions.push(found),
+            Finding::Peak(found) => process.peaks.push(found),
         }
     }
     for process in processes.values_mut() {
-        let Process { leaks, gaps, held, ledgers, marks, ooms, inefficient, growth, by_stack, decompositions } =
+        let Process { leaks, gaps, held, ledgers, marks, ooms, inefficient, growth, by_stack, decompositions, peaks } =
             process;
         growth.sort_by_key(|found| found.device);
         by_stack.sort_by_key(|found| (found.device, found.pool));
         decompositions.sort_by_key(|found| (found.device, found.pool));
+        peaks.sort_by_key(|found| (found.device, found.pool));
         inefficient.sort_by_key(|found| found.device);
         marks.sort_by_key(|leaks| leaks.device);
         ooms.sort_by_key(|found| found.time_ns);

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use super::Name;
-use super::numbers::{counted, rounded, size};
+use super::numbers::{counted, rounded, seconds, size};
 use crate::model::{Confidence, Decomposition, OwnerNode, OwnerPart, OwnerTimeline, Source};
 
 /// Rules told one by one for each pool.
@@ -125,10 +125,6 @@ fn write_timeline(timeline: &OwnerTimeline, start_ns: u64, out: &mut impl Write)
         writeln!(out)?;
     }
     Ok(())
-}
-
-fn seconds(time_ns: u64) -> String {
-    format!("{:.3} s", time_ns as f64 / 1e9)
 }
 
 #[cfg(test)]

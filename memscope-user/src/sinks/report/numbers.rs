@@ -22,6 +22,11 @@ pub(super) fn counted(count: u64, noun: &str) -> String {
     format!("{count} {noun}{plural}")
 }
 
+/// A span of time: `2.500 s`.
+pub(super) fn seconds(time_ns: u64) -> String {
+    format!("{:.3} s", time_ns as f64 / 1e9)
+}
+
 /// Bytes in the reference's unit, which it calls MB and Mb: 1048576 bytes.
 pub(super) fn mega(bytes: u64) -> f64 {
     bytes as f64 / 1_048_576.0

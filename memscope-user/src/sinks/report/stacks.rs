@@ -9,7 +9,7 @@ use crate::model::{ByStack, Device, Stack, StackSum, Stacks};
 use crate::sinks::{row::push_text, stacks::last_line};
 
 /// Stacks that are written; all of them are in the JSON.
-const MAX_STACKS: usize = 5;
+pub(super) const MAX_STACKS: usize = 5;
 /// Frames of a stack that are written.
 const MAX_FRAMES: usize = 16;
 
@@ -54,7 +54,8 @@ pub(super) fn write_blocks(
     if more > 0 { writeln!(out, "  … and {} (see --json)", counted(more, "more stack")) } else { Ok(()) }
 }
 
-fn write_sum(stacks: Stacks, bytes: u64, count: u64, out: &mut impl Write) -> io::Result<()> {
+/// Writes a place with what is live of it.
+pub(super) fn write_sum(stacks: Stacks, bytes: u64, count: u64, out: &mut impl Write) -> io::Result<()> {
     let blocks = counted(count, "block");
     write_place(&format!("  {} in {blocks}, allocated at:", size(bytes)), stacks, out)?;
     if stacks.is_empty() { writeln!(out, "  {} in {blocks} without a call stack", size(bytes)) } else { Ok(()) }

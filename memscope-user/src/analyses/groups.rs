@@ -1,0 +1,225 @@
+//! Live blocks in groups, now and at a moment that was marked.
+//!
+//! A mark costs nothing but a number: a group keeps what it had at the last mark when it first changes after it. So a new
+//! maximum costs O(1), and so does every change of a group, however many groups and blocks there are.
+
+use std::collections::{BTreeMap, HashMap};
+use std::hash::Hash;
+
+use crate::model::{Block, LiveGroups, LiveSum, Name, OwnerSum, PlaceSum, SizeSum, Stacks};
+
+/// Different places of all [`Groups`] of an analysis that are told apart, of about 100 bytes each.
+const MAX_PLACES: usize = 1 << 20;
+
+/// Room for places, shared by the groups of an analysis.
+#[derive(Debug)]
+pub(super) struct Room(usize);
+
+impl Default for Room {
+    fn default() -> Self {
+        Self(MAX_PLACES)
+    }
+}
+
+/// Whether a block comes or goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Change {
+    /// It is live from here on.
+    Comes,
+    /// It is not any more.
+    Goes,
+}
+
+/// Sum of blocks. Sizes are what a program says they are: the sum of two may exceed what one can be.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Sum {
+    blocks: u64,
+    size_bytes: u128,
+}
+
+impl Sum {
+    fn change(&mut self, size_bytes: u64, change: Change) {
+        let bytes = u128::from(size_bytes);
+        match change {
+            Change::Comes => {
+                self.blocks += 1;
+                self.size_bytes += bytes;
+            }
+            Change::Goes => {
+                self.blocks = self.blocks.saturating_sub(1);
+                self.size_bytes = self.size_bytes.saturating_sub(bytes);
+            }
+        }
+    }
+
+    fn told(self) -> LiveSum {
+        LiveSum { blocks: self.blocks, size_bytes: u64::try_from(self.size_bytes).unwrap_or(u64::MAX) }
+    }
+}
+
+/// A sum now, and what it was at the last mark if it has changed since.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counter {
+    now: Sum,
+    marked: Sum,
+    /// The mark that `marked` is of; before any later one nothing has changed.
+    mark: u64,
+}
+
+impl Counter {
+    fn change(&mut self, mark: u64, size_bytes: u64, change: Change) {
+        if self.mark != mark {
+            (self.marked, self.mark) = (self.now, mark);
+        }
+        self.now.change(size_bytes, change);
+    }
+
+    const fn at_mark(&self, mark: u64) -> Sum {
+        if self.mark == mark { self.marked } else { self.now }
+    }
+}
+
+/// Live blocks by owner, place and size.
+#[derive(Debug, Default)]
+pub(super) struct Groups {
+    /// Number of the last mark, from 1; 0 before.
+    mark: u64,
+    all: Counter,
+    owners: HashMap<Option<Name>, Counter>,
+    places: HashMap<Stacks, Counter>,
+    /// By the power of two that a size is at least, counted from 1; 0 is no bytes.
+    sizes: BTreeMap<u32, Counter>,
+    places_full: bool,
+}
+
+impl Groups {
+    /// A block of an owner comes or goes. It has to go as it came: same owner, place and size.
+    pub(super) fn change(&mut self, owner: Option<Name>, block: &Block, change: Change, room: &mut Room) {
+        let (mark, size_bytes) = (self.mark, block.size_bytes);
+        let place = self.place(block.stacks, room);
+        self.all.change(mark, size_bytes, change);
+        self.owners.entry(owner).or_default().change(mark, size_bytes, change);
+        self.places.entry(place).or_default().change(mark, size_bytes, change);
+        self.sizes.entry(size_class(size_bytes)).or_default().change(mark, size_bytes, change);
+    }
+
+    /// From here on this moment is the marked one.
+    pub(super) const fn mark(&mut self) {
+        self.mark += 1;
+    }
+
+    /// All blocks of the marked moment; nothing if none was marked.
+    pub(super) fn sum(&self) -> LiveSum {
+        self.all.at_mark(self.mark).told()
+    }
+
+    /// The groups of the marked moment.
+    pub(super) fn told(&self) -> LiveGroups {
+        let by_size = |live: &LiveSum| std::cmp::Reverse((live.size_bytes, live.blocks));
+        let mut owners = self.live(&self.owners, |owner, live| OwnerSum { owner, live });
+        owners.sort_unstable_by_key(|sum| (by_size(&sum.live), sum.owner));
+        let mut places = self.live(&self.places, |stacks, live| PlaceSum { stacks, live });
+        places.sort_unstable_by_key(|sum| (by_size(&sum.live), sum.stacks));
+        if places.iter().all(|sum| sum.stacks.is_empty()) {
+            places.clear();
+        }
+        let least_bytes = |class: u32| class.checked_sub(1).map_or(0, |power| 1 << power);
+        let sizes = self.live(&self.sizes, |class, live| SizeSum { least_bytes: least_bytes(class), live });
+        LiveGroups { owners, places, sizes, places_full: self.places_full }
+    }
+
+    /// Gives back the room that its places took.
+    pub(super) fn leave(&self, room: &mut Room) {
+        room.0 += self.places.len() - usize::from(self.places.contains_key(&Stacks::default()));
+    }
+
+    /// The place to count at. A place that found no room never finds any later, so blocks go where they came.
+    fn place(&mut self, stacks: Stacks, room: &mut Room) -> Stacks {
+        if stacks.is_empty() || self.places.contains_key(&stacks) {
+            return stacks;
+        }
+        if self.places_full || room.0 == 0 {
+            self.places_full = true;
+            return Stacks::default();
+        }
+        room.0 -= 1;
+        stacks
+    }
+
+    fn live<'a, K: Copy + Eq + Hash + 'a, T>(
+        &self,
+        groups: impl IntoIterator<Item = (&'a K, &'a Counter)>,
+        make: impl Fn(K, LiveSum) -> T,
+    ) -> Vec<T> {
+        let sums = groups.into_iter().map(|(key, counter)| (*key, counter.at_mark(self.mark)));
+        sums.filter(|(_, sum)| sum.blocks > 0).map(|(key, sum)| make(key, sum.told())).collect()
+    }
+}
+
+/// 0 for no bytes, else one more than the power of two that a size is at least.
+const fn size_class(size_bytes: u64) -> u32 {
+    u64::BITS - size_bytes.leading_zeros()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::analyses::script::Script;
+    use crate::model::{Device, EventKind, Pool};
+
+    fn blocks(script: &Script) -> Vec<Block> {
+        let block = |event: &crate::model::Event| match &event.kind {
+            EventKind::Alloc(alloc) => alloc.block,
+            other => panic!("no allocation: {other:?}"),
+        };
+        script.events().iter().map(block).collect()
+    }
+
+    /// Classes are those of the powers of two.
+    #[test]
+    fn sizes_have_classes() {
+        let mut script = Script::new(1, Device::Npu(0));
+        for (at, size) in [0, 1, 2, 3, 4, 1023, 1024, 1 << 63].into_iter().enumerate() {
+            script.alloc(Pool::Hal, at as u64, size);
+        }
+        let (mut groups, mut room) = (Groups::default(), Room::default());
+        for block in blocks(&script) {
+            groups.change(None, &block, Change::Comes, &mut room);
+        }
+        assert_eq!(groups.sum(), LiveSum::default());
+        groups.mark();
+        let told = groups.told().sizes;
+        let told: Vec<_> = told.iter().map(|sum| (sum.least_bytes, sum.live.blocks, sum.live.size_bytes)).collect();
+        let expected =
+            [(0, 1, 0), (1, 1, 1), (2, 2, 5), (4, 1, 4), (512, 1, 1023), (1024, 1, 1024), (1 << 63, 1, 1 << 63)];
+        assert_eq!(told, expected);
+        assert_eq!(groups.sum(), LiveSum { blocks: 8, size_bytes: (1 << 63) + 2057 });
+    }
+
+    /// Beyond the room places are one, and everything still adds up; what goes leaves nothing behind.
+    #[test]
+    fn places_beyond_the_room_count_as_none() {
+        let mut script = Script::new(1, Device::Npu(0));
+        for (at, function) in ["f", "g", "h", "f"].into_iter().enumerate() {
+            script.stacks(&[], &[function]).alloc(Pool::Hal, at as u64, 10 << at);
+        }
+        let blocks = blocks(&script);
+        let (mut groups, mut room) = (Groups::default(), Room(1));
+        for block in &blocks {
+            groups.change(None, block, Change::Comes, &mut room);
+        }
+        let places = |groups: &mut Groups| -> Vec<_> {
+            groups.mark();
+            let function = |sum: &PlaceSum| (sum.stacks.native.map(|stack| stack.frames()[0]), sum.live.size_bytes);
+            groups.told().places.iter().map(function).collect()
+        };
+        assert_eq!(places(&mut groups), [(Some("f"), 90), (None, 60)]);
+        assert!(groups.told().places_full);
+        for block in &blocks {
+            groups.change(None, block, Change::Goes, &mut room);
+        }
+        assert_eq!((places(&mut groups), groups.sum()), (vec![], LiveSum::default()));
+        groups.leave(&mut room);
+        assert_eq!(room.0, 1);
+    }
+}

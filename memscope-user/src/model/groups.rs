@@ -1,0 +1,58 @@
+//! Live blocks in groups: by whose they are, where they were allocated, and how large each is.
+
+use serde::Serialize;
+
+use super::{Name, Stacks};
+
+/// Blocks and their bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct LiveSum {
+    /// Blocks.
+    pub blocks: u64,
+    /// Their bytes.
+    pub size_bytes: u64,
+}
+
+/// Blocks of one owner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct OwnerSum {
+    /// The owner; `None` for host memory that no rule names.
+    pub owner: Option<Name>,
+    /// Its blocks.
+    #[serde(flatten)]
+    pub live: LiveSum,
+}
+
+/// Blocks allocated at one place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct PlaceSum {
+    /// The place; none where no stack is known.
+    pub stacks: Stacks,
+    /// Its blocks.
+    #[serde(flatten)]
+    pub live: LiveSum,
+}
+
+/// Blocks of similar size: at least `least_bytes`, which is 0 or a power of two, and less than twice that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct SizeSum {
+    /// The least size of the class in bytes.
+    pub least_bytes: u64,
+    /// Its blocks.
+    #[serde(flatten)]
+    pub live: LiveSum,
+}
+
+/// Live blocks, grouped three times. Each of the lists adds up to the same, the largest group comes first (of sizes the
+/// smallest size), and groups without blocks are left out.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct LiveGroups {
+    /// By owner.
+    pub owners: Vec<OwnerSum>,
+    /// By place; empty if no stack is known at all.
+    pub places: Vec<PlaceSum>,
+    /// By size class.
+    pub sizes: Vec<SizeSum>,
+    /// There were more places than are told apart; blocks of further ones count as without a stack.
+    pub places_full: bool,
+}

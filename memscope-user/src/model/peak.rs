@@ -1,0 +1,36 @@
+//! What was live when usage was highest.
+
+use serde::Serialize;
+
+use super::{Confidence, Device, LiveGroups, LiveSum, Pool};
+
+/// The peak of one pool of one process on one device.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Peak {
+    /// Process.
+    pub pid: u32,
+    /// Device.
+    pub device: Device,
+    /// Pool.
+    pub pool: Pool,
+    /// The process was running before the trace: older blocks are in no group.
+    pub attached: bool,
+    /// First allocation of the pool that was seen, nanoseconds since the Unix epoch.
+    pub start_ns: u64,
+    /// When the peak was reached for the first time, nanoseconds since the Unix epoch.
+    pub time_ns: u64,
+    /// Step during which it was; 0 before the first.
+    pub step: u32,
+    /// Bytes used then: as the pool says where it does, else the sum of the live blocks.
+    pub peak_bytes: u64,
+    /// The blocks of them that were seen allocated.
+    pub seen: LiveSum,
+    /// What the pool said beyond those: blocks older than the trace, or allocations that were missed.
+    pub unseen_bytes: u64,
+    /// The blocks that were seen, in groups.
+    pub groups: LiveGroups,
+    /// Places with less that are not told.
+    pub places_left_out: u64,
+    /// How sure.
+    pub confidence: Confidence,
+}

@@ -1,0 +1,146 @@
+//! What was live when usage was highest.
+
+use std::io::{self, Write};
+
+use super::numbers::{counted, rounded, seconds, size};
+use super::{Name, stacks};
+use crate::model::{Confidence, LiveGroups, LiveSum, OwnerSum, Peak, Pool, SizeSum};
+
+/// Lines of each table.
+const TABLE_LINES: usize = 20;
+
+/// Writes one finding.
+pub(super) fn write(found: &Peak, out: &mut impl Write) -> io::Result<()> {
+    let Peak { pool, step, peak_bytes, seen, unseen_bytes, groups, places_left_out, .. } = found;
+    write!(out, "Peak of {} on device {}: {}", pool.display_name(), Name(found.device), size(*peak_bytes))?;
+    let after = seconds(found.time_ns.saturating_sub(found.start_ns));
+    write!(out, " in {}, {after} after the first allocation", counted(seen.blocks, "block"))?;
+    match step {
+        0 => writeln!(out)?,
+        _ => writeln!(out, ", in step {step}")?,
+    }
+    if *unseen_bytes > 0 {
+        let why = if found.attached { "older than the trace" } else { "not seen" };
+        writeln!(out, "  {} of it were allocated by calls {why}, and are in no group", size(*unseen_bytes))?;
+    }
+    write_groups(groups, *pool, *places_left_out, out)?;
+    if found.confidence == Confidence::Doubtful {
+        writeln!(out, "  Doubtful: events were lost, so blocks may be missing, or counted that had gone.")?;
+    }
+    Ok(())
+}
+
+fn write_groups(groups: &LiveGroups, pool: Pool, places_left_out: u64, out: &mut impl Write) -> io::Result<()> {
+    let LiveGroups { owners, places, sizes, places_full } = groups;
+    let owner = |sum: &OwnerSum| (sum.owner.map_or(pool.event_type(), |name| name.as_str()).to_owned(), sum.live);
+    write_table("Owner", owners.iter().map(owner), out)?;
+    write_table("Size of each block", sizes.iter().map(|sum| (size_class(sum), sum.live)), out)?;
+    for sum in places.iter().take(stacks::MAX_STACKS) {
+        stacks::write_sum(sum.stacks, sum.live.size_bytes, sum.live.blocks, out)?;
+    }
+    let more = places.len().saturating_sub(stacks::MAX_STACKS) as u64 + places_left_out;
+    if more > 0 {
+        writeln!(out, "  … and {} (see --json)", counted(more, "more stack"))?;
+    }
+    if *places_full {
+        writeln!(out, "  There were more call stacks than are told apart; the others count as none")?;
+    }
+    Ok(())
+}
+
+fn write_table(title: &str, rows: impl Iterator<Item = (String, LiveSum)>, out: &mut impl Write) -> io::Result<()> {
+    let rows: Vec<(String, LiveSum)> = rows.collect();
+    if rows.is_empty() {
+        return Ok(());
+    }
+    writeln!(out, "  {:>12}  {:>8}  {title}", "At peak", "Blocks")?;
+    for (name, live) in rows.iter().take(TABLE_LINES) {
+        writeln!(out, "  {:>12}  {:>8}  {name}", rounded(live.size_bytes.into()), live.blocks)?;
+    }
+    let more = rows.len().saturating_sub(TABLE_LINES);
+    if more > 0 { writeln!(out, "  … and {more} more (see --json)") } else { Ok(()) }
+}
+
+/// The sizes of a class, as a range.
+pub(super) fn size_class(SizeSum { least_bytes, .. }: &SizeSum) -> String {
+    let least = u128::from(*least_bytes);
+    match least_bytes {
+        0 | 1 => counted(*least_bytes, "byte"),
+        _ => format!("{} to less than {}", rounded(least), rounded(2 * least)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Device, Name as OwnerName, PlaceSum, Stack, StackEnd, Stacks};
+
+    fn text(found: &Peak) -> String {
+        let mut out = Vec::new();
+        write(found, &mut out).expect("memory takes everything");
+        String::from_utf8(out).expect("the report is text")
+    }
+
+    fn peak() -> Peak {
+        let live = |blocks, size_bytes| LiveSum { blocks, size_bytes };
+        let native = Some(Stack::keep(["f", "main\u{1b}"], StackEnd::Root));
+        let owners = vec![
+            OwnerSum { owner: Some(OwnerName::fixed("PTA@weight")), live: live(2, 3 << 20) },
+            OwnerSum { owner: None, live: live(1, 1) },
+        ];
+        let places = vec![PlaceSum { stacks: Stacks { native, ..Stacks::default() }, live: live(3, (3 << 20) + 1) }];
+        let sizes = vec![
+            SizeSum { least_bytes: 1, live: live(1, 1) },
+            SizeSum { least_bytes: 1 << 20, live: live(2, 3 << 20) },
+        ];
+        Peak {
+            pid: 7,
+            device: Device::Npu(3),
+            pool: Pool::Pta,
+            attached: true,
+            start_ns: 1_000_000_000,
+            time_ns: 3_500_000_000,
+            step: 2,
+            peak_bytes: 4 << 20,
+            seen: live(3, (3 << 20) + 1),
+            unseen_bytes: (1 << 20) - 1,
+            groups: LiveGroups { owners, places, sizes, places_full: true },
+            places_left_out: 2,
+            confidence: Confidence::Doubtful,
+        }
+    }
+
+    #[test]
+    fn peak_is_told_by_owner_size_and_stack() {
+        let expected = "\
+Peak of Pytorch Caching memory pool on device 3: 4.00 MiB (4194304 bytes) in 3 blocks, 2.500 s after the first allocation, in step 2
+  1024.00 KiB (1048575 bytes) of it were allocated by calls older than the trace, and are in no group
+       At peak    Blocks  Owner
+      3.00 MiB         2  PTA@weight
+        1 byte         1  PTA
+       At peak    Blocks  Size of each block
+        1 byte         1  1 byte
+      3.00 MiB         2  1.00 MiB to less than 2.00 MiB
+  3.00 MiB (3145729 bytes) in 3 blocks, allocated at:
+      f
+      main\\u{1b}
+  … and 2 more stacks (see --json)
+  There were more call stacks than are told apart; the others count as none
+  Doubtful: events were lost, so blocks may be missing, or counted that had gone.
+";
+        assert_eq!(text(&peak()), expected);
+    }
+
+    /// Without steps, stacks and old blocks nothing is said of them.
+    #[test]
+    fn what_is_not_there_is_not_told() {
+        let groups = LiveGroups { places: Vec::new(), places_full: false, ..peak().groups };
+        let (step, unseen_bytes, places_left_out, confidence) = (0, 0, 0, Confidence::Certain);
+        let text = text(&Peak { step, unseen_bytes, groups, places_left_out, confidence, ..peak() });
+        assert!(
+            text.starts_with("Peak of Pytorch Caching memory pool on device 3: 4.00 MiB (4194304 bytes) in 3 blocks, ")
+        );
+        assert!(text.contains("2.500 s after the first allocation\n"), "{text}");
+        assert_eq!(text.lines().count(), 7, "{text}");
+    }
+}
