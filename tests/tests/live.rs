@@ -9,6 +9,8 @@ mod atb;
 mod attach;
 #[path = "live/errors.rs"]
 mod errors;
+#[path = "live/fragmentation.rs"]
+mod fragmentation;
 #[path = "live/kills.rs"]
 mod kills;
 #[path = "live/layers.rs"]

@@ -7,6 +7,7 @@ pub mod by_stack;
 pub mod compare;
 pub mod decompose;
 pub mod fluctuation;
+pub mod fragmentation;
 mod groups;
 pub mod growth;
 pub mod held;
@@ -17,12 +18,14 @@ pub mod marks;
 pub mod oom;
 pub mod peaks;
 mod per_device;
+mod scale;
 #[cfg(test)]
 pub(crate) mod script;
 
 pub use by_stack::ByStackAnalysis;
 pub use decompose::DecomposeAnalysis;
 pub use fluctuation::FluctuationAnalysis;
+pub use fragmentation::FragmentationAnalysis;
 pub use growth::GrowthAnalysis;
 pub use held::HeldAnalysis;
 pub use inefficient::{InefficientAnalysis, InefficientRules};

@@ -2,11 +2,12 @@
 //!
 //! For each request that failed for good: what was asked for, what the pools of the process held, the largest and the newest
 //! blocks, and the last events before it (the flight recorder). The verdict compares the request with what the framework's pools
-//! hold without having handed it out: if that is enough, memory is fragmented rather than short.
+//! hold without having handed it out: if that is enough, memory is fragmented rather than short, and the largest free piece
+//! says by how much.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
-use super::Analysis;
+use super::{Analysis, fragmentation::Space};
 use crate::model::{
     Block, Device, Event, EventKind, Finding, Mark, Oom, OutOfMemory, Pool, PoolAtOom, RunEnd, Suspect,
 };
@@ -30,6 +31,7 @@ struct Process {
     last: VecDeque<Event>,
     /// Used and reserved bytes by device and pool.
     pools: BTreeMap<(Device, Pool), (u64, Option<u64>)>,
+    space: Space,
     /// The same at the last failed attempt of each thread.
     failing: HashMap<u32, Vec<PoolAtOom>>,
 }
@@ -45,15 +47,17 @@ impl Analysis for OomAnalysis {
                 self.processes.remove(&event.pid);
                 return;
             }
-            // Those of a process that goes on would be pushed out by others.
-            EventKind::Access(_) | EventKind::Region(_) => return,
+            EventKind::Access(_) => return,
             _ => {}
         }
         if self.processes.len() >= MAX_PROCESSES && !self.processes.contains_key(&event.pid) {
             return;
         }
         let process = self.processes.entry(event.pid).or_default();
+        process.space.observe(event);
         match &event.kind {
+            // The last events of a process that goes on would be pushed out by these.
+            EventKind::Region(_) => return,
             EventKind::Alloc(alloc) => process.pool(&alloc.block, alloc.used_bytes, alloc.total_bytes),
             EventKind::Free(free) => process.pool(&free.block, free.used_bytes, free.total_bytes),
             EventKind::AllocFailed(failed) if failed.out_of_memory && process.failing.len() < MAX_THREADS => {
@@ -88,9 +92,11 @@ impl Process {
 impl Process {
     fn pools_of(&self, on: Device) -> Vec<PoolAtOom> {
         let of_device = self.pools.iter().filter(|((device, _), _)| *device == on);
-        of_device
-            .map(|((_, pool), &(used_bytes, reserved_bytes))| PoolAtOom { pool: *pool, used_bytes, reserved_bytes })
-            .collect()
+        let told = |((device, pool), &(used_bytes, reserved_bytes)): (&(Device, Pool), &(u64, Option<u64>))| {
+            let largest_free_bytes = self.space.largest_bytes((*device, *pool));
+            PoolAtOom { pool: *pool, used_bytes, reserved_bytes, largest_free_bytes }
+        };
+        of_device.map(told).collect()
     }
 }
 
@@ -220,6 +226,18 @@ mod tests {
                 found[0].pools.iter().map(|pool| (pool.pool, pool.used_bytes, pool.reserved_bytes)).collect();
             assert_eq!(pools, [(Pool::Hal, 5000, None), (Pool::Pta, 600, Some(1000))]);
         }
+    }
+
+    /// Of 1000 bytes 500 are free, in pieces of 300 and 200. Of the second failure's segments nothing is known.
+    #[test]
+    fn largest_free_piece_is_told() {
+        let mut script = Script::new(1, Device::Npu(0));
+        script.alloc(Pool::Hal, 0x1000, 1000).pool_alloc(Pool::Pta, 0x1000, 300, 1000);
+        script.pool_alloc(Pool::Pta, 0x1000 + 300, 500, 1000).free(Pool::Pta, 0x1000).event(trigger(400));
+        script.on(2, Device::Npu(0)).pool_alloc(Pool::Pta, 0x1000, 300, 1000).event(trigger(400));
+        let largest = |oom: &Oom| oom.pools.last().map(|pool| (pool.pool, pool.largest_free_bytes));
+        let found: Vec<_> = find(&script).iter().map(largest).collect();
+        assert_eq!(found, [Some((Pool::Pta, Some(300))), Some((Pool::Pta, None))]);
     }
 
     /// The last events are there, the oldest of them dropped; those of another process are not.

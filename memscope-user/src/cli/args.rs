@@ -62,7 +62,10 @@ pub(super) enum Command {
     /// Tell whose the memory is, over time: dumps (CSV or db, ours or msMemScope's) of one run, or a capture.
     Decompose(DecomposeArgs),
     /// Tell what was live when usage was highest: dumps (CSV or db, ours or msMemScope's) of one run, or a capture.
-    Peaks(PeaksArgs),
+    Peaks(OwnerArgs),
+    /// Tell in what pieces pools have free memory, and which blocks keep it: dumps of one run with driver and pool rows,
+    /// or a capture.
+    Fragmentation(OwnerArgs),
     /// Find leaks in files: dumps (CSV or db, ours or msMemScope's) of one run, or a capture.
     Leaks(LeaksArgs),
     /// Write where memory was allocated for flame-graph tools: from a capture, an output folder, or dumps with call stacks.
@@ -191,9 +194,9 @@ pub(super) struct DecomposeArgs {
     pub json: bool,
 }
 
-/// `peaks`.
+/// `peaks` and `fragmentation`.
 #[derive(Debug, Args)]
-pub(super) struct PeaksArgs {
+pub(super) struct OwnerArgs {
     /// Dumps of one run, folders with such, or one capture.
     #[arg(required = true, value_name = "FILE")]
     pub files: Vec<PathBuf>,
@@ -378,10 +381,10 @@ pub(super) struct CollectArgs {
     /// Only rows inside these steps, at most five.
     #[arg(long, value_name = "LIST")]
     pub steps: Option<Steps>,
-    /// Analyses: leaks, decompose, inefficient, oom[:K], peaks, none.
+    /// Analyses: leaks, decompose, inefficient, oom[:K], peaks, fragmentation, none.
     #[arg(long, value_name = "LIST", default_value = "leaks")]
     pub analysis: Analyses,
-    /// More rules that name owners (analyses decompose and peaks), which come before the built-in ones.
+    /// More rules that name owners (analyses decompose, peaks and fragmentation), which come before the built-in ones.
     #[arg(long, value_name = "FILE")]
     pub decompose_rules: Option<PathBuf>,
     /// File format.

@@ -1,6 +1,7 @@
 //! One file per command, plus what they share.
 
 mod args;
+mod by_owner;
 mod compare;
 mod decompose;
 mod demo;
@@ -13,7 +14,6 @@ mod notices;
 mod offline;
 mod operators;
 mod outputs;
-mod peaks;
 mod session;
 mod signals;
 mod stacks;
@@ -63,7 +63,8 @@ pub fn main() -> ExitCode {
         Some(Command::Inefficient(args)) => inefficient::run(&args),
         Some(Command::Decompose(args)) => decompose::run(&args),
         Some(Command::Leaks(leaks)) => leaks::run(&leaks),
-        Some(Command::Peaks(args)) => peaks::run(&args),
+        Some(Command::Peaks(args)) => by_owner::peaks(&args),
+        Some(Command::Fragmentation(args)) => by_owner::fragmentation(&args),
         Some(Command::Export(export)) => export::run(&export),
         Some(Command::Doctor(doctor)) => doctor::run(&doctor),
         Some(Command::Demo(demo)) => demo::run(&demo),

@@ -14,8 +14,9 @@ use super::{
 };
 use crate::{
     analyses::{
-        Analysis, ByStackAnalysis, DecomposeAnalysis, FluctuationAnalysis, GrowthAnalysis, HeldAnalysis,
-        InefficientAnalysis, LedgerAnalysis, OomAnalysis, PeaksAnalysis, StepLeaksAnalysis, decompose::RuleSet,
+        Analysis, ByStackAnalysis, DecomposeAnalysis, FluctuationAnalysis, FragmentationAnalysis, GrowthAnalysis,
+        HeldAnalysis, InefficientAnalysis, LedgerAnalysis, OomAnalysis, PeaksAnalysis, StepLeaksAnalysis,
+        decompose::RuleSet,
     },
     attach::spawn::sudo_ids,
     model::Finding,
@@ -121,11 +122,11 @@ pub(super) const fn leaks_wanted(args: &CollectArgs) -> bool {
 
 /// The rules that name owners, if an analysis was asked for that has them.
 pub(super) fn rules(args: &CollectArgs) -> Result<Option<Arc<RuleSet>>, String> {
-    if args.analysis.decompose || args.analysis.peaks {
+    if args.analysis.decompose || args.analysis.peaks || args.analysis.fragmentation {
         return super::decompose::rules(args.decompose_rules.as_deref()).map(Some);
     }
     match args.decompose_rules {
-        Some(_) => Err("--decompose-rules is of use with --analysis=decompose or peaks only".to_owned()),
+        Some(_) => Err("--decompose-rules is of use with --analysis=decompose, peaks or fragmentation only".to_owned()),
         None => Ok(None),
     }
 }
@@ -154,6 +155,9 @@ pub(super) fn analyses(args: &CollectArgs, rules: Option<&Arc<RuleSet>>) -> Vec<
     }
     if let Some(rules) = rules.filter(|_| args.analysis.peaks) {
         chosen.push(Box::new(PeaksAnalysis::new(Arc::clone(rules))));
+    }
+    if let Some(rules) = rules.filter(|_| args.analysis.fragmentation) {
+        chosen.push(Box::new(FragmentationAnalysis::new(Arc::clone(rules))));
     }
     chosen.push(Box::new(HeldAnalysis::default()));
     chosen.push(Box::new(ByStackAnalysis::default()));

@@ -213,6 +213,8 @@ pub(super) struct Analyses {
     pub oom: Option<u32>,
     /// What was live at the peaks; an addition of ours.
     pub peaks: bool,
+    /// Free pieces of pools; an addition of ours.
+    pub fragmentation: bool,
 }
 
 impl Default for Analyses {
@@ -222,7 +224,8 @@ impl Default for Analyses {
 }
 
 impl Analyses {
-    const NONE: Self = Self { leaks: false, decompose: false, inefficient: false, oom: None, peaks: false };
+    const NONE: Self =
+        Self { leaks: false, decompose: false, inefficient: false, oom: None, peaks: false, fragmentation: false };
 
     /// The contract's bits: leaks 1, decompose 2, inefficient 4, oom 8; ours have none.
     #[must_use]
@@ -248,12 +251,13 @@ impl FromStr for Analyses {
                 "inefficient" => found.inefficient = true,
                 "oom" => found.oom = Some(DEFAULT_BLOCKS),
                 "peaks" => found.peaks = true,
+                "fragmentation" => found.fragmentation = true,
                 "none" => none = true,
                 other => match other.strip_prefix("oom:").map(str::parse) {
                     Some(Ok(blocks @ 1..=1000)) => found.oom = Some(blocks),
                     Some(_) => return Err(format!("`{other}`: the number of blocks must be in [1, 1000]")),
                     None => {
-                        let all = "leaks, decompose, inefficient, oom[:K], peaks, none";
+                        let all = "leaks, decompose, inefficient, oom[:K], peaks, fragmentation, none";
                         return Err(format!("`{other}` is not one of {all}"));
                     }
                 },

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::{Decomposition, Device, Growth, Ledger, Name, Peak, Pool, Stacks};
+use super::{Decomposition, Device, Fragmentation, Growth, Ledger, Name, Peak, Pool, Stacks};
 
 /// How sure a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -208,6 +208,8 @@ pub struct PoolAtOom {
     pub used_bytes: u64,
     /// Bytes held reserved, where the pool tells.
     pub reserved_bytes: Option<u64>,
+    /// Largest free piece of the segments that are known; `None` where none is.
+    pub largest_free_bytes: Option<u64>,
 }
 
 /// A request that failed for good for want of memory.
@@ -394,4 +396,6 @@ pub enum Finding {
     Decompose(Decomposition),
     /// What was live when usage was highest.
     Peak(Peak),
+    /// In what pieces memory is free.
+    Fragmentation(Fragmentation),
 }

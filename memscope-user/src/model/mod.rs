@@ -3,6 +3,7 @@
 mod decomposition;
 mod event;
 mod finding;
+mod fragmentation;
 mod groups;
 mod growth;
 mod ledger;
@@ -21,6 +22,7 @@ pub use finding::{
     ByStack, Confidence, Finding, Fluctuation, Held, HeldModule, Inefficient, InefficientBlock, InefficientKind, Leak,
     LossLine, MarkLeak, MarkLeaks, Oom, PoolAtOom, RatioRecord, RunEnd, StackSum, StepLeaks, Suspect, Waste,
 };
+pub use fragmentation::{Fragmentation, FreeSpace, FreeSpaceMoment, FreeSpaceSample, Pin, PinnedSegment};
 pub use groups::{LiveGroups, LiveSum, OwnerSum, PlaceSum, SizeSum};
 pub use growth::{GROWTH_PARTS, GrowingSite, Growth, Site};
 pub use ledger::{Entry, Item, Ledger, Moment, PoolSheets, Sheet, Sign};

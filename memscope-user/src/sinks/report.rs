@@ -4,6 +4,7 @@
 //! report follows after them, and how complete the trace was comes last.
 
 mod decompose;
+mod fragmentation;
 mod growth;
 mod inefficient;
 mod ledger;
@@ -23,8 +24,8 @@ use numbers::{counted, general, mega, size};
 use serde::Serialize;
 
 use crate::model::{
-    ByStack, Confidence, Decomposition, Device, Finding, Fluctuation, Growth, Held, HeldModule, Inefficient, Leak,
-    Ledger, MarkLeaks, Oom, Peak, Pool, RatioRecord, RunEnd, StepLeaks,
+    ByStack, Confidence, Decomposition, Device, Finding, Fluctuation, Fragmentation, Growth, Held, HeldModule,
+    Inefficient, Leak, Ledger, MarkLeaks, Oom, Peak, Pool, RatioRecord, RunEnd, StepLeaks,
 };
 
 /// How to write the text.
@@ -60,6 +61,7 @@ struct Process<'a> {
     by_stack: Vec<&'a ByStack>,
     decompositions: Vec<&'a Decomposition>,
     peaks: Vec<&'a Peak>,
+    fragmentation: Vec<&'a Fragmentation>,
 }
 
 impl Report {
@@ -115,6 +117,9 @@ impl Report {
         }
         for found in &process.peaks {
             peaks::write(found, out)?;
+        }
+        for found in &process.fragmentation {
+            fragmentation::write(found, out)?;
         }
         for held in &process.held {
             write_held(held, out)?;
@@ -195,6 +200,7 @@ fn place(finding: &Finding) -> (u32, Device) {
         Finding::ByStack(found) => (found.pid, found.device),
         Finding::Decompose(found) => (found.pid, found.device),
         Finding::Peak(found) => (found.pid, found.device),
+        Finding::Fragmentation(found) => (found.pid, found.device),
     }
 }
 
@@ -214,15 +220,29 @@ fn by_process(findings: &[Finding]) -> BTreeMap<u32, Process<'_>> {
             Finding::ByStack(found) => process.by_stack.push(found),
             Finding::Decompose(found) => process.decompositions.push(found),
             Finding::Peak(found) => process.peaks.push(found),
+            Finding::Fragmentation(found) => process.fragmentation.push(found),
         }
     }
     for process in processes.values_mut() {
-        let Process { leaks, gaps, held, ledgers, marks, ooms, inefficient, growth, by_stack, decompositions, peaks } =
-            process;
+        let Process {
+            leaks,
+            gaps,
+            held,
+            ledgers,
+            marks,
+            ooms,
+            inefficient,
+            growth,
+            by_stack,
+            decompositions,
+            peaks,
+            fragmentation,
+        } = process;
         growth.sort_by_key(|found| found.device);
         by_stack.sort_by_key(|found| (found.device, found.pool));
         decompositions.sort_by_key(|found| (found.device, found.pool));
         peaks.sort_by_key(|found| (found.device, found.pool));
+        fragmentation.sort_by_key(|found| (found.device, found.pool));
         inefficient.sort_by_key(|found| found.device);
         marks.sort_by_key(|leaks| leaks.device);
         ooms.sort_by_key(|found| found.time_ns);

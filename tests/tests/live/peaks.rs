@@ -18,7 +18,7 @@ fn peak(document: &Value, pool: &str) -> Value {
 }
 
 /// What a command says of a file.
-fn offline(command: &str, file: &Path) -> Value {
+pub(crate) fn offline(command: &str, file: &Path) -> Value {
     let output = Command::new(tracer_path()).arg(command).arg(file).arg("--json").output().expect("runs");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     serde_json::from_slice(&output.stdout).expect("JSON")

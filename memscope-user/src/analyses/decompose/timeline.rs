@@ -5,13 +5,10 @@
 
 use std::collections::BTreeMap;
 
+use super::super::scale::Scale;
 use super::clamped;
 use crate::model::{Name, OwnerSample, OwnerTimeline};
 
-/// Intervals at most.
-const MAX_INTERVALS: usize = 256;
-/// First width: a run of a second fits without joining any.
-const FIRST_WIDTH_NS: u64 = 1 << 22;
 /// Components that are told apart.
 const MAX_COMPONENTS: usize = 64;
 /// Stands for those beyond.
@@ -20,8 +17,7 @@ const OTHERS: Name = Name::fixed("others");
 /// Growth by component and interval.
 #[derive(Debug)]
 pub(super) struct Timeline {
-    start_ns: u64,
-    width_ns: u64,
+    scale: Scale,
     growth: BTreeMap<Name, Vec<i128>>,
     /// Highest live bytes of all in each interval.
     highest: Vec<u128>,
@@ -30,7 +26,7 @@ pub(super) struct Timeline {
 
 impl Timeline {
     pub(super) const fn new(start_ns: u64) -> Self {
-        Self { start_ns, width_ns: FIRST_WIDTH_NS, growth: BTreeMap::new(), highest: Vec::new(), live_bytes: 0 }
+        Self { scale: Scale::new(start_ns), growth: BTreeMap::new(), highest: Vec::new(), live_bytes: 0 }
     }
 
     /// From `time_ns` on there are `live_bytes` in all. Times never run backwards.
@@ -57,7 +53,7 @@ impl Timeline {
 
     /// What there was at the end of each interval, up to `end_ns`.
     pub(super) fn close(mut self, end_ns: u64) -> OwnerTimeline {
-        self.total(end_ns.max(self.start_ns), self.live_bytes);
+        self.total(end_ns, self.live_bytes);
         let count = self.highest.len();
         // Those that were never there for long have no column of zeros.
         let columns: Vec<(Name, Vec<u64>)> = self
@@ -75,7 +71,7 @@ impl Timeline {
             .filter(|(_, column): &(Name, Vec<u64>)| column.iter().any(|bytes| *bytes > 0))
             .collect();
         let samples = (0..count).map(|at| OwnerSample {
-            time_ns: self.start_ns.saturating_add(self.width_ns.saturating_mul(at as u64 + 1)).min(end_ns),
+            time_ns: self.scale.end_of(at).min(end_ns),
             highest_bytes: clamped(self.highest[at]),
             bytes: columns.iter().map(|(_, column)| column[at]).collect(),
         });
@@ -85,25 +81,23 @@ impl Timeline {
 
     /// Number of the interval of a time; makes room for it.
     fn interval(&mut self, time_ns: u64) -> usize {
-        let since = time_ns.saturating_sub(self.start_ns);
-        while since / self.width_ns >= MAX_INTERVALS as u64 {
-            self.width_ns *= 2;
-            for growth in self.growth.values_mut() {
+        let Self { scale, growth, highest, .. } = self;
+        scale.interval(time_ns, || {
+            for growth in growth.values_mut() {
                 *growth = growth.chunks(2).map(|pair| pair.iter().sum()).collect();
             }
-            self.highest = self.highest.chunks(2).map(|pair| pair.iter().copied().max().unwrap_or(0)).collect();
-        }
-        (since / self.width_ns) as usize
+            *highest = highest.chunks(2).map(|pair| pair.iter().copied().max().unwrap_or(0)).collect();
+        })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::analyses::scale::{FIRST_WIDTH_NS as W, MAX_INTERVALS};
 
     const A: Name = Name::fixed("a");
     const B: Name = Name::fixed("b");
-    const W: u64 = FIRST_WIDTH_NS;
 
     /// 100 bytes of a from the first interval to the third, 7 of b within the second.
     fn timeline() -> Timeline {

@@ -8,18 +8,18 @@ use crate::model::{Device, Ledger, Pool, ProcessUsage};
 
 /// Blocks and their bytes.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Sum {
-    pub(super) blocks: u64,
-    pub(super) size_bytes: u128,
+pub(in crate::analyses) struct Sum {
+    pub(in crate::analyses) blocks: u64,
+    pub(in crate::analyses) size_bytes: u128,
 }
 
 impl Sum {
-    pub(super) fn add(&mut self, size_bytes: u64) {
+    pub(in crate::analyses) fn add(&mut self, size_bytes: u64) {
         self.blocks += 1;
         self.size_bytes += u128::from(size_bytes);
     }
 
-    pub(super) fn take(&mut self, size_bytes: u64) {
+    pub(in crate::analyses) fn take(&mut self, size_bytes: u64) {
         self.blocks -= 1;
         self.size_bytes -= u128::from(size_bytes);
     }
@@ -27,19 +27,19 @@ impl Sum {
 
 /// Sums of one pool. A pool's blocks and its segments can differ in their device, so each is counted on its own.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct PoolAccount {
+pub(in crate::analyses) struct PoolAccount {
     /// Driver blocks that are segments of this pool.
-    pub(super) segments: Sum,
+    pub(in crate::analyses) segments: Sum,
     /// Bytes of this pool's blocks in those segments.
-    pub(super) filled: u128,
+    pub(in crate::analyses) filled: u128,
     /// By how much blocks are more than the segment that they are in, summed over segments.
-    pub(super) shared: u128,
+    pub(in crate::analyses) shared: u128,
     /// Bytes of this device's blocks in segments of the pool, of other pools, and in all.
-    pub(super) inside: u128,
-    pub(super) nested: u128,
-    pub(super) handed: Sum,
+    pub(in crate::analyses) inside: u128,
+    pub(in crate::analyses) nested: u128,
+    pub(in crate::analyses) handed: Sum,
     /// What the pool said last: handed out, reserved.
-    pub(super) told: Option<(u64, u64)>,
+    pub(in crate::analyses) told: Option<(u64, u64)>,
 }
 
 /// The driver's figures, and what was known of the process at that moment.

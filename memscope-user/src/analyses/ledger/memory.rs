@@ -5,9 +5,12 @@
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
-use super::account::{Account, Accounts, Sample};
+use super::account::{Account, Accounts, PoolAccount, Sample};
 use super::sheets;
-use crate::model::{AllocApi, Block, Device, DeviceUsage, Ledger, Moment, Pool, module_name};
+use super::shift::{PoolSpan, Shift};
+use crate::model::{
+    AllocApi, Block, Device, DeviceUsage, Event, EventKind, Ledger, Moment, Pool, Region, RegionKind, module_name,
+};
 
 /// Devices of one process; more only come from a broken program, and share one account.
 const MAX_DEVICES: usize = 64;
@@ -17,7 +20,7 @@ const MAX_POOLS: usize = 32;
 
 /// Memory of one process.
 #[derive(Debug, Default)]
-pub(super) struct Memory {
+pub(in crate::analyses) struct Memory {
     pid: u32,
     pub(super) time_ns: u64,
     /// The driver's last figures of each device.
@@ -32,6 +35,8 @@ pub(super) struct Memory {
     pools: Vec<Pool>,
     /// Blocks of pools.
     handed: BTreeMap<(Pool, u64), Handed>,
+    /// What has happened to the pools' memory, if somebody follows it.
+    shifts: Option<Vec<Shift>>,
 }
 
 /// The driver's figures of a device, and when they were taken.
@@ -54,6 +59,7 @@ struct Segment {
 struct Span {
     size_bytes: u64,
     block: u64,
+    mapped: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -90,8 +96,8 @@ fn range(start: u64, size_bytes: u64) -> Range<u64> {
     start..start.saturating_add(size_bytes)
 }
 
-fn common(a: &Range<u64>, b: &Range<u64>) -> u64 {
-    a.end.min(b.end).saturating_sub(a.start.max(b.start))
+fn common(a: &Range<u64>, b: &Range<u64>) -> Range<u64> {
+    a.start.max(b.start)..a.end.min(b.end)
 }
 
 impl Memory {
@@ -100,8 +106,64 @@ impl Memory {
         Self { pid, figures, ..Self::default() }
     }
 
+    /// Of a process whose pools somebody follows, see [`Self::take_shifts`].
+    pub(in crate::analyses) fn followed() -> Self {
+        Self { shifts: Some(Vec::new()), ..Self::default() }
+    }
+
+    /// What has happened to the pools' memory since the last time, in order.
+    pub(in crate::analyses) fn take_shifts(&mut self) -> Vec<Shift> {
+        self.shifts.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// Takes an event of the process.
+    pub(in crate::analyses) fn observe(&mut self, event: &Event) {
+        match &event.kind {
+            EventKind::Alloc(alloc) => {
+                match alloc.block.pool {
+                    Pool::Hal => self.driver_alloc(&alloc.block),
+                    Pool::Host => {}
+                    _ => self.pool_alloc(&alloc.block),
+                }
+                self.told_with(&alloc.block, alloc.used_bytes, alloc.total_bytes);
+            }
+            EventKind::Free(free) => {
+                match free.block.pool {
+                    Pool::Hal => self.driver_free(free.block.allocation_id),
+                    _ => self.pool_free(&free.block),
+                }
+                self.told_with(&free.block, free.used_bytes, free.total_bytes);
+            }
+            EventKind::BlockReturned(returned) => {
+                // Its figures are those of after the free that comes next.
+                self.shrinks();
+                self.told(event.device, returned.pool, (returned.used_bytes, returned.total_bytes));
+            }
+            EventKind::Region(region) => self.region(region),
+            _ => {}
+        }
+        self.time_ns = event.time_ns;
+    }
+
+    fn told_with(&mut self, block: &Block, used_bytes: u64, total_bytes: Option<u64>) {
+        if let Some(reserved_bytes) = total_bytes {
+            self.told(block.device, block.pool, (used_bytes, reserved_bytes));
+        }
+    }
+
+    fn region(&mut self, region: &Region) {
+        let Region { kind, begins, addr, size_bytes, allocation_id, .. } = *region;
+        match (kind, begins) {
+            (RegionKind::Mapping, true) => self.mapped(addr, size_bytes, allocation_id),
+            (RegionKind::Mapping, false) => self.unmapped(addr),
+            (RegionKind::Reservation, true) => self.reserved(addr, size_bytes),
+            (RegionKind::Reservation, false) => self.unreserved(addr),
+            (RegionKind::Registration, _) => {}
+        }
+    }
+
     /// The driver gave memory.
-    pub(super) fn driver_alloc(&mut self, block: &Block) {
+    fn driver_alloc(&mut self, block: &Block) {
         let Block { allocation_id, addr, size_bytes, .. } = *block;
         self.driver_free(allocation_id);
         let (device, module) = (self.account_of(block.device), module_name(block.module_id));
@@ -112,13 +174,13 @@ impl Memory {
         let segment = Segment { device, module, size_bytes, owner: None, filled: 0, spans: Vec::new() };
         self.segments.insert(allocation_id, segment);
         if block.api == AllocApi::Alloc {
-            self.add_span(addr, size_bytes, allocation_id);
+            self.add_span((addr, size_bytes), allocation_id, false);
         }
         self.grown();
     }
 
     /// The driver has it back.
-    pub(super) fn driver_free(&mut self, allocation_id: u64) {
+    fn driver_free(&mut self, allocation_id: u64) {
         if !self.segments.contains_key(&allocation_id) {
             return;
         }
@@ -140,33 +202,33 @@ impl Memory {
     }
 
     /// The memory of a block is behind these addresses from here on.
-    pub(super) fn mapped(&mut self, addr: u64, size_bytes: u64, allocation_id: Option<u64>) {
+    fn mapped(&mut self, addr: u64, size_bytes: u64, allocation_id: Option<u64>) {
         self.shrinks();
         self.evict_spans(&range(addr, size_bytes));
         if let Some(id) = allocation_id {
-            self.add_span(addr, size_bytes, id);
+            self.add_span((addr, size_bytes), id, true);
         }
         self.grown();
     }
 
     /// No memory is mapped there any more.
-    pub(super) fn unmapped(&mut self, addr: u64) {
+    fn unmapped(&mut self, addr: u64) {
         self.shrinks();
         self.remove_span(addr);
     }
 
     /// Addresses are set apart.
-    pub(super) fn reserved(&mut self, addr: u64, size_bytes: u64) {
+    fn reserved(&mut self, addr: u64, size_bytes: u64) {
         self.reservations.insert(addr, Reservation { size_bytes, owner: None });
     }
 
     /// They are free again.
-    pub(super) fn unreserved(&mut self, addr: u64) {
+    fn unreserved(&mut self, addr: u64) {
         self.reservations.remove(&addr);
     }
 
     /// A pool hands a block out.
-    pub(super) fn pool_alloc(&mut self, block: &Block) {
+    fn pool_alloc(&mut self, block: &Block) {
         let Block { pool, allocation_id, addr, size_bytes, .. } = *block;
         let place = range(addr, size_bytes);
         if !self.knows(pool) {
@@ -187,7 +249,7 @@ impl Memory {
     }
 
     /// The program gives it back.
-    pub(super) fn pool_free(&mut self, block: &Block) {
+    fn pool_free(&mut self, block: &Block) {
         let Block { pool, allocation_id, addr, .. } = *block;
         if self.handed.get(&(pool, addr)).is_some_and(|handed| handed.allocation_id == allocation_id) {
             self.shrinks();
@@ -196,7 +258,7 @@ impl Memory {
     }
 
     /// A pool says how much it has handed out, and how much it holds.
-    pub(super) fn told(&mut self, device: Device, pool: Pool, told: (u64, u64)) {
+    fn told(&mut self, device: Device, pool: Pool, told: (u64, u64)) {
         if !self.knows(pool) {
             return;
         }
@@ -212,10 +274,11 @@ impl Memory {
         }
     }
 
-    /// The process is another program: its addresses mean something else now.
-    pub(super) fn forget_addresses(&mut self) {
-        let Self { pid, time_ns, figures, accounts, .. } = std::mem::take(self);
-        *self = Self { pid, time_ns, figures, accounts, ..Self::default() };
+    /// The process is another program: its addresses mean something else now. Nobody is told of each.
+    pub(in crate::analyses) fn forget_addresses(&mut self) {
+        let Self { pid, time_ns, figures, accounts, shifts, .. } = std::mem::take(self);
+        let shifts = shifts.map(|_| Vec::new());
+        *self = Self { pid, time_ns, figures, accounts, shifts, ..Self::default() };
         for account in self.accounts.values_mut() {
             account.hal = 0;
             account.modules.clear();
@@ -240,6 +303,18 @@ impl Memory {
         fallen.filter_map(|account| account.peak.take()).map(|peak| *peak)
     }
 
+    /// Sums of each pool on each device.
+    pub(in crate::analyses) fn pools(&self) -> impl Iterator<Item = (Device, Pool, &PoolAccount)> {
+        self.accounts
+            .iter()
+            .flat_map(|(device, account)| account.pools.iter().map(|(pool, sums)| (*device, *pool, sums)))
+    }
+
+    /// Whether a pool's block is where it was handed out: not, if a later one overlaps it.
+    pub(in crate::analyses) fn is_handed(&self, pool: Pool, addr: u64, allocation_id: u64) -> bool {
+        self.handed.get(&(pool, addr)).is_some_and(|handed| handed.allocation_id == allocation_id)
+    }
+
     /// Bytes of all pools' blocks: in their own segments, in those of others, elsewhere.
     #[cfg(test)]
     pub(super) fn pool_sums(&self) -> (u128, u128, u128) {
@@ -261,7 +336,7 @@ impl Memory {
     }
 
     /// To be called before anything shrinks: keeps what was highest.
-    pub(super) fn shrinks(&mut self) {
+    fn shrinks(&mut self) {
         let time_ns = self.time_ns;
         for (device, account) in &mut self.accounts {
             if account.leaves_top() {
@@ -274,12 +349,19 @@ impl Memory {
         self.accounts.values_mut().for_each(Account::grown);
     }
 
-    fn add_span(&mut self, start: u64, size_bytes: u64, block: u64) {
+    fn add_span(&mut self, (start, size_bytes): (u64, u64), block: u64, mapped: bool) {
         let place = range(start, size_bytes);
+        if place.is_empty() {
+            return;
+        }
         self.evict_spans(&place);
         let Some(segment) = self.segments.get_mut(&block) else { return };
         segment.spans.push(start);
-        self.spans.insert(start, Span { size_bytes, block });
+        let is_claimed = segment.owner.is_some();
+        self.spans.insert(start, Span { size_bytes, block, mapped });
+        if is_claimed {
+            self.gains(start);
+        }
         let handed = self.handed_of_all_at(&place);
         let owner = self.reservation_at(start).and_then(|(_, reservation)| reservation.owner);
         if let Some(pool) = owner.or_else(|| handed.first().map(|(pool, _)| *pool)) {
@@ -298,6 +380,9 @@ impl Memory {
         self.spans.remove(&start);
         if let Some(segment) = self.segments.get_mut(&span.block) {
             segment.spans.retain(|other| *other != start);
+            if segment.owner.is_some() {
+                self.shift(|| Shift::Loses(start));
+            }
         }
     }
 
@@ -370,6 +455,7 @@ impl Memory {
             account.unpooled.entry(module).or_default().take(size_bytes);
             account.pool(pool).segments.add(size_bytes);
             for start in spans {
+                self.gains(start);
                 if let Some((at, reservation)) = self.reservation_at(start)
                     && reservation.owner.is_none()
                 {
@@ -380,10 +466,26 @@ impl Memory {
         }
     }
 
+    /// Tells that a span is its owner's from here on.
+    fn gains(&mut self, start: u64) {
+        let Some(span) = self.spans.get(&start) else { return };
+        let Some(Segment { owner: Some(pool), device, .. }) = self.segments.get(&span.block) else { return };
+        let (place, device, pool, mapped) = (range(start, span.size_bytes), *device, *pool, span.mapped);
+        let reservation = self.reservation_at(start).map(|(start, _)| start);
+        self.shift(|| Shift::Gains(PoolSpan { place, device, pool, mapped, reservation }));
+    }
+
+    fn shift(&mut self, shift: impl FnOnce() -> Shift) {
+        if let Some(shifts) = &mut self.shifts {
+            shifts.push(shift());
+        }
+    }
+
     /// A pool's block comes to, or goes from, the memory behind a span.
     fn fill(&mut self, start: u64, key: (Pool, u64), change: Change) {
         let (Some(span), Some(handed)) = (self.spans.get(&start), self.handed.get(&key)) else { return };
-        let bytes = u128::from(common(&range(start, span.size_bytes), &range(key.1, handed.size_bytes)));
+        let place = common(&range(start, span.size_bytes), &range(key.1, handed.size_bytes));
+        let bytes = u128::from(place.end.saturating_sub(place.start));
         let (pool, device) = (key.0, handed.device);
         let Some(segment) = self.segments.get_mut(&span.block) else { return };
         if segment.owner != Some(pool) {
@@ -398,5 +500,11 @@ impl Memory {
         change.apply(&mut account.filled, bytes);
         account.shared = account.shared + after - before;
         change.apply(&mut self.account(device).pool(pool).inside, bytes);
+        if !place.is_empty() {
+            self.shift(|| match change {
+                Change::Comes => Shift::HandsOut(place),
+                Change::Goes => Shift::TakesBack(place),
+            });
+        }
     }
 }

@@ -7,9 +7,10 @@
 //!
 //! Drawn up when a process ends, at its peak on each device, and whenever somebody asks.
 
-mod account;
-mod memory;
+pub(super) mod account;
+pub(super) mod memory;
 mod sheets;
+pub(super) mod shift;
 #[cfg(test)]
 mod tests;
 
@@ -17,9 +18,7 @@ use std::collections::BTreeMap;
 
 use self::memory::{Figures, Memory};
 use super::Analysis;
-use crate::model::{
-    Block, Confidence, Device, Event, EventKind, Finding, FreeCause, Ledger, Moment, Pool, Region, RegionKind, RunEnd,
-};
+use crate::model::{Confidence, Device, Event, EventKind, Finding, FreeCause, Ledger, Moment, RunEnd};
 
 /// Devices whose figures are kept.
 const MAX_DEVICES: usize = 64;
@@ -102,54 +101,10 @@ impl Process {
             // Its memory ended and it goes on: it is another program now.
             self.memory.forget_addresses();
         }
-        match &event.kind {
-            EventKind::Alloc(alloc) => {
-                self.handed_out(&alloc.block);
-                self.told(&alloc.block, alloc.used_bytes, alloc.total_bytes);
-            }
-            EventKind::Free(free) => {
-                if free.block.pool == Pool::Hal {
-                    self.memory.driver_free(free.block.allocation_id);
-                } else {
-                    self.memory.pool_free(&free.block);
-                }
-                self.told(&free.block, free.used_bytes, free.total_bytes);
-            }
-            EventKind::BlockReturned(returned) => {
-                // Its figures are those of after the free that comes next.
-                self.memory.shrinks();
-                self.memory.told(event.device, returned.pool, (returned.used_bytes, returned.total_bytes));
-            }
-            EventKind::Region(region) => self.region(region),
-            EventKind::ProcessStart(start) => self.attached = start.attached,
-            _ => {}
+        if let EventKind::ProcessStart(start) = &event.kind {
+            self.attached = start.attached;
         }
-        self.memory.time_ns = event.time_ns;
-    }
-
-    fn handed_out(&mut self, block: &Block) {
-        match block.pool {
-            Pool::Hal => self.memory.driver_alloc(block),
-            Pool::Host => {}
-            _ => self.memory.pool_alloc(block),
-        }
-    }
-
-    fn told(&mut self, block: &Block, used_bytes: u64, total_bytes: Option<u64>) {
-        if let Some(reserved_bytes) = total_bytes {
-            self.memory.told(block.device, block.pool, (used_bytes, reserved_bytes));
-        }
-    }
-
-    fn region(&mut self, region: &Region) {
-        let Region { kind, begins, addr, size_bytes, allocation_id, .. } = *region;
-        match (kind, begins) {
-            (RegionKind::Mapping, true) => self.memory.mapped(addr, size_bytes, allocation_id),
-            (RegionKind::Mapping, false) => self.memory.unmapped(addr),
-            (RegionKind::Reservation, true) => self.memory.reserved(addr, size_bytes),
-            (RegionKind::Reservation, false) => self.memory.unreserved(addr),
-            (RegionKind::Registration, _) => {}
-        }
+        self.memory.observe(event);
     }
 
     fn ledgers(&self, pid: u32, moment: Moment) -> Vec<Ledger> {

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::analyses::script::{Script, run};
-use crate::model::{Entry, Item, Sheet, Sign};
+use crate::model::{Block, Entry, Item, Pool, Region, RegionKind, Sheet, Sign};
 
 const PID: u32 = 7;
 const OTHER: u32 = 8;

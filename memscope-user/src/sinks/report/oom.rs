@@ -19,14 +19,22 @@ pub(super) fn write(found: &Oom, out: &mut impl Write) -> io::Result<()> {
         found.time_ns,
         counted(u64::from(found.attempts), "attempt")
     )?;
-    for PoolAtOom { pool, used_bytes, reserved_bytes } in &found.pools {
+    for PoolAtOom { pool, used_bytes, reserved_bytes, largest_free_bytes } in &found.pools {
         write!(out, "  {}: {} used", pool.display_name(), size(*used_bytes))?;
-        match reserved_bytes {
-            Some(reserved) => writeln!(out, " of {} reserved", size(*reserved))?,
-            None => writeln!(out)?,
+        if let Some(reserved) = reserved_bytes {
+            write!(out, " of {} reserved", size(*reserved))?;
         }
+        if let Some(largest) = largest_free_bytes {
+            write!(out, ", largest free piece {}", size(*largest))?;
+        }
+        writeln!(out)?;
     }
-    if found.missing_bytes == 0 {
+    if found.pools.iter().any(|pool| pool.largest_free_bytes.is_some_and(|largest| largest >= found.size_bytes)) {
+        writeln!(
+            out,
+            "A free piece was large enough, but not given: pools keep pieces apart, by stream and by size for instance."
+        )?;
+    } else if found.missing_bytes == 0 {
         writeln!(
             out,
             "The request would fit into what the pools hold and do not use ({}), were that in one piece: memory is fragmented.",
@@ -60,4 +68,45 @@ pub(super) fn write(found: &Oom, out: &mut impl Write) -> io::Result<()> {
         writeln!(out, "    {line}")?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Device, Pool, Stacks};
+
+    fn text(size_bytes: u64, largest_free_bytes: Option<u64>) -> String {
+        let pool = PoolAtOom { pool: Pool::Pta, used_bytes: 600, reserved_bytes: Some(1000), largest_free_bytes };
+        let found = Oom {
+            pid: 1,
+            tid: 2,
+            device: Device::Npu(0),
+            time_ns: 3,
+            function: None,
+            size_bytes,
+            stacks: Stacks::default(),
+            attempts: 1,
+            pools: vec![pool],
+            unused_bytes: 400,
+            missing_bytes: size_bytes.saturating_sub(400),
+            recent: Vec::new(),
+            top: Vec::new(),
+            last_events: Vec::new(),
+        };
+        let mut out = Vec::new();
+        write(&found, &mut out).expect("memory takes everything");
+        String::from_utf8(out).expect("the report is text")
+    }
+
+    /// Fragmented, short, or there and not given.
+    #[test]
+    fn verdict_is_told() {
+        let fragmented = text(400, Some(300));
+        assert!(fragmented.contains("600 bytes used of 1000 bytes reserved, largest free piece 300 bytes\n"));
+        assert!(fragmented.contains("memory is fragmented."), "{fragmented}");
+        assert!(text(401, Some(300)).contains("would lack up to 1 byte."));
+        assert!(text(300, Some(300)).contains("A free piece was large enough, but not given"));
+        let unknown = text(400, None);
+        assert!(unknown.contains("of 1000 bytes reserved\n") && unknown.contains("memory is fragmented."), "{unknown}");
+    }
 }

@@ -1,0 +1,281 @@
+//! In what pieces is the memory that pools hold and do not use? For each pool of each process and device: over time, at the
+//! worst moment and at the end; and which live blocks pin the segments that are mostly empty.
+//!
+//! A driver block in which a pool hands out memory is a segment of that pool, as the [ledger](super::ledger) has it;
+//! of physical memory each mapping is one, and free memory goes on from one mapping to the next of the same
+//! reservation. Only what was seen is judged: segments older than the trace are unknown, and how much that is comes from what
+//! the pool says it holds.
+//!
+//! Memory: what the ledger keeps, and about 150 bytes for each live block and each free piece. Time is cut into at most 256
+//! intervals.
+
+mod series;
+mod space;
+#[cfg(test)]
+mod tests;
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use self::series::{Series, told};
+pub(super) use self::space::Space;
+use self::space::{Held, Place};
+use super::Analysis;
+use super::decompose::{Classifier, RuleSet};
+use crate::model::{
+    Block, Confidence, Event, EventKind, Finding, Fragmentation, FreeSpaceMoment, Name, Pin, PinnedSegment, Pool,
+    ProcessStart, RunEnd, Stacks,
+};
+
+/// Segments told of each moment.
+const MAX_SEGMENTS: usize = 100;
+/// Blocks told of each segment.
+const MAX_PINS: usize = 10;
+/// A moment is drawn up anew when this part more than in the last one is scattered: so a run has few of them.
+const PART: u64 = 16;
+
+/// Follows the free pieces of every pool.
+#[derive(Debug)]
+pub struct FragmentationAnalysis {
+    owners: Classifier,
+    processes: BTreeMap<u32, Process>,
+    concluded: Vec<Fragmentation>,
+}
+
+#[derive(Debug, Default)]
+struct Process {
+    attached: bool,
+    space: Space,
+    blocks: BTreeMap<(Pool, u64), Known>,
+    pools: HashMap<Place, History>,
+    /// What pools said last that they hold beyond the known segments.
+    unknown: HashMap<Place, u64>,
+    /// How all was when the process's memory was taken from it: it ends, unless more of it comes.
+    last: Option<BTreeMap<Place, FreeSpaceMoment>>,
+}
+
+/// A live block.
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    allocation_id: u64,
+    size_bytes: u64,
+    alloc_time_ns: u64,
+    owner: Option<Name>,
+    stacks: Stacks,
+}
+
+/// One pool over time.
+#[derive(Debug)]
+struct History {
+    series: Series,
+    worst_bytes: u64,
+    worst: Option<FreeSpaceMoment>,
+}
+
+impl Default for FragmentationAnalysis {
+    fn default() -> Self {
+        Self::new(Arc::new(RuleSet::builtin()))
+    }
+}
+
+impl Analysis for FragmentationAnalysis {
+    fn observe(&mut self, event: &Event) {
+        match &event.kind {
+            EventKind::Alloc(alloc) => {
+                let owner = self.owners.owner(&alloc.block);
+                let process = self.processes.entry(event.pid).or_default();
+                process.goes_on();
+                process.allocated(&alloc.block, owner);
+                process.change(event);
+            }
+            EventKind::Free(free) => {
+                let process = self.processes.entry(event.pid).or_default();
+                if free.cause.gave_back() {
+                    process.goes_on();
+                } else if process.last.is_none() {
+                    process.last = Some(process.moments(event.time_ns));
+                }
+                process.change(event);
+                process.ended(&free.block);
+            }
+            EventKind::Region(_) | EventKind::BlockReturned(_) => {
+                let process = self.processes.entry(event.pid).or_default();
+                process.goes_on();
+                process.change(event);
+            }
+            EventKind::ProcessStart(ProcessStart { attached, .. }) => {
+                self.processes.entry(event.pid).or_default().attached = *attached;
+            }
+            EventKind::ProcessEnd => self.conclude(event.pid, event.time_ns),
+            _ => {}
+        }
+    }
+
+    fn finish(&mut self, end: &RunEnd) -> Vec<Finding> {
+        let left: Vec<u32> = self.processes.keys().copied().collect();
+        for pid in left {
+            self.conclude(pid, end.time_ns);
+        }
+        let confidence = Confidence::after(end);
+        let mut found = std::mem::take(&mut self.concluded);
+        found.sort_by_key(|found| (found.pid, found.device, found.pool));
+        found.into_iter().map(|found| Finding::Fragmentation(Fragmentation { confidence, ..found })).collect()
+    }
+}
+
+impl FragmentationAnalysis {
+    /// Names owners by these rules.
+    #[must_use]
+    pub fn new(rules: Arc<RuleSet>) -> Self {
+        Self { owners: Classifier::new(rules), processes: BTreeMap::new(), concluded: Vec::new() }
+    }
+
+    fn conclude(&mut self, pid: u32, end_ns: u64) {
+        let Some(mut process) = self.processes.remove(&pid) else { return };
+        let ends = process.last.take().unwrap_or_else(|| process.moments(end_ns));
+        let attached = process.attached;
+        for (place, end) in ends {
+            let History { series, worst, .. } =
+                process.pools.remove(&place).unwrap_or_else(|| History::new(end.time_ns));
+            let (device, pool) = place;
+            // What happened when its memory was taken is no part of its life.
+            let (start_ns, series) = (series.start_ns(), series.close(end.time_ns));
+            let confidence = Confidence::Certain;
+            let found = Fragmentation { pid, device, pool, attached, start_ns, end, worst, series, confidence };
+            self.concluded.push(found);
+        }
+    }
+}
+
+impl Process {
+    /// If its memory was taken and more of it comes, it is another program now.
+    fn goes_on(&mut self) {
+        if self.last.take().is_some() {
+            self.space.forget();
+            self.blocks.clear();
+            self.unknown.clear();
+        }
+    }
+
+    fn allocated(&mut self, block: &Block, owner: Option<Name>) {
+        let Block { pool, addr, allocation_id, size_bytes, alloc_time_ns, stacks, .. } = *block;
+        if !matches!(pool, Pool::Hal | Pool::Host) {
+            self.blocks.insert((pool, addr), Known { allocation_id, size_bytes, alloc_time_ns, owner, stacks });
+        }
+    }
+
+    fn ended(&mut self, block: &Block) {
+        let key = (block.pool, block.addr);
+        if self.blocks.get(&key).is_some_and(|known| known.allocation_id == block.allocation_id) {
+            self.blocks.remove(&key);
+        }
+    }
+
+    fn change(&mut self, event: &Event) {
+        self.follow(event);
+        if self.last.is_none()
+            && let Some((place, reserved_bytes)) = reserved(event)
+        {
+            let known_bytes = self.space.figures(place).total_bytes;
+            self.unknown.insert(place, reserved_bytes.saturating_sub(known_bytes));
+        }
+    }
+
+    fn follow(&mut self, event: &Event) {
+        for place in self.space.observe(event) {
+            // The process's memory is being taken: how it was before is what counts.
+            if self.last.is_some() {
+                continue;
+            }
+            let figures = self.space.figures(place);
+            let history = self.pools.entry(place).or_insert_with(|| History::new(event.time_ns));
+            history.series.add(event.time_ns, figures);
+            let scattered = figures.scattered_bytes();
+            if scattered > history.worst_bytes + history.worst_bytes / PART {
+                history.worst_bytes = scattered;
+                let moment = self.moment(place, event.time_ns);
+                if let Some(history) = self.pools.get_mut(&place) {
+                    history.worst = Some(moment);
+                }
+            }
+        }
+    }
+
+    /// All pools as they are.
+    fn moments(&self, time_ns: u64) -> BTreeMap<Place, FreeSpaceMoment> {
+        let with_blocks = self.space.memory.pools().map(|(device, pool, _)| (device, pool));
+        let places = self.pools.keys().copied().chain(with_blocks);
+        let moments = places.map(|place| (place, self.moment(place, time_ns)));
+        let is_known = |place: &Place, it: &FreeSpaceMoment| {
+            self.pools.contains_key(place) || it.outside_bytes > 0 || it.unknown_bytes > 0
+        };
+        moments.filter(|(place, moment)| is_known(place, moment)).collect()
+    }
+
+    /// A pool as it is.
+    fn moment(&self, place: Place, time_ns: u64) -> FreeSpaceMoment {
+        let space = told(self.space.figures(place));
+        let sums = self.space.memory.pools().find(|(device, pool, _)| (*device, *pool) == place);
+        let outside = sums.map_or(0, |(.., sums)| sums.handed.size_bytes - sums.inside - sums.nested);
+        let mostly_empty = |held: &&Held| held.used_bytes > 0 && held.used_bytes < held.size_bytes() - held.used_bytes;
+        let mut spans: Vec<&Held> = self.space.spans(place).filter(mostly_empty).collect();
+        spans.sort_by_key(|held| Reverse(held.size_bytes() - held.used_bytes));
+        FreeSpaceMoment {
+            time_ns,
+            space,
+            segments: self.space.spans(place).count() as u64,
+            pinned: spans.iter().take(MAX_SEGMENTS).map(|held| self.pinned(held, time_ns)).collect(),
+            pinned_left_out: spans.len().saturating_sub(MAX_SEGMENTS) as u64,
+            unknown_bytes: self.unknown.get(&place).copied().unwrap_or(0),
+            outside_bytes: u64::try_from(outside).unwrap_or(u64::MAX),
+        }
+    }
+
+    fn pinned(&self, held: &Held, time_ns: u64) -> PinnedSegment {
+        let (pool, place) = (held.span.pool, &held.span.place);
+        // Of the blocks before it only the last can reach into it.
+        let before = self.blocks.range((pool, 0)..(pool, place.start)).next_back();
+        let before = before.filter(|((_, addr), known)| addr.saturating_add(known.size_bytes) > place.start);
+        let within = self.blocks.range((pool, place.start)..(pool, place.end));
+        let is_there = |((pool, addr), known): &(&(Pool, u64), &Known)| {
+            known.size_bytes > 0 && self.space.memory.is_handed(*pool, *addr, known.allocation_id)
+        };
+        let mut blocks = before.into_iter().chain(within).filter(is_there).map(|((_, addr), known)| Pin {
+            addr: *addr,
+            size_bytes: known.size_bytes,
+            allocation_id: known.allocation_id,
+            owner: known.owner,
+            age_ns: time_ns.saturating_sub(known.alloc_time_ns),
+            stacks: known.stacks,
+        });
+        PinnedSegment {
+            addr: place.start,
+            size_bytes: held.size_bytes(),
+            used_bytes: held.used_bytes,
+            blocks: blocks.by_ref().take(MAX_PINS).collect(),
+            blocks_left_out: blocks.count() as u64,
+        }
+    }
+}
+
+/// What a pool says that it holds. Segments that come or go are known before it tells of the next block; what it said
+/// before they went is not compared with what is there after it.
+const fn reserved(event: &Event) -> Option<(Place, u64)> {
+    let (device, pool, reserved_bytes) = match &event.kind {
+        EventKind::Alloc(alloc) => (alloc.block.device, alloc.block.pool, alloc.total_bytes),
+        EventKind::Free(free) => (free.block.device, free.block.pool, free.total_bytes),
+        EventKind::BlockReturned(returned) => (event.device, returned.pool, Some(returned.total_bytes)),
+        _ => return None,
+    };
+    match reserved_bytes {
+        Some(reserved_bytes) => Some(((device, pool), reserved_bytes)),
+        None => None,
+    }
+}
+
+impl History {
+    const fn new(start_ns: u64) -> Self {
+        Self { series: Series::new(start_ns), worst_bytes: 0, worst: None }
+    }
+}
