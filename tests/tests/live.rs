@@ -7,6 +7,8 @@
 mod atb;
 #[path = "live/attach.rs"]
 mod attach;
+#[path = "live/diff.rs"]
+mod diff;
 #[path = "live/errors.rs"]
 mod errors;
 #[path = "live/fragmentation.rs"]

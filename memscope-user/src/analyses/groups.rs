@@ -108,6 +108,11 @@ impl Groups {
         self.mark += 1;
     }
 
+    /// Bytes of all live blocks.
+    pub(super) const fn live_bytes(&self) -> u128 {
+        self.all.now.size_bytes
+    }
+
     /// All blocks of the marked moment; nothing if none was marked.
     pub(super) fn sum(&self) -> LiveSum {
         self.all.at_mark(self.mark).told()
@@ -120,9 +125,6 @@ impl Groups {
         owners.sort_unstable_by_key(|sum| (by_size(&sum.live), sum.owner));
         let mut places = self.live(&self.places, |stacks, live| PlaceSum { stacks, live });
         places.sort_unstable_by_key(|sum| (by_size(&sum.live), sum.stacks));
-        if places.iter().all(|sum| sum.stacks.is_empty()) {
-            places.clear();
-        }
         let least_bytes = |class: u32| class.checked_sub(1).map_or(0, |power| 1 << power);
         let sizes = self.live(&self.sizes, |class, live| SizeSum { least_bytes: least_bytes(class), live });
         LiveGroups { owners, places, sizes, places_full: self.places_full }

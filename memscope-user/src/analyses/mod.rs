@@ -6,6 +6,7 @@
 pub mod by_stack;
 pub mod compare;
 pub mod decompose;
+pub mod diff;
 pub mod fluctuation;
 pub mod fragmentation;
 mod groups;

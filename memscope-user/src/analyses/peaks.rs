@@ -121,6 +121,9 @@ impl Account {
         let Self { start_ns, time_ns, step, peak_bytes, groups } = self;
         let seen = groups.sum();
         let mut groups = groups.told();
+        if !groups.has_stacks() {
+            groups.places.clear();
+        }
         let places: &mut Vec<PlaceSum> = &mut groups.places;
         let places_left_out = places.len().saturating_sub(MAX_TOLD) as u64;
         places.truncate(MAX_TOLD);

@@ -57,6 +57,8 @@ pub(super) enum Command {
     Recover(RecoverArgs),
     /// Compare two runs, operator by operator or kernel by kernel: dumps (CSV or db, ours or msMemScope's) or captures.
     Compare(CompareArgs),
+    /// Tell what grew between two runs, or between two moments of one, by owner, call stack and size.
+    Diff(DiffArgs),
     /// Find blocks that were held longer than they were used, and mark their rows in a copy of the dump.
     Inefficient(InefficientArgs),
     /// Tell whose the memory is, over time: dumps (CSV or db, ours or msMemScope's) of one run, or a capture.
@@ -144,6 +146,29 @@ pub(super) struct CompareArgs {
     #[arg(short = 'o', long, alias = "output", value_name = "DIR", default_value = DEFAULT_OUTPUT)]
     pub output_path: PathBuf,
     /// The summary as JSON on stdout.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `diff`.
+#[derive(Debug, Args)]
+pub(super) struct DiffArgs {
+    /// The run to compare with: a dump (CSV or db, ours or msMemScope's), a folder of dumps, or a capture.
+    #[arg(value_name = "A")]
+    pub base: PathBuf,
+    /// The other run; without it both moments are of A.
+    #[arg(value_name = "B")]
+    pub other: Option<PathBuf>,
+    /// Moment of A: end, peak, or a time after its first event such as 30s or 500ms.
+    #[arg(long, value_name = "TIME", default_value_t)]
+    pub from: values::When,
+    /// Moment of B, or the second one of A: the same.
+    #[arg(long, value_name = "TIME", default_value_t)]
+    pub to: values::When,
+    /// More rules that name owners, which come before the built-in ones.
+    #[arg(long, value_name = "FILE")]
+    pub rules: Option<PathBuf>,
+    /// The differences as JSON on stdout instead of the report.
     #[arg(long)]
     pub json: bool,
 }

@@ -5,6 +5,7 @@ mod by_owner;
 mod compare;
 mod decompose;
 mod demo;
+mod diff;
 mod doctor;
 mod export;
 mod inefficient;
@@ -60,6 +61,7 @@ pub fn main() -> ExitCode {
         Some(Command::Replay(replay)) => offline::replay(&replay),
         Some(Command::Recover(recover)) => offline::recover(&recover),
         Some(Command::Compare(args)) => compare::run(&args),
+        Some(Command::Diff(args)) => diff::run(&args),
         Some(Command::Inefficient(args)) => inefficient::run(&args),
         Some(Command::Decompose(args)) => decompose::run(&args),
         Some(Command::Leaks(leaks)) => leaks::run(&leaks),

@@ -1,7 +1,9 @@
 //! Values of the collection options (contract §1): parsing and limits, nothing else.
 
+use std::fmt;
 use std::str::FromStr;
 
+use crate::analyses::diff::At;
 use crate::attach::ops::OpsChoice;
 use crate::model::InefficientKind;
 
@@ -329,6 +331,42 @@ impl FromStr for InefficientKinds {
     }
 }
 
+/// `--from` and `--to` of `diff`: a moment of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct When(pub At);
+
+impl Default for When {
+    fn default() -> Self {
+        Self(At::End)
+    }
+}
+
+impl FromStr for When {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "end" => Ok(Self(At::End)),
+            "peak" => Ok(Self(At::Peak)),
+            time if time.starts_with(|c: char| c.is_ascii_digit()) => {
+                let after_ns = u64::try_from(interval(time)?.as_nanos());
+                after_ns.map(|after_ns| Self(At::After(after_ns))).map_err(|_| format!("`{time}` is too long"))
+            }
+            other => Err(format!("`{other}` is not one of end, peak, or a time like 30s, 5m or 500ms")),
+        }
+    }
+}
+
+impl fmt::Display for When {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            At::End => f.write_str("end"),
+            At::Peak => f.write_str("peak"),
+            At::After(after_ns) => write!(f, "{}s", std::time::Duration::from_nanos(after_ns).as_secs_f64()),
+        }
+    }
+}
+
 /// A size of any number of bytes: `4096`, `64K`, `2M`, `1G`.
 pub(super) fn size(text: &str) -> Result<u64, String> {
     let (number, factor) = match text.char_indices().last() {
@@ -451,6 +489,23 @@ mod tests {
         assert_eq!("late_deallocation,".parse(), Ok(InefficientKinds([false, true, false])));
         for bad in ["", "late", "late_deallocation,x"] {
             assert!(bad.parse::<InefficientKinds>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn moments_of_runs() {
+        for (text, at, told) in [
+            ("end", At::End, "end"),
+            ("peak", At::Peak, "peak"),
+            ("0", At::After(0), "0s"),
+            ("1.5", At::After(1_500_000_000), "1.5s"),
+            ("250ms", At::After(250_000_000), "0.25s"),
+        ] {
+            let when: When = text.parse().expect("valid");
+            assert_eq!((when, when.to_string().as_str()), (When(at), told));
+        }
+        for bad in ["", "start", "-1s", "5d", "nan", "1000000000000h", "inf"] {
+            assert!(bad.parse::<When>().is_err(), "{bad}");
         }
     }
 

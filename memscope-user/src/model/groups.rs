@@ -49,10 +49,18 @@ pub struct SizeSum {
 pub struct LiveGroups {
     /// By owner.
     pub owners: Vec<OwnerSum>,
-    /// By place; empty if no stack is known at all.
+    /// By place.
     pub places: Vec<PlaceSum>,
     /// By size class.
     pub sizes: Vec<SizeSum>,
     /// There were more places than are told apart; blocks of further ones count as without a stack.
     pub places_full: bool,
+}
+
+impl LiveGroups {
+    /// Whether there is a place with a stack.
+    #[must_use]
+    pub fn has_stacks(&self) -> bool {
+        self.places.iter().any(|sum| !sum.stacks.is_empty())
+    }
 }

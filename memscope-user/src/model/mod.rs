@@ -1,6 +1,7 @@
 //! The words of this project as types: what a stage hands to the next.
 
 mod decomposition;
+mod diff;
 mod event;
 mod finding;
 mod fragmentation;
@@ -13,6 +14,7 @@ mod peak;
 mod stack;
 
 pub use decomposition::{Decomposition, OwnerNode, OwnerPart, OwnerSample, OwnerTimeline, Source};
+pub use diff::{Diff, DiffSide, LiveChange, OwnerDiff, PlaceDiff, PoolDiff, SizeDiff};
 pub use event::{
     Access, AccessKind, Alloc, AllocApi, AllocFailed, AllocRecovered, AtbOp, Block, BlockReturned, Device, DeviceUsage,
     DriverFigures, Event, EventKind, Free, FreeCause, Launch, Mark, Op, OpPhase, OutOfMemory, PageType, Pool,

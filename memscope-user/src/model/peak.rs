@@ -27,7 +27,7 @@ pub struct Peak {
     pub seen: LiveSum,
     /// What the pool said beyond those: blocks older than the trace, or allocations that were missed.
     pub unseen_bytes: u64,
-    /// The blocks that were seen, in groups.
+    /// The blocks that were seen, in groups; without places if no stack is known of any.
     pub groups: LiveGroups,
     /// Places with less that are not told.
     pub places_left_out: u64,

@@ -4,6 +4,7 @@
 //! report follows after them, and how complete the trace was comes last.
 
 mod decompose;
+mod diff;
 mod fragmentation;
 mod growth;
 mod inefficient;
@@ -20,6 +21,7 @@ use std::{
     io::{self, Write},
 };
 
+pub use diff::write_diff;
 use numbers::{counted, general, mega, size};
 use serde::Serialize;
 

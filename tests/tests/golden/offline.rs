@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use memscope::analyses::compare::{Names, Recorder, Sequences, Which, compare};
+use memscope::analyses::decompose::RuleSet;
+use memscope::analyses::diff::{self, At, SharedSnapshot, Snapshot};
 use memscope::analyses::{
     Analysis, FluctuationAnalysis, HeldAnalysis, InefficientAnalysis, InefficientRules, MarkLeaksAnalysis,
     StepLeaksAnalysis,
@@ -82,6 +84,22 @@ fn step_leaks_are_those_of_the_console() {
         let unjudged: Vec<_> = step_leaks(&outcome).unjudged.iter().map(|leak| (leak.addr, leak.step)).collect();
         assert_eq!(unjudged, [(0x1680_0835_c000, 4)], "{expected}");
     }
+}
+
+/// At its end the leaky run has four blocks of 1 MiB more than the clean one, in the pool, and nothing else.
+#[test]
+fn leaky_run_differs_by_its_leaks() {
+    let end = |name: &str| -> Snapshot {
+        let out = SharedSnapshot::default();
+        let recorder = diff::Recorder::new(At::End, Arc::new(RuleSet::builtin()), Arc::clone(&out));
+        input::run(&[golden(name)], vec![Box::new(recorder)]).expect("a dump");
+        let snapshot = out.lock().expect("not poisoned").take();
+        snapshot.expect("a snapshot")
+    };
+    let found = diff::diff(&end("clean_csv.csv"), &end("leaky_csv.csv"));
+    let grown: Vec<_> =
+        found.iter().map(|it| (it.pool, it.change.grown_bytes, it.change.grown_blocks, it.sizes.len())).collect();
+    assert_eq!(grown, [(Pool::Hal, 0, 0, 0), (Pool::Pta, 4 << 20, 4, 1)]);
 }
 
 /// Nothing leaks: nothing is reported.

@@ -1,0 +1,71 @@
+//! What grew between two moments, of one run or of two? By owner, by place and by size, for each pool of each device.
+//!
+//! Processes are added up: two runs have no process in common. So that places of two runs can be the same, the addresses in
+//! frames, which the kernel chooses anew for each process, are left out; offsets stay.
+
+mod places;
+mod snapshot;
+#[cfg(test)]
+mod tests;
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::hash::Hash;
+
+pub use self::snapshot::{At, Recorder, SharedSnapshot, Snapshot};
+use crate::model::{Device, LiveChange, LiveGroups, LiveSum, OwnerDiff, PlaceDiff, Pool, PoolDiff, SizeDiff};
+
+/// Places told of each pool, those that grew most first.
+const MAX_TOLD: usize = 100;
+
+/// What became more, or less, by device and pool.
+#[must_use]
+pub fn diff(from: &Snapshot, to: &Snapshot) -> Vec<PoolDiff> {
+    let mut places: Vec<(Device, Pool)> = from.pools.keys().chain(to.pools.keys()).copied().collect();
+    places.sort_unstable();
+    places.dedup();
+    let of = |snapshot: &Snapshot, place| snapshot.pools.get(place).cloned().unwrap_or_default();
+    places.iter().map(|place| pool_diff(*place, &of(from, place), &of(to, place))).collect()
+}
+
+/// A pool at a moment: all its blocks, and the same in groups.
+type Live = (LiveSum, LiveGroups);
+
+fn pool_diff((device, pool): (Device, Pool), (all_from, from): &Live, (all_to, to): &Live) -> PoolDiff {
+    let owners = |groups: &LiveGroups| groups.owners.iter().map(|sum| (sum.owner, sum.live)).collect();
+    let owners = changed(owners(from), owners(to));
+    let places = |groups: &LiveGroups| groups.places.iter().map(|sum| (sum.stacks, sum.live)).collect();
+    let mut places = changed(places(from), places(to));
+    let sizes = |groups: &LiveGroups| groups.sizes.iter().map(|sum| (sum.least_bytes, sum.live)).collect();
+    let sizes = changed(sizes(from), sizes(to));
+    if !from.has_stacks() && !to.has_stacks() {
+        places.clear();
+    }
+    let places_left_out = places.len().saturating_sub(MAX_TOLD) as u64;
+    places.truncate(MAX_TOLD);
+    PoolDiff {
+        device,
+        pool,
+        change: LiveChange::new(*all_from, *all_to),
+        owners: owners.into_iter().map(|(owner, change)| OwnerDiff { owner, change }).collect(),
+        places: places.into_iter().map(|(stacks, change)| PlaceDiff { stacks, change }).collect(),
+        places_left_out,
+        sizes: sizes.into_iter().map(|(least_bytes, change)| SizeDiff { least_bytes, change }).collect(),
+        places_full: from.places_full || to.places_full,
+    }
+}
+
+/// What is not the same on both sides, that which grew most first.
+fn changed<K: Copy + Eq + Hash + Ord>(from: Vec<(K, LiveSum)>, to: Vec<(K, LiveSum)>) -> Vec<(K, LiveChange)> {
+    let mut both: HashMap<K, (LiveSum, LiveSum)> = HashMap::new();
+    for (key, live) in from {
+        both.entry(key).or_default().0 = live;
+    }
+    for (key, live) in to {
+        both.entry(key).or_default().1 = live;
+    }
+    let differing = both.into_iter().filter(|(_, (from, to))| from != to);
+    let mut found: Vec<(K, LiveChange)> = differing.map(|(key, (from, to))| (key, LiveChange::new(from, to))).collect();
+    found.sort_unstable_by_key(|(key, change)| (Reverse((change.grown_bytes, change.grown_blocks)), *key));
+    found
+}

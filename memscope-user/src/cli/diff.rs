@@ -1,0 +1,80 @@
+//! `diff`: what grew between two moments, of one run or of two.
+
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use anyhow::{Context as _, Result, bail};
+
+use super::{USAGE, args::DiffArgs, decompose::rules, error, input, values::When};
+use crate::{
+    analyses::{
+        Analysis,
+        decompose::RuleSet,
+        diff::{At, Recorder, SharedSnapshot, Snapshot, diff},
+    },
+    model::{Diff, DiffSide},
+    sinks::report::write_diff,
+};
+
+/// `diff A [B]`.
+pub(super) fn run(args: &DiffArgs) -> ExitCode {
+    if args.other.is_none() && args.from == args.to {
+        error("one input needs two moments: give --from, or --to, or a second input");
+        return ExitCode::from(USAGE);
+    }
+    let rules = match rules(args.rules.as_deref()) {
+        Ok(rules) => rules,
+        Err(reason) => {
+            error(reason);
+            return ExitCode::from(USAGE);
+        }
+    };
+    input::exit(|| {
+        let found = work(args, &rules)?;
+        let mut out = io::stdout().lock();
+        if args.json {
+            serde_json::to_writer(&mut out, &found).map_err(io::Error::from).and_then(|()| writeln!(out))
+        } else {
+            write_diff(&found, &mut out)
+        }
+        .context("cannot print the report")
+    })
+}
+
+fn work(args: &DiffArgs, rules: &Arc<RuleSet>) -> Result<Diff> {
+    let [from, to] = if let Some(other) = &args.other {
+        let ([from], [to]) = (read(&args.base, [args.from], rules)?, read(other, [args.to], rules)?);
+        [from, to]
+    } else {
+        read(&args.base, [args.from, args.to], rules)?
+    };
+    let other = args.other.as_ref().unwrap_or(&args.base);
+    Ok(Diff { pools: diff(&from, &to), from: side(&args.base, args.from, &from)?, to: side(other, args.to, &to)? })
+}
+
+/// Moments of one input, read once.
+fn read<const N: usize>(path: &PathBuf, moments: [When; N], rules: &Arc<RuleSet>) -> Result<[Snapshot; N]> {
+    let shared = moments.map(|_| SharedSnapshot::default());
+    let recorder = |(when, shared): (&When, &SharedSnapshot)| -> Box<dyn Analysis> {
+        Box::new(Recorder::new(when.0, Arc::clone(rules), Arc::clone(shared)))
+    };
+    let recorders = moments.iter().zip(&shared).map(recorder).collect();
+    input::read(std::slice::from_ref(path), recorders)?;
+    let taken = |shared: &Mutex<Option<Snapshot>>| shared.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let snapshots: Option<Vec<Snapshot>> = shared.iter().map(|shared| taken(shared)).collect();
+    let snapshots = snapshots.and_then(|snapshots| snapshots.try_into().ok());
+    snapshots.with_context(|| format!("the reader of `{}` is still at work", path.display()))
+}
+
+fn side(path: &Path, when: When, snapshot: &Snapshot) -> Result<DiffSide> {
+    let Snapshot { length_ns, attached, confidence, .. } = *snapshot;
+    if let At::After(after_ns) = when.0
+        && after_ns > length_ns
+    {
+        let (path, length) = (path.display(), length_ns as f64 / 1e9);
+        bail!("`{path}` ends {length:.3} s after its first event: there is no moment {when} in it");
+    }
+    Ok(DiffSide { input: path.display().to_string(), at: when.to_string(), length_ns, attached, confidence })
+}
