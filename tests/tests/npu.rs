@@ -155,6 +155,8 @@ fn version_name() -> String {
 
 #[path = "npu/attach.rs"]
 mod attach;
+#[path = "npu/kinds.rs"]
+mod kinds;
 #[path = "npu/operators.rs"]
 mod operators;
 #[path = "npu/programs.rs"]

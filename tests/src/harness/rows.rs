@@ -142,7 +142,9 @@ fn device_of(file: &Path) -> String {
     name.strip_prefix("device_").unwrap_or_else(|| panic!("`{}` is of no device", file.display())).to_owned()
 }
 
-fn read_csv(path: &Path) -> Vec<Row> {
+/// Reads one dump.
+#[must_use]
+pub fn read_csv(path: &Path) -> Vec<Row> {
     let text = std::fs::read_to_string(path).unwrap_or_else(|error| panic!("`{}`: {error}", path.display()));
     let mut records = split_csv(&text).into_iter();
     let header: Vec<String> = records.next().unwrap_or_default().into_iter().map(|cell| cell.text).collect();

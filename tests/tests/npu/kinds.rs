@@ -1,0 +1,89 @@
+//! What memory is for, against what the program knows (`workloads/kinds.py`): a table of both by bytes.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use memscope_tests::harness::rows::{Row, read_csv};
+use memscope_tests::harness::tracer::tracer_path;
+use memscope_tests::torch::bench::Program;
+use serde::Deserialize;
+
+use super::version_name;
+
+/// One moment of the program.
+#[derive(Debug, Deserialize)]
+struct Moment {
+    mark: String,
+    /// Kinds by address; none where the program says nothing.
+    blocks: BTreeMap<u64, Option<String>>,
+}
+
+/// Bytes by kind and by owner of the rows.
+type Matrix = BTreeMap<(String, String), u64>;
+
+fn moments(folder: &Path) -> Vec<Moment> {
+    let text = fs::read_to_string(folder.join("kinds.jsonl")).expect("what the program knows");
+    text.lines().map(|line| serde_json::from_str(line).expect("a moment")).collect()
+}
+
+/// Each block once, by the first moment at which its kind is told.
+fn matrix(rows: &[Row], moments: &[Moment]) -> Matrix {
+    let (mut live, mut told): (HashMap<u64, &Row>, BTreeSet<u64>) = Default::default();
+    let mut moments = moments.iter();
+    let mut matrix = Matrix::new();
+    for row in rows {
+        let is_mark = row.event == "MSTX" && row.name.as_deref().is_some_and(|name| name.starts_with("kinds "));
+        if is_mark {
+            let moment = moments.next().expect("as many moments as marks");
+            assert_eq!(row.name.as_deref(), Some(moment.mark.as_str()));
+            for (addr, kind) in &moment.blocks {
+                let block = live.get(addr).unwrap_or_else(|| panic!("no block at {addr:#x} at `{}`", moment.mark));
+                let Some(kind) = kind.clone().filter(|_| told.insert(block.id)) else { continue };
+                let owner = block.attr.get("owner").cloned().unwrap_or_default();
+                *matrix.entry((kind, owner)).or_default() += block.number("size");
+            }
+        }
+        match (row.event_type.as_str(), row.event.as_str(), row.ptr) {
+            ("PTA", "MALLOC", Some(addr)) => drop(live.insert(addr, row)),
+            ("PTA", "FREE", Some(addr)) => drop(live.remove(&addr)),
+            _ => {}
+        }
+    }
+    assert!(moments.next().is_none(), "as many marks as moments");
+    matrix
+}
+
+/// At least 95 % of the bytes of each kind have its owner.
+fn compare(model: &str) {
+    let program = Program::new(&format!("kinds.py {model} 4"));
+    let options = ["--call-stack=c,python", "--analysis=decompose", "--events=alloc,free"];
+    let (run, folder) = program.traced_with(&options);
+    let rows = run.rows();
+    let [dump] = rows.files.as_slice() else { panic!("one file: {:?}", rows.files) };
+    let copy = run.folder.path().join("with-owners.csv");
+    let output = Command::new(tracer_path()).arg("decompose").arg(dump).arg("-o").arg(&copy).output().expect("run");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let matrix = matrix(&read_csv(&copy), &moments(&folder));
+    println!("{model}, torch_npu {}", version_name());
+    for kind in ["weight", "gradient", "optimizer_state", "activation"] {
+        let of: Vec<(&str, u64)> =
+            matrix.iter().filter(|((of, _), _)| of == kind).map(|((_, owner), n)| (owner.as_str(), *n)).collect();
+        let sum: u64 = of.iter().map(|(_, bytes)| bytes).sum();
+        let wanted = format!("PTA@{kind}");
+        let right = of.iter().find(|(owner, _)| *owner == wanted).map_or(0, |(_, bytes)| *bytes);
+        println!("  {kind}: {sum} bytes, of which {of:?}");
+        assert!(sum > 0 && right * 100 >= sum * 95, "{kind}: {right} of {sum} bytes");
+    }
+}
+
+#[test]
+fn kinds_of_memory_of_an_mlp() {
+    compare("mlp");
+}
+
+#[test]
+fn kinds_of_memory_of_a_transformer() {
+    compare("transformer");
+}
