@@ -21,8 +21,9 @@ use nix::{
 
 use super::{
     guard::{Guard, children, state},
-    kernel::{Kernel, KernelError},
+    kernel::{Kernel, KernelError, page_size},
     libraries::{Libraries, Library},
+    literals,
     python::Interpreters,
 };
 use crate::{
@@ -189,6 +190,8 @@ impl Follow {
         if urgent.kind == Kind::Fork {
             if !self.processes.contains_key(&urgent.child) {
                 self.enter(urgent.child, urgent.pid, false);
+                // It has its parent's mappings, but not all of their pages.
+                bring_in_texts(kernel, urgent.child);
                 if let Some(interpreters) = &mut self.interpreters {
                     interpreters.forked(urgent.pid, urgent.child);
                 }
@@ -213,6 +216,7 @@ impl Follow {
 
     fn scan(&mut self, kernel: &mut Kernel, pid: u32) -> Result<(), KernelError> {
         self.added.extend(self.libraries.attach(kernel, pid)?);
+        bring_in_texts(kernel, pid);
         match &mut self.interpreters {
             Some(interpreters) => interpreters.look(kernel, pid),
             None => Ok(()),
@@ -292,6 +296,13 @@ impl Follow {
             }
         }
         self.guard.dismiss();
+    }
+}
+
+/// Texts that the kernel side could not wait for.
+fn bring_in_texts(kernel: &Kernel, pid: u32) {
+    if !kernel.can_touch() {
+        literals::bring_in(pid, page_size());
     }
 }
 

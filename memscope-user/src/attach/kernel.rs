@@ -399,6 +399,12 @@ impl Kernel {
         Ok(kernel)
     }
 
+    /// Whether a page that is not in memory can be waited for.
+    #[must_use]
+    pub const fn can_touch(&self) -> bool {
+        self.can_touch
+    }
+
     /// Loads what is attached to every library, so that a refusal shows at once. Of programs that serve one row each,
     /// the first pair stands for all.
     fn load_probes(&mut self, options: &KernelOptions) -> Result<(), KernelError> {

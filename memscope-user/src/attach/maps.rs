@@ -66,6 +66,10 @@ pub struct Line<'a> {
     pub start: u64,
     /// Behind the last address.
     pub end: u64,
+    /// May be read.
+    pub readable: bool,
+    /// May be written.
+    pub writable: bool,
     /// May be executed.
     pub executable: bool,
     /// Where in the file the mapping begins.
@@ -99,6 +103,8 @@ pub fn line(line: &[u8]) -> Option<Line<'_>> {
         range,
         start: hex(start)?,
         end: hex(end)?,
+        readable: perms.contains('r'),
+        writable: perms.contains('w'),
         executable: perms.contains('x'),
         file_offset,
         id: FileId { device, inode },

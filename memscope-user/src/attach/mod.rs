@@ -20,6 +20,8 @@ pub mod kernel;
 #[cfg(feature = "trace")]
 pub mod libraries;
 #[cfg(feature = "trace")]
+mod literals;
+#[cfg(feature = "trace")]
 pub mod locate;
 pub mod maps;
 #[cfg(feature = "trace")]

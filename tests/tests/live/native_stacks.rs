@@ -118,8 +118,14 @@ fn trace(build: &str, depth: u32, cases: &[&str]) -> Run {
 
 fn assert_whole(run: &Run) {
     for (case, end, missing) in compare(run) {
-        assert_eq!((end, missing), (ROOT, 0), "{case}");
+        assert!((end, missing) == (ROOT, 0) || (!walks() && is_cut_short(&case, end)), "{case}: {end} {missing}");
     }
+}
+
+/// Kernels that cannot walk send 16 KiB of a stack, and some of these cases have more on it.
+fn is_cut_short(case: &str, end: u8) -> bool {
+    const FAULT: u8 = 3;
+    ["alloca", "realigned"].contains(&case) && end == FAULT
 }
 
 /// Optimised or not, with and without frame pointers, lazily bound or not, stripped, whole-program.
@@ -234,8 +240,7 @@ fn without_walks_every_stack_is_finished_outside() {
     let compared = compare(&run);
     assert!(compared.len() > 15, "{}", compared.len());
     for (case, end, missing) in compared {
-        // Of `realigned` some have more on the stack.
-        assert!((end, missing) == (ROOT, 0) || (case == "realigned" && end == 3), "{case}: {end} {missing}");
+        assert!((end, missing) == (ROOT, 0) || is_cut_short(&case, end), "{case}: {end} {missing}");
     }
 }
 
