@@ -323,6 +323,10 @@ fn ask<const LOOPS: bool>(ctx: *mut c_void, thread: &mut Thread, slot: *mut Slot
         }
     }
     let mut len = if walk.have < wanted { walk.have } else { wanted };
+    // A page that nobody has written is in the way, and what is missing lies behind it: one rule more is learnt each time.
+    if walks && walk.stack_pointer.wrapping_sub(walk.base) >= len {
+        return false;
+    }
     // SAFETY: a helper without arguments.
     let thread_id = unsafe { bpf_get_current_pid_tgid() };
     let id = not_zero(mix(now ^ thread_id.rotate_left(40)));

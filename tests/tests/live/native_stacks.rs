@@ -175,6 +175,23 @@ fn a_thousand_frames_are_walked_and_fewer_if_asked_for() {
     assert!(compared.iter().all(|(_, end, _)| *end == DEPTH));
 }
 
+/// Pages of the stack that are not there keep the frames behind them from being sent. Those are learnt one by one: every stack
+/// says where it ends, and the last ones are whole.
+#[test]
+fn stacks_with_holes_become_whole() {
+    let compared = compare(&trace("chains-O2", 100, &["hole"]));
+    assert_eq!(compared.len(), 12);
+    let missing: Vec<usize> = compared.iter().map(|(.., missing)| *missing).collect();
+    // That the outermost frame is the last is a rule, too.
+    assert!(
+        compared.iter().all(|(_, end, missing)| *end == NO_RULE || (*end == ROOT) == (*missing == 0)),
+        "{compared:?}"
+    );
+    assert!(compared[0].2 > 0, "{compared:?}");
+    assert_eq!(compared[11].1 == ROOT, walks(), "{compared:?}");
+    assert!(missing.is_sorted_by(|before, after| before >= after), "{compared:?}");
+}
+
 /// Code that is made at run time ends the stack; nothing is guessed.
 #[test]
 fn code_without_unwind_information_ends_the_stack() {

@@ -20,7 +20,11 @@ extern "C" {
 #include <ucontext.h>
 #include <unistd.h>
 
+#if defined __clang__
+#define KEEP __attribute__((noinline))
+#else
 #define KEEP __attribute__((noinline, noclone))
+#endif
 /* Not a tail call. */
 #define AFTER __asm__ volatile("" ::: "memory")
 
@@ -62,9 +66,19 @@ KEEP static int recurse(int depth, volatile char *from)
 KEEP static void with_alloca(size_t len)
 {
     volatile char *room = (volatile char *)__builtin_alloca(len);
-    room[0] = 1;
+    for (size_t at = 0; at < len; at++)
+        room[at] = 1;
     allocate();
     room[len - 1] = 1;
+}
+
+/* Leaves pages of the stack that nobody has written, and so are not there. */
+KEEP static void with_hole(void)
+{
+    volatile char room[48 << 10];
+    room[0] = 1;
+    allocate();
+    room[sizeof room - 1] = 1;
 }
 
 /* More aligned than the stack is, and of unknown size besides: the frame is found by what was stored, not by a register. */
@@ -210,6 +224,7 @@ KEEP static void stepped(void)
     __builtin_ia32_writeeflags_u64(__builtin_ia32_readeflags_u64() | TRAP_FLAG);
     sum += labs(-(long)getppid());
     __builtin_ia32_writeeflags_u64(__builtin_ia32_readeflags_u64() & ~(unsigned long long)TRAP_FLAG);
+    (void)sum;
 }
 #else
 static void stepped(void) {}
@@ -271,6 +286,9 @@ int main(int argc, char **argv)
         } else if (name == "alloca") {
             for (size_t len = 100; len < 40000; len *= 3)
                 with_alloca(len);
+        } else if (name == "hole") {
+            for (int round = 0; round < 12; round++)
+                with_hole();
         } else if (name == "realigned") {
             for (size_t len = 100; len < 40000; len *= 3)
                 realigned(len, 1, 2, 3, 4, 5, 6);
