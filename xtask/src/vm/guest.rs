@@ -38,7 +38,7 @@ pub(super) fn build(kernel: &Kernel, test_arguments: &[String]) -> Result<PathBu
     copy_userland(&userland, &root)?;
     strip(arch, &tool, &root.join("memscope/memscope-bpf"))?;
     strip(arch, &live, &root.join("memscope/live"))?;
-    for part in ["bin", "lib", "torch"] {
+    for part in ["bin", "lib", "python", "torch"] {
         run_quietly(program("cp").arg("-rp").arg(sim::folder(arch).join(part)).arg(root.join("memscope/sim")))?;
     }
     write(&root.join("etc/passwd"), "root:x:0:0:root:/root:/bin/sh\n")?;
