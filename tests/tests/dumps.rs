@@ -79,6 +79,7 @@ fn block(pool: Pool, device: Device, allocation_id: u64, page: PageType, api: Al
         size_bytes: 64,
         alloc_time_ns: 1,
         alloc_id: 1,
+        tid: 1,
         step: 0,
         kernel_index: 0,
         module_id: None,

@@ -16,7 +16,10 @@
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Bound;
 
-use super::Analysis;
+use super::{
+    Analysis,
+    select::{Filter, Matcher},
+};
 use crate::model::{
     Block, Device, Event, EventKind, Finding, FreeCause, Inefficient, InefficientBlock, InefficientKind, OpPhase, Pool,
     RunEnd, Waste,
@@ -53,6 +56,7 @@ impl Default for InefficientRules {
 #[derive(Debug, Default)]
 pub struct InefficientAnalysis {
     rules: InefficientRules,
+    only: Matcher,
     processes: HashMap<u32, Process>,
     found: HashMap<(u32, Device), Inefficient>,
     told: usize,
@@ -130,12 +134,21 @@ impl InefficientAnalysis {
         Self { rules, ..Self::default() }
     }
 
+    /// Tells only of blocks that satisfy the filter. How they are used is judged by what all blocks do.
+    #[must_use]
+    pub fn only(self, filter: Filter) -> Self {
+        Self { only: filter.into(), ..self }
+    }
+
     fn family(&mut self, pid: u32, api: OpsOf) -> &mut Family {
         self.processes.entry(pid).or_default().families.entry(api).or_default()
     }
 
     fn allocated(&mut self, event: &Event, block: &Block, api: OpsOf) {
         let born_in = self.family(event.pid, api).event(event.tid, true, false);
+        if !self.only.holds(event.pid, block) {
+            return;
+        }
         let used = Use { block: *block, born_in, used: false, last_access: None, found: [None; 3], order: Vec::new() };
         self.processes.entry(event.pid).or_default().blocks.insert(block.allocation_id, used);
     }
@@ -291,7 +304,8 @@ impl Analysis for InefficientAnalysis {
     fn observe(&mut self, event: &Event) {
         match &event.kind {
             EventKind::Alloc(alloc) => {
-                if let Some(family) = family_of(alloc.block.pool) {
+                // A block that is put back was used before in a way that is not known.
+                if let Some(family) = family_of(alloc.block.pool).filter(|_| !alloc.restored) {
                     self.allocated(event, &alloc.block, family);
                 }
             }
@@ -455,6 +469,33 @@ mod tests {
         script.begin("f").free(Pool::Pta, B).end_op("f").begin("u");
         script.thread(2).begin("later").free(Pool::Pta, 0x3000).end_op("later").thread(1).access(A).end_op("u");
         assert_eq!(all(&script), [(A, vec![EarlyAllocation])]);
+    }
+
+    /// The selected block is judged by what all others do, so B, which is not selected, makes A early; and A is not told when B is
+    /// asked for.
+    #[test]
+    fn others_are_not_told_but_count() {
+        use crate::analyses::select::{Condition, Test};
+        let mut script = Script::new(1, NPU0);
+        script.begin("b").alloc(Pool::Pta, B, 64).end_op("b").begin("a").alloc(Pool::Pta, A, 65).access(A).end_op("a");
+        script.begin("f").free(Pool::Pta, B).end_op("f").begin("u").access(A).end_op("u");
+        let told = |size_bytes: u64| {
+            let filter =
+                Filter { conditions: vec![Condition { test: Test::Size(size_bytes), wanted: true }], rules: None };
+            run(InefficientAnalysis::default().only(filter), script.events(), &RunEnd::default())
+        };
+        let [Finding::Inefficient(found)] = &told(65)[..] else { panic!("one device") };
+        assert_eq!(found.blocks.iter().map(|block| block.addr).collect::<Vec<_>>(), [A]);
+        assert_eq!(told(64), []);
+    }
+
+    /// Nobody knows how a block was used that is put back: its next use is not its first.
+    #[test]
+    fn blocks_that_are_put_back_are_not_judged() {
+        let mut script = Script::new(1, NPU0);
+        script.begin("b").alloc(Pool::Pta, B, 64).end_op("b").alloc(Pool::Pta, A, 64).free(Pool::Pta, A);
+        script.restore(Pool::Pta, A).begin("f").free(Pool::Pta, B).end_op("f").begin("u").access(A).end_op("u");
+        assert_eq!(all(&script), []);
     }
 
     /// Size and kind choose what is told; waste is size times idle time, here 10 events of 1 ns.

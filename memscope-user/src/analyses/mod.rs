@@ -22,6 +22,7 @@ mod per_device;
 mod scale;
 #[cfg(test)]
 pub(crate) mod script;
+pub mod select;
 
 pub use by_stack::ByStackAnalysis;
 pub use decompose::DecomposeAnalysis;

@@ -169,6 +169,7 @@ impl Script {
             size_bytes,
             alloc_time_ns: id,
             alloc_id: id,
+            tid: self.tid,
             step: self.steps.get(&(self.pid, self.device)).copied().unwrap_or(0),
             kernel_index: self.kernel_index,
             module_id: self.module_id,

@@ -152,6 +152,7 @@ impl Process {
             requested_bytes: None,
             alloc_time_ns: time_ns,
             alloc_id: row.id,
+            tid: row.tid,
             step: self.steps.of_device(row.device),
             kernel_index: self.launches,
             module_id: row.module_id,

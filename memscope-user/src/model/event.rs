@@ -80,6 +80,8 @@ pub struct Block {
     pub alloc_time_ns: u64,
     /// Event id of the allocation.
     pub alloc_id: u64,
+    /// Thread that allocated it.
+    pub tid: u32,
     /// Step during which it was allocated; 0 before the first.
     pub step: u32,
     /// Kernel launches of the process seen before it.
@@ -118,7 +120,8 @@ pub struct Alloc {
     pub total_bytes: Option<u64>,
     /// The driver's figures.
     pub driver: DriverFigures,
-    /// Not a call that was seen: the block is put back after a free that turned out to have failed.
+    /// Not a call that was seen: the block is put back after a free that turned out to have failed, or it was live already
+    /// where the events begin ([`Window`](crate::analyses::select::Window)).
     pub restored: bool,
 }
 

@@ -116,6 +116,7 @@ mod tests {
             requested_bytes: None,
             alloc_time_ns: 1,
             alloc_id: 0,
+            tid: 1,
             step: 0,
             kernel_index: 0,
             module_id: None,

@@ -31,6 +31,7 @@ pub(super) fn block(pool: Pool, addr: u64, allocation_id: u64) -> Block {
         size_bytes: 10,
         alloc_time_ns: 1000,
         alloc_id: 5,
+        tid: 1,
         step: 0,
         kernel_index: 0,
         module_id: Some(3),

@@ -132,6 +132,8 @@ pub struct Recorder {
 struct Thread {
     /// Allocated less freed.
     bytes: i64,
+    /// It has done something since the events begin.
+    started: bool,
     /// The same at its last kernel launch, and its last operator that ended.
     at_launch: i64,
     at_end: i64,
@@ -151,7 +153,9 @@ impl Recorder {
         if self.threads.len() >= MAX_THREADS && !self.threads.contains_key(&key) {
             return None;
         }
-        Some(self.threads.entry(key).or_default())
+        let thread = self.threads.entry(key).or_default();
+        thread.started |= !matches!(&event.kind, EventKind::Alloc(alloc) if alloc.restored);
+        Some(thread)
     }
 
     fn pool_event(&mut self, event: &Event, pool: Pool, device: Device, size_bytes: u64, change: i64) {
@@ -160,6 +164,10 @@ impl Recorder {
         }
         if let Some(thread) = self.thread(event) {
             thread.bytes = thread.bytes.saturating_add(change);
+            if !thread.started {
+                // It was live where the events begin: of no operator or kernel that is seen.
+                (thread.at_launch, thread.at_end) = (thread.bytes, thread.bytes);
+            }
         }
         let mut sequences = self.sequences.lock().unwrap_or_else(PoisonError::into_inner);
         sequences.frameworks.insert(pool);
@@ -273,6 +281,20 @@ mod tests {
             [("inner", 100, 10), ("Add", 100, 110), ("outer", 0, 10), ("unknown start", 0, 0), ("Add", 0, -100)];
         let expected = expected.map(|(name, next, delta)| (name.to_owned(), next, delta));
         assert_eq!(brief(&record(&script, &names), &names), expected);
+    }
+
+    /// Where the events begin within a run, what was live already is of no kernel and no operator.
+    #[test]
+    fn what_was_there_before_is_of_no_entry() {
+        let mut script = Script::new(1, Device::Npu(0));
+        script.alloc(Pool::Pta, 0x1000, 100).free(Pool::Pta, 0x1000).restore(Pool::Pta, 0x1000);
+        script.alloc(Pool::Pta, 0x2000, 8).launch();
+        let sequences = Arc::default();
+        let names = Names::default();
+        let recorder = Recorder::new(BOTH, names.clone(), Arc::clone(&sequences));
+        run(recorder, &script.events()[2..], &RunEnd::default());
+        let sequences = Arc::into_inner(sequences).expect("not shared").into_inner().expect("no panic");
+        assert_eq!(brief(&sequences, &names), [("Add".to_owned(), 0, 8)]);
     }
 
     /// Threads and devices are apart.

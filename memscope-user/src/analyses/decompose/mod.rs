@@ -24,7 +24,11 @@ pub use self::classify::Classifier;
 use self::classify::LabelId;
 pub use self::rules::{BUILTIN, RuleSet};
 use self::rules::{Counts, Ended, Life, Phase};
-use super::{Analysis, per_device::PerDevice};
+use super::{
+    Analysis,
+    per_device::PerDevice,
+    select::{Filter, Matcher},
+};
 use crate::model::{
     Alloc, Block, Confidence, Decomposition, Event, EventKind, Finding, Free, FreeCause, Name, Pool, ProcessStart,
     RunEnd,
@@ -40,6 +44,7 @@ pub const MAX_TOLD: usize = 64 << 20;
 #[derive(Debug)]
 pub struct DecomposeAnalysis {
     names: Classifier,
+    only: Matcher,
     devices: PerDevice<OnDevice>,
     attached: BTreeSet<u32>,
     concluded: Vec<Decomposition>,
@@ -107,6 +112,7 @@ impl DecomposeAnalysis {
     pub fn new(rules: Arc<RuleSet>) -> Self {
         Self {
             names: Classifier::new(rules),
+            only: Matcher::default(),
             devices: PerDevice::default(),
             attached: BTreeSet::new(),
             concluded: Vec::new(),
@@ -120,6 +126,17 @@ impl DecomposeAnalysis {
         Self { told: Some(owners), ..self }
     }
 
+    /// Keeps account only of blocks that satisfy the filter. What the program is doing is told by all.
+    #[must_use]
+    pub fn only(self, filter: Filter) -> Self {
+        Self { only: filter.into(), ..self }
+    }
+
+    /// What the pool says of itself, if that is of the blocks that are kept account of.
+    fn told_bytes(&self, used_bytes: u64) -> u64 {
+        if self.only.filter().parts_pools() { 0 } else { used_bytes }
+    }
+
     fn tell(&self, pid: u32, allocation_id: u64, label: LabelId) {
         let (Some(told), Some(owner)) = (&self.told, self.names.get(label).owner) else { return };
         let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
@@ -130,9 +147,13 @@ impl DecomposeAnalysis {
 
     fn alloc(&mut self, event: &Event, alloc: &Alloc) {
         let block = &alloc.block;
+        let (kept, told_bytes) = (self.only.holds(event.pid, block), self.told_bytes(alloc.used_bytes));
         let on = self.devices.at(event.pid, block.device);
         on.moments += 1;
         on.enter(self.names.phase(event.stacks));
+        if !kept {
+            return;
+        }
         let account = on.pools.entry(block.pool).or_insert_with(|| Account::new(event.time_ns));
         account.goes_on(event.time_ns);
         let ended = &mut on.ended;
@@ -155,11 +176,12 @@ impl DecomposeAnalysis {
             }
         };
         on.live.insert(block.allocation_id, live);
-        account.grow(&live, on.moments, event.time_ns, alloc.used_bytes);
+        account.grow(&live, on.moments, event.time_ns, told_bytes);
     }
 
     fn free(&mut self, event: &Event, free: &Free) {
         let Free { block: Block { allocation_id, device, .. }, used_bytes, cause, .. } = *free;
+        let told_bytes = self.told_bytes(used_bytes);
         let on = self.devices.at(event.pid, device);
         let phase = self.names.phase(event.stacks).filter(|_| cause == FreeCause::Program);
         on.moments += 1;
@@ -169,7 +191,7 @@ impl DecomposeAnalysis {
         let label = end_of(&mut self.names, &live, on.counts, cause, phase);
         let component = self.names.get(label).component;
         account.end(&live, (label, component), event.time_ns, cause.gave_back());
-        account.told(used_bytes, cause.gave_back());
+        account.told(told_bytes, cause.gave_back());
         if cause == FreeCause::Program {
             if on.ended.len() >= MAX_ENDED {
                 on.ended.pop_front();

@@ -4,6 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::analyses::script::{Script, run};
+use crate::analyses::select::{Condition, Test};
 use crate::model::{Device, EventKind, FreeCause, Name, OwnerNode, OwnerPart, Source, Stack, StackEnd};
 
 const NPU0: Device = Device::Npu(0);
@@ -420,6 +421,23 @@ fn steps_of_the_optimizer_count() {
     let found = one(&script);
     assert_eq!(found.steps, 2);
     assert!(named(&found).contains(&("PTA@persistent", "lives-on-from-forward", 1)), "{:?}", named(&found));
+}
+
+/// The block of 65 bytes is kept account of alone, and named by the optimizer's two steps, which only the others tell of. What the
+/// pool says is of all blocks, so nothing is untracked.
+#[test]
+fn others_are_not_counted_but_tell() {
+    let mut script = Script::new(1, NPU0);
+    script.told(Some((500, 4096))).stacks(&frames(&CALL), &[]).alloc(Pool::Pta, 0x1000, 65);
+    for _ in 0..2 {
+        script.stacks(&frames(&STEP), &[]).alloc(Pool::Pta, 0x2000, 64).free(Pool::Pta, 0x2000);
+        script.stacks(&frames(&CALL), &[]).alloc(Pool::Pta, 0x3000, 64).free(Pool::Pta, 0x3000);
+    }
+    let only = Filter { conditions: vec![Condition { test: Test::Size(65), wanted: true }], rules: None };
+    let found = run(DecomposeAnalysis::default().only(only), script.events(), &RunEnd::default());
+    let [Finding::Decompose(found)] = found.as_slice() else { panic!("{found:?}") };
+    assert_eq!(named(found), [("PTA@persistent", "lives-on-from-forward", 1)]);
+    assert_eq!((found.peak_bytes, found.peak_untracked_bytes, found.end_untracked_bytes), (65, 0, 0));
 }
 
 /// A free that turned out to have failed did not end the block, whatever it was called in between.

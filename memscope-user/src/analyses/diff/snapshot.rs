@@ -8,6 +8,7 @@ use super::places::Places;
 use crate::analyses::Analysis;
 use crate::analyses::decompose::{Classifier, RuleSet};
 use crate::analyses::groups::{Change, Groups, Room};
+use crate::analyses::select::{Filter, Matcher};
 use crate::model::{Block, Confidence, Device, Event, EventKind, Finding, Free, Pool, ProcessStart, RunEnd};
 
 /// A moment of a run.
@@ -41,6 +42,7 @@ pub type SharedSnapshot = Arc<Mutex<Option<Snapshot>>>;
 pub struct Recorder {
     at: At,
     owners: Classifier,
+    only: Matcher,
     places: Places,
     pools: BTreeMap<(Device, Pool), Account>,
     room: Room,
@@ -64,6 +66,7 @@ impl Recorder {
         Self {
             at,
             owners: Classifier::new(rules),
+            only: Matcher::default(),
             places: Places::default(),
             pools: BTreeMap::new(),
             room: Room::default(),
@@ -73,7 +76,16 @@ impl Recorder {
         }
     }
 
-    fn change(&mut self, block: &Block, change: Change) {
+    /// Of blocks that satisfy the filter only.
+    #[must_use]
+    pub fn only(self, filter: Filter) -> Self {
+        Self { only: filter.into(), ..self }
+    }
+
+    fn change(&mut self, pid: u32, block: &Block, change: Change) {
+        if !self.only.holds(pid, block) {
+            return;
+        }
         let owner = self.owners.owner(block);
         let block = Block { stacks: self.places.of(block.stacks), ..*block };
         let account = self.pools.entry((block.device, block.pool)).or_default();
@@ -84,9 +96,9 @@ impl Recorder {
         }
     }
 
-    fn free(&mut self, free: &Free) {
+    fn free(&mut self, pid: u32, free: &Free) {
         if self.at != At::End || free.cause.gave_back() {
-            self.change(&free.block, Change::Goes);
+            self.change(pid, &free.block, Change::Goes);
         }
     }
 }
@@ -105,8 +117,8 @@ impl Analysis for Recorder {
             return;
         }
         match &event.kind {
-            EventKind::Alloc(alloc) => self.change(&alloc.block, Change::Comes),
-            EventKind::Free(free) => self.free(free),
+            EventKind::Alloc(alloc) => self.change(event.pid, &alloc.block, Change::Comes),
+            EventKind::Free(free) => self.free(event.pid, free),
             EventKind::ProcessStart(ProcessStart { attached: true, .. }) => self.attached = true,
             _ => {}
         }

@@ -46,6 +46,7 @@ impl Server {
             requested_bytes: None,
             alloc_time_ns: self.time_ns,
             alloc_id: self.events.len() as u64,
+            tid: 1,
             step: 0,
             kernel_index: 0,
             module_id: None,

@@ -80,6 +80,7 @@ impl Process {
             requested_bytes,
             alloc_time_ns: at.time_ns,
             alloc_id: self.next_event,
+            tid: at.tid,
             step: self.steps.of_device(device),
             kernel_index: self.launches,
             module_id,

@@ -1,0 +1,112 @@
+//! Parts of a run: `--filter`, `--since` and `--until`.
+//!
+//! ```text
+//! events ─▶ filter ─▶ window ─▶ analyses
+//! ```
+//!
+//! - *Filter*: an event of a block is seen if the block's allocation satisfies all conditions, so that allocations keep their
+//!   frees and sums stay right. Sums of used bytes are those of the selected blocks where the filter parts pools. Events of no
+//!   block are seen, but for those of other processes and devices if the filter names one.
+//! - *Window*: of what was before its beginning, blocks that are still live then are told, as if they were put back at that moment
+//!   ([`Alloc::restored`](crate::model::Alloc::restored)), and steps that are under way. At its end, the trace ends.
+//!
+//! An analysis that judges a block by what happens around it takes the filter itself: see
+//! [`InefficientAnalysis::only`](crate::analyses::InefficientAnalysis::only).
+
+mod filter;
+#[cfg(test)]
+mod tests;
+mod window;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use self::filter::Sieve;
+use self::window::Cut;
+use super::Analysis;
+use crate::model::{Event, EventKind, Finding, RunEnd};
+
+pub use filter::{Condition, Filter, Matcher, Test};
+pub use window::{When, Window};
+
+/// What is to be seen of a run.
+#[derive(Clone, Debug, Default)]
+pub struct Selection {
+    /// When.
+    pub window: Window,
+    /// Which blocks.
+    pub filter: Filter,
+}
+
+impl Selection {
+    /// Whether it is everything.
+    #[must_use]
+    pub const fn is_all(&self) -> bool {
+        self.window.is_whole() && self.filter.is_empty()
+    }
+}
+
+/// Analyses that see a part of a run.
+pub struct Selected {
+    sieve: Option<Sieve>,
+    cut: Option<Cut>,
+    to: Analyses,
+}
+
+struct Analyses {
+    analyses: Vec<Box<dyn Analysis>>,
+    any_block: Arc<AtomicBool>,
+}
+
+impl Selected {
+    /// Shows `analyses` what is selected; `any_block` becomes true when that is a block.
+    #[must_use]
+    pub fn new(selection: &Selection, analyses: Vec<Box<dyn Analysis>>, any_block: Arc<AtomicBool>) -> Self {
+        Self {
+            sieve: (!selection.filter.is_empty()).then(|| Sieve::new(selection.filter.clone())),
+            cut: (!selection.window.is_whole()).then(|| Cut::new(selection.window)),
+            to: Analyses { analyses, any_block },
+        }
+    }
+}
+
+impl Analyses {
+    fn observe(&mut self, event: &Event) {
+        if matches!(event.kind, EventKind::Alloc(_)) {
+            self.any_block.store(true, Ordering::Relaxed);
+        }
+        for analysis in &mut self.analyses {
+            analysis.observe(event);
+        }
+    }
+}
+
+impl Analysis for Selected {
+    fn observe(&mut self, event: &Event) {
+        let Self { sieve, cut, to } = self;
+        if let Some(cut) = cut
+            && !matches!(event.kind, EventKind::DeviceUsage(_))
+        {
+            // The run's first event, be it selected or not. What the driver says of a device is of no run.
+            cut.begins(event.time_ns);
+        }
+        let mut window = |event: &Event| match cut {
+            Some(cut) => cut.pass(event, &mut |event| to.observe(event)),
+            None => to.observe(event),
+        };
+        match sieve {
+            Some(sieve) => sieve.pass(event, &mut window),
+            None => window(event),
+        }
+    }
+
+    fn finish(&mut self, end: &RunEnd) -> Vec<Finding> {
+        let time_ns = self.cut.as_ref().map_or(end.time_ns, |cut| cut.end_ns(end.time_ns));
+        let end = RunEnd { time_ns, ..end.clone() };
+        self.to.analyses.iter_mut().flat_map(|analysis| analysis.finish(&end)).collect()
+    }
+
+    fn now(&self) -> Vec<Finding> {
+        self.to.analyses.iter().flat_map(|analysis| analysis.now()).collect()
+    }
+}

@@ -1,0 +1,200 @@
+//! Which part of a run is of interest.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::time::Duration;
+
+use crate::model::{Alloc, Device, DriverFigures, Event, EventKind, Free, FreeCause, Pool, RegionKind, Stacks};
+
+/// A moment of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum When {
+    /// Nanoseconds since the Unix epoch.
+    At(u64),
+    /// Time since the first event of a process.
+    After(Duration),
+}
+
+impl When {
+    fn time_ns(self, start_ns: u64) -> u64 {
+        match self {
+            Self::At(time_ns) => time_ns,
+            Self::After(time) => start_ns.saturating_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)),
+        }
+    }
+}
+
+/// A part of a run: from a moment on, up to another; both belong to it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Window {
+    /// Where it begins, if not with the run.
+    pub since: Option<When>,
+    /// Where it ends, if not with the run.
+    pub until: Option<When>,
+}
+
+impl Window {
+    /// Whether it is the whole run.
+    #[must_use]
+    pub const fn is_whole(&self) -> bool {
+        self.since.is_none() && self.until.is_none()
+    }
+}
+
+/// Cuts a part out of a run: before it, only what is still live at its beginning is told; at its end, the trace ends.
+#[derive(Debug)]
+pub(super) struct Cut {
+    window: Window,
+    /// First and last nanosecond, known from the first event on.
+    bounds_ns: Option<(u64, u64)>,
+    /// `None` once the beginning is reached.
+    before: Option<Before>,
+    /// By process, if there is an end to cut at.
+    live: HashMap<u32, Live>,
+}
+
+/// Live blocks of one process.
+#[derive(Debug, Default)]
+struct Live {
+    numbers: HashSet<u64>,
+    /// As it was told last.
+    used_bytes: HashMap<(Pool, Device), u64>,
+}
+
+impl Cut {
+    pub(super) fn new(window: Window) -> Self {
+        Self { window, bounds_ns: None, before: Some(Before::default()), live: HashMap::new() }
+    }
+
+    /// When the run ends, given when it really did.
+    pub(super) fn end_ns(&self, time_ns: u64) -> u64 {
+        self.bounds_ns.map_or(time_ns, |(_, until)| time_ns.min(until))
+    }
+
+    /// The run begins; only the first call counts.
+    pub(super) fn begins(&mut self, start_ns: u64) {
+        let Window { since, until } = self.window;
+        self.bounds_ns.get_or_insert_with(|| {
+            (since.map_or(0, |when| when.time_ns(start_ns)), until.map_or(u64::MAX, |when| when.time_ns(start_ns)))
+        });
+    }
+
+    /// Takes an event; gives to `out` what is to be seen.
+    pub(super) fn pass(&mut self, event: &Event, out: &mut dyn FnMut(&Event)) {
+        let (since_ns, until_ns) = self.bounds_ns.unwrap_or((u64::MAX, u64::MAX));
+        if let Some(before) = &mut self.before
+            && event.time_ns < since_ns
+        {
+            return before.take(event);
+        }
+        if let Some(before) = self.before.take()
+            && since_ns <= until_ns
+        {
+            before.tell(since_ns, &mut |event| self.within(event, out));
+        }
+        if event.time_ns <= until_ns {
+            self.within(event, out);
+        } else {
+            self.after(event, until_ns, out);
+        }
+    }
+
+    fn within(&mut self, event: &Event, out: &mut dyn FnMut(&Event)) {
+        if self.window.until.is_some() {
+            match &event.kind {
+                EventKind::Alloc(Alloc { block, used_bytes, .. }) => {
+                    let live = self.live.entry(event.pid).or_default();
+                    live.numbers.insert(block.allocation_id);
+                    live.used_bytes.insert((block.pool, block.device), *used_bytes);
+                }
+                EventKind::Free(Free { block, used_bytes, .. }) => {
+                    let live = self.live.entry(event.pid).or_default();
+                    live.numbers.remove(&block.allocation_id);
+                    live.used_bytes.insert((block.pool, block.device), *used_bytes);
+                }
+                EventKind::ProcessEnd => drop(self.live.remove(&event.pid)),
+                _ => {}
+            }
+        }
+        out(event);
+    }
+
+    /// Whatever ends a block that was live at the end of the window, here the end of the trace did. Every block's end is told,
+    /// that of the trace at the latest.
+    fn after(&mut self, event: &Event, until_ns: u64, out: &mut dyn FnMut(&Event)) {
+        let EventKind::Free(Free { block, .. }) = event.kind else { return };
+        let Some(live) = self.live.get_mut(&event.pid) else { return };
+        if !live.numbers.remove(&block.allocation_id) {
+            return;
+        }
+        let used_bytes = live.used_bytes.entry((block.pool, block.device)).or_default();
+        *used_bytes = used_bytes.saturating_sub(block.size_bytes);
+        let (used_bytes, driver, cause) = (*used_bytes, DriverFigures::default(), FreeCause::TraceEnd);
+        let kind = EventKind::Free(Free { block, used_bytes, total_bytes: None, driver, cause });
+        out(&Event { time_ns: until_ns, stacks: Stacks::default(), kind, ..event.clone() });
+    }
+}
+
+/// What has begun before the window and has not ended: at most what is live in the run.
+#[derive(Debug, Default)]
+struct Before {
+    taken: u64,
+    /// In their order.
+    events: BTreeMap<u64, Event>,
+    processes: HashMap<u32, HashMap<Begun, u64>>,
+}
+
+/// What has begun, in one process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Begun {
+    Process,
+    Block(u64),
+    Region(RegionKind, u64),
+    Step(Device),
+    /// The driver's last figures of a device.
+    Usage(Device),
+}
+
+impl Before {
+    fn take(&mut self, event: &Event) {
+        let (begun, begins) = match &event.kind {
+            EventKind::Alloc(alloc) => (Begun::Block(alloc.block.allocation_id), true),
+            EventKind::Free(free) => (Begun::Block(free.block.allocation_id), false),
+            EventKind::Region(region) => (Begun::Region(region.kind, region.addr), region.begins),
+            EventKind::StepStart { .. } => (Begun::Step(event.device), true),
+            EventKind::StepEnd { .. } => (Begun::Step(event.device), false),
+            EventKind::DeviceUsage(_) => (Begun::Usage(event.device), true),
+            EventKind::ProcessStart(_) => (Begun::Process, true),
+            EventKind::ProcessEnd => {
+                for number in self.processes.remove(&event.pid).into_iter().flat_map(HashMap::into_values) {
+                    self.events.remove(&number);
+                }
+                return;
+            }
+            _ => return,
+        };
+        let process = self.processes.entry(event.pid).or_default();
+        if let Some(number) = process.remove(&begun) {
+            self.events.remove(&number);
+        }
+        if begins {
+            self.taken += 1;
+            process.insert(begun, self.taken);
+            self.events.insert(self.taken, event.clone());
+        }
+    }
+
+    /// Gives what is left to `out`, as of the beginning of the window. Figures are those of the blocks that are left: what a pool
+    /// held then, it does not now.
+    fn tell(self, since_ns: u64, out: &mut dyn FnMut(&Event)) {
+        let mut used: HashMap<(u32, Pool, Device), u64> = HashMap::new();
+        for event in self.events.into_values() {
+            let mut event = Event { time_ns: event.time_ns.max(since_ns), ..event };
+            if let EventKind::Alloc(alloc) = &mut event.kind {
+                let used_bytes = used.entry((event.pid, alloc.block.pool, alloc.block.device)).or_default();
+                *used_bytes = used_bytes.saturating_add(alloc.block.size_bytes);
+                *alloc = Alloc { used_bytes: *used_bytes, total_bytes: None, restored: true, ..*alloc };
+            }
+            out(&event);
+        }
+    }
+}
