@@ -37,6 +37,8 @@ mod python_stacks;
 mod replays;
 #[path = "live/runs.rs"]
 mod runs;
+#[path = "live/select.rs"]
+mod select;
 #[path = "live/shared.rs"]
 mod shared;
 #[path = "live/throughput.rs"]

@@ -10,6 +10,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::probes::{ProbeSpec, user};
 
+use super::select::{FilterArgs, SelectArgs};
 use super::values::{self, Analyses, CallStacks, Devices, Events, Level, Ops, Steps};
 
 /// msMemScope's default.
@@ -148,6 +149,9 @@ pub(super) struct CompareArgs {
     /// The summary as JSON on stdout.
     #[arg(long)]
     pub json: bool,
+    /// Which part of the run.
+    #[command(flatten)]
+    pub select: SelectArgs,
 }
 
 /// `diff`.
@@ -171,6 +175,9 @@ pub(super) struct DiffArgs {
     /// The differences as JSON on stdout instead of the report.
     #[arg(long)]
     pub json: bool,
+    /// Which blocks.
+    #[command(flatten)]
+    pub blocks: FilterArgs,
 }
 
 /// `inefficient`.
@@ -197,6 +204,9 @@ pub(super) struct InefficientArgs {
     /// Findings as JSON on stdout instead of the report.
     #[arg(long)]
     pub json: bool,
+    /// Which part of the run.
+    #[command(flatten)]
+    pub select: SelectArgs,
 }
 
 /// `decompose`.
@@ -217,6 +227,9 @@ pub(super) struct DecomposeArgs {
     /// Findings as JSON on stdout instead of the report.
     #[arg(long)]
     pub json: bool,
+    /// Which part of the run.
+    #[command(flatten)]
+    pub select: SelectArgs,
 }
 
 /// `peaks` and `fragmentation`.
@@ -231,6 +244,9 @@ pub(super) struct OwnerArgs {
     /// Findings as JSON on stdout instead of the report.
     #[arg(long)]
     pub json: bool,
+    /// Which part of the run.
+    #[command(flatten)]
+    pub select: SelectArgs,
 }
 
 /// `leaks`.
@@ -248,6 +264,9 @@ pub(super) struct LeaksArgs {
     /// Findings as JSON on stdout instead of the report.
     #[arg(long)]
     pub json: bool,
+    /// Which part of the run.
+    #[command(flatten)]
+    pub select: SelectArgs,
 }
 
 /// `export`.
@@ -271,6 +290,9 @@ pub(super) struct ExportArgs {
     /// Where to write [default: stdout].
     #[arg(short = 'o', long, value_name = "FILE")]
     pub output: Option<PathBuf>,
+    /// Which part of the run.
+    #[command(flatten)]
+    pub select: SelectArgs,
 }
 
 /// Format of `export`.

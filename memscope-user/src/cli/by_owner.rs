@@ -3,24 +3,46 @@
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use anyhow::Result;
+
 use super::{USAGE, args::OwnerArgs, decompose::rules, error, input};
 use crate::{
-    analyses::{Analysis, FragmentationAnalysis, PeaksAnalysis, decompose::RuleSet},
+    analyses::{FragmentationAnalysis, PeaksAnalysis, decompose::RuleSet},
+    input::Outcome,
+    model::Finding,
     sinks::report::Report,
 };
 
 /// `peaks FILE…`.
 pub(super) fn peaks(args: &OwnerArgs) -> ExitCode {
-    run(args, |rules| Box::new(PeaksAnalysis::new(rules)), "No blocks were seen, so there is no peak.")
+    let none = "No blocks were seen, so there is no peak.";
+    run(args, none, |rules| {
+        let selection = args.select.selection(Some(&rules));
+        input::read(&args.files, selection, vec![Box::new(PeaksAnalysis::new(rules))])
+    })
 }
 
 /// `fragmentation FILE…`.
 pub(super) fn fragmentation(args: &OwnerArgs) -> ExitCode {
+    let filter = args.select.blocks.filter(None);
+    if filter.parts_pools() {
+        error("the pieces of a pool are those of all its blocks: --filter takes layer, pid and device here");
+        return ExitCode::from(USAGE);
+    }
     let none = "No memory of pools was seen, so there is nothing to tell of its pieces.";
-    run(args, |rules| Box::new(FragmentationAnalysis::new(rules)), none)
+    run(args, none, |rules| {
+        // The driver's blocks, too, have to be seen: they are what pools have pieces of.
+        let analysis = Box::new(FragmentationAnalysis::new(rules));
+        let mut outcome = input::read(&args.files, args.select.window(), vec![analysis])?;
+        outcome.findings.retain(|finding| match finding {
+            Finding::Fragmentation(found) => filter.holds_for_pool(found.pid, found.device, found.pool),
+            _ => true,
+        });
+        Ok(outcome)
+    })
 }
 
-fn run(args: &OwnerArgs, analysis: impl FnOnce(Arc<RuleSet>) -> Box<dyn Analysis>, none: &str) -> ExitCode {
+fn run(args: &OwnerArgs, none: &str, read: impl FnOnce(Arc<RuleSet>) -> Result<Outcome>) -> ExitCode {
     let rules = match rules(args.rules.as_deref()) {
         Ok(rules) => rules,
         Err(reason) => {
@@ -29,7 +51,7 @@ fn run(args: &OwnerArgs, analysis: impl FnOnce(Arc<RuleSet>) -> Box<dyn Analysis
         }
     };
     input::exit(|| {
-        let outcome = input::read(&args.files, vec![analysis(rules)])?;
+        let outcome = read(rules)?;
         input::print(&outcome, Report { step_hint: false, ..Report::default() }, args.json)?;
         if outcome.findings.is_empty() && !args.json {
             println!("{none}");

@@ -13,7 +13,9 @@ use serde::Serialize;
 use super::{
     FAILURE, USAGE,
     args::{CompareArgs, LogLevel},
-    error, input, message, values,
+    error, input, message,
+    select::SelectArgs,
+    values,
 };
 use crate::{
     analyses::{
@@ -38,7 +40,7 @@ struct Document<'a> {
 /// `compare A B`.
 pub(super) fn run(args: &CompareArgs) -> ExitCode {
     let which = Which { op: args.level.op, kernel: args.level.kernel };
-    match work([&args.base, &args.other], which, &args.output_path, args.json) {
+    match work(args, which) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => {
             // The reference's words.
@@ -62,27 +64,26 @@ pub(super) fn run_option(paths: &str, level: values::Level, output_path: &Path, 
     };
     let path = |text: &str| PathBuf::from(OsString::from(text));
     let output_path = output_path.to_path_buf();
-    run(&CompareArgs { base: path(base), other: path(other), level, output_path, json })
+    run(&CompareArgs { base: path(base), other: path(other), level, output_path, json, select: SelectArgs::default() })
 }
 
-fn work(paths: [&PathBuf; 2], which: Which, output: &Path, json: bool) -> Result<bool> {
+fn work(args: &CompareArgs, which: Which) -> Result<bool> {
     let names = Names::default();
     let read = |path: &PathBuf| -> Result<Sequences> {
         let sequences = Arc::new(Mutex::new(Sequences::default()));
         let recorder: Box<dyn Analysis> = Box::new(Recorder::new(which, names.clone(), Arc::clone(&sequences)));
-        input::read(std::slice::from_ref(path), vec![recorder])?;
+        input::read(std::slice::from_ref(path), args.select.selection(None), vec![recorder])?;
         let Some(sequences) = Arc::into_inner(sequences) else {
             bail!("the reader of `{}` is still at work", path.display())
         };
         Ok(sequences.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner))
     };
-    let [base, other] = paths;
-    let (base, other) = (read(base)?, read(other)?);
+    let (base, other) = (read(&args.base)?, read(&args.other)?);
     compare::check(&base, &other, which)?;
     if base.is_empty() && other.is_empty() {
         return Ok(false);
     }
-    let mut files = CompareFiles::create(output, sudo_ids())?;
+    let mut files = CompareFiles::create(&args.output_path, sudo_ids())?;
     let mut failure = None;
     let devices = compare::compare(&base, &other, &names, |row| {
         if failure.is_none() {
@@ -95,7 +96,7 @@ fn work(paths: [&PathBuf; 2], which: Which, output: &Path, json: bool) -> Result
     let paths = files.paths().map(Path::to_owned);
     files.finish()?;
     let [reference, truth] = &paths;
-    if json {
+    if args.json {
         let document = Document { devices: &devices, files: [reference, truth] };
         println!("{}", serde_json::to_string(&document).context("cannot print the comparison")?);
         return Ok(true);

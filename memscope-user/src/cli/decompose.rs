@@ -40,11 +40,12 @@ pub(super) fn run(args: &DecomposeArgs) -> ExitCode {
     }
     input::exit(|| {
         let owners = SharedOwners::default();
-        let decompose = DecomposeAnalysis::new(rules);
+        // Other blocks tell of what the program does, so the analysis sees them all.
+        let decompose = DecomposeAnalysis::new(Arc::clone(&rules)).only(args.select.blocks.filter(Some(&rules)));
         let wanted = args.output_path.as_deref();
         let decompose = if wanted.is_some() { decompose.telling(Arc::clone(&owners)) } else { decompose };
         let analyses: Vec<Box<dyn Analysis>> = vec![Box::new(decompose)];
-        let outcome = input::read(&args.files, analyses)?;
+        let outcome = input::read(&args.files, args.select.window(), analyses)?;
         let report = Report { step_hint: false, ..Report::default() };
         input::print(&outcome, report, args.json)?;
         if outcome.findings.is_empty() && !args.json {

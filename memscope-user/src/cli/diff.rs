@@ -13,6 +13,7 @@ use crate::{
         Analysis,
         decompose::RuleSet,
         diff::{At, Recorder, SharedSnapshot, Snapshot, diff},
+        select::Selection,
     },
     model::{Diff, DiffSide},
     sinks::report::write_diff,
@@ -45,23 +46,30 @@ pub(super) fn run(args: &DiffArgs) -> ExitCode {
 
 fn work(args: &DiffArgs, rules: &Arc<RuleSet>) -> Result<Diff> {
     let [from, to] = if let Some(other) = &args.other {
-        let ([from], [to]) = (read(&args.base, [args.from], rules)?, read(other, [args.to], rules)?);
+        let ([from], [to]) = (read(&args.base, [args.from], args, rules)?, read(other, [args.to], args, rules)?);
         [from, to]
     } else {
-        read(&args.base, [args.from, args.to], rules)?
+        read(&args.base, [args.from, args.to], args, rules)?
     };
     let other = args.other.as_ref().unwrap_or(&args.base);
     Ok(Diff { pools: diff(&from, &to), from: side(&args.base, args.from, &from)?, to: side(other, args.to, &to)? })
 }
 
 /// Moments of one input, read once.
-fn read<const N: usize>(path: &PathBuf, moments: [When; N], rules: &Arc<RuleSet>) -> Result<[Snapshot; N]> {
+fn read<const N: usize>(
+    path: &PathBuf,
+    moments: [When; N],
+    args: &DiffArgs,
+    rules: &Arc<RuleSet>,
+) -> Result<[Snapshot; N]> {
+    let filter = args.blocks.filter(Some(rules));
     let shared = moments.map(|_| SharedSnapshot::default());
     let recorder = |(when, shared): (&When, &SharedSnapshot)| -> Box<dyn Analysis> {
-        Box::new(Recorder::new(when.0, Arc::clone(rules), Arc::clone(shared)))
+        Box::new(Recorder::new(when.0, Arc::clone(rules), Arc::clone(shared)).only(filter.clone()))
     };
     let recorders = moments.iter().zip(&shared).map(recorder).collect();
-    input::read(std::slice::from_ref(path), recorders)?;
+    // The whole run, as moments are told from its first event.
+    input::read(std::slice::from_ref(path), Selection::default(), recorders)?;
     let taken = |shared: &Mutex<Option<Snapshot>>| shared.lock().unwrap_or_else(PoisonError::into_inner).take();
     let snapshots: Option<Vec<Snapshot>> = shared.iter().map(|shared| taken(shared)).collect();
     let snapshots = snapshots.and_then(|snapshots| snapshots.try_into().ok());

@@ -16,6 +16,7 @@ use super::{
 };
 use crate::{
     analyses::ByStackAnalysis,
+    input::Options,
     model::{ByStack, Finding},
     pipeline::PipelineConfig,
     sinks::folded::{self, Weight, Which},
@@ -29,13 +30,17 @@ pub(super) fn run(args: &ExportArgs) -> ExitCode {
 fn export(args: &ExportArgs) -> Result<()> {
     let files = files(&args.files)?;
     let config = PipelineConfig { mixed_stacks: args.stack == ExportStack::Mixed, ..PipelineConfig::default() };
-    let outcome = input::read_with(&files, config, vec![Box::new(ByStackAnalysis::new(usize::MAX))])?;
+    let options = Options { pipeline: config, selection: args.select.selection(None) };
+    let outcome = input::read_with(&files, options, vec![Box::new(ByStackAnalysis::new(usize::MAX))])?;
     let found: Vec<&ByStack> = outcome
         .findings
         .iter()
         .filter_map(|finding| if let Finding::ByStack(found) = finding { Some(found) } else { None })
         .collect();
     if found.is_empty() {
+        if outcome.nothing_selected {
+            bail!("there is nothing to export");
+        }
         bail!("there are no call stacks of allocations in it: trace with --call-stack=c,python");
     }
     let weight = Weight { bytes: args.weight == WeightBy::Bytes, live: args.what == What::Live };

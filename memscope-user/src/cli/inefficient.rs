@@ -25,8 +25,10 @@ pub(super) fn run(args: &InefficientArgs) -> ExitCode {
         kinds: args.kinds.unwrap_or_default().0,
     };
     input::exit(|| {
-        let analyses: Vec<Box<dyn Analysis>> = vec![Box::new(InefficientAnalysis::new(rules))];
-        let outcome = input::read(std::slice::from_ref(&args.file), analyses)?;
+        // Other blocks tell of how one is used, so the analysis sees them all.
+        let analyses: Vec<Box<dyn Analysis>> =
+            vec![Box::new(InefficientAnalysis::new(rules).only(args.select.blocks.filter(None)))];
+        let outcome = input::read(std::slice::from_ref(&args.file), args.select.window(), analyses)?;
         let report = Report { step_hint: false, ..Report::default() };
         input::print(&outcome, report, args.json)?;
         let found: Vec<_> = outcome

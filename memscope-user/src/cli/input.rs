@@ -6,9 +6,8 @@ use anyhow::{Context as _, Result};
 
 use super::{FAILURE, args::LogLevel, error, message, offline};
 use crate::{
-    analyses::Analysis,
-    input::{self, Outcome},
-    pipeline::PipelineConfig,
+    analyses::{Analysis, select::Selection},
+    input::{self, Options, Outcome},
     sinks::report::{self, Report},
 };
 
@@ -23,18 +22,14 @@ pub(super) fn exit(work: impl FnOnce() -> Result<()>) -> ExitCode {
     }
 }
 
-/// Reads the files of one run, and tells what had to be repaired.
-pub(super) fn read(files: &[PathBuf], analyses: Vec<Box<dyn Analysis>>) -> Result<Outcome> {
-    read_with(files, PipelineConfig::default(), analyses)
+/// Shows what is selected of one run to analyses, and tells what had to be repaired.
+pub(super) fn read(files: &[PathBuf], selection: Selection, analyses: Vec<Box<dyn Analysis>>) -> Result<Outcome> {
+    read_with(files, Options { selection, ..Options::default() }, analyses)
 }
 
-/// As [`read`]; how a capture is replayed is in `config`.
-pub(super) fn read_with(
-    files: &[PathBuf],
-    config: PipelineConfig,
-    analyses: Vec<Box<dyn Analysis>>,
-) -> Result<Outcome> {
-    let outcome = input::run_with(files, config, analyses)?;
+/// As [`read`], with all that can be chosen.
+pub(super) fn read_with(files: &[PathBuf], options: Options, analyses: Vec<Box<dyn Analysis>>) -> Result<Outcome> {
+    let outcome = input::run_with(files, options, analyses)?;
     warn(&outcome);
     Ok(outcome)
 }
@@ -46,6 +41,10 @@ pub(super) fn warn(outcome: &Outcome) {
     }
     if let Some(replay) = &outcome.replay {
         offline::tell_ending(LogLevel::Info, replay);
+    }
+    if outcome.nothing_selected {
+        let text = "there is no block in what --filter, --since and --until leave";
+        message(LogLevel::Info, LogLevel::Warning, format_args!("{text}"));
     }
 }
 

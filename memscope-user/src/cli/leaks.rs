@@ -25,7 +25,7 @@ pub(super) fn run(args: &LeaksArgs) -> ExitCode {
         ],
     };
     input::exit(|| {
-        let outcome = input::read(&args.files, analyses)?;
+        let outcome = input::read(&args.files, args.select.selection(None), analyses)?;
         let report = Report { step_hint: !by_marks, ..Report::default() };
         input::print(&outcome, report, args.json)
     })

@@ -15,6 +15,7 @@ mod notices;
 mod offline;
 mod operators;
 mod outputs;
+mod select;
 mod session;
 mod signals;
 mod stacks;

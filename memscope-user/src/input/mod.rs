@@ -24,6 +24,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use self::csv::CsvReader;
 use self::db::Database;
@@ -31,6 +33,7 @@ use self::rebuild::Rebuild;
 use self::row::DumpRow;
 use self::sort::{Sorted, Sorter};
 use crate::analyses::Analysis;
+use crate::analyses::select::{Selected, Selection};
 use crate::capture::format::MAGIC;
 use crate::model::{Event, Finding, RunEnd};
 use crate::pipeline::{self, PipelineConfig, ReplayReport};
@@ -125,6 +128,17 @@ pub struct Outcome {
     pub notes: Notes,
     /// How the replay went, if the input was a capture.
     pub replay: Option<ReplayReport>,
+    /// A part was asked for, and no block is in it.
+    pub nothing_selected: bool,
+}
+
+/// How inputs are read.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// How a capture is replayed.
+    pub pipeline: PipelineConfig,
+    /// What the analyses see.
+    pub selection: Selection,
 }
 
 /// What kind of file this is, by its first bytes.
@@ -183,15 +197,22 @@ fn collect(folder: &Path, depth: usize, found: &mut Vec<PathBuf>) -> Result<(), 
 
 /// Reads inputs of one run and asks the analyses: any number of dumps, or one capture.
 pub fn run(paths: &[PathBuf], analyses: Vec<Box<dyn Analysis>>) -> Result<Outcome, InputError> {
-    run_with(paths, PipelineConfig::default(), analyses)
+    run_with(paths, Options::default(), analyses)
 }
 
-/// As [`run`]; how a capture is replayed is in `config`.
-pub fn run_with(
-    paths: &[PathBuf],
-    config: PipelineConfig,
-    analyses: Vec<Box<dyn Analysis>>,
-) -> Result<Outcome, InputError> {
+/// As [`run`], in another way.
+pub fn run_with(paths: &[PathBuf], options: Options, analyses: Vec<Box<dyn Analysis>>) -> Result<Outcome, InputError> {
+    let Options { pipeline, selection } = options;
+    if selection.is_all() {
+        return run_all(paths, pipeline, analyses);
+    }
+    let any_block = Arc::default();
+    let selected = Selected::new(&selection, analyses, Arc::clone(&any_block));
+    let outcome = run_all(paths, pipeline, vec![Box::new(selected)])?;
+    Ok(Outcome { nothing_selected: !any_block.load(Ordering::Relaxed), ..outcome })
+}
+
+fn run_all(paths: &[PathBuf], config: PipelineConfig, analyses: Vec<Box<dyn Analysis>>) -> Result<Outcome, InputError> {
     let files = files(paths)?;
     let formats: Vec<Format> = files.iter().map(|path| format(path)).collect::<Result<_, _>>()?;
     match (files.as_slice(), formats.contains(&Format::Capture)) {
@@ -199,7 +220,7 @@ pub fn run_with(
             let mut replay = pipeline::replay(capture, config, Vec::new(), analyses)?;
             let findings = std::mem::take(&mut replay.outcome.findings);
             let end = replay.outcome.end.clone();
-            Ok(Outcome { findings, end, notes: Notes::default(), replay: Some(replay) })
+            Ok(Outcome { findings, end, notes: Notes::default(), replay: Some(replay), nothing_selected: false })
         }
         (_, true) => Err(InputError::Together("a capture holds a whole run: give it alone")),
         (dumps, false) => run_dumps(dumps, &formats, analyses),
@@ -219,7 +240,7 @@ fn run_dumps(
         }
     })?;
     let findings = analyses.iter_mut().flat_map(|analysis| analysis.finish(&end)).collect();
-    Ok(Outcome { findings, end, notes, replay: None })
+    Ok(Outcome { findings, end, notes, replay: None, nothing_selected: false })
 }
 
 /// Gives the events of dumps to `out`, in order.
