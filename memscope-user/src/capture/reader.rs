@@ -94,6 +94,11 @@ impl<R: Read> Reader<R> {
         self.ending
     }
 
+    /// Bytes of the file that were used.
+    pub const fn offset(&self) -> u64 {
+        self.offset
+    }
+
     /// Records of the next chunk; `None` after the last good one, and [`ending`](Self::ending) says why.
     ///
     /// # Errors

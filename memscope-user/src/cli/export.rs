@@ -30,7 +30,7 @@ pub(super) fn run(args: &ExportArgs) -> ExitCode {
 fn export(args: &ExportArgs) -> Result<()> {
     let files = files(&args.files)?;
     let config = PipelineConfig { mixed_stacks: args.stack == ExportStack::Mixed, ..PipelineConfig::default() };
-    let options = Options { pipeline: config, selection: args.select.selection(None) };
+    let options = Options { pipeline: config, selection: args.select.selection(None), ..Options::default() };
     let outcome = input::read_with(&files, options, vec![Box::new(ByStackAnalysis::new(usize::MAX))])?;
     let found: Vec<&ByStack> = outcome
         .findings

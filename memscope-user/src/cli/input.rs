@@ -4,7 +4,7 @@ use std::{path::PathBuf, process::ExitCode};
 
 use anyhow::{Context as _, Result};
 
-use super::{FAILURE, args::LogLevel, error, message, offline};
+use super::{FAILURE, args::LogLevel, error, message, offline, progress};
 use crate::{
     analyses::{Analysis, select::Selection},
     input::{self, Options, Outcome},
@@ -29,6 +29,7 @@ pub(super) fn read(files: &[PathBuf], selection: Selection, analyses: Vec<Box<dy
 
 /// As [`read`], with all that can be chosen.
 pub(super) fn read_with(files: &[PathBuf], options: Options, analyses: Vec<Box<dyn Analysis>>) -> Result<Outcome> {
+    let options = Options { watcher: progress::watcher(), ..options };
     let outcome = input::run_with(files, options, analyses)?;
     warn(&outcome);
     Ok(outcome)

@@ -15,6 +15,7 @@ mod notices;
 mod offline;
 mod operators;
 mod outputs;
+mod progress;
 mod select;
 mod session;
 mod signals;
@@ -125,6 +126,7 @@ fn message(wanted: LogLevel, level: LogLevel, text: fmt::Arguments<'_>) {
         LogLevel::Error => ("Error", Level::Error),
     };
     if level >= wanted {
+        progress::clear();
         eprintln!("[memscope-bpf] {name}: {text}");
     }
     if let Some(log) = LOG.get() {

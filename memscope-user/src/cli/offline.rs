@@ -13,13 +13,14 @@ use super::{
     args::{CollectArgs, LogLevel, RecoverArgs, ReplayArgs},
     error, message,
     notices::Notices,
-    outputs,
+    outputs, progress,
     values::CallStacks,
 };
 use crate::{
     attach::spawn::sudo_ids,
     capture::Ending,
     error_chain,
+    input::{Progress, Stage},
     pipeline::{self, PipelineConfig, ReplayReport},
     sinks::Sink,
 };
@@ -87,8 +88,13 @@ fn replay_one(capture: &Path, collect: &CollectArgs) -> Result<()> {
     let config = PipelineConfig { dump: outputs::filter(collect), owners, ..PipelineConfig::default() };
     let notices = Notices::new(collect.level_of_messages());
     let sinks: Vec<Box<dyn Sink>> = vec![outputs::dump(collect, CallStacks::default(), sudo_ids())?, Box::new(notices)];
-    let report = pipeline::replay(capture, config, sinks, analyses)
-        .with_context(|| format!("cannot replay `{}`", capture.display()))?;
+    let mut watcher = progress::watcher().unwrap_or_else(|| Box::new(|_| {}));
+    let total = fs::metadata(capture).map_or(0, |file| file.len());
+    let mut tell = |done| watcher(Progress { stage: Stage::Reading, done, total });
+    let report = pipeline::replay(capture, config, sinks, analyses, &mut tell);
+    // The report comes next, and may go to the same terminal.
+    progress::clear();
+    let report = report.with_context(|| format!("cannot replay `{}`", capture.display()))?;
     tell_ending(collect.level_of_messages(), &report);
     let failures: Vec<String> = report.outcome.errors.iter().map(|error| error_chain(error)).collect();
     if !failures.is_empty() {

@@ -53,6 +53,7 @@ pub(crate) struct CsvReader<R> {
     /// Line on which the row starts, and the one after it.
     line: u64,
     next_line: u64,
+    read_bytes: u64,
     row: Vec<u8>,
     cells: [Cell; COLUMNS.len()],
 }
@@ -68,7 +69,8 @@ impl<R: BufRead> CsvReader<R> {
     /// Reads the header.
     pub(crate) fn new(input: R, path: &Path) -> Result<Self, InputError> {
         let (row, cells) = (Vec::new(), Default::default());
-        let mut reader = Self { input, path: path.to_owned(), columns: 0, line: 1, next_line: 1, row, cells };
+        let mut reader =
+            Self { input, path: path.to_owned(), columns: 0, line: 1, next_line: 1, read_bytes: 0, row, cells };
         reader.append_line()?;
         reader.columns = header(&reader.row).map_err(|what| InputError::Foreign { path: path.to_owned(), what })?;
         Ok(reader)
@@ -77,6 +79,11 @@ impl<R: BufRead> CsvReader<R> {
     /// Bytes of the row that was read last, without the newline.
     pub(crate) fn raw(&self) -> &[u8] {
         &self.row
+    }
+
+    /// Bytes of the file that were read.
+    pub(super) const fn read_bytes(&self) -> u64 {
+        self.read_bytes
     }
 
     /// Cell of the row that was read last.
@@ -182,6 +189,7 @@ impl<R: BufRead> CsvReader<R> {
             return Err(InputError::row(&self.path, "line", self.line, Fault { column: "ID", what }));
         }
         self.next_line += u64::from(read > 0);
+        self.read_bytes += read as u64;
         Ok(read > 0)
     }
 }

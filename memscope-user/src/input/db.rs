@@ -95,6 +95,16 @@ impl Database {
         Ok(())
     }
 
+    /// About how many rows there are; 0 if that takes a walk through all.
+    pub(super) fn count(&self) -> u64 {
+        let sql = format!("SELECT max(rowid) FROM {}", self.table);
+        self.connection
+            .query_row(&sql, [], |row| row.get::<_, i64>(0))
+            .ok()
+            .and_then(|count| u64::try_from(count).ok())
+            .unwrap_or(0)
+    }
+
     /// Gives all rows to `take`.
     pub(super) fn rows(
         &self,

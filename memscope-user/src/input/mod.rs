@@ -14,6 +14,7 @@ pub(crate) mod csv;
 mod db;
 mod error;
 mod pack;
+mod progress;
 mod rebuild;
 mod row;
 mod sort;
@@ -29,6 +30,7 @@ use std::sync::atomic::Ordering;
 
 use self::csv::CsvReader;
 use self::db::Database;
+use self::progress::Teller;
 use self::rebuild::Rebuild;
 use self::row::DumpRow;
 use self::sort::{Sorted, Sorter};
@@ -39,6 +41,7 @@ use crate::model::{Event, Finding, RunEnd};
 use crate::pipeline::{self, PipelineConfig, ReplayReport};
 
 pub use error::InputError;
+pub use progress::{Progress, Stage, Watcher};
 
 /// Different kinds of unused rows that are told by name.
 const MAX_UNUSED: usize = 16;
@@ -133,12 +136,14 @@ pub struct Outcome {
 }
 
 /// How inputs are read.
-#[derive(Clone, Debug, Default)]
+#[derive(Default)]
 pub struct Options {
     /// How a capture is replayed.
     pub pipeline: PipelineConfig,
     /// What the analyses see.
     pub selection: Selection,
+    /// Is told how far the reading is.
+    pub watcher: Option<Watcher>,
 }
 
 /// What kind of file this is, by its first bytes.
@@ -202,28 +207,36 @@ pub fn run(paths: &[PathBuf], analyses: Vec<Box<dyn Analysis>>) -> Result<Outcom
 
 /// As [`run`], in another way.
 pub fn run_with(paths: &[PathBuf], options: Options, analyses: Vec<Box<dyn Analysis>>) -> Result<Outcome, InputError> {
-    let Options { pipeline, selection } = options;
+    let Options { pipeline, selection, watcher } = options;
+    let mut watcher = watcher.unwrap_or_else(|| Box::new(|_| {}));
     if selection.is_all() {
-        return run_all(paths, pipeline, analyses);
+        return run_all(paths, pipeline, analyses, &mut watcher);
     }
     let any_block = Arc::default();
     let selected = Selected::new(&selection, analyses, Arc::clone(&any_block));
-    let outcome = run_all(paths, pipeline, vec![Box::new(selected)])?;
+    let outcome = run_all(paths, pipeline, vec![Box::new(selected)], &mut watcher)?;
     Ok(Outcome { nothing_selected: !any_block.load(Ordering::Relaxed), ..outcome })
 }
 
-fn run_all(paths: &[PathBuf], config: PipelineConfig, analyses: Vec<Box<dyn Analysis>>) -> Result<Outcome, InputError> {
+fn run_all(
+    paths: &[PathBuf],
+    config: PipelineConfig,
+    analyses: Vec<Box<dyn Analysis>>,
+    watcher: &mut Watcher,
+) -> Result<Outcome, InputError> {
     let files = files(paths)?;
     let formats: Vec<Format> = files.iter().map(|path| format(path)).collect::<Result<_, _>>()?;
     match (files.as_slice(), formats.contains(&Format::Capture)) {
         ([capture], true) => {
-            let mut replay = pipeline::replay(capture, config, Vec::new(), analyses)?;
+            let total = fs::metadata(capture).map_err(InputError::io(capture))?.len();
+            let mut teller = Teller::new(watcher, Stage::Reading, total);
+            let mut replay = pipeline::replay(capture, config, Vec::new(), analyses, &mut |done| teller.at(done))?;
             let findings = std::mem::take(&mut replay.outcome.findings);
             let end = replay.outcome.end.clone();
             Ok(Outcome { findings, end, notes: Notes::default(), replay: Some(replay), nothing_selected: false })
         }
         (_, true) => Err(InputError::Together("a capture holds a whole run: give it alone")),
-        (dumps, false) => run_dumps(dumps, &formats, analyses),
+        (dumps, false) => run_dumps(dumps, &formats, analyses, watcher),
     }
 }
 
@@ -231,9 +244,10 @@ fn run_dumps(
     dumps: &[PathBuf],
     formats: &[Format],
     mut analyses: Vec<Box<dyn Analysis>>,
+    watcher: &mut Watcher,
 ) -> Result<Outcome, InputError> {
     let mut end = RunEnd::default();
-    let notes = each_event(dumps, formats, Sorter::default, &mut |event| {
+    let notes = each_event(dumps, formats, Sorter::default, watcher, &mut |event| {
         end.time_ns = end.time_ns.max(event.time_ns);
         for analysis in &mut analyses {
             analysis.observe(event);
@@ -248,6 +262,7 @@ fn each_event(
     dumps: &[PathBuf],
     formats: &[Format],
     sorter: impl Fn() -> Sorter,
+    watcher: &mut Watcher,
     out: &mut dyn FnMut(&Event),
 ) -> Result<Notes, InputError> {
     let mut notes = Notes::default();
@@ -262,31 +277,51 @@ fn each_event(
         rows.push([row.pid.into(), row.id, row.time_ns, sequence], |bytes| pack::pack(&row, bytes))
             .map_err(InputError::Sort)
     };
-    for (file, (path, format)) in (0..).zip(dumps.iter().zip(formats)) {
+    let sizes = dumps.iter().map(|path| Ok(fs::metadata(path).map_err(InputError::io(path))?.len()));
+    let sizes: Vec<u64> = sizes.collect::<Result<_, InputError>>()?;
+    let mut teller = Teller::new(watcher, Stage::Reading, sizes.iter().sum());
+    let mut before = 0;
+    for ((file, size_bytes), (path, format)) in (0..).zip(sizes).zip(dumps.iter().zip(formats)) {
         if *format == Format::Db {
-            Database::open(path)?.rows(file, &mut notes, &mut take)?;
+            let database = Database::open(path)?;
+            let count = database.count().max(1);
+            database.rows(file, &mut notes, |row| {
+                teller.at(before + size_bytes / count * row.line);
+                take(row)
+            })?;
         } else {
             let mut reader = CsvReader::open(path)?;
             while let Some(row) = reader.next_row(file, &mut notes)? {
+                teller.at(before + reader.read_bytes());
                 take(row)?;
             }
         }
+        before += size_bytes;
     }
     let mut in_order = InOrder::new(rows.finish().map_err(InputError::Sort)?);
     let mut rebuild = Rebuild::default();
     if pids.len() < 2 {
+        let mut teller = Teller::new(watcher, Stage::Analysing, sequence);
         while let Some(row) = in_order.next(&mut notes)? {
+            teller.at(notes.rows);
             rebuild.row(row, &mut notes, out);
         }
     } else {
         // Time runs forward within each process now, so sorting by it mixes processes and nothing else.
         let mut by_time = sorter();
+        let mut teller = Teller::new(watcher, Stage::Sorting, sequence);
         while let Some(row) = in_order.next(&mut notes)? {
+            teller.at(notes.rows);
             let key = [row.time_ns, row.pid.into(), row.id, notes.rows];
             by_time.push(key, |bytes| pack::pack(&row, bytes)).map_err(InputError::Sort)?;
         }
         let (mut in_time, mut bytes) = (by_time.finish().map_err(InputError::Sort)?, Vec::new());
-        while in_time.next(&mut bytes).map_err(InputError::Sort)? {
+        let mut teller = Teller::new(watcher, Stage::Analysing, notes.rows);
+        for done in 1.. {
+            if !in_time.next(&mut bytes).map_err(InputError::Sort)? {
+                break;
+            }
+            teller.at(done);
             rebuild.row(pack::unpack(&bytes), &mut notes, out);
         }
     }

@@ -161,10 +161,61 @@ fn small_memory_gives_the_same_events() {
     fs::write(&path, format!("{HEADER}{}", rows.concat())).expect("written");
     let [mut large, mut small] = [Vec::new(), Vec::new()];
     let paths = [path];
-    each_event(&paths, &[Format::Csv], Sorter::default, &mut |event| large.push(event.clone())).expect("read");
-    each_event(&paths, &[Format::Csv], || Sorter::new(4000), &mut |event| small.push(event.clone())).expect("read");
+    let mut watcher: Watcher = Box::new(|_| {});
+    each_event(&paths, &[Format::Csv], Sorter::default, &mut watcher, &mut |event| large.push(event.clone()))
+        .expect("read");
+    each_event(&paths, &[Format::Csv], || Sorter::new(4000), &mut watcher, &mut |event| small.push(event.clone()))
+        .expect("read");
     assert_eq!(brief(&large).len(), 2000);
     assert_eq!(large, small);
+}
+
+/// Every stage is told from its start to its end, in bytes of all files and in rows of all files; of one process nothing is sorted
+/// by time.
+#[test]
+fn progress_is_told() {
+    let stages_of = |pids: [&str; 2], format: sinks::Format| {
+        let folder = tempfile::tempdir().expect("folder");
+        let row = |id: u64, pid: &str| block_row(id, "MALLOC", id, id, "").replace(",5,5,0,", &format!(",{pid},5,0,"));
+        let mut paths = Vec::new();
+        for (name, pid) in ["1", "2"].into_iter().zip(pids) {
+            let path = folder.path().join(format!("memscope_dump_{name}"));
+            if format == sinks::Format::Csv {
+                fs::write(&path, format!("{HEADER}{}{}", row(1, pid), row(name.parse().expect("number"), pid)))
+                    .expect("written");
+            } else {
+                let writer = Connection::open(&path).expect("database");
+                let columns: Vec<String> = sinks::row::COLUMNS.iter().map(|name| format!("\"{name}\" TEXT")).collect();
+                writer.execute_batch(&format!("CREATE TABLE memscope_dump ({})", columns.join(","))).expect("made");
+                for id in 1..=2 {
+                    let attr = format!("{{\"allocation_id\":\"{id}\",\"size\":\"64\"}}");
+                    let row = format!("{id}{name},'MALLOC','PTA','N/A',5,{pid},7,'0','0x1{id}{name}','{attr}','',''");
+                    writer.execute_batch(&format!("INSERT INTO memscope_dump VALUES ({row})")).expect("written");
+                }
+            }
+            paths.push(path);
+        }
+        let size_bytes: u64 = paths.iter().map(|path| fs::metadata(path).expect("file").len()).sum();
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let teller = Arc::clone(&told);
+        let watcher: Watcher = Box::new(move |progress| teller.lock().expect("lock").push(progress));
+        run_with(&paths, Options { watcher: Some(watcher), ..Options::default() }, Vec::new()).expect("readable");
+        let told: Vec<Progress> = std::mem::take(&mut *told.lock().expect("lock"));
+        assert!(told.windows(2).all(|pair| pair[0].stage != pair[1].stage || pair[0].done <= pair[1].done), "{told:?}");
+        let last =
+            told.iter().enumerate().filter(|(at, it)| told.get(at + 1).is_none_or(|next| next.stage != it.stage));
+        let last: Vec<_> = last.map(|(_, it)| (it.stage, it.done, it.total)).collect();
+        (size_bytes, last)
+    };
+    for format in [sinks::Format::Csv, sinks::Format::Db] {
+        let (size_bytes, stages) = stages_of(["5", "6"], format);
+        let rows = if format == sinks::Format::Csv { 3 } else { 4 };
+        let reading = (Stage::Reading, size_bytes, size_bytes);
+        // One row is in the first file twice: it is read, and not used.
+        assert_eq!(stages, [reading, (Stage::Sorting, rows, 4), (Stage::Analysing, rows, rows)]);
+    }
+    let (size_bytes, stages) = stages_of(["5", "5"], sinks::Format::Db);
+    assert_eq!(stages, [(Stage::Reading, size_bytes, size_bytes), (Stage::Analysing, 4, 4)]);
 }
 
 /// Folders stand for the dumps in them; other things are refused by name.

@@ -29,12 +29,13 @@ impl ReplayReport {
 /// Feeds a capture to a pipeline. Rows and clocks come from the capture, everything else from `config`.
 ///
 /// A torn capture is no error: everything up to the tear is used, and the report says where it is. Nor is an
-/// output that fails: the outcome names it.
+/// output that fails: the outcome names it. `progress` is told how many bytes of the file were used, after each chunk.
 pub fn replay(
     path: &Path,
     config: PipelineConfig,
     sinks: Vec<Box<dyn Sink>>,
     analyses: Vec<Box<dyn Analysis>>,
+    progress: &mut dyn FnMut(u64),
 ) -> Result<ReplayReport, CaptureError> {
     let mut reader = Reader::open(path)?;
     let header = reader.header().clone();
@@ -49,6 +50,7 @@ pub fn replay(
     let mut errors = Vec::new();
     while let Some(chunk) = reader.next_chunk()? {
         errors.extend(pipeline.feed(chunk).err());
+        progress(reader.offset());
     }
     let ending = reader.ending().unwrap_or(Ending::Complete { good_chunks: 0 });
     let mut outcome = pipeline.finish(&[]);

@@ -720,7 +720,8 @@ fn replayed(records: &[Vec<u8>], keep: u64) -> (Vec<Event>, ReplayReport) {
     let file = std::fs::OpenOptions::new().write(true).open(&path).expect("opened");
     file.set_len(file.metadata().expect("metadata").len() * keep / 1000).expect("cut");
     let (sender, seen) = mpsc::channel();
-    let report = replay(&path, PipelineConfig::default(), vec![], vec![Box::new(Tap(sender))]).expect("replayed");
+    let report =
+        replay(&path, PipelineConfig::default(), vec![], vec![Box::new(Tap(sender))], &mut |_| {}).expect("replayed");
     (seen.try_iter().collect(), report)
 }
 

@@ -1,0 +1,112 @@
+//! How far a command on files is, on the terminal that the messages go to.
+
+use std::io::{self, IsTerminal as _, Write as _};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::input::{Progress, Stage, Watcher};
+
+/// Commands that take less are left alone.
+const QUIET: Duration = Duration::from_secs(1);
+/// Time between two lines.
+const INTERVAL: Duration = Duration::from_millis(200);
+/// Between two looks at the clock, at most this part of a stage is done.
+const PARTS: u64 = 1000;
+/// To the start of the line, and whatever is in it is gone.
+const CLEAR: &str = "\r\x1b[2K";
+
+/// The terminal's last line is ours.
+static SHOWN: AtomicBool = AtomicBool::new(false);
+
+/// Shows progress, if there is anybody to see it.
+pub(super) fn watcher() -> Option<Watcher> {
+    io::stderr().is_terminal().then(|| {
+        let mut bar = Bar::new();
+        Box::new(move |progress| bar.show(progress)) as Watcher
+    })
+}
+
+/// Gives the terminal's line back, for something else to be said.
+pub(super) fn clear() {
+    if SHOWN.swap(false, Ordering::Relaxed) {
+        // A terminal that is gone shows nothing, and that is no reason to stop.
+        let _ = io::stderr().write_all(CLEAR.as_bytes());
+    }
+}
+
+struct Bar {
+    started: Instant,
+    stage: Option<(Stage, Instant)>,
+    /// Before that much of the stage is done, the clock is not looked at.
+    next: u64,
+    drawn: Option<Instant>,
+}
+
+impl Bar {
+    fn new() -> Self {
+        Self { started: Instant::now(), stage: None, next: 0, drawn: None }
+    }
+
+    fn show(&mut self, progress: Progress) {
+        let is_new = self.stage.is_none_or(|(stage, _)| stage != progress.stage);
+        if !is_new && progress.done < self.next {
+            return;
+        }
+        self.next = progress.done + progress.total / PARTS;
+        let now = Instant::now();
+        if is_new {
+            self.stage = Some((progress.stage, now));
+        }
+        let Some((_, began)) = self.stage else { return };
+        let is_due = self.drawn.is_none_or(|drawn| now - drawn >= INTERVAL);
+        if now - self.started >= QUIET && is_due {
+            self.drawn = Some(now);
+            SHOWN.store(true, Ordering::Relaxed);
+            let _ = write!(io::stderr(), "{CLEAR}{}", line(progress, now - began));
+        }
+    }
+}
+
+impl Drop for Bar {
+    fn drop(&mut self) {
+        clear();
+    }
+}
+
+/// Share, rate, and how long the stage will take if it goes on like this.
+#[expect(clippy::cast_precision_loss, reason = "estimates")]
+fn line(progress: Progress, elapsed: Duration) -> String {
+    let Progress { stage, done, total } = progress;
+    let (what, unit, scale) = match stage {
+        Stage::Reading => ("reading", "MB/s", 1e6),
+        Stage::Sorting => ("sorting", "thousand rows/s", 1e3),
+        Stage::Analysing => ("analysing", "thousand rows/s", 1e3),
+    };
+    // A file may grow while it is read.
+    let done = done.min(total);
+    let share = done as f64 / total.max(1) as f64;
+    let seconds = elapsed.as_secs_f64();
+    if done == 0 || seconds <= 0.0 {
+        return format!("{what}: {:.0} %", share * 100.0);
+    }
+    let rate = done as f64 / seconds;
+    let left = (total - done) as f64 / rate;
+    format!("{what}: {:.0} %, {:.1} {unit}, {left:.0} s left", share * 100.0, rate / scale)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_estimates() {
+        let line = |stage, done, total, seconds| line(Progress { stage, done, total }, Duration::from_secs(seconds));
+        // 50 MB in 4 s is 12.5 MB/s; the other 150 MB take 12 s.
+        assert_eq!(line(Stage::Reading, 50_000_000, 200_000_000, 4), "reading: 25 %, 12.5 MB/s, 12 s left");
+        assert_eq!(line(Stage::Sorting, 3000, 4000, 3), "sorting: 75 %, 1.0 thousand rows/s, 1 s left");
+        assert_eq!(line(Stage::Analysing, 0, 10, 3), "analysing: 0 %");
+        // Nothing to do, nothing done yet, and more done than there was.
+        assert_eq!(line(Stage::Analysing, 0, 0, 0), "analysing: 0 %");
+        assert_eq!(line(Stage::Reading, 30, 20, 1), "reading: 100 %, 0.0 MB/s, 0 s left");
+    }
+}
