@@ -254,13 +254,14 @@ fn read_text(to: &mut [u8; TEXT_CHUNK], from: u64) -> (u64, u8) {
     }
     // SAFETY: `to` has `TEXT_CHUNK` bytes; the helper checks the address.
     let result = unsafe { bpf_probe_read_user_str(to.as_mut_ptr().cast(), TEXT_CHUNK as u32, from as *const c_void) };
-    if result < 1 || result > TEXT_CHUNK as i64 {
+    if result < 0 || result > TEXT_CHUNK as i64 {
         let address = from.to_ne_bytes();
         to[..ADDRESS].copy_from_slice(&address);
         return (ADDRESS as u64, CALL_TEXT_FAULT);
     }
     let more = if result == TEXT_CHUNK as i64 { CALL_TEXT_MORE } else { 0 };
-    ((result - 1) as u64, more)
+    // Of an empty text 5.10 says 0, later kernels 1: its end.
+    (if result > 0 { result as u64 - 1 } else { 0 }, more)
 }
 
 /// Sends the rest of a text that did not fit into the call's record.

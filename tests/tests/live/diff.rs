@@ -46,9 +46,13 @@ fn runs_are_compared() {
         let found = pool(&diff(&[&one, &two], &["--json"]));
         assert_eq!(grown(&found), (bytes, 10), "{found:#}");
         let places = found["places"].as_array().expect("places");
-        assert_eq!(places.len(), 1, "{places:#?}");
-        assert_eq!(grown(&places[0]), (bytes, 10));
-        let frames = places[0]["stacks"]["native"]["frames"].as_array().expect("frames");
+        let sums = places.iter().map(grown).fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
+        assert_eq!(sums, (bytes, 10), "{places:#?}");
+        // First calls may have stacks that are cut, and are places of their own then.
+        let mut whole = places.iter().filter(|place| place["stacks"]["native"]["end"] == "root");
+        let (place, none) = (whole.next().expect("a whole stack"), whole.next());
+        assert_eq!(none, None, "{places:#?}");
+        let frames = place["stacks"]["native"]["frames"].as_array().expect("frames");
         assert!(frames.iter().any(|frame| frame.as_str().is_some_and(|text| text.contains("one_round"))), "{frames:?}");
         assert_eq!(grown(&found["owners"][0]), (bytes, 10));
         assert_eq!(grown(&pool(&diff(&[&two, &one], &["--json"]))), (-bytes, -10));

@@ -106,6 +106,7 @@ fn killed_tracers_of_one_target() {
 fn killed_tracer_of_run() {
     let running = Tracer::run("serve", &["--threads", "2"]).start();
     running.wait_for_rows();
+    running.wait_for_output("ready ");
     let pid = running.stdout().trim_start_matches("ready ").lines().next().and_then(|pid| pid.parse().ok());
     let pid: u32 = pid.expect("a process");
     running.signal(Signal::SIGKILL);
