@@ -93,13 +93,11 @@ fn build_mstx_tool(out: &Path) {
         &variable("TARGET"),
     ]);
     rustc.args(["-Copt-level=2", "-Cpanic=abort", "-Cstrip=symbols", "-Ctarget-feature=-crt-static"]);
-    rustc.args(["-Clink-arg=-nostdlib", "-Clink-arg=-Wl,--build-id=sha1", "-Dwarnings"]);
+    // The toolchain's own linker: none for the other machine is needed, and there is nothing of C to link.
+    rustc.args(["-Clinker=rust-lld", "-Clinker-flavor=ld.lld", "-Clink-arg=--build-id=sha1", "-Dwarnings"]);
     // Its functions mean themselves, not those of the same names that the program has from elsewhere.
-    rustc.arg("-Clink-arg=-Wl,-Bsymbolic");
+    rustc.arg("-Clink-arg=-Bsymbolic");
     rustc.arg(format!("--remap-path-prefix={}=memscope", source.parent().unwrap_or(&source).display()));
-    if let Some(linker) = env::var_os("RUSTC_LINKER") {
-        rustc.arg(format!("-Clinker={}", Path::new(&linker).display()));
-    }
     let status = rustc.status().unwrap_or_else(|error| panic!("cannot run rustc: {error}"));
     assert!(status.success(), "`{}` was not built", source.display());
 }
