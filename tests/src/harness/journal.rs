@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::OnceLock;
 
+use super::tracer::monotonic_ns;
+
 /// The functions' numbers, from the header that the libraries are compiled with.
 const FUNCTIONS: &str = include_str!("../../ascend-sim/include/journal_funcs.h");
 
@@ -267,9 +269,10 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Reads a journal directory.
+    /// Reads a journal directory, up to this moment: the files of a program that still runs are read one after the other.
     #[must_use]
     pub fn read(directory: &Path) -> Self {
+        let now_ns = monotonic_ns();
         let mut files: Vec<_> = std::fs::read_dir(directory)
             .unwrap_or_else(|error| panic!("no journal directory `{}`: {error}", directory.display()))
             .map(|entry| entry.expect("readable journal directory").path())
@@ -282,6 +285,7 @@ impl Journal {
             let (pid, library) = origin(&name).unwrap_or_else(|| panic!("file name of a journal: `{name}`"));
             read_file(&bytes, pid, library, &name, &mut entries);
         }
+        entries.retain(|entry| entry.time_ns <= now_ns);
         entries.sort_by_key(|entry| entry.time_ns);
         Self { entries }
     }
