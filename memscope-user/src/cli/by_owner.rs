@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use anyhow::Result;
 
-use super::{USAGE, args::OwnerArgs, decompose::rules, error, input};
+use super::{USAGE, args::OwnerArgs, decompose::rules_of_user, error, input};
 use crate::{
     analyses::{FragmentationAnalysis, PeaksAnalysis, decompose::RuleSet},
     input::Outcome,
@@ -43,12 +43,9 @@ pub(super) fn fragmentation(args: &OwnerArgs) -> ExitCode {
 }
 
 fn run(args: &OwnerArgs, none: &str, read: impl FnOnce(Arc<RuleSet>) -> Result<Outcome>) -> ExitCode {
-    let rules = match rules(args.rules.as_deref()) {
+    let rules = match rules_of_user(args.rules.as_deref()) {
         Ok(rules) => rules,
-        Err(reason) => {
-            error(reason);
-            return ExitCode::from(USAGE);
-        }
+        Err(code) => return code,
     };
     input::exit(|| {
         let outcome = read(rules)?;

@@ -27,12 +27,9 @@ pub(super) fn run(args: &DecomposeArgs) -> ExitCode {
         let printed = std::io::stdout().lock().write_all(BUILTIN.as_bytes());
         return input::exit(|| printed.map_err(Into::into));
     }
-    let rules = match rules(args.rules.as_deref()) {
+    let rules = match rules_of_user(args.rules.as_deref()) {
         Ok(rules) => rules,
-        Err(reason) => {
-            error(reason);
-            return ExitCode::from(USAGE);
-        }
+        Err(code) => return code,
     };
     if args.output_path.is_some() && !matches!(args.files.as_slice(), [file] if !file.is_dir()) {
         error("--output-path takes one dump, whose rows it copies");
@@ -61,6 +58,14 @@ pub(super) fn run(args: &DecomposeArgs) -> ExitCode {
         let text = format_args!("{count} row(s) have owners in {}", path.display());
         message(LogLevel::Info, LogLevel::Info, text);
         Ok(())
+    })
+}
+
+/// The rules of a command; if they are no good that is told, and its exit code given.
+pub(super) fn rules_of_user(path: Option<&Path>) -> Result<Arc<RuleSet>, ExitCode> {
+    rules(path).map_err(|reason| {
+        error(reason);
+        ExitCode::from(USAGE)
     })
 }
 

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context as _, Result, bail};
 
-use super::{USAGE, args::DiffArgs, decompose::rules, error, input, values::When};
+use super::{USAGE, args::DiffArgs, decompose::rules_of_user, error, input, values::When};
 use crate::{
     analyses::{
         Analysis,
@@ -25,12 +25,9 @@ pub(super) fn run(args: &DiffArgs) -> ExitCode {
         error("one input needs two moments: give --from, or --to, or a second input");
         return ExitCode::from(USAGE);
     }
-    let rules = match rules(args.rules.as_deref()) {
+    let rules = match rules_of_user(args.rules.as_deref()) {
         Ok(rules) => rules,
-        Err(reason) => {
-            error(reason);
-            return ExitCode::from(USAGE);
-        }
+        Err(code) => return code,
     };
     input::exit(|| {
         let found = work(args, &rules)?;

@@ -56,7 +56,7 @@ pub(super) fn merge(
     }
     let mut lines = Vec::new();
     let mut rest = python;
-    let mut cut = (python_end == StackEnd::Depth).then_some(python_end);
+    let mut is_cut = python_end == StackEnd::Depth;
     for frame in native {
         if !frame.evaluates {
             lines.extend_from_slice(frame.lines);
@@ -67,7 +67,9 @@ pub(super) fn merge(
         rest = further;
         if group.last().is_none_or(|outermost| !outermost.is_entry) {
             // Behind the last Python frame that is known.
-            lines.extend(cut.take().map(|end| gap("Python", end)));
+            if std::mem::take(&mut is_cut) {
+                lines.push(gap("Python", python_end));
+            }
             lines.extend_from_slice(frame.lines);
         }
     }

@@ -7,7 +7,7 @@ use memscope_tests::harness::tracer::Tracer;
 use serde_json::Value;
 
 use super::peaks::offline;
-use super::shared::assert_nothing_lost;
+use super::shared::{assert_nothing_lost, pool_blocks};
 
 fn of_pool(document: &Value) -> Value {
     let is_meant = |found: &&Value| found["finding"] == "fragmentation" && found["pool"] == "Pta";
@@ -28,14 +28,7 @@ fn pieces_at_the_end() {
     assert_nothing_lost(&run);
     let journal = run.journal();
     let (_, entries) = journal.by_process().pop_first().expect("a process");
-    let mut blocks: BTreeMap<u64, u64> = BTreeMap::new();
-    for report in entries.iter().filter_map(|entry| entry.pta_report()).filter(|report| report.component == 0) {
-        match report.kind {
-            0 => drop(blocks.insert(report.addr, report.size.unsigned_abs())),
-            1 => drop(blocks.remove(&report.addr)),
-            _ => {}
-        }
-    }
+    let blocks = pool_blocks(&entries);
     let mut segments: BTreeMap<u64, u64> = BTreeMap::new();
     for block in truth(&entries, false).held {
         if blocks.range(block.addr..block.addr + block.size).next().is_some() {

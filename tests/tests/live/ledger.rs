@@ -9,7 +9,7 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use super::attach::attach;
-use super::shared::{DEFAULT, assert_nothing_lost, compare};
+use super::shared::{DEFAULT, assert_nothing_lost, compare, pool_blocks};
 
 /// The one ledger of a process and device at a moment; `None` if there is none. Its sums agree.
 pub(crate) fn ledger(run: &Run, pid: u32, device: u32, moment: &str) -> Option<Value> {
@@ -150,14 +150,7 @@ fn pool_layers_count_once() {
     assert_nothing_lost(&run);
     let journal = run.journal();
     let (pid, entries) = journal.by_process().pop_first().expect("a process");
-    let mut blocks: BTreeMap<u64, u64> = BTreeMap::new();
-    for report in entries.iter().filter_map(|entry| entry.pta_report()).filter(|report| report.component == 0) {
-        match report.kind {
-            0 => drop(blocks.insert(report.addr, report.size.unsigned_abs())),
-            1 => drop(blocks.remove(&report.addr)),
-            _ => {}
-        }
-    }
+    let blocks = pool_blocks(&entries);
     let held = truth(&entries, false).held;
     let is_segment = |addr: u64, size: u64| blocks.range(addr..addr + size).next().is_some();
     let segments: u64 = held.iter().filter(|block| is_segment(block.addr, block.size)).map(|block| block.size).sum();

@@ -1,5 +1,7 @@
 //! What several of the tests do.
 
+use std::collections::BTreeMap;
+
 use memscope_tests::checkers::csv::CsvRules;
 use memscope_tests::checkers::db::DbRules;
 use memscope_tests::checkers::{csv, db};
@@ -53,6 +55,19 @@ pub(crate) fn assert_nothing_lost_since_attach(run: &Run) {
         !report.is_empty() && lines.iter().all(|line| line.contains(OLDER))
     };
     assert!(only_older, "{}", run.said());
+}
+
+/// Blocks that `torch_npu`'s caching allocator has handed out in the end, by what it told: sizes by address.
+pub(crate) fn pool_blocks(entries: &[&Entry]) -> BTreeMap<u64, u64> {
+    let mut blocks = BTreeMap::new();
+    for report in entries.iter().filter_map(|entry| entry.pta_report()).filter(|report| report.component == 0) {
+        match report.kind {
+            0 => drop(blocks.insert(report.addr, report.size.unsigned_abs())),
+            1 => drop(blocks.remove(&report.addr)),
+            _ => {}
+        }
+    }
+    blocks
 }
 
 /// What one library's journal says, in the order of its times.
