@@ -91,13 +91,6 @@ fn is_same_function(one: u64, other: u64) -> bool {
 fn compare(run: &Run) -> Vec<(String, u8, usize)> {
     let (truths, taken) = (truths(&run.stdout), taken(run));
     assert!(!truths.is_empty(), "{}", run.said());
-    if std::env::var_os("DUMP").is_some() {
-        for (block, truth) in &truths {
-            let head = |frames: &[u64]| format!("{:x?}", frames.iter().take(5).collect::<Vec<_>>());
-            let t = taken.get(block).map(|t| (t.end, t.generation, t.frames.len(), head(&t.frames)));
-            eprintln!("DUMP {block:?} {} {} {} {t:?}", truth.case, truth.frames.len(), head(&truth.frames));
-        }
-    }
     let pairs = truths.iter().map(|(block, truth)| {
         let taken = taken.get(block).unwrap_or_else(|| panic!("{block:?} has no stack"));
         let what = format!("{block:?} {}\n  truth {:x?}\n  taken {:x?}", truth.case, truth.frames, taken);
@@ -105,7 +98,11 @@ fn compare(run: &Run) -> Vec<(String, u8, usize)> {
         let shorter = taken.frames.len().min(truth.frames.len());
         assert_eq!(taken.frames[1..shorter], truth.frames[1..shorter], "{what}");
         assert!(taken.frames.len() <= truth.frames.len(), "{what}");
-        (truth.case.clone(), taken.end, truth.frames.len() - taken.frames.len())
+        // By wrong information, as code in assembly may have, the program's unwinder takes any word for its last frame. At
+        // the start of a page it is what return probes leave behind, and no frame.
+        let no_frame = taken.end == NO_UNWIND_INFO && truth.frames.last().is_some_and(|last| last.is_multiple_of(4096));
+        let missing = truth.frames.len() - taken.frames.len();
+        (truth.case.clone(), taken.end, missing.saturating_sub(no_frame.into()))
     });
     pairs.collect()
 }
@@ -145,17 +142,13 @@ fn every_frame_is_right_at_every_instruction() {
     for build in BUILDS {
         let run = Tracer::run(build, &["stepped"]).option("--call-stack=c:100").succeed();
         let compared = compare(&run);
-        // Rules are not asked for without end, so a few may be cut until the answer is there.
-        let mut early = 0;
         for (case, end, missing) in &compared {
-            // Where there is nothing to go by, the program's unwinder ends too.
+            // Where there is nothing to go by, the program's unwinder ends too. Rules are not asked for without end, so a few
+            // may be cut until the answer is there.
             let as_truth = *missing == 0 && [ROOT, NO_UNWIND_INFO].contains(end);
-            early += usize::from(!as_truth && *end == NO_UNWIND_INFO);
-            assert!(as_truth || [NO_RULE, NO_UNWIND_INFO].contains(end), "{build} {case}: {end} {missing}");
+            assert!(as_truth || *end == NO_RULE, "{build} {case}: {end} {missing}");
         }
-        // Seen once on a busy machine, and not explained: a stack that ended, marked, one frame before the last.
-        assert!(early <= 1, "{build}: {early} stacks end where the program's unwinder goes on");
-        // The second time all of them are known.
+        // In the end all of them are known.
         let again = compared.iter().filter(|(case, ..)| case == "again");
         let again: Vec<_> = again.map(|(_, end, missing)| (*end, *missing)).collect();
         assert!(again.len() > 10, "{build}: {}", again.len());

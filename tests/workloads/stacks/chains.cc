@@ -327,12 +327,12 @@ int main(int argc, char **argv)
             made_at_run_time();
             made_at_run_time();
         } else if (name == "stepped") {
-            stepped();
-            usleep(500000);
-            stepped();
-            usleep(500000);
-            now = "again";
-            stepped();
+            /* From one place, so that nothing is new the last time. */
+            for (int round = 0; round < 3; round++) {
+                now = round < 2 ? "stepped" : "again";
+                stepped();
+                usleep(500000);
+            }
         } else if (name == "plugins") {
             plugins(folder, 10);
         } else if (name == "forked") {
