@@ -1,16 +1,20 @@
 //! Call stacks on their way from the ring to the writer: what the kernel side could not finish is finished here.
 //!
-//! A thread of its own between reader and writer, there only if stacks are asked for. It replaces snapshots by whole
-//! stacks, completes code objects, and puts what is at the addresses of native stacks before the records that need it. So
-//! captures hold all that the pipeline wants to know, and no process has to be there for a replay.
+//! Two threads between reader and writer, there only if stacks are asked for. `finish` replaces snapshots by whole stacks and
+//! completes code objects, while the program goes on; `tell` puts what is at the addresses of native stacks before the
+//! records that need it, which may take its time: a library's symbols are read when the first of them is needed. So captures
+//! hold all that the pipeline wants to know, and no process has to be there for a replay.
 
+mod backlog;
 pub mod code;
+mod finish;
 pub mod mappings;
 pub mod symbols;
+mod tell;
 pub mod unwind;
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::HashMap,
     hash::Hash,
     io,
     sync::{
@@ -20,20 +24,12 @@ use std::{
     thread,
 };
 
-use memscope_common::{Kind, StackEnd};
-
 pub use self::symbols::SymbolOptions;
-use self::{mappings::Mappings, symbols::Symbols};
-use crate::{
-    capture::{Note, Symbol, note_record},
-    decode::{Body, Frames, Record, Records, Stack},
-    ring::Batch,
-};
+use self::{finish::Finish, mappings::Mappings, tell::Tell};
+use crate::ring::Batch;
 
-/// Batches that wait for the writer; more wait before this stage.
+/// Batches that wait for the next stage.
 const BATCHES: usize = 4;
-/// Addresses that are remembered as told; then they are told again when they are needed again.
-const MAX_TOLD: usize = 256 << 10;
 
 /// Finishes native stacks that the kernel side could not.
 pub trait FinishStacks: Send {
@@ -92,12 +88,15 @@ pub struct Stage {
 
 /// Starts the stage behind `batches`. It ends when those do.
 pub fn start(batches: Receiver<Batch>, stage: Stage) -> io::Result<Receiver<Batch>> {
+    let Stage { mappings, symbols, unfinished, codes } = stage;
+    let mut finish = Finish { mappings: mappings.clone(), unfinished, codes };
+    let (sender, finished) = mpsc::sync_channel(BATCHES);
+    spawn("memscope-stacks", move || backlog::hand_on(&batches, &sender, |bytes| finish.process(bytes)))?;
     let (sender, output) = mpsc::sync_channel(BATCHES);
-    thread::Builder::new().name("memscope-stacks".to_owned()).spawn(move || {
-        let mut work = Work::new(stage);
-        for batch in batches {
-            let Batch { bytes, watermark_ns } = batch;
-            if sender.send(Batch { bytes: work.process(bytes), watermark_ns }).is_err() {
+    spawn("memscope-symbols", move || {
+        let mut tell = Tell::new(mappings, symbols);
+        for Batch { bytes, watermark_ns } in finished {
+            if sender.send(Batch { bytes: tell.process(bytes), watermark_ns }).is_err() {
                 return;
             }
         }
@@ -105,102 +104,20 @@ pub fn start(batches: Receiver<Batch>, stage: Stage) -> io::Result<Receiver<Batc
     Ok(output)
 }
 
-struct Work {
-    stage: Stage,
-    symbols: Symbols,
-    /// Addresses by generation.
-    told: HashSet<(u64, u64)>,
-}
-
-impl Work {
-    fn new(stage: Stage) -> Self {
-        Self { symbols: Symbols::new(stage.symbols), stage, told: HashSet::new() }
-    }
-
-    /// The records with what belongs to them.
-    fn process(&mut self, bytes: Vec<u8>) -> Vec<u8> {
-        if !Records::new(&bytes).any(|record| record.is_ok_and(|record| is_work(&record.body))) {
-            return bytes;
-        }
-        self.symbols.next_batch();
-        let mut out = Vec::with_capacity(bytes.len());
-        let mut records = Records::new(&bytes);
-        loop {
-            let rest = records.rest();
-            let Some(record) = records.next() else { return out };
-            let raw = &rest[..rest.len() - records.rest().len()];
-            match record.map(|record| record.body) {
-                Ok(Body::Unknown { kind }) if kind == Kind::Snapshot as u16 => self.snapshot(raw, &mut out),
-                Ok(Body::Code(_)) => {
-                    let complete = self.stage.codes.as_mut().and_then(|complete| complete(raw));
-                    out.extend_from_slice(complete.as_deref().unwrap_or(raw));
-                }
-                Ok(Body::Stack(Stack { end: StackEnd::NoRule, frames: Frames::Native(_), .. })) => {
-                    if let Stage { mappings: Some(mappings), unfinished: Some(unfinished), .. } = &mut self.stage {
-                        unfinished.learn(raw, &mut mappings.lock());
-                    }
-                    self.stack(raw, &mut out);
-                }
-                _ => self.stack(raw, &mut out),
-            }
-        }
-    }
-
-    /// Snapshots are for nobody else: they are large.
-    fn snapshot(&mut self, raw: &[u8], out: &mut Vec<u8>) {
-        let Stage { mappings: Some(mappings), unfinished: Some(unfinished), .. } = &mut self.stage else { return };
-        let whole = unfinished.finish(raw, &mut mappings.lock());
-        if let Some(whole) = whole {
-            self.stack(&whole, out);
-        }
-    }
-
-    /// Puts a record out, what is at its addresses before it.
-    fn stack(&mut self, raw: &[u8], out: &mut Vec<u8>) {
-        if let Some(Ok(Record { time_ns, pid, body: Body::Stack(stack), .. })) = Records::new(raw).next() {
-            let symbols = self.new_symbols(pid, &stack);
-            if !symbols.is_empty() {
-                let note = Note::Symbols { generation: stack.generation, symbols };
-                out.extend_from_slice(&note_record(time_ns, pid, &note));
-            }
-        }
-        out.extend_from_slice(raw);
-    }
-
-    fn new_symbols(&mut self, pid: u32, stack: &Stack<'_>) -> Vec<Symbol> {
-        let Some(mappings) = &self.stage.mappings else { return Vec::new() };
-        let generation = stack.generation;
-        if self.told.len() >= MAX_TOLD {
-            self.told.clear();
-        }
-        let mut found = Vec::new();
-        for (index, address) in stack.frames.addresses().enumerate() {
-            if self.told.contains(&(generation, address)) {
-                continue;
-            }
-            if let Some(symbol) = self.symbols.find(mappings, (generation, pid), (address, index > 0)) {
-                self.told.insert((generation, address));
-                found.push(symbol);
-            }
-        }
-        found
-    }
-}
-
-fn is_work(body: &Body<'_>) -> bool {
-    match body {
-        Body::Stack(Stack { frames: Frames::Native(_), .. }) | Body::Code(_) => true,
-        Body::Unknown { kind } => *kind == Kind::Snapshot as u16,
-        _ => false,
-    }
+fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    thread::Builder::new().name(name.to_owned()).spawn(work).map(drop)
 }
 
 #[cfg(test)]
 mod tests {
-    use memscope_common::StackEnd;
+    use memscope_common::{Kind, StackEnd};
 
     use super::*;
     use crate::testing::{Who, at};
+    use crate::{
+        capture::Note,
+        decode::{Body, Record, Records},
+    };
 
     /// What the records say, in short.
     fn brief(bytes: &[u8]) -> Vec<String> {
@@ -225,6 +142,19 @@ mod tests {
 
     fn this_process(time_ns: u64) -> Who {
         at(time_ns, std::process::id(), 1)
+    }
+
+    /// What comes out of both threads.
+    struct Work(Finish, Tell);
+
+    impl Work {
+        fn new(Stage { mappings, symbols, unfinished, codes }: Stage) -> Self {
+            Self(Finish { mappings: mappings.clone(), unfinished, codes }, Tell::new(mappings, symbols))
+        }
+
+        fn process(&mut self, bytes: Vec<u8>) -> Vec<u8> {
+            self.1.process(self.0.process(bytes))
+        }
     }
 
     fn stage() -> Stage {

@@ -1,0 +1,129 @@
+//! Hands batches on to a stage that may be busy for a while, without waiting for it.
+
+use std::{
+    sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError},
+    time::Duration,
+};
+
+use crate::ring::Batch;
+
+/// Bytes that wait at most for the next stage; then its pace is ours.
+const MAX_WAITING_BYTES: usize = 8 << 20;
+/// How soon the next stage is tried again.
+const AGAIN: Duration = Duration::from_millis(5);
+
+/// Works on what comes in, and hands it on. What the next stage does not take yet waits, and goes as one batch.
+pub(super) fn hand_on(batches: &Receiver<Batch>, to: &SyncSender<Batch>, mut work: impl FnMut(Vec<u8>) -> Vec<u8>) {
+    let mut waiting: Option<Batch> = None;
+    loop {
+        let next = match waiting {
+            None => batches.recv().map_err(RecvTimeoutError::from),
+            Some(_) => batches.recv_timeout(AGAIN),
+        };
+        match next {
+            Ok(Batch { bytes, watermark_ns }) => {
+                let batch = Batch { bytes: work(bytes), watermark_ns };
+                waiting = Some(match waiting {
+                    None => batch,
+                    Some(before) => joined(before, batch),
+                });
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => {
+                // Nobody is there any more if it is not taken.
+                let _ = waiting.map(|rest| to.send(rest));
+                return;
+            }
+        }
+        let Some(batch) = waiting.take() else { continue };
+        let sent = if batch.bytes.len() < MAX_WAITING_BYTES {
+            to.try_send(batch)
+        } else {
+            to.send(batch).map_err(|error| TrySendError::Disconnected(error.0))
+        };
+        match sent {
+            Ok(()) => {}
+            Err(TrySendError::Full(batch)) => waiting = Some(batch),
+            Err(TrySendError::Disconnected(_)) => return,
+        }
+    }
+}
+
+/// One after the other. A watermark of 0 says nothing.
+fn joined(mut before: Batch, batch: Batch) -> Batch {
+    before.bytes.extend(batch.bytes);
+    before.watermark_ns = before.watermark_ns.max(batch.watermark_ns);
+    before
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{sync::mpsc, thread};
+
+    use super::*;
+
+    fn batch(bytes: &[u8], watermark_ns: u64) -> Batch {
+        Batch { bytes: bytes.to_vec(), watermark_ns }
+    }
+
+    /// While nobody takes anything all that comes is worked on, and then it is all there, in order.
+    #[test]
+    fn work_does_not_wait() {
+        let (sender, batches) = mpsc::sync_channel(0);
+        let (to, output) = mpsc::sync_channel(1);
+        let worker = thread::spawn(move || hand_on(&batches, &to, |bytes| bytes.iter().map(|byte| byte + 1).collect()));
+        for (number, watermark_ns) in [(1, 7), (2, 0), (3, 9), (4, 0)] {
+            sender.send(batch(&[number], watermark_ns)).expect("taken");
+        }
+        drop(sender);
+        let (mut bytes, mut watermark_ns) = (Vec::new(), 0);
+        for batch in output {
+            bytes.extend(batch.bytes);
+            watermark_ns = batch.watermark_ns.max(watermark_ns);
+        }
+        assert_eq!((bytes, watermark_ns), (vec![2, 3, 4, 5], 9));
+        worker.join().expect("ended");
+    }
+
+    /// What waits is handed on when it can be, whether or not more comes.
+    #[test]
+    fn nothing_stays() {
+        let (sender, batches) = mpsc::channel();
+        let (to, output) = mpsc::sync_channel(1);
+        thread::spawn(move || hand_on(&batches, &to, |bytes| bytes));
+        for number in 0..3 {
+            sender.send(batch(&[number], 0)).expect("taken");
+        }
+        let mut bytes = Vec::new();
+        while bytes.len() < 3 {
+            bytes.extend(output.recv().expect("a batch").bytes);
+        }
+        assert_eq!(bytes, [0, 1, 2]);
+    }
+
+    /// Beyond the bound, the one who sends has to wait.
+    #[test]
+    fn what_waits_is_bounded() {
+        let (sender, batches) = mpsc::sync_channel(0);
+        let (to, output) = mpsc::sync_channel(0);
+        thread::spawn(move || hand_on(&batches, &to, |bytes| bytes));
+        let half = vec![0; MAX_WAITING_BYTES / 2];
+        for _ in 0..2 {
+            sender.send(batch(&half, 0)).expect("taken");
+        }
+        // It waits for the output now.
+        assert!(matches!(sender.try_send(batch(&half, 0)), Err(TrySendError::Full(_))));
+        let len: usize = output.recv().expect("a batch").bytes.len();
+        assert_eq!(len, MAX_WAITING_BYTES);
+    }
+
+    /// Ends when nobody takes anything any more.
+    #[test]
+    fn ends_with_its_output() {
+        let (sender, batches) = mpsc::channel();
+        let (to, output) = mpsc::sync_channel(1);
+        drop(output);
+        sender.send(batch(&[1], 0)).expect("taken");
+        hand_on(&batches, &to, |bytes| bytes);
+    }
+}

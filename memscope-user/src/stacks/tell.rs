@@ -1,0 +1,73 @@
+//! What is at the addresses of native stacks.
+
+use std::collections::HashSet;
+
+use super::{SharedMappings, SymbolOptions, symbols::Symbols};
+use crate::{
+    capture::{Note, Symbol, note_record},
+    decode::{Body, Frames, Records, Stack},
+};
+
+/// Addresses that are remembered as told; then they are told again when they are needed again.
+const MAX_TOLD: usize = 256 << 10;
+
+/// Tells of each address once.
+pub(super) struct Tell {
+    mappings: Option<SharedMappings>,
+    symbols: Symbols,
+    /// Addresses by generation.
+    told: HashSet<(u64, u64)>,
+}
+
+impl Tell {
+    pub(super) fn new(mappings: Option<SharedMappings>, options: SymbolOptions) -> Self {
+        Self { mappings, symbols: Symbols::new(options), told: HashSet::new() }
+    }
+
+    /// The records, with symbols before those that need them.
+    pub(super) fn process(&mut self, bytes: Vec<u8>) -> Vec<u8> {
+        if !Records::new(&bytes).any(|record| record.is_ok_and(|record| is_native_stack(&record.body))) {
+            return bytes;
+        }
+        self.symbols.next_batch();
+        let mut out = Vec::with_capacity(bytes.len());
+        let mut records = Records::new(&bytes);
+        loop {
+            let rest = records.rest();
+            let Some(record) = records.next() else { return out };
+            if let Ok(record) = record
+                && let Body::Stack(stack) = record.body
+            {
+                let symbols = self.new_symbols(record.pid, &stack);
+                if !symbols.is_empty() {
+                    let note = Note::Symbols { generation: stack.generation, symbols };
+                    out.extend_from_slice(&note_record(record.time_ns, record.pid, &note));
+                }
+            }
+            out.extend_from_slice(&rest[..rest.len() - records.rest().len()]);
+        }
+    }
+
+    fn new_symbols(&mut self, pid: u32, stack: &Stack<'_>) -> Vec<Symbol> {
+        let Some(mappings) = &self.mappings else { return Vec::new() };
+        let generation = stack.generation;
+        if self.told.len() >= MAX_TOLD {
+            self.told.clear();
+        }
+        let mut found = Vec::new();
+        for (index, address) in stack.frames.addresses().enumerate() {
+            if self.told.contains(&(generation, address)) {
+                continue;
+            }
+            if let Some(symbol) = self.symbols.find(mappings, (generation, pid), (address, index > 0)) {
+                self.told.insert((generation, address));
+                found.push(symbol);
+            }
+        }
+        found
+    }
+}
+
+const fn is_native_stack(body: &Body<'_>) -> bool {
+    matches!(body, Body::Stack(Stack { frames: Frames::Native(_), .. }))
+}
