@@ -250,6 +250,14 @@ fn rows_fit_real_libraries() {
         assert!(!probes.is_empty(), "none of the rows for {file} fits {}: {doctor}", path.display());
     }
     assert!(!wanted.is_empty(), "no row is for a library of the wheels");
+    let layers = |rows: &BTreeSet<(&str, &str)>| -> BTreeSet<&str> {
+        let of = |(library, symbol): &(&str, &str)| {
+            let row = probes::builtin().find(|row| row.symbol == *symbol && row.libraries.contains(library));
+            row.expect("a row").layer.name()
+        };
+        rows.iter().map(of).collect()
+    };
+    assert_eq!(layers(&present), layers(&wanted), "layers that no real library has a function of");
     // Rows may be for versions that only the whole set has.
     if is_whole_set() {
         assert_eq!(present, wanted, "rows for functions that no real library has");

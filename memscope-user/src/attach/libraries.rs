@@ -18,7 +18,7 @@ use super::{
     kernel::{Kernel, KernelError, ObjectPoint, Point},
     locate::{Cache, Evidence},
     maps::{FileId, Mapped, mapped_files},
-    ops::{self, OpsFigures, OpsOptions, OpsPlan},
+    ops::{self, OpsChoice, OpsFigures, OpsOptions, OpsPlan},
     site::{self, Site},
 };
 use crate::{
@@ -172,8 +172,8 @@ impl Libraries {
             loader_rows: HashMap::new(),
             sites: site::Kernel::default(),
             cache: None,
-            ops: OpsOptions::default(),
-            serves_arrays: false,
+            ops: OpsOptions { choice: OpsChoice::Npu, accesses: true, cpu: false },
+            serves_arrays: true,
             op_rows: HashMap::new(),
             next_op: 0,
             tell: None,
