@@ -19,6 +19,8 @@ pub struct Config {
     pub newtask_flags: u32,
     /// Offset of `pid` in the `sched_process_free` event.
     pub free_pid: u32,
+    /// Offset of `pid` in a task, for raw tracepoints.
+    pub task_pid: u32,
     /// Which stacks are taken at all: `STACK_*` bits of [`stack`](crate::stack).
     pub stacks: u32,
     /// Native frames of a stack at most.
@@ -31,7 +33,12 @@ pub struct Config {
     pub thread_pointer: u32,
     /// Native stacks that can be walked at the same time.
     pub native_slots: u32,
+    /// Only processes of this user are stopped, since nobody else's can be made to go on; [`ANY_USER`]: all.
+    pub stop_user: u32,
 }
+
+/// No user's id: `-1` is none for `setuid`.
+pub const ANY_USER: u32 = u32::MAX;
 
 /// In a process's state: children join the trace.
 pub const PROCESS_FOLLOW: u32 = 1;

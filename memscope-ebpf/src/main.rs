@@ -113,19 +113,35 @@ program!(
 );
 program!(
     /// A process or thread is made.
-    task_newtask in "tracepoint", ctx => process::forked(ctx)
+    task_newtask in "tracepoint", ctx => process::forked::<false>(ctx)
+);
+program!(
+    /// The same, without tracefs.
+    task_newtask_raw in "raw_tp", ctx => process::forked::<true>(ctx)
 );
 program!(
     /// A process runs another program.
     process_exec in "tracepoint", ctx => process::executed(ctx)
 );
 program!(
+    /// The same, without tracefs.
+    process_exec_raw in "raw_tp", ctx => process::executed(ctx)
+);
+program!(
     /// A thread ends.
     process_exit in "tracepoint", _ctx => process::exited()
 );
 program!(
+    /// The same, without tracefs.
+    process_exit_raw in "raw_tp", _ctx => process::exited()
+);
+program!(
     /// A process is gone.
-    process_free in "tracepoint", ctx => process::freed(ctx)
+    process_free in "tracepoint", ctx => process::freed::<false>(ctx)
+);
+program!(
+    /// The same, without tracefs.
+    process_free_raw in "raw_tp", ctx => process::freed::<true>(ctx)
 );
 
 #[cfg(not(test))]

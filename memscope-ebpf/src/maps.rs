@@ -19,12 +19,14 @@ static CONFIG: Config = Config {
     newtask_pid: 0,
     newtask_flags: 0,
     free_pid: 0,
+    task_pid: 0,
     stacks: 0,
     native_depth: 0,
     python_depth: 0,
     loops: 0,
     thread_pointer: 0,
     native_slots: 0,
+    stop_user: 0,
 };
 
 /// The frozen settings.

@@ -3,11 +3,11 @@
 use core::ffi::c_void;
 
 use aya_ebpf::helpers::generated::{
-    bpf_get_current_pid_tgid, bpf_ktime_get_ns, bpf_probe_read_kernel, bpf_send_signal,
+    bpf_get_current_pid_tgid, bpf_get_current_uid_gid, bpf_ktime_get_ns, bpf_probe_read_kernel, bpf_send_signal,
 };
 use memscope_common::{
     Kind, LibraryRecord, Miss, ProcessRecord,
-    config::{PROCESS_FOLLOW, PROCESS_SHARES, PROCESS_STOP, ProcessState},
+    config::{ANY_USER, PROCESS_FOLLOW, PROCESS_SHARES, PROCESS_STOP, ProcessState},
 };
 
 use crate::{
@@ -21,6 +21,14 @@ const CLONE_THREAD: u64 = 0x0001_0000;
 /// Architecture-independent on x86-64 and aarch64.
 const SIGSTOP: u32 = 19;
 
+/// Whether the current process is to be stopped: one that could not be made to go on is not.
+#[inline(always)]
+fn stops(flags: u32) -> bool {
+    let user = config().stop_user;
+    // SAFETY: a helper without arguments. The lower half is the user.
+    flags & PROCESS_STOP != 0 && (user == ANY_USER || unsafe { bpf_get_current_uid_gid() } as u32 == user)
+}
+
 /// Stops the current process; only to be called when the record that tells of it has left.
 #[inline(always)]
 fn stop(row: u16) {
@@ -33,14 +41,14 @@ fn stop(row: u16) {
 /// Reports that libraries were mapped, and stops the process if it is to be stopped.
 #[inline(always)]
 pub(crate) fn report_library(ctx: *mut c_void, row: u16, state: u32, flags: u32) {
-    let stopped = flags & PROCESS_STOP;
+    let stopped = stops(flags);
     let mut record = LibraryRecord {
         header: header(Kind::Library, row, size_of::<LibraryRecord>() as u16),
         state,
-        stopped: (stopped != 0).into(),
+        stopped: stopped.into(),
     };
     let sent = send(ctx, (&raw mut record).cast(), size_of::<LibraryRecord>() as u64, row, true);
-    if sent && stopped != 0 {
+    if sent && stopped {
         stop(row);
     }
 }
@@ -70,35 +78,48 @@ fn new_generation() -> u64 {
     time_ns ^ (id >> 32) << PROCESS_SHIFT
 }
 
-/// Reads four or eight bytes of a tracepoint's event.
+/// Reads four or eight bytes of a tracepoint's event, or of a task.
 #[inline(always)]
-fn field<T: Copy + Default>(ctx: *mut c_void, offset: u32) -> T {
+fn field<T: Copy + Default>(of: *mut c_void, offset: u32) -> T {
     let mut value = T::default();
     // SAFETY: `value` has the size that is asked for; the helper checks the address.
     let result = unsafe {
         bpf_probe_read_kernel(
             (&raw mut value).cast(),
             size_of::<T>() as u32,
-            ctx.cast::<u8>().add(offset as usize).cast(),
+            of.cast::<u8>().wrapping_add(offset as usize).cast(),
         )
     };
     if result == 0 { value } else { T::default() }
 }
 
+/// Argument of a raw tracepoint.
+#[inline(always)]
+fn argument(ctx: *mut c_void, number: usize) -> u64 {
+    // SAFETY: the context has all arguments of its event; the verifier checks that.
+    unsafe { ctx.cast::<u64>().add(number).read_volatile() }
+}
+
+/// Number of the task that a raw tracepoint has as its first argument.
+#[inline(always)]
+fn number_of_task(ctx: *mut c_void) -> u32 {
+    field(argument(ctx, 0) as *mut c_void, config().task_pid)
+}
+
 /// `task_newtask`: in the parent, before the child can run.
 #[inline(always)]
-pub(crate) fn forked(ctx: *mut c_void) {
+pub(crate) fn forked<const RAW: bool>(ctx: *mut c_void) {
     // SAFETY: a helper without arguments.
     let tgid = (unsafe { bpf_get_current_pid_tgid() } >> 32) as u32;
     let Some(parent) = PROCESSES.get_ptr_mut(&tgid) else { return };
     // SAFETY: a live map value.
     let state = unsafe { *parent };
     let settings = config();
-    let clone_flags: u64 = field(ctx, settings.newtask_flags);
+    let clone_flags: u64 = if RAW { argument(ctx, 1) } else { field(ctx, settings.newtask_flags) };
     if clone_flags & CLONE_THREAD != 0 || state.flags & PROCESS_FOLLOW == 0 {
         return;
     }
-    let child: u32 = field(ctx, settings.newtask_pid);
+    let child = if RAW { number_of_task(ctx) } else { field(ctx, settings.newtask_pid) };
     let flags = state.flags | PROCESS_SHARES;
     // SAFETY: as above. Other bits change before the process runs only.
     unsafe { (*parent).flags = flags };
@@ -127,14 +148,14 @@ pub(crate) fn executed(ctx: *mut c_void) {
     state.flags &= !PROCESS_SHARES;
     state.unmapping = 0;
     stacks::forget(tgid);
-    let stopped = state.flags & PROCESS_STOP;
+    let stopped = stops(state.flags);
     let mut record = ProcessRecord {
         header: header(Kind::Exec, 0, size_of::<ProcessRecord>() as u16),
         child: 0,
-        stopped: (stopped != 0).into(),
+        stopped: stopped.into(),
     };
     let sent = send(ctx, (&raw mut record).cast(), size_of::<ProcessRecord>() as u64, 0, true);
-    if sent && stopped != 0 {
+    if sent && stopped {
         stop(0);
     }
 }
@@ -152,8 +173,8 @@ pub(crate) fn exited() {
 
 /// `sched_process_free`: the process is gone with all its threads; its number may be used again.
 #[inline(always)]
-pub(crate) fn freed(ctx: *mut c_void) {
-    let pid: u32 = field(ctx, config().free_pid);
+pub(crate) fn freed<const RAW: bool>(ctx: *mut c_void) {
+    let pid = if RAW { number_of_task(ctx) } else { field(ctx, config().free_pid) };
     if PROCESSES.get_ptr(&pid).is_some() {
         let _ = PROCESSES.remove(&pid);
         stacks::forget(pid);

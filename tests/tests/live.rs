@@ -31,6 +31,8 @@ mod operators;
 mod peaks;
 #[path = "live/pools.rs"]
 mod pools;
+#[path = "live/privileges.rs"]
+mod privileges;
 #[path = "live/python_stacks.rs"]
 mod python_stacks;
 #[path = "live/replays.rs"]

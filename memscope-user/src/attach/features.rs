@@ -9,6 +9,8 @@ use aya::{
 };
 use memscope_common::row::{MAX_ROWS, SLOTS};
 
+use super::task;
+
 /// How probes are linked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkMode {
@@ -128,6 +130,7 @@ pub const CAPABILITIES: [Capability; 4] = [
     },
 ];
 
+const CAP_KILL: u32 = 5;
 const CAP_SYS_ADMIN: u32 = 21;
 const CAP_SYS_PTRACE: u32 = 19;
 
@@ -142,6 +145,12 @@ pub fn effective_capabilities() -> u64 {
         .unwrap_or(0)
 }
 
+/// Whether every process can be sent signals, also those of other users.
+#[must_use]
+pub fn may_signal_all() -> bool {
+    effective_capabilities() & (1 << CAP_KILL) != 0
+}
+
 /// Capabilities of the list that `effective` lacks.
 #[must_use]
 pub fn missing_capabilities(effective: u64) -> Vec<Capability> {
@@ -153,6 +162,12 @@ pub fn missing_capabilities(effective: u64) -> Vec<Capability> {
             !has(capability.bit) && !stand_in
         })
         .collect()
+}
+
+/// Whether processes are followed without tracefs: the kernel describes its types (BTF).
+#[must_use]
+pub fn describes_tasks() -> bool {
+    task::pid().is_ok()
 }
 
 /// Where tracefs is mounted, if it is.

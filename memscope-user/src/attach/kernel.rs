@@ -1,7 +1,7 @@
 //! The loaded BPF object: rows in, links made, processes named, misses read.
 
 use std::{
-    fs, io,
+    io,
     os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd},
     path::{Path, PathBuf},
     thread,
@@ -15,24 +15,26 @@ use aya::{
         perf::PerfEventArrayBuffer,
     },
     programs::{
-        ProgramError, TracePoint, UProbe,
+        ProgramError, UProbe,
         uprobe::{UProbeAttachLocation, UProbeAttachPoint, UProbeLink, UProbeScope},
     },
     util::{nr_cpus, online_cpus},
 };
 use memscope_common::{
     Config, Miss, ProbeRow, PythonLayout,
-    config::{ProcessState, TRANSPORT_PERF, TRANSPORT_RING},
+    config::{ANY_USER, ProcessState, TRANSPORT_PERF, TRANSPORT_RING},
     miss,
     row::{JUMP_ENTER, JUMP_LEAVE, JUMP_LEAVE_OWN, JUMPS},
     stack::{SCRATCH_PER_CPU, STACK_NATIVE, STACK_PYTHON},
     unwind::RULES,
 };
+use nix::unistd::Uid;
 use thiserror::Error;
 
 use super::{
     features::{self, Features, LinkMode},
-    python::task,
+    lifecycle::Lifecycle,
+    task,
 };
 use crate::ring::Source;
 
@@ -126,6 +128,7 @@ pub enum KernelError {
 }
 
 /// What is chosen before loading.
+#[expect(clippy::struct_excessive_bools, reason = "each is a choice of its own")]
 #[derive(Clone, Copy, Debug)]
 pub struct KernelOptions {
     /// Bytes of the ring, or of all perf buffers together; rounded up to a power of two of pages.
@@ -136,6 +139,8 @@ pub struct KernelOptions {
     pub link_mode: Option<LinkMode>,
     /// Serve fewer rows than the kernel could (for tests).
     pub max_rows: Option<u16>,
+    /// Learn of processes through tracefs even where that is not needed (for tests).
+    pub tracefs: bool,
     /// Rows with objects will be used.
     pub objects: bool,
     /// Rows with arrays will be used.
@@ -247,6 +252,7 @@ pub struct Kernel {
     can_touch: bool,
     stacks: StackOptions,
     links: Vec<UProbeLink>,
+    lifecycle: Lifecycle,
 }
 
 /// Raises the limit that kernels before 5.11 charge maps to; elsewhere it does not matter.
@@ -258,39 +264,6 @@ fn raise_memlock() {
     {
         let _ = setrlimit(Resource::RLIMIT_MEMLOCK, hard, hard);
     }
-}
-
-/// Makes tracefs visible to this process alone when nobody has mounted it. Must run before other threads start.
-fn ensure_tracefs() -> Result<(), KernelError> {
-    use nix::{
-        mount::{MsFlags, mount},
-        sched::{CloneFlags, unshare},
-    };
-    if features::tracefs().is_some() {
-        return Ok(());
-    }
-    let none = None::<&str>;
-    unshare(CloneFlags::CLONE_NEWNS)
-        // Mounts of the host go on to reach us, ours never reach the host.
-        .and_then(|()| mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_SLAVE, none))
-        .and_then(|()| mount(Some("tracefs"), "/sys/kernel/tracing", Some("tracefs"), MsFlags::empty(), none))
-        .map_err(|errno| KernelError::Tracefs { source: errno.into() })
-}
-
-/// Offset of a field in a tracepoint's event, from its `format` file.
-fn field_offset(event: &'static str, field: &'static str) -> Result<u32, KernelError> {
-    let tracefs = features::tracefs().unwrap_or_else(|| Path::new("/sys/kernel/tracing"));
-    let format = fs::read_to_string(tracefs.join("events").join(event).join("format")).unwrap_or_default();
-    parse_field_offset(&format, field).ok_or(KernelError::Tracepoint { event, field })
-}
-
-fn parse_field_offset(format: &str, field: &str) -> Option<u32> {
-    format.lines().find_map(|line| {
-        let (declaration, rest) = line.trim().strip_prefix("field:")?.split_once(';')?;
-        let name = declaration.rsplit(' ').next()?;
-        let offset = rest.trim().strip_prefix("offset:")?.split(';').next()?;
-        (name == field).then(|| offset.parse().ok())?
-    })
 }
 
 fn check_privileges(features: Features) -> Result<(), KernelError> {
@@ -342,7 +315,7 @@ impl Kernel {
     pub fn load(options: &KernelOptions) -> Result<Self, KernelError> {
         let features = Features::probe();
         check_privileges(features)?;
-        ensure_tracefs()?;
+        let lifecycle = Lifecycle::find(options.tracefs)?;
         raise_memlock();
         let perf = options.perf || !features.ring_buffer;
         let mode = options.link_mode.unwrap_or_else(|| features.link_mode());
@@ -353,19 +326,19 @@ impl Kernel {
                 Err(why) => (stacks.python_depth, no_python) = (None, Some(why)),
             }
         }
-        let config = Config {
+        let mut config = Config {
             transport: if perf { TRANSPORT_PERF } else { TRANSPORT_RING },
             wake_bytes: options.ring_bytes / 8,
-            newtask_pid: field_offset("task/task_newtask", "pid")?,
-            newtask_flags: field_offset("task/task_newtask", "clone_flags")?,
-            free_pid: field_offset("sched/sched_process_free", "pid")?,
             stacks: stacks.bits(),
             native_depth: stacks.native_depth.unwrap_or(0),
             python_depth: stacks.python_depth.unwrap_or(0),
             loops: features.loops.into(),
             thread_pointer,
             native_slots: stack_slots(),
+            stop_user: if features::may_signal_all() { ANY_USER } else { Uid::current().as_raw() },
+            ..Config::default()
         };
+        lifecycle.tell(&mut config);
         let native = stacks.bits() & u32::from(STACK_NATIVE) != 0;
         // Maps that nobody uses take no room.
         let if_native = |entries| if native { entries } else { 1 };
@@ -393,8 +366,18 @@ impl Kernel {
             .load(OBJECT)
             .map_err(|error| KernelError::Load(Box::new(error)))?;
         let max_rows = options.max_rows.unwrap_or(u16::MAX).min(mode.max_rows());
-        let mut kernel =
-            Self { ebpf, mode, features, rows: 0, max_rows, no_python, can_touch: false, stacks, links: Vec::new() };
+        let mut kernel = Self {
+            ebpf,
+            mode,
+            features,
+            rows: 0,
+            max_rows,
+            no_python,
+            can_touch: false,
+            stacks,
+            links: Vec::new(),
+            lifecycle,
+        };
         kernel.load_probes(options)?;
         Ok(kernel)
     }
@@ -546,17 +529,7 @@ impl Kernel {
 
     /// Attaches the programs that follow processes through fork, exec and exit.
     pub fn follow(&mut self) -> Result<(), KernelError> {
-        const PROGRAMS: [(&str, &str, &str); 4] = [
-            ("process_free", "sched", "sched_process_free"),
-            ("process_exit", "sched", "sched_process_exit"),
-            ("process_exec", "sched", "sched_process_exec"),
-            ("task_newtask", "task", "task_newtask"),
-        ];
-        for (name, category, event) in PROGRAMS {
-            let program: &mut TracePoint = self.program(name)?;
-            program.load().and_then(|()| program.attach(category, event)).map_err(|error| refused(name, error))?;
-        }
-        Ok(())
+        self.lifecycle.follow(&mut self.ebpf)
     }
 
     /// Probes `points` of the open file. Return probes go first: a call whose return alone is seen is counted
@@ -646,9 +619,7 @@ impl Kernel {
     where
         &'a mut P: TryFrom<&'a mut aya::programs::Program, Error = ProgramError>,
     {
-        let missing = || KernelError::Map { name: "programs", reason: format!("the object has no program `{name}`") };
-        let program = self.ebpf.program_mut(name).ok_or_else(missing)?;
-        program.try_into().map_err(|error| refused(name, error))
+        program(&mut self.ebpf, name)
     }
 
     /// Puts a process into the trace.
@@ -759,23 +730,23 @@ fn map_error(name: &'static str, error: &dyn std::fmt::Display) -> KernelError {
     KernelError::Map { name, reason: error.to_string() }
 }
 
-fn refused(name: &str, error: ProgramError) -> KernelError {
+/// A program of the object.
+pub(super) fn program<'a, P>(ebpf: &'a mut Ebpf, name: &str) -> Result<&'a mut P, KernelError>
+where
+    &'a mut P: TryFrom<&'a mut aya::programs::Program, Error = ProgramError>,
+{
+    let missing = || KernelError::Map { name: "programs", reason: format!("the object has no program `{name}`") };
+    let program = ebpf.program_mut(name).ok_or_else(missing)?;
+    program.try_into().map_err(|error| refused(name, error))
+}
+
+pub(super) fn refused(name: &str, error: ProgramError) -> KernelError {
     KernelError::Program { name: name.to_owned(), source: Box::new(error) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn field_offsets_come_from_the_format_file() {
-        let format = "name: task_newtask\nformat:\n\tfield:int common_pid;\toffset:4;\tsize:4;\tsigned:1;\n\
-                      \tfield:pid_t pid;\toffset:8;\tsize:4;\tsigned:1;\n\
-                      \tfield:unsigned long clone_flags;\toffset:32;\tsize:8;\tsigned:0;\n";
-        assert_eq!(parse_field_offset(format, "pid"), Some(8));
-        assert_eq!(parse_field_offset(format, "clone_flags"), Some(32));
-        assert_eq!(parse_field_offset(format, "comm"), None);
-    }
 
     #[test]
     fn ring_sizes_are_powers_of_two_of_at_least_a_page() {

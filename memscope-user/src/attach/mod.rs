@@ -20,6 +20,8 @@ pub mod kernel;
 #[cfg(feature = "trace")]
 pub mod libraries;
 #[cfg(feature = "trace")]
+mod lifecycle;
+#[cfg(feature = "trace")]
 mod literals;
 #[cfg(feature = "trace")]
 pub mod locate;
@@ -34,3 +36,7 @@ pub mod python;
 pub mod site;
 #[cfg(feature = "trace")]
 pub mod spawn;
+#[cfg(feature = "trace")]
+mod task;
+#[cfg(feature = "trace")]
+pub mod withheld;

@@ -583,6 +583,9 @@ pub(super) struct TraceArgs {
     /// Serve fewer probe rows than this kernel could.
     #[arg(long, value_name = "ROWS", hide = true)]
     pub max_rows: Option<u16>,
+    /// Learn of processes through tracefs even where that is not needed.
+    #[arg(long, hide = true)]
+    pub tracefs: bool,
     /// Write no capture (no replay, no recovery).
     #[arg(long)]
     pub no_capture: bool,

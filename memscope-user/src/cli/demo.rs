@@ -69,6 +69,7 @@ fn trace_args(args: &DemoArgs) -> TraceArgs {
         usage_library: None,
         link: None,
         max_rows: None,
+        tracefs: false,
         no_capture: false,
         no_progress: true,
     }

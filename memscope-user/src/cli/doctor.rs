@@ -128,7 +128,7 @@ pub(super) fn run(args: &DoctorArgs) -> ExitCode {
     if args.library.is_empty() {
         checks.push(capabilities());
         checks.extend(kernel(Features::probe(), &user));
-        checks.push(tracefs());
+        checks.push(processes());
         if let Err(reason) = outputs::refuse_borrowed_rights(args.usage_library.as_deref()) {
             error(reason);
             return ExitCode::from(USAGE);
@@ -244,13 +244,17 @@ fn slots_text(mode: LinkMode, user: &[&'static ProbeSpec]) -> String {
     }
 }
 
-fn tracefs() -> Check {
+/// How children, new programs and ends of processes are seen.
+fn processes() -> Check {
+    const NAME: &str = "processes";
     match features::tracefs() {
-        Some(path) => Check::ok("tracefs", path.display().to_string()),
+        _ if features::describes_tasks() => Check::ok(NAME, "followed by raw tracepoints"),
+        Some(path) => Check::ok(NAME, format!("followed by tracepoints, whose layout is in {}", path.display())),
         None => Check {
-            name: "tracefs",
+            name: NAME,
             state: "ok",
-            found: "not mounted; it will be mounted for the tracer alone".to_owned(),
+            found: "followed by tracepoints; tracefs, which has their layout, will be mounted for the tracer alone"
+                .to_owned(),
             mend: Some("for all: mount -t tracefs nodev /sys/kernel/tracing".to_owned()),
         },
     }

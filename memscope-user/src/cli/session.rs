@@ -42,6 +42,7 @@ use crate::{
         mstx_tool::{INJECTION_PATH, MstxTool},
         python::Interpreters,
         spawn::{self, RunAs, SpawnError, Waiting},
+        withheld,
     },
     capture::{self, CaptureHeader, LossCount, Note, WriterOptions, note_record},
     error_chain,
@@ -144,7 +145,8 @@ fn try_run(args: &RunArgs) -> Result<u8> {
     // Both children before any thread.
     let guard = Guard::start().context("cannot start the guard process")?;
     let tool = args.mstx_injection.then(MstxTool::install).transpose()?;
-    let variables: Vec<_> = tool.iter().map(|tool| (INJECTION_PATH.into(), tool.path().into())).collect();
+    let mut variables = withheld::variables();
+    variables.extend(tool.iter().map(|tool| (INJECTION_PATH.into(), tool.path().into())));
     let child = spawn::prepare(&program, &args.program, run_as.as_ref(), &variables)?;
     let child_pid = child.pid;
     let result = Session::start(&args.trace, guard, dump, LateLibraries::Stop);
@@ -227,6 +229,7 @@ impl<'a> Session<'a> {
                 Link::Slots => LinkMode::Slots,
             }),
             max_rows: args.max_rows,
+            tracefs: args.tracefs,
             objects: wanted_ops.choice.torch(),
             arrays: wanted_ops.accesses,
             stacks: stacks::options(args),

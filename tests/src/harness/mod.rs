@@ -1,9 +1,10 @@
 //! Runs the tracer over the simulated workloads, and compares what it wrote with what they did.
 //!
-//! [`tracer`] runs programs, [`journal`] reads the truth, [`rows`] the outputs, [`expect`] holds one against the
+//! [`tracer`] runs programs, as root or as a [`user`], [`journal`] reads the truth, [`rows`] the outputs, [`expect`] holds one against the
 //! other. Nothing here is shared with memscope-user: the formats are read as their documentation has them.
 
 pub mod expect;
 pub mod journal;
 pub mod rows;
 pub mod tracer;
+pub mod user;

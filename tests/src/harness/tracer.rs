@@ -5,9 +5,10 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt as _, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
@@ -17,6 +18,7 @@ use tempfile::TempDir;
 
 use super::journal::Journal;
 use super::rows::Rows;
+use super::user::User;
 
 /// How long a program may take before the test is given up.
 const TIMEOUT: Duration = Duration::from_secs(100);
@@ -46,6 +48,11 @@ pub fn workload_path(name: &str) -> PathBuf {
 #[must_use]
 pub fn simulation() -> PathBuf {
     place("MEMSCOPE_SIM_DIR", "the simulated Ascend libraries")
+}
+
+/// Folder of the simulated libraries, for this user.
+fn libraries(user: Option<&User>) -> PathBuf {
+    user.map_or_else(|| simulation().join("lib"), User::libraries)
 }
 
 fn place(variable: &str, what: &str) -> PathBuf {
@@ -125,6 +132,7 @@ pub struct Tracer {
     env: Vec<(OsString, OsString)>,
     stdin: Option<Vec<u8>>,
     journal: Option<PathBuf>,
+    user: Option<Arc<User>>,
     folder: Folder,
 }
 
@@ -137,8 +145,16 @@ impl Tracer {
             env: Vec::new(),
             stdin: None,
             journal: None,
+            user: None,
             folder: Folder::new(),
         }
+    }
+
+    /// Has an ordinary user run it.
+    #[must_use]
+    pub fn by(mut self, user: &Arc<User>) -> Self {
+        self.user = Some(Arc::clone(user));
+        self
     }
 
     /// Traces a simulated workload from its start.
@@ -212,8 +228,8 @@ impl Tracer {
     /// Starts it.
     #[must_use]
     pub fn start(self) -> Running {
-        let Self { verb, options, program, env, stdin, journal, folder } = self;
-        let mut command = Command::new(tracer_path());
+        let Self { verb, options, program, env, stdin, journal, user, folder } = self;
+        let mut command = Command::new(user.as_ref().map_or_else(tracer_path, |user| user.tracer()));
         command.arg(verb).args(&options).arg("-o").arg(folder.output_path());
         if matches!(verb, "run" | "attach") {
             command.arg("--no-progress");
@@ -221,12 +237,16 @@ impl Tracer {
         if !program.is_empty() {
             command.arg("--").args(&program);
         }
-        command.env("LD_LIBRARY_PATH", simulation().join("lib"));
+        command.env("LD_LIBRARY_PATH", libraries(user.as_deref()));
         command.env("ASCEND_SIM_JOURNAL", journal.unwrap_or_else(|| folder.journal_path()));
         command.envs(env).current_dir(folder.path());
         let input = folder.path().join("stdin");
         fs::write(&input, stdin.unwrap_or_default()).expect("written input");
         command.stdin(File::open(&input).expect("input"));
+        if let Some(user) = &user {
+            user.take(folder.path());
+            command.uid(User::ID).gid(User::ID);
+        }
         let process = Process::spawn(&mut command, folder.path(), "tracer");
         Running { process, folder }
     }
@@ -375,6 +395,16 @@ impl Target {
         let mut command = Command::new(workload_path(name));
         command.args(arguments).env("LD_LIBRARY_PATH", simulation().join("lib"));
         Self::start(command, Folder::new(), "ready ")
+    }
+
+    /// The same, of an ordinary user.
+    #[must_use]
+    pub fn serve_of(user: &User, arguments: &[&str]) -> Self {
+        let mut command = Command::new(user.workload("serve", 0o755));
+        command.args(arguments).env("LD_LIBRARY_PATH", user.libraries()).uid(User::ID).gid(User::ID);
+        let folder = Folder::new();
+        user.take(folder.path());
+        Self::start(command, folder, "ready ")
     }
 
     /// Starts any program, and waits until it has printed a text.

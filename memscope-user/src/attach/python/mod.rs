@@ -8,7 +8,6 @@ mod find;
 mod glibc;
 mod memory;
 mod offsets;
-pub(crate) mod task;
 
 use std::{
     collections::BTreeMap,

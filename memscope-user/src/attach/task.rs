@@ -1,4 +1,4 @@
-//! Where a task of the running kernel has its thread pointer, from the kernel's own description of its types (BTF).
+//! Where a task of the running kernel has what is read of it, from the kernel's own description of its types (BTF).
 //!
 //! Only as much of the format is read as that takes. The kernel is trusted, the file is not assumed to be well-formed.
 
@@ -12,12 +12,21 @@ const MAX_BYTES: u64 = 128 << 20;
 const MAX_NESTING: usize = 16;
 
 /// Offset of the thread pointer in `task_struct`, in bytes; or why it is not known.
-pub(crate) fn thread_pointer() -> Result<u32, String> {
-    let path: &[&str] = match std::env::consts::ARCH {
-        "x86_64" => &["thread", "fsbase"],
-        "aarch64" => &["thread", "uw", "tp_value"],
-        other => return Err(format!("threads of {other} are not known")),
-    };
+pub(super) fn thread_pointer() -> Result<u32, String> {
+    match std::env::consts::ARCH {
+        "x86_64" => offset_of(&["thread", "fsbase"]),
+        "aarch64" => offset_of(&["thread", "uw", "tp_value"]),
+        other => Err(format!("threads of {other} are not known")),
+    }
+}
+
+/// Offset of the number of a task, in bytes; or why it is not known.
+pub(super) fn pid() -> Result<u32, String> {
+    offset_of(&["pid"])
+}
+
+/// Offset in `task_struct`.
+fn offset_of(path: &[&str]) -> Result<u32, String> {
     let mut bytes = Vec::new();
     let read = File::open(BTF).and_then(|file| file.take(MAX_BYTES).read_to_end(&mut bytes));
     read.map_err(|error| format!("the kernel does not describe its types ({BTF}: {error})"))?;

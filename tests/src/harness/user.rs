@@ -1,0 +1,93 @@
+//! An ordinary user, who may trace because the tracer's file has the capabilities for it.
+
+use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::{PermissionsExt as _, chown};
+use std::path::{Path, PathBuf};
+
+use nix::libc;
+use tempfile::TempDir;
+
+use super::tracer::{simulation, tracer_path, workload_path};
+
+/// Bits of `CAP_SYS_PTRACE`, `CAP_PERFMON`, `CAP_BPF` and `CAP_CHECKPOINT_RESTORE` (`capability.h`).
+const CAPABILITIES: u64 = 1 << 19 | 1 << 38 | 1 << 39 | 1 << 40;
+
+/// Has copies of the tracer, the libraries and the workloads, since nobody knows who may read the originals.
+#[derive(Debug)]
+pub struct User(TempDir);
+
+impl Default for User {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl User {
+    /// Its number and that of its group: nobody's.
+    pub const ID: u32 = 54_321;
+
+    /// Prepares all it needs.
+    #[must_use]
+    pub fn new() -> Self {
+        let folder = tempfile::Builder::new().prefix("memscope-user-").tempdir().expect("temporary directory");
+        allow(folder.path(), 0o755);
+        let user = Self(folder);
+        fs::copy(tracer_path(), user.tracer()).expect("a copy of the tracer");
+        allow(&user.tracer(), 0o755);
+        set_capabilities(&user.tracer());
+        fs::create_dir(user.libraries()).expect("a folder");
+        for library in fs::read_dir(simulation().join("lib")).expect("libraries") {
+            let library = library.expect("a library");
+            if library.path().is_file() {
+                fs::copy(library.path(), user.libraries().join(library.file_name())).expect("a copy of a library");
+            }
+        }
+        user
+    }
+
+    /// The tracer.
+    #[must_use]
+    pub fn tracer(&self) -> PathBuf {
+        self.0.path().join("memscope-bpf")
+    }
+
+    /// Folder of the simulated libraries.
+    #[must_use]
+    pub fn libraries(&self) -> PathBuf {
+        self.0.path().join("lib")
+    }
+
+    /// A simulated workload, with these rights.
+    #[must_use]
+    pub fn workload(&self, name: &str, mode: u32) -> PathBuf {
+        let copy = self.0.path().join(name);
+        fs::copy(workload_path(name), &copy).expect("a copy of a workload");
+        allow(&copy, mode);
+        copy
+    }
+
+    /// Gives a folder, and what is in it, to the user.
+    pub fn take(&self, folder: &Path) {
+        for entry in fs::read_dir(folder).expect("a folder") {
+            chown(entry.expect("an entry").path(), Some(Self::ID), Some(Self::ID)).expect("given away");
+        }
+        chown(folder, Some(Self::ID), Some(Self::ID)).expect("given away");
+    }
+}
+
+fn allow(path: &Path, mode: u32) {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("changed rights");
+}
+
+/// As `setcap …=ep` does (`struct vfs_cap_data` of `capability.h`, revision 2).
+fn set_capabilities(path: &Path) {
+    const REVISION_2_EFFECTIVE: u32 = 0x0200_0001;
+    let words = [REVISION_2_EFFECTIVE, CAPABILITIES as u32, 0, (CAPABILITIES >> 32) as u32, 0];
+    let value: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    let path = std::ffi::CString::new(path.as_os_str().as_bytes()).expect("a path");
+    let name = c"security.capability";
+    // SAFETY: the pointers are to texts that end, and to as many bytes as are said.
+    let result = unsafe { libc::setxattr(path.as_ptr(), name.as_ptr(), value.as_ptr().cast(), value.len(), 0) };
+    assert_eq!(result, 0, "no file capabilities here: {}", std::io::Error::last_os_error());
+}
