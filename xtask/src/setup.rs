@@ -26,6 +26,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
     to_check()?;
     nextest()?;
     to_simulate(Arch::named(env::consts::ARCH)?)?;
+    second_compiler()?;
     if with_vm {
         to_simulate(Arch::other())?;
         vm::setup()?;
@@ -51,6 +52,11 @@ pub(crate) fn to_check() -> Result<()> {
 /// What the simulated libraries need besides: some are C++.
 pub(crate) fn to_simulate(arch: &Arch) -> Result<()> {
     apt::install_missing(&[(&arch.tool("g++"), arch.cxx_package())])
+}
+
+/// Tests hold stacks of what another compiler made, too.
+pub(crate) fn second_compiler() -> Result<()> {
+    apt::install_missing(&[("clang++", "clang"), ("ld.lld", "lld")])
 }
 
 /// The test runner.

@@ -13,8 +13,8 @@ use crate::{
 
 pub(crate) fn run(arguments: &[String]) -> Result<()> {
     match arguments {
-        [] => build(Arch::named(std::env::consts::ARCH)?),
-        [arch] => build(Arch::named(arch)?),
+        [] => build_for_tests(Arch::named(std::env::consts::ARCH)?),
+        [arch] => build_for_tests(Arch::named(arch)?),
         _ => bail!("usage: ./x sim [x86_64|aarch64]"),
     }
 }
@@ -27,7 +27,18 @@ pub(crate) fn folder(arch: &Arch) -> PathBuf {
     target().join(format!("ascend-sim-{}", arch.name))
 }
 
+/// All but what only tests need.
 pub(crate) fn build(arch: &Arch) -> Result<()> {
+    make(arch, &[])
+}
+
+/// With the programs that are there by a second compiler.
+pub(crate) fn build_for_tests(arch: &Arch) -> Result<()> {
+    setup::second_compiler()?;
+    make(arch, &["all", "clang"])
+}
+
+fn make(arch: &Arch, goals: &[&str]) -> Result<()> {
     if !arch.has_compiler() {
         apt::install(&arch.cross_packages)?;
     }
@@ -38,6 +49,7 @@ pub(crate) fn build(arch: &Arch) -> Result<()> {
         for (variable, tool) in [("CC", "gcc"), ("CXX", "g++"), ("STRIP", "strip")] {
             make.arg(format!("{variable}={}", arch.tool(tool)));
         }
+        make.arg(format!("CLANGXX=clang++ --target={}", arch.gnu));
     }
-    run_command(&mut make)
+    run_command(make.args(goals))
 }

@@ -25,7 +25,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
     let host = Arch::named(env::consts::ARCH)?;
     setup::run(&[])?;
     build::run()?;
-    sim::build(host)?;
+    sim::build_for_tests(host)?;
     if rest.is_empty() {
         check::run()?;
     } else {

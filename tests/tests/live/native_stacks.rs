@@ -6,11 +6,11 @@ use memscope::capture;
 use memscope::decode::{Body, decode};
 use memscope_tests::harness::tracer::{Run, Tracer};
 
-/// Builds of one program.
-const BUILDS: [&str; 6] = ["chains-O0", "chains-O2", "chains-O3", "chains-fp", "chains-lto", "chains-now"];
+/// Builds of one program by GCC.
+pub(crate) const BUILDS: [&str; 6] = ["chains-O0", "chains-O2", "chains-O3", "chains-fp", "chains-lto", "chains-now"];
 
 /// Ends of stacks, as captures have them.
-const ROOT: u8 = 1;
+pub(crate) const ROOT: u8 = 1;
 const DEPTH: u8 = 2;
 const NO_RULE: u8 = 4;
 const NO_UNWIND_INFO: u8 = 5;
@@ -24,13 +24,18 @@ struct Truth {
 
 /// Where a block came from, by the capture.
 #[derive(Debug)]
-struct Taken {
-    frames: Vec<u64>,
-    end: u8,
+pub(crate) struct Taken {
+    pub(crate) frames: Vec<u64>,
+    pub(crate) end: u8,
     generation: u64,
 }
 
-type ByBlock<T> = BTreeMap<(u32, u64), T>;
+pub(crate) type ByBlock<T> = BTreeMap<(u32, u64), T>;
+
+/// The same by Clang.
+pub(crate) fn by_clang(build: &str) -> String {
+    build.replace("chains", "chains-clang")
+}
 
 /// Whether this kernel has the loops that walks need (Linux 5.17).
 fn walks() -> bool {
@@ -51,10 +56,16 @@ fn truths(stdout: &str) -> ByBlock<Truth> {
     truths.collect()
 }
 
-/// All stacks of `halMemAlloc`, and ends of stacks that are told more than once.
+/// All stacks of `halMemAlloc`.
 fn taken(run: &Run) -> ByBlock<Taken> {
+    taken_of(run, "halMemAlloc", 1)
+}
+
+/// All stacks of a function, whose records have the size of the block as this value; ends of stacks that are told more than
+/// once.
+pub(crate) fn taken_of(run: &Run, symbol: &str, size_at: usize) -> ByBlock<Taken> {
     let mut reader = capture::Reader::open(&run.folder.capture()).expect("a capture");
-    let row = reader.header().rows.iter().position(|row| row.symbol == "halMemAlloc").expect("the row") + 1;
+    let row = reader.header().rows.iter().position(|row| row.symbol == symbol).expect("the row") + 1;
     let mut stacks: HashMap<u64, (Vec<u64>, u8, u64)> = HashMap::new();
     let mut found = ByBlock::new();
     while let Some(chunk) = reader.next_chunk().expect("readable") {
@@ -70,7 +81,7 @@ fn taken(run: &Run) -> ByBlock<Taken> {
                     stacks.insert(stack.id.get(), (frames, stack.end as u8, stack.generation));
                 }
                 Body::Call(call) if of_row == (row as u16).to_le_bytes() => {
-                    let size = call.values.get(1).expect("a size");
+                    let size = call.values.get(size_at).expect("a size");
                     let id = call.native_stack.expect("a stack").get();
                     let (frames, end, generation) = stacks.get(&id).expect("told before").clone();
                     found.insert((tgid, size), Taken { frames, end, generation });
@@ -83,7 +94,7 @@ fn taken(run: &Run) -> ByBlock<Taken> {
 }
 
 /// Where the program's unwinder was called from, and where the allocator was: both in the same small function.
-fn is_same_function(one: u64, other: u64) -> bool {
+pub(crate) fn is_same_function(one: u64, other: u64) -> bool {
     one.abs_diff(other) < 1024
 }
 
@@ -125,13 +136,24 @@ fn is_cut_short(case: &str, end: u8) -> bool {
     ["alloca", "realigned"].contains(&case) && end == FAULT
 }
 
+fn hold_in_all_kinds_of_code(build: &str) {
+    const CASES: [&str; 9] =
+        ["recurse", "alloca", "realigned", "exceptions", "callbacks", "signal", "fault", "thread", "recurse"];
+    assert_whole(&trace(build, 100, &CASES));
+}
+
 /// Optimised or not, with and without frame pointers, lazily bound or not, stripped, whole-program.
 #[test]
 fn every_frame_is_right_in_all_builds() {
-    const CASES: [&str; 9] =
-        ["recurse", "alloca", "realigned", "exceptions", "callbacks", "signal", "fault", "thread", "recurse"];
     for build in BUILDS {
-        assert_whole(&trace(build, 100, &CASES));
+        hold_in_all_kinds_of_code(build);
+    }
+}
+
+#[test]
+fn every_frame_is_right_in_all_builds_by_clang() {
+    for build in BUILDS {
+        hold_in_all_kinds_of_code(&by_clang(build));
     }
 }
 
@@ -237,9 +259,9 @@ fn rules_of_a_parent_are_not_those_of_its_child() {
 /// A signal is handled on a stack of its own, which may lie deeper or not.
 #[test]
 fn another_stack_is_followed_or_ends_the_walk() {
-    for build in BUILDS {
-        for (case, end, missing) in compare(&trace(build, 100, &["altstack"])) {
-            assert!((end == ROOT) == (missing == 0), "{case} {end} {missing}");
+    for build in BUILDS.iter().flat_map(|build| [(*build).to_owned(), by_clang(build)]) {
+        for (case, end, missing) in compare(&trace(&build, 100, &["altstack"])) {
+            assert!((end == ROOT) == (missing == 0), "{build} {case} {end} {missing}");
         }
     }
 }

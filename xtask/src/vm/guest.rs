@@ -21,7 +21,7 @@ pub(super) const STATUS: &str = "memscope-vm: status ";
 /// Builds everything and gives the image.
 pub(super) fn build(kernel: &Kernel, test_arguments: &[String]) -> Result<PathBuf> {
     let arch = kernel.arch;
-    sim::build(arch)?;
+    sim::build_for_tests(arch)?;
     let tool = build_tool(arch)?;
     let live = build_tests(arch)?;
     let userland = debian::userland(arch)?;
