@@ -27,6 +27,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
     nextest()?;
     to_simulate(Arch::named(env::consts::ARCH)?)?;
     second_compiler()?;
+    debuggers()?;
     if with_vm {
         to_simulate(Arch::other())?;
         vm::setup()?;
@@ -57,6 +58,11 @@ pub(crate) fn to_simulate(arch: &Arch) -> Result<()> {
 /// Tests hold stacks of what another compiler made, too.
 pub(crate) fn second_compiler() -> Result<()> {
     apt::install_missing(&[("clang++", "clang"), ("ld.lld", "lld")])
+}
+
+/// What tests hold stacks against.
+fn debuggers() -> Result<()> {
+    apt::install_missing(&[("gdb", "gdb"), ("eu-stack", "elfutils")])
 }
 
 /// The test runner.

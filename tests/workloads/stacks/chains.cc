@@ -1,7 +1,8 @@
 // Allocates from call chains of all kinds, and says from where, as the unwinder of the compiler's own library sees it.
-//   chains [pause] CASE...
+//   chains [pause] [parked] CASE...
 // Each block has a size of its own. For each a line: stack <pid> <size> <case> <address>...
 // The first address lies in `allocate`, the others are return addresses.
+// `parked`: the first calls of each case wait in `park`, so that a debugger can look at them: parked <tid> <size> at <number>
 extern "C" {
 #include "ascend_hal.h"
 }
@@ -12,10 +13,12 @@ extern "C" {
 #include <cstring>
 #include <dlfcn.h>
 #include <execinfo.h>
+#include <fcntl.h>
 #include <functional>
 #include <pthread.h>
 #include <string>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <ucontext.h>
 #include <unistd.h>
@@ -31,6 +34,23 @@ extern "C" {
 static const char *now = "none";
 static uint64_t blocks;
 static unsigned pause_us;
+enum { PARKS = 2, STEPS_PARKED = 24 };
+static bool may_park;
+static int parks_left;
+
+/* Waits until somebody writes into the pipe `go`, which lies in the working directory. Takes the size as a pointer: what it is
+ * called with is looked for in traces. */
+extern "C" KEEP void park(const void *size)
+{
+    static int parks;
+    static int go = open("go", O_RDWR);
+    char byte;
+    dprintf(1, "parked %ld %llu at %d\n", (long)syscall(SYS_gettid), (unsigned long long)(uintptr_t)size, ++parks);
+    if (read(go, &byte, 1) != 1) {
+        fprintf(stderr, "nobody to wait for\n");
+        exit(1);
+    }
+}
 
 extern "C" KEEP void allocate(void)
 {
@@ -50,6 +70,8 @@ extern "C" KEEP void allocate(void)
         fprintf(stderr, "no memory\n");
         exit(1);
     }
+    if (parks_left > 0 && parks_left--)
+        park((const void *)size);
     usleep(pause_us);
 }
 
@@ -230,6 +252,9 @@ KEEP static void stepped(void)
 static void stepped(void) {}
 #endif
 
+#ifdef WITHOUT_LOADER
+static void plugin(const std::string &) {}
+#else
 typedef void (*Plugin)(void (*)(void));
 
 static void plugin(const std::string &name)
@@ -242,6 +267,7 @@ static void plugin(const std::string &name)
     ((Plugin)dlsym(library, "run"))(allocate);
     dlclose(library);
 }
+#endif
 
 /* Two libraries whose code has the same places and other frames, in turn at the same address. */
 static void plugins(const std::string &folder, int rounds)
@@ -276,8 +302,11 @@ int main(int argc, char **argv)
     for (int i = 1; i < argc; i++) {
         std::string name = argv[i];
         now = argv[i];
+        parks_left = !may_park ? 0 : name == "stepped" ? STEPS_PARKED : PARKS;
         if (name == "pause") {
             pause_us = 120000;
+        } else if (name == "parked") {
+            may_park = true;
         } else if (name == "recurse") {
             for (int round = 0; round < 3; round++)
                 recurse(30, (volatile char *)"x");
@@ -328,7 +357,7 @@ int main(int argc, char **argv)
             made_at_run_time();
         } else if (name == "stepped") {
             /* From one place, so that nothing is new the last time. */
-            for (int round = 0; round < 3; round++) {
+            for (int round = 0; round < (may_park ? 1 : 3); round++) {
                 now = round < 2 ? "stepped" : "again";
                 stepped();
                 usleep(500000);
