@@ -359,6 +359,17 @@ pub struct LossLine {
     pub count: u64,
 }
 
+/// Calls whose stack ends early, for one reason.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct CutStacks {
+    /// `C` or `Python`.
+    pub kind: &'static str,
+    /// Why, as at the end of the stack itself.
+    pub reason: &'static str,
+    /// Calls.
+    pub count: u64,
+}
+
 /// How the trace ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct RunEnd {
@@ -368,6 +379,8 @@ pub struct RunEnd {
     pub lost: u64,
     /// Everything that was seen and not reported, by function and reason; zeros left out.
     pub losses: Vec<LossLine>,
+    /// Calls whose stacks are neither whole nor as deep as was asked for; zeros left out.
+    pub cut_stacks: Vec<CutStacks>,
 }
 
 /// A conclusion.

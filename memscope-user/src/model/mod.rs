@@ -21,8 +21,9 @@ pub use event::{
     ProcessStart, ProcessUsage, Region, RegionKind, System, UnknownFree,
 };
 pub use finding::{
-    ByStack, Confidence, Finding, Fluctuation, Held, HeldModule, Inefficient, InefficientBlock, InefficientKind, Leak,
-    LossLine, MarkLeak, MarkLeaks, Oom, PoolAtOom, RatioRecord, RunEnd, StackSum, StepLeaks, Suspect, Waste,
+    ByStack, Confidence, CutStacks, Finding, Fluctuation, Held, HeldModule, Inefficient, InefficientBlock,
+    InefficientKind, Leak, LossLine, MarkLeak, MarkLeaks, Oom, PoolAtOom, RatioRecord, RunEnd, StackSum, StepLeaks,
+    Suspect, Waste,
 };
 pub use fragmentation::{Fragmentation, FreeSpace, FreeSpaceMoment, FreeSpaceSample, Pin, PinnedSegment};
 pub use groups::{LiveGroups, LiveSum, OwnerSum, PlaceSum, SizeSum};

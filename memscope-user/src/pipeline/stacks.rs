@@ -4,7 +4,7 @@
 //! turn. So it does not matter in which order several processors' records arrive.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::num::NonZeroU64;
 
 use memscope_common::PythonFrame;
@@ -13,7 +13,7 @@ use super::mixed::{self, NativeFrame};
 use super::recent::Recent;
 use crate::capture::{Function, Symbol};
 use crate::decode::{self, CodeText, Frames};
-use crate::model::{Name, Stack, StackEnd, Stacks};
+use crate::model::{CutStacks, Name, Stack, StackEnd, Stacks, end_text};
 use crate::python;
 
 /// Stacks that are remembered at least, unless they are very deep. What is used is not forgotten.
@@ -152,6 +152,8 @@ pub(super) struct StackTable {
     mixed: Option<Recent<Both, Option<Stack>>>,
     /// Calls whose stack's frames never came.
     pub(super) lost: u64,
+    /// Calls whose stack ends early, by its kind and why.
+    cut: BTreeMap<(&'static str, StackEnd), u64>,
 }
 
 impl StackTable {
@@ -165,7 +167,16 @@ impl StackTable {
             python: Recent::new(MAX_STACKS),
             mixed: mixed.then(|| Recent::new(MAX_STACKS)),
             lost: 0,
+            cut: BTreeMap::new(),
         }
+    }
+
+    /// Calls whose stacks end early.
+    pub(super) fn cut(&self) -> Vec<CutStacks> {
+        let line = |(&(kind, end), &count): (&(&'static str, StackEnd), &u64)| {
+            end_text(end).map(|reason| CutStacks { kind, reason, count })
+        };
+        self.cut.iter().filter_map(line).collect()
     }
 
     /// Takes a stack's record.
@@ -197,6 +208,11 @@ impl StackTable {
     pub(super) fn find(&mut self, native: Option<&NativeOf>, python: Option<PythonOf<'_>>) -> Stacks {
         let mut stacks =
             Stacks { native: native.map(|of| self.native(of)), python: python.map(|of| self.python(of)), mixed: None };
+        for (kind, stack) in [("C", stacks.native), ("Python", stacks.python)] {
+            if let Some(end) = stack.map(Stack::end).filter(|end| ends_early(*end)) {
+                *self.cut.entry((kind, end)).or_default() += 1;
+            }
+        }
         if let (Some(native), Some(python), true) = (native, python, self.mixed.is_some()) {
             stacks.mixed = self.mixed(native, python);
         }
@@ -297,6 +313,20 @@ impl StackTable {
             .map(|(line, frame)| mixed::PythonFrame { line, is_entry: frame.is_entry() })
             .collect();
         mixed::merge((&own.chain(others).collect::<Vec<_>>(), *end), (&frames, *python_end))
+    }
+}
+
+/// Whether there may be frames that are missing, which nobody asked to leave out.
+const fn ends_early(end: StackEnd) -> bool {
+    match end {
+        StackEnd::Root | StackEnd::Depth | StackEnd::NotPython | StackEnd::OneOfSeveral => false,
+        StackEnd::Fault
+        | StackEnd::NoRule
+        | StackEnd::NoUnwindInfo
+        | StackEnd::NoProgress
+        | StackEnd::Busy
+        | StackEnd::BadState
+        | StackEnd::NoInterpreter => true,
     }
 }
 

@@ -84,6 +84,7 @@ impl Report {
                  around each step, or call `msmemscope.step()` after each."
             )?;
         }
+        stacks::write_cut(&end.cut_stacks, out)?;
         if self.losses { write_losses(end, out) } else { Ok(()) }
     }
 
@@ -507,6 +508,7 @@ lost: 0 (ring full), 0 (any other reason)
             time_ns: 1,
             lost: 12,
             losses: vec![line("halMemAlloc", "ring full", 12), line("halMemFree", "no entry", 3)],
+            cut_stacks: Vec::new(),
         }
     }
 

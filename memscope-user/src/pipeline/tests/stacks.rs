@@ -91,6 +91,33 @@ fn lost_frames_are_told() {
     assert_eq!(lost, [("stack without its frames", 2)]);
 }
 
+/// Each call counts whose stack ends early. Not: as deep as was asked for, a thread without Python, one interpreter of
+/// several.
+#[test]
+fn stacks_that_end_early_are_counted() {
+    let (mut pipeline, _seen, _written) = tapped(config());
+    let ends = [
+        (StackEnd::NoRule, StackEnd::Root),
+        (StackEnd::Root, StackEnd::NotPython),
+        (StackEnd::Depth, StackEnd::OneOfSeveral),
+        (StackEnd::NoRule, StackEnd::BadState),
+        (StackEnd::Busy, StackEnd::Depth),
+    ];
+    for (id, (native, python)) in (1..).zip(ends) {
+        let told = [main(id).native(id, 1, &[0x1010], native), main(id).python(100 + id, 1, &[], python)];
+        let call = Who::stacked(main(id).alloc(id << 12, 1, NPU), id, 100 + id);
+        pipeline.feed(&[told.concat(), call].concat()).expect("fed");
+    }
+    let cut: Vec<_> = pipeline.finish(&[]).end.cut_stacks;
+    let cut: Vec<_> = cut.iter().map(|cut| (cut.kind, cut.reason, cut.count)).collect();
+    let expected = [
+        ("C", "no unwind rule at hand", 2),
+        ("C", "too many stacks at a time", 1),
+        ("Python", "the interpreter's state is not understood", 1),
+    ];
+    assert_eq!(cut, expected);
+}
+
 /// A child has its parent's code objects until either makes others; another program has none.
 #[test]
 fn code_objects_belong_to_a_process() {

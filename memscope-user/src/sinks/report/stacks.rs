@@ -5,7 +5,7 @@ use std::io::{self, Write};
 
 use super::Name;
 use super::numbers::{counted, size};
-use crate::model::{ByStack, Device, Stack, StackSum, Stacks};
+use crate::model::{ByStack, CutStacks, Device, Stack, StackSum, Stacks};
 use crate::sinks::{row::push_text, stacks::last_line};
 
 /// Stacks that are written; all of them are in the JSON.
@@ -52,6 +52,16 @@ pub(super) fn write_blocks(
     }
     let more = sums.len().saturating_sub(MAX_STACKS) as u64;
     if more > 0 { writeln!(out, "  … and {} (see --json)", counted(more, "more stack")) } else { Ok(()) }
+}
+
+/// Writes how many calls have stacks that end early, if any.
+pub(super) fn write_cut(cut: &[CutStacks], out: &mut impl Write) -> io::Result<()> {
+    if cut.is_empty() {
+        return Ok(());
+    }
+    let each =
+        |CutStacks { kind, reason, count }: &CutStacks| format!("{kind} of {} ({reason})", counted(*count, "call"));
+    writeln!(out, "Stacks that end early: {}", cut.iter().map(each).collect::<Vec<_>>().join(", "))
 }
 
 /// Writes a place with what is live of it.
@@ -123,6 +133,21 @@ mod tests {
                  as was asked for]\n  50 bytes in 1 block without a call stack\n{small}{small}  … and 5 more stacks (see \
                  --json)\n"
             )
+        );
+    }
+
+    #[test]
+    fn stacks_that_end_early_are_counted() {
+        let text = |cut: &[CutStacks]| {
+            let mut text = Vec::new();
+            write_cut(cut, &mut text).expect("written");
+            String::from_utf8(text).expect("text")
+        };
+        let cut = |kind, reason, count| CutStacks { kind, reason, count };
+        assert_eq!(text(&[]), "");
+        assert_eq!(
+            text(&[cut("C", "no unwind rule at hand", 1), cut("Python", "too many stacks at a time", 20)]),
+            "Stacks that end early: C of 1 call (no unwind rule at hand), Python of 20 calls (too many stacks at a time)\n"
         );
     }
 
