@@ -43,6 +43,8 @@ mod runs;
 mod select;
 #[path = "live/shared.rs"]
 mod shared;
+#[path = "live/stack_faults.rs"]
+mod stack_faults;
 #[path = "live/stack_witness.rs"]
 mod stack_witness;
 #[path = "live/throughput.rs"]

@@ -17,9 +17,9 @@ const NO_UNWIND_INFO: u8 = 5;
 
 /// Where a block came from, by the program itself: it says so before it allocates.
 #[derive(Debug)]
-struct Truth {
-    case: String,
-    frames: Vec<u64>,
+pub(crate) struct Truth {
+    pub(crate) case: String,
+    pub(crate) frames: Vec<u64>,
 }
 
 /// Where a block came from, by the capture.
@@ -38,13 +38,13 @@ pub(crate) fn by_clang(build: &str) -> String {
 }
 
 /// Whether this kernel has the loops that walks need (Linux 5.17).
-fn walks() -> bool {
+pub(crate) fn walks() -> bool {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").expect("a release");
     let mut numbers = release.split('.').map(|number| number.parse::<u32>().unwrap_or(0));
     (numbers.next(), numbers.next()) >= (Some(5), Some(17))
 }
 
-fn truths(stdout: &str) -> ByBlock<Truth> {
+pub(crate) fn truths(stdout: &str) -> ByBlock<Truth> {
     let lines = stdout.lines().filter_map(|line| line.strip_prefix("stack "));
     let truths = lines.map(|line| {
         let words: Vec<&str> = line.split(' ').collect();

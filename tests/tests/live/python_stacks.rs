@@ -19,17 +19,17 @@ const WORKLOAD: &str = include_str!("../../workloads/stacks.py");
 
 /// An interpreter that is used.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Python {
+pub(crate) struct Python {
     version: (u8, u8),
     /// Its library; a program that has it all in itself has none.
     library: Option<PathBuf>,
-    path: PathBuf,
+    pub(crate) path: PathBuf,
     /// Where its modules are.
     home: PathBuf,
 }
 
 /// All that there are; a version that is there in the same form twice is used once.
-fn interpreters() -> Vec<Python> {
+pub(crate) fn interpreters() -> Vec<Python> {
     let mut paths: Vec<PathBuf> = Vec::new();
     if let Some(list) = std::env::var_os("MEMSCOPE_PYTHONS") {
         paths.extend(std::env::split_paths(&list));
@@ -69,34 +69,37 @@ fn ask(path: &Path) -> Option<Python> {
     usable.then(|| Python { version, library, path: PathBuf::from(executable), home: PathBuf::from(home) })
 }
 
+/// Stands for a file and a name that were not told.
+pub(crate) const LOST_FRAME: &str = "<lost>";
+
 /// One frame: file, line, name.
-type FrameText = (String, Option<u32>, String);
+pub(crate) type FrameText = (String, Option<u32>, String);
 
 /// What the workload says of one call.
 #[derive(Clone, Debug, Deserialize)]
-struct Truth {
-    pid: u32,
-    tid: u32,
+pub(crate) struct Truth {
+    pub(crate) pid: u32,
+    pub(crate) tid: u32,
     end: String,
-    frames: Vec<FrameText>,
+    pub(crate) frames: Vec<FrameText>,
 }
 
 /// The stack of one call.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Found {
-    pid: u32,
-    tid: u32,
-    end: StackEnd,
-    frames: Vec<FrameText>,
+pub(crate) struct Found {
+    pub(crate) pid: u32,
+    pub(crate) tid: u32,
+    pub(crate) end: StackEnd,
+    pub(crate) frames: Vec<FrameText>,
 }
 
-fn truths(stdout: &str) -> Vec<Truth> {
+pub(crate) fn truths(stdout: &str) -> Vec<Truth> {
     let lines = stdout.lines().filter_map(|line| line.strip_prefix("TRUTH "));
     lines.map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"))).collect()
 }
 
 fn frame_text(code: Option<&Code<'_>>, last: u32) -> FrameText {
-    let Some(code) = code else { return ("<lost>".to_owned(), None, "<lost>".to_owned()) };
+    let Some(code) = code else { return (LOST_FRAME.to_owned(), None, LOST_FRAME.to_owned()) };
     let shown =
         |part: memscope::decode::CodeText<'_>| text(part.bytes, part.kind) + if part.cut { "<cut>" } else { "" };
     let line = code.lines.and_then(|lines| line(code.version, lines, code.first_line, last));
@@ -104,7 +107,7 @@ fn frame_text(code: Option<&Code<'_>>, last: u32) -> FrameText {
 }
 
 /// Stacks of all calls of a function, in the order of the capture.
-fn stacks(capture: &Path, symbol: &str) -> Vec<Found> {
+pub(crate) fn stacks(capture: &Path, symbol: &str) -> Vec<Found> {
     let mut reader = Reader::open(capture).expect("a capture");
     let mut rows: HashMap<u16, String> = HashMap::new();
     rows.extend((1..).zip(reader.header().rows.iter().map(|row| row.symbol.clone())));
@@ -130,7 +133,8 @@ fn stacks(capture: &Path, symbol: &str) -> Vec<Found> {
             Body::Call(call) if rows.get(&record.row).is_some_and(|name| name == symbol) => {
                 let ours = call.phase == Phase::Return || symbol.ends_with("Free");
                 if let Some(id) = call.python_stack.filter(|_| ours) {
-                    let (end, frames) = known.get(&id.get()).expect("a stack that was told before").clone();
+                    let (end, frames) =
+                        known.get(&id.get()).cloned().unwrap_or_else(|| (StackEnd::Root, vec![frame_text(None, 0)]));
                     found.push(Found { pid: record.pid, tid: record.tid, end, frames });
                 }
             }
@@ -171,7 +175,7 @@ fn compare(python: &Python, run: &Run, depth: usize) -> usize {
 }
 
 /// Puts the workload into a folder; a path that is the same in all runs is not needed.
-fn workload(folder: &Path) -> PathBuf {
+pub(crate) fn workload(folder: &Path) -> PathBuf {
     let path = folder.join("stacks.py");
     fs::write(&path, WORKLOAD).expect("the workload");
     path

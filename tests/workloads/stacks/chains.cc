@@ -1,8 +1,9 @@
 // Allocates from call chains of all kinds, and says from where, as the unwinder of the compiler's own library sees it.
-//   chains [pause] [parked] CASE...
+//   chains [wait] [pause] [parked] CASE...
 // Each block has a size of its own. For each a line: stack <pid> <size> <case> <address>...
 // The first address lies in `allocate`, the others are return addresses.
-// `parked`: the first calls of each case wait in `park`, so that a debugger can look at them: parked <tid> <size> at <number>
+// `wait` waits until somebody writes into the pipe `go`, which lies in the working directory.
+// `parked`: the first calls of each case wait for that in `park`, so that a debugger can look: parked <tid> <size> at <number>
 extern "C" {
 #include "ascend_hal.h"
 }
@@ -33,46 +34,74 @@ extern "C" {
 
 static const char *now = "none";
 static uint64_t blocks;
+static bool says = true, calls = true;
 static unsigned pause_us;
 enum { PARKS = 2, STEPS_PARKED = 24 };
 static bool may_park;
 static int parks_left;
 
-/* Waits until somebody writes into the pipe `go`, which lies in the working directory. Takes the size as a pointer: what it is
- * called with is looked for in traces. */
-extern "C" KEEP void park(const void *size)
+/* A page of the stack that cannot be read while the driver is called. */
+static char *gone;
+enum { PAGE = 4096 };
+
+__attribute__((always_inline)) static inline void wait_for_go(void)
 {
-    static int parks;
     static int go = open("go", O_RDWR);
     char byte;
-    dprintf(1, "parked %ld %llu at %d\n", (long)syscall(SYS_gettid), (unsigned long long)(uintptr_t)size, ++parks);
+    alarm(300); /* Nobody comes. */
     if (read(go, &byte, 1) != 1) {
         fprintf(stderr, "nobody to wait for\n");
         exit(1);
     }
+    alarm(0);
 }
 
-extern "C" KEEP void allocate(void)
+static void protect(int how)
 {
-    static void *frames[1100];
+    if (gone && mprotect(gone, PAGE, how))
+        abort();
+}
+
+/* Takes the size as a pointer: what it is called with is looked for in traces. */
+extern "C" KEEP void park(const void *size)
+{
+    static int parks;
+    dprintf(1, "parked %ld %llu at %d\n", (long)syscall(SYS_gettid), (unsigned long long)(uintptr_t)size, ++parks);
+    wait_for_go();
+}
+
+static void say(uint64_t size, void **frames, int count)
+{
     static char line[32768];
-    void *block;
-    int count = backtrace(frames, 1100);
-    uint64_t size = 4096 * ++blocks;
-    uint64_t flag = MEM_DEV | MEM_TYPE_HBM | MEM_SET_ALIGN_SIZE(9) | (uint64_t)MODULE_HCCL << MEM_MODULE_ID_BIT;
     int at = snprintf(line, sizeof line, "stack %d %llu %s", (int)getpid(), (unsigned long long)size, now);
     for (int i = 0; i < count; i++)
         at += snprintf(line + at, sizeof line - (size_t)at, " %p", frames[i]);
     line[at++] = '\n';
     if (write(1, line, (size_t)at) != at)
         abort();
-    if (halMemAlloc(&block, size, flag) || halMemFree(block)) {
+}
+
+extern "C" KEEP void allocate(void)
+{
+    static void *frames[1100];
+    void *block;
+    uint64_t size = 4096 * ++blocks;
+    uint64_t flag = MEM_DEV | MEM_TYPE_HBM | MEM_SET_ALIGN_SIZE(9) | (uint64_t)MODULE_HCCL << MEM_MODULE_ID_BIT;
+    if (says)
+        say(size, frames, backtrace(frames, 1100));
+    if (!calls)
+        return;
+    protect(PROT_NONE);
+    bool failed = halMemAlloc(&block, size, flag) || halMemFree(block);
+    protect(PROT_READ | PROT_WRITE);
+    if (failed) {
         fprintf(stderr, "no memory\n");
         exit(1);
     }
     if (parks_left > 0 && parks_left--)
         park((const void *)size);
-    usleep(pause_us);
+    if (pause_us)
+        usleep(pause_us);
 }
 
 KEEP static int recurse(int depth, volatile char *from)
@@ -83,6 +112,21 @@ KEEP static int recurse(int depth, volatile char *from)
         return recurse(depth - 1, room) + room[0];
     allocate();
     return room[0];
+}
+
+/* A stack of its own for each path: the two calls are not made one. */
+KEEP static void branch(unsigned path, int depth)
+{
+    if (!depth) {
+        allocate();
+        AFTER;
+    } else if (path & 1) {
+        branch(path >> 1, depth - 1);
+        __asm__ volatile("" : : "i"(1));
+    } else {
+        branch(path >> 1, depth - 1);
+        __asm__ volatile("" : : "i"(2));
+    }
 }
 
 KEEP static void with_alloca(size_t len)
@@ -227,11 +271,11 @@ static void made_at_run_time(void)
 
 #if defined __x86_64__
 enum { TRAP_FLAG = 0x100, MOST_STEPS = 400 };
-static int steps;
+static volatile int steps_left;
 
 static void on_step(int, siginfo_t *, void *context)
 {
-    if (steps++ < MOST_STEPS)
+    if (steps_left > 0 && steps_left--)
         allocate();
     else
         ((ucontext_t *)context)->uc_mcontext.gregs[REG_EFL] &= ~TRAP_FLAG;
@@ -242,10 +286,11 @@ KEEP static void stepped(void)
 {
     volatile long sum = 0;
     handle(SIGTRAP, on_step, 0);
-    steps = 0;
+    steps_left = MOST_STEPS;
     __builtin_ia32_writeeflags_u64(__builtin_ia32_readeflags_u64() | TRAP_FLAG);
-    sum += labs(-(long)getppid());
-    __builtin_ia32_writeeflags_u64(__builtin_ia32_readeflags_u64() & ~(unsigned long long)TRAP_FLAG);
+    sum += labs(-(long)getppid()) + (long)getpid() + (long)getuid();
+    /* Reading and writing the flags here would move the stack, which compilers do not tell unwinders. */
+    steps_left = 0;
     (void)sum;
 }
 #else
@@ -293,6 +338,38 @@ static void forked(const std::string &folder)
         exit(1);
 }
 
+/* First all calls are said, then they are made so many times, as fast as can be; in between a byte is written. */
+static void burst(unsigned rounds, unsigned paths, int ready)
+{
+    for (unsigned round = 0; round <= rounds; round++) {
+        says = round == 0;
+        calls = round != 0;
+        if (round == 1 && ready >= 0 && write(ready, "r", 1) != 1)
+            abort();
+        blocks = 0;
+        for (unsigned path = 0; path < paths; path++)
+            branch(path, 12);
+    }
+}
+
+/* Ends while it calls. */
+static void killed(unsigned after_us)
+{
+    int ends[2];
+    char byte;
+    if (pipe(ends))
+        exit(1);
+    pid_t child = fork();
+    if (!child)
+        burst(~0u - 1, 16, ends[1]);
+    if (read(ends[0], &byte, 1) != 1 || close(ends[0]) || close(ends[1]))
+        exit(1);
+    usleep(after_us);
+    int status;
+    if (kill(child, SIGKILL) || waitpid(child, &status, 0) != child)
+        exit(1);
+}
+
 int main(int argc, char **argv)
 {
     std::string folder = argv[0];
@@ -305,6 +382,9 @@ int main(int argc, char **argv)
         parks_left = !may_park ? 0 : name == "stepped" ? STEPS_PARKED : PARKS;
         if (name == "pause") {
             pause_us = 120000;
+        } else if (name == "wait") {
+            dprintf(1, "waits\n");
+            wait_for_go();
         } else if (name == "parked") {
             may_park = true;
         } else if (name == "recurse") {
@@ -318,6 +398,18 @@ int main(int argc, char **argv)
         } else if (name == "hole") {
             for (int round = 0; round < 12; round++)
                 with_hole();
+        } else if (name == "gone") {
+            /* Where the middle of the callers will be; then it is back. */
+            gone = (char *)(((uintptr_t)__builtin_frame_address(0) - 2 * PAGE) & ~(uintptr_t)(PAGE - 1));
+            for (int round = 0; round < 3; round++)
+                recurse(100, (volatile char *)"x");
+            gone = nullptr;
+            recurse(100, (volatile char *)"x");
+        } else if (name == "burst") {
+            burst(4, 4096, -1);
+        } else if (name == "killed") {
+            for (int round = 0; round < 20; round++)
+                killed(500 * round);
         } else if (name == "realigned") {
             for (size_t len = 100; len < 40000; len *= 3)
                 realigned(len, 1, 2, 3, 4, 5, 6);

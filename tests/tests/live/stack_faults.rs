@@ -1,0 +1,321 @@
+//! What goes wrong while stacks are taken: frames are right or absent, a stack that is not whole says so, and the report
+//! counts it.
+//!
+//! Tables of the kernel side are filled, or made wrong, from outside: the programs there cannot tell who did it.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs;
+use std::io::Write as _;
+use std::mem::offset_of;
+use std::time::{Duration, Instant};
+
+use aya::maps::{Array, HashMap as BpfHashMap, Map, MapData, MapInfo};
+use memscope::capture::Reader;
+use memscope::decode::{Body, Records};
+use memscope::model::end_text;
+use memscope_common::unwind::RULES;
+use memscope_common::{PythonLayout, StackEnd};
+use memscope_tests::harness::tracer::{Run, Running, Tracer, in_vm};
+
+use crate::native_stacks::{ByBlock, is_same_function, truths, walks};
+use crate::python_stacks::{self, Found, FrameText, LOST_FRAME, Python, interpreters};
+use crate::stack_witness::pipe;
+
+/// A map of the tracer. Others may run.
+fn map(running: &Running, name: &str) -> Map {
+    let descriptors = fs::read_dir(format!("/proc/{}/fdinfo", running.pid())).expect("descriptors");
+    let texts = descriptors.filter_map(|file| fs::read_to_string(file.expect("a descriptor").path()).ok());
+    let ids = texts.filter_map(|text| text.lines().find_map(|line| line.strip_prefix("map_id:")?.trim().parse().ok()));
+    let is_it = |id: &u32| MapInfo::from_id(*id).expect("a map").name_as_str() == Some(name);
+    let id = ids.into_iter().find(is_it).unwrap_or_else(|| panic!("no map `{name}`"));
+    Map::from_map_data(MapData::from_id(id).expect("a map")).expect("a map of a known kind")
+}
+
+/// Nobody gives these back.
+fn take_all_slots<V: aya::Pod>(running: &Running, name: &str, owner: V) {
+    let mut slots: BpfHashMap<MapData, u32, V> = map(running, name).try_into().expect("a hash map");
+    let taken = (0..1 << 16).take_while(|slot| slots.insert(slot, &owner, 0).is_ok()).count();
+    assert!((1..1 << 16).contains(&taken), "{taken}");
+}
+
+/// The stack of one call: `None` if its frames were lost.
+type Told = Option<(Vec<u64>, StackEnd)>;
+
+/// What the capture says of all calls.
+#[derive(Default)]
+struct Calls {
+    /// Native stacks of allocations, with process and size.
+    allocations: Vec<((u32, u64), Told)>,
+    /// Calls by kind and end of their stack.
+    ends: BTreeMap<(&'static str, StackEnd), u64>,
+    /// Calls whose frames were lost.
+    lost: u64,
+    /// Calls whose frames were lost with an earlier call, and came with a later one.
+    late: u64,
+}
+
+impl Calls {
+    fn of(run: &Run) -> Self {
+        let mut reader = Reader::open(&run.folder.capture()).expect("a capture");
+        let row = reader.header().rows.iter().position(|row| row.symbol == "halMemAlloc").expect("the row") + 1;
+        let mut bytes = Vec::new();
+        while let Some(chunk) = reader.next_chunk().expect("readable") {
+            bytes.extend_from_slice(chunk);
+        }
+        let (mut stacks, mut calls) = (HashMap::new(), Self::default());
+        for (at, record) in Records::new(&bytes).map(|record| record.expect("decodable")).enumerate() {
+            if let Body::Stack(stack) = record.body {
+                let frames: Vec<u64> = stack.frames.addresses().collect();
+                stacks.entry(stack.id).or_insert((at, (frames, stack.end)));
+            }
+        }
+        for (at, record) in Records::new(&bytes).map(|record| record.expect("decodable")).enumerate() {
+            let Body::Call(call) = record.body else { continue };
+            for (kind, id) in [("C", call.native_stack), ("Python", call.python_stack)] {
+                match id.map(|id| stacks.get(&id)) {
+                    Some(Some((told, (_, end)))) => {
+                        *calls.ends.entry((kind, *end)).or_default() += 1;
+                        calls.late += u64::from(*told > at);
+                    }
+                    Some(None) => calls.lost += 1,
+                    None => {}
+                }
+            }
+            if let (true, Some(id)) = (usize::from(record.row) == row, call.native_stack) {
+                let size_bytes = call.values.get(1).expect("a size");
+                calls.allocations.push(((record.pid, size_bytes), stacks.get(&id).map(|(_, stack)| stack.clone())));
+            }
+        }
+        calls
+    }
+
+    /// Whether a call is among those.
+    fn have(&self, kind: &'static str, end: StackEnd) -> bool {
+        self.ends.contains_key(&(kind, end))
+    }
+}
+
+/// Holds what was taken against what the program says of itself, and against what the report counts. Gives the end of each
+/// allocation's stack, and how many frames are missing.
+fn hold(run: &Run) -> (Calls, ByBlock<(StackEnd, usize)>) {
+    let (calls, truths) = (Calls::of(run), truths(&run.stdout));
+    let mut held = ByBlock::new();
+    for (block, told) in &calls.allocations {
+        let truth = truths.get(block).unwrap_or_else(|| panic!("the program knows no {block:?}"));
+        let Some((frames, end)) = told else { continue };
+        let what = format!("{block:?} {}\n  truth {:x?}\n  taken {frames:x?}", truth.case, truth.frames);
+        assert!(is_same_function(frames[0], truth.frames[0]) && frames.len() <= truth.frames.len(), "{what}");
+        assert_eq!(frames[1..], truth.frames[1..frames.len()], "{what}");
+        let missing = truth.frames.len() - frames.len();
+        // That the outermost frame is the last has to be known, too.
+        assert!(*end != StackEnd::Root || missing == 0, "{what}: {end:?}");
+        held.insert(*block, (*end, missing));
+    }
+    assert_counted(run, &calls);
+    (calls, held)
+}
+
+/// The report counts what the capture has.
+fn assert_counted(run: &Run, calls: &Calls) {
+    const NO_FAULT: [StackEnd; 4] = [StackEnd::Root, StackEnd::Depth, StackEnd::NotPython, StackEnd::OneOfSeveral];
+    let end = &run.json()["end"];
+    let cut = end["cut_stacks"].as_array().expect("a list").iter().map(|cut| {
+        let text = |key: &str| cut[key].as_str().expect("text").to_owned();
+        ((text("kind"), text("reason")), cut["count"].as_u64().expect("a number"))
+    });
+    let faults = calls
+        .ends
+        .iter()
+        .filter(|((_, end), _)| !NO_FAULT.contains(end))
+        .map(|((kind, end), count)| (((*kind).to_owned(), end_text(*end).expect("a reason").to_owned()), *count));
+    let (cut, faults): (BTreeMap<_, _>, BTreeMap<_, _>) = (cut.collect(), faults.collect());
+    assert!(cut == faults || calls.late > 0, "{cut:?} {faults:?} {}", run.said());
+    // Frames that come too late are of use to some.
+    let lost = lost(run, "stack without its frames");
+    assert!(
+        (calls.lost..=calls.lost + calls.late).contains(&lost),
+        "{lost} {}, {} {}",
+        calls.lost,
+        calls.late,
+        run.said()
+    );
+}
+
+/// What the report counts as lost for a reason.
+fn lost(run: &Run, reason: &str) -> u64 {
+    let end = &run.json()["end"];
+    let losses = end["losses"].as_array().expect("a list").iter().filter(|loss| loss["reason"] == reason);
+    losses.filter_map(|loss| loss["count"].as_u64()).sum()
+}
+
+fn tracer(cases: &[&str]) -> Tracer {
+    Tracer::run("chains-O2", cases).options(&["--json", "--call-stack=c:150"])
+}
+
+/// Runs a program that waits until something was done about the tracer.
+fn interfered(cases: &[&str], interfere: impl FnOnce(&Running)) -> Run {
+    let tracer = tracer(&[&["wait"], cases].concat());
+    let mut go = pipe(&tracer);
+    let running = tracer.start();
+    running.wait_for_output("waits\n");
+    interfere(&running);
+    go.write_all(b"g").expect("written");
+    let run = running.finish();
+    assert_eq!(run.code(), 0, "{}", run.said());
+    run
+}
+
+/// Where the call was made is known all the same.
+#[test]
+fn stacks_for_which_there_is_no_slot_are_one_frame() {
+    let run = interfered(&["recurse"], |running| take_all_slots(running, "STACK_CLAIMS", 1_u32));
+    let (_, held) = hold(&run);
+    let frames_missing = truths(&run.stdout).into_iter().map(|(block, truth)| (block, truth.frames.len() - 1));
+    assert_eq!(held, frames_missing.map(|(block, missing)| (block, (StackEnd::Busy, missing))).collect());
+    // Three allocations and as many frees.
+    assert_eq!(lost(&run, "call stack of one frame: too many at once"), 6, "{}", run.said());
+}
+
+/// Rules that find no room are not learnt: stacks are finished outside, as often as that may be asked for.
+#[test]
+fn stacks_without_room_for_rules_are_finished_outside_or_cut() {
+    let run = interfered(&["repeat"], |running| {
+        let mut rules: Array<MapData, [u64; 4]> = map(running, "UNWIND_RULES").try_into().expect("an array");
+        (0..RULES).for_each(|place| rules.set(place, &[u64::MAX - u64::from(place), 1, 0, 0], 0).expect("a place"));
+    });
+    let (calls, held) = hold(&run);
+    assert_eq!(held.len(), 200, "{}", run.said());
+    assert!(calls.have("C", StackEnd::Root), "{:?}", calls.ends);
+    // In an emulated machine there may be time enough to ask for each.
+    assert!(calls.have("C", StackEnd::NoRule) || in_vm() || !walks(), "{:?}", calls.ends);
+}
+
+/// Records that find no room are lost, never mixed up.
+#[test]
+fn stacks_that_find_no_room_in_the_ring_are_lost() {
+    for options in [&[][..], &["--transport=perf"]] {
+        let run = tracer(&["burst"]).option("--ring-size=4K").options(options).succeed();
+        let (calls, held) = hold(&run);
+        assert!(!held.is_empty(), "{}", run.said());
+        // An emulated program can be too slow to fill it.
+        assert!(lost(&run, "ring full") > 0 || in_vm(), "{:?}", calls.ends);
+    }
+}
+
+/// A page of the stack that cannot be read ends it, as long as it cannot be.
+#[test]
+fn stacks_end_where_a_page_is_gone() {
+    let (_, held) = hold(&tracer(&["pause", "gone"]).succeed());
+    let ends: Vec<StackEnd> = held.into_values().map(|(end, _)| end).collect();
+    let last = if walks() { StackEnd::Root } else { StackEnd::Fault };
+    assert_eq!(ends, [StackEnd::Fault, StackEnd::Fault, StackEnd::Fault, last]);
+}
+
+/// Processes that are killed while they call leave nothing behind that others would need.
+#[test]
+fn stacks_of_processes_that_are_killed() {
+    let run = tracer(&["killed", "pause", "recurse"]).succeed();
+    let (calls, held) = hold(&run);
+    assert!(held.len() > 20 && !calls.have("C", StackEnd::Busy), "{:?}", calls.ends);
+    let parent = truths(&run.stdout).into_iter().filter(|(_, truth)| truth.case == "recurse").map(|(block, _)| block);
+    let ends: Vec<_> = parent.map(|block| held.get(&block).copied()).collect();
+    assert_eq!(ends, [Some((StackEnd::Root, 0)); 3], "{}", run.said());
+}
+
+/// Runs Python code that waits until something was done about the tracer.
+fn python_interfered(python: &Python, interfere: impl FnOnce(&Running, u32)) -> Run {
+    let place = tempfile::tempdir().expect("a folder");
+    let script = python_stacks::workload(place.path());
+    let arguments = ["-I", script.to_str().expect("a plain path"), "wait", "plain"];
+    let tracer = Tracer::run_program(python.path.as_os_str(), &arguments);
+    let running = tracer.options(&["--json", "--call-stack=python:100"]).start();
+    running.wait_for_output("ready ");
+    let pid = running.stdout().split_whitespace().nth(1).and_then(|pid| pid.parse().ok()).expect("a process");
+    interfere(&running, pid);
+    fs::write(running.folder.path().join("go"), "").expect("a file");
+    let run = running.finish();
+    assert_eq!(run.code(), 0, "{}", run.said());
+    run
+}
+
+/// Stacks of allocations, each after checking it against the program's own.
+fn hold_python(python: &Python, run: &Run) -> Vec<Found> {
+    let found = python_stacks::stacks(&run.folder.capture(), "halMemAlloc");
+    let truths = python_stacks::truths(&run.stdout);
+    let is_right = |(taken, truth): (&FrameText, &FrameText)| taken == truth || taken.0 == LOST_FRAME;
+    // Calls may be missing, but do not change places.
+    let mut rest = truths.iter();
+    for stack in &found {
+        let fits = |truth: &python_stacks::Truth| {
+            let len = stack.frames.len();
+            let whole = stack.frames.iter().any(|frame| frame.0 == LOST_FRAME) || len == truth.frames.len();
+            (stack.pid, stack.tid) == (truth.pid, truth.tid)
+                && len <= truth.frames.len()
+                && stack.frames.iter().zip(&truth.frames).all(is_right)
+                && (stack.end != StackEnd::Root || whole || len == 0)
+        };
+        assert!(rest.any(fits), "{python:?}: {stack:?} is no stack of the program's\n{}", run.said());
+    }
+    assert_counted(run, &Calls::of(run));
+    found
+}
+
+#[test]
+fn python_stacks_for_which_there_is_no_slot_are_empty() {
+    for python in interpreters() {
+        let run = python_interfered(&python, |running, _| take_all_slots(running, "PYTHON_OWNERS", 1_u64));
+        let found = hold_python(&python, &run);
+        let busy = |found: &Found| (found.end, found.frames.len()) == (StackEnd::Busy, 0);
+        assert!(found.len() == 6 && found.iter().all(busy), "{python:?}: {found:?}");
+    }
+}
+
+/// Fields of the interpreter's structs that lie elsewhere: what is found there is none of what is looked for.
+#[test]
+fn python_stacks_by_wrong_offsets_are_none_or_cut() {
+    const FIELDS: [usize; 4] = [
+        offset_of!(PythonLayout, thread_id),
+        offset_of!(PythonLayout, frame),
+        offset_of!(PythonLayout, back),
+        offset_of!(PythonLayout, code),
+    ];
+    for python in interpreters() {
+        for field in FIELDS {
+            let run = python_interfered(&python, |running, pid| move_field(running, pid, field));
+            let found = hold_python(&python, &run);
+            let is_cut = |found: &Found| found.frames.is_empty() || found.end != StackEnd::Root;
+            assert!(found.len() == 6 && found.iter().all(is_cut), "{python:?} field at {field}: {found:?}");
+        }
+    }
+}
+
+/// Makes the kernel side believe that a field lies eight bytes further on.
+fn move_field(running: &Running, pid: u32, field: usize) {
+    let mut layouts: BpfHashMap<MapData, u32, [u8; size_of::<PythonLayout>()]> =
+        map(running, "PYTHON").try_into().expect("a hash map");
+    let deadline = Instant::now() + Duration::from_secs(20);
+    let mut layout = loop {
+        match layouts.get(&pid, 0) {
+            Ok(layout) => break layout,
+            Err(error) => assert!(Instant::now() < deadline, "{error}"),
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    };
+    let at = u16::from_le_bytes([layout[field], layout[field + 1]]) + 8;
+    layout[field..field + 2].copy_from_slice(&at.to_le_bytes());
+    layouts.insert(&pid, &layout, 0).expect("a layout");
+}
+
+/// What there is no room for is lost: whole stacks, and names of single frames.
+#[test]
+fn python_stacks_that_find_no_room_in_the_ring_are_lost() {
+    for python in interpreters() {
+        let place = tempfile::tempdir().expect("a folder");
+        let script = python_stacks::workload(place.path());
+        let arguments = ["-I", script.to_str().expect("a plain path"), "plain", "churn", "churn"];
+        let tracer = Tracer::run_program(python.path.as_os_str(), &arguments);
+        let run = tracer.options(&["--json", "--call-stack=python:100", "--ring-size=4K"]).succeed();
+        assert!(!hold_python(&python, &run).is_empty(), "{python:?}");
+        assert!(lost(&run, "ring full") > 0, "{python:?}: {}", run.said());
+    }
+}
