@@ -47,6 +47,8 @@ mod shared;
 mod stack_faults;
 #[path = "live/stack_witness.rs"]
 mod stack_witness;
+#[path = "live/stat.rs"]
+mod stat;
 #[path = "live/throughput.rs"]
 mod throughput;
 #[path = "live/usage.rs"]

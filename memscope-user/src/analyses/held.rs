@@ -74,6 +74,14 @@ impl Analysis for HeldAnalysis {
         found.sort_by_key(|held| (held.pid, held.device, held.pool));
         found.into_iter().map(Finding::Held).collect()
     }
+
+    fn now(&self) -> Vec<Finding> {
+        let held = self.running.iter().flat_map(|(pid, device, pools)| {
+            let attached = self.attached.contains(&pid);
+            pools.iter().map(move |(pool, account)| Held { attached, ..account.told(pid, device, *pool) })
+        });
+        held.map(Finding::Held).collect()
+    }
 }
 
 impl HeldAnalysis {
@@ -84,7 +92,7 @@ impl HeldAnalysis {
     fn conclude(&mut self, pid: u32) {
         let attached = self.attached.remove(&pid);
         for (device, pools) in self.running.take_process(pid) {
-            let closed = pools.into_iter().map(|(pool, account)| Held { attached, ..account.close(pid, device, pool) });
+            let closed = pools.into_iter().map(|(pool, account)| Held { attached, ..account.told(pid, device, pool) });
             self.concluded.extend(closed);
         }
     }
@@ -119,12 +127,12 @@ impl Account {
         self.modules.entry(module_name(block.module_id)).or_default()
     }
 
-    fn close(self, pid: u32, device: Device, pool: Pool) -> Held {
+    fn told(&self, pid: u32, device: Device, pool: Pool) -> Held {
         let mut by_module: Vec<HeldModule> = self
             .modules
-            .into_iter()
+            .iter()
             .filter(|(_, live)| live.blocks > 0)
-            .map(|(module, Live { blocks, size_bytes })| HeldModule { module, blocks, size_bytes })
+            .map(|(&module, &Live { blocks, size_bytes })| HeldModule { module, blocks, size_bytes })
             .collect();
         // Stable, and the map was ordered by name.
         by_module.sort_by_key(|module| std::cmp::Reverse(module.size_bytes));
@@ -208,6 +216,26 @@ mod tests {
             by_module: vec![],
         };
         assert_eq!(account_one(&script), expected);
+    }
+
+    /// While it runs the account is that of the processes that are there.
+    #[test]
+    fn account_so_far() {
+        let mut script = script();
+        script.alloc(Pool::Pta, 0x1000, 100).alloc(Pool::Hal, 0x1000, 8).free(Pool::Pta, 0x1000);
+        script.on(8, NPU1).alloc(Pool::Pta, 0x1000, 1).process_end();
+        let mut analysis = HeldAnalysis::default();
+        script.events().iter().for_each(|event| analysis.observe(event));
+        let sums = |found: &[Finding]| -> Vec<_> {
+            let sum = |found: &Finding| match found {
+                Finding::Held(held) => (held.pid, held.pool, held.size_bytes, held.allocations, held.frees),
+                other => panic!("not held memory: {other:?}"),
+            };
+            found.iter().map(sum).collect()
+        };
+        let running = [(PID, Pool::Hal, 8, 1, 0), (PID, Pool::Pta, 0, 1, 1)];
+        assert_eq!(sums(&analysis.now()), running);
+        assert_eq!(sums(&analysis.finish(&RunEnd::default())), [running[0], running[1], (8, Pool::Pta, 1, 1, 0)]);
     }
 
     /// Blocks that their process or the trace ended with are held; a replaced one is gone, and not by a free.

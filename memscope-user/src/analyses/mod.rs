@@ -6,6 +6,7 @@
 pub mod by_stack;
 pub mod compare;
 pub mod decompose;
+pub mod device_use;
 pub mod diff;
 pub mod fluctuation;
 pub mod fragmentation;
@@ -26,6 +27,7 @@ pub mod select;
 
 pub use by_stack::ByStackAnalysis;
 pub use decompose::DecomposeAnalysis;
+pub use device_use::DeviceUseAnalysis;
 pub use fluctuation::FluctuationAnalysis;
 pub use fragmentation::FragmentationAnalysis;
 pub use growth::GrowthAnalysis;

@@ -37,6 +37,11 @@ impl<T: Default> PerDevice<T> {
         self.0.range_mut(keys).map(|((_, device), value)| (*device, value))
     }
 
+    /// Everything.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, Device, &T)> {
+        self.0.iter().map(|(&(pid, device), value)| (pid, device, value))
+    }
+
     /// The processes that have a value.
     pub(super) fn processes(&self) -> Vec<u32> {
         let mut pids: Vec<u32> = self.0.keys().map(|&(pid, _)| pid).collect();

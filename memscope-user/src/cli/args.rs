@@ -71,6 +71,8 @@ pub(super) enum Command {
     Fragmentation(OwnerArgs),
     /// Find leaks in files: dumps (CSV or db, ours or msMemScope's) of one run, or a capture.
     Leaks(LeaksArgs),
+    /// Show how running processes use memory, again and again: of the host, of the devices, by pool, with counts and rates.
+    Stat(StatArgs),
     /// Write where memory was allocated for flame-graph tools: from a capture, an output folder, or dumps with call stacks.
     Export(ExportArgs),
     /// Say what works here, what not, and how to mend it.
@@ -109,6 +111,39 @@ pub(super) struct AttachArgs {
     /// How to trace.
     #[command(flatten)]
     pub trace: TraceArgs,
+}
+
+/// `stat`.
+#[expect(clippy::struct_excessive_bools, reason = "each is an option of its own")]
+#[derive(Debug, Args)]
+pub(super) struct StatArgs {
+    /// The processes; with their children.
+    #[arg(long, required = true, value_name = "PID", value_delimiter = ',', value_parser = values::pid)]
+    pub pid: Vec<u32>,
+    /// Time from sample to sample, at least 100ms.
+    #[arg(long, value_name = "TIME", value_parser = values::sample_interval, default_value = "1s")]
+    pub interval: Duration,
+    /// End after so many samples.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub count: Option<u64>,
+    /// A line for each figure: `time_ns,pid,device,layer,figure,value`.
+    #[arg(long, conflicts_with = "json")]
+    pub csv: bool,
+    /// One JSON object for each sample.
+    #[arg(long)]
+    pub json: bool,
+    /// Leave children out.
+    #[arg(long)]
+    pub no_children: bool,
+    /// Of messages only errors.
+    #[arg(short = 'q', long)]
+    pub quiet: bool,
+    /// What else to probe.
+    #[command(flatten)]
+    pub probes: ProbeArgs,
+    /// Ask this library instead of the driver's DCMI: for tests.
+    #[arg(long, value_name = "FILE", hide = true)]
+    pub usage_library: Option<PathBuf>,
 }
 
 /// `replay`.
@@ -594,6 +629,18 @@ pub(super) struct TraceArgs {
     pub no_progress: bool,
 }
 
+impl Default for TraceArgs {
+    /// As without any option.
+    fn default() -> Self {
+        #[derive(Parser)]
+        struct Nothing {
+            #[command(flatten)]
+            trace: TraceArgs,
+        }
+        Nothing::parse_from([""]).trace
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory as _;
@@ -607,6 +654,14 @@ mod tests {
     #[test]
     fn definition_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    /// What has no options of its own begins with those of a trace.
+    #[test]
+    fn defaults_of_a_trace() {
+        let trace = TraceArgs::default();
+        assert_eq!((trace.ring_size, trace.usage_rate, trace.no_capture), (64 << 20, 10, false));
+        assert!(trace.collect.analysis.leaks);
     }
 
     #[test]

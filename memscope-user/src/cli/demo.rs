@@ -5,12 +5,11 @@ use std::{
     ffi::OsString,
     path::{Path, PathBuf},
     process::ExitCode,
-    time::Duration,
 };
 
 use super::{
     USAGE,
-    args::{CollectMode, DemoArgs, ProbeArgs, RunArgs, TraceArgs, Transport},
+    args::{DemoArgs, RunArgs, TraceArgs},
     error, session,
 };
 
@@ -51,26 +50,5 @@ fn find_sim() -> Option<PathBuf> {
 }
 
 fn trace_args(args: &DemoArgs) -> TraceArgs {
-    TraceArgs {
-        collect: args.collect.clone(),
-        ops: None,
-        probes: ProbeArgs::default(),
-        call_stack: None,
-        inlined: false,
-        collect_mode: CollectMode::Immediate,
-        watch: None,
-        duration: None,
-        no_children: false,
-        late_libraries: None,
-        ring_size: RING_BYTES,
-        transport: Transport::Auto,
-        usage_interval: Duration::from_secs(1),
-        usage_rate: 10,
-        usage_library: None,
-        link: None,
-        max_rows: None,
-        tracefs: false,
-        no_capture: false,
-        no_progress: true,
-    }
+    TraceArgs { collect: args.collect.clone(), ring_size: RING_BYTES, no_progress: true, ..TraceArgs::default() }
 }

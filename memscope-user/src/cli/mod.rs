@@ -20,6 +20,7 @@ mod select;
 mod session;
 mod signals;
 mod stacks;
+mod stat;
 mod values;
 mod writer;
 
@@ -69,6 +70,7 @@ pub fn main() -> ExitCode {
         Some(Command::Leaks(leaks)) => leaks::run(&leaks),
         Some(Command::Peaks(args)) => by_owner::peaks(&args),
         Some(Command::Fragmentation(args)) => by_owner::fragmentation(&args),
+        Some(Command::Stat(args)) => stat::run(&args),
         Some(Command::Export(export)) => export::run(&export),
         Some(Command::Doctor(doctor)) => doctor::run(&doctor),
         Some(Command::Demo(demo)) => demo::run(&demo),

@@ -389,6 +389,15 @@ pub(super) fn duration(text: &str) -> Result<std::time::Duration, String> {
     }
 }
 
+/// Time between samples of `stat`: what is shown would not be newer at shorter ones.
+pub(super) fn sample_interval(text: &str) -> Result<std::time::Duration, String> {
+    const LEAST: std::time::Duration = std::time::Duration::from_millis(100);
+    match interval(text)? {
+        time if time >= LEAST => Ok(time),
+        _ => Err(format!("`{text}` is shorter than 100ms")),
+    }
+}
+
 /// The same, or `0`.
 pub(super) fn interval(text: &str) -> Result<std::time::Duration, String> {
     let split = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());

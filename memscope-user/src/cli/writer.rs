@@ -12,6 +12,7 @@ use super::outputs;
 use crate::{
     capture::{self, Note, note_record},
     error_chain,
+    model::Finding,
     pipeline::{Outcome, Pipeline},
     ring::{Batch, monotonic_ns},
 };
@@ -30,10 +31,12 @@ pub(super) struct Written {
 }
 
 /// Asks the thread for something while it works.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(super) enum Ask {
     /// Print the ledgers as they are.
     Ledgers,
+    /// Send what the analyses can say so far.
+    Now(UnboundedSender<Vec<Finding>>),
 }
 
 /// Starts the thread; `asks` are answered within [`FLUSH`]. Failing outputs are told through `errors`; a failing capture is given up,
@@ -78,15 +81,23 @@ impl Writer {
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
             }
-            for Ask::Ledgers in asks.try_iter() {
-                let printed = outputs::print_ledgers(&self.pipeline.now());
-                // Nobody reads our messages, so nobody misses them.
-                drop(printed);
+            for ask in asks.try_iter() {
+                self.answer(&ask);
             }
             if flushed.elapsed() >= FLUSH {
                 flushed = Instant::now();
                 self.flush();
             }
+        }
+    }
+
+    fn answer(&self, ask: &Ask) {
+        let findings = self.pipeline.now();
+        match ask {
+            // Nobody reads our messages, so nobody misses them.
+            Ask::Ledgers => drop(outputs::print_ledgers(&findings)),
+            // The session ends.
+            Ask::Now(to) => drop(to.send(findings)),
         }
     }
 

@@ -395,7 +395,7 @@ pub struct ProcessStart {
 }
 
 /// What one process uses of a device, as the driver counts it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct ProcessUsage {
     /// Process.
     pub pid: u32,

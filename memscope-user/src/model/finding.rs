@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::{Decomposition, Device, Fragmentation, Growth, Ledger, Name, Peak, Pool, Stacks};
+use super::{Decomposition, Device, Fragmentation, Growth, Ledger, Name, Peak, Pool, ProcessUsage, Stacks};
 
 /// How sure a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -346,6 +346,21 @@ pub struct ByStack {
     pub left_out: u64,
 }
 
+/// What the driver said last of a device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct DeviceUse {
+    /// Device.
+    pub device: Device,
+    /// When, nanoseconds since the Unix epoch.
+    pub time_ns: u64,
+    /// Bytes in use, by whomever.
+    pub used_bytes: u64,
+    /// Bytes that the device has.
+    pub total_bytes: u64,
+    /// Who uses it; `None` when the driver does not tell.
+    pub processes: Option<Vec<ProcessUsage>>,
+}
+
 /// One line of the loss report.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct LossLine {
@@ -411,4 +426,6 @@ pub enum Finding {
     Peak(Peak),
     /// In what pieces memory is free.
     Fragmentation(Fragmentation),
+    /// What the driver says of a device.
+    DeviceUse(DeviceUse),
 }

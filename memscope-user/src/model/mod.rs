@@ -11,6 +11,7 @@ mod ledger;
 mod module;
 mod name;
 mod peak;
+mod sample;
 mod stack;
 
 pub use decomposition::{Decomposition, OwnerNode, OwnerPart, OwnerSample, OwnerTimeline, Source};
@@ -21,7 +22,7 @@ pub use event::{
     ProcessStart, ProcessUsage, Region, RegionKind, System, UnknownFree,
 };
 pub use finding::{
-    ByStack, Confidence, CutStacks, Finding, Fluctuation, Held, HeldModule, Inefficient, InefficientBlock,
+    ByStack, Confidence, CutStacks, DeviceUse, Finding, Fluctuation, Held, HeldModule, Inefficient, InefficientBlock,
     InefficientKind, Leak, LossLine, MarkLeak, MarkLeaks, Oom, PoolAtOom, RatioRecord, RunEnd, StackSum, StepLeaks,
     Suspect, Waste,
 };
@@ -32,4 +33,5 @@ pub use ledger::{Entry, Item, Ledger, Moment, PoolSheets, Sheet, Sign};
 pub use module::{module_id, module_name};
 pub use name::Name;
 pub use peak::Peak;
+pub use sample::{Change, HostMemory, PoolSample, ProcessSample, Sample};
 pub use stack::{Stack, StackEnd, Stacks, end_text};

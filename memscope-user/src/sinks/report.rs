@@ -13,6 +13,7 @@ mod marks;
 mod numbers;
 mod oom;
 mod peaks;
+mod sample;
 mod stacks;
 
 use std::{
@@ -23,6 +24,7 @@ use std::{
 
 pub use diff::write_diff;
 use numbers::{counted, general, mega, size};
+pub use sample::{SAMPLE_CSV_HEADER, write_sample, write_sample_csv};
 use serde::Serialize;
 
 use crate::model::{
@@ -204,6 +206,7 @@ fn place(finding: &Finding) -> (u32, Device) {
         Finding::Decompose(found) => (found.pid, found.device),
         Finding::Peak(found) => (found.pid, found.device),
         Finding::Fragmentation(found) => (found.pid, found.device),
+        Finding::DeviceUse(found) => (0, found.device),
     }
 }
 
@@ -224,6 +227,8 @@ fn by_process(findings: &[Finding]) -> BTreeMap<u32, Process<'_>> {
             Finding::Decompose(found) => process.decompositions.push(found),
             Finding::Peak(found) => process.peaks.push(found),
             Finding::Fragmentation(found) => process.fragmentation.push(found),
+            // The ledger has it.
+            Finding::DeviceUse(_) => {}
         }
     }
     for process in processes.values_mut() {

@@ -3,10 +3,11 @@
 //! A call into the driver can hang for good, in a state that no signal ends. So a helper process makes the calls: this
 //! program again, with a hidden verb ([`helper`]). [`Sampler`] asks it now and then, and gives it up when it does not
 //! answer; neither the trace nor what is traced waits for it. We may be root, so `library` says which files are loaded
-//! at all.
+//! at all. And what the kernel says of a process's host memory ([`host`]).
 
 mod dcmi;
 pub mod helper;
+pub mod host;
 mod library;
 mod sampler;
 mod trigger;

@@ -179,6 +179,12 @@ impl Tracer {
         Self::new("attach").option("--pid").option(pids.join(","))
     }
 
+    /// Shows how running processes use memory.
+    #[must_use]
+    pub fn stat(pid: u32) -> Self {
+        Self::new("stat").option("--pid").option(pid.to_string())
+    }
+
     /// Writes the outputs of a capture again.
     #[must_use]
     pub fn replay(capture: &Path) -> Self {
@@ -230,7 +236,10 @@ impl Tracer {
     pub fn start(self) -> Running {
         let Self { verb, options, program, env, stdin, journal, user, folder } = self;
         let mut command = Command::new(user.as_ref().map_or_else(tracer_path, |user| user.tracer()));
-        command.arg(verb).args(&options).arg("-o").arg(folder.output_path());
+        command.arg(verb).args(&options);
+        if verb != "stat" {
+            command.arg("-o").arg(folder.output_path());
+        }
         if matches!(verb, "run" | "attach") {
             command.arg("--no-progress");
         }
@@ -308,7 +317,12 @@ impl Running {
 
     /// Waits until the traced program has printed a text.
     pub fn wait_for_output(&self, text: &str) {
-        self.process.wait_for("output", || self.process.stdout().contains(text));
+        self.wait_for_output_times(text, 1);
+    }
+
+    /// Waits until that, or the tracer itself, has printed a text so many times.
+    pub fn wait_for_output_times(&self, text: &str, times: usize) {
+        self.process.wait_for("output", || self.process.stdout().matches(text).count() >= times);
     }
 
     /// Waits for its end.

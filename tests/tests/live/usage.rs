@@ -16,10 +16,10 @@ use super::shared::{DEFAULT, assert_nothing_lost, compare};
 const MIB: u64 = 1 << 20;
 
 /// A DCMI in a folder of its own: the tests may have been built by somebody who is not to be trusted.
-struct Dcmi(Folder);
+pub(crate) struct Dcmi(Folder);
 
 impl Dcmi {
-    fn new(script: &str) -> Self {
+    pub(crate) fn new(script: &str) -> Self {
         let dcmi = Self(Folder::new());
         fs::copy(simulation().join("lib/libdcmi.so"), dcmi.library()).expect("a copy");
         fs::set_permissions(dcmi.library(), Permissions::from_mode(0o755)).expect("a mode");
@@ -38,7 +38,7 @@ impl Dcmi {
         fs::rename(new, self.0.path().join("dcmi.script")).expect("a script");
     }
 
-    fn trace(&self, tracer: Tracer) -> Tracer {
+    pub(crate) fn trace(&self, tracer: Tracer) -> Tracer {
         tracer.option("--usage-library").option(self.library())
     }
 }

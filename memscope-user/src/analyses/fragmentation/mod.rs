@@ -40,6 +40,7 @@ const PART: u64 = 16;
 pub struct FragmentationAnalysis {
     owners: Classifier,
     processes: BTreeMap<u32, Process>,
+    last_ns: u64,
     concluded: Vec<Fragmentation>,
 }
 
@@ -66,7 +67,7 @@ struct Known {
 }
 
 /// One pool over time.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct History {
     series: Series,
     worst_bytes: u64,
@@ -81,6 +82,7 @@ impl Default for FragmentationAnalysis {
 
 impl Analysis for FragmentationAnalysis {
     fn observe(&mut self, event: &Event) {
+        self.last_ns = self.last_ns.max(event.time_ns);
         match &event.kind {
             EventKind::Alloc(alloc) => {
                 let owner = self.owners.owner(&alloc.block);
@@ -122,30 +124,43 @@ impl Analysis for FragmentationAnalysis {
         found.sort_by_key(|found| (found.pid, found.device, found.pool));
         found.into_iter().map(|found| Finding::Fragmentation(Fragmentation { confidence, ..found })).collect()
     }
+
+    fn now(&self) -> Vec<Finding> {
+        let pools = self.processes.iter().flat_map(|(&pid, process)| {
+            let moments = process.last.clone().unwrap_or_else(|| process.moments(self.last_ns));
+            moments.into_iter().map(move |(place, now)| {
+                let history = process.pools.get(&place).cloned().unwrap_or_else(|| History::new(now.time_ns));
+                found(pid, process.attached, place, history, now)
+            })
+        });
+        pools.map(Finding::Fragmentation).collect()
+    }
 }
 
 impl FragmentationAnalysis {
     /// Names owners by these rules.
     #[must_use]
     pub fn new(rules: Arc<RuleSet>) -> Self {
-        Self { owners: Classifier::new(rules), processes: BTreeMap::new(), concluded: Vec::new() }
+        Self { owners: Classifier::new(rules), processes: BTreeMap::new(), last_ns: 0, concluded: Vec::new() }
     }
 
     fn conclude(&mut self, pid: u32, end_ns: u64) {
         let Some(mut process) = self.processes.remove(&pid) else { return };
         let ends = process.last.take().unwrap_or_else(|| process.moments(end_ns));
-        let attached = process.attached;
+        let Process { attached, mut pools, .. } = process;
         for (place, end) in ends {
-            let History { series, worst, .. } =
-                process.pools.remove(&place).unwrap_or_else(|| History::new(end.time_ns));
-            let (device, pool) = place;
-            // What happened when its memory was taken is no part of its life.
-            let (start_ns, series) = (series.start_ns(), series.close(end.time_ns));
-            let confidence = Confidence::Certain;
-            let found = Fragmentation { pid, device, pool, attached, start_ns, end, worst, series, confidence };
-            self.concluded.push(found);
+            let history = pools.remove(&place).unwrap_or_else(|| History::new(end.time_ns));
+            self.concluded.push(found(pid, attached, place, history, end));
         }
     }
+}
+
+/// What there is to say of a pool.
+fn found(pid: u32, attached: bool, (device, pool): Place, history: History, end: FreeSpaceMoment) -> Fragmentation {
+    let History { series, worst, .. } = history;
+    // What happened when its memory was taken is no part of its life.
+    let (start_ns, series) = (series.start_ns(), series.close(end.time_ns));
+    Fragmentation { pid, device, pool, attached, start_ns, end, worst, series, confidence: Confidence::Certain }
 }
 
 impl Process {

@@ -5,7 +5,7 @@ use super::space::Figures;
 use crate::model::{FreeSpace, FreeSpaceSample};
 
 /// Figures by interval.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Series {
     scale: Scale,
     cells: Vec<Cell>,

@@ -55,6 +55,22 @@ fn free_pieces_are_told() {
     assert_eq!((last.time_ns, brief(&last.last)), (1000, [160, 20, 140, 60]));
 }
 
+/// While it runs, what is told is what the end would be.
+#[test]
+fn pieces_so_far() {
+    let mut script = script();
+    script.alloc(Pool::Hal, 1000, 100).alloc(PTA, 1000, 10).alloc(PTA, 1010, 30).free(PTA, 1000);
+    let mut analysis = FragmentationAnalysis::default();
+    for event in script.events() {
+        analysis.observe(event);
+    }
+    let now = analysis.now();
+    let [Finding::Fragmentation(found)] = now.as_slice() else { panic!("{now:?}") };
+    // Pieces of 10 and of 60 are free, as of the last event.
+    assert_eq!((found.end.time_ns, brief(&found.end.space)), (3, [100, 30, 70, 60]));
+    assert_eq!(analysis.finish(&RunEnd { time_ns: 3, ..RunEnd::default() }), now);
+}
+
 /// Half used is not mostly empty; a block that reaches across two mappings pins both; the emptiest comes first.
 #[test]
 fn pins_are_told() {

@@ -1,0 +1,474 @@
+//! A live trace from beginning to end: `run` and `--pid`, and what `stat` shares with them.
+
+mod end;
+mod start;
+mod tell;
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+    process::ExitCode,
+    sync::{Arc, mpsc},
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, bail};
+use nix::{
+    sys::{
+        signal::{Signal, kill},
+        wait::{WaitPidFlag, waitpid},
+    },
+    unistd::Pid,
+};
+use tokio::{
+    sync::mpsc::{UnboundedReceiver, UnboundedSender},
+    time::{Interval, MissedTickBehavior, interval},
+};
+
+use self::{
+    end::exit_status,
+    tell::{change_note, library_names, list, note},
+};
+use super::{
+    FAILURE, RUN_FAILURE, USAGE,
+    args::{CollectMode, LateLibraries, LogLevel, RunArgs, TraceArgs},
+    error,
+    notices::Notices,
+    outputs,
+    signals::{self, Caught, Signals},
+    stacks,
+    stat::Monitor,
+    writer::{Ask, Written},
+};
+use crate::{
+    analyses::{Analysis, decompose::RuleSet},
+    attach::{
+        follow::{Follow, expected_libraries},
+        guard::Guard,
+        kernel::Kernel,
+        mstx_tool::{INJECTION_PATH, MstxTool},
+        spawn::{self, RunAs, SpawnError, Waiting},
+        withheld,
+    },
+    error_chain,
+    model::Finding,
+    pipeline::DumpFilter,
+    probes::ProbeSpec,
+    ring::{Reader, Urgent},
+    sinks::{Sink, gauge::Gauge},
+    usage::{Sampler, Trigger},
+};
+
+/// Processes are looked after this often.
+const TICK: Duration = Duration::from_millis(50);
+/// The status line is renewed this often.
+const STATUS: Duration = Duration::from_secs(1);
+/// Clocks are compared, and losses written into the capture, this often.
+const CLOCK: Duration = Duration::from_secs(5);
+
+/// Why a trace ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum End {
+    /// Every traced process has ended.
+    Processes,
+    /// `--duration` is over.
+    Duration,
+    /// `--count` samples were taken.
+    Count,
+    /// Nobody reads the samples any more.
+    Reader,
+    /// A signal asked for it.
+    Signal(Signal),
+    /// An output cannot be written any more.
+    Output(String),
+    /// The kernel side failed.
+    Kernel(String),
+}
+
+impl End {
+    fn reason(&self) -> String {
+        match self {
+            Self::Processes => "the traced processes ended".to_owned(),
+            Self::Duration => "the given time was over".to_owned(),
+            Self::Count => "the given number of samples was taken".to_owned(),
+            Self::Reader => "nobody reads the samples any more".to_owned(),
+            Self::Signal(signal) => format!("signal {signal}"),
+            Self::Output(error) | Self::Kernel(error) => error.clone(),
+        }
+    }
+
+    const fn is_failure(&self) -> bool {
+        matches!(self, Self::Output(_) | Self::Kernel(_))
+    }
+}
+
+/// `run`: the exit status is the program's.
+pub(super) fn run(args: &RunArgs) -> ExitCode {
+    if let Err(reason) = check(&args.trace) {
+        error(reason);
+        return ExitCode::from(USAGE);
+    }
+    match try_run(args) {
+        Ok(status) => ExitCode::from(status),
+        Err(failure) => {
+            let status = failure.downcast_ref::<SpawnError>().map_or(RUN_FAILURE, |error| error.exit_status() as u8);
+            error(format_args!("{failure:#}"));
+            ExitCode::from(status)
+        }
+    }
+}
+
+/// `--pid`.
+pub(super) fn attach(pids: &[u32], args: &TraceArgs) -> ExitCode {
+    attach_with(pids, args, || Plan::of_trace(args))
+}
+
+/// Traces running processes for what the plan makes of them.
+pub(super) fn attach_with(pids: &[u32], args: &TraceArgs, plan: impl FnOnce() -> Result<Plan>) -> ExitCode {
+    if let Err(reason) = check(args) {
+        error(reason);
+        return ExitCode::from(USAGE);
+    }
+    match try_attach(pids, args, plan) {
+        Ok(status) => ExitCode::from(status),
+        Err(failure) => {
+            error(format_args!("{failure:#}"));
+            ExitCode::from(FAILURE)
+        }
+    }
+}
+
+/// What this version cannot do is refused, not passed over.
+fn check(args: &TraceArgs) -> Result<(), String> {
+    outputs::rules(&args.collect)?;
+    outputs::refuse_borrowed_rights(args.usage_library.as_deref())?;
+    args.probes.specs()?;
+    let unavailable =
+        [(args.watch.is_some(), "--watch"), (args.collect_mode == CollectMode::Deferred, "--collect-mode=deferred")];
+    match unavailable.into_iter().find(|(asked, _)| *asked) {
+        Some((_, option)) => Err(format!("{option} is not available in this version; leave it out")),
+        None => Ok(()),
+    }
+}
+
+fn try_run(args: &RunArgs) -> Result<u8> {
+    let program = spawn::find_program(&args.program[0])?;
+    let run_as = RunAs::choose(args.user.as_deref())?;
+    let plan = Plan::of_trace(&args.trace)?;
+    // Both children before any thread.
+    let guard = Guard::start().context("cannot start the guard process")?;
+    let tool = args.mstx_injection.then(MstxTool::install).transpose()?;
+    let mut variables = withheld::variables();
+    variables.extend(tool.iter().map(|tool| (INJECTION_PATH.into(), tool.path().into())));
+    let child = spawn::prepare(&program, &args.program, run_as.as_ref(), &variables)?;
+    let child_pid = child.pid;
+    let result = Session::start(&args.trace, guard, plan, LateLibraries::Stop);
+    let result = result.and_then(|session| session.run(child, tool.as_ref()));
+    if result.is_err() {
+        // It has not begun, or is on its own: it must not be left as a zombie in either case.
+        let _ = waitpid(child_pid, Some(WaitPidFlag::WNOHANG));
+    }
+    result
+}
+
+fn try_attach(pids: &[u32], args: &TraceArgs, plan: impl FnOnce() -> Result<Plan>) -> Result<u8> {
+    for &pid in pids {
+        check_target(pid)?;
+    }
+    let plan = plan()?;
+    let guard = Guard::start().context("cannot start the guard process")?;
+    Session::start(args, guard, plan, LateLibraries::Notify)?.attach(pids)
+}
+
+fn every(period: Duration) -> Interval {
+    let mut interval = interval(period);
+    interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    interval
+}
+
+/// Says clearly what is wrong with a process id.
+fn check_target(pid: u32) -> Result<()> {
+    let status = match std::fs::read_to_string(format!("/proc/{pid}/status")) {
+        Ok(status) => status,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            bail!("no process {pid}: it does not exist, or has ended")
+        }
+        Err(error) => return Err(error).with_context(|| format!("cannot look at process {pid}")),
+    };
+    let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+    if let Some(group) = field("Tgid:")
+        && group != pid.to_string()
+    {
+        bail!("{pid} is a thread of process {group}: use --pid {group}");
+    }
+    if field("State:").is_some_and(|state| state.starts_with(['Z', 'X'])) {
+        bail!("process {pid} has ended and only waits for its parent");
+    }
+    if pid == std::process::id() {
+        bail!("{pid} is this tracer itself");
+    }
+    Ok(())
+}
+
+/// What a session makes of what it sees.
+pub(super) struct Plan {
+    /// Who gets the rows.
+    pub(super) sinks: Vec<Box<dyn Sink>>,
+    /// Who gets all events.
+    pub(super) analyses: Vec<Box<dyn Analysis>>,
+    /// Which rows there are.
+    pub(super) dump: DumpFilter,
+    /// By which rules rows have owners.
+    pub(super) owners: Option<Arc<RuleSet>>,
+    /// Where everything is kept as it came.
+    pub(super) capture: Option<PathBuf>,
+    /// Has the driver asked for its figures when memory changes.
+    pub(super) trigger: Trigger,
+    /// Shows samples while it runs, and no report at the end.
+    pub(super) monitor: Option<Monitor>,
+}
+
+impl Plan {
+    /// A trace as the options have it.
+    fn of_trace(args: &TraceArgs) -> Result<Self> {
+        let collect = &args.collect;
+        let rules = outputs::rules(collect).map_err(anyhow::Error::msg)?;
+        let dump = outputs::open(collect, args.call_stack.unwrap_or_default())?;
+        let trigger = Trigger::default();
+        let mut analyses = outputs::analyses(collect, rules.as_ref());
+        analyses.push(Box::new(trigger.clone()));
+        Ok(Self {
+            sinks: vec![dump, Box::new(Notices::new(collect.level_of_messages()))],
+            analyses,
+            dump: outputs::filter(collect),
+            owners: outputs::owners(collect, rules.as_ref()),
+            capture: (!args.no_capture).then(|| outputs::capture_path(collect.output_path())),
+            trigger,
+            monitor: None,
+        })
+    }
+}
+
+/// Everything of a running trace.
+struct Session<'a> {
+    args: &'a TraceArgs,
+    kernel: Kernel,
+    follow: Follow,
+    reader: Reader,
+    writer: JoinHandle<Written>,
+    asks: mpsc::Sender<Ask>,
+    answer: UnboundedSender<Vec<Finding>>,
+    answers: UnboundedReceiver<Vec<Finding>>,
+    monitor: Option<Monitor>,
+    urgent: UnboundedReceiver<Urgent>,
+    output_errors: UnboundedReceiver<String>,
+    gauge: Gauge,
+    usage: Option<Sampler>,
+    stacks: stacks::Live,
+    capture: Option<PathBuf>,
+    started: Instant,
+    child: Option<Child>,
+    waiting_told: bool,
+    user: Vec<&'static ProbeSpec>,
+}
+
+/// The program that `run` started.
+struct Child {
+    pid: Pid,
+    status: Option<u8>,
+}
+
+impl Session<'_> {
+    /// Starts the program and traces it until it, and what it started, has ended.
+    fn run(mut self, child: Waiting, tool: Option<&MstxTool>) -> Result<u8> {
+        self.expect_libraries()?;
+        if let Some(tool) = tool {
+            self.follow.expect_mstx_tool(&mut self.kernel, tool.path())?;
+        }
+        self.follow.start(&mut self.kernel, child.pid.as_raw() as u32)?;
+        self.note_changes();
+        let failure = child.failure()?;
+        self.child = Some(Child { pid: child.pid, status: None });
+        child.go()?;
+        let failure = std::thread::spawn(move || failure.wait());
+        let end = self.trace()?;
+        let failed = end.is_failure();
+        // The pipe behind it is closed when the program begins, or when the child is gone.
+        let never_ran = failure.join().ok().flatten();
+        let (status, written) = self.finish(&end, never_ran.is_some())?;
+        if let Some(error) = never_ran {
+            return Err(error.into());
+        }
+        let Some(status) = status else { bail!("the program's exit status is not known") };
+        Ok(if status == 0 && (failed || !written) { RUN_FAILURE } else { status })
+    }
+
+    /// Traces running processes until they end or somebody asks to stop.
+    fn attach(mut self, pids: &[u32]) -> Result<u8> {
+        for &pid in pids {
+            let tell = |change| {
+                if let Some(monitor) = &mut self.monitor {
+                    monitor.changed(&change);
+                }
+                note(&self.reader, &change_note(change));
+            };
+            let attached = self.follow.attach(&mut self.kernel, pid, tell);
+            attached.with_context(|| format!("cannot attach to process {pid}"))?;
+            self.stacks.look_ahead(pid);
+        }
+        self.note_changes();
+        self.tell_libraries();
+        if !self.follow.libraries().found_any() {
+            let text = format_args!(
+                "no Ascend library is mapped by process {} yet (looked for {}); waiting for it",
+                list(pids),
+                library_names(&self.user)
+            );
+            self.say(LogLevel::Warning, text);
+        }
+        let end = self.trace()?;
+        let failed = end.is_failure();
+        let (_, written) = self.finish(&end, false)?;
+        Ok(if failed || !written { FAILURE } else { 0 })
+    }
+
+    /// Libraries that the program will probably map are probed before it starts.
+    fn expect_libraries(&mut self) -> Result<()> {
+        const LOADERS: [&str; 3] =
+            ["/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1", "/lib/ld-musl-x86_64.so.1"];
+        let environment: Vec<(String, String)> = std::env::vars_os()
+            .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+            .collect();
+        let loaders = LOADERS.iter().filter_map(|path| Path::new(path).canonicalize().ok());
+        for path in loaders.chain(expected_libraries(&environment, &self.user)) {
+            self.follow.expect(&mut self.kernel, &path)?;
+        }
+        self.tell_libraries();
+        Ok(())
+    }
+
+    /// The loop: reacts until the trace ends. A duration that the user gave begins here: attaching took its own time.
+    fn trace(&mut self) -> Result<End> {
+        self.started = Instant::now();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let signals = {
+            let _guard = runtime.enter();
+            Signals::new()?
+        };
+        runtime.block_on(async {
+            let [mut tick, mut status, mut clock] = [TICK, STATUS, CLOCK].map(every);
+            // Its first tick is at once, when there is nothing to sample yet.
+            let mut sample = every(self.monitor.as_ref().map_or(CLOCK, Monitor::interval));
+            sample.tick().await;
+            loop {
+                let end = tokio::select! {
+                    biased;
+                    Some(urgent) = self.urgent.recv() => self.on_urgent(urgent),
+                    Some(error) = self.output_errors.recv() => Some(End::Output(error)),
+                    caught = signals.next() => self.on_signal(caught?),
+                    _ = tick.tick() => self.on_tick(),
+                    Some(findings) = self.answers.recv() => self.show_sample(&findings),
+                    _ = sample.tick() => self.take_sample(),
+                    _ = status.tick() => { self.show_status(); None }
+                    _ = clock.tick() => { self.note_clock(); None }
+                };
+                if let Some(end) = end {
+                    return Ok(end);
+                }
+            }
+        })
+    }
+
+    /// Asks for what is known; it is shown when it comes.
+    fn take_sample(&mut self) -> Option<End> {
+        let monitor = self.monitor.as_mut()?;
+        if monitor.only_last_is_left() {
+            return Some(End::Count);
+        }
+        if monitor.begin() {
+            // A writer that has ended has told why.
+            let _ = self.asks.send(Ask::Now(self.answer.clone()));
+        }
+        None
+    }
+
+    fn show_sample(&mut self, findings: &[Finding]) -> Option<End> {
+        let lost = self.lost();
+        match self.monitor.as_mut()?.show(findings, lost) {
+            Ok(()) => None,
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Some(End::Reader),
+            Err(error) => Some(End::Output(format!("cannot print the samples: {error}"))),
+        }
+    }
+
+    fn on_urgent(&mut self, urgent: Urgent) -> Option<End> {
+        // While the process waits, or at least is there.
+        self.stacks.look_ahead(urgent.pid);
+        let handled = self.follow.handle(&mut self.kernel, urgent);
+        self.note_changes();
+        self.tell_libraries();
+        handled.err().map(|error| End::Kernel(error_chain(&error)))
+    }
+
+    fn on_signal(&mut self, caught: Caught) -> Option<End> {
+        if caught.signal == Signal::SIGCHLD {
+            self.wait_for_child();
+            return None;
+        }
+        if caught.signal == Signal::SIGUSR1 {
+            // A writer that has ended has said all there is.
+            let _ = self.asks.send(Ask::Ledgers);
+        }
+        match &self.child {
+            // Our own signal. A program that waits for it gets it, too; one that does not would be killed by it.
+            Some(Child { pid, status: None })
+                if caught.signal == Signal::SIGUSR1 && !signals::is_expected(*pid, caught.signal) =>
+            {
+                None
+            }
+            Some(Child { pid, status: None }) => {
+                // What the terminal sends, the program has got as well.
+                if !caught.from_terminal {
+                    let _ = kill(*pid, caught.signal);
+                }
+                None
+            }
+            _ if matches!(caught.signal, Signal::SIGUSR1 | Signal::SIGUSR2) => None,
+            _ => Some(End::Signal(caught.signal)),
+        }
+    }
+
+    fn on_tick(&mut self) -> Option<End> {
+        self.wait_for_child();
+        if let Err(error) = self.follow.look_again(&mut self.kernel) {
+            return Some(End::Kernel(error_chain(&error)));
+        }
+        self.tell_interpreters();
+        let living = self.follow.reap();
+        self.note_changes();
+        if self.args.duration.is_some_and(|duration| self.started.elapsed() >= duration) {
+            return Some(End::Duration);
+        }
+        match &self.child {
+            Some(Child { status: None, .. }) => None,
+            _ if living == 0 => Some(End::Processes),
+            Some(_) if !self.waiting_told => {
+                self.waiting_told = true;
+                self.say(
+                    LogLevel::Info,
+                    format_args!("the program has ended; {living} process(es) that it started live on and are traced; Ctrl-C ends the trace"),
+                );
+                None
+            }
+            _ => None,
+        }
+    }
+
+    fn wait_for_child(&mut self) {
+        let Some(child) = &mut self.child else { return };
+        if child.status.is_none() {
+            child.status = exit_status(waitpid(child.pid, Some(WaitPidFlag::WNOHANG)));
+        }
+    }
+}

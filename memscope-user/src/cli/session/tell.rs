@@ -1,0 +1,149 @@
+//! What a trace tells: the user in messages, the capture in notes.
+
+use std::io::{self, IsTerminal as _};
+
+use super::{Session, start::clocks};
+use crate::{
+    attach::{features::LinkMode, follow::Change},
+    capture::{LossCount, Note, note_record},
+    cli::{args::LogLevel, message, operators},
+    model::Device,
+    probes::{MSTX_TOOL, ProbeSpec},
+    ring::{Command, Reader, monotonic_ns},
+};
+
+impl Session<'_> {
+    pub(super) fn note(&self, text: &Note) {
+        note(&self.reader, text);
+    }
+
+    pub(super) fn note_changes(&mut self) {
+        for change in self.follow.take_changes() {
+            if let Some(monitor) = &mut self.monitor {
+                monitor.changed(&change);
+            }
+            self.note(&change_note(change));
+        }
+    }
+
+    pub(super) fn note_clock(&self) {
+        let (mono_ns, real_ns) = clocks();
+        self.note(&Note::Clock { mono_ns, real_ns });
+        self.note_losses();
+    }
+
+    /// The kernel side's counters, so that a recovered trace knows of its losses too.
+    fn note_losses(&self) {
+        let Ok(misses) = self.kernel.misses() else { return };
+        if !misses.is_empty() {
+            let by =
+                misses.into_iter().map(|(row, miss, count)| LossCount { row, reason: miss as u32, count }).collect();
+            self.note(&Note::Losses { by });
+        }
+    }
+
+    pub(super) fn tell_interpreters(&mut self) {
+        for text in self.follow.take_told() {
+            self.say(LogLevel::Warning, format_args!("{text}"));
+        }
+    }
+
+    pub(super) fn tell_libraries(&mut self) {
+        self.tell_interpreters();
+        for library in self.follow.take_added() {
+            let path = library.path.display();
+            if let Some(error) = &library.error {
+                self.say(LogLevel::Warning, format_args!("{path}: {error}"));
+            }
+            for (symbol, reason) in &library.not_located {
+                self.say(LogLevel::Warning, format_args!("{path}: `{symbol}` is not traced: {reason}"));
+            }
+            for (symbol, (vaddr, evidence)) in library.placed.iter().filter_map(|p| Some((&p.symbol, p.located?))) {
+                self.say(LogLevel::Debug, format_args!("{path}: `{symbol}` located at {vaddr:#x} ({evidence})"));
+            }
+            let stepped = library.placed.iter().filter(|placed| placed.site.cost.is_stepped()).count();
+            self.say(
+                LogLevel::Debug,
+                format_args!("{path}: {} probe(s), {stepped} of them single-stepped", library.placed.len()),
+            );
+            if let Some(ops) = library.ops {
+                let (warns, text) = operators::describe(&library.path, ops, operators::wanted(self.args).accesses);
+                self.say(if warns { LogLevel::Warning } else { LogLevel::Debug }, format_args!("{text}"));
+            }
+        }
+    }
+
+    pub(super) fn say(&self, level: LogLevel, text: std::fmt::Arguments<'_>) {
+        message(self.args.collect.level_of_messages(), level, text);
+    }
+
+    /// Records that the transport had no room for.
+    pub(super) fn lost(&self) -> u64 {
+        self.kernel.misses().map_or(0, |misses| {
+            misses.iter().filter(|(_, miss, _)| *miss == memscope_common::Miss::RingFull).map(|(.., count)| count).sum()
+        })
+    }
+
+    /// One line on a terminal that is ours: with `run`, only if the program does not write there.
+    pub(super) fn show_status(&self) {
+        let stderr = io::stderr();
+        let shared = self.child.is_some() && io::stdout().is_terminal();
+        let quiet = self.args.no_progress || self.args.collect.level_of_messages() > LogLevel::Info;
+        if quiet || shared || !stderr.is_terminal() {
+            return;
+        }
+        let figures = self.gauge.figures();
+        let lost = self.lost();
+        let devices: Vec<String> = figures
+            .live_bytes
+            .iter()
+            .map(|(device, bytes)| format!("{} {:.1} MiB", device_name(*device), *bytes as f64 / f64::from(1 << 20)))
+            .collect();
+        eprint!("\r\x1b[K{} events | live: {} | lost: {lost}", figures.events, devices.join(", "));
+    }
+}
+
+/// Puts a note behind what is in the transport.
+pub(super) fn note(reader: &Reader, note: &Note) {
+    reader.send(Command::Note(note_record(monotonic_ns(), 0, note)));
+}
+
+pub(super) fn change_note(change: Change) -> Note {
+    match change {
+        Change::Started { pid, parent, attached, command, visible_devices } => {
+            Note::ProcessStart { pid, parent, attached, command, visible_devices }
+        }
+        Change::Ended { pid } => Note::ProcessEnd { pid },
+    }
+}
+
+fn device_name(device: Device) -> String {
+    match device {
+        Device::Npu(number) => format!("npu {number}"),
+        Device::Cpu => "cpu".to_owned(),
+        Device::None => "no device".to_owned(),
+    }
+}
+
+/// What the user is told of functions that there is no room for.
+pub(super) fn unserved_text(mode: LinkMode, unserved: &[&str]) -> Option<String> {
+    let why = match mode {
+        LinkMode::Slots => "without attach cookies (Linux 5.15) there is room for few",
+        LinkMode::Multi | LinkMode::Cookie => "there is no room",
+    };
+    let (count, names) = (unserved.len(), unserved.join(", "));
+    (count > 0).then(|| format!("{count} function(s) are not probed, as {why}: {names}"))
+}
+
+pub(super) fn list(pids: &[u32]) -> String {
+    pids.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
+pub(super) fn library_names(user: &[&'static ProbeSpec]) -> String {
+    let specs = crate::probes::builtin().chain(user.iter().copied());
+    let mut names: Vec<&str> = specs.flat_map(|spec| spec.libraries.iter().copied()).collect();
+    names.retain(|name| *name != MSTX_TOOL);
+    names.sort_unstable();
+    names.dedup();
+    names.join(", ")
+}

@@ -1,0 +1,95 @@
+//! Where samples go: standard output, as text, CSV or JSON.
+
+use std::io::{self, IsTerminal as _, Write as _};
+
+use crate::model::Sample;
+use crate::sinks::report::{SAMPLE_CSV_HEADER, write_sample, write_sample_csv};
+
+/// How samples are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Style {
+    /// Text, each sample in the place of the last one on a terminal.
+    Text,
+    /// CSV.
+    Csv,
+    /// One JSON object to a line.
+    Json,
+}
+
+/// Standard output.
+#[derive(Debug)]
+pub(super) struct Screen {
+    style: Style,
+    is_terminal: bool,
+    begun: bool,
+}
+
+impl Screen {
+    pub(super) fn new(style: Style) -> Self {
+        Self { style, is_terminal: io::stdout().is_terminal(), begun: false }
+    }
+
+    /// Writes a sample in one piece.
+    pub(super) fn show(&mut self, sample: &Sample) -> io::Result<()> {
+        let mut text = Vec::new();
+        self.render(sample, &mut text)?;
+        let mut out = io::stdout().lock();
+        out.write_all(&text)?;
+        out.flush()
+    }
+
+    fn render(&mut self, sample: &Sample, text: &mut Vec<u8>) -> io::Result<()> {
+        /// Cursor home, and what was there is gone.
+        const CLEAR: &[u8] = b"\x1b[H\x1b[2J";
+        let is_first = !std::mem::replace(&mut self.begun, true);
+        match self.style {
+            Style::Text => {
+                if self.is_terminal {
+                    text.extend_from_slice(CLEAR);
+                } else if !is_first {
+                    text.push(b'\n');
+                }
+                write_sample(sample, text)
+            }
+            Style::Csv => {
+                if is_first {
+                    writeln!(text, "{SAMPLE_CSV_HEADER}")?;
+                }
+                write_sample_csv(sample, text)
+            }
+            Style::Json => {
+                serde_json::to_writer(&mut *text, sample)?;
+                writeln!(text)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(style: Style, is_terminal: bool) -> String {
+        let sample = Sample { time_ns: 1, interval_ns: 2, last: false, lost: 3, devices: None, processes: Vec::new() };
+        let mut screen = Screen { style, is_terminal, begun: false };
+        let mut text = Vec::new();
+        for _ in 0..2 {
+            screen.render(&sample, &mut text).expect("written");
+        }
+        String::from_utf8(text).expect("UTF-8")
+    }
+
+    #[test]
+    fn only_terminals_are_cleared() {
+        assert_eq!(shown(Style::Text, true).matches("\x1b[H\x1b[2J").count(), 2);
+        assert!(!shown(Style::Text, false).contains('\x1b'));
+        assert_eq!(shown(Style::Text, false).matches("\n\n").count(), 1);
+    }
+
+    #[test]
+    fn lines_for_programs() {
+        assert_eq!(shown(Style::Csv, true).matches("time_ns,pid").count(), 1);
+        let object = r#"{"time_ns":1,"interval_ns":2,"last":false,"lost":3,"devices":null,"processes":[]}"#;
+        assert_eq!(shown(Style::Json, true), format!("{object}\n{object}\n"));
+    }
+}
