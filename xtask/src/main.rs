@@ -2,6 +2,7 @@
 
 mod apt;
 mod arch;
+mod bench;
 mod bpf;
 mod build;
 mod check;
@@ -34,6 +35,7 @@ usage: ./x VERB [ARGUMENTS]
                       x86-64, CPython 3.11, network and 2 GB of disk for each version)
   vm [KERNEL...] [-- TEST ARGUMENTS]
                       the live tests on other kernels in QEMU, such as 5.10-x86_64 or 6.12-aarch64
+  bench [leaks|sizes] what the analyses find in made-up servers, and what they cost; fails if a goal is missed
   wheels              looks for our functions in many versions of the real libraries, which are fetched (1 GB)
   bpf                 the BPF objects of both architectures, for packagers, in target/bpf
 ";
@@ -59,6 +61,7 @@ fn dispatch(verb: &str, arguments: &[String]) -> Result<()> {
         "check" => check::run(),
         "test" => test::run(arguments),
         "npu" => npu::run(arguments),
+        "bench" => bench::run(arguments),
         "vm" => vm::run(arguments),
         "bpf" => bpf::run(),
         "wheels" => wheels::run(arguments),

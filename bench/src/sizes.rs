@@ -1,0 +1,166 @@
+//! What do the analyses cost? Each case runs in a process of its own, so that its memory is known.
+
+use std::fs::File;
+use std::io::{BufWriter, Write as _};
+use std::path::Path;
+use std::process::Command;
+use std::time::Instant;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use memscope::analyses::{Analysis, DecomposeAnalysis, FragmentationAnalysis, PeaksAnalysis, StepLeaksAnalysis};
+
+use crate::program::Program;
+use crate::random::Random;
+use crate::training::{Shape, train};
+
+/// Events of the largest case.
+const EVENTS: u64 = 10_000_000;
+/// Of the smaller ones.
+const FEWER_EVENTS: u64 = 1_000_000;
+/// Rows of each of the two inputs that are compared.
+const ROWS: u64 = 1_000_000;
+
+/// What a case takes, or may take.
+#[derive(Clone, Copy, Debug)]
+struct Cost {
+    /// Of a processor's time: what else the machine does does not count.
+    cpu_seconds: f64,
+    peak_bytes: u64,
+}
+
+/// Prints a line for each case; gives whether the goals are met.
+pub(crate) fn run(tool: &str) -> Result<bool> {
+    println!("{:<76} {:>9} {:>9} {:>9}  Goal", "", "Seconds", "CPU s", "Peak MiB");
+    let one_pass = Cost { cpu_seconds: 15.0, peak_bytes: 1 << 30 };
+    let compare = Cost { cpu_seconds: 30.0, peak_bytes: u64::MAX };
+    let mut met = true;
+    met &= line("10^7 events, by nobody looked at", &["events", "none"], None)?.1;
+    met &= line("10^7 events: step leaks, peaks, decompose in one pass", &["events", "all"], Some(one_pass))?.1;
+    met &= grows_linearly("live blocks", &[20_000, 40_000, 80_000], "live")?;
+    met &= grows_linearly("leaking steps", &[400, 800, 1600], "leaking")?;
+    for (name, names) in [("names of its own", "own"), ("other names of the run", "common")] {
+        let what = format!("compare of two 10^6-row inputs, 33 % of kernels with {name}");
+        met &= line(&what, &["compare", names, tool], Some(compare))?.1;
+    }
+    println!("goals: {}", if met { "met" } else { "MISSED" });
+    Ok(met)
+}
+
+fn line(name: &str, arguments: &[&str], goal: Option<Cost>) -> Result<(Cost, bool)> {
+    let begin = Instant::now();
+    let cost = of_process(arguments)?;
+    let met = goal.is_none_or(|goal| cost.cpu_seconds <= goal.cpu_seconds && cost.peak_bytes <= goal.peak_bytes);
+    let told = match goal {
+        None => String::new(),
+        Some(Cost { cpu_seconds, peak_bytes: u64::MAX }) => format!("{cpu_seconds} s: {}", word(met)),
+        Some(Cost { cpu_seconds, peak_bytes }) => format!("{cpu_seconds} s, {} MiB: {}", peak_bytes >> 20, word(met)),
+    };
+    let (seconds, mebibytes) = (begin.elapsed().as_secs_f64(), cost.peak_bytes as f64 / f64::from(1 << 20));
+    println!("{name:<76} {seconds:>9.2} {:>9.2} {mebibytes:>9.1}  {told}", cost.cpu_seconds);
+    Ok((cost, met))
+}
+
+const fn word(met: bool) -> &'static str {
+    if met { "met" } else { "MISSED" }
+}
+
+/// Twice as many take about twice as long: less than three times, as the processor's caches hold a smaller part of it.
+fn grows_linearly(what: &str, counts: &[u64], case: &str) -> Result<bool> {
+    const MOST: f64 = 3.0;
+    let (mut before, mut met): (Option<f64>, bool) = (None, true);
+    for count in counts {
+        let (cost, _) = line(&format!("{count} {what}"), &[case, &count.to_string()], None)?;
+        met &= before.is_none_or(|before| cost.cpu_seconds < MOST * before);
+        before = Some(cost.cpu_seconds);
+    }
+    println!("  less than {MOST} times as long for twice as many {what}: {}", word(met));
+    Ok(met)
+}
+
+/// Runs a case in a process of its own.
+fn of_process(arguments: &[&str]) -> Result<Cost> {
+    let output = Command::new(std::env::current_exe()?).arg("case").args(arguments).output()?;
+    ensure!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout)?;
+    let (cpu_seconds, peak_bytes) = text.trim().split_once(' ').context("no figures")?;
+    Ok(Cost { cpu_seconds: cpu_seconds.parse()?, peak_bytes: peak_bytes.parse()? })
+}
+
+/// One case: prints the processor time that it took, and the most memory that it had.
+pub(crate) fn case(arguments: &[&str]) -> Result<()> {
+    match arguments {
+        ["events", "none"] => of_events(Vec::new(), Shape::large(EVENTS)),
+        ["events", "all"] => of_events(in_one_pass(), Shape::large(EVENTS)),
+        ["live", count] => of_events(everything(), Shape::with_live_blocks(count.parse()?, FEWER_EVENTS)),
+        ["leaking", steps] => of_events(everything(), Shape::with_leaking_steps(steps.parse()?)),
+        ["compare", names, tool] => of_compare(*names == "own", tool)?,
+        other => bail!("no case {other:?}"),
+    }
+    let who = if arguments[0] == "compare" { libc::RUSAGE_CHILDREN } else { libc::RUSAGE_SELF };
+    let Cost { cpu_seconds, peak_bytes } = cost_of(who);
+    println!("{cpu_seconds} {peak_bytes}");
+    Ok(())
+}
+
+fn in_one_pass() -> Vec<Box<dyn Analysis>> {
+    vec![
+        Box::new(StepLeaksAnalysis::default()),
+        Box::new(PeaksAnalysis::default()),
+        Box::new(DecomposeAnalysis::default()),
+    ]
+}
+
+fn everything() -> Vec<Box<dyn Analysis>> {
+    let mut analyses = in_one_pass();
+    analyses.push(Box::new(FragmentationAnalysis::default()));
+    analyses
+}
+
+fn of_events(to: Vec<Box<dyn Analysis>>, shape: Shape) {
+    std::hint::black_box(train(Program::new(to), shape));
+}
+
+fn of_compare(own_names: bool, tool: &str) -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let (base, other) = (folder.path().join("a.csv"), folder.path().join("b.csv"));
+    write_kernels(&base, None)?;
+    write_kernels(&other, Some(own_names))?;
+    let mut command = Command::new(tool);
+    command.arg("compare").args([&base, &other]).args(["--level", "kernel", "-o"]).arg(folder.path().join("out"));
+    let output = command.output().with_context(|| format!("cannot start {tool}"))?;
+    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    Ok(())
+}
+
+/// What this process has taken so far, or its children that have ended.
+fn cost_of(who: libc::c_int) -> Cost {
+    // SAFETY: all zeros are a valid value of this structure of numbers.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: it is written to a structure of the right type.
+    unsafe { libc::getrusage(who, &raw mut usage) };
+    let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
+    Cost {
+        cpu_seconds: seconds(usage.ru_utime) + seconds(usage.ru_stime),
+        peak_bytes: usage.ru_maxrss.cast_unsigned() << 10,
+    }
+}
+
+/// A dump of kernels out of 200 in any order; of the second run each third one is another.
+fn write_kernels(path: &Path, other: Option<bool>) -> Result<()> {
+    const NAMES: u64 = 200;
+    const HEADER: &str = "ID,Event,Event Type,Name,Timestamp(ns),Process Id,Thread Id,Device Id,Ptr,Attr,Call Stack(Python),Call Stack(C)";
+    let mut out = BufWriter::new(File::create(path)?);
+    writeln!(out, "{HEADER}")?;
+    let (mut sequence, mut changes) = (Random::new(1), Random::new(2));
+    for row in 0..ROWS {
+        let name = sequence.below(NAMES);
+        let name = match other {
+            Some(true) if changes.once_in(3) => format!("kernel_of_b_{}", changes.below(NAMES)),
+            Some(false) if changes.once_in(3) => format!("kernel_{}", changes.below(NAMES)),
+            _ => format!("kernel_{name}"),
+        };
+        let time_ns = 1_790_000_000_000_000_000 + row * 1000;
+        writeln!(out, "{row},KERNEL_LAUNCH,KERNEL_LAUNCH,{name},{time_ns},7,7,0,N/A,\"{{streamId:0,taskId:N/A}}\",,")?;
+    }
+    Ok(out.flush()?)
+}
