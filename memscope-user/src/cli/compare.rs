@@ -13,16 +13,17 @@ use serde::Serialize;
 use super::{
     FAILURE, USAGE,
     args::{CompareArgs, LogLevel},
-    error, input, message,
+    error, input, message, progress,
     select::SelectArgs,
     values,
 };
 use crate::{
     analyses::{
         Analysis,
-        compare::{self, ComparedDevice, Names, Recorder, Sequences, Which},
+        compare::{self, ComparedDevice, ComparedRow, Names, Recorder, Sequences, Which},
     },
     attach::spawn::sudo_ids,
+    input::{Progress, Stage},
     sinks::compare::CompareFiles,
 };
 
@@ -85,11 +86,18 @@ fn work(args: &CompareArgs, which: Which) -> Result<bool> {
     }
     let mut files = CompareFiles::create(&args.output_path, sudo_ids())?;
     let mut failure = None;
-    let devices = compare::compare(&base, &other, &names, |row| {
+    let mut watcher = progress::watcher();
+    let write = |row: &ComparedRow| {
         if failure.is_none() {
             failure = files.write(row).err();
         }
+    };
+    let devices = compare::compare(&base, &other, &names, write, |done, total| {
+        if let Some(watcher) = &mut watcher {
+            watcher(Progress { stage: Stage::Comparing, done, total });
+        }
     });
+    drop(watcher);
     if let Some(failure) = failure {
         return Err(failure.into());
     }

@@ -81,6 +81,7 @@ fn line(progress: Progress, elapsed: Duration) -> String {
         Stage::Reading => ("reading", "MB/s", 1e6),
         Stage::Sorting => ("sorting", "thousand rows/s", 1e3),
         Stage::Analysing => ("analysing", "thousand rows/s", 1e3),
+        Stage::Comparing => ("comparing", "thousand entries/s", 1e3),
     };
     // A file may grow while it is read.
     let done = done.min(total);

@@ -9,6 +9,8 @@ pub enum Stage {
     Sorting,
     /// Rows are made events and shown to the analyses: rows.
     Analysing,
+    /// Two runs are aligned and told of: entries, each twice.
+    Comparing,
 }
 
 /// How far a stage is.

@@ -228,7 +228,7 @@ fn comparison_is_that_of_the_reference() {
     let names = Names::default();
     let (base, other) = (sequences(golden("kernel_csv.csv"), &names), sequences(other, &names));
     let mut files = CompareFiles::create(folder.path(), None).expect("made");
-    compare(&base, &other, &names, |row| files.write(row).expect("written"));
+    compare(&base, &other, &names, |row| files.write(row).expect("written"), |_, _| {});
     let path = files.paths()[0].to_owned();
     files.finish().expect("written");
     let expected = fs::read_to_string(golden("compare.csv")).expect("golden file");
@@ -246,7 +246,7 @@ fn recordings_are_compared() {
         input::run(&[shared("data/npu-recordings").join(name)], vec![recorder]).expect("a dump");
         Arc::into_inner(sequences).expect("not shared").into_inner().expect("no panic")
     };
-    let found = compare(&read("baseline.csv"), &read("leaks.csv"), &names, |_| {});
+    let found = compare(&read("baseline.csv"), &read("leaks.csv"), &names, |_| {}, |_, _| {});
     assert_eq!(found.len(), 1);
     assert_eq!(found[0].aligned + found[0].only_base, 40);
     assert_eq!(found[0].aligned + found[0].only_compare, 44);

@@ -29,12 +29,18 @@ pub(super) struct Alignment {
     pub(super) shortest: bool,
 }
 
-/// Aligns by what `key` gives.
-pub(super) fn align<T, K: Eq>(from: &[T], to: &[T], key: impl Fn(&T) -> K) -> Alignment {
-    align_within(from, to, key, EXACT_EDITS, PIECE_EDITS)
+/// Aligns by what `key` gives. `watch` is told now and then how many entries of both are aligned.
+pub(super) fn align<T, K: Eq>(from: &[T], to: &[T], key: impl Fn(&T) -> K, watch: &mut dyn FnMut(usize)) -> Alignment {
+    align_within(from, to, key, (EXACT_EDITS, PIECE_EDITS), watch)
 }
 
-fn align_within<T, K: Eq>(from: &[T], to: &[T], key: impl Fn(&T) -> K, exact: usize, piece: usize) -> Alignment {
+fn align_within<T, K: Eq>(
+    from: &[T],
+    to: &[T],
+    key: impl Fn(&T) -> K,
+    (exact, piece): (usize, usize),
+    watch: &mut dyn FnMut(usize),
+) -> Alignment {
     let [from, to] = [from, to].map(|entries| entries.iter().map(&key).collect::<Vec<K>>());
     let mut edits = Vec::with_capacity(from.len().max(to.len()));
     let (mut x, mut y) = (0, 0);
@@ -51,6 +57,7 @@ fn align_within<T, K: Eq>(from: &[T], to: &[T], key: impl Fn(&T) -> K, exact: us
         x += way.iter().filter(|edit| **edit != Edit::Insert).count();
         y += way.iter().filter(|edit| **edit != Edit::Delete).count();
         edits.append(&mut way);
+        watch(x + y);
     }
     Alignment { edits, shortest }
 }
@@ -167,7 +174,7 @@ mod tests {
             Edit::Delete => '-',
             Edit::Insert => '+',
         };
-        align(&from, &to, |letter| *letter).edits.iter().map(letter).collect()
+        align(&from, &to, |letter| *letter, &mut |_| {}).edits.iter().map(letter).collect()
     }
 
     /// Ways worked out by hand; the first is the example of Myers' paper.
@@ -217,11 +224,11 @@ mod tests {
             to in prop::collection::vec(0..4_u8, 0..40),
             piece in 1..6_usize,
         ) {
-            let exact = align(&from, &to, |it| *it);
+            let exact = align(&from, &to, |it| *it, &mut |_| {});
             let kept = exact.edits.iter().filter(|edit| **edit == Edit::Keep).count();
             prop_assert!(exact.shortest && leads(&from, &to, &exact.edits));
             prop_assert_eq!(kept, common(&from, &to));
-            let pieces = align_within(&from, &to, |it| *it, piece, piece);
+            let pieces = align_within(&from, &to, |it| *it, (piece, piece), &mut |_| {});
             prop_assert!(leads(&from, &to, &pieces.edits));
         }
     }
@@ -234,8 +241,11 @@ mod tests {
         let to: Vec<u8> =
             from.iter().map(|it| if random.below(3) == 0 { 20 + random.below(9) as u8 } else { *it }).collect();
         let kept = |alignment: &Alignment| alignment.edits.iter().filter(|edit| **edit == Edit::Keep).count();
-        let exact = align_within(&from, &to, |it| *it, 100_000, 1);
-        let pieces = align_within(&from, &to, |it| *it, 1024, 1024);
+        let exact = align_within(&from, &to, |it| *it, (100_000, 1), &mut |_| {});
+        let mut told = Vec::new();
+        let pieces = align_within(&from, &to, |it| *it, (1024, 1024), &mut |aligned| told.push(aligned));
+        // It is told often, forward only, and up to the end.
+        assert!(told.len() > 2 && told.is_sorted() && told.last() == Some(&(from.len() + to.len())), "{told:?}");
         assert!(exact.shortest && !pieces.shortest);
         assert!(kept(&pieces) * 100 >= kept(&exact) * 99, "{} of {}", kept(&pieces), kept(&exact));
     }

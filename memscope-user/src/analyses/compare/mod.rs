@@ -84,19 +84,26 @@ pub enum Incomparable {
     OperatorsOfMindSpore,
 }
 
-/// Compares; rows go to `out`, device by device, in the order of the runs.
+/// Compares; rows go to `out`, device by device, in the order of the runs. `watch` is told how much is done, and how much there
+/// is to do: each entry is aligned, then told.
 pub fn compare(
     base: &Sequences,
     other: &Sequences,
     names: &Names,
     mut out: impl FnMut(&ComparedRow),
+    mut watch: impl FnMut(u64, u64),
 ) -> Vec<ComparedDevice> {
     let devices: BTreeSet<u32> = base.devices().chain(other.devices()).collect();
+    let entries = devices.iter().map(|device| base.of(*device).len() + other.of(*device).len()).sum::<usize>();
+    let total = 2 * entries as u64;
+    let mut done = 0;
     devices
         .into_iter()
         .map(|device| {
             let (base, other) = (base.of(device), other.of(device));
-            let alignment = align(base, other, |entry| (entry.kind, entry.name));
+            let key = |entry: &Entry| (entry.kind, entry.name);
+            let alignment = align(base, other, key, &mut |aligned| watch(done + aligned as u64, total));
+            done += (base.len() + other.len()) as u64;
             let mut found = Tally { device, ..Tally::default() };
             let (mut from, mut to) = (base.iter(), other.iter());
             for edit in alignment.edits {
@@ -107,6 +114,8 @@ pub fn compare(
                 };
                 let Some(entry) = base.or(compare) else { continue };
                 found.count(entry.name, base, compare);
+                done += u64::from(base.is_some()) + u64::from(compare.is_some());
+                watch(done, total);
                 out(&ComparedRow {
                     kind: entry.kind,
                     name: names.text(entry.name),

@@ -317,7 +317,10 @@ mod tests {
         other.launch().launch().alloc(Pool::Pta, 0x2000, 4);
         let (base, other) = (record(&base, &names), record(&other, &names));
         let mut rows = Vec::new();
-        let found = compare(&base, &other, &names, |row| rows.push((row.base, row.compare)));
+        let mut told = Vec::new();
+        let out = |row: &ComparedRow| rows.push((row.base, row.compare));
+        let found = compare(&base, &other, &names, out, |done, total| told.push((done, total)));
+        assert!(told.is_sorted() && told.last().is_some_and(|(done, total)| done == total), "{told:?}");
         let figures = |next_bytes, delta_bytes| Some(Figures { next_bytes, delta_bytes });
         assert_eq!(rows, [(figures(16, 8), figures(4, 0)), (None, figures(4, 0))]);
         let ComparedDevice { aligned, only_base, only_compare, shortest, names, .. } = &found[0];
