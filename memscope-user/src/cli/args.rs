@@ -469,6 +469,9 @@ pub(super) struct CollectArgs {
     /// More rules that name owners (analyses decompose, peaks and fragmentation), which come before the built-in ones.
     #[arg(long, value_name = "FILE")]
     pub decompose_rules: Option<PathBuf>,
+    /// Of which part of the run the report is; rows are of all of it.
+    #[command(flatten)]
+    pub select: SelectArgs,
     /// File format.
     #[arg(long, alias = "data-format", value_enum, default_value_t)]
     pub format: Format,

@@ -5,11 +5,10 @@ use std::sync::Arc;
 
 use anyhow::Result;
 
-use super::{USAGE, args::OwnerArgs, decompose::rules_of_user, error, input};
+use super::{USAGE, args::OwnerArgs, decompose::rules_of_user, error, input, select};
 use crate::{
     analyses::{FragmentationAnalysis, PeaksAnalysis, decompose::RuleSet},
     input::Outcome,
-    model::Finding,
     sinks::report::Report,
 };
 
@@ -25,20 +24,15 @@ pub(super) fn peaks(args: &OwnerArgs) -> ExitCode {
 /// `fragmentation FILE…`.
 pub(super) fn fragmentation(args: &OwnerArgs) -> ExitCode {
     let filter = args.select.blocks.filter(None);
-    if filter.parts_pools() {
-        error("the pieces of a pool are those of all its blocks: --filter takes layer, pid and device here");
+    if let Err(reason) = select::of_pools(&filter) {
+        error(reason);
         return ExitCode::from(USAGE);
     }
     let none = "No memory of pools was seen, so there is nothing to tell of its pieces.";
     run(args, none, |rules| {
         // The driver's blocks, too, have to be seen: they are what pools have pieces of.
-        let analysis = Box::new(FragmentationAnalysis::new(rules));
-        let mut outcome = input::read(&args.files, args.select.window(), vec![analysis])?;
-        outcome.findings.retain(|finding| match finding {
-            Finding::Fragmentation(found) => filter.holds_for_pool(found.pid, found.device, found.pool),
-            _ => true,
-        });
-        Ok(outcome)
+        let analysis = Box::new(FragmentationAnalysis::new(rules).only(filter));
+        input::read(&args.files, args.select.window(), vec![analysis])
     })
 }
 

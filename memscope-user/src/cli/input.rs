@@ -4,7 +4,7 @@ use std::{path::PathBuf, process::ExitCode};
 
 use anyhow::{Context as _, Result};
 
-use super::{FAILURE, args::LogLevel, error, message, offline, progress};
+use super::{FAILURE, args::LogLevel, error, message, offline, progress, select};
 use crate::{
     analyses::{Analysis, select::Selection},
     input::{self, Options, Outcome},
@@ -44,8 +44,7 @@ pub(super) fn warn(outcome: &Outcome) {
         offline::tell_ending(LogLevel::Info, replay);
     }
     if outcome.nothing_selected {
-        let text = "there is no block in what --filter, --since and --until leave";
-        message(LogLevel::Info, LogLevel::Warning, format_args!("{text}"));
+        message(LogLevel::Info, LogLevel::Warning, format_args!("{}", select::NOTHING));
     }
 }
 

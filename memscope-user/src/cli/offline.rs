@@ -13,7 +13,8 @@ use super::{
     args::{CollectArgs, LogLevel, RecoverArgs, ReplayArgs},
     error, message,
     notices::Notices,
-    outputs, progress,
+    outputs::{self, Chosen},
+    progress,
     values::CallStacks,
 };
 use crate::{
@@ -55,7 +56,7 @@ pub(super) fn recover(args: &RecoverArgs) -> ExitCode {
 }
 
 fn finish(collect: &CollectArgs, work: impl FnOnce() -> Result<()>) -> ExitCode {
-    if let Err(reason) = outputs::rules(collect) {
+    if let Err(reason) = outputs::check(collect) {
         error(reason);
         return ExitCode::from(USAGE);
     }
@@ -83,7 +84,7 @@ pub(super) fn captures(directory: &Path) -> Result<Vec<PathBuf>> {
 
 fn replay_one(capture: &Path, collect: &CollectArgs) -> Result<()> {
     let rules = outputs::rules(collect).map_err(anyhow::Error::msg)?;
-    let analyses = outputs::analyses(collect, rules.as_ref());
+    let Chosen { analyses, selected } = outputs::analyses(collect, rules.as_ref());
     let owners = outputs::owners(collect, rules.as_ref());
     let config = PipelineConfig { dump: outputs::filter(collect), owners, ..PipelineConfig::default() };
     let notices = Notices::new(collect.level_of_messages());
@@ -100,7 +101,7 @@ fn replay_one(capture: &Path, collect: &CollectArgs) -> Result<()> {
     if !failures.is_empty() {
         bail!(failures.join("; "));
     }
-    outputs::print_report(collect, &report.outcome).context("cannot print the report")
+    outputs::print_report(collect, &report.outcome, &selected).context("cannot print the report")
 }
 
 /// Says how a capture ends, if not as it should.

@@ -3,13 +3,16 @@
 use std::{
     io::Write as _,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use super::{
     LOG,
     args::{CollectArgs, Format, LogLevel},
-    message,
+    message, select,
     values::CallStacks,
 };
 use crate::{
@@ -17,6 +20,7 @@ use crate::{
         Analysis, ByStackAnalysis, DecomposeAnalysis, FluctuationAnalysis, FragmentationAnalysis, GrowthAnalysis,
         HeldAnalysis, InefficientAnalysis, LedgerAnalysis, OomAnalysis, PeaksAnalysis, StepLeaksAnalysis,
         decompose::RuleSet,
+        select::{Filter, Selected},
     },
     attach::spawn::sudo_ids,
     model::Finding,
@@ -136,32 +140,75 @@ pub(super) fn owners(args: &CollectArgs, rules: Option<&Arc<RuleSet>>) -> Option
     rules.filter(|_| args.analysis.decompose).cloned()
 }
 
-/// The analyses that were asked for; what is still held, and where, is always told.
-pub(super) fn analyses(args: &CollectArgs, rules: Option<&Arc<RuleSet>>) -> Vec<Box<dyn Analysis>> {
+/// Whether the options go together.
+pub(super) fn check(args: &CollectArgs) -> Result<(), String> {
+    rules(args)?;
+    if args.analysis.fragmentation { select::of_pools(&args.select.blocks.filter(None)) } else { Ok(()) }
+}
+
+/// Analyses, and whether what they were shown of the run holds a block.
+pub(super) struct Chosen {
+    pub(super) analyses: Vec<Box<dyn Analysis>>,
+    pub(super) selected: Selecting,
+}
+
+/// Becomes true with the first block that is selected; nothing where all are.
+#[derive(Debug)]
+pub(super) struct Selecting(Option<Arc<AtomicBool>>);
+
+impl Selecting {
+    /// Nothing is selected: it is all of the run.
+    pub(super) const ALL: Self = Self(None);
+}
+
+/// The analyses that were asked for, of the part of the run that was asked for; what is still held, and where, is always told. The
+/// ledger is that of whole devices.
+pub(super) fn analyses(args: &CollectArgs, rules: Option<&Arc<RuleSet>>) -> Chosen {
+    let selection = args.select.selection(rules);
+    let (of_chosen, of_all) = (of_chosen_blocks(args, rules), of_all_blocks(args, rules, &selection.filter));
+    let ledger: Box<dyn Analysis> = Box::new(LedgerAnalysis::default());
+    if selection.is_all() {
+        let analyses = of_chosen.into_iter().chain(of_all).chain([ledger]).collect();
+        return Chosen { analyses, selected: Selecting::ALL };
+    }
+    let any_block = Arc::new(AtomicBool::new(false));
+    let of_chosen = Selected::new(&selection, of_chosen, Arc::clone(&any_block));
+    let of_all = Selected::new(&args.select.window(), of_all, Arc::default());
+    let analyses = vec![Box::new(of_chosen) as Box<dyn Analysis>, Box::new(of_all), ledger];
+    Chosen { analyses, selected: Selecting(Some(any_block)) }
+}
+
+/// Those that need not know of other blocks than the chosen ones.
+fn of_chosen_blocks(args: &CollectArgs, rules: Option<&Arc<RuleSet>>) -> Vec<Box<dyn Analysis>> {
     let mut chosen: Vec<Box<dyn Analysis>> = Vec::new();
     if leaks_wanted(args) {
         chosen.push(Box::new(StepLeaksAnalysis::default()));
         chosen.push(Box::new(FluctuationAnalysis::default()));
         chosen.push(Box::new(GrowthAnalysis::default()));
     }
+    if let Some(rules) = rules.filter(|_| args.analysis.peaks) {
+        chosen.push(Box::new(PeaksAnalysis::new(Arc::clone(rules))));
+    }
+    chosen.push(Box::new(HeldAnalysis::default()));
+    chosen.push(Box::new(ByStackAnalysis::default()));
+    chosen
+}
+
+/// Those that look at all blocks, whichever they tell of.
+fn of_all_blocks(args: &CollectArgs, rules: Option<&Arc<RuleSet>>, filter: &Filter) -> Vec<Box<dyn Analysis>> {
+    let mut chosen: Vec<Box<dyn Analysis>> = Vec::new();
     if args.analysis.oom.is_some() {
         chosen.push(Box::new(OomAnalysis::default()));
     }
     if args.analysis.inefficient {
-        chosen.push(Box::new(InefficientAnalysis::default()));
+        chosen.push(Box::new(InefficientAnalysis::default().only(filter.clone())));
     }
     if let Some(rules) = rules.filter(|_| args.analysis.decompose) {
-        chosen.push(Box::new(DecomposeAnalysis::new(Arc::clone(rules))));
-    }
-    if let Some(rules) = rules.filter(|_| args.analysis.peaks) {
-        chosen.push(Box::new(PeaksAnalysis::new(Arc::clone(rules))));
+        chosen.push(Box::new(DecomposeAnalysis::new(Arc::clone(rules)).only(filter.clone())));
     }
     if let Some(rules) = rules.filter(|_| args.analysis.fragmentation) {
-        chosen.push(Box::new(FragmentationAnalysis::new(Arc::clone(rules))));
+        chosen.push(Box::new(FragmentationAnalysis::new(Arc::clone(rules)).only(filter.clone())));
     }
-    chosen.push(Box::new(HeldAnalysis::default()));
-    chosen.push(Box::new(ByStackAnalysis::default()));
-    chosen.push(Box::new(LedgerAnalysis::default()));
     chosen
 }
 
@@ -178,7 +225,10 @@ pub(super) fn refuse_borrowed_rights(library: Option<&Path>) -> Result<(), Strin
 }
 
 /// Prints what the analyses found: text, or JSON for machines.
-pub(super) fn print_report(args: &CollectArgs, outcome: &Outcome) -> std::io::Result<()> {
+pub(super) fn print_report(args: &CollectArgs, outcome: &Outcome, selected: &Selecting) -> std::io::Result<()> {
+    if selected.0.as_ref().is_some_and(|any_block| !any_block.load(Ordering::Relaxed)) {
+        message(args.level_of_messages(), LogLevel::Warning, format_args!("{}", select::NOTHING));
+    }
     let mut out = std::io::stdout().lock();
     if args.json {
         return sinks::report::write_json(&outcome.findings, &outcome.end, &mut out);

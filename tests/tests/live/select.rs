@@ -35,13 +35,13 @@ fn findings(verb: &str, file: &PathBuf, options: &[&str], kind: &str) -> Vec<Val
 
 /// Pool, blocks and bytes at the end, peak, allocations, frees.
 fn held(file: &PathBuf, options: &[&str]) -> Vec<(String, [u64; 5])> {
+    findings("leaks", file, options, "held").iter().map(figures_of).collect()
+}
+
+fn figures_of(held: &Value) -> (String, [u64; 5]) {
     let number = |held: &Value, key: &str| held[key].as_u64().expect("a number");
     let figures = ["blocks", "size_bytes", "peak_bytes", "allocations", "frees"];
-    let line = |held: &Value| {
-        let pool = held["pool"].as_str().expect("a pool").to_owned();
-        (pool, figures.map(|key| number(held, key)))
-    };
-    findings("leaks", file, options, "held").iter().map(line).collect()
+    (held["pool"].as_str().expect("a pool").to_owned(), figures.map(|key| number(held, key)))
 }
 
 /// The tensors that stay, alone; from the capture and from the dump.
@@ -85,6 +85,54 @@ fn times_are_chosen() {
     }
 }
 
+/// Of one kind, in the report of a trace.
+fn reported(run: &Run, kind: &str) -> Vec<Value> {
+    let json = run.json();
+    let all = json["findings"].as_array().expect("findings").iter();
+    all.filter(|finding| finding["finding"] == kind).cloned().collect()
+}
+
+/// The report of a trace, or of its replay, is of the part that was asked for; rows, capture and ledger are of all of it.
+#[test]
+fn traces_report_of_a_part() {
+    let mib = |count: u64| count * LEAK_BYTES;
+    let options =
+        [&TENSORS[..], &["--since", "0s", "--until", "1h", "--json", "--analysis=leaks,peaks,decompose"]].concat();
+    let run = Tracer::run("pool", &["--rounds", "5", "--leaks", "2"]).options(&options).succeed();
+    assert_nothing_lost(&run);
+    let kept = ("Pta".to_owned(), [10, mib(10), mib(10), 10, 0]);
+    assert_eq!(reported(&run, "held").iter().map(figures_of).collect::<Vec<_>>(), [kept]);
+    assert_eq!(reported(&run, "peak")[0]["peak_bytes"].as_u64(), Some(mib(10)));
+    let parts = reported(&run, "decompose");
+    assert_eq!(parts.iter().map(|found| found["pool"].as_str()).collect::<Vec<_>>(), [Some("Pta")]);
+    let ledgers = reported(&run, "ledger");
+    assert!(ledgers.iter().any(|ledger| ledger["hal"]["total"]["size_bytes"].as_u64() > Some(mib(10))), "{ledgers:#?}");
+    let rows = run.rows();
+    let tensors = rows.all().filter(|row| row.event == "MALLOC" && row.event_type == "PTA");
+    let (large, small): (Vec<_>, Vec<_>) = tensors.partition(|row| row.number("size") == LEAK_BYTES);
+    assert!(large.len() == 10 && small.len() > 50, "{} and {}", large.len(), small.len());
+    // From the sixth tensor on, up to the eighth.
+    let mut times_ns: Vec<u64> = large.iter().map(|row| row.time_ns).collect();
+    times_ns.sort_unstable();
+    let [since, until] = [times_ns[5], times_ns[7]].map(|time_ns| time_ns.to_string());
+    let replay = Tracer::replay(&run.folder.capture()).options(&TENSORS).option("--json");
+    let replay = replay.options(&["--since", &since, "--until", &until]).succeed();
+    let kept = ("Pta".to_owned(), [8, mib(8), mib(8), 3, 0]);
+    assert_eq!(reported(&replay, "held").iter().map(figures_of).collect::<Vec<_>>(), [kept]);
+    assert_eq!(replay.rows().all().count(), rows.all().count());
+}
+
+/// A trace that leaves nothing says so; one that cannot be does not begin.
+#[test]
+fn mistakes_of_traces_are_told() {
+    let run = Tracer::run("exits", &["--how", "return"]).options(&["--filter", "size=12345"]).succeed();
+    assert!(run.stderr.contains("there is no block in what --filter, --since and --until leave"), "{}", run.said());
+    let options = ["--analysis=fragmentation", "--filter", "size>1"];
+    let run = Tracer::run("exits", &["--how", "return"]).options(&options).finish();
+    assert_eq!(run.code(), 2, "{}", run.said());
+    assert!(run.stderr.contains("--filter takes layer, pid and device with fragmentation"), "{}", run.said());
+}
+
 /// What is wrong is said in a sentence, and nothing is read.
 #[test]
 fn mistakes_are_told() {
@@ -93,7 +141,7 @@ fn mistakes_are_told() {
         ("leaks", &["--filter", "size~1"][..], "`size` cannot be compared by `~`"),
         ("export", &["--filter", "colour=red"], "`colour` is not one of size, owner, layer, tid, pid, device, stack"),
         ("decompose", &["--since", "soon"], "`soon` is not a time like 30s"),
-        ("fragmentation", &["--filter", "size>1"], "--filter takes layer, pid and device here"),
+        ("fragmentation", &["--filter", "size>1"], "--filter takes layer, pid and device with fragmentation"),
     ] {
         let output = command(verb, &nowhere, options);
         let said = String::from_utf8_lossy(&output.stderr);

@@ -23,6 +23,7 @@ pub(super) use self::space::Space;
 use self::space::{Held, Place};
 use super::Analysis;
 use super::decompose::{Classifier, RuleSet};
+use super::select::Filter;
 use crate::model::{
     Block, Confidence, Event, EventKind, Finding, Fragmentation, FreeSpaceMoment, Name, Pin, PinnedSegment, Pool,
     ProcessStart, RunEnd, Stacks,
@@ -39,6 +40,7 @@ const PART: u64 = 16;
 #[derive(Debug)]
 pub struct FragmentationAnalysis {
     owners: Classifier,
+    only: Filter,
     processes: BTreeMap<u32, Process>,
     last_ns: u64,
     concluded: Vec<Fragmentation>,
@@ -121,6 +123,7 @@ impl Analysis for FragmentationAnalysis {
         }
         let confidence = Confidence::after(end);
         let mut found = std::mem::take(&mut self.concluded);
+        found.retain(|found| self.is_wanted(found));
         found.sort_by_key(|found| (found.pid, found.device, found.pool));
         found.into_iter().map(|found| Finding::Fragmentation(Fragmentation { confidence, ..found })).collect()
     }
@@ -133,7 +136,7 @@ impl Analysis for FragmentationAnalysis {
                 found(pid, process.attached, place, history, now)
             })
         });
-        pools.map(Finding::Fragmentation).collect()
+        pools.filter(|found| self.is_wanted(found)).map(Finding::Fragmentation).collect()
     }
 }
 
@@ -141,7 +144,19 @@ impl FragmentationAnalysis {
     /// Names owners by these rules.
     #[must_use]
     pub fn new(rules: Arc<RuleSet>) -> Self {
-        Self { owners: Classifier::new(rules), processes: BTreeMap::new(), last_ns: 0, concluded: Vec::new() }
+        let owners = Classifier::new(rules);
+        Self { owners, only: Filter::default(), processes: BTreeMap::new(), last_ns: 0, concluded: Vec::new() }
+    }
+
+    /// Tells only of pools that satisfy the filter, as far as it is one of [pools](Filter::holds_for_pool). Their pieces are those of
+    /// all blocks, the driver's too.
+    #[must_use]
+    pub fn only(self, filter: Filter) -> Self {
+        Self { only: filter, ..self }
+    }
+
+    fn is_wanted(&self, found: &Fragmentation) -> bool {
+        self.only.holds_for_pool(found.pid, found.device, found.pool)
     }
 
     fn conclude(&mut self, pid: u32, end_ns: u64) {

@@ -13,7 +13,8 @@ use crate::{
     capture::Note,
     cli::{
         args::{LogLevel, TraceArgs},
-        message, outputs,
+        message,
+        outputs::{self, Selecting},
         signals::Signals,
         stat::Monitor,
         writer::Written,
@@ -56,7 +57,7 @@ impl Session<'_> {
         self.follow.end();
         let complete = match self.monitor.take() {
             Some(monitor) => last_sample(self.args, &written, monitor, end)?,
-            None => report(self.args, &written, self.capture.as_deref(), silent)?,
+            None => report(self.args, &written, self.capture.as_deref(), (!silent).then_some(&self.selected))?,
         };
         // Outputs are complete: from here on a Ctrl-C may simply end us while the kernel detaches.
         Signals::unblock();
@@ -72,11 +73,11 @@ impl Session<'_> {
     }
 }
 
-/// Prints the report. Gives whether all outputs are complete.
-fn report(args: &TraceArgs, written: &Written, capture: Option<&Path>, silent: bool) -> Result<bool> {
+/// Prints the report, if one is wanted, of what was selected. Gives whether all outputs are complete.
+fn report(args: &TraceArgs, written: &Written, capture: Option<&Path>, selected: Option<&Selecting>) -> Result<bool> {
     let failures = tell_failures(args, written);
-    if !silent {
-        outputs::print_report(&args.collect, &written.outcome).context("cannot print the report")?;
+    if let Some(selected) = selected {
+        outputs::print_report(&args.collect, &written.outcome, selected).context("cannot print the report")?;
     }
     if let Some(path) = capture.filter(|_| written.capture_error.is_none()) {
         message(args.collect.level_of_messages(), LogLevel::Info, format_args!("capture {}", path.display()));

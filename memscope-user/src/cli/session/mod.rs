@@ -35,7 +35,7 @@ use super::{
     args::{CollectMode, LateLibraries, LogLevel, RunArgs, TraceArgs},
     error,
     notices::Notices,
-    outputs,
+    outputs::{self, Chosen, Selecting},
     signals::{self, Caught, Signals},
     stacks,
     stat::Monitor,
@@ -141,7 +141,7 @@ pub(super) fn attach_with(pids: &[u32], args: &TraceArgs, plan: impl FnOnce() ->
 
 /// What this version cannot do is refused, not passed over.
 fn check(args: &TraceArgs) -> Result<(), String> {
-    outputs::rules(&args.collect)?;
+    outputs::check(&args.collect)?;
     outputs::refuse_borrowed_rights(args.usage_library.as_deref())?;
     args.probes.specs()?;
     let unavailable =
@@ -225,6 +225,8 @@ pub(super) struct Plan {
     pub(super) capture: Option<PathBuf>,
     /// Has the driver asked for its figures when memory changes.
     pub(super) trigger: Trigger,
+    /// Whether the analyses were shown any block.
+    pub(super) selected: Selecting,
     /// Shows samples while it runs, and no report at the end.
     pub(super) monitor: Option<Monitor>,
 }
@@ -236,7 +238,7 @@ impl Plan {
         let rules = outputs::rules(collect).map_err(anyhow::Error::msg)?;
         let dump = outputs::open(collect, args.call_stack.unwrap_or_default())?;
         let trigger = Trigger::default();
-        let mut analyses = outputs::analyses(collect, rules.as_ref());
+        let Chosen { mut analyses, selected } = outputs::analyses(collect, rules.as_ref());
         analyses.push(Box::new(trigger.clone()));
         Ok(Self {
             sinks: vec![dump, Box::new(Notices::new(collect.level_of_messages()))],
@@ -245,6 +247,7 @@ impl Plan {
             owners: outputs::owners(collect, rules.as_ref()),
             capture: (!args.no_capture).then(|| outputs::capture_path(collect.output_path())),
             trigger,
+            selected,
             monitor: None,
         })
     }
@@ -260,6 +263,7 @@ struct Session<'a> {
     asks: mpsc::Sender<Ask>,
     answer: UnboundedSender<Vec<Finding>>,
     answers: UnboundedReceiver<Vec<Finding>>,
+    selected: Selecting,
     monitor: Option<Monitor>,
     urgent: UnboundedReceiver<Urgent>,
     output_errors: UnboundedReceiver<String>,

@@ -62,7 +62,7 @@ impl<'a> Session<'a> {
         kernel.follow()?;
         let rows = libraries.descriptions();
         let (start_mono_ns, start_real_ns) = clocks();
-        let Plan { mut sinks, analyses, dump, owners, capture, trigger, monitor } = plan;
+        let Plan { mut sinks, analyses, dump, owners, capture, trigger, selected, monitor } = plan;
         let mixed_stacks = args.call_stack.is_some_and(|stacks| stacks.mixed);
         let header = CaptureHeader {
             tool_version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -118,6 +118,7 @@ impl<'a> Session<'a> {
             asks,
             answer,
             answers,
+            selected,
             monitor,
             urgent,
             output_errors,

@@ -11,6 +11,7 @@ use self::screen::{Screen, Style};
 use super::{
     args::{LogLevel, StatArgs, TraceArgs},
     notices::Notices,
+    outputs::Selecting,
     session::{self, Plan},
 };
 use crate::{
@@ -40,6 +41,7 @@ pub(super) fn run(args: &StatArgs) -> ExitCode {
             capture: None,
             // Nothing pulls it, so the driver is asked for all devices, also for those on which nothing happens.
             trigger: Trigger::default(),
+            selected: Selecting::ALL,
             monitor: Some(Monitor::new(args.interval, args.count, Screen::new(style))),
         })
     })
