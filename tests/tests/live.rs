@@ -15,6 +15,8 @@ mod errors;
 mod fragmentation;
 #[path = "live/kills.rs"]
 mod kills;
+#[path = "live/late.rs"]
+mod late;
 #[path = "live/layers.rs"]
 mod layers;
 #[path = "live/leaks.rs"]
