@@ -7,6 +7,8 @@
 mod atb;
 #[path = "live/attach.rs"]
 mod attach;
+#[path = "live/decompose.rs"]
+mod decompose;
 #[path = "live/diff.rs"]
 mod diff;
 #[path = "live/errors.rs"]

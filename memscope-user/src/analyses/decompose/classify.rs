@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::pattern::{Pattern, is_qualified, native_frame, python_frame};
+use super::pattern::{Pattern, glob, is_qualified, native_frame, native_module, python_frame};
 use super::rules::{Life, Patterns, Phase, Rule, RuleSet};
 use crate::model::{Block, Name, Pool, Source, Stack, StackEnd, Stacks, module_name};
 
@@ -70,13 +70,19 @@ enum FrameKind {
 struct Seen {
     python: Vec<Option<(u32, u32)>>,
     native: Vec<Option<(u32, u32)>>,
+    /// Patterns of who called ACL, the runtime or the driver.
+    caller: Vec<u16>,
 }
+
+/// Those through which a program asks the driver for memory: not who wants it.
+const LAYERS: [&str; 4] = ["libascend_hal.so*", "libruntime*.so*", "libascendcl.so*", "libacl_rt*.so*"];
 
 impl Classifier {
     /// Names blocks by these rules.
     #[must_use]
     pub fn new(rules: Arc<RuleSet>) -> Self {
-        let seen = Seen { python: vec![None; rules.python.len()], native: vec![None; rules.native.len()] };
+        let (python, native) = (vec![None; rules.python.len()], vec![None; rules.native.len()]);
+        let seen = Seen { python, native, caller: Vec::new() };
         let rule = Name::fixed("too-many-names");
         let other = Label { owner: None, component: UNKNOWN, rule, source: Source::Nothing, given: false };
         Self {
@@ -201,13 +207,16 @@ impl Classifier {
                 return false;
             }
         }
-        self.seen.python(&rule.without).is_none() && (rule.native.is_empty() || self.seen.native(&rule.native))
+        self.seen.python(&rule.without).is_none()
+            && (rule.native.is_empty() || self.seen.native(&rule.native))
+            && (rule.caller.is_empty() || self.seen.caller(&rule.caller))
     }
 
     /// Finds the patterns of all frames of these stacks.
     fn look(&mut self, stacks: Stacks) {
         self.seen.python.fill(None);
         self.seen.native.fill(None);
+        self.seen.caller.clear();
         if let Some(stack) = stacks.python {
             let frames = stack.frames();
             let qualified = frames.iter().filter_map(|text| python_frame(text)).any(is_qualified);
@@ -215,7 +224,12 @@ impl Classifier {
             self.look_at(&frames, kind);
         }
         if let Some(stack) = stacks.native {
-            self.look_at(&stack.frames(), FrameKind::Native);
+            let frames = stack.frames();
+            self.look_at(&frames, FrameKind::Native);
+            if let Some(caller) = frames.iter().find(|text| !is_layer(text)) {
+                let patterns = self.frames.get(&(caller.as_ptr() as usize, FrameKind::Native));
+                self.seen.caller.extend(patterns.map(Box::as_ref).unwrap_or_default());
+            }
         }
     }
 
@@ -245,6 +259,17 @@ impl Seen {
     fn native(&self, patterns: &Patterns) -> bool {
         patterns.iter().any(|pattern| self.native[usize::from(*pattern)].is_some())
     }
+
+    fn caller(&self, patterns: &Patterns) -> bool {
+        patterns.iter().any(|pattern| self.caller.contains(pattern))
+    }
+}
+
+/// Whether a frame is of a library through which memory is asked for. The probed function itself may be a name alone.
+fn is_layer(text: &str) -> bool {
+    let module = native_module(text);
+    let is_name = module.is_empty() && !text.starts_with('[');
+    is_name || LAYERS.iter().any(|layer| glob(layer, module))
 }
 
 fn remember<K: Eq + std::hash::Hash, V>(known: &mut HashMap<K, V>, key: K, value: V) {
@@ -265,7 +290,7 @@ fn patterns_of(rules: &RuleSet, text: &str, kind: FrameKind) -> Box<[u16]> {
 }
 
 fn source_of(rule: &Rule) -> Source {
-    if !rule.python.is_empty() || !rule.native.is_empty() {
+    if [&rule.python, &rule.native, &rule.caller].iter().any(|patterns| !patterns.is_empty()) {
         Source::Stack
     } else if !rule.labels.is_empty() {
         Source::Label

@@ -82,6 +82,12 @@ pub(super) fn native_frame(text: &str) -> Frame<'_> {
     Frame { place, name }
 }
 
+/// File of a native frame's module, without its path.
+pub(super) fn native_module(text: &str) -> &str {
+    let place = native_frame(text).place;
+    place.rsplit_once('/').map_or(place, |(_, file)| file)
+}
+
 /// Whether a text is what a pattern says; `*` stands for any characters, or none.
 pub(super) fn glob(pattern: &str, text: &str) -> bool {
     let (pattern, text) = (pattern.as_bytes(), text.as_bytes());
@@ -140,6 +146,8 @@ mod tests {
         assert_eq!(native("/usr/lib/libx.so(+0x1f) [0x7f00]"), ("/usr/lib/libx.so", ""));
         assert_eq!(native("halMemAlloc"), ("", "halMemAlloc"));
         assert_eq!(native("[0x9999]"), ("", "[0x9999]"));
+        assert_eq!(native_module("/usr/lib/libx.so(+0x1f) [0x7f00]"), "libx.so");
+        assert_eq!((native_module("libx.so.1(f+0x1) [0x1]"), native_module("[0x9999]")), ("libx.so.1", ""));
     }
 
     fn is(pattern: &str, frame: &str, qualified: bool) -> bool {

@@ -61,6 +61,8 @@ pub(super) struct Rule {
     pub(super) without: Patterns,
     /// One of these frames is there.
     pub(super) native: Patterns,
+    /// One of these is the innermost frame outside of the driver's, the runtime's and ACL's libraries.
+    pub(super) caller: Patterns,
     pools: Vec<Box<str>>,
     pub(super) modules: Vec<Box<str>>,
     pub(super) labels: Vec<Box<str>>,
@@ -270,6 +272,7 @@ impl RuleSet {
                 within: number(&mut self.python, rule.within),
                 without: number(&mut self.python, rule.without),
                 native: number(&mut self.native, rule.native),
+                caller: number(&mut self.native, rule.caller),
                 pools: rule.pools,
                 modules: rule.modules,
                 labels: rule.labels,
@@ -347,6 +350,8 @@ struct WrittenRule {
     #[serde(default)]
     native: Vec<String>,
     #[serde(default)]
+    caller: Vec<String>,
+    #[serde(default)]
     pools: Vec<Box<str>>,
     #[serde(default)]
     modules: Vec<Box<str>>,
@@ -363,6 +368,7 @@ struct CheckedRule {
     within: Vec<Pattern>,
     without: Vec<Pattern>,
     native: Vec<Pattern>,
+    caller: Vec<Pattern>,
     pools: Vec<Box<str>>,
     modules: Vec<Box<str>>,
     labels: Vec<Box<str>>,
@@ -384,14 +390,17 @@ impl TryFrom<WrittenRule> for CheckedRule {
             within: patterns(&rule.within, Pattern::python).map_err(in_rule)?,
             without: patterns(&rule.without, Pattern::python).map_err(in_rule)?,
             native: patterns(&rule.native, Pattern::native).map_err(in_rule)?,
+            caller: patterns(&rule.caller, Pattern::native).map_err(in_rule)?,
             pools,
             modules,
             labels,
         };
-        let says = [checked.python.len(), checked.native.len()];
+        let says = [checked.python.len(), checked.native.len(), checked.caller.len()];
         let texts = [checked.pools.len(), checked.modules.len(), checked.labels.len()];
         if says.into_iter().chain(texts).all(|count| count == 0) {
-            return Err(in_rule("it fits every block; give it python, native, pools, modules or labels".to_owned()));
+            return Err(in_rule(
+                "it fits every block; give it python, native, caller, pools, modules or labels".to_owned(),
+            ));
         }
         if checked.python.is_empty() && !checked.within.is_empty() {
             return Err(in_rule("`within` needs `python`, whose frames are to be within".to_owned()));

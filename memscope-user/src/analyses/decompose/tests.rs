@@ -179,6 +179,30 @@ fn builtin_rules_of_native_frames() {
     assert_eq!(name_of(Pool::Hal, &CALL, &[]).1, "no-rule");
 }
 
+/// Who asks for driver memory is told from the frame behind ACL, the runtime and the driver, with a name or without.
+#[test]
+fn callers_of_the_driver() {
+    const LAYERS: [&str; 3] = [
+        "halMemAlloc",
+        "/usr/local/Ascend/lib64/libruntime.so(+0x77) [0x2]",
+        "libascendcl.so(aclrtMallocAlign32+0x9) [0x3]",
+    ];
+    let rule = |behind: &[&str]| name_of(Pool::Hal, &[], &[&LAYERS[..], behind].concat());
+    let torch_npu = "/opt/torch_npu/lib/libtorch_npu.so(+0x4d5e6) [0x4]";
+    assert_eq!(rule(&[torch_npu, "libtorch_cpu.so(at::empty+0x1) [0x5]"]), ("pool_segment", "driver-segment-caller"));
+    // An operator's library asks for memory of its own, on behalf of torch_npu.
+    assert_eq!(rule(&["libopapi.so(+0x1) [0x4]", torch_npu]).1, "no-rule");
+    assert_eq!(rule(&["libatb.so(+0x1) [0x4]", torch_npu]).1, "driver-atb");
+    assert_eq!((rule(&[]).1, rule(&["[0x9999]", torch_npu]).1), ("no-rule", "no-rule"));
+    assert_eq!(name_of(Pool::Pta, &[], &[torch_npu]).1, "no-rule");
+    let layer = "libascend_hal.so(halMemAlloc+0x0) [0x1]";
+    assert_eq!(name_of(Pool::Hal, &[], &[layer, torch_npu]).1, "driver-segment-caller");
+    let own = r#"{"rules": [{"name": "n", "component": "mine", "pools": ["HAL"], "caller": ["libopapi.so: *"]}]}"#;
+    let rules = RuleSet::of_text(own).expect("valid");
+    assert!(rules.rules[0].name == Name::fixed("n") && rules.rules.len() > 1);
+    assert!(RuleSet::of_text(&own.replace("libopapi.so: *", "libopapi.so: ")).is_err());
+}
+
 /// Before Python 3.11 names have no class.
 #[test]
 fn names_without_their_class() {
@@ -525,7 +549,7 @@ fn mistakes_in_rules() {
     let rule = |inner: &str| format!("{{\"rules\": [\n{{\"name\": \"r\", \"component\": \"c\"{inner}}}\n]}}");
     let lifetime = |inner: &str| format!("{{\"lifetimes\": [\n{{\"name\": \"r\", \"component\": \"c\", {inner}}}\n]}}");
     let cases = [
-        (rule(""), "rule `r`: it fits every block; give it python, native, pools, modules or labels at line 2"),
+        (rule(""), "rule `r`: it fits every block; give it python, native, caller, pools, modules or labels at line 2"),
         (rule(", \"python\": [\"f\"]"), "`f` is no pattern of a Python frame; write `FILE: NAME`"),
         (rule(", \"pythn\": []"), "unknown field `pythn`"),
         (rule(", \"native\": [1]"), "expected a string at line 2"),
