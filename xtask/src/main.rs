@@ -9,6 +9,7 @@ mod check;
 mod demo;
 mod npu;
 mod project;
+mod python;
 mod setup;
 mod sim;
 mod test;
@@ -24,6 +25,7 @@ usage: ./x VERB [ARGUMENTS]
   setup [--vm]        installs the tools that are missing; with --vm those of `vm` and its kernels too
   build               target/release/memscope-bpf
   sim [ARCH]          the simulated Ascend libraries and workloads, in target/ascend-sim
+  python              the Python package, in target/python
   demo [ARGUMENTS]    traces a simulated program, to see what it looks like (as root)
   check               format, lints, documentation, each feature set, the other architecture
   test [--shared DIR] [--no-wheels] [NEXTEST ARGUMENTS]
@@ -57,6 +59,7 @@ fn dispatch(verb: &str, arguments: &[String]) -> Result<()> {
         "setup" => setup::run(arguments),
         "build" => build::run(),
         "sim" => sim::run(arguments),
+        "python" => python::run(arguments),
         "demo" => demo::run(arguments),
         "check" => check::run(),
         "test" => test::run(arguments),

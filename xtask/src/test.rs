@@ -12,7 +12,7 @@ use crate::{
     arch::Arch,
     build, check,
     project::{cargo, find, is_root, program, root, run as run_command, tool},
-    setup, sim,
+    python, setup, sim,
     wheels::{self, Set},
 };
 
@@ -26,6 +26,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
     setup::run(&[])?;
     build::run()?;
     sim::build_for_tests(host)?;
+    python::build()?;
     if rest.is_empty() {
         check::run()?;
     } else {
@@ -90,6 +91,7 @@ pub(crate) fn nextest(host: &Arch) -> Result<Command> {
     let mut nextest = program(setup::nextest()?);
     nextest.env("CARGO", cargo().get_program());
     nextest.env("MEMSCOPE_BIN", tool()).env("MEMSCOPE_SIM_DIR", sim::folder(host));
+    nextest.env(python::FOLDER, python::folder());
     nextest.args(["nextest", "run", "--locked", "--cargo-quiet", "--workspace", "--exclude", "memscope-ebpf"]);
     if !is_root() {
         let can = find("sudo").is_some() && program("sudo").arg("-v").status().is_ok_and(|status| status.success());

@@ -1,7 +1,7 @@
 //! Runs the tracer, and programs for it to attach to.
 //!
 //! Where things are is told by the environment when a test runs, because the tests also run in virtual machines that
-//! have no source tree: `MEMSCOPE_BIN` (the tracer) and `MEMSCOPE_SIM_DIR` (`lib` and `bin` of the simulation).
+//! have no source tree: `MEMSCOPE_BIN` (the tracer), `MEMSCOPE_SIM_DIR` (`lib` and `bin` of the simulation) and `MEMSCOPE_PYTHON_DIR` (the Python package).
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -53,6 +53,12 @@ pub fn simulation() -> PathBuf {
 /// Folder of the simulated libraries, for this user.
 fn libraries(user: Option<&User>) -> PathBuf {
     user.map_or_else(|| simulation().join("lib"), User::libraries)
+}
+
+/// Folder of the Python package: what goes into `PYTHONPATH`.
+#[must_use]
+pub fn python_package() -> PathBuf {
+    place("MEMSCOPE_PYTHON_DIR", "the Python package")
 }
 
 fn place(variable: &str, what: &str) -> PathBuf {

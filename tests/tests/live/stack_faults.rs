@@ -15,10 +15,11 @@ use memscope::decode::{Body, Records};
 use memscope::model::end_text;
 use memscope_common::unwind::RULES;
 use memscope_common::{PythonLayout, StackEnd};
+use memscope_tests::harness::pythons::{Python, interpreters};
 use memscope_tests::harness::tracer::{Run, Running, Tracer, in_vm};
 
 use crate::native_stacks::{ByBlock, is_same_function, truths, walks};
-use crate::python_stacks::{self, Found, FrameText, LOST_FRAME, Python, interpreters};
+use crate::python_stacks::{self, Found, FrameText, LOST_FRAME};
 use crate::stack_witness::pipe;
 
 /// A map of the tracer. Others may run.

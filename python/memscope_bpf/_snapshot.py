@@ -1,0 +1,71 @@
+"""Snapshots of what torch_npu's pool and the current device hold."""
+from typing import Any, Callable, List, Optional, Sequence, TypeVar, Union
+
+from ._native import native
+from ._record import wrapped
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+Mask = Optional[Union[int, Sequence[int]]]
+
+
+def take_snapshot(device_mask: Mask = None, name: str = "Memory Snapshot") -> None:
+    """One SNAPSHOT row of the current device, if `device_mask` (a number, or several) has it; also without start().
+
+    ImportError: torch or torch_npu are not installed. TypeError: the name is no str.
+    """
+    if not isinstance(name, str):
+        raise TypeError(f"name must be str, not {type(name).__name__}")
+    npu = _npu()
+    device = npu.current_device()
+    if isinstance(device_mask, (list, tuple)):
+        wanted = device in device_mask
+    elif isinstance(device_mask, int):
+        wanted = device == device_mask
+    else:
+        print("[msmemscope] Info: device_mask names no device; the snapshot is of the current one.")
+        wanted = True
+    if not wanted or not native.listening():
+        return
+    free, total = npu.mem_get_info(device)
+    native.snapshot(
+        name,
+        device,
+        reserved=npu.memory_reserved(device),
+        max_reserved=npu.max_memory_reserved(device),
+        allocated=npu.memory_allocated(device),
+        max_allocated=npu.max_memory_allocated(device),
+        total=total,
+        free=free,
+    )
+
+
+def _npu() -> Any:
+    """`torch.npu`. Only when it is needed: importing torch takes seconds."""
+    import importlib
+
+    missing: List[str] = []
+    for package in ("torch", "torch_npu"):
+        try:
+            importlib.import_module(package)
+        except ImportError:
+            missing.append(package)
+    if missing:
+        raise ImportError(f"take_snapshot needs {' and '.join(missing)}")
+    return importlib.import_module("torch").npu
+
+
+class TakeSnapshot:
+    """Context manager and decorator: snapshots `<name> Start` and `<name> End`, the latter also if an exception leaves it."""
+
+    def __init__(self, device_mask: Mask = None, name: str = "Memory Snapshot") -> None:
+        self._mask, self._name = device_mask, name
+
+    def __enter__(self) -> "TakeSnapshot":
+        take_snapshot(self._mask, self._name + " Start")
+        return self
+
+    def __exit__(self, *_exception: Any) -> None:
+        take_snapshot(self._mask, self._name + " End")
+
+    def __call__(self, function: _Function) -> _Function:
+        return wrapped(self, function)

@@ -1,0 +1,230 @@
+"""Calls without a tracer: what they check, and that nothing else fails."""
+import contextlib
+import io
+import subprocess
+import sys
+import threading
+import types
+import unittest
+
+import memscope_bpf
+import msmemscope
+from memscope_bpf import _control, _native, _pure, _settings, describe
+from msmemscope import describe as alias
+
+
+def config(*arguments, **settings):
+    """What config() does in a process of its own, as far as this module goes: raised, stdout, stderr."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            memscope_bpf.config(*arguments, **settings)
+            raised = None
+        except Exception as error:
+            raised = (type(error), str(error))
+    return raised, out.getvalue(), err.getvalue()
+
+
+class Config(unittest.TestCase):
+    def setUp(self):
+        _control._locked.clear()
+
+    def test_misuse(self):
+        failed = "Set msmemscope trace config failed! "
+        table = [
+            ({}, ValueError, "config() needs at least one setting"),
+            ({"events": 3}, TypeError, "config() wants str for events, not int"),
+            ({"level": "op", "device": None}, TypeError, "config() wants str for device, not NoneType"),
+            ({"steps": "1"}, ValueError, failed + "steps: no such setting"),
+            ({"collect_mode": "immediate"}, ValueError, failed + "collect_mode: no such setting"),
+            ({"events": "alloc,malloc"}, ValueError,
+             failed + "events: `malloc` is not one of alloc, free, launch, access, block_free, traceback, none"),
+            ({"level": "ops"}, ValueError, failed + "level: `ops` is not one of op, kernel"),
+            ({"device": ""}, ValueError, failed + "device: no device"),
+            ({"device": "npu:32"}, ValueError, failed + "device: `32` is not a number from 0 to 31"),
+            ({"device": "npu:01"}, ValueError, failed + "device: `01` is not a number from 0 to 31"),
+            ({"device": "gpu"}, ValueError, failed + "device: `gpu` is not one of npu, npu:<0..31>, cpu"),
+            ({"call_stack": "c:1001"}, ValueError, failed + "call_stack: `1001` is not a number from 0 to 1000"),
+            ({"call_stack": "rust"}, ValueError,
+             failed + "call_stack: `rust` is not one of c[:depth], python[:depth], mixed[:depth]"),
+            ({"analysis": "oom:0"}, ValueError, failed + "analysis: `0` is not a number from 1 to 1000"),
+            ({"analysis": "oomfoo"}, ValueError,
+             failed + "analysis: `oomfoo` is not one of leaks, decompose, inefficient, oom, peaks, fragmentation, none"),
+            ({"analysis": "leaks:3"}, ValueError,
+             failed + "analysis: `leaks:3` is not one of leaks, decompose, inefficient, oom, peaks, fragmentation, none"),
+            ({"format": "json"}, ValueError, failed + "format: `json` is not one of csv, db"),
+            ({"output_path": ""}, ValueError, failed + "output_path: output_path is no path"),
+        ]
+        table += [({"watch": watch}, ValueError, failed + "watch: watch is [start[:outid]],end[,full-content]")
+                  for watch in ("", "end", ",", "start,end,full-contents")]
+        table += [({"watch": watch}, ValueError, failed + "watch: watch has no start in front of the number of its output")
+                  for watch in (":,end", ":1,end")]
+        table += [({"watch": f"start:{bad},end"}, ValueError, f"{failed}watch: `{bad}` is not a number from 0 to 4294967295")
+                  for bad in ("", "error", "01", "4294967296", "-1", "+1", " 1")]
+        for settings, kind, message in table:
+            with self.subTest(settings=settings):
+                self.assertEqual(config(**settings), ((kind, message), "", ""))
+        self.assertEqual(_control._locked, {})
+
+    def test_positional_argument(self):
+        self.assertIs(config("events")[0][0], TypeError)
+
+    def test_good_values(self):
+        table = [
+            {"events": "alloc,free,launch,access", "level": "kernel,op", "call_stack": "c:10,python", "analysis": "leaks,oom:20"},
+            {"events": "traceback,none"}, {"events": ""}, {"level": ""}, {"analysis": "none"}, {"call_stack": ""},
+            {"device": "npu:0，npu:31,cpu,"}, {"watch": "start:123,end,full-content"}, {"format": "db"}, {"output_path": "./output"},
+        ]
+        for settings in table:
+            with self.subTest(settings=settings):
+                self.assertEqual(config(**settings), (None, "", ""))
+
+    def test_bits(self):
+        """As the contract counts them; those of ours come behind."""
+        def bits(**settings):
+            return _settings.check(settings, lambda *_: self.fail("nothing is deprecated"))
+        self.assertEqual(bits(), (7, 1, 1 << 32))
+        self.assertEqual(bits(events="alloc,access,block_free", level="kernel", device="npu:0,npu:2"), (25, 2, 5))
+        self.assertEqual(bits(events="alloc,none", level="", device="cpu"), (0, 0, 1 << 33))
+        self.assertEqual(bits(events="traceback", level="op,kernel", device="npu,npu:1")[:2], (0, 3))
+
+    def test_what_can_be_set_once(self):
+        for key, first, second in [("watch", "a,b", "c,d"), ("format", "csv", "db"), ("output_path", "a", "b")]:
+            with self.subTest(key=key):
+                self.assertEqual(config(**{key: first}), (None, "", ""))
+                warning = f"[msmemscope] Warn: {key} can be set once; it stays {first!r}.\n"
+                self.assertEqual(config(**{key: second}), (None, warning, ""))
+
+    def test_old_names(self):
+        told = "[msmemscope] Deprecation: '{}' is deprecated, use '{}' instead.\n"
+        self.assertEqual(config(data_format="db"), (None, "", told.format("data_format", "format")))
+        self.assertEqual(config(output="x"), (None, "", told.format("output", "output_path")))
+        self.assertEqual(config(level="0,1"), (None, "", told.format("level=0", "level=op") + told.format("level=1", "level=kernel")))
+        self.assertEqual(_control._locked, {"format": "db", "output_path": "x"})
+
+    def test_old_and_new_name(self):
+        raised, out, _ = config(format="csv", data_format="db")
+        self.assertEqual((raised, out), (None, "[msmemscope] Warn: format can be set once; it stays 'csv'.\n"))
+        self.assertEqual(_control._locked, {"format": "csv"})
+
+
+class Describe(unittest.TestCase):
+    def test_misuse(self):
+        long = "é" * 65
+        table = [
+            (TypeError, lambda: describe.describer()),
+            (TypeError, lambda: describe.describer("x")),
+            (TypeError, lambda: describe.describer(owner=1)),
+            (TypeError, lambda: describe.describer(1, 2, owner="x")),
+            (TypeError, lambda: describe.describer(owner="x")(3)),
+            (ValueError, lambda: describe.describer(owner=long)),
+            (NotImplementedError, lambda: describe.describer("tensor", owner="x")),
+            (NotImplementedError, lambda: describe.describe_addr(1.5, [])),
+            (ValueError, lambda: describe.describer(-1, owner="x")),
+            (ValueError, lambda: describe.describer(1 << 64, owner="x")),
+            (TypeError, lambda: describe.describe_label("x")),
+            (TypeError, lambda: describe.describe_label(1, 2)),
+            (TypeError, lambda: describe.describe_label("x", "2")),
+            (ValueError, lambda: describe.describe_label("x", 8)),
+            (ValueError, lambda: describe.undescribe_label("x", -1)),
+            (ValueError, lambda: describe.describe_label(long, 0)),
+            (TypeError, lambda: describe.undescribe_label(None, 1)),
+            (TypeError, lambda: describe.describe_addr(1, ["xy z"])),
+            (TypeError, lambda: describe.describe_addr(1, [("x",)])),
+            (ValueError, lambda: describe.describe_addr(1, [("x", 9)])),
+        ]
+        for index, (kind, call) in enumerate(table):
+            with self.subTest(index=index), self.assertRaises(kind) as raised:
+                call()
+            self.assertIs(type(raised.exception), kind)
+
+    def test_longest_label(self):
+        with describe.describer(owner="é" * 64):
+            pass
+
+    def test_result_and_exception_pass_through(self):
+        @describe.describer(owner="x")
+        def add(a, b=2):
+            """Adds."""
+            return a + b
+
+        self.assertEqual((add(1), add(1, b=5), add.__name__, add.__doc__), (3, 6, "add", "Adds."))
+        with self.assertRaises(KeyError), describe.describer(owner="x"):
+            raise KeyError
+        context = describe.describer(owner="x")
+        self.assertIs(context.__enter__(), context)
+        context.__exit__()
+
+    def test_constants(self):
+        names = ["FRAMEWORK", "COMPONENT", "PROCESS", "DETAIL_1", "DETAIL_2", "USER_DEFINED_1", "USER_DEFINED_2", "USER_DEFINED_3"]
+        self.assertEqual([getattr(alias, name) for name in names], list(range(8)))
+        self.assertIs(alias.describer, describe.describer)
+
+
+class Record(unittest.TestCase):
+    def test_misuse(self):
+        table = [(TypeError, ()), (TypeError, (1,)), (TypeError, (b"x",)), (ValueError, ("x" * 129,)), (TypeError, ("x", "y"))]
+        for kind, arguments in table:
+            with self.subTest(arguments=arguments), self.assertRaises(kind):
+                memscope_bpf.RecordFunction(*arguments)
+
+    def test_both_ways(self):
+        with memscope_bpf.RecordFunction("x" * 128) as record:
+            pass
+        self.assertEqual(record(lambda a: a + 1)(2), 3)
+        with self.assertRaises(KeyError), msmemscope.RecordFunction("y"):
+            raise KeyError
+
+
+class Snapshot(unittest.TestCase):
+    def tearDown(self):
+        for name in ("torch", "torch_npu"):
+            sys.modules.pop(name, None)
+
+    def test_without_torch(self):
+        table = [({"torch": None, "torch_npu": None}, "take_snapshot needs torch and torch_npu"),
+                 ({"torch": types.ModuleType("torch"), "torch_npu": None}, "take_snapshot needs torch_npu")]
+        for modules, message in table:
+            sys.modules.update(modules)
+            with self.subTest(message=message), self.assertRaises(ImportError) as raised:
+                memscope_bpf.take_snapshot()
+            self.assertEqual(str(raised.exception), message)
+            with self.assertRaises(ImportError), memscope_bpf.TakeSnapshot():
+                self.fail("not entered")
+
+    def test_name(self):
+        with self.assertRaises(TypeError):
+            memscope_bpf.take_snapshot(0, 1)
+
+
+class Control(unittest.TestCase):
+    def test_no_tracer(self):
+        """One line, once, and the script goes on."""
+        script = "import msmemscope as m; m.start(); m.step(); m.stop(); m.start(); m.stop(); print(m.__name__)"
+        run = subprocess.run([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=True)
+        self.assertEqual(run.stdout, "msmemscope\n")
+        self.assertTrue(run.stderr.startswith("[msmemscope] Warn: no tracer is there, so nothing is collected."), run.stderr)
+        self.assertEqual(run.stderr.count("\n"), 1)
+        self.assertFalse(memscope_bpf.listening())
+
+    def test_import_brings_nothing(self):
+        """What a script does not use already would make every start slower."""
+        script = "import sys; before = set(sys.modules); import msmemscope; print(sorted(set(sys.modules) - before))"
+        run = subprocess.run([sys.executable, "-S", "-c", script], stdout=subprocess.PIPE, text=True, check=True)
+        brought = [name for name in eval(run.stdout) if name.split(".")[0] not in ("memscope_bpf", "msmemscope")]
+        self.assertEqual(set(brought) - TYPING, set())
+
+    def test_stand_in_has_all_names(self):
+        native = {name for name in dir(_native.native) if not name.startswith("_")}
+        self.assertEqual(native, {name for name in dir(_pure) if not name.startswith("_")})
+        self.assertIsNot(_native.native, _pure)
+
+
+# What importing `typing` brings, which is there in most scripts.
+TYPING = set(eval(subprocess.run(
+    [sys.executable, "-S", "-c", "import sys; before = set(sys.modules); import typing; print(sorted(set(sys.modules) - before))"],
+    stdout=subprocess.PIPE, text=True, check=True).stdout))
+
+
+if __name__ == "__main__":
+    unittest.main()

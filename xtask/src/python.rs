@@ -1,0 +1,61 @@
+//! `python`: the Python package, as it lies where it is installed.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::project::{cargo, root, run as run_command, target};
+
+/// Tells tests where the package is.
+pub(crate) const FOLDER: &str = "MEMSCOPE_PYTHON_DIR";
+/// Import packages: what there is to copy.
+const PACKAGES: [&str; 2] = ["memscope_bpf", "msmemscope"];
+/// The cdylib, and the name by which every `CPython` from 3.8 on imports it.
+const MODULE: (&str, &str) = ("lib_memscope_bpf.so", "memscope_bpf/_memscope_bpf.abi3.so");
+/// Kinds of files that belong to a package.
+const KINDS: [&str; 3] = ["py", "pyi", "typed"];
+
+pub(crate) fn run(arguments: &[String]) -> Result<()> {
+    match arguments {
+        [] => build(),
+        _ => bail!("usage: ./x python"),
+    }
+}
+
+/// Where it is put.
+pub(crate) fn folder() -> PathBuf {
+    target().join("python-package")
+}
+
+pub(crate) fn build() -> Result<()> {
+    run_command(cargo().args(["build", "--profile", "python", "--locked", "--package", "memscope-python"]))?;
+    let folder = folder();
+    for package in PACKAGES {
+        copy(&root().join("python").join(package), &folder.join(package))?;
+    }
+    let (library, module) = MODULE;
+    replace(&target().join("python").join(library), &folder.join(module))
+}
+
+/// Makes `to` hold the files of the package in `from`, and no others.
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    if to.exists() {
+        fs::remove_dir_all(to).with_context(|| format!("cannot remove `{}`", to.display()))?;
+    }
+    fs::create_dir_all(to).with_context(|| format!("cannot make `{}`", to.display()))?;
+    for entry in fs::read_dir(from).with_context(|| format!("cannot read `{}`", from.display()))? {
+        let path = entry?.path();
+        let is_part = path.extension().is_some_and(|kind| KINDS.iter().any(|known| kind == *known));
+        if let Some(name) = path.file_name().filter(|_| is_part) {
+            replace(&path, &to.join(name))?;
+        }
+    }
+    Ok(())
+}
+
+fn replace(from: &Path, to: &Path) -> Result<()> {
+    fs::copy(from, to).map(drop).with_context(|| format!("cannot copy `{}` to `{}`", from.display(), to.display()))
+}
