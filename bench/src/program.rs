@@ -91,7 +91,8 @@ impl Program {
         }
         self.live[slot] = Some(block);
         let (total_bytes, driver) = (self.told(pool), DriverFigures::default());
-        self.push(EventKind::Alloc(Alloc { block, used_bytes, total_bytes, driver, restored: false }), stacks);
+        let alloc = Alloc { block, used_bytes, total_bytes, driver, restored: false, promoted: false };
+        self.push(EventKind::Alloc(alloc), stacks);
         Slot(slot)
     }
 
@@ -129,7 +130,8 @@ impl Program {
             self.reserved_bytes -= block.size_bytes;
         }
         let (total_bytes, driver) = (self.told(block.pool), DriverFigures::default());
-        self.push(EventKind::Free(Free { block, used_bytes, total_bytes, driver, cause }), Stacks::default());
+        let free = Free { block, used_bytes, total_bytes, driver, cause, owner: None, row_time_ns: None };
+        self.push(EventKind::Free(free), Stacks::default());
     }
 
     /// What a pool says it holds: the driver's blocks are all the pool's.

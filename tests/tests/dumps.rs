@@ -29,8 +29,22 @@ fn events() -> Vec<Event> {
             let block = block(pool, device, (index * 2 + usize::from(made_up) + 1) as u64, page, api);
             let (used_bytes, total_bytes) = (64, made_up.then_some(4096));
             let driver = DriverFigures { process_used_bytes: Some(7), device_used_bytes: Some(8) };
-            kinds.push((device, EventKind::Alloc(Alloc { block, used_bytes, total_bytes, driver, restored: made_up })));
-            kinds.push((device, EventKind::Free(Free { block, used_bytes: 0, total_bytes, driver, cause })));
+            kinds.push((
+                device,
+                EventKind::Alloc(Alloc { block, used_bytes, total_bytes, driver, restored: made_up, promoted: false }),
+            ));
+            kinds.push((
+                device,
+                EventKind::Free(Free {
+                    block,
+                    used_bytes: 0,
+                    total_bytes,
+                    driver,
+                    cause,
+                    owner: None,
+                    row_time_ns: None,
+                }),
+            ));
         }
     }
     for (stream, text) in TEXTS.into_iter().enumerate() {

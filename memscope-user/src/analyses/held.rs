@@ -116,7 +116,7 @@ impl Account {
         match free.cause {
             FreeCause::ProcessEnd | FreeCause::TraceEnd => return,
             FreeCause::Program => self.frees += 1,
-            FreeCause::Replaced => {}
+            FreeCause::Replaced | FreeCause::Unwatched => {}
         }
         let live = self.live(&free.block);
         live.blocks = live.blocks.saturating_sub(1);

@@ -305,7 +305,7 @@ impl Analysis for InefficientAnalysis {
         match &event.kind {
             EventKind::Alloc(alloc) => {
                 // A block that is put back was used before in a way that is not known.
-                if let Some(family) = family_of(alloc.block.pool).filter(|_| !alloc.restored) {
+                if let Some(family) = family_of(alloc.block.pool).filter(|_| !alloc.restored && !alloc.promoted) {
                     self.allocated(event, &alloc.block, family);
                 }
             }

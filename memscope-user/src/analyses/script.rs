@@ -217,7 +217,15 @@ impl Script {
         *used -= block.size_bytes;
         let own_bytes = *used;
         let (used_bytes, total_bytes) = self.sums(pool, own_bytes);
-        self.push(EventKind::Free(Free { block, used_bytes, total_bytes, driver: DriverFigures::default(), cause }))
+        self.push(EventKind::Free(Free {
+            block,
+            used_bytes,
+            total_bytes,
+            driver: DriverFigures::default(),
+            cause,
+            owner: None,
+            row_time_ns: None,
+        }))
     }
 
     pub(crate) fn unknown_free(&mut self, pool: Pool, addr: u64, maybe_older: bool) -> &mut Self {
@@ -298,6 +306,7 @@ impl Script {
             total_bytes,
             driver: DriverFigures::default(),
             restored,
+            promoted: false,
         }))
     }
 

@@ -47,6 +47,9 @@ pub struct CaptureHeader {
     /// Native and Python stacks are merged.
     #[serde(default)]
     pub mixed_stacks: bool,
+    /// Nothing of a process counts until its script begins to collect.
+    #[serde(default)]
+    pub deferred: bool,
 }
 
 /// How the stored bytes of a chunk are packed.

@@ -28,6 +28,13 @@ impl Sink for Notices {
             );
             message(self.level, LogLevel::Error, text);
         }
+        if event.kind == EventKind::StepsRefused {
+            let text = format_args!(
+                "process {} marks steps by ranges and by step(); what it did first counts, the other is passed over",
+                event.pid
+            );
+            message(self.level, LogLevel::Error, text);
+        }
         Ok(())
     }
 

@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, bail};
 
 use super::{
     FAILURE, USAGE,
-    args::{CollectArgs, LogLevel, RecoverArgs, ReplayArgs},
+    args::{CollectArgs, CollectMode, LogLevel, RecoverArgs, ReplayArgs},
     error, message,
     notices::Notices,
     outputs::{self, Chosen},
@@ -88,7 +88,8 @@ fn replay_one(capture: &Path, collect: &CollectArgs) -> Result<()> {
     let owners = outputs::owners(collect, rules.as_ref());
     let config = PipelineConfig { dump: outputs::filter(collect), owners, ..PipelineConfig::default() };
     let notices = Notices::new(collect.level_of_messages());
-    let sinks: Vec<Box<dyn Sink>> = vec![outputs::dump(collect, CallStacks::default(), sudo_ids())?, Box::new(notices)];
+    let settings = outputs::config(collect, CallStacks::default(), CollectMode::default());
+    let sinks: Vec<Box<dyn Sink>> = vec![outputs::dump(collect, settings, sudo_ids())?, Box::new(notices)];
     let mut watcher = progress::watcher().unwrap_or_else(|| Box::new(|_| {}));
     let total = fs::metadata(capture).map_or(0, |file| file.len());
     let mut tell = |done| watcher(Progress { stage: Stage::Reading, done, total });

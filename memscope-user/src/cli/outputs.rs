@@ -11,7 +11,7 @@ use std::{
 
 use super::{
     LOG,
-    args::{CollectArgs, Format, LogLevel},
+    args::{CollectArgs, CollectMode, Format, LogLevel},
     message, select,
     values::CallStacks,
 };
@@ -55,11 +55,12 @@ pub(super) fn filter(args: &CollectArgs) -> DumpFilter {
 }
 
 /// Opens the outputs of a live trace: the tracer's own directory with its settings and log, and the file sink.
-pub(super) fn open(args: &CollectArgs, stacks: CallStacks) -> Result<Box<dyn Sink>, SinkError> {
+pub(super) fn open(args: &CollectArgs, stacks: CallStacks, mode: CollectMode) -> Result<Box<dyn Sink>, SinkError> {
     let owner = sudo_ids();
     let tree = OutputTree::open(args.output_path(), owner)?;
     let own = tree.make_process_dir(std::process::id())?;
-    config(args, stacks).write(&tree, &own)?;
+    let config = config(args, stacks, mode);
+    config.write(&tree, &own)?;
     let level = match args.level_of_messages() {
         LogLevel::Debug => Level::Debug,
         LogLevel::Info => Level::Info,
@@ -67,11 +68,11 @@ pub(super) fn open(args: &CollectArgs, stacks: CallStacks) -> Result<Box<dyn Sin
         LogLevel::Error => Level::Error,
     };
     let _ = LOG.set(Mutex::new(LogFile::create(&tree, &own, level)?));
-    dump(args, stacks, owner)
+    dump(args, config, owner)
 }
 
 /// The settings as msMemScope stores them (contract §2.3).
-fn config(args: &CollectArgs, stacks: CallStacks) -> DumpConfig {
+pub(super) fn config(args: &CollectArgs, stacks: CallStacks, mode: CollectMode) -> DumpConfig {
     const DEFAULT_BLOCKS: u32 = 10;
     let mut step_id_list = [0; 5];
     let steps = args.steps.clone().unwrap_or_default().0;
@@ -89,6 +90,7 @@ fn config(args: &CollectArgs, stacks: CallStacks) -> DumpConfig {
         enable_py_stack: stacks.python.is_some(),
         collect_all_npu: args.device.all_npu,
         collect_cpu: args.device.cpu,
+        collect_mode: mode as u32,
         data_format: args.format as u32,
         dump_event_type: args.events.bits(),
         event_type: collect,
@@ -105,7 +107,7 @@ fn config(args: &CollectArgs, stacks: CallStacks) -> DumpConfig {
 /// The file sink. Each new file is announced.
 pub(super) fn dump(
     args: &CollectArgs,
-    stacks: CallStacks,
+    config: DumpConfig,
     owner: Option<(u32, u32)>,
 ) -> Result<Box<dyn Sink>, SinkError> {
     let format = match args.format {
@@ -113,8 +115,7 @@ pub(super) fn dump(
         Format::Db => sinks::Format::Db,
     };
     let level = args.level_of_messages();
-    let options =
-        DumpOptions { out_dir: args.output_path().to_path_buf(), format, owner, config: Some(config(args, stacks)) };
+    let options = DumpOptions { out_dir: args.output_path().to_path_buf(), format, owner, config: Some(config) };
     let announce = move |path: &Path| message(level, LogLevel::Info, format_args!("create file {}", path.display()));
     Ok(Box::new(DumpSink::new(&options, announce)?))
 }

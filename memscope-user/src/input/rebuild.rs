@@ -105,7 +105,15 @@ impl Rebuild {
                 id += 1;
                 let Some(block) = process.take(number) else { continue };
                 let (used_bytes, cause) = (process.used_by(&block), FreeCause::TraceEnd);
-                let free = Free { block, used_bytes, total_bytes: None, driver: DriverFigures::default(), cause };
+                let free = Free {
+                    block,
+                    used_bytes,
+                    total_bytes: None,
+                    driver: DriverFigures::default(),
+                    cause,
+                    owner: None,
+                    row_time_ns: None,
+                };
                 let device = block.device;
                 let (time_ns, stacks) = (time_ns.max(self.time_ns), Stacks::default());
                 out(&Event { id, time_ns, pid, tid: pid, device, stacks, kind: EventKind::Free(free) });
@@ -174,6 +182,7 @@ impl Process {
             total_bytes: row.total_bytes,
             driver: DriverFigures::default(),
             restored: restored.is_some(),
+            promoted: row.shadow && restored.is_none(),
         };
         emit(row, time_ns, block.device, EventKind::Alloc(alloc), out);
     }
@@ -245,6 +254,8 @@ impl Process {
             total_bytes: row.total_bytes,
             driver: DriverFigures::default(),
             cause,
+            owner: (!row.owner.is_empty()).then(|| Name::keep(&row.owner)),
+            row_time_ns: None,
         };
         emit(row, time_ns, block.device, EventKind::Free(free), out);
     }

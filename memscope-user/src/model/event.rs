@@ -123,6 +123,8 @@ pub struct Alloc {
     /// Not a call that was seen: the block is put back after a free that turned out to have failed, or it was live already
     /// where the events begin ([`Window`](crate::analyses::select::Window)).
     pub restored: bool,
+    /// Not the moment of its allocation: it was live already when its script began to collect (contract §7.3).
+    pub promoted: bool,
 }
 
 /// Why a block ended.
@@ -136,6 +138,8 @@ pub enum FreeCause {
     Replaced,
     /// The trace ended with the block alive.
     TraceEnd,
+    /// The program freed it while its script had nothing collected: it is told when collection begins again, or at the end.
+    Unwatched,
 }
 
 impl FreeCause {
@@ -143,7 +147,7 @@ impl FreeCause {
     #[must_use]
     pub const fn gave_back(self) -> bool {
         match self {
-            Self::Program | Self::Replaced => true,
+            Self::Program | Self::Replaced | Self::Unwatched => true,
             Self::ProcessEnd | Self::TraceEnd => false,
         }
     }
@@ -162,6 +166,10 @@ pub struct Free {
     pub driver: DriverFigures,
     /// Why.
     pub cause: FreeCause,
+    /// Whose it is, if labels have said so after its allocation.
+    pub owner: Option<Name>,
+    /// What its row has for a time, nanoseconds since the Unix epoch, if not that of the event: collection had stopped before.
+    pub row_time_ns: Option<u64>,
 }
 
 /// A free of a block that is not known: allocated before the trace, or never.
@@ -381,6 +389,32 @@ pub enum System {
     AclInit,
     /// `aclFinalize` was called.
     AclFinalize,
+    /// The script begins to collect: what is free and what there is of device 0, in bytes, where the driver tells.
+    TraceStart {
+        /// Both.
+        free_and_total_bytes: Option<(u64, u64)>,
+    },
+    /// The script stops collecting.
+    TraceStop,
+}
+
+/// What a script tells of `PyTorch`'s pool and the device, as the pool and the driver have it; bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Snapshot {
+    /// Given by the script.
+    pub name: Arc<str>,
+    /// What the pool holds from the driver.
+    pub reserved_bytes: u64,
+    /// The most of it so far.
+    pub max_reserved_bytes: u64,
+    /// What it has handed out.
+    pub allocated_bytes: u64,
+    /// The most of it so far.
+    pub max_allocated_bytes: u64,
+    /// What the device has.
+    pub total_bytes: u64,
+    /// What is free of that.
+    pub free_bytes: u64,
 }
 
 /// A process joined the trace.
@@ -450,8 +484,17 @@ pub enum EventKind {
         /// The mark.
         mark: Mark,
     },
-    /// About the process's use of ACL.
+    /// About the process as a whole.
     System(System),
+    /// The script ends step `step`. The events of the steps follow.
+    Step {
+        /// Number, from 1.
+        step: u32,
+    },
+    /// The script tells what memory there is.
+    Snapshot(Snapshot),
+    /// The program marks steps by ranges and by its script. The first way that was seen counts, the other is passed over.
+    StepsRefused,
     /// Step `step` of (process, device) begins. Follows the mark that caused it.
     StepStart {
         /// Number, from 1.

@@ -19,7 +19,7 @@ pub use diff::{Diff, DiffSide, LiveChange, OwnerDiff, PlaceDiff, PoolDiff, SizeD
 pub use event::{
     Access, AccessKind, Alloc, AllocApi, AllocFailed, AllocRecovered, AtbOp, Block, BlockReturned, Device, DeviceUsage,
     DriverFigures, Event, EventKind, Free, FreeCause, Launch, Mark, Op, OpPhase, OutOfMemory, PageType, Pool,
-    ProcessStart, ProcessUsage, Region, RegionKind, System, UnknownFree,
+    ProcessStart, ProcessUsage, Region, RegionKind, Snapshot, System, UnknownFree,
 };
 pub use finding::{
     ByStack, Confidence, CutStacks, DeviceUse, Finding, Fluctuation, Held, HeldModule, Inefficient, InefficientBlock,

@@ -2,8 +2,9 @@
 
 use std::collections::HashMap;
 
+use super::labels::LabelIds;
 use super::physical::PhysicalId;
-use crate::model::{Block, Device, Pool};
+use crate::model::{Block, Device, Name, Pool};
 
 /// What a block is found by. Addresses of the driver, physical memory and every pool are name spaces of their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -26,6 +27,12 @@ pub(super) struct Live {
     pub(super) returned: bool,
     /// Its allocation was within the steps that are to be written, so its end is, too.
     pub(super) inside: bool,
+    /// Nobody was told of it: its script had nothing collected.
+    pub(super) noted: bool,
+    /// Labels that were given to it, by level.
+    pub(super) labels: LabelIds,
+    /// Whose it is, if labels have said so after its allocation.
+    pub(super) later_owner: Option<Name>,
 }
 
 /// Live blocks of one process.
@@ -72,6 +79,11 @@ impl Blocks {
         let used = self.used.entry((live.block.pool, live.block.device)).or_default();
         *used = used.saturating_sub(live.block.size_bytes.into());
         Some((live, clamped(*used)))
+    }
+
+    /// Bytes of the live blocks of a pool on a device.
+    pub(super) fn used_bytes(&self, pool: Pool, device: Device) -> u64 {
+        self.used.get(&(pool, device)).map_or(0, |used| clamped(*used))
     }
 
     /// All live blocks, in no order.
@@ -126,7 +138,7 @@ mod tests {
             stacks: Stacks::default(),
             owner: None,
         };
-        Live { block, returned: false, inside: true }
+        Live { block, returned: false, inside: true, noted: false, labels: LabelIds::default(), later_owner: None }
     }
 
     /// A pinned and a driver's address of the same value are two blocks.

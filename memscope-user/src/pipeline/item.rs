@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use super::atb::AtbTensors;
 use super::domains::MstxCall;
+use super::labels::LabelIds;
 use super::ops::OpCall;
 use super::stacks::Code;
 use crate::capture::Note;
 use crate::decode::{Phase, Values};
-use crate::model::{AllocApi, AtbOp, Device, Name, PageType, Pool, RegionKind, System};
+use crate::model::{AllocApi, AtbOp, Device, Name, PageType, Pool, RegionKind, Snapshot, System};
 
 /// Something that happened, not yet in time order.
 #[derive(Debug)]
@@ -128,6 +129,8 @@ pub(super) enum Action {
         domain: Option<u64>,
     },
     Mstx(MstxCall),
+    /// A script says something.
+    Script(ScriptCall),
     /// A code object of Python is at this address.
     Code {
         address: u64,
@@ -139,6 +142,38 @@ pub(super) enum Action {
     },
     Exec,
     Note(Box<Note>),
+}
+
+/// What a script says by the Python package.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum ScriptCall {
+    Config(Wanted),
+    Start,
+    Stop,
+    Step,
+    /// Of the calling thread.
+    Labels(LabelIds),
+    LabelText {
+        id: u16,
+        text: String,
+    },
+    LabelBlock {
+        addr: u64,
+        ids: LabelIds,
+    },
+    /// `device`: as the program numbers it.
+    Snapshot {
+        device: u32,
+        snapshot: Snapshot,
+    },
+}
+
+/// What a script wants, in the bits of contract §1.5; of devices 32 is all NPUs and 33 the host, of events 4 is `block_free`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Wanted {
+    pub(super) events: u64,
+    pub(super) levels: u64,
+    pub(super) devices: u64,
 }
 
 /// What ends.

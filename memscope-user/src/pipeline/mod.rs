@@ -14,6 +14,7 @@ mod clock;
 mod domains;
 mod hold;
 mod item;
+mod labels;
 mod loss;
 mod mixed;
 mod ops;
@@ -77,6 +78,8 @@ pub struct PipelineConfig {
     pub owners: Option<Arc<RuleSet>>,
     /// Native and Python stacks are merged, where a call has both.
     pub mixed_stacks: bool,
+    /// Nothing of a process is told until its script begins to collect.
+    pub deferred: bool,
 }
 
 /// What a finished run has to say.
@@ -108,6 +111,7 @@ pub struct Pipeline {
     stacks: StackTable,
     own: Own,
     wanted_steps: Arc<[u32]>,
+    deferred: bool,
     records: u64,
     last_ns: u64,
     end_reason: Option<String>,
@@ -143,6 +147,7 @@ impl Pipeline {
             stacks: StackTable::new(config.mixed_stacks),
             own: Own::default(),
             wanted_steps,
+            deferred: config.deferred,
             records: 0,
             last_ns: 0,
             end_reason: None,
@@ -332,7 +337,7 @@ impl Pipeline {
         let at = At { stacks: self.stacks_of(&head), ..At::new(time_ns, head.tid) };
         match action {
             Action::Note(note) => self.apply_note(time_ns, *note),
-            Action::Fork { child } => self.fork(head.pid, child),
+            Action::Fork { child } => self.fork((head.pid, head.tid), child),
             action => {
                 let Some((process, shared)) = self.process(head.pid) else {
                     return;
@@ -389,11 +394,11 @@ impl Pipeline {
         }
     }
 
-    fn fork(&mut self, parent: u32, child: u32) {
+    fn fork(&mut self, (parent, thread): (u32, u32), child: u32) {
         let wanted = &self.wanted_steps;
         let forked = match self.processes.get(&parent) {
-            Some(parent) => parent.child(child, Arc::clone(wanted)),
-            None => Process::new(child, Arc::clone(wanted)),
+            Some(parent) => parent.child(thread, child, Arc::clone(wanted)),
+            None => Process::new(child, Arc::clone(wanted), self.deferred),
         };
         if self.processes.len() < MAX_PROCESSES {
             self.processes.entry(child).or_insert(forked);
@@ -407,7 +412,7 @@ impl Pipeline {
                 self.own.processes_full += 1;
                 return None;
             }
-            self.processes.insert(pid, Process::new(pid, Arc::clone(&self.wanted_steps)));
+            self.processes.insert(pid, Process::new(pid, Arc::clone(&self.wanted_steps), self.deferred));
         }
         self.processes.get_mut(&pid).map(|process| (process, &mut self.shared))
     }

@@ -68,7 +68,7 @@ impl Default for DumpFilter {
 
 impl DumpFilter {
     /// Whether the event's kind and device are to be written.
-    fn passes(&self, event: &Event) -> bool {
+    pub(super) fn passes(&self, event: &Event) -> bool {
         let kind = match event.kind {
             EventKind::Alloc(_) => self.alloc,
             EventKind::Free(_) | EventKind::UnknownFree(_) => self.free,

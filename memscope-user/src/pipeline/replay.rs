@@ -44,6 +44,7 @@ pub fn replay(
         start_mono_ns: header.start_mono_ns,
         start_real_ns: header.start_real_ns,
         mixed_stacks: header.mixed_stacks || config.mixed_stacks,
+        deferred: header.deferred || config.deferred,
         ..config
     };
     let mut pipeline = Pipeline::new(config, sinks, analyses);

@@ -5,10 +5,13 @@ use std::sync::Arc;
 use memscope_common::row::MAX_ROWS;
 
 use super::domains::{MstxCall, Range, Reference};
-use super::item::{Action, Called, Ending, Failure, PoolChange, PoolReport, PoolTotals, Request, Workspace};
+use super::item::{
+    Action, Called, Ending, Failure, PoolChange, PoolReport, PoolTotals, Request, ScriptCall, Wanted, Workspace,
+};
+use super::labels::LabelIds;
 use super::ops::OpCall;
 use crate::decode::Phase;
-use crate::model::{AllocApi, AtbOp, Device, Name, PageType, Pool, RegionKind, System};
+use crate::model::{AllocApi, AtbOp, Device, Name, PageType, Pool, RegionKind, Snapshot, System};
 use crate::probes::{Field, Meaning, RowInfo};
 
 /// The probe rows, by number, with their functions' names.
@@ -54,9 +57,11 @@ impl Rows {
 
     /// Whether the row's calls have a text that is of use.
     pub(super) fn has_text(&self, number: u16) -> bool {
-        use Meaning::{AtbEnd, AtbStart, DomainCreate, KernelName, Launch, Mark, NpuOp, RangeStart};
+        use Meaning::{
+            AtbEnd, AtbStart, DomainCreate, KernelName, LabelText, Launch, Mark, NpuOp, RangeStart, ScriptSnapshot,
+        };
         let named = |meaning| matches!(meaning, KernelName | Launch | NpuOp | AtbStart | AtbEnd | DomainCreate);
-        let with_text = |meaning| named(meaning) || matches!(meaning, Mark | RangeStart);
+        let with_text = |meaning| named(meaning) || matches!(meaning, Mark | RangeStart | LabelText | ScriptSnapshot);
         self.get(number).is_some_and(|row| with_text(row.meaning))
     }
 
@@ -161,8 +166,41 @@ fn entered(meaning: Meaning, called: Called, field: Values<'_>) -> Result<Option
         Meaning::DomainDestroy | Meaning::HeapUnregister | Meaning::RegionUnregister => unregistered(meaning, field),
         Meaning::NpuOp => Ok(called.text.map(|name| Action::Op(Box::new(OpCall::submitted(name))))),
         Meaning::MemoryInfo => Ok(Some(Action::MemoryInfo)),
-        _ => Ok(None),
+        _ => Ok(script(meaning, called.text, field)?.map(Action::Script)),
     }
+}
+
+/// A marker of the Python package.
+fn script(meaning: Meaning, text: Option<String>, field: Values<'_>) -> Result<Option<ScriptCall>, Unusable> {
+    let ids = || Ok(LabelIds::new(field(Field::LabelsLow)?, field(Field::LabelsHigh)?));
+    Ok(Some(match meaning {
+        Meaning::ScriptConfig => ScriptCall::Config(Wanted {
+            events: field(Field::Events)?,
+            levels: field(Field::Levels)?,
+            devices: field(Field::Devices)?,
+        }),
+        Meaning::ScriptStart => ScriptCall::Start,
+        Meaning::ScriptStop => ScriptCall::Stop,
+        Meaning::ScriptStep => ScriptCall::Step,
+        Meaning::ThreadLabels => ScriptCall::Labels(ids()?),
+        Meaning::LabelText => {
+            ScriptCall::LabelText { id: field(Field::LabelId)? as u16, text: text.unwrap_or_default() }
+        }
+        Meaning::BlockLabels => ScriptCall::LabelBlock { addr: field(Field::Addr)?, ids: ids()? },
+        Meaning::ScriptSnapshot => ScriptCall::Snapshot {
+            device: field(Field::Device)? as u32,
+            snapshot: Snapshot {
+                name: text.unwrap_or_default().into(),
+                reserved_bytes: field(Field::PoolReserved)?,
+                max_reserved_bytes: field(Field::PoolMaxReserved)?,
+                allocated_bytes: field(Field::PoolAllocated)?,
+                max_allocated_bytes: field(Field::PoolMaxAllocated)?,
+                total_bytes: field(Field::DeviceTotal)?,
+                free_bytes: field(Field::DeviceFree)?,
+            },
+        },
+        _ => return Ok(None),
+    }))
 }
 
 /// A call of mstx that returns a handle, or has others written.

@@ -105,6 +105,10 @@ pub(crate) struct Steps {
     by_device: HashMap<Device, u32>,
     wanted: Arc<[u32]>,
     inside: bool,
+    /// What marks steps: calls, or ranges; `None` before the first.
+    called: Option<bool>,
+    /// There was something else that marked one.
+    refused: bool,
 }
 
 impl Steps {
@@ -113,15 +117,38 @@ impl Steps {
         Self { inside: wanted.is_empty(), wanted, ..Self::default() }
     }
 
+    /// Whether steps are marked by calls of the script, or else by ranges: the first way that is seen counts (contract §8.1).
+    pub(crate) fn are_marked(&mut self, by_calls: bool) -> bool {
+        let counts = *self.called.get_or_insert(by_calls) == by_calls;
+        self.refused |= !counts;
+        counts
+    }
+
+    /// Whether there was another way.
+    pub(crate) const fn refused(&self) -> bool {
+        self.refused
+    }
+
+    /// The script calls the end of a step of `device` (of all, if that is not known); gives its number. The next one begins.
+    pub(crate) fn call(&mut self, device: Device) -> u32 {
+        self.started += 1;
+        self.set(device, self.started.saturating_add(1));
+        self.started
+    }
+
+    fn set(&mut self, device: Device, step: u32) {
+        if device == Device::None {
+            self.everywhere = step;
+            self.by_device.clear();
+        } else {
+            self.by_device.insert(device, step);
+        }
+    }
+
     /// A step begins on `device` (on all, if that is not known), to be announced to `devices`.
     pub(crate) fn start(&mut self, range: u64, device: Device, devices: Vec<Device>) -> u32 {
         self.started += 1;
-        if device == Device::None {
-            self.everywhere = self.started;
-            self.by_device.clear();
-        } else {
-            self.by_device.insert(device, self.started);
-        }
+        self.set(device, self.started);
         if self.open.len() >= MAX_OPEN_STEPS {
             self.open.pop_first();
         }

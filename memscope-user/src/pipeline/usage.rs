@@ -33,6 +33,12 @@ impl Usage {
         usage
     }
 
+    /// What is free of a device, and what it has.
+    pub(super) fn free_and_total_bytes(&self, device: Device) -> Option<(u64, u64)> {
+        let usage = self.0.get(&device)?;
+        Some((usage.total_bytes.saturating_sub(usage.used_bytes), usage.total_bytes))
+    }
+
     /// What is known of a process on a device.
     pub(super) fn of(&self, pid: u32, device: Device) -> DriverFigures {
         let Some(usage) = self.0.get(&device) else { return DriverFigures::default() };

@@ -12,10 +12,12 @@ mod mstx;
 pub mod ops;
 mod pta;
 mod runtime;
+mod script;
 pub mod user;
 mod vllm;
 
 pub use mstx::MSTX_TOOL;
+pub use script::{PRESENCE, SEMAPHORE};
 
 use memscope_common::row::{GROUP_API, MAX_VALUES, ROW_LIST, ROW_RETURNS_INT, ROW_TEXT, ROW_TEXT_POINTED};
 use memscope_common::stack::{STACK_NATIVE, STACK_PYTHON};
@@ -35,6 +37,8 @@ pub enum Layer {
     Acl,
     /// What the user defined.
     User,
+    /// Markers of the Python package.
+    Script,
     /// Marks, and pools that their users tell of.
     Mstx,
     /// `torch_npu`'s allocators.
@@ -56,6 +60,7 @@ impl Layer {
             Self::Runtime => "runtime",
             Self::Acl => "acl",
             Self::User => "user",
+            Self::Script => "script",
             Self::Mstx => "mstx",
             Self::Pta => "pta",
             Self::MindSpore => "mindspore",
@@ -164,6 +169,22 @@ pub enum Meaning {
     OpLeave,
     /// An exception was caught; there are no records of it, only counts of operators that were left by one.
     OpCatch,
+    /// A script says what it wants: `Events`, `Levels`, `Devices`.
+    ScriptConfig,
+    /// It begins to collect.
+    ScriptStart,
+    /// It stops collecting.
+    ScriptStop,
+    /// A step ends.
+    ScriptStep,
+    /// The calling thread's labels: `LabelsLow`, `LabelsHigh`.
+    ThreadLabels,
+    /// The text is that of label `LabelId`.
+    LabelText,
+    /// The live block at `Addr` gets `LabelsLow`, `LabelsHigh`.
+    BlockLabels,
+    /// What a pool and `Device` hold; the text is a name.
+    ScriptSnapshot,
 }
 
 impl Meaning {
@@ -216,7 +237,15 @@ impl Meaning {
             | Self::AtbTensors
             | Self::OpEnter
             | Self::OpLeave
-            | Self::OpCatch => false,
+            | Self::OpCatch
+            | Self::ScriptConfig
+            | Self::ScriptStart
+            | Self::ScriptStop
+            | Self::ScriptStep
+            | Self::ThreadLabels
+            | Self::LabelText
+            | Self::BlockLabels
+            | Self::ScriptSnapshot => false,
         }
     }
 }
@@ -272,6 +301,26 @@ pub enum Field {
     Inputs,
     /// Tensors that it writes.
     Outputs,
+    /// Bits of events: alloc 1, free 2, launch 4, access 8, `block_free` 16.
+    Events,
+    /// Bits of levels: op 1, kernel 2.
+    Levels,
+    /// Bit N is NPU N, 32 all of them, 33 the host.
+    Devices,
+    /// Numbers of the labels of levels 0 to 3, 16 bits each, level 0 in the lowest.
+    LabelsLow,
+    /// The same of levels 4 to 7.
+    LabelsHigh,
+    /// Number of a label.
+    LabelId,
+    /// The most bytes so far that the pool held from the runtime.
+    PoolMaxReserved,
+    /// The most bytes so far that were handed out.
+    PoolMaxAllocated,
+    /// Bytes that the device has.
+    DeviceTotal,
+    /// Bytes of the device that are free.
+    DeviceFree,
 }
 
 /// Functions that nest in each other and are reported once.
@@ -438,9 +487,20 @@ pub struct RowInfo {
 
 /// All built-in rows.
 pub fn builtin() -> impl Iterator<Item = &'static ProbeSpec> {
-    [hal::ROWS, runtime::ROWS, acl::ROWS, mstx::ROWS, pta::ROWS, mindspore::ROWS, atb::ROWS, ops::ROWS, vllm::ROWS]
-        .into_iter()
-        .flatten()
+    [
+        hal::ROWS,
+        runtime::ROWS,
+        acl::ROWS,
+        mstx::ROWS,
+        pta::ROWS,
+        mindspore::ROWS,
+        atb::ROWS,
+        ops::ROWS,
+        vllm::ROWS,
+        script::ROWS,
+    ]
+    .into_iter()
+    .flatten()
 }
 
 #[cfg(test)]

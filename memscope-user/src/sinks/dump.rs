@@ -19,7 +19,7 @@ use super::row::Row;
 use super::sqlite::DbFile;
 use super::tree::{FILE_MODE, OutputTree, Owner, Place, ProcessDir, stamp};
 use super::{Sink, SinkError};
-use crate::model::{Device, Event, EventKind};
+use crate::model::{Device, Event, EventKind, System};
 
 /// Files open at a time. A database takes three descriptors.
 const MAX_OPEN: usize = 64;
@@ -265,6 +265,10 @@ impl DumpSink {
 impl Sink for DumpSink {
     fn write(&mut self, event: &Event) -> Result<(), SinkError> {
         match Row::of(event) {
+            // Who stops collecting wants to look at what there is.
+            Some(_) if event.kind == EventKind::System(System::TraceStop) => {
+                self.hold(event).and(self.release(event.pid)).and(self.flush())
+            }
             Some(row) if row.device == Device::None => self.hold(event),
             Some(row) => {
                 let key = (row.pid, row.device);
@@ -345,7 +349,7 @@ mod tests {
     use rusqlite::Connection;
 
     use super::*;
-    use crate::model::{FreeCause, Mark, Pool, System};
+    use crate::model::{FreeCause, Mark, Pool};
     use crate::sinks::fixtures::{alloc, at, event, free};
     use crate::sinks::row::COLUMNS;
 

@@ -49,11 +49,20 @@ pub(super) fn alloc(pool: Pool, addr: u64, allocation_id: u64) -> EventKind {
         total_bytes: Some(2000),
         driver: DriverFigures::default(),
         restored: false,
+        promoted: false,
     })
 }
 
 /// Its end: nothing used, 2000 reserved.
 pub(super) fn free(pool: Pool, addr: u64, allocation_id: u64, cause: FreeCause) -> EventKind {
     let block = block(pool, addr, allocation_id);
-    EventKind::Free(Free { block, used_bytes: 0, total_bytes: Some(2000), driver: DriverFigures::default(), cause })
+    EventKind::Free(Free {
+        block,
+        used_bytes: 0,
+        total_bytes: Some(2000),
+        driver: DriverFigures::default(),
+        cause,
+        owner: None,
+        row_time_ns: None,
+    })
 }

@@ -28,7 +28,7 @@
 use super::stacks;
 use crate::model::{
     Access, AccessKind, Alloc, AllocApi, AllocFailed, Block, BlockReturned, Device, DriverFigures, Event, EventKind,
-    Free, FreeCause, Launch, Mark, OpPhase, OutOfMemory, PageType, Pool, Stacks, System,
+    Free, FreeCause, Launch, Mark, OpPhase, OutOfMemory, PageType, Pool, Snapshot, Stacks, System,
 };
 
 /// Columns of a row; the CSV header and the database column names.
@@ -60,6 +60,8 @@ pub enum Name<'a> {
     Quoted(&'a str),
     /// `"Range end from id <n>"`.
     RangeEnd(u64),
+    /// Decimal.
+    Number(u64),
 }
 
 /// Value in the Attr column.
@@ -77,6 +79,8 @@ pub enum Value<'a> {
     Shape(&'a [i64]),
     /// `[2,3,]`: the same of a tensor of ATB.
     Sizes(&'a [i64]),
+    /// The first as a part of the second in hundredths, with 6 decimals; 0 of nothing.
+    Percent(u64, u64),
 }
 
 /// Longest Attr: `MALLOC` of `HAL`, or of a pool.
@@ -123,7 +127,10 @@ impl<'a> Row<'a> {
         let row = Self::blank(event);
         match &event.kind {
             EventKind::Alloc(alloc) => Some(row.block("MALLOC", &alloc.block, &Attr::of_alloc(alloc))),
-            EventKind::Free(free) => Some(row.block("FREE", &free.block, &Attr::of_free(free))),
+            EventKind::Free(free) => Some(Self {
+                time_ns: free.row_time_ns.unwrap_or(row.time_ns),
+                ..row.block("FREE", &free.block, &Attr::of_free(free))
+            }),
             EventKind::Launch(launch) => Some(Self {
                 event: "KERNEL_LAUNCH",
                 event_type: "KERNEL_LAUNCH",
@@ -175,7 +182,25 @@ impl<'a> Row<'a> {
                 event_type: match system {
                     System::AclInit => "ACL_INIT",
                     System::AclFinalize => "ACL_FINI",
+                    System::TraceStart { .. } => "START_TRACE",
+                    System::TraceStop => "STOP_TRACE",
                 },
+                attr: match system {
+                    System::TraceStart { free_and_total_bytes: Some((free, total)) } => {
+                        Attr::EMPTY.with("free", Value::Number(*free)).with("total", Value::Number(*total))
+                    }
+                    _ => Attr::EMPTY,
+                },
+                ..row
+            }),
+            EventKind::Step { step } => {
+                Some(Self { event: "SYSTEM", event_type: "STEP", name: Name::Number(u64::from(*step)), ..row })
+            }
+            EventKind::Snapshot(snapshot) => Some(Self {
+                event: "SNAPSHOT",
+                event_type: "SNAPSHOT",
+                name: Name::Plain(&snapshot.name),
+                attr: Attr::of_snapshot(snapshot),
                 ..row
             }),
             EventKind::BlockReturned(returned) => Some(Self {
@@ -193,6 +218,7 @@ impl<'a> Row<'a> {
             | EventKind::ProbeDisabled { .. }
             | EventKind::StepStart { .. }
             | EventKind::StepEnd { .. }
+            | EventKind::StepsRefused
             | EventKind::DeviceUsage(_)
             | EventKind::ProcessStart(_)
             | EventKind::ProcessEnd => None,
@@ -283,7 +309,7 @@ impl Name<'_> {
                 push_text(out, text, true);
                 out.push(b'"');
             }
-            Self::None | Self::RangeEnd(_) => self.write_db(out),
+            Self::None | Self::RangeEnd(_) | Self::Number(_) => self.write_db(out),
         }
     }
 
@@ -291,6 +317,7 @@ impl Name<'_> {
     pub fn write_db(self, out: &mut Vec<u8>) {
         match self {
             Self::None => out.extend_from_slice(NOT_AVAILABLE.as_bytes()),
+            Self::Number(number) => push_decimal(out, number),
             Self::Plain(text) => push_text(out, text, false),
             Self::Quoted(text) => {
                 out.push(b'"');
@@ -352,9 +379,10 @@ impl<'a> Attr<'a> {
     }
 
     fn of_alloc(alloc: &Alloc) -> Self {
-        let attr = Self::of_event(&alloc.block, alloc.restored, (alloc.used_bytes, alloc.total_bytes), alloc.driver);
+        let made_up = alloc.restored || alloc.promoted;
+        let attr = Self::of_event(&alloc.block, made_up, (alloc.used_bytes, alloc.total_bytes), alloc.driver);
         // A name has nothing in it that separates values. Made-up rows have no owner (contract §7.3).
-        let attr = match alloc.block.owner.filter(|_| !alloc.restored) {
+        let attr = match alloc.block.owner.filter(|_| !made_up) {
             Some(owner) => attr.with("owner", Value::Word(owner.as_str())),
             None => attr,
         };
@@ -375,7 +403,26 @@ impl<'a> Attr<'a> {
     }
 
     fn of_free(free: &Free) -> Self {
-        Self::of_event(&free.block, free.cause != FreeCause::Program, (free.used_bytes, free.total_bytes), free.driver)
+        let made_up = free.cause != FreeCause::Program;
+        let attr = Self::of_event(&free.block, made_up, (free.used_bytes, free.total_bytes), free.driver);
+        // Ours alone: the row of the allocation was written before the label was known.
+        match free.owner {
+            Some(owner) => attr.with("owner", Value::Word(owner.as_str())),
+            None => attr,
+        }
+    }
+
+    fn of_snapshot(snapshot: &Snapshot) -> Self {
+        let Snapshot { reserved_bytes, allocated_bytes, total_bytes, free_bytes, .. } = *snapshot;
+        Self::EMPTY
+            .with("reserved", Value::Number(reserved_bytes))
+            .with("max_reserved", Value::Number(snapshot.max_reserved_bytes))
+            .with("allocated", Value::Number(allocated_bytes))
+            .with("max_allocated", Value::Number(snapshot.max_allocated_bytes))
+            .with("total", Value::Number(total_bytes))
+            .with("free", Value::Number(free_bytes))
+            .with("device_rate", Value::Percent(total_bytes.saturating_sub(free_bytes), total_bytes))
+            .with("reserved_rate", Value::Percent(allocated_bytes, reserved_bytes))
     }
 
     /// Ours alone: msMemScope does not tell of it.
@@ -466,6 +513,10 @@ impl Value<'_> {
             Self::Word(word) => out.extend_from_slice(word.as_bytes()),
             Self::Shape(sizes) => push_shape(out, sizes),
             Self::Sizes(sizes) => push_sizes(out, sizes),
+            Self::Percent(_, 0) => out.extend_from_slice(b"0.000000"),
+            Self::Percent(part, whole) => {
+                out.extend_from_slice(format!("{:.6}", part as f64 / whole as f64 * 100.0).as_bytes());
+            }
         }
     }
 }
@@ -687,6 +738,7 @@ mod tests {
             total_bytes: None,
             driver: DriverFigures::default(),
             restored: false,
+            promoted: false,
         });
         assert_eq!(
             csv(&event(kind)),
@@ -721,6 +773,8 @@ mod tests {
             total_bytes: None,
             driver: DriverFigures::default(),
             cause: FreeCause::Program,
+            owner: None,
+            row_time_ns: None,
         });
         assert_eq!(
             csv(&event(without_total)),
@@ -740,7 +794,8 @@ mod tests {
         let driver = DriverFigures { process_used_bytes: Some(7), device_used_bytes: Some(9) };
         let row = |pool, restored| {
             let block = block(pool, 0x10, 1);
-            csv(&event(EventKind::Alloc(Alloc { block, used_bytes: 1, total_bytes: Some(2), driver, restored })))
+            let (used_bytes, total_bytes, promoted) = (1, Some(2), false);
+            csv(&event(EventKind::Alloc(Alloc { block, used_bytes, total_bytes, driver, restored, promoted })))
         };
         assert!(
             row(Pool::Hal, false).contains(",size:10,used:1,process_used:7,device_used:9,page_type:normal,alloc_type:")
@@ -755,6 +810,8 @@ mod tests {
             total_bytes: None,
             driver: unlisted,
             cause: FreeCause::Program,
+            owner: None,
+            row_time_ns: None,
         });
         assert!(csv(&event(kind)).ends_with(",size:10,used:1,device_used:9}\",,\n"));
     }
@@ -767,7 +824,8 @@ mod tests {
         let row = |pool, restored| {
             let (owner, requested_bytes) = (Some(SymbolName::keep("PTA@weight")), Some(3));
             let block = Block { requested_bytes, owner, ..block(pool, 0x10, 1) };
-            csv(&event(EventKind::Alloc(Alloc { block, used_bytes: 1, total_bytes: Some(2), driver, restored })))
+            let (used_bytes, total_bytes, promoted) = (1, Some(2), false);
+            csv(&event(EventKind::Alloc(Alloc { block, used_bytes, total_bytes, driver, restored, promoted })))
         };
         assert!(row(Pool::Hal, false).contains(&format!(",used:1,{FIGURES},page_type:normal,alloc_type:alloc}}")));
         assert!(row(Pool::Pta, false).contains(&format!(",used:1,total:2,{FIGURES},requested:3}}")));
@@ -796,6 +854,7 @@ mod tests {
                 total_bytes: Some(2),
                 driver: DriverFigures::default(),
                 restored: true,
+                promoted: false,
             })))
         };
         assert!(restored(Pool::MindSpore).ends_with(TAIL));

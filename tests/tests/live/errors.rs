@@ -233,10 +233,8 @@ fn wrong_values() {
 #[test]
 fn unavailable_options() {
     let folder = folder();
-    for option in ["--watch=a,b", "--collect-mode=deferred"] {
-        let said = tracer(&["run", option, "--", "true"], folder.path());
-        said.assert_error(2, &["is not available in this version"]);
-    }
+    let said = tracer(&["run", "--watch=a,b", "--", "true"], folder.path());
+    said.assert_error(2, &["is not available in this version"]);
 }
 
 /// Old spellings work, each with the reference's line; new ones say nothing.

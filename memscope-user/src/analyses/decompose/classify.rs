@@ -314,7 +314,7 @@ fn why_unknown(stacks: Stacks) -> &'static str {
 }
 
 /// What msMemScope calls the owner (contract §8.5): framework, then the labels.
-fn owner(pool: Pool, module_id: Option<u8>, labels: &str) -> Option<Name> {
+pub(crate) fn owner(pool: Pool, module_id: Option<u8>, labels: &str) -> Option<Name> {
     let framework = match pool {
         Pool::Hal => format!("CANN@{}", module_name(module_id)),
         Pool::Host => String::new(),

@@ -22,6 +22,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use self::account::{Account, Live};
 pub use self::classify::Classifier;
 use self::classify::LabelId;
+pub(crate) use self::classify::owner;
 pub use self::rules::{BUILTIN, RuleSet};
 use self::rules::{Counts, Ended, Life, Phase};
 use super::{
@@ -186,7 +187,10 @@ impl DecomposeAnalysis {
         let phase = self.names.phase(event.stacks).filter(|_| cause == FreeCause::Program);
         on.moments += 1;
         on.enter(phase);
-        let Some(live) = on.live.remove(&allocation_id) else { return };
+        let Some(mut live) = on.live.remove(&allocation_id) else { return };
+        if free.owner.is_some() {
+            live.label = self.names.label(&Block { owner: free.owner, ..free.block });
+        }
         let Some(account) = on.pools.get_mut(&live.pool) else { return };
         let label = end_of(&mut self.names, &live, on.counts, cause, phase);
         let component = self.names.get(label).component;

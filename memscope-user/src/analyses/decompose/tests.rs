@@ -715,3 +715,29 @@ fn dumps_of_the_reference() {
     ];
     assert_eq!(told, expected);
 }
+
+/// A label that a block gets after its allocation is its final owner's, and what lifetimes say is not asked.
+#[test]
+fn labels_that_come_late() {
+    let (late, never) = (0x1000, 0x2000);
+    let mut script = Script::new(7, NPU0);
+    script.alloc(Pool::Pta, late, 3 * MIB).alloc(Pool::Pta, never, MIB);
+    let events: Vec<Event> = {
+        script.free(Pool::Pta, late).free(Pool::Pta, never);
+        script.events().to_vec()
+    };
+    let relabelled = events.into_iter().map(|mut event| {
+        if let EventKind::Free(free) = &mut event.kind
+            && free.block.addr == late
+        {
+            free.owner = Some(Name::keep("PTA@optimizer_state"));
+        }
+        event
+    });
+    let relabelled: Vec<Event> = relabelled.collect();
+    let owners = SharedOwners::default();
+    drop(run(DecomposeAnalysis::default().telling(Arc::clone(&owners)), &relabelled, &RunEnd::default()));
+    let owners = owners.lock().expect("not poisoned");
+    let owner = |number: u64| owners.get(&(7, number)).map(|owner| owner.as_str());
+    assert_eq!((owner(1), owner(2)), (Some("PTA@optimizer_state"), Some("PTA")));
+}

@@ -58,14 +58,22 @@ impl Server {
         };
         self.live.insert(self.blocks, block);
         let (used_bytes, total_bytes, driver, restored) = (0, None, DriverFigures::default(), false);
-        self.push(EventKind::Alloc(Alloc { block, used_bytes, total_bytes, driver, restored }));
+        self.push(EventKind::Alloc(Alloc { block, used_bytes, total_bytes, driver, restored, promoted: false }));
         self.blocks
     }
 
     fn end(&mut self, number: u64, cause: FreeCause) {
         let block = self.live.remove(&number).expect("is live");
         let (used_bytes, total_bytes, driver) = (0, None, DriverFigures::default());
-        self.push(EventKind::Free(Free { block, used_bytes, total_bytes, driver, cause }));
+        self.push(EventKind::Free(Free {
+            block,
+            used_bytes,
+            total_bytes,
+            driver,
+            cause,
+            owner: None,
+            row_time_ns: None,
+        }));
     }
 
     fn free(&mut self, number: u64) {

@@ -121,7 +121,7 @@ impl Cut {
     /// Whatever ends a block that was live at the end of the window, here the end of the trace did. Every block's end is told,
     /// that of the trace at the latest.
     fn after(&mut self, event: &Event, until_ns: u64, out: &mut dyn FnMut(&Event)) {
-        let EventKind::Free(Free { block, .. }) = event.kind else { return };
+        let EventKind::Free(Free { block, owner, .. }) = event.kind else { return };
         let Some(live) = self.live.get_mut(&event.pid) else { return };
         if !live.numbers.remove(&block.allocation_id) {
             return;
@@ -129,7 +129,8 @@ impl Cut {
         let used_bytes = live.used_bytes.entry((block.pool, block.device)).or_default();
         *used_bytes = used_bytes.saturating_sub(block.size_bytes);
         let (used_bytes, driver, cause) = (*used_bytes, DriverFigures::default(), FreeCause::TraceEnd);
-        let kind = EventKind::Free(Free { block, used_bytes, total_bytes: None, driver, cause });
+        let kind =
+            EventKind::Free(Free { block, used_bytes, total_bytes: None, driver, cause, owner, row_time_ns: None });
         out(&Event { time_ns: until_ns, stacks: Stacks::default(), kind, ..event.clone() });
     }
 }

@@ -32,7 +32,7 @@ use self::{
 };
 use super::{
     FAILURE, RUN_FAILURE, USAGE,
-    args::{CollectMode, LateLibraries, LogLevel, RunArgs, TraceArgs},
+    args::{LateLibraries, LogLevel, RunArgs, TraceArgs},
     error,
     notices::Notices,
     outputs::{self, Chosen, Selecting},
@@ -144,10 +144,8 @@ fn check(args: &TraceArgs) -> Result<(), String> {
     outputs::check(&args.collect)?;
     outputs::refuse_borrowed_rights(args.usage_library.as_deref())?;
     args.probes.specs()?;
-    let unavailable =
-        [(args.watch.is_some(), "--watch"), (args.collect_mode == CollectMode::Deferred, "--collect-mode=deferred")];
-    match unavailable.into_iter().find(|(asked, _)| *asked) {
-        Some((_, option)) => Err(format!("{option} is not available in this version; leave it out")),
+    match args.watch {
+        Some(_) => Err("--watch is not available in this version; leave it out".to_owned()),
         None => Ok(()),
     }
 }
@@ -236,7 +234,7 @@ impl Plan {
     fn of_trace(args: &TraceArgs) -> Result<Self> {
         let collect = &args.collect;
         let rules = outputs::rules(collect).map_err(anyhow::Error::msg)?;
-        let dump = outputs::open(collect, args.call_stack.unwrap_or_default())?;
+        let dump = outputs::open(collect, args.call_stack.unwrap_or_default(), args.collect_mode)?;
         let trigger = Trigger::default();
         let Chosen { mut analyses, selected } = outputs::analyses(collect, rules.as_ref());
         analyses.push(Box::new(trigger.clone()));

@@ -21,7 +21,7 @@ use crate::{
     },
     capture::{self, CaptureHeader, Note, WriterOptions, note_record},
     cli::{
-        args::{LateLibraries, Link, LogLevel, TraceArgs, Transport},
+        args::{CollectMode, LateLibraries, Link, LogLevel, TraceArgs, Transport},
         message, operators,
         signals::Signals,
         stacks, writer,
@@ -63,6 +63,7 @@ impl<'a> Session<'a> {
         let rows = libraries.descriptions();
         let (start_mono_ns, start_real_ns) = clocks();
         let Plan { mut sinks, analyses, dump, owners, capture, trigger, selected, monitor } = plan;
+        let deferred = args.collect_mode == CollectMode::Deferred;
         let mixed_stacks = args.call_stack.is_some_and(|stacks| stacks.mixed);
         let header = CaptureHeader {
             tool_version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -73,6 +74,7 @@ impl<'a> Session<'a> {
             options: std::env::args().collect(),
             rows: rows.clone(),
             mixed_stacks,
+            deferred,
         };
         let capture_writer = match &capture {
             Some(path) => {
@@ -83,7 +85,7 @@ impl<'a> Session<'a> {
         };
         let (gauge_sink, gauge) = GaugeSink::new();
         sinks.push(Box::new(gauge_sink));
-        let config = PipelineConfig { rows, start_mono_ns, start_real_ns, dump, owners, mixed_stacks };
+        let config = PipelineConfig { rows, start_mono_ns, start_real_ns, dump, owners, mixed_stacks, deferred };
         let pipeline = Pipeline::new(config, sinks, analyses);
         let (urgent_sender, urgent) = unbounded_channel();
         let (error_sender, output_errors): (UnboundedSender<String>, _) = unbounded_channel();

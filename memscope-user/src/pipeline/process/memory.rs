@@ -90,11 +90,23 @@ impl Process {
             stacks: at.stacks,
             owner: None,
         };
-        block.owner = shared.owners.as_mut().and_then(|owners| owners.owner(&block));
-        self.put(at, key, Live { block, returned: false, inside: self.steps.inside() }, totals, shared);
+        let labels = self.labels_of(at.tid);
+        block.owner = self.owner_of(&block, labels, shared);
+        let (noted, inside) = (!self.script.collecting(), self.steps.inside());
+        let live = Live { block, returned: false, inside, noted, labels, later_owner: None };
+        self.put(at, key, live, totals, false, shared);
     }
 
-    fn put(&mut self, at: At, key: Key, live: Live, totals: Option<PoolTotals>, shared: &mut Shared) {
+    /// A block is live; `promoted` if it was already when collection began.
+    pub(super) fn put(
+        &mut self,
+        at: At,
+        key: Key,
+        live: Live,
+        totals: Option<PoolTotals>,
+        promoted: bool,
+        shared: &mut Shared,
+    ) {
         let own_bytes = self.blocks.put(key, live);
         shared.live += 1;
         let alloc = Alloc {
@@ -103,9 +115,18 @@ impl Process {
             total_bytes: totals.map(|totals| totals.reserved_bytes),
             driver: shared.usage.of(self.pid, live.block.device),
             restored: live.block.alloc_id != self.next_event,
+            promoted,
         };
         let at = if alloc.restored { at.made_up() } else { at };
-        self.emit(at, live.block.device, EventKind::Alloc(alloc), live.inside, shared);
+        if !live.noted {
+            self.emit(at, live.block.device, EventKind::Alloc(alloc), live.inside, shared);
+        }
+    }
+
+    /// A block lives on that was said to have ended.
+    fn put_back(&mut self, at: At, key: Key, live: Live, shared: &mut Shared) {
+        let told = !live.noted && (self.did_not_end(live.block.allocation_id, shared) || self.script.collecting());
+        self.put(at, key, Live { noted: !told, ..live }, None, false, shared);
     }
 
     /// Ends the block under `key`, if there is one. Its row is written if that of its allocation is.
@@ -119,6 +140,14 @@ impl Process {
     ) -> Option<Live> {
         let (live, own_bytes) = self.blocks.take(key)?;
         shared.live = shared.live.saturating_sub(1);
+        if live.noted {
+            return Some(live);
+        }
+        let row_time_ns = self.time_behind_stop();
+        if row_time_ns.is_some() && cause.gave_back() {
+            self.ended_unwatched(live, shared);
+            return Some(live);
+        }
         // The call that showed that a block had ended did not end it.
         let at = if cause == FreeCause::Program { at } else { at.made_up() };
         let free = Free {
@@ -127,8 +156,10 @@ impl Process {
             total_bytes: totals.map(|totals| totals.reserved_bytes),
             driver: shared.usage.of(self.pid, live.block.device),
             cause,
+            owner: live.later_owner,
+            row_time_ns,
         };
-        self.emit(at, live.block.device, EventKind::Free(free), live.inside, shared);
+        self.tell(at, live.block.device, EventKind::Free(free), live.inside, shared);
         Some(live)
     }
 
@@ -207,13 +238,13 @@ impl Process {
         let meant = |own: u64| addr.is_none_or(|addr| addr == own);
         match self.last_end.remove(&thread).flatten() {
             Some(Undo::Block { key, live }) if meant(live.block.addr) && !self.blocks.contains(key) => {
-                self.put(at, key, live, None, shared);
+                self.put_back(at, key, live, shared);
             }
             Some(Undo::Unknown { addr }) if meant(addr) => self.unknown_free(at, Pool::Hal, addr, true, shared),
             Some(Undo::Release { handle, freed }) if meant(handle) => {
                 self.physical.release_failed(handle, freed.map(|(id, _)| id));
                 if let Some((id, live)) = freed {
-                    self.put(at, Key::Physical(id), live, None, shared);
+                    self.put_back(at, Key::Physical(id), live, shared);
                 }
             }
             Some(Undo::Mapping { addr, size_bytes, id, freed }) if meant(addr) => {
@@ -221,7 +252,7 @@ impl Process {
                     self.physical.map_again(addr, id);
                 }
                 if let (Some(id), Some(live)) = (id, freed) {
-                    self.put(at, Key::Physical(id), live, None, shared);
+                    self.put_back(at, Key::Physical(id), live, shared);
                 }
                 self.mapping_begins(at, addr, size_bytes, id, shared);
             }

@@ -5,11 +5,13 @@ mod memory;
 mod mstx;
 mod oom;
 mod pool;
+mod script;
 
 use std::sync::Arc;
 
 use self::memory::Undo;
 use self::oom::{Failing, is_past_failing};
+use self::script::Script;
 use super::blocks::{Blocks, Key};
 use super::domains::Domains;
 use super::item::{Action, Head};
@@ -90,6 +92,7 @@ pub(super) struct Process {
     domains: Domains,
     /// Where the workspace of each thread's operation of ATB begins.
     workspaces: Recent<u32, u64>,
+    script: Script,
 }
 
 /// Moment, thread and place of an event.
@@ -114,8 +117,9 @@ impl At {
 }
 
 impl Process {
-    /// A process of which nothing is known; `wanted` are the steps to be written.
-    pub(super) fn new(pid: u32, wanted: Arc<[u32]>) -> Self {
+    /// A process of which nothing is known; `wanted` are the steps to be written, `deferred` whether it is told only once its script
+    /// says so.
+    pub(super) fn new(pid: u32, wanted: Arc<[u32]>, deferred: bool) -> Self {
         Self {
             pid,
             next_event: 0,
@@ -142,16 +146,18 @@ impl Process {
             told_by_function: Vec::new(),
             domains: Domains::default(),
             workspaces: Recent::new(MAX_THREADS),
+            script: Script::new(deferred),
         }
     }
 
-    /// A forked child: knows what its memory knows, but has no device memory.
-    pub(super) fn child(&self, pid: u32, wanted: Arc<[u32]>) -> Self {
+    /// A child that `thread` has forked: knows what its memory knows, but has no device memory.
+    pub(super) fn child(&self, thread: u32, pid: u32, wanted: Arc<[u32]>) -> Self {
         Self {
             visible: self.visible.clone(),
             names: Arc::clone(&self.names),
             codes: Arc::clone(&self.codes),
-            ..Self::new(pid, wanted)
+            script: self.script.child(thread, pid),
+            ..Self::new(pid, wanted, false)
         }
     }
 
@@ -164,14 +170,15 @@ impl Process {
     pub(super) fn started(&mut self, at: At, start: ProcessStart, visible: Option<&str>, shared: &mut Shared) {
         self.attached = start.attached;
         self.visible = visible.and_then(visible_devices).unwrap_or_default();
-        self.emit(at, Device::None, EventKind::ProcessStart(start), true, shared);
+        self.tell(at, Device::None, EventKind::ProcessStart(start), true, shared);
     }
 
     /// The process is replaced by another program: all is gone but the counters.
     pub(super) fn exec(&mut self, at: At, shared: &mut Shared) {
         self.all_failed(at, shared);
         self.free_all(at, FreeCause::ProcessEnd, shared);
-        let old = std::mem::replace(self, Self::new(self.pid, Arc::new([])));
+        let script = self.script.anew();
+        let old = std::mem::replace(self, Self::new(self.pid, Arc::new([]), false));
         let Self { next_event, visible, launches, ranges, steps, blocks, requests, .. } = old;
         *self = Self {
             next_event,
@@ -181,7 +188,8 @@ impl Process {
             steps,
             blocks,
             requests,
-            ..Self::new(self.pid, Arc::new([]))
+            script,
+            ..Self::new(self.pid, Arc::new([]), false)
         };
         self.ranges.reset();
         self.steps.reset();
@@ -191,11 +199,12 @@ impl Process {
     pub(super) fn end(&mut self, at: At, shared: &mut Shared) {
         self.all_failed(at, shared);
         self.free_all(at, FreeCause::ProcessEnd, shared);
-        self.emit(at, Device::None, EventKind::ProcessEnd, true, shared);
+        self.tell(at, Device::None, EventKind::ProcessEnd, true, shared);
     }
 
     /// Ends every live block, in the order of their allocation.
     pub(super) fn free_all(&mut self, at: At, cause: FreeCause, shared: &mut Shared) {
+        self.tell_ended(at.made_up(), self.time_behind_stop(), shared);
         for key in self.blocks.in_order() {
             self.free(at, key, cause, None, shared);
         }
@@ -223,6 +232,7 @@ impl Process {
             }
             Action::Pool(report) => self.pool_function_reported(at, &report, shared),
             Action::Mstx(call) => self.mstx(at, call, shared),
+            Action::Script(call) => self.script(at, call, shared),
             Action::PoolRequest { size_bytes } => self.wanted_bytes.insert(head.tid, size_bytes),
             Action::Mislocated { symbol } => self.mislocated(at, symbol, shared),
             Action::MemoryInfo => {
@@ -306,7 +316,7 @@ impl Process {
 
     fn range_start(&mut self, at: At, text: Option<Arc<str>>, shared: &mut Shared) {
         let range_id = self.ranges.start(at.tid, None);
-        if text.as_deref() != Some(STEP_START) {
+        if text.as_deref() != Some(STEP_START) || !self.steps_count(at, false, shared) {
             return self.mark(at, Mark::RangeStart { text, range_id }, shared);
         }
         let device = self.device_of(at.tid);
@@ -366,11 +376,20 @@ impl Process {
         }
     }
 
+    /// Tells of something, if what happens is told.
     fn emit(&mut self, at: At, device: Device, kind: EventKind, inside: bool, shared: &mut Shared) {
+        if self.script.collecting() {
+            self.tell(at, device, kind, inside, shared);
+        }
+    }
+
+    /// Tells of something, whether or not a script wants to be told.
+    fn tell(&mut self, at: At, device: Device, kind: EventKind, inside: bool, shared: &mut Shared) {
         let id = self.next_event;
         self.next_event += 1;
         let At { time_ns, tid, stacks } = at;
-        shared.out.event(&Event { id, time_ns, pid: self.pid, tid, device, stacks, kind }, inside);
+        let event = Event { id, time_ns, pid: self.pid, tid, device, stacks, kind };
+        shared.out.event(&event, inside && self.script.wants(&event));
     }
 }
 

@@ -18,6 +18,7 @@ mod memory;
 mod oom;
 mod ops;
 mod pool;
+mod script;
 mod stacks;
 
 /// Sends all it sees; as a sink and as an analysis.
@@ -76,10 +77,14 @@ fn line(event: &Event) -> String {
     let mut line = format!("{} {} {device} ", event.time_ns - 1000, event.pid);
     let text = |text: &Option<Arc<str>>| text.as_deref().unwrap_or("null").to_owned();
     match &event.kind {
-        EventKind::Alloc(Alloc { block, used_bytes, restored, .. }) => write!(
+        EventKind::Alloc(Alloc { block, used_bytes, restored, promoted, .. }) => write!(
             line,
             "{} {:x}+{} used {used_bytes} step {}",
-            if *restored { "restored" } else { "alloc" },
+            match (restored, promoted) {
+                (true, _) => "restored",
+                (_, true) => "promoted",
+                _ => "alloc",
+            },
             block.addr,
             block.size_bytes,
             block.step
@@ -132,6 +137,9 @@ fn line(event: &Event) -> String {
         EventKind::StepStart { step } => write!(line, "step start {step}"),
         EventKind::StepEnd { step } => write!(line, "step end {step}"),
         EventKind::System(system) => write!(line, "{system:?}"),
+        EventKind::Step { step } => write!(line, "step() {step}"),
+        EventKind::Snapshot(snapshot) => write!(line, "{snapshot:?}"),
+        EventKind::StepsRefused => write!(line, "steps refused"),
         EventKind::DeviceUsage(usage) => write!(line, "usage {} of {}", usage.used_bytes, usage.total_bytes),
         EventKind::ProcessStart(start) => write!(line, "process {}", start.command),
         EventKind::OutOfMemory(OutOfMemory::Trigger(failed)) => write!(line, "out of memory {}", failed.size_bytes),

@@ -1,0 +1,76 @@
+//! Markers of the Python package (`python/src/markers.rs`): functions that do nothing but be called.
+
+use memscope_common::{Fetch, When};
+
+use super::{Field, Layer, Meaning, ProbeSpec};
+
+/// The marker whose name has the version of all: another version's are none of these rows'.
+pub const PRESENCE: &str = "memscope_marks_1";
+/// What the kernel counts probes on [`PRESENCE`] in: `uint16_t`.
+pub const SEMAPHORE: &str = "memscope_semaphore";
+
+const MARKER: ProbeSpec = ProbeSpec {
+    layer: Layer::Script,
+    libraries: &["_memscope_bpf*.so"],
+    requires: Some(PRESENCE),
+    when: When::Entry,
+    returns_int: false,
+    ..ProbeSpec::BASE
+};
+
+const LABELS: [Field; 2] = [Field::LabelsLow, Field::LabelsHigh];
+
+pub(super) const ROWS: &[ProbeSpec] = &[
+    // void memscope_mark_config(uint64_t events, uint64_t levels, uint64_t devices)
+    ProbeSpec {
+        symbol: "memscope_mark_config",
+        meaning: Meaning::ScriptConfig,
+        fields: &[(Field::Events, Fetch::arg(0)), (Field::Levels, Fetch::arg(1)), (Field::Devices, Fetch::arg(2))],
+        ..MARKER
+    },
+    // void memscope_mark_start(void)
+    ProbeSpec { symbol: "memscope_mark_start", meaning: Meaning::ScriptStart, ..MARKER },
+    // void memscope_mark_stop(void)
+    ProbeSpec { symbol: "memscope_mark_stop", meaning: Meaning::ScriptStop, ..MARKER },
+    // void memscope_mark_step(void)
+    ProbeSpec { symbol: "memscope_mark_step", meaning: Meaning::ScriptStep, ..MARKER },
+    // void memscope_mark_labels(uint64_t low, uint64_t high)
+    ProbeSpec {
+        symbol: "memscope_mark_labels",
+        meaning: Meaning::ThreadLabels,
+        fields: &[(LABELS[0], Fetch::arg(0)), (LABELS[1], Fetch::arg(1))],
+        ..MARKER
+    },
+    // void memscope_mark_label_text(uint64_t id, const char *text)
+    ProbeSpec {
+        symbol: "memscope_mark_label_text",
+        meaning: Meaning::LabelText,
+        fields: &[(Field::LabelId, Fetch::arg(0))],
+        text_arg: Some(1),
+        ..MARKER
+    },
+    // void memscope_mark_label_addr(uint64_t addr, uint64_t low, uint64_t high)
+    ProbeSpec {
+        symbol: "memscope_mark_label_addr",
+        meaning: Meaning::BlockLabels,
+        fields: &[(Field::Addr, Fetch::arg(0)), (LABELS[0], Fetch::arg(1)), (LABELS[1], Fetch::arg(2))],
+        ..MARKER
+    },
+    // void memscope_mark_snapshot(const char *name, const struct snapshot *record)
+    // struct snapshot { uint64_t device, reserved, max_reserved, allocated, max_allocated, total, free; }
+    ProbeSpec {
+        symbol: "memscope_mark_snapshot",
+        meaning: Meaning::ScriptSnapshot,
+        fields: &[
+            (Field::Device, Fetch::memory(1, 0)),
+            (Field::PoolReserved, Fetch::memory(1, 8)),
+            (Field::PoolMaxReserved, Fetch::memory(1, 16)),
+            (Field::PoolAllocated, Fetch::memory(1, 24)),
+            (Field::PoolMaxAllocated, Fetch::memory(1, 32)),
+            (Field::DeviceTotal, Fetch::memory(1, 40)),
+            (Field::DeviceFree, Fetch::memory(1, 48)),
+        ],
+        text_arg: Some(0),
+        ..MARKER
+    },
+];
