@@ -37,6 +37,8 @@ mod peaks;
 mod pools;
 #[path = "live/privileges.rs"]
 mod privileges;
+#[path = "live/python_scripts.rs"]
+mod python_scripts;
 #[path = "live/python_stacks.rs"]
 mod python_stacks;
 #[path = "live/replays.rs"]

@@ -178,6 +178,7 @@ impl Follow {
             self.take_changes().into_iter().for_each(&mut tell);
             kernel.trace(pid, self.options.process_state(parent))?;
             self.scan(kernel, pid)?;
+            self.added.extend(self.libraries.announce());
             if self.options.children {
                 queue.extend(children(pid).into_iter().map(|child| (child, pid)));
             }
@@ -199,6 +200,7 @@ impl Follow {
             return Ok(());
         }
         let mut scanned = self.scan(kernel, urgent.pid);
+        self.added.extend(self.libraries.announce());
         if let Some(interpreters) = self.interpreters.as_mut().filter(|_| urgent.kind == Kind::Exec) {
             scanned = scanned.and(interpreters.executed(kernel, urgent.pid));
         }

@@ -6,7 +6,7 @@ use std::{
     collections::{HashMap, HashSet},
     fs::File,
     io::{self, Read as _},
-    os::fd::AsFd as _,
+    os::fd::{AsFd as _, OwnedFd},
     path::{Path, PathBuf},
 };
 
@@ -19,6 +19,7 @@ use super::{
     locate::{Cache, Evidence},
     maps::{FileId, Mapped, mapped_files},
     ops::{self, OpsChoice, OpsFigures, OpsOptions, OpsPlan},
+    presence::Place,
     site::{self, Site},
 };
 use crate::{
@@ -114,6 +115,10 @@ pub struct Libraries {
     tell: Option<Box<dyn Fn(Note)>>,
     /// Our tool for mstx tells what copies of mstx are called for.
     mstx_tool: bool,
+    /// What tells the Python packages that a tracer is there, as long as it is open.
+    presences: Vec<OwnedFd>,
+    /// Packages that are probed and were not told.
+    unannounced: Vec<(Place, File, PathBuf)>,
 }
 
 /// What tells one row of operators from another.
@@ -129,6 +134,7 @@ struct Plan {
     library: Library,
     points: Vec<Point>,
     ops: OpsPlan,
+    presence: Option<Place>,
     file: Option<File>,
 }
 
@@ -178,6 +184,8 @@ impl Libraries {
             next_op: 0,
             tell: None,
             mstx_tool: false,
+            presences: Vec::new(),
+            unannounced: Vec::new(),
         }
     }
 
@@ -227,6 +235,21 @@ impl Libraries {
         let library = self.attach_file(kernel, path, File::open(path))?;
         self.files.insert(id, library.clone());
         Ok(Some(library))
+    }
+
+    /// Tells scripts that a tracer is there, once their processes are traced. Gives files for which that failed.
+    pub fn announce(&mut self) -> Vec<Library> {
+        let mut failed = Vec::new();
+        for (place, file, path) in self.unannounced.drain(..) {
+            match place.announce(&file) {
+                Ok(presence) => self.presences.push(presence),
+                Err(error) => {
+                    let text = format!("scripts are not told that a tracer is there: {}", error_chain(&error));
+                    failed.push(Library { error: Some(text), ..Library::at(&path) });
+                }
+            }
+        }
+        failed
     }
 
     /// What would be placed into the files of `pid`, without placing it.
@@ -294,14 +317,16 @@ impl Libraries {
         path: &Path,
         file: io::Result<File>,
     ) -> Result<Library, KernelError> {
-        let Plan { mut library, points, ops, file } = self.plan_file(Some(kernel), path, file)?;
+        let Plan { mut library, points, ops, presence, file } = self.plan_file(Some(kernel), path, file)?;
         let op_points = self.number_ops(kernel, ops)?;
-        let attached = file.map_or(Ok(()), |file| {
+        let attached = file.as_ref().map_or(Ok(()), |file| {
             kernel.attach(file.as_fd(), &points)?;
             kernel.attach_objects(file.as_fd(), &op_points)
         });
         match attached {
-            Ok(()) => {}
+            Ok(()) => {
+                self.unannounced.extend(presence.zip(file).map(|(place, file)| (place, file, path.to_path_buf())));
+            }
             // This file cannot be probed; others can.
             Err(error @ KernelError::Attach { .. }) => {
                 library.error = Some(error_chain(&error));
@@ -362,7 +387,8 @@ impl Libraries {
         path: &Path,
         file: io::Result<File>,
     ) -> Result<Plan, KernelError> {
-        let mut plan = Plan { library: Library::at(path), points: Vec::new(), ops: OpsPlan::default(), file: None };
+        let (library, ops) = (Library::at(path), OpsPlan::default());
+        let mut plan = Plan { library, points: Vec::new(), ops, presence: None, file: None };
         // Reading the whole file also puts the probed pages into the page cache: some kernels warn when a probe is
         // installed on a page that is not there.
         let read = file.and_then(|file| read_bounded(&file).map(|bytes| (file, bytes)));

@@ -3,7 +3,7 @@
 //! `maps` says which files a process has mapped, `elf` where a function is in a file, `locate` where one is that
 //! the file does not name, `copies` which files have functions of mstx in them, `site` which instruction of
 //! it is the cheapest to probe, `libraries` puts the three together, `kernel` makes the links. `spawn`, `follow`
-//! and `guard` start, follow and never abandon the traced processes. `mstx_tool` is the one thing that is put into a process,
+//! and `guard` start, follow and never abandon the traced processes. `presence` tells scripts that a tracer is there. `mstx_tool` is the one thing that is put into a process,
 //! if the user wants it.
 
 #[cfg(feature = "trace")]
@@ -30,6 +30,8 @@ pub mod maps;
 pub mod mstx_tool;
 #[cfg(feature = "trace")]
 pub mod ops;
+#[cfg(feature = "trace")]
+mod presence;
 #[cfg(feature = "trace")]
 pub mod python;
 #[cfg(feature = "trace")]

@@ -459,6 +459,17 @@ impl Target {
         pids()
     }
 
+    /// Waits until it has printed a text.
+    pub fn wait_for_output(&self, text: &str) {
+        self.process.wait_for("output", || self.process.stdout().contains(text));
+    }
+
+    /// What it printed so far.
+    #[must_use]
+    pub fn stdout(&self) -> String {
+        self.process.stdout()
+    }
+
     /// Ends it in order.
     pub fn stop(&mut self) {
         self.signal(Signal::SIGTERM);

@@ -12,6 +12,7 @@ use super::{
         kernel::{Kernel, KernelError, Point, Sees},
         locate::{self, CallSite, Evidence, Located},
         ops,
+        presence::Place,
         site::{self, Function, SiteUse},
     },
     Libraries, LibraryOps, Placed, Plan, is_loader, matches,
@@ -92,6 +93,11 @@ impl Libraries {
         }
         let seen =
             |placed: &Placed| self.rows.iter().any(|(row, spec)| *row == placed.row && spec.layer == Layer::Mstx);
+        let is_marker =
+            |placed: &Placed| self.rows.iter().any(|(row, spec)| *row == placed.row && spec.layer == Layer::Script);
+        if plan.library.placed.iter().any(is_marker) {
+            plan.presence = Place::of(elf);
+        }
         plan.library.hidden_copy = with_hidden && !plan.library.placed.iter().any(seen) && copies::is_in(elf);
         Ok(())
     }

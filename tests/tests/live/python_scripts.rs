@@ -1,0 +1,203 @@
+//! Scripts with the Python package, by all interpreters that are at hand: rows against what was worked out by hand.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use memscope_tests::harness::pythons::{Python, interpreters};
+use memscope_tests::harness::rows::{Row, Rows};
+use memscope_tests::harness::tracer::{Folder, Run, Target, Tracer, python_package, simulation};
+use nix::sys::signal::Signal;
+
+const WORKLOAD: &str = include_str!("../../workloads/scripts.py");
+
+fn workload(folder: &Path) -> PathBuf {
+    let path = folder.join("scripts.py");
+    fs::write(&path, WORKLOAD).expect("the workload");
+    path
+}
+
+fn trace(python: &Python, scenario: &str, options: &[&str]) -> Run {
+    let place = tempfile::tempdir().expect("a folder");
+    let script = workload(place.path());
+    let tracer = Tracer::run_program(&python.path, &["-B", script.to_str().expect("a plain path"), scenario]);
+    let run = tracer.env("PYTHONPATH", python_package()).options(options).succeed();
+    assert!(!run.stderr.contains("msmemscope]"), "{python:?}\n{}", run.said());
+    run
+}
+
+/// A row in a few words: event, size or name, and whether it is made up.
+fn brief(row: &Row) -> String {
+    let made_up = if row.is_made_up() { " shadow" } else { "" };
+    match row.event.as_str() {
+        "MALLOC" | "FREE" => format!("{} {}{made_up}", row.event, row.number("size")),
+        "SYSTEM" => format!("{} {}", row.event_type, row.name.as_deref().unwrap_or("-")),
+        other => format!("{other} {}", row.name.as_deref().unwrap_or("-")),
+    }
+}
+
+/// The rows of the one process, in the order of their numbers.
+fn one(rows: &Rows) -> &[Row] {
+    let [rows] = rows.processes.values().collect::<Vec<_>>()[..] else { panic!("not one process: {rows:?}") };
+    rows
+}
+
+fn briefly(run: &Run) -> Vec<String> {
+    one(&run.rows()).iter().map(brief).collect()
+}
+
+/// Owners by size, of all processes.
+fn owners(run: &Run) -> Vec<(u64, String)> {
+    let rows = run.rows();
+    let allocations = rows.all().filter(|row| row.event == "MALLOC");
+    let mut owners: Vec<_> =
+        allocations.map(|row| (row.number("size"), row.attr.get("owner").cloned().unwrap_or_default())).collect();
+    owners.sort();
+    owners
+}
+
+/// Only windows are told; what lives when one begins is told then, what ended in between when the next one begins. A replay says the same.
+#[test]
+fn python_scripts_collect_in_windows() {
+    const EXPECTED: [&str; 14] = [
+        "MALLOC 2000 shadow",
+        "START_TRACE -",
+        "STEP 1",
+        "MALLOC 3000",
+        "FREE 3000",
+        "STOP_TRACE -",
+        "FREE 2000 shadow",
+        "MALLOC 5000 shadow",
+        "START_TRACE -",
+        "FREE 5000",
+        "STEP 2",
+        "MALLOC 6000",
+        "STOP_TRACE -",
+        "FREE 6000 shadow",
+    ];
+    for python in interpreters() {
+        let run = trace(&python, "windows", &["--collect-mode=deferred"]);
+        assert_eq!(briefly(&run), EXPECTED, "{python:?}");
+        let rows = run.rows();
+        let rows = one(&rows);
+        let time_of =
+            |what: &str| rows.iter().filter(|row| brief(row) == what).map(|row| row.time_ns).collect::<Vec<_>>();
+        let (starts, stops) = (time_of("START_TRACE -"), time_of("STOP_TRACE -"));
+        assert_eq!((time_of("MALLOC 2000 shadow"), time_of("MALLOC 5000 shadow")), (vec![starts[0]], vec![starts[1]]));
+        assert_eq!(time_of("FREE 2000 shadow"), [starts[1]]);
+        assert_eq!(time_of("FREE 6000 shadow"), [stops[1] + 1]);
+        let replayed = Tracer::replay(&run.folder.capture()).succeed();
+        assert_eq!(replayed.rows().processes, run.rows().processes, "{python:?}");
+    }
+}
+
+/// Without the option all is told from the first instruction on, until a script configures something.
+#[test]
+fn python_scripts_configure_what_is_told() {
+    for python in interpreters() {
+        let run = trace(&python, "configured", &[]);
+        let expected = ["MALLOC 1000", "FREE 1000", "START_TRACE -", "FREE 3000", "MALLOC 4000"];
+        assert_eq!(briefly(&run), expected, "{python:?}");
+    }
+}
+
+/// Blocks that outlive the step after their own: of four steps, each leaves one behind; the first is not judged, and nothing ends after the
+/// last one's.
+#[test]
+fn python_scripts_mark_steps_for_leaks() {
+    for python in interpreters() {
+        let run = trace(&python, "leaks", &[]);
+        let found: Vec<&str> = run.stdout.lines().filter(|line| line.starts_with("Direct Hal memory leak")).collect();
+        let steps: Vec<&str> = found.iter().filter_map(|line| line.split(" at step ").nth(1)).collect();
+        assert_eq!(steps, ["2.", "3."], "{python:?}\n{}", run.said());
+        let marks: Vec<String> = briefly(&run).into_iter().filter(|row| row.starts_with("STEP")).collect();
+        assert_eq!(marks, ["STEP 1", "STEP 2", "STEP 3", "STEP 4"], "{python:?}");
+    }
+}
+
+/// What a thread allocates has the labels that are on it at that moment; children begin with those of the thread that forked them.
+#[test]
+fn python_scripts_label_what_threads_allocate() {
+    let expected: Vec<(u64, String)> = [
+        (1, ""),
+        (2, "@train"),
+        (3, "@train@inner"),
+        (4, ""),
+        (5, "@decorated"),
+        (6, ""),
+        // Words of rows have no blanks and commas.
+        (7, "@fsdp2@optimizer_state@a_b_c"),
+        (8, "@fsdp2"),
+        (9, ""),
+        (10, "@left_behind"),
+        (11, ""),
+        (11, ""),
+        (11, ""),
+        (12, "@parent"),
+        (13, ""),
+    ]
+    .map(|(size, labels)| (size, format!("CANN@APP{labels}")))
+    .to_vec();
+    for python in interpreters() {
+        let run = trace(&python, "labels", &["--analysis=decompose"]);
+        assert_eq!(owners(&run), expected, "{python:?}\n{}", run.said());
+    }
+}
+
+/// One row for each that the current device is meant by, whether or not something is collected.
+#[test]
+fn python_scripts_take_snapshots() {
+    let names =
+        ["Memory Snapshot", "one of these", "any", "both Start", "both End", "decorated Start", "decorated End"];
+    for python in interpreters() {
+        let run = trace(&python, "snapshots", &["--collect-mode=deferred"]);
+        let rows = run.rows();
+        let rows = one(&rows);
+        let expected: Vec<String> = names.iter().map(|name| format!("SNAPSHOT {name}")).collect();
+        assert_eq!(rows.iter().map(brief).collect::<Vec<_>>(), expected, "{python:?}");
+        for row in rows {
+            let attr: Vec<String> = row.attr.iter().map(|(key, value)| format!("{key}:{value}")).collect();
+            assert_eq!(
+                (row.device.as_str(), attr.join(",").as_str()),
+                (
+                    "0",
+                    "allocated:300,device_rate:33.333333,free:600,max_allocated:350,max_reserved:500,reserved:400,\
+                     reserved_rate:75.000000,total:900"
+                )
+            );
+        }
+    }
+}
+
+/// Traces a script that is there already until it has seen that, and ends the tracer.
+fn come_and_go(python: &Python, ended_by: Signal) -> Run {
+    let folder = Folder::new();
+    let script = workload(folder.path());
+    let mut command = Command::new(&python.path);
+    command.arg("-B").arg(script).arg("waits").current_dir(folder.path());
+    command.env("PYTHONPATH", python_package()).env("LD_LIBRARY_PATH", simulation().join("lib"));
+    let mut target = Target::start(command, folder, "ready ");
+    let running = Tracer::attach(&[&target]).option("--analysis=decompose").start();
+    target.wait_for_output("listening");
+    running.signal(ended_by);
+    assert!(target.wait().success(), "{python:?}");
+    assert!(target.stdout().ends_with("alone\n"), "{python:?}");
+    running.finish()
+}
+
+/// A script sees the tracer come and go. Labels from before it came show with the thread's next.
+#[test]
+fn python_scripts_see_whether_a_tracer_is_there() {
+    for python in interpreters() {
+        let run = come_and_go(&python, Signal::SIGINT);
+        let owners: Vec<String> = owners(&run).into_iter().map(|(_, owner)| owner).collect();
+        let expected = ["CANN@APP", "CANN@APP@early@older@newer", "CANN@APP@early@older"];
+        assert_eq!(owners, expected, "{python:?}\n{}", run.said());
+    }
+}
+
+/// It sees it go, too, if nobody could say so.
+#[test]
+fn python_scripts_see_that_a_tracer_was_killed() {
+    come_and_go(&interpreters()[0], Signal::SIGKILL);
+}

@@ -1,0 +1,155 @@
+"""What scripts do with the Python package, around calls of the simulated driver whose sizes tell them apart.
+
+Usage: scripts.py SCENARIO
+"""
+import ctypes
+import os
+import sys
+import threading
+import time
+import types
+
+import msmemscope
+from msmemscope import describe
+
+HAL = ctypes.CDLL("libascend_hal.so")
+# Module APP, device memory of device 0.
+FLAG = ctypes.c_ulonglong(33 << 56 | 1 << 10)
+
+
+def alloc(size):
+    pointer = ctypes.c_void_p()
+    assert HAL.halMemAlloc(ctypes.byref(pointer), ctypes.c_ulonglong(size), FLAG) == 0
+    return pointer
+
+
+def free(pointer):
+    assert HAL.halMemFree(pointer) == 0
+
+
+def windows():
+    old = alloc(2000)
+    free(alloc(1000))
+    msmemscope.step()
+    msmemscope.start()
+    msmemscope.step()
+    free(alloc(3000))
+    msmemscope.stop()
+    free(old)
+    free(alloc(4000))
+    kept = alloc(5000)
+    msmemscope.step()
+    msmemscope.start()
+    free(kept)
+    msmemscope.step()
+    alloc(6000)
+    msmemscope.stop()
+    alloc(7000)
+
+
+def configured():
+    free(alloc(1000))
+    msmemscope.config(events="free", level="op,kernel", format="csv", output_path="./output")
+    free(alloc(2000))
+    msmemscope.start()
+    free(alloc(3000))
+    msmemscope.config(events="alloc")
+    free(alloc(4000))
+
+
+def leaks():
+    for size in (10, 20, 30, 40):
+        free(alloc(size))
+        alloc(1000 + size)
+        msmemscope.step()
+
+
+def labels():
+    alloc(1)
+    with describe.describer(owner="train"):
+        alloc(2)
+        with describe.describer(owner="inner"):
+            alloc(3)
+            run(lambda: alloc(4))
+
+    @describe.describer(owner="decorated")
+    def decorated():
+        alloc(5)
+        raise KeyError
+
+    try:
+        decorated()
+    except KeyError:
+        alloc(6)
+    describe.describe_label("optimizer_state", describe.DETAIL_1)
+    describe.describe_label("fsdp2", describe.COMPONENT)
+    with describe.describer(owner="a b,c"):
+        alloc(7)
+    describe.undescribe_label("optimizer_state", describe.DETAIL_1)
+    alloc(8)
+    describe.undescribe_label("fsdp2", describe.COMPONENT)
+    alloc(9)
+    # The next thread may well have the number of this one, and none of its labels.
+    run(lambda: (describe.describe_label("left behind", describe.PROCESS), alloc(10)))
+    for _ in range(3):
+        run(lambda: alloc(11))
+    with describe.describer(owner="parent"):
+        child = os.fork()
+        if child == 0:
+            alloc(12)
+            os._exit(0)
+    os.waitpid(child, 0)
+    alloc(13)
+
+
+def run(function):
+    thread = threading.Thread(target=function)
+    thread.start()
+    thread.join()
+
+
+def snapshots():
+    torch = types.ModuleType("torch")
+    torch.npu = types.SimpleNamespace(
+        current_device=lambda: 0, mem_get_info=lambda device: (600, 900), memory_reserved=lambda device: 400,
+        max_memory_reserved=lambda device: 500, memory_allocated=lambda device: 300, max_memory_allocated=lambda device: 350,
+    )
+    sys.modules.update(torch=torch, torch_npu=types.ModuleType("torch_npu"))
+    msmemscope.take_snapshot(0)
+    msmemscope.take_snapshot(1, "not this device")
+    msmemscope.take_snapshot([1, 2], "nor these")
+    msmemscope.take_snapshot((1, 0), "one of these")
+    msmemscope.take_snapshot(name="any")
+    with msmemscope.TakeSnapshot(0, name="both"):
+        pass
+    msmemscope.TakeSnapshot(name="decorated")(lambda: None)()
+
+
+def waits():
+    """Labels before the tracer comes; says when that comes and goes."""
+    import memscope_bpf
+
+    describe.describe_label("early", describe.PROCESS)
+    with describe.describer(owner="older"):
+        print("ready", os.getpid(), flush=True)
+        until(memscope_bpf.listening)
+        alloc(1)
+        with describe.describer(owner="newer"):
+            alloc(2)
+        alloc(3)
+        print("listening", flush=True)
+        until(lambda: not memscope_bpf.listening())
+    print("alone", flush=True)
+    msmemscope.start()
+    msmemscope.step()
+    msmemscope.stop()
+
+
+def until(condition):
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, "nothing happens"
+        time.sleep(0.01)
+
+
+globals()[sys.argv[1]]()
