@@ -7,6 +7,8 @@
 mod atb;
 #[path = "live/attach.rs"]
 mod attach;
+#[path = "live/bad_input.rs"]
+mod bad_input;
 #[path = "live/decompose.rs"]
 mod decompose;
 #[path = "live/diff.rs"]

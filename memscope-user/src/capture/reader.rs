@@ -11,6 +11,9 @@ use super::format::{
     CHUNK_HEADER, CaptureHeader, ChunkHeader, Codec, MAGIC, MAX_HEADER, MAX_RAW, MAX_STORED, PREAMBLE, VERSION,
 };
 
+/// Zeros that are looked at before they are taken for a tail of nothing else, which may be of any length.
+const MAX_ZEROS: usize = 16 << 20;
+
 /// How the chunks of a capture end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
@@ -150,15 +153,16 @@ impl<R: Read> Reader<R> {
     /// A crash of the whole machine may leave a file with a tail of zeros.
     fn zero_tail(&mut self) -> Result<Stop, Stop> {
         let mut bytes = [0; 4096];
-        loop {
+        for _ in 0..MAX_ZEROS / bytes.len() {
             match read_up_to(&mut self.input, &mut bytes)? {
-                0 => return Ok(Stop::Torn),
+                0 => break,
                 len if bytes[..len].iter().any(|byte| *byte != 0) => {
                     return Ok(Stop::Bad("chunk of zeros"));
                 }
                 _ => {}
             }
         }
+        Ok(Stop::Torn)
     }
 
     /// A last chunk with a wrong checksum was not written to its end; one in the middle was damaged later.

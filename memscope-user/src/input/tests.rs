@@ -8,8 +8,8 @@ use proptest::prelude::*;
 use rusqlite::Connection;
 
 use super::*;
-use crate::analyses::{FluctuationAnalysis, HeldAnalysis, StepLeaksAnalysis};
-use crate::model::{Access, Device, EventKind, Held, Stack, StackEnd, Stacks};
+use crate::analyses::{FluctuationAnalysis, FragmentationAnalysis, HeldAnalysis, PeaksAnalysis, StepLeaksAnalysis};
+use crate::model::{Access, Device, EventKind, Fragmentation, Held, LiveGroups, Peak, Pool, Stack, StackEnd, Stacks};
 use crate::pipeline::{DeviceFilter, DumpFilter, Npus, Pipeline};
 use crate::sinks::{self, DumpOptions, DumpSink};
 use crate::testing::{HOST, Who, at, device};
@@ -22,6 +22,8 @@ fn analyses() -> Vec<Box<dyn Analysis>> {
         Box::new(StepLeaksAnalysis::default()),
         Box::new(FluctuationAnalysis::default()),
         Box::new(HeldAnalysis::default()),
+        Box::new(PeaksAnalysis::default()),
+        Box::new(FragmentationAnalysis::default()),
     ]
 }
 
@@ -281,6 +283,13 @@ fn comparable(findings: Vec<Finding>) -> Vec<Finding> {
                 by_module: Vec::new(),
                 ..held
             })),
+            // Owners of driver blocks are their modules.
+            Finding::Peak(peak) if peak.pool == Pool::Hal => {
+                let groups = LiveGroups { owners: Vec::new(), ..peak.groups };
+                Some(Finding::Peak(Peak { attached: false, groups, ..peak }))
+            }
+            Finding::Peak(peak) => Some(Finding::Peak(Peak { attached: false, ..peak })),
+            Finding::Fragmentation(found) => Some(Finding::Fragmentation(Fragmentation { attached: false, ..found })),
             other => Some(other),
         })
         .collect();
