@@ -23,7 +23,7 @@ use crate::{
         compare::{self, ComparedDevice, ComparedRow, Names, Recorder, Sequences, Which},
     },
     attach::spawn::sudo_ids,
-    input::{Progress, Stage},
+    input::Stage,
     sinks::compare::CompareFiles,
 };
 
@@ -86,18 +86,12 @@ fn work(args: &CompareArgs, which: Which) -> Result<bool> {
     }
     let mut files = CompareFiles::create(&args.output_path, sudo_ids())?;
     let mut failure = None;
-    let mut watcher = progress::watcher();
     let write = |row: &ComparedRow| {
         if failure.is_none() {
             failure = files.write(row).err();
         }
     };
-    let devices = compare::compare(&base, &other, &names, write, |done, total| {
-        if let Some(watcher) = &mut watcher {
-            watcher(Progress { stage: Stage::Comparing, done, total });
-        }
-    });
-    drop(watcher);
+    let devices = compare::compare(&base, &other, &names, write, progress::of_stage(Stage::Comparing));
     if let Some(failure) = failure {
         return Err(failure.into());
     }

@@ -8,13 +8,14 @@ use std::sync::{Arc, PoisonError};
 use super::{
     USAGE,
     args::{DecomposeArgs, LogLevel},
-    error, input, message,
+    error, input, message, progress,
 };
 use crate::{
     analyses::{
         Analysis, DecomposeAnalysis,
         decompose::{BUILTIN, MAX_TOLD, RuleSet, SharedOwners},
     },
+    input::Stage,
     sinks::{
         annotate::{Annotations, Destination, annotate},
         report::Report,
@@ -54,7 +55,8 @@ pub(super) fn run(args: &DecomposeArgs) -> ExitCode {
             let text = format_args!("only the first {MAX_TOLD} blocks to end have their final owner in the copy");
             message(LogLevel::Info, LogLevel::Warning, text);
         }
-        let count = annotate(file, &Annotations::owners(owners), &Destination::New(path.to_owned()))?;
+        let (owners, copy) = (Annotations::owners(owners), Destination::New(path.to_owned()));
+        let count = annotate(file, &owners, &copy, &mut progress::of_stage(Stage::Marking))?;
         let text = format_args!("{count} row(s) have owners in {}", path.display());
         message(LogLevel::Info, LogLevel::Info, text);
         Ok(())

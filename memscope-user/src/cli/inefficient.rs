@@ -5,11 +5,11 @@ use std::process::ExitCode;
 
 use super::{
     args::{InefficientArgs, LogLevel},
-    input, message,
+    input, message, progress,
 };
 use crate::{
     analyses::{Analysis, InefficientAnalysis, InefficientRules},
-    input::Format,
+    input::{Format, Stage},
     model::Finding,
     sinks::{
         annotate::{Annotations, Destination, annotate},
@@ -47,7 +47,7 @@ pub(super) fn run(args: &InefficientArgs) -> ExitCode {
             return Ok(());
         }
         let to = if args.in_place { Destination::InPlace } else { Destination::New(destination(args)) };
-        let count = annotate(&args.file, &Annotations::of(found), &to)?;
+        let count = annotate(&args.file, &Annotations::of(found), &to, &mut progress::of_stage(Stage::Marking))?;
         let path = match &to {
             Destination::New(path) => path,
             Destination::InPlace => &args.file,

@@ -26,6 +26,16 @@ pub(super) fn watcher() -> Option<Watcher> {
     })
 }
 
+/// Shows how far one stage is, to which what is returned is told: how much is done, and how much there is to do.
+pub(super) fn of_stage(stage: Stage) -> impl FnMut(u64, u64) {
+    let mut watcher = watcher();
+    move |done, total| {
+        if let Some(watcher) = &mut watcher {
+            watcher(Progress { stage, done, total });
+        }
+    }
+}
+
 /// Gives the terminal's line back, for something else to be said.
 pub(super) fn clear() {
     if SHOWN.swap(false, Ordering::Relaxed) {
@@ -81,6 +91,7 @@ fn line(progress: Progress, elapsed: Duration) -> String {
         Stage::Reading => ("reading", "MB/s", 1e6),
         Stage::Sorting => ("sorting", "thousand rows/s", 1e3),
         Stage::Analysing => ("analysing", "thousand rows/s", 1e3),
+        Stage::Marking => ("marking", "million/s", 1e6),
         Stage::Comparing => ("comparing", "thousand entries/s", 1e3),
     };
     // A file may grow while it is read.

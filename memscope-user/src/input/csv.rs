@@ -82,7 +82,7 @@ impl<R: BufRead> CsvReader<R> {
     }
 
     /// Bytes of the file that were read.
-    pub(super) const fn read_bytes(&self) -> u64 {
+    pub(crate) const fn read_bytes(&self) -> u64 {
         self.read_bytes
     }
 

@@ -11,6 +11,8 @@ pub enum Stage {
     Analysing,
     /// Two runs are aligned and told of: entries, each twice.
     Comparing,
+    /// Rows get marks in a copy, or where they are: bytes or rows, as the format has it.
+    Marking,
 }
 
 /// How far a stage is.

@@ -92,20 +92,28 @@ fn io_error(path: &Path) -> impl FnOnce(io::Error) -> AnnotateError {
     move |source| AnnotateError::Io { path, source }
 }
 
+/// Is told how much is done, and how much there is to do.
+type Watch<'a> = &'a mut dyn FnMut(u64, u64);
+
 /// Marks the rows of a dump; gives their number.
-pub fn annotate(dump: &Path, marks: &Annotations, to: &Destination) -> Result<u64, AnnotateError> {
+pub fn annotate(
+    dump: &Path,
+    marks: &Annotations,
+    to: &Destination,
+    watch: &mut dyn FnMut(u64, u64),
+) -> Result<u64, AnnotateError> {
     match input::format(dump)? {
-        Format::Csv => annotate_csv(dump, marks, to),
-        Format::Db => annotate_db(dump, marks, to),
+        Format::Csv => annotate_csv(dump, marks, to, watch),
+        Format::Db => annotate_db(dump, marks, to, watch),
         Format::Capture => Err(AnnotateError::Capture),
     }
 }
 
-fn annotate_csv(dump: &Path, marks: &Annotations, to: &Destination) -> Result<u64, AnnotateError> {
+fn annotate_csv(dump: &Path, marks: &Annotations, to: &Destination, watch: Watch<'_>) -> Result<u64, AnnotateError> {
     match to {
         Destination::New(path) => {
             let file = create(path)?;
-            let written = copy_csv(dump, marks, file).map_err(|error| error.at(path));
+            let written = copy_csv(dump, marks, file, watch).map_err(|error| error.at(path));
             if written.is_err() {
                 let _ = fs::remove_file(path);
             }
@@ -117,7 +125,7 @@ fn annotate_csv(dump: &Path, marks: &Annotations, to: &Destination) -> Result<u6
             let folder = dump.parent().unwrap_or(Path::new("/"));
             let temporary = NamedTempFile::new_in(folder).map_err(io_error(folder))?;
             let file = temporary.as_file().try_clone().map_err(io_error(folder))?;
-            let count = copy_csv(&dump, marks, file).map_err(|error| error.at(&dump))?;
+            let count = copy_csv(&dump, marks, file, watch).map_err(|error| error.at(&dump))?;
             let permissions = fs::metadata(&dump).map_err(io_error(&dump))?.permissions();
             fs::set_permissions(temporary.path(), permissions).map_err(io_error(&dump))?;
             temporary.persist(&dump).map_err(|error| io_error(&dump)(error.error))?;
@@ -147,7 +155,8 @@ impl CopyError {
     }
 }
 
-fn copy_csv(dump: &Path, marks: &Annotations, file: File) -> Result<u64, CopyError> {
+fn copy_csv(dump: &Path, marks: &Annotations, file: File, watch: Watch<'_>) -> Result<u64, CopyError> {
+    let total = fs::metadata(dump).map_or(0, |file| file.len());
     let mut out = BufWriter::with_capacity(1 << 18, file);
     let mut notes = Notes::default();
     let mut reader = CsvReader::open(dump).map_err(CopyError::Input)?;
@@ -167,6 +176,7 @@ fn copy_csv(dump: &Path, marks: &Annotations, file: File) -> Result<u64, CopyErr
             None => out.write_all(row),
         };
         written.map_err(CopyError::Write)?;
+        watch(reader.read_bytes(), total);
     }
     out.flush().map_err(CopyError::Write)?;
     Ok(count)
@@ -187,7 +197,7 @@ fn mark_of<'a, R: io::BufRead>(reader: &'a CsvReader<R>, marks: &'a Annotations)
     Some((attr, marks.values.get(&key)?))
 }
 
-fn annotate_db(dump: &Path, marks: &Annotations, to: &Destination) -> Result<u64, AnnotateError> {
+fn annotate_db(dump: &Path, marks: &Annotations, to: &Destination, watch: Watch<'_>) -> Result<u64, AnnotateError> {
     let path = match to {
         Destination::InPlace => dump,
         Destination::New(path) => {
@@ -205,10 +215,10 @@ fn annotate_db(dump: &Path, marks: &Annotations, to: &Destination) -> Result<u64
             path
         }
     };
-    update_db(path, marks).map_err(|source| AnnotateError::Database { path: path.to_owned(), source })
+    update_db(path, marks, watch).map_err(|source| AnnotateError::Database { path: path.to_owned(), source })
 }
 
-fn update_db(path: &Path, marks: &Annotations) -> rusqlite::Result<u64> {
+fn update_db(path: &Path, marks: &Annotations, watch: Watch<'_>) -> rusqlite::Result<u64> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let mut connection = Connection::open_with_flags(path, flags)?;
     // Triggers of a file from elsewhere are not ours to run.
@@ -222,6 +232,10 @@ fn update_db(path: &Path, marks: &Annotations) -> rusqlite::Result<u64> {
     let transaction = connection.transaction()?;
     let mut count = 0;
     {
+        // Rows are looked at, then those with a mark are written: each is half of the work.
+        let last: i64 =
+            transaction.query_row(&format!("SELECT coalesce(max(rowid), 0) FROM {table}"), [], |row| row.get(0))?;
+        let half = last.max(1).unsigned_abs();
         let sql = format!("SELECT rowid, \"Process Id\", \"Attr\" FROM {table} WHERE \"Event\" = 'MALLOC'");
         let mut select = transaction.prepare(&sql)?;
         let mut rows = select.query([])?;
@@ -235,11 +249,15 @@ fn update_db(path: &Path, marks: &Annotations) -> rusqlite::Result<u64> {
             if let Some(mark) = number.and_then(|number| marks.values.get(&(pid, number))) {
                 changes.push((rowid, marked_json(&attr, marks.key, mark)));
             }
+            watch(rowid.clamp(0, last).unsigned_abs(), 2 * half);
         }
         let mut update = transaction.prepare(&format!("UPDATE {table} SET \"Attr\" = ?1 WHERE rowid = ?2"))?;
+        let all = changes.len() as u64;
         for (rowid, attr) in changes {
             update.execute((attr, rowid))?;
             count += 1;
+            let written = u128::from(half) * u128::from(count) / u128::from(all);
+            watch(half.saturating_add(written as u64), 2 * half);
         }
     }
     transaction.commit()?;
@@ -284,13 +302,15 @@ mod tests {
         let earlier = ",inefficient_type:temporary_idleness,early_allocation,owner:PTA";
         fs::write(&dump, text(earlier)).expect("written");
         let new = folder.path().join("marked/memscope_dump_1.csv");
-        assert_eq!(annotate(&dump, &marks(), &Destination::New(new.clone())).expect("marked"), 1);
+        assert_eq!(annotate(&dump, &marks(), &Destination::New(new.clone()), &mut |_, _| {}).expect("marked"), 1);
         let expected = text(",owner:PTA,inefficient_type:early_allocation,late_deallocation");
         assert_eq!(fs::read_to_string(&new).expect("readable"), expected);
         assert_eq!(fs::read_to_string(&dump).expect("readable"), text(earlier));
-        let again = annotate(&dump, &marks(), &Destination::New(new)).expect_err("is there");
+        let again = annotate(&dump, &marks(), &Destination::New(new), &mut |_, _| {}).expect_err("is there");
         assert!(crate::error_chain(&again).contains("File exists"));
-        annotate(&dump, &marks(), &Destination::InPlace).expect("marked");
+        let mut told = Vec::new();
+        annotate(&dump, &marks(), &Destination::InPlace, &mut |done, total| told.push((done, total))).expect("marked");
+        assert!(told.is_sorted() && told.last().is_some_and(|(done, total)| done == total), "{told:?}");
         assert_eq!(fs::read_to_string(&dump).expect("readable"), expected);
         assert_eq!(fs::read_dir(folder.path()).expect("folder").count(), 2);
     }
@@ -304,7 +324,7 @@ mod tests {
         fs::write(&dump, text(",owner:PTA@backward,requested:3")).expect("written");
         let new = folder.path().join("new.csv");
         let owners = Annotations::owners(HashMap::from([((5, 7), Name::keep("PTA@gradient"))]));
-        assert_eq!(annotate(&dump, &owners, &Destination::New(new.clone())).expect("marked"), 1);
+        assert_eq!(annotate(&dump, &owners, &Destination::New(new.clone()), &mut |_, _| {}).expect("marked"), 1);
         assert_eq!(fs::read_to_string(&new).expect("readable"), text(",requested:3,owner:PTA@gradient"));
     }
 
@@ -321,7 +341,7 @@ mod tests {
         drop(connection);
         let before = fs::read(&dump).expect("readable");
         let new = folder.path().join("new.db");
-        assert_eq!(annotate(&dump, &marks(), &Destination::New(new.clone())).expect("marked"), 1);
+        assert_eq!(annotate(&dump, &marks(), &Destination::New(new.clone()), &mut |_, _| {}).expect("marked"), 1);
         assert_eq!(fs::read(&dump).expect("readable"), before);
         let read = |path: &Path| -> String {
             let connection = Connection::open(path).expect("database");
@@ -330,7 +350,9 @@ mod tests {
         let expected =
             "{\"allocation_id\":\"7\",\"size\":\"64\",\"inefficient_type\":\"early_allocation,late_deallocation\"}";
         assert_eq!(read(&new), expected);
-        annotate(&dump, &marks(), &Destination::InPlace).expect("marked");
+        let mut told = Vec::new();
+        annotate(&dump, &marks(), &Destination::InPlace, &mut |done, total| told.push((done, total))).expect("marked");
+        assert!(told.is_sorted() && told.last().is_some_and(|(done, total)| done == total), "{told:?}");
         assert_eq!(read(&dump), expected);
     }
 }

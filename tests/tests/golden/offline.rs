@@ -176,7 +176,8 @@ fn inefficient_marks_are_those_of_the_reference() {
         _ => None,
     });
     let path = folder.path().join("marked.csv");
-    let count = annotate(&golden("ops_access.csv"), &Annotations::of(found), &Destination::New(path.clone()));
+    let count =
+        annotate(&golden("ops_access.csv"), &Annotations::of(found), &Destination::New(path.clone()), &mut |_, _| {});
     assert_eq!(count.expect("marked"), 8);
     let ours = fs::read_to_string(path).expect("readable");
     let theirs = fs::read_to_string(golden("check_inefficient.after.csv")).expect("golden file");
