@@ -102,6 +102,22 @@ def labels():
     alloc(13)
 
 
+def records():
+    with msmemscope.RecordFunction("before"):
+        pass
+    msmemscope.start()
+    with msmemscope.RecordFunction("outer"):
+        alloc(1)
+        try:
+            with msmemscope.RecordFunction('inner, "quoted"'):
+                alloc(2)
+                raise KeyError
+        except KeyError:
+            pass
+    msmemscope.RecordFunction("decorated")(alloc)(3)
+    msmemscope.stop()
+
+
 def run(function):
     thread = threading.Thread(target=function)
     thread.start()

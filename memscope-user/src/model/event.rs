@@ -493,6 +493,13 @@ pub enum EventKind {
     },
     /// The script tells what memory there is.
     Snapshot(Snapshot),
+    /// A range that the script has named ends.
+    NamedRange {
+        /// The name.
+        name: Arc<str>,
+        /// Nanoseconds since the Unix epoch; `None` if what the script says of it cannot be.
+        start_ns: Option<u64>,
+    },
     /// The program marks steps by ranges and by its script. The first way that was seen counts, the other is passed over.
     StepsRefused,
     /// Step `step` of (process, device) begins. Follows the mark that caused it.

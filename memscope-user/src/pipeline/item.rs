@@ -166,6 +166,11 @@ pub(super) enum ScriptCall {
         device: u32,
         snapshot: Snapshot,
     },
+    /// Ends; `start_mono_ns` is a time of the records' clock.
+    Range {
+        name: Arc<str>,
+        start_mono_ns: u64,
+    },
 }
 
 /// What a script wants, in the bits of contract §1.5; of devices 32 is all NPUs and 33 the host, of events 4 is `block_free`.

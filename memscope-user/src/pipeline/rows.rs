@@ -58,10 +58,12 @@ impl Rows {
     /// Whether the row's calls have a text that is of use.
     pub(super) fn has_text(&self, number: u16) -> bool {
         use Meaning::{
-            AtbEnd, AtbStart, DomainCreate, KernelName, LabelText, Launch, Mark, NpuOp, RangeStart, ScriptSnapshot,
+            AtbEnd, AtbStart, DomainCreate, KernelName, LabelText, Launch, Mark, NpuOp, RangeStart, ScriptRange,
+            ScriptSnapshot,
         };
         let named = |meaning| matches!(meaning, KernelName | Launch | NpuOp | AtbStart | AtbEnd | DomainCreate);
-        let with_text = |meaning| named(meaning) || matches!(meaning, Mark | RangeStart | LabelText | ScriptSnapshot);
+        let with_text =
+            |meaning| named(meaning) || matches!(meaning, Mark | RangeStart | LabelText | ScriptSnapshot | ScriptRange);
         self.get(number).is_some_and(|row| with_text(row.meaning))
     }
 
@@ -199,6 +201,9 @@ fn script(meaning: Meaning, text: Option<String>, field: Values<'_>) -> Result<O
                 free_bytes: field(Field::DeviceFree)?,
             },
         },
+        Meaning::ScriptRange => {
+            ScriptCall::Range { name: text.unwrap_or_default().into(), start_mono_ns: field(Field::StartTime)? }
+        }
         _ => return Ok(None),
     }))
 }

@@ -185,6 +185,8 @@ pub enum Meaning {
     BlockLabels,
     /// What a pool and `Device` hold; the text is a name.
     ScriptSnapshot,
+    /// A range of the calling thread ends that began at `StartTime`; the text is its name.
+    ScriptRange,
 }
 
 impl Meaning {
@@ -245,7 +247,8 @@ impl Meaning {
             | Self::ThreadLabels
             | Self::LabelText
             | Self::BlockLabels
-            | Self::ScriptSnapshot => false,
+            | Self::ScriptSnapshot
+            | Self::ScriptRange => false,
         }
     }
 }
@@ -321,6 +324,8 @@ pub enum Field {
     DeviceTotal,
     /// Bytes of the device that are free.
     DeviceFree,
+    /// `CLOCK_MONOTONIC`, in nanoseconds.
+    StartTime,
 }
 
 /// Functions that nest in each other and are reported once.

@@ -73,4 +73,12 @@ pub(super) const ROWS: &[ProbeSpec] = &[
         text_arg: Some(0),
         ..MARKER
     },
+    // void memscope_mark_range(const char *name, uint64_t start_ns)
+    ProbeSpec {
+        symbol: "memscope_mark_range",
+        meaning: Meaning::ScriptRange,
+        fields: &[(Field::StartTime, Fetch::arg(1))],
+        text_arg: Some(0),
+        ..MARKER
+    },
 ];

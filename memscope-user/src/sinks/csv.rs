@@ -5,7 +5,6 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use super::SinkError;
-use super::row::{COLUMNS, Row};
 
 /// Bytes gathered before they are written.
 const BLOCK_BYTES: usize = 64 << 10;
@@ -23,10 +22,10 @@ pub(super) struct CsvFile {
 }
 
 impl CsvFile {
-    /// Starts a new file with the header.
-    pub(super) fn create(file: File, path: &Path) -> Self {
+    /// Starts a new file with a header of these columns.
+    pub(super) fn create(file: File, path: &Path, columns: &[&str]) -> Self {
         let mut new = Self::append(file, path);
-        new.pending.extend_from_slice(COLUMNS.join(",").as_bytes());
+        new.pending.extend_from_slice(columns.join(",").as_bytes());
         new.pending.push(b'\n');
         new
     }
@@ -36,9 +35,9 @@ impl CsvFile {
         Self { file, path: path.to_owned(), pending: Vec::with_capacity(BLOCK_BYTES + 1024), torn_bytes: 0 }
     }
 
-    /// Takes a row. `Err` may leave it pending; it is refused only when [`Self::is_full`] was true before.
-    pub(super) fn write(&mut self, row: &Row<'_>) -> Result<(), SinkError> {
-        row.write_csv(&mut self.pending);
+    /// Takes a line that `put` appends. `Err` may leave it pending; it is refused only when [`Self::is_full`] was true before.
+    pub(super) fn write(&mut self, put: impl FnOnce(&mut Vec<u8>)) -> Result<(), SinkError> {
+        put(&mut self.pending);
         if self.pending.len() < BLOCK_BYTES { Ok(()) } else { self.flush() }
     }
 
@@ -91,6 +90,7 @@ mod tests {
     use super::*;
     use crate::model::Pool;
     use crate::sinks::fixtures::{alloc, event};
+    use crate::sinks::row::Row;
 
     /// A file that takes about 64 KiB, and more only when somebody reads.
     fn small_file() -> (PipeReader, File) {
@@ -107,7 +107,7 @@ mod tests {
         let mut csv = CsvFile::append(file, Path::new("small"));
         let event = event(alloc(Pool::Hal, 0x10, 1));
         let row = Row::of(&event).expect("a row");
-        let failures = (0..800).filter(|_| csv.write(&row).is_err()).count();
+        let failures = (0..800).filter(|_| csv.write(|out| row.write_csv(out)).is_err()).count();
         assert!(failures > 0);
 
         let mut text = vec![0; 64 << 10];
@@ -127,8 +127,8 @@ mod tests {
         let mut csv = CsvFile::append(file, Path::new("full.csv"));
         let event = event(alloc(Pool::Hal, 0x10, 1));
         let row = Row::of(&event).expect("a row");
-        csv.write(&row).expect("in memory");
-        csv.write(&row).expect("in memory");
+        csv.write(|out| row.write_csv(out)).expect("in memory");
+        csv.write(|out| row.write_csv(out)).expect("in memory");
         let message = crate::error_chain(&csv.flush().expect_err("full"));
         assert!(message.starts_with("cannot write `full.csv`: No space left on device"), "{message}");
         let (result, lost) = csv.close();

@@ -15,8 +15,9 @@ use jiff::Zoned;
 
 use super::config_json::DumpConfig;
 use super::csv::CsvFile;
-use super::row::Row;
+use super::row::{COLUMNS, Row};
 use super::sqlite::DbFile;
+use super::trace_row::{TRACE_COLUMNS, TraceRow};
 use super::tree::{FILE_MODE, OutputTree, Owner, Place, ProcessDir, stamp};
 use super::{Sink, SinkError};
 use crate::model::{Device, Event, EventKind, System};
@@ -68,12 +69,42 @@ pub struct DumpSink {
     lost_rows: u64,
 }
 
-type Key = (u32, Device);
+type Key = (u32, Device, Table);
+
+/// What the rows of a file are. A database holds both, and counts as a dump.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Table {
+    Dump,
+    Trace,
+}
+
+/// A row of either.
+#[derive(Clone, Copy)]
+enum Entry<'a> {
+    Dump(&'a Row<'a>),
+    Trace(&'a TraceRow<'a>),
+}
+
+impl Entry<'_> {
+    fn write_csv(self, out: &mut Vec<u8>) {
+        match self {
+            Self::Dump(row) => row.write_csv(out),
+            Self::Trace(row) => row.write_csv(out),
+        }
+    }
+
+    fn write_db(self, file: &mut DbFile) -> Result<(), SinkError> {
+        match self {
+            Self::Dump(row) => file.write(row),
+            Self::Trace(row) => file.write_trace(row),
+        }
+    }
+}
 
 #[derive(Default)]
 struct Process {
     dir: Option<ProcessDir>,
-    devices: Vec<Device>,
+    files: Vec<(Device, Table)>,
     held: Vec<Event>,
 }
 
@@ -120,7 +151,7 @@ impl DumpSink {
         })
     }
 
-    fn put(&mut self, key: Key, row: &Row<'_>) -> Result<(), SinkError> {
+    fn put(&mut self, key: Key, entry: Entry<'_>) -> Result<(), SinkError> {
         self.clock += 1;
         let ready = self.outputs.get(&key).is_some_and(|output| output.writer.is_some());
         if !ready && let Err(error) = self.make_ready(key) {
@@ -138,11 +169,11 @@ impl DumpSink {
                     self.lost_rows += 1;
                     return flushed;
                 }
-                file.write(row)
+                file.write(|out| entry.write_csv(out))
             }
-            Some(Writer::Csv(file)) => file.write(row),
+            Some(Writer::Csv(file)) => file.write(|out| entry.write_csv(out)),
             Some(Writer::Db(file)) => {
-                let result = file.write(row);
+                let result = entry.write_db(file);
                 self.lost_rows += file.take_lost_rows();
                 result
             }
@@ -167,7 +198,7 @@ impl DumpSink {
 
     /// Makes the file; a database is not open yet.
     fn create(&mut self, key: Key) -> Result<(), SinkError> {
-        let (pid, device) = key;
+        let (pid, device, table) = key;
         let process = self.processes.entry(pid).or_default();
         let dir = match &mut process.dir {
             Some(dir) => dir,
@@ -183,17 +214,21 @@ impl DumpSink {
             Device::Npu(number) => format!("device_{number}"),
             Device::Cpu | Device::None => "device_cpu".to_owned(),
         };
+        let (name, columns): (_, &[&str]) = match table {
+            Table::Dump => ("memscope_dump", &COLUMNS),
+            Table::Trace => ("python_trace", &TRACE_COLUMNS),
+        };
         let name = match self.format {
-            Format::Csv => format!("memscope_dump_{}.csv", stamp(&Zoned::now())),
+            Format::Csv => format!("{name}_{}.csv", stamp(&Zoned::now())),
             // All databases of a process share one time (contract §2.1).
-            Format::Db => format!("memscope_dump_{}.db", dir.stamp()),
+            Format::Db => format!("{name}_{}.db", dir.stamp()),
         };
         let (file, place) = self.tree.create(dir, &[&directory, "dump"], &name, FILE_MODE)?;
         let writer = match self.format {
-            Format::Csv => Some(Writer::Csv(CsvFile::create(file, place.path()))),
+            Format::Csv => Some(Writer::Csv(CsvFile::create(file, place.path(), columns))),
             Format::Db => None,
         };
-        process.devices.push(device);
+        process.files.push((device, table));
         (self.on_created)(place.path());
         self.outputs.insert(key, Output { place, writer, last_used: self.clock });
         Ok(())
@@ -236,17 +271,28 @@ impl DumpSink {
             return Ok(());
         };
         let held = std::mem::take(&mut process.held);
-        let mut devices = process.devices.clone();
+        let is_dump = |file: &&(Device, Table)| file.1 == Table::Dump;
+        let mut devices: Vec<Device> = process.files.iter().filter(is_dump).map(|(device, _)| *device).collect();
         if devices.is_empty() {
             devices.push(Device::Cpu);
         }
         let mut first = Ok(());
         for device in devices {
             for row in held.iter().filter_map(Row::of) {
-                first = first.and(self.put((pid, device), &row));
+                first = first.and(self.put((pid, device, Table::Dump), Entry::Dump(&row)));
             }
         }
         first
+    }
+
+    /// A thread without a device has its rows with the host's.
+    fn trace(&mut self, row: &TraceRow<'_>) -> Result<(), SinkError> {
+        let device = if row.device == Device::None { Device::Cpu } else { row.device };
+        let table = match self.format {
+            Format::Csv => Table::Trace,
+            Format::Db => Table::Dump,
+        };
+        self.put((row.pid, device, table), Entry::Trace(row))
     }
 
     fn end_process(&mut self, pid: u32) -> Result<(), SinkError> {
@@ -254,9 +300,9 @@ impl DumpSink {
         let Some(process) = self.processes.remove(&pid) else {
             return first;
         };
-        for device in process.devices {
-            first = first.and(self.close((pid, device)));
-            self.outputs.remove(&(pid, device));
+        for (device, table) in process.files {
+            first = first.and(self.close((pid, device, table)));
+            self.outputs.remove(&(pid, device, table));
         }
         first
     }
@@ -271,14 +317,17 @@ impl Sink for DumpSink {
             }
             Some(row) if row.device == Device::None => self.hold(event),
             Some(row) => {
-                let key = (row.pid, row.device);
-                let put = self.put(key, &row);
+                let key = (row.pid, row.device, Table::Dump);
+                let put = self.put(key, Entry::Dump(&row));
                 // Whoever is out of memory may take the machine with it.
                 let urgent = matches!(event.kind, EventKind::OutOfMemory(_));
                 if urgent { put.and(self.flush_one(key)) } else { put }
             }
             None if event.kind == EventKind::ProcessEnd => self.end_process(event.pid),
-            None => Ok(()),
+            None => match TraceRow::of(event) {
+                Some(row) => self.trace(&row),
+                None => Ok(()),
+            },
         }
     }
 
@@ -537,6 +586,39 @@ mod tests {
             assert!(run.created().iter().all(|path| rows(path) == 3), "{format:?}");
             assert_eq!(run.sink.lost_rows(), 0);
         }
+    }
+
+    /// Ranges that a script has named are in a file of their own, or a table of the same database.
+    #[test]
+    fn trace_is_beside_the_dump() {
+        let range = |device| {
+            let kind = EventKind::NamedRange { name: "forward, 1".into(), start_ns: Some(900) };
+            Event { device, ..event(kind) }
+        };
+        let mut run = Run::new(Format::Csv);
+        run.write(&range(Device::Npu(3)));
+        run.write(&at(2, Device::Npu(3), alloc(Pool::Hal, 0x10, 1)));
+        run.write(&range(Device::None));
+        run.sink.finish().expect("writable");
+        let expected = TRACE_COLUMNS.join(",") + "\n\"forward, 1\",900,1000,34,12\n";
+        for part in ["device_3/dump/python_trace_", "device_cpu/dump/python_trace_"] {
+            assert_eq!(run.text(part), expected, "{part}");
+        }
+        assert_eq!((run.created().len(), run.text("device_3/dump/memscope_dump_").lines().count()), (3, 2));
+
+        let mut run = Run::new(Format::Db);
+        run.write(&at(2, Device::Npu(3), alloc(Pool::Hal, 0x10, 1)));
+        run.write(&range(Device::Npu(3)));
+        run.write(&range(Device::Npu(3)));
+        run.sink.finish().expect("writable");
+        assert_eq!((run.created().len(), rows(&run.created()[0])), (1, 1));
+        let connection = Connection::open(&run.created()[0]).expect("database");
+        let one = |sql| -> String { connection.query_row(sql, [], |row| row.get(0)).expect("one row") };
+        assert_eq!(
+            one(r#"SELECT group_concat(quote("FuncInfo") || quote("StartTime(ns)") || quote("EndTime(ns)") ||
+                   quote("Thread Id") || quote("Process Id"), '|') FROM python_trace_12"#),
+            "'forward, 1''900''1000'3412|'forward, 1''900''1000'3412"
+        );
     }
 
     /// A finished database is one file: no journal beside it, everything in it.

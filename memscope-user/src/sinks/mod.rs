@@ -17,6 +17,7 @@ pub mod report;
 pub mod row;
 mod sqlite;
 pub mod stacks;
+pub mod trace_row;
 pub mod tree;
 
 pub use dump::{DumpOptions, DumpSink, Format};

@@ -219,6 +219,7 @@ impl<'a> Row<'a> {
             | EventKind::StepStart { .. }
             | EventKind::StepEnd { .. }
             | EventKind::StepsRefused
+            | EventKind::NamedRange { .. }
             | EventKind::DeviceUsage(_)
             | EventKind::ProcessStart(_)
             | EventKind::ProcessEnd => None,

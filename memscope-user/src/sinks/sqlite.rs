@@ -12,6 +12,7 @@ use rusqlite::types::{ToSqlOutput, ValueRef};
 use rusqlite::{Connection, OpenFlags, Statement, ToSql};
 
 use super::row::{Row, push_device};
+use super::trace_row::TraceRow;
 use super::{SinkError, stacks};
 
 /// Exactly the reference's table; `IF NOT EXISTS` does not end up in the stored schema.
@@ -69,6 +70,29 @@ impl DbFile {
     pub(super) fn write(&mut self, row: &Row<'_>) -> Result<(), SinkError> {
         self.batch.push(row);
         if self.batch.rows.len().is_multiple_of(BATCH_ROWS) { self.insert() } else { Ok(()) }
+    }
+
+    /// Takes a row of the trace, whose table is made with the first of a process. They are few, so they go in at once.
+    pub(super) fn write_trace(&mut self, row: &TraceRow<'_>) -> Result<(), SinkError> {
+        let result = self.insert_trace(row);
+        self.uncommitted += u64::from(result.is_ok());
+        self.lost_rows += u64::from(result.is_err());
+        self.settle(result)
+    }
+
+    fn insert_trace(&self, row: &TraceRow<'_>) -> rusqlite::Result<()> {
+        if self.connection.is_autocommit() {
+            self.connection.execute_batch("BEGIN IMMEDIATE")?;
+        }
+        let TraceRow { function, end_ns, tid, pid, .. } = *row;
+        let table = format!("python_trace_{pid}");
+        let columns =
+            r#""FuncInfo" TEXT, "StartTime(ns)" TEXT, "EndTime(ns)" TEXT, "Thread Id" INTEGER, "Process Id" INTEGER"#;
+        self.connection.execute(&format!("CREATE TABLE IF NOT EXISTS {table} ({columns})"), [])?;
+        let mut text = Vec::new();
+        function.write_db(&mut text);
+        let mut statement = self.connection.prepare(&format!("INSERT INTO {table} VALUES (?1, ?2, ?3, ?4, ?5)"))?;
+        statement.execute((Text(&text), row.start(), end_ns.to_string(), tid, pid)).map(drop)
     }
 
     /// Puts everything taken so far where other connections see it.

@@ -169,6 +169,34 @@ fn python_scripts_take_snapshots() {
     }
 }
 
+/// A range has one row when it ends, around what happened inside of it, also if an exception leaves it.
+#[test]
+fn python_scripts_name_ranges() {
+    for python in interpreters() {
+        let run = trace(&python, "records", &["--collect-mode=deferred"]);
+        let rows = run.rows();
+        let file = rows.files[0].parent().and_then(|dump| dump.parent()?.parent()).expect("a process's folder");
+        let file = file.join("device_cpu/dump");
+        let file = fs::read_dir(file).expect("a folder").next().expect("a file").expect("readable").path();
+        let text = fs::read_to_string(&file).expect("a trace");
+        let (header, lines) = text.split_once('\n').expect("lines");
+        assert_eq!(header, "FuncInfo,StartTime(ns),EndTime(ns),Thread Id,Process Id");
+        let ranges: Vec<Vec<&str>> = lines.lines().map(|line| line.rsplitn(5, ',').collect()).collect();
+        let names: Vec<&str> = ranges.iter().map(|range| range[4]).collect();
+        assert_eq!(names, ["\"inner, \"\"quoted\"\"\"", "outer", "decorated"], "{python:?}");
+        let number = |range: usize, cell: usize| ranges[range][cell].parse::<u64>().expect("a number");
+        let (start, end) = (|range| number(range, 3), |range| number(range, 2));
+        let process = one(&rows)[0].pid;
+        assert!(ranges.iter().all(|range| range[0] == process.to_string() && range[1] == process.to_string()));
+        let alloc = |size| {
+            let row = one(&rows).iter().find(|row| row.event == "MALLOC" && row.number("size") == size);
+            row.expect("an allocation").time_ns
+        };
+        let order = [start(1), alloc(1), start(0), alloc(2), end(0), end(1), start(2), alloc(3), end(2)];
+        assert!(order.is_sorted(), "{python:?}: {order:?}");
+    }
+}
+
 /// Traces a script that is there already until it has seen that, and ends the tracer.
 fn come_and_go(python: &Python, ended_by: Signal) -> Run {
     let folder = Folder::new();

@@ -232,7 +232,7 @@ impl Process {
             }
             Action::Pool(report) => self.pool_function_reported(at, &report, shared),
             Action::Mstx(call) => self.mstx(at, call, shared),
-            Action::Script(call) => self.script(at, call, shared),
+            Action::Script(call) => self.script(at, head.time_ns, call, shared),
             Action::PoolRequest { size_bytes } => self.wanted_bytes.insert(head.tid, size_bytes),
             Action::Mislocated { symbol } => self.mislocated(at, symbol, shared),
             Action::MemoryInfo => {

@@ -83,8 +83,8 @@ impl From<Wanted> for DumpFilter {
 }
 
 impl Process {
-    /// The script says something.
-    pub(super) fn script(&mut self, at: At, call: ScriptCall, shared: &mut Shared) {
+    /// The script says something, at `mono_ns` by the records' clock.
+    pub(super) fn script(&mut self, at: At, mono_ns: u64, call: ScriptCall, shared: &mut Shared) {
         match call {
             ScriptCall::Config(wanted) => {
                 self.script.wanted = Some(wanted.into());
@@ -102,6 +102,12 @@ impl Process {
             ScriptCall::Snapshot { device, snapshot } => {
                 let device = Device::Npu(self.physical_device(device));
                 self.tell(at, device, EventKind::Snapshot(snapshot), true, shared);
+            }
+            ScriptCall::Range { name, start_mono_ns } => {
+                let lasted_ns = mono_ns.checked_sub(start_mono_ns);
+                let start_ns = lasted_ns.and_then(|lasted_ns| at.time_ns.checked_sub(lasted_ns));
+                let device = self.device_of(at.tid);
+                self.emit(at, device, EventKind::NamedRange { name, start_ns }, self.steps.inside(), shared);
             }
         }
     }

@@ -429,3 +429,29 @@ fn snapshots_are_rows() {
         ]
     );
 }
+
+/// A range is told when it ends, if something is collected then; one that would begin after its end, or before all time, has no start.
+#[test]
+fn ranges_are_told_at_their_end() {
+    let range = |time_ns, start_ns: u64, name: &str| {
+        main(time_ns).call(Kind::Enter, "memscope_mark_range", 0, &[start_ns], Some(name.as_bytes()))
+    };
+    let found = deferred(&[
+        range(5, 1, "before"),
+        script(main(10), "start", &[]),
+        range(20, 4, "forward"),
+        range(30, 31, "later"),
+        range(5000, 0, "long"),
+        script(main(6000), "stop", &[]),
+        range(7000, 6500, "after"),
+    ]);
+    assert_eq!(
+        found[1..4],
+        [
+            "20 7 - range forward since Some(1004)",
+            "30 7 - range later since None",
+            "5000 7 - range long since Some(1000)"
+        ]
+    );
+    assert_eq!(found.len(), 5);
+}
