@@ -24,7 +24,8 @@ const MAX_DIFFERENT: usize = 3;
 /// Stands for all texts beyond 65534.
 const OTHER: u16 = u16::MAX;
 
-/// Ids of texts, from 1. They are never given back.
+/// Ids of texts, from 1. They are never given back. Locked by holders of Python's lock alone, as `fork` is called, so it is not locked for
+/// good in a child.
 static IDS: LazyLock<Mutex<HashMap<CString, u16>>> = LazyLock::new(Mutex::default);
 /// A listener was there when texts were told last.
 static TOLD: AtomicBool = AtomicBool::new(false);

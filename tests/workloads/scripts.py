@@ -102,6 +102,15 @@ def labels():
     alloc(13)
 
 
+def many():
+    msmemscope.start()
+    for _ in range(1000):
+        msmemscope.step()
+    for number in range(500):
+        with describe.describer(owner=f"label_{number % 70}"):
+            alloc(1 + number)
+
+
 def records():
     with msmemscope.RecordFunction("before"):
         pass

@@ -144,6 +144,20 @@ fn python_scripts_label_what_threads_allocate() {
     }
 }
 
+/// Not one call is missed, and no label mistaken for another.
+#[test]
+fn python_scripts_are_heard_to_the_last_call() {
+    let steps: Vec<String> = (1..=1000).map(|step| format!("STEP {step}")).collect();
+    let labels: Vec<(u64, String)> =
+        (0..500).map(|number| (1 + number, format!("CANN@APP@label_{}", number % 70))).collect();
+    for python in interpreters() {
+        let run = trace(&python, "many", &["--analysis=decompose"]);
+        let found: Vec<String> = briefly(&run).into_iter().filter(|row| row.starts_with("STEP")).collect();
+        assert_eq!(found, steps, "{python:?}");
+        assert_eq!(owners(&run), labels, "{python:?}");
+    }
+}
+
 /// One row for each that the current device is meant by, whether or not something is collected.
 #[test]
 fn python_scripts_take_snapshots() {
