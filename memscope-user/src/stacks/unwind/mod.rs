@@ -311,6 +311,11 @@ impl Walk {
         Some(base.wrapping_add_signed(place.offset))
     }
 
+    /// At the end of a function registers have been taken back from below the stack pointer, which compilers do not say.
+    fn is_taken_back(&self, snapshot: &Snapshot<'_>, value: Value, cfa: u64) -> bool {
+        self.frames.len() == 1 && self.stored_at(value, cfa).is_some_and(|at| at < snapshot.stack_pointer)
+    }
+
     fn go_on(&mut self, snapshot: &Snapshot<'_>, row: &Row) -> Result<(), StackEnd> {
         let stack_pointer = self.register(self.arch.stack_pointer()).ok_or(StackEnd::NoUnwindInfo)?;
         let cfa = self.value(snapshot, row.cfa.ok_or(StackEnd::NoUnwindInfo)?, None)?;
@@ -332,6 +337,7 @@ impl Walk {
                 None if number == self.arch.stack_pointer() => Some(cfa),
                 None => self.register(number),
                 Some(Saved::Lost | Saved::Unknown) => None,
+                Some(Saved::Value(value)) if self.is_taken_back(snapshot, value, cfa) => self.register(number),
                 Some(Saved::Value(value)) => self.value(snapshot, value, Some(cfa)).ok(),
             };
         }

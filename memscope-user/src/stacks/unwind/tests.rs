@@ -261,6 +261,23 @@ fn replaced_return_addresses_are_put_back() {
     assert_eq!((stack[16], stack[20], stack[40], stack[42], stack[43]), (Kind::Stack as u8, 80, 4, 3, STACK_NATIVE));
 }
 
+/// `push %rbp; mov %rsp,%rbp; pop %rbp; ret`: at the last one the register is the caller's, and so is what is said of where
+/// it was.
+#[test]
+fn registers_are_the_callers_at_the_end_of_a_function() {
+    // CFA = r7 + 8, the return address at CFA - 8. After 1: CFA + 16, r6 at CFA - 16. After 4: CFA = r7 + 8.
+    let image = opened(&file(X86, 16, &[0x0c, 7, 8, 0x90, 1], &[0x41, 0x0e, 16, 0x86, 2, 0x43, 0x0e, 8]));
+    let row = |address| image.row_at(address, 0).expect("a row");
+    let record = snapshot([0x10_0004, 0x8000, 0x9000, 0], &[], &[0x2222, 0x7777, 0x3333]);
+    let snapshot = Snapshot::of(&record).expect("a snapshot");
+    let mut walk = Walk::new(&snapshot, Arch::X86_64);
+    walk.go_on(&snapshot, &row(0x10_0004)).expect("a caller");
+    assert_eq!((&walk.frames[..], walk.register(6)), (&[0x10_0004, 0x2222][..], Some(0x9000)));
+    // Further out it is where it was saved.
+    walk.go_on(&snapshot, &row(0x10_0001)).expect("a caller");
+    assert_eq!((&walk.frames[..], walk.register(6)), (&[0x10_0004, 0x2222, 0x3333][..], Some(0x7777)));
+}
+
 /// `AArch64`: the innermost frame returns by the register, and signatures are no part of addresses.
 #[test]
 fn arm_frames_return_by_register_and_by_memory() {
