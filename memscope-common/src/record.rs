@@ -202,10 +202,14 @@ pub struct ObjectsRecord {
     pub object_count: u16,
     /// Objects for which there was no room.
     pub left_out: u16,
+    /// Id of the native stack; 0 is none.
+    pub native_stack: u64,
+    /// Id of the Python stack; 0 is none.
+    pub python_stack: u64,
     /// The objects.
     pub objects: [Object; MAX_OBJECTS],
 }
 
 /// Bytes before the objects.
-pub const OBJECTS_AT: usize = 32;
+pub const OBJECTS_AT: usize = 48;
 const _: () = assert!(core::mem::offset_of!(ObjectsRecord, objects) == OBJECTS_AT);

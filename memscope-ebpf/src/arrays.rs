@@ -16,7 +16,7 @@ use memscope_common::{
 use crate::{
     maps::PROCESSES,
     misses::count,
-    objects::{begin, finish, next_object, scratch},
+    objects::{begin, finish, next_object, scratch, take_stacks},
     probes::row_of,
     regs,
 };
@@ -31,9 +31,7 @@ pub(crate) fn pass(ctx: *mut c_void, cookie: u64) {
     // SAFETY: a helper without arguments.
     let id = unsafe { bpf_get_current_pid_tgid() };
     let tgid = (id >> 32) as u32;
-    if PROCESSES.get_ptr(&tgid).is_none() {
-        return;
-    }
+    let Some(state) = PROCESSES.get_ptr(&tgid) else { return };
     let number = cookie as u16;
     let Some(row) = row_of(number.into()) else { return };
     if row.when != When::Array as u8 {
@@ -50,6 +48,8 @@ pub(crate) fn pass(ctx: *mut c_void, cookie: u64) {
     let Some(scratch) = scratch(id, number) else { return };
     let record = &mut scratch.record;
     begin(record, cookie);
+    // SAFETY: a live map value; that others change it meanwhile does no harm.
+    take_stacks(ctx, record, unsafe { &*state }, row, number);
     copy(record, word(text, number), TEXT, number);
     for index in 0..MAX_OBJECTS as u64 {
         if index >= elements.len {

@@ -12,6 +12,7 @@ use aya_ebpf::{
 };
 use memscope_common::{
     Kind, Miss, Object, ObjectShape, ObjectsRecord, ProbeRow, Source, When,
+    config::ProcessState,
     record::{
         MAX_OBJECTS, OBJECT_FAULT, OBJECT_HEAD, OBJECT_INNER, OBJECT_INNER_FAULT, OBJECT_LIST_FAULT,
         OBJECT_LIST_INLINE, OBJECT_LIST_WORDS, OBJECTS_AT,
@@ -20,11 +21,12 @@ use memscope_common::{
 };
 
 use crate::{
+    calls::thread,
     emit::{header, send},
     maps::PROCESSES,
     misses::count,
     probes::row_of,
-    regs,
+    regs, stacks,
 };
 
 /// Registers that arguments and results come in, by number.
@@ -92,9 +94,7 @@ pub(crate) fn pass(ctx: *mut c_void, cookie: u64) {
     // SAFETY: a helper without arguments.
     let id = unsafe { bpf_get_current_pid_tgid() };
     let tgid = (id >> 32) as u32;
-    if PROCESSES.get_ptr(&tgid).is_none() {
-        return;
-    }
+    let Some(state) = PROCESSES.get_ptr(&tgid) else { return };
     let number = cookie as u16;
     let Some(row) = row_of(number.into()) else { return };
     // SAFETY: the context of a uprobe is the thread's registers.
@@ -110,6 +110,8 @@ pub(crate) fn pass(ctx: *mut c_void, cookie: u64) {
     regs::save_slots(regs, &mut scratch.slots);
     keep_result(scratch, row, id, stack_pointer);
     begin(&mut scratch.record, cookie);
+    // SAFETY: a live map value; that others change it meanwhile does no harm.
+    take_stacks(ctx, &mut scratch.record, unsafe { &*state }, row, number);
     let shape = ObjectShape::from_param(row.param);
     for value in 0..MAX_VALUES {
         let fetch = row.fetch[value];
@@ -131,6 +133,27 @@ pub(crate) fn begin(record: &mut ObjectsRecord, cookie: u64) {
     record.detail = (cookie >> 32) as u32;
     record.object_count = 0;
     record.left_out = 0;
+    record.native_stack = 0;
+    record.python_stack = 0;
+}
+
+/// Puts the ids of the thread's stacks into the record of a place, if its row has any.
+#[inline(always)]
+pub(crate) fn take_stacks(
+    ctx: *mut c_void,
+    record: &mut ObjectsRecord,
+    state: &ProcessState,
+    row: &ProbeRow,
+    number: u16,
+) {
+    if !stacks::are_wanted(row) {
+        return;
+    }
+    // SAFETY: a helper without arguments.
+    let Some(thread) = thread(unsafe { bpf_get_current_pid_tgid() }, number) else { return };
+    stacks::take::<true>(ctx, thread, state, row, number);
+    record.native_stack = thread.call.native_stack;
+    record.python_stack = thread.call.python_stack;
 }
 
 /// Sends a record.

@@ -41,6 +41,12 @@ pub(crate) fn forget(tgid: u32) {
     }
 }
 
+/// Whether the row's records have stacks.
+#[inline(always)]
+pub(crate) fn are_wanted(row: &ProbeRow) -> bool {
+    row.stacks & config().stacks as u8 != 0
+}
+
 /// Takes the stacks that the row's records have, and puts their ids into the record that the thread builds.
 /// `LOOPS`: the program may refer to the bodies of loops, which kernels before 5.13 refuse, even where none is run. Without
 /// it no Python stacks are taken.

@@ -8,7 +8,9 @@ use memscope_common::record::{
 };
 use memscope_common::row::MAX_VALUES;
 use memscope_common::stack::{CODE_FILE_CUT, CODE_LINES_CUT, CODE_NAME_CUT, MAX_FRAMES, STACK_NATIVE, STACK_PYTHON};
-use memscope_common::{CallRecord, CodeRecord, Header, Kind, Object, PythonFrame, StackEnd, StackRecord, stack};
+use memscope_common::{
+    CallRecord, CodeRecord, Header, Kind, Object, ObjectsRecord, PythonFrame, StackEnd, StackRecord, stack,
+};
 use thiserror::Error;
 
 /// Bytes of the header that starts every record.
@@ -216,6 +218,10 @@ pub struct Objects<'a> {
     pub detail: u32,
     /// Objects for which the record had no room.
     pub left_out: u16,
+    /// As in [`Call`].
+    pub native_stack: Option<NonZeroU64>,
+    /// As above.
+    pub python_stack: Option<NonZeroU64>,
     bytes: &'a [u8],
 }
 
@@ -504,7 +510,13 @@ fn objects(fields: Fields<'_>) -> Result<Objects<'_>, DecodeError> {
     let end = OBJECTS_AT + usize::from(count) * size_of::<Object>();
     fields.require(end)?;
     let bytes = fields.0.get(OBJECTS_AT..end).unwrap_or_default();
-    Ok(Objects { detail: fields.u32(24), left_out: fields.u16(30), bytes })
+    Ok(Objects {
+        detail: fields.u32(24),
+        left_out: fields.u16(30),
+        native_stack: NonZeroU64::new(fields.u64(std::mem::offset_of!(ObjectsRecord, native_stack))),
+        python_stack: NonZeroU64::new(fields.u64(std::mem::offset_of!(ObjectsRecord, python_stack))),
+        bytes,
+    })
 }
 
 fn text_part(fields: Fields<'_>) -> Result<TextPart<'_>, DecodeError> {

@@ -241,6 +241,8 @@ impl Pipeline {
             }
             Body::Objects(objects) => match self.objects(row, &objects) {
                 Ok((action, left_out)) => {
+                    let (native, python) = (objects.native_stack, objects.python_stack);
+                    let head = Head { stacks: StackIds { native, python, returned: false }, ..head };
                     self.own.tensors += left_out;
                     self.order(Item { head, action });
                 }

@@ -214,7 +214,10 @@ impl Meaning {
             | Self::WorkspaceBegin
             | Self::WorkspaceEnd
             | Self::PtaReport
-            | Self::NpuOp => true,
+            | Self::NpuOp
+            | Self::AtbTensors
+            | Self::OpEnter
+            | Self::OpLeave => true,
             Self::HalRetain
             | Self::HalImport
             | Self::HalReserve
@@ -236,9 +239,6 @@ impl Meaning {
             | Self::HeapRegister
             | Self::HeapUnregister
             | Self::PoolRequest
-            | Self::AtbTensors
-            | Self::OpEnter
-            | Self::OpLeave
             | Self::OpCatch
             | Self::ScriptConfig
             | Self::ScriptStart

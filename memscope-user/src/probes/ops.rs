@@ -1,6 +1,7 @@
 //! Operators: of `torch_npu` by name, and what a reader has to know of those of libtorch, which are found in the
 //! library itself (`attach/ops`).
 
+use memscope_common::stack::{STACK_NATIVE, STACK_PYTHON};
 use memscope_common::{Fetch, When};
 use serde::{Deserialize, Serialize};
 
@@ -99,6 +100,7 @@ pub fn place_row(when: When, values: &[Fetch], param: i64) -> memscope_common::P
         values: values.len().min(MAX_USES) as u8,
         param,
         fetch,
+        stacks: if matches!(when, When::ObjectsCatch) { 0 } else { STACK_NATIVE | STACK_PYTHON },
         ..Default::default()
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use memscope_tests::harness::rows::{Row, Rows};
+use memscope_tests::harness::rows::{Row, Rows, dump_files, split_csv};
 use memscope_tests::harness::tracer::{Run, Tracer};
 
 use super::shared::assert_nothing_lost;
@@ -89,6 +89,42 @@ fn operators_and_their_tensors() {
     // A replay of the capture knows the operators by itself.
     let replay = Tracer::replay(&run.folder.capture()).options(&["--events", "launch,access", "--device", "npu,cpu"]);
     assert_eq!(traced(&replay.succeed().rows()), expected);
+}
+
+/// Event, name and C stack of the rows of all operators and accesses.
+fn stacks(run: &Run) -> Vec<[String; 3]> {
+    let texts =
+        dump_files(&run.folder.output_path()).into_iter().map(|file| std::fs::read_to_string(file).expect("text"));
+    let rows = texts.flat_map(|text| split_csv(&text).into_iter().skip(1));
+    let kept = rows.filter(|row| ["OP_LAUNCH", "ACCESS"].contains(&row[1].text.as_str()));
+    let kept = kept.map(|row| (row[0].text.clone(), row[5].text.clone(), [2, 3, 11].map(|at| row[at].text.clone())));
+    // A row without a device stands in several files.
+    kept.map(|(id, pid, row)| ((pid, id), row)).collect::<BTreeMap<_, _>>().into_values().collect()
+}
+
+/// Rows of operators and of accesses say where the operator was called, at its beginning and at its end.
+#[test]
+fn operators_have_stacks() {
+    let options = ["--events", "launch,access", "--device", "npu,cpu"];
+    let Some(run) = trace(&[&options[..], &["--call-stack=c"]].concat()) else { return };
+    let expected = said(&run);
+    assert_eq!(traced(&run.rows()), expected);
+    let rows = stacks(&run);
+    assert_eq!(rows.len(), expected.values().map(Vec::len).sum::<usize>());
+    for [event, name, stack] in rows {
+        // `torch._ops.aten.add.Tensor` is `at::_ops::add_Tensor::call`; `linear` calls others.
+        let name = name.trim_start_matches("torch._ops.aten.").trim_end_matches(".default").replace('.', "_");
+        let what = format!("{event} {name}\n{stack}");
+        let frames: Vec<&str> = stack.lines().collect();
+        assert!(frames[0].starts_with(&format!("libtorch_cpu.so(at::_ops::{name}::call(")), "{what}");
+        let caller = frames.iter().find(|frame| !frame.starts_with("libtorch_cpu.so(at::")).expect("a caller");
+        assert!(caller.starts_with("operators((anonymous namespace)::work("), "{what}");
+        // Main thread and other threads end in the libraries' or the program's code.
+        let outermost = frames.last().expect("a frame");
+        assert!(outermost.starts_with("operators(_start") || outermost.starts_with("libc.so.6("), "{what}");
+    }
+    let Some(run) = trace(&options) else { return };
+    assert!(stacks(&run).iter().all(|[.., stack]| stack.is_empty()), "{:?}", stacks(&run).first());
 }
 
 /// Tensors in host memory are left out unless they are asked for.

@@ -75,6 +75,8 @@ fn passed(time: u64, field: Field, left_out: u16, objects: &[Copied]) -> Vec<u8>
     let mut body = [0; 4].to_vec();
     body.extend((objects.len() as u16).to_le_bytes());
     body.extend(left_out.to_le_bytes());
+    // No stacks.
+    body.extend([0; 16]);
     for (value, flags, head) in objects {
         body.extend([0; 8]);
         body.extend([*value, *flags, 0, 0, 0, 0, 0, 0]);

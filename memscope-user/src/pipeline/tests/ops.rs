@@ -4,6 +4,7 @@ use memscope_common::Kind;
 use memscope_common::record::{OBJECT_HEAD, OBJECT_INNER};
 
 use super::*;
+use crate::model::{Stack, StackEnd};
 use crate::probes::ops::{OpInfo, TensorLayout, Use};
 use crate::probes::{Layer, Meaning};
 
@@ -59,10 +60,13 @@ impl Copied {
     }
 }
 
+/// Bytes of both ids.
+const STACK_IDS: usize = 16;
+
 fn passed(time: u64, row: u16, detail: u32, tensors: &[(u8, Copied)]) -> Vec<u8> {
     let mut body = detail.to_le_bytes().to_vec();
     body.extend((tensors.len() as u16).to_le_bytes());
-    body.extend([0; 2]);
+    body.extend([0; 2 + STACK_IDS]);
     for (value, tensor) in tensors {
         body.extend([0; 8]);
         body.extend([*value, 0, 0, 0, 0, 0, 0, 0]);
@@ -97,6 +101,28 @@ fn tensors_are_used() {
             "3 7 - op End torch._ops.aten.mul.Tensor",
         ],
     );
+}
+
+/// Begin, end and accesses have the stacks of their record.
+#[test]
+fn operators_have_stacks() {
+    let (mut pipeline, seen, _written) = tapped(config());
+    let mut begin = passed(2, ENTER, 5, &[(0, Copied::of(0x100, &[3]))]);
+    begin[32..40].copy_from_slice(&5_u64.to_le_bytes());
+    begin[40..48].copy_from_slice(&6_u64.to_le_bytes());
+    let records = [
+        notes(),
+        main(1).native(5, 1, &[0x1010], StackEnd::NoRule),
+        main(1).python(6, 1, &[], StackEnd::NotPython),
+        begin,
+        passed(3, LEAVE, 5, &[]),
+    ];
+    pipeline.feed(&records.concat()).expect("fed");
+    drop(pipeline.finish(&[]));
+    let told = |stack: Option<Stack>| stack.map(|stack| (stack.frames(), stack.end()));
+    let stacks: Vec<_> = seen.try_iter().map(|event| (told(event.stacks.native), told(event.stacks.python))).collect();
+    let both = (Some((vec!["[0x1010]"], StackEnd::NoRule)), Some((vec![], StackEnd::NotPython)));
+    assert_eq!(stacks, [both.clone(), both, (None, None)]);
 }
 
 /// What cannot be a tensor is counted, and what is of no interest is not.
