@@ -37,7 +37,9 @@ usage: ./x VERB [ARGUMENTS]
                       x86-64, CPython 3.11, network and 2 GB of disk for each version)
   vm [KERNEL...] [-- TEST ARGUMENTS]
                       the live tests on other kernels in QEMU, such as 5.10-x86_64 or 6.12-aarch64
-  bench [leaks|sizes] what the analyses find in made-up servers, and what they cost; fails if a goal is missed
+  bench [NAME...] [--quick]
+                      what tracing costs the target and what the tracer can take (cost, throughput; as root), what the analyses find
+                      in made-up servers and what they cost (leaks, sizes); the first two of a full run go to docs/overhead.md
   wheels              looks for our functions in many versions of the real libraries, which are fetched (1 GB)
   bpf                 the BPF objects of both architectures, for packagers, in target/bpf
 ";

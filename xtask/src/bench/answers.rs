@@ -1,0 +1,28 @@
+//! What the analyses find, and what that costs, by made-up programs.
+
+use anyhow::Result;
+
+use crate::{
+    build,
+    project::{cargo, program, run as run_command, target, tool},
+    setup,
+};
+
+/// Leaks that are found, and those that are none.
+pub(super) fn leaks() -> Result<()> {
+    run_command(made_up()?.arg("leaks"))
+}
+
+/// Time and memory.
+pub(super) fn sizes() -> Result<()> {
+    let mut made_up = made_up()?;
+    build::run()?;
+    run_command(made_up.arg("sizes").arg(tool()))
+}
+
+/// The program that makes up programs.
+fn made_up() -> Result<std::process::Command> {
+    setup::to_build()?;
+    run_command(cargo().args(["build", "--release", "--locked", "--package", "memscope-bench"]))?;
+    Ok(program(target().join("release/memscope-bench")))
+}

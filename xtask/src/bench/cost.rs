@@ -1,0 +1,227 @@
+//! `bench cost`: what a traced call costs the thread that makes it.
+
+use std::{path::PathBuf, process::Command};
+
+use anyhow::Result;
+
+use super::{
+    lab::{Calls, Held, Lab},
+    output,
+    stats::Spread,
+    table::Table,
+};
+use crate::project::{find, root};
+
+/// One row of a table.
+struct Scenario {
+    name: &'static str,
+    /// `--kind` of the workload.
+    kind: &'static str,
+    /// Events that the tracer reports of one call.
+    events: f64,
+    /// Threads that call at a time.
+    threads: u32,
+    /// Frames of the native stack at least.
+    frames: u32,
+    /// Calls are made from Python, below so many of its frames.
+    python_frames: u32,
+    /// Options of the tracer.
+    options: &'static [&'static str],
+    /// Ratio to the empty probe that is wanted.
+    goal: Option<f64>,
+    /// Nanoseconds per event that are wanted.
+    goal_ns: Option<f64>,
+}
+
+const BASE: Scenario = Scenario {
+    name: "",
+    kind: "hal",
+    events: 2.0,
+    threads: 1,
+    frames: 0,
+    python_frames: 0,
+    options: &[],
+    goal: None,
+    goal_ns: None,
+};
+
+const ALLOC_GOAL: Option<f64> = Some(1.35);
+
+const EVENTS: &[Scenario] = &[
+    Scenario { name: "pool event", kind: "pool", events: 3.0, goal: Some(1.25), goal_ns: Some(900.0), ..BASE },
+    Scenario { name: "HAL alloc + free", goal: ALLOC_GOAL, goal_ns: Some(1100.0), ..BASE },
+    Scenario {
+        name: "HAL alloc + free, db",
+        options: &["--format", "db"],
+        goal: ALLOC_GOAL,
+        goal_ns: Some(1100.0),
+        ..BASE
+    },
+    Scenario { name: "ACL alloc + free (4 nested functions)", kind: "acl", goal: ALLOC_GOAL, ..BASE },
+    Scenario { name: "launch (runtime)", kind: "launch", events: 1.0, goal: Some(1.3), ..BASE },
+    Scenario { name: "launch (ACL, 3 nested functions)", kind: "acl-launch", events: 1.0, goal: Some(1.3), ..BASE },
+    Scenario { name: "mark", kind: "mark", events: 1.0, ..BASE },
+];
+
+const THREADS: &[Scenario] = &[
+    Scenario { name: "2 threads", threads: 2, goal: ALLOC_GOAL, ..BASE },
+    Scenario { name: "4 threads", threads: 4, goal: ALLOC_GOAL, ..BASE },
+    Scenario { name: "16 threads", threads: 16, goal: ALLOC_GOAL, ..BASE },
+];
+
+const C_STACK: &[&str] = &["--call-stack", "c:100"];
+const PYTHON_STACK: &[&str] = &["--call-stack", "python:100"];
+const BOTH_STACKS: &[&str] = &["--call-stack", "c:100,python:100"];
+
+const STACKS: &[Scenario] = &[
+    Scenario { name: "C, 8 frames", frames: 8, options: C_STACK, ..BASE },
+    Scenario { name: "C, 28 frames", frames: 28, options: C_STACK, goal_ns: Some(3500.0), ..BASE },
+    Scenario { name: "C, 60 frames", frames: 60, options: C_STACK, ..BASE },
+    Scenario { name: "Python, 10 frames", python_frames: 10, options: PYTHON_STACK, goal_ns: Some(5000.0), ..BASE },
+    Scenario { name: "Python, 50 frames", python_frames: 50, options: PYTHON_STACK, ..BASE },
+    Scenario { name: "Python, 10 frames, and C", python_frames: 10, options: BOTH_STACKS, ..BASE },
+];
+
+/// All tables.
+pub(super) fn run(lab: &Lab) -> Result<Vec<Table>> {
+    let mut tables = vec![
+        table(lab, "Cost in the target, by call", EVENTS)?,
+        table(lab, "Cost in the target, by threads (HAL alloc + free)", THREADS)?,
+    ];
+    let python = find("python3").is_some();
+    let stacks: Vec<&Scenario> = STACKS.iter().filter(|stack| python || stack.python_frames == 0).collect();
+    tables.push(measured(lab, "Cost in the target, with call stacks (HAL alloc + free)", &stacks)?);
+    tables.push(untraced_process(lab)?);
+    Ok(tables)
+}
+
+fn table(lab: &Lab, title: &str, scenarios: &[Scenario]) -> Result<Table> {
+    measured(lab, title, &scenarios.iter().collect::<Vec<_>>())
+}
+
+/// Nanoseconds of one call, each way, in one repetition.
+struct Sample {
+    untraced: f64,
+    empty: f64,
+    traced: f64,
+}
+
+impl Sample {
+    fn ratio(&self) -> f64 {
+        (self.traced - self.untraced) / (self.empty - self.untraced)
+    }
+}
+
+fn measured(lab: &Lab, title: &str, scenarios: &[&Scenario]) -> Result<Table> {
+    let note = "µs of one call; *per event* is what one reported event adds.";
+    let columns = ["call", "untraced", "empty probe", "traced", "ratio", "goal", "per event", "goal"];
+    let mut table = Table::new(title, note, &columns);
+    let sites = scenarios.iter().map(|scenario| scenario.sites(lab)).collect::<Result<Vec<PathBuf>>>()?;
+    let mut samples: Vec<Vec<Sample>> = scenarios.iter().map(|_| Vec::new()).collect();
+    for _ in 0..lab.repetitions {
+        for ((scenario, sites), samples) in scenarios.iter().zip(&sites).zip(&mut samples) {
+            let empty_probes = lab.empty_probes(sites)?;
+            let empty = call_ns(&mut scenario.target(lab))?;
+            drop(empty_probes);
+            let untraced = call_ns(&mut scenario.target(lab))?;
+            let traced = call_ns(&mut scenario.traced(lab, &[])?)?;
+            samples.push(Sample { untraced, empty, traced });
+        }
+    }
+    for (scenario, samples) in scenarios.iter().zip(&samples) {
+        let microseconds =
+            |of: fn(&Sample) -> f64| Spread::of(samples.iter().map(of).map(|ns| ns / 1000.0)).to_string();
+        let per_event = samples.iter().map(|sample| (sample.traced - sample.untraced) / scenario.events / 1000.0);
+        let goal = |goal: Option<f64>| goal.map_or_else(|| "–".to_owned(), |goal| format!("≤ {goal}"));
+        table.row([
+            scenario.name.to_owned(),
+            microseconds(|sample| sample.untraced),
+            microseconds(|sample| sample.empty),
+            microseconds(|sample| sample.traced),
+            Spread::of(samples.iter().map(Sample::ratio)).to_string(),
+            goal(scenario.goal),
+            Spread::of(per_event).to_string(),
+            goal(scenario.goal_ns.map(|ns| ns / 1000.0)),
+        ]);
+    }
+    Ok(table)
+}
+
+/// A process that is not traced and uses the same libraries, while another one is.
+fn untraced_process(lab: &Lab) -> Result<Table> {
+    let scenario = Scenario { name: "HAL alloc + free", goal: Some(1.05), ..BASE };
+    let sites = scenario.sites(lab)?;
+    let mut rows = Vec::new();
+    for _ in 0..lab.repetitions {
+        let empty_probes = lab.empty_probes(&sites)?;
+        let empty = call_ns(&mut scenario.target(lab))?;
+        drop(empty_probes);
+        let untraced = call_ns(&mut scenario.target(lab))?;
+        let bystander = Held::start(&mut scenario.traced(lab, &["--hold"])?)?;
+        let beside = call_ns(&mut scenario.target(lab))?;
+        bystander.end()?;
+        rows.push(Sample { untraced, empty, traced: beside });
+    }
+    let mut table = Table::new(
+        "Cost in a process that is not traced, but uses the same libraries",
+        "µs of one call.",
+        &["call", "nobody traced", "empty probe", "another process traced", "ratio", "goal"],
+    );
+    let microseconds = |of: fn(&Sample) -> f64| Spread::of(rows.iter().map(of).map(|ns| ns / 1000.0)).to_string();
+    table.row([
+        scenario.name.to_owned(),
+        microseconds(|sample| sample.untraced),
+        microseconds(|sample| sample.empty),
+        microseconds(|sample| sample.traced),
+        Spread::of(rows.iter().map(Sample::ratio)).to_string(),
+        "≤ 1.05".to_owned(),
+    ]);
+    Ok(table)
+}
+
+/// Median of the blocks of one run.
+fn call_ns(command: &mut Command) -> Result<f64> {
+    Ok(Spread::of(Calls::parse(&output(command)?)?.block_ns).median)
+}
+
+impl Scenario {
+    fn words(&self, lab: &Lab) -> Vec<String> {
+        let calls = lab.pick(2000, 10_000).to_string();
+        if self.python_frames > 0 {
+            let script = root().join("tests/workloads/calls.py");
+            let library = lab.library("bench/libcalls.so");
+            let frames = self.python_frames.to_string();
+            let words = ["python3".into(), script.display().to_string(), library.display().to_string()];
+            return words.into_iter().chain([self.kind.into(), calls, "5".into(), frames]).collect();
+        }
+        let program = lab.program("calls").display().to_string();
+        let numbers =
+            [("--calls", calls), ("--threads", self.threads.to_string()), ("--frames", self.frames.to_string())];
+        let options = numbers.into_iter().flat_map(|(name, value)| [name.to_owned(), value]);
+        [program, "--kind".into(), self.kind.into()].into_iter().chain(options).collect()
+    }
+
+    /// The target by itself.
+    fn target(&self, lab: &Lab) -> Command {
+        let words = self.words(lab);
+        let mut command = lab.command(&words[0]);
+        command.args(&words[1..]);
+        command
+    }
+
+    /// The target below the tracer.
+    fn traced(&self, lab: &Lab, more: &[&str]) -> Result<Command> {
+        let mut command = lab.tracer("run", self.options)?;
+        command.arg("--").args(self.words(lab)).args(more);
+        Ok(command)
+    }
+
+    /// Where the tracer has its probes when it traces this.
+    fn sites(&self, lab: &Lab) -> Result<PathBuf> {
+        // Frames make no difference to that, and C can wait.
+        let held = Held::start(&mut Scenario { python_frames: 0, ..*self }.traced(lab, &["--hold"])?)?;
+        let sites = lab.sites_of(&held.tracer, &format!("{}.sites", self.kind))?;
+        held.end()?;
+        Ok(sites)
+    }
+}

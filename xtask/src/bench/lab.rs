@@ -1,0 +1,235 @@
+//! Starts tracers and targets, and asks the kernel about them.
+
+use std::{
+    fs,
+    io::{BufRead as _, BufReader, Read as _},
+    path::{Path, PathBuf},
+    process::{Child, ChildStdout, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use serde_json::Value;
+
+use super::output;
+use crate::project::{target, tool};
+
+/// What all measurements share.
+#[derive(Debug)]
+pub(super) struct Lab {
+    simulation: PathBuf,
+    /// For outputs; emptied by each run.
+    folder: PathBuf,
+    /// Fewer and shorter measurements.
+    pub(super) quick: bool,
+    /// Of each measurement.
+    pub(super) repetitions: usize,
+}
+
+impl Lab {
+    /// Uses the simulation in that folder.
+    pub(super) fn new(simulation: &Path, quick: bool) -> Result<Self> {
+        let folder = target().join("bench");
+        fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        Ok(Self { simulation: simulation.to_owned(), folder, quick, repetitions: if quick { 2 } else { 7 } })
+    }
+
+    /// `quick` in a quick run, else `full`.
+    pub(super) fn pick<T>(&self, quick: T, full: T) -> T {
+        if self.quick { quick } else { full }
+    }
+
+    /// A program of the simulation.
+    pub(super) fn program(&self, name: &str) -> PathBuf {
+        self.simulation.join("bin").join(name)
+    }
+
+    /// A library of the simulation.
+    pub(super) fn library(&self, name: &str) -> PathBuf {
+        self.simulation.join("lib").join(name)
+    }
+
+    /// A file for our own use.
+    pub(super) fn file(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+
+    /// A folder for our own use.
+    pub(super) fn folder(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+
+    /// An output directory that is not there yet.
+    pub(super) fn output(&self, name: &str) -> Result<PathBuf> {
+        let folder = self.folder.join(name);
+        if folder.exists() {
+            fs::remove_dir_all(&folder).with_context(|| format!("cannot remove {}", folder.display()))?;
+        }
+        Ok(folder)
+    }
+
+    /// A command that finds the simulated libraries.
+    pub(super) fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        let mut command = Command::new(program);
+        command.env("LD_LIBRARY_PATH", self.simulation.join("lib")).current_dir(&self.folder).stdin(Stdio::null());
+        command
+    }
+
+    /// The tracer with its verb and options, writing to a fresh directory.
+    pub(super) fn tracer(&self, verb: &str, options: &[&str]) -> Result<Command> {
+        let mut command = self.command(tool());
+        command.arg(verb).arg("--no-progress").args(options).arg("-o").arg(self.output("output")?);
+        Ok(command)
+    }
+
+    /// Where probes of a tracer are, a line for each.
+    fn sites(&self, tracer: &Running) -> Result<String> {
+        output(Command::new(self.program("emptyprobes")).arg("list").arg(tracer.pid().to_string()))
+    }
+
+    /// How many there are.
+    pub(super) fn site_count(&self, tracer: &Running) -> Result<usize> {
+        Ok(self.sites(tracer)?.lines().count())
+    }
+
+    /// Where they are, as a file for [`Lab::empty_probes`].
+    pub(super) fn sites_of(&self, tracer: &Running, name: &str) -> Result<PathBuf> {
+        let sites = self.sites(tracer)?;
+        ensure!(!sites.is_empty(), "no multi links: the empty probe needs them (Linux 6.8)");
+        let file = self.file(name);
+        fs::write(&file, sites).with_context(|| format!("cannot write {}", file.display()))?;
+        Ok(file)
+    }
+
+    /// Empty probes at these places, until dropped.
+    pub(super) fn empty_probes(&self, sites: &Path) -> Result<Running> {
+        let mut attach = Command::new(self.program("emptyprobes"));
+        attach.arg("attach").arg(sites).stdin(Stdio::piped());
+        let mut running = Running::start(&mut attach)?;
+        running.wait_for("ready")?;
+        Ok(running)
+    }
+}
+
+/// A program at work whose output is read. Dropped, it is killed.
+#[derive(Debug)]
+pub(super) struct Running {
+    child: Child,
+    stdout: BufReader<ChildStdout>,
+    started: Instant,
+}
+
+impl Running {
+    /// Starts it; its messages are thrown away.
+    pub(super) fn start(command: &mut Command) -> Result<Self> {
+        let name = command.get_program().to_string_lossy().into_owned();
+        let started = Instant::now();
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn();
+        let mut child = child.with_context(|| format!("cannot run `{name}`"))?;
+        let stdout = child.stdout.take().context("no standard output")?;
+        Ok(Self { child, stdout: BufReader::new(stdout), started })
+    }
+
+    pub(super) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Reads lines up to one that starts so; gives the rest of it.
+    pub(super) fn wait_for(&mut self, start: &str) -> Result<String> {
+        let mut line = String::new();
+        while self.stdout.read_line(&mut line)? > 0 {
+            if let Some(rest) = line.strip_prefix(start) {
+                return Ok(rest.trim().to_owned());
+            }
+            line.clear();
+        }
+        bail!("a program ended without `{start}`")
+    }
+
+    /// When it was started.
+    pub(super) fn started(&self) -> Instant {
+        self.started
+    }
+
+    /// Time since then.
+    pub(super) fn age(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    /// Sends it a signal.
+    pub(super) fn signal(&self, signal: Signal) -> Result<()> {
+        send(self.pid(), signal)
+    }
+
+    /// Waits for any end.
+    pub(super) fn wait(mut self) -> Result<()> {
+        self.stdout.read_to_string(&mut String::new())?;
+        self.child.wait()?;
+        Ok(())
+    }
+
+    /// Waits for a good end; gives what it had still to say.
+    pub(super) fn finish(mut self) -> Result<String> {
+        let mut text = String::new();
+        self.stdout.read_to_string(&mut text)?;
+        let status = self.child.wait()?;
+        ensure!(status.success(), "a program failed ({status}): {text}");
+        Ok(text)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It has ended, or has nothing more to tell.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Sends a signal.
+pub(super) fn send(pid: u32, signal: Signal) -> Result<()> {
+    let pid = Pid::from_raw(pid.try_into().context("no process id")?);
+    kill(pid, signal).with_context(|| format!("cannot signal {pid}"))
+}
+
+/// A traced target that has set up all and waits.
+pub(super) struct Held {
+    pub(super) tracer: Running,
+    pub(super) target: u32,
+}
+
+impl Held {
+    pub(super) fn start(command: &mut Command) -> Result<Self> {
+        let mut tracer = Running::start(command)?;
+        let target = tracer.wait_for("ready ")?.parse().context("no process id")?;
+        Ok(Self { tracer, target })
+    }
+
+    /// Ends target and tracer without any call.
+    pub(super) fn end(self) -> Result<()> {
+        send(self.target, Signal::SIGKILL)?;
+        self.tracer.wait()
+    }
+}
+
+/// What `calls` says at its end.
+#[derive(Debug)]
+pub(super) struct Calls {
+    /// Processor time of one call, in nanoseconds, in each block.
+    pub(super) block_ns: Vec<f64>,
+}
+
+impl Calls {
+    /// Finds the line in what was printed.
+    pub(super) fn parse(text: &str) -> Result<Self> {
+        let line = text.lines().find(|line| line.starts_with("{\"pid\"") && line.contains("block_ps"));
+        let line = line.with_context(|| format!("`calls` did not say what it did: {text}"))?;
+        let value: Value = serde_json::from_str(line).with_context(|| format!("not JSON: {line}"))?;
+        let blocks = value["block_ps"].as_array().context("no blocks")?;
+        Ok(Self { block_ns: blocks.iter().filter_map(Value::as_f64).map(|ps| ps / 1000.0).collect() })
+    }
+}

@@ -1,0 +1,308 @@
+//! `bench throughput`: what the tracer itself takes, and how that grows.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+    time::Instant,
+};
+
+use anyhow::{Context as _, Result, ensure};
+use nix::sys::{
+    resource::{UsageWho, getrusage},
+    signal::Signal,
+};
+use serde_json::Value;
+
+use super::{
+    lab::{Held, Lab, Running, send},
+    proc,
+    stats::Spread,
+    table::Table,
+};
+use crate::project::tool;
+
+/// All tables.
+pub(super) fn run(lab: &Lab) -> Result<Vec<Table>> {
+    let events = lab.pick(20_000, 2_000_000);
+    let capture = record(lab, events)?;
+    Ok(vec![
+        stages(lab, &capture, events)?,
+        rates(lab)?,
+        disk(lab, &capture, events)?,
+        memory(lab)?,
+        starts(lab)?,
+        growth(lab)?,
+    ])
+}
+
+/// The capture of a target that makes so many events, half of them allocations, half frees.
+fn record(lab: &Lab, events: u64) -> Result<PathBuf> {
+    let mut command = lab.tracer("run", &["--events", "none", "--analysis", "none"])?;
+    command.arg("--").args(target(lab, events));
+    Running::start(&mut command)?.finish()?;
+    let kept = lab.file(&format!("{events}.capture"));
+    let written = file_below(&lab.folder("output"), "capture").context("no capture was written")?;
+    fs::rename(&written, &kept).with_context(|| format!("cannot move {}", written.display()))?;
+    Ok(kept)
+}
+
+/// The words that start it.
+fn target(lab: &Lab, events: u64) -> Vec<String> {
+    let program = lab.program("calls").display().to_string();
+    [program, "--blocks".into(), "1".into(), "--calls".into(), (events / 2).to_string()].to_vec()
+}
+
+/// The largest file with that ending.
+fn file_below(folder: &Path, ending: &str) -> Option<PathBuf> {
+    let mut found: Vec<(u64, PathBuf)> = Vec::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).ok()?.flatten() {
+            let path = entry.path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == ending) {
+                found.push((entry.metadata().ok()?.len(), path));
+            }
+        }
+    }
+    found.into_iter().max().map(|(_, path)| path)
+}
+
+/// What a run to the end took.
+struct Taken {
+    /// Processor time of all threads, in seconds.
+    cpu_s: f64,
+    /// Largest resident memory, in bytes.
+    peak_bytes: f64,
+}
+
+/// Runs a program to its end; there must be no other child.
+fn taken(command: &mut Command) -> Result<Taken> {
+    let cpu_s = || -> Result<f64> {
+        let usage = getrusage(UsageWho::RUSAGE_CHILDREN)?;
+        let times = [usage.user_time(), usage.system_time()];
+        Ok(times.iter().map(|time| time.tv_sec() as f64 + time.tv_usec() as f64 / 1e6).sum())
+    };
+    let before = cpu_s()?;
+    let running = Running::start(command)?;
+    let peak_bytes = proc::peak_bytes_until_end(running.pid());
+    running.finish()?;
+    Ok(Taken { cpu_s: cpu_s()? - before, peak_bytes })
+}
+
+/// Writes the outputs of a capture again.
+fn replay(lab: &Lab, capture: &Path, options: &[&str]) -> Result<Command> {
+    let mut command = lab.command(tool());
+    command.arg("replay").arg(capture).args(options).arg("-o").arg(lab.output("output")?);
+    Ok(command)
+}
+
+fn stages(lab: &Lab, capture: &Path, events: u64) -> Result<Table> {
+    const REPLAYS: &[(&str, &[&str], &str)] = &[
+        ("capture → analyses (no rows)", &["--events", "none"], "–"),
+        ("capture → CSV", &["--format", "csv"], "≥ 800"),
+        ("capture → DB", &["--format", "db"], "≥ 400"),
+    ];
+    let mut table = Table::new(
+        "Events per second of one core",
+        "Thousands of events in a second of processor time, all threads of the tracer added up, start and end included. \
+         The last rows are of a live trace as fast as the target goes; of them the tracer's own work counts.",
+        &["from → to", "thousand events/s", "goal"],
+    );
+    let mut samples: Vec<Vec<f64>> = vec![Vec::new(); REPLAYS.len()];
+    let mut live: [Vec<f64>; 2] = [Vec::new(), Vec::new()];
+    for _ in 0..lab.repetitions {
+        for ((_, options, _), samples) in REPLAYS.iter().zip(&mut samples) {
+            samples.push(events as f64 / taken(&mut replay(lab, capture, options)?)?.cpu_s / 1e3);
+        }
+        let no_rows = traced(lab, &["--events", "none", "--analysis", "none"], events, &[])?;
+        live[0].push(no_rows.events / no_rows.cpu_s / 1e3);
+        live[1].push(no_rows.events / no_rows.ring_s / 1e3);
+    }
+    for ((name, _, goal), samples) in REPLAYS.iter().zip(samples) {
+        table.row([(*name).to_owned(), Spread::of(samples).to_string(), (*goal).to_owned()]);
+    }
+    let [all, ring] = live.map(|samples| Spread::of(samples).to_string());
+    table.row(["ring → capture (no rows, no analyses)".to_owned(), all, "≥ 2000".to_owned()]);
+    table.row(["ring → memory (the thread that empties it)".to_owned(), ring, "–".to_owned()]);
+    Ok(table)
+}
+
+/// What a live trace took.
+struct Live {
+    events: f64,
+    lost: u64,
+    /// From the first call to the last.
+    wall_s: f64,
+    /// Processor time of the tracer's threads meanwhile, and of the one that empties the ring.
+    cpu_s: f64,
+    ring_s: f64,
+}
+
+/// Traces a target whose calls begin when all is set up.
+fn traced(lab: &Lab, options: &[&str], events: u64, more: &[&str]) -> Result<Live> {
+    let mut command = lab.tracer("run", &[options, &["--json"]].concat())?;
+    command.arg("--").args(target(lab, events)).args(more).arg("--hold");
+    let mut held = Held::start(&mut command)?;
+    let pid = held.tracer.pid();
+    let (cpu, ring) = (proc::cpu_ns(pid, None), proc::cpu_ns(pid, Some("memscope-ring")));
+    let begin = Instant::now();
+    send(held.target, Signal::SIGUSR1)?;
+    held.tracer.wait_for("{\"pid\"")?;
+    let wall_s = begin.elapsed().as_secs_f64();
+    // What is still in the ring is work, too.
+    proc::wait_until_idle(pid);
+    let cpu_s = (proc::cpu_ns(pid, None) - cpu) / 1e9;
+    let ring_s = (proc::cpu_ns(pid, Some("memscope-ring")) - ring) / 1e9;
+    send(held.target, Signal::SIGTERM)?;
+    let said = held.tracer.finish()?;
+    let findings = said.lines().rev().find(|line| line.starts_with("{\"findings\"")).context("no findings")?;
+    let findings: Value = serde_json::from_str(findings)?;
+    let lost = findings["end"]["lost"].as_u64().context("no count of losses")?;
+    Ok(Live { events: events as f64, lost, wall_s, cpu_s, ring_s })
+}
+
+fn rates(lab: &Lab) -> Result<Table> {
+    const RATES: &[(u64, u64, &str)] =
+        &[(1000, 10, "≤ 0.5 %"), (10_000, 10, "≤ 3 %"), (100_000, 10, "–"), (300_000, 60, "no loss")];
+    let mut table = Table::new(
+        "The tracer at a given rate",
+        "CSV, capture and analyses, default settings; HAL allocations and frees of one thread. Percent are of one core.",
+        &["events/s offered", "reached", "for", "events lost", "processor", "goal"],
+    );
+    for &(rate, seconds, goal) in RATES {
+        let seconds = lab.pick(1, seconds);
+        let per_second = (rate / 2).to_string();
+        let repetitions = if rate < 300_000 { lab.repetitions.min(3) } else { 1 };
+        let mut runs = Vec::new();
+        for _ in 0..repetitions {
+            runs.push(traced(lab, &[], rate * seconds, &["--rate", &per_second])?);
+        }
+        table.row([
+            rate.to_string(),
+            format!("{:.0}", Spread::of(runs.iter().map(|run| run.events / run.wall_s)).median),
+            format!("{seconds} s"),
+            runs.iter().map(|run| run.lost).sum::<u64>().to_string(),
+            format!("{} %", Spread::of(runs.iter().map(|run| 100.0 * run.cpu_s / run.wall_s))),
+            goal.to_owned(),
+        ]);
+    }
+    Ok(table)
+}
+
+fn disk(lab: &Lab, capture: &Path, events: u64) -> Result<Table> {
+    let mut table =
+        Table::new("Bytes on disk per event", "HAL allocations and frees.", &["file", "bytes/event", "goal"]);
+    let mut row = |name: &str, path: &Path, goal: &str| -> Result<()> {
+        let bytes = fs::metadata(path).with_context(|| format!("no {}", path.display()))?.len();
+        table.row([name.to_owned(), format!("{:.1}", bytes as f64 / events as f64), goal.to_owned()]);
+        Ok(())
+    };
+    row("capture", capture, "≤ 40")?;
+    for (format, goal) in [("csv", "–"), ("db", "below CSV")] {
+        taken(&mut replay(lab, capture, &["--format", format])?)?;
+        row(format, &file_below(&lab.folder("output"), format).context("no dump was written")?, goal)?;
+    }
+    Ok(table)
+}
+
+fn memory(lab: &Lab) -> Result<Table> {
+    let most: u64 = lab.pick(40_000, 400_000);
+    let mut table = Table::new(
+        "Memory of the tracer",
+        "Each page once, the ring of 64 MiB included, with so many live blocks of the driver; *per block* is what is more \
+         than with one.",
+        &["live blocks", "MB", "bytes per block", "goal"],
+    );
+    let mut least = 0.0;
+    for blocks in [1, most / 100, most / 10, most] {
+        let mut command = lab.tracer("run", &[])?;
+        let words = ["--kind", "keep", "--blocks", "1", "--hold", "--calls"];
+        command.arg("--").arg(lab.program("calls")).args(words).arg(blocks.to_string());
+        let mut held = Held::start(&mut command)?;
+        send(held.target, Signal::SIGUSR1)?;
+        held.tracer.wait_for("{\"pid\"")?;
+        proc::wait_until_idle(held.tracer.pid());
+        let bytes = proc::memory_bytes(held.tracer.pid());
+        held.end()?;
+        let per_block = if blocks == 1 {
+            least = bytes;
+            "–".to_owned()
+        } else {
+            format!("{:.0}", (bytes - least) / blocks as f64)
+        };
+        let goal = if blocks == 1 { "≤ 100 MB" } else { "≤ 150" };
+        table.row([blocks.to_string(), format!("{:.1}", bytes / 1e6), per_block, goal.to_owned()]);
+    }
+    Ok(table)
+}
+
+/// How long things take at the start and at the end.
+fn starts(lab: &Lab) -> Result<Table> {
+    let mut untraced = Vec::new();
+    let mut below_run = Vec::new();
+    let mut attached = Vec::new();
+    let mut detached = Vec::new();
+    let mut probes = 0;
+    let ready_ms = |command: &mut Command| -> Result<f64> {
+        let held = Held::start(command)?;
+        let ms = held.tracer.age().as_secs_f64() * 1e3;
+        held.end()?;
+        Ok(ms)
+    };
+    for _ in 0..lab.repetitions {
+        let program = lab.program("calls");
+        untraced.push(ready_ms(lab.command(&program).arg("--hold"))?);
+        below_run.push(ready_ms(lab.tracer("run", &[])?.arg("--").arg(&program).arg("--hold"))?);
+        let target = Held::start(lab.command(&program).arg("--hold"))?;
+        let tracer = Running::start(lab.tracer("attach", &["--pid", &target.target.to_string()])?.arg("-q"))?;
+        // Links are made library by library; the last ones are there when none has come for a while.
+        let (count, at) = proc::links_settled(tracer.pid(), || lab.site_count(&tracer))?;
+        ensure!(count > 0, "nothing was attached");
+        probes = count;
+        attached.push(at.duration_since(tracer.started()).as_secs_f64() * 1e3);
+        let begin = Instant::now();
+        tracer.signal(Signal::SIGINT)?;
+        tracer.wait()?;
+        detached.push(begin.elapsed().as_secs_f64() * 1e3);
+        target.end()?;
+    }
+    let mut table = Table::new(
+        "Start and end",
+        &format!("{probes} places were probed, entries and returns counted apart."),
+        &["what", "ms"],
+    );
+    table.row([
+        "from the command to the target's first own call, untraced".to_owned(),
+        Spread::of(untraced).to_string(),
+    ]);
+    table.row(["the same, below `run`".to_owned(), Spread::of(below_run).to_string()]);
+    table.row(["from the command to the last probe, `--pid`".to_owned(), Spread::of(attached).to_string()]);
+    table.row(["from Ctrl-C to the end, all written and detached".to_owned(), Spread::of(detached).to_string()]);
+    Ok(table)
+}
+
+fn growth(lab: &Lab) -> Result<Table> {
+    let most: u64 = lab.pick(20_000, 2_000_000);
+    let mut table = Table::new(
+        "Growth",
+        "`replay` of captures of 1, 10 and 100 times the events: processor time, and largest resident memory.",
+        &["events", "CSV: µs per event", "CSV: MB", "DB: µs per event", "DB: MB"],
+    );
+    for events in [most / 100, most / 10, most] {
+        let capture = record(lab, events)?;
+        let mut cells = vec![events.to_string()];
+        for format in ["csv", "db"] {
+            let mut runs = Vec::new();
+            for _ in 0..lab.repetitions.min(3) {
+                runs.push(taken(&mut replay(lab, &capture, &["--format", format])?)?);
+            }
+            cells.push(Spread::of(runs.iter().map(|run| run.cpu_s * 1e6 / events as f64)).to_string());
+            cells.push(format!("{:.1}", Spread::of(runs.iter().map(|run| run.peak_bytes / 1e6)).median));
+        }
+        table.row(cells);
+    }
+    Ok(table)
+}
