@@ -197,8 +197,9 @@ pub struct ProbeRow {
     pub text_at: u8,
     /// Which stacks a record of this row has: `STACK_*` bits of [`stack`](crate::stack).
     pub stacks: u8,
-    /// Padding, zero.
-    pub reserved: u8,
+    /// So many of the first values are consecutive words in memory, behind one argument, and are read at once: reads are most
+    /// of what a program costs the traced thread. 0 is none.
+    pub together: u8,
     /// See above.
     pub param: i64,
     /// The values.
@@ -207,6 +208,21 @@ pub struct ProbeRow {
 const _: () = assert!(size_of::<ProbeRow>() == 48);
 
 impl ProbeRow {
+    /// [`ProbeRow::together`] of these values.
+    #[must_use]
+    pub const fn values_together(fetch: &[Fetch; MAX_VALUES]) -> u8 {
+        let first = fetch[0];
+        let mut count = 0;
+        while count < MAX_VALUES
+            && fetch[count].source == Source::Memory as u8
+            && fetch[count].arg == first.arg
+            && fetch[count].offset as usize == first.offset as usize + 8 * count
+        {
+            count += 1;
+        }
+        if count > 1 { count as u8 } else { 0 }
+    }
+
     /// Whether a return probe belongs to this row.
     #[must_use]
     pub const fn has_return(&self) -> bool {
@@ -348,4 +364,31 @@ impl ArrayShape {
 mod pod {
     // SAFETY: `repr(C)`, integers only, no padding: every bit pattern is a value.
     unsafe impl aya::Pod for super::ProbeRow {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Fetch, MAX_VALUES, ProbeRow};
+
+    fn together(values: &[Fetch]) -> u8 {
+        let mut fetch = [Fetch::NONE; MAX_VALUES];
+        fetch[..values.len()].copy_from_slice(values);
+        ProbeRow::values_together(&fetch)
+    }
+
+    /// Make sure that only words without a gap, behind the same argument, from the first value on, are read at once.
+    #[test]
+    fn values_read_at_once() {
+        let word = |offset| Fetch::memory(2, offset);
+        assert_eq!(together(&[word(8), word(16), word(24)]), 3);
+        assert_eq!(together(&[word(0), word(8), Fetch::arg(1), word(16)]), 2);
+        assert_eq!(together(&[word(0), word(8), Fetch::memory(3, 16)]), 2);
+        assert_eq!(together(&[word(0), word(16)]), 0);
+        assert_eq!(together(&[word(8), word(0)]), 0);
+        assert_eq!(together(&[Fetch::out(2), word(8), word(16)]), 0);
+        assert_eq!(together(&[word(0)]), 0);
+        assert_eq!(together(&[]), 0);
+        let full: [Fetch; MAX_VALUES] = core::array::from_fn(|at| word(8 * at as u16));
+        assert_eq!(usize::from(together(&full)), MAX_VALUES);
+    }
 }

@@ -21,7 +21,7 @@ use memscope_common::{
 
 use crate::{
     calls::bounded,
-    maps::{EVENTS, PERF_EVENTS, Thread, config},
+    maps::{EVENTS, PERF_EVENTS, Thread, setting},
     misses::count,
 };
 
@@ -53,7 +53,7 @@ pub(crate) fn header(kind: Kind, row: u16, len: u16) -> Header {
 /// Sends `len` bytes; a full transport is counted against `row`. Returns whether the record left.
 #[inline(always)]
 pub(crate) fn send(ctx: *mut c_void, data: *mut c_void, len: u64, row: u16, wake: bool) -> bool {
-    let sent = if config().transport == TRANSPORT_PERF {
+    let sent = if setting!(transport) == TRANSPORT_PERF {
         // SAFETY: `data` points to `len` initialised bytes.
         unsafe { bpf_perf_event_output(ctx, (&raw const PERF_EVENTS).cast_mut().cast(), BPF_F_CURRENT_CPU, data, len) }
     } else {
@@ -76,12 +76,12 @@ fn waiting() -> u64 {
 /// Whether the transport has to be kept for calls: the reader does not keep up. Of perf buffers that is not known.
 #[inline(always)]
 pub(crate) fn is_crowded() -> bool {
-    config().transport != TRANSPORT_PERF && waiting() > 2 * u64::from(config().wake_bytes)
+    setting!(transport) != TRANSPORT_PERF && waiting() > 2 * u64::from(setting!(wake_bytes))
 }
 
 #[inline(always)]
 fn wake_flag(wake: bool) -> u64 {
-    let over = waiting().wrapping_sub(u64::from(config().wake_bytes));
+    let over = waiting().wrapping_sub(u64::from(setting!(wake_bytes)));
     if wake || over < WAKE_WINDOW { BPF_RB_FORCE_WAKEUP.into() } else { BPF_RB_NO_WAKEUP.into() }
 }
 
@@ -102,7 +102,7 @@ pub(crate) fn emit_call(ctx: *mut c_void, thread: &mut Thread, row: &ProbeRow, c
     thread.call.faults = 0;
     thread.call.flags = 0;
     thread.call.text_len = 0;
-    fill_values(thread, row, call.status);
+    fill_values(thread, row, values, call.status);
     if thread.call.faults != 0 {
         count(call.row, Miss::Fault);
     }
@@ -147,9 +147,33 @@ fn bounded_len(mut len: u64) -> u64 {
 }
 const _: () = assert!(size_of::<CallRecord>() <= 255 && size_of::<TextRecord>() <= 255);
 
+/// Reads the values that can be read at once; gives how many those were. What cannot be read as a whole is read one by one.
 #[inline(always)]
-fn fill_values(thread: &mut Thread, row: &ProbeRow, status: i64) {
+fn fill_together(thread: &mut Thread, row: &ProbeRow) -> u8 {
+    if row.together == 0 {
+        return 0;
+    }
+    let mut len = u64::from(row.together) * 8;
+    // SAFETY: changes a register.
+    unsafe { asm!("{len} &= 127", len = inout(reg) len) };
+    let from = arg_at(thread, row.fetch[0].arg).wrapping_add(u64::from(row.fetch[0].offset));
+    // SAFETY: values and text have room for 127 bytes; the helper checks the address.
+    let result =
+        unsafe { bpf_probe_read_user((&raw mut thread.call.values).cast(), len as u32, from as *const c_void) };
+    if result == 0 { row.together } else { 0 }
+}
+const _: () = assert!(size_of::<CallRecord>() - CALL_VALUES_AT >= 127);
+
+#[inline(always)]
+fn fill_values(thread: &mut Thread, row: &ProbeRow, values: u8, status: i64) {
+    let together = fill_together(thread, row);
     for at in 0..MAX_VALUES {
+        if at >= values.into() {
+            return;
+        }
+        if at < together.into() {
+            continue;
+        }
         let fetch = row.fetch[at];
         let arg = arg_at(thread, fetch.arg);
         thread.call.values[at] = arg;

@@ -13,7 +13,7 @@ use memscope_common::{
 
 /// Frozen before loading; read with `read_volatile` so that the compiler does not fold the default.
 #[unsafe(no_mangle)]
-static CONFIG: Config = Config {
+pub(crate) static CONFIG: Config = Config {
     transport: 0,
     wake_bytes: 0,
     newtask_pid: 0,
@@ -29,12 +29,14 @@ static CONFIG: Config = Config {
     stop_user: 0,
 };
 
-/// The frozen settings.
-#[inline(always)]
-pub(crate) fn config() -> Config {
-    // SAFETY: a static that is never written after loading.
-    unsafe { core::ptr::read_volatile(&raw const CONFIG) }
+/// One of the frozen settings. Not all at once: each would be read on every use of one.
+macro_rules! setting {
+    ($name:ident) => {
+        // SAFETY: a static that is never written after loading.
+        unsafe { core::ptr::read_volatile(&raw const $crate::maps::CONFIG.$name) }
+    };
 }
+pub(crate) use setting;
 
 /// Records, unless the transport is perf.
 #[map]

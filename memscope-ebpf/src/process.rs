@@ -12,7 +12,7 @@ use memscope_common::{
 
 use crate::{
     emit::{header, send},
-    maps::{PROCESSES, THREADS, config},
+    maps::{PROCESSES, THREADS, setting},
     misses::count,
     objects, stacks,
 };
@@ -24,7 +24,7 @@ const SIGSTOP: u32 = 19;
 /// Whether the current process is to be stopped: one that could not be made to go on is not.
 #[inline(always)]
 fn stops(flags: u32) -> bool {
-    let user = config().stop_user;
+    let user = setting!(stop_user);
     // SAFETY: a helper without arguments. The lower half is the user.
     flags & PROCESS_STOP != 0 && (user == ANY_USER || unsafe { bpf_get_current_uid_gid() } as u32 == user)
 }
@@ -103,7 +103,7 @@ fn argument(ctx: *mut c_void, number: usize) -> u64 {
 /// Number of the task that a raw tracepoint has as its first argument.
 #[inline(always)]
 fn number_of_task(ctx: *mut c_void) -> u32 {
-    field(argument(ctx, 0) as *mut c_void, config().task_pid)
+    field(argument(ctx, 0) as *mut c_void, setting!(task_pid))
 }
 
 /// `task_newtask`: in the parent, before the child can run.
@@ -114,12 +114,11 @@ pub(crate) fn forked<const RAW: bool>(ctx: *mut c_void) {
     let Some(parent) = PROCESSES.get_ptr_mut(&tgid) else { return };
     // SAFETY: a live map value.
     let state = unsafe { *parent };
-    let settings = config();
-    let clone_flags: u64 = if RAW { argument(ctx, 1) } else { field(ctx, settings.newtask_flags) };
+    let clone_flags: u64 = if RAW { argument(ctx, 1) } else { field(ctx, setting!(newtask_flags)) };
     if clone_flags & CLONE_THREAD != 0 || state.flags & PROCESS_FOLLOW == 0 {
         return;
     }
-    let child = if RAW { number_of_task(ctx) } else { field(ctx, settings.newtask_pid) };
+    let child = if RAW { number_of_task(ctx) } else { field(ctx, setting!(newtask_pid)) };
     let flags = state.flags | PROCESS_SHARES;
     // SAFETY: as above. Other bits change before the process runs only.
     unsafe { (*parent).flags = flags };
@@ -174,7 +173,7 @@ pub(crate) fn exited() {
 /// `sched_process_free`: the process is gone with all its threads; its number may be used again.
 #[inline(always)]
 pub(crate) fn freed<const RAW: bool>(ctx: *mut c_void) {
-    let pid = if RAW { number_of_task(ctx) } else { field(ctx, config().free_pid) };
+    let pid = if RAW { number_of_task(ctx) } else { field(ctx, setting!(free_pid)) };
     if PROCESSES.get_ptr(&pid).is_some() {
         let _ = PROCESSES.remove(&pid);
         stacks::forget(pid);

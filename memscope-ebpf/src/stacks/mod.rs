@@ -14,7 +14,7 @@ use memscope_common::{
 };
 
 use crate::{
-    maps::{Thread, config},
+    maps::{Thread, setting},
     regs,
 };
 
@@ -28,7 +28,7 @@ pub(crate) struct Site<'a> {
 /// A child has what its parent has.
 #[inline(always)]
 pub(crate) fn forked(parent: u32, child: u32) {
-    if config().stacks & u32::from(STACK_PYTHON) != 0 {
+    if setting!(stacks) & u32::from(STACK_PYTHON) != 0 {
         python::forked(parent, child);
     }
 }
@@ -36,7 +36,7 @@ pub(crate) fn forked(parent: u32, child: u32) {
 /// The process has another program, or none.
 #[inline(always)]
 pub(crate) fn forget(tgid: u32) {
-    if config().stacks & u32::from(STACK_PYTHON) != 0 {
+    if setting!(stacks) & u32::from(STACK_PYTHON) != 0 {
         python::forget(tgid);
     }
 }
@@ -44,7 +44,7 @@ pub(crate) fn forget(tgid: u32) {
 /// Whether the row's records have stacks.
 #[inline(always)]
 pub(crate) fn are_wanted(row: &ProbeRow) -> bool {
-    row.stacks & config().stacks as u8 != 0
+    row.stacks & setting!(stacks) as u8 != 0
 }
 
 /// Takes the stacks that the row's records have, and puts their ids into the record that the thread builds.
@@ -58,9 +58,12 @@ pub(crate) fn take<const LOOPS: bool>(
     row: &ProbeRow,
     number: u16,
 ) {
-    thread.call.native_stack = 0;
-    thread.call.python_stack = 0;
-    let wanted = row.stacks & config().stacks as u8;
+    // Volatile: the compiler would call `memset` for both, which is a loop over bytes.
+    for id in [&raw mut thread.call.native_stack, &raw mut thread.call.python_stack] {
+        // SAFETY: a field of the thread's.
+        unsafe { id.write_volatile(0) };
+    }
+    let wanted = row.stacks & setting!(stacks) as u8;
     if wanted == 0 {
         return;
     }
@@ -76,7 +79,7 @@ pub(crate) fn take<const LOOPS: bool>(
 /// Where the call that is entered returns to, if a return probe is about to take its place; else 0, as without stacks.
 #[inline(always)]
 pub(crate) fn return_address(regs: &pt_regs, row: &ProbeRow) -> u64 {
-    if config().stacks & u32::from(STACK_NATIVE) == 0 || row.has_own_return() {
+    if setting!(stacks) & u32::from(STACK_NATIVE) == 0 || row.has_own_return() {
         return 0;
     }
     if cfg!(bpf_target_arch = "aarch64") {

@@ -30,7 +30,7 @@ use super::{Site, bpf_loop};
 use crate::{
     calls::bounded,
     emit::{header, is_crowded, send},
-    maps::{Frame, Thread, config},
+    maps::{Frame, Thread, setting},
     misses::count,
     regs,
 };
@@ -162,7 +162,7 @@ fn native<const LOOPS: bool>(ctx: *mut c_void, thread: &mut Thread, generation: 
 fn claim() -> Option<u32> {
     // SAFETY: a helper without arguments.
     let processor = unsafe { bpf_get_smp_processor_id() };
-    let slots = config().native_slots;
+    let slots = setting!(native_slots);
     if slots == 0 {
         return None;
     }
@@ -222,9 +222,9 @@ fn in_slot<const LOOPS: bool>(ctx: *mut c_void, thread: &mut Thread, slot: *mut 
     unsafe { (*slot).frames[0] = at };
     if base.is_multiple_of(8) {
         first_piece(place, walk);
-        if LOOPS && config().loops != 0 {
+        if LOOPS && setting!(loops) != 0 {
             // Besides the frames, every piece that is copied and every in-flight call takes a step.
-            let steps = config().native_depth + STACK_BYTES / PIECE + MAX_DEPTH as u32 + 2;
+            let steps = setting!(native_depth) + STACK_BYTES / PIECE + MAX_DEPTH as u32 + 2;
             // SAFETY: the callback gets what it expects.
             unsafe { bpf_loop(steps.into(), step as *mut c_void, (&raw const place).cast_mut().cast()) };
         } else {
@@ -297,7 +297,7 @@ fn ask<const LOOPS: bool>(ctx: *mut c_void, thread: &mut Thread, slot: *mut Slot
     // SAFETY: as in `in_slot`.
     let walk = unsafe { &mut (*slot).walk };
     // What is missing has to be in the copy.
-    let walks = LOOPS && config().loops != 0;
+    let walks = LOOPS && setting!(loops) != 0;
     if is_crowded() || walk.stack_pointer.wrapping_sub(walk.base) >= STACK_BYTES.into() {
         return false;
     }
@@ -365,7 +365,7 @@ fn wanted(walk: &Walk) -> u64 {
     const MORE: u64 = 16 << 10;
     const PER_FRAME: u64 = 512;
     let passed = walk.stack_pointer.wrapping_sub(walk.base).wrapping_add(MORE);
-    let wanted = u64::from(config().native_depth) * PER_FRAME;
+    let wanted = u64::from(setting!(native_depth)) * PER_FRAME;
     let wanted = if wanted < passed { passed } else { wanted };
     // `passed` may be anything, if a rule was.
     if wanted > STACK_BYTES.into() { STACK_BYTES.into() } else { wanted }
@@ -384,7 +384,7 @@ unsafe extern "C" fn step(_number: u64, place: *const Place) -> c_long {
     if rule.kind == RULE_END {
         return end(walk, StackEnd::Root);
     }
-    if walk.frames >= config().native_depth {
+    if walk.frames >= setting!(native_depth) {
         return end(walk, StackEnd::Depth);
     }
     if rule.kind == RULE_NONE {

@@ -23,7 +23,7 @@ use memscope_common::{
 use super::{Site, bpf_loop, scratch};
 use crate::{
     emit::{header, send},
-    maps::{Thread, config},
+    maps::{Thread, setting},
 };
 
 /// Interpreters, by tgid. User space writes, forks copy. Sized by user space: one entry as long as no stacks are wanted.
@@ -246,7 +246,7 @@ fn take_into(
         // As long as nothing else ends it.
         scratch.stack.end = StackEnd::Depth as u8;
         // Between frames of Python there can be one of the interpreter's own each.
-        scratch.depth = config().python_depth;
+        scratch.depth = setting!(python_depth);
         repeat(2 * scratch.depth + 16, step, &mut walk);
         if scratch.stack.end == StackEnd::Root as u8 && read_word(layout.interpreters) != Some(layout.first_interpreter)
         {
@@ -288,9 +288,10 @@ fn repeat(times: u32, body: Step, walk: &mut Walk) {
 fn start(scratch: &mut Scratch, layout: &PythonLayout) -> u64 {
     scratch.next = 0;
     let mut pointer = 0_u64;
+    let thread_pointer = setting!(thread_pointer);
     // SAFETY: `pointer` has eight bytes; the helpers check the address.
     let result = unsafe {
-        let task = bpf_get_current_task() + u64::from(config().thread_pointer);
+        let task = bpf_get_current_task() + u64::from(thread_pointer);
         bpf_probe_read_kernel((&raw mut pointer).cast(), 8, task as *const c_void)
     };
     if result != 0 {

@@ -451,7 +451,7 @@ impl ProbeSpec {
             group: self.group as u8,
             text_at: self.text_at.unwrap_or(0),
             stacks: if self.meaning.has_stacks() { STACK_NATIVE | STACK_PYTHON } else { 0 },
-            reserved: 0,
+            together: ProbeRow::values_together(&fetch),
             param: self.list.map(ListShape::to_param).or(self.array.map(ArrayShape::to_param)).unwrap_or(0),
             fetch,
         }

@@ -703,23 +703,4 @@ mod tests {
         );
         assert_eq!(one("PRAGMA journal_mode"), "wal");
     }
-
-    /// Ad hoc: `cargo test --release -p memscope-user --lib sinks::dump::tests::speed -- --ignored --nocapture`
-    #[test]
-    #[ignore = "measures, on a quiet machine only"]
-    fn speed() {
-        const ROWS: u64 = 1_000_000;
-        for format in [Format::Csv, Format::Db] {
-            let mut run = Run::new(format);
-            let events: Vec<Event> =
-                (1..=1000).map(|id| at(id, Device::Npu(0), alloc(Pool::Hal, id << 12, id))).collect();
-            let start = std::time::Instant::now();
-            for event in events.iter().cycle().take(ROWS as usize) {
-                run.write(event);
-            }
-            run.sink.finish().expect("writable");
-            let seconds = start.elapsed().as_secs_f64();
-            println!("{format:?}: {:.0} rows/s", ROWS as f64 / seconds);
-        }
-    }
 }

@@ -836,34 +836,3 @@ proptest! {
         events(&[bytes]);
     }
 }
-
-/// Throughput with nothing attached; run by hand: `cargo test --release -p memscope-user --lib -- --ignored speed`.
-#[test]
-#[ignore = "a measurement"]
-fn speed() {
-    const EVENTS: u64 = 2_000_000;
-    let mut random = Random(7);
-    let (mut live, mut bytes, mut time) = (Vec::new(), Vec::new(), 1_u64);
-    for n in 0..EVENTS {
-        time += 500;
-        let who = at(time, 4000, 4000 + random.below(6) as u32);
-        match random.below(4) {
-            0 => bytes.extend(who.launch(0x7000 + random.next() % 100, 0xabc)),
-            1 | 2 if live.len() < 5000 => {
-                live.push(0x12c0_0000_0000 + n * 512);
-                bytes.extend(who.alloc(0x12c0_0000_0000 + n * 512, 512, NPU));
-            }
-            _ if live.is_empty() => bytes.extend(who.launch(0x7000, 0)),
-            _ => bytes.extend(who.free(live.swap_remove(random.below(live.len())))),
-        }
-        if n % 20_000 == 0 {
-            bytes.extend(who.note(&Note::Watermark { mono_ns: time.saturating_sub(10_000_000) }));
-        }
-    }
-    let start = std::time::Instant::now();
-    let mut pipeline = Pipeline::new(config(), vec![], vec![]);
-    pipeline.feed(&bytes).expect("fed");
-    drop(pipeline.finish(&[]));
-    let seconds = start.elapsed().as_secs_f64();
-    println!("{:.0} events/s", EVENTS as f64 / seconds);
-}
