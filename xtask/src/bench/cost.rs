@@ -88,9 +88,12 @@ pub(super) fn run(lab: &Lab) -> Result<Vec<Table>> {
         table(lab, "Cost in the target, by call", EVENTS)?,
         table(lab, "Cost in the target, by threads (HAL alloc + free)", THREADS)?,
     ];
-    let python = find("python3").is_some();
-    let stacks: Vec<&Scenario> = STACKS.iter().filter(|stack| python || stack.python_frames == 0).collect();
-    tables.push(measured(lab, "Cost in the target, with call stacks (HAL alloc + free)", &stacks)?);
+    // Before 3.12 the texts of each frame's code have to be read, too.
+    let python = find("python3").map(|python| output(Command::new(python).arg("--version"))).transpose()?;
+    let stacks: Vec<&Scenario> = STACKS.iter().filter(|stack| python.is_some() || stack.python_frames == 0).collect();
+    let python = python.map_or_else(|| "no Python at hand".to_owned(), |version| version.trim().to_owned());
+    let title = format!("Cost in the target, with call stacks (HAL alloc + free; {python})");
+    tables.push(measured(lab, &title, &stacks)?);
     tables.push(untraced_process(lab)?);
     Ok(tables)
 }
