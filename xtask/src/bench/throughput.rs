@@ -136,7 +136,9 @@ struct Live {
     lost: u64,
     /// From the first call to the last.
     wall_s: f64,
-    /// Processor time of the tracer's threads meanwhile, and of the one that empties the ring.
+    /// Processor time of the tracer's threads meanwhile.
+    meanwhile_s: f64,
+    /// The same until all is written, and of the thread that empties the ring.
     cpu_s: f64,
     ring_s: f64,
 }
@@ -152,6 +154,7 @@ fn traced(lab: &Lab, options: &[&str], events: u64, more: &[&str]) -> Result<Liv
     send(held.target, Signal::SIGUSR1)?;
     held.tracer.wait_for("{\"pid\"")?;
     let wall_s = begin.elapsed().as_secs_f64();
+    let meanwhile_s = (proc::cpu_ns(pid, None) - cpu) / 1e9;
     // What is still in the ring is work, too.
     proc::wait_until_idle(pid);
     let cpu_s = (proc::cpu_ns(pid, None) - cpu) / 1e9;
@@ -161,7 +164,7 @@ fn traced(lab: &Lab, options: &[&str], events: u64, more: &[&str]) -> Result<Liv
     let findings = said.lines().rev().find(|line| line.starts_with("{\"findings\"")).context("no findings")?;
     let findings: Value = serde_json::from_str(findings)?;
     let lost = findings["end"]["lost"].as_u64().context("no count of losses")?;
-    Ok(Live { events: events as f64, lost, wall_s, cpu_s, ring_s })
+    Ok(Live { events: events as f64, lost, wall_s, meanwhile_s, cpu_s, ring_s })
 }
 
 fn rates(lab: &Lab) -> Result<Table> {
@@ -185,7 +188,7 @@ fn rates(lab: &Lab) -> Result<Table> {
             format!("{:.0}", Spread::of(runs.iter().map(|run| run.events / run.wall_s)).median),
             format!("{seconds} s"),
             runs.iter().map(|run| run.lost).sum::<u64>().to_string(),
-            format!("{} %", Spread::of(runs.iter().map(|run| 100.0 * run.cpu_s / run.wall_s))),
+            format!("{} %", Spread::of(runs.iter().map(|run| 100.0 * run.meanwhile_s / run.wall_s))),
             goal.to_owned(),
         ]);
     }
