@@ -1,5 +1,6 @@
 /* Probes that do nothing at the places where a tracer has its own: what any uprobe costs there, and no tracer can go below.
- *   emptyprobes list PID       the places of all uprobe multi links that process PID has: `e` or `r` (return), offset, file
+ *   emptyprobes list [PID]     the places of all uprobe multi links that process PID has, or of all there are: `e` or `r`
+ *                              (return), offset, file
  *   emptyprobes attach FILE    probes them, one link for those of one kind and file; says "ready", then waits for the
  *                              end of its input
  * Nothing but bpf(2) is needed; the kernel has to be Linux 6.8 or newer, which tells where links are. */
@@ -67,8 +68,9 @@ static void list_link(uint32_t id)
                              .path_size = sizeof path,
                              .count = MAX_SITES};
     int fd = link_by_id(id);
+    /* It may have gone meanwhile. */
     if (fd < 0)
-        give_up("cannot open", "link");
+        return;
     if (link_info(fd, &info))
         for (uint32_t i = 0; i < info.count; i++)
             printf("%c %llu %s\n", info.flags & UPROBE_MULTI_RETURN ? 'r' : 'e', (unsigned long long)offsets[i], path);
@@ -103,6 +105,15 @@ static void list(const char *pid)
             list_link(id);
     }
     closedir(directory);
+}
+
+static void list_all(void)
+{
+    union bpf_attr attr = {.start_id = 0};
+    while (!sys_bpf(BPF_LINK_GET_NEXT_ID, &attr, sizeof attr)) {
+        list_link(attr.next_id);
+        attr.start_id = attr.next_id;
+    }
 }
 
 /* `return 0`. */
@@ -180,10 +191,12 @@ int main(int argc, char **argv)
 {
     if (argc == 3 && !strcmp(argv[1], "list"))
         list(argv[2]);
+    else if (argc == 2 && !strcmp(argv[1], "list"))
+        list_all();
     else if (argc == 3 && !strcmp(argv[1], "attach"))
         attach(argv[2]);
     else {
-        fprintf(stderr, "usage: emptyprobes list PID | attach FILE\n");
+        fprintf(stderr, "usage: emptyprobes list [PID] | attach FILE\n");
         return 2;
     }
     return 0;

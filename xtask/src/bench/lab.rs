@@ -38,6 +38,15 @@ impl Lab {
         Ok(Self { simulation: simulation.to_owned(), folder, quick, repetitions: if quick { 2 } else { 7 } })
     }
 
+    /// Makes sure that nobody else has probes in the simulated libraries: what is called untraced would be traced.
+    pub(super) fn refuse_strangers(&self) -> Result<()> {
+        let all = output(Command::new(self.program("emptyprobes")).arg("list"))?;
+        let ours = self.simulation.join("lib").display().to_string();
+        let count = all.lines().filter(|line| line.contains(&ours)).count();
+        ensure!(count == 0, "another tracer has {count} probes in {ours}: end it first");
+        Ok(())
+    }
+
     /// `quick` in a quick run, else `full`.
     pub(super) fn pick<T>(&self, quick: T, full: T) -> T {
         if self.quick { quick } else { full }

@@ -88,6 +88,7 @@ fn measure(options: &Options<'_>, measures: &[(&str, Measure)]) -> Result<()> {
         return run_command(as_root(own).arg("bench").args(names).args(options.quick.then_some("--quick")));
     }
     let lab = Lab::new(&sim::folder(host), options.quick)?;
+    lab.refuse_strangers()?;
     let mut report = String::from(METHOD);
     report.push_str(&machine::describe(&lab));
     print!("{}", machine::describe(&lab));
