@@ -35,6 +35,8 @@ pub struct Config {
     pub native_slots: u32,
     /// Only processes of this user are stopped, since nobody else's can be made to go on; [`ANY_USER`]: all.
     pub stop_user: u32,
+    /// Whether blocks may be watched.
+    pub watch: u32,
 }
 
 /// No user's id: `-1` is none for `setuid`.

@@ -13,6 +13,7 @@ pub mod record;
 pub mod row;
 pub mod stack;
 pub mod unwind;
+pub mod watch;
 
 pub use config::Config;
 pub use miss::Miss;
@@ -20,3 +21,4 @@ pub use python::PythonLayout;
 pub use record::{CallRecord, Header, Kind, LibraryRecord, Object, ObjectsRecord, ProcessRecord, TextRecord};
 pub use row::{ArrayShape, Fetch, ListShape, ObjectShape, ProbeRow, Source, When};
 pub use stack::{CodeRecord, PythonFrame, Replaced, SnapshotRecord, StackEnd, StackRecord};
+pub use watch::{WatchSite, WatchedProcess};

@@ -30,6 +30,8 @@ pub enum Miss {
     TooMany = 11,
     /// More native stacks were being taken at once than there is room for: the call's has one frame.
     StackBusy = 12,
+    /// Watched blocks were not looked at there: the thread was inside of a call of the runtime, or a graph was being captured.
+    NotWatched = 13,
 }
 
 /// Slots reserved per row, so that a reason can be added without moving the others.
@@ -39,7 +41,7 @@ pub const MISSES_PER_ROW: u32 = 16;
 pub const MAX_DEPTH: usize = 8;
 
 /// All reasons, in their numbers' order.
-pub const ALL: [Miss; 13] = [
+pub const ALL: [Miss; 14] = [
     Miss::RingFull,
     Miss::ThreadsFull,
     Miss::TooDeep,
@@ -53,6 +55,7 @@ pub const ALL: [Miss; 13] = [
     Miss::Thrown,
     Miss::TooMany,
     Miss::StackBusy,
+    Miss::NotWatched,
 ];
 
 impl Miss {

@@ -175,12 +175,14 @@ pub const fn mix(hash: u64, word: u64) -> u64 {
 /// Adds a code object's words to a hash, those alone that `which` names.
 #[must_use]
 #[inline]
-pub fn mix_code(mut hash: u64, words: &[u64; CODE_WORDS], which: u32) -> u64 {
+pub fn mix_code(hash: u64, words: &[u64; CODE_WORDS], which: u32) -> u64 {
+    // Two hashes at a time: each step of one waits for the step before it.
+    let mut hashes = [hash, !hash];
     for (at, word) in words.iter().enumerate() {
         let taken = 0_u64.wrapping_sub(u64::from(which >> at & 1));
-        hash = mix(hash, word & taken);
+        hashes[at & 1] = mix(hashes[at & 1], word & taken);
     }
-    hash
+    mix(hashes[0], hashes[1])
 }
 
 /// Adds a text's length and first bytes to a hash: `len_bytes` from word `FIRST` on, as many as were read. What lies behind
@@ -188,16 +190,25 @@ pub fn mix_code(mut hash: u64, words: &[u64; CODE_WORDS], which: u32) -> u64 {
 #[must_use]
 #[inline]
 pub fn mix_text<const FIRST: usize>(hash: u64, words: &[u64; TEXT_WORDS], len_bytes: u64) -> u64 {
-    let mut hash = mix(hash, words[0]);
+    const PAIR_BYTES: u64 = 16;
+    const { assert!((TEXT_WORDS - FIRST).is_multiple_of(2)) };
+    let mut hashes = [mix(hash, words[0]), !hash];
     let mut left = len_bytes;
-    for word in &words[FIRST..] {
-        let bytes = if left > 8 { 8 } else { left };
-        // Twice, because a shift by 64 is none.
-        let behind = u64::MAX << (bytes * 4) << (bytes * 4);
-        hash = mix(hash, word & !behind);
-        left -= bytes;
+    for pair in words[FIRST..].as_chunks::<2>().0 {
+        if left < PAIR_BYTES {
+            let [first, second] = [head(pair[0], left), head(pair[1], left.saturating_sub(8))];
+            return mix(mix(hashes[0], first), mix(hashes[1], second));
+        }
+        hashes = [mix(hashes[0], pair[0]), mix(hashes[1], pair[1])];
+        left -= PAIR_BYTES;
     }
-    hash
+    mix(hashes[0], hashes[1])
+}
+
+/// The first bytes of a word.
+#[inline]
+const fn head(word: u64, bytes: u64) -> u64 {
+    if bytes < 8 { word & !(u64::MAX << (bytes * 8)) } else { word }
 }
 
 /// Bytes of a text from [`TEXT_CHARS`] on, for [`mix_text`]. What is not ASCII has further fields before its characters,

@@ -169,6 +169,14 @@ pub const ROW_TEXT_POINTED: u8 = 1 << 2;
 /// One record for each element of a list (`param`: [`ListShape`]). Its values are not fetched one by one, which would be
 /// too much to verify: they are always the first argument, the element's words, and the companion at [`COMPANION_VALUE`].
 pub const ROW_LIST: u8 = 1 << 3;
+/// Its calls are operators, at whose sides watched blocks are looked at.
+pub const ROW_BOUNDARY: u8 = 1 << 4;
+/// While such a call is open, the runtime may hold its locks.
+pub const ROW_CLOSED: u8 = 1 << 5;
+/// A graph begins to be captured.
+pub const ROW_CAPTURE_BEGIN: u8 = 1 << 6;
+/// A graph is captured no longer.
+pub const ROW_CAPTURE_END: u8 = 1 << 7;
 
 /// In rows with [`ROW_LIST`]: words of an element at most.
 pub const ELEMENT_WORDS: usize = 3;

@@ -16,7 +16,9 @@ use memscope_common::{
         CALL_TEXT_AT, CALL_TEXT_FAULT, CALL_TEXT_MORE, CALL_TEXT_NULL, CALL_VALUES_AT, MAX_TEXT_PARTS, TEXT_CHUNK,
         TEXT_TEXT_AT,
     },
-    row::{COMPANION_VALUE, ELEMENT_WORDS, ListShape, MAX_ELEMENTS, MAX_VALUES, ROW_TEXT, ROW_TEXT_POINTED},
+    row::{
+        COMPANION_VALUE, ELEMENT_WORDS, ListShape, MAX_ELEMENTS, MAX_VALUES, ROW_BOUNDARY, ROW_TEXT, ROW_TEXT_POINTED,
+    },
 };
 
 use crate::{
@@ -117,7 +119,8 @@ pub(crate) fn emit_call(ctx: *mut c_void, thread: &mut Thread, row: &ProbeRow, c
     }
     thread.call.header.len = len as u16;
     // A text that was not in memory is read by user space, as soon as it can.
-    let urgent = thread.call.flags & CALL_TEXT_FAULT != 0;
+    let watched = setting!(watch) != 0 && row.flags & ROW_BOUNDARY != 0;
+    let urgent = watched || thread.call.flags & CALL_TEXT_FAULT != 0;
     let sent = send(ctx, (&raw mut thread.call).cast(), bounded_len(len), call.row, urgent);
     if sent && thread.call.flags & CALL_TEXT_MORE != 0 {
         emit_text_parts(ctx, thread, call.row, text);

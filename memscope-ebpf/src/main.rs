@@ -19,6 +19,7 @@ mod process;
 mod regs;
 mod slots;
 mod stacks;
+mod watch;
 
 use core::ffi::c_void;
 

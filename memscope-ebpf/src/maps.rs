@@ -27,6 +27,7 @@ pub(crate) static CONFIG: Config = Config {
     thread_pointer: 0,
     native_slots: 0,
     stop_user: 0,
+    watch: 0,
 };
 
 /// One of the frozen settings. Not all at once: each would be read on every use of one.

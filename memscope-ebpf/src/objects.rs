@@ -26,7 +26,7 @@ use crate::{
     maps::PROCESSES,
     misses::count,
     probes::row_of,
-    regs, stacks,
+    regs, stacks, watch,
 };
 
 /// Registers that arguments and results come in, by number.
@@ -100,6 +100,9 @@ pub(crate) fn pass(ctx: *mut c_void, cookie: u64) {
     // SAFETY: the context of a uprobe is the thread's registers.
     let regs = unsafe { &*ctx.cast::<pt_regs>() };
     let stack_pointer = regs::stack_pointer(regs);
+    if watch::is_own_call(tgid, stack_pointer) {
+        return;
+    }
     if row.when == When::ObjectsCatch as u8 {
         return catch(id, number, stack_pointer);
     }

@@ -18,7 +18,7 @@ use crate::{
     emit::{Call, emit_call, emit_list, emit_status, text_behind},
     maps::{PROCESSES, ROWS},
     misses::count,
-    process, regs, stacks,
+    process, regs, stacks, watch,
 };
 
 pub(crate) fn row_of(number: u32) -> Option<&'static ProbeRow> {
@@ -49,6 +49,10 @@ pub(crate) fn enter<const LOOPS: bool>(ctx: *mut c_void, number: u32) -> u32 {
         return library(ctx, regs, row, number as u16, state);
     }
     let number = number as u16;
+    let stack_pointer = regs::stack_pointer(regs);
+    if watch::is_own_call(tgid, stack_pointer) {
+        return 0;
+    }
     let Some(thread) = calls::thread(id, number) else { return 0 };
     regs::save_args(regs, &mut thread.args);
     let outer = thread.api as u16;
@@ -57,7 +61,7 @@ pub(crate) fn enter<const LOOPS: bool>(ctx: *mut c_void, number: u32) -> u32 {
             row: number,
             group: row.group,
             own: row.has_own_return(),
-            stack_pointer: regs::stack_pointer(regs),
+            stack_pointer,
             return_address: stacks::return_address(regs, row),
         };
         if let Pushed::Dropped = calls::push(thread, &call) {
@@ -73,6 +77,7 @@ pub(crate) fn enter<const LOOPS: bool>(ctx: *mut c_void, number: u32) -> u32 {
     } else {
         emit_call(ctx, thread, row, Call { kind: Kind::Enter, row: number, outer, status: 0 });
     }
+    watch::pass(id, thread, row, number, regs, false);
     0
 }
 
@@ -85,7 +90,11 @@ pub(crate) fn leave<const LOOPS: bool>(ctx: *mut c_void, number: u32) -> u32 {
     let Some(state) = PROCESSES.get_ptr(&tgid) else { return 0 };
     let Some(row) = row_of(number) else { return 0 };
     // SAFETY: the context of a uprobe is the thread's registers.
-    let returned = regs::returned(unsafe { &*ctx.cast::<pt_regs>() });
+    let regs = unsafe { &*ctx.cast::<pt_regs>() };
+    let (returned, stack_pointer) = (regs::returned(regs), regs::stack_pointer(regs));
+    if watch::is_own_call(tgid, stack_pointer) {
+        return 0;
+    }
     let status = if row.flags & ROW_RETURNS_INT != 0 { i64::from(returned as i32) } else { returned as i64 };
     let number = number as u16;
     let Some(thread) = calls::thread(id, number) else { return 0 };
@@ -106,6 +115,7 @@ pub(crate) fn leave<const LOOPS: bool>(ctx: *mut c_void, number: u32) -> u32 {
     } else if row.when == When::EntryAndNonZero as u8 && status != 0 {
         emit_status(ctx, thread, call);
     }
+    watch::pass(id, thread, row, number, regs, true);
     0
 }
 
@@ -114,19 +124,24 @@ pub(crate) fn leave<const LOOPS: bool>(ctx: *mut c_void, number: u32) -> u32 {
 pub(crate) fn leave_own<const LOOPS: bool>(ctx: *mut c_void, number: u32) -> u32 {
     // SAFETY: a helper without arguments.
     let id = unsafe { bpf_get_current_pid_tgid() };
-    let Some(state) = PROCESSES.get_ptr(&((id >> 32) as u32)) else { return 0 };
+    let tgid = (id >> 32) as u32;
+    let Some(state) = PROCESSES.get_ptr(&tgid) else { return 0 };
     let Some(row) = row_of(number) else { return 0 };
     // SAFETY: the context of a uprobe is the thread's registers.
     let regs = unsafe { &*ctx.cast::<pt_regs>() };
-    let returned = regs::returned(regs);
+    let (returned, stack_pointer) = (regs::returned(regs), regs::stack_pointer(regs));
+    if watch::is_own_call(tgid, stack_pointer) {
+        return 0;
+    }
     let status = if row.flags & ROW_RETURNS_INT != 0 { i64::from(returned as i32) } else { returned as i64 };
     let number = number as u16;
     let Some(thread) = calls::thread(id, number) else { return 0 };
-    if let Pushed::Reported = calls::pop_own(thread, number, regs::stack_pointer(regs)) {
+    if let Pushed::Reported = calls::pop_own(thread, number, stack_pointer) {
         let call = Call { kind: Kind::Return, row: number, outer: thread.api as u16, status };
         // SAFETY: a live map value.
         stacks::take::<LOOPS>(ctx, thread, unsafe { &*state }, row, number);
         emit_call(ctx, thread, row, call);
+        watch::pass(id, thread, row, number, regs, true);
     }
     0
 }

@@ -14,7 +14,7 @@ use crate::{
     emit::{header, send},
     maps::{PROCESSES, THREADS, setting},
     misses::count,
-    objects, stacks,
+    objects, stacks, watch,
 };
 
 const CLONE_THREAD: u64 = 0x0001_0000;
@@ -147,6 +147,7 @@ pub(crate) fn executed(ctx: *mut c_void) {
     state.flags &= !PROCESS_SHARES;
     state.unmapping = 0;
     stacks::forget(tgid);
+    watch::forget(tgid);
     let stopped = stops(state.flags);
     let mut record = ProcessRecord {
         header: header(Kind::Exec, 0, size_of::<ProcessRecord>() as u16),
@@ -167,6 +168,7 @@ pub(crate) fn exited() {
     if PROCESSES.get_ptr(&((id >> 32) as u32)).is_some() {
         let _ = THREADS.remove(&id);
         objects::forget(id);
+        watch::forget_thread(id);
     }
 }
 
@@ -177,5 +179,6 @@ pub(crate) fn freed<const RAW: bool>(ctx: *mut c_void) {
     if PROCESSES.get_ptr(&pid).is_some() {
         let _ = PROCESSES.remove(&pid);
         stacks::forget(pid);
+        watch::forget(pid);
     }
 }

@@ -24,6 +24,7 @@ pub mod stacks;
 pub(crate) mod testing;
 #[cfg(feature = "trace")]
 pub mod usage;
+pub mod watch;
 
 /// An error with its causes, on one line.
 #[must_use]

@@ -1,5 +1,7 @@
 //! Records made by hand, for tests.
 
+pub(crate) mod ops;
+
 use memscope_common::record::{CALL_TEXT_AT, CALL_TEXT_MORE, CALL_TEXT_NULL, TEXT_CHUNK};
 use memscope_common::{Kind, StackEnd};
 
@@ -121,7 +123,7 @@ impl Who {
     pub(crate) fn start(self, attached: bool, visible_devices: Option<&str>) -> Vec<u8> {
         let (pid, command) = (self.pid, "prog".to_owned());
         let visible_devices = visible_devices.map(str::to_owned);
-        self.note(&Note::ProcessStart { pid, parent: 0, attached, command, visible_devices })
+        self.note(&Note::ProcessStart { pid, parent: 0, attached, command, visible_devices, pid_within: None })
     }
 
     pub(crate) fn end(self) -> Vec<u8> {

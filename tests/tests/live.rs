@@ -9,6 +9,8 @@ mod atb;
 mod attach;
 #[path = "live/bad_input.rs"]
 mod bad_input;
+#[path = "live/containers.rs"]
+mod containers;
 #[path = "live/decompose.rs"]
 mod decompose;
 #[path = "live/diff.rs"]
@@ -61,5 +63,7 @@ mod stat;
 mod throughput;
 #[path = "live/usage.rs"]
 mod usage;
+#[path = "live/watch.rs"]
+mod watch;
 #[path = "live/workloads.rs"]
 mod workloads;

@@ -1,25 +1,7 @@
 /* Operations of ATB in one of its two C++ ABIs, some inside of others, some of which throw.
  *   atb [--abi 0] [--rounds 50] [--throw-every 4] [--inputs 9] [--outputs 2] [--device 1] */
 #define _GNU_SOURCE
-#include "common.h"
-#include "atb/simatb.h"
-#include <dlfcn.h>
-
-static simatb_run_func *load(uint64_t abi)
-{
-    Dl_info info;
-    char path[4096];
-    if (!dladdr((void *)aclInit, &info))
-        usage_error("no folder of", "aclInit");
-    const char *end = strrchr(info.dli_fname, '/');
-    snprintf(path, sizeof path, "%.*s/cxx_abi_%llu/libatb.so", (int)(end - info.dli_fname), info.dli_fname,
-             (unsigned long long)abi);
-    void *library = dlopen(path, RTLD_NOW);
-    simatb_run_func *run = library ? (simatb_run_func *)dlsym(library, "simatb_run") : NULL;
-    if (!run)
-        usage_error("cannot load", path);
-    return run;
-}
+#include "atb_library.h"
 
 int main(int argc, char **argv)
 {
@@ -32,7 +14,7 @@ int main(int argc, char **argv)
                                    .intermediate_size = 512,
                                    .inputs = (uint32_t)option(argc, argv, "--inputs", 9),
                                    .outputs = (uint32_t)option(argc, argv, "--outputs", 2)};
-    simatb_run_func *run = load(option(argc, argv, "--abi", 0));
+    simatb_run_func *run = load_atb(option(argc, argv, "--abi", 0));
     uint64_t thrown = 0;
     acl_begin(device);
     graph.workspace = device_alloc(MIB);

@@ -85,6 +85,13 @@ struct Scratch {
     untold: u32,
     /// The code object at hand.
     pointer: u64,
+    /// Tells this walk from earlier ones in the same slot.
+    walk: u64,
+    /// The file's name that was hashed last in this walk, and its hash.
+    file: u64,
+    file_hash: u64,
+    /// What this walk knows already: recursion, and the calls of modules in each other, meet the same code again and again.
+    known: [Known; KNOWN_SLOTS],
     fingerprint: u32,
     /// Frames at most.
     depth: u32,
@@ -97,7 +104,17 @@ struct Scratch {
     bytes: [u8; CODE_ROOM],
 }
 
+/// A code object that a walk has met.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Known {
+    code: u64,
+    walk: u64,
+    fingerprint: u64,
+}
+
 // Powers of two, so that a mask bounds every index.
+const KNOWN_SLOTS: usize = 64;
 const STATE_SLOTS: usize = 32;
 const FRAME_WORDS: usize = 16;
 const CODE_SLOTS: usize = 32;
@@ -240,6 +257,8 @@ fn take_into(
     let tgid = unsafe { bpf_get_current_pid_tgid() } >> 32;
     scratch.count = 0;
     scratch.untold = 0;
+    scratch.walk += 1;
+    scratch.file = u64::MAX;
     scratch.hash = mix(tgid, layout.space);
     scratch.stack.end = start(scratch, layout) as u8;
     if scratch.stack.end == 0 {
@@ -366,12 +385,8 @@ fn visit(scratch: &mut Scratch, layout: &PythonLayout) -> Option<StackEnd> {
     } else {
         last.wrapping_sub(code).wrapping_sub(layout.instructions.into()) as u32
     };
-    scratch.pointer = code;
-    if !read_code(scratch, layout) {
-        return Some(StackEnd::Fault);
-    }
-    if scratch.code[0] != layout.code_type {
-        return Some(StackEnd::BadState);
+    if let Err(end) = identify(scratch, layout, code) {
+        return Some(end);
     }
     let fingerprint = scratch.fingerprint;
     scratch.hash = mix(mix(scratch.hash, code), u64::from(last) << 32 | u64::from(fingerprint));
@@ -386,6 +401,30 @@ fn visit(scratch: &mut Scratch, layout: &PythonLayout) -> Option<StackEnd> {
         called_from_c(scratch);
     }
     None
+}
+
+/// Gets the fingerprint of a code object. A walk needs it once: the frame that runs the code keeps it as it is.
+#[inline(always)]
+fn identify(scratch: &mut Scratch, layout: &PythonLayout, code: u64) -> Result<(), StackEnd> {
+    // Code objects lie at multiples of 16.
+    let at = masked!(code >> 4 ^ code >> 10, "63") as usize;
+    // SAFETY: below the number of slots.
+    let known = *unsafe { scratch.known.get_unchecked(at) };
+    if known.code == code && known.walk == scratch.walk {
+        scratch.fingerprint = known.fingerprint as u32;
+        return Ok(());
+    }
+    scratch.pointer = code;
+    if !read_code(scratch, layout) {
+        return Err(StackEnd::Fault);
+    }
+    if scratch.code[0] != layout.code_type {
+        return Err(StackEnd::BadState);
+    }
+    let known = Known { code, walk: scratch.walk, fingerprint: scratch.fingerprint.into() };
+    // SAFETY: below the number of slots.
+    *unsafe { scratch.known.get_unchecked_mut(at) } = known;
+    Ok(())
 }
 
 /// Whether the frame at hand says that C called it.
@@ -417,10 +456,16 @@ fn read_code(scratch: &mut Scratch, layout: &PythonLayout) -> bool {
     let words = unsafe { &*(&raw const scratch.code).cast::<[u64; CODE_WORDS]>() };
     let mut hash = mix_code(0, words, layout.code_words);
     if layout.flags & LAYOUT_TEXTS != 0 {
-        for offset in [layout.name, layout.file] {
-            read_text(scratch, offset);
-            hash = mix_text::<TEXT_CHARS>(hash, &scratch.text, text_bytes(&scratch.text));
+        read_text(scratch, layout.name);
+        hash = mix_text::<TEXT_CHARS>(hash, &scratch.text, text_bytes(&scratch.text));
+        // Functions that call each other are often of one file.
+        let file = code_word(scratch, layout.file);
+        if file != scratch.file {
+            read_text(scratch, layout.file);
+            scratch.file_hash = mix_text::<TEXT_CHARS>(0, &scratch.text, text_bytes(&scratch.text));
+            scratch.file = file;
         }
+        hash = mix(hash, scratch.file_hash);
         read_text(scratch, layout.lines);
         hash = mix_text::<LINES_WORD>(hash, &scratch.text, scratch.text[0] & 0xffff);
     }

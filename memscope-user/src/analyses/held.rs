@@ -318,7 +318,7 @@ mod tests {
     #[test]
     fn attached_processes_are_marked() {
         let mut events = Script::new(PID, Device::Npu(0)).alloc(Pool::Hal, 0x1000, 64).events().to_vec();
-        let start = ProcessStart { parent: 0, attached: true, command: "server".into() };
+        let start = ProcessStart { parent: 0, attached: true, command: "server".into(), pid_within: None };
         events.insert(0, Event { kind: EventKind::ProcessStart(start), ..events[0].clone() });
         let found = run(HeldAnalysis::default(), &events, &RunEnd::default());
         assert!(matches!(&found[..], [Finding::Held(Held { attached: true, blocks: 1, .. })]), "{found:?}");

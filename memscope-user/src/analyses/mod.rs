@@ -21,6 +21,22 @@ pub mod oom;
 pub mod peaks;
 mod per_device;
 mod scale;
+/// Those of leaks in dumps and captures: blocks behind the mark with this text from the mark of this number on, or without
+/// one whatever steps, growth and what is left tell.
+#[must_use]
+pub fn of_leaks(mark: Option<String>, start_index: u64) -> Vec<Box<dyn Analysis>> {
+    match mark {
+        Some(text) => vec![Box::new(MarkLeaksAnalysis::new(text, start_index))],
+        None => vec![
+            Box::new(StepLeaksAnalysis::default()),
+            Box::new(FluctuationAnalysis::default()),
+            Box::new(GrowthAnalysis::default()),
+            Box::new(HeldAnalysis::default()),
+            Box::new(ByStackAnalysis::default()),
+        ],
+    }
+}
+
 #[cfg(test)]
 pub(crate) mod script;
 pub mod select;

@@ -241,7 +241,7 @@ mod tests {
     #[test]
     fn older_blocks_are_unseen() {
         let mut script = Script::new(7, NPU0);
-        let start = ProcessStart { parent: 0, attached: true, command: "server".into() };
+        let start = ProcessStart { parent: 0, attached: true, command: "server".into(), pid_within: None };
         script.event(EventKind::ProcessStart(start));
         script.told(Some((1010, 4096))).alloc(Pool::Pta, 0x1000, 10);
         // Of the older ones much has gone: more is seen, and it is no peak.

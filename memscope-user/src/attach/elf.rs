@@ -370,6 +370,15 @@ impl<'a> ElfFile<'a> {
         Ok(old.map_or(0, |old| old.symbol_table_length() as usize))
     }
 
+    /// Where in the file code is that the loader alone runs, when it maps the file or lets go of it (`DT_FINI`, `DT_INIT`).
+    #[must_use]
+    pub fn idle_code(&self) -> Option<u64> {
+        let tags = [elf::DT_FINI, elf::DT_INIT];
+        let vaddr = tags.into_iter().find_map(|tag| self.dynamic(tag).ok().flatten())?;
+        let (segment, offset, _) = self.segment(vaddr)?;
+        segment.p_flags(Le).contains(elf::PF_X).then_some(offset)
+    }
+
     fn dynamic_strings(&self) -> Result<Option<&'a [u8]>, ElfError> {
         let size = self.dynamic(elf::DT_STRSZ)?.and_then(|size| usize::try_from(size).ok());
         let vaddr = self.dynamic(elf::DT_STRTAB)?;

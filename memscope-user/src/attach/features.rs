@@ -1,6 +1,6 @@
 //! What this kernel and these privileges allow. Features are probed, versions are never compared.
 
-use std::{fs, path::Path};
+use std::{fs, os::unix::fs::MetadataExt as _, path::Path};
 
 use aya::{
     maps::MapType,
@@ -162,6 +162,18 @@ pub fn missing_capabilities(effective: u64) -> Vec<Capability> {
             !has(capability.bit) && !stand_in
         })
         .collect()
+}
+
+/// What is wrong in a container with process numbers of its own.
+pub const NESTED_PIDS: &str = "this tracer is in a pid namespace of its own, and knows no process by the number that the \
+    kernel tells it of: trace from the host, or start the container with --pid=host";
+
+/// Whether processes have other numbers here than for the kernel.
+#[must_use]
+pub fn has_nested_pids() -> bool {
+    /// `PROC_PID_INIT_INO` (`linux/proc_ns.h`), the same since Linux 3.8.
+    const INITIAL: u64 = 0xefff_fffc;
+    fs::metadata("/proc/self/ns/pid").is_ok_and(|namespace| namespace.ino() != INITIAL)
 }
 
 /// Whether processes are followed without tracefs: the kernel describes its types (BTF).

@@ -69,6 +69,8 @@ pub enum Change {
         command: String,
         /// `ASCEND_RT_VISIBLE_DEVICES` in its environment.
         visible_devices: Option<String>,
+        /// Its number in its own pid namespace, if that is another one than ours.
+        pid_within: Option<u32>,
     },
     /// A process is gone; everything it did is in the transport.
     Ended {
@@ -82,7 +84,7 @@ pub enum Change {
 struct Process {
     /// Who forked it; 0 if the user named it.
     parent: u32,
-    /// Readable when the process is gone; `None` when it was gone already.
+    /// Readable when the process is gone; `None` when it was gone already, or there was no room for one more open file.
     pidfd: Option<OwnedFd>,
 }
 
@@ -238,6 +240,7 @@ impl Follow {
             attached,
             command: command(pid),
             visible_devices: visible_devices(pid),
+            pid_within: pid_within(pid),
         });
     }
 
@@ -277,11 +280,15 @@ impl Follow {
         let gone: Vec<u32> = self
             .processes
             .iter()
-            .filter(|(_, process)| process.pidfd.as_ref().is_none_or(|fd| is_readable(fd.as_fd())))
+            .filter(|(pid, process)| match &process.pidfd {
+                Some(fd) => is_readable(fd.as_fd()),
+                None => matches!(state(**pid), None | Some('Z' | 'X')),
+            })
             .map(|(pid, _)| *pid)
             .collect();
         for pid in gone {
             self.processes.remove(&pid);
+            self.guard.remove(pid);
             if let Some(interpreters) = &mut self.interpreters {
                 interpreters.ended(pid);
             }
@@ -336,8 +343,15 @@ fn command(pid: u32) -> String {
         .collect()
 }
 
+/// What a process calls itself, in the innermost of its pid namespaces, if that is not ours.
+fn pid_within(pid: u32) -> Option<u32> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
+    numbers.split_whitespace().skip(1).last()?.parse().ok()
+}
+
 /// The device list of a process, if it has one.
-fn visible_devices(pid: u32) -> Option<String> {
+pub(crate) fn visible_devices(pid: u32) -> Option<String> {
     const NAME: &[u8] = b"ASCEND_RT_VISIBLE_DEVICES=";
     const LONGEST: usize = 1024;
     let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;

@@ -18,8 +18,12 @@ use nix::{
     unistd::{ForkResult, Pid, fork, pipe2, setsid},
 };
 
+use super::capabilities;
+
 /// Said instead of a process id: the tracer ends in order.
 const FAREWELL: u32 = 0;
+/// Said with a process id: it has ended. Numbers of processes are smaller.
+const ENDED: u32 = 1 << 31;
 /// After the tracer's death the kernel may still stop a process until the last link is gone.
 const VIGIL: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(50);
@@ -53,6 +57,11 @@ impl Guard {
         let _ = self.pipe.write_all(&pid.to_ne_bytes());
     }
 
+    /// A process has ended; its number may be somebody else's from now on.
+    pub fn remove(&mut self, pid: u32) {
+        let _ = self.pipe.write_all(&(pid | ENDED).to_ne_bytes());
+    }
+
     /// Ends the guard: nothing is left to be continued.
     pub fn dismiss(mut self) {
         let _ = self.pipe.write_all(&FAREWELL.to_ne_bytes());
@@ -66,12 +75,17 @@ fn watch(reader: OwnedFd) {
     let _ = sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None);
     // SAFETY: a constant name.
     unsafe { libc::prctl(libc::PR_SET_NAME, c"memscope-guard".as_ptr()) };
+    // With more than it needs it works as well.
+    let _ = capabilities::keep_for_guard();
     let mut pipe = File::from(reader);
     let mut pids = BTreeSet::new();
     let mut word = [0; 4];
     while pipe.read_exact(&mut word).is_ok() {
         match u32::from_ne_bytes(word) {
             FAREWELL => return,
+            ended if ended & ENDED != 0 => {
+                pids.remove(&(ended & !ENDED));
+            }
             pid => {
                 pids.insert(pid);
             }

@@ -9,7 +9,7 @@ use std::{
 };
 
 use aya::{
-    Ebpf, EbpfLoader,
+    Ebpf, EbpfError, EbpfLoader, Pod,
     maps::{
         Array, HashMap as BpfHashMap, Map, MapData, MapError, PerCpuArray, PerfEventArray, ProgramArray, RingBuf,
         perf::PerfEventArrayBuffer,
@@ -21,7 +21,7 @@ use aya::{
     util::{nr_cpus, online_cpus},
 };
 use memscope_common::{
-    Config, Miss, ProbeRow, PythonLayout,
+    Config, Miss, ProbeRow, PythonLayout, WatchSite, WatchedProcess,
     config::{ANY_USER, ProcessState, TRANSPORT_PERF, TRANSPORT_RING},
     miss,
     row::{JUMP_ENTER, JUMP_LEAVE, JUMP_LEAVE_OWN, JUMPS},
@@ -34,7 +34,7 @@ use thiserror::Error;
 use super::{
     features::{self, Features, LinkMode},
     lifecycle::Lifecycle,
-    task,
+    privileges, task,
 };
 use crate::ring::Source;
 
@@ -42,6 +42,8 @@ static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/me
 
 /// Threads whose records with objects are built: those take 4 KiB each.
 const OBJECT_THREADS: u32 = 4096;
+/// The same where only scripts hand arrays over.
+const SCRIPT_THREADS: u32 = 256;
 /// Stacks whose ids are known to have been told; of those forgotten the record is sent again.
 const STACKS_TOLD: u32 = 1 << 16;
 /// Rules that were asked for a moment ago.
@@ -49,6 +51,8 @@ const RULES_ASKED: u32 = 1 << 14;
 
 /// Processes whose Python interpreters are known: as many as are traced.
 const PYTHON_PROCESSES: u32 = 16_384;
+/// Processes in which blocks are watched.
+const WATCHED_PROCESSES: u32 = 1024;
 /// Stacks and code objects that are not told again; of more, the oldest are.
 const PYTHON_TOLD: u32 = 65_536;
 
@@ -73,9 +77,24 @@ pub enum KernelError {
         /// This program.
         program: PathBuf,
     },
+    /// Maps or programs need more locked memory than the user may have.
+    #[error(
+        "not permitted to load BPF maps and programs: before Linux 5.11 they count as locked memory, of which this user may have {} KiB; run with sudo, or lift the limit (`ulimit -l unlimited`, memlock in /etc/security/limits.conf)",
+        limit_bytes >> 10
+    )]
+    LockedMemory {
+        /// What it may have.
+        limit_bytes: u64,
+        /// The refusal.
+        #[source]
+        source: io::Error,
+    },
+    /// The kernel names processes by other numbers than this process does.
+    #[error("{}", features::NESTED_PIDS)]
+    NestedPids,
     /// The object was refused.
     #[error("the kernel refused the BPF object")]
-    Load(#[source] Box<aya::EbpfError>),
+    Load(#[source] Box<EbpfError>),
     /// A program was refused.
     #[error("the kernel refused BPF program `{name}`")]
     Program {
@@ -143,10 +162,12 @@ pub struct KernelOptions {
     pub tracefs: bool,
     /// Rows with objects will be used.
     pub objects: bool,
-    /// Rows with arrays will be used.
+    /// Rows with arrays will be used, by many threads: they are loaded at once then, else with the first such row.
     pub arrays: bool,
     /// Which stacks are taken.
     pub stacks: StackOptions,
+    /// Blocks are watched.
+    pub watch: bool,
 }
 
 /// Which stacks are taken, and how many frames of each at most; `None` or 0: none.
@@ -188,6 +209,34 @@ impl Processes {
     /// The generations of all processes.
     pub fn generations(&self) -> Result<Vec<u64>, MapError> {
         self.0.iter().map(|entry| entry.map(|(_, state)| state.generation)).collect()
+    }
+}
+
+/// What block watch shares with the kernel side.
+pub struct WatchMaps {
+    /// Processes whose threads are sent to the handler.
+    pub watched: BpfHashMap<MapData, u32, WatchedProcess>,
+    /// Where threads were sent there, by `pid_tgid`.
+    pub sites: BpfHashMap<MapData, u64, WatchSite>,
+    fds: [OwnedFd; 2],
+}
+
+impl WatchMaps {
+    fn open(watched: OwnedFd, sites: OwnedFd) -> Result<Self, KernelError> {
+        fn map<K: Pod, V: Pod>(name: &'static str, fd: OwnedFd) -> Result<BpfHashMap<MapData, K, V>, KernelError> {
+            let map = MapData::from_fd(fd).and_then(|map| BpfHashMap::try_from(Map::HashMap(map)));
+            map.map_err(|error| map_error(name, &error))
+        }
+        let again = |fd: &OwnedFd| fd.try_clone().map_err(|error| map_error("WATCHED", &error));
+        let fds = [again(&watched)?, again(&sites)?];
+        Ok(Self { watched: map("WATCHED", watched)?, sites: map("WATCH_SITES", sites)?, fds })
+    }
+
+    /// The same maps for another thread.
+    pub fn try_clone(&self) -> Result<Self, KernelError> {
+        let again = |fd: &OwnedFd| fd.try_clone().map_err(|error| map_error("WATCHED", &error));
+        let [watched, sites] = &self.fds;
+        Self::open(again(watched)?, again(sites)?)
     }
 }
 
@@ -255,36 +304,6 @@ pub struct Kernel {
     lifecycle: Lifecycle,
 }
 
-/// Raises the limit that kernels before 5.11 charge maps to; elsewhere it does not matter.
-fn raise_memlock() {
-    use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit, setrlimit};
-    let unlimited = setrlimit(Resource::RLIMIT_MEMLOCK, RLIM_INFINITY, RLIM_INFINITY);
-    if unlimited.is_err()
-        && let Ok((_, hard)) = getrlimit(Resource::RLIMIT_MEMLOCK)
-    {
-        let _ = setrlimit(Resource::RLIMIT_MEMLOCK, hard, hard);
-    }
-}
-
-fn check_privileges(features: Features) -> Result<(), KernelError> {
-    let missing = features::missing_capabilities(features::effective_capabilities());
-    let essential: Vec<_> = missing.iter().filter(|c| matches!(c.name, "CAP_BPF" | "CAP_PERFMON")).collect();
-    if !essential.is_empty() {
-        let names: Vec<_> = features::CAPABILITIES.iter().map(|c| c.name.to_lowercase()).collect();
-        return Err(KernelError::Privileges {
-            names: missing.iter().map(|capability| capability.name).collect(),
-            setcap: format!("{}=ep", names.join(",")),
-            program: std::env::current_exe().unwrap_or_else(|_| PathBuf::from("memscope-bpf")),
-        });
-    }
-    let missing = features.missing();
-    if missing.is_empty() {
-        return Ok(());
-    }
-    let release = nix::sys::utsname::uname().map(|name| name.release().to_string_lossy().into_owned());
-    Err(KernelError::TooOld { release: release.unwrap_or_else(|_| "unknown".to_owned()), missing })
-}
-
 /// Whether Python stacks can be taken here: where a task has its thread pointer, or why not.
 pub fn python_support(features: Features, mode: LinkMode) -> Result<u32, String> {
     if !features.loops {
@@ -314,9 +333,10 @@ impl Kernel {
     /// [`Self::attach`].
     pub fn load(options: &KernelOptions) -> Result<Self, KernelError> {
         let features = Features::probe();
-        check_privileges(features)?;
+        privileges::check(features)?;
         let lifecycle = Lifecycle::find(options.tracefs)?;
-        raise_memlock();
+        privileges::raise_memlock();
+        privileges::raise_open_files();
         let perf = options.perf || !features.ring_buffer;
         let mode = options.link_mode.unwrap_or_else(|| features.link_mode());
         let (mut stacks, mut no_python, mut thread_pointer) = (options.stacks, None, 0);
@@ -335,6 +355,7 @@ impl Kernel {
             loops: features.loops.into(),
             thread_pointer,
             native_slots: stack_slots(),
+            watch: options.watch.into(),
             stop_user: if features::may_signal_all() { ANY_USER } else { Uid::current().as_raw() },
             ..Config::default()
         };
@@ -350,13 +371,15 @@ impl Kernel {
             .override_global("CONFIG", &config, true)
             .map_max_entries("EVENTS", ring_bytes)
             .map_max_entries("THREADS", thread_entries())
-            .map_max_entries("OBJECTS", if options.objects || options.arrays { OBJECT_THREADS } else { 1 })
+            .map_max_entries("OBJECTS", if options.objects || options.arrays { OBJECT_THREADS } else { SCRIPT_THREADS })
             .map_max_entries("RESULTS", if options.objects { OBJECT_THREADS } else { 1 })
             .map_max_entries("PYTHON", python(PYTHON_PROCESSES))
             .map_max_entries("PYTHON_SEEN", python(PYTHON_TOLD))
             .map_max_entries("PYTHON_CODES", python(PYTHON_TOLD))
             .map_max_entries("PYTHON_OWNERS", python(slots))
             .map_max_entries("PYTHON_SCRATCH", python(slots))
+            .map_max_entries("WATCHED", if options.watch { WATCHED_PROCESSES } else { 1 })
+            .map_max_entries("WATCH_SITES", if options.watch { thread_entries() } else { 1 })
             .map_max_entries("UNWIND_RULES", if_native(RULES))
             .map_max_entries("STACK_SLOTS", if_native(config.native_slots))
             .map_max_entries("STACK_CLAIMS", if_native(config.native_slots))
@@ -364,7 +387,7 @@ impl Kernel {
             .map_max_entries("RULES_ASKED", if_native(RULES_ASKED))
             .allow_unsupported_maps()
             .load(OBJECT)
-            .map_err(|error| KernelError::Load(Box::new(error)))?;
+            .map_err(privileges::refused_object)?;
         let max_rows = options.max_rows.unwrap_or(u16::MAX).min(mode.max_rows());
         let mut kernel = Self {
             ebpf,
@@ -483,6 +506,15 @@ impl Kernel {
         }))
     }
 
+    /// What block watch shares with the kernel side.
+    pub fn watch_maps(&self) -> Result<WatchMaps, KernelError> {
+        let fd = |name: &'static str| {
+            let Some(Map::HashMap(map)) = self.ebpf.map(name) else { return Err(no_map(name)) };
+            map.fd().as_fd().try_clone_to_owned().map_err(|error| map_error(name, &error))
+        };
+        WatchMaps::open(fd("WATCHED")?, fd("WATCH_SITES")?)
+    }
+
     /// Takes the reading end of the transport; can be done once.
     pub fn source(&mut self, options: &KernelOptions) -> Result<Source, KernelError> {
         if options.perf || !self.features.ring_buffer {
@@ -543,7 +575,10 @@ impl Kernel {
         let points = &*only(|point| point.sees == Sees::Entry);
         if let Some(Programs { enter, leave, leave_own, touch, pass_array, .. }) = self.shared_programs() {
             // Of several programs at one place the kernel runs the last one attached first: a call is told before its arrays.
-            self.attach_many(pass_array, &path, &arrays)?;
+            if !arrays.is_empty() {
+                self.load_once(pass_array)?;
+                self.attach_many(pass_array, &path, &arrays)?;
+            }
             self.attach_many(leave, &path, &returns)?;
             self.attach_many(leave_own, &path, &own_returns)?;
             self.attach_many(enter, &path, points)?;
@@ -613,6 +648,26 @@ impl Kernel {
         let link = program.take_link(id).map_err(refuse)?;
         self.links.push(link);
         Ok(())
+    }
+
+    /// Has a probe at one place of the open file while `look` runs. It belongs to no row, so it must be where no traced
+    /// process comes by.
+    pub(super) fn with_probe<T>(
+        &mut self,
+        file: BorrowedFd<'_>,
+        file_offset: u64,
+        look: impl FnOnce() -> T,
+    ) -> Result<T, KernelError> {
+        let Some(Programs { enter, .. }) = self.shared_programs() else {
+            return Err(KernelError::Map { name: "programs", reason: "this kernel has no attach cookies".to_owned() });
+        };
+        let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+        self.link(enter, &path, [(file_offset, Some(0))].into_iter())?;
+        let seen = look();
+        // Detaching takes its time, and nobody has to wait for it.
+        let link = self.links.pop();
+        thread::spawn(move || drop(link));
+        Ok(seen)
     }
 
     fn program<'a, P>(&'a mut self, name: &str) -> Result<&'a mut P, KernelError>

@@ -15,6 +15,7 @@ use memscope_common::{Fetch, ProbeRow, row::MAX_VALUES};
 use super::{
     copies,
     elf::ElfFile,
+    inode::Likeness,
     kernel::{Kernel, KernelError, ObjectPoint, Point},
     locate::{Cache, Evidence},
     maps::{FileId, Mapped, mapped_files},
@@ -28,6 +29,7 @@ use crate::{
     probes::{
         self, Layer, Meaning, ProbeSpec, RowInfo,
         ops::{CATCH, CXX_LIBRARY, TORCH_LIBRARY},
+        watch::{self, WatchLevels},
     },
 };
 
@@ -75,6 +77,8 @@ pub struct Library {
     pub ops: Option<LibraryOps>,
     /// It has a copy of mstx whose functions cannot be found. Only looked for by planners.
     pub hidden_copy: bool,
+    /// Another name of the same file, whose probes serve this one: there are none of its own.
+    pub same_as: Option<PathBuf>,
 }
 
 /// Operators of one library.
@@ -94,7 +98,7 @@ impl Library {
     fn at(path: &Path) -> Self {
         let (placed, absent, not_located) = (Vec::new(), Vec::new(), Vec::new());
         let path = path.to_path_buf();
-        Self { path, placed, absent, not_located, error: None, ops: None, hidden_copy: false }
+        Self { path, placed, absent, not_located, error: None, ops: None, hidden_copy: false, same_as: None }
     }
 }
 
@@ -103,12 +107,16 @@ pub struct Libraries {
     rows: Vec<(u16, &'static ProbeSpec)>,
     unserved: Vec<&'static str>,
     files: HashMap<FileId, Library>,
+    /// Files that have probes. What is open cannot be confused with what comes later.
+    probed: Vec<Probed>,
     without_copy: HashSet<FileId>,
     loader_rows: HashMap<i64, u16>,
     sites: site::Kernel,
     cache: Option<Cache>,
     ops: OpsOptions,
     serves_arrays: bool,
+    /// Blocks are watched.
+    watches: bool,
     /// Rows of operators, which are made when a library needs them.
     op_rows: HashMap<OpRow, u16>,
     next_op: u32,
@@ -129,23 +137,39 @@ struct OpRow {
     fetch: [Fetch; MAX_VALUES],
 }
 
+/// A file that has probes.
+struct Probed {
+    likeness: Likeness,
+    file: File,
+    path: PathBuf,
+}
+
 /// Finds out what would be placed, without a kernel: for `doctor` and for [`Libraries::attach`].
 struct Plan {
     library: Library,
     points: Vec<Point>,
     ops: OpsPlan,
     presence: Option<Place>,
+    likeness: Option<Likeness>,
     file: Option<File>,
 }
 
 impl Libraries {
     /// Hands the built-in rows to the kernel side, as many as it can serve besides those of the user, and then these.
-    pub fn new(kernel: &mut Kernel, ops: OpsOptions, user: &[&'static ProbeSpec]) -> Result<Self, KernelError> {
+    pub fn new(
+        kernel: &mut Kernel,
+        ops: OpsOptions,
+        user: &[&'static ProbeSpec],
+        watch: Option<WatchLevels>,
+    ) -> Result<Self, KernelError> {
         let mut libraries = Self::planner(kernel.room(), user);
         libraries.ops = ops;
+        libraries.watches = watch.is_some();
         libraries.serves_arrays = kernel.link_mode().serves_arrays();
         for (number, spec) in &mut libraries.rows {
-            *number = kernel.add_row(&spec.row())?;
+            let flags = watch.map_or(0, |levels| watch::flags(spec, levels));
+            let row = spec.row();
+            *number = kernel.add_row(&ProbeRow { flags: row.flags | flags, ..row })?;
         }
         libraries.cache = Cache::of_user();
         Ok(libraries)
@@ -174,12 +198,14 @@ impl Libraries {
             rows: (1..).zip(served).collect(),
             unserved: unserved.iter().map(|spec| spec.symbol).collect(),
             files: HashMap::new(),
+            probed: Vec::new(),
             without_copy: HashSet::new(),
             loader_rows: HashMap::new(),
             sites: site::Kernel::default(),
             cache: None,
             ops: OpsOptions { choice: OpsChoice::Npu, accesses: true, cpu: false },
             serves_arrays: true,
+            watches: false,
             op_rows: HashMap::new(),
             next_op: 0,
             tell: None,
@@ -193,6 +219,12 @@ impl Libraries {
     #[must_use]
     pub fn unserved(&self) -> &[&'static str] {
         &self.unserved
+    }
+
+    /// All rows that are not made when they are needed, by number.
+    #[must_use]
+    pub fn rows(&self) -> &[(u16, &'static ProbeSpec)] {
+        &self.rows
     }
 
     /// What the records of each row mean, by number from 1.
@@ -307,7 +339,8 @@ impl Libraries {
         }
         match spec.meaning {
             Meaning::AtbTensors => self.ops.accesses && self.serves_arrays,
-            _ => spec.layer != Layer::Ops || self.ops.choice.npu(),
+            Meaning::TraceRows => self.serves_arrays,
+            _ => spec.layer != Layer::Ops || self.watches || self.ops.choice.npu(),
         }
     }
 
@@ -317,15 +350,23 @@ impl Libraries {
         path: &Path,
         file: io::Result<File>,
     ) -> Result<Library, KernelError> {
-        let Plan { mut library, points, ops, presence, file } = self.plan_file(Some(kernel), path, file)?;
+        let Plan { mut library, points, ops, presence, likeness, file } = self.plan_file(Some(kernel), path, file)?;
+        let Some((file, likeness)) = file.zip(likeness) else { return Ok(library) };
+        if let Some(known) = self.same(kernel, &likeness, &file) {
+            return Ok(Library { same_as: Some(known), ..Library::at(path) });
+        }
         let op_points = self.number_ops(kernel, ops)?;
-        let attached = file.as_ref().map_or(Ok(()), |file| {
-            kernel.attach(file.as_fd(), &points)?;
-            kernel.attach_objects(file.as_fd(), &op_points)
-        });
+        let attached =
+            kernel.attach(file.as_fd(), &points).and_then(|()| kernel.attach_objects(file.as_fd(), &op_points));
         match attached {
+            Ok(()) if points.is_empty() && op_points.is_empty() => {}
             Ok(()) => {
-                self.unannounced.extend(presence.zip(file).map(|(place, file)| (place, file, path.to_path_buf())));
+                if let Some(place) = presence
+                    && let Ok(file) = file.try_clone()
+                {
+                    self.unannounced.push((place, file, path.to_path_buf()));
+                }
+                self.probed.push(Probed { likeness, file, path: path.to_path_buf() });
             }
             // This file cannot be probed; others can.
             Err(error @ KernelError::Attach { .. }) => {
@@ -336,6 +377,12 @@ impl Libraries {
             Err(error) => return Err(error),
         }
         Ok(library)
+    }
+
+    /// The path of a file that is this one and has its probes.
+    fn same(&self, kernel: &mut Kernel, likeness: &Likeness, file: &File) -> Option<PathBuf> {
+        let mut alike = self.probed.iter().filter(|known| known.likeness == *likeness);
+        alike.find(|known| likeness.is_same(kernel, &known.file, file)).map(|known| known.path.clone())
     }
 
     /// Gives the operators of a library their numbers and rows, and tells of both.
@@ -388,7 +435,7 @@ impl Libraries {
         file: io::Result<File>,
     ) -> Result<Plan, KernelError> {
         let (library, ops) = (Library::at(path), OpsPlan::default());
-        let mut plan = Plan { library, points: Vec::new(), ops, presence: None, file: None };
+        let mut plan = Plan { library, points: Vec::new(), ops, presence: None, likeness: None, file: None };
         // Reading the whole file also puts the probed pages into the page cache: some kernels warn when a probe is
         // installed on a page that is not there.
         let read = file.and_then(|file| read_bounded(&file).map(|bytes| (file, bytes)));
@@ -400,7 +447,12 @@ impl Libraries {
             }
         };
         match ElfFile::parse(&bytes) {
-            Ok(elf) => self.plan_elf(kernel, &elf, &mut plan)?,
+            Ok(elf) => {
+                self.plan_elf(kernel, &elf, &mut plan)?;
+                let offsets = plan.points.iter().map(|point| point.file_offset);
+                let offsets = offsets.chain(plan.ops.points.iter().map(|point| point.file_offset)).collect();
+                plan.likeness = Some(Likeness::new(&elf, offsets));
+            }
             Err(error) => plan.library.error = Some(error_chain(&error)),
         }
         plan.file = Some(file);

@@ -2,10 +2,14 @@
 //!
 //! `maps` says which files a process has mapped, `elf` where a function is in a file, `locate` where one is that
 //! the file does not name, `copies` which files have functions of mstx in them, `site` which instruction of
-//! it is the cheapest to probe, `libraries` puts the three together, `kernel` makes the links. `spawn`, `follow`
-//! and `guard` start, follow and never abandon the traced processes. `presence` tells scripts that a tracer is there. `mstx_tool` is the one thing that is put into a process,
+//! it is the cheapest to probe, `inode` which files are one under several names, `libraries` puts these together,
+//! `kernel` makes the links. `spawn`, `follow` and `guard` start, follow and never abandon the traced processes.
+//! `presence` tells scripts that a tracer is there, `capabilities` gives up what is not needed any more. `mstx_tool` is the
+//! one thing that is put into a process,
 //! if the user wants it.
 
+#[cfg(feature = "trace")]
+pub mod capabilities;
 #[cfg(feature = "trace")]
 mod copies;
 pub mod elf;
@@ -15,6 +19,8 @@ pub mod features;
 pub mod follow;
 #[cfg(feature = "trace")]
 pub mod guard;
+#[cfg(feature = "trace")]
+mod inode;
 #[cfg(feature = "trace")]
 pub mod kernel;
 #[cfg(feature = "trace")]
@@ -32,6 +38,8 @@ pub mod mstx_tool;
 pub mod ops;
 #[cfg(feature = "trace")]
 mod presence;
+#[cfg(feature = "trace")]
+mod privileges;
 #[cfg(feature = "trace")]
 pub mod python;
 #[cfg(feature = "trace")]

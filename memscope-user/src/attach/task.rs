@@ -2,7 +2,7 @@
 //!
 //! Only as much of the format is read as that takes. The kernel is trusted, the file is not assumed to be well-formed.
 
-use std::{fs::File, io::Read as _};
+use std::{fs::File, io::Read as _, sync::LazyLock};
 
 /// The kernel's types.
 const BTF: &str = "/sys/kernel/btf/vmlinux";
@@ -11,28 +11,50 @@ const MAX_BYTES: u64 = 128 << 20;
 /// Types behind each other (`const`, `typedef`), and structs without a name inside of each other.
 const MAX_NESTING: usize = 16;
 
+/// An offset in bytes, or why it is not known.
+type Offset = Result<u32, String>;
+
+/// Offsets in `task_struct`.
+struct Offsets {
+    thread_pointer: Offset,
+    pid: Offset,
+}
+
+/// Read once: the file has megabytes, and the kernel stays the same.
+static OFFSETS: LazyLock<Offsets> = LazyLock::new(Offsets::read);
+
 /// Offset of the thread pointer in `task_struct`, in bytes; or why it is not known.
-pub(super) fn thread_pointer() -> Result<u32, String> {
-    match std::env::consts::ARCH {
-        "x86_64" => offset_of(&["thread", "fsbase"]),
-        "aarch64" => offset_of(&["thread", "uw", "tp_value"]),
-        other => Err(format!("threads of {other} are not known")),
-    }
+pub(super) fn thread_pointer() -> Offset {
+    OFFSETS.thread_pointer.clone()
 }
 
 /// Offset of the number of a task, in bytes; or why it is not known.
-pub(super) fn pid() -> Result<u32, String> {
-    offset_of(&["pid"])
+pub(super) fn pid() -> Offset {
+    OFFSETS.pid.clone()
 }
 
-/// Offset in `task_struct`.
-fn offset_of(path: &[&str]) -> Result<u32, String> {
-    let mut bytes = Vec::new();
-    let read = File::open(BTF).and_then(|file| file.take(MAX_BYTES).read_to_end(&mut bytes));
-    read.map_err(|error| format!("the kernel does not describe its types ({BTF}: {error})"))?;
-    Btf::parse(&bytes)
-        .and_then(|btf| btf.member("task_struct", path))
-        .ok_or_else(|| format!("{BTF} does not say where task_struct has {}", path.join(".")))
+impl Offsets {
+    fn read() -> Self {
+        let mut bytes = Vec::new();
+        let read = File::open(BTF).and_then(|file| file.take(MAX_BYTES).read_to_end(&mut bytes));
+        let unread = read.err().map(|error| format!("the kernel does not describe its types ({BTF}: {error})"));
+        let btf = Btf::parse(&bytes);
+        let offset_of = |path: &[&str]| match &unread {
+            Some(reason) => Err(reason.clone()),
+            None => btf
+                .as_ref()
+                .and_then(|btf| btf.member("task_struct", path))
+                .ok_or_else(|| format!("{BTF} does not say where task_struct has {}", path.join("."))),
+        };
+        Self {
+            thread_pointer: match std::env::consts::ARCH {
+                "x86_64" => offset_of(&["thread", "fsbase"]),
+                "aarch64" => offset_of(&["thread", "uw", "tp_value"]),
+                other => Err(format!("threads of {other} are not known")),
+            },
+            pid: offset_of(&["pid"]),
+        }
+    }
 }
 
 /// The types and their names.

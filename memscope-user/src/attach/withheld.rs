@@ -16,13 +16,26 @@ use nix::unistd::{Gid, Uid};
 /// Linux takes no larger environment.
 const MAX_BYTES: u64 = 8 << 20;
 
+/// Whether this program was started with more rights than its caller has (set-uid, file capabilities).
+#[must_use]
+pub fn has_borrowed_rights() -> bool {
+    // SAFETY: reads a word that the kernel left at the start.
+    unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
+}
+
+/// The environment that the program gets from us, as far as it is UTF-8: ours, and what was taken from it.
+#[must_use]
+pub fn program_environment() -> Vec<(String, String)> {
+    let text = |text: OsString| text.into_string().ok();
+    let all = env::vars_os().chain(variables());
+    all.filter_map(|(name, value)| Some((text(name)?, text(value)?))).collect()
+}
+
 /// Those that are missing in our environment.
 #[must_use]
 pub fn variables() -> Vec<(OsString, OsString)> {
-    // SAFETY: reads a word that the kernel left at the start.
-    let secure = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
     // With another user's rights, what the caller says is not for what we run.
-    if !secure || Uid::current() != Uid::effective() || Gid::current() != Gid::effective() {
+    if !has_borrowed_rights() || Uid::current() != Uid::effective() || Gid::current() != Gid::effective() {
         return Vec::new();
     }
     let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();

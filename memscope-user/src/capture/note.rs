@@ -33,6 +33,9 @@ pub enum Note {
         command: String,
         /// Its `ASCEND_RT_VISIBLE_DEVICES`.
         visible_devices: Option<String>,
+        /// Its number in its own pid namespace (`NSpid`), if that is another one than the tracer's.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pid_within: Option<u32>,
     },
     /// A process ended.
     ProcessEnd {

@@ -71,17 +71,12 @@ impl Writer {
             self.raw.extend_from_slice(records);
             return Ok(());
         }
-        let mut steps = Records::new(records);
-        loop {
-            let before = steps.rest();
-            if steps.next().is_none() {
-                return Ok(());
-            }
-            let (record, _) = before.split_at(before.len() - steps.rest().len());
+        for (record, _) in Records::new(records).with_bytes() {
             for piece in record.chunks(MAX_RAW) {
                 self.append(piece)?;
             }
         }
+        Ok(())
     }
 
     /// Writes out what was taken. To be called at least twice a second.

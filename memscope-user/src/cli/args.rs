@@ -9,6 +9,7 @@ use std::{
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::probes::{ProbeSpec, user};
+use crate::watch::spec::WatchSpec;
 
 use super::select::{FilterArgs, SelectArgs};
 use super::values::{self, Analyses, CallStacks, Devices, Events, Level, Ops, Steps};
@@ -79,9 +80,28 @@ pub(super) enum Command {
     Doctor(DoctorArgs),
     /// Trace a simulated training program with a leak.
     Demo(DemoArgs),
+    /// Print what a shell needs to complete our options.
+    Completions(CompletionsArgs),
+    /// Write manual pages, for packages.
+    #[command(hide = true)]
+    Manual(ManualArgs),
     /// Ask the driver for the figures of the devices, in a process of its own.
     #[command(hide = true)]
     UsageHelper(UsageHelperArgs),
+}
+
+/// `completions`.
+#[derive(Debug, Args)]
+pub(super) struct CompletionsArgs {
+    /// The shell.
+    pub shell: clap_complete::Shell,
+}
+
+/// `manual`.
+#[derive(Debug, Args)]
+pub(super) struct ManualArgs {
+    /// Where to put them.
+    pub directory: PathBuf,
 }
 
 /// `run`.
@@ -588,9 +608,10 @@ pub(super) struct TraceArgs {
     /// immediate, or deferred until the script starts it.
     #[arg(long, value_enum, default_value_t)]
     pub collect_mode: CollectMode,
-    /// Watch blocks between two operators.
+    /// Watch the outputs of an operator, or what a script names, until another one ends: [START[:OUTPUT]],END[,full-content].
+    /// Changes the program's timing and puts a signal handler into it.
     #[arg(long, value_name = "SPEC")]
-    pub watch: Option<String>,
+    pub watch: Option<WatchSpec>,
     /// Stop tracing after this time: 30s, 5m, 500ms.
     #[arg(long, value_name = "TIME", value_parser = values::duration)]
     pub duration: Option<Duration>,

@@ -19,6 +19,7 @@ use crate::{
         locate::{Checked, Evidence},
         python,
         site::SiteCost,
+        withheld,
     },
     stacks::unwind::Survey,
     usage::{self, Tell},
@@ -247,6 +248,10 @@ fn slots_text(mode: LinkMode, user: &[&'static ProbeSpec]) -> String {
 /// How children, new programs and ends of processes are seen.
 fn processes() -> Check {
     const NAME: &str = "processes";
+    if features::has_nested_pids() {
+        let (found, mend) = features::NESTED_PIDS.split_once(": ").unwrap_or((features::NESTED_PIDS, ""));
+        return Check::missing(NAME, found, mend);
+    }
     match features::tracefs() {
         _ if features::describes_tasks() => Check::ok(NAME, "followed by raw tracepoints"),
         Some(path) => Check::ok(NAME, format!("followed by tracepoints, whose layout is in {}", path.display())),
@@ -273,9 +278,7 @@ fn look_into(
         return files.iter().map(|path| look_into_file(path, max_rows, user)).collect();
     }
     let Some(pid) = pid else {
-        let environment: Vec<_> =
-            std::env::vars_os().filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?))).collect();
-        let found = expected_libraries(&environment, user);
+        let found = expected_libraries(&withheld::program_environment(), user);
         checks.push(if found.is_empty() {
             Check::degraded(
                 "Ascend libraries",

@@ -46,6 +46,11 @@ pub(super) fn run(args: &InefficientArgs) -> ExitCode {
             // Nothing to mark: rows are in dumps, one by one.
             return Ok(());
         }
+        if args.in_place && found.is_empty() {
+            let text = format_args!("nothing to mark: {} is as it was", args.file.display());
+            message(LogLevel::Info, LogLevel::Info, text);
+            return Ok(());
+        }
         let to = if args.in_place { Destination::InPlace } else { Destination::New(destination(args)) };
         let count = annotate(&args.file, &Annotations::of(found), &to, &mut progress::of_stage(Stage::Marking))?;
         let path = match &to {

@@ -11,6 +11,7 @@ mod export;
 mod inefficient;
 mod input;
 mod leaks;
+mod manual;
 mod notices;
 mod offline;
 mod operators;
@@ -74,6 +75,8 @@ pub fn main() -> ExitCode {
         Some(Command::Export(export)) => export::run(&export),
         Some(Command::Doctor(doctor)) => doctor::run(&doctor),
         Some(Command::Demo(demo)) => demo::run(&demo),
+        Some(Command::Completions(args)) => manual::completions(&args),
+        Some(Command::Manual(args)) => manual::pages(&args),
         Some(Command::UsageHelper(helper)) => usage::helper::serve(helper.library.as_deref()),
         None if cli.compare || cli.input_path.is_some() => match cli.input_path {
             Some(paths) if cli.compare && cli.program.is_empty() && cli.pid.is_empty() => {

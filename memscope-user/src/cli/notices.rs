@@ -1,20 +1,35 @@
 //! Tells people at once what they should not have to look for in the report.
 
+use std::collections::HashSet;
+
 use super::{args::LogLevel, message};
 use crate::{
-    model::{Event, EventKind},
+    model::{Event, EventKind, ProcessStart},
     sinks::{Sink, SinkError},
 };
 
 /// Says what an event warns of.
 pub(super) struct Notices {
     level: LogLevel,
+    /// Living processes that are known by another number in their own pid namespace, and were introduced.
+    introduced: HashSet<u32>,
 }
 
 impl Notices {
     /// Messages below `level` are left out.
-    pub(super) const fn new(level: LogLevel) -> Self {
-        Self { level }
+    pub(super) fn new(level: LogLevel) -> Self {
+        Self { level, introduced: HashSet::new() }
+    }
+
+    /// Says what a process calls itself, once; louder of those that nobody of their namespace came before.
+    fn introduce(&mut self, pid: u32, start: &ProcessStart) {
+        let Some(within) = start.pid_within else { return };
+        if self.introduced.insert(pid) {
+            let known = self.introduced.contains(&start.parent);
+            let level = if known { LogLevel::Debug } else { LogLevel::Info };
+            let text = format_args!("process {pid} ({}) is process {within} in its own pid namespace", start.command);
+            message(self.level, level, text);
+        }
     }
 }
 
@@ -27,6 +42,11 @@ impl Sink for Notices {
                 event.pid, event.pid
             );
             message(self.level, LogLevel::Error, text);
+        }
+        match &event.kind {
+            EventKind::ProcessStart(start) => self.introduce(event.pid, start),
+            EventKind::ProcessEnd => drop(self.introduced.remove(&event.pid)),
+            _ => {}
         }
         if event.kind == EventKind::StepsRefused {
             let text = format_args!(

@@ -19,7 +19,6 @@ use super::{
 };
 use crate::{
     attach::spawn::sudo_ids,
-    capture::Ending,
     error_chain,
     input::{Progress, Stage},
     pipeline::{self, PipelineConfig, ReplayReport},
@@ -89,7 +88,10 @@ fn replay_one(capture: &Path, collect: &CollectArgs) -> Result<()> {
     let config = PipelineConfig { dump: outputs::filter(collect), owners, ..PipelineConfig::default() };
     let notices = Notices::new(collect.level_of_messages());
     let settings = outputs::config(collect, CallStacks::default(), CollectMode::default());
-    let sinks: Vec<Box<dyn Sink>> = vec![outputs::dump(collect, settings, sudo_ids())?, Box::new(notices)];
+    let sinks: Vec<Box<dyn Sink>> = vec![
+        outputs::dump(collect, settings, sudo_ids(), crate::sinks::tree::ProcessDirs::default())?,
+        Box::new(notices),
+    ];
     let mut watcher = progress::watcher().unwrap_or_else(|| Box::new(|_| {}));
     let total = fs::metadata(capture).map_or(0, |file| file.len());
     let mut tell = |done| watcher(Progress { stage: Stage::Reading, done, total });
@@ -107,19 +109,7 @@ fn replay_one(capture: &Path, collect: &CollectArgs) -> Result<()> {
 
 /// Says how a capture ends, if not as it should.
 pub(super) fn tell_ending(wanted: LogLevel, report: &ReplayReport) {
-    let text = match report.ending {
-        Ending::Complete { .. } if report.is_complete() => return,
-        Ending::Complete { .. } => {
-            "the capture ends between two chunks: its tracer was killed; up to there it is complete".to_owned()
-        }
-        Ending::Truncated { at_offset, .. } => {
-            format!(
-                "the capture is torn at byte {at_offset}: its tracer was killed, or the disk was full; up to there it is complete"
-            )
-        }
-        Ending::Corrupt { at_offset, what, .. } => {
-            format!("the capture is damaged at byte {at_offset} ({what}); what follows was not used")
-        }
-    };
-    message(wanted, LogLevel::Warning, format_args!("{text}"));
+    if let Some(text) = report.ending_text() {
+        message(wanted, LogLevel::Warning, format_args!("{text}"));
+    }
 }

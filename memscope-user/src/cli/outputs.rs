@@ -11,7 +11,7 @@ use std::{
 
 use super::{
     LOG,
-    args::{CollectArgs, CollectMode, Format, LogLevel},
+    args::{CollectArgs, CollectMode, Format, LogLevel, TraceArgs},
     message, select,
     values::CallStacks,
 };
@@ -22,16 +22,17 @@ use crate::{
         decompose::RuleSet,
         select::{Filter, Selected},
     },
-    attach::spawn::sudo_ids,
+    attach::{spawn::sudo_ids, withheld},
     model::Finding,
     pipeline::{DeviceFilter, DumpFilter, Npus, Outcome},
     sinks::{
         self, DumpOptions, DumpSink, Sink, SinkError,
-        config_json::{DumpConfig, StepList},
+        config_json::{DumpConfig, NO_OUTPUT_ID, StepList, WatchConfig},
         log::{Level, LogFile},
         report::Report,
-        tree::OutputTree,
+        tree::{OutputTree, ProcessDirs},
     },
+    watch::spec::WatchSpec,
 };
 
 /// Which rows are written.
@@ -55,11 +56,13 @@ pub(super) fn filter(args: &CollectArgs) -> DumpFilter {
 }
 
 /// Opens the outputs of a live trace: the tracer's own directory with its settings and log, and the file sink.
-pub(super) fn open(args: &CollectArgs, stacks: CallStacks, mode: CollectMode) -> Result<Box<dyn Sink>, SinkError> {
+pub(super) fn open(args: &TraceArgs, dirs: ProcessDirs) -> Result<Box<dyn Sink>, SinkError> {
+    let (stacks, mode) = (args.call_stack.unwrap_or_default(), args.collect_mode);
+    let (args, watch) = (&args.collect, args.watch.as_ref());
     let owner = sudo_ids();
     let tree = OutputTree::open(args.output_path(), owner)?;
     let own = tree.make_process_dir(std::process::id())?;
-    let config = config(args, stacks, mode);
+    let config = DumpConfig { watch_config: watch.map(watch_config).unwrap_or_default(), ..config(args, stacks, mode) };
     config.write(&tree, &own)?;
     let level = match args.level_of_messages() {
         LogLevel::Debug => Level::Debug,
@@ -68,7 +71,14 @@ pub(super) fn open(args: &CollectArgs, stacks: CallStacks, mode: CollectMode) ->
         LogLevel::Error => Level::Error,
     };
     let _ = LOG.set(Mutex::new(LogFile::create(&tree, &own, level)?));
-    dump(args, config, owner)
+    dump(args, config, owner, dirs)
+}
+
+/// As msMemScope stores what is watched.
+fn watch_config(spec: &WatchSpec) -> WatchConfig {
+    let WatchSpec { start, output_id, end, full_content } = spec.clone();
+    let output_id = output_id.unwrap_or(NO_OUTPUT_ID);
+    WatchConfig { end, full_content, is_watched: true, output_id, start }
 }
 
 /// The settings as msMemScope stores them (contract §2.3).
@@ -109,6 +119,7 @@ pub(super) fn dump(
     args: &CollectArgs,
     config: DumpConfig,
     owner: Option<(u32, u32)>,
+    dirs: ProcessDirs,
 ) -> Result<Box<dyn Sink>, SinkError> {
     let format = match args.format {
         Format::Csv => sinks::Format::Csv,
@@ -117,7 +128,7 @@ pub(super) fn dump(
     let level = args.level_of_messages();
     let options = DumpOptions { out_dir: args.output_path().to_path_buf(), format, owner, config: Some(config) };
     let announce = move |path: &Path| message(level, LogLevel::Info, format_args!("create file {}", path.display()));
-    Ok(Box::new(DumpSink::new(&options, announce)?))
+    Ok(Box::new(DumpSink::new(&options, announce)?.sharing(dirs)))
 }
 
 /// Leaks and fluctuation are off with `--steps`, and without both alloc and free (contract §1.5, §1.8).
@@ -215,10 +226,8 @@ fn of_all_blocks(args: &CollectArgs, rules: Option<&Arc<RuleSet>>, filter: &Filt
 
 /// A library that the caller chooses is code that runs with our rights: they have to be the caller's own.
 pub(super) fn refuse_borrowed_rights(library: Option<&Path>) -> Result<(), String> {
-    // SAFETY: reads a word that the kernel left at the start.
-    let borrowed = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
     match library {
-        Some(_) if borrowed => {
+        Some(_) if withheld::has_borrowed_rights() => {
             Err("--usage-library is refused: this program has more rights than its caller".to_owned())
         }
         _ => Ok(()),

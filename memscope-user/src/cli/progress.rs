@@ -88,6 +88,7 @@ impl Drop for Bar {
 fn line(progress: Progress, elapsed: Duration) -> String {
     let Progress { stage, done, total } = progress;
     let (what, unit, scale) = match stage {
+        Stage::Looking => ("looking through", "MB/s", 1e6),
         Stage::Reading => ("reading", "MB/s", 1e6),
         Stage::Sorting => ("sorting", "thousand rows/s", 1e3),
         Stage::Analysing => ("analysing", "thousand rows/s", 1e3),

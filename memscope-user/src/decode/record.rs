@@ -547,10 +547,13 @@ impl<'a> Records<'a> {
         Self { rest: bytes }
     }
 
-    /// What has not been stepped over yet.
-    #[must_use]
-    pub const fn rest(&self) -> &'a [u8] {
-        self.rest
+    /// The records, each with its bytes as they came; those of the last end with the buffer if they lead nowhere.
+    pub fn with_bytes(mut self) -> impl Iterator<Item = (&'a [u8], Result<Record<'a>, DecodeError>)> {
+        std::iter::from_fn(move || {
+            let before = self.rest;
+            let record = self.next()?;
+            Some((&before[..before.len() - self.rest.len()], record))
+        })
     }
 }
 

@@ -42,6 +42,9 @@ impl<'a> Pairs<'a> {
         if text.is_empty() || text == "{}" {
             return Ok(Self::default());
         }
+        if let Some(pairs) = plain(text) {
+            return Ok(Self(pairs));
+        }
         let object: serde_json::Map<String, serde_json::Value> =
             serde_json::from_str(text).map_err(|_| not(COLUMN, text, "a JSON object"))?;
         let value = |value| match value {
@@ -70,6 +73,26 @@ impl<'a> Pairs<'a> {
     /// An address.
     pub(super) fn address(&self, key: &str) -> Result<Option<u64>, Fault> {
         self.get(key).map(|value| address(COLUMN, value)).transpose().map_err(|fault| named(key, fault))
+    }
+}
+
+/// Keys and values of a JSON object of strings that need no unescaping, as both tools write nearly all of them.
+fn plain(text: &str) -> Option<Vec<(Cow<'_, str>, Cow<'_, str>)>> {
+    if text.bytes().any(|byte| byte == b'\\' || byte < b' ') {
+        return None;
+    }
+    let mut rest = text.strip_prefix("{\"")?.strip_suffix("\"}")?;
+    let mut pairs = Vec::with_capacity(8);
+    loop {
+        let (key, behind) = rest.split_once("\":\"")?;
+        let (value, more) = behind.split_once('"').map_or((behind, None), |(value, more)| (value, Some(more)));
+        // Of keys that come twice the later one counts; that is for the parser.
+        if key.contains('"') || pairs.iter().any(|(known, _)| known == key) {
+            return None;
+        }
+        pairs.push((Cow::Borrowed(key), Cow::Borrowed(value)));
+        let Some(more) = more else { return Some(pairs) };
+        rest = more.strip_prefix(",\"")?;
     }
 }
 
@@ -103,5 +126,37 @@ mod tests {
         let attr = Pairs::of_json(r#"{"size":"x","used":12}"#).expect("an object");
         assert_eq!(attr.number("used"), Ok(Some(12)));
         assert_eq!(attr.number("size").expect_err("no number").what, "size: `x` is not a decimal number");
+    }
+
+    /// What is read without the parser is what the parser says, and only what JSON is.
+    #[test]
+    fn plain_objects_are_those_of_json() {
+        let cases = [
+            r#"{"size":"1","addr":"0x10"}"#,
+            r#"{"a":""}"#,
+            r#"{"":""}"#,
+            r#"{"a":"1","a":"2"}"#,
+            r#"{"a":"1","b":2}"#,
+            r#"{"a":"1\n"}"#,
+            r#"{"a":"1", "b":"2"}"#,
+            r#"{"a":"x,y:z{}"}"#,
+            r#"{"a":"ä"}"#,
+            r#"{"a":"1""b":"2"}"#,
+            r#"{"a":"1","b"}"#,
+            r#"{"a":"1","b":"}"#,
+            r#"{"a","b":"1"}"#,
+            r#"{"}"#,
+            "{\"a\":\"\n\"}",
+        ];
+        let mut read_plain = 0;
+        for text in cases {
+            let parsed: Option<std::collections::BTreeMap<String, serde_json::Value>> = serde_json::from_str(text).ok();
+            if let Some(pairs) = plain(text) {
+                read_plain += 1;
+                let found = pairs.into_iter().map(|(key, value)| (key.into(), value.into())).collect();
+                assert_eq!(parsed, Some(found), "{text}");
+            }
+        }
+        assert_eq!(read_plain, 5);
     }
 }

@@ -6,16 +6,24 @@
 
 use std::borrow::Cow;
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
 
+use memchr::memchr;
+
 use super::attr::Pairs;
-use super::row::{Cells, DumpRow, Fault, Understood, understand};
+use super::row::{Cells, DumpRow, Fault, Understood, plain_number, understand};
+use super::runs::{Place, Run, Runs};
 use super::{InputError, Notes};
 use crate::sinks::row::COLUMNS;
+use crate::sinks::stacks::Parser;
 
 /// Bytes of one row: a thousand frames of both stacks fit.
 const MAX_ROW_BYTES: usize = 4 << 20;
+const BUFFER_BYTES: usize = 1 << 16;
+const ID_COLUMN: usize = 0;
+const TIME_COLUMN: usize = 4;
+const PROCESS_COLUMN: usize = 5;
 /// Columns without stacks, as early versions wrote them.
 const MIN_COLUMNS: usize = 10;
 /// Lines of a mark's name that is not escaped.
@@ -54,25 +62,49 @@ pub(crate) struct CsvReader<R> {
     line: u64,
     next_line: u64,
     read_bytes: u64,
+    /// Bytes before the row, and those where the reading ends.
+    row_start: u64,
+    end: u64,
     row: Vec<u8>,
     cells: [Cell; COLUMNS.len()],
+    stacks: Parser,
 }
 
 impl CsvReader<BufReader<File>> {
     pub(crate) fn open(path: &Path) -> Result<Self, InputError> {
         let file = File::open(path).map_err(InputError::io(path))?;
-        CsvReader::new(BufReader::with_capacity(1 << 18, file), path)
+        CsvReader::new(BufReader::with_capacity(BUFFER_BYTES, file), path)
+    }
+
+    /// Reads a run of the same file.
+    pub(super) fn of_run(&self, run: Run) -> Result<Self, InputError> {
+        let mut file = File::open(&self.path).map_err(InputError::io(&self.path))?;
+        file.seek(SeekFrom::Start(run.start)).map_err(InputError::io(&self.path))?;
+        Ok(Self {
+            input: BufReader::with_capacity(BUFFER_BYTES, file),
+            path: self.path.clone(),
+            columns: self.columns,
+            line: run.line,
+            next_line: run.line,
+            read_bytes: run.start,
+            row_start: run.start,
+            end: run.end,
+            row: Vec::new(),
+            cells: Default::default(),
+            stacks: Parser::default(),
+        })
     }
 }
 
 impl<R: BufRead> CsvReader<R> {
     /// Reads the header.
     pub(crate) fn new(input: R, path: &Path) -> Result<Self, InputError> {
-        let (row, cells) = (Vec::new(), Default::default());
-        let mut reader =
-            Self { input, path: path.to_owned(), columns: 0, line: 1, next_line: 1, read_bytes: 0, row, cells };
+        let (row, cells, stacks) = (Vec::new(), Default::default(), Parser::default());
+        let path = path.to_owned();
+        let (columns, line, next_line, read_bytes, row_start, end) = (0, 1, 1, 0, 0, u64::MAX);
+        let mut reader = Self { input, path, columns, line, next_line, read_bytes, row_start, end, row, cells, stacks };
         reader.append_line()?;
-        reader.columns = header(&reader.row).map_err(|what| InputError::Foreign { path: path.to_owned(), what })?;
+        reader.columns = header(&reader.row).map_err(|what| InputError::Foreign { path: reader.path.clone(), what })?;
         Ok(reader)
     }
 
@@ -94,9 +126,9 @@ impl<R: BufRead> CsvReader<R> {
     /// Reads the next row's cells; `None` at the end. A row torn at the end of the file is left out and noted.
     pub(crate) fn next_raw(&mut self, notes: &mut Notes) -> Result<Option<()>, InputError> {
         loop {
-            self.line = self.next_line;
+            (self.line, self.row_start) = (self.next_line, self.read_bytes);
             self.row.clear();
-            if !self.append_line()? {
+            if self.read_bytes >= self.end || !self.append_line()? {
                 return Ok(None);
             }
             if !self.row.iter().all(u8::is_ascii_whitespace) {
@@ -127,13 +159,34 @@ impl<R: BufRead> CsvReader<R> {
         }
     }
 
+    /// In which runs the rows lie; `None` if there are too many of them, or rows that are none. A torn end is noted, and in no
+    /// run. `told` hears of the bytes that were read.
+    pub(super) fn runs(&mut self, notes: &mut Notes, told: &mut dyn FnMut(u64)) -> Option<Runs> {
+        let (mut runs, mut torn) = (Runs::default(), Notes::default());
+        while self.next_raw(&mut torn).ok()?.is_some() {
+            told(self.read_bytes);
+            let number = |column: usize| plain_number(&self.row[self.cells[column].start..self.cells[column].end]);
+            let pid = u32::try_from(number(PROCESS_COLUMN)?).ok()?;
+            let place = Place { pid, id: number(ID_COLUMN)?, time_ns: number(TIME_COLUMN)? };
+            if !runs.take(place, (self.row_start, self.read_bytes), self.line) {
+                return None;
+            }
+        }
+        notes.add(torn);
+        Some(runs)
+    }
+
     /// Reads and understands the next row that events need.
     pub(super) fn next_row(&mut self, file: u32, notes: &mut Notes) -> Result<Option<Box<DumpRow>>, InputError> {
         while self.next_raw(notes)?.is_some() {
-            let text: [Cow<'_, str>; COLUMNS.len()] = std::array::from_fn(|index| self.text(index));
+            let (bytes, whole) = (self.row.as_slice(), str::from_utf8(&self.row).ok());
+            let text: [Cow<'_, str>; COLUMNS.len()] = std::array::from_fn(|column| {
+                if column < self.columns { content(self.cells[column], bytes, whole) } else { Cow::Borrowed("") }
+            });
             let [id, event, event_type, name, time, pid, tid, device, ptr, attr, python, native] = &text;
             let cells = Cells { id, event, event_type, name, time, pid, tid, device, ptr, python, native };
-            let row = Pairs::of_csv(attr).and_then(|attr| understand(&cells, &attr, (file, self.line)));
+            let place = (file, self.line);
+            let row = Pairs::of_csv(attr).and_then(|attr| understand(&cells, &attr, place, &mut self.stacks));
             match row {
                 Ok(Understood::Row(row)) => return Ok(Some(row)),
                 Ok(Understood::Unused(kind)) => notes.unused(kind),
@@ -143,15 +196,6 @@ impl<R: BufRead> CsvReader<R> {
             }
         }
         Ok(None)
-    }
-
-    fn text(&self, column: usize) -> Cow<'_, str> {
-        if column >= self.columns {
-            return Cow::Borrowed("");
-        }
-        let Cell { start, end, doubled } = self.cells[column];
-        let text = String::from_utf8_lossy(&self.row[start..end]);
-        if doubled { Cow::Owned(text.replace("\"\"", "\"")) } else { text }
     }
 
     /// Parts a row whose name is not escaped; false if that does not give one cell for each column.
@@ -234,6 +278,15 @@ fn has_rows(row: &[u8]) -> bool {
     })
 }
 
+/// Content of a cell of a row; `whole` is the row, if all of it is text.
+fn content<'a>(Cell { start, end, doubled }: Cell, row: &'a [u8], whole: Option<&'a str>) -> Cow<'a, str> {
+    let text = match whole.and_then(|whole| whole.get(start..end)) {
+        Some(text) => Cow::Borrowed(text),
+        None => String::from_utf8_lossy(&row[start..end]),
+    };
+    if doubled { Cow::Owned(text.replace("\"\"", "\"")) } else { text }
+}
+
 fn trimmed(row: &[u8]) -> &[u8] {
     let row = row.strip_suffix(b"\n").unwrap_or(row);
     row.strip_suffix(b"\r").unwrap_or(row)
@@ -286,7 +339,7 @@ impl Splitter {
 
     /// Looks for the quote that closes the cell, and steps behind it.
     fn close(&mut self, row: &[u8], cell: &mut Cell) -> bool {
-        while let Some(quote) = row[self.at..].iter().position(|&byte| byte == b'"') {
+        while let Some(quote) = memchr(b'"', &row[self.at..]) {
             self.at += quote;
             match row.get(self.at + 1) {
                 None | Some(b',') => {
@@ -309,8 +362,11 @@ impl Splitter {
 /// and pointer follow.
 fn bare_mark(row: &[u8]) -> Option<usize> {
     let event = nth_comma(row, 1)? + 1;
+    if !row[event..].starts_with(b"MSTX,") {
+        return None;
+    }
     let name = nth_comma(row, 3)? + 1;
-    if !row[event..].starts_with(b"MSTX,") || row.get(name) != Some(&b'"') {
+    if row.get(name) != Some(&b'"') {
         return None;
     }
     let quotes = (name + 1..row.len()).filter(|&at| row[at] == b'"');

@@ -3,18 +3,21 @@
 //! A database is opened in a way that cannot change it: as an immutable file. Rows that are still in its log (the tracer was
 //! killed) would not be seen like that, so then a copy of both is read instead.
 
+use std::borrow::Cow;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use rusqlite::limits::Limit;
 use rusqlite::types::ValueRef;
-use rusqlite::{Connection, OpenFlags};
+use rusqlite::{Connection, OpenFlags, Row};
 use tempfile::TempDir;
 
 use super::attr::Pairs;
-use super::row::{Cells, DumpRow, Fault, Understood, understand};
+use super::row::{Cells, DumpRow, Fault, Understood, plain_number, understand};
+use super::runs::{Place, Run, Runs};
 use super::{InputError, Notes};
 use crate::sinks::row::COLUMNS;
+use crate::sinks::stacks::Parser;
 
 /// Bytes of one value.
 const MAX_CELL_BYTES: i32 = 4 << 20;
@@ -30,6 +33,10 @@ pub(super) struct Database {
     table: &'static str,
     /// Columns that are read: early versions had none of stacks.
     columns: usize,
+    /// There are no others, so that rows have their numbers by the usual names.
+    no_others: bool,
+    /// Cells of stacks that were read.
+    stacks: Parser,
     /// Where the copy is that is read.
     _copy: Option<TempDir>,
 }
@@ -49,7 +56,9 @@ impl Database {
             (Connection::open_with_flags(immutable(path)?, flags), None)
         };
         let connection = connection.map_err(InputError::database(path))?;
-        let mut database = Self { connection, path: path.to_owned(), table: TABLES[0], columns: 0, _copy: copy };
+        let (table, columns, no_others, stacks) = (TABLES[0], 0, false, Parser::default());
+        let path_of = path.to_owned();
+        let mut database = Self { connection, path: path_of, table, columns, no_others, stacks, _copy: copy };
         database.harden().map_err(InputError::database(path))?;
         database.find_table()?;
         Ok(database)
@@ -88,10 +97,10 @@ impl Database {
                 right + 1
             )));
         }
-        let columns = right;
+        let (columns, no_others) = (right, right == names.len());
         drop(names);
         drop(statement);
-        (self.table, self.columns) = (table, columns);
+        (self.table, self.columns, self.no_others) = (table, columns, no_others);
         Ok(())
     }
 
@@ -105,6 +114,64 @@ impl Database {
             .unwrap_or(0)
     }
 
+    /// In which runs the rows lie; `None` if there are too many of them, or rows that are none. `told` hears how many of the
+    /// file's bytes that may be.
+    pub(super) fn runs(&self, size_bytes: u64, told: &mut dyn FnMut(u64)) -> Option<Runs> {
+        if !self.no_others {
+            return None;
+        }
+        let count = self.count().max(1);
+        let sql = format!(r#"SELECT rowid, "ID", "Timestamp(ns)", "Process Id" FROM {} ORDER BY rowid"#, self.table);
+        let mut statement = self.connection.prepare(&sql).ok()?;
+        let mut rows = statement.query([]).ok()?;
+        let mut runs = Runs::default();
+        while let Some(row) = rows.next().ok()? {
+            let number = |index| match row.get_ref(index).ok()? {
+                ValueRef::Integer(number) => u64::try_from(number).ok(),
+                other => plain_number(text_of(other).as_bytes()),
+            };
+            let (rowid, pid) = (number(0)?, u32::try_from(number(3)?).ok()?);
+            let line = runs.rows + 1;
+            if !runs.take(Place { pid, id: number(1)?, time_ns: number(2)? }, (rowid, rowid), line) {
+                return None;
+            }
+            told(size_bytes / count * line);
+        }
+        Some(runs)
+    }
+
+    /// The next rows of a run, at most so many; what is left of the run then.
+    pub(super) fn page(
+        &mut self,
+        file: u32,
+        run: &mut Run,
+        count: u32,
+        notes: &mut Notes,
+    ) -> Result<Vec<DumpRow>, InputError> {
+        let failed = || InputError::database(&self.path);
+        let sql = format!(
+            "SELECT {}, rowid FROM {} WHERE rowid BETWEEN ?1 AND ?2 ORDER BY rowid LIMIT {count}",
+            self.column_list(),
+            self.table
+        );
+        let mut statement = self.connection.prepare(&sql).map_err(failed())?;
+        let mut rows = statement.query([run.start as i64, run.end as i64]).map_err(failed())?;
+        let mut page = Vec::new();
+        let mut seen = 0;
+        while let Some(row) = rows.next().map_err(failed())? {
+            run.start = row.get::<_, i64>(self.columns).map_err(failed())? as u64 + 1;
+            match understood(row, self.columns, (file, run.line), &mut self.stacks, &self.path)? {
+                Understood::Row(row) => page.push(*row),
+                Understood::Unused(kind) => notes.unused(kind),
+            }
+            (run.line, seen) = (run.line + 1, seen + 1);
+        }
+        if seen < count {
+            run.start = run.end + 1;
+        }
+        Ok(page)
+    }
+
     /// Gives all rows to `take`.
     pub(super) fn rows(
         &self,
@@ -113,36 +180,51 @@ impl Database {
         mut take: impl FnMut(Box<DumpRow>) -> Result<(), InputError>,
     ) -> Result<(), InputError> {
         let failed = || InputError::database(&self.path);
-        let columns: Vec<String> = COLUMNS[..self.columns].iter().map(|name| format!("\"{name}\"")).collect();
-        let sql = format!("SELECT {} FROM {}", columns.join(","), self.table);
+        let sql = format!("SELECT {} FROM {}", self.column_list(), self.table);
         let mut statement = self.connection.prepare(&sql).map_err(failed())?;
         let mut rows = statement.query([]).map_err(failed())?;
-        let mut line = 0;
+        let (mut line, mut stacks) = (0, Parser::default());
         while let Some(row) = rows.next().map_err(failed())? {
             line += 1;
-            let mut text: [String; COLUMNS.len()] = Default::default();
-            for (index, cell) in text.iter_mut().take(self.columns).enumerate() {
-                *cell = text_of(row.get_ref(index).map_err(failed())?);
-            }
-            let [id, event, event_type, name, time, pid, tid, device, ptr, attr, python, native] = &text;
-            let name = unquoted(event, name);
-            let cells = Cells { id, event, event_type, name, time, pid, tid, device, ptr, python, native };
-            let understood = Pairs::of_json(attr).and_then(|attr| understand(&cells, &attr, (file, line)));
-            match understood.map_err(|fault: Fault| InputError::row(&self.path, "row", line, fault))? {
+            match understood(row, self.columns, (file, line), &mut stacks, &self.path)? {
                 Understood::Row(row) => take(row)?,
                 Understood::Unused(kind) => notes.unused(kind),
             }
         }
         Ok(())
     }
+
+    fn column_list(&self) -> String {
+        let columns: Vec<String> = COLUMNS[..self.columns].iter().map(|name| format!("\"{name}\"")).collect();
+        columns.join(",")
+    }
 }
 
-fn text_of(value: ValueRef<'_>) -> String {
+/// A row whose first columns are those of a dump.
+fn understood(
+    row: &Row<'_>,
+    columns: usize,
+    place: (u32, u64),
+    stacks: &mut Parser,
+    path: &Path,
+) -> Result<Understood, InputError> {
+    let mut text: [Cow<'_, str>; COLUMNS.len()] = Default::default();
+    for (index, cell) in text.iter_mut().take(columns).enumerate() {
+        *cell = text_of(row.get_ref(index).map_err(InputError::database(path))?);
+    }
+    let [id, event, event_type, name, time, pid, tid, device, ptr, attr, python, native] = &text;
+    let name = unquoted(event, name);
+    let cells = Cells { id, event, event_type, name, time, pid, tid, device, ptr, python, native };
+    let understood = Pairs::of_json(attr).and_then(|attr| understand(&cells, &attr, place, stacks));
+    understood.map_err(|fault: Fault| InputError::row(path, "row", place.1, fault))
+}
+
+fn text_of(value: ValueRef<'_>) -> Cow<'_, str> {
     match value {
-        ValueRef::Null => String::new(),
-        ValueRef::Integer(number) => number.to_string(),
-        ValueRef::Real(number) => number.to_string(),
-        ValueRef::Text(bytes) | ValueRef::Blob(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+        ValueRef::Null => Cow::Borrowed(""),
+        ValueRef::Integer(number) => Cow::Owned(number.to_string()),
+        ValueRef::Real(number) => Cow::Owned(number.to_string()),
+        ValueRef::Text(bytes) | ValueRef::Blob(bytes) => String::from_utf8_lossy(bytes),
     }
 }
 

@@ -1,12 +1,13 @@
 //! Offline input: dumps of ours and of msMemScope, CSV or SQLite, and captures, as the events that a live trace has.
 //!
 //! ```text
-//! csv, db ─▶ row ─▶ sort ─▶ rebuild ─▶ analyses
-//! capture ─▶ pipeline ────────────────▶ analyses
+//! csv, db ─▶ row ─▶ runs or sort ─▶ repair ─▶ rebuild ─▶ analyses
+//! capture ─▶ pipeline ─────────────────────────────────▶ analyses
 //! ```
 //!
 //! Inputs are opened for reading only and never changed. Rows may be in any order (msMemScope writes those of a block
-//! together when it dies): they are sorted by process and ID, in temporary files where memory would not do. What is
+//! together when it dies): they are sorted by process and ID, in temporary files where memory would not do. Files whose
+//! rows lie in order but for some stretches, as ours, are looked through first and then merged as they lie. What is
 //! repaired is counted in [`Notes`]; what cannot be understood is an error that names file, line and column.
 
 mod attr;
@@ -16,7 +17,9 @@ mod error;
 mod pack;
 mod progress;
 mod rebuild;
+mod repair;
 mod row;
+mod runs;
 mod sort;
 #[cfg(test)]
 mod tests;
@@ -27,12 +30,16 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::mpsc;
+use std::thread;
 
 use self::csv::CsvReader;
 use self::db::Database;
 use self::progress::Teller;
 use self::rebuild::Rebuild;
+use self::repair::Repair;
 use self::row::DumpRow;
+use self::runs::Merged;
 use self::sort::{Sorted, Sorter};
 use crate::analyses::Analysis;
 use crate::analyses::select::{Selected, Selection};
@@ -48,6 +55,9 @@ const MAX_UNUSED: usize = 16;
 /// How deep folders are searched for dumps.
 const MAX_DEPTH: usize = 6;
 const SQLITE: &[u8] = b"SQLite format 3\0";
+/// Rows that the reader hands over at once, and how many such batches it may be ahead.
+const BATCH_ROWS: usize = 1024;
+const BATCHES: usize = 8;
 
 /// What a file is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,6 +95,20 @@ impl Notes {
     fn unused(&mut self, kind: String) {
         let known = self.unused.contains_key(&kind) || self.unused.len() < MAX_UNUSED;
         *self.unused.entry(if known { kind } else { "others".to_owned() }).or_default() += 1;
+    }
+
+    /// Adds what another part of the reading has noted.
+    fn add(&mut self, other: Self) {
+        self.rows += other.rows;
+        self.torn_rows += other.torn_rows;
+        self.duplicates += other.duplicates;
+        self.contradictions += other.contradictions;
+        self.clock_back += other.clock_back;
+        self.clock_back_ns = self.clock_back_ns.max(other.clock_back_ns);
+        self.unmatched_frees += other.unmatched_frees;
+        for (kind, count) in other.unused {
+            *self.unused.entry(kind).or_default() += count;
+        }
     }
 
     /// What the user should know, one sentence each.
@@ -247,17 +271,56 @@ fn run_dumps(
     watcher: &mut Watcher,
 ) -> Result<Outcome, InputError> {
     let mut end = RunEnd::default();
-    let notes = each_event(dumps, formats, Sorter::default, watcher, &mut |event| {
+    let mut observe = |event: &Event| {
         end.time_ns = end.time_ns.max(event.time_ns);
         for analysis in &mut analyses {
             analysis.observe(event);
         }
-    })?;
+    };
+    let notes = match Merged::find(dumps, formats, watcher)? {
+        Some(merged) => each_event_as_it_lies(merged, watcher, &mut observe)?,
+        None => each_event(dumps, formats, Sorter::default, watcher, &mut observe)?,
+    };
     let findings = analyses.iter_mut().flat_map(|analysis| analysis.finish(&end)).collect();
     Ok(Outcome { findings, end, notes, replay: None, nothing_selected: false })
 }
 
-/// Gives the events of dumps to `out`, in order.
+/// Gives the events of dumps that lie in order to `out`. They are read by a thread of its own, as that takes as long as
+/// what is done with them.
+fn each_event_as_it_lies(
+    merged: Merged,
+    watcher: &mut Watcher,
+    out: &mut dyn FnMut(&Event),
+) -> Result<Notes, InputError> {
+    let mut teller = Teller::new(watcher, Stage::Analysing, merged.rows);
+    let (send, receive) = mpsc::sync_channel::<Vec<DumpRow>>(BATCHES);
+    thread::scope(|scope| {
+        let reader = scope.spawn(move || -> Result<Notes, InputError> {
+            let mut batch = Vec::with_capacity(BATCH_ROWS);
+            let notes = merged.each(|row| {
+                batch.push(row);
+                if batch.len() < BATCH_ROWS {
+                    return true;
+                }
+                // Nobody listens any more if the analyses have panicked.
+                send.send(std::mem::replace(&mut batch, Vec::with_capacity(BATCH_ROWS))).is_ok()
+            })?;
+            drop(send.send(batch));
+            Ok(notes)
+        });
+        let (mut rebuild, mut notes, mut done) = (Rebuild::default(), Notes::default(), 0);
+        for row in receive.into_iter().flatten() {
+            done += 1;
+            teller.at(done);
+            rebuild.row(row, &mut notes, out);
+        }
+        notes.add(reader.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?);
+        rebuild.finish(out);
+        Ok(notes)
+    })
+}
+
+/// Gives the events of dumps in any order to `out`, in order.
 fn each_event(
     dumps: &[PathBuf],
     formats: &[Format],
@@ -333,37 +396,48 @@ fn each_event(
 struct InOrder {
     sorted: Sorted,
     bytes: Vec<u8>,
-    last: Option<DumpRow>,
+    /// The process under way, and its rows.
+    process: Option<(u32, Repair)>,
+    /// The first row of the next process.
+    ahead: Option<DumpRow>,
 }
 
 impl InOrder {
     const fn new(sorted: Sorted) -> Self {
-        Self { sorted, bytes: Vec::new(), last: None }
+        Self { sorted, bytes: Vec::new(), process: None, ahead: None }
     }
 
     fn next(&mut self, notes: &mut Notes) -> Result<Option<DumpRow>, InputError> {
-        while self.sorted.next(&mut self.bytes).map_err(InputError::Sort)? {
-            let mut row = pack::unpack(&self.bytes);
-            if let Some(last) = self.last.as_ref().filter(|last| last.pid == row.pid) {
-                if last.id == row.id {
-                    let (time_ns, file, line) = (row.time_ns.max(last.time_ns), last.file, last.line);
-                    if (DumpRow { time_ns, file, line, ..row.clone() }) == *last {
-                        // Rows without a device are in every file of their process.
-                        notes.duplicates += u64::from(row.file == last.file);
-                        continue;
+        loop {
+            let Some(row) = self.read()? else { return Ok(self.process.take().and_then(|(_, mut last)| last.end())) };
+            match &mut self.process {
+                Some((pid, repair)) if *pid == row.pid => {
+                    if let Some(row) = repair.take(row, notes) {
+                        return Ok(Some(row));
                     }
-                    notes.contradictions += 1;
                 }
-                if row.time_ns < last.time_ns {
-                    notes.clock_back += 1;
-                    notes.clock_back_ns = notes.clock_back_ns.max(last.time_ns - row.time_ns);
-                    row.time_ns = last.time_ns;
+                Some((_, repair)) => {
+                    let last = repair.end();
+                    (self.process, self.ahead) = (None, Some(row));
+                    if last.is_some() {
+                        return Ok(last);
+                    }
+                }
+                None => {
+                    let mut repair = Repair::default();
+                    let pid = row.pid;
+                    repair.take(row, notes);
+                    self.process = Some((pid, repair));
                 }
             }
-            notes.rows += 1;
-            self.last = Some(row.clone());
+        }
+    }
+
+    fn read(&mut self) -> Result<Option<DumpRow>, InputError> {
+        if let Some(row) = self.ahead.take() {
             return Ok(Some(row));
         }
-        Ok(None)
+        let is_row = self.sorted.next(&mut self.bytes).map_err(InputError::Sort)?;
+        Ok(is_row.then(|| pack::unpack(&self.bytes)))
     }
 }

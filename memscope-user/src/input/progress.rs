@@ -3,6 +3,8 @@
 /// What is done with the inputs at the moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
+    /// It is looked for the order in which rows lie: bytes.
+    Looking,
     /// They are read: bytes.
     Reading,
     /// Rows of several processes are put in order: rows.

@@ -2,7 +2,7 @@
 
 use super::attr::Pairs;
 use crate::model::{AccessKind, AllocApi, Device, OpPhase, PageType, Pool, Stacks, module_id};
-use crate::sinks::{row::unescaped, stacks};
+use crate::sinks::{row::unescaped, stacks::Parser};
 
 /// What a row tells of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,8 +79,8 @@ pub(super) struct Cells<'a> {
 }
 
 impl Cells<'_> {
-    fn stacks(&self) -> Stacks {
-        Stacks { native: stacks::parse(self.native), python: stacks::parse(self.python), mixed: None }
+    fn stacks(&self, parser: &mut Parser) -> Stacks {
+        Stacks { native: parser.parse(self.native), python: parser.parse(self.python), mixed: None }
     }
 }
 
@@ -103,7 +103,12 @@ const NOT_AVAILABLE: &str = "N/A";
 const MAX_NAME: usize = 64 << 10;
 
 /// Makes a row of cells. `place` is its file and line.
-pub(super) fn understand(cells: &Cells<'_>, attr: &Pairs<'_>, place: (u32, u64)) -> Result<Understood, Fault> {
+pub(super) fn understand(
+    cells: &Cells<'_>,
+    attr: &Pairs<'_>,
+    place: (u32, u64),
+    stacks: &mut Parser,
+) -> Result<Understood, Fault> {
     // Numbers first, so that a damaged row is found even where its kind does not matter.
     let id = number("ID", cells.id)?;
     let time_ns = number("Timestamp(ns)", cells.time)?;
@@ -147,7 +152,7 @@ pub(super) fn understand(cells: &Cells<'_>, attr: &Pairs<'_>, place: (u32, u64))
         word: attr.get("dtype").unwrap_or_default().to_owned(),
         format: attr.get("format").unwrap_or_default().to_owned(),
         shape: attr.get("shape").unwrap_or_default().to_owned(),
-        stacks: cells.stacks(),
+        stacks: cells.stacks(stacks),
     };
     match kind {
         Kind::Malloc(_) | Kind::Free(_) | Kind::Returned(_) if row.ptr.is_none() => {
@@ -224,10 +229,17 @@ fn pool(text: &str) -> Option<Pool> {
     })
 }
 
+/// A decimal number, if these digits are one.
+pub(super) fn plain_number(digits: &[u8]) -> Option<u64> {
+    let add = |number: u64, &byte: &u8| {
+        byte.is_ascii_digit().then(|| number.checked_mul(10)?.checked_add(u64::from(byte - b'0'))).flatten()
+    };
+    if digits.is_empty() { None } else { digits.iter().try_fold(0, add) }
+}
+
 /// A strict decimal number.
 pub(super) fn number(column: &'static str, text: &str) -> Result<u64, Fault> {
-    let plain = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    plain.then(|| text.parse().ok()).flatten().ok_or_else(|| not(column, text, "a decimal number"))
+    plain_number(text.as_bytes()).ok_or_else(|| not(column, text, "a decimal number"))
 }
 
 /// `N/A` is a process that is not known.
@@ -259,8 +271,18 @@ fn pointer(text: &str) -> Result<Option<u64>, Fault> {
 
 /// `0x` and at most 16 hexadecimal digits.
 pub(super) fn address(column: &'static str, text: &str) -> Result<u64, Fault> {
-    let digits = text.strip_prefix("0x").filter(|digits| digits.bytes().all(|byte| byte.is_ascii_hexdigit()));
-    digits.and_then(|digits| u64::from_str_radix(digits, 16).ok()).ok_or_else(|| not(column, text, "an address"))
+    let digit = |number: u64, byte: u8| {
+        let digit = match byte {
+            b'0'..=b'9' => byte - b'0',
+            b'a'..=b'f' => byte - b'a' + 10,
+            b'A'..=b'F' => byte - b'A' + 10,
+            _ => return None,
+        };
+        // Leading zeros are none too many.
+        (number >> 60 == 0).then_some(number << 4 | u64::from(digit))
+    };
+    let digits = text.strip_prefix("0x").filter(|digits| !digits.is_empty());
+    digits.and_then(|digits| digits.bytes().try_fold(0, digit)).ok_or_else(|| not(column, text, "an address"))
 }
 
 pub(super) fn not(column: &'static str, text: &str, wanted: &str) -> Fault {

@@ -1,5 +1,7 @@
 //! Files in, findings out: the same as live, whatever the order of the rows.
 
+mod online;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -7,25 +9,15 @@ use std::sync::{Arc, Mutex};
 use proptest::prelude::*;
 use rusqlite::Connection;
 
+use self::online::trace;
 use super::*;
-use crate::analyses::{FluctuationAnalysis, FragmentationAnalysis, HeldAnalysis, PeaksAnalysis, StepLeaksAnalysis};
-use crate::model::{Access, Device, EventKind, Fragmentation, Held, LiveGroups, Peak, Pool, Stack, StackEnd, Stacks};
-use crate::pipeline::{DeviceFilter, DumpFilter, Npus, Pipeline};
-use crate::sinks::{self, DumpOptions, DumpSink};
-use crate::testing::{HOST, Who, at, device};
+use crate::model::{Access, EventKind, Stack, StackEnd, Stacks};
+use crate::pipeline::Pipeline;
+use crate::sinks;
+use crate::testing::{Who, at, device};
 
 const HEADER: &str =
     "ID,Event,Event Type,Name,Timestamp(ns),Process Id,Thread Id,Device Id,Ptr,Attr,Call Stack(Python),Call Stack(C)\n";
-
-fn analyses() -> Vec<Box<dyn Analysis>> {
-    vec![
-        Box::new(StepLeaksAnalysis::default()),
-        Box::new(FluctuationAnalysis::default()),
-        Box::new(HeldAnalysis::default()),
-        Box::new(PeaksAnalysis::default()),
-        Box::new(FragmentationAnalysis::default()),
-    ]
-}
 
 /// Keeps what it sees.
 #[derive(Clone, Default)]
@@ -114,6 +106,15 @@ fn replaced_blocks_are_taken_off() {
     assert_eq!(used, [64, 0, 64, 0]);
 }
 
+/// Fault of the reference: a free at an address inside of a block was noted, and the block stayed.
+#[test]
+fn free_inside_of_a_block_ends_it() {
+    let free = block_row(2, "FREE", 2, 1, "").replace("allocation_id:1,", "").replace("0x0000000000001000", "0x1010");
+    let (events, notes) = events_of(&[block_row(1, "MALLOC", 1, 1, ""), free].concat());
+    assert_eq!(brief(&events), [("alloc", 1, 1), ("free", 2, 2)]);
+    assert_eq!(notes.unmatched_frees, 0);
+}
+
 /// Frees that match nothing are told, and end nothing.
 #[test]
 fn unmatched_frees_are_counted() {
@@ -172,8 +173,63 @@ fn small_memory_gives_the_same_events() {
     assert_eq!(large, small);
 }
 
-/// Every stage is told from its start to its end, in bytes of all files and in rows of all files; of one process nothing is sorted
-/// by time.
+/// Stages of rows that are in no order at all: each row begins a run.
+#[test]
+fn progress_of_sorting_is_told() {
+    let folder = tempfile::tempdir().expect("folder");
+    let path = folder.path().join("dump.csv");
+    let rows: Vec<String> = (1..=1000_u64)
+        .rev()
+        .map(|id| block_row(id, "MALLOC", id, id, "").replace(",5,5,0,", &format!(",{},5,0,", 5 + id % 2)))
+        .collect();
+    fs::write(&path, format!("{HEADER}{}", rows.concat())).expect("written");
+    let size_bytes = fs::metadata(&path).expect("file").len();
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let teller = Arc::clone(&told);
+    let watcher: Watcher = Box::new(move |progress| teller.lock().expect("lock").push(progress));
+    run_with(&[path], Options { watcher: Some(watcher), ..Options::default() }, Vec::new()).expect("readable");
+    let told: Vec<Progress> = std::mem::take(&mut *told.lock().expect("lock"));
+    let last = |stage| told.iter().rfind(|it| it.stage == stage).map(|it| (it.done, it.total));
+    assert!(last(Stage::Looking).is_some_and(|(done, total)| done < total && total == size_bytes));
+    assert_eq!(last(Stage::Reading), Some((size_bytes, size_bytes)));
+    assert_eq!((last(Stage::Sorting), last(Stage::Analysing)), (Some((1000, 1000)), Some((1000, 1000))));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Rows that are merged as they lie are the events, and the repairs, of rows that are sorted: whatever their order, their
+    /// times, and whichever of two files of two processes they are in.
+    #[test]
+    fn merging_is_sorting(
+        rows in prop::collection::vec((0..2_usize, 5..7_u32, 1..20_u64, 1..8_u64, 1..6_u64, any::<bool>()), 0..60),
+        cut in 0..3_usize,
+    ) {
+        let folder = tempfile::tempdir().expect("folder");
+        let mut texts = [HEADER.to_owned(), HEADER.to_owned()];
+        for (file, pid, id, time, number, is_free) in rows {
+            let event = if is_free { "FREE" } else { "MALLOC" };
+            texts[file] += &block_row(id, event, time, number, "").replace(",5,5,0,", &format!(",{pid},5,0,"));
+        }
+        // The end of a file may be torn.
+        texts[0].truncate((texts[0].len() - 10 * cut).max(HEADER.len()));
+        let paths: Vec<PathBuf> = ["a.csv", "b.csv"].into_iter().map(|name| folder.path().join(name)).collect();
+        for (path, text) in paths.iter().zip(&texts) {
+            fs::write(path, text).expect("written");
+        }
+        let formats = [Format::Csv; 2];
+        let mut watcher: Watcher = Box::new(|_| {});
+        let (mut sorted, mut merged) = (Vec::new(), Vec::new());
+        let expected =
+            each_event(&paths, &formats, Sorter::default, &mut watcher, &mut |event| sorted.push(event.clone()));
+        let found = Merged::find(&paths, &formats, &mut watcher).expect("readable").expect("few runs");
+        let notes = each_event_as_it_lies(found, &mut watcher, &mut |event| merged.push(event.clone()));
+        prop_assert_eq!(notes.expect("read"), expected.expect("read"));
+        prop_assert_eq!(merged, sorted);
+    }
+}
+
+/// Every stage is told from its start to its end, in bytes of all files and in rows of all files.
 #[test]
 fn progress_is_told() {
     let stages_of = |pids: [&str; 2], format: sinks::Format| {
@@ -212,12 +268,11 @@ fn progress_is_told() {
     for format in [sinks::Format::Csv, sinks::Format::Db] {
         let (size_bytes, stages) = stages_of(["5", "6"], format);
         let rows = if format == sinks::Format::Csv { 3 } else { 4 };
-        let reading = (Stage::Reading, size_bytes, size_bytes);
         // One row is in the first file twice: it is read, and not used.
-        assert_eq!(stages, [reading, (Stage::Sorting, rows, 4), (Stage::Analysing, rows, rows)]);
+        assert_eq!(stages, [(Stage::Looking, size_bytes, size_bytes), (Stage::Analysing, rows, 4)]);
     }
     let (size_bytes, stages) = stages_of(["5", "5"], sinks::Format::Db);
-    assert_eq!(stages, [(Stage::Reading, size_bytes, size_bytes), (Stage::Analysing, 4, 4)]);
+    assert_eq!(stages, [(Stage::Looking, size_bytes, size_bytes), (Stage::Analysing, 4, 4)]);
 }
 
 /// Folders stand for the dumps in them; other things are refused by name.
@@ -251,97 +306,6 @@ fn views_are_refused() {
     Connection::open(&path).expect("database").execute_batch(sql).expect("made");
     let message = run(&[path], Vec::new()).expect_err("refused").to_string();
     assert!(message.ends_with("is no dump: it has no table `memscope_dump`"), "{message}");
-}
-
-/// Runs records through the pipeline into dumps of a format; gives the findings and the folder.
-fn trace(records: &[u8], format: sinks::Format) -> (Vec<Finding>, tempfile::TempDir) {
-    let folder = tempfile::tempdir().expect("folder");
-    let options = DumpOptions { out_dir: folder.path().join("out"), format, ..DumpOptions::default() };
-    let sink = DumpSink::new(&options, |_| {}).expect("folder");
-    let devices = DeviceFilter { npus: Npus::All, cpu: true };
-    let dump = DumpFilter { launch: true, block_free: true, devices, ..DumpFilter::default() };
-    let config = PipelineConfig { rows: crate::testing::rows(), dump, ..PipelineConfig::default() };
-    let mut pipeline = Pipeline::new(config, vec![Box::new(sink)], analyses());
-    pipeline.feed(records).expect("written");
-    let outcome = pipeline.finish(&[]);
-    assert!(outcome.errors.is_empty());
-    (outcome.findings, folder)
-}
-
-/// What no row tells: modules, failures, frees of unknown blocks, whether the process was attached to.
-fn comparable(findings: Vec<Finding>) -> Vec<Finding> {
-    let mut findings: Vec<Finding> = findings
-        .into_iter()
-        .filter_map(|finding| match finding {
-            Finding::Held(held) if held.allocations == 0 => None,
-            Finding::Held(held) => Some(Finding::Held(Held {
-                attached: false,
-                older_frees: 0,
-                unknown_frees: 0,
-                failed: 0,
-                recovered: 0,
-                by_module: Vec::new(),
-                ..held
-            })),
-            // Owners of driver blocks are their modules.
-            Finding::Peak(peak) if peak.pool == Pool::Hal => {
-                let groups = LiveGroups { owners: Vec::new(), ..peak.groups };
-                Some(Finding::Peak(Peak { attached: false, groups, ..peak }))
-            }
-            Finding::Peak(peak) => Some(Finding::Peak(Peak { attached: false, ..peak })),
-            Finding::Fragmentation(found) => Some(Finding::Fragmentation(Fragmentation { attached: false, ..found })),
-            other => Some(other),
-        })
-        .collect();
-    // A step without any block leaves findings only where rows of its device are.
-    findings.retain(|finding| !matches!(finding, Finding::Fluctuation(gap) if gap.device == Device::None));
-    findings
-}
-
-fn offline(folder: &Path) -> Vec<Finding> {
-    match run(&[folder.join("out")], analyses()) {
-        Ok(outcome) => outcome.findings,
-        // No row was written.
-        Err(InputError::Foreign { .. }) => Vec::new(),
-        Err(error) => panic!("{error}"),
-    }
-}
-
-/// One thing that process `pid` does. Not `exec`, which ends the steps that are open: no row tells of it.
-fn act(time: u64, pid: u32, what: u8, slot: u64) -> Vec<u8> {
-    let who = at(time, pid, pid + (slot as u32 & 1));
-    let addr = 0x1000 * (1 + slot);
-    match what {
-        0 | 1 => who.alloc(addr, 64 + slot, device(slot & 1)),
-        2 => who.alloc(addr, 64, HOST),
-        3 | 4 => who.free(addr),
-        5 => [who.free(addr), at(time + 20_000_000, pid, pid + (slot as u32 & 1)).free_failed(addr)].concat(),
-        6 => who.pta((0, 0), addr, 512, [512 * (slot + 1), 4096, 512]),
-        7 => who.pta((0, 1), addr, -512, [512 * slot, 4096, 0]),
-        8 => [who.range_start("step start"), who.range_id(1000 + time as i64)].concat(),
-        9 => who.range_start("step start"),
-        10 => who.range_end(0),
-        11 => who.launch(0x77, 0),
-        12 => who.mark("say \"hi\", \n =1"),
-        13 => who.mark("step start"),
-        _ => who.set_device(slot & 1),
-    }
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
-
-    /// Whatever two processes do, the dumps lead to the findings of the live trace, and no figure is negative.
-    #[test]
-    fn offline_is_online(acts in prop::collection::vec((1..3_u32, 0..15_u8, 0..4_u64), 1..60), db in any::<bool>()) {
-        let records: Vec<u8> = (1..)
-            .zip(&acts)
-            .flat_map(|(n, &(pid, what, slot))| act(n * 100_000_000, pid * 10, what, slot))
-            .collect();
-        let format = if db { sinks::Format::Db } else { sinks::Format::Csv };
-        let (findings, folder) = trace(&records, format);
-        prop_assert_eq!(comparable(offline(folder.path())), comparable(findings));
-    }
 }
 
 /// A database that was never closed: its rows are still in the log beside it. They are read, and nothing is changed.
@@ -398,7 +362,7 @@ fn stacks_survive() {
         (event.id, event.stacks, of_block)
     };
     for format in [sinks::Format::Csv, sinks::Format::Db] {
-        let folder = trace(&records.concat(), format).1;
+        let folder = trace(&records.concat(), format, Vec::new()).1;
         let (live, read) = (Recorder::default(), Recorder::default());
         let config = PipelineConfig { rows: crate::testing::rows(), ..PipelineConfig::default() };
         let mut pipeline = Pipeline::new(config, Vec::new(), vec![Box::new(live.clone())]);

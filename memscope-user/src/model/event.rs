@@ -426,6 +426,8 @@ pub struct ProcessStart {
     pub attached: bool,
     /// Short name of the program, made printable.
     pub command: Arc<str>,
+    /// Its number in its own pid namespace, if it has one there.
+    pub pid_within: Option<u32>,
 }
 
 /// What one process uses of a device, as the driver counts it.
@@ -497,8 +499,10 @@ pub enum EventKind {
     NamedRange {
         /// The name.
         name: Arc<str>,
-        /// Nanoseconds since the Unix epoch; `None` if what the script says of it cannot be.
+        /// Nanoseconds since the Unix epoch; `None` if that is not known, or what the script says of it cannot be.
         start_ns: Option<u64>,
+        /// The same; the event's own time is when it was told.
+        end_ns: Option<u64>,
     },
     /// The program marks steps by ranges and by its script. The first way that was seen counts, the other is passed over.
     StepsRefused,

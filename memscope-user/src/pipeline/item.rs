@@ -8,6 +8,7 @@ use super::domains::MstxCall;
 use super::labels::LabelIds;
 use super::ops::OpCall;
 use super::stacks::Code;
+use super::trace::TraceRow;
 use crate::capture::Note;
 use crate::decode::{Phase, Values};
 use crate::model::{AllocApi, AtbOp, Device, Name, PageType, Pool, RegionKind, Snapshot, System};
@@ -171,6 +172,11 @@ pub(super) enum ScriptCall {
         name: Arc<str>,
         start_mono_ns: u64,
     },
+    TraceText {
+        id: u32,
+        text: String,
+    },
+    TraceRows(Vec<TraceRow>),
 }
 
 /// What a script wants, in the bits of contract §1.5; of devices 32 is all NPUs and 33 the host, of events 4 is `block_free`.

@@ -111,6 +111,7 @@ fn reason_text(reason: u32) -> Option<&'static str> {
         Miss::ProcessesFull => "process table full",
         Miss::StopFailed => "process not stopped",
         Miss::UnknownRow => "unknown row",
+        Miss::NotWatched => "watched blocks not looked at: inside of the runtime, or while a graph is captured",
         Miss::StackBusy => "call stack of one frame: too many at once",
         Miss::TooMany => "list longer than is looked at",
     })

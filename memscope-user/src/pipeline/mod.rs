@@ -31,6 +31,7 @@ pub(crate) mod steps;
 #[cfg(test)]
 mod tests;
 mod text;
+mod trace;
 mod usage;
 
 use std::collections::HashMap;
@@ -39,7 +40,7 @@ use std::sync::Arc;
 use self::atb::AtbTensors;
 use self::clock::Clock;
 use self::hold::{HOLD_NS, Hold};
-use self::item::{Action, Called, Head, Item, StackIds};
+use self::item::{Action, Called, Head, Item, ScriptCall, StackIds};
 use self::loss::{Losses, Own};
 use self::ops::Operators;
 use self::order::{Order, WINDOW};
@@ -58,6 +59,8 @@ use crate::probes::{Meaning, RowInfo};
 use crate::sinks::{Sink, SinkError};
 
 pub use output::{DeviceFilter, DumpFilter, Npus};
+#[cfg(all(feature = "trace", target_arch = "x86_64"))]
+pub(crate) use process::visible_devices;
 pub use replay::{ReplayReport, replay};
 
 /// Processes that are followed at once: more than a kernel has process numbers by default.
@@ -270,6 +273,9 @@ impl Pipeline {
             let left_out = tensors.left_out;
             return Ok((Action::AtbTensors(Box::new(tensors)), left_out));
         }
+        if row.is_some_and(|row| row.meaning == Meaning::TraceRows) {
+            return Ok((Action::Script(ScriptCall::TraceRows(trace::rows(objects))), 0));
+        }
         let call = self.operators.action(row, objects)?;
         let left_out = call.left_out;
         Ok((Action::Op(Box::new(call)), left_out))
@@ -364,8 +370,8 @@ impl Pipeline {
 
     fn apply_note(&mut self, time_ns: u64, note: Note) {
         match note {
-            Note::ProcessStart { pid, parent, attached, command, visible_devices } => {
-                let start = ProcessStart { parent, attached, command: command.into() };
+            Note::ProcessStart { pid, parent, attached, command, visible_devices, pid_within } => {
+                let start = ProcessStart { parent, attached, command: command.into(), pid_within };
                 let at = At::new(time_ns, pid);
                 if let Some((process, shared)) = self.process(pid) {
                     process.started(at, start, visible_devices.as_deref(), shared);

@@ -24,6 +24,23 @@ impl ReplayReport {
     pub const fn is_complete(&self) -> bool {
         self.outcome.end_reason.is_some() && matches!(self.ending, Ending::Complete { .. })
     }
+
+    /// How the capture ends, if not as it should.
+    #[must_use]
+    pub fn ending_text(&self) -> Option<String> {
+        match self.ending {
+            Ending::Complete { .. } if self.is_complete() => None,
+            Ending::Complete { .. } => Some(
+                "the capture ends between two chunks: its tracer was killed; up to there it is complete".to_owned(),
+            ),
+            Ending::Truncated { at_offset, .. } => Some(format!(
+                "the capture is torn at byte {at_offset}: its tracer was killed, or the disk was full; up to there it is complete"
+            )),
+            Ending::Corrupt { at_offset, what, .. } => {
+                Some(format!("the capture is damaged at byte {at_offset} ({what}); what follows was not used"))
+            }
+        }
+    }
 }
 
 /// Feeds a capture to a pipeline. Rows and clocks come from the capture, everything else from `config`.

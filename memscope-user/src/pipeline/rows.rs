@@ -59,11 +59,13 @@ impl Rows {
     pub(super) fn has_text(&self, number: u16) -> bool {
         use Meaning::{
             AtbEnd, AtbStart, DomainCreate, KernelName, LabelText, Launch, Mark, NpuOp, RangeStart, ScriptRange,
-            ScriptSnapshot,
+            ScriptSnapshot, TraceText,
         };
         let named = |meaning| matches!(meaning, KernelName | Launch | NpuOp | AtbStart | AtbEnd | DomainCreate);
-        let with_text =
-            |meaning| named(meaning) || matches!(meaning, Mark | RangeStart | LabelText | ScriptSnapshot | ScriptRange);
+        let with_text = |meaning| {
+            named(meaning)
+                || matches!(meaning, Mark | RangeStart | LabelText | ScriptSnapshot | ScriptRange | TraceText)
+        };
         self.get(number).is_some_and(|row| with_text(row.meaning))
     }
 
@@ -187,6 +189,9 @@ fn script(meaning: Meaning, text: Option<String>, field: Values<'_>) -> Result<O
         Meaning::ThreadLabels => ScriptCall::Labels(ids()?),
         Meaning::LabelText => {
             ScriptCall::LabelText { id: field(Field::LabelId)? as u16, text: text.unwrap_or_default() }
+        }
+        Meaning::TraceText => {
+            ScriptCall::TraceText { id: field(Field::LabelId)? as u32, text: text.unwrap_or_default() }
         }
         Meaning::BlockLabels => ScriptCall::LabelBlock { addr: field(Field::Addr)?, ids: ids()? },
         Meaning::ScriptSnapshot => ScriptCall::Snapshot {

@@ -136,18 +136,8 @@ mod tests {
 
     /// Bytes of the records of `bytes`, without record `lost`.
     fn without(bytes: &[u8], lost: usize) -> Vec<u8> {
-        let mut steps = Records::new(bytes);
-        let mut out = Vec::new();
-        for index in 0.. {
-            let before = steps.rest();
-            if steps.next().is_none() {
-                break;
-            }
-            if index != lost {
-                out.extend_from_slice(&before[..before.len() - steps.rest().len()]);
-            }
-        }
-        out
+        let records = Records::new(bytes).with_bytes().enumerate();
+        records.filter(|(index, _)| *index != lost).flat_map(|(_, (bytes, _))| bytes.to_vec()).collect()
     }
 
     #[test]

@@ -15,6 +15,7 @@ mod runtime;
 mod script;
 pub mod user;
 mod vllm;
+pub mod watch;
 
 pub use mstx::MSTX_TOOL;
 pub use script::{PRESENCE, SEMAPHORE};
@@ -187,6 +188,18 @@ pub enum Meaning {
     ScriptSnapshot,
     /// A range of the calling thread ends that began at `StartTime`; the text is its name.
     ScriptRange,
+    /// A callable of the script's Python trace has a text: `LabelId`.
+    TraceText,
+    /// Rows of the script's Python trace: objects, whose value is `TraceRows`.
+    TraceRows,
+    /// `Size` bytes at `Addr` are to be watched, for `Count` looks; the text is their name.
+    WatchBlock,
+    /// The bytes at `Addr` are not to be watched any more.
+    UnwatchBlock,
+    /// An operator of `torch_npu` has been given to the device; the text is its name. Only for block watch.
+    NpuOpEnd,
+    /// A graph begins to be captured, or ends. Only for block watch.
+    Capture,
 }
 
 impl Meaning {
@@ -248,7 +261,13 @@ impl Meaning {
             | Self::LabelText
             | Self::BlockLabels
             | Self::ScriptSnapshot
-            | Self::ScriptRange => false,
+            | Self::ScriptRange
+            | Self::TraceText
+            | Self::TraceRows
+            | Self::WatchBlock
+            | Self::UnwatchBlock
+            | Self::NpuOpEnd
+            | Self::Capture => false,
         }
     }
 }
@@ -326,6 +345,8 @@ pub enum Field {
     DeviceFree,
     /// `CLOCK_MONOTONIC`, in nanoseconds.
     StartTime,
+    /// Rows of a Python trace.
+    TraceRows,
 }
 
 /// Functions that nest in each other and are reported once.

@@ -24,22 +24,27 @@ const NPU: ProbeSpec = ProbeSpec {
 
 /// `static void RunOpApi…(const std::string &opName, …)`, with either ABI of `std::string`: both begin with a pointer to
 /// the text.
-pub(super) const ROWS: &[ProbeSpec] = &[
-    ProbeSpec { symbol: "_ZN6at_npu6native9OpCommand8RunOpApiERKSsSt8functionIFivEEb", ..NPU },
-    ProbeSpec { symbol: "_ZN6at_npu6native9OpCommand10RunOpApiV2ERKSsRKSt8functionIFivEEb", ..NPU },
-    ProbeSpec {
-        symbol: "_ZN6at_npu6native9OpCommand8RunOpApiERKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEESt8functionIFivEEb",
-        ..NPU
-    },
-    ProbeSpec {
-        symbol: "_ZN6at_npu6native9OpCommand10RunOpApiV2ERKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEERKSt8functionIFivEEb",
-        ..NPU
-    },
-    ProbeSpec {
-        symbol: "_ZN6at_npu6native9OpCommand10RunOpApiV3ERKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEERKSt8functionIFivEEbPN7c10_npu9NPUStreamE",
-        ..NPU
-    },
+const SYMBOLS: [&str; 5] = [
+    "_ZN6at_npu6native9OpCommand8RunOpApiERKSsSt8functionIFivEEb",
+    "_ZN6at_npu6native9OpCommand10RunOpApiV2ERKSsRKSt8functionIFivEEb",
+    "_ZN6at_npu6native9OpCommand8RunOpApiERKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEESt8functionIFivEEb",
+    "_ZN6at_npu6native9OpCommand10RunOpApiV2ERKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEERKSt8functionIFivEEb",
+    "_ZN6at_npu6native9OpCommand10RunOpApiV3ERKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEERKSt8functionIFivEEbPN7c10_npu9NPUStreamE",
 ];
+
+const fn rows(meaning: Meaning, when: When) -> [ProbeSpec; SYMBOLS.len()] {
+    let mut rows = [NPU; SYMBOLS.len()];
+    let mut at = 0;
+    while at < rows.len() {
+        rows[at] = ProbeSpec { symbol: SYMBOLS[at], meaning, when, ..NPU };
+        at += 1;
+    }
+    rows
+}
+
+pub(super) const ROWS: &[ProbeSpec] = &rows(Meaning::NpuOp, When::Entry);
+/// Where they return.
+pub(super) const NPU_ENDS: [ProbeSpec; SYMBOLS.len()] = rows(Meaning::NpuOpEnd, When::OwnReturn);
 
 /// What an operator does with the tensors that a value leads to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,6 +1,6 @@
 //! Markers of the Python package (`python/src/markers.rs`): functions that do nothing but be called.
 
-use memscope_common::{Fetch, When};
+use memscope_common::{ArrayShape, Fetch, When};
 
 use super::{Field, Layer, Meaning, ProbeSpec};
 
@@ -17,6 +17,9 @@ const MARKER: ProbeSpec = ProbeSpec {
     returns_int: false,
     ..ProbeSpec::BASE
 };
+
+/// What the script wants watched, if anything is.
+pub(super) const WATCH: [ProbeSpec; 2] = super::watch::marker(MARKER);
 
 const LABELS: [Field; 2] = [Field::LabelsLow, Field::LabelsHigh];
 
@@ -79,6 +82,24 @@ pub(super) const ROWS: &[ProbeSpec] = &[
         meaning: Meaning::ScriptRange,
         fields: &[(Field::StartTime, Fetch::arg(1))],
         text_arg: Some(0),
+        ..MARKER
+    },
+    // void memscope_mark_trace_text(uint64_t id, const char *text)
+    ProbeSpec {
+        symbol: "memscope_mark_trace_text",
+        meaning: Meaning::TraceText,
+        fields: &[(Field::LabelId, Fetch::arg(0))],
+        text_arg: Some(1),
+        ..MARKER
+    },
+    // void memscope_mark_trace(const struct chunk *chunk)
+    // struct chunk { const char *name; uint64_t elements_used; struct element elements[15]; uint64_t further; }
+    ProbeSpec {
+        symbol: "memscope_mark_trace",
+        meaning: Meaning::TraceRows,
+        when: When::Array,
+        fields: &[(Field::Name, Fetch::text(0, 0)), (Field::TraceRows, Fetch::array(0, 0))],
+        array: Some(ArrayShape { count_at: 8, elements_at: 16, stride: 104, room: 15, first: 0, most: 15 }),
         ..MARKER
     },
 ];

@@ -18,6 +18,7 @@ use super::{
     mend::{mend, text_of_process},
     source::{Source, monotonic_ns},
 };
+use crate::watch::live::Tap;
 
 /// Bytes after which a batch is handed on while more is waiting.
 const BATCH_BYTES: usize = 256 << 10;
@@ -27,8 +28,12 @@ const BATCHES: usize = 256;
 /// A record's time is taken before it is placed into the transport. Nothing of its kernel comes in between, but a
 /// virtual processor can lose its turn on a busy host: 20 ms were not enough there.
 const SLACK_NS: u64 = 100_000_000;
-/// Poll interval when nobody wakes us.
-const INTERVAL: Duration = Duration::from_millis(20);
+/// Poll interval when nobody wakes us, and much comes.
+const BUSY_INTERVAL: Duration = Duration::from_millis(20);
+/// The same when little comes. Each round wakes several threads, which at a thousand events a second is most of the work.
+const QUIET_INTERVAL: Duration = Duration::from_millis(100);
+/// More than this between two rounds is much.
+const MUCH_BYTES: usize = 16 << 10;
 
 /// Raw records in the order of their arrival.
 #[derive(Debug, Default)]
@@ -70,11 +75,15 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Starts draining. `ring_bytes` is the transport's size.
+    /// Starts draining. `ring_bytes` is the transport's size; `prompt`: the kernel side waits for what its records are
+    /// answered by (rules for stacks), so they are not left waiting because there are few. `tap` sees
+    /// records as they come.
     pub fn start(
         source: Source,
         ring_bytes: usize,
+        prompt: bool,
         urgent: UnboundedSender<Urgent>,
+        tap: Option<Tap>,
     ) -> std::io::Result<(Self, Receiver<Batch>)> {
         let wake = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
         let wake = Arc::new(wake);
@@ -82,7 +91,8 @@ impl Reader {
         let (commands, receiver) = mpsc::channel();
         let (batches, output) = mpsc::sync_channel(BATCHES);
         let (first, first_notes) = mpsc::channel();
-        let mut drain = Drain { source, ring_bytes, urgent, batches, first: first_notes, batch: Vec::new() };
+        let mut drain =
+            Drain { source, ring_bytes, prompt, urgent, tap, batches, first: first_notes, batch: Vec::new() };
         let thread = thread::Builder::new().name("memscope-ring".to_owned()).spawn(move || {
             drain.run(&receiver, &waker);
         })?;
@@ -145,7 +155,9 @@ impl Notes {
 struct Drain {
     source: Source,
     ring_bytes: usize,
+    prompt: bool,
     urgent: UnboundedSender<Urgent>,
+    tap: Option<Tap>,
     batches: SyncSender<Batch>,
     first: Receiver<Vec<u8>>,
     batch: Vec<u8>,
@@ -158,7 +170,7 @@ impl Drain {
             let (notes, finish) = collect(commands);
             let watermark_ns = monotonic_ns().saturating_sub(SLACK_NS);
             // Whatever was in the transport when the commands came is taken after its whole size has been read.
-            self.drain(self.ring_bytes);
+            let taken = self.drain(self.ring_bytes);
             for note in notes {
                 self.batch.extend_from_slice(&note);
             }
@@ -168,21 +180,24 @@ impl Drain {
             if self.hand_on(if finish { u64::MAX } else { watermark_ns }).is_err() || finish {
                 return;
             }
-            self.source.wait(waker.as_fd(), INTERVAL);
+            self.source
+                .wait(waker.as_fd(), if self.prompt || taken > MUCH_BYTES { BUSY_INTERVAL } else { QUIET_INTERVAL });
         }
     }
 
     fn drain(&mut self, limit: usize) -> usize {
-        let Self { source, urgent, batches, first, batch, .. } = self;
+        let Self { source, urgent, tap, batches, first, batch, .. } = self;
         source.drain(limit, |record| {
             if let Some(report) = urgency(record) {
                 let _ = urgent.send(report);
             }
             let record = trim(record);
-            match mend(record, text_of_process) {
-                Some(mended) => batch.extend_from_slice(&mended),
-                None => batch.extend_from_slice(record),
+            let mended = mend(record, text_of_process);
+            let record = mended.as_deref().unwrap_or(record);
+            if let Some(tap) = tap {
+                tap.take(u16_at(record, std::mem::offset_of!(Header, row)), record);
             }
+            batch.extend_from_slice(record);
             if batch.len() >= BATCH_BYTES {
                 let _ = batches.send(Batch { bytes: explained(first, std::mem::take(batch)), watermark_ns: 0 });
             }

@@ -18,7 +18,7 @@ use super::csv::CsvFile;
 use super::row::{COLUMNS, Row};
 use super::sqlite::DbFile;
 use super::trace_row::{TRACE_COLUMNS, TraceRow};
-use super::tree::{FILE_MODE, OutputTree, Owner, Place, ProcessDir, stamp};
+use super::tree::{FILE_MODE, OutputTree, Owner, Place, ProcessDir, ProcessDirs, stamp};
 use super::{Sink, SinkError};
 use crate::model::{Device, Event, EventKind, System};
 
@@ -60,6 +60,7 @@ pub struct DumpSink {
     config: Option<DumpConfig>,
     on_created: OnCreated,
     processes: HashMap<u32, Process>,
+    dirs: ProcessDirs,
     outputs: HashMap<Key, Output>,
     open: Vec<Key>,
     max_open: usize,
@@ -142,6 +143,7 @@ impl DumpSink {
             config: options.config.clone(),
             on_created: Box::new(on_created),
             processes: HashMap::new(),
+            dirs: ProcessDirs::default(),
             outputs: HashMap::new(),
             open: Vec::new(),
             max_open: MAX_OPEN,
@@ -149,6 +151,12 @@ impl DumpSink {
             clock: 0,
             lost_rows: 0,
         })
+    }
+
+    /// Others write into the processes' directories, too.
+    #[must_use]
+    pub fn sharing(self, dirs: ProcessDirs) -> Self {
+        Self { dirs, ..self }
     }
 
     fn put(&mut self, key: Key, entry: Entry<'_>) -> Result<(), SinkError> {
@@ -203,7 +211,7 @@ impl DumpSink {
         let dir = match &mut process.dir {
             Some(dir) => dir,
             none => {
-                let dir = none.insert(self.tree.make_process_dir(pid)?);
+                let dir = none.insert(self.dirs.of(&self.tree, pid)?);
                 if let Some(config) = &self.config {
                     config.write(&self.tree, dir)?;
                 }
@@ -297,6 +305,7 @@ impl DumpSink {
 
     fn end_process(&mut self, pid: u32) -> Result<(), SinkError> {
         let mut first = self.release(pid);
+        self.dirs.forget(pid);
         let Some(process) = self.processes.remove(&pid) else {
             return first;
         };
@@ -592,7 +601,7 @@ mod tests {
     #[test]
     fn trace_is_beside_the_dump() {
         let range = |device| {
-            let kind = EventKind::NamedRange { name: "forward, 1".into(), start_ns: Some(900) };
+            let kind = EventKind::NamedRange { name: "forward, 1".into(), start_ns: Some(900), end_ns: Some(1000) };
             Event { device, ..event(kind) }
         };
         let mut run = Run::new(Format::Csv);

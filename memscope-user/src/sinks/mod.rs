@@ -19,6 +19,7 @@ mod sqlite;
 pub mod stacks;
 pub mod trace_row;
 pub mod tree;
+pub mod watch;
 
 pub use dump::{DumpOptions, DumpSink, Format};
 

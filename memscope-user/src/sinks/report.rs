@@ -172,10 +172,16 @@ pub fn write_json(findings: &[Finding], end: &RunEnd, out: &mut impl Write) -> i
         end: &'a RunEnd,
     }
 
+    serde_json::to_writer(&mut *out, &Document { findings: in_order(findings), end })?;
+    writeln!(out)
+}
+
+/// Findings as outputs for programs have them: by process.
+#[must_use]
+pub fn in_order(findings: &[Finding]) -> Vec<&Finding> {
     let mut findings: Vec<&Finding> = findings.iter().collect();
     findings.sort_by_key(|finding| place(finding));
-    serde_json::to_writer(&mut *out, &Document { findings, end })?;
-    writeln!(out)
+    findings
 }
 
 /// A device as a word.

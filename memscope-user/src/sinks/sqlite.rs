@@ -84,7 +84,7 @@ impl DbFile {
         if self.connection.is_autocommit() {
             self.connection.execute_batch("BEGIN IMMEDIATE")?;
         }
-        let TraceRow { function, end_ns, tid, pid, .. } = *row;
+        let TraceRow { function, tid, pid, .. } = *row;
         let table = format!("python_trace_{pid}");
         let columns =
             r#""FuncInfo" TEXT, "StartTime(ns)" TEXT, "EndTime(ns)" TEXT, "Thread Id" INTEGER, "Process Id" INTEGER"#;
@@ -92,7 +92,7 @@ impl DbFile {
         let mut text = Vec::new();
         function.write_db(&mut text);
         let mut statement = self.connection.prepare(&format!("INSERT INTO {table} VALUES (?1, ?2, ?3, ?4, ?5)"))?;
-        statement.execute((Text(&text), row.start(), end_ns.to_string(), tid, pid)).map(drop)
+        statement.execute((Text(&text), row.start(), row.end(), tid, pid)).map(drop)
     }
 
     /// Puts everything taken so far where other connections see it.

@@ -3,6 +3,8 @@
 //! Frames are texts of the traced program: each is escaped as names are, see [`row`](super::row). A stack that is not whole
 //! has one line more, which says why; a thread that has never run Python has `"NA"`. All of it can be read back.
 
+use std::collections::HashMap;
+
 use super::row::{push_text, unescaped};
 use crate::model::{Stack, StackEnd, end_text};
 
@@ -11,6 +13,8 @@ const NOT_PYTHON: &str = "NA";
 const TRUNCATED: &str = "... [truncated: ";
 /// Whole, but maybe another one's.
 const UNCERTAIN: &str = "... [uncertain: ";
+/// Text of the cells that a [`Parser`] remembers.
+const MAX_KNOWN_BYTES: usize = 16 << 20;
 
 /// Appends a cell: nothing, or the quoted frames.
 pub(super) fn write(out: &mut Vec<u8>, stack: Option<Stack>, double_quotes: bool) {
@@ -58,7 +62,37 @@ pub(crate) fn parse(cell: &str) -> Option<Stack> {
     Some(Stack::keep(frames.iter().map(String::as_str), end.unwrap_or(StackEnd::Root)))
 }
 
+/// Reads cells of stacks; remembers those that come again and again.
+#[derive(Debug, Default)]
+pub(crate) struct Parser {
+    known: HashMap<Box<str>, Option<Stack>>,
+    known_bytes: usize,
+}
+
+impl Parser {
+    /// As [`parse`].
+    pub(crate) fn parse(&mut self, cell: &str) -> Option<Stack> {
+        if cell.is_empty() {
+            return None;
+        }
+        if let Some(known) = self.known.get(cell) {
+            return *known;
+        }
+        let stack = parse(cell);
+        self.known_bytes += cell.len();
+        if self.known_bytes > MAX_KNOWN_BYTES {
+            self.known.clear();
+            self.known_bytes = cell.len();
+        }
+        self.known.insert(cell.into(), stack);
+        stack
+    }
+}
+
 fn parse_end(line: &str) -> Option<StackEnd> {
+    if !line.starts_with(TRUNCATED) && !line.starts_with(UNCERTAIN) {
+        return None;
+    }
     let known = memscope_common::stack::ENDS.into_iter().find(|end| last_line(*end).as_deref() == Some(line));
     // A later version may have more reasons.
     known.or_else(|| (line.starts_with(TRUNCATED) && line.ends_with(']')).then_some(StackEnd::Depth))

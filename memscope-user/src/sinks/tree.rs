@@ -8,11 +8,13 @@
 //!
 //! Modes are set explicitly, whatever the umask. Under sudo everything is handed to the calling user at once.
 
+use std::collections::HashMap;
 use std::fs::{DirBuilder, File, Metadata, OpenOptions, Permissions};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use jiff::{ToSpan, Zoned};
 
@@ -44,6 +46,28 @@ pub struct ProcessDir {
     path: PathBuf,
     stamp: String,
     identity: Identity,
+}
+
+/// Directories of processes, for all who write into them.
+#[derive(Clone, Debug, Default)]
+pub struct ProcessDirs(Arc<Mutex<HashMap<u32, ProcessDir>>>);
+
+impl ProcessDirs {
+    /// The directory of a process, made when it is first asked for.
+    pub fn of(&self, tree: &OutputTree, pid: u32) -> Result<ProcessDir, SinkError> {
+        let mut dirs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(dir) = dirs.get(&pid) {
+            return Ok(dir.clone());
+        }
+        let dir = tree.make_process_dir(pid)?;
+        dirs.insert(pid, dir.clone());
+        Ok(dir)
+    }
+
+    /// The process has ended: its number may be used again.
+    pub fn forget(&self, pid: u32) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&pid);
+    }
 }
 
 /// A file in the tree that can be opened again.

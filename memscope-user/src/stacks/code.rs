@@ -5,7 +5,7 @@ use memscope_common::{
     CodeRecord, Header, Kind, PythonLayout,
     python::{
         CODE_FROM, CODE_WORDS, LAYOUT_TEXTS, LINES_AT, LINES_WORD, TEXT_CHARS, TEXT_FROM, TEXT_STATE, TEXT_WORDS,
-        TextState, mix_code, mix_text, text_bytes,
+        TextState, mix, mix_code, mix_text, text_bytes,
     },
     stack::{CODE_FILE_CUT, CODE_LINES_CUT, CODE_NAME_CUT},
 };
@@ -160,10 +160,9 @@ impl<R: Fn(u64, &mut [u8]) -> Option<()>> Object<'_, R> {
         let mut hash = mix_code(0, words, layout.code_words);
         if layout.flags & LAYOUT_TEXTS != 0 {
             let text = |offset| self.read_words::<TEXT_WORDS>(Self::pointer(words, offset)?.wrapping_add(TEXT_FROM));
-            for offset in [layout.name, layout.file] {
-                let text = text(offset)?;
-                hash = mix_text::<TEXT_CHARS>(hash, &text, text_bytes(&text));
-            }
+            let [name, file] = [text(layout.name)?, text(layout.file)?];
+            hash = mix_text::<TEXT_CHARS>(hash, &name, text_bytes(&name));
+            hash = mix(hash, mix_text::<TEXT_CHARS>(0, &file, text_bytes(&file)));
             let lines = text(layout.lines)?;
             hash = mix_text::<LINES_WORD>(hash, &lines, lines[0] & 0xffff);
         }

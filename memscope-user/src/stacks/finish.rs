@@ -19,11 +19,7 @@ impl Finish {
             return bytes;
         }
         let mut out = Vec::with_capacity(bytes.len());
-        let mut records = Records::new(&bytes);
-        loop {
-            let rest = records.rest();
-            let Some(record) = records.next() else { return out };
-            let raw = &rest[..rest.len() - records.rest().len()];
+        for (raw, record) in Records::new(&bytes).with_bytes() {
             match record.map(|record| record.body) {
                 Ok(Body::Unknown { kind }) if kind == Kind::Snapshot as u16 => out.extend(self.snapshot(raw)),
                 Ok(Body::Code(_)) => {
@@ -39,6 +35,7 @@ impl Finish {
                 _ => out.extend_from_slice(raw),
             }
         }
+        out
     }
 
     /// The whole stack. Snapshots are for nobody else: they are large.

@@ -31,10 +31,7 @@ impl Tell {
         }
         self.symbols.next_batch();
         let mut out = Vec::with_capacity(bytes.len());
-        let mut records = Records::new(&bytes);
-        loop {
-            let rest = records.rest();
-            let Some(record) = records.next() else { return out };
+        for (raw, record) in Records::new(&bytes).with_bytes() {
             if let Ok(record) = record
                 && let Body::Stack(stack) = record.body
             {
@@ -44,8 +41,9 @@ impl Tell {
                     out.extend_from_slice(&note_record(record.time_ns, record.pid, &note));
                 }
             }
-            out.extend_from_slice(&rest[..rest.len() - records.rest().len()]);
+            out.extend_from_slice(raw);
         }
+        out
     }
 
     fn new_symbols(&mut self, pid: u32, stack: &Stack<'_>) -> Vec<Symbol> {

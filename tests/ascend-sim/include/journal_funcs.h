@@ -64,6 +64,8 @@
     X(143, runtime, rtsLaunchKernelWithHostArgs) \
     X(144, runtime, rtAicpuKernelLaunchExWithArgs) \
     X(145, runtime, rtKernelLaunchFwk) \
+    X(146, runtime, rtDeviceSynchronize) \
+    X(147, runtime, rtStreamSynchronize) \
     X(200, acl_rt, aclInit) \
     X(201, acl_rt, aclFinalize) \
     X(202, acl_rt, aclrtSetDevice) \
@@ -97,6 +99,8 @@
     X(230, acl_rt, aclrtLaunchKernelV2) \
     X(231, acl_rt, aclrtLaunchKernelWithConfig) \
     X(232, acl_rt, aclrtLaunchKernelWithHostArgs) \
+    X(233, acl_rt, aclrtSynchronizeDevice) \
+    X(234, acl_rt, aclrtSynchronizeStream) \
     X(300, ascendcl, aclInit) \
     X(301, ascendcl, aclFinalize) \
     X(302, ascendcl, aclrtSetDevice) \
@@ -130,6 +134,8 @@
     X(330, ascendcl, aclrtLaunchKernelV2) \
     X(331, ascendcl, aclrtLaunchKernelWithConfig) \
     X(332, ascendcl, aclrtLaunchKernelWithHostArgs) \
+    X(333, ascendcl, aclrtSynchronizeDevice) \
+    X(334, ascendcl, aclrtSynchronizeStream) \
     X(400, mstx, mstxMarkA) \
     X(401, mstx, mstxRangeStartA) \
     X(402, mstx, mstxRangeEnd) \

@@ -28,6 +28,8 @@ TAKES(aclrtMemcpy, (void *dst, size_t destMax, const void *src, size_t count, ac
 TAKES(aclrtMemcpyAsync, (void *dst, size_t destMax, const void *src, size_t count, aclrtMemcpyKind kind, aclrtStream stream), (dst, destMax, src, count, kind, stream), U(dst), U(src), count, U(stream))
 GIVES(aclrtCreateStream, (aclrtStream *stream), (stream), *stream, 0, 0, 0, 0)
 TAKES(aclrtDestroyStream, (aclrtStream stream), (stream), U(stream), 0, 0, 0)
+TAKES(aclrtSynchronizeDevice, (void), (), 0, 0, 0, 0)
+TAKES(aclrtSynchronizeStream, (aclrtStream stream), (stream), U(stream), 0, 0, 0)
 GIVES(aclrtStreamGetId, (aclrtStream stream, int32_t *streamId), (stream, streamId), *streamId, U(stream), 0, 0, 0)
 NAMES(aclrtBinaryLoadFromFile, (const char *binPath, aclrtBinaryLoadOptions *options, aclrtBinHandle *binHandle), (binPath, options, binHandle), *binHandle, binPath, U(binPath), U(options), 0)
 GIVES(aclrtBinaryLoadFromData, (const void *data, size_t length, const aclrtBinaryLoadOptions *options, aclrtBinHandle *binHandle), (data, length, options, binHandle), *binHandle, U(data), length, U(options), 0)

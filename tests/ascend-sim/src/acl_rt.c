@@ -250,6 +250,16 @@ static aclError aclrtDestroyStream_body(aclrtStream stream)
     return stream ? rtStreamDestroy(stream) : ACL_ERROR_INVALID_PARAM;
 }
 
+static aclError aclrtSynchronizeDevice_body(void)
+{
+    return rtDeviceSynchronize();
+}
+
+static aclError aclrtSynchronizeStream_body(aclrtStream stream)
+{
+    return rtStreamSynchronize(stream);
+}
+
 static aclError aclrtStreamGetId_body(aclrtStream stream, int32_t *id)
 {
     return rtsStreamGetId(stream, id);

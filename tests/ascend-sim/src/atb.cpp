@@ -82,9 +82,10 @@ public:
 
     Runner *inner = nullptr;
     bool throws = false;
+    const simatb_request *launches = nullptr;
 
 private:
-    uint64_t state_[3] = {};
+    uint64_t state_[2] = {};
     std::string tensorDir_;
     void *first_ = nullptr;
     void *operation_ = nullptr;
@@ -178,6 +179,8 @@ int Runner::Execute(RunnerVariantPack &pack)
     }
     if (throws)
         throw std::runtime_error(operationName_);
+    if (launches && launches->kernels)
+        launches->kernels(launches->argument);
     if (inner) {
         RunnerVariantPack nested = {};
         nested.workspace = pack.workspace;
@@ -244,12 +247,19 @@ int simatb_run(const struct simatb_request *request)
     atb::Runner outer_runner{request->name}, inner_runner{request->inner ? request->inner : ""};
     outer_runner.inner = request->inner ? &inner_runner : nullptr;
     inner_runner.throws = request->throws;
+    outer_runner.launches = request;
     atb::VariantPack pack;
     uint8_t *data = static_cast<uint8_t *>(request->data);
     for (uint32_t i = 0; i < request->inputs; i++)
         pack.inTensors.push_back(atb::tensor(i, data + 4096 * i));
-    for (uint32_t i = 0; i < request->outputs; i++)
-        pack.outTensors.push_back(atb::tensor(i + 1, data + 4096 * (request->inputs + i)));
+    for (uint32_t i = 0; i < request->outputs; i++) {
+        atb::Tensor made = atb::tensor(i + 1, data + 4096 * (request->inputs + i));
+        if (request->output_size) {
+            made.shape.dims[0] *= static_cast<int64_t>(request->output_size / made.dataSize);
+            made.dataSize = request->output_size;
+        }
+        pack.outTensors.push_back(made);
+    }
     atb::Context context;
     try {
         return atb::OperationBase(outer_runner, *request)

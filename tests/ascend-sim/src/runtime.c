@@ -1,5 +1,6 @@
 /* libruntime.so: devices, memory and streams on top of the driver. Launches are in runtime_kernel.c. */
 #include "ascend_hal.h"
+#include "device.h"
 #include "journal.h"
 #include "runtime/rt.h"
 #include <pthread.h>
@@ -416,6 +417,13 @@ static rtError_t copy(void *dst, uint64_t max, const void *src, uint64_t count, 
 {
     if (!dst || !src || count > max)
         return ACL_ERROR_RT_PARAM_INVALID;
+    if (kind != RT_MEMCPY_HOST_TO_HOST && device_works()) {
+        if (current_device() == NO_DEVICE)
+            return ACL_ERROR_RT_CONTEXT_NULL;
+        if (kind == RT_MEMCPY_DEVICE_TO_DEVICE)
+            return ACL_ERROR_RT_FEATURE_NOT_SUPPORT;
+        return device_copy(dst, src, count, kind == RT_MEMCPY_HOST_TO_DEVICE) ? RT_ERROR_NONE : ACL_ERROR_RT_PARAM_INVALID;
+    }
     if (kind == RT_MEMCPY_HOST_TO_HOST || has_content)
         memmove(dst, src, count);
     return RT_ERROR_NONE;
@@ -471,6 +479,31 @@ rtError_t rtStreamDestroy(rtStream_t stm)
     uint64_t place = JOURNAL_ENTER(JF_runtime_rtStreamDestroy, U(stm));
     rtError_t ret = stm ? RT_ERROR_NONE : ACL_ERROR_RT_PARAM_INVALID;
     free(stm);
+    JOURNAL_SETTLE(place, ret, 0);
+    return ret;
+}
+
+static rtError_t wait_for_device(void)
+{
+    if (current_device() == NO_DEVICE)
+        return ACL_ERROR_RT_CONTEXT_NULL;
+    device_wait();
+    return RT_ERROR_NONE;
+}
+
+rtError_t rtDeviceSynchronize(void)
+{
+    uint64_t place = JOURNAL_ENTER(JF_runtime_rtDeviceSynchronize, 0);
+    rtError_t ret = wait_for_device();
+    JOURNAL_SETTLE(place, ret, 0);
+    return ret;
+}
+
+/* The device has one queue for all streams. */
+rtError_t rtStreamSynchronize(rtStream_t stm)
+{
+    uint64_t place = JOURNAL_ENTER(JF_runtime_rtStreamSynchronize, U(stm));
+    rtError_t ret = wait_for_device();
     JOURNAL_SETTLE(place, ret, 0);
     return ret;
 }

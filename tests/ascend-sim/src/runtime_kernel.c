@@ -1,4 +1,6 @@
-/* libruntime.so: binaries, functions and launches. Nothing runs; handles and stubs must be known ones. */
+/* libruntime.so: binaries, functions and launches. Nothing runs but what `device.c` does; handles and stubs must be known
+ * ones. */
+#include "device.h"
 #include "journal.h"
 #include "rangemap.h"
 #include "runtime/rt.h"
@@ -163,8 +165,10 @@ rtError_t rtKernelLaunch(const void *stubFunc, uint32_t numBlocks, void *args, u
                          rtStream_t stm)
 {
     uint64_t place = JOURNAL_ENTER(JF_runtime_rtKernelLaunch, U(stubFunc), numBlocks, U(stm), U(args));
-    (void)argsSize, (void)smDesc;
+    (void)smDesc;
     rtError_t ret = check_stub(stubFunc);
+    if (!ret)
+        device_launch(args, argsSize);
     JOURNAL_SETTLE(place, ret, 0);
     return ret;
 }

@@ -3,6 +3,7 @@
  *                              (return), offset, file
  *   emptyprobes attach FILE    probes them, one link for those of one kind and file; says "ready", then waits for the
  *                              end of its input
+ *   emptyprobes exist KIND ID...   how many of these links, maps or programs (KIND `link`, `map`, `prog`) there are
  * Nothing but bpf(2) is needed; the kernel has to be Linux 6.8 or newer, which tells where links are. */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -187,6 +188,24 @@ static void attach(const char *name)
     }
 }
 
+static void exist(const char *kind, char **ids, int count)
+{
+    int command = !strcmp(kind, "link") ? BPF_LINK_GET_FD_BY_ID : !strcmp(kind, "map") ? BPF_MAP_GET_FD_BY_ID : BPF_PROG_GET_FD_BY_ID;
+    int found = 0;
+    for (int i = 0; i < count; i++) {
+        /* All three have the number at the same place. */
+        union bpf_attr attr = {.link_id = (uint32_t)strtoul(ids[i], NULL, 10)};
+        long fd = sys_bpf(command, &attr, sizeof attr);
+        if (fd < 0 && errno != ENOENT)
+            give_up("cannot ask for", ids[i]);
+        if (fd >= 0) {
+            found++;
+            close((int)fd);
+        }
+    }
+    printf("%d\n", found);
+}
+
 int main(int argc, char **argv)
 {
     if (argc == 3 && !strcmp(argv[1], "list"))
@@ -195,8 +214,10 @@ int main(int argc, char **argv)
         list_all();
     else if (argc == 3 && !strcmp(argv[1], "attach"))
         attach(argv[2]);
+    else if (argc >= 3 && !strcmp(argv[1], "exist"))
+        exist(argv[2], argv + 3, argc - 3);
     else {
-        fprintf(stderr, "usage: emptyprobes list [PID] | attach FILE\n");
+        fprintf(stderr, "usage: emptyprobes list [PID] | attach FILE | exist KIND ID...\n");
         return 2;
     }
     return 0;

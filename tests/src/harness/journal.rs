@@ -1,6 +1,6 @@
 //! The journal of the simulated libraries: what really happened (`ascend-sim/README.md`, *Journal*).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 use std::sync::OnceLock;
 
@@ -288,6 +288,17 @@ impl Journal {
         entries.retain(|entry| entry.time_ns <= now_ns);
         entries.sort_by_key(|entry| entry.time_ns);
         Self { entries }
+    }
+
+    /// Gives processes and threads other numbers: those by which they are known outside of their pid namespace.
+    pub fn renumber(&mut self, numbers: &HashMap<u32, u32>) {
+        let number = |within: &mut u32| {
+            *within = *numbers.get(within).unwrap_or_else(|| panic!("{within} is no number of {numbers:?}"));
+        };
+        for entry in &mut self.entries {
+            number(&mut entry.pid);
+            number(&mut entry.tid);
+        }
     }
 
     /// The calls of one process.

@@ -4,6 +4,7 @@
 //! outputs, [`expect`] holds one against the other. Nothing here is shared with memscope-user: the formats are read as their
 //! documentation has them.
 
+pub mod container;
 pub mod expect;
 pub mod journal;
 pub mod pythons;

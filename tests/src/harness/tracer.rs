@@ -182,7 +182,13 @@ impl Tracer {
     #[must_use]
     pub fn attach(targets: &[&Target]) -> Self {
         let pids: Vec<String> = targets.iter().map(|target| target.pid().to_string()).collect();
-        Self::new("attach").option("--pid").option(pids.join(","))
+        Self::attach_to(&pids.join(","))
+    }
+
+    /// The same, by a list of numbers.
+    #[must_use]
+    pub fn attach_to(pids: &str) -> Self {
+        Self::new("attach").option("--pid").option(pids)
     }
 
     /// Shows how running processes use memory.

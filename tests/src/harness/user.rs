@@ -6,6 +6,7 @@ use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
 
 use nix::libc;
+use nix::sys::resource::{RLIM_INFINITY, Resource, setrlimit};
 use tempfile::TempDir;
 
 use super::tracer::{simulation, tracer_path, workload_path};
@@ -30,6 +31,9 @@ impl User {
     /// Prepares all it needs.
     #[must_use]
     pub fn new() -> Self {
+        // Before Linux 5.11 an ordinary user needs it for BPF; whoever we start inherits it. Not every root may lift it, which
+        // matters nowhere else.
+        let _ = setrlimit(Resource::RLIMIT_MEMLOCK, RLIM_INFINITY, RLIM_INFINITY);
         let folder = tempfile::Builder::new().prefix("memscope-user-").tempdir().expect("temporary directory");
         allow(folder.path(), 0o755);
         let user = Self(folder);

@@ -50,11 +50,30 @@ fn looks(path: &Path) -> (u64, std::time::SystemTime) {
     (metadata.len(), metadata.modified().expect("a time"))
 }
 
+/// Commands of two files, and one that may change its file, of a file and one that is good.
+fn commands_of_two(path: &Path) -> Vec<(&'static str, Output)> {
+    let folder = Folder::new();
+    let good = folder.path().join("good.csv");
+    fs::write(&good, format!("{HEADER}{}", rows().concat())).expect("written");
+    let run = |arguments: &[&Path]| {
+        let mut command = Command::new(tracer_path());
+        command.args(arguments).current_dir(folder.path()).output().expect("runs")
+    };
+    let [compare, diff, inefficient, in_place] = ["compare", "diff", "inefficient", "--in-place"].map(Path::new);
+    vec![
+        ("compare with it", run(&[compare, &good, path])),
+        ("compare of it", run(&[compare, path, &good])),
+        ("diff with it", run(&[diff, &good, path])),
+        ("diff of it", run(&[diff, path, &good])),
+        ("inefficient in place", run(&[inefficient, path, in_place])),
+    ]
+}
+
 /// Every command refuses the file with one line, which names it.
 fn assert_refused(path: &Path, says: &str) {
     let before = looks(path);
-    for verb in VERBS {
-        let output = command(verb, path);
+    let outputs = VERBS.map(|verb| (verb, command(verb, path)));
+    for (verb, output) in outputs.into_iter().chain(commands_of_two(path)) {
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{verb} of {}: {said}", path.display());
         let name = path.file_name().expect("a name").to_string_lossy();

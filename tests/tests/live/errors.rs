@@ -181,13 +181,14 @@ fn full_output() {
         let journal = folder();
         let mut command = Command::new(tracer_path());
         command.args(["run", "--format", format, "-o"]).arg(tiny.0.path()).arg("--");
-        command.arg(workload_path("pairs")).args(["--pairs", "50000", "--hal"]);
+        // Long enough to be still at it when the disk is full.
+        command.arg(workload_path("pairs")).args(["--pairs", "500000", "--hal"]);
         command.env("LD_LIBRARY_PATH", simulation().join("lib")).env("ASCEND_SIM_JOURNAL", journal.path());
         let said = Said::new(&command.output().expect("started tracer"));
         assert_eq!(said.status, 125, "{}", said.stderr);
         assert!(said.stderr.contains("tracing ends here, the traced program goes on"), "{}", said.stderr);
         assert!(said.stderr.contains("full") || said.stderr.contains("No space left"), "{}", said.stderr);
-        assert!(said.stdout.contains("\"allocs\":50000,\"frees\":50000"), "{}", said.stdout);
+        assert!(said.stdout.contains("\"allocs\":500000,\"frees\":500000"), "{}", said.stdout);
     }
 }
 
@@ -229,12 +230,20 @@ fn wrong_values() {
     assert!(!folder.path().join("started").exists(), "the program was started");
 }
 
-/// What does not exist yet is refused, not passed over.
+/// What cannot be watched is refused before the program starts.
 #[test]
-fn unavailable_options() {
+fn watch_options() {
     let folder = folder();
-    let said = tracer(&["run", "--watch=a,b", "--", "true"], folder.path());
-    said.assert_error(2, &["is not available in this version"]);
+    for (options, words) in [
+        (&["--watch=end"][..], &["[START[:OUTPUT]],END[,full-content]"][..]),
+        (&["--watch=start:01,end"], &["`01` is not the number of an output"]),
+        (&["--watch=start,end,all"], &["`all` is not full-content"]),
+        (&["--watch=start,end", "--level="], &["--watch needs --level"]),
+    ] {
+        let arguments = [&["run"], options, &["--", "touch", "started"]].concat();
+        tracer(&arguments, folder.path()).assert_error(2, words);
+    }
+    assert!(!folder.path().join("started").exists(), "the program was started");
 }
 
 /// Old spellings work, each with the reference's line; new ones say nothing.

@@ -1,15 +1,17 @@
 //! An ordinary user traces with four capabilities of the tracer's file, without root, sudo, or tracefs.
 
+use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 use std::sync::Arc;
 
 use memscope_tests::harness::expect::assert_equal;
-use memscope_tests::harness::tracer::{Folder, Target, Tracer, workload_path};
+use memscope_tests::harness::tracer::{Folder, Target, Tracer, simulation, tracer_path, workload_path};
 use memscope_tests::harness::user::User;
 use nix::sys::signal::Signal;
 
+use super::operators::kernel;
 use super::shared::{DEFAULT, assert_nothing_lost};
 
 /// The program finds its libraries, though the C library hides `LD_LIBRARY_PATH` from programs that have capabilities.
@@ -69,6 +71,146 @@ fn user_without_capabilities() {
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(125), "{said}");
     assert!(said.contains("CAP_BPF") && said.contains("sudo setcap cap_bpf,cap_perfmon,"), "{said}");
+}
+
+/// Before Linux 5.11 a user may not lock as much memory as maps and programs take, and is told so.
+#[test]
+fn user_without_locked_memory() {
+    let user = Arc::new(User::new());
+    let script = format!("ulimit -l 64 && exec {} run --no-progress -- /bin/true", user.tracer().display());
+    let folder = Folder::new();
+    user.take(folder.path());
+    let output = Command::new("/bin/bash").uid(User::ID).current_dir(folder.path()).args(["-c", &script]).output();
+    let output = output.expect("it runs");
+    let said = String::from_utf8_lossy(&output.stderr);
+    if kernel() >= (5, 11) {
+        assert_eq!(output.status.code(), Some(0), "{said}");
+    } else {
+        assert_eq!(output.status.code(), Some(125), "{said}");
+        assert!(said.contains("may have 64 KiB") && said.contains("ulimit -l unlimited"), "{said}");
+    }
+}
+
+/// What `doctor` says is the line that helps, for this very file.
+#[test]
+fn doctor_says_what_to_type() {
+    let user = Arc::new(User::new());
+    let plain = user.tracer().with_file_name("plain");
+    std::fs::copy(user.tracer(), &plain).expect("a copy");
+    let output = Command::new(&plain).uid(User::ID).arg("doctor").output().expect("it runs");
+    let said = String::from_utf8_lossy(&output.stdout);
+    let line = format!(
+        "sudo setcap cap_bpf,cap_perfmon,cap_sys_ptrace,cap_checkpoint_restore=ep {}\n",
+        plain.canonicalize().expect("it is there").display()
+    );
+    assert!(!output.status.success() && said.contains(&line), "{said}");
+}
+
+/// Permitted and effective capabilities of each thread of a process.
+fn capabilities(pid: u32) -> BTreeSet<(u64, u64)> {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).expect("threads");
+    let of = |status: &str, name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("capabilities");
+        u64::from_str_radix(line.trim(), 16).expect("a number")
+    };
+    let texts = threads.map(|thread| thread.expect("a thread").path().join("status"));
+    let texts = texts.filter_map(|status| std::fs::read_to_string(status).ok());
+    texts.map(|text| (of(&text, "CapPrm:"), of(&text, "CapEff:"))).collect()
+}
+
+/// Children that are threads or helpers of the tracer, by their names.
+fn child(pid: u32, name: &str) -> u32 {
+    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).expect("children");
+    let is_it =
+        |child: &&str| std::fs::read_to_string(format!("/proc/{child}/comm")).is_ok_and(|comm| comm.trim() == name);
+    children.split_whitespace().find(is_it).expect("the child").parse().expect("a number")
+}
+
+/// Once its probes are there, the tracer has no more rights than it needs, in any thread; of an ordinary user's the same
+/// four. Nobody else loses any.
+#[test]
+fn rights_are_given_up() {
+    // CAP_CHOWN, CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH, CAP_FOWNER, CAP_KILL, CAP_SYS_PTRACE, CAP_SYS_ADMIN, CAP_PERFMON, CAP_BPF and
+    // CAP_CHECKPOINT_RESTORE (`capability.h`).
+    const NEEDED: u64 = 0b10_1111 | 1 << 19 | 1 << 21 | 1 << 38 | 1 << 39 | 1 << 40;
+    const OF_USER: u64 = 1 << 19 | 1 << 38 | 1 << 39 | 1 << 40;
+    let own = capabilities(std::process::id());
+    let mut target = Target::serve(&["--rate", "1000"]);
+    let tracer = Tracer::attach(&[&target]).start();
+    tracer.wait_for_rows();
+    assert_eq!(capabilities(tracer.pid()), BTreeSet::from([(NEEDED, NEEDED)]));
+    assert_eq!(capabilities(child(tracer.pid(), "memscope-guard")), BTreeSet::from([(1 << 5, 1 << 5)]));
+    assert_eq!(capabilities(target.pid()), own);
+    tracer.signal(Signal::SIGINT);
+    assert_eq!(tracer.finish().code(), 0);
+    target.stop();
+
+    let user = Arc::new(User::new());
+    let mut target = Target::serve_of(&user, &["--rate", "1000"]);
+    let tracer = Tracer::attach(&[&target]).by(&user).start();
+    tracer.wait_for_rows();
+    assert_eq!(capabilities(tracer.pid()), BTreeSet::from([(OF_USER, OF_USER)]));
+    tracer.signal(Signal::SIGINT);
+    assert_eq!(tracer.finish().code(), 0);
+    target.stop();
+
+    let tracer = Tracer::run("serve", &["--duration-ms", "3000"]).start();
+    tracer.wait_for_output("ready ");
+    assert_eq!(capabilities(child(tracer.pid(), "serve")), own);
+    assert_eq!(tracer.finish().code(), 0);
+}
+
+/// Under sudo all that is written is the calling user's, readable by nobody else, and what lies in the way is left alone.
+#[test]
+fn outputs_under_sudo() {
+    let id = User::ID.to_string();
+    let tracer = Tracer::run("steps", &["--steps", "2"]).env("SUDO_UID", &id).env("SUDO_GID", &id);
+    let tracer = tracer.options(&["--user", "root"]);
+    let run = tracer.succeed();
+    let mut files = 0;
+    let mut folders = vec![run.folder.output_path()];
+    while let Some(folder) = folders.pop() {
+        let about = folder.metadata().expect("a folder");
+        assert_eq!(
+            (about.uid(), about.gid(), about.mode() & 0o7777),
+            (User::ID, User::ID, 0o750),
+            "{}",
+            folder.display()
+        );
+        for entry in std::fs::read_dir(&folder).expect("a folder") {
+            let path = entry.expect("an entry").path();
+            let about = path.symlink_metadata().expect("metadata");
+            if about.is_dir() {
+                folders.push(path);
+                continue;
+            }
+            files += 1;
+            let mode = if path.ends_with("config.json") { 0o640 } else { 0o600 };
+            let found = (about.is_file(), about.uid(), about.gid(), about.mode() & 0o7777);
+            assert_eq!(found, (true, User::ID, User::ID, mode), "{}", path.display());
+        }
+    }
+    // The dump, its settings, the log and the capture.
+    assert!(files >= 4, "only {files} files");
+}
+
+/// The tracer opens as many files as it may, so a shell's small limit does not end a trace; the program has the shell's.
+#[test]
+fn few_open_files() {
+    const LIMITED: &str = "ulimit -S -n 32; exec \"$@\"";
+    let folder = Folder::new();
+    let mut command = Command::new("sh");
+    command
+        .args(["-c", LIMITED, "sh"])
+        .arg(tracer_path())
+        .args(["run", "--no-progress", "-o"])
+        .arg(folder.output_path());
+    command.args(["--", "sh", "-c", "ulimit -S -n; exec \"$0\" --steps 3"]).arg(workload_path("steps"));
+    command.env("LD_LIBRARY_PATH", simulation().join("lib")).env("ASCEND_SIM_JOURNAL", folder.journal_path());
+    let output = command.current_dir(folder.path()).output().expect("it runs");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && said.starts_with("32\n"), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    assert_equal(&folder.journal(), &folder.rows(), DEFAULT);
 }
 
 /// Kernels that do not describe their types tell of processes through tracefs.

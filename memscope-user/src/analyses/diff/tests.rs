@@ -102,7 +102,12 @@ fn nothing_changed() {
 #[test]
 fn attached_and_lossy_runs_say_so() {
     let mut script = Script::new(7, NPU0);
-    script.event(EventKind::ProcessStart(ProcessStart { parent: 0, attached: true, command: "server".into() }));
+    script.event(EventKind::ProcessStart(ProcessStart {
+        parent: 0,
+        attached: true,
+        command: "server".into(),
+        pid_within: None,
+    }));
     let found = snapshot(&script, At::End);
     assert_eq!((found.attached, found.confidence), (true, Confidence::Certain));
     let out = SharedSnapshot::default();

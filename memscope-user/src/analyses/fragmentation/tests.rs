@@ -126,7 +126,12 @@ fn mappings_are_one_piece() {
 #[test]
 fn older_segments_are_unknown() {
     let mut script = script();
-    script.event(EventKind::ProcessStart(ProcessStart { parent: 0, attached: true, command: "server".into() }));
+    script.event(EventKind::ProcessStart(ProcessStart {
+        parent: 0,
+        attached: true,
+        command: "server".into(),
+        pid_within: None,
+    }));
     script.told(Some((40, 500))).alloc(PTA, 9000, 40).alloc(Pool::Hal, 1000, 100);
     script.told(Some((50, 600))).alloc(PTA, 1000, 10);
     let end = one(&script).end;

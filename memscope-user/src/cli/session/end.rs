@@ -6,9 +6,12 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, anyhow};
-use nix::sys::wait::{WaitStatus, waitpid};
+use nix::{
+    sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid},
+    unistd::Pid,
+};
 
-use super::{Child, End, Session, tell::library_names};
+use super::{Child, End, Session, tell::library_names, watch};
 use crate::{
     capture::Note,
     cli::{
@@ -20,6 +23,7 @@ use crate::{
         writer::Written,
     },
     error_chain,
+    watch::live::Watch,
 };
 
 impl Session<'_> {
@@ -43,6 +47,8 @@ impl Session<'_> {
         if let Some(usage) = self.usage.take() {
             usage.finish();
         }
+        // While the kernel side still sends threads to the handler, so that one of them can take it out.
+        let watched = self.watch.take().map(Watch::finish);
         self.kernel.silence()?;
         self.follow.reap();
         self.note_changes();
@@ -59,6 +65,9 @@ impl Session<'_> {
             Some(monitor) => last_sample(self.args, &written, monitor, end)?,
             None => report(self.args, &written, self.capture.as_deref(), (!silent).then_some(&self.selected))?,
         };
+        if let Some(text) = watched {
+            watch::print(self.args, &text).context("cannot print what was watched")?;
+        }
         // Outputs are complete: from here on a Ctrl-C may simply end us while the kernel detaches.
         Signals::unblock();
         let took = self.kernel.detach();
@@ -102,8 +111,18 @@ fn tell_failures(args: &TraceArgs, written: &Written) -> usize {
     failures.map(|failure| message(level, LogLevel::Error, format_args!("{failure}"))).count()
 }
 
+/// Exit status of a child of ours if it has ended. Block watch traces its threads from a thread of ours: the stops of those must not be
+/// taken from it, so the child is only looked at before.
+pub(super) fn reap(pid: Pid) -> Option<u8> {
+    let look = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+    match waitid(Id::Pid(pid), look) {
+        Ok(WaitStatus::Exited(..) | WaitStatus::Signaled(..)) => exit_status(waitpid(pid, None)),
+        _ => None,
+    }
+}
+
 /// Exit status as shells give it; `None` while it runs.
-pub(super) fn exit_status(waited: nix::Result<WaitStatus>) -> Option<u8> {
+fn exit_status(waited: nix::Result<WaitStatus>) -> Option<u8> {
     const KILLED: u8 = 128;
     match waited {
         Ok(WaitStatus::Exited(_, code)) => Some(code as u8),

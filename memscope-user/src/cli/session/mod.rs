@@ -3,6 +3,7 @@
 mod end;
 mod start;
 mod tell;
+mod watch;
 
 use std::{
     io,
@@ -27,7 +28,7 @@ use tokio::{
 };
 
 use self::{
-    end::exit_status,
+    end::reap,
     tell::{change_note, library_names, list, note},
 };
 use super::{
@@ -56,8 +57,9 @@ use crate::{
     pipeline::DumpFilter,
     probes::ProbeSpec,
     ring::{Reader, Urgent},
-    sinks::{Sink, gauge::Gauge},
+    sinks::{Sink, gauge::Gauge, tree::ProcessDirs},
     usage::{Sampler, Trigger},
+    watch::live::Watch,
 };
 
 /// Processes are looked after this often.
@@ -144,10 +146,7 @@ fn check(args: &TraceArgs) -> Result<(), String> {
     outputs::check(&args.collect)?;
     outputs::refuse_borrowed_rights(args.usage_library.as_deref())?;
     args.probes.specs()?;
-    match args.watch {
-        Some(_) => Err("--watch is not available in this version; leave it out".to_owned()),
-        None => Ok(()),
-    }
+    watch::check(args)
 }
 
 fn try_run(args: &RunArgs) -> Result<u8> {
@@ -227,6 +226,8 @@ pub(super) struct Plan {
     pub(super) selected: Selecting,
     /// Shows samples while it runs, and no report at the end.
     pub(super) monitor: Option<Monitor>,
+    /// Directories of processes, for all who write into them.
+    pub(super) dirs: ProcessDirs,
 }
 
 impl Plan {
@@ -234,7 +235,8 @@ impl Plan {
     fn of_trace(args: &TraceArgs) -> Result<Self> {
         let collect = &args.collect;
         let rules = outputs::rules(collect).map_err(anyhow::Error::msg)?;
-        let dump = outputs::open(collect, args.call_stack.unwrap_or_default(), args.collect_mode)?;
+        let dirs = ProcessDirs::default();
+        let dump = outputs::open(args, dirs.clone())?;
         let trigger = Trigger::default();
         let Chosen { mut analyses, selected } = outputs::analyses(collect, rules.as_ref());
         analyses.push(Box::new(trigger.clone()));
@@ -247,6 +249,7 @@ impl Plan {
             trigger,
             selected,
             monitor: None,
+            dirs,
         })
     }
 }
@@ -267,6 +270,7 @@ struct Session<'a> {
     output_errors: UnboundedReceiver<String>,
     gauge: Gauge,
     usage: Option<Sampler>,
+    watch: Option<Watch>,
     stacks: stacks::Live,
     capture: Option<PathBuf>,
     started: Instant,
@@ -339,9 +343,7 @@ impl Session<'_> {
     fn expect_libraries(&mut self) -> Result<()> {
         const LOADERS: [&str; 3] =
             ["/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1", "/lib/ld-musl-x86_64.so.1"];
-        let environment: Vec<(String, String)> = std::env::vars_os()
-            .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
-            .collect();
+        let environment = withheld::program_environment();
         let loaders = LOADERS.iter().filter_map(|path| Path::new(path).canonicalize().ok());
         for path in loaders.chain(expected_libraries(&environment, &self.user)) {
             self.follow.expect(&mut self.kernel, &path)?;
@@ -470,7 +472,7 @@ impl Session<'_> {
     fn wait_for_child(&mut self) {
         let Some(child) = &mut self.child else { return };
         if child.status.is_none() {
-            child.status = exit_status(waitpid(child.pid, Some(WaitPidFlag::WNOHANG)));
+            child.status = reap(child.pid);
         }
     }
 }

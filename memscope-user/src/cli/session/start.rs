@@ -8,14 +8,16 @@ use std::{
 use anyhow::{Context as _, Result, anyhow};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
-use super::{Plan, Session, tell::unserved_text};
+use super::{Plan, Session, tell::unserved_text, watch};
 use crate::{
     attach::{
+        capabilities,
         features::LinkMode,
         follow::{Follow, FollowOptions},
         guard::Guard,
-        kernel::{Kernel, KernelOptions},
+        kernel::{Kernel, KernelOptions, StackOptions},
         libraries::Libraries,
+        ops::OpsOptions,
         python::Interpreters,
         spawn,
     },
@@ -27,42 +29,18 @@ use crate::{
         stacks, writer,
     },
     pipeline::{Pipeline, PipelineConfig},
-    ring::{Reader, monotonic_ns},
+    probes::ProbeSpec,
+    ring::{Reader, Source, monotonic_ns},
     sinks::gauge::GaugeSink,
     usage::{Options, Sampler, Tell, Trigger},
 };
 
 impl<'a> Session<'a> {
     pub(super) fn start(args: &'a TraceArgs, guard: Guard, plan: Plan, late: LateLibraries) -> Result<Self> {
-        let wanted_ops = operators::wanted(args);
-        let options = KernelOptions {
-            ring_bytes: args.ring_size,
-            perf: args.transport == Transport::Perf,
-            link_mode: args.link.map(|link| match link {
-                Link::Multi => LinkMode::Multi,
-                Link::Cookie => LinkMode::Cookie,
-                Link::Slots => LinkMode::Slots,
-            }),
-            max_rows: args.max_rows,
-            tracefs: args.tracefs,
-            objects: wanted_ops.choice.torch(),
-            arrays: wanted_ops.accesses,
-            stacks: stacks::options(args),
-        };
-        let mut kernel = Kernel::load(&options)?;
-        operators::check(&wanted_ops, kernel.link_mode()).map_err(|reason| anyhow!(reason))?;
-        if let Some(text) = operators::untold(&wanted_ops, kernel.link_mode()) {
-            message(args.collect.level_of_messages(), LogLevel::Warning, format_args!("{text}"));
-        }
-        let user = args.probes.specs().map_err(|reason| anyhow!(reason))?;
-        let libraries = Libraries::new(&mut kernel, wanted_ops, &user)?;
-        if let Some(text) = unserved_text(kernel.link_mode(), libraries.unserved()) {
-            message(args.collect.level_of_messages(), LogLevel::Warning, format_args!("{text}"));
-        }
-        kernel.follow()?;
+        let Loaded { mut kernel, libraries, user, stacks: stack_options, source } = Loaded::new(args)?;
         let rows = libraries.descriptions();
         let (start_mono_ns, start_real_ns) = clocks();
-        let Plan { mut sinks, analyses, dump, owners, capture, trigger, selected, monitor } = plan;
+        let Plan { mut sinks, analyses, dump, owners, capture, trigger, selected, monitor, dirs } = plan;
         let deferred = args.collect_mode == CollectMode::Deferred;
         let mixed_stacks = args.call_stack.is_some_and(|stacks| stacks.mixed);
         let header = CaptureHeader {
@@ -89,10 +67,11 @@ impl<'a> Session<'a> {
         let pipeline = Pipeline::new(config, sinks, analyses);
         let (urgent_sender, urgent) = unbounded_channel();
         let (error_sender, output_errors): (UnboundedSender<String>, _) = unbounded_channel();
-        let source = kernel.source(&options)?;
         // Signals are blocked before the first thread starts, so that they reach the loop alone.
         Signals::block()?;
-        let (reader, batches) = Reader::start(source, args.ring_size as usize, urgent_sender)?;
+        let prompt = stack_options.native_depth.is_some() || args.watch.is_some();
+        let (watch, tap) = watch::start(args, &mut kernel, &libraries, dirs)?.unzip();
+        let (reader, batches) = Reader::start(source, args.ring_size as usize, prompt, urgent_sender, tap)?;
         let interpreters = Interpreters::new();
         let (batches, stacks) = stacks::start(args, &kernel, interpreters.layouts(), batches)?;
         let (asks, asked) = mpsc::channel();
@@ -106,7 +85,7 @@ impl<'a> Session<'a> {
         if let Some(why) = kernel.no_python() {
             let text = format_args!("no Python stacks are taken: {why}");
             message(args.collect.level_of_messages(), LogLevel::Warning, text);
-        } else if options.stacks.python_depth.is_some() {
+        } else if stack_options.python_depth.is_some() {
             follow.follow_python(interpreters);
         }
         let notes = reader.first_notes();
@@ -126,6 +105,7 @@ impl<'a> Session<'a> {
             output_errors,
             gauge,
             usage,
+            watch,
             stacks,
             capture,
             started: Instant::now(),
@@ -133,6 +113,60 @@ impl<'a> Session<'a> {
             waiting_told: false,
             user,
         })
+    }
+}
+
+/// What is there before the first thread.
+struct Loaded {
+    kernel: Kernel,
+    libraries: Libraries,
+    user: Vec<&'static ProbeSpec>,
+    stacks: StackOptions,
+    source: Source,
+}
+
+impl Loaded {
+    /// Loads the kernel side, has it follow processes, and gives up the rights that this took.
+    fn new(args: &TraceArgs) -> Result<Self> {
+        let wanted_ops = operators::wanted(args);
+        let options = kernel_options(args, &wanted_ops);
+        let mut kernel = Kernel::load(&options)?;
+        let source = kernel.source(&options)?;
+        operators::check(&wanted_ops, kernel.link_mode()).map_err(|reason| anyhow!(reason))?;
+        if let Some(text) = operators::untold(&wanted_ops, kernel.link_mode()) {
+            message(args.collect.level_of_messages(), LogLevel::Warning, format_args!("{text}"));
+        }
+        let user = args.probes.specs().map_err(|reason| anyhow!(reason))?;
+        let libraries = Libraries::new(&mut kernel, wanted_ops, &watch::with_rows(args, &user), watch::levels(args))?;
+        if let Some(text) = unserved_text(kernel.link_mode(), libraries.unserved()) {
+            message(args.collect.level_of_messages(), LogLevel::Warning, format_args!("{text}"));
+        }
+        kernel.follow()?;
+        // Before the first thread: each has capabilities of its own.
+        if let Err(error) = capabilities::keep_for_trace() {
+            let text = format_args!("capabilities that are not needed any more could not be dropped: {error}");
+            message(args.collect.level_of_messages(), LogLevel::Warning, text);
+        }
+        Ok(Self { kernel, libraries, user, stacks: options.stacks, source })
+    }
+}
+
+/// What the options mean for the kernel side.
+fn kernel_options(args: &TraceArgs, wanted_ops: &OpsOptions) -> KernelOptions {
+    KernelOptions {
+        ring_bytes: args.ring_size,
+        perf: args.transport == Transport::Perf,
+        link_mode: args.link.map(|link| match link {
+            Link::Multi => LinkMode::Multi,
+            Link::Cookie => LinkMode::Cookie,
+            Link::Slots => LinkMode::Slots,
+        }),
+        max_rows: args.max_rows,
+        tracefs: args.tracefs,
+        objects: wanted_ops.choice.torch(),
+        arrays: wanted_ops.accesses,
+        stacks: stacks::options(args),
+        watch: args.watch.is_some(),
     }
 }
 

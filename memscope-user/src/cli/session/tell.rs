@@ -52,6 +52,11 @@ impl Session<'_> {
         self.tell_interpreters();
         for library in self.follow.take_added() {
             let path = library.path.display();
+            if let Some(known) = &library.same_as {
+                let text = format_args!("{path}: the same file as {}, whose probes serve both", known.display());
+                self.say(LogLevel::Debug, text);
+                continue;
+            }
             if let Some(error) = &library.error {
                 self.say(LogLevel::Warning, format_args!("{path}: {error}"));
             }
@@ -110,8 +115,8 @@ pub(super) fn note(reader: &Reader, note: &Note) {
 
 pub(super) fn change_note(change: Change) -> Note {
     match change {
-        Change::Started { pid, parent, attached, command, visible_devices } => {
-            Note::ProcessStart { pid, parent, attached, command, visible_devices }
+        Change::Started { pid, parent, attached, command, visible_devices, pid_within } => {
+            Note::ProcessStart { pid, parent, attached, command, visible_devices, pid_within }
         }
         Change::Ended { pid } => Note::ProcessEnd { pid },
     }

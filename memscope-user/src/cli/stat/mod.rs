@@ -43,6 +43,7 @@ pub(super) fn run(args: &StatArgs) -> ExitCode {
             trigger: Trigger::default(),
             selected: Selecting::ALL,
             monitor: Some(Monitor::new(args.interval, args.count, Screen::new(style))),
+            dirs: crate::sinks::tree::ProcessDirs::default(),
         })
     })
 }

@@ -394,7 +394,7 @@ impl Process {
 }
 
 /// `ASCEND_RT_VISIBLE_DEVICES` as a strict list of decimal numbers.
-fn visible_devices(list: &str) -> Option<Vec<u32>> {
+pub(crate) fn visible_devices(list: &str) -> Option<Vec<u32>> {
     let number = |item: &str| item.bytes().all(|byte| byte.is_ascii_digit()).then(|| item.parse().ok())?;
     list.split(',').map(number).collect()
 }

@@ -4,6 +4,7 @@ use super::super::blocks::{Key, Live};
 use super::super::item::{ScriptCall, Wanted};
 use super::super::labels::{LabelIds, Labels};
 use super::super::output::{DeviceFilter, DumpFilter, Npus};
+use super::super::trace::{TraceRow, TraceTexts};
 use super::{At, Process, Shared};
 use crate::analyses::decompose::owner;
 use crate::model::{Block, Device, Event, EventKind, Free, FreeCause, Name, Pool, System};
@@ -22,6 +23,8 @@ pub(super) struct Script {
     /// Which of the rows that the tracer's options ask for.
     wanted: Option<DumpFilter>,
     labels: Labels,
+    /// Of its Python trace.
+    texts: TraceTexts,
     /// Blocks that ended while nothing was collected, and that were told before.
     ended: Vec<Live>,
 }
@@ -36,13 +39,15 @@ impl Script {
             stopped_ns: 0,
             wanted: None,
             labels: Labels::default(),
+            texts: TraceTexts::default(),
             ended: Vec::new(),
         }
     }
 
     /// That of a child that thread `parent` has forked.
     pub(super) fn child(&self, parent: u32, child: u32) -> Self {
-        Self { wanted: self.wanted.clone(), labels: self.labels.child(parent, child), ended: Vec::new(), ..*self }
+        let (wanted, labels) = (self.wanted.clone(), self.labels.child(parent, child));
+        Self { wanted, labels, texts: self.texts.clone(), ended: Vec::new(), ..*self }
     }
 
     /// That of another program in its place.
@@ -106,10 +111,31 @@ impl Process {
             ScriptCall::Range { name, start_mono_ns } => {
                 let lasted_ns = mono_ns.checked_sub(start_mono_ns);
                 let start_ns = lasted_ns.and_then(|lasted_ns| at.time_ns.checked_sub(lasted_ns));
-                let device = self.device_of(at.tid);
-                self.emit(at, device, EventKind::NamedRange { name, start_ns }, self.steps.inside(), shared);
+                self.emit_range(at, EventKind::NamedRange { name, start_ns, end_ns: Some(at.time_ns) }, shared);
+            }
+            ScriptCall::TraceText { id, text } => self.script.texts.text(id, &text),
+            ScriptCall::TraceRows(rows) => {
+                for row in &rows {
+                    self.trace_row(at, mono_ns, row, shared);
+                }
             }
         }
+    }
+
+    fn emit_range(&mut self, at: At, range: EventKind, shared: &mut Shared) {
+        let device = self.device_of(at.tid);
+        self.emit(at, device, range, self.steps.inside(), shared);
+    }
+
+    /// A row of the Python trace, which was handed over at `mono_ns`.
+    fn trace_row(&mut self, at: At, mono_ns: u64, row: &TraceRow, shared: &mut Shared) {
+        let real = |row_mono_ns: u64| match row_mono_ns {
+            0 => None,
+            told => mono_ns.checked_sub(told).and_then(|before_ns| at.time_ns.checked_sub(before_ns)),
+        };
+        let (start_ns, end_ns) = (real(row.start_mono_ns), real(row.end_mono_ns));
+        let range = EventKind::NamedRange { name: self.script.texts.of(row), start_ns, end_ns };
+        self.emit_range(At { tid: row.tid, ..at.made_up() }, range, shared);
     }
 
     /// What ended unwatched is told, and so is what lives already.

@@ -139,7 +139,7 @@ fn line(event: &Event) -> String {
         EventKind::System(system) => write!(line, "{system:?}"),
         EventKind::Step { step } => write!(line, "step() {step}"),
         EventKind::Snapshot(snapshot) => write!(line, "{snapshot:?}"),
-        EventKind::NamedRange { name, start_ns } => write!(line, "range {name} since {start_ns:?}"),
+        EventKind::NamedRange { name, start_ns, .. } => write!(line, "range {name} since {start_ns:?}"),
         EventKind::StepsRefused => write!(line, "steps refused"),
         EventKind::DeviceUsage(usage) => write!(line, "usage {} of {}", usage.used_bytes, usage.total_bytes),
         EventKind::ProcessStart(start) => write!(line, "process {}", start.command),

@@ -59,6 +59,8 @@ enum Known {
     Row(Arc<Row>),
     /// There is no unwind information.
     None,
+    /// There is no code.
+    Nowhere,
     /// It could not be told.
     Unknown,
 }
@@ -117,6 +119,7 @@ impl Unwinder {
         let row = match self.row((snapshot.generation, snapshot.pid), walk.at, mappings) {
             Known::Row(row) => row,
             Known::None => return Some(walk.left(StackEnd::NoUnwindInfo)),
+            Known::Nowhere => return Some(walk.misled()),
             Known::Unknown => return Some(walk.left(StackEnd::NoRule)),
         };
         if row.is_end() {
@@ -139,7 +142,7 @@ impl Unwinder {
         }
         let module = match mappings.find(generation, pid, address) {
             Found::Module(module) => module,
-            Found::Nothing => return Known::None,
+            Found::Nothing => return Known::Nowhere,
             Found::Unknown => return Known::Unknown,
         };
         let row = self.image(&module).and_then(|image| image.row(&module, address)).map(Arc::new);
@@ -275,6 +278,14 @@ impl Walk {
 
     fn register(&self, number: u16) -> Option<u64> {
         self.registers.get(usize::from(number)).copied().flatten()
+    }
+
+    /// Ends where no code is: the caller's unwind information was wrong, and what it led to is no frame.
+    fn misled(&mut self) -> StackEnd {
+        if self.frames.len() > 1 {
+            self.frames.pop();
+        }
+        StackEnd::NoUnwindInfo
     }
 
     /// Ends without unwind information. What a return probe has put into the place of a return address is no frame of

@@ -349,3 +349,20 @@ fn own_code_is_taught() {
     let entry = Rule { kind: RULE_SP, flags: RULE_RA_SAVED, reserved: 0, cfa: 8, ra: -8, fp: 0 };
     assert_eq!((row.rule(), unwinder.table.get(5, here)), (entry, Some(entry)));
 }
+
+/// By wrong unwind information a word that is no address of code can be taken for the caller: it is no frame.
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn what_is_no_code_is_no_frame() {
+    let mut unwinder = Unwinder::with_table(Table::alone(), Box::new(|| None), 50);
+    let mut mappings = Mappings::new(Box::new(|_| Some(5)));
+    // At its entry a function's caller is in the word at the stack pointer.
+    let here = (what_is_no_code_is_no_frame as fn() as *const ()).expose_provenance() as u64;
+    let data = (&raw const mappings).expose_provenance() as u64;
+    let mut record = snapshot([here, 0x8000, 0, 0], &[], &[data, 1]);
+    record[8..12].copy_from_slice(&std::process::id().to_le_bytes());
+    let stack = unwinder.finish(&record, &mut mappings).expect("a stack");
+    assert_eq!((stack[40], stack[42]), (1, StackEnd::NoUnwindInfo as u8));
+    assert_eq!(stack[48..], here.to_le_bytes());
+    assert_eq!(unwinder.table.get(5, data.wrapping_sub(1)), None);
+}

@@ -91,6 +91,8 @@ SIM_API aclError aclrtMemcpy(void *dst, size_t destMax, const void *src, size_t 
 SIM_API aclError aclrtMemcpyAsync(void *dst, size_t destMax, const void *src, size_t count, aclrtMemcpyKind kind, aclrtStream stream);
 SIM_API aclError aclrtCreateStream(aclrtStream *stream);
 SIM_API aclError aclrtDestroyStream(aclrtStream stream);
+SIM_API aclError aclrtSynchronizeDevice(void);
+SIM_API aclError aclrtSynchronizeStream(aclrtStream stream);
 SIM_API aclError aclrtStreamGetId(aclrtStream stream, int32_t *streamId);
 SIM_API aclError aclrtBinaryLoadFromFile(const char *binPath, aclrtBinaryLoadOptions *options, aclrtBinHandle *binHandle);
 SIM_API aclError aclrtBinaryLoadFromData(const void *data, size_t length, const aclrtBinaryLoadOptions *options, aclrtBinHandle *binHandle);

@@ -15,8 +15,13 @@ struct simatb_request {
     /* Where the tensors are, 4096 bytes each. */
     void *data;
     uint32_t inputs, outputs;
+    /* Bytes of each output, if it is not what its type and sizes make. */
+    uint64_t output_size;
     /* The inner one throws; the operation catches that, unless it is to escape. */
     bool throws, escapes;
+    /* What it launches, with its argument; may be null. */
+    void (*kernels)(void *);
+    void *argument;
 };
 /* Runs it; 1 if something was thrown. */
 typedef int simatb_run_func(const struct simatb_request *request);

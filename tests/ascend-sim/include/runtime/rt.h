@@ -115,6 +115,8 @@ SIM_API rtError_t rtMemcpyAsync(void *dst, uint64_t destMax, const void *src, ui
 
 SIM_API rtError_t rtStreamCreate(rtStream_t *stm, int32_t priority);
 SIM_API rtError_t rtStreamDestroy(rtStream_t stm);
+SIM_API rtError_t rtDeviceSynchronize(void);
+SIM_API rtError_t rtStreamSynchronize(rtStream_t stm);
 SIM_API rtError_t rtGetStreamId(rtStream_t stm, int32_t *streamId);
 SIM_API rtError_t rtsStreamGetId(rtStream_t stm, int32_t *streamId);
 

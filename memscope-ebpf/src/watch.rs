@@ -1,0 +1,138 @@
+//! Block watch: sends a thread to the watch's handler, by a signal, at the two sides of an operator.
+//!
+//! The signal is `SIGURG`: without a handler, and without us, it is ignored. The kernel delivers it when the thread goes back to its program, which
+//! is right behind the probed instruction, never in a system call.
+
+use core::arch::asm;
+
+use aya_ebpf::{
+    bindings::pt_regs,
+    helpers::generated::{bpf_ktime_get_ns, bpf_send_signal_thread},
+    macros::map,
+    maps::HashMap,
+};
+use memscope_common::{
+    Miss, ProbeRow, WatchSite, WatchedProcess,
+    miss::MAX_DEPTH,
+    row::{REGISTER_ARGS, ROW_BOUNDARY, ROW_CAPTURE_BEGIN, ROW_CAPTURE_END, ROW_CLOSED},
+};
+
+use crate::{
+    maps::{ROWS, Thread, setting},
+    misses::count,
+    regs,
+};
+
+/// The same on x86-64 and aarch64.
+const SIGURG: u32 = 23;
+
+/// Watched processes. Only user space adds some; sized by it.
+#[map]
+static WATCHED: HashMap<u32, WatchedProcess> = HashMap::with_max_entries(1, 0);
+
+/// Where threads were sent there, by `pid_tgid`. Sized by user space.
+#[map]
+static WATCH_SITES: HashMap<u64, WatchSite> = HashMap::with_max_entries(1, 0);
+
+/// Whether a thread runs a call that the handler makes, which is nobody's.
+#[inline(always)]
+pub(crate) fn is_own_call(tgid: u32, stack_pointer: u64) -> bool {
+    if setting!(watch) == 0 {
+        return false;
+    }
+    // SAFETY: a live map value; `from` and `to` are written before signals are sent.
+    WATCHED
+        .get_ptr(&tgid)
+        .is_some_and(|process| unsafe { stack_pointer >= (*process).from && stack_pointer < (*process).to })
+}
+
+/// The process has another program, or none.
+#[inline(always)]
+pub(crate) fn forget(tgid: u32) {
+    if setting!(watch) != 0 {
+        let _ = WATCHED.remove(&tgid);
+    }
+}
+
+/// A thread ends.
+#[inline(always)]
+pub(crate) fn forget_thread(id: u64) {
+    if setting!(watch) != 0 {
+        let _ = WATCH_SITES.remove(&id);
+    }
+}
+
+/// One of the two sides of a call whose arguments the thread holds.
+#[inline(always)]
+pub(crate) fn pass(id: u64, thread: &mut Thread, row: &ProbeRow, number: u16, regs: &pt_regs, returned: bool) {
+    if setting!(watch) != 0 && row.flags & (ROW_BOUNDARY | ROW_CAPTURE_BEGIN | ROW_CAPTURE_END) != 0 {
+        boundary(id, thread, number, regs, returned.into());
+    }
+}
+
+/// Calls that the thread is inside of, that of the boundary itself left out, during which the runtime may hold its locks: a call of
+/// ours could wait for one of them for ever.
+#[inline(always)]
+fn is_closed(thread: &Thread, own: u32) -> bool {
+    for depth in 0..MAX_DEPTH {
+        if depth as u32 + own >= thread.depth {
+            return false;
+        }
+        if let Some(row) = ROWS.get(thread.frames[depth].row.into())
+            && row.flags & ROW_CLOSED != 0
+        {
+            return true;
+        }
+    }
+    false
+}
+
+#[inline(never)]
+fn boundary(id: u64, thread: &mut Thread, number: u16, regs: &pt_regs, returned: u32) -> u32 {
+    let tgid = (id >> 32) as u32;
+    let Some(process) = WATCHED.get_ptr_mut(&tgid) else { return 0 };
+    let Some(row) = ROWS.get(number.into()) else { return 0 };
+    // SAFETY: a live map value.
+    let capturing = unsafe { &raw mut (*process).capturing };
+    if row.flags & ROW_CAPTURE_BEGIN != 0 {
+        add(capturing, 1);
+    } else if row.flags & ROW_CAPTURE_END != 0 {
+        add(capturing, u64::MAX);
+    }
+    if row.flags & ROW_BOUNDARY == 0 {
+        return 0;
+    }
+    let own = u32::from(returned == 0 && row.is_paired());
+    // SAFETY: as above.
+    if unsafe { capturing.read_volatile() } != 0 || is_closed(thread, own) {
+        count(number, Miss::NotWatched);
+        return 0;
+    }
+    let mut args = [0; REGISTER_ARGS];
+    for (to, from) in args.iter_mut().zip(thread.args) {
+        *to = from;
+    }
+    // SAFETY: a helper without arguments.
+    let time_ns = unsafe { bpf_ktime_get_ns() };
+    let site = WatchSite {
+        time_ns,
+        stack_pointer: regs::stack_pointer(regs),
+        instruction_pointer: regs::instruction_pointer(regs),
+        args,
+        row: number,
+        returned: returned as u16,
+        reserved: 0,
+    };
+    // SAFETY: the helper signals the current thread.
+    if WATCH_SITES.insert(&id, &site, 0).is_err() || unsafe { bpf_send_signal_thread(SIGURG) } != 0 {
+        count(number, Miss::NotWatched);
+    }
+    0
+}
+
+/// One atomic instruction, as in [`count`].
+#[inline(always)]
+fn add(to: *mut u64, number: u64) {
+    // SAFETY: a live map value, aligned to eight bytes.
+    unsafe { asm!("lock *(u64 *)({to} + 0) += {number}", to = in(reg) to, number = in(reg) number) };
+}

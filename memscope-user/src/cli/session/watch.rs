@@ -1,0 +1,83 @@
+//! Block watch in a live trace: what the options mean for it, and what it says.
+
+use std::io::{self, Write as _};
+
+use anyhow::{Context as _, Result};
+
+use crate::{
+    attach::{kernel::Kernel, libraries::Libraries, spawn::sudo_ids},
+    cli::{
+        args::{LogLevel, TraceArgs},
+        message,
+    },
+    probes::{
+        ProbeSpec,
+        watch::{WatchLevels, flags, rows},
+    },
+    sinks::{
+        tree::{OutputTree, ProcessDirs},
+        watch::WatchFiles,
+    },
+    watch::live::{self, Tap, Watch, WatchOptions},
+};
+
+/// What cannot be watched is refused.
+pub(super) fn check(args: &TraceArgs) -> Result<(), String> {
+    if args.watch.is_none() {
+        return Ok(());
+    }
+    live::is_supported().map_err(|why| format!("--watch: {why}"))?;
+    let level = &args.collect.level;
+    if level.op || level.kernel { Ok(()) } else { Err("--watch needs --level=op, kernel or both".to_owned()) }
+}
+
+/// At which operators blocks are looked at.
+pub(super) fn levels(args: &TraceArgs) -> Option<WatchLevels> {
+    let level = &args.collect.level;
+    args.watch.as_ref().map(|_| WatchLevels { op: level.op, kernel: level.kernel })
+}
+
+/// The user's rows, and those of block watch.
+pub(super) fn with_rows(args: &TraceArgs, user: &[&'static ProbeSpec]) -> Vec<&'static ProbeSpec> {
+    let own = if args.watch.is_some() { rows() } else { Vec::new() };
+    user.iter().copied().chain(own).collect()
+}
+
+/// Starts it, if blocks are to be watched.
+pub(super) fn start(
+    args: &TraceArgs,
+    kernel: &mut Kernel,
+    libraries: &Libraries,
+    dirs: ProcessDirs,
+) -> Result<Option<(Watch, Tap)>> {
+    let (Some(spec), Some(levels)) = (args.watch.clone(), levels(args)) else { return Ok(None) };
+    let level = args.collect.level_of_messages();
+    let out_dir = args.collect.output_path().to_path_buf();
+    let outputs = move |pid| {
+        let tree = OutputTree::open(&out_dir, sudo_ids())?;
+        let dir = dirs.of(&tree, pid)?;
+        Ok(WatchFiles::new(tree, dir))
+    };
+    let tell = move |warns, text: &str| {
+        message(level, if warns { LogLevel::Warning } else { LogLevel::Info }, format_args!("{text}"));
+    };
+    let rows = libraries.rows().iter().map(|(number, spec)| (*number, *spec, flags(spec, levels))).collect();
+    let maps = kernel.watch_maps()?;
+    let options = WatchOptions { spec, rows, outputs: Box::new(outputs), tell: Box::new(tell) };
+    let started = Watch::start(options, Box::new(move || maps.try_clone()));
+    started.context("cannot start block watch").map(Some)
+}
+
+/// Prints what was found, behind the report.
+pub(super) fn print(args: &TraceArgs, text: &str) -> io::Result<()> {
+    // Machines read the report alone.
+    if args.collect.json {
+        return io::stderr().lock().write_all(text.as_bytes());
+    }
+    let mut out = io::stdout().lock();
+    writeln!(
+        out,
+        "\nBlock watch (it changes when things happen: what depends on timing may look different without it)"
+    )?;
+    out.write_all(text.as_bytes())
+}

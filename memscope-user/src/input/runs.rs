@@ -1,0 +1,259 @@
+//! Rows that lie in order in their files are merged as they lie, and sorted nowhere.
+//!
+//! Our tracer writes a process's rows in their order, but for those without a device, which follow at the end. So a file is a
+//! few runs, each of which can be read from where it begins. Files of which that is not so (msMemScope writes the rows of
+//! a block when it dies) have too many runs, and are sorted instead.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+use std::fs::{self, File};
+use std::io::BufReader;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::csv::CsvReader;
+use super::db::Database;
+use super::progress::Teller;
+use super::repair::Repair;
+use super::row::DumpRow;
+use super::{Format, InputError, Notes, Stage, Watcher};
+
+/// Runs that are read at the same time; each has an open file and a buffer.
+pub(super) const MAX_RUNS: usize = 256;
+/// Rows of a database that are read at once.
+const PAGE_ROWS: u32 = 1024;
+
+/// What the order of rows is told by: process, number, time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) pid: u32,
+    pub(super) id: u64,
+    pub(super) time_ns: u64,
+}
+
+/// Rows of one process, one behind the other, by number and time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Run {
+    pub(super) pid: u32,
+    /// Where it begins and ends: bytes of a file (behind the last row), row numbers of a table (the last row's).
+    pub(super) start: u64,
+    pub(super) end: u64,
+    /// Line or row that it begins with, from 1.
+    pub(super) line: u64,
+}
+
+/// Parts the rows of one file into runs.
+#[derive(Debug, Default)]
+pub(super) struct Runs {
+    found: Vec<Run>,
+    last: Option<Place>,
+    pub(super) rows: u64,
+}
+
+impl Runs {
+    /// Takes the next row, which lies from `start` to `end`; false if there are too many runs.
+    pub(super) fn take(&mut self, place: Place, (start, end): (u64, u64), line: u64) -> bool {
+        let goes_on =
+            self.last.is_some_and(|last| last.pid == place.pid && (last.id, last.time_ns) <= (place.id, place.time_ns));
+        self.last = Some(place);
+        self.rows += 1;
+        match self.found.last_mut() {
+            Some(run) if goes_on => run.end = end,
+            _ => self.found.push(Run { pid: place.pid, start, end, line }),
+        }
+        self.found.len() <= MAX_RUNS
+    }
+}
+
+/// All rows of some dumps, in order.
+pub(super) struct Merged {
+    processes: BTreeMap<u32, OneProcess>,
+    /// The next row of each process but the one that was asked last, by time, process and number.
+    heads: BinaryHeap<Reverse<(u64, u32, u64)>>,
+    /// Torn rows that were seen when the files were looked through.
+    pub(super) notes: Notes,
+    pub(super) rows: u64,
+}
+
+impl Merged {
+    /// Looks through the files. `None` if they are not in order, or not readable, which reading them will say.
+    pub(super) fn find(
+        dumps: &[PathBuf],
+        formats: &[Format],
+        watcher: &mut Watcher,
+    ) -> Result<Option<Self>, InputError> {
+        let mut merged =
+            Self { processes: BTreeMap::new(), heads: BinaryHeap::new(), notes: Notes::default(), rows: 0 };
+        let sizes = dumps.iter().map(|path| Ok(fs::metadata(path).map_err(InputError::io(path))?.len()));
+        let sizes: Vec<u64> = sizes.collect::<Result<_, InputError>>()?;
+        let mut teller = Teller::new(watcher, Stage::Looking, sizes.iter().sum());
+        let (mut before, mut count) = (0, 0);
+        for ((file, size_bytes), (path, format)) in (0..).zip(sizes).zip(dumps.iter().zip(formats)) {
+            let mut told = |done: u64| teller.at(before + done.min(size_bytes));
+            let sources: Vec<(u32, Source)> = if *format == Format::Db {
+                let database = Database::open(path)?;
+                let Some(runs) = database.runs(size_bytes, &mut told) else { return Ok(None) };
+                merged.rows += runs.rows;
+                let database = Arc::new(Mutex::new(database));
+                let source = |run: Run| {
+                    let (database, page) = (Arc::clone(&database), Vec::new().into_iter());
+                    (run.pid, Source::Db(DbRun { database, file, run, page }))
+                };
+                runs.found.into_iter().map(source).collect()
+            } else {
+                let mut reader = CsvReader::open(path)?;
+                let Some(runs) = reader.runs(&mut merged.notes, &mut told) else { return Ok(None) };
+                merged.rows += runs.rows;
+                // So many files cannot be open everywhere.
+                let source = |run: Run| Some((run.pid, Source::Csv(file, Box::new(reader.of_run(run).ok()?))));
+                let Some(sources) = runs.found.into_iter().map(source).collect() else { return Ok(None) };
+                sources
+            };
+            count += sources.len();
+            if count > MAX_RUNS {
+                return Ok(None);
+            }
+            for (pid, source) in sources {
+                merged.processes.entry(pid).or_default().sources.push((source, None));
+            }
+            before += size_bytes;
+        }
+        Ok(Some(merged))
+    }
+
+    /// Gives all rows to `out`, each once and with times that do not run backwards, until it wants no more.
+    pub(super) fn each(mut self, mut out: impl FnMut(DumpRow) -> bool) -> Result<Notes, InputError> {
+        let mut notes = std::mem::take(&mut self.notes);
+        for (pid, process) in &mut self.processes {
+            self.heads.extend(process.advance(&mut notes)?.map(|(time_ns, id)| Reverse((time_ns, *pid, id))));
+        }
+        while let Some(Reverse((_, pid, _))) = self.heads.pop() {
+            let Some(process) = self.processes.get_mut(&pid) else { continue };
+            // As long as the process is the next, there is no need to ask the others.
+            while let Some(row) = process.next.take() {
+                if !out(row) {
+                    return Ok(notes);
+                }
+                let Some((time_ns, id)) = process.advance(&mut notes)? else { break };
+                let head = (time_ns, pid, id);
+                if self.heads.peek().is_some_and(|Reverse(other)| *other < head) {
+                    self.heads.push(Reverse(head));
+                    break;
+                }
+            }
+        }
+        Ok(notes)
+    }
+}
+
+/// The rows of one process.
+#[derive(Default)]
+struct OneProcess {
+    /// Each with its next row.
+    sources: Vec<(Source, Option<DumpRow>)>,
+    /// The next row of each source but that of the last one asked: number, time, source.
+    heads: BinaryHeap<Reverse<(u64, u64, usize)>>,
+    begun: bool,
+    repair: Repair,
+    /// The row that comes next.
+    next: Option<DumpRow>,
+}
+
+impl OneProcess {
+    /// Makes the next row ready; gives its time and number.
+    fn advance(&mut self, notes: &mut Notes) -> Result<Option<(u64, u64)>, InputError> {
+        while self.next.is_none() {
+            let Some(row) = self.merge(notes)? else {
+                self.next = self.repair.end();
+                break;
+            };
+            self.next = self.repair.take(row, notes);
+        }
+        Ok(self.next.as_ref().map(|row| (row.time_ns, row.id)))
+    }
+
+    /// The next row as it lies in its file.
+    fn merge(&mut self, notes: &mut Notes) -> Result<Option<DumpRow>, InputError> {
+        if !std::mem::replace(&mut self.begun, true) {
+            for number in 0..self.sources.len() {
+                self.read(number, notes)?;
+            }
+        }
+        let Some(Reverse((_, _, number))) = self.heads.pop() else { return Ok(None) };
+        let row = self.sources[number].1.take();
+        self.read(number, notes)?;
+        Ok(row)
+    }
+
+    fn read(&mut self, number: usize, notes: &mut Notes) -> Result<(), InputError> {
+        let (source, head) = &mut self.sources[number];
+        *head = source.next(notes)?;
+        self.heads.extend(head.as_ref().map(|row| Reverse((row.id, row.time_ns, number))));
+        Ok(())
+    }
+}
+
+/// Reads a run.
+enum Source {
+    Csv(u32, Box<CsvReader<BufReader<File>>>),
+    Db(DbRun),
+}
+
+impl Source {
+    fn next(&mut self, notes: &mut Notes) -> Result<Option<DumpRow>, InputError> {
+        match self {
+            Self::Csv(file, reader) => Ok(reader.next_row(*file, notes)?.map(|row| *row)),
+            Self::Db(run) => run.next(notes),
+        }
+    }
+}
+
+/// Reads a run of a table, page by page.
+struct DbRun {
+    database: Arc<Mutex<Database>>,
+    file: u32,
+    /// What is left of it.
+    run: Run,
+    page: std::vec::IntoIter<DumpRow>,
+}
+
+impl DbRun {
+    fn next(&mut self, notes: &mut Notes) -> Result<Option<DumpRow>, InputError> {
+        loop {
+            if let Some(row) = self.page.next() {
+                return Ok(Some(row));
+            }
+            if self.run.start > self.run.end {
+                return Ok(None);
+            }
+            let mut database = self.database.lock().unwrap_or_else(PoisonError::into_inner);
+            self.page = database.page(self.file, &mut self.run, PAGE_ROWS, notes)?.into_iter();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_end_where_the_order_does() {
+        let mut runs = Runs::default();
+        let places = [(5, 1, 10), (5, 2, 10), (5, 2, 11), (5, 2, 10), (5, 3, 9), (6, 4, 9), (5, 5, 9)];
+        for (at, (pid, id, time_ns)) in (0..).zip(places) {
+            assert!(runs.take(Place { pid, id, time_ns }, (at * 10, at * 10 + 10), at + 2));
+        }
+        // The third row has the number of the second and an earlier time behind it; times of other numbers do not matter.
+        let found: Vec<_> = runs.found.iter().map(|run| (run.pid, run.start, run.end, run.line)).collect();
+        assert_eq!(found, [(5, 0, 30, 2), (5, 30, 50, 5), (6, 50, 60, 7), (5, 60, 70, 8)]);
+        assert_eq!(runs.rows, 7);
+    }
+
+    #[test]
+    fn too_many_runs_are_told() {
+        let mut runs = Runs::default();
+        let place = |id| Place { pid: 5, id, time_ns: 0 };
+        let taken = (0..10_000).rev().take_while(|&id| runs.take(place(id), (0, 1), 1)).count();
+        assert_eq!(taken, MAX_RUNS);
+    }
+}

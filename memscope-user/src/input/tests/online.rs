@@ -1,0 +1,271 @@
+//! Offline is online: what analyses find in a capture, or in dumps, of a trace is what they found while it ran.
+
+use std::path::Path;
+
+use proptest::prelude::*;
+use proptest::test_runner::TestCaseError;
+
+use super::*;
+use crate::analyses::decompose::RuleSet;
+use crate::analyses::{
+    ByStackAnalysis, DecomposeAnalysis, FluctuationAnalysis, FragmentationAnalysis, GrowthAnalysis, HeldAnalysis,
+    InefficientAnalysis, InefficientRules, MarkLeaksAnalysis, OomAnalysis, PeaksAnalysis, StepLeaksAnalysis,
+};
+use crate::capture::{CaptureHeader, Writer, WriterOptions};
+use crate::model::{Device, Fragmentation, Held, Peak};
+use crate::pipeline::{DeviceFilter, DumpFilter, Npus};
+use crate::sinks::{DumpOptions, DumpSink};
+use crate::testing::ops::{self, Copied};
+use crate::testing::{HOST, Who};
+
+/// Time between two things that happen.
+const PAUSE_NS: u64 = 200_000_000;
+/// Stacks of Python: a forward pass, a backward pass, a step of an optimizer, and one that no rule knows.
+const STACKS: [&[(&str, &str)]; 4] = [
+    &[("model.py", "forward"), ("torch/nn/modules/module.py", "Module._call_impl"), ("train.py", "<module>")],
+    &[("torch/autograd/__init__.py", "backward"), ("train.py", "<module>")],
+    &[("torch/optim/adamw.py", "AdamW.step"), ("train.py", "<module>")],
+    &[("other.py", "f")],
+];
+
+/// All analyses that files and traces have.
+fn analyses() -> Vec<Box<dyn Analysis>> {
+    vec![
+        Box::new(StepLeaksAnalysis::default()),
+        Box::new(FluctuationAnalysis::default()),
+        Box::new(HeldAnalysis::default()),
+        Box::new(PeaksAnalysis::default()),
+        Box::new(FragmentationAnalysis::default()),
+        Box::new(GrowthAnalysis::default()),
+        Box::new(DecomposeAnalysis::default()),
+        Box::new(InefficientAnalysis::new(InefficientRules { idle_threshold: 2, ..InefficientRules::default() })),
+        Box::new(MarkLeaksAnalysis::new("mark".to_owned(), 0)),
+        Box::new(ByStackAnalysis::default()),
+        Box::new(OomAnalysis::default()),
+    ]
+}
+
+/// Runs records through the pipeline into dumps of a format; gives the findings and the folder.
+pub(super) fn trace(
+    records: &[u8],
+    format: sinks::Format,
+    analyses: Vec<Box<dyn Analysis>>,
+) -> (Vec<Finding>, tempfile::TempDir) {
+    let folder = tempfile::tempdir().expect("folder");
+    let options = DumpOptions { out_dir: folder.path().join("out"), format, ..DumpOptions::default() };
+    let sink = DumpSink::new(&options, |_| {}).expect("folder");
+    let devices = DeviceFilter { npus: Npus::All, cpu: true };
+    let oom_blocks = Some(3);
+    let dump = DumpFilter {
+        launch: true,
+        op: true,
+        access: true,
+        block_free: true,
+        oom_blocks,
+        devices,
+        ..DumpFilter::default()
+    };
+    let owners = Some(Arc::new(RuleSet::builtin()));
+    let config = PipelineConfig { rows: crate::testing::rows(), dump, owners, ..PipelineConfig::default() };
+    let mut pipeline = Pipeline::new(config, vec![Box::new(sink)], analyses);
+    pipeline.feed(records).expect("written");
+    let outcome = pipeline.finish(&[]);
+    assert!(outcome.errors.is_empty());
+    (outcome.findings, folder)
+}
+
+/// What is found in the capture of a trace.
+fn of_capture(records: &[u8]) -> Vec<Finding> {
+    let folder = tempfile::tempdir().expect("folder");
+    let path = folder.path().join("x.capture");
+    let header = CaptureHeader { rows: crate::testing::rows(), ..CaptureHeader::default() };
+    let mut writer = Writer::create(&path, &header, WriterOptions::default()).expect("created");
+    writer.append(records).expect("written");
+    writer.finish().expect("written");
+    let dump = DumpFilter { oom_blocks: Some(3), ..DumpFilter::default() };
+    let owners = Some(Arc::new(RuleSet::builtin()));
+    let pipeline = PipelineConfig { dump, owners, ..PipelineConfig::default() };
+    run_with(&[path], Options { pipeline, ..Options::default() }, analyses()).expect("readable").findings
+}
+
+/// Without what no row tells: whether the process was attached to, requests that failed, frees of unknown blocks; and why there was
+/// no memory.
+fn told_by_rows(findings: Vec<Finding>) -> Vec<Finding> {
+    findings
+        .into_iter()
+        .filter_map(|finding| match finding {
+            Finding::Held(held) if held.allocations == 0 => None,
+            Finding::Held(held) => Some(Finding::Held(Held {
+                attached: false,
+                older_frees: 0,
+                unknown_frees: 0,
+                failed: 0,
+                recovered: 0,
+                ..held
+            })),
+            Finding::Peak(peak) => Some(Finding::Peak(Peak { attached: false, ..peak })),
+            Finding::Fragmentation(found) => Some(Finding::Fragmentation(Fragmentation { attached: false, ..found })),
+            Finding::Oom(_) => None,
+            // A step without any block leaves findings only where rows of its device are.
+            Finding::Fluctuation(gap) if gap.device == Device::None => None,
+            other => Some(other),
+        })
+        .collect()
+}
+
+fn of_dumps(folder: &Path) -> Vec<Finding> {
+    match run(&[folder.join("out")], analyses()) {
+        Ok(outcome) => outcome.findings,
+        // No row was written.
+        Err(InputError::Foreign { .. }) => Vec::new(),
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// What has to be known of stacks and operators, first of all.
+fn preamble() -> Vec<u8> {
+    let mut records = ops::notes();
+    for pid in [10, 20] {
+        let who = at(1, pid, pid);
+        for (id, frames) in (1..).zip(STACKS) {
+            let frames: Vec<(u64, u32, u32)> = (0..)
+                .zip(frames)
+                .map(|(number, (file, name))| {
+                    let code = (id * 0x1000 + number * 0x10, 3);
+                    records.extend(who.code(code, file, name, &[]));
+                    (code.0, 0, code.1)
+                })
+                .collect();
+            records.extend(who.python(id, 1, &frames, StackEnd::Root));
+        }
+    }
+    records
+}
+
+/// One thing that process `pid` does. Not `exec`, which ends the steps that are open: no row tells of it.
+fn act(time: u64, pid: u32, what: u8, slot: u64) -> Vec<u8> {
+    let who = at(time, pid, pid + (slot as u32 & 1));
+    let addr = 0x1000 * (1 + slot);
+    let python = 1 + slot % STACKS.len() as u64;
+    match what {
+        0 | 1 => Who::stacked(who.alloc(addr, 64 + slot, device(slot & 1)), 0, python),
+        2 => who.alloc(addr, 64, HOST),
+        3 | 4 => Who::stacked(who.free(addr), 0, python),
+        5 => [who.free(addr), at(time + 20_000_000, pid, pid + (slot as u32 & 1)).free_failed(addr)].concat(),
+        6 | 7 => Who::stacked(who.pta((0, 0), addr, 512, [512 * (slot + 1), 4096, 512]), 0, python),
+        8 | 9 => Who::stacked(who.pta((0, 1), addr, -512, [512 * slot, 4096, 0]), 0, 1 + u64::from(time as u32 % 3)),
+        10 => [who.range_start("step start"), who.range_id(1000 + time as i64)].concat(),
+        11 => who.range_start("step start"),
+        12 => who.range_end(0),
+        13 => who.launch(0x77, 0),
+        14 => who.mark("say \"hi\", \n =1"),
+        15 => who.mark("mark"),
+        16 => who.set_device(slot & 1),
+        17 => who.alloc_failed(6, 1 << 30, device(slot & 1)),
+        18 | 19 => who.passed(ops::ENTER, 5, &[(0, Copied::of(addr, &[512]))]),
+        _ => who.passed(ops::LEAVE, 5, &[(0, Copied::of(addr, &[512]))]),
+    }
+}
+
+/// Everything that was done, and a mark of both processes at the end.
+fn records(acts: &[(u32, u8, u64)], leaks: bool) -> Vec<u8> {
+    let mut all = preamble();
+    let mut time_ns = PAUSE_NS;
+    for (n, &(pid, what, slot)) in (0_u64..).zip(acts) {
+        time_ns += PAUSE_NS;
+        all.extend(act(time_ns, pid * 10, what, slot));
+        if leaks {
+            let who = at(time_ns + 1000, 10, 10);
+            all.extend(Who::stacked(who.pta((0, 0), 0x100_0000 + n * 0x1000, 4096, [1 << 30, 2 << 30, 512]), 0, 4));
+        }
+    }
+    for pid in [10, 20] {
+        all.extend(at(time_ns + 2 * PAUSE_NS, pid, pid).mark("end"));
+    }
+    all
+}
+
+/// Asserts it of one trace; gives what was found.
+fn assert_same(records: &[u8], format: sinks::Format) -> Result<Vec<Finding>, TestCaseError> {
+    let (live, folder) = trace(records, format, analyses());
+    prop_assert_eq!(&of_capture(records), &live);
+    prop_assert_eq!(told_by_rows(of_dumps(folder.path())), told_by_rows(live.clone()));
+    Ok(live)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Whatever two processes do, the dumps and the capture lead to the findings of the live trace, and no figure is negative.
+    #[test]
+    fn offline_is_online(
+        acts in prop::collection::vec((1..3_u32, 0..21_u8, 0..4_u64), 1..80),
+        leaks in any::<bool>(),
+        db in any::<bool>(),
+    ) {
+        assert_same(&records(&acts, leaks), if db { sinks::Format::Db } else { sinks::Format::Csv })?;
+    }
+}
+
+/// Two rounds of a program in which every analysis finds something: so there is something that can differ.
+#[test]
+fn there_is_something_to_find() {
+    let round = [
+        (1, 15, 0),
+        (1, 11, 0),
+        (1, 6, 0),
+        (1, 6, 1),
+        (1, 0, 0),
+        (1, 8, 1),
+        (1, 18, 0),
+        (1, 20, 0),
+        (1, 13, 0),
+        (1, 18, 0),
+        (1, 6, 1),
+        (1, 6, 2),
+        (1, 8, 0),
+        (1, 12, 0),
+        (1, 17, 1),
+        (1, 14, 0),
+    ];
+    let acts: Vec<(u32, u8, u64)> = round.iter().copied().cycle().take(8 * round.len()).collect();
+    for format in [sinks::Format::Csv, sinks::Format::Db] {
+        let found = assert_same(&records(&acts, true), format).expect("the same");
+        let has = |which: fn(&Finding) -> bool| found.iter().any(which);
+        assert!(has(|it| matches!(it, Finding::StepLeaks(leaks) if !leaks.leaks.is_empty())), "{found:#?}");
+        assert!(has(|it| matches!(it, Finding::MarkLeaks(leaks) if !leaks.leaks.is_empty())), "{found:#?}");
+        assert!(has(|it| matches!(it, Finding::Growth(growth) if !growth.sites.is_empty())), "{found:#?}");
+        assert!(has(|it| matches!(it, Finding::Inefficient(_))), "{found:#?}");
+        assert!(has(|it| matches!(it, Finding::Oom(oom) if !oom.top.is_empty())), "{found:#?}");
+        assert!(has(|it| matches!(it, Finding::ByStack(_))), "{found:#?}");
+        assert!(has(|it| matches!(it, Finding::Peak(_))) && has(|it| matches!(it, Finding::Fragmentation(_))));
+        let components: Vec<&str> = found
+            .iter()
+            .filter_map(|it| if let Finding::Decompose(found) = it { Some(found) } else { None })
+            .flat_map(|found| found.parts.iter().map(|part| part.component.as_str()))
+            .collect();
+        assert!(components.contains(&"activation") && components.contains(&"unknown"), "{components:?}");
+        // Why there was no memory is not told by rows: nothing is made up of them.
+        let folder = trace(&records(&acts, true), format, Vec::new()).1;
+        assert!(of_dumps(folder.path()).iter().all(|it| !matches!(it, Finding::Oom(_))));
+    }
+}
+
+/// A difference that is stated: rows do not tell which function of ACL or the runtime asked the driver.
+#[test]
+fn callers_are_not_in_rows() {
+    let records = Who::within("aclrtMallocAlign32", at(2, 7, 7).alloc(0x10, 64, device(0)));
+    let callers = |recorder: &Recorder| -> Vec<Option<String>> {
+        let events = recorder.0.lock().expect("lock");
+        let caller = |event: &Event| match &event.kind {
+            EventKind::Alloc(alloc) => Some(alloc.block.caller.map(|name| name.as_str().to_owned())),
+            _ => None,
+        };
+        events.iter().filter_map(caller).collect()
+    };
+    let (live, read) = (Recorder::default(), Recorder::default());
+    let folder = trace(&records, sinks::Format::Csv, vec![Box::new(live.clone())]).1;
+    run(&[folder.path().join("out")], vec![Box::new(read.clone())]).expect("readable");
+    assert_eq!(callers(&live), [Some("aclrtMallocAlign32".to_owned())]);
+    assert_eq!(callers(&read), [None]);
+}

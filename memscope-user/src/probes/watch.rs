@@ -1,0 +1,106 @@
+//! What block watch needs beside the other rows, and which rows are operators to it.
+
+use memscope_common::row::{ROW_BOUNDARY, ROW_CAPTURE_BEGIN, ROW_CAPTURE_END, ROW_CLOSED};
+use memscope_common::{Fetch, When};
+
+use super::{Field, Layer, Meaning, ProbeSpec, ops, script};
+
+const CAPTURE: ProbeSpec = ProbeSpec {
+    layer: Layer::Acl,
+    libraries: &["libascendcl.so", "libacl_rt.so"],
+    meaning: Meaning::Capture,
+    when: When::Entry,
+    ..ProbeSpec::BASE
+};
+/// aclError aclmdlRICaptureBegin(aclrtStream stream, aclmdlRICaptureMode mode)
+const CAPTURE_BEGIN: ProbeSpec = ProbeSpec { symbol: "aclmdlRICaptureBegin", ..CAPTURE };
+/// aclError aclmdlRICaptureEnd(aclrtStream stream, aclmdlRI *modelRI)
+const CAPTURE_END: ProbeSpec = ProbeSpec { symbol: "aclmdlRICaptureEnd", ..CAPTURE };
+
+/// Rows that are there only if blocks are watched.
+#[must_use]
+pub fn rows() -> Vec<&'static ProbeSpec> {
+    const ENDS: [ProbeSpec; 5] = ops::NPU_ENDS;
+    static NPU_ENDS: [ProbeSpec; 5] = ENDS;
+    static CAPTURES: [ProbeSpec; 2] = [CAPTURE_BEGIN, CAPTURE_END];
+    static MARKERS: [ProbeSpec; 2] = script::WATCH;
+    NPU_ENDS.iter().chain(&CAPTURES).chain(&MARKERS).collect()
+}
+
+/// Where watched blocks are looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WatchLevels {
+    /// At operations of ATB and operators of `torch_npu`.
+    pub op: bool,
+    /// At launches of kernels.
+    pub kernel: bool,
+}
+
+/// What a row is to block watch: `ROW_*` bits.
+#[must_use]
+pub fn flags(spec: &ProbeSpec, levels: WatchLevels) -> u8 {
+    let boundary = match spec.meaning {
+        Meaning::AtbStart | Meaning::AtbEnd | Meaning::NpuOp | Meaning::NpuOpEnd => levels.op,
+        Meaning::Launch => levels.kernel,
+        Meaning::WatchBlock | Meaning::UnwatchBlock => true,
+        _ => false,
+    };
+    let capture = match (spec.meaning, spec.symbol == CAPTURE_BEGIN.symbol) {
+        (Meaning::Capture, true) => ROW_CAPTURE_BEGIN,
+        (Meaning::Capture, false) => ROW_CAPTURE_END,
+        _ => 0,
+    };
+    // What is not known to hold no lock may hold one.
+    let open = matches!(spec.layer, Layer::Atb | Layer::Ops | Layer::Script | Layer::Mstx);
+    capture | if boundary { ROW_BOUNDARY } else { 0 } | if open { 0 } else { ROW_CLOSED }
+}
+
+const BLOCK: &[(Field, Fetch)] =
+    &[(Field::Addr, Fetch::arg(1)), (Field::Size, Fetch::arg(2)), (Field::Count, Fetch::arg(3))];
+const ADDRESS: &[(Field, Fetch)] = &[(Field::Addr, Fetch::arg(0))];
+
+/// `void memscope_mark_watch(const char *name, uint64_t addr, uint64_t size, uint64_t looks)`, and its opposite.
+pub(super) const fn marker(base: ProbeSpec) -> [ProbeSpec; 2] {
+    [
+        ProbeSpec {
+            symbol: "memscope_mark_watch",
+            meaning: Meaning::WatchBlock,
+            fields: BLOCK,
+            text_arg: Some(0),
+            ..base
+        },
+        ProbeSpec { symbol: "memscope_mark_unwatch", meaning: Meaning::UnwatchBlock, fields: ADDRESS, ..base },
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::probes::builtin;
+
+    fn of(symbol: &str, op: bool, kernel: bool) -> u8 {
+        let spec = builtin().chain(rows()).find(|spec| spec.symbol == symbol).expect("a row");
+        flags(spec, WatchLevels { op, kernel })
+    }
+
+    #[test]
+    fn rows_at_each_level() {
+        let execute = "_ZN3atb6Runner7ExecuteERNS_17RunnerVariantPackE";
+        assert_eq!([of(execute, true, false), of(execute, false, true)], [ROW_BOUNDARY, 0]);
+        let launch = "rtKernelLaunch";
+        assert_eq!([of(launch, true, false), of(launch, false, true)], [ROW_CLOSED, ROW_CLOSED | ROW_BOUNDARY]);
+        assert_eq!(of("halMemAlloc", true, true), ROW_CLOSED);
+        assert_eq!(of("aclmdlRICaptureBegin", true, true), ROW_CLOSED | ROW_CAPTURE_BEGIN);
+        assert_eq!(of("aclmdlRICaptureEnd", true, true), ROW_CLOSED | ROW_CAPTURE_END);
+        assert_eq!(of("memscope_mark_watch", false, false), ROW_BOUNDARY);
+    }
+
+    /// Every operator that is told to begin is told to end.
+    #[test]
+    fn operators_have_ends() {
+        for spec in builtin().filter(|spec| spec.meaning == Meaning::NpuOp) {
+            let ends: Vec<_> = rows().into_iter().filter(|end| end.symbol == spec.symbol).collect();
+            assert!(ends.len() == 1 && ends[0].when == When::OwnReturn, "{}", spec.symbol);
+        }
+    }
+}

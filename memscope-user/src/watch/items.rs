@@ -1,0 +1,289 @@
+//! Which blocks are looked at when an operator begins and ends (contract §8.10), and what those looks are called (§5.3).
+//!
+//! One of these for each process. Operators of a thread nest; those of different threads know nothing of each other.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::{
+    Phase, Range,
+    spec::{WatchSpec, cut},
+};
+
+/// Blocks watched at once; more are refused.
+const MAX_BLOCKS: usize = 256;
+/// Operators of a thread inside of each other; of deeper ones nothing is looked at.
+const MAX_OPEN: usize = 64;
+/// Threads and operators that are known; what is beyond is forgotten, and counted from 1 again.
+const MAX_KNOWN: usize = 65_536;
+
+/// A watched block.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Block {
+    /// The operator whose output it is, or the name that the script gave.
+    pub name: Arc<str>,
+    /// Which output; 0 for those of the script.
+    pub index: u32,
+    /// Its bytes.
+    pub range: Range,
+}
+
+/// A block is to be looked at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Look {
+    /// Which.
+    pub block: Block,
+    /// The operator.
+    pub item: Arc<str>,
+    /// Its how manyth call, from 1.
+    pub call: u64,
+    /// On which side of it.
+    pub phase: Phase,
+}
+
+impl Look {
+    /// What it is called, without the file's extension: `<dev>_<tid>/<item>_<n>-<watched>_<idx>_<before|after>`.
+    #[must_use]
+    pub fn stem(&self, device: u32, tid: u32) -> String {
+        let Self { block, item, call, phase } = self;
+        format!("{device}_{tid}/{item}_{call}-{}_{}_{}", block.name, block.index, phase.name())
+    }
+}
+
+/// A block that the script has named.
+#[derive(Debug)]
+struct Named {
+    block: Block,
+    /// Looks that are left; `None`: no limit.
+    left: Option<u64>,
+}
+
+/// What is watched in a process.
+#[derive(Debug, Default)]
+pub struct Items {
+    spec: Option<WatchSpec>,
+    /// Outputs of the start operator; empty until it has ended.
+    outputs: Vec<Block>,
+    /// Watching goes on since the start operator's end.
+    armed: bool,
+    named: Vec<Named>,
+    /// Calls of the start operator that watching began with.
+    starts: u64,
+    calls: HashMap<Arc<str>, u64>,
+    open: HashMap<u32, Vec<(Arc<str>, u64)>>,
+}
+
+impl Items {
+    /// Nothing is watched yet.
+    #[must_use]
+    pub fn new(spec: Option<WatchSpec>) -> Self {
+        Self { spec, ..Self::default() }
+    }
+
+    /// Whether anything is watched now.
+    #[must_use]
+    pub fn is_active(&self) -> bool {
+        self.armed || !self.named.is_empty()
+    }
+
+    /// Whether watching would begin when this operator ends.
+    #[must_use]
+    pub fn waits_for(&self, item: &str) -> bool {
+        !self.armed && self.spec.as_ref().is_some_and(|spec| !spec.start.is_empty() && spec.start == cut(item))
+    }
+
+    /// The script wants a block to be watched, for so many looks. Gives whether there is room.
+    pub fn watch(&mut self, name: &str, range: Range, looks: Option<u64>) -> bool {
+        self.forget(range.addr);
+        if self.named.len() >= MAX_BLOCKS {
+            return false;
+        }
+        self.named.push(Named { block: Block { name: name.into(), index: 0, range }, left: looks });
+        true
+    }
+
+    /// The script wants the block at an address no longer to be watched. Gives whether it was.
+    pub fn forget(&mut self, addr: u64) -> bool {
+        let before = self.named.len();
+        self.named.retain(|named| named.block.range.addr != addr);
+        self.named.len() != before
+    }
+
+    /// An operator begins on a thread.
+    pub fn begins(&mut self, tid: u32, item: &str) -> Vec<Look> {
+        let item: Arc<str> = cut(item).into();
+        let call = if self.is_active() { self.count(&item) } else { 0 };
+        if self.open.len() >= MAX_KNOWN {
+            self.open.clear();
+        }
+        let open = self.open.entry(tid).or_default();
+        if open.len() < MAX_OPEN {
+            open.push((Arc::clone(&item), call));
+        }
+        if call == 0 { Vec::new() } else { self.looks(&item, call, Phase::Before) }
+    }
+
+    /// An operator has ended on a thread; `outputs` are asked for only if watching begins with it.
+    pub fn ends(&mut self, tid: u32, item: &str, outputs: impl FnOnce() -> Vec<Range>) -> Vec<Look> {
+        let item: Arc<str> = cut(item).into();
+        let begun = self.close(tid, &item);
+        if self.waits_for(&item) {
+            return self.start(&item, outputs());
+        }
+        if !self.is_active() {
+            return Vec::new();
+        }
+        // It began before anything was watched, or its begin was not seen.
+        let call = begun.filter(|call| *call > 0).unwrap_or_else(|| self.count(&item));
+        let looks = self.looks(&item, call, Phase::After);
+        if self.spec.as_ref().is_some_and(|spec| *spec.end == *item) {
+            self.armed = false;
+            self.outputs.clear();
+            self.named.clear();
+        }
+        looks
+    }
+
+    fn start(&mut self, item: &Arc<str>, outputs: Vec<Range>) -> Vec<Look> {
+        let chosen = self.spec.as_ref().and_then(|spec| spec.output_id);
+        // A number that is too large means all of them.
+        let only = chosen.filter(|id| (*id as usize) < outputs.len());
+        self.outputs = (0..)
+            .zip(outputs)
+            .filter(|(index, _)| only.is_none_or(|id| id == *index))
+            .take(MAX_BLOCKS)
+            .map(|(index, range)| Block { name: Arc::clone(item), index, range })
+            .collect();
+        self.armed = !self.outputs.is_empty();
+        self.starts += 1;
+        self.looks(item, self.starts, Phase::After)
+    }
+
+    fn count(&mut self, item: &Arc<str>) -> u64 {
+        if self.calls.len() >= MAX_KNOWN {
+            self.calls.clear();
+        }
+        let count = self.calls.entry(Arc::clone(item)).or_default();
+        *count += 1;
+        *count
+    }
+
+    /// Closes the innermost open call of that name, and what an exception has left inside of it.
+    fn close(&mut self, tid: u32, item: &str) -> Option<u64> {
+        let open = self.open.get_mut(&tid)?;
+        let at = open.iter().rposition(|(name, _)| **name == *item)?;
+        let call = open[at].1;
+        open.truncate(at);
+        if open.is_empty() {
+            self.open.remove(&tid);
+        }
+        Some(call)
+    }
+
+    fn looks(&mut self, item: &Arc<str>, call: u64, phase: Phase) -> Vec<Look> {
+        let look = |block: &Block| Look { block: block.clone(), item: Arc::clone(item), call, phase };
+        let mut looks: Vec<Look> = self.outputs.iter().map(look).collect();
+        for named in &mut self.named {
+            looks.push(look(&named.block));
+            named.left = named.left.map(|left| left.saturating_sub(1));
+        }
+        self.named.retain(|named| named.left != Some(0));
+        looks
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: Range = Range { addr: 0x1000, size_bytes: 16 };
+    const B: Range = Range { addr: 0x2000, size_bytes: 32 };
+
+    fn items(spec: &str) -> Items {
+        Items::new(Some(spec.parse().expect("valid")))
+    }
+
+    fn stems(looks: &[Look]) -> Vec<String> {
+        looks.iter().map(|look| look.stem(3, 77)).collect()
+    }
+
+    fn call(items: &mut Items, item: &str, outputs: &[Range]) -> Vec<String> {
+        let mut looks = items.begins(77, item);
+        looks.extend(items.ends(77, item, || outputs.to_vec()));
+        stems(&looks)
+    }
+
+    /// From the start operator's end to the end operator's, and again.
+    #[test]
+    fn from_start_to_end() {
+        let mut items = items("start,end");
+        assert_eq!(call(&mut items, "other", &[B]), [""; 0]);
+        assert_eq!(call(&mut items, "start", &[A, B]), ["3_77/start_1-start_0_after", "3_77/start_1-start_1_after"]);
+        let other = ["before", "after"].map(|phase| [0, 1].map(|index| format!("3_77/other_1-start_{index}_{phase}")));
+        assert_eq!(call(&mut items, "other", &[B]), other.concat());
+        assert_eq!(call(&mut items, "other", &[B])[0], "3_77/other_2-start_0_before");
+        // While it goes on, it is an operator as any other.
+        assert_eq!(call(&mut items, "start", &[A])[0], "3_77/start_1-start_0_before");
+        assert_eq!(call(&mut items, "end", &[]).len(), 4);
+        assert!(!items.is_active());
+        assert_eq!(call(&mut items, "other", &[]), [""; 0]);
+        assert_eq!(call(&mut items, "start", &[B]), ["3_77/start_2-start_0_after"]);
+    }
+
+    #[test]
+    fn chosen_outputs() {
+        assert_eq!(call(&mut items("start:1,end"), "start", &[A, B]), ["3_77/start_1-start_1_after"]);
+        assert_eq!(call(&mut items("start:2,end"), "start", &[A, B]).len(), 2);
+        let mut none = items("start,end");
+        assert_eq!(call(&mut none, "start", &[]), [""; 0]);
+        assert!(!none.is_active(), "an operator without outputs watches nothing");
+    }
+
+    /// Watching that begins and ends with the same operator lasts from one call of it to the next.
+    #[test]
+    fn start_that_is_the_end() {
+        let mut items = items("op,op");
+        assert_eq!(call(&mut items, "op", &[A]), ["3_77/op_1-op_0_after"]);
+        assert_eq!(call(&mut items, "op", &[A]), ["3_77/op_1-op_0_before", "3_77/op_1-op_0_after"]);
+        assert_eq!(call(&mut items, "op", &[A]), ["3_77/op_2-op_0_after"]);
+    }
+
+    /// A range that ran out does not keep others from being looked at, as it does in the reference.
+    #[test]
+    fn blocks_of_the_script() {
+        let mut items = Items::new(None);
+        assert!(items.watch("first", A, Some(3)) && items.watch("second", B, None));
+        assert_eq!(call(&mut items, "op", &[]).len(), 4);
+        let second = ["3_77/op_2-first_0_before", "3_77/op_2-second_0_before", "3_77/op_2-second_0_after"];
+        assert_eq!(call(&mut items, "op", &[]), second);
+        assert!(items.forget(B.addr) && !items.forget(B.addr) && !items.is_active());
+    }
+
+    /// Make sure that the same address is watched once, and that there is a bound.
+    #[test]
+    fn blocks_are_bounded() {
+        let mut items = Items::new(None);
+        let at = |addr| Range { addr, size_bytes: 1 };
+        for addr in 0..MAX_BLOCKS as u64 {
+            assert!(items.watch("a", at(addr), None));
+        }
+        assert!(!items.watch("a", at(u64::MAX), None));
+        assert!(items.watch("b", at(7), None));
+        assert_eq!(items.begins(1, "op").len(), MAX_BLOCKS);
+    }
+
+    /// Operators nest; what an exception left is closed by what caught it.
+    #[test]
+    fn nested_and_thrown() {
+        let mut items = Items::new(None);
+        items.watch("w", A, None);
+        for item in ["outer", "inner", "thrown"] {
+            items.begins(1, item);
+        }
+        assert_eq!(stems(&items.begins(2, "inner")), ["3_77/inner_2-w_0_before"]);
+        assert_eq!(stems(&items.ends(1, "inner", Vec::new)), ["3_77/inner_1-w_0_after"]);
+        assert_eq!(stems(&items.ends(1, "outer", Vec::new)), ["3_77/outer_1-w_0_after"]);
+        assert_eq!(stems(&items.ends(2, "inner", Vec::new)), ["3_77/inner_2-w_0_after"]);
+        assert!(items.open.is_empty());
+    }
+}

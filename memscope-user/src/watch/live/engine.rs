@@ -1,0 +1,673 @@
+//! Watches the blocks of one process: a thread of ours that talks with those of its threads that are at an operator.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::{
+        Arc,
+        mpsc::{Receiver, RecvTimeoutError, TryRecvError},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use memscope_common::{WatchSite, WatchedProcess, row::ROW_BOUNDARY};
+
+use super::{
+    Outputs, Tell,
+    blob::{BUFFER_BYTES, Call, SLOTS},
+    memory::Memory,
+    setup::{self, Failure},
+    shared::Shared,
+    target::{self, Functions, Refusal, inner_id},
+};
+use crate::{
+    attach::kernel::WatchMaps,
+    decode::{Body, decode},
+    probes::{Field, Meaning, ProbeSpec},
+    ring::monotonic_ns,
+    sinks::watch::{Content, WatchFiles},
+    watch::{
+        Range,
+        checksum::Checksum,
+        items::{Items, Look},
+        spec::WatchSpec,
+        verdict::{Change, Reading, Verdicts},
+    },
+};
+
+/// How long nothing may happen before we look around.
+const TICK: Duration = Duration::from_millis(50);
+/// Handles whose names are known.
+const MAX_NAMES: usize = 65_536;
+/// Bytes that are read of one block.
+const MAX_BLOCK_BYTES: u64 = 1 << 34;
+/// `ACL_MEMCPY_DEVICE_TO_HOST`
+const DEVICE_TO_HOST: u64 = 2;
+/// How far the stack pointer may be from where it was when the thread was sent to us: what the probed instruction, and the kernel's own
+/// way of standing in for it, put there.
+const STACK_SLACK: u64 = 64;
+/// Longest instruction, in bytes.
+const MAX_INSTRUCTION: u64 = 15;
+/// After a failed try, so long none is made.
+const RETRY: Duration = Duration::from_millis(200);
+
+/// What an engine is told.
+pub(super) enum Input {
+    /// A record of the process.
+    Record(Vec<u8>),
+    /// End.
+    Finish,
+}
+
+/// What all engines have in common.
+pub(super) struct Common {
+    pub(super) spec: WatchSpec,
+    /// Rows by number, with their flags.
+    pub(super) rows: HashMap<u16, (&'static ProbeSpec, u8)>,
+    pub(super) outputs: Outputs,
+    pub(super) tell: Tell,
+}
+
+/// What was seen of a process.
+pub(super) struct Seen {
+    pub(super) pid: u32,
+    pub(super) verdicts: Verdicts,
+    /// Sides of operators that blocks could not be looked at, for which there was no place.
+    pub(super) skipped: u64,
+    /// Whether the handler was ever there.
+    pub(super) was_set_up: bool,
+}
+
+pub(super) struct Engine {
+    pid: u32,
+    common: Arc<Common>,
+    maps: WatchMaps,
+    inbox: Receiver<Input>,
+    items: Items,
+    verdicts: Verdicts,
+    names: HashMap<u64, String>,
+    /// Handles whose names did not come.
+    nameless: HashSet<u64>,
+    files: Option<Result<WatchFiles, String>>,
+    state: State,
+    skipped: u64,
+    /// Threads' own numbers, and ours for them.
+    threads: HashMap<u32, u32>,
+    visible: Vec<u32>,
+    ending: bool,
+    was_set_up: bool,
+    told_later: bool,
+    /// Since when the handler is there.
+    ready_since_ns: u64,
+}
+
+enum State {
+    /// Nothing is in the process yet; not before this time.
+    Waiting(Instant),
+    Ready(Box<Ready>),
+    /// Nothing is, and nothing will be.
+    Over,
+}
+
+struct Ready {
+    shared: Shared,
+    functions: Functions,
+    memory: Memory,
+    work: [Option<Work>; SLOTS],
+    last_sites: HashMap<u32, u64>,
+}
+
+/// What a thread in the handler is doing for us.
+struct Work {
+    tid: u32,
+    looks: Vec<Look>,
+    /// The device, once it is known, or why not.
+    device: Option<u32>,
+    /// The look that is being made.
+    at: usize,
+    read_bytes: u64,
+    sum: Checksum,
+    content: Option<Content>,
+}
+
+impl Engine {
+    pub(super) fn new(pid: u32, common: Arc<Common>, maps: WatchMaps, inbox: Receiver<Input>) -> Self {
+        let items = Items::new(Some(common.spec.clone()));
+        Self {
+            pid,
+            common,
+            maps,
+            inbox,
+            items,
+            verdicts: Verdicts::default(),
+            names: HashMap::new(),
+            nameless: HashSet::new(),
+            files: None,
+            state: State::Waiting(Instant::now()),
+            skipped: 0,
+            threads: HashMap::new(),
+            visible: Vec::new(),
+            ending: false,
+            was_set_up: false,
+            told_later: false,
+            ready_since_ns: u64::MAX,
+        }
+    }
+
+    pub(super) fn run(mut self) -> Seen {
+        while !self.ending && self.is_alive() {
+            match self.state {
+                State::Ready(_) => self.serve(),
+                State::Waiting(_) | State::Over => self.wait(),
+            }
+        }
+        self.leave();
+        Seen { pid: self.pid, verdicts: self.verdicts, skipped: self.skipped, was_set_up: self.was_set_up }
+    }
+
+    fn is_alive(&self) -> bool {
+        !matches!(crate::attach::guard::state(self.pid), None | Some('Z' | 'X'))
+    }
+
+    fn warn(&self, text: &str) {
+        (self.common.tell)(true, &format!("process {}: {text}", self.pid));
+    }
+
+    /// Nothing is there to talk with.
+    fn wait(&mut self) {
+        match self.inbox.recv_timeout(TICK) {
+            Ok(input) => {
+                if let Some(tid) = self.take(input) {
+                    self.try_set_up(tid);
+                }
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => self.ending = true,
+        }
+    }
+
+    /// What a record says. Gives the thread if it was at an operator.
+    fn take(&mut self, input: Input) -> Option<u32> {
+        let Input::Record(bytes) = input else {
+            self.ending = true;
+            return None;
+        };
+        let record = decode(&bytes).ok()?;
+        let (spec, flags) = *self.common.rows.get(&record.row)?;
+        let Body::Call(call) = record.body else { return None };
+        let value = |field: Field| {
+            let index = spec.fields.iter().position(|(name, _)| *name == field)?;
+            call.values.get(index)
+        };
+        let text = || (!call.text.is_empty()).then(|| String::from_utf8_lossy(call.text).into_owned());
+        match spec.meaning {
+            Meaning::KernelName => {
+                if let (Some(handle), Some(name)) = (value(Field::Handle), text())
+                    && (self.names.len() < MAX_NAMES || self.names.contains_key(&handle))
+                {
+                    self.names.insert(handle, name);
+                }
+                None
+            }
+            // From here on the script's thread tells that itself.
+            Meaning::WatchBlock | Meaning::UnwatchBlock if record.time_ns >= self.ready_since_ns => None,
+            Meaning::WatchBlock => {
+                self.watch(&text().unwrap_or_default(), value(Field::Addr)?, value(Field::Size)?, value(Field::Count)?);
+                Some(record.tid)
+            }
+            Meaning::UnwatchBlock => {
+                self.items.forget(value(Field::Addr)?);
+                Some(record.tid)
+            }
+            _ => (flags & ROW_BOUNDARY != 0).then_some(record.tid),
+        }
+    }
+
+    /// The script has named a block.
+    fn watch(&mut self, name: &str, addr: u64, size_bytes: u64, looks: u64) {
+        const NO_LIMIT: u64 = u64::MAX;
+        let range = Range { addr, size_bytes };
+        if !self.items.watch(name, range, (looks != NO_LIMIT).then_some(looks)) {
+            self.warn("the script names more blocks than can be watched at once (256); the last is not watched");
+        }
+    }
+
+    /// Whether there would be anything to do at an operator.
+    fn is_wanted(&self) -> bool {
+        !self.common.spec.start.is_empty() || self.items.is_active()
+    }
+
+    fn try_set_up(&mut self, tid: u32) {
+        let State::Waiting(since) = self.state else { return };
+        if Instant::now() < since || !self.is_wanted() {
+            return;
+        }
+        match self.set_up(tid) {
+            Ok((shared, functions, memory)) => {
+                (self.common.tell)(
+                    false,
+                    &format!(
+                        "process {}: block watch is on: the program has two mappings and a handler for SIGURG of ours, and waits for its \
+                         devices at each operator while a block is watched",
+                        self.pid
+                    ),
+                );
+                self.was_set_up = true;
+                let work = std::array::from_fn(|_| None);
+                let ready = Ready { shared, functions, memory, work, last_sites: HashMap::new() };
+                self.state = State::Ready(Box::new(ready));
+            }
+            Err(failure) => {
+                let _ = self.maps.watched.remove(&self.pid);
+                self.state = State::Waiting(Instant::now() + RETRY);
+                match failure {
+                    Failure::NoOperator => {}
+                    Failure::Refused(Refusal::Later(why)) => {
+                        if !std::mem::replace(&mut self.told_later, true) {
+                            self.warn(&format!("blocks are not watched yet: {why}"));
+                        }
+                    }
+                    Failure::Refused(Refusal::Never(why)) => {
+                        self.state = State::Over;
+                        self.warn(&format!("blocks are not watched: {why}; the program is as it was"));
+                    }
+                }
+            }
+        }
+    }
+
+    fn set_up(&mut self, tid: u32) -> Result<(Shared, Functions, Memory), Failure> {
+        target::check(self.pid, tid).map_err(Failure::Refused)?;
+        let functions = target::functions(self.pid).map_err(Failure::Refused)?;
+        let (pid, watched) = (self.pid, &mut self.maps.watched);
+        let arm = move || watched.insert(&pid, &WatchedProcess::default(), 0).map_err(std::io::Error::other);
+        // It traces, and its end lets go.
+        let result = thread::scope(|scope| {
+            let worker = thread::Builder::new().name("memscope-setup".to_owned());
+            let worker = worker.spawn_scoped(scope, move || setup::run(pid, tid, functions, arm))?;
+            worker.join().map_err(|_| std::io::Error::other("setting up failed"))
+        });
+        let shared = result.map_err(Failure::from)??;
+        let (from, to) = shared.target_range();
+        let process = WatchedProcess { from, to, capturing: 0 };
+        self.maps
+            .watched
+            .insert(&self.pid, &process, 0)
+            .map_err(|error| Failure::from(std::io::Error::other(error)))?;
+        let memory = Memory::of(self.pid)?;
+        self.visible = crate::attach::follow::visible_devices(self.pid)
+            .and_then(|list| crate::pipeline::visible_devices(&list))
+            .unwrap_or_default();
+        self.ready_since_ns = monotonic_ns();
+        shared.switch(true);
+        Ok((shared, functions, memory))
+    }
+
+    /// The handler is there.
+    fn serve(&mut self) {
+        let bell = self.ready().map_or(0, |ready| ready.shared.bell());
+        self.drain();
+        let mut any = false;
+        for slot in 0..SLOTS {
+            let Some(ready) = self.ready() else { return };
+            ready.shared.live();
+            if let Some((owner, place)) = ready.shared.waiting(slot) {
+                any = true;
+                self.advance(slot, owner, place);
+            }
+        }
+        let Some(ready) = self.ready() else { return };
+        if ready.shared.given_up() {
+            self.skipped += u64::from(ready.shared.skipped());
+            self.state = State::Over;
+            self.warn("block watch has switched itself off: this tracer did not answer for two seconds");
+            return;
+        }
+        if !any {
+            ready.shared.wait(bell, TICK);
+            // Another program has none of this.
+            if self.maps.watched.get(&self.pid, 0).is_err() {
+                self.skipped += self.ready().map_or(0, |ready| u64::from(ready.shared.skipped()));
+                self.state = State::Waiting(Instant::now());
+                self.ready_since_ns = u64::MAX;
+            }
+        }
+    }
+
+    fn ready(&mut self) -> Option<&mut Ready> {
+        match &mut self.state {
+            State::Ready(ready) => Some(ready),
+            _ => None,
+        }
+    }
+
+    fn drain(&mut self) {
+        loop {
+            match self.inbox.try_recv() {
+                Ok(input) => {
+                    self.take(input);
+                }
+                Err(TryRecvError::Empty) => return,
+                Err(TryRecvError::Disconnected) => {
+                    self.ending = true;
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Number of a thread as we know it.
+    fn outer_id(&mut self, inner: u32) -> Option<u32> {
+        if let Some(tid) = self.threads.get(&inner) {
+            return Some(*tid);
+        }
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.pid)).ok()?;
+        let pid = self.pid;
+        let numbers = tasks.filter_map(|task| task.ok()?.file_name().to_str()?.parse::<u32>().ok());
+        self.threads = numbers.filter_map(|tid| Some((inner_id(pid, tid)?, tid))).collect();
+        self.threads.get(&inner).copied()
+    }
+
+    /// A thread waits for what to do.
+    fn advance(&mut self, slot: usize, owner: u32, place: [u64; 2]) {
+        let work = self.ready().and_then(|ready| ready.work[slot].take());
+        let work = match work {
+            Some(work) => self.go_on(slot, work),
+            None => self.arrive(slot, owner, place),
+        };
+        let Some(ready) = self.ready() else { return };
+        if work.is_none() {
+            ready.shared.answer(slot, &[]);
+        }
+        ready.work[slot] = work;
+    }
+
+    /// A thread is at an operator: says what it is to read, if anything.
+    fn arrive(&mut self, slot: usize, owner: u32, place: [u64; 2]) -> Option<Work> {
+        let tid = self.outer_id(owner)?;
+        let id = u64::from(self.pid) << 32 | u64::from(tid);
+        let site = self.maps.sites.get(&id, 0).ok()?;
+        let ready = self.ready()?;
+        // A signal that came late does not come from there: the thread may be anywhere.
+        let is_new = ready.last_sites.insert(tid, site.time_ns) != Some(site.time_ns);
+        if !is_new || !is_there(&site, place) {
+            return None;
+        }
+        let (spec, _) = *self.common.rows.get(&site.row)?;
+        if matches!(spec.meaning, Meaning::WatchBlock | Meaning::UnwatchBlock) {
+            self.take_call(spec, &site);
+            return None;
+        }
+        let item = self.item(spec, &site)?;
+        let looks = if site.returned == 0 {
+            self.verdicts.begins(tid, &item);
+            self.items.begins(tid, &item)
+        } else {
+            let Self { items, state, .. } = self;
+            let State::Ready(ready) = state else { return None };
+            items.ends(tid, &item, || ready.memory.outputs(spec, &site))
+        };
+        if looks.is_empty() {
+            return None;
+        }
+        let ready = self.ready()?;
+        let calls = [
+            Call::new(ready.functions.get_device, [ready.shared.buffer(slot), 0, 0, 0, 0]),
+            Call::new(ready.functions.synchronize, [0; 5]),
+        ];
+        ready.shared.answer(slot, &calls);
+        Some(Work { tid, looks, device: None, at: 0, read_bytes: 0, sum: Checksum::default(), content: None })
+    }
+
+    /// What the script says, as its thread says it: at once.
+    fn take_call(&mut self, spec: &'static ProbeSpec, site: &WatchSite) {
+        let value = |field| Memory::value(spec, site, field);
+        let Some(addr) = value(Field::Addr) else { return };
+        if spec.meaning == Meaning::UnwatchBlock {
+            self.items.forget(addr);
+            return;
+        }
+        let name = self.ready().and_then(|ready| ready.memory.text_of(spec, site)).unwrap_or_default();
+        if let (Some(size), Some(looks)) = (value(Field::Size), value(Field::Count)) {
+            self.watch(&name, addr, size, looks);
+        }
+    }
+
+    /// What the operator is called.
+    fn item(&mut self, spec: &'static ProbeSpec, site: &WatchSite) -> Option<String> {
+        if let Some(name) = self.ready()?.memory.text_of(spec, site) {
+            return Some(name);
+        }
+        let name = Memory::value(spec, site, Field::Handle).and_then(|handle| self.name_of(handle));
+        Some(name.unwrap_or_else(|| spec.symbol.to_owned()))
+    }
+
+    /// The name that a kernel was registered with. The record of that may still be on its way.
+    fn name_of(&mut self, handle: u64) -> Option<String> {
+        const ON_ITS_WAY: Duration = Duration::from_millis(60);
+        let start = Instant::now();
+        while !self.names.contains_key(&handle) && !self.nameless.contains(&handle) {
+            match self.inbox.recv_timeout(ON_ITS_WAY.saturating_sub(start.elapsed())) {
+                Ok(input) => {
+                    self.take(input);
+                }
+                // It was registered before we came.
+                Err(_) if self.nameless.len() < MAX_NAMES => {
+                    self.nameless.insert(handle);
+                }
+                Err(_) => break,
+            }
+        }
+        self.names.get(&handle).cloned()
+    }
+
+    /// The calls that a thread was asked for have been made, or one of them has failed.
+    fn go_on(&mut self, slot: usize, mut work: Work) -> Option<Work> {
+        let Some(device) = work.device else {
+            return self.take_device(slot, work);
+        };
+        let look = work.looks.get(work.at).cloned()?;
+        let ready = self.ready()?;
+        let error = ready.shared.returned(slot, 0);
+        if error != 0 {
+            self.unread(&look, &mut work, device, &format!("aclrtMemcpy gave error {error}"));
+            return self.next(slot, work, device);
+        }
+        let left = look.block.range.size_bytes - work.read_bytes;
+        let mut bytes = vec![0; left.min(BUFFER_BYTES as u64) as usize];
+        ready.shared.read(slot, &mut bytes);
+        work.sum.update(&bytes);
+        work.read_bytes += bytes.len() as u64;
+        if let Some(content) = &mut work.content
+            && let Err(error) = content.write(&bytes)
+        {
+            work.content = None;
+            self.warn(&crate::error_chain(&error));
+        }
+        if work.read_bytes < look.block.range.size_bytes {
+            return self.ask(slot, work);
+        }
+        self.done(&look, &mut work, device);
+        self.next(slot, work, device)
+    }
+
+    /// The thread's device is known, and its streams have come to their ends; or not.
+    fn take_device(&mut self, slot: usize, mut work: Work) -> Option<Work> {
+        let ready = self.ready()?;
+        let [device_error, sync_error] = [0, 1].map(|call| ready.shared.returned(slot, call));
+        let mut number = [0; 4];
+        ready.shared.read(slot, &mut number);
+        let number = u32::from_le_bytes(number);
+        let device = self.visible.get(number as usize).copied().unwrap_or(number);
+        let failure = match (device_error, sync_error) {
+            (0, 0) => None,
+            (0, error) => Some(format!("aclrtSynchronizeDevice gave error {error}")),
+            (error, _) => Some(format!("the thread has no device (aclrtGetDevice gave error {error})")),
+        };
+        if let Some(why) = failure {
+            for look in std::mem::take(&mut work.looks) {
+                self.unread(&look, &mut work, device, &why);
+            }
+            return None;
+        }
+        work.device = Some(device);
+        work.at = 0;
+        self.begin(slot, work, device)
+    }
+
+    fn next(&mut self, slot: usize, mut work: Work, device: u32) -> Option<Work> {
+        work.at += 1;
+        self.begin(slot, work, device)
+    }
+
+    /// Begins with the next block that can be read.
+    fn begin(&mut self, slot: usize, mut work: Work, device: u32) -> Option<Work> {
+        (work.read_bytes, work.sum, work.content) = (0, Checksum::default(), None);
+        while let Some(look) = work.looks.get(work.at).cloned() {
+            let size_bytes = look.block.range.size_bytes;
+            if size_bytes != 0 && size_bytes <= MAX_BLOCK_BYTES {
+                if self.common.spec.full_content {
+                    let stem = look.stem(device, work.tid);
+                    work.content = self.with_files(|files| files.create_content(device, &stem));
+                }
+                return self.ask(slot, work);
+            }
+            self.unread(&look, &mut work, device, "its size makes no sense");
+            work.at += 1;
+        }
+        None
+    }
+
+    /// Has the thread copy what comes next of its block.
+    fn ask(&mut self, slot: usize, work: Work) -> Option<Work> {
+        let range = work.looks.get(work.at)?.block.range;
+        let ready = self.ready()?;
+        let len = (range.size_bytes - work.read_bytes).min(BUFFER_BYTES as u64);
+        let from = range.addr.wrapping_add(work.read_bytes);
+        let to = ready.shared.buffer(slot);
+        ready
+            .shared
+            .answer(slot, &[Call::new(ready.functions.copy, [to, BUFFER_BYTES as u64, from, len, DEVICE_TO_HOST])]);
+        Some(work)
+    }
+
+    fn done(&mut self, look: &Look, work: &mut Work, device: u32) {
+        let sum = work.sum.value();
+        if !self.common.spec.full_content {
+            let stem = look.stem(device, work.tid);
+            self.with_files(|files| files.write_sum(device, &stem, sum));
+        }
+        if let Some(change) = self.verdicts.take(look, work.tid, &Reading::Sum(sum)) {
+            self.tell_change(look, &change);
+        }
+    }
+
+    fn unread(&mut self, look: &Look, work: &mut Work, device: u32, why: &str) {
+        if let Some(content) = work.content.take() {
+            let path = content.path().display().to_string();
+            if let Err(error) = content.discard() {
+                self.warn(&format!("cannot empty {path}: {error}"));
+            }
+        }
+        if !self.common.spec.full_content {
+            let stem = look.stem(device, work.tid);
+            self.with_files(|files| files.write_unread(device, &stem));
+        }
+        self.verdicts.take(look, work.tid, &Reading::Unread(why.into()));
+    }
+
+    fn tell_change(&self, look: &Look, change: &Change) {
+        let text = super::change_text(look, change);
+        (self.common.tell)(false, &format!("process {}: {text}", self.pid));
+    }
+
+    /// Does something with the process's files; what fails is told once.
+    fn with_files<T>(&mut self, act: impl FnOnce(&mut WatchFiles) -> Result<T, crate::sinks::SinkError>) -> Option<T> {
+        let (pid, outputs) = (self.pid, &self.common.outputs);
+        let files = self.files.get_or_insert_with(|| outputs(pid).map_err(|error| crate::error_chain(&error)));
+        let result = match files {
+            Ok(files) => act(files).map_err(|error| crate::error_chain(&error)),
+            Err(error) if error.is_empty() => return None,
+            Err(error) => Err(std::mem::take(error)),
+        };
+        match result {
+            Ok(value) => Some(value),
+            Err(error) => {
+                self.warn(&error);
+                None
+            }
+        }
+    }
+
+    /// Takes the handler out of the process, if one of its threads comes by to do that. The mappings stay.
+    fn leave(&mut self) {
+        const PATIENCE: Duration = Duration::from_millis(300);
+        let system_call = match self.ready() {
+            Some(ready) => ready.shared.system_call(),
+            None => return,
+        };
+        let start = Instant::now();
+        let mut asked: Option<usize> = None;
+        let mut gone = false;
+        while start.elapsed() < PATIENCE && !gone && self.is_alive() {
+            let Some(ready) = self.ready() else { return };
+            let bell = ready.shared.bell();
+            ready.shared.live();
+            for slot in 0..SLOTS {
+                if ready.shared.waiting(slot).is_none() {
+                    continue;
+                }
+                if asked == Some(slot) {
+                    gone = ready.shared.returned(slot, 0) == 0;
+                    ready.shared.answer(slot, &[]);
+                } else if asked.is_none() && ready.work[slot].is_none() {
+                    let (_, old) = ready.shared.actions();
+                    let args = [libc::SYS_rt_sigaction as u64, libc::SIGURG as u64, old, 0, 8];
+                    ready.shared.answer(slot, &[Call::new(system_call, args)]);
+                    asked = Some(slot);
+                } else {
+                    // What it was doing for us is of no use any more.
+                    ready.work[slot] = None;
+                    ready.shared.answer(slot, &[]);
+                }
+            }
+            ready.shared.wait(bell, Duration::from_millis(5));
+        }
+        let _ = self.maps.watched.remove(&self.pid);
+        let Some(ready) = self.ready() else { return };
+        ready.shared.switch(false);
+        for slot in 0..SLOTS {
+            if ready.shared.waiting(slot).is_some() {
+                ready.shared.answer(slot, &[]);
+            }
+        }
+        self.skipped += self.ready().map_or(0, |ready| u64::from(ready.shared.skipped()));
+        if !gone && self.is_alive() {
+            self.warn("the handler for SIGURG stays in the program, switched off: no thread came by to take it out");
+        }
+    }
+}
+
+/// Whether a thread that was interrupted at this stack pointer and instruction is where it was sent from: right behind the probed
+/// instruction, which may have moved the stack pointer, or where that has led.
+const fn is_there(site: &WatchSite, [stack_pointer, instruction_pointer]: [u64; 2]) -> bool {
+    let behind = instruction_pointer.wrapping_sub(site.instruction_pointer);
+    site.stack_pointer.abs_diff(stack_pointer) <= STACK_SLACK || (behind >= 1 && behind <= MAX_INSTRUCTION)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn late_signals_are_told_by_where_the_thread_is() {
+        let site = WatchSite { stack_pointer: 0x7000, instruction_pointer: 0x400, ..WatchSite::default() };
+        // After `push`, at the target of a jump, after `ret`, after `sub $0x1000, %rsp`.
+        for place in [[0x6ff8, 0x401], [0x7000, 0x9000], [0x7008, 0x9000], [0x6000, 0x407]] {
+            assert!(is_there(&site, place), "{place:#x?}");
+        }
+        for place in [[0x6000, 0x400], [0x6000, 0x410], [0x7100, 0x300]] {
+            assert!(!is_there(&site, place), "{place:#x?}");
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! Reading what the arguments of a call lead to, in a thread that waits for us. Hostile: every length is bounded.
+
+use std::{fs::File, io, os::unix::fs::FileExt as _};
+
+use memscope_common::WatchSite;
+
+use crate::{
+    probes::{Field, Meaning, ProbeSpec},
+    watch::Range,
+};
+
+/// Longest name of an operator that is read; of more the first bytes count anyway.
+const MAX_NAME_BYTES: usize = 256;
+
+/// A process's memory.
+pub(super) struct Memory(File);
+
+impl Memory {
+    pub(super) fn of(pid: u32) -> io::Result<Self> {
+        File::open(format!("/proc/{pid}/mem")).map(Self)
+    }
+
+    fn word(&self, at: u64) -> Option<u64> {
+        let mut bytes = [0; 8];
+        self.0.read_exact_at(&mut bytes, at).ok()?;
+        Some(u64::from_le_bytes(bytes))
+    }
+
+    /// A C string, or as much of it as can be read.
+    fn text(&self, at: u64) -> Option<String> {
+        let mut bytes = [0; MAX_NAME_BYTES];
+        let read = self.0.read_at(&mut bytes, at).ok().filter(|read| *read > 0)?;
+        let text = bytes[..read].split(|byte| *byte == 0).next()?;
+        Some(String::from_utf8_lossy(text).into_owned())
+    }
+
+    /// The text that a row says its calls have.
+    pub(super) fn text_of(&self, spec: &ProbeSpec, site: &WatchSite) -> Option<String> {
+        let arg = *site.args.get(usize::from(spec.text_arg?))?;
+        let at = match spec.text_at {
+            Some(offset) => self.word(arg.checked_add(offset.into())?)?,
+            None => arg,
+        };
+        self.text(at)
+    }
+
+    /// Outputs of an operation of ATB (ascend-abi §7): the second array of its pack.
+    pub(super) fn outputs(&self, spec: &ProbeSpec, site: &WatchSite) -> Vec<Range> {
+        /// `RunnerVariantPack::outTensors`; number of tensors, first of them, and what follows 65 of them in it.
+        const OUTPUTS: u64 = 6784;
+        const COUNT: u64 = 8;
+        const FIRST: u64 = 16;
+        const STRIDE: u64 = 104;
+        const ROOM: u64 = 65;
+        const MAX_OUTPUTS: u64 = 256;
+        /// `atb::Tensor`: address on the device, and bytes.
+        const ADDR: u64 = 80;
+        const SIZE: u64 = 96;
+        if !matches!(spec.meaning, Meaning::AtbEnd) {
+            return Vec::new();
+        }
+        let array = site.args[1].wrapping_add(OUTPUTS);
+        let Some(count) = self.word(array.wrapping_add(COUNT)).filter(|count| *count <= MAX_OUTPUTS) else {
+            return Vec::new();
+        };
+        let first = array.wrapping_add(FIRST);
+        let elsewhere = self.word(first.wrapping_add(ROOM * STRIDE)).filter(|at| *at != 0);
+        let first = elsewhere.filter(|_| count > ROOM).unwrap_or(first);
+        let range = |index: u64| {
+            let tensor = first.wrapping_add(index * STRIDE);
+            let (addr, size_bytes) = (self.word(tensor.wrapping_add(ADDR))?, self.word(tensor.wrapping_add(SIZE))?);
+            (addr != 0 && size_bytes != 0).then_some(Range { addr, size_bytes })
+        };
+        (0..count).filter_map(range).collect()
+    }
+
+    /// A value that a row fetches from the call's arguments.
+    pub(super) fn value(spec: &ProbeSpec, site: &WatchSite, field: Field) -> Option<u64> {
+        let (_, fetch) = spec.fields.iter().find(|(name, _)| *name == field)?;
+        (fetch.source == memscope_common::Source::Arg as u8).then(|| site.args.get(usize::from(fetch.arg)).copied())?
+    }
+}

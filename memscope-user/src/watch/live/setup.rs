@@ -1,0 +1,298 @@
+//! Puts the handler into a process, with the help of one of its threads: six system calls, each of which the thread makes by itself
+//! between two signal frames, so that it goes on as it was whether we live or not.
+//!
+//! All of this is done by one thread of ours, and only it traces: when it ends, the kernel lets go of everything that it traced.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io,
+    mem::MaybeUninit,
+    os::unix::fs::FileExt as _,
+    thread,
+    time::{Duration, Instant},
+};
+
+use libc::user_regs_struct;
+
+use super::{
+    blob::{Action, TOTAL_BYTES},
+    frames::{self, Saved, SystemCall},
+    seccomp::{self, Instruction, Verdict},
+    shared::Shared,
+    target::{Functions, Refusal, inner_id},
+};
+use crate::attach::maps::line;
+
+/// How long the thread may take to its next operator.
+const NEXT_OPERATOR: Duration = Duration::from_millis(500);
+/// How long it may take for a system call.
+const CALL_PATIENCE: Duration = Duration::from_secs(2);
+/// How long it waits for an answer before it looks whether we live.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(2);
+const NAME: &str = "memscope-watch";
+/// `SI_KERNEL`
+const FROM_KERNEL: i32 = 0x80;
+
+/// Why nothing was put into the process.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// The thread came to no operator.
+    NoOperator,
+    /// It is not done, for a reason.
+    Refused(Refusal),
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        Self::Refused(Refusal::Later(error.to_string()))
+    }
+}
+
+fn never(text: impl Into<String>) -> Failure {
+    Failure::Refused(Refusal::Never(text.into()))
+}
+
+/// A thread that is traced.
+struct Traced {
+    pid: u32,
+    tid: i32,
+    memory: File,
+}
+
+fn ptrace(request: libc::c_uint, tid: i32, addr: usize, data: usize) -> io::Result<i64> {
+    // SAFETY: `data` is a number, or points to what the request reads or writes.
+    let result = unsafe { libc::ptrace(request, tid, addr, data) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+/// Puts the handler into `pid`, helped by its thread `tid` when it comes to its next operator. `arm` has threads sent signals from
+/// there on.
+pub(super) fn run(
+    pid: u32,
+    tid: u32,
+    functions: Functions,
+    arm: impl FnOnce() -> io::Result<()>,
+) -> Result<Shared, Failure> {
+    let memory = OpenOptions::new().read(true).write(true).open(format!("/proc/{pid}/mem"))?;
+    let traced = Traced { pid, tid: tid.cast_signed(), memory };
+    ptrace(libc::PTRACE_SEIZE, traced.tid, 0, 0)?;
+    arm()?;
+    traced.wait_for_signal(NEXT_OPERATOR, FROM_KERNEL)?;
+    let result = traced.set_up(functions);
+    // Whatever it is doing, it goes on by itself from here.
+    let _ = ptrace(libc::PTRACE_DETACH, traced.tid, 0, 0);
+    result
+}
+
+impl Traced {
+    /// Waits until the thread is stopped by `SIGURG` of this origin. Everything else is passed on untouched.
+    fn wait_for_signal(&self, patience: Duration, origin: i32) -> Result<(), Failure> {
+        const STOPPED_BY_EVENT: i32 = libc::PTRACE_EVENT_STOP;
+        const NAP: Duration = Duration::from_micros(20);
+        let start = Instant::now();
+        loop {
+            let mut status = 0;
+            // Only this thread's own tracees: others of our process wait for their children.
+            // SAFETY: `status` is a number of ours.
+            let found =
+                unsafe { libc::waitpid(self.tid, &raw mut status, libc::__WALL | libc::__WNOTHREAD | libc::WNOHANG) };
+            if found < 0 {
+                return Err(io::Error::last_os_error().into());
+            }
+            if found == 0 {
+                if start.elapsed() > patience {
+                    return Err(Failure::NoOperator);
+                }
+                thread::sleep(NAP);
+                continue;
+            }
+            if !libc::WIFSTOPPED(status) {
+                return Err(io::Error::other("the thread has ended").into());
+            }
+            let (signal, event) = (libc::WSTOPSIG(status), status >> 16);
+            match event {
+                0 if signal == libc::SIGURG && self.origin().is_ok_and(|found| found == origin) => return Ok(()),
+                0 => ptrace(libc::PTRACE_CONT, self.tid, 0, signal as usize)?,
+                // The process is stopped as a whole: it stays so.
+                STOPPED_BY_EVENT if signal != libc::SIGTRAP => ptrace(libc::PTRACE_LISTEN, self.tid, 0, 0)?,
+                _ => ptrace(libc::PTRACE_CONT, self.tid, 0, 0)?,
+            };
+        }
+    }
+
+    /// `si_code` of the signal by which the thread is stopped.
+    fn origin(&self) -> io::Result<i32> {
+        let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
+        ptrace(libc::PTRACE_GETSIGINFO, self.tid, 0, info.as_mut_ptr().addr())?;
+        // SAFETY: zeroes are a value, and the kernel has written over them.
+        Ok(unsafe { info.assume_init() }.si_code)
+    }
+
+    fn save(&self) -> Result<Saved, Failure> {
+        const XSTATE: usize = 0x202;
+        const MAX_OTHERS: usize = 64 << 10;
+        let mut registers = MaybeUninit::<user_regs_struct>::zeroed();
+        ptrace(libc::PTRACE_GETREGS, self.tid, 0, registers.as_mut_ptr().addr())?;
+        // SAFETY: as above.
+        let registers = unsafe { registers.assume_init() };
+        if registers.orig_rax != u64::MAX {
+            return Err(never("its thread is in a system call where an operator should be"));
+        }
+        let mut others = vec![0_u8; MAX_OTHERS];
+        let mut place = libc::iovec { iov_base: others.as_mut_ptr().cast(), iov_len: others.len() };
+        ptrace(libc::PTRACE_GETREGSET, self.tid, XSTATE, (&raw mut place).addr())?;
+        others.truncate(place.iov_len);
+        let mut signal_mask = 0_u64;
+        ptrace(libc::PTRACE_GETSIGMASK, self.tid, 8, (&raw mut signal_mask).addr())?;
+        Ok(Saved { registers, others, signal_mask })
+    }
+
+    /// The thread makes a system call; its result is not known, only what has changed by it.
+    fn call(&self, saved: &Saved, functions: Functions, number: i64, args: [u64; 6]) -> Result<(), Failure> {
+        const FROM_THREAD: i32 = -6;
+        let inner = |id| inner_id(self.pid, id).map(u64::from).ok_or_else(|| io::Error::other("the thread has ended"));
+        let (pid, tid) = (inner(self.pid)?, inner(self.tid.cast_unsigned())?);
+        let report = SystemCall { number: libc::SYS_tgkill as u64, args: [pid, tid, libc::SIGURG as u64, 0, 0, 0] };
+        let call = SystemCall { number: number as u64, args };
+        let chain = frames::chain(saved, call, report, functions.system_call, functions.restore);
+        let chain = chain.ok_or_else(|| never("its stack has no room"))?;
+        for (at, bytes) in &chain.writes {
+            self.memory.write_all_at(bytes, *at)?;
+        }
+        ptrace(libc::PTRACE_SETREGS, self.tid, 0, (&raw const chain.registers).addr())?;
+        ptrace(libc::PTRACE_CONT, self.tid, 0, 0)?;
+        match self.wait_for_signal(CALL_PATIENCE, FROM_THREAD) {
+            Err(Failure::NoOperator) => Err(io::Error::other("a system call of setting up did not return").into()),
+            other => other,
+        }
+    }
+
+    fn set_up(&self, functions: Functions) -> Result<Shared, Failure> {
+        self.check_seccomp()?;
+        let saved = self.save()?;
+        let call = |number, args| self.call(&saved, functions, number, args);
+        let text_at = frames::scratch(&saved);
+        self.memory.write_all_at(format!("{NAME}\0").as_bytes(), text_at)?;
+        let flags = u64::from(libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING);
+        call(libc::SYS_memfd_create, [text_at, flags, 0, 0, 0, 0])?;
+        let (number, file) =
+            self.our_file()?.ok_or_else(|| never("the program may not make anonymous files (memfd_create)"))?;
+        let result = self.map(&saved, functions, number, &file);
+        call(libc::SYS_close, [number, 0, 0, 0, 0, 0])?;
+        let shared = result?;
+        let (action, _) = shared.actions();
+        let old = shared.actions().1;
+        call(libc::SYS_rt_sigaction, [libc::SIGURG as u64, action, old, 8, 0, 0])?;
+        if !self.has_handler() {
+            return Err(never("the program may not have a handler for SIGURG (rt_sigaction)"));
+        }
+        Ok(shared)
+    }
+
+    fn map(&self, saved: &Saved, functions: Functions, number: u64, file: &File) -> Result<Shared, Failure> {
+        const PAGE: u64 = 4096;
+        const SA_RESTORER: u64 = 0x0400_0000;
+        let refused = || never("the program may not map code of ours (mmap; SELinux, seccomp or vm.memfd_noexec)");
+        let mut shared = Shared::create(file)?;
+        let call = |number, args| self.call(saved, functions, number, args);
+        let protection = (libc::PROT_READ | libc::PROT_WRITE) as u64;
+        let total = TOTAL_BYTES as u64;
+        call(libc::SYS_mmap, [0, total, protection, libc::MAP_SHARED as u64, number, 0])?;
+        let (base, _) = self.mapping(file, false)?.ok_or_else(refused)?;
+        // Over our own mapping, so nothing of the program's is in the way.
+        let (code, fixed) = ((libc::PROT_READ | libc::PROT_EXEC) as u64, (libc::MAP_SHARED | libc::MAP_FIXED) as u64);
+        call(libc::SYS_mmap, [base, PAGE, code, fixed, number, 0])?;
+        if self.mapping(file, true)?.map(|(at, _)| at) != Some(base) {
+            call(libc::SYS_munmap, [base, total, 0, 0, 0, 0])?;
+            return Err(refused());
+        }
+        shared.set_target(base);
+        let action = Action {
+            handler: shared.handler(),
+            flags: libc::SA_SIGINFO as u64 | libc::SA_RESTART as u64 | SA_RESTORER,
+            restorer: functions.restore,
+            mask: u64::MAX,
+        };
+        shared.prepare(functions.errno, ANSWER_PATIENCE, action);
+        Ok(shared)
+    }
+
+    /// The anonymous file that the thread has made, as it and as we have it.
+    fn our_file(&self) -> io::Result<Option<(u64, File)>> {
+        let directory = format!("/proc/{}/task/{}/fd", self.pid, self.tid);
+        for entry in fs::read_dir(&directory)? {
+            let entry = entry?;
+            let Ok(target) = fs::read_link(entry.path()) else { continue };
+            let Some(number) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+            let is_ours = target.to_string_lossy().starts_with(&format!("/memfd:{NAME}"));
+            if is_ours {
+                let file = OpenOptions::new().read(true).write(true).open(entry.path())?;
+                // One of an earlier tracer has its size.
+                if file.metadata()?.len() == 0 {
+                    return Ok(Some((number, file)));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Where the process has mapped the file.
+    fn mapping(&self, file: &File, executable: bool) -> io::Result<Option<(u64, u64)>> {
+        use std::os::unix::fs::MetadataExt as _;
+        let inode = file.metadata()?.ino();
+        let maps = fs::read(format!("/proc/{}/maps", self.pid))?;
+        let found = maps.split(|byte| *byte == b'\n').filter_map(line).find(|found| {
+            found.id.inode == inode && found.name.starts_with(b"/memfd:") && found.executable == executable
+        });
+        Ok(found.map(|found| (found.start, found.end)))
+    }
+
+    fn has_handler(&self) -> bool {
+        let status = fs::read_to_string(format!("/proc/{}/task/{}/status", self.pid, self.tid)).unwrap_or_default();
+        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+        let caught = caught.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or_default();
+        caught & 1 << (libc::SIGURG - 1) != 0
+    }
+
+    /// A filter that would end the program for one of our system calls is not tried.
+    fn check_seccomp(&self) -> Result<(), Failure> {
+        const MAX_FILTERS: usize = 64;
+        const GET_FILTER: libc::c_uint = 0x420c;
+        let status = fs::read_to_string(format!("/proc/{}/task/{}/status", self.pid, self.tid))?;
+        if !status.lines().any(|line| line.strip_prefix("Seccomp:").is_some_and(|mode| mode.trim() != "0")) {
+            return Ok(());
+        }
+        let calls: [(&str, i64, [u64; 6]); 9] = [
+            ("memfd_create", libc::SYS_memfd_create, [0, 3, 0, 0, 0, 0]),
+            ("mmap", libc::SYS_mmap, [0, TOTAL_BYTES as u64, 3, 1, 3, 0]),
+            ("mmap of code", libc::SYS_mmap, [1 << 40, 4096, 5, 0x11, 3, 0]),
+            ("close", libc::SYS_close, [3, 0, 0, 0, 0, 0]),
+            ("munmap", libc::SYS_munmap, [1 << 40, TOTAL_BYTES as u64, 0, 0, 0, 0]),
+            ("rt_sigaction", libc::SYS_rt_sigaction, [libc::SIGURG as u64, 1 << 40, 1 << 40, 8, 0, 0]),
+            ("rt_sigreturn", libc::SYS_rt_sigreturn, [0; 6]),
+            ("tgkill", libc::SYS_tgkill, [self.pid.into(), self.tid as u64, libc::SIGURG as u64, 0, 0, 0]),
+            ("futex", libc::SYS_futex, [1 << 40, 0, 0, 1 << 40, 0, 0]),
+        ];
+        // What fails instead of being made would leave the thread where it is, or make it wait for nothing.
+        let must_work = ["rt_sigreturn", "tgkill", "futex", "gettid"];
+        for index in 0..MAX_FILTERS {
+            let count = match ptrace(GET_FILTER, self.tid, index, 0) {
+                Ok(count) => count as usize,
+                Err(error) if error.raw_os_error() == Some(libc::ENOENT) => return Ok(()),
+                Err(error) => return Err(never(format!("its seccomp filters cannot be read ({error})"))),
+            };
+            let mut bytes = vec![[0_u8; 8]; count];
+            ptrace(GET_FILTER, self.tid, index, bytes.as_mut_ptr().addr())?;
+            let filter: Vec<Instruction> = bytes.into_iter().map(Instruction::from_bytes).collect();
+            let more = ("gettid", libc::SYS_gettid, [0; 6]);
+            for (name, number, args) in calls.into_iter().chain([more]) {
+                match seccomp::run(&filter, number as u32, args) {
+                    Verdict::Allowed => {}
+                    Verdict::Fails if !must_work.contains(&name) => {}
+                    _ => return Err(never(format!("its seccomp filter does not allow {name}"))),
+                }
+            }
+        }
+        Err(never("it has more seccomp filters than are looked at"))
+    }
+}

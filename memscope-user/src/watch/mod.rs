@@ -1,0 +1,44 @@
+//! Block watch: which operator changed the bytes of a block (contract §1.6, §5.3, §8.10).
+//!
+//! [`spec`] is the option, [`items`] says which blocks are looked at when an operator begins and ends, [`checksum`] what their bytes are
+//! told apart by, [`verdict`] what follows from what was read. All of that is pure: the files are
+//! written by `sinks::watch`, and `live` does the reading.
+
+pub mod checksum;
+pub mod items;
+#[cfg(all(feature = "trace", target_arch = "x86_64"))]
+pub mod live;
+#[cfg(all(feature = "trace", not(target_arch = "x86_64")))]
+#[path = "unsupported.rs"]
+pub mod live;
+pub mod spec;
+pub mod verdict;
+
+/// Bytes on a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Range {
+    /// Address.
+    pub addr: u64,
+    /// Bytes.
+    pub size_bytes: u64,
+}
+
+/// On which side of an operator a block is looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Phase {
+    /// It begins.
+    Before,
+    /// It has ended.
+    After,
+}
+
+impl Phase {
+    /// As in names of files.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Before => "before",
+            Self::After => "after",
+        }
+    }
+}

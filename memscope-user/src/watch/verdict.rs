@@ -1,0 +1,288 @@
+//! Which operator changed a watched block: what follows from its checksums.
+//!
+//! Only what was read counts. Between two readings that differ the block was changed, whatever could not be read in between; if they are the
+//! two sides of one call, that call is named, with what other threads launched meanwhile.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use super::{Phase, items::Look};
+
+/// Operators of other threads that are named in a verdict.
+const MAX_OTHERS: usize = 16;
+/// Beginnings of operators that are remembered, to tell what was launched meanwhile.
+const MAX_BEGINNINGS: usize = 4096;
+
+/// What became of a look.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reading {
+    /// The block's checksum.
+    Sum(u64),
+    /// Why it could not be read. That says nothing of its bytes.
+    Unread(Arc<str>),
+}
+
+/// A side of a call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Side {
+    /// The operator.
+    pub item: Arc<str>,
+    /// Its how manyth call.
+    pub call: u64,
+    /// Which side.
+    pub phase: Phase,
+    /// On which thread.
+    pub tid: u32,
+}
+
+impl Side {
+    fn of(look: &Look, tid: u32) -> Self {
+        Self { item: Arc::clone(&look.item), call: look.call, phase: look.phase, tid }
+    }
+
+    fn is_same_call(&self, other: &Self) -> bool {
+        (&self.item, self.call, self.tid) == (&other.item, other.call, other.tid)
+    }
+}
+
+impl std::fmt::Display for Side {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} `{}` (call {}, thread {})", self.phase.name(), self.item.escape_debug(), self.call, self.tid)
+    }
+}
+
+/// A block was changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// The last reading before.
+    pub from: Side,
+    /// Its checksum.
+    pub from_sum: u64,
+    /// The first reading after.
+    pub to: Side,
+    /// Its checksum.
+    pub to_sum: u64,
+    /// Looks in between that failed.
+    pub unread: u64,
+    /// Operators that other threads began in between, the first of them.
+    pub others: Vec<Arc<str>>,
+    /// More of those.
+    pub more_others: u64,
+}
+
+impl Change {
+    /// The call that made it, if nothing else was seen that could have.
+    #[must_use]
+    pub fn operator(&self) -> Option<&Side> {
+        let one_call = self.from.is_same_call(&self.to) && self.from.phase == Phase::Before;
+        (one_call && self.to.phase == Phase::After).then_some(&self.to)
+    }
+}
+
+/// What is known of one block.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BlockVerdict {
+    /// Looks that succeeded.
+    pub read: u64,
+    /// Looks that failed.
+    pub unread: u64,
+    /// Why the first of those did.
+    pub first_unread: Option<Arc<str>>,
+    /// Changes.
+    pub changes: u64,
+    /// The first of them.
+    pub first: Option<Change>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    verdict: BlockVerdict,
+    last: Option<Last>,
+    unread: u64,
+}
+
+/// The last reading of a block.
+#[derive(Debug)]
+struct Last {
+    side: Side,
+    sum: u64,
+    /// Operators that had begun by then.
+    since: u64,
+    /// Those that had begun on threads that have not looked at their ends since: they may still be at work.
+    at_work: Vec<(u32, Arc<str>)>,
+}
+
+/// What tells blocks apart: name, output, address, size.
+pub type BlockKey = (Arc<str>, u32, u64, u64);
+
+/// Takes readings in the order in which they were made.
+#[derive(Debug, Default)]
+pub struct Verdicts {
+    blocks: HashMap<BlockKey, State>,
+    order: Vec<BlockKey>,
+    beginnings: VecDeque<(u32, Arc<str>)>,
+    /// Number of the first of them.
+    first_beginning: u64,
+    /// What each thread has begun last, until it has looked at the end of something.
+    at_work: HashMap<u32, Arc<str>>,
+}
+
+impl Verdicts {
+    /// An operator begins on a thread.
+    pub fn begins(&mut self, tid: u32, item: &str) {
+        if self.beginnings.len() >= MAX_BEGINNINGS {
+            self.beginnings.pop_front();
+            self.first_beginning += 1;
+        }
+        let item: Arc<str> = item.into();
+        if self.at_work.len() >= MAX_BEGINNINGS {
+            self.at_work.clear();
+        }
+        self.at_work.insert(tid, Arc::clone(&item));
+        self.beginnings.push_back((tid, item));
+    }
+
+    /// A block was looked at. Gives the change that this reading shows.
+    pub fn take(&mut self, look: &Look, tid: u32, reading: &Reading) -> Option<Change> {
+        let range = look.block.range;
+        let key = (Arc::clone(&look.block.name), look.block.index, range.addr, range.size_bytes);
+        let now = self.first_beginning + self.beginnings.len() as u64;
+        let state = self.blocks.entry(key.clone()).or_insert_with(|| {
+            self.order.push(key);
+            State::default()
+        });
+        let sum = match reading {
+            Reading::Sum(sum) => *sum,
+            Reading::Unread(why) => {
+                state.verdict.unread += 1;
+                state.unread += 1;
+                state.verdict.first_unread.get_or_insert_with(|| Arc::clone(why));
+                return None;
+            }
+        };
+        state.verdict.read += 1;
+        let unread = std::mem::take(&mut state.unread);
+        let side = Side::of(look, tid);
+        if look.phase == Phase::After {
+            self.at_work.remove(&tid);
+        }
+        let at_work = self.at_work.iter().map(|(tid, item)| (*tid, Arc::clone(item))).collect();
+        let last = state.last.replace(Last { side: side.clone(), sum, since: now, at_work });
+        let Last { side: from, sum: from_sum, since, at_work } = last.filter(|last| last.sum != sum)?;
+        let skipped = since.saturating_sub(self.first_beginning) as usize;
+        let forgotten = self.first_beginning.saturating_sub(since);
+        let begun = self.beginnings.iter().skip(skipped);
+        let mut others = at_work.iter().chain(begun).filter(|(other, _)| *other != tid);
+        let named: Vec<_> = others.by_ref().take(MAX_OTHERS).map(|(_, item)| Arc::clone(item)).collect();
+        let more_others = others.count() as u64 + forgotten;
+        let change = Change { from, from_sum, to: side, to_sum: sum, unread, others: named, more_others };
+        state.verdict.changes += 1;
+        state.verdict.first.get_or_insert_with(|| change.clone());
+        Some(change)
+    }
+
+    /// Blocks and what is known of them, in the order in which they were first looked at.
+    pub fn blocks(&self) -> impl Iterator<Item = (&BlockKey, &BlockVerdict)> {
+        self.order.iter().filter_map(|key| Some((key, &self.blocks.get(key)?.verdict)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::watch::{Range, items::Block};
+
+    fn look(item: &str, call: u64, phase: Phase) -> Look {
+        let range = Range { addr: 0x1000, size_bytes: 16 };
+        Look { block: Block { name: "w".into(), index: 0, range }, item: item.into(), call, phase }
+    }
+
+    fn side(item: &str, call: u64, phase: Phase, tid: u32) -> Side {
+        Side { item: item.into(), call, phase, tid }
+    }
+
+    /// A sequence of readings on thread 1: 0 is unread. Gives the first change.
+    fn first(readings: &[(&str, u64, Phase, u64)]) -> Option<Change> {
+        let mut verdicts = Verdicts::default();
+        for &(item, call, phase, sum) in readings {
+            let reading = if sum == 0 { Reading::Unread("error 7".into()) } else { Reading::Sum(sum) };
+            verdicts.take(&look(item, call, phase), 1, &reading);
+        }
+        let verdict = verdicts.blocks().next().map(|(_, verdict)| verdict.clone());
+        verdict.and_then(|verdict| verdict.first)
+    }
+
+    use Phase::{After, Before};
+
+    #[test]
+    fn operator_between_whose_sides_it_changed() {
+        let found = first(&[
+            ("a", 1, Before, 5),
+            ("a", 1, After, 5),
+            ("b", 1, Before, 5),
+            ("b", 1, After, 6),
+            ("c", 1, After, 7),
+        ]);
+        let found = found.expect("a change");
+        assert_eq!((found.from_sum, found.to_sum), (5, 6));
+        assert_eq!(found.operator(), Some(&side("b", 1, After, 1)));
+        assert_eq!(first(&[("a", 1, Before, 5), ("a", 1, After, 5)]), None);
+    }
+
+    /// A block that changes between operators is no operator's doing.
+    #[test]
+    fn change_between_operators() {
+        let found = first(&[("a", 1, After, 5), ("b", 1, Before, 6)]).expect("a change");
+        assert_eq!(found.operator(), None);
+        assert_eq!((found.from, found.to), (side("a", 1, After, 1), side("b", 1, Before, 1)));
+    }
+
+    /// What could not be read is neither unchanged nor changed: the change lies anywhere between the readings.
+    #[test]
+    fn unread_widens_the_verdict() {
+        let found = first(&[("a", 1, Before, 5), ("a", 1, After, 0), ("b", 1, Before, 0), ("b", 1, After, 6)])
+            .expect("a change");
+        assert_eq!((found.operator(), found.unread), (None, 2));
+        assert_eq!((found.from, found.to), (side("a", 1, Before, 1), side("b", 1, After, 1)));
+        let mut verdicts = Verdicts::default();
+        verdicts.take(&look("a", 1, Before), 1, &Reading::Unread("error 7".into()));
+        let expected = BlockVerdict { unread: 1, first_unread: Some("error 7".into()), ..BlockVerdict::default() };
+        assert_eq!(verdicts.blocks().next().map(|(_, verdict)| verdict), Some(&expected));
+    }
+
+    /// Two calls of one operator are not one call.
+    #[test]
+    fn calls_are_told_apart() {
+        assert_eq!(first(&[("a", 1, Before, 5), ("a", 2, After, 6)]).expect("a change").operator(), None);
+    }
+
+    /// What other threads began since the last reading is named, not more of it than is readable.
+    #[test]
+    fn launched_meanwhile() {
+        let mut verdicts = Verdicts::default();
+        verdicts.begins(2, "early");
+        verdicts.take(&look("a", 1, Before), 1, &Reading::Sum(5));
+        for _ in 0..20 {
+            verdicts.begins(2, "x");
+        }
+        verdicts.begins(1, "own");
+        let found = verdicts.take(&look("a", 1, After), 1, &Reading::Sum(6)).expect("a change");
+        // Of what began before, the end was not looked at.
+        assert_eq!(*found.others[0], *"early");
+        assert_eq!(found.others[1..], vec![Arc::from("x"); MAX_OTHERS - 1]);
+        assert_eq!(found.more_others, 5);
+        assert_eq!(found.operator(), Some(&side("a", 1, After, 1)));
+    }
+
+    /// Make sure that what is no longer remembered is counted.
+    #[test]
+    fn beginnings_are_bounded() {
+        let mut verdicts = Verdicts::default();
+        verdicts.take(&look("a", 1, Before), 1, &Reading::Sum(5));
+        for _ in 0..MAX_BEGINNINGS + 10 {
+            verdicts.begins(2, "x");
+        }
+        let found = verdicts.take(&look("a", 1, After), 1, &Reading::Sum(6)).expect("a change");
+        assert_eq!(found.others.len() as u64 + found.more_others, MAX_BEGINNINGS as u64 + 10);
+    }
+}
