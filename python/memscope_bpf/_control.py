@@ -3,6 +3,7 @@ import sys
 from typing import Dict
 
 from ._native import native
+from ._tracer import tracer
 
 _OLD = {"data_format": "format", "output": "output_path"}
 _ONCE = ("watch", "format", "output_path")
@@ -11,6 +12,8 @@ _FAILED = "Set msmemscope trace config failed!"
 # Keys that can be set once, and are.
 _locked: Dict[str, str] = {}
 _told = False
+# Windows of collection have a Python trace.
+_trace = False
 
 
 def config(**settings: str) -> None:
@@ -21,6 +24,7 @@ def config(**settings: str) -> None:
 
     TypeError: a value is no str. ValueError: no key, an unknown one, a bad value; nothing has changed then.
     """
+    global _trace
     # The dictionary of settings costs an import of `re`.
     from . import _settings
 
@@ -48,7 +52,12 @@ def config(**settings: str) -> None:
     for name in twice:
         print(f"[msmemscope] Warn: {name} can be set once; it stays {_locked.get(name, new.get(name))!r}.")
     _locked.update((name, new[name]) for name in _ONCE if name in new)
+    _trace = _settings.traceback(new.get("events", ""))
     native.config(*bits)
+    if "decompose" in _settings.items(new.get("analysis", "")):
+        from . import _hooks
+
+        _hooks.init_all()
 
 
 def _deprecated(old: str, new: str) -> None:
@@ -68,11 +77,15 @@ def start() -> None:
             "or attach with `memscope-bpf --pid`.",
             file=sys.stderr,
         )
+    # What there is of a Python trace is from before.
+    native.trace_hand_over()
     native.start()
+    tracer.window_begins(_trace)
 
 
 def stop() -> None:
     """Collection ends."""
+    tracer.window_ends()
     native.stop()
 
 

@@ -1,31 +1,24 @@
-"""What stands in for the native half: the same names, and nothing happens. No tracer can have a probe here."""
+"""What stands in for the native half: the same names, and nothing happens. No tracer can have a probe here. The analyses are not there."""
 
 
-class LabelRange:
+class _Range:
     def __init__(self, *_arguments, **_keywords):
         pass
 
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_exception):
+        pass
+
+
+class LabelRange(_Range):
     def set_label(self, text):
         pass
 
-    def __enter__(self):
-        return self
 
-    def __exit__(self, *_exception):
-        pass
-
-
-class NamedRange:
-    def __init__(self, *_arguments, **_keywords):
-        pass
-
+class NamedRange(_Range):
     def set_name(self, text):
-        pass
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_exception):
         pass
 
 
@@ -41,4 +34,18 @@ def _nothing(*_arguments, **_keywords):
     pass
 
 
-config = start = stop = step = push_label = pop_label = describe_addr = snapshot = _nothing
+config = start = stop = step = push_label = pop_label = describe_addr = snapshot = watch = unwatch = _nothing
+trace_begin = trace_end = trace_forked = trace_hand_over = trace_named = trace_profile = trace_profile_end = trace_thread = _nothing
+trace_enter = trace_leave = trace_call = trace_call_end = _nothing
+
+
+class Found:
+    pass
+
+
+def _analysis(*_arguments):
+    raise ImportError(
+        "the analyses need the native module, which this interpreter cannot load; the commands of memscope-bpf do the same")
+
+
+leaks = inefficient = by_owner = difference = comparison = _analysis

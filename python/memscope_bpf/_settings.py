@@ -41,6 +41,12 @@ def events(text: str) -> int:
     return 0 if none else bits
 
 
+def traceback(text: str) -> bool:
+    """Whether events are wanted with a Python trace."""
+    words = items(text)
+    return "traceback" in words and "none" not in words
+
+
 def level(text: str, deprecated: Deprecated) -> int:
     """Bits of the levels."""
     bits = 0

@@ -24,8 +24,18 @@ def take_snapshot(device_mask: Mask = None, name: str = "Memory Snapshot") -> No
     else:
         print("[msmemscope] Info: device_mask names no device; the snapshot is of the current one.")
         wanted = True
-    if not wanted or not native.listening():
-        return
+    if wanted and native.listening():
+        _tell(npu, device, name)
+
+
+def take_snapshot_here(name: str) -> None:
+    """One of the current device, if a tracer is there."""
+    if native.listening():
+        npu = _npu()
+        _tell(npu, npu.current_device(), name)
+
+
+def _tell(npu: Any, device: int, name: str) -> None:
     free, total = npu.mem_get_info(device)
     native.snapshot(
         name,

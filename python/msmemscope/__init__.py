@@ -1,7 +1,12 @@
 """Drop-in for msMemScope's package of this name: the same calls, whose effects are those of memscope_bpf."""
 import sys as _sys
 
-from memscope_bpf import RecordFunction, TakeSnapshot, __version__, config, start, step, stop, take_snapshot
+from memscope_bpf import (
+    RecordFunction, TakeSnapshot, __version__, cleanup_framework_hooks, config, init_framework_hooks, start, step, stop, take_snapshot,
+    tracer, watcher,
+)
+
+from .analyzer import analyze, check_inefficient, check_leaks, get_analyzer_config, list_analyzers
 
 __memscope_bpf__ = __version__
 

@@ -1,8 +1,10 @@
-//! Native half of the Python package: marker functions, and the state behind owner labels. What the arguments may be is checked in Python;
-//! nothing here writes, waits or takes samples.
+//! Native half of the Python package: marker functions, the state behind owner labels, the Python trace, and the analyses of files. What the arguments may be
+//! is checked in Python; but for the analyses, nothing here writes, waits or takes samples.
 
 mod labels;
 mod markers;
+mod offline;
+mod trace;
 
 use std::{
     cell::RefCell,
@@ -22,10 +24,24 @@ use self::markers::Snapshot;
 
 #[pymodule]
 mod _memscope_bpf {
+    use pyo3::prelude::*;
+
+    #[pymodule_export]
+    use super::offline::{Found, by_owner, comparison, difference, inefficient, leaks};
+    #[pymodule_export]
+    use super::trace::{
+        trace_begin, trace_end, trace_forked, trace_hand_over, trace_named, trace_profile, trace_profile_end,
+        trace_thread,
+    };
+
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        super::trace::add_to(module)
+    }
     #[pymodule_export]
     use super::{
         LabelRange, NamedRange, config, current_labels, describe_addr, listening, pop_label, push_label, snapshot,
-        start, step, stop,
+        start, step, stop, unwatch, watch,
     };
 }
 
@@ -108,6 +124,18 @@ fn snapshot(
 ) {
     let record = Snapshot { device, reserved, max_reserved, allocated, max_allocated, total, free };
     markers::snapshot(&labels::printable(name), &record);
+}
+
+/// The bytes at an address are to be watched.
+#[pyfunction]
+fn watch(name: &str, addr: u64, size: u64, looks: u64) {
+    markers::watch(&labels::printable(name), addr, size, looks);
+}
+
+/// They are not, any more.
+#[pyfunction]
+fn unwatch(addr: u64) {
+    markers::unwatch(addr);
 }
 
 /// A label of the user's, for as long as the context lasts.

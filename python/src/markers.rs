@@ -11,6 +11,8 @@ use core::{
     ffi::{CStr, c_char},
 };
 
+use crate::trace::Chunk;
+
 /// Of how many listeners the kernel knows (a semaphore of USDT), see [`memscope_marks_1`]. Zero or not is all that can be relied
 /// on: processes that map the file after a listener came count it once more.
 #[unsafe(no_mangle)]
@@ -45,6 +47,9 @@ macro_rules! places {
     (3) => {
         "8@%rdi 8@%rsi 8@%rdx"
     };
+    (4) => {
+        "8@%rdi 8@%rsi 8@%rdx 8@%rcx"
+    };
 }
 #[cfg(target_arch = "aarch64")]
 macro_rules! places {
@@ -59,6 +64,9 @@ macro_rules! places {
     };
     (3) => {
         "8@x0 8@x1 8@x2"
+    };
+    (4) => {
+        "8@x0 8@x1 8@x2 8@x3"
     };
 }
 
@@ -132,6 +140,18 @@ marker!(
 marker!(
     /// A range of the calling thread that began at `start_ns` (`CLOCK_MONOTONIC`) ends.
     memscope_mark_range = "range", (name: *const c_char, start_ns: u64) 2);
+marker!(
+    /// Text of the callable `id` of the Python trace.
+    memscope_mark_trace_text = "trace_text", (id: u64, text: *const c_char) 2);
+marker!(
+    /// Rows of the Python trace.
+    memscope_mark_trace = "trace", (chunk: *const Chunk) 1);
+marker!(
+    /// The bytes at `addr` are to be watched, for so many looks; the largest number is no limit.
+    memscope_mark_watch = "watch", (name: *const c_char, addr: u64, size: u64, looks: u64) 4);
+marker!(
+    /// The bytes at `addr` are not to be watched any more.
+    memscope_mark_unwatch = "unwatch", (addr: u64) 1);
 
 /// What [`snapshot`] tells; bytes but for `device`.
 #[repr(C)]
@@ -185,6 +205,22 @@ pub(crate) fn snapshot(name: &CStr, record: &Snapshot) {
     memscope_mark_snapshot(name.as_ptr(), record);
 }
 
+pub(crate) fn trace_text(id: u32, text: &CStr) {
+    memscope_mark_trace_text(id.into(), text.as_ptr());
+}
+
+pub(crate) fn trace(chunk: &Chunk) {
+    memscope_mark_trace(chunk);
+}
+
 pub(crate) fn range(name: &CStr, start_ns: u64) {
     memscope_mark_range(name.as_ptr(), start_ns);
+}
+
+pub(crate) fn watch(name: &CStr, addr: u64, size: u64, looks: u64) {
+    memscope_mark_watch(name.as_ptr(), addr, size, looks);
+}
+
+pub(crate) fn unwatch(addr: u64) {
+    memscope_mark_unwatch(addr);
 }

@@ -13,10 +13,12 @@ MARKERS = {
     "memscope_mark_stop": ("stop", 0), "memscope_mark_step": ("step", 0), "memscope_mark_labels": ("labels", 2),
     "memscope_mark_label_text": ("label_text", 2), "memscope_mark_label_addr": ("label_addr", 3),
     "memscope_mark_snapshot": ("snapshot", 2), "memscope_mark_range": ("range", 2),
+    "memscope_mark_trace_text": ("trace_text", 2), "memscope_mark_trace": ("trace", 1),
+    "memscope_mark_watch": ("watch", 4), "memscope_mark_unwatch": ("unwatch", 1),
 }
 MACHINES = {
-    "x86_64": (bytes.fromhex("900f1f440000c3"), ["8@%rdi", "8@%rsi", "8@%rdx"]),
-    "aarch64": (bytes.fromhex("1f2003d5c0035fd6"), ["8@x0", "8@x1", "8@x2"]),
+    "x86_64": (bytes.fromhex("900f1f440000c3"), ["8@%rdi", "8@%rsi", "8@%rdx", "8@%rcx"]),
+    "aarch64": (bytes.fromhex("1f2003d5c0035fd6"), ["8@x0", "8@x1", "8@x2", "8@x3"]),
 }
 # Type and owner of a note, as they follow its sizes.
 OWNER = struct.pack("<I", 3) + b"stapsdt\0"

@@ -150,6 +150,90 @@ def snapshots():
     msmemscope.TakeSnapshot(name="decorated")(lambda: None)()
 
 
+def fact(n):
+    return 1 if n == 0 else n * fact(n - 1)
+
+
+def count():
+    yield 1
+    yield 2
+
+
+def fails():
+    raise KeyError
+
+
+def catches():
+    try:
+        fails()
+    except KeyError:
+        pass
+
+
+def in_thread():
+    fact(0)
+
+
+def tree():
+    fact(2)
+    for _ in count():
+        pass
+    catches()
+    abs(-1)
+    (1).bit_length()
+    names = {}
+    exec(compile("def quoted(): pass", 'with, "quotes".py', "exec"), names)
+    names["quoted"]()
+    with msmemscope.RecordFunction("range"):
+        msmemscope.step()
+    run(in_thread)
+
+
+def begins():
+    msmemscope.start()
+
+
+def ends():
+    msmemscope.stop()
+
+
+def traced():
+    """The interpreter's calls, by the way that is meant for its version."""
+    msmemscope.config(events="traceback")
+    begins()
+    tree()
+    ends()
+    tree()
+
+
+def traced_by_profiler():
+    """The same by the way that older interpreters have, which newer ones have, too."""
+    from memscope_bpf import _tracer
+
+    _tracer._MONITORING = False
+    traced()
+
+
+def traced_in_part():
+    """By calls of the trace itself; a child's calls are its own. What is open when a process ends has no end."""
+    tree()
+    msmemscope.tracer.start()
+    catches()
+    msmemscope.tracer.stop()
+    catches()
+    msmemscope.tracer.start()
+    child = os.fork()
+    if child == 0:
+        fact(0)
+        sys.exit(0)
+    os.waitpid(child, 0)
+    fails_at_exit()
+
+
+def fails_at_exit():
+    sys.exit(0)
+
+
 def waits():
     """Labels before the tracer comes; says when that comes and goes."""
     import memscope_bpf

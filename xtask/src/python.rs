@@ -7,7 +7,7 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::project::{cargo, root, run as run_command, target};
+use crate::project::{cargo, program, root, run as run_command, run_quietly, target};
 
 /// Tells tests where the package is.
 pub(crate) const FOLDER: &str = "MEMSCOPE_PYTHON_DIR";
@@ -16,7 +16,7 @@ const PACKAGES: [&str; 2] = ["memscope_bpf", "msmemscope"];
 /// The cdylib, and the name by which every `CPython` from 3.8 on imports it.
 const MODULE: (&str, &str) = ("lib_memscope_bpf.so", "memscope_bpf/_memscope_bpf.abi3.so");
 /// Kinds of files that belong to a package.
-const KINDS: [&str; 3] = ["py", "pyi", "typed"];
+const KINDS: [&str; 4] = ["py", "pyi", "typed", "json"];
 
 pub(crate) fn run(arguments: &[String]) -> Result<()> {
     match arguments {
@@ -31,13 +31,15 @@ pub(crate) fn folder() -> PathBuf {
 }
 
 pub(crate) fn build() -> Result<()> {
-    run_command(cargo().args(["build", "--profile", "python", "--locked", "--package", "memscope-python"]))?;
+    // As the program is built, so that what both need is compiled once.
+    run_command(cargo().args(["build", "--release", "--locked", "--package", "memscope-python"]))?;
     let folder = folder();
     for package in PACKAGES {
         copy(&root().join("python").join(package), &folder.join(package))?;
     }
     let (library, module) = MODULE;
-    replace(&target().join("python").join(library), &folder.join(module))
+    let (from, to) = (target().join("release").join(library), folder.join(module));
+    run_quietly(program("strip").arg("--strip-debug").arg("-o").args([to, from]))
 }
 
 /// Makes `to` hold the files of the package in `from`, and no others.

@@ -211,6 +211,113 @@ fn python_scripts_name_ranges() {
     }
 }
 
+/// Texts of the rows of Python traces, by process and thread in the order of their numbers, as far as they are of the script or of functions
+/// that it alone calls; times have to be in order.
+fn traced(run: &Run) -> Vec<Vec<String>> {
+    let outputs = run.rows().files.first().and_then(|file| Some(file.ancestors().nth(4)?.to_owned()));
+    let below = |folder: PathBuf| fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    let devices = outputs.into_iter().flat_map(below).flat_map(below);
+    let files = devices.flat_map(|device| below(device.join("dump")));
+    let mut threads = std::collections::BTreeMap::<(u32, u32), Vec<String>>::new();
+    let is_trace =
+        |file: &PathBuf| file.file_name().is_some_and(|name| name.to_string_lossy().starts_with("python_trace_"));
+    for file in files.filter(is_trace) {
+        for line in fs::read_to_string(file).expect("a trace").lines().skip(1) {
+            let cells: Vec<&str> = line.rsplitn(5, ',').collect();
+            let name = cells[4].to_owned();
+            let time = |cell: &str| cell.parse::<u64>().ok();
+            let (start, end) = (time(cells[3]), time(cells[2]));
+            assert!(start.is_some() || name.starts_with("start: "), "{line}");
+            assert!(end.is_some() || name.starts_with("stop: "), "{line}");
+            assert!(start.is_none() || end.is_none() || start <= end, "{line}");
+            let mine = ["scripts.py(", "quotes", "<built-in function abs>", "bit_length"];
+            if mine.iter().any(|part| name.contains(part)) {
+                let id = |cell: &str| cell.parse::<u32>().expect("a number");
+                threads.entry((id(cells[0]), id(cells[1]))).or_default().push(name);
+            }
+        }
+    }
+    threads.into_values().collect()
+}
+
+/// As a row names a function of the script.
+fn script_row(run: &Run, name: &str) -> String {
+    let (prefix, name) =
+        name.split_once(": ").map_or((String::new(), name), |(prefix, name)| (format!("{prefix}: "), name));
+    let wanted = format!("def {name}(");
+    let line = match name {
+        "<module>" => 1,
+        _ => 1 + WORKLOAD.lines().position(|line| line.starts_with(&wanted)).expect("a function of the script"),
+    };
+    let script = traced(run).concat().into_iter().find_map(|row| {
+        let row = row.split_once(": /").map_or(row.clone(), |(_, path)| format!("/{path}"));
+        row.split_once("scripts.py(").map(|(folder, _)| format!("{folder}scripts.py"))
+    });
+    format!("{prefix}{}({line}): {name}", script.expect("a row of the script"))
+}
+
+/// Calls of Python and of C, each when it ends: recursion, a generator, an exception, a thread; the same by both ways of hearing of them.
+#[test]
+fn python_scripts_have_their_calls_traced() {
+    let tree = [
+        "start: begins",
+        "fact",
+        "fact",
+        "fact",
+        "count",
+        "count",
+        "count",
+        "fails",
+        "catches",
+        "<built-in function abs>",
+        "<built-in method bit_length of int object>",
+        "\"with, \"\"quotes\"\".py(1): <module>\"",
+        "\"with, \"\"quotes\"\".py(1): quoted\"",
+        "run",
+        "tree",
+        "stop: ends",
+    ];
+    for python in interpreters() {
+        let scenarios: &[&str] =
+            if python.version >= (3, 12) { &["traced", "traced_by_profiler"] } else { &["traced"] };
+        for scenario in scenarios {
+            let place = tempfile::tempdir().expect("a folder");
+            let script = workload(place.path());
+            let tracer = Tracer::run_program(&python.path, &["-B", script.to_str().expect("a plain path"), scenario]);
+            let run = tracer.env("PYTHONPATH", python_package()).succeed();
+            if python.version < (3, 9) {
+                assert!(run.stderr.contains("[msmemscope] Warn: the Python trace needs Python 3.9."), "{}", run.said());
+                assert_eq!(traced(&run), Vec::<Vec<String>>::new());
+                continue;
+            }
+            let full =
+                |name: &&str| if name.starts_with(['<', '"']) { (*name).to_owned() } else { script_row(&run, name) };
+            let expected =
+                vec![tree.iter().map(full).collect::<Vec<_>>(), ["fact", "in_thread"].iter().map(full).collect()];
+            assert_eq!(traced(&run), expected, "{python:?} {scenario}\n{}", run.said());
+            let replayed = Tracer::replay(&run.folder.capture()).succeed();
+            assert_eq!(traced(&replayed), expected, "{python:?} {scenario}");
+        }
+    }
+}
+
+/// Only between its own start and stop; what a child calls is the child's.
+#[test]
+fn python_scripts_have_a_part_traced() {
+    for python in interpreters().into_iter().filter(|python| python.version >= (3, 9)) {
+        let run = trace(&python, "traced_in_part", &[]);
+        let [parent, child] =
+            <[Vec<String>; 2]>::try_from(traced(&run)).unwrap_or_else(|rows| panic!("{python:?} {rows:?}"));
+        let rows = |names: &[&str]| names.iter().map(|name| script_row(&run, name)).collect::<Vec<_>>();
+        assert_eq!(
+            parent,
+            rows(&["fails", "catches", "fails_at_exit", "start: traced_in_part", "start: <module>"]),
+            "{python:?}"
+        );
+        assert_eq!(child, rows(&["fact", "start: traced_in_part", "start: <module>"]), "{python:?}");
+    }
+}
+
 /// Traces a script that is there already until it has seen that, and ends the tracer.
 fn come_and_go(python: &Python, ended_by: Signal) -> Run {
     let folder = Folder::new();

@@ -1,0 +1,65 @@
+"""Labels for what optimizers work on: weights, gradients and states, after each step of any optimizer of torch."""
+from typing import Any, Callable, Dict, Iterator, Optional
+
+from ._native import native
+
+_DETAIL_1 = 3
+_DEVICES = ("npu", "privateuseone")
+_MAX_TOLD = 1 << 20
+
+# Addresses of weights and states, by the tensor's identity: those that stay where they are, are told once.
+_told: Dict[int, int] = {}
+
+
+def register(module: Any) -> Optional[Callable[[], None]]:
+    """To be called with `torch.optim.optimizer`; gives what undoes it."""
+    hook = getattr(module, "register_optimizer_step_post_hook", None)  # torch 2.1
+    if hook is None:
+        return None
+    handle = hook(lambda optimizer, _arguments, _keywords: after_step(optimizer))
+    undo: Callable[[], None] = handle.remove
+    return undo
+
+
+def after_step(optimizer: Any) -> None:
+    """An optimizer has made a step. Whatever it is like, it is not to fail for our sake."""
+    try:
+        if native.listening():
+            _tell(optimizer)
+    except Exception as error:
+        from ._hooks import _once
+
+        _once(f"what {type(optimizer).__name__} works on has no labels: {error!r}")
+
+
+def _tell(optimizer: Any) -> None:
+    for group in optimizer.param_groups:
+        for weight in group["params"]:
+            _label(weight, "weight", once=True)
+            # They are made anew in each step, wherever there is room.
+            _label(getattr(weight, "grad", None), "gradient", once=False)
+    for state in optimizer.state.values():
+        for tensor in _tensors(state):
+            _label(tensor, "optimizer_state", once=True)
+
+
+def _tensors(state: Any) -> Iterator[Any]:
+    values = state.values() if isinstance(state, dict) else [state]
+    return (value for value in values if hasattr(value, "data_ptr"))
+
+
+def _label(tensor: Any, label: str, once: bool) -> None:
+    # That of a tensor that several devices have parts of.
+    tensor = getattr(tensor, "_local_tensor", tensor)
+    if tensor is None or tensor.device.type not in _DEVICES:
+        return
+    address = tensor.data_ptr()
+    if not address:
+        return
+    if once:
+        if _told.get(id(tensor)) == address:
+            return
+        if len(_told) >= _MAX_TOLD:
+            _told.clear()
+        _told[id(tensor)] = address
+    native.describe_addr(address, [(label, _DETAIL_1)])

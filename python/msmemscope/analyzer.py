@@ -1,0 +1,3 @@
+"""Analyses of dumps, see memscope_bpf.analyzer."""
+from memscope_bpf.analyzer import *  # noqa: F401,F403
+from memscope_bpf.analyzer import __all__  # noqa: F401

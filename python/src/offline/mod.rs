@@ -1,0 +1,428 @@
+//! The analyses of files, as the program's commands have them. What arguments may be is checked in Python.
+
+mod arrow;
+mod job;
+mod rows;
+
+use std::{
+    io::ErrorKind,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use memscope::{
+    analyses::{
+        self, Analysis, DecomposeAnalysis, FragmentationAnalysis, InefficientAnalysis, InefficientRules, PeaksAnalysis,
+        compare::{self, EntryKind, Names, Sequences, Which},
+        decompose::RuleSet,
+        diff::{self, At, SharedSnapshot, Snapshot},
+        select::{Selection, When, Window},
+    },
+    error_chain,
+    input::{self, InputError, Options, Outcome, Progress, Stage},
+    model::{Diff, DiffSide, Finding},
+    pipeline::ReplayReport,
+    sinks::{
+        annotate::{AnnotateError, Annotations, Destination, annotate},
+        report::{Report, in_order, write_diff, write_json},
+    },
+};
+use pyo3::{
+    exceptions::{PyFileNotFoundError, PyOSError, PyPermissionError, PyValueError},
+    prelude::*,
+    types::{PyCapsule, PyDict, PyList},
+};
+use serde_json::{Value, json};
+
+use self::{
+    arrow::{Cell, Column, Stream, Type},
+    job::Watch,
+    rows::Shape,
+};
+
+/// A dump's times, in nanoseconds; smaller numbers are seconds after the first event.
+const LEAST_TIME_NS: f64 = 1e15;
+
+/// What an analysis found: rows, the findings behind them, and the report.
+#[pyclass(frozen)]
+pub(crate) struct Found {
+    columns: Arc<Vec<Column>>,
+    /// What the command prints with `--json`.
+    json: String,
+    /// What it prints without.
+    report: String,
+    /// What had to be repaired, or is missing.
+    notes: Vec<String>,
+}
+
+#[pymethods]
+impl Found {
+    #[getter]
+    fn json(&self) -> &str {
+        &self.json
+    }
+
+    #[getter]
+    fn report(&self) -> &str {
+        &self.report
+    }
+
+    #[getter]
+    fn notes(&self) -> Vec<String> {
+        self.notes.clone()
+    }
+
+    #[getter]
+    fn column_names(&self) -> Vec<&'static str> {
+        self.columns.iter().map(|column| column.name).collect()
+    }
+
+    fn __len__(&self) -> usize {
+        self.columns.first().map_or(0, Column::len)
+    }
+
+    /// Columns as lists, by name.
+    fn columns<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let columns = PyDict::new(py);
+        for column in self.columns.iter() {
+            let cells = PyList::empty(py);
+            for index in 0..column.len() {
+                match column.get(index) {
+                    Cell::Missing => cells.append(py.None()),
+                    Cell::Unsigned(value) => cells.append(value),
+                    Cell::Signed(value) => cells.append(value),
+                    Cell::Float(value) => cells.append(value),
+                    Cell::Flag(value) => cells.append(value),
+                    Cell::Text(value) => cells.append(value),
+                }?;
+            }
+            columns.set_item(column.name, cells)?;
+        }
+        Ok(columns)
+    }
+
+    /// All rows, shared and not copied. Another schema than they have is not made of them, as the interface allows.
+    #[pyo3(signature = (_requested_schema=None))]
+    fn __arrow_c_stream__<'py>(
+        &self,
+        py: Python<'py>,
+        _requested_schema: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyCapsule>> {
+        PyCapsule::new_with_value(py, Stream::new(Arc::clone(&self.columns)), c"arrow_array_stream")
+    }
+}
+
+/// Why there is no answer.
+enum Failure {
+    Input(InputError),
+    Annotate(AnnotateError),
+    Other(String),
+}
+
+impl From<InputError> for Failure {
+    fn from(error: InputError) -> Self {
+        Self::Input(error)
+    }
+}
+
+impl From<AnnotateError> for Failure {
+    fn from(error: AnnotateError) -> Self {
+        Self::Annotate(error)
+    }
+}
+
+impl From<Failure> for PyErr {
+    fn from(failure: Failure) -> Self {
+        let (text, kind) = match &failure {
+            Failure::Other(text) => (text.clone(), None),
+            Failure::Input(error) | Failure::Annotate(AnnotateError::Input(error)) => {
+                let kind = if let InputError::Io { source, .. } = error { Some(source.kind()) } else { None };
+                (error_chain(error), kind)
+            }
+            Failure::Annotate(error) => {
+                let kind = if let AnnotateError::Io { source, .. } = error { Some(source.kind()) } else { None };
+                (error_chain(error), kind)
+            }
+        };
+        match kind {
+            None => PyValueError::new_err(text),
+            Some(ErrorKind::NotFound) => PyFileNotFoundError::new_err(text),
+            Some(ErrorKind::PermissionDenied) => PyPermissionError::new_err(text),
+            Some(_) => PyOSError::new_err(text),
+        }
+    }
+}
+
+/// Which part of a run, as two numbers.
+type Part = (Option<f64>, Option<f64>);
+
+fn selection((since, until): Part) -> Selection {
+    let when = |time: f64| {
+        if time >= LEAST_TIME_NS { When::At(time as u64) } else { When::After(Duration::from_secs_f64(time.max(0.0))) }
+    };
+    Selection { window: Window { since: since.map(when), until: until.map(when) }, ..Selection::default() }
+}
+
+fn read(
+    files: &[PathBuf],
+    selection: Selection,
+    analyses: Vec<Box<dyn Analysis>>,
+    watch: &Watch,
+) -> Result<Outcome, Failure> {
+    let watch = watch.clone();
+    let watcher: input::Watcher = Box::new(move |progress| watch.often(progress));
+    let options = Options { selection, watcher: Some(watcher), ..Options::default() };
+    Ok(input::run_with(files, options, analyses)?)
+}
+
+fn notes(outcome: &Outcome) -> Vec<String> {
+    let mut notes = outcome.notes.lines();
+    notes.extend(outcome.replay.as_ref().and_then(ReplayReport::ending_text));
+    if outcome.nothing_selected {
+        notes.push("there is no block in what since and until leave".to_owned());
+    }
+    notes
+}
+
+/// Rows, findings and report of a reading.
+fn found(outcome: &Outcome, shape: &Shape, report: Report) -> Found {
+    let values: Vec<Value> =
+        in_order(&outcome.findings).into_iter().filter_map(|finding| serde_json::to_value(finding).ok()).collect();
+    let (mut json, mut text) = (Vec::new(), Vec::new());
+    // Memory takes everything.
+    let _ = write_json(&outcome.findings, &outcome.end, &mut json);
+    let report = Report { losses: outcome.replay.is_some(), ..report };
+    let _ = report.write_text(&outcome.findings, &outcome.end, &mut text);
+    let of = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+    Found { columns: Arc::new(shape.columns(&values)), json: of(json), report: of(text), notes: notes(outcome) }
+}
+
+const WITHOUT_HINT: Report = Report { leak_lines: 100, growth_lines: 10, step_hint: false, losses: true };
+
+/// The command `leaks`.
+#[pyfunction]
+#[pyo3(signature = (files, mark, start_index, part, progress))]
+pub(crate) fn leaks(
+    py: Python<'_>,
+    files: Vec<PathBuf>,
+    mark: Option<String>,
+    start_index: u64,
+    part: Part,
+    progress: Option<&Bound<'_, PyAny>>,
+) -> PyResult<Found> {
+    let found = job::run(py, progress, move |watch| -> Result<Found, Failure> {
+        let step_hint = mark.is_none();
+        let analyses = analyses::of_leaks(mark, start_index);
+        let outcome = read(&files, selection(part), analyses, watch)?;
+        Ok(found(&outcome, &rows::LEAKS, Report { step_hint, ..Report::default() }))
+    })?;
+    Ok(found?)
+}
+
+/// The command `inefficient`, for kinds in their order; the dump's own rows are marked if that is asked for.
+#[pyfunction]
+#[pyo3(signature = (file, mem_size, kinds, idle_threshold, in_place, part, progress))]
+#[expect(clippy::too_many_arguments, reason = "the command has as many")]
+pub(crate) fn inefficient(
+    py: Python<'_>,
+    file: PathBuf,
+    mem_size: u64,
+    kinds: [bool; 3],
+    idle_threshold: u64,
+    in_place: bool,
+    part: Part,
+    progress: Option<&Bound<'_, PyAny>>,
+) -> PyResult<Found> {
+    let rules = InefficientRules { min_size_bytes: mem_size, idle_threshold, kinds };
+    let found = job::run(py, progress, move |watch| -> Result<Found, Failure> {
+        let analyses: Vec<Box<dyn Analysis>> = vec![Box::new(InefficientAnalysis::new(rules))];
+        let outcome = read(std::slice::from_ref(&file), selection(part), analyses, watch)?;
+        if in_place {
+            let inefficient = outcome.findings.iter().filter_map(|finding| match finding {
+                Finding::Inefficient(found) => Some(found),
+                _ => None,
+            });
+            let mut mark = |done, total| watch.at(Progress { stage: Stage::Marking, done, total });
+            annotate(&file, &Annotations::of(inefficient), &Destination::InPlace, &mut mark)?;
+        }
+        Ok(found(&outcome, &rows::INEFFICIENT, WITHOUT_HINT))
+    })?;
+    Ok(found?)
+}
+
+/// The user's rules, or the built-in ones alone.
+fn rules(file: Option<&Path>) -> Result<Arc<RuleSet>, Failure> {
+    file.map_or_else(|| Ok(RuleSet::builtin()), RuleSet::read).map(Arc::new).map_err(Failure::Other)
+}
+
+/// The commands `decompose`, `peaks` and `fragmentation`.
+#[pyfunction]
+#[pyo3(signature = (command, files, rules_file, part, progress))]
+pub(crate) fn by_owner(
+    py: Python<'_>,
+    command: String,
+    files: Vec<PathBuf>,
+    rules_file: Option<PathBuf>,
+    part: Part,
+    progress: Option<&Bound<'_, PyAny>>,
+) -> PyResult<Found> {
+    let found = job::run(py, progress, move |watch| -> Result<Found, Failure> {
+        let rules = rules(rules_file.as_deref())?;
+        let (analysis, shape): (Box<dyn Analysis>, _) = match command.as_str() {
+            "decompose" => (Box::new(DecomposeAnalysis::new(rules)), &rows::DECOMPOSE),
+            "peaks" => (Box::new(PeaksAnalysis::new(rules)), &rows::PEAKS),
+            _ => (Box::new(FragmentationAnalysis::new(rules)), &rows::FRAGMENTATION),
+        };
+        let outcome = read(&files, selection(part), vec![analysis], watch)?;
+        Ok(found(&outcome, shape, WITHOUT_HINT))
+    })?;
+    Ok(found?)
+}
+
+/// A moment: `end`, `peak`, or seconds after the first event.
+fn moment(text: &str) -> Result<At, Failure> {
+    match text {
+        "end" => Ok(At::End),
+        "peak" => Ok(At::Peak),
+        seconds => {
+            let after = seconds.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+            let after_ns = after.and_then(|after| u64::try_from(after.as_nanos()).ok()).map(At::After);
+            after_ns
+                .ok_or_else(|| Failure::Other(format!("`{text}` is not end, peak, or seconds after the first event")))
+        }
+    }
+}
+
+/// What is live at moments of one run, which is read once.
+fn snapshots(file: &Path, moments: &[At], rules: &Arc<RuleSet>, watch: &Watch) -> Result<Vec<Snapshot>, Failure> {
+    let shared: Vec<SharedSnapshot> = moments.iter().map(|_| SharedSnapshot::default()).collect();
+    let recorder = |(at, shared): (&At, &SharedSnapshot)| -> Box<dyn Analysis> {
+        Box::new(diff::Recorder::new(*at, Arc::clone(rules), Arc::clone(shared)))
+    };
+    let recorders = moments.iter().zip(&shared).map(recorder).collect();
+    read(&[file.to_owned()], Selection::default(), recorders, watch)?;
+    let taken = |shared: &SharedSnapshot| shared.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let snapshots: Option<Vec<Snapshot>> = shared.iter().map(taken).collect();
+    snapshots.ok_or_else(|| Failure::Other(format!("`{}` has no such moment", file.display())))
+}
+
+fn side(file: &Path, text: &str, at: At, snapshot: &Snapshot) -> Result<DiffSide, Failure> {
+    let Snapshot { length_ns, attached, confidence, .. } = *snapshot;
+    if let At::After(after_ns) = at
+        && after_ns > length_ns
+    {
+        let (file, length) = (file.display(), length_ns as f64 / 1e9);
+        let text = format!("`{file}` ends {length:.3} s after its first event: there is no moment {text} in it");
+        return Err(Failure::Other(text));
+    }
+    Ok(DiffSide { input: file.display().to_string(), at: text.to_owned(), length_ns, attached, confidence })
+}
+
+/// The command `diff`.
+#[pyfunction]
+#[pyo3(signature = (base, other, from_moment, to_moment, rules_file, progress))]
+pub(crate) fn difference(
+    py: Python<'_>,
+    base: PathBuf,
+    other: Option<PathBuf>,
+    from_moment: String,
+    to_moment: String,
+    rules_file: Option<PathBuf>,
+    progress: Option<&Bound<'_, PyAny>>,
+) -> PyResult<Found> {
+    let found = job::run(py, progress, move |watch| -> Result<Found, Failure> {
+        let rules = rules(rules_file.as_deref())?;
+        let (from, to) = (moment(&from_moment)?, moment(&to_moment)?);
+        let mut taken = match &other {
+            Some(other) => {
+                let mut taken = snapshots(&base, &[from], &rules, watch)?;
+                taken.extend(snapshots(other, &[to], &rules, watch)?);
+                taken
+            }
+            None => snapshots(&base, &[from, to], &rules, watch)?,
+        };
+        let (Some(second), Some(first)) = (taken.pop(), taken.pop()) else {
+            return Err(Failure::Other("there are no two moments".to_owned()));
+        };
+        let found = Diff {
+            pools: diff::diff(&first, &second),
+            from: side(&base, &from_moment, from, &first)?,
+            to: side(other.as_ref().unwrap_or(&base), &to_moment, to, &second)?,
+        };
+        let document = serde_json::to_value(&found).unwrap_or_default();
+        let pools = document.get("pools").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+        let mut report = Vec::new();
+        let _ = write_diff(&found, &mut report);
+        Ok(Found {
+            columns: Arc::new(rows::DIFF.columns(pools)),
+            json: serde_json::to_string(&found).unwrap_or_default(),
+            report: String::from_utf8_lossy(&report).into_owned(),
+            notes: Vec::new(),
+        })
+    })?;
+    Ok(found?)
+}
+
+/// The command `compare`: a row for each operator or kernel, in the order of the runs.
+#[pyfunction]
+#[pyo3(signature = (base, other, op, kernel, part, progress))]
+pub(crate) fn comparison(
+    py: Python<'_>,
+    base: PathBuf,
+    other: PathBuf,
+    op: bool,
+    kernel: bool,
+    part: Part,
+    progress: Option<&Bound<'_, PyAny>>,
+) -> PyResult<Found> {
+    let found = job::run(py, progress, move |watch| -> Result<Found, Failure> {
+        let (which, names) = (Which { op, kernel }, Names::default());
+        let mut all_notes = Vec::new();
+        let mut sequences = |path: &PathBuf| -> Result<Sequences, Failure> {
+            let shared = Arc::new(Mutex::new(Sequences::default()));
+            let recorder: Box<dyn Analysis> =
+                Box::new(compare::Recorder::new(which, names.clone(), Arc::clone(&shared)));
+            let outcome = read(std::slice::from_ref(path), selection(part), vec![recorder], watch)?;
+            all_notes.extend(notes(&outcome));
+            let taken = std::mem::take(&mut *shared.lock().unwrap_or_else(PoisonError::into_inner));
+            Ok(taken)
+        };
+        let (base, other) = (sequences(&base)?, sequences(&other)?);
+        compare::check(&base, &other, which).map_err(|error| Failure::Other(error.to_string()))?;
+        if base.is_empty() && other.is_empty() {
+            return Err(Failure::Other("the inputs have no operators or kernels of the level asked for".to_owned()));
+        }
+        let mut columns = vec![
+            Column::new("device", Type::Unsigned),
+            Column::new("kind", Type::Text),
+            Column::new("name", Type::Text),
+            Column::new("base_bytes", Type::Signed),
+            Column::new("compare_bytes", Type::Signed),
+            Column::new("grown_bytes", Type::Signed),
+        ];
+        let write = |row: &compare::ComparedRow| {
+            let bytes = |side: Option<compare::Figures>| side.map(|figures| figures.delta_bytes);
+            let (base, compare) = (bytes(row.base), bytes(row.compare));
+            let signed = |bytes: Option<i64>| bytes.map_or(Cell::Missing, Cell::Signed);
+            let kind = if row.kind == EntryKind::Op { "op" } else { "kernel" };
+            let grown = compare.unwrap_or(0).saturating_sub(base.unwrap_or(0));
+            let cells = [
+                Cell::Unsigned(row.device.into()),
+                Cell::Text(kind.to_owned()),
+                Cell::Text(row.name.to_string()),
+                signed(base),
+                signed(compare),
+                Cell::Signed(grown),
+            ];
+            for (column, cell) in columns.iter_mut().zip(&cells) {
+                column.push(cell);
+            }
+        };
+        let tell = |done, total| watch.often(Progress { stage: Stage::Comparing, done, total });
+        let devices = compare::compare(&base, &other, &names, write, tell);
+        let json = json!({ "devices": devices }).to_string();
+        Ok(Found { columns: Arc::new(columns), json, report: String::new(), notes: all_notes })
+    })?;
+    Ok(found?)
+}
