@@ -1,9 +1,11 @@
 //! Measures the analyses by made-up programs: what they find, and what that costs. `./x bench` runs it.
 
+mod files;
 mod heap;
 mod leaks;
 mod program;
 mod random;
+mod records;
 mod servers;
 mod sizes;
 mod training;

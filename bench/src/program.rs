@@ -4,13 +4,15 @@ use std::collections::HashMap;
 
 use memscope::analyses::Analysis;
 use memscope::model::{
-    Alloc, AllocApi, Block, Device, DriverFigures, Event, EventKind, Finding, Free, FreeCause, PageType, Pool, RunEnd,
-    Stacks,
+    Alloc, AllocApi, Block, Device, DriverFigures, Event, EventKind, Finding, Free, FreeCause, Mark, PageType, Pool,
+    RunEnd, Stacks,
 };
 
 /// Its process.
 pub(crate) const PID: u32 = 4242;
 const NPU: Device = Device::Npu(0);
+/// When it begins: nanoseconds since the Unix epoch.
+pub(crate) const START_NS: u64 = 1_790_000_000_000_000_000;
 
 /// Makes events; keeps the live blocks alone.
 pub(crate) struct Program {
@@ -45,7 +47,7 @@ impl Program {
             empty: Vec::new(),
             used_bytes: HashMap::new(),
             reserved_bytes: 0,
-            time_ns: 1_790_000_000_000_000_000,
+            time_ns: START_NS,
             step: 0,
             blocks: 0,
             events: 0,
@@ -102,10 +104,14 @@ impl Program {
 
     pub(crate) fn step_start(&mut self) {
         self.step += 1;
+        let (text, range_id) = (Some("step start".into()), u64::from(self.step));
+        self.push(EventKind::Mark(Mark::RangeStart { text, range_id }), Stacks::default());
         self.push(EventKind::StepStart { step: self.step }, Stacks::default());
     }
 
     pub(crate) fn step_end(&mut self) {
+        let range = u64::from(self.step);
+        self.push(EventKind::Mark(Mark::RangeEnd { range_id: Some(range), passed_id: range }), Stacks::default());
         self.push(EventKind::StepEnd { step: self.step }, Stacks::default());
     }
 

@@ -8,7 +8,10 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use memscope::analyses::{Analysis, DecomposeAnalysis, FragmentationAnalysis, PeaksAnalysis, StepLeaksAnalysis};
+use memscope::input;
+use memscope::model::{Finding, Pool};
 
+use crate::files;
 use crate::program::Program;
 use crate::random::Random;
 use crate::training::{Shape, train};
@@ -33,9 +36,18 @@ pub(crate) fn run(tool: &str) -> Result<bool> {
     println!("{:<76} {:>9} {:>9} {:>9}  Goal", "", "Seconds", "CPU s", "Peak MiB");
     let one_pass = Cost { cpu_seconds: 15.0, peak_bytes: 1 << 30 };
     let compare = Cost { cpu_seconds: 30.0, peak_bytes: u64::MAX };
+    // Of the time to read files nothing is asked but that it is told.
+    let read = Cost { cpu_seconds: f64::INFINITY, peak_bytes: 1 << 30 };
     let mut met = true;
     met &= line("10^7 events, by nobody looked at", &["events", "none"], None)?.1;
     met &= line("10^7 events: step leaks, peaks, decompose in one pass", &["events", "all"], Some(one_pass))?.1;
+    for format in ["csv", "db", "capture"] {
+        let folder = tempfile::tempdir()?;
+        let path = files::write(format, folder.path(), Shape::large(EVENTS))?;
+        let mebibytes = files::size_bytes(&path)? >> 20;
+        let what = format!("the same, read from a {format} of {mebibytes} MiB");
+        met &= line(&what, &["read", path.to_str().context("a path that is no text")?], Some(read))?.1;
+    }
     met &= grows_linearly("live blocks", &[20_000, 40_000, 80_000], "live")?;
     met &= grows_linearly("leaking steps", &[400, 800, 1600], "leaking")?;
     for (name, names) in [("names of its own", "own"), ("other names of the run", "common")] {
@@ -53,6 +65,7 @@ fn line(name: &str, arguments: &[&str], goal: Option<Cost>) -> Result<(Cost, boo
     let told = match goal {
         None => String::new(),
         Some(Cost { cpu_seconds, peak_bytes: u64::MAX }) => format!("{cpu_seconds} s: {}", word(met)),
+        Some(Cost { cpu_seconds: f64::INFINITY, peak_bytes }) => format!("{} MiB: {}", peak_bytes >> 20, word(met)),
         Some(Cost { cpu_seconds, peak_bytes }) => format!("{cpu_seconds} s, {} MiB: {}", peak_bytes >> 20, word(met)),
     };
     let (seconds, mebibytes) = (begin.elapsed().as_secs_f64(), cost.peak_bytes as f64 / f64::from(1 << 20));
@@ -91,6 +104,7 @@ pub(crate) fn case(arguments: &[&str]) -> Result<()> {
     match arguments {
         ["events", "none"] => of_events(Vec::new(), Shape::large(EVENTS)),
         ["events", "all"] => of_events(in_one_pass(), Shape::large(EVENTS)),
+        ["read", path] => of_file(Path::new(path))?,
         ["live", count] => of_events(everything(), Shape::with_live_blocks(count.parse()?, FEWER_EVENTS)),
         ["leaking", steps] => of_events(everything(), Shape::with_leaking_steps(steps.parse()?)),
         ["compare", names, tool] => of_compare(*names == "own", tool)?,
@@ -118,6 +132,24 @@ fn everything() -> Vec<Box<dyn Analysis>> {
 
 fn of_events(to: Vec<Box<dyn Analysis>>, shape: Shape) {
     std::hint::black_box(train(Program::new(to), shape));
+}
+
+/// What is found in a file is what was found in the events: each step but the last leaves a block behind.
+fn of_file(path: &Path) -> Result<()> {
+    let outcome = input::run(&[path.to_owned()], in_one_pass())?;
+    let leaks: usize = outcome.findings.iter().map(leaks_of).sum();
+    let expected = Shape::large(EVENTS).leaks_found();
+    ensure!(leaks as u64 == expected, "{leaks} leaks were found, there are {expected}");
+    ensure!(outcome.notes.lines().is_empty(), "{:?}", outcome.notes.lines());
+    Ok(())
+}
+
+fn leaks_of(finding: &Finding) -> usize {
+    if let Finding::StepLeaks(found) = finding {
+        found.leaks.iter().filter(|leak| leak.pool == Pool::Pta).count()
+    } else {
+        0
+    }
 }
 
 fn of_compare(own_names: bool, tool: &str) -> Result<()> {

@@ -26,17 +26,23 @@ pub(crate) struct Shape {
 impl Shape {
     /// About so many events: 2000 blocks a step, of each step one stays.
     pub(crate) const fn large(events: u64) -> Self {
-        Self { live_blocks: 1000, steps: events / 4003, step_blocks: 2000, leaks: 1 }
+        Self { live_blocks: 1000, steps: events / 4005, step_blocks: 2000, leaks: 1 }
     }
 
     /// So many live blocks besides, among which each step's come and go.
     pub(crate) const fn with_live_blocks(live_blocks: u64, events: u64) -> Self {
-        Self { live_blocks, steps: events / 4002, step_blocks: 2000, leaks: 0 }
+        Self { live_blocks, steps: events / 4004, step_blocks: 2000, leaks: 0 }
     }
 
     /// So many steps, each of which leaks.
     pub(crate) const fn with_leaking_steps(steps: u64) -> Self {
         Self { live_blocks: 1000, steps, step_blocks: 500, leaks: 100 }
+    }
+
+    /// Leaks of the pool that the step rule finds: those of neither the first step, which it passes over, nor the last, after
+    /// which no other one ends.
+    pub(crate) const fn leaks_found(self) -> u64 {
+        (self.steps - 2) * self.leaks
     }
 }
 

@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result};
 
 use crate::{
     arch::{self, Arch},
-    project::{cargo, output, program, run as run_command, target},
+    project::{cargo, output, program, root, run as run_command, target, tools},
     setup,
 };
 
@@ -21,19 +21,29 @@ pub(crate) fn run() -> Result<()> {
     let folder = target().join("bpf");
     fs::create_dir_all(&folder).with_context(|| format!("failed to make `{}`", folder.display()))?;
     for arch in arch::all() {
-        let object = build(arch)?;
-        let to = folder.join(format!("memscope-{}.bpf.o", arch.name));
+        let object = build(arch, root())?;
+        let to = folder.join(name(arch));
         fs::copy(&object, &to).with_context(|| format!("failed to copy `{}`", object.display()))?;
     }
-    let mut names: Vec<_> = arch::all().iter().map(|arch| format!("memscope-{}.bpf.o", arch.name)).collect();
+    let mut names: Vec<_> = arch::all().iter().map(name).collect();
     names.sort();
     print!("{}", output(program("sha256sum").args(names).current_dir(folder))?);
     Ok(())
 }
 
-/// By the build script: one recipe, hence the same bytes as inside the program.
-fn build(arch: &Arch) -> Result<PathBuf> {
+/// File name of an object.
+pub(crate) fn name(arch: &Arch) -> String {
+    format!("memscope-{}.bpf.o", arch.name)
+}
+
+/// From the sources in that folder, by the build script: one recipe, hence the same bytes as inside the program.
+pub(crate) fn build(arch: &Arch, sources: &Path) -> Result<PathBuf> {
     let mut check = cargo();
+    check.current_dir(sources).env("CARGO_TARGET_DIR", target());
+    // In another folder are no tools.
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let path = std::iter::once(tools().join("bin")).chain(std::env::split_paths(&path));
+    check.env("PATH", std::env::join_paths(path).context("PATH cannot be extended")?);
     check.env_remove("MEMSCOPE_BPF_OBJECT");
     check.args(["check", "--locked", "--quiet", "--package", "memscope-user", "--target", arch.target]);
     check.args(["--message-format", "json"]);

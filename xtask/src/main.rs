@@ -7,6 +7,7 @@ mod bpf;
 mod build;
 mod check;
 mod demo;
+mod dist;
 mod npu;
 mod project;
 mod python;
@@ -25,7 +26,7 @@ usage: ./x VERB [ARGUMENTS]
   setup [--vm]        installs the tools that are missing; with --vm those of `vm` and its kernels too
   build               target/release/memscope-bpf
   sim [ARCH]          the simulated Ascend libraries and workloads, in target/ascend-sim
-  python              the Python package, in target/python
+  python              the Python package, in target/python-package
   demo [ARGUMENTS]    traces a simulated program, to see what it looks like (as root)
   check               format, lints, documentation, each feature set, the other architecture
   test [--shared DIR] [--no-wheels] [NEXTEST ARGUMENTS]
@@ -37,10 +38,16 @@ usage: ./x VERB [ARGUMENTS]
                       x86-64, CPython 3.11, network and 2 GB of disk for each version)
   vm [KERNEL...] [-- TEST ARGUMENTS]
                       the live tests on other kernels in QEMU, such as 5.10-x86_64 or 6.12-aarch64
-  bench [NAME...] [--quick]
-                      what tracing costs the target and what the tracer can take (cost, throughput; as root), what the analyses find
-                      in made-up servers and what they cost (leaks, sizes); the first two of a full run go to docs/overhead.md
+  bench [NAME...] [--quick] [--minutes N]
+                      what tracing costs the target and what the tracer can take (cost, throughput), also with many probes and
+                      processes (scale), what the analyses find in made-up servers and what they cost (leaks, sizes). The first
+                      three, as root, write their parts of docs/overhead.md. `soak` runs only by its name and does so, too: N
+                      minutes (20) of a server beside programs that come and go
   wheels              looks for our functions in many versions of the real libraries, which are fetched (1 GB)
+  dist [--test | --verify SUMS]
+                      programs for both architectures that run from glibc 2.17 on, Debian packages and checksums, in target/dist;
+                      --test installs the package of this machine's into a clean system and traces with it (as root), --verify
+                      builds the BPF objects anew and holds them against SHA256SUMS
   bpf                 the BPF objects of both architectures, for packagers, in target/bpf
 ";
 
@@ -69,6 +76,7 @@ fn dispatch(verb: &str, arguments: &[String]) -> Result<()> {
         "bench" => bench::run(arguments),
         "vm" => vm::run(arguments),
         "bpf" => bpf::run(),
+        "dist" => dist::run(arguments),
         "wheels" => wheels::run(arguments),
         "" | "help" | "-h" | "--help" => {
             print!("{VERBS}");

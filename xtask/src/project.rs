@@ -86,9 +86,19 @@ pub(crate) fn run_quietly(command: &mut Command) -> Result<()> {
 
 /// Runs it and gives what it printed; its messages go to our stderr.
 pub(crate) fn output(command: &mut Command) -> Result<String> {
+    printed(command.stderr(Stdio::inherit()))
+}
+
+/// Runs it and gives what it printed; its messages are shown if it fails.
+pub(crate) fn silent_output(command: &mut Command) -> Result<String> {
+    printed(command.stderr(Stdio::piped()))
+}
+
+fn printed(command: &mut Command) -> Result<String> {
     let line = line(command);
-    let output = command.stderr(Stdio::inherit()).output().with_context(|| format!("cannot run `{line}`"))?;
-    ensure!(output.status.success(), "`{line}` failed ({})", output.status);
+    let output = command.output().with_context(|| format!("cannot run `{line}`"))?;
+    let messages = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "`{line}` failed ({}) {messages}", output.status);
     String::from_utf8(output.stdout).with_context(|| format!("`{line}` printed something that is not UTF-8"))
 }
 

@@ -1,16 +1,18 @@
 //! `bench cost`: what a traced call costs the thread that makes it.
 
-use std::{path::PathBuf, process::Command};
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 use anyhow::Result;
 
 use super::{
     lab::{Calls, Held, Lab},
-    output,
     stats::Spread,
     table::Table,
 };
-use crate::project::{find, root};
+use crate::project::{find, root, silent_output};
 
 /// One row of a table.
 struct Scenario {
@@ -89,7 +91,7 @@ pub(super) fn run(lab: &Lab) -> Result<Vec<Table>> {
         table(lab, "Cost in the target, by threads (HAL alloc + free)", THREADS)?,
     ];
     // Before 3.12 the texts of each frame's code have to be read, too.
-    let python = find("python3").map(|python| output(Command::new(python).arg("--version"))).transpose()?;
+    let python = find("python3").map(|python| silent_output(Command::new(python).arg("--version"))).transpose()?;
     let stacks: Vec<&Scenario> = STACKS.iter().filter(|stack| python.is_some() || stack.python_frames == 0).collect();
     let python = python.map_or_else(|| "no Python at hand".to_owned(), |version| version.trim().to_owned());
     let title = format!("Cost in the target, with call stacks (HAL alloc + free; {python})");
@@ -110,6 +112,14 @@ struct Sample {
 }
 
 impl Sample {
+    /// Takes one; `traced` is the way that is compared.
+    fn take(lab: &Lab, scenario: &Scenario, sites: &Path, traced: impl FnOnce() -> Result<f64>) -> Result<Self> {
+        let empty_probes = lab.empty_probes(sites)?;
+        let empty = call_ns(&mut scenario.target(lab))?;
+        drop(empty_probes);
+        Ok(Self { empty, untraced: call_ns(&mut scenario.target(lab))?, traced: traced()? })
+    }
+
     fn ratio(&self) -> f64 {
         (self.traced - self.untraced) / (self.empty - self.untraced)
     }
@@ -123,24 +133,17 @@ fn measured(lab: &Lab, title: &str, scenarios: &[&Scenario]) -> Result<Table> {
     let mut samples: Vec<Vec<Sample>> = scenarios.iter().map(|_| Vec::new()).collect();
     for _ in 0..lab.repetitions {
         for ((scenario, sites), samples) in scenarios.iter().zip(&sites).zip(&mut samples) {
-            let empty_probes = lab.empty_probes(sites)?;
-            let empty = call_ns(&mut scenario.target(lab))?;
-            drop(empty_probes);
-            let untraced = call_ns(&mut scenario.target(lab))?;
-            let traced = call_ns(&mut scenario.traced(lab, &[])?)?;
-            samples.push(Sample { untraced, empty, traced });
+            samples.push(Sample::take(lab, scenario, sites, || call_ns(&mut scenario.traced(lab, &[])?))?);
         }
     }
     for (scenario, samples) in scenarios.iter().zip(&samples) {
-        let microseconds =
-            |of: fn(&Sample) -> f64| Spread::of(samples.iter().map(of).map(|ns| ns / 1000.0)).to_string();
         let per_event = samples.iter().map(|sample| (sample.traced - sample.untraced) / scenario.events / 1000.0);
         let goal = |goal: Option<f64>| goal.map_or_else(|| "–".to_owned(), |goal| format!("≤ {goal}"));
         table.row([
             scenario.name.to_owned(),
-            microseconds(|sample| sample.untraced),
-            microseconds(|sample| sample.empty),
-            microseconds(|sample| sample.traced),
+            microseconds(samples, |sample| sample.untraced),
+            microseconds(samples, |sample| sample.empty),
+            microseconds(samples, |sample| sample.traced),
             Spread::of(samples.iter().map(Sample::ratio)).to_string(),
             goal(scenario.goal),
             Spread::of(per_event).to_string(),
@@ -156,35 +159,36 @@ fn untraced_process(lab: &Lab) -> Result<Table> {
     let sites = scenario.sites(lab)?;
     let mut rows = Vec::new();
     for _ in 0..lab.repetitions {
-        let empty_probes = lab.empty_probes(&sites)?;
-        let empty = call_ns(&mut scenario.target(lab))?;
-        drop(empty_probes);
-        let untraced = call_ns(&mut scenario.target(lab))?;
-        let bystander = Held::start(&mut scenario.traced(lab, &["--hold"])?)?;
-        let beside = call_ns(&mut scenario.target(lab))?;
-        bystander.end()?;
-        rows.push(Sample { untraced, empty, traced: beside });
+        rows.push(Sample::take(lab, &scenario, &sites, || {
+            let bystander = Held::start(&mut scenario.traced(lab, &["--hold"])?)?;
+            let beside = call_ns(&mut scenario.target(lab))?;
+            bystander.end()?;
+            Ok(beside)
+        })?);
     }
     let mut table = Table::new(
         "Cost in a process that is not traced, but uses the same libraries",
         "µs of one call.",
         &["call", "nobody traced", "empty probe", "another process traced", "ratio", "goal"],
     );
-    let microseconds = |of: fn(&Sample) -> f64| Spread::of(rows.iter().map(of).map(|ns| ns / 1000.0)).to_string();
     table.row([
         scenario.name.to_owned(),
-        microseconds(|sample| sample.untraced),
-        microseconds(|sample| sample.empty),
-        microseconds(|sample| sample.traced),
+        microseconds(&rows, |sample| sample.untraced),
+        microseconds(&rows, |sample| sample.empty),
+        microseconds(&rows, |sample| sample.traced),
         Spread::of(rows.iter().map(Sample::ratio)).to_string(),
         "≤ 1.05".to_owned(),
     ]);
     Ok(table)
 }
 
+fn microseconds(samples: &[Sample], of: fn(&Sample) -> f64) -> String {
+    Spread::of(samples.iter().map(of).map(|ns| ns / 1000.0)).to_string()
+}
+
 /// Median of the blocks of one run.
 fn call_ns(command: &mut Command) -> Result<f64> {
-    Ok(Spread::of(Calls::parse(&output(command)?)?.block_ns).median)
+    Ok(Spread::of(Calls::parse(&silent_output(command)?)?.block_ns).median)
 }
 
 impl Scenario {

@@ -15,8 +15,7 @@ use nix::{
 };
 use serde_json::Value;
 
-use super::output;
-use crate::project::{target, tool};
+use crate::project::{silent_output, target, tool};
 
 /// What all measurements share.
 #[derive(Debug)]
@@ -28,19 +27,27 @@ pub(super) struct Lab {
     pub(super) quick: bool,
     /// Of each measurement.
     pub(super) repetitions: usize,
+    /// How long the soak takes.
+    pub(super) soak_minutes: u64,
 }
 
 impl Lab {
     /// Uses the simulation in that folder.
-    pub(super) fn new(simulation: &Path, quick: bool) -> Result<Self> {
+    pub(super) fn new(simulation: &Path, quick: bool, soak_minutes: u64) -> Result<Self> {
         let folder = target().join("bench");
         fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
-        Ok(Self { simulation: simulation.to_owned(), folder, quick, repetitions: if quick { 2 } else { 7 } })
+        Ok(Self {
+            simulation: simulation.to_owned(),
+            folder,
+            quick,
+            repetitions: if quick { 2 } else { 7 },
+            soak_minutes,
+        })
     }
 
     /// Makes sure that nobody else has probes in the simulated libraries: what is called untraced would be traced.
     pub(super) fn refuse_strangers(&self) -> Result<()> {
-        let all = output(Command::new(self.program("emptyprobes")).arg("list"))?;
+        let all = silent_output(Command::new(self.program("emptyprobes")).arg("list"))?;
         let ours = self.simulation.join("lib").display().to_string();
         let count = all.lines().filter(|line| line.contains(&ours)).count();
         ensure!(count == 0, "another tracer has {count} probes in {ours}: end it first");
@@ -62,13 +69,8 @@ impl Lab {
         self.simulation.join("lib").join(name)
     }
 
-    /// A file for our own use.
-    pub(super) fn file(&self, name: &str) -> PathBuf {
-        self.folder.join(name)
-    }
-
-    /// A folder for our own use.
-    pub(super) fn folder(&self, name: &str) -> PathBuf {
+    /// A file or folder for our own use.
+    pub(super) fn own(&self, name: &str) -> PathBuf {
         self.folder.join(name)
     }
 
@@ -97,7 +99,7 @@ impl Lab {
 
     /// Where probes of a tracer are, a line for each.
     fn sites(&self, tracer: &Running) -> Result<String> {
-        output(Command::new(self.program("emptyprobes")).arg("list").arg(tracer.pid().to_string()))
+        silent_output(Command::new(self.program("emptyprobes")).arg("list").arg(tracer.pid().to_string()))
     }
 
     /// How many there are.
@@ -105,11 +107,18 @@ impl Lab {
         Ok(self.sites(tracer)?.lines().count())
     }
 
+    /// How many of these BPF objects exist.
+    pub(super) fn existing(&self, kind: &str, numbers: &[u32]) -> Result<usize> {
+        let numbers = numbers.iter().map(ToString::to_string);
+        let found = silent_output(Command::new(self.program("emptyprobes")).arg("exist").arg(kind).args(numbers))?;
+        found.trim().parse().context("no number")
+    }
+
     /// Where they are, as a file for [`Lab::empty_probes`].
     pub(super) fn sites_of(&self, tracer: &Running, name: &str) -> Result<PathBuf> {
         let sites = self.sites(tracer)?;
         ensure!(!sites.is_empty(), "no multi links: the empty probe needs them (Linux 6.8)");
-        let file = self.file(name);
+        let file = self.own(name);
         fs::write(&file, sites).with_context(|| format!("cannot write {}", file.display()))?;
         Ok(file)
     }
@@ -149,10 +158,15 @@ impl Running {
 
     /// Reads lines up to one that starts so; gives the rest of it.
     pub(super) fn wait_for(&mut self, start: &str) -> Result<String> {
+        Ok(self.wait_for_line(start)?[start.len()..].to_owned())
+    }
+
+    /// The same, with its start.
+    pub(super) fn wait_for_line(&mut self, start: &str) -> Result<String> {
         let mut line = String::new();
         while self.stdout.read_line(&mut line)? > 0 {
-            if let Some(rest) = line.strip_prefix(start) {
-                return Ok(rest.trim().to_owned());
+            if line.starts_with(start) {
+                return Ok(line.trim_end().to_owned());
             }
             line.clear();
         }

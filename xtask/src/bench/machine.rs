@@ -22,9 +22,14 @@ pub(super) fn describe(lab: &Lab) -> String {
     let load: Vec<&str> = load.split(' ').take(3).collect();
     format!(
         "\n- machine: {processors} processors of {model}{hypervisor}\n- kernel: {}\n- commit: {}{changed}\n- load before: {}\n- repetitions: {}\n",
-        text("/proc/sys/kernel/osrelease"),
+        version(&text("/proc/sys/kernel/osrelease")),
         git(&["rev-parse", "--short", "HEAD"]),
         load.join(" "),
         lab.repetitions,
     )
+}
+
+/// Without what a builder has added to the version.
+fn version(release: &str) -> &str {
+    release.split_once('-').map_or(release, |(version, _)| version)
 }

@@ -6,13 +6,15 @@ mod cost;
 mod lab;
 mod machine;
 mod proc;
+mod scale;
+mod soak;
 mod stats;
 mod table;
 mod throughput;
 
-use std::{fs, process::Command};
+use std::fs;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, bail};
 
 use crate::{
     arch::Arch,
@@ -31,6 +33,8 @@ const METHOD: &str = include_str!("method.md");
 /// One sub-command.
 struct Bench {
     name: &'static str,
+    /// Where its tables are in the report; none if it prints for itself.
+    part: Option<&'static str>,
     run: Run,
 }
 
@@ -54,18 +58,30 @@ impl Run {
     }
 }
 
+/// Takes so long that it runs only when it is asked for.
+const SOAK: &str = "soak";
+const SOAK_MINUTES: u64 = 20;
+
+/// Parts of the report, which are measured apart.
+const COSTS: &str = "# What tracing costs";
+const MANY: &str = "# Many probes, many processes";
+const LONG: &str = "# Soak";
+
 /// In the order of the report.
 const BENCHES: &[Bench] = &[
-    Bench { name: "cost", run: Run::Measure(cost::run) },
-    Bench { name: "throughput", run: Run::Measure(throughput::run) },
-    Bench { name: "leaks", run: Run::Print(answers::leaks) },
-    Bench { name: "sizes", run: Run::Print(answers::sizes) },
+    Bench { name: "cost", part: Some(COSTS), run: Run::Measure(cost::run) },
+    Bench { name: "throughput", part: Some(COSTS), run: Run::Measure(throughput::run) },
+    Bench { name: "scale", part: Some(MANY), run: Run::Measure(scale::run) },
+    Bench { name: SOAK, part: Some(LONG), run: Run::Measure(soak::run) },
+    Bench { name: "leaks", part: None, run: Run::Print(answers::leaks) },
+    Bench { name: "sizes", part: None, run: Run::Print(answers::sizes) },
 ];
 
 pub(crate) fn run(arguments: &[String]) -> Result<()> {
     let options = parse(arguments)?;
     let wanted = || BENCHES.iter().filter(|bench| options.wants(bench.name));
-    let measures: Vec<_> = wanted().filter_map(|Bench { name, run }| run.measure().map(|run| (*name, run))).collect();
+    let measures: Vec<_> =
+        wanted().filter_map(|Bench { name, run, .. }| run.measure().map(|run| (*name, run))).collect();
     if !measures.is_empty() {
         measure(&options, &measures)?;
     }
@@ -85,26 +101,71 @@ fn measure(options: &Options<'_>, measures: &[(&str, Measure)]) -> Result<()> {
         // Built by this user, run by root.
         let own = std::env::current_exe().context("this program's path is not known")?;
         let names = measures.iter().map(|(name, _)| name);
-        return run_command(as_root(own).arg("bench").args(names).args(options.quick.then_some("--quick")));
+        let minutes = ["--minutes".to_owned(), options.minutes.to_string()];
+        return run_command(
+            as_root(own).arg("bench").args(names).args(options.quick.then_some("--quick")).args(minutes),
+        );
     }
-    let lab = Lab::new(&sim::folder(host), options.quick)?;
+    let lab = Lab::new(&sim::folder(host), options.quick, if options.quick { 1 } else { options.minutes })?;
     lab.refuse_strangers()?;
-    let mut report = String::from(METHOD);
-    report.push_str(&machine::describe(&lab));
-    print!("{}", machine::describe(&lab));
+    let about = machine::describe(&lab);
+    print!("{about}");
+    let mut found: Vec<(&str, String)> = Vec::new();
     for (name, run) in measures {
+        let mut text = String::new();
         for table in run(&lab).with_context(|| format!("bench `{name}`"))? {
-            let text = table.to_string();
-            println!("{text}");
-            report.push_str(&text);
+            println!("{table}");
+            text.push_str(&table.to_string());
+        }
+        found.push((name, text));
+    }
+    if options.quick {
+        return Ok(());
+    }
+    let mut report = Report::parse(&fs::read_to_string(root().join(REPORT)).unwrap_or_default());
+    for part in [COSTS, MANY, LONG] {
+        let of_part = BENCHES.iter().filter(|bench| bench.part == Some(part));
+        let tables = of_part.map(|bench| found.iter().find(|(name, _)| *name == bench.name).map(|(_, text)| &**text));
+        // Of one machine at one time, or as it was.
+        if let Some(tables) = tables.collect::<Option<Vec<_>>>() {
+            let method = if part == COSTS { METHOD } else { "" };
+            report.replace(part, &format!("\n{method}{about}{}", tables.concat()));
+            println!("written: {REPORT}, {part}");
         }
     }
-    if measures.len() == BENCHES.iter().filter(|bench| bench.run.measure().is_some()).count() && !options.quick {
-        let path = root().join(REPORT);
-        fs::write(&path, report).with_context(|| format!("cannot write {}", path.display()))?;
-        println!("written: {REPORT}");
+    fs::write(root().join(REPORT), report.text()).with_context(|| format!("cannot write {REPORT}"))
+}
+
+/// The report by its parts: heading, and what follows.
+struct Report(Vec<(String, String)>);
+
+impl Report {
+    fn parse(text: &str) -> Self {
+        let mut parts: Vec<(String, String)> = Vec::new();
+        for line in text.lines() {
+            match parts.last_mut() {
+                _ if line.starts_with("# ") => parts.push((line.to_owned(), String::new())),
+                Some((_, text)) => {
+                    text.push_str(line);
+                    text.push('\n');
+                }
+                None => {}
+            }
+        }
+        Self(parts)
     }
-    Ok(())
+
+    fn replace(&mut self, heading: &str, text: &str) {
+        match self.0.iter_mut().find(|(known, _)| known == heading) {
+            Some((_, old)) => text.clone_into(old),
+            None => self.0.push((heading.to_owned(), text.to_owned())),
+        }
+    }
+
+    fn text(&self) -> String {
+        let parts = self.0.iter().map(|(heading, text)| format!("{heading}\n{}", text.trim_end()));
+        parts.collect::<Vec<_>>().join("\n\n") + "\n"
+    }
 }
 
 /// What `bench` was asked to do.
@@ -112,43 +173,52 @@ fn measure(options: &Options<'_>, measures: &[(&str, Measure)]) -> Result<()> {
 struct Options<'a> {
     /// Fewer and shorter measurements.
     quick: bool,
-    /// Which; none are all.
+    /// How long the soak takes.
+    minutes: u64,
+    /// Which; none are all but the soak.
     names: Vec<&'a str>,
 }
 
 impl Options<'_> {
     fn wants(&self, name: &str) -> bool {
-        self.names.is_empty() || self.names.contains(&name)
+        (self.names.is_empty() && name != SOAK) || self.names.contains(&name)
     }
 }
 
 fn parse(arguments: &[String]) -> Result<Options<'_>> {
-    let mut options = Options { quick: false, names: Vec::new() };
-    for argument in arguments {
+    let mut options = Options { quick: false, minutes: SOAK_MINUTES, names: Vec::new() };
+    let mut arguments = arguments.iter();
+    while let Some(argument) = arguments.next() {
         if argument == "--quick" {
             options.quick = true;
+        } else if argument == "--minutes"
+            && let Some(minutes) = arguments.next().and_then(|text| text.parse().ok()).filter(|minutes| *minutes > 0)
+        {
+            options.minutes = minutes;
         } else if BENCHES.iter().any(|bench| bench.name == argument) {
             options.names.push(argument);
         } else {
             let names: Vec<&str> = BENCHES.iter().map(|bench| bench.name).collect();
-            bail!("usage: ./x bench [{}]... [--quick]", names.join("|"));
+            bail!("usage: ./x bench [{}]... [--quick] [--minutes N]", names.join("|"));
         }
     }
     Ok(options)
 }
 
-/// Runs a program to its end and gives what it printed.
-fn output(command: &mut Command) -> Result<String> {
-    let name = command.get_program().to_string_lossy().into_owned();
-    let output = command.output().with_context(|| format!("cannot run `{name}`"))?;
-    let messages = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "`{name}` failed ({}): {messages}", output.status);
-    String::from_utf8(output.stdout).with_context(|| format!("`{name}` printed something that is not UTF-8"))
-}
-
 #[cfg(test)]
 mod tests {
-    use super::parse;
+    use super::{Report, parse};
+
+    /// Make sure that no part of the report is lost when another is measured, and that a new one is added.
+    #[test]
+    fn parts_of_the_report() {
+        let text = "# What\n\n## Table\n| 1 |\n\n# Soak\n\n| 2 |\n";
+        let mut report = Report::parse(text);
+        assert_eq!(report.text(), text);
+        report.replace("# Soak", "\n| 3 |\n");
+        report.replace("# New", "\n| 4 |\n");
+        assert_eq!(report.text(), "# What\n\n## Table\n| 1 |\n\n# Soak\n\n| 3 |\n\n# New\n\n| 4 |\n");
+    }
 
     /// Make sure that a word that is no bench is refused, not taken for "all".
     #[test]
@@ -157,7 +227,12 @@ mod tests {
         let line = arguments("cost --quick");
         let options = parse(&line).expect("a good line");
         assert!(options.quick && options.wants("cost") && !options.wants("other"));
-        assert!(parse(&[]).expect("a good line").wants("other"));
+        let all = parse(&[]).expect("a good line");
+        assert!(all.wants("other") && !all.wants("soak") && all.minutes == 20);
+        let line = arguments("soak --minutes 3");
+        let soak = parse(&line).expect("a good line");
+        assert!(soak.wants("soak") && soak.minutes == 3);
+        parse(&arguments("soak --minutes 0")).expect_err("no time");
         let error = parse(&arguments("costs")).expect_err("no such bench").to_string();
         assert!(error.starts_with("usage: ./x bench [cost"), "{error}");
     }

@@ -52,6 +52,13 @@ pub(super) fn peak_bytes_until_end(pid: u32) -> f64 {
     }
 }
 
+/// How many processes it waits for.
+pub(super) fn pidfds(pid: u32) -> usize {
+    let Ok(open) = fs::read_dir(format!("/proc/{pid}/fdinfo")) else { return 0 };
+    let is_pidfd = |path| fs::read_to_string(path).is_ok_and(|text| text.lines().any(|line| line.starts_with("Pid:")));
+    open.flatten().filter(|entry| is_pidfd(entry.path())).count()
+}
+
 /// Waits until it does next to nothing.
 pub(super) fn wait_until_idle(pid: u32) {
     let begin = Instant::now();

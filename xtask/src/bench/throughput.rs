@@ -41,8 +41,8 @@ fn record(lab: &Lab, events: u64) -> Result<PathBuf> {
     let mut command = lab.tracer("run", &["--events", "none", "--analysis", "none"])?;
     command.arg("--").args(target(lab, events));
     Running::start(&mut command)?.finish()?;
-    let kept = lab.file(&format!("{events}.capture"));
-    let written = file_below(&lab.folder("output"), "capture").context("no capture was written")?;
+    let kept = lab.own(&format!("{events}.capture"));
+    let written = file_below(&lab.own("output"), "capture").context("no capture was written")?;
     fs::rename(&written, &kept).with_context(|| format!("cannot move {}", written.display()))?;
     Ok(kept)
 }
@@ -206,7 +206,7 @@ fn disk(lab: &Lab, capture: &Path, events: u64) -> Result<Table> {
     row("capture", capture, "≤ 40")?;
     for (format, goal) in [("csv", "–"), ("db", "below CSV")] {
         taken(&mut replay(lab, capture, &["--format", format])?)?;
-        row(format, &file_below(&lab.folder("output"), format).context("no dump was written")?, goal)?;
+        row(format, &file_below(&lab.own("output"), format).context("no dump was written")?, goal)?;
     }
     Ok(table)
 }
@@ -265,11 +265,9 @@ fn starts(lab: &Lab) -> Result<Table> {
         let (count, at) = proc::links_settled(tracer.pid(), || lab.site_count(&tracer))?;
         ensure!(count > 0, "nothing was attached");
         probes = count;
-        attached.push(at.duration_since(tracer.started()).as_secs_f64() * 1e3);
-        let begin = Instant::now();
-        tracer.signal(Signal::SIGINT)?;
-        tracer.wait()?;
-        detached.push(begin.elapsed().as_secs_f64() * 1e3);
+        let (to_attach, to_detach) = to_last_probe_and_end(tracer, at)?;
+        attached.push(to_attach);
+        detached.push(to_detach);
         target.end()?;
     }
     let mut table = Table::new(
@@ -285,6 +283,15 @@ fn starts(lab: &Lab) -> Result<Table> {
     table.row(["from the command to the last probe, `--pid`".to_owned(), Spread::of(attached).to_string()]);
     table.row(["from Ctrl-C to the end, all written and detached".to_owned(), Spread::of(detached).to_string()]);
     Ok(table)
+}
+
+/// Milliseconds from the tracer's start to the moment its last probe was there, and from Ctrl-C, which it gets now, to its end.
+pub(super) fn to_last_probe_and_end(tracer: Running, last_probe: Instant) -> Result<(f64, f64)> {
+    let attached_ms = last_probe.duration_since(tracer.started()).as_secs_f64() * 1e3;
+    let begin = Instant::now();
+    tracer.signal(Signal::SIGINT)?;
+    tracer.wait()?;
+    Ok((attached_ms, begin.elapsed().as_secs_f64() * 1e3))
 }
 
 fn growth(lab: &Lab) -> Result<Table> {

@@ -135,8 +135,8 @@ echo 1 > /proc/sys/kernel/softlockup_all_cpu_backtrace
 ifconfig lo up
 cd /root
 echo \"memscope-vm: booted $(uname -r) after $(cut -d' ' -f1 /proc/uptime) s\"
-# There are no Python and no debuggers in here.
-/memscope/live --test-threads=1 --skip python_ --skip stack_witness {arguments} 2>&1
+# There are no Python, no debuggers, and no overlay file system (a module) in here.
+/memscope/live --test-threads=1 --skip python_ --skip stack_witness --skip overlay {arguments} 2>&1
 echo \"{STATUS}$?\"
 poweroff -f
 "
@@ -182,7 +182,8 @@ mod tests {
         let kernel = Kernel::named("6.1-x86_64").expect("it is in the table");
         let script = init_script(&kernel, &["it's".to_owned(), "a b".to_owned()]);
         assert!(
-            script.contains(r"--test-threads=1 --skip python_ --skip stack_witness 'it'\''s' 'a b' 2>&1"),
+            script
+                .contains(r"--test-threads=1 --skip python_ --skip stack_witness --skip overlay 'it'\''s' 'a b' 2>&1"),
             "{script}"
         );
         assert!(!script.contains("/sys/kernel/tracing"), "{script}");

@@ -1,0 +1,87 @@
+//! The package in a system that has nothing else: installed, and used to trace.
+
+use std::{fs, path::PathBuf};
+
+use anyhow::{Context as _, Result, ensure};
+
+use super::{deb, folder};
+use crate::{
+    apt,
+    arch::Arch,
+    project::{as_root, output, program, root, run as run_command},
+    sim,
+};
+
+/// Allocations of the program that is traced.
+const CALLS: usize = 1000;
+
+/// What happens in there. The mounts are gone with the namespace. Removing the package leaves nothing behind.
+const SCRIPT: &str = "set -e
+mount -t proc proc \"$0/proc\"
+mount --rbind /sys \"$0/sys\"
+chroot \"$0\" dpkg --install /package.deb >&2
+chroot \"$0\" memscope-bpf doctor >&2
+mkdir \"$0/root/journal\"
+chroot \"$0\" sh -c 'cd /root && ASCEND_SIM_JOURNAL=/root/journal LD_LIBRARY_PATH=/sim/lib memscope-bpf run -q --json -o out -- /sim/bin/calls --blocks 1 --calls \"$0\"' \"$1\"
+chroot \"$0\" sh -c 'cat /root/out/*/device_0/dump/*.csv; /sim/bin/journal2text /root/journal'
+chroot \"$0\" sh -c 'zcat /usr/share/man/man1/memscope-bpf-run.1.gz | head -c 300; bash -n /usr/share/bash-completion/completions/memscope-bpf' >&2
+chroot \"$0\" dpkg --purge memscope-bpf >&2
+! chroot \"$0\" sh -c 'ls /usr/bin/memscope-bpf /usr/share/doc/memscope-bpf' >&2
+";
+
+/// Installs a package of this machine's architecture, and traces with it.
+pub(super) fn test(package: &str) -> Result<()> {
+    let host = Arch::named(std::env::consts::ARCH)?;
+    sim::build(host)?;
+    let package = folder().join(package);
+    ensure!(package.is_file(), "`{}` is not there: `./x dist` makes it", package.display());
+    let system = fresh_system()?;
+    let into = |path: &str| system.join(path);
+    run_command(as_root("cp").arg(&package).arg(into("package.deb")))?;
+    run_command(as_root("mkdir").arg(into("sim")))?;
+    let parts = ["lib", "bin"].map(|part| sim::folder(host).join(part));
+    run_command(as_root("cp").arg("-r").args(parts).arg(into("sim")))?;
+    let script = ["--mount", "sh", "-c", SCRIPT];
+    let said = output(as_root("unshare").args(script).arg(&system).arg(CALLS.to_string()))?;
+    check(&said)?;
+    println!("{}: installed into a clean system, traced {CALLS} allocations, removed", deb::name(host));
+    Ok(())
+}
+
+/// A minimal Debian, made once, copied for each test.
+fn fresh_system() -> Result<PathBuf> {
+    let cache = root().join(".cache/dist");
+    let (kept, fresh) = (cache.join("system"), cache.join("fresh"));
+    fs::create_dir_all(&cache).with_context(|| format!("failed to make `{}`", cache.display()))?;
+    if !kept.is_dir() {
+        apt::install_missing(&[("debootstrap", "debootstrap")])?;
+        let sites = output(program("apt-get").args(["indextargets", "--format", "$(RELEASE) $(REPO_URI)"]))?;
+        let (release, site) = sites.lines().find_map(own_site).context("apt has no source of a Debian release")?;
+        let partial = cache.join("partial");
+        run_command(as_root("rm").arg("-rf").arg(&partial))?;
+        run_command(as_root("debootstrap").args(["--variant=minbase", release]).arg(&partial).arg(site))?;
+        fs::rename(&partial, &kept).with_context(|| format!("failed to make `{}`", kept.display()))?;
+    }
+    run_command(as_root("rm").arg("-rf").arg(&fresh))?;
+    run_command(as_root("cp").arg("-a").arg(&kept).arg(&fresh))?;
+    Ok(fresh)
+}
+
+/// Release and site of a line, if it is of a release itself.
+fn own_site(line: &str) -> Option<(&str, &str)> {
+    let (release, site) = line.split_once(' ')?;
+    ["bullseye", "bookworm", "trixie"].contains(&release).then_some((release, site))
+}
+
+/// The trace lost nothing, and has each call that the libraries' own journal has.
+fn check(said: &str) -> Result<()> {
+    let findings = said.lines().find(|line| line.starts_with("{\"findings\"")).context("no findings")?;
+    let findings: serde_json::Value = serde_json::from_str(findings)?;
+    ensure!(findings["end"]["lost"] == 0, "events were lost: {}", findings["end"]);
+    for (row, call) in [(",MALLOC,HAL,", "\thalMemAlloc\t"), (",FREE,HAL,", "\thalMemFree\t")] {
+        let count = |text: &str| said.lines().filter(|line| line.contains(text)).count();
+        let (rows, calls) = (count(row), count(call));
+        ensure!(rows == calls && calls >= CALLS, "{rows} rows `{row}` of {calls} calls");
+    }
+    Ok(())
+}

@@ -1,0 +1,75 @@
+//! A C compiler for old C libraries: Zig brings the symbols of each version of glibc, for every architecture.
+//!
+//! A static program would run everywhere, too, but could not load the driver's management library (DCMI), nor ask other
+//! sources for users than files.
+
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context as _, Result};
+
+use crate::{
+    arch::Arch,
+    project::{program, run as run_command, tools as own_tools},
+};
+
+/// From the Python package index, which has it for all usual machines.
+const VERSION: &str = "0.17.1";
+
+/// Programs that are called like the GNU toolchain's.
+#[derive(Debug)]
+pub(super) struct Tools {
+    pub(super) cc: PathBuf,
+    pub(super) ar: PathBuf,
+}
+
+/// Tools for programs that run from this glibc on.
+pub(super) fn tools(arch: &Arch, (major, minor): (u32, u32)) -> Result<Tools> {
+    let zig = zig()?;
+    let folder = own_tools().join("zig-tools");
+    fs::create_dir_all(&folder).with_context(|| format!("failed to make `{}`", folder.display()))?;
+    let tools = Tools { cc: folder.join(format!("{}-cc", arch.name)), ar: folder.join("ar") };
+    script(&tools.cc, &cc_script(&zig, &format!("{}-linux-gnu.{major}.{minor}", arch.name)))?;
+    script(&tools.ar, &format!("#!/bin/sh\nexec '{}' ar \"$@\"\n", zig.display()))?;
+    Ok(tools)
+}
+
+/// Rust unwinds by libgcc, for which Zig has libunwind; it names the target itself, and knows no workaround for Cortex-A53.
+fn cc_script(zig: &Path, target: &str) -> String {
+    format!(
+        "#!/bin/bash
+words=()
+for word in \"$@\"; do
+    case \"$word\" in
+    -lgcc_s) words+=(-lunwind) ;;
+    -lgcc | --target=* | -Wl,--fix-cortex-a53-843419) ;;
+    *) words+=(\"$word\") ;;
+    esac
+done
+exec '{}' cc -target {target} \"${{words[@]}}\"
+",
+        zig.display()
+    )
+}
+
+fn script(path: &Path, text: &str) -> Result<()> {
+    fs::write(path, text).with_context(|| format!("failed to write `{}`", path.display()))?;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755))
+        .with_context(|| format!("failed to make `{}` executable", path.display()))
+}
+
+/// Zig itself, fetched once.
+fn zig() -> Result<PathBuf> {
+    let folder = own_tools().join(format!("zig-{VERSION}"));
+    let zig = folder.join("ziglang/zig");
+    if !zig.is_file() {
+        let pip = ["-m", "pip", "install", "--quiet", "--no-deps", "--target"];
+        let package = format!("ziglang=={VERSION}");
+        run_command(program("python3").args(pip).arg(&folder).arg(package))
+            .context("Zig could not be fetched; `./x dist` needs python3 with pip, and the package index")?;
+    }
+    Ok(zig)
+}
