@@ -60,7 +60,7 @@ pub(crate) fn send(ctx: *mut c_void, data: *mut c_void, len: u64, row: u16, wake
         unsafe { bpf_perf_event_output(ctx, (&raw const PERF_EVENTS).cast_mut().cast(), BPF_F_CURRENT_CPU, data, len) }
     } else {
         // SAFETY: as above.
-        unsafe { bpf_ringbuf_output((&raw const EVENTS).cast_mut().cast(), data, len, wake_flag(wake)) }
+        unsafe { bpf_ringbuf_output((&raw const EVENTS).cast_mut().cast(), data, len, wake_flag(wake, len)) }
     };
     if sent < 0 {
         count(row, Miss::RingFull);
@@ -81,10 +81,11 @@ pub(crate) fn is_crowded() -> bool {
     setting!(transport) != TRANSPORT_PERF && waiting() > 2 * u64::from(setting!(wake_bytes))
 }
 
+/// Wakes the reader with the record that makes too many bytes wait, however long that record is.
 #[inline(always)]
-fn wake_flag(wake: bool) -> u64 {
-    let over = waiting().wrapping_sub(u64::from(setting!(wake_bytes)));
-    if wake || over < WAKE_WINDOW { BPF_RB_FORCE_WAKEUP.into() } else { BPF_RB_NO_WAKEUP.into() }
+fn wake_flag(wake: bool, len: u64) -> u64 {
+    let over = (waiting() + len).wrapping_sub(u64::from(setting!(wake_bytes)));
+    if wake || over < WAKE_WINDOW + len { BPF_RB_FORCE_WAKEUP.into() } else { BPF_RB_NO_WAKEUP.into() }
 }
 
 #[inline(always)]

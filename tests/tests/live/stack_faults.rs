@@ -17,6 +17,7 @@ use memscope_common::unwind::RULES;
 use memscope_common::{PythonLayout, StackEnd};
 use memscope_tests::harness::pythons::{Python, interpreters};
 use memscope_tests::harness::tracer::{Run, Running, Tracer, in_vm};
+use nix::sys::signal::Signal;
 
 use crate::native_stacks::{ByBlock, is_same_function, truths, walks};
 use crate::python_stacks::{self, Found, FrameText, LOST_FRAME};
@@ -223,17 +224,28 @@ fn stacks_of_processes_that_are_killed() {
     assert_eq!(ends, [Some((StackEnd::Root, 0)); 3], "{}", run.said());
 }
 
-/// Runs Python code that waits until something was done about the tracer.
-fn python_interfered(python: &Python, interfere: impl FnOnce(&Running, u32)) -> Run {
+/// Python code that waits in a scenario, when it does.
+fn python_waits(python: &Python, scenarios: &[&str], options: &[&str]) -> Running {
     let place = tempfile::tempdir().expect("a folder");
     let script = python_stacks::workload(place.path());
-    let arguments = ["-I", script.to_str().expect("a plain path"), "wait", "plain"];
+    let arguments = [&["-I", script.to_str().expect("a plain path")], scenarios].concat();
     let tracer = Tracer::run_program(python.path.as_os_str(), &arguments);
-    let running = tracer.options(&["--json", "--call-stack=python:100"]).start();
+    let running = tracer.options(&["--json", "--call-stack=python:100"]).options(options).start();
     running.wait_for_output("ready ");
+    running
+}
+
+/// Lets it go on.
+fn go(running: &Running) {
+    fs::write(running.folder.path().join("go"), "").expect("a file");
+}
+
+/// Runs Python code that waits until something was done about the tracer.
+fn python_interfered(python: &Python, interfere: impl FnOnce(&Running, u32)) -> Run {
+    let running = python_waits(python, &["wait", "plain"], &[]);
     let pid = running.stdout().split_whitespace().nth(1).and_then(|pid| pid.parse().ok()).expect("a process");
     interfere(&running, pid);
-    fs::write(running.folder.path().join("go"), "").expect("a file");
+    go(&running);
     let run = running.finish();
     assert_eq!(run.code(), 0, "{}", run.said());
     run
@@ -310,13 +322,19 @@ fn move_field(running: &Running, pid: u32, field: usize) {
 /// What there is no room for is lost: whole stacks, and names of single frames.
 #[test]
 fn python_stacks_that_find_no_room_in_the_ring_are_lost() {
+    // 900 calls, each by code of its own.
+    const CALLS: usize = 900;
     for python in interpreters() {
-        let place = tempfile::tempdir().expect("a folder");
-        let script = python_stacks::workload(place.path());
-        let arguments = ["-I", script.to_str().expect("a plain path"), "plain", "churn", "churn"];
-        let tracer = Tracer::run_program(python.path.as_os_str(), &arguments);
-        let run = tracer.options(&["--json", "--call-stack=python:100", "--ring-size=4K"]).succeed();
-        assert!(!hold_python(&python, &run).is_empty(), "{python:?}");
+        let running = python_waits(&python, &["wait", "churn"], &["--ring-size=4K"]);
+        // Nobody empties the ring meanwhile.
+        running.signal(Signal::SIGSTOP);
+        go(&running);
+        running.wait_for_output_times("TRUTH ", CALLS);
+        running.signal(Signal::SIGCONT);
+        let run = running.finish();
+        assert_eq!(run.code(), 0, "{}", run.said());
+        let found = hold_python(&python, &run).len();
+        assert!((1..CALLS).contains(&found), "{python:?}: {found}");
         assert!(lost(&run, "ring full") > 0, "{python:?}: {}", run.said());
     }
 }
