@@ -153,9 +153,7 @@ aclError aclrtGetStreamOverflowSwitch(aclrtStream stream, uint32_t *flag)
     { \
         return ACL_SUCCESS; \
     }
-DONE(aclrtSynchronizeDevice, void)
 DONE(aclrtSynchronizeDeviceWithTimeout, int32_t timeout)
-DONE(aclrtSynchronizeStream, aclrtStream stream)
 DONE(aclrtSynchronizeStreamWithTimeout, aclrtStream stream, int32_t timeout)
 DONE(aclrtStreamWaitEvent, aclrtStream stream, void *event)
 DONE(aclrtSetStreamFailureMode, aclrtStream stream, uint64_t mode)
