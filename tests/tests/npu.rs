@@ -159,6 +159,8 @@ mod attach;
 mod kinds;
 #[path = "npu/operators.rs"]
 mod operators;
+#[path = "npu/pool_stacks.rs"]
+mod pool_stacks;
 #[path = "npu/programs.rs"]
 mod programs;
 #[path = "npu/requests.rs"]

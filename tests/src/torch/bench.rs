@@ -71,13 +71,21 @@ impl Program {
     #[must_use]
     pub fn alone(&self) -> (Journal, PathBuf, Folder) {
         let folder = Folder::new();
+        let mut command = Command::new("env");
+        command.env("ASCEND_SIM_JOURNAL", folder.journal_path());
+        let truth = self.run_below(command, &folder);
+        (Journal::read(&folder.journal_path()), truth, folder)
+    }
+
+    /// Runs it to its end, below a command that takes a program and its arguments; gives the folder where it wrote what it
+    /// knows.
+    pub fn run_below(&self, mut command: Command, folder: &Folder) -> PathBuf {
         let truth = folder.path().join("truth");
         std::fs::create_dir(&truth).expect("folder for the truth");
-        let mut command = Command::new(python());
-        command.args(self.command_line()).envs(self.variables(&truth)).current_dir(folder.path());
-        let output = command.env("ASCEND_SIM_JOURNAL", folder.journal_path()).output().expect("the program");
+        command.arg(python()).args(self.command_line()).envs(self.variables(&truth)).current_dir(folder.path());
+        let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        (Journal::read(&folder.journal_path()), truth, folder)
+        truth
     }
 
     fn command_line(&self) -> Vec<String> {

@@ -17,23 +17,23 @@ use memscope_tests::torch::bench::Program;
 use super::version_name;
 
 /// Frames that are asked for; the simulated driver keeps as many.
-const DEPTH: usize = 256;
+pub(super) const DEPTH: usize = 256;
 
 /// File name, and bytes from the start of its first mapping.
-type Place = (String, u64);
+pub(super) type Place = (String, u64);
 
 /// An allocation: its size and where it was made, innermost first.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Made {
-    size: u64,
-    places: Vec<Place>,
-    end: StackEnd,
+pub(super) struct Made {
+    pub(super) size: u64,
+    pub(super) places: Vec<Place>,
+    pub(super) end: StackEnd,
 }
 
 /// Allocations of each thread in order, the thread that began first first.
-type ByThread = Vec<Vec<Made>>;
+pub(super) type ByThread = Vec<Vec<Made>>;
 
-fn in_order(threads: BTreeMap<u32, (u64, Vec<Made>)>) -> ByThread {
+pub(super) fn in_order(threads: BTreeMap<u32, (u64, Vec<Made>)>) -> ByThread {
     let mut threads: Vec<(u64, Vec<Made>)> = threads.into_values().collect();
     threads.sort_by_key(|(first_ns, _)| *first_ns);
     threads.into_iter().map(|(_, made)| made).collect()
@@ -70,10 +70,10 @@ fn by_the_unwinder(journal: &Journal, maps: &Path) -> ByThread {
     in_order(threads)
 }
 
-/// What the trace says.
-fn by_the_trace(capture: &Path) -> ByThread {
+/// What the trace says of calls of a function, whose records have the size of the block as this value.
+pub(super) fn by_the_trace(capture: &Path, symbol: &str, size_at: usize) -> ByThread {
     let mut reader = Reader::open(capture).expect("a capture");
-    let row = reader.header().rows.iter().position(|row| row.symbol == "halMemAlloc").expect("the row") + 1;
+    let row = reader.header().rows.iter().position(|row| row.symbol == symbol).expect("the row") + 1;
     let mut bytes = Vec::new();
     while let Some(chunk) = reader.next_chunk().expect("readable") {
         bytes.extend_from_slice(chunk);
@@ -97,7 +97,7 @@ fn by_the_trace(capture: &Path) -> ByThread {
                 let Some(id) = call.native_stack else { continue };
                 let (places, end) = stacks.get(&id.get()).expect("told before").clone();
                 let thread = threads.entry(record.tid).or_insert_with(|| (record.time_ns, Vec::new()));
-                thread.1.push(Made { size: call.values.get(1).expect("a size"), places, end });
+                thread.1.push(Made { size: call.values.get(size_at).expect("a size"), places, end });
             }
             _ => {}
         }
@@ -105,17 +105,20 @@ fn by_the_trace(capture: &Path) -> ByThread {
     in_order(threads)
 }
 
-/// Every frame is that of the unwinder; nearly all stacks are whole, and all of them once their rules are known.
 fn compare(line: &str) {
     // Without its cache, the pool asks the driver for each block.
     let program = Program::new(line).env("PYTHONHASHSEED", "0").env("PYTORCH_NO_NPU_MEMORY_CACHING", "1");
     let (journal, folder, _folder) = program.clone().env("ASCEND_SIM_STACKS", "1").alone();
     let truth = by_the_unwinder(&journal, &folder.join("maps"));
     let (run, _) = program.traced(&[&format!("--call-stack=c:{DEPTH}")]);
-    let found = by_the_trace(&run.folder.capture());
+    assert_same(line, &by_the_trace(&run.folder.capture(), "halMemAlloc", 1), &truth);
+}
+
+/// Every frame is that of the unwinder; nearly all stacks are whole, and all of them once their rules are known.
+pub(super) fn assert_same(line: &str, found: &ByThread, truth: &ByThread) {
     assert_eq!(found.len(), truth.len(), "threads that allocate");
     let (mut whole, mut frames, mut deepest, mut short) = (0, 0, 0, Vec::new());
-    for (number, (found, truth)) in found.iter().zip(&truth).enumerate() {
+    for (number, (found, truth)) in found.iter().zip(truth).enumerate() {
         let sizes = |made: &[Made]| made.iter().map(|made| made.size).collect::<Vec<_>>();
         assert_eq!(sizes(found), sizes(truth), "the program did not do the same twice, in thread {number}");
         for (at, (found, truth)) in found.iter().zip(truth).enumerate() {

@@ -8,6 +8,7 @@ use std::{
 use anyhow::Result;
 
 use super::{
+    kernel,
     lab::{Calls, Held, Lab},
     stats::Spread,
     table::Table,
@@ -84,6 +85,13 @@ const STACKS: &[Scenario] = &[
     Scenario { name: "Python, 10 frames, and C", python_frames: 10, options: BOTH_STACKS, ..BASE },
 ];
 
+const KERNEL_SIDE: &[Scenario] = &[
+    Scenario { name: "none", ..BASE },
+    Scenario { name: "C, 46 frames", frames: 46, options: C_STACK, goal_ns: Some(3000.0), ..BASE },
+    Scenario { name: "Python, 10 frames", python_frames: 10, options: PYTHON_STACK, goal_ns: Some(3500.0), ..BASE },
+    Scenario { name: "Python, 50 frames", python_frames: 50, options: PYTHON_STACK, ..BASE },
+];
+
 /// All tables.
 pub(super) fn run(lab: &Lab) -> Result<Vec<Table>> {
     let mut tables = vec![
@@ -96,6 +104,7 @@ pub(super) fn run(lab: &Lab) -> Result<Vec<Table>> {
     let python = python.map_or_else(|| "no Python at hand".to_owned(), |version| version.trim().to_owned());
     let title = format!("Cost in the target, with call stacks (HAL alloc + free; {python})");
     tables.push(measured(lab, &title, &stacks)?);
+    tables.push(kernel_side(lab, &python)?);
     tables.push(untraced_process(lab)?);
     Ok(tables)
 }
@@ -150,6 +159,26 @@ fn measured(lab: &Lab, title: &str, scenarios: &[&Scenario]) -> Result<Table> {
             goal(scenario.goal_ns.map(|ns| ns / 1000.0)),
         ]);
     }
+    Ok(table)
+}
+
+/// Time in the program at a function's entry, without the way into it and back.
+fn kernel_side(lab: &Lab, python: &str) -> Result<Table> {
+    let title = format!("Time in the kernel side at an entry, with call stacks ({python})");
+    let note =
+        "µs of one run of the BPF program at the entries of `halMemAlloc` and `halMemFree`, as the kernel counts.";
+    let mut table = Table::new(&title, note, &["stack", "program", "goal"]);
+    let statistics = kernel::Statistics::on()?;
+    for scenario in KERNEL_SIDE {
+        let runs = (0..lab.repetitions).map(|_| kernel::entry_ns(&mut scenario.traced(lab, &[])?));
+        let runs = runs.collect::<Result<Vec<f64>>>()?;
+        table.row([
+            scenario.name.to_owned(),
+            Spread::of(runs.into_iter().map(|ns| ns / 1000.0)).to_string(),
+            scenario.goal_ns.map_or_else(|| "–".to_owned(), |ns| format!("≤ {}", ns / 1000.0)),
+        ]);
+    }
+    drop(statistics);
     Ok(table)
 }
 

@@ -3,6 +3,7 @@
 
 mod answers;
 mod cost;
+mod kernel;
 mod lab;
 mod machine;
 mod proc;
