@@ -12,6 +12,8 @@ pub struct PythonLayout {
     pub interpreters: u64,
     /// The first interpreter: as long as it is the newest there is one only.
     pub first_interpreter: u64,
+    /// When a code object was freed last, if that is seen ([`LAYOUT_FREES`]); the kernel side writes it.
+    pub freed_ns: u64,
     /// From the thread pointer to what `pthread_self` gives.
     pub self_at: i32,
     /// From the thread pointer to the pointer to the block of thread-specific values that has the thread's state.
@@ -61,7 +63,7 @@ pub struct PythonLayout {
     /// Padding, zero.
     pub reserved: [u8; 4],
 }
-const _: () = assert!(size_of::<PythonLayout>() == 88);
+const _: () = assert!(size_of::<PythonLayout>() == 96);
 
 impl PythonLayout {
     /// Nothing is known.
@@ -70,6 +72,7 @@ impl PythonLayout {
         code_type: 0,
         interpreters: 0,
         first_interpreter: 0,
+        freed_ns: 0,
         self_at: 0,
         block_at: 0,
         value_at: 0,
@@ -104,6 +107,8 @@ pub const NONE: u16 = u16::MAX;
 pub const LAYOUT_ENTRIES: u8 = 1;
 /// Code objects have no number of their own: their texts are part of the fingerprint.
 pub const LAYOUT_TEXTS: u8 = 1 << 1;
+/// It is seen when a code object is freed: until then each is what it was.
+pub const LAYOUT_FREES: u8 = 1 << 2;
 
 /// Bytes of a thread's state that are read.
 pub const STATE_BYTES: usize = 184;

@@ -113,6 +113,14 @@ program!(
     pass_array_multi in "uprobe.multi", ctx => arrays::pass(ctx, whole_cookie(ctx))
 );
 program!(
+    /// An interpreter frees a code object, one link per probe.
+    code_freed in "uprobe", _ctx => stacks::code_freed()
+);
+program!(
+    /// The same, one link for many probes.
+    code_freed_multi in "uprobe.multi", _ctx => stacks::code_freed()
+);
+program!(
     /// A process or thread is made.
     task_newtask in "tracepoint", ctx => process::forked::<false>(ctx)
 );

@@ -55,6 +55,8 @@ def wait():
     print("ready", os.getpid(), flush=True)
     while not os.path.exists("go"):
         time.sleep(0.01)
+    # It may be waited for once more.
+    os.remove("go")
 
 
 class Net:

@@ -41,6 +41,12 @@ pub(crate) fn forget(tgid: u32) {
     }
 }
 
+/// The interpreter of this process frees a code object.
+#[inline(always)]
+pub(crate) fn code_freed() {
+    python::freed();
+}
+
 /// Whether the row's records have stacks.
 #[inline(always)]
 pub(crate) fn are_wanted(row: &ProbeRow) -> bool {

@@ -6,14 +6,16 @@
 use core::{arch::asm, ffi::c_void};
 
 use aya_ebpf::{
-    helpers::generated::{bpf_get_current_pid_tgid, bpf_get_current_task, bpf_probe_read_kernel, bpf_probe_read_user},
+    helpers::generated::{
+        bpf_get_current_pid_tgid, bpf_get_current_task, bpf_ktime_get_ns, bpf_probe_read_kernel, bpf_probe_read_user,
+    },
     macros::map,
     maps::{Array, HashMap, LruHashMap},
 };
 use memscope_common::{
     CodeRecord, Kind, PythonFrame, PythonLayout, StackEnd, StackRecord,
     python::{
-        CODE_FROM, CODE_WORDS, FRAME_BYTES, LAYOUT_ENTRIES, LAYOUT_TEXTS, LINES_AT, LINES_WORD, NONE,
+        CODE_FROM, CODE_WORDS, FRAME_BYTES, LAYOUT_ENTRIES, LAYOUT_FREES, LAYOUT_TEXTS, LINES_AT, LINES_WORD, NONE,
         OWNER_INTERPRETER, STATE_BYTES, TEXT_CHARS, TEXT_FROM, TEXT_STATE, TEXT_WORDS, TextState, mix, mix_code,
         mix_text, text_bytes,
     },
@@ -85,12 +87,14 @@ struct Scratch {
     untold: u32,
     /// The code object at hand.
     pointer: u64,
-    /// Tells this walk from earlier ones in the same slot.
-    walk: u64,
+    /// Walks that were made in this slot.
+    walks: u64,
+    /// As long as this is the same, code objects are what they were.
+    epoch: u64,
     /// The file's name that was hashed last in this walk, and its hash.
     file: u64,
     file_hash: u64,
-    /// What this walk knows already: recursion, and the calls of modules in each other, meet the same code again and again.
+    /// Code that this walk has met, or an earlier one of the same epoch: programs run the same code again and again.
     known: [Known; KNOWN_SLOTS],
     fingerprint: u32,
     /// Frames at most.
@@ -109,12 +113,12 @@ struct Scratch {
 #[derive(Clone, Copy)]
 struct Known {
     code: u64,
-    walk: u64,
+    epoch: u64,
     fingerprint: u64,
 }
 
 // Powers of two, so that a mask bounds every index.
-const KNOWN_SLOTS: usize = 64;
+const KNOWN_SLOTS: usize = 512;
 const STATE_SLOTS: usize = 32;
 const FRAME_WORDS: usize = 16;
 const CODE_SLOTS: usize = 32;
@@ -182,6 +186,7 @@ pub(super) fn forked(parent: u32, child: u32) {
     if let Some(layout) = PYTHON.get_ptr(&parent) {
         // SAFETY: a live map value, which the map copies.
         let _ = PYTHON.insert(&child, unsafe { &*layout }, 0);
+        freed_in(child);
     }
 }
 
@@ -257,7 +262,8 @@ fn take_into(
     let tgid = unsafe { bpf_get_current_pid_tgid() } >> 32;
     scratch.count = 0;
     scratch.untold = 0;
-    scratch.walk += 1;
+    scratch.walks += 1;
+    scratch.epoch = epoch(scratch.walks, tgid, layout);
     scratch.file = u64::MAX;
     scratch.hash = mix(tgid, layout.space);
     scratch.stack.end = start(scratch, layout) as u8;
@@ -403,14 +409,43 @@ fn visit(scratch: &mut Scratch, layout: &PythonLayout) -> Option<StackEnd> {
     None
 }
 
-/// Gets the fingerprint of a code object. A walk needs it once: the frame that runs the code keeps it as it is.
+/// Where the freeing of code objects is seen, the time between two of them; else one walk: frames keep the code that they
+/// run as it is.
+#[inline(always)]
+fn epoch(walks: u64, tgid: u64, layout: &PythonLayout) -> u64 {
+    if layout.flags & LAYOUT_FREES == 0 {
+        return walks;
+    }
+    mix(mix(tgid, layout.space), layout.freed_ns)
+}
+
+/// A code object is about to be freed: another one may lie there next.
+#[inline(always)]
+pub(super) fn freed() {
+    // SAFETY: a helper without arguments.
+    freed_in((unsafe { bpf_get_current_pid_tgid() } >> 32) as u32);
+}
+
+/// What is known of a process's code objects is known no longer.
+#[inline(always)]
+fn freed_in(tgid: u32) {
+    // SAFETY: a helper without arguments.
+    let now_ns = unsafe { bpf_ktime_get_ns() };
+    if let Some(layout) = PYTHON.get_ptr_mut(&tgid) {
+        // SAFETY: a live map value; eight bytes that are written at once. Two threads without a common lock write different
+        // times, so that each is a change.
+        unsafe { (&raw mut (*layout).freed_ns).write_volatile(now_ns) };
+    }
+}
+
+/// Gets the fingerprint of a code object.
 #[inline(always)]
 fn identify(scratch: &mut Scratch, layout: &PythonLayout, code: u64) -> Result<(), StackEnd> {
     // Code objects lie at multiples of 16.
-    let at = masked!(code >> 4 ^ code >> 10, "63") as usize;
+    let at = masked!(code >> 4 ^ code >> 13, "511") as usize;
     // SAFETY: below the number of slots.
     let known = *unsafe { scratch.known.get_unchecked(at) };
-    if known.code == code && known.walk == scratch.walk {
+    if known.code == code && known.epoch == scratch.epoch {
         scratch.fingerprint = known.fingerprint as u32;
         return Ok(());
     }
@@ -421,7 +456,7 @@ fn identify(scratch: &mut Scratch, layout: &PythonLayout, code: u64) -> Result<(
     if scratch.code[0] != layout.code_type {
         return Err(StackEnd::BadState);
     }
-    let known = Known { code, walk: scratch.walk, fingerprint: scratch.fingerprint.into() };
+    let known = Known { code, epoch: scratch.epoch, fingerprint: scratch.fingerprint.into() };
     // SAFETY: below the number of slots.
     *unsafe { scratch.known.get_unchecked_mut(at) } = known;
     Ok(())

@@ -286,6 +286,7 @@ struct Programs {
     touch: &'static str,
     pass: &'static str,
     pass_array: &'static str,
+    code_freed: &'static str,
 }
 
 /// The kernel side, loaded.
@@ -451,6 +452,7 @@ impl Kernel {
                 touch: "touch_multi",
                 pass: "pass_multi",
                 pass_array: "pass_array_multi",
+                code_freed: "code_freed_multi",
             }),
             LinkMode::Cookie => Some(Programs {
                 enter: "enter",
@@ -459,6 +461,7 @@ impl Kernel {
                 touch: "touch",
                 pass: "pass",
                 pass_array: "pass_array",
+                code_freed: "code_freed",
             }),
             LinkMode::Slots => None,
         }
@@ -708,6 +711,17 @@ impl Kernel {
     #[must_use]
     pub fn no_python(&self) -> Option<&str> {
         self.no_python.as_deref()
+    }
+
+    /// Has the kernel side see when code objects are freed by the interpreter in an open file. Where that is not possible,
+    /// each walk looks at all its code again.
+    pub fn see_freed_code(&mut self, file: BorrowedFd<'_>, file_offset: u64) -> Result<(), KernelError> {
+        let Some(Programs { code_freed, .. }) = self.shared_programs() else {
+            return Err(KernelError::Map { name: "PYTHON", reason: "this kernel has no attach cookies".to_owned() });
+        };
+        self.load_once(code_freed)?;
+        let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+        self.link(code_freed, &path, [(file_offset, None)].into_iter())
     }
 
     /// Says where a process's Python interpreter has what.

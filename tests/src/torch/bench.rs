@@ -79,6 +79,7 @@ impl Program {
 
     /// Runs it to its end, below a command that takes a program and its arguments; gives the folder where it wrote what it
     /// knows.
+    #[must_use]
     pub fn run_below(&self, mut command: Command, folder: &Folder) -> PathBuf {
         let truth = folder.path().join("truth");
         std::fs::create_dir(&truth).expect("folder for the truth");

@@ -14,7 +14,7 @@ use memscope::capture::Reader;
 use memscope::decode::{Body, Records};
 use memscope::model::end_text;
 use memscope_common::unwind::RULES;
-use memscope_common::{PythonLayout, StackEnd};
+use memscope_common::{PythonLayout, StackEnd, python::LAYOUT_FREES};
 use memscope_tests::harness::pythons::{Python, interpreters};
 use memscope_tests::harness::tracer::{Run, Running, Tracer, in_vm};
 use nix::sys::signal::Signal;
@@ -235,6 +235,11 @@ fn python_waits(python: &Python, scenarios: &[&str], options: &[&str]) -> Runnin
     running
 }
 
+/// The process that says so.
+fn pid_of(running: &Running) -> u32 {
+    running.stdout().split_whitespace().nth(1).and_then(|pid| pid.parse().ok()).expect("a process")
+}
+
 /// Lets it go on.
 fn go(running: &Running) {
     fs::write(running.folder.path().join("go"), "").expect("a file");
@@ -243,8 +248,7 @@ fn go(running: &Running) {
 /// Runs Python code that waits until something was done about the tracer.
 fn python_interfered(python: &Python, interfere: impl FnOnce(&Running, u32)) -> Run {
     let running = python_waits(python, &["wait", "plain"], &[]);
-    let pid = running.stdout().split_whitespace().nth(1).and_then(|pid| pid.parse().ok()).expect("a process");
-    interfere(&running, pid);
+    interfere(&running, pid_of(&running));
     go(&running);
     let run = running.finish();
     assert_eq!(run.code(), 0, "{}", run.said());
@@ -302,21 +306,58 @@ fn python_stacks_by_wrong_offsets_are_none_or_cut() {
     }
 }
 
-/// Makes the kernel side believe that a field lies eight bytes further on.
-fn move_field(running: &Running, pid: u32, field: usize) {
-    let mut layouts: BpfHashMap<MapData, u32, [u8; size_of::<PythonLayout>()]> =
-        map(running, "PYTHON").try_into().expect("a hash map");
+/// Where a process's interpreter has what, as the kernel side sees it.
+type Layouts = BpfHashMap<MapData, u32, [u8; size_of::<PythonLayout>()]>;
+
+fn layouts(running: &Running) -> Layouts {
+    map(running, "PYTHON").try_into().expect("a hash map")
+}
+
+/// What is there of a process, as soon as it is.
+fn layout_of(layouts: &Layouts, pid: u32) -> [u8; size_of::<PythonLayout>()] {
     let deadline = Instant::now() + Duration::from_secs(20);
-    let mut layout = loop {
+    loop {
         match layouts.get(&pid, 0) {
-            Ok(layout) => break layout,
+            Ok(layout) => return layout,
             Err(error) => assert!(Instant::now() < deadline, "{error}"),
         }
         std::thread::sleep(Duration::from_millis(10));
-    };
+    }
+}
+
+/// Makes the kernel side believe that a field lies eight bytes further on.
+fn move_field(running: &Running, pid: u32, field: usize) {
+    let mut layouts = layouts(running);
+    let mut layout = layout_of(&layouts, pid);
     let at = u16::from_le_bytes([layout[field], layout[field + 1]]) + 8;
     layout[field..field + 2].copy_from_slice(&at.to_le_bytes());
     layouts.insert(&pid, &layout, 0).expect("a layout");
+}
+
+/// What is known of code holds until code is freed; in each interpreter that is seen.
+#[test]
+fn freed_code_is_seen() {
+    for python in interpreters() {
+        let running = python_waits(&python, &["wait", "plain", "wait", "churn", "wait"], &[]);
+        let pid = pid_of(&running);
+        let layouts = layouts(&running);
+        let freed_ns = || {
+            let layout = layout_of(&layouts, pid);
+            assert_ne!(layout[offset_of!(PythonLayout, flags)] & LAYOUT_FREES, 0, "{python:?}");
+            let at = offset_of!(PythonLayout, freed_ns);
+            u64::from_le_bytes(layout[at..at + 8].try_into().expect("eight bytes"))
+        };
+        let mut seen = Vec::new();
+        for round in 1..=3 {
+            running.wait_for_output_times("ready ", round);
+            seen.push(freed_ns());
+            go(&running);
+        }
+        let run = running.finish();
+        assert_eq!(run.code(), 0, "{}", run.said());
+        // What `churn` defines lives for one call each; what `plain` calls was there before.
+        assert!(seen[2] > seen[1], "{python:?}: {seen:?}");
+    }
 }
 
 /// What there is no room for is lost: whole stacks, and names of single frames.

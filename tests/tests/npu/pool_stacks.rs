@@ -89,7 +89,7 @@ fn by_gdb(program: &Program) -> ByThread {
     let mut gdb = Command::new("gdb");
     gdb.args(["--batch", "-nx", "-iex", "set debug-file-directory /nowhere", "-x"]).arg(&script).arg("--args");
     gdb.env("HOOK_ADDRESS", format!("{:x}", hook())).env("HOOK_STACKS", &stacks);
-    program.run_below(gdb, &folder);
+    let _ = program.run_below(gdb, &folder);
     read(&stacks)
 }
 

@@ -18,9 +18,10 @@ use super::{
     offsets::{self, COOKIE, Offsets, TABLE_BYTES},
 };
 use crate::attach::{
-    elf::ElfFile,
+    elf::{ElfFile, dynamic::Pointer},
     kernel::page_size,
     maps::{self, FileId, Line},
+    site::{self, Function, SiteUse},
 };
 
 /// Larger files are no interpreters.
@@ -60,6 +61,8 @@ struct PythonFile {
     version: Option<u64>,
     /// Compiled with checks that change structs.
     debug: bool,
+    /// Offset in the file of a place that every call of the function comes by that frees code objects.
+    frees_code: Option<u64>,
     /// Offset in the file and address of what is executable.
     segments: Vec<(u64, u64)>,
 }
@@ -67,6 +70,23 @@ struct PythonFile {
 /// Files that were looked into.
 #[derive(Debug, Default)]
 pub(super) struct Files(HashMap<FileId, Facts>);
+
+/// An interpreter that has begun.
+#[derive(Debug)]
+pub(super) struct Found {
+    pub(super) layout: PythonLayout,
+    /// Where it is seen that it frees code.
+    pub(super) frees_code: Option<FreesCode>,
+}
+
+/// A place in the file of an interpreter.
+#[derive(Debug)]
+pub(super) struct FreesCode {
+    pub(super) file: FileId,
+    /// A mapping of the process, as `map_files` names it.
+    pub(super) range: String,
+    pub(super) file_offset: u64,
+}
 
 /// A file that is mapped at some address.
 struct Placed<'a> {
@@ -76,7 +96,7 @@ struct Placed<'a> {
 
 impl Files {
     /// Looks at a process.
-    pub(super) fn find(&mut self, pid: u32) -> Result<PythonLayout, Missing> {
+    pub(super) fn find(&mut self, pid: u32) -> Result<Found, Missing> {
         let mut text = Vec::new();
         let read =
             File::open(format!("/proc/{pid}/maps")).and_then(|file| file.take(MAX_MAPS_BYTES).read_to_end(&mut text));
@@ -115,7 +135,8 @@ impl Files {
             None => return Err(Missing::Start),
         };
         let memory = Memory::open(pid).map_err(|error| Missing::Support(format!("its memory: {error}")))?;
-        layout(&memory, &file, &line, pthread)
+        let place = |file_offset| FreesCode { file: line.id, range: maps::plain_range(line.range), file_offset };
+        Ok(Found { layout: layout(&memory, &file, &line, pthread)?, frees_code: file.frees_code.map(place) })
     }
 
     fn look(&mut self, pid: u32, line: &Line<'_>) -> Facts {
@@ -168,8 +189,31 @@ fn python_file(elf: &ElfFile<'_>) -> Option<PythonFile> {
         code_type: code_type?,
         version: version.and_then(number),
         debug: debug.is_some(),
+        frees_code: frees_code(elf, code_type?),
         segments: elf.executable_segments(),
     })
+}
+
+/// Where every call of the function comes by that frees code objects: `PyCode_Type.tp_dealloc`, by the file, not by the
+/// process, whose word would put a probe anywhere.
+fn frees_code(elf: &ElfFile<'_>, code_type: u64) -> Option<u64> {
+    // Behind the object's head with its size, the name, and two sizes of what it describes; in all versions.
+    const TP_DEALLOC: u64 = 48;
+    let slot = code_type.checked_add(TP_DEALLOC)?;
+    let moved = elf.relocations().ok()?.find(|relocation| relocation.slot == slot);
+    let vaddr = match moved.map(|relocation| relocation.pointer) {
+        Some(Pointer::Local(vaddr)) => vaddr,
+        Some(_) => return None,
+        // A program that is not moved has the address itself.
+        None => u64::from_le_bytes(*elf.bytes_at(slot, 8)?.first_chunk()?),
+    };
+    let code = elf.mappings(true)?.into_iter().find_map(|mapping| {
+        let from = vaddr.checked_sub(mapping.vaddr)?;
+        mapping.bytes.get(usize::try_from(from).ok()?..).filter(|bytes| !bytes.is_empty())
+    })?;
+    let function = Function::new(elf.machine(), vaddr, code, 0);
+    let site = site::choose(&function, SiteUse::default(), site::Kernel::default()).ok()?;
+    elf.file_offset(vaddr + u64::from(site.offset))
 }
 
 impl PythonFile {
@@ -301,7 +345,8 @@ mod tests {
 
     #[test]
     fn a_bias_is_what_the_file_is_moved_by() {
-        let file = |segments| PythonFile { runtime: 0, code_type: 0, version: None, debug: false, segments };
+        let file =
+            |segments| PythonFile { runtime: 0, code_type: 0, version: None, debug: false, frees_code: None, segments };
         let text = b"7f0000020000-7f0000030000 r-xp 00020000 08:02 17 /x/libpython3.8.so.1.0";
         let line = maps::line(text).expect("a line");
         assert_eq!(file(vec![(0x20000, 0x20000)]).bias(&line), Some(0x7f00_0000_0000));

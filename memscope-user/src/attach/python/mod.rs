@@ -11,15 +11,20 @@ mod offsets;
 
 use std::{
     collections::BTreeMap,
+    fs::File,
+    os::fd::AsFd as _,
     sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
-use memscope_common::PythonLayout;
+use memscope_common::{PythonLayout, python::LAYOUT_FREES};
 
-use self::find::{Files, Missing};
+use self::find::{Files, Found, FreesCode, Missing};
 pub use self::memory::Memory;
-use super::kernel::{Kernel, KernelError};
+use super::{
+    kernel::{Kernel, KernelError},
+    maps::FileId,
+};
 
 /// An interpreter that has not begun is looked at again after this time at first, ...
 const SOON: Duration = Duration::from_millis(50);
@@ -48,7 +53,7 @@ impl Layouts {
 #[must_use]
 pub fn look_into(pid: u32) -> Option<Result<String, String>> {
     match Files::default().find(pid) {
-        Ok(layout) => Some(Ok(format!("CPython 3.{}", layout.version))),
+        Ok(found) => Some(Ok(format!("CPython 3.{}", found.layout.version))),
         Err(Missing::Interpreter) => None,
         Err(Missing::Start) => Some(Err("it has not begun".to_owned())),
         Err(Missing::Sense(why)) => Some(Err(why.to_owned())),
@@ -72,6 +77,8 @@ pub struct Interpreters {
     pending: BTreeMap<u32, Pending>,
     spaces: u64,
     told: Vec<String>,
+    /// Files of interpreters in which there is a probe where code is freed, or could not be one.
+    see_frees: BTreeMap<FileId, bool>,
 }
 
 impl Default for Interpreters {
@@ -90,6 +97,7 @@ impl Interpreters {
             pending: BTreeMap::new(),
             spaces: 0,
             told: Vec::new(),
+            see_frees: BTreeMap::new(),
         }
     }
 
@@ -112,9 +120,11 @@ impl Interpreters {
         let now = Instant::now();
         let before = self.pending.remove(&pid);
         let nonsense = match self.files.find(pid) {
-            Ok(layout) => {
+            Ok(Found { layout, frees_code }) => {
                 self.spaces += 1;
-                let layout = PythonLayout { space: self.spaces, ..layout };
+                let sees = frees_code.is_some_and(|place| self.sees_frees(kernel, pid, &place));
+                let flags = layout.flags | if sees { LAYOUT_FREES } else { 0 };
+                let layout = PythonLayout { space: self.spaces, flags, ..layout };
                 kernel.set_python(pid, &layout)?;
                 self.layouts.change(|layouts| layouts.insert(pid, layout));
                 return Ok(());
@@ -138,6 +148,16 @@ impl Interpreters {
         let pause = before.map_or(SOON, |pending| (pending.pause * 2).min(LATE));
         self.pending.insert(pid, Pending { next: now + pause, pause, nonsense });
         Ok(())
+    }
+
+    /// Whether it is seen when an interpreter frees code; once for each file.
+    fn sees_frees(&mut self, kernel: &mut Kernel, pid: u32, place: &FreesCode) -> bool {
+        let mut attach = || {
+            let file = File::open(format!("/proc/{pid}/map_files/{}", place.range)).ok()?;
+            // Without it, walks take longer and are as right.
+            kernel.see_freed_code(file.as_fd(), place.file_offset).ok()
+        };
+        *self.see_frees.entry(place.file).or_insert_with(|| attach().is_some())
     }
 
     /// A process runs another program.
