@@ -3,9 +3,9 @@
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 
-use super::{USAGE, args::OwnerArgs, decompose::rules_of_user, error, input, select};
+use super::{USAGE, args::OwnerArgs, decompose::rules_of_user, error, input, select, stdout};
 use crate::{
     analyses::{FragmentationAnalysis, PeaksAnalysis, decompose::RuleSet},
     input::Outcome,
@@ -45,7 +45,7 @@ fn run(args: &OwnerArgs, none: &str, read: impl FnOnce(Arc<RuleSet>) -> Result<O
         let outcome = read(rules)?;
         input::print(&outcome, Report { step_hint: false, ..Report::default() }, args.json)?;
         if outcome.findings.is_empty() && !args.json {
-            println!("{none}");
+            stdout::line(none).context("cannot print the report")?;
         }
         Ok(())
     })

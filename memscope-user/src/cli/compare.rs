@@ -2,6 +2,7 @@
 
 use std::{
     ffi::OsString,
+    io::{self, Write},
     path::{Path, PathBuf},
     process::ExitCode,
     sync::{Arc, Mutex},
@@ -15,7 +16,7 @@ use super::{
     args::{CompareArgs, LogLevel},
     error, input, message, progress,
     select::SelectArgs,
-    values,
+    stdout, values,
 };
 use crate::{
     analyses::{
@@ -45,7 +46,9 @@ pub(super) fn run(args: &CompareArgs) -> ExitCode {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => {
             // The reference's words.
-            println!("Memory comparison failed!");
+            if let Err(failure) = stdout::line("Memory comparison failed!") {
+                error(format_args!("cannot print the result: {failure}"));
+            }
             error("the inputs have no operators or kernels of the level asked for; see --level");
             ExitCode::from(FAILURE)
         }
@@ -100,23 +103,29 @@ fn work(args: &CompareArgs, which: Which) -> Result<bool> {
     let [reference, truth] = &paths;
     if args.json {
         let document = Document { devices: &devices, files: [reference, truth] };
-        println!("{}", serde_json::to_string(&document).context("cannot print the comparison")?);
+        let json = serde_json::to_string(&document)?;
+        stdout::line(json).context("cannot print the comparison")?;
         return Ok(true);
     }
     for path in [reference, truth] {
         message(LogLevel::Info, LogLevel::Info, format_args!("create file {}", path.display()));
     }
-    devices.iter().for_each(print);
+    let printed = stdout::print(|out| devices.iter().try_for_each(|device| print(device, out)));
+    printed.context("cannot print the comparison")?;
     Ok(true)
 }
 
-fn print(found: &ComparedDevice) {
+fn print(found: &ComparedDevice, out: &mut dyn Write) -> io::Result<()> {
     let ComparedDevice { device, aligned, only_base, only_compare, .. } = found;
-    println!(
+    writeln!(
+        out,
         "Device {device}: {aligned} in both runs, {only_base} in the base run only, {only_compare} in the other only."
-    );
+    )?;
     if !found.shortest {
-        println!("  The runs differ so much that they were aligned piece by piece; shorter alignments may exist.");
+        writeln!(
+            out,
+            "  The runs differ so much that they were aligned piece by piece; shorter alignments may exist."
+        )?;
     }
     let differing = found.names.iter().filter(|name| name.base_delta_bytes != name.compare_delta_bytes);
     let mut header = Some(format!(
@@ -125,15 +134,17 @@ fn print(found: &ComparedDevice) {
     ));
     for name in differing.take(NAME_LINES) {
         if let Some(header) = header.take() {
-            println!("{header}");
+            writeln!(out, "{header}")?;
         }
         let (base, compare) = (name.base_delta_bytes, name.compare_delta_bytes);
-        println!(
+        writeln!(
+            out,
             "  {:>8} {:>8} {base:>16} {compare:>16} {:>+16}  {}",
             name.base_count,
             name.compare_count,
             i128::from(compare) - i128::from(base),
             name.name.escape_debug()
-        );
+        )?;
     }
+    Ok(())
 }

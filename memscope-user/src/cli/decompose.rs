@@ -1,14 +1,15 @@
 //! `decompose`: whose the memory is, from files.
 
-use std::io::Write as _;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::{Arc, PoisonError};
 
+use anyhow::Context as _;
+
 use super::{
     USAGE,
     args::{DecomposeArgs, LogLevel},
-    error, input, message, progress,
+    error, input, message, progress, stdout,
 };
 use crate::{
     analyses::{
@@ -25,8 +26,8 @@ use crate::{
 /// `decompose FILE…`.
 pub(super) fn run(args: &DecomposeArgs) -> ExitCode {
     if args.print_rules {
-        let printed = std::io::stdout().lock().write_all(BUILTIN.as_bytes());
-        return input::exit(|| printed.map_err(Into::into));
+        let printed = stdout::print(|out| out.write_all(BUILTIN.as_bytes()));
+        return input::exit(|| printed.context("cannot print the rules"));
     }
     let rules = match rules_of_user(args.rules.as_deref()) {
         Ok(rules) => rules,
@@ -47,7 +48,8 @@ pub(super) fn run(args: &DecomposeArgs) -> ExitCode {
         let report = Report { step_hint: false, ..Report::default() };
         input::print(&outcome, report, args.json)?;
         if outcome.findings.is_empty() && !args.json {
-            println!("No blocks were seen, so there is nothing to tell the owners of.");
+            let none = "No blocks were seen, so there is nothing to tell the owners of.";
+            stdout::line(none).context("cannot print the report")?;
         }
         let (Some(path), [file]) = (wanted, args.files.as_slice()) else { return Ok(()) };
         let owners = std::mem::take(&mut *owners.lock().unwrap_or_else(PoisonError::into_inner));

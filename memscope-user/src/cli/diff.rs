@@ -1,13 +1,13 @@
 //! `diff`: what grew between two moments, of one run or of two.
 
-use std::io::{self, Write as _};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context as _, Result, bail};
 
-use super::{USAGE, args::DiffArgs, decompose::rules_of_user, error, input, values::When};
+use super::{USAGE, args::DiffArgs, decompose::rules_of_user, error, input, stdout, values::When};
 use crate::{
     analyses::{
         Analysis,
@@ -31,13 +31,14 @@ pub(super) fn run(args: &DiffArgs) -> ExitCode {
     };
     input::exit(|| {
         let found = work(args, &rules)?;
-        let mut out = io::stdout().lock();
-        if args.json {
-            serde_json::to_writer(&mut out, &found).map_err(io::Error::from).and_then(|()| writeln!(out))
-        } else {
+        let printed = stdout::print(|mut out| {
+            if args.json {
+                serde_json::to_writer(&mut out, &found).map_err(io::Error::from)?;
+                return writeln!(out);
+            }
             write_diff(&found, &mut out)
-        }
-        .context("cannot print the report")
+        });
+        printed.context("cannot print the report")
     })
 }
 

@@ -2,13 +2,14 @@
 
 use std::{
     fmt::Write as _,
+    io,
     path::{Path, PathBuf},
     process::ExitCode,
 };
 
 use serde::Serialize;
 
-use super::{FAILURE, USAGE, args::DoctorArgs, error, outputs};
+use super::{FAILURE, USAGE, args::DoctorArgs, error, outputs, stdout};
 use crate::probes::ProbeSpec;
 use crate::{
     attach::{
@@ -146,15 +147,17 @@ pub(super) fn run(args: &DoctorArgs) -> ExitCode {
     };
     let possible = checks.iter().all(|check| check.state != "missing");
     let diagnosis = Diagnosis { checks, libraries };
-    if args.json {
-        match serde_json::to_string(&diagnosis) {
-            Ok(json) => println!("{json}"),
-            Err(failure) => error(failure),
+    let printed = stdout::print(|mut out| {
+        if args.json {
+            serde_json::to_writer(&mut out, &diagnosis).map_err(io::Error::from)?;
+            return writeln!(out);
         }
-    } else {
-        print!("{}", render(&diagnosis));
+        out.write_all(render(&diagnosis).as_bytes())
+    });
+    if let Err(failure) = &printed {
+        error(format_args!("cannot print the diagnosis: {failure}"));
     }
-    if possible { ExitCode::SUCCESS } else { ExitCode::from(FAILURE) }
+    if possible && printed.is_ok() { ExitCode::SUCCESS } else { ExitCode::from(FAILURE) }
 }
 
 /// Whether the driver tells how much of its devices is in use.
@@ -292,7 +295,7 @@ fn look_into(
         return Ok(Vec::new());
     };
     let planned = Libraries::planner(max_rows, user).plan(pid).map_err(|error| match error.kind() {
-        std::io::ErrorKind::NotFound => format!("no process {pid}: it does not exist, or has ended"),
+        io::ErrorKind::NotFound => format!("no process {pid}: it does not exist, or has ended"),
         _ => format!("cannot look into process {pid}: {error}"),
     })?;
     let probes: usize = planned.iter().map(|library| library.placed.len()).sum();

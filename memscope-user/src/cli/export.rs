@@ -1,11 +1,6 @@
 //! `export`: call stacks for other tools.
 
-use std::{
-    fs,
-    io::{self, Write as _},
-    path::PathBuf,
-    process::ExitCode,
-};
+use std::{fs, path::PathBuf, process::ExitCode};
 
 use anyhow::{Context as _, Result, bail};
 
@@ -13,6 +8,7 @@ use super::{
     args::{ExportArgs, ExportStack, WeightBy, What},
     input,
     offline::captures,
+    stdout,
 };
 use crate::{
     analyses::ByStackAnalysis,
@@ -53,7 +49,7 @@ fn export(args: &ExportArgs) -> Result<()> {
     let mut text = Vec::new();
     folded::write(&found, which, weight, &mut text).context("cannot put the lines together")?;
     let Some(path) = &args.output else {
-        return io::stdout().lock().write_all(&text).context("cannot write to stdout");
+        return stdout::print(|out| out.write_all(&text)).context("cannot write to stdout");
     };
     fs::write(path, text).with_context(|| format!("cannot write `{}`", path.display()))
 }

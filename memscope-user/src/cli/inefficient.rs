@@ -3,9 +3,11 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use anyhow::Context as _;
+
 use super::{
     args::{InefficientArgs, LogLevel},
-    input, message, progress,
+    input, message, progress, stdout,
 };
 use crate::{
     analyses::{Analysis, InefficientAnalysis, InefficientRules},
@@ -40,7 +42,7 @@ pub(super) fn run(args: &InefficientArgs) -> ExitCode {
             })
             .collect();
         if found.is_empty() && !args.json {
-            println!("No inefficient use of memory was found.");
+            stdout::line("No inefficient use of memory was found.").context("cannot print the report")?;
         }
         if !args.file.is_file() || crate::input::format(&args.file)? == Format::Capture {
             // Nothing to mark: rows are in dumps, one by one.

@@ -1,41 +1,29 @@
 //! `completions` and `manual`: what the program says of itself, for shells and for packagers.
 
-use std::{io, path::Path, process::ExitCode};
+use std::{path::Path, process::ExitCode};
 
 use anyhow::{Context as _, Result};
 use clap::CommandFactory as _;
 
 use super::{
-    FAILURE,
     args::{Cli, CompletionsArgs, ManualArgs},
-    error,
+    input::exit,
+    stdout,
 };
 
 const NAME: &str = "memscope-bpf";
 
 /// Prints the completions of a shell.
 pub(super) fn completions(args: &CompletionsArgs) -> ExitCode {
-    // Into memory first: a reader who goes away is no reason to panic.
+    // Into memory first: what makes them panics when it cannot write.
     let mut text = Vec::new();
     clap_complete::generate(args.shell, &mut Cli::command(), NAME, &mut text);
-    match io::Write::write_all(&mut io::stdout(), &text) {
-        Err(failure) if failure.kind() != io::ErrorKind::BrokenPipe => {
-            error(format_args!("cannot print the completions: {failure}"));
-            ExitCode::from(FAILURE)
-        }
-        _ => ExitCode::SUCCESS,
-    }
+    exit(|| stdout::print(|out| out.write_all(&text)).context("cannot print the completions"))
 }
 
 /// Writes a manual page for each command.
 pub(super) fn pages(args: &ManualArgs) -> ExitCode {
-    match write(&args.directory) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => {
-            error(format_args!("{failure:#}"));
-            ExitCode::from(FAILURE)
-        }
-    }
+    exit(|| write(&args.directory))
 }
 
 fn write(directory: &Path) -> Result<()> {

@@ -22,6 +22,7 @@ mod session;
 mod signals;
 mod stacks;
 mod stat;
+mod stdout;
 mod values;
 mod writer;
 

@@ -12,7 +12,7 @@ use std::{
 use super::{
     LOG,
     args::{CollectArgs, CollectMode, Format, LogLevel, TraceArgs},
-    message, select,
+    message, select, stdout,
     values::CallStacks,
 };
 use crate::{
@@ -239,12 +239,13 @@ pub(super) fn print_report(args: &CollectArgs, outcome: &Outcome, selected: &Sel
     if selected.0.as_ref().is_some_and(|any_block| !any_block.load(Ordering::Relaxed)) {
         message(args.level_of_messages(), LogLevel::Warning, format_args!("{}", select::NOTHING));
     }
-    let mut out = std::io::stdout().lock();
-    if args.json {
-        return sinks::report::write_json(&outcome.findings, &outcome.end, &mut out);
-    }
-    let report = Report { step_hint: leaks_wanted(args), ..Report::default() };
-    report.write_text(&outcome.findings, &outcome.end, &mut out)
+    stdout::print(|mut out| {
+        if args.json {
+            return sinks::report::write_json(&outcome.findings, &outcome.end, &mut out);
+        }
+        let report = Report { step_hint: leaks_wanted(args), ..Report::default() };
+        report.write_text(&outcome.findings, &outcome.end, &mut out)
+    })
 }
 
 /// Prints the ledgers of a trace that goes on.

@@ -316,3 +316,16 @@ fn outputs_belong_to_the_caller() {
     }
     assert!(seen > 8, "only {seen} outputs");
 }
+
+/// Whoever reads has seen enough before all is printed: no panic, no message.
+#[test]
+fn a_reader_who_goes_away_is_no_failure() {
+    for arguments in [&["doctor"][..], &["doctor", "--json"], &["decompose", "--print-rules"], &["completions", "bash"]]
+    {
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        let output = Command::new(tracer_path()).args(arguments).stdout(writer).output().expect("the tracer runs");
+        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        assert_eq!(String::from_utf8_lossy(&output.stderr), "", "{arguments:?}");
+    }
+}

@@ -8,7 +8,7 @@ use crate::{
     attach::{kernel::Kernel, libraries::Libraries, spawn::sudo_ids},
     cli::{
         args::{LogLevel, TraceArgs},
-        message,
+        message, stdout,
     },
     probes::{
         ProbeSpec,
@@ -70,14 +70,14 @@ pub(super) fn start(
 
 /// Prints what was found, behind the report.
 pub(super) fn print(args: &TraceArgs, text: &str) -> io::Result<()> {
+    const TITLE: &str =
+        "\nBlock watch (it changes when things happen: what depends on timing may look different without it)";
     // Machines read the report alone.
     if args.collect.json {
         return io::stderr().lock().write_all(text.as_bytes());
     }
-    let mut out = io::stdout().lock();
-    writeln!(
-        out,
-        "\nBlock watch (it changes when things happen: what depends on timing may look different without it)"
-    )?;
-    out.write_all(text.as_bytes())
+    stdout::print(|out| {
+        writeln!(out, "{TITLE}")?;
+        out.write_all(text.as_bytes())
+    })
 }
