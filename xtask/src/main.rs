@@ -8,6 +8,7 @@ mod build;
 mod check;
 mod demo;
 mod dist;
+mod interpreters;
 mod npu;
 mod project;
 mod python;
@@ -15,6 +16,7 @@ mod setup;
 mod sim;
 mod test;
 mod vm;
+mod wheel;
 mod wheels;
 
 use std::{env, process::ExitCode};
@@ -40,14 +42,16 @@ usage: ./x VERB [ARGUMENTS]
                       the live tests on other kernels in QEMU, such as 5.10-x86_64 or 6.12-aarch64
   bench [NAME...] [--quick] [--minutes N]
                       what tracing costs the target and what the tracer can take (cost, throughput), also with many probes and
-                      processes (scale), what the analyses find in made-up servers and what they cost (leaks, sizes). The first
-                      three, as root, write their parts of docs/overhead.md. `soak` runs only by its name and does so, too: N
+                      processes (scale), what scripts pay (python), what the analyses find in made-up servers and what they cost
+                      (leaks, sizes). The first four, as root, write their parts of docs/overhead.md. `soak` runs only by its name and does so, too: N
                       minutes (20) of a server beside programs that come and go
   wheels              looks for our functions in many versions of the real libraries, which are fetched (1 GB)
   dist [--test | --verify SUMS]
                       programs for both architectures that run from glibc 2.17 on, Debian packages and checksums, in target/dist;
                       --test installs the package of this machine's into a clean system and traces with it (as root), --verify
                       builds the BPF objects anew and holds them against SHA256SUMS
+  wheel [--test]      the Python package for both architectures (glibc 2.17, CPython 3.8 and later), and one without its native
+                      half, in target/wheel; --test installs and uses them with each Python that is at hand
   bpf                 the BPF objects of both architectures, for packagers, in target/bpf
 ";
 
@@ -77,6 +81,7 @@ fn dispatch(verb: &str, arguments: &[String]) -> Result<()> {
         "vm" => vm::run(arguments),
         "bpf" => bpf::run(),
         "dist" => dist::run(arguments),
+        "wheel" => wheel::run(arguments),
         "wheels" => wheels::run(arguments),
         "" | "help" | "-h" | "--help" => {
             print!("{VERBS}");

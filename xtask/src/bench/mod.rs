@@ -7,6 +7,7 @@ mod kernel;
 mod lab;
 mod machine;
 mod proc;
+mod python;
 mod scale;
 mod soak;
 mod stats;
@@ -67,6 +68,7 @@ const SOAK_MINUTES: u64 = 20;
 const COSTS: &str = "# What tracing costs";
 const MANY: &str = "# Many probes, many processes";
 const LONG: &str = "# Soak";
+const SCRIPTS: &str = "# Scripts";
 
 /// In the order of the report.
 const BENCHES: &[Bench] = &[
@@ -74,6 +76,7 @@ const BENCHES: &[Bench] = &[
     Bench { name: "throughput", part: Some(COSTS), run: Run::Measure(throughput::run) },
     Bench { name: "scale", part: Some(MANY), run: Run::Measure(scale::run) },
     Bench { name: SOAK, part: Some(LONG), run: Run::Measure(soak::run) },
+    Bench { name: "python", part: Some(SCRIPTS), run: Run::Measure(python::run) },
     Bench { name: "leaks", part: None, run: Run::Print(answers::leaks) },
     Bench { name: "sizes", part: None, run: Run::Print(answers::sizes) },
 ];
@@ -124,7 +127,7 @@ fn measure(options: &Options<'_>, measures: &[(&str, Measure)]) -> Result<()> {
         return Ok(());
     }
     let mut report = Report::parse(&fs::read_to_string(root().join(REPORT)).unwrap_or_default());
-    for part in [COSTS, MANY, LONG] {
+    for part in [COSTS, MANY, LONG, SCRIPTS] {
         let of_part = BENCHES.iter().filter(|bench| bench.part == Some(part));
         let tables = of_part.map(|bench| found.iter().find(|(name, _)| *name == bench.name).map(|(_, text)| &**text));
         // Of one machine at one time, or as it was.

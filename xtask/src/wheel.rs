@@ -1,0 +1,166 @@
+//! `wheel`: the Python package as it is installed. A wheel for each architecture, which every `CPython` from 3.8 on takes, and one
+//! without the native half for interpreters that cannot load it.
+
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context as _, Result, bail, ensure};
+
+use crate::{
+    arch::{self, Arch},
+    interpreters,
+    project::{program, root, run as run_command, run_quietly, target, tools as own_tools},
+    setup,
+};
+
+/// From the Python package index. maturin is what projects with `PyO3` are packed with; Zig brings old C libraries.
+const NEEDED: [&str; 4] = ["maturin==1.16.0", "ziglang==0.17.1", "auditwheel==6.4.2", "wheel==0.45.1"];
+/// Its C library is 2.17, as that of the programs (`dist`).
+const PLATFORM: &str = "manylinux_2_17";
+
+/// Takes the native half out of a wheel that was unpacked, and says that the rest is for any platform.
+const MAKE_PURE: &str = "
+import pathlib, sys
+folder = pathlib.Path(sys.argv[1])
+natives = list(folder.glob('memscope_bpf/*.so'))
+assert natives, 'no native half'
+for native in natives:
+    native.unlink()
+about = next(folder.glob('*.dist-info/WHEEL'))
+lines = [line for line in about.read_text().splitlines() if not line.startswith(('Tag:', 'Root-Is-Purelib:'))]
+about.write_text('\\n'.join([*lines, 'Root-Is-Purelib: true', 'Tag: py3-none-any', '']))
+";
+
+/// What an installed package has to do in any interpreter.
+const TRY: &str = "
+import sys, msmemscope, memscope_bpf
+from msmemscope import describe
+msmemscope.config(events='alloc,free')
+msmemscope.step()
+with describe.describer(owner='tried'):
+    pass
+assert memscope_bpf.listening() is False
+native = type(memscope_bpf._native.native).__name__, memscope_bpf._native.native.__name__
+assert native[1].endswith(sys.argv[1]), native
+";
+
+pub(crate) fn run(arguments: &[String]) -> Result<()> {
+    match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        [] => make(),
+        ["--test"] => test(),
+        _ => bail!("usage: ./x wheel [--test]"),
+    }
+}
+
+/// Where they go.
+fn folder() -> PathBuf {
+    target().join("wheel")
+}
+
+/// An environment of our own, with the packages that are needed.
+fn tools() -> Result<PathBuf> {
+    let venv = own_tools().join("wheel");
+    let done = venv.join("installed");
+    if fs::read_to_string(&done).is_ok_and(|what| what == NEEDED.join(" ")) {
+        return Ok(venv);
+    }
+    let what = "`./x wheel` needs python3 with its module venv, and the package index";
+    run_command(program("python3").args(["-m", "venv", "--clear"]).arg(&venv)).context(what)?;
+    let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
+    run_command(program(venv.join("bin/python")).args(pip).args(NEEDED)).context(what)?;
+    fs::write(done, NEEDED.join(" "))?;
+    Ok(venv)
+}
+
+fn make() -> Result<()> {
+    setup::to_check()?;
+    let venv = tools()?;
+    let out = folder();
+    let _ = fs::remove_dir_all(&out);
+    fs::create_dir_all(&out).with_context(|| format!("cannot make `{}`", out.display()))?;
+    for arch in arch::all() {
+        run_command(&mut maturin(&venv, arch, &out)?)?;
+        run_command(program(venv.join("bin/auditwheel")).arg("show").arg(of(arch)?))?;
+    }
+    pure(&venv, &out)?;
+    for wheel in wheels()? {
+        println!("{}", wheel.display());
+    }
+    Ok(())
+}
+
+fn maturin(venv: &Path, arch: &Arch, out: &Path) -> Result<Command> {
+    let mut maturin = program(venv.join("bin/maturin"));
+    let path = env::join_paths(
+        [venv.join("bin")].into_iter().chain(env::split_paths(&env::var_os("PATH").unwrap_or_default())),
+    )?;
+    // Names of functions stay: a tracer looks for them, and they are few.
+    maturin
+        .env("PATH", path)
+        .env("CARGO_PROFILE_RELEASE_DEBUG", "none")
+        .env("CARGO_PROFILE_RELEASE_STRIP", "debuginfo");
+    maturin.env("CARGO_TARGET_DIR", target().join("wheel-build"));
+    maturin.args(["build", "--release", "--locked", "--zig", "--target", arch.target, "--compatibility", PLATFORM]);
+    maturin.arg("--manifest-path").arg(root().join("python/Cargo.toml")).arg("--out").arg(out);
+    Ok(maturin)
+}
+
+/// Makes the wheel without the native half out of this machine's.
+fn pure(venv: &Path, out: &Path) -> Result<()> {
+    let python = || program(venv.join("bin/python"));
+    let unpacked = out.join("unpacked");
+    run_quietly(python().args(["-m", "wheel", "unpack", "--dest"]).arg(&unpacked).arg(of(host()?)?))?;
+    let package = fs::read_dir(&unpacked)?.next().context("nothing was unpacked")??.path();
+    run_quietly(python().args(["-c", MAKE_PURE]).arg(&package))?;
+    run_quietly(python().args(["-m", "wheel", "pack", "--dest-dir"]).arg(out).arg(&package))?;
+    fs::remove_dir_all(&unpacked).with_context(|| format!("cannot remove `{}`", unpacked.display()))
+}
+
+fn host() -> Result<&'static Arch> {
+    Arch::named(env::consts::ARCH)
+}
+
+fn wheels() -> Result<Vec<PathBuf>> {
+    let missing = || format!("`{}` is not there: `./x wheel` makes it", folder().display());
+    let entries = fs::read_dir(folder()).with_context(missing)?;
+    let mut found: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    found.retain(|path| path.extension().is_some_and(|kind| kind == "whl"));
+    found.sort();
+    Ok(found)
+}
+
+/// The wheel whose tag ends so.
+fn tagged(end: &str) -> Result<PathBuf> {
+    let is_it = |path: &PathBuf| path.file_stem().is_some_and(|name| name.to_string_lossy().ends_with(end));
+    wheels()?.into_iter().find(is_it).with_context(|| format!("no wheel for `{end}` in `{}`", folder().display()))
+}
+
+fn of(arch: &Arch) -> Result<PathBuf> {
+    tagged(arch.name)
+}
+
+/// Installs this machine's wheel, and then the pure one, for each interpreter that is at hand, and uses them.
+fn test() -> Result<()> {
+    let interpreters = interpreters::all();
+    ensure!(!interpreters.is_empty(), "no CPython from 3.8 on in PATH, to try the wheels with");
+    let place = target().join("wheel-test");
+    for (version, python) in &interpreters {
+        for (wheel, half) in [(of(host()?)?, "_memscope_bpf"), (tagged("py3-none-any")?, "_pure")] {
+            let _ = fs::remove_dir_all(&place);
+            run_quietly(program(python).args(["-m", "venv"]).arg(&place))?;
+            let inside = || program(place.join("bin/python"));
+            let pip = ["-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--disable-pip-version-check"];
+            run_quietly(inside().args(pip).arg(&wheel))?;
+            run_quietly(inside().args(["-c", TRY, half]).current_dir(&place))?;
+            if half == "_memscope_bpf" {
+                let tests = root().join("python/tests");
+                run_quietly(inside().args(["-B", "-m", "unittest", "discover", "--quiet", "-s"]).arg(tests))?;
+            }
+        }
+        println!("CPython 3.{version}: both wheels installed and used");
+    }
+    Ok(())
+}
