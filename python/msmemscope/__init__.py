@@ -2,8 +2,8 @@
 import sys as _sys
 
 from memscope_bpf import (
-    RecordFunction, TakeSnapshot, __version__, cleanup_framework_hooks, config, init_framework_hooks, start, step, stop, take_snapshot,
-    tracer, watcher,
+    RecordFunction, TakeSnapshot, __version__, cleanup_framework_hooks, config, enable_npu_sanitizer, init_framework_hooks, start, step, stop,
+    take_snapshot, tracer, watcher,
 )
 
 from .analyzer import analyze, check_inefficient, check_leaks, get_analyzer_config, list_analyzers

@@ -6,6 +6,7 @@ import sys
 import threading
 import types
 import unittest
+from unittest import mock
 
 import memscope_bpf
 import msmemscope
@@ -213,6 +214,21 @@ class Control(unittest.TestCase):
         run = subprocess.run([sys.executable, "-S", "-c", script], stdout=subprocess.PIPE, text=True, check=True)
         brought = [name for name in eval(run.stdout) if name.split(".")[0] not in ("memscope_bpf", "msmemscope")]
         self.assertEqual(set(brought) - THERE, set())
+
+    def test_sanitizer(self):
+        """torch_npu's own switch is used; without it the call says what is missing."""
+        calls = []
+        sanitizer = types.ModuleType("torch_npu.npu._sanitizer")
+        sanitizer.enable_npu_sanitizer = lambda: calls.append("on")
+        npu = types.ModuleType("torch_npu.npu")
+        npu._sanitizer = sanitizer
+        modules = {"torch_npu": types.ModuleType("torch_npu"), "torch_npu.npu": npu, "torch_npu.npu._sanitizer": sanitizer}
+        with mock.patch.dict(sys.modules, modules):
+            self.assertIsNone(msmemscope.enable_npu_sanitizer())
+        self.assertEqual(calls, ["on"])
+        with mock.patch.dict(sys.modules, {"torch_npu": None}), self.assertRaises(ImportError) as raised:
+            msmemscope.enable_npu_sanitizer()
+        self.assertIn("enable_npu_sanitizer() needs torch_npu", str(raised.exception))
 
     def test_stand_in_has_all_names(self):
         native = {name for name in dir(_native.native) if not name.startswith("_")}

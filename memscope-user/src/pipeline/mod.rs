@@ -26,6 +26,7 @@ mod recent;
 mod replay;
 mod requests;
 mod rows;
+mod sanitizer;
 mod stacks;
 pub(crate) mod steps;
 #[cfg(test)]

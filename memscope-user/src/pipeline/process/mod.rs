@@ -20,11 +20,12 @@ use super::output::Output;
 use super::physical::Physical;
 use super::recent::Recent;
 use super::requests::Requests;
+use super::sanitizer::{SanitizerOp, Use};
 use super::stacks::Codes;
 use super::steps::{OpenStep, Ranges, STEP_START, Steps};
 use super::usage::Usage;
 use crate::analyses::decompose::Classifier;
-use crate::model::{Device, Event, EventKind, FreeCause, Launch, Mark, Pool, ProcessStart, RegionKind, Stacks};
+use crate::model::{Access, Device, Event, EventKind, FreeCause, Launch, Mark, Pool, ProcessStart, RegionKind, Stacks};
 
 /// Threads per process whose device is remembered at least; there is no record of a thread's end.
 const MAX_THREADS: usize = 32 << 10;
@@ -115,6 +116,9 @@ impl At {
         Self::new(self.time_ns, self.tid)
     }
 }
+
+/// Type of a tensor's elements where nobody says it.
+const UNKNOWN_TYPE: &str = "N/A";
 
 impl Process {
     /// A process of which nothing is known; `wanted` are the steps to be written, `deferred` whether it is told only once its script
@@ -262,7 +266,10 @@ impl Process {
             Action::System(system) => {
                 self.emit(at, Device::None, EventKind::System(system), self.steps.inside(), shared);
             }
-            Action::Mark { text, domain: None } => self.mark(at, Mark::Point { text }, shared),
+            Action::Mark { text, domain: None } => match text.as_deref().and_then(SanitizerOp::parse) {
+                Some(op) => self.sanitized(at, &op, shared),
+                None => self.mark(at, Mark::Point { text }, shared),
+            },
             Action::RangeStart { text, domain: None } => self.range_start(at, text, shared),
             Action::RangeEnd { id, domain: None } => self.range_end(at, id, shared),
             Action::Mark { text, domain: Some(domain) } => self.domain_mark(at, domain, Mark::Point { text }, shared),
@@ -306,6 +313,29 @@ impl Process {
         }
         if let Some(mark) = after {
             self.emit(at, device, EventKind::Op(mark), inside, shared);
+        }
+    }
+
+    /// What torch_npu's sanitizer says of an operator; it is no mark of the user's.
+    fn sanitized(&mut self, at: At, op: &SanitizerOp<'_>, shared: &mut Shared) {
+        let (device, inside) = (self.device_of(at.tid), self.steps.inside());
+        let name: Arc<str> = op.name.into();
+        for Use { kind, addr, size_bytes } in op.uses.iter().copied() {
+            // A tensor that begins within a block has none, as nothing says where its memory begins.
+            let block = self.blocks.get_mut(Key::Pool(Pool::Pta, addr)).map(|live| &live.block);
+            let (allocation_id, device) = block.map_or((0, device), |block| (block.allocation_id, block.device));
+            let access = Access {
+                kind,
+                op: Arc::clone(&name),
+                allocation_id,
+                pool: Pool::Pta,
+                addr,
+                size_bytes,
+                dtype: UNKNOWN_TYPE,
+                format: None,
+                shape: Arc::default(),
+            };
+            self.emit(at, device, EventKind::Access(access), inside, shared);
         }
     }
 

@@ -227,3 +227,18 @@ fn older_rows_have_no_pool() {
     assert_eq!(row, expected);
     assert_eq!(serde_json::to_string(&row).expect("JSON"), json);
 }
+
+/// Marks of torch_npu's sanitizer are accesses, no marks; what only begins like one is a mark.
+#[test]
+fn marks_of_the_sanitizer_are_accesses() {
+    let text = "sanitizer-op: name=aten::add;read=self:0x100:12;write=out:0x900:4";
+    check_before_end(
+        &[main(1).pta((0, 0), 0x100, 512, [512, 2048, 512]), main(2).mark(text), main(3).mark("sanitizer-op: of mine")],
+        &[
+            "1 7 npu1 alloc 100+512 used 512 step 0",
+            "2 7 npu1 Read aten::add block 1 100+12 N/A []",
+            "2 7 - Write aten::add block 0 900+4 N/A []",
+            "3 7 - mark sanitizer-op: of mine",
+        ],
+    );
+}
