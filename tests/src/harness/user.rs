@@ -9,7 +9,7 @@ use nix::libc;
 use nix::sys::resource::{RLIM_INFINITY, Resource, setrlimit};
 use tempfile::TempDir;
 
-use super::tracer::{simulation, tracer_path, workload_path};
+use super::tracer::{python_package, simulation, tracer_path, workload_path};
 
 /// Bits of `CAP_SYS_PTRACE`, `CAP_PERFMON`, `CAP_BPF` and `CAP_CHECKPOINT_RESTORE` (`capability.h`).
 const CAPABILITIES: u64 = 1 << 19 | 1 << 38 | 1 << 39 | 1 << 40;
@@ -60,6 +60,23 @@ impl User {
     #[must_use]
     pub fn libraries(&self) -> PathBuf {
         self.0.path().join("lib")
+    }
+
+    /// The Python package, for `PYTHONPATH`.
+    #[must_use]
+    pub fn python_package(&self) -> PathBuf {
+        let to = self.0.path().join("python");
+        for package in fs::read_dir(python_package()).expect("the package") {
+            let package = package.expect("an entry");
+            let folder = to.join(package.file_name());
+            fs::create_dir_all(&folder).expect("a folder");
+            for file in fs::read_dir(package.path()).expect("a package").map(|file| file.expect("an entry").path()) {
+                if file.is_file() {
+                    fs::copy(&file, folder.join(file.file_name().expect("a name"))).expect("a copy of a file");
+                }
+            }
+        }
+        to
     }
 
     /// A simulated workload, with these rights.
