@@ -104,13 +104,13 @@ class Start(unittest.TestCase):
         native = Native()
         here = os.getcwd()
         with Daemon(reply("ready")) as daemon, mock.patch.object(_control, "native", native):
-            _control.config(output_path="out", events="alloc,traceback", format="csv")
+            _control.config(output_path="out", events="alloc", format="csv")
             os.chdir("/")
             try:
                 self.assertEqual(start(daemon.path, native), "")
             finally:
                 os.chdir(here)
-        wanted = {"events": "alloc,traceback", "format": "csv", "output_path": os.path.join(here, "out")}
+        wanted = {"events": "alloc", "format": "csv", "output_path": os.path.join(here, "out")}
         self.assertEqual([json.loads(line) for line in daemon.requests], [{"version": 1, "settings": wanted}])
         # Once for whoever listened then, once for the tracer that came.
         self.assertEqual(native.calls, [("config", 1, 1, 1 << 32), ("config", 1, 1, 1 << 32), ("start",)])
@@ -206,8 +206,8 @@ class Start(unittest.TestCase):
     def test_folder_that_is_gone(self):
         """A relative path means nothing then, and start() goes on."""
         code = (
-            "import os, tempfile; folder = tempfile.mkdtemp(); os.chdir(folder); os.rmdir(folder)\n"
-            "import memscope_bpf; memscope_bpf.config(output_path='x'); memscope_bpf.start(); print('on')"
+            "import memscope_bpf, os, tempfile; folder = tempfile.mkdtemp(); os.chdir(folder); os.rmdir(folder)\n"
+            "memscope_bpf.config(output_path='x'); memscope_bpf.start(); print('on')"
         )
         run = subprocess.run([sys.executable, "-B", "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True)
         self.assertEqual((run.returncode, run.stdout), (0, "on\n"), run.stderr)

@@ -4,6 +4,7 @@ Usage: daemon.py SCENARIO [KEY=VALUE...]: settings of config(). Files beside the
 """
 import ctypes
 import os
+import subprocess
 import sys
 import time
 
@@ -67,6 +68,15 @@ def forks():
         msmemscope.stop()
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
+    msmemscope.stop()
+
+
+def runs():
+    """Starts another program."""
+    msmemscope.start()
+    free(alloc(2000))
+    with open("command") as file:
+        assert subprocess.call(file.read(), shell=True) == 0
     msmemscope.stop()
 
 

@@ -28,7 +28,7 @@ use super::{
 };
 use crate::{
     capture::Note,
-    daemon::peer::is_plain,
+    daemon::peer::has_other_rights,
     probes::{self, ProbeSpec},
     ring::{Urgent, monotonic_ns},
 };
@@ -295,7 +295,7 @@ impl Follow {
 
     /// Processes that are not, or no longer, this user's leave the trace: they run a program with other rights.
     pub fn leave_others(&mut self, kernel: &mut Kernel, uid: u32) -> Result<(), KernelError> {
-        let others: Vec<u32> = self.processes.keys().copied().filter(|pid| !is_plain(*pid, uid)).collect();
+        let others: Vec<u32> = self.processes.keys().copied().filter(|pid| has_other_rights(*pid, uid)).collect();
         for pid in others {
             kernel.forget(pid)?;
             self.remove(pid);

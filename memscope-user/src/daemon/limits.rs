@@ -3,7 +3,7 @@
 use std::{collections::HashMap, time::Instant};
 
 /// Connections without an answer, of all users.
-const MAX_CONNECTIONS: usize = 64;
+const MAX_CONNECTIONS: usize = 256;
 /// Of one user: nobody keeps others out.
 const MAX_CONNECTIONS_PER_USER: usize = 16;
 /// Users whose starts are remembered; of more, those that have not started anything lately are forgotten.
@@ -67,7 +67,7 @@ impl Usage {
         let Limits { targets, targets_per_user, starts_per_minute } = self.limits;
         if count(&self.targets, uid) >= targets_per_user {
             return Err(format!(
-                "{targets_per_user} processes of user {uid} are traced, which is the limit (--max-targets-per-user)"
+                "user {uid} has {targets_per_user} processes traced, which is the limit (--max-targets-per-user)"
             ));
         }
         if total(&self.targets) >= targets {
@@ -137,16 +137,16 @@ mod tests {
     #[test]
     fn connections_are_counted_per_user_and_in_all() {
         let mut usage = usage();
-        for uid in 1..=4 {
+        for uid in 1..=16 {
             for _ in 0..16 {
                 usage.connect(uid).expect("room");
             }
             let refusal = format!("user {uid} has 16 requests open, which is the limit; try again");
             assert_eq!(usage.connect(uid), Err(refusal));
         }
-        assert_eq!(usage.connect(5), Err("64 requests are open, which is the limit; try again".to_owned()));
+        assert_eq!(usage.connect(17), Err("256 requests are open, which is the limit; try again".to_owned()));
         usage.disconnect(1);
-        usage.connect(5).expect("room again");
+        usage.connect(17).expect("room again");
     }
 
     #[test]

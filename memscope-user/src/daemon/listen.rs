@@ -12,6 +12,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use thiserror::Error;
 
 /// The descriptor of a single socket (`sd_listen_fds(3)`).
@@ -81,7 +82,12 @@ fn passed() -> Result<Option<UnixListener>, ListenError> {
     match env::var("LISTEN_FDS") {
         Ok(count) if is_ours && count == "1" => {
             // SAFETY: the descriptor was passed for us to take, and this is called once.
-            Ok(Some(UnixListener::from(unsafe { OwnedFd::from_raw_fd(PASSED) })))
+            let listener = UnixListener::from(unsafe { OwnedFd::from_raw_fd(PASSED) });
+            let fail = |source| ListenError::Io { path: PathBuf::from("the socket of systemd"), source };
+            // Another kind of socket has no such address; tracers are not to have it.
+            listener.local_addr().map_err(fail)?;
+            fcntl(&listener, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC)).map_err(|errno| fail(errno.into()))?;
+            Ok(Some(listener))
         }
         Ok(count) if is_ours => Err(ListenError::Passed(count)),
         _ => Ok(None),

@@ -18,7 +18,7 @@ use nix::{
 };
 use thiserror::Error;
 
-use crate::attach::follow::open_pidfd;
+use crate::attach::{follow::open_pidfd, guard::state};
 
 /// A process that is not traced, and why.
 #[derive(Debug, Error)]
@@ -80,14 +80,14 @@ impl Peer {
     /// Whether it lives, and has the rights of the user who asked and no others. Gives its further groups.
     pub fn check(&self) -> Result<Vec<u32>, PeerError> {
         let status = fs::read_to_string(format!("/proc/{}/status", self.pid)).map_err(|_| PeerError::Ended)?;
-        let is_plain = is_plain(self.pid, self.uid);
+        let is_other = has_other_rights(self.pid, self.uid);
         // Only now is it sure of which process that was.
         if has_ended(self.pidfd.as_fd()) {
             return Err(PeerError::Ended);
         }
         let all =
             |name, id| numbers(&status, name).is_some_and(|ids| ids.len() == 4 && ids.iter().all(|own| *own == id));
-        if is_plain && all("Uid:", self.uid) && all("Gid:", self.gid) {
+        if !is_other && all("Uid:", self.uid) && all("Gid:", self.gid) {
             return Ok(numbers(&status, "Groups:").unwrap_or_default());
         }
         Err(PeerError::Rights { pid: self.pid, uid: self.uid })
@@ -98,11 +98,17 @@ fn unknown(errno: Errno) -> PeerError {
     PeerError::Unknown(errno.into())
 }
 
-/// Whether a process is a user's, and one that the kernel lets this user look into: folders in `/proc` of others, and of programs
-/// with more rights than their caller, are not that user's (`proc(5)`).
+/// Whether a process is somebody else's than this user's, or one that this user may not look into: most files in `/proc` of a program with
+/// more rights than its caller are root's (`proc(5)`). Of a process that is gone nothing is known, so it has none.
 #[must_use]
-pub fn is_plain(pid: u32, uid: u32) -> bool {
-    fs::metadata(format!("/proc/{pid}")).is_ok_and(|folder| folder.uid() == uid)
+pub fn has_other_rights(pid: u32, uid: u32) -> bool {
+    let owner = |what: &str| fs::metadata(format!("/proc/{pid}{what}")).map(|about| about.uid());
+    match owner("/environ") {
+        Err(_) => false,
+        Ok(owner) if owner == uid => false,
+        // The first thread has ended and has no memory of its own any more, so it is root's; the folder is not.
+        Ok(_) => !(matches!(state(pid), None | Some('Z' | 'X')) && owner("").map_or(true, |owner| owner == uid)),
+    }
 }
 
 /// Whether the process of a pidfd is gone.

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::{PermissionsExt as _, chown};
+use std::os::unix::fs::{PermissionsExt as _, chown, lchown};
 use std::path::{Path, PathBuf};
 
 use nix::libc;
@@ -91,7 +91,7 @@ impl User {
     /// Gives a folder, and what is in it, to the user.
     pub fn take(&self, folder: &Path) {
         for entry in fs::read_dir(folder).expect("a folder") {
-            chown(entry.expect("an entry").path(), Some(Self::ID), Some(Self::ID)).expect("given away");
+            lchown(entry.expect("an entry").path(), Some(Self::ID), Some(Self::ID)).expect("given away");
         }
         chown(folder, Some(Self::ID), Some(Self::ID)).expect("given away");
     }

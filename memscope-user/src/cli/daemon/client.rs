@@ -1,13 +1,17 @@
 //! One connection: who it is, what is wanted, a tracer, an answer.
 
 use std::{
+    error::Error as _,
     ffi::OsString,
     process::{Child, Command, Stdio},
     rc::Rc,
     time::Duration,
 };
 
-use clap::Parser as _;
+use clap::{
+    Parser as _,
+    error::{ContextKind, ContextValue},
+};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -61,10 +65,10 @@ impl<T: std::fmt::Display> From<T> for Refusal {
 }
 
 async fn answer(daemon: &Rc<Daemon>, stream: &UnixStream) -> Result<(Status, String, Option<Tracer>), Refusal> {
+    let peer = Peer::of(stream)?;
     let request = timeout(REQUEST, read(stream)).await;
     let line = request.map_err(|_| format!("the request was not there within {} s", REQUEST.as_secs()))??;
     let settings = protocol::settings(&line)?;
-    let peer = Peer::of(stream)?;
     let options = options(daemon, &peer, &settings)?;
     if tracers::have(peer.pid).map_err(|error| format!("cannot ask the kernel who is traced: {error}"))? {
         return Ok((Status::Traced, format!("process {} is traced already", peer.pid), None));
@@ -134,12 +138,19 @@ fn options(daemon: &Daemon, peer: &Peer, settings: &Settings) -> Result<Vec<OsSt
     let line = [OsString::from("memscope-bpf")].into_iter().chain(options.iter().cloned());
     match Cli::try_parse_from(line) {
         Ok(_) => Ok(options),
-        Err(error) => {
-            let text = error.to_string();
-            let line = text.lines().next().unwrap_or_default();
-            Err(line.strip_prefix("error: ").unwrap_or(line).to_owned())
-        }
+        Err(error) => Err(invalid(&error)),
     }
+}
+
+/// What is wrong with a setting. The value may be several lines, or none.
+fn invalid(error: &clap::Error) -> String {
+    if let (Some(ContextValue::String(option)), Some(why)) = (error.get(ContextKind::InvalidArg), error.source()) {
+        let name = option.split(' ').next().unwrap_or_default().trim_start_matches('-');
+        return format!("{name}: {why}");
+    }
+    let text = error.to_string();
+    let line = text.lines().next().unwrap_or_default();
+    line.strip_prefix("error: ").unwrap_or(line).to_owned()
 }
 
 /// A tracer's process. Its room is given back when it is waited for.
