@@ -1,7 +1,7 @@
 //! The daemon's socket: its own, or one that systemd has opened for it.
 
 use std::{
-    env, fs, io,
+    env, fmt, fs, io,
     os::{
         fd::{FromRawFd as _, OwnedFd},
         unix::{
@@ -55,6 +55,15 @@ impl Drop for Socket {
     fn drop(&mut self) {
         if let Some(path) = &self.path {
             let _ = fs::remove_file(path);
+        }
+    }
+}
+
+impl fmt::Display for Socket {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.path {
+            Some(path) => write!(out, "{}", path.display()),
+            None => out.write_str("the socket that systemd has passed"),
         }
     }
 }
@@ -122,6 +131,7 @@ mod tests {
         let place = tempfile::tempdir().expect("temporary directory");
         let path = place.path().join("a/b/daemon.sock");
         let (_listener, socket) = open(&path, None).expect("a socket");
+        assert_eq!(socket.to_string(), path.to_str().expect("plain"));
         assert_eq!(path.metadata().expect("a socket").permissions().mode() & 0o7777, 0o666);
         assert!(matches!(open(&path, None), Err(ListenError::InUse(_))));
         drop(socket);

@@ -147,6 +147,12 @@ impl<'a> Script<'a> {
         self
     }
 
+    /// The interpreter.
+    #[must_use]
+    pub fn python(&self) -> &Path {
+        &self.python.path
+    }
+
     /// By this program with these arguments, in front of the interpreter.
     #[must_use]
     pub fn below(mut self, program: &Path, arguments: &[&str]) -> Self {

@@ -242,28 +242,33 @@ fn daemon_traces_a_user() {
     }
 }
 
-/// What a traced script starts with other rights than its own (set-uid programs) leaves the trace.
+/// What a traced script starts as its own user is its tracer's; what has other rights (set-uid programs) leaves the trace, and is traced for
+/// its own user if it asks.
 #[test]
 fn daemon_leaves_other_users_alone() {
     let (user, daemon) = (User::new(), Daemon::start(&[]));
-    let (become_other, steps) = (user.workload("become", 0o4755), user.workload("steps", 0o755));
-    let libraries = user.libraries();
-    let command = |program: &str| {
-        format!(
-            "{program} /bin/sh -c 'sleep 1; ASCEND_SIM_JOURNAL= LD_LIBRARY_PATH={} exec {}'",
-            libraries.display(),
-            steps.display()
-        )
-    };
-    for (program, seen) in [(format!("{} {}", become_other.display(), User::ID + 1), 1), ("exec".to_owned(), 2)] {
+    let become_other = format!("{} {} /bin/sh -c", user.workload("become", 0o4755).display(), User::ID + 1);
+    for (program, tracers, place) in [("/bin/sh -c", 1, "output"), (become_other.as_str(), 3, "other")] {
         let folder = Folder::new();
-        fs::write(folder.path().join("command"), command(&program)).expect("a command");
         let script = Script::new("runs", &daemon.socket()).by(&user).set("output_path=output");
-        let mut target = script.start_in(folder, "end\n");
+        let again = format!("exec {} -B daemon.py window output_path=other", script.python().display());
+        let libraries = user.libraries();
+        let variables = format!("ASCEND_SIM_JOURNAL= LD_LIBRARY_PATH={}", libraries.display());
+        fs::write(folder.path().join("command"), format!("{program} 'sleep 1; {variables} {again}'"))
+            .expect("a command");
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).expect("changed rights");
+        let mut target = script.start_in(folder, "end\nend\n");
         assert!(target.wait().success(), "{}", target.stderr());
-        daemon.wait_for_end_of(target.pid());
-        let rows = target.folder.rows();
-        assert_eq!(rows.processes.len(), seen, "{program}: {:?} {}", rows.files, target.stderr());
+        assert!(!target.stderr().contains("[msmemscope]"), "{}", target.stderr());
+        // Of this and the earlier ones.
+        daemon.wait_for("has ended", tracers);
+        assert_eq!(daemon.messages().matches("is traced by").count(), tracers, "{}", daemon.messages());
+        let own = target.folder.rows();
+        assert_eq!(told(&own, target.pid())[..2], ["START_TRACE", "MALLOC 2000"]);
+        let rows = Rows::read(&target.folder.path().join(place));
+        let child = *rows.processes.keys().find(|pid| **pid != target.pid()).expect("the child");
+        assert_eq!(told(&rows, child), WINDOW, "{program}");
+        assert_eq!(own.processes.contains_key(&child), place == "output", "{program}");
     }
 }
 

@@ -48,10 +48,12 @@ fn serve(args: &DaemonArgs) -> Result<()> {
         targets_per_user: args.max_targets_per_user as usize,
         starts_per_minute: args.max_starts_per_minute,
     };
-    // The file goes with it.
-    let (listener, _socket) = listen::open(&args.socket, group)?;
+    // The file goes with the latter.
+    let (listener, socket) = listen::open(&args.socket, group)?;
     Signals::block()?;
-    server::run(listener, limits, args.clone())
+    let served = server::run(listener, limits, args.clone(), &socket);
+    drop(socket);
+    served
 }
 
 /// Refuses to listen where no process could be traced.

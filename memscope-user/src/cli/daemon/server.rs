@@ -26,6 +26,7 @@ use crate::{
     cli::{args::DaemonArgs, signals::Signals},
     daemon::{
         limits::{Limits, Usage},
+        listen::Socket,
         protocol::Reply,
     },
 };
@@ -55,18 +56,18 @@ struct State {
 }
 
 /// Serves until a signal asks to end.
-pub(super) fn run(listener: StdListener, limits: Limits, args: DaemonArgs) -> Result<()> {
+pub(super) fn run(listener: StdListener, limits: Limits, args: DaemonArgs, socket: &Socket) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let state = State { usage: Usage::new(limits), tracers: BTreeMap::new(), ending: false, told: None, untold: 0 };
     let daemon = Rc::new(Daemon { args, child_ended: Notify::new(), state: RefCell::new(state) });
-    LocalSet::new().block_on(&runtime, serve(listener, daemon))
+    LocalSet::new().block_on(&runtime, serve(listener, daemon, socket))
 }
 
-async fn serve(listener: StdListener, daemon: Rc<Daemon>) -> Result<()> {
+async fn serve(listener: StdListener, daemon: Rc<Daemon>, socket: &Socket) -> Result<()> {
     listener.set_nonblocking(true)?;
     let listener = UnixListener::from_std(listener).context("cannot listen")?;
     let signals = Signals::new()?;
-    say(&daemon.args, format_args!("listening on {}", daemon.args.socket.display()));
+    say(&daemon.args, format_args!("listening on {socket}"));
     loop {
         tokio::select! {
             caught = signals.next() => {
