@@ -9,6 +9,8 @@ pub mod attach;
 pub mod capture;
 #[cfg(feature = "trace")]
 pub mod cli;
+#[cfg(feature = "trace")]
+pub mod daemon;
 pub mod decode;
 pub mod input;
 pub mod model;

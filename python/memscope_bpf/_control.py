@@ -1,6 +1,7 @@
 """config, start, stop, step."""
+import os
 import sys
-from typing import Dict
+from typing import Dict, Optional, Tuple
 
 from ._native import native
 from ._tracer import tracer
@@ -8,10 +9,20 @@ from ._tracer import tracer
 _OLD = {"data_format": "format", "output": "output_path"}
 _ONCE = ("watch", "format", "output_path")
 _FAILED = "Set msmemscope trace config failed!"
+_SOCKET = "/run/memscope-bpf/daemon.sock"
+_OUTPUT = "memscopeDumpResults"
 
 # Keys that can be set once, and are.
 _locked: Dict[str, str] = {}
 _told = False
+# What config() said last: for a tracer that the daemon starts, and for the marker that tells it.
+_wanted: Dict[str, str] = {}
+_bits: Optional[Tuple[int, int, int]] = None
+_output_path: Optional[str] = None
+# The process whose tracer the daemon knows of.
+_traced_pid = 0
+# The daemon has let a start() wait in vain: the next ones do not wait.
+_silent = False
 # Windows of collection have a Python trace.
 _trace = False
 
@@ -24,7 +35,7 @@ def config(**settings: str) -> None:
 
     TypeError: a value is no str. ValueError: no key, an unknown one, a bad value; nothing has changed then.
     """
-    global _trace
+    global _trace, _bits, _output_path
     # The dictionary of settings costs an import of `re`.
     from . import _settings
 
@@ -53,6 +64,12 @@ def config(**settings: str) -> None:
         print(f"[msmemscope] Warn: {name} can be set once; it stays {_locked.get(name, new.get(name))!r}.")
     _locked.update((name, new[name]) for name in _ONCE if name in new)
     _trace = _settings.traceback(new.get("events", ""))
+    _wanted.clear()
+    _wanted.update({name: value for name, value in _locked.items() if name != "output_path"}, **new)
+    if "output_path" in new:
+        # The tracer has another current folder, and the script may change its own.
+        _output_path = _absolute(new["output_path"])
+    _bits = bits
     native.config(*bits)
     if "decompose" in _settings.items(new.get("analysis", "")):
         from . import _hooks
@@ -64,19 +81,62 @@ def _deprecated(old: str, new: str) -> None:
     print(f"[msmemscope] Deprecation: '{old}' is deprecated, use '{new}' instead.", file=sys.stderr)
 
 
+def _absolute(path: str) -> str:
+    """As it is, if there is no current folder any more: the daemon says what is wrong with it."""
+    try:
+        return os.path.abspath(path)
+    except OSError:
+        return path
+
+
+def _warn(text: str) -> None:
+    """Says once why nothing is collected."""
+    global _told
+    if not _told:
+        _told = True
+        print(f"[msmemscope] Warn: {text}", file=sys.stderr)
+
+
+def _find_tracer() -> None:
+    """Has the daemon trace this process, if there is a daemon; waits at most 5 seconds."""
+    global _traced_pid, _silent
+    listening = native.listening()
+    # Whoever listens may listen to another process that uses the same file of this package. The daemon knows.
+    if listening and _traced_pid == os.getpid():
+        return
+    why_not = getattr(native, "_no_markers", None)
+    if why_not:
+        _warn(why_not)
+        return
+    path = os.environ.get("MEMSCOPE_BPF_SOCKET", _SOCKET)
+    if path and not _silent and os.path.exists(path):
+        from . import _daemon
+
+        settings = {**_wanted, "output_path": _output_path or _absolute(_OUTPUT)}
+        answer = _daemon.ask(path, settings)
+        if answer.status in ("ready", "traced"):
+            _traced_pid = os.getpid()
+            if answer.status == "ready" and _bits is not None:
+                # It was not there when config() was called.
+                native.config(*_bits)
+            return
+        _silent = answer.status == "silent"
+        if answer.status != "absent":
+            _warn(f"the daemon of memscope-bpf does not trace this process: {answer.text}.")
+            return
+    if not listening:
+        _warn(
+            "no tracer is there, so nothing is collected. Run the script by `memscope-bpf run -- ...`, "
+            "attach with `memscope-bpf --pid`, or start `memscope-bpf daemon`."
+        )
+
+
 def start() -> None:
     """Collection begins; blocks that are live already are told, too. It may begin and end several times.
 
-    Without a tracer nothing is collected, and one line on stderr says so, once.
+    A daemon, if there is one, is asked for a tracer. Without a tracer nothing is collected, and one line on stderr says so, once.
     """
-    global _told
-    if not native.listening() and not _told:
-        _told = True
-        print(
-            "[msmemscope] Warn: no tracer is there, so nothing is collected. Run the script by `memscope-bpf run -- ...`, "
-            "or attach with `memscope-bpf --pid`.",
-            file=sys.stderr,
-        )
+    _find_tracer()
     # What there is of a Python trace is from before.
     native.trace_hand_over()
     native.start()

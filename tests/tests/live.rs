@@ -11,6 +11,8 @@ mod attach;
 mod bad_input;
 #[path = "live/containers.rs"]
 mod containers;
+#[path = "live/daemon.rs"]
+mod daemon;
 #[path = "live/decompose.rs"]
 mod decompose;
 #[path = "live/diff.rs"]

@@ -41,16 +41,24 @@ struct Sets {
 
 /// Keeps what a trace needs from now on: probes, processes, outputs.
 pub fn keep_for_trace() -> io::Result<()> {
-    keep(&OF_TRACER)
+    keep(&OF_TRACER, false)
+}
+
+/// For tracing as another user than root: nothing that opens files of others, or changes them.
+const OF_USERS_TRACER: [u32; 5] = [SYS_PTRACE, SYS_ADMIN, PERFMON, BPF, CHECKPOINT_RESTORE];
+
+/// Keeps what a trace for an ordinary user needs, and has it take effect, which becoming that user has ended.
+pub(crate) fn keep_for_user() -> io::Result<()> {
+    keep(&OF_USERS_TRACER, true)
 }
 
 /// Keeps what continuing processes takes.
 pub(super) fn keep_for_guard() -> io::Result<()> {
-    keep(&[KILL])
+    keep(&[KILL], false)
 }
 
-/// Drops all that this thread has besides, for good.
-fn keep(bits: &[u32]) -> io::Result<()> {
+/// Drops all that this thread has besides, for good. What is kept takes effect as before, or (`all`) all of it.
+fn keep(bits: &[u32], all: bool) -> io::Result<()> {
     const VERSION_3: u32 = 0x2008_0522;
     let mask = bits.iter().fold(0_u64, |mask, bit| mask | 1 << bit);
     let mut header = Header { version: VERSION_3, pid: 0 };
@@ -58,8 +66,8 @@ fn keep(bits: &[u32]) -> io::Result<()> {
     // SAFETY: of this version the kernel fills two halves.
     check(unsafe { libc::syscall(libc::SYS_capget, &raw mut header, sets.as_mut_ptr()) })?;
     for (half, mask) in sets.iter_mut().zip([mask as u32, (mask >> 32) as u32]) {
-        half.effective &= mask;
         half.permitted &= mask;
+        half.effective = if all { half.permitted } else { half.effective & mask };
         half.inheritable = 0;
     }
     // SAFETY: as above; the kernel reads both halves.

@@ -28,6 +28,7 @@ use super::{
 };
 use crate::{
     capture::Note,
+    daemon::peer::has_other_rights,
     probes::{self, ProbeSpec},
     ring::{Urgent, monotonic_ns},
 };
@@ -287,14 +288,28 @@ impl Follow {
             .map(|(pid, _)| *pid)
             .collect();
         for pid in gone {
-            self.processes.remove(&pid);
-            self.guard.remove(pid);
-            if let Some(interpreters) = &mut self.interpreters {
-                interpreters.ended(pid);
-            }
-            self.changes.push(Change::Ended { pid });
+            self.remove(pid);
         }
         self.processes.len()
+    }
+
+    /// Processes that are not, or no longer, this user's leave the trace: they run a program with other rights.
+    pub fn leave_others(&mut self, kernel: &mut Kernel, uid: u32) -> Result<(), KernelError> {
+        let others: Vec<u32> = self.processes.keys().copied().filter(|pid| has_other_rights(*pid, uid)).collect();
+        for pid in others {
+            kernel.forget(pid)?;
+            self.remove(pid);
+        }
+        Ok(())
+    }
+
+    fn remove(&mut self, pid: u32) {
+        self.processes.remove(&pid);
+        self.guard.remove(pid);
+        if let Some(interpreters) = &mut self.interpreters {
+            interpreters.ended(pid);
+        }
+        self.changes.push(Change::Ended { pid });
     }
 
     /// No process stays behind stopped by us.
@@ -319,7 +334,7 @@ fn continue_process(pid: u32) {
     let _ = kill(Pid::from_raw(pid as i32), Signal::SIGCONT);
 }
 
-fn open_pidfd(pid: u32) -> io::Result<OwnedFd> {
+pub(crate) fn open_pidfd(pid: u32) -> io::Result<OwnedFd> {
     // SAFETY: no pointers involved.
     let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
     if fd < 0 {

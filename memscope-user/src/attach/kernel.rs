@@ -685,6 +685,15 @@ impl Kernel {
         self.processes()?.insert(&pid, &state, 0).map_err(|error| map_error("PROCESSES", &error))
     }
 
+    /// Takes a process out of the trace, if it is in it.
+    pub fn forget(&mut self, pid: u32) -> Result<(), KernelError> {
+        match self.processes()?.remove(&pid) {
+            Ok(()) | Err(MapError::KeyNotFound) => Ok(()),
+            Err(MapError::SyscallError(error)) if error.io_error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
+            Err(error) => Err(map_error("PROCESSES", &error)),
+        }
+    }
+
     /// Takes every process out of the trace: all programs return at once from here on.
     pub fn silence(&mut self) -> Result<(), KernelError> {
         const TRIES: usize = 100;

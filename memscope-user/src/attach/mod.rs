@@ -4,7 +4,7 @@
 //! the file does not name, `copies` which files have functions of mstx in them, `site` which instruction of
 //! it is the cheapest to probe, `inode` which files are one under several names, `libraries` puts these together,
 //! `kernel` makes the links. `spawn`, `follow` and `guard` start, follow and never abandon the traced processes.
-//! `presence` tells scripts that a tracer is there, `capabilities` gives up what is not needed any more. `mstx_tool` is the
+//! `presence` tells scripts that a tracer is there, `tracers` whether a process has one, `capabilities` gives up what is not needed any more. `mstx_tool` is the
 //! one thing that is put into a process,
 //! if the user wants it.
 
@@ -48,5 +48,7 @@ pub mod site;
 pub mod spawn;
 #[cfg(feature = "trace")]
 mod task;
+#[cfg(feature = "trace")]
+pub(crate) mod tracers;
 #[cfg(feature = "trace")]
 pub mod withheld;

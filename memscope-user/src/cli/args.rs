@@ -76,6 +76,8 @@ pub(super) enum Command {
     Stat(StatArgs),
     /// Write where memory was allocated for flame-graph tools: from a capture, an output folder, or dumps with call stacks.
     Export(ExportArgs),
+    /// Trace scripts whose `msmemscope.start()` asks for it, each as its own user, so that they need no rights.
+    Daemon(DaemonArgs),
     /// Say what works here, what not, and how to mend it.
     Doctor(DoctorArgs),
     /// Trace a simulated training program with a leak.
@@ -88,6 +90,52 @@ pub(super) enum Command {
     /// Ask the driver for the figures of the devices, in a process of its own.
     #[command(hide = true)]
     UsageHelper(UsageHelperArgs),
+    /// Trace one process for the daemon.
+    #[command(hide = true)]
+    DaemonTracer(DaemonTracerArgs),
+}
+
+/// `daemon`.
+#[derive(Clone, Debug, Args)]
+pub(super) struct DaemonArgs {
+    /// Where to listen; a socket that systemd passes comes first.
+    #[arg(long, value_name = "PATH", default_value = "/run/memscope-bpf/daemon.sock")]
+    pub socket: PathBuf,
+    /// Let members of this group connect, and root, and nobody else.
+    #[arg(long, value_name = "NAME")]
+    pub group: Option<String>,
+    /// Processes traced at once.
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub max_targets: u32,
+    /// Of them, one user's.
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub max_targets_per_user: u32,
+    /// Tracers started for one user within a minute.
+    #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=6000))]
+    pub max_starts_per_minute: u32,
+    /// Bytes of the buffer between kernel and tracer, of each traced process.
+    #[arg(long, value_name = "SIZE", value_parser = values::bytes, default_value = "16M")]
+    pub ring_size: u32,
+    /// Of messages only errors.
+    #[arg(short = 'q', long)]
+    pub quiet: bool,
+}
+
+/// `daemon-tracer`: stdin is the pidfd of the process, stdout the way to the daemon.
+#[derive(Debug, Args)]
+pub(super) struct DaemonTracerArgs {
+    /// The process.
+    #[arg(long)]
+    pub pid: u32,
+    /// Its user.
+    #[arg(long)]
+    pub uid: u32,
+    /// Its group.
+    #[arg(long)]
+    pub gid: u32,
+    /// How to trace.
+    #[command(flatten)]
+    pub trace: TraceArgs,
 }
 
 /// `completions`.
@@ -645,6 +693,9 @@ pub(super) struct TraceArgs {
     /// Learn of processes through tracefs even where that is not needed.
     #[arg(long, hide = true)]
     pub tracefs: bool,
+    /// Leave processes out that are another user's.
+    #[arg(long, value_name = "UID", hide = true)]
+    pub only_user: Option<u32>,
     /// Write no capture (no replay, no recovery).
     #[arg(long)]
     pub no_capture: bool,

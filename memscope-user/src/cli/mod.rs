@@ -3,6 +3,7 @@
 mod args;
 mod by_owner;
 mod compare;
+mod daemon;
 mod decompose;
 mod demo;
 mod diff;
@@ -74,6 +75,8 @@ pub fn main() -> ExitCode {
         Some(Command::Fragmentation(args)) => by_owner::fragmentation(&args),
         Some(Command::Stat(args)) => stat::run(&args),
         Some(Command::Export(export)) => export::run(&export),
+        Some(Command::Daemon(args)) => daemon::run(&args),
+        Some(Command::DaemonTracer(args)) => daemon::trace(args),
         Some(Command::Doctor(doctor)) => doctor::run(&doctor),
         Some(Command::Demo(demo)) => demo::run(&demo),
         Some(Command::Completions(args)) => manual::completions(&args),

@@ -476,6 +476,12 @@ impl Target {
         self.process.stdout()
     }
 
+    /// Its messages so far.
+    #[must_use]
+    pub fn stderr(&self) -> String {
+        self.process.stderr()
+    }
+
     /// Ends it in order.
     pub fn stop(&mut self) {
         self.signal(Signal::SIGTERM);
@@ -534,7 +540,7 @@ fn nanoseconds(clock: ClockId) -> u64 {
 
 /// A child with its outputs in files: pipes would fill up, or be held open by grandchildren.
 #[derive(Debug)]
-struct Process {
+pub(super) struct Process {
     child: Child,
     name: &'static str,
     stdout: PathBuf,
@@ -543,7 +549,7 @@ struct Process {
 }
 
 impl Process {
-    fn spawn(command: &mut Command, folder: &Path, name: &'static str) -> Self {
+    pub(super) fn spawn(command: &mut Command, folder: &Path, name: &'static str) -> Self {
         let stdout = folder.join(format!("{name}.stdout"));
         let stderr = folder.join(format!("{name}.stderr"));
         command.stdout(File::create(&stdout).expect("file for output"));
@@ -552,11 +558,11 @@ impl Process {
         Self { child, name, stdout, stderr, ended: false }
     }
 
-    fn pid(&self) -> u32 {
+    pub(super) fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    fn signal(&self, signal: Signal) {
+    pub(super) fn signal(&self, signal: Signal) {
         kill(Pid::from_raw(self.pid().cast_signed()), signal)
             .unwrap_or_else(|error| panic!("cannot send {signal} to {}: {error}", self.name));
     }
@@ -565,12 +571,12 @@ impl Process {
         String::from_utf8_lossy(&fs::read(&self.stdout).expect("output")).into_owned()
     }
 
-    fn stderr(&self) -> String {
+    pub(super) fn stderr(&self) -> String {
         String::from_utf8_lossy(&fs::read(&self.stderr).expect("messages")).into_owned()
     }
 
     /// Waits for something to come, or for the end of the process, which the test will notice.
-    fn wait_for(&self, what: &str, mut come: impl FnMut() -> bool) {
+    pub(super) fn wait_for(&self, what: &str, mut come: impl FnMut() -> bool) {
         let deadline = Instant::now() + TIMEOUT;
         while !come() && state_of(self.pid()) != Some('Z') {
             assert!(
@@ -584,7 +590,7 @@ impl Process {
         }
     }
 
-    fn wait(&mut self) -> ExitStatus {
+    pub(super) fn wait(&mut self) -> ExitStatus {
         let deadline = Instant::now() + TIMEOUT;
         loop {
             if let Some(status) = self.child.try_wait().expect("a child to wait for") {

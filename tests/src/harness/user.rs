@@ -2,14 +2,14 @@
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::{PermissionsExt as _, chown};
+use std::os::unix::fs::{PermissionsExt as _, chown, lchown};
 use std::path::{Path, PathBuf};
 
 use nix::libc;
 use nix::sys::resource::{RLIM_INFINITY, Resource, setrlimit};
 use tempfile::TempDir;
 
-use super::tracer::{simulation, tracer_path, workload_path};
+use super::tracer::{python_package, simulation, tracer_path, workload_path};
 
 /// Bits of `CAP_SYS_PTRACE`, `CAP_PERFMON`, `CAP_BPF` and `CAP_CHECKPOINT_RESTORE` (`capability.h`).
 const CAPABILITIES: u64 = 1 << 19 | 1 << 38 | 1 << 39 | 1 << 40;
@@ -62,6 +62,23 @@ impl User {
         self.0.path().join("lib")
     }
 
+    /// The Python package, for `PYTHONPATH`.
+    #[must_use]
+    pub fn python_package(&self) -> PathBuf {
+        let to = self.0.path().join("python");
+        for package in fs::read_dir(python_package()).expect("the package") {
+            let package = package.expect("an entry");
+            let folder = to.join(package.file_name());
+            fs::create_dir_all(&folder).expect("a folder");
+            for file in fs::read_dir(package.path()).expect("a package").map(|file| file.expect("an entry").path()) {
+                if file.is_file() {
+                    fs::copy(&file, folder.join(file.file_name().expect("a name"))).expect("a copy of a file");
+                }
+            }
+        }
+        to
+    }
+
     /// A simulated workload, with these rights.
     #[must_use]
     pub fn workload(&self, name: &str, mode: u32) -> PathBuf {
@@ -74,7 +91,7 @@ impl User {
     /// Gives a folder, and what is in it, to the user.
     pub fn take(&self, folder: &Path) {
         for entry in fs::read_dir(folder).expect("a folder") {
-            chown(entry.expect("an entry").path(), Some(Self::ID), Some(Self::ID)).expect("given away");
+            lchown(entry.expect("an entry").path(), Some(Self::ID), Some(Self::ID)).expect("given away");
         }
         chown(folder, Some(Self::ID), Some(Self::ID)).expect("given away");
     }

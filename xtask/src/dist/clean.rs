@@ -25,8 +25,9 @@ mkdir \"$0/root/journal\"
 chroot \"$0\" sh -c 'cd /root && ASCEND_SIM_JOURNAL=/root/journal LD_LIBRARY_PATH=/sim/lib memscope-bpf run -q --json -o out -- /sim/bin/calls --blocks 1 --calls \"$0\"' \"$1\"
 chroot \"$0\" sh -c 'cat /root/out/*/device_0/dump/*.csv; /sim/bin/journal2text /root/journal'
 chroot \"$0\" sh -c 'zcat /usr/share/man/man1/memscope-bpf-run.1.gz | head -c 300; bash -n /usr/share/bash-completion/completions/memscope-bpf' >&2
+chroot \"$0\" sh -c 'ls /usr/lib/systemd/system/memscope-bpf.service /usr/lib/systemd/system/memscope-bpf.socket' >&2
 chroot \"$0\" dpkg --purge memscope-bpf >&2
-! chroot \"$0\" sh -c 'ls /usr/bin/memscope-bpf /usr/share/doc/memscope-bpf' >&2
+! chroot \"$0\" sh -c 'ls /usr/bin/memscope-bpf /usr/share/doc/memscope-bpf /usr/lib/systemd/system/memscope-bpf.*' >&2
 ";
 
 /// Installs a package of this machine's architecture, and traces with it.

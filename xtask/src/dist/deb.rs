@@ -56,11 +56,17 @@ pub(super) fn pack(arch: &Arch, tool: &Path, texts: &Texts, out: &Path) -> Resul
     for (path, text) in &texts.completions {
         stage.add(path, text.as_bytes(), 0o644)?;
     }
+    // Neither is enabled by the package: whether there is a daemon is the administrator's decision.
+    for unit in ["memscope-bpf.service", "memscope-bpf.socket"] {
+        let text = read(&root().join("packaging/systemd").join(unit))?;
+        stage.add(&format!("usr/lib/systemd/system/{unit}"), &text, 0o644)?;
+    }
     let documents = format!("usr/share/doc/{PACKAGE}");
     let licences = ["LICENSE", "LICENSE-MIT", "LICENSE-APACHE", "LICENSE-GPL-2.0"];
     let texts: Vec<Vec<u8>> = licences.into_iter().map(|name| read(&root().join(name))).collect::<Result<_>>()?;
     stage.add(&format!("{documents}/copyright"), &texts.join(&b"\n\n"[..]), 0o644)?;
     stage.add(&format!("{documents}/README.md"), &read(&root().join("README.md"))?, 0o644)?;
+    stage.add(&format!("{documents}/daemon.md"), &read(&root().join("docs/daemon.md"))?, 0o644)?;
     stage.add("DEBIAN/control", control(arch, tool)?.as_bytes(), 0o644)?;
     let epoch = output(program("git").args(["log", "-1", "--format=%ct"]))?;
     let mut pack = program("dpkg-deb");

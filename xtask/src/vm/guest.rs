@@ -136,7 +136,7 @@ ifconfig lo up
 cd /root
 echo \"memscope-vm: booted $(uname -r) after $(cut -d' ' -f1 /proc/uptime) s\"
 # There are no Python, no debuggers, and no overlay file system (a module) in here.
-/memscope/live --test-threads=1 --skip python_ --skip stack_witness --skip overlay {arguments} 2>&1
+/memscope/live --test-threads=1 --skip python_ --skip daemon:: --skip stack_witness --skip overlay {arguments} 2>&1
 echo \"{STATUS}$?\"
 poweroff -f
 "
@@ -183,7 +183,7 @@ mod tests {
         let script = init_script(&kernel, &["it's".to_owned(), "a b".to_owned()]);
         assert!(
             script
-                .contains(r"--test-threads=1 --skip python_ --skip stack_witness --skip overlay 'it'\''s' 'a b' 2>&1"),
+                .contains(r"--test-threads=1 --skip python_ --skip daemon:: --skip stack_witness --skip overlay 'it'\''s' 'a b' 2>&1"),
             "{script}"
         );
         assert!(!script.contains("/sys/kernel/tracing"), "{script}");

@@ -47,7 +47,7 @@ use crate::{
     attach::{
         follow::{Follow, expected_libraries},
         guard::Guard,
-        kernel::Kernel,
+        kernel::{Kernel, KernelError},
         mstx_tool::{INJECTION_PATH, MstxTool},
         spawn::{self, RunAs, SpawnError, Waiting},
         withheld,
@@ -132,13 +132,24 @@ pub(super) fn attach_with(pids: &[u32], args: &TraceArgs, plan: impl FnOnce() ->
         error(reason);
         return ExitCode::from(USAGE);
     }
-    match try_attach(pids, args, plan) {
+    match try_attach(pids, args, plan, || Ok(())) {
         Ok(status) => ExitCode::from(status),
         Err(failure) => {
             error(format_args!("{failure:#}"));
             ExitCode::from(FAILURE)
         }
     }
+}
+
+/// Traces a running process for somebody who is told when all that it does from then on is seen.
+pub(super) fn attach_for(
+    pid: u32,
+    args: &TraceArgs,
+    plan: impl FnOnce() -> Result<Plan>,
+    attached: impl FnOnce() -> Result<()>,
+) -> Result<u8> {
+    check(args).map_err(anyhow::Error::msg)?;
+    try_attach(&[pid], args, plan, attached)
 }
 
 /// What this version cannot do is refused, not passed over.
@@ -169,13 +180,18 @@ fn try_run(args: &RunArgs) -> Result<u8> {
     result
 }
 
-fn try_attach(pids: &[u32], args: &TraceArgs, plan: impl FnOnce() -> Result<Plan>) -> Result<u8> {
+fn try_attach(
+    pids: &[u32],
+    args: &TraceArgs,
+    plan: impl FnOnce() -> Result<Plan>,
+    attached: impl FnOnce() -> Result<()>,
+) -> Result<u8> {
     for &pid in pids {
         check_target(pid)?;
     }
     let plan = plan()?;
     let guard = Guard::start().context("cannot start the guard process")?;
-    Session::start(args, guard, plan, LateLibraries::Notify)?.attach(pids)
+    Session::start(args, guard, plan, LateLibraries::Notify)?.attach(pids, attached)
 }
 
 fn every(period: Duration) -> Interval {
@@ -232,7 +248,7 @@ pub(super) struct Plan {
 
 impl Plan {
     /// A trace as the options have it.
-    fn of_trace(args: &TraceArgs) -> Result<Self> {
+    pub(super) fn of_trace(args: &TraceArgs) -> Result<Self> {
         let collect = &args.collect;
         let rules = outputs::rules(collect).map_err(anyhow::Error::msg)?;
         let dirs = ProcessDirs::default();
@@ -310,8 +326,8 @@ impl Session<'_> {
         Ok(if status == 0 && (failed || !written) { RUN_FAILURE } else { status })
     }
 
-    /// Traces running processes until they end or somebody asks to stop.
-    fn attach(mut self, pids: &[u32]) -> Result<u8> {
+    /// Traces running processes until they end or somebody asks to stop; `attached` is called when all probes are there.
+    fn attach(mut self, pids: &[u32], attached: impl FnOnce() -> Result<()>) -> Result<u8> {
         for &pid in pids {
             let tell = |change| {
                 if let Some(monitor) = &mut self.monitor {
@@ -319,12 +335,14 @@ impl Session<'_> {
                 }
                 note(&self.reader, &change_note(change));
             };
-            let attached = self.follow.attach(&mut self.kernel, pid, tell);
-            attached.with_context(|| format!("cannot attach to process {pid}"))?;
+            let joined = self.follow.attach(&mut self.kernel, pid, tell);
+            joined.with_context(|| format!("cannot attach to process {pid}"))?;
             self.stacks.look_ahead(pid);
         }
+        self.leave_others()?;
         self.note_changes();
         self.tell_libraries();
+        attached()?;
         if !self.follow.libraries().found_any() {
             let text = format_args!(
                 "no Ascend library is mapped by process {} yet (looked for {}); waiting for it",
@@ -409,7 +427,7 @@ impl Session<'_> {
     fn on_urgent(&mut self, urgent: Urgent) -> Option<End> {
         // While the process waits, or at least is there.
         self.stacks.look_ahead(urgent.pid);
-        let handled = self.follow.handle(&mut self.kernel, urgent);
+        let handled = self.follow.handle(&mut self.kernel, urgent).and_then(|()| self.leave_others());
         self.note_changes();
         self.tell_libraries();
         handled.err().map(|error| End::Kernel(error_chain(&error)))
@@ -445,7 +463,7 @@ impl Session<'_> {
 
     fn on_tick(&mut self) -> Option<End> {
         self.wait_for_child();
-        if let Err(error) = self.follow.look_again(&mut self.kernel) {
+        if let Err(error) = self.follow.look_again(&mut self.kernel).and_then(|()| self.leave_others()) {
             return Some(End::Kernel(error_chain(&error)));
         }
         self.tell_interpreters();
@@ -467,6 +485,11 @@ impl Session<'_> {
             }
             _ => None,
         }
+    }
+
+    /// Takes processes out that have other rights by now, where that is wanted.
+    fn leave_others(&mut self) -> Result<(), KernelError> {
+        self.args.only_user.map_or(Ok(()), |uid| self.follow.leave_others(&mut self.kernel, uid))
     }
 
     fn wait_for_child(&mut self) {

@@ -1,0 +1,108 @@
+//! The tracer of one process, started by the daemon: takes on the rights of the process's user, then traces as `--pid` does.
+//!
+//! stdin is the pidfd of the process. Into stdout goes one line: that it begins, or why not. From then on stdout is a file beside the
+//! outputs, which gets the report.
+
+use std::{
+    fs::{File, OpenOptions},
+    io::{self, Write as _},
+    os::{
+        fd::{AsFd as _, OwnedFd},
+        unix::fs::OpenOptionsExt as _,
+    },
+    path::Path,
+    process::ExitCode,
+};
+
+use anyhow::{Context as _, Result};
+use nix::unistd::dup2_stdout;
+
+use crate::{
+    cli::{
+        FAILURE,
+        args::{DaemonTracerArgs, TraceArgs},
+        error,
+        session::{Plan, attach_for},
+    },
+    daemon::{
+        peer::Peer,
+        place::{self, Place},
+        protocol::Reply,
+        rights,
+    },
+    sinks::tree::{FILE_MODE, stamp},
+};
+
+/// The command that this is.
+pub(super) const VERB: &str = "daemon-tracer";
+/// What is said when the probes are there.
+pub(super) const READY: &str = "ready";
+
+pub(super) fn run(args: DaemonTracerArgs) -> ExitCode {
+    let (Ok(pidfd), Ok(daemon)) = (io::stdin().as_fd().try_clone_to_owned(), io::stdout().as_fd().try_clone_to_owned())
+    else {
+        return ExitCode::from(FAILURE);
+    };
+    let mut daemon = File::from(daemon);
+    match trace(args, pidfd, &mut daemon) {
+        Ok(status) => ExitCode::from(status),
+        Err(failure) => {
+            let text = Reply::refused(format_args!("{failure:#}")).text;
+            // Whoever is ready has said so, and the daemon listens no longer.
+            let _ = writeln!(daemon, "{text}");
+            error(text);
+            ExitCode::from(FAILURE)
+        }
+    }
+}
+
+fn trace(args: DaemonTracerArgs, pidfd: OwnedFd, daemon: &mut File) -> Result<u8> {
+    let DaemonTracerArgs { pid, uid, gid, mut trace } = args;
+    let peer = Peer { pid, uid, gid, pidfd };
+    let groups = peer.check()?;
+    rights::take_on(uid, gid, &groups).with_context(|| format!("cannot take on the rights of user {uid}"))?;
+    let wanted = trace.collect.output_path().to_owned();
+    let found = place::of(pid, &wanted).with_context(|| format!("cannot open `{}` as user {uid}", wanted.display()))?;
+    // That was its root.
+    peer.check()?;
+    let Place { path, foreign } = found;
+    if foreign.is_some() {
+        check_foreign(&trace)?;
+    }
+    trace.collect.output_path = Some(path);
+    let plan = || {
+        let plan = Plan::of_trace(&trace)?;
+        report_into(trace.collect.output_path())?;
+        Ok(plan)
+    };
+    let attached = || {
+        // It has not become another one while the probes were placed.
+        peer.check()?;
+        writeln!(daemon, "{READY}").context("the daemon is gone")
+    };
+    let status = attach_for(pid, &trace, plan, attached);
+    // Outputs are reached through it.
+    drop(foreign);
+    status
+}
+
+/// SQLite opens databases by what it takes for their real paths, which are others in another root.
+fn check_foreign(trace: &TraceArgs) -> Result<()> {
+    match trace.collect.format {
+        crate::cli::args::Format::Csv => Ok(()),
+        crate::cli::args::Format::Db => {
+            anyhow::bail!("format=db cannot be written into a container from outside: use csv")
+        }
+    }
+}
+
+/// The report goes into a file of its own: the script's output is the script's.
+fn report_into(folder: &Path) -> Result<()> {
+    let name = format!("memscope_{}_{}.report.txt", std::process::id(), stamp(&jiff::Zoned::now()));
+    let path = folder.join(name);
+    let what = || format!("cannot create `{}`", path.display());
+    let mut options = OpenOptions::new();
+    options.append(true).create_new(true).mode(FILE_MODE).custom_flags(libc::O_NOFOLLOW);
+    let file = options.open(&path).with_context(what)?;
+    dup2_stdout(&file).with_context(what)
+}

@@ -1,0 +1,12 @@
+//! Traces scripts that ask for it, so that they need no rights of their own.
+//!
+//! The daemon itself traces nothing. It finds out who asks (`peer`), reads what is wanted (`protocol`), counts (`limits`), and starts a
+//! tracer for that one process, which takes on the asking user's rights (`rights`) before it opens an output (`place`). All that
+//! comes through the socket is hostile: bounded, checked, escaped. See `docs/daemon.md`.
+
+pub mod limits;
+pub mod listen;
+pub mod peer;
+pub mod place;
+pub mod protocol;
+pub mod rights;

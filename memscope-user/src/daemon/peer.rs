@@ -1,0 +1,172 @@
+//! Who is at the other end of a connection: what the kernel says, and nothing that the peer says.
+//!
+//! The numbers are those of the moment of `connect`. A process can end and its number be given away, or it can run a program with other
+//! rights, so a pidfd is held and the rights are looked at again whenever they matter.
+
+use std::{
+    fs, io,
+    os::{
+        fd::{AsFd, BorrowedFd, OwnedFd},
+        unix::fs::MetadataExt as _,
+    },
+};
+
+use nix::{
+    errno::Errno,
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+    sys::socket::{getsockopt, sockopt},
+};
+use thiserror::Error;
+
+use crate::attach::{follow::open_pidfd, guard::state};
+
+/// A process that is not traced, and why.
+#[derive(Debug, Error)]
+pub enum PeerError {
+    /// In a pid namespace that is not below the daemon's.
+    #[error("the process cannot be seen from here: the daemon has to run in the host's pid namespace")]
+    Invisible,
+    /// It is gone.
+    #[error("the process that asked has ended")]
+    Ended,
+    /// It is not, or is no longer, what its user may look into.
+    #[error(
+        "process {pid} has other rights than user {uid}, who asked (set-uid, capabilities, or it forbids to be looked into)"
+    )]
+    Rights {
+        /// The process.
+        pid: u32,
+        /// The user.
+        uid: u32,
+    },
+    /// The kernel does not say.
+    #[error("the kernel does not tell who asks")]
+    Unknown(#[source] io::Error),
+}
+
+/// A process, and the user and group that it asked as.
+#[derive(Debug)]
+pub struct Peer {
+    /// The process, by its number here.
+    pub pid: u32,
+    /// Its user.
+    pub uid: u32,
+    /// Its group.
+    pub gid: u32,
+    /// Means this process and no later one of that number.
+    pub pidfd: OwnedFd,
+}
+
+impl Peer {
+    /// Of a connection that was accepted.
+    pub fn of(stream: &impl AsFd) -> Result<Self, PeerError> {
+        let said = getsockopt(stream, sockopt::PeerCredentials).map_err(unknown)?;
+        let pid = u32::try_from(said.pid()).unwrap_or_default();
+        if pid == 0 {
+            return Err(PeerError::Invisible);
+        }
+        let pidfd = match getsockopt(stream, sockopt::PeerPidfd) {
+            Ok(pidfd) => pidfd,
+            // Before Linux 6.5. If the number was given away since, it can only be to a process that `check` lets pass: of the same user.
+            Err(Errno::ENOPROTOOPT) => open_pidfd(pid).map_err(|_| PeerError::Ended)?,
+            Err(Errno::ESRCH | Errno::EINVAL | Errno::ENODATA) => return Err(PeerError::Ended),
+            Err(errno) => return Err(unknown(errno)),
+        };
+        let peer = Self { pid, uid: said.uid(), gid: said.gid(), pidfd };
+        peer.check()?;
+        Ok(peer)
+    }
+
+    /// Whether it lives, and has the rights of the user who asked and no others. Gives its further groups.
+    pub fn check(&self) -> Result<Vec<u32>, PeerError> {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid)).map_err(|_| PeerError::Ended)?;
+        let is_other = has_other_rights(self.pid, self.uid);
+        // Only now is it sure of which process that was.
+        if has_ended(self.pidfd.as_fd()) {
+            return Err(PeerError::Ended);
+        }
+        let all =
+            |name, id| numbers(&status, name).is_some_and(|ids| ids.len() == 4 && ids.iter().all(|own| *own == id));
+        if !is_other && all("Uid:", self.uid) && all("Gid:", self.gid) {
+            return Ok(numbers(&status, "Groups:").unwrap_or_default());
+        }
+        Err(PeerError::Rights { pid: self.pid, uid: self.uid })
+    }
+}
+
+fn unknown(errno: Errno) -> PeerError {
+    PeerError::Unknown(errno.into())
+}
+
+/// Whether a process is somebody else's than this user's, or one that this user may not look into: most files in `/proc` of a program with
+/// more rights than its caller are root's (`proc(5)`). Of a process that is gone nothing is known, so it has none.
+#[must_use]
+pub fn has_other_rights(pid: u32, uid: u32) -> bool {
+    let owner = |what: &str| fs::metadata(format!("/proc/{pid}{what}")).map(|about| about.uid());
+    match owner("/environ") {
+        Err(_) => false,
+        Ok(owner) if owner == uid => false,
+        // The first thread has ended and has no memory of its own any more, so it is root's; the folder is not.
+        Ok(_) => !(matches!(state(pid), None | Some('Z' | 'X')) && owner("").map_or(true, |owner| owner == uid)),
+    }
+}
+
+/// Whether the process of a pidfd is gone.
+#[must_use]
+pub fn has_ended(pidfd: BorrowedFd<'_>) -> bool {
+    let mut fds = [PollFd::new(pidfd, PollFlags::POLLIN)];
+    poll(&mut fds, PollTimeout::ZERO).map_or(true, |ready| ready > 0)
+}
+
+/// The numbers behind a name in `/proc/<pid>/status`.
+fn numbers(status: &str, name: &str) -> Option<Vec<u32>> {
+    let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+    line.split_whitespace().map(|number| number.parse().ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    /// Both ends are this process's.
+    #[test]
+    fn peer_is_who_connected() {
+        let (one, _other) = UnixStream::pair().expect("a pair");
+        let peer = Peer::of(&one).expect("a peer");
+        let own = fs::metadata("/proc/self").expect("own folder");
+        assert_eq!((peer.pid, peer.uid, peer.gid), (std::process::id(), own.uid(), own.gid()));
+        assert!(!has_ended(peer.pidfd.as_fd()));
+    }
+
+    #[test]
+    fn other_rights_are_refused() {
+        let (one, _other) = UnixStream::pair().expect("a pair");
+        let mut peer = Peer::of(&one).expect("a peer");
+        peer.uid += 1;
+        assert!(matches!(peer.check(), Err(PeerError::Rights { .. })));
+        peer.uid -= 1;
+        peer.gid += 1;
+        assert!(matches!(peer.check(), Err(PeerError::Rights { .. })));
+    }
+
+    /// A process that is gone is not mistaken for another one.
+    #[test]
+    fn ended_process_is_refused() {
+        let (one, _other) = UnixStream::pair().expect("a pair");
+        let mut peer = Peer::of(&one).expect("a peer");
+        let mut child = std::process::Command::new("true").spawn().expect("a child");
+        peer.pidfd = open_pidfd(child.id()).expect("a pidfd");
+        child.wait().expect("ended");
+        assert!(matches!(peer.check(), Err(PeerError::Ended)));
+    }
+
+    #[test]
+    fn status_has_numbers() {
+        let status = "Name:\tUid: 7\nUid:\t1\t2\t3\t4\nGroups:\t \n";
+        assert_eq!(numbers(status, "Uid:"), Some(vec![1, 2, 3, 4]));
+        assert_eq!(numbers(status, "Groups:"), Some(vec![]));
+        assert_eq!(numbers(status, "Gid:"), None);
+    }
+}
