@@ -1,7 +1,8 @@
 /* Operators of ATB that launch kernels, one of which writes where it should not. The watched block is the output of `start`.
  *   watch [--rounds 6] [--bad 3] [--threads 1] [--size 4096] [--gap-us 0] [--warm 20000] [--registers 0] [--deny errno] [--handler 1] [--abi 0]
  * Round: op0 … op7, each with a kernel of its own name; op5 of round `bad` also writes into the watched block. At the end the bytes of
- * the block, all the same, are printed, and what must not have happened meanwhile: interrupted calls, changed registers. */
+ * the block, all the same, are printed, what an operator took, and what must not have happened meanwhile: interrupted calls, changed
+ * registers. */
 #define _GNU_SOURCE
 #include "atb_library.h"
 #include "../ascend-sim/src/device.h"
@@ -162,7 +163,12 @@ int main(int argc, char **argv)
     operation("start", &(struct part){1, false, warm}, block, size);
     for (uint64_t i = 1; i < count; i++)
         CHECK(pthread_create(&threads[i], NULL, work, (void *)i));
+    struct timespec begin, end;
+    CHECK(clock_gettime(CLOCK_MONOTONIC, &begin));
     work(NULL);
+    CHECK(clock_gettime(CLOCK_MONOTONIC, &end));
+    if (rounds)
+        printf("operator: %llu ns\n", (unsigned long long)((end.tv_sec - begin.tv_sec) * 1000000000LL + end.tv_nsec - begin.tv_nsec) / (rounds * OPS));
     if (checks) {
         void (*quiet)(void) = (void (*)(void))dlsym(chip, "rtKernelLaunch");
         for (uint64_t i = 0; i < checks; i++)

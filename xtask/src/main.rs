@@ -42,9 +42,9 @@ usage: ./x VERB [ARGUMENTS]
                       the live tests on other kernels in QEMU, such as 5.10-x86_64 or 6.12-aarch64
   bench [NAME...] [--quick] [--minutes N]
                       what tracing costs the target and what the tracer can take (cost, throughput), also with many probes and
-                      processes (scale), what scripts pay (python), what the analyses find in made-up servers and what they cost
-                      (leaks, sizes). The first four, as root, write their parts of docs/overhead.md. `soak` runs only by its name and does so, too: N
-                      minutes (20) of a server beside programs that come and go
+                      processes (scale), what scripts pay (python) and a watch costs (watch), what the analyses find in made-up
+                      servers and what they cost (leaks, sizes). The first five, as root, write their parts of docs/overhead.md.
+                      `soak` runs only by its name and does so, too: N minutes (20) of a server beside programs that come and go
   wheels              looks for our functions in many versions of the real libraries, which are fetched (1 GB)
   dist [--test | --verify SUMS]
                       programs for both architectures that run from glibc 2.17 on, Debian packages and checksums, in target/dist;

@@ -13,6 +13,7 @@ mod soak;
 mod stats;
 mod table;
 mod throughput;
+mod watch;
 
 use std::fs;
 
@@ -69,6 +70,7 @@ const COSTS: &str = "# What tracing costs";
 const MANY: &str = "# Many probes, many processes";
 const LONG: &str = "# Soak";
 const SCRIPTS: &str = "# Scripts";
+const WATCH: &str = "# Block watch";
 
 /// In the order of the report.
 const BENCHES: &[Bench] = &[
@@ -77,6 +79,7 @@ const BENCHES: &[Bench] = &[
     Bench { name: "scale", part: Some(MANY), run: Run::Measure(scale::run) },
     Bench { name: SOAK, part: Some(LONG), run: Run::Measure(soak::run) },
     Bench { name: "python", part: Some(SCRIPTS), run: Run::Measure(python::run) },
+    Bench { name: "watch", part: Some(WATCH), run: Run::Measure(watch::run) },
     Bench { name: "leaks", part: None, run: Run::Print(answers::leaks) },
     Bench { name: "sizes", part: None, run: Run::Print(answers::sizes) },
 ];
@@ -127,7 +130,7 @@ fn measure(options: &Options<'_>, measures: &[(&str, Measure)]) -> Result<()> {
         return Ok(());
     }
     let mut report = Report::parse(&fs::read_to_string(root().join(REPORT)).unwrap_or_default());
-    for part in [COSTS, MANY, LONG, SCRIPTS] {
+    for part in [COSTS, MANY, LONG, SCRIPTS, WATCH] {
         let of_part = BENCHES.iter().filter(|bench| bench.part == Some(part));
         let tables = of_part.map(|bench| found.iter().find(|(name, _)| *name == bench.name).map(|(_, text)| &**text));
         // Of one machine at one time, or as it was.
