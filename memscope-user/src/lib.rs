@@ -10,6 +10,7 @@ pub mod capture;
 #[cfg(feature = "trace")]
 pub mod cli;
 pub mod decode;
+mod hash;
 pub mod input;
 pub mod model;
 pub mod pipeline;

@@ -5,9 +5,10 @@
 //! hold without having handed it out: if that is enough, memory is fragmented rather than short, and the largest free piece
 //! says by how much.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 use super::{Analysis, fragmentation::Space};
+use crate::hash::HashMap;
 use crate::model::{
     Block, Device, Event, EventKind, Finding, Mark, Oom, OutOfMemory, Pool, PoolAtOom, RunEnd, Suspect,
 };

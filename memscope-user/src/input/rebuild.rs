@@ -1,10 +1,11 @@
 //! Rows to events: what the pipeline would have said of the same program.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::Notes;
 use super::row::{DumpRow, Kind};
+use crate::hash::HashMap;
 use crate::model::{
     Access, Alloc, AllocApi, AllocFailed, AtbOp, Block, BlockReturned, Device, DriverFigures, Event, EventKind, Free,
     FreeCause, Launch, Mark, Name, Op, Pool, Stacks, System, UnknownFree,

@@ -1,10 +1,11 @@
 //! Names that events carry by the million: functions, pools.
 
-use std::collections::HashSet;
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
 use serde::{Serialize, Serializer};
+
+use crate::hash::HashSet;
 
 /// Different names that are kept; they are never given back.
 const MAX_NAMES: usize = 4096;

@@ -1,9 +1,8 @@
 //! Live blocks of one process, and the bytes that they add up to.
 
-use std::collections::HashMap;
-
 use super::labels::LabelIds;
 use super::physical::PhysicalId;
+use crate::hash::HashMap;
 use crate::model::{Block, Device, Name, Pool};
 
 /// What a block is found by. Addresses of the driver, physical memory and every pool are name spaces of their own.

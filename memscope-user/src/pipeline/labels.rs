@@ -1,9 +1,9 @@
 //! Labels that a script gives to what its threads allocate (contract §8.5).
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::recent::Recent;
+use crate::hash::HashMap;
 
 /// Levels of an owner: of the framework, the component, the process, two details, and three of the user.
 pub(super) const LEVELS: usize = 8;

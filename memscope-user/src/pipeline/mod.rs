@@ -34,7 +34,6 @@ mod text;
 mod trace;
 mod usage;
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use self::atb::AtbTensors;
@@ -54,6 +53,7 @@ use crate::analyses::Analysis;
 use crate::analyses::decompose::{Classifier, RuleSet};
 use crate::capture::{LossCount, Note};
 use crate::decode::{Body, Objects, Phase, Record, Records};
+use crate::hash::HashMap;
 use crate::model::{Device, Event, EventKind, Finding, FreeCause, ProcessStart, RunEnd, Stacks};
 use crate::probes::{Meaning, RowInfo};
 use crate::sinks::{Sink, SinkError};
@@ -134,7 +134,7 @@ impl Pipeline {
             order: Order::new(WINDOW),
             hold: Hold::new(WINDOW),
             clock: Clock::new(config.start_mono_ns, config.start_real_ns),
-            processes: HashMap::new(),
+            processes: HashMap::default(),
             shared: Shared {
                 out,
                 live: 0,

@@ -7,7 +7,6 @@
 //! ends or the trace does. Two things differ, so that none is ever lost: a process without any file gets one
 //! in `device_cpu`, and when [`MAX_HELD`] rows are held they are written out early, to the files there are.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -20,6 +19,7 @@ use super::sqlite::DbFile;
 use super::trace_row::{TRACE_COLUMNS, TraceRow};
 use super::tree::{FILE_MODE, OutputTree, Owner, Place, ProcessDir, ProcessDirs, stamp};
 use super::{Sink, SinkError};
+use crate::hash::HashMap;
 use crate::model::{Device, Event, EventKind, System};
 
 /// Files open at a time. A database takes three descriptors.
@@ -142,9 +142,9 @@ impl DumpSink {
             format: options.format,
             config: options.config.clone(),
             on_created: Box::new(on_created),
-            processes: HashMap::new(),
+            processes: HashMap::default(),
             dirs: ProcessDirs::default(),
-            outputs: HashMap::new(),
+            outputs: HashMap::default(),
             open: Vec::new(),
             max_open: MAX_OPEN,
             max_held: MAX_HELD,

@@ -3,11 +3,11 @@
 //! Stacks are few and blocks are many, so what a stack means is kept under its number. Frames are fewer still: which
 //! patterns mean a frame is kept under the address of its text, which lives for good.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::pattern::{Pattern, glob, is_qualified, native_frame, native_module, python_frame};
 use super::rules::{Life, Patterns, Phase, Rule, RuleSet};
+use crate::hash::HashMap;
 use crate::model::{Block, Name, Pool, Source, Stack, StackEnd, Stacks, module_name};
 
 /// Names that are given; whatever comes beyond is [`OTHER`].
@@ -88,10 +88,10 @@ impl Classifier {
         Self {
             rules,
             labels: vec![other],
-            numbers: HashMap::from([(other, OTHER)]),
-            blocks: HashMap::new(),
-            phases: HashMap::new(),
-            frames: HashMap::new(),
+            numbers: HashMap::from_iter([(other, OTHER)]),
+            blocks: HashMap::default(),
+            phases: HashMap::default(),
+            frames: HashMap::default(),
             seen,
         }
     }

@@ -2,12 +2,13 @@
 //!
 //! What overlaps cannot be: where something new begins, what was there before has ended unseen, and is forgotten here.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::account::{Account, Accounts, PoolAccount, Sample};
 use super::sheets;
 use super::shift::{PoolSpan, Shift};
+use crate::hash::HashMap;
 use crate::model::{
     AllocApi, Block, Device, DeviceUsage, Event, EventKind, Ledger, Moment, Pool, Region, RegionKind, module_name,
 };
