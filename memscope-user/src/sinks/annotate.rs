@@ -183,7 +183,7 @@ fn copy_csv(dump: &Path, marks: &Annotations, file: File, watch: Watch<'_>) -> R
 }
 
 /// The Attr of a MALLOC row whose block has a mark, and the mark.
-fn mark_of<'a, R: io::BufRead>(reader: &'a CsvReader<R>, marks: &'a Annotations) -> Option<(&'a str, &'a str)> {
+fn mark_of<'a, R: io::Read>(reader: &'a CsvReader<R>, marks: &'a Annotations) -> Option<(&'a str, &'a str)> {
     let text = |column| {
         let cell = reader.cell(column);
         std::str::from_utf8(&reader.raw()[cell.start..cell.end]).ok()

@@ -909,7 +909,7 @@ mod tests {
             EventKind::StepEnd { step: 1 },
             EventKind::ProcessEnd,
             EventKind::UnknownFree(UnknownFree { pool: Pool::Hal, addr: 1, maybe_older: false, refused: false }),
-            EventKind::ProbeDisabled { symbol: SymbolName::fixed("f") },
+            EventKind::ProbeDisabled { symbol: SymbolName::fixed(&"f") },
         ];
         for kind in kinds {
             assert_eq!(Row::of(&event(kind)), None);

@@ -9,7 +9,7 @@ use super::{At, Process, Shared};
 use crate::model::{Device, EventKind, Mark, Name, Pool};
 
 /// A domain of which no name is known.
-const UNKNOWN: Name = Name::fixed("unknown");
+const UNKNOWN: Name = Name::fixed(&"unknown");
 
 impl Process {
     /// A call of mstx.
