@@ -8,6 +8,7 @@
 use std::collections::VecDeque;
 
 use super::item::{Action, Item};
+use super::order::calm;
 use crate::hash::HashMap;
 
 /// How long an item waits. A driver refuses a free within microseconds; a slow refusal only costs a pair of rows.
@@ -68,6 +69,11 @@ impl Hold {
             }
         }
         None
+    }
+
+    /// To be called now and then.
+    pub(super) fn calm(&mut self) {
+        calm(&mut self.queue);
     }
 
     fn pop_front(&mut self) -> Option<Item> {

@@ -13,7 +13,7 @@ const MAX_THREADS: usize = 32 << 10;
 const MAX_CHARS: usize = 512;
 
 /// Numbers of labels by level; 0 is none.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct LabelIds([u16; LEVELS]);
 
 impl LabelIds {

@@ -28,6 +28,7 @@ mod requests;
 mod rows;
 mod stacks;
 pub(crate) mod steps;
+mod store;
 #[cfg(test)]
 mod tests;
 mod text;
@@ -183,6 +184,8 @@ impl Pipeline {
 
     /// Puts all that was written where another process can read it.
     pub fn flush(&mut self) -> Result<(), SinkError> {
+        self.order.calm();
+        self.hold.calm();
         self.shared.out.flush();
         self.shared.out.error()
     }

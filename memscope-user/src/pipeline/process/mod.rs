@@ -299,7 +299,7 @@ impl Process {
         }
         for tensor in &op.tensors {
             let device = tensor.device(&self.visible);
-            let block = tensor.pool().and_then(|pool| self.blocks.get_mut(Key::Pool(pool, tensor.storage)));
+            let block = tensor.pool().and_then(|pool| self.blocks.get(Key::Pool(pool, tensor.storage)));
             let allocation_id = block.map_or(0, |live| live.block.allocation_id);
             let access = tensor.access(Arc::clone(&op.name), allocation_id);
             self.emit(at, device, EventKind::Access(access), inside, shared);
