@@ -13,6 +13,7 @@ use super::{
     args::{ExportArgs, ExportStack, WeightBy, What},
     input,
     offline::captures,
+    progress,
 };
 use crate::{
     analyses::ByStackAnalysis,
@@ -51,11 +52,12 @@ fn export(args: &ExportArgs) -> Result<()> {
         ExportStack::Mixed => Which::Mixed,
     };
     let mut text = Vec::new();
-    folded::write(&found, which, weight, &mut text).context("cannot put the lines together")?;
+    progress::during("putting the lines together", || folded::write(&found, which, weight, &mut text))
+        .context("cannot put the lines together")?;
     let Some(path) = &args.output else {
         return io::stdout().lock().write_all(&text).context("cannot write to stdout");
     };
-    fs::write(path, text).with_context(|| format!("cannot write `{}`", path.display()))
+    progress::during("writing", || fs::write(path, text)).with_context(|| format!("cannot write `{}`", path.display()))
 }
 
 /// The output folder of a trace stands for its capture, if it has one alone; else for its dumps.
