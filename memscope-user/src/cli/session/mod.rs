@@ -62,7 +62,7 @@ use crate::{
     watch::live::Watch,
 };
 
-/// Processes are looked after this often. Who waits for us wakes us; each round takes 60 µs, a third of what a trace of little takes.
+/// Processes are looked after this often. What is urgent wakes us; these rounds are a good part of what a trace of little takes.
 const TICK: Duration = Duration::from_millis(100);
 /// The status line is renewed this often.
 const STATUS: Duration = Duration::from_secs(1);
