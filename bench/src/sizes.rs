@@ -104,7 +104,12 @@ pub(crate) fn case(arguments: &[&str]) -> Result<()> {
     match arguments {
         ["events", "none"] => of_events(Vec::new(), Shape::large(EVENTS)),
         ["events", "all"] => of_events(in_one_pass(), Shape::large(EVENTS)),
-        ["read", path] => of_file(Path::new(path))?,
+        ["read", path] => of_file(Path::new(path), EVENTS)?,
+        // For profilers: a smaller file, kept.
+        ["read", path, events] => of_file(Path::new(path), events.parse()?)?,
+        ["write", format, folder, events] => {
+            files::write(format, Path::new(folder), Shape::large(events.parse()?))?;
+        }
         ["live", count] => of_events(everything(), Shape::with_live_blocks(count.parse()?, FEWER_EVENTS)),
         ["leaking", steps] => of_events(everything(), Shape::with_leaking_steps(steps.parse()?)),
         ["compare", names, tool] => of_compare(*names == "own", tool)?,
@@ -135,10 +140,10 @@ fn of_events(to: Vec<Box<dyn Analysis>>, shape: Shape) {
 }
 
 /// What is found in a file is what was found in the events: each step but the last leaves a block behind.
-fn of_file(path: &Path) -> Result<()> {
+fn of_file(path: &Path, events: u64) -> Result<()> {
     let outcome = input::run(&[path.to_owned()], in_one_pass())?;
     let leaks: usize = outcome.findings.iter().map(leaks_of).sum();
-    let expected = Shape::large(EVENTS).leaks_found();
+    let expected = Shape::large(events).leaks_found();
     ensure!(leaks as u64 == expected, "{leaks} leaks were found, there are {expected}");
     ensure!(outcome.notes.lines().is_empty(), "{:?}", outcome.notes.lines());
     Ok(())

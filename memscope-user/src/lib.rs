@@ -12,6 +12,7 @@ pub mod cli;
 #[cfg(feature = "trace")]
 pub mod daemon;
 pub mod decode;
+mod hash;
 pub mod input;
 pub mod model;
 pub mod pipeline;

@@ -83,7 +83,7 @@ fn block(pool: Pool, device: Device, allocation_id: u64, page: PageType, api: Al
     Block {
         requested_bytes: None,
         // Of host memory nobody tells who asked for it.
-        owner: (pool != Pool::Host).then_some(Name::fixed("PTA@weight")),
+        owner: (pool != Pool::Host).then_some(Name::fixed(&"PTA@weight")),
         caller: None,
         stacks: Stacks::default(),
         allocation_id,

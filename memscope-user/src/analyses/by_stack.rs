@@ -3,9 +3,10 @@
 //! As with what is held, blocks that end with their process or with the trace count as live. Blocks without a stack are
 //! summed up too, so that the sums agree with the account of what is held; a run without any stack has no finding.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 use super::{Analysis, per_device::PerDevice};
+use crate::hash::HashMap;
 use crate::model::{Alloc, Block, ByStack, Device, Event, EventKind, Finding, Free, Pool, RunEnd, StackSum, Stacks};
 
 /// Different stacks of all pools of all processes that are told apart; what comes later counts as without a stack.

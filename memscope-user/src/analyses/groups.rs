@@ -3,9 +3,10 @@
 //! A mark costs nothing but a number: a group keeps what it had at the last mark when it first changes after it. So a new
 //! maximum costs O(1), and so does every change of a group, however many groups and blocks there are.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::hash::Hash;
 
+use crate::hash::HashMap;
 use crate::model::{Block, LiveGroups, LiveSum, Name, OwnerSum, PlaceSum, SizeSum, Stacks};
 
 /// Different places of all [`Groups`] of an analysis that are told apart, of about 100 bytes each.

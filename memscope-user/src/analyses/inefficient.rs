@@ -13,13 +13,14 @@
 //!
 //! What is wasted is the block's size times the time for which it was held without use.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::ops::Bound;
 
 use super::{
     Analysis,
     select::{Filter, Matcher},
 };
+use crate::hash::HashMap;
 use crate::model::{
     Block, Device, Event, EventKind, Finding, FreeCause, Inefficient, InefficientBlock, InefficientKind, OpPhase, Pool,
     RunEnd, Waste,

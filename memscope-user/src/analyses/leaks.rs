@@ -15,9 +15,8 @@
 //! own, so the numbers of the ended steps and the live blocks are all there is to keep, and one search per
 //! block tells how many it survived.
 
-use std::collections::HashMap;
-
 use super::{Analysis, per_device::PerDevice};
+use crate::hash::HashMap;
 use crate::model::{Block, Confidence, Event, EventKind, Finding, Leak, Pool, RunEnd, StepLeaks};
 
 /// Steps at the start whose blocks are not judged: what the first step allocates is often kept for the whole run.

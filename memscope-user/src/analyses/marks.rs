@@ -8,9 +8,10 @@
 //! reference is wrong, this is not: all layers are judged, not the driver's memory alone; a free ends the block of its
 //! own process, not every one with that address; and a device with too few marks is a finding, too.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 use super::{Analysis, per_device::PerDevice};
+use crate::hash::HashMap;
 use crate::model::{Block, Confidence, Device, Event, EventKind, Finding, Mark, MarkLeak, MarkLeaks, Pool, RunEnd};
 
 /// Marks that are needed.

@@ -5,9 +5,10 @@
 //! hold without having handed it out: if that is enough, memory is fragmented rather than short, and the largest free piece
 //! says by how much.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 use super::{Analysis, fragmentation::Space};
+use crate::hash::HashMap;
 use crate::model::{
     Block, Device, Event, EventKind, Finding, Mark, Oom, OutOfMemory, Pool, PoolAtOom, RunEnd, Suspect,
 };
@@ -195,7 +196,7 @@ mod tests {
     use crate::model::{AllocFailed, Name};
 
     fn trigger(size_bytes: u64) -> EventKind {
-        let caller = Some(Name::fixed("aclrtMalloc"));
+        let caller = Some(Name::fixed(&"aclrtMalloc"));
         let (pool, status, flags, out_of_memory) = (Pool::Hal, 207_001, 0, true);
         let failed = AllocFailed { pool, size_bytes, status, flags, caller, out_of_memory, request: 1, attempt: 2 };
         EventKind::OutOfMemory(OutOfMemory::Trigger(failed))

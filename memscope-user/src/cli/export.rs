@@ -8,7 +8,7 @@ use super::{
     args::{ExportArgs, ExportStack, WeightBy, What},
     input,
     offline::captures,
-    stdout,
+    progress, stdout,
 };
 use crate::{
     analyses::ByStackAnalysis,
@@ -47,11 +47,12 @@ fn export(args: &ExportArgs) -> Result<()> {
         ExportStack::Mixed => Which::Mixed,
     };
     let mut text = Vec::new();
-    folded::write(&found, which, weight, &mut text).context("cannot put the lines together")?;
+    progress::during("putting the lines together", || folded::write(&found, which, weight, &mut text))
+        .context("cannot put the lines together")?;
     let Some(path) = &args.output else {
         return stdout::print(|out| out.write_all(&text)).context("cannot write to stdout");
     };
-    fs::write(path, text).with_context(|| format!("cannot write `{}`", path.display()))
+    progress::during("writing", || fs::write(path, text)).with_context(|| format!("cannot write `{}`", path.display()))
 }
 
 /// The output folder of a trace stands for its capture, if it has one alone; else for its dumps.

@@ -2,6 +2,8 @@
 
 use std::io::{self, IsTerminal as _, Write as _};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::input::{Progress, Stage, Watcher};
@@ -34,6 +36,30 @@ pub(super) fn of_stage(stage: Stage) -> impl FnMut(u64, u64) {
             watcher(Progress { stage, done, total });
         }
     }
+}
+
+/// Shows that work goes on, and for how long it has, where nobody can tell how much of it there is.
+pub(super) fn during<T>(what: &str, work: impl FnOnce() -> T) -> T {
+    if !io::stderr().is_terminal() {
+        return work();
+    }
+    let began = Instant::now();
+    let (working, ended) = sync_channel::<()>(0);
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            let mut wait = QUIET;
+            // Nothing is sent: the other end goes when the work ends, whichever way.
+            while ended.recv_timeout(wait) == Err(RecvTimeoutError::Timeout) {
+                SHOWN.store(true, Ordering::Relaxed);
+                let _ = write!(io::stderr(), "{CLEAR}{what}: {} s", began.elapsed().as_secs());
+                wait = INTERVAL;
+            }
+            clear();
+        });
+        let result = work();
+        drop(working);
+        result
+    })
 }
 
 /// Gives the terminal's line back, for something else to be said.

@@ -1,49 +1,107 @@
 //! The Attr cell: `{key:value,…}` in CSV, a JSON object in databases.
 
-use std::borrow::Cow;
+use memchr::{memchr, memchr2_iter};
 
-use super::row::{Fault, address, not, number};
+use super::cell::{Fault, NOT_AVAILABLE, address, not, number};
 
 const COLUMN: &str = "Attr";
 
-/// Keys and values of one Attr.
-#[derive(Debug, Default)]
-pub(super) struct Pairs<'a>(Vec<(Cow<'a, str>, Cow<'a, str>)>);
+/// Declares the keys that rows are made of.
+macro_rules! keys {
+    ($($key:ident = $name:literal,)*) => {
+        /// A key that rows are made of. Others are passed over.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub(super) enum Key {
+            $($key,)*
+        }
 
-impl<'a> Pairs<'a> {
+        impl Key {
+            const COUNT: usize = [$($name),*].len();
+
+            fn of(name: &str) -> Option<Self> {
+                match name {
+                    $($name => Some(Self::$key),)*
+                    _ => None,
+                }
+            }
+
+            const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$key => $name,)*
+                }
+            }
+        }
+    };
+}
+
+keys! {
+    AllocationId = "allocation_id",
+    Addr = "addr",
+    Size = "size",
+    Used = "used",
+    Total = "total",
+    Owner = "owner",
+    PageType = "page_type",
+    AllocType = "alloc_type",
+    Active = "active",
+    Shadow = "shadow",
+    Type = "type",
+    Dtype = "dtype",
+    Format = "format",
+    Shape = "shape",
+    StreamId = "streamId",
+    Domain = "domain",
+    WorkspacePtr = "workspace_ptr",
+    WorkspaceSize = "workspace_size",
+    ReqSize = "req_size",
+    Flag = "flag",
+    Func = "func",
+}
+
+/// Values of one Attr.
+#[derive(Debug, Default)]
+pub(super) struct Attr<'a>([Option<&'a str>; Key::COUNT]);
+
+impl<'a> Attr<'a> {
     /// Parses the CSV spelling. Values may hold commas, never colons: a value ends at the last comma before the next
-    /// colon.
+    /// colon. Of keys that come twice the first one counts.
     pub(super) fn of_csv(text: &'a str) -> Result<Self, Fault> {
+        let mut attr = Self::default();
         if text.is_empty() || text == "{}" {
-            return Ok(Self::default());
+            return Ok(attr);
         }
-        let inner = text.strip_prefix('{').and_then(|text| text.strip_suffix('}'));
-        let inner = inner.ok_or_else(|| not(COLUMN, text, "of the form {key:value,…}"))?;
-        let mut pairs = Vec::with_capacity(8);
-        let mut parts = inner.split(':');
-        let mut key = parts.next().unwrap_or_default();
-        let mut parts = parts.peekable();
-        while let Some(part) = parts.next() {
-            let (value, next) = match parts.peek() {
-                Some(_) => part.rsplit_once(',').ok_or_else(|| not(COLUMN, text, "of the form {key:value,…}"))?,
-                None => (part, ""),
-            };
-            pairs.push((Cow::Borrowed(key), Cow::Borrowed(value)));
-            key = next;
+        let fault = || not(COLUMN, text, "of the form {key:value,…}");
+        let inner = text.strip_prefix('{').and_then(|text| text.strip_suffix('}')).ok_or_else(fault)?;
+        // The key, and where its value starts; the last comma behind that.
+        let (mut open, mut comma) = (None, None);
+        for at in memchr2_iter(b',', b':', inner.as_bytes()) {
+            if inner.as_bytes()[at] == b',' {
+                comma = Some(at);
+                continue;
+            }
+            open = Some(match open {
+                None => (&inner[..at], at + 1),
+                Some((key, start)) => {
+                    let end = comma.filter(|comma| *comma >= start).ok_or_else(fault)?;
+                    attr.first(key, &inner[start..end]);
+                    (&inner[end + 1..at], at + 1)
+                }
+            });
         }
-        if pairs.is_empty() {
-            return Err(not(COLUMN, text, "of the form {key:value,…}"));
-        }
-        Ok(Self(pairs))
+        let (key, start) = open.ok_or_else(fault)?;
+        attr.first(key, &inner[start..]);
+        Ok(attr)
     }
 
-    /// Parses the JSON spelling; numbers are taken like strings of digits.
-    pub(super) fn of_json(text: &'a str) -> Result<Self, Fault> {
+    /// Parses the JSON spelling; numbers are taken like strings of digits. Of keys that come twice the last one counts.
+    /// `unescaped` is room for texts that are not in the cell as they are.
+    pub(super) fn of_json(text: &'a str, unescaped: &'a mut Vec<(String, String)>) -> Result<Self, Fault> {
+        let mut attr = Self::default();
         if text.is_empty() || text == "{}" {
-            return Ok(Self::default());
+            return Ok(attr);
         }
-        if let Some(pairs) = plain(text) {
-            return Ok(Self(pairs));
+        if plain(text, |key, value| attr.first(key, value)).is_some() {
+            return Ok(attr);
         }
         let object: serde_json::Map<String, serde_json::Value> =
             serde_json::from_str(text).map_err(|_| not(COLUMN, text, "a JSON object"))?;
@@ -51,53 +109,71 @@ impl<'a> Pairs<'a> {
             serde_json::Value::String(text) => text,
             other => other.to_string(),
         };
-        Ok(Self(object.into_iter().map(|(key, it)| (Cow::Owned(key), Cow::Owned(value(it)))).collect()))
+        unescaped.extend(object.into_iter().map(|(key, it)| (key, value(it))));
+        attr = Self::default();
+        for (key, value) in unescaped {
+            attr.first(key, value);
+        }
+        Ok(attr)
+    }
+
+    /// Keeps a value, if it is the first one of its key; otherwise false.
+    fn first(&mut self, key: &str, value: &'a str) -> bool {
+        let Some(key) = Key::of(key) else { return true };
+        let slot = &mut self.0[key as usize];
+        let is_first = slot.is_none();
+        if is_first {
+            *slot = Some(value);
+        }
+        is_first
     }
 
     /// The value of a key.
-    pub(super) fn get(&self, key: &str) -> Option<&str> {
-        self.0.iter().find(|(name, _)| name == key).map(|(_, value)| value.as_ref())
+    pub(super) const fn get(&self, key: Key) -> Option<&'a str> {
+        self.0[key as usize]
     }
 
     /// A decimal number; none if the key is not there or says that it is not known.
-    pub(super) fn number(&self, key: &str) -> Result<Option<u64>, Fault> {
-        let known = self.get(key).filter(|value| *value != "N/A");
+    pub(super) fn number(&self, key: Key) -> Result<Option<u64>, Fault> {
+        let known = self.get(key).filter(|value| *value != NOT_AVAILABLE);
         known.map(|value| number(COLUMN, value)).transpose().map_err(|fault| named(key, fault))
     }
 
     /// A signed number, if it is one.
-    pub(super) fn signed(&self, key: &str) -> Option<i64> {
+    pub(super) fn signed(&self, key: Key) -> Option<i64> {
         self.get(key)?.parse().ok()
     }
 
     /// An address.
-    pub(super) fn address(&self, key: &str) -> Result<Option<u64>, Fault> {
+    pub(super) fn address(&self, key: Key) -> Result<Option<u64>, Fault> {
         self.get(key).map(|value| address(COLUMN, value)).transpose().map_err(|fault| named(key, fault))
     }
 }
 
-/// Keys and values of a JSON object of strings that need no unescaping, as both tools write nearly all of them.
-fn plain(text: &str) -> Option<Vec<(Cow<'_, str>, Cow<'_, str>)>> {
-    if text.bytes().any(|byte| byte == b'\\' || byte < b' ') {
+/// Gives `take` the keys and values of a JSON object of strings that need no unescaping, as both tools write nearly all of
+/// them; `None` if it is another one, or if `take` has had a key before, which is for the parser.
+fn plain<'a>(text: &'a str, mut take: impl FnMut(&'a str, &'a str) -> bool) -> Option<()> {
+    // All of them are looked at, which is faster than to stop.
+    let escapes = text.bytes().fold(0, |count: u32, byte| count.wrapping_add(u32::from(byte == b'\\' || byte < b' ')));
+    if escapes > 0 {
         return None;
     }
     let mut rest = text.strip_prefix("{\"")?.strip_suffix("\"}")?;
-    let mut pairs = Vec::with_capacity(8);
     loop {
-        let (key, behind) = rest.split_once("\":\"")?;
-        let (value, more) = behind.split_once('"').map_or((behind, None), |(value, more)| (value, Some(more)));
-        // Of keys that come twice the later one counts; that is for the parser.
-        if key.contains('"') || pairs.iter().any(|(known, _)| known == key) {
+        let (key, behind) = rest.split_at(memchr(b'"', rest.as_bytes())?);
+        let behind = behind.strip_prefix("\":\"")?;
+        let end = memchr(b'"', behind.as_bytes());
+        let value = end.map_or(behind, |end| &behind[..end]);
+        if !take(key, value) {
             return None;
         }
-        pairs.push((Cow::Borrowed(key), Cow::Borrowed(value)));
-        let Some(more) = more else { return Some(pairs) };
-        rest = more.strip_prefix(",\"")?;
+        let Some(end) = end else { return Some(()) };
+        rest = behind[end + 1..].strip_prefix(",\"")?;
     }
 }
 
-fn named(key: &str, Fault { column, what }: Fault) -> Fault {
-    Fault { column, what: format!("{key}: {what}") }
+fn named(key: Key, Fault { column, what }: Fault) -> Fault {
+    Fault { column, what: format!("{}: {what}", key.name()) }
 }
 
 #[cfg(test)]
@@ -106,26 +182,26 @@ mod tests {
 
     #[test]
     fn values_may_hold_commas() {
-        let attr =
-            Pairs::of_csv("{size:1,inefficient_type:early_allocation,late_deallocation,shape:torch.Size([2, 3])}");
+        let attr = Attr::of_csv("{size:1,type:early_allocation,late_deallocation,shape:torch.Size([2, 3]),x:y,size:2}");
         let attr = attr.expect("valid");
-        assert_eq!(attr.get("inefficient_type"), Some("early_allocation,late_deallocation"));
-        assert_eq!(attr.get("shape"), Some("torch.Size([2, 3])"));
-        assert_eq!(attr.number("size"), Ok(Some(1)));
-        assert_eq!(attr.number("used"), Ok(None));
+        assert_eq!(attr.get(Key::Type), Some("early_allocation,late_deallocation"));
+        assert_eq!(attr.get(Key::Shape), Some("torch.Size([2, 3])"));
+        assert_eq!(attr.number(Key::Size), Ok(Some(1)));
+        assert_eq!(attr.number(Key::Used), Ok(None));
     }
 
     #[test]
     fn other_things_are_faults() {
         for bad in ["x", "{", "{a}", "{a:1", "{a:1:2}"] {
-            assert!(Pairs::of_csv(bad).is_err(), "{bad}");
+            assert!(Attr::of_csv(bad).is_err(), "{bad}");
         }
         for bad in ["[]", "{", "{\"a\":\"x\"y\"}"] {
-            assert!(Pairs::of_json(bad).is_err(), "{bad}");
+            assert!(Attr::of_json(bad, &mut Vec::new()).is_err(), "{bad}");
         }
-        let attr = Pairs::of_json(r#"{"size":"x","used":12}"#).expect("an object");
-        assert_eq!(attr.number("used"), Ok(Some(12)));
-        assert_eq!(attr.number("size").expect_err("no number").what, "size: `x` is not a decimal number");
+        let mut unescaped = Vec::new();
+        let attr = Attr::of_json(r#"{"size":"x","used":12}"#, &mut unescaped).expect("an object");
+        assert_eq!(attr.number(Key::Used), Ok(Some(12)));
+        assert_eq!(attr.number(Key::Size).expect_err("no number").what, "size: `x` is not a decimal number");
     }
 
     /// What is read without the parser is what the parser says, and only what JSON is.
@@ -151,9 +227,9 @@ mod tests {
         let mut read_plain = 0;
         for text in cases {
             let parsed: Option<std::collections::BTreeMap<String, serde_json::Value>> = serde_json::from_str(text).ok();
-            if let Some(pairs) = plain(text) {
+            let mut found = std::collections::BTreeMap::new();
+            if plain(text, |key, value| found.insert(key.to_owned(), value.into()).is_none()).is_some() {
                 read_plain += 1;
-                let found = pairs.into_iter().map(|(key, value)| (key.into(), value.into())).collect();
                 assert_eq!(parsed, Some(found), "{text}");
             }
         }

@@ -6,22 +6,23 @@
 
 use std::borrow::Cow;
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
+use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
 
-use memchr::memchr;
+use memchr::{memchr, memchr_iter, memchr2};
 
-use super::attr::Pairs;
-use super::row::{Cells, DumpRow, Fault, Understood, plain_number, understand};
+use super::attr::Attr;
+use super::cell::{Digits, Fault, plain_number};
+use super::row::{Cells, DumpRow, Known, Understood, understand};
 use super::runs::{Place, Run, Runs};
+use super::window::Window;
 use super::{InputError, Notes};
 use crate::sinks::row::COLUMNS;
-use crate::sinks::stacks::Parser;
 
 /// Bytes of one row: a thousand frames of both stacks fit.
 const MAX_ROW_BYTES: usize = 4 << 20;
-const BUFFER_BYTES: usize = 1 << 16;
 const ID_COLUMN: usize = 0;
+const EVENT_COLUMN: usize = 1;
 const TIME_COLUMN: usize = 4;
 const PROCESS_COLUMN: usize = 5;
 /// Columns without stacks, as early versions wrote them.
@@ -55,7 +56,7 @@ enum Split {
 /// Reads the rows of one file.
 #[derive(Debug)]
 pub(crate) struct CsvReader<R> {
-    input: R,
+    input: Window<R>,
     path: std::path::PathBuf,
     columns: usize,
     /// Line on which the row starts, and the one after it.
@@ -65,15 +66,13 @@ pub(crate) struct CsvReader<R> {
     /// Bytes before the row, and those where the reading ends.
     row_start: u64,
     end: u64,
-    row: Vec<u8>,
     cells: [Cell; COLUMNS.len()],
-    stacks: Parser,
+    known: Known,
 }
 
-impl CsvReader<BufReader<File>> {
+impl CsvReader<File> {
     pub(crate) fn open(path: &Path) -> Result<Self, InputError> {
-        let file = File::open(path).map_err(InputError::io(path))?;
-        CsvReader::new(BufReader::with_capacity(BUFFER_BYTES, file), path)
+        CsvReader::new(File::open(path).map_err(InputError::io(path))?, path)
     }
 
     /// Reads a run of the same file.
@@ -81,7 +80,7 @@ impl CsvReader<BufReader<File>> {
         let mut file = File::open(&self.path).map_err(InputError::io(&self.path))?;
         file.seek(SeekFrom::Start(run.start)).map_err(InputError::io(&self.path))?;
         Ok(Self {
-            input: BufReader::with_capacity(BUFFER_BYTES, file),
+            input: Window::new(file, MAX_ROW_BYTES),
             path: self.path.clone(),
             columns: self.columns,
             line: run.line,
@@ -89,28 +88,28 @@ impl CsvReader<BufReader<File>> {
             read_bytes: run.start,
             row_start: run.start,
             end: run.end,
-            row: Vec::new(),
             cells: Default::default(),
-            stacks: Parser::default(),
+            known: Known::default(),
         })
     }
 }
 
-impl<R: BufRead> CsvReader<R> {
+impl<R: Read> CsvReader<R> {
     /// Reads the header.
     pub(crate) fn new(input: R, path: &Path) -> Result<Self, InputError> {
-        let (row, cells, stacks) = (Vec::new(), Default::default(), Parser::default());
+        let (input, cells, known) = (Window::new(input, MAX_ROW_BYTES), Default::default(), Known::default());
         let path = path.to_owned();
         let (columns, line, next_line, read_bytes, row_start, end) = (0, 1, 1, 0, 0, u64::MAX);
-        let mut reader = Self { input, path, columns, line, next_line, read_bytes, row_start, end, row, cells, stacks };
+        let mut reader = Self { input, path, columns, line, next_line, read_bytes, row_start, end, cells, known };
         reader.append_line()?;
-        reader.columns = header(&reader.row).map_err(|what| InputError::Foreign { path: reader.path.clone(), what })?;
+        reader.columns =
+            header(reader.raw()).map_err(|what| InputError::Foreign { path: reader.path.clone(), what })?;
         Ok(reader)
     }
 
     /// Bytes of the row that was read last, without the newline.
     pub(crate) fn raw(&self) -> &[u8] {
-        &self.row
+        self.input.row()
     }
 
     /// Bytes of the file that were read.
@@ -127,27 +126,33 @@ impl<R: BufRead> CsvReader<R> {
     pub(crate) fn next_raw(&mut self, notes: &mut Notes) -> Result<Option<()>, InputError> {
         loop {
             (self.line, self.row_start) = (self.next_line, self.read_bytes);
-            self.row.clear();
-            if self.read_bytes >= self.end || !self.append_line()? {
+            self.input.next_row();
+            if self.read_bytes >= self.end {
                 return Ok(None);
             }
-            if !self.row.iter().all(u8::is_ascii_whitespace) {
+            if self.whole_row()? {
+                return Ok(Some(()));
+            }
+            if !self.append_line()? {
+                return Ok(None);
+            }
+            if !self.raw().iter().all(u8::is_ascii_whitespace) {
                 break;
             }
         }
         let mut splitter = Splitter::default();
         loop {
-            let parted = splitter.go_on(trimmed(&self.row), &mut self.cells);
+            let parted = splitter.go_on(trimmed(self.input.row()), &mut self.cells);
             if parted == Split::Cells(self.columns) || self.part_mark() {
                 return Ok(Some(()));
             }
             let open = parted == Split::Open;
-            let whole = self.row.last() == Some(&b'\n');
+            let whole = self.raw().last() == Some(&b'\n');
             if whole && open && self.append_line()? {
                 continue;
             }
             // Only the last row can have been torn, and no other can be in it.
-            if (open && !has_rows(&self.row)) || (!open && !whole) {
+            if (open && !has_rows(self.raw())) || (!open && !whole) {
                 notes.torn_rows += 1;
                 return Ok(None);
             }
@@ -165,7 +170,8 @@ impl<R: BufRead> CsvReader<R> {
         let (mut runs, mut torn) = (Runs::default(), Notes::default());
         while self.next_raw(&mut torn).ok()?.is_some() {
             told(self.read_bytes);
-            let number = |column: usize| plain_number(&self.row[self.cells[column].start..self.cells[column].end]);
+            let row = self.raw();
+            let number = |column: usize| plain_number(&row[self.cells[column].start..self.cells[column].end]);
             let pid = u32::try_from(number(PROCESS_COLUMN)?).ok()?;
             let place = Place { pid, id: number(ID_COLUMN)?, time_ns: number(TIME_COLUMN)? };
             if !runs.take(place, (self.row_start, self.read_bytes), self.line) {
@@ -177,25 +183,43 @@ impl<R: BufRead> CsvReader<R> {
     }
 
     /// Reads and understands the next row that events need.
-    pub(super) fn next_row(&mut self, file: u32, notes: &mut Notes) -> Result<Option<Box<DumpRow>>, InputError> {
+    pub(super) fn next_row(&mut self, file: u32, notes: &mut Notes) -> Result<Option<DumpRow>, InputError> {
         while self.next_raw(notes)?.is_some() {
-            let (bytes, whole) = (self.row.as_slice(), str::from_utf8(&self.row).ok());
+            let bytes = self.input.row();
+            let whole = str::from_utf8(bytes).ok();
             let text: [Cow<'_, str>; COLUMNS.len()] = std::array::from_fn(|column| {
                 if column < self.columns { content(self.cells[column], bytes, whole) } else { Cow::Borrowed("") }
             });
             let [id, event, event_type, name, time, pid, tid, device, ptr, attr, python, native] = &text;
+            let [id, time, pid, tid, device] = [id, time, pid, tid, device].map(|cell| Digits::Text(cell));
             let cells = Cells { id, event, event_type, name, time, pid, tid, device, ptr, python, native };
             let place = (file, self.line);
-            let row = Pairs::of_csv(attr).and_then(|attr| understand(&cells, &attr, place, &mut self.stacks));
+            let row = Attr::of_csv(attr).and_then(|attr| understand(&cells, &attr, place, &mut self.known));
             match row {
                 Ok(Understood::Row(row)) => return Ok(Some(row)),
                 Ok(Understood::Unused(kind)) => notes.unused(kind),
                 // What was cut off may still look like a row.
-                Err(_) if self.row.last() != Some(&b'\n') => notes.torn_rows += 1,
+                Err(_) if self.raw().last() != Some(&b'\n') => notes.torn_rows += 1,
                 Err(fault) => return Err(InputError::row(&self.path, "line", self.line, fault)),
             }
         }
         Ok(None)
+    }
+
+    /// Parts the next row while its end is looked for, if it is one as nearly all are; otherwise nothing is read.
+    fn whole_row(&mut self) -> Result<bool, InputError> {
+        loop {
+            match part(self.input.ahead(), &mut self.cells[..self.columns]) {
+                Some(Parted::Row { len, lines }) if len <= MAX_ROW_BYTES => {
+                    self.input.add(len);
+                    self.next_line += lines;
+                    self.read_bytes += len as u64;
+                    return Ok(true);
+                }
+                Some(Parted::Unfinished) if self.input.more().map_err(InputError::io(&self.path))? => {}
+                _ => return Ok(false),
+            }
+        }
     }
 
     /// Parts a row whose name is not escaped; false if that does not give one cell for each column.
@@ -203,7 +227,7 @@ impl<R: BufRead> CsvReader<R> {
         if self.next_line - self.line > MAX_NAME_LINES {
             return false;
         }
-        let row = trimmed(&self.row);
+        let row = trimmed(self.input.row());
         bare_mark(row).is_some_and(|name_end| {
             // As if the name were empty, to part the rest; then the name gets its place.
             let Some(name) = nth_comma(row, 3).map(|comma| comma + 1) else { return false };
@@ -224,10 +248,8 @@ impl<R: BufRead> CsvReader<R> {
 
     /// Appends one line to the row, newline included; false at the end of the file.
     fn append_line(&mut self) -> Result<bool, InputError> {
-        let room = (MAX_ROW_BYTES + 1).saturating_sub(self.row.len()) as u64;
-        let read = self.input.by_ref().take(room).read_until(b'\n', &mut self.row);
-        let read = read.map_err(InputError::io(&self.path))?;
-        if self.row.len() > MAX_ROW_BYTES {
+        let read = self.input.add_line().map_err(InputError::io(&self.path))?;
+        if self.raw().len() > MAX_ROW_BYTES {
             let what =
                 format!("the row is longer than {MAX_ROW_BYTES} bytes: a quote is not closed, or this is no dump");
             return Err(InputError::row(&self.path, "line", self.line, Fault { column: "ID", what }));
@@ -295,6 +317,74 @@ fn trimmed(row: &[u8]) -> &[u8] {
 /// Parts a row into cells.
 fn split(row: &[u8], cells: &mut [Cell]) -> Split {
     Splitter::default().go_on(row, cells)
+}
+
+/// How far a row could be parted in one go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Parted {
+    /// It takes so many bytes and lines, its end included.
+    Row { len: usize, lines: u64 },
+    /// It has no end in these bytes.
+    Unfinished,
+}
+
+/// Parts the first row of `bytes` into exactly these cells, as [`Splitter`] would; `None` if only that one can tell.
+fn part(bytes: &[u8], cells: &mut [Cell]) -> Option<Parted> {
+    let (mut at, mut lines) = (0, 1);
+    let last = cells.len().checked_sub(1)?;
+    for column in 0..=last {
+        let Some(&first) = bytes.get(at) else { return Some(Parted::Unfinished) };
+        let mut cell = Cell { start: at, end: at, doubled: false };
+        if first == b'"' {
+            cell.start = at + 1;
+            let Some(end) = closing(bytes, &mut cell) else { return Some(Parted::Unfinished) };
+            let within = memchr_iter(b'\n', &bytes[cell.start..cell.end]).count() as u64;
+            // A name of a mark that is not escaped may end before that.
+            let is_mark = || bytes[0] == b'"' || bytes[cells[EVENT_COLUMN].start..].starts_with(b"MSTX");
+            if within > 0 && (column <= EVENT_COLUMN || is_mark()) {
+                return None;
+            }
+            lines += within;
+            at = end;
+        } else {
+            let Some(length) = memchr2(b',', b'\n', &bytes[at..]) else { return Some(Parted::Unfinished) };
+            at += length;
+            cell.end = at;
+            if bytes[at] == b'\n' && at > cell.start && bytes[at - 1] == b'\r' {
+                cell.end -= 1;
+            }
+        }
+        cells[column] = cell;
+        match bytes[at] {
+            b',' if column < last => at += 1,
+            b',' => return None,
+            // The end of the line, or the carriage return before it.
+            _ if column < last => return None,
+            end => at += if end == b'\r' { 2 } else { 1 },
+        }
+    }
+    Some(Parted::Row { len: at, lines })
+}
+
+/// Where the quote is that closes a cell, and what comes behind it: a comma or the end of a line. `None` if that is not in
+/// these bytes.
+fn closing(bytes: &[u8], cell: &mut Cell) -> Option<usize> {
+    let mut at = cell.start;
+    loop {
+        at += memchr(b'"', &bytes[at..])?;
+        match (*bytes.get(at + 1)?, bytes.get(at + 2)) {
+            (b',' | b'\n', _) | (b'\r', Some(b'\n')) => {
+                cell.end = at;
+                return Some(at + 1);
+            }
+            (b'\r', None) => return None,
+            (b'"', _) => {
+                cell.doubled = true;
+                at += 2;
+            }
+            _ => at += 1,
+        }
+    }
 }
 
 /// Where the parting of a row stands, so that a row of many lines is gone through once.
@@ -407,7 +497,7 @@ mod tests {
         };
         loop {
             match reader.next_row(0, &mut notes) {
-                Ok(Some(row)) => rows.push(*row),
+                Ok(Some(row)) => rows.push(row),
                 Ok(None) => return (Ok(rows), notes),
                 Err(error) => return (Err(error.to_string()), notes),
             }
@@ -416,7 +506,7 @@ mod tests {
 
     fn names(text: &str) -> Vec<String> {
         let (rows, _) = read(&format!("{HEADER}{text}"));
-        rows.expect("readable").into_iter().map(|row| row.name).collect()
+        rows.expect("readable").into_iter().map(|row| row.texts().name.clone()).collect()
     }
 
     /// Quotes as RFC 4180 has them, as msMemScope has them, and as other programs leave them.
@@ -520,6 +610,31 @@ mod tests {
         fn any_bytes(bytes in prop::collection::vec(prop::sample::select(b"\",\n\r013xMALLOCSTX{}:".to_vec()), 0..300)) {
             let text = format!("{HEADER}{}", String::from_utf8_lossy(&bytes));
             let _ = read(&text);
+        }
+
+        /// A row that is parted while its end is looked for has the cells that it has when it is parted line by line.
+        #[test]
+        fn whole_rows_are_those_of_lines(
+            parts in prop::collection::vec(
+                prop::sample::select(vec!["\"", "\"", ",", ",", "\n", "\r", "x", "MSTX,", "7,", ",1,2,3,4,N/A,", "\"\n"]),
+                0..40,
+            ),
+            columns in 1..12_usize,
+        ) {
+            let bytes = parts.concat().into_bytes();
+            let mut cells = [Cell::default(); 12];
+            if let Some(Parted::Row { len, lines }) = part(&bytes, &mut cells[..columns]) {
+                let (mut expected, mut splitter, mut end) = ([Cell::default(); 12], Splitter::default(), 0);
+                for line in 1..=lines {
+                    end += memchr(b'\n', &bytes[end..]).expect("a line") + 1;
+                    let found = splitter.go_on(trimmed(&bytes[..end]), &mut expected);
+                    let wanted = if line == lines { Split::Cells(columns) } else { Split::Open };
+                    prop_assert_eq!(found, wanted);
+                    // Nor does it end earlier as a mark does.
+                    prop_assert!(line == lines || bare_mark(trimmed(&bytes[..end])).is_none());
+                }
+                prop_assert_eq!((len, &cells[..columns]), (end, &expected[..columns]));
+            }
         }
     }
 }

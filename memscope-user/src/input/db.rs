@@ -12,18 +12,20 @@ use rusqlite::types::ValueRef;
 use rusqlite::{Connection, OpenFlags, Row};
 use tempfile::TempDir;
 
-use super::attr::Pairs;
-use super::row::{Cells, DumpRow, Fault, Understood, plain_number, understand};
+use super::attr::Attr;
+use super::cell::{Digits, Fault, plain_number};
+use super::row::{Cells, DumpRow, Known, Understood, understand};
 use super::runs::{Place, Run, Runs};
 use super::{InputError, Notes};
 use crate::sinks::row::COLUMNS;
-use crate::sinks::stacks::Parser;
 
 /// Bytes of one value.
 const MAX_CELL_BYTES: i32 = 4 << 20;
 /// Our table's name, and that of msMemScope before 2026.
 const TABLES: [&str; 2] = ["memscope_dump", "leaks_dump"];
 const MIN_COLUMNS: usize = 10;
+/// Columns of numbers: ID, time, process, thread, device.
+const NUMBERS: [usize; 5] = [0, 4, 5, 6, 7];
 
 /// An open database.
 #[derive(Debug)]
@@ -35,8 +37,8 @@ pub(super) struct Database {
     columns: usize,
     /// There are no others, so that rows have their numbers by the usual names.
     no_others: bool,
-    /// Cells of stacks that were read.
-    stacks: Parser,
+    /// What its rows have had.
+    known: Known,
     /// Where the copy is that is read.
     _copy: Option<TempDir>,
 }
@@ -56,9 +58,9 @@ impl Database {
             (Connection::open_with_flags(immutable(path)?, flags), None)
         };
         let connection = connection.map_err(InputError::database(path))?;
-        let (table, columns, no_others, stacks) = (TABLES[0], 0, false, Parser::default());
+        let (table, columns, no_others, known) = (TABLES[0], 0, false, Known::default());
         let path_of = path.to_owned();
-        let mut database = Self { connection, path: path_of, table, columns, no_others, stacks, _copy: copy };
+        let mut database = Self { connection, path: path_of, table, columns, no_others, known, _copy: copy };
         database.harden().map_err(InputError::database(path))?;
         database.find_table()?;
         Ok(database)
@@ -160,8 +162,8 @@ impl Database {
         let mut seen = 0;
         while let Some(row) = rows.next().map_err(failed())? {
             run.start = row.get::<_, i64>(self.columns).map_err(failed())? as u64 + 1;
-            match understood(row, self.columns, (file, run.line), &mut self.stacks, &self.path)? {
-                Understood::Row(row) => page.push(*row),
+            match understood(row, self.columns, (file, run.line), &mut self.known, &self.path)? {
+                Understood::Row(row) => page.push(row),
                 Understood::Unused(kind) => notes.unused(kind),
             }
             (run.line, seen) = (run.line + 1, seen + 1);
@@ -177,16 +179,16 @@ impl Database {
         &self,
         file: u32,
         notes: &mut Notes,
-        mut take: impl FnMut(Box<DumpRow>) -> Result<(), InputError>,
+        mut take: impl FnMut(DumpRow) -> Result<(), InputError>,
     ) -> Result<(), InputError> {
         let failed = || InputError::database(&self.path);
         let sql = format!("SELECT {} FROM {}", self.column_list(), self.table);
         let mut statement = self.connection.prepare(&sql).map_err(failed())?;
         let mut rows = statement.query([]).map_err(failed())?;
-        let (mut line, mut stacks) = (0, Parser::default());
+        let (mut line, mut known) = (0, Known::default());
         while let Some(row) = rows.next().map_err(failed())? {
             line += 1;
-            match understood(row, self.columns, (file, line), &mut stacks, &self.path)? {
+            match understood(row, self.columns, (file, line), &mut known, &self.path)? {
                 Understood::Row(row) => take(row)?,
                 Understood::Unused(kind) => notes.unused(kind),
             }
@@ -205,17 +207,25 @@ fn understood(
     row: &Row<'_>,
     columns: usize,
     place: (u32, u64),
-    stacks: &mut Parser,
+    known: &mut Known,
     path: &Path,
 ) -> Result<Understood, InputError> {
-    let mut text: [Cow<'_, str>; COLUMNS.len()] = Default::default();
-    for (index, cell) in text.iter_mut().take(columns).enumerate() {
-        *cell = text_of(row.get_ref(index).map_err(InputError::database(path))?);
+    let (mut text, mut numbers) = (<[Cow<'_, str>; COLUMNS.len()]>::default(), [None; COLUMNS.len()]);
+    for (index, (cell, number)) in text.iter_mut().zip(&mut numbers).take(columns).enumerate() {
+        match row.get_ref(index).map_err(InputError::database(path))? {
+            ValueRef::Integer(integer) if NUMBERS.contains(&index) && integer >= 0 => *number = Some(integer as u64),
+            value => *cell = text_of(value),
+        }
     }
-    let [id, event, event_type, name, time, pid, tid, device, ptr, attr, python, native] = &text;
+    let [_, event, event_type, name, .., ptr, attr, python, native] = &text;
     let name = unquoted(event, name);
+    let [id, time, pid, tid, device] = NUMBERS.map(|index| match numbers[index] {
+        Some(number) => Digits::Number(number),
+        None => Digits::Text(&text[index]),
+    });
+    let mut unescaped = Vec::new();
     let cells = Cells { id, event, event_type, name, time, pid, tid, device, ptr, python, native };
-    let understood = Pairs::of_json(attr).and_then(|attr| understand(&cells, &attr, place, stacks));
+    let understood = Attr::of_json(attr, &mut unescaped).and_then(|attr| understand(&cells, &attr, place, known));
     understood.map_err(|fault: Fault| InputError::row(path, "row", place.1, fault))
 }
 
@@ -224,7 +234,10 @@ fn text_of(value: ValueRef<'_>) -> Cow<'_, str> {
         ValueRef::Null => Cow::Borrowed(""),
         ValueRef::Integer(number) => Cow::Owned(number.to_string()),
         ValueRef::Real(number) => Cow::Owned(number.to_string()),
-        ValueRef::Text(bytes) | ValueRef::Blob(bytes) => String::from_utf8_lossy(bytes),
+        // Nearly all is text, which is faster to find out like this.
+        ValueRef::Text(bytes) | ValueRef::Blob(bytes) => {
+            str::from_utf8(bytes).map_or_else(|_| String::from_utf8_lossy(bytes), Cow::Borrowed)
+        }
     }
 }
 

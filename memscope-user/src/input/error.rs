@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
-use super::row::Fault;
+use super::cell::Fault;
 use crate::capture::CaptureError;
 
 /// An input cannot be read, or not be understood.
@@ -65,14 +65,12 @@ pub enum InputError {
 impl InputError {
     /// For `map_err`.
     pub(super) fn io(path: &Path) -> impl FnOnce(io::Error) -> Self {
-        let path = path.to_owned();
-        move |source| Self::Io { path, source }
+        move |source| Self::Io { path: path.to_owned(), source }
     }
 
     /// For `map_err`.
     pub(super) fn database(path: &Path) -> impl FnOnce(rusqlite::Error) -> Self {
-        let path = path.to_owned();
-        move |source| Self::Database { path, source }
+        move |source| Self::Database { path: path.to_owned(), source }
     }
 
     pub(super) fn row(path: &Path, unit: &'static str, line: u64, fault: Fault) -> Self {

@@ -11,6 +11,7 @@
 //! repaired is counted in [`Notes`]; what cannot be understood is an error that names file, line and column.
 
 mod attr;
+mod cell;
 pub(crate) mod csv;
 mod db;
 mod error;
@@ -23,6 +24,7 @@ mod runs;
 mod sort;
 #[cfg(test)]
 mod tests;
+mod window;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -332,7 +334,7 @@ fn each_event(
     let mut pids = BTreeSet::new();
     let mut rows = sorter();
     let mut sequence = 0;
-    let mut take = |row: Box<DumpRow>| {
+    let mut take = |row: DumpRow| {
         if pids.len() < 2 {
             pids.insert(row.pid);
         }

@@ -1,7 +1,9 @@
 //! Rows as bytes, for sorting.
 
-use super::row::{DumpRow, Kind};
-use crate::model::{AccessKind, AllocApi, Device, OpPhase, PageType, Pool, Stack, Stacks};
+use std::borrow::Cow;
+
+use super::row::{DumpRow, Kind, Texts};
+use crate::model::{AccessKind, AllocApi, Device, Name, OpPhase, PageType, Pool, Stack, Stacks};
 
 /// Pools, by the number that stands for them.
 const POOLS: [Pool; 6] = [Pool::Hal, Pool::Host, Pool::Pta, Pool::PtaWorkspace, Pool::Atb, Pool::MindSpore];
@@ -30,15 +32,15 @@ fn place<T: PartialEq>(known: &[T], it: &T) -> u8 {
     known.iter().position(|other| other == it).unwrap_or(0) as u8
 }
 
-/// Stands for a pool that has a name of its own, which is the row's word.
+/// Stands for a pool that has a name of its own, which the row is told with.
 const NAMED: u8 = 0x3f;
 
 fn pool_place(pool: Pool) -> u8 {
     if matches!(pool, Pool::Named(_)) { NAMED } else { place(&POOLS, &pool) }
 }
 
-fn pool_at(place: u8, word: &str) -> Pool {
-    if place & NAMED == NAMED { Pool::custom(word) } else { at(&POOLS, place & NAMED) }
+fn pool_at(place: u8, name: &str) -> Pool {
+    if place & NAMED == NAMED { Pool::custom(name) } else { at(&POOLS, place & NAMED) }
 }
 
 /// Appends a row.
@@ -69,7 +71,13 @@ pub(super) fn pack(row: &DumpRow, out: &mut Vec<u8>) {
     for stack in [row.stacks.native, row.stacks.python] {
         out.extend(stack.map_or(0, Stack::number).to_le_bytes());
     }
-    for text in [&row.name, &row.word, &row.format, &row.shape, &row.owner] {
+    let named = match row.kind {
+        Kind::Malloc(Pool::Named(pool)) | Kind::Free(Pool::Named(pool)) | Kind::Returned(Pool::Named(pool)) => pool,
+        _ => Name::fixed(&""),
+    };
+    let owner = row.owner.map_or("", Name::as_str);
+    let Texts { name, word, format, shape } = row.texts();
+    for text in [named.as_str(), owner, name, word, format, shape] {
         out.extend((text.len() as u32).to_le_bytes());
         out.extend(text.bytes());
     }
@@ -78,7 +86,7 @@ pub(super) fn pack(row: &DumpRow, out: &mut Vec<u8>) {
 /// Takes bytes off, front to back. They are our own, so what is missing reads as zero.
 struct Bytes<'a>(&'a [u8]);
 
-impl Bytes<'_> {
+impl<'a> Bytes<'a> {
     fn take<const N: usize>(&mut self) -> [u8; N] {
         let Some((head, rest)) = self.0.split_first_chunk() else { return [0; N] };
         self.0 = rest;
@@ -93,11 +101,11 @@ impl Bytes<'_> {
         u64::from_le_bytes(self.take())
     }
 
-    fn text(&mut self) -> String {
+    fn text(&mut self) -> Cow<'a, str> {
         let len = self.word() as usize;
         let (text, rest) = self.0.split_at_checked(len).unwrap_or((self.0, &[]));
         self.0 = rest;
-        String::from_utf8_lossy(text).into_owned()
+        String::from_utf8_lossy(text)
     }
 }
 
@@ -116,12 +124,14 @@ pub(super) fn unpack(bytes: &[u8]) -> DumpRow {
     let (ptr, allocation_id, size_bytes) = (optional(0), optional(1), optional(2));
     let (used_bytes, total_bytes, other) = (optional(3), optional(4), optional(5));
     let [native, python] = [(); 2].map(|()| Stack::of_number(bytes.word()));
-    let [name, word, format, shape, owner] = [(); 5].map(|()| bytes.text());
+    let [pool_name, owner] = [(); 2].map(|()| bytes.text());
+    let [name, word, format, shape] = [(); 4].map(|()| bytes.text().into_owned());
+    let texts = Texts { name, word, format, shape };
     DumpRow {
         kind: match kind & 0xc0 {
-            0x40 => Kind::Malloc(pool_at(kind, &word)),
-            0x80 => Kind::Free(pool_at(kind, &word)),
-            0xc0 => Kind::Returned(pool_at(kind, &word)),
+            0x40 => Kind::Malloc(pool_at(kind, &pool_name)),
+            0x80 => Kind::Free(pool_at(kind, &pool_name)),
+            0xc0 => Kind::Returned(pool_at(kind, &pool_name)),
             _ => at(&KINDS, kind),
         },
         id,
@@ -136,7 +146,7 @@ pub(super) fn unpack(bytes: &[u8]) -> DumpRow {
         file,
         line,
         ptr,
-        owner,
+        owner: (!owner.is_empty()).then(|| Name::keep(&owner)),
         allocation_id,
         size_bytes,
         used_bytes,
@@ -147,10 +157,7 @@ pub(super) fn unpack(bytes: &[u8]) -> DumpRow {
         api: at(&APIS, api),
         module_id: (has_module != 0).then_some(module),
         pool: at(&POOLS, pool),
-        name,
-        word,
-        format,
-        shape,
+        texts: (texts != Texts::default()).then(|| Box::new(texts)),
         stacks: Stacks { native, python, mixed: None },
     }
 }
@@ -181,12 +188,14 @@ mod tests {
             page: PageType::Giant,
             api: AllocApi::Create,
             module_id: Some(33),
-            owner: "PTA@weight".to_owned(),
+            owner: Some(Name::fixed(&"PTA@weight")),
             pool: Pool::Atb,
-            name: "näme".to_owned(),
-            word: "mine".to_owned(),
-            format: "ACL_FORMAT_ND".to_owned(),
-            shape: "[1,5,]".to_owned(),
+            texts: Some(Box::new(Texts {
+                name: "näme".to_owned(),
+                word: "mine".to_owned(),
+                format: "ACL_FORMAT_ND".to_owned(),
+                shape: "[1,5,]".to_owned(),
+            })),
             stacks: Stacks { native: Some(Stack::keep(["f"], StackEnd::Root)), ..Stacks::default() },
         };
         let kinds = KINDS

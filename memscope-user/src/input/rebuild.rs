@@ -1,10 +1,11 @@
 //! Rows to events: what the pipeline would have said of the same program.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::Notes;
 use super::row::{DumpRow, Kind};
+use crate::hash::HashMap;
 use crate::model::{
     Access, Alloc, AllocApi, AllocFailed, AtbOp, Block, BlockReturned, Device, DriverFigures, Event, EventKind, Free,
     FreeCause, Launch, Mark, Name, Op, Pool, Stacks, System, UnknownFree,
@@ -82,10 +83,11 @@ impl Rebuild {
             Kind::Malloc(pool) => process.malloc(&row, pool, time_ns, notes, out),
             Kind::Free(pool) => process.free(row, pool, time_ns, notes, out),
             kind => {
-                let name = self.names.get(&row.name).cloned().unwrap_or_else(|| {
-                    let name: Arc<str> = row.name.as_str().into();
+                let given = &row.texts().name;
+                let name = self.names.get(given).cloned().unwrap_or_else(|| {
+                    let name: Arc<str> = given.as_str().into();
                     if self.names.len() < MAX_REMEMBERED {
-                        self.names.insert(row.name.clone(), Arc::clone(&name));
+                        self.names.insert(given.clone(), Arc::clone(&name));
                     }
                     name
                 });
@@ -168,7 +170,7 @@ impl Process {
             api: row.api,
             caller: None,
             stacks: row.stacks,
-            owner: (!row.owner.is_empty()).then(|| Name::keep(&row.owner)),
+            owner: row.owner,
         });
         self.live.insert(number, block);
         self.by_addr.insert(key, number);
@@ -254,7 +256,7 @@ impl Process {
             total_bytes: row.total_bytes,
             driver: DriverFigures::default(),
             cause,
-            owner: (!row.owner.is_empty()).then(|| Name::keep(&row.owner)),
+            owner: row.owner,
             row_time_ns: None,
         };
         emit(row, time_ns, block.device, EventKind::Free(free), out);
@@ -296,9 +298,9 @@ impl Process {
                 pool: row.pool,
                 addr: row.ptr.unwrap_or(0),
                 size_bytes: row.size_bytes.unwrap_or(0),
-                dtype: Name::keep(&row.word).as_str(),
-                format: (!row.format.is_empty()).then(|| Name::keep(&row.format).as_str()),
-                shape: shape(&row.shape),
+                dtype: Name::keep(&row.texts().word).as_str(),
+                format: (!row.texts().format.is_empty()).then(|| Name::keep(&row.texts().format).as_str()),
+                shape: shape(&row.texts().shape),
             }),
             Kind::Op(phase) => EventKind::Op(Op { phase, name }),
             Kind::AtbOp(begins) => EventKind::AtbOp(AtbOp {
@@ -325,7 +327,7 @@ impl Process {
                     size_bytes: row.size_bytes.unwrap_or(0),
                     status: 0,
                     flags: row.number.unwrap_or(0),
-                    caller: (!row.word.is_empty()).then(|| Name::keep(&row.word)),
+                    caller: (!row.texts().word.is_empty()).then(|| Name::keep(&row.texts().word)),
                     out_of_memory: true,
                     request: self.failures,
                     attempt: 1,
@@ -344,8 +346,9 @@ impl Process {
         }
         self.open_ranges.insert(range_id);
         // None of a domain is a step.
-        let is_step =
-            row.word.is_empty() && text.as_deref() == Some(STEP_START) && !*self.called_steps.get_or_insert(false);
+        let is_step = row.texts().word.is_empty()
+            && text.as_deref() == Some(STEP_START)
+            && !*self.called_steps.get_or_insert(false);
         emit(row, time_ns, row.device, mark(row, Mark::RangeStart { text, range_id }), out);
         if is_step {
             let devices = if row.device == Device::None { self.devices.clone() } else { vec![row.device] };
@@ -397,7 +400,7 @@ impl Process {
 
 /// A mark, or one of a domain.
 fn mark(row: &DumpRow, mark: Mark) -> EventKind {
-    match row.word.as_str() {
+    match row.texts().word.as_str() {
         "" => EventKind::Mark(mark),
         domain => EventKind::DomainMark { domain: Name::keep(domain), mark },
     }

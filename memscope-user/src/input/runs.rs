@@ -7,7 +7,6 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::fs::{self, File};
-use std::io::BufReader;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -151,9 +150,11 @@ impl Merged {
 struct OneProcess {
     /// Each with its next row.
     sources: Vec<(Source, Option<DumpRow>)>,
-    /// The next row of each source but that of the last one asked: number, time, source.
+    /// The next row of each source but the last one asked: number, time, source.
     heads: BinaryHeap<Reverse<(u64, u64, usize)>>,
     begun: bool,
+    /// The source that gave the last row.
+    asked: Option<usize>,
     repair: Repair,
     /// The row that comes next.
     next: Option<DumpRow>,
@@ -179,10 +180,23 @@ impl OneProcess {
                 self.read(number, notes)?;
             }
         }
+        // Rows of one source follow one another nearly always.
+        if let Some(number) = self.asked {
+            let (source, _) = &mut self.sources[number];
+            let row = source.next(notes)?;
+            let Some(place) = row.as_ref().map(|row| Reverse((row.id, row.time_ns, number))) else {
+                self.asked = None;
+                return self.merge(notes);
+            };
+            if self.heads.peek().is_none_or(|other| *other < place) {
+                return Ok(row);
+            }
+            (self.sources[number].1, self.asked) = (row, None);
+            self.heads.push(place);
+        }
         let Some(Reverse((_, _, number))) = self.heads.pop() else { return Ok(None) };
-        let row = self.sources[number].1.take();
-        self.read(number, notes)?;
-        Ok(row)
+        self.asked = Some(number);
+        Ok(self.sources[number].1.take())
     }
 
     fn read(&mut self, number: usize, notes: &mut Notes) -> Result<(), InputError> {
@@ -195,14 +209,14 @@ impl OneProcess {
 
 /// Reads a run.
 enum Source {
-    Csv(u32, Box<CsvReader<BufReader<File>>>),
+    Csv(u32, Box<CsvReader<File>>),
     Db(DbRun),
 }
 
 impl Source {
     fn next(&mut self, notes: &mut Notes) -> Result<Option<DumpRow>, InputError> {
         match self {
-            Self::Csv(file, reader) => Ok(reader.next_row(*file, notes)?.map(|row| *row)),
+            Self::Csv(file, reader) => reader.next_row(*file, notes),
             Self::Db(run) => run.next(notes),
         }
     }

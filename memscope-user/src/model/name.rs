@@ -1,10 +1,11 @@
 //! Names that events carry by the million: functions, pools.
 
-use std::collections::HashSet;
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
 use serde::{Serialize, Serializer};
+
+use crate::hash::HashMap;
 
 /// Different names that are kept; they are never given back.
 const MAX_NAMES: usize = 4096;
@@ -12,19 +13,19 @@ const MAX_NAMES: usize = 4096;
 const MAX_BYTES: usize = 256;
 
 /// Stands for all names beyond [`MAX_NAMES`].
-const OTHER: Name = Name("other");
+const OTHER: Name = Name(&"other");
 
-static NAMES: Mutex<Option<HashSet<&'static str>>> = Mutex::new(None);
+static NAMES: Mutex<Option<HashMap<&'static str, Name>>> = Mutex::new(None);
 
 /// A name that is copied like a number. Made of untrusted text: only printable ASCII without blanks, quotes, commas and
-/// colons, which are what outputs separate cells by; everything else became `_`.
+/// colons, which are what outputs separate cells by; everything else became `_`. One word long: every live block has several.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Name(&'static str);
+pub struct Name(&'static &'static str);
 
 impl Name {
     /// A name known at compile time.
     #[must_use]
-    pub const fn fixed(name: &'static str) -> Self {
+    pub const fn fixed(name: &'static &'static str) -> Self {
         Self(name)
     }
 
@@ -36,12 +37,13 @@ impl Name {
         let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
         let names = names.get_or_insert_default();
         match names.get(name.as_str()) {
-            Some(known) => Self(known),
+            Some(known) => *known,
             None if names.len() >= MAX_NAMES => OTHER,
             None => {
                 let kept: &'static str = Box::leak(name.into_boxed_str());
-                names.insert(kept);
-                Self(kept)
+                let name = Self(Box::leak(Box::new(kept)));
+                names.insert(kept, name);
+                name
             }
         }
     }

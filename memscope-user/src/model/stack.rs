@@ -1,12 +1,13 @@
 //! Call stacks, which events carry by the million: each is kept once, and copied like a number.
 
-use std::collections::HashMap;
 use std::num::NonZeroU32;
 use std::sync::{PoisonError, RwLock};
 
 pub use memscope_common::StackEnd;
 use serde::ser::SerializeStruct as _;
 use serde::{Serialize, Serializer};
+
+use crate::hash::HashMap;
 
 /// Frames of one stack at most: those that the kernel side takes, those that are inlined into them, and the function
 /// itself.
@@ -176,10 +177,10 @@ impl Table {
             limits,
             texts: Vec::new(),
             text_bytes: 0,
-            by_text: HashMap::new(),
+            by_text: HashMap::default(),
             stacks: Vec::new(),
             frames: 0,
-            by_frames: HashMap::new(),
+            by_frames: HashMap::default(),
         };
         // Text 0 and stack 1 stand for all others.
         table.add_text(OTHER_FRAME);

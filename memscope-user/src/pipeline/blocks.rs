@@ -1,9 +1,9 @@
 //! Live blocks of one process, and the bytes that they add up to.
 
-use std::collections::HashMap;
-
 use super::labels::LabelIds;
 use super::physical::PhysicalId;
+use super::store::Store;
+use crate::hash::HashMap;
 use crate::model::{Block, Device, Name, Pool};
 
 /// What a block is found by. Addresses of the driver, physical memory and every pool are name spaces of their own.
@@ -20,7 +20,7 @@ pub(super) enum Key {
 }
 
 /// A live block, and what is to become of its end.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Live {
     pub(super) block: Block,
     /// The pool has told already that it got the block back; the free comes next.
@@ -38,7 +38,7 @@ pub(super) struct Live {
 /// Live blocks of one process.
 #[derive(Debug, Default)]
 pub(super) struct Blocks {
-    live: HashMap<Key, Live>,
+    live: Store,
     used: HashMap<(Pool, Device), u128>,
     allocations: u64,
 }
@@ -52,30 +52,35 @@ impl Blocks {
 
     /// Puts a block in, under a key that is vacant; gives the bytes used after that.
     pub(super) fn put(&mut self, key: Key, live: Live) -> u64 {
-        self.live.insert(key, live);
+        self.live.insert(key, &live);
         let used = self.used.entry((live.block.pool, live.block.device)).or_default();
         *used += u128::from(live.block.size_bytes);
         clamped(*used)
     }
 
     /// The block that is live under `key`.
-    pub(super) fn get_mut(&mut self, key: Key) -> Option<&mut Live> {
-        self.live.get_mut(&key)
+    pub(super) fn get(&self, key: Key) -> Option<Live> {
+        self.live.get(key)
+    }
+
+    /// Changes the block that is live under `key`, but not its key, size, pool and device; false if there is none.
+    pub(super) fn change(&mut self, key: Key, change: impl FnOnce(&mut Live)) -> bool {
+        self.live.change(key, change)
     }
 
     /// Number of the block that is live under `key`.
     pub(super) fn number(&self, key: Key) -> Option<u64> {
-        self.live.get(&key).map(|live| live.block.allocation_id)
+        self.live.get(key).map(|live| live.block.allocation_id)
     }
 
     /// Whether a block is live under `key`.
     pub(super) fn contains(&self, key: Key) -> bool {
-        self.live.contains_key(&key)
+        self.live.get(key).is_some()
     }
 
     /// Takes the block out that is live under `key`; also gives the bytes used after that.
     pub(super) fn take(&mut self, key: Key) -> Option<(Live, u64)> {
-        let live = self.live.remove(&key)?;
+        let live = self.live.remove(key)?;
         let used = self.used.entry((live.block.pool, live.block.device)).or_default();
         *used = used.saturating_sub(live.block.size_bytes.into());
         Some((live, clamped(*used)))
@@ -87,14 +92,13 @@ impl Blocks {
     }
 
     /// All live blocks, in no order.
-    pub(super) fn all(&self) -> impl Iterator<Item = &Block> {
-        self.live.values().map(|live| &live.block)
+    pub(super) fn all(&self) -> impl Iterator<Item = Block> {
+        self.live.iter().map(|(_, live)| live.block)
     }
 
     /// All live blocks, in the order of their allocation.
     pub(super) fn in_order(&self) -> Vec<Key> {
-        let mut blocks: Vec<(u64, Key)> =
-            self.live.iter().map(|(key, live)| (live.block.allocation_id, *key)).collect();
+        let mut blocks: Vec<(u64, Key)> = self.live.iter().map(|(key, live)| (live.block.allocation_id, key)).collect();
         blocks.sort_unstable();
         blocks.into_iter().map(|(_, key)| key).collect()
     }

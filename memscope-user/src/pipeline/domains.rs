@@ -3,9 +3,8 @@
 //! Without an injected tool every handle that mstx returns is null. Then a call belongs to the domain that its thread has
 //! created last, which is what the frameworks do: they name the domain right before each call.
 
-use std::collections::HashMap;
-
 use super::recent::Recent;
+use crate::hash::HashMap;
 use crate::model::{Device, Name, Pool};
 
 /// Domains, and threads with a domain of their own, that are remembered.
@@ -74,8 +73,8 @@ impl Default for Domains {
             by_handle: Recent::new(MAX_DOMAINS),
             by_thread: Recent::new(MAX_DOMAINS),
             last: None,
-            heaps: HashMap::new(),
-            reserved: HashMap::new(),
+            heaps: HashMap::default(),
+            reserved: HashMap::default(),
             regions: Recent::new(MAX_HANDLES),
         }
     }

@@ -5,9 +5,11 @@
 //! one of the same thread and row) out of the queue, and neither leaves. If the free has left already, the
 //! failed return goes on, and the block is put back.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 
 use super::item::{Action, Item};
+use super::order::calm;
+use crate::hash::HashMap;
 
 /// How long an item waits. A driver refuses a free within microseconds; a slow refusal only costs a pair of rows.
 pub(super) const HOLD_NS: u64 = 5_000_000;
@@ -34,7 +36,7 @@ struct Slot {
 impl Hold {
     /// A queue of at most `limit` items.
     pub(super) fn new(limit: usize) -> Self {
-        Self { queue: VecDeque::new(), base: 0, frees: HashMap::new(), limit, cancelled: 0 }
+        Self { queue: VecDeque::new(), base: 0, frees: HashMap::default(), limit, cancelled: 0 }
     }
 
     /// Takes an item; returns the oldest one when there is no room for both.
@@ -67,6 +69,11 @@ impl Hold {
             }
         }
         None
+    }
+
+    /// To be called now and then.
+    pub(super) fn calm(&mut self) {
+        calm(&mut self.queue);
     }
 
     fn pop_front(&mut self) -> Option<Item> {

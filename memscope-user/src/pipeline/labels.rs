@@ -1,9 +1,9 @@
 //! Labels that a script gives to what its threads allocate (contract §8.5).
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::recent::Recent;
+use crate::hash::HashMap;
 
 /// Levels of an owner: of the framework, the component, the process, two details, and three of the user.
 pub(super) const LEVELS: usize = 8;
@@ -13,7 +13,7 @@ const MAX_THREADS: usize = 32 << 10;
 const MAX_CHARS: usize = 512;
 
 /// Numbers of labels by level; 0 is none.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct LabelIds([u16; LEVELS]);
 
 impl LabelIds {

@@ -29,13 +29,13 @@ mod rows;
 mod sanitizer;
 mod stacks;
 pub(crate) mod steps;
+mod store;
 #[cfg(test)]
 mod tests;
 mod text;
 mod trace;
 mod usage;
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use self::atb::AtbTensors;
@@ -55,6 +55,7 @@ use crate::analyses::Analysis;
 use crate::analyses::decompose::{Classifier, RuleSet};
 use crate::capture::{LossCount, Note};
 use crate::decode::{Body, Objects, Phase, Record, Records};
+use crate::hash::HashMap;
 use crate::model::{Device, Event, EventKind, Finding, FreeCause, ProcessStart, RunEnd, Stacks};
 use crate::probes::{Meaning, RowInfo};
 use crate::sinks::{Sink, SinkError};
@@ -135,7 +136,7 @@ impl Pipeline {
             order: Order::new(WINDOW),
             hold: Hold::new(WINDOW),
             clock: Clock::new(config.start_mono_ns, config.start_real_ns),
-            processes: HashMap::new(),
+            processes: HashMap::default(),
             shared: Shared {
                 out,
                 live: 0,
@@ -184,6 +185,8 @@ impl Pipeline {
 
     /// Puts all that was written where another process can read it.
     pub fn flush(&mut self) -> Result<(), SinkError> {
+        self.order.calm();
+        self.hold.calm();
         self.shared.out.flush();
         self.shared.out.error()
     }

@@ -88,6 +88,19 @@ impl Order {
         self.left_ns = oldest.0;
         if run == Some(oldest) { self.run.pop_front() } else { self.stragglers.pop().map(|oldest| oldest.0) }
     }
+
+    /// To be called now and then.
+    pub(super) fn calm(&mut self) {
+        calm(&mut self.run);
+    }
+}
+
+/// Gives memory back that a burst has taken, once little of it is used.
+pub(super) fn calm<T>(queue: &mut VecDeque<T>) {
+    const LITTLE: usize = 1024;
+    if queue.capacity() > 4 * queue.len().max(LITTLE) {
+        queue.shrink_to(2 * queue.len().max(LITTLE));
+    }
 }
 
 #[cfg(test)]
@@ -155,6 +168,20 @@ mod tests {
         assert!(order.push(item(5, 0)).is_none() && order.push(item(3, 1)).is_none());
         assert_eq!(order.push(item(9, 2)).map(|item| key(&item)), Some((3, 1)));
         assert_eq!(order.overfull, 1);
+    }
+
+    /// What a burst has taken is given back, and nothing of what waits is lost.
+    #[test]
+    fn bursts_leave_no_memory_behind() {
+        let mut order = Order::new(1 << 20);
+        for time in 0..100_000 {
+            order.push(item(time, time));
+        }
+        while order.pop(Some(99_990)).is_some() {}
+        order.calm();
+        assert!(order.run.capacity() <= 8192, "{}", order.run.capacity());
+        let left: Vec<u64> = drain(&mut order, None).into_iter().map(|(time, _)| time).collect();
+        assert_eq!(left, (99_990..100_000).collect::<Vec<u64>>());
     }
 
     proptest! {

@@ -1,8 +1,9 @@
 //! Fan-out: every event to all analyses, and to the sinks what is to be written.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::VecDeque;
 
 use crate::analyses::Analysis;
+use crate::hash::HashSet;
 use crate::model::{Device, Event, EventKind, Finding, RunEnd};
 use crate::sinks::{Sink, SinkError};
 
@@ -107,7 +108,7 @@ pub(super) struct Output {
 
 impl Output {
     pub(super) fn new(filter: DumpFilter, sinks: Vec<Box<dyn Sink>>, analyses: Vec<Box<dyn Analysis>>) -> Self {
-        Self { filter, sinks, analyses, errors: VecDeque::new(), told: HashSet::new() }
+        Self { filter, sinks, analyses, errors: VecDeque::new(), told: HashSet::default() }
     }
 
     /// Hands an event on; `inside` says whether it is in the steps that are to be written.

@@ -4,8 +4,7 @@
 //! nothing maps it any more (ascend-abi §2.3). Handle values are heap pointers of the driver and are used again after
 //! the last release, so memory that only mappings hold has no handle.
 
-use std::collections::{HashMap, HashSet};
-
+use crate::hash::{HashMap, HashSet};
 use crate::model::RegionKind;
 
 /// Handles, mappings and regions of one process that are followed; more only come from a broken program.

@@ -1,7 +1,8 @@
 //! A map that forgets its oldest entries instead of growing without bound.
 
-use std::collections::HashMap;
 use std::hash::Hash;
+
+use crate::hash::HashMap;
 
 /// Holds at least the last `half` and at most the last `2 * half` insertions.
 #[derive(Clone, Debug)]
@@ -13,7 +14,7 @@ pub(super) struct Recent<K, V> {
 
 impl<K: Eq + Hash, V> Recent<K, V> {
     pub(super) fn new(half: usize) -> Self {
-        Self { young: HashMap::new(), old: HashMap::new(), half }
+        Self { young: HashMap::default(), old: HashMap::default(), half }
     }
 
     pub(super) fn insert(&mut self, key: K, value: V) {

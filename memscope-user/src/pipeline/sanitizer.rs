@@ -1,4 +1,4 @@
-//! Marks in which torch_npu's sanitizer says what memory an operator uses:
+//! Marks in which `torch_npu`'s sanitizer says what memory an operator uses:
 //! `sanitizer-op: name=NAME;read=ALIAS:ADDR:SIZE,…;write=…` (contract §11). Texts are the program's: what is not of this form is an
 //! ordinary mark.
 

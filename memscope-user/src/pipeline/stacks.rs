@@ -4,7 +4,7 @@
 //! turn. So it does not matter in which order several processors' records arrive.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::num::NonZeroU64;
 
 use memscope_common::PythonFrame;
@@ -13,6 +13,7 @@ use super::mixed::{self, NativeFrame};
 use super::recent::Recent;
 use crate::capture::{Function, Symbol};
 use crate::decode::{self, CodeText, Frames};
+use crate::hash::HashMap;
 use crate::model::{CutStacks, Name, Stack, StackEnd, Stacks, end_text};
 use crate::python;
 
@@ -255,7 +256,7 @@ impl StackTable {
             return Stack::keep([LOST], StackEnd::Root);
         };
         let code = |frame: &PythonFrame| codes.and_then(|codes| codes.0.get(&(frame.address(), frame.fingerprint)));
-        let mut texts: HashMap<PythonPlace, Cow<'static, str>> = HashMap::new();
+        let mut texts: HashMap<PythonPlace, Cow<'static, str>> = HashMap::default();
         let mut complete = true;
         for frame in frames {
             texts.entry(place(frame)).or_insert_with(|| {

@@ -1,10 +1,11 @@
 //! Steps: the ranges whose text is exactly `step start`, and open ranges in general (contract §8.1, corrected:
 //! a step ends with its own range, not with any).
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::recent::Recent;
+use crate::hash::HashMap;
 use crate::model::Device;
 
 /// Text of a range that is a step.

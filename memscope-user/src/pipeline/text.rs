@@ -3,12 +3,11 @@
 //! Parts may be lost. A text that is not whole, for that reason or because it is longer than the kernel side
 //! takes, ends with `…`.
 
-use std::collections::HashMap;
-
 use memscope_common::record::{MAX_TEXT, MAX_TEXT_PARTS};
 
 use super::item::{Called, Head};
 use crate::decode::{Call, TextPart};
+use crate::hash::HashMap;
 
 /// Threads that may be in the middle of a text. More are only left behind by lost records: then all are cut.
 const MAX_WAITING: usize = 1024;

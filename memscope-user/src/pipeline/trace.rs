@@ -2,11 +2,11 @@
 //!
 //! The program may have anything in those bytes. What has more rows than there is room for counts as none.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::ops::word;
 use crate::decode::Objects;
+use crate::hash::HashMap;
 
 /// Offsets of an element (`python/src/trace`): thread, rows that are used, and rows of 24 bytes.
 const TID_AT: usize = 0;

@@ -4,7 +4,6 @@
 //! stay as they are (msMemScope writes the whole file anew, with other line ends and without the quotes around names).
 
 use std::borrow::Cow;
-use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -12,6 +11,7 @@ use std::path::{Path, PathBuf};
 use rusqlite::{Connection, OpenFlags};
 use tempfile::NamedTempFile;
 
+use crate::hash::HashMap;
 use crate::input::csv::{CsvReader, without_key};
 use crate::input::{self, Format, InputError, Notes};
 use crate::model::{Inefficient, Name};
@@ -31,7 +31,7 @@ impl Annotations {
     /// The marks of all blocks of these findings.
     #[must_use]
     pub fn of<'a>(findings: impl IntoIterator<Item = &'a Inefficient>) -> Self {
-        let mut marks = HashMap::new();
+        let mut marks = HashMap::default();
         for found in findings {
             for block in &found.blocks {
                 let kinds: Vec<&str> = block.kinds.iter().map(|kind| kind.as_str()).collect();
@@ -183,7 +183,7 @@ fn copy_csv(dump: &Path, marks: &Annotations, file: File, watch: Watch<'_>) -> R
 }
 
 /// The Attr of a MALLOC row whose block has a mark, and the mark.
-fn mark_of<'a, R: io::BufRead>(reader: &'a CsvReader<R>, marks: &'a Annotations) -> Option<(&'a str, &'a str)> {
+fn mark_of<'a, R: io::Read>(reader: &'a CsvReader<R>, marks: &'a Annotations) -> Option<(&'a str, &'a str)> {
     let text = |column| {
         let cell = reader.cell(column);
         std::str::from_utf8(&reader.raw()[cell.start..cell.end]).ok()
@@ -283,7 +283,7 @@ mod tests {
     use crate::sinks::row::COLUMNS;
 
     fn marks() -> Annotations {
-        let values = HashMap::from([((5, 7), Cow::Borrowed("early_allocation,late_deallocation"))]);
+        let values = HashMap::from_iter([((5, 7), Cow::Borrowed("early_allocation,late_deallocation"))]);
         Annotations { key: "inefficient_type", values }
     }
 
@@ -323,7 +323,7 @@ mod tests {
         let text = |owner: &str| format!("{}\n{}{}", COLUMNS.join(","), row(2, 6, ",owner:PTA"), row(3, 7, owner));
         fs::write(&dump, text(",owner:PTA@backward,requested:3")).expect("written");
         let new = folder.path().join("new.csv");
-        let owners = Annotations::owners(HashMap::from([((5, 7), Name::keep("PTA@gradient"))]));
+        let owners = Annotations::owners(HashMap::from_iter([((5, 7), Name::keep("PTA@gradient"))]));
         assert_eq!(annotate(&dump, &owners, &Destination::New(new.clone()), &mut |_, _| {}).expect("marked"), 1);
         assert_eq!(fs::read_to_string(&new).expect("readable"), text(",requested:3,owner:PTA@gradient"));
     }

@@ -165,16 +165,17 @@ impl<'a> Row<'a> {
                 event_type: if op.begins { "ATB_START" } else { "ATB_END" },
                 name: if op.name.is_empty() { Name::None } else { Name::Plain(&op.name) },
                 // The path is only set while ATB saves tensors.
-                attr: Attr::EMPTY
-                    .with("path", Value::Word(NOT_AVAILABLE))
-                    .with("workspace_ptr", Value::Address(op.workspace_addr))
-                    .with("workspace_size", Value::Number(op.workspace_bytes)),
+                attr: Attr::of([
+                    ("path", Value::Word(NOT_AVAILABLE)),
+                    ("workspace_ptr", Value::Address(op.workspace_addr)),
+                    ("workspace_size", Value::Number(op.workspace_bytes)),
+                ]),
                 ..row
             }),
             EventKind::Mark(mark) => Some(row.mark(mark)),
             // Ours alone: msMemScope does not tell of them.
             EventKind::DomainMark { domain, mark } => {
-                let attr = Attr::EMPTY.with("domain", Value::Word(domain.as_str()));
+                let attr = Attr::of([("domain", Value::Word(domain.as_str()))]);
                 Some(Self { attr, ..row.mark(mark) })
             }
             EventKind::System(system) => Some(Self {
@@ -187,7 +188,7 @@ impl<'a> Row<'a> {
                 },
                 attr: match system {
                     System::TraceStart { free_and_total_bytes: Some((free, total)) } => {
-                        Attr::EMPTY.with("free", Value::Number(*free)).with("total", Value::Number(*total))
+                        Attr::of([("free", Value::Number(*free)), ("total", Value::Number(*total))])
                     }
                     _ => Attr::EMPTY,
                 },
@@ -337,24 +338,38 @@ impl Name<'_> {
 impl<'a> Attr<'a> {
     const EMPTY: Self = Self { pairs: [("", Value::Number(0)); MAX_PAIRS], len: 0 };
 
-    fn with(mut self, key: &'static str, value: Value<'a>) -> Self {
-        self.pairs[self.len] = (key, value);
-        self.len += 1;
+    /// Of these pairs.
+    fn of<const N: usize>(pairs: [(&'static str, Value<'a>); N]) -> Self {
+        let mut attr = Self::EMPTY;
+        for (key, value) in pairs {
+            attr.put(key, value);
+        }
+        attr
+    }
+
+    /// Adds a pair. In place: it is large, and made for every row.
+    fn put(&mut self, key: &'static str, value: Value<'a>) -> &mut Self {
+        debug_assert!(self.len < MAX_PAIRS, "no room for {key}");
+        if let Some(pair) = self.pairs.get_mut(self.len) {
+            *pair = (key, value);
+            self.len += 1;
+        }
         self
     }
 
-    fn with_option(self, key: &'static str, value: Option<u64>) -> Self {
+    fn put_option(&mut self, key: &'static str, value: Option<u64>) -> &mut Self {
         match value {
-            Some(value) => self.with(key, Value::Number(value)),
+            Some(value) => self.put(key, Value::Number(value)),
             None => self,
         }
     }
 
     fn of_block(block: &Block) -> Self {
-        Self::EMPTY
-            .with("allocation_id", Value::Number(block.allocation_id))
-            .with("addr", Value::Address(block.addr))
-            .with("size", Value::Number(block.size_bytes))
+        Self::of([
+            ("allocation_id", Value::Number(block.allocation_id)),
+            ("addr", Value::Address(block.addr)),
+            ("size", Value::Number(block.size_bytes)),
+        ])
     }
 
     /// `made_up`: no call of the program stands behind the row, so it has no totals (contract §6.2, §7.3, §7.4).
@@ -364,32 +379,35 @@ impl<'a> Attr<'a> {
         (used_bytes, total_bytes): (u64, Option<u64>),
         driver: DriverFigures,
     ) -> Self {
-        let attr = Self::of_block(block);
-        let with_driver = |attr: Self| {
-            let DriverFigures { process_used_bytes, device_used_bytes } = driver;
-            attr.with_option("process_used", process_used_bytes).with_option("device_used", device_used_bytes)
-        };
-        match block.pool {
-            _ if made_up => attr.with("shadow", Value::Word("true")),
-            Pool::Hal => with_driver(attr.with("used", Value::Number(used_bytes))),
-            Pool::Host => attr.with("pinned", Value::Word("true")).with("used", Value::Number(used_bytes)),
-            Pool::Pta | Pool::PtaWorkspace | Pool::Atb | Pool::MindSpore | Pool::Named(_) => {
-                with_driver(attr.with("used", Value::Number(used_bytes)).with_option("total", total_bytes))
-            }
+        let mut attr = Self::of_block(block);
+        if made_up {
+            attr.put("shadow", Value::Word("true"));
+            return attr;
         }
+        if block.pool == Pool::Host {
+            attr.put("pinned", Value::Word("true")).put("used", Value::Number(used_bytes));
+            return attr;
+        }
+        attr.put("used", Value::Number(used_bytes));
+        if block.pool != Pool::Hal {
+            attr.put_option("total", total_bytes);
+        }
+        let DriverFigures { process_used_bytes, device_used_bytes } = driver;
+        attr.put_option("process_used", process_used_bytes).put_option("device_used", device_used_bytes);
+        attr
     }
 
     fn of_alloc(alloc: &Alloc) -> Self {
         let made_up = alloc.restored || alloc.promoted;
-        let attr = Self::of_event(&alloc.block, made_up, (alloc.used_bytes, alloc.total_bytes), alloc.driver);
+        let mut attr = Self::of_event(&alloc.block, made_up, (alloc.used_bytes, alloc.total_bytes), alloc.driver);
         // A name has nothing in it that separates values. Made-up rows have no owner (contract §7.3).
-        let attr = match alloc.block.owner.filter(|_| !made_up) {
-            Some(owner) => attr.with("owner", Value::Word(owner.as_str())),
-            None => attr,
-        };
+        if let Some(owner) = alloc.block.owner.filter(|_| !made_up) {
+            attr.put("owner", Value::Word(owner.as_str()));
+        }
         if alloc.block.pool != Pool::Hal {
             // Ours alone: msMemScope does not tell what the program asked the pool for.
-            return attr.with_option("requested", alloc.block.requested_bytes);
+            attr.put_option("requested", alloc.block.requested_bytes);
+            return attr;
         }
         let page = match alloc.block.page {
             PageType::Normal => "normal",
@@ -400,74 +418,81 @@ impl<'a> Attr<'a> {
             AllocApi::Alloc | AllocApi::Register => "alloc",
             AllocApi::Create => "create",
         };
-        attr.with("page_type", Value::Word(page)).with("alloc_type", Value::Word(api))
+        attr.put("page_type", Value::Word(page)).put("alloc_type", Value::Word(api));
+        attr
     }
 
     fn of_free(free: &Free) -> Self {
         let made_up = free.cause != FreeCause::Program;
-        let attr = Self::of_event(&free.block, made_up, (free.used_bytes, free.total_bytes), free.driver);
+        let mut attr = Self::of_event(&free.block, made_up, (free.used_bytes, free.total_bytes), free.driver);
         // Ours alone: the row of the allocation was written before the label was known.
-        match free.owner {
-            Some(owner) => attr.with("owner", Value::Word(owner.as_str())),
-            None => attr,
+        if let Some(owner) = free.owner {
+            attr.put("owner", Value::Word(owner.as_str()));
         }
+        attr
     }
 
     fn of_snapshot(snapshot: &Snapshot) -> Self {
         let Snapshot { reserved_bytes, allocated_bytes, total_bytes, free_bytes, .. } = *snapshot;
-        Self::EMPTY
-            .with("reserved", Value::Number(reserved_bytes))
-            .with("max_reserved", Value::Number(snapshot.max_reserved_bytes))
-            .with("allocated", Value::Number(allocated_bytes))
-            .with("max_allocated", Value::Number(snapshot.max_allocated_bytes))
-            .with("total", Value::Number(total_bytes))
-            .with("free", Value::Number(free_bytes))
-            .with("device_rate", Value::Percent(total_bytes.saturating_sub(free_bytes), total_bytes))
-            .with("reserved_rate", Value::Percent(allocated_bytes, reserved_bytes))
+        Self::of([
+            ("reserved", Value::Number(reserved_bytes)),
+            ("max_reserved", Value::Number(snapshot.max_reserved_bytes)),
+            ("allocated", Value::Number(allocated_bytes)),
+            ("max_allocated", Value::Number(snapshot.max_allocated_bytes)),
+            ("total", Value::Number(total_bytes)),
+            ("free", Value::Number(free_bytes)),
+            ("device_rate", Value::Percent(total_bytes.saturating_sub(free_bytes), total_bytes)),
+            ("reserved_rate", Value::Percent(allocated_bytes, reserved_bytes)),
+        ])
     }
 
     /// Ours alone: msMemScope does not tell of it.
     fn of_returned(returned: &BlockReturned) -> Self {
-        Self::EMPTY
-            .with("allocation_id", Value::Number(returned.allocation_id.unwrap_or(0)))
-            .with("addr", Value::Address(returned.addr))
-            .with("size", Value::Number(returned.size_bytes))
-            .with("used", Value::Number(returned.used_bytes))
-            .with("total", Value::Number(returned.total_bytes))
-            .with("active", Value::Number(returned.active_bytes))
+        Self::of([
+            ("allocation_id", Value::Number(returned.allocation_id.unwrap_or(0))),
+            ("addr", Value::Address(returned.addr)),
+            ("size", Value::Number(returned.size_bytes)),
+            ("used", Value::Number(returned.used_bytes)),
+            ("total", Value::Number(returned.total_bytes)),
+            ("active", Value::Number(returned.active_bytes)),
+        ])
     }
 
     fn of_failed(failed: &AllocFailed) -> Self {
-        Self::EMPTY
-            .with("func", Value::Word(failed.caller.map_or(NOT_AVAILABLE, crate::model::Name::as_str)))
-            .with("req_size", Value::Number(failed.size_bytes))
-            .with("flag", Value::Number(failed.flags))
+        Self::of([
+            ("func", Value::Word(failed.caller.map_or(NOT_AVAILABLE, crate::model::Name::as_str))),
+            ("req_size", Value::Number(failed.size_bytes)),
+            ("flag", Value::Number(failed.flags)),
+        ])
     }
 
     fn of_suspect(block: &Block) -> Self {
-        Self::EMPTY
-            .with("pool", Value::Word(block.pool.event_type()))
-            .with("ptr", Value::Address(block.addr))
-            .with("size", Value::Number(block.size_bytes))
-            .with("timestamp", Value::Number(block.alloc_time_ns))
+        Self::of([
+            ("pool", Value::Word(block.pool.event_type())),
+            ("ptr", Value::Address(block.addr)),
+            ("size", Value::Number(block.size_bytes)),
+            ("timestamp", Value::Number(block.alloc_time_ns)),
+        ])
     }
 
     fn of_launch(launch: &Launch) -> Self {
         let stream = launch.stream_id.map_or(Value::Number(launch.stream), Value::Signed);
-        Self::EMPTY.with("streamId", stream).with("taskId", Value::Word(NOT_AVAILABLE))
+        Self::of([("streamId", stream), ("taskId", Value::Word(NOT_AVAILABLE))])
     }
 
     fn of_access(access: &'a Access) -> Self {
-        let attr = Self::EMPTY
-            .with("allocation_id", Value::Number(access.allocation_id))
-            .with("addr", Value::Address(access.addr))
-            .with("size", Value::Number(access.size_bytes))
-            .with("type", Value::Word(access.pool.event_type()))
-            .with("dtype", Value::Word(access.dtype));
+        let mut attr = Self::of([
+            ("allocation_id", Value::Number(access.allocation_id)),
+            ("addr", Value::Address(access.addr)),
+            ("size", Value::Number(access.size_bytes)),
+            ("type", Value::Word(access.pool.event_type())),
+            ("dtype", Value::Word(access.dtype)),
+        ]);
         match access.format {
-            Some(format) => attr.with("format", Value::Word(format)).with("shape", Value::Sizes(&access.shape)),
-            None => attr.with("shape", Value::Shape(&access.shape)),
-        }
+            Some(format) => attr.put("format", Value::Word(format)).put("shape", Value::Sizes(&access.shape)),
+            None => attr.put("shape", Value::Shape(&access.shape)),
+        };
+        attr
     }
 
     fn pairs(&self) -> &[(&'static str, Value<'a>)] {
@@ -562,18 +587,8 @@ fn push_cell(out: &mut Vec<u8>, text: &str) {
     out.extend_from_slice(text.as_bytes());
 }
 
-fn push_decimal(out: &mut Vec<u8>, mut number: u64) {
-    let mut digits = [0; 20];
-    let mut start = digits.len();
-    loop {
-        start -= 1;
-        digits[start] = b'0' + (number % 10) as u8;
-        number /= 10;
-        if number == 0 {
-            break;
-        }
-    }
-    out.extend_from_slice(&digits[start..]);
+fn push_decimal(out: &mut Vec<u8>, number: u64) {
+    out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
 }
 
 fn push_address(out: &mut Vec<u8>, address: u64) {
@@ -909,7 +924,7 @@ mod tests {
             EventKind::StepEnd { step: 1 },
             EventKind::ProcessEnd,
             EventKind::UnknownFree(UnknownFree { pool: Pool::Hal, addr: 1, maybe_older: false, refused: false }),
-            EventKind::ProbeDisabled { symbol: SymbolName::fixed("f") },
+            EventKind::ProbeDisabled { symbol: SymbolName::fixed(&"f") },
         ];
         for kind in kinds {
             assert_eq!(Row::of(&event(kind)), None);

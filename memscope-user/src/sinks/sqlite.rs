@@ -170,23 +170,49 @@ impl Batch {
             connection.execute_batch("BEGIN IMMEDIATE")?;
         }
         let mut statement = connection.prepare(INSERT)?;
-        self.rows.iter().try_for_each(|row| self.insert_row(&mut statement, row))
+        let mut before = None;
+        for row in &self.rows {
+            self.insert_row(&mut statement, row, before)?;
+            before = Some(row);
+        }
+        Ok(())
     }
 
-    fn insert_row(&self, statement: &mut Statement<'_>, row: &BatchRow) -> rusqlite::Result<()> {
-        let text = |range: &Range<usize>| Text(&self.text[range.clone()]);
+    /// What the row before had is bound already: a statement keeps what it is given.
+    fn insert_row(
+        &self,
+        statement: &mut Statement<'_>,
+        row: &BatchRow,
+        before: Option<&BatchRow>,
+    ) -> rusqlite::Result<()> {
+        let text = |range: &Range<usize>| &self.text[range.clone()];
         statement.raw_bind_parameter(1, integer(row.id))?;
-        statement.raw_bind_parameter(2, row.event)?;
-        statement.raw_bind_parameter(3, row.event_type)?;
-        statement.raw_bind_parameter(4, text(&row.name))?;
         statement.raw_bind_parameter(5, integer(row.time_ns))?;
-        statement.raw_bind_parameter(6, row.pid)?;
-        statement.raw_bind_parameter(7, row.tid)?;
-        statement.raw_bind_parameter(8, text(&row.device))?;
-        statement.raw_bind_parameter(9, text(&row.ptr))?;
-        statement.raw_bind_parameter(10, text(&row.attr))?;
-        statement.raw_bind_parameter(11, text(&row.python))?;
-        statement.raw_bind_parameter(12, text(&row.native))?;
+        statement.raw_bind_parameter(9, Text(text(&row.ptr)))?;
+        statement.raw_bind_parameter(10, Text(text(&row.attr)))?;
+        if before.is_none_or(|before| before.pid != row.pid) {
+            statement.raw_bind_parameter(6, row.pid)?;
+        }
+        if before.is_none_or(|before| before.tid != row.tid) {
+            statement.raw_bind_parameter(7, row.tid)?;
+        }
+        if before.is_none_or(|before| before.event != row.event) {
+            statement.raw_bind_parameter(2, row.event)?;
+        }
+        if before.is_none_or(|before| before.event_type != row.event_type) {
+            statement.raw_bind_parameter(3, row.event_type)?;
+        }
+        let texts = [
+            (4, &row.name, before.map(|before| &before.name)),
+            (8, &row.device, before.map(|before| &before.device)),
+            (11, &row.python, before.map(|before| &before.python)),
+            (12, &row.native, before.map(|before| &before.native)),
+        ];
+        for (column, range, known) in texts {
+            if known.is_none_or(|known| text(known) != text(range)) {
+                statement.raw_bind_parameter(column, Text(text(range)))?;
+            }
+        }
         statement.raw_execute().map(drop)
     }
 }

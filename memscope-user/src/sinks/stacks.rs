@@ -3,9 +3,8 @@
 //! Frames are texts of the traced program: each is escaped as names are, see [`row`](super::row). A stack that is not whole
 //! has one line more, which says why; a thread that has never run Python has `"NA"`. All of it can be read back.
 
-use std::collections::HashMap;
-
 use super::row::{push_text, unescaped};
+use crate::hash::HashMap;
 use crate::model::{Stack, StackEnd, end_text};
 
 /// Stands for the stack of a thread that runs no Python.

@@ -8,7 +8,6 @@
 //!
 //! Modes are set explicitly, whatever the umask. Under sudo everything is handed to the calling user at once.
 
-use std::collections::HashMap;
 use std::fs::{DirBuilder, File, Metadata, OpenOptions, Permissions};
 use std::io;
 use std::os::fd::AsRawFd;
@@ -19,6 +18,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use jiff::{ToSpan, Zoned};
 
 use super::SinkError;
+use crate::hash::HashMap;
 
 const DIRECTORY_MODE: u32 = 0o750;
 /// Mode of dumps and logs.

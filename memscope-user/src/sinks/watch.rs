@@ -2,7 +2,6 @@
 //!
 //! The reference puts the checksums of all devices into the file of the first; here each device has its own.
 
-use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -10,6 +9,7 @@ use std::path::{Path, PathBuf};
 use super::SinkError;
 use super::row::Name;
 use super::tree::{FILE_MODE, OutputTree, ProcessDir, stamp};
+use crate::hash::HashMap;
 
 const HEADER: &str = "Tensor info,Check data sum\n";
 const DIRECTORY: &str = "watch_dump";
@@ -29,7 +29,7 @@ impl WatchFiles {
     /// Files below a process's directory.
     #[must_use]
     pub fn new(tree: OutputTree, process: ProcessDir) -> Self {
-        Self { tree, process, sums: HashMap::new() }
+        Self { tree, process, sums: HashMap::default() }
     }
 
     /// Writes a checksum under the name that the bytes would have. Gives the path of the file if it is new.

@@ -1,10 +1,11 @@
 //! The operators and kernels of a run, with their figures.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::Figures;
 use crate::analyses::Analysis;
+use crate::hash::HashMap;
 use crate::model::{Device, Event, EventKind, Finding, FreeCause, OpPhase, Pool, RunEnd};
 
 /// Threads whose operators are followed.
@@ -145,7 +146,7 @@ impl Recorder {
     /// Records to `sequences`.
     #[must_use]
     pub fn new(which: Which, names: Names, sequences: Arc<Mutex<Sequences>>) -> Self {
-        Self { which, names, sequences, threads: HashMap::new() }
+        Self { which, names, sequences, threads: HashMap::default() }
     }
 
     fn thread(&mut self, event: &Event) -> Option<&mut Thread> {

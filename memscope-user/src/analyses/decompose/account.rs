@@ -1,11 +1,12 @@
 //! What the blocks of one pool add up to, by name: at the peak, at the end, on average.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 use super::clamped;
 use super::classify::{Classifier, LabelId};
 use super::rules::Counts;
 use super::timeline::Timeline;
+use crate::hash::HashMap;
 use crate::model::{Confidence, Decomposition, Device, Name, OwnerNode, OwnerPart, Pool, Source};
 
 /// A live block.
@@ -93,7 +94,7 @@ impl Account {
         self.told_bytes = told_bytes;
         self.timeline.total(time_ns, self.live_bytes);
         if self.live_bytes > self.peak.bytes {
-            self.peak = Peak { bytes: self.live_bytes, told_bytes, time_ns, moment, ended: HashMap::new() };
+            self.peak = Peak { bytes: self.live_bytes, told_bytes, time_ns, moment, ended: HashMap::default() };
         }
     }
 

@@ -3,11 +3,11 @@
 //! Stacks are few and blocks are many, so what a stack means is kept under its number. Frames are fewer still: which
 //! patterns mean a frame is kept under the address of its text, which lives for good.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::pattern::{Pattern, glob, is_qualified, native_frame, native_module, python_frame};
 use super::rules::{Life, Patterns, Phase, Rule, RuleSet};
+use crate::hash::HashMap;
 use crate::model::{Block, Name, Pool, Source, Stack, StackEnd, Stacks, module_name};
 
 /// Names that are given; whatever comes beyond is [`OTHER`].
@@ -16,7 +16,7 @@ const MAX_LABELS: usize = 1024;
 const MAX_REMEMBERED: usize = 1 << 18;
 
 /// The component of what no rule names.
-pub(super) const UNKNOWN: Name = Name::fixed("unknown");
+pub(super) const UNKNOWN: Name = Name::fixed(&"unknown");
 /// Number of the label of all that find no room.
 const OTHER: u16 = 0;
 
@@ -83,15 +83,15 @@ impl Classifier {
     pub fn new(rules: Arc<RuleSet>) -> Self {
         let (python, native) = (vec![None; rules.python.len()], vec![None; rules.native.len()]);
         let seen = Seen { python, native, caller: Vec::new() };
-        let rule = Name::fixed("too-many-names");
+        let rule = Name::fixed(&"too-many-names");
         let other = Label { owner: None, component: UNKNOWN, rule, source: Source::Nothing, given: false };
         Self {
             rules,
             labels: vec![other],
-            numbers: HashMap::from([(other, OTHER)]),
-            blocks: HashMap::new(),
-            phases: HashMap::new(),
-            frames: HashMap::new(),
+            numbers: HashMap::from_iter([(other, OTHER)]),
+            blocks: HashMap::default(),
+            phases: HashMap::default(),
+            frames: HashMap::default(),
             seen,
         }
     }
@@ -174,7 +174,7 @@ impl Classifier {
         let found = rules.rules.iter().find(|rule| self.fits(rule, key));
         let (component, rule, labels, source) = match found {
             Some(rule) => (rule.component, rule.name, &*rule.owner, source_of(rule)),
-            None => (UNKNOWN, Name::fixed(why_unknown(key.stacks)), "", Source::Nothing),
+            None => (UNKNOWN, why_unknown(key.stacks), "", Source::Nothing),
         };
         // Who gave an owner other labels than its pool's knew more.
         let ours = owner(key.pool, key.module_id, labels);
@@ -302,14 +302,14 @@ fn source_of(rule: &Rule) -> Source {
 }
 
 /// Stands for a rule where there is none.
-fn why_unknown(stacks: Stacks) -> &'static str {
+fn why_unknown(stacks: Stacks) -> Name {
     let is_cut = |stack: Stack| {
         !matches!(stack.end(), StackEnd::Root | StackEnd::NotPython | StackEnd::NoInterpreter | StackEnd::OneOfSeveral)
     };
     match [stacks.python, stacks.native] {
-        [None, None] => "no-stack",
-        both if both.into_iter().flatten().any(is_cut) => "no-rule-stack-cut",
-        _ => "no-rule",
+        [None, None] => Name::fixed(&"no-stack"),
+        both if both.into_iter().flatten().any(is_cut) => Name::fixed(&"no-rule-stack-cut"),
+        _ => Name::fixed(&"no-rule"),
     }
 }
 

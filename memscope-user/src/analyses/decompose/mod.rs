@@ -16,7 +16,7 @@ mod rules;
 mod tests;
 mod timeline;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use self::account::{Account, Live};
@@ -30,6 +30,7 @@ use super::{
     per_device::PerDevice,
     select::{Filter, Matcher},
 };
+use crate::hash::HashMap;
 use crate::model::{
     Alloc, Block, Confidence, Decomposition, Event, EventKind, Finding, Free, FreeCause, Name, Pool, ProcessStart,
     RunEnd,

@@ -199,7 +199,7 @@ fn callers_of_the_driver() {
     assert_eq!(name_of(Pool::Hal, &[], &[layer, torch_npu]).1, "driver-segment-caller");
     let own = r#"{"rules": [{"name": "n", "component": "mine", "pools": ["HAL"], "caller": ["libopapi.so: *"]}]}"#;
     let rules = RuleSet::of_text(own).expect("valid");
-    assert!(rules.rules[0].name == Name::fixed("n") && rules.rules.len() > 1);
+    assert!(rules.rules[0].name == Name::fixed(&"n") && rules.rules.len() > 1);
     assert!(RuleSet::of_text(&own.replace("libopapi.so: *", "libopapi.so: ")).is_err());
 }
 

@@ -12,7 +12,7 @@ use crate::model::{Name, OwnerSample, OwnerTimeline};
 /// Components that are told apart.
 const MAX_COMPONENTS: usize = 64;
 /// Stands for those beyond.
-const OTHERS: Name = Name::fixed("others");
+const OTHERS: Name = Name::fixed(&"others");
 
 /// Growth by component and interval.
 #[derive(Debug)]
@@ -96,8 +96,8 @@ mod tests {
     use super::*;
     use crate::analyses::scale::{FIRST_WIDTH_NS as W, MAX_INTERVALS};
 
-    const A: Name = Name::fixed("a");
-    const B: Name = Name::fixed("b");
+    const A: Name = Name::fixed(&"a");
+    const B: Name = Name::fixed(&"b");
 
     /// 100 bytes of a from the first interval to the third, 7 of b within the second.
     fn timeline() -> Timeline {

@@ -9,10 +9,10 @@ mod snapshot;
 mod tests;
 
 use std::cmp::Reverse;
-use std::collections::HashMap;
 use std::hash::Hash;
 
 pub use self::snapshot::{At, Recorder, SharedSnapshot, Snapshot};
+use crate::hash::HashMap;
 use crate::model::{Device, LiveChange, LiveGroups, LiveSum, OwnerDiff, PlaceDiff, Pool, PoolDiff, SizeDiff};
 
 /// Places told of each pool, those that grew most first.
@@ -57,7 +57,7 @@ fn pool_diff((device, pool): (Device, Pool), (all_from, from): &Live, (all_to, t
 
 /// What is not the same on both sides, that which grew most first.
 fn changed<K: Copy + Eq + Hash + Ord>(from: Vec<(K, LiveSum)>, to: Vec<(K, LiveSum)>) -> Vec<(K, LiveChange)> {
-    let mut both: HashMap<K, (LiveSum, LiveSum)> = HashMap::new();
+    let mut both: HashMap<K, (LiveSum, LiveSum)> = HashMap::default();
     for (key, live) in from {
         both.entry(key).or_default().0 = live;
     }

@@ -1,7 +1,6 @@
 //! Places that are the same in every process.
 
-use std::collections::HashMap;
-
+use crate::hash::HashMap;
 use crate::model::{Stack, Stacks};
 
 /// Places that are remembered; then all are forgotten and looked at anew.

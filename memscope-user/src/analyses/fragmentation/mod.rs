@@ -15,7 +15,7 @@ mod space;
 mod tests;
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use self::series::{Series, told};
@@ -24,6 +24,7 @@ use self::space::{Held, Place};
 use super::Analysis;
 use super::decompose::{Classifier, RuleSet};
 use super::select::Filter;
+use crate::hash::HashMap;
 use crate::model::{
     Block, Confidence, Event, EventKind, Finding, Fragmentation, FreeSpaceMoment, Name, Pin, PinnedSegment, Pool,
     ProcessStart, RunEnd, Stacks,

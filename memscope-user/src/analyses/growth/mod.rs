@@ -12,10 +12,11 @@ mod levels;
 mod tests;
 mod verdict;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 use self::levels::{Clock, Level};
 use super::Analysis;
+use crate::hash::HashMap;
 use crate::model::{
     Block, Confidence, Device, Event, EventKind, Finding, GROWTH_PARTS, GrowingSite, Growth, Pool, RunEnd, Site, Stacks,
 };
@@ -118,7 +119,7 @@ const fn other_sites(pool: Pool) -> Site {
 
 impl Process {
     fn new(start_ns: u64) -> Self {
-        Self { clock: Clock::new(start_ns), followed: HashMap::new(), sites_full: false }
+        Self { clock: Clock::new(start_ns), followed: HashMap::default(), sites_full: false }
     }
 
     fn change(&mut self, time_ns: u64, block: &Block, change: Change) {

@@ -2,12 +2,14 @@
 //!
 //! What overlaps cannot be: where something new begins, what was there before has ended unseen, and is forgotten here.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::account::{Account, Accounts, PoolAccount, Sample};
+use super::segment::{Segment, Span};
 use super::sheets;
 use super::shift::{PoolSpan, Shift};
+use crate::hash::HashMap;
 use crate::model::{
     AllocApi, Block, Device, DeviceUsage, Event, EventKind, Ledger, Moment, Pool, Region, RegionKind, module_name,
 };
@@ -41,26 +43,6 @@ pub(in crate::analyses) struct Memory {
 
 /// The driver's figures of a device, and when they were taken.
 pub(super) type Figures = (u64, DeviceUsage);
-
-/// A driver block.
-#[derive(Debug)]
-struct Segment {
-    device: Device,
-    module: &'static str,
-    size_bytes: u64,
-    owner: Option<Pool>,
-    /// Bytes of its owner's blocks in it.
-    filled: u128,
-    /// Where it is.
-    spans: Vec<u64>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Span {
-    size_bytes: u64,
-    block: u64,
-    mapped: bool,
-}
 
 #[derive(Clone, Copy, Debug)]
 struct Reservation {
@@ -171,8 +153,7 @@ impl Memory {
         account.hal += u128::from(size_bytes);
         account.modules.entry(module).or_default().add(size_bytes);
         account.unpooled.entry(module).or_default().add(size_bytes);
-        let segment = Segment { device, module, size_bytes, owner: None, filled: 0, spans: Vec::new() };
-        self.segments.insert(allocation_id, segment);
+        self.segments.insert(allocation_id, Segment::new(block, device));
         if block.api == AllocApi::Alloc {
             self.add_span((addr, size_bytes), allocation_id, false);
         }
@@ -185,13 +166,13 @@ impl Memory {
             return;
         }
         self.shrinks();
-        let spans = self.segments.get(&allocation_id).map(|segment| segment.spans.clone()).unwrap_or_default();
+        let spans = self.segments.get(&allocation_id).map(|segment| segment.spans.all()).unwrap_or_default();
         for start in spans {
             self.remove_span(start);
         }
-        let Some(Segment { device, module, size_bytes, owner, .. }) = self.segments.remove(&allocation_id) else {
-            return;
-        };
+        let Some(segment) = self.segments.remove(&allocation_id) else { return };
+        let (device, module, size_bytes, owner) =
+            (segment.device, segment.module(), segment.size_bytes, segment.owner());
         let account = self.account(device);
         account.hal -= u128::from(size_bytes);
         account.modules.entry(module).or_default().take(size_bytes);
@@ -357,8 +338,8 @@ impl Memory {
         self.evict_spans(&place);
         let Some(segment) = self.segments.get_mut(&block) else { return };
         segment.spans.push(start);
-        let is_claimed = segment.owner.is_some();
-        self.spans.insert(start, Span { size_bytes, block, mapped });
+        let is_claimed = segment.owner().is_some();
+        self.spans.insert(start, Span::new(size_bytes, block, mapped));
         if is_claimed {
             self.gains(start);
         }
@@ -378,9 +359,9 @@ impl Memory {
             self.fill(start, key, Change::Goes);
         }
         self.spans.remove(&start);
-        if let Some(segment) = self.segments.get_mut(&span.block) {
-            segment.spans.retain(|other| *other != start);
-            if segment.owner.is_some() {
+        if let Some(segment) = self.segments.get_mut(&span.block()) {
+            segment.spans.remove(start);
+            if segment.owner().is_some() {
                 self.shift(|| Shift::Loses(start));
             }
         }
@@ -444,13 +425,13 @@ impl Memory {
     fn claim(&mut self, start: u64, pool: Pool) {
         let mut found = vec![start];
         while let Some(start) = found.pop() {
-            let Some(block) = self.spans.get(&start).map(|span| span.block) else { continue };
-            let Some(segment) = self.segments.get_mut(&block).filter(|segment| segment.owner.is_none()) else {
+            let Some(block) = self.spans.get(&start).map(|span| span.block()) else { continue };
+            let Some(segment) = self.segments.get_mut(&block).filter(|segment| segment.owner().is_none()) else {
                 continue;
             };
-            segment.owner = Some(pool);
-            let (device, module, size_bytes) = (segment.device, segment.module, segment.size_bytes);
-            let spans = segment.spans.clone();
+            segment.claim(pool);
+            let (device, module, size_bytes) = (segment.device, segment.module(), segment.size_bytes);
+            let spans = segment.spans.all();
             let account = self.account(device);
             account.unpooled.entry(module).or_default().take(size_bytes);
             account.pool(pool).segments.add(size_bytes);
@@ -468,9 +449,10 @@ impl Memory {
 
     /// Tells that a span is its owner's from here on.
     fn gains(&mut self, start: u64) {
-        let Some(span) = self.spans.get(&start) else { return };
-        let Some(Segment { owner: Some(pool), device, .. }) = self.segments.get(&span.block) else { return };
-        let (place, device, pool, mapped) = (range(start, span.size_bytes), *device, *pool, span.mapped);
+        let Some(span) = self.spans.get(&start).copied() else { return };
+        let Some(segment) = self.segments.get(&span.block()) else { return };
+        let Some(pool) = segment.owner() else { return };
+        let (place, device, mapped) = (range(start, span.size_bytes), segment.device, span.mapped());
         let reservation = self.reservation_at(start).map(|(start, _)| start);
         self.shift(|| Shift::Gains(PoolSpan { place, device, pool, mapped, reservation }));
     }
@@ -487,15 +469,15 @@ impl Memory {
         let place = common(&range(start, span.size_bytes), &range(key.1, handed.size_bytes));
         let bytes = u128::from(place.end.saturating_sub(place.start));
         let (pool, device) = (key.0, handed.device);
-        let Some(segment) = self.segments.get_mut(&span.block) else { return };
-        if segment.owner != Some(pool) {
+        let Some(segment) = self.segments.get_mut(&span.block()) else { return };
+        let (is_owned, size_bytes) = (segment.owner() == Some(pool), u128::from(segment.size_bytes));
+        let Some(filled) = segment.filled().filter(|_| is_owned) else {
             change.apply(&mut self.account(device).pool(pool).nested, bytes);
             return;
-        }
-        let size_bytes = u128::from(segment.size_bytes);
-        let before = segment.filled.saturating_sub(size_bytes);
-        change.apply(&mut segment.filled, bytes);
-        let after = segment.filled.saturating_sub(size_bytes);
+        };
+        let before = filled.saturating_sub(size_bytes);
+        change.apply(filled, bytes);
+        let after = filled.saturating_sub(size_bytes);
         let account = self.accounts.entry(segment.device).or_default().pool(pool);
         change.apply(&mut account.filled, bytes);
         account.shared = account.shared + after - before;

@@ -9,6 +9,7 @@
 
 pub(super) mod account;
 pub(super) mod memory;
+mod segment;
 mod sheets;
 pub(super) mod shift;
 #[cfg(test)]

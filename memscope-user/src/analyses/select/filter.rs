@@ -1,9 +1,9 @@
 //! Which blocks are of interest.
 
-use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use crate::analyses::decompose::{Classifier, RuleSet};
+use crate::hash::{HashMap, HashSet};
 use crate::model::{Alloc, Block, Device, Event, EventKind, Free, Name, OutOfMemory, Pool, Stack, Stacks};
 
 /// Different stacks whose answer is remembered; then all are forgotten and looked at anew.
@@ -137,7 +137,7 @@ impl From<Filter> for Matcher {
     fn from(filter: Filter) -> Self {
         let rules = || filter.rules.clone().unwrap_or_else(|| Arc::new(RuleSet::builtin()));
         let owners = filter.names_owners().then(|| Classifier::new(rules()));
-        Self { filter, owners, stacks: HashMap::new() }
+        Self { filter, owners, stacks: HashMap::default() }
     }
 }
 
@@ -221,7 +221,7 @@ struct Kept {
 
 impl Sieve {
     pub(super) fn new(filter: Filter) -> Self {
-        Self { matcher: filter.into(), processes: HashMap::new() }
+        Self { matcher: filter.into(), processes: HashMap::default() }
     }
 
     /// Takes an event; gives it to `out`, with figures of the selected blocks, if it is to be seen.

@@ -1,8 +1,9 @@
 //! Which part of a run is of interest.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
+use crate::hash::{HashMap, HashSet};
 use crate::model::{Alloc, Device, DriverFigures, Event, EventKind, Free, FreeCause, Pool, RegionKind, Stacks};
 
 /// A moment of a run.
@@ -62,7 +63,7 @@ struct Live {
 
 impl Cut {
     pub(super) fn new(window: Window) -> Self {
-        Self { window, bounds_ns: None, before: Some(Before::default()), live: HashMap::new() }
+        Self { window, bounds_ns: None, before: Some(Before::default()), live: HashMap::default() }
     }
 
     /// When the run ends, given when it really did.
@@ -187,7 +188,7 @@ impl Before {
     /// Gives what is left to `out`, as of the beginning of the window. Figures are those of the blocks that are left: what a pool
     /// held then, it does not now.
     fn tell(self, since_ns: u64, out: &mut dyn FnMut(&Event)) {
-        let mut used: HashMap<(u32, Pool, Device), u64> = HashMap::new();
+        let mut used: HashMap<(u32, Pool, Device), u64> = HashMap::default();
         for event in self.events.into_values() {
             let mut event = Event { time_ns: event.time_ns.max(since_ns), ..event };
             if let EventKind::Alloc(alloc) = &mut event.kind {

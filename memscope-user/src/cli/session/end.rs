@@ -18,6 +18,7 @@ use crate::{
         args::{LogLevel, TraceArgs},
         message,
         outputs::{self, Selecting},
+        progress,
         signals::Signals,
         stat::Monitor,
         writer::Written,
@@ -55,7 +56,9 @@ impl Session<'_> {
         self.note_clock();
         self.note(&Note::End { reason: end.reason() });
         self.reader.finish();
-        let written = self.writer.join().map_err(|_| anyhow!("the writing thread failed"))?;
+        // Records that wait, rows, and what a database has not moved into its file yet.
+        let written = progress::during("writing what is left", || self.writer.join());
+        let written = written.map_err(|_| anyhow!("the writing thread failed"))?;
         // Whoever was stopped in the last moment goes on.
         while let Ok(urgent) = self.urgent.try_recv() {
             let _ = self.follow.handle(&mut self.kernel, urgent);

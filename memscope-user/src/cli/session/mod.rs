@@ -62,8 +62,8 @@ use crate::{
     watch::live::Watch,
 };
 
-/// Processes are looked after this often.
-const TICK: Duration = Duration::from_millis(50);
+/// Processes are looked after this often. What is urgent wakes us; these rounds are a good part of what a trace of little takes.
+const TICK: Duration = Duration::from_millis(100);
 /// The status line is renewed this often.
 const STATUS: Duration = Duration::from_secs(1);
 /// Clocks are compared, and losses written into the capture, this often.

@@ -1,12 +1,13 @@
 //! Puts samples together out of what the analyses say, what the kernel says of processes, and what was known before.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use super::history::History;
 use super::screen::Screen;
 use crate::attach::follow::Change as ProcessChange;
+use crate::hash::HashMap;
 use crate::model::{Device, DeviceUse, Finding, FreeSpaceMoment, Held, Pool, PoolSample, ProcessSample, Sample};
 use crate::usage::host;
 
@@ -45,7 +46,7 @@ impl Monitor {
             shown_at: Duration::ZERO,
             asked: false,
             living: BTreeSet::new(),
-            histories: HashMap::new(),
+            histories: HashMap::default(),
         }
     }
 
@@ -157,7 +158,7 @@ fn history(histories: &mut HashMap<Key, History>, key: Key) -> Option<&mut Histo
 
 /// What is free of each pool.
 fn spaces(findings: &[Finding]) -> HashMap<(u32, Device, Pool), &FreeSpaceMoment> {
-    let mut spaces = HashMap::new();
+    let mut spaces = HashMap::default();
     for found in findings {
         if let Finding::Fragmentation(found) = found {
             spaces.insert((found.pid, found.device, found.pool), &found.end);

@@ -55,7 +55,7 @@ impl Process {
     fn workspace_ends(&mut self, at: At, addr: u64, cause: FreeCause, shared: &mut Shared) {
         let pool = Pool::Atb;
         let key = Key::Pool(pool, addr);
-        let device = self.blocks.get_mut(key).map_or(Device::None, |live| live.block.device);
+        let device = self.blocks.get(key).map_or(Device::None, |live| live.block.device);
         self.domains.heap_unregistered(pool, addr);
         let totals = self.mstx_totals(pool, device);
         // Another thread that was given the same memory may have ended it.
@@ -66,7 +66,7 @@ impl Process {
     pub(super) fn atb_tensors(&mut self, at: At, op: &AtbTensors, shared: &mut Shared) {
         let device = self.device_of(at.tid);
         let open = self.workspaces.get(&at.tid).map(|addr| Key::Pool(Pool::Atb, *addr));
-        let workspace = open.and_then(|key| self.blocks.get_mut(key)).map(|live| live.block);
+        let workspace = open.and_then(|key| self.blocks.get(key)).map(|live| live.block);
         for tensor in &op.tensors {
             let inside = |addr: u64, size_bytes: u64| tensor.addr.checked_sub(addr).is_some_and(|at| at < size_bytes);
             let block = workspace.filter(|block| inside(block.addr, block.size_bytes));

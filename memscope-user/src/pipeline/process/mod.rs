@@ -306,7 +306,7 @@ impl Process {
         }
         for tensor in &op.tensors {
             let device = tensor.device(&self.visible);
-            let block = tensor.pool().and_then(|pool| self.blocks.get_mut(Key::Pool(pool, tensor.storage)));
+            let block = tensor.pool().and_then(|pool| self.blocks.get(Key::Pool(pool, tensor.storage)));
             let allocation_id = block.map_or(0, |live| live.block.allocation_id);
             let access = tensor.access(Arc::clone(&op.name), allocation_id);
             self.emit(at, device, EventKind::Access(access), inside, shared);
@@ -316,13 +316,13 @@ impl Process {
         }
     }
 
-    /// What torch_npu's sanitizer says of an operator; it is no mark of the user's.
+    /// What `torch_npu`'s sanitizer says of an operator; it is no mark of the user's.
     fn sanitized(&mut self, at: At, op: &SanitizerOp<'_>, shared: &mut Shared) {
         let (device, inside) = (self.device_of(at.tid), self.steps.inside());
         let name: Arc<str> = op.name.into();
         for Use { kind, addr, size_bytes } in op.uses.iter().copied() {
             // A tensor that begins within a block has none, as nothing says where its memory begins.
-            let block = self.blocks.get_mut(Key::Pool(Pool::Pta, addr)).map(|live| &live.block);
+            let block = self.blocks.get(Key::Pool(Pool::Pta, addr)).map(|live| live.block);
             let (allocation_id, device) = block.map_or((0, device), |block| (block.allocation_id, block.device));
             let access = Access {
                 kind,

@@ -9,7 +9,7 @@ use super::{At, Process, Shared};
 use crate::model::{Device, EventKind, Mark, Name, Pool};
 
 /// A domain of which no name is known.
-const UNKNOWN: Name = Name::fixed("unknown");
+const UNKNOWN: Name = Name::fixed(&"unknown");
 
 impl Process {
     /// A call of mstx.
@@ -40,7 +40,7 @@ impl Process {
             MstxCall::RegionUnregistered { domain, reference } => {
                 let pool = self.domains.pool(at.tid, domain);
                 let Some(addr) = self.domains.region_unregistered(pool, reference) else { return };
-                let device = self.blocks.get_mut(Key::Pool(pool, addr)).map(|live| live.block.device);
+                let device = self.blocks.get(Key::Pool(pool, addr)).map(|live| live.block.device);
                 let totals = device.and_then(|device| self.mstx_totals(pool, device));
                 let change = PoolChange::Free;
                 let report = PoolReport { pool, change, device: None, addr, size_bytes: None, totals };

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use super::super::item::Action;
 use super::{At, Process, Shared};
+use crate::hash::HashMap;
 use crate::model::{AllocFailed, Block, Device, EventKind, OutOfMemory, Stacks};
 
 /// A thread that does nothing after a failure has given up after this time. One that synchronizes its device before a further
@@ -150,15 +151,15 @@ impl Process {
 }
 
 /// The `count` blocks with the highest keys, highest first; of equals the older first.
-fn largest_by<'a>(blocks: impl Iterator<Item = &'a Block>, count: usize, key: impl Fn(&Block) -> u64) -> Vec<Block> {
+fn largest_by(blocks: impl Iterator<Item = Block>, count: usize, key: impl Fn(&Block) -> u64) -> Vec<Block> {
     use std::cmp::Reverse;
 
     let mut kept = BinaryHeap::with_capacity(count + 1);
-    let mut found: std::collections::HashMap<u64, Block> = std::collections::HashMap::new();
+    let mut found: HashMap<u64, Block> = HashMap::default();
     for block in blocks {
         let number = block.allocation_id;
-        kept.push(Reverse((key(block), Reverse(number))));
-        found.insert(number, *block);
+        kept.push(Reverse((key(&block), Reverse(number))));
+        found.insert(number, block);
         if kept.len() > count
             && let Some(Reverse((_, Reverse(least)))) = kept.pop()
         {

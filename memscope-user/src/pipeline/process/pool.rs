@@ -17,7 +17,7 @@ impl Process {
         if !self.told_by_function.contains(&pool) {
             self.told_by_function.push(pool);
             // Through mstx it may have told of this very block already; from now on only the function counts.
-            let live = self.blocks.get_mut(Key::Pool(pool, addr));
+            let live = self.blocks.get(Key::Pool(pool, addr));
             if change == PoolChange::Alloc && live.is_some_and(|live| Some(live.block.size_bytes) == size_bytes) {
                 return;
             }
@@ -45,9 +45,7 @@ impl Process {
             self.recovered(at, request, shared);
         }
         // Both records of a workspace that grows tell of one block (ascend-abi §6.2).
-        if pool == Pool::PtaWorkspace
-            && self.blocks.get_mut(key).is_some_and(|live| live.block.size_bytes == size_bytes)
-        {
+        if pool == Pool::PtaWorkspace && self.blocks.get(key).is_some_and(|live| live.block.size_bytes == size_bytes) {
             return;
         }
         let wanted = if is_framework(pool) { self.wanted_bytes.remove(&at.tid) } else { None };
@@ -77,12 +75,10 @@ impl Process {
     /// The pool has the block back: just before the program's free is told, or later if a stream still used it.
     fn pool_returned(&mut self, at: At, key: Key, report: &PoolReport, shared: &mut Shared) {
         let PoolReport { pool, device, addr, size_bytes, totals, .. } = *report;
-        let allocation_id = match self.blocks.get_mut(key) {
-            Some(live) => {
-                live.returned = true;
-                Some(live.block.allocation_id)
-            }
-            None => self.leaving.remove(&key),
+        let allocation_id = if self.blocks.change(key, |live| live.returned = true) {
+            self.blocks.number(key)
+        } else {
+            self.leaving.remove(&key)
         };
         let Some(totals) = totals else { return };
         let returned = BlockReturned {

@@ -157,7 +157,7 @@ impl Process {
 
     /// A block that was only noted is told as of now (contract §7.3).
     fn promote(&mut self, at: At, key: Key, shared: &mut Shared) {
-        if !self.blocks.get_mut(key).is_some_and(|live| live.noted) {
+        if !self.blocks.get(key).is_some_and(|live| live.noted) {
             return;
         }
         let Some((live, _)) = self.blocks.take(key) else { return };
@@ -256,16 +256,16 @@ impl Process {
     /// Gives a block of `PyTorch`'s pool that begins at the address labels; on another device than the thread's it is another block.
     fn label_block(&mut self, at: At, addr: u64, ids: LabelIds, shared: &mut Shared) {
         let device = self.device_of(at.tid);
-        let Some(live) = self.blocks.get_mut(Key::Pool(Pool::Pta, addr)) else { return };
+        let key = Key::Pool(Pool::Pta, addr);
+        let Some(live) = self.blocks.get(key) else { return };
         if device != Device::None && live.block.device != device {
             return;
         }
-        live.labels = ids.over(live.labels);
-        let (block, labels) = (live.block, live.labels);
+        let (block, labels) = (live.block, ids.over(live.labels));
         let owner = self.owner_of(&block, labels, shared);
-        if let Some(live) = self.blocks.get_mut(Key::Pool(Pool::Pta, addr)) {
-            live.later_owner = owner.filter(|_| owner != block.owner);
-        }
+        self.blocks.change(key, |live| {
+            (live.labels, live.later_owner) = (labels, owner.filter(|_| owner != block.owner));
+        });
     }
 
     /// Whose a block is: by its labels, and by the rules where its labels leave that open. Nobody's if nobody wants to know.

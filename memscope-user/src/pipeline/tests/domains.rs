@@ -228,7 +228,7 @@ fn older_rows_have_no_pool() {
     assert_eq!(serde_json::to_string(&row).expect("JSON"), json);
 }
 
-/// Marks of torch_npu's sanitizer are accesses, no marks; what only begins like one is a mark.
+/// Marks of `torch_npu`'s sanitizer are accesses, no marks; what only begins like one is a mark.
 #[test]
 fn marks_of_the_sanitizer_are_accesses() {
     let text = "sanitizer-op: name=aten::add;read=self:0x100:12;write=out:0x900:4";

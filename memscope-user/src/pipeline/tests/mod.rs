@@ -1,4 +1,3 @@
-use std::collections::{HashMap, HashSet};
 use std::fmt::Write;
 use std::sync::mpsc::{self, Receiver, Sender};
 
@@ -6,6 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::capture::{CaptureHeader, Ending, Writer, WriterOptions};
+use crate::hash::{HashMap, HashSet};
 use crate::model::{
     Access, Alloc, AllocApi, AllocFailed, BlockReturned, Device, Event, EventKind, Free, Mark, Name, Op, OutOfMemory,
     PageType, Pool, Region,
@@ -781,8 +781,8 @@ fn random_record(random: &mut Random, time: u64) -> Vec<u8> {
 
 /// Checks every promise that `used_bytes`, ids and times make, against a second book.
 fn audit(events: &[Event]) {
-    let mut live: HashMap<(u32, u64), (Pool, Device, u64)> = HashMap::new();
-    let mut restorable = HashSet::new();
+    let mut live: HashMap<(u32, u64), (Pool, Device, u64)> = HashMap::default();
+    let mut restorable = HashSet::default();
     let mut last = 0;
     let used = |live: &HashMap<(u32, u64), (Pool, Device, u64)>, pid, pool, device| -> u64 {
         live.iter().filter(|((p, _), (q, d, _))| (*p, *q, *d) == (pid, pool, device)).map(|(_, (.., size))| size).sum()

@@ -174,7 +174,7 @@ Owners of Pytorch Caching memory pool on device 0: peak 1.50 MiB (1572864 bytes)
             bytes: vec![1, 2 * at],
         });
         let timeline =
-            OwnerTimeline { components: vec![name("weight"), name("activation")], samples: samples.collect() };
+            OwnerTimeline { components: vec![name(&"weight"), name(&"activation")], samples: samples.collect() };
         let mut out = Vec::new();
         write_timeline(&timeline, 0, &mut out).expect("memory takes everything");
         let text = String::from_utf8(out).expect("text");

@@ -124,7 +124,7 @@ mod tests {
 
     #[test]
     fn changes_are_told_by_owner_size_and_stack() {
-        let mine = Some(OwnerName::fixed("PTA@mine"));
+        let mine = Some(OwnerName::fixed(&"PTA@mine"));
         let native = Some(Stack::keep(["f\u{1b}"], StackEnd::Root));
         let pool = PoolDiff {
             device: Device::Npu(3),

@@ -121,7 +121,7 @@ mod tests {
         let stacks = Stacks { native: Some(Stack::keep(["f\u{1b}"], StackEnd::Root)), ..Stacks::default() };
         let pin = |addr, owner| Pin { addr, size_bytes: 512, allocation_id: 1, owner, age_ns: 2_000_000_000, stacks };
         let pin = |addr, owner, stacks| Pin { stacks, ..pin(addr, owner) };
-        let owner = Some(OwnerName::fixed("PTA@mine"));
+        let owner = Some(OwnerName::fixed(&"PTA@mine"));
         let mut blocks = vec![pin(0x1000, owner, stacks), pin(0x1200, None, Stacks::default())];
         blocks.extend([0x1400, 0x1600].map(|addr| pin(addr, None, Stacks::default())));
         let segment = PinnedSegment { addr: 0x1000, size_bytes: 4 << 20, used_bytes: 2048, blocks, blocks_left_out: 1 };

@@ -85,7 +85,7 @@ mod tests {
         let live = |blocks, size_bytes| LiveSum { blocks, size_bytes };
         let native = Some(Stack::keep(["f", "main\u{1b}"], StackEnd::Root));
         let owners = vec![
-            OwnerSum { owner: Some(OwnerName::fixed("PTA@weight")), live: live(2, 3 << 20) },
+            OwnerSum { owner: Some(OwnerName::fixed(&"PTA@weight")), live: live(2, 3 << 20) },
             OwnerSum { owner: None, live: live(1, 1) },
         ];
         let places = vec![PlaceSum { stacks: Stacks { native, ..Stacks::default() }, live: live(3, (3 << 20) + 1) }];

@@ -1,10 +1,10 @@
 //! From where memory was allocated.
 
-use std::collections::HashMap;
 use std::io::{self, Write};
 
 use super::Name;
 use super::numbers::{counted, size};
+use crate::hash::HashMap;
 use crate::model::{ByStack, CutStacks, Device, Stack, StackSum, Stacks};
 use crate::sinks::{row::push_text, stacks::last_line};
 
@@ -35,7 +35,7 @@ pub(super) fn write_blocks(
     blocks: impl Iterator<Item = (Stacks, u64)>,
     out: &mut impl Write,
 ) -> io::Result<()> {
-    let mut sums: HashMap<Stacks, (u64, u64)> = HashMap::new();
+    let mut sums: HashMap<Stacks, (u64, u64)> = HashMap::default();
     for (stacks, size_bytes) in blocks {
         let (bytes, count) = sums.entry(stacks).or_default();
         *bytes = bytes.saturating_add(size_bytes);

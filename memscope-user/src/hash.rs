@@ -1,0 +1,11 @@
+//! Hash tables of what is looked up for every event.
+//!
+//! Keys come from traced programs (addresses, texts, stacks), so tables are seeded: the hasher takes a new seed for each
+//! table, which no program learns. It is several times faster than the standard one, whose cost was a third of the analyses'.
+
+use foldhash::fast::RandomState;
+
+/// As the standard one.
+pub(crate) type HashMap<K, V> = std::collections::HashMap<K, V, RandomState>;
+/// As the standard one.
+pub(crate) type HashSet<T> = std::collections::HashSet<T, RandomState>;

@@ -1,0 +1,287 @@
+//! Live blocks as they are kept: 95 bytes each, however many there are.
+//!
+//! What blocks of one place have in common (pool, device, thread, stack, …) is kept once, under a number; the rest lies in
+//! one row after the other, and a table of numbers finds it by key.
+
+use std::hash::BuildHasher as _;
+
+use foldhash::fast::RandomState;
+use hashbrown::HashTable;
+
+use super::blocks::{Key, Live};
+use super::labels::LabelIds;
+use crate::model::{Block, Device, Stacks};
+
+/// So many kinds that no block is of any more are kept, as they often come again.
+const MAX_IDLE: usize = 1024;
+
+/// Live blocks by key.
+#[derive(Debug, Default)]
+pub(super) struct Store {
+    hasher: RandomState,
+    /// Places in `kept`.
+    index: HashTable<u32>,
+    kept: Vec<Kept>,
+    vacant: Vec<u32>,
+    kinds: Kinds,
+}
+
+/// What is a block's own.
+#[derive(Clone, Copy, Debug)]
+struct Kept {
+    key: Key,
+    allocation_id: u64,
+    addr: u64,
+    size_bytes: u64,
+    /// 0 if its kind has none.
+    requested_bytes: u64,
+    alloc_time_ns: u64,
+    alloc_id: u64,
+    kernel_index: u64,
+    step: u32,
+    kind: u32,
+}
+
+impl Store {
+    /// The block under a key.
+    pub(super) fn get(&self, key: Key) -> Option<Live> {
+        let hash = self.hasher.hash_one(key);
+        let at = self.index.find(hash, |at| self.kept[*at as usize].key == key)?;
+        Some(self.live(*at))
+    }
+
+    /// Puts a block in; one that was there before is no more.
+    pub(super) fn insert(&mut self, key: Key, live: &Live) {
+        let hash = self.hasher.hash_one(key);
+        let kept = Kept::of(key, live, self.kinds.take(live));
+        if let Some(at) = self.index.find(hash, |at| self.kept[*at as usize].key == key) {
+            let before = std::mem::replace(&mut self.kept[*at as usize], kept);
+            return self.kinds.give(before.kind);
+        }
+        let at = self.vacant.pop().unwrap_or(self.kept.len() as u32);
+        match self.kept.get_mut(at as usize) {
+            Some(slot) => *slot = kept,
+            None => self.kept.push(kept),
+        }
+        let Self { hasher, index, kept, .. } = self;
+        index.insert_unique(hash, at, |at| hasher.hash_one(kept[*at as usize].key));
+    }
+
+    /// Takes the block out that is under a key.
+    pub(super) fn remove(&mut self, key: Key) -> Option<Live> {
+        let hash = self.hasher.hash_one(key);
+        let entry = self.index.find_entry(hash, |at| self.kept[*at as usize].key == key).ok()?;
+        let (at, _) = entry.remove();
+        let live = self.live(at);
+        self.kinds.give(self.kept[at as usize].kind);
+        self.vacant.push(at);
+        Some(live)
+    }
+
+    /// Changes the block under a key; false if there is none.
+    pub(super) fn change(&mut self, key: Key, change: impl FnOnce(&mut Live)) -> bool {
+        let Some(mut live) = self.get(key) else { return false };
+        change(&mut live);
+        self.insert(key, &live);
+        true
+    }
+
+    /// All of them, in no order.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (Key, Live)> {
+        self.index.iter().map(|at| (self.kept[*at as usize].key, self.live(*at)))
+    }
+
+    fn live(&self, at: u32) -> Live {
+        let kept = &self.kept[at as usize];
+        kept.live(&self.kinds.kept[kept.kind as usize].0)
+    }
+}
+
+impl Kept {
+    fn of(key: Key, live: &Live, kind: u32) -> Self {
+        let Block { allocation_id, addr, size_bytes, requested_bytes, alloc_time_ns, alloc_id, .. } = live.block;
+        let requested_bytes = requested_bytes.unwrap_or(0);
+        let Block { kernel_index, step, .. } = live.block;
+        Self {
+            key,
+            allocation_id,
+            addr,
+            size_bytes,
+            requested_bytes,
+            alloc_time_ns,
+            alloc_id,
+            kernel_index,
+            step,
+            kind,
+        }
+    }
+
+    fn live(&self, kind: &Live) -> Live {
+        let Self { allocation_id, addr, size_bytes, alloc_time_ns, alloc_id, kernel_index, step, .. } = *self;
+        let requested_bytes = kind.block.requested_bytes.map(|_| self.requested_bytes);
+        let block = Block {
+            allocation_id,
+            addr,
+            size_bytes,
+            requested_bytes,
+            alloc_time_ns,
+            alloc_id,
+            step,
+            kernel_index,
+            ..kind.block
+        };
+        Live { block, ..*kind }
+    }
+}
+
+/// What blocks have in common: blocks whose own figures are 0.
+#[derive(Debug, Default)]
+struct Kinds {
+    hasher: RandomState,
+    /// Places in `kept`.
+    index: HashTable<u32>,
+    /// Each with the number of blocks that are of it.
+    kept: Vec<(Live, u32)>,
+    vacant: Vec<u32>,
+    /// Kinds that no block is of.
+    idle: usize,
+    /// The kind that was taken last.
+    last: u32,
+}
+
+impl Kinds {
+    /// Number of a block's kind, which has one block more.
+    fn take(&mut self, live: &Live) -> u32 {
+        let block = Block {
+            allocation_id: 0,
+            addr: 0,
+            size_bytes: 0,
+            requested_bytes: live.block.requested_bytes.map(|_| 0),
+            alloc_time_ns: 0,
+            alloc_id: 0,
+            kernel_index: 0,
+            step: 0,
+            ..live.block
+        };
+        let kind = Live { block, ..*live };
+        if !self.kept.get(self.last as usize).is_some_and(|(last, blocks)| *blocks > 0 && *last == kind) {
+            self.last = self.number(kind);
+        }
+        let (_, blocks) = &mut self.kept[self.last as usize];
+        self.idle -= usize::from(*blocks == 0);
+        *blocks += 1;
+        self.last
+    }
+
+    /// A block of this kind is no more.
+    fn give(&mut self, number: u32) {
+        let (_, blocks) = &mut self.kept[number as usize];
+        *blocks -= 1;
+        self.idle += usize::from(*blocks == 0);
+        // So the cost of it is spread over those that went.
+        if self.idle > MAX_IDLE.max(self.index.len() / 2) {
+            self.forget_idle();
+        }
+    }
+
+    fn number(&mut self, kind: Live) -> u32 {
+        let hash = self.hasher.hash_one(distinction(&kind));
+        if let Some(known) = self.index.find(hash, |at| self.kept[*at as usize].0 == kind) {
+            return *known;
+        }
+        let at = self.vacant.pop().unwrap_or(self.kept.len() as u32);
+        match self.kept.get_mut(at as usize) {
+            Some(slot) => *slot = (kind, 0),
+            None => self.kept.push((kind, 0)),
+        }
+        self.idle += 1;
+        let Self { hasher, index, kept, .. } = self;
+        index.insert_unique(hash, at, |at| hasher.hash_one(distinction(&kept[*at as usize].0)));
+        at
+    }
+
+    fn forget_idle(&mut self) {
+        let Self { index, kept, vacant, .. } = self;
+        index.retain(|at| {
+            let is_idle = kept[*at as usize].1 == 0;
+            if is_idle {
+                vacant.push(*at);
+            }
+            !is_idle
+        });
+        self.idle = 0;
+    }
+}
+
+/// What kinds differ in nearly always; to hash all of them takes longer than to compare two.
+const fn distinction(kind: &Live) -> (Stacks, u32, Device, Option<u8>, LabelIds) {
+    let Block { stacks, tid, device, module_id, .. } = kind.block;
+    (stacks, tid, device, module_id, kind.labels)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hash::HashMap;
+    use crate::model::{AllocApi, Name, PageType, Pool};
+    use crate::testing::Random;
+
+    fn any_live(random: &mut Random, kinds: u64) -> (Key, Live) {
+        let addr = random.next() % 500;
+        let kind = random.next() % kinds;
+        let block = Block {
+            allocation_id: random.next(),
+            pool: Pool::Pta,
+            device: Device::Npu(kind as u32 % 3),
+            addr,
+            size_bytes: random.next(),
+            requested_bytes: kind.is_multiple_of(2).then(|| random.next()),
+            alloc_time_ns: random.next(),
+            alloc_id: random.next(),
+            tid: kind as u32,
+            step: random.next() as u32,
+            kernel_index: random.next(),
+            module_id: Some(3),
+            page: PageType::Huge,
+            api: AllocApi::Create,
+            caller: Some(Name::fixed(&"f")),
+            stacks: Stacks::default(),
+            owner: Some(Name::fixed(&"PTA")),
+        };
+        let live =
+            Live { block, returned: false, inside: true, noted: false, labels: LabelIds::default(), later_owner: None };
+        (if kind.is_multiple_of(5) { Key::Driver(addr) } else { Key::Pool(Pool::Pta, addr) }, live)
+    }
+
+    /// What went in comes out, as from an ordinary map, with few kinds and with many.
+    #[test]
+    fn blocks_survive() {
+        for kinds in [1, 7, 100_000] {
+            let (mut random, mut store, mut expected) = (Random(kinds), Store::default(), HashMap::default());
+            for _ in 0..20_000 {
+                let (key, live) = any_live(&mut random, kinds);
+                match random.next() % 5 {
+                    0 | 1 => {
+                        store.insert(key, &live);
+                        expected.insert(key, live);
+                    }
+                    2 | 3 => assert_eq!(store.remove(key), expected.remove(&key)),
+                    _ => {
+                        let known = expected.get_mut(&key).map(|live| live.noted = !live.noted).is_some();
+                        assert_eq!(store.change(key, |live| live.noted = !live.noted), known);
+                    }
+                }
+                assert_eq!(store.get(key), expected.get(&key).copied());
+            }
+            let found: HashMap<Key, Live> = store.iter().collect();
+            assert_eq!(found, expected);
+            assert!(store.kept.len() <= 1000 && store.kinds.kept.len() <= 2 * MAX_IDLE + 1000, "{kinds}");
+        }
+    }
+
+    /// Of the memory that is promised for each block.
+    #[test]
+    fn blocks_are_small() {
+        assert!(size_of::<Kept>() <= 88);
+    }
+}

@@ -1,0 +1,314 @@
+//! What is made where, and what becomes of rows that cannot be written.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, symlink};
+use std::sync::{Arc, Mutex};
+
+use rusqlite::Connection;
+
+use super::*;
+use crate::model::{FreeCause, Mark, Pool};
+use crate::sinks::fixtures::{alloc, at, event, free};
+use crate::sinks::row::COLUMNS;
+
+struct Run {
+    root: tempfile::TempDir,
+    sink: DumpSink,
+    created: Arc<Mutex<Vec<PathBuf>>>,
+}
+
+impl Run {
+    fn new(format: Format) -> Self {
+        let root = tempfile::tempdir().expect("temporary directory");
+        let created = Arc::new(Mutex::new(Vec::new()));
+        let log = Arc::clone(&created);
+        let out_dir = root.path().join("a/out");
+        let options = DumpOptions { out_dir, format, ..DumpOptions::default() };
+        let sink = DumpSink::new(&options, move |path| log.lock().expect("lock").push(path.to_owned()));
+        Self { root, sink: sink.expect("output directory"), created }
+    }
+
+    fn write(&mut self, event: &Event) {
+        self.sink.write(event).expect("writable");
+    }
+
+    fn created(&self) -> Vec<PathBuf> {
+        self.created.lock().expect("lock").clone()
+    }
+
+    /// The created file whose path has `part`.
+    fn text(&self, part: &str) -> String {
+        let created = self.created();
+        let path = created.iter().find(|path| path.to_string_lossy().contains(part));
+        fs::read_to_string(path.expect("created")).expect("readable")
+    }
+
+    fn entries(&self) -> usize {
+        fs::read_dir(self.root.path().join("a/out")).expect("output directory").count()
+    }
+}
+
+fn header() -> String {
+    COLUMNS.join(",") + "\n"
+}
+
+fn acl_init(pid: u32) -> Event {
+    Event { pid, device: Device::None, ..event(EventKind::System(System::AclInit)) }
+}
+
+fn end(pid: u32) -> Event {
+    Event { pid, device: Device::None, ..event(EventKind::ProcessEnd) }
+}
+
+fn mode(path: &Path) -> u32 {
+    fs::symlink_metadata(path).expect("exists").mode() & 0o7777
+}
+
+fn rows(path: &Path) -> u32 {
+    if path.extension().is_some_and(|extension| extension == "csv") {
+        return fs::read_to_string(path).expect("readable").lines().count() as u32 - 1;
+    }
+    let connection = Connection::open(path).expect("database");
+    connection.query_row("SELECT count(*) FROM memscope_dump", [], |row| row.get(0)).expect("table")
+}
+
+/// Directory and file names, and their modes, are those of the contract.
+#[test]
+fn tree_has_the_names_and_modes_of_the_reference() {
+    let mut run = Run::new(Format::Csv);
+    run.write(&at(2, Device::Npu(3), alloc(Pool::Hal, 0x10, 1)));
+    run.write(&at(3, Device::Cpu, alloc(Pool::Host, 0x10, 2)));
+    run.sink.finish().expect("writable");
+
+    let out = run.root.path().join("a/out");
+    let created = run.created();
+    let shape = |path: &Path| -> String {
+        let relative = path.strip_prefix(&out).expect("below").to_string_lossy();
+        relative.chars().map(|c| if c.is_ascii_digit() { '9' } else { c }).collect()
+    };
+    assert_eq!(
+        created.iter().map(|path| shape(path)).collect::<Vec<_>>(),
+        [
+            "msmemscope_99_99999999999999_ascend/device_9/dump/memscope_dump_99999999999999.csv",
+            "msmemscope_99_99999999999999_ascend/device_cpu/dump/memscope_dump_99999999999999.csv",
+        ]
+    );
+    for path in &created {
+        assert_eq!(mode(path), 0o600, "{}", path.display());
+        for directory in path.ancestors().skip(1).take_while(|path| *path != run.root.path()) {
+            assert_eq!(mode(directory), 0o750, "{}", directory.display());
+        }
+    }
+    assert!(created[0].to_string_lossy().contains("device_3/"));
+}
+
+/// Nothing is made for a process without rows, nor for kinds of events without one.
+#[test]
+fn nothing_is_made_without_rows() {
+    let mut run = Run::new(Format::Csv);
+    run.write(&event(EventKind::StepStart { step: 1 }));
+    run.write(&end(7));
+    run.sink.finish().expect("writable");
+    assert_eq!(run.entries(), 0);
+}
+
+/// What is flushed can be read by others, before the end.
+#[test]
+fn flush_makes_rows_visible() {
+    for format in [Format::Csv, Format::Db] {
+        let mut run = Run::new(format);
+        run.write(&at(2, Device::Npu(0), alloc(Pool::Hal, 0x10, 1)));
+        run.sink.flush().expect("writable");
+        assert_eq!(rows(&run.created()[0]), 1, "{format:?}");
+    }
+}
+
+/// Rows without a device go to every file of the process, after everything else.
+#[test]
+fn held_rows_go_to_every_file() {
+    let mut run = Run::new(Format::Csv);
+    run.write(&acl_init(12));
+    run.write(&at(2, Device::Npu(0), alloc(Pool::Pta, 0x10, 1)));
+    run.write(&at(3, Device::Npu(1), alloc(Pool::Pta, 0x10, 2)));
+    run.write(&end(12));
+    for device in ["device_0/", "device_1/"] {
+        let text = run.text(device);
+        assert!(text.starts_with(&header()), "{text}");
+        assert!(text.ends_with("\n5,SYSTEM,ACL_INIT,N/A,1000,12,34,N/A,N/A,,,\n"), "{text}");
+        assert_eq!(text.lines().count(), 3);
+    }
+}
+
+/// Where a process has nothing but such rows, they go to the host's file instead of being lost.
+#[test]
+fn held_rows_alone_make_a_host_file() {
+    let mut run = Run::new(Format::Csv);
+    run.write(&acl_init(12));
+    run.sink.finish().expect("writable");
+    assert_eq!(run.text("device_cpu/"), header() + "5,SYSTEM,ACL_INIT,N/A,1000,12,34,N/A,N/A,,,\n");
+}
+
+/// Held rows are bounded: when there are too many they are written to the files there are, once.
+#[test]
+fn too_many_held_rows_are_written_early() {
+    let mut run = Run::new(Format::Csv);
+    run.sink.max_held = 3;
+    run.write(&at(2, Device::Npu(0), alloc(Pool::Pta, 0x10, 1)));
+    for _ in 0..7 {
+        run.write(&acl_init(12));
+    }
+    assert_eq!(run.sink.processes[&12].held.len(), 1);
+    run.sink.finish().expect("writable");
+    assert_eq!(run.text("device_0/").lines().count(), 1 + 1 + 7);
+    assert_eq!(run.created().len(), 1);
+}
+
+/// The end of a process closes its files; a later process of the same number gets its own.
+#[test]
+fn reused_process_number_gets_its_own_directory() {
+    for format in [Format::Csv, Format::Db] {
+        let mut run = Run::new(format);
+        for _ in 0..3 {
+            run.write(&at(2, Device::Npu(0), alloc(Pool::Hal, 0x10, 1)));
+            run.write(&end(12));
+            assert!(run.sink.open.is_empty() && run.sink.outputs.is_empty() && run.sink.processes.is_empty());
+        }
+        assert_eq!(run.entries(), 3, "{format:?}");
+        assert!(run.created().iter().all(|path| rows(path) == 1), "{format:?}");
+    }
+}
+
+/// With more files than may be open, the file written longest ago is closed, and goes on later where it ended.
+#[test]
+fn files_are_closed_and_opened_again() {
+    for format in [Format::Csv, Format::Db] {
+        let mut run = Run::new(format);
+        run.sink.max_open = 2;
+        for round in 0..3 {
+            for device in 0..5 {
+                run.write(&at(10 + round, Device::Npu(device), alloc(Pool::Hal, 0x10, 1)));
+                assert!(run.sink.open.len() <= 2);
+            }
+        }
+        run.sink.finish().expect("writable");
+        assert_eq!(run.created().len(), 5, "{format:?}");
+        assert!(run.created().iter().all(|path| rows(path) == 3), "{format:?}");
+        assert_eq!(run.sink.lost_rows(), 0);
+    }
+}
+
+/// Ranges that a script has named are in a file of their own, or a table of the same database.
+#[test]
+fn trace_is_beside_the_dump() {
+    let range = |device| {
+        let kind = EventKind::NamedRange { name: "forward, 1".into(), start_ns: Some(900), end_ns: Some(1000) };
+        Event { device, ..event(kind) }
+    };
+    let mut run = Run::new(Format::Csv);
+    run.write(&range(Device::Npu(3)));
+    run.write(&at(2, Device::Npu(3), alloc(Pool::Hal, 0x10, 1)));
+    run.write(&range(Device::None));
+    run.sink.finish().expect("writable");
+    let expected = TRACE_COLUMNS.join(",") + "\n\"forward, 1\",900,1000,34,12\n";
+    for part in ["device_3/dump/python_trace_", "device_cpu/dump/python_trace_"] {
+        assert_eq!(run.text(part), expected, "{part}");
+    }
+    assert_eq!((run.created().len(), run.text("device_3/dump/memscope_dump_").lines().count()), (3, 2));
+
+    let mut run = Run::new(Format::Db);
+    run.write(&at(2, Device::Npu(3), alloc(Pool::Hal, 0x10, 1)));
+    run.write(&range(Device::Npu(3)));
+    run.write(&range(Device::Npu(3)));
+    run.sink.finish().expect("writable");
+    assert_eq!((run.created().len(), rows(&run.created()[0])), (1, 1));
+    let connection = Connection::open(&run.created()[0]).expect("database");
+    let one = |sql| -> String { connection.query_row(sql, [], |row| row.get(0)).expect("one row") };
+    assert_eq!(
+        one(r#"SELECT group_concat(quote("FuncInfo") || quote("StartTime(ns)") || quote("EndTime(ns)") ||
+                   quote("Thread Id") || quote("Process Id"), '|') FROM python_trace_12"#),
+        "'forward, 1''900''1000'3412|'forward, 1''900''1000'3412"
+    );
+}
+
+/// A finished database is one file: no journal beside it, everything in it.
+#[test]
+fn finished_database_stands_alone() {
+    let mut run = Run::new(Format::Db);
+    run.write(&at(2, Device::Npu(0), alloc(Pool::Hal, 0x10, 1)));
+    run.write(&at(3, Device::Npu(0), free(Pool::Hal, 0x10, 1, FreeCause::Program)));
+    run.sink.finish().expect("writable");
+    let created = run.created();
+    let directory = created[0].parent().expect("file");
+    assert_eq!(fs::read_dir(directory).expect("directory").count(), 1);
+    assert_eq!(mode(&created[0]), 0o600);
+    assert_eq!(rows(&created[0]), 2);
+}
+
+/// A directory that somebody swaps for a link while the file is closed is not followed.
+#[test]
+fn planted_link_is_not_followed() {
+    for format in [Format::Csv, Format::Db] {
+        let mut run = Run::new(format);
+        run.sink.max_open = 1;
+        run.write(&at(2, Device::Npu(0), alloc(Pool::Hal, 0x10, 1)));
+        run.write(&at(2, Device::Npu(1), alloc(Pool::Hal, 0x10, 1)));
+        let file = run.created()[0].clone();
+        let dump = file.parent().expect("file").to_owned();
+        let victim = run.root.path().join("victim");
+        fs::rename(&dump, &victim).expect("rename");
+        symlink(&victim, &dump).expect("link");
+
+        let result = run.sink.write(&at(3, Device::Npu(0), alloc(Pool::Hal, 0x10, 2)));
+        let message = crate::error_chain(&result.expect_err("must not follow"));
+        assert!(message.starts_with(&format!("cannot write `{}", dump.display())), "{message}");
+        assert_eq!(run.sink.lost_rows(), 1);
+    }
+}
+
+/// A file that somebody replaces while it is closed is not written to.
+#[test]
+fn replaced_file_is_not_written() {
+    for format in [Format::Csv, Format::Db] {
+        let mut run = Run::new(format);
+        run.sink.max_open = 1;
+        run.write(&at(2, Device::Npu(0), alloc(Pool::Hal, 0x10, 1)));
+        run.write(&at(2, Device::Npu(1), alloc(Pool::Hal, 0x10, 1)));
+        let file = run.created()[0].clone();
+        fs::rename(&file, file.with_extension("old")).expect("rename");
+        fs::write(&file, "").expect("write");
+        let result = run.sink.write(&at(3, Device::Npu(0), alloc(Pool::Hal, 0x10, 2)));
+        assert!(crate::error_chain(&result.expect_err("replaced")).contains("replaced by somebody"));
+        assert_eq!(fs::read(&file).expect("read"), b"");
+    }
+}
+
+/// An output directory that cannot be made is said with its path.
+#[test]
+fn unusable_output_directory_is_an_error() {
+    let options = DumpOptions { out_dir: "/proc/no/such".into(), ..DumpOptions::default() };
+    let error = crate::error_chain(&DumpSink::new(&options, |_| {}).expect_err("not writable"));
+    assert!(error.starts_with("cannot write `/proc/no`: "), "{error}");
+}
+
+/// Database rows hold what CSV rows hold, with types as the viewer wants them.
+#[test]
+fn database_rows_have_the_reference_types() {
+    let mut run = Run::new(Format::Db);
+    run.write(&at(2, Device::Npu(0), alloc(Pool::Hal, 0x3039, 1)));
+    run.write(&event(EventKind::Mark(Mark::Point { text: Some("step \"1\"".into()) })));
+    run.sink.finish().expect("writable");
+    let connection = Connection::open(&run.created()[0]).expect("database");
+    let one = |sql| -> String { connection.query_row(sql, [], |row| row.get(0)).expect("one row") };
+    assert_eq!(
+        one("SELECT sql || ';' FROM sqlite_master"),
+        r#"CREATE TABLE memscope_dump ("ID" INTEGER, "Event" TEXT, "Event Type" TEXT, "Name" TEXT, "Timestamp(ns)" INTEGER, "Process Id" INTEGER, "Thread Id" INTEGER, "Device Id" TEXT, "Ptr" TEXT, "Attr" TEXT, "Call Stack(Python)" TEXT, "Call Stack(C)" TEXT);"#
+    );
+    assert_eq!(
+        one(r#"SELECT group_concat(quote("ID") || '|' || quote("Name") || '|' || quote("Timestamp(ns)") || '|' ||
+                   quote("Process Id") || '|' || quote("Device Id") || '|' || quote("Ptr") || '|' || quote("Attr") ||
+                   '|' || quote("Call Stack(C)"), char(10)) FROM memscope_dump"#),
+        r#"2|'N/A'|2000|12|'0'|'0x0000000000003039'|'{"allocation_id":"1","addr":"0x0000000000003039","size":"10","used":"10","page_type":"normal","alloc_type":"alloc"}'|''
+5|'"step "1""'|1000|12|'0'|'N/A'|'{}'|''"#
+    );
+    assert_eq!(one("PRAGMA journal_mode"), "wal");
+}
