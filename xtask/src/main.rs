@@ -39,7 +39,8 @@ usage: ./x VERB [ARGUMENTS]
                       traces real torch_npu on the simulated libraries and compares with its own statistics (as root;
                       x86-64, CPython 3.11, network and 2 GB of disk for each version)
   vm [KERNEL...] [-- TEST ARGUMENTS]
-                      the live tests on other kernels in QEMU, such as 5.10-x86_64 or 6.12-aarch64
+                      the live tests on other kernels in QEMU, such as 5.10-x86_64 or 6.12-aarch64, or `all`; whole runs are
+                      kept in docs/kernels.md
   bench [NAME...] [--quick] [--minutes N]
                       what tracing costs the target and what the tracer can take (cost, throughput), also with many probes and
                       processes (scale), what scripts pay (python) and a watch costs (watch), what the analyses find in made-up

@@ -2,7 +2,7 @@
 
 use anyhow::{Context as _, Result};
 
-use crate::arch::Arch;
+use crate::arch::{self, Arch};
 
 /// Series and the Debian release that has it.
 const SERIES: [(&str, &str); 3] = [("5.10", "bullseye"), ("6.1", "bookworm"), ("6.12", "trixie")];
@@ -17,6 +17,13 @@ pub(super) struct Kernel {
 }
 
 impl Kernel {
+    /// Every series on every architecture.
+    pub(super) fn all() -> Result<Vec<Self>> {
+        let names =
+            SERIES.iter().flat_map(|(series, _)| arch::all().iter().map(move |arch| format!("{series}-{}", arch.name)));
+        names.map(|name| Self::named(&name)).collect()
+    }
+
     pub(super) fn named(name: &str) -> Result<Self> {
         let known = SERIES.map(|(series, _)| series).join(", ");
         let (series, arch) =

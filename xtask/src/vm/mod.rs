@@ -9,13 +9,20 @@ mod kernel;
 mod machine;
 mod report;
 
-use anyhow::{Result, bail};
+use std::fs;
+
+use anyhow::{Context as _, Result, bail};
 
 use self::{kernel::Kernel, report::Outcome};
-use crate::apt;
+use crate::{
+    apt,
+    project::{output, program, root},
+};
 
 /// The floor, the kernel without multi links, and the newest; one of them on the other architecture.
 const DEFAULT: [&str; 3] = ["5.10-x86_64", "6.1-x86_64", "6.12-aarch64"];
+/// In place of names: every series on every architecture.
+const ALL: &str = "all";
 
 /// Commands and the packages they come from.
 const TOOLS: [(&str, &str); 3] =
@@ -34,6 +41,14 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
         outcomes.push(outcome);
     }
     print!("{}", report::table(&outcomes));
+    // Of a selection of tests nothing is kept.
+    if test_arguments.is_empty() {
+        let path = root().join(report::REPORT);
+        let before = fs::read_to_string(&path).with_context(|| format!("cannot read {}", report::REPORT))?;
+        let commit = output(program("git").args(["describe", "--always", "--dirty=, changed since"]))?;
+        fs::write(&path, report::update(&before, &outcomes, commit.trim()))?;
+        println!("written: {}", report::REPORT);
+    }
     if outcomes.iter().all(Outcome::passed) { Ok(()) } else { bail!("live tests failed in a virtual machine") }
 }
 
@@ -54,7 +69,9 @@ fn parse(arguments: &[String]) -> Result<(Vec<Kernel>, &[String])> {
         Some(at) => (&arguments[..at], &arguments[at + 1..]),
         None => (arguments, &[][..]),
     };
-    let kernels = if names.is_empty() {
+    let kernels = if names == [ALL] {
+        Kernel::all()?
+    } else if names.is_empty() {
         DEFAULT.iter().map(|name| Kernel::named(name)).collect::<Result<_>>()?
     } else {
         names.iter().map(|name| Kernel::named(name)).collect::<Result<_>>()?
@@ -78,6 +95,7 @@ mod tests {
         assert_eq!(kernels.iter().map(|kernel| kernel.name.as_str()).collect::<Vec<_>>(), ["6.1-aarch64"]);
         assert_eq!(rest, ["attach"]);
         assert_eq!(parse(&words("-- attach")).expect("a good line").0.len(), 3);
+        assert_eq!(parse(&words("all")).expect("a good line").0.len(), 6);
         parse(&words("6.1")).expect_err("without an architecture");
     }
 }

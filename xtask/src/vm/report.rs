@@ -79,6 +79,33 @@ pub(super) fn table(outcomes: &[Outcome]) -> String {
     text
 }
 
+/// Where the table of whole runs is, relative to the repository.
+pub(super) const REPORT: &str = "docs/kernels.md";
+
+/// Puts the rows of whole runs into the report's table, in place of older ones of the same kernels; others stay.
+pub(super) fn update(report: &str, outcomes: &[Outcome], commit: &str) -> String {
+    let mut lines: Vec<String> = report.lines().map(str::to_owned).collect();
+    for outcome in outcomes {
+        let start = format!("| {} |", outcome.kernel);
+        let count = |count: fn(&(u32, u32)) -> u32| {
+            outcome.tests.as_ref().map_or_else(|| "–".to_owned(), |tests| count(tests).to_string())
+        };
+        let verdict = if outcome.passed() { "passed" } else { "**failed**" };
+        let (passed, failed) = (count(|tests| tests.0), count(|tests| tests.1));
+        let minutes = outcome.took.as_secs_f64() / 60.0;
+        let row = format!("{start} {verdict} | {passed} | {failed} | {minutes:.0} | {commit} |");
+        match lines.iter_mut().find(|line| line.starts_with(&start)) {
+            Some(line) => *line = row,
+            None => {
+                // Behind the last row of the table.
+                let at = lines.iter().rposition(|line| line.starts_with('|')).map_or(lines.len(), |at| at + 1);
+                lines.insert(at, row);
+            }
+        }
+    }
+    lines.join("\n") + "\n"
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -109,6 +136,19 @@ mod tests {
         let console = "noise\nfailures:\n---- a stdout ----\nmemscope-vm: status 101\n";
         assert_eq!(read(console).details, "failures:\n---- a stdout ----\nmemscope-vm: status 101");
         assert!(read("Kernel panic\n").details.contains("Kernel panic"));
+    }
+
+    /// Make sure that a kernel's row takes the place of its last one, that a new kernel's is added, and that a failure is seen.
+    #[test]
+    fn reports() {
+        let report = "# Kernels\n\n| kernel | a |\n|---|--:|\n| old | x |\n| k | y |\n\nMore.\n";
+        let expected =
+            "# Kernels\n\n| kernel | a |\n|---|--:|\n| old | x |\n| k | passed | 2 | 0 | 0 | abc |\n\nMore.\n";
+        assert_eq!(update(report, &[read(PASSED)], "abc"), expected);
+        let mut other = read("");
+        other.kernel = "new".to_owned();
+        let row = "| k | y |\n| new | **failed** | – | – | 0 | abc |\n\nMore.";
+        assert!(update(report, &[other], "abc").contains(row));
     }
 
     /// Make sure that a run without an end stands out in the table.
