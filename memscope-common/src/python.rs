@@ -216,6 +216,15 @@ const fn head(word: u64, bytes: u64) -> u64 {
     if bytes < 8 { word & !(u64::MAX << (bytes * 8)) } else { word }
 }
 
+/// Bytes from an address to the next place where a page can begin: those behind it may not be there. Of larger pages it is one of
+/// these places, too.
+#[must_use]
+#[inline]
+pub const fn text_room(address: u64) -> u64 {
+    const SMALLEST_PAGE: u64 = 4096;
+    SMALLEST_PAGE - address % SMALLEST_PAGE
+}
+
 /// Bytes of a text from [`TEXT_CHARS`] on, for [`mix_text`]. What is not ASCII has further fields before its characters,
 /// which can change once: then it has another fingerprint.
 #[must_use]

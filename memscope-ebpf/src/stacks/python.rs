@@ -17,7 +17,7 @@ use memscope_common::{
     python::{
         CODE_FROM, CODE_WORDS, FRAME_BYTES, LAYOUT_ENTRIES, LAYOUT_FREES, LAYOUT_TEXTS, LINES_AT, LINES_WORD, NONE,
         OWNER_INTERPRETER, STATE_BYTES, TEXT_CHARS, TEXT_FROM, TEXT_STATE, TEXT_WORDS, TextState, mix, mix_code,
-        mix_text, text_bytes,
+        mix_text, text_bytes, text_room,
     },
     stack::{CODE_FILE_CUT, CODE_LINES_CUT, CODE_NAME_CUT, FRAME_ENTRY, MAX_FRAMES, POINTER_TAGS, STACK_PYTHON},
 };
@@ -511,8 +511,12 @@ fn read_code(scratch: &mut Scratch, layout: &PythonLayout) -> bool {
 /// Reads the head and first bytes of a text or line table. What cannot be read is zero, in the same way each time.
 #[inline(always)]
 fn read_text(scratch: &mut Scratch, offset: u16) {
+    const LEN: u64 = 8 * TEXT_WORDS as u64;
     let from = code_word(scratch, offset).wrapping_add(TEXT_FROM);
-    read((&raw mut scratch.text).cast(), 8 * TEXT_WORDS as u32, from);
+    if !read((&raw mut scratch.text).cast(), LEN as u32, from) && text_room(from) < LEN {
+        // A short text may end before a page that nothing was written to yet.
+        read((&raw mut scratch.text).cast(), masked!(text_room(from), "127") as u32, from);
+    }
 }
 
 /// Tells of the code of one frame, if that was not done before.

@@ -5,7 +5,7 @@ use memscope_common::{
     CodeRecord, Header, Kind, PythonLayout,
     python::{
         CODE_FROM, CODE_WORDS, LAYOUT_TEXTS, LINES_AT, LINES_WORD, TEXT_CHARS, TEXT_FROM, TEXT_STATE, TEXT_WORDS,
-        TextState, mix, mix_code, mix_text, text_bytes,
+        TextState, mix, mix_code, mix_text, text_bytes, text_room,
     },
     stack::{CODE_FILE_CUT, CODE_LINES_CUT, CODE_NAME_CUT},
 };
@@ -118,6 +118,24 @@ impl<R: Fn(u64, &mut [u8]) -> Option<()>> Object<'_, R> {
         Some(words)
     }
 
+    /// The head and first bytes of a text, as the kernel side reads them: short texts may end before a page that is not there, and
+    /// what cannot be read is zero.
+    fn first_words(&self, address: u64) -> [u64; TEXT_WORDS] {
+        let mut bytes = [0; 8 * TEXT_WORDS];
+        if (self.read)(address, &mut bytes).is_none() {
+            let room = usize::try_from(text_room(address)).unwrap_or(usize::MAX).min(bytes.len());
+            bytes = [0; 8 * TEXT_WORDS];
+            if (self.read)(address, &mut bytes[..room]).is_none() {
+                bytes = [0; 8 * TEXT_WORDS];
+            }
+        }
+        let mut words = [0; TEXT_WORDS];
+        for (word, bytes) in words.iter_mut().zip(bytes.as_chunks().0) {
+            *word = u64::from_le_bytes(*bytes);
+        }
+        words
+    }
+
     fn words(&self) -> Option<[u64; CODE_WORDS]> {
         self.read_words(self.address.wrapping_add(CODE_FROM.into()))
     }
@@ -159,7 +177,7 @@ impl<R: Fn(u64, &mut [u8]) -> Option<()>> Object<'_, R> {
         let layout = self.layout;
         let mut hash = mix_code(0, words, layout.code_words);
         if layout.flags & LAYOUT_TEXTS != 0 {
-            let text = |offset| self.read_words::<TEXT_WORDS>(Self::pointer(words, offset)?.wrapping_add(TEXT_FROM));
+            let text = |offset| Some(self.first_words(Self::pointer(words, offset)?.wrapping_add(TEXT_FROM)));
             let [name, file] = [text(layout.name)?, text(layout.file)?];
             hash = mix_text::<TEXT_CHARS>(hash, &name, text_bytes(&name));
             hash = mix(hash, mix_text::<TEXT_CHARS>(0, &file, text_bytes(&file)));
@@ -280,6 +298,30 @@ mod tests {
         assert_eq!(completed(&process, &record), None);
         process.bytes.truncate(0x1800);
         assert_eq!(completed(&process, &record), None);
+    }
+
+    /// Whether the page behind a short line table is there makes no difference: it comes and goes, the code is the same.
+    #[test]
+    fn what_lies_behind_a_text_does_not_count() {
+        const TABLE_AT: u64 = 0x20000 - 80;
+        let layout = PythonLayout { flags: LAYOUT_TEXTS, ..LAYOUT };
+        let mut process = Process::new("n", &[1], &[]);
+        process.put(CODE + 136, &TABLE_AT.to_le_bytes());
+        process.put(TABLE_AT + 16, &3_u64.to_le_bytes());
+        process.put(TABLE_AT + 32, &[9, 8, 7]);
+        let fingerprint = |process: &Process| {
+            let read = |address, to: &mut [u8]| process.read(address, to);
+            let object = Object { layout: &layout, read: &read, address: CODE };
+            object.words().and_then(|words| object.fingerprint(&words)).expect("readable")
+        };
+        let whole = fingerprint(&process);
+        process.put(0x20000, &[0xff; 4096]);
+        assert_eq!(fingerprint(&process), whole);
+        process.bytes.truncate(0x20000);
+        assert_eq!(fingerprint(&process), whole);
+        // Its own bytes do.
+        process.put(TABLE_AT + 34, &[6]);
+        assert_ne!(fingerprint(&process), whole);
     }
 
     #[test]

@@ -94,13 +94,12 @@ pub(super) fn update(report: &str, outcomes: &[Outcome], commit: &str) -> String
         let (passed, failed) = (count(|tests| tests.0), count(|tests| tests.1));
         let minutes = outcome.took.as_secs_f64() / 60.0;
         let row = format!("{start} {verdict} | {passed} | {failed} | {minutes:.0} | {commit} |");
-        match lines.iter_mut().find(|line| line.starts_with(&start)) {
-            Some(line) => *line = row,
-            None => {
-                // Behind the last row of the table.
-                let at = lines.iter().rposition(|line| line.starts_with('|')).map_or(lines.len(), |at| at + 1);
-                lines.insert(at, row);
-            }
+        if let Some(line) = lines.iter_mut().find(|line| line.starts_with(&start)) {
+            *line = row;
+        } else {
+            // Behind the last row of the table.
+            let at = lines.iter().rposition(|line| line.starts_with('|')).map_or(lines.len(), |at| at + 1);
+            lines.insert(at, row);
         }
     }
     lines.join("\n") + "\n"
