@@ -18,6 +18,8 @@ use super::stacks::{ByThread, DEPTH, Made, Place, assert_same, by_the_trace, in_
 const HOOK: &str = "reportMemoryDataToNpuProfiler";
 /// Its record's size of the block, among the values that are taken.
 const SIZE_AT: usize = 2;
+/// Pairs of runs at most: a block that two streams use comes back when the pool happens to look, now and then at another call.
+const PAIRS: usize = 4;
 /// Writes `stack THREAD SIZE FILE+OFFSET…`, innermost first, for each call.
 const SCRIPT: &str = r#"
 import gdb
@@ -112,9 +114,20 @@ fn read(stacks: &Path) -> ByThread {
 
 fn compare(line: &str) {
     let program = Program::new(line).env("PYTHONHASHSEED", "0");
-    let truth = by_gdb(&program);
-    let (run, _) = program.traced(&[&format!("--call-stack=c:{DEPTH}")]);
-    assert_same(line, &by_the_trace(&run.folder.capture(), HOOK, SIZE_AT), &truth);
+    for pair in 1..=PAIRS {
+        let truth = by_gdb(&program);
+        let (run, _) = program.traced(&[&format!("--call-stack=c:{DEPTH}")]);
+        let found = by_the_trace(&run.folder.capture(), HOOK, SIZE_AT);
+        if pair == PAIRS || sizes(&found) == sizes(&truth) {
+            return assert_same(line, &found, &truth);
+        }
+        println!("{line}: the program did not do the same twice, once more");
+    }
+}
+
+/// Of each thread's blocks, in order.
+fn sizes(threads: &ByThread) -> Vec<Vec<u64>> {
+    threads.iter().map(|made| made.iter().map(|made| made.size).collect()).collect()
 }
 
 #[test]
