@@ -100,6 +100,15 @@ impl Part {
     }
 }
 
+/// Bytes as the process has them in words.
+fn words<const N: usize>(bytes: &[u8]) -> [u64; N] {
+    let mut words = [0; N];
+    for (word, bytes) in words.iter_mut().zip(bytes.as_chunks().0) {
+        *word = u64::from_le_bytes(*bytes);
+    }
+    words
+}
+
 /// A code object in a process.
 struct Object<'a, R> {
     layout: &'a PythonLayout,
@@ -111,11 +120,7 @@ impl<R: Fn(u64, &mut [u8]) -> Option<()>> Object<'_, R> {
     fn read_words<const N: usize>(&self, address: u64) -> Option<[u64; N]> {
         let mut bytes = vec![0; 8 * N];
         (self.read)(address, &mut bytes)?;
-        let mut words = [0; N];
-        for (word, bytes) in words.iter_mut().zip(bytes.as_chunks().0) {
-            *word = u64::from_le_bytes(*bytes);
-        }
-        Some(words)
+        Some(words(&bytes))
     }
 
     /// The head and first bytes of a text, as the kernel side reads them: short texts may end before a page that is not there, and
@@ -129,11 +134,7 @@ impl<R: Fn(u64, &mut [u8]) -> Option<()>> Object<'_, R> {
                 bytes = [0; 8 * TEXT_WORDS];
             }
         }
-        let mut words = [0; TEXT_WORDS];
-        for (word, bytes) in words.iter_mut().zip(bytes.as_chunks().0) {
-            *word = u64::from_le_bytes(*bytes);
-        }
-        words
+        words(&bytes)
     }
 
     fn words(&self) -> Option<[u64; CODE_WORDS]> {
