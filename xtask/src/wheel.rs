@@ -11,13 +11,13 @@ use anyhow::{Context as _, Result, bail, ensure};
 
 use crate::{
     arch::{self, Arch},
-    interpreters,
+    dist, interpreters,
     project::{program, root, run as run_command, run_quietly, target, tools as own_tools},
     setup,
 };
 
-/// From the Python package index. maturin is what projects with `PyO3` are packed with; Zig brings old C libraries.
-const NEEDED: [&str; 4] = ["maturin==1.16.0", "ziglang==0.17.1", "auditwheel==6.4.2", "wheel==0.45.1"];
+/// From the Python package index, besides Zig, which brings old C libraries. maturin is what projects with `PyO3` are packed with.
+const NEEDED: [&str; 3] = ["maturin==1.16.0", "auditwheel==6.4.2", "wheel==0.45.1"];
 /// Its C library is 2.17, as that of the programs (`dist`).
 const PLATFORM: &str = "manylinux_2_17";
 
@@ -43,8 +43,8 @@ msmemscope.step()
 with describe.describer(owner='tried'):
     pass
 assert memscope_bpf.listening() is False
-native = type(memscope_bpf._native.native).__name__, memscope_bpf._native.native.__name__
-assert native[1].endswith(sys.argv[1]), native
+half = memscope_bpf._native.native.__name__
+assert half.endswith(sys.argv[1]), half
 ";
 
 pub(crate) fn run(arguments: &[String]) -> Result<()> {
@@ -64,14 +64,15 @@ fn folder() -> PathBuf {
 fn tools() -> Result<PathBuf> {
     let venv = own_tools().join("wheel");
     let done = venv.join("installed");
-    if fs::read_to_string(&done).is_ok_and(|what| what == NEEDED.join(" ")) {
+    let needed = format!("{} {}", NEEDED.join(" "), dist::zig_package());
+    if fs::read_to_string(&done).is_ok_and(|what| what == needed) {
         return Ok(venv);
     }
     let what = "`./x wheel` needs python3 with its module venv, and the package index";
     run_command(program("python3").args(["-m", "venv", "--clear"]).arg(&venv)).context(what)?;
     let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
-    run_command(program(venv.join("bin/python")).args(pip).args(NEEDED)).context(what)?;
-    fs::write(done, NEEDED.join(" "))?;
+    run_command(program(venv.join("bin/python")).args(pip).args(needed.split(' '))).context(what)?;
+    fs::write(done, needed)?;
     Ok(venv)
 }
 

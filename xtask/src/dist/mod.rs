@@ -5,6 +5,8 @@ mod clean;
 mod deb;
 mod zig;
 
+pub(crate) use self::zig::package as zig_package;
+
 use std::{
     fs,
     path::{Path, PathBuf},

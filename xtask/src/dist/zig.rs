@@ -19,6 +19,11 @@ use crate::{
 /// From the Python package index, which has it for all usual machines.
 const VERSION: &str = "0.17.1";
 
+/// As pip names it.
+pub(crate) fn package() -> String {
+    format!("ziglang=={VERSION}")
+}
+
 /// Programs that are called like the GNU toolchain's.
 #[derive(Debug)]
 pub(super) struct Tools {
@@ -67,8 +72,7 @@ fn zig() -> Result<PathBuf> {
     let zig = folder.join("ziglang/zig");
     if !zig.is_file() {
         let pip = ["-m", "pip", "install", "--quiet", "--no-deps", "--target"];
-        let package = format!("ziglang=={VERSION}");
-        run_command(program("python3").args(pip).arg(&folder).arg(package))
+        run_command(program("python3").args(pip).arg(&folder).arg(package()))
             .context("Zig could not be fetched; `./x dist` needs python3 with pip, and the package index")?;
     }
     Ok(zig)

@@ -213,7 +213,7 @@ fn frees_code(elf: &ElfFile<'_>, code_type: u64) -> Option<u64> {
     })?;
     let function = Function::new(elf.machine(), vaddr, code, 0);
     let site = site::choose(&function, SiteUse::default(), site::Kernel::default()).ok()?;
-    elf.file_offset(vaddr + u64::from(site.offset))
+    elf.file_offset(vaddr.checked_add(site.offset.into())?)
 }
 
 impl PythonFile {
