@@ -169,7 +169,7 @@ pub const ROW_TEXT_POINTED: u8 = 1 << 2;
 /// One record for each element of a list (`param`: [`ListShape`]). Its values are not fetched one by one, which would be
 /// too much to verify: they are always the first argument, the element's words, and the companion at [`COMPANION_VALUE`].
 pub const ROW_LIST: u8 = 1 << 3;
-/// Its calls are operators, at whose sides watched blocks are looked at.
+/// Its calls are operators, at whose sides watched blocks are looked at: its probes are at both.
 pub const ROW_BOUNDARY: u8 = 1 << 4;
 /// While such a call is open, the runtime may hold its locks.
 pub const ROW_CLOSED: u8 = 1 << 5;

@@ -32,6 +32,8 @@ pub struct WatchSite {
     pub returned: u16,
     /// Padding, zero.
     pub reserved: u32,
+    /// Where the call returns to.
+    pub caller: u64,
 }
 
 #[cfg(feature = "user")]

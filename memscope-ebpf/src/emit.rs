@@ -83,7 +83,10 @@ pub(crate) fn is_crowded() -> bool {
 
 /// Wakes the reader with the record that makes too many bytes wait, however long that record is.
 #[inline(always)]
-fn wake_flag(wake: bool, len: u64) -> u64 {
+fn wake_flag(wake: bool, mut len: u64) -> u64 {
+    // A copy of its own: from what follows, Linux 6.12 would conclude that the length itself has no bound.
+    // SAFETY: changes a register.
+    unsafe { asm!("{len} &= 4095", len = inout(reg) len) };
     let over = (waiting() + len).wrapping_sub(u64::from(setting!(wake_bytes)));
     if wake || over < WAKE_WINDOW + len { BPF_RB_FORCE_WAKEUP.into() } else { BPF_RB_NO_WAKEUP.into() }
 }

@@ -69,6 +69,7 @@ pub(crate) fn enter<const LOOPS: bool>(ctx: *mut c_void, number: u32) -> u32 {
         }
     }
     if row.waits_for_return() {
+        watch::pass(id, thread, row, number, regs, false);
         return 0;
     }
     stacks::take::<LOOPS>(ctx, thread, state, row, number);

@@ -20,7 +20,7 @@ use memscope_common::{
 use crate::{
     maps::{ROWS, Thread, setting},
     misses::count,
-    regs,
+    regs, stacks,
 };
 
 /// The same on x86-64 and aarch64.
@@ -122,6 +122,7 @@ fn boundary(id: u64, thread: &mut Thread, number: u16, regs: &pt_regs, returned:
         row: number,
         returned: returned as u16,
         reserved: 0,
+        caller: stacks::caller(regs),
     };
     // SAFETY: the helper signals the current thread.
     if WATCH_SITES.insert(&id, &site, 0).is_err() || unsafe { bpf_send_signal_thread(SIGURG) } != 0 {

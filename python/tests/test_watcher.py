@@ -13,6 +13,10 @@ class Watch(unittest.TestCase):
         table = [
             ((Tensor(),), {}, TypeError),
             ((), {"name": "a"}, TypeError),
+            ((0x1000,), {"length": 1}, TypeError),
+            (("0x1000",), {"name": "a", "length": 1}, TypeError),
+            ((object(),), {"name": "a"}, TypeError),
+            ((0x1000,), {"name": "a", "length": 1, "dump_nums": True}, TypeError),
             ((1, 2), {"name": "a", "length": 1}, TypeError),
             ((Parameter(),), {"name": "a"}, TypeError),
             ((0x1000,), {"name": "a"}, TypeError),

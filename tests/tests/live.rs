@@ -67,5 +67,7 @@ mod throughput;
 mod usage;
 #[path = "live/watch.rs"]
 mod watch;
+#[path = "live/watch_safety.rs"]
+mod watch_safety;
 #[path = "live/workloads.rs"]
 mod workloads;

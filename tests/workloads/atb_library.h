@@ -5,20 +5,28 @@
 #include "atb/simatb.h"
 #include <dlfcn.h>
 
-/* What runs operations, of the library in this ABI beside the other simulated ones. */
-static simatb_run_func *load_atb(uint64_t abi)
+/* A library beside the other simulated ones, by its path from there. */
+static inline void *load_beside(const char *name)
 {
     Dl_info info;
     char path[4096];
     if (!dladdr((void *)aclInit, &info))
         usage_error("no folder of", "aclInit");
     const char *end = strrchr(info.dli_fname, '/');
-    snprintf(path, sizeof path, "%.*s/cxx_abi_%llu/libatb.so", (int)(end - info.dli_fname), info.dli_fname,
-             (unsigned long long)abi);
+    snprintf(path, sizeof path, "%.*s/%s", (int)(end - info.dli_fname), info.dli_fname, name);
     void *library = dlopen(path, RTLD_NOW);
-    simatb_run_func *run = library ? (simatb_run_func *)dlsym(library, "simatb_run") : NULL;
-    if (!run)
+    if (!library)
         usage_error("cannot load", path);
+    return library;
+}
+
+/* What runs operations, of the library in this ABI. */
+static simatb_run_func *load_atb(uint64_t abi)
+{
+    void *library = load_beside(abi ? "cxx_abi_1/libatb.so" : "cxx_abi_0/libatb.so");
+    simatb_run_func *run = (simatb_run_func *)dlsym(library, "simatb_run");
+    if (!run)
+        usage_error("no function", "simatb_run");
     return run;
 }
 #endif

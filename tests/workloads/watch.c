@@ -1,5 +1,6 @@
-/* Operators of ATB that launch kernels, one of which writes where it should not. The watched block is the output of `start`.
+/* Operators that launch kernels, one of which writes where it should not. The watched block is the output of `start`, an operation of ATB.
  *   watch [--rounds 6] [--bad 3] [--threads 1] [--size 4096] [--gap-us 0] [--warm 20000] [--registers 0] [--deny errno] [--handler 1] [--abi 0]
+ *         [--aclnn 1] [--storm 1] [--inside 1] [--hold 1] [--lost-device 1] [--block 300] [--free 2] [--fail wait|copy] [--exec 1] [--fork 1]
  * Round: op0 … op7, each with a kernel of its own name; op5 of round `bad` also writes into the watched block. At the end the bytes of
  * the block, all the same, are printed, what an operator took, and what must not have happened meanwhile: interrupted calls, changed
  * registers. */
@@ -8,24 +9,34 @@
 #include "../ascend-sim/src/device.h"
 #include "registers.h"
 #include "runtime/rt.h"
+#include "simopapi.h"
 #include <errno.h>
 #include <linux/filter.h>
+#include <linux/futex.h>
 #include <linux/seccomp.h>
 #include <signal.h>
 #include <stddef.h>
 #include <sys/epoll.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 
 #define OPS 8
 static char stubs[OPS + 1];
 static const char *const NAMES[OPS + 1] = {"op0", "op1", "op2", "op3", "op4", "op5", "op6", "op7", "spoil"};
-static char *block;
-static uint64_t size, rounds, bad, gap_us;
+static const char *const ACLNN[OPS] = {"aclnnAdd", "aclnnSub", "aclnnMul", "aclnnDiv", "aclnnNeg", "aclnnExp", "aclnnAbs", "aclnnCos"};
+static simopapi_phase_two *aclnn[OPS];
+static simopapi_executor_func *executor;
+static char *block, *warm;
+static uint64_t size, rounds, bad, gap_us, free_round;
+static bool with_aclnn, with_inside, with_hold, lost_device;
+static const char *failing;
 static simatb_run_func *run;
 static volatile bool over;
 static volatile long interrupted;
-static volatile sig_atomic_t urgent, enough;
+static volatile sig_atomic_t urgent, enough, handled;
+static uint64_t sent;
+static pid_t main_thread;
 
 static void launch(int op, char *to, uint64_t len, uint64_t value)
 {
@@ -33,16 +44,18 @@ static void launch(int op, char *to, uint64_t len, uint64_t value)
     CHECK(rtKernelLaunch(&stubs[op], 1, &fill, sizeof fill, NULL, NULL));
 }
 
+/* What an operation does on the device: nothing, if its number is below 0. */
 struct part {
     int op;
     bool spoils;
     char *own;
 };
 
-/* What an operation does on the device. */
 static void kernels(void *argument)
 {
     const struct part *part = argument;
+    if (part->op < 0)
+        return;
     launch(part->op, part->own, 512, (uint64_t)part->op + 1);
     if (part->spoils)
         launch(OPS, block + 64, 64, 0xee);
@@ -54,20 +67,71 @@ static void operation(const char *name, const struct part *part, char *data, uin
     CHECK(run(&request));
 }
 
+static void quiet_operation(void *name)
+{
+    operation(name, &(struct part){-1, false, NULL}, warm, 512);
+}
+
+/* An operation while the runtime's lock is held, by this thread. */
+static void operation_inside(void)
+{
+    void *other;
+    sim_inside_runtime(quiet_operation, "inside");
+    CHECK(rtMalloc(&other, 512, RT_MEMORY_DEFAULT, 0));
+    CHECK(rtFree(other));
+}
+
+static void nap(void *unused)
+{
+    (void)unused;
+    usleep(20000);
+}
+
+/* Holds the runtime's lock again and again. */
+static void *hold(void *unused)
+{
+    CHECK(aclrtSetDevice(0));
+    while (!over) {
+        void *other;
+        sim_inside_runtime(nap, NULL);
+        CHECK(rtMalloc(&other, 512, RT_MEMORY_DEFAULT, 0));
+        CHECK(rtFree(other));
+        usleep(1000);
+    }
+    return unused;
+}
+
+static void after_operator(uint64_t round, int op)
+{
+    if (op == 2 && round == free_round)
+        CHECK(aclrtFree(block));
+    if (op == 6 && round == 1 && failing)
+        sim_device_fails(strcmp(failing, "wait") ? 0 : 507899, strcmp(failing, "copy") ? 0 : 507899);
+    if (op == 3 && with_inside)
+        operation_inside();
+    if (gap_us)
+        usleep((useconds_t)gap_us);
+}
+
 static void *work(void *argument)
 {
     uint64_t thread = (uint64_t)argument;
-    CHECK(aclrtSetDevice(0));
-    char *own = device_alloc(4096);
+    bool is_lost = thread && lost_device;
+    if (!is_lost)
+        CHECK(aclrtSetDevice(0));
+    char *own = is_lost ? NULL : device_alloc(4096);
     for (uint64_t round = 0; round < rounds; round++)
         for (int op = 0; op < OPS; op++) {
-            struct part part = {op, thread == 0 && op == 5 && round == bad, own};
+            struct part part = {is_lost ? -1 : op, thread == 0 && op == 5 && round == bad, own};
             errno = 77;
-            operation(NAMES[op], &part, own, 512);
+            if (with_aclnn)
+                CHECK(aclnn[op](NULL, 0, executor(kernels, &part), NULL));
+            else
+                operation(NAMES[op], &part, is_lost ? warm : own, 512);
             if (errno != 77)
                 interrupted += 1000000;
-            if (gap_us)
-                usleep((useconds_t)gap_us);
+            if (!thread)
+                after_operator(round, op);
         }
     return NULL;
 }
@@ -75,6 +139,7 @@ static void *work(void *argument)
 static void *poll_nothing(void *unused)
 {
     struct epoll_event event;
+    uint32_t word = 0;
     int fd = epoll_create1(0);
     while (!over) {
         struct timespec nap = {0, 5000000};
@@ -82,6 +147,23 @@ static void *poll_nothing(void *unused)
             interrupted++;
         if (nanosleep(&nap, NULL) && errno == EINTR)
             interrupted++;
+        if (syscall(SYS_futex, &word, FUTEX_WAIT, 0, &nap, NULL, 0) < 0 && errno == EINTR)
+            interrupted++;
+    }
+    return unused;
+}
+
+/* Signals to the main thread, one after the other, each once the one before it was handled; and between them what nobody handles. */
+static void *storm(void *unused)
+{
+    static const int numbers[] = {SIGUSR2, SIGPROF, SIGINT};
+    for (uint64_t i = 0; !over; i++) {
+        sent++;
+        syscall(SYS_tgkill, getpid(), main_thread, numbers[i % 3]);
+        while (handled < (sig_atomic_t)sent && !over)
+            usleep(50);
+        syscall(SYS_tgkill, getpid(), main_thread, SIGURG);
+        usleep(200);
     }
     return unused;
 }
@@ -117,18 +199,68 @@ static void on_urgent(int number)
     urgent++;
 }
 
+static void on_storm(int number)
+{
+    (void)number;
+    handled++;
+}
+
+/* A child that has what its parent had mapped, and works with it. */
+static void fork_and_work(void)
+{
+    int status = -1;
+    fflush(stdout);
+    pid_t child = fork();
+    if (!child) {
+        for (int i = 0; i < 200; i++) {
+            quiet_operation("child");
+            usleep(2000);
+        }
+        _exit(0);
+    }
+    CHECK(child < 0 || waitpid(child, &status, 0) < 0);
+    printf("child ended with %d\n", status);
+}
+
+static void set_signals(int how, int number)
+{
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, number);
+    CHECK(pthread_sigmask(how, &set, NULL));
+}
+
+static void load_operators(void)
+{
+    void *library = load_beside("libopapi.so");
+    for (int op = 0; op < OPS; op++)
+        aclnn[op] = (simopapi_phase_two *)dlsym(library, ACLNN[op]);
+    executor = (simopapi_executor_func *)dlsym(library, "simopapi_executor");
+    CHECK(!executor || !aclnn[OPS - 1]);
+}
+
 int main(int argc, char **argv)
 {
     rtDevBinary_t binary = {.magic = RT_DEV_BINARY_MAGIC_ELF, .data = "\177ELF", .length = 4};
     void *handle;
-    pthread_t threads[MAX_THREADS], poller;
+    pthread_t threads[MAX_THREADS], poller, stormer, holder;
     const char *denied = option_text(argc, argv, "--deny");
     uint64_t count = option(argc, argv, "--threads", 1);
     rounds = option(argc, argv, "--rounds", 6);
     bad = option(argc, argv, "--bad", 3);
     size = option(argc, argv, "--size", 4096);
     gap_us = option(argc, argv, "--gap-us", 0);
+    free_round = option(argc, argv, "--free", UINT64_MAX);
+    failing = option_text(argc, argv, "--fail");
+    with_aclnn = option(argc, argv, "--aclnn", 0);
+    with_inside = option(argc, argv, "--inside", 0);
+    with_hold = option(argc, argv, "--hold", 0);
+    lost_device = option(argc, argv, "--lost-device", 0);
+    bool with_storm = option(argc, argv, "--storm", 0);
+    uint64_t blocked = option(argc, argv, "--block", 0);
     run = load_atb(option(argc, argv, "--abi", 0));
+    if (with_aclnn)
+        load_operators();
     CHECK(count > MAX_THREADS);
     if (option(argc, argv, "--handler", 0))
         signal(SIGURG, on_urgent);
@@ -142,23 +274,38 @@ int main(int argc, char **argv)
     /* Now: a program that is traced from its start is stopped when it maps a library. */
     uint64_t checks = option(argc, argv, "--registers", 0), damaged = 0;
     void *chip = checks ? dlopen("libruntime_v100.so", RTLD_NOW) : NULL;
-    /* No signal of ours interrupts it. */
-    sigset_t usr1;
-    sigemptyset(&usr1);
-    sigaddset(&usr1, SIGUSR1);
+    /* No signal of ours interrupts the poller. */
     signal(SIGUSR1, on_enough);
-    pthread_sigmask(SIG_BLOCK, &usr1, NULL);
+    main_thread = (pid_t)syscall(SYS_gettid);
+    set_signals(SIG_BLOCK, SIGUSR1);
     CHECK(pthread_create(&poller, NULL, poll_nothing, NULL));
-    pthread_sigmask(SIG_UNBLOCK, &usr1, NULL);
+    set_signals(SIG_UNBLOCK, SIGUSR1);
+    if (with_storm) {
+        struct sigaction action = {.sa_handler = on_storm, .sa_flags = SA_RESTART};
+        CHECK(sigaction(SIGUSR2, &action, NULL) || sigaction(SIGPROF, &action, NULL) || sigaction(SIGINT, &action, NULL));
+        CHECK(pthread_create(&stormer, NULL, storm, NULL));
+    }
+    if (with_hold)
+        CHECK(pthread_create(&holder, NULL, hold, NULL));
+    if (blocked)
+        set_signals(SIG_BLOCK, SIGURG);
     printf("ready %d\nblock %p\n", getpid(), (void *)block);
     fflush(stdout);
     /* Until a watch, if there is one, is in place: some time after its handler is there, or as often as said, or until SIGUSR1. */
-    char *warm = device_alloc(4096);
+    warm = device_alloc(4096);
     for (int i = 0, last = (int)option(argc, argv, "--warm", 20000); i < last && !enough; i++) {
         if (last == 20000 && is_watched())
             last = i + 100;
+        if (blocked && i == (int)blocked)
+            set_signals(SIG_UNBLOCK, SIGURG);
         operation("warm", &(struct part){0, false, warm}, warm, 512);
         usleep(2000);
+    }
+    if (option(argc, argv, "--fork", 0))
+        fork_and_work();
+    if (option(argc, argv, "--exec", 0)) {
+        fflush(stdout);
+        execl("/proc/self/exe", argv[0], "--exec", "0", NULL);
     }
     operation("start", &(struct part){1, false, warm}, block, size);
     for (uint64_t i = 1; i < count; i++)
@@ -178,11 +325,19 @@ int main(int argc, char **argv)
     for (uint64_t i = 1; i < count; i++)
         pthread_join(threads[i], NULL);
     operation("end", &(struct part){2, false, warm}, warm, 512);
+    sim_device_fails(0, 0);
     CHECK(aclrtSynchronizeDevice());
     over = true;
     pthread_join(poller, NULL);
-    unsigned char bytes[128];
-    CHECK(aclrtMemcpy(bytes, sizeof bytes, block, sizeof bytes, ACL_MEMCPY_DEVICE_TO_HOST));
+    if (with_hold)
+        pthread_join(holder, NULL);
+    if (with_storm) {
+        pthread_join(stormer, NULL);
+        printf("signals: %llu sent, %llu handled\n", (unsigned long long)sent, (unsigned long long)handled);
+    }
+    unsigned char bytes[128] = {0};
+    if (free_round == UINT64_MAX)
+        CHECK(aclrtMemcpy(bytes, sizeof bytes, block, sizeof bytes, ACL_MEMCPY_DEVICE_TO_HOST));
     printf("done: byte 0 is %u, byte 64 is %u; interrupted %ld; urgent %d\n", bytes[0], bytes[64], interrupted, (int)urgent);
     return 0;
 }

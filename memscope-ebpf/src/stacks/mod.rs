@@ -88,6 +88,12 @@ pub(crate) fn return_address(regs: &pt_regs, row: &ProbeRow) -> u64 {
     if setting!(stacks) & u32::from(STACK_NATIVE) == 0 || row.has_own_return() {
         return 0;
     }
+    caller(regs)
+}
+
+/// Where the call returns to that is at its entry, or at its return instruction.
+#[inline(always)]
+pub(crate) fn caller(regs: &pt_regs) -> u64 {
     if cfg!(bpf_target_arch = "aarch64") {
         return regs::link_register(regs);
     }

@@ -61,7 +61,7 @@ use crate::probes::{Meaning, RowInfo};
 use crate::sinks::{Sink, SinkError};
 
 pub use output::{DeviceFilter, DumpFilter, Npus};
-#[cfg(all(feature = "trace", target_arch = "x86_64"))]
+#[cfg(feature = "trace")]
 pub(crate) use process::visible_devices;
 pub use replay::{ReplayReport, replay};
 

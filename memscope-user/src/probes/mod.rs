@@ -5,6 +5,7 @@
 //! the same fields to name the values that come back. No stage knows a function by its name.
 
 mod acl;
+mod aclnn;
 mod atb;
 mod hal;
 mod mindspore;
@@ -198,6 +199,8 @@ pub enum Meaning {
     UnwatchBlock,
     /// An operator of `torch_npu` has been given to the device; the text is its name. Only for block watch.
     NpuOpEnd,
+    /// An operator of CANN's library has launched its kernels; who called says which. Only for block watch.
+    AclnnOp,
     /// A graph begins to be captured, or ends. Only for block watch.
     Capture,
 }
@@ -267,6 +270,7 @@ impl Meaning {
             | Self::WatchBlock
             | Self::UnwatchBlock
             | Self::NpuOpEnd
+            | Self::AclnnOp
             | Self::Capture => false,
         }
     }

@@ -3,7 +3,7 @@
 use memscope_common::row::{ROW_BOUNDARY, ROW_CAPTURE_BEGIN, ROW_CAPTURE_END, ROW_CLOSED};
 use memscope_common::{Fetch, When};
 
-use super::{Field, Layer, Meaning, ProbeSpec, ops, script};
+use super::{Field, Layer, Meaning, ProbeSpec, aclnn, ops, script};
 
 const CAPTURE: ProbeSpec = ProbeSpec {
     layer: Layer::Acl,
@@ -24,13 +24,13 @@ pub fn rows() -> Vec<&'static ProbeSpec> {
     static NPU_ENDS: [ProbeSpec; 5] = ENDS;
     static CAPTURES: [ProbeSpec; 2] = [CAPTURE_BEGIN, CAPTURE_END];
     static MARKERS: [ProbeSpec; 2] = script::WATCH;
-    NPU_ENDS.iter().chain(&CAPTURES).chain(&MARKERS).collect()
+    NPU_ENDS.iter().chain(&CAPTURES).chain(&MARKERS).chain(aclnn::ROWS).collect()
 }
 
 /// Where watched blocks are looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WatchLevels {
-    /// At operations of ATB and operators of `torch_npu`.
+    /// At operations of ATB, operators of CANN's library and of `torch_npu`.
     pub op: bool,
     /// At launches of kernels.
     pub kernel: bool,
@@ -40,7 +40,7 @@ pub struct WatchLevels {
 #[must_use]
 pub fn flags(spec: &ProbeSpec, levels: WatchLevels) -> u8 {
     let boundary = match spec.meaning {
-        Meaning::AtbStart | Meaning::AtbEnd | Meaning::NpuOp | Meaning::NpuOpEnd => levels.op,
+        Meaning::AtbEnd | Meaning::NpuOpEnd | Meaning::AclnnOp => levels.op,
         Meaning::Launch => levels.kernel,
         Meaning::WatchBlock | Meaning::UnwatchBlock => true,
         _ => false,
@@ -85,8 +85,8 @@ mod tests {
 
     #[test]
     fn rows_at_each_level() {
-        let execute = "_ZN3atb6Runner7ExecuteERNS_17RunnerVariantPackE";
-        assert_eq!([of(execute, true, false), of(execute, false, true)], [ROW_BOUNDARY, 0]);
+        let run = "NnopbaseRunWithWorkspace";
+        assert_eq!([of(run, true, false), of(run, false, true)], [ROW_BOUNDARY, 0]);
         let launch = "rtKernelLaunch";
         assert_eq!([of(launch, true, false), of(launch, false, true)], [ROW_CLOSED, ROW_CLOSED | ROW_BOUNDARY]);
         assert_eq!(of("halMemAlloc", true, true), ROW_CLOSED);
@@ -101,6 +101,23 @@ mod tests {
         for spec in builtin().filter(|spec| spec.meaning == Meaning::NpuOp) {
             let ends: Vec<_> = rows().into_iter().filter(|end| end.symbol == spec.symbol).collect();
             assert!(ends.len() == 1 && ends[0].when == When::OwnReturn, "{}", spec.symbol);
+        }
+    }
+
+    /// One row has both sides of an operator: none is looked at twice.
+    #[test]
+    fn operators_are_looked_at_once_on_each_side() {
+        let levels = WatchLevels { op: true, kernel: true };
+        let is_operator = |spec: &&ProbeSpec| {
+            let marker = matches!(spec.meaning, Meaning::WatchBlock | Meaning::UnwatchBlock);
+            flags(spec, levels) & ROW_BOUNDARY != 0 && !marker
+        };
+        let operators: Vec<_> = builtin().chain(rows()).filter(is_operator).collect();
+        assert!(operators.iter().all(|spec| spec.row().is_paired()));
+        let same =
+            |a: &ProbeSpec, b: &ProbeSpec| a.symbol == b.symbol && a.requires == b.requires && a.layer == b.layer;
+        for spec in &operators {
+            assert_eq!(operators.iter().filter(|other| same(spec, other)).count(), 1, "{}", spec.symbol);
         }
     }
 }

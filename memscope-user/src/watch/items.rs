@@ -39,13 +39,15 @@ pub struct Look {
     pub call: u64,
     /// On which side of it.
     pub phase: Phase,
+    /// The operator's thread may hand it to another, which launches it some time.
+    pub queued: bool,
 }
 
 impl Look {
     /// What it is called, without the file's extension: `<dev>_<tid>/<item>_<n>-<watched>_<idx>_<before|after>`.
     #[must_use]
     pub fn stem(&self, device: u32, tid: u32) -> String {
-        let Self { block, item, call, phase } = self;
+        let Self { block, item, call, phase, .. } = self;
         format!("{device}_{tid}/{item}_{call}-{}_{}_{}", block.name, block.index, phase.name())
     }
 }
@@ -181,7 +183,7 @@ impl Items {
     }
 
     fn looks(&mut self, item: &Arc<str>, call: u64, phase: Phase) -> Vec<Look> {
-        let look = |block: &Block| Look { block: block.clone(), item: Arc::clone(item), call, phase };
+        let look = |block: &Block| Look { block: block.clone(), item: Arc::clone(item), call, phase, queued: false };
         let mut looks: Vec<Look> = self.outputs.iter().map(look).collect();
         for named in &mut self.named {
             looks.push(look(&named.block));

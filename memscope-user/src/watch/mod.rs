@@ -6,10 +6,7 @@
 
 pub mod checksum;
 pub mod items;
-#[cfg(all(feature = "trace", target_arch = "x86_64"))]
-pub mod live;
-#[cfg(all(feature = "trace", not(target_arch = "x86_64")))]
-#[path = "unsupported.rs"]
+#[cfg(feature = "trace")]
 pub mod live;
 pub mod spec;
 pub mod verdict;

@@ -33,11 +33,13 @@ pub struct Side {
     pub phase: Phase,
     /// On which thread.
     pub tid: u32,
+    /// See [`Look::queued`].
+    pub queued: bool,
 }
 
 impl Side {
     fn of(look: &Look, tid: u32) -> Self {
-        Self { item: Arc::clone(&look.item), call: look.call, phase: look.phase, tid }
+        Self { item: Arc::clone(&look.item), call: look.call, phase: look.phase, tid, queued: look.queued }
     }
 
     fn is_same_call(&self, other: &Self) -> bool {
@@ -75,7 +77,17 @@ impl Change {
     #[must_use]
     pub fn operator(&self) -> Option<&Side> {
         let one_call = self.from.is_same_call(&self.to) && self.from.phase == Phase::Before;
-        (one_call && self.to.phase == Phase::After).then_some(&self.to)
+        (one_call && self.to.phase == Phase::After && !self.to.queued).then_some(&self.to)
+    }
+
+    /// When it was made, as it stands behind "changed".
+    #[must_use]
+    pub fn when(&self) -> String {
+        if let Some(side) = self.operator() {
+            return format!("during {}", side.to_string().trim_start_matches("after "));
+        }
+        let queued = if self.to.queued { " (which a queue may launch at another time)" } else { "" };
+        format!("between {} and {}{queued}", self.from, self.to)
     }
 }
 
@@ -194,11 +206,11 @@ mod tests {
 
     fn look(item: &str, call: u64, phase: Phase) -> Look {
         let range = Range { addr: 0x1000, size_bytes: 16 };
-        Look { block: Block { name: "w".into(), index: 0, range }, item: item.into(), call, phase }
+        Look { block: Block { name: "w".into(), index: 0, range }, item: item.into(), call, phase, queued: false }
     }
 
     fn side(item: &str, call: u64, phase: Phase, tid: u32) -> Side {
-        Side { item: item.into(), call, phase, tid }
+        Side { item: item.into(), call, phase, tid, queued: false }
     }
 
     /// A sequence of readings on thread 1: 0 is unread. Gives the first change.
@@ -227,6 +239,21 @@ mod tests {
         assert_eq!((found.from_sum, found.to_sum), (5, 6));
         assert_eq!(found.operator(), Some(&side("b", 1, After, 1)));
         assert_eq!(first(&[("a", 1, Before, 5), ("a", 1, After, 5)]), None);
+    }
+
+    /// An operator that its thread may only have put into a queue is not blamed.
+    #[test]
+    fn queued_operators_are_not_blamed() {
+        let mut verdicts = Verdicts::default();
+        let mut take = |phase, sum| {
+            let look = Look { queued: true, ..look("op", 1, phase) };
+            verdicts.take(&look, 1, &Reading::Sum(sum))
+        };
+        assert_eq!(take(Before, 5), None);
+        let found = take(After, 6).expect("a change");
+        assert_eq!(found.operator(), None);
+        let sides = "before `op` (call 1, thread 1) and after `op` (call 1, thread 1)";
+        assert_eq!(found.when(), format!("between {sides} (which a queue may launch at another time)"));
     }
 
     /// A block that changes between operators is no operator's doing.

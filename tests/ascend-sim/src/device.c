@@ -20,6 +20,11 @@ static struct sim_fill queue[QUEUE];
 static uint64_t head, tail;
 static int memory = -1;
 static long kernel_us = -1;
+static int32_t wait_error, copy_error;
+static __thread void (*inside)(void *);
+static __thread void *inside_argument;
+#define MAX_FREED 64
+static uint64_t freed[MAX_FREED];
 
 static void fill(const struct sim_fill *kernel)
 {
@@ -63,6 +68,73 @@ __attribute__((constructor)) static void device_start(void)
         abort();
 }
 
+void sim_inside_runtime(void (*call)(void *), void *argument)
+{
+    inside = call;
+    inside_argument = argument;
+}
+
+void sim_device_fails(int32_t wait, int32_t copy)
+{
+    wait_error = wait;
+    copy_error = copy;
+}
+
+int32_t device_wait_error(void)
+{
+    return wait_error;
+}
+
+int32_t device_copy_error(void)
+{
+    return copy_error;
+}
+
+void device_inside(void)
+{
+    void (*call)(void *) = inside;
+    if (!call)
+        return;
+    inside = NULL;
+    pthread_mutex_lock(&runtime_lock);
+    call(inside_argument);
+    pthread_mutex_unlock(&runtime_lock);
+}
+
+/* Puts `to` in the place of `from`. */
+static void replace_freed(uint64_t from, uint64_t to)
+{
+    int i = 0;
+    if (!device_works())
+        return;
+    pthread_mutex_lock(&queue_lock);
+    while (i < MAX_FREED && freed[i] != from)
+        i++;
+    if (i < MAX_FREED)
+        freed[i] = to;
+    pthread_mutex_unlock(&queue_lock);
+}
+
+void device_freed(const void *block)
+{
+    replace_freed(0, (uint64_t)(uintptr_t)block);
+}
+
+void device_allocated(const void *block)
+{
+    replace_freed((uint64_t)(uintptr_t)block, 0);
+}
+
+static bool is_freed(uint64_t at)
+{
+    int i = 0;
+    pthread_mutex_lock(&queue_lock);
+    while (i < MAX_FREED && freed[i] != at)
+        i++;
+    pthread_mutex_unlock(&queue_lock);
+    return i < MAX_FREED;
+}
+
 bool device_works(void)
 {
     return kernel_us >= 0;
@@ -95,7 +167,7 @@ void device_wait(void)
 bool device_copy(void *dst, const void *src, uint64_t count, bool to_device)
 {
     uint64_t at = (uint64_t)(uintptr_t)(to_device ? dst : src);
-    if (at < DEVICE_BASE || count > DEVICE_END - DEVICE_BASE || at > DEVICE_END - count)
+    if (at < DEVICE_BASE || count > DEVICE_END - DEVICE_BASE || at > DEVICE_END - count || is_freed(at))
         return false;
     pthread_mutex_lock(&runtime_lock);
     off_t from = (off_t)(at - DEVICE_BASE);

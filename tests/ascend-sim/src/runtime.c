@@ -257,7 +257,10 @@ static rtError_t device_malloc(void **out, uint64_t size, rtMemType_t type, uint
 
 rtError_t rtMalloc(void **devPtr, uint64_t size, rtMemType_t type, const uint16_t moduleId)
 {
+    device_inside();
     rtError_t ret = device_malloc(devPtr, size, type, moduleId);
+    if (!ret)
+        device_allocated(*devPtr);
     JOURNAL_RETURN(JF_runtime_rtMalloc, ret, *devPtr, size, type, moduleId);
     return ret;
 }
@@ -279,6 +282,8 @@ rtError_t rtFree(void *devPtr)
 {
     uint64_t place = JOURNAL_ENTER(JF_runtime_rtFree, U(devPtr));
     rtError_t ret = devPtr ? rt_error(halMemFree(devPtr)) : ACL_ERROR_RT_PARAM_INVALID;
+    if (!ret)
+        device_freed(devPtr);
     JOURNAL_SETTLE(place, ret, 0);
     return ret;
 }
@@ -420,6 +425,8 @@ static rtError_t copy(void *dst, uint64_t max, const void *src, uint64_t count, 
     if (kind != RT_MEMCPY_HOST_TO_HOST && device_works()) {
         if (current_device() == NO_DEVICE)
             return ACL_ERROR_RT_CONTEXT_NULL;
+        if (device_copy_error())
+            return device_copy_error();
         if (kind == RT_MEMCPY_DEVICE_TO_DEVICE)
             return ACL_ERROR_RT_FEATURE_NOT_SUPPORT;
         return device_copy(dst, src, count, kind == RT_MEMCPY_HOST_TO_DEVICE) ? RT_ERROR_NONE : ACL_ERROR_RT_PARAM_INVALID;
@@ -488,7 +495,7 @@ static rtError_t wait_for_device(void)
     if (current_device() == NO_DEVICE)
         return ACL_ERROR_RT_CONTEXT_NULL;
     device_wait();
-    return RT_ERROR_NONE;
+    return device_wait_error();
 }
 
 rtError_t rtDeviceSynchronize(void)

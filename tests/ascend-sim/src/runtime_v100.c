@@ -3,10 +3,7 @@
 #if defined(__x86_64__)
 __asm__(".text\n.globl rtKernelLaunch\n.type rtKernelLaunch, @function\n.balign 16\n"
         "rtKernelLaunch:\nendbr64\nnop\nnop\nret\n.size rtKernelLaunch, . - rtKernelLaunch\n");
-#else
-int rtKernelLaunch(void);
-__attribute__((visibility("default"))) int rtKernelLaunch(void)
-{
-    return 0;
-}
+#elif defined(__aarch64__)
+__asm__(".text\n.globl rtKernelLaunch\n.type rtKernelLaunch, @function\n.balign 16\n"
+        "rtKernelLaunch:\nhint #34\nnop\nnop\nret\n.size rtKernelLaunch, . - rtKernelLaunch\n");
 #endif

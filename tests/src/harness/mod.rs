@@ -1,11 +1,12 @@
 //! Runs the tracer over the simulated workloads, and compares what it wrote with what they did.
 //!
-//! [`tracer`] runs programs, as root or as a [`user`], [`daemon`] has scripts traced, [`pythons`] finds interpreters, [`journal`] reads the truth, [`rows`] the
+//! [`tracer`] runs programs, as root or as a [`user`], [`daemon`] has scripts traced, [`debugger`] stops and kills programs, [`pythons`] finds interpreters, [`journal`] reads the truth, [`rows`] the
 //! outputs, [`expect`] holds one against the other. Nothing here is shared with memscope-user: the formats are read as their
 //! documentation has them.
 
 pub mod container;
 pub mod daemon;
+pub mod debugger;
 pub mod expect;
 pub mod journal;
 pub mod pythons;

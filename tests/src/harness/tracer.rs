@@ -327,6 +327,12 @@ impl Running {
         self.process.stdout()
     }
 
+    /// Its messages so far.
+    #[must_use]
+    pub fn stderr(&self) -> String {
+        self.process.stderr()
+    }
+
     /// Waits until the traced program has printed a text.
     pub fn wait_for_output(&self, text: &str) {
         self.wait_for_output_times(text, 1);

@@ -4,19 +4,18 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
 use memscope_tests::harness::pythons::interpreters;
 use memscope_tests::harness::tracer::{Folder, Run, Target, Tracer, python_package, simulation, workload_path};
 use nix::sys::signal::Signal;
 
 /// Checksum of 4096 zeros, and of those with 64 times 0xee behind the first 64: worked out bit by bit.
-const CLEAN: &str = "aadc575c10276478";
+pub(super) const CLEAN: &str = "aadc575c10276478";
 const SPOILT: &str = "d885878cd1401d76";
 /// Sides of operators from the end of `start` to that of `end`: 6 rounds of 8 operators, both sides of each.
-const SIDES: usize = 1 + 6 * 8 * 2 + 2;
+pub(super) const SIDES: usize = 1 + 6 * 8 * 2 + 2;
 
-fn watch(program: &[&str], kernel_us: u32, options: &[&str]) -> Run {
+pub(super) fn watch(program: &[&str], kernel_us: u32, options: &[&str]) -> Run {
     let tracer = Tracer::run("watch", program).env("ASCEND_SIM_DEVICE", kernel_us.to_string());
     tracer.options(options).succeed()
 }
@@ -39,7 +38,7 @@ fn files(run: &Run) -> Vec<PathBuf> {
 }
 
 /// The list of checksums, without its header.
-fn sums(run: &Run) -> Vec<(String, String)> {
+pub(super) fn sums(run: &Run) -> Vec<(String, String)> {
     let files = files(run);
     assert_eq!(files.len(), 1, "{files:?}\n{}", run.said());
     let text = fs::read_to_string(&files[0]).expect("readable");
@@ -51,7 +50,7 @@ fn sums(run: &Run) -> Vec<(String, String)> {
 }
 
 /// What the program says at its end: that nothing happened to it.
-fn assert_unharmed(stdout: &str, said: &str) {
+pub(super) fn assert_unharmed(stdout: &str, said: &str) {
     let spoilt = "done: byte 0 is 0, byte 64 is 238; interrupted 0; urgent 0";
     assert!(stdout.contains(spoilt), "{said}");
 }
@@ -134,6 +133,37 @@ fn threads() {
     assert_eq!(sums(&run).len(), 1 + 8 * 6 * 8 * 2 + 2, "{}", run.said());
 }
 
+/// Operators of CANN's library have the names of the functions that are called, and are looked at where they launch.
+#[test]
+fn operators_of_cann() {
+    const ACLNN: [&str; 8] =
+        ["aclnnAdd", "aclnnSub", "aclnnMul", "aclnnDiv", "aclnnNeg", "aclnnExp", "aclnnAbs", "aclnnCos"];
+    let run = watch(&["--aclnn", "1"], 100, &["--watch=start,end"]);
+    assert_unharmed(&run.stdout, &run.said());
+    assert!(run.stdout.contains("first changed during `aclnnExp` (call 4, thread "), "{}", run.said());
+    assert!(run.stdout.contains(&format!("; {SIDES} look(s), 1 change(s)\n")), "{}", run.said());
+    let rounds = (1..=6).flat_map(|round| ACLNN.map(|name| format!("{name}_{round}")));
+    let sides = rounds.flat_map(|call| ["before", "after"].map(|side| format!("{call}-start_0_{side}.bin")));
+    let ends = ["end_1-start_0_before.bin", "end_1-start_0_after.bin"].map(str::to_owned);
+    let expected: Vec<_> = ["start_1-start_0_after.bin".to_owned()].into_iter().chain(sides).chain(ends).collect();
+    let found: Vec<_> =
+        sums(&run).into_iter().map(|(name, _)| name.split_once('/').expect("a folder").1.to_owned()).collect();
+    assert_eq!(found, expected, "{}", run.said());
+}
+
+/// What an operator of CANN's library writes is not known: watching that would begin with it is explained, not begun.
+#[test]
+fn start_without_outputs() {
+    for start in ["aclnnMul", "aclnnMul:0"] {
+        let run = watch(&["--aclnn", "1"], 0, &[&format!("--watch={start},end")]);
+        assert_unharmed(&run.stdout, &run.said());
+        let told = "watching does not begin with `aclnnMul`: no outputs of it are known";
+        assert_eq!(run.stderr.matches(told).count(), 1, "{}", run.said());
+        assert!(run.stdout.contains("no operator began watching"), "{}", run.said());
+        assert!(files(&run).is_empty(), "{}", run.said());
+    }
+}
+
 /// Programs that must not be touched are not, and are told of.
 #[test]
 fn refused() {
@@ -150,14 +180,14 @@ fn refused() {
     }
 }
 
-fn target(program: &[&str], kernel_us: u32) -> Target {
+pub(super) fn target(program: &[&str], kernel_us: u32) -> Target {
     let mut command = Command::new(workload_path("watch"));
     command.args(program).env("LD_LIBRARY_PATH", simulation().join("lib"));
     command.env("ASCEND_SIM_DEVICE", kernel_us.to_string());
     Target::start(command, Folder::new(), "block ")
 }
 
-fn finish(mut target: Target) {
+pub(super) fn finish(mut target: Target) {
     let status = target.wait();
     assert!(status.success(), "the target ended with {status}\n{}", target.stdout());
     assert_unharmed(&target.stdout(), &target.stdout());
@@ -179,35 +209,10 @@ fn running_program() {
     finish(target);
 }
 
-fn has_handler(pid: u32) -> bool {
+pub(super) fn has_handler(pid: u32) -> bool {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("a process");
     let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).expect("a mask").trim();
     u64::from_str_radix(caught, 16).expect("hexadecimal") & 1 << 22 != 0
-}
-
-/// Numbers that are the same every time and look like chance.
-fn spread(index: u64, below: u64) -> u64 {
-    ((index + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 33) % below
-}
-
-/// Tracers that are killed at any moment, while they set up too, leave the program as it was.
-#[test]
-fn killed_tracers() {
-    const ROUNDS: u64 = 6;
-    for round in 0..ROUNDS {
-        let target = target(&["--warm", "300", "--rounds", "100", "--gap-us", "50"], 20);
-        let running = Tracer::attach(&[&target]).option("--watch=start,end").start();
-        if round % 2 == 0 {
-            running.wait_for_message("block watch is on", 1);
-            target.signal(Signal::SIGUSR1);
-            std::thread::sleep(Duration::from_millis(spread(round, 300)));
-        } else {
-            std::thread::sleep(Duration::from_millis(100 + spread(round, 900)));
-        }
-        running.signal(Signal::SIGKILL);
-        let _ = running.finish();
-        finish(target);
-    }
 }
 
 /// Blocks that a script names, from that call to `remove`, or as often as it says.

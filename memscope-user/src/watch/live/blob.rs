@@ -1,26 +1,31 @@
 //! The signal handler that a watched process gets, and the memory that we share with it.
 //!
-//! Its first page is code, which the process may run and not write; then come a head and, for each thread that is in the handler at
+//! It begins with code, which the process may run and not write; then come a head and, for each thread that is in the handler at
 //! the same time, a slot: what we ask of it, a stack, and room for bytes. The kernel saves and restores all registers around
 //! a handler; this one keeps `errno`, works on the slot's own stack (the thread's may be small), and makes the calls that we ask for,
 //! nothing else. Whoever waits for us for two seconds in which we show no life switches all of it off, and goes on.
 //!
-//! The code is data for us: it is never run in this process.
+//! The code is in `arch`, and data for us: it is never run in this process.
 
-use std::{arch::global_asm, mem::offset_of};
+use std::{fs::File, mem::offset_of, os::unix::fs::FileExt as _};
 
+use super::arch::CODE_BYTES;
+
+/// What the file is called that the memory is.
+pub(super) const MEMORY_NAME: &str = "memscope-watch";
 /// Threads that can be in the handler at once; others pass by.
 pub(super) const SLOTS: usize = 32;
-const PAGE: usize = 4096;
-/// Where the head is.
-pub(super) const HEAD_AT: usize = PAGE;
+/// Where the head is: on a page of its own, since the code cannot be written where the process has it.
+pub(super) const HEAD_AT: usize = CODE_BYTES;
 /// Where the slots are.
-pub(super) const SLOTS_AT: usize = 2 * PAGE;
+pub(super) const SLOTS_AT: usize = 2 * CODE_BYTES;
+/// What the process is asked for, in front of a slot's stack.
+const SLOT_BYTES: usize = 4096;
 const STACK_BYTES: usize = 256 << 10;
 /// Bytes that a slot has room for.
 pub(super) const BUFFER_BYTES: usize = 1 << 20;
 /// Where a slot's buffer is in it.
-pub(super) const BUFFER_AT: usize = PAGE + STACK_BYTES;
+pub(super) const BUFFER_AT: usize = SLOT_BYTES + STACK_BYTES;
 /// From one slot to the next.
 pub(super) const STRIDE: usize = BUFFER_AT + BUFFER_BYTES;
 /// All of it.
@@ -53,7 +58,7 @@ pub(super) struct Head {
     pub(super) old_action: Action,
 }
 
-/// `struct sigaction` as the kernel takes it on x86-64.
+/// `struct sigaction` as the kernel takes it: the same on x86-64 and aarch64.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Action {
@@ -83,7 +88,7 @@ pub(super) struct Slot {
     pub(super) stack_pointer: u64,
     /// Instruction pointer there.
     pub(super) instruction_pointer: u64,
-    errno: u32,
+    pub(super) errno: u32,
     reserved: [u32; 7],
     /// The calls. The first that returns anything but 0 is the last that is made.
     pub(super) calls: [Call; CALLS],
@@ -112,161 +117,15 @@ impl Call {
     }
 }
 
-const _: () = assert!(size_of::<Head>() <= PAGE && size_of::<Slot>() <= PAGE);
-const _: () = assert!(offset_of!(Call, returned) == 48 && size_of::<Call>() == 64);
+/// [`Head::alive`] of the memory that a process has at `start`.
+pub(super) fn alive(memory: &File, start: u64) -> Option<u32> {
+    let mut bytes = [0; 4];
+    memory.read_exact_at(&mut bytes, start + (HEAD_AT + offset_of!(Head, alive)) as u64).ok()?;
+    Some(u32::from_ne_bytes(bytes))
+}
 
-#[cfg(target_arch = "x86_64")]
-global_asm!(
-    r#"
-    .pushsection .rodata.memscope_watch, "a", @progbits
-    .balign 16
-memscope_watch_begin:
-    .set HEAD, memscope_watch_begin + {head}
-    .set SLOTS, memscope_watch_begin + {slots_at}
-    // void handler(int signal, siginfo_t *info, void *context)
-    endbr64
-    cmpl $0x80, 8(%rsi)                 // si_code: only what the kernel sent
-    jne 9f
-    cmpl $0, HEAD+{on}(%rip)
-    je 9f
-    push %rbx
-    push %rbp
-    push %r12
-    push %r13
-    push %r14
-    push %r15
-    mov %rdx, %r15
-    mov $186, %eax                      // gettid
-    syscall
-    mov %eax, %r13d
-    lea SLOTS(%rip), %rbx
-    mov ${slots}, %ecx
-1:  xor %eax, %eax
-    lock cmpxchg %r13d, {owner}(%rbx)
-    je 2f
-    add ${stride}, %rbx
-    dec %ecx
-    jnz 1b
-    lock incl HEAD+{skipped}(%rip)
-    jmp 8f
-2:  mov 160(%r15), %rax                 // uc_mcontext.gregs[REG_RSP]
-    mov %rax, {stack_pointer}(%rbx)
-    mov 168(%r15), %rax                 // REG_RIP
-    mov %rax, {instruction_pointer}(%rbx)
-    mov %rsp, %rbp
-    lea {stack_top}(%rbx), %rsp
-    call *HEAD+{errno_function}(%rip)
-    mov %rax, %r12
-    mov (%rax), %eax
-    mov %eax, {errno}(%rbx)
-3:  mov HEAD+{alive}(%rip), %r13d       // tell
-    mov {done}(%rbx), %eax
-    inc %eax
-    mov %eax, {done}(%rbx)
-    lock incl HEAD+{bell}(%rip)
-    mov $202, %eax                      // futex(bell, FUTEX_WAKE, 1)
-    lea HEAD+{bell}(%rip), %rdi
-    mov $1, %esi
-    mov $1, %edx
-    syscall
-4:  mov {order}(%rbx), %edx             // wait
-    cmp {done}(%rbx), %edx
-    je 5f
-    mov $202, %eax                      // futex(order, FUTEX_WAIT, order, patience)
-    lea {order}(%rbx), %rdi
-    xor %esi, %esi
-    lea HEAD+{patience}(%rip), %r10
-    syscall
-    test %eax, %eax
-    je 4b
-    cmp $-11, %eax                      // EAGAIN: it has changed
-    je 4b
-    cmp $-4, %eax                       // EINTR
-    je 4b
-    cmp $-110, %eax                     // ETIMEDOUT
-    jne 6f
-    mov HEAD+{alive}(%rip), %eax
-    cmp %eax, %r13d
-    mov %eax, %r13d
-    jne 4b
-6:  movl $0, HEAD+{on}(%rip)            // nobody answers
-    movl $1, HEAD+{given_up}(%rip)
-    jmp 7f
-5:  mov {count}(%rbx), %r14d
-    cmp ${calls}, %r14d
-    ja 7f
-    test %r14d, %r14d
-    jz 7f
-    lea {calls_at}(%rbx), %r15
-10: mov 8(%r15), %rdi
-    mov 16(%r15), %rsi
-    mov 24(%r15), %rdx
-    mov 32(%r15), %rcx
-    mov 40(%r15), %r8
-    xor %r9d, %r9d
-    xor %eax, %eax
-    call *(%r15)
-    mov %rax, 48(%r15)
-    test %eax, %eax
-    jne 3b
-    add $64, %r15
-    dec %r14d
-    jnz 10b
-    jmp 3b
-7:  mov {errno}(%rbx), %eax
-    mov %eax, (%r12)
-    mov %rbp, %rsp
-    movl $0, {owner}(%rbx)
-8:  pop %r15
-    pop %r14
-    pop %r13
-    pop %r12
-    pop %rbp
-    pop %rbx
-9:  ret
-    .balign 16
-    // long system_call(long number, long first, long second, long third, long fourth)
-memscope_watch_system_call:
-    endbr64
-    mov %rdi, %rax
-    mov %rsi, %rdi
-    mov %rdx, %rsi
-    mov %rcx, %rdx
-    mov %r8, %r10
-    syscall
-    ret
-memscope_watch_end:
-    .popsection
-    .globl memscope_watch_begin
-    .globl memscope_watch_system_call
-    .globl memscope_watch_end
-    .hidden memscope_watch_begin
-    .hidden memscope_watch_system_call
-    .hidden memscope_watch_end
-    "#,
-    head = const HEAD_AT,
-    slots_at = const SLOTS_AT,
-    slots = const SLOTS,
-    stride = const STRIDE,
-    stack_top = const BUFFER_AT,
-    calls = const CALLS,
-    calls_at = const offset_of!(Slot, calls),
-    on = const offset_of!(Head, on),
-    bell = const offset_of!(Head, bell),
-    skipped = const offset_of!(Head, skipped),
-    given_up = const offset_of!(Head, given_up),
-    alive = const offset_of!(Head, alive),
-    errno_function = const offset_of!(Head, errno_function),
-    patience = const offset_of!(Head, patience),
-    owner = const offset_of!(Slot, owner),
-    done = const offset_of!(Slot, done),
-    order = const offset_of!(Slot, order),
-    count = const offset_of!(Slot, count),
-    stack_pointer = const offset_of!(Slot, stack_pointer),
-    instruction_pointer = const offset_of!(Slot, instruction_pointer),
-    errno = const offset_of!(Slot, errno),
-    options(att_syntax)
-);
+const _: () = assert!(size_of::<Head>() <= CODE_BYTES && size_of::<Slot>() <= SLOT_BYTES);
+const _: () = assert!(offset_of!(Call, returned) == 48 && size_of::<Call>() == 64);
 
 /// The code, and where in it the function for system calls is; the handler is its beginning.
 #[must_use]
@@ -289,8 +148,9 @@ mod tests {
     #[test]
     fn code_fits_into_its_page() {
         let (code, system_call) = code();
-        assert!(code.len() <= PAGE && system_call < code.len() as u64, "{} bytes", code.len());
-        // endbr64
-        assert_eq!(code[..4], [0xf3, 0x0f, 0x1e, 0xfa]);
+        assert!(code.len() <= CODE_BYTES && system_call < code.len() as u64, "{} bytes", code.len());
+        // `endbr64`, or `bti c`: an indirect call may lead here.
+        let pad = if cfg!(target_arch = "x86_64") { [0xf3, 0x0f, 0x1e, 0xfa] } else { [0x5f, 0x24, 0x03, 0xd5] };
+        assert_eq!(code[..4], pad);
     }
 }

@@ -3,7 +3,7 @@
 use std::{
     collections::{HashMap, HashSet},
     sync::{
-        Arc,
+        Arc, Mutex,
         mpsc::{Receiver, RecvTimeoutError, TryRecvError},
     },
     thread,
@@ -15,6 +15,7 @@ use memscope_common::{WatchSite, WatchedProcess, row::ROW_BOUNDARY};
 use super::{
     Outputs, Tell,
     blob::{BUFFER_BYTES, Call, SLOTS},
+    callers::Callers,
     memory::Memory,
     setup::{self, Failure},
     shared::Shared,
@@ -48,6 +49,8 @@ const DEVICE_TO_HOST: u64 = 2;
 const STACK_SLACK: u64 = 64;
 /// Longest instruction, in bytes.
 const MAX_INSTRUCTION: u64 = 15;
+/// A thread that was sent to us comes at once, unless it blocks the signal, or has no processor.
+const AT_ONCE: Duration = Duration::from_secs(1);
 /// After a failed try, so long none is made.
 const RETRY: Duration = Duration::from_millis(200);
 
@@ -66,6 +69,8 @@ pub(super) struct Common {
     pub(super) rows: HashMap<u16, (&'static ProbeSpec, u8)>,
     pub(super) outputs: Outputs,
     pub(super) tell: Tell,
+    /// The files that are memory of processes, by inode: children have them, too.
+    pub(super) memories: Mutex<HashSet<u64>>,
 }
 
 /// What was seen of a process.
@@ -74,6 +79,8 @@ pub(super) struct Seen {
     pub(super) verdicts: Verdicts,
     /// Sides of operators that blocks could not be looked at, for which there was no place.
     pub(super) skipped: u64,
+    /// The same, because the thread was elsewhere by then.
+    pub(super) late: u64,
     /// Whether the handler was ever there.
     pub(super) was_set_up: bool,
 }
@@ -91,14 +98,28 @@ pub(super) struct Engine {
     files: Option<Result<WatchFiles, String>>,
     state: State,
     skipped: u64,
+    /// Signals that came when the thread was elsewhere.
+    late: u64,
     /// Threads' own numbers, and ours for them.
     threads: HashMap<u32, u32>,
     visible: Vec<u32>,
     ending: bool,
     was_set_up: bool,
-    told_later: bool,
+    told: Told,
+    /// Operators of CANN's library are seen where they launch.
+    sees_aclnn: bool,
+    callers: Callers,
     /// Since when the handler is there.
     ready_since_ns: u64,
+}
+
+/// What is told once.
+#[derive(Default)]
+struct Told {
+    /// That nothing is there yet, and why.
+    later: bool,
+    /// That an operator has no outputs that are known.
+    outputs: bool,
 }
 
 enum State {
@@ -115,6 +136,22 @@ struct Ready {
     memory: Memory,
     work: [Option<Work>; SLOTS],
     last_sites: HashMap<u32, u64>,
+}
+
+impl Ready {
+    /// Whether a thread that was interrupted at this place comes from there. Of signals that come together, the handler of one is begun
+    /// inside of the other's, before that has done anything.
+    fn has_come_from(&self, site: &WatchSite, mut place: [u64; 2]) -> bool {
+        const MAX_TOGETHER: usize = 4;
+        for _ in 0..MAX_TOGETHER {
+            if is_there(site, place) {
+                return true;
+            }
+            let Some(before) = self.memory.interrupted(place, self.functions.restore) else { return false };
+            place = before;
+        }
+        false
+    }
 }
 
 /// What a thread in the handler is doing for us.
@@ -145,11 +182,14 @@ impl Engine {
             files: None,
             state: State::Waiting(Instant::now()),
             skipped: 0,
+            late: 0,
             threads: HashMap::new(),
             visible: Vec::new(),
             ending: false,
             was_set_up: false,
-            told_later: false,
+            told: Told::default(),
+            sees_aclnn: false,
+            callers: Callers::default(),
             ready_since_ns: u64::MAX,
         }
     }
@@ -162,7 +202,13 @@ impl Engine {
             }
         }
         self.leave();
-        Seen { pid: self.pid, verdicts: self.verdicts, skipped: self.skipped, was_set_up: self.was_set_up }
+        Seen {
+            pid: self.pid,
+            verdicts: self.verdicts,
+            skipped: self.skipped,
+            late: self.late,
+            was_set_up: self.was_set_up,
+        }
     }
 
     fn is_alive(&self) -> bool {
@@ -263,7 +309,7 @@ impl Engine {
                 match failure {
                     Failure::NoOperator => {}
                     Failure::Refused(Refusal::Later(why)) => {
-                        if !std::mem::replace(&mut self.told_later, true) {
+                        if !std::mem::replace(&mut self.told.later, true) {
                             self.warn(&format!("blocks are not watched yet: {why}"));
                         }
                     }
@@ -277,17 +323,24 @@ impl Engine {
     }
 
     fn set_up(&mut self, tid: u32) -> Result<(Shared, Functions, Memory), Failure> {
-        target::check(self.pid, tid).map_err(Failure::Refused)?;
+        let ours = self.common.memories.lock().map(|ours| ours.clone()).unwrap_or_default();
+        let replaceable = target::check(self.pid, tid, &ours).map_err(Failure::Refused)?;
         let functions = target::functions(self.pid).map_err(Failure::Refused)?;
-        let (pid, watched) = (self.pid, &mut self.maps.watched);
+        let (pid, watched, sites) = (self.pid, &mut self.maps.watched, &self.maps.sites);
         let arm = move || watched.insert(&pid, &WatchedProcess::default(), 0).map_err(std::io::Error::other);
+        let id = u64::from(pid) << 32 | u64::from(tid);
+        let is_at_operator = |place: [u64; 2]| sites.get(&id, 0).is_ok_and(|site| is_there(&site, place));
         // It traces, and its end lets go.
         let result = thread::scope(|scope| {
             let worker = thread::Builder::new().name("memscope-setup".to_owned());
-            let worker = worker.spawn_scoped(scope, move || setup::run(pid, tid, functions, arm))?;
+            let worker = worker
+                .spawn_scoped(scope, move || setup::run(pid, tid, functions, &replaceable, arm, &is_at_operator))?;
             worker.join().map_err(|_| std::io::Error::other("setting up failed"))
         });
         let shared = result.map_err(Failure::from)??;
+        if let Ok(mut ours) = self.common.memories.lock() {
+            ours.insert(shared.inode());
+        }
         let (from, to) = shared.target_range();
         let process = WatchedProcess { from, to, capturing: 0 };
         self.maps
@@ -298,6 +351,9 @@ impl Engine {
         self.visible = crate::attach::follow::visible_devices(self.pid)
             .and_then(|list| crate::pipeline::visible_devices(&list))
             .unwrap_or_default();
+        let runs = self.common.rows.values().filter(|(spec, _)| spec.meaning == Meaning::AclnnOp);
+        self.sees_aclnn =
+            runs.into_iter().any(|(spec, _)| target::has_function(self.pid, spec.libraries, &[spec.symbol]));
         self.ready_since_ns = monotonic_ns();
         shared.switch(true);
         Ok((shared, functions, memory))
@@ -390,7 +446,9 @@ impl Engine {
         let ready = self.ready()?;
         // A signal that came late does not come from there: the thread may be anywhere.
         let is_new = ready.last_sites.insert(tid, site.time_ns) != Some(site.time_ns);
-        if !is_new || !is_there(&site, place) {
+        let is_late = monotonic_ns().saturating_sub(site.time_ns) > AT_ONCE.as_nanos() as u64;
+        if !is_new || is_late || !ready.has_come_from(&site, place) {
+            self.late += 1;
             return None;
         }
         let (spec, _) = *self.common.rows.get(&site.row)?;
@@ -399,14 +457,15 @@ impl Engine {
             return None;
         }
         let item = self.item(spec, &site)?;
-        let looks = if site.returned == 0 {
+        let mut looks = if site.returned == 0 {
             self.verdicts.begins(tid, &item);
             self.items.begins(tid, &item)
         } else {
-            let Self { items, state, .. } = self;
-            let State::Ready(ready) = state else { return None };
-            items.ends(tid, &item, || ready.memory.outputs(spec, &site))
+            self.ends(tid, &item, spec, &site)
         };
+        for look in &mut looks {
+            look.queued = spec.meaning == Meaning::NpuOpEnd;
+        }
         if looks.is_empty() {
             return None;
         }
@@ -417,6 +476,26 @@ impl Engine {
         ];
         ready.shared.answer(slot, &calls);
         Some(Work { tid, looks, device: None, at: 0, read_bytes: 0, sum: Checksum::default(), content: None })
+    }
+
+    /// An operator has ended: watching may begin with it.
+    fn ends(&mut self, tid: u32, item: &str, spec: &'static ProbeSpec, site: &WatchSite) -> Vec<Look> {
+        let Self { items, state, .. } = self;
+        let State::Ready(ready) = state else { return Vec::new() };
+        let mut without_outputs = false;
+        let looks = items.ends(tid, item, || {
+            let outputs = ready.memory.outputs(spec, site);
+            without_outputs = outputs.is_empty();
+            outputs
+        });
+        if without_outputs && !std::mem::replace(&mut self.told.outputs, true) {
+            self.warn(&format!(
+                "watching does not begin with `{}`: no outputs of it are known; they are of operations of ATB alone, other blocks have to be \
+                 named by a script",
+                item.escape_debug()
+            ));
+        }
+        looks
     }
 
     /// What the script says, as its thread says it: at once.
@@ -433,10 +512,20 @@ impl Engine {
         }
     }
 
-    /// What the operator is called.
+    /// What the operator is called; nothing if it is none to us.
     fn item(&mut self, spec: &'static ProbeSpec, site: &WatchSite) -> Option<String> {
+        /// What operators of CANN's library are called.
+        const ACLNN: &str = "aclnn";
+        if spec.meaning == Meaning::AclnnOp {
+            self.sees_aclnn = true;
+            let (pid, Self { callers, state: State::Ready(ready), .. }) = (self.pid, self) else { return None };
+            let name = callers.name(pid, site.caller, &mut || ready.shared.live());
+            return Some(name.unwrap_or_else(|| format!("{ACLNN} at {:#x}", site.caller)));
+        }
         if let Some(name) = self.ready()?.memory.text_of(spec, site) {
-            return Some(name);
+            // It is looked at where it launches: here it may be put into a queue.
+            let elsewhere = spec.meaning == Meaning::NpuOpEnd && self.sees_aclnn && name.starts_with(ACLNN);
+            return (!elsewhere).then_some(name);
         }
         let name = Memory::value(spec, site, Field::Handle).and_then(|handle| self.name_of(handle));
         Some(name.unwrap_or_else(|| spec.symbol.to_owned()))

@@ -4,6 +4,7 @@ use std::{fs::File, io, os::unix::fs::FileExt as _};
 
 use memscope_common::WatchSite;
 
+use super::arch::{INTERRUPTED, RESTORE_ON_STACK};
 use crate::{
     probes::{Field, Meaning, ProbeSpec},
     watch::Range,
@@ -24,6 +25,16 @@ impl Memory {
         let mut bytes = [0; 8];
         self.0.read_exact_at(&mut bytes, at).ok()?;
         Some(u64::from_le_bytes(bytes))
+    }
+
+    /// Where a thread was, by stack pointer and instruction pointer, that is at the beginning of a signal handler now.
+    pub(super) fn interrupted(&self, [stack_pointer, _]: [u64; 2], restore: u64) -> Option<[u64; 2]> {
+        if RESTORE_ON_STACK && self.word(stack_pointer)? != restore {
+            return None;
+        }
+        let [saved_stack_pointer, saved_instruction_pointer] = INTERRUPTED;
+        let word = |offset: u64| self.word(stack_pointer.checked_add(offset)?);
+        Some([word(saved_stack_pointer)?, word(saved_instruction_pointer)?])
     }
 
     /// A C string, or as much of it as can be read.

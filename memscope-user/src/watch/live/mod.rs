@@ -2,11 +2,13 @@
 //! of ours, which waits for the device, copies the block's bytes to memory that we share, and goes on. See docs/watch.md.
 //!
 //! * `blob` is the handler, `shared` that memory, `target` what the process must be, `setup` how the handler gets there, by signal
-//!   `frames` that need nobody of us; `seccomp` says beforehand whether it may.
+//!   `frames` that need nobody of us; `seccomp` says beforehand whether it may, and `arch` has what machines do not have in common.
 //! * `engine` is a thread of ours for each process: what is looked at is [`items`](super::items)' business, what follows from it
 //!   [`verdict`](super::verdict)'s.
 
+mod arch;
 mod blob;
+mod callers;
 mod engine;
 mod frames;
 mod memory;
@@ -19,7 +21,7 @@ use std::{
     collections::{HashMap, HashSet},
     fmt::Write as _,
     io,
-    sync::{Arc, mpsc},
+    sync::{Arc, Mutex, mpsc},
     thread::{self, JoinHandle},
 };
 
@@ -82,11 +84,6 @@ pub struct WatchOptions {
     pub tell: Tell,
 }
 
-/// Whether processes of this machine can be watched.
-pub const fn is_supported() -> Result<(), &'static str> {
-    Ok(())
-}
-
 impl Watch {
     /// Starts the thread that hands records to those of the processes.
     pub fn start(options: WatchOptions, open_maps: OpenMaps) -> io::Result<(Self, Tap)> {
@@ -95,7 +92,7 @@ impl Watch {
         let (sender, receiver) = mpsc::channel();
         let tap = Tap { rows: wanted.map(|(number, ..)| *number).collect(), sender: sender.clone() };
         let rows = rows.into_iter().map(|(number, spec, flags)| (number, (spec, flags))).collect();
-        let common = Arc::new(Common { spec, rows, outputs, tell });
+        let common = Arc::new(Common { spec, rows, outputs, tell, memories: Mutex::default() });
         let hub = Hub { common, open_maps, engines: HashMap::new(), seen: Vec::new() };
         let thread = thread::Builder::new().name("memscope-watch".to_owned()).spawn(move || hub.run(&receiver))?;
         Ok((Self { sender, thread }, tap))
@@ -155,7 +152,8 @@ impl Hub {
     }
 
     fn begin(&mut self, pid: u32) -> bool {
-        if self.engines.len() >= MAX_PROCESSES {
+        // Of one that has ended, records may still come.
+        if self.engines.len() >= MAX_PROCESSES || crate::attach::guard::state(pid).is_none() {
             return false;
         }
         let maps = match (self.open_maps)() {
@@ -190,11 +188,7 @@ fn change_text(look: &Look, change: &Change) -> String {
         block.range.addr,
         block.range.size_bytes
     );
-    let _ = match change.operator() {
-        Some(side) => write!(text, " during {}", side.to_string().trim_start_matches("after ")),
-        None => write!(text, " between {} and {}", change.from, change.to),
-    };
-    let _ = write!(text, ": {:016x}, then {:016x}", change.from_sum, change.to_sum);
+    let _ = write!(text, " {}: {:016x}, then {:016x}", change.when(), change.from_sum, change.to_sum);
     if change.unread > 0 {
         let _ = write!(text, "; {} look(s) in between failed", change.unread);
     }
@@ -211,7 +205,7 @@ fn change_text(look: &Look, change: &Change) -> String {
 /// What is known of each block in the end.
 fn verdict_text(seen: &[Seen]) -> String {
     let mut text = String::new();
-    for Seen { pid, verdicts, skipped, was_set_up } in seen {
+    for Seen { pid, verdicts, skipped, late, was_set_up } in seen {
         if !was_set_up {
             let _ = writeln!(text, "process {pid}: no block was watched");
             continue;
@@ -222,12 +216,7 @@ fn verdict_text(seen: &[Seen]) -> String {
             let name = name.escape_debug();
             let _ = write!(text, "process {pid}: block `{name}` output {index} ({addr:#x}, {size_bytes} bytes): ");
             let _ = match (&verdict.first, verdict.read) {
-                (Some(change), _) => match change.operator() {
-                    Some(side) => {
-                        write!(text, "first changed during {}", side.to_string().trim_start_matches("after "))
-                    }
-                    None => write!(text, "first changed between {} and {}", change.from, change.to),
-                },
+                (Some(change), _) => write!(text, "first changed {}", change.when()),
                 (None, 0) => write!(text, "never read, so nothing is known of it"),
                 (None, _) if verdict.unread > 0 => write!(text, "no change between the looks that succeeded"),
                 (None, _) => write!(text, "unchanged"),
@@ -241,9 +230,10 @@ fn verdict_text(seen: &[Seen]) -> String {
         if !any {
             let _ = writeln!(text, "process {pid}: no operator began watching");
         }
-        if *skipped > 0 {
-            let _ =
-                writeln!(text, "process {pid}: {skipped} side(s) of operators passed unseen: too many threads at once");
+        for (count, why) in [(skipped, "too many threads at once"), (late, "the thread was elsewhere by then")] {
+            if *count > 0 {
+                let _ = writeln!(text, "process {pid}: {count} side(s) of operators passed unseen: {why}");
+            }
         }
     }
     text

@@ -1,5 +1,7 @@
 //! What a process's seccomp filters would do to the system calls that setting up makes: classic BPF, run here.
 
+use super::arch::AUDIT_ARCH;
+
 /// What becomes of a system call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
@@ -11,8 +13,6 @@ pub(super) enum Verdict {
     Unsafe,
 }
 
-/// `AUDIT_ARCH_X86_64`
-const ARCH: u32 = 0xc000_003e;
 const SCRATCH: usize = 16;
 
 /// One instruction, as `struct sock_filter`.
@@ -53,7 +53,7 @@ fn data(number: u32, args: [u64; 6], offset: u32) -> Option<u32> {
     let half = |value: u64, high: bool| if high { (value >> 32) as u32 } else { value as u32 };
     match offset {
         0 => Some(number),
-        4 => Some(ARCH),
+        4 => Some(AUDIT_ARCH),
         16..64 if offset.is_multiple_of(4) => Some(half(args[(offset as usize - 16) / 8], offset % 8 == 4)),
         // Of the instruction pointer (8) nothing is said: no filter that is in use looks at it.
         _ => None,

@@ -7,19 +7,19 @@ use std::{
     fs::{self, File, OpenOptions},
     io,
     mem::MaybeUninit,
+    ops::Range,
     os::unix::fs::FileExt as _,
     thread,
     time::{Duration, Instant},
 };
 
-use libc::user_regs_struct;
-
 use super::{
-    blob::{Action, TOTAL_BYTES},
+    arch::{self, CODE_BYTES, HANDLER_FLAGS, Others, Registers},
+    blob::{Action, MEMORY_NAME, TOTAL_BYTES},
     frames::{self, Saved, SystemCall},
     seccomp::{self, Instruction, Verdict},
     shared::Shared,
-    target::{Functions, Refusal, inner_id},
+    target::{Functions, OWN_HANDLER, Refusal, inner_id},
 };
 use crate::attach::maps::line;
 
@@ -29,9 +29,10 @@ const NEXT_OPERATOR: Duration = Duration::from_millis(500);
 const CALL_PATIENCE: Duration = Duration::from_secs(2);
 /// How long it waits for an answer before it looks whether we live.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(2);
-const NAME: &str = "memscope-watch";
 /// `SI_KERNEL`
 const FROM_KERNEL: i32 = 0x80;
+/// `NT_PRSTATUS`: the general registers.
+const GENERAL: usize = 1;
 
 /// Why nothing was put into the process.
 #[derive(Debug)]
@@ -53,10 +54,12 @@ fn never(text: impl Into<String>) -> Failure {
 }
 
 /// A thread that is traced.
-struct Traced {
+struct Traced<'a> {
     pid: u32,
     tid: i32,
     memory: File,
+    replaceable: &'a [Range<u64>],
+    is_at_operator: &'a dyn Fn([u64; 2]) -> bool,
 }
 
 fn ptrace(request: libc::c_uint, tid: i32, addr: usize, data: usize) -> io::Result<i64> {
@@ -66,27 +69,29 @@ fn ptrace(request: libc::c_uint, tid: i32, addr: usize, data: usize) -> io::Resu
 }
 
 /// Puts the handler into `pid`, helped by its thread `tid` when it comes to its next operator. `arm` has threads sent signals from
-/// there on.
+/// there on; handlers at addresses in `replaceable` are none of the program's own; `is_at_operator` says whether the thread is where it was sent one, by its stack pointer and instruction pointer.
 pub(super) fn run(
     pid: u32,
     tid: u32,
     functions: Functions,
+    replaceable: &[Range<u64>],
     arm: impl FnOnce() -> io::Result<()>,
+    is_at_operator: &dyn Fn([u64; 2]) -> bool,
 ) -> Result<Shared, Failure> {
     let memory = OpenOptions::new().read(true).write(true).open(format!("/proc/{pid}/mem"))?;
-    let traced = Traced { pid, tid: tid.cast_signed(), memory };
+    let traced = Traced { pid, tid: tid.cast_signed(), memory, replaceable, is_at_operator };
     ptrace(libc::PTRACE_SEIZE, traced.tid, 0, 0)?;
     arm()?;
-    traced.wait_for_signal(NEXT_OPERATOR, FROM_KERNEL)?;
+    traced.wait_for_signal(NEXT_OPERATOR, || traced.has_come())?;
     let result = traced.set_up(functions);
     // Whatever it is doing, it goes on by itself from here.
     let _ = ptrace(libc::PTRACE_DETACH, traced.tid, 0, 0);
     result
 }
 
-impl Traced {
-    /// Waits until the thread is stopped by `SIGURG` of this origin. Everything else is passed on untouched.
-    fn wait_for_signal(&self, patience: Duration, origin: i32) -> Result<(), Failure> {
+impl Traced<'_> {
+    /// Waits until the thread is stopped by the `SIGURG` that is meant. Everything else is passed on untouched.
+    fn wait_for_signal(&self, patience: Duration, is_meant: impl Fn() -> bool) -> Result<(), Failure> {
         const STOPPED_BY_EVENT: i32 = libc::PTRACE_EVENT_STOP;
         const NAP: Duration = Duration::from_micros(20);
         let start = Instant::now();
@@ -111,7 +116,7 @@ impl Traced {
             }
             let (signal, event) = (libc::WSTOPSIG(status), status >> 16);
             match event {
-                0 if signal == libc::SIGURG && self.origin().is_ok_and(|found| found == origin) => return Ok(()),
+                0 if signal == libc::SIGURG && is_meant() => return Ok(()),
                 0 => ptrace(libc::PTRACE_CONT, self.tid, 0, signal as usize)?,
                 // The process is stopped as a whole: it stays so.
                 STOPPED_BY_EVENT if signal != libc::SIGTRAP => ptrace(libc::PTRACE_LISTEN, self.tid, 0, 0)?,
@@ -128,20 +133,42 @@ impl Traced {
         Ok(unsafe { info.assume_init() }.si_code)
     }
 
-    fn save(&self) -> Result<Saved, Failure> {
-        const XSTATE: usize = 0x202;
-        const MAX_OTHERS: usize = 64 << 10;
-        let mut registers = MaybeUninit::<user_regs_struct>::zeroed();
-        ptrace(libc::PTRACE_GETREGS, self.tid, 0, registers.as_mut_ptr().addr())?;
-        // SAFETY: as above.
-        let registers = unsafe { registers.assume_init() };
-        if registers.orig_rax != u64::MAX {
-            return Err(never("its thread is in a system call where an operator should be"));
+    /// Whether the thread was sent by an operator, and has come to us at once.
+    fn has_come(&self) -> bool {
+        let from_kernel = self.origin().is_ok_and(|origin| origin == FROM_KERNEL);
+        from_kernel && self.place().is_ok_and(|place| (self.is_at_operator)(place))
+    }
+
+    /// Stack pointer and instruction pointer.
+    fn place(&self) -> io::Result<[u64; 2]> {
+        self.registers().map(|registers| arch::place(&registers))
+    }
+
+    fn registers(&self) -> io::Result<Registers> {
+        let bytes = self.regset(GENERAL)?;
+        if bytes.len() != size_of::<Registers>() {
+            return Err(io::Error::other("it is a program of another kind of machine"));
         }
-        let mut others = vec![0_u8; MAX_OTHERS];
-        let mut place = libc::iovec { iov_base: others.as_mut_ptr().cast(), iov_len: others.len() };
-        ptrace(libc::PTRACE_GETREGSET, self.tid, XSTATE, (&raw mut place).addr())?;
-        others.truncate(place.iov_len);
+        // SAFETY: as long as the bytes, and any are a value.
+        Ok(unsafe { bytes.as_ptr().cast::<Registers>().read_unaligned() })
+    }
+
+    /// A set of the thread's registers, by its number.
+    fn regset(&self, number: usize) -> io::Result<Vec<u8>> {
+        const MAX_BYTES: usize = 64 << 10;
+        let mut bytes = vec![0_u8; MAX_BYTES];
+        let mut place = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+        ptrace(libc::PTRACE_GETREGSET, self.tid, number, (&raw mut place).addr())?;
+        bytes.truncate(place.iov_len);
+        Ok(bytes)
+    }
+
+    fn save(&self) -> Result<Saved, Failure> {
+        let registers = self.registers()?;
+        if arch::is_in_system_call(&registers) {
+            return Err(Failure::NoOperator);
+        }
+        let others = Others::read(|number| self.regset(number)).map_err(Failure::Refused)?;
         let mut signal_mask = 0_u64;
         ptrace(libc::PTRACE_GETSIGMASK, self.tid, 8, (&raw mut signal_mask).addr())?;
         Ok(Saved { registers, others, signal_mask })
@@ -149,19 +176,22 @@ impl Traced {
 
     /// The thread makes a system call; its result is not known, only what has changed by it.
     fn call(&self, saved: &Saved, functions: Functions, number: i64, args: [u64; 6]) -> Result<(), Failure> {
-        const FROM_THREAD: i32 = -6;
         let inner = |id| inner_id(self.pid, id).map(u64::from).ok_or_else(|| io::Error::other("the thread has ended"));
         let (pid, tid) = (inner(self.pid)?, inner(self.tid.cast_unsigned())?);
         let report = SystemCall { number: libc::SYS_tgkill as u64, args: [pid, tid, libc::SIGURG as u64, 0, 0, 0] };
         let call = SystemCall { number: number as u64, args };
-        let chain = frames::chain(saved, call, report, functions.system_call, functions.restore);
+        let chain = frames::chain(saved, call, report, [functions.system_call, functions.restore]);
         let chain = chain.ok_or_else(|| never("its stack has no room"))?;
         for (at, bytes) in &chain.writes {
             self.memory.write_all_at(bytes, *at)?;
         }
-        ptrace(libc::PTRACE_SETREGS, self.tid, 0, (&raw const chain.registers).addr())?;
+        let mut registers = chain.registers;
+        let mut place = libc::iovec { iov_base: (&raw mut registers).cast(), iov_len: size_of::<Registers>() };
+        ptrace(libc::PTRACE_SETREGSET, self.tid, GENERAL, (&raw mut place).addr())?;
         ptrace(libc::PTRACE_CONT, self.tid, 0, 0)?;
-        match self.wait_for_signal(CALL_PATIENCE, FROM_THREAD) {
+        // By where the thread is: the program may send that signal, too, and of two that meet the kernel keeps one.
+        let reported = || self.place().is_ok_and(|place| place == chain.reported);
+        match self.wait_for_signal(CALL_PATIENCE, reported) {
             Err(Failure::NoOperator) => Err(io::Error::other("a system call of setting up did not return").into()),
             other => other,
         }
@@ -172,7 +202,7 @@ impl Traced {
         let saved = self.save()?;
         let call = |number, args| self.call(&saved, functions, number, args);
         let text_at = frames::scratch(&saved);
-        self.memory.write_all_at(format!("{NAME}\0").as_bytes(), text_at)?;
+        self.memory.write_all_at(format!("{MEMORY_NAME}\0").as_bytes(), text_at)?;
         let flags = u64::from(libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING);
         call(libc::SYS_memfd_create, [text_at, flags, 0, 0, 0, 0])?;
         let (number, file) =
@@ -180,18 +210,29 @@ impl Traced {
         let result = self.map(&saved, functions, number, &file);
         call(libc::SYS_close, [number, 0, 0, 0, 0, 0])?;
         let shared = result?;
-        let (action, _) = shared.actions();
-        let old = shared.actions().1;
-        call(libc::SYS_rt_sigaction, [libc::SIGURG as u64, action, old, 8, 0, 0])?;
-        if !self.has_handler() {
-            return Err(never("the program may not have a handler for SIGURG (rt_sigaction)"));
+        let (action, old) = shared.actions();
+        // A first call that only asks: the program may have got a handler since the other was put there.
+        let steps: &[u64] = if self.replaceable.is_empty() { &[action] } else { &[0, action] };
+        for new in steps {
+            shared.forget_old_handler();
+            call(libc::SYS_rt_sigaction, [libc::SIGURG as u64, *new, old, 8, 0, 0])?;
+            let refusal = match shared.old_handler() {
+                None => "the program may not have a handler for SIGURG (rt_sigaction)",
+                Some(handler) if *new == 0 && !self.may_replace(handler) => OWN_HANDLER,
+                Some(_) => continue,
+            };
+            let (from, to) = shared.target_range();
+            call(libc::SYS_munmap, [from, to - from, 0, 0, 0, 0])?;
+            return Err(never(refusal));
         }
         Ok(shared)
     }
 
+    fn may_replace(&self, handler: u64) -> bool {
+        handler <= libc::SIG_IGN as u64 || self.replaceable.iter().any(|range| range.contains(&handler))
+    }
+
     fn map(&self, saved: &Saved, functions: Functions, number: u64, file: &File) -> Result<Shared, Failure> {
-        const PAGE: u64 = 4096;
-        const SA_RESTORER: u64 = 0x0400_0000;
         let refused = || never("the program may not map code of ours (mmap; SELinux, seccomp or vm.memfd_noexec)");
         let mut shared = Shared::create(file)?;
         let call = |number, args| self.call(saved, functions, number, args);
@@ -201,7 +242,7 @@ impl Traced {
         let (base, _) = self.mapping(file, false)?.ok_or_else(refused)?;
         // Over our own mapping, so nothing of the program's is in the way.
         let (code, fixed) = ((libc::PROT_READ | libc::PROT_EXEC) as u64, (libc::MAP_SHARED | libc::MAP_FIXED) as u64);
-        call(libc::SYS_mmap, [base, PAGE, code, fixed, number, 0])?;
+        call(libc::SYS_mmap, [base, CODE_BYTES as u64, code, fixed, number, 0])?;
         if self.mapping(file, true)?.map(|(at, _)| at) != Some(base) {
             call(libc::SYS_munmap, [base, total, 0, 0, 0, 0])?;
             return Err(refused());
@@ -209,8 +250,8 @@ impl Traced {
         shared.set_target(base);
         let action = Action {
             handler: shared.handler(),
-            flags: libc::SA_SIGINFO as u64 | libc::SA_RESTART as u64 | SA_RESTORER,
-            restorer: functions.restore,
+            flags: libc::SA_SIGINFO as u64 | libc::SA_RESTART as u64 | HANDLER_FLAGS,
+            restorer: if HANDLER_FLAGS == 0 { 0 } else { functions.restore },
             mask: u64::MAX,
         };
         shared.prepare(functions.errno, ANSWER_PATIENCE, action);
@@ -224,7 +265,7 @@ impl Traced {
             let entry = entry?;
             let Ok(target) = fs::read_link(entry.path()) else { continue };
             let Some(number) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
-            let is_ours = target.to_string_lossy().starts_with(&format!("/memfd:{NAME}"));
+            let is_ours = target.to_string_lossy().starts_with(&format!("/memfd:{MEMORY_NAME}"));
             if is_ours {
                 let file = OpenOptions::new().read(true).write(true).open(entry.path())?;
                 // One of an earlier tracer has its size.
@@ -247,13 +288,6 @@ impl Traced {
         Ok(found.map(|found| (found.start, found.end)))
     }
 
-    fn has_handler(&self) -> bool {
-        let status = fs::read_to_string(format!("/proc/{}/task/{}/status", self.pid, self.tid)).unwrap_or_default();
-        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
-        let caught = caught.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or_default();
-        caught & 1 << (libc::SIGURG - 1) != 0
-    }
-
     /// A filter that would end the program for one of our system calls is not tried.
     fn check_seccomp(&self) -> Result<(), Failure> {
         const MAX_FILTERS: usize = 64;
@@ -265,7 +299,7 @@ impl Traced {
         let calls: [(&str, i64, [u64; 6]); 9] = [
             ("memfd_create", libc::SYS_memfd_create, [0, 3, 0, 0, 0, 0]),
             ("mmap", libc::SYS_mmap, [0, TOTAL_BYTES as u64, 3, 1, 3, 0]),
-            ("mmap of code", libc::SYS_mmap, [1 << 40, 4096, 5, 0x11, 3, 0]),
+            ("mmap of code", libc::SYS_mmap, [1 << 40, CODE_BYTES as u64, 5, 0x11, 3, 0]),
             ("close", libc::SYS_close, [3, 0, 0, 0, 0, 0]),
             ("munmap", libc::SYS_munmap, [1 << 40, TOTAL_BYTES as u64, 0, 0, 0, 0]),
             ("rt_sigaction", libc::SYS_rt_sigaction, [libc::SIGURG as u64, 1 << 40, 1 << 40, 8, 0, 0]),

@@ -4,7 +4,7 @@ use std::{
     fs::File,
     io,
     mem::offset_of,
-    os::fd::AsFd as _,
+    os::{fd::AsFd as _, unix::fs::MetadataExt as _},
     ptr::NonNull,
     sync::atomic::{AtomicU32, Ordering, fence},
     time::Duration,
@@ -19,11 +19,16 @@ use super::blob::{
     self, Action, BUFFER_AT, BUFFER_BYTES, CALLS, Call, HEAD_AT, Head, SLOTS_AT, STRIDE, Slot, TOTAL_BYTES,
 };
 
+/// No handler is there.
+const NOT_TOLD: u64 = u64::MAX;
+
 /// Our mapping of it.
 pub(super) struct Shared {
     base: NonNull<u8>,
     /// Where the process has it.
     target: u64,
+    /// Of the file.
+    inode: u64,
 }
 
 // SAFETY: raw memory that is only accessed by volatile and atomic operations.
@@ -40,11 +45,17 @@ impl Shared {
         let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
         // SAFETY: a new mapping of a file that cannot shrink.
         let base = unsafe { mmap(None, len, protection, MapFlags::MAP_SHARED, file.as_fd(), 0)? };
-        let shared = Self { base: base.cast(), target: 0 };
+        let shared = Self { base: base.cast(), target: 0, inode: file.metadata()?.ino() };
         let (code, _) = blob::code();
         // SAFETY: the code fits into its page (checked by a test), which nobody else has yet.
         unsafe { std::ptr::copy_nonoverlapping(code.as_ptr(), shared.base.as_ptr(), code.len()) };
         Ok(shared)
+    }
+
+    /// Inode of the file.
+    #[must_use]
+    pub(super) const fn inode(&self) -> u64 {
+        self.inode
     }
 
     /// The process has it at this address.
@@ -104,6 +115,19 @@ impl Shared {
             (&raw mut (*head).action).write_volatile(action);
         }
         fence(Ordering::SeqCst);
+    }
+
+    /// The handler that the process has, or had: what it was told when it asked. Nothing before that.
+    pub(super) fn old_handler(&self) -> Option<u64> {
+        // SAFETY: within the mapping, aligned.
+        let handler = unsafe { (&raw const (*self.head()).old_action.handler).read_volatile() };
+        (handler != NOT_TOLD).then_some(handler)
+    }
+
+    /// Forgets it.
+    pub(super) fn forget_old_handler(&self) {
+        // SAFETY: as above.
+        unsafe { (&raw mut (*self.head()).old_action.handler).write_volatile(NOT_TOLD) };
     }
 
     fn head_word(&self, offset: usize) -> &AtomicU32 {

@@ -1,7 +1,11 @@
 //! What a process must be, and where it has what, before anything of ours is put into it.
 
-use std::{fs, io};
+use std::{collections::HashSet, fs, io, ops::Range, os::unix::fs::FileExt as _, thread, time::Duration};
 
+use super::{
+    arch::{INSTRUCTION_ALIGN, RESTORE, RESTORE_IN_VDSO, SYSTEM_CALL},
+    blob::{self, MEMORY_NAME},
+};
 use crate::attach::{
     elf::ElfFile,
     maps::{self, line},
@@ -20,7 +24,7 @@ pub(super) struct Functions {
     pub(super) copy: u64,
     /// Code of libc that makes a system call and returns.
     pub(super) system_call: u64,
-    /// Code of libc that returns from a signal handler.
+    /// Code that returns from a signal handler.
     pub(super) restore: u64,
 }
 
@@ -45,21 +49,52 @@ fn signals(status: &str, name: &str) -> u64 {
 /// The bit of `SIGURG` in masks.
 const SIGURG_BIT: u64 = 1 << (libc::SIGURG - 1);
 
-/// Whether a thread may be worked on.
-pub(super) fn check(pid: u32, tid: u32) -> Result<(), Refusal> {
+/// What is said of a program that is not touched for the sake of its handler.
+pub(super) const OWN_HANDLER: &str = "the program has a handler of its own for SIGURG";
+
+/// Whether a thread may be worked on. Gives the addresses of handlers that may be replaced: those of tracers that are gone, and those
+/// that came with a fork. `ours` are the anonymous files of this tracer, by inode.
+pub(super) fn check(pid: u32, tid: u32, ours: &HashSet<u64>) -> Result<Vec<Range<u64>>, Refusal> {
     let status = fs::read_to_string(format!("/proc/{pid}/task/{tid}/status"));
     let status = status.map_err(|error| Refusal::Later(format!("thread {tid} cannot be looked at: {error}")))?;
     let yama = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
-    check_status(&status, yama.trim())
+    if check_status(&status, yama.trim())? { replaceable(pid, ours) } else { Ok(Vec::new()) }
 }
 
-fn check_status(status: &str, yama: &str) -> Result<(), Refusal> {
+/// Handlers of ours in a process that has one for the signal.
+fn replaceable(pid: u32, ours: &HashSet<u64>) -> Result<Vec<Range<u64>>, Refusal> {
+    /// A tracer shows that it lives more often than this.
+    const SIGN_OF_LIFE: Duration = Duration::from_millis(200);
+    let later = |error: io::Error| Refusal::Later(format!("its mappings cannot be read: {error}"));
+    let maps = fs::read(format!("/proc/{pid}/maps")).map_err(later)?;
+    let lines = maps.split(|byte| *byte == b'\n').filter_map(line);
+    let found: Vec<_> = lines.filter(|found| found.executable && is_memory(found.name)).collect();
+    if found.is_empty() {
+        return Err(Refusal::Never(OWN_HANDLER.to_owned()));
+    }
+    let memory = fs::File::open(format!("/proc/{pid}/mem")).map_err(later)?;
+    let strangers = found.iter().filter(|found| !ours.contains(&found.id.inode));
+    let alive = || -> Vec<Option<u32>> { strangers.clone().map(|found| blob::alive(&memory, found.start)).collect() };
+    let before = alive();
+    if !before.is_empty() {
+        thread::sleep(SIGN_OF_LIFE);
+        if alive() != before {
+            return Err(Refusal::Later("another tracer watches its blocks".to_owned()));
+        }
+    }
+    Ok(found.iter().map(|found| found.start..found.end).collect())
+}
+
+/// Whether a mapping is of a file of ours.
+pub(super) fn is_memory(name: &[u8]) -> bool {
+    name.strip_prefix(b"/memfd:").is_some_and(|name| name == MEMORY_NAME.as_bytes())
+}
+
+/// Gives whether the program has a handler for the signal.
+fn check_status(status: &str, yama: &str) -> Result<bool, Refusal> {
     let never = |text: &str| Err(Refusal::Never(text.to_owned()));
     if yama == "3" {
         return never("this system lets nobody trace (kernel.yama.ptrace_scope is 3)");
-    }
-    if signals(status, "SigCgt") & SIGURG_BIT != 0 {
-        return never("the program has a handler of its own for SIGURG");
     }
     if field(status, "x86_Thread_features")
         .is_some_and(|features| features.split_whitespace().any(|word| word == "shstk"))
@@ -76,7 +111,7 @@ fn check_status(status: &str, yama: &str) -> Result<(), Refusal> {
     if signals(status, "SigBlk") & SIGURG_BIT != 0 {
         return Err(Refusal::Later("the thread blocks SIGURG".to_owned()));
     }
-    Ok(())
+    Ok(signals(status, "SigCgt") & SIGURG_BIT != 0)
 }
 
 /// Number of a thread in the innermost namespace that it is in: as it knows itself.
@@ -85,11 +120,6 @@ pub(super) fn inner_id(pid: u32, tid: u32) -> Option<u32> {
     let status = fs::read_to_string(format!("/proc/{pid}/task/{tid}/status")).ok()?;
     field(&status, "NSpid")?.split_whitespace().last()?.parse().ok()
 }
-
-/// `mov $15, %rax; syscall`: how libc returns from a handler; debuggers look for the same bytes.
-const RESTORE: &[u8] = &[0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
-/// `syscall; ret`
-const SYSTEM_CALL: &[u8] = &[0x0f, 0x05, 0xc3];
 
 /// A file's code as it is mapped.
 struct Mapped {
@@ -116,8 +146,25 @@ impl Mapped {
         let (start, len, from) = self.code;
         let code = self.bytes.get(from as usize..)?;
         let code = &code[..code.len().min(len as usize)];
-        memchr::memmem::find(code, bytes).map(|at| start + at as u64)
+        instructions_at(code, start, bytes)
     }
+}
+
+/// The first place of these instructions in code that begins at `start`.
+fn instructions_at(code: &[u8], start: u64, bytes: &[u8]) -> Option<u64> {
+    let found = memchr::memmem::find_iter(code, bytes).map(|at| start + at as u64);
+    found.into_iter().find(|at| at.is_multiple_of(INSTRUCTION_ALIGN))
+}
+
+/// Where the code is, in what the kernel maps itself, that returns from a signal handler.
+fn restore_in_vdso(pid: u32, maps: &[u8]) -> io::Result<Option<u64>> {
+    /// It has a few pages.
+    const MAX_BYTES: u64 = 1 << 20;
+    let mut lines = maps.split(|byte| *byte == b'\n').filter_map(line);
+    let Some(vdso) = lines.find(|found| found.name == b"[vdso]" && found.executable) else { return Ok(None) };
+    let mut code = vec![0; (vdso.end - vdso.start).min(MAX_BYTES) as usize];
+    fs::File::open(format!("/proc/{pid}/mem"))?.read_exact_at(&mut code, vdso.start)?;
+    Ok(instructions_at(&code, vdso.start, RESTORE))
 }
 
 /// Files larger than this are none of those looked for.
@@ -145,6 +192,12 @@ fn mapped(pid: u32, maps: &[u8], names: &[&str]) -> io::Result<Option<Mapped>> {
     Ok(None)
 }
 
+/// Whether it has mapped one of these functions, in a library whose name begins so.
+pub(super) fn has_function(pid: u32, libraries: &[&str], names: &[&str]) -> bool {
+    let maps = fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
+    mapped(pid, &maps, libraries).ok().flatten().is_some_and(|library| library.symbol(names).is_some())
+}
+
 /// Where the process has what the handler calls.
 pub(super) fn functions(pid: u32) -> Result<Functions, Refusal> {
     let later = |error: io::Error| Refusal::Later(format!("its mappings cannot be read: {error}"));
@@ -157,10 +210,11 @@ pub(super) fn functions(pid: u32) -> Result<Functions, Refusal> {
         |found: Option<u64>| found.ok_or_else(|| Refusal::Never("its libc is not one that is known".to_owned()));
     let of_acl =
         |name: &str| acl.symbol(&[name]).ok_or_else(|| Refusal::Never(format!("its libascendcl.so has no `{name}`")));
+    let restore = if RESTORE_IN_VDSO { restore_in_vdso(pid, &maps).map_err(later)? } else { libc.bytes_at(RESTORE) };
     Ok(Functions {
         errno: of_libc(libc.symbol(&["__errno_location"]))?,
         system_call: of_libc(libc.bytes_at(SYSTEM_CALL))?,
-        restore: of_libc(libc.bytes_at(RESTORE))?,
+        restore: of_libc(restore)?,
         get_device: of_acl("aclrtGetDevice")?,
         synchronize: of_acl("aclrtSynchronizeDevice")?,
         copy: of_acl("aclrtMemcpy")?,
@@ -175,17 +229,18 @@ mod tests {
 
     #[test]
     fn states_in_which_nothing_is_done() {
-        assert_eq!(check_status(PLAIN, "1"), Ok(()));
+        assert_eq!(check_status(PLAIN, "1"), Ok(false));
         let with = |from: &str, to: &str| PLAIN.replace(from, to);
+        let caught = with("SigCgt:\t0000000180014002", "SigCgt:\t0000000000400000");
+        assert_eq!(check_status(&caught, "0"), Ok(true));
         for (status, yama, never) in [
-            (with("SigCgt:\t0000000180014002", "SigCgt:\t0000000000400000"), "0", true),
             (with("Seccomp:\t0", "Seccomp:\t1"), "0", true),
             (format!("{PLAIN}x86_Thread_features:\tshstk wrss\n"), "0", true),
             (PLAIN.to_owned(), "3", true),
             (with("TracerPid:\t0", "TracerPid:\t9"), "0", false),
             (with("SigBlk:\t0000000000000000", "SigBlk:\t0000000000400000"), "0", false),
             // What cannot be read is no permission.
-            (String::new(), "0", true),
+            (String::new(), "0", false),
         ] {
             let refused = check_status(&status, yama).expect_err("refused");
             assert_eq!(matches!(refused, Refusal::Never(_)), never, "{refused:?}");

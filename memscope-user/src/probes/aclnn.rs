@@ -1,0 +1,28 @@
+//! Operators of CANN's library (`aclnn…`), where they launch their kernels. Only for block watch.
+//!
+//! The second phase of each, `aclnnX(void *workspace, uint64_t workspaceSize, aclOpExecutor *executor, aclrtStream stream)`, hands all of
+//! it on to one of two functions of `libnnopbase.so`, by a call that is not its last instruction: so it is in the one such library that
+//! could be looked at (`libcust_opapi.so` of vLLM-Ascend 0.23.0 for aarch64: 43 calls, no jump), and in what CANN publishes. The address
+//! that such a call returns to says which operator it is; thousands of functions need no probes for that.
+//!
+//! An executor says nothing: which tensors the operator writes is not known.
+
+use memscope_common::When;
+
+use super::{Layer, Meaning, ProbeSpec};
+
+const RUN: ProbeSpec = ProbeSpec {
+    layer: Layer::Ops,
+    libraries: &["libnnopbase.so"],
+    meaning: Meaning::AclnnOp,
+    may_throw: true,
+    when: When::OwnReturn,
+    ..ProbeSpec::BASE
+};
+
+pub(super) const ROWS: &[ProbeSpec] = &[
+    // aclnnStatus CommonOpExecutorRun(void *workspace, uint64_t workspaceSize, aclOpExecutor *executor, aclrtStream stream)
+    ProbeSpec { symbol: "_Z19CommonOpExecutorRunPvmP13aclOpExecutorS_", ..RUN },
+    // aclnnStatus NnopbaseRunWithWorkspace(void *executor, aclrtStream stream, void *workspace, uint64_t workspaceSize)
+    ProbeSpec { symbol: "NnopbaseRunWithWorkspace", ..RUN },
+];

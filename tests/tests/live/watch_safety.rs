@@ -1,0 +1,333 @@
+//! Block watch, disturbed: whatever happens meanwhile, the program takes no harm, and what was not read is not told as unchanged.
+
+use std::time::Duration;
+
+use memscope_tests::harness::debugger::{debug, kill_at_step};
+use memscope_tests::harness::tracer::{Target, Tracer, in_vm, signal_of};
+use nix::libc;
+use nix::sys::signal::Signal;
+
+use super::watch::{CLEAN, SIDES, assert_unharmed, finish, has_handler, sums, target, watch};
+
+/// Numbers that are the same every time and look like chance.
+fn spread(index: u64, below: u64) -> u64 {
+    ((index + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 33) % below
+}
+
+/// A further tracer watches as if there had been none.
+fn watch_to_the_end(target: Target) {
+    let running = Tracer::attach(&[&target]).option("--watch=start,end").start();
+    running.wait_for_message("block watch is on", 1);
+    target.signal(Signal::SIGUSR1);
+    running.wait_for_message("changed during `op5` (call 4", 1);
+    finish(target);
+    let run = running.finish();
+    assert_eq!(run.code(), 0, "{}", run.said());
+    assert!(run.stdout.contains(&format!("; {SIDES} look(s), 1 change(s)\n")), "{}", run.said());
+}
+
+/// A tracer that is killed at a step of its setting up, each in its turn, leaves the program as it was, and is followed by another.
+fn killed_at_steps(behind: bool) {
+    const SET_REGISTERS: u32 = 0x4205;
+    /// One further that asks for the handler which a tracer has left, where one has.
+    const CALLS: usize = 6;
+    let target = target(&["--warm", "100000"], 20);
+    let (mut at, mut hit, mut longest) = (0, Vec::new(), Vec::new());
+    loop {
+        let running = Tracer::attach(&[&target]).option("--watch=start,end").start();
+        let is_on = || running.stderr().contains("block watch is on");
+        let (steps, killed) = kill_at_step(running.pid(), "memscope-setup", (at, behind), is_on);
+        assert_eq!(signal_of(running.finish().status), Some(9));
+        longest = if steps.len() > longest.len() { steps.clone() } else { longest };
+        if !killed {
+            break;
+        }
+        hit.extend(steps.last().copied());
+        // Interpreted, each takes half a minute.
+        at += if in_vm() { 9 } else { 1 };
+    }
+    println!("killed at {} of {} steps: {hit:x?}", hit.len(), longest.len());
+    let count = |steps: &[u32], request: u32| steps.iter().filter(|step| **step == request).count();
+    assert!((CALLS..=CALLS + 1).contains(&count(&longest, SET_REGISTERS)), "{longest:x?}");
+    assert_eq!(longest.last(), Some(&libc::PTRACE_DETACH), "{longest:x?}");
+    if !in_vm() {
+        // Each call was about to be made, and was under way.
+        for request in [SET_REGISTERS, libc::PTRACE_CONT] {
+            assert!(count(&hit, request) >= CALLS, "{hit:x?}");
+        }
+        assert_eq!(hit.len(), longest.len(), "{hit:x?}");
+    }
+    watch_to_the_end(target);
+}
+
+/// Before each.
+#[test]
+fn killed_before_steps() {
+    killed_at_steps(false);
+}
+
+/// Behind each.
+#[test]
+fn killed_behind_steps() {
+    killed_at_steps(true);
+}
+
+/// Tracers that are killed at any moment, while they set up too, and while operators run.
+fn killed_at_random(seed: u64) {
+    let rounds = if in_vm() { 3 } else { 50 };
+    let target = target(&["--warm", "100000"], 20);
+    for round in 0..rounds {
+        let running = Tracer::attach(&[&target]).option("--watch=warm,none").start();
+        let moment = spread(seed * 1000 + round, 400_000);
+        if round % 2 == 0 {
+            running.wait_for_message("block watch is on", 1);
+            std::thread::sleep(Duration::from_micros(moment / 10));
+        } else {
+            std::thread::sleep(Duration::from_micros(100_000 + moment));
+        }
+        running.signal(Signal::SIGKILL);
+        assert_eq!(signal_of(running.finish().status), Some(9));
+    }
+    watch_to_the_end(target);
+}
+
+/// 200 of them, in four parts.
+#[test]
+fn killed_at_random_1() {
+    killed_at_random(1);
+}
+
+/// As above.
+#[test]
+fn killed_at_random_2() {
+    killed_at_random(2);
+}
+
+/// As above.
+#[test]
+fn killed_at_random_3() {
+    killed_at_random(3);
+}
+
+/// As above.
+#[test]
+fn killed_at_random_4() {
+    killed_at_random(4);
+}
+
+/// An operator inside of a call of the runtime, which holds its lock, is not looked at: a look would wait for that lock for ever.
+#[test]
+fn runtime_lock_held() {
+    let run = watch(&["--inside", "1"], 20, &["--watch=start,end"]);
+    assert_unharmed(&run.stdout, &run.said());
+    assert!(run.stdout.contains(&format!("; {SIDES} look(s), 1 change(s)\n")), "{}", run.said());
+    assert!(sums(&run).iter().all(|(name, _)| !name.contains("inside")), "{}", run.said());
+    // Both sides of one in each of six rounds.
+    assert!(run.stdout.contains("watched blocks not looked at: inside of the runtime"), "{}", run.said());
+    let told = run.stdout.lines().find(|line| line.contains("watched blocks not looked at")).expect("a line");
+    assert!(told.contains("12"), "{told}");
+}
+
+/// A lock that another thread holds is waited for, as each call of the program waits for it.
+#[test]
+fn runtime_lock_held_by_another_thread() {
+    let run = watch(&["--hold", "1", "--rounds", "4"], 20, &["--watch=start,end"]);
+    assert_unharmed(&run.stdout, &run.said());
+    assert!(run.stdout.contains("first changed during `op5` (call 4"), "{}", run.said());
+    assert!(run.stdout.contains(&format!("; {} look(s), 1 change(s)\n", 1 + 4 * 8 * 2 + 2)), "{}", run.said());
+}
+
+/// A debugger that is there first is waited for; one that comes later passes signals on, and nothing is different.
+#[test]
+fn debuggers() {
+    let target = target(&["--warm", "100000"], 20);
+    let mut tracer = None;
+    // Before: as long as it is there, nothing is put into the program.
+    debug(target.pid(), || {
+        let running = tracer.get_or_insert_with(|| Tracer::attach(&[&target]).option("--watch=start,end").start());
+        assert!(!running.stderr().contains("block watch is on"), "{}", running.stderr());
+        !running.stderr().contains("blocks are not watched yet: process ")
+    });
+    let running = tracer.expect("a tracer");
+    assert!(running.stderr().contains("traces the program already (a debugger or strace)"), "{}", running.stderr());
+    running.wait_for_message("block watch is on", 1);
+    // During.
+    let mut asked = false;
+    debug(target.pid(), || {
+        if !std::mem::replace(&mut asked, true) {
+            target.signal(Signal::SIGUSR1);
+        }
+        !running.stderr().contains("changed during `op5` (call 4")
+    });
+    finish(target);
+    let run = running.finish();
+    assert_eq!(run.code(), 0, "{}", run.said());
+    assert!(run.stdout.contains(&format!("; {SIDES} look(s), 1 change(s)\n")), "{}", run.said());
+}
+
+/// Signals of all kinds meanwhile: each is handled, and none is taken for ours.
+#[test]
+fn signals_meanwhile() {
+    let run = watch(&["--storm", "1", "--rounds", "20"], 20, &["--watch=start,end"]);
+    assert_unharmed(&run.stdout, &run.said());
+    let verdict = run.stdout.lines().find(|line| line.contains("block `start` output 0 ")).expect("a verdict");
+    assert!(verdict.contains("op5` (call 4"), "{verdict}");
+    // The kernel keeps one of two signals of a number: where the program's came first, there is no look.
+    let all = 1 + 20 * 8 * 2 + 2;
+    let looks = verdict.rsplit_once("); ").and_then(|(_, rest)| rest.split_once(' ')?.0.parse::<usize>().ok());
+    assert!(looks.is_some_and(|looks| looks <= all && looks + 5 >= all), "{}", run.said());
+    let line = run.stdout.lines().find_map(|line| line.strip_prefix("signals: ")).expect("a line of the program");
+    let counts: Vec<u64> = line.split(|c: char| !c.is_ascii_digit()).filter_map(|word| word.parse().ok()).collect();
+    // The last one may come when the program is at its end.
+    assert!(counts[0] > 50 && counts[0] - counts[1] <= 1, "{line}");
+}
+
+/// A thread that blocks the signal is waited for.
+#[test]
+fn blocked_signal() {
+    let run = watch(&["--block", "300"], 20, &["--watch=start,end"]);
+    assert_unharmed(&run.stdout, &run.said());
+    assert!(run.stderr.contains("blocks are not watched yet: the thread blocks SIGURG"), "{}", run.said());
+    assert!(run.stdout.contains(&format!("; {SIDES} look(s), 1 change(s)\n")), "{}", run.said());
+}
+
+/// What cannot be read is unread, with its reason, and its cell in the list is empty: it is never unchanged.
+#[test]
+fn unread() {
+    let copy = "aclrtMemcpy gave error 507899";
+    for (program, read, reason) in [
+        // From the third round's fourth operator on there is no block.
+        (["--free", "2", "--bad", "1"], 1 + (2 * 8 + 3) * 2, "aclrtMemcpy gave error"),
+        (["--fail", "copy", "--bad", "4"], 1 + (8 + 7) * 2, copy),
+        (["--fail", "wait", "--bad", "4"], 1 + (8 + 7) * 2, "aclrtSynchronizeDevice gave error 507899"),
+    ] {
+        let run = watch(&program, 20, &["--watch=start,end"]);
+        let unread = SIDES - read;
+        let verdict = run.stdout.lines().find(|line| line.contains("block `start` output 0 ")).expect("a verdict");
+        assert!(verdict.contains(&format!("; {read} look(s), ")), "{verdict}\n{}", run.said());
+        assert!(verdict.contains(&format!(", {unread} unread ({reason}")), "{verdict}");
+        assert!(!verdict.contains("): unchanged"), "{verdict}");
+        if program[0] == "--fail" {
+            // The change lies where nothing could be read, and the program's end is behind the last look.
+            assert!(verdict.contains("no change between the looks that succeeded"), "{verdict}");
+            assert!(run.stdout.contains("byte 64 is 238; interrupted 0; urgent 0"), "{}", run.said());
+        } else {
+            assert!(verdict.contains("first changed during `op5` (call 2"), "{verdict}");
+            assert!(run.stdout.contains("interrupted 0; urgent 0"), "{}", run.said());
+        }
+        let sums = sums(&run);
+        assert_eq!(sums.len(), SIDES);
+        assert!(sums[..read].iter().all(|(_, sum)| sum.len() == 16), "{sums:?}");
+        assert!(sums[read..].iter().all(|(_, sum)| sum.is_empty()), "{sums:?}");
+    }
+}
+
+/// A thread without a device can read nothing, and takes no harm.
+#[test]
+fn threads_without_a_device() {
+    let run = watch(&["--threads", "2", "--lost-device", "1"], 20, &["--watch=start,end"]);
+    assert_unharmed(&run.stdout, &run.said());
+    let verdict = run.stdout.lines().find(|line| line.contains("block `start` output 0 ")).expect("a verdict");
+    let unread = 6 * 8 * 2;
+    assert!(
+        verdict.contains(&format!("; {SIDES} look(s), 1 change(s), {unread} unread (the thread has no device (")),
+        "{verdict}"
+    );
+    assert_eq!(sums(&run).iter().filter(|(_, sum)| sum.is_empty()).count(), unread);
+}
+
+/// A program that is killed ends the watch, nothing else; what was seen is told.
+#[test]
+fn killed_target() {
+    let mut target = target(&["--warm", "100000", "--rounds", "1000000", "--bad", "3000000"], 20);
+    let running = Tracer::attach(&[&target]).option("--watch=start,end").start();
+    running.wait_for_message("block watch is on", 1);
+    target.signal(Signal::SIGUSR1);
+    std::thread::sleep(Duration::from_millis(700));
+    target.signal(Signal::SIGKILL);
+    assert_eq!(signal_of(target.wait()), Some(9));
+    let run = running.finish();
+    assert_eq!(run.code(), 0, "{}", run.said());
+    assert!(run.stdout.contains("block `start` output 0 ("), "{}", run.said());
+    assert!(run.stdout.contains("): unchanged; "), "{}", run.said());
+    let sums = sums(&run);
+    assert!(sums.len() > 10 && sums.iter().all(|(_, sum)| sum == CLEAN), "{}", run.said());
+}
+
+/// Another program in the same process has nothing of ours, and is set up again.
+#[test]
+fn exec() {
+    let run = watch(&["--exec", "1"], 20, &["--watch=start,end"]);
+    assert_unharmed(&run.stdout, &run.said());
+    assert_eq!(run.stderr.matches("block watch is on").count(), 2, "{}", run.said());
+    assert!(run.stdout.contains("first changed during `op5` (call 4"), "{}", run.said());
+    assert!(run.stdout.contains(&format!("; {SIDES} look(s), 1 change(s)\n")), "{}", run.said());
+}
+
+/// A child has its parent's handler from the start, and gets one of its own when it is at an operator.
+#[test]
+fn fork() {
+    let run = watch(&["--fork", "1"], 20, &["--watch=start,end"]);
+    assert_unharmed(&run.stdout, &run.said());
+    assert!(run.stdout.contains("child ended with 0\n"), "{}", run.said());
+    assert_eq!(run.stderr.matches("block watch is on").count(), 2, "{}", run.said());
+    assert!(run.stdout.contains(&format!("; {SIDES} look(s), 1 change(s)\n")), "{}", run.said());
+}
+
+/// Two programs are watched at once, each by itself.
+#[test]
+fn two_programs() {
+    let targets = [50, 51].map(|kernel_us| target(&["--warm", "100000"], kernel_us));
+    let running = Tracer::attach(&[&targets[0], &targets[1]]).option("--watch=start,end").start();
+    running.wait_for_message("block watch is on", 2);
+    let pids = targets.each_ref().map(Target::pid);
+    for target in &targets {
+        target.signal(Signal::SIGUSR1);
+    }
+    targets.into_iter().for_each(finish);
+    let run = running.finish();
+    assert_eq!(run.code(), 0, "{}", run.said());
+    for pid in pids {
+        let verdict = format!("process {pid}: block `start` output 0 ");
+        let line =
+            run.stdout.lines().find(|line| line.starts_with(&verdict)).unwrap_or_else(|| panic!("{}", run.said()));
+        assert!(
+            line.contains("first changed during `op5` (call 4") && line.contains(&format!("; {SIDES} look(s), ")),
+            "{line}"
+        );
+    }
+}
+
+/// A second tracer leaves the program to the first, and has it when that has ended.
+#[test]
+fn two_tracers() {
+    let target = target(&["--warm", "100000"], 20);
+    let first = Tracer::attach(&[&target]).option("--watch=start,end").start();
+    first.wait_for_message("block watch is on", 1);
+    let second = Tracer::attach(&[&target]).option("--watch=start,end").start();
+    second.wait_for_message("blocks are not watched yet: another tracer watches its blocks", 1);
+    assert!(has_handler(target.pid()));
+    first.signal(Signal::SIGINT);
+    assert_eq!(first.finish().code(), 0);
+    second.wait_for_message("block watch is on", 1);
+    target.signal(Signal::SIGUSR1);
+    finish(target);
+    let run = second.finish();
+    assert!(run.stdout.contains(&format!("; {SIDES} look(s), 1 change(s)\n")), "{}", run.said());
+}
+
+/// A tracer that hangs is given up after some seconds, and the program goes on.
+#[test]
+fn stopped_tracer() {
+    let target = target(&["--warm", "100000"], 20);
+    let running = Tracer::attach(&[&target]).option("--watch=start,end").start();
+    running.wait_for_message("block watch is on", 1);
+    running.signal(Signal::SIGSTOP);
+    std::thread::sleep(Duration::from_millis(4500));
+    running.signal(Signal::SIGCONT);
+    running.wait_for_message("block watch has switched itself off: this tracer did not answer for two seconds", 1);
+    target.signal(Signal::SIGUSR1);
+    finish(target);
+    let run = running.finish();
+    assert!(run.stdout.contains("no operator began watching"), "{}", run.said());
+}
