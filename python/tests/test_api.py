@@ -10,7 +10,7 @@ from unittest import mock
 
 import memscope_bpf
 import msmemscope
-from memscope_bpf import _control, _native, _pure, _settings, describe
+from memscope_bpf import _control, _native, _pure, _settings, _snapshot, describe
 from msmemscope import describe as alias
 
 
@@ -196,6 +196,19 @@ class Snapshot(unittest.TestCase):
     def test_name(self):
         with self.assertRaises(TypeError):
             memscope_bpf.take_snapshot(0, 1)
+
+    def test_no_device(self):
+        """What torch_npu raises then is not the script's business: without a tracer it would not have been asked."""
+        def fails(device):
+            raise RuntimeError("no context\non device")
+
+        torch = types.ModuleType("torch")
+        torch.npu = types.SimpleNamespace(current_device=lambda: 0, mem_get_info=fails)
+        sys.modules.update(torch=torch, torch_npu=types.ModuleType("torch_npu"))
+        err, listening = io.StringIO(), types.SimpleNamespace(listening=lambda: True)
+        with contextlib.redirect_stderr(err), mock.patch.object(_snapshot, "native", listening):
+            memscope_bpf.take_snapshot(0, "a\nb")
+        self.assertEqual(err.getvalue(), "[msmemscope] Warn: no snapshot 'a\\nb': no context\n")
 
 
 class Control(unittest.TestCase):
