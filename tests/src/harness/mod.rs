@@ -1,7 +1,7 @@
 //! Runs the tracer over the simulated workloads, and compares what it wrote with what they did.
 //!
 //! [`tracer`] runs programs, as root or as a [`user`], [`daemon`] has scripts traced, [`pythons`] finds interpreters, [`journal`] reads the truth, [`rows`] the
-//! outputs, [`expect`] holds one against the other. Nothing here is shared with memscope-user: the formats are read as their
+//! outputs, [`uprobes`] are another's probes on the same functions, [`expect`] holds one against the other. Nothing here is shared with memscope-user: the formats are read as their
 //! documentation has them.
 
 pub mod container;
@@ -11,4 +11,5 @@ pub mod journal;
 pub mod pythons;
 pub mod rows;
 pub mod tracer;
+pub mod uprobes;
 pub mod user;
