@@ -1,6 +1,7 @@
 """Calls without a tracer: what they check, and that nothing else fails."""
 import contextlib
 import io
+import os
 import subprocess
 import sys
 import threading
@@ -224,7 +225,9 @@ class Control(unittest.TestCase):
     def test_import_brings_nothing(self):
         """What a script does not use already would make every start slower."""
         script = "import sys; before = set(sys.modules); import msmemscope; print(sorted(set(sys.modules) - before))"
-        run = subprocess.run([sys.executable, "-S", "-c", script], stdout=subprocess.PIPE, text=True, check=True)
+        # Without `site`, an installed package is not found by itself.
+        where = {**os.environ, "PYTHONPATH": os.path.dirname(os.path.dirname(memscope_bpf.__file__))}
+        run = subprocess.run([sys.executable, "-S", "-c", script], stdout=subprocess.PIPE, text=True, check=True, env=where)
         brought = [name for name in eval(run.stdout) if name.split(".")[0] not in ("memscope_bpf", "msmemscope")]
         self.assertEqual(set(brought) - THERE, set())
 
