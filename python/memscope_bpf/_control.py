@@ -98,7 +98,7 @@ def _warn(text: str) -> None:
 
 
 def _find_tracer() -> None:
-    """Has the daemon trace this process, if there is a daemon; waits at most 5 seconds."""
+    """Has the daemon trace this process, if there is a daemon; waits at most 20 seconds."""
     global _traced_pid, _silent
     listening = native.listening()
     # Whoever listens may listen to another process that uses the same file of this package. The daemon knows.

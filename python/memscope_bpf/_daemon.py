@@ -8,7 +8,8 @@ import time
 from typing import Dict, NamedTuple
 
 _VERSION = 1
-_PATIENCE_S = 5.0
+# As long as a tracer with probes on all operators of torch may take to come on a busy machine.
+_PATIENCE_S = 20.0
 _MAX_REPLY_BYTES = 4096
 _MAX_TEXT = 400
 
@@ -23,7 +24,7 @@ class Answer(NamedTuple):
 
 
 def ask(path: str, settings: Dict[str, str]) -> Answer:
-    """Waits for the answer, at most 5 seconds; raises nothing but what a signal handler does."""
+    """Waits for the answer, at most 20 seconds; raises nothing but what a signal handler does."""
     deadline = time.monotonic() + _PATIENCE_S
     request = json.dumps({"version": _VERSION, "settings": settings}).encode() + b"\n"
     try:

@@ -199,9 +199,9 @@ def _patches(place: Dict[str, Any], hook_type: str, switch: Switch) -> Iterator[
     """Modules, and what is done to them for one place."""
     if "open" in place:
         window = Window([(text, level) for text, level in place["labels"]])
-        for key, act in (("open", window.open), ("close", window.close)):
+        for key, around in (("open", _opening(window)), ("close", _closing(window))):
             module, _, name = place[key].partition(":")
-            yield module, Patch(name, _calling(act, before=key == "open"), switch)
+            yield module, Patch(name, around, switch)
         return
     module, _, name = place["at"].partition(":")
     if hook_type == "snapshot":
@@ -260,17 +260,30 @@ def _labels(labels: Labels) -> Callable[[Callable[..., Any]], Callable[..., Any]
     return around
 
 
-def _calling(act: Callable[[], None], before: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Labels begin with the call, and end when it has returned, also by an exception."""
+def _opening(window: Window) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Labels begin with the call. One that raises has begun nothing that another function would end."""
+    def around(function: Callable[..., Any]) -> Callable[..., Any]:
+        def hooked(*arguments: Any, **keywords: Any) -> Any:
+            window.open()
+            try:
+                return function(*arguments, **keywords)
+            except BaseException:
+                window.close()
+                raise
+
+        return hooked
+
+    return around
+
+
+def _closing(window: Window) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Labels end when the call has returned, also by an exception."""
     def around(function: Callable[..., Any]) -> Callable[..., Any]:
         def hooked(*arguments: Any, **keywords: Any) -> Any:
             try:
-                if before:
-                    act()
                 return function(*arguments, **keywords)
             finally:
-                if not before:
-                    act()
+                window.close()
 
         return hooked
 

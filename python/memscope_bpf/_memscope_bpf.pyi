@@ -1,4 +1,11 @@
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, TypeVar
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, TypeVar, final
+
+__all__ = [
+    "Found", "LabelRange", "NamedRange", "by_owner", "comparison", "config", "current_labels", "describe_addr", "difference", "inefficient",
+    "leaks", "listening", "pop_label", "push_label", "snapshot", "start", "step", "stop", "trace_begin", "trace_call", "trace_call_end",
+    "trace_end", "trace_enter", "trace_forked", "trace_hand_over", "trace_leave", "trace_named", "trace_profile", "trace_profile_end",
+    "trace_thread", "unwatch", "watch",
+]
 
 _Self = TypeVar("_Self")
 
@@ -53,6 +60,7 @@ def trace_call_end(*arguments: Any) -> None: ...
 _Part = Tuple[Optional[float], Optional[float]]
 _Progress = Optional[Callable[[str, int, int], object]]
 
+@final
 class Found:
     @property
     def json(self) -> str: ...

@@ -7,9 +7,13 @@ from ._native import native
 if TYPE_CHECKING:
     from ._memscope_bpf import Found
 
+    Path = Union[str, os.PathLike[str]]
+else:
+    # Without brackets, which 3.8 does not have, and without a text, which has 3.14 import what reads texts of types.
+    Path = Union[str, os.PathLike]
+
 __all__ = ["Table", "compare", "decompose", "diff", "fragmentation", "inefficient", "leaks", "peaks"]
 
-Path = Union[str, "os.PathLike[str]"]
 # Stage, what is done, what there is to do.
 Progress = Optional[Callable[[str, int, int], object]]
 

@@ -1,5 +1,7 @@
 """What stands in for the native half: the same names, and nothing happens. No tracer can have a probe here. The analyses are not there."""
+from typing import Any as _Any, List as _List, Optional as _Optional, TypeVar as _TypeVar
 
+_Self = _TypeVar("_Self")
 
 # Said instead of looking for a tracer.
 _no_markers = (
@@ -9,35 +11,35 @@ _no_markers = (
 
 
 class _Range:
-    def __init__(self, *_arguments, **_keywords):
+    def __init__(self, *_arguments: object, **_keywords: object) -> None:
         pass
 
-    def __enter__(self):
+    def __enter__(self: _Self) -> _Self:
         return self
 
-    def __exit__(self, *_exception):
+    def __exit__(self, *_exception: object) -> None:
         pass
 
 
 class LabelRange(_Range):
-    def set_label(self, text):
+    def set_label(self, text: str) -> None:
         pass
 
 
 class NamedRange(_Range):
-    def set_name(self, text):
+    def set_name(self, text: str) -> None:
         pass
 
 
-def listening():
+def listening() -> bool:
     return False
 
 
-def current_labels():
+def current_labels() -> _List[_Optional[str]]:
     return [None] * 8
 
 
-def _nothing(*_arguments, **_keywords):
+def _nothing(*_arguments: object, **_keywords: object) -> None:
     pass
 
 
@@ -50,7 +52,7 @@ class Found:
     pass
 
 
-def _analysis(*_arguments):
+def _analysis(*_arguments: object) -> _Any:
     raise ImportError(
         "the analyses need the native module, which this interpreter cannot load; the commands of memscope-bpf do the same")
 

@@ -1,4 +1,5 @@
 """Snapshots of what torch_npu's pool and the current device hold."""
+import sys
 from typing import Any, Callable, List, Optional, Sequence, TypeVar, Union
 
 from ._native import native
@@ -10,6 +11,8 @@ Mask = Optional[Union[int, Sequence[int]]]
 
 def take_snapshot(device_mask: Mask = None, name: str = "Memory Snapshot") -> None:
     """One SNAPSHOT row of the current device, if `device_mask` (a number, or several) has it; also without start().
+
+    Where torch_npu cannot say what there is, as before a device is set, a line on stderr says so, and there is no row.
 
     ImportError: torch or torch_npu are not installed. TypeError: the name is no str.
     """
@@ -25,7 +28,11 @@ def take_snapshot(device_mask: Mask = None, name: str = "Memory Snapshot") -> No
         print("[msmemscope] Info: device_mask names no device; the snapshot is of the current one.")
         wanted = True
     if wanted and native.listening():
-        _tell(npu, device, name)
+        try:
+            _tell(npu, device, name)
+        except RuntimeError as error:
+            # Without a tracer it would not have been asked.
+            print(f"[msmemscope] Warn: no snapshot {name!r}: {(str(error).splitlines() or [''])[0]}", file=sys.stderr)
 
 
 def take_snapshot_here(name: str) -> None:

@@ -8,6 +8,11 @@ from memscope_bpf import (
 
 from .analyzer import analyze, check_inefficient, check_leaks, get_analyzer_config, list_analyzers
 
+__all__ = [
+    "RecordFunction", "TakeSnapshot", "analyze", "check_inefficient", "check_leaks", "cleanup_framework_hooks", "config",
+    "enable_npu_sanitizer", "get_analyzer_config", "init_framework_hooks", "list_analyzers", "start", "step", "stop", "take_snapshot", "tracer",
+    "watcher",
+]
 __memscope_bpf__ = __version__
 
 # Before version 2.5 torch loads no backend by itself: scripts rely on msMemScope's own import.

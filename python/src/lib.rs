@@ -139,7 +139,7 @@ fn unwatch(addr: u64) {
 }
 
 /// A label of the user's, for as long as the context lasts.
-#[pyclass(frozen, subclass)]
+#[pyclass(frozen, subclass, module = "memscope_bpf._memscope_bpf")]
 #[derive(Default)]
 struct LabelRange {
     id: AtomicU16,
@@ -175,7 +175,7 @@ impl LabelRange {
 thread_local!(static STARTS: RefCell<Vec<u64>> = RefCell::default());
 
 /// A range of the Python trace.
-#[pyclass(frozen, subclass)]
+#[pyclass(frozen, subclass, module = "memscope_bpf._memscope_bpf")]
 #[derive(Default)]
 struct NamedRange {
     name: OnceLock<CString>,

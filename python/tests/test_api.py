@@ -1,6 +1,7 @@
 """Calls without a tracer: what they check, and that nothing else fails."""
 import contextlib
 import io
+import os
 import subprocess
 import sys
 import threading
@@ -10,7 +11,7 @@ from unittest import mock
 
 import memscope_bpf
 import msmemscope
-from memscope_bpf import _control, _native, _pure, _settings, describe
+from memscope_bpf import _control, _native, _pure, _settings, _snapshot, describe
 from msmemscope import describe as alias
 
 
@@ -197,6 +198,19 @@ class Snapshot(unittest.TestCase):
         with self.assertRaises(TypeError):
             memscope_bpf.take_snapshot(0, 1)
 
+    def test_no_device(self):
+        """What torch_npu raises then is not the script's business: without a tracer it would not have been asked."""
+        def fails(device):
+            raise RuntimeError("no context\non device")
+
+        torch = types.ModuleType("torch")
+        torch.npu = types.SimpleNamespace(current_device=lambda: 0, mem_get_info=fails)
+        sys.modules.update(torch=torch, torch_npu=types.ModuleType("torch_npu"))
+        err, listening = io.StringIO(), types.SimpleNamespace(listening=lambda: True)
+        with contextlib.redirect_stderr(err), mock.patch.object(_snapshot, "native", listening):
+            memscope_bpf.take_snapshot(0, "a\nb")
+        self.assertEqual(err.getvalue(), "[msmemscope] Warn: no snapshot 'a\\nb': no context\n")
+
 
 class Control(unittest.TestCase):
     def test_no_tracer(self):
@@ -211,7 +225,9 @@ class Control(unittest.TestCase):
     def test_import_brings_nothing(self):
         """What a script does not use already would make every start slower."""
         script = "import sys; before = set(sys.modules); import msmemscope; print(sorted(set(sys.modules) - before))"
-        run = subprocess.run([sys.executable, "-S", "-c", script], stdout=subprocess.PIPE, text=True, check=True)
+        # Without `site`, an installed package is not found by itself.
+        where = {**os.environ, "PYTHONPATH": os.path.dirname(os.path.dirname(memscope_bpf.__file__))}
+        run = subprocess.run([sys.executable, "-S", "-c", script], stdout=subprocess.PIPE, text=True, check=True, env=where)
         brought = [name for name in eval(run.stdout) if name.split(".")[0] not in ("memscope_bpf", "msmemscope")]
         self.assertEqual(set(brought) - THERE, set())
 

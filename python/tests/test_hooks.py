@@ -28,7 +28,9 @@ TORCH = {
 class FSDPState:
     def _pre_forward(self): see("_pre_forward")
     def _post_forward(self): see("_post_forward")
-    def _pre_backward(self): see("_pre_backward")
+    def _pre_backward(self, fails=False):
+        see("_pre_backward")
+        if fails: raise KeyError
 """,
     FSDP + "_fully_shard._fsdp_param_group": """
 from torch.distributed.fsdp._fully_shard._fsdp_collectives import foreach_all_gather, foreach_reduce
@@ -187,6 +189,11 @@ class Hooks(unittest.TestCase):
         module.see("after")
         self.assertEqual(module.seen, [("_pre_backward", ["fsdp2", "backward"]), ("another thread", []), ("after", [])])
         self.assertEqual(group.seen, [("post_backward", ["fsdp2", "backward"])])
+        del module.seen[:]
+        with self.assertRaises(KeyError):
+            state._pre_backward(fails=True)
+        module.see("after one that failed to begin")
+        self.assertEqual(module.seen, [("_pre_backward", ["fsdp2", "backward"]), ("after one that failed to begin", [])])
 
     def test_functions_that_are_imported_by_name(self):
         """Wrapped once, wherever they are called from; and quiet afterwards, whoever has kept them."""

@@ -9,7 +9,9 @@ import sys
 import tempfile
 import threading
 import time
+import types
 import unittest
+from unittest import mock
 
 import memscope_bpf
 import msmemscope
@@ -324,11 +326,40 @@ class Reference(Folder):
             (ValueError, inefficient, (path, 0, "idle")), (ValueError, inefficient, (path, 0, [])),
             (ValueError, inefficient, (path, 0, ["early_allocation", "x"])), (ValueError, inefficient, (path, 0, 3)),
             (ValueError, inefficient, (path, 0, None, 0)), (ValueError, inefficient, (path, 0, None, None)),
+            (ValueError, inefficient, (path, True)), (ValueError, leaks, (path, "m", True)), (TypeError, inefficient, ()),
+            (TypeError, inefficient, (path.encode(),)), (FileNotFoundError, inefficient, (database + "x",)),
+            (FileNotFoundError, inefficient, (os.path.join(self.folder, "no", "folder.csv"),)), (ValueError, leaks, (path + "/x.csv", "m", 0)),
+            (ValueError, leaks, (self.huge(1), "m", 0)),
         ]
         for kind, config, arguments in table:
             with self.subTest(arguments=arguments), self.assertRaises(kind) as raised:
                 config(*arguments)
             self.assertIs(type(raised.exception), kind)
+
+    def huge(self, beyond):
+        """A file of 8 GiB, and so many bytes more; there is nothing in it."""
+        path = os.path.join(self.folder, f"huge{beyond}.csv")
+        with open(path, "w") as file:
+            file.truncate((8 << 30) + beyond)
+        return path
+
+    def test_limits(self):
+        """The largest file and suffixes in capitals are taken, and the longest path is looked for."""
+        self.assertEqual(analyzer.LeaksConfig(self.huge(0), "m", 0).start_index, 0)
+        with self.assertRaises(FileNotFoundError):
+            analyzer.LeaksConfig("x/" * 2045 + ".csv", "m", 0)
+        os.rename(marked(self.folder), os.path.join(self.folder, "DUMP.CSV"))
+        analyzer.InefficientConfig(os.path.join(self.folder, "DUMP.CSV"), 0, ["early_allocation", "temporary_idleness"], 1)
+
+    def test_foreign_file(self):
+        """It is told, and taken."""
+        path = marked(self.folder)
+        there = os.stat(path)
+        err = io.StringIO()
+        foreign = types.SimpleNamespace(st_mode=there.st_mode, st_size=there.st_size, st_uid=os.geteuid() + 4711)
+        with contextlib.redirect_stderr(err), mock.patch.object(analyzer.os, "stat", return_value=foreign):
+            analyzer.LeaksConfig(path, "m", 0)
+        self.assertEqual(err.getvalue(), f"[msmemscope] Warn: `{path}` belongs to another user.\n")
 
     def test_rights(self):
         """Of a file that may not be read or written; root may do everything, so this is another user's process."""

@@ -43,8 +43,14 @@ mod peaks;
 mod pools;
 #[path = "live/privileges.rs"]
 mod privileges;
+#[path = "live/python_hostile.rs"]
+mod python_hostile;
+#[path = "live/python_markers.rs"]
+mod python_markers;
 #[path = "live/python_scripts.rs"]
 mod python_scripts;
+#[path = "live/python_snippets.rs"]
+mod python_snippets;
 #[path = "live/python_stacks.rs"]
 mod python_stacks;
 #[path = "live/replays.rs"]

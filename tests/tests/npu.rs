@@ -165,5 +165,7 @@ mod pool_stacks;
 mod programs;
 #[path = "npu/requests.rs"]
 mod requests;
+#[path = "npu/scripts.rs"]
+mod scripts;
 #[path = "npu/stacks.rs"]
 mod stacks;

@@ -41,6 +41,18 @@ def window():
     free(alloc(3000))
 
 
+def labelled():
+    """Labels before the tracer is there."""
+    from msmemscope import describe
+
+    describe.describe_label("early", describe.PROCESS)
+    with describe.describer(owner="range"):
+        msmemscope.start()
+        free(alloc(2000))
+    free(alloc(3000))
+    msmemscope.stop()
+
+
 def waits():
     msmemscope.start()
     free(alloc(2000))

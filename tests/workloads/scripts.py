@@ -148,6 +148,12 @@ def snapshots():
     with msmemscope.TakeSnapshot(0, name="both"):
         pass
     msmemscope.TakeSnapshot(name="decorated")(lambda: None)()
+    try:
+        with msmemscope.TakeSnapshot(0, "raises"):
+            raise KeyError
+    except KeyError:
+        pass
+    msmemscope.take_snapshot("0", "no mask")
 
 
 def fact(n):
@@ -174,6 +180,29 @@ def in_thread():
     fact(0)
 
 
+HOOKS = types.SimpleNamespace(before=[], after=[])
+
+
+def called(module):
+    """As torch calls its modules."""
+    for hook in HOOKS.before:
+        hook(module, ())
+    abs(-1)
+    for hook in HOOKS.after:
+        hook(module, (), None)
+
+
+def make_up_modules():
+    """As much of torch as has to do with calls of modules."""
+    def register(hooks):
+        return lambda hook: hooks.append(hook) or types.SimpleNamespace(remove=lambda: hooks.remove(hook))
+
+    module = types.ModuleType("torch.nn.modules.module")
+    module.register_module_forward_pre_hook = register(HOOKS.before)
+    module.register_module_forward_hook = register(HOOKS.after)
+    sys.modules[module.__name__] = module
+
+
 def tree():
     fact(2)
     for _ in count():
@@ -186,6 +215,7 @@ def tree():
     names["quoted"]()
     with msmemscope.RecordFunction("range"):
         msmemscope.step()
+    type("Linear", (), {"__call__": called})()()
     run(in_thread)
 
 
@@ -199,10 +229,12 @@ def ends():
 
 def traced():
     """The interpreter's calls, by the way that is meant for its version."""
+    make_up_modules()
     msmemscope.config(events="traceback")
     begins()
     tree()
     ends()
+    assert HOOKS == types.SimpleNamespace(before=[], after=[])
     tree()
 
 
@@ -230,8 +262,49 @@ def traced_in_part():
     fails_at_exit()
 
 
+def flood():
+    """More rows than there is room for."""
+    msmemscope.start()
+    msmemscope.tracer.start()
+    for _ in range(60000):
+        in_flood()
+    msmemscope.tracer.stop()
+    msmemscope.stop()
+
+
+def in_flood():
+    pass
+
+
 def fails_at_exit():
     sys.exit(0)
+
+
+def marks():
+    """1000 steps and 500 changes of labels."""
+    for _ in range(1000):
+        msmemscope.step()
+    for number in range(250):
+        with describe.describer(owner=f"label {number}"):
+            pass
+
+
+def beside():
+    """Says when somebody begins and ceases to listen; makes steps when there is a file `steps`, and ends when there is one `end`."""
+    import memscope_bpf
+
+    print("ready", os.getpid(), flush=True)
+    listening = stepped = False
+    while not os.path.exists("end"):
+        if memscope_bpf.listening() != listening:
+            listening = not listening
+            print("listening" if listening else "alone", flush=True)
+        if os.path.exists("steps") and not stepped:
+            stepped = True
+            for _ in range(100):
+                msmemscope.step()
+            print("stepped", flush=True)
+        time.sleep(0.005)
 
 
 def waits():

@@ -59,6 +59,14 @@ def wait():
     os.remove("go")
 
 
+def kept_twice():
+    """This thread's state is kept with another key of threads, too, as pybind11 does it."""
+    libc, key, state = ctypes.CDLL(None), ctypes.c_uint(), ctypes.pythonapi.PyThreadState_Get
+    state.restype = ctypes.c_void_p
+    assert libc.pthread_key_create(ctypes.byref(key), None) == 0
+    assert libc.pthread_setspecific(key, ctypes.c_void_p(state())) == 0
+
+
 class Net:
     def forward(self, depth, library):
         if depth > 0:

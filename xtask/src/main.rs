@@ -14,7 +14,9 @@ mod project;
 mod python;
 mod setup;
 mod sim;
+mod tables;
 mod test;
+mod venv;
 mod vm;
 mod wheel;
 mod wheels;
@@ -33,7 +35,7 @@ usage: ./x VERB [ARGUMENTS]
   check               format, lints, documentation, each feature set, the other architecture
   test [--shared DIR] [--no-wheels] [NEXTEST ARGUMENTS]
                       everything, live tests too (as root); DIR adds the group that needs recordings, --no-wheels
-                      leaves out the one that fetches real libraries (40 MB, once).
+                      leaves out those that fetch real libraries and packages for tables (200 MB, once).
                       With further arguments only those tests, without `check`
   npu [VERSION...] [-- TEST ARGUMENTS]
                       traces real torch_npu on the simulated libraries and compares with its own statistics (as root;

@@ -11,7 +11,7 @@ use crate::{
     arch::Arch,
     build,
     project::{cargo, find, is_root, output, program, root, run as run_command, run_quietly, target, tool},
-    setup, sim,
+    python, setup, sim,
 };
 
 /// What `torch_npu` is tested with when nothing is said: an old and a new allocator.
@@ -50,6 +50,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
     }
     build::run()?;
     sim::build(host)?;
+    python::build()?;
     let nextest = setup::nextest()?;
     let versions: Vec<&str> =
         if versions.is_empty() { VERSIONS.to_vec() } else { versions.iter().map(String::as_str).collect() };
@@ -62,6 +63,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
         nextest
             .env("MEMSCOPE_BIN", tool())
             .env("MEMSCOPE_SIM_DIR", sim::folder(host))
+            .env(python::FOLDER, python::folder())
             .env("MEMSCOPE_TORCH_NPU", folder);
         nextest.args(["nextest", "run", "--locked", "--cargo-quiet", "--package", "memscope-tests", "--test", "npu"]);
         let result = run_command(nextest.args(["--profile", "npu", "--no-capture"]).args(tests.iter().skip(1)));

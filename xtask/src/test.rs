@@ -12,7 +12,7 @@ use crate::{
     arch::Arch,
     build, check,
     project::{cargo, find, is_root, program, root, run as run_command, tool},
-    python, setup, sim,
+    python, setup, sim, tables,
     wheels::{self, Set},
 };
 
@@ -43,11 +43,14 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
         // Only real libraries show that a hidden function is found, so without a network this fails.
         wheels::fetch(Set::Small)?;
         nextest.env(wheels::FOLDER, wheels::folder()).env(wheels::SET, Set::Small.name());
+        nextest.env(tables::PYTHON, tables::fetch()?);
     } else {
-        eprintln!("left out: group `wheels` (tests/tests/wheels.rs), because of `--no-wheels`");
-        nextest.env_remove(wheels::FOLDER);
+        eprintln!(
+            "left out: groups `wheels` and `tables` (tests/tests/{{wheels,tables}}.rs), because of `--no-wheels`"
+        );
+        nextest.env_remove(wheels::FOLDER).env_remove(tables::PYTHON);
         if rest.is_empty() {
-            nextest.args(["-E", "not binary(=wheels)"]);
+            nextest.args(["-E", "not (binary(=wheels) or binary(=tables))"]);
         }
     }
     run_command(nextest.args(rest))

@@ -9,7 +9,7 @@
 //! - what lives at the end of the trace and no later step could judge is reported as *unjudged*, not passed over.
 //!
 //! A block that the pool handed out again without a free in between ([`FreeCause::Replaced`](crate::model::FreeCause::Replaced)) was freed unseen: no
-//! leak. One that its process or the trace ended with stays live.
+//! leak. One that its process or the trace ended with stays live, and so does one that a script frees after its last `stop()`, as when Python ends.
 //!
 //! Cost: nothing is walked at a step's end. Every block still live at the end has seen the end of all steps after its
 //! own, so the numbers of the ended steps and the live blocks are all there is to keep, and one search per
@@ -17,7 +17,7 @@
 
 use super::{Analysis, per_device::PerDevice};
 use crate::hash::HashMap;
-use crate::model::{Block, Confidence, Event, EventKind, Finding, Leak, Pool, RunEnd, StepLeaks};
+use crate::model::{Block, Confidence, Event, EventKind, Finding, Free, FreeCause, Leak, Pool, RunEnd, StepLeaks};
 
 /// Steps at the start whose blocks are not judged: what the first step allocates is often kept for the whole run.
 pub const SKIPPED_STEPS: u32 = 1;
@@ -45,7 +45,7 @@ impl Analysis for StepLeaksAnalysis {
     fn observe(&mut self, event: &Event) {
         match &event.kind {
             EventKind::Alloc(alloc) if may_leak(&alloc.block) => self.track(event.pid, &alloc.block),
-            EventKind::Free(free) if may_leak(&free.block) && free.cause.gave_back() => {
+            EventKind::Free(free) if may_leak(&free.block) && gave_back(free) => {
                 self.running.at(event.pid, free.block.device).live.remove(&free.block.allocation_id);
             }
             EventKind::StepEnd { step } => self.running.at(event.pid, event.device).ended.push(*step),
@@ -107,6 +107,11 @@ impl DeviceSteps {
     }
 }
 
+/// Whether the program gave it back while that was looked at. What it does after its last `stop()` is told at its end, with a time of its own.
+fn gave_back(free: &Free) -> bool {
+    free.cause.gave_back() && !(free.cause == FreeCause::Unwatched && free.row_time_ns.is_some())
+}
+
 /// Whether the rule looks at the block at all.
 fn may_leak(block: &Block) -> bool {
     block.pool != Pool::Host && block.step > SKIPPED_STEPS
@@ -119,7 +124,6 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::model::FreeCause;
     use crate::{
         analyses::script::{Script, run},
         model::Device,
@@ -245,6 +249,25 @@ mod tests {
         script.step(1).step_start(2).alloc(Pool::Hal, 0x1000, 64).free(Pool::Hal, 0x1000).step_end(2);
         script.step(3).restore(Pool::Hal, 0x1000).step(4);
         assert_eq!(brief(&judge_one(&script).leaks), [(0x1000, 2, 2)]);
+    }
+
+    /// What is freed between two windows of a script is no leak; what is freed after the last one lived when all that is judged ended.
+    #[test]
+    fn blocks_freed_after_the_last_stop_stay_leaks() {
+        for (row_time_ns, leaks) in [(None, 0), (Some(9), 1)] {
+            let mut script = script();
+            script.step(1).step_start(2).alloc(Pool::Pta, 0x1000, 64).step_end(2).step(3);
+            script.end(FreeCause::Unwatched, Pool::Pta, 0x1000).process_end();
+            let mut events = script.events().to_vec();
+            for event in &mut events {
+                if let EventKind::Free(free) = &mut event.kind {
+                    free.row_time_ns = row_time_ns;
+                }
+            }
+            let found = run(StepLeaksAnalysis::default(), &events, &RunEnd::default());
+            let [Finding::StepLeaks(found)] = &found[..] else { panic!("not step leaks: {found:?}") };
+            assert_eq!(found.leaks.len(), leaks, "{row_time_ns:?}");
+        }
     }
 
     /// The end of the process or the trace frees nothing in the sense of the rule.

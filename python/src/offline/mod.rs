@@ -45,7 +45,7 @@ use self::{
 const LEAST_TIME_NS: f64 = 1e15;
 
 /// What an analysis found: rows, the findings behind them, and the report.
-#[pyclass(frozen)]
+#[pyclass(frozen, module = "memscope_bpf._memscope_bpf")]
 pub(crate) struct Found {
     columns: Arc<Vec<Column>>,
     /// What the command prints with `--json`.

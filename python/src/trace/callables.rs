@@ -108,9 +108,8 @@ pub(super) unsafe fn function(
     };
     let name = text(&callable, "__name__");
     if of_module {
-        // SAFETY: as above.
-        let module = unsafe { Bound::from_borrowed_ptr_or_opt(py, this) };
-        let what = if module.is_some_and(|module| text(&module, "__name__").starts_with("memscope_bpf.")) {
+        // Those of this module are bound to nothing: the module is no more than named.
+        let what = if text(&callable, "__module__").starts_with("memscope_bpf.") {
             What::Ignored
         } else {
             What::Shown(locked(&SHARED).id(&format!("<built-in function {name}>")))

@@ -108,6 +108,11 @@ impl Rows {
 /// Every `memscope_dump_*` below a directory.
 #[must_use]
 pub fn dump_files(output: &Path) -> Vec<PathBuf> {
+    files_named(output, "memscope_dump_")
+}
+
+/// Files of rows below a directory whose names begin so.
+fn files_named(output: &Path, prefix: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut left = vec![output.to_owned()];
     while let Some(directory) = left.pop() {
@@ -118,15 +123,49 @@ pub fn dump_files(output: &Path) -> Vec<PathBuf> {
             let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
             if path.is_dir() {
                 left.push(path);
-            } else if name.starts_with("memscope_dump_")
-                && path.extension().is_some_and(|kind| kind == "csv" || kind == "db")
-            {
+            } else if name.starts_with(prefix) && path.extension().is_some_and(|kind| kind == "csv" || kind == "db") {
                 found.push(path);
             }
         }
     }
     found.sort();
     found
+}
+
+/// A row of a Python trace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TraceRow {
+    /// The function or range, as the script has it.
+    pub name: String,
+    /// When it began, if that is told.
+    pub start_ns: Option<u64>,
+    /// When it ended, if that is told.
+    pub end_ns: Option<u64>,
+    /// Thread.
+    pub tid: u32,
+    /// Process.
+    pub pid: u32,
+}
+
+/// The rows of every Python trace below an output directory, in the files' order.
+#[must_use]
+pub fn python_traces(output: &Path) -> Vec<TraceRow> {
+    files_named(output, "python_trace_").iter().flat_map(|path| read_trace(path)).collect()
+}
+
+fn read_trace(path: &Path) -> Vec<TraceRow> {
+    let text = std::fs::read_to_string(path).unwrap_or_else(|error| panic!("`{}`: {error}", path.display()));
+    let mut records = split_csv(&text).into_iter().map(|cells| cells.into_iter().map(|cell| cell.text).collect());
+    let header: Option<Vec<String>> = records.next();
+    let columns = ["FuncInfo", "StartTime(ns)", "EndTime(ns)", "Thread Id", "Process Id"];
+    assert_eq!(header.as_deref(), Some(columns.map(str::to_owned).as_slice()), "`{}`", path.display());
+    let time = |cell: &str| (cell != "N/A").then(|| number(cell));
+    let row = |cells: Vec<String>| {
+        let [name, start, end, tid, pid] = <[String; 5]>::try_from(cells).expect("five cells");
+        let (tid, pid) = (number(&tid) as u32, number(&pid) as u32);
+        TraceRow { name: unescape(&name), start_ns: time(&start), end_ns: time(&end), tid, pid }
+    };
+    records.map(row).collect()
 }
 
 /// The process in `msmemscope_<pid>_<time>_ascend`, three levels above a file.

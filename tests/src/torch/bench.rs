@@ -3,7 +3,7 @@
 //! `MEMSCOPE_TORCH_NPU` names the folder that `./x npu` made for a version; it runs these tests.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Output};
 
 use crate::harness::journal::Journal;
 use crate::harness::tracer::{Folder, Run, Target, Tracer, simulation};
@@ -80,13 +80,25 @@ impl Program {
     /// Runs it to its end, below a command that takes a program and its arguments; gives the folder where it wrote what it
     /// knows.
     #[must_use]
-    pub fn run_below(&self, mut command: Command, folder: &Folder) -> PathBuf {
+    pub fn run_below(&self, command: Command, folder: &Folder) -> PathBuf {
         let truth = folder.path().join("truth");
-        std::fs::create_dir(&truth).expect("folder for the truth");
-        command.arg(python()).args(self.command_line()).envs(self.variables(&truth)).current_dir(folder.path());
+        let _ = self.output_below(command, folder, &truth);
+        truth
+    }
+
+    /// Runs it by itself, to its end; gives what it printed, as output and as messages.
+    #[must_use]
+    pub fn output(&self, folder: &Folder) -> [String; 2] {
+        let output = self.output_below(Command::new("env"), folder, &folder.path().join("truth"));
+        [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    fn output_below(&self, mut command: Command, folder: &Folder, truth: &Path) -> Output {
+        std::fs::create_dir(truth).expect("folder for the truth");
+        command.arg(python()).args(self.command_line()).envs(self.variables(truth)).current_dir(folder.path());
         let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        truth
+        output
     }
 
     fn command_line(&self) -> Vec<String> {

@@ -91,6 +91,22 @@ fn daemon_traces_as_the_script_wants() {
     assert_eq!(told(&rows, target.pid()), ["START_TRACE", "FREE 2000", "STEP", "STOP_TRACE"]);
 }
 
+/// A tracer that comes with `start()` knows the labels from before at once.
+#[test]
+fn daemon_traces_with_labels_from_before() {
+    let daemon = Daemon::start(&[]);
+    let script = Script::new("labelled", &daemon.socket()).set("analysis=decompose").set("output_path=output");
+    let target = script.finish();
+    daemon.wait_for_end_of(target.pid());
+    let rows = target.folder.rows();
+    let owners: Vec<(u64, &str)> = rows
+        .all()
+        .filter(|row| row.event == "MALLOC")
+        .map(|row| (row.number("size"), row.attr.get("owner").map_or("", String::as_str)))
+        .collect();
+    assert_eq!(owners, [(2000, "CANN@APP@early@range"), (3000, "CANN@APP@early")]);
+}
+
 /// Each has a tracer of its own, though both use the same files; and so has a third that comes while they are traced.
 #[test]
 fn daemon_traces_two_at_once() {

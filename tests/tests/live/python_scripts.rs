@@ -1,11 +1,12 @@
 //! Scripts with the Python package, by all interpreters that are at hand: rows against what was worked out by hand.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use memscope_tests::harness::pythons::{Python, interpreters};
-use memscope_tests::harness::rows::{Row, Rows};
+use memscope_tests::harness::rows::{Row, Rows, TraceRow, python_traces};
 use memscope_tests::harness::tracer::{Folder, Run, Target, Tracer, python_package, simulation};
 use nix::sys::signal::Signal;
 
@@ -161,8 +162,18 @@ fn python_scripts_are_heard_to_the_last_call() {
 /// One row for each that the current device is meant by, whether or not something is collected.
 #[test]
 fn python_scripts_take_snapshots() {
-    let names =
-        ["Memory Snapshot", "one of these", "any", "both Start", "both End", "decorated Start", "decorated End"];
+    let names = [
+        "Memory Snapshot",
+        "one of these",
+        "any",
+        "both Start",
+        "both End",
+        "decorated Start",
+        "decorated End",
+        "raises Start",
+        "raises End",
+        "no mask",
+    ];
     for python in interpreters() {
         let run = trace(&python, "snapshots", &["--collect-mode=deferred"]);
         let rows = run.rows();
@@ -189,19 +200,13 @@ fn python_scripts_name_ranges() {
     for python in interpreters() {
         let run = trace(&python, "records", &["--collect-mode=deferred"]);
         let rows = run.rows();
-        let file = rows.files[0].parent().and_then(|dump| dump.parent()?.parent()).expect("a process's folder");
-        let file = file.join("device_cpu/dump");
-        let file = fs::read_dir(file).expect("a folder").next().expect("a file").expect("readable").path();
-        let text = fs::read_to_string(&file).expect("a trace");
-        let (header, lines) = text.split_once('\n').expect("lines");
-        assert_eq!(header, "FuncInfo,StartTime(ns),EndTime(ns),Thread Id,Process Id");
-        let ranges: Vec<Vec<&str>> = lines.lines().map(|line| line.rsplitn(5, ',').collect()).collect();
-        let names: Vec<&str> = ranges.iter().map(|range| range[4]).collect();
-        assert_eq!(names, ["\"inner, \"\"quoted\"\"\"", "outer", "decorated"], "{python:?}");
-        let number = |range: usize, cell: usize| ranges[range][cell].parse::<u64>().expect("a number");
-        let (start, end) = (|range| number(range, 3), |range| number(range, 2));
+        let ranges = python_traces(&run.folder.output_path());
+        let names: Vec<&str> = ranges.iter().map(|range| range.name.as_str()).collect();
+        assert_eq!(names, ["inner, \"quoted\"", "outer", "decorated"], "{python:?}");
+        let start = |range: usize| ranges[range].start_ns.expect("a time");
+        let end = |range: usize| ranges[range].end_ns.expect("a time");
         let process = one(&rows)[0].pid;
-        assert!(ranges.iter().all(|range| range[0] == process.to_string() && range[1] == process.to_string()));
+        assert!(ranges.iter().all(|range| (range.pid, range.tid) == (process, process)));
         let alloc = |size| {
             let row = one(&rows).iter().find(|row| row.event == "MALLOC" && row.number("size") == size);
             row.expect("an allocation").time_ns
@@ -214,27 +219,17 @@ fn python_scripts_name_ranges() {
 /// Texts of the rows of Python traces, by process and thread in the order of their numbers, as far as they are of the script or of functions
 /// that it alone calls; times have to be in order.
 fn traced(run: &Run) -> Vec<Vec<String>> {
-    let outputs = run.rows().files.first().and_then(|file| Some(file.ancestors().nth(4)?.to_owned()));
-    let below = |folder: PathBuf| fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
-    let devices = outputs.into_iter().flat_map(below).flat_map(below);
-    let files = devices.flat_map(|device| below(device.join("dump")));
-    let mut threads = std::collections::BTreeMap::<(u32, u32), Vec<String>>::new();
-    let is_trace =
-        |file: &PathBuf| file.file_name().is_some_and(|name| name.to_string_lossy().starts_with("python_trace_"));
-    for file in files.filter(is_trace) {
-        for line in fs::read_to_string(file).expect("a trace").lines().skip(1) {
-            let cells: Vec<&str> = line.rsplitn(5, ',').collect();
-            let name = cells[4].to_owned();
-            let time = |cell: &str| cell.parse::<u64>().ok();
-            let (start, end) = (time(cells[3]), time(cells[2]));
-            assert!(start.is_some() || name.starts_with("start: "), "{line}");
-            assert!(end.is_some() || name.starts_with("stop: "), "{line}");
-            assert!(start.is_none() || end.is_none() || start <= end, "{line}");
-            let mine = ["scripts.py(", "quotes", "<built-in function abs>", "bit_length"];
-            if mine.iter().any(|part| name.contains(part)) {
-                let id = |cell: &str| cell.parse::<u32>().expect("a number");
-                threads.entry((id(cells[0]), id(cells[1]))).or_default().push(name);
-            }
+    let mut threads = BTreeMap::<(u32, u32), Vec<String>>::new();
+    for row in python_traces(&run.folder.output_path()) {
+        let TraceRow { name, start_ns, end_ns, tid, pid } = &row;
+        assert!(start_ns.is_some() || name.starts_with("start: "), "{row:?}");
+        assert!(end_ns.is_some() || name.starts_with("stop: "), "{row:?}");
+        assert!(start_ns.is_none() || end_ns.is_none() || start_ns <= end_ns, "{row:?}");
+        // The package's own functions have none.
+        assert!(!["trace_named", "function step>", "memscope_bpf/"].iter().any(|ours| name.contains(ours)), "{row:?}");
+        let mine = ["scripts.py(", "quotes", "<built-in function abs>", "bit_length", "nn.Module: "];
+        if mine.iter().any(|part| name.contains(part)) {
+            threads.entry((*pid, *tid)).or_default().push(name.clone());
         }
     }
     threads.into_values().collect()
@@ -271,8 +266,11 @@ fn python_scripts_have_their_calls_traced() {
         "catches",
         "<built-in function abs>",
         "<built-in method bit_length of int object>",
-        "\"with, \"\"quotes\"\".py(1): <module>\"",
-        "\"with, \"\"quotes\"\".py(1): quoted\"",
+        "with, \"quotes\".py(1): <module>",
+        "with, \"quotes\".py(1): quoted",
+        "<built-in function abs>",
+        "nn.Module: Linear",
+        "called",
         "run",
         "tree",
         "stop: ends",
@@ -290,8 +288,13 @@ fn python_scripts_have_their_calls_traced() {
                 assert_eq!(traced(&run), Vec::<Vec<String>>::new());
                 continue;
             }
-            let full =
-                |name: &&str| if name.starts_with(['<', '"']) { (*name).to_owned() } else { script_row(&run, name) };
+            let full = |name: &&str| {
+                if name.starts_with(['<', 'n']) || name.contains("quotes") {
+                    (*name).to_owned()
+                } else {
+                    script_row(&run, name)
+                }
+            };
             let expected =
                 vec![tree.iter().map(full).collect::<Vec<_>>(), ["fact", "in_thread"].iter().map(full).collect()];
             assert_eq!(traced(&run), expected, "{python:?} {scenario}\n{}", run.said());
@@ -316,6 +319,22 @@ fn python_scripts_have_a_part_traced() {
         );
         assert_eq!(child, rows(&["fact", "start: traced_in_part", "start: <module>"]), "{python:?}");
     }
+}
+
+/// What there is no room for is counted, by records of up to sixty rows.
+#[test]
+fn python_scripts_lose_rows_that_are_counted() {
+    const CALLS: u64 = 60_000;
+    let python = interpreters().pop().expect("an interpreter");
+    let run = trace(&python, "flood", &["--ring-size=4K", "--json"]);
+    let rows = traced(&run).concat().iter().filter(|row| row.ends_with(": in_flood")).count() as u64;
+    let json = run.json();
+    let losses = json["end"]["losses"].as_array().expect("losses");
+    let of_trace =
+        losses.iter().filter(|loss| loss["symbol"] == "memscope_mark_trace" && loss["reason"] == "ring full");
+    let lost: u64 = of_trace.filter_map(|loss| loss["count"].as_u64()).sum();
+    assert!(rows < CALLS && lost > 0, "nothing was lost, so nothing was tested: {rows} rows");
+    assert!(rows + 60 * lost >= CALLS, "{rows} rows, {lost} records lost");
 }
 
 /// Traces a script that is there already until it has seen that, and ends the tracer.

@@ -211,14 +211,14 @@ fn python_stacks_of_a_library_that_is_mapped_late() {
     }
 }
 
-/// A process that runs already.
+/// A process that runs already, and in which others keep what the interpreter keeps, as torch does.
 #[test]
 fn python_stacks_after_attaching() {
     for python in interpreters() {
         let folder = Folder::new();
         let script = workload(folder.path());
         let mut command = Command::new(&python.path);
-        command.arg("-I").arg(script).args(["wait", "plain", "threads"]).current_dir(folder.path());
+        command.arg("-I").arg(script).args(["kept_twice", "wait", "plain", "threads"]).current_dir(folder.path());
         command.env("LD_LIBRARY_PATH", simulation().join("lib"));
         let go = folder.path().join("go");
         let stdout = folder.path().join("target.stdout");

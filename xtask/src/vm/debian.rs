@@ -4,6 +4,7 @@
 //! the mirror is taken from them, and apt's way to reach it.
 
 use std::{
+    env,
     fmt::Write as _,
     fs,
     path::{Path, PathBuf},
@@ -56,6 +57,18 @@ pub(super) fn userland(arch: &Arch) -> Result<PathBuf> {
     if !folder.is_dir() {
         let release = own_release()?;
         let packages = USERLAND.map(|package| format!("{package}:{}/{release}", arch.debian));
+        Apt::ready()?.unpack(&packages, &folder)?;
+    }
+    Ok(folder)
+}
+
+/// A folder with packages of a release, for this machine's processor, as they are when nothing has configured them.
+pub(crate) fn unpacked(name: &str, packages: &[&str], release: &str) -> Result<PathBuf> {
+    let folder = cache().join("unpacked").join(name);
+    if !folder.is_dir() {
+        let arch = Arch::named(env::consts::ARCH)?;
+        let packages: Vec<String> =
+            packages.iter().map(|package| format!("{package}:{}/{release}", arch.debian)).collect();
         Apt::ready()?.unpack(&packages, &folder)?;
     }
     Ok(folder)

@@ -13,6 +13,7 @@ use std::fs;
 
 use anyhow::{Context as _, Result, bail};
 
+pub(crate) use self::debian::unpacked;
 use self::{kernel::Kernel, report::Outcome};
 use crate::{
     apt,

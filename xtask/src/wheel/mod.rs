@@ -1,23 +1,26 @@
 //! `wheel`: the Python package as it is installed. A wheel for each architecture, which every `CPython` from 3.8 on takes, and one
 //! without the native half for interpreters that cannot load it.
 
+mod test;
+
 use std::{
     env, fs,
     path::{Path, PathBuf},
     process::Command,
 };
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, bail};
 
 use crate::{
     arch::{self, Arch},
-    dist, interpreters,
+    dist,
     project::{program, root, run as run_command, run_quietly, target, tools as own_tools},
-    setup,
+    setup, venv,
 };
 
-/// From the Python package index, besides Zig, which brings old C libraries. maturin is what projects with `PyO3` are packed with.
-const NEEDED: [&str; 3] = ["maturin==1.16.0", "auditwheel==6.4.2", "wheel==0.45.1"];
+/// From the Python package index, besides Zig, which brings old C libraries. maturin is what projects with `PyO3` are packed with; mypy
+/// looks whether types are what stubs say.
+const NEEDED: [&str; 4] = ["maturin==1.16.0", "auditwheel==6.4.2", "wheel==0.45.1", "mypy==2.4.1"];
 /// Its C library is 2.17, as that of the programs (`dist`).
 const PLATFORM: &str = "manylinux_2_17";
 
@@ -34,23 +37,10 @@ lines = [line for line in about.read_text().splitlines() if not line.startswith(
 about.write_text('\\n'.join([*lines, 'Root-Is-Purelib: true', 'Tag: py3-none-any', '']))
 ";
 
-/// What an installed package has to do in any interpreter.
-const TRY: &str = "
-import sys, msmemscope, memscope_bpf
-from msmemscope import describe
-msmemscope.config(events='alloc,free')
-msmemscope.step()
-with describe.describer(owner='tried'):
-    pass
-assert memscope_bpf.listening() is False
-half = memscope_bpf._native.native.__name__
-assert half.endswith(sys.argv[1]), half
-";
-
 pub(crate) fn run(arguments: &[String]) -> Result<()> {
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         [] => make(),
-        ["--test"] => test(),
+        ["--test"] => test::run(),
         _ => bail!("usage: ./x wheel [--test]"),
     }
 }
@@ -62,18 +52,9 @@ fn folder() -> PathBuf {
 
 /// An environment of our own, with the packages that are needed.
 fn tools() -> Result<PathBuf> {
-    let venv = own_tools().join("wheel");
-    let done = venv.join("installed");
-    let needed = format!("{} {}", NEEDED.join(" "), dist::zig_package());
-    if fs::read_to_string(&done).is_ok_and(|what| what == needed) {
-        return Ok(venv);
-    }
-    let what = "`./x wheel` needs python3 with its module venv, and the package index";
-    run_command(program("python3").args(["-m", "venv", "--clear"]).arg(&venv)).context(what)?;
-    let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
-    run_command(program(venv.join("bin/python")).args(pip).args(needed.split(' '))).context(what)?;
-    fs::write(done, needed)?;
-    Ok(venv)
+    let tools = own_tools().join("wheel");
+    venv::with(&tools, &format!("{} {}", NEEDED.join(" "), dist::zig_package()), "`./x wheel`")?;
+    Ok(tools)
 }
 
 fn make() -> Result<()> {
@@ -141,27 +122,4 @@ fn tagged(end: &str) -> Result<PathBuf> {
 
 fn of(arch: &Arch) -> Result<PathBuf> {
     tagged(arch.name)
-}
-
-/// Installs this machine's wheel, and then the pure one, for each interpreter that is at hand, and uses them.
-fn test() -> Result<()> {
-    let interpreters = interpreters::all();
-    ensure!(!interpreters.is_empty(), "no CPython from 3.8 on in PATH, to try the wheels with");
-    let place = target().join("wheel-test");
-    for (version, python) in &interpreters {
-        for (wheel, half) in [(of(host()?)?, "_memscope_bpf"), (tagged("py3-none-any")?, "_pure")] {
-            let _ = fs::remove_dir_all(&place);
-            run_quietly(program(python).args(["-m", "venv"]).arg(&place))?;
-            let inside = || program(place.join("bin/python"));
-            let pip = ["-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--disable-pip-version-check"];
-            run_quietly(inside().args(pip).arg(&wheel))?;
-            run_quietly(inside().args(["-c", TRY, half]).current_dir(&place))?;
-            if half == "_memscope_bpf" {
-                let tests = root().join("python/tests");
-                run_quietly(inside().args(["-B", "-m", "unittest", "discover", "--quiet", "-s"]).arg(tests))?;
-            }
-        }
-        println!("CPython 3.{version}: both wheels installed and used");
-    }
-    Ok(())
 }

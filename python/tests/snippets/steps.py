@@ -1,0 +1,7 @@
+import msmemscope
+
+msmemscope.start()
+for epoch in range(6):
+    train()
+    msmemscope.step()
+msmemscope.stop()

@@ -1,0 +1,16 @@
+//! Packages that take over the tables of the Python package's analyses (`tests/tests/tables.rs`).
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+
+use crate::{project::target, venv};
+
+/// Names the interpreter that has them.
+pub(crate) const PYTHON: &str = "MEMSCOPE_TABLES_PYTHON";
+const PACKAGES: &str = "pandas==3.0.0 polars==1.36.1 pyarrow==22.0.0";
+
+/// An environment with them, which is made once.
+pub(crate) fn fetch() -> Result<PathBuf> {
+    venv::with(&target().join("tables"), PACKAGES, "group `tables`, by CPython 3.11 or later,")
+}

@@ -1,0 +1,25 @@
+//! Environments of Python with packages from the package index.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context as _, Result};
+
+use crate::project::{program, run as run_command};
+
+/// One with these packages, as pip names them with blanks between; made anew when others are asked for. `who` needs it.
+pub(crate) fn with(venv: &Path, packages: &str, who: &str) -> Result<PathBuf> {
+    let python = venv.join("bin/python");
+    let done = venv.join("installed");
+    if fs::read_to_string(&done).is_ok_and(|what| what == packages) {
+        return Ok(python);
+    }
+    let what = || format!("{who} needs python3 with its module venv, and the package index");
+    run_command(program("python3").args(["-m", "venv", "--clear"]).arg(venv)).with_context(what)?;
+    let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
+    run_command(program(&python).args(pip).args(packages.split(' '))).with_context(what)?;
+    fs::write(done, packages)?;
+    Ok(python)
+}
