@@ -6,6 +6,7 @@
 
 pub mod analyses;
 pub mod attach;
+mod calm;
 pub mod capture;
 #[cfg(feature = "trace")]
 pub mod cli;

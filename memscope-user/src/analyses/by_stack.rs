@@ -39,14 +39,13 @@ impl ByStackAnalysis {
     fn sum(&mut self, pid: u32, block: &Block) -> &mut StackSum {
         let sums = self.running.at(pid, block.device).entry(block.pool).or_default();
         let mut stacks = block.stacks;
-        if !sums.contains_key(&stacks) {
-            if self.sums >= MAX_SUMS {
-                stacks = Stacks::default();
-            } else {
-                self.sums += 1;
-            }
+        if self.sums >= MAX_SUMS && !sums.contains_key(&stacks) {
+            stacks = Stacks::default();
         }
-        sums.entry(stacks).or_insert_with(|| StackSum { stacks, ..StackSum::default() })
+        sums.entry(stacks).or_insert_with(|| {
+            self.sums += 1;
+            StackSum { stacks, ..StackSum::default() }
+        })
     }
 
     fn alloc(&mut self, pid: u32, alloc: &Alloc) {

@@ -15,7 +15,10 @@ use memscope_common::{
 };
 use nix::{
     poll::{PollFd, PollFlags, PollTimeout, poll},
-    sys::signal::{Signal, kill},
+    sys::{
+        epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags},
+        signal::{Signal, kill},
+    },
     unistd::Pid,
 };
 
@@ -100,6 +103,8 @@ pub struct Follow {
     second_looks: VecDeque<(Instant, u32)>,
     changes: Vec<Change>,
     added: Vec<Library>,
+    /// Readable while a process has ended that was not reaped.
+    ended: Option<Epoll>,
 }
 
 impl Follow {
@@ -115,7 +120,14 @@ impl Follow {
             second_looks: VecDeque::new(),
             changes: Vec::new(),
             added: Vec::new(),
+            ended: Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).ok(),
         }
+    }
+
+    /// A descriptor that is readable while [`reap`](Self::reap) would find somebody.
+    #[must_use]
+    pub fn ended(&self) -> Option<OwnedFd> {
+        self.ended.as_ref()?.0.try_clone().ok()
     }
 
     /// The placed probes.
@@ -230,7 +242,12 @@ impl Follow {
 
     fn enter(&mut self, pid: u32, parent: u32, attached: bool) {
         self.guard.add(pid);
-        self.processes.insert(pid, Process { parent, pidfd: open_pidfd(pid).ok() });
+        // Closed with the process's entry, it leaves the set by itself.
+        let pidfd = open_pidfd(pid).ok().filter(|pidfd| {
+            let event = EpollEvent::new(EpollFlags::EPOLLIN, 0);
+            self.ended.as_ref().is_some_and(|ended| ended.add(pidfd, event).is_ok())
+        });
+        self.processes.insert(pid, Process { parent, pidfd });
         self.describe(pid, parent, attached);
     }
 
@@ -274,6 +291,14 @@ impl Follow {
             Some(interpreters) => interpreters.look_again(kernel),
             None => Ok(()),
         }
+    }
+
+    /// Whether somebody has to be looked after soon: was continued, is about to run Python, or ends without a word.
+    #[must_use]
+    pub fn is_waiting(&self) -> bool {
+        !self.second_looks.is_empty()
+            || self.interpreters.as_ref().is_some_and(Interpreters::is_waiting)
+            || self.processes.values().any(|process| process.pidfd.is_none())
     }
 
     /// Finds processes that have ended. Gives how many live.

@@ -9,7 +9,7 @@ use lz4_flex::block::{compress_into, get_maximum_output_size};
 
 use super::CaptureError;
 use super::format::{CHUNK_HEADER, CaptureHeader, ChunkHeader, Codec, MAGIC, MAX_RAW, VERSION};
-use crate::decode::Records;
+use crate::{calm, decode::Records};
 
 /// How a capture is made.
 #[derive(Clone, Copy, Debug, Default)]
@@ -46,7 +46,7 @@ impl Writer {
             fchown(&file, Some(user), Some(group)).map_err(error)?;
         }
         let packed = vec![0; CHUNK_HEADER + get_maximum_output_size(MAX_RAW)];
-        let raw = Vec::with_capacity(MAX_RAW);
+        let raw = Vec::new();
         let mut writer = Self { path: path.to_owned(), file, sync: options.sync, raw, packed, written: 0 };
         let preamble = preamble(header).map_err(|source| io_error("create", path, source.into()))?;
         writer.write(&preamble)?;
@@ -88,7 +88,9 @@ impl Writer {
         let packed = std::mem::take(&mut self.packed);
         let result = self.write(packed.get(..len).unwrap_or_default());
         self.packed = packed;
+        let used_bytes = self.raw.len();
         self.raw.clear();
+        calm::buffer(&mut self.raw, used_bytes);
         result
     }
 

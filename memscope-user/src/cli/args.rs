@@ -699,9 +699,23 @@ pub(super) struct TraceArgs {
     /// Write no capture (no replay, no recovery).
     #[arg(long)]
     pub no_capture: bool,
+    /// Write the capture and nothing else, at the least cost: no rows and no report until `replay` makes them of it.
+    #[arg(long, conflicts_with_all = ["no_capture", "analysis", "format", "steps"])]
+    pub capture_only: bool,
     /// No status line.
     #[arg(long)]
     pub no_progress: bool,
+}
+
+impl TraceArgs {
+    /// What is to be made of the records while they come.
+    pub(super) fn made_meanwhile(&self) -> CollectArgs {
+        let mut collect = self.collect.clone();
+        if self.capture_only {
+            collect.analysis = Analyses::NONE;
+        }
+        collect
+    }
 }
 
 impl Default for TraceArgs {

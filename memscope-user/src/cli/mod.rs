@@ -9,6 +9,7 @@ mod demo;
 mod diff;
 mod doctor;
 mod export;
+mod heap;
 mod inefficient;
 mod input;
 mod leaks;

@@ -248,12 +248,15 @@ pub(super) fn print_report(args: &CollectArgs, outcome: &Outcome, selected: &Sel
     })
 }
 
-/// Prints the ledgers of a trace that goes on.
-pub(super) fn print_ledgers(findings: &[Finding]) -> std::io::Result<()> {
+/// Prints the ledgers of a trace that goes on; `recorded`: nothing but the capture is made of it.
+pub(super) fn print_ledgers(findings: &[Finding], recorded: bool) -> std::io::Result<()> {
+    const NONE: &[u8] = b"No device memory was seen so far, so there is no ledger.\n";
+    const LATER: &[u8] =
+        b"Only the capture is written (--capture-only), so there is no ledger yet: a replay makes it.\n";
     let mut text = Vec::new();
     sinks::report::write_ledgers(findings, &mut text)?;
     if text.is_empty() {
-        text.extend_from_slice(b"No device memory was seen so far, so there is no ledger.\n");
+        text.extend_from_slice(if recorded { LATER } else { NONE });
     }
     // In one piece: the traced program may write there, too.
     std::io::stderr().lock().write_all(&text)

@@ -226,7 +226,8 @@ impl Default for Analyses {
 }
 
 impl Analyses {
-    const NONE: Self =
+    /// None of them.
+    pub(super) const NONE: Self =
         Self { leaks: false, decompose: false, inefficient: false, oom: None, peaks: false, fragmentation: false };
 
     /// The contract's bits: leaks 1, decompose 2, inefficient 4, oom 8; ours have none.

@@ -8,20 +8,23 @@ use std::{
 
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::outputs;
+use super::{heap, outputs};
 use crate::{
     capture::{self, Note, note_record},
     error_chain,
     model::Finding,
     pipeline::{Outcome, Pipeline},
-    ring::{Batch, monotonic_ns},
+    ring::{Batch, Spent, monotonic_ns},
+    usage::Trigger,
 };
 
-/// Rows are on disk within this time.
-const FLUSH: Duration = Duration::from_millis(250);
-/// Watermarks are told for this long after the last record, so that the last records leave too, and a failed request is
-/// known to have failed for good.
-const AFTERGLOW: Duration = Duration::from_millis(1500);
+/// Rows go to the disk this often; batches come less often than that while little comes.
+const FLUSH: Duration = Duration::from_millis(150);
+/// How soon somebody who asks is answered while nothing comes.
+const ANSWER: Duration = Duration::from_millis(250);
+/// More than this between two flushes is much; memory that was needed for it is given back when it has been over for a while.
+const MUCH_BYTES: usize = 64 << 10;
+const CALM: Duration = Duration::from_secs(1);
 
 /// What was written when the transport ended.
 pub(super) struct Written {
@@ -39,44 +42,48 @@ pub(super) enum Ask {
     Now(UnboundedSender<Vec<Finding>>),
 }
 
-/// Starts the thread; `asks` are answered within [`FLUSH`]. Failing outputs are told through `errors`; a failing capture is given up,
-/// the others go on.
-pub(super) fn start(
-    batches: Receiver<Batch>,
-    pipeline: Pipeline,
-    capture: Option<capture::Writer>,
-    errors: UnboundedSender<String>,
-    asks: Receiver<Ask>,
-) -> std::io::Result<JoinHandle<Written>> {
+/// What the thread works with.
+pub(super) struct Work {
+    pub(super) pipeline: Pipeline,
+    pub(super) capture: Option<capture::Writer>,
+    /// Only the capture is written; who is then to be told that memory may have changed.
+    pub(super) recorded: Option<Trigger>,
+    /// Gets the buffers of batches.
+    pub(super) spent: Spent,
+    /// Is told of failing outputs.
+    pub(super) errors: UnboundedSender<String>,
+}
+
+/// Starts the thread; `asks` are answered within [`ANSWER`]. A failing capture is given up, the others go on.
+pub(super) fn start(batches: Receiver<Batch>, work: Work, asks: Receiver<Ask>) -> std::io::Result<JoinHandle<Written>> {
     thread::Builder::new().name("memscope-write".to_owned()).spawn(move || {
-        let mut writer = Writer { pipeline, capture, errors, capture_error: None };
+        let mut writer = Writer { work, capture_error: None, unflushed_bytes: 0, much: None };
         writer.run(&batches, &asks);
         writer.finish()
     })
 }
 
 struct Writer {
-    pipeline: Pipeline,
-    capture: Option<capture::Writer>,
-    errors: UnboundedSender<String>,
+    work: Work,
     capture_error: Option<String>,
+    /// Taken since the last flush.
+    unflushed_bytes: usize,
+    /// When much came last, until memory was given back.
+    much: Option<Instant>,
 }
 
 impl Writer {
     fn run(&mut self, batches: &Receiver<Batch>, asks: &Receiver<Ask>) {
         let mut flushed = Instant::now();
-        let mut active = Instant::now();
         loop {
-            match batches.recv_timeout(FLUSH) {
+            match batches.recv_timeout(ANSWER) {
                 Ok(mut batch) => {
-                    if !batch.bytes.is_empty() {
-                        active = Instant::now();
-                    }
-                    if batch.watermark_ns != 0 && active.elapsed() < AFTERGLOW {
+                    if batch.watermark_ns != 0 {
                         let note = Note::Watermark { mono_ns: batch.watermark_ns };
                         batch.bytes.extend(note_record(monotonic_ns(), 0, &note));
                     }
                     self.take(&batch.bytes);
+                    self.work.spent.give(batch.bytes);
                 }
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
@@ -87,15 +94,16 @@ impl Writer {
             if flushed.elapsed() >= FLUSH {
                 flushed = Instant::now();
                 self.flush();
+                self.calm();
             }
         }
     }
 
     fn answer(&self, ask: &Ask) {
-        let findings = self.pipeline.now();
+        let findings = self.work.pipeline.now();
         match ask {
             // Nobody reads our messages, so nobody misses them.
-            Ask::Ledgers => drop(outputs::print_ledgers(&findings)),
+            Ask::Ledgers => drop(outputs::print_ledgers(&findings, self.work.recorded.is_some())),
             // The session ends.
             Ask::Now(to) => drop(to.send(findings)),
         }
@@ -105,37 +113,55 @@ impl Writer {
         if records.is_empty() {
             return;
         }
-        let captured = self.capture.as_mut().map_or(Ok(()), |capture| capture.append(records));
+        self.unflushed_bytes += records.len();
+        let Work { pipeline, capture, recorded, .. } = &mut self.work;
+        let captured = capture.as_mut().map_or(Ok(()), |capture| capture.append(records));
+        let fed = match recorded {
+            None => pipeline.feed(records),
+            Some(trigger) => {
+                trigger.pull();
+                pipeline.feed_notes(records)
+            }
+        };
         self.check_capture(captured);
-        let fed = self.pipeline.feed(records);
         self.check(fed);
     }
 
+    /// Gives memory back once a burst is over.
+    fn calm(&mut self) {
+        if std::mem::take(&mut self.unflushed_bytes) > MUCH_BYTES {
+            self.much = Some(Instant::now());
+        } else if self.much.is_some_and(|last| last.elapsed() >= CALM) {
+            self.much = None;
+            heap::give_back();
+        }
+    }
+
     fn flush(&mut self) {
-        let captured = self.capture.as_mut().map_or(Ok(()), capture::Writer::flush);
+        let captured = self.work.capture.as_mut().map_or(Ok(()), capture::Writer::flush);
         self.check_capture(captured);
-        let flushed = self.pipeline.flush();
+        let flushed = self.work.pipeline.flush();
         self.check(flushed);
     }
 
     fn check(&self, result: Result<(), crate::sinks::SinkError>) {
         if let Err(error) = result {
-            let _ = self.errors.send(error_chain(&error));
+            let _ = self.work.errors.send(error_chain(&error));
         }
     }
 
     fn check_capture(&mut self, result: Result<(), capture::CaptureError>) {
         if let Err(error) = result {
             let text = error_chain(&error);
-            self.capture = None;
+            self.work.capture = None;
             self.capture_error = Some(text.clone());
-            let _ = self.errors.send(text);
+            let _ = self.work.errors.send(text);
         }
     }
 
     fn finish(mut self) -> Written {
-        let finished = self.capture.take().map_or(Ok(()), capture::Writer::finish);
+        let finished = self.work.capture.take().map_or(Ok(()), capture::Writer::finish);
         self.check_capture(finished);
-        Written { outcome: self.pipeline.finish(&[]), capture_error: self.capture_error }
+        Written { outcome: self.work.pipeline.finish(&[]), capture_error: self.capture_error }
     }
 }

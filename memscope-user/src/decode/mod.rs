@@ -6,5 +6,5 @@ mod tests;
 
 pub use record::{
     Body, Call, Code, CodeText, DecodeError, Frames, ObjectCopy, Objects, Phase, Record, Records, Stack, TextPart,
-    Values, decode,
+    Values, decode, notes,
 };

@@ -557,6 +557,19 @@ impl<'a> Records<'a> {
     }
 }
 
+/// The notes among the records in `bytes`, as they came. Nothing else is decoded.
+pub fn notes(mut bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
+    std::iter::from_fn(move || {
+        while let Some((record, rest)) = bytes.split_at_checked(record_len(bytes).ok()?) {
+            bytes = rest;
+            if Fields(record).u16(16) == Kind::Note as u16 {
+                return Some(record);
+            }
+        }
+        None
+    })
+}
+
 impl<'a> Iterator for Records<'a> {
     type Item = Result<Record<'a>, DecodeError>;
 

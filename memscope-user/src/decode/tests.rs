@@ -3,6 +3,7 @@ use std::time::{Duration, Instant};
 use proptest::prelude::*;
 
 use super::*;
+use crate::capture::Note;
 use crate::testing::{Random, at, device, main, row, variety};
 
 /// An allocation comes back with every field.
@@ -71,6 +72,17 @@ fn stepping_goes_on_where_it_can() {
     assert_eq!(Records::new(&bytes).map(|record| record.is_ok()).collect::<Vec<_>>(), [false, true]);
     bytes[20] = 3;
     assert_eq!(Records::new(&bytes).map(|record| record.is_ok()).collect::<Vec<_>>(), [false]);
+}
+
+/// Notes are found whatever is between them, up to where a length leads nowhere.
+#[test]
+fn notes_are_found() {
+    let (first, last) = (main(1).note(&Note::UsageEnded), main(4).note(&Note::UsageEnded));
+    let mut unknown = main(2).free(0x10);
+    unknown[16] = 99;
+    let bytes = [first.clone(), unknown, main(3).alloc(1, 2, 3), last.clone(), vec![7; 30]].concat();
+    assert_eq!(notes(&bytes).collect::<Vec<_>>(), [&first[..], &last[..]]);
+    assert_eq!(notes(&bytes[1..]).count(), 0);
 }
 
 /// Five seconds of broken streams: nothing panics, and every step makes progress.

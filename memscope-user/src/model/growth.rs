@@ -1,5 +1,7 @@
 //! Growth without end: the leaks of programs that have no steps.
 
+use std::hash::{Hash, Hasher};
+
 use serde::Serialize;
 
 use super::{Confidence, Device, Name, Pool, Stacks};
@@ -8,7 +10,7 @@ use super::{Confidence, Device, Name, Pool, Stacks};
 pub const GROWTH_PARTS: usize = 6;
 
 /// Where blocks come from, as far as it is known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Site {
     /// Whose.
     pub pool: Pool,
@@ -20,6 +22,13 @@ pub struct Site {
     pub module_id: Option<u8>,
     /// Outermost function of ACL or runtime, where known.
     pub caller: Option<Name>,
+}
+
+/// By what sites differ in nearly always: they are looked up for every event, and all of it takes longer to hash than to compare.
+impl Hash for Site {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (self.stacks.native, self.stacks.python, self.size_bytes).hash(state);
+    }
 }
 
 /// Blocks of one site that become more and more.

@@ -19,6 +19,26 @@ pub(super) enum Key {
     Pool(Pool, u64),
 }
 
+impl Key {
+    /// The number in it.
+    pub(super) const fn number(self) -> u64 {
+        match self {
+            Self::Physical(id) => id.0,
+            Self::Driver(number) | Self::Pinned(number) | Self::Pool(_, number) => number,
+        }
+    }
+
+    /// One of the same name space.
+    pub(super) const fn with_number(self, number: u64) -> Self {
+        match self {
+            Self::Driver(_) => Self::Driver(number),
+            Self::Physical(_) => Self::Physical(PhysicalId(number)),
+            Self::Pinned(_) => Self::Pinned(number),
+            Self::Pool(pool, _) => Self::Pool(pool, number),
+        }
+    }
+}
+
 /// A live block, and what is to become of its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Live {

@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 
 use super::item::{Action, Item};
-use super::order::calm;
+use crate::calm;
 use crate::hash::HashMap;
 
 /// How long an item waits. A driver refuses a free within microseconds; a slow refusal only costs a pair of rows.
@@ -73,7 +73,7 @@ impl Hold {
 
     /// To be called now and then.
     pub(super) fn calm(&mut self) {
-        calm(&mut self.queue);
+        calm::queue(&mut self.queue);
     }
 
     fn pop_front(&mut self) -> Option<Item> {

@@ -54,7 +54,7 @@ use self::usage::Usage;
 use crate::analyses::Analysis;
 use crate::analyses::decompose::{Classifier, RuleSet};
 use crate::capture::{LossCount, Note};
-use crate::decode::{Body, Objects, Phase, Record, Records};
+use crate::decode::{Body, Objects, Phase, Record, Records, notes};
 use crate::hash::HashMap;
 use crate::model::{Device, Event, EventKind, Finding, FreeCause, ProcessStart, RunEnd, Stacks};
 use crate::probes::{Meaning, RowInfo};
@@ -171,6 +171,18 @@ impl Pipeline {
                 Ok(record) => self.take(&record),
                 Err(_) => self.own.undecodable += 1,
             }
+        }
+        self.shared.out.error()
+    }
+
+    /// Takes whole records and looks at nothing but the notes among them, which tell how the trace went.
+    ///
+    /// # Errors
+    ///
+    /// As those of [`feed`](Self::feed).
+    pub fn feed_notes(&mut self, records: &[u8]) -> Result<(), SinkError> {
+        for note in notes(records) {
+            self.feed(note)?;
         }
         self.shared.out.error()
     }

@@ -9,6 +9,7 @@ use std::cmp::Ordering;
 use std::collections::{BinaryHeap, VecDeque};
 
 use super::item::Item;
+use crate::calm;
 
 /// Items that wait at most.
 pub(super) const WINDOW: usize = 256 << 10;
@@ -91,15 +92,7 @@ impl Order {
 
     /// To be called now and then.
     pub(super) fn calm(&mut self) {
-        calm(&mut self.run);
-    }
-}
-
-/// Gives memory back that a burst has taken, once little of it is used.
-pub(super) fn calm<T>(queue: &mut VecDeque<T>) {
-    const LITTLE: usize = 1024;
-    if queue.capacity() > 4 * queue.len().max(LITTLE) {
-        queue.shrink_to(2 * queue.len().max(LITTLE));
+        calm::queue(&mut self.run);
     }
 }
 
@@ -179,7 +172,7 @@ mod tests {
         }
         while order.pop(Some(99_990)).is_some() {}
         order.calm();
-        assert!(order.run.capacity() <= 8192, "{}", order.run.capacity());
+        assert!(order.run.capacity() <= 1024, "{}", order.run.capacity());
         let left: Vec<u64> = drain(&mut order, None).into_iter().map(|(time, _)| time).collect();
         assert_eq!(left, (99_990..100_000).collect::<Vec<u64>>());
     }

@@ -1,4 +1,4 @@
-//! Live blocks as they are kept: 95 bytes each, however many there are.
+//! Live blocks as they are kept: 79 bytes each, however many there are.
 //!
 //! What blocks of one place have in common (pool, device, thread, stack, …) is kept once, under a number; the rest lies in
 //! one row after the other, and a table of numbers finds it by key.
@@ -29,7 +29,8 @@ pub(super) struct Store {
 /// What is a block's own.
 #[derive(Clone, Copy, Debug)]
 struct Kept {
-    key: Key,
+    /// Number in its key; the rest of that its kind has.
+    number: u64,
     allocation_id: u64,
     addr: u64,
     size_bytes: u64,
@@ -42,19 +43,25 @@ struct Kept {
     kind: u32,
 }
 
+/// What blocks have in common: a block and a key whose own figures are 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Kind {
+    key: Key,
+    live: Live,
+}
+
 impl Store {
     /// The block under a key.
     pub(super) fn get(&self, key: Key) -> Option<Live> {
-        let hash = self.hasher.hash_one(key);
-        let at = self.index.find(hash, |at| self.kept[*at as usize].key == key)?;
+        let at = self.index.find(self.hasher.hash_one(key), |at| self.is_under(*at, key))?;
         Some(self.live(*at))
     }
 
     /// Puts a block in; one that was there before is no more.
     pub(super) fn insert(&mut self, key: Key, live: &Live) {
         let hash = self.hasher.hash_one(key);
-        let kept = Kept::of(key, live, self.kinds.take(live));
-        if let Some(at) = self.index.find(hash, |at| self.kept[*at as usize].key == key) {
+        let kept = Kept::of(key, live, self.kinds.take(Kind::of(key, live)));
+        if let Some(at) = self.index.find(hash, |at| self.is_under(*at, key)) {
             let before = std::mem::replace(&mut self.kept[*at as usize], kept);
             return self.kinds.give(before.kind);
         }
@@ -63,14 +70,15 @@ impl Store {
             Some(slot) => *slot = kept,
             None => self.kept.push(kept),
         }
-        let Self { hasher, index, kept, .. } = self;
-        index.insert_unique(hash, at, |at| hasher.hash_one(kept[*at as usize].key));
+        let Self { hasher, index, kept, kinds, .. } = self;
+        index.insert_unique(hash, at, |at| hasher.hash_one(kinds.key(&kept[*at as usize])));
     }
 
     /// Takes the block out that is under a key.
     pub(super) fn remove(&mut self, key: Key) -> Option<Live> {
         let hash = self.hasher.hash_one(key);
-        let entry = self.index.find_entry(hash, |at| self.kept[*at as usize].key == key).ok()?;
+        let Self { index, kept, kinds, .. } = self;
+        let entry = index.find_entry(hash, |at| kinds.key(&kept[*at as usize]) == key).ok()?;
         let (at, _) = entry.remove();
         let live = self.live(at);
         self.kinds.give(self.kept[at as usize].kind);
@@ -88,12 +96,16 @@ impl Store {
 
     /// All of them, in no order.
     pub(super) fn iter(&self) -> impl Iterator<Item = (Key, Live)> {
-        self.index.iter().map(|at| (self.kept[*at as usize].key, self.live(*at)))
+        self.index.iter().map(|at| (self.kinds.key(&self.kept[*at as usize]), self.live(*at)))
+    }
+
+    fn is_under(&self, at: u32, key: Key) -> bool {
+        self.kinds.key(&self.kept[at as usize]) == key
     }
 
     fn live(&self, at: u32) -> Live {
         let kept = &self.kept[at as usize];
-        kept.live(&self.kinds.kept[kept.kind as usize].0)
+        kept.live(&self.kinds.of(kept).live)
     }
 }
 
@@ -103,7 +115,7 @@ impl Kept {
         let requested_bytes = requested_bytes.unwrap_or(0);
         let Block { kernel_index, step, .. } = live.block;
         Self {
-            key,
+            number: key.number(),
             allocation_id,
             addr,
             size_bytes,
@@ -134,24 +146,8 @@ impl Kept {
     }
 }
 
-/// What blocks have in common: blocks whose own figures are 0.
-#[derive(Debug, Default)]
-struct Kinds {
-    hasher: RandomState,
-    /// Places in `kept`.
-    index: HashTable<u32>,
-    /// Each with the number of blocks that are of it.
-    kept: Vec<(Live, u32)>,
-    vacant: Vec<u32>,
-    /// Kinds that no block is of.
-    idle: usize,
-    /// The kind that was taken last.
-    last: u32,
-}
-
-impl Kinds {
-    /// Number of a block's kind, which has one block more.
-    fn take(&mut self, live: &Live) -> u32 {
+impl Kind {
+    fn of(key: Key, live: &Live) -> Self {
         let block = Block {
             allocation_id: 0,
             addr: 0,
@@ -163,7 +159,38 @@ impl Kinds {
             step: 0,
             ..live.block
         };
-        let kind = Live { block, ..*live };
+        Self { key: key.with_number(0), live: Live { block, ..*live } }
+    }
+}
+
+/// The kinds there are.
+#[derive(Debug, Default)]
+struct Kinds {
+    hasher: RandomState,
+    /// Places in `kept`.
+    index: HashTable<u32>,
+    /// Each with the number of blocks that are of it.
+    kept: Vec<(Kind, u32)>,
+    vacant: Vec<u32>,
+    /// Kinds that no block is of.
+    idle: usize,
+    /// The kind that was taken last.
+    last: u32,
+}
+
+impl Kinds {
+    /// The kind of a block.
+    fn of(&self, kept: &Kept) -> &Kind {
+        &self.kept[kept.kind as usize].0
+    }
+
+    /// What a block is found by.
+    fn key(&self, kept: &Kept) -> Key {
+        self.of(kept).key.with_number(kept.number)
+    }
+
+    /// Number of a kind, which has one block more.
+    fn take(&mut self, kind: Kind) -> u32 {
         if !self.kept.get(self.last as usize).is_some_and(|(last, blocks)| *blocks > 0 && *last == kind) {
             self.last = self.number(kind);
         }
@@ -184,7 +211,7 @@ impl Kinds {
         }
     }
 
-    fn number(&mut self, kind: Live) -> u32 {
+    fn number(&mut self, kind: Kind) -> u32 {
         let hash = self.hasher.hash_one(distinction(&kind));
         if let Some(known) = self.index.find(hash, |at| self.kept[*at as usize].0 == kind) {
             return *known;
@@ -214,9 +241,9 @@ impl Kinds {
 }
 
 /// What kinds differ in nearly always; to hash all of them takes longer than to compare two.
-const fn distinction(kind: &Live) -> (Stacks, u32, Device, Option<u8>, LabelIds) {
-    let Block { stacks, tid, device, module_id, .. } = kind.block;
-    (stacks, tid, device, module_id, kind.labels)
+const fn distinction(kind: &Kind) -> (Stacks, u32, Device, Option<u8>, LabelIds) {
+    let Block { stacks, tid, device, module_id, .. } = kind.live.block;
+    (stacks, tid, device, module_id, kind.live.labels)
 }
 
 #[cfg(test)]
@@ -282,6 +309,6 @@ mod tests {
     /// Of the memory that is promised for each block.
     #[test]
     fn blocks_are_small() {
-        assert!(size_of::<Kept>() <= 88);
+        assert!(size_of::<Kept>() <= 72);
     }
 }

@@ -1,13 +1,12 @@
 //! The thread that drains the transport.
 
 use std::{
-    os::fd::AsFd as _,
     sync::{
         Arc,
         mpsc::{self, Receiver, SyncSender, TryRecvError},
     },
     thread::{self, JoinHandle},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use memscope_common::record::{Header, Kind, ProcessRecord};
@@ -16,7 +15,7 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use super::{
     mend::{mend, text_of_process},
-    source::{Source, monotonic_ns},
+    source::{Calls, Source, monotonic_ns},
 };
 use crate::watch::live::Tap;
 
@@ -28,12 +27,15 @@ const BATCHES: usize = 256;
 /// A record's time is taken before it is placed into the transport. Nothing of its kernel comes in between, but a
 /// virtual processor can lose its turn on a busy host: 20 ms were not enough there.
 const SLACK_NS: u64 = 100_000_000;
-/// Poll interval when nobody wakes us, and much comes.
-const BUSY_INTERVAL: Duration = Duration::from_millis(20);
-/// The same when little comes. Each round wakes several threads, which at a thousand events a second is most of the work.
-const QUIET_INTERVAL: Duration = Duration::from_millis(100);
-/// More than this between two rounds is much.
-const MUCH_BYTES: usize = 16 << 10;
+/// Shortest time between two rounds, and what it is while the kernel side waits for answers.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(20);
+/// Longest one. Each round wakes several threads, which at a thousand events a second is most of the work.
+const LONGEST_PAUSE: Duration = Duration::from_millis(200);
+/// Watermarks are told for this long after the last record, so that the last records leave too, and a failed request is
+/// known to have failed for good.
+const AFTERGLOW: Duration = Duration::from_millis(1500);
+/// Buffers of batches that wait to be filled again.
+const SPARE_BUFFERS: usize = 8;
 
 /// Raw records in the order of their arrival.
 #[derive(Debug, Default)]
@@ -42,6 +44,21 @@ pub struct Batch {
     pub bytes: Vec<u8>,
     /// No record older than this will come; 0 says nothing.
     pub watermark_ns: u64,
+}
+
+/// Takes the buffers of batches back, so that they need not be made anew for each.
+#[derive(Clone, Debug)]
+pub struct Spent(SyncSender<Vec<u8>>);
+
+impl Spent {
+    /// Takes a buffer whose records are not needed any more.
+    pub fn give(&self, buffer: Vec<u8>) {
+        // What was joined on the way is larger than a batch ever is.
+        if buffer.capacity() <= 4 * BATCH_BYTES {
+            // The reader has enough of them, or has ended.
+            let _ = self.0.try_send(buffer);
+        }
+    }
 }
 
 /// A process waits for the session, or a new one is there.
@@ -71,6 +88,7 @@ pub struct Reader {
     commands: mpsc::Sender<Command>,
     first: mpsc::Sender<Vec<u8>>,
     wake: Arc<EventFd>,
+    spent: Spent,
     thread: JoinHandle<()>,
 }
 
@@ -91,12 +109,20 @@ impl Reader {
         let (commands, receiver) = mpsc::channel();
         let (batches, output) = mpsc::sync_channel(BATCHES);
         let (first, first_notes) = mpsc::channel();
-        let mut drain =
-            Drain { source, ring_bytes, prompt, urgent, tap, batches, first: first_notes, batch: Vec::new() };
+        let (spent, spare) = mpsc::sync_channel(SPARE_BUFFERS);
+        let calls = source.calls(&waker)?;
+        let out = Out { batches, first: first_notes, spare, batch: Vec::new() };
+        let mut drain = Drain { source, calls, ring_bytes, prompt, urgent, tap, out };
         let thread = thread::Builder::new().name("memscope-ring".to_owned()).spawn(move || {
             drain.run(&receiver, &waker);
         })?;
-        Ok((Self { commands, first, wake, thread }, output))
+        Ok((Self { commands, first, wake, spent: Spent(spent), thread }, output))
+    }
+
+    /// Where the buffers of batches go.
+    #[must_use]
+    pub fn spent(&self) -> Spent {
+        self.spent.clone()
     }
 
     /// To send notes with that explain records to come.
@@ -154,39 +180,58 @@ impl Notes {
 
 struct Drain {
     source: Source,
+    calls: Calls,
     ring_bytes: usize,
     prompt: bool,
     urgent: UnboundedSender<Urgent>,
     tap: Option<Tap>,
+    out: Out,
+}
+
+/// What becomes of the records.
+struct Out {
     batches: SyncSender<Batch>,
     first: Receiver<Vec<u8>>,
+    spare: Receiver<Vec<u8>>,
     batch: Vec<u8>,
 }
 
 impl Drain {
     fn run(&mut self, commands: &Receiver<Command>, waker: &EventFd) {
+        let (mut before, mut active) = (Instant::now(), Instant::now());
         loop {
             let _ = waker.read();
             let (notes, finish) = collect(commands);
             let watermark_ns = monotonic_ns().saturating_sub(SLACK_NS);
+            let now = Instant::now();
+            let since = now.duration_since(before);
+            before = now;
             // Whatever was in the transport when the commands came is taken after its whole size has been read.
             let taken = self.drain(self.ring_bytes);
+            if taken > 0 || !notes.is_empty() {
+                active = now;
+            }
             for note in notes {
-                self.batch.extend_from_slice(&note);
+                self.out.batch.extend_from_slice(&note);
             }
             if finish {
                 while self.drain(self.ring_bytes) > 0 {}
             }
-            if self.hand_on(if finish { u64::MAX } else { watermark_ns }).is_err() || finish {
-                return;
+            if now.duration_since(active) < AFTERGLOW || finish {
+                let handed_on = self.out.hand_on(if finish { u64::MAX } else { watermark_ns });
+                if handed_on.is_err() || finish {
+                    return;
+                }
             }
-            self.source
-                .wait(waker.as_fd(), if self.prompt || taken > MUCH_BYTES { BUSY_INTERVAL } else { QUIET_INTERVAL });
+            if taken < BATCH_BYTES / 8 {
+                self.out.give_back();
+            }
+            self.calls.wait(if self.prompt { SHORTEST_PAUSE } else { pause(taken, since) });
         }
     }
 
     fn drain(&mut self, limit: usize) -> usize {
-        let Self { source, urgent, tap, batches, first, batch, .. } = self;
+        let Self { source, urgent, tap, out, .. } = self;
         source.drain(limit, |record| {
             if let Some(report) = urgency(record) {
                 let _ = urgent.send(report);
@@ -197,17 +242,40 @@ impl Drain {
             if let Some(tap) = tap {
                 tap.take(u16_at(record, std::mem::offset_of!(Header, row)), record);
             }
-            batch.extend_from_slice(record);
-            if batch.len() >= BATCH_BYTES {
-                let _ = batches.send(Batch { bytes: explained(first, std::mem::take(batch)), watermark_ns: 0 });
-            }
+            out.put(record);
         })
+    }
+}
+
+impl Out {
+    fn put(&mut self, record: &[u8]) {
+        self.batch.extend_from_slice(record);
+        if self.batch.len() >= BATCH_BYTES {
+            let _ = self.hand_on(0);
+        }
     }
 
     fn hand_on(&mut self, watermark_ns: u64) -> Result<(), ()> {
-        let bytes = explained(&self.first, std::mem::take(&mut self.batch));
+        let mut next = self.spare.try_recv().unwrap_or_default();
+        next.clear();
+        let bytes = explained(&self.first, std::mem::replace(&mut self.batch, next));
         self.batches.send(Batch { bytes, watermark_ns }).map_err(|_| ())
     }
+
+    /// Keeps no buffers while little comes.
+    fn give_back(&mut self) {
+        while self.spare.try_recv().is_ok() {}
+        if self.batch.is_empty() {
+            self.batch = Vec::new();
+        }
+    }
+}
+
+/// How long to wait after a round that took so many bytes, which had so much time to come: until about a batch is there.
+fn pause(taken: usize, since: Duration) -> Duration {
+    let nanos = since.as_nanos() * BATCH_BYTES as u128 / taken.max(1) as u128;
+    let nanos = u64::try_from(nanos).unwrap_or(u64::MAX);
+    Duration::from_nanos(nanos).clamp(SHORTEST_PAUSE, LONGEST_PAUSE)
 }
 
 /// The batch behind the notes that explain its records. Those were sent before the records could be made, so they are
@@ -283,6 +351,35 @@ mod tests {
         assert_eq!(urgency(&record(Kind::Exec)), Some(Urgent { kind: Kind::Exec, child: 0, ..fork }));
         assert_eq!(urgency(&record(Kind::Enter)), None);
         assert_eq!(urgency(&[1, 2, 3]), None);
+    }
+
+    /// Buffers come back, and go again when little comes; large ones do not.
+    #[test]
+    fn buffers_are_used_again() {
+        let (spent, spare) = mpsc::sync_channel(SPARE_BUFFERS);
+        let spent = Spent(spent);
+        let (batches, output) = mpsc::sync_channel(BATCHES);
+        let (_first, first) = mpsc::channel();
+        let mut out = Out { batches, first, spare, batch: Vec::new() };
+        spent.give(Vec::with_capacity(8 * BATCH_BYTES));
+        spent.give(vec![9; 1000]);
+        out.put(&[1, 2]);
+        assert_eq!((out.hand_on(5), out.batch.capacity() >= 1000, out.batch.is_empty()), (Ok(()), true, true));
+        out.put(&[3]);
+        assert_eq!(out.hand_on(6), Ok(()));
+        let taken: Vec<_> = output.try_iter().map(|batch| (batch.bytes, batch.watermark_ns)).collect();
+        assert_eq!(taken, [(vec![1, 2], 5), (vec![3], 6)]);
+        spent.give(vec![9; 1000]);
+        out.give_back();
+        assert_eq!((out.spare.try_recv().is_err(), out.batch.capacity()), (true, 0));
+    }
+
+    /// A batch is 256 KiB: at 10 MB/s that takes 26 ms, at 1 MB/s a quarter of a second.
+    #[test]
+    fn pauses_fill_a_batch() {
+        let after = |taken, since_ms| pause(taken, Duration::from_millis(since_ms)).as_millis();
+        assert_eq!([after(1_000_000, 100), after(100_000, 100), after(0, 100)], [26, 200, 200]);
+        assert_eq!([after(100_000_000, 100), after(0, 0), after(1, 0)], [20, 20, 20]);
     }
 
     #[test]

@@ -1,15 +1,15 @@
 //! The two transports behind one interface.
 
-use std::{
-    os::fd::{AsFd as _, BorrowedFd},
-    time::Duration,
-};
+use std::{io, os::fd::AsFd as _, time::Duration};
 
 use aya::maps::{
     MapData, RingBuf,
     perf::{PerfEvent, PerfEventArrayBuffer},
 };
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::{
+    epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout},
+    eventfd::EventFd,
+};
 
 /// Reading end of the transport.
 pub enum Source {
@@ -53,18 +53,30 @@ impl Source {
         bytes
     }
 
-    /// Waits until something is there, or `other` is readable, or the time is over.
-    pub fn wait(&self, other: BorrowedFd<'_>, timeout: Duration) {
-        let mut fds = vec![PollFd::new(other, PollFlags::POLLIN)];
+    /// What waits for the kernel side's calls, and for those of `other`.
+    pub(super) fn calls(&self, other: &EventFd) -> io::Result<Calls> {
+        let calls = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+        calls.add(other, EpollEvent::new(EpollFlags::EPOLLIN, 0))?;
+        // Edges alone: a transport with a record in it is ready all the time, and one record is no reason to hurry.
+        let edges = EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, 0);
         match self {
-            Self::Ring(ring) => fds.push(PollFd::new(ring.as_fd(), PollFlags::POLLIN)),
-            Self::Perf(buffers) => {
-                fds.extend(buffers.iter().map(|buffer| PollFd::new(buffer.as_fd(), PollFlags::POLLIN)));
-            }
+            Self::Ring(ring) => calls.add(ring.as_fd(), edges)?,
+            Self::Perf(buffers) => buffers.iter().try_for_each(|buffer| calls.add(buffer.as_fd(), edges))?,
         }
-        let timeout = PollTimeout::try_from(timeout).unwrap_or(PollTimeout::ZERO);
+        Ok(Calls(calls))
+    }
+}
+
+/// Wakes whoever empties the transport.
+#[derive(Debug)]
+pub(super) struct Calls(Epoll);
+
+impl Calls {
+    /// Waits until somebody calls, or the time is over.
+    pub(super) fn wait(&self, timeout: Duration) {
+        let timeout = EpollTimeout::try_from(timeout).unwrap_or(EpollTimeout::ZERO);
         // Interrupted or not, the caller drains next.
-        let _ = poll(&mut fds, timeout);
+        let _ = self.0.wait(&mut [EpollEvent::empty()], timeout);
     }
 }
 

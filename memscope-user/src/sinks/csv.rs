@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use super::SinkError;
+use crate::calm;
 
 /// Bytes gathered before they are written.
 const BLOCK_BYTES: usize = 64 << 10;
@@ -65,6 +66,7 @@ impl CsvFile {
             None => self.torn_bytes + done,
         };
         self.pending.drain(..done);
+        calm::buffer(&mut self.pending, done);
         result.map_err(SinkError::io(&self.path))
     }
 

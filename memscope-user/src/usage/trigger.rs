@@ -26,6 +26,11 @@ impl Trigger {
         self.0.pulled.swap(false, Ordering::Relaxed)
     }
 
+    /// Memory may have changed.
+    pub fn pull(&self) {
+        self.0.pulled.store(true, Ordering::Relaxed);
+    }
+
     /// Devices on which traced programs have had memory; none at first.
     #[must_use]
     pub fn devices(&self) -> Vec<u32> {
@@ -43,7 +48,7 @@ impl Analysis for Trigger {
             if device < DEVICES {
                 self.0.devices.fetch_or(1 << device, Ordering::Relaxed);
             }
-            self.0.pulled.store(true, Ordering::Relaxed);
+            self.pull();
         }
     }
 

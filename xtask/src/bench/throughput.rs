@@ -4,7 +4,8 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::Command,
-    time::Instant,
+    thread,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result, ensure};
@@ -22,6 +23,9 @@ use super::{
 };
 use crate::project::tool;
 
+/// Writes the capture and does nothing else.
+const CAPTURE_ONLY: &[&str] = &["--capture-only"];
+
 /// All tables.
 pub(super) fn run(lab: &Lab) -> Result<Vec<Table>> {
     let events = lab.pick(20_000, 2_000_000);
@@ -38,9 +42,14 @@ pub(super) fn run(lab: &Lab) -> Result<Vec<Table>> {
 
 /// The capture of a target that makes so many events, half of them allocations, half frees.
 fn record(lab: &Lab, events: u64) -> Result<PathBuf> {
-    let mut command = lab.tracer("run", &["--events", "none", "--analysis", "none"])?;
+    let mut command = lab.tracer("run", CAPTURE_ONLY)?;
     command.arg("--").args(target(lab, events));
     Running::start(&mut command)?.finish()?;
+    keep_capture(lab, events)
+}
+
+/// The capture that was written last, in a place of its own.
+fn keep_capture(lab: &Lab, events: u64) -> Result<PathBuf> {
     let kept = lab.own(&format!("{events}.capture"));
     let written = file_below(&lab.own("output"), "capture").context("no capture was written")?;
     fs::rename(&written, &kept).with_context(|| format!("cannot move {}", written.display()))?;
@@ -112,21 +121,26 @@ fn stages(lab: &Lab, capture: &Path, events: u64) -> Result<Table> {
         &["from → to", "thousand events/s", "goal"],
     );
     let mut samples: Vec<Vec<f64>> = vec![Vec::new(); REPLAYS.len()];
-    let mut live: [Vec<f64>; 2] = [Vec::new(), Vec::new()];
-    for _ in 0..lab.repetitions {
+    let mut live: [Vec<f64>; 3] = [Vec::new(), Vec::new(), Vec::new()];
+    for repetition in 0..lab.repetitions {
         for ((_, options, _), samples) in REPLAYS.iter().zip(&mut samples) {
             samples.push(events as f64 / taken(&mut replay(lab, capture, options)?)?.cpu_s / 1e3);
         }
-        let no_rows = traced(lab, &["--events", "none", "--analysis", "none"], events, &[])?;
-        live[0].push(no_rows.events / no_rows.cpu_s / 1e3);
-        live[1].push(no_rows.events / no_rows.ring_s / 1e3);
+        let captured = traced(lab, CAPTURE_ONLY, events, &[])?;
+        live[0].push(captured.events / captured.cpu_s / 1e3);
+        live[1].push(captured.events / captured.ring_s / 1e3);
+        if repetition < 3 {
+            let no_rows = traced(lab, &["--events", "none", "--analysis", "none"], events, &[])?;
+            live[2].push(no_rows.events / no_rows.cpu_s / 1e3);
+        }
     }
     for ((name, _, goal), samples) in REPLAYS.iter().zip(samples) {
         table.row([(*name).to_owned(), Spread::of(samples).to_string(), (*goal).to_owned()]);
     }
-    let [all, ring] = live.map(|samples| Spread::of(samples).to_string());
-    table.row(["ring → capture (no rows, no analyses)".to_owned(), all, "≥ 2000".to_owned()]);
+    let [captured, ring, held] = live.map(|samples| Spread::of(samples).to_string());
+    table.row(["ring → capture (`--capture-only`)".to_owned(), captured, "≥ 2000".to_owned()]);
     table.row(["ring → memory (the thread that empties it)".to_owned(), ring, "–".to_owned()]);
+    table.row(["ring → capture and what is held at the end (no rows, no analyses)".to_owned(), held, "–".to_owned()]);
     Ok(table)
 }
 
@@ -211,12 +225,15 @@ fn disk(lab: &Lab, capture: &Path, events: u64) -> Result<Table> {
     Ok(table)
 }
 
+/// By then a tracer has given back what a burst has taken.
+const CALM: Duration = Duration::from_secs(2);
+
 fn memory(lab: &Lab) -> Result<Table> {
     let most: u64 = lab.pick(40_000, 400_000);
     let mut table = Table::new(
         "Memory of the tracer",
-        "Each page once, the ring of 64 MiB included, with so many live blocks of the driver; *per block* is what is more \
-         than with one.",
+        "Each page once, the ring of 64 MiB included, with so many live blocks of the driver, two seconds after the last \
+         event; *per block* is what is more than with one.",
         &["live blocks", "MB", "bytes per block", "goal"],
     );
     let mut least = 0.0;
@@ -228,6 +245,7 @@ fn memory(lab: &Lab) -> Result<Table> {
         send(held.target, Signal::SIGUSR1)?;
         held.tracer.wait_for("{\"pid\"")?;
         proc::wait_until_idle(held.tracer.pid());
+        thread::sleep(CALM);
         let bytes = proc::memory_bytes(held.tracer.pid());
         held.end()?;
         let per_block = if blocks == 1 {
@@ -294,22 +312,45 @@ pub(super) fn to_last_probe_and_end(tracer: Running, last_probe: Instant) -> Res
     Ok((attached_ms, begin.elapsed().as_secs_f64() * 1e3))
 }
 
+/// The way to each output, at 1, 10 and 100 times the events.
 fn growth(lab: &Lab) -> Result<Table> {
     let most: u64 = lab.pick(20_000, 2_000_000);
     let mut table = Table::new(
         "Growth",
-        "`replay` of captures of 1, 10 and 100 times the events: processor time, and largest resident memory.",
-        &["events", "CSV: µs per event", "CSV: MB", "DB: µs per event", "DB: MB"],
+        "1, 10 and 100 times the events, from the ring to the capture, and from there (`replay`) to rows: processor time, \
+         largest resident memory, bytes on disk. How the tracer's work and memory grow with rate and live blocks is above.",
+        &[
+            "events",
+            "capture: µs per event",
+            "bytes",
+            "CSV: µs per event",
+            "bytes",
+            "MB of memory",
+            "DB: µs per event",
+            "bytes",
+            "MB of memory",
+        ],
     );
     for events in [most / 100, most / 10, most] {
-        let capture = record(lab, events)?;
-        let mut cells = vec![events.to_string()];
+        let per_event = |samples: Vec<f64>| Spread::of(samples.into_iter().map(|cpu_s| cpu_s * 1e6 / events as f64));
+        let bytes_per_event = |path: &Path| -> Result<String> {
+            let bytes = fs::metadata(path).with_context(|| format!("no {}", path.display()))?.len();
+            Ok(format!("{:.1}", bytes as f64 / events as f64))
+        };
+        let mut captured = Vec::new();
+        for _ in 0..lab.repetitions.min(3) {
+            captured.push(traced(lab, CAPTURE_ONLY, events, &[])?.cpu_s);
+        }
+        let capture = keep_capture(lab, events)?;
+        let mut cells = vec![events.to_string(), per_event(captured).to_string(), bytes_per_event(&capture)?];
         for format in ["csv", "db"] {
             let mut runs = Vec::new();
             for _ in 0..lab.repetitions.min(3) {
                 runs.push(taken(&mut replay(lab, &capture, &["--format", format])?)?);
             }
-            cells.push(Spread::of(runs.iter().map(|run| run.cpu_s * 1e6 / events as f64)).to_string());
+            cells.push(per_event(runs.iter().map(|run| run.cpu_s).collect()).to_string());
+            let written = file_below(&lab.own("output"), format).context("no dump was written")?;
+            cells.push(bytes_per_event(&written)?);
             cells.push(format!("{:.1}", Spread::of(runs.iter().map(|run| run.peak_bytes / 1e6)).median));
         }
         table.row(cells);

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::account::{Account, Accounts, PoolAccount, Sample};
-use super::segment::{Segment, Span};
+use super::segment::{Plain, Plains, Segment, Span, Starts};
 use super::sheets;
 use super::shift::{PoolSpan, Shift};
 use crate::hash::HashMap;
@@ -28,8 +28,9 @@ pub(in crate::analyses) struct Memory {
     /// The driver's last figures of each device.
     figures: BTreeMap<Device, Figures>,
     accounts: Accounts,
-    /// Driver blocks by number.
+    /// Driver blocks by number, but for those that are plain.
     segments: HashMap<u64, Segment>,
+    plains: Plains,
     /// Addresses with a driver block behind them, by start.
     spans: BTreeMap<u64, Span>,
     reservations: BTreeMap<u64, Reservation>,
@@ -111,7 +112,7 @@ impl Memory {
             }
             EventKind::Free(free) => {
                 match free.block.pool {
-                    Pool::Hal => self.driver_free(free.block.allocation_id),
+                    Pool::Hal => self.driver_free(&free.block),
                     _ => self.pool_free(&free.block),
                 }
                 self.told_with(&free.block, free.used_bytes, free.total_bytes);
@@ -146,22 +147,38 @@ impl Memory {
 
     /// The driver gave memory.
     fn driver_alloc(&mut self, block: &Block) {
-        let Block { allocation_id, addr, size_bytes, .. } = *block;
-        self.driver_free(allocation_id);
+        let Block { allocation_id, addr, size_bytes, module_id, .. } = *block;
+        self.driver_free(block);
         let (device, module) = (self.account_of(block.device), module_name(block.module_id));
         let account = self.account(device);
         account.hal += u128::from(size_bytes);
         account.modules.entry(module).or_default().add(size_bytes);
         account.unpooled.entry(module).or_default().add(size_bytes);
-        self.segments.insert(allocation_id, Segment::new(block, device));
-        if block.api == AllocApi::Alloc {
-            self.add_span((addr, size_bytes), allocation_id, false);
+        let plain = Plain { device, module_id };
+        let place = range(addr, size_bytes);
+        let number = self.plains.number(plain).filter(|_| block.api == AllocApi::Alloc && !place.is_empty());
+        if let Some(number) = number {
+            self.evict_spans(&place);
+            self.spans.insert(addr, Span::plain(size_bytes, allocation_id, number));
+            self.claim_or_fill(addr, size_bytes);
+        } else {
+            self.segments.insert(allocation_id, Segment::new(size_bytes, plain, Starts::None));
+            if block.api == AllocApi::Alloc {
+                self.add_span((addr, size_bytes), allocation_id, false);
+            }
         }
         self.grown();
     }
 
     /// The driver has it back.
-    fn driver_free(&mut self, allocation_id: u64) {
+    fn driver_free(&mut self, block: &Block) {
+        let Block { allocation_id, addr, .. } = *block;
+        let span = self.spans.get(&addr).copied().filter(|span| span.block() == allocation_id);
+        if let Some((span, plain)) = span.and_then(|span| Some((span, self.plains.get(span.plain_number())?))) {
+            self.shrinks();
+            self.spans.remove(&addr);
+            return self.take_unpooled(plain.device, module_name(plain.module_id), span.size_bytes);
+        }
         if !self.segments.contains_key(&allocation_id) {
             return;
         }
@@ -173,13 +190,19 @@ impl Memory {
         let Some(segment) = self.segments.remove(&allocation_id) else { return };
         let (device, module, size_bytes, owner) =
             (segment.device, segment.module(), segment.size_bytes, segment.owner());
+        let Some(pool) = owner else { return self.take_unpooled(device, module, size_bytes) };
         let account = self.account(device);
         account.hal -= u128::from(size_bytes);
         account.modules.entry(module).or_default().take(size_bytes);
-        match owner {
-            Some(pool) => account.pool(pool).segments.take(size_bytes),
-            None => account.unpooled.entry(module).or_default().take(size_bytes),
-        }
+        account.pool(pool).segments.take(size_bytes);
+    }
+
+    /// A block that was no pool's is gone.
+    fn take_unpooled(&mut self, device: Device, module: &'static str, size_bytes: u64) {
+        let account = self.account(device);
+        account.hal -= u128::from(size_bytes);
+        account.modules.entry(module).or_default().take(size_bytes);
+        account.unpooled.entry(module).or_default().take(size_bytes);
     }
 
     /// The memory of a block is behind these addresses from here on.
@@ -343,7 +366,12 @@ impl Memory {
         if is_claimed {
             self.gains(start);
         }
-        let handed = self.handed_of_all_at(&place);
+        self.claim_or_fill(start, size_bytes);
+    }
+
+    /// A span is new: it is the pool's whose reservation it lies in, or who has handed out memory there.
+    fn claim_or_fill(&mut self, start: u64, size_bytes: u64) {
+        let handed = self.handed_of_all_at(&range(start, size_bytes));
         let owner = self.reservation_at(start).and_then(|(_, reservation)| reservation.owner);
         if let Some(pool) = owner.or_else(|| handed.first().map(|(pool, _)| *pool)) {
             self.claim(start, pool);
@@ -353,7 +381,17 @@ impl Memory {
         }
     }
 
+    /// The block behind a span has a segment from here on.
+    fn promote(&mut self, start: u64) {
+        let Some(span) = self.spans.get_mut(&start) else { return };
+        let Some(plain) = self.plains.get(span.plain_number()) else { return };
+        span.has_segment();
+        let segment = Segment::new(span.size_bytes, plain, Starts::One(start));
+        self.segments.insert(span.block(), segment);
+    }
+
     fn remove_span(&mut self, start: u64) {
+        self.promote(start);
         let Some(span) = self.spans.get(&start).copied() else { return };
         for key in self.handed_of_all_at(&range(start, span.size_bytes)) {
             self.fill(start, key, Change::Goes);
@@ -425,6 +463,7 @@ impl Memory {
     fn claim(&mut self, start: u64, pool: Pool) {
         let mut found = vec![start];
         while let Some(start) = found.pop() {
+            self.promote(start);
             let Some(block) = self.spans.get(&start).map(|span| span.block()) else { continue };
             let Some(segment) = self.segments.get_mut(&block).filter(|segment| segment.owner().is_none()) else {
                 continue;

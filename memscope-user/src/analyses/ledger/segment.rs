@@ -1,6 +1,35 @@
-//! Driver blocks and where they are, in few bytes: there may be millions, and nearly all are at one place and no pool's.
+//! Driver blocks and where they are, in few bytes: there may be millions, and nearly all are at one place and no pool's. Those
+//! have no [`Segment`]: what there is to know of them is in their [`Span`].
 
-use crate::model::{Block, Device, Pool, module_name};
+use crate::model::{Device, Pool, module_name};
+
+/// What makes a segment, but for its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Plain {
+    pub(super) device: Device,
+    pub(super) module_id: Option<u8>,
+}
+
+/// Those that there are, by number from 1.
+#[derive(Debug, Default)]
+pub(super) struct Plains(Vec<Plain>);
+
+impl Plains {
+    /// Number of one; `None` if there is no room for another.
+    pub(super) fn number(&mut self, plain: Plain) -> Option<u16> {
+        let at = self.0.iter().position(|known| *known == plain).unwrap_or(self.0.len());
+        let number = u16::try_from(at + 1).ok()?;
+        if at == self.0.len() {
+            self.0.push(plain);
+        }
+        Some(number)
+    }
+
+    /// What a number stands for.
+    pub(super) fn get(&self, number: u16) -> Option<Plain> {
+        self.0.get(usize::from(number).checked_sub(1)?).copied()
+    }
+}
 
 /// A driver block.
 #[derive(Debug)]
@@ -14,9 +43,8 @@ pub(super) struct Segment {
 }
 
 impl Segment {
-    pub(super) const fn new(block: &Block, device: Device) -> Self {
-        let Block { size_bytes, module_id, .. } = *block;
-        Self { size_bytes, device, module_id, spans: Starts::None, owner: None }
+    pub(super) const fn new(size_bytes: u64, Plain { device, module_id }: Plain, spans: Starts) -> Self {
+        Self { size_bytes, device, module_id, spans, owner: None }
     }
 
     /// Module of the driver that asked for it.
@@ -77,25 +105,44 @@ impl Starts {
     }
 }
 
-/// Addresses of a driver block.
+/// Addresses of a driver block. Packed: a word of eight bytes less.
 #[derive(Clone, Copy, Debug)]
+#[repr(Rust, packed(4))]
 pub(super) struct Span {
     pub(super) size_bytes: u64,
-    /// Number of the block, of which no process has 2^63; the lowest bit tells whether it is mapped there.
+    /// Number of the block.
     block: u64,
+    /// Number of what is to be known of a block without segment; 0 if it has one.
+    plain: u16,
+    mapped: bool,
 }
 
 impl Span {
     pub(super) const fn new(size_bytes: u64, block: u64, mapped: bool) -> Self {
-        Self { size_bytes, block: block << 1 | mapped as u64 }
+        Self { size_bytes, block, plain: 0, mapped }
+    }
+
+    /// Of a block that has no segment.
+    pub(super) const fn plain(size_bytes: u64, block: u64, plain: u16) -> Self {
+        Self { size_bytes, block, plain, mapped: false }
+    }
+
+    /// Number of what is to be known of it; 0 if it has a segment.
+    pub(super) const fn plain_number(self) -> u16 {
+        self.plain
+    }
+
+    /// It has a segment from here on.
+    pub(super) const fn has_segment(&mut self) {
+        self.plain = 0;
     }
 
     pub(super) const fn block(self) -> u64 {
-        self.block >> 1
+        self.block
     }
 
     pub(super) const fn mapped(self) -> bool {
-        self.block & 1 != 0
+        self.mapped
     }
 }
 
@@ -125,8 +172,15 @@ mod tests {
     /// Of the memory that is promised for each block.
     #[test]
     fn segments_are_small() {
-        assert!(size_of::<Segment>() <= 48 && size_of::<Span>() <= 16);
-        let span = Span::new(5, 7, true);
-        assert_eq!((span.block(), span.mapped(), Span::new(5, 7, false).mapped()), (7, true, false));
+        assert!(size_of::<Segment>() <= 48 && size_of::<Span>() <= 20);
+    }
+
+    /// Each is kept once, and found by its number; none is 0.
+    #[test]
+    fn plain_ones_have_numbers() {
+        let mut plains = Plains::default();
+        let [one, other] = [None, Some(3)].map(|module_id| Plain { device: Device::Npu(1), module_id });
+        assert_eq!([one, other, one].map(|plain| plains.number(plain)), [Some(1), Some(2), Some(1)]);
+        assert_eq!([0, 1, 2, 3].map(|number| plains.get(number)), [None, Some(one), Some(other), None]);
     }
 }

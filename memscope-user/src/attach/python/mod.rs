@@ -185,6 +185,12 @@ impl Interpreters {
         self.pending.remove(&pid);
     }
 
+    /// Whether there are interpreters that have not begun.
+    #[must_use]
+    pub fn is_waiting(&self) -> bool {
+        !self.pending.is_empty()
+    }
+
     /// Looks again at interpreters that had not begun; to be called regularly.
     pub fn look_again(&mut self, kernel: &mut Kernel) -> Result<(), KernelError> {
         let now = Instant::now();

@@ -89,10 +89,15 @@ impl Session<'_> {
 fn report(args: &TraceArgs, written: &Written, capture: Option<&Path>, selected: Option<&Selecting>) -> Result<bool> {
     let failures = tell_failures(args, written);
     if let Some(selected) = selected {
-        outputs::print_report(&args.collect, &written.outcome, selected).context("cannot print the report")?;
+        outputs::print_report(&args.made_meanwhile(), &written.outcome, selected).context("cannot print the report")?;
     }
     if let Some(path) = capture.filter(|_| written.capture_error.is_none()) {
-        message(args.collect.level_of_messages(), LogLevel::Info, format_args!("capture {}", path.display()));
+        let level = args.collect.level_of_messages();
+        message(level, LogLevel::Info, format_args!("capture {}", path.display()));
+        if args.capture_only {
+            let text = "nothing else was written: `memscope-bpf replay` makes rows and report of the capture";
+            message(level, LogLevel::Info, format_args!("{text}"));
+        }
     }
     Ok(failures == 0)
 }

@@ -7,6 +7,7 @@ mod watch;
 
 use std::{
     io,
+    os::fd::OwnedFd,
     path::{Path, PathBuf},
     process::ExitCode,
     sync::{Arc, mpsc},
@@ -23,8 +24,9 @@ use nix::{
     unistd::Pid,
 };
 use tokio::{
+    io::unix::AsyncFd,
     sync::mpsc::{UnboundedReceiver, UnboundedSender},
-    time::{Interval, MissedTickBehavior, interval},
+    time::{self, Interval, MissedTickBehavior, interval},
 };
 
 use self::{
@@ -34,7 +36,7 @@ use self::{
 use super::{
     FAILURE, RUN_FAILURE, USAGE,
     args::{LateLibraries, LogLevel, RunArgs, TraceArgs},
-    error,
+    error, heap,
     notices::Notices,
     outputs::{self, Chosen, Selecting},
     signals::{self, Caught, Signals},
@@ -62,8 +64,10 @@ use crate::{
     watch::live::Watch,
 };
 
-/// Processes are looked after this often. What is urgent wakes us; these rounds are a good part of what a trace of little takes.
+/// Processes are looked after this often while one waits for it.
 const TICK: Duration = Duration::from_millis(100);
+/// The same while none does: what is urgent wakes us, and so does the end of a process.
+const RARE_TICK: Duration = Duration::from_millis(500);
 /// The status line is renewed this often.
 const STATUS: Duration = Duration::from_secs(1);
 /// Clocks are compared, and losses written into the capture, this often.
@@ -161,6 +165,7 @@ fn check(args: &TraceArgs) -> Result<(), String> {
 }
 
 fn try_run(args: &RunArgs) -> Result<u8> {
+    heap::keep_little();
     let program = spawn::find_program(&args.program[0])?;
     let run_as = RunAs::choose(args.user.as_deref())?;
     let plan = Plan::of_trace(&args.trace)?;
@@ -186,12 +191,25 @@ fn try_attach(
     plan: impl FnOnce() -> Result<Plan>,
     attached: impl FnOnce() -> Result<()>,
 ) -> Result<u8> {
+    heap::keep_little();
     for &pid in pids {
         check_target(pid)?;
     }
     let plan = plan()?;
     let guard = Guard::start().context("cannot start the guard process")?;
     Session::start(args, guard, plan, LateLibraries::Notify)?.attach(pids, attached)
+}
+
+/// Waits until a process has ended, where the kernel tells.
+async fn readable(ended: Option<&AsyncFd<OwnedFd>>) {
+    match ended {
+        Some(ended) => {
+            if let Ok(mut ready) = ended.readable().await {
+                ready.clear_ready();
+            }
+        }
+        None => std::future::pending().await,
+    }
 }
 
 fn every(period: Duration) -> Interval {
@@ -249,12 +267,15 @@ pub(super) struct Plan {
 impl Plan {
     /// A trace as the options have it.
     pub(super) fn of_trace(args: &TraceArgs) -> Result<Self> {
-        let collect = &args.collect;
+        let collect = &args.made_meanwhile();
         let rules = outputs::rules(collect).map_err(anyhow::Error::msg)?;
         let dirs = ProcessDirs::default();
         let dump = outputs::open(args, dirs.clone())?;
         let trigger = Trigger::default();
-        let Chosen { mut analyses, selected } = outputs::analyses(collect, rules.as_ref());
+        let Chosen { mut analyses, mut selected } = outputs::analyses(collect, rules.as_ref());
+        if args.capture_only {
+            (analyses, selected) = (Vec::new(), Selecting::ALL);
+        }
         analyses.push(Box::new(trigger.clone()));
         Ok(Self {
             sinks: vec![dump, Box::new(Notices::new(collect.level_of_messages()))],
@@ -372,6 +393,8 @@ impl Session<'_> {
 
     /// The loop: reacts until the trace ends. A duration that the user gave begins here: attaching took its own time.
     fn trace(&mut self) -> Result<End> {
+        // What was read to place the probes is not needed any more.
+        heap::give_back();
         self.started = Instant::now();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let signals = {
@@ -379,17 +402,26 @@ impl Session<'_> {
             Signals::new()?
         };
         runtime.block_on(async {
-            let [mut tick, mut status, mut clock] = [TICK, STATUS, CLOCK].map(every);
+            let ended = self.follow.ended();
+            // SAFETY: `OwnedFd` owns its descriptor for as long as it lives.
+            let ended = ended.map(|ended| unsafe { AsyncFd::register(ended) }).transpose()?;
+            let [mut status, mut clock] = [STATUS, CLOCK].map(every);
+            let mut tick = time::Instant::now();
             // Its first tick is at once, when there is nothing to sample yet.
             let mut sample = every(self.monitor.as_ref().map_or(CLOCK, Monitor::interval));
             sample.tick().await;
             loop {
+                tick = tick.min(time::Instant::now() + self.until_tick());
                 let end = tokio::select! {
                     biased;
                     Some(urgent) = self.urgent.recv() => self.on_urgent(urgent),
                     Some(error) = self.output_errors.recv() => Some(End::Output(error)),
                     caught = signals.next() => self.on_signal(caught?),
-                    _ = tick.tick() => self.on_tick(),
+                    () = time::sleep_until(tick) => {
+                        tick = time::Instant::now() + RARE_TICK;
+                        self.on_tick()
+                    }
+                    () = readable(ended.as_ref()) => self.on_tick(),
                     Some(findings) = self.answers.recv() => self.show_sample(&findings),
                     _ = sample.tick() => self.take_sample(),
                     _ = status.tick() => { self.show_status(); None }
@@ -436,7 +468,9 @@ impl Session<'_> {
     fn on_signal(&mut self, caught: Caught) -> Option<End> {
         if caught.signal == Signal::SIGCHLD {
             self.wait_for_child();
-            return None;
+            // Threads that block watch stops send it, too.
+            let has_ended = self.child.as_ref().is_some_and(|child| child.status.is_some());
+            return if has_ended { self.on_tick() } else { None };
         }
         if caught.signal == Signal::SIGUSR1 {
             // A writer that has ended has said all there is.
@@ -459,6 +493,13 @@ impl Session<'_> {
             _ if matches!(caught.signal, Signal::SIGUSR1 | Signal::SIGUSR2) => None,
             _ => Some(End::Signal(caught.signal)),
         }
+    }
+
+    /// How long nobody has to be looked after.
+    fn until_tick(&self) -> Duration {
+        let left = self.args.duration.map(|duration| duration.saturating_sub(self.started.elapsed()));
+        let hurried = self.follow.is_waiting() || self.args.only_user.is_some();
+        left.unwrap_or(RARE_TICK).min(if hurried { TICK } else { RARE_TICK })
     }
 
     fn on_tick(&mut self) -> Option<End> {

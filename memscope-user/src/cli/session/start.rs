@@ -26,7 +26,8 @@ use crate::{
         args::{CollectMode, LateLibraries, Link, LogLevel, TraceArgs, Transport},
         message, operators,
         signals::Signals,
-        stacks, writer,
+        stacks,
+        writer::{self, Work},
     },
     pipeline::{Pipeline, PipelineConfig},
     probes::ProbeSpec,
@@ -61,6 +62,7 @@ impl<'a> Session<'a> {
             }
             None => None,
         };
+        let recorded = args.capture_only.then(|| trigger.clone());
         let (gauge_sink, gauge) = GaugeSink::new();
         sinks.push(Box::new(gauge_sink));
         let config = PipelineConfig { rows, start_mono_ns, start_real_ns, dump, owners, mixed_stacks, deferred };
@@ -76,7 +78,8 @@ impl<'a> Session<'a> {
         let (batches, stacks) = stacks::start(args, &kernel, interpreters.layouts(), batches)?;
         let (asks, asked) = mpsc::channel();
         let (answer, answers) = unbounded_channel();
-        let writer = writer::start(batches, pipeline, capture_writer, error_sender, asked)?;
+        let work = Work { pipeline, capture: capture_writer, recorded, spent: reader.spent(), errors: error_sender };
+        let writer = writer::start(batches, work, asked)?;
         let usage = start_usage(args, trigger, &reader)?;
         let how = args.late_libraries.unwrap_or(late);
         let stop = how == LateLibraries::Stop && kernel.features().send_signal;

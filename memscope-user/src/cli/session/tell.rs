@@ -93,7 +93,8 @@ impl Session<'_> {
     pub(super) fn show_status(&self) {
         let stderr = io::stderr();
         let shared = self.child.is_some() && io::stdout().is_terminal();
-        let quiet = self.args.no_progress || self.args.collect.level_of_messages() > LogLevel::Info;
+        let quiet =
+            self.args.no_progress || self.args.capture_only || self.args.collect.level_of_messages() > LogLevel::Info;
         if quiet || shared || !stderr.is_terminal() {
             return;
         }

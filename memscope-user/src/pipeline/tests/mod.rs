@@ -647,6 +647,27 @@ fn losses_are_told() {
     assert_eq!((outcome.end.lost, outcome.records), (3, 3));
 }
 
+/// How the trace went is known without a look at its calls, of which nothing is told.
+#[test]
+fn notes_alone_tell_losses_and_the_end() {
+    let (mut pipeline, seen, written) = tapped(config());
+    let row = crate::testing::row("halMemAlloc");
+    let losses = Note::Losses { by: vec![LossCount { row, reason: 0, count: 3 }] };
+    let mut unknown = main(1).free(1);
+    unknown[16] = 99;
+    let records = [
+        unknown,
+        main(1).alloc(0x10, 64, NPU),
+        main(2).note(&losses),
+        main(3).note(&Note::End { reason: "over".into() }),
+    ];
+    pipeline.feed_notes(&records.concat()).expect("fed");
+    let outcome = pipeline.finish(&[]);
+    let lines: Vec<_> = outcome.end.losses.iter().map(|line| (line.reason.as_str(), line.count)).collect();
+    assert_eq!((lines, outcome.end.lost, outcome.end_reason.as_deref()), (vec![("ring full", 3)], 3, Some("over")));
+    assert_eq!(seen.iter().count() + written.iter().count(), 0);
+}
+
 /// Only what was asked for is written; a block's end goes with its beginning.
 #[test]
 fn filter() {
