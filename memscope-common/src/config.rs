@@ -37,6 +37,8 @@ pub struct Config {
     pub stop_user: u32,
     /// Whether blocks may be watched.
     pub watch: u32,
+    /// Whether programs may compare and exchange (5.12), and are large enough to be quick.
+    pub exchanges: u32,
 }
 
 /// No user's id: `-1` is none for `setuid`.

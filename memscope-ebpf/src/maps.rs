@@ -28,6 +28,7 @@ pub(crate) static CONFIG: Config = Config {
     native_slots: 0,
     stop_user: 0,
     watch: 0,
+    exchanges: 0,
 };
 
 /// One of the frozen settings. Not all at once: each would be read on every use of one.
@@ -107,6 +108,8 @@ pub(crate) struct Thread {
     pub(crate) api: u32,
     /// Padding, zero.
     pub(crate) reserved: u32,
+    /// Where the last copy of its stack ended.
+    pub(crate) copied_to: u64,
     /// Arguments of the call that is being reported.
     pub(crate) args: [u64; ARG_SLOTS],
     /// A call being reported.

@@ -1,8 +1,10 @@
 //! Call stacks: taken where a call is reported, told once, and from then on an id.
 
+mod claims;
+mod copy;
 mod native;
 mod python;
-mod scratch;
+mod walk;
 
 use core::ffi::c_void;
 
@@ -19,9 +21,9 @@ use crate::{
 };
 
 /// What the walks need to know of the call that is about to be reported.
-pub(crate) struct Site<'a> {
+pub(crate) struct Site {
     pub(crate) ctx: *mut c_void,
-    pub(crate) state: &'a ProcessState,
+    pub(crate) generation: u64,
     pub(crate) row: u16,
 }
 
@@ -73,7 +75,7 @@ pub(crate) fn take<const LOOPS: bool>(
     if wanted == 0 {
         return;
     }
-    let site = Site { ctx, state, row: number };
+    let site = Site { ctx, generation: state.generation, row: number };
     if wanted & STACK_NATIVE != 0 {
         native::take::<LOOPS>(&site, thread);
     }

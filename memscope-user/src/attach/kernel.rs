@@ -335,6 +335,16 @@ impl Kernel {
     pub fn load(options: &KernelOptions) -> Result<Self, KernelError> {
         let features = Features::probe();
         privileges::check(features)?;
+        match Self::load_with(options, features) {
+            // The verifier of an older kernel gives up before it has seen all ways through the quicker programs, which are larger.
+            Err(KernelError::Program { .. }) if features.exchanges => {
+                Self::load_with(options, Features { exchanges: false, ..features })
+            }
+            loaded => loaded,
+        }
+    }
+
+    fn load_with(options: &KernelOptions, features: Features) -> Result<Self, KernelError> {
         let lifecycle = Lifecycle::find(options.tracefs)?;
         privileges::raise_memlock();
         privileges::raise_open_files();
@@ -356,6 +366,7 @@ impl Kernel {
             loops: features.loops.into(),
             thread_pointer,
             native_slots: stack_slots(),
+            exchanges: features.exchanges.into(),
             watch: options.watch.into(),
             stop_user: if features::may_signal_all() { ANY_USER } else { Uid::current().as_raw() },
             ..Config::default()
@@ -378,11 +389,13 @@ impl Kernel {
             .map_max_entries("PYTHON_SEEN", python(PYTHON_TOLD))
             .map_max_entries("PYTHON_CODES", python(PYTHON_TOLD))
             .map_max_entries("PYTHON_OWNERS", python(slots))
+            .map_max_entries("PYTHON_CLAIMS", python(slots))
             .map_max_entries("PYTHON_SCRATCH", python(slots))
             .map_max_entries("WATCHED", if options.watch { WATCHED_PROCESSES } else { 1 })
             .map_max_entries("WATCH_SITES", if options.watch { thread_entries() } else { 1 })
             .map_max_entries("UNWIND_RULES", if_native(RULES))
             .map_max_entries("STACK_SLOTS", if_native(config.native_slots))
+            .map_max_entries("STACK_OWNERS", if_native(config.native_slots))
             .map_max_entries("STACK_CLAIMS", if_native(config.native_slots))
             .map_max_entries("STACKS_TOLD", if_native(STACKS_TOLD))
             .map_max_entries("RULES_ASKED", if_native(RULES_ASKED))
