@@ -4,14 +4,12 @@
 //! there are a few slots for each, and a walk takes one that nobody has. Where the kernel has compare-and-exchange (5.12), that
 //! is one instruction; else an insertion into a hash map that fails if the key is there.
 
-use core::arch::asm;
-
 use aya_ebpf::{
     bindings::BPF_NOEXIST,
     maps::{Array, HashMap},
 };
 
-use crate::maps::setting;
+use crate::{calls::exchange, maps::setting};
 
 /// Who has a slot: 1 or 0. Of its own on a line of the cache, since others are written by other processors.
 #[repr(C, align(64))]
@@ -48,16 +46,4 @@ impl Claims {
         }
         let _ = self.taken.remove(&slot);
     }
-}
-
-/// Writes `new` if `old` is there. Gives what was there. Only for programs that kernels before 5.12 do not load: they refuse the
-/// instruction, even where it is never run.
-#[inline(always)]
-fn exchange(word: *mut u64, old: u64, new: u64) -> u64 {
-    let found;
-    // SAFETY: a live map value, aligned to eight bytes.
-    unsafe {
-        asm!("r0 = cmpxchg_64({word} + 0, r0, {new})", word = in(reg) word, new = in(reg) new, inout("r0") old => found);
-    };
-    found
 }

@@ -11,7 +11,6 @@ use core::ffi::c_void;
 use aya_ebpf::{bindings::pt_regs, helpers::generated::bpf_probe_read_user};
 use memscope_common::{
     ProbeRow,
-    config::ProcessState,
     stack::{STACK_NATIVE, STACK_PYTHON},
 };
 
@@ -62,7 +61,7 @@ pub(crate) fn are_wanted(row: &ProbeRow) -> bool {
 pub(crate) fn take<const LOOPS: bool>(
     ctx: *mut c_void,
     thread: &mut Thread,
-    state: &ProcessState,
+    generation: u64,
     row: &ProbeRow,
     number: u16,
 ) {
@@ -75,7 +74,7 @@ pub(crate) fn take<const LOOPS: bool>(
     if wanted == 0 {
         return;
     }
-    let site = Site { ctx, generation: state.generation, row: number };
+    let site = Site { ctx, generation, row: number };
     if wanted & STACK_NATIVE != 0 {
         native::take::<LOOPS>(&site, thread);
     }
