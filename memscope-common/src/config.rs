@@ -37,6 +37,10 @@ pub struct Config {
     pub stop_user: u32,
     /// Whether blocks may be watched.
     pub watch: u32,
+    /// Whether programs may compare and exchange (5.12), and are large enough to be quick.
+    pub exchanges: u32,
+    /// Threads whose state is found by their number, a power of two; 0 where there is no compare-and-exchange: by a hash map.
+    pub seats: u32,
 }
 
 /// No user's id: `-1` is none for `setuid`.
@@ -48,6 +52,13 @@ pub const PROCESS_FOLLOW: u32 = 1;
 pub const PROCESS_STOP: u32 = 1 << 1;
 /// In a process's state: another process has the same generation, since one is forked from the other.
 pub const PROCESS_SHARES: u32 = 1 << 2;
+
+/// Where user space counts its changes of who is traced ...
+pub const OUTER_CHANGES: u32 = 0;
+/// ... and where the kernel side does.
+pub const INNER_CHANGES: u32 = 1;
+/// How many such places there are.
+pub const CHANGES: u32 = 2;
 
 /// What the process filter knows of one traced process.
 #[repr(C)]

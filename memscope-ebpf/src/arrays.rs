@@ -49,7 +49,7 @@ pub(crate) fn pass(ctx: *mut c_void, cookie: u64) {
     let record = &mut scratch.record;
     begin(record, cookie);
     // SAFETY: a live map value; that others change it meanwhile does no harm.
-    take_stacks(ctx, record, unsafe { &*state }, row, number);
+    take_stacks(ctx, record, unsafe { (*state).generation }, row, number);
     copy(record, word(text, number), TEXT, number);
     for index in 0..MAX_OBJECTS as u64 {
         if index >= elements.len {

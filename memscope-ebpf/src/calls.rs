@@ -5,7 +5,7 @@ use core::arch::asm;
 use memscope_common::{Miss, miss::MAX_DEPTH, row::GROUP_API};
 
 use crate::{
-    maps::{EMPTY_THREAD, Frame, THREADS, Thread},
+    maps::{EMPTY_THREAD, Frame, SEATS, THREADS, Thread, setting},
     misses::count,
 };
 
@@ -27,9 +27,12 @@ fn frame_at(thread: &mut Thread, depth: u32) -> &mut Frame {
     unsafe { thread.frames.get_unchecked_mut(bounded(depth)) }
 }
 
-/// The thread's state, made on first use.
+/// The thread's state, made on first use. `EXCHANGES`: see [`exchange`].
 #[inline(always)]
-pub(crate) fn thread(id: u64, row: u16) -> Option<&'static mut Thread> {
+pub(crate) fn thread<const EXCHANGES: bool>(id: u64, row: u16) -> Option<&'static mut Thread> {
+    if EXCHANGES && setting!(seats) != 0 {
+        return seat(id, row);
+    }
     if let Some(thread) = THREADS.get_ptr_mut(&id) {
         // SAFETY: a live map value that only this thread's programs touch.
         return Some(unsafe { &mut *thread });
@@ -42,6 +45,75 @@ pub(crate) fn thread(id: u64, row: u16) -> Option<&'static mut Thread> {
     }
     // SAFETY: as above.
     THREADS.get_ptr_mut(&id).map(|thread| unsafe { &mut *thread })
+}
+
+/// Seats that a thread can have: from the end of its number on.
+const SEATS_OF_ONE: u32 = 8;
+
+#[inline(always)]
+fn seat_at(id: u64, place: u32) -> Option<*mut Thread> {
+    SEATS.get_ptr_mut((id as u32).wrapping_add(place) & (setting!(seats) - 1))
+}
+
+/// Who has a seat.
+#[inline(always)]
+fn owner(seat: *mut Thread) -> u64 {
+    // SAFETY: a live map value; eight bytes, which others may change at once.
+    unsafe { (&raw const (*seat).owner).read_volatile() }
+}
+
+/// The thread's seat; it takes one that is free if it has none.
+#[inline(always)]
+fn seat(id: u64, row: u16) -> Option<&'static mut Thread> {
+    for place in 0..SEATS_OF_ONE {
+        let seat = seat_at(id, place)?;
+        if owner(seat) == id {
+            // SAFETY: a live map value that only this thread's programs touch.
+            return Some(unsafe { &mut *seat });
+        }
+    }
+    for place in 0..SEATS_OF_ONE {
+        let seat = seat_at(id, place)?;
+        // SAFETY: a field of a live map value.
+        if owner(seat) == 0 && exchange(unsafe { &raw mut (*seat).owner }, 0, id) == 0 {
+            // SAFETY: from now on only this thread's programs touch it.
+            unsafe { ((*seat).depth, (*seat).groups, (*seat).api) = (0, 0, 0) };
+            // SAFETY: as above.
+            return Some(unsafe { &mut *seat });
+        }
+    }
+    count(row, Miss::ThreadsFull);
+    None
+}
+
+/// A thread ends, or runs another program.
+#[inline(always)]
+pub(crate) fn forget_thread(id: u64) {
+    if setting!(seats) == 0 {
+        let _ = THREADS.remove(&id);
+        return;
+    }
+    for place in 0..SEATS_OF_ONE {
+        let Some(seat) = seat_at(id, place) else { return };
+        if owner(seat) == id {
+            // Nobody else gives it back, and its last call is long over.
+            // SAFETY: a live map value; eight bytes that are written at once.
+            unsafe { (&raw mut (*seat).owner).write_volatile(0) };
+            return;
+        }
+    }
+}
+
+/// Writes `new` if `old` is there. Gives what was there. Only for programs that kernels before 5.12 do not load: they refuse the
+/// instruction, even where it is never run.
+#[inline(always)]
+pub(crate) fn exchange(word: *mut u64, old: u64, new: u64) -> u64 {
+    let found;
+    // SAFETY: a live map value, aligned to eight bytes.
+    unsafe {
+        asm!("r0 = cmpxchg_64({word} + 0, r0, {new})", word = in(reg) word, new = in(reg) new, inout("r0") old => found);
+    };
+    found
 }
 
 /// Forgets all calls of a thread whose returns do not match its entries (`longjmp`, unwinding, probes attached in

@@ -31,6 +31,8 @@ use crate::{
 const AVAILABLE: u64 = 0;
 /// Records that cross the wake-up mark within this many bytes wake the reader; so one or two do, not all.
 const WAKE_WINDOW: u64 = 512;
+/// A thread asks so often how many bytes wait while it sends as many as may wait.
+const ASKS: u32 = 256;
 
 /// Bytes of an address.
 const ADDRESS: usize = 8;
@@ -38,6 +40,8 @@ const ADDRESS: usize = 8;
 /// What a program knows of the call when it reports it.
 #[derive(Clone, Copy)]
 pub(crate) struct Call {
+    /// The thread.
+    pub(crate) id: u64,
     pub(crate) kind: Kind,
     pub(crate) row: u16,
     pub(crate) outer: u16,
@@ -47,20 +51,40 @@ pub(crate) struct Call {
 /// A header of the current thread.
 #[inline(always)]
 pub(crate) fn header(kind: Kind, row: u16, len: u16) -> Header {
-    // SAFETY: helpers without arguments.
-    let (time_ns, id) = unsafe { (bpf_ktime_get_ns(), bpf_get_current_pid_tgid()) };
+    // SAFETY: a helper without arguments.
+    header_of(unsafe { bpf_get_current_pid_tgid() }, kind, row, len)
+}
+
+/// A header of the thread that is the current one: every helper that is called costs the program.
+#[inline(always)]
+fn header_of(id: u64, kind: Kind, row: u16, len: u16) -> Header {
+    // SAFETY: a helper without arguments.
+    let time_ns = unsafe { bpf_ktime_get_ns() };
     Header { time_ns, tgid: (id >> 32) as u32, tid: id as u32, kind: kind as u16, row, len, outer: 0 }
 }
 
 /// Sends `len` bytes; a full transport is counted against `row`. Returns whether the record left.
 #[inline(always)]
 pub(crate) fn send(ctx: *mut c_void, data: *mut c_void, len: u64, row: u16, wake: bool) -> bool {
+    output(ctx, data, len, row, wake || crosses_mark(len))
+}
+
+/// The same of a thread's calls, which are many.
+#[inline(always)]
+fn send_call(ctx: *mut c_void, thread: &mut Thread, len: u64, row: u16, wake: bool) -> bool {
+    let wake = wake || finds_much(thread, len);
+    output(ctx, (&raw mut thread.call).cast(), len, row, wake)
+}
+
+#[inline(always)]
+fn output(ctx: *mut c_void, data: *mut c_void, len: u64, row: u16, wake: bool) -> bool {
     let sent = if setting!(transport) == TRANSPORT_PERF {
         // SAFETY: `data` points to `len` initialised bytes.
         unsafe { bpf_perf_event_output(ctx, (&raw const PERF_EVENTS).cast_mut().cast(), BPF_F_CURRENT_CPU, data, len) }
     } else {
+        let flag = if wake { BPF_RB_FORCE_WAKEUP } else { BPF_RB_NO_WAKEUP };
         // SAFETY: as above.
-        unsafe { bpf_ringbuf_output((&raw const EVENTS).cast_mut().cast(), data, len, wake_flag(wake, len)) }
+        unsafe { bpf_ringbuf_output((&raw const EVENTS).cast_mut().cast(), data, len, flag.into()) }
     };
     if sent < 0 {
         count(row, Miss::RingFull);
@@ -81,14 +105,25 @@ pub(crate) fn is_crowded() -> bool {
     setting!(transport) != TRANSPORT_PERF && waiting() > 2 * u64::from(setting!(wake_bytes))
 }
 
-/// Wakes the reader with the record that makes too many bytes wait, however long that record is.
+/// Whether a record makes too many bytes wait, however long it is: then it wakes the reader.
 #[inline(always)]
-fn wake_flag(wake: bool, mut len: u64) -> u64 {
+fn crosses_mark(mut len: u64) -> bool {
     // A copy of its own: from what follows, Linux 6.12 would conclude that the length itself has no bound.
     // SAFETY: changes a register.
     unsafe { asm!("{len} &= 4095", len = inout(reg) len) };
-    let over = (waiting() + len).wrapping_sub(u64::from(setting!(wake_bytes)));
-    if wake || over < WAKE_WINDOW + len { BPF_RB_FORCE_WAKEUP.into() } else { BPF_RB_NO_WAKEUP.into() }
+    setting!(transport) != TRANSPORT_PERF
+        && (waiting() + len).wrapping_sub(u64::from(setting!(wake_bytes))) < WAKE_WINDOW + len
+}
+
+/// Whether too many bytes wait, which a thread asks only after it has sent a small part of those itself.
+#[inline(always)]
+fn finds_much(thread: &mut Thread, len: u64) -> bool {
+    thread.unasked += len as u32;
+    if setting!(transport) == TRANSPORT_PERF || thread.unasked < setting!(wake_bytes) / ASKS {
+        return false;
+    }
+    thread.unasked = 0;
+    waiting() >= u64::from(setting!(wake_bytes))
 }
 
 #[inline(always)]
@@ -101,7 +136,7 @@ fn arg_at(thread: &Thread, arg: u8) -> u64 {
 #[inline(always)]
 pub(crate) fn emit_call(ctx: *mut c_void, thread: &mut Thread, row: &ProbeRow, call: Call) {
     let values = if row.values > MAX_VALUES as u8 { MAX_VALUES as u8 } else { row.values };
-    thread.call.header = header(call.kind, call.row, 0);
+    thread.call.header = header_of(call.id, call.kind, call.row, 0);
     thread.call.header.outer = call.outer;
     thread.call.status = call.status;
     thread.call.value_count = values;
@@ -125,7 +160,7 @@ pub(crate) fn emit_call(ctx: *mut c_void, thread: &mut Thread, row: &ProbeRow, c
     // A text that was not in memory is read by user space, as soon as it can.
     let watched = setting!(watch) != 0 && row.flags & ROW_BOUNDARY != 0;
     let urgent = watched || thread.call.flags & CALL_TEXT_FAULT != 0;
-    let sent = send(ctx, (&raw mut thread.call).cast(), bounded_len(len), call.row, urgent);
+    let sent = send_call(ctx, thread, bounded_len(len), call.row, urgent);
     if sent && thread.call.flags & CALL_TEXT_MORE != 0 {
         emit_text_parts(ctx, thread, call.row, text);
     }
@@ -134,7 +169,7 @@ pub(crate) fn emit_call(ctx: *mut c_void, thread: &mut Thread, row: &ProbeRow, c
 /// Reports that a call which was reported at entry returned `call.status`.
 #[inline(always)]
 pub(crate) fn emit_status(ctx: *mut c_void, thread: &mut Thread, call: Call) {
-    thread.call.header = header(call.kind, call.row, CALL_VALUES_AT as u16);
+    thread.call.header = header_of(call.id, call.kind, call.row, CALL_VALUES_AT as u16);
     thread.call.status = call.status;
     thread.call.value_count = 0;
     thread.call.faults = 0;
@@ -142,7 +177,7 @@ pub(crate) fn emit_status(ctx: *mut c_void, thread: &mut Thread, call: Call) {
     thread.call.text_len = 0;
     thread.call.native_stack = 0;
     thread.call.python_stack = 0;
-    send(ctx, (&raw mut thread.call).cast(), CALL_VALUES_AT as u64, call.row, false);
+    send_call(ctx, thread, CALL_VALUES_AT as u64, call.row, false);
 }
 
 /// A record's length, which the verifier is to see bounded where it is used (see [`bounded`]).
@@ -174,6 +209,9 @@ const _: () = assert!(size_of::<CallRecord>() - CALL_VALUES_AT >= 127);
 #[inline(always)]
 fn fill_values(thread: &mut Thread, row: &ProbeRow, values: u8, status: i64) {
     let together = fill_together(thread, row);
+    if together >= values {
+        return;
+    }
     for at in 0..MAX_VALUES {
         if at >= values.into() {
             return;
@@ -229,7 +267,7 @@ pub(crate) fn emit_list(ctx: *mut c_void, thread: &mut Thread, row: &ProbeRow, n
         if companions != 0 {
             thread.call.values[COMPANION_VALUE] = read_word(companions.wrapping_add(index * 8));
         }
-        send(ctx, (&raw mut thread.call).cast(), LIST_LEN, number, false);
+        send_call(ctx, thread, LIST_LEN, number, false);
     }
     if len > MAX_ELEMENTS {
         count(number, Miss::TooMany);

@@ -39,6 +39,14 @@ fn whole_cookie(ctx: *mut c_void) -> u64 {
     unsafe { bpf_get_attach_cookie(ctx) }
 }
 
+/// Runs the body for a thread of a traced process. Of others nobody needs to know more than that, so this comes first.
+#[inline(always)]
+fn traced(body: impl FnOnce(u64) -> u32) {
+    if let Some(id) = process::traced_thread() {
+        body(id);
+    }
+}
+
 /// Declares a program; the macros of aya-ebpf wrap the context in types that are not needed here.
 macro_rules! program {
     ($(#[doc = $doc:literal])* $name:ident in $section:literal, $ctx:ident => $body:expr) => {
@@ -54,47 +62,47 @@ macro_rules! program {
 
 program!(
     /// Entry, one link per probe.
-    enter in "uprobe", ctx => probes::enter::<true>(ctx, cookie(ctx))
+    enter in "uprobe", ctx => traced(|id| probes::enter::<true>(ctx, id, cookie(ctx)))
 );
 program!(
     /// Return, one link per probe.
-    leave in "uretprobe", ctx => probes::leave::<true>(ctx, cookie(ctx))
+    leave in "uretprobe", ctx => traced(|id| probes::leave::<true>(ctx, id, cookie(ctx)))
 );
 program!(
     /// Entry, one link for many probes (kernel 6.6 and later).
-    enter_multi in "uprobe.multi", ctx => probes::enter::<true>(ctx, cookie(ctx))
+    enter_multi in "uprobe.multi", ctx => traced(|id| probes::enter::<true>(ctx, id, cookie(ctx)))
 );
 program!(
     /// Return, one link for many probes.
-    leave_multi in "uretprobe.multi", ctx => probes::leave::<true>(ctx, cookie(ctx))
+    leave_multi in "uretprobe.multi", ctx => traced(|id| probes::leave::<true>(ctx, id, cookie(ctx)))
 );
 program!(
     /// A function's own return instruction, one link per probe.
-    leave_own in "uprobe", ctx => probes::leave_own::<true>(ctx, cookie(ctx))
+    leave_own in "uprobe", ctx => traced(|id| probes::leave_own::<true>(ctx, id, cookie(ctx)))
 );
 program!(
     /// The same, one link for many probes.
-    leave_own_multi in "uprobe.multi", ctx => probes::leave_own::<true>(ctx, cookie(ctx))
+    leave_own_multi in "uprobe.multi", ctx => traced(|id| probes::leave_own::<true>(ctx, id, cookie(ctx)))
 );
 program!(
     /// Entry, where programs of single rows jump to.
-    enter_slot in "uprobe", ctx => probes::enter::<false>(ctx, slots::jumper())
+    enter_slot in "uprobe", ctx => traced(|id| probes::enter::<false>(ctx, id, slots::jumper()))
 );
 program!(
     /// Return, where programs of single rows jump to.
-    leave_slot in "uretprobe", ctx => probes::leave::<false>(ctx, slots::jumper())
+    leave_slot in "uretprobe", ctx => traced(|id| probes::leave::<false>(ctx, id, slots::jumper()))
 );
 program!(
     /// A function's own return instruction, where programs of single rows jump to.
-    leave_own_slot in "uprobe", ctx => probes::leave_own::<false>(ctx, slots::jumper())
+    leave_own_slot in "uprobe", ctx => traced(|id| probes::leave_own::<false>(ctx, id, slots::jumper()))
 );
 program!(
     /// Brings a text into memory before [`enter`] reads it; may wait for the page (Linux 6.0).
-    touch in "uprobe.s", ctx => probes::touch(ctx, cookie(ctx))
+    touch in "uprobe.s", ctx => probes::touch(ctx, || cookie(ctx))
 );
 program!(
     /// The same, one link for many probes.
-    touch_multi in "uprobe.multi.s", ctx => probes::touch(ctx, cookie(ctx))
+    touch_multi in "uprobe.multi.s", ctx => probes::touch(ctx, || cookie(ctx))
 );
 program!(
     /// A place whose arguments lead to objects, one link per probe.

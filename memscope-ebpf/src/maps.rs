@@ -6,7 +6,7 @@ use aya_ebpf::{
 };
 use memscope_common::{
     CallRecord, Config, ProbeRow, TextRecord,
-    config::ProcessState,
+    config::{CHANGES, ProcessState},
     miss::{MAX_DEPTH, MISSES_PER_ROW},
     row::{MAX_ROWS, REGISTER_ARGS},
 };
@@ -28,6 +28,8 @@ pub(crate) static CONFIG: Config = Config {
     native_slots: 0,
     stop_user: 0,
     watch: 0,
+    exchanges: 0,
+    seats: 0,
 };
 
 /// One of the frozen settings. Not all at once: each would be read on every use of one.
@@ -55,9 +57,25 @@ pub(crate) static ROWS: Array<ProbeRow> = Array::with_max_entries(MAX_ROWS, 0);
 #[map]
 pub(crate) static PROCESSES: HashMap<u32, ProcessState> = HashMap::with_max_entries(16384, 0);
 
+/// How often it changed who is traced: what user space and this side have changed, apart.
+#[map]
+pub(crate) static PROCESS_CHANGES: Array<u64> = Array::with_max_entries(CHANGES, 0);
+
+/// What [`PROCESSES`] said of a process lately, by the end of its number: see [`crate::process::is_traced`].
+#[map]
+pub(crate) static PROCESSES_KNOWN: Array<u64> = Array::with_max_entries(KNOWN_PROCESSES, 0);
+
+/// A power of two.
+pub(crate) const KNOWN_PROCESSES: u32 = 4096;
+
 /// Threads that have made probed calls, by `pid_tgid`. Full: calls of further threads are not reported, and counted.
 #[map]
 pub(crate) static THREADS: HashMap<u64, Thread> = HashMap::with_max_entries(16384, 0);
+
+/// The same where the kernel can exchange, in a place by the end of the thread's number: finding an entry of a hash map takes a tenth
+/// of what a program takes. Full as well if too many such places next to each other are taken.
+#[map]
+pub(crate) static SEATS: Array<Thread> = Array::with_max_entries(1, 0);
 
 /// An empty [`Thread`], never written: it would not fit on the stack.
 #[map]
@@ -99,14 +117,18 @@ const _: () = assert!(REGISTER_ARGS <= ARG_SLOTS);
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct Thread {
+    /// In [`SEATS`]: the thread, by `pid_tgid`; 0 is none.
+    pub(crate) owner: u64,
     /// Frames in use.
     pub(crate) depth: u32,
     /// Bits of the groups that the thread is inside of.
     pub(crate) groups: u32,
     /// Row of the outermost call of [`memscope_common::row::GROUP_API`]; 0 is none.
     pub(crate) api: u32,
-    /// Padding, zero.
-    pub(crate) reserved: u32,
+    /// Bytes that it has sent since it asked last how many wait in the ring.
+    pub(crate) unasked: u32,
+    /// Where the last copy of its stack ended.
+    pub(crate) copied_to: u64,
     /// Arguments of the call that is being reported.
     pub(crate) args: [u64; ARG_SLOTS],
     /// A call being reported.

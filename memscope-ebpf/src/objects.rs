@@ -12,7 +12,6 @@ use aya_ebpf::{
 };
 use memscope_common::{
     Kind, Miss, Object, ObjectShape, ObjectsRecord, ProbeRow, Source, When,
-    config::ProcessState,
     record::{
         MAX_OBJECTS, OBJECT_FAULT, OBJECT_HEAD, OBJECT_INNER, OBJECT_INNER_FAULT, OBJECT_LIST_FAULT,
         OBJECT_LIST_INLINE, OBJECT_LIST_WORDS, OBJECTS_AT,
@@ -114,7 +113,7 @@ pub(crate) fn pass(ctx: *mut c_void, cookie: u64) {
     keep_result(scratch, row, id, stack_pointer);
     begin(&mut scratch.record, cookie);
     // SAFETY: a live map value; that others change it meanwhile does no harm.
-    take_stacks(ctx, &mut scratch.record, unsafe { &*state }, row, number);
+    take_stacks(ctx, &mut scratch.record, unsafe { (*state).generation }, row, number);
     let shape = ObjectShape::from_param(row.param);
     for value in 0..MAX_VALUES {
         let fetch = row.fetch[value];
@@ -142,19 +141,13 @@ pub(crate) fn begin(record: &mut ObjectsRecord, cookie: u64) {
 
 /// Puts the ids of the thread's stacks into the record of a place, if its row has any.
 #[inline(always)]
-pub(crate) fn take_stacks(
-    ctx: *mut c_void,
-    record: &mut ObjectsRecord,
-    state: &ProcessState,
-    row: &ProbeRow,
-    number: u16,
-) {
+pub(crate) fn take_stacks(ctx: *mut c_void, record: &mut ObjectsRecord, generation: u64, row: &ProbeRow, number: u16) {
     if !stacks::are_wanted(row) {
         return;
     }
     // SAFETY: a helper without arguments.
-    let Some(thread) = thread(unsafe { bpf_get_current_pid_tgid() }, number) else { return };
-    stacks::take::<true>(ctx, thread, state, row, number);
+    let Some(thread) = thread::<true>(unsafe { bpf_get_current_pid_tgid() }, number) else { return };
+    stacks::take::<true>(ctx, thread, generation, row, number);
     record.native_stack = thread.call.native_stack;
     record.python_stack = thread.call.python_stack;
 }

@@ -4,11 +4,10 @@ use core::ffi::c_void;
 
 use aya_ebpf::{
     bindings::pt_regs,
-    helpers::generated::{bpf_copy_from_user, bpf_get_current_pid_tgid, bpf_probe_read_user},
+    helpers::generated::{bpf_copy_from_user, bpf_probe_read_user},
 };
 use memscope_common::{
     Kind, Miss, ProbeRow, When,
-    config::ProcessState,
     record::MAX_TEXT,
     row::{MAX_ROWS, ROW_LIST, ROW_RETURNS_INT},
 };
@@ -16,7 +15,7 @@ use memscope_common::{
 use crate::{
     calls::{self, Pushed},
     emit::{Call, emit_call, emit_list, emit_status, text_behind},
-    maps::{PROCESSES, ROWS},
+    maps::{PROCESSES, ROWS, Thread},
     misses::count,
     process, regs, stacks, watch,
 };
@@ -32,28 +31,23 @@ pub(crate) fn row_of(number: u32) -> Option<&'static ProbeRow> {
     }
 }
 
-/// A probed call is entered. One body for all rows, so that it is verified once per program kind. `LOOPS`: see
-/// [`stacks::take`].
+/// A probed call is entered. One body for all rows, so that it is verified once per program kind. `number` gives the row's, which
+/// nobody needs of a process that is not traced. `LOOPS`: see [`stacks::take`].
 #[inline(never)]
-pub(crate) fn enter<const LOOPS: bool>(ctx: *mut c_void, number: u32) -> u32 {
-    // SAFETY: a helper without arguments.
-    let id = unsafe { bpf_get_current_pid_tgid() };
-    let tgid = (id >> 32) as u32;
-    let Some(state) = PROCESSES.get_ptr_mut(&tgid) else { return 0 };
+pub(crate) fn enter<const LOOPS: bool>(ctx: *mut c_void, id: u64, number: u32) -> u32 {
     let Some(row) = row_of(number) else { return 0 };
     // SAFETY: the context of a uprobe is the thread's registers.
     let regs = unsafe { &*ctx.cast::<pt_regs>() };
-    // SAFETY: a live map value; the loader reports from one thread at a time, and nobody else changes it.
-    let state = unsafe { &mut *state };
-    if row.when == When::Library as u8 {
-        return library(ctx, regs, row, number as u16, state);
-    }
     let number = number as u16;
-    let stack_pointer = regs::stack_pointer(regs);
-    if watch::is_own_call(tgid, stack_pointer) {
+    if row.when == When::Library as u8 {
+        library(ctx, regs, row, number, tgid_of(id));
         return 0;
     }
-    let Some(thread) = calls::thread(id, number) else { return 0 };
+    let stack_pointer = regs::stack_pointer(regs);
+    if watch::is_own_call(tgid_of(id), stack_pointer) {
+        return 0;
+    }
+    let Some(thread) = calls::thread::<LOOPS>(id, number) else { return 0 };
     regs::save_args(regs, &mut thread.args);
     let outer = thread.api as u16;
     if row.is_paired() {
@@ -72,47 +66,36 @@ pub(crate) fn enter<const LOOPS: bool>(ctx: *mut c_void, number: u32) -> u32 {
         watch::pass(id, thread, row, number, regs, false);
         return 0;
     }
-    stacks::take::<LOOPS>(ctx, thread, state, row, number);
-    if row.flags & ROW_LIST != 0 {
-        emit_list(ctx, thread, row, number, 0);
-    } else {
-        emit_call(ctx, thread, row, Call { kind: Kind::Enter, row: number, outer, status: 0 });
-    }
+    let call = Call { id, kind: Kind::Enter, row: number, outer, status: 0 };
+    report::<LOOPS>(ctx, thread, row, call);
     watch::pass(id, thread, row, number, regs, false);
     0
 }
 
 /// A probed call returns.
 #[inline(never)]
-pub(crate) fn leave<const LOOPS: bool>(ctx: *mut c_void, number: u32) -> u32 {
-    // SAFETY: a helper without arguments.
-    let id = unsafe { bpf_get_current_pid_tgid() };
-    let tgid = (id >> 32) as u32;
-    let Some(state) = PROCESSES.get_ptr(&tgid) else { return 0 };
+pub(crate) fn leave<const LOOPS: bool>(ctx: *mut c_void, id: u64, number: u32) -> u32 {
     let Some(row) = row_of(number) else { return 0 };
     // SAFETY: the context of a uprobe is the thread's registers.
     let regs = unsafe { &*ctx.cast::<pt_regs>() };
-    let (returned, stack_pointer) = (regs::returned(regs), regs::stack_pointer(regs));
-    if watch::is_own_call(tgid, stack_pointer) {
+    let status = status(regs, row);
+    // Most calls that were reported at entry: there is nothing to take back.
+    if row.when == When::EntryAndNonZero as u8 && status == 0 && !row.is_paired() && !watch::is_side(row) {
         return 0;
     }
-    let status = if row.flags & ROW_RETURNS_INT != 0 { i64::from(returned as i32) } else { returned as i64 };
+    if watch::is_own_call(tgid_of(id), regs::stack_pointer(regs)) {
+        return 0;
+    }
     let number = number as u16;
-    let Some(thread) = calls::thread(id, number) else { return 0 };
+    let Some(thread) = calls::thread::<LOOPS>(id, number) else { return 0 };
     if row.is_paired()
         && let Pushed::Dropped = calls::pop(thread, number)
     {
         return 0;
     }
-    let call = Call { kind: Kind::Return, row: number, outer: thread.api as u16, status };
+    let call = Call { id, kind: Kind::Return, row: number, outer: thread.api as u16, status };
     if row.when == When::Return as u8 || (row.when == When::Failure as u8 && status != 0) {
-        // SAFETY: a live map value.
-        stacks::take::<LOOPS>(ctx, thread, unsafe { &*state }, row, number);
-        if row.flags & ROW_LIST != 0 {
-            emit_list(ctx, thread, row, number, status);
-        } else {
-            emit_call(ctx, thread, row, call);
-        }
+        report::<LOOPS>(ctx, thread, row, call);
     } else if row.when == When::EntryAndNonZero as u8 && status != 0 {
         emit_status(ctx, thread, call);
     }
@@ -122,41 +105,62 @@ pub(crate) fn leave<const LOOPS: bool>(ctx: *mut c_void, number: u32) -> u32 {
 
 /// A probed call is about to execute its own return instruction.
 #[inline(never)]
-pub(crate) fn leave_own<const LOOPS: bool>(ctx: *mut c_void, number: u32) -> u32 {
-    // SAFETY: a helper without arguments.
-    let id = unsafe { bpf_get_current_pid_tgid() };
-    let tgid = (id >> 32) as u32;
-    let Some(state) = PROCESSES.get_ptr(&tgid) else { return 0 };
+pub(crate) fn leave_own<const LOOPS: bool>(ctx: *mut c_void, id: u64, number: u32) -> u32 {
     let Some(row) = row_of(number) else { return 0 };
     // SAFETY: the context of a uprobe is the thread's registers.
     let regs = unsafe { &*ctx.cast::<pt_regs>() };
-    let (returned, stack_pointer) = (regs::returned(regs), regs::stack_pointer(regs));
-    if watch::is_own_call(tgid, stack_pointer) {
+    let stack_pointer = regs::stack_pointer(regs);
+    if watch::is_own_call(tgid_of(id), stack_pointer) {
         return 0;
     }
-    let status = if row.flags & ROW_RETURNS_INT != 0 { i64::from(returned as i32) } else { returned as i64 };
     let number = number as u16;
-    let Some(thread) = calls::thread(id, number) else { return 0 };
+    let Some(thread) = calls::thread::<LOOPS>(id, number) else { return 0 };
     if let Pushed::Reported = calls::pop_own(thread, number, stack_pointer) {
-        let call = Call { kind: Kind::Return, row: number, outer: thread.api as u16, status };
-        // SAFETY: a live map value.
-        stacks::take::<LOOPS>(ctx, thread, unsafe { &*state }, row, number);
-        emit_call(ctx, thread, row, call);
+        let call = Call { id, kind: Kind::Return, row: number, outer: thread.api as u16, status: status(regs, row) };
+        report::<LOOPS>(ctx, thread, row, call);
         watch::pass(id, thread, row, number, regs, true);
     }
     0
 }
 
+/// Reports a call with its stacks.
+#[inline(always)]
+fn report<const LOOPS: bool>(ctx: *mut c_void, thread: &mut Thread, row: &ProbeRow, call: Call) {
+    let mut generation = 0;
+    if stacks::are_wanted(row) {
+        // None: it has just been taken out of the trace.
+        let Some(state) = PROCESSES.get_ptr(&tgid_of(call.id)) else { return };
+        // SAFETY: a live map value; that others change it meanwhile does no harm.
+        generation = unsafe { (*state).generation };
+    }
+    stacks::take::<LOOPS>(ctx, thread, generation, row, call.row);
+    if row.flags & ROW_LIST != 0 {
+        emit_list(ctx, thread, row, call.row, call.status);
+    } else {
+        emit_call(ctx, thread, row, call);
+    }
+}
+
+/// What a call of this row returns.
+#[inline(always)]
+fn status(regs: &pt_regs, row: &ProbeRow) -> i64 {
+    let returned = regs::returned(regs);
+    if row.flags & ROW_RETURNS_INT != 0 { i64::from(returned as i32) } else { returned as i64 }
+}
+
+#[inline(always)]
+const fn tgid_of(id: u64) -> u32 {
+    (id >> 32) as u32
+}
+
 /// A call with a text is about to be reported. A literal that nobody has touched is not in memory, and [`enter`]
 /// cannot wait for its page; this program can.
 #[inline(always)]
-pub(crate) fn touch(ctx: *mut c_void, number: u32) {
-    // SAFETY: a helper without arguments.
-    let tgid = (unsafe { bpf_get_current_pid_tgid() } >> 32) as u32;
-    if PROCESSES.get_ptr(&tgid).is_none() {
+pub(crate) fn touch(ctx: *mut c_void, number: impl FnOnce() -> u32) {
+    if process::traced_thread().is_none() {
         return;
     }
-    let Some(row) = row_of(number) else { return };
+    let Some(row) = row_of(number()) else { return };
     // SAFETY: the context of a uprobe is the thread's registers.
     let arg = regs::arg(unsafe { &*ctx.cast::<pt_regs>() }, row.text_arg);
     let text = text_behind(row, arg);
@@ -173,7 +177,7 @@ pub(crate) fn touch(ctx: *mut c_void, number: u32) {
 
 /// The dynamic loader has mapped something: stop the process until user space has looked.
 #[inline(always)]
-fn library(ctx: *mut c_void, regs: &pt_regs, row: &ProbeRow, number: u16, process: &mut ProcessState) -> u32 {
+fn library(ctx: *mut c_void, regs: &pt_regs, row: &ProbeRow, number: u16, tgid: u32) {
     /// `r_debug.r_state`: about to map.
     const ADDING: u32 = 1;
     const UNKNOWN: u32 = 255;
@@ -187,9 +191,12 @@ fn library(ctx: *mut c_void, regs: &pt_regs, row: &ProbeRow, number: u16, proces
             state = UNKNOWN;
         }
     }
-    if state != ADDING {
+    if state != ADDING
+        && let Some(process) = PROCESSES.get_ptr_mut(&tgid)
+    {
+        // SAFETY: a live map value; the loader reports from one thread at a time, and nobody else changes it.
+        let process = unsafe { &mut *process };
         process::mappings_change(process, state);
         process::report_library(ctx, number, state, process.flags);
     }
-    0
 }

@@ -7,15 +7,59 @@ use aya_ebpf::helpers::generated::{
 };
 use memscope_common::{
     Kind, LibraryRecord, Miss, ProcessRecord,
-    config::{ANY_USER, PROCESS_FOLLOW, PROCESS_SHARES, PROCESS_STOP, ProcessState},
+    config::{ANY_USER, INNER_CHANGES, OUTER_CHANGES, PROCESS_FOLLOW, PROCESS_SHARES, PROCESS_STOP, ProcessState},
 };
 
 use crate::{
+    calls,
     emit::{header, send},
-    maps::{PROCESSES, THREADS, setting},
-    misses::count,
+    maps::{KNOWN_PROCESSES, PROCESS_CHANGES, PROCESSES, PROCESSES_KNOWN, setting},
+    misses::{add, count},
     objects, stacks, watch,
 };
+
+/// Bits of a process's number (`PID_MAX_LIMIT`).
+const NUMBER_BITS: u32 = 22;
+const TRACED: u64 = 1 << NUMBER_BITS;
+
+/// The current thread, if its process is traced.
+#[inline(always)]
+pub(crate) fn traced_thread() -> Option<u64> {
+    // SAFETY: a helper without arguments.
+    let id = unsafe { bpf_get_current_pid_tgid() };
+    is_traced((id >> 32) as u32).then_some(id)
+}
+
+/// Whether a process is traced. A look into a hash map takes longer than all else that a program of an untraced process does, so
+/// what it said is kept, together with how often anything has changed by then: an answer is good as long as nothing has.
+#[inline(always)]
+pub(crate) fn is_traced(tgid: u32) -> bool {
+    let (Some(outer), Some(inner)) = (PROCESS_CHANGES.get(OUTER_CHANGES), PROCESS_CHANGES.get(INNER_CHANGES)) else {
+        return false;
+    };
+    // Before the look: what changes meanwhile makes the answer old.
+    // SAFETY: live map values, which others change.
+    let changes = unsafe { (&raw const *outer).read_volatile() + (&raw const *inner).read_volatile() };
+    let question = changes << (NUMBER_BITS + 1) | u64::from(tgid);
+    let Some(known) = PROCESSES_KNOWN.get_ptr_mut(tgid & (KNOWN_PROCESSES - 1)) else { return false };
+    // SAFETY: as above; eight bytes that are read and written at once.
+    let answer = unsafe { known.read_volatile() };
+    if answer & !TRACED == question {
+        return answer & TRACED != 0;
+    }
+    let traced = PROCESSES.get_ptr(&tgid).is_some();
+    // SAFETY: as above.
+    unsafe { known.write_volatile(question | if traced { TRACED } else { 0 }) };
+    traced
+}
+
+/// Who is traced has changed. Nobody asks for a process that is just being made, or is gone.
+#[inline(always)]
+fn processes_changed() {
+    if let Some(changes) = PROCESS_CHANGES.get_ptr_mut(INNER_CHANGES) {
+        add(changes, 1);
+    }
+}
 
 const CLONE_THREAD: u64 = 0x0001_0000;
 /// Architecture-independent on x86-64 and aarch64.
@@ -126,6 +170,7 @@ pub(crate) fn forked<const RAW: bool>(ctx: *mut c_void) {
         count(0, Miss::ProcessesFull);
         return;
     }
+    processes_changed();
     stacks::forked(tgid, child);
     let mut record =
         ProcessRecord { header: header(Kind::Fork, 0, size_of::<ProcessRecord>() as u16), child, stopped: 0 };
@@ -139,7 +184,7 @@ pub(crate) fn executed(ctx: *mut c_void) {
     let id = unsafe { bpf_get_current_pid_tgid() };
     let tgid = (id >> 32) as u32;
     let Some(state) = PROCESSES.get_ptr_mut(&tgid) else { return };
-    let _ = THREADS.remove(&id);
+    calls::forget_thread(id);
     objects::forget(id);
     // SAFETY: a live map value; the process has one thread now.
     let state = unsafe { &mut *state };
@@ -165,8 +210,12 @@ pub(crate) fn executed(ctx: *mut c_void) {
 pub(crate) fn exited() {
     // SAFETY: a helper without arguments.
     let id = unsafe { bpf_get_current_pid_tgid() };
-    if PROCESSES.get_ptr(&((id >> 32) as u32)).is_some() {
-        let _ = THREADS.remove(&id);
+    let traced = is_traced((id >> 32) as u32);
+    // A seat may be left from when it was.
+    if traced || setting!(seats) != 0 {
+        calls::forget_thread(id);
+    }
+    if traced {
         objects::forget(id);
         watch::forget_thread(id);
     }
@@ -178,6 +227,7 @@ pub(crate) fn freed<const RAW: bool>(ctx: *mut c_void) {
     let pid = if RAW { number_of_task(ctx) } else { field(ctx, setting!(free_pid)) };
     if PROCESSES.get_ptr(&pid).is_some() {
         let _ = PROCESSES.remove(&pid);
+        processes_changed();
         stacks::forget(pid);
         watch::forget(pid);
     }

@@ -3,8 +3,6 @@
 //! The signal is `SIGURG`: without a handler, and without us, it is ignored. The kernel delivers it when the thread goes back to its program, which
 //! is right behind the probed instruction, never in a system call.
 
-use core::arch::asm;
-
 use aya_ebpf::{
     bindings::pt_regs,
     helpers::generated::{bpf_ktime_get_ns, bpf_send_signal_thread},
@@ -19,7 +17,7 @@ use memscope_common::{
 
 use crate::{
     maps::{ROWS, Thread, setting},
-    misses::count,
+    misses::{add, count},
     regs, stacks,
 };
 
@@ -33,6 +31,12 @@ static WATCHED: HashMap<u32, WatchedProcess> = HashMap::with_max_entries(1, 0);
 /// Where threads were sent there, by `pid_tgid`. Sized by user space.
 #[map]
 static WATCH_SITES: HashMap<u64, WatchSite> = HashMap::with_max_entries(1, 0);
+
+/// Whether a call of this row is a side of an operator, or of what captures them.
+#[inline(always)]
+pub(crate) fn is_side(row: &ProbeRow) -> bool {
+    setting!(watch) != 0 && row.flags & (ROW_BOUNDARY | ROW_CAPTURE_BEGIN | ROW_CAPTURE_END) != 0
+}
 
 /// Whether a thread runs a call that the handler makes, which is nobody's.
 #[inline(always)]
@@ -65,7 +69,7 @@ pub(crate) fn forget_thread(id: u64) {
 /// One of the two sides of a call whose arguments the thread holds.
 #[inline(always)]
 pub(crate) fn pass(id: u64, thread: &mut Thread, row: &ProbeRow, number: u16, regs: &pt_regs, returned: bool) {
-    if setting!(watch) != 0 && row.flags & (ROW_BOUNDARY | ROW_CAPTURE_BEGIN | ROW_CAPTURE_END) != 0 {
+    if is_side(row) {
         boundary(id, thread, number, regs, returned.into());
     }
 }
@@ -129,11 +133,4 @@ fn boundary(id: u64, thread: &mut Thread, number: u16, regs: &pt_regs, returned:
         count(number, Miss::NotWatched);
     }
     0
-}
-
-/// One atomic instruction, as in [`count`].
-#[inline(always)]
-fn add(to: *mut u64, number: u64) {
-    // SAFETY: a live map value, aligned to eight bytes.
-    unsafe { asm!("lock *(u64 *)({to} + 0) += {number}", to = in(reg) to, number = in(reg) number) };
 }

@@ -1,15 +1,16 @@
 //! Call stacks: taken where a call is reported, told once, and from then on an id.
 
+mod claims;
+mod copy;
 mod native;
 mod python;
-mod scratch;
+mod walk;
 
 use core::ffi::c_void;
 
 use aya_ebpf::{bindings::pt_regs, helpers::generated::bpf_probe_read_user};
 use memscope_common::{
     ProbeRow,
-    config::ProcessState,
     stack::{STACK_NATIVE, STACK_PYTHON},
 };
 
@@ -19,9 +20,9 @@ use crate::{
 };
 
 /// What the walks need to know of the call that is about to be reported.
-pub(crate) struct Site<'a> {
+pub(crate) struct Site {
     pub(crate) ctx: *mut c_void,
-    pub(crate) state: &'a ProcessState,
+    pub(crate) generation: u64,
     pub(crate) row: u16,
 }
 
@@ -60,7 +61,7 @@ pub(crate) fn are_wanted(row: &ProbeRow) -> bool {
 pub(crate) fn take<const LOOPS: bool>(
     ctx: *mut c_void,
     thread: &mut Thread,
-    state: &ProcessState,
+    generation: u64,
     row: &ProbeRow,
     number: u16,
 ) {
@@ -73,7 +74,7 @@ pub(crate) fn take<const LOOPS: bool>(
     if wanted == 0 {
         return;
     }
-    let site = Site { ctx, state, row: number };
+    let site = Site { ctx, generation, row: number };
     if wanted & STACK_NATIVE != 0 {
         native::take::<LOOPS>(&site, thread);
     }

@@ -7,7 +7,8 @@ use core::{arch::asm, ffi::c_void};
 
 use aya_ebpf::{
     helpers::generated::{
-        bpf_get_current_pid_tgid, bpf_get_current_task, bpf_ktime_get_ns, bpf_probe_read_kernel, bpf_probe_read_user,
+        bpf_get_current_pid_tgid, bpf_get_current_task, bpf_get_smp_processor_id, bpf_ktime_get_ns,
+        bpf_probe_read_kernel, bpf_probe_read_user,
     },
     macros::map,
     maps::{Array, HashMap, LruHashMap},
@@ -19,10 +20,16 @@ use memscope_common::{
         OWNER_INTERPRETER, STATE_BYTES, TEXT_CHARS, TEXT_FROM, TEXT_STATE, TEXT_WORDS, TextState, mix, mix_code,
         mix_text, text_bytes, text_room,
     },
-    stack::{CODE_FILE_CUT, CODE_LINES_CUT, CODE_NAME_CUT, FRAME_ENTRY, MAX_FRAMES, POINTER_TAGS, STACK_PYTHON},
+    stack::{
+        CODE_FILE_CUT, CODE_LINES_CUT, CODE_NAME_CUT, FRAME_ENTRY, MAX_FRAMES, POINTER_TAGS, SCRATCH_PER_CPU,
+        STACK_PYTHON,
+    },
 };
 
-use super::{Site, bpf_loop, scratch};
+use super::{
+    Site, bpf_loop,
+    claims::{Claims, Owner},
+};
 use crate::{
     emit::{header, send},
     maps::{Thread, setting},
@@ -42,7 +49,13 @@ static PYTHON_CODES: LruHashMap<CodeKey, u8> = LruHashMap::with_max_entries(1, 0
 
 /// Who has which slot of [`PYTHON_SCRATCH`].
 #[map]
-static PYTHON_OWNERS: HashMap<u32, u64> = HashMap::with_max_entries(1, 0);
+static PYTHON_OWNERS: Array<Owner> = Array::with_max_entries(1, 0);
+
+/// Slots in use where the kernel cannot exchange.
+#[map]
+static PYTHON_CLAIMS: HashMap<u32, u32> = HashMap::with_max_entries(1, 0);
+
+static CLAIMS: Claims = Claims { owners: &PYTHON_OWNERS, taken: &PYTHON_CLAIMS };
 
 /// Room for walks.
 #[map]
@@ -102,7 +115,14 @@ struct Scratch {
     code: [u64; CODE_SLOTS],
     text: [u64; TEXT_WORDS],
     state: [u64; STATE_SLOTS],
-    frame: [u64; FRAME_WORDS],
+    /// Memory of the program that has the frame at hand, and maybe others ...
+    window: [u64; WINDOW_WORDS],
+    /// ... from this address on, ...
+    window_from: u64,
+    /// ... so many bytes.
+    window_len: u64,
+    /// Where in it the frame at hand is, in words.
+    frame_at: u64,
     /// A code object, as it is sent.
     record: CodeRecord,
     bytes: [u8; CODE_ROOM],
@@ -120,9 +140,17 @@ struct Known {
 // Powers of two, so that a mask bounds every index.
 const KNOWN_SLOTS: usize = 512;
 const STATE_SLOTS: usize = 32;
-const FRAME_WORDS: usize = 16;
+const WINDOW_WORDS: usize = 1024;
 const CODE_SLOTS: usize = 32;
-const _: () = assert!(STATE_BYTES <= 8 * STATE_SLOTS && FRAME_BYTES <= 127 && CODE_WORDS <= CODE_SLOTS);
+const _: () = assert!(
+    STATE_BYTES <= 8 * STATE_SLOTS
+        && FRAME_BYTES <= 127
+        && PAGE as usize + 2 * 127 <= 8 * WINDOW_WORDS
+        && CODE_WORDS <= CODE_SLOTS
+);
+
+/// Bytes of a page.
+const PAGE: u64 = 4096;
 
 /// What the steps of a walk share. The pointers do not change from step to step.
 #[repr(C)]
@@ -153,9 +181,9 @@ fn state_word(scratch: &Scratch, offset: u16) -> u64 {
 
 #[inline(always)]
 fn frame_word(scratch: &Scratch, offset: u16) -> u64 {
-    let at = masked!(offset >> 3, "15") as usize;
+    let at = masked!(scratch.frame_at + u64::from(offset >> 3), "1023") as usize;
     // SAFETY: below the number of slots.
-    *unsafe { scratch.frame.get_unchecked(at) }
+    *unsafe { scratch.window.get_unchecked(at) }
 }
 
 /// Eight bytes of a code object, by their offset in it.
@@ -198,35 +226,44 @@ pub(super) fn forget(tgid: u32) {
 
 /// Puts the id of the thread's Python stack into its record. Nothing is told of a process that runs no Python.
 #[inline(always)]
-pub(super) fn take(site: &Site<'_>, thread: &mut Thread) {
+pub(super) fn take(site: &Site, thread: &mut Thread) {
     // SAFETY: a helper without arguments.
     let tgid = (unsafe { bpf_get_current_pid_tgid() } >> 32) as u32;
     thread.call.python_stack = 0;
     let Some(layout) = PYTHON.get_ptr(&tgid) else { return };
-    let Some(slot) = scratch::claim(&PYTHON_OWNERS) else {
+    let Some(slot) = claim() else {
         return tell_nothing(site, thread, tgid, StackEnd::Busy);
     };
     if let Some(scratch) = PYTHON_SCRATCH.get_ptr_mut(slot) {
         // SAFETY: a live map value that nobody else has until it is given back.
-        unsafe { (*scratch).stack.generation = site.state.generation };
+        unsafe { (*scratch).stack.generation = site.generation };
         take_into(site.ctx, thread, scratch, layout, site.row.into());
     }
-    scratch::release(&PYTHON_OWNERS, slot);
+    CLAIMS.give_back::<true>(slot);
+}
+
+/// A slot of this processor that nobody has.
+#[inline(always)]
+fn claim() -> Option<u32> {
+    // SAFETY: a helper without arguments.
+    let processor = unsafe { bpf_get_smp_processor_id() };
+    // Counted from 0: of a count that begins with a number that it does not know, an older verifier sees no end.
+    (0..SCRATCH_PER_CPU).map(|at| processor * SCRATCH_PER_CPU + at).find(|slot| CLAIMS.take::<true>(*slot))
 }
 
 /// A stack of no frames, for which there is no room.
 #[inline(always)]
-fn tell_nothing(site: &Site<'_>, thread: &mut Thread, tgid: u32, end: StackEnd) {
+fn tell_nothing(site: &Site, thread: &mut Thread, tgid: u32, end: StackEnd) {
     const LEN: u16 = size_of::<StackRecord>() as u16;
     const _: () = assert!(size_of::<StackRecord>() <= size_of::<memscope_common::TextRecord>());
-    let id = finish(mix(tgid.into(), site.state.generation), 0, end as u8);
+    let id = finish(mix(tgid.into(), site.generation), 0, end as u8);
     // The text comes after the stacks.
     let record = (&raw mut thread.text).cast::<StackRecord>();
     // SAFETY: in the bounds of the text's record; both are plain integers.
     unsafe {
         (*record).header = header(Kind::Stack, site.row, LEN);
         (*record).id = id;
-        (*record).generation = site.state.generation;
+        (*record).generation = site.generation;
         (*record).frame_count = 0;
         (*record).end = end as u8;
         (*record).which = STACK_PYTHON;
@@ -265,6 +302,7 @@ fn take_into(
     scratch.walks += 1;
     scratch.epoch = epoch(scratch.walks, tgid, layout);
     scratch.file = u64::MAX;
+    scratch.window_len = 0;
     scratch.hash = mix(tgid, layout.space);
     scratch.stack.end = start(scratch, layout) as u8;
     if scratch.stack.end == 0 {
@@ -366,8 +404,7 @@ fn visit(scratch: &mut Scratch, layout: &PythonLayout) -> Option<StackEnd> {
     if frame == 0 {
         return Some(StackEnd::Root);
     }
-    let from = frame.wrapping_add(layout.frame_from.into());
-    if !read((&raw mut scratch.frame).cast(), masked!(layout.frame_len, "127") as u32, from) {
+    if !bring_frame(scratch, layout, frame.wrapping_add(layout.frame_from.into())) {
         return Some(StackEnd::Fault);
     }
     scratch.next = frame_word(scratch, layout.back);
@@ -407,6 +444,38 @@ fn visit(scratch: &mut Scratch, layout: &PythonLayout) -> Option<StackEnd> {
         called_from_c(scratch);
     }
     None
+}
+
+/// Brings a frame into the window; whether it could. Frames of functions that call each other follow each other in memory since
+/// 3.11, the callers first: so what is read is the frame and all that lies before it on its page, where the next ones will be.
+#[inline(always)]
+fn bring_frame(scratch: &mut Scratch, layout: &PythonLayout, from: u64) -> bool {
+    let len = masked!(layout.frame_len, "127");
+    let inside = from.wrapping_sub(scratch.window_from);
+    if inside.is_multiple_of(8) && inside < scratch.window_len && inside + len <= scratch.window_len {
+        scratch.frame_at = inside / 8;
+        return true;
+    }
+    // Before that each frame is an object of its own.
+    let before = if layout.instructions == NONE || !from.is_multiple_of(8) { 0 } else { from & (PAGE - 1) };
+    if bring(scratch, from - before, before + len) {
+        scratch.frame_at = before / 8;
+        return true;
+    }
+    scratch.frame_at = 0;
+    before != 0 && bring(scratch, from, len)
+}
+
+/// Reads memory into the window; whether it could.
+#[inline(always)]
+fn bring(scratch: &mut Scratch, from: u64, len: u64) -> bool {
+    scratch.window_from = from;
+    scratch.window_len = len;
+    let is_there = read((&raw mut scratch.window).cast(), masked!(len, "8191") as u32, from);
+    if !is_there {
+        scratch.window_len = 0;
+    }
+    is_there
 }
 
 /// Where the freeing of code objects is seen, the time between two of them; else one walk: frames keep the code that they

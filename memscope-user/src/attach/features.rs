@@ -9,7 +9,7 @@ use aya::{
 };
 use memscope_common::row::{MAX_ROWS, SLOTS};
 
-use super::task;
+use super::{exchange, task};
 
 /// How probes are linked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,6 +63,8 @@ pub struct Features {
     pub send_signal: bool,
     /// Loops in the kernel (`bpf_loop`, 5.17): deep stacks.
     pub loops: bool,
+    /// Programs can compare and exchange (5.12; on aarch64 5.18).
+    pub exchanges: bool,
 }
 
 impl Features {
@@ -78,6 +80,7 @@ impl Features {
             multi: sys::is_uprobe_multi_supported(UProbeMultiFeature::LinkCreation).unwrap_or(false),
             send_signal: helper(BpfHelper::BPF_FUNC_send_signal),
             loops: helper(BpfHelper::BPF_FUNC_loop),
+            exchanges: exchange::is_supported(),
         }
     }
 
@@ -203,6 +206,7 @@ mod tests {
         multi: true,
         send_signal: true,
         loops: true,
+        exchanges: true,
     };
 
     #[test]
@@ -223,6 +227,7 @@ mod tests {
             multi: false,
             send_signal: false,
             loops: false,
+            exchanges: false,
         };
         assert_eq!(old.missing(), ["global data in BPF objects (Linux 5.2)", "bpf_probe_read_user (Linux 5.5)"]);
         assert!(ALL.missing().is_empty());

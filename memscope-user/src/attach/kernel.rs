@@ -22,7 +22,7 @@ use aya::{
 };
 use memscope_common::{
     Config, Miss, ProbeRow, PythonLayout, WatchSite, WatchedProcess,
-    config::{ANY_USER, ProcessState, TRANSPORT_PERF, TRANSPORT_RING},
+    config::{ANY_USER, OUTER_CHANGES, ProcessState, TRANSPORT_PERF, TRANSPORT_RING},
     miss,
     row::{JUMP_ENTER, JUMP_LEAVE, JUMP_LEAVE_OWN, JUMPS},
     stack::{SCRATCH_PER_CPU, STACK_NATIVE, STACK_PYTHON},
@@ -303,6 +303,8 @@ pub struct Kernel {
     stacks: StackOptions,
     links: Vec<UProbeLink>,
     lifecycle: Lifecycle,
+    /// How often processes were put into the trace or taken out.
+    process_changes: u64,
 }
 
 /// Whether Python stacks can be taken here: where a task has its thread pointer, or why not.
@@ -335,6 +337,16 @@ impl Kernel {
     pub fn load(options: &KernelOptions) -> Result<Self, KernelError> {
         let features = Features::probe();
         privileges::check(features)?;
+        match Self::load_with(options, features) {
+            // The verifier of an older kernel gives up before it has seen all ways through the quicker programs, which are larger.
+            Err(KernelError::Program { .. }) if features.exchanges => {
+                Self::load_with(options, Features { exchanges: false, ..features })
+            }
+            loaded => loaded,
+        }
+    }
+
+    fn load_with(options: &KernelOptions, features: Features) -> Result<Self, KernelError> {
         let lifecycle = Lifecycle::find(options.tracefs)?;
         privileges::raise_memlock();
         privileges::raise_open_files();
@@ -356,6 +368,8 @@ impl Kernel {
             loops: features.loops.into(),
             thread_pointer,
             native_slots: stack_slots(),
+            exchanges: features.exchanges.into(),
+            seats: if features.exchanges { thread_entries().next_power_of_two() } else { 0 },
             watch: options.watch.into(),
             stop_user: if features::may_signal_all() { ANY_USER } else { Uid::current().as_raw() },
             ..Config::default()
@@ -371,18 +385,21 @@ impl Kernel {
         let ebpf = EbpfLoader::new()
             .override_global("CONFIG", &config, true)
             .map_max_entries("EVENTS", ring_bytes)
-            .map_max_entries("THREADS", thread_entries())
+            .map_max_entries("THREADS", if features.exchanges { 1 } else { thread_entries() })
+            .map_max_entries("SEATS", config.seats.max(1))
             .map_max_entries("OBJECTS", if options.objects || options.arrays { OBJECT_THREADS } else { SCRIPT_THREADS })
             .map_max_entries("RESULTS", if options.objects { OBJECT_THREADS } else { 1 })
             .map_max_entries("PYTHON", python(PYTHON_PROCESSES))
             .map_max_entries("PYTHON_SEEN", python(PYTHON_TOLD))
             .map_max_entries("PYTHON_CODES", python(PYTHON_TOLD))
             .map_max_entries("PYTHON_OWNERS", python(slots))
+            .map_max_entries("PYTHON_CLAIMS", python(slots))
             .map_max_entries("PYTHON_SCRATCH", python(slots))
             .map_max_entries("WATCHED", if options.watch { WATCHED_PROCESSES } else { 1 })
             .map_max_entries("WATCH_SITES", if options.watch { thread_entries() } else { 1 })
             .map_max_entries("UNWIND_RULES", if_native(RULES))
             .map_max_entries("STACK_SLOTS", if_native(config.native_slots))
+            .map_max_entries("STACK_OWNERS", if_native(config.native_slots))
             .map_max_entries("STACK_CLAIMS", if_native(config.native_slots))
             .map_max_entries("STACKS_TOLD", if_native(STACKS_TOLD))
             .map_max_entries("RULES_ASKED", if_native(RULES_ASKED))
@@ -401,6 +418,7 @@ impl Kernel {
             stacks,
             links: Vec::new(),
             lifecycle,
+            process_changes: 0,
         };
         kernel.load_probes(options)?;
         Ok(kernel)
@@ -682,13 +700,24 @@ impl Kernel {
 
     /// Puts a process into the trace.
     pub fn trace(&mut self, pid: u32, state: ProcessState) -> Result<(), KernelError> {
-        self.processes()?.insert(&pid, &state, 0).map_err(|error| map_error("PROCESSES", &error))
+        self.processes()?.insert(&pid, &state, 0).map_err(|error| map_error("PROCESSES", &error))?;
+        self.processes_changed()
+    }
+
+    /// Has the kernel side look again who is traced.
+    fn processes_changed(&mut self) -> Result<(), KernelError> {
+        const NAME: &str = "PROCESS_CHANGES";
+        self.process_changes += 1;
+        let map = self.ebpf.map_mut(NAME).ok_or(no_map(NAME))?;
+        let mut changes: Array<_, u64> = Array::try_from(map).map_err(|error| map_error(NAME, &error))?;
+        changes.set(OUTER_CHANGES, &self.process_changes, 0).map_err(|error| map_error(NAME, &error))
     }
 
     /// Takes a process out of the trace, if it is in it.
     pub fn forget(&mut self, pid: u32) -> Result<(), KernelError> {
         match self.processes()?.remove(&pid) {
-            Ok(()) | Err(MapError::KeyNotFound) => Ok(()),
+            Ok(()) => self.processes_changed(),
+            Err(MapError::KeyNotFound) => Ok(()),
             Err(MapError::SyscallError(error)) if error.io_error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
             Err(error) => Err(map_error("PROCESSES", &error)),
         }
@@ -702,13 +731,13 @@ impl Kernel {
         for _ in 0..TRIES {
             let pids: Vec<u32> = processes.keys().filter_map(Result::ok).collect();
             if pids.is_empty() {
-                return Ok(());
+                break;
             }
             for pid in pids {
                 let _ = processes.remove(&pid);
             }
         }
-        Ok(())
+        self.processes_changed()
     }
 
     fn processes(&mut self) -> Result<BpfHashMap<&mut MapData, u32, ProcessState>, KernelError> {

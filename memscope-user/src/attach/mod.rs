@@ -14,6 +14,8 @@ pub mod capabilities;
 mod copies;
 pub mod elf;
 #[cfg(feature = "trace")]
+mod exchange;
+#[cfg(feature = "trace")]
 pub mod features;
 #[cfg(feature = "trace")]
 pub mod follow;

@@ -85,11 +85,24 @@ const STACKS: &[Scenario] = &[
     Scenario { name: "Python, 10 frames, and C", python_frames: 10, options: BOTH_STACKS, ..BASE },
 ];
 
+/// Reported at entry, all of them: no run of the program goes without a stack.
+const AT_ENTRY: Scenario = Scenario { kind: "launch", events: 1.0, ..BASE };
+
 const KERNEL_SIDE: &[Scenario] = &[
-    Scenario { name: "none", ..BASE },
-    Scenario { name: "C, 46 frames", frames: 46, options: C_STACK, goal_ns: Some(3000.0), ..BASE },
-    Scenario { name: "Python, 10 frames", python_frames: 10, options: PYTHON_STACK, goal_ns: Some(3500.0), ..BASE },
-    Scenario { name: "Python, 50 frames", python_frames: 50, options: PYTHON_STACK, ..BASE },
+    Scenario { name: "none", ..AT_ENTRY },
+    Scenario { name: "C, 46 frames", frames: 46, options: C_STACK, goal_ns: Some(3000.0), ..AT_ENTRY },
+    Scenario { name: "Python, 10 frames", python_frames: 10, options: PYTHON_STACK, goal_ns: Some(3500.0), ..AT_ENTRY },
+    Scenario { name: "Python, 50 frames", python_frames: 50, options: PYTHON_STACK, ..AT_ENTRY },
+];
+
+/// What every tracer has to do, and where it sends its records.
+const FLOOR: &[(Scenario, &str)] = &[
+    (
+        Scenario { name: "pool event: three entries, three records, 56 bytes read for each", kind: "pool", ..BASE },
+        "read:e",
+    ),
+    (Scenario { name: "launch (runtime): one entry, one record", kind: "launch", events: 1.0, ..BASE }, "record:e"),
+    (Scenario { name: "HAL alloc + free: two entries, two returns, two records", ..BASE }, "record:r"),
 ];
 
 /// All tables.
@@ -97,6 +110,7 @@ pub(super) fn run(lab: &Lab) -> Result<Vec<Table>> {
     let mut tables = vec![
         table(lab, "Cost in the target, by call", EVENTS)?,
         table(lab, "Cost in the target, by threads (HAL alloc + free)", THREADS)?,
+        floor(lab)?,
     ];
     // Before 3.12 the texts of each frame's code have to be read, too.
     let python = find("python3").map(|python| silent_output(Command::new(python).arg("--version"))).transpose()?;
@@ -123,9 +137,7 @@ struct Sample {
 impl Sample {
     /// Takes one; `traced` is the way that is compared.
     fn take(lab: &Lab, scenario: &Scenario, sites: &Path, traced: impl FnOnce() -> Result<f64>) -> Result<Self> {
-        let empty_probes = lab.empty_probes(sites)?;
-        let empty = call_ns(&mut scenario.target(lab))?;
-        drop(empty_probes);
+        let empty = probed_ns(lab, scenario, sites, "empty")?;
         Ok(Self { empty, untraced: call_ns(&mut scenario.target(lab))?, traced: traced()? })
     }
 
@@ -165,8 +177,7 @@ fn measured(lab: &Lab, title: &str, scenarios: &[&Scenario]) -> Result<Table> {
 /// Time in the program at a function's entry, without the way into it and back.
 fn kernel_side(lab: &Lab, python: &str) -> Result<Table> {
     let title = format!("Time in the kernel side at an entry, with call stacks ({python})");
-    let note =
-        "µs of one run of the BPF program at the entries of `halMemAlloc` and `halMemFree`, as the kernel counts.";
+    let note = "µs of one run of the BPF program at the entry of `rtKernelLaunch`, as the kernel counts; each run takes a stack.";
     let mut table = Table::new(&title, note, &["stack", "program", "goal"]);
     let statistics = kernel::Statistics::on()?;
     for scenario in KERNEL_SIDE {
@@ -213,6 +224,39 @@ fn untraced_process(lab: &Lab) -> Result<Table> {
 
 fn microseconds(samples: &[Sample], of: fn(&Sample) -> f64) -> String {
     Spread::of(samples.iter().map(of).map(|ns| ns / 1000.0)).to_string()
+}
+
+/// With programs of a few instructions at the same places: what no tracer can do without.
+fn floor(lab: &Lab) -> Result<Table> {
+    let note = "µs of one call, with hand-made programs where the tracer has its own: *look-up* asks a hash map for the process, *record* \
+        reads what has to be read, and sends 64 bytes with the time. *Floor* is the ratio of that to the empty probe, *ratio* the tracer's.";
+    let columns = ["call", "untraced", "empty probe", "look-up", "record", "traced", "floor", "ratio"];
+    let mut table = Table::new("Where the floor is", note, &columns);
+    for (scenario, record) in FLOOR {
+        let sites = scenario.sites(lab)?;
+        let mut samples: Vec<[f64; 5]> = Vec::new();
+        for _ in 0..lab.repetitions {
+            let untraced = call_ns(&mut scenario.target(lab))?;
+            let probed = |what| probed_ns(lab, scenario, &sites, what);
+            let traced = call_ns(&mut scenario.traced(lab, &[])?)?;
+            samples.push([untraced, probed("empty")?, probed("lookup")?, probed(record)?, traced]);
+        }
+        let ratio = |[untraced, empty, _, record, traced]: &[f64; 5], ours: bool| {
+            (if ours { traced } else { record } - untraced) / (empty - untraced)
+        };
+        let times = (0..5).map(|at| Spread::of(samples.iter().map(|sample| sample[at] / 1000.0)).to_string());
+        let ratios = [false, true].map(|ours| Spread::of(samples.iter().map(|sample| ratio(sample, ours))).to_string());
+        table.row(std::iter::once(scenario.name.to_owned()).chain(times).chain(ratios));
+    }
+    Ok(table)
+}
+
+/// The target with such probes.
+fn probed_ns(lab: &Lab, scenario: &Scenario, sites: &Path, what: &str) -> Result<f64> {
+    let probes = lab.probes(sites, what)?;
+    let call = call_ns(&mut scenario.target(lab));
+    drop(probes);
+    call
 }
 
 /// Median of the blocks of one run.

@@ -114,7 +114,7 @@ impl Lab {
         found.trim().parse().context("no number")
     }
 
-    /// Where they are, as a file for [`Lab::empty_probes`].
+    /// Where they are, as a file for [`Lab::probes`].
     pub(super) fn sites_of(&self, tracer: &Running, name: &str) -> Result<PathBuf> {
         let sites = self.sites(tracer)?;
         ensure!(!sites.is_empty(), "no multi links: the empty probe needs them (Linux 6.8)");
@@ -123,10 +123,10 @@ impl Lab {
         Ok(file)
     }
 
-    /// Empty probes at these places, until dropped.
-    pub(super) fn empty_probes(&self, sites: &Path) -> Result<Running> {
+    /// Probes that do `what` (see `emptyprobes.c`) at these places, until dropped.
+    pub(super) fn probes(&self, sites: &Path, what: &str) -> Result<Running> {
         let mut attach = Command::new(self.program("emptyprobes"));
-        attach.arg("attach").arg(sites).stdin(Stdio::piped());
+        attach.arg("attach").arg(sites).arg(what).stdin(Stdio::piped());
         let mut running = Running::start(&mut attach)?;
         running.wait_for("ready")?;
         Ok(running)
