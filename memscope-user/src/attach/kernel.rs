@@ -68,14 +68,12 @@ pub enum KernelError {
         missing: Vec<&'static str>,
     },
     /// The process may not trace.
-    #[error("not permitted to trace: {} missing; run with sudo, or once: sudo setcap {setcap} {}", names.join(", "), program.display())]
+    #[error("not permitted to trace: {} missing; {advice}", names.join(", "))]
     Privileges {
         /// Missing capabilities.
         names: Vec<&'static str>,
-        /// Argument for `setcap`.
-        setcap: String,
-        /// This program.
-        program: PathBuf,
+        /// How to get them.
+        advice: String,
     },
     /// Maps or programs need more locked memory than the user may have.
     #[error(
@@ -334,7 +332,7 @@ impl Kernel {
     /// [`Self::attach`].
     pub fn load(options: &KernelOptions) -> Result<Self, KernelError> {
         let features = Features::probe();
-        privileges::check(features)?;
+        privileges::check(features, options.link_mode)?;
         let lifecycle = Lifecycle::find(options.tracefs)?;
         privileges::raise_memlock();
         privileges::raise_open_files();
@@ -357,7 +355,7 @@ impl Kernel {
             thread_pointer,
             native_slots: stack_slots(),
             watch: options.watch.into(),
-            stop_user: if features::may_signal_all() { ANY_USER } else { Uid::current().as_raw() },
+            stop_user: if privileges::may_signal_all() { ANY_USER } else { Uid::current().as_raw() },
             ..Config::default()
         };
         lifecycle.tell(&mut config);

@@ -1,6 +1,6 @@
 //! Runs the tracer over the simulated workloads, and compares what it wrote with what they did.
 //!
-//! [`tracer`] runs programs, as root or as a [`user`], [`daemon`] has scripts traced, [`pythons`] finds interpreters, [`journal`] reads the truth, [`rows`] the
+//! [`tracer`] runs programs, as root or as a [`user`], [`daemon`] has scripts traced, [`pythons`] finds interpreters, [`kernel`] says what there is to expect, [`journal`] reads the truth, [`rows`] the
 //! outputs, [`expect`] holds one against the other. Nothing here is shared with memscope-user: the formats are read as their
 //! documentation has them.
 
@@ -8,6 +8,7 @@ pub mod container;
 pub mod daemon;
 pub mod expect;
 pub mod journal;
+pub mod kernel;
 pub mod pythons;
 pub mod rows;
 pub mod tracer;
