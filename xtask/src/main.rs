@@ -14,6 +14,7 @@ mod project;
 mod python;
 mod setup;
 mod sim;
+mod standalone;
 mod test;
 mod vm;
 mod wheel;

@@ -40,7 +40,7 @@ const SIMULATED: [&str; 3] = ["libascend_hal.so", "libruntime.so", "libms_tools_
 const TWICE: [&str; 2] = ["pinned_reserve_s_segment_size_mb", "per_process_memo_memory_fraction"];
 
 pub(crate) fn run(arguments: &[String]) -> Result<()> {
-    let host = Arch::named(env::consts::ARCH)?;
+    let host = Arch::host();
     ensure!(host.name == "x86_64", "the stand-ins are made for the wheels of x86-64");
     ensure!(is_root(), "`./x npu` attaches probes: run it as root");
     let (versions, tests) =

@@ -113,15 +113,11 @@ fn maturin(venv: &Path, arch: &Arch, out: &Path) -> Result<Command> {
 fn pure(venv: &Path, out: &Path) -> Result<()> {
     let python = || program(venv.join("bin/python"));
     let unpacked = out.join("unpacked");
-    run_quietly(python().args(["-m", "wheel", "unpack", "--dest"]).arg(&unpacked).arg(of(host()?)?))?;
+    run_quietly(python().args(["-m", "wheel", "unpack", "--dest"]).arg(&unpacked).arg(of(Arch::host())?))?;
     let package = fs::read_dir(&unpacked)?.next().context("nothing was unpacked")??.path();
     run_quietly(python().args(["-c", MAKE_PURE]).arg(&package))?;
     run_quietly(python().args(["-m", "wheel", "pack", "--dest-dir"]).arg(out).arg(&package))?;
     fs::remove_dir_all(&unpacked).with_context(|| format!("cannot remove `{}`", unpacked.display()))
-}
-
-fn host() -> Result<&'static Arch> {
-    Arch::named(env::consts::ARCH)
 }
 
 fn wheels() -> Result<Vec<PathBuf>> {
@@ -149,7 +145,7 @@ fn test() -> Result<()> {
     ensure!(!interpreters.is_empty(), "no CPython from 3.8 on in PATH, to try the wheels with");
     let place = target().join("wheel-test");
     for (version, python) in &interpreters {
-        for (wheel, half) in [(of(host()?)?, "_memscope_bpf"), (tagged("py3-none-any")?, "_pure")] {
+        for (wheel, half) in [(of(Arch::host())?, "_memscope_bpf"), (tagged("py3-none-any")?, "_pure")] {
             let _ = fs::remove_dir_all(&place);
             run_quietly(program(python).args(["-m", "venv"]).arg(&place))?;
             let inside = || program(place.join("bin/python"));

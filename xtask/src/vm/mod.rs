@@ -34,9 +34,9 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
     apt::install_missing(&TOOLS)?;
     let mut outcomes = Vec::new();
     for kernel in kernels {
-        let image = debian::kernel(&kernel)?;
-        let guest = guest::build(&kernel, test_arguments)?;
-        let outcome = machine::boot(&kernel, &image, &guest)?;
+        let files = debian::kernel(&kernel)?;
+        let guest = guest::build(&kernel, &files.overlay, test_arguments)?;
+        let outcome = machine::boot(&kernel, &files.image, &guest)?;
         eprintln!("{outcome}");
         outcomes.push(outcome);
     }
