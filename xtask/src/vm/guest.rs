@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     arch::Arch,
-    project::{output, program, run_quietly, target},
+    project::{cargo, output, program, run_quietly, target},
     python, sim, standalone,
 };
 
@@ -63,10 +63,12 @@ pub(super) fn folder() -> PathBuf {
     target().join("vm")
 }
 
+/// Of this machine's architecture those that `test` runs, which find their libraries in the guest: its userland is of the same release.
 fn build_tests(arch: &Arch) -> Result<PathBuf> {
-    let package =
-        ["--no-run", "--package", "memscope-tests", "--test", "live", "--message-format", "json-render-diagnostics"];
-    let messages = output(standalone::builder(arch, "test").args(package))?;
+    const OUR_OWN: [&str; 5] = ["test", "--locked", "--workspace", "--exclude", "memscope-ebpf"];
+    let mut cargo = if arch.is_host() { cargo() } else { standalone::builder(arch, "test") };
+    cargo.args(if arch.is_host() { &OUR_OWN[..] } else { &["--package", "memscope-tests"] });
+    let messages = output(cargo.args(["--no-run", "--test", "live", "--message-format", "json-render-diagnostics"]))?;
     executable(&messages, "live").context("cargo did not tell where it put the live tests")
 }
 
