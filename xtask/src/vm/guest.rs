@@ -110,7 +110,7 @@ fn init_script(kernel: &Kernel, test_arguments: &[String]) -> String {
     let arguments: Vec<_> =
         test_arguments.iter().map(|argument| format!("'{}'", argument.replace('\'', r"'\''"))).collect();
     let arguments = arguments.join(" ");
-    let left_out: String = LEFT_OUT.iter().chain(kernel.left_out()).map(|name| format!(" --skip {name}")).collect();
+    let left_out = [&LEFT_OUT[..], kernel.left_out()].concat().join(" --skip ");
     format!(
         "#!/bin/sh
 /bin/busybox --install -s /bin 2>/dev/null
@@ -132,7 +132,7 @@ ifconfig lo up
 insmod /memscope/overlay.ko
 cd /root
 echo \"memscope-vm: booted $(uname -r) after $(cut -d' ' -f1 /proc/uptime) s\"
-/memscope/live --test-threads=1{left_out} {arguments} 2>&1
+/memscope/live --test-threads=1 --skip {left_out} {arguments} 2>&1
 echo \"{STATUS}$?\"
 poweroff -f
 "

@@ -94,15 +94,15 @@ fn parse(arguments: &[String]) -> Result<(Vec<Kernel>, Vec<String>)> {
         Some(at) => (&arguments[..at], arguments[at + 1..].to_vec()),
         None => (arguments, Vec::new()),
     };
-    let named = |names: &[&str]| names.iter().map(|name| Kernel::named(name)).collect::<Result<Vec<_>>>();
+    let all_of = |names: &[&str]| names.iter().map(|name| Kernel::named(name)).collect::<Result<Vec<_>>>();
     if names == [PART] {
         ensure!(test_arguments.is_empty(), "the tests of `{PART}` are given");
-        return Ok((named(&PART_KERNELS)?, PART_TESTS.map(str::to_owned).to_vec()));
+        return Ok((all_of(&PART_KERNELS)?, PART_TESTS.map(str::to_owned).to_vec()));
     }
     let kernels = if names == [ALL] {
         Kernel::all()?
     } else if names.is_empty() {
-        named(&DEFAULT)?
+        all_of(&DEFAULT)?
     } else {
         names.iter().map(|name| Kernel::named(name)).collect::<Result<_>>()?
     };
