@@ -47,6 +47,6 @@ mod tests {
         assert!((1 << 16..1 << 19).contains(&bytes.capacity()));
         bytes.resize(50_000, 7);
         buffer(&mut bytes, 0);
-        assert_eq!(bytes, [7; 50_000]);
+        assert_eq!(bytes, vec![7; 50_000]);
     }
 }

@@ -49,6 +49,11 @@ impl Arch {
             .with_context(|| format!("no architecture `{name}`: x86_64 or aarch64"))
     }
 
+    /// This machine's.
+    pub(crate) fn host() -> &'static Self {
+        ALL.iter().find(|arch| arch.is_host()).expect("the project is built on one of the two")
+    }
+
     /// The one that is not this machine's.
     pub(crate) fn other() -> &'static Self {
         ALL.iter().find(|arch| !arch.is_host()).expect("there are two")

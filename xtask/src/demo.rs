@@ -10,7 +10,7 @@ use crate::{
 };
 
 pub(crate) fn run(arguments: &[String]) -> Result<()> {
-    let host = Arch::named(std::env::consts::ARCH)?;
+    let host = Arch::host();
     build::run()?;
     sim::build(host)?;
     run_command(as_root(tool()).arg("demo").arg("--sim").arg(sim::folder(host)).args(arguments))

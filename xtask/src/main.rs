@@ -14,6 +14,7 @@ mod project;
 mod python;
 mod setup;
 mod sim;
+mod standalone;
 mod tables;
 mod test;
 mod venv;
@@ -42,7 +43,7 @@ usage: ./x VERB [ARGUMENTS]
                       x86-64, CPython 3.11, network and 2 GB of disk for each version)
   vm [KERNEL...] [-- TEST ARGUMENTS]
                       the live tests on other kernels in QEMU, such as 5.10-x86_64 or 6.12-aarch64, or `all`; whole runs are
-                      kept in docs/kernels.md
+                      kept in docs/kernels.md. `part` runs a few on these two
   bench [NAME...] [--quick] [--minutes N]
                       what tracing costs the target and what the tracer can take (cost, throughput), also with many probes and
                       processes (scale), what scripts pay (python) and a watch costs (watch), what the analyses find in made-up

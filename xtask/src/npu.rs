@@ -40,7 +40,7 @@ const SIMULATED: [&str; 3] = ["libascend_hal.so", "libruntime.so", "libms_tools_
 const TWICE: [&str; 2] = ["pinned_reserve_s_segment_size_mb", "per_process_memo_memory_fraction"];
 
 pub(crate) fn run(arguments: &[String]) -> Result<()> {
-    let host = Arch::named(env::consts::ARCH)?;
+    let host = Arch::host();
     ensure!(host.name == "x86_64", "the stand-ins are made for the wheels of x86-64");
     ensure!(is_root(), "`./x npu` attaches probes: run it as root");
     let (versions, tests) =
@@ -50,7 +50,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
     }
     build::run()?;
     sim::build(host)?;
-    python::build()?;
+    python::build(host)?;
     let nextest = setup::nextest()?;
     let versions: Vec<&str> =
         if versions.is_empty() { VERSIONS.to_vec() } else { versions.iter().map(String::as_str).collect() };
@@ -63,7 +63,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
         nextest
             .env("MEMSCOPE_BIN", tool())
             .env("MEMSCOPE_SIM_DIR", sim::folder(host))
-            .env(python::FOLDER, python::folder())
+            .env(python::FOLDER, python::folder(host))
             .env("MEMSCOPE_TORCH_NPU", folder);
         nextest.args(["nextest", "run", "--locked", "--cargo-quiet", "--package", "memscope-tests", "--test", "npu"]);
         let result = run_command(nextest.args(["--profile", "npu", "--no-capture"]).args(tests.iter().skip(1)));

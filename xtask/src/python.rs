@@ -7,7 +7,10 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::project::{cargo, program, root, run as run_command, run_quietly, target};
+use crate::{
+    arch::Arch,
+    project::{cargo, program, root, run as run_command, run_quietly, target},
+};
 
 /// Tells tests where the package is.
 pub(crate) const FOLDER: &str = "MEMSCOPE_PYTHON_DIR";
@@ -20,26 +23,36 @@ const KINDS: [&str; 4] = ["py", "pyi", "typed", "json"];
 
 pub(crate) fn run(arguments: &[String]) -> Result<()> {
     match arguments {
-        [] => build(),
+        [] => build(Arch::host()),
         _ => bail!("usage: ./x python"),
     }
 }
 
 /// Where it is put.
-pub(crate) fn folder() -> PathBuf {
-    target().join("python-package")
+pub(crate) fn folder(arch: &Arch) -> PathBuf {
+    if arch.is_host() {
+        return target().join("python-package");
+    }
+    target().join(format!("python-package-{}", arch.name))
 }
 
-pub(crate) fn build() -> Result<()> {
+pub(crate) fn build(arch: &Arch) -> Result<()> {
+    let mut cargo = cargo();
+    cargo.args(["build", "--release", "--locked", "--package", "memscope-python"]);
     // As the program is built, so that what both need is compiled once.
-    run_command(cargo().args(["build", "--release", "--locked", "--package", "memscope-python"]))?;
-    let folder = folder();
+    let mut built = target();
+    if !arch.is_host() {
+        cargo.env(arch.cargo_variable("LINKER"), arch.tool("gcc")).args(["--target", arch.target]);
+        built.push(arch.target);
+    }
+    run_command(&mut cargo)?;
+    let folder = folder(arch);
     for package in PACKAGES {
         copy(&root().join("python").join(package), &folder.join(package))?;
     }
     let (library, module) = MODULE;
-    let (from, to) = (target().join("release").join(library), folder.join(module));
-    run_quietly(program("strip").arg("--strip-debug").arg("-o").args([to, from]))
+    let (from, to) = (built.join("release").join(library), folder.join(module));
+    run_quietly(program(arch.tool("strip")).arg("--strip-debug").arg("-o").args([to, from]))
 }
 
 /// Makes `to` hold the files of the package in `from`, and no others.

@@ -25,7 +25,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
     to_build()?;
     to_check()?;
     nextest()?;
-    to_simulate(Arch::named(env::consts::ARCH)?)?;
+    to_simulate(Arch::host())?;
     second_compiler()?;
     debuggers()?;
     if with_vm {

@@ -13,7 +13,7 @@ use crate::{
 
 pub(crate) fn run(arguments: &[String]) -> Result<()> {
     match arguments {
-        [] => build_for_tests(Arch::named(std::env::consts::ARCH)?),
+        [] => build_for_tests(Arch::host()),
         [arch] => build_for_tests(Arch::named(arch)?),
         _ => bail!("usage: ./x sim [x86_64|aarch64]"),
     }

@@ -22,11 +22,11 @@ const SHARED: &str = "MEMSCOPE_SHARED";
 pub(crate) fn run(arguments: &[String]) -> Result<()> {
     let Options { shared, wheels: with_wheels, rest } = parse(arguments, env::var_os(SHARED).map(PathBuf::from))?;
     let shared = shared.map(|folder| existing(&folder)).transpose()?;
-    let host = Arch::named(env::consts::ARCH)?;
+    let host = Arch::host();
     setup::run(&[])?;
     build::run()?;
     sim::build_for_tests(host)?;
-    python::build()?;
+    python::build(host)?;
     if rest.is_empty() {
         check::run()?;
     } else {
@@ -94,7 +94,7 @@ pub(crate) fn nextest(host: &Arch) -> Result<Command> {
     let mut nextest = program(setup::nextest()?);
     nextest.env("CARGO", cargo().get_program());
     nextest.env("MEMSCOPE_BIN", tool()).env("MEMSCOPE_SIM_DIR", sim::folder(host));
-    nextest.env(python::FOLDER, python::folder());
+    nextest.env(python::FOLDER, python::folder(host));
     nextest.args(["nextest", "run", "--locked", "--cargo-quiet", "--workspace", "--exclude", "memscope-ebpf"]);
     if !is_root() {
         let can = find("sudo").is_some() && program("sudo").arg("-v").status().is_ok_and(|status| status.success());

@@ -4,7 +4,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    env, fs,
+    fs,
     path::{Path, PathBuf},
     process::Command,
 };
@@ -68,7 +68,7 @@ struct Wheel {
 
 pub(crate) fn run(arguments: &[String]) -> Result<()> {
     ensure!(arguments.is_empty(), "usage: ./x wheels");
-    let host = Arch::named(env::consts::ARCH)?;
+    let host = Arch::host();
     build::run()?;
     sim::build(host)?;
     fetch(Set::All)?;

@@ -1,4 +1,4 @@
-//! What this kernel and these privileges allow. Features are probed, versions are never compared.
+//! What this kernel allows. Features are probed, versions are never compared.
 
 use std::{fs, os::unix::fs::MetadataExt as _, path::Path};
 
@@ -84,6 +84,19 @@ impl Features {
         }
     }
 
+    /// Of Linux 4.19: nothing of it.
+    #[cfg(test)]
+    pub(crate) const OF_LINUX_4_19: Self = Self {
+        global_data: false,
+        read_user: false,
+        ring_buffer: false,
+        cookies: false,
+        multi: false,
+        send_signal: false,
+        loops: false,
+        exchanges: false,
+    };
+
     /// The best way to link.
     #[must_use]
     pub const fn link_mode(self) -> LinkMode {
@@ -108,63 +121,6 @@ impl Features {
         }
         missing
     }
-}
-
-/// A capability that tracing needs, and what for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Capability {
-    /// Name as `capabilities(7)` spells it.
-    pub name: &'static str,
-    /// Bit number.
-    pub bit: u32,
-    /// What it is needed for.
-    pub purpose: &'static str,
-}
-
-/// All of them. `CAP_SYS_ADMIN` stands in for the first two and the last on every kernel.
-pub const CAPABILITIES: [Capability; 4] = [
-    Capability { name: "CAP_BPF", bit: 39, purpose: "load BPF programs and maps" },
-    Capability { name: "CAP_PERFMON", bit: 38, purpose: "attach uprobes and read user memory from them" },
-    Capability { name: "CAP_SYS_PTRACE", bit: CAP_SYS_PTRACE, purpose: "read another user's /proc/<pid>/maps" },
-    Capability {
-        name: "CAP_CHECKPOINT_RESTORE",
-        bit: 40,
-        purpose: "open the really mapped files in /proc/<pid>/map_files",
-    },
-];
-
-const CAP_KILL: u32 = 5;
-const CAP_SYS_ADMIN: u32 = 21;
-const CAP_SYS_PTRACE: u32 = 19;
-
-/// Effective capabilities of this process.
-#[must_use]
-pub fn effective_capabilities() -> u64 {
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    status
-        .lines()
-        .find_map(|line| line.strip_prefix("CapEff:"))
-        .and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok())
-        .unwrap_or(0)
-}
-
-/// Whether every process can be sent signals, also those of other users.
-#[must_use]
-pub fn may_signal_all() -> bool {
-    effective_capabilities() & (1 << CAP_KILL) != 0
-}
-
-/// Capabilities of the list that `effective` lacks.
-#[must_use]
-pub fn missing_capabilities(effective: u64) -> Vec<Capability> {
-    let has = |bit: u32| effective & (1 << bit) != 0;
-    CAPABILITIES
-        .into_iter()
-        .filter(|capability| {
-            let stand_in = has(CAP_SYS_ADMIN) && capability.bit != CAP_SYS_PTRACE;
-            !has(capability.bit) && !stand_in
-        })
-        .collect()
 }
 
 /// What is wrong in a container with process numbers of its own.
@@ -218,26 +174,9 @@ mod tests {
 
     #[test]
     fn a_kernel_below_the_floor_is_told_what_it_lacks() {
-        // Linux 4.19 has neither.
-        let old = Features {
-            global_data: false,
-            read_user: false,
-            ring_buffer: false,
-            cookies: false,
-            multi: false,
-            send_signal: false,
-            loops: false,
-            exchanges: false,
-        };
+        let old = Features::OF_LINUX_4_19;
         assert_eq!(old.missing(), ["global data in BPF objects (Linux 5.2)", "bpf_probe_read_user (Linux 5.5)"]);
+        assert_eq!(Features { read_user: true, ..old }.missing(), ["global data in BPF objects (Linux 5.2)"]);
         assert!(ALL.missing().is_empty());
-    }
-
-    #[test]
-    fn sys_admin_stands_in_for_all_but_ptrace() {
-        let names = |caps| missing_capabilities(caps).iter().map(|c| c.name).collect::<Vec<_>>();
-        assert_eq!(names(0).len(), 4);
-        assert_eq!(names(1 << 21), ["CAP_SYS_PTRACE"]);
-        assert!(names(1 << 39 | 1 << 38 | 1 << 19 | 1 << 40).is_empty());
     }
 }

@@ -68,14 +68,12 @@ pub enum KernelError {
         missing: Vec<&'static str>,
     },
     /// The process may not trace.
-    #[error("not permitted to trace: {} missing; run with sudo, or once: sudo setcap {setcap} {}", names.join(", "), program.display())]
+    #[error("not permitted to trace: {} missing; {advice}", names.join(", "))]
     Privileges {
         /// Missing capabilities.
         names: Vec<&'static str>,
-        /// Argument for `setcap`.
-        setcap: String,
-        /// This program.
-        program: PathBuf,
+        /// How to get them.
+        advice: String,
     },
     /// Maps or programs need more locked memory than the user may have.
     #[error(
@@ -336,7 +334,7 @@ impl Kernel {
     /// [`Self::attach`].
     pub fn load(options: &KernelOptions) -> Result<Self, KernelError> {
         let features = Features::probe();
-        privileges::check(features)?;
+        privileges::check(features, options.link_mode)?;
         match Self::load_with(options, features) {
             // The verifier of an older kernel gives up before it has seen all ways through the quicker programs, which are larger.
             Err(KernelError::Program { .. }) if features.exchanges => {
@@ -371,7 +369,7 @@ impl Kernel {
             exchanges: features.exchanges.into(),
             seats: if features.exchanges { thread_entries().next_power_of_two() } else { 0 },
             watch: options.watch.into(),
-            stop_user: if features::may_signal_all() { ANY_USER } else { Uid::current().as_raw() },
+            stop_user: if privileges::may_signal_all() { ANY_USER } else { Uid::current().as_raw() },
             ..Config::default()
         };
         lifecycle.tell(&mut config);

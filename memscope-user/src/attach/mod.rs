@@ -4,9 +4,8 @@
 //! the file does not name, `copies` which files have functions of mstx in them, `site` which instruction of
 //! it is the cheapest to probe, `inode` which files are one under several names, `libraries` puts these together,
 //! `kernel` makes the links. `spawn`, `follow` and `guard` start, follow and never abandon the traced processes.
-//! `presence` tells scripts that a tracer is there, `tracers` whether a process has one, `capabilities` gives up what is not needed any more. `mstx_tool` is the
-//! one thing that is put into a process,
-//! if the user wants it.
+//! `presence` tells scripts that a tracer is there, `tracers` whether a process has one. `privileges` says what tracing takes, and
+//! `capabilities` gives up what is not needed any more. `mstx_tool` is the one thing that is put into a process, if the user wants it.
 
 #[cfg(feature = "trace")]
 pub mod capabilities;
@@ -39,9 +38,11 @@ pub mod mstx_tool;
 #[cfg(feature = "trace")]
 pub mod ops;
 #[cfg(feature = "trace")]
+mod perf_event;
+#[cfg(feature = "trace")]
 mod presence;
 #[cfg(feature = "trace")]
-mod privileges;
+pub mod privileges;
 #[cfg(feature = "trace")]
 pub mod python;
 #[cfg(feature = "trace")]

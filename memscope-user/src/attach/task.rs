@@ -1,4 +1,5 @@
-//! Where a task of the running kernel has what is read of it, from the kernel's own description of its types (BTF).
+//! Where a task of the running kernel has what is read of it, from the kernel's own description of its types (BTF), which everybody may
+//! read.
 //!
 //! Only as much of the format is read as that takes. The kernel is trusted, the file is not assumed to be well-formed.
 
@@ -14,26 +15,33 @@ const MAX_NESTING: usize = 16;
 /// An offset in bytes, or why it is not known.
 type Offset = Result<u32, String>;
 
-/// Offsets in `task_struct`.
-struct Offsets {
+/// What is read of the types.
+struct Types {
+    /// Offsets in `task_struct`.
     thread_pointer: Offset,
     pid: Offset,
+    multi_links: bool,
 }
 
 /// Read once: the file has megabytes, and the kernel stays the same.
-static OFFSETS: LazyLock<Offsets> = LazyLock::new(Offsets::read);
+static TYPES: LazyLock<Types> = LazyLock::new(Types::read);
 
 /// Offset of the thread pointer in `task_struct`, in bytes; or why it is not known.
 pub(super) fn thread_pointer() -> Offset {
-    OFFSETS.thread_pointer.clone()
+    TYPES.thread_pointer.clone()
 }
 
 /// Offset of the number of a task, in bytes; or why it is not known.
 pub(super) fn pid() -> Offset {
-    OFFSETS.pid.clone()
+    TYPES.pid.clone()
 }
 
-impl Offsets {
+/// Whether the kernel has links for many probes; false if it does not describe its types.
+pub(super) fn has_multi_links() -> bool {
+    TYPES.multi_links
+}
+
+impl Types {
     fn read() -> Self {
         let mut bytes = Vec::new();
         let read = File::open(BTF).and_then(|file| file.take(MAX_BYTES).read_to_end(&mut bytes));
@@ -53,6 +61,7 @@ impl Offsets {
                 other => Err(format!("threads of {other} are not known")),
             },
             pid: offset_of(&["pid"]),
+            multi_links: btf.as_ref().is_some_and(|btf| btf.enumerates("BPF_TRACE_UPROBE_MULTI")),
         }
     }
 }
@@ -66,8 +75,10 @@ struct Btf<'a> {
 
 const STRUCT: u32 = 4;
 const UNION: u32 = 5;
+const ENUM: u32 = 6;
 const HEAD: usize = 12;
 const MEMBER: usize = 12;
+const ENUMERATOR: usize = 8;
 
 fn word(bytes: &[u8], at: usize) -> Option<u32> {
     bytes.get(at..)?.first_chunk().copied().map(u32::from_le_bytes)
@@ -90,7 +101,7 @@ const fn tail_bytes(info: u32) -> Option<usize> {
         // Members, sections, enumerators of eight bytes.
         STRUCT | UNION | 15 | 19 => count * MEMBER,
         // Enumerators, parameters.
-        6 | 13 => count * 8,
+        ENUM | 13 => count * ENUMERATOR,
         _ => return None,
     })
 }
@@ -123,6 +134,13 @@ impl<'a> Btf<'a> {
 
     fn of(&self, number: u32) -> Option<&'a [u8]> {
         self.types.get((number as usize).checked_sub(1)?).copied()
+    }
+
+    /// Whether an enumeration has a value of that name.
+    fn enumerates(&self, name: &str) -> bool {
+        let enums = self.types.iter().filter(|of| word(of, 4).is_some_and(|info| kind(info) == ENUM));
+        let mut values = enums.flat_map(|of| of.get(HEAD..).unwrap_or_default().as_chunks::<ENUMERATOR>().0);
+        values.any(|value| word(value, 0).is_some_and(|at| self.name(at) == name.as_bytes()))
     }
 
     /// Offset of a member of a member of a struct, in bytes.
@@ -182,10 +200,11 @@ mod tests {
         words.iter().flat_map(|word| word.to_le_bytes()).collect()
     }
 
-    /// `struct task_struct { int a; const struct thread thread; }`, `struct thread { union { struct { long uw; }; }; }`.
+    /// `struct task_struct { int a; const struct thread thread; }`, `struct thread { union { struct { long uw; }; }; }`,
+    /// `enum { first = 1, second = 2 }`.
     fn sample() -> Vec<u8> {
-        let strings = b"\0task_struct\0a\0thread\0uw\0int\0";
-        let (task, a, thread, uw, int) = (1, 13, 15, 22, 25);
+        let strings = b"\0task_struct\0a\0thread\0uw\0int\0first\0second\0";
+        let (task, a, thread, uw, int, first, second) = (1, 13, 15, 22, 25, 29, 35);
         let info = |kind: u32, count: u32| kind << 24 | count;
         let types = words(
             &[
@@ -195,6 +214,7 @@ mod tests {
                 &[thread, info(STRUCT, 1), 16, 0, 5, 64],
                 &[0, info(UNION, 1), 8, 0, 6, 0],
                 &[0, info(STRUCT, 1) | 1 << 31, 8, uw, 1, 7 << 24 | 32],
+                &[0, info(ENUM, 2), 4, first, 1, second, 2],
             ]
             .concat(),
         );
@@ -217,15 +237,26 @@ mod tests {
     }
 
     #[test]
+    fn values_of_enumerations_are_found_by_their_names() {
+        let bytes = sample();
+        let btf = Btf::parse(&bytes).expect("valid");
+        assert!(btf.enumerates("first") && btf.enumerates("second"));
+        // The name of a member is none of a value.
+        assert!(!btf.enumerates("uw") && !btf.enumerates("third"));
+    }
+
+    #[test]
     fn no_bytes_make_it_panic() {
         let bytes = sample();
-        for len in 0..bytes.len() {
-            let _ = Btf::parse(&bytes[..len]).map(|btf| btf.member("task_struct", &["thread", "uw"]));
-        }
+        let look = |bytes: &[u8]| {
+            let _ =
+                Btf::parse(bytes).map(|btf| (btf.member("task_struct", &["thread", "uw"]), btf.enumerates("third")));
+        };
+        (0..bytes.len()).for_each(|len| look(&bytes[..len]));
         for at in 0..bytes.len() {
             let mut bytes = bytes.clone();
             bytes[at] = 0xff;
-            let _ = Btf::parse(&bytes).map(|btf| btf.member("task_struct", &["thread", "uw"]));
+            look(&bytes);
         }
     }
 }

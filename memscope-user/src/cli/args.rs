@@ -8,6 +8,7 @@ use std::{
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::attach::features::LinkMode;
 use crate::probes::{ProbeSpec, user};
 use crate::watch::spec::WatchSpec;
 
@@ -212,6 +213,9 @@ pub(super) struct StatArgs {
     /// Ask this library instead of the driver's DCMI: for tests.
     #[arg(long, value_name = "FILE", hide = true)]
     pub usage_library: Option<PathBuf>,
+    /// Say what a lesser way of linking than this kernel offers takes.
+    #[arg(long, value_enum, hide = true)]
+    pub link: Option<Link>,
 }
 
 /// `replay`.
@@ -461,6 +465,9 @@ pub(super) struct DoctorArgs {
     /// Ask this library instead of the driver's DCMI: for tests.
     #[arg(long, value_name = "FILE", hide = true)]
     pub usage_library: Option<PathBuf>,
+    /// Say what a lesser way of linking than this kernel offers takes.
+    #[arg(long, value_enum, hide = true)]
+    pub link: Option<Link>,
 }
 
 /// `usage-helper`.
@@ -598,6 +605,16 @@ pub(super) enum Link {
     Cookie,
     /// One program per probe.
     Slots,
+}
+
+impl From<Link> for LinkMode {
+    fn from(link: Link) -> Self {
+        match link {
+            Link::Multi => Self::Multi,
+            Link::Cookie => Self::Cookie,
+            Link::Slots => Self::Slots,
+        }
+    }
 }
 
 /// What to do when a traced process maps a library that is not probed yet.

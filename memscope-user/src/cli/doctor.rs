@@ -13,11 +13,12 @@ use super::{FAILURE, USAGE, args::DoctorArgs, error, outputs, stdout};
 use crate::probes::ProbeSpec;
 use crate::{
     attach::{
-        features::{self, CAPABILITIES, Features, LinkMode},
+        features::{self, Features, LinkMode},
         follow::expected_libraries,
         kernel::python_support,
         libraries::{Libraries, Library},
         locate::{Checked, Evidence},
+        privileges::{self, Rights},
         python,
         site::SiteCost,
         withheld,
@@ -30,7 +31,7 @@ use crate::{
 #[derive(Debug, Serialize)]
 struct Check {
     name: &'static str,
-    /// `ok`, `degraded` or `missing`.
+    /// `ok`, `degraded`, `missing` or `unknown`.
     state: &'static str,
     found: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -128,9 +129,12 @@ pub(super) fn run(args: &DoctorArgs) -> ExitCode {
     let mut checks = Vec::new();
     // What is in a file does not depend on this machine.
     if args.library.is_empty() {
-        checks.push(capabilities());
-        checks.extend(kernel(Features::probe(), &user));
+        let features = Features::probe();
+        let rights = Rights::look(features, args.link.map(LinkMode::from));
+        checks.push(privileges(&rights));
+        checks.extend(kernel_for(&rights, features, &user));
         checks.push(processes());
+        checks.push(scripts());
         if let Err(reason) = outputs::refuse_borrowed_rights(args.usage_library.as_deref()) {
             error(reason);
             return ExitCode::from(USAGE);
@@ -177,16 +181,33 @@ fn dcmi(library: Option<PathBuf>) -> Check {
     }
 }
 
-fn capabilities() -> Check {
-    let missing = features::missing_capabilities(features::effective_capabilities());
+fn privileges(rights: &Rights) -> Check {
+    let missing = rights.missing();
     if missing.is_empty() {
         return Check::ok("privileges", "all capabilities that tracing needs");
     }
     let list: Vec<String> = missing.iter().map(|c| format!("{} (to {})", c.name, c.purpose)).collect();
-    let names: Vec<String> = CAPABILITIES.iter().map(|c| c.name.to_lowercase()).collect();
-    let program = std::env::current_exe().unwrap_or_else(|_| "memscope-bpf".into());
-    let mend = format!("run with sudo, or once: sudo setcap {}=ep {}", names.join(","), program.display());
-    Check::missing("privileges", format!("missing {}", list.join(", ")), mend)
+    Check::missing("privileges", format!("missing {}", list.join(", ")), rights.advice())
+}
+
+/// Whether scripts learn that they are traced.
+fn scripts() -> Check {
+    const NAME: &str = "scripts";
+    if privileges::may_announce() {
+        return Check::ok(NAME, "listening() says whether a tracer is there");
+    }
+    let mend =
+        "the kernel wants CAP_SYS_ADMIN for that: run with sudo, or add cap_sys_admin to the file's capabilities";
+    Check::degraded(NAME, "listening() is False though a tracer is there; all else of scripts is traced", mend)
+}
+
+/// What the kernel can do, which it does not tell everybody.
+fn kernel_for(rights: &Rights, features: Features, user: &[&'static ProbeSpec]) -> Vec<Check> {
+    if rights.may_ask() {
+        return kernel(features, user);
+    }
+    let found = "does not tell what it can do without CAP_BPF and CAP_PERFMON";
+    vec![Check { name: "kernel", state: "unknown", found: found.to_owned(), mend: None }]
 }
 
 fn kernel(features: Features, user: &[&'static ProbeSpec]) -> Vec<Check> {
@@ -425,4 +446,24 @@ fn render(diagnosis: &Diagnosis) -> String {
         }
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Linux 4.19 is refused, with what nothing can replace; what else it lacks is said as well.
+    #[test]
+    fn an_old_kernel_is_told_what_it_lacks() {
+        let checks = kernel(Features::OF_LINUX_4_19, &[]);
+        let [first, rest @ ..] = &*checks else { panic!("no checks") };
+        assert_eq!(
+            (first.name, first.state, first.mend.as_deref()),
+            ("kernel", "missing", Some("use Linux 5.10 or newer"))
+        );
+        assert_eq!(first.found, "lacks global data in BPF objects (Linux 5.2) and bpf_probe_read_user (Linux 5.5)");
+        let lesser: Vec<_> = rest.iter().map(|check| (check.name, check.state)).collect();
+        let expected = ["transport", "links", "late libraries", "native stacks", "Python stacks"];
+        assert_eq!(lesser, expected.map(|name| (name, "degraded")));
+    }
 }

@@ -1,15 +1,16 @@
 //! Runs the tracer over the simulated workloads, and compares what it wrote with what they did.
 //!
 //! [`tracer`] runs programs, as root or as a [`user`], [`daemon`] has scripts traced, [`debugger`] stops and kills programs,
-//! [`pythons`] finds interpreters, [`journal`] reads the truth, [`rows`] the outputs, [`uprobes`] are another's probes on the
-//! same functions, [`expect`] holds one against the other. Nothing here is shared with memscope-user: the formats are read as
-//! their documentation has them.
+//! [`pythons`] finds interpreters, [`kernel`] says what there is to expect, [`journal`] reads the truth, [`rows`] the outputs,
+//! [`uprobes`] are another's probes on the same functions, [`expect`] holds one against the other. Nothing here is shared with
+//! memscope-user: the formats are read as their documentation has them.
 
 pub mod container;
 pub mod daemon;
 pub mod debugger;
 pub mod expect;
 pub mod journal;
+pub mod kernel;
 pub mod pythons;
 pub mod rows;
 pub mod tracer;

@@ -9,10 +9,13 @@ use nix::libc;
 use nix::sys::resource::{RLIM_INFINITY, Resource, setrlimit};
 use tempfile::TempDir;
 
+use super::kernel;
 use super::tracer::{python_package, simulation, tracer_path, workload_path};
 
 /// Bits of `CAP_SYS_PTRACE`, `CAP_PERFMON`, `CAP_BPF` and `CAP_CHECKPOINT_RESTORE` (`capability.h`).
-const CAPABILITIES: u64 = 1 << 19 | 1 << 38 | 1 << 39 | 1 << 40;
+pub const FOUR: u64 = 1 << 19 | 1 << 38 | 1 << 39 | 1 << 40;
+/// With `CAP_SYS_ADMIN`, which probes that are linked one by one take.
+pub const FIVE: u64 = FOUR | 1 << 21;
 
 /// Has copies of the tracer, the libraries and the workloads, since nobody knows who may read the originals.
 #[derive(Debug)]
@@ -28,9 +31,21 @@ impl User {
     /// Its number and that of its group: nobody's.
     pub const ID: u32 = 54_321;
 
-    /// Prepares all it needs.
+    /// Prepares all it needs on this kernel.
     #[must_use]
     pub fn new() -> Self {
+        Self::with(Self::needed())
+    }
+
+    /// The capabilities that it needs on this kernel.
+    #[must_use]
+    pub fn needed() -> u64 {
+        if kernel::has_multi_links() { FOUR } else { FIVE }
+    }
+
+    /// The tracer's file has these capabilities.
+    #[must_use]
+    pub fn with(capabilities: u64) -> Self {
         // Before Linux 5.11 an ordinary user needs it for BPF; whoever we start inherits it. Not every root may lift it, which
         // matters nowhere else.
         let _ = setrlimit(Resource::RLIMIT_MEMLOCK, RLIM_INFINITY, RLIM_INFINITY);
@@ -39,7 +54,7 @@ impl User {
         let user = Self(folder);
         fs::copy(tracer_path(), user.tracer()).expect("a copy of the tracer");
         allow(&user.tracer(), 0o755);
-        set_capabilities(&user.tracer());
+        set_capabilities(&user.tracer(), capabilities);
         fs::create_dir(user.libraries()).expect("a folder");
         for library in fs::read_dir(simulation().join("lib")).expect("libraries") {
             let library = library.expect("a library");
@@ -102,9 +117,9 @@ fn allow(path: &Path, mode: u32) {
 }
 
 /// As `setcap …=ep` does (`struct vfs_cap_data` of `capability.h`, revision 2).
-fn set_capabilities(path: &Path) {
+fn set_capabilities(path: &Path, capabilities: u64) {
     const REVISION_2_EFFECTIVE: u32 = 0x0200_0001;
-    let words = [REVISION_2_EFFECTIVE, CAPABILITIES as u32, 0, (CAPABILITIES >> 32) as u32, 0];
+    let words = [REVISION_2_EFFECTIVE, capabilities as u32, 0, (capabilities >> 32) as u32, 0];
     let value: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
     let path = std::ffi::CString::new(path.as_os_str().as_bytes()).expect("a path");
     let name = c"security.capability";

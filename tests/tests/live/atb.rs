@@ -1,10 +1,10 @@
 //! Operations of ATB in both C++ ABIs, against what the look-alike says of itself.
 
 use memscope_tests::harness::journal::{Entry, Library};
+use memscope_tests::harness::kernel;
 use memscope_tests::harness::rows::Row;
 use memscope_tests::harness::tracer::{Run, Tracer};
 
-use super::operators::kernel;
 use super::shared::{assert_nothing_lost, assert_sound_with, entries};
 
 /// Tensors of one operation that are told at most: inputs, outputs.
@@ -156,9 +156,7 @@ fn operations_of_atb() {
 }
 
 const ACCESSES: [&str; 4] = ["--events", "alloc,free,launch,access", "--ops", "npu"];
-/// The first kernel with attach cookies.
-const COOKIES: (u32, u32) = (5, 15);
-/// What is said on others.
+/// What is said on kernels without attach cookies.
 const UNTOLD: &str = "accesses of ATB's operations are not told on this kernel";
 
 /// With a link for each probe everything is told; without attach cookies all but the tensors is, and that is said.
@@ -166,7 +164,7 @@ const UNTOLD: &str = "accesses of ATB's operations are not told on this kernel";
 fn lesser_kernels_tell_of_atb() {
     for (link, told) in [("cookie", true), ("slots", false)] {
         let run = Tracer::run("atb", &["--abi", "1"]).options(&ACCESSES).options(&["--link", link]).finish();
-        if told && kernel() < COOKIES {
+        if told && !kernel::has_cookies() {
             assert!(run.code() == 125 && run.stderr.contains("the kernel refused"), "{}", run.said());
             continue;
         }
@@ -195,7 +193,7 @@ fn tensors_of_atb() {
         assert_sound_with(&run, &[]);
         let (rows, numbers) = traced(&run);
         let mut truth = Truth::of(&entries(&run, Library::Atb), &numbers);
-        if kernel() < COOKIES {
+        if !kernel::has_cookies() {
             assert!(run.stderr.contains(UNTOLD), "{}", run.said());
             assert_nothing_lost(&run);
             truth.lines.retain(|line| !is_access(line));

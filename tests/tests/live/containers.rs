@@ -144,6 +144,28 @@ fn paths_that_lead_elsewhere() {
     assert!(!run.stderr.contains("Error"), "{}", run.said());
 }
 
+/// A library that is replaced on disk stays what it was for who has mapped it, before the trace and during it; who comes later has
+/// the new one.
+#[test]
+fn replaced_libraries() {
+    let image = Image::new(&["serve"]);
+    let replace = |bytes: &[u8]| {
+        let library = image.root().join("sim/libascend_hal.so");
+        let new = library.with_file_name("new");
+        fs::write(&new, bytes).expect("a file");
+        fs::rename(&new, &library).expect("renamed");
+    };
+    let start = || Contained::start(&image.as_root(), &SERVE, "ready 1\n");
+    let before = start();
+    let library = fs::read(image.root().join("sim/libascend_hal.so")).expect("a library");
+    replace(&library);
+    let after = start();
+    let (running, from_ns) = attach(&[before.pid, after.pid], 2, &["--call-stack=c"]);
+    replace(b"not a library");
+    let run = hold(vec![before, after], running, from_ns);
+    assert!(!run.stderr.contains("the same file as") && !run.stderr.contains("Error"), "{}", run.said());
+}
+
 /// Native stacks of a program with its own loader and C library in another root.
 #[test]
 fn native_stacks_in_a_container() {

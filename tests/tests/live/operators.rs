@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use memscope_tests::harness::kernel;
 use memscope_tests::harness::rows::{Row, Rows, dump_files, split_csv};
 use memscope_tests::harness::tracer::{Run, Tracer};
 
@@ -58,21 +59,13 @@ fn kept(lines: Lines, keep: impl Fn(&str) -> bool) -> Lines {
 /// `None` on kernels that cannot trace these operators, where that has to be said.
 fn trace(options: &[&str]) -> Option<Run> {
     let run = Tracer::run("operators", &[]).options(options).finish();
-    if kernel() < (6, 6) && run.stderr.contains("cannot be traced on this kernel") {
+    if !kernel::has_multi_links() && run.stderr.contains("cannot be traced on this kernel") {
         assert_eq!(run.code(), 125, "{}", run.said());
         return None;
     }
     assert_eq!(run.code(), 0, "{}", run.said());
     assert_nothing_lost(&run);
     Some(run)
-}
-
-/// Version of the running kernel.
-pub(super) fn kernel() -> (u32, u32) {
-    let name = nix::sys::utsname::uname().expect("uname");
-    let release = name.release().to_string_lossy().into_owned();
-    let mut numbers = release.split(['.', '-']).map(|part| part.parse().expect("a kernel release"));
-    (numbers.next().expect("a major version"), numbers.next().expect("a minor version"))
 }
 
 /// Names, order, addresses, types and shapes of everything; an operator that throws ends nowhere, and its program lives.
@@ -163,7 +156,7 @@ fn names_alone_and_nothing() {
 /// A link for each probe, where the kernel has no links for many: few operators can be named, not all.
 #[test]
 fn single_links() {
-    if kernel() < (5, 15) {
+    if !kernel::has_cookies() {
         return;
     }
     let options = ["--link", "cookie", "--events", "launch,access"];

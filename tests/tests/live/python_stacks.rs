@@ -9,6 +9,7 @@ use memscope::capture::Reader;
 use memscope::decode::{Body, Code, Phase, Records};
 use memscope::python::{line, text};
 use memscope_common::StackEnd;
+use memscope_tests::harness::kernel;
 use memscope_tests::harness::pythons::{Python, interpreters};
 use memscope_tests::harness::tracer::{Folder, Run, Target, Tracer, simulation, tracer_path};
 use serde::Deserialize;
@@ -301,4 +302,27 @@ fn python_stacks_of_other_programs_are_none() {
     let run = Tracer::run("pairs", &[]).option("--call-stack=python").succeed();
     assert_eq!(stacks(&run.folder.capture(), "halMemAlloc"), []);
     assert!(!run.stderr.contains("Python"), "{}", run.said());
+}
+
+/// Without loops in BPF programs, and with a program for each probe, no Python stacks are taken: that is said once, and all else is as
+/// ever.
+#[test]
+fn lesser_kernels_go_without() {
+    let why = if kernel::takes_python_stacks() {
+        "probes without attach cookies cannot take them"
+    } else {
+        "this kernel has no loops in BPF programs (bpf_loop)"
+    };
+    for python in interpreters() {
+        let place = tempfile::tempdir().expect("a folder");
+        let script = workload(place.path());
+        let arguments = ["-I", script.to_str().expect("a plain path"), "plain", "generators"];
+        let tracer = Tracer::run_program(python.path.as_os_str(), &arguments).option("--link=slots");
+        let run = tracer.option("--call-stack=python:100").succeed();
+        let told = format!("no Python stacks are taken: {why}");
+        assert_eq!(run.stderr.matches(&told).count(), 1, "{python:?}: {}", run.said());
+        let calls = truths(&run.stdout).len();
+        assert!(calls > 5 && run.rows().count("MALLOC") == calls, "{python:?}: {calls} calls, {}", run.said());
+        assert_eq!(stacks(&run.folder.capture(), "halMemAlloc"), [], "{python:?}");
+    }
 }

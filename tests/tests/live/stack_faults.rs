@@ -338,7 +338,7 @@ fn move_field(running: &Running, pid: u32, field: usize) {
 
 /// What is known of code holds until code is freed; in each interpreter that is seen.
 #[test]
-fn freed_code_is_seen() {
+fn python_stacks_know_of_freed_code() {
     for python in interpreters() {
         let running = python_waits(&python, &["wait", "plain", "wait", "churn", "wait"], &[]);
         let pid = pid_of(&running);

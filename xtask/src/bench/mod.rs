@@ -101,7 +101,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
 }
 
 fn measure(options: &Options<'_>, measures: &[(&str, Measure)]) -> Result<()> {
-    let host = Arch::named(std::env::consts::ARCH)?;
+    let host = Arch::host();
     build::run()?;
     sim::build(host)?;
     if !is_root() {

@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use super::{lab::Lab, stats::Spread, table::Table};
 use crate::{
+    arch::Arch,
     interpreters,
     project::{root, silent_output},
     python,
@@ -46,7 +47,7 @@ struct Found {
 }
 
 pub(super) fn run(lab: &Lab) -> Result<Vec<Table>> {
-    python::build()?;
+    python::build(Arch::host())?;
     let interpreters = interpreters::all();
     ensure!(!interpreters.is_empty(), "no CPython from 3.8 on in PATH or pyenv's versions");
     let mut found: BTreeMap<u32, Found> = BTreeMap::new();
@@ -75,13 +76,13 @@ fn words(lab: &Lab, python: &Path, more: &[&str]) -> Vec<String> {
 fn script(lab: &Lab, python: &Path, more: &[&str]) -> Command {
     let words = words(lab, python, more);
     let mut command = lab.command(&words[0]);
-    command.args(&words[1..]).env("PYTHONPATH", python::folder());
+    command.args(&words[1..]).env("PYTHONPATH", python::folder(Arch::host()));
     command
 }
 
 fn below_tracer(lab: &Lab, python: &Path, more: &[&str]) -> Result<Command> {
     let mut command = lab.tracer("run", &[])?;
-    command.arg("--").args(words(lab, python, more)).env("PYTHONPATH", python::folder());
+    command.arg("--").args(words(lab, python, more)).env("PYTHONPATH", python::folder(Arch::host()));
     Ok(command)
 }
 

@@ -1,10 +1,10 @@
-//! The package in a system that has nothing else: installed, and used to trace.
+//! The package in a system that has nothing else: installed, and used to trace; and the static program there.
 
 use std::{fs, path::PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
 
-use super::{deb, folder};
+use super::{deb, folder, static_name};
 use crate::{
     apt,
     arch::Arch,
@@ -14,39 +14,63 @@ use crate::{
 
 /// Allocations of the program that is traced.
 const CALLS: usize = 1000;
+/// Start of the line with the findings of a trace.
+const FINDINGS: &str = "{\"findings\"";
 
-/// What happens in there. The mounts are gone with the namespace. Removing the package leaves nothing behind.
+/// What happens in there; `$0` is the system, `$1` the number of allocations. The mounts are gone with the namespace. The static program
+/// is started where there is nothing but itself. Removing the package leaves nothing behind.
 const SCRIPT: &str = "set -e
 mount -t proc proc \"$0/proc\"
 mount --rbind /sys \"$0/sys\"
+trace() {
+    mkdir \"$0/root/$1\" \"$0/root/$1/journal\"
+    chroot \"$0\" sh -c 'cd \"/root/$1\" && ASCEND_SIM_JOURNAL=\"$PWD/journal\" LD_LIBRARY_PATH=/sim/lib $2 run -q --json -o out -- /sim/bin/calls --blocks 1 --calls \"$3\"' sh \"$@\"
+    chroot \"$0\" sh -c 'cd \"/root/$1\" && cat out/*/device_0/dump/*.csv && /sim/bin/journal2text journal' sh \"$1\"
+}
 chroot \"$0\" dpkg --install /package.deb >&2
 chroot \"$0\" memscope-bpf doctor >&2
-mkdir \"$0/root/journal\"
-chroot \"$0\" sh -c 'cd /root && ASCEND_SIM_JOURNAL=/root/journal LD_LIBRARY_PATH=/sim/lib memscope-bpf run -q --json -o out -- /sim/bin/calls --blocks 1 --calls \"$0\"' \"$1\"
-chroot \"$0\" sh -c 'cat /root/out/*/device_0/dump/*.csv; /sim/bin/journal2text /root/journal'
+trace package memscope-bpf \"$1\"
+mkdir \"$0/nothing\"
+cp \"$0/static\" \"$0/nothing/static\"
+chroot \"$0/nothing\" /static --version >&2
+trace static /static \"$1\"
 chroot \"$0\" sh -c 'zcat /usr/share/man/man1/memscope-bpf-run.1.gz | head -c 300; bash -n /usr/share/bash-completion/completions/memscope-bpf' >&2
 chroot \"$0\" sh -c 'ls /usr/lib/systemd/system/memscope-bpf.service /usr/lib/systemd/system/memscope-bpf.socket' >&2
 chroot \"$0\" dpkg --purge memscope-bpf >&2
 ! chroot \"$0\" sh -c 'ls /usr/bin/memscope-bpf /usr/share/doc/memscope-bpf /usr/lib/systemd/system/memscope-bpf.*' >&2
 ";
 
-/// Installs a package of this machine's architecture, and traces with it.
-pub(super) fn test(package: &str) -> Result<()> {
-    let host = Arch::named(std::env::consts::ARCH)?;
+/// Installs a package of this machine's architecture, and traces with it, and with the static program.
+pub(super) fn test(host: &Arch) -> Result<()> {
     sim::build(host)?;
-    let package = folder().join(package);
-    ensure!(package.is_file(), "`{}` is not there: `./x dist` makes it", package.display());
     let system = fresh_system()?;
     let into = |path: &str| system.join(path);
-    run_command(as_root("cp").arg(&package).arg(into("package.deb")))?;
+    for (name, to) in [(deb::name(host), "package.deb"), (static_name(host), "static")] {
+        let made = folder().join(name);
+        ensure!(made.is_file(), "`{}` is not there: `./x dist` makes it", made.display());
+        run_command(as_root("cp").arg(&made).arg(into(to)))?;
+    }
     run_command(as_root("mkdir").arg(into("sim")))?;
     let parts = ["lib", "bin"].map(|part| sim::folder(host).join(part));
     run_command(as_root("cp").arg("-r").args(parts).arg(into("sim")))?;
     let script = ["--mount", "sh", "-c", SCRIPT];
     let said = output(as_root("unshare").args(script).arg(&system).arg(CALLS.to_string()))?;
-    check(&said)?;
-    println!("{}: installed into a clean system, traced {CALLS} allocations, removed", deb::name(host));
+    for (what, said) in [deb::name(host), static_name(host)].iter().zip(traces(&said)?) {
+        check(said).with_context(|| format!("the trace by {what}"))?;
+    }
+    println!(
+        "{}: installed into a clean system, traced {CALLS} allocations, removed; {} did the same as it is",
+        deb::name(host),
+        static_name(host)
+    );
     Ok(())
+}
+
+/// What was said of each of both traces: each begins with its findings.
+fn traces(said: &str) -> Result<[&str; 2]> {
+    let second =
+        said.rmatch_indices(FINDINGS).next().map(|(at, _)| at).filter(|at| *at > 0).context("no two traces")?;
+    Ok([&said[..second], &said[second..]])
 }
 
 /// A minimal Debian, made once, copied for each test.
@@ -76,7 +100,7 @@ fn own_site(line: &str) -> Option<(&str, &str)> {
 
 /// The trace lost nothing, and has each call that the libraries' own journal has.
 fn check(said: &str) -> Result<()> {
-    let findings = said.lines().find(|line| line.starts_with("{\"findings\"")).context("no findings")?;
+    let findings = said.lines().find(|line| line.starts_with(FINDINGS)).context("no findings")?;
     let findings: serde_json::Value = serde_json::from_str(findings)?;
     ensure!(findings["end"]["lost"] == 0, "events were lost: {}", findings["end"]);
     for (row, call) in [(",MALLOC,HAL,", "\thalMemAlloc\t"), (",FREE,HAL,", "\thalMemFree\t")] {

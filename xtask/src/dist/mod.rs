@@ -1,5 +1,5 @@
-//! `dist`: what is given out. Programs for both architectures that run from glibc 2.17 on, packages of them, the BPF objects
-//! that are in them, and checksums of all.
+//! `dist`: what is given out. Programs for both architectures that run from glibc 2.17 on, packages of them, static programs, the BPF
+//! objects that are in all of them, and checksums.
 
 mod clean;
 mod deb;
@@ -18,7 +18,7 @@ use crate::{
     arch::{self, Arch},
     bpf, build,
     project::{cargo, output, program, root, run as run_command, run_quietly, target, tool},
-    setup,
+    setup, standalone,
 };
 
 /// Its C library is on every machine that has Ascend drivers (`openEuler`, `Kylin`, `CentOS` 7, Ubuntu, Debian).
@@ -29,7 +29,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         [] => make(),
         ["--verify", sums] => verify(Path::new(sums)),
-        ["--test"] => clean::test(&deb::name(Arch::named(std::env::consts::ARCH)?)),
+        ["--test"] => clean::test(Arch::host()),
         _ => bail!("usage: ./x dist [--test | --verify SHA256SUMS]"),
     }
 }
@@ -53,10 +53,15 @@ fn make() -> Result<()> {
         let object = object(arch, &out)?;
         let built = compile(arch, &object)?;
         ensure_old_enough(&built)?;
-        let name = format!("memscope-bpf-{}", arch.name);
+        ensure_has(&built, &object)?;
+        let (name, static_name) = (format!("memscope-bpf-{}", arch.name), static_name(arch));
         fs::copy(&built, out.join(&name)).with_context(|| format!("failed to copy `{}`", built.display()))?;
+        let standalone = out.join(&static_name);
+        run_quietly(program(arch.tool("strip")).arg("-o").arg(&standalone).arg(standalone::build(arch)?))?;
+        ensure_static(&standalone)?;
+        ensure_has(&standalone, &object)?;
         deb::pack(arch, &built, &texts, &out)?;
-        names.extend([name, bpf::name(arch), deb::name(arch)]);
+        names.extend([name, static_name, bpf::name(arch), deb::name(arch)]);
     }
     names.sort();
     let _ = fs::remove_dir_all(out.join("texts"));
@@ -65,6 +70,11 @@ fn make() -> Result<()> {
     print!("{sums}");
     println!("written: {}; `./x dist --test` installs and uses the package", out.display());
     Ok(())
+}
+
+/// File name of the static program.
+fn static_name(arch: &Arch) -> String {
+    format!("memscope-bpf-{}-static", arch.name)
 }
 
 /// The BPF object of an architecture, built twice, in different folders: whoever builds it anywhere gets these bytes.
@@ -111,6 +121,27 @@ fn ensure_old_enough(program_file: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Make sure that it runs without a loader and without libraries.
+fn ensure_static(program_file: &Path) -> Result<()> {
+    let text = output(program("readelf").args(["--wide", "--segments", "--dynamic"]).arg(program_file))?;
+    ensure!(is_static(&text), "`{}` is not static", program_file.display());
+    Ok(())
+}
+
+/// Whether a program of which readelf says this asks neither for a loader nor for a library.
+fn is_static(text: &str) -> bool {
+    !text.contains("INTERP") && !text.contains("(NEEDED)")
+}
+
+/// Make sure that the BPF object in a program is the one that is given out beside it.
+fn ensure_has(program_file: &Path, object: &Path) -> Result<()> {
+    let read = |path: &Path| fs::read(path).with_context(|| format!("failed to read `{}`", path.display()));
+    let (whole, part) = (read(program_file)?, read(object)?);
+    let is_there = !part.is_empty() && whole.windows(part.len()).any(|window| window == part);
+    ensure!(is_there, "`{}` has another BPF object in it than `{}`", program_file.display(), object.display());
+    Ok(())
+}
+
 /// The newest `GLIBC_x.y` in what readelf says.
 fn newest_glibc(text: &str) -> Option<(u32, u32)> {
     let versions = text.split("GLIBC_").skip(1).filter_map(|rest| {
@@ -145,7 +176,7 @@ fn listed<'a>(sums: &'a str, name: &str) -> Option<&'a str> {
 
 #[cfg(test)]
 mod tests {
-    use super::{listed, newest_glibc};
+    use super::{is_static, listed, newest_glibc};
 
     /// Make sure that 2.9 is older than 2.17, and that other names are passed over.
     #[test]
@@ -153,6 +184,14 @@ mod tests {
         let text = "0x0010: Name: GLIBC_2.9 Flags\n0x20: Name: GLIBC_2.17  Flags\n GLIBC_PRIVATE GLIBC_2.3.4\n";
         assert_eq!(newest_glibc(text), Some((2, 17)));
         assert_eq!(newest_glibc("GCC_3.0"), None);
+    }
+
+    /// Make sure that a loader and a library show.
+    #[test]
+    fn static_programs() {
+        assert!(is_static("  LOAD 0x000000\n  DYNAMIC 0x0\n 0x000000000000001e (FLAGS) BIND_NOW\n"));
+        assert!(!is_static("  INTERP 0x000318\n"));
+        assert!(!is_static(" 0x0000000000000001 (NEEDED)  Shared library: [libc.so.6]\n"));
     }
 
     /// Make sure that a file is not taken for another whose name ends alike.

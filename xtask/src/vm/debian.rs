@@ -4,14 +4,13 @@
 //! the mirror is taken from them, and apt's way to reach it.
 
 use std::{
-    env,
     fmt::Write as _,
     fs,
     path::{Path, PathBuf},
     process::Command,
 };
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 
 use super::kernel::Kernel;
 use crate::{
@@ -21,52 +20,82 @@ use crate::{
 
 /// From package `debian-archive-keyring`, which every Debian has.
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
-const RELEASES: [&str; 3] = ["bullseye", "bookworm", "trixie"];
-/// `forktree.sh` is a bash script; threads that end load libgcc; `operators` is C++.
-const USERLAND: [&str; 6] = ["busybox-static", "bash", "libtinfo6", "libc6", "libgcc-s1", "libstdc++6"];
+/// Releases, and what their Python's packages and the library that its `ctypes` wants are called.
+const RELEASES: [(&str, &str, &str); 3] =
+    [("bullseye", "python3.9", "libffi7"), ("bookworm", "python3.11", "libffi8"), ("trixie", "python3.13", "libffi8")];
+/// `forktree.sh` is a bash script; threads that end load libgcc; `operators` is C++; Python reads XML and archives.
+const USERLAND: [&str; 8] =
+    ["busybox-static", "bash", "libtinfo6", "libc6", "libgcc-s1", "libstdc++6", "libexpat1", "zlib1g"];
+/// File systems that are modules, and that tests need.
+const OVERLAY: [&str; 2] = ["overlay.ko", "overlay.ko.xz"];
 
 fn cache() -> PathBuf {
     root().join(".cache/vm")
 }
 
-/// The kernel's image.
-pub(super) fn kernel(kernel: &Kernel) -> Result<PathBuf> {
+/// Files of a kernel.
+#[derive(Debug)]
+pub(super) struct Files {
+    pub(super) image: PathBuf,
+    /// The module of overlay file systems; all else that the tests need is built in.
+    pub(super) overlay: PathBuf,
+}
+
+/// A kernel's files.
+pub(super) fn kernel(kernel: &Kernel) -> Result<Files> {
     let folder = cache().join("kernels").join(&kernel.name);
     if !folder.is_dir() {
         let apt = Apt::ready()?;
         let package = apt.kernel_package(kernel)?;
         apt.unpack(&[package], &folder)?;
-        // Modules: all that the tests need is built in.
-        for rest in ["lib", "usr"] {
-            let _ = fs::remove_dir_all(folder.join(rest));
-        }
     }
-    let boot = folder.join("boot");
-    let files = fs::read_dir(&boot).with_context(|| format!("no folder `{}`", boot.display()))?;
-    files
+    let again = || format!("`{}` is not whole; remove it to fetch it again", folder.display());
+    let only = |parent: &Path| -> Result<PathBuf> {
+        let entry = fs::read_dir(parent).with_context(again)?.next().with_context(again)?;
+        Ok(entry.with_context(again)?.path())
+    };
+    let images = fs::read_dir(folder.join("boot")).with_context(again)?;
+    let image = images
         .filter_map(|file| Some(file.ok()?.path()))
         .find(|file| file.file_name().is_some_and(|name| name.to_string_lossy().starts_with("vmlinuz-")))
-        .with_context(|| format!("no kernel in `{}`; remove that folder to fetch it again", boot.display()))
+        .with_context(again)?;
+    // Newer releases have it below `usr`.
+    let modules = [folder.join("lib/modules"), folder.join("usr/lib/modules")];
+    let modules = modules.iter().find(|modules| modules.is_dir()).with_context(again)?;
+    let overlays = only(modules)?.join("kernel/fs/overlayfs");
+    let overlay =
+        OVERLAY.map(|name| overlays.join(name)).into_iter().find(|file| file.is_file()).with_context(again)?;
+    Ok(Files { image, overlay })
 }
 
-/// A folder with shell, libc and loader. Of this machine's own release, whose libc the simulated libraries are linked
-/// with.
-pub(super) fn userland(arch: &Arch) -> Result<PathBuf> {
+/// What guests have besides a kernel and what is ours.
+#[derive(Debug)]
+pub(super) struct Userland {
+    /// Shell, libc, loader, Python.
+    pub(super) folder: PathBuf,
+    /// Name of the interpreter.
+    pub(super) python: &'static str,
+}
+
+/// Of this machine's own release, whose libc the simulated libraries are linked with.
+pub(super) fn userland(arch: &Arch) -> Result<Userland> {
+    let (release, python, ffi) = own_release()?;
+    let mut names: Vec<String> = USERLAND.into_iter().chain([ffi]).map(str::to_owned).collect();
+    names.extend([format!("{python}-minimal"), format!("lib{python}-minimal"), format!("lib{python}-stdlib")]);
     // Named after what is in it: a folder that was made with fewer packages is not taken for whole.
-    let folder = cache().join("userland").join(format!("{}-{}", arch.name, USERLAND.join("-")));
+    let folder = cache().join("userland").join(format!("{}-{}", arch.name, names.join("-")));
     if !folder.is_dir() {
-        let release = own_release()?;
-        let packages = USERLAND.map(|package| format!("{package}:{}/{release}", arch.debian));
+        let packages: Vec<_> = names.iter().map(|package| format!("{package}:{}/{release}", arch.debian)).collect();
         Apt::ready()?.unpack(&packages, &folder)?;
     }
-    Ok(folder)
+    Ok(Userland { folder, python })
 }
 
 /// A folder with packages of a release, for this machine's processor, as they are when nothing has configured them.
 pub(crate) fn unpacked(name: &str, packages: &[&str], release: &str) -> Result<PathBuf> {
     let folder = cache().join("unpacked").join(name);
     if !folder.is_dir() {
-        let arch = Arch::named(env::consts::ARCH)?;
+        let arch = Arch::host();
         let packages: Vec<String> =
             packages.iter().map(|package| format!("{package}:{}/{release}", arch.debian)).collect();
         Apt::ready()?.unpack(&packages, &folder)?;
@@ -74,13 +103,14 @@ pub(crate) fn unpacked(name: &str, packages: &[&str], release: &str) -> Result<P
     Ok(folder)
 }
 
-fn own_release() -> Result<String> {
+fn own_release() -> Result<(&'static str, &'static str, &'static str)> {
     let text = fs::read_to_string("/etc/os-release").context("failed to read `/etc/os-release`")?;
     let release = text.lines().find_map(|line| line.strip_prefix("VERSION_CODENAME=")).unwrap_or_default();
-    if RELEASES.contains(&release) {
-        return Ok(release.to_owned());
-    }
-    bail!("virtual machines are built from Debian packages; this machine is not one of {}", RELEASES.join(", "))
+    let known = RELEASES.map(|(release, ..)| release).join(", ");
+    RELEASES
+        .into_iter()
+        .find(|row| row.0 == release)
+        .with_context(|| format!("virtual machines are built from Debian packages; this machine is not one of {known}"))
 }
 
 /// apt with folders of its own.
@@ -102,7 +132,7 @@ impl Apt {
         }
         let sites = output(program("apt-get").args(["indextargets", "--format", "$(RELEASE) $(REPO_URI)"]))?;
         write(&apt.folder.join("apt.conf"), &apt.settings())?;
-        write(&apt.folder.join("sources.list"), &sources(&sites, &own_release()?)?)?;
+        write(&apt.folder.join("sources.list"), &sources(&sites, own_release()?.0)?)?;
         // A release that the mirror has dropped is missed only when one of its kernels is asked for.
         if let Err(error) = run(apt.command("apt-get").args(["update", "-qq"])) {
             eprintln!("{error:#}");
@@ -178,7 +208,7 @@ fn sources(sites: &str, own_release: &str) -> Result<String> {
     let main = find(own_release).with_context(|| format!("this machine's apt has no source for `{own_release}`"))?;
     let security = find(&format!("{own_release}-security"));
     let mut text = String::new();
-    for release in RELEASES {
+    for (release, ..) in RELEASES {
         let _ = writeln!(text, "deb [signed-by={KEYRING}] {main} {release} main");
         if let Some(security) = security {
             let _ = writeln!(text, "deb [signed-by={KEYRING}] {security} {release}-security main");

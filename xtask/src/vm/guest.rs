@@ -8,21 +8,28 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 
-use super::{debian, kernel::Kernel};
+use super::{
+    debian::{self, Userland},
+    kernel::Kernel,
+};
 use crate::{
     arch::Arch,
-    project::{cargo, output, program, run, run_quietly, target},
-    sim,
+    project::{cargo, output, program, run_quietly, target},
+    python, sim, standalone,
 };
 
 /// Starts the line by which the guest reports the exit status of the tests.
 pub(super) const STATUS: &str = "memscope-vm: status ";
 
-/// Builds everything and gives the image.
-pub(super) fn build(kernel: &Kernel, test_arguments: &[String]) -> Result<PathBuf> {
+/// Tests that need debuggers, which are not there.
+const LEFT_OUT: [&str; 1] = ["stack_witness"];
+
+/// Builds everything and gives the image. `overlay` is the kernel's module for these file systems.
+pub(super) fn build(kernel: &Kernel, overlay: &Path, test_arguments: &[String]) -> Result<PathBuf> {
     let arch = kernel.arch;
     sim::build_for_tests(arch)?;
-    let tool = build_tool(arch)?;
+    python::build(arch)?;
+    let tool = standalone::build(arch)?;
     let live = build_tests(arch)?;
     let userland = debian::userland(arch)?;
 
@@ -41,6 +48,8 @@ pub(super) fn build(kernel: &Kernel, test_arguments: &[String]) -> Result<PathBu
     for part in ["bin", "lib", "python", "torch"] {
         run_quietly(program("cp").arg("-rp").arg(sim::folder(arch).join(part)).arg(root.join("memscope/sim")))?;
     }
+    run_quietly(program("cp").arg("-rp").arg(python::folder(arch)).arg(root.join("memscope/python")))?;
+    run_quietly(program("cp").arg(overlay).arg(root.join("memscope")))?;
     write(&root.join("etc/passwd"), "root:x:0:0:root:/root:/bin/sh\n")?;
     write(&root.join("etc/group"), "root:x:0:\n")?;
     let init = root.join("init");
@@ -49,32 +58,17 @@ pub(super) fn build(kernel: &Kernel, test_arguments: &[String]) -> Result<PathBu
     pack(&root, &folder().join(format!("{}.cpio", kernel.name)))
 }
 
-/// Images, logs and builds.
+/// Images and logs.
 pub(super) fn folder() -> PathBuf {
     target().join("vm")
 }
 
-/// Cargo for static builds: what runs in the guest needs no library there.
-fn static_cargo(arch: &Arch, verb: &str) -> std::process::Command {
-    let mut cargo = cargo();
-    // The linker says of getpwnam and the like that they load libraries; the guest's users are in files.
-    cargo.env("RUSTFLAGS", "-C target-feature=+crt-static -A linker_messages");
-    if !arch.is_host() {
-        cargo.env(arch.cargo_variable("LINKER"), arch.tool("gcc"));
-    }
-    cargo.args([verb, "--release", "--locked", "--target", arch.target, "--target-dir"]).arg(folder());
-    cargo
-}
-
-fn build_tool(arch: &Arch) -> Result<PathBuf> {
-    run(static_cargo(arch, "build").args(["--package", "memscope-user", "--bin", "memscope-bpf"]))?;
-    Ok(folder().join(arch.target).join("release/memscope-bpf"))
-}
-
+/// Of this machine's architecture those that `test` runs, which find their libraries in the guest: its userland is of the same release.
 fn build_tests(arch: &Arch) -> Result<PathBuf> {
-    let package =
-        ["--no-run", "--package", "memscope-tests", "--test", "live", "--message-format", "json-render-diagnostics"];
-    let messages = output(static_cargo(arch, "test").args(package))?;
+    const OUR_OWN: [&str; 5] = ["test", "--locked", "--workspace", "--exclude", "memscope-ebpf"];
+    let mut cargo = if arch.is_host() { cargo() } else { standalone::builder(arch, "test") };
+    cargo.args(if arch.is_host() { &OUR_OWN[..] } else { &["--package", "memscope-tests"] });
+    let messages = output(cargo.args(["--no-run", "--test", "live", "--message-format", "json-render-diagnostics"]))?;
     executable(&messages, "live").context("cargo did not tell where it put the live tests")
 }
 
@@ -87,8 +81,8 @@ fn executable(messages: &str, name: &str) -> Option<PathBuf> {
 }
 
 /// Programs and libraries, from wherever this release of Debian puts them.
-fn copy_userland(from: &Path, to: &Path) -> Result<()> {
-    for name in ["bin/busybox", "bin/bash"] {
+fn copy_userland(Userland { folder: from, python }: &Userland, to: &Path) -> Result<()> {
+    for name in ["bin/busybox", "bin/bash", &format!("bin/{python}")] {
         let file = [from.join(name), from.join("usr").join(name)].into_iter().find(|file| file.is_file());
         let file = file.with_context(|| format!("no `{name}` in the userland"))?;
         fs::copy(&file, to.join(name)).with_context(|| format!("failed to copy `{}`", file.display()))?;
@@ -116,11 +110,12 @@ fn init_script(kernel: &Kernel, test_arguments: &[String]) -> String {
     let arguments: Vec<_> =
         test_arguments.iter().map(|argument| format!("'{}'", argument.replace('\'', r"'\''"))).collect();
     let arguments = arguments.join(" ");
+    let left_out = [&LEFT_OUT[..], kernel.left_out()].concat().join(" --skip ");
     format!(
         "#!/bin/sh
 /bin/busybox --install -s /bin 2>/dev/null
 export PATH=/bin HOME=/root TMPDIR=/tmp RUST_BACKTRACE=1
-export MEMSCOPE_VM=1 MEMSCOPE_BIN=/memscope/memscope-bpf MEMSCOPE_SIM_DIR=/memscope/sim
+export MEMSCOPE_VM=1 MEMSCOPE_BIN=/memscope/memscope-bpf MEMSCOPE_SIM_DIR=/memscope/sim MEMSCOPE_PYTHON_DIR=/memscope/python
 mount -t proc proc /proc
 mount -t sysfs sysfs /sys
 mount -t devtmpfs devtmpfs /dev 2>/dev/null
@@ -133,10 +128,11 @@ mount -t bpf bpf /sys/fs/bpf
 # A processor that is stuck may wait for another one: show both.
 echo 1 > /proc/sys/kernel/softlockup_all_cpu_backtrace
 ifconfig lo up
+[ -e /memscope/overlay.ko ] || unxz /memscope/overlay.ko.xz
+insmod /memscope/overlay.ko
 cd /root
 echo \"memscope-vm: booted $(uname -r) after $(cut -d' ' -f1 /proc/uptime) s\"
-# There are no Python, no debuggers, and no overlay file system (a module) in here.
-/memscope/live --test-threads=1 --skip python_ --skip daemon:: --skip stack_witness --skip overlay {arguments} 2>&1
+/memscope/live --test-threads=1 --skip {left_out} {arguments} 2>&1
 echo \"{STATUS}$?\"
 poweroff -f
 "
@@ -181,11 +177,7 @@ mod tests {
     fn quotes_arguments() {
         let kernel = Kernel::named("6.1-x86_64").expect("it is in the table");
         let script = init_script(&kernel, &["it's".to_owned(), "a b".to_owned()]);
-        assert!(
-            script
-                .contains(r"--test-threads=1 --skip python_ --skip daemon:: --skip stack_witness --skip overlay 'it'\''s' 'a b' 2>&1"),
-            "{script}"
-        );
+        assert!(script.contains(r"--test-threads=1 --skip stack_witness 'it'\''s' 'a b' 2>&1"), "{script}");
         assert!(!script.contains("/sys/kernel/tracing"), "{script}");
     }
 }

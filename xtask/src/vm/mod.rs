@@ -11,7 +11,7 @@ mod report;
 
 use std::fs;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 
 pub(crate) use self::debian::unpacked;
 use self::{kernel::Kernel, report::Outcome};
@@ -22,6 +22,21 @@ use crate::{
 
 /// The floor, the kernel without multi links, and the newest; one of them on the other architecture.
 const DEFAULT: [&str; 3] = ["5.10-x86_64", "6.1-x86_64", "6.12-aarch64"];
+/// In place of names: some tests on the floor, and on the newest on the other architecture.
+const PART: &str = "part";
+const PART_KERNELS: [&str; 2] = ["5.10-x86_64", "6.12-aarch64"];
+/// That loading, following, linking, rows, rights, native and Python stacks and containers work there, and what degrades does so as stated.
+const PART_TESTS: [&str; 9] = [
+    "atb::lesser_kernels_tell_of_atb",
+    "attach::other_links_attach",
+    "containers::contained_program",
+    "native_stacks::a_thousand_frames",
+    "operators::operators_and_their_tensors",
+    "privileges::single_links_take_one_more",
+    "python_stacks::lesser_kernels_go_without",
+    "python_stacks::python_stacks_of_children",
+    "workloads::forktree",
+];
 /// In place of names: every series on every architecture.
 const ALL: &str = "all";
 
@@ -31,17 +46,7 @@ const TOOLS: [(&str, &str); 3] =
 
 pub(crate) fn run(arguments: &[String]) -> Result<()> {
     let (kernels, test_arguments) = parse(arguments)?;
-    crate::setup::to_build()?;
-    apt::install_missing(&TOOLS)?;
-    let mut outcomes = Vec::new();
-    for kernel in kernels {
-        let image = debian::kernel(&kernel)?;
-        let guest = guest::build(&kernel, test_arguments)?;
-        let outcome = machine::boot(&kernel, &image, &guest)?;
-        eprintln!("{outcome}");
-        outcomes.push(outcome);
-    }
-    print!("{}", report::table(&outcomes));
+    let outcomes = boot(&kernels, &test_arguments)?;
     // Of a selection of tests nothing is kept.
     if test_arguments.is_empty() {
         let path = root().join(report::REPORT);
@@ -50,7 +55,27 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
         fs::write(&path, report::update(&before, &outcomes, commit.trim()))?;
         println!("written: {}", report::REPORT);
     }
+    passed(&outcomes)
+}
+
+fn passed(outcomes: &[Outcome]) -> Result<()> {
     if outcomes.iter().all(Outcome::passed) { Ok(()) } else { bail!("live tests failed in a virtual machine") }
+}
+
+/// Runs tests on these kernels, one after the other.
+fn boot(kernels: &[Kernel], test_arguments: &[String]) -> Result<Vec<Outcome>> {
+    crate::setup::to_build()?;
+    apt::install_missing(&TOOLS)?;
+    let mut outcomes = Vec::new();
+    for kernel in kernels {
+        let files = debian::kernel(kernel)?;
+        let guest = guest::build(kernel, &files.overlay, test_arguments)?;
+        let outcome = machine::boot(kernel, &files.image, &guest)?;
+        eprintln!("{outcome}");
+        outcomes.push(outcome);
+    }
+    print!("{}", report::table(&outcomes));
+    Ok(outcomes)
 }
 
 /// What `run` needs: fetched ahead, so that it works without a network.
@@ -65,15 +90,20 @@ pub(crate) fn setup() -> Result<()> {
 }
 
 /// Kernels, then what the test binary gets.
-fn parse(arguments: &[String]) -> Result<(Vec<Kernel>, &[String])> {
+fn parse(arguments: &[String]) -> Result<(Vec<Kernel>, Vec<String>)> {
     let (names, test_arguments) = match arguments.iter().position(|argument| argument == "--") {
-        Some(at) => (&arguments[..at], &arguments[at + 1..]),
-        None => (arguments, &[][..]),
+        Some(at) => (&arguments[..at], arguments[at + 1..].to_vec()),
+        None => (arguments, Vec::new()),
     };
+    let all_of = |names: &[&str]| names.iter().map(|name| Kernel::named(name)).collect::<Result<Vec<_>>>();
+    if names == [PART] {
+        ensure!(test_arguments.is_empty(), "the tests of `{PART}` are given");
+        return Ok((all_of(&PART_KERNELS)?, PART_TESTS.map(str::to_owned).to_vec()));
+    }
     let kernels = if names == [ALL] {
         Kernel::all()?
     } else if names.is_empty() {
-        DEFAULT.iter().map(|name| Kernel::named(name)).collect::<Result<_>>()?
+        all_of(&DEFAULT)?
     } else {
         names.iter().map(|name| Kernel::named(name)).collect::<Result<_>>()?
     };
@@ -82,7 +112,7 @@ fn parse(arguments: &[String]) -> Result<(Vec<Kernel>, &[String])> {
 
 #[cfg(test)]
 mod tests {
-    use super::parse;
+    use super::{PART_TESTS, parse};
 
     fn words(line: &str) -> Vec<String> {
         line.split_whitespace().map(str::to_owned).collect()
@@ -97,6 +127,9 @@ mod tests {
         assert_eq!(rest, ["attach"]);
         assert_eq!(parse(&words("-- attach")).expect("a good line").0.len(), 3);
         assert_eq!(parse(&words("all")).expect("a good line").0.len(), 6);
+        let (kernels, rest) = parse(&words("part")).expect("a good line");
+        assert_eq!((kernels.len(), rest.len()), (2, PART_TESTS.len()));
+        parse(&words("part -- attach")).expect_err("tests of one's own");
         parse(&words("6.1")).expect_err("without an architecture");
     }
 }

@@ -94,15 +94,11 @@ fn maturin(venv: &Path, arch: &Arch, out: &Path) -> Result<Command> {
 fn pure(venv: &Path, out: &Path) -> Result<()> {
     let python = || program(venv.join("bin/python"));
     let unpacked = out.join("unpacked");
-    run_quietly(python().args(["-m", "wheel", "unpack", "--dest"]).arg(&unpacked).arg(of(host()?)?))?;
+    run_quietly(python().args(["-m", "wheel", "unpack", "--dest"]).arg(&unpacked).arg(of(Arch::host())?))?;
     let package = fs::read_dir(&unpacked)?.next().context("nothing was unpacked")??.path();
     run_quietly(python().args(["-c", MAKE_PURE]).arg(&package))?;
     run_quietly(python().args(["-m", "wheel", "pack", "--dest-dir"]).arg(out).arg(&package))?;
     fs::remove_dir_all(&unpacked).with_context(|| format!("cannot remove `{}`", unpacked.display()))
-}
-
-fn host() -> Result<&'static Arch> {
-    Arch::named(env::consts::ARCH)
 }
 
 fn wheels() -> Result<Vec<PathBuf>> {

@@ -8,9 +8,10 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 
-use super::{host, of, tagged, tools};
+use super::{of, tagged, tools};
 use crate::{
-    arch, interpreters,
+    arch::{self, Arch},
+    interpreters,
     project::{as_root, program, root, run as run_command, run_quietly, target},
     vm,
 };
@@ -77,7 +78,7 @@ pub(super) fn run() -> Result<()> {
     let interpreters = interpreters::all();
     ensure!(!interpreters.is_empty(), "no CPython from 3.8 on in PATH, to try the wheels with");
     for (version, python) in &interpreters {
-        for (wheel, half) in [(of(host()?)?, NATIVE), (tagged("py3-none-any")?, PURE)] {
+        for (wheel, half) in [(of(Arch::host())?, NATIVE), (tagged("py3-none-any")?, PURE)] {
             installed(&tools, python, &wheel, half, &place)?;
         }
         println!("CPython 3.{version}: both wheels installed and used");
@@ -112,7 +113,7 @@ fn markers(tools: &Path, place: &Path) -> Result<()> {
 
 /// The package, and scripts that use it, have types throughout; stubs are what is there.
 fn types(tools: &Path, place: &Path) -> Result<()> {
-    unpack(tools, &of(host()?)?, place)?;
+    unpack(tools, &of(Arch::host())?, place)?;
     let settings = root().join("python/pyproject.toml");
     let mypy = |arguments: &[&str]| {
         let mut mypy = program(tools.join("bin/mypy"));
@@ -132,7 +133,7 @@ fn old_system() -> Result<()> {
     let (release, python, packages) = OLD;
     let system = vm::unpacked(&format!("{release}-python"), packages, release)?;
     // Copied as root, who alone may enter it.
-    let wheel = of(host()?)?;
+    let wheel = of(Arch::host())?;
     let script = "set -e
 rm -rf \"$0/package\" \"$0/tests\"
 mkdir -p \"$0/package\" \"$0/tmp\" \"$0/proc\"

@@ -19,7 +19,10 @@ use super::{
     signals::Signals,
 };
 use crate::{
-    attach::features,
+    attach::{
+        features::{self, Features},
+        privileges::Rights,
+    },
     daemon::{limits::Limits, listen},
 };
 
@@ -64,7 +67,7 @@ fn check() -> Result<()> {
     if features::has_nested_pids() {
         bail!(features::NESTED_PIDS);
     }
-    let missing = features::missing_capabilities(features::effective_capabilities());
+    let missing = Rights::look(Features::probe(), None).missing();
     if !missing.is_empty() {
         let names: Vec<&str> = missing.iter().map(|capability| capability.name).collect();
         bail!("the daemon lacks {}: a container or unit that it runs in has to leave it these", names.join(", "));

@@ -23,7 +23,7 @@ use crate::{
     },
     capture::{self, CaptureHeader, Note, WriterOptions, note_record},
     cli::{
-        args::{CollectMode, LateLibraries, Link, LogLevel, TraceArgs, Transport},
+        args::{CollectMode, LateLibraries, LogLevel, TraceArgs, Transport},
         message, operators,
         signals::Signals,
         stacks,
@@ -159,11 +159,7 @@ fn kernel_options(args: &TraceArgs, wanted_ops: &OpsOptions) -> KernelOptions {
     KernelOptions {
         ring_bytes: args.ring_size,
         perf: args.transport == Transport::Perf,
-        link_mode: args.link.map(|link| match link {
-            Link::Multi => LinkMode::Multi,
-            Link::Cookie => LinkMode::Cookie,
-            Link::Slots => LinkMode::Slots,
-        }),
+        link_mode: args.link.map(LinkMode::from),
         max_rows: args.max_rows,
         tracefs: args.tracefs,
         objects: wanted_ops.choice.torch(),
