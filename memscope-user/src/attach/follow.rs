@@ -38,7 +38,9 @@ use crate::{
 
 /// How long a process that was sent `SIGSTOP` may take to stop.
 const STOP_PATIENCE: Duration = Duration::from_millis(50);
-/// After this time a process that we continued and that is stopped still, or again, is continued once more.
+/// After this time it is looked whether a process that we continued is stopped, still or again; and after as long once more. If both
+/// times it is, and nothing was told of a stop meanwhile, it is continued. One look is not enough: the word of another stop may
+/// be on its way to us, and whoever is continued before it makes calls that nobody sees.
 const SECOND_LOOK: Duration = Duration::from_millis(100);
 
 /// How processes are traced.
@@ -92,6 +94,15 @@ struct Process {
     pidfd: Option<OwnedFd>,
 }
 
+/// A process that was continued is to be looked after.
+#[derive(Clone, Copy, Debug)]
+struct SecondLook {
+    when: Instant,
+    pid: u32,
+    /// It was looked after before.
+    was_stopped: bool,
+}
+
 /// All traced processes.
 pub struct Follow {
     options: FollowOptions,
@@ -100,7 +111,8 @@ pub struct Follow {
     /// If Python stacks are taken.
     interpreters: Option<Interpreters>,
     processes: BTreeMap<u32, Process>,
-    second_looks: VecDeque<(Instant, u32)>,
+    /// In the order of their times.
+    second_looks: VecDeque<SecondLook>,
     changes: Vec<Change>,
     added: Vec<Library>,
     /// Readable while a process has ended that was not reaped.
@@ -274,17 +286,22 @@ impl Follow {
             }
         }
         continue_process(pid);
-        self.second_looks.push_back((Instant::now() + SECOND_LOOK, pid));
+        self.second_looks.retain(|look| look.pid != pid);
+        self.look_soon(pid, false);
+    }
+
+    fn look_soon(&mut self, pid: u32, was_stopped: bool) {
+        self.second_looks.push_back(SecondLook { when: Instant::now() + SECOND_LOOK, pid, was_stopped });
     }
 
     /// Looks once more after processes that were continued, and after interpreters that have not begun; to be called
     /// regularly.
     pub fn look_again(&mut self, kernel: &mut Kernel) -> Result<(), KernelError> {
-        while self.second_looks.front().is_some_and(|(when, _)| *when <= Instant::now()) {
-            if let Some((_, pid)) = self.second_looks.pop_front()
-                && state(pid) == Some('T')
-            {
-                continue_process(pid);
+        while let Some(look) = self.second_looks.pop_front_if(|look| look.when <= Instant::now()) {
+            match state(look.pid) {
+                Some('T') if look.was_stopped => continue_process(look.pid),
+                Some('T') => self.look_soon(look.pid, true),
+                _ => {}
             }
         }
         match &mut self.interpreters {
@@ -340,7 +357,7 @@ impl Follow {
     /// No process stays behind stopped by us.
     pub fn end(self) {
         for &pid in self.processes.keys() {
-            if self.second_looks.iter().any(|(_, other)| *other == pid) && state(pid) == Some('T') {
+            if self.second_looks.iter().any(|look| look.pid == pid) && state(pid) == Some('T') {
                 continue_process(pid);
             }
         }

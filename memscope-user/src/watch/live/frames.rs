@@ -47,7 +47,7 @@ pub(super) fn chain(saved: &Saved, call: SystemCall, report: SystemCall, gadgets
     let top = scratch(saved).checked_sub(TEXT_BYTES)?;
     let home = arch::frame(top, registers, Some(others), *signal_mask, gadgets[1])?;
     let reporting = arch::calling(registers, report, gadgets, home.at);
-    let next = arch::frame(home.at, &reporting, arch::carried(others), *signal_mask, gadgets[1])?;
+    let next = arch::frame(home.at, &reporting, arch::LINKS_HAVE_OTHERS.then_some(others), *signal_mask, gadgets[1])?;
     let registers = arch::calling(registers, call, gadgets, next.at);
     let reported = [home.at, gadgets[0] + arch::SYSTEM_CALL_BYTES];
     Some(Chain { writes: home.writes.into_iter().chain(next.writes).collect(), registers, reported })

@@ -137,10 +137,8 @@ fn scalable_record(set: &[u8]) -> Option<Vec<u8>> {
     Some(record)
 }
 
-/// What a frame in between needs of them: a frame without them is none.
-pub(in super::super) const fn carried(others: &Others) -> Option<&Others> {
-    Some(others)
-}
+/// Frames in between have them: a frame without them is none.
+pub(in super::super) const LINKS_HAVE_OTHERS: bool = true;
 
 /// Stack pointer and instruction pointer.
 pub(in super::super) const fn place(registers: &Registers) -> [u64; 2] {

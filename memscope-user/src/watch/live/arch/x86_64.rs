@@ -77,10 +77,8 @@ impl Others {
     }
 }
 
-/// What a frame in between needs of them: they stay as they are.
-pub(in super::super) const fn carried(_: &Others) -> Option<&Others> {
-    None
-}
+/// Frames in between leave them as they are.
+pub(in super::super) const LINKS_HAVE_OTHERS: bool = false;
 
 /// Stack pointer and instruction pointer.
 pub(in super::super) const fn place(registers: &Registers) -> [u64; 2] {
