@@ -8,7 +8,7 @@
 //! - driver memory has the step rule too;
 //! - what lives at the end of the trace and no later step could judge is reported as *unjudged*, not passed over.
 //!
-//! A block that the pool handed out again without a free in between ([`FreeCause::Replaced`](crate::model::FreeCause::Replaced)) was freed unseen: no
+//! A block that the pool handed out again without a free in between ([`FreeCause::Replaced`]) was freed unseen: no
 //! leak. One that its process or the trace ended with stays live, and so does one that a script frees after its last `stop()`, as when Python ends.
 //!
 //! Cost: nothing is walked at a step's end. Every block still live at the end has seen the end of all steps after its
