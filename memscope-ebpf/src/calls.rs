@@ -30,12 +30,18 @@ fn frame_at(thread: &mut Thread, depth: u32) -> &mut Frame {
 /// The thread's state, made on first use. `EXCHANGES`: see [`exchange`].
 #[inline(always)]
 pub(crate) fn thread<const EXCHANGES: bool>(id: u64, row: u16) -> Option<&'static mut Thread> {
-    if EXCHANGES && setting!(seats) != 0 {
-        return seat(id, row);
+    let seats = EXCHANGES && setting!(seats) != 0;
+    if seats && let Some(seat) = seat_of(id) {
+        // SAFETY: a live map value that only this thread's programs touch.
+        return Some(unsafe { &mut *seat });
     }
     if let Some(thread) = THREADS.get_ptr_mut(&id) {
-        // SAFETY: a live map value that only this thread's programs touch.
+        // SAFETY: as above.
         return Some(unsafe { &mut *thread });
+    }
+    if seats && let Some(seat) = take_seat(id) {
+        // SAFETY: as above.
+        return Some(unsafe { &mut *seat });
     }
     // SAFETY: never written, so shared reading is fine.
     let empty = unsafe { &*EMPTY_THREAD.get_ptr(0)? };
@@ -47,12 +53,16 @@ pub(crate) fn thread<const EXCHANGES: bool>(id: u64, row: u16) -> Option<&'stati
     THREADS.get_ptr_mut(&id).map(|thread| unsafe { &mut *thread })
 }
 
-/// Seats that a thread can have: from the end of its number on.
+/// Seats that a thread can have.
 const SEATS_OF_ONE: u32 = 8;
 
+/// One of them. The first is far from that of the next thread, so that threads of several processes, whose numbers each lie side by
+/// side, do not take all of one another's.
 #[inline(always)]
 fn seat_at(id: u64, place: u32) -> Option<*mut Thread> {
-    SEATS.get_ptr_mut((id as u32).wrapping_add(place) & (setting!(seats) - 1))
+    // 2^32 divided by the golden ratio spreads numbers that follow one another best; its upper bits know all of a thread's number.
+    let first = (id as u32).wrapping_mul(0x9e37_79b9) >> 12;
+    SEATS.get_ptr_mut(first.wrapping_add(place) & (setting!(seats) - 1))
 }
 
 /// Who has a seat.
@@ -62,46 +72,45 @@ fn owner(seat: *mut Thread) -> u64 {
     unsafe { (&raw const (*seat).owner).read_volatile() }
 }
 
-/// The thread's seat; it takes one that is free if it has none.
+/// The thread's seat, if it has one.
 #[inline(always)]
-fn seat(id: u64, row: u16) -> Option<&'static mut Thread> {
+fn seat_of(id: u64) -> Option<*mut Thread> {
     for place in 0..SEATS_OF_ONE {
         let seat = seat_at(id, place)?;
         if owner(seat) == id {
-            // SAFETY: a live map value that only this thread's programs touch.
-            return Some(unsafe { &mut *seat });
+            return Some(seat);
         }
     }
+    None
+}
+
+/// A seat for a thread that has none, if one is free.
+#[inline(always)]
+fn take_seat(id: u64) -> Option<*mut Thread> {
     for place in 0..SEATS_OF_ONE {
         let seat = seat_at(id, place)?;
         // SAFETY: a field of a live map value.
         if owner(seat) == 0 && exchange(unsafe { &raw mut (*seat).owner }, 0, id) == 0 {
             // SAFETY: from now on only this thread's programs touch it.
             unsafe { ((*seat).depth, (*seat).groups, (*seat).api) = (0, 0, 0) };
-            // SAFETY: as above.
-            return Some(unsafe { &mut *seat });
+            return Some(seat);
         }
     }
-    count(row, Miss::ThreadsFull);
     None
 }
 
 /// A thread ends, or runs another program.
 #[inline(always)]
 pub(crate) fn forget_thread(id: u64) {
-    if setting!(seats) == 0 {
-        let _ = THREADS.remove(&id);
+    if setting!(seats) != 0
+        && let Some(seat) = seat_of(id)
+    {
+        // Nobody else gives it back, and its last call is long over.
+        // SAFETY: a live map value; eight bytes that are written at once.
+        unsafe { (&raw mut (*seat).owner).write_volatile(0) };
         return;
     }
-    for place in 0..SEATS_OF_ONE {
-        let Some(seat) = seat_at(id, place) else { return };
-        if owner(seat) == id {
-            // Nobody else gives it back, and its last call is long over.
-            // SAFETY: a live map value; eight bytes that are written at once.
-            unsafe { (&raw mut (*seat).owner).write_volatile(0) };
-            return;
-        }
-    }
+    let _ = THREADS.remove(&id);
 }
 
 /// Writes `new` if `old` is there. Gives what was there. Only for programs that kernels before 5.12 do not load: they refuse the

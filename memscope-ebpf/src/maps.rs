@@ -72,8 +72,8 @@ pub(crate) const KNOWN_PROCESSES: u32 = 4096;
 #[map]
 pub(crate) static THREADS: HashMap<u64, Thread> = HashMap::with_max_entries(16384, 0);
 
-/// The same where the kernel can exchange, in a place by the end of the thread's number: finding an entry of a hash map takes a tenth
-/// of what a program takes. Full as well if too many such places next to each other are taken.
+/// The same where the kernel can exchange, in one of a few places by the thread's number: finding an entry of a hash map takes a tenth
+/// of what a program takes. A thread that finds them all taken is in [`THREADS`].
 #[map]
 pub(crate) static SEATS: Array<Thread> = Array::with_max_entries(1, 0);
 

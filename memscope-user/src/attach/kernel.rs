@@ -44,6 +44,8 @@ static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/me
 const OBJECT_THREADS: u32 = 4096;
 /// The same where only scripts hand arrays over.
 const SCRIPT_THREADS: u32 = 256;
+/// Threads that found the places taken in which theirs could be.
+const THREADS_WITHOUT_SEAT: u32 = 1024;
 /// Stacks whose ids are known to have been told; of those forgotten the record is sent again.
 const STACKS_TOLD: u32 = 1 << 16;
 /// Rules that were asked for a moment ago.
@@ -357,6 +359,8 @@ impl Kernel {
                 Err(why) => (stacks.python_depth, no_python) = (None, Some(why)),
             }
         }
+        // Programs of single rows have to load where there are none.
+        let exchanges = features.exchanges && mode != LinkMode::Slots;
         let mut config = Config {
             transport: if perf { TRANSPORT_PERF } else { TRANSPORT_RING },
             wake_bytes: options.ring_bytes / 8,
@@ -366,8 +370,8 @@ impl Kernel {
             loops: features.loops.into(),
             thread_pointer,
             native_slots: stack_slots(),
-            exchanges: features.exchanges.into(),
-            seats: if features.exchanges { thread_entries().next_power_of_two() } else { 0 },
+            exchanges: exchanges.into(),
+            seats: if exchanges { thread_entries().next_power_of_two() } else { 0 },
             watch: options.watch.into(),
             stop_user: if privileges::may_signal_all() { ANY_USER } else { Uid::current().as_raw() },
             ..Config::default()
@@ -383,7 +387,7 @@ impl Kernel {
         let ebpf = EbpfLoader::new()
             .override_global("CONFIG", &config, true)
             .map_max_entries("EVENTS", ring_bytes)
-            .map_max_entries("THREADS", if features.exchanges { 1 } else { thread_entries() })
+            .map_max_entries("THREADS", if exchanges { THREADS_WITHOUT_SEAT } else { thread_entries() })
             .map_max_entries("SEATS", config.seats.max(1))
             .map_max_entries("OBJECTS", if options.objects || options.arrays { OBJECT_THREADS } else { SCRIPT_THREADS })
             .map_max_entries("RESULTS", if options.objects { OBJECT_THREADS } else { 1 })
