@@ -335,6 +335,15 @@ impl Follow {
         self.processes.len()
     }
 
+    /// Whether a child lives whose word is still on its way to us. The kernel side puts it into the trace before its parent can end, so
+    /// one that is to be seen at all is there by then.
+    pub fn expects_more(&self, kernel: &mut Kernel) -> Result<bool, KernelError> {
+        let is_unknown = |pid: &u32| {
+            !self.processes.contains_key(pid) && state(*pid).is_some_and(|state| !matches!(state, 'Z' | 'X'))
+        };
+        Ok(kernel.traced()?.iter().any(is_unknown))
+    }
+
     /// Processes that are not, or no longer, this user's leave the trace: they run a program with other rights.
     pub fn leave_others(&mut self, kernel: &mut Kernel, uid: u32) -> Result<(), KernelError> {
         let others: Vec<u32> = self.processes.keys().copied().filter(|pid| has_other_rights(*pid, uid)).collect();

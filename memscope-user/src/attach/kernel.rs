@@ -725,6 +725,11 @@ impl Kernel {
         }
     }
 
+    /// Processes that are in the trace, children that nothing was told of yet among them.
+    pub fn traced(&mut self) -> Result<Vec<u32>, KernelError> {
+        Ok(self.processes()?.keys().filter_map(Result::ok).collect())
+    }
+
     /// Takes every process out of the trace: all programs return at once from here on.
     pub fn silence(&mut self) -> Result<(), KernelError> {
         const TRIES: usize = 100;

@@ -515,7 +515,10 @@ impl Session<'_> {
         }
         match &self.child {
             Some(Child { status: None, .. }) => None,
-            _ if living == 0 => Some(End::Processes),
+            _ if living == 0 => match self.follow.expects_more(&mut self.kernel) {
+                Ok(more) => (!more).then_some(End::Processes),
+                Err(error) => Some(End::Kernel(error_chain(&error))),
+            },
             Some(_) if !self.waiting_told => {
                 self.waiting_told = true;
                 self.say(
