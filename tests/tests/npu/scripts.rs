@@ -136,7 +136,7 @@ fn scripts_example_leaks() {
         assert_eq!(kept.len(), 6);
         for block in &kept[1..5] {
             let addr = block.ptr.expect("an address");
-            assert!(example.report.contains(&format!("{addr:#018x}")), "{addr:#x}\n{}", example.report);
+            assert!(example.report.contains(&format!("at {addr:#x} ")), "{addr:#x}\n{}", example.report);
         }
     }
 }
