@@ -733,13 +733,13 @@ impl Kernel {
     /// Takes every process out of the trace: all programs return at once from here on.
     pub fn silence(&mut self) -> Result<(), KernelError> {
         const TRIES: usize = 100;
-        let mut processes = self.processes()?;
         // A fork may add a child while its parent is being removed.
         for _ in 0..TRIES {
-            let pids: Vec<u32> = processes.keys().filter_map(Result::ok).collect();
+            let pids = self.traced()?;
             if pids.is_empty() {
                 break;
             }
+            let mut processes = self.processes()?;
             for pid in pids {
                 let _ = processes.remove(&pid);
             }
