@@ -20,7 +20,7 @@ use super::row::{COLUMNS, Row};
 use super::trace_row::{TRACE_COLUMNS, TraceRow};
 use super::tree::{FILE_MODE, OutputTree, Owner, ProcessDir, ProcessDirs, stamp};
 use super::{Sink, SinkError};
-use crate::hash::HashMap;
+use crate::hash::{HashMap, HashSet};
 use crate::model::{Device, Event, EventKind, System};
 pub use file::Format;
 use file::{Entry, Output, Writer, open_again};
@@ -55,6 +55,8 @@ pub struct DumpSink {
     processes: HashMap<u32, Process>,
     dirs: ProcessDirs,
     outputs: HashMap<Key, Output>,
+    /// Files that could not be made or opened: they are tried again after a flush, not for each row.
+    broken: HashSet<Key>,
     open: Vec<Key>,
     max_open: usize,
     max_held: usize,
@@ -104,6 +106,7 @@ impl DumpSink {
             processes: HashMap::default(),
             dirs: ProcessDirs::default(),
             outputs: HashMap::default(),
+            broken: HashSet::default(),
             open: Vec::new(),
             max_open: MAX_OPEN,
             max_held: MAX_HELD,
@@ -121,8 +124,13 @@ impl DumpSink {
     fn put(&mut self, key: Key, entry: Entry<'_>) -> Result<(), SinkError> {
         self.clock += 1;
         let ready = self.outputs.get(&key).is_some_and(|output| output.writer.is_some());
+        if !ready && self.broken.contains(&key) {
+            self.lost_rows += 1;
+            return Ok(());
+        }
         if !ready && let Err(error) = self.make_ready(key) {
             self.lost_rows += 1;
+            self.broken.insert(key);
             return Err(error);
         }
         let Some(output) = self.outputs.get_mut(&key) else {
@@ -249,6 +257,7 @@ impl DumpSink {
     fn end_process(&mut self, pid: u32) -> Result<(), SinkError> {
         let mut first = self.release(pid);
         self.dirs.forget(pid);
+        self.broken.retain(|key| key.0 != pid);
         let Some(process) = self.processes.remove(&pid) else {
             return first;
         };
@@ -284,6 +293,7 @@ impl Sink for DumpSink {
     }
 
     fn flush(&mut self) -> Result<(), SinkError> {
+        self.broken.clear();
         let mut first = Ok(());
         for output in self.outputs.values_mut() {
             first = first.and(output.flush(&mut self.lost_rows));

@@ -182,13 +182,13 @@ fn full_output() {
         let mut command = Command::new(tracer_path());
         command.args(["run", "--format", format, "-o"]).arg(tiny.0.path()).arg("--");
         // Long enough to be still at it when the disk is full.
-        command.arg(workload_path("pairs")).args(["--pairs", "500000", "--hal"]);
+        command.arg(workload_path("pairs")).args(["--pairs", "3000000", "--hal"]);
         command.env("LD_LIBRARY_PATH", simulation().join("lib")).env("ASCEND_SIM_JOURNAL", journal.path());
         let said = Said::new(&command.output().expect("started tracer"));
         assert_eq!(said.status, 125, "{}", said.stderr);
         assert!(said.stderr.contains("tracing ends here, the traced program goes on"), "{}", said.stderr);
         assert!(said.stderr.contains("full") || said.stderr.contains("No space left"), "{}", said.stderr);
-        assert!(said.stdout.contains("\"allocs\":500000,\"frees\":500000"), "{}", said.stdout);
+        assert!(said.stdout.contains("\"allocs\":3000000,\"frees\":3000000"), "{}", said.stdout);
     }
 }
 

@@ -282,6 +282,30 @@ fn replaced_file_is_not_written() {
     }
 }
 
+/// A file that cannot be opened is tried again after a flush, not for each row; rows are counted all the same.
+#[test]
+fn broken_file_is_not_tried_for_each_row() {
+    for format in [Format::Csv, Format::Db] {
+        let mut run = Run::new(format);
+        run.sink.max_open = 1;
+        let row = |device| at(2, Device::Npu(device), alloc(Pool::Hal, 0x10, 1));
+        run.write(&row(0));
+        run.write(&row(1));
+        let file = run.created()[0].clone();
+        let away = file.with_extension("away");
+        fs::rename(&file, &away).expect("rename");
+        run.sink.write(&row(0)).expect_err("missing");
+        run.sink.write(&row(0)).expect("not tried");
+        fs::rename(&away, &file).expect("rename");
+        run.sink.write(&row(0)).expect("not tried");
+        assert_eq!(run.sink.lost_rows(), 3, "{format:?}");
+        run.sink.flush().expect("writable");
+        run.write(&row(0));
+        run.sink.finish().expect("writable");
+        assert_eq!((run.sink.lost_rows(), rows(&file)), (3, 2), "{format:?}");
+    }
+}
+
 /// An output directory that cannot be made is said with its path.
 #[test]
 fn unusable_output_directory_is_an_error() {
