@@ -30,8 +30,8 @@ pub struct WatchSite {
     pub row: u16,
     /// 1: the call has returned, or is about to.
     pub returned: u16,
-    /// Padding, zero.
-    pub reserved: u32,
+    /// How often the thread was sent there, this time included.
+    pub sent: u32,
     /// Where the call returns to.
     pub caller: u64,
 }

@@ -118,6 +118,8 @@ fn boundary(id: u64, thread: &mut Thread, number: u16, regs: &pt_regs, returned:
     }
     // SAFETY: a helper without arguments.
     let time_ns = unsafe { bpf_ktime_get_ns() };
+    // SAFETY: a live map value, which only this thread writes.
+    let sent = WATCH_SITES.get_ptr(&id).map_or(0, |site| unsafe { (*site).sent }).wrapping_add(1);
     let site = WatchSite {
         time_ns,
         stack_pointer: regs::stack_pointer(regs),
@@ -125,7 +127,7 @@ fn boundary(id: u64, thread: &mut Thread, number: u16, regs: &pt_regs, returned:
         args,
         row: number,
         returned: returned as u16,
-        reserved: 0,
+        sent,
         caller: stacks::caller(regs),
     };
     // SAFETY: the helper signals the current thread.

@@ -74,7 +74,7 @@ fn killed_behind_steps() {
 
 /// Tracers that are killed at any moment, while they set up too, and while operators run.
 fn killed_at_random(seed: u64) {
-    let rounds = if in_vm() { 3 } else { 50 };
+    let rounds = if in_vm() { 3 } else { 25 };
     let target = target(&["--warm", "100000"], 20);
     for round in 0..rounds {
         let running = Tracer::attach(&[&target]).option("--watch=warm,none").start();
@@ -91,28 +91,24 @@ fn killed_at_random(seed: u64) {
     watch_to_the_end(target);
 }
 
-/// 200 of them, in four parts.
+/// 200 of them in two tests, four programs at a time: such a round is mostly waiting for probes to be put up and taken down.
+fn killed_at_random_together(seeds: [u64; 4]) {
+    let seeds = if in_vm() { &seeds[..2] } else { &seeds };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = seeds.iter().map(|seed| scope.spawn(|| killed_at_random(*seed))).collect();
+        threads.into_iter().for_each(|thread| thread.join().expect("unharmed"));
+    });
+}
+
 #[test]
 fn killed_at_random_1() {
-    killed_at_random(1);
+    killed_at_random_together([1, 2, 3, 4]);
 }
 
-/// As above.
+/// The other half.
 #[test]
 fn killed_at_random_2() {
-    killed_at_random(2);
-}
-
-/// As above.
-#[test]
-fn killed_at_random_3() {
-    killed_at_random(3);
-}
-
-/// As above.
-#[test]
-fn killed_at_random_4() {
-    killed_at_random(4);
+    killed_at_random_together([5, 6, 7, 8]);
 }
 
 /// An operator inside of a call of the runtime, which holds its lock, is not looked at: a look would wait for that lock for ever.
@@ -172,10 +168,9 @@ fn signals_meanwhile() {
     assert_unharmed(&run.stdout, &run.said());
     let verdict = run.stdout.lines().find(|line| line.contains("block `start` output 0 ")).expect("a verdict");
     assert!(verdict.contains("op5` (call 4"), "{verdict}");
-    // The kernel keeps one of two signals of a number: where the program's came first, there is no look.
-    let all = 1 + 20 * 8 * 2 + 2;
-    let looks = verdict.rsplit_once("); ").and_then(|(_, rest)| rest.split_once(' ')?.0.parse::<usize>().ok());
-    assert!(looks.is_some_and(|looks| looks <= all && looks + 5 >= all), "{}", run.said());
+    // The kernel keeps one of two signals of a number: where the program's own came first, there is a look all the same.
+    assert!(verdict.ends_with(&format!("; {} look(s), 1 change(s)", 1 + 20 * 8 * 2 + 2)), "{}", run.said());
+    assert!(!run.stdout.contains(" passed unseen: "), "{}", run.said());
     let line = run.stdout.lines().find_map(|line| line.strip_prefix("signals: ")).expect("a line of the program");
     let counts: Vec<u64> = line.split(|c: char| !c.is_ascii_digit()).filter_map(|word| word.parse().ok()).collect();
     // The last one may come when the program is at its end.

@@ -3,7 +3,8 @@
 //! It begins with code, which the process may run and not write; then come a head and, for each thread that is in the handler at
 //! the same time, a slot: what we ask of it, a stack, and room for bytes. The kernel saves and restores all registers around
 //! a handler; this one keeps `errno`, works on the slot's own stack (the thread's may be small), and makes the calls that we ask for,
-//! nothing else. Whoever waits for us for two seconds in which we show no life switches all of it off, and goes on.
+//! nothing else. It does not look who sent the signal: the kernel keeps one of two, and what it says of that one is not what it would say of
+//! ours. We know where each thread was sent from last, and ask nothing of one that has told us of that place before. Whoever waits for us for two seconds in which we show no life switches all of it off, and goes on.
 //!
 //! The code is in `arch`, and data for us: it is never run in this process.
 

@@ -81,6 +81,8 @@ pub(super) struct Seen {
     pub(super) skipped: u64,
     /// The same, because the thread was elsewhere by then.
     pub(super) late: u64,
+    /// The same, because the thread was sent there again before it came: the kernel keeps one of two signals.
+    pub(super) merged: u64,
     /// Whether the handler was ever there.
     pub(super) was_set_up: bool,
 }
@@ -100,6 +102,8 @@ pub(super) struct Engine {
     skipped: u64,
     /// Signals that came when the thread was elsewhere.
     late: u64,
+    /// Signals that were sent and did not arrive, those of `skipped` included.
+    missing: u64,
     /// Threads' own numbers, and ours for them.
     threads: HashMap<u32, u32>,
     visible: Vec<u32>,
@@ -135,7 +139,8 @@ struct Ready {
     functions: Functions,
     memory: Memory,
     work: [Option<Work>; SLOTS],
-    last_sites: HashMap<u32, u64>,
+    /// Of each thread the time of the last site that it came from, and how often it had been sent by then.
+    last_sites: HashMap<u32, (u64, u32)>,
 }
 
 impl Ready {
@@ -183,6 +188,7 @@ impl Engine {
             state: State::Waiting(Instant::now()),
             skipped: 0,
             late: 0,
+            missing: 0,
             threads: HashMap::new(),
             visible: Vec::new(),
             ending: false,
@@ -207,6 +213,7 @@ impl Engine {
             verdicts: self.verdicts,
             skipped: self.skipped,
             late: self.late,
+            merged: self.missing.saturating_sub(self.skipped),
             was_set_up: self.was_set_up,
         }
     }
@@ -300,7 +307,7 @@ impl Engine {
                 );
                 self.was_set_up = true;
                 let work = std::array::from_fn(|_| None);
-                let ready = Ready { shared, functions, memory, work, last_sites: HashMap::new() };
+                let ready = Ready { shared, functions, memory, work, last_sites: self.sites_so_far() };
                 self.state = State::Ready(Box::new(ready));
             }
             Err(failure) => {
@@ -438,6 +445,12 @@ impl Engine {
         ready.work[slot] = work;
     }
 
+    /// Where the process's threads were sent before there was a handler.
+    fn sites_so_far(&self) -> HashMap<u32, (u64, u32)> {
+        let sites = self.maps.sites.iter().filter_map(Result::ok).filter(|(id, _)| (id >> 32) as u32 == self.pid);
+        sites.map(|(id, site)| (id as u32, (site.time_ns, site.sent))).collect()
+    }
+
     /// A thread is at an operator: says what it is to read, if anything.
     fn arrive(&mut self, slot: usize, owner: u32, place: [u64; 2]) -> Option<Work> {
         let tid = self.outer_id(owner)?;
@@ -445,9 +458,15 @@ impl Engine {
         let site = self.maps.sites.get(&id, 0).ok()?;
         let ready = self.ready()?;
         // A signal that came late does not come from there: the thread may be anywhere.
-        let is_new = ready.last_sites.insert(tid, site.time_ns) != Some(site.time_ns);
+        let (last_ns, last_sent) = ready.last_sites.insert(tid, (site.time_ns, site.sent)).unwrap_or_default();
+        if last_ns == site.time_ns {
+            // Somebody else's signal.
+            return None;
+        }
         let is_late = monotonic_ns().saturating_sub(site.time_ns) > AT_ONCE.as_nanos() as u64;
-        if !is_new || is_late || !ready.has_come_from(&site, place) {
+        let is_there = !is_late && ready.has_come_from(&site, place);
+        self.missing += u64::from(missing_between(last_sent, site.sent));
+        if !is_there {
             self.late += 1;
             return None;
         }
@@ -737,6 +756,11 @@ impl Engine {
     }
 }
 
+/// How many signals lie between two that arrived. A thread that begins anew, with the number of one that has ended, begins to count anew.
+const fn missing_between(last_sent: u32, sent: u32) -> u32 {
+    if sent > last_sent { sent - last_sent - 1 } else { sent.saturating_sub(1) }
+}
+
 /// Whether a thread that was interrupted at this stack pointer and instruction is where it was sent from: right behind the probed
 /// instruction, which may have moved the stack pointer, or where that has led.
 const fn is_there(site: &WatchSite, [stack_pointer, instruction_pointer]: [u64; 2]) -> bool {
@@ -747,6 +771,14 @@ const fn is_there(site: &WatchSite, [stack_pointer, instruction_pointer]: [u64; 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn signals_that_did_not_arrive() {
+        assert_eq!(
+            [(0, 1), (1, 2), (1, 5), (7, 1), (7, 3)].map(|(last, sent)| missing_between(last, sent)),
+            [0, 0, 3, 0, 2]
+        );
+    }
 
     #[test]
     fn late_signals_are_told_by_where_the_thread_is() {

@@ -205,7 +205,7 @@ fn change_text(look: &Look, change: &Change) -> String {
 /// What is known of each block in the end.
 fn verdict_text(seen: &[Seen]) -> String {
     let mut text = String::new();
-    for Seen { pid, verdicts, skipped, late, was_set_up } in seen {
+    for Seen { pid, verdicts, skipped, late, merged, was_set_up } in seen {
         if !was_set_up {
             let _ = writeln!(text, "process {pid}: no block was watched");
             continue;
@@ -230,7 +230,11 @@ fn verdict_text(seen: &[Seen]) -> String {
         if !any {
             let _ = writeln!(text, "process {pid}: no operator began watching");
         }
-        for (count, why) in [(skipped, "too many threads at once"), (late, "the thread was elsewhere by then")] {
+        for (count, why) in [
+            (skipped, "too many threads at once"),
+            (late, "the thread was elsewhere by then"),
+            (merged, "the thread blocked SIGURG"),
+        ] {
             if *count > 0 {
                 let _ = writeln!(text, "process {pid}: {count} side(s) of operators passed unseen: {why}");
             }

@@ -204,9 +204,6 @@ memscope_watch_begin:
     .set SLOTS, memscope_watch_begin + {slots_at}
     // void handler(int signal, siginfo_t *info, void *context)
     hint #34                            // bti c
-    ldr w9, [x1, #8]                    // si_code: only what the kernel sent
-    cmp w9, #0x80
-    b.ne 9f
     adr x9, HEAD
     ldr w10, [x9, #{on}]
     cbz w10, 9f

@@ -185,8 +185,6 @@ memscope_watch_begin:
     .set SLOTS, memscope_watch_begin + {slots_at}
     // void handler(int signal, siginfo_t *info, void *context)
     endbr64
-    cmpl $0x80, 8(%rsi)                 // si_code: only what the kernel sent
-    jne 9f
     cmpl $0, HEAD+{on}(%rip)
     je 9f
     push %rbx
