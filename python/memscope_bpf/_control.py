@@ -1,10 +1,16 @@
 """config, start, stop, step."""
+from __future__ import annotations
+
 import os
 import sys
-from typing import Dict, Optional, Tuple
 
 from ._native import native
 from ._tracer import tracer
+
+# True to checkers. At run time nobody needs `typing`, whose import costs more than the rest of the package.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Dict, Optional, Tuple
 
 _OLD = {"data_format": "format", "output": "output_path"}
 _ONCE = ("watch", "format", "output_path")

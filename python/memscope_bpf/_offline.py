@@ -1,21 +1,22 @@
 """The analyses of dumps and captures: as the program's commands of these names, with tables for answers."""
+from __future__ import annotations
+
 import os
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
 
 from ._native import native
 
+# True to checkers. At run time nobody needs `typing`, whose import costs more than the rest of the package.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
+
     from ._memscope_bpf import Found
 
-    Path = Union[str, os.PathLike[str]]
-else:
-    # Without brackets, which 3.8 does not have, and without a text, which has 3.14 import what reads texts of types.
-    Path = Union[str, os.PathLike]
+    _Path = Union[str, os.PathLike[str]]
+    # Stage, what is done, what there is to do.
+    _Progress = Optional[Callable[[str, int, int], object]]
 
 __all__ = ["Table", "compare", "decompose", "diff", "fragmentation", "inefficient", "leaks", "peaks"]
-
-# Stage, what is done, what there is to do.
-Progress = Optional[Callable[[str, int, int], object]]
 
 KINDS = ("early_allocation", "late_deallocation", "temporary_idleness")
 
@@ -95,8 +96,8 @@ def _package(name: str) -> Any:
 
 
 def leaks(
-    *paths: Path, mark: Optional[str] = None, start_index: int = 0, since: Optional[float] = None, until: Optional[float] = None,
-    progress: Progress = None,
+    *paths: _Path, mark: Optional[str] = None, start_index: int = 0, since: Optional[float] = None, until: Optional[float] = None,
+    progress: _Progress = None,
 ) -> Table:
     """Blocks that outlive the step after their own; with `mark`, blocks that were allocated between two marks of that text and are not
     freed until the third, from number `start_index` on.
@@ -115,8 +116,8 @@ def leaks(
 
 
 def inefficient(
-    path: Path, *, mem_size: int = 0, inefficient_type: Union[None, str, Sequence[str]] = None, idle_threshold: int = 3000,
-    in_place: bool = False, since: Optional[float] = None, until: Optional[float] = None, progress: Progress = None,
+    path: _Path, *, mem_size: int = 0, inefficient_type: Union[None, str, Sequence[str]] = None, idle_threshold: int = 3000,
+    in_place: bool = False, since: Optional[float] = None, until: Optional[float] = None, progress: _Progress = None,
 ) -> Table:
     """Blocks that were held longer than they were used: of at least `mem_size` bytes, of the kinds `early_allocation`,
     `late_deallocation`, `temporary_idleness` (default: all), idle if more than `idle_threshold` operators are between two uses.
@@ -131,29 +132,29 @@ def inefficient(
 
 
 def decompose(
-    *paths: Path, rules: Optional[Path] = None, since: Optional[float] = None, until: Optional[float] = None, progress: Progress = None
+    *paths: _Path, rules: Optional[_Path] = None, since: Optional[float] = None, until: Optional[float] = None, progress: _Progress = None
 ) -> Table:
     """Whose the memory of each pool is, by owner. `rules` is a file that names more owners. The rest as for leaks()."""
     return _by_owner("decompose", paths, rules, since, until, progress)
 
 
 def peaks(
-    *paths: Path, rules: Optional[Path] = None, since: Optional[float] = None, until: Optional[float] = None, progress: Progress = None
+    *paths: _Path, rules: Optional[_Path] = None, since: Optional[float] = None, until: Optional[float] = None, progress: _Progress = None
 ) -> Table:
     """What was live when the use of each pool was highest, by owner. The rest as for decompose()."""
     return _by_owner("peaks", paths, rules, since, until, progress)
 
 
 def fragmentation(
-    *paths: Path, rules: Optional[Path] = None, since: Optional[float] = None, until: Optional[float] = None, progress: Progress = None
+    *paths: _Path, rules: Optional[_Path] = None, since: Optional[float] = None, until: Optional[float] = None, progress: _Progress = None
 ) -> Table:
     """How much of each pool's memory is free, and in what pieces, over time. The rest as for decompose()."""
     return _by_owner("fragmentation", paths, rules, since, until, progress)
 
 
 def diff(
-    base: Path, other: Optional[Path] = None, *, start: Union[str, float] = "end", end: Union[str, float] = "end",
-    rules: Optional[Path] = None, progress: Progress = None,
+    base: _Path, other: Optional[_Path] = None, *, start: Union[str, float] = "end", end: Union[str, float] = "end",
+    rules: Optional[_Path] = None, progress: _Progress = None,
 ) -> Table:
     """What became more or less, by owner: from the moment `start` of `base` to the moment `end` of `other`, or of `base` itself. Moments
     are "end", "peak", or seconds after the first event. The rest as for decompose().
@@ -166,7 +167,7 @@ def diff(
 
 
 def compare(
-    base: Path, other: Path, *, level: str = "op", since: Optional[float] = None, until: Optional[float] = None, progress: Progress = None
+    base: _Path, other: _Path, *, level: str = "op", since: Optional[float] = None, until: Optional[float] = None, progress: _Progress = None
 ) -> Table:
     """Two runs, operator by operator and kernel by kernel as `level` ("op", "kernel" or "op,kernel") says: what each changed of the memory
     of its thread. The rest as for leaks().
@@ -186,18 +187,18 @@ def compare(
 
 
 def _by_owner(
-    command: str, paths: Sequence[Path], rules: Optional[Path], since: Optional[float], until: Optional[float], progress: Progress
+    command: str, paths: Sequence[_Path], rules: Optional[_Path], since: Optional[float], until: Optional[float], progress: _Progress
 ) -> Table:
     return Table(native.by_owner(command, _paths(paths), _optional(rules), _part(since, until), progress))
 
 
-def _paths(paths: Sequence[Path]) -> List[str]:
+def _paths(paths: Sequence[_Path]) -> List[str]:
     if not paths:
         raise TypeError("at least one input is needed")
     return [os.fspath(path) for path in paths]
 
 
-def _optional(path: Optional[Path]) -> Optional[str]:
+def _optional(path: Optional[_Path]) -> Optional[str]:
     return None if path is None else os.fspath(path)
 
 

@@ -1,7 +1,12 @@
 """What stands in for the native half: the same names, and nothing happens. No tracer can have a probe here. The analyses are not there."""
-from typing import Any as _Any, List as _List, Optional as _Optional, TypeVar as _TypeVar
+from __future__ import annotations
 
-_Self = _TypeVar("_Self")
+# True to checkers. At run time nobody needs `typing`, whose import costs more than the rest of the package.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, List, Optional, TypeVar
+
+    _Self = TypeVar("_Self")
 
 # Said instead of looking for a tracer.
 _no_markers = (
@@ -35,7 +40,7 @@ def listening() -> bool:
     return False
 
 
-def current_labels() -> _List[_Optional[str]]:
+def current_labels() -> List[Optional[str]]:
     return [None] * 8
 
 
@@ -52,7 +57,7 @@ class Found:
     pass
 
 
-def _analysis(*_arguments: object) -> _Any:
+def _analysis(*_arguments: object) -> Any:
     raise ImportError(
         "the analyses need the native module, which this interpreter cannot load; the commands of memscope-bpf do the same")
 

@@ -1,10 +1,15 @@
 """Ranges that a script names."""
-from typing import Any, Callable, TypeVar
+from __future__ import annotations
 
 from . import _check
 from ._native import native
 
-_Function = TypeVar("_Function", bound=Callable[..., Any])
+# True to checkers. At run time nobody needs `typing`, whose import costs more than the rest of the package.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, TypeVar
+
+    _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 class RecordFunction(native.NamedRange):

@@ -1,15 +1,21 @@
 """Snapshots of what torch_npu's pool and the current device hold."""
+from __future__ import annotations
+
 import sys
-from typing import Any, Callable, List, Optional, Sequence, TypeVar, Union
 
 from ._native import native
 from ._record import wrapped
 
-_Function = TypeVar("_Function", bound=Callable[..., Any])
-Mask = Optional[Union[int, Sequence[int]]]
+# True to checkers. At run time nobody needs `typing`, whose import costs more than the rest of the package.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, List, Optional, Sequence, TypeVar, Union
+
+    _Function = TypeVar("_Function", bound=Callable[..., Any])
+    _Mask = Optional[Union[int, Sequence[int]]]
 
 
-def take_snapshot(device_mask: Mask = None, name: str = "Memory Snapshot") -> None:
+def take_snapshot(device_mask: _Mask = None, name: str = "Memory Snapshot") -> None:
     """One SNAPSHOT row of the current device, if `device_mask` (a number, or several) has it; also without start().
 
     Where torch_npu cannot say what there is, as before a device is set, a line on stderr says so, and there is no row.
@@ -74,7 +80,7 @@ def _npu() -> Any:
 class TakeSnapshot:
     """Context manager and decorator: snapshots `<name> Start` and `<name> End`, the latter also if an exception leaves it."""
 
-    def __init__(self, device_mask: Mask = None, name: str = "Memory Snapshot") -> None:
+    def __init__(self, device_mask: _Mask = None, name: str = "Memory Snapshot") -> None:
         self._mask, self._name = device_mask, name
 
     def __enter__(self) -> "TakeSnapshot":

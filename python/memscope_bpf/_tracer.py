@@ -1,9 +1,15 @@
 """The Python trace: a row for each call of a Python or C function, with its begin and end, as long as something is collected."""
+from __future__ import annotations
+
 import os
 import sys
-from typing import Any, Callable, List, Optional
 
 from ._native import native
+
+# True to checkers. At run time nobody needs `typing`, whose import costs more than the rest of the package.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, List, Optional
 
 _FOLDERS = [os.path.dirname(os.path.abspath(__file__)) + os.sep,
             os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "msmemscope") + os.sep]

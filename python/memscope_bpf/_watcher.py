@@ -1,8 +1,14 @@
 """Blocks to be watched: which operator changes them. Needs a tracer that was started with --watch, see docs/watch.md."""
+from __future__ import annotations
+
 import time
-from typing import Any, Tuple
 
 from ._native import native
+
+# True to checkers. At run time nobody needs `typing`, whose import costs more than the rest of the package.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Tuple
 
 _MAX_NAME_BYTES = 64
 _NO_LIMIT = 2**64 - 1

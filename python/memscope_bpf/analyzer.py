@@ -1,12 +1,20 @@
 """Analyses of dumps by the names that msMemScope gives them. They print what they find and return None; memscope_bpf.leaks() and
 memscope_bpf.inefficient() return it.
 """
+from __future__ import annotations
+
 import os
 import stat
 import sys
-from typing import Any, Callable, Dict, List, Optional, Sequence, Union
 
 from . import _offline
+
+# True to checkers. At run time nobody needs `typing`, whose import costs more than the rest of the package.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Dict, List, Optional, Sequence, Union
+
+    _Progress = Optional[Callable[[str, int, int], object]]
 
 __all__ = [
     "InefficientAnalyzer", "InefficientConfig", "LeaksAnalyzer", "LeaksConfig", "analyze", "check_inefficient", "check_leaks",
@@ -14,8 +22,6 @@ __all__ = [
 ]
 
 _MAX_BYTES, _MAX_PATH = 8 << 30, 4096
-
-Progress = Optional[Callable[[str, int, int], object]]
 
 
 def _input(path: object, suffixes: Sequence[str], mode: int) -> str:
@@ -81,7 +87,7 @@ class InefficientConfig:
 class LeaksAnalyzer:
     """Leaks between marks."""
 
-    def analyze(self, config: LeaksConfig, progress: Progress = None) -> None:
+    def analyze(self, config: LeaksConfig, progress: _Progress = None) -> None:
         """Prints the blocks that were allocated between the first two marks and are not freed until the third, by device."""
         _print(_offline.leaks(config.input_path, mark=config.mstx_info, start_index=config.start_index, progress=progress))
 
@@ -89,7 +95,7 @@ class LeaksAnalyzer:
 class InefficientAnalyzer:
     """Blocks held longer than they are used."""
 
-    def analyze(self, config: InefficientConfig, progress: Progress = None) -> None:
+    def analyze(self, config: InefficientConfig, progress: _Progress = None) -> None:
         """Prints them, and marks their rows in the file itself (`inefficient_type` in Attr): all of them or none."""
         table = _offline.inefficient(
             config.input_path, mem_size=config.mem_size, inefficient_type=config.inefficient_type,
@@ -133,7 +139,7 @@ def _known(analyzer_type: str) -> Any:
     return _TYPES[analyzer_type]
 
 
-def check_leaks(input_path: str, mstx_info: str, start_index: int, progress: Progress = None) -> None:
+def check_leaks(input_path: str, mstx_info: str, start_index: int, progress: _Progress = None) -> None:
     """Prints the blocks of a CSV dump that were allocated from mark number `start_index` with the text `mstx_info` to the next one, and
     not freed until the one after that.
 
@@ -144,7 +150,7 @@ def check_leaks(input_path: str, mstx_info: str, start_index: int, progress: Pro
 
 def check_inefficient(
     input_path: str, mem_size: int = 0, inefficient_type: Union[None, str, Sequence[str]] = None, idle_threshold: int = 3000,
-    progress: Progress = None,
+    progress: _Progress = None,
 ) -> None:
     """Prints the blocks that were held longer than they were used, and marks their rows in the file itself. As for check_leaks()."""
     InefficientAnalyzer().analyze(InefficientConfig(input_path, mem_size, inefficient_type, idle_threshold), progress)
