@@ -13,13 +13,15 @@ use crate::project::{program, run as run_command};
 pub(crate) fn with(venv: &Path, packages: &str, who: &str) -> Result<PathBuf> {
     let python = venv.join("bin/python");
     let done = venv.join("installed");
-    if fs::read_to_string(&done).is_ok_and(|what| what == packages) {
+    // Its programs begin with its path: one that was moved is of no use.
+    let wanted = format!("{packages}\nin {}\n", venv.display());
+    if fs::read_to_string(&done).is_ok_and(|what| what == wanted) {
         return Ok(python);
     }
     let what = || format!("{who} needs python3 with its module venv, and the package index");
     run_command(program("python3").args(["-m", "venv", "--clear"]).arg(venv)).with_context(what)?;
     let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
     run_command(program(&python).args(pip).args(packages.split(' '))).with_context(what)?;
-    fs::write(done, packages)?;
+    fs::write(done, wanted)?;
     Ok(python)
 }

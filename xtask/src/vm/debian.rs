@@ -124,20 +124,22 @@ impl Apt {
         let apt = Self { folder: cache().join("apt") };
         let lists = apt.folder.join("lists");
         let complete = apt.folder.join("complete");
-        if complete.is_file() {
+        let settings = apt.settings();
+        // They have its path: one that was moved is made anew.
+        if fs::read_to_string(&complete).is_ok_and(|what| what == settings) {
             return Ok(apt);
         }
         for folder in [lists.join("partial"), apt.folder.join("archives/partial")] {
             fs::create_dir_all(&folder).with_context(|| format!("failed to make `{}`", folder.display()))?;
         }
         let sites = output(program("apt-get").args(["indextargets", "--format", "$(RELEASE) $(REPO_URI)"]))?;
-        write(&apt.folder.join("apt.conf"), &apt.settings())?;
+        write(&apt.folder.join("apt.conf"), &settings)?;
         write(&apt.folder.join("sources.list"), &sources(&sites, own_release()?.0)?)?;
         // A release that the mirror has dropped is missed only when one of its kernels is asked for.
         if let Err(error) = run(apt.command("apt-get").args(["update", "-qq"])) {
             eprintln!("{error:#}");
         }
-        write(&complete, "")?;
+        write(&complete, &settings)?;
         Ok(apt)
     }
 
