@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Analysis, per_device::PerDevice};
+use super::{Analysis, concluded::Concluded, per_device::PerDevice};
 use crate::hash::HashMap;
 use crate::model::{Alloc, Block, ByStack, Device, Event, EventKind, Finding, Free, Pool, RunEnd, StackSum, Stacks};
 
@@ -19,7 +19,7 @@ pub struct ByStackAnalysis {
     limit: usize,
     running: PerDevice<BTreeMap<Pool, HashMap<Stacks, StackSum>>>,
     sums: usize,
-    concluded: Vec<ByStack>,
+    concluded: Concluded<ByStack>,
 }
 
 impl Default for ByStackAnalysis {
@@ -33,7 +33,7 @@ impl ByStackAnalysis {
     /// Tells of at most `limit` stacks of each pool of each process on each device.
     #[must_use]
     pub fn new(limit: usize) -> Self {
-        Self { limit, running: PerDevice::default(), sums: 0, concluded: Vec::new() }
+        Self { limit, running: PerDevice::default(), sums: 0, concluded: Concluded::default() }
     }
 
     fn sum(&mut self, pid: u32, block: &Block) -> &mut StackSum {
@@ -102,9 +102,7 @@ impl Analysis for ByStackAnalysis {
         for pid in self.running.processes() {
             self.conclude(pid);
         }
-        let mut found = std::mem::take(&mut self.concluded);
-        found.sort_by_key(|found| (found.pid, found.device, found.pool));
-        found.into_iter().map(Finding::ByStack).collect()
+        self.concluded.take(|found| (found.pid, found.device, found.pool), Finding::ByStack)
     }
 }
 

@@ -9,7 +9,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Analysis, per_device::PerDevice};
+use super::{Analysis, concluded::Concluded, per_device::PerDevice};
 use crate::model::{Event, EventKind, Finding, Fluctuation, FreeCause, Pool, RatioRecord, RunEnd};
 
 /// Step 1 is not judged: it holds the warm-up.
@@ -19,7 +19,7 @@ const FIRST_JUDGED_STEP: u32 = 2;
 #[derive(Debug, Default)]
 pub struct FluctuationAnalysis {
     running: PerDevice<DeviceUse>,
-    concluded: Vec<Fluctuation>,
+    concluded: Concluded<Fluctuation>,
 }
 
 /// What one process uses on one device.
@@ -61,9 +61,7 @@ impl Analysis for FluctuationAnalysis {
         for pid in self.running.processes() {
             self.conclude(pid);
         }
-        let mut found = std::mem::take(&mut self.concluded);
-        found.sort_by_key(|fluctuation| (fluctuation.pid, fluctuation.device, fluctuation.pool));
-        found.into_iter().map(Finding::Fluctuation).collect()
+        self.concluded.take(|found| (found.pid, found.device, found.pool), Finding::Fluctuation)
     }
 }
 

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Analysis, per_device::PerDevice};
+use super::{Analysis, concluded::Concluded, per_device::PerDevice};
 use crate::model::{
     Alloc, Block, Device, Event, EventKind, Finding, Free, FreeCause, Held, HeldModule, Pool, ProcessStart, RunEnd,
     module_name,
@@ -16,7 +16,7 @@ use crate::model::{
 pub struct HeldAnalysis {
     running: PerDevice<BTreeMap<Pool, Account>>,
     attached: BTreeSet<u32>,
-    concluded: Vec<Held>,
+    concluded: Concluded<Held>,
 }
 
 /// Account of one pool of one process on one device.
@@ -70,9 +70,7 @@ impl Analysis for HeldAnalysis {
         for pid in self.running.processes() {
             self.conclude(pid);
         }
-        let mut found = std::mem::take(&mut self.concluded);
-        found.sort_by_key(|held| (held.pid, held.device, held.pool));
-        found.into_iter().map(Finding::Held).collect()
+        self.concluded.take(|held| (held.pid, held.device, held.pool), Finding::Held)
     }
 
     fn now(&self) -> Vec<Finding> {

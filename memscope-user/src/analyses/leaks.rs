@@ -15,7 +15,7 @@
 //! own, so the numbers of the ended steps and the live blocks are all there is to keep, and one search per
 //! block tells how many it survived.
 
-use super::{Analysis, per_device::PerDevice};
+use super::{Analysis, concluded::Concluded, per_device::PerDevice};
 use crate::hash::HashMap;
 use crate::model::{Block, Confidence, Event, EventKind, Finding, Free, FreeCause, Leak, Pool, RunEnd, StepLeaks};
 
@@ -29,7 +29,7 @@ pub const DURATION_THRESHOLD: u32 = 1;
 #[derive(Debug, Default)]
 pub struct StepLeaksAnalysis {
     running: PerDevice<DeviceSteps>,
-    concluded: Vec<StepLeaks>,
+    concluded: Concluded<StepLeaks>,
 }
 
 /// Steps and candidates of one process on one device.
@@ -59,9 +59,8 @@ impl Analysis for StepLeaksAnalysis {
             self.conclude(pid);
         }
         let confidence = Confidence::after(end);
-        let mut found = std::mem::take(&mut self.concluded);
-        found.sort_by_key(|leaks| (leaks.pid, leaks.device));
-        found.into_iter().map(|leaks| Finding::StepLeaks(StepLeaks { confidence, ..leaks })).collect()
+        let finding = |leaks| Finding::StepLeaks(StepLeaks { confidence, ..leaks });
+        self.concluded.take(|leaks| (leaks.pid, leaks.device), finding)
     }
 }
 
@@ -85,7 +84,7 @@ impl StepLeaksAnalysis {
             let (steps_ended, leaks, unjudged) = steps.judge();
             if steps_ended > 0 || !unjudged.is_empty() {
                 let confidence = Confidence::Certain;
-                self.concluded.push(StepLeaks { pid, device, leaks, unjudged, steps_ended, confidence });
+                self.concluded.add(StepLeaks { pid, device, leaks, unjudged, steps_ended, confidence });
             }
         }
     }

@@ -10,7 +10,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Analysis, per_device::PerDevice};
+use super::{Analysis, concluded::Concluded, per_device::PerDevice};
 use crate::hash::HashMap;
 use crate::model::{Block, Confidence, Device, Event, EventKind, Finding, Mark, MarkLeak, MarkLeaks, Pool, RunEnd};
 
@@ -25,7 +25,7 @@ pub struct MarkLeaksAnalysis {
     running: PerDevice<Marked>,
     /// Marks without a device, by process: the events that told of them.
     everywhere: BTreeMap<u32, Vec<u64>>,
-    concluded: Vec<MarkLeaks>,
+    concluded: Concluded<MarkLeaks>,
 }
 
 /// Marks and candidates of one process on one device.
@@ -45,7 +45,7 @@ impl MarkLeaksAnalysis {
     #[must_use]
     pub fn new(text: String, start_index: u64) -> Self {
         let (running, everywhere) = (PerDevice::default(), BTreeMap::new());
-        Self { text, start_index, running, everywhere, concluded: Vec::new() }
+        Self { text, start_index, running, everywhere, concluded: Concluded::default() }
     }
 
     fn mark(&mut self, event: &Event) {
@@ -82,7 +82,7 @@ impl MarkLeaksAnalysis {
             let mut leaks: Vec<MarkLeak> = if judged { live.into_values().collect() } else { Vec::new() };
             leaks.sort_unstable_by_key(|leak| leak.event_id);
             let (text, start_index, confidence) = (self.text.clone(), self.start_index, Confidence::Certain);
-            self.concluded.push(MarkLeaks { pid, device, text, start_index, marks, judged, leaks, confidence });
+            self.concluded.add(MarkLeaks { pid, device, text, start_index, marks, judged, leaks, confidence });
         }
     }
 }
@@ -107,9 +107,8 @@ impl Analysis for MarkLeaksAnalysis {
             self.conclude(pid);
         }
         let confidence = Confidence::after(end);
-        let mut found = std::mem::take(&mut self.concluded);
-        found.sort_by_key(|leaks| (leaks.pid, leaks.device));
-        found.into_iter().map(|leaks| Finding::MarkLeaks(MarkLeaks { confidence, ..leaks })).collect()
+        let finding = |leaks| Finding::MarkLeaks(MarkLeaks { confidence, ..leaks });
+        self.concluded.take(|leaks| (leaks.pid, leaks.device), finding)
     }
 }
 

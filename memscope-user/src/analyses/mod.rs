@@ -5,6 +5,7 @@
 
 pub mod by_stack;
 pub mod compare;
+mod concluded;
 pub mod decompose;
 pub mod device_use;
 pub mod diff;

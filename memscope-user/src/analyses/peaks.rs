@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::decompose::{Classifier, RuleSet};
 use super::groups::{Change, Groups, Room};
-use super::{Analysis, per_device::PerDevice};
+use super::{Analysis, concluded::Concluded, per_device::PerDevice};
 use crate::model::{
     Alloc, Block, Confidence, Device, Event, EventKind, Finding, Peak, PlaceSum, Pool, ProcessStart, RunEnd,
 };
@@ -24,7 +24,7 @@ pub struct PeaksAnalysis {
     running: PerDevice<BTreeMap<Pool, Account>>,
     room: Room,
     attached: BTreeSet<u32>,
-    concluded: Vec<Peak>,
+    concluded: Concluded<Peak>,
 }
 
 /// One pool of one process on one device.
@@ -59,10 +59,9 @@ impl Analysis for PeaksAnalysis {
         for pid in self.running.processes() {
             self.conclude(pid);
         }
-        let mut found = std::mem::take(&mut self.concluded);
-        found.sort_by_key(|peak| (peak.pid, peak.device, peak.pool));
         let confidence = Confidence::after(end);
-        found.into_iter().map(|peak| Finding::Peak(Peak { confidence, ..peak })).collect()
+        let finding = |peak| Finding::Peak(Peak { confidence, ..peak });
+        self.concluded.take(|peak| (peak.pid, peak.device, peak.pool), finding)
     }
 }
 
@@ -75,7 +74,7 @@ impl PeaksAnalysis {
             running: PerDevice::default(),
             room: Room::default(),
             attached: BTreeSet::new(),
-            concluded: Vec::new(),
+            concluded: Concluded::default(),
         }
     }
 
@@ -105,7 +104,7 @@ impl PeaksAnalysis {
             for (pool, account) in pools {
                 account.groups.leave(&mut self.room);
                 let peak = account.close(device, pool);
-                self.concluded.push(Peak { pid, attached, ..peak });
+                self.concluded.add(Peak { pid, attached, ..peak });
             }
         }
     }

@@ -398,6 +398,15 @@ pub struct RunEnd {
     pub cut_stacks: Vec<CutStacks>,
 }
 
+/// Findings of a kind about processes that have ended, which were about less memory than those that are there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct LeftOut {
+    /// As the field `finding` names them.
+    pub kind: &'static str,
+    /// How many.
+    pub count: u64,
+}
+
 /// A conclusion.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "finding", rename_all = "snake_case")]
@@ -428,4 +437,6 @@ pub enum Finding {
     Fragmentation(Fragmentation),
     /// What the driver says of a device.
     DeviceUse(DeviceUse),
+    /// What is not told.
+    LeftOut(LeftOut),
 }

@@ -23,8 +23,8 @@ pub use event::{
 };
 pub use finding::{
     ByStack, Confidence, CutStacks, DeviceUse, Finding, Fluctuation, Held, HeldModule, Inefficient, InefficientBlock,
-    InefficientKind, Leak, LossLine, MarkLeak, MarkLeaks, Oom, PoolAtOom, RatioRecord, RunEnd, StackSum, StepLeaks,
-    Suspect, Waste,
+    InefficientKind, Leak, LeftOut, LossLine, MarkLeak, MarkLeaks, Oom, PoolAtOom, RatioRecord, RunEnd, StackSum,
+    StepLeaks, Suspect, Waste,
 };
 pub use fragmentation::{Fragmentation, FreeSpace, FreeSpaceMoment, FreeSpaceSample, Pin, PinnedSegment};
 pub use groups::{LiveGroups, LiveSum, OwnerSum, PlaceSum, SizeSum};

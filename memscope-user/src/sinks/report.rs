@@ -29,7 +29,7 @@ use serde::Serialize;
 
 use crate::model::{
     ByStack, Confidence, Decomposition, Device, Finding, Fluctuation, Fragmentation, Growth, Held, HeldModule,
-    Inefficient, Leak, Ledger, MarkLeaks, Oom, Peak, Pool, RatioRecord, RunEnd, StepLeaks,
+    Inefficient, Leak, Ledger, LeftOut, MarkLeaks, Oom, Peak, Pool, RatioRecord, RunEnd, StepLeaks,
 };
 
 /// How to write the text.
@@ -78,6 +78,7 @@ impl Report {
             }
             self.write_process(process, out)?;
         }
+        write_left_out(findings, out)?;
         let marked = processes.values().flat_map(|process| &process.leaks).any(|leaks| leaks.steps_ended > 0);
         if self.step_hint && !marked {
             writeln!(
@@ -213,12 +214,14 @@ fn place(finding: &Finding) -> (u32, Device) {
         Finding::Peak(found) => (found.pid, found.device),
         Finding::Fragmentation(found) => (found.pid, found.device),
         Finding::DeviceUse(found) => (0, found.device),
+        // Behind all of them.
+        Finding::LeftOut(_) => (u32::MAX, Device::None),
     }
 }
 
 fn by_process(findings: &[Finding]) -> BTreeMap<u32, Process<'_>> {
     let mut processes: BTreeMap<u32, Process<'_>> = BTreeMap::new();
-    for finding in findings {
+    for finding in findings.iter().filter(|finding| !matches!(finding, Finding::LeftOut(_))) {
         let process = processes.entry(place(finding).0).or_default();
         match finding {
             Finding::StepLeaks(leaks) => process.leaks.push(leaks),
@@ -233,8 +236,8 @@ fn by_process(findings: &[Finding]) -> BTreeMap<u32, Process<'_>> {
             Finding::Decompose(found) => process.decompositions.push(found),
             Finding::Peak(found) => process.peaks.push(found),
             Finding::Fragmentation(found) => process.fragmentation.push(found),
-            // The ledger has it.
-            Finding::DeviceUse(_) => {}
+            // The ledger has it; and `write_left_out`.
+            Finding::DeviceUse(_) | Finding::LeftOut(_) => {}
         }
     }
     for process in processes.values_mut() {
@@ -267,6 +270,19 @@ fn by_process(findings: &[Finding]) -> BTreeMap<u32, Process<'_>> {
         ledgers.sort_by_key(|ledger| (ledger.device, ledger.moment));
     }
     processes
+}
+
+/// What is not told, since so many processes were there.
+fn write_left_out(findings: &[Finding], out: &mut impl Write) -> io::Result<()> {
+    for finding in findings {
+        if let Finding::LeftOut(LeftOut { kind, count }) = finding {
+            writeln!(
+                out,
+                "Left out: {count} more findings (`{kind}`) about processes that ended and had less memory."
+            )?;
+        }
+    }
+    Ok(())
 }
 
 fn total_bytes(leaks: &[Leak]) -> u64 {

@@ -27,6 +27,7 @@ pub use self::rules::{BUILTIN, RuleSet};
 use self::rules::{Counts, Ended, Life, Phase};
 use super::{
     Analysis,
+    concluded::Concluded,
     per_device::PerDevice,
     select::{Filter, Matcher},
 };
@@ -49,7 +50,7 @@ pub struct DecomposeAnalysis {
     only: Matcher,
     devices: PerDevice<OnDevice>,
     attached: BTreeSet<u32>,
-    concluded: Vec<Decomposition>,
+    concluded: Concluded<Decomposition>,
     told: Option<SharedOwners>,
 }
 
@@ -101,10 +102,9 @@ impl Analysis for DecomposeAnalysis {
         for pid in self.devices.processes() {
             self.conclude(pid, end.time_ns);
         }
-        let mut found = std::mem::take(&mut self.concluded);
-        found.sort_by_key(|found| (found.pid, found.device, found.pool));
         let confidence = Confidence::after(end);
-        found.into_iter().map(|found| Finding::Decompose(Decomposition { confidence, ..found })).collect()
+        let finding = |found| Finding::Decompose(Decomposition { confidence, ..found });
+        self.concluded.take(|found| (found.pid, found.device, found.pool), finding)
     }
 }
 
@@ -117,7 +117,7 @@ impl DecomposeAnalysis {
             only: Matcher::default(),
             devices: PerDevice::default(),
             attached: BTreeSet::new(),
-            concluded: Vec::new(),
+            concluded: Concluded::default(),
             told: None,
         }
     }

@@ -21,9 +21,9 @@ use std::sync::Arc;
 use self::series::{Series, told};
 pub(super) use self::space::Space;
 use self::space::{Held, Place};
-use super::Analysis;
 use super::decompose::{Classifier, RuleSet};
 use super::select::Filter;
+use super::{Analysis, concluded::Concluded};
 use crate::hash::HashMap;
 use crate::model::{
     Block, Confidence, Event, EventKind, Finding, Fragmentation, FreeSpaceMoment, Name, Pin, PinnedSegment, Pool,
@@ -44,7 +44,7 @@ pub struct FragmentationAnalysis {
     only: Filter,
     processes: BTreeMap<u32, Process>,
     last_ns: u64,
-    concluded: Vec<Fragmentation>,
+    concluded: Concluded<Fragmentation>,
 }
 
 #[derive(Debug, Default)]
@@ -123,10 +123,8 @@ impl Analysis for FragmentationAnalysis {
             self.conclude(pid, end.time_ns);
         }
         let confidence = Confidence::after(end);
-        let mut found = std::mem::take(&mut self.concluded);
-        found.retain(|found| self.is_wanted(found));
-        found.sort_by_key(|found| (found.pid, found.device, found.pool));
-        found.into_iter().map(|found| Finding::Fragmentation(Fragmentation { confidence, ..found })).collect()
+        let finding = |found| Finding::Fragmentation(Fragmentation { confidence, ..found });
+        self.concluded.take(|found| (found.pid, found.device, found.pool), finding)
     }
 
     fn now(&self) -> Vec<Finding> {
@@ -146,7 +144,13 @@ impl FragmentationAnalysis {
     #[must_use]
     pub fn new(rules: Arc<RuleSet>) -> Self {
         let owners = Classifier::new(rules);
-        Self { owners, only: Filter::default(), processes: BTreeMap::new(), last_ns: 0, concluded: Vec::new() }
+        Self {
+            owners,
+            only: Filter::default(),
+            processes: BTreeMap::new(),
+            last_ns: 0,
+            concluded: Concluded::default(),
+        }
     }
 
     /// Tells only of pools that satisfy the filter, as far as it is one of [pools](Filter::holds_for_pool). Their pieces are those of
@@ -166,7 +170,10 @@ impl FragmentationAnalysis {
         let Process { attached, mut pools, .. } = process;
         for (place, end) in ends {
             let history = pools.remove(&place).unwrap_or_else(|| History::new(end.time_ns));
-            self.concluded.push(found(pid, attached, place, history, end));
+            let found = found(pid, attached, place, history, end);
+            if self.is_wanted(&found) {
+                self.concluded.add(found);
+            }
         }
     }
 }

@@ -15,7 +15,7 @@ mod verdict;
 use std::collections::BTreeMap;
 
 use self::levels::{Clock, Level};
-use super::Analysis;
+use super::{Analysis, concluded::Concluded};
 use crate::hash::HashMap;
 use crate::model::{
     Block, Confidence, Device, Event, EventKind, Finding, GROWTH_PARTS, GrowingSite, Growth, Pool, RunEnd, Site, Stacks,
@@ -32,7 +32,7 @@ const MAX_TOLD: usize = 100;
 #[derive(Debug, Default)]
 pub struct GrowthAnalysis {
     running: BTreeMap<u32, Process>,
-    concluded: Vec<Growth>,
+    concluded: Concluded<Growth>,
 }
 
 /// What is followed: a site, or (`None`) a pool as a whole.
@@ -95,9 +95,8 @@ impl Analysis for GrowthAnalysis {
             self.concluded.extend(process.conclude(pid, end.time_ns));
         }
         let confidence = Confidence::after(end);
-        let mut found = std::mem::take(&mut self.concluded);
-        found.sort_by_key(|growth| (growth.pid, growth.device));
-        found.into_iter().map(|growth| Finding::Growth(Growth { confidence, ..growth })).collect()
+        let finding = |growth| Finding::Growth(Growth { confidence, ..growth });
+        self.concluded.take(|growth| (growth.pid, growth.device), finding)
     }
 }
 

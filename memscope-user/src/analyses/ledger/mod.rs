@@ -18,7 +18,7 @@ mod tests;
 use std::collections::BTreeMap;
 
 use self::memory::{Figures, Memory};
-use super::Analysis;
+use super::{Analysis, concluded::Concluded};
 use crate::model::{Confidence, Device, Event, EventKind, Finding, FreeCause, Ledger, Moment, RunEnd};
 
 /// Devices whose figures are kept.
@@ -29,7 +29,7 @@ const MAX_DEVICES: usize = 64;
 pub struct LedgerAnalysis {
     processes: BTreeMap<u32, Process>,
     figures: BTreeMap<Device, Figures>,
-    concluded: Vec<Ledger>,
+    concluded: Concluded<Ledger>,
 }
 
 /// One process.
@@ -64,11 +64,10 @@ impl Analysis for LedgerAnalysis {
         for pid in left {
             self.conclude(pid);
         }
-        let mut ledgers = std::mem::take(&mut self.concluded);
-        ledgers.sort_by_key(|ledger| (ledger.pid, ledger.device, ledger.moment));
         let doubtful = end.lost > 0 || !end.losses.is_empty();
         let confidence = if doubtful { Confidence::Doubtful } else { Confidence::Certain };
-        ledgers.into_iter().map(|ledger| Finding::Ledger(Ledger { confidence, ..ledger })).collect()
+        let finding = |ledger| Finding::Ledger(Ledger { confidence, ..ledger });
+        self.concluded.take(|ledger| (ledger.pid, ledger.device, ledger.moment), finding)
     }
 
     fn now(&self) -> Vec<Finding> {

@@ -1,0 +1,183 @@
+//! What an analysis has found of processes that have ended.
+//!
+//! A trace may outlive any number of programs, so it does not keep all of that: of so many it keeps those with most memory, and counts the others.
+
+use std::cmp::Reverse;
+
+use crate::model::{
+    ByStack, Decomposition, Finding, Fluctuation, Fragmentation, Growth, Held, Ledger, LeftOut, MarkLeaks, Peak,
+    StepLeaks,
+};
+
+/// So many are kept at least, of each analysis; at times twice as many.
+const KEPT: usize = 512;
+
+/// A finding about a process.
+pub(super) trait Conclusion {
+    /// As [`Finding`]s are called in outputs for programs.
+    const KIND: &'static str;
+
+    /// What it is about, in bytes: those that are about most are kept.
+    fn weight_bytes(&self) -> u64;
+}
+
+/// Findings, in no order.
+#[derive(Debug)]
+pub(super) struct Concluded<T> {
+    found: Vec<T>,
+    left_out: u64,
+}
+
+impl<T> Default for Concluded<T> {
+    fn default() -> Self {
+        Self { found: Vec::new(), left_out: 0 }
+    }
+}
+
+impl<T: Conclusion> Concluded<T> {
+    /// Adds one.
+    pub(super) fn add(&mut self, finding: T) {
+        self.found.push(finding);
+        if self.found.len() >= 2 * KEPT {
+            self.found.select_nth_unstable_by_key(KEPT, |finding| Reverse(finding.weight_bytes()));
+            self.left_out += (self.found.len() - KEPT) as u64;
+            self.found.truncate(KEPT);
+        }
+    }
+
+    /// Adds several.
+    pub(super) fn extend(&mut self, findings: impl IntoIterator<Item = T>) {
+        findings.into_iter().for_each(|finding| self.add(finding));
+    }
+
+    /// Takes them out, ordered by `key`, and behind them how many there were that are not there.
+    pub(super) fn take<K: Ord>(&mut self, key: impl Fn(&T) -> K, finding: impl Fn(T) -> Finding) -> Vec<Finding> {
+        let Self { mut found, left_out } = std::mem::take(self);
+        found.sort_by_key(key);
+        let left_out = (left_out > 0).then_some(Finding::LeftOut(LeftOut { kind: T::KIND, count: left_out }));
+        found.into_iter().map(finding).chain(left_out).collect()
+    }
+}
+
+impl Conclusion for ByStack {
+    const KIND: &'static str = "by_stack";
+
+    fn weight_bytes(&self) -> u64 {
+        self.sums.iter().map(|sum| sum.live_bytes.saturating_add(sum.allocated_bytes)).fold(0, u64::saturating_add)
+    }
+}
+
+impl Conclusion for Decomposition {
+    const KIND: &'static str = "decompose";
+
+    fn weight_bytes(&self) -> u64 {
+        self.peak_bytes
+    }
+}
+
+impl Conclusion for Fluctuation {
+    const KIND: &'static str = "fluctuation";
+
+    /// One without any step that could be judged says nothing.
+    fn weight_bytes(&self) -> u64 {
+        self.max_gap.as_ref().map_or(0, |gap| gap.min_used_bytes.saturating_add(1))
+    }
+}
+
+impl Conclusion for Fragmentation {
+    const KIND: &'static str = "fragmentation";
+
+    fn weight_bytes(&self) -> u64 {
+        let worst = self.worst.as_ref().map_or(0, |worst| worst.space.total_bytes);
+        worst.max(self.end.space.total_bytes)
+    }
+}
+
+impl Conclusion for Growth {
+    const KIND: &'static str = "growth";
+
+    fn weight_bytes(&self) -> u64 {
+        self.sites.iter().map(|site| site.size_bytes).fold(self.sites.len() as u64, u64::saturating_add)
+    }
+}
+
+impl Conclusion for Held {
+    const KIND: &'static str = "held";
+
+    fn weight_bytes(&self) -> u64 {
+        self.peak_bytes
+    }
+}
+
+impl Conclusion for Ledger {
+    const KIND: &'static str = "ledger";
+
+    fn weight_bytes(&self) -> u64 {
+        self.hal.total.size_bytes.try_into().unwrap_or(u64::MAX)
+    }
+}
+
+impl Conclusion for MarkLeaks {
+    const KIND: &'static str = "mark_leaks";
+
+    fn weight_bytes(&self) -> u64 {
+        self.leaks.iter().map(|leak| leak.size_bytes).fold(self.marks, u64::saturating_add)
+    }
+}
+
+impl Conclusion for Peak {
+    const KIND: &'static str = "peak";
+
+    fn weight_bytes(&self) -> u64 {
+        self.peak_bytes
+    }
+}
+
+impl Conclusion for StepLeaks {
+    const KIND: &'static str = "step_leaks";
+
+    fn weight_bytes(&self) -> u64 {
+        self.leaks.iter().chain(&self.unjudged).map(|leak| leak.size_bytes).fold(0, u64::saturating_add)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::analyses::{Analysis, HeldAnalysis, LedgerAnalysis, script::Script};
+    use crate::model::{Device, FreeCause, Pool, RunEnd};
+
+    /// Ends so many processes, the n-th with n bytes; gives what is found of them.
+    fn found(analysis: &mut dyn Analysis, processes: u32) -> Vec<Finding> {
+        for pid in 1..=processes {
+            let mut script = Script::new(pid, Device::Npu(0));
+            script.alloc(Pool::Hal, 0x1000, u64::from(pid)).end(FreeCause::ProcessEnd, Pool::Hal, 0x1000).process_end();
+            script.events().iter().for_each(|event| analysis.observe(event));
+        }
+        analysis.finish(&RunEnd::default())
+    }
+
+    /// Those with most memory are kept, and the others are counted: none is lost.
+    #[test]
+    fn many_processes() {
+        let mut found = found(&mut HeldAnalysis::default(), 10_000);
+        let Some(Finding::LeftOut(LeftOut { kind: "held", count })) = found.pop() else { panic!("none is left out") };
+        let pids: Vec<u32> = found
+            .iter()
+            .map(|finding| if let Finding::Held(held) = finding { held.pid } else { panic!("{finding:?}") })
+            .collect();
+        assert_eq!(pids.len() as u64 + count, 10_000);
+        assert!(pids.len() < 2 * KEPT && pids.is_sorted(), "{}", pids.len());
+        assert!((10_001 - KEPT as u32..=10_000).all(|pid| pids.binary_search(&pid).is_ok()));
+    }
+
+    #[test]
+    fn few_processes() {
+        for mut analysis in
+            [Box::new(HeldAnalysis::default()) as Box<dyn Analysis>, Box::new(LedgerAnalysis::default())]
+        {
+            let found = found(&mut *analysis, 2 * KEPT as u32 - 1);
+            assert_eq!(found.len(), 2 * KEPT - 1);
+        }
+    }
+}
