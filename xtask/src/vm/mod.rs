@@ -46,12 +46,13 @@ const TOOLS: [(&str, &str); 3] =
 
 pub(crate) fn run(arguments: &[String]) -> Result<()> {
     let (kernels, test_arguments) = parse(arguments)?;
+    // Of what is built now, whatever becomes of the folder meanwhile.
+    let commit = output(program("git").args(["describe", "--always", "--dirty=, changed since"]))?;
     let outcomes = boot(&kernels, &test_arguments)?;
     // Of a selection of tests nothing is kept.
     if test_arguments.is_empty() {
         let path = root().join(report::REPORT);
         let before = fs::read_to_string(&path).with_context(|| format!("cannot read {}", report::REPORT))?;
-        let commit = output(program("git").args(["describe", "--always", "--dirty=, changed since"]))?;
         fs::write(&path, report::update(&before, &outcomes, commit.trim()))?;
         println!("written: {}", report::REPORT);
     }
