@@ -185,11 +185,10 @@ impl Symbols {
     /// A file with the kernel's code.
     fn vdso(&mut self, bytes: &Arc<[u8]>) -> Option<String> {
         if self.vdso.as_ref().is_none_or(|(known, _)| known != bytes) {
+            // By its number: releases run with C libraries that have no function for it (before 2.27).
             // SAFETY: a name, and flags that the call knows.
-            let fd = unsafe { libc::memfd_create(c"vdso".as_ptr(), libc::MFD_CLOEXEC) };
-            if fd < 0 {
-                return None;
-            }
+            let fd = unsafe { libc::syscall(libc::SYS_memfd_create, c"vdso".as_ptr(), libc::MFD_CLOEXEC) };
+            let fd = i32::try_from(fd).ok().filter(|fd| *fd >= 0)?;
             // SAFETY: a new descriptor that nobody else has.
             let mut file = unsafe { File::from_raw_fd(fd) };
             file.write_all(bytes).ok()?;
