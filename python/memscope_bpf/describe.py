@@ -1,9 +1,16 @@
 """Owner labels: what memory is for. They are seen in the owner of blocks (analysis decompose)."""
-from typing import Any, Callable, Iterable, List, Tuple, TypeVar
+from __future__ import annotations
 
 from . import _check
 from ._native import native
 from ._record import wrapped
+
+# True to checkers. At run time nobody needs `typing`, whose import costs more than the rest of the package.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Iterable, List, Tuple, TypeVar
+
+    _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 __all__ = [
     "COMPONENT", "DETAIL_1", "DETAIL_2", "FRAMEWORK", "PROCESS", "USER_DEFINED_1", "USER_DEFINED_2", "USER_DEFINED_3",
@@ -11,8 +18,6 @@ __all__ = [
 ]
 
 FRAMEWORK, COMPONENT, PROCESS, DETAIL_1, DETAIL_2, USER_DEFINED_1, USER_DEFINED_2, USER_DEFINED_3 = range(8)
-
-_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 class describer(native.LabelRange):

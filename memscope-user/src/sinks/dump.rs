@@ -1,7 +1,7 @@
 //! The sink for rows: one file per (process, device), in the tree of contract §2.1.
 //!
-//! Files are made at their first row. At most [`MAX_OPEN`] are open at a time; the one written longest ago is
-//! closed for the next, and opened again when it is needed. The files of a process are closed when it ends.
+//! Files are made at their first row. At most [`MAX_OPEN_CSV`] or [`MAX_OPEN_DB`] are open at a time; the one written longest ago is
+//! closed for the next, and opened again when it is needed: more than that in turn cost a system call or five for each row. The files of a process are closed when it ends.
 //!
 //! Rows without a device are held back, like msMemScope does, and appended to every file of the process when it
 //! ends or the trace does. Two things differ, so that none is ever lost: a process without any file gets one
@@ -25,8 +25,10 @@ use crate::model::{Device, Event, EventKind, System};
 pub use file::Format;
 use file::{Entry, Output, Writer, open_again};
 
-/// Files open at a time. A database takes three descriptors.
-const MAX_OPEN: usize = 64;
+/// Files open at a time.
+const MAX_OPEN_CSV: usize = 1024;
+/// Databases open at a time. Each takes three descriptors, and memory for its pages.
+const MAX_OPEN_DB: usize = 128;
 /// Rows without a device held back per process.
 const MAX_HELD: usize = 10_000;
 
@@ -108,7 +110,10 @@ impl DumpSink {
             outputs: HashMap::default(),
             broken: HashSet::default(),
             open: Vec::new(),
-            max_open: MAX_OPEN,
+            max_open: match options.format {
+                Format::Csv => MAX_OPEN_CSV,
+                Format::Db => MAX_OPEN_DB,
+            },
             max_held: MAX_HELD,
             clock: 0,
             lost_rows: 0,

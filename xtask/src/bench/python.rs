@@ -26,8 +26,6 @@ const WAYS: [Way; 4] = [
     Way { name: "text", title: "one that writes a row of text", traced: false, from: 8 },
 ];
 const IMPORT: &str = "import";
-/// Where interpreters have compiled modules.
-const COMPILED: (&str, &str) = ("PYTHONPYCACHEPREFIX", "pycache");
 
 struct Way {
     name: &'static str,
@@ -53,10 +51,8 @@ pub(super) fn run(lab: &Lab) -> Result<Vec<Table>> {
     let interpreters = interpreters::all();
     ensure!(!interpreters.is_empty(), "no CPython from 3.8 on in PATH or pyenv's versions");
     for python in interpreters.values() {
-        // As an installer does. For each version, and not where the package is.
-        let mut compile = lab.command(python);
-        let package = python::folder(Arch::host());
-        run_quietly(compile.args(["-m", "compileall", "-q"]).arg(package).env(COMPILED.0, lab.own(COMPILED.1)))?;
+        // As an installer does.
+        run_quietly(lab.command(python).args(["-m", "compileall", "-q"]).arg(python::folder(Arch::host())))?;
     }
     let mut found: BTreeMap<u32, Found> = BTreeMap::new();
     for _ in 0..lab.repetitions {
@@ -84,14 +80,13 @@ fn words(lab: &Lab, python: &Path, more: &[&str]) -> Vec<String> {
 fn script(lab: &Lab, python: &Path, more: &[&str]) -> Command {
     let words = words(lab, python, more);
     let mut command = lab.command(&words[0]);
-    command.args(&words[1..]).env("PYTHONPATH", python::folder(Arch::host())).env(COMPILED.0, lab.own(COMPILED.1));
+    command.args(&words[1..]).env("PYTHONPATH", python::folder(Arch::host()));
     command
 }
 
 fn below_tracer(lab: &Lab, python: &Path, more: &[&str]) -> Result<Command> {
     let mut command = lab.tracer("run", &[])?;
     command.arg("--").args(words(lab, python, more)).env("PYTHONPATH", python::folder(Arch::host()));
-    command.env(COMPILED.0, lab.own(COMPILED.1));
     Ok(command)
 }
 
