@@ -21,7 +21,7 @@ use super::{
     stats::Spread,
     table::Table,
 };
-use crate::project::tool;
+use crate::project::{find, run_quietly, tool};
 
 /// Writes the capture and does nothing else.
 const CAPTURE_ONLY: &[&str] = &["--capture-only"];
@@ -221,6 +221,14 @@ fn disk(lab: &Lab, capture: &Path, events: u64) -> Result<Table> {
     for (format, goal) in [("csv", "–"), ("db", "below CSV")] {
         taken(&mut replay(lab, capture, &["--format", format])?)?;
         row(format, &file_below(&lab.own("output"), format).context("no dump was written")?, goal)?;
+    }
+    // The last that was written.
+    if let (Some(python), Some(database)) = (find("python3"), file_below(&lab.own("output"), "db")) {
+        const VACUUM: &str = "import sqlite3, sys; sqlite3.connect(sys.argv[1]).execute('VACUUM INTO ?', sys.argv[2:])";
+        let packed = lab.own("packed.db");
+        let _ = fs::remove_file(&packed);
+        run_quietly(lab.command(python).args(["-c", VACUUM]).args([&database, &packed]))?;
+        row("db: the same table, as small as SQLite makes it (`VACUUM`)", &packed, "–")?;
     }
     Ok(table)
 }
