@@ -53,6 +53,8 @@ const MAX_INSTRUCTION: u64 = 15;
 const AT_ONCE: Duration = Duration::from_secs(1);
 /// After a failed try, so long none is made.
 const RETRY: Duration = Duration::from_millis(200);
+/// A thread that has got an answer mostly comes back within this time; to be woken for it would take as long.
+const SOON: Duration = Duration::from_micros(60);
 
 /// What an engine is told.
 pub(super) enum Input {
@@ -201,11 +203,16 @@ impl Engine {
     }
 
     pub(super) fn run(mut self) -> Seen {
-        while !self.ending && self.is_alive() {
-            match self.state {
+        // Who has just asked for something is alive, and waits.
+        let mut has_served = false;
+        while !self.ending && (has_served || self.is_alive()) {
+            has_served = match self.state {
                 State::Ready(_) => self.serve(),
-                State::Waiting(_) | State::Over => self.wait(),
-            }
+                State::Waiting(_) | State::Over => {
+                    self.wait();
+                    false
+                }
+            };
         }
         self.leave();
         Seen {
@@ -366,27 +373,29 @@ impl Engine {
         Ok((shared, functions, memory))
     }
 
-    /// The handler is there.
-    fn serve(&mut self) {
+    /// The handler is there. Gives whether a thread waited for us.
+    fn serve(&mut self) -> bool {
         let bell = self.ready().map_or(0, |ready| ready.shared.bell());
         self.drain();
         let mut any = false;
         for slot in 0..SLOTS {
-            let Some(ready) = self.ready() else { return };
+            let Some(ready) = self.ready() else { return any };
             ready.shared.live();
             if let Some((owner, place)) = ready.shared.waiting(slot) {
                 any = true;
                 self.advance(slot, owner, place);
             }
         }
-        let Some(ready) = self.ready() else { return };
+        let Some(ready) = self.ready() else { return any };
         if ready.shared.given_up() {
             self.skipped += u64::from(ready.shared.skipped());
             self.state = State::Over;
             self.warn("block watch has switched itself off: this tracer did not answer for two seconds");
-            return;
+            return any;
         }
-        if !any {
+        if any {
+            ready.shared.await_soon(bell, SOON);
+        } else {
             ready.shared.wait(bell, TICK);
             // Another program has none of this.
             if self.maps.watched.get(&self.pid, 0).is_err() {
@@ -395,6 +404,7 @@ impl Engine {
                 self.ready_since_ns = u64::MAX;
             }
         }
+        any
     }
 
     fn ready(&mut self) -> Option<&mut Ready> {

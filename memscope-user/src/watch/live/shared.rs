@@ -7,7 +7,7 @@ use std::{
     os::{fd::AsFd as _, unix::fs::MetadataExt as _},
     ptr::NonNull,
     sync::atomic::{AtomicU32, Ordering, fence},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use nix::{
@@ -174,6 +174,14 @@ impl Shared {
         let word = self.head_word(offset_of!(Head, bell)).as_ptr();
         // SAFETY: the word is in memory that stays mapped; an error means that it is looked at once more.
         unsafe { libc::syscall(libc::SYS_futex, word, libc::FUTEX_WAIT, bell, &raw const time) };
+    }
+
+    /// The same without sleeping, for so short a time that others may well have the processor meanwhile.
+    pub(super) fn await_soon(&self, bell: u32, patience: Duration) {
+        let start = Instant::now();
+        while self.bell() == bell && start.elapsed() < patience {
+            std::thread::yield_now();
+        }
     }
 
     /// Number of the thread that waits for an answer in a slot, as it knows it, and where it was interrupted: stack
