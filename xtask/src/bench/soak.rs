@@ -180,9 +180,17 @@ impl Objects {
         Ok(Self(found))
     }
 
-    /// How many of them still exist, of each kind.
+    /// How many of them still exist, of each kind. The kernel frees them a moment after their last user has gone.
     fn left(&self, lab: &Lab) -> Result<(usize, usize, usize)> {
+        const MOMENT: Duration = Duration::from_secs(10);
         let count = |kind: &str| self.0.get(kind).map_or(Ok(0), |numbers| lab.existing(kind, numbers));
-        Ok((count("link")?, count("map")?, count("prog")?))
+        let begin = Instant::now();
+        loop {
+            let left = (count("link")?, count("map")?, count("prog")?);
+            if left == (0, 0, 0) || begin.elapsed() > MOMENT {
+                return Ok(left);
+            }
+            thread::sleep(Duration::from_millis(100));
+        }
     }
 }
