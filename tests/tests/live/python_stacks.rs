@@ -313,16 +313,16 @@ fn lesser_kernels_go_without() {
     } else {
         "this kernel has no loops in BPF programs (bpf_loop)"
     };
-    // Nothing of Python is read, so one is as good as all; a program for each probe takes its time to load.
-    let python = interpreters().pop().expect("a Python");
-    let place = tempfile::tempdir().expect("a folder");
-    let script = workload(place.path());
-    let arguments = ["-I", script.to_str().expect("a plain path"), "plain", "generators"];
-    let tracer = Tracer::run_program(python.path.as_os_str(), &arguments).option("--link=slots");
-    let run = tracer.option("--call-stack=python:100").succeed();
-    let told = format!("no Python stacks are taken: {why}");
-    assert_eq!(run.stderr.matches(&told).count(), 1, "{python:?}: {}", run.said());
-    let calls = truths(&run.stdout).len();
-    assert!(calls > 5 && run.rows().count("MALLOC") == calls, "{python:?}: {calls} calls, {}", run.said());
-    assert_eq!(stacks(&run.folder.capture(), "halMemAlloc"), [], "{python:?}");
+    for python in interpreters() {
+        let place = tempfile::tempdir().expect("a folder");
+        let script = workload(place.path());
+        let arguments = ["-I", script.to_str().expect("a plain path"), "plain", "generators"];
+        let tracer = Tracer::run_program(python.path.as_os_str(), &arguments).option("--link=slots");
+        let run = tracer.option("--call-stack=python:100").succeed();
+        let told = format!("no Python stacks are taken: {why}");
+        assert_eq!(run.stderr.matches(&told).count(), 1, "{python:?}: {}", run.said());
+        let calls = truths(&run.stdout).len();
+        assert!(calls > 5 && run.rows().count("MALLOC") == calls, "{python:?}: {calls} calls, {}", run.said());
+        assert_eq!(stacks(&run.folder.capture(), "halMemAlloc"), [], "{python:?}");
+    }
 }
