@@ -25,6 +25,7 @@ use crate::{
     calls::bounded,
     maps::{EVENTS, PERF_EVENTS, Thread, setting},
     misses::count,
+    stacks::bpf_loop,
 };
 
 /// Bytes waiting in the ring.
@@ -143,7 +144,7 @@ pub(crate) fn emit_call(ctx: *mut c_void, thread: &mut Thread, row: &ProbeRow, c
     thread.call.faults = 0;
     thread.call.flags = 0;
     thread.call.text_len = 0;
-    fill_values(thread, row, values, call.status);
+    fill_values(thread, row, values);
     if thread.call.faults != 0 {
         count(call.row, Miss::Fault);
     }
@@ -207,23 +208,28 @@ fn fill_together(thread: &mut Thread, row: &ProbeRow) -> u8 {
 const _: () = assert!(size_of::<CallRecord>() - CALL_VALUES_AT >= 127);
 
 #[inline(always)]
-fn fill_values(thread: &mut Thread, row: &ProbeRow, values: u8, status: i64) {
+fn fill_values(thread: &mut Thread, row: &ProbeRow, values: u8) {
     let together = fill_together(thread, row);
     if together >= values {
         return;
     }
     for at in 0..MAX_VALUES {
-        if at >= values.into() {
+        if at as u64 >= unlearnt(values) {
             return;
         }
-        if at < together.into() {
+        if (at as u64) < unlearnt(together) {
             continue;
         }
         let fetch = row.fetch[at];
         let arg = arg_at(thread, fetch.arg);
         thread.call.values[at] = arg;
-        let out = fetch.source == Source::Out as u8;
-        if fetch.source == Source::Memory as u8 || (out && status == 0) {
+        let readable = if fetch.source == Source::Out as u8 {
+            // SAFETY: a field of a live map value; read anew, for what `unlearnt` is for.
+            unsafe { (&raw const thread.call.status).read_volatile() == 0 }
+        } else {
+            fetch.source == Source::Memory as u8
+        };
+        if readable {
             let from = arg.wrapping_add(u64::from(fetch.offset));
             // SAFETY: the value has eight bytes; the helper checks the address, and zeroes the value on a fault.
             let result =
@@ -237,42 +243,97 @@ fn fill_values(thread: &mut Thread, row: &ProbeRow, values: u8, status: i64) {
     }
 }
 
-/// Reports a call once for each element of the list that its row names.
+/// A copy from which the verifier learns nothing of the original: what it has concluded of a value it keeps apart, and would look
+/// at the rest of a loop once for each way to have got there.
+#[inline(always)]
+fn unlearnt(value: u8) -> u64 {
+    let mut copy = u64::from(value);
+    // SAFETY: changes a register.
+    unsafe { asm!("{copy} &= 255", copy = inout(reg) copy) };
+    copy
+}
+
+/// A list whose elements are being reported.
+#[repr(C)]
+struct List {
+    ctx: *mut c_void,
+    thread: *mut Thread,
+    /// The first element, and the first companion; 0 if there are none.
+    first: u64,
+    companions: u64,
+    stride: u64,
+    len: u64,
+    kind: Kind,
+    row: u16,
+}
+
+/// Reports a call once for each element of the list that its row names. `LOOPS`: see [`stacks::take`](crate::stacks::take).
 #[inline(never)]
-pub(crate) fn emit_list(ctx: *mut c_void, thread: &mut Thread, row: &ProbeRow, number: u16, status: i64) -> u32 {
+pub(crate) fn emit_list<const LOOPS: bool>(
+    ctx: *mut c_void,
+    thread: &mut Thread,
+    row: &ProbeRow,
+    number: u16,
+    status: i64,
+) -> u32 {
     let shape = ListShape::from_param(row.param);
     let base = arg_at(thread, shape.arg);
-    let mut len = 1;
-    let mut companions = 0;
-    let first = read_word(base.wrapping_add(shape.elements_at.into()));
+    let kind = if row.waits_for_return() { Kind::Return } else { Kind::Enter };
+    let stride = shape.stride.into();
+    let mut list = List { ctx, thread, first: 0, companions: 0, stride, len: 1, kind, row: number };
+    list.first = read_word(base.wrapping_add(shape.elements_at.into()));
     if shape.count_at != ListShape::NONE {
-        len = read_word(base.wrapping_add(shape.count_at.into()));
+        list.len = read_word(base.wrapping_add(shape.count_at.into()));
     }
     if shape.companions_at != ListShape::NONE {
-        companions = read_word(base.wrapping_add(shape.companions_at.into()));
+        list.companions = read_word(base.wrapping_add(shape.companions_at.into()));
     }
     thread.call.status = status;
     thread.call.value_count = LIST_VALUES as u8;
     thread.call.flags = 0;
     thread.call.text_len = 0;
     thread.call.values[0] = thread.args[0];
-    let kind = if row.waits_for_return() { Kind::Return } else { Kind::Enter };
-    for index in 0..MAX_ELEMENTS {
-        if index >= len {
-            return 0;
+    if LOOPS && setting!(loops) != 0 {
+        // Looked at once by the verifier, not once for each element.
+        // SAFETY: the callback gets what it expects.
+        unsafe { bpf_loop(MAX_ELEMENTS, next_element as *mut c_void, (&raw mut list).cast()) };
+    } else {
+        for index in 0..MAX_ELEMENTS {
+            if index >= list.len {
+                break;
+            }
+            emit_element(&list, index);
         }
-        thread.call.header = header(kind, number, LIST_LEN as u16);
-        take_element(thread, number, first.wrapping_add(index * u64::from(shape.stride)), shape.stride.into());
-        thread.call.values[COMPANION_VALUE] = 0;
-        if companions != 0 {
-            thread.call.values[COMPANION_VALUE] = read_word(companions.wrapping_add(index * 8));
-        }
-        send_call(ctx, thread, LIST_LEN, number, false);
     }
-    if len > MAX_ELEMENTS {
+    if list.len > MAX_ELEMENTS {
         count(number, Miss::TooMany);
     }
     0
+}
+
+/// Gives 1 behind the last.
+#[inline(never)]
+unsafe extern "C" fn next_element(index: u32, list: *const List) -> u64 {
+    // SAFETY: the loop's own.
+    let list = unsafe { &*list };
+    if u64::from(index) >= list.len {
+        return 1;
+    }
+    emit_element(list, index.into());
+    0
+}
+
+#[inline(always)]
+fn emit_element(list: &List, index: u64) {
+    // SAFETY: the caller's, which does not touch it meanwhile.
+    let thread = unsafe { &mut *list.thread };
+    thread.call.header = header(list.kind, list.row, LIST_LEN as u16);
+    take_element(thread, list.row, list.first.wrapping_add(index * list.stride), list.stride);
+    thread.call.values[COMPANION_VALUE] = 0;
+    if list.companions != 0 {
+        thread.call.values[COMPANION_VALUE] = read_word(list.companions.wrapping_add(index * 8));
+    }
+    send_call(list.ctx, thread, LIST_LEN, list.row, false);
 }
 
 /// Values of a record about an element.

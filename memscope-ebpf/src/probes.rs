@@ -135,7 +135,7 @@ fn report<const LOOPS: bool>(ctx: *mut c_void, thread: &mut Thread, row: &ProbeR
     }
     stacks::take::<LOOPS>(ctx, thread, generation, row, call.row);
     if row.flags & ROW_LIST != 0 {
-        emit_list(ctx, thread, row, call.row, call.status);
+        emit_list::<LOOPS>(ctx, thread, row, call.row, call.status);
     } else {
         emit_call(ctx, thread, row, call);
     }

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     arch::Arch,
-    project::{cargo, output, program, run_quietly, target},
+    project::{output, program, run_quietly, target},
     python, sim, standalone,
 };
 
@@ -63,12 +63,11 @@ pub(super) fn folder() -> PathBuf {
     target().join("vm")
 }
 
-/// Of this machine's architecture those that `test` runs, which find their libraries in the guest: its userland is of the same release.
+/// Optimized, which tells where processors are interpreted.
 fn build_tests(arch: &Arch) -> Result<PathBuf> {
-    const OUR_OWN: [&str; 5] = ["test", "--locked", "--workspace", "--exclude", "memscope-ebpf"];
-    let mut cargo = if arch.is_host() { cargo() } else { standalone::builder(arch, "test") };
-    cargo.args(if arch.is_host() { &OUR_OWN[..] } else { &["--package", "memscope-tests"] });
-    let messages = output(cargo.args(["--no-run", "--test", "live", "--message-format", "json-render-diagnostics"]))?;
+    let mut cargo = standalone::builder(arch, "test");
+    cargo.args(["--package", "memscope-tests", "--no-run", "--test", "live"]);
+    let messages = output(cargo.args(["--message-format", "json-render-diagnostics"]))?;
     executable(&messages, "live").context("cargo did not tell where it put the live tests")
 }
 

@@ -43,8 +43,9 @@ fn command(kernel: &Kernel, image: &Path, initramfs: &Path, log: &Path) -> Comma
     qemu.args(["-machine", machine, "-cpu", processor, "-accel", accelerator]);
     qemu.args(["-smp", "2", "-m", "2048", "-no-reboot"]);
     qemu.args(["-display", "none", "-monitor", "none", "-nic", "none", "-serial"]).arg(file_argument(log));
-    // The kernel's stacks have level 4, and only lower ones are shown.
-    qemu.arg("-append").arg(format!("console={console} panic=-1 loglevel=5"));
+    // The kernel's stacks have level 4, and only lower ones are shown. Interpreted, neither do processors speculate nor do
+    // their clocks differ, and what kernels do about it takes time.
+    qemu.arg("-append").arg(format!("console={console} panic=-1 loglevel=5 mitigations=off tsc=reliable"));
     qemu.arg("-kernel").arg(image).arg("-initrd").arg(initramfs);
     qemu
 }
