@@ -45,9 +45,7 @@ pub(super) struct Files {
 pub(super) fn kernel(kernel: &Kernel) -> Result<Files> {
     let folder = cache().join("kernels").join(&kernel.name);
     if !folder.is_dir() {
-        let apt = Apt::ready()?;
-        let package = apt.kernel_package(kernel)?;
-        apt.unpack(&[package], &folder)?;
+        Apt::ready()?.unpack_kernel(kernel, &folder)?;
     }
     let again = || format!("`{}` is not whole; remove it to fetch it again", folder.display());
     let only = |parent: &Path| -> Result<PathBuf> {
@@ -171,15 +169,26 @@ Acquire::Languages \"none\";
         text
     }
 
-    /// The newest kernel of a series. Its version is part of its name, so it is read from what the metapackage of the
-    /// release depends on.
-    fn kernel_package(&self, kernel: &Kernel) -> Result<String> {
+    /// The newest kernel of a series that the mirror still has the package of: of old releases it may list more.
+    fn unpack_kernel(&self, kernel: &Kernel, folder: &Path) -> Result<()> {
+        let mut missing = None;
+        for package in self.kernel_packages(kernel)? {
+            match self.unpack(&[package], folder) {
+                Ok(()) => return Ok(()),
+                Err(error) => eprintln!("{:#}", missing.insert(error)),
+            }
+        }
+        Err(missing.with_context(|| format!("the mirror has no kernel {} ({})", kernel.series, kernel.release))?)
+    }
+
+    /// Packages of a series' kernels, the newest first. Their versions are part of their names, so these are read from what the
+    /// metapackage of the release depends on.
+    fn kernel_packages(&self, kernel: &Kernel) -> Result<Vec<String>> {
         let meta = format!("linux-image-cloud-{0}:{0}", kernel.arch.debian);
         let versions = output(self.command("apt-cache").args(["show", &meta]))
             .with_context(|| format!("the mirror has no `{meta}`"))?;
-        newest_dependency(&versions, kernel.series)
-            .map(|package| format!("{package}:{}", kernel.arch.debian))
-            .with_context(|| format!("the mirror has no kernel {} ({})", kernel.series, kernel.release))
+        let images = images(&versions, kernel.series);
+        Ok(images.map(|package| format!("{package}:{}", kernel.arch.debian)).collect())
     }
 
     /// Downloads packages and unpacks them into a folder that then appears complete.
@@ -219,14 +228,14 @@ fn sources(sites: &str, own_release: &str) -> Result<String> {
     Ok(text)
 }
 
-/// The `linux-image-…` that the first paragraph of that series depends on; apt lists the newest first.
-fn newest_dependency(paragraphs: &str, series: &str) -> Option<String> {
+/// The `linux-image-…` that each paragraph of that series depends on; apt lists the newest first.
+fn images(paragraphs: &str, series: &str) -> impl Iterator<Item = String> {
     let of_series = format!("Version: {series}.");
-    let paragraph =
-        paragraphs.split("\n\n").find(|paragraph| paragraph.lines().any(|line| line.starts_with(&of_series)))?;
-    let depends = paragraph.lines().find_map(|line| line.strip_prefix("Depends: "))?;
-    let image = depends.split([',', ' ']).find(|word| word.starts_with("linux-image-"))?;
-    Some(image.to_owned())
+    let is_of_series = move |paragraph: &&str| paragraph.lines().any(|line| line.starts_with(&of_series));
+    paragraphs.split("\n\n").filter(is_of_series).filter_map(|paragraph| {
+        let depends = paragraph.lines().find_map(|line| line.strip_prefix("Depends: "))?;
+        depends.split([',', ' ']).find(|word| word.starts_with("linux-image-")).map(str::to_owned)
+    })
 }
 
 #[cfg(test)]
@@ -244,7 +253,7 @@ mod tests {
         super::sources(sites, "trixie").expect_err("not this machine's");
     }
 
-    /// Make sure that series are told apart (6.1 is not 6.12), and that the newest of one is taken.
+    /// Make sure that series are told apart (6.1 is not 6.12), and that the newest of one comes first.
     #[test]
     fn series() {
         let paragraphs = "\
@@ -260,8 +269,9 @@ Package: linux-image-cloud-amd64
 Version: 6.1.176-1
 Depends: linux-image-6.1.0-50-cloud-amd64 (= 6.1.176-1)
 ";
-        assert_eq!(newest_dependency(paragraphs, "6.1").as_deref(), Some("linux-image-6.1.0-56-cloud-amd64"));
-        assert_eq!(newest_dependency(paragraphs, "6.12").as_deref(), Some("linux-image-6.12.107+deb13-cloud-amd64"));
-        assert_eq!(newest_dependency(paragraphs, "5.10"), None);
+        let images = |series| images(paragraphs, series).collect::<Vec<_>>();
+        assert_eq!(images("6.1"), ["linux-image-6.1.0-56-cloud-amd64", "linux-image-6.1.0-50-cloud-amd64"]);
+        assert_eq!(images("6.12"), ["linux-image-6.12.107+deb13-cloud-amd64"]);
+        assert!(images("5.10").is_empty());
     }
 }
