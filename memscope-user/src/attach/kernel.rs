@@ -687,9 +687,9 @@ impl Kernel {
         let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
         self.link(enter, &path, [(file_offset, Some(0))].into_iter())?;
         let seen = look();
-        // Detaching takes its time, and nobody has to wait for it.
+        // Detaching takes its time, and nobody has to wait for it, unless there may be no more threads.
         let link = self.links.pop();
-        thread::spawn(move || drop(link));
+        drop(thread::Builder::new().spawn(move || drop(link)));
         Ok(seen)
     }
 
@@ -807,10 +807,10 @@ impl Kernel {
     #[must_use]
     pub fn detach(self) -> Duration {
         let start = Instant::now();
-        // The kernel waits for all CPUs once per link: those waits pass together.
+        // The kernel waits for all CPUs once per link: those waits pass together, as far as there may be threads.
         thread::scope(|scope| {
             for link in self.links {
-                scope.spawn(|| drop(link));
+                drop(thread::Builder::new().spawn_scoped(scope, || drop(link)));
             }
             drop(self.ebpf);
         });

@@ -46,7 +46,7 @@ pub(super) fn during<T>(what: &str, work: impl FnOnce() -> T) -> T {
     let began = Instant::now();
     let (working, ended) = sync_channel::<()>(0);
     thread::scope(|scope| {
-        scope.spawn(move || {
+        let show = move || {
             let mut wait = QUIET;
             // Nothing is sent: the other end goes when the work ends, whichever way.
             while ended.recv_timeout(wait) == Err(RecvTimeoutError::Timeout) {
@@ -55,7 +55,9 @@ pub(super) fn during<T>(what: &str, work: impl FnOnce() -> T) -> T {
                 wait = INTERVAL;
             }
             clear();
-        });
+        };
+        // Without a thread for it nothing is shown.
+        drop(thread::Builder::new().spawn_scoped(scope, show));
         let result = work();
         drop(working);
         result

@@ -23,6 +23,9 @@ pub enum InputError {
     /// Rows cannot be put aside for sorting.
     #[error("cannot sort in a temporary file (TMPDIR names its folder)")]
     Sort(#[source] io::Error),
+    /// What reads the files cannot be started.
+    #[error("cannot start a thread (`ulimit -u` and the container's limit of processes say how many there may be)")]
+    Thread(#[source] io::Error),
     /// The database cannot be read.
     #[error("cannot read database `{}`", path.display())]
     Database {

@@ -297,7 +297,7 @@ fn each_event_as_it_lies(
     let mut teller = Teller::new(watcher, Stage::Analysing, merged.rows);
     let (send, receive) = mpsc::sync_channel::<Vec<DumpRow>>(BATCHES);
     thread::scope(|scope| {
-        let reader = scope.spawn(move || -> Result<Notes, InputError> {
+        let read = move || -> Result<Notes, InputError> {
             let mut batch = Vec::with_capacity(BATCH_ROWS);
             let notes = merged.each(|row| {
                 batch.push(row);
@@ -309,7 +309,9 @@ fn each_event_as_it_lies(
             })?;
             drop(send.send(batch));
             Ok(notes)
-        });
+        };
+        let reader = thread::Builder::new().name("memscope-read".to_owned());
+        let reader = reader.spawn_scoped(scope, read).map_err(InputError::Thread)?;
         let (mut rebuild, mut notes, mut done) = (Rebuild::default(), Notes::default(), 0);
         for row in receive.into_iter().flatten() {
             done += 1;

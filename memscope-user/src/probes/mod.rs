@@ -19,7 +19,7 @@ mod vllm;
 pub mod watch;
 
 pub use mstx::MSTX_TOOL;
-pub use script::{PRESENCE, SEMAPHORE};
+pub use script::{PRESENCE, SEMAPHORE, lacks_python_calls};
 
 use memscope_common::row::{GROUP_API, MAX_VALUES, ROW_LIST, ROW_RETURNS_INT, ROW_TEXT, ROW_TEXT_POINTED};
 use memscope_common::stack::{STACK_NATIVE, STACK_PYTHON};

@@ -21,6 +21,14 @@ const MARKER: ProbeSpec = ProbeSpec {
 /// What the script wants watched, if anything is.
 pub(super) const WATCH: [ProbeSpec; 2] = super::watch::marker(MARKER);
 
+const TRACE_TEXT: &str = "memscope_mark_trace_text";
+const TRACE: &str = "memscope_mark_trace";
+
+/// Whether of a Python trace ranges are heard of, and calls are not, with probes on these functions.
+pub fn lacks_python_calls(has: impl Fn(&str) -> bool) -> bool {
+    has(TRACE_TEXT) && !has(TRACE)
+}
+
 const LABELS: [Field; 2] = [Field::LabelsLow, Field::LabelsHigh];
 
 pub(super) const ROWS: &[ProbeSpec] = &[
@@ -86,7 +94,7 @@ pub(super) const ROWS: &[ProbeSpec] = &[
     },
     // void memscope_mark_trace_text(uint64_t id, const char *text)
     ProbeSpec {
-        symbol: "memscope_mark_trace_text",
+        symbol: TRACE_TEXT,
         meaning: Meaning::TraceText,
         fields: &[(Field::LabelId, Fetch::arg(0))],
         text_arg: Some(1),
@@ -95,7 +103,7 @@ pub(super) const ROWS: &[ProbeSpec] = &[
     // void memscope_mark_trace(const struct chunk *chunk)
     // struct chunk { const char *name; uint64_t elements_used; struct element elements[15]; uint64_t further; }
     ProbeSpec {
-        symbol: "memscope_mark_trace",
+        symbol: TRACE,
         meaning: Meaning::TraceRows,
         when: When::Array,
         fields: &[(Field::Name, Fetch::text(0, 0)), (Field::TraceRows, Fetch::array(0, 0))],

@@ -1,48 +1,43 @@
 //! Uprobes of the kernel's own (tracefs), by another user of the same functions than the tracer: as `perf probe` and bpftrace have them.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs::{self, OpenOptions};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use object::{Object as _, ObjectSegment as _, ObjectSymbol as _};
 use tempfile::TempDir;
 
 /// Registers of a function's first two arguments, as tracefs has them.
 const ARGUMENTS: [&str; 2] = if cfg!(target_arch = "aarch64") { ["%x0", "%x1"] } else { ["%di", "%si"] };
 
-/// A library, by what binutils say of it.
+/// A library and what it exports.
 #[derive(Debug)]
 pub struct Symbols {
     path: PathBuf,
-    /// Address, place in the file, and size of each part that is loaded.
+    /// Address, place in the file, and size in it of each part that is loaded.
     loads: Vec<[u64; 3]>,
-    names: String,
+    /// Addresses by name.
+    names: BTreeMap<String, u64>,
 }
 
 impl Symbols {
     /// Reads it.
     #[must_use]
     pub fn read(path: &Path) -> Self {
-        let say = |program: &str, options: &[&str]| {
-            let output = Command::new(program).args(options).arg(path).output().expect("binutils");
-            assert!(output.status.success(), "{program} {}", path.display());
-            String::from_utf8(output.stdout).expect("UTF-8")
-        };
-        let hex = |text: &str| u64::from_str_radix(text.trim_start_matches("0x"), 16).expect("a number");
-        let headers = say("readelf", &["-lW"]);
-        let loads = headers.lines().filter_map(|line| line.trim().strip_prefix("LOAD"));
-        let loads = loads.map(|line| line.split_whitespace().collect::<Vec<_>>());
-        let loads = loads.map(|cells| [hex(cells[1]), hex(cells[0]), hex(cells[3])]).collect();
-        Self { path: path.to_owned(), loads, names: say("nm", &["-D", "--defined-only"]) }
+        let bytes = fs::read(path).expect("a library");
+        let elf = object::File::parse(bytes.as_slice()).expect("an ELF file");
+        let load = |part: object::Segment<'_, '_>| [part.address(), part.file_range().0, part.file_range().1];
+        let defined = elf.dynamic_symbols().filter(object::ObjectSymbol::is_definition);
+        let names = defined.filter_map(|symbol| Some((symbol.name().ok()?.to_owned(), symbol.address())));
+        Self { path: path.to_owned(), loads: elf.segments().map(load).collect(), names: names.collect() }
     }
 
     /// Where in the file a symbol is.
     fn offset(&self, name: &str) -> u64 {
-        let line = self.names.lines().find(|line| line.split(' ').next_back() == Some(name));
-        let addr = line.unwrap_or_else(|| panic!("no {name}")).split(' ').next().expect("an address");
-        let addr = u64::from_str_radix(addr, 16).expect("a number");
+        let addr = *self.names.get(name).unwrap_or_else(|| panic!("no {name}"));
         let load = self.loads.iter().find(|[start, _, size]| (*start..start + size).contains(&addr));
         load.map(|[start, offset, _]| offset + addr - start).expect("a symbol that is loaded")
     }

@@ -35,10 +35,15 @@ fn rows() -> [String; 3] {
 
 /// Runs a command, which gets little memory: with more it would be aborted.
 fn output(command: &mut Command) -> Output {
+    output_within(command, MOST_BYTES)
+}
+
+/// Runs a command with so much memory of its own.
+fn output_within(command: &mut Command, most_bytes: u64) -> Output {
     // Not what the kernel says that it took: that includes what this process had when it forked.
     // SAFETY: one system call.
     unsafe {
-        command.pre_exec(|| setrlimit(Resource::RLIMIT_DATA, MOST_BYTES, MOST_BYTES).map_err(std::io::Error::from));
+        command.pre_exec(move || setrlimit(Resource::RLIMIT_DATA, most_bytes, most_bytes).map_err(Into::into));
     }
     command.stdin(Stdio::null()).output().expect("runs")
 }
@@ -111,6 +116,21 @@ impl Files {
         file.set_len(HUGE_BYTES).expect("a large file");
         path
     }
+}
+
+/// Less than a thread's stack has.
+const THREADLESS_BYTES: u64 = 2 << 20;
+
+/// Where no thread can be started that is said in a sentence, as any error is.
+#[test]
+fn no_room_for_a_thread() {
+    let folder = Folder::new();
+    let good = folder.path().join("good.csv");
+    fs::write(&good, format!("{HEADER}{}", rows().concat())).expect("written");
+    let output = output_within(Command::new(tracer_path()).arg("leaks").arg(&good), THREADLESS_BYTES);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!((output.status.code(), said.lines().count()), (Some(1), 1), "{said}");
+    assert!(said.contains("cannot start a thread"), "{said}");
 }
 
 #[test]

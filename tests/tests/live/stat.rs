@@ -84,12 +84,16 @@ fn counts_agree_with_the_journal() {
     go(&target);
     assert!(target.wait().success());
     let run = running.finish();
-    let last = samples(&run).pop().expect("samples");
+    let samples = samples(&run);
+    let last = samples.last().expect("samples");
     assert_eq!((&last["last"], &last["lost"], &last["devices"]), (&true.into(), &0.into(), &Value::Null));
+    // Once it has ended it is in one sample more: that one, or one between its end and the tracer's.
+    let has = |sample: &&Value| sample["processes"].as_array().is_some_and(|all| all.iter().any(|it| it["pid"] == pid));
+    let last = samples.iter().rfind(has).expect("a sample of it");
     let journal = target.folder.journal();
     let entries = &journal.by_process()[&pid];
     let truth = truth(entries, false);
-    let driver = pool(&last, pid, "Hal");
+    let driver = pool(last, pid, "Hal");
     let (allocations, frees): (Vec<_>, Vec<_>) = truth.calls.iter().partition(|call| call.is_alloc);
     assert!(allocations.len() > 2 && !frees.is_empty(), "{allocations:?}");
     assert_eq!(
@@ -98,7 +102,7 @@ fn counts_agree_with_the_journal() {
     );
     let held = truth.held.iter().map(|block| block.size).sum::<u64>();
     assert_eq!(["live_blocks", "live_bytes"].map(|key| number(driver, key)), [truth.held.len() as u64, held]);
-    let of_pool = pool(&last, pid, "Pta");
+    let of_pool = pool(last, pid, "Pta");
     let reports = || entries.iter().filter_map(|entry| entry.pta_report()).filter(|report| report.component == 0);
     let of_kind = |kind| reports().filter(|report| report.kind == kind).count() as u64;
     assert_eq!(["allocations", "frees"].map(|key| number(of_pool, key)), [of_kind(0), of_kind(1)]);
@@ -112,7 +116,7 @@ fn counts_agree_with_the_journal() {
     let total: u64 = truth.held.iter().filter(|it| is_segment(it.addr, it.size)).map(|it| it.size).sum();
     let space = &of_pool["space"];
     assert_eq!(["total_bytes", "free_bytes"].map(|key| number(space, key)), [total, total - live_bytes]);
-    assert!(process(&last, pid)["host"].is_null(), "{last:#}");
+    assert!(process(last, pid)["host"].is_null(), "{last:#}");
 }
 
 /// Rates are the counts of an interval over its length; samples come until there are enough, and the target goes on.
@@ -136,6 +140,9 @@ fn rates_and_counts_of_samples() {
     assert!(number(last, "allocations") - number(last, "frees") <= 1, "{last:#}");
     target.assert_unharmed();
 }
+
+/// Before Linux 6.2 a thread keeps up to 64 pages of what it has changed to itself.
+const UNSEEN: u64 = 64 * 4096;
 
 /// What this process itself allocates on the host is seen from outside.
 #[test]
@@ -161,7 +168,7 @@ fn host_memory_is_seen() {
     let (first, last) = (&samples[0], &samples[samples.len() - 1]);
     for (key, grown) in [("heap_bytes", 64 * MIB), ("shared_bytes", 32 * MIB), ("resident_bytes", 96 * MIB)] {
         let change = host(last, key) - host(first, key);
-        assert!((grown..grown + 8 * MIB).contains(&change), "{key} has grown by {change}: {first:#} {last:#}");
+        assert!((grown - UNSEEN..grown + 8 * MIB).contains(&change), "{key} has grown by {change}: {first:#} {last:#}");
     }
     let parts = ["heap_bytes", "file_bytes", "shared_bytes"].map(|key| host(last, key));
     assert_eq!(parts.iter().sum::<u64>(), host(last, "resident_bytes"));

@@ -48,7 +48,9 @@ fn killed_at_steps(behind: bool) {
     }
     println!("killed at {} of {} steps: {hit:x?}", hit.len(), longest.len());
     let count = |steps: &[u32], request: u32| steps.iter().filter(|step| **step == request).count();
-    assert!((CALLS..=CALLS + 1).contains(&count(&longest, SET_REGISTERS)), "{longest:x?}");
+    // Where few are killed, none may have come to its end who did not find the file of one before.
+    let fewest = CALLS - usize::from(in_vm());
+    assert!((fewest..=CALLS + 1).contains(&count(&longest, SET_REGISTERS)), "{longest:x?}");
     assert_eq!(longest.last(), Some(&libc::PTRACE_DETACH), "{longest:x?}");
     if !in_vm() {
         // Each call was about to be made, and was under way.

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     arch::Arch,
-    project::{output, program, run_quietly, target},
+    project::{output, program, root, run_quietly, target},
     python, sim, standalone,
 };
 
@@ -49,6 +49,7 @@ pub(super) fn build(kernel: &Kernel, overlay: &Path, test_arguments: &[String]) 
         run_quietly(program("cp").arg("-rp").arg(sim::folder(arch).join(part)).arg(root.join("memscope/sim")))?;
     }
     run_quietly(program("cp").arg("-rp").arg(python::folder(arch)).arg(root.join("memscope/python")))?;
+    copy_scripts(&root)?;
     run_quietly(program("cp").arg(overlay).arg(root.join("memscope")))?;
     write(&root.join("etc/passwd"), "root:x:0:0:root:/root:/bin/sh\n")?;
     write(&root.join("etc/group"), "root:x:0:\n")?;
@@ -98,6 +99,14 @@ fn copy_userland(Userland { folder: from, python }: &Userland, to: &Path) -> Res
         let _ = fs::remove_dir_all(to.join("lib").join(arch.gnu).join("gconv"));
     }
     Ok(())
+}
+
+/// The tests' scripts, which the tests find where they are in the project.
+fn copy_scripts(to: &Path) -> Result<()> {
+    let project = to.join(root().strip_prefix("/").context("the project has a whole path")?);
+    make_folder(&project.join("tests"))?;
+    make_folder(&project.join("python"))?;
+    run_quietly(program("cp").arg("-rp").arg(root().join("python/tests")).arg(project.join("python")))
 }
 
 fn strip(arch: &Arch, from: &Path, to: &Path) -> Result<()> {

@@ -11,7 +11,7 @@ use std::{
     path::{Path, PathBuf},
     process::ExitCode,
     sync::{Arc, mpsc},
-    thread::JoinHandle,
+    thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
 
@@ -332,9 +332,9 @@ impl Session<'_> {
         self.follow.start(&mut self.kernel, child.pid.as_raw() as u32)?;
         self.note_changes();
         let failure = child.failure()?;
+        let failure = thread::Builder::new().spawn(move || failure.wait()).context("cannot start a thread")?;
         self.child = Some(Child { pid: child.pid, status: None });
         child.go()?;
-        let failure = std::thread::spawn(move || failure.wait());
         let end = self.trace()?;
         let failed = end.is_failure();
         // The pipe behind it is closed when the program begins, or when the child is gone.

@@ -8,7 +8,7 @@ use crate::{
     capture::{LossCount, Note, note_record},
     cli::{args::LogLevel, message, operators},
     model::Device,
-    probes::{MSTX_TOOL, ProbeSpec},
+    probes::{MSTX_TOOL, ProbeSpec, lacks_python_calls},
     ring::{Command, Reader, monotonic_ns},
 };
 
@@ -71,6 +71,9 @@ impl Session<'_> {
                 LogLevel::Debug,
                 format_args!("{path}: {} probe(s), {stepped} of them single-stepped", library.placed.len()),
             );
+            if lacks_python_calls(|symbol| library.placed.iter().any(|placed| placed.symbol == symbol)) {
+                self.say(LogLevel::Info, format_args!("{path}: {UNTOLD_CALLS}"));
+            }
             if let Some(ops) = library.ops {
                 let (warns, text) = operators::describe(&library.path, ops, operators::wanted(self.args).accesses);
                 self.say(if warns { LogLevel::Warning } else { LogLevel::Debug }, format_args!("{text}"));
@@ -108,6 +111,10 @@ impl Session<'_> {
         eprint!("\r\x1b[K{} events | live: {} | lost: {lost}", figures.events, devices.join(", "));
     }
 }
+
+/// Of a script's trace, where the kernel lacks what its calls are read by.
+const UNTOLD_CALLS: &str =
+    "of Python traces ranges are told, calls are not: this kernel has no attach cookies (Linux 5.15)";
 
 /// Puts a note behind what is in the transport.
 pub(super) fn note(reader: &Reader, note: &Note) {

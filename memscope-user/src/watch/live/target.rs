@@ -203,7 +203,8 @@ pub(super) fn functions(pid: u32) -> Result<Functions, Refusal> {
     let later = |error: io::Error| Refusal::Later(format!("its mappings cannot be read: {error}"));
     let maps = fs::read(format!("/proc/{pid}/maps")).map_err(later)?;
     let libc = mapped(pid, &maps, &["libc.so.6", "libc-2.", "libc.musl", "ld-musl"]).map_err(later)?;
-    let libc = libc.ok_or_else(|| Refusal::Never("it has no libc that is mapped as a library".to_owned()))?;
+    // What was at an operator may have become another program meanwhile, which its loader is still mapping.
+    let libc = libc.ok_or_else(|| Refusal::Later("it has no libc that is mapped as a library".to_owned()))?;
     let acl = mapped(pid, &maps, &["libascendcl.so", "libacl_rt.so"]).map_err(later)?;
     let acl = acl.ok_or_else(|| Refusal::Later("it has not mapped libascendcl.so".to_owned()))?;
     let of_libc =
