@@ -97,6 +97,16 @@ impl Features {
         exchanges: false,
     };
 
+    /// What the kernel lacks to link in this way, if anything.
+    #[must_use]
+    pub const fn missing_for(self, mode: LinkMode) -> Option<&'static str> {
+        match mode {
+            LinkMode::Multi | LinkMode::Cookie if !self.cookies => Some("attach cookies (Linux 5.15)"),
+            LinkMode::Multi if !self.multi => Some("links for many probes (Linux 6.6)"),
+            LinkMode::Multi | LinkMode::Cookie | LinkMode::Slots => None,
+        }
+    }
+
     /// The best way to link.
     #[must_use]
     pub const fn link_mode(self) -> LinkMode {
@@ -170,6 +180,16 @@ mod tests {
         assert_eq!(ALL.link_mode(), LinkMode::Multi);
         assert_eq!(Features { multi: false, ..ALL }.link_mode(), LinkMode::Cookie);
         assert_eq!(Features { multi: false, cookies: false, ..ALL }.link_mode(), LinkMode::Slots);
+    }
+
+    #[test]
+    fn ways_to_link_that_a_kernel_lacks() {
+        const MODES: [LinkMode; 3] = [LinkMode::Multi, LinkMode::Cookie, LinkMode::Slots];
+        let (cookies, many) = (Some("attach cookies (Linux 5.15)"), Some("links for many probes (Linux 6.6)"));
+        let missing = |features: Features| MODES.map(|mode| features.missing_for(mode));
+        assert_eq!(missing(ALL), [None; 3]);
+        assert_eq!(missing(Features { multi: false, ..ALL }), [many, None, None]);
+        assert_eq!(missing(Features { multi: false, cookies: false, ..ALL }), [cookies, cookies, None]);
     }
 
     #[test]

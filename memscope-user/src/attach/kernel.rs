@@ -95,6 +95,14 @@ pub enum KernelError {
     /// The object was refused.
     #[error("the kernel refused the BPF object")]
     Load(#[source] Box<EbpfError>),
+    /// Probes cannot be linked in the way that was asked for.
+    #[error(
+        "the kernel refused to link as `--link` says: it has no {missing}; without `--link` the best that it has is taken"
+    )]
+    Link {
+        /// What it lacks.
+        missing: &'static str,
+    },
     /// A program was refused.
     #[error("the kernel refused BPF program `{name}`")]
     Program {
@@ -337,6 +345,10 @@ impl Kernel {
     pub fn load(options: &KernelOptions) -> Result<Self, KernelError> {
         let features = Features::probe();
         privileges::check(features, options.link_mode)?;
+        // Some kernels that cannot link so load the programs for it all the same.
+        if let Some(missing) = options.link_mode.and_then(|mode| features.missing_for(mode)) {
+            return Err(KernelError::Link { missing });
+        }
         match Self::load_with(options, features) {
             // The verifier of an older kernel gives up before it has seen all ways through the quicker programs, which are larger.
             Err(KernelError::Program { .. }) if features.exchanges => {

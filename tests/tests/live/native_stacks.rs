@@ -103,7 +103,7 @@ fn compare(run: &Run) -> Vec<(String, u8, usize)> {
     let (truths, taken) = (truths(&run.stdout), taken(run));
     assert!(!truths.is_empty(), "{}", run.said());
     let pairs = truths.iter().map(|(block, truth)| {
-        let taken = taken.get(block).unwrap_or_else(|| panic!("{block:?} has no stack"));
+        let taken = taken.get(block).unwrap_or_else(|| panic!("{block:?} has no stack\n{}", run.said()));
         let what = format!("{block:?} {}\n  truth {:x?}\n  taken {:x?}", truth.case, truth.frames, taken);
         assert!(is_same_function(taken.frames[0], truth.frames[0]), "{what}");
         let shorter = taken.frames.len().min(truth.frames.len());

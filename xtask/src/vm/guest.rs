@@ -33,7 +33,7 @@ pub(super) fn build(kernel: &Kernel, overlay: &Path, test_arguments: &[String]) 
     let live = build_tests(arch)?;
     let userland = debian::userland(arch)?;
 
-    let root = folder().join(format!("root-{}", arch.name));
+    let root = folder().join(format!("root-{}", kernel.name));
     let _ = fs::remove_dir_all(&root);
     for folder in ["bin", "dev", "etc", "lib", "lib64", "memscope/sim", "proc", "root", "sys", "tmp", "usr", "var"] {
         make_folder(&root.join(folder))?;
