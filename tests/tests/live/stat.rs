@@ -51,7 +51,8 @@ fn waiting(workload: &str, arguments: &[&str]) -> Target {
     let libraries = ["libascend_hal.so", "libruntime.so", "libascendcl.so", "libms_tools_ext.so", "libtorch_npu.so"];
     let library_path = format!("LD_LIBRARY_PATH={}", simulation().join("lib").display());
     let mut command = Command::new("env");
-    command.args([&library_path, &format!("LD_PRELOAD={}", libraries.join(" "))]).args(["sh", "-c", SCRIPT, "sh"]);
+    // No `sh`, which may be a static program, and has no libraries then.
+    command.args([&library_path, &format!("LD_PRELOAD={}", libraries.join(" "))]).args(["bash", "-c", SCRIPT, "bash"]);
     command.arg(workload_path(workload)).args(arguments).current_dir(folder.path());
     Target::start(command, folder, "ready ")
 }
