@@ -51,6 +51,8 @@ const STACK_SLACK: u64 = 64;
 const MAX_INSTRUCTION: u64 = 15;
 /// A thread that was sent to us comes at once, unless it blocks the signal, or has no processor.
 const AT_ONCE: Duration = Duration::from_secs(1);
+/// Reasons that are told why nothing is watched yet.
+const MAX_REASONS: usize = 4;
 /// After a failed try, so long none is made.
 const RETRY: Duration = Duration::from_millis(200);
 /// A thread that has got an answer mostly comes back within this time; to be woken for it would take as long.
@@ -122,8 +124,8 @@ pub(super) struct Engine {
 /// What is told once.
 #[derive(Default)]
 struct Told {
-    /// That nothing is there yet, and why.
-    later: bool,
+    /// That nothing is there yet, for each of these reasons.
+    later: Vec<String>,
     /// That an operator has no outputs that are known.
     outputs: bool,
 }
@@ -323,8 +325,9 @@ impl Engine {
                 match failure {
                     Failure::NoOperator => {}
                     Failure::Refused(Refusal::Later(why)) => {
-                        if !std::mem::replace(&mut self.told.later, true) {
+                        if self.told.later.len() < MAX_REASONS && !self.told.later.contains(&why) {
                             self.warn(&format!("blocks are not watched yet: {why}"));
+                            self.told.later.push(why);
                         }
                     }
                     Failure::Refused(Refusal::Never(why)) => {

@@ -42,8 +42,11 @@ fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
     status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
 }
 
-fn signals(status: &str, name: &str) -> u64 {
-    field(status, name).and_then(|mask| u64::from_str_radix(mask, 16).ok()).unwrap_or(u64::MAX)
+/// Whether `SIGURG` is in a mask; what cannot be read is no permission.
+fn has_sigurg(status: &str, name: &str) -> Result<bool, Refusal> {
+    let mask = field(status, name).and_then(|mask| u64::from_str_radix(mask, 16).ok());
+    let mask = mask.ok_or_else(|| Refusal::Later(format!("the thread's status has no {name}")))?;
+    Ok(mask & SIGURG_BIT != 0)
 }
 
 /// The bit of `SIGURG` in masks.
@@ -58,7 +61,11 @@ pub(super) fn check(pid: u32, tid: u32, ours: &HashSet<u64>) -> Result<Vec<Range
     let status = fs::read_to_string(format!("/proc/{pid}/task/{tid}/status"));
     let status = status.map_err(|error| Refusal::Later(format!("thread {tid} cannot be looked at: {error}")))?;
     let yama = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
-    if check_status(&status, yama.trim())? { replaceable(pid, ours) } else { Ok(Vec::new()) }
+    let has_handler = check_status(&status, yama.trim())?;
+    let replaceable = if has_handler { replaceable(pid, ours)? } else { Vec::new() };
+    // Only now: in another tracer's handler all signals are blocked, and that tracer is what is to be told.
+    check_mask(&status)?;
+    Ok(replaceable)
 }
 
 /// Handlers of ours in a process that has one for the signal.
@@ -108,10 +115,15 @@ fn check_status(status: &str, yama: &str) -> Result<bool, Refusal> {
     if tracer != "0" {
         return Err(Refusal::Later(format!("process {tracer} traces the program already (a debugger or strace)")));
     }
-    if signals(status, "SigBlk") & SIGURG_BIT != 0 {
+    has_sigurg(status, "SigCgt")
+}
+
+/// A thread that does not take the signal cannot be worked on.
+fn check_mask(status: &str) -> Result<(), Refusal> {
+    if has_sigurg(status, "SigBlk")? {
         return Err(Refusal::Later("the thread blocks SIGURG".to_owned()));
     }
-    Ok(signals(status, "SigCgt") & SIGURG_BIT != 0)
+    Ok(())
 }
 
 /// Number of a thread in the innermost namespace that it is in: as it knows itself.
@@ -234,12 +246,17 @@ mod tests {
         let with = |from: &str, to: &str| PLAIN.replace(from, to);
         let caught = with("SigCgt:\t0000000180014002", "SigCgt:\t0000000000400000");
         assert_eq!(check_status(&caught, "0"), Ok(true));
+        assert_eq!(check_mask(PLAIN), Ok(()));
+        let blocked = with("SigBlk:\t0000000000000000", "SigBlk:\t0000000000400000");
+        assert_eq!(check_mask(&blocked), Err(Refusal::Later("the thread blocks SIGURG".to_owned())));
+        // Whose handler it is in comes first.
+        assert_eq!(check_status(&blocked, "0"), Ok(false));
+        assert!(check_mask("").is_err());
         for (status, yama, never) in [
             (with("Seccomp:\t0", "Seccomp:\t1"), "0", true),
             (format!("{PLAIN}x86_Thread_features:\tshstk wrss\n"), "0", true),
             (PLAIN.to_owned(), "3", true),
             (with("TracerPid:\t0", "TracerPid:\t9"), "0", false),
-            (with("SigBlk:\t0000000000000000", "SigBlk:\t0000000000400000"), "0", false),
             // What cannot be read is no permission.
             (String::new(), "0", false),
         ] {
