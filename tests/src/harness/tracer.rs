@@ -321,6 +321,15 @@ impl Running {
         });
     }
 
+    /// Waits until its dumps hold a text so many times.
+    pub fn wait_for_rows_of(&self, text: &str, times: usize) {
+        let count = |path: &PathBuf| fs::read_to_string(path).map_or(0, |rows| rows.matches(text).count());
+        self.process.wait_for("rows", || {
+            self.folder.output_path().exists()
+                && super::rows::dump_files(&self.folder.output_path()).iter().map(count).sum::<usize>() >= times
+        });
+    }
+
     /// What the program printed so far.
     #[must_use]
     pub fn stdout(&self) -> String {

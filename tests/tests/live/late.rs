@@ -53,7 +53,7 @@ fn older_blocks_are_told_apart() {
     let from_ns = stop(&target);
     let (running, _) = attach(&[&target], &["--json", "--analysis=peaks,fragmentation"]);
     target.signal(Signal::SIGCONT);
-    std::thread::sleep(Duration::from_millis(500));
+    running.wait_for_rows_of(",PTA,", 1000);
     let to_ns = stop(&target);
     running.signal(Signal::SIGINT);
     let run = running.finish();

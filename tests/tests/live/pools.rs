@@ -85,7 +85,7 @@ fn attached_to_a_full_pool() {
     let arguments = ["--serve", "--hold", &held.to_string(), "--size", "4096", "--leaks", "0"];
     let mut target = Target::workload("pool", &arguments);
     let (running, _) = attach(&[&target], &["--json"]);
-    std::thread::sleep(std::time::Duration::from_millis(500));
+    running.wait_for_rows_of(",PTA,", 1000);
     target.stop();
     let run = running.finish();
     assert_eq!(run.code(), 0, "{}", run.said());
