@@ -219,7 +219,8 @@ fn stacks_end_where_a_page_is_gone() {
 fn stacks_of_processes_that_are_killed() {
     let run = tracer(&["killed", "pause", "recurse"]).succeed();
     let (calls, held) = hold(&run);
-    assert!(held.len() > 20 && !calls.have("C", StackEnd::Busy), "{:?}", calls.ends);
+    // Ten of the processes had made their 16 calls before.
+    assert!(held.len() > 160 && !calls.have("C", StackEnd::Busy), "{:?}", calls.ends);
     let parent = truths(&run.stdout).into_iter().filter(|(_, truth)| truth.case == "recurse").map(|(block, _)| block);
     let ends: Vec<_> = parent.map(|block| held.get(&block).copied()).collect();
     assert_eq!(ends, [Some((StackEnd::Root, 0)); 3], "{}", run.said());

@@ -338,13 +338,13 @@ static void forked(const std::string &folder)
         exit(1);
 }
 
-/* First all calls are said, then they are made so many times, as fast as can be; in between a byte is written. */
-static void burst(unsigned rounds, unsigned paths, int ready)
+/* First all calls are said, then they are made so many times, as fast as can be; before each of the first so many times a byte is written. */
+static void burst(unsigned rounds, unsigned paths, int ready, unsigned bytes)
 {
     for (unsigned round = 0; round <= rounds; round++) {
         says = round == 0;
         calls = round != 0;
-        if (round == 1 && ready >= 0 && write(ready, "r", 1) != 1)
+        if (round != 0 && round <= bytes && write(ready, "r", 1) != 1)
             abort();
         blocks = 0;
         for (unsigned path = 0; path < paths; path++)
@@ -352,8 +352,8 @@ static void burst(unsigned rounds, unsigned paths, int ready)
     }
 }
 
-/* Ends while it calls. */
-static void killed(unsigned after_us)
+/* Ends while it calls: at its first ones, or behind some. */
+static void killed(unsigned after_us, unsigned bytes)
 {
     int ends[2];
     char byte;
@@ -361,8 +361,11 @@ static void killed(unsigned after_us)
         exit(1);
     pid_t child = fork();
     if (!child)
-        burst(~0u - 1, 16, ends[1]);
-    if (read(ends[0], &byte, 1) != 1 || close(ends[0]) || close(ends[1]))
+        burst(~0u - 1, 16, ends[1], bytes);
+    for (unsigned i = 0; i < bytes; i++)
+        if (read(ends[0], &byte, 1) != 1)
+            exit(1);
+    if (close(ends[0]) || close(ends[1]))
         exit(1);
     usleep(after_us);
     int status;
@@ -406,10 +409,10 @@ int main(int argc, char **argv)
             gone = nullptr;
             recurse(100, (volatile char *)"x");
         } else if (name == "burst") {
-            burst(4, 4096, -1);
+            burst(4, 4096, -1, 0);
         } else if (name == "killed") {
             for (int round = 0; round < 20; round++)
-                killed(500 * round);
+                killed(500 * round, 1 + round % 2);
         } else if (name == "realigned") {
             for (size_t len = 100; len < 40000; len *= 3)
                 realigned(len, 1, 2, 3, 4, 5, 6);
