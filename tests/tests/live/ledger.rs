@@ -184,7 +184,7 @@ fn pool_layers_count_once() {
 fn pool_older_than_the_trace() {
     let mut target = Target::workload("pool", &["--serve", "--hold", "500", "--size", "4096", "--leaks", "0"]);
     let (running, _) = attach(&[&target], &["--json"]);
-    running.wait_for_rows_of(",PTA,", 10);
+    running.wait_for_rows_of(",PTA,", 500);
     running.signal(Signal::SIGINT);
     let run = running.finish();
     let end = ledger(&run, target.pid(), 0, "end").expect("a ledger");

@@ -299,7 +299,7 @@ fn python_stacks_between_native_frames() {
 /// Processes that run no Python have no stacks, and say nothing.
 #[test]
 fn python_stacks_of_other_programs_are_none() {
-    let run = Tracer::run("pairs", &[]).option("--call-stack=python").succeed();
+    let run = Tracer::run("pairs", &["--pairs", "1000"]).option("--call-stack=python").succeed();
     assert_eq!(stacks(&run.folder.capture(), "halMemAlloc"), []);
     assert!(!run.stderr.contains("Python"), "{}", run.said());
 }

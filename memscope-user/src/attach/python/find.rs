@@ -5,7 +5,7 @@
 use std::{
     collections::{BTreeMap, HashMap},
     fs::{self, File},
-    io::Read as _,
+    io::{self, Read as _},
     os::unix::ffi::OsStrExt as _,
     path::Path,
 };
@@ -117,7 +117,7 @@ impl Files {
             if !wanted {
                 continue;
             }
-            match self.look(pid, &line) {
+            match self.look(pid, &line)? {
                 facts @ Facts::Python(_) => python = Some(Placed { line, facts }),
                 Facts::Libc(pthread) => libc = Some(pthread),
                 // Older releases have a library for threads, and nothing of that in the other one.
@@ -139,8 +139,19 @@ impl Files {
         Ok(Found { layout: layout(&memory, &file, &line, pthread)?, frees_code: file.frees_code.map(place) })
     }
 
-    fn look(&mut self, pid: u32, line: &Line<'_>) -> Facts {
-        self.0.entry(line.id).or_insert_with(|| facts(pid, line).unwrap_or(Facts::Other)).clone()
+    /// What is mapped there. A mapping that is gone again says nothing of its file: the loader maps a file as a whole first, and then
+    /// others over parts of that.
+    fn look(&mut self, pid: u32, line: &Line<'_>) -> Result<Facts, Missing> {
+        if let Some(facts) = self.0.get(&line.id) {
+            return Ok(facts.clone());
+        }
+        let facts = match File::open(format!("/proc/{pid}/map_files/{}", maps::plain_range(line.range))) {
+            Ok(file) => facts(file, line).unwrap_or(Facts::Other),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(Missing::Start),
+            Err(_) => Facts::Other,
+        };
+        self.0.insert(line.id, facts.clone());
+        Ok(facts)
     }
 }
 
@@ -160,8 +171,7 @@ fn is_musl(name: &str) -> bool {
     name.starts_with("ld-musl") || name.starts_with("libc.musl")
 }
 
-fn facts(pid: u32, line: &Line<'_>) -> Option<Facts> {
-    let file = File::open(format!("/proc/{pid}/map_files/{}", maps::plain_range(line.range))).ok()?;
+fn facts(file: File, line: &Line<'_>) -> Option<Facts> {
     if file.metadata().ok()?.len() > MAX_FILE_BYTES {
         return None;
     }
@@ -342,6 +352,17 @@ mod tests {
         for name in ["python3", "libpython2.7.so", "python3.", "python3.999", "perl"] {
             assert_eq!(version_of_name(name), None, "{name}");
         }
+    }
+
+    #[test]
+    fn a_mapping_that_is_gone_says_nothing_of_its_file() {
+        let maps = fs::read(format!("/proc/{}/maps", std::process::id())).expect("our mappings");
+        let lines = || maps.split(|byte| *byte == b'\n').filter_map(maps::line);
+        let libc = lines().find(|line| line.executable && is_libc(file_name(line.name))).expect("our C library");
+        let mut files = Files::default();
+        let gone = Line { range: "1000-2000", ..libc };
+        assert_eq!(files.look(std::process::id(), &gone).map(|_| ()), Err(Missing::Start));
+        assert!(matches!(files.look(std::process::id(), &libc), Ok(Facts::Libc(_))));
     }
 
     #[test]

@@ -10,7 +10,7 @@ mod memory;
 mod offsets;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs::File,
     os::fd::AsFd as _,
     sync::{Arc, Mutex, PoisonError},
@@ -77,6 +77,8 @@ pub struct Interpreters {
     pending: BTreeMap<u32, Pending>,
     spaces: u64,
     told: Vec<String>,
+    /// Processes that cannot have Python stacks.
+    unsupported: BTreeSet<u32>,
     /// Files of interpreters in which there is a probe where code is freed, or could not be one.
     see_frees: BTreeMap<FileId, bool>,
 }
@@ -97,6 +99,7 @@ impl Interpreters {
             pending: BTreeMap::new(),
             spaces: 0,
             told: Vec::new(),
+            unsupported: BTreeSet::new(),
             see_frees: BTreeMap::new(),
         }
     }
@@ -114,7 +117,8 @@ impl Interpreters {
 
     /// A process may have mapped an interpreter.
     pub fn look(&mut self, kernel: &mut Kernel, pid: u32) -> Result<(), KernelError> {
-        if self.layouts.get(pid).is_some() {
+        // What it maps later changes neither.
+        if self.layouts.get(pid).is_some() || self.unsupported.contains(&pid) {
             return Ok(());
         }
         let now = Instant::now();
@@ -131,7 +135,7 @@ impl Interpreters {
             }
             Err(Missing::Interpreter) => return Ok(()),
             Err(Missing::Support(why)) => {
-                // Once for a process: what it maps later does not change it.
+                self.unsupported.insert(pid);
                 self.told.push(format!("process {pid} has no Python stacks: {why}"));
                 return Ok(());
             }
@@ -139,6 +143,7 @@ impl Interpreters {
             Err(Missing::Sense(why)) => {
                 let looks = before.map_or(0, |pending| pending.nonsense) + 1;
                 if looks == MAX_NONSENSE {
+                    self.unsupported.insert(pid);
                     self.told.push(format!("process {pid} has no Python stacks: {why}; is it a release build?"));
                     return Ok(());
                 }
@@ -152,12 +157,14 @@ impl Interpreters {
 
     /// Whether it is seen when an interpreter frees code; once for each file.
     fn sees_frees(&mut self, kernel: &mut Kernel, pid: u32, place: &FreesCode) -> bool {
-        let mut attach = || {
-            let file = File::open(format!("/proc/{pid}/map_files/{}", place.range)).ok()?;
-            // Without it, walks take longer and are as right.
-            kernel.see_freed_code(file.as_fd(), place.file_offset).ok()
-        };
-        *self.see_frees.entry(place.file).or_insert_with(|| attach().is_some())
+        if let Some(sees) = self.see_frees.get(&place.file) {
+            return *sees;
+        }
+        // Without it, walks take longer and are as right.
+        let Ok(file) = File::open(format!("/proc/{pid}/map_files/{}", place.range)) else { return false };
+        let sees = kernel.see_freed_code(file.as_fd(), place.file_offset).is_ok();
+        self.see_frees.insert(place.file, sees);
+        sees
     }
 
     /// A process runs another program.
@@ -183,6 +190,7 @@ impl Interpreters {
     pub fn ended(&mut self, pid: u32) {
         self.layouts.change(|layouts| layouts.remove(&pid));
         self.pending.remove(&pid);
+        self.unsupported.remove(&pid);
     }
 
     /// Whether there are interpreters that have not begun.
