@@ -143,7 +143,6 @@ impl Interpreters {
             Err(Missing::Sense(why)) => {
                 let looks = before.map_or(0, |pending| pending.nonsense) + 1;
                 if looks == MAX_NONSENSE {
-                    self.unsupported.insert(pid);
                     self.told.push(format!("process {pid} has no Python stacks: {why}; is it a release build?"));
                     return Ok(());
                 }
