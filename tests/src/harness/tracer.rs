@@ -314,20 +314,20 @@ impl Running {
 
     /// Waits until it has written a dump.
     pub fn wait_for_rows(&self) {
-        let has_rows = |path: &PathBuf| fs::metadata(path).is_ok_and(|metadata| metadata.len() > 200);
-        self.process.wait_for("rows", || {
-            self.folder.output_path().exists()
-                && super::rows::dump_files(&self.folder.output_path()).iter().any(has_rows)
+        self.wait_for_dumps(|dumps| {
+            dumps.iter().any(|path| fs::metadata(path).is_ok_and(|metadata| metadata.len() > 200))
         });
     }
 
     /// Waits until its dumps hold a text so many times.
     pub fn wait_for_rows_of(&self, text: &str, times: usize) {
         let count = |path: &PathBuf| fs::read_to_string(path).map_or(0, |rows| rows.matches(text).count());
-        self.process.wait_for("rows", || {
-            self.folder.output_path().exists()
-                && super::rows::dump_files(&self.folder.output_path()).iter().map(count).sum::<usize>() >= times
-        });
+        self.wait_for_dumps(|dumps| dumps.iter().map(count).sum::<usize>() >= times);
+    }
+
+    fn wait_for_dumps(&self, enough: impl Fn(&[PathBuf]) -> bool) {
+        let output = self.folder.output_path();
+        self.process.wait_for("rows", || output.exists() && enough(&super::rows::dump_files(&output)));
     }
 
     /// What the program printed so far.

@@ -38,7 +38,11 @@ impl Callers {
         if let Some(name) = self.known.get(&caller) {
             return name.clone();
         }
-        let name = self.find(pid, caller.checked_sub(1)?, live).unwrap_or_default();
+        let name = match self.find(pid, caller.checked_sub(1)?, live) {
+            // The mapping changed after its line was read: the next time is another one.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
+            found => found.unwrap_or_default(),
+        };
         if self.known.len() < MAX_KNOWN {
             self.known.insert(caller, name.clone());
         }
