@@ -106,7 +106,7 @@ const FLOOR: &[(Scenario, &str)] = &[
 ];
 
 /// How often more than other measurements those of filtered processes are made: their goal is closer to 1 than what one repetition differs from the next.
-const FILTERED_TIMES: usize = 5;
+const FILTERED_TIMES: usize = 3;
 
 /// All tables.
 pub(super) fn run(lab: &Lab) -> Result<Vec<Table>> {
