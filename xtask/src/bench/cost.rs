@@ -1,4 +1,4 @@
-//! `bench cost`: what a traced call costs the thread that makes it.
+//! `bench cost`, `bench filtered`: what a traced call costs the thread that makes it.
 
 use std::{
     path::{Path, PathBuf},
@@ -122,7 +122,6 @@ pub(super) fn run(lab: &Lab) -> Result<Vec<Table>> {
     let title = format!("Cost in the target, with call stacks (HAL alloc + free; {python})");
     tables.push(measured(lab, &title, &stacks)?);
     tables.push(kernel_side(lab, &python)?);
-    tables.push(filtered_process(lab)?);
     Ok(tables)
 }
 
@@ -197,7 +196,7 @@ fn kernel_side(lab: &Lab, python: &str) -> Result<Table> {
 }
 
 /// Processes of which nothing is reported: not traced, while another one is, with the same libraries; and of a device that nobody asked for.
-fn filtered_process(lab: &Lab) -> Result<Table> {
+pub(super) fn filtered(lab: &Lab) -> Result<Vec<Table>> {
     let scenario = Scenario { name: "HAL alloc + free", ..BASE };
     let elsewhere = Scenario { options: &["--device", "npu:1"], ..scenario };
     let sites = scenario.sites(lab)?;
@@ -233,7 +232,7 @@ fn filtered_process(lab: &Lab) -> Result<Table> {
             goal.to_owned(),
         ]);
     }
-    Ok(table)
+    Ok(vec![table])
 }
 
 fn microseconds(samples: &[Sample], of: fn(&Sample) -> f64) -> String {

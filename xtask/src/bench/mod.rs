@@ -67,6 +67,7 @@ const SOAK_MINUTES: u64 = 20;
 
 /// Parts of the report, which are measured apart.
 const COSTS: &str = "# What tracing costs";
+const FILTERED: &str = "# Processes that are filtered out";
 const MANY: &str = "# Many probes, many processes";
 const LONG: &str = "# Soak";
 const SCRIPTS: &str = "# Scripts";
@@ -76,6 +77,7 @@ const WATCH: &str = "# Block watch";
 const BENCHES: &[Bench] = &[
     Bench { name: "cost", part: Some(COSTS), run: Run::Measure(cost::run) },
     Bench { name: "throughput", part: Some(COSTS), run: Run::Measure(throughput::run) },
+    Bench { name: "filtered", part: Some(FILTERED), run: Run::Measure(cost::filtered) },
     Bench { name: "scale", part: Some(MANY), run: Run::Measure(scale::run) },
     Bench { name: SOAK, part: Some(LONG), run: Run::Measure(soak::run) },
     Bench { name: "python", part: Some(SCRIPTS), run: Run::Measure(python::run) },
@@ -130,7 +132,7 @@ fn measure(options: &Options<'_>, measures: &[(&str, Measure)]) -> Result<()> {
         return Ok(());
     }
     let mut report = Report::parse(&fs::read_to_string(root().join(REPORT)).unwrap_or_default());
-    for part in [COSTS, MANY, LONG, SCRIPTS, WATCH] {
+    for part in [COSTS, FILTERED, MANY, LONG, SCRIPTS, WATCH] {
         let of_part = BENCHES.iter().filter(|bench| bench.part == Some(part));
         let tables = of_part.map(|bench| found.iter().find(|(name, _)| *name == bench.name).map(|(_, text)| &**text));
         // Of one machine at one time, or as it was.
