@@ -214,8 +214,9 @@ pub(super) fn filtered(lab: &Lab) -> Result<Vec<Table>> {
     let mut table = Table::new(
         "Cost in a process that is filtered out (HAL alloc + free)",
         &format!(
-            "µs of one call, {repetitions} repetitions. Whose call it is, is asked in the kernel. Of which device, is told by what was \
-             allocated, which the tracer knows: such events are made, and dropped behind the ring."
+            "µs of one call, {repetitions} repetitions in place of {}. Whose call it is, is asked in the kernel. Of which device, is told by what was \
+             allocated, which the tracer knows: such events are made, and dropped behind the ring.",
+            lab.repetitions
         ),
         &["call", "nobody traced", "empty probe", "filtered out", "ratio", "goal"],
     );

@@ -132,7 +132,9 @@ fn measure(options: &Options<'_>, measures: &[(&str, Measure)]) -> Result<()> {
         return Ok(());
     }
     let mut report = Report::parse(&fs::read_to_string(root().join(REPORT)).unwrap_or_default());
-    for part in [COSTS, FILTERED, MANY, LONG, SCRIPTS, WATCH] {
+    let mut parts: Vec<&str> = BENCHES.iter().filter_map(|bench| bench.part).collect();
+    parts.dedup();
+    for part in parts {
         let of_part = BENCHES.iter().filter(|bench| bench.part == Some(part));
         let tables = of_part.map(|bench| found.iter().find(|(name, _)| *name == bench.name).map(|(_, text)| &**text));
         // Of one machine at one time, or as it was.
