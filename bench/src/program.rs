@@ -136,7 +136,8 @@ impl Program {
             self.reserved_bytes -= block.size_bytes;
         }
         let (total_bytes, driver) = (self.told(block.pool), DriverFigures::default());
-        let free = Free { block, used_bytes, total_bytes, driver, cause, owner: None, row_time_ns: None };
+        let free =
+            Free { block, used_bytes, total_bytes, driver, cause, owner: None, row_time_ns: None, without_row: false };
         self.push(EventKind::Free(free), Stacks::default());
     }
 

@@ -37,11 +37,86 @@ pub struct Config {
     pub stop_user: u32,
     /// Whether blocks may be watched.
     pub watch: u32,
+    /// Where a task has the address of what it has for its signals; 0: not known.
+    pub task_sighand: u32,
+    /// Where in that the handler for `SIGURG` is.
+    pub urgent_handler: u32,
     /// Whether programs may compare and exchange (5.12), and are large enough to be quick.
     pub exchanges: u32,
     /// Threads whose state is found by their number, a power of two; 0 where there is no compare-and-exchange: by a hash map.
     pub seats: u32,
+    /// The process group of the program that `run` starts: processes of other groups are under job control. 0: none.
+    pub home_group: u32,
+    /// The tracer's own process.
+    pub tracer: u32,
+    /// Where the kernel has what is looked up of a task.
+    pub offsets: Offsets,
 }
+
+/// Offsets in bytes in the kernel's types; all are 0 where the kernel does not describe them.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Offsets {
+    /// 1: what follows is known.
+    pub known: u32,
+    /// `mm` of a task.
+    pub task_mm: u32,
+    /// `ptrace` of a task.
+    pub task_ptrace: u32,
+    /// `signal` of a task.
+    pub task_signal: u32,
+    /// `tgid` of a task.
+    pub task_tgid: u32,
+    /// The process group among the `pids` of a `signal_struct`.
+    pub signal_group: u32,
+    /// The number of a `struct pid`.
+    pub pid_number: u32,
+    /// `saved_auxv` of an `mm_struct`.
+    pub mm_auxv: u32,
+    /// `exe_file` of an `mm_struct`.
+    pub mm_exe_file: u32,
+    /// `vm_file` of a `vm_area_struct`.
+    pub vma_file: u32,
+    /// `f_inode` of a file.
+    pub file_inode: u32,
+    /// `i_ino` of an inode.
+    pub inode_number: u32,
+    /// `i_sb` of an inode.
+    pub inode_super: u32,
+    /// `s_dev` of a superblock.
+    pub super_device: u32,
+}
+
+/// A file that decides whether a program has to be stopped when it begins, as the kernel knows it.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct ImageKey {
+    /// Number of the inode.
+    pub inode: u64,
+    /// Device of the file system: major number above 20 bits of minor number.
+    pub device: u32,
+    /// [`IMAGE_LOADER`] or [`IMAGE_STATIC`].
+    pub kind: u32,
+}
+
+/// The loader of a program.
+pub const IMAGE_LOADER: u32 = 1;
+/// A program without a loader.
+pub const IMAGE_STATIC: u32 = 2;
+/// Bits of a minor device number (`MINORBITS`).
+pub const MINOR_BITS: u32 = 20;
+
+/// Of a thread that is held: it waits.
+pub const HOLD_ASKED: u64 = 0;
+/// Of a thread that is held: user space looks at the thread's process.
+pub const HOLD_TAKEN: u64 = 1;
+
+/// In a process's stops: we have stopped it, and have to continue it.
+pub const STOP_OURS: u32 = 1;
+/// Another process has stopped it, too: it stays stopped.
+pub const STOP_THEIRS: u32 = 1 << 1;
+/// We have continued it although another process had just stopped it: it has to be stopped again.
+pub const STOP_AGAIN: u32 = 1 << 2;
 
 /// No user's id: `-1` is none for `setuid`.
 pub const ANY_USER: u32 = u32::MAX;
@@ -52,6 +127,8 @@ pub const PROCESS_FOLLOW: u32 = 1;
 pub const PROCESS_STOP: u32 = 1 << 1;
 /// In a process's state: another process has the same generation, since one is forked from the other.
 pub const PROCESS_SHARES: u32 = 1 << 2;
+/// In a process's state: a thread that has mapped a library waits until user space has looked.
+pub const PROCESS_HOLD: u32 = 1 << 3;
 
 /// Where user space counts its changes of who is traced ...
 pub const OUTER_CHANGES: u32 = 0;
@@ -64,7 +141,7 @@ pub const CHANGES: u32 = 2;
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProcessState {
-    /// [`PROCESS_FOLLOW`] and [`PROCESS_STOP`].
+    /// [`PROCESS_FOLLOW`], [`PROCESS_STOP`], [`PROCESS_HOLD`].
     pub flags: u32,
     /// Process that this one was forked from; 0 for those named by the user.
     pub parent: u32,
@@ -83,4 +160,6 @@ mod pod {
     unsafe impl aya::Pod for super::Config {}
     // SAFETY: as above.
     unsafe impl aya::Pod for super::ProcessState {}
+    // SAFETY: as above.
+    unsafe impl aya::Pod for super::ImageKey {}
 }

@@ -21,4 +21,4 @@ pub use python::PythonLayout;
 pub use record::{CallRecord, Header, Kind, LibraryRecord, Object, ObjectsRecord, ProcessRecord, TextRecord};
 pub use row::{ArrayShape, Fetch, ListShape, ObjectShape, ProbeRow, Source, When};
 pub use stack::{CodeRecord, PythonFrame, Replaced, SnapshotRecord, StackEnd, StackRecord};
-pub use watch::{WatchSite, WatchedProcess};
+pub use watch::{WatchSite, WatchStart, WatchedProcess};

@@ -20,7 +20,7 @@ pub enum Miss {
     Nested = 6,
     /// The table of traced processes was full: a child process is not traced.
     ProcessesFull = 7,
-    /// A traced process could not be stopped for attaching: probes of a new library may start late.
+    /// A traced process could not, or should not, be stopped for attaching: probes of a new library may start late.
     StopFailed = 8,
     /// The row's number is not in the table: a programming error.
     UnknownRow = 9,
@@ -32,16 +32,20 @@ pub enum Miss {
     StackBusy = 12,
     /// Watched blocks were not looked at there: the thread was inside of a call of the runtime, or a graph was being captured.
     NotWatched = 13,
+    /// Watched blocks were not looked at there: the program has a handler of its own for the signal, or ignores it.
+    HandlerTaken = 14,
+    /// A thread that had mapped libraries did not wait until they were probed: their first calls may be missed.
+    NotHeld = 15,
 }
 
 /// Slots reserved per row, so that a reason can be added without moving the others.
-pub const MISSES_PER_ROW: u32 = 16;
+pub const MISSES_PER_ROW: u32 = 32;
 
 /// Nested probed calls that one thread may be inside of.
 pub const MAX_DEPTH: usize = 8;
 
 /// All reasons, in their numbers' order.
-pub const ALL: [Miss; 14] = [
+pub const ALL: [Miss; 16] = [
     Miss::RingFull,
     Miss::ThreadsFull,
     Miss::TooDeep,
@@ -56,6 +60,8 @@ pub const ALL: [Miss; 14] = [
     Miss::TooMany,
     Miss::StackBusy,
     Miss::NotWatched,
+    Miss::HandlerTaken,
+    Miss::NotHeld,
 ];
 
 impl Miss {

@@ -144,10 +144,15 @@ pub struct LibraryRecord {
     pub header: Header,
     /// `r_debug.r_state`: 0 consistent, 1 adding, 2 deleting; 255 unknown.
     pub state: u32,
-    /// Whether the process was stopped and waits for `SIGCONT`.
+    /// Whether the process waits: [`WAITS_STOPPED`], [`WAITS_HELD`], or 0.
     pub stopped: u32,
 }
 const _: () = assert!(size_of::<LibraryRecord>() == 32);
+
+/// The process was sent `SIGSTOP` and waits for `SIGCONT`.
+pub const WAITS_STOPPED: u32 = 1;
+/// The thread waits in the kernel until user space has answered.
+pub const WAITS_HELD: u32 = 2;
 
 /// Objects in one record; what a call has beyond that is counted in [`ObjectsRecord::left_out`].
 pub const MAX_OBJECTS: usize = 16;

@@ -5,7 +5,7 @@ use core::{arch::asm, ffi::c_void};
 use aya_ebpf::{
     bindings::{BPF_F_CURRENT_CPU, BPF_RB_FORCE_WAKEUP, BPF_RB_NO_WAKEUP},
     helpers::generated::{
-        bpf_get_current_pid_tgid, bpf_ktime_get_ns, bpf_perf_event_output, bpf_probe_read_user,
+        bpf_copy_from_user, bpf_get_current_pid_tgid, bpf_ktime_get_ns, bpf_perf_event_output, bpf_probe_read_user,
         bpf_probe_read_user_str, bpf_ringbuf_output, bpf_ringbuf_query,
     },
 };
@@ -67,19 +67,19 @@ fn header_of(id: u64, kind: Kind, row: u16, len: u16) -> Header {
 /// Sends `len` bytes; a full transport is counted against `row`. Returns whether the record left.
 #[inline(always)]
 pub(crate) fn send(ctx: *mut c_void, data: *mut c_void, len: u64, row: u16, wake: bool) -> bool {
-    output(ctx, data, len, row, wake || crosses_mark(len))
+    output::<false>(ctx, data, len, row, wake || crosses_mark(len))
 }
 
-/// The same of a thread's calls, which are many.
+/// The same of a thread's calls, which are many. `SLEEPS`: see [`emit_call`].
 #[inline(always)]
-fn send_call(ctx: *mut c_void, thread: &mut Thread, len: u64, row: u16, wake: bool) -> bool {
+fn send_call<const SLEEPS: bool>(ctx: *mut c_void, thread: &mut Thread, len: u64, row: u16, wake: bool) -> bool {
     let wake = wake || finds_much(thread, len);
-    output(ctx, (&raw mut thread.call).cast(), len, row, wake)
+    output::<SLEEPS>(ctx, (&raw mut thread.call).cast(), len, row, wake)
 }
 
 #[inline(always)]
-fn output(ctx: *mut c_void, data: *mut c_void, len: u64, row: u16, wake: bool) -> bool {
-    let sent = if setting!(transport) == TRANSPORT_PERF {
+fn output<const SLEEPS: bool>(ctx: *mut c_void, data: *mut c_void, len: u64, row: u16, wake: bool) -> bool {
+    let sent = if !SLEEPS && setting!(transport) == TRANSPORT_PERF {
         // SAFETY: `data` points to `len` initialised bytes.
         unsafe { bpf_perf_event_output(ctx, (&raw const PERF_EVENTS).cast_mut().cast(), BPF_F_CURRENT_CPU, data, len) }
     } else {
@@ -133,9 +133,10 @@ fn arg_at(thread: &Thread, arg: u8) -> u64 {
     *unsafe { thread.args.get_unchecked(bounded(arg.into())) }
 }
 
-/// Reports the call whose arguments the thread holds, with what its row asks for.
+/// Reports the call whose arguments the thread holds, with what its row asks for. `SLEEPS`: the program may wait for pages, and must not
+/// refer to perf buffers, which the kernel refuses in such programs.
 #[inline(always)]
-pub(crate) fn emit_call(ctx: *mut c_void, thread: &mut Thread, row: &ProbeRow, call: Call) {
+pub(crate) fn emit_call<const SLEEPS: bool>(ctx: *mut c_void, thread: &mut Thread, row: &ProbeRow, call: Call) {
     let values = if row.values > MAX_VALUES as u8 { MAX_VALUES as u8 } else { row.values };
     thread.call.header = header_of(call.id, call.kind, call.row, 0);
     thread.call.header.outer = call.outer;
@@ -152,7 +153,7 @@ pub(crate) fn emit_call(ctx: *mut c_void, thread: &mut Thread, row: &ProbeRow, c
     let mut text = 0;
     if row.flags & ROW_TEXT != 0 {
         text = text_behind(row, arg_at(thread, row.text_arg));
-        let (bytes, flags) = read_text(&mut thread.call.text, text);
+        let (bytes, flags) = read_text::<SLEEPS>(&mut thread.call.text, text);
         thread.call.flags = flags;
         thread.call.text_len = bytes as u32;
         len = CALL_TEXT_AT as u64 + bytes;
@@ -161,9 +162,9 @@ pub(crate) fn emit_call(ctx: *mut c_void, thread: &mut Thread, row: &ProbeRow, c
     // A text that was not in memory is read by user space, as soon as it can.
     let watched = setting!(watch) != 0 && row.flags & ROW_BOUNDARY != 0;
     let urgent = watched || thread.call.flags & CALL_TEXT_FAULT != 0;
-    let sent = send_call(ctx, thread, bounded_len(len), call.row, urgent);
+    let sent = send_call::<SLEEPS>(ctx, thread, bounded_len(len), call.row, urgent);
     if sent && thread.call.flags & CALL_TEXT_MORE != 0 {
-        emit_text_parts(ctx, thread, call.row, text);
+        emit_text_parts::<SLEEPS>(ctx, thread, call.row, text);
     }
 }
 
@@ -178,7 +179,7 @@ pub(crate) fn emit_status(ctx: *mut c_void, thread: &mut Thread, call: Call) {
     thread.call.text_len = 0;
     thread.call.native_stack = 0;
     thread.call.python_stack = 0;
-    send_call(ctx, thread, CALL_VALUES_AT as u64, call.row, false);
+    send_call::<false>(ctx, thread, CALL_VALUES_AT as u64, call.row, false);
 }
 
 /// A record's length, which the verifier is to see bounded where it is used (see [`bounded`]).
@@ -333,7 +334,7 @@ fn emit_element(list: &List, index: u64) {
     if list.companions != 0 {
         thread.call.values[COMPANION_VALUE] = read_word(list.companions.wrapping_add(index * 8));
     }
-    send_call(list.ctx, thread, LIST_LEN, list.row, false);
+    send_call::<false>(list.ctx, thread, LIST_LEN, list.row, false);
 }
 
 /// Values of a record about an element.
@@ -376,14 +377,20 @@ pub(crate) fn text_behind(row: &ProbeRow, arg: u64) -> u64 {
 }
 
 /// Reads one chunk of a C string; bytes (without NUL) and flags. A page that is not in memory cannot be waited for
-/// here: then the address stands for the text.
+/// here, unless the program `SLEEPS`: then the address stands for the text.
 #[inline(always)]
-fn read_text(to: &mut [u8; TEXT_CHUNK], from: u64) -> (u64, u8) {
+fn read_text<const SLEEPS: bool>(to: &mut [u8; TEXT_CHUNK], from: u64) -> (u64, u8) {
     if from == 0 {
         return (0, CALL_TEXT_NULL);
     }
     // SAFETY: `to` has `TEXT_CHUNK` bytes; the helper checks the address.
-    let result = unsafe { bpf_probe_read_user_str(to.as_mut_ptr().cast(), TEXT_CHUNK as u32, from as *const c_void) };
+    let mut result =
+        unsafe { bpf_probe_read_user_str(to.as_mut_ptr().cast(), TEXT_CHUNK as u32, from as *const c_void) };
+    if SLEEPS && result < 0 {
+        bring_in(from, TEXT_CHUNK as u64);
+        // SAFETY: as above.
+        result = unsafe { bpf_probe_read_user_str(to.as_mut_ptr().cast(), TEXT_CHUNK as u32, from as *const c_void) };
+    }
     if result < 0 || result > TEXT_CHUNK as i64 {
         let address = from.to_ne_bytes();
         to[..ADDRESS].copy_from_slice(&address);
@@ -394,19 +401,31 @@ fn read_text(to: &mut [u8; TEXT_CHUNK], from: u64) -> (u64, u8) {
     (if result > 0 { result as u64 - 1 } else { 0 }, more)
 }
 
+/// Brings the pages of a text of at most so many bytes, which are less than a page has, into memory; an error means that there are none.
+#[inline(always)]
+pub(crate) fn bring_in(text: u64, bytes: u64) {
+    for at in [text, text.wrapping_add(bytes - 1)] {
+        let mut byte = 0_u8;
+        // SAFETY: `byte` has one byte; the helper checks the address.
+        unsafe { bpf_copy_from_user((&raw mut byte).cast(), 1, at as *const c_void) };
+    }
+}
+
 /// Sends the rest of a text that did not fit into the call's record.
 #[inline(always)]
-fn emit_text_parts(ctx: *mut c_void, thread: &mut Thread, row: u16, text: u64) {
+fn emit_text_parts<const SLEEPS: bool>(ctx: *mut c_void, thread: &mut Thread, row: u16, text: u64) {
     for part in 1..=MAX_TEXT_PARTS as u16 {
         let record = &mut thread.text;
         let from = text + u64::from(part) * (TEXT_CHUNK as u64 - 1);
-        let (bytes, flags) = read_text(&mut record.text, from);
+        let (bytes, flags) = read_text::<SLEEPS>(&mut record.text, from);
         let len = TEXT_TEXT_AT as u64 + bytes;
         record.header = header(Kind::Text, row, len as u16);
         record.part = part;
         record.flags = flags.into();
         record.text_len = bytes as u32;
-        if !send(ctx, (&raw mut *record).cast(), bounded_len(len), row, false) || flags & CALL_TEXT_MORE == 0 {
+        let wake = crosses_mark(len);
+        let sent = output::<SLEEPS>(ctx, (&raw mut *record).cast(), bounded_len(len), row, wake);
+        if !sent || flags & CALL_TEXT_MORE == 0 {
             return;
         }
     }

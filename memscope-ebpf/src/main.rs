@@ -19,6 +19,7 @@ mod process;
 mod regs;
 mod slots;
 mod stacks;
+mod waits;
 mod watch;
 
 use core::ffi::c_void;
@@ -105,6 +106,16 @@ program!(
     touch_multi in "uprobe.multi.s", ctx => probes::touch(ctx, || cookie(ctx))
 );
 program!(
+    /// Entry of a call with a text that is reported at once; may wait for the page.
+    enter_text in "uprobe.s", ctx => if let Some(id) = process::traced_thread() { probes::enter_text(ctx, id, cookie(ctx)) }
+);
+program!(
+    /// The same, one link for many probes.
+    enter_text_multi in "uprobe.multi.s", ctx => if let Some(id) = process::traced_thread() {
+        probes::enter_text(ctx, id, cookie(ctx));
+    }
+);
+program!(
     /// A place whose arguments lead to objects, one link per probe.
     pass in "uprobe", ctx => objects::pass(ctx, whole_cookie(ctx))
 );
@@ -138,11 +149,27 @@ program!(
 );
 program!(
     /// A process runs another program.
-    process_exec in "tracepoint", ctx => process::executed(ctx)
+    process_exec in "tracepoint", ctx => process::executed::<false>(ctx)
 );
 program!(
     /// The same, without tracefs.
-    process_exec_raw in "raw_tp", ctx => process::executed(ctx)
+    process_exec_raw in "raw_tp", ctx => process::executed::<false>(ctx)
+);
+program!(
+    /// The same, where the file that it runs can be found (Linux 5.17).
+    process_exec_image_raw in "raw_tp", ctx => process::executed::<true>(ctx)
+);
+program!(
+    /// A signal is sent.
+    signal_generate_raw in "raw_tp", ctx => waits::signalled(ctx)
+);
+program!(
+    /// A thread that has mapped a library waits until user space has looked (Linux 6.0).
+    hold in "uprobe.s", ctx => waits::hold(ctx, || cookie(ctx))
+);
+program!(
+    /// The same, one link for many probes.
+    hold_multi in "uprobe.multi.s", ctx => waits::hold(ctx, || cookie(ctx))
 );
 program!(
     /// A thread ends.

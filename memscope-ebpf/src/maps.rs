@@ -6,7 +6,7 @@ use aya_ebpf::{
 };
 use memscope_common::{
     CallRecord, Config, ProbeRow, TextRecord,
-    config::{CHANGES, ProcessState},
+    config::{CHANGES, ImageKey, Offsets, ProcessState},
     miss::{MAX_DEPTH, MISSES_PER_ROW},
     row::{MAX_ROWS, REGISTER_ARGS},
 };
@@ -28,15 +28,35 @@ pub(crate) static CONFIG: Config = Config {
     native_slots: 0,
     stop_user: 0,
     watch: 0,
+    task_sighand: 0,
+    urgent_handler: 0,
     exchanges: 0,
     seats: 0,
+    home_group: 0,
+    tracer: 0,
+    offsets: Offsets {
+        known: 0,
+        task_mm: 0,
+        task_ptrace: 0,
+        task_signal: 0,
+        task_tgid: 0,
+        signal_group: 0,
+        pid_number: 0,
+        mm_auxv: 0,
+        mm_exe_file: 0,
+        vma_file: 0,
+        file_inode: 0,
+        inode_number: 0,
+        inode_super: 0,
+        super_device: 0,
+    },
 };
 
 /// One of the frozen settings. Not all at once: each would be read on every use of one.
 macro_rules! setting {
-    ($name:ident) => {
+    ($name:ident $(. $inner:ident)?) => {
         // SAFETY: a static that is never written after loading.
-        unsafe { core::ptr::read_volatile(&raw const $crate::maps::CONFIG.$name) }
+        unsafe { core::ptr::read_volatile(&raw const $crate::maps::CONFIG.$name $(. $inner)?) }
     };
 }
 pub(crate) use setting;
@@ -64,6 +84,23 @@ pub(crate) static PROCESS_CHANGES: Array<u64> = Array::with_max_entries(CHANGES,
 /// What [`PROCESSES`] said of a process lately, by the end of its number: see [`crate::process::is_traced`].
 #[map]
 pub(crate) static PROCESSES_KNOWN: Array<u64> = Array::with_max_entries(KNOWN_PROCESSES, 0);
+
+/// Threads that wait until user space has looked at what they have mapped, by `pid_tgid`; user space removes them. Full: a thread
+/// does not wait, and is counted.
+#[map]
+pub(crate) static HOLDS: HashMap<u64, u64> = HashMap::with_max_entries(4096, 0);
+
+/// Loaders that are probed, and programs without a loader that were looked at: whoever runs them is not stopped for it.
+#[map]
+pub(crate) static KNOWN_IMAGES: HashMap<ImageKey, u32> = HashMap::with_max_entries(1024, 0);
+
+/// The file that a stopped process runs and that was not known, by tgid.
+#[map]
+pub(crate) static NEW_IMAGES: HashMap<u32, ImageKey> = HashMap::with_max_entries(4096, 0);
+
+/// Who has stopped a process, by tgid: `STOP_*` bits. Gone when it is continued.
+#[map]
+pub(crate) static STOPS: HashMap<u32, u32> = HashMap::with_max_entries(16384, 0);
 
 /// A power of two.
 pub(crate) const KNOWN_PROCESSES: u32 = 4096;

@@ -2,10 +2,7 @@
 
 use core::ffi::c_void;
 
-use aya_ebpf::{
-    bindings::pt_regs,
-    helpers::generated::{bpf_copy_from_user, bpf_probe_read_user},
-};
+use aya_ebpf::{bindings::pt_regs, helpers::generated::bpf_probe_read_user};
 use memscope_common::{
     Kind, Miss, ProbeRow, When,
     record::MAX_TEXT,
@@ -14,10 +11,10 @@ use memscope_common::{
 
 use crate::{
     calls::{self, Pushed},
-    emit::{Call, emit_call, emit_list, emit_status, text_behind},
+    emit::{Call, bring_in, emit_call, emit_list, emit_status, text_behind},
     maps::{PROCESSES, ROWS, Thread},
     misses::count,
-    process, regs, stacks, watch,
+    process, regs, stacks, waits, watch,
 };
 
 pub(crate) fn row_of(number: u32) -> Option<&'static ProbeRow> {
@@ -137,7 +134,7 @@ fn report<const LOOPS: bool>(ctx: *mut c_void, thread: &mut Thread, row: &ProbeR
     if row.flags & ROW_LIST != 0 {
         emit_list::<LOOPS>(ctx, thread, row, call.row, call.status);
     } else {
-        emit_call(ctx, thread, row, call);
+        emit_call::<false>(ctx, thread, row, call);
     }
 }
 
@@ -167,19 +164,40 @@ pub(crate) fn touch(ctx: *mut c_void, number: impl FnOnce() -> u32) {
     if text == 0 {
         return;
     }
-    // The text's first and last possible page; an error means that there is none.
-    for at in [text, text.wrapping_add(MAX_TEXT as u64 - 1)] {
-        let mut byte = 0_u8;
-        // SAFETY: `byte` has one byte; the helper checks the address.
-        unsafe { bpf_copy_from_user((&raw mut byte).cast(), 1, at as *const c_void) };
-    }
+    bring_in(text, MAX_TEXT as u64);
 }
 
-/// The dynamic loader has mapped something: stop the process until user space has looked.
+/// A call with a text is entered, and reported at once: [`enter`] of a program that can wait for the text itself, so there is one program
+/// where there were two. Not for calls with stacks, and not while blocks are watched.
+#[inline(always)]
+pub(crate) fn enter_text(ctx: *mut c_void, id: u64, number: u32) {
+    let Some(row) = row_of(number) else { return };
+    // SAFETY: the context of a uprobe is the thread's registers.
+    let regs = unsafe { &*ctx.cast::<pt_regs>() };
+    let number = number as u16;
+    let Some(thread) = calls::thread::<true>(id, number) else { return };
+    regs::save_args(regs, &mut thread.args);
+    let outer = thread.api as u16;
+    if row.is_paired() {
+        let stack_pointer = regs::stack_pointer(regs);
+        // Only stacks need the address.
+        let call = calls::Entered { row: number, group: row.group, own: false, stack_pointer, return_address: 0 };
+        if let Pushed::Dropped = calls::push(thread, &call) {
+            return;
+        }
+    }
+    thread.call.native_stack = 0;
+    thread.call.python_stack = 0;
+    emit_call::<true>(ctx, thread, row, Call { id, kind: Kind::Enter, row: number, outer, status: 0 });
+}
+
+/// The dynamic loader has mapped something: the process waits until user space has looked.
 #[inline(always)]
 fn library(ctx: *mut c_void, regs: &pt_regs, row: &ProbeRow, number: u16, tgid: u32) {
     /// `r_debug.r_state`: about to map.
     const ADDING: u32 = 1;
+    /// About to unmap; it then says once more that all is consistent.
+    const DELETING: u32 = 2;
     const UNKNOWN: u32 = 255;
     let mut state = UNKNOWN;
     if row.param != 0 {
@@ -196,7 +214,8 @@ fn library(ctx: *mut c_void, regs: &pt_regs, row: &ProbeRow, number: u16, tgid: 
     {
         // SAFETY: a live map value; the loader reports from one thread at a time, and nobody else changes it.
         let process = unsafe { &mut *process };
+        let added = state != DELETING && process.unmapping == 0;
         process::mappings_change(process, state);
-        process::report_library(ctx, number, state, process.flags);
+        waits::report_library(ctx, number, state, if added { process.flags } else { 0 });
     }
 }

@@ -2,20 +2,18 @@
 
 use core::ffi::c_void;
 
-use aya_ebpf::helpers::generated::{
-    bpf_get_current_pid_tgid, bpf_get_current_uid_gid, bpf_ktime_get_ns, bpf_probe_read_kernel, bpf_send_signal,
-};
+use aya_ebpf::helpers::generated::{bpf_get_current_pid_tgid, bpf_ktime_get_ns, bpf_probe_read_kernel};
 use memscope_common::{
-    Kind, LibraryRecord, Miss, ProcessRecord,
-    config::{ANY_USER, INNER_CHANGES, OUTER_CHANGES, PROCESS_FOLLOW, PROCESS_SHARES, PROCESS_STOP, ProcessState},
+    Kind, Miss, ProcessRecord,
+    config::{INNER_CHANGES, OUTER_CHANGES, PROCESS_FOLLOW, PROCESS_SHARES, ProcessState},
 };
 
 use crate::{
     calls,
     emit::{header, send},
-    maps::{KNOWN_PROCESSES, PROCESS_CHANGES, PROCESSES, PROCESSES_KNOWN, setting},
+    maps::{KNOWN_PROCESSES, NEW_IMAGES, PROCESS_CHANGES, PROCESSES, PROCESSES_KNOWN, STOPS, setting},
     misses::{add, count},
-    objects, stacks, watch,
+    objects, stacks, waits, watch,
 };
 
 /// Bits of a process's number (`PID_MAX_LIMIT`).
@@ -62,40 +60,6 @@ fn processes_changed() {
 }
 
 const CLONE_THREAD: u64 = 0x0001_0000;
-/// Architecture-independent on x86-64 and aarch64.
-const SIGSTOP: u32 = 19;
-
-/// Whether the current process is to be stopped: one that could not be made to go on is not.
-#[inline(always)]
-fn stops(flags: u32) -> bool {
-    let user = setting!(stop_user);
-    // SAFETY: a helper without arguments. The lower half is the user.
-    flags & PROCESS_STOP != 0 && (user == ANY_USER || unsafe { bpf_get_current_uid_gid() } as u32 == user)
-}
-
-/// Stops the current process; only to be called when the record that tells of it has left.
-#[inline(always)]
-fn stop(row: u16) {
-    // SAFETY: the helper signals the current process.
-    if unsafe { bpf_send_signal(SIGSTOP) } != 0 {
-        count(row, Miss::StopFailed);
-    }
-}
-
-/// Reports that libraries were mapped, and stops the process if it is to be stopped.
-#[inline(always)]
-pub(crate) fn report_library(ctx: *mut c_void, row: u16, state: u32, flags: u32) {
-    let stopped = stops(flags);
-    let mut record = LibraryRecord {
-        header: header(Kind::Library, row, size_of::<LibraryRecord>() as u16),
-        state,
-        stopped: stopped.into(),
-    };
-    let sent = send(ctx, (&raw mut record).cast(), size_of::<LibraryRecord>() as u64, row, true);
-    if sent && stopped {
-        stop(row);
-    }
-}
 
 /// The loader has changed the mappings, or is about to (`r_debug.r_state`): addresses from before may soon mean
 /// something else. What is only added takes no address away, but two processes that share a generation may add
@@ -124,7 +88,7 @@ fn new_generation() -> u64 {
 
 /// Reads four or eight bytes of a tracepoint's event, or of a task.
 #[inline(always)]
-fn field<T: Copy + Default>(of: *mut c_void, offset: u32) -> T {
+pub(crate) fn field<T: Copy + Default>(of: *mut c_void, offset: u32) -> T {
     let mut value = T::default();
     // SAFETY: `value` has the size that is asked for; the helper checks the address.
     let result = unsafe {
@@ -139,7 +103,7 @@ fn field<T: Copy + Default>(of: *mut c_void, offset: u32) -> T {
 
 /// Argument of a raw tracepoint.
 #[inline(always)]
-fn argument(ctx: *mut c_void, number: usize) -> u64 {
+pub(crate) fn argument(ctx: *mut c_void, number: usize) -> u64 {
     // SAFETY: the context has all arguments of its event; the verifier checks that.
     unsafe { ctx.cast::<u64>().add(number).read_volatile() }
 }
@@ -178,8 +142,9 @@ pub(crate) fn forked<const RAW: bool>(ctx: *mut c_void) {
 }
 
 /// `sched_process_exec`: the new program has not run yet, its loader is mapped.
+/// `IMAGES`: the file that it runs can be found (`bpf_find_vma`, 5.17).
 #[inline(always)]
-pub(crate) fn executed(ctx: *mut c_void) {
+pub(crate) fn executed<const IMAGES: bool>(ctx: *mut c_void) {
     // SAFETY: a helper without arguments.
     let id = unsafe { bpf_get_current_pid_tgid() };
     let tgid = (id >> 32) as u32;
@@ -193,16 +158,7 @@ pub(crate) fn executed(ctx: *mut c_void) {
     state.unmapping = 0;
     stacks::forget(tgid);
     watch::forget(tgid);
-    let stopped = stops(state.flags);
-    let mut record = ProcessRecord {
-        header: header(Kind::Exec, 0, size_of::<ProcessRecord>() as u16),
-        child: 0,
-        stopped: stopped.into(),
-    };
-    let sent = send(ctx, (&raw mut record).cast(), size_of::<ProcessRecord>() as u64, 0, true);
-    if sent && stopped {
-        stop(0);
-    }
+    waits::report_program::<IMAGES>(ctx, tgid, state.flags);
 }
 
 /// `sched_process_exit`: a thread ends; forget what it was inside of.
@@ -229,6 +185,7 @@ pub(crate) fn freed<const RAW: bool>(ctx: *mut c_void) {
         let _ = PROCESSES.remove(&pid);
         processes_changed();
         stacks::forget(pid);
-        watch::forget(pid);
+        let _ = STOPS.remove(&pid);
+        let _ = NEW_IMAGES.remove(&pid);
     }
 }

@@ -5,17 +5,22 @@
 
 use aya_ebpf::{
     bindings::pt_regs,
-    helpers::generated::{bpf_ktime_get_ns, bpf_send_signal_thread},
+    helpers::generated::{
+        bpf_get_current_task, bpf_ktime_get_ns, bpf_probe_read_kernel, bpf_probe_read_user, bpf_probe_read_user_str,
+        bpf_send_signal_thread,
+    },
     macros::map,
-    maps::HashMap,
+    maps::{Array, HashMap},
 };
 use memscope_common::{
-    Miss, ProbeRow, WatchSite, WatchedProcess,
+    Miss, ProbeRow, WatchSite, WatchStart, WatchedProcess,
     miss::MAX_DEPTH,
-    row::{REGISTER_ARGS, ROW_BOUNDARY, ROW_CAPTURE_BEGIN, ROW_CAPTURE_END, ROW_CLOSED},
+    row::{REGISTER_ARGS, ROW_BOUNDARY, ROW_CAPTURE_BEGIN, ROW_CAPTURE_END, ROW_CLOSED, ROW_TEXT, ROW_TEXT_POINTED},
+    watch::START_BYTES,
 };
 
 use crate::{
+    calls::bounded,
     maps::{ROWS, Thread, setting},
     misses::{add, count},
     regs, stacks,
@@ -31,6 +36,14 @@ static WATCHED: HashMap<u32, WatchedProcess> = HashMap::with_max_entries(1, 0);
 /// Where threads were sent there, by `pid_tgid`. Sized by user space.
 #[map]
 static WATCH_SITES: HashMap<u64, WatchSite> = HashMap::with_max_entries(1, 0);
+
+/// Watched processes in which nothing is watched yet. Sized by user space.
+#[map]
+static WATCH_IDLE: HashMap<u32, u32> = HashMap::with_max_entries(1, 0);
+
+/// The operator that watching begins with.
+#[map]
+static WATCH_START: Array<WatchStart> = Array::with_max_entries(1, 0);
 
 /// Whether a call of this row is a side of an operator, or of what captures them.
 #[inline(always)]
@@ -50,11 +63,12 @@ pub(crate) fn is_own_call(tgid: u32, stack_pointer: u64) -> bool {
         .is_some_and(|process| unsafe { stack_pointer >= (*process).from && stack_pointer < (*process).to })
 }
 
-/// The process has another program, or none.
+/// The process has another program. When it ends user space forgets it, once it has read what was counted.
 #[inline(always)]
 pub(crate) fn forget(tgid: u32) {
     if setting!(watch) != 0 {
         let _ = WATCHED.remove(&tgid);
+        let _ = WATCH_IDLE.remove(&tgid);
     }
 }
 
@@ -91,6 +105,76 @@ fn is_closed(thread: &Thread, own: u32) -> bool {
     false
 }
 
+/// Eight bytes of the kernel.
+#[inline(always)]
+fn kernel_word(at: u64) -> Option<u64> {
+    let mut word = 0_u64;
+    // SAFETY: the helper writes eight bytes into `word`, or fails.
+    let read = unsafe { bpf_probe_read_kernel((&raw mut word).cast(), 8, at as *const _) };
+    (read == 0).then_some(word)
+}
+
+/// Whether the thread's process has another handler for the signal than `ours`. Where that cannot be known, it has not.
+#[inline(always)]
+fn has_other_handler(ours: u64) -> bool {
+    let at = setting!(task_sighand);
+    if at == 0 || ours == 0 {
+        return false;
+    }
+    // SAFETY: a helper without arguments.
+    let task = unsafe { bpf_get_current_task() };
+    let signals = kernel_word(task.wrapping_add(at.into()));
+    let handler = signals.and_then(|signals| kernel_word(signals.wrapping_add(setting!(urgent_handler).into())));
+    handler.is_some_and(|handler| handler != ours)
+}
+
+/// Whether watching may begin here: the call's text is the name of the operator that it begins with, or cannot be read.
+#[inline(always)]
+fn may_start(thread: &Thread, row: &ProbeRow) -> bool {
+    let Some(start) = WATCH_START.get(0) else { return false };
+    if start.name[0] == 0 || row.flags & ROW_TEXT == 0 {
+        return false;
+    }
+    // SAFETY: below the number of arguments.
+    let mut at = unsafe { *thread.args.get_unchecked(bounded(row.text_arg.into())) };
+    let mut name = [0_u64; START_BYTES / 8];
+    // SAFETY: the helpers write as many bytes as there are, or fail.
+    unsafe {
+        if row.flags & ROW_TEXT_POINTED != 0 {
+            let from = at.wrapping_add(row.text_at.into());
+            if bpf_probe_read_user((&raw mut at).cast(), 8, from as *const _) != 0 {
+                return true;
+            }
+        }
+        if bpf_probe_read_user_str(name.as_mut_ptr().cast(), START_BYTES as u32, at as *const _) < 0 {
+            return true;
+        }
+    }
+    name.iter().zip(&start.name).fold(0, |differs, (ours, theirs)| differs | (ours ^ theirs)) == 0
+}
+
+/// Whether nothing is to be done at this side, because nothing is watched and watching does not begin here. Calls by which a
+/// script names blocks are no operators: they have one side.
+#[inline(always)]
+fn is_idle(tgid: u32, thread: &Thread, row: &ProbeRow, returned: u32) -> bool {
+    row.is_paired() && WATCH_IDLE.get_ptr(&tgid).is_some() && (returned == 0 || !may_start(thread, row))
+}
+
+/// Nothing was sent: it would have come to the program's own handler.
+#[inline(always)]
+fn note_unsent(process: *mut WatchedProcess) {
+    // SAFETY: a helper without arguments.
+    let now = unsafe { bpf_ktime_get_ns() };
+    // SAFETY: a live map value; the times are written at once, and of several threads any is right.
+    unsafe {
+        add(&raw mut (*process).unsent, 1);
+        if (&raw const (*process).unsent_since_ns).read_volatile() == 0 {
+            (&raw mut (*process).unsent_since_ns).write_volatile(now);
+        }
+        (&raw mut (*process).unsent_until_ns).write_volatile(now);
+    }
+}
+
 #[inline(never)]
 fn boundary(id: u64, thread: &mut Thread, number: u16, regs: &pt_regs, returned: u32) -> u32 {
     let tgid = (id >> 32) as u32;
@@ -104,6 +188,15 @@ fn boundary(id: u64, thread: &mut Thread, number: u16, regs: &pt_regs, returned:
         add(capturing, u64::MAX);
     }
     if row.flags & ROW_BOUNDARY == 0 {
+        return 0;
+    }
+    if is_idle(tgid, thread, row, returned) {
+        return 0;
+    }
+    // SAFETY: as above.
+    if has_other_handler(unsafe { (*process).from }) {
+        note_unsent(process);
+        count(number, Miss::HandlerTaken);
         return 0;
     }
     let own = u32::from(returned == 0 && row.is_paired());

@@ -4,6 +4,8 @@
 //! `capture` stores what came out of the ring and feeds it to `decode` again. `probes` says what is traced,
 //! `attach` puts the probes there. See `docs/architecture.md`.
 
+#![deny(clippy::print_stdout, clippy::print_stderr, reason = "cli/terminal.rs writes to terminals")]
+
 pub mod analyses;
 pub mod attach;
 mod calm;
@@ -11,14 +13,18 @@ pub mod capture;
 #[cfg(feature = "trace")]
 pub mod cli;
 #[cfg(feature = "trace")]
+pub mod crew;
+#[cfg(feature = "trace")]
 pub mod daemon;
 pub mod decode;
 mod hash;
 pub mod input;
 pub mod model;
 pub mod pipeline;
+pub mod printable;
 pub mod probes;
 pub mod python;
+mod regular;
 #[cfg(feature = "trace")]
 pub mod ring;
 pub mod sinks;

@@ -32,7 +32,8 @@ usage: ./x VERB [ARGUMENTS]
   build               target/release/memscope-bpf
   sim [ARCH]          the simulated Ascend libraries and workloads, in target/ascend-sim
   python              the Python package, in target/python-package
-  demo [ARGUMENTS]    traces a simulated program, to see what it looks like (as root)
+  demo [ARGUMENTS]    traces a simulated program, to see what it looks like (as root); `demo --record` keeps the trace as the
+                      recording that an installed program shows (memscope-user/demo/steps.capture)
   check               format, lints, documentation, each feature set, the other architecture
   test [--shared DIR] [--no-wheels] [NEXTEST ARGUMENTS]
                       everything, live tests too (as root); DIR adds the group that needs recordings, --no-wheels

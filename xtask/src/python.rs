@@ -55,7 +55,7 @@ pub(crate) fn build(arch: &Arch) -> Result<()> {
     run_quietly(program(arch.tool("strip")).arg("--strip-debug").arg("-o").args([to, from]))
 }
 
-/// Makes `to` hold the files of the package in `from`, and no others.
+/// Makes `to` hold the files of the package in `from`, those of packages in it too, and no others.
 fn copy(from: &Path, to: &Path) -> Result<()> {
     if to.exists() {
         fs::remove_dir_all(to).with_context(|| format!("cannot remove `{}`", to.display()))?;
@@ -63,6 +63,9 @@ fn copy(from: &Path, to: &Path) -> Result<()> {
     fs::create_dir_all(to).with_context(|| format!("cannot make `{}`", to.display()))?;
     for entry in fs::read_dir(from).with_context(|| format!("cannot read `{}`", from.display()))? {
         let path = entry?.path();
+        if let Some(name) = path.file_name().filter(|_| path.join("__init__.py").exists()) {
+            copy(&path, &to.join(name))?;
+        }
         let is_part = path.extension().is_some_and(|kind| KINDS.iter().any(|known| kind == *known));
         if let Some(name) = path.file_name().filter(|_| is_part) {
             replace(&path, &to.join(name))?;

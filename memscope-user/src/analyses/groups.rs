@@ -96,8 +96,19 @@ pub(super) struct Groups {
 impl Groups {
     /// A block of an owner comes or goes. It has to go as it came: same owner, place and size.
     pub(super) fn change(&mut self, owner: Option<Name>, block: &Block, change: Change, room: &mut Room) {
-        let (mark, size_bytes) = (self.mark, block.size_bytes);
-        let place = self.place(block.stacks, room);
+        self.count(owner, (block.stacks, block.size_bytes), change, room);
+    }
+
+    /// The same, by place and size in bytes.
+    pub(super) fn count(
+        &mut self,
+        owner: Option<Name>,
+        (stacks, size_bytes): (Stacks, u64),
+        change: Change,
+        room: &mut Room,
+    ) {
+        let mark = self.mark;
+        let place = self.place(stacks, room);
         self.all.change(mark, size_bytes, change);
         self.owners.entry(owner).or_default().change(mark, size_bytes, change);
         self.places.entry(place).or_default().change(mark, size_bytes, change);

@@ -25,6 +25,7 @@ struct Account {
     peak_bytes: u64,
     allocations: u64,
     frees: u64,
+    replaced: u64,
     older_frees: u64,
     unknown_frees: u64,
     failed: u64,
@@ -36,7 +37,8 @@ struct Account {
 #[derive(Clone, Copy, Debug, Default)]
 struct Live {
     blocks: u64,
-    size_bytes: u64,
+    /// Sizes are what a program says they are: the sum of two may exceed what one can be.
+    size_bytes: u128,
 }
 
 impl Analysis for HeldAnalysis {
@@ -107,18 +109,19 @@ impl Account {
         self.peak_bytes = self.peak_bytes.max(alloc.used_bytes);
         let live = self.live(&alloc.block);
         live.blocks += 1;
-        live.size_bytes += alloc.block.size_bytes;
+        live.size_bytes += u128::from(alloc.block.size_bytes);
     }
 
     fn free(&mut self, free: &Free) {
         match free.cause {
             FreeCause::ProcessEnd | FreeCause::TraceEnd => return,
             FreeCause::Program => self.frees += 1,
-            FreeCause::Replaced | FreeCause::Unwatched => {}
+            FreeCause::Replaced => self.replaced += 1,
+            FreeCause::Unwatched => {}
         }
         let live = self.live(&free.block);
         live.blocks = live.blocks.saturating_sub(1);
-        live.size_bytes = live.size_bytes.saturating_sub(free.block.size_bytes);
+        live.size_bytes = live.size_bytes.saturating_sub(u128::from(free.block.size_bytes));
     }
 
     fn live(&mut self, block: &Block) -> &mut Live {
@@ -130,7 +133,11 @@ impl Account {
             .modules
             .iter()
             .filter(|(_, live)| live.blocks > 0)
-            .map(|(&module, &Live { blocks, size_bytes })| HeldModule { module, blocks, size_bytes })
+            .map(|(&module, &Live { blocks, size_bytes })| HeldModule {
+                module,
+                blocks,
+                size_bytes: clamped(size_bytes),
+            })
             .collect();
         // Stable, and the map was ordered by name.
         by_module.sort_by_key(|module| std::cmp::Reverse(module.size_bytes));
@@ -140,10 +147,11 @@ impl Account {
             pool,
             attached: false,
             blocks: by_module.iter().map(|module| module.blocks).sum(),
-            size_bytes: by_module.iter().map(|module| module.size_bytes).sum(),
+            size_bytes: clamped(self.modules.values().map(|live| live.size_bytes).sum()),
             peak_bytes: self.peak_bytes,
             allocations: self.allocations,
             frees: self.frees,
+            replaced: self.replaced,
             older_frees: self.older_frees,
             unknown_frees: self.unknown_frees,
             failed: self.failed,
@@ -151,6 +159,10 @@ impl Account {
             by_module: if pool == Pool::Hal { by_module } else { Vec::new() },
         }
     }
+}
+
+fn clamped(bytes: u128) -> u64 {
+    u64::try_from(bytes).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
@@ -207,6 +219,7 @@ mod tests {
             peak_bytes: 150,
             allocations: 3,
             frees: 1,
+            replaced: 0,
             older_frees: 2,
             unknown_frees: 1,
             failed: 1,
@@ -245,6 +258,31 @@ mod tests {
         script.end(FreeCause::ProcessEnd, Pool::Hal, 0x3000).end(FreeCause::TraceEnd, Pool::Hal, 0x4000);
         let held = account_one(&script);
         assert_eq!((held.blocks, held.size_bytes, held.allocations, held.frees), (2, 12, 4, 1));
+        assert_eq!(held.replaced, 1);
+    }
+
+    /// Make sure that a pool that hands out its addresses again and never frees is suspected, and none that was seen to free.
+    #[test]
+    fn pool_without_frees_is_suspected() {
+        let reused = |count: u64| {
+            let mut script = script();
+            for addr in 0..count {
+                script.alloc(Pool::MindSpore, 0x1000 * addr, 512).end(
+                    FreeCause::Replaced,
+                    Pool::MindSpore,
+                    0x1000 * addr,
+                );
+            }
+            script
+        };
+        assert!(account_one(&reused(16)).frees_are_not_seen());
+        assert!(!account_one(&reused(15)).frees_are_not_seen(), "too few to tell");
+        let mut freed = reused(16);
+        freed.alloc(Pool::MindSpore, 0x9000, 1).free(Pool::MindSpore, 0x9000);
+        assert!(!account_one(&freed).frees_are_not_seen());
+        let mut unknown = reused(16);
+        unknown.unknown_free(Pool::MindSpore, 0x9000, false);
+        assert!(!account_one(&unknown).frees_are_not_seen());
     }
 
     /// A free that failed is no free, and the block is no second allocation.

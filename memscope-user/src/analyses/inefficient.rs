@@ -202,7 +202,7 @@ impl InefficientAnalysis {
         for kind in &used.order {
             let Waste { blocks, size_bytes: bytes, wasted_byte_seconds, .. } = &mut found.kinds[*kind as usize];
             *blocks += 1;
-            *bytes += size_bytes;
+            *bytes = bytes.saturating_add(size_bytes);
             *wasted_byte_seconds += used.found[*kind as usize].unwrap_or(0.0);
         }
         if self.told < MAX_TOLD {

@@ -225,15 +225,16 @@ impl Script {
             cause,
             owner: None,
             row_time_ns: None,
+            without_row: false,
         }))
     }
 
     pub(crate) fn unknown_free(&mut self, pool: Pool, addr: u64, maybe_older: bool) -> &mut Self {
-        self.push(EventKind::UnknownFree(UnknownFree { pool, addr, maybe_older, refused: false }))
+        self.push(EventKind::UnknownFree(UnknownFree { pool, addr, size_bytes: None, maybe_older, refused: false }))
     }
 
     pub(crate) fn refused_free(&mut self, pool: Pool, addr: u64, maybe_older: bool) -> &mut Self {
-        self.push(EventKind::UnknownFree(UnknownFree { pool, addr, maybe_older, refused: true }))
+        self.push(EventKind::UnknownFree(UnknownFree { pool, addr, size_bytes: None, maybe_older, refused: true }))
     }
 
     /// Attempt `attempt` of request `request` fails.

@@ -52,25 +52,48 @@ pub(crate) fn keep_for_user() -> io::Result<()> {
     keep(&OF_USERS_TRACER, true)
 }
 
-/// Keeps what continuing processes takes.
+/// Keeps what continuing processes takes, and reading the maps of who waits, which not all kernels let everybody do.
 pub(super) fn keep_for_guard() -> io::Result<()> {
-    keep(&[KILL], false)
+    keep(&[KILL, BPF], false)
+}
+
+/// Gives up `CAP_BPF` for good if `works` without it.
+pub(super) fn try_without_bpf(works: impl FnOnce() -> bool) -> io::Result<()> {
+    let before = sets()?;
+    let mut lesser = before;
+    // `CAP_BPF` is in the upper half.
+    lesser[1].effective = 0;
+    set(lesser)?;
+    if works() { keep(&[KILL], false) } else { set(before) }
 }
 
 /// Drops all that this thread has besides, for good. What is kept takes effect as before, or (`all`) all of it.
 fn keep(bits: &[u32], all: bool) -> io::Result<()> {
-    const VERSION_3: u32 = 0x2008_0522;
     let mask = bits.iter().fold(0_u64, |mask, bit| mask | 1 << bit);
-    let mut header = Header { version: VERSION_3, pid: 0 };
-    let mut sets = [Sets::default(); 2];
-    // SAFETY: of this version the kernel fills two halves.
-    check(unsafe { libc::syscall(libc::SYS_capget, &raw mut header, sets.as_mut_ptr()) })?;
+    let mut sets = sets()?;
     for (half, mask) in sets.iter_mut().zip([mask as u32, (mask >> 32) as u32]) {
         half.permitted &= mask;
         half.effective = if all { half.permitted } else { half.effective & mask };
         half.inheritable = 0;
     }
-    // SAFETY: as above; the kernel reads both halves.
+    set(sets)
+}
+
+/// Of this version the sets have two halves.
+const VERSION_3: u32 = 0x2008_0522;
+
+/// What this thread has.
+fn sets() -> io::Result<[Sets; 2]> {
+    let mut header = Header { version: VERSION_3, pid: 0 };
+    let mut sets = [Sets::default(); 2];
+    // SAFETY: the kernel fills two halves.
+    check(unsafe { libc::syscall(libc::SYS_capget, &raw mut header, sets.as_mut_ptr()) })?;
+    Ok(sets)
+}
+
+fn set(sets: [Sets; 2]) -> io::Result<()> {
+    let header = Header { version: VERSION_3, pid: 0 };
+    // SAFETY: the kernel reads two halves.
     check(unsafe { libc::syscall(libc::SYS_capset, &raw const header, sets.as_ptr()) })
 }
 

@@ -63,6 +63,8 @@ pub struct Features {
     pub send_signal: bool,
     /// Loops in the kernel (`bpf_loop`, 5.17): deep stacks.
     pub loops: bool,
+    /// Finding what a process has mapped at an address (`bpf_find_vma`, 5.17): few programs have to be stopped when they begin.
+    pub find_vma: bool,
     /// Programs can compare and exchange (5.12; on aarch64 5.18).
     pub exchanges: bool,
 }
@@ -80,6 +82,7 @@ impl Features {
             multi: sys::is_uprobe_multi_supported(UProbeMultiFeature::LinkCreation).unwrap_or(false),
             send_signal: helper(BpfHelper::BPF_FUNC_send_signal),
             loops: helper(BpfHelper::BPF_FUNC_loop),
+            find_vma: helper(BpfHelper::BPF_FUNC_find_vma),
             exchanges: exchange::is_supported(),
         }
     }
@@ -94,6 +97,7 @@ impl Features {
         multi: false,
         send_signal: false,
         loops: false,
+        find_vma: false,
         exchanges: false,
     };
 
@@ -172,6 +176,7 @@ mod tests {
         multi: true,
         send_signal: true,
         loops: true,
+        find_vma: true,
         exchanges: true,
     };
 

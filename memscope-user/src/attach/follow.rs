@@ -10,24 +10,23 @@ use std::{
 };
 
 use memscope_common::{
-    config::{PROCESS_FOLLOW, PROCESS_STOP, ProcessState},
+    config::{IMAGE_LOADER, PROCESS_FOLLOW, PROCESS_HOLD, PROCESS_STOP, ProcessState},
     record::Kind,
 };
 use nix::{
     poll::{PollFd, PollFlags, PollTimeout, poll},
-    sys::{
-        epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags},
-        signal::{Signal, kill},
-    },
-    unistd::Pid,
+    sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags},
 };
 
 use super::{
-    guard::{Guard, children, state},
+    guard::{Guard, children, start_ticks, state},
     kernel::{Kernel, KernelError, page_size},
     libraries::{Libraries, Library},
     literals,
+    memory::Memory,
     python::Interpreters,
+    waits::Waits,
+    withheld,
 };
 use crate::{
     capture::Note,
@@ -48,7 +47,9 @@ const SECOND_LOOK: Duration = Duration::from_millis(100);
 pub struct FollowOptions {
     /// Children join.
     pub children: bool,
-    /// Stop a process while probes are put into what it has just mapped.
+    /// Have a thread wait in the kernel while probes are put into what it has just mapped.
+    pub hold: bool,
+    /// Stop a process for it; with `hold`, only where nothing else will have it wait.
     pub stop: bool,
 }
 
@@ -56,7 +57,8 @@ impl FollowOptions {
     fn process_state(self, parent: u32) -> ProcessState {
         let children = if self.children { PROCESS_FOLLOW } else { 0 };
         let stop = if self.stop { PROCESS_STOP } else { 0 };
-        ProcessState { flags: children | stop, parent, generation: monotonic_ns(), unmapping: 0, reserved: 0 }
+        let hold = if self.hold { PROCESS_HOLD } else { 0 };
+        ProcessState { flags: children | stop | hold, parent, generation: monotonic_ns(), unmapping: 0, reserved: 0 }
     }
 }
 
@@ -92,6 +94,15 @@ struct Process {
     parent: u32,
     /// Readable when the process is gone; `None` when it was gone already, or there was no room for one more open file.
     pidfd: Option<OwnedFd>,
+    /// When it was started, in clock ticks since boot: numbers are used again.
+    start_ticks: Option<u64>,
+}
+
+impl Process {
+    /// Whether a process of the same number that was started then is another one.
+    fn is_another(&self, start_ticks: Option<u64>) -> bool {
+        self.start_ticks.zip(start_ticks).is_some_and(|(one, other)| one != other)
+    }
 }
 
 /// A process that was continued is to be looked after.
@@ -108,6 +119,9 @@ pub struct Follow {
     options: FollowOptions,
     libraries: Libraries,
     guard: Guard,
+    waits: Waits,
+    /// Programs without a loader that need not be stopped: while they are open, their inodes are no other file's.
+    static_programs: Vec<fs::File>,
     /// If Python stacks are taken.
     interpreters: Option<Interpreters>,
     processes: BTreeMap<u32, Process>,
@@ -122,11 +136,13 @@ pub struct Follow {
 impl Follow {
     /// Nothing is traced yet.
     #[must_use]
-    pub fn new(options: FollowOptions, libraries: Libraries, guard: Guard) -> Self {
+    pub fn new(options: FollowOptions, libraries: Libraries, guard: Guard, waits: Waits) -> Self {
         Self {
             options,
             libraries,
             guard,
+            waits,
+            static_programs: Vec::new(),
             interpreters: None,
             processes: BTreeMap::new(),
             second_looks: VecDeque::new(),
@@ -176,6 +192,7 @@ impl Follow {
     /// Probes a file that the program is expected to map.
     pub fn expect(&mut self, kernel: &mut Kernel, path: &std::path::Path) -> Result<(), KernelError> {
         self.added.extend(self.libraries.attach_path(kernel, path)?);
+        self.libraries.take_loaders().for_each(|image| kernel.know_image(image));
         Ok(())
     }
 
@@ -216,6 +233,10 @@ impl Follow {
     /// Reacts to what the kernel side reported.
     pub fn handle(&mut self, kernel: &mut Kernel, urgent: Urgent) -> Result<(), KernelError> {
         if urgent.kind == Kind::Fork {
+            // The number was another process's, whose end has not been looked at.
+            if self.processes.get(&urgent.child).is_some_and(|process| process.is_another(start_ticks(urgent.child))) {
+                self.remove(urgent.child);
+            }
             if !self.processes.contains_key(&urgent.child) {
                 self.enter(urgent.child, urgent.pid, false);
                 // It has its parent's mappings, but not all of their pages.
@@ -226,6 +247,21 @@ impl Follow {
             }
             return Ok(());
         }
+        let scanned = self.look(kernel, urgent);
+        if let Some(thread) = urgent.held {
+            self.waits.release(thread);
+        }
+        if urgent.stopped {
+            if scanned.is_ok() {
+                self.learn(kernel, urgent.pid);
+            }
+            self.resume(urgent.pid);
+        }
+        scanned
+    }
+
+    /// Looks at a process that has mapped something.
+    fn look(&mut self, kernel: &mut Kernel, urgent: Urgent) -> Result<(), KernelError> {
         let mut scanned = self.scan(kernel, urgent.pid);
         self.added.extend(self.libraries.announce());
         if let Some(interpreters) = self.interpreters.as_mut().filter(|_| urgent.kind == Kind::Exec) {
@@ -237,14 +273,28 @@ impl Follow {
             // Another name, and maybe another environment.
             self.describe(urgent.pid, parent, false);
         }
-        if urgent.stopped {
-            self.resume(urgent.pid);
-        }
         scanned
+    }
+
+    /// What a stopped process has begun to run is known now: whoever runs it later need not be stopped.
+    fn learn(&mut self, kernel: &mut Kernel, pid: u32) {
+        const MAX_STATIC: usize = 256;
+        let Some(image) = kernel.new_image(pid) else { return };
+        if image.kind == IMAGE_LOADER {
+            if self.libraries.has_probed_loader(pid) {
+                kernel.know_image(image);
+            }
+        } else if self.static_programs.len() < MAX_STATIC
+            && let Ok(program) = fs::File::open(format!("/proc/{pid}/exe"))
+        {
+            self.static_programs.push(program);
+            kernel.know_image(image);
+        }
     }
 
     fn scan(&mut self, kernel: &mut Kernel, pid: u32) -> Result<(), KernelError> {
         self.added.extend(self.libraries.attach(kernel, pid)?);
+        self.libraries.take_loaders().for_each(|image| kernel.know_image(image));
         bring_in_texts(kernel, pid);
         match &mut self.interpreters {
             Some(interpreters) => interpreters.look(kernel, pid),
@@ -253,13 +303,12 @@ impl Follow {
     }
 
     fn enter(&mut self, pid: u32, parent: u32, attached: bool) {
-        self.guard.add(pid);
         // Closed with the process's entry, it leaves the set by itself.
         let pidfd = open_pidfd(pid).ok().filter(|pidfd| {
             let event = EpollEvent::new(EpollFlags::EPOLLIN, 0);
             self.ended.as_ref().is_some_and(|ended| ended.add(pidfd, event).is_ok())
         });
-        self.processes.insert(pid, Process { parent, pidfd });
+        self.processes.insert(pid, Process { parent, pidfd, start_ticks: start_ticks(pid) });
         self.describe(pid, parent, attached);
     }
 
@@ -285,7 +334,7 @@ impl Follow {
                 Some(_) => thread::sleep(Duration::from_micros(20)),
             }
         }
-        continue_process(pid);
+        self.waits.resume(pid);
         self.second_looks.retain(|look| look.pid != pid);
         self.look_soon(pid, false);
     }
@@ -299,9 +348,10 @@ impl Follow {
     pub fn look_again(&mut self, kernel: &mut Kernel) -> Result<(), KernelError> {
         while let Some(look) = self.second_looks.pop_front_if(|look| look.when <= Instant::now()) {
             match state(look.pid) {
-                Some('T') if look.was_stopped => continue_process(look.pid),
+                Some('T') if !self.waits.is_ours(look.pid) => {}
+                Some('T') if look.was_stopped => self.waits.resume(look.pid),
                 Some('T') => self.look_soon(look.pid, true),
-                _ => {}
+                _ => self.waits.settle(look.pid),
             }
         }
         match &mut self.interpreters {
@@ -356,7 +406,6 @@ impl Follow {
 
     fn remove(&mut self, pid: u32) {
         self.processes.remove(&pid);
-        self.guard.remove(pid);
         if let Some(interpreters) = &mut self.interpreters {
             interpreters.ended(pid);
         }
@@ -364,13 +413,20 @@ impl Follow {
     }
 
     /// No process stays behind stopped by us.
-    pub fn end(self) {
-        for &pid in self.processes.keys() {
-            if self.second_looks.iter().any(|look| look.pid == pid) && state(pid) == Some('T') {
-                continue_process(pid);
-            }
-        }
+    pub fn end(mut self) {
+        self.let_go();
         self.guard.dismiss();
+    }
+
+    /// As [`end`](Self::end), where records of stops may be lost: the guard is not dismissed and continues all that still wait.
+    pub fn abandon(mut self) {
+        self.let_go();
+    }
+
+    /// Lets everybody go on who waits for us.
+    pub fn let_go(&mut self) {
+        self.waits.release_all();
+        self.waits.resume_all();
     }
 }
 
@@ -379,10 +435,6 @@ fn bring_in_texts(kernel: &Kernel, pid: u32) {
     if !kernel.can_touch() {
         literals::bring_in(pid, page_size());
     }
-}
-
-fn continue_process(pid: u32) {
-    let _ = kill(Pid::from_raw(pid as i32), Signal::SIGCONT);
 }
 
 pub(crate) fn open_pidfd(pid: u32) -> io::Result<OwnedFd> {
@@ -420,9 +472,24 @@ fn pid_within(pid: u32) -> Option<u32> {
 pub(crate) fn visible_devices(pid: u32) -> Option<String> {
     const NAME: &[u8] = b"ASCEND_RT_VISIBLE_DEVICES=";
     const LONGEST: usize = 1024;
-    let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
+    let environment = environment(pid)?;
     let value = environment.split(|byte| *byte == 0).find_map(|pair| pair.strip_prefix(NAME))?;
     String::from_utf8(value.get(..LONGEST.min(value.len()))?.to_vec()).ok()
+}
+
+/// The environment that a process was started with.
+fn environment(pid: u32) -> Option<Vec<u8>> {
+    match fs::read(format!("/proc/{pid}/environ")) {
+        // Another user's: where it lies, and what lies there, can be read.
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+            let (address, len) = withheld::range(&stat)?;
+            let mut bytes = vec![0; len];
+            Memory::open(pid).ok()?.read(address as u64, &mut bytes)?;
+            Some(bytes)
+        }
+        read => read.ok(),
+    }
 }
 
 /// Libraries that a program started with this environment will probably map.

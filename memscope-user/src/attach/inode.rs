@@ -18,7 +18,7 @@ use std::{
 use super::{
     elf::ElfFile,
     kernel::{Kernel, page_size},
-    python::Memory,
+    memory::Memory,
 };
 
 /// Bytes that are compared: the longest breakpoint, that of aarch64.

@@ -21,8 +21,8 @@ use aya::{
     util::{nr_cpus, online_cpus},
 };
 use memscope_common::{
-    Config, Miss, ProbeRow, PythonLayout, WatchSite, WatchedProcess,
-    config::{ANY_USER, OUTER_CHANGES, ProcessState, TRANSPORT_PERF, TRANSPORT_RING},
+    Config, Miss, ProbeRow, PythonLayout, WatchSite, WatchStart, WatchedProcess,
+    config::{ANY_USER, ImageKey, OUTER_CHANGES, ProcessState, TRANSPORT_PERF, TRANSPORT_RING},
     miss,
     row::{JUMP_ENTER, JUMP_LEAVE, JUMP_LEAVE_OWN, JUMPS},
     stack::{SCRATCH_PER_CPU, STACK_NATIVE, STACK_PYTHON},
@@ -35,6 +35,7 @@ use super::{
     features::{self, Features, LinkMode},
     lifecycle::Lifecycle,
     privileges, task,
+    waits::{MAPS as WAIT_MAPS, Waits},
 };
 use crate::ring::Source;
 
@@ -176,6 +177,8 @@ pub struct KernelOptions {
     pub stacks: StackOptions,
     /// Blocks are watched.
     pub watch: bool,
+    /// The process group of the program that is to be run; 0 if none is.
+    pub home_group: u32,
 }
 
 /// Which stacks are taken, and how many frames of each at most; `None` or 0: none.
@@ -226,25 +229,28 @@ pub struct WatchMaps {
     pub watched: BpfHashMap<MapData, u32, WatchedProcess>,
     /// Where threads were sent there, by `pid_tgid`.
     pub sites: BpfHashMap<MapData, u64, WatchSite>,
-    fds: [OwnedFd; 2],
+    /// Processes in which nothing is watched yet.
+    pub idle: BpfHashMap<MapData, u32, u32>,
+    fds: [OwnedFd; 3],
 }
 
 impl WatchMaps {
-    fn open(watched: OwnedFd, sites: OwnedFd) -> Result<Self, KernelError> {
+    fn open([watched, sites, idle]: [OwnedFd; 3]) -> Result<Self, KernelError> {
         fn map<K: Pod, V: Pod>(name: &'static str, fd: OwnedFd) -> Result<BpfHashMap<MapData, K, V>, KernelError> {
             let map = MapData::from_fd(fd).and_then(|map| BpfHashMap::try_from(Map::HashMap(map)));
             map.map_err(|error| map_error(name, &error))
         }
         let again = |fd: &OwnedFd| fd.try_clone().map_err(|error| map_error("WATCHED", &error));
-        let fds = [again(&watched)?, again(&sites)?];
-        Ok(Self { watched: map("WATCHED", watched)?, sites: map("WATCH_SITES", sites)?, fds })
+        let fds = [again(&watched)?, again(&sites)?, again(&idle)?];
+        let (watched, sites) = (map("WATCHED", watched)?, map("WATCH_SITES", sites)?);
+        Ok(Self { watched, sites, idle: map("WATCH_IDLE", idle)?, fds })
     }
 
     /// The same maps for another thread.
     pub fn try_clone(&self) -> Result<Self, KernelError> {
         let again = |fd: &OwnedFd| fd.try_clone().map_err(|error| map_error("WATCHED", &error));
-        let [watched, sites] = &self.fds;
-        Self::open(again(watched)?, again(sites)?)
+        let [watched, sites, idle] = &self.fds;
+        Self::open([again(watched)?, again(sites)?, again(idle)?])
     }
 }
 
@@ -268,10 +274,14 @@ pub struct Point {
 pub enum Sees {
     /// The entry of a call.
     Entry,
+    /// The entry of a call that is reported at once, with a text.
+    Text,
     /// One of the function's own return instructions.
     OwnReturn,
     /// The entry of a call, and an array that its arguments lead to.
     Array,
+    /// The loader has mapped something: the thread waits.
+    Loader,
 }
 
 /// One place to probe whose row has objects.
@@ -292,6 +302,8 @@ struct Programs {
     leave: &'static str,
     leave_own: &'static str,
     touch: &'static str,
+    enter_text: &'static str,
+    hold: &'static str,
     pass: &'static str,
     pass_array: &'static str,
     code_freed: &'static str,
@@ -308,6 +320,10 @@ pub struct Kernel {
     no_python: Option<String>,
     /// Texts can be brought into memory before they are read.
     can_touch: bool,
+    /// One program waits for a text, reads and reports it, where otherwise two run.
+    enters_text: bool,
+    /// Threads can be held.
+    can_hold: bool,
     stacks: StackOptions,
     links: Vec<UProbeLink>,
     lifecycle: Lifecycle,
@@ -371,6 +387,8 @@ impl Kernel {
                 Err(why) => (stacks.python_depth, no_python) = (None, Some(why)),
             }
         }
+        // Without it, a handler that the program has put up later is not noticed.
+        let (sighand, urgent_handler) = if options.watch { task::urgent_handler().unwrap_or_default() } else { (0, 0) };
         // Programs of single rows have to load where there are none.
         let exchanges = features.exchanges && mode != LinkMode::Slots;
         let mut config = Config {
@@ -385,6 +403,11 @@ impl Kernel {
             exchanges: exchanges.into(),
             seats: if exchanges { thread_entries().next_power_of_two() } else { 0 },
             watch: options.watch.into(),
+            task_sighand: sighand,
+            urgent_handler,
+            home_group: options.home_group,
+            tracer: std::process::id(),
+            offsets: task::offsets(),
             stop_user: if privileges::may_signal_all() { ANY_USER } else { Uid::current().as_raw() },
             ..Config::default()
         };
@@ -410,6 +433,7 @@ impl Kernel {
             .map_max_entries("PYTHON_CLAIMS", python(slots))
             .map_max_entries("PYTHON_SCRATCH", python(slots))
             .map_max_entries("WATCHED", if options.watch { WATCHED_PROCESSES } else { 1 })
+            .map_max_entries("WATCH_IDLE", if options.watch { WATCHED_PROCESSES } else { 1 })
             .map_max_entries("WATCH_SITES", if options.watch { thread_entries() } else { 1 })
             .map_max_entries("UNWIND_RULES", if_native(RULES))
             .map_max_entries("STACK_SLOTS", if_native(config.native_slots))
@@ -429,6 +453,8 @@ impl Kernel {
             max_rows,
             no_python,
             can_touch: false,
+            enters_text: false,
+            can_hold: false,
             stacks,
             links: Vec::new(),
             lifecycle,
@@ -444,6 +470,38 @@ impl Kernel {
         self.can_touch
     }
 
+    /// Whether a thread can wait, unseen by others, until what it has mapped is probed.
+    #[must_use]
+    pub const fn can_hold(&self) -> bool {
+        self.can_hold
+    }
+
+    /// Who waits for us.
+    pub fn waits(&self) -> Result<Waits, KernelError> {
+        let fd = |name: &'static str| {
+            let Some(Map::HashMap(map)) = self.ebpf.map(name) else { return Err(no_map(name)) };
+            map.fd().as_fd().try_clone_to_owned().map_err(|error| map_error(name, &error))
+        };
+        let [holds, stops, processes] = WAIT_MAPS;
+        Waits::open([fd(holds)?, fd(stops)?, fd(processes)?])
+    }
+
+    /// The file that a stopped process has begun to run, and that was not known; told once.
+    pub fn new_image(&mut self, pid: u32) -> Option<ImageKey> {
+        let mut images = BpfHashMap::<_, u32, ImageKey>::try_from(self.ebpf.map_mut("NEW_IMAGES")?).ok()?;
+        let found = images.get(&pid, 0).ok()?;
+        let _ = images.remove(&pid);
+        (found.inode != 0).then_some(found)
+    }
+
+    /// Programs with this loader, or of this file, need not be stopped from now on. What finds no room is stopped each time.
+    pub fn know_image(&mut self, image: ImageKey) {
+        let images = self.ebpf.map_mut("KNOWN_IMAGES").map(BpfHashMap::<_, ImageKey, u32>::try_from);
+        if let Some(Ok(mut images)) = images {
+            let _ = images.insert(&image, &1, 0);
+        }
+    }
+
     /// Loads what is attached to every library, so that a refusal shows at once. Of programs that serve one row each,
     /// the first pair stands for all.
     fn load_probes(&mut self, options: &KernelOptions) -> Result<(), KernelError> {
@@ -455,6 +513,12 @@ impl Kernel {
         }
         // Optional: needs sleepable uprobes (Linux 6.0).
         self.can_touch = self.program::<UProbe>(names.touch)?.load().is_ok();
+        // Such a program cannot use perf buffers, and takes no stacks.
+        let perf = options.perf || !self.features.ring_buffer;
+        if self.can_touch && !perf && !options.watch && self.stacks.bits() == 0 {
+            self.enters_text = self.program::<UProbe>(names.enter_text)?.load().is_ok();
+        }
+        self.can_hold = self.program::<UProbe>(names.hold)?.load().is_ok();
         Ok(())
     }
 
@@ -482,6 +546,8 @@ impl Kernel {
                 leave: "leave_multi",
                 leave_own: "leave_own_multi",
                 touch: "touch_multi",
+                enter_text: "enter_text_multi",
+                hold: "hold_multi",
                 pass: "pass_multi",
                 pass_array: "pass_array_multi",
                 code_freed: "code_freed_multi",
@@ -491,6 +557,8 @@ impl Kernel {
                 leave: "leave",
                 leave_own: "leave_own",
                 touch: "touch",
+                enter_text: "enter_text",
+                hold: "hold",
                 pass: "pass",
                 pass_array: "pass_array",
                 code_freed: "code_freed",
@@ -541,13 +609,16 @@ impl Kernel {
         }))
     }
 
-    /// What block watch shares with the kernel side.
-    pub fn watch_maps(&self) -> Result<WatchMaps, KernelError> {
+    /// What block watch shares with the kernel side; watching begins with the operator of this name.
+    pub fn watch_maps(&mut self, start: &str) -> Result<WatchMaps, KernelError> {
+        let map = self.ebpf.map_mut("WATCH_START").ok_or(no_map("WATCH_START"))?;
+        let written = Array::try_from(map).and_then(|mut map: Array<_, _>| map.set(0, &WatchStart::new(start), 0));
+        written.map_err(|error| map_error("WATCH_START", &error))?;
         let fd = |name: &'static str| {
             let Some(Map::HashMap(map)) = self.ebpf.map(name) else { return Err(no_map(name)) };
             map.fd().as_fd().try_clone_to_owned().map_err(|error| map_error(name, &error))
         };
-        WatchMaps::open(fd("WATCHED")?, fd("WATCH_SITES")?)
+        WatchMaps::open([fd("WATCHED")?, fd("WATCH_SITES")?, fd("WATCH_IDLE")?])
     }
 
     /// Takes the reading end of the transport; can be done once.
@@ -596,7 +667,8 @@ impl Kernel {
 
     /// Attaches the programs that follow processes through fork, exec and exit.
     pub fn follow(&mut self) -> Result<(), KernelError> {
-        self.lifecycle.follow(&mut self.ebpf)
+        let images = self.can_hold && self.features.find_vma && task::offsets().known != 0;
+        self.lifecycle.follow(&mut self.ebpf, images)
     }
 
     /// Probes `points` of the open file. Return probes go first: a call whose return alone is seen is counted
@@ -607,16 +679,32 @@ impl Kernel {
         let returns = only(|point| point.with_return);
         let own_returns = only(|point| point.sees == Sees::OwnReturn);
         let arrays = only(|point| point.sees == Sees::Array);
-        let points = &*only(|point| point.sees == Sees::Entry);
-        if let Some(Programs { enter, leave, leave_own, touch, pass_array, .. }) = self.shared_programs() {
+        let (mut points, texts) = (only(|point| point.sees == Sees::Entry), only(|point| point.sees == Sees::Text));
+        let loaders = only(|point| point.sees == Sees::Loader);
+        points.extend(&loaders);
+        let told_by_one = if self.enters_text {
+            texts
+        } else {
+            points.extend(texts);
+            Vec::new()
+        };
+        let points = &*points;
+        if let Some(Programs { enter, leave, leave_own, touch, enter_text, pass_array, hold, .. }) =
+            self.shared_programs()
+        {
             // Of several programs at one place the kernel runs the last one attached first: a call is told before its arrays.
             if !arrays.is_empty() {
                 self.load_once(pass_array)?;
                 self.attach_many(pass_array, &path, &arrays)?;
             }
+            // As above: it is told who waits before the thread does.
+            if self.can_hold {
+                self.attach_many(hold, &path, &loaders)?;
+            }
             self.attach_many(leave, &path, &returns)?;
             self.attach_many(leave_own, &path, &own_returns)?;
             self.attach_many(enter, &path, points)?;
+            self.attach_many(enter_text, &path, &told_by_one)?;
             if self.can_touch {
                 let texts: Vec<Point> = points.iter().copied().filter(|point| point.with_text).collect();
                 // So they are there when the call is told.
@@ -852,7 +940,7 @@ fn no_map(name: &'static str) -> KernelError {
     KernelError::Map { name, reason: "it is not in the object".to_owned() }
 }
 
-fn map_error(name: &'static str, error: &dyn std::fmt::Display) -> KernelError {
+pub(super) fn map_error(name: &'static str, error: &dyn std::fmt::Display) -> KernelError {
     KernelError::Map { name, reason: error.to_string() }
 }
 

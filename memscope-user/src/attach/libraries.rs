@@ -1,16 +1,23 @@
-//! Puts the probe rows into the files that a process has mapped; `plan` says where.
+//! Puts the probe rows into the files that a process has mapped; `plan` says where, `choice` which.
 
+mod choice;
 mod plan;
+
+pub use choice::RowChoice;
 
 use std::{
     collections::{HashMap, HashSet},
     fs::File,
-    io::{self, Read as _},
+    io::{self, Read as _, Seek as _},
     os::fd::{AsFd as _, OwnedFd},
     path::{Path, PathBuf},
 };
 
-use memscope_common::{Fetch, ProbeRow, row::MAX_VALUES};
+use memscope_common::{
+    Fetch, ProbeRow,
+    config::{IMAGE_LOADER, ImageKey, MINOR_BITS},
+    row::MAX_VALUES,
+};
 
 use super::{
     copies,
@@ -21,7 +28,7 @@ use super::{
     maps::{FileId, Mapped, mapped_files},
     ops::{self, OpsChoice, OpsFigures, OpsOptions, OpsPlan},
     presence::Place,
-    site::{self, Site},
+    site::{self, Site, SiteCost},
 };
 use crate::{
     capture::Note,
@@ -31,6 +38,7 @@ use crate::{
         ops::{CATCH, CXX_LIBRARY, TORCH_LIBRARY},
         watch::{self, WatchLevels},
     },
+    regular,
 };
 
 /// Files larger than this are no libraries of ours; reading is bounded.
@@ -58,6 +66,29 @@ pub struct Placed {
     pub located: Option<(u64, Evidence)>,
     /// Own return instructions of the function that are probed too.
     pub own_returns: usize,
+    /// What a hit of one of them costs, or of what is probed in place of them.
+    pub return_cost: SiteCost,
+}
+
+impl Placed {
+    /// Whether a call makes the kernel single-step an instruction.
+    #[must_use]
+    pub const fn is_stepped(&self) -> bool {
+        self.site.cost.is_stepped() || self.own_returns > 0 && self.return_cost.is_stepped()
+    }
+
+    /// About what the probes add to a call, in microseconds: entry and return.
+    #[must_use]
+    pub const fn price_us(&self) -> f64 {
+        let back = if self.own_returns > 0 {
+            self.return_cost.price_us()
+        } else if self.with_return {
+            SiteCost::Emulated.price_us()
+        } else {
+            0.0
+        };
+        self.site.cost.price_us() + back
+    }
 }
 
 /// What became of one file.
@@ -73,6 +104,8 @@ pub struct Library {
     pub not_located: Vec<(&'static str, String)>,
     /// Why it could not be probed, wholly or in part.
     pub error: Option<String>,
+    /// It may not be opened, so nothing of it is traced.
+    pub denied: bool,
     /// Operators in it.
     pub ops: Option<LibraryOps>,
     /// It has a copy of mstx whose functions cannot be found. Only looked for by planners.
@@ -95,21 +128,39 @@ pub struct LibraryOps {
 }
 
 impl Library {
-    fn at(path: &Path) -> Self {
+    pub(crate) fn at(path: &Path) -> Self {
         let (placed, absent, not_located) = (Vec::new(), Vec::new(), Vec::new());
         let path = path.to_path_buf();
-        Self { path, placed, absent, not_located, error: None, ops: None, hidden_copy: false, same_as: None }
+        Self {
+            path,
+            placed,
+            absent,
+            not_located,
+            error: None,
+            denied: false,
+            ops: None,
+            hidden_copy: false,
+            same_as: None,
+        }
     }
 }
 
 /// Places rows, each file once.
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct Libraries {
     rows: Vec<(u16, &'static ProbeSpec)>,
     unserved: Vec<&'static str>,
     files: HashMap<FileId, Library>,
+    /// Processes whose mappings may not be read.
+    denied_maps: HashMap<u32, Library>,
     /// Files that have probes. What is open cannot be confused with what comes later.
     probed: Vec<Probed>,
-    without_copy: HashSet<FileId>,
+    /// Files with nothing to probe that have a name of ours.
+    unprobed: Vec<File>,
+    /// With the time of the last change: a later file may have the same inode.
+    without_copy: HashSet<(FileId, (i64, i64))>,
+    /// A traced process has mapped a library of the Ascend stack.
+    mapped_any: bool,
     loader_rows: HashMap<i64, u16>,
     sites: site::Kernel,
     cache: Option<Cache>,
@@ -117,6 +168,10 @@ pub struct Libraries {
     serves_arrays: bool,
     /// Blocks are watched.
     watches: bool,
+    /// Which rows are placed of those that not every trace needs.
+    choice: RowChoice,
+    /// Files that were probed before, with rows that were wanted later.
+    extended: Vec<Library>,
     /// Rows of operators, which are made when a library needs them.
     op_rows: HashMap<OpRow, u16>,
     next_op: u32,
@@ -125,6 +180,8 @@ pub struct Libraries {
     mstx_tool: bool,
     /// What tells the Python packages that a tracer is there, as long as it is open.
     presences: Vec<OwnedFd>,
+    /// Loaders that were probed, and of which the kernel side does not know that yet.
+    new_loaders: Vec<ImageKey>,
     /// Packages that are probed and were not told.
     unannounced: Vec<(Place, File, PathBuf)>,
 }
@@ -154,15 +211,23 @@ struct Plan {
     file: Option<File>,
 }
 
+impl Plan {
+    fn new(path: &Path) -> Self {
+        let (library, ops) = (Library::at(path), OpsPlan::default());
+        Self { library, points: Vec::new(), ops, presence: None, likeness: None, file: None }
+    }
+}
+
 impl Libraries {
-    /// Hands the built-in rows to the kernel side, as many as it can serve besides those of the user, and then these.
+    /// Hands the chosen built-in rows to the kernel side, as many as it can serve besides those of the user, and then these.
     pub fn new(
         kernel: &mut Kernel,
         ops: OpsOptions,
         user: &[&'static ProbeSpec],
         watch: Option<WatchLevels>,
+        choice: RowChoice,
     ) -> Result<Self, KernelError> {
-        let mut libraries = Self::planner(kernel.room(), user);
+        let mut libraries = Self::planner_of(kernel.room(), user, choice);
         libraries.ops = ops;
         libraries.watches = watch.is_some();
         libraries.serves_arrays = kernel.link_mode().serves_arrays();
@@ -189,28 +254,39 @@ impl Libraries {
     /// cache.
     #[must_use]
     pub fn planner(max_rows: u16, user: &[&'static ProbeSpec]) -> Self {
+        Self::planner_of(max_rows, user, RowChoice::ALL)
+    }
+
+    fn planner_of(max_rows: u16, user: &[&'static ProbeSpec], choice: RowChoice) -> Self {
         let room = usize::from(max_rows.saturating_sub(LOADER_ROWS));
         let (user, unserved_user) = user.split_at(room.min(user.len()));
-        let (mut served, mut unserved) = by_importance(probes::builtin().collect(), room - user.len());
+        let (mut served, mut unserved) =
+            by_importance(probes::builtin().filter(|spec| choice.takes(spec)).collect(), room - user.len());
         served.extend_from_slice(user);
         unserved.extend(unserved_user);
         Self {
             rows: (1..).zip(served).collect(),
             unserved: unserved.iter().map(|spec| spec.symbol).collect(),
             files: HashMap::new(),
+            denied_maps: HashMap::new(),
             probed: Vec::new(),
+            unprobed: Vec::new(),
             without_copy: HashSet::new(),
+            mapped_any: false,
             loader_rows: HashMap::new(),
             sites: site::Kernel::default(),
             cache: None,
             ops: OpsOptions { choice: OpsChoice::Npu, accesses: true, cpu: false },
             serves_arrays: true,
             watches: false,
+            choice,
+            extended: Vec::new(),
             op_rows: HashMap::new(),
             next_op: 0,
             tell: None,
             mstx_tool: false,
             presences: Vec::new(),
+            new_loaders: Vec::new(),
             unannounced: Vec::new(),
         }
     }
@@ -233,26 +309,54 @@ impl Libraries {
         self.rows.iter().map(|(_, spec)| spec.describe()).collect()
     }
 
-    /// Whether a library of the Ascend stack was found.
+    /// Whether a traced process was seen to map a library of the Ascend stack. One that is only expected does not count.
     #[must_use]
-    pub fn found_any(&self) -> bool {
-        self.files.values().any(|library| {
-            library.ops.is_some() || library.placed.iter().any(|placed| self.rows.iter().any(|(n, _)| *n == placed.row))
-        })
+    pub const fn found_any(&self) -> bool {
+        self.mapped_any
+    }
+
+    fn is_of_stack(&self, library: &Library) -> bool {
+        library.ops.is_some() || library.placed.iter().any(|placed| self.rows.iter().any(|(n, _)| *n == placed.row))
     }
 
     /// Probes whatever `pid` has mapped and was not probed yet. Gives the new files.
     pub fn attach(&mut self, kernel: &mut Kernel, pid: u32) -> Result<Vec<Library>, KernelError> {
         let mut added = Vec::new();
-        // A process that is gone has nothing left to probe.
-        for mapped in mapped_files(pid).unwrap_or_default() {
+        let mapped = match mapped_files(pid) {
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                return Ok(self.denied_maps(pid, &error).into_iter().collect());
+            }
+            // A process that is gone has nothing left to probe.
+            mapped => mapped.unwrap_or_default(),
+        };
+        for mapped in mapped {
             if !self.files.contains_key(&mapped.id) && (self.is_wanted(&mapped) || self.may_have_copy(&mapped, pid)) {
                 let library = self.attach_file(kernel, &mapped.path, mapped.open(pid))?;
+                self.note_loader(mapped.id, &library);
                 self.files.insert(mapped.id, library.clone());
                 added.push(library);
             }
+            self.mapped_any = self.mapped_any || self.files.get(&mapped.id).is_some_and(|file| self.is_of_stack(file));
         }
+        added.append(&mut self.extended);
         Ok(added)
+    }
+
+    /// Files that traced processes have mapped and that may not be opened: nothing of them is traced.
+    pub fn denied(&self) -> impl Iterator<Item = &Library> {
+        self.files.values().chain(self.denied_maps.values()).filter(|library| library.denied)
+    }
+
+    /// What a process has mapped may not be read; given once.
+    fn denied_maps(&mut self, pid: u32, error: &io::Error) -> Option<Library> {
+        if self.denied_maps.contains_key(&pid) {
+            return None;
+        }
+        let text = format!("{error}; CAP_SYS_PTRACE is needed, or root");
+        let library =
+            Library { error: Some(text), denied: true, ..Library::at(Path::new(&format!("/proc/{pid}/maps"))) };
+        self.denied_maps.insert(pid, library.clone());
+        Some(library)
     }
 
     /// Probes a file before any process has mapped it.
@@ -264,9 +368,31 @@ impl Libraries {
         if self.files.contains_key(&id) || !metadata.is_file() {
             return Ok(None);
         }
-        let library = self.attach_file(kernel, path, File::open(path))?;
+        let library = self.attach_file(kernel, path, regular::open(path))?;
+        self.note_loader(id, &library);
         self.files.insert(id, library.clone());
         Ok(Some(library))
+    }
+
+    /// Has the kernel side know a loader that is probed.
+    fn note_loader(&mut self, id: FileId, library: &Library) {
+        if is_probed_loader(library) {
+            let device = id.device.0 << MINOR_BITS | id.device.1;
+            self.new_loaders.push(ImageKey { inode: id.inode, device, kind: IMAGE_LOADER });
+        }
+    }
+
+    /// Loaders that were probed since the last call. Some file systems give files other numbers than the kernel has for them.
+    pub fn take_loaders(&mut self) -> impl Iterator<Item = ImageKey> + use<> {
+        std::mem::take(&mut self.new_loaders).into_iter()
+    }
+
+    /// Whether the loader that a process has mapped is probed.
+    #[must_use]
+    pub fn has_probed_loader(&self, pid: u32) -> bool {
+        let mapped = mapped_files(pid).unwrap_or_default();
+        let mut loaders = mapped.iter().filter(|mapped| is_loader(mapped.file_name())).peekable();
+        loaders.peek().is_some() && loaders.all(|mapped| self.files.get(&mapped.id).is_some_and(is_probed_loader))
     }
 
     /// Tells scripts that a tracer is there, once their processes are traced. Gives files for which that failed.
@@ -299,7 +425,7 @@ impl Libraries {
 
     /// What would be placed into a file by its name, whether or not a process has mapped it, and for either machine.
     pub fn plan_path(&mut self, path: &Path) -> io::Result<Library> {
-        let file = File::open(path)?;
+        let file = regular::open(path)?;
         Ok(self.plan_file(None, path, Ok(file)).map_err(io::Error::other)?.library)
     }
 
@@ -312,12 +438,16 @@ impl Libraries {
 
     /// Whether to look for a copy of mstx in a file that is not known by its name. Once for each file.
     fn may_have_copy(&mut self, mapped: &Mapped, pid: u32) -> bool {
-        if self.mstx_tool || self.without_copy.len() >= MAX_WITHOUT_COPY || self.without_copy.contains(&mapped.id) {
+        if self.mstx_tool || self.without_copy.len() >= MAX_WITHOUT_COPY {
+            return false;
+        }
+        let key = (mapped.id, mapped.changed(pid).unwrap_or_default());
+        if self.without_copy.contains(&key) {
             return false;
         }
         let may = mapped.open(pid).is_ok_and(|file| copies::may_be_in(&file));
         if !may {
-            self.without_copy.insert(mapped.id);
+            self.without_copy.insert(key);
         }
         may
     }
@@ -356,10 +486,12 @@ impl Libraries {
             return Ok(Library { same_as: Some(known), ..Library::at(path) });
         }
         let op_points = self.number_ops(kernel, ops)?;
+        let is_of_scripts = presence.is_some();
         let attached =
             kernel.attach(file.as_fd(), &points).and_then(|()| kernel.attach_objects(file.as_fd(), &op_points));
         match attached {
-            Ok(()) if points.is_empty() && op_points.is_empty() => {}
+            // As long as it is open, no later file gets its inode.
+            Ok(()) if points.is_empty() && op_points.is_empty() => self.unprobed.push(file),
             Ok(()) => {
                 if let Some(place) = presence
                     && let Ok(file) = file.try_clone()
@@ -367,6 +499,9 @@ impl Libraries {
                     self.unannounced.push((place, file, path.to_path_buf()));
                 }
                 self.probed.push(Probed { likeness, file, path: path.to_path_buf() });
+                if is_of_scripts && self.choice != RowChoice::ALL {
+                    self.choose_all(kernel)?;
+                }
             }
             // This file cannot be probed; others can.
             Err(error @ KernelError::Attach { .. }) => {
@@ -434,14 +569,14 @@ impl Libraries {
         path: &Path,
         file: io::Result<File>,
     ) -> Result<Plan, KernelError> {
-        let (library, ops) = (Library::at(path), OpsPlan::default());
-        let mut plan = Plan { library, points: Vec::new(), ops, presence: None, likeness: None, file: None };
+        let mut plan = Plan::new(path);
         // Reading the whole file also puts the probed pages into the page cache: some kernels warn when a probe is
         // installed on a page that is not there.
-        let read = file.and_then(|file| read_bounded(&file).map(|bytes| (file, bytes)));
+        let read = file.and_then(|file| read_whole(&file).map(|bytes| (file, bytes)));
         let (file, bytes) = match read {
             Ok(found) => found,
             Err(error) => {
+                plan.library.denied = error.kind() == io::ErrorKind::PermissionDenied;
                 plan.library.error = Some(error_chain(&error));
                 return Ok(plan);
             }
@@ -487,13 +622,21 @@ fn is_library(file_name: &str, library: &str) -> bool {
     }
 }
 
+/// Whether a file is a loader that is probed, under this name or another.
+fn is_probed_loader(library: &Library) -> bool {
+    let name = library.path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    is_loader(name) && (!library.placed.is_empty() || library.same_as.is_some())
+}
+
 /// glibc's and musl's dynamic loaders.
 fn is_loader(file_name: &str) -> bool {
     (file_name.starts_with("ld-linux") || file_name.starts_with("ld-musl") || file_name.starts_with("ld-2."))
         && file_name.contains(".so")
 }
 
-fn read_bounded(file: &File) -> io::Result<Vec<u8>> {
+/// Reads a file from its beginning, wherever its cursor is.
+fn read_whole(mut file: &File) -> io::Result<Vec<u8>> {
+    file.rewind()?;
     let size = file.metadata()?.len();
     if size > MAX_FILE_BYTES {
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("{size} bytes is more than a library has")));

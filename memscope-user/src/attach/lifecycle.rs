@@ -24,11 +24,13 @@ pub(super) enum Lifecycle {
     Tracefs { newtask_pid: u32, newtask_flags: u32, free_pid: u32 },
 }
 
+const EXEC: &str = "sched_process_exec";
+
 /// Category and name of an event, and the programs for it, raw and not; the one by which processes are met comes last.
 const EVENTS: [(&str, &str, [&str; 2]); 4] = [
     ("sched", "sched_process_free", ["process_free_raw", "process_free"]),
     ("sched", "sched_process_exit", ["process_exit_raw", "process_exit"]),
-    ("sched", "sched_process_exec", ["process_exec_raw", "process_exec"]),
+    ("sched", EXEC, ["process_exec_raw", "process_exec"]),
     ("task", "task_newtask", ["task_newtask_raw", "task_newtask"]),
 ];
 
@@ -58,9 +60,20 @@ impl Lifecycle {
         }
     }
 
-    /// Loads and attaches the programs.
-    pub(super) fn follow(self, ebpf: &mut Ebpf) -> Result<(), KernelError> {
+    /// Loads and attaches the programs. `images`: the file that a process runs can be found.
+    pub(super) fn follow(self, ebpf: &mut Ebpf, images: bool) -> Result<(), KernelError> {
+        if task::offsets().known != 0 {
+            // Without it a stop of ours is not told from one of somebody else.
+            let signals: &mut RawTracePoint = program(ebpf, "signal_generate_raw")?;
+            let _ = signals.load().and_then(|()| signals.attach("signal_generate").map(drop));
+        }
         for (category, event, [raw, formatted]) in EVENTS {
+            if images && event == EXEC && matches!(self, Self::Raw { .. }) {
+                let program: &mut RawTracePoint = program(ebpf, "process_exec_image_raw")?;
+                if program.load().and_then(|()| program.attach(event)).is_ok() {
+                    continue;
+                }
+            }
             let (name, attached) = match self {
                 Self::Raw { .. } => {
                     let program: &mut RawTracePoint = program(ebpf, raw)?;

@@ -8,7 +8,7 @@ use std::fs;
 
 use super::{
     maps::{Line, line},
-    python::Memory,
+    memory::Memory,
 };
 
 /// Larger mappings are data, not texts of marks.

@@ -1,8 +1,7 @@
 //! `/proc/<pid>/maps`: which files a process has mapped. Read as hostile input.
 
 use std::{
-    fs::{self, File},
-    io,
+    fs, io,
     os::unix::ffi::OsStrExt as _,
     path::{Path, PathBuf},
 };
@@ -32,12 +31,6 @@ impl Mapped {
     #[must_use]
     pub fn file_name(&self) -> &str {
         self.path.file_name().and_then(|name| name.to_str()).unwrap_or("")
-    }
-
-    /// Opens the inode that is really mapped, through any mount namespace and even if it was deleted or
-    /// replaced. The process must still be there, and `map_files` must be permitted.
-    pub fn open(&self, pid: u32) -> io::Result<File> {
-        File::open(format!("/proc/{pid}/map_files/{}", self.range))
     }
 }
 

@@ -3,10 +3,13 @@
 //! `maps` says which files a process has mapped, `elf` where a function is in a file, `locate` where one is that
 //! the file does not name, `copies` which files have functions of mstx in them, `site` which instruction of
 //! it is the cheapest to probe, `inode` which files are one under several names, `libraries` puts these together,
-//! `kernel` makes the links. `spawn`, `follow` and `guard` start, follow and never abandon the traced processes.
+//! `kernel` makes the links. `spawn`, `follow` and `guard` start, follow and never abandon the traced processes, `waits` knows
+//! who of them waits.
 //! `presence` tells scripts that a tracer is there, `tracers` whether a process has one. `privileges` says what tracing takes, and
 //! `capabilities` gives up what is not needed any more. `mstx_tool` is the one thing that is put into a process, if the user wants it.
 
+#[cfg(feature = "trace")]
+pub mod caller;
 #[cfg(feature = "trace")]
 pub mod capabilities;
 #[cfg(feature = "trace")]
@@ -21,6 +24,8 @@ pub mod follow;
 #[cfg(feature = "trace")]
 pub mod guard;
 #[cfg(feature = "trace")]
+pub mod inherited;
+#[cfg(feature = "trace")]
 mod inode;
 #[cfg(feature = "trace")]
 pub mod kernel;
@@ -32,7 +37,11 @@ mod lifecycle;
 mod literals;
 #[cfg(feature = "trace")]
 pub mod locate;
+#[cfg(feature = "trace")]
+pub mod mapped;
 pub mod maps;
+#[cfg(feature = "trace")]
+pub mod memory;
 #[cfg(feature = "trace")]
 pub mod mstx_tool;
 #[cfg(feature = "trace")]
@@ -53,5 +62,7 @@ pub mod spawn;
 mod task;
 #[cfg(feature = "trace")]
 pub(crate) mod tracers;
+#[cfg(feature = "trace")]
+pub mod waits;
 #[cfg(feature = "trace")]
 pub mod withheld;

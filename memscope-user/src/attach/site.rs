@@ -184,6 +184,16 @@ pub enum SiteCost {
 }
 
 impl SiteCost {
+    /// About what a hit takes, in microseconds, where measured: in a virtual machine (docs/overhead.md).
+    #[must_use]
+    pub const fn price_us(self) -> f64 {
+        match self {
+            Self::Nop5Optimizable => 0.5,
+            Self::Emulated => 0.6,
+            Self::SingleStepped => 12.0,
+        }
+    }
+
     /// Whether the kernel has to single-step the instruction.
     #[must_use]
     pub const fn is_stepped(self) -> bool {
@@ -233,6 +243,15 @@ pub fn candidates(function: &Function<'_>, usage: SiteUse, kernel: Kernel) -> Re
 
 /// Return instructions of one function that get a probe; generated code has few.
 const MAX_RETURNS: usize = 64;
+
+/// What a hit of a function's own return instruction costs: of x86-64's the kernel emulates none.
+#[must_use]
+pub const fn return_cost(machine: Machine) -> SiteCost {
+    match machine {
+        Machine::Aarch64 => SiteCost::Emulated,
+        _ => SiteCost::SingleStepped,
+    }
+}
 
 /// Offsets of a function's own return instructions; `None` if it cannot be read to its end, has none or too many, or one
 /// of them takes no probe.

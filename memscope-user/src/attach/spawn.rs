@@ -17,10 +17,14 @@ use std::{
 
 use nix::{
     fcntl::OFlag,
-    sys::signal::{SigHandler, SigSet, SigmaskHow, Signal, signal, sigprocmask},
-    unistd::{ForkResult, Gid, Pid, Uid, User, fork, initgroups, pipe2, setgid, setuid},
+    unistd::{ForkResult, Pid, fork, pipe2},
 };
 use thiserror::Error;
+
+use super::inherited;
+
+use super::caller::CallerError;
+pub use super::caller::RunAs;
 
 /// The program could not be started.
 #[derive(Debug, Error)]
@@ -48,6 +52,9 @@ pub enum SpawnError {
         /// As given.
         name: String,
     },
+    /// sudo's variables name no user.
+    #[error(transparent)]
+    Caller(#[from] CallerError),
     /// The system refused a process.
     #[error("cannot start a process")]
     Fork(#[source] io::Error),
@@ -60,7 +67,7 @@ impl SpawnError {
         match self {
             Self::NotFound { .. } => 127,
             Self::NotExecutable { .. } => 126,
-            Self::NoUser { .. } | Self::Fork(_) => 125,
+            Self::NoUser { .. } | Self::Caller(_) | Self::Fork(_) => 125,
         }
     }
 }
@@ -101,52 +108,6 @@ fn executable(path: &Path) -> io::Result<()> {
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, "no execute permission"));
     }
     Ok(())
-}
-
-/// The user that the program is to run as.
-#[derive(Clone, Debug)]
-pub struct RunAs {
-    user: User,
-}
-
-impl RunAs {
-    /// `name` if given; else the user who called sudo; else `None`: whoever we are.
-    pub fn choose(name: Option<&str>) -> Result<Option<Self>, SpawnError> {
-        let by_name = |name: &str| {
-            let user = User::from_name(name).ok().flatten();
-            user.or_else(|| User::from_uid(Uid::from_raw(name.parse().ok()?)).ok().flatten())
-        };
-        match name {
-            Some(name) => match by_name(name) {
-                Some(user) => Ok(Some(Self { user })),
-                None => Err(SpawnError::NoUser { name: name.to_owned() }),
-            },
-            None => Ok(sudo_ids().and_then(|(uid, _)| {
-                let user = User::from_uid(Uid::from_raw(uid)).ok().flatten()?;
-                (!user.uid.is_root()).then_some(Self { user })
-            })),
-        }
-    }
-
-    /// What the program finds in its environment.
-    fn environment(&self) -> Vec<(OsString, OsString)> {
-        let name = OsString::from(&self.user.name);
-        vec![
-            ("HOME".into(), self.user.dir.clone().into_os_string()),
-            ("USER".into(), name.clone()),
-            ("LOGNAME".into(), name),
-        ]
-    }
-}
-
-/// User and group who called sudo.
-#[must_use]
-pub fn sudo_ids() -> Option<(u32, u32)> {
-    if !Uid::effective().is_root() {
-        return None;
-    }
-    let number = |name| env::var(name).ok()?.parse::<u32>().ok();
-    Some((number("SUDO_UID")?, number("SUDO_GID")?))
 }
 
 /// The child before it executes.
@@ -203,15 +164,8 @@ fn become_program(
         return nix::Error::ECANCELED;
     }
     let attempt = || -> nix::Result<std::convert::Infallible> {
-        sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None)?;
-        // Rust ignores SIGPIPE for itself; a program expects the default.
-        // SAFETY: the default action needs no handler.
-        unsafe { signal(Signal::SIGPIPE, SigHandler::SigDfl) }?;
-        if let Some(RunAs { user }) = run_as {
-            let name = CString::new(user.name.as_str()).map_err(|_| nix::Error::EINVAL)?;
-            initgroups(&name, user.gid)?;
-            setgid(Gid::from_raw(user.gid.as_raw()))?;
-            setuid(user.uid)?;
+        if let Some(run_as) = run_as {
+            run_as.take_on()?;
         }
         let mut variables: Vec<(OsString, OsString)> = env::vars_os().collect();
         let mut own = run_as.map(RunAs::environment).unwrap_or_default();
@@ -229,6 +183,7 @@ fn become_program(
             })
             .collect::<nix::Result<Vec<_>>>()?;
         let arguments = args.iter().map(|arg| c_string(arg)).collect::<nix::Result<Vec<_>>>()?;
+        inherited::restore();
         nix::unistd::execve(&c_string(program.as_os_str())?, &arguments, &environment)
     };
     match attempt() {

@@ -5,6 +5,8 @@
 
 use std::{fs::File, io::Read as _, sync::LazyLock};
 
+use memscope_common::config::Offsets;
+
 /// The kernel's types.
 const BTF: &str = "/sys/kernel/btf/vmlinux";
 /// Real ones have some 8 MiB.
@@ -20,6 +22,11 @@ struct Types {
     /// Offsets in `task_struct`.
     thread_pointer: Offset,
     pid: Offset,
+    sighand: Offset,
+    /// Offset in `sighand_struct` of the handler for `SIGURG`.
+    urgent_handler: Offset,
+    /// What is looked up of a process; `None` if anything of it is not known.
+    offsets: Option<Offsets>,
     multi_links: bool,
 }
 
@@ -34,6 +41,17 @@ pub(super) fn thread_pointer() -> Offset {
 /// Offset of the number of a task, in bytes; or why it is not known.
 pub(super) fn pid() -> Offset {
     TYPES.pid.clone()
+}
+
+/// Offset of the address of what a task has for its signals, and in that of its handler for `SIGURG`, in bytes; or why they are not
+/// known.
+pub(super) fn urgent_handler() -> Result<(u32, u32), String> {
+    Ok((TYPES.sighand.clone()?, TYPES.urgent_handler.clone()?))
+}
+
+/// Where the kernel has what is looked up of a process; all 0 where that is not known.
+pub(super) fn offsets() -> Offsets {
+    TYPES.offsets.unwrap_or_default()
 }
 
 /// Whether the kernel has links for many probes; false if it does not describe its types.
@@ -61,9 +79,39 @@ impl Types {
                 other => Err(format!("threads of {other} are not known")),
             },
             pid: offset_of(&["pid"]),
+            sighand: offset_of(&["sighand"]),
+            urgent_handler: btf
+                .as_ref()
+                .and_then(Btf::urgent_handler)
+                .ok_or_else(|| format!("{BTF} does not say where handlers of signals are")),
+            offsets: btf.as_ref().and_then(offsets_of),
             multi_links: btf.as_ref().is_some_and(|btf| btf.enumerates("BPF_TRACE_UPROBE_MULTI")),
         }
     }
+}
+
+/// Offsets of what is looked up of a process.
+fn offsets_of(btf: &Btf<'_>) -> Option<Offsets> {
+    /// `PIDTYPE_PGID`, among pointers.
+    const GROUP: u32 = 2 * 8;
+    let task = |name| btf.member("task_struct", &[name]);
+    Some(Offsets {
+        known: 1,
+        task_mm: task("mm")?,
+        task_ptrace: task("ptrace")?,
+        task_signal: task("signal")?,
+        task_tgid: task("tgid")?,
+        signal_group: btf.member("signal_struct", &["pids"])? + GROUP,
+        // Its first member, the number, is that of the outermost namespace.
+        pid_number: btf.member("pid", &["numbers"])?,
+        mm_auxv: btf.member("mm_struct", &["saved_auxv"])?,
+        mm_exe_file: btf.member("mm_struct", &["exe_file"])?,
+        vma_file: btf.member("vm_area_struct", &["vm_file"])?,
+        file_inode: btf.member("file", &["f_inode"])?,
+        inode_number: btf.member("inode", &["i_ino"])?,
+        inode_super: btf.member("inode", &["i_sb"])?,
+        super_device: btf.member("super_block", &["s_dev"])?,
+    })
 }
 
 /// The types and their names.
@@ -143,13 +191,31 @@ impl<'a> Btf<'a> {
         values.any(|value| word(value, 0).is_some_and(|at| self.name(at) == name.as_bytes()))
     }
 
-    /// Offset of a member of a member of a struct, in bytes.
-    fn member(&self, name: &str, path: &[&str]) -> Option<u32> {
+    /// Offset in `sighand_struct` of the handler for `SIGURG`.
+    fn urgent_handler(&self) -> Option<u32> {
+        let actions = self.member("sighand_struct", &["action"])?;
+        let handler = self.member("k_sigaction", &["sa", "sa_handler"])?;
+        let before = (libc::SIGURG - 1) as u32;
+        actions.checked_add(before.checked_mul(self.size_bytes("k_sigaction")?)?)?.checked_add(handler)
+    }
+
+    /// Size of a struct.
+    fn size_bytes(&self, name: &str) -> Option<u32> {
+        word(self.named(name)?, 8)
+    }
+
+    /// A struct.
+    fn named(&self, name: &str) -> Option<&'a [u8]> {
         let is_it = |of: &&&[u8]| {
             let parts = word(of, 0).zip(word(of, 4));
             parts.is_some_and(|(at, info)| kind(info) == STRUCT && self.name(at) == name.as_bytes())
         };
-        let mut of = *self.types.iter().find(is_it)?;
+        self.types.iter().find(is_it).copied()
+    }
+
+    /// Offset of a member of a member of a struct, in bytes.
+    fn member(&self, name: &str, path: &[&str]) -> Option<u32> {
+        let mut of = self.named(name)?;
         let mut offset = 0_u32;
         for name in path {
             let (bits, number) = self.find(of, name.as_bytes(), MAX_NESTING)?;
@@ -234,6 +300,16 @@ mod tests {
         assert_eq!(btf.member("task_struct", &["thread", "uw"]), Some(28));
         assert_eq!(btf.member("task_struct", &["thread", "a"]), None);
         assert_eq!(btf.member("thread_struct", &["uw"]), None);
+    }
+
+    /// Make sure that the handler is found in this kernel, if it describes its types: the same place as counted by hand, a count and the
+    /// lock before 64 actions of 32 bytes each.
+    #[test]
+    fn handler_of_this_kernel() {
+        let Ok((sighand, handler)) = urgent_handler() else { return };
+        assert!(sighand > 0);
+        assert_eq!((handler - 22 * 32) % 8, 0);
+        assert!((22 * 32..22 * 32 + 256).contains(&handler), "{handler}");
     }
 
     #[test]

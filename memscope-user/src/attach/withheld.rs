@@ -47,7 +47,7 @@ pub fn variables() -> Vec<(OsString, OsString)> {
 }
 
 /// Address and bytes of the strings, from `/proc/<pid>/stat` (fields 50 and 51, `proc_pid_stat(5)`).
-fn range(stat: &str) -> Option<(usize, usize)> {
+pub(super) fn range(stat: &str) -> Option<(usize, usize)> {
     const FIRST_BEHIND_NAME: usize = 3;
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(50 - FIRST_BEHIND_NAME);
     let mut number = || fields.next()?.parse::<u64>().ok();

@@ -50,6 +50,27 @@ pub struct CaptureHeader {
     /// Nothing of a process counts until its script begins to collect.
     #[serde(default)]
     pub deferred: bool,
+    /// Blocks do not carry the number of launches before them: the level was not `kernel`.
+    #[serde(default)]
+    pub uncounted_launches: bool,
+    /// What the kernel side collects beyond what every trace does; `None` in captures of earlier versions.
+    #[serde(default)]
+    pub collected: Option<Collected>,
+}
+
+/// What the kernel side of a trace collects, beyond what every trace does. Travels with a capture.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Collected {
+    /// Frames of C in call stacks, at most.
+    pub native_depth: Option<u32>,
+    /// Frames of Python.
+    pub python_depth: Option<u32>,
+    /// Operators' uses of tensors.
+    pub accesses: bool,
+    /// Blocks are watched.
+    pub watch: bool,
+    /// Rows go into databases.
+    pub db: bool,
 }
 
 /// How the stored bytes of a chunk are packed.

@@ -14,7 +14,7 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
-pub use format::CaptureHeader;
+pub use format::{CaptureHeader, Collected};
 pub use note::{Function, LossCount, Note, Symbol, note_record};
 pub use reader::{Ending, Reader};
 pub use writer::{Writer, WriterOptions};

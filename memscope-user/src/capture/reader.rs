@@ -10,6 +10,7 @@ use super::CaptureError;
 use super::format::{
     CHUNK_HEADER, CaptureHeader, ChunkHeader, Codec, MAGIC, MAX_HEADER, MAX_RAW, MAX_STORED, PREAMBLE, VERSION,
 };
+use crate::regular;
 
 /// Zeros that are looked at before they are taken for a tail of nothing else, which may be of any length.
 const MAX_ZEROS: usize = 16 << 20;
@@ -70,7 +71,7 @@ pub struct Reader<R> {
 impl Reader<BufReader<File>> {
     /// Opens a file and reads its header.
     pub fn open(path: &Path) -> Result<Self, CaptureError> {
-        let file = File::open(path).map_err(|source| io_error(path, source))?;
+        let file = regular::open(path).map_err(|source| io_error(path, source))?;
         Self::new(BufReader::new(file), path)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{OpenOptionsExt, fchown};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use lz4_flex::block::{compress_into, get_maximum_output_size};
@@ -14,8 +14,6 @@ use crate::{calm, decode::Records};
 /// How a capture is made.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct WriterOptions {
-    /// User and group that the file is to belong to.
-    pub owner: Option<(u32, u32)>,
     /// Wait at the end until the file is on the disk.
     pub sync: bool,
 }
@@ -42,9 +40,11 @@ impl Writer {
             .custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC)
             .open(path)
             .map_err(error)?;
-        if let Some((user, group)) = options.owner {
-            fchown(&file, Some(user), Some(group)).map_err(error)?;
-        }
+        Self::new(file, path, header, options)
+    }
+
+    /// Writes the header into a new file; `path` is its name in messages.
+    pub fn new(file: File, path: &Path, header: &CaptureHeader, options: WriterOptions) -> Result<Self, CaptureError> {
         let packed = vec![0; CHUNK_HEADER + get_maximum_output_size(MAX_RAW)];
         let raw = Vec::new();
         let mut writer = Self { path: path.to_owned(), file, sync: options.sync, raw, packed, written: 0 };

@@ -9,6 +9,7 @@ use std::{
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::attach::features::LinkMode;
+use crate::daemon::listen::DEFAULT_SOCKET;
 use crate::probes::{ProbeSpec, user};
 use crate::watch::spec::WatchSpec;
 
@@ -21,6 +22,7 @@ const DEFAULT_OUTPUT: &str = "memscopeDumpResults";
 /// Traces Ascend NPU memory from outside a program: nothing is preloaded, nothing is changed.
 #[derive(Debug, Parser)]
 #[command(name = "memscope-bpf", version, args_conflicts_with_subcommands = true, disable_version_flag = true)]
+#[command(infer_long_args = true, args_override_self = true)]
 #[command(after_help = "Exit status: of `run`, the program's (128+N if signal N killed it); 125 tracing failed, \
     126 the program cannot be executed, 127 it was not found. Otherwise 0 success, 1 failure, 2 bad usage.")]
 pub(super) struct Cli {
@@ -35,7 +37,13 @@ pub(super) struct Cli {
     pub compare: bool,
     /// The two files to compare.
     #[arg(short = 'i', long, alias = "input", value_name = "A,B")]
-    pub input_path: Option<String>,
+    pub input_path: Option<OsString>,
+    /// Of msMemScope, whose Python interface needs variables.
+    #[arg(long, hide = true)]
+    pub load_api_env: bool,
+    /// The same, to take them back.
+    #[arg(long, hide = true)]
+    pub unload_api_env: bool,
     /// How to trace.
     #[command(flatten)]
     pub trace: TraceArgs,
@@ -45,6 +53,21 @@ pub(super) struct Cli {
     /// Program to start and its arguments, as msmemscope takes them; put `--` before it.
     #[arg(value_name = "PROG")]
     pub program: Vec<OsString>,
+}
+
+impl Cli {
+    /// What is collected, if the command collects.
+    pub(super) fn collect(&self) -> Option<&CollectArgs> {
+        match &self.command {
+            None => Some(&self.trace.collect),
+            Some(Command::Run(args)) => Some(&args.trace.collect),
+            Some(Command::Attach(args)) => Some(&args.trace.collect),
+            Some(Command::Replay(args)) => Some(&args.collect),
+            Some(Command::Recover(args)) => Some(&args.collect),
+            Some(Command::Demo(args)) => Some(&args.collect),
+            Some(_) => None,
+        }
+    }
 }
 
 /// Verbs.
@@ -100,7 +123,7 @@ pub(super) enum Command {
 #[derive(Clone, Debug, Args)]
 pub(super) struct DaemonArgs {
     /// Where to listen; a socket that systemd passes comes first.
-    #[arg(long, value_name = "PATH", default_value = "/run/memscope-bpf/daemon.sock")]
+    #[arg(long, value_name = "PATH", default_value = DEFAULT_SOCKET)]
     pub socket: PathBuf,
     /// Let members of this group connect, and root, and nobody else.
     #[arg(long, value_name = "NAME")]
@@ -308,6 +331,9 @@ pub(super) struct InefficientArgs {
     /// Where to write the marked copy [default: inefficient/ beside the dump].
     #[arg(short = 'o', long, value_name = "FILE")]
     pub output_path: Option<PathBuf>,
+    /// Overwrite the copy of an earlier run.
+    #[arg(long)]
+    pub force: bool,
     /// Findings as JSON on stdout instead of the report.
     #[arg(long)]
     pub json: bool,
@@ -331,6 +357,9 @@ pub(super) struct DecomposeArgs {
     /// Write a copy of the one dump, whose rows have the final owners.
     #[arg(short = 'o', long, value_name = "FILE")]
     pub output_path: Option<PathBuf>,
+    /// Overwrite the copy of an earlier run.
+    #[arg(long, requires = "output_path")]
+    pub force: bool,
     /// Findings as JSON on stdout instead of the report.
     #[arg(long)]
     pub json: bool,
@@ -620,10 +649,23 @@ impl From<Link> for LinkMode {
 /// What to do when a traced process maps a library that is not probed yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum LateLibraries {
+    /// Have the thread that loads it wait in the kernel, unseen by others, so that not one call is missed (Linux 6.0).
+    Hold,
     /// Stop the process for a moment, so that not one call is missed.
     Stop,
     /// Attach as soon as possible; the first calls may be missed.
     Notify,
+}
+
+impl LateLibraries {
+    /// As the option spells it.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Hold => "hold",
+            Self::Stop => "stop",
+            Self::Notify => "notify",
+        }
+    }
 }
 
 /// Functions that the user wants to be probed.
@@ -680,10 +722,14 @@ pub(super) struct TraceArgs {
     /// Stop tracing after this time: 30s, 5m, 500ms.
     #[arg(long, value_name = "TIME", value_parser = values::duration)]
     pub duration: Option<Duration>,
+    /// Stop tracing when the rows and the capture have this size, looked at once a second: 500M, 20G. The program goes on.
+    #[arg(long, value_name = "SIZE", value_parser = values::size_limit)]
+    pub max_size: Option<u64>,
     /// Do not trace children.
     #[arg(long)]
     pub no_children: bool,
-    /// Libraries mapped later: stop the process while attaching (default of run), or notify (default of --pid).
+    /// Libraries mapped later: hold the thread that loads them while attaching (default; Linux 6.0), stop the process (default of run on
+    /// older kernels), or notify (default of --pid there).
     #[arg(long, value_enum, value_name = "HOW")]
     pub late_libraries: Option<LateLibraries>,
     /// Bytes of the buffer between kernel and tracer.
@@ -713,6 +759,9 @@ pub(super) struct TraceArgs {
     /// Leave processes out that are another user's.
     #[arg(long, value_name = "UID", hide = true)]
     pub only_user: Option<u32>,
+    /// Have this thread of the tracer fail: for tests.
+    #[arg(long, value_name = "THREAD", hide = true)]
+    pub fail_thread: Option<String>,
     /// Write no capture (no replay, no recovery).
     #[arg(long)]
     pub no_capture: bool,

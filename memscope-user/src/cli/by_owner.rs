@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
 
-use super::{USAGE, args::OwnerArgs, decompose::rules_of_user, error, input, select, stdout};
+use super::{USAGE, args::OwnerArgs, decompose::rules_of_user, error, input, select, terminal};
 use crate::{
     analyses::{FragmentationAnalysis, PeaksAnalysis, decompose::RuleSet},
     input::Outcome,
@@ -45,7 +45,7 @@ fn run(args: &OwnerArgs, none: &str, read: impl FnOnce(Arc<RuleSet>) -> Result<O
         let outcome = read(rules)?;
         input::print(&outcome, Report { step_hint: false, ..Report::default() }, args.json)?;
         if outcome.findings.is_empty() && !args.json {
-            stdout::line(none).context("cannot print the report")?;
+            terminal::print_line(none).context("cannot print the report")?;
         }
         Ok(())
     })

@@ -1,7 +1,7 @@
 //! `compare`: two runs, operator by operator or kernel by kernel.
 
 use std::{
-    ffi::OsString,
+    ffi::OsStr,
     io::{self, Write},
     path::{Path, PathBuf},
     process::ExitCode,
@@ -16,14 +16,14 @@ use super::{
     args::{CompareArgs, LogLevel},
     error, input, message, progress,
     select::SelectArgs,
-    stdout, values,
+    terminal, values,
 };
 use crate::{
     analyses::{
         Analysis,
         compare::{self, ComparedDevice, ComparedRow, Names, Recorder, Sequences, Which},
     },
-    attach::spawn::sudo_ids,
+    attach::caller::Caller,
     input::Stage,
     sinks::compare::CompareFiles,
 };
@@ -46,7 +46,7 @@ pub(super) fn run(args: &CompareArgs) -> ExitCode {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => {
             // The reference's words.
-            if let Err(failure) = stdout::line("Memory comparison failed!") {
+            if let Err(failure) = terminal::print_line("Memory comparison failed!") {
                 error(format_args!("cannot print the result: {failure}"));
             }
             error("the inputs have no operators or kernels of the level asked for; see --level");
@@ -60,15 +60,14 @@ pub(super) fn run(args: &CompareArgs) -> ExitCode {
 }
 
 /// `--compare --input-path=A,B`, as msMemScope spells it.
-pub(super) fn run_option(paths: &str, level: values::Level, output_path: &Path, json: bool) -> ExitCode {
-    let files: Vec<&str> = values::items(paths).collect();
+pub(super) fn run_option(paths: &OsStr, level: values::Level, output_path: &Path, json: bool) -> ExitCode {
+    let files = values::paths(paths);
     let [base, other] = files.as_slice() else {
         error(format_args!("--input-path takes exactly 2 files, not {}", files.len()));
         return ExitCode::from(USAGE);
     };
-    let path = |text: &str| PathBuf::from(OsString::from(text));
-    let output_path = output_path.to_path_buf();
-    run(&CompareArgs { base: path(base), other: path(other), level, output_path, json, select: SelectArgs::default() })
+    let (base, other, output_path) = (base.clone(), other.clone(), output_path.to_path_buf());
+    run(&CompareArgs { base, other, level, output_path, json, select: SelectArgs::default() })
 }
 
 fn work(args: &CompareArgs, which: Which) -> Result<bool> {
@@ -87,7 +86,7 @@ fn work(args: &CompareArgs, which: Which) -> Result<bool> {
     if base.is_empty() && other.is_empty() {
         return Ok(false);
     }
-    let mut files = CompareFiles::create(&args.output_path, sudo_ids())?;
+    let mut files = CompareFiles::create(&args.output_path, Caller::owner()?)?;
     let mut failure = None;
     let write = |row: &ComparedRow| {
         if failure.is_none() {
@@ -104,13 +103,13 @@ fn work(args: &CompareArgs, which: Which) -> Result<bool> {
     if args.json {
         let document = Document { devices: &devices, files: [reference, truth] };
         let json = serde_json::to_string(&document)?;
-        stdout::line(json).context("cannot print the comparison")?;
+        terminal::print_json(|out| writeln!(out, "{json}")).context("cannot print the comparison")?;
         return Ok(true);
     }
     for path in [reference, truth] {
         message(LogLevel::Info, LogLevel::Info, format_args!("create file {}", path.display()));
     }
-    let printed = stdout::print(|out| devices.iter().try_for_each(|device| print(device, out)));
+    let printed = terminal::print(|out| devices.iter().try_for_each(|device| print(device, out)));
     printed.context("cannot print the comparison")?;
     Ok(true)
 }
@@ -121,6 +120,14 @@ fn print(found: &ComparedDevice, out: &mut dyn Write) -> io::Result<()> {
         out,
         "Device {device}: {aligned} in both runs, {only_base} in the base run only, {only_compare} in the other only."
     )?;
+    let (base, compare) = (found.nameless_base, found.nameless_compare);
+    if base + compare > 0 {
+        writeln!(
+            out,
+            "  {base} kernels of the base run and {compare} of the other are known by their address alone. They are not aligned: an \
+             address says nothing in another run."
+        )?;
+    }
     if !found.shortest {
         writeln!(
             out,

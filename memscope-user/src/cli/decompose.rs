@@ -9,13 +9,14 @@ use anyhow::Context as _;
 use super::{
     USAGE,
     args::{DecomposeArgs, LogLevel},
-    error, input, message, progress, stdout,
+    error, input, message, progress, terminal,
 };
 use crate::{
     analyses::{
         Analysis, DecomposeAnalysis,
         decompose::{BUILTIN, MAX_TOLD, RuleSet, SharedOwners},
     },
+    attach::caller::Caller,
     input::Stage,
     sinks::{
         annotate::{Annotations, Destination, annotate},
@@ -26,7 +27,7 @@ use crate::{
 /// `decompose FILE…`.
 pub(super) fn run(args: &DecomposeArgs) -> ExitCode {
     if args.print_rules {
-        let printed = stdout::print(|out| out.write_all(BUILTIN.as_bytes()));
+        let printed = terminal::print(|out| out.write_all(BUILTIN.as_bytes()));
         return input::exit(|| printed.context("cannot print the rules"));
     }
     let rules = match rules_of_user(args.rules.as_deref()) {
@@ -38,6 +39,10 @@ pub(super) fn run(args: &DecomposeArgs) -> ExitCode {
         return ExitCode::from(USAGE);
     }
     input::exit(|| {
+        let copy = match (args.output_path.clone(), args.files.as_slice()) {
+            (Some(path), [file]) => Some(Destination::copy(file, path, args.force)?),
+            _ => None,
+        };
         let owners = SharedOwners::default();
         // Other blocks tell of what the program does, so the analysis sees them all.
         let decompose = DecomposeAnalysis::new(Arc::clone(&rules)).only(args.select.blocks.filter(Some(&rules)));
@@ -49,16 +54,16 @@ pub(super) fn run(args: &DecomposeArgs) -> ExitCode {
         input::print(&outcome, report, args.json)?;
         if outcome.findings.is_empty() && !args.json {
             let none = "No blocks were seen, so there is nothing to tell the owners of.";
-            stdout::line(none).context("cannot print the report")?;
+            terminal::print_line(none).context("cannot print the report")?;
         }
-        let (Some(path), [file]) = (wanted, args.files.as_slice()) else { return Ok(()) };
+        let (Some(path), Some(copy), [file]) = (wanted, copy, args.files.as_slice()) else { return Ok(()) };
         let owners = std::mem::take(&mut *owners.lock().unwrap_or_else(PoisonError::into_inner));
         if owners.len() >= MAX_TOLD {
             let text = format_args!("only the first {MAX_TOLD} blocks to end have their final owner in the copy");
             message(LogLevel::Info, LogLevel::Warning, text);
         }
-        let (owners, copy) = (Annotations::owners(owners), Destination::New(path.to_owned()));
-        let count = annotate(file, &owners, &copy, &mut progress::of_stage(Stage::Marking))?;
+        let marks = Annotations::owners(owners).handed_to(Caller::owner()?);
+        let count = annotate(file, &marks, &copy, &mut progress::of_stage(Stage::Marking))?;
         let text = format_args!("{count} row(s) have owners in {}", path.display());
         message(LogLevel::Info, LogLevel::Info, text);
         Ok(())

@@ -9,20 +9,23 @@ use std::{
 
 use super::{
     USAGE,
-    args::{DemoArgs, RunArgs, TraceArgs},
-    error, session,
+    args::{DemoArgs, LogLevel, RunArgs, TraceArgs},
+    error, message, offline, session,
+    values::CallStacks,
 };
 
 /// Six steps; each leaks one block of 1 MiB.
 const PROGRAM: [&str; 7] = ["steps", "--steps", "6", "--leaks", "1", "--leak-size", "1048576"];
+/// Frames of its call stacks.
+const DEPTH: u32 = 50;
 const RING_BYTES: u32 = 16 << 20;
 
-/// Runs the demonstration.
+/// A trace of that program, for machines without a source tree. `./x demo --record` makes it anew.
+const RECORDING: &[u8] = include_bytes!("../../demo/steps.capture");
+
+/// Runs the demonstration, or shows the recording of one.
 pub(super) fn run(args: &DemoArgs) -> ExitCode {
-    let Some(sim) = args.sim.clone().or_else(find_sim) else {
-        error("the simulated Ascend libraries are not built: run `./x demo` in a source tree, or give --sim DIR");
-        return ExitCode::from(USAGE);
-    };
+    let Some(sim) = args.sim.clone().or_else(find_sim) else { return show_recording(args) };
     if !sim.join("bin").join(PROGRAM[0]).is_file() {
         error(format_args!(
             "`{}` holds no simulated programs (bin/{} is missing): run `./x sim`",
@@ -32,6 +35,17 @@ pub(super) fn run(args: &DemoArgs) -> ExitCode {
         return ExitCode::from(USAGE);
     }
     session::run(&RunArgs { trace: trace_args(args), user: None, mstx_injection: false, program: command(&sim) })
+}
+
+/// What the trace of the simulated program gave elsewhere.
+fn show_recording(args: &DemoArgs) -> ExitCode {
+    let text = format_args!(
+        "this is a recording: nothing runs and nothing is traced here. A simulated training program of six steps, which \
+         leaves 1 MiB behind in each, was traced as by `memscope-bpf run --call-stack=c -- ./steps`; in a source tree \
+         `./x demo` traces it live"
+    );
+    message(args.collect.level_of_messages(), LogLevel::Info, text);
+    offline::replay_bytes(RECORDING, "the recording of the demo", &args.collect)
 }
 
 /// `env` sets the library path for the program alone.
@@ -50,5 +64,7 @@ fn find_sim() -> Option<PathBuf> {
 }
 
 fn trace_args(args: &DemoArgs) -> TraceArgs {
-    TraceArgs { collect: args.collect.clone(), ring_size: RING_BYTES, no_progress: true, ..TraceArgs::default() }
+    let call_stack = Some(CallStacks { c: Some(DEPTH), ..CallStacks::default() });
+    let collect = args.collect.clone();
+    TraceArgs { collect, call_stack, ring_size: RING_BYTES, no_progress: true, ..TraceArgs::default() }
 }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context as _, Result, bail};
 
-use super::{USAGE, args::DiffArgs, decompose::rules_of_user, error, input, stdout, values::When};
+use super::{USAGE, args::DiffArgs, decompose::rules_of_user, error, input, terminal, values::When};
 use crate::{
     analyses::{
         Analysis,
@@ -31,13 +31,14 @@ pub(super) fn run(args: &DiffArgs) -> ExitCode {
     };
     input::exit(|| {
         let found = work(args, &rules)?;
-        let printed = stdout::print(|mut out| {
-            if args.json {
+        let printed = if args.json {
+            terminal::print_json(|mut out| {
                 serde_json::to_writer(&mut out, &found).map_err(io::Error::from)?;
-                return writeln!(out);
-            }
-            write_diff(&found, &mut out)
-        });
+                writeln!(out)
+            })
+        } else {
+            terminal::print(|mut out| write_diff(&found, &mut out))
+        };
         printed.context("cannot print the report")
     })
 }

@@ -9,7 +9,7 @@ use std::{
 
 use serde::Serialize;
 
-use super::{FAILURE, USAGE, args::DoctorArgs, error, outputs, stdout};
+use super::{FAILURE, USAGE, args::DoctorArgs, error, outputs, terminal};
 use crate::probes::ProbeSpec;
 use crate::{
     attach::{
@@ -19,9 +19,7 @@ use crate::{
         libraries::{Libraries, Library},
         locate::{Checked, Evidence},
         privileges::{self, Rights},
-        python,
-        site::SiteCost,
-        withheld,
+        python, withheld,
     },
     stacks::unwind::Survey,
     usage::{self, Tell},
@@ -60,7 +58,10 @@ struct ProbeLine {
     /// Bytes from the function's start.
     site_offset: u32,
     instruction: String,
+    /// A call makes the kernel single-step an instruction.
     single_stepped: bool,
+    /// About what the probes add to a call, in microseconds.
+    price_us: f64,
     with_return: bool,
     /// Own return instructions of the function that are probed, where a return probe would be no good.
     own_returns: usize,
@@ -151,13 +152,14 @@ pub(super) fn run(args: &DoctorArgs) -> ExitCode {
     };
     let possible = checks.iter().all(|check| check.state != "missing");
     let diagnosis = Diagnosis { checks, libraries };
-    let printed = stdout::print(|mut out| {
-        if args.json {
+    let printed = if args.json {
+        terminal::print_json(|mut out| {
             serde_json::to_writer(&mut out, &diagnosis).map_err(io::Error::from)?;
-            return writeln!(out);
-        }
-        out.write_all(render(&diagnosis).as_bytes())
-    });
+            writeln!(out)
+        })
+    } else {
+        terminal::print(|out| out.write_all(render(&diagnosis).as_bytes()))
+    };
     if let Err(failure) = &printed {
         error(format_args!("cannot print the diagnosis: {failure}"));
     }
@@ -233,7 +235,7 @@ fn kernel(features: Features, user: &[&'static ProbeSpec]) -> Vec<Check> {
         LinkMode::Slots => Check::degraded("links", slots_text(mode, user), "Linux 5.15 or newer has attach cookies"),
     });
     checks.push(if features.send_signal {
-        Check::ok("late libraries", "a process can be stopped while probes are attached: no call is missed")
+        Check::ok("late libraries", "a thread or a process waits while probes are attached: no call is missed")
     } else {
         Check::degraded("late libraries", "first calls into a library mapped late may be missed", "Linux 5.3 or newer")
     });
@@ -321,7 +323,7 @@ fn look_into(
     })?;
     let probes: usize = planned.iter().map(|library| library.placed.len()).sum();
     let stepped: usize =
-        planned.iter().flat_map(|library| &library.placed).filter(|placed| placed.site.cost.is_stepped()).count();
+        planned.iter().flat_map(|library| &library.placed).filter(|placed| placed.is_stepped()).count();
     checks.push(if planned.iter().all(|library| library.absent.len() == library.placed.len()) && probes == 0 {
         Check::degraded(
             "Ascend libraries",
@@ -359,10 +361,11 @@ fn line(library: Library) -> LibraryLine {
         .placed
         .into_iter()
         .map(|placed| ProbeLine {
+            single_stepped: placed.is_stepped(),
+            price_us: placed.price_us(),
             symbol: placed.symbol,
             file_offset: placed.file_offset,
             site_offset: placed.site.offset,
-            single_stepped: placed.site.cost == SiteCost::SingleStepped,
             instruction: placed.site.instruction,
             with_return: placed.with_return,
             located: placed.located.map(LocatedLine::new),
@@ -398,6 +401,33 @@ fn survey_text(survey: &Survey) -> String {
     )
 }
 
+/// Names every probe at which the kernel single-steps, and what a call then costs.
+fn stepped_text(libraries: &[LibraryLine]) -> String {
+    let probes = libraries.iter().flat_map(|library| library.probes.iter().map(move |probe| (library, probe)));
+    let stepped: Vec<_> = probes.filter(|(_, probe)| probe.single_stepped).collect();
+    let mut text = String::new();
+    if stepped.is_empty() {
+        return text;
+    }
+    let _ = writeln!(
+        text,
+        "\nsingle-stepped, µs that a call pays (measured in a virtual machine; an emulated site takes 0.6):"
+    );
+    for (library, probe) in stepped {
+        let file = Path::new(&library.path).file_name().unwrap_or_default().to_string_lossy();
+        let what = if probe.own_returns > 0 { "its return instructions, entry at" } else { "at" };
+        let _ = writeln!(
+            text,
+            "  {:>5.1} {} in {}: {what} `{}`",
+            probe.price_us,
+            probe.symbol.escape_debug(),
+            file.escape_debug(),
+            probe.instruction
+        );
+    }
+    text
+}
+
 fn render(diagnosis: &Diagnosis) -> String {
     let mut text = String::new();
     for check in &diagnosis.checks {
@@ -406,6 +436,7 @@ fn render(diagnosis: &Diagnosis) -> String {
             let _ = writeln!(text, "{:<9} {:<17} -> {mend}", "", "");
         }
     }
+    text.push_str(&stepped_text(&diagnosis.libraries));
     for library in &diagnosis.libraries {
         let _ = writeln!(text, "\n{}", library.path.escape_debug());
         if let Some(survey) = &library.unwind {
@@ -417,10 +448,11 @@ fn render(diagnosis: &Diagnosis) -> String {
         for probe in &library.probes {
             let _ = writeln!(
                 text,
-                "  {:<32} +{:<3} {:<12} {:<28} {}",
+                "  {:<32} +{:<3} {:<9} {:>5.1} µs {:<28} {}",
                 probe.symbol,
                 probe.site_offset,
                 if probe.single_stepped { "stepped" } else { "emulated" },
+                probe.price_us,
                 probe.instruction,
                 match (probe.with_return, probe.own_returns) {
                     (true, _) => "entry+return".to_owned(),
@@ -451,6 +483,10 @@ fn render(diagnosis: &Diagnosis) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::attach::{
+        libraries::Placed,
+        site::{Site, SiteCost},
+    };
 
     /// Linux 4.19 is refused, with what nothing can replace; what else it lacks is said as well.
     #[test]
@@ -465,5 +501,41 @@ mod tests {
         let lesser: Vec<_> = rest.iter().map(|check| (check.name, check.state)).collect();
         let expected = ["transport", "links", "late libraries", "native stacks", "Python stacks"];
         assert_eq!(lesser, expected.map(|name| (name, "degraded")));
+    }
+
+    /// Makes sure that each single-stepped site is named with its price, those of return instructions too, and no other.
+    #[test]
+    fn stepped_sites_have_their_price() {
+        let placed = |symbol: &str, cost, own_returns, return_cost| Placed {
+            row: 1,
+            symbol: symbol.to_owned(),
+            file_offset: 0x1000,
+            site: Site { offset: 4, cost, instruction: "sub rsp, 8".to_owned() },
+            with_return: own_returns == 0,
+            located: None,
+            own_returns,
+            return_cost,
+        };
+        let (cheap, dear) = (SiteCost::Emulated, SiteCost::SingleStepped);
+        let library = Library {
+            placed: vec![
+                placed("cheap", cheap, 0, dear),
+                placed("clobbered", dear, 0, dear),
+                placed("throws", cheap, 2, dear),
+                placed("throws_on_arm", cheap, 2, cheap),
+            ],
+            ..Library::at(Path::new("/lib/libx.so"))
+        };
+        let text = stepped_text(&[line(library)]);
+        let named: Vec<&str> = text.lines().skip(2).collect();
+        // 12 µs for each instruction that is stepped, 0.6 for the other probe of the call.
+        assert_eq!(
+            named,
+            [
+                "   12.6 clobbered in libx.so: at `sub rsp, 8`",
+                "   12.6 throws in libx.so: its return instructions, entry at `sub rsp, 8`"
+            ]
+        );
+        assert!(text.lines().nth(1).is_some_and(|line| line.starts_with("single-stepped")), "{text}");
     }
 }

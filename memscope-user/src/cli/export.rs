@@ -1,26 +1,80 @@
 //! `export`: call stacks for other tools.
 
-use std::{fs, path::PathBuf, process::ExitCode};
+use std::{
+    io::Write as _,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
 
 use anyhow::{Context as _, Result, bail};
+use memchr::memchr_iter;
 
 use super::{
-    args::{ExportArgs, ExportStack, WeightBy, What},
-    input,
+    USAGE,
+    args::{ExportArgs, ExportStack, LogLevel, WeightBy, What},
+    error, input, message,
     offline::captures,
-    progress, stdout,
+    progress, terminal,
 };
 use crate::{
     analyses::ByStackAnalysis,
+    attach::caller::Caller,
     input::Options,
     model::{ByStack, Finding},
     pipeline::PipelineConfig,
-    sinks::folded::{self, Weight, Which},
+    sinks::{
+        folded::{self, Weight, Which},
+        folder::FilePlace,
+    },
 };
 
 /// `export FILE…`.
 pub(super) fn run(args: &ExportArgs) -> ExitCode {
+    if let Some(reason) = args.output.as_deref().and_then(wrong_extension) {
+        error(reason);
+        return ExitCode::from(USAGE);
+    }
     input::exit(|| export(args))
+}
+
+/// A file that another program would take for something else, and fail.
+fn wrong_extension(path: &Path) -> Option<String> {
+    const FOREIGN: [&str; 25] = [
+        "html",
+        "htm",
+        "svg",
+        "png",
+        "pdf",
+        "json",
+        "jsonl",
+        "csv",
+        "tsv",
+        "xlsx",
+        "db",
+        "sqlite",
+        "pb",
+        "pprof",
+        "prof",
+        "gz",
+        "zip",
+        "zst",
+        "pickle",
+        "pkl",
+        "bin",
+        "speedscope",
+        "perfetto-trace",
+        "pftrace",
+        "capture",
+    ];
+    let extension = path.extension()?.to_str()?.to_ascii_lowercase();
+    FOREIGN.contains(&extension.as_str()).then(|| {
+        format!(
+            "`{}`: export writes folded stacks, which are no .{extension} file; name it {}, for flamegraph.pl, inferno or \
+             speedscope",
+            path.display(),
+            path.with_extension("folded").display()
+        )
+    })
 }
 
 fn export(args: &ExportArgs) -> Result<()> {
@@ -50,9 +104,15 @@ fn export(args: &ExportArgs) -> Result<()> {
     progress::during("putting the lines together", || folded::write(&found, which, weight, &mut text))
         .context("cannot put the lines together")?;
     let Some(path) = &args.output else {
-        return stdout::print(|out| out.write_all(&text)).context("cannot write to stdout");
+        return terminal::print(|out| out.write_all(&text)).context("cannot write to stdout");
     };
-    progress::during("writing", || fs::write(path, text)).with_context(|| format!("cannot write `{}`", path.display()))
+    let lines = memchr_iter(b'\n', &text).count();
+    let owner = Caller::owner()?;
+    let write = || FilePlace::reach(path, owner)?.overwrite()?.write_all(&text);
+    progress::during("writing", write).with_context(|| format!("cannot write `{}`", path.display()))?;
+    let written = format_args!("{lines} stack(s), folded, one a line, written to {}", path.display());
+    message(LogLevel::Info, LogLevel::Info, written);
+    Ok(())
 }
 
 /// The output folder of a trace stands for its capture, if it has one alone; else for its dumps.

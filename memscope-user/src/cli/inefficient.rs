@@ -7,10 +7,11 @@ use anyhow::Context as _;
 
 use super::{
     args::{InefficientArgs, LogLevel},
-    input, message, progress, stdout,
+    input, message, progress, terminal,
 };
 use crate::{
     analyses::{Analysis, InefficientAnalysis, InefficientRules},
+    attach::caller::Caller,
     input::{Format, Stage},
     model::Finding,
     sinks::{
@@ -27,6 +28,13 @@ pub(super) fn run(args: &InefficientArgs) -> ExitCode {
         kinds: args.kinds.unwrap_or_default().0,
     };
     input::exit(|| {
+        // Asked before the work, which may take minutes.
+        let has_rows = args.file.is_file() && crate::input::format(&args.file)? != Format::Capture;
+        let to = match (has_rows, args.in_place) {
+            (false, _) => None,
+            (true, true) => Some(Destination::InPlace),
+            (true, false) => Some(Destination::copy(&args.file, destination(args), args.force)?),
+        };
         // Other blocks tell of how one is used, so the analysis sees them all.
         let analyses: Vec<Box<dyn Analysis>> =
             vec![Box::new(InefficientAnalysis::new(rules).only(args.select.blocks.filter(None)))];
@@ -42,21 +50,19 @@ pub(super) fn run(args: &InefficientArgs) -> ExitCode {
             })
             .collect();
         if found.is_empty() && !args.json {
-            stdout::line("No inefficient use of memory was found.").context("cannot print the report")?;
+            terminal::print_line("No inefficient use of memory was found.").context("cannot print the report")?;
         }
-        if !args.file.is_file() || crate::input::format(&args.file)? == Format::Capture {
-            // Nothing to mark: rows are in dumps, one by one.
-            return Ok(());
-        }
+        // Nothing to mark otherwise: rows are in dumps, one by one.
+        let Some(to) = to else { return Ok(()) };
         if args.in_place && found.is_empty() {
             let text = format_args!("nothing to mark: {} is as it was", args.file.display());
             message(LogLevel::Info, LogLevel::Info, text);
             return Ok(());
         }
-        let to = if args.in_place { Destination::InPlace } else { Destination::New(destination(args)) };
-        let count = annotate(&args.file, &Annotations::of(found), &to, &mut progress::of_stage(Stage::Marking))?;
+        let marks = Annotations::of(found).handed_to(Caller::owner()?);
+        let count = annotate(&args.file, &marks, &to, &mut progress::of_stage(Stage::Marking))?;
         let path = match &to {
-            Destination::New(path) => path,
+            Destination::New(path) | Destination::Replace(path) => path,
             Destination::InPlace => &args.file,
         };
         message(LogLevel::Info, LogLevel::Info, format_args!("marked {count} row(s) in {}", path.display()));

@@ -4,7 +4,7 @@ use std::{path::PathBuf, process::ExitCode};
 
 use anyhow::{Context as _, Result};
 
-use super::{FAILURE, args::LogLevel, error, message, offline, progress, select, stdout};
+use super::{FAILURE, args::LogLevel, error, message, offline, progress, select, terminal};
 use crate::{
     analyses::{Analysis, select::Selection},
     input::{self, Options, Outcome},
@@ -50,12 +50,11 @@ pub(super) fn warn(outcome: &Outcome) {
 
 /// Prints the findings.
 pub(super) fn print(outcome: &Outcome, report: Report, json: bool) -> Result<()> {
-    let printed = stdout::print(|mut out| {
-        if json {
-            return report::write_json(&outcome.findings, &outcome.end, &mut out);
-        }
+    let printed = if json {
+        terminal::print_json(|mut out| report::write_json(&outcome.findings, &outcome.end, &mut out))
+    } else {
         let report = Report { losses: outcome.replay.is_some(), ..report };
-        report.write_text(&outcome.findings, &outcome.end, &mut out)
-    });
+        terminal::print(|mut out| report.write_text(&outcome.findings, &outcome.end, &mut out))
+    };
     printed.context("cannot print the report")
 }

@@ -8,7 +8,7 @@ use clap::CommandFactory as _;
 use super::{
     args::{Cli, CompletionsArgs, ManualArgs},
     input::exit,
-    stdout,
+    terminal,
 };
 
 const NAME: &str = "memscope-bpf";
@@ -18,7 +18,7 @@ pub(super) fn completions(args: &CompletionsArgs) -> ExitCode {
     // Into memory first: what makes them panics when it cannot write.
     let mut text = Vec::new();
     clap_complete::generate(args.shell, &mut Cli::command(), NAME, &mut text);
-    exit(|| stdout::print(|out| out.write_all(&text)).context("cannot print the completions"))
+    exit(|| terminal::print(|out| out.write_all(&text)).context("cannot print the completions"))
 }
 
 /// Writes a manual page for each command.

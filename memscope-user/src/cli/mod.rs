@@ -7,13 +7,16 @@ mod daemon;
 mod decompose;
 mod demo;
 mod diff;
+mod disk;
 mod doctor;
 mod export;
+mod file_size;
 mod heap;
 mod inefficient;
 mod input;
 mod leaks;
 mod manual;
+mod messages;
 mod notices;
 mod offline;
 mod operators;
@@ -24,24 +27,19 @@ mod session;
 mod signals;
 mod stacks;
 mod stat;
-mod stdout;
+mod terminal;
+mod typed;
 mod values;
 mod writer;
 
-use std::{
-    ffi::OsString,
-    fmt,
-    process::ExitCode,
-    sync::{Mutex, OnceLock, PoisonError},
-};
+use std::{ffi::OsString, process::ExitCode};
 
-use clap::Parser as _;
-
-use self::args::{Cli, Command, LogLevel, RunArgs};
-use crate::{
-    sinks::log::{Level, LogFile},
-    usage,
+use self::{
+    args::{CollectArgs, Command, LogLevel, RunArgs},
+    messages::{error, message, usage},
+    typed::Refusal,
 };
+use crate::attach::inherited;
 
 /// Exit status of a failure.
 const FAILURE: u8 = 1;
@@ -53,15 +51,26 @@ const RUN_FAILURE: u8 = 125;
 /// Runs the command line.
 #[must_use]
 pub fn main() -> ExitCode {
+    inherited::notice_children();
+    file_size::outlive_limit();
+    messages::tell_panics();
+    // The hook has reported it.
+    std::panic::catch_unwind(run_command_line).unwrap_or(ExitCode::from(FAILURE))
+}
+
+fn run_command_line() -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().collect();
     deprecations(&arguments);
-    let cli = match Cli::try_parse_from(&arguments) {
+    let cli = match typed::parse(&arguments) {
         Ok(cli) => cli,
-        Err(error) => {
-            let _ = error.print();
-            return ExitCode::from(if error.use_stderr() { USAGE } else { 0 });
+        Err(Refusal::Text(text)) => return usage(text),
+        Err(Refusal::Clap(error)) => {
+            return messages::of_parser(error);
         }
     };
+    if let Some(collect) = cli.collect() {
+        warn_of_lists(collect);
+    }
     match cli.command {
         Some(Command::Run(run)) => session::run(&run),
         Some(Command::Attach(attach)) => session::attach(&attach.pid, &attach.trace),
@@ -82,7 +91,13 @@ pub fn main() -> ExitCode {
         Some(Command::Demo(demo)) => demo::run(&demo),
         Some(Command::Completions(args)) => manual::completions(&args),
         Some(Command::Manual(args)) => manual::pages(&args),
-        Some(Command::UsageHelper(helper)) => usage::helper::serve(helper.library.as_deref()),
+        Some(Command::UsageHelper(helper)) => crate::usage::helper::serve(helper.library.as_deref()),
+        None if cli.load_api_env || cli.unload_api_env => {
+            let text =
+                format_args!("no environment is needed: `import msmemscope` works as it is; nothing was changed");
+            message(LogLevel::Info, LogLevel::Info, text);
+            ExitCode::SUCCESS
+        }
         None if cli.compare || cli.input_path.is_some() => match cli.input_path {
             Some(paths) if cli.compare && cli.program.is_empty() && cli.pid.is_empty() => {
                 let collect = &cli.trace.collect;
@@ -102,6 +117,22 @@ pub fn main() -> ExitCode {
     }
 }
 
+/// Words of lists that have no effect.
+fn warn_of_lists(collect: &CollectArgs) {
+    let warn = |text| message(collect.level_of_messages(), LogLevel::Warning, format_args!("{text}"));
+    if collect.events.cleared {
+        warn("--events: `none` clears the whole list, so no such rows are written; leave it out to have the others");
+    }
+    if collect.events.traceback {
+        warn(
+            "--events: `traceback` has no effect here, a script starts it with `msmemscope.config(events=\"traceback\")`",
+        );
+    }
+    if collect.analysis.cleared {
+        warn("--analysis: `none` clears the whole list, so nothing is analysed; leave it out to have the others");
+    }
+}
+
 /// msMemScope's old spellings, each answered with its own line (contract §1.2).
 fn deprecations(arguments: &[OsString]) {
     const PAIRS: [(&str, &str); 6] = [
@@ -118,39 +149,8 @@ fn deprecations(arguments: &[OsString]) {
             let spelt = argument == old
                 || (!old.contains('=') && argument.strip_prefix(old).is_some_and(|rest| rest.starts_with('=')));
             if spelt {
-                eprintln!("[msmemscope] Deprecation: '{old}' is deprecated, use '{new}' instead.");
+                terminal::say(format_args!("[msmemscope] Deprecation: '{old}' is deprecated, use '{new}' instead."));
             }
         }
     }
-}
-
-/// The log in the output directory, once there is one.
-static LOG: OnceLock<Mutex<LogFile>> = OnceLock::new();
-
-/// Says something to the user, if its level is wanted, and to the log.
-fn message(wanted: LogLevel, level: LogLevel, text: fmt::Arguments<'_>) {
-    let (name, log_level) = match level {
-        LogLevel::Debug => ("Debug", Level::Debug),
-        LogLevel::Info => ("Info", Level::Info),
-        LogLevel::Warning => ("Warning", Level::Warn),
-        LogLevel::Error => ("Error", Level::Error),
-    };
-    if level >= wanted {
-        progress::clear();
-        eprintln!("[memscope-bpf] {name}: {text}");
-    }
-    if let Some(log) = LOG.get() {
-        let mut log = log.lock().unwrap_or_else(PoisonError::into_inner);
-        // A log that cannot be written is no reason to disturb the trace: the user has the message.
-        let _ = log.line(log_level, file!(), line!(), &text.to_string());
-    }
-}
-
-fn error(text: impl fmt::Display) {
-    message(LogLevel::Error, LogLevel::Error, format_args!("{text}"));
-}
-
-fn usage(text: impl fmt::Display) -> ExitCode {
-    error(text);
-    ExitCode::from(USAGE)
 }

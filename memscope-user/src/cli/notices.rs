@@ -1,10 +1,10 @@
 //! Tells people at once what they should not have to look for in the report.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use super::{args::LogLevel, message};
 use crate::{
-    model::{Event, EventKind, ProcessStart},
+    model::{Event, EventKind, FreeCause, Held, Pool, ProcessStart, Unmet},
     sinks::{Sink, SinkError},
 };
 
@@ -13,12 +13,41 @@ pub(super) struct Notices {
     level: LogLevel,
     /// Living processes that are known by another number in their own pid namespace, and were introduced.
     introduced: HashSet<u32>,
+    /// Blocks of each process and pool that ended because their addresses were handed out again; nothing once a free was seen, or
+    /// the user was warned.
+    replaced: HashMap<(u32, Pool), Option<u64>>,
 }
 
 impl Notices {
     /// Messages below `level` are left out.
     pub(super) fn new(level: LogLevel) -> Self {
-        Self { level, introduced: HashSet::new() }
+        Self { level, introduced: HashSet::new(), replaced: HashMap::new() }
+    }
+
+    /// Counts what ends blocks of a pool. Gives whether its frees are not seen, once.
+    fn ends(&mut self, pid: u32, pool: Pool, cause: FreeCause) -> bool {
+        let replaced = self.replaced.entry((pid, pool)).or_insert(Some(0));
+        match (cause, &mut *replaced) {
+            (FreeCause::Program, _) => *replaced = None,
+            (FreeCause::Replaced, Some(count)) => {
+                *count += 1;
+                if *count >= Held::REUSED_ADDRESSES {
+                    *replaced = None;
+                    return true;
+                }
+            }
+            _ => {}
+        }
+        false
+    }
+
+    fn warn_of_frees(&self, pid: u32, pool: Pool) {
+        let text = format_args!(
+            "process {pid}: frees of pool {} are not seen, though it hands out its addresses again: what the report says that it \
+             holds is too much (see `doctor --pid {pid}`)",
+            pool.event_type()
+        );
+        message(self.level, LogLevel::Warning, text);
     }
 
     /// Says what a process calls itself, once; louder of those that nobody of their namespace came before.
@@ -45,8 +74,24 @@ impl Sink for Notices {
         }
         match &event.kind {
             EventKind::ProcessStart(start) => self.introduce(event.pid, start),
-            EventKind::ProcessEnd => drop(self.introduced.remove(&event.pid)),
+            EventKind::ProcessEnd => {
+                self.introduced.remove(&event.pid);
+                self.replaced.retain(|(pid, _), _| *pid != event.pid);
+            }
+            EventKind::Free(free) if self.ends(event.pid, free.block.pool, free.cause) => {
+                self.warn_of_frees(event.pid, free.block.pool);
+            }
+            EventKind::UnknownFree(free) => {
+                self.ends(event.pid, free.pool, FreeCause::Program);
+            }
             _ => {}
+        }
+        if let EventKind::Unmet(Unmet { settings, options }) = &event.kind {
+            let text = format_args!(
+                "config() of process {} asks for {settings}, which this trace does not have; start the tracer with {options}",
+                event.pid
+            );
+            message(self.level, LogLevel::Warning, text);
         }
         if event.kind == EventKind::StepsRefused {
             let text = format_args!(

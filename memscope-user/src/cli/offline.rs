@@ -2,6 +2,7 @@
 
 use std::{
     fs,
+    io::Read,
     path::{Path, PathBuf},
     process::ExitCode,
 };
@@ -11,21 +12,29 @@ use anyhow::{Context as _, Result, bail};
 use super::{
     FAILURE, USAGE,
     args::{CollectArgs, CollectMode, LogLevel, RecoverArgs, ReplayArgs},
+    disk::Files,
     error, message,
     notices::Notices,
     outputs::{self, Chosen},
-    progress,
+    progress, terminal,
     values::CallStacks,
 };
 use crate::{
-    attach::spawn::sudo_ids,
+    attach::caller::Caller,
+    capture::Reader,
     error_chain,
     input::{Progress, Stage},
     pipeline::{self, PipelineConfig, ReplayReport},
-    sinks::Sink,
+    sinks::{
+        Sink,
+        tree::{OutputTree, ProcessDirs},
+    },
 };
 
 const EXTENSION: &str = "capture";
+
+/// What a replay says that should write launches and cannot.
+const NO_LAUNCHES: &str = "the capture holds no kernel launches: give --level=kernel to the trace that makes it, too";
 
 /// `replay CAPTURE`.
 pub(super) fn replay(args: &ReplayArgs) -> ExitCode {
@@ -82,24 +91,47 @@ pub(super) fn captures(directory: &Path) -> Result<Vec<PathBuf>> {
 }
 
 fn replay_one(capture: &Path, collect: &CollectArgs) -> Result<()> {
+    let total = fs::metadata(capture).map_or(0, |file| file.len());
+    let reader = Reader::open(capture).with_context(|| format!("cannot replay `{}`", capture.display()))?;
+    outputs_of(reader, capture, total, collect)
+}
+
+/// The outputs of a capture that is part of this program; `name` is for messages.
+pub(super) fn replay_bytes(capture: &[u8], name: &str, collect: &CollectArgs) -> ExitCode {
+    finish(collect, || {
+        let reader = Reader::new(capture, Path::new(name)).with_context(|| format!("cannot replay {name}"))?;
+        outputs_of(reader, Path::new(name), capture.len() as u64, collect)
+    })
+}
+
+fn outputs_of<R: Read>(reader: Reader<R>, capture: &Path, total: u64, collect: &CollectArgs) -> Result<()> {
     let rules = outputs::rules(collect).map_err(anyhow::Error::msg)?;
     let Chosen { analyses, selected } = outputs::analyses(collect, rules.as_ref());
     let owners = outputs::owners(collect, rules.as_ref());
-    let config = PipelineConfig { dump: outputs::filter(collect), owners, ..PipelineConfig::default() };
+    let config = PipelineConfig {
+        dump: outputs::filter(collect),
+        owners,
+        rows_of_options: Some(outputs::row_bits(collect, true)),
+        demand: Some(outputs::demand(collect, rules.as_ref())),
+        ..PipelineConfig::default()
+    };
     let notices = Notices::new(collect.level_of_messages());
     let settings = outputs::config(collect, CallStacks::default(), CollectMode::default());
-    let sinks: Vec<Box<dyn Sink>> = vec![
-        outputs::dump(collect, settings, sudo_ids(), crate::sinks::tree::ProcessDirs::default())?,
-        Box::new(notices),
-    ];
+    let tree = OutputTree::open(collect.output_path(), Caller::owner()?)?;
+    let dump = outputs::dump(collect, settings, &tree, ProcessDirs::default(), Files::default());
+    let sinks: Vec<Box<dyn Sink>> = vec![dump, Box::new(notices)];
     let mut watcher = progress::watcher().unwrap_or_else(|| Box::new(|_| {}));
-    let total = fs::metadata(capture).map_or(0, |file| file.len());
     let mut tell = |done| watcher(Progress { stage: Stage::Reading, done, total });
-    let report = pipeline::replay(capture, config, sinks, analyses, &mut tell);
+    let report = pipeline::replay_from(reader, config, sinks, analyses, &mut tell);
     // The report comes next, and may go to the same terminal.
-    progress::clear();
+    terminal::clear_status();
+    // What is no capture leaves nothing behind.
+    let report = report.inspect_err(|_| tree.discard());
     let report = report.with_context(|| format!("cannot replay `{}`", capture.display()))?;
     tell_ending(collect.level_of_messages(), &report);
+    if !report.has_launches && outputs::filter(collect).launch {
+        message(collect.level_of_messages(), LogLevel::Warning, format_args!("{NO_LAUNCHES}"));
+    }
     let failures: Vec<String> = report.outcome.errors.iter().map(|error| error_chain(error)).collect();
     if !failures.is_empty() {
         bail!(failures.join("; "));

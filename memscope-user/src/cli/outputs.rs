@@ -1,19 +1,20 @@
 //! What the collection options mean for the pipeline: filter, sinks, analyses, files.
 
 use std::{
-    io::Write as _,
-    path::{Path, PathBuf},
+    path::Path,
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
 };
 
+use anyhow::Result;
+
 use super::{
-    LOG,
     args::{CollectArgs, CollectMode, Format, LogLevel, TraceArgs},
-    message, select, stdout,
-    values::CallStacks,
+    disk::Files,
+    message, messages, select, terminal,
+    values::{Analyses, CallStacks, Devices, Events, Level as RowLevel},
 };
 use crate::{
     analyses::{
@@ -22,9 +23,9 @@ use crate::{
         decompose::RuleSet,
         select::{Filter, Selected},
     },
-    attach::{spawn::sudo_ids, withheld},
+    attach::{caller::Caller, withheld},
     model::Finding,
-    pipeline::{DeviceFilter, DumpFilter, Npus, Outcome},
+    pipeline::{AnalysisBit, Demand, DeviceFilter, DumpFilter, Npus, Outcome, RowBits},
     sinks::{
         self, DumpOptions, DumpSink, Sink, SinkError,
         config_json::{DumpConfig, NO_OUTPUT_ID, StepList, WatchConfig},
@@ -34,6 +35,9 @@ use crate::{
     },
     watch::spec::WatchSpec,
 };
+
+/// Blocks that are named when memory is out.
+const DEFAULT_BLOCKS: u32 = 10;
 
 /// Which rows are written.
 pub(super) fn filter(args: &CollectArgs) -> DumpFilter {
@@ -55,23 +59,83 @@ pub(super) fn filter(args: &CollectArgs) -> DumpFilter {
     }
 }
 
-/// Opens the outputs of a live trace: the tracer's own directory with its settings and log, and the file sink.
-pub(super) fn open(args: &TraceArgs, dirs: ProcessDirs) -> Result<Box<dyn Sink>, SinkError> {
+/// What the options say about rows; `fixed`: those that are not as they would be without an option are what a script chooses from.
+pub(super) fn row_bits(args: &CollectArgs, fixed: bool) -> RowBits {
+    let device = args.device;
+    let fixed = fixed
+        && (args.events != Events::default() || args.level != RowLevel::default() || device != Devices::default());
+    RowBits {
+        events: u64::from(args.events.bits()) | u64::from(args.events.block_free) << 4,
+        levels: u64::from(args.level.bits()),
+        devices: u64::from(device.slots) | u64::from(device.all_npu) << 32 | u64::from(device.cpu) << 33,
+        fixed,
+    }
+}
+
+/// Makes what scripts ask for beyond the options.
+pub(super) fn demand(args: &CollectArgs, rules: Option<&Arc<RuleSet>>) -> Demand {
+    let given = args.analysis.of_scripts();
+    let (args, rules) = (args.clone(), rules.cloned());
+    let make = move |bits: u64| {
+        let asked = |bit: AnalysisBit| bit.is_in(bits);
+        let analysis = Analyses {
+            leaks: asked(AnalysisBit::LEAKS),
+            decompose: asked(AnalysisBit::DECOMPOSE),
+            inefficient: asked(AnalysisBit::INEFFICIENT),
+            oom: asked(AnalysisBit::OOM).then_some(DEFAULT_BLOCKS),
+            peaks: asked(AnalysisBit::PEAKS),
+            fragmentation: asked(AnalysisBit::FRAGMENTATION),
+            ..Analyses::NONE
+        };
+        let args = CollectArgs { analysis, ..args.clone() };
+        let rules = rules.clone().unwrap_or_else(|| Arc::new(RuleSet::builtin()));
+        let selection = args.select.selection(Some(&rules));
+        let of_chosen = judging(&args, Some(&rules));
+        let of_all = of_all_blocks(&args, Some(&rules), &selection.filter);
+        if selection.is_all() {
+            return of_chosen.into_iter().chain(of_all).collect();
+        }
+        let of_chosen = Selected::new(&selection, of_chosen, Arc::default());
+        vec![
+            Box::new(of_chosen) as Box<dyn Analysis>,
+            Box::new(Selected::new(&args.select.window(), of_all, Arc::default())),
+        ]
+    };
+    Demand { given, make: Arc::new(make) }
+}
+
+/// Opens the outputs of a live trace: the tracer's own directory with its settings and log, and the file sink. Nothing is left of them if
+/// that fails.
+pub(super) fn open(args: &TraceArgs, dirs: ProcessDirs, files: Files) -> Result<(Box<dyn Sink>, OutputTree)> {
+    let tree = OutputTree::open(args.collect.output_path(), Caller::owner()?)?;
+    match open_below(&tree, args, dirs, files) {
+        Ok(sink) => Ok((sink, tree)),
+        Err(error) => {
+            tree.discard();
+            Err(error.into())
+        }
+    }
+}
+
+fn open_below(
+    tree: &OutputTree,
+    args: &TraceArgs,
+    dirs: ProcessDirs,
+    files: Files,
+) -> Result<Box<dyn Sink>, SinkError> {
     let (stacks, mode) = (args.call_stack.unwrap_or_default(), args.collect_mode);
     let (args, watch) = (&args.collect, args.watch.as_ref());
-    let owner = sudo_ids();
-    let tree = OutputTree::open(args.output_path(), owner)?;
     let own = tree.make_process_dir(std::process::id())?;
     let config = DumpConfig { watch_config: watch.map(watch_config).unwrap_or_default(), ..config(args, stacks, mode) };
-    config.write(&tree, &own)?;
+    config.write(tree, &own)?;
     let level = match args.level_of_messages() {
         LogLevel::Debug => Level::Debug,
         LogLevel::Info => Level::Info,
         LogLevel::Warning => Level::Warn,
         LogLevel::Error => Level::Error,
     };
-    let _ = LOG.set(Mutex::new(LogFile::create(&tree, &own, level)?));
-    dump(args, config, owner, dirs)
+    messages::log_into(LogFile::create(tree, &own, level)?);
+    Ok(dump(args, config, tree, dirs, files))
 }
 
 /// As msMemScope stores what is watched.
@@ -83,14 +147,11 @@ fn watch_config(spec: &WatchSpec) -> WatchConfig {
 
 /// The settings as msMemScope stores them (contract §2.3).
 pub(super) fn config(args: &CollectArgs, stacks: CallStacks, mode: CollectMode) -> DumpConfig {
-    const DEFAULT_BLOCKS: u32 = 10;
     let mut step_id_list = [0; 5];
     let steps = args.steps.clone().unwrap_or_default().0;
     for (slot, step) in step_id_list.iter_mut().zip(&steps) {
         *slot = *step;
     }
-    let wants_blocks = args.events.alloc || args.events.free || args.analysis.leaks || args.analysis.decompose;
-    let collect = args.events.bits() | if wants_blocks { 3 } else { 0 };
     DumpConfig {
         selected_steps: StepList { step_count: steps.len() as u32, step_id_list },
         analysis_type: args.analysis.bits(),
@@ -103,7 +164,7 @@ pub(super) fn config(args: &CollectArgs, stacks: CallStacks, mode: CollectMode) 
         collect_mode: mode as u32,
         data_format: args.format as u32,
         dump_event_type: args.events.bits(),
-        event_type: collect,
+        event_type: args.analysis.collect_bits(args.events),
         is_effective: true,
         level_type: args.level.bits(),
         log_level: args.level_of_messages() as u32,
@@ -118,17 +179,21 @@ pub(super) fn config(args: &CollectArgs, stacks: CallStacks, mode: CollectMode) 
 pub(super) fn dump(
     args: &CollectArgs,
     config: DumpConfig,
-    owner: Option<(u32, u32)>,
+    tree: &OutputTree,
     dirs: ProcessDirs,
-) -> Result<Box<dyn Sink>, SinkError> {
+    files: Files,
+) -> Box<dyn Sink> {
     let format = match args.format {
         Format::Csv => sinks::Format::Csv,
         Format::Db => sinks::Format::Db,
     };
     let level = args.level_of_messages();
-    let options = DumpOptions { out_dir: args.output_path().to_path_buf(), format, owner, config: Some(config) };
-    let announce = move |path: &Path| message(level, LogLevel::Info, format_args!("create file {}", path.display()));
-    Ok(Box::new(DumpSink::new(&options, announce)?.sharing(dirs)))
+    let options = DumpOptions { format, config: Some(config), ..DumpOptions::default() };
+    let announce = move |path: &Path| {
+        files.add(path);
+        message(level, LogLevel::Info, format_args!("create file {}", path.display()));
+    };
+    Box::new(DumpSink::below(tree.clone(), &options, announce).sharing(dirs))
 }
 
 /// Leaks and fluctuation are off with `--steps`, and without both alloc and free (contract §1.5, §1.8).
@@ -138,11 +203,12 @@ pub(super) const fn leaks_wanted(args: &CollectArgs) -> bool {
 
 /// The rules that name owners, if an analysis was asked for that has them.
 pub(super) fn rules(args: &CollectArgs) -> Result<Option<Arc<RuleSet>>, String> {
-    if args.analysis.decompose || args.analysis.peaks || args.analysis.fragmentation {
+    let analysis = &args.analysis;
+    if analysis.decompose || analysis.peaks || analysis.fragmentation || analysis.oom.is_some() {
         return super::decompose::rules(args.decompose_rules.as_deref()).map(Some);
     }
     match args.decompose_rules {
-        Some(_) => Err("--decompose-rules is of use with --analysis=decompose, peaks or fragmentation only".to_owned()),
+        Some(_) => Err("--decompose-rules needs --analysis=decompose, peaks, fragmentation or oom".to_owned()),
         None => Ok(None),
     }
 }
@@ -192,6 +258,14 @@ pub(super) fn analyses(args: &CollectArgs, rules: Option<&Arc<RuleSet>>) -> Chos
 
 /// Those that need not know of other blocks than the chosen ones.
 fn of_chosen_blocks(args: &CollectArgs, rules: Option<&Arc<RuleSet>>) -> Vec<Box<dyn Analysis>> {
+    let mut chosen = judging(args, rules);
+    chosen.push(Box::new(HeldAnalysis::default()));
+    chosen.push(Box::new(ByStackAnalysis::default()));
+    chosen
+}
+
+/// Those of them that are not made without being asked for.
+fn judging(args: &CollectArgs, rules: Option<&Arc<RuleSet>>) -> Vec<Box<dyn Analysis>> {
     let mut chosen: Vec<Box<dyn Analysis>> = Vec::new();
     if leaks_wanted(args) {
         chosen.push(Box::new(StepLeaksAnalysis::default()));
@@ -201,16 +275,14 @@ fn of_chosen_blocks(args: &CollectArgs, rules: Option<&Arc<RuleSet>>) -> Vec<Box
     if let Some(rules) = rules.filter(|_| args.analysis.peaks) {
         chosen.push(Box::new(PeaksAnalysis::new(Arc::clone(rules))));
     }
-    chosen.push(Box::new(HeldAnalysis::default()));
-    chosen.push(Box::new(ByStackAnalysis::default()));
     chosen
 }
 
 /// Those that look at all blocks, whichever they tell of.
 fn of_all_blocks(args: &CollectArgs, rules: Option<&Arc<RuleSet>>, filter: &Filter) -> Vec<Box<dyn Analysis>> {
     let mut chosen: Vec<Box<dyn Analysis>> = Vec::new();
-    if args.analysis.oom.is_some() {
-        chosen.push(Box::new(OomAnalysis::default()));
+    if let Some(rules) = rules.filter(|_| args.analysis.oom.is_some()) {
+        chosen.push(Box::new(OomAnalysis::new(Arc::clone(rules))));
     }
     if args.analysis.inefficient {
         chosen.push(Box::new(InefficientAnalysis::default().only(filter.clone())));
@@ -239,13 +311,11 @@ pub(super) fn print_report(args: &CollectArgs, outcome: &Outcome, selected: &Sel
     if selected.0.as_ref().is_some_and(|any_block| !any_block.load(Ordering::Relaxed)) {
         message(args.level_of_messages(), LogLevel::Warning, format_args!("{}", select::NOTHING));
     }
-    stdout::print(|mut out| {
-        if args.json {
-            return sinks::report::write_json(&outcome.findings, &outcome.end, &mut out);
-        }
-        let report = Report { step_hint: leaks_wanted(args), ..Report::default() };
-        report.write_text(&outcome.findings, &outcome.end, &mut out)
-    })
+    if args.json {
+        return terminal::print_json(|mut out| sinks::report::write_json(&outcome.findings, &outcome.end, &mut out));
+    }
+    let report = Report { step_hint: leaks_wanted(args), ..Report::default() };
+    terminal::print(|mut out| report.write_text(&outcome.findings, &outcome.end, &mut out))
 }
 
 /// Prints the ledgers of a trace that goes on; `recorded`: nothing but the capture is made of it.
@@ -258,12 +328,12 @@ pub(super) fn print_ledgers(findings: &[Finding], recorded: bool) -> std::io::Re
     if text.is_empty() {
         text.extend_from_slice(if recorded { LATER } else { NONE });
     }
-    // In one piece: the traced program may write there, too.
-    std::io::stderr().lock().write_all(&text)
+    terminal::say_lines(&text);
+    Ok(())
 }
 
 /// Name of a new capture in the output directory.
-pub(super) fn capture_path(directory: &Path) -> PathBuf {
+pub(super) fn capture_name() -> String {
     let stamp = sinks::tree::stamp(&jiff::Zoned::now());
-    directory.join(format!("memscope_{}_{stamp}.capture", std::process::id()))
+    format!("memscope_{}_{stamp}.capture", std::process::id())
 }

@@ -1,11 +1,10 @@
 //! How far a command on files is, on the terminal that the messages go to.
 
-use std::io::{self, IsTerminal as _, Write as _};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::terminal;
 use crate::input::{Progress, Stage, Watcher};
 
 /// Commands that take less are left alone.
@@ -14,15 +13,10 @@ const QUIET: Duration = Duration::from_secs(1);
 const INTERVAL: Duration = Duration::from_millis(200);
 /// Between two looks at the clock, at most this part of a stage is done.
 const PARTS: u64 = 1000;
-/// To the start of the line, and whatever is in it is gone.
-const CLEAR: &str = "\r\x1b[2K";
-
-/// The terminal's last line is ours.
-static SHOWN: AtomicBool = AtomicBool::new(false);
 
 /// Shows progress, if there is anybody to see it.
 pub(super) fn watcher() -> Option<Watcher> {
-    io::stderr().is_terminal().then(|| {
+    terminal::shows_messages().then(|| {
         let mut bar = Bar::new();
         Box::new(move |progress| bar.show(progress)) as Watcher
     })
@@ -40,7 +34,7 @@ pub(super) fn of_stage(stage: Stage) -> impl FnMut(u64, u64) {
 
 /// Shows that work goes on, and for how long it has, where nobody can tell how much of it there is.
 pub(super) fn during<T>(what: &str, work: impl FnOnce() -> T) -> T {
-    if !io::stderr().is_terminal() {
+    if !terminal::shows_messages() {
         return work();
     }
     let began = Instant::now();
@@ -50,11 +44,10 @@ pub(super) fn during<T>(what: &str, work: impl FnOnce() -> T) -> T {
             let mut wait = QUIET;
             // Nothing is sent: the other end goes when the work ends, whichever way.
             while ended.recv_timeout(wait) == Err(RecvTimeoutError::Timeout) {
-                SHOWN.store(true, Ordering::Relaxed);
-                let _ = write!(io::stderr(), "{CLEAR}{what}: {} s", began.elapsed().as_secs());
+                terminal::show_status(format_args!("{what}: {} s", began.elapsed().as_secs()));
                 wait = INTERVAL;
             }
-            clear();
+            terminal::clear_status();
         };
         // Without a thread for it nothing is shown.
         drop(thread::Builder::new().spawn_scoped(scope, show));
@@ -62,14 +55,6 @@ pub(super) fn during<T>(what: &str, work: impl FnOnce() -> T) -> T {
         drop(working);
         result
     })
-}
-
-/// Gives the terminal's line back, for something else to be said.
-pub(super) fn clear() {
-    if SHOWN.swap(false, Ordering::Relaxed) {
-        // A terminal that is gone shows nothing, and that is no reason to stop.
-        let _ = io::stderr().write_all(CLEAR.as_bytes());
-    }
 }
 
 struct Bar {
@@ -99,15 +84,14 @@ impl Bar {
         let is_due = self.drawn.is_none_or(|drawn| now - drawn >= INTERVAL);
         if now - self.started >= QUIET && is_due {
             self.drawn = Some(now);
-            SHOWN.store(true, Ordering::Relaxed);
-            let _ = write!(io::stderr(), "{CLEAR}{}", line(progress, now - began));
+            terminal::show_status(line(progress, now - began));
         }
     }
 }
 
 impl Drop for Bar {
     fn drop(&mut self) {
-        clear();
+        terminal::clear_status();
     }
 }
 

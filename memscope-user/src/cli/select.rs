@@ -85,7 +85,9 @@ fn when(text: &str) -> Result<When, String> {
         let time: Timestamp = text.parse().map_err(|_| wanted())?;
         return u64::try_from(time.as_nanosecond()).map(When::At).map_err(|_| wanted());
     }
-    values::interval(text).map(When::After).map_err(|_| wanted())
+    // What is too long is a time, only not one of a trace.
+    let after = values::interval(text).map(When::After);
+    after.map_err(|reason| if reason.ends_with(values::LONGEST) { reason } else { wanted() })
 }
 
 /// A condition: field, operator, value.

@@ -10,6 +10,7 @@ use crate::{
         kernel::{Kernel, NativeStacks, StackOptions},
         python::Layouts,
     },
+    crew::Crew,
     ring::Batch,
     stacks::{
         self, CompleteCode, FinishStacks, SharedMappings, Stage, SymbolOptions, code, mappings::Mappings,
@@ -45,6 +46,7 @@ pub(super) fn start(
     kernel: &Kernel,
     layouts: Layouts,
     batches: Receiver<Batch>,
+    crew: &Crew,
 ) -> Result<(Receiver<Batch>, Live)> {
     let StackOptions { native_depth, python_depth } = options(args);
     if native_depth.is_none() && python_depth.is_none() {
@@ -62,6 +64,6 @@ pub(super) fn start(
     let symbols = SymbolOptions { inlined: args.inlined };
     let codes = python_depth.map(|_| -> CompleteCode { Box::new(move |record| code::complete(record, &layouts)) });
     let stage = Stage { mappings: mappings.clone(), symbols, unfinished, codes };
-    let batches = stacks::start(batches, stage).context("cannot start the thread for call stacks")?;
+    let batches = stacks::start(batches, stage, crew).context("cannot start the thread for call stacks")?;
     Ok((batches, Live { mappings }))
 }

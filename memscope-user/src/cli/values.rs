@@ -1,15 +1,42 @@
 //! Values of the collection options (contract §1): parsing and limits, nothing else.
 
+use std::ffi::OsStr;
 use std::fmt;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::PathBuf;
 use std::str::FromStr;
 
 use crate::analyses::diff::At;
 use crate::attach::ops::OpsChoice;
 use crate::model::InefficientKind;
 
+/// 365 days.
+const LONGEST_SECONDS: f64 = 8760.0 * 3600.0;
+/// Said of longer times.
+pub(super) const LONGEST: &str = "too long: a year (8760h) is the longest time";
+
 /// Splits at `,` and at the full-width comma; empty items are skipped.
 pub(super) fn items(text: &str) -> impl Iterator<Item = &str> {
     text.split([',', '，']).map(str::trim).filter(|item| !item.is_empty())
+}
+
+/// The same of paths, which may hold any bytes.
+pub(super) fn paths(text: &OsStr) -> Vec<PathBuf> {
+    const WIDE_COMMA: &[u8] = "，".as_bytes();
+    let (mut found, mut path, mut rest) = (Vec::new(), Vec::new(), text.as_bytes());
+    while let [first, behind @ ..] = rest {
+        let wide = rest.strip_prefix(WIDE_COMMA);
+        if *first == b',' || wide.is_some() {
+            found.push(std::mem::take(&mut path));
+            rest = wide.unwrap_or(behind);
+        } else {
+            path.push(*first);
+            rest = behind;
+        }
+    }
+    found.push(path);
+    let whole = found.iter().map(|path| path.trim_ascii()).filter(|path| !path.is_empty());
+    whole.map(|path| PathBuf::from(OsStr::from_bytes(path))).collect()
 }
 
 /// `--events`: which rows are written.
@@ -26,15 +53,30 @@ pub(super) struct Events {
     pub access: bool,
     /// `BLOCK_FREE` rows; an addition of ours.
     pub block_free: bool,
+    /// `none` stood beside other words.
+    pub cleared: bool,
+    /// `traceback` was asked for, which only a script can start.
+    pub traceback: bool,
 }
 
 impl Default for Events {
     fn default() -> Self {
-        Self { alloc: true, free: true, launch: true, access: false, block_free: false }
+        Self { alloc: true, free: true, launch: true, ..Self::NONE }
     }
 }
 
 impl Events {
+    /// None of them.
+    const NONE: Self = Self {
+        alloc: false,
+        free: false,
+        launch: false,
+        access: false,
+        block_free: false,
+        cleared: false,
+        traceback: false,
+    };
+
     /// The contract's bits: alloc 1, free 2, launch 4, access 8; ours has none.
     #[must_use]
     pub(super) const fn bits(self) -> u32 {
@@ -46,7 +88,7 @@ impl FromStr for Events {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let mut events = Self { alloc: false, free: false, launch: false, access: false, block_free: false };
+        let mut events = Self::NONE;
         let mut none = false;
         for item in items(text) {
             match item {
@@ -56,12 +98,13 @@ impl FromStr for Events {
                 "access" => events.access = true,
                 "block_free" => events.block_free = true,
                 "none" => none = true,
-                "traceback" => return Err("`traceback` is started from Python (`config()`), not here".to_owned()),
+                "traceback" => events.traceback = true,
                 other => return Err(format!("`{other}` is not one of alloc, free, launch, access, block_free, none")),
             }
         }
         if none {
-            events = Self { alloc: false, free: false, launch: false, access: false, block_free: false };
+            let cleared = events != Self::NONE;
+            events = Self { cleared, ..Self::NONE };
         }
         Ok(events)
     }
@@ -217,6 +260,8 @@ pub(super) struct Analyses {
     pub peaks: bool,
     /// Free pieces of pools; an addition of ours.
     pub fragmentation: bool,
+    /// `none` stood beside other words.
+    pub cleared: bool,
 }
 
 impl Default for Analyses {
@@ -227,8 +272,21 @@ impl Default for Analyses {
 
 impl Analyses {
     /// None of them.
-    pub(super) const NONE: Self =
-        Self { leaks: false, decompose: false, inefficient: false, oom: None, peaks: false, fragmentation: false };
+    pub(super) const NONE: Self = Self {
+        leaks: false,
+        decompose: false,
+        inefficient: false,
+        oom: None,
+        peaks: false,
+        fragmentation: false,
+        cleared: false,
+    };
+
+    /// All of them as scripts ask for them.
+    #[must_use]
+    pub(super) const fn of_scripts(self) -> u64 {
+        self.bits() as u64 | (self.peaks as u64) << 4 | (self.fragmentation as u64) << 5
+    }
 
     /// The contract's bits: leaks 1, decompose 2, inefficient 4, oom 8; ours have none.
     #[must_use]
@@ -237,6 +295,25 @@ impl Analyses {
             | (self.decompose as u32) << 1
             | (self.inefficient as u32) << 2
             | (self.oom.is_some() as u32) << 3
+    }
+
+    /// Bits of the events that are collected: those that are written, and those that they and the analyses need (contract §1.5).
+    #[must_use]
+    pub(super) const fn collect_bits(self, events: Events) -> u32 {
+        const BLOCKS: u32 = 1 | 2;
+        const LAUNCH: u32 = 4;
+        const ACCESS: u32 = 8;
+        let mut bits = events.bits();
+        if bits & (BLOCKS | ACCESS) != 0 || self.leaks || self.oom.is_some() {
+            bits |= BLOCKS;
+        }
+        if self.decompose || self.inefficient {
+            bits |= BLOCKS | ACCESS;
+        }
+        if self.inefficient {
+            bits |= LAUNCH;
+        }
+        bits
     }
 }
 
@@ -266,7 +343,8 @@ impl FromStr for Analyses {
                 },
             }
         }
-        Ok(if none { Self::NONE } else { found })
+        let cleared = none && found != Self::NONE;
+        Ok(if none { Self { cleared, ..Self::NONE } } else { found })
     }
 }
 
@@ -382,6 +460,14 @@ pub(super) fn size(text: &str) -> Result<u64, String> {
         .ok_or_else(|| format!("`{text}` is not a size like 4096, 64K or 2M"))
 }
 
+/// A size that is not zero.
+pub(super) fn size_limit(text: &str) -> Result<u64, String> {
+    match size(text)? {
+        0 => Err(format!("`{text}` is no room for anything; leave the option out for no limit")),
+        bytes => Ok(bytes),
+    }
+}
+
 /// A duration: `30`, `30s`, `5m`, `2h`, `500ms`.
 pub(super) fn duration(text: &str) -> Result<std::time::Duration, String> {
     match interval(text)? {
@@ -399,7 +485,7 @@ pub(super) fn sample_interval(text: &str) -> Result<std::time::Duration, String>
     }
 }
 
-/// The same, or `0`.
+/// The same, or `0`. What is longer than a year is a slip of the hand.
 pub(super) fn interval(text: &str) -> Result<std::time::Duration, String> {
     let split = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
     let (number, unit) = text.split_at(split);
@@ -411,7 +497,10 @@ pub(super) fn interval(text: &str) -> Result<std::time::Duration, String> {
         "h" => number * 3600.0,
         other => return Err(format!("`{other}` is not one of ms, s, m, h")),
     };
-    std::time::Duration::try_from_secs_f64(seconds).map_err(|_| format!("`{text}` is not a duration greater than zero"))
+    if seconds > LONGEST_SECONDS {
+        return Err(format!("`{text}` is {LONGEST}"));
+    }
+    std::time::Duration::try_from_secs_f64(seconds).map_err(|_| format!("`{text}` is not a time of zero or more"))
 }
 
 /// Bytes: `65536`, `64K`, `64M`, `1G`.
@@ -448,13 +537,47 @@ mod tests {
         assert_eq!(items("a－b").collect::<Vec<_>>(), ["a－b"]);
     }
 
+    /// Makes sure that paths are parted at both commas, and that bytes that are no UTF-8 stay as they are.
+    #[test]
+    fn paths_are_bytes() {
+        let odd = OsStr::from_bytes(b"a\xff\xef\xbc\x8c b,,\xef\xbc/c,");
+        let found: Vec<Vec<u8>> = paths(odd).iter().map(|path| path.as_os_str().as_bytes().to_vec()).collect();
+        assert_eq!(found, [&b"a\xff"[..], b"b", b"\xef\xbc/c"]);
+    }
+
     #[test]
     fn events_none_clears_all() {
-        assert_eq!("alloc,none".parse::<Events>().map(Events::bits), Ok(0));
+        let cleared = "alloc,none".parse::<Events>().expect("valid");
+        assert_eq!((cleared.bits(), cleared.cleared), (0, true));
+        assert!(!"none".parse::<Events>().expect("valid").cleared);
+        assert!("leaks,none".parse::<Analyses>().expect("valid").cleared);
+        let traceback = "traceback,alloc".parse::<Events>().expect("valid");
+        assert_eq!((traceback.bits(), traceback.traceback), (1, true));
         assert_eq!("".parse::<Events>().map(Events::bits), Ok(0));
         assert_eq!("alloc,access".parse::<Events>().map(Events::bits), Ok(9));
         assert_eq!(Events::default().bits(), 7);
         assert!("allocs".parse::<Events>().is_err());
+    }
+
+    /// What is collected is what is written, and what it and the analyses need, as the table of contract §1.5 says.
+    #[test]
+    fn analyses_widen_what_is_collected() {
+        let collected = |events: &str, analyses: &str| {
+            let analyses: Analyses = analyses.parse().expect("valid");
+            analyses.collect_bits(events.parse().expect("valid"))
+        };
+        // alloc 1, free 2, launch 4, access 8.
+        assert_eq!(Analyses::default().collect_bits(Events::default()), 7);
+        assert_eq!(collected("alloc,free,launch", "inefficient"), 15);
+        assert_eq!(collected("alloc,free,launch", "leaks,decompose"), 15);
+        assert_eq!(collected("alloc", "inefficient"), 15);
+        assert_eq!(collected("none", "decompose"), 11);
+        assert_eq!(collected("none", "leaks"), 3);
+        assert_eq!(collected("none", "oom:3"), 3);
+        assert_eq!(collected("free", "none"), 3);
+        assert_eq!(collected("access", "none"), 11);
+        assert_eq!(collected("launch", "none"), 4);
+        assert_eq!(collected("launch", "peaks"), 4);
     }
 
     #[test]
@@ -525,13 +648,19 @@ mod tests {
         for bad in ["", "K", "-1", "+1", "1T", "99999999999G"] {
             assert!(size(bad).is_err(), "{bad}");
         }
+        assert_eq!(size_limit("2G"), Ok(2 << 30));
+        assert!(size_limit("0").is_err());
         assert_eq!(bytes("64M"), Ok(64 << 20));
         for bad in ["0", "1", "2G", "M", "-5K", "99999999999G"] {
             assert!(bytes(bad).is_err(), "{bad}");
         }
         assert_eq!(duration("1.5m").map(|d| d.as_secs()), Ok(90));
         for bad in ["0", "-1s", "5d", "", "nan", "inf"] {
-            assert!(duration(bad).is_err(), "{bad}");
+            assert!(duration(bad).is_err_and(|text| !text.contains("too long")), "{bad}");
+        }
+        assert_eq!(duration("8760h").map(|d| d.as_secs()), Ok(31_536_000));
+        for long in ["8761h", "99999999999999999999s", "31536001"] {
+            assert!(duration(long).is_err_and(|text| text.contains("is too long")), "{long}");
         }
     }
 }

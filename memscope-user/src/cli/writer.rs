@@ -2,7 +2,7 @@
 
 use std::{
     sync::mpsc::{Receiver, RecvTimeoutError},
-    thread::{self, JoinHandle},
+    thread::JoinHandle,
     time::{Duration, Instant},
 };
 
@@ -11,6 +11,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use super::{heap, outputs};
 use crate::{
     capture::{self, Note, note_record},
+    crew::{Crew, Post},
     error_chain,
     model::Finding,
     pipeline::{Outcome, Pipeline},
@@ -28,7 +29,8 @@ const CALM: Duration = Duration::from_secs(1);
 
 /// What was written when the transport ended.
 pub(super) struct Written {
-    pub(super) outcome: Outcome,
+    /// None where the pipeline has failed.
+    pub(super) outcome: Option<Outcome>,
     /// The capture could not be finished.
     pub(super) capture_error: Option<String>,
 }
@@ -44,7 +46,8 @@ pub(super) enum Ask {
 
 /// What the thread works with.
 pub(super) struct Work {
-    pub(super) pipeline: Pipeline,
+    /// None once it has failed.
+    pub(super) pipeline: Option<Pipeline>,
     pub(super) capture: Option<capture::Writer>,
     /// Only the capture is written; who is then to be told that memory may have changed.
     pub(super) recorded: Option<Trigger>,
@@ -55,11 +58,21 @@ pub(super) struct Work {
 }
 
 /// Starts the thread; `asks` are answered within [`ANSWER`]. A failing capture is given up, the others go on.
-pub(super) fn start(batches: Receiver<Batch>, work: Work, asks: Receiver<Ask>) -> std::io::Result<JoinHandle<Written>> {
-    thread::Builder::new().name("memscope-write".to_owned()).spawn(move || {
+/// Where the rest panics, the capture alone goes on: a replay makes the rest of it.
+pub(super) fn start(
+    crew: &Crew,
+    batches: Receiver<Batch>,
+    work: Work,
+    asks: Receiver<Ask>,
+) -> std::io::Result<JoinHandle<Written>> {
+    crew.spawn("memscope-write", move |post| {
         let mut writer = Writer { work, capture_error: None, unflushed_bytes: 0, much: None };
-        writer.run(&batches, &asks);
-        writer.finish()
+        if post.part(|post| writer.run(&batches, &asks, post)).is_none() {
+            // Its files keep what they have; what it says of them cannot be relied on.
+            post.part(|_| drop(writer.work.pipeline.take()));
+            post.part(|post| writer.run(&batches, &asks, post));
+        }
+        writer.finish(post)
     })
 }
 
@@ -73,7 +86,7 @@ struct Writer {
 }
 
 impl Writer {
-    fn run(&mut self, batches: &Receiver<Batch>, asks: &Receiver<Ask>) {
+    fn run(&mut self, batches: &Receiver<Batch>, asks: &Receiver<Ask>, post: &mut Post) {
         let mut flushed = Instant::now();
         loop {
             match batches.recv_timeout(ANSWER) {
@@ -83,6 +96,7 @@ impl Writer {
                         batch.bytes.extend(note_record(monotonic_ns(), 0, &note));
                     }
                     self.take(&batch.bytes);
+                    post.round();
                     self.work.spent.give(batch.bytes);
                 }
                 Err(RecvTimeoutError::Timeout) => {}
@@ -100,7 +114,8 @@ impl Writer {
     }
 
     fn answer(&self, ask: &Ask) {
-        let findings = self.work.pipeline.now();
+        let Some(pipeline) = &self.work.pipeline else { return };
+        let findings = pipeline.now();
         match ask {
             // Nobody reads our messages, so nobody misses them.
             Ask::Ledgers => drop(outputs::print_ledgers(&findings, self.work.recorded.is_some())),
@@ -116,9 +131,10 @@ impl Writer {
         self.unflushed_bytes += records.len();
         let Work { pipeline, capture, recorded, .. } = &mut self.work;
         let captured = capture.as_mut().map_or(Ok(()), |capture| capture.append(records));
-        let fed = match recorded {
-            None => pipeline.feed(records),
-            Some(trigger) => {
+        let fed = match (pipeline, recorded) {
+            (None, _) => Ok(()),
+            (Some(pipeline), None) => pipeline.feed(records),
+            (Some(pipeline), Some(trigger)) => {
                 trigger.pull();
                 pipeline.feed_notes(records)
             }
@@ -140,7 +156,7 @@ impl Writer {
     fn flush(&mut self) {
         let captured = self.work.capture.as_mut().map_or(Ok(()), capture::Writer::flush);
         self.check_capture(captured);
-        let flushed = self.work.pipeline.flush();
+        let flushed = self.work.pipeline.as_mut().map_or(Ok(()), Pipeline::flush);
         self.check(flushed);
     }
 
@@ -159,9 +175,10 @@ impl Writer {
         }
     }
 
-    fn finish(mut self) -> Written {
+    fn finish(mut self, post: &mut Post) -> Written {
         let finished = self.work.capture.take().map_or(Ok(()), capture::Writer::finish);
         self.check_capture(finished);
-        Written { outcome: self.work.pipeline.finish(&[]), capture_error: self.capture_error }
+        let outcome = self.work.pipeline.take().and_then(|pipeline| post.part(|_| pipeline.finish(&[])));
+        Written { outcome, capture_error: self.capture_error }
     }
 }

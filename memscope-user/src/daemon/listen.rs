@@ -17,6 +17,8 @@ use thiserror::Error;
 
 /// The descriptor of a single socket (`sd_listen_fds(3)`).
 const PASSED: i32 = 3;
+/// Where it is unless another place is named. Its folder is ours to make.
+pub const DEFAULT_SOCKET: &str = "/run/memscope-bpf/daemon.sock";
 const FOLDER_MODE: u32 = 0o755;
 /// Who can write to a socket can connect.
 const EVERYBODY: u32 = 0o666;
@@ -31,6 +33,9 @@ pub enum ListenError {
     /// Something that is not to be replaced.
     #[error("`{}` is there and is no socket: remove it, or name another place with --socket", .0.display())]
     NoSocket(PathBuf),
+    /// A slip of the hand, or something to be made with the right owner.
+    #[error("the folder of the socket `{}` does not exist: create it, or name another place with --socket", .0.display())]
+    NoFolder(PathBuf),
     /// systemd has passed something else.
     #[error("{0} sockets were passed by systemd, and one is wanted")]
     Passed(String),
@@ -103,10 +108,13 @@ fn passed() -> Result<Option<UnixListener>, ListenError> {
     }
 }
 
-/// Makes the folder, and removes the socket of a daemon that is gone.
+/// Makes the folder if it is the default one, and removes the socket of a daemon that is gone.
 fn make_room(path: &Path) -> Result<(), ListenError> {
     let fail = |source| ListenError::Io { path: path.to_owned(), source };
     if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty() && !folder.exists()) {
+        if path != Path::new(DEFAULT_SOCKET) {
+            return Err(ListenError::NoFolder(path.to_owned()));
+        }
         fs::create_dir_all(folder).map_err(fail)?;
         fs::set_permissions(folder, fs::Permissions::from_mode(FOLDER_MODE)).map_err(fail)?;
     }
@@ -129,13 +137,24 @@ mod tests {
     #[test]
     fn socket_is_everybodys_and_goes_in_the_end() {
         let place = tempfile::tempdir().expect("temporary directory");
-        let path = place.path().join("a/b/daemon.sock");
+        let path = place.path().join("daemon.sock");
         let (_listener, socket) = open(&path, None).expect("a socket");
         assert_eq!(socket.to_string(), path.to_str().expect("plain"));
         assert_eq!(path.metadata().expect("a socket").permissions().mode() & 0o7777, 0o666);
         assert!(matches!(open(&path, None), Err(ListenError::InUse(_))));
         drop(socket);
         assert!(!path.exists());
+    }
+
+    /// Makes sure that a mistyped path makes no folders as root, and that the message says what is missing.
+    #[test]
+    fn folders_are_not_made() {
+        let place = tempfile::tempdir().expect("temporary directory");
+        let path = place.path().join("a/b/daemon.sock");
+        let refused = open(&path, None).expect_err("refused");
+        assert!(matches!(&refused, ListenError::NoFolder(named) if *named == path));
+        assert!(refused.to_string().contains("does not exist: create it"), "{refused}");
+        assert!(!place.path().join("a").exists());
     }
 
     #[test]

@@ -7,6 +7,8 @@ use std::path::{Component, Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::printable::OneLine;
+
 /// The one version there is.
 pub const VERSION: u32 = 1;
 /// Bytes of a request, with the end of its line.
@@ -171,17 +173,13 @@ impl Reply {
     }
 }
 
-/// On one line, short, and without characters that control a terminal.
+/// On one line, short, and without characters that terminals obey.
 fn one_line(text: &str) -> String {
-    let mut line = String::new();
-    for (count, character) in text.trim_end().chars().enumerate() {
-        if count == MAX_REPLY_CHARS {
-            line.push('…');
-            break;
-        }
-        if character.is_control() { line.extend(character.escape_default()) } else { line.push(character) }
+    let text = text.trim_end();
+    match text.char_indices().nth(MAX_REPLY_CHARS) {
+        Some((end, _)) => format!("{}…", OneLine(&text[..end])),
+        None => OneLine(text).to_string(),
     }
-    line
 }
 
 #[cfg(test)]
@@ -305,11 +303,12 @@ mod tests {
     /// Whatever a text holds, a reply is one line within its bound.
     #[test]
     fn replies_are_one_line() {
-        let worst: String = ['\u{10ffff}', '\u{9f}', '\n', '\x1b', '"', '\\'].iter().cycle().take(100_000).collect();
+        let worst: String =
+            ['\u{10ffff}', '\u{e0041}', '\u{9f}', '\n', '\x1b', '"', '\\'].iter().cycle().take(100_000).collect();
         let line = Reply::refused(worst).line();
         assert!(line.len() <= MAX_REPLY_BYTES, "{}", line.len());
         assert_eq!(line.iter().position(|byte| *byte == b'\n'), Some(line.len() - 1));
-        let reply = Reply::new(Status::Ready, "a\nb\x1b[2J\n");
-        assert_eq!(reply.line(), b"{\"version\":1,\"status\":\"ready\",\"text\":\"a\\\\nb\\\\u{1b}[2J\"}\n");
+        let reply = Reply::new(Status::Ready, "a\nb\x1b[2J\u{202e}\n");
+        assert_eq!(reply.line(), b"{\"version\":1,\"status\":\"ready\",\"text\":\"a\\\\nb\\\\x1b[2J\\\\u{202e}\"}\n");
     }
 }

@@ -62,7 +62,7 @@ pub enum Body<'a> {
     Library {
         /// `r_debug.r_state`.
         state: u32,
-        /// The process was stopped and waits for `SIGCONT`.
+        /// The process waited until it was looked at.
         stopped: bool,
     },
     /// JSON of user space: see [`Note`](crate::capture::Note).

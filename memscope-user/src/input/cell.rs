@@ -79,7 +79,7 @@ pub(super) fn pointer(text: &str) -> Result<Option<u64>, Fault> {
     address("Ptr", text).map(Some)
 }
 
-/// `0x` and at most 16 hexadecimal digits.
+/// `0x` and at most 16 hexadecimal digits, or a decimal number.
 pub(super) fn address(column: &'static str, text: &str) -> Result<u64, Fault> {
     let digit = |number: u64, byte: u8| {
         let digit = match byte {
@@ -91,8 +91,12 @@ pub(super) fn address(column: &'static str, text: &str) -> Result<u64, Fault> {
         // Leading zeros are none too many.
         (number >> 60 == 0).then_some(number << 4 | u64::from(digit))
     };
-    let digits = text.strip_prefix("0x").filter(|digits| !digits.is_empty());
-    digits.and_then(|digits| digits.bytes().try_fold(0, digit)).ok_or_else(|| not(column, text, "an address"))
+    let number = match text.strip_prefix("0x") {
+        Some("") => None,
+        Some(digits) => digits.bytes().try_fold(0, digit),
+        None => plain_number(text.as_bytes()),
+    };
+    number.ok_or_else(|| not(column, text, "an address"))
 }
 
 pub(super) fn not(column: &'static str, text: &str, wanted: &str) -> Fault {
@@ -112,7 +116,10 @@ mod tests {
             assert!(number("ID", bad).is_err(), "{bad}");
         }
         assert_eq!(address("Ptr", "0x000012c041400000"), Ok(0x12c0_4140_0000));
-        for bad in ["12", "0x", "0xg", "0x+1", "0x12345678123456781"] {
+        // Other tools write them like this.
+        assert_eq!(address("Ptr", "20616937734144"), Ok(0x12c0_4140_0000));
+        assert_eq!(address("Ptr", "18446744073709551615"), Ok(u64::MAX));
+        for bad in ["", "-12", "12c0", "18446744073709551616", "0x", "0xg", "0x+1", "0x12345678123456781"] {
             assert!(address("Ptr", bad).is_err(), "{bad}");
         }
         assert_eq!(

@@ -13,10 +13,12 @@ use memchr::{memchr, memchr_iter, memchr2};
 
 use super::attr::Attr;
 use super::cell::{Digits, Fault, plain_number};
+use super::error::Tally;
 use super::row::{Cells, DumpRow, Known, Understood, understand};
 use super::runs::{Place, Run, Runs};
 use super::window::Window;
-use super::{InputError, Notes};
+use super::{BadRow, InputError, Notes};
+use crate::regular;
 use crate::sinks::row::COLUMNS;
 
 /// Bytes of one row: a thousand frames of both stacks fit.
@@ -27,10 +29,16 @@ const TIME_COLUMN: usize = 4;
 const PROCESS_COLUMN: usize = 5;
 /// Columns without stacks, as early versions wrote them.
 const MIN_COLUMNS: usize = 10;
+/// Bytes that are looked at again because a quote was not closed, in one file: about 16 times the longest row. Beyond that, what
+/// such a quote has swallowed is left out with it, so a hostile file takes no longer than its length.
+const MAX_AGAIN_BYTES: usize = 64 << 20;
+/// A file with a line beyond this is refused: no dump has one, and a hole of gigabytes is not read to its end.
+const MAX_LONG_LINE_BYTES: usize = 64 << 20;
 /// Lines of a mark's name that is not escaped.
 const MAX_NAME_LINES: u64 = 256;
 /// End of a cell that is not known yet.
 const OPEN: usize = usize::MAX;
+const OPEN_QUOTE: &str = "a quote is not closed";
 const UTF8_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// A part of a row.
@@ -42,6 +50,17 @@ pub(crate) struct Cell {
     pub(crate) end: usize,
     /// It holds doubled quotes.
     doubled: bool,
+}
+
+/// What was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Raw {
+    /// A row in its cells.
+    Row,
+    /// Bytes that are no row. They are noted.
+    Bad,
+    /// Nothing: the file, or the part of it, has ended.
+    End,
 }
 
 /// How a row could be parted.
@@ -68,16 +87,23 @@ pub(crate) struct CsvReader<R> {
     end: u64,
     cells: [Cell; COLUMNS.len()],
     known: Known,
+    tally: Tally,
+    /// Within a line that is longer than a row can be.
+    in_long_line: bool,
+    /// Bytes of that line behind its first [`MAX_ROW_BYTES`].
+    long_bytes: usize,
+    /// What is left of [`MAX_AGAIN_BYTES`].
+    again_bytes: usize,
 }
 
 impl CsvReader<File> {
     pub(crate) fn open(path: &Path) -> Result<Self, InputError> {
-        CsvReader::new(File::open(path).map_err(InputError::io(path))?, path)
+        CsvReader::new(regular::open(path).map_err(InputError::io(path))?, path)
     }
 
     /// Reads a run of the same file.
     pub(super) fn of_run(&self, run: Run) -> Result<Self, InputError> {
-        let mut file = File::open(&self.path).map_err(InputError::io(&self.path))?;
+        let mut file = regular::open(&self.path).map_err(InputError::io(&self.path))?;
         file.seek(SeekFrom::Start(run.start)).map_err(InputError::io(&self.path))?;
         Ok(Self {
             input: Window::new(file, MAX_ROW_BYTES),
@@ -90,6 +116,10 @@ impl CsvReader<File> {
             end: run.end,
             cells: Default::default(),
             known: Known::default(),
+            tally: Tally::default(),
+            in_long_line: false,
+            long_bytes: 0,
+            again_bytes: MAX_AGAIN_BYTES,
         })
     }
 }
@@ -100,7 +130,23 @@ impl<R: Read> CsvReader<R> {
         let (input, cells, known) = (Window::new(input, MAX_ROW_BYTES), Default::default(), Known::default());
         let path = path.to_owned();
         let (columns, line, next_line, read_bytes, row_start, end) = (0, 1, 1, 0, 0, u64::MAX);
-        let mut reader = Self { input, path, columns, line, next_line, read_bytes, row_start, end, cells, known };
+        let (tally, in_long_line, again_bytes) = (Tally::default(), false, MAX_AGAIN_BYTES);
+        let mut reader = Self {
+            input,
+            path,
+            columns,
+            line,
+            next_line,
+            read_bytes,
+            row_start,
+            end,
+            cells,
+            known,
+            tally,
+            in_long_line,
+            long_bytes: 0,
+            again_bytes,
+        };
         reader.append_line()?;
         reader.columns =
             header(reader.raw()).map_err(|what| InputError::Foreign { path: reader.path.clone(), what })?;
@@ -122,19 +168,34 @@ impl<R: Read> CsvReader<R> {
         self.cells[column]
     }
 
-    /// Reads the next row's cells; `None` at the end. A row torn at the end of the file is left out and noted.
-    pub(crate) fn next_raw(&mut self, notes: &mut Notes) -> Result<Option<()>, InputError> {
+    /// How many rows could be understood.
+    pub(super) const fn tally(&self) -> &Tally {
+        &self.tally
+    }
+
+    /// Reads the next row's cells. A row torn at the end of the file is left out and noted; so is one that cannot be parted.
+    pub(crate) fn next_raw(&mut self, notes: &mut Notes) -> Result<Raw, InputError> {
         loop {
             (self.line, self.row_start) = (self.next_line, self.read_bytes);
             self.input.next_row();
             if self.read_bytes >= self.end {
-                return Ok(None);
+                return Ok(Raw::End);
             }
-            if self.whole_row()? {
-                return Ok(Some(()));
+            if !self.in_long_line && self.whole_row()? {
+                return Ok(Raw::Row);
             }
             if !self.append_line()? {
-                return Ok(None);
+                return Ok(Raw::End);
+            }
+            if std::mem::replace(&mut self.in_long_line, false) {
+                self.next_line -= 1;
+                self.in_long_line = self.is_too_long() && !self.ends_a_line();
+                self.long_bytes = if self.in_long_line { self.long_bytes + self.raw().len() } else { 0 };
+                if self.long_bytes > MAX_LONG_LINE_BYTES {
+                    let what = format!("no dump: line {} is longer than 64 MiB", self.next_line - 1);
+                    return Err(InputError::Foreign { path: self.path.clone(), what });
+                }
+                return Ok(Raw::Bad);
             }
             if !self.raw().iter().all(u8::is_ascii_whitespace) {
                 break;
@@ -143,48 +204,110 @@ impl<R: Read> CsvReader<R> {
         let mut splitter = Splitter::default();
         loop {
             let parted = splitter.go_on(trimmed(self.input.row()), &mut self.cells);
-            if parted == Split::Cells(self.columns) || self.part_mark() {
-                return Ok(Some(()));
+            if !self.is_too_long() && (parted == Split::Cells(self.columns) || self.part_mark()) {
+                return Ok(Raw::Row);
             }
             let open = parted == Split::Open;
-            let whole = self.raw().last() == Some(&b'\n');
-            if whole && open && self.append_line()? {
+            if !self.is_too_long() && self.ends_a_line() && open && self.append_line()? {
                 continue;
             }
             // Only the last row can have been torn, and no other can be in it.
-            if (open && !has_rows(self.raw())) || (!open && !whole) {
+            let torn = if open { !has_rows(self.raw()) } else { !self.ends_a_line() };
+            if torn && !self.is_too_long() {
                 notes.torn_rows += 1;
-                return Ok(None);
+                return Ok(Raw::End);
             }
             let what = match parted {
+                _ if self.is_too_long() => {
+                    format!("the row is longer than {MAX_ROW_BYTES} bytes: a quote is not closed, or this is no dump")
+                }
                 Split::Cells(count) => format!("the row has {count} cells, the header {}", self.columns),
-                Split::Open => "a quote is not closed".to_owned(),
+                Split::Open => OPEN_QUOTE.to_owned(),
             };
-            return Err(InputError::row(&self.path, "line", self.line, Fault { column: "ID", what }));
+            self.bad(Fault { column: "ID", what }, notes);
+            self.keep_first_line();
+            return Ok(Raw::Bad);
         }
+    }
+
+    /// Notes that this row is left out.
+    fn bad(&mut self, fault: Fault, notes: &mut Notes) {
+        self.tally.bad(BadRow::new(&self.path, "line", self.line, fault), notes);
+    }
+
+    fn is_too_long(&self) -> bool {
+        self.raw().len() > MAX_ROW_BYTES
+    }
+
+    fn ends_a_line(&self) -> bool {
+        self.raw().last() == Some(&b'\n')
+    }
+
+    /// What is no row ends with its first line: an open quote must not swallow the rows behind it.
+    fn keep_first_line(&mut self) {
+        let len = self.raw().len();
+        let Some(first) = memchr(b'\n', self.raw()).map(|newline| newline + 1) else {
+            self.in_long_line = self.is_too_long();
+            return;
+        };
+        if len - first > self.again_bytes {
+            self.in_long_line = !self.ends_a_line();
+            return;
+        }
+        self.again_bytes -= len - first;
+        self.input.shorten(first);
+        self.read_bytes -= (len - first) as u64;
+        self.next_line = self.line + 1;
     }
 
     /// In which runs the rows lie; `None` if there are too many of them, or rows that are none. A torn end is noted, and in no
-    /// run. `told` hears of the bytes that were read.
-    pub(super) fn runs(&mut self, notes: &mut Notes, told: &mut dyn FnMut(u64)) -> Option<Runs> {
+    /// run. `told` hears of the bytes that were read, `census` of all rows; without one, nothing is read once there are no runs.
+    pub(super) fn runs(
+        &mut self,
+        notes: &mut Notes,
+        told: &mut dyn FnMut(u64),
+        mut census: Option<&mut dyn FnMut(Place)>,
+    ) -> Option<Runs> {
         let (mut runs, mut torn) = (Runs::default(), Notes::default());
-        while self.next_raw(&mut torn).ok()?.is_some() {
+        let mut in_order = true;
+        loop {
+            let raw = self.next_raw(&mut torn).ok()?;
+            if raw == Raw::End {
+                break;
+            }
             told(self.read_bytes);
-            let row = self.raw();
-            let number = |column: usize| plain_number(&row[self.cells[column].start..self.cells[column].end]);
-            let pid = u32::try_from(number(PROCESS_COLUMN)?).ok()?;
-            let place = Place { pid, id: number(ID_COLUMN)?, time_ns: number(TIME_COLUMN)? };
-            if !runs.take(place, (self.row_start, self.read_bytes), self.line) {
+            let place = if raw == Raw::Row { self.place() } else { None };
+            if let (Some(place), Some(census)) = (place, &mut census) {
+                census(place);
+            }
+            let bytes = (self.row_start, self.read_bytes);
+            in_order = in_order && place.is_some_and(|place| runs.take(place, bytes, self.line));
+            if !in_order && census.is_none() {
                 return None;
             }
         }
-        notes.add(torn);
-        Some(runs)
+        if in_order {
+            notes.add(torn);
+        }
+        in_order.then_some(runs)
     }
 
-    /// Reads and understands the next row that events need.
+    /// Process, number and time of the row.
+    fn place(&self) -> Option<Place> {
+        let row = self.raw();
+        let number = |column: usize| plain_number(&row[self.cells[column].start..self.cells[column].end]);
+        let pid = u32::try_from(number(PROCESS_COLUMN)?).ok()?;
+        Some(Place { pid, id: number(ID_COLUMN)?, time_ns: number(TIME_COLUMN)? })
+    }
+
+    /// Reads and understands the next row that events need. Rows that cannot be understood are noted.
     pub(super) fn next_row(&mut self, file: u32, notes: &mut Notes) -> Result<Option<DumpRow>, InputError> {
-        while self.next_raw(notes)?.is_some() {
+        loop {
+            match self.next_raw(notes)? {
+                Raw::Row => {}
+                Raw::Bad => continue,
+                Raw::End => return Ok(None),
+            }
             let bytes = self.input.row();
             let whole = str::from_utf8(bytes).ok();
             let text: [Cow<'_, str>; COLUMNS.len()] = std::array::from_fn(|column| {
@@ -196,14 +319,24 @@ impl<R: Read> CsvReader<R> {
             let place = (file, self.line);
             let row = Attr::of_csv(attr).and_then(|attr| understand(&cells, &attr, place, &mut self.known));
             match row {
-                Ok(Understood::Row(row)) => return Ok(Some(row)),
-                Ok(Understood::Unused(kind)) => notes.unused(kind),
+                Ok(Understood::Row(row)) => {
+                    self.tally.understood();
+                    return Ok(Some(row));
+                }
+                Ok(Understood::Unused(kind)) => {
+                    self.tally.understood();
+                    notes.unused(kind);
+                }
                 // What was cut off may still look like a row.
-                Err(_) if self.raw().last() != Some(&b'\n') => notes.torn_rows += 1,
-                Err(fault) => return Err(InputError::row(&self.path, "line", self.line, fault)),
+                Err(_) if !self.ends_a_line() => notes.torn_rows += 1,
+                // A quote of a later row has closed one that is open here.
+                Err(_) if has_rows(self.raw()) => {
+                    self.bad(Fault { column: "ID", what: OPEN_QUOTE.to_owned() }, notes);
+                    self.keep_first_line();
+                }
+                Err(fault) => self.bad(fault, notes),
             }
         }
-        Ok(None)
     }
 
     /// Parts the next row while its end is looked for, if it is one as nearly all are; otherwise nothing is read.
@@ -246,14 +379,10 @@ impl<R: Read> CsvReader<R> {
         })
     }
 
-    /// Appends one line to the row, newline included; false at the end of the file.
+    /// Appends one line to the row, newline included, or what of it makes the row longer than one can be; false at the end of the
+    /// file.
     fn append_line(&mut self) -> Result<bool, InputError> {
         let read = self.input.add_line().map_err(InputError::io(&self.path))?;
-        if self.raw().len() > MAX_ROW_BYTES {
-            let what =
-                format!("the row is longer than {MAX_ROW_BYTES} bytes: a quote is not closed, or this is no dump");
-            return Err(InputError::row(&self.path, "line", self.line, Fault { column: "ID", what }));
-        }
         self.next_line += u64::from(read > 0);
         self.read_bytes += read as u64;
         Ok(read > 0)
@@ -560,9 +689,9 @@ mod tests {
         }
     }
 
-    /// What is wrong is told with file, line and column.
+    /// A row that is no row is left out, and told with file, line and column; the rows around it are read.
     #[test]
-    fn errors_name_the_place() {
+    fn bad_rows_are_left_out_with_their_place() {
         let good = "3,MALLOC,PTA,N/A,12,5,6,1,0x0000000000003039,\"{allocation_id:4,size:10}\",,\n";
         let cases = [
             (good.replacen("3,", "x,", 1), "`x.csv` line 3, column ID: `x` is not a decimal number"),
@@ -571,10 +700,22 @@ mod tests {
             (good.replace("size:10", "size:-1"), "`x.csv` line 3, column Attr: size: `-1` is not a decimal number"),
             (good.replace(",size:10", ""), "`x.csv` line 3, column Attr: a MALLOC row needs a `size`"),
             (good.replace("12,", "12,,"), "`x.csv` line 3, column ID: the row has 13 cells, the header 12"),
+            ("<<<<<<< HEAD\n".to_owned(), "`x.csv` line 3, column ID: the row has 1 cells, the header 12"),
+            (good.replace("}\",", "},"), "`x.csv` line 3, column ID: a quote is not closed"),
+            (HEADER.to_owned(), "`x.csv` line 3, column Attr: `Attr` is not of the form {key:value,…}"),
         ];
         for (row, message) in cases {
-            assert_eq!(read(&format!("{HEADER}{good}{row}{good}")).0, Err(message.to_owned()));
+            let (rows, notes) = read(&format!("{HEADER}{good}{row}{good}"));
+            let places: Vec<_> = rows.expect("readable").iter().map(|row| row.line).collect();
+            assert_eq!(places, [2, 4], "{row}");
+            assert_eq!(notes.bad_rows, 1, "{row}");
+            assert_eq!(notes.bad_examples[0].to_string(), message);
         }
+    }
+
+    /// A file of another kind is refused with what its first line should be.
+    #[test]
+    fn foreign_headers_are_refused() {
         let foreign = [
             ("a,b,c\n", "`x.csv` is no dump: line 1 does not start with the column `ID`"),
             ("", "`x.csv` is no dump: line 1 does not start with the column `ID`"),
@@ -585,21 +726,56 @@ mod tests {
         }
     }
 
-    /// A quote that is never closed does not swallow the rows after it.
+    /// A quote that is never closed swallows no row after it, even where a later quote seems to close it.
     #[test]
-    fn open_quotes_are_errors() {
-        let row = "3,MALLOC,PTA,N/A,12,5,6,1,0x0000000000003039,\"{allocation_id:4,size:10},,\n";
-        let good = "4,MSTX,Mark,x,12,5,6,1,N/A,,,\n";
-        let message = read(&format!("{HEADER}{row}{good}")).0.expect_err("refused");
-        assert_eq!(message, "`x.csv` line 2, column ID: a quote is not closed");
+    fn open_quotes_swallow_nothing() {
+        let row =
+            |id: u64| format!("{id},MALLOC,PTA,N/A,12,5,6,1,0x0000000000003039,\"{{allocation_id:4,size:10}}\",,\n");
+        let open = row(3).replace("}\"", "}");
+        let (rows, notes) = read(&[HEADER, &row(2), &open, &row(4), &open, &row(5)].concat());
+        let ids: Vec<u64> = rows.expect("readable").iter().map(|row| row.id).collect();
+        assert_eq!(ids, [2, 4, 5]);
+        let lines: Vec<u64> = notes.bad_examples.iter().map(|row| row.line).collect();
+        assert_eq!((notes.bad_rows, lines), (2, vec![3, 5]));
     }
 
-    /// A quote that is never closed does not fill the memory.
+    /// A quote that is never closed, and a line without an end, do not fill the memory; what follows is read.
     #[test]
-    fn huge_cells_are_refused() {
-        let text = format!("{HEADER}3,MSTX,Mark,\"{}", "x\n".repeat(MAX_ROW_BYTES));
-        let message = read(&text).0.expect_err("refused");
-        assert!(message.starts_with("`x.csv` line 2, column ID: the row is longer than 4194304 bytes"), "{message}");
+    fn huge_cells_are_left_out() {
+        let good = "4,MSTX,Mark,\"x\",12,5,6,1,N/A,,,\n";
+        let text = format!("{HEADER}{good}3,MSTX,Mark,{}\n{good}", "x".repeat(2 * MAX_ROW_BYTES));
+        let (rows, notes) = read(&text);
+        assert_eq!(rows.expect("readable").iter().map(|row| row.line).collect::<Vec<_>>(), [2, 4]);
+        let message = notes.bad_examples[0].to_string();
+        assert!(message.starts_with("`x.csv` line 3, column ID: the row is longer than 4194304 bytes"), "{message}");
+        assert_eq!(notes.bad_rows, 1);
+    }
+
+    /// A line without an end is refused, with its number, and not read for ever.
+    #[test]
+    fn endless_lines_are_refused() {
+        let text = format!("{HEADER}4,MSTX,Mark,\"x\",12,5,6,1,N/A,,,\n");
+        let endless = text.as_bytes().chain(std::io::repeat(b'x'));
+        let mut reader = CsvReader::new(endless, Path::new("x.csv")).expect("a dump");
+        let mut notes = Notes::default();
+        assert_eq!(reader.next_row(0, &mut notes).expect("a row").map(|row| row.line), Some(2));
+        let refused = reader.next_row(0, &mut notes).expect_err("no end").to_string();
+        assert_eq!(refused, "`x.csv` is no dump: line 3 is longer than 64 MiB");
+    }
+
+    /// Quotes that are open in every line cost no more than the length of the file: what one swallows is looked at again a few times
+    /// only. No row is made up from it.
+    #[test]
+    fn many_open_quotes_take_bounded_time() {
+        let line = "3,MALLOC,\"x\n";
+        let text = format!("{HEADER}{}", line.repeat(4 * MAX_ROW_BYTES / line.len()));
+        let mut reader = CsvReader::new(text.as_bytes(), Path::new("x.csv")).expect("a dump");
+        reader.again_bytes = MAX_ROW_BYTES + 100;
+        let mut notes = Notes::default();
+        assert_eq!(reader.next_row(0, &mut notes).expect("readable"), None);
+        // One line that the rest of the first look is spared for, then as much as a row can be, each time.
+        assert_eq!((notes.bad_rows, notes.bad_examples.len()), (5, 4));
+        assert_eq!(reader.read_bytes(), text.len() as u64);
     }
 
     proptest! {

@@ -14,9 +14,10 @@ use tempfile::TempDir;
 
 use super::attr::Attr;
 use super::cell::{Digits, Fault, plain_number};
+use super::error::Tally;
 use super::row::{Cells, DumpRow, Known, Understood, understand};
 use super::runs::{Place, Run, Runs};
-use super::{InputError, Notes};
+use super::{BadRow, InputError, Notes};
 use crate::sinks::row::COLUMNS;
 
 /// Bytes of one value.
@@ -39,6 +40,7 @@ pub(super) struct Database {
     no_others: bool,
     /// What its rows have had.
     known: Known,
+    tally: Tally,
     /// Where the copy is that is read.
     _copy: Option<TempDir>,
 }
@@ -60,7 +62,8 @@ impl Database {
         let connection = connection.map_err(InputError::database(path))?;
         let (table, columns, no_others, known) = (TABLES[0], 0, false, Known::default());
         let path_of = path.to_owned();
-        let mut database = Self { connection, path: path_of, table, columns, no_others, known, _copy: copy };
+        let tally = Tally::default();
+        let mut database = Self { connection, path: path_of, table, columns, no_others, known, tally, _copy: copy };
         database.harden().map_err(InputError::database(path))?;
         database.find_table()?;
         Ok(database)
@@ -87,23 +90,26 @@ impl Database {
             }
         }
         let table = found.ok_or_else(|| foreign(format!("no dump: it has no table `{}`", TABLES[0])))?;
-        let statement =
-            self.connection.prepare(&format!("SELECT * FROM {table}")).map_err(InputError::database(&self.path))?;
-        let names: Vec<&str> = statement.column_names().collect();
+        let names = self.column_names(table).map_err(InputError::database(&self.path))?;
         let right = COLUMNS.iter().zip(&names).take_while(|(wanted, name)| wanted == name).count();
         if right < MIN_COLUMNS {
-            let (name, wanted) = (names.get(right).copied().unwrap_or_default(), COLUMNS[right]);
+            let (name, wanted) = (names.get(right).map(String::as_str).unwrap_or_default(), COLUMNS[right]);
             let name: String = name.chars().take(40).flat_map(char::escape_debug).collect();
             return Err(foreign(format!(
                 "no dump: column {} of `{table}` is `{name}` instead of `{wanted}`",
                 right + 1
             )));
         }
-        let (columns, no_others) = (right, right == names.len());
-        drop(names);
-        drop(statement);
-        (self.table, self.columns, self.no_others) = (table, columns, no_others);
+        (self.table, self.columns, self.no_others) = (table, right, right == names.len());
         Ok(())
+    }
+
+    /// Names of the columns of `SELECT *`, which may be any bytes: rusqlite's own list of them panics where they are not UTF-8.
+    fn column_names(&self, table: &str) -> rusqlite::Result<Vec<String>> {
+        let sql = "SELECT name FROM pragma_table_xinfo(?1) WHERE hidden <> 1 ORDER BY cid";
+        let mut statement = self.connection.prepare(sql)?;
+        let names = statement.query_map([table], |row| Ok(text_of(row.get_ref(0)?).into_owned()))?;
+        names.collect()
     }
 
     /// About how many rows there are; 0 if that takes a walk through all.
@@ -117,29 +123,53 @@ impl Database {
     }
 
     /// In which runs the rows lie; `None` if there are too many of them, or rows that are none. `told` hears how many of the
-    /// file's bytes that may be.
-    pub(super) fn runs(&self, size_bytes: u64, told: &mut dyn FnMut(u64)) -> Option<Runs> {
-        if !self.no_others {
+    /// file's bytes that may be, `census` of all rows; without one, nothing is read once there are no runs.
+    pub(super) fn runs(
+        &self,
+        size_bytes: u64,
+        told: &mut dyn FnMut(u64),
+        mut census: Option<&mut dyn FnMut(Place)>,
+    ) -> Option<Runs> {
+        let mut in_order = self.no_others;
+        if !in_order && census.is_none() {
             return None;
         }
         let count = self.count().max(1);
-        let sql = format!(r#"SELECT rowid, "ID", "Timestamp(ns)", "Process Id" FROM {} ORDER BY rowid"#, self.table);
+        // With other columns, one of them may have taken the name of row numbers.
+        let (rowid, order) = if self.no_others { ("rowid", "ORDER BY rowid") } else { ("0", "") };
+        let sql = format!(r#"SELECT {rowid}, "ID", "Timestamp(ns)", "Process Id" FROM {} {order}"#, self.table);
         let mut statement = self.connection.prepare(&sql).ok()?;
         let mut rows = statement.query([]).ok()?;
-        let mut runs = Runs::default();
+        let (mut runs, mut seen) = (Runs::default(), 0);
         while let Some(row) = rows.next().ok()? {
             let number = |index| match row.get_ref(index).ok()? {
                 ValueRef::Integer(number) => u64::try_from(number).ok(),
                 other => plain_number(text_of(other).as_bytes()),
             };
-            let (rowid, pid) = (number(0)?, u32::try_from(number(3)?).ok()?);
-            let line = runs.rows + 1;
-            if !runs.take(Place { pid, id: number(1)?, time_ns: number(2)? }, (rowid, rowid), line) {
+            let place = || {
+                let pid = number(3).and_then(|pid| u32::try_from(pid).ok())?;
+                Some(Place { pid, id: number(1)?, time_ns: number(2)? })
+            };
+            let place = place();
+            if let (Some(place), Some(census)) = (place, &mut census) {
+                census(place);
+            }
+            seen += 1;
+            in_order = in_order && {
+                let taken = place.zip(number(0)).map(|(place, rowid)| runs.take(place, (rowid, rowid), seen));
+                taken == Some(true)
+            };
+            if !in_order && census.is_none() {
                 return None;
             }
-            told(size_bytes / count * line);
+            told(size_bytes / count * seen);
         }
-        Some(runs)
+        in_order.then_some(runs)
+    }
+
+    /// How many rows could be understood.
+    pub(super) const fn tally(&self) -> &Tally {
+        &self.tally
     }
 
     /// The next rows of a run, at most so many; what is left of the run then.
@@ -162,9 +192,16 @@ impl Database {
         let mut seen = 0;
         while let Some(row) = rows.next().map_err(failed())? {
             run.start = row.get::<_, i64>(self.columns).map_err(failed())? as u64 + 1;
-            match understood(row, self.columns, (file, run.line), &mut self.known, &self.path)? {
-                Understood::Row(row) => page.push(row),
-                Understood::Unused(kind) => notes.unused(kind),
+            let place = (file, run.line);
+            match understood(row, self.columns, place, &mut self.known).map_err(failed())? {
+                Ok(row) => {
+                    self.tally.understood();
+                    match row {
+                        Understood::Row(row) => page.push(row),
+                        Understood::Unused(kind) => notes.unused(kind),
+                    }
+                }
+                Err(fault) => self.tally.bad(BadRow::new(&self.path, "row", run.line, fault), notes),
             }
             (run.line, seen) = (run.line + 1, seen + 1);
         }
@@ -185,15 +222,21 @@ impl Database {
         let sql = format!("SELECT {} FROM {}", self.column_list(), self.table);
         let mut statement = self.connection.prepare(&sql).map_err(failed())?;
         let mut rows = statement.query([]).map_err(failed())?;
-        let (mut line, mut known) = (0, Known::default());
+        let (mut line, mut known, mut tally) = (0, Known::default(), Tally::default());
         while let Some(row) = rows.next().map_err(failed())? {
             line += 1;
-            match understood(row, self.columns, (file, line), &mut known, &self.path)? {
-                Understood::Row(row) => take(row)?,
-                Understood::Unused(kind) => notes.unused(kind),
+            match understood(row, self.columns, (file, line), &mut known).map_err(failed())? {
+                Ok(row) => {
+                    tally.understood();
+                    match row {
+                        Understood::Row(row) => take(row)?,
+                        Understood::Unused(kind) => notes.unused(kind),
+                    }
+                }
+                Err(fault) => tally.bad(BadRow::new(&self.path, "row", line, fault), notes),
             }
         }
-        Ok(())
+        tally.check()
     }
 
     fn column_list(&self) -> String {
@@ -208,11 +251,10 @@ fn understood(
     columns: usize,
     place: (u32, u64),
     known: &mut Known,
-    path: &Path,
-) -> Result<Understood, InputError> {
+) -> rusqlite::Result<Result<Understood, Fault>> {
     let (mut text, mut numbers) = (<[Cow<'_, str>; COLUMNS.len()]>::default(), [None; COLUMNS.len()]);
     for (index, (cell, number)) in text.iter_mut().zip(&mut numbers).take(columns).enumerate() {
-        match row.get_ref(index).map_err(InputError::database(path))? {
+        match row.get_ref(index)? {
             ValueRef::Integer(integer) if NUMBERS.contains(&index) && integer >= 0 => *number = Some(integer as u64),
             value => *cell = text_of(value),
         }
@@ -225,8 +267,7 @@ fn understood(
     });
     let mut unescaped = Vec::new();
     let cells = Cells { id, event, event_type, name, time, pid, tid, device, ptr, python, native };
-    let understood = Attr::of_json(attr, &mut unescaped).and_then(|attr| understand(&cells, &attr, place, known));
-    understood.map_err(|fault: Fault| InputError::row(path, "row", place.1, fault))
+    Ok(Attr::of_json(attr, &mut unescaped).and_then(|attr| understand(&cells, &attr, place, known)))
 }
 
 fn text_of(value: ValueRef<'_>) -> Cow<'_, str> {
@@ -247,7 +288,7 @@ fn unquoted<'a>(event: &str, name: &'a str) -> &'a str {
     inner.filter(|_| event == "MSTX").unwrap_or(name)
 }
 
-pub(super) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+pub(crate) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
     name.into()

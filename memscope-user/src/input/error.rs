@@ -1,10 +1,12 @@
 //! What can be wrong with an input.
 
+use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
+use super::Notes;
 use super::cell::Fault;
 use crate::capture::CaptureError;
 
@@ -46,20 +48,9 @@ pub enum InputError {
         /// What it is.
         what: String,
     },
-    /// A row cannot be understood.
-    #[error("`{}` {unit} {line}, column {column}: {what}", path.display())]
-    Row {
-        /// The file.
-        path: PathBuf,
-        /// `line` or `row`.
-        unit: &'static str,
-        /// Its number, from 1.
-        line: u64,
-        /// The column.
-        column: &'static str,
-        /// What is wrong.
-        what: String,
-    },
+    /// Not one row can be understood; this is the first.
+    #[error("{0}; no row of the file can be understood")]
+    Rows(BadRow),
     /// These inputs cannot be read together.
     #[error("{0}")]
     Together(&'static str),
@@ -75,8 +66,67 @@ impl InputError {
     pub(super) fn database(path: &Path) -> impl FnOnce(rusqlite::Error) -> Self {
         move |source| Self::Database { path: path.to_owned(), source }
     }
+}
 
-    pub(super) fn row(path: &Path, unit: &'static str, line: u64, fault: Fault) -> Self {
-        Self::Row { path: path.to_owned(), unit, line, column: fault.column, what: fault.what }
+/// A row that cannot be understood.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BadRow {
+    /// The file.
+    pub path: PathBuf,
+    /// `line` or `row`.
+    pub unit: &'static str,
+    /// Its number, from 1.
+    pub line: u64,
+    /// The column.
+    pub column: &'static str,
+    /// What is wrong.
+    pub what: String,
+}
+
+impl BadRow {
+    pub(super) fn new(path: &Path, unit: &'static str, line: u64, fault: Fault) -> Self {
+        Self { path: path.to_owned(), unit, line, column: fault.column, what: fault.what }
+    }
+}
+
+impl fmt::Display for BadRow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { path, unit, line, column, what } = self;
+        write!(f, "`{}` {unit} {line}, column {column}: {what}", path.display())
+    }
+}
+
+/// How many rows of one file could be understood.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Tally {
+    understood: u64,
+    /// The first one that could not.
+    first_bad: Option<BadRow>,
+}
+
+impl Tally {
+    pub(super) const fn understood(&mut self) {
+        self.understood += 1;
+    }
+
+    /// Notes a row that is left out.
+    pub(super) fn bad(&mut self, row: BadRow, notes: &mut Notes) {
+        self.first_bad.get_or_insert_with(|| row.clone());
+        notes.bad_row(row);
+    }
+
+    /// Adds another part of the same file.
+    pub(super) fn add(&mut self, other: &Self) {
+        self.understood += other.understood;
+        let first = [&self.first_bad, &other.first_bad].into_iter().flatten().min_by_key(|row| row.line).cloned();
+        self.first_bad = first;
+    }
+
+    /// An error if the file has rows, and none of them could be understood.
+    pub(super) fn check(self) -> Result<(), InputError> {
+        match self {
+            Self { understood: 0, first_bad: Some(row) } => Err(InputError::Rows(row)),
+            _ => Ok(()),
+        }
     }
 }

@@ -15,6 +15,7 @@ mod cell;
 pub(crate) mod csv;
 mod db;
 mod error;
+mod identity;
 mod pack;
 mod progress;
 mod rebuild;
@@ -27,7 +28,7 @@ mod tests;
 mod window;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, File};
+use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -37,6 +38,7 @@ use std::thread;
 
 use self::csv::CsvReader;
 use self::db::Database;
+use self::identity::Identities;
 use self::progress::Teller;
 use self::rebuild::Rebuild;
 use self::repair::Repair;
@@ -48,10 +50,17 @@ use crate::analyses::select::{Selected, Selection};
 use crate::capture::format::MAGIC;
 use crate::model::{Event, Finding, RunEnd};
 use crate::pipeline::{self, PipelineConfig, ReplayReport};
+use crate::regular;
 
-pub use error::InputError;
+pub(crate) use db::with_suffix;
+pub use error::{BadRow, InputError};
+pub use identity::Renamed;
 pub use progress::{Progress, Stage, Watcher};
 
+/// Rows left out that are told with their place.
+const MAX_BAD_ROWS: usize = 4;
+/// Processes of one number that are told with the number that they are shown by.
+const MAX_RENAMED: usize = 8;
 /// Different kinds of unused rows that are told by name.
 const MAX_UNUSED: usize = 16;
 /// How deep folders are searched for dumps.
@@ -79,6 +88,12 @@ pub struct Notes {
     pub rows: u64,
     /// Rows cut off at the end of a file.
     pub torn_rows: u64,
+    /// Rows that could not be understood and were left out.
+    pub bad_rows: u64,
+    /// The first of them.
+    pub bad_examples: Vec<BadRow>,
+    /// Processes that share their number with another one.
+    pub renamed: Vec<Renamed>,
     /// Rows that were there more than once, in one file.
     pub duplicates: u64,
     /// Rows that share process and ID with another one, or the number of a live block, and say something else.
@@ -94,6 +109,13 @@ pub struct Notes {
 }
 
 impl Notes {
+    fn bad_row(&mut self, row: BadRow) {
+        self.bad_rows += 1;
+        if self.bad_examples.len() < MAX_BAD_ROWS {
+            self.bad_examples.push(row);
+        }
+    }
+
     fn unused(&mut self, kind: String) {
         let known = self.unused.contains_key(&kind) || self.unused.len() < MAX_UNUSED;
         *self.unused.entry(if known { kind } else { "others".to_owned() }).or_default() += 1;
@@ -103,6 +125,10 @@ impl Notes {
     fn add(&mut self, other: Self) {
         self.rows += other.rows;
         self.torn_rows += other.torn_rows;
+        self.bad_rows += other.bad_rows;
+        let room = MAX_BAD_ROWS.saturating_sub(self.bad_examples.len());
+        self.bad_examples.extend(other.bad_examples.into_iter().take(room));
+        self.renamed.extend(other.renamed);
         self.duplicates += other.duplicates;
         self.contradictions += other.contradictions;
         self.clock_back += other.clock_back;
@@ -123,6 +149,32 @@ impl Notes {
             }
         };
         say(self.torn_rows, format!("{} row(s) at the end of a file are torn and were left out", self.torn_rows));
+        if self.bad_rows > 0 {
+            let examples: Vec<String> = self.bad_examples.iter().map(ToString::to_string).collect();
+            let more = if self.bad_rows > examples.len() as u64 { "; …" } else { "" };
+            say(
+                self.bad_rows,
+                format!(
+                    "{} row(s) cannot be understood and were left out: {}{more}",
+                    self.bad_rows,
+                    examples.join("; ")
+                ),
+            );
+        }
+        for Renamed { pid, shown, path } in self.renamed.iter().take(MAX_RENAMED) {
+            say(
+                1,
+                format!(
+                    "process {pid} of `{}` is another one than that of the file before: it is shown as {shown}",
+                    path.display()
+                ),
+            );
+        }
+        let more = self.renamed.len().saturating_sub(MAX_RENAMED);
+        say(
+            more as u64,
+            format!("{more} more processes share their number with another one, and are shown by new ones"),
+        );
         say(self.duplicates, format!("{} row(s) were there more than once and were taken once", self.duplicates));
         say(
             self.contradictions,
@@ -174,13 +226,8 @@ pub struct Options {
 
 /// What kind of file this is, by its first bytes.
 pub fn format(path: &Path) -> Result<Format, InputError> {
-    let metadata = fs::metadata(path).map_err(InputError::io(path))?;
-    if !metadata.is_file() {
-        let what = "no regular file".to_owned();
-        return Err(InputError::Foreign { path: path.to_owned(), what });
-    }
     let mut head = Vec::new();
-    let file = File::open(path).map_err(InputError::io(path))?;
+    let file = regular::open(path).map_err(InputError::io(path))?;
     file.take(SQLITE.len() as u64).read_to_end(&mut head).map_err(InputError::io(path))?;
     Ok(match head.as_slice() {
         SQLITE => Format::Db,
@@ -279,10 +326,12 @@ fn run_dumps(
             analysis.observe(event);
         }
     };
-    let notes = match Merged::find(dumps, formats, watcher)? {
+    let (merged, identities) = Merged::find(dumps, formats, watcher)?;
+    let mut notes = match merged {
         Some(merged) => each_event_as_it_lies(merged, watcher, &mut observe)?,
-        None => each_event(dumps, formats, Sorter::default, watcher, &mut observe)?,
+        None => each_event(dumps, formats, (&identities, Sorter::default), watcher, &mut observe)?,
     };
+    notes.renamed = identities.renamed;
     let findings = analyses.iter_mut().flat_map(|analysis| analysis.finish(&end)).collect();
     Ok(Outcome { findings, end, notes, replay: None, nothing_selected: false })
 }
@@ -328,7 +377,7 @@ fn each_event_as_it_lies(
 fn each_event(
     dumps: &[PathBuf],
     formats: &[Format],
-    sorter: impl Fn() -> Sorter,
+    (identities, sorter): (&Identities, impl Fn() -> Sorter),
     watcher: &mut Watcher,
     out: &mut dyn FnMut(&Event),
 ) -> Result<Notes, InputError> {
@@ -337,6 +386,7 @@ fn each_event(
     let mut rows = sorter();
     let mut sequence = 0;
     let mut take = |row: DumpRow| {
+        let row = DumpRow { pid: identities.of(row.file, row.pid), ..row };
         if pids.len() < 2 {
             pids.insert(row.pid);
         }
@@ -362,6 +412,7 @@ fn each_event(
                 teller.at(before + reader.read_bytes());
                 take(row)?;
             }
+            reader.tally().clone().check()?;
         }
         before += size_bytes;
     }

@@ -19,6 +19,8 @@ const MAX_REMEMBERED: usize = 64 << 10;
 /// A made-up free that an allocation of the same address follows within this time is of a replaced block; a program that
 /// executes another one takes longer.
 const SAME_MOMENT_NS: u64 = 100_000;
+/// Numbers from here on are no tool's.
+const FIRST_RENUMBERED: u64 = 1 << 63;
 const MAX_DIMENSIONS: usize = 64;
 
 /// A made-up free, whose cause the next row of the process tells.
@@ -29,13 +31,15 @@ struct MadeUp {
     row: DumpRow,
 }
 
+/// What a block is found by, as in msMemScope (contract §7.1): pool, device, whether the address is a handle, and address.
+type Key = (Pool, Device, bool, u64);
+
 /// One process of a dump.
 #[derive(Debug, Default)]
 struct Process {
     /// Live blocks by number.
     live: BTreeMap<u64, Block>,
-    /// By pool, whether the address is a handle, and address.
-    by_addr: BTreeMap<(Pool, bool, u64), u64>,
+    by_addr: HashMap<Key, u64>,
     used: HashMap<(Pool, Device), u64>,
     freed: HashMap<u64, Block>,
     made_up: Option<MadeUp>,
@@ -49,6 +53,8 @@ struct Process {
     launches: u64,
     /// Largest number of a block so far; blocks that have none get higher ones.
     numbered: u64,
+    /// Blocks that got a number of ours, since another live block has theirs.
+    renumbered: u64,
     failures: u64,
     devices: Vec<Device>,
     last: (u64, u64),
@@ -104,7 +110,7 @@ impl Rebuild {
             }
             let (mut id, time_ns) = process.last;
             for number in process.live.keys().copied().collect::<Vec<_>>() {
-                id += 1;
+                id = id.saturating_add(1);
                 let Some(block) = process.take(number) else { continue };
                 let (used_bytes, cause) = (process.used_by(&block), FreeCause::TraceEnd);
                 let free = Free {
@@ -115,12 +121,13 @@ impl Rebuild {
                     cause,
                     owner: None,
                     row_time_ns: None,
+                    without_row: true,
                 };
                 let device = block.device;
                 let (time_ns, stacks) = (time_ns.max(self.time_ns), Stacks::default());
                 out(&Event { id, time_ns, pid, tid: pid, device, stacks, kind: EventKind::Free(free) });
             }
-            let (id, time_ns, device) = (id + 1, time_ns.max(self.time_ns), Device::None);
+            let (id, time_ns, device) = (id.saturating_add(1), time_ns.max(self.time_ns), Device::None);
             let stacks = Stacks::default();
             out(&Event { id, time_ns, pid, tid: pid, device, stacks, kind: EventKind::ProcessEnd });
         }
@@ -142,17 +149,25 @@ fn emit(row: &DumpRow, time_ns: u64, device: Device, kind: EventKind, out: &mut 
 impl Process {
     fn malloc(&mut self, row: &DumpRow, pool: Pool, time_ns: u64, notes: &mut Notes, out: &mut dyn FnMut(&Event)) {
         let (addr, size_bytes) = (row.ptr.unwrap_or(0), row.size_bytes.unwrap_or(0));
-        let restored = row.shadow.then(|| row.allocation_id.and_then(|id| self.freed.remove(&id))).flatten();
-        let number = row.allocation_id.filter(|number| *number != 0).unwrap_or(self.numbered + 1);
-        if self.live.contains_key(&number) || self.live.len() >= MAX_LIVE {
-            notes.contradictions += 1;
+        let restored = row.shadow.then(|| self.take_freed(row)).flatten();
+        let key = (pool, row.device, row.api == AllocApi::Create, addr);
+        let told = row.allocation_id.filter(|number| *number != 0).unwrap_or(self.numbered.saturating_add(1));
+        let same_number = self.live.get(&told);
+        let is_full = self.live.len() >= MAX_LIVE;
+        notes.contradictions += u64::from(same_number.is_some() || is_full);
+        if same_number.is_some_and(|live| key_of(live) == key) || is_full {
             return;
         }
-        let key = (pool, row.api == AllocApi::Create, addr);
+        let number = if same_number.is_some() {
+            self.renumbered += 1;
+            FIRST_RENUMBERED + self.renumbered
+        } else {
+            self.numbered = self.numbered.max(told);
+            told
+        };
         if let Some(old) = self.by_addr.get(&key).copied() {
             self.emit_free(row, time_ns, old, FreeCause::Replaced, told_bytes(row), out);
         }
-        self.numbered = self.numbered.max(number);
         let block = restored.unwrap_or(Block {
             allocation_id: number,
             pool,
@@ -196,7 +211,13 @@ impl Process {
                 return;
             }
             notes.unmatched_frees += 1;
-            let free = UnknownFree { pool, addr: row.ptr.unwrap_or(0), maybe_older: true, refused: false };
+            let free = UnknownFree {
+                pool,
+                addr: row.ptr.unwrap_or(0),
+                size_bytes: row.size_bytes,
+                maybe_older: true,
+                refused: false,
+            };
             return emit(&row, time_ns, row.device, EventKind::UnknownFree(free), out);
         };
         if row.shadow {
@@ -207,11 +228,16 @@ impl Process {
         self.emit_free(&row, time_ns, number, FreeCause::Program, told, out);
     }
 
-    /// The live block that a free is about.
+    /// The live block that a free is about: one that starts at its address, on its device. Inside of a block nothing is freed, neither
+    /// while a program runs nor in msMemScope, where such a row leaves the block as it is.
     fn find(&self, row: &DumpRow, pool: Pool) -> Option<u64> {
         // msMemScope calls workspaces PTA, and only their MALLOC row has an owner that tells.
         let is_pool = |block: &Block| block.pool == pool || (pool, block.pool) == (Pool::Pta, Pool::PtaWorkspace);
-        let is_of = |number: &u64| self.live.get(number).is_some_and(is_pool);
+        let is_device =
+            |block: &Block| row.device == Device::None || [row.device, Device::None].contains(&block.device);
+        let is_of = |number: &u64| {
+            self.live.get(number).is_some_and(|block| is_pool(block) && is_device(block) && row.ptr == Some(block.addr))
+        };
         if let Some(number) = row.allocation_id.filter(is_of) {
             return Some(number);
         }
@@ -220,11 +246,18 @@ impl Process {
         if row.allocation_id.is_some_and(|number| number != 0) && row.shadow {
             return None;
         }
-        let before = |is_handle| self.by_addr.range((pool, is_handle, 0)..=(pool, is_handle, addr)).next_back();
-        let exact = before(true).filter(|(key, _)| key.2 == addr);
-        let (_, number) = exact.or_else(|| before(false))?;
-        let block = self.live.get(number)?;
-        (addr == block.addr || addr - block.addr < block.size_bytes).then_some(*number)
+        let any = [Device::None, Device::Cpu].into_iter().chain(self.devices.iter().copied());
+        let devices: Vec<Device> = if row.device == Device::None { any.collect() } else { vec![row.device] };
+        let mut keys = devices.iter().flat_map(|device| [(pool, *device, true, addr), (pool, *device, false, addr)]);
+        keys.find_map(|key| self.by_addr.get(&key)).copied()
+    }
+
+    /// The block whose free was none after all.
+    fn take_freed(&mut self, row: &DumpRow) -> Option<Block> {
+        let number = row.allocation_id?;
+        let is_it =
+            self.freed.get(&number).is_some_and(|block| (block.device, Some(block.addr)) == (row.device, row.ptr));
+        if is_it { self.freed.remove(&number) } else { None }
     }
 
     /// `successor` is the allocation that the block was replaced by.
@@ -258,14 +291,16 @@ impl Process {
             cause,
             owner: row.owner,
             row_time_ns: None,
+            // The row is of another block's allocation.
+            without_row: matches!(row.kind, Kind::Malloc(_)),
         };
         emit(row, time_ns, block.device, EventKind::Free(free), out);
     }
 
     fn take(&mut self, number: u64) -> Option<Block> {
         let block = self.live.remove(&number)?;
-        let Block { pool, addr, device, size_bytes, api, .. } = block;
-        let key = (pool, api == AllocApi::Create, addr);
+        let Block { pool, device, size_bytes, .. } = block;
+        let key = key_of(&block);
         if self.by_addr.get(&key) == Some(&number) {
             self.by_addr.remove(&key);
         }
@@ -396,6 +431,10 @@ impl Process {
             emit(row, time_ns, device, EventKind::StepStart { step }, out);
         }
     }
+}
+
+const fn key_of(block: &Block) -> Key {
+    (block.pool, block.device, matches!(block.api, AllocApi::Create), block.addr)
 }
 
 /// A mark, or one of a domain.

@@ -12,6 +12,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::csv::CsvReader;
 use super::db::Database;
+use super::error::Tally;
+use super::identity::{Census, Identities};
 use super::progress::Teller;
 use super::repair::Repair;
 use super::row::DumpRow;
@@ -64,6 +66,11 @@ impl Runs {
     }
 }
 
+/// A run: its file, its process, and who reads it.
+type OfFile = (u32, u32, Source);
+/// All runs, what was noted, and how many rows there are.
+type Looked = (Vec<OfFile>, Notes, u64);
+
 /// All rows of some dumps, in order.
 pub(super) struct Merged {
     processes: BTreeMap<u32, OneProcess>,
@@ -75,55 +82,71 @@ pub(super) struct Merged {
 }
 
 impl Merged {
-    /// Looks through the files. `None` if they are not in order, or not readable, which reading them will say.
+    /// Looks through the files. Without rows if they are not in order, or not readable, which reading them will say.
     pub(super) fn find(
         dumps: &[PathBuf],
         formats: &[Format],
         watcher: &mut Watcher,
-    ) -> Result<Option<Self>, InputError> {
-        let mut merged =
-            Self { processes: BTreeMap::new(), heads: BinaryHeap::new(), notes: Notes::default(), rows: 0 };
+    ) -> Result<(Option<Self>, Identities), InputError> {
+        // The rows of one file are of one process each.
+        let mut census = (dumps.len() > 1).then(Census::default);
+        let sources = Self::look(dumps, formats, &mut census, watcher)?;
+        let identities = census.map(|census| census.identities(dumps)).unwrap_or_default();
+        let merged = sources.map(|(sources, notes, rows)| {
+            let mut processes: BTreeMap<u32, OneProcess> = BTreeMap::new();
+            for (file, pid, source) in sources {
+                let shown = identities.of(file, pid);
+                processes.entry(shown).or_default().sources.push((source, None));
+            }
+            Self { processes, heads: BinaryHeap::new(), notes, rows }
+        });
+        Ok((merged, identities))
+    }
+
+    /// The runs of all files, what was noted, and how many rows there are; nothing if there are many runs.
+    fn look(
+        dumps: &[PathBuf],
+        formats: &[Format],
+        census: &mut Option<Census>,
+        watcher: &mut Watcher,
+    ) -> Result<Option<Looked>, InputError> {
+        let (mut all, mut notes, mut rows_seen) = (Some(Vec::new()), Notes::default(), 0);
         let sizes = dumps.iter().map(|path| Ok(fs::metadata(path).map_err(InputError::io(path))?.len()));
         let sizes: Vec<u64> = sizes.collect::<Result<_, InputError>>()?;
         let mut teller = Teller::new(watcher, Stage::Looking, sizes.iter().sum());
-        let (mut before, mut count) = (0, 0);
+        let mut before = 0;
         for ((file, size_bytes), (path, format)) in (0..).zip(sizes).zip(dumps.iter().zip(formats)) {
             let mut told = |done: u64| teller.at(before + done.min(size_bytes));
-            let sources: Vec<(u32, Source)> = if *format == Format::Db {
+            let mut take = census.as_mut().map(|census| move |place: Place| census.take(file, place));
+            let take = take.as_mut().map(|take| take as &mut dyn FnMut(Place));
+            let sources = if *format == Format::Db {
                 let database = Database::open(path)?;
-                let Some(runs) = database.runs(size_bytes, &mut told) else { return Ok(None) };
-                merged.rows += runs.rows;
-                let database = Arc::new(Mutex::new(database));
-                let source = |run: Run| {
-                    let (database, page) = (Arc::clone(&database), Vec::new().into_iter());
-                    (run.pid, Source::Db(DbRun { database, file, run, page }))
-                };
-                runs.found.into_iter().map(source).collect()
+                let runs = database.runs(size_bytes, &mut told, take);
+                runs.map(|runs| (runs.rows, of_database(database, file, runs)))
             } else {
                 let mut reader = CsvReader::open(path)?;
-                let Some(runs) = reader.runs(&mut merged.notes, &mut told) else { return Ok(None) };
-                merged.rows += runs.rows;
-                // So many files cannot be open everywhere.
-                let source = |run: Run| Some((run.pid, Source::Csv(file, Box::new(reader.of_run(run).ok()?))));
-                let Some(sources) = runs.found.into_iter().map(source).collect() else { return Ok(None) };
-                sources
+                let runs = reader.runs(&mut notes, &mut told, take);
+                runs.and_then(|runs| Some((runs.rows, of_csv(&reader, file, runs)?)))
             };
-            count += sources.len();
-            if count > MAX_RUNS {
-                return Ok(None);
-            }
-            for (pid, source) in sources {
-                merged.processes.entry(pid).or_default().sources.push((source, None));
+            match (sources, &mut all) {
+                (Some((rows, sources)), Some(all)) if all.len() + sources.len() <= MAX_RUNS => {
+                    rows_seen += rows;
+                    all.extend(sources);
+                }
+                // The others are looked at for whose their rows are.
+                _ if census.is_some() => all = None,
+                _ => return Ok(None),
             }
             before += size_bytes;
         }
-        Ok(Some(merged))
+        Ok(all.map(|all| (all, notes, rows_seen)))
     }
 
     /// Gives all rows to `out`, each once and with times that do not run backwards, until it wants no more.
     pub(super) fn each(mut self, mut out: impl FnMut(DumpRow) -> bool) -> Result<Notes, InputError> {
         let mut notes = std::mem::take(&mut self.notes);
         for (pid, process) in &mut self.processes {
+            process.shown = *pid;
             self.heads.extend(process.advance(&mut notes)?.map(|(time_ns, id)| Reverse((time_ns, *pid, id))));
         }
         while let Some(Reverse((_, pid, _))) = self.heads.pop() {
@@ -141,8 +164,33 @@ impl Merged {
                 }
             }
         }
+        self.check()?;
         Ok(notes)
     }
+
+    /// An error if no row of a file could be understood.
+    fn check(&self) -> Result<(), InputError> {
+        let mut tallies: BTreeMap<u32, Tally> = BTreeMap::new();
+        for (source, _) in self.processes.values().flat_map(|process| &process.sources) {
+            source.tally(&mut |file, tally| tallies.entry(file).or_default().add(tally));
+        }
+        tallies.into_values().try_for_each(Tally::check)
+    }
+}
+
+fn of_database(database: Database, file: u32, runs: Runs) -> Vec<OfFile> {
+    let database = Arc::new(Mutex::new(database));
+    let source = |run: Run| {
+        let (database, page) = (Arc::clone(&database), Vec::new().into_iter());
+        (file, run.pid, Source::Db(DbRun { database, file, run, page }))
+    };
+    runs.found.into_iter().map(source).collect()
+}
+
+/// `None` if so many files cannot be open here.
+fn of_csv(reader: &CsvReader<File>, file: u32, runs: Runs) -> Option<Vec<OfFile>> {
+    let source = |run: Run| Some((file, run.pid, Source::Csv(file, Box::new(reader.of_run(run).ok()?))));
+    runs.found.into_iter().map(source).collect()
 }
 
 /// The rows of one process.
@@ -153,6 +201,8 @@ struct OneProcess {
     /// The next row of each source but the last one asked: number, time, source.
     heads: BinaryHeap<Reverse<(u64, u64, usize)>>,
     begun: bool,
+    /// The number that it is shown by.
+    shown: u32,
     /// The source that gave the last row.
     asked: Option<usize>,
     repair: Repair,
@@ -168,6 +218,7 @@ impl OneProcess {
                 self.next = self.repair.end();
                 break;
             };
+            let row = DumpRow { pid: self.shown, ..row };
             self.next = self.repair.take(row, notes);
         }
         Ok(self.next.as_ref().map(|row| (row.time_ns, row.id)))
@@ -214,6 +265,14 @@ enum Source {
 }
 
 impl Source {
+    /// Tells how many rows could be understood. A database counts for all of its runs.
+    fn tally(&self, out: &mut dyn FnMut(u32, &Tally)) {
+        match self {
+            Self::Csv(file, reader) => out(*file, reader.tally()),
+            Self::Db(run) => out(run.file, run.database.lock().unwrap_or_else(PoisonError::into_inner).tally()),
+        }
+    }
+
     fn next(&mut self, notes: &mut Notes) -> Result<Option<DumpRow>, InputError> {
         match self {
             Self::Csv(file, reader) => reader.next_row(*file, notes),

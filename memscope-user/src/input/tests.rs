@@ -1,5 +1,6 @@
 //! Files in, findings out: the same as live, whatever the order of the rows.
 
+mod hostile;
 mod online;
 
 use std::fs;
@@ -11,7 +12,8 @@ use rusqlite::Connection;
 
 use self::online::trace;
 use super::*;
-use crate::model::{Access, EventKind, Stack, StackEnd, Stacks};
+use crate::analyses::{StepLeaksAnalysis, compare};
+use crate::model::{Access, Device, EventKind, FreeCause, Stack, StackEnd, Stacks};
 use crate::pipeline::Pipeline;
 use crate::sinks;
 use crate::testing::{Who, at, device};
@@ -106,13 +108,223 @@ fn replaced_blocks_are_taken_off() {
     assert_eq!(used, [64, 0, 64, 0]);
 }
 
-/// Fault of the reference: a free at an address inside of a block was noted, and the block stayed.
+/// A free at an address inside of a block ends nothing, whether it has the block's number or none: so it is live, and in
+/// msMemScope.
 #[test]
-fn free_inside_of_a_block_ends_it() {
-    let free = block_row(2, "FREE", 2, 1, "").replace("allocation_id:1,", "").replace("0x0000000000001000", "0x1010");
-    let (events, notes) = events_of(&[block_row(1, "MALLOC", 1, 1, ""), free].concat());
-    assert_eq!(brief(&events), [("alloc", 1, 1), ("free", 2, 2)]);
+fn free_inside_of_a_block_ends_nothing() {
+    for number in ["allocation_id:1,", ""] {
+        let free = block_row(2, "FREE", 2, 1, "")
+            .replace("allocation_id:1,", number)
+            .replace("0x0000000000001000", "0x0000000000001010");
+        let (events, notes) = events_of(&[block_row(1, "MALLOC", 1, 1, ""), free].concat());
+        assert_eq!(brief(&events), [("alloc", 1, 1), ("unknown", 2, 2), ("free", 3, 2)]);
+        let last = events.iter().rev().find_map(|event| match event.kind {
+            EventKind::Free(free) => Some(free.cause),
+            _ => None,
+        });
+        assert_eq!((notes.unmatched_frees, last), (1, Some(FreeCause::TraceEnd)));
+    }
+    // Live: the records of the same calls.
+    let live = Recorder::default();
+    let config = PipelineConfig { rows: crate::testing::rows(), ..PipelineConfig::default() };
+    let mut pipeline = Pipeline::new(config, Vec::new(), vec![Box::new(live.clone())]);
+    pipeline.feed(&[at(1, 5, 5).alloc(0x1000, 64, device(0)), at(2, 5, 5).free(0x1010)].concat()).expect("fed");
+    drop(pipeline.finish(&[]));
+    let kinds: Vec<&str> = brief(&live.0.lock().expect("lock")).iter().map(|(kind, ..)| *kind).collect();
+    assert_eq!(kinds, ["alloc", "unknown", "free"]);
+}
+
+/// Leaks of the steps of these files: process, device, address and step of each.
+fn step_leaks(paths: &[PathBuf]) -> (Vec<(u32, Device, u64, u32)>, Notes) {
+    let outcome = run(paths, vec![Box::new(StepLeaksAnalysis::default())]).expect("readable");
+    let leaks = outcome.findings.iter().flat_map(|finding| match finding {
+        Finding::StepLeaks(found) => {
+            found.leaks.iter().map(|leak| (found.pid, found.device, leak.addr, leak.step)).collect()
+        }
+        _ => Vec::new(),
+    });
+    (leaks.collect(), outcome.notes)
+}
+
+/// Four steps of a rank of process 5 on a device, with a block of 64 bytes in each; that of `leaking` is never freed.
+fn rank(device: u32, start_ns: u64, leaking: u64) -> String {
+    let row = |row: String| row.replace(",5,5,0,", &format!(",5,5,{device},"));
+    let mut text = format!("0,SYSTEM,ACL_INIT,N/A,{start_ns},5,5,N/A,N/A,,,\n");
+    for step in 1..=4 {
+        let (id, time) = (10 * step, start_ns + 100 * step);
+        text += &row(format!("{id},MSTX,Range_start,\"step start\",{time},5,5,0,N/A,,,\n"));
+        text += &row(block_row(id + 1, "MALLOC", time + 1, step, ""));
+        if step != leaking {
+            text += &row(block_row(id + 2, "FREE", time + 2, step, ""));
+        }
+        text += &row(format!("{},MSTX,Range_end,\"Range end from id {step}\",{},5,5,0,N/A,,,\n", id + 3, time + 3));
+    }
+    text
+}
+
+/// Ranks in containers have equal process numbers, event numbers, block numbers and addresses, on devices of their own. The leak
+/// of each is found, whatever the order of files and rows, and files of one process stay together.
+#[test]
+fn ranks_of_one_number_are_two_processes() {
+    let folder = tempfile::tempdir().expect("folder");
+    let write = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        fs::create_dir_all(path.parent().expect("a folder")).expect("made");
+        fs::write(&path, format!("{HEADER}{text}")).expect("written");
+        path
+    };
+    let reversed = |text: &str| text.lines().rev().collect::<Vec<_>>().join("\n") + "\n";
+    let (first, second) = (rank(0, 1000, 2), rank(1, 1050, 3));
+    let expected = [(5, Device::Npu(0), 0x2000, 2), (20_000_005, Device::Npu(1), 0x3000, 3)];
+    let sorted = [write("a.csv", &first), write("b.csv", &second)];
+    // Rows in no order are sorted; a shared folder where both made the same one in the same second.
+    let unsorted = [write("c.csv", &reversed(&first)), write("d.csv", &reversed(&second))];
+    let shared = "one/msmemscope_5_20261121000441_ascend";
+    write(&format!("{shared}/device_0/dump/memscope_dump_1.csv"), &first);
+    write(&format!("{shared}/device_1/dump/memscope_dump_1.csv"), &second);
+    for paths in [sorted.to_vec(), unsorted.to_vec(), vec![folder.path().join("one")]] {
+        let (leaks, notes) = step_leaks(&paths);
+        assert_eq!(leaks, expected, "{paths:?}");
+        let renamed: Vec<_> = notes.renamed.iter().map(|it| (it.pid, it.shown)).collect();
+        assert_eq!(renamed, [(5, 20_000_005)]);
+        assert_eq!((notes.contradictions, notes.duplicates, notes.bad_rows, notes.rows), (0, 0, 0, 32));
+        let lines = notes.lines();
+        assert!(lines.len() == 1 && lines[0].ends_with("it is shown as 20000005"), "{lines:?}");
+    }
+    // One process with two devices has a number for each event, and its ACL_INIT in both files.
+    let other: Vec<String> = second.lines().skip(1).map(|line| format!("1{line}\n")).collect();
+    let init = "0,SYSTEM,ACL_INIT,N/A,1000,5,5,N/A,N/A,,,\n";
+    let (leaks, notes) = step_leaks(&[sorted[0].clone(), write("e.csv", &(init.to_owned() + &other.concat()))]);
+    assert_eq!(notes.renamed, []);
+    assert!(leaks.iter().all(|leak| leak.0 == 5), "{leaks:?}");
+}
+
+/// Blocks of one number and address on two devices in one file are two blocks, and both leaks are found.
+#[test]
+fn devices_of_one_file_are_apart() {
+    let on = |device: u32, row: String| row.replace(",5,5,0,", &format!(",5,5,{device},"));
+    let rows = [
+        on(0, block_row(1, "MALLOC", 1, 1, "")),
+        on(1, block_row(2, "MALLOC", 2, 1, "")),
+        on(1, block_row(3, "FREE", 3, 1, "")),
+    ];
+    let (events, notes) = events_of(&rows.concat());
+    assert_eq!(brief(&events), [("alloc", 1, 1), ("alloc", 2, 2), ("free", 3, 3), ("free", 4, 3)]);
+    let frees: Vec<_> = events
+        .iter()
+        .filter_map(|event| match event.kind {
+            EventKind::Free(free) => Some((free.block.device, free.cause)),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(frees, [(Device::Npu(1), FreeCause::Program), (Device::Npu(0), FreeCause::TraceEnd)]);
+    assert_eq!((notes.contradictions, notes.unmatched_frees), (1, 0));
+    // Without numbers the address and the device are all there is.
+    let rows = rows.map(|row| row.replace("allocation_id:1,", ""));
+    let (events, notes) = events_of(&rows.concat());
+    assert_eq!(brief(&events), [("alloc", 1, 1), ("alloc", 2, 2), ("free", 3, 3), ("free", 4, 3)]);
+    assert_eq!((notes.contradictions, notes.unmatched_frees), (0, 0));
+}
+
+/// Addresses are hexadecimal or decimal, also mixed: the free finds its block.
+#[test]
+fn decimal_addresses_are_read() {
+    // 0x12c041400000
+    let decimal = |row: String| row.replace("0x0000000000001000", "20616937734144").replace("allocation_id:1,", "");
+    let hexadecimal =
+        |row: String| row.replace("0x0000000000001000", "0x000012c041400000").replace("allocation_id:1,", "");
+    let rows = [
+        decimal(block_row(1, "MALLOC", 1, 1, "")),
+        hexadecimal(block_row(2, "FREE", 2, 1, "")),
+        hexadecimal(block_row(3, "MALLOC", 3, 1, "")),
+        decimal(block_row(4, "FREE", 4, 1, "")),
+    ];
+    let (events, notes) = events_of(&rows.concat());
+    assert_eq!(brief(&events), [("alloc", 1, 1), ("free", 2, 2), ("alloc", 3, 3), ("free", 4, 4)]);
     assert_eq!(notes.unmatched_frees, 0);
+}
+
+/// One bad row costs that row, in text and in databases, and is told with its place; a file without any good row is refused.
+#[test]
+fn bad_rows_are_left_out() {
+    let folder = tempfile::tempdir().expect("folder");
+    let text = |rows: &[&str]| {
+        let path = folder.path().join("x.csv");
+        fs::write(&path, format!("{HEADER}{}", rows.concat())).expect("written");
+        path
+    };
+    let database = |rows: &[[&str; 3]]| {
+        let path = folder.path().join("x.db");
+        drop(fs::remove_file(&path));
+        let writer = Connection::open(&path).expect("database");
+        let columns: Vec<String> = sinks::row::COLUMNS.iter().map(|name| format!("\"{name}\" TEXT")).collect();
+        writer.execute_batch(&format!("CREATE TABLE memscope_dump ({})", columns.join(","))).expect("made");
+        for [id, ptr, attr] in rows {
+            let row = format!("'{id}','MALLOC','PTA','N/A',5,5,7,'0','{ptr}','{attr}','',''");
+            writer.execute_batch(&format!("INSERT INTO memscope_dump VALUES ({row})")).expect("written");
+        }
+        path
+    };
+    let good: Vec<String> = (1..=3).map(|id| block_row(id, "MALLOC", id, id, "")).collect();
+    let bad = good[1].replace("0x0000000000002000", "?");
+    let broken = good[1].replace(",5,5,", ",,");
+    let attr = r#"{"size":"64"}"#;
+    let check = |path: PathBuf, place: &str| {
+        let notes = run(std::slice::from_ref(&path), Vec::new()).expect("readable").notes;
+        assert_eq!((notes.rows, notes.bad_rows), (2, 1), "{place}");
+        let line = format!("1 row(s) cannot be understood and were left out: `{}` {place}", path.display());
+        assert_eq!(notes.lines(), [line]);
+    };
+    check(text(&[&good[0], &bad, &good[2]]), "line 3, column Ptr: `?` is not an address");
+    check(text(&[&good[0], &broken, &good[2]]), "line 3, column ID: the row has 11 cells, the header 12");
+    check(
+        database(&[["1", "0x10", attr], ["2", "?", attr], ["3", "0x30", attr]]),
+        "row 2, column Ptr: `?` is not an address",
+    );
+    let message = "row 2, column ID: `x` is not a decimal number";
+    check(database(&[["1", "0x10", attr], ["x", "0x20", attr], ["3", "0x30", attr]]), message);
+
+    let refused = |path: PathBuf| run(&[path], Vec::new()).expect_err("refused").to_string();
+    let end = "`?` is not an address; no row of the file can be understood";
+    assert!(refused(text(&[&bad, &bad])).ends_with(&format!("x.csv` line 2, column Ptr: {end}")));
+    assert!(refused(database(&[["1", "?", attr]])).ends_with(&format!("x.db` row 1, column Ptr: {end}")));
+    // Hundreds are told by the first few.
+    let many: Vec<&str> = std::iter::repeat_n(bad.as_str(), 300).chain([good[0].as_str()]).collect();
+    let notes = run(&[text(&many)], Vec::new()).expect("readable").notes;
+    assert_eq!((notes.rows, notes.bad_rows, notes.bad_examples.len()), (1, 300, 4));
+    assert!(notes.lines()[0].starts_with("300 row(s)") && notes.lines()[0].ends_with("; …"));
+}
+
+/// The comparison's figures are those of the reference, from rows alone: a free without an allocation row is the next row of the
+/// kernel before it; a block that is live where the file ends is none, and one whose address came back neither. By hand.
+#[test]
+fn comparison_counts_rows() {
+    let kernel = |id: u64, name: &str| format!("{id},KERNEL_LAUNCH,KERNEL_LAUNCH,{name},{id},5,5,0,N/A,,,\n");
+    let free = block_row(2, "FREE", 2, 7, "").replace("size:64", "size:4096");
+    let first = block_row(4, "MALLOC", 4, 1, "").replace("size:64", "size:100");
+    let again = block_row(6, "MALLOC", 6, 2, "").replace("size:64", "size:30").replace("2000", "1000");
+    let rows =
+        [kernel(1, "k1"), free, kernel(3, "k2"), first, kernel(5, "k3"), again, kernel(7, "k4"), kernel(8, "0x7f10")];
+    let folder = tempfile::tempdir().expect("folder");
+    let path = folder.path().join("x.csv");
+    fs::write(&path, format!("{HEADER}{}", rows.concat())).expect("written");
+    let (names, sequences) = (compare::Names::default(), Arc::default());
+    let which = compare::Which { op: false, kernel: true };
+    let recorder = compare::Recorder::new(which, names.clone(), Arc::clone(&sequences));
+    run(&[path], vec![Box::new(recorder)]).expect("readable");
+    let sequences = sequences.lock().expect("no panic");
+    let mut found = Vec::new();
+    let out = |row: &compare::ComparedRow| {
+        let bytes = |figures: Option<compare::Figures>| figures.map(|figures| figures.next_bytes);
+        found.push((row.name.to_string(), bytes(row.base), bytes(row.compare)));
+    };
+    compare::compare(&sequences, &sequences, &names, out, |_, _| {});
+    let kernel = |name: &str, base, other| (name.to_owned(), base, other);
+    let both =
+        [("k1", 4096), ("k2", 100), ("k3", 30), ("k4", 0)].map(|(name, size)| kernel(name, Some(size), Some(size)));
+    assert_eq!(found[..4], both);
+    // An address is no name, not even in the same run.
+    assert_eq!(found[4..], [kernel("0x7f10", Some(0), None), kernel("0x7f10", None, Some(0))]);
 }
 
 /// Frees that match nothing are told, and end nothing.
@@ -165,10 +377,14 @@ fn small_memory_gives_the_same_events() {
     let [mut large, mut small] = [Vec::new(), Vec::new()];
     let paths = [path];
     let mut watcher: Watcher = Box::new(|_| {});
-    each_event(&paths, &[Format::Csv], Sorter::default, &mut watcher, &mut |event| large.push(event.clone()))
-        .expect("read");
-    each_event(&paths, &[Format::Csv], || Sorter::new(4000), &mut watcher, &mut |event| small.push(event.clone()))
-        .expect("read");
+    each_event(&paths, &[Format::Csv], (&Identities::default(), Sorter::default), &mut watcher, &mut |event| {
+        large.push(event.clone());
+    })
+    .expect("read");
+    each_event(&paths, &[Format::Csv], (&Identities::default(), || Sorter::new(4000)), &mut watcher, &mut |event| {
+        small.push(event.clone());
+    })
+    .expect("read");
     assert_eq!(brief(&large).len(), 2000);
     assert_eq!(large, small);
 }
@@ -220,9 +436,11 @@ proptest! {
         let formats = [Format::Csv; 2];
         let mut watcher: Watcher = Box::new(|_| {});
         let (mut sorted, mut merged) = (Vec::new(), Vec::new());
+        let (found, identities) = Merged::find(&paths, &formats, &mut watcher).expect("readable");
+        let found = found.expect("few runs");
+        let sorter = (&identities, Sorter::default);
         let expected =
-            each_event(&paths, &formats, Sorter::default, &mut watcher, &mut |event| sorted.push(event.clone()));
-        let found = Merged::find(&paths, &formats, &mut watcher).expect("readable").expect("few runs");
+            each_event(&paths, &formats, sorter, &mut watcher, &mut |event| sorted.push(event.clone()));
         let notes = each_event_as_it_lies(found, &mut watcher, &mut |event| merged.push(event.clone()));
         prop_assert_eq!(notes.expect("read"), expected.expect("read"));
         prop_assert_eq!(merged, sorted);
@@ -287,7 +505,8 @@ fn folders_and_foreign_files() {
         .expect("written");
     fs::write(dump.join("python_trace_1.csv"), "x").expect("written");
     assert_eq!(run(&[folder.path().to_owned()], Vec::new()).expect("read").notes.rows, 1);
-    assert!(message(Path::new("/dev/zero")).ends_with("is no regular file"));
+    let device = run(&[PathBuf::from("/dev/zero")], Vec::new()).expect_err("a device");
+    assert!(crate::error_chain(&device).ends_with("it is a device, and a regular file is needed"), "{device}");
     assert!(message(&folder.path().join("none")).starts_with("cannot read"));
     let empty = folder.path().join("empty.db");
     Connection::open(&empty).expect("database").execute_batch("CREATE TABLE x (a)").expect("made");

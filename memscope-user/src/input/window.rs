@@ -46,6 +46,11 @@ impl<R: Read> Window<R> {
         self.end = (self.end + len).min(self.filled);
     }
 
+    /// Makes the row end earlier; what was behind is read again.
+    pub(super) fn shorten(&mut self, len: usize) {
+        self.end = (self.start + len).min(self.end);
+    }
+
     /// Adds a line, its end included, to the row; gives its bytes, 0 at the end of the file.
     pub(super) fn add_line(&mut self) -> io::Result<usize> {
         let before = self.row().len();

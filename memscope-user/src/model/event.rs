@@ -170,6 +170,8 @@ pub struct Free {
     pub owner: Option<Name>,
     /// What its row has for a time, nanoseconds since the Unix epoch, if not that of the event: collection had stopped before.
     pub row_time_ns: Option<u64>,
+    /// No row of the dump says so: its address came back, or the dump ended.
+    pub without_row: bool,
 }
 
 /// A free of a block that is not known: allocated before the trace, or never.
@@ -179,6 +181,8 @@ pub struct UnknownFree {
     pub pool: Pool,
     /// What the caller passed.
     pub addr: u64,
+    /// Its size, where the pool or the row tells.
+    pub size_bytes: Option<u64>,
     /// The process was running before the trace began, so the block may be older.
     pub maybe_older: bool,
     /// The driver has refused it after all: takes back the event before, which had the same address.
@@ -417,6 +421,15 @@ pub struct Snapshot {
     pub free_bytes: u64,
 }
 
+/// What a script's `config()` asks for, and the tracer was not started with.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Unmet {
+    /// Settings, as the script would write them.
+    pub settings: Arc<str>,
+    /// Options that the tracer would need.
+    pub options: Arc<str>,
+}
+
 /// A process joined the trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProcessStart {
@@ -506,6 +519,8 @@ pub enum EventKind {
     },
     /// The program marks steps by ranges and by its script. The first way that was seen counts, the other is passed over.
     StepsRefused,
+    /// A script has asked for what this trace does not have, once for each such demand.
+    Unmet(Unmet),
     /// Step `step` of (process, device) begins. Follows the mark that caused it.
     StepStart {
         /// Number, from 1.

@@ -2,7 +2,9 @@
 
 use serde::Serialize;
 
-use super::{Decomposition, Device, Fragmentation, Growth, Ledger, Name, Peak, Pool, ProcessUsage, Stacks};
+use super::{
+    Decomposition, Device, Fragmentation, Growth, Ledger, LiveGroups, LiveSum, Name, Peak, Pool, ProcessUsage, Stacks,
+};
 
 /// How sure a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -199,20 +201,35 @@ pub struct Suspect {
     pub stacks: Stacks,
 }
 
-/// What a pool held when memory was out.
+/// What a pool held when a request failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PoolAtOom {
     /// The pool.
     pub pool: Pool,
     /// Bytes handed out.
     pub used_bytes: u64,
-    /// Bytes held reserved, where the pool tells.
+    /// Bytes held reserved, where the pool reports it.
     pub reserved_bytes: Option<u64>,
-    /// Largest free piece of the segments that are known; `None` where none is.
+    /// Largest free piece of the known segments; `None` without any.
     pub largest_free_bytes: Option<u64>,
+    /// Live blocks by owner, place and size. Of the driver only blocks outside of pools: a segment counts as its pool.
+    pub groups: LiveGroups,
+    /// Sum of these blocks.
+    pub live: LiveSum,
+    /// Further places, with fewer bytes than those in `groups`.
+    pub places_left_out: u64,
 }
 
-/// A request that failed for good for want of memory.
+/// A further attempt of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Retry {
+    /// When it failed, nanoseconds since the Unix epoch.
+    pub time_ns: u64,
+    /// Driver memory of the process on the device that was given back since the attempt before, in bytes.
+    pub given_back_bytes: u64,
+}
+
+/// A request that failed for good for want of memory. All figures are those of its last attempt.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Oom {
     /// Process.
@@ -221,28 +238,32 @@ pub struct Oom {
     pub tid: u32,
     /// Device.
     pub device: Device,
-    /// When it was known to have failed, nanoseconds since the Unix epoch.
+    /// When the last attempt failed, nanoseconds since the Unix epoch.
     pub time_ns: u64,
     /// Function that failed.
     pub function: Option<Name>,
-    /// What was asked for.
+    /// Requested size in bytes.
     pub size_bytes: u64,
-    /// Where it was asked for.
+    /// Where the request was made.
     #[serde(skip_serializing_if = "Stacks::is_empty")]
     pub stacks: Stacks,
     /// Attempts of the request.
     pub attempts: u32,
+    /// Attempts after the first, the last sixteen of them.
+    pub retries: Vec<Retry>,
     /// The pools of the process on the device.
     pub pools: Vec<PoolAtOom>,
-    /// Bytes that the framework's pools hold and have not handed out.
+    /// Bytes that the framework's pools reserve and have not handed out.
     pub unused_bytes: u64,
-    /// What they lack to the request; 0 if it would fit, were they one piece.
+    /// Bytes that the request lacks beyond them; 0 if it would fit, were they one piece.
     pub missing_bytes: u64,
-    /// The blocks allocated last, newest first; empty if they were told less than two seconds before.
+    /// The state at the failed attempt was not kept: figures are those of the moment at which the failure was certain.
+    pub late: bool,
+    /// The newest blocks, newest first; empty within two seconds after another failure with lists.
     pub recent: Vec<Suspect>,
     /// The largest blocks, largest first.
     pub top: Vec<Suspect>,
-    /// The last events of the process before it, oldest first.
+    /// The last events of the process before the attempt, oldest first.
     pub last_events: Vec<String>,
 }
 
@@ -304,6 +325,8 @@ pub struct Held {
     pub allocations: u64,
     /// Blocks freed by the program during the trace.
     pub frees: u64,
+    /// Blocks that ended without a free of the program that was seen: their addresses were handed out again.
+    pub replaced: u64,
     /// Frees of blocks older than the trace.
     pub older_frees: u64,
     /// Frees of blocks that were never seen, in a process traced from its start.
@@ -314,6 +337,17 @@ pub struct Held {
     pub recovered: u64,
     /// Live bytes by module, largest first (driver blocks only).
     pub by_module: Vec<HeldModule>,
+}
+
+impl Held {
+    /// So many addresses have to be handed out again before a pool without any free is suspected.
+    pub const REUSED_ADDRESSES: u64 = 16;
+
+    /// The pool hands out its addresses again, and no free was seen: the functions that free are not those that are probed.
+    #[must_use]
+    pub const fn frees_are_not_seen(&self) -> bool {
+        self.replaced >= Self::REUSED_ADDRESSES && self.frees == 0 && self.older_frees == 0 && self.unknown_frees == 0
+    }
 }
 
 /// What was allocated from one place.
@@ -396,6 +430,9 @@ pub struct RunEnd {
     pub losses: Vec<LossLine>,
     /// Calls whose stacks are neither whole nor as deep as was asked for; zeros left out.
     pub cut_stacks: Vec<CutStacks>,
+    /// The tracer itself failed, and how: nobody knows what is missing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fault: Option<String>,
 }
 
 /// Findings of a kind about processes that have ended, which were about less memory than those that are there.

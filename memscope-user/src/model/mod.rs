@@ -19,12 +19,12 @@ pub use diff::{Diff, DiffSide, LiveChange, OwnerDiff, PlaceDiff, PoolDiff, SizeD
 pub use event::{
     Access, AccessKind, Alloc, AllocApi, AllocFailed, AllocRecovered, AtbOp, Block, BlockReturned, Device, DeviceUsage,
     DriverFigures, Event, EventKind, Free, FreeCause, Launch, Mark, Op, OpPhase, OutOfMemory, PageType, Pool,
-    ProcessStart, ProcessUsage, Region, RegionKind, Snapshot, System, UnknownFree,
+    ProcessStart, ProcessUsage, Region, RegionKind, Snapshot, System, UnknownFree, Unmet,
 };
 pub use finding::{
     ByStack, Confidence, CutStacks, DeviceUse, Finding, Fluctuation, Held, HeldModule, Inefficient, InefficientBlock,
-    InefficientKind, Leak, LeftOut, LossLine, MarkLeak, MarkLeaks, Oom, PoolAtOom, RatioRecord, RunEnd, StackSum,
-    StepLeaks, Suspect, Waste,
+    InefficientKind, Leak, LeftOut, LossLine, MarkLeak, MarkLeaks, Oom, PoolAtOom, RatioRecord, Retry, RunEnd,
+    StackSum, StepLeaks, Suspect, Waste,
 };
 pub use fragmentation::{Fragmentation, FreeSpace, FreeSpaceMoment, FreeSpaceSample, Pin, PinnedSegment};
 pub use groups::{LiveGroups, LiveSum, OwnerSum, PlaceSum, SizeSum};

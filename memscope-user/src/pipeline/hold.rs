@@ -7,12 +7,16 @@
 
 use std::collections::VecDeque;
 
-use super::item::{Action, Item};
+use super::item::{Action, Failure, Item, Request};
 use crate::calm;
 use crate::hash::HashMap;
+use crate::model::PageType;
 
 /// How long an item waits. A driver refuses a free within microseconds; a slow refusal only costs a pair of rows.
 pub(super) const HOLD_NS: u64 = 5_000_000;
+
+/// Sizes of one request for huge and for normal pages differ by less than a huge page.
+const HUGE_PAGE_BYTES: u64 = 2 << 20;
 
 /// The queue of held items.
 #[derive(Debug)]
@@ -22,6 +26,8 @@ pub(super) struct Hold {
     base: u64,
     /// Position of the last free by thread and row.
     frees: HashMap<(u32, u16), u64>,
+    /// Position of the last allocation by thread, if it failed for want of huge pages.
+    halves: HashMap<u32, u64>,
     limit: usize,
     /// Frees that failed while they were held.
     pub(super) cancelled: u64,
@@ -36,7 +42,14 @@ struct Slot {
 impl Hold {
     /// A queue of at most `limit` items.
     pub(super) fn new(limit: usize) -> Self {
-        Self { queue: VecDeque::new(), base: 0, frees: HashMap::default(), limit, cancelled: 0 }
+        Self {
+            queue: VecDeque::new(),
+            base: 0,
+            frees: HashMap::default(),
+            halves: HashMap::default(),
+            limit,
+            cancelled: 0,
+        }
     }
 
     /// Takes an item; returns the oldest one when there is no room for both.
@@ -50,6 +63,7 @@ impl Hold {
                 self.cancelled += 1;
                 return None;
             }
+            Action::Alloc(_) | Action::AllocFailed(_) => self.finish_half(&item),
             _ => {}
         }
         self.queue.push_back(Slot { time_ns: item.head.time_ns, item: Some(item) });
@@ -86,7 +100,26 @@ impl Hold {
                 self.frees.remove(&key);
             }
         }
+        if matches!(item.action, Action::AllocFailed(_))
+            && self.halves.get(&item.head.tid).is_some_and(|position| *position < self.base)
+        {
+            self.halves.remove(&item.head.tid);
+        }
         Some(item)
+    }
+
+    /// A thread has asked the driver for memory: takes out its call before, if this is the second half of the same request.
+    fn finish_half(&mut self, item: &Item) {
+        let tid = item.head.tid;
+        let half = self.halves.remove(&tid).and_then(|position| position.checked_sub(self.base));
+        if let Some(slot) = half.and_then(|index| self.queue.get_mut(index as usize))
+            && slot.item.as_ref().is_some_and(|half| is_second_half(half, item))
+        {
+            slot.item = None;
+        }
+        if matches!(item.action, Action::AllocFailed(Failure { huge: true, .. })) {
+            self.halves.insert(tid, self.base + self.queue.len() as u64);
+        }
     }
 
     /// Takes out the last free of this thread and row, if it is held and may be the one meant.
@@ -110,11 +143,24 @@ impl Hold {
     }
 }
 
+/// Whether two calls of one thread for memory are one request: first for huge pages, then for normal ones.
+fn is_second_half(first: &Item, second: &Item) -> bool {
+    let Action::AllocFailed(Failure { huge: true, pool, device, size_bytes, .. }) = first.action else { return false };
+    let (also, on, bytes) = match second.action {
+        Action::AllocFailed(Failure { huge: false, pool, device, size_bytes, .. }) => (pool, device, size_bytes),
+        Action::Alloc(Request { page: PageType::Normal, pool, device, size_bytes, .. }) => {
+            (pool, Some(device), size_bytes)
+        }
+        _ => return false,
+    };
+    first.head.pid == second.head.pid && (pool, device) == (also, on) && size_bytes.abs_diff(bytes) < HUGE_PAGE_BYTES
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::item::{Ending, Head};
     use super::*;
-    use crate::model::AllocApi;
+    use crate::model::{AllocApi, Device, Pool};
 
     fn free(time_ns: u64, tid: u32, addr: u64) -> Item {
         let head =
@@ -160,6 +206,49 @@ mod tests {
         assert_eq!(hold.pop(Some(2)).map(|item| item.head.time_ns), Some(1));
         hold.push(failed(9, 1, Some(0xa)));
         assert_eq!(times(&mut hold), [9]);
+    }
+
+    const MIB: u64 = 1 << 20;
+
+    fn refused(time_ns: u64, tid: u32, size_bytes: u64, huge: bool) -> Item {
+        let (pool, device) = (Pool::Hal, Some(Device::Npu(1)));
+        let failure = Failure { pool, device, size_bytes, flags: 0, status: 6, caller: None, huge };
+        Item { action: Action::AllocFailed(failure), ..free(time_ns, tid, 0) }
+    }
+
+    fn given(time_ns: u64, tid: u32, size_bytes: u64, page: PageType) -> Item {
+        let (pool, device, api) = (Pool::Hal, Device::Npu(1), AllocApi::Alloc);
+        let request =
+            Request { addr: 0x10, size_bytes, flags: 0, pool, device, module_id: None, page, api, caller: None };
+        Item { action: Action::Alloc(request), ..free(time_ns, tid, 0) }
+    }
+
+    /// Makes sure that a request which first asks for huge pages is one attempt, whether or not the normal pages are there.
+    #[test]
+    fn normal_pages_are_asked_for_by_the_same_request() {
+        let got = held(vec![refused(1, 1, 5 * MIB, true), given(2, 1, 5 * MIB, PageType::Normal)]);
+        let not = held(vec![refused(1, 1, 6 * MIB, true), refused(2, 1, 5 * MIB, false), refused(3, 1, MIB, true)]);
+        for (mut hold, left) in [(got, vec![2]), (not, vec![2, 3])] {
+            assert_eq!(times(&mut hold), left);
+            assert_eq!(hold.halves.len(), 0);
+        }
+    }
+
+    /// Makes sure that what only looks like the second half takes no failure away: of another thread, another size, with huge pages
+    /// again, or not the next call.
+    #[test]
+    fn other_requests_take_no_failure_away() {
+        let first = || refused(1, 1, 5 * MIB, true);
+        for second in [
+            given(2, 2, 5 * MIB, PageType::Normal),
+            given(2, 1, 7 * MIB, PageType::Normal),
+            given(2, 1, 5 * MIB, PageType::Huge),
+            refused(2, 1, 5 * MIB, true),
+        ] {
+            assert_eq!(times(&mut held(vec![first(), second])), [1, 2]);
+        }
+        let between = given(2, 1, 64 * MIB, PageType::Normal);
+        assert_eq!(times(&mut held(vec![first(), between, given(3, 1, 5 * MIB, PageType::Normal)])), [1, 2, 3]);
     }
 
     /// A full queue lets the oldest go.

@@ -9,6 +9,7 @@ use super::labels::LabelIds;
 use super::ops::OpCall;
 use super::stacks::Code;
 use super::trace::TraceRow;
+use super::wishes::Settings;
 use crate::capture::Note;
 use crate::decode::{Phase, Values};
 use crate::model::{AllocApi, AtbOp, Device, Name, PageType, Pool, RegionKind, Snapshot, System};
@@ -148,6 +149,8 @@ pub(super) enum Action {
 /// What a script says by the Python package.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ScriptCall {
+    /// Before the `Config` that it belongs to.
+    Settings(Settings),
     Config(Wanted),
     Start,
     Stop,
@@ -216,6 +219,8 @@ pub(super) struct Failure {
     pub(super) flags: u64,
     pub(super) status: i32,
     pub(super) caller: Option<Name>,
+    /// The driver was asked for huge pages, and no function around it is known that tells how the request ends.
+    pub(super) huge: bool,
 }
 
 /// Memory that an operation of ATB works in.

@@ -111,6 +111,8 @@ fn reason_text(reason: u32) -> Option<&'static str> {
         Miss::ProcessesFull => "process table full",
         Miss::StopFailed => "process not stopped",
         Miss::UnknownRow => "unknown row",
+        Miss::HandlerTaken => "watched blocks not looked at: the program handles or ignores SIGURG itself",
+        Miss::NotHeld => "process went on before new libraries were probed",
         Miss::NotWatched => "watched blocks not looked at: inside of the runtime, or while a graph is captured",
         Miss::StackBusy => "call stack of one frame: too many at once",
         Miss::TooMany => "list longer than is looked at",
@@ -130,7 +132,7 @@ mod tests {
         let count = |row, reason, count| LossCount { row, reason, count };
         losses.update(&[count(alloc, Miss::RingFull as u32, 3), count(alloc, Miss::Nested as u32, 9)]);
         losses.update(&[count(alloc, Miss::RingFull as u32, 5), count(0, Miss::ProcessesFull as u32, 1)]);
-        losses.update(&[count(alloc, Miss::Fault as u32, 0), count(500, 15, 2), count(1, u32::MAX, 7)]);
+        losses.update(&[count(alloc, Miss::Fault as u32, 0), count(500, 31, 2), count(1, u32::MAX, 7)]);
         let lines = losses.lines(&Rows::new(rows()), &Own { late: 4, ..Own::default() });
         let lines: Vec<_> =
             lines.iter().map(|l| format!("{} {} {} {}", l.layer, l.symbol, l.reason, l.count)).collect();

@@ -35,6 +35,7 @@ mod tests;
 mod text;
 mod trace;
 mod usage;
+mod wishes;
 
 use std::sync::Arc;
 
@@ -51,9 +52,10 @@ use self::rows::{Rows, Unusable};
 use self::stacks::{Code, NativeOf, PythonOf, StackTable};
 use self::text::Texts;
 use self::usage::Usage;
+use self::wishes::Wishes;
 use crate::analyses::Analysis;
 use crate::analyses::decompose::{Classifier, RuleSet};
-use crate::capture::{LossCount, Note};
+use crate::capture::{Collected, LossCount, Note};
 use crate::decode::{Body, Objects, Phase, Record, Records, notes};
 use crate::hash::HashMap;
 use crate::model::{Device, Event, EventKind, Finding, FreeCause, ProcessStart, RunEnd, Stacks};
@@ -63,7 +65,8 @@ use crate::sinks::{Sink, SinkError};
 pub use output::{DeviceFilter, DumpFilter, Npus};
 #[cfg(feature = "trace")]
 pub(crate) use process::visible_devices;
-pub use replay::{ReplayReport, replay};
+pub use replay::{ReplayReport, replay, replay_from};
+pub use wishes::{AnalysisBit, Demand, MakeAnalyses, RowBits};
 
 /// Processes that are followed at once: more than a kernel has process numbers by default.
 const MAX_PROCESSES: usize = 1 << 20;
@@ -85,6 +88,15 @@ pub struct PipelineConfig {
     pub mixed_stacks: bool,
     /// Nothing of a process is told until its script begins to collect.
     pub deferred: bool,
+    /// Launches have no numbers: the level is not `kernel`, or launches are not among the events. Blocks are of kernel 0 then, as
+    /// in msMemScope (contract §8.2), whatever launches are probed for.
+    pub uncounted_launches: bool,
+    /// What the kernel side collects; `None` if that is not known. Scripts that ask for more are told.
+    pub collected: Option<Collected>,
+    /// What the options say about rows, so that scripts can ask for others; without, they choose among those of `dump`.
+    pub rows_of_options: Option<RowBits>,
+    /// Makes the analyses that scripts ask for; without, there are none but those of the options.
+    pub demand: Option<Demand>,
 }
 
 /// What a finished run has to say.
@@ -124,12 +136,18 @@ pub struct Pipeline {
 }
 
 impl Pipeline {
+    /// Whether calls of this meaning were looked for.
+    pub(crate) fn has_row(&self, meaning: Meaning) -> bool {
+        self.rows.have(meaning)
+    }
+
     /// A pipeline that writes to `sinks` and asks `analyses`.
     #[must_use]
     pub fn new(config: PipelineConfig, sinks: Vec<Box<dyn Sink>>, analyses: Vec<Box<dyn Analysis>>) -> Self {
         let wanted_steps = config.dump.steps.as_slice().into();
         let oom_blocks = config.dump.oom_blocks;
-        let out = Output::new(config.dump, sinks, analyses);
+        let out = Output::new(config.dump, sinks, analyses, config.demand);
+        let wishes = Wishes::new(config.collected, config.mixed_stacks, config.rows_of_options);
         Self {
             rows: Rows::new(config.rows),
             texts: Texts::default(),
@@ -145,7 +163,10 @@ impl Pipeline {
                 oom_blocks,
                 oom_pending: 0,
                 usage: Usage::default(),
+                owned_by_options: config.owners.is_some(),
                 owners: config.owners.map(Classifier::new),
+                uncounted_launches: config.uncounted_launches,
+                wishes,
             },
             losses: Losses::default(),
             operators: Operators::default(),
@@ -234,7 +255,7 @@ impl Pipeline {
         let lost_stacks = self.stacks.lost;
         let own = Own { lost_stacks, mislocated, blocks_full, unwritten, late, overfull, ..self.own };
         let (lost, losses) = (self.losses.lost(), self.losses.lines(&self.rows, &own));
-        let end = RunEnd { time_ns, lost, losses, cut_stacks: self.stacks.cut() };
+        let end = RunEnd { time_ns, lost, losses, cut_stacks: self.stacks.cut(), fault: None };
         let findings = self.shared.out.conclude(&end);
         Outcome { findings, end, end_reason: self.end_reason, records: self.records, errors }
     }
@@ -405,7 +426,7 @@ impl Pipeline {
                 let kind = EventKind::DeviceUsage(usage);
                 // Of no process, so no sink has a place for it.
                 let stacks = Stacks::default();
-                self.shared.out.event(&Event { id: 0, time_ns, pid: 0, tid: 0, device, stacks, kind }, false);
+                self.shared.out.event(&Event { id: 0, time_ns, pid: 0, tid: 0, device, stacks, kind }, false, true);
             }
             Note::UsageEnded => self.shared.usage = Usage::default(),
             Note::End { reason } => self.end_reason = Some(reason),

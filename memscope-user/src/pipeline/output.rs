@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use super::wishes::Demand;
 use crate::analyses::Analysis;
 use crate::hash::HashSet;
 use crate::model::{Device, Event, EventKind, Finding, RunEnd};
@@ -101,22 +102,44 @@ pub(super) struct Output {
     filter: DumpFilter,
     sinks: Vec<Box<dyn Sink>>,
     analyses: Vec<Box<dyn Analysis>>,
+    demand: Option<Demand>,
     errors: VecDeque<SinkError>,
     /// Errors told already, as text.
     told: HashSet<String>,
 }
 
 impl Output {
-    pub(super) fn new(filter: DumpFilter, sinks: Vec<Box<dyn Sink>>, analyses: Vec<Box<dyn Analysis>>) -> Self {
-        Self { filter, sinks, analyses, errors: VecDeque::new(), told: HashSet::default() }
+    pub(super) fn new(
+        filter: DumpFilter,
+        sinks: Vec<Box<dyn Sink>>,
+        analyses: Vec<Box<dyn Analysis>>,
+        demand: Option<Demand>,
+    ) -> Self {
+        Self { filter, sinks, analyses, demand, errors: VecDeque::new(), told: HashSet::default() }
     }
 
-    /// Hands an event on; `inside` says whether it is in the steps that are to be written.
-    pub(super) fn event(&mut self, event: &Event, inside: bool) {
+    /// A script asks for analyses: those that are not there yet take part from here on, in what all processes do.
+    pub(super) fn demand(&mut self, asked: u64) {
+        let Some(Demand { given, make }) = &mut self.demand else { return };
+        let further = asked & !*given;
+        if further != 0 {
+            *given |= further;
+            self.analyses.extend(make(further));
+        }
+    }
+
+    /// Whether scripts can ask for analyses.
+    pub(super) const fn takes_demands(&self) -> bool {
+        self.demand.is_some()
+    }
+
+    /// Hands an event on; `written` says whether it is to be written, as far as steps and scripts go, and `of_options` whether the
+    /// options have a say, too.
+    pub(super) fn event(&mut self, event: &Event, written: bool, of_options: bool) {
         for analysis in &mut self.analyses {
             analysis.observe(event);
         }
-        if inside && self.filter.passes(event) {
+        if written && (!of_options || self.filter.passes(event)) {
             self.each_sink(|sink| sink.write(event));
         }
     }

@@ -1,10 +1,12 @@
 //! A capture through the pipeline: the outputs again, or for the first time if the tracer was killed.
 
+use std::io::Read;
 use std::path::Path;
 
 use super::{Outcome, Pipeline, PipelineConfig};
 use crate::analyses::Analysis;
 use crate::capture::{CaptureError, CaptureHeader, Ending, Reader};
+use crate::probes::Meaning;
 use crate::sinks::Sink;
 
 /// What a replay has to say.
@@ -16,6 +18,8 @@ pub struct ReplayReport {
     pub ending: Ending,
     /// Findings, losses, and why the trace ended.
     pub outcome: Outcome,
+    /// The trace saw launches, if there were any.
+    pub has_launches: bool,
 }
 
 impl ReplayReport {
@@ -54,7 +58,17 @@ pub fn replay(
     analyses: Vec<Box<dyn Analysis>>,
     progress: &mut dyn FnMut(u64),
 ) -> Result<ReplayReport, CaptureError> {
-    let mut reader = Reader::open(path)?;
+    replay_from(Reader::open(path)?, config, sinks, analyses, progress)
+}
+
+/// The same of a capture that is open.
+pub fn replay_from<R: Read>(
+    mut reader: Reader<R>,
+    config: PipelineConfig,
+    sinks: Vec<Box<dyn Sink>>,
+    analyses: Vec<Box<dyn Analysis>>,
+    progress: &mut dyn FnMut(u64),
+) -> Result<ReplayReport, CaptureError> {
     let header = reader.header().clone();
     let config = PipelineConfig {
         rows: header.rows.clone(),
@@ -62,6 +76,8 @@ pub fn replay(
         start_real_ns: header.start_real_ns,
         mixed_stacks: header.mixed_stacks || config.mixed_stacks,
         deferred: header.deferred || config.deferred,
+        uncounted_launches: header.uncounted_launches || config.uncounted_launches,
+        collected: header.collected.clone().or(config.collected),
         ..config
     };
     let mut pipeline = Pipeline::new(config, sinks, analyses);
@@ -71,7 +87,8 @@ pub fn replay(
         progress(reader.offset());
     }
     let ending = reader.ending().unwrap_or(Ending::Complete { good_chunks: 0 });
+    let has_launches = pipeline.has_row(Meaning::Launch);
     let mut outcome = pipeline.finish(&[]);
     outcome.errors.splice(..0, errors);
-    Ok(ReplayReport { header, ending, outcome })
+    Ok(ReplayReport { header, ending, outcome, has_launches })
 }

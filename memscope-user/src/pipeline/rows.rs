@@ -10,6 +10,7 @@ use super::item::{
 };
 use super::labels::LabelIds;
 use super::ops::OpCall;
+use super::wishes::Settings;
 use crate::decode::Phase;
 use crate::model::{AllocApi, AtbOp, Device, Name, PageType, Pool, RegionKind, Snapshot, System};
 use crate::probes::{Field, Meaning, RowInfo};
@@ -32,6 +33,11 @@ impl Rows {
 
     pub(super) fn get(&self, number: u16) -> Option<&RowInfo> {
         self.row(number).map(|(row, _)| row)
+    }
+
+    /// Whether calls of this meaning were looked for.
+    pub(super) fn have(&self, meaning: Meaning) -> bool {
+        self.0.iter().flatten().any(|(row, _)| row.meaning == meaning)
     }
 
     /// Name of the row's function.
@@ -93,6 +99,7 @@ impl Rows {
                     flags: field(Field::Flags).unwrap_or(0),
                     status,
                     caller: Some(*symbol),
+                    huge: false,
                 };
                 Ok(Some(Action::AllocFailed(failure)))
             }
@@ -178,6 +185,11 @@ fn entered(meaning: Meaning, called: Called, field: Values<'_>) -> Result<Option
 fn script(meaning: Meaning, text: Option<String>, field: Values<'_>) -> Result<Option<ScriptCall>, Unusable> {
     let ids = || Ok(LabelIds::new(field(Field::LabelsLow)?, field(Field::LabelsHigh)?));
     Ok(Some(match meaning {
+        Meaning::ScriptSettings => ScriptCall::Settings(Settings {
+            analyses: field(Field::Analyses)?,
+            stack_depths: field(Field::StackDepths)?,
+            named: field(Field::Named)?,
+        }),
         Meaning::ScriptConfig => ScriptCall::Config(Wanted {
             events: field(Field::Events)?,
             levels: field(Field::Levels)?,
@@ -334,11 +346,16 @@ fn driver_allocation(
         AllocApi::Alloc | AllocApi::Register => Place::of_flags(field(Field::Flags)?),
     };
     let flags = field(Field::Flags).unwrap_or(0);
+    let is_memory = api != AllocApi::Alloc || Space::of_flags(flags) != Space::AddressesOnly;
     if status != 0 {
-        let failure = Failure { pool, device: Some(device), size_bytes, flags, status, caller: Some(symbol) };
+        let (device, caller, huge) = (Some(device), Some(symbol), page == PageType::Huge);
+        let failure = Failure { pool, device, size_bytes, flags, status, caller, huge };
         return Ok(outer.is_none().then_some(Action::AllocFailed(failure)));
     }
     let addr = field(Field::Addr).ok().filter(|addr| *addr != 0).ok_or(Unusable)?;
+    if !is_memory {
+        return Ok(Some(Action::Region { kind: RegionKind::Reservation, addr, size_bytes }));
+    }
     Ok(Some(Action::Alloc(Request { addr, size_bytes, flags, pool, device, module_id, page, api, caller: outer })))
 }
 
@@ -409,13 +426,32 @@ struct Place {
     page: PageType,
 }
 
-/// Values of the address space field that mean host memory: `MEM_HOST`, and `MEM_HOST_UVA` of newer drivers.
-const HOST_SPACES: [u64; 2] = [2, 6];
+/// What the address space field of a flag word stands for (ascend-abi §2.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Space {
+    /// Memory of the NPU: `MEM_SVM`, `MEM_DEV`, `MEM_DVPP`.
+    Device,
+    /// Memory of the host: `MEM_HOST`, `MEM_HOST_AGENT`, `MEM_HOST_UVA`.
+    Host,
+    /// No memory of either yet: `MEM_RESERVE`, `MEM_UVM` (its pages follow their users), and values without a meaning.
+    /// msMemScope passes over these calls.
+    AddressesOnly,
+}
+
+impl Space {
+    const fn of_flags(flags: u64) -> Self {
+        match flags >> 10 & 0xf {
+            0 | 1 | 3 => Self::Device,
+            2 | 4 | 6 => Self::Host,
+            _ => Self::AddressesOnly,
+        }
+    }
+}
 
 impl Place {
     /// From the flag word of `halMemAlloc` (ascend-abi §2.1).
     fn of_flags(flags: u64) -> Self {
-        let host = HOST_SPACES.contains(&(flags >> 10 & 0xf));
+        let host = Space::of_flags(flags) == Space::Host;
         let page = match (flags >> 31 & 1, flags >> 17 & 1) {
             (1, _) => PageType::Giant,
             (_, 1) => PageType::Huge,

@@ -22,7 +22,8 @@ const ALLOC: ProbeSpec = ProbeSpec {
     ..MINDSPORE
 };
 
-/// `void …::FreeTensorMem(const DeviceMemPtr &device_addr)`: a reference to the pointer.
+/// `void …(const DeviceMemPtr &device_addr)`: a reference to the pointer. Each class has one function that every free comes to:
+/// those above it, `FreeTensorMem` and `FreePartTensorMems`, are copied into virtual thunks by the compiler, which then never call them.
 const FREE: ProbeSpec = ProbeSpec {
     meaning: Meaning::PoolFree,
     when: When::Entry,
@@ -30,10 +31,11 @@ const FREE: ProbeSpec = ProbeSpec {
     ..MINDSPORE
 };
 
-/// `DoFreeTensorMem` is below the first `FreeTensorMem`, and the thunks of both classes jump into these.
+/// As disassembled in the wheels of 2.7.0 to 2.10.0, for both machines: `FreeTensorMem` and its thunk call `DoFreeTensorMem` by the table of
+/// virtual functions, `DoFreePartTensorMems` calls it by name. All of the other class call `FreeTensorMemInner` by name.
 pub(super) const ROWS: &[ProbeSpec] = &[
     ProbeSpec { symbol: "_ZN9mindspore6device22AbstractDynamicMemPool14AllocTensorMemEmbbj", ..ALLOC },
     ProbeSpec { symbol: "_ZN9mindspore6device21DynamicMemPoolBestFit14AllocTensorMemEmbbj", ..ALLOC },
-    ProbeSpec { symbol: "_ZN9mindspore6device22AbstractDynamicMemPool13FreeTensorMemERKPv", ..FREE },
-    ProbeSpec { symbol: "_ZN9mindspore6device21DynamicMemPoolBestFit13FreeTensorMemERKPv", ..FREE },
+    ProbeSpec { symbol: "_ZN9mindspore6device22AbstractDynamicMemPool15DoFreeTensorMemERKPv", ..FREE },
+    ProbeSpec { symbol: "_ZN9mindspore6device21DynamicMemPoolBestFit18FreeTensorMemInnerERKPv", ..FREE },
 ];

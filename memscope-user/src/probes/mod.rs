@@ -171,6 +171,8 @@ pub enum Meaning {
     OpLeave,
     /// An exception was caught; there are no records of it, only counts of operators that were left by one.
     OpCatch,
+    /// A script says what else it wants: `Analyses`, `StackDepths`, `Named`. `ScriptConfig` follows.
+    ScriptSettings,
     /// A script says what it wants: `Events`, `Levels`, `Devices`.
     ScriptConfig,
     /// It begins to collect.
@@ -256,6 +258,7 @@ impl Meaning {
             | Self::HeapUnregister
             | Self::PoolRequest
             | Self::OpCatch
+            | Self::ScriptSettings
             | Self::ScriptConfig
             | Self::ScriptStart
             | Self::ScriptStop
@@ -333,6 +336,12 @@ pub enum Field {
     Levels,
     /// Bit N is NPU N, 32 all of them, 33 the host.
     Devices,
+    /// Analyses that a script asks for, as bits, and in bits 16 to 31 how many blocks are named when memory is out.
+    Analyses,
+    /// Call stacks that a script asks for: frames and one more of C (bits 0 to 15) and Python (16 to 31), 0 for none; bit 32: mixed.
+    StackDepths,
+    /// Bits of the settings that a script has named.
+    Named,
     /// Numbers of the labels of levels 0 to 3, 16 bits each, level 0 in the lowest.
     LabelsLow,
     /// The same of levels 4 to 7.

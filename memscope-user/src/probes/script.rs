@@ -32,6 +32,13 @@ pub fn lacks_python_calls(has: impl Fn(&str) -> bool) -> bool {
 const LABELS: [Field; 2] = [Field::LabelsLow, Field::LabelsHigh];
 
 pub(super) const ROWS: &[ProbeSpec] = &[
+    // void memscope_mark_settings(uint64_t analyses, uint64_t stack_depths, uint64_t named)
+    ProbeSpec {
+        symbol: "memscope_mark_settings",
+        meaning: Meaning::ScriptSettings,
+        fields: &[(Field::Analyses, Fetch::arg(0)), (Field::StackDepths, Fetch::arg(1)), (Field::Named, Fetch::arg(2))],
+        ..MARKER
+    },
     // void memscope_mark_config(uint64_t events, uint64_t levels, uint64_t devices)
     ProbeSpec {
         symbol: "memscope_mark_config",

@@ -9,7 +9,6 @@
 //! In a file: `[{"library": "libmypool.so", "function": "my_alloc", "kind": "alloc", "size": 0, "ret": "ptr"}, …]`.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
 use std::io::Read as _;
 use std::path::Path;
 
@@ -18,6 +17,7 @@ use memscope_common::{Fetch, When};
 use serde::Deserialize;
 
 use super::{Field, Layer, Meaning, ProbeSpec};
+use crate::regular;
 
 /// A file of probes is read up to here.
 const MAX_FILE_BYTES: u64 = 1 << 20;
@@ -89,7 +89,7 @@ pub fn parse(text: &str) -> Result<&'static ProbeSpec, String> {
 pub fn read_file(path: &Path) -> Result<Vec<&'static ProbeSpec>, String> {
     let name = path.display();
     let mut text = String::new();
-    let read = File::open(path).and_then(|file| file.take(MAX_FILE_BYTES + 1).read_to_string(&mut text));
+    let read = regular::open(path).and_then(|file| file.take(MAX_FILE_BYTES + 1).read_to_string(&mut text));
     read.map_err(|error| format!("cannot read the probes in `{name}`: {error}"))?;
     if text.len() as u64 > MAX_FILE_BYTES {
         return Err(format!("`{name}` is larger than 1 MiB; a list of probes is not"));

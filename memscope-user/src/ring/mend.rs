@@ -4,12 +4,9 @@
 //! carries the address instead, and the text is read here, a moment later. Only from mappings that the process
 //! cannot write: there the text is what it was when the call was made.
 
-use std::{
-    fs::{self, File},
-    io::Read as _,
-    os::unix::fs::FileExt as _,
-};
+use std::{fs::File, io::Read as _};
 
+use crate::attach::memory::Memory;
 use memscope_common::record::{
     CALL_TEXT_AT, CALL_TEXT_FAULT, CALL_TEXT_MORE, CallRecord, Header, Kind, MAX_TEXT_PARTS, TEXT_CHUNK, TEXT_TEXT_AT,
     TextRecord,
@@ -81,8 +78,7 @@ pub(super) fn text_of_process(pid: u32, address: u64, limit: usize) -> Option<Ve
     File::open(format!("/proc/{pid}/maps")).ok()?.take(MAX_MAPS_BYTES).read_to_string(&mut maps).ok()?;
     let end = maps.lines().find_map(|line| constant_range(line, address))?;
     let mut text = vec![0; limit.min((end - address) as usize)];
-    let memory = fs::OpenOptions::new().read(true).open(format!("/proc/{pid}/mem")).ok()?;
-    let read = memory.read_at(&mut text, address).ok()?;
+    let read = Memory::open(pid).and_then(|memory| memory.read_some(address, &mut text)).ok()?;
     text.truncate(read);
     let nul = text.iter().position(|byte| *byte == 0);
     match nul {

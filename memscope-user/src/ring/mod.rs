@@ -5,5 +5,5 @@ mod mend;
 mod reader;
 mod source;
 
-pub use reader::{Batch, Command, FirstNotes, Notes, Reader, Spent, Urgent};
+pub use reader::{Batch, Command, FirstNotes, Notes, OnHeld, Reader, Spent, Urgent};
 pub use source::{Source, monotonic_ns};

@@ -5,11 +5,11 @@ use std::{
         Arc,
         mpsc::{self, Receiver, SyncSender, TryRecvError},
     },
-    thread::{self, JoinHandle},
+    thread::JoinHandle,
     time::{Duration, Instant},
 };
 
-use memscope_common::record::{Header, Kind, ProcessRecord};
+use memscope_common::record::{Header, Kind, ProcessRecord, WAITS_HELD, WAITS_STOPPED};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -17,7 +17,10 @@ use super::{
     mend::{mend, text_of_process},
     source::{Calls, Source, monotonic_ns},
 };
-use crate::watch::live::Tap;
+use crate::{
+    crew::{Crew, Post},
+    watch::live::Tap,
+};
 
 /// Bytes after which a batch is handed on while more is waiting.
 const BATCH_BYTES: usize = 256 << 10;
@@ -72,7 +75,12 @@ pub struct Urgent {
     pub child: u32,
     /// It was sent `SIGSTOP` and waits for `SIGCONT`.
     pub stopped: bool,
+    /// The thread, as `pid_tgid`, that is held until it is released.
+    pub held: Option<u64>,
 }
+
+/// Is called at once with each thread that is held: it is known that the tracer lives.
+pub type OnHeld = Box<dyn FnMut(u64) + Send>;
 
 /// What the session tells the reader.
 #[derive(Debug)]
@@ -94,14 +102,16 @@ pub struct Reader {
 
 impl Reader {
     /// Starts draining. `ring_bytes` is the transport's size; `prompt`: the kernel side waits for what its records are
-    /// answered by (rules for stacks), so they are not left waiting because there are few. `tap` sees
+    /// answered by (rules for stacks), so they are not left waiting because there are few. `on_held` is called with each thread that is held; `tap` sees
     /// records as they come.
     pub fn start(
         source: Source,
         ring_bytes: usize,
         prompt: bool,
         urgent: UnboundedSender<Urgent>,
+        on_held: OnHeld,
         tap: Option<Tap>,
+        crew: &Crew,
     ) -> std::io::Result<(Self, Receiver<Batch>)> {
         let wake = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
         let wake = Arc::new(wake);
@@ -112,10 +122,8 @@ impl Reader {
         let (spent, spare) = mpsc::sync_channel(SPARE_BUFFERS);
         let calls = source.calls(&waker)?;
         let out = Out { batches, first: first_notes, spare, batch: Vec::new() };
-        let mut drain = Drain { source, calls, ring_bytes, prompt, urgent, tap, out };
-        let thread = thread::Builder::new().name("memscope-ring".to_owned()).spawn(move || {
-            drain.run(&receiver, &waker);
-        })?;
+        let mut drain = Drain { source, calls, ring_bytes, prompt, urgent, on_held, tap, out };
+        let thread = crew.spawn("memscope-ring", move |post| drain.run(&receiver, &waker, post))?;
         Ok((Self { commands, first, wake, spent: Spent(spent), thread }, output))
     }
 
@@ -184,6 +192,7 @@ struct Drain {
     ring_bytes: usize,
     prompt: bool,
     urgent: UnboundedSender<Urgent>,
+    on_held: OnHeld,
     tap: Option<Tap>,
     out: Out,
 }
@@ -197,7 +206,7 @@ struct Out {
 }
 
 impl Drain {
-    fn run(&mut self, commands: &Receiver<Command>, waker: &EventFd) {
+    fn run(&mut self, commands: &Receiver<Command>, waker: &EventFd, post: &mut Post) {
         let (mut before, mut active) = (Instant::now(), Instant::now());
         loop {
             let _ = waker.read();
@@ -208,6 +217,9 @@ impl Drain {
             before = now;
             // Whatever was in the transport when the commands came is taken after its whole size has been read.
             let taken = self.drain(self.ring_bytes);
+            if taken > 0 {
+                post.round();
+            }
             if taken > 0 || !notes.is_empty() {
                 active = now;
             }
@@ -231,9 +243,12 @@ impl Drain {
     }
 
     fn drain(&mut self, limit: usize) -> usize {
-        let Self { source, urgent, tap, out, .. } = self;
+        let Self { source, urgent, on_held, tap, out, .. } = self;
         source.drain(limit, |record| {
             if let Some(report) = urgency(record) {
+                if let Some(thread) = report.held {
+                    on_held(thread);
+                }
                 let _ = urgent.send(report);
             }
             let record = trim(record);
@@ -322,11 +337,15 @@ fn urgency(record: &[u8]) -> Option<Urgent> {
         kind if kind == Kind::Library as u16 => Kind::Library,
         _ => return None,
     };
+    let waits = u32_at(record, std::mem::offset_of!(ProcessRecord, stopped));
+    let pid = u32_at(record, std::mem::offset_of!(Header, tgid));
+    let thread = u64::from(pid) << 32 | u64::from(u32_at(record, std::mem::offset_of!(Header, tid)));
     Some(Urgent {
         kind,
-        pid: u32_at(record, std::mem::offset_of!(Header, tgid)),
+        pid,
         child: if kind == Kind::Fork { u32_at(record, std::mem::offset_of!(ProcessRecord, child)) } else { 0 },
-        stopped: u32_at(record, std::mem::offset_of!(ProcessRecord, stopped)) != 0,
+        stopped: waits == WAITS_STOPPED,
+        held: (kind == Kind::Library && waits == WAITS_HELD).then_some(thread),
     })
 }
 
@@ -346,7 +365,7 @@ mod tests {
 
     #[test]
     fn only_process_records_are_urgent() {
-        let fork = Urgent { kind: Kind::Fork, pid: 7, child: 9, stopped: true };
+        let fork = Urgent { kind: Kind::Fork, pid: 7, child: 9, stopped: true, held: None };
         assert_eq!(urgency(&record(Kind::Fork)), Some(fork));
         assert_eq!(urgency(&record(Kind::Exec)), Some(Urgent { kind: Kind::Exec, child: 0, ..fork }));
         assert_eq!(urgency(&record(Kind::Enter)), None);

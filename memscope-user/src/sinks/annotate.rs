@@ -4,17 +4,19 @@
 //! stay as they are (msMemScope writes the whole file anew, with other line ends and without the quotes around names).
 
 use std::borrow::Cow;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use rusqlite::{Connection, OpenFlags};
-use tempfile::NamedTempFile;
+use rusqlite::OpenFlags;
 
+use super::folder::{FilePlace, Owner};
+use super::sqlite_vfs;
 use crate::hash::HashMap;
-use crate::input::csv::{CsvReader, without_key};
+use crate::input::csv::{CsvReader, Raw, without_key};
 use crate::input::{self, Format, InputError, Notes};
 use crate::model::{Inefficient, Name};
+use crate::regular;
 
 const COLUMN_EVENT: usize = 1;
 const COLUMN_PID: usize = 5;
@@ -25,6 +27,26 @@ const COLUMN_ATTR: usize = 9;
 pub struct Annotations {
     key: &'static str,
     values: HashMap<(u32, u64), Cow<'static, str>>,
+    owner: Option<Owner>,
+}
+
+impl Destination {
+    /// A copy of `dump` at this path, which replaces an older file only if that is `forced`.
+    ///
+    /// # Errors
+    ///
+    /// When something is there that is not to be replaced.
+    pub fn copy(dump: &Path, path: PathBuf, forced: bool) -> Result<Self, AnnotateError> {
+        let Ok(there) = path.symlink_metadata() else { return Ok(Self::New(path)) };
+        if path.canonicalize().ok() == dump.canonicalize().ok() {
+            return Err(AnnotateError::Same(path));
+        }
+        match forced {
+            false => Err(AnnotateError::Exists(path)),
+            true if there.is_file() => Ok(Self::Replace(path)),
+            true => Err(io_error(&path)(regular::refusal(there.file_type()))),
+        }
+    }
 }
 
 impl Annotations {
@@ -38,14 +60,20 @@ impl Annotations {
                 marks.insert((found.pid, block.allocation_id), Cow::Owned(kinds.join(",")));
             }
         }
-        Self { key: "inefficient_type", values: marks }
+        Self { key: "inefficient_type", values: marks, owner: None }
     }
 
     /// Owners of blocks.
     #[must_use]
     pub fn owners(owners: HashMap<(u32, u64), Name>) -> Self {
         let values = owners.into_iter().map(|(block, owner)| (block, Cow::Borrowed(owner.as_str()))).collect();
-        Self { key: "owner", values }
+        Self { key: "owner", values, owner: None }
+    }
+
+    /// User and group that new files are handed to.
+    #[must_use]
+    pub fn handed_to(self, owner: Option<Owner>) -> Self {
+        Self { owner, ..self }
     }
 }
 
@@ -54,6 +82,8 @@ impl Annotations {
 pub enum Destination {
     /// A new file, which must not exist.
     New(PathBuf),
+    /// A file, in the place of an older one.
+    Replace(PathBuf),
     /// The file itself.
     InPlace,
 }
@@ -82,6 +112,12 @@ pub enum AnnotateError {
         #[source]
         source: rusqlite::Error,
     },
+    /// An earlier run has written it, or somebody else.
+    #[error("`{}` exists already: overwrite it with --force, or name another file with --output-path", .0.display())]
+    Exists(PathBuf),
+    /// The copy is the dump.
+    #[error("`{}` is the dump itself: name another file with --output-path", .0.display())]
+    Same(PathBuf),
     /// There are no rows in it.
     #[error("a capture has no rows to mark; mark its dump")]
     Capture,
@@ -111,34 +147,53 @@ pub fn annotate(
 
 fn annotate_csv(dump: &Path, marks: &Annotations, to: &Destination, watch: Watch<'_>) -> Result<u64, AnnotateError> {
     match to {
-        Destination::New(path) => {
-            let file = create(path)?;
+        Destination::New(path) | Destination::Replace(path) => {
+            let (place, file) = create(path, marks, to).map_err(io_error(path))?;
             let written = copy_csv(dump, marks, file, watch).map_err(|error| error.at(path));
             if written.is_err() {
-                let _ = fs::remove_file(path);
+                place.remove();
             }
             written
         }
         Destination::InPlace => {
             // Links are followed: the file behind them is replaced, at once and as a whole.
-            let dump = dump.canonicalize().map_err(io_error(dump))?;
-            let folder = dump.parent().unwrap_or(Path::new("/"));
-            let temporary = NamedTempFile::new_in(folder).map_err(io_error(folder))?;
-            let file = temporary.as_file().try_clone().map_err(io_error(folder))?;
-            let count = copy_csv(&dump, marks, file, watch).map_err(|error| error.at(&dump))?;
-            let permissions = fs::metadata(&dump).map_err(io_error(&dump))?.permissions();
-            fs::set_permissions(temporary.path(), permissions).map_err(io_error(&dump))?;
-            temporary.persist(&dump).map_err(|error| io_error(&dump)(error.error))?;
-            Ok(count)
+            let place = FilePlace::reach(dump, marks.owner).map_err(io_error(dump))?;
+            let temporary = place.beside(&format!(".{}.tmp", std::process::id())).map_err(io_error(dump))?;
+            let file = temporary.create_new().map_err(io_error(dump))?;
+            let replaced = replace_csv(dump, marks, (&place, &temporary), file, watch);
+            if replaced.is_err() {
+                temporary.remove();
+            }
+            replaced
         }
     }
 }
 
-fn create(path: &Path) -> Result<File, AnnotateError> {
-    if let Some(folder) = path.parent() {
-        fs::create_dir_all(folder).map_err(io_error(folder))?;
+/// Makes a new file; where an old one is to be replaced it goes first.
+fn create(path: &Path, marks: &Annotations, to: &Destination) -> io::Result<(FilePlace, File)> {
+    let place = FilePlace::reach(path, marks.owner)?;
+    if matches!(to, Destination::Replace(_)) {
+        // A log that SQLite left beside the old database would be taken for one of the new.
+        for suffix in ["", "-wal", "-shm"] {
+            place.beside(suffix)?.remove_old()?;
+        }
     }
-    OpenOptions::new().write(true).create_new(true).open(path).map_err(io_error(path))
+    let file = place.create_new()?;
+    Ok((place, file))
+}
+
+fn replace_csv(
+    dump: &Path,
+    marks: &Annotations,
+    (place, temporary): (&FilePlace, &FilePlace),
+    file: File,
+    watch: Watch<'_>,
+) -> Result<u64, AnnotateError> {
+    let permissions = fs::metadata(place.path()).map_err(io_error(dump))?.permissions();
+    file.set_permissions(permissions).map_err(io_error(dump))?;
+    let count = copy_csv(&place.path(), marks, file, watch).map_err(|error| error.at(dump))?;
+    temporary.replace(place).map_err(io_error(dump))?;
+    Ok(count)
 }
 
 enum CopyError {
@@ -162,8 +217,12 @@ fn copy_csv(dump: &Path, marks: &Annotations, file: File, watch: Watch<'_>) -> R
     let mut reader = CsvReader::open(dump).map_err(CopyError::Input)?;
     out.write_all(reader.raw()).map_err(CopyError::Write)?;
     let mut count = 0;
-    while reader.next_raw(&mut notes).map_err(CopyError::Input)?.is_some() {
-        let mark = mark_of(&reader, marks);
+    loop {
+        let mark = match reader.next_raw(&mut notes).map_err(CopyError::Input)? {
+            Raw::Row => mark_of(&reader, marks),
+            Raw::Bad => None,
+            Raw::End => break,
+        };
         let row = reader.raw();
         let written = match mark {
             Some((attr, mark)) => {
@@ -198,29 +257,31 @@ fn mark_of<'a, R: io::Read>(reader: &'a CsvReader<R>, marks: &'a Annotations) ->
 }
 
 fn annotate_db(dump: &Path, marks: &Annotations, to: &Destination, watch: Watch<'_>) -> Result<u64, AnnotateError> {
-    let path = match to {
-        Destination::InPlace => dump,
-        Destination::New(path) => {
-            let mut out = create(path)?;
-            let copied = File::open(dump).and_then(|mut from| io::copy(&mut from, &mut out));
-            copied.map_err(io_error(path))?;
-            let log = |path: &Path| {
-                let mut name = path.as_os_str().to_owned();
-                name.push("-wal");
-                PathBuf::from(name)
-            };
-            if log(dump).exists() {
-                fs::copy(log(dump), log(path)).map_err(io_error(path))?;
-            }
-            path
+    let (path, place) = match to {
+        Destination::InPlace => (dump, FilePlace::reach(dump, marks.owner).map_err(io_error(dump))?),
+        Destination::New(path) | Destination::Replace(path) => {
+            let (place, file) = create(path, marks, to).map_err(io_error(path))?;
+            copy_db(dump, file, &place).map_err(io_error(path))?;
+            (path.as_path(), place)
         }
     };
-    update_db(path, marks, watch).map_err(|source| AnnotateError::Database { path: path.to_owned(), source })
+    update_db(&place.path(), marks, watch).map_err(|source| AnnotateError::Database { path: path.to_owned(), source })
+}
+
+/// Copies a database into a new file, and what is still in its log.
+fn copy_db(dump: &Path, mut copy: File, place: &FilePlace) -> io::Result<()> {
+    const LOG: &str = "-wal";
+    io::copy(&mut File::open(dump)?, &mut copy)?;
+    match File::open(input::with_suffix(dump, LOG)) {
+        Ok(mut log) => io::copy(&mut log, &mut place.beside(LOG)?.create_new()?).map(drop),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
+    }
 }
 
 fn update_db(path: &Path, marks: &Annotations, watch: Watch<'_>) -> rusqlite::Result<u64> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let mut connection = Connection::open_with_flags(path, flags)?;
+    let mut connection = sqlite_vfs::open(path, flags)?;
     // Triggers of a file from elsewhere are not ours to run.
     connection.execute_batch("PRAGMA trusted_schema = OFF")?;
     connection.set_db_config(rusqlite::config::DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, false)?;
@@ -279,12 +340,14 @@ fn marked_json(attr: &str, key: &str, mark: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use rusqlite::Connection;
+
     use super::*;
     use crate::sinks::row::COLUMNS;
 
     fn marks() -> Annotations {
         let values = HashMap::from_iter([((5, 7), Cow::Borrowed("early_allocation,late_deallocation"))]);
-        Annotations { key: "inefficient_type", values }
+        Annotations { key: "inefficient_type", values, owner: None }
     }
 
     fn row(id: u64, number: u64, more: &str) -> String {
@@ -308,6 +371,8 @@ mod tests {
         assert_eq!(fs::read_to_string(&dump).expect("readable"), text(earlier));
         let again = annotate(&dump, &marks(), &Destination::New(new), &mut |_, _| {}).expect_err("is there");
         assert!(crate::error_chain(&again).contains("File exists"));
+        let other = Destination::copy(&dump, folder.path().join("other.csv"), false).expect("free");
+        assert_eq!(other, Destination::New(folder.path().join("other.csv")));
         let mut told = Vec::new();
         annotate(&dump, &marks(), &Destination::InPlace, &mut |done, total| told.push((done, total))).expect("marked");
         assert!(told.is_sorted() && told.last().is_some_and(|(done, total)| done == total), "{told:?}");

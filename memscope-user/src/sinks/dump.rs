@@ -3,9 +3,9 @@
 //! Files are made at their first row. At most [`MAX_OPEN_CSV`] or [`MAX_OPEN_DB`] are open at a time; the one written longest ago is
 //! closed for the next, and opened again when it is needed: more than that in turn cost a system call or five for each row. The files of a process are closed when it ends.
 //!
-//! Rows without a device are held back, like msMemScope does, and appended to every file of the process when it
-//! ends or the trace does. Two things differ, so that none is ever lost: a process without any file gets one
-//! in `device_cpu`, and when [`MAX_HELD`] rows are held they are written out early, to the files there are.
+//! Rows without a device go to every file of their process. msMemScope appends them at the end; here they stand where they
+//! happened: a file begins with those that came before it, and gets the later ones at once. None is lost: a process without any
+//! file gets one in `device_cpu`, and where more than [`MAX_HELD`] came before a file, the earlier files have the rest.
 
 mod file;
 
@@ -29,7 +29,7 @@ use file::{Entry, Output, Writer, open_again};
 const MAX_OPEN_CSV: usize = 1024;
 /// Databases open at a time. Each takes three descriptors, and memory for its pages.
 const MAX_OPEN_DB: usize = 128;
-/// Rows without a device held back per process.
+/// Rows without a device that a process's later files begin with.
 const MAX_HELD: usize = 10_000;
 
 /// How and where to write rows.
@@ -80,7 +80,15 @@ enum Table {
 struct Process {
     dir: Option<ProcessDir>,
     files: Vec<(Device, Table)>,
+    /// Rows without a device so far, for files that are not made yet.
     held: Vec<Event>,
+}
+
+impl Process {
+    /// Devices that have a file of rows.
+    fn dumps(&self) -> Vec<Device> {
+        self.files.iter().filter(|(_, table)| *table == Table::Dump).map(|(device, _)| *device).collect()
+    }
 }
 
 impl fmt::Debug for DumpSink {
@@ -100,8 +108,14 @@ impl fmt::Debug for DumpSink {
 impl DumpSink {
     /// Opens the output directory. `on_created` is called with the path of each file, once it is there.
     pub fn new(options: &DumpOptions, on_created: impl FnMut(&Path) + Send + 'static) -> Result<Self, SinkError> {
-        Ok(Self {
-            tree: OutputTree::open(&options.out_dir, options.owner)?,
+        let tree = OutputTree::open(&options.out_dir, options.owner)?;
+        Ok(Self::below(tree, options, on_created))
+    }
+
+    /// Writes below an output directory that is open.
+    pub fn below(tree: OutputTree, options: &DumpOptions, on_created: impl FnMut(&Path) + Send + 'static) -> Self {
+        Self {
+            tree,
             format: options.format,
             config: options.config.clone(),
             on_created: Box::new(on_created),
@@ -117,7 +131,7 @@ impl DumpSink {
             max_held: MAX_HELD,
             clock: 0,
             lost_rows: 0,
-        })
+        }
     }
 
     /// Others write into the processes' directories, too.
@@ -151,13 +165,29 @@ impl DumpSink {
         if !self.outputs.contains_key(&key) {
             self.create(key)?;
         }
+        let mut begins = false;
         if let Some(output) = self.outputs.get_mut(&key) {
             if output.writer.is_none() {
                 output.writer = Some(open_again(&self.tree, self.format, &output.place)?);
             }
             self.open.push(key);
+            begins = !std::mem::replace(&mut output.begun, true) && key.2 == Table::Dump;
         }
-        made_room
+        if begins { made_room.and(self.put_held(key)) } else { made_room }
+    }
+
+    /// Begins a new file with the rows without a device that came before it.
+    fn put_held(&mut self, key: Key) -> Result<(), SinkError> {
+        let Some(process) = self.processes.get_mut(&key.0) else { return Ok(()) };
+        let held = std::mem::take(&mut process.held);
+        let mut first = Ok(());
+        for row in held.iter().filter_map(Row::of) {
+            first = first.and(self.put(key, Entry::Dump(&row)));
+        }
+        if let Some(process) = self.processes.get_mut(&key.0) {
+            process.held = held;
+        }
+        first
     }
 
     /// Makes the file; a database is not open yet.
@@ -194,7 +224,7 @@ impl DumpSink {
         };
         process.files.push((device, table));
         (self.on_created)(place.path());
-        self.outputs.insert(key, Output { place, writer, last_used: self.clock });
+        self.outputs.insert(key, Output { place, writer, last_used: self.clock, begun: false });
         Ok(())
     }
 
@@ -223,30 +253,30 @@ impl DumpSink {
         result
     }
 
-    fn hold(&mut self, event: &Event) -> Result<(), SinkError> {
-        let held = &mut self.processes.entry(event.pid).or_default().held;
-        held.push(event.clone());
-        if held.len() < self.max_held { Ok(()) } else { self.release(event.pid) }
-    }
-
-    /// Appends the held-back rows of a process to each of its files.
-    fn release(&mut self, pid: u32) -> Result<(), SinkError> {
-        let Some(process) = self.processes.get_mut(&pid) else {
-            return Ok(());
-        };
-        let held = std::mem::take(&mut process.held);
-        let is_dump = |file: &&(Device, Table)| file.1 == Table::Dump;
-        let mut devices: Vec<Device> = process.files.iter().filter(is_dump).map(|(device, _)| *device).collect();
-        if devices.is_empty() {
-            devices.push(Device::Cpu);
-        }
+    /// Writes a row without a device to every file of its process, and keeps it for later ones.
+    fn share(&mut self, event: &Event, row: &Row<'_>) -> Result<(), SinkError> {
+        let max_held = self.max_held;
+        let process = self.processes.entry(event.pid).or_default();
+        let mut devices = process.dumps();
         let mut first = Ok(());
+        if process.held.len() < max_held {
+            process.held.push(event.clone());
+        } else if devices.is_empty() {
+            first = self.release(event.pid);
+            devices = self.processes.get(&event.pid).map(Process::dumps).unwrap_or_default();
+            self.lost_rows += u64::from(devices.is_empty());
+        }
         for device in devices {
-            for row in held.iter().filter_map(Row::of) {
-                first = first.and(self.put((pid, device, Table::Dump), Entry::Dump(&row)));
-            }
+            first = first.and(self.put((event.pid, device, Table::Dump), Entry::Dump(row)));
         }
         first
+    }
+
+    /// Makes the host's file of a process that has no file, if there are rows without a device.
+    fn release(&mut self, pid: u32) -> Result<(), SinkError> {
+        let without_file = self.processes.get(&pid).is_some_and(|it| !it.held.is_empty() && it.dumps().is_empty());
+        let key = (pid, Device::Cpu, Table::Dump);
+        if without_file && !self.broken.contains(&key) { self.make_ready(key) } else { Ok(()) }
     }
 
     /// A thread without a device has its rows with the host's.
@@ -266,6 +296,9 @@ impl DumpSink {
         let Some(process) = self.processes.remove(&pid) else {
             return first;
         };
+        if process.dumps().is_empty() {
+            self.lost_rows += process.held.len() as u64;
+        }
         for (device, table) in process.files {
             first = first.and(self.close((pid, device, table)));
             self.outputs.remove(&(pid, device, table));
@@ -278,10 +311,10 @@ impl Sink for DumpSink {
     fn write(&mut self, event: &Event) -> Result<(), SinkError> {
         match Row::of(event) {
             // Who stops collecting wants to look at what there is.
-            Some(_) if event.kind == EventKind::System(System::TraceStop) => {
-                self.hold(event).and(self.release(event.pid)).and(self.flush())
+            Some(row) if event.kind == EventKind::System(System::TraceStop) => {
+                self.share(event, &row).and(self.release(event.pid)).and(self.flush())
             }
-            Some(row) if row.device == Device::None => self.hold(event),
+            Some(row) if row.device == Device::None => self.share(event, &row),
             Some(row) => {
                 let key = (row.pid, row.device, Table::Dump);
                 let put = self.put(key, Entry::Dump(&row));

@@ -64,5 +64,6 @@ pub(super) fn free(pool: Pool, addr: u64, allocation_id: u64, cause: FreeCause) 
         cause,
         owner: None,
         row_time_ns: None,
+        without_row: false,
     })
 }

@@ -48,6 +48,10 @@ impl GaugeSink {
 
 impl Sink for GaugeSink {
     fn write(&mut self, event: &Event) -> Result<(), SinkError> {
+        // Tells of a process, and is no row.
+        if matches!(event.kind, EventKind::ProcessStart(_) | EventKind::ProcessEnd) {
+            return Ok(());
+        }
         self.figures.events += 1;
         let (block, grows) = match &event.kind {
             EventKind::Alloc(alloc) => (&alloc.block, true),

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use jiff::Zoned;
 
 use super::SinkError;
-use super::row::push_text;
 use super::tree::{FILE_MODE, OutputTree, ProcessDir, stamp};
+use crate::printable::OneLine;
 
 /// How much a line matters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -68,13 +68,10 @@ impl LogFile {
     }
 }
 
-/// Control characters in `text` are escaped like those in rows: a line stays a line.
+/// Control characters in `text` are escaped: a line stays a line, and a terminal that shows the file does not obey it.
 fn format_line(now: &Zoned, level: Level, file: &str, line: u32, text: &str) -> Vec<u8> {
     let file = file.rsplit('/').next().unwrap_or(file);
-    let mut out = format!("{} {} [{file}:{line}] ", now.strftime("%Y-%m-%d %H:%M:%S"), level.tag()).into_bytes();
-    push_text(&mut out, text, false);
-    out.push(b'\n');
-    out
+    format!("{} {} [{file}:{line}] {}\n", now.strftime("%Y-%m-%d %H:%M:%S"), level.tag(), OneLine(text)).into_bytes()
 }
 
 #[cfg(test)]

@@ -11,11 +11,13 @@ mod dump;
 #[cfg(test)]
 mod fixtures;
 pub mod folded;
+pub mod folder;
 pub mod gauge;
 pub mod log;
 pub mod report;
 pub mod row;
 mod sqlite;
+mod sqlite_vfs;
 pub mod stacks;
 pub mod trace_row;
 pub mod tree;

@@ -286,7 +286,7 @@ fn write_left_out(findings: &[Finding], out: &mut impl Write) -> io::Result<()> 
 }
 
 fn total_bytes(leaks: &[Leak]) -> u64 {
-    leaks.iter().map(|leak| leak.size_bytes).sum()
+    leaks.iter().map(|leak| leak.size_bytes).fold(0, u64::saturating_add)
 }
 
 /// Nothing where no step could be judged: a table of zeros would claim the strongest variation there is.
@@ -331,6 +331,14 @@ fn write_held(held: &Held, out: &mut impl Write) -> io::Result<()> {
     }
     write!(out, "; peak {}; {}", size(*peak_bytes), traffic(held))?;
     writeln!(out, "{}", if held.attached { "; blocks older than the trace are not counted" } else { "" })?;
+    if held.frees_are_not_seen() {
+        writeln!(
+            out,
+            "  Frees of this pool are not seen: {} ended only when their addresses were handed out again, so it holds less than this. \
+             Its library may free by a function that is not probed: see `doctor --pid`.",
+            counted(held.replaced, "block")
+        )?;
+    }
     if held.by_module.is_empty() {
         return Ok(());
     }
@@ -355,8 +363,14 @@ fn traffic(held: &Held) -> String {
     parts.join(", ")
 }
 
-fn write_losses(RunEnd { lost, losses, .. }: &RunEnd, out: &mut impl Write) -> io::Result<()> {
+fn write_losses(RunEnd { lost, losses, fault, .. }: &RunEnd, out: &mut impl Write) -> io::Result<()> {
+    if let Some(fault) = fault {
+        writeln!(out, "lost: not known: {fault}, so a part of the trace may be missing")?;
+    }
     if *lost == 0 && losses.is_empty() {
+        if fault.is_some() {
+            return Ok(());
+        }
         return writeln!(out, "lost: 0 (ring full), 0 (any other reason)");
     }
     writeln!(out, "lost: {lost} (ring full)")?;
@@ -536,7 +550,20 @@ lost: 0 (ring full), 0 (any other reason)
             lost: 12,
             losses: vec![line("halMemAlloc", "ring full", 12), line("halMemFree", "no entry", 3)],
             cut_stacks: Vec::new(),
+            fault: None,
         }
+    }
+
+    /// Make sure that nothing is said to be complete when the tracer itself failed, in text and JSON.
+    #[test]
+    fn faults_make_losses_unknown() {
+        let end = RunEnd { fault: Some("thread `x` failed".to_owned()), ..RunEnd::default() };
+        let text = text_of(Report::default(), &[], &end);
+        let expected = "lost: not known: thread `x` failed, so a part of the trace may be missing\n";
+        assert!(text.ends_with(expected) && !text.contains("lost: 0"), "{text}");
+        let json = |end: &RunEnd| serde_json::to_value(end).expect("JSON").get("fault").cloned();
+        assert_eq!(json(&end), Some("thread `x` failed".into()));
+        assert_eq!(json(&RunEnd::default()), None);
     }
 
     /// Losses are told by function, with what they mean, and make the leak report doubtful.

@@ -220,6 +220,7 @@ impl<'a> Row<'a> {
             | EventKind::StepStart { .. }
             | EventKind::StepEnd { .. }
             | EventKind::StepsRefused
+            | EventKind::Unmet(_)
             | EventKind::NamedRange { .. }
             | EventKind::DeviceUsage(_)
             | EventKind::ProcessStart(_)
@@ -791,6 +792,7 @@ mod tests {
             cause: FreeCause::Program,
             owner: None,
             row_time_ns: None,
+            without_row: false,
         });
         assert_eq!(
             csv(&event(without_total)),
@@ -828,6 +830,7 @@ mod tests {
             cause: FreeCause::Program,
             owner: None,
             row_time_ns: None,
+            without_row: false,
         });
         assert!(csv(&event(kind)).ends_with(",size:10,used:1,device_used:9}\",,\n"));
     }
@@ -923,7 +926,13 @@ mod tests {
             EventKind::StepStart { step: 1 },
             EventKind::StepEnd { step: 1 },
             EventKind::ProcessEnd,
-            EventKind::UnknownFree(UnknownFree { pool: Pool::Hal, addr: 1, maybe_older: false, refused: false }),
+            EventKind::UnknownFree(UnknownFree {
+                pool: Pool::Hal,
+                addr: 1,
+                size_bytes: None,
+                maybe_older: false,
+                refused: false,
+            }),
             EventKind::ProbeDisabled { symbol: SymbolName::fixed(&"f") },
         ];
         for kind in kinds {

@@ -11,9 +11,10 @@ use std::time::Duration;
 use rusqlite::types::{ToSqlOutput, ValueRef};
 use rusqlite::{Connection, OpenFlags, Statement, ToSql};
 
+use super::folder::Folder;
 use super::row::{Row, push_device};
 use super::trace_row::TraceRow;
-use super::{SinkError, stacks};
+use super::{SinkError, sqlite_vfs, stacks};
 
 /// Exactly the reference's table; `IF NOT EXISTS` does not end up in the stored schema.
 const CREATE: &str = r#"CREATE TABLE IF NOT EXISTS memscope_dump ("ID" INTEGER, "Event" TEXT, "Event Type" TEXT, "Name" TEXT, "Timestamp(ns)" INTEGER, "Process Id" INTEGER, "Thread Id" INTEGER, "Device Id" TEXT, "Ptr" TEXT, "Attr" TEXT, "Call Stack(Python)" TEXT, "Call Stack(C)" TEXT)"#;
@@ -31,7 +32,10 @@ const MAX_KEPT_ROWS: usize = 32 * BATCH_ROWS;
 #[derive(Debug)]
 pub(super) struct DbFile {
     connection: Connection,
+    /// What it is called in messages.
     path: PathBuf,
+    /// By which SQLite reaches the file and those beside it: closed behind the connection.
+    _folder: Folder,
     batch: Batch,
     /// Rows of the open transaction.
     uncommitted: u64,
@@ -63,9 +67,10 @@ struct BatchRow {
 
 impl DbFile {
     /// Opens a database file that exists (an empty file is one) and makes sure of its table.
-    pub(super) fn open(path: &Path) -> Result<Self, SinkError> {
-        let connection = connect(path).map_err(SinkError::database(path))?;
-        Ok(Self { connection, path: path.to_owned(), batch: Batch::default(), uncommitted: 0, lost_rows: 0 })
+    pub(super) fn open(folder: Folder, name: &str) -> Result<Self, SinkError> {
+        let path = folder.path.join(name);
+        let connection = connect(&folder.child(name)).map_err(SinkError::database(&path))?;
+        Ok(Self { connection, path, _folder: folder, batch: Batch::default(), uncommitted: 0, lost_rows: 0 })
     }
 
     /// Takes a row.
@@ -260,8 +265,7 @@ fn integer(number: u64) -> i64 {
 }
 
 fn connect(path: &Path) -> rusqlite::Result<Connection> {
-    let connection =
-        Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
+    let connection = sqlite_vfs::open(path, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
     connection.busy_timeout(BUSY_TIMEOUT)?;
     // Of a new file. Rows do not go over the end of a page, and in large ones less is left unused: 172 instead of 178 bytes a row.
     connection.execute_batch("PRAGMA page_size = 16384")?;
@@ -279,12 +283,14 @@ mod tests {
     use super::*;
     use crate::model::{Event, Pool};
     use crate::sinks::fixtures::{alloc, event};
+    use crate::sinks::folder::Made;
 
     fn database() -> (tempfile::TempDir, DbFile) {
         let folder = tempfile::tempdir().expect("temporary directory");
         let path = folder.path().join("memscope_dump_1.db");
         File::create(&path).expect("file");
-        let file = DbFile::open(&path).expect("database");
+        let opened = Folder::open(folder.path(), None, &Made::default()).expect("a folder");
+        let file = DbFile::open(opened, "memscope_dump_1.db").expect("database");
         file.connection.busy_timeout(Duration::ZERO).expect("set");
         (folder, file)
     }
@@ -297,7 +303,35 @@ mod tests {
         connection.query_row("SELECT count(*) FROM memscope_dump", [], |row| row.get(0)).expect("table")
     }
 
-    /// While somebody else writes, rows wait; then each goes in once.
+    /// Makes sure that a database and the files beside it stay in the folder that was opened, when a link to another one takes its path.
+    #[test]
+    fn databases_stay_in_their_folder() {
+        let place = tempfile::tempdir().expect("temporary directory");
+        let (path, moved, elsewhere) =
+            (place.path().join("out"), place.path().join("moved"), place.path().join("elsewhere"));
+        std::fs::create_dir(&elsewhere).expect("a folder");
+        let folder = Folder::open(&path, None, &Made::default()).expect("a folder");
+        File::create(path.join("x.db")).expect("a file");
+        std::fs::rename(&path, &moved).expect("moved");
+        std::os::unix::fs::symlink(&elsewhere, &path).expect("a link");
+        // A file that is there already, so that SQLite could open it.
+        File::create(elsewhere.join("x.db")).expect("a file");
+        let mut file = DbFile::open(folder, "x.db").expect("database");
+        write(&mut file, &event(alloc(Pool::Hal, 0x10, 1))).expect("in memory");
+        file.flush().expect("written");
+        assert!(moved.join("x.db-wal").metadata().is_ok_and(|log| log.len() > 0));
+        let (result, lost) = file.close();
+        result.expect("closed");
+        assert_eq!(lost, 0);
+        assert_eq!(count(&Connection::open(moved.join("x.db")).expect("database")), 1);
+        assert_eq!(std::fs::read_dir(&elsewhere).expect("a folder").count(), 1);
+        assert_eq!(elsewhere.join("x.db").metadata().expect("a file").len(), 0);
+        let names: Vec<_> =
+            std::fs::read_dir(&moved).expect("a folder").map(|entry| entry.expect("one").file_name()).collect();
+        assert_eq!(names, ["x.db"], "a closed database is one file");
+    }
+
+    /// While another writer is at work, rows wait; then each goes in once.
     #[test]
     fn rows_wait_for_another_writer() {
         let (_folder, mut file) = database();

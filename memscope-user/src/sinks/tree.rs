@@ -1,26 +1,25 @@
 //! Where outputs are put (contract §2.1, §2.2), and how files get there safely.
 //!
-//! The tracer often runs as root and writes into a directory of somebody else. So below the output directory
-//! nothing is opened by its full path: each step is opened from the handle of the step before
-//! (`/proc/self/fd/<n>/<name>`, which is `openat` without `unsafe`), never through a symbolic link, and files are
-//! made with `O_EXCL`. Directories of processes are always new: where one of that name exists, the next second's
-//! name is taken. A file or process directory that is opened again has to be the same inode as before.
+//! The tracer often runs as root and writes into a folder of another user. So the output folder is opened once (`folder`), and below it
+//! nothing is opened by its full path: each step is opened from the handle of the step before, never through a symbolic link, and
+//! files are made with `O_EXCL`. Folders of processes are always new: where one of that name exists, the next second's
+//! name is taken. A file or process folder that is opened again has to be the same inode as before.
 //!
-//! Modes are set explicitly, whatever the umask. Under sudo everything is handed to the calling user at once.
+//! Modes are set explicitly, whatever the umask. Under sudo everything is handed to the calling user at once. What a refused run has
+//! made is removed again.
 
-use std::fs::{DirBuilder, File, Metadata, OpenOptions, Permissions};
-use std::io;
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use jiff::{ToSpan, Zoned};
 
 use super::SinkError;
+pub use super::folder::Owner;
+use super::folder::{Folder, Identity, Made};
 use crate::hash::HashMap;
 
-const DIRECTORY_MODE: u32 = 0o750;
 /// Mode of dumps and logs.
 pub const FILE_MODE: u32 = 0o600;
 /// Mode of `config.json`.
@@ -29,14 +28,12 @@ pub const CONFIG_MODE: u32 = 0o640;
 /// Names tried for the directory of a process, one second apart.
 const MAX_STAMPS: i64 = 600;
 
-/// User and group that outputs are handed to.
-pub type Owner = (u32, u32);
-
-/// The output directory.
-#[derive(Debug)]
+/// The output directory. Copies share the open folder.
+#[derive(Clone, Debug)]
 pub struct OutputTree {
-    root: Dir,
+    root: Arc<Folder>,
     owner: Option<Owner>,
+    made: Made,
 }
 
 /// The directory of one process.
@@ -80,36 +77,37 @@ pub(super) struct Place {
     identity: Identity,
 }
 
-/// Device and inode.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Identity(u64, u64);
-
-#[derive(Debug)]
-struct Dir {
-    handle: File,
-    path: PathBuf,
-}
-
 impl OutputTree {
     /// Opens the output directory, making it and those above it where missing.
     ///
-    /// Links on the way *to* the output directory are the user's own choice and are followed.
+    /// Links on the way *to* the output directory are followed if they are the user's own choice: of root, or of the user behind sudo,
+    /// where this process is root.
     pub fn open(root: &Path, owner: Option<Owner>) -> Result<Self, SinkError> {
-        let root = std::path::absolute(root).map_err(SinkError::io(root))?;
-        let missing: Vec<&Path> = root.ancestors().take_while(|path| path.symlink_metadata().is_err()).collect();
-        for path in missing.into_iter().rev() {
-            make_directory(path).map_err(SinkError::io(path))?;
-            let made = open_directory(path, libc::O_NOFOLLOW).map_err(SinkError::io(path))?;
-            seal(&made, DIRECTORY_MODE, owner).map_err(SinkError::io(path))?;
+        let made = Made::default();
+        match Folder::open(root, owner, &made) {
+            Ok(root) => Ok(Self { root: Arc::new(root), owner, made }),
+            Err(error) => {
+                made.discard();
+                let path = std::path::absolute(root).unwrap_or_else(|_| root.to_owned());
+                Err(SinkError::io(path)(error))
+            }
         }
-        let handle = open_directory(&root, 0).map_err(SinkError::io(&root))?;
-        Ok(Self { root: Dir { handle, path: root }, owner })
     }
 
-    /// Absolute path of the output directory.
+    /// Absolute path of the output directory, for messages.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.root.path
+    }
+
+    /// The run has begun: what was made stays.
+    pub fn keep(&self) {
+        self.made.keep();
+    }
+
+    /// Nothing came of the run: removes what was made, unless it is to be kept.
+    pub fn discard(&self) {
+        self.made.discard();
     }
 
     /// Makes a new directory for a process, named after the local time.
@@ -121,13 +119,24 @@ impl OutputTree {
         for second in 0..MAX_STAMPS {
             let stamp = stamp(&now.saturating_add(second.seconds()));
             let name = format!("msmemscope_{pid}_{stamp}_ascend");
-            if let Some(dir) = self.root.make(&name, self.owner)? {
-                let identity = dir.identity()?;
-                return Ok(ProcessDir { name, path: dir.path, stamp, identity });
+            let path = self.root.path.join(&name);
+            let make = || {
+                let made = self.root.make(&name, self.owner, &self.made)?;
+                made.map(|dir| dir.identity()).transpose()
+            };
+            if let Some(identity) = make().map_err(SinkError::io(&path))? {
+                return Ok(ProcessDir { name, path, stamp, identity });
             }
         }
         let path = self.root.path.join(format!("msmemscope_{pid}_{}_ascend", stamp(now)));
-        Err(SinkError::Io { path, source: io::ErrorKind::AlreadyExists.into() })
+        Err(SinkError::Io { path, source: std::io::ErrorKind::AlreadyExists.into() })
+    }
+
+    /// Creates a file in the output directory itself, to append to. It must not exist. Gives its path, for messages.
+    pub fn create_top(&self, name: &str) -> Result<(File, PathBuf), SinkError> {
+        let path = self.root.path.join(name);
+        let file = self.root.create(name, FILE_MODE, self.owner, &self.made).map_err(SinkError::io(&path))?;
+        Ok((file, path))
     }
 
     /// Creates a file below a process directory. It must not exist.
@@ -140,25 +149,27 @@ impl OutputTree {
     ) -> Result<(File, Place), SinkError> {
         let mut dir = self.walk(process)?;
         for step in directories {
-            dir = match dir.make(step, self.owner)? {
-                Some(next) => next,
-                None => dir.enter(step)?,
+            let next = match dir.make(step, self.owner, &self.made) {
+                Ok(None) => dir.enter(step),
+                Ok(Some(new)) => Ok(new),
+                Err(error) => Err(error),
             };
+            dir = next.map_err(SinkError::io(dir.path.join(step)))?;
         }
         let path = dir.path.join(name);
-        let file = dir.create(name, mode).map_err(SinkError::io(&path))?;
-        seal(&file, mode, self.owner).map_err(SinkError::io(&path))?;
-        let identity = Identity::of(&file.metadata().map_err(SinkError::io(&path))?);
+        let make = || {
+            let file = dir.create(name, mode, self.owner, &self.made)?;
+            let identity = Identity::of(&file.metadata()?);
+            Ok((file, identity))
+        };
+        let (file, identity) = make().map_err(SinkError::io(&path))?;
         let directories = directories.iter().map(|&step| step.to_owned()).collect();
         Ok((file, Place { process: process.clone(), directories, name: name.to_owned(), path, identity }))
     }
 
     /// Opens a file again, to append.
     pub(super) fn reopen(&self, place: &Place) -> Result<File, SinkError> {
-        let mut dir = self.walk(&place.process)?;
-        for step in &place.directories {
-            dir = dir.enter(step)?;
-        }
+        let dir = self.folder(place)?;
         let open = || {
             let file = OpenOptions::new()
                 .append(true)
@@ -170,11 +181,22 @@ impl OutputTree {
         open().map_err(SinkError::io(&place.path))
     }
 
-    fn walk(&self, process: &ProcessDir) -> Result<Dir, SinkError> {
-        let dir = self.root.enter(&process.name)?;
-        let check = || process.identity.expect(&dir.handle.metadata()?);
-        check().map_err(SinkError::io(&dir.path))?;
+    /// The folder of a file.
+    pub(super) fn folder(&self, place: &Place) -> Result<Folder, SinkError> {
+        let mut dir = self.walk(&place.process)?;
+        for step in &place.directories {
+            dir = dir.enter(step).map_err(SinkError::io(dir.path.join(step)))?;
+        }
         Ok(dir)
+    }
+
+    fn walk(&self, process: &ProcessDir) -> Result<Folder, SinkError> {
+        let enter = || {
+            let dir = self.root.enter(&process.name)?;
+            process.identity.expect(&dir.handle.metadata()?)?;
+            Ok(dir)
+        };
+        enter().map_err(SinkError::io(&process.path))
     }
 }
 
@@ -193,64 +215,20 @@ impl ProcessDir {
 }
 
 impl Place {
-    /// Absolute path.
+    /// Absolute path, for messages.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Makes sure that the path still leads to the file, for a library that can only open paths.
-    pub(super) fn verify(&self) -> Result<(), SinkError> {
-        let check = || self.identity.expect(&self.path.symlink_metadata()?);
+    /// Its name in its folder.
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Makes sure that the name still stands for the file, for a library that can only open names.
+    pub(super) fn verify(&self, folder: &Folder) -> Result<(), SinkError> {
+        let check = || self.identity.expect(&folder.child(&self.name).symlink_metadata()?);
         check().map_err(SinkError::io(&self.path))
-    }
-}
-
-impl Identity {
-    fn of(metadata: &Metadata) -> Self {
-        Self(metadata.dev(), metadata.ino())
-    }
-
-    fn expect(self, found: &Metadata) -> io::Result<()> {
-        if self == Self::of(found) { Ok(()) } else { Err(io::Error::other("replaced by somebody while in use")) }
-    }
-}
-
-impl Dir {
-    /// A path that means `name` in this very directory.
-    fn child(&self, name: &str) -> PathBuf {
-        PathBuf::from(format!("/proc/self/fd/{}/{name}", self.handle.as_raw_fd()))
-    }
-
-    fn enter(&self, name: &str) -> Result<Self, SinkError> {
-        let path = self.path.join(name);
-        let handle = open_directory(&self.child(name), libc::O_NOFOLLOW).map_err(SinkError::io(&path))?;
-        Ok(Self { handle, path })
-    }
-
-    /// Makes a directory; `None` if something of that name is there.
-    fn make(&self, name: &str, owner: Option<Owner>) -> Result<Option<Self>, SinkError> {
-        match make_directory(&self.child(name)) {
-            Ok(()) => {}
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(None),
-            Err(error) => return Err(SinkError::io(self.path.join(name))(error)),
-        }
-        let made = self.enter(name)?;
-        seal(&made.handle, DIRECTORY_MODE, owner).map_err(SinkError::io(&made.path))?;
-        Ok(Some(made))
-    }
-
-    fn create(&self, name: &str, mode: u32) -> io::Result<File> {
-        OpenOptions::new()
-            .append(true)
-            .create_new(true)
-            .mode(mode)
-            .custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC)
-            .open(self.child(name))
-    }
-
-    fn identity(&self) -> Result<Identity, SinkError> {
-        let metadata = self.handle.metadata().map_err(SinkError::io(&self.path))?;
-        Ok(Identity::of(&metadata))
     }
 }
 
@@ -260,27 +238,10 @@ pub fn stamp(time: &Zoned) -> String {
     time.strftime("%Y%m%d%H%M%S").to_string()
 }
 
-fn make_directory(path: &Path) -> io::Result<()> {
-    DirBuilder::new().mode(DIRECTORY_MODE).create(path)
-}
-
-fn open_directory(path: &Path, flags: i32) -> io::Result<File> {
-    OpenOptions::new().read(true).custom_flags(libc::O_DIRECTORY | libc::O_CLOEXEC | flags).open(path)
-}
-
-/// Sets the mode whatever the umask, and hands the file over.
-fn seal(file: &File, mode: u32, owner: Option<Owner>) -> io::Result<()> {
-    file.set_permissions(Permissions::from_mode(mode))?;
-    match owner {
-        Some((user, group)) => fchown(file, Some(user), Some(group)),
-        None => Ok(()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::os::unix::fs::symlink;
+    use std::os::unix::fs::{MetadataExt as _, symlink};
 
     use super::*;
 

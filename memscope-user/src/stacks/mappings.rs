@@ -11,22 +11,17 @@ use std::{
     fmt,
     fs::{self, File},
     io,
-    os::{
-        fd::AsRawFd as _,
-        unix::{
-            ffi::OsStrExt as _,
-            fs::{FileExt as _, MetadataExt as _},
-        },
-    },
+    os::unix::{ffi::OsStrExt as _, fs::FileExt as _},
     path::Path,
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
-
 use super::make_room;
-use crate::attach::maps::{self, FileId, Line, plain_range};
+use crate::attach::{
+    mapped,
+    maps::{self, FileId, Line, plain_range},
+};
 
 /// Generations that are remembered; the one that was not needed for the longest time goes first.
 const MAX_GENERATIONS: usize = 256;
@@ -282,34 +277,7 @@ impl Files {
 }
 
 fn open(pid: u32, line: &Line<'_>) -> Option<File> {
-    let mapped = File::open(format!("/proc/{pid}/map_files/{}", plain_range(line.range)));
-    if let Ok(file) = mapped {
-        return regular(file);
-    }
-    // Not permitted: then what the path names, if that is the same.
-    let path = Path::new(OsStr::from_bytes(line.name.strip_prefix(b"/")?));
-    open_below(Path::new(&format!("/proc/{pid}/root")), path, line.id).ok()
-}
-
-/// Opens a file of another root, if it is the one that is meant. Links and `..` in there lead where they lead for those who
-/// live in there, never out; and nothing is opened that could do anything at that (devices, pipes).
-fn open_below(root: &Path, path: &Path, id: FileId) -> io::Result<File> {
-    let root = File::open(root)?;
-    let how = OpenHow::new()
-        .flags(OFlag::O_PATH | OFlag::O_CLOEXEC)
-        .resolve(ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS);
-    let found = File::from(openat2(&root, path, how)?);
-    let about = found.metadata()?;
-    let device = (libc::major(about.dev()), libc::minor(about.dev()));
-    if !about.is_file() || about.ino() != id.inode || device != id.device {
-        return Err(io::Error::other("another file than the one that is mapped"));
-    }
-    File::open(format!("/proc/self/fd/{}", found.as_raw_fd()))
-}
-
-/// Devices can be mapped too, and reading them can do anything.
-fn regular(file: File) -> Option<File> {
-    file.metadata().is_ok_and(|about| about.is_file()).then_some(file)
+    mapped::open(pid, &plain_range(line.range), Path::new(OsStr::from_bytes(line.name)), line.id).ok()
 }
 
 fn vdso(pid: u32, line: &Line<'_>) -> Option<Arc<[u8]>> {
@@ -352,39 +320,6 @@ mod tests {
         assert_eq!(name(0x007f_1004), Some((0x007f_0000, 0x1004)));
         // Mapped a second time.
         assert_eq!(name(0x007f_4010), Some((0x007f_2000, 0x2010)));
-    }
-
-    /// Make sure that nothing outside of a root is opened, wherever links and `..` in there point, and nothing but the
-    /// file that is meant.
-    #[test]
-    fn traps_in_another_root() {
-        use std::os::unix::fs::symlink;
-        let folder = tempfile::tempdir().expect("a folder");
-        let (root, outside) = (folder.path().join("root"), folder.path().join("outside"));
-        fs::create_dir_all(root.join("lib")).expect("a folder");
-        fs::write(&outside, "outside").expect("a file");
-        fs::write(root.join("lib/real.so"), "inside").expect("a file");
-        let id_of = |path: &Path| {
-            let about = path.metadata().expect("metadata");
-            FileId { device: (libc::major(about.dev()), libc::minor(about.dev())), inode: about.ino() }
-        };
-        let (inside, other) = (id_of(&root.join("lib/real.so")), id_of(&outside));
-        symlink(&outside, root.join("lib/absolute.so")).expect("a link");
-        symlink("../../outside", root.join("lib/relative.so")).expect("a link");
-        symlink("/lib/real.so", root.join("lib/own.so")).expect("a link");
-        symlink(format!("/proc/self/fd/../../{}", outside.display()), root.join("lib/magic.so")).expect("a link");
-        nix::unistd::mkfifo(&root.join("lib/pipe.so"), nix::sys::stat::Mode::S_IRUSR).expect("a pipe");
-        let open = |path: &str, id| {
-            let mut text = String::new();
-            io::Read::read_to_string(&mut open_below(&root, Path::new(path), id).ok()?, &mut text).ok().map(|_| text)
-        };
-        for path in ["lib/real.so", "lib/own.so", "../../lib/real.so", "lib/../../../lib/real.so"] {
-            assert_eq!(open(path, inside).as_deref(), Some("inside"), "{path}");
-        }
-        for path in ["lib/absolute.so", "lib/relative.so", "../outside", "lib/magic.so", "lib/real.so"] {
-            assert_eq!(open(path, other), None, "{path}");
-        }
-        assert_eq!(open("lib/pipe.so", id_of(&root.join("lib/pipe.so"))), None);
     }
 
     fn address_of_code() -> u64 {

@@ -21,12 +21,11 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError,
         mpsc::{self, Receiver},
     },
-    thread,
 };
 
 pub use self::symbols::SymbolOptions;
 use self::{finish::Finish, mappings::Mappings, tell::Tell};
-use crate::ring::Batch;
+use crate::{crew::Crew, ring::Batch};
 
 /// Batches that wait for the next stage.
 const BATCHES: usize = 4;
@@ -87,25 +86,27 @@ pub struct Stage {
 }
 
 /// Starts the stage behind `batches`. It ends when those do.
-pub fn start(batches: Receiver<Batch>, stage: Stage) -> io::Result<Receiver<Batch>> {
+pub fn start(batches: Receiver<Batch>, stage: Stage, crew: &Crew) -> io::Result<Receiver<Batch>> {
     let Stage { mappings, symbols, unfinished, codes } = stage;
     let mut finish = Finish { mappings: mappings.clone(), unfinished, codes };
     let (sender, finished) = mpsc::sync_channel(BATCHES);
-    spawn("memscope-stacks", move || backlog::hand_on(&batches, &sender, |bytes| finish.process(bytes)))?;
+    crew.spawn("memscope-stacks", move |post| {
+        backlog::hand_on(&batches, &sender, |bytes| {
+            post.round();
+            finish.process(bytes)
+        });
+    })?;
     let (sender, output) = mpsc::sync_channel(BATCHES);
-    spawn("memscope-symbols", move || {
+    crew.spawn("memscope-symbols", move |post| {
         let mut tell = Tell::new(mappings, symbols);
         for Batch { bytes, watermark_ns } in finished {
+            post.round();
             if sender.send(Batch { bytes: tell.process(bytes), watermark_ns }).is_err() {
                 return;
             }
         }
     })?;
     Ok(output)
-}
-
-fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
-    thread::Builder::new().name(name.to_owned()).spawn(work).map(drop)
 }
 
 #[cfg(test)]
@@ -242,7 +243,7 @@ mod tests {
     #[test]
     fn stage_runs_behind_a_reader() {
         let (sender, batches) = mpsc::channel();
-        let output = start(batches, stage()).expect("started");
+        let output = start(batches, stage(), &Crew::new(None).0).expect("started");
         let qsort = address(libc::qsort as *const ());
         let bytes = this_process(1).native(5, 7, &[qsort], StackEnd::Root);
         sender.send(Batch { bytes, watermark_ns: 3 }).expect("taken");

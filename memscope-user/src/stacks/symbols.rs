@@ -10,7 +10,6 @@ use std::{
     fs::File,
     io::Write as _,
     os::fd::{AsRawFd as _, FromRawFd as _},
-    panic::{AssertUnwindSafe, catch_unwind},
     path::Path,
     sync::Arc,
     thread,
@@ -29,6 +28,7 @@ use super::{
 use crate::{
     attach::maps::FileId,
     capture::{Function, Symbol},
+    crew,
 };
 
 /// Places in files whose functions are remembered.
@@ -48,12 +48,20 @@ pub struct SymbolOptions {
     pub inlined: bool,
 }
 
+/// A file, and which of those that had its inode one after the other.
+type FileKey = (FileId, u64);
+
+/// The kernel's code has no file, and is one for all.
+const fn key(module: &Module) -> FileKey {
+    (module.id, if module.id.inode == 0 { 0 } else { module.serial })
+}
+
 /// Finds functions. Belongs to one thread.
 pub struct Symbols {
     options: SymbolOptions,
     symbolizer: Symbolizer,
-    files: HashMap<FileId, bool>,
-    places: HashMap<(FileId, u64), Arc<[Function]>>,
+    files: HashMap<FileKey, bool>,
+    places: HashMap<(FileKey, u64), Arc<[Function]>>,
     /// The kernel's code in all processes: equal ones are one.
     vdso: Option<(Arc<[u8]>, File)>,
     may_wait: bool,
@@ -123,20 +131,20 @@ impl Symbols {
         // A call may be a function's last instruction.
         let offset = module.offset_of(address);
         if returns {
-            return self.within(module.id, &path, offset.wrapping_sub(1), 1);
+            return self.within(key(module), &path, offset.wrapping_sub(1), 1);
         }
-        let found = self.within(module.id, &path, offset, 0);
+        let found = self.within(key(module), &path, offset, 0);
         // The first address may be one that a call has returned to; in a function it makes no difference but for lines.
         match found.last() {
             Some(function) if function.offset > 0 && self.options.inlined => {
-                self.within(module.id, &path, offset.wrapping_sub(1), 1)
+                self.within(key(module), &path, offset.wrapping_sub(1), 1)
             }
             _ => found,
         }
     }
 
     /// The functions at a place of a file; `more` is added to their offsets.
-    fn within(&mut self, id: FileId, path: &str, offset: u64, more: u64) -> Arc<[Function]> {
+    fn within(&mut self, id: FileKey, path: &str, offset: u64, more: u64) -> Arc<[Function]> {
         if let Some(known) = self.places.get(&(id, offset)) {
             return shifted(known, more);
         }
@@ -152,7 +160,7 @@ impl Symbols {
     }
 
     /// Whether the file's symbols are worth asking for.
-    fn is_usable(&mut self, id: FileId) -> bool {
+    fn is_usable(&mut self, id: FileKey) -> bool {
         if let Some(known) = self.files.get(&id) {
             return *known;
         }
@@ -164,17 +172,17 @@ impl Symbols {
         true
     }
 
-    fn look_up(&mut self, id: FileId, path: &str, offset: u64) -> Vec<Function> {
+    fn look_up(&mut self, id: FileKey, path: &str, offset: u64) -> Vec<Function> {
         let mut elf = Elf::new(path);
         elf.debug_syms = self.options.inlined;
         let source = Source::Elf(elf);
         let by = &self.symbolizer;
         // The file may hold anything: whatever it makes of the parser, it is not to end the trace.
-        let found = catch_unwind(AssertUnwindSafe(|| {
+        let found = crew::quietly(|| {
             let found = by.symbolize_single(&source, Input::FileOffset(offset)).ok()?;
             found.as_sym().and_then(functions)
-        }));
-        let Ok(found) = found else {
+        });
+        let Some(found) = found else {
             self.files.insert(id, false);
             self.symbolizer = symbolizer(self.options);
             return Vec::new();
@@ -193,7 +201,7 @@ impl Symbols {
             let mut file = unsafe { File::from_raw_fd(fd) };
             file.write_all(bytes).ok()?;
             self.vdso = Some((Arc::clone(bytes), file));
-            self.places.retain(|(id, _), _| id.inode != 0);
+            self.places.retain(|((id, _), _), _| id.inode != 0);
         }
         self.vdso.as_ref().map(|(_, file)| fd_path(file))
     }

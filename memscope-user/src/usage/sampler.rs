@@ -6,7 +6,7 @@ use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Arc;
-use std::thread::{self, JoinHandle};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -14,6 +14,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use super::{Answer, DeviceFigures, Trigger, library};
 use crate::capture::Note;
+use crate::crew::Crew;
 use crate::error_chain;
 
 /// How long the driver may take to set up DCMI.
@@ -61,12 +62,17 @@ impl Sampler {
         trigger: Trigger,
         send: impl Fn(&Note) + Send + 'static,
         tell: impl Fn(Tell) + Send + 'static,
+        crew: &Crew,
     ) -> io::Result<Self> {
         let stop = Arc::new(EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?);
         let stopped = Arc::clone(&stop);
-        let thread = thread::Builder::new().name("memscope-usage".to_owned()).spawn(move || {
+        let thread = crew.spawn("memscope-usage", move |post| {
             let asker = Asker::start(&options, &stopped, &tell);
-            let result = asker.and_then(|asker| asker.run(&options, &trigger, &send));
+            let mut send = |note: &Note| {
+                post.round();
+                send(note);
+            };
+            let result = asker.and_then(|asker| asker.run(&options, &trigger, &mut send));
             if let Err(Why::Told(why)) = result {
                 // Old figures in new rows would be wrong ones.
                 send(&Note::UsageEnded);
@@ -167,7 +173,7 @@ impl<'a> Asker<'a> {
     }
 
     /// Asks until the trace ends, then once more.
-    fn run(mut self, options: &Options, trigger: &Trigger, send: &dyn Fn(&Note)) -> Result<(), Why> {
+    fn run(mut self, options: &Options, trigger: &Trigger, send: &mut dyn FnMut(&Note)) -> Result<(), Why> {
         loop {
             match self.figures(trigger, PATIENCE, true) {
                 Ok(devices) => devices.into_iter().for_each(|figures| send(&note(figures))),

@@ -26,6 +26,10 @@ pub struct Block {
     pub index: u32,
     /// Its bytes.
     pub range: Range,
+    /// Watched blocks of the process that had been freed when it began to be watched: tells it from another one that was there before.
+    pub freed_before: u64,
+    /// When it began to be watched: `CLOCK_MONOTONIC`, in nanoseconds.
+    pub since_ns: u64,
 }
 
 /// A block is to be looked at.
@@ -71,6 +75,8 @@ pub struct Items {
     named: Vec<Named>,
     /// Calls of the start operator that watching began with.
     starts: u64,
+    /// Watched blocks that were freed.
+    freed: u64,
     calls: HashMap<Arc<str>, u64>,
     open: HashMap<u32, Vec<(Arc<str>, u64)>>,
 }
@@ -94,14 +100,28 @@ impl Items {
         !self.armed && self.spec.as_ref().is_some_and(|spec| !spec.start.is_empty() && spec.start == cut(item))
     }
 
-    /// The script wants a block to be watched, for so many looks. Gives whether there is room.
-    pub fn watch(&mut self, name: &str, range: Range, looks: Option<u64>) -> bool {
+    /// The script wants a block to be watched from now on, for so many looks. Gives whether there is room.
+    pub fn watch(&mut self, name: &str, range: Range, looks: Option<u64>, now_ns: u64) -> bool {
         self.forget(range.addr);
         if self.named.len() >= MAX_BLOCKS {
             return false;
         }
-        self.named.push(Named { block: Block { name: name.into(), index: 0, range }, left: looks });
+        let block = Block { name: name.into(), index: 0, range, freed_before: self.freed, since_ns: now_ns };
+        self.named.push(Named { block, left: looks });
         true
+    }
+
+    /// Memory was given back at that time: blocks in it are watched no longer. Gives those.
+    pub fn free(&mut self, range: Range, time_ns: u64) -> Vec<Block> {
+        let is_in = |block: &Block| block.range.overlaps(range) && block.since_ns < time_ns;
+        let had_outputs = !self.outputs.is_empty();
+        let mut freed: Vec<Block> = self.outputs.extract_if(.., |block| is_in(block)).collect();
+        freed.extend(self.named.extract_if(.., |named| is_in(&named.block)).map(|named| named.block));
+        if had_outputs && self.outputs.is_empty() {
+            self.armed = false;
+        }
+        self.freed += freed.len() as u64;
+        freed
     }
 
     /// The script wants the block at an address no longer to be watched. Gives whether it was.
@@ -125,12 +145,12 @@ impl Items {
         if call == 0 { Vec::new() } else { self.looks(&item, call, Phase::Before) }
     }
 
-    /// An operator has ended on a thread; `outputs` are asked for only if watching begins with it.
-    pub fn ends(&mut self, tid: u32, item: &str, outputs: impl FnOnce() -> Vec<Range>) -> Vec<Look> {
+    /// An operator has ended on a thread, just now; `outputs` are asked for only if watching begins with it.
+    pub fn ends(&mut self, tid: u32, item: &str, now_ns: u64, outputs: impl FnOnce() -> Vec<Range>) -> Vec<Look> {
         let item: Arc<str> = cut(item).into();
         let begun = self.close(tid, &item);
         if self.waits_for(&item) {
-            return self.start(&item, outputs());
+            return self.start(&item, now_ns, outputs());
         }
         if !self.is_active() {
             return Vec::new();
@@ -146,15 +166,16 @@ impl Items {
         looks
     }
 
-    fn start(&mut self, item: &Arc<str>, outputs: Vec<Range>) -> Vec<Look> {
+    fn start(&mut self, item: &Arc<str>, now_ns: u64, outputs: Vec<Range>) -> Vec<Look> {
         let chosen = self.spec.as_ref().and_then(|spec| spec.output_id);
+        let freed_before = self.freed;
         // A number that is too large means all of them.
         let only = chosen.filter(|id| (*id as usize) < outputs.len());
         self.outputs = (0..)
             .zip(outputs)
             .filter(|(index, _)| only.is_none_or(|id| id == *index))
             .take(MAX_BLOCKS)
-            .map(|(index, range)| Block { name: Arc::clone(item), index, range })
+            .map(|(index, range)| Block { name: Arc::clone(item), index, range, freed_before, since_ns: now_ns })
             .collect();
         self.armed = !self.outputs.is_empty();
         self.starts += 1;
@@ -211,7 +232,7 @@ mod tests {
 
     fn call(items: &mut Items, item: &str, outputs: &[Range]) -> Vec<String> {
         let mut looks = items.begins(77, item);
-        looks.extend(items.ends(77, item, || outputs.to_vec()));
+        looks.extend(items.ends(77, item, 1, || outputs.to_vec()));
         stems(&looks)
     }
 
@@ -254,7 +275,7 @@ mod tests {
     #[test]
     fn blocks_of_the_script() {
         let mut items = Items::new(None);
-        assert!(items.watch("first", A, Some(3)) && items.watch("second", B, None));
+        assert!(items.watch("first", A, Some(3), 1) && items.watch("second", B, None, 1));
         assert_eq!(call(&mut items, "op", &[]).len(), 4);
         let second = ["3_77/op_2-first_0_before", "3_77/op_2-second_0_before", "3_77/op_2-second_0_after"];
         assert_eq!(call(&mut items, "op", &[]), second);
@@ -267,10 +288,10 @@ mod tests {
         let mut items = Items::new(None);
         let at = |addr| Range { addr, size_bytes: 1 };
         for addr in 0..MAX_BLOCKS as u64 {
-            assert!(items.watch("a", at(addr), None));
+            assert!(items.watch("a", at(addr), None, 1));
         }
-        assert!(!items.watch("a", at(u64::MAX), None));
-        assert!(items.watch("b", at(7), None));
+        assert!(!items.watch("a", at(u64::MAX), None, 1));
+        assert!(items.watch("b", at(7), None, 1));
         assert_eq!(items.begins(1, "op").len(), MAX_BLOCKS);
     }
 
@@ -278,14 +299,32 @@ mod tests {
     #[test]
     fn nested_and_thrown() {
         let mut items = Items::new(None);
-        items.watch("w", A, None);
+        items.watch("w", A, None, 1);
         for item in ["outer", "inner", "thrown"] {
             items.begins(1, item);
         }
         assert_eq!(stems(&items.begins(2, "inner")), ["3_77/inner_2-w_0_before"]);
-        assert_eq!(stems(&items.ends(1, "inner", Vec::new)), ["3_77/inner_1-w_0_after"]);
-        assert_eq!(stems(&items.ends(1, "outer", Vec::new)), ["3_77/outer_1-w_0_after"]);
-        assert_eq!(stems(&items.ends(2, "inner", Vec::new)), ["3_77/inner_2-w_0_after"]);
+        assert_eq!(stems(&items.ends(1, "inner", 1, Vec::new)), ["3_77/inner_1-w_0_after"]);
+        assert_eq!(stems(&items.ends(1, "outer", 1, Vec::new)), ["3_77/outer_1-w_0_after"]);
+        assert_eq!(stems(&items.ends(2, "inner", 1, Vec::new)), ["3_77/inner_2-w_0_after"]);
         assert!(items.open.is_empty());
+    }
+
+    /// Make sure that a block is watched until its memory is given back, wherever in that it lies, and that the next `START` begins anew.
+    #[test]
+    fn freed_blocks_are_watched_no_longer() {
+        let mut items = items("start,end");
+        call(&mut items, "start", &[A, B]);
+        items.watch("named", Range { addr: 0x1008, size_bytes: 4 }, None, 5);
+        let names = |blocks: Vec<Block>| blocks.iter().map(|b| format!("{} {}", b.name, b.index)).collect::<Vec<_>>();
+        // Given back before it was watched: that was another block.
+        assert_eq!(names(items.free(Range { addr: 0x1000, size_bytes: 0x800 }, 5)), ["start 0"]);
+        assert_eq!(call(&mut items, "op", &[])[..2], ["3_77/op_1-start_1_before", "3_77/op_1-named_0_before"]);
+        assert_eq!(names(items.free(Range { addr: 0x1000, size_bytes: 0x800 }, 6)), ["named 0"]);
+        assert_eq!(names(items.free(Range { addr: 0x2010, size_bytes: 1 }, 7)), ["start 1"]);
+        assert!(!items.is_active());
+        assert_eq!(call(&mut items, "op", &[]), [""; 0]);
+        assert_eq!(call(&mut items, "start", &[A]), ["3_77/start_2-start_0_after"]);
+        assert_eq!(items.outputs[0].freed_before, 3);
     }
 }

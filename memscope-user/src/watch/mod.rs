@@ -1,13 +1,14 @@
 //! Block watch: which operator changed the bytes of a block (contract §1.6, §5.3, §8.10).
 //!
 //! [`spec`] is the option, [`items`] says which blocks are looked at when an operator begins and ends, [`checksum`] what their bytes are
-//! told apart by, [`verdict`] what follows from what was read. All of that is pure: the files are
+//! told apart by, [`memory`] when their memory is given back, [`verdict`] what follows from what was read. All of that is pure: the files are
 //! written by `sinks::watch`, and `live` does the reading.
 
 pub mod checksum;
 pub mod items;
 #[cfg(feature = "trace")]
 pub mod live;
+pub mod memory;
 pub mod spec;
 pub mod verdict;
 
@@ -18,6 +19,15 @@ pub struct Range {
     pub addr: u64,
     /// Bytes.
     pub size_bytes: u64,
+}
+
+impl Range {
+    /// Whether they have bytes in common.
+    #[must_use]
+    pub const fn overlaps(self, other: Self) -> bool {
+        self.addr < other.addr.saturating_add(other.size_bytes)
+            && other.addr < self.addr.saturating_add(self.size_bytes)
+    }
 }
 
 /// On which side of an operator a block is looked at.

@@ -6,12 +6,19 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use super::{Phase, items::Look};
+use super::{
+    Phase,
+    items::{Block, Look},
+};
 
 /// Operators of other threads that are named in a verdict.
 const MAX_OTHERS: usize = 16;
 /// Beginnings of operators that are remembered, to tell what was launched meanwhile.
 const MAX_BEGINNINGS: usize = 4096;
+/// Looks at a block that can be taken back.
+const MAX_RECENT: usize = 4096;
+/// Freed blocks that are kept although nothing changed them.
+const MAX_QUIET: usize = 16;
 
 /// What became of a look.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -91,6 +98,17 @@ impl Change {
     }
 }
 
+/// A watched block's memory was given back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Freed {
+    /// The function that was called for that.
+    pub by: Arc<str>,
+    /// On which thread.
+    pub tid: u32,
+    /// When: `CLOCK_MONOTONIC`, in nanoseconds.
+    pub time_ns: u64,
+}
+
 /// What is known of one block.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BlockVerdict {
@@ -104,6 +122,8 @@ pub struct BlockVerdict {
     pub changes: u64,
     /// The first of them.
     pub first: Option<Change>,
+    /// It was freed: looks that came later are in none of these figures.
+    pub freed: Option<Freed>,
 }
 
 #[derive(Debug, Default)]
@@ -111,6 +131,44 @@ struct State {
     verdict: BlockVerdict,
     last: Option<Last>,
     unread: u64,
+    /// The last looks, with their times and what came of them: a free is known some time after it was made.
+    recent: VecDeque<(u64, Outcome)>,
+    /// Time of the look that showed the first change.
+    first_ns: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outcome {
+    Same,
+    Changed,
+    Unread,
+}
+
+impl State {
+    fn note(&mut self, time_ns: u64, outcome: Outcome) {
+        if self.recent.len() >= MAX_RECENT {
+            self.recent.pop_front();
+        }
+        self.recent.push_back((time_ns, outcome));
+    }
+
+    /// Takes back what was seen after the free.
+    fn free(&mut self, freed: &Freed) {
+        while let Some((_, outcome)) = self.recent.pop_back_if(|(time_ns, _)| *time_ns >= freed.time_ns) {
+            let verdict = &mut self.verdict;
+            let count = if outcome == Outcome::Unread { &mut verdict.unread } else { &mut verdict.read };
+            *count = count.saturating_sub(1);
+            verdict.changes -= u64::from(outcome == Outcome::Changed);
+        }
+        if self.first_ns >= freed.time_ns {
+            self.verdict.first = None;
+        }
+        if self.verdict.unread == 0 {
+            self.verdict.first_unread = None;
+        }
+        self.verdict.freed = Some(freed.clone());
+        self.recent = VecDeque::new();
+    }
 }
 
 /// The last reading of a block.
@@ -124,8 +182,12 @@ struct Last {
     at_work: Vec<(u32, Arc<str>)>,
 }
 
-/// What tells blocks apart: name, output, address, size.
-pub type BlockKey = (Arc<str>, u32, u64, u64);
+/// What tells blocks apart: name, output, address, size, [`Block::freed_before`].
+pub type BlockKey = (Arc<str>, u32, u64, u64, u64);
+
+fn key_of(block: &Block) -> BlockKey {
+    (Arc::clone(&block.name), block.index, block.range.addr, block.range.size_bytes, block.freed_before)
+}
 
 /// Takes readings in the order in which they were made.
 #[derive(Debug, Default)]
@@ -137,6 +199,10 @@ pub struct Verdicts {
     first_beginning: u64,
     /// What each thread has begun last, until it has looked at the end of something.
     at_work: HashMap<u32, Arc<str>>,
+    /// Freed blocks that nothing is to be said of, beyond those that are kept.
+    quiet: u64,
+    /// Those that are kept.
+    quiet_kept: usize,
 }
 
 impl Verdicts {
@@ -154,18 +220,44 @@ impl Verdicts {
         self.beginnings.push_back((tid, item));
     }
 
-    /// A block was looked at. Gives the change that this reading shows.
-    pub fn take(&mut self, look: &Look, tid: u32, reading: &Reading) -> Option<Change> {
-        let range = look.block.range;
-        let key = (Arc::clone(&look.block.name), look.block.index, range.addr, range.size_bytes);
+    /// A block's memory was given back: its watch ends there, whatever was seen later. Gives whether it is one that was looked at.
+    pub fn free(&mut self, block: &Block, freed: &Freed) -> bool {
+        let key = key_of(block);
+        let Some(state) = self.blocks.get_mut(&key).filter(|state| state.verdict.freed.is_none()) else { return false };
+        state.free(freed);
+        if state.verdict.changes == 0 && state.verdict.unread == 0 {
+            if self.quiet_kept < MAX_QUIET {
+                self.quiet_kept += 1;
+            } else {
+                self.quiet += 1;
+                self.blocks.remove(&key);
+                self.order.retain(|other| *other != key);
+            }
+        }
+        true
+    }
+
+    /// Blocks that are none of [`blocks`](Self::blocks) because nothing changed them until they were freed.
+    #[must_use]
+    pub const fn quiet(&self) -> u64 {
+        self.quiet
+    }
+
+    /// A block was looked at by a thread that came there at that time. Gives the change that this reading shows.
+    pub fn take(&mut self, look: &Look, tid: u32, time_ns: u64, reading: &Reading) -> Option<Change> {
+        let key = key_of(&look.block);
         let now = self.first_beginning + self.beginnings.len() as u64;
         let state = self.blocks.entry(key.clone()).or_insert_with(|| {
             self.order.push(key);
             State::default()
         });
+        if state.verdict.freed.is_some() {
+            return None;
+        }
         let sum = match reading {
             Reading::Sum(sum) => *sum,
             Reading::Unread(why) => {
+                state.note(time_ns, Outcome::Unread);
                 state.verdict.unread += 1;
                 state.unread += 1;
                 state.verdict.first_unread.get_or_insert_with(|| Arc::clone(why));
@@ -180,7 +272,9 @@ impl Verdicts {
         }
         let at_work = self.at_work.iter().map(|(tid, item)| (*tid, Arc::clone(item))).collect();
         let last = state.last.replace(Last { side: side.clone(), sum, since: now, at_work });
-        let Last { side: from, sum: from_sum, since, at_work } = last.filter(|last| last.sum != sum)?;
+        let last = last.filter(|last| last.sum != sum);
+        state.note(time_ns, if last.is_some() { Outcome::Changed } else { Outcome::Same });
+        let Last { side: from, sum: from_sum, since, at_work } = last?;
         let skipped = since.saturating_sub(self.first_beginning) as usize;
         let forgotten = self.first_beginning.saturating_sub(since);
         let begun = self.beginnings.iter().skip(skipped);
@@ -189,6 +283,9 @@ impl Verdicts {
         let more_others = others.count() as u64 + forgotten;
         let change = Change { from, from_sum, to: side, to_sum: sum, unread, others: named, more_others };
         state.verdict.changes += 1;
+        if state.verdict.first.is_none() {
+            state.first_ns = time_ns;
+        }
         state.verdict.first.get_or_insert_with(|| change.clone());
         Some(change)
     }
@@ -202,11 +299,12 @@ impl Verdicts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::watch::{Range, items::Block};
+    use crate::watch::Range;
 
     fn look(item: &str, call: u64, phase: Phase) -> Look {
         let range = Range { addr: 0x1000, size_bytes: 16 };
-        Look { block: Block { name: "w".into(), index: 0, range }, item: item.into(), call, phase, queued: false }
+        let block = Block { name: "w".into(), index: 0, range, freed_before: 0, since_ns: 0 };
+        Look { block, item: item.into(), call, phase, queued: false }
     }
 
     fn side(item: &str, call: u64, phase: Phase, tid: u32) -> Side {
@@ -218,7 +316,7 @@ mod tests {
         let mut verdicts = Verdicts::default();
         for &(item, call, phase, sum) in readings {
             let reading = if sum == 0 { Reading::Unread("error 7".into()) } else { Reading::Sum(sum) };
-            verdicts.take(&look(item, call, phase), 1, &reading);
+            verdicts.take(&look(item, call, phase), 1, 0, &reading);
         }
         let verdict = verdicts.blocks().next().map(|(_, verdict)| verdict.clone());
         verdict.and_then(|verdict| verdict.first)
@@ -247,7 +345,7 @@ mod tests {
         let mut verdicts = Verdicts::default();
         let mut take = |phase, sum| {
             let look = Look { queued: true, ..look("op", 1, phase) };
-            verdicts.take(&look, 1, &Reading::Sum(sum))
+            verdicts.take(&look, 1, 0, &Reading::Sum(sum))
         };
         assert_eq!(take(Before, 5), None);
         let found = take(After, 6).expect("a change");
@@ -272,7 +370,7 @@ mod tests {
         assert_eq!((found.operator(), found.unread), (None, 2));
         assert_eq!((found.from, found.to), (side("a", 1, Before, 1), side("b", 1, After, 1)));
         let mut verdicts = Verdicts::default();
-        verdicts.take(&look("a", 1, Before), 1, &Reading::Unread("error 7".into()));
+        verdicts.take(&look("a", 1, Before), 1, 0, &Reading::Unread("error 7".into()));
         let expected = BlockVerdict { unread: 1, first_unread: Some("error 7".into()), ..BlockVerdict::default() };
         assert_eq!(verdicts.blocks().next().map(|(_, verdict)| verdict), Some(&expected));
     }
@@ -288,12 +386,12 @@ mod tests {
     fn launched_meanwhile() {
         let mut verdicts = Verdicts::default();
         verdicts.begins(2, "early");
-        verdicts.take(&look("a", 1, Before), 1, &Reading::Sum(5));
+        verdicts.take(&look("a", 1, Before), 1, 0, &Reading::Sum(5));
         for _ in 0..20 {
             verdicts.begins(2, "x");
         }
         verdicts.begins(1, "own");
-        let found = verdicts.take(&look("a", 1, After), 1, &Reading::Sum(6)).expect("a change");
+        let found = verdicts.take(&look("a", 1, After), 1, 0, &Reading::Sum(6)).expect("a change");
         // Of what began before, the end was not looked at.
         assert_eq!(*found.others[0], *"early");
         assert_eq!(found.others[1..], vec![Arc::from("x"); MAX_OTHERS - 1]);
@@ -305,11 +403,59 @@ mod tests {
     #[test]
     fn beginnings_are_bounded() {
         let mut verdicts = Verdicts::default();
-        verdicts.take(&look("a", 1, Before), 1, &Reading::Sum(5));
+        verdicts.take(&look("a", 1, Before), 1, 0, &Reading::Sum(5));
         for _ in 0..MAX_BEGINNINGS + 10 {
             verdicts.begins(2, "x");
         }
-        let found = verdicts.take(&look("a", 1, After), 1, &Reading::Sum(6)).expect("a change");
+        let found = verdicts.take(&look("a", 1, After), 1, 0, &Reading::Sum(6)).expect("a change");
         assert_eq!(found.others.len() as u64 + found.more_others, MAX_BEGINNINGS as u64 + 10);
+    }
+
+    /// Make sure that what is seen in memory that was given back is not told of the block that was there, though the free is known later.
+    #[test]
+    fn freed_blocks_do_not_change() {
+        let mut verdicts = Verdicts::default();
+        let mut take = |call, phase, time_ns, reading| verdicts.take(&look("a", call, phase), 1, time_ns, &reading);
+        assert_eq!(take(1, Before, 10, Reading::Sum(5)), None);
+        assert_eq!(take(1, After, 20, Reading::Sum(5)), None);
+        assert!(take(2, Before, 30, Reading::Sum(6)).is_some());
+        take(2, After, 40, Reading::Unread("error 7".into()));
+        let block = look("a", 1, Before).block;
+        let freed = Freed { by: "halMemFree".into(), tid: 9, time_ns: 30 };
+        assert!(verdicts.free(&block, &freed));
+        assert_eq!(verdicts.take(&look("a", 3, Before), 1, 50, &Reading::Sum(7)), None);
+        let expected = BlockVerdict { read: 2, freed: Some(freed.clone()), ..BlockVerdict::default() };
+        assert_eq!(verdicts.blocks().next().map(|(_, verdict)| verdict), Some(&expected));
+        assert!(!verdicts.free(&block, &freed), "once");
+        // Another block at its place.
+        let next = Look { block: Block { freed_before: 1, ..block }, ..look("a", 4, Before) };
+        verdicts.take(&next, 1, 60, &Reading::Sum(8));
+        assert_eq!(verdicts.blocks().count(), 2);
+    }
+
+    /// Make sure that a change from before the free stays.
+    #[test]
+    fn changes_before_the_free_are_told() {
+        let mut verdicts = Verdicts::default();
+        for (time_ns, sum) in [(10, 5), (20, 6), (30, 7)] {
+            verdicts.take(&look("a", time_ns, Before), 1, time_ns, &Reading::Sum(sum));
+        }
+        verdicts.free(&look("a", 1, Before).block, &Freed { by: "f".into(), tid: 1, time_ns: 21 });
+        let (_, verdict) = verdicts.blocks().next().expect("a block");
+        assert_eq!((verdict.read, verdict.changes), (2, 1));
+        assert_eq!(verdict.first.as_ref().map(|change| change.to_sum), Some(6));
+    }
+
+    /// Make sure that a program that frees what it watches, again and again, takes no more and more memory.
+    #[test]
+    fn quiet_blocks_are_counted() {
+        let mut verdicts = Verdicts::default();
+        for freed_before in 0..100 {
+            let mut look = look("a", 1, Before);
+            look.block.freed_before = freed_before;
+            verdicts.take(&look, 1, 10, &Reading::Sum(5));
+            verdicts.free(&look.block, &Freed { by: "f".into(), tid: 1, time_ns: 20 });
+        }
+        assert_eq!((verdicts.blocks().count(), verdicts.quiet()), (MAX_QUIET, 100 - MAX_QUIET as u64));
     }
 }

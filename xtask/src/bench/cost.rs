@@ -30,6 +30,8 @@ struct Scenario {
     python_frames: u32,
     /// Options of the tracer.
     options: &'static [&'static str],
+    /// Options of the tracer with whose probes the empty ones are compared, if others.
+    places: Option<&'static [&'static str]>,
     /// Ratio to the empty probe that is wanted.
     goal: Option<f64>,
     /// Nanoseconds per event that are wanted.
@@ -44,9 +46,15 @@ const BASE: Scenario = Scenario {
     frames: 0,
     python_frames: 0,
     options: &[],
+    places: None,
     goal: None,
     goal_ns: None,
 };
+
+/// Launches are probed with it.
+const LAUNCHES: &[&str] = &["--level", "kernel"];
+/// The allocations of ACL and the runtime are probed with it.
+const REQUESTS: &[&str] = &["--analysis", "oom"];
 
 const ALLOC_GOAL: Option<f64> = Some(1.35);
 
@@ -60,10 +68,53 @@ const EVENTS: &[Scenario] = &[
         goal_ns: Some(1100.0),
         ..BASE
     },
-    Scenario { name: "ACL alloc + free (4 nested functions)", kind: "acl", goal: ALLOC_GOAL, ..BASE },
-    Scenario { name: "launch (runtime)", kind: "launch", events: 1.0, goal: Some(1.3), ..BASE },
-    Scenario { name: "launch (ACL, 3 nested functions)", kind: "acl-launch", events: 1.0, goal: Some(1.3), ..BASE },
-    Scenario { name: "mark", kind: "mark", events: 1.0, ..BASE },
+    // As of a script that does not collect: nothing of a call is written.
+    Scenario { name: "HAL alloc + free, deferred, not started", options: &["--collect-mode", "deferred"], ..BASE },
+    Scenario {
+        name: "true path: aclrtMalloc, rtMalloc, halMemAlloc, and the frees (empty probes on every layer)",
+        kind: "acl",
+        places: Some(REQUESTS),
+        goal_ns: Some(1300.0),
+        ..BASE
+    },
+    Scenario {
+        name: "true path, `--analysis oom`: each layer is probed",
+        kind: "acl",
+        options: REQUESTS,
+        goal: ALLOC_GOAL,
+        ..BASE
+    },
+    Scenario {
+        name: "launch (runtime), default: nothing of it is written",
+        kind: "launch",
+        events: 1.0,
+        places: Some(LAUNCHES),
+        ..BASE
+    },
+    Scenario {
+        name: "launch (ACL, 3 nested functions), default: nothing of it is written",
+        kind: "acl-launch",
+        events: 1.0,
+        places: Some(LAUNCHES),
+        ..BASE
+    },
+    Scenario {
+        name: "launch (runtime), `--level kernel`",
+        kind: "launch",
+        events: 1.0,
+        options: LAUNCHES,
+        goal: Some(1.3),
+        ..BASE
+    },
+    Scenario {
+        name: "launch (ACL, 3 nested functions), `--level kernel`",
+        kind: "acl-launch",
+        events: 1.0,
+        options: LAUNCHES,
+        goal: Some(1.3),
+        ..BASE
+    },
+    Scenario { name: "mark", kind: "mark", events: 1.0, goal_ns: Some(900.0), ..BASE },
 ];
 
 const THREADS: &[Scenario] = &[
@@ -86,13 +137,21 @@ const STACKS: &[Scenario] = &[
 ];
 
 /// Reported at entry, all of them: no run of the program goes without a stack.
-const AT_ENTRY: Scenario = Scenario { kind: "launch", events: 1.0, ..BASE };
+const AT_ENTRY: Scenario = Scenario { kind: "launch", events: 1.0, options: LAUNCHES, ..BASE };
+const C_STACK_AT_ENTRY: &[&str] = &["--level", "kernel", "--call-stack", "c:100"];
+const PYTHON_STACK_AT_ENTRY: &[&str] = &["--level", "kernel", "--call-stack", "python:100"];
 
 const KERNEL_SIDE: &[Scenario] = &[
     Scenario { name: "none", ..AT_ENTRY },
-    Scenario { name: "C, 46 frames", frames: 46, options: C_STACK, goal_ns: Some(3000.0), ..AT_ENTRY },
-    Scenario { name: "Python, 10 frames", python_frames: 10, options: PYTHON_STACK, goal_ns: Some(3500.0), ..AT_ENTRY },
-    Scenario { name: "Python, 50 frames", python_frames: 50, options: PYTHON_STACK, ..AT_ENTRY },
+    Scenario { name: "C, 46 frames", frames: 46, options: C_STACK_AT_ENTRY, goal_ns: Some(3000.0), ..AT_ENTRY },
+    Scenario {
+        name: "Python, 10 frames",
+        python_frames: 10,
+        options: PYTHON_STACK_AT_ENTRY,
+        goal_ns: Some(3500.0),
+        ..AT_ENTRY
+    },
+    Scenario { name: "Python, 50 frames", python_frames: 50, options: PYTHON_STACK_AT_ENTRY, ..AT_ENTRY },
 ];
 
 /// What every tracer has to do, and where it sends its records.
@@ -101,7 +160,16 @@ const FLOOR: &[(Scenario, &str)] = &[
         Scenario { name: "pool event: three entries, three records, 56 bytes read for each", kind: "pool", ..BASE },
         "read:e",
     ),
-    (Scenario { name: "launch (runtime): one entry, one record", kind: "launch", events: 1.0, ..BASE }, "record:e"),
+    (
+        Scenario {
+            name: "launch (runtime): one entry, one record",
+            kind: "launch",
+            events: 1.0,
+            options: LAUNCHES,
+            ..BASE
+        },
+        "record:e",
+    ),
     (Scenario { name: "HAL alloc + free: two entries, two returns, two records", ..BASE }, "record:r"),
 ];
 
@@ -313,7 +381,8 @@ impl Scenario {
     /// Where the tracer has its probes when it traces this.
     fn sites(&self, lab: &Lab) -> Result<PathBuf> {
         // Frames make no difference to that, and C can wait.
-        let held = Held::start(&mut Scenario { python_frames: 0, ..*self }.traced(lab, &["--hold"])?)?;
+        let options = self.places.unwrap_or(self.options);
+        let held = Held::start(&mut Scenario { python_frames: 0, options, ..*self }.traced(lab, &["--hold"])?)?;
         let sites = lab.sites_of(&held.tracer, &format!("{}.sites", self.kind))?;
         held.end()?;
         Ok(sites)

@@ -21,9 +21,13 @@ const LARGE: u32 = 1 << 20;
 const SUMS: &[&str] = &["--watch=start,end"];
 const CONTENTS: &[&str] = &["--watch=start,end,full-content"];
 
-const WAYS: [Way; 6] = [
+/// The operator that watching begins with does not come.
+const NEVER: &[&str] = &["--watch=never,end"];
+
+const WAYS: [Way; 7] = [
     Way { name: "nobody traces", size_bytes: SMALL, options: None },
     Way { name: "traced, nothing is watched", size_bytes: SMALL, options: Some(&[]) },
+    Way { name: "before the watch begins", size_bytes: SMALL, options: Some(NEVER) },
     Way { name: "checksums of 4 KiB", size_bytes: SMALL, options: Some(SUMS) },
     Way { name: "contents of 4 KiB", size_bytes: SMALL, options: Some(CONTENTS) },
     Way { name: "checksums of 1 MiB", size_bytes: LARGE, options: Some(SUMS) },

@@ -30,11 +30,16 @@ pub(super) struct Alignment {
 }
 
 /// Aligns by what `key` gives. `watch` is told now and then how many entries of both are aligned.
-pub(super) fn align<T, K: Eq>(from: &[T], to: &[T], key: impl Fn(&T) -> K, watch: &mut dyn FnMut(usize)) -> Alignment {
+pub(super) fn align<T, K: PartialEq>(
+    from: &[T],
+    to: &[T],
+    key: impl Fn(&T) -> K,
+    watch: &mut dyn FnMut(usize),
+) -> Alignment {
     align_within(from, to, key, (EXACT_EDITS, PIECE_EDITS), watch)
 }
 
-fn align_within<T, K: Eq>(
+fn align_within<T, K: PartialEq>(
     from: &[T],
     to: &[T],
     key: impl Fn(&T) -> K,
@@ -71,7 +76,7 @@ struct End {
 }
 
 /// Walks both sequences with as few differences as possible; `reach` gets, for each number of differences, how far each diagonal led.
-fn walk<K: Eq>(from: &[K], to: &[K], limit: usize, reach: &mut Vec<u32>) -> End {
+fn walk<K: PartialEq>(from: &[K], to: &[K], limit: usize, reach: &mut Vec<u32>) -> End {
     reach.clear();
     let mut best = (0, 0);
     for depth in 0..=limit {

@@ -67,6 +67,10 @@ pub struct ComparedDevice {
     pub only_base: u64,
     /// Entries of the other alone.
     pub only_compare: u64,
+    /// Kernels of the base run that are known by their address alone, and aligned with none.
+    pub nameless_base: u64,
+    /// Those of the other run.
+    pub nameless_compare: u64,
     /// The alignment is a shortest one, hence the reference's.
     pub shortest: bool,
     /// Names, those first whose memory differs most.
@@ -101,10 +105,11 @@ pub fn compare(
         .into_iter()
         .map(|device| {
             let (base, other) = (base.of(device), other.of(device));
-            let key = |entry: &Entry| (entry.kind, entry.name);
+            let key = |entry: &Entry| Alike((!entry.nameless).then_some((entry.kind, entry.name)));
             let alignment = align(base, other, key, &mut |aligned| watch(done + aligned as u64, total));
             done += (base.len() + other.len()) as u64;
-            let mut found = Tally { device, ..Tally::default() };
+            let nameless = |entries: &[Entry]| entries.iter().filter(|entry| entry.nameless).count() as u64;
+            let mut found = Tally { device, nameless: (nameless(base), nameless(other)), ..Tally::default() };
             let (mut from, mut to) = (base.iter(), other.iter());
             for edit in alignment.edits {
                 let (base, compare) = match edit {
@@ -129,12 +134,22 @@ pub fn compare(
         .collect()
 }
 
+/// What entries are aligned by. What has no name is like nothing, not even itself.
+struct Alike(Option<(EntryKind, u32)>);
+
+impl PartialEq for Alike {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.is_some() && self.0 == other.0
+    }
+}
+
 #[derive(Default)]
 struct Tally {
     device: u32,
     aligned: u64,
     only_base: u64,
     only_compare: u64,
+    nameless: (u64, u64),
     /// Counts and bytes of both runs.
     names: BTreeMap<u32, (u64, u64, i64, i64)>,
 }
@@ -154,7 +169,8 @@ impl Tally {
     }
 
     fn close(self, shortest: bool, known: &Names) -> ComparedDevice {
-        let Self { device, aligned, only_base, only_compare, names } = self;
+        let Self { device, aligned, only_base, only_compare, nameless, names } = self;
+        let (nameless_base, nameless_compare) = nameless;
         let mut names: Vec<ComparedName> = names
             .into_iter()
             .map(|(name, (base_count, compare_count, base_delta_bytes, compare_delta_bytes))| ComparedName {
@@ -166,7 +182,7 @@ impl Tally {
             })
             .collect();
         names.sort_by_key(|name| std::cmp::Reverse(name.compare_delta_bytes.abs_diff(name.base_delta_bytes)));
-        ComparedDevice { device, aligned, only_base, only_compare, shortest, names }
+        ComparedDevice { device, aligned, only_base, only_compare, nameless_base, nameless_compare, shortest, names }
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::Figures;
 use crate::analyses::Analysis;
 use crate::hash::HashMap;
-use crate::model::{Device, Event, EventKind, Finding, FreeCause, OpPhase, Pool, RunEnd};
+use crate::model::{Device, Event, EventKind, Finding, FreeCause, OpPhase, Pool, RunEnd, UnknownFree};
 
 /// Threads whose operators are followed.
 const MAX_THREADS: usize = 64 << 10;
@@ -38,6 +38,8 @@ pub struct Entry {
     pub kind: EntryKind,
     /// Number of its name.
     pub name: u32,
+    /// Its name is nothing but an address, which says nothing in another run.
+    pub nameless: bool,
     /// See [`Figures::next_bytes`].
     pub next_bytes: u64,
     /// See [`Figures::delta_bytes`].
@@ -159,16 +161,10 @@ impl Recorder {
         Some(thread)
     }
 
-    fn pool_event(&mut self, event: &Event, pool: Pool, device: Device, size_bytes: u64, change: i64) {
-        if !matches!(pool, Pool::Pta | Pool::MindSpore) {
+    /// A row of a framework's pool is the next one of all entries that have had none (contract §8.4).
+    fn pool_row(&self, pool: Pool, device: Device, size_bytes: u64) {
+        if !is_framework(pool) {
             return;
-        }
-        if let Some(thread) = self.thread(event) {
-            thread.bytes = thread.bytes.saturating_add(change);
-            if !thread.started {
-                // It was live where the events begin: of no operator or kernel that is seen.
-                (thread.at_launch, thread.at_end) = (thread.bytes, thread.bytes);
-            }
         }
         let mut sequences = self.sequences.lock().unwrap_or_else(PoisonError::into_inner);
         sequences.frameworks.insert(pool);
@@ -179,9 +175,23 @@ impl Recorder {
         }
     }
 
+    fn changed(&mut self, event: &Event, pool: Pool, change: i64) {
+        if !is_framework(pool) {
+            return;
+        }
+        if let Some(thread) = self.thread(event) {
+            thread.bytes = thread.bytes.saturating_add(change);
+            if !thread.started {
+                // It was live where the events begin: of no operator or kernel that is seen.
+                (thread.at_launch, thread.at_end) = (thread.bytes, thread.bytes);
+            }
+        }
+    }
+
     fn entry(&mut self, device: Device, kind: EntryKind, name: &Arc<str>, delta_bytes: i64) {
         let Device::Npu(number) = device else { return };
-        let entry = Entry { kind, name: self.names.number(name), next_bytes: 0, delta_bytes };
+        let nameless = kind == EntryKind::Kernel && is_address(name);
+        let entry = Entry { kind, name: self.names.number(name), nameless, next_bytes: 0, delta_bytes };
         let mut sequences = self.sequences.lock().unwrap_or_else(PoisonError::into_inner);
         sequences.devices.entry(number).or_default().entries.push(entry);
     }
@@ -210,17 +220,34 @@ impl Recorder {
     }
 }
 
+const fn is_framework(pool: Pool) -> bool {
+    matches!(pool, Pool::Pta | Pool::MindSpore)
+}
+
+/// The name that a kernel has here if nothing told another.
+fn is_address(name: &str) -> bool {
+    name.strip_prefix("0x").is_some_and(|digits| !digits.is_empty() && digits.bytes().all(|it| it.is_ascii_hexdigit()))
+}
+
 impl Analysis for Recorder {
     fn observe(&mut self, event: &Event) {
         match &event.kind {
             EventKind::Alloc(alloc) => {
                 let (block, size) = (&alloc.block, alloc.block.size_bytes);
-                self.pool_event(event, block.pool, block.device, size, size.cast_signed());
+                self.changed(event, block.pool, size.cast_signed());
+                self.pool_row(block.pool, block.device, size);
             }
             EventKind::Free(free) => {
                 let (block, size) = (&free.block, free.block.size_bytes);
                 let change = if free.cause == FreeCause::Program { size.cast_signed().saturating_neg() } else { 0 };
-                self.pool_event(event, block.pool, block.device, size, change);
+                self.changed(event, block.pool, change);
+                if !free.without_row {
+                    self.pool_row(block.pool, block.device, size);
+                }
+            }
+            // Its block is in no row; the row has a size all the same.
+            EventKind::UnknownFree(UnknownFree { pool, size_bytes: Some(size), refused: false, .. }) => {
+                self.pool_row(*pool, event.device, *size);
             }
             EventKind::Op(op) if self.which.op => match op.phase {
                 OpPhase::Start => self.op_begins(event, &op.name),
@@ -250,7 +277,7 @@ mod tests {
     use super::super::*;
     use super::*;
     use crate::analyses::script::{Script, run};
-    use crate::model::Op;
+    use crate::model::{Launch, Op};
 
     const BOTH: Which = Which { op: true, kernel: true };
 
@@ -296,6 +323,54 @@ mod tests {
         run(recorder, &script.events()[2..], &RunEnd::default());
         let sequences = Arc::into_inner(sequences).expect("not shared").into_inner().expect("no panic");
         assert_eq!(brief(&sequences, &names), [("Add".to_owned(), 0, 8)]);
+    }
+
+    /// A free of a block that is in no row is a row with a size, as in the reference; a free without a row is none: the address came
+    /// back, or the events end. Worked out by hand: `K(k1), F(PTA,4096), K(k2), M(PTA,100)`, then a reuse, then the end.
+    #[test]
+    fn rows_count_and_nothing_else() {
+        let mut script = Script::new(1, Device::Npu(0));
+        let free = |size_bytes, refused| {
+            EventKind::UnknownFree(UnknownFree { pool: Pool::Pta, addr: 1, size_bytes, maybe_older: true, refused })
+        };
+        script.launch().event(free(Some(4096), false)).launch().alloc(Pool::Pta, 0x2000, 100);
+        script.launch().event(free(None, false)).event(free(Some(1), true));
+        script.end(FreeCause::Replaced, Pool::Pta, 0x2000).alloc(Pool::Pta, 0x2000, 30);
+        script.launch().end(FreeCause::TraceEnd, Pool::Pta, 0x2000);
+        let mut events = script.events().to_vec();
+        for event in &mut events {
+            if let EventKind::Free(free) = &mut event.kind {
+                free.without_row = true;
+            }
+        }
+        let (names, sequences) = (Names::default(), Arc::default());
+        run(Recorder::new(BOTH, names, Arc::clone(&sequences)), &events, &RunEnd::default());
+        let sequences = Arc::into_inner(sequences).expect("not shared").into_inner().expect("no panic");
+        let next: Vec<u64> = sequences.of(0).iter().map(|entry| entry.next_bytes).collect();
+        assert_eq!(next, [4096, 100, 30, 0]);
+    }
+
+    /// A kernel that is known by its address alone is no kernel of the other run, though the addresses be equal; that is said.
+    #[test]
+    fn kernels_known_by_address_are_not_aligned() {
+        let launch = |name: &str| EventKind::Launch(Launch { name: name.into(), stream: 0, stream_id: None });
+        let script = |names: &[&str]| {
+            let mut script = Script::new(1, Device::Npu(0));
+            for name in names {
+                script.event(launch(name));
+            }
+            script
+        };
+        let names = Names::default();
+        let base = record(&script(&["Add", "0x7f10", "0xMul", "0x", "0x7f10"]), &names);
+        let other = record(&script(&["Add", "0x7f10", "0xMul", "0x"]), &names);
+        let mut rows = Vec::new();
+        let found = compare(&base, &other, &names, |row| rows.push(row.clone()), |_, _| {});
+        let aligned: Vec<&str> =
+            rows.iter().filter(|row| row.base.is_some() && row.compare.is_some()).map(|row| &*row.name).collect();
+        assert_eq!(aligned, ["Add", "0xMul", "0x"]);
+        assert_eq!((found[0].aligned, found[0].only_base, found[0].only_compare), (3, 2, 1));
+        assert_eq!((found[0].nameless_base, found[0].nameless_compare), (2, 1));
     }
 
     /// Threads and devices are apart.

@@ -110,7 +110,8 @@ impl Account {
         let bytes = u128::from(live.size_bytes);
         let sum = self.sums.entry(label).or_default();
         sum.blocks += 1;
-        sum.byte_ns += bytes * u128::from(time_ns.saturating_sub(live.time_ns));
+        // Two products of the largest numbers are more than there is room for.
+        sum.byte_ns = sum.byte_ns.saturating_add(bytes * u128::from(time_ns.saturating_sub(live.time_ns)));
         if live.moment <= self.peak.moment {
             let (blocks, sum) = self.peak.ended.entry(label).or_default();
             *blocks += 1;
@@ -135,7 +136,7 @@ impl Account {
         let bytes = u128::from(live.size_bytes);
         if let Some(sum) = self.sums.get_mut(&label) {
             sum.blocks -= 1;
-            sum.byte_ns -= bytes * u128::from(time_ns.saturating_sub(live.time_ns));
+            sum.byte_ns = sum.byte_ns.saturating_sub(bytes * u128::from(time_ns.saturating_sub(live.time_ns)));
         }
         self.timeline.grow(component, live.time_ns, -bytes.cast_signed());
         self.timeline.grow(component, time_ns, bytes.cast_signed());
@@ -178,7 +179,7 @@ impl Account {
             size(other).cmp(&size(one)).then_with(|| (one.owner, one.rule).cmp(&(other.owner, other.rule)))
         });
         let end_bytes = clamped(sums.values().map(|sum| sum.end_bytes).sum());
-        let all_byte_ns: u128 = sums.values().map(|sum| sum.byte_ns).sum();
+        let all_byte_ns = sums.values().map(|sum| sum.byte_ns).fold(0, u128::saturating_add);
         let by = |source: Source| parts.iter().filter(move |part| part.source == source).map(|part| part.peak_bytes);
         Decomposition {
             pid: 0,

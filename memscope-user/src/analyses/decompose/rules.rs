@@ -7,7 +7,6 @@
 //! - `lifetimes` name blocks anew by when they ended, or that they did not. The first that fits wins.
 
 use std::fmt;
-use std::fs::File;
 use std::io::Read as _;
 use std::marker::PhantomData;
 use std::path::Path;
@@ -18,6 +17,7 @@ use serde::{Deserialize, Deserializer};
 
 use super::pattern::{Pattern, glob};
 use crate::model::{Name, Pool};
+use crate::regular;
 
 /// The built-in table.
 pub const BUILTIN: &str = include_str!("rules.json");
@@ -242,7 +242,7 @@ impl RuleSet {
     pub fn read(path: &Path) -> Result<Self, String> {
         let name = path.display();
         let mut text = String::new();
-        let read = File::open(path).and_then(|file| file.take(MAX_FILE_BYTES + 1).read_to_string(&mut text));
+        let read = regular::open(path).and_then(|file| file.take(MAX_FILE_BYTES + 1).read_to_string(&mut text));
         read.map_err(|error| format!("cannot read the rules in `{name}`: {error}"))?;
         if text.len() as u64 > MAX_FILE_BYTES {
             return Err(format!("`{name}` is larger than 1 MiB; a table of rules is not"));

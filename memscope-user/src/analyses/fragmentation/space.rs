@@ -102,6 +102,11 @@ impl Space {
         Some(self.figures(place)).filter(|figures| figures.total_bytes > 0).map(|figures| figures.largest_bytes)
     }
 
+    /// Whether a driver block is a pool's segment.
+    pub(in crate::analyses) fn is_segment(&self, allocation_id: u64) -> bool {
+        self.memory.is_segment(allocation_id)
+    }
+
     /// Memory of a pool, in the order of its addresses.
     pub(super) fn spans(&self, place: Place) -> impl Iterator<Item = &Held> {
         self.spans.values().filter(move |held| (held.span.device, held.span.pool) == place)

@@ -48,7 +48,8 @@ struct Process {
 #[derive(Debug, Default)]
 struct Followed {
     level: Level,
-    size_bytes: u64,
+    /// Sizes are what a program says they are: the sum of two may exceed what one can be.
+    size_bytes: u128,
     allocations: u64,
     ages: [u64; 4],
 }
@@ -135,12 +136,12 @@ impl Process {
             match change {
                 Change::Comes | Change::ComesBack => {
                     followed.level.rise(&self.clock);
-                    followed.size_bytes += block.size_bytes;
+                    followed.size_bytes += u128::from(block.size_bytes);
                     followed.allocations += u64::from(matches!(change, Change::Comes));
                 }
                 Change::Goes => {
                     followed.level.fall(&self.clock);
-                    followed.size_bytes = followed.size_bytes.saturating_sub(block.size_bytes);
+                    followed.size_bytes = followed.size_bytes.saturating_sub(u128::from(block.size_bytes));
                 }
                 Change::Stays => followed.ages[age] += 1,
             }
@@ -198,7 +199,7 @@ impl Followed {
             site,
             pool,
             blocks,
-            size_bytes,
+            size_bytes: u64::try_from(size_bytes).unwrap_or(u64::MAX),
             low_blocks,
             blocks_per_second,
             bytes_per_second,

@@ -73,6 +73,7 @@ impl Server {
             cause,
             owner: None,
             row_time_ns: None,
+            without_row: false,
         }));
     }
 

@@ -319,6 +319,11 @@ impl Memory {
         self.handed.get(&(pool, addr)).is_some_and(|handed| handed.allocation_id == allocation_id)
     }
 
+    /// Whether a driver block is a pool's segment.
+    pub(in crate::analyses) fn is_segment(&self, allocation_id: u64) -> bool {
+        self.segments.get(&allocation_id).is_some_and(|segment| segment.owner().is_some())
+    }
+
     /// Bytes of all pools' blocks: in their own segments, in those of others, elsewhere.
     #[cfg(test)]
     pub(super) fn pool_sums(&self) -> (u128, u128, u128) {

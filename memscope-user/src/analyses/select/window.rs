@@ -130,8 +130,16 @@ impl Cut {
         let used_bytes = live.used_bytes.entry((block.pool, block.device)).or_default();
         *used_bytes = used_bytes.saturating_sub(block.size_bytes);
         let (used_bytes, driver, cause) = (*used_bytes, DriverFigures::default(), FreeCause::TraceEnd);
-        let kind =
-            EventKind::Free(Free { block, used_bytes, total_bytes: None, driver, cause, owner, row_time_ns: None });
+        let kind = EventKind::Free(Free {
+            block,
+            used_bytes,
+            total_bytes: None,
+            driver,
+            cause,
+            owner,
+            row_time_ns: None,
+            without_row: false,
+        });
         out(&Event { time_ns: until_ns, stacks: Stacks::default(), kind, ..event.clone() });
     }
 }

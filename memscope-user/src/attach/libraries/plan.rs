@@ -52,17 +52,31 @@ impl Libraries {
         let placeable =
             |spec: &ProbeSpec| self.takes(spec) && matches(spec, &name) && !(has_copy && spec.is_stand_in());
         let wanted: Vec<_> = self.rows.iter().filter(|(_, spec)| placeable(spec)).copied().collect();
+        self.plan_rows(elf, &wanted, plan);
+        let seen =
+            |placed: &Placed| self.rows.iter().any(|(row, spec)| *row == placed.row && spec.layer == Layer::Mstx);
+        let is_marker =
+            |placed: &Placed| self.rows.iter().any(|(row, spec)| *row == placed.row && spec.layer == Layer::Script);
+        if plan.library.placed.iter().any(is_marker) {
+            plan.presence = Place::of(elf);
+        }
+        plan.library.hidden_copy = with_hidden && !plan.library.placed.iter().any(seen) && copies::is_in(elf);
+        Ok(())
+    }
+
+    /// Finds the functions of these rows.
+    pub(super) fn plan_rows(&self, elf: &ElfFile<'_>, wanted: &[(u16, &'static ProbeSpec)], plan: &mut Plan) {
         let exported = wanted.iter().filter(|(_, spec)| spec.locator.is_none());
         let symbols: Vec<&str> = exported.flat_map(|(_, spec)| [Some(spec.symbol), spec.requires]).flatten().collect();
         let resolved = match elf.resolve(&symbols) {
             Ok(resolved) => resolved,
             Err(error) => {
                 plan.library.error = Some(error_chain(&error));
-                return Ok(());
+                return;
             }
         };
         let defines = |symbol: &str| resolved.iter().any(|place| place.name == symbol);
-        for (row, spec) in wanted {
+        for &(row, spec) in wanted {
             if spec.requires.is_some_and(|symbol| !defines(symbol)) {
                 continue;
             }
@@ -91,15 +105,6 @@ impl Libraries {
                 self.plan_point(elf, place, row, &spec.row(), None, plan);
             }
         }
-        let seen =
-            |placed: &Placed| self.rows.iter().any(|(row, spec)| *row == placed.row && spec.layer == Layer::Mstx);
-        let is_marker =
-            |placed: &Placed| self.rows.iter().any(|(row, spec)| *row == placed.row && spec.layer == Layer::Script);
-        if plan.library.placed.iter().any(is_marker) {
-            plan.presence = Place::of(elf);
-        }
-        plan.library.hidden_copy = with_hidden && !plan.library.placed.iter().any(seen) && copies::is_in(elf);
-        Ok(())
     }
 
     /// Functions of mstx that are the file's own. The library of that name has none but what it exports.
@@ -164,7 +169,11 @@ impl Libraries {
         };
         let file_offset = place.file_offset + u64::from(site.offset);
         let with_text = needs.flags & ROW_TEXT != 0;
-        let sees = if needs.has_array() { Sees::Array } else { Sees::Entry };
+        let sees = match with_text && !needs.waits_for_return() {
+            _ if needs.has_array() => Sees::Array,
+            true => Sees::Text,
+            false => Sees::Entry,
+        };
         let entry = Point { row, file_offset, with_return, with_text, sees };
         let own = own_returns.iter().map(|offset| Point {
             file_offset: place.file_offset + u64::from(*offset),
@@ -182,6 +191,7 @@ impl Libraries {
             with_return,
             located: evidence.map(|evidence| (place.vaddr, evidence)),
             own_returns,
+            return_cost: site::return_cost(elf.machine()),
         });
     }
 
@@ -197,13 +207,14 @@ impl Libraries {
             Ok::<_, String>((site, file_offset))
         };
         let (before, after) = match (site(call.before()), site(call.after())) {
-            (Ok(before), Ok((_, after))) => (before, after),
+            (Ok(before), Ok((behind, after))) => (before, (behind.cost, after)),
             (Err(error), _) | (_, Err(error)) => {
                 plan.library.error = Some(format!("`{name}`: {error}"));
                 return;
             }
         };
         let (mut site, file_offset) = before;
+        let (return_cost, after) = after;
         site.offset = call.before().0.saturating_sub(found.function.vaddr) as u32;
         // The text is not there yet at the first of the two.
         let point = |file_offset, sees| Point { row, file_offset, with_return: false, with_text: false, sees };
@@ -216,6 +227,7 @@ impl Libraries {
             with_return: false,
             located: Some((found.function.vaddr, found.evidence)),
             own_returns: 1,
+            return_cost,
         });
     }
 
@@ -258,7 +270,7 @@ impl Libraries {
             },
             (None, None) => 0,
         };
-        plan.points.iter_mut().for_each(|point| point.row = row);
+        plan.points.iter_mut().for_each(|point| (point.row, point.sees) = (row, Sees::Loader));
         plan.library.placed.iter_mut().for_each(|placed| placed.row = row);
         Ok(())
     }

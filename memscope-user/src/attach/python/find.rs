@@ -7,20 +7,21 @@ use std::{
     fs::{self, File},
     io::{self, Read as _},
     os::unix::ffi::OsStrExt as _,
-    path::Path,
+    path::{Path, PathBuf},
 };
 
 use memscope_common::PythonLayout;
 
 use super::{
     glibc::Pthread,
-    memory::Memory,
     offsets::{self, COOKIE, Offsets, TABLE_BYTES},
 };
 use crate::attach::{
     elf::{ElfFile, dynamic::Pointer},
     kernel::page_size,
+    mapped,
     maps::{self, FileId, Line},
+    memory::Memory,
     site::{self, Function, SiteUse},
 };
 
@@ -67,9 +68,9 @@ struct PythonFile {
     segments: Vec<(u64, u64)>,
 }
 
-/// Files that were looked into.
+/// Files that were looked into. They stay open, so that no later file gets the inode of one.
 #[derive(Debug, Default)]
-pub(super) struct Files(HashMap<FileId, Facts>);
+pub(super) struct Files(HashMap<FileId, (Facts, Option<File>)>);
 
 /// An interpreter that has begun.
 #[derive(Debug)]
@@ -85,6 +86,8 @@ pub(super) struct FreesCode {
     pub(super) file: FileId,
     /// A mapping of the process, as `map_files` names it.
     pub(super) range: String,
+    /// Its path, as the process sees it.
+    pub(super) path: PathBuf,
     pub(super) file_offset: u64,
 }
 
@@ -135,24 +138,40 @@ impl Files {
             None => return Err(Missing::Start),
         };
         let memory = Memory::open(pid).map_err(|error| Missing::Support(format!("its memory: {error}")))?;
-        let place = |file_offset| FreesCode { file: line.id, range: maps::plain_range(line.range), file_offset };
+        let place = |file_offset| FreesCode {
+            file: line.id,
+            range: maps::plain_range(line.range),
+            path: path_of(&line).to_owned(),
+            file_offset,
+        };
         Ok(Found { layout: layout(&memory, &file, &line, pthread)?, frees_code: file.frees_code.map(place) })
     }
 
     /// What is mapped there. A mapping that is gone again says nothing of its file: the loader maps a file as a whole first, and then
     /// others over parts of that.
     fn look(&mut self, pid: u32, line: &Line<'_>) -> Result<Facts, Missing> {
-        if let Some(facts) = self.0.get(&line.id) {
+        if let Some((facts, _)) = self.0.get(&line.id) {
             return Ok(facts.clone());
         }
-        let facts = match File::open(format!("/proc/{pid}/map_files/{}", maps::plain_range(line.range))) {
-            Ok(file) => facts(file, line).unwrap_or(Facts::Other),
+        let found = match mapped::open(pid, &maps::plain_range(line.range), path_of(line), line.id) {
+            Ok(file) => {
+                let kept = file.try_clone().ok();
+                (facts(file, line).unwrap_or(Facts::Other), kept)
+            }
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(Missing::Start),
-            Err(_) => Facts::Other,
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                return Err(Missing::Support(format!("{}: {error}", path_of(line).display())));
+            }
+            Err(_) => (Facts::Other, None),
         };
-        self.0.insert(line.id, facts.clone());
+        let (facts, kept) = found;
+        self.0.insert(line.id, (facts.clone(), kept));
         Ok(facts)
     }
+}
+
+fn path_of<'a>(line: &Line<'a>) -> &'a Path {
+    Path::new(std::ffi::OsStr::from_bytes(line.name))
 }
 
 fn file_name(path: &[u8]) -> &str {

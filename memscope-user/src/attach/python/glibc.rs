@@ -2,8 +2,8 @@
 
 use memscope_common::PythonLayout;
 
-use super::memory::Memory;
 use crate::attach::elf::{ElfFile, Machine};
+use crate::attach::memory::Memory;
 
 /// What glibc says of `struct pthread`; offsets and sizes in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,12 +6,10 @@
 
 mod find;
 mod glibc;
-mod memory;
 mod offsets;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs::File,
     os::fd::AsFd as _,
     sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
@@ -20,9 +18,9 @@ use std::{
 use memscope_common::{PythonLayout, python::LAYOUT_FREES};
 
 use self::find::{Files, Found, FreesCode, Missing};
-pub use self::memory::Memory;
 use super::{
     kernel::{Kernel, KernelError},
+    mapped,
     maps::FileId,
 };
 
@@ -160,7 +158,7 @@ impl Interpreters {
             return *sees;
         }
         // Without it, walks take longer and are as right.
-        let Ok(file) = File::open(format!("/proc/{pid}/map_files/{}", place.range)) else { return false };
+        let Ok(file) = mapped::open(pid, &place.range, &place.path, place.file) else { return false };
         let sees = kernel.see_freed_code(file.as_fd(), place.file_offset).is_ok();
         self.see_frees.insert(place.file, sees);
         sees

@@ -88,6 +88,7 @@ fn raise_limits() {
     }
 }
 
+#[track_caller]
 fn say(args: &DaemonArgs, text: std::fmt::Arguments<'_>) {
     message(if args.quiet { LogLevel::Error } else { LogLevel::Info }, LogLevel::Info, text);
 }

@@ -4,13 +4,9 @@
 //! outputs, which gets the report.
 
 use std::{
-    fs::{File, OpenOptions},
+    fs::File,
     io::{self, Write as _},
-    os::{
-        fd::{AsFd as _, OwnedFd},
-        unix::fs::OpenOptionsExt as _,
-    },
-    path::Path,
+    os::fd::{AsFd as _, OwnedFd},
     process::ExitCode,
 };
 
@@ -20,9 +16,10 @@ use nix::unistd::dup2_stdout;
 use crate::{
     cli::{
         FAILURE,
-        args::{DaemonTracerArgs, TraceArgs},
+        args::DaemonTracerArgs,
         error,
         session::{Plan, attach_for},
+        terminal,
     },
     daemon::{
         peer::Peer,
@@ -30,7 +27,7 @@ use crate::{
         protocol::Reply,
         rights,
     },
-    sinks::tree::{FILE_MODE, stamp},
+    sinks::tree::{OutputTree, stamp},
 };
 
 /// The command that this is.
@@ -39,8 +36,7 @@ pub(super) const VERB: &str = "daemon-tracer";
 pub(super) const READY: &str = "ready";
 
 pub(super) fn run(args: DaemonTracerArgs) -> ExitCode {
-    let (Ok(pidfd), Ok(daemon)) = (io::stdin().as_fd().try_clone_to_owned(), io::stdout().as_fd().try_clone_to_owned())
-    else {
+    let (Ok(pidfd), Ok(daemon)) = (io::stdin().as_fd().try_clone_to_owned(), terminal::clone_output()) else {
         return ExitCode::from(FAILURE);
     };
     let mut daemon = File::from(daemon);
@@ -66,13 +62,12 @@ fn trace(args: DaemonTracerArgs, pidfd: OwnedFd, daemon: &mut File) -> Result<u8
     // That was its root.
     peer.check()?;
     let Place { path, foreign } = found;
-    if foreign.is_some() {
-        check_foreign(&trace)?;
-    }
     trace.collect.output_path = Some(path);
     let plan = || {
         let plan = Plan::of_trace(&trace)?;
-        report_into(trace.collect.output_path())?;
+        if let Some(tree) = &plan.tree {
+            report_into(tree)?;
+        }
         Ok(plan)
     };
     let attached = || {
@@ -86,23 +81,9 @@ fn trace(args: DaemonTracerArgs, pidfd: OwnedFd, daemon: &mut File) -> Result<u8
     status
 }
 
-/// SQLite opens databases by what it takes for their real paths, which are others in another root.
-fn check_foreign(trace: &TraceArgs) -> Result<()> {
-    match trace.collect.format {
-        crate::cli::args::Format::Csv => Ok(()),
-        crate::cli::args::Format::Db => {
-            anyhow::bail!("format=db cannot be written into a container from outside: use csv")
-        }
-    }
-}
-
 /// The report goes into a file of its own: the script's output is the script's.
-fn report_into(folder: &Path) -> Result<()> {
+fn report_into(tree: &OutputTree) -> Result<()> {
     let name = format!("memscope_{}_{}.report.txt", std::process::id(), stamp(&jiff::Zoned::now()));
-    let path = folder.join(name);
-    let what = || format!("cannot create `{}`", path.display());
-    let mut options = OpenOptions::new();
-    options.append(true).create_new(true).mode(FILE_MODE).custom_flags(libc::O_NOFOLLOW);
-    let file = options.open(&path).with_context(what)?;
-    dup2_stdout(&file).with_context(what)
+    let (file, path) = tree.create_top(&name)?;
+    dup2_stdout(&file).with_context(|| format!("cannot write `{}`", path.display()))
 }

@@ -1,26 +1,26 @@
 //! Ends a trace in order.
 
-use std::{
-    io::{self, IsTerminal as _},
-    path::Path,
-};
+use std::{io, path::Path};
 
-use anyhow::{Context as _, Result, anyhow};
+use anyhow::{Context as _, Result};
 use nix::{
+    errno::Errno,
     sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid},
     unistd::Pid,
 };
 
-use super::{Child, End, Session, tell::library_names, watch};
+use super::{Child, End, Session, tell::tell_nothing_traced, watch};
 use crate::{
     capture::Note,
     cli::{
+        RUN_FAILURE,
         args::{LogLevel, TraceArgs},
-        message,
+        file_size, message,
         outputs::{self, Selecting},
         progress,
         signals::Signals,
         stat::Monitor,
+        terminal,
         writer::Written,
     },
     error_chain,
@@ -30,27 +30,27 @@ use crate::{
 impl Session<'_> {
     /// Ends the trace in order: no more events, all outputs complete, then the probes go. Gives the program's exit
     /// status, and whether everything was written.
-    pub(super) fn finish(mut self, end: &End, silent: bool) -> Result<(Option<u8>, bool)> {
-        if io::stderr().is_terminal() {
-            eprint!("\r\x1b[K");
+    pub(super) fn finish(mut self, end: &End, silent: bool) -> (Option<u8>, bool) {
+        terminal::clear_status();
+        if end.is_failure() {
+            let hint = if matches!(end, End::Output(_)) { file_size::hint() } else { String::new() };
+            crate::cli::error(format_args!("{}{hint}; tracing ends here, the traced program goes on", end.reason()));
         }
-        if let End::Output(error) | End::Kernel(error) = end {
-            crate::cli::error(format_args!("{error}; tracing ends here, the traced program goes on"));
-        }
-        if !silent && !self.follow.libraries().found_any() {
-            let text = format_args!(
-                "no traced process has mapped an Ascend library (looked for {}), so there was nothing to trace",
-                library_names(&self.user)
-            );
-            self.say(LogLevel::Warning, text);
+        if *end == End::Size {
+            let text = "the files have the size of --max-size: tracing ends here, the traced program goes on";
+            self.say(LogLevel::Warning, format_args!("{text}"));
         }
         // While the processes are there to be told of, and before the notes end.
         if let Some(usage) = self.usage.take() {
             usage.finish();
         }
         // While the kernel side still sends threads to the handler, so that one of them can take it out.
-        let watched = self.watch.take().map(Watch::finish);
-        self.kernel.silence()?;
+        if let Some(watch) = &self.watch {
+            watch.leave();
+        }
+        let silenced = self.kernel.silence();
+        // Writing may take a while.
+        self.follow.let_go();
         self.follow.reap();
         self.note_changes();
         self.note_clock();
@@ -58,19 +58,40 @@ impl Session<'_> {
         self.reader.finish();
         // Records that wait, rows, and what a database has not moved into its file yet.
         let written = progress::during("writing what is left", || self.writer.join());
-        let written = written.map_err(|_| anyhow!("the writing thread failed"))?;
+        // It has seen all frees now.
+        let watched = self.watch.take().map(Watch::finish);
+        let mut written = written.unwrap_or_else(|_| Written { outcome: None, capture_error: None });
+        let fault = if let End::Fault(fault) = end { Some(fault.clone()) } else { self.faults.try_recv().ok() };
+        if let (Some(outcome), Some(fault)) = (&mut written.outcome, &fault) {
+            outcome.end.fault = Some(fault.to_string());
+        }
         // Whoever was stopped in the last moment goes on.
         while let Ok(urgent) = self.urgent.try_recv() {
             let _ = self.follow.handle(&mut self.kernel, urgent);
         }
-        self.follow.end();
-        let complete = match self.monitor.take() {
-            Some(monitor) => last_sample(self.args, &written, monitor, end)?,
-            None => report(self.args, &written, self.capture.as_deref(), (!silent).then_some(&self.selected))?,
-        };
-        if let Some(text) = watched {
-            watch::print(self.args, &text).context("cannot print what was watched")?;
+        let traced_any = self.follow.libraries().found_any() || self.gauge.figures().events > 0;
+        if !silent && !traced_any {
+            tell_nothing_traced(self.args.collect.level_of_messages(), &self.user);
         }
+        if fault.is_none() && silenced.is_ok() {
+            self.follow.end();
+        } else {
+            self.follow.abandon();
+        }
+        // Nobody waits for us any more.
+        terminal::hurry(false);
+        let wanted = (!silent).then_some((&self.selected, traced_any));
+        let shown = match self.monitor.take() {
+            Some(monitor) => last_sample(self.args, &written, monitor, end),
+            None => report(self.args, &written, self.capture.as_deref(), wanted),
+        };
+        let watched = watched.map_or(Ok(()), |text| watch::print(self.args, &text));
+        let watched = watched.context("cannot print what was watched");
+        let silenced = silenced.context("the probes could not be silenced");
+        // One that failed keeps none of the others from being done.
+        let failures = [shown.as_ref().err(), watched.as_ref().err(), silenced.as_ref().err()];
+        failures.into_iter().flatten().for_each(|failure| crate::cli::error(format_args!("{failure:#}")));
+        let complete = fault.is_none() && watched.is_ok() && silenced.is_ok() && shown.is_ok_and(|complete| complete);
         // Outputs are complete: from here on a Ctrl-C may simply end us while the kernel detaches.
         Signals::unblock();
         let took = self.kernel.detach();
@@ -81,16 +102,27 @@ impl Session<'_> {
             // The trace ended before the program.
             Some(Child { pid, status: None }) => exit_status(waitpid(pid, None)),
         };
-        Ok((status, complete))
+        (status, complete)
     }
 }
 
-/// Prints the report, if one is wanted, of what was selected. Gives whether all outputs are complete.
-fn report(args: &TraceArgs, written: &Written, capture: Option<&Path>, selected: Option<&Selecting>) -> Result<bool> {
+/// Prints the report, if one is wanted, of what was selected; where nothing was traced, without advice on steps. Gives
+/// whether all outputs are complete.
+fn report(
+    args: &TraceArgs,
+    written: &Written,
+    capture: Option<&Path>,
+    wanted: Option<(&Selecting, bool)>,
+) -> Result<bool> {
     let failures = tell_failures(args, written);
-    if let Some(selected) = selected {
-        outputs::print_report(&args.made_meanwhile(), &written.outcome, selected).context("cannot print the report")?;
-    }
+    let printed = match (&written.outcome, wanted) {
+        (Some(outcome), Some((selected, traced_any))) => {
+            let mut collect = args.made_meanwhile();
+            collect.analysis.leaks &= traced_any;
+            outputs::print_report(&collect, outcome, selected)
+        }
+        _ => Ok(()),
+    };
     if let Some(path) = capture.filter(|_| written.capture_error.is_none()) {
         let level = args.collect.level_of_messages();
         message(level, LogLevel::Info, format_args!("capture {}", path.display()));
@@ -99,14 +131,20 @@ fn report(args: &TraceArgs, written: &Written, capture: Option<&Path>, selected:
             message(level, LogLevel::Info, format_args!("{text}"));
         }
     }
-    Ok(failures == 0)
+    if written.outcome.is_none() {
+        let hint = if capture.is_some() { ": `memscope-bpf replay` makes both of the capture" } else { "" };
+        let text = format_args!("there is no report, and rows end early{hint}");
+        message(args.collect.level_of_messages(), LogLevel::Error, text);
+    }
+    printed.context("cannot print the report")?;
+    Ok(failures == 0 && written.outcome.is_some())
 }
 
 /// Shows the figures of the whole trace, if anybody reads them. Gives whether all outputs are complete.
 fn last_sample(args: &TraceArgs, written: &Written, monitor: Monitor, end: &End) -> Result<bool> {
     let failures = tell_failures(args, written);
-    if *end != End::Reader {
-        let shown = monitor.finish(&written.outcome.findings, written.outcome.end.lost);
+    if let (Some(outcome), true) = (&written.outcome, *end != End::Reader) {
+        let shown = monitor.finish(&outcome.findings, outcome.end.lost);
         shown.or_else(|error| if error.kind() == io::ErrorKind::BrokenPipe { Ok(()) } else { Err(error) })?;
     }
     Ok(failures == 0)
@@ -114,7 +152,8 @@ fn last_sample(args: &TraceArgs, written: &Written, monitor: Monitor, end: &End)
 
 /// Says which outputs could not be written; gives their number.
 fn tell_failures(args: &TraceArgs, written: &Written) -> usize {
-    let failures = written.outcome.errors.iter().map(|error| error_chain(error)).chain(written.capture_error.clone());
+    let errors = written.outcome.iter().flat_map(|outcome| &outcome.errors).map(|error| error_chain(error));
+    let failures = errors.chain(written.capture_error.clone());
     let level = args.collect.level_of_messages();
     failures.map(|failure| message(level, LogLevel::Error, format_args!("{failure}"))).count()
 }
@@ -125,6 +164,8 @@ pub(super) fn reap(pid: Pid) -> Option<u8> {
     let look = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
     match waitid(Id::Pid(pid), look) {
         Ok(WaitStatus::Exited(..) | WaitStatus::Signaled(..)) => exit_status(waitpid(pid, None)),
+        // Somebody else has taken its status, or nobody keeps it.
+        Err(Errno::ECHILD) => Some(RUN_FAILURE),
         _ => None,
     }
 }

@@ -8,6 +8,7 @@ mod watch;
 use std::{
     io,
     os::fd::OwnedFd,
+    panic::{AssertUnwindSafe, catch_unwind},
     path::{Path, PathBuf},
     process::ExitCode,
     sync::{Arc, mpsc},
@@ -15,7 +16,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 use nix::{
     sys::{
         signal::{Signal, kill},
@@ -31,17 +32,19 @@ use tokio::{
 
 use self::{
     end::reap,
-    tell::{change_note, library_names, list, note},
+    tell::{change_note, list, note, tell_names},
 };
 use super::{
     FAILURE, RUN_FAILURE, USAGE,
     args::{LateLibraries, LogLevel, RunArgs, TraceArgs},
-    error, heap,
+    disk::{Disk, Files},
+    error, heap, message,
     notices::Notices,
     outputs::{self, Chosen, Selecting},
     signals::{self, Caught, Signals},
     stacks,
     stat::Monitor,
+    terminal,
     writer::{Ask, Written},
 };
 use crate::{
@@ -54,12 +57,17 @@ use crate::{
         spawn::{self, RunAs, SpawnError, Waiting},
         withheld,
     },
+    crew::{self, Fault, Post},
     error_chain,
     model::Finding,
-    pipeline::DumpFilter,
+    pipeline::{Demand, DumpFilter},
     probes::ProbeSpec,
     ring::{Reader, Urgent},
-    sinks::{Sink, gauge::Gauge, tree::ProcessDirs},
+    sinks::{
+        Sink,
+        gauge::Gauge,
+        tree::{OutputTree, ProcessDirs},
+    },
     usage::{Sampler, Trigger},
     watch::live::Watch,
 };
@@ -73,6 +81,9 @@ const STATUS: Duration = Duration::from_secs(1);
 /// Clocks are compared, and losses written into the capture, this often.
 const CLOCK: Duration = Duration::from_secs(5);
 
+/// What the thread that reacts is called among the others of a trace.
+const LOOP: &str = "memscope-bpf";
+
 /// Why a trace ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum End {
@@ -84,12 +95,16 @@ enum End {
     Count,
     /// Nobody reads the samples any more.
     Reader,
+    /// The files have the size of `--max-size`.
+    Size,
     /// A signal asked for it.
     Signal(Signal),
     /// An output cannot be written any more.
     Output(String),
     /// The kernel side failed.
     Kernel(String),
+    /// This tracer failed: a thread of it panicked.
+    Fault(Fault),
 }
 
 impl End {
@@ -99,13 +114,15 @@ impl End {
             Self::Duration => "the given time was over".to_owned(),
             Self::Count => "the given number of samples was taken".to_owned(),
             Self::Reader => "nobody reads the samples any more".to_owned(),
+            Self::Size => "the files had the size of --max-size".to_owned(),
             Self::Signal(signal) => format!("signal {signal}"),
             Self::Output(error) | Self::Kernel(error) => error.clone(),
+            Self::Fault(fault) => fault.to_string(),
         }
     }
 
     const fn is_failure(&self) -> bool {
-        matches!(self, Self::Output(_) | Self::Kernel(_))
+        matches!(self, Self::Output(_) | Self::Kernel(_) | Self::Fault(_))
     }
 }
 
@@ -168,16 +185,33 @@ fn try_run(args: &RunArgs) -> Result<u8> {
     heap::keep_little();
     let program = spawn::find_program(&args.program[0])?;
     let run_as = RunAs::choose(args.user.as_deref())?;
+    if let Some(text) = run_as.as_ref().and_then(RunAs::warning) {
+        message(args.trace.collect.level_of_messages(), LogLevel::Warning, format_args!("{text}"));
+    }
     let plan = Plan::of_trace(&args.trace)?;
+    let tree = plan.tree.clone();
+    let result = start_program(args, &program, run_as.as_ref(), plan);
+    result.inspect_err(|_| discard(tree.as_ref()))
+}
+
+fn start_program(args: &RunArgs, program: &Path, run_as: Option<&RunAs>, plan: Plan) -> Result<u8> {
     // Both children before any thread.
     let guard = Guard::start().context("cannot start the guard process")?;
     let tool = args.mstx_injection.then(MstxTool::install).transpose()?;
     let mut variables = withheld::variables();
     variables.extend(tool.iter().map(|tool| (INJECTION_PATH.into(), tool.path().into())));
-    let child = spawn::prepare(&program, &args.program, run_as.as_ref(), &variables)?;
+    let child = spawn::prepare(program, &args.program, run_as, &variables)?;
     let child_pid = child.pid;
     let result = Session::start(&args.trace, guard, plan, LateLibraries::Stop);
-    let result = result.and_then(|session| session.run(child, tool.as_ref()));
+    let run = |session: Session<'_>| {
+        let run = catch_unwind(AssertUnwindSafe(|| session.run(child, tool.as_ref())));
+        run.unwrap_or_else(|panic| {
+            // Its end is not known to us any more, but whoever started us waits for it.
+            let _ = waitpid(child_pid, None);
+            Err(anyhow!("the trace could not be ended in order: {}", crew::panic_text(&*panic)))
+        })
+    };
+    let result = result.and_then(run);
     if result.is_err() {
         // It has not begun, or is on its own: it must not be left as a zombie in either case.
         let _ = waitpid(child_pid, Some(WaitPidFlag::WNOHANG));
@@ -196,8 +230,19 @@ fn try_attach(
         check_target(pid)?;
     }
     let plan = plan()?;
-    let guard = Guard::start().context("cannot start the guard process")?;
-    Session::start(args, guard, plan, LateLibraries::Notify)?.attach(pids, attached)
+    let tree = plan.tree.clone();
+    let begin = || {
+        let guard = Guard::start().context("cannot start the guard process")?;
+        Session::start(args, guard, plan, LateLibraries::Notify)?.attach(pids, attached)
+    };
+    begin().inspect_err(|_| discard(tree.as_ref()))
+}
+
+/// Removes the outputs of a trace that has not begun.
+fn discard(tree: Option<&OutputTree>) {
+    if let Some(tree) = tree {
+        tree.discard();
+    }
 }
 
 /// Waits until a process has ended, where the kernel tells.
@@ -252,8 +297,12 @@ pub(super) struct Plan {
     pub(super) dump: DumpFilter,
     /// By which rules rows have owners.
     pub(super) owners: Option<Arc<RuleSet>>,
-    /// Where everything is kept as it came.
-    pub(super) capture: Option<PathBuf>,
+    /// Where outputs go.
+    pub(super) tree: Option<OutputTree>,
+    /// Whether everything is kept as it came.
+    pub(super) capture: bool,
+    /// Makes what scripts ask for.
+    pub(super) demand: Option<Demand>,
     /// Has the driver asked for its figures when memory changes.
     pub(super) trigger: Trigger,
     /// Whether the analyses were shown any block.
@@ -262,6 +311,8 @@ pub(super) struct Plan {
     pub(super) monitor: Option<Monitor>,
     /// Directories of processes, for all who write into them.
     pub(super) dirs: ProcessDirs,
+    /// What it writes.
+    pub(super) files: Files,
 }
 
 impl Plan {
@@ -270,7 +321,8 @@ impl Plan {
         let collect = &args.made_meanwhile();
         let rules = outputs::rules(collect).map_err(anyhow::Error::msg)?;
         let dirs = ProcessDirs::default();
-        let dump = outputs::open(args, dirs.clone())?;
+        let files = Files::default();
+        let (dump, tree) = outputs::open(args, dirs.clone(), files.clone())?;
         let trigger = Trigger::default();
         let Chosen { mut analyses, mut selected } = outputs::analyses(collect, rules.as_ref());
         if args.capture_only {
@@ -282,11 +334,14 @@ impl Plan {
             analyses,
             dump: outputs::filter(collect),
             owners: outputs::owners(collect, rules.as_ref()),
-            capture: (!args.no_capture).then(|| outputs::capture_path(collect.output_path())),
+            demand: (!args.capture_only).then(|| outputs::demand(collect, rules.as_ref())),
+            tree: Some(tree),
+            capture: !args.no_capture,
             trigger,
             selected,
             monitor: None,
             dirs,
+            files,
         })
     }
 }
@@ -305,10 +360,14 @@ struct Session<'a> {
     monitor: Option<Monitor>,
     urgent: UnboundedReceiver<Urgent>,
     output_errors: UnboundedReceiver<String>,
+    faults: UnboundedReceiver<Fault>,
+    post: Post,
     gauge: Gauge,
+    disk: Disk,
     usage: Option<Sampler>,
     watch: Option<Watch>,
     stacks: stacks::Live,
+    tree: Option<OutputTree>,
     capture: Option<PathBuf>,
     started: Instant,
     child: Option<Child>,
@@ -332,14 +391,22 @@ impl Session<'_> {
         self.follow.start(&mut self.kernel, child.pid.as_raw() as u32)?;
         self.note_changes();
         let failure = child.failure()?;
-        let failure = thread::Builder::new().spawn(move || failure.wait()).context("cannot start a thread")?;
+        let tree = self.tree.clone();
+        let wait = move || {
+            let never_ran = failure.wait();
+            if let (None, Some(tree)) = (&never_ran, tree) {
+                tree.keep();
+            }
+            never_ran
+        };
+        let failure = thread::Builder::new().spawn(wait).context("cannot start a thread")?;
         self.child = Some(Child { pid: child.pid, status: None });
         child.go()?;
-        let end = self.trace()?;
+        let end = self.trace();
         let failed = end.is_failure();
         // The pipe behind it is closed when the program begins, or when the child is gone.
         let never_ran = failure.join().ok().flatten();
-        let (status, written) = self.finish(&end, never_ran.is_some())?;
+        let (status, written) = self.finish(&end, never_ran.is_some());
         if let Some(error) = never_ran {
             return Err(error.into());
         }
@@ -358,24 +425,48 @@ impl Session<'_> {
             };
             let joined = self.follow.attach(&mut self.kernel, pid, tell);
             joined.with_context(|| format!("cannot attach to process {pid}"))?;
+            self.refuse_denied(pid)?;
             self.stacks.look_ahead(pid);
         }
         self.leave_others()?;
         self.note_changes();
         self.tell_libraries();
         attached()?;
-        if !self.follow.libraries().found_any() {
-            let text = format_args!(
-                "no Ascend library is mapped by process {} yet (looked for {}); waiting for it",
-                list(pids),
-                library_names(&self.user)
-            );
-            self.say(LogLevel::Warning, text);
+        if let Some(tree) = &self.tree {
+            tree.keep();
         }
-        let end = self.trace()?;
+        if !self.follow.libraries().found_any() {
+            let text = format_args!("no Ascend library is mapped by process {} yet; waiting for one", list(pids));
+            self.say(LogLevel::Warning, text);
+            tell_names(self.args.collect.level_of_messages(), &self.user);
+        }
+        let end = self.trace();
         let failed = end.is_failure();
-        let (_, written) = self.finish(&end, false)?;
-        Ok(if failed || !written { FAILURE } else { 0 })
+        let all_seen = self.tell_denied();
+        let (_, written) = self.finish(&end, false);
+        Ok(if failed || !written || !all_seen { FAILURE } else { 0 })
+    }
+
+    /// A trace that cannot see what it was started for does not start.
+    fn refuse_denied(&self, pid: u32) -> Result<()> {
+        match self.follow.libraries().denied().next() {
+            None => Ok(()),
+            Some(library) => {
+                let error = library.error.as_deref().unwrap_or_default();
+                bail!("cannot attach to process {pid}: {}: {error}; run with sudo", library.path.display())
+            }
+        }
+    }
+
+    /// Says how many files of the processes could not be opened later on; whether there were none.
+    fn tell_denied(&self) -> bool {
+        let denied = self.follow.libraries().denied().count();
+        if denied > 0 {
+            let text =
+                format_args!("{denied} file(s) of traced processes may not be opened: calls in them are missing");
+            self.say(LogLevel::Error, text);
+        }
+        denied == 0
     }
 
     /// Libraries that the program will probably map are probed before it starts.
@@ -391,11 +482,25 @@ impl Session<'_> {
         Ok(())
     }
 
+    /// Traces until the trace ends, and ends it in order whatever goes wrong: outputs are to be completed, and nobody is to stay stopped.
+    fn trace(&mut self) -> End {
+        let reacted = catch_unwind(AssertUnwindSafe(|| self.react()));
+        match reacted {
+            Ok(Ok(end)) => end,
+            Ok(Err(failure)) => End::Kernel(format!("{failure:#}")),
+            Err(panic) => {
+                let text = crew::panic_text(&*panic).to_owned();
+                End::Fault(Fault { thread: LOOP.to_owned(), text })
+            }
+        }
+    }
+
     /// The loop: reacts until the trace ends. A duration that the user gave begins here: attaching took its own time.
-    fn trace(&mut self) -> Result<End> {
+    fn react(&mut self) -> Result<End> {
         // What was read to place the probes is not needed any more.
         heap::give_back();
         self.started = Instant::now();
+        terminal::hurry(true);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let signals = {
             let _guard = runtime.enter();
@@ -414,6 +519,7 @@ impl Session<'_> {
                 tick = tick.min(time::Instant::now() + self.until_tick());
                 let end = tokio::select! {
                     biased;
+                    Some(fault) = self.faults.recv() => Some(End::Fault(fault)),
                     Some(urgent) = self.urgent.recv() => self.on_urgent(urgent),
                     Some(error) = self.output_errors.recv() => Some(End::Output(error)),
                     caught = signals.next() => self.on_signal(caught?),
@@ -424,7 +530,7 @@ impl Session<'_> {
                     () = readable(ended.as_ref()) => self.on_tick(),
                     Some(findings) = self.answers.recv() => self.show_sample(&findings),
                     _ = sample.tick() => self.take_sample(),
-                    _ = status.tick() => { self.show_status(); None }
+                    _ = status.tick() => self.on_status(),
                     _ = clock.tick() => { self.note_clock(); None }
                 };
                 if let Some(end) = end {
@@ -495,6 +601,13 @@ impl Session<'_> {
         }
     }
 
+    /// Shows the figures, and ends the trace when its files are as large as they may be.
+    fn on_status(&mut self) -> Option<End> {
+        let disk = self.disk.look(Instant::now());
+        self.show_status(disk);
+        self.args.max_size.filter(|most| disk.size_bytes >= *most).map(|_| End::Size)
+    }
+
     /// How long nobody has to be looked after.
     fn until_tick(&self) -> Duration {
         let left = self.args.duration.map(|duration| duration.saturating_sub(self.started.elapsed()));
@@ -503,6 +616,7 @@ impl Session<'_> {
     }
 
     fn on_tick(&mut self) -> Option<End> {
+        self.post.round();
         self.wait_for_child();
         if let Err(error) = self.follow.look_again(&mut self.kernel).and_then(|()| self.leave_others()) {
             return Some(End::Kernel(error_chain(&error)));

@@ -1,14 +1,16 @@
 //! Sets up everything that a trace needs.
 
 use std::{
+    path::PathBuf,
     sync::mpsc,
     time::{Instant, SystemTime, UNIX_EPOCH},
 };
 
 use anyhow::{Context as _, Result, anyhow};
+use nix::unistd::getpgrp;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
-use super::{Plan, Session, tell::unserved_text, watch};
+use super::{LOOP, Plan, Session, tell::unserved_text, watch};
 use crate::{
     attach::{
         capabilities,
@@ -16,75 +18,86 @@ use crate::{
         follow::{Follow, FollowOptions},
         guard::Guard,
         kernel::{Kernel, KernelOptions, StackOptions},
-        libraries::Libraries,
+        libraries::{Libraries, RowChoice},
         ops::OpsOptions,
         python::Interpreters,
-        spawn,
     },
-    capture::{self, CaptureHeader, Note, WriterOptions, note_record},
+    capture::{self, CaptureHeader, Collected, Note, WriterOptions, note_record},
     cli::{
-        args::{CollectMode, LateLibraries, LogLevel, TraceArgs, Transport},
-        message, operators,
+        args::{CollectMode, Format, LateLibraries, LogLevel, TraceArgs, Transport},
+        disk::{Disk, Files},
+        message, operators, outputs,
         signals::Signals,
         stacks,
         writer::{self, Work},
     },
+    crew::Crew,
     pipeline::{Pipeline, PipelineConfig},
     probes::ProbeSpec,
     ring::{Reader, Source, monotonic_ns},
-    sinks::gauge::GaugeSink,
+    sinks::{gauge::GaugeSink, tree::OutputTree},
     usage::{Options, Sampler, Tell, Trigger},
 };
 
 impl<'a> Session<'a> {
     pub(super) fn start(args: &'a TraceArgs, guard: Guard, plan: Plan, late: LateLibraries) -> Result<Self> {
-        let Loaded { mut kernel, libraries, user, stacks: stack_options, source } = Loaded::new(args)?;
+        let Loaded { mut kernel, libraries, user, stacks: stack_options, source } = Loaded::new(args, late)?;
+        let waits = kernel.waits()?;
+        // A guard that was killed cannot help; the trace goes on without it.
+        let _ = guard.give(&waits);
         let rows = libraries.descriptions();
         let (start_mono_ns, start_real_ns) = clocks();
-        let Plan { mut sinks, analyses, dump, owners, capture, trigger, selected, monitor, dirs } = plan;
+        let Plan { mut sinks, analyses, dump, owners, demand, tree, capture, trigger, selected, monitor, dirs, files } =
+            plan;
         let deferred = args.collect_mode == CollectMode::Deferred;
         let mixed_stacks = args.call_stack.is_some_and(|stacks| stacks.mixed);
-        let header = CaptureHeader {
-            tool_version: env!("CARGO_PKG_VERSION").to_owned(),
-            arch: std::env::consts::ARCH.to_owned(),
-            kernel: kernel_release(),
-            start_mono_ns,
-            start_real_ns,
-            options: std::env::args().collect(),
-            rows: rows.clone(),
-            mixed_stacks,
-            deferred,
-        };
-        let capture_writer = match &capture {
-            Some(path) => {
-                let options = WriterOptions { owner: spawn::sudo_ids(), sync: true };
-                Some(capture::Writer::create(path, &header, options)?)
-            }
-            None => None,
-        };
+        let uncounted_launches = !dump.launch;
+        let collected = Some(collected(args));
         let recorded = args.capture_only.then(|| trigger.clone());
         let (gauge_sink, gauge) = GaugeSink::new();
         sinks.push(Box::new(gauge_sink));
-        let config = PipelineConfig { rows, start_mono_ns, start_real_ns, dump, owners, mixed_stacks, deferred };
+        let rows_of_options = Some(outputs::row_bits(&args.collect, false));
+        let config = PipelineConfig {
+            rows,
+            start_mono_ns,
+            start_real_ns,
+            dump,
+            owners,
+            mixed_stacks,
+            deferred,
+            uncounted_launches,
+            collected,
+            rows_of_options,
+            demand,
+        };
+        let (capture_writer, capture_path) = open_capture(tree.as_ref().filter(|_| capture), &config, &files)?.unzip();
         let pipeline = Pipeline::new(config, sinks, analyses);
         let (urgent_sender, urgent) = unbounded_channel();
         let (error_sender, output_errors): (UnboundedSender<String>, _) = unbounded_channel();
         // Signals are blocked before the first thread starts, so that they reach the loop alone.
         Signals::block()?;
         let prompt = stack_options.native_depth.is_some() || args.watch.is_some();
-        let (watch, tap) = watch::start(args, &mut kernel, &libraries, dirs)?.unzip();
-        let (reader, batches) = Reader::start(source, args.ring_size as usize, prompt, urgent_sender, tap)?;
+        let (crew, faults) = Crew::new(args.fail_thread.clone());
+        let (watch, tap) = watch::start(args, &mut kernel, &libraries, tree.clone(), dirs, &crew)?.unzip();
+        let mut held = waits.try_clone()?;
+        let on_held = Box::new(move |thread| held.take(thread));
+        let (reader, batches) =
+            Reader::start(source, args.ring_size as usize, prompt, urgent_sender, on_held, tap, &crew)?;
         let interpreters = Interpreters::new();
-        let (batches, stacks) = stacks::start(args, &kernel, interpreters.layouts(), batches)?;
+        let (batches, stacks) = stacks::start(args, &kernel, interpreters.layouts(), batches, &crew)?;
         let (asks, asked) = mpsc::channel();
         let (answer, answers) = unbounded_channel();
-        let work = Work { pipeline, capture: capture_writer, recorded, spent: reader.spent(), errors: error_sender };
-        let writer = writer::start(batches, work, asked)?;
-        let usage = start_usage(args, trigger, &reader)?;
-        let how = args.late_libraries.unwrap_or(late);
-        let stop = how == LateLibraries::Stop && kernel.features().send_signal;
-        let follow_options = FollowOptions { children: !args.no_children, stop };
-        let mut follow = Follow::new(follow_options, libraries, guard);
+        let work = Work {
+            pipeline: Some(pipeline),
+            capture: capture_writer,
+            recorded,
+            spent: reader.spent(),
+            errors: error_sender,
+        };
+        let writer = writer::start(&crew, batches, work, asked)?;
+        let usage = start_usage(args, trigger, &reader, &crew)?;
+        let follow_options = follow_options(args, late, &kernel);
+        let mut follow = Follow::new(follow_options, libraries, guard, waits);
         if let Some(why) = kernel.no_python() {
             let text = format_args!("no Python stacks are taken: {why}");
             message(args.collect.level_of_messages(), LogLevel::Warning, text);
@@ -106,17 +119,46 @@ impl<'a> Session<'a> {
             monitor,
             urgent,
             output_errors,
+            post: crew.post(LOOP),
+            faults,
             gauge,
+            disk: Disk::new(files),
             usage,
             watch,
             stacks,
-            capture,
+            tree,
+            capture: capture_path,
             started: Instant::now(),
             child: None,
             waiting_told: false,
             user,
         })
     }
+}
+
+/// Makes the capture, if one is wanted.
+fn open_capture(
+    tree: Option<&OutputTree>,
+    config: &PipelineConfig,
+    files: &Files,
+) -> Result<Option<(capture::Writer, PathBuf)>> {
+    let Some(tree) = tree else { return Ok(None) };
+    let header = CaptureHeader {
+        tool_version: env!("CARGO_PKG_VERSION").to_owned(),
+        arch: std::env::consts::ARCH.to_owned(),
+        kernel: kernel_release(),
+        start_mono_ns: config.start_mono_ns,
+        start_real_ns: config.start_real_ns,
+        options: std::env::args_os().map(|argument| argument.to_string_lossy().into_owned()).collect(),
+        rows: config.rows.clone(),
+        mixed_stacks: config.mixed_stacks,
+        deferred: config.deferred,
+        uncounted_launches: config.uncounted_launches,
+        collected: config.collected.clone(),
+    };
+    let (file, path) = tree.create_top(&outputs::capture_name())?;
+    files.add(&path);
+    Ok(Some((capture::Writer::new(file, &path, &header, WriterOptions { sync: true })?, path)))
 }
 
 /// What is there before the first thread.
@@ -130,9 +172,9 @@ struct Loaded {
 
 impl Loaded {
     /// Loads the kernel side, has it follow processes, and gives up the rights that this took.
-    fn new(args: &TraceArgs) -> Result<Self> {
+    fn new(args: &TraceArgs, late: LateLibraries) -> Result<Self> {
         let wanted_ops = operators::wanted(args);
-        let options = kernel_options(args, &wanted_ops);
+        let options = kernel_options(args, &wanted_ops, late);
         let mut kernel = Kernel::load(&options)?;
         let source = kernel.source(&options)?;
         operators::check(&wanted_ops, kernel.link_mode()).map_err(|reason| anyhow!(reason))?;
@@ -140,7 +182,8 @@ impl Loaded {
             message(args.collect.level_of_messages(), LogLevel::Warning, format_args!("{text}"));
         }
         let user = args.probes.specs().map_err(|reason| anyhow!(reason))?;
-        let libraries = Libraries::new(&mut kernel, wanted_ops, &watch::with_rows(args, &user), watch::levels(args))?;
+        let rows = watch::with_rows(args, &user);
+        let libraries = Libraries::new(&mut kernel, wanted_ops, &rows, watch::levels(args), choice(args))?;
         if let Some(text) = unserved_text(kernel.link_mode(), libraries.unserved()) {
             message(args.collect.level_of_messages(), LogLevel::Warning, format_args!("{text}"));
         }
@@ -154,8 +197,42 @@ impl Loaded {
     }
 }
 
+/// Which rows the options need, of those that cost every launch or allocation. Block watch has to know when the runtime may hold its
+/// locks; whether memory was out for good shows in what its thread does next.
+const fn choice(args: &TraceArgs) -> RowChoice {
+    let all = args.watch.is_some() || args.collect.analysis.oom.is_some();
+    RowChoice { launches: all || args.collect.level.kernel, requests: all }
+}
+
+/// What scripts can have of what a trace collects if its options ask for it.
+fn collected(args: &TraceArgs) -> Collected {
+    let StackOptions { native_depth, python_depth } = stacks::options(args);
+    let db = args.collect.format == Format::Db;
+    Collected {
+        native_depth,
+        python_depth,
+        accesses: operators::wanted(args).accesses,
+        watch: args.watch.is_some(),
+        db,
+    }
+}
+
+/// How processes are followed; `late`: what is done about late libraries where threads cannot be held.
+fn follow_options(args: &TraceArgs, late: LateLibraries, kernel: &Kernel) -> FollowOptions {
+    let hold = kernel.can_hold() && args.late_libraries.is_none_or(|how| how == LateLibraries::Hold);
+    if args.late_libraries == Some(LateLibraries::Hold) && !hold {
+        let text = format_args!("this kernel cannot hold a thread (Linux 6.0): --late-libraries={}", late.name());
+        message(args.collect.level_of_messages(), LogLevel::Warning, text);
+    }
+    let how = args.late_libraries.filter(|how| *how != LateLibraries::Hold).unwrap_or(late);
+    let stop = how == LateLibraries::Stop && kernel.features().send_signal;
+    FollowOptions { children: !args.no_children, hold, stop }
+}
+
 /// What the options mean for the kernel side.
-fn kernel_options(args: &TraceArgs, wanted_ops: &OpsOptions) -> KernelOptions {
+fn kernel_options(args: &TraceArgs, wanted_ops: &OpsOptions, late: LateLibraries) -> KernelOptions {
+    // The program that `run` starts is in our group.
+    let home_group = if late == LateLibraries::Stop { getpgrp().as_raw().cast_unsigned() } else { 0 };
     KernelOptions {
         ring_bytes: args.ring_size,
         perf: args.transport == Transport::Perf,
@@ -166,11 +243,12 @@ fn kernel_options(args: &TraceArgs, wanted_ops: &OpsOptions) -> KernelOptions {
         arrays: wanted_ops.accesses,
         stacks: stacks::options(args),
         watch: args.watch.is_some(),
+        home_group,
     }
 }
 
 /// Starts asking the driver for its figures, unless nobody wants them.
-fn start_usage(args: &TraceArgs, trigger: Trigger, reader: &Reader) -> Result<Option<Sampler>> {
+fn start_usage(args: &TraceArgs, trigger: Trigger, reader: &Reader, crew: &Crew) -> Result<Option<Sampler>> {
     let options =
         Options { interval: args.usage_interval, per_second: args.usage_rate, library: args.usage_library.clone() };
     if options.interval.is_zero() && options.per_second == 0 {
@@ -194,7 +272,7 @@ fn start_usage(args: &TraceArgs, trigger: Trigger, reader: &Reader) -> Result<Op
         ),
     };
     let started =
-        Sampler::start(options, trigger, send, tell).context("cannot start asking for the driver's figures")?;
+        Sampler::start(options, trigger, send, tell, crew).context("cannot start asking for the driver's figures")?;
     Ok(Some(started))
 }
 

@@ -1,12 +1,10 @@
 //! What a trace tells: the user in messages, the capture in notes.
 
-use std::io::{self, IsTerminal as _};
-
 use super::{Session, start::clocks};
 use crate::{
     attach::{features::LinkMode, follow::Change},
     capture::{LossCount, Note, note_record},
-    cli::{args::LogLevel, message, operators},
+    cli::{args::LogLevel, disk::DiskUse, message, operators, terminal},
     model::Device,
     probes::{MSTX_TOOL, ProbeSpec, lacks_python_calls},
     ring::{Command, Reader, monotonic_ns},
@@ -66,7 +64,7 @@ impl Session<'_> {
             for (symbol, (vaddr, evidence)) in library.placed.iter().filter_map(|p| Some((&p.symbol, p.located?))) {
                 self.say(LogLevel::Debug, format_args!("{path}: `{symbol}` located at {vaddr:#x} ({evidence})"));
             }
-            let stepped = library.placed.iter().filter(|placed| placed.site.cost.is_stepped()).count();
+            let stepped = library.placed.iter().filter(|placed| placed.is_stepped()).count();
             self.say(
                 LogLevel::Debug,
                 format_args!("{path}: {} probe(s), {stepped} of them single-stepped", library.placed.len()),
@@ -81,6 +79,7 @@ impl Session<'_> {
         }
     }
 
+    #[track_caller]
     pub(super) fn say(&self, level: LogLevel, text: std::fmt::Arguments<'_>) {
         message(self.args.collect.level_of_messages(), level, text);
     }
@@ -93,12 +92,11 @@ impl Session<'_> {
     }
 
     /// One line on a terminal that is ours: with `run`, only if the program does not write there.
-    pub(super) fn show_status(&self) {
-        let stderr = io::stderr();
-        let shared = self.child.is_some() && io::stdout().is_terminal();
+    pub(super) fn show_status(&self, disk: DiskUse) {
+        let shared = self.child.is_some() && terminal::shows_output();
         let quiet =
             self.args.no_progress || self.args.capture_only || self.args.collect.level_of_messages() > LogLevel::Info;
-        if quiet || shared || !stderr.is_terminal() {
+        if quiet || shared || !terminal::shows_messages() {
             return;
         }
         let figures = self.gauge.figures();
@@ -106,15 +104,37 @@ impl Session<'_> {
         let devices: Vec<String> = figures
             .live_bytes
             .iter()
-            .map(|(device, bytes)| format!("{} {:.1} MiB", device_name(*device), *bytes as f64 / f64::from(1 << 20)))
+            .map(|(device, bytes)| format!("{} {:.1} MiB", device_name(*device), mebibytes(*bytes)))
             .collect();
-        eprint!("\r\x1b[K{} events | live: {} | lost: {lost}", figures.events, devices.join(", "));
+        terminal::show_status(format_args!(
+            "{} events | live: {} | disk: {:.1} MiB, {:.1} MiB/s | lost: {lost}",
+            figures.events,
+            devices.join(", "),
+            mebibytes(disk.size_bytes),
+            mebibytes(disk.bytes_per_second)
+        ));
     }
 }
 
 /// Of a script's trace, where the kernel lacks what its calls are read by.
 const UNTOLD_CALLS: &str =
     "of Python traces ranges are told, calls are not: this kernel has no attach cookies (Linux 5.15)";
+
+/// No process has loaded what we know: the program is another one, or it starts its work where we do not follow.
+pub(super) fn tell_nothing_traced(wanted: LogLevel, user: &[&'static ProbeSpec]) {
+    let own = if user.is_empty() { "" } else { ", and none that --probe names" };
+    let text = format_args!(
+        "nothing was traced: no traced process loaded an Ascend library (driver, runtime, ACL, torch_npu, MindSpore, \
+         ATB or mstx){own}"
+    );
+    message(wanted, LogLevel::Warning, text);
+    tell_names(wanted, user);
+}
+
+/// Which libraries are looked for.
+pub(super) fn tell_names(wanted: LogLevel, user: &[&'static ProbeSpec]) {
+    message(wanted, LogLevel::Debug, format_args!("looked for {}", library_names(user)));
+}
 
 /// Puts a note behind what is in the transport.
 pub(super) fn note(reader: &Reader, note: &Note) {
@@ -128,6 +148,10 @@ pub(super) fn change_note(change: Change) -> Note {
         }
         Change::Ended { pid } => Note::ProcessEnd { pid },
     }
+}
+
+fn mebibytes(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 20)
 }
 
 fn device_name(device: Device) -> String {
@@ -152,7 +176,7 @@ pub(super) fn list(pids: &[u32]) -> String {
     pids.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
-pub(super) fn library_names(user: &[&'static ProbeSpec]) -> String {
+fn library_names(user: &[&'static ProbeSpec]) -> String {
     let specs = crate::probes::builtin().chain(user.iter().copied());
     let mut names: Vec<&str> = specs.flat_map(|spec| spec.libraries.iter().copied()).collect();
     names.retain(|name| *name != MSTX_TOOL);

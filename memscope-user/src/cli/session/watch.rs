@@ -1,15 +1,16 @@
 //! Block watch in a live trace: what the options mean for it, and what it says.
 
-use std::io::{self, Write as _};
+use std::io;
 
 use anyhow::{Context as _, Result};
 
 use crate::{
-    attach::{kernel::Kernel, libraries::Libraries, spawn::sudo_ids},
+    attach::{kernel::Kernel, libraries::Libraries},
     cli::{
         args::{LogLevel, TraceArgs},
-        message, stdout,
+        message, terminal,
     },
+    crew::Crew,
     probes::{
         ProbeSpec,
         watch::{WatchLevels, flags, rows},
@@ -47,23 +48,23 @@ pub(super) fn start(
     args: &TraceArgs,
     kernel: &mut Kernel,
     libraries: &Libraries,
+    tree: Option<OutputTree>,
     dirs: ProcessDirs,
+    crew: &Crew,
 ) -> Result<Option<(Watch, Tap)>> {
-    let (Some(spec), Some(levels)) = (args.watch.clone(), levels(args)) else { return Ok(None) };
+    let (Some(spec), Some(levels), Some(tree)) = (args.watch.clone(), levels(args), tree) else { return Ok(None) };
     let level = args.collect.level_of_messages();
-    let out_dir = args.collect.output_path().to_path_buf();
     let outputs = move |pid| {
-        let tree = OutputTree::open(&out_dir, sudo_ids())?;
         let dir = dirs.of(&tree, pid)?;
-        Ok(WatchFiles::new(tree, dir))
+        Ok(WatchFiles::new(tree.clone(), dir))
     };
     let tell = move |warns, text: &str| {
         message(level, if warns { LogLevel::Warning } else { LogLevel::Info }, format_args!("{text}"));
     };
     let rows = libraries.rows().iter().map(|(number, spec)| (*number, *spec, flags(spec, levels))).collect();
-    let maps = kernel.watch_maps()?;
+    let maps = kernel.watch_maps(&spec.start)?;
     let options = WatchOptions { spec, rows, outputs: Box::new(outputs), tell: Box::new(tell) };
-    let started = Watch::start(options, Box::new(move || maps.try_clone()));
+    let started = Watch::start(options, Box::new(move || maps.try_clone()), crew);
     started.context("cannot start block watch").map(Some)
 }
 
@@ -73,9 +74,10 @@ pub(super) fn print(args: &TraceArgs, text: &str) -> io::Result<()> {
         "\nBlock watch (it changes when things happen: what depends on timing may look different without it)";
     // Machines read the report alone.
     if args.collect.json {
-        return io::stderr().lock().write_all(text.as_bytes());
+        terminal::say_lines(text.as_bytes());
+        return Ok(());
     }
-    stdout::print(|out| {
+    terminal::print(|out| {
         writeln!(out, "{TITLE}")?;
         out.write_all(text.as_bytes())
     })

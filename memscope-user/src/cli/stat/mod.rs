@@ -10,6 +10,7 @@ pub(super) use self::monitor::Monitor;
 use self::screen::{Screen, Style};
 use super::{
     args::{LogLevel, StatArgs, TraceArgs},
+    disk::Files,
     notices::Notices,
     outputs::Selecting,
     session::{self, Plan},
@@ -38,12 +39,15 @@ pub(super) fn run(args: &StatArgs) -> ExitCode {
             ],
             dump: DumpFilter::default(),
             owners: None,
-            capture: None,
+            demand: None,
+            tree: None,
+            capture: false,
             // Nothing pulls it, so the driver is asked for all devices, also for those on which nothing happens.
             trigger: Trigger::default(),
             selected: Selecting::ALL,
             monitor: Some(Monitor::new(args.interval, args.count, Screen::new(style))),
             dirs: crate::sinks::tree::ProcessDirs::default(),
+            files: Files::default(),
         })
     })
 }

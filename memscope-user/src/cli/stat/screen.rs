@@ -1,8 +1,10 @@
 //! Where samples go: standard output, as text, CSV or JSON.
 
-use std::io::{self, IsTerminal as _, Write as _};
+use std::io::{self, Write as _};
 
+use crate::cli::terminal::{self, Control};
 use crate::model::Sample;
+use crate::printable;
 use crate::sinks::report::{SAMPLE_CSV_HEADER, write_sample, write_sample_csv};
 
 /// How samples are written.
@@ -26,27 +28,27 @@ pub(super) struct Screen {
 
 impl Screen {
     pub(super) fn new(style: Style) -> Self {
-        Self { style, is_terminal: io::stdout().is_terminal(), begun: false }
+        Self { style, is_terminal: terminal::shows_output(), begun: false }
     }
 
     /// Writes a sample in one piece.
     pub(super) fn show(&mut self, sample: &Sample) -> io::Result<()> {
         let mut text = Vec::new();
         self.render(sample, &mut text)?;
-        let mut out = io::stdout().lock();
-        out.write_all(&text)?;
-        out.flush()
+        let style = if self.style == Style::Json { printable::Style::Json } else { printable::Style::Text };
+        terminal::print_as(style, self.control(), |out| out.write_all(&text))
+    }
+
+    /// Text replaces what a terminal showed before.
+    fn control(&self) -> Option<Control> {
+        (self.style == Style::Text && self.is_terminal).then_some(Control::ClearScreen)
     }
 
     fn render(&mut self, sample: &Sample, text: &mut Vec<u8>) -> io::Result<()> {
-        /// Cursor home, and what was there is gone.
-        const CLEAR: &[u8] = b"\x1b[H\x1b[2J";
         let is_first = !std::mem::replace(&mut self.begun, true);
         match self.style {
             Style::Text => {
-                if self.is_terminal {
-                    text.extend_from_slice(CLEAR);
-                } else if !is_first {
+                if !self.is_terminal && !is_first {
                     text.push(b'\n');
                 }
                 write_sample(sample, text)
@@ -81,9 +83,11 @@ mod tests {
 
     #[test]
     fn only_terminals_are_cleared() {
-        assert_eq!(shown(Style::Text, true).matches("\x1b[H\x1b[2J").count(), 2);
-        assert!(!shown(Style::Text, false).contains('\x1b'));
+        let clears = |style, is_terminal| Screen { style, is_terminal, begun: true }.control().is_some();
+        assert!(clears(Style::Text, true) && !clears(Style::Text, false) && !clears(Style::Csv, true));
+        assert!(!shown(Style::Text, true).contains('\x1b'));
         assert_eq!(shown(Style::Text, false).matches("\n\n").count(), 1);
+        assert_eq!(shown(Style::Text, true).matches("\n\n").count(), 0);
     }
 
     #[test]

@@ -97,6 +97,7 @@ fn told_by_rows(findings: Vec<Finding>) -> Vec<Finding> {
             Finding::Held(held) if held.allocations == 0 => None,
             Finding::Held(held) => Some(Finding::Held(Held {
                 attached: false,
+                replaced: held.replaced,
                 older_frees: 0,
                 unknown_frees: 0,
                 failed: 0,

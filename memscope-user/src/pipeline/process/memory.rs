@@ -82,7 +82,7 @@ impl Process {
             alloc_id: self.next_event,
             tid: at.tid,
             step: self.steps.of_device(device),
-            kernel_index: self.launches,
+            kernel_index: self.kernel_index(shared),
             module_id,
             page,
             api,
@@ -158,6 +158,7 @@ impl Process {
             cause,
             owner: live.later_owner,
             row_time_ns,
+            without_row: false,
         };
         self.tell(at, live.block.device, EventKind::Free(free), live.inside, shared);
         Some(live)
@@ -183,6 +184,10 @@ impl Process {
     fn freed(&mut self, at: At, key: Key, addr: u64, shared: &mut Shared) -> Undo {
         if let Some(live) = self.free(at, key, FreeCause::Program, None, shared) {
             return Undo::Block { key, live };
+        }
+        // `halMemAlloc` reserves addresses, too.
+        if let Some(undo) = self.region_ends(at, RegionKind::Reservation, addr, shared) {
+            return undo;
         }
         self.unknown_free(at, Pool::Hal, addr, false, shared);
         Undo::Unknown { addr }
@@ -228,7 +233,7 @@ impl Process {
         if addr == 0 {
             return;
         }
-        let free = UnknownFree { pool, addr, maybe_older: self.attached, refused };
+        let free = UnknownFree { pool, addr, size_bytes: None, maybe_older: self.attached, refused };
         let device = self.device_of(at.tid);
         self.emit(at, device, EventKind::UnknownFree(free), self.steps.inside(), shared);
     }
@@ -303,7 +308,7 @@ impl Process {
 
     /// An allocation failed for its caller.
     pub(super) fn allocation_failed(&mut self, at: At, failure: &Failure, shared: &mut Shared) {
-        let Failure { pool, device, size_bytes, flags, status, caller } = *failure;
+        let Failure { pool, device, size_bytes, flags, status, caller, .. } = *failure;
         let device = device.unwrap_or_else(|| self.device_of(at.tid));
         let out_of_memory = OUT_OF_MEMORY.contains(&status);
         let (request, attempt) = if out_of_memory {

@@ -24,6 +24,7 @@ use super::sanitizer::{SanitizerOp, Use};
 use super::stacks::Codes;
 use super::steps::{OpenStep, Ranges, STEP_START, Steps};
 use super::usage::Usage;
+use super::wishes::Wishes;
 use crate::analyses::decompose::Classifier;
 use crate::model::{Access, Device, Event, EventKind, FreeCause, Launch, Mark, Pool, ProcessStart, RegionKind, Stacks};
 
@@ -51,6 +52,12 @@ pub(super) struct Shared {
     pub(super) usage: Usage,
     /// Tells whose blocks are, where that is wanted.
     pub(super) owners: Option<Classifier>,
+    /// Blocks do not carry the number of launches before them.
+    pub(super) uncounted_launches: bool,
+    /// It is wanted of all processes, not only of those with scripts that ask for it.
+    pub(super) owned_by_options: bool,
+    /// What scripts can have.
+    pub(super) wishes: Wishes,
 }
 
 /// One traced process.
@@ -297,6 +304,11 @@ impl Process {
         self.emit(at, device, EventKind::Launch(launch), self.steps.inside(), shared);
     }
 
+    /// Kernel that a block of now is of (contract §8.2).
+    const fn kernel_index(&self, shared: &Shared) -> u64 {
+        if shared.uncounted_launches { 0 } else { self.launches }
+    }
+
     fn op(&mut self, at: At, op: &OpCall, shared: &mut Shared) {
         let device = self.device_of(at.tid);
         let inside = self.steps.inside();
@@ -419,7 +431,8 @@ impl Process {
         self.next_event += 1;
         let At { time_ns, tid, stacks } = at;
         let event = Event { id, time_ns, pid: self.pid, tid, device, stacks, kind };
-        shared.out.event(&event, inside && self.script.wants(&event));
+        let (wanted, of_options) = self.script.wants(&event);
+        shared.out.event(&event, inside && wanted, of_options);
     }
 }
 

@@ -66,7 +66,7 @@ pub(super) const fn is_past_failing(action: &Action) -> bool {
 impl Process {
     /// An attempt has failed for want of memory.
     pub(super) fn fails(&mut self, at: At, device: Device, failed: AllocFailed, shared: &mut Shared) {
-        let Some(count) = shared.oom_blocks else { return };
+        let Some(count) = self.script.oom_blocks().or(shared.oom_blocks) else { return };
         let other = self.failing.requests.get(&at.tid).is_some_and(|open| open.failed.request != failed.request);
         if other || self.failing.requests.len() >= MAX_FAILING {
             self.failed_for_good(at, at.tid, shared);

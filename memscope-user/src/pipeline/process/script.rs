@@ -1,12 +1,15 @@
 //! What the program's script says by the Python package: when to collect, where steps end, whose memory is (contract §7.3, §8.5, §9).
 
+use std::sync::Arc;
+
 use super::super::blocks::{Key, Live};
 use super::super::item::{ScriptCall, Wanted};
 use super::super::labels::{LabelIds, Labels};
 use super::super::output::{DeviceFilter, DumpFilter, Npus};
 use super::super::trace::{TraceRow, TraceTexts};
+use super::super::wishes::{AnalysisBit, Rows, Settings};
 use super::{At, Process, Shared};
-use crate::analyses::decompose::owner;
+use crate::analyses::decompose::{Classifier, RuleSet, owner};
 use crate::model::{Block, Device, Event, EventKind, Free, FreeCause, Name, Pool, System};
 
 /// State of one process's script.
@@ -20,8 +23,12 @@ pub(super) struct Script {
     deferred: bool,
     /// When collecting ended.
     stopped_ns: u64,
-    /// Which of the rows that the tracer's options ask for.
-    wanted: Option<DumpFilter>,
+    /// What the coming `config()` names besides rows.
+    named: Settings,
+    /// What it has asked for.
+    asked: Settings,
+    /// Which rows.
+    wanted: Option<Rows>,
     labels: Labels,
     /// Of its Python trace.
     texts: TraceTexts,
@@ -37,6 +44,8 @@ impl Script {
             started: false,
             deferred,
             stopped_ns: 0,
+            named: Settings::default(),
+            asked: Settings::default(),
             wanted: None,
             labels: Labels::default(),
             texts: TraceTexts::default(),
@@ -60,9 +69,14 @@ impl Script {
         self.collecting
     }
 
-    /// Whether the script wants a row of the event.
-    pub(super) fn wants(&self, event: &Event) -> bool {
-        self.wanted.as_ref().is_none_or(|wanted| wanted.passes(event))
+    /// Whether the script wants a row of the event, and whether the tracer's options have a say, too.
+    pub(super) fn wants(&self, event: &Event) -> (bool, bool) {
+        self.wanted.as_ref().map_or((true, true), |Rows { filter, adds }| (filter.passes(event), !adds))
+    }
+
+    /// How many blocks are named when memory is out, if the script asks for it.
+    pub(super) const fn oom_blocks(&self) -> Option<usize> {
+        self.asked.oom_blocks()
     }
 }
 
@@ -91,8 +105,9 @@ impl Process {
     /// The script says something, at `mono_ns` by the records' clock.
     pub(super) fn script(&mut self, at: At, mono_ns: u64, call: ScriptCall, shared: &mut Shared) {
         match call {
+            ScriptCall::Settings(settings) => self.script.named = settings,
             ScriptCall::Config(wanted) => {
-                self.script.wanted = Some(wanted.into());
+                self.configured(at, wanted, shared);
                 // Who sets something starts by himself.
                 if self.script.collecting && !self.script.started {
                     (self.script.collecting, self.script.stopped_ns) = (false, at.time_ns);
@@ -119,6 +134,25 @@ impl Process {
                     self.trace_row(at, mono_ns, row, shared);
                 }
             }
+        }
+    }
+
+    /// The script says what it wants: what can be had is, and what cannot is told once.
+    fn configured(&mut self, at: At, wanted: Wanted, shared: &mut Shared) {
+        // Packages of before have said nothing besides.
+        let named = std::mem::take(&mut self.script.named);
+        self.script.asked = named;
+        self.script.wanted = Some(named.rows(wanted, shared.wishes.options));
+        let mut analyses = named.analyses & 0xffff;
+        if !shared.wishes.accesses() {
+            analyses &= !AnalysisBit::INEFFICIENT.0;
+        }
+        shared.out.demand(analyses);
+        if AnalysisBit::DECOMPOSE.is_in(analyses) && shared.owners.is_none() && shared.out.takes_demands() {
+            shared.owners = Some(Classifier::new(Arc::new(RuleSet::builtin())));
+        }
+        if let Some(unmet) = shared.wishes.unmet(named, wanted) {
+            self.tell(at.made_up(), Device::None, EventKind::Unmet(unmet), true, shared);
         }
     }
 
@@ -166,7 +200,7 @@ impl Process {
             alloc_time_ns: at.time_ns,
             alloc_id: self.next_event,
             step: self.steps.of_device(live.block.device),
-            kernel_index: self.launches,
+            kernel_index: self.kernel_index(shared),
             ..live.block
         };
         let live = Live { block, noted: false, inside: self.steps.inside(), ..live };
@@ -210,6 +244,7 @@ impl Process {
                 cause: FreeCause::Unwatched,
                 owner: later_owner,
                 row_time_ns,
+                without_row: false,
             };
             self.tell(at, block.device, EventKind::Free(free), inside, shared);
         }
@@ -270,16 +305,24 @@ impl Process {
 
     /// Whose a block is: by its labels, and by the rules where its labels leave that open. Nobody's if nobody wants to know.
     pub(super) fn owner_of(&self, block: &Block, ids: LabelIds, shared: &mut Shared) -> Option<Name> {
+        if !shared.owned_by_options && !AnalysisBit::DECOMPOSE.is_in(self.script.asked.analyses) {
+            return None;
+        }
         let rules = shared.owners.as_mut()?;
         let by_rules = rules.owner(&Block { owner: None, ..*block });
         if ids.is_empty() {
             return by_rules;
         }
         let [framework, system, user] = self.script.labels.texts(ids);
-        let base = if system.is_empty() { by_rules } else { owner(block.pool, block.module_id, &system) };
-        // Only host memory has no framework of its own.
-        let framework = if block.pool == Pool::Host { framework } else { String::new() };
-        let parts = [framework.as_str(), base.map_or("", Name::as_str), &user];
+        // A label of level 0 stands in place of the allocator's name. Host memory has none.
+        let replaced = !framework.is_empty() && block.pool != Pool::Host;
+        let base = match (replaced, system.is_empty()) {
+            (true, _) => None,
+            (false, true) => by_rules,
+            (false, false) => owner(block.pool, block.module_id, &system),
+        };
+        let base = if replaced { system.as_str() } else { base.map_or("", Name::as_str) };
+        let parts = [framework.as_str(), base, &user];
         let given = parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("@");
         let given = (!given.is_empty()).then(|| Name::keep(&given));
         rules.owner(&Block { owner: given, ..*block })

@@ -8,7 +8,7 @@ use crate::capture::{CaptureHeader, Ending, Writer, WriterOptions};
 use crate::hash::{HashMap, HashSet};
 use crate::model::{
     Access, Alloc, AllocApi, AllocFailed, BlockReturned, Device, Event, EventKind, Free, Mark, Name, Op, OutOfMemory,
-    PageType, Pool, Region,
+    PageType, Pool, Region, RegionKind,
 };
 use crate::testing::{HOST, Random, Who, at, device, main, rows, variety};
 
@@ -141,6 +141,7 @@ fn line(event: &Event) -> String {
         EventKind::Snapshot(snapshot) => write!(line, "{snapshot:?}"),
         EventKind::NamedRange { name, start_ns, .. } => write!(line, "range {name} since {start_ns:?}"),
         EventKind::StepsRefused => write!(line, "steps refused"),
+        EventKind::Unmet(unmet) => write!(line, "unmet {} ({})", unmet.settings, unmet.options),
         EventKind::DeviceUsage(usage) => write!(line, "usage {} of {}", usage.used_bytes, usage.total_bytes),
         EventKind::ProcessStart(start) => write!(line, "process {}", start.command),
         EventKind::OutOfMemory(OutOfMemory::Trigger(failed)) => write!(line, "out of memory {}", failed.size_bytes),
@@ -224,6 +225,59 @@ fn flags_and_properties_are_read() {
             (Pool::Host, Device::Cpu, None, PageType::Huge, AllocApi::Create, 4, 3),
         ]
     );
+}
+
+/// Spaces of the flag word (ascend-abi §2.1): SVM, device and DVPP are memory of the NPU, three are the host's; those that
+/// only take addresses, and those without a meaning, are no memory, and their frees are no unknown ones.
+#[test]
+fn spaces_that_are_no_memory_are_no_blocks() {
+    const APP: u64 = 33 << 56;
+    let records: Vec<Vec<u8>> = (0..16)
+        .flat_map(|space| {
+            let (who, addr) = (main(10 * space + 1), 0x1000 * (space + 1));
+            [who.alloc(addr, 64, APP | space << 10 | 5), main(10 * space + 2).free(addr)]
+        })
+        .collect();
+    let events = events(&records);
+    let mut blocks = [(Device::None, 0); 16];
+    for event in &events {
+        match &event.kind {
+            EventKind::Alloc(alloc) => blocks[(alloc.block.addr / 0x1000 - 1) as usize].0 = alloc.block.device,
+            EventKind::Free(free) => blocks[(free.block.addr / 0x1000 - 1) as usize].1 += 1,
+            EventKind::Region(region) => assert_eq!((region.kind, region.size_bytes), (RegionKind::Reservation, 64)),
+            EventKind::UnknownFree(free) => panic!("{free:?}"),
+            _ => {}
+        }
+    }
+    let (npu, cpu, none) = ((Device::Npu(5), 1), (Device::Cpu, 1), (Device::None, 0));
+    assert_eq!(blocks[..8], [npu, npu, cpu, npu, cpu, none, cpu, none]);
+    assert_eq!(blocks[8..], [none; 8]);
+    let last = events.iter().rev().find_map(|event| match &event.kind {
+        EventKind::Region(region) => Some((region.begins, region.live_bytes)),
+        _ => None,
+    });
+    assert_eq!(last, Some((false, 0)));
+}
+
+/// Where the level is not `kernel`, blocks are of kernel 0, as in msMemScope's leak lines, whatever launches are seen; else
+/// they have the number of launches before them.
+#[test]
+fn launches_are_counted_at_the_level_of_kernels() {
+    for (uncounted_launches, expected) in [(false, [0, 2]), (true, [0, 0])] {
+        let (mut pipeline, seen, _written) = tapped(PipelineConfig { uncounted_launches, ..config() });
+        let records =
+            [main(1).alloc(0x10, 1, NPU), main(2).launch(5, 6), main(3).launch(5, 6), main(4).alloc(0x20, 1, NPU)];
+        pipeline.feed(&records.concat()).expect("written");
+        drop(pipeline.finish(&[]));
+        let found: Vec<u64> = seen
+            .try_iter()
+            .filter_map(|event| match event.kind {
+                EventKind::Alloc(alloc) => Some(alloc.block.kernel_index),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(found, expected, "{uncounted_launches}");
+    }
 }
 
 /// The same address again without a free in between: the old block ends first, and its bytes with it.

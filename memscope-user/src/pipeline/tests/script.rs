@@ -1,7 +1,9 @@
 //! Scripts: what the markers of the Python package do to events (contract §7.3, §8.1, §8.5, §8.9). Expectations are worked out by hand.
 
 use super::*;
+use crate::analyses::StepLeaksAnalysis;
 use crate::analyses::decompose::RuleSet;
+use crate::capture::Collected;
 use crate::capture::Note;
 use crate::sinks::row::Row;
 use memscope_common::Kind;
@@ -327,6 +329,29 @@ fn labels_are_the_threads() {
     );
 }
 
+/// A label of level 0 stands in place of the allocator's name, of a thread and of a block; levels behind it follow.
+#[test]
+fn labels_of_level_0_name_the_allocator() {
+    let pta = |time_ns, what, addr, size| main(time_ns).pta((0, what), addr, size, [512, 1024, 512]);
+    assert_eq!(
+        owner_cells(&[
+            label_text(main(1), 1, "mine"),
+            label_text(main(1), 2, "weight"),
+            label_text(main(1), 3, "train"),
+            script(main(2), "labels", &[1, 0]),
+            main(3).alloc(0x10, 1, NPU),
+            pta(4, 0, 0x1000, 512),
+            script(main(5), "labels", &[1 | 2 << 48, 3 << 16]),
+            main(6).alloc(0x20, 1, NPU),
+            script(main(7), "labels", &[0, 0]),
+            pta(8, 0, 0x2000, 512),
+            script(main(9), "label_addr", &[0x2000, 1 | 2 << 48, 0]),
+            pta(10, 1, 0x2000, -512),
+        ])[..5],
+        ["MALLOC mine", "MALLOC mine", "MALLOC mine@weight@train", "MALLOC PTA", "FREE mine@weight"]
+    );
+}
+
 /// A block of `PyTorch`'s pool that is labelled later has its owner on its FREE row; others are left alone.
 #[test]
 fn blocks_are_labelled_later() {
@@ -454,4 +479,138 @@ fn ranges_are_told_at_their_end() {
         ]
     );
     assert_eq!(found.len(), 5);
+}
+
+/// A trace that collects what every trace does.
+fn plain() -> PipelineConfig {
+    let rows_of_options = Some(RowBits { events: 7, levels: 1, devices: 1 << 32, fixed: false });
+    PipelineConfig { collected: Some(Collected::default()), rows_of_options, ..config() }
+}
+
+/// Each setting that a plain trace lacks is named once, however often and by however many scripts it is asked for. Nothing of it is a row.
+#[test]
+fn unmet_settings_are_told_once() {
+    let (c_10, watch) = ([4, 11, 0], [4, 11, 1 << 3]);
+    let child = at(5, 9, 9);
+    let records = [
+        script(main(1), "settings", &c_10),
+        script(main(1), "config", &ALL),
+        script(main(2), "settings", &c_10),
+        script(main(2), "config", &ALL),
+        main(3).fork(9),
+        script(child, "settings", &c_10),
+        script(child, "config", &ALL),
+        script(main(6), "settings", &watch),
+        script(main(6), "config", &ALL),
+        // What is not named any more is not asked for.
+        script(main(7), "config", &ALL),
+    ];
+    let (mut pipeline, seen, _written) = tapped(plain());
+    pipeline.feed(&records.concat()).expect("fed");
+    drop(pipeline.finish(&[]));
+    let told: Vec<String> = seen.try_iter().map(|event| line(&event)).collect();
+    assert_eq!(
+        told,
+        [
+            "1 7 - unmet call_stack=c:10, analysis=inefficient (--call-stack=c:10 --analysis=inefficient)",
+            "6 7 - unmet watch (--watch)",
+        ]
+    );
+    assert_eq!(rows_of(plain(), &records), [""; 0]);
+}
+
+/// What a script names in `events`, `level` and `device` replaces the options'; what it leaves out is chosen from them.
+#[test]
+fn named_settings_replace_those_of_the_options() {
+    let only_allocations = || PipelineConfig {
+        rows_of_options: Some(RowBits { events: 1, levels: 1, devices: 1 << 32, fixed: false }),
+        dump: DumpFilter { free: false, ..DumpFilter::default() },
+        ..plain()
+    };
+    let records = |named: u64| {
+        [
+            script(main(1), "settings", &[0, 0, named]),
+            script(main(1), "config", &[7, 3, 1 << 32]),
+            script(main(2), "start", &[]),
+            main(3).alloc(0x10, 1, NPU),
+            main(4).launch(0x77, 0),
+            main(5).free(0x10),
+        ]
+    };
+    let kinds = |named| -> Vec<String> {
+        rows_of(only_allocations(), &records(named))
+            .iter()
+            .map(|row| row.split(',').next().unwrap_or("").to_owned())
+            .collect()
+    };
+    assert_eq!(kinds(0), ["SYSTEM", "MALLOC"]);
+    assert_eq!(kinds(1), ["SYSTEM", "MALLOC", "FREE"]);
+    assert_eq!(kinds(3), ["SYSTEM", "MALLOC", "KERNEL_LAUNCH", "FREE"]);
+    // A package of before names nothing.
+    let unnamed = [&records(0)[1..]].concat();
+    assert_eq!(rows_of(only_allocations(), &unnamed).len(), 2);
+}
+
+/// A script that asks for owners has them in its rows, and others have none; out of memory names as many blocks as it asks for.
+#[test]
+fn analyses_of_scripts_are_made() {
+    let demand = Demand { given: 0, make: Arc::new(|_| Vec::new()) };
+    let with = || PipelineConfig { demand: Some(demand.clone()), ..plain() };
+    let other = |time_ns| at(time_ns, 9, 9);
+    let rows = rows_of(
+        with(),
+        &[
+            script(main(1), "settings", &[2, 0, 0]),
+            script(main(1), "config", &ALL),
+            script(main(2), "start", &[]),
+            main(3).alloc(0x10, 1, NPU),
+            other(4).alloc(0x20, 1, NPU),
+            // The next one does not ask for it.
+            script(main(5), "config", &ALL),
+            main(6).alloc(0x30, 1, NPU),
+        ],
+    );
+    let owners: Vec<bool> =
+        rows.iter().filter(|row| row.starts_with("MALLOC")).map(|row| row.contains("owner:CANN@APP")).collect();
+    assert_eq!(owners, [true, false, false]);
+
+    let fails = main(5).returned("aclrtMallocAlign32", 207_001, &[500, 0]);
+    let rows = rows_of(
+        with(),
+        &[
+            script(main(1), "settings", &[8 | 1 << 16, 0, 0]),
+            script(main(1), "config", &ALL),
+            script(main(2), "start", &[]),
+            main(2).set_device(0),
+            main(3).alloc(0x10, 1, device(0)),
+            main(4).alloc(0x20, 1, device(0)),
+            fails,
+            main(6).mark("next"),
+        ],
+    );
+    let oom: Vec<&str> =
+        rows.iter().filter(|row| row.starts_with("OOM")).filter_map(|row| row.split(',').nth(1)).collect();
+    assert_eq!(oom, ["OOM_TRIGGER", "OOM_RECENT_ALLOC", "OOM_TOP_ALLOC"], "{rows:?}");
+}
+
+/// Analyses are made once for all that is asked for; what lived before they came is no leak of theirs.
+#[test]
+fn analyses_are_asked_for_once() {
+    let asked = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let seen = Arc::clone(&asked);
+    let make = move |bits| {
+        seen.lock().expect("not poisoned").push(bits);
+        vec![Box::new(StepLeaksAnalysis::default()) as Box<dyn Analysis>]
+    };
+    let config = PipelineConfig { demand: Some(Demand { given: 2, make: Arc::new(make) }), ..plain() };
+    let (mut pipeline, _seen, _written) = tapped(config);
+    let wants = |time_ns, bits: u64| {
+        [script(main(time_ns), "settings", &[bits, 0, 0]), script(main(time_ns), "config", &ALL)].concat()
+    };
+    let records = [main(1).alloc(0x10, 1, NPU), wants(2, 3), wants(3, 1), wants(4, 5), wants(5, 8)];
+    pipeline.feed(&records.concat()).expect("fed");
+    pipeline.feed(&[script(main(6), "start", &[]), main(7).free(0x10)].concat()).expect("fed");
+    assert_eq!(pipeline.finish(&[]).findings, []);
+    // Owners were there, and inefficient use cannot be seen in this trace.
+    assert_eq!(*asked.lock().expect("not poisoned"), [1, 8]);
 }

@@ -45,6 +45,8 @@ pub(super) struct Output {
     pub(super) writer: Option<Writer>,
     /// When it was written last, by the sink's clock.
     pub(super) last_used: u64,
+    /// It has the rows without a device that came before it.
+    pub(super) begun: bool,
 }
 
 pub(super) enum Writer {
@@ -94,16 +96,16 @@ pub(super) fn open_again(tree: &OutputTree, format: Format, place: &Place) -> Re
         Format::Db => {
             // Closing it later would drop the locks that SQLite takes on the same file (POSIX locks).
             drop(file);
-            open_db(place)
+            open_db(tree, place)
         }
     }
 }
 
-/// SQLite opens by path, and only a file that is there. It follows no link at the last step; should a step before
-/// have been replaced, the file it found is not the one we made.
-fn open_db(place: &Place) -> Result<Writer, SinkError> {
-    place.verify()?;
-    let file = DbFile::open(place.path())?;
-    place.verify()?;
+/// SQLite opens by name, and only a file that is there, in the folder that we opened. It follows no link at the last step.
+fn open_db(tree: &OutputTree, place: &Place) -> Result<Writer, SinkError> {
+    let folder = tree.folder(place)?;
+    place.verify(&folder)?;
+    let file = DbFile::open(tree.folder(place)?, place.name())?;
+    place.verify(&folder)?;
     Ok(Writer::Db(Box::new(file)))
 }

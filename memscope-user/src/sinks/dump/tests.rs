@@ -123,19 +123,37 @@ fn flush_makes_rows_visible() {
     }
 }
 
-/// Rows without a device go to every file of the process, after everything else.
+/// Rows without a device are in every file of the process, each where it happened.
 #[test]
-fn held_rows_go_to_every_file() {
-    let mut run = Run::new(Format::Csv);
-    run.write(&acl_init(12));
-    run.write(&at(2, Device::Npu(0), alloc(Pool::Pta, 0x10, 1)));
-    run.write(&at(3, Device::Npu(1), alloc(Pool::Pta, 0x10, 2)));
-    run.write(&end(12));
-    for device in ["device_0/", "device_1/"] {
-        let text = run.text(device);
-        assert!(text.starts_with(&header()), "{text}");
-        assert!(text.ends_with("\n5,SYSTEM,ACL_INIT,N/A,1000,12,34,N/A,N/A,,,\n"), "{text}");
-        assert_eq!(text.lines().count(), 3);
+fn rows_without_a_device_stand_where_they_happened() {
+    for format in [Format::Csv, Format::Db] {
+        let mut run = Run::new(format);
+        let system = |id, kind| Event { id, device: Device::None, ..event(EventKind::System(kind)) };
+        run.write(&system(0, System::AclInit));
+        run.write(&Event { id: 1, ..at(2, Device::Npu(0), alloc(Pool::Pta, 0x10, 1)) });
+        run.write(&system(2, System::TraceStop));
+        run.write(&Event { id: 3, ..at(3, Device::Npu(1), alloc(Pool::Pta, 0x10, 2)) });
+        run.write(&system(4, System::AclFinalize));
+        run.write(&Event { id: 5, ..at(4, Device::Npu(0), alloc(Pool::Pta, 0x20, 3)) });
+        run.write(&end(12));
+        let ids = |device: &str| -> Vec<i64> {
+            if format == Format::Csv {
+                let text = run.text(device);
+                assert!(text.starts_with(&header()), "{text}");
+                return text
+                    .lines()
+                    .skip(1)
+                    .map(|row| row.split(',').next().and_then(|id| id.parse().ok()).expect("an ID"))
+                    .collect();
+            }
+            let path = run.created().into_iter().find(|path| path.to_string_lossy().contains(device)).expect("created");
+            let connection = Connection::open(path).expect("database");
+            let mut rows = connection.prepare("SELECT ID FROM memscope_dump ORDER BY rowid").expect("table");
+            let ids = rows.query_map([], |row| row.get(0)).expect("rows").map(|id| id.expect("a number"));
+            ids.collect()
+        };
+        assert_eq!(ids("device_0/"), [0, 1, 2, 4, 5], "{format:?}");
+        assert_eq!(ids("device_1/"), [0, 2, 3, 4], "{format:?}");
     }
 }
 
@@ -148,7 +166,7 @@ fn held_rows_alone_make_a_host_file() {
     assert_eq!(run.text("device_cpu/"), header() + "5,SYSTEM,ACL_INIT,N/A,1000,12,34,N/A,N/A,,,\n");
 }
 
-/// Held rows are bounded: when there are too many they are written to the files there are, once.
+/// Held rows are bounded: what comes beyond is in the files there are, or in the host's, and nowhere twice.
 #[test]
 fn too_many_held_rows_are_written_early() {
     let mut run = Run::new(Format::Csv);
@@ -157,10 +175,21 @@ fn too_many_held_rows_are_written_early() {
     for _ in 0..7 {
         run.write(&acl_init(12));
     }
-    assert_eq!(run.sink.processes[&12].held.len(), 1);
+    assert_eq!(run.sink.processes[&12].held.len(), 3);
     run.sink.finish().expect("writable");
     assert_eq!(run.text("device_0/").lines().count(), 1 + 1 + 7);
     assert_eq!(run.created().len(), 1);
+
+    let mut run = Run::new(Format::Csv);
+    run.sink.max_held = 3;
+    for _ in 0..7 {
+        run.write(&acl_init(12));
+    }
+    run.write(&at(2, Device::Npu(0), alloc(Pool::Pta, 0x10, 1)));
+    run.sink.finish().expect("writable");
+    assert_eq!(run.text("device_cpu/").lines().count(), 1 + 7);
+    assert_eq!(run.text("device_0/").lines().count(), 1 + 3 + 1);
+    assert_eq!(run.sink.lost_rows(), 0);
 }
 
 /// The end of a process closes its files; a later process of the same number gets its own.
@@ -311,7 +340,7 @@ fn broken_file_is_not_tried_for_each_row() {
 fn unusable_output_directory_is_an_error() {
     let options = DumpOptions { out_dir: "/proc/no/such".into(), ..DumpOptions::default() };
     let error = crate::error_chain(&DumpSink::new(&options, |_| {}).expect_err("not writable"));
-    assert!(error.starts_with("cannot write `/proc/no`: "), "{error}");
+    assert!(error.starts_with("cannot write `/proc/no/such`: "), "{error}");
 }
 
 /// Database rows hold what CSV rows hold, with types as the viewer wants them.

@@ -60,7 +60,8 @@ fn write_node(node: &OwnerNode, depth: usize, out: &mut impl Write) -> io::Resul
     writeln!(out, "  {peak:>12}  {end:>12}  {mean:>12}  {:indent$}{}", "", node.label)?;
     node.children.iter().try_for_each(|child| write_node(child, depth + 1, out))?;
     // What has no label behind this one.
-    let rest = |of: fn(&OwnerNode) -> u64| of(node) - node.children.iter().map(of).sum::<u64>().min(of(node));
+    let rest =
+        |of: fn(&OwnerNode) -> u64| of(node).saturating_sub(node.children.iter().map(of).fold(0, u64::saturating_add));
     let rest = [rest(|node| node.peak_bytes), rest(|node| node.end_bytes), rest(|node| node.mean_bytes)];
     if node.children.is_empty() || rest[..2] == [0, 0] {
         return Ok(());

@@ -41,7 +41,7 @@ pub(super) fn write(found: &MarkLeaks, lines: usize, out: &mut impl Write) -> io
         )?;
     }
     if !leaks.is_empty() {
-        let total = leaks.iter().map(|leak| leak.size_bytes).sum();
+        let total = leaks.iter().map(|leak| leak.size_bytes).fold(0, u64::saturating_add);
         writeln!(out, "In all {} in {}.", size(total), counted(leaks.len() as u64, "block"))?;
     }
     if found.confidence == Confidence::Doubtful {

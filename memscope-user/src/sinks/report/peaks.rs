@@ -23,18 +23,25 @@ pub(super) fn write(found: &Peak, out: &mut impl Write) -> io::Result<()> {
         let why = if found.attached { "older than the trace" } else { "not seen" };
         writeln!(out, "  {} of it were allocated by calls {why}, and are in no group", size(*unseen_bytes))?;
     }
-    write_groups(groups, *pool, *places_left_out, out)?;
+    write_groups("At peak", groups, *pool, *places_left_out, out)?;
     if found.confidence == Confidence::Doubtful {
         writeln!(out, "  Doubtful: events were lost, so blocks may be missing, or counted that had gone.")?;
     }
     Ok(())
 }
 
-fn write_groups(groups: &LiveGroups, pool: Pool, places_left_out: u64, out: &mut impl Write) -> io::Result<()> {
+/// Writes tables by owner and size, and the places with the most bytes; `column` heads the bytes.
+pub(super) fn write_groups(
+    column: &str,
+    groups: &LiveGroups,
+    pool: Pool,
+    places_left_out: u64,
+    out: &mut impl Write,
+) -> io::Result<()> {
     let LiveGroups { owners, places, sizes, places_full } = groups;
     let owner = |sum: &OwnerSum| (sum.owner.map_or(pool.event_type(), |name| name.as_str()).to_owned(), sum.live);
-    write_table("Owner", owners.iter().map(owner), out)?;
-    write_table("Size of each block", sizes.iter().map(|sum| (size_class(sum), sum.live)), out)?;
+    write_table(column, "Owner", owners.iter().map(owner), out)?;
+    write_table(column, "Size of each block", sizes.iter().map(|sum| (size_class(sum), sum.live)), out)?;
     for sum in places.iter().take(stacks::MAX_STACKS) {
         stacks::write_sum(sum.stacks, sum.live.size_bytes, sum.live.blocks, out)?;
     }
@@ -48,12 +55,17 @@ fn write_groups(groups: &LiveGroups, pool: Pool, places_left_out: u64, out: &mut
     Ok(())
 }
 
-fn write_table(title: &str, rows: impl Iterator<Item = (String, LiveSum)>, out: &mut impl Write) -> io::Result<()> {
+fn write_table(
+    column: &str,
+    title: &str,
+    rows: impl Iterator<Item = (String, LiveSum)>,
+    out: &mut impl Write,
+) -> io::Result<()> {
     let rows: Vec<(String, LiveSum)> = rows.collect();
     if rows.is_empty() {
         return Ok(());
     }
-    writeln!(out, "  {:>12}  {:>8}  {title}", "At peak", "Blocks")?;
+    writeln!(out, "  {column:>12}  {:>8}  {title}", "Blocks")?;
     for (name, live) in rows.iter().take(TABLE_LINES) {
         writeln!(out, "  {:>12}  {:>8}  {name}", rounded(live.size_bytes.into()), live.blocks)?;
     }

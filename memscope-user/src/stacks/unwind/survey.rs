@@ -1,6 +1,6 @@
 //! How much of a file's unwind information becomes rules of the kernel side.
 
-use std::{fs::File, io, path::Path, sync::Arc};
+use std::{io, path::Path, sync::Arc};
 
 use gimli::{CieOrFde, EhFrame, UnwindContext, UnwindSection as _};
 use memscope_common::unwind::RULE_USER;
@@ -10,7 +10,7 @@ use super::{
     image::Image,
     row::{Row, Saved},
 };
-use crate::stacks::mappings::Content;
+use crate::{regular, stacks::mappings::Content};
 
 /// Rows of a file's unwind information: each says how to get to the caller from some addresses of a function.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -34,7 +34,7 @@ impl Survey {
     ///
     /// When the file cannot be read.
     pub fn of(path: &Path) -> io::Result<Option<Self>> {
-        let file = File::open(path)?;
+        let file = regular::open(path)?;
         Ok(Image::open(&Content::File(Arc::new(file))).and_then(|image| Self::of_image(&image)))
     }
 

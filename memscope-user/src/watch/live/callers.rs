@@ -2,12 +2,16 @@
 
 use std::{
     collections::HashMap,
+    ffi::OsStr,
     fs::{self, File},
     io::{self, Read as _},
+    os::unix::ffi::OsStrExt as _,
+    path::Path,
 };
 
 use crate::attach::{
     elf::{ElfFile, SymbolKind},
+    mapped,
     maps::{self, FileId, line},
 };
 
@@ -29,7 +33,8 @@ type Function = (u64, u64, String);
 #[derive(Default)]
 pub(super) struct Callers {
     known: HashMap<u64, Option<String>>,
-    files: HashMap<FileId, Vec<Function>>,
+    /// They stay open, so that no later file gets the inode of one.
+    files: HashMap<FileId, (File, Vec<Function>)>,
 }
 
 impl Callers {
@@ -58,12 +63,13 @@ impl Callers {
             if self.files.len() >= MAX_FILES {
                 return Ok(None);
             }
-            let file = File::open(format!("/proc/{pid}/map_files/{}", maps::plain_range(found.range)))?;
+            let path = Path::new(OsStr::from_bytes(found.name));
+            let file = mapped::open(pid, &maps::plain_range(found.range), path, found.id)?;
             let bytes = read(&file, live)?;
-            self.files.insert(found.id, functions(&bytes));
+            self.files.insert(found.id, (file, functions(&bytes)));
         }
         let offset = address - found.start + found.file_offset;
-        Ok(self.files.get(&found.id).and_then(|functions| function_at(functions, offset)))
+        Ok(self.files.get(&found.id).and_then(|(_, functions)| function_at(functions, offset)))
     }
 }
 

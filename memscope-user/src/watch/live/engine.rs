@@ -1,10 +1,10 @@
 //! Watches the blocks of one process: a thread of ours that talks with those of its threads that are at an operator.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{HashMap, HashSet, VecDeque},
     sync::{
         Arc, Mutex,
-        mpsc::{Receiver, RecvTimeoutError, TryRecvError},
+        mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError},
     },
     thread,
     time::{Duration, Instant},
@@ -17,22 +17,24 @@ use super::{
     blob::{BUFFER_BYTES, Call, SLOTS},
     callers::Callers,
     memory::Memory,
+    passed::Passed,
     setup::{self, Failure},
     shared::Shared,
     target::{self, Functions, Refusal, inner_id},
 };
 use crate::{
     attach::kernel::WatchMaps,
-    decode::{Body, decode},
+    decode::{Body, Call as CallRecord, Phase as CallPhase, Record, decode},
     probes::{Field, Meaning, ProbeSpec},
     ring::monotonic_ns,
     sinks::watch::{Content, WatchFiles},
     watch::{
         Range,
         checksum::Checksum,
-        items::{Items, Look},
+        items::{Block, Items, Look},
+        memory::Allocations,
         spec::WatchSpec,
-        verdict::{Change, Reading, Verdicts},
+        verdict::{Freed, Reading, Verdicts},
     },
 };
 
@@ -58,10 +60,17 @@ const RETRY: Duration = Duration::from_millis(200);
 /// A thread that has got an answer mostly comes back within this time; to be woken for it would take as long.
 const SOON: Duration = Duration::from_micros(60);
 
+/// What operators of CANN's library are called.
+const ACLNN: &str = "aclnn";
+/// So long a change is not told: a free that was made before may be on its way.
+const HELD_BACK: Duration = Duration::from_millis(100);
+
 /// What an engine is told.
 pub(super) enum Input {
     /// A record of the process.
     Record(Vec<u8>),
+    /// Leave the process alone; dropped when that is done. Records may follow.
+    Leave(Sender<()>),
     /// End.
     Finish,
 }
@@ -87,6 +96,12 @@ pub(super) struct Seen {
     pub(super) late: u64,
     /// The same, because the thread was sent there again before it came: the kernel keeps one of two signals.
     pub(super) merged: u64,
+    /// The same, because the program had another handler for the signal, or ignored it.
+    pub(super) unsent: u64,
+    /// Operators at whose sides that was so, and how often.
+    pub(super) passed: Vec<(Arc<str>, u64)>,
+    /// When that began.
+    pub(super) unsent_since_ns: u64,
     /// Whether the handler was ever there.
     pub(super) was_set_up: bool,
 }
@@ -111,14 +126,34 @@ pub(super) struct Engine {
     /// Threads' own numbers, and ours for them.
     threads: HashMap<u32, u32>,
     visible: Vec<u32>,
-    ending: bool,
+    stage: Stage,
+    /// Dropped when the process is left alone.
+    leaving: Option<Sender<()>>,
     was_set_up: bool,
+    /// What the kernel side was told: that nothing is watched.
+    idle: bool,
+    /// Operators that could not be looked at.
+    passed: Passed,
+    allocations: Allocations,
+    /// Changes that were not told yet: a free that was made before may be on its way.
+    untold: VecDeque<Untold>,
     told: Told,
     /// Operators of CANN's library are seen where they launch.
     sees_aclnn: bool,
     callers: Callers,
     /// Since when the handler is there.
     ready_since_ns: u64,
+}
+
+/// How far it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// It watches.
+    Watches,
+    /// The process is to be left alone, or nobody tells us anything any more.
+    Leaves,
+    /// Nothing comes any more.
+    Over,
 }
 
 /// What is told once.
@@ -128,6 +163,18 @@ struct Told {
     later: Vec<String>,
     /// That an operator has no outputs that are known.
     outputs: bool,
+    /// That the program has a handler of its own now.
+    handler: bool,
+}
+
+/// A change of a block.
+struct Untold {
+    block: Block,
+    /// When the thread came there that saw it: `CLOCK_MONOTONIC`, in nanoseconds.
+    time_ns: u64,
+    /// Since when it waits.
+    since: Instant,
+    text: String,
 }
 
 enum State {
@@ -166,6 +213,8 @@ impl Ready {
 /// What a thread in the handler is doing for us.
 struct Work {
     tid: u32,
+    /// When it came to the operator's side.
+    time_ns: u64,
     looks: Vec<Look>,
     /// The device, once it is known, or why not.
     device: Option<u32>,
@@ -195,8 +244,13 @@ impl Engine {
             missing: 0,
             threads: HashMap::new(),
             visible: Vec::new(),
-            ending: false,
+            stage: Stage::Watches,
+            leaving: None,
             was_set_up: false,
+            idle: false,
+            passed: Passed::default(),
+            allocations: Allocations::default(),
+            untold: VecDeque::new(),
             told: Told::default(),
             sees_aclnn: false,
             callers: Callers::default(),
@@ -207,7 +261,7 @@ impl Engine {
     pub(super) fn run(mut self) -> Seen {
         // Who has just asked for something is alive, and waits.
         let mut has_served = false;
-        while !self.ending && (has_served || self.is_alive()) {
+        while self.stage == Stage::Watches && (has_served || self.is_alive()) {
             has_served = match self.state {
                 State::Ready(_) => self.serve(),
                 State::Waiting(_) | State::Over => {
@@ -215,15 +269,39 @@ impl Engine {
                     false
                 }
             };
+            self.tell_changes(HELD_BACK);
         }
         self.leave();
+        self.leaving = None;
+        self.take_what_comes();
+        self.tell_changes(Duration::ZERO);
+        let (unsent, unsent_since_ns) = self.passed.sides();
         Seen {
+            unsent,
+            unsent_since_ns,
+            passed: self.passed.operators(),
             pid: self.pid,
             verdicts: self.verdicts,
             skipped: self.skipped,
             late: self.late,
             merged: self.missing.saturating_sub(self.skipped),
             was_set_up: self.was_set_up,
+        }
+    }
+
+    /// The process is left alone, or has ended: what was recorded before may still be on its way.
+    fn take_what_comes(&mut self) {
+        /// Records of a process that has ended come soon, and its number may be another one's by and by.
+        const QUIET: Duration = Duration::from_millis(300);
+        while self.stage != Stage::Over {
+            match self.inbox.recv_timeout(QUIET) {
+                Ok(input) => {
+                    self.take(input);
+                    self.leaving = None;
+                }
+                Err(RecvTimeoutError::Timeout) if self.stage == Stage::Leaves => {}
+                Err(_) => return,
+            }
         }
     }
 
@@ -244,19 +322,27 @@ impl Engine {
                 }
             }
             Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => self.ending = true,
+            Err(RecvTimeoutError::Disconnected) => self.stage = Stage::Leaves,
         }
     }
 
     /// What a record says. Gives the thread if it was at an operator.
     fn take(&mut self, input: Input) -> Option<u32> {
-        let Input::Record(bytes) = input else {
-            self.ending = true;
-            return None;
+        let bytes = match input {
+            Input::Record(bytes) => bytes,
+            Input::Leave(done) => {
+                (self.stage, self.leaving) = (Stage::Leaves, Some(done));
+                return None;
+            }
+            Input::Finish => {
+                self.stage = Stage::Over;
+                return None;
+            }
         };
         let record = decode(&bytes).ok()?;
         let (spec, flags) = *self.common.rows.get(&record.row)?;
         let Body::Call(call) = record.body else { return None };
+        self.take_memory(spec, &record, &call);
         let value = |field: Field| {
             let index = spec.fields.iter().position(|(name, _)| *name == field)?;
             call.values.get(index)
@@ -274,22 +360,110 @@ impl Engine {
             // From here on the script's thread tells that itself.
             Meaning::WatchBlock | Meaning::UnwatchBlock if record.time_ns >= self.ready_since_ns => None,
             Meaning::WatchBlock => {
-                self.watch(&text().unwrap_or_default(), value(Field::Addr)?, value(Field::Size)?, value(Field::Count)?);
+                let block = [value(Field::Addr)?, value(Field::Size)?, value(Field::Count)?];
+                self.watch(&text().unwrap_or_default(), block, record.time_ns);
                 Some(record.tid)
             }
             Meaning::UnwatchBlock => {
                 self.items.forget(value(Field::Addr)?);
                 Some(record.tid)
             }
-            _ => (flags & ROW_BOUNDARY != 0).then_some(record.tid),
+            _ if flags & ROW_BOUNDARY == 0 => None,
+            _ => {
+                let of_handle = || self.names.get(&value(Field::Handle)?).cloned();
+                let name = text().or_else(of_handle).unwrap_or_else(|| spec.symbol.to_owned());
+                if spec.meaning == Meaning::Launch && self.items.waits_for(&name) {
+                    self.warn_of_outputs(&name);
+                }
+                self.passed.operator(record.time_ns, &name);
+                Some(record.tid)
+            }
+        }
+    }
+
+    /// What a record says of memory.
+    fn take_memory(&mut self, spec: &'static ProbeSpec, record: &Record<'_>, call: &CallRecord<'_>) {
+        /// Mappings of physical memory have addresses of their own.
+        const MAPPINGS: &str = "mappings";
+        const DRIVER: &str = "driver";
+        let value = |field: Field| {
+            let index = spec.fields.iter().position(|(name, _)| *name == field)?;
+            call.values.get(index)
+        };
+        let pool = spec.pool.unwrap_or(spec.layer.name());
+        let (space, begins) = match (spec.meaning, call.phase) {
+            (Meaning::HalAlloc, CallPhase::Return) if call.status as i32 == 0 => (DRIVER, true),
+            (Meaning::HalFree, CallPhase::Enter) => (DRIVER, false),
+            (Meaning::HalMap, CallPhase::Return) if call.status as i32 == 0 => (MAPPINGS, true),
+            (Meaning::HalUnmap, CallPhase::Enter) => (MAPPINGS, false),
+            (Meaning::PoolAlloc, CallPhase::Return) => (pool, true),
+            (Meaning::PoolFree, CallPhase::Enter) => (pool, false),
+            // The size of a block that ends is negative.
+            (Meaning::PtaReport, _) => (pool, value(Field::Size).is_some_and(|size| size.cast_signed() > 0)),
+            _ => return,
+        };
+        // A pool's function returns the address, or writes it.
+        let returned = (spec.meaning == Meaning::PoolAlloc).then(|| call.status.cast_unsigned());
+        let Some(addr) = value(Field::Addr).or(returned).filter(|addr| *addr != 0) else { return };
+        if begins {
+            if let Some(size_bytes) = value(Field::Size) {
+                let size_bytes = size_bytes.saturating_mul(value(Field::Count).unwrap_or(1));
+                self.allocations.begins(space, Range { addr, size_bytes });
+            }
+            return;
+        }
+        let range = self.allocations.ends(space, addr);
+        let outer = self.common.rows.get(&record.outer).filter(|_| record.outer != 0).map(|(outer, _)| outer.symbol);
+        let by = outer.map_or_else(|| spec.symbol.to_owned(), |outer| format!("{} (in {outer})", spec.symbol));
+        self.freed(range, &Freed { by: by.into(), tid: record.tid, time_ns: record.time_ns });
+    }
+
+    /// Memory was given back: blocks in it are watched no longer, and what was seen there later is another's.
+    fn freed(&mut self, range: Range, freed: &Freed) {
+        for block in self.items.free(range, freed.time_ns) {
+            self.untold.retain(|untold| untold.block != block || untold.time_ns < freed.time_ns);
+            if self.verdicts.free(&block, freed) {
+                (self.common.tell)(false, &format!("process {}: {}", self.pid, super::freed_text(&block, freed)));
+            }
+        }
+        self.tell_idle();
+    }
+
+    /// Tells the kernel side whether anything is watched: where nothing is, only `START` sends a thread to the handler.
+    fn tell_idle(&mut self) {
+        let idle = !self.items.is_active() && matches!(self.state, State::Ready(_));
+        if idle == self.idle {
+            return;
+        }
+        // Where it cannot be told, threads are sent for nothing.
+        let told = if idle { self.maps.idle.insert(&self.pid, &0, 0) } else { self.maps.idle.remove(&self.pid) };
+        self.idle = idle && told.is_ok();
+    }
+
+    /// Tells of the changes that have waited so long.
+    fn tell_changes(&mut self, waited: Duration) {
+        while let Some(untold) = self.untold.pop_front_if(|untold| untold.since.elapsed() >= waited) {
+            (self.common.tell)(false, &format!("process {}: {}", self.pid, untold.text));
+        }
+    }
+
+    /// Reads what the kernel side could not send threads for.
+    fn look_at_handler(&mut self) {
+        let Ok(process) = self.maps.watched.get(&self.pid, 0) else { return };
+        self.passed.took(&process);
+        if process.unsent > 0 && !std::mem::replace(&mut self.told.handler, true) {
+            self.warn(
+                "the program has put up a handler of its own for SIGURG, or ignores it: as long as it does, no blocks are looked at and \
+                 nothing is sent to it",
+            );
         }
     }
 
     /// The script has named a block.
-    fn watch(&mut self, name: &str, addr: u64, size_bytes: u64, looks: u64) {
+    fn watch(&mut self, name: &str, [addr, size_bytes, looks]: [u64; 3], now_ns: u64) {
         const NO_LIMIT: u64 = u64::MAX;
         let range = Range { addr, size_bytes };
-        if !self.items.watch(name, range, (looks != NO_LIMIT).then_some(looks)) {
+        if !self.items.watch(name, range, (looks != NO_LIMIT).then_some(looks), now_ns) {
             self.warn("the script names more blocks than can be watched at once (256); the last is not watched");
         }
     }
@@ -318,6 +492,11 @@ impl Engine {
                 let work = std::array::from_fn(|_| None);
                 let ready = Ready { shared, functions, memory, work, last_sites: self.sites_so_far() };
                 self.state = State::Ready(Box::new(ready));
+                self.tell_idle();
+                let start = self.common.spec.start.clone();
+                if self.sees_aclnn && start.starts_with(ACLNN) {
+                    self.warn_of_outputs(&start);
+                }
             }
             Err(failure) => {
                 let _ = self.maps.watched.remove(&self.pid);
@@ -359,7 +538,7 @@ impl Engine {
             ours.insert(shared.inode());
         }
         let (from, to) = shared.target_range();
-        let process = WatchedProcess { from, to, capturing: 0 };
+        let process = WatchedProcess { from, to, ..WatchedProcess::default() };
         self.maps
             .watched
             .insert(&self.pid, &process, 0)
@@ -400,11 +579,14 @@ impl Engine {
             ready.shared.await_soon(bell, SOON);
         } else {
             ready.shared.wait(bell, TICK);
+            self.look_at_handler();
             // Another program has none of this.
             if self.maps.watched.get(&self.pid, 0).is_err() {
                 self.skipped += self.ready().map_or(0, |ready| u64::from(ready.shared.skipped()));
                 self.state = State::Waiting(Instant::now());
                 self.ready_since_ns = u64::MAX;
+                self.idle = false;
+                self.passed.another_program();
             }
         }
         any
@@ -425,7 +607,7 @@ impl Engine {
                 }
                 Err(TryRecvError::Empty) => return,
                 Err(TryRecvError::Disconnected) => {
-                    self.ending = true;
+                    self.stage = Stage::Leaves;
                     return;
                 }
             }
@@ -495,6 +677,7 @@ impl Engine {
         } else {
             self.ends(tid, &item, spec, &site)
         };
+        self.tell_idle();
         for look in &mut looks {
             look.queued = spec.meaning == Meaning::NpuOpEnd;
         }
@@ -507,7 +690,8 @@ impl Engine {
             Call::new(ready.functions.synchronize, [0; 5]),
         ];
         ready.shared.answer(slot, &calls);
-        Some(Work { tid, looks, device: None, at: 0, read_bytes: 0, sum: Checksum::default(), content: None })
+        let sum = Checksum::default();
+        Some(Work { tid, time_ns: site.time_ns, looks, device: None, at: 0, read_bytes: 0, sum, content: None })
     }
 
     /// An operator has ended: watching may begin with it.
@@ -515,19 +699,25 @@ impl Engine {
         let Self { items, state, .. } = self;
         let State::Ready(ready) = state else { return Vec::new() };
         let mut without_outputs = false;
-        let looks = items.ends(tid, item, || {
+        let looks = items.ends(tid, item, site.time_ns, || {
             let outputs = ready.memory.outputs(spec, site);
             without_outputs = outputs.is_empty();
             outputs
         });
-        if without_outputs && !std::mem::replace(&mut self.told.outputs, true) {
+        if without_outputs {
+            self.warn_of_outputs(item);
+        }
+        looks
+    }
+
+    fn warn_of_outputs(&mut self, item: &str) {
+        if !std::mem::replace(&mut self.told.outputs, true) {
             self.warn(&format!(
                 "watching does not begin with `{}`: no outputs of it are known; they are of operations of ATB alone, other blocks have to be \
                  named by a script",
                 item.escape_debug()
             ));
         }
-        looks
     }
 
     /// What the script says, as its thread says it: at once.
@@ -536,18 +726,18 @@ impl Engine {
         let Some(addr) = value(Field::Addr) else { return };
         if spec.meaning == Meaning::UnwatchBlock {
             self.items.forget(addr);
+            self.tell_idle();
             return;
         }
         let name = self.ready().and_then(|ready| ready.memory.text_of(spec, site)).unwrap_or_default();
         if let (Some(size), Some(looks)) = (value(Field::Size), value(Field::Count)) {
-            self.watch(&name, addr, size, looks);
+            self.watch(&name, [addr, size, looks], site.time_ns);
         }
+        self.tell_idle();
     }
 
     /// What the operator is called; nothing if it is none to us.
     fn item(&mut self, spec: &'static ProbeSpec, site: &WatchSite) -> Option<String> {
-        /// What operators of CANN's library are called.
-        const ACLNN: &str = "aclnn";
         if spec.meaning == Meaning::AclnnOp {
             self.sees_aclnn = true;
             let (pid, Self { callers, state: State::Ready(ready), .. }) = (self.pid, self) else { return None };
@@ -678,8 +868,9 @@ impl Engine {
             let stem = look.stem(device, work.tid);
             self.with_files(|files| files.write_sum(device, &stem, sum));
         }
-        if let Some(change) = self.verdicts.take(look, work.tid, &Reading::Sum(sum)) {
-            self.tell_change(look, &change);
+        if let Some(change) = self.verdicts.take(look, work.tid, work.time_ns, &Reading::Sum(sum)) {
+            let (block, text) = (look.block.clone(), super::change_text(look, &change));
+            self.untold.push_back(Untold { block, time_ns: work.time_ns, since: Instant::now(), text });
         }
     }
 
@@ -694,12 +885,7 @@ impl Engine {
             let stem = look.stem(device, work.tid);
             self.with_files(|files| files.write_unread(device, &stem));
         }
-        self.verdicts.take(look, work.tid, &Reading::Unread(why.into()));
-    }
-
-    fn tell_change(&self, look: &Look, change: &Change) {
-        let text = super::change_text(look, change);
-        (self.common.tell)(false, &format!("process {}: {text}", self.pid));
+        self.verdicts.take(look, work.tid, work.time_ns, &Reading::Unread(why.into()));
     }
 
     /// Does something with the process's files; what fails is told once.
@@ -723,9 +909,9 @@ impl Engine {
     /// Takes the handler out of the process, if one of its threads comes by to do that. The mappings stay.
     fn leave(&mut self) {
         const PATIENCE: Duration = Duration::from_millis(300);
-        let system_call = match self.ready() {
-            Some(ready) => ready.shared.system_call(),
-            None => return,
+        let Some(system_call) = self.ready().map(|ready| ready.shared.system_call()) else {
+            let _ = self.maps.watched.remove(&self.pid);
+            return;
         };
         let start = Instant::now();
         let mut asked: Option<usize> = None;
@@ -754,7 +940,9 @@ impl Engine {
             }
             ready.shared.wait(bell, Duration::from_millis(5));
         }
+        self.look_at_handler();
         let _ = self.maps.watched.remove(&self.pid);
+        let _ = self.maps.idle.remove(&self.pid);
         let Some(ready) = self.ready() else { return };
         ready.shared.switch(false);
         for slot in 0..SLOTS {
@@ -763,7 +951,7 @@ impl Engine {
             }
         }
         self.skipped += self.ready().map_or(0, |ready| u64::from(ready.shared.skipped()));
-        if !gone && self.is_alive() {
+        if !gone && !self.passed.is_going_on() && self.is_alive() {
             self.warn("the handler for SIGURG stays in the program, switched off: no thread came by to take it out");
         }
     }

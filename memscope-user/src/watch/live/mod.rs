@@ -12,6 +12,7 @@ mod callers;
 mod engine;
 mod frames;
 mod memory;
+mod passed;
 mod seccomp;
 mod setup;
 mod shared;
@@ -22,15 +23,21 @@ use std::{
     fmt::Write as _,
     io,
     sync::{Arc, Mutex, mpsc},
-    thread::{self, JoinHandle},
+    thread::JoinHandle,
+    time::Duration,
 };
 
 use memscope_common::Header;
 
 use self::engine::{Common, Engine, Input, Seen};
-use super::{items::Look, spec::WatchSpec, verdict::Change};
+use super::{
+    items::{Block, Look},
+    spec::WatchSpec,
+    verdict::{BlockVerdict, Change, Freed},
+};
 use crate::{
     attach::kernel::{KernelError, WatchMaps},
+    crew::{Crew, Post},
     probes::{Meaning, ProbeSpec},
     sinks::{SinkError, watch::WatchFiles},
 };
@@ -53,6 +60,8 @@ pub struct Tap {
 
 enum Message {
     Record(Vec<u8>),
+    /// Leave the processes alone; dropped when that is done.
+    Leave(mpsc::Sender<()>),
     Finish,
 }
 
@@ -86,19 +95,29 @@ pub struct WatchOptions {
 
 impl Watch {
     /// Starts the thread that hands records to those of the processes.
-    pub fn start(options: WatchOptions, open_maps: OpenMaps) -> io::Result<(Self, Tap)> {
+    pub fn start(options: WatchOptions, open_maps: OpenMaps, crew: &Crew) -> io::Result<(Self, Tap)> {
         let WatchOptions { spec, rows, outputs, tell } = options;
         let wanted = rows.iter().filter(|(_, spec, flags)| *flags != 0 || spec.meaning == Meaning::KernelName);
         let (sender, receiver) = mpsc::channel();
         let tap = Tap { rows: wanted.map(|(number, ..)| *number).collect(), sender: sender.clone() };
         let rows = rows.into_iter().map(|(number, spec, flags)| (number, (spec, flags))).collect();
         let common = Arc::new(Common { spec, rows, outputs, tell, memories: Mutex::default() });
-        let hub = Hub { common, open_maps, engines: HashMap::new(), seen: Vec::new() };
-        let thread = thread::Builder::new().name("memscope-watch".to_owned()).spawn(move || hub.run(&receiver))?;
+        let hub = Hub { common, open_maps, crew: crew.clone(), engines: HashMap::new(), seen: Vec::new() };
+        let thread = crew.spawn("memscope-watch", move |post| hub.run(&receiver, post))?;
         Ok((Self { sender, thread }, tap))
     }
 
-    /// Ends it, handlers taken out where that can be done; gives what was found, as text.
+    /// Takes the handlers out of the processes, where that can be done. Records may follow.
+    pub fn leave(&self) {
+        /// Each process takes some 300 ms at most, all at once.
+        const PATIENCE: Duration = Duration::from_secs(5);
+        let (done, left) = mpsc::channel();
+        let _ = self.sender.send(Message::Leave(done));
+        // Nothing is ever sent: it is closed by the last one.
+        let _ = left.recv_timeout(PATIENCE);
+    }
+
+    /// Ends it; gives what was found, as text.
     #[must_use]
     pub fn finish(self) -> String {
         let _ = self.sender.send(Message::Finish);
@@ -110,14 +129,24 @@ impl Watch {
 struct Hub {
     common: Arc<Common>,
     open_maps: OpenMaps,
+    crew: Crew,
     engines: HashMap<u32, (mpsc::Sender<Input>, JoinHandle<Seen>)>,
     seen: Vec<Seen>,
 }
 
 impl Hub {
-    fn run(mut self, receiver: &mpsc::Receiver<Message>) -> Vec<Seen> {
-        while let Ok(Message::Record(record)) = receiver.recv() {
-            self.hand_on(record);
+    fn run(mut self, receiver: &mpsc::Receiver<Message>, post: &mut Post) -> Vec<Seen> {
+        loop {
+            post.round();
+            match receiver.recv() {
+                Ok(Message::Record(record)) => self.hand_on(record),
+                Ok(Message::Leave(done)) => {
+                    for (sender, _) in self.engines.values() {
+                        let _ = sender.send(Input::Leave(done.clone()));
+                    }
+                }
+                Ok(Message::Finish) | Err(_) => break,
+            }
         }
         for (sender, _) in self.engines.values() {
             let _ = sender.send(Input::Finish);
@@ -165,7 +194,7 @@ impl Hub {
         };
         let (sender, inbox) = mpsc::channel();
         let engine = Engine::new(pid, Arc::clone(&self.common), maps, inbox);
-        match thread::Builder::new().name("memscope-watch".to_owned()).spawn(move || engine.run()) {
+        match self.crew.spawn("memscope-watch", move |_| engine.run()) {
             Ok(thread) => {
                 self.engines.insert(pid, (sender, thread));
                 true
@@ -202,30 +231,67 @@ fn change_text(look: &Look, change: &Change) -> String {
     text
 }
 
+/// A block is watched no longer, on one line.
+fn freed_text(block: &Block, freed: &Freed) -> String {
+    let Block { name, index, range, .. } = block;
+    format!(
+        "watched block `{}` output {index} ({:#x}, {} bytes) was freed by {} (thread {}), and is watched no longer",
+        name.escape_debug(),
+        range.addr,
+        range.size_bytes,
+        freed.by,
+        freed.tid
+    )
+}
+
+/// What a block's looks say. `missed`: sides of operators passed unseen while it was watched, or may have.
+fn conclusion(verdict: &BlockVerdict, missed: bool) -> String {
+    match (&verdict.first, verdict.read) {
+        (Some(change), _) => format!("first changed {}", change.when()),
+        (None, 0) => "never read, so nothing is known of it".to_owned(),
+        (None, _) if missed => {
+            "undecided: no change between the looks, but operators passed that were not looked at".to_owned()
+        }
+        (None, _) if verdict.unread > 0 => "no change between the looks that succeeded".to_owned(),
+        (None, _) if verdict.freed.is_some() => "unchanged until it was freed".to_owned(),
+        (None, _) => "unchanged".to_owned(),
+    }
+}
+
 /// What is known of each block in the end.
 fn verdict_text(seen: &[Seen]) -> String {
     let mut text = String::new();
-    for Seen { pid, verdicts, skipped, late, merged, was_set_up } in seen {
+    for process in seen {
+        let Seen { pid, verdicts, skipped, late, merged, was_set_up, unsent, passed, unsent_since_ns } = process;
         if !was_set_up {
             let _ = writeln!(text, "process {pid}: no block was watched");
             continue;
         }
         let mut any = false;
-        for ((name, index, addr, size_bytes), verdict) in verdicts.blocks() {
+        for ((name, index, addr, size_bytes, _), verdict) in verdicts.blocks() {
             any = true;
             let name = name.escape_debug();
             let _ = write!(text, "process {pid}: block `{name}` output {index} ({addr:#x}, {size_bytes} bytes): ");
-            let _ = match (&verdict.first, verdict.read) {
-                (Some(change), _) => write!(text, "first changed {}", change.when()),
-                (None, 0) => write!(text, "never read, so nothing is known of it"),
-                (None, _) if verdict.unread > 0 => write!(text, "no change between the looks that succeeded"),
-                (None, _) => write!(text, "unchanged"),
-            };
-            let _ = write!(text, "; {} look(s), {} change(s)", verdict.read, verdict.changes);
+            let was_over = verdict.freed.as_ref().is_some_and(|freed| freed.time_ns < *unsent_since_ns);
+            let missed = skipped + late + merged > 0 || (*unsent > 0 && !was_over);
+            let _ = write!(
+                text,
+                "{}; {} look(s), {} change(s)",
+                conclusion(verdict, missed),
+                verdict.read,
+                verdict.changes
+            );
             if let Some(why) = &verdict.first_unread {
                 let _ = write!(text, ", {} unread ({})", verdict.unread, why.escape_debug());
             }
+            if let Some(Freed { by, tid, .. }) = &verdict.freed {
+                let _ = write!(text, "; freed by {by} (thread {tid}), and not watched from there on");
+            }
             let _ = writeln!(text);
+        }
+        if verdicts.quiet() > 0 {
+            let _ =
+                writeln!(text, "process {pid}: {} more block(s), unchanged until they were freed", verdicts.quiet());
         }
         if !any {
             let _ = writeln!(text, "process {pid}: no operator began watching");
@@ -234,11 +300,26 @@ fn verdict_text(seen: &[Seen]) -> String {
             (skipped, "too many threads at once"),
             (late, "the thread was elsewhere by then"),
             (merged, "the thread blocked SIGURG"),
+            (unsent, "the program had a handler of its own for SIGURG, or ignored it"),
         ] {
             if *count > 0 {
                 let _ = writeln!(text, "process {pid}: {count} side(s) of operators passed unseen: {why}");
             }
         }
+        if !passed.is_empty() {
+            let _ = writeln!(text, "process {pid}: operators that were not looked at: {}", passed_text(passed));
+        }
+    }
+    text
+}
+
+/// Operators with how often each was called, the first of them.
+fn passed_text(passed: &[(Arc<str>, u64)]) -> String {
+    const MAX_NAMED: usize = 32;
+    let named = passed.iter().take(MAX_NAMED).map(|(name, count)| format!("`{}` ({count})", name.escape_debug()));
+    let mut text = named.collect::<Vec<_>>().join(", ");
+    if passed.len() > MAX_NAMED {
+        let _ = write!(text, " and {} more", passed.len() - MAX_NAMED);
     }
     text
 }

@@ -1,0 +1,221 @@
+//! Why was there no memory?
+//!
+//! For each request that failed for good: what was asked for, what the pools of the process held and by place and owner who held
+//! it, what each further attempt was preceded by, the largest and the newest blocks, and the last events (the flight recorder).
+//! All of it is taken when an attempt fails, so that nothing that follows (another request, a tear-down) changes it. The verdict
+//! compares the request with what the framework's pools reserve and have not handed out: if that is enough, memory is fragmented
+//! rather than short, and the largest free piece says by how much.
+//!
+//! Memory: what the fragmentation analysis keeps, 64 bytes for each live driver block, and about 100 bytes for each
+//! place. At most 256 requests of a process are followed at a time.
+
+mod line;
+mod state;
+#[cfg(test)]
+mod tests;
+
+use std::{collections::VecDeque, sync::Arc};
+
+use self::{
+    line::line,
+    state::{Memory, State},
+};
+use super::{
+    Analysis,
+    decompose::{Classifier, RuleSet},
+    groups::Room,
+};
+use crate::{
+    hash::HashMap,
+    model::{AllocFailed, Block, Event, EventKind, Finding, Oom, OutOfMemory, PoolAtOom, Retry, RunEnd, Suspect},
+};
+
+/// Events of a process that are remembered.
+const FLIGHT_RECORDER: usize = 64;
+/// Failures that are reported; later ones are in the rows.
+const MAX_REPORTED: usize = 100;
+/// Processes with a flight recorder.
+const MAX_PROCESSES: usize = 64 << 10;
+/// Requests of one process that are followed at a time.
+const MAX_FAILING: usize = 256;
+/// Further attempts of a request that are reported.
+const MAX_RETRIES: usize = 16;
+
+/// Reports the state of memory at each request that failed.
+#[derive(Debug)]
+pub struct OomAnalysis {
+    owners: Classifier,
+    room: Room,
+    processes: HashMap<u32, Process>,
+    found: Vec<Oom>,
+    /// Process, thread and time of the rows of the last failure: its blocks follow.
+    open: Option<(u32, u32, u64)>,
+}
+
+#[derive(Debug, Default)]
+struct Process {
+    last: VecDeque<Event>,
+    memory: Memory,
+    /// The last failed attempt of each request, by thread and number.
+    failing: HashMap<(u32, u64), Attempt>,
+}
+
+/// A failed attempt.
+#[derive(Debug)]
+struct Attempt {
+    time_ns: u64,
+    state: Arc<State>,
+    retries: Vec<Retry>,
+    last: VecDeque<Event>,
+}
+
+impl Default for OomAnalysis {
+    fn default() -> Self {
+        Self::new(Arc::new(RuleSet::builtin()))
+    }
+}
+
+impl Analysis for OomAnalysis {
+    fn observe(&mut self, event: &Event) {
+        match &event.kind {
+            EventKind::OutOfMemory(OutOfMemory::Trigger(failed)) => return self.failed_for_good(event, failed),
+            EventKind::OutOfMemory(OutOfMemory::Recent(block)) => {
+                return self.suspect(event, block, |found| &mut found.recent);
+            }
+            EventKind::OutOfMemory(OutOfMemory::Top(block)) => {
+                return self.suspect(event, block, |found| &mut found.top);
+            }
+            EventKind::ProcessEnd => {
+                if let Some(process) = self.processes.remove(&event.pid) {
+                    process.memory.leave(&mut self.room);
+                }
+                return;
+            }
+            EventKind::Access(_) => return,
+            _ => {}
+        }
+        if self.processes.len() >= MAX_PROCESSES && !self.processes.contains_key(&event.pid) {
+            return;
+        }
+        let process = self.processes.entry(event.pid).or_default();
+        process.memory.observe(event, &mut self.owners, &mut self.room);
+        match &event.kind {
+            EventKind::AllocFailed(failed) if failed.out_of_memory => process.failed(event, failed),
+            EventKind::AllocRecovered(recovered) => drop(process.failing.remove(&(event.tid, recovered.request))),
+            // The last events of a process that goes on would be pushed out by these.
+            EventKind::Region(_) => return,
+            _ => {}
+        }
+        process.remember(event);
+    }
+
+    fn finish(&mut self, _: &RunEnd) -> Vec<Finding> {
+        std::mem::take(&mut self.found).into_iter().map(Finding::Oom).collect()
+    }
+}
+
+impl Process {
+    fn remember(&mut self, event: &Event) {
+        if self.last.len() == FLIGHT_RECORDER {
+            self.last.pop_front();
+        }
+        self.last.push_back(event.clone());
+    }
+
+    /// An attempt has failed: what is live now is the answer if no further attempt follows.
+    fn failed(&mut self, event: &Event, failed: &AllocFailed) {
+        let key = (event.tid, failed.request);
+        let before = self.failing.remove(&key);
+        if self.failing.len() >= MAX_FAILING {
+            return;
+        }
+        let state = self.memory.state(event.device);
+        let retries = before.map(|before| before.followed_by(event.time_ns, &state)).unwrap_or_default();
+        let last = self.last.clone();
+        self.failing.insert(key, Attempt { time_ns: event.time_ns, state, retries, last });
+    }
+}
+
+impl Attempt {
+    /// The retries with one more, which found the memory in this state.
+    fn followed_by(mut self, time_ns: u64, state: &State) -> Vec<Retry> {
+        if self.retries.len() == MAX_RETRIES {
+            self.retries.remove(0);
+        }
+        let given_back_bytes = self.state.driver_bytes.saturating_sub(state.driver_bytes);
+        self.retries.push(Retry { time_ns, given_back_bytes });
+        self.retries
+    }
+}
+
+impl OomAnalysis {
+    /// Names owners by these rules.
+    #[must_use]
+    pub fn new(rules: Arc<RuleSet>) -> Self {
+        Self {
+            owners: Classifier::new(rules),
+            room: Room::default(),
+            processes: HashMap::default(),
+            found: Vec::new(),
+            open: None,
+        }
+    }
+
+    fn failed_for_good(&mut self, event: &Event, failed: &AllocFailed) {
+        self.open = None;
+        if self.found.len() >= MAX_REPORTED {
+            return;
+        }
+        self.open = Some((event.pid, event.tid, event.time_ns));
+        let (late, attempt) = self.attempt(event, failed);
+        let Attempt { time_ns, state, retries, last } = attempt;
+        let pools = state.pools.clone();
+        let unused = |pool: &PoolAtOom| pool.reserved_bytes.unwrap_or(0).saturating_sub(pool.used_bytes);
+        let unused_bytes = pools.iter().map(unused).fold(0, u64::saturating_add);
+        self.found.push(Oom {
+            pid: event.pid,
+            tid: event.tid,
+            device: event.device,
+            time_ns,
+            function: failed.caller,
+            size_bytes: failed.size_bytes,
+            stacks: event.stacks,
+            attempts: failed.attempt,
+            retries,
+            pools,
+            unused_bytes,
+            missing_bytes: failed.size_bytes.saturating_sub(unused_bytes),
+            late,
+            recent: Vec::new(),
+            top: Vec::new(),
+            last_events: last.iter().map(line).collect(),
+        });
+    }
+
+    /// The last attempt of a request; where it was not kept, the state of now, and `true`.
+    fn attempt(&mut self, event: &Event, failed: &AllocFailed) -> (bool, Attempt) {
+        let Some(process) = self.processes.get_mut(&event.pid) else {
+            return (true, Attempt::of_now(event, Arc::default(), VecDeque::new()));
+        };
+        if let Some(attempt) = process.failing.remove(&(event.tid, failed.request)) {
+            return (false, attempt);
+        }
+        (true, Attempt::of_now(event, process.memory.state(event.device), process.last.clone()))
+    }
+
+    /// A block of the rows of the last failure.
+    fn suspect(&mut self, event: &Event, block: &Block, list: impl Fn(&mut Oom) -> &mut Vec<Suspect>) {
+        if self.open == Some((event.pid, event.tid, event.time_ns))
+            && let Some(found) = self.found.last_mut()
+        {
+            let Block { pool, addr, size_bytes, alloc_time_ns, stacks, .. } = *block;
+            list(found).push(Suspect { pool, addr, size_bytes, alloc_time_ns, stacks });
+        }
+    }
+}
+
+impl Attempt {
+    fn of_now(event: &Event, state: Arc<State>, last: VecDeque<Event>) -> Self {
+        Self { time_ns: event.time_ns, state, retries: Vec::new(), last }
+    }
+}

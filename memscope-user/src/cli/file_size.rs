@@ -1,0 +1,32 @@
+//! The limit of file sizes (`ulimit -f`, `RLIMIT_FSIZE`): a file that reaches it is like a full disk, not the end of the tracer.
+
+use nix::{
+    libc,
+    sys::{
+        resource::{RLIM_INFINITY, Resource, getrlimit},
+        signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction},
+    },
+};
+
+/// Has writes beyond the limit fail (`EFBIG`) instead of ending this process. A program that we start has what it would have had: what a
+/// signal does is reset by `exec`, unless it is ignored, and so it is not ignored here.
+pub(super) fn outlive_limit() {
+    extern "C" fn nothing(_: libc::c_int) {}
+    let handler = SigAction::new(SigHandler::Handler(nothing), SaFlags::SA_RESTART, SigSet::empty());
+    // SAFETY: the handler does nothing, so it may run at any moment.
+    let before = unsafe { sigaction(Signal::SIGXFSZ, &handler) };
+    if let Ok(before) = before
+        && matches!(before.handler(), SigHandler::SigIgn)
+    {
+        // SAFETY: this is what there was.
+        let _ = unsafe { sigaction(Signal::SIGXFSZ, &before) };
+    }
+}
+
+/// What may be said behind an error of writing; nothing where files may have any size.
+pub(super) fn hint() -> String {
+    match getrlimit(Resource::RLIMIT_FSIZE) {
+        Ok((limit, _)) if limit != RLIM_INFINITY => format!(" (files may have {limit} bytes: `ulimit -f`)"),
+        _ => String::new(),
+    }
+}

@@ -1,0 +1,162 @@
+//! What the user is told: one line on stderr, and in the log of the run.
+
+use std::{
+    fmt::{self, Display},
+    panic::Location,
+    process::ExitCode,
+    sync::{Mutex, OnceLock, PoisonError, TryLockError},
+};
+
+use clap::error::{ContextKind, ContextValue};
+
+use super::{FAILURE, USAGE, args::LogLevel, terminal};
+use crate::{
+    crew,
+    printable::OneLine,
+    sinks::log::{Level, LogFile},
+};
+
+/// The log in the output directory, once there is one.
+static LOG: OnceLock<Mutex<LogFile>> = OnceLock::new();
+
+/// From now on messages go into this log, too.
+pub(super) fn log_into(log: LogFile) {
+    // The first one is the run's.
+    let _ = LOG.set(Mutex::new(log));
+}
+
+/// Says something to the user, if its level is wanted, and to the log.
+#[track_caller]
+pub(super) fn message(wanted: LogLevel, level: LogLevel, text: fmt::Arguments<'_>) {
+    let (name, log_level) = match level {
+        LogLevel::Debug => ("Debug", Level::Debug),
+        LogLevel::Info => ("Info", Level::Info),
+        LogLevel::Warning => ("Warning", Level::Warn),
+        LogLevel::Error => ("Error", Level::Error),
+    };
+    if level >= wanted {
+        terminal::say(format_args!("[memscope-bpf] {name}: {text}"));
+    }
+    log(log_level, Location::caller(), text);
+}
+
+/// Writes into the log alone.
+fn log(level: Level, place: &Location<'_>, text: fmt::Arguments<'_>) {
+    let Some(log) = LOG.get() else { return };
+    let mut log = match log.try_lock() {
+        Ok(log) => log,
+        Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+        // This thread may have it, if it panicked in there.
+        Err(TryLockError::WouldBlock) if std::thread::panicking() => return,
+        Err(TryLockError::WouldBlock) => log.lock().unwrap_or_else(PoisonError::into_inner),
+    };
+    // A log that cannot be written is no reason to disturb the trace: the user has the message.
+    let _ = log.line(level, place.file(), place.line(), &text.to_string());
+}
+
+/// Says what failed.
+#[track_caller]
+pub(super) fn error(text: impl Display) {
+    message(LogLevel::Error, LogLevel::Error, format_args!("{text}"));
+}
+
+/// Says what was wrong with the command line.
+#[track_caller]
+pub(super) fn usage(text: impl Display) -> ExitCode {
+    error(text);
+    ExitCode::from(USAGE)
+}
+
+/// From now on a panic is a message like others, and not tried again if it cannot be shown.
+pub(super) fn tell_panics() {
+    std::panic::set_hook(Box::new(|panic| {
+        if crew::is_quiet() {
+            return;
+        }
+        let here = Location::caller();
+        let place = panic.location().unwrap_or(here);
+        let thread = std::thread::current();
+        let name = thread.name().unwrap_or("without a name");
+        let text = crew::panic_text(panic.payload());
+        let told = format!("internal error in thread `{name}` at {place}: {text}; please report this line");
+        terminal::say(format_args!("[memscope-bpf] Error: {told}"));
+        log(Level::Error, place, format_args!("{told}"));
+    }));
+}
+
+/// Says what the parser says: what is wrong with the command line, or the help that was asked for.
+pub(super) fn of_parser(error: clap::Error) -> ExitCode {
+    let is_wrong = error.use_stderr();
+    let text = parser_text(error);
+    if is_wrong {
+        terminal::say_lines(text.as_bytes());
+        return ExitCode::from(USAGE);
+    }
+    match terminal::print(|out| out.write_all(text.as_bytes())) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            self::error(format_args!("cannot print the help: {failure}"));
+            ExitCode::from(FAILURE)
+        }
+    }
+}
+
+/// The parser repeats arguments and puts its own lines around them: theirs are escaped, its are not.
+fn parser_text(mut error: clap::Error) -> String {
+    let clean: Vec<(ContextKind, ContextValue)> =
+        error.context().filter_map(|(kind, value)| Some((kind, clean(value)?))).collect();
+    for (kind, value) in clean {
+        error.insert(kind, value);
+    }
+    let text = error.render().to_string();
+    // The reason that our own parser of a value gives, which may repeat it.
+    match std::error::Error::source(&error).map(ToString::to_string) {
+        Some(why) if !why.is_empty() => text.replacen(&why, &OneLine(&why).to_string(), 1),
+        _ => text,
+    }
+}
+
+/// What may repeat an argument, each on one line.
+fn clean(value: &ContextValue) -> Option<ContextValue> {
+    let one_line = |text: &dyn Display| OneLine(text).to_string();
+    match value {
+        ContextValue::String(text) => Some(ContextValue::String(one_line(text))),
+        ContextValue::Strings(texts) => Some(ContextValue::Strings(texts.iter().map(|text| one_line(text)).collect())),
+        ContextValue::StyledStrs(texts) => {
+            Some(ContextValue::StyledStrs(texts.iter().map(|text| one_line(text).into()).collect()))
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+    use crate::cli::args::Cli;
+
+    /// Make sure that no argument, whatever is in it, makes a line of the parser's answer.
+    #[test]
+    fn arguments_forge_no_line() {
+        const FORGED: &str = "x\n\nerror: forged\x1b[31m\u{202e}";
+        let lines = [
+            vec!["memscope-bpf", "doctor", FORGED],
+            vec!["memscope-bpf", "doctor", "--pid", FORGED],
+            vec!["memscope-bpf", "run", "--device", FORGED, "--", "true"],
+            vec!["memscope-bpf", "run", "--format", FORGED, "--", "true"],
+            vec!["memscope-bpf", "run", "--level", FORGED, "--", "true"],
+            vec!["memscope-bpf", "run", "--log-level", FORGED, "--", "true"],
+            vec!["memscope-bpf", "run", "--duration", FORGED, "--", "true"],
+            vec!["memscope-bpf", "run", "--steps", FORGED, "--", "true"],
+            vec!["memscope-bpf", "run", "--x\n\nerror: forged", "--", "true"],
+        ];
+        for line in lines {
+            let error = Cli::try_parse_from(&line).expect_err("refused");
+            let text = parser_text(error);
+            let errors = text.lines().filter(|line| line.starts_with("error:")).count();
+            assert_eq!(errors, 1, "{line:?}: {text:?}");
+            assert!(text.contains("forged"), "{text}");
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! The one place that writes to stdout and stderr. All text is cleaned here: no character that a terminal obeys gets out but our own
+//! [`Control`]s, so a hostile name stays a name.
+//!
+//! Nothing here panics. A message that cannot be written is not shown, and is no failure: the log has it. What is printed to stdout
+//! was asked for: a reader who is gone (`| head`) is no failure either, a full disk is one.
+
+use std::{
+    fmt::Display,
+    io::{self, BufWriter, IsTerminal as _, Write},
+    os::fd::{AsFd, OwnedFd},
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    time::Duration,
+};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use crate::printable::{CleanWriter, OneLine, Style};
+
+/// While processes wait for us, a reader of messages has this long to make room.
+const PATIENCE: Duration = Duration::from_millis(100);
+/// A pipe that can be written to has room for so many bytes.
+const PIECE_BYTES: usize = libc::PIPE_BUF;
+
+/// What terminals are meant to obey.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Control {
+    /// To the start of the line, and whatever is in it is gone.
+    ClearLine,
+    /// To the first line, and whatever is on the screen is gone.
+    ClearScreen,
+}
+
+impl Control {
+    const fn sequence(self) -> &'static str {
+        match self {
+            Self::ClearLine => "\r\x1b[2K",
+            Self::ClearScreen => "\x1b[H\x1b[2J",
+        }
+    }
+}
+
+/// The terminal's last line is our status.
+static HAS_STATUS: AtomicBool = AtomicBool::new(false);
+/// Processes may wait for what we do next.
+static HURRIED: AtomicBool = AtomicBool::new(false);
+/// Nobody reads messages at the moment.
+static STUCK: AtomicBool = AtomicBool::new(false);
+/// Messages that nobody has read in time.
+static UNSHOWN: AtomicU64 = AtomicU64::new(0);
+
+#[expect(clippy::disallowed_methods, reason = "this is the place")]
+fn err() -> io::Stderr {
+    io::stderr()
+}
+
+#[expect(clippy::disallowed_methods, reason = "this is the place")]
+fn out() -> io::Stdout {
+    io::stdout()
+}
+
+/// Whether messages go to a terminal.
+pub(super) fn shows_messages() -> bool {
+    err().is_terminal()
+}
+
+/// Whether what is printed goes to a terminal.
+pub(super) fn shows_output() -> bool {
+    out().is_terminal()
+}
+
+/// What stdout is, for a reader who is no terminal.
+pub(super) fn clone_output() -> io::Result<OwnedFd> {
+    out().as_fd().try_clone_to_owned()
+}
+
+/// From now on nobody waits long for a reader of messages: traced processes may wait for us.
+pub(super) fn hurry(hurried: bool) {
+    HURRIED.store(hurried, Ordering::Relaxed);
+}
+
+/// Shows a message, on one line.
+pub(super) fn say(text: impl Display) {
+    let shown = show(format_args!("{}\n", OneLine(text)));
+    let unshown = if shown { UNSHOWN.swap(0, Ordering::Relaxed) } else { UNSHOWN.fetch_add(1, Ordering::Relaxed) };
+    if shown && unshown > 0 {
+        show(format_args!("[memscope-bpf] Warning: {unshown} message(s) were not shown: nobody read them in time\n"));
+    }
+}
+
+/// Shows text of several lines where messages go.
+pub(super) fn say_lines(text: &[u8]) {
+    // Memory takes everything.
+    let mut clean = Vec::with_capacity(text.len());
+    let mut cleaner = CleanWriter::new(&mut clean, Style::Text);
+    let _ = cleaner.write_all(text).and_then(|()| cleaner.flush());
+    show(String::from_utf8_lossy(&clean));
+}
+
+/// Shows how far something is, in the place of what was shown before.
+pub(super) fn show_status(text: impl Display) {
+    HAS_STATUS.store(true, Ordering::Relaxed);
+    let text = format!("{}{}", Control::ClearLine.sequence(), OneLine(text));
+    send(&mut err().lock(), text.as_bytes());
+}
+
+/// Gives the terminal's last line back.
+pub(super) fn clear_status() {
+    if HAS_STATUS.swap(false, Ordering::Relaxed) {
+        send(&mut err().lock(), Control::ClearLine.sequence().as_bytes());
+    }
+}
+
+/// Shows clean text, in one piece with what gives the line back: the traced program may write there, too.
+fn show(text: impl Display) -> bool {
+    let clear = if HAS_STATUS.swap(false, Ordering::Relaxed) { Control::ClearLine.sequence() } else { "" };
+    send(&mut err().lock(), format!("{clear}{text}").as_bytes())
+}
+
+/// Writes what can be written; gives whether that was everything.
+fn send(to: &mut (impl Write + AsFd), bytes: &[u8]) -> bool {
+    bytes.chunks(PIECE_BYTES).all(|piece| has_room(to) && to.write_all(piece).is_ok())
+}
+
+/// Whether a write would not wait, where waiting is out of the question. A terminal that was halted (Ctrl-S) has no room, either.
+fn has_room(to: &impl AsFd) -> bool {
+    if !HURRIED.load(Ordering::Relaxed) {
+        return true;
+    }
+    let patience = if STUCK.load(Ordering::Relaxed) { Duration::ZERO } else { PATIENCE };
+    let timeout = PollTimeout::try_from(patience).unwrap_or(PollTimeout::ZERO);
+    let has_room = !matches!(poll(&mut [PollFd::new(to.as_fd(), PollFlags::POLLOUT)], timeout), Ok(0));
+    STUCK.store(!has_room, Ordering::Relaxed);
+    has_room
+}
+
+/// Prints what `write` writes.
+pub(super) fn print(write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
+    or_gone(print_as(Style::Text, None, write))
+}
+
+/// Prints the JSON that `write` writes: what must not reach a terminal is escaped as JSON has it.
+pub(super) fn print_json(write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
+    or_gone(print_as(Style::Json, None, write))
+}
+
+/// Prints a line.
+pub(super) fn print_line(text: impl Display) -> io::Result<()> {
+    print(|out| writeln!(out, "{}", OneLine(text)))
+}
+
+/// Prints for a reader without whom there is nothing more to do: that it is gone is an error, too.
+pub(super) fn print_as(
+    style: Style,
+    control: Option<Control>,
+    write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+) -> io::Result<()> {
+    let mut out = out().lock();
+    let control = control.map_or("", Control::sequence);
+    out.write_all(control.as_bytes())?;
+    let mut buffer = BufWriter::new(CleanWriter::new(out, style));
+    let printed = write(&mut buffer).and_then(|()| buffer.flush());
+    // What nobody reads is not tried again when it is dropped.
+    let _ = buffer.into_parts();
+    printed
+}
+
+fn or_gone(printed: io::Result<()>) -> io::Result<()> {
+    printed.or_else(|error| if error.kind() == io::ErrorKind::BrokenPipe { Ok(()) } else { Err(error) })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+
+    use super::*;
+
+    /// Make sure that a reader of stdout who is gone is no failure, and that a full disk is one.
+    #[test]
+    fn a_reader_who_is_gone_is_no_failure() {
+        or_gone(Err(io::ErrorKind::BrokenPipe.into())).expect("no failure");
+        or_gone(Err(io::ErrorKind::StorageFull.into())).expect_err("a failure");
+    }
+
+    /// Make sure that a full disk, a closed pipe and a reader who does not read cost the message alone.
+    #[test]
+    fn messages_that_cannot_be_written() {
+        let mut full = File::options().write(true).open("/dev/full").expect("/dev/full");
+        assert!(!send(&mut full, b"text"));
+        let (reader, mut closed) = io::pipe().expect("a pipe");
+        drop(reader);
+        assert!(!send(&mut closed, b"text"));
+        let (_reader, mut pipe) = io::pipe().expect("a pipe");
+        hurry(true);
+        let sent = (0..10_000).take_while(|_| send(&mut pipe, &[b'x'; 1000])).count();
+        hurry(false);
+        // Linux gives a pipe 64 KiB, in pages.
+        assert!((10..100).contains(&sent), "{sent}");
+    }
+}

@@ -1,0 +1,118 @@
+//! Operators that could not be looked at, because the program had another handler for the signal, or ignored it. The kernel side
+//! counts their sides and says when the first and the last was; their names are in records.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::Arc,
+};
+
+use memscope_common::WatchedProcess;
+
+/// Operators that are remembered.
+const MAX_OPERATORS: usize = 8192;
+/// Between a record and the side that it is of.
+const SLACK_NS: u64 = 100_000;
+
+/// See above.
+#[derive(Debug, Default)]
+pub(super) struct Passed {
+    /// The last operators, with their times.
+    operators: VecDeque<(u64, Arc<str>)>,
+    /// What was counted of programs that the process ran before.
+    before: u64,
+    /// What the kernel side counts.
+    now: WatchedProcess,
+    /// Whether it has counted anything since it was asked before.
+    goes_on: bool,
+    since_ns: u64,
+}
+
+impl Passed {
+    /// An operator was called.
+    pub(super) fn operator(&mut self, time_ns: u64, name: &str) {
+        if self.operators.len() >= MAX_OPERATORS {
+            // Of those that were not looked at the first are kept: the harm is done there.
+            if self.since_ns != 0 {
+                return;
+            }
+            self.operators.pop_front();
+        }
+        self.operators.push_back((time_ns, name.into()));
+    }
+
+    /// What the kernel side has counted.
+    pub(super) fn took(&mut self, process: &WatchedProcess) {
+        self.goes_on = process.unsent > self.now.unsent;
+        self.now = *process;
+        if self.since_ns == 0 {
+            self.since_ns = process.unsent_since_ns;
+        }
+    }
+
+    /// It begins to count anew.
+    pub(super) const fn another_program(&mut self) {
+        self.before += self.now.unsent;
+        self.now.unsent = 0;
+        self.goes_on = false;
+    }
+
+    /// Whether it was so when it was looked at last.
+    pub(super) const fn is_going_on(&self) -> bool {
+        self.goes_on
+    }
+
+    /// Sides of operators, and when the first of them was.
+    pub(super) const fn sides(&self) -> (u64, u64) {
+        (self.before + self.now.unsent, self.since_ns)
+    }
+
+    /// The operators, each once, in the order in which they first were not looked at, and how often.
+    pub(super) fn operators(&self) -> Vec<(Arc<str>, u64)> {
+        let mut found: Vec<(Arc<str>, u64)> = Vec::new();
+        let mut places: HashMap<Arc<str>, usize> = HashMap::new();
+        if self.since_ns == 0 {
+            return found;
+        }
+        let within = self.since_ns.saturating_sub(SLACK_NS)..=self.now.unsent_until_ns;
+        for (_, name) in self.operators.iter().filter(|(time_ns, _)| within.contains(time_ns)) {
+            let place = *places.entry(Arc::clone(name)).or_insert_with(|| {
+                found.push((Arc::clone(name), 0));
+                found.len() - 1
+            });
+            found[place].1 += 1;
+        }
+        found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Make sure that those are named that were called while nothing was sent, each once, and no others.
+    #[test]
+    fn operators_that_were_not_looked_at() {
+        let mut passed = Passed::default();
+        for (time_ns, name) in
+            [(1_000_000, "a"), (2_000_000, "b"), (3_000_000, "c"), (3_500_000, "b"), (5_000_000, "d")]
+        {
+            passed.operator(time_ns, name);
+        }
+        assert_eq!(passed.operators(), []);
+        let counted = WatchedProcess {
+            unsent: 6,
+            unsent_since_ns: 2_000_100,
+            unsent_until_ns: 4_000_000,
+            ..WatchedProcess::default()
+        };
+        passed.took(&counted);
+        assert!(passed.is_going_on());
+        assert_eq!(passed.sides(), (6, 2_000_100));
+        assert_eq!(passed.operators(), [("b".into(), 2), ("c".into(), 1)]);
+        passed.took(&counted);
+        assert!(!passed.is_going_on());
+        passed.another_program();
+        passed.took(&WatchedProcess { unsent: 1, ..counted });
+        assert_eq!(passed.sides().0, 7);
+    }
+}

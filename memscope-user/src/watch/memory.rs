@@ -1,0 +1,53 @@
+//! When the memory of a watched block is given back: a free names an address, and a block may lie anywhere in what began there.
+
+use std::collections::HashMap;
+
+use super::Range;
+
+/// Allocations that are known; of more only the addresses count.
+const MAX_KNOWN: usize = 1 << 20;
+
+/// What a process has allocated, by name space: the driver, its mappings, each pool.
+#[derive(Debug, Default)]
+pub struct Allocations {
+    known: HashMap<(&'static str, u64), u64>,
+}
+
+impl Allocations {
+    /// Bytes were handed out.
+    pub fn begins(&mut self, space: &'static str, range: Range) {
+        let key = (space, range.addr);
+        if self.known.len() < MAX_KNOWN || self.known.contains_key(&key) {
+            self.known.insert(key, range.size_bytes);
+        }
+    }
+
+    /// What begins at an address was given back. Of what is older than the trace, or beyond what is known, the address alone is.
+    pub fn ends(&mut self, space: &'static str, addr: u64) -> Range {
+        Range { addr, size_bytes: self.known.remove(&(space, addr)).unwrap_or(1).max(1) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Make sure that a free ends what began at its address, in its own name space, once.
+    #[test]
+    fn frees_end_what_began_there() {
+        let mut allocations = Allocations::default();
+        allocations.begins("HAL", Range { addr: 0x1000, size_bytes: 0x2000 });
+        allocations.begins("PTA", Range { addr: 0x1000, size_bytes: 0x100 });
+        assert_eq!(allocations.ends("PTA", 0x1000), Range { addr: 0x1000, size_bytes: 0x100 });
+        assert_eq!(allocations.ends("HAL", 0x1000), Range { addr: 0x1000, size_bytes: 0x2000 });
+        assert_eq!(allocations.ends("HAL", 0x1000), Range { addr: 0x1000, size_bytes: 1 });
+    }
+
+    #[test]
+    fn ranges_that_touch_do_not_overlap() {
+        let range = |addr, size_bytes| Range { addr, size_bytes };
+        assert!(range(0x1000, 16).overlaps(range(0x100f, 1)) && range(0x100f, 1).overlaps(range(0x1000, 16)));
+        assert!(!range(0x1000, 16).overlaps(range(0x1010, 1)) && !range(0x1010, 1).overlaps(range(0x1000, 16)));
+        assert!(range(u64::MAX - 1, 16).overlaps(range(u64::MAX - 1, 1)));
+    }
+}
