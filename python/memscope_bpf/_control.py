@@ -17,6 +17,8 @@ _ONCE = ("watch", "format", "output_path")
 _FAILED = "Set msmemscope trace config failed!"
 _SOCKET = "/run/memscope-bpf/daemon.sock"
 _OUTPUT = "memscopeDumpResults"
+# Bits of the settings that choose rows.
+_ROWS = 7
 
 # Keys that can be set once, and are.
 _locked: Dict[str, str] = {}
@@ -24,6 +26,7 @@ _told = False
 # What config() said last: for a tracer that the daemon starts, and for the marker that tells it.
 _wanted: Dict[str, str] = {}
 _bits: Optional[Tuple[int, int, int]] = None
+_named: Tuple[int, int, int] = (0, 0, 0)
 _output_path: Optional[str] = None
 # The process whose tracer the daemon knows of.
 _traced_pid = 0
@@ -41,7 +44,7 @@ def config(**settings: str) -> None:
 
     TypeError: a value is no str. ValueError: no key, an unknown one, a bad value; nothing has changed then.
     """
-    global _trace, _bits, _output_path
+    global _trace, _bits, _named, _output_path
     # The dictionary of settings costs an import of `re`.
     from . import _settings
 
@@ -75,7 +78,8 @@ def config(**settings: str) -> None:
     if "output_path" in new:
         # The tracer has another current folder, and the script may change its own.
         _output_path = _absolute(new["output_path"])
-    _bits = bits
+    _bits, _named = bits, _settings.named(new)
+    native.settings(*_named)
     native.config(*bits)
     if "decompose" in _settings.items(new.get("analysis", "")):
         from . import _hooks
@@ -103,6 +107,19 @@ def _warn(text: str) -> None:
         print(f"[msmemscope] Warn: {text}", file=sys.stderr)
 
 
+def _warn_of_older_blocks() -> None:
+    """The tracer came with start(): says what torch_npu has handed out before, of which it knows nothing."""
+    npu = getattr(sys.modules.get("torch_npu"), "npu", None)
+    try:
+        allocated = npu.memory_allocated() if npu is not None and npu.is_initialized() else 0
+    except Exception:  # another torch_npu than is known: nothing can be said
+        return
+    if allocated:
+        print(
+            f"[msmemscope] Warn: {allocated} bytes of torch_npu's pool were allocated before the tracer came with start(): their blocks have no rows. "
+            "With start() before they are allocated, or under `memscope-bpf run`, they have some.", file=sys.stderr)
+
+
 def _find_tracer() -> None:
     """Has the daemon trace this process, if there is a daemon; waits at most 20 seconds."""
     global _traced_pid, _silent
@@ -123,8 +140,12 @@ def _find_tracer() -> None:
         if answer.status in ("ready", "traced"):
             _traced_pid = os.getpid()
             if answer.status == "ready" and _bits is not None:
-                # It was not there when config() was called.
+                # It was not there when config() was called, and has watch, format and output path from it.
+                analyses, depths, named = _named
+                native.settings(analyses, depths, named & _ROWS)
                 native.config(*_bits)
+            if answer.status == "ready":
+                _warn_of_older_blocks()
             return
         _silent = answer.status == "silent"
         if answer.status != "absent":
@@ -143,6 +164,10 @@ def start() -> None:
     A daemon, if there is one, is asked for a tracer. Without a tracer nothing is collected, and one line on stderr says so, once.
     """
     _find_tracer()
+    if native.listening():
+        from ._snapshot import snapshot_when_out_of_memory
+
+        snapshot_when_out_of_memory()
     # What there is of a Python trace is from before.
     native.trace_hand_over()
     native.start()

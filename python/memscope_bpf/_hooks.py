@@ -145,6 +145,12 @@ def init_all() -> None:
                 _register(framework, component, "decompose", places)
 
 
+def end_all() -> None:
+    """Takes the hooks of init_all() back; those that were chosen by hand stay."""
+    if not _by_hand:
+        cleanup_framework_hooks()
+
+
 def _when_imported(name: str, act: Callable[[Any], Optional[Callable[[], None]]]) -> None:
     """Does something with a module, once it is there; what is returned undoes it."""
     if ("", name, "") in _registered:

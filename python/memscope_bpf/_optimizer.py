@@ -39,22 +39,30 @@ def _tell(optimizer: Any) -> None:
             # They are made anew in each step, wherever there is room.
             _label(getattr(weight, "grad", None), "gradient", once=False)
     for state in optimizer.state.values():
-        for tensor in _tensors(state):
+        for tensor in tensors_of(state):
             _label(tensor, "optimizer_state", once=True)
 
 
-def _tensors(state: Any) -> Iterator[Any]:
+def tensors_of(state: Any) -> Iterator[Any]:
+    """Those of a state."""
     values = state.values() if isinstance(state, dict) else [state]
     return (value for value in values if hasattr(value, "data_ptr"))
 
 
+def address_of(tensor: Any) -> Optional[int]:
+    """Where a tensor lies, if that is on an NPU; of one that several devices have parts of, the part that is here."""
+    local = getattr(tensor, "_local_tensor", None)
+    tensor = local if hasattr(local, "data_ptr") else tensor
+    device = getattr(tensor, "device", None)
+    # Some stand-ins give a plain text.
+    if getattr(device, "type", str(device).partition(":")[0]) not in _DEVICES:
+        return None
+    return int(tensor.data_ptr()) or None
+
+
 def _label(tensor: Any, label: str, once: bool) -> None:
-    # That of a tensor that several devices have parts of.
-    tensor = getattr(tensor, "_local_tensor", tensor)
-    if tensor is None or tensor.device.type not in _DEVICES:
-        return
-    address = tensor.data_ptr()
-    if not address:
+    address = address_of(tensor)
+    if address is None:
         return
     if once:
         if _told.get(id(tensor)) == address:

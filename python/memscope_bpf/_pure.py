@@ -48,7 +48,7 @@ def _nothing(*_arguments: object, **_keywords: object) -> None:
     pass
 
 
-config = start = stop = step = push_label = pop_label = describe_addr = snapshot = watch = unwatch = _nothing
+config = settings = start = stop = step = push_label = pop_label = describe_addr = snapshot = watch = unwatch = _nothing
 trace_begin = trace_end = trace_forked = trace_hand_over = trace_named = trace_profile = trace_profile_end = trace_thread = _nothing
 trace_enter = trace_leave = trace_call = trace_call_end = _nothing
 

@@ -7,6 +7,9 @@ _LEVELS = {"op": 1, "kernel": 2}
 # Spellings of old releases.
 _OLD_LEVELS = {"0": "op", "1": "kernel"}
 _ALL_NPUS, _CPU = 1 << 32, 1 << 33
+_ANALYSES = {"leaks": 1, "decompose": 2, "inefficient": 4, "oom": 8, "peaks": 16, "fragmentation": 32}
+_NONE = 1 << 15
+_DEFAULT_DEPTH, _DEFAULT_BLOCKS = 50, 10
 _MAX_DEPTH, _MAX_BLOCKS, _MAX_OUTPUT_ID = 1000, 1000, (1 << 32) - 1
 
 Deprecated = Callable[[str, str], None]
@@ -77,23 +80,34 @@ def device(text: str) -> int:
     return bits
 
 
-def _call_stack(text: str) -> None:
+def call_stack(text: str) -> int:
+    """Frames and one more: of C in bits 0 to 15, of Python in bits 16 to 31; bit 32 says that they are merged."""
+    native = python = mixed = 0
     for item in items(text):
-        kind, colon, depth = item.partition(":")
+        kind, colon, words = item.partition(":")
         if kind not in ("c", "python", "mixed"):
             raise _one_of(item, ["c[:depth]", "python[:depth]", "mixed[:depth]"])
-        if colon:
-            _number(depth, 0, _MAX_DEPTH)
+        depth = 1 + (_number(words, 0, _MAX_DEPTH) if colon else _DEFAULT_DEPTH)
+        if kind == "c":
+            native = depth
+        elif kind == "python":
+            python = depth
+        else:
+            native, python, mixed = depth, depth, 1
+    return native | python << 16 | mixed << 32
 
 
-def _analysis(text: str) -> None:
-    words = ("leaks", "decompose", "inefficient", "oom", "peaks", "fragmentation", "none")
+def analysis(text: str) -> int:
+    """Bits of the analyses, and from bit 16 on how many blocks are named when memory is out; `none` clears all."""
+    bits = blocks = 0
     for item in items(text):
-        kind, colon, blocks = item.partition(":")
-        if kind not in words or (colon and kind != "oom"):
-            raise _one_of(item, words)
-        if colon:
-            _number(blocks, 1, _MAX_BLOCKS)
+        kind, colon, number = item.partition(":")
+        if (kind not in _ANALYSES and kind != "none") or (colon and kind != "oom"):
+            raise _one_of(item, [*_ANALYSES, "none"])
+        bits |= _ANALYSES.get(kind, _NONE)
+        if kind == "oom":
+            blocks = _number(number, 1, _MAX_BLOCKS) if colon else _DEFAULT_BLOCKS
+    return 0 if bits & _NONE else bits | blocks << 16
 
 
 def _watch(text: str) -> None:
@@ -119,8 +133,8 @@ def _output_path(text: str) -> None:
 
 
 # Those that the tracer's command line decides, and a script only names.
-_NAMED: Dict[str, Callable[[str], None]] = {
-    "call_stack": _call_stack, "analysis": _analysis, "watch": _watch, "format": _format, "output_path": _output_path,
+_NAMED: Dict[str, Callable[[str], object]] = {
+    "call_stack": call_stack, "analysis": analysis, "watch": _watch, "format": _format, "output_path": _output_path,
 }
 KEYS = frozenset(_NAMED) | {"events", "level", "device"}
 
@@ -140,3 +154,13 @@ def check(settings: Dict[str, str], deprecated: Deprecated) -> Tuple[int, int, i
         return event_bits, level_bits, device(settings.get(key, "npu"))
     except ValueError as error:
         raise ValueError(f"{key}: {error}") from None
+
+
+def named(settings: Dict[str, str]) -> Tuple[int, int, int]:
+    """What checked settings ask for besides rows: bits of analyses, depths of call stacks, and which of the others are named."""
+    others = [
+        "events" in settings, "level" in settings, "device" in settings, "watch" in settings, settings.get("format") == "csv",
+        settings.get("format") == "db", "output_path" in settings,
+    ]
+    bits = sum(1 << bit for bit, is_named in enumerate(others) if is_named)
+    return analysis(settings.get("analysis", "")), call_stack(settings.get("call_stack", "")), bits

@@ -9,7 +9,7 @@ from ._record import wrapped
 # True to checkers. At run time nobody needs `typing`, whose import costs more than the rest of the package.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, List, Optional, Sequence, TypeVar, Union
+    from typing import Any, Callable, Dict, List, Optional, Sequence, TypeVar, Union
 
     _Function = TypeVar("_Function", bound=Callable[..., Any])
     _Mask = Optional[Union[int, Sequence[int]]]
@@ -48,17 +48,65 @@ def take_snapshot_here(name: str) -> None:
         _tell(npu, npu.current_device(), name)
 
 
-def _tell(npu: Any, device: int, name: str) -> None:
+def get_device_memory_info(device: int) -> Dict[str, int]:
+    """What torch_npu's pool and a device hold, in bytes, by msMemScope's names. ImportError: torch or torch_npu are not installed."""
+    return _figures(_npu(), device)
+
+
+# torch_npu calls what is below when memory is out; it cannot be taken back.
+_observes = False
+
+
+def snapshot_when_out_of_memory() -> None:
+    """Has a snapshot `OOM_Snapshot` taken whenever torch_npu's pool gets no memory, from here on, if torch_npu is imported already."""
+    global _observes
+    attach = getattr(getattr(sys.modules.get("torch_npu"), "_C", None), "_npu_attach_out_of_memory_observer", None)
+    if attach is None or _observes:
+        return
+    _observes = True
+    try:
+        attach(_out_of_memory)
+    except Exception as error:  # another torch_npu than is known
+        print(f"[msmemscope] Warn: no snapshots when memory is out: {error!r}", file=sys.stderr)
+
+
+def _out_of_memory(device: int, *_sizes: int) -> None:
+    """Called by torch_npu, just before it raises its error: nothing of ours may come in its place."""
+    try:
+        if native.listening():
+            _tell(_npu(), device, "OOM_Snapshot")
+    except Exception as error:
+        print(f"[msmemscope] Warn: no snapshot 'OOM_Snapshot': {error!r}", file=sys.stderr)
+
+
+def _figures(npu: Any, device: int) -> Dict[str, int]:
     free, total = npu.mem_get_info(device)
+    return {
+        "device": device,
+        "memory_reserved": npu.memory_reserved(device),
+        "max_memory_reserved": npu.max_memory_reserved(device),
+        "memory_allocated": npu.memory_allocated(device),
+        "max_memory_allocated": npu.max_memory_allocated(device),
+        "total_memory": total,
+        "free_memory": free,
+    }
+
+
+def _tell(npu: Any, device: int, name: str) -> None:
+    tell_figures({**_figures(npu, device), "name": name})
+
+
+def tell_figures(figures: Dict[str, Any]) -> None:
+    """One SNAPSHOT row of what get_device_memory_info() gives, with a `name`."""
     native.snapshot(
-        name,
-        device,
-        reserved=npu.memory_reserved(device),
-        max_reserved=npu.max_memory_reserved(device),
-        allocated=npu.memory_allocated(device),
-        max_allocated=npu.max_memory_allocated(device),
-        total=total,
-        free=free,
+        figures["name"],
+        figures["device"],
+        reserved=figures["memory_reserved"],
+        max_reserved=figures["max_memory_reserved"],
+        allocated=figures["memory_allocated"],
+        max_allocated=figures["max_memory_allocated"],
+        total=figures["total_memory"],
+        free=figures["free_memory"],
     )
 
 

@@ -55,7 +55,21 @@ def _input(path: object, suffixes: Sequence[str], mode: int) -> str:
     return name
 
 
-class LeaksConfig:
+class AnalysisConfig:
+    """What all analyses are given: a file."""
+
+    input_path: str
+
+
+class BaseAnalyzer:
+    """What all analyzers do."""
+
+    def analyze(self, config: Any, progress: _Progress = None) -> None:
+        """Does it; each does it in its way."""
+        raise NotImplementedError(f"{type(self).__name__} has no analyze()")
+
+
+class LeaksConfig(AnalysisConfig):
     """What check_leaks() is given, checked."""
 
     def __init__(self, input_path: str, mstx_info: str, start_index: int) -> None:
@@ -70,7 +84,7 @@ class LeaksConfig:
         self.start_index = start_index
 
 
-class InefficientConfig:
+class InefficientConfig(AnalysisConfig):
     """What check_inefficient() is given, checked."""
 
     def __init__(
@@ -84,7 +98,7 @@ class InefficientConfig:
         self.inefficient_type = list(_offline.kinds_of(inefficient_type))
 
 
-class LeaksAnalyzer:
+class LeaksAnalyzer(BaseAnalyzer):
     """Leaks between marks."""
 
     def analyze(self, config: LeaksConfig, progress: _Progress = None) -> None:
@@ -92,7 +106,7 @@ class LeaksAnalyzer:
         _print(_offline.leaks(config.input_path, mark=config.mstx_info, start_index=config.start_index, progress=progress))
 
 
-class InefficientAnalyzer:
+class InefficientAnalyzer(BaseAnalyzer):
     """Blocks held longer than they are used."""
 
     def analyze(self, config: InefficientConfig, progress: _Progress = None) -> None:

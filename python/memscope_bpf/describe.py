@@ -24,26 +24,26 @@ class describer(native.LabelRange):
     """Context manager and decorator: what this thread allocates inside of it has the label `owner`. Three can be inside of each other; a
     fourth has no effect.
 
-    With a tensor or an address in front, the live block that begins there has it, at once.
+    With a tensor or an address in front, the live block that begins there has it, at once. As in msMemScope the label may stand behind
+    it without its name: `describer(tensor, "label")`.
 
     The label has at most 128 bytes (ValueError) and is a str (TypeError). NotImplementedError: what is described has no `data_ptr`.
     """
 
     __slots__ = ()
 
-    def __init__(self, *target: Any, owner: str) -> None:
-        if len(target) > 1:
-            raise TypeError(f"describer() takes one tensor or address, not {len(target)}")
+    def __init__(self, obj: Any = None, owner: str = "") -> None:
         self.set_label(_check.text(owner, "owner"))
-        if target:
-            describe_addr(_address(target[0]), [(owner, USER_DEFINED_1)])
+        if obj is not None:
+            describe_addr(_address(obj), [(owner, USER_DEFINED_1)])
 
     def __call__(self, function: _Function) -> _Function:
         return wrapped(self, function)
 
 
 def describe_label(label: str, level: int) -> None:
-    """What this thread allocates has the label at this level, until undescribe_label(); only levels 0 to 4 act."""
+    """What this thread allocates has the label at this level, until undescribe_label(); only levels 0 to 4 act. One of level 0 stands in
+    place of the allocator's name (`PTA`, `CANN@APP`)."""
     native.push_label(_check.text(label, "label"), _level(level))
 
 
@@ -73,7 +73,7 @@ def _level(level: object) -> int:
 def _address(target: Any) -> int:
     if not isinstance(target, int):
         if not hasattr(target, "data_ptr"):
-            raise NotImplementedError(f"a {type(target).__name__} has no data_ptr() and cannot be described")
+            raise NotImplementedError(f"a {type(target).__name__} has no data_ptr() and cannot be described; a label is owner=")
         target = target.data_ptr()
     if not 0 <= target < 1 << 64:
         raise ValueError(f"{target} is no address")

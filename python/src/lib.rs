@@ -40,8 +40,8 @@ mod _memscope_bpf {
     }
     #[pymodule_export]
     use super::{
-        LabelRange, NamedRange, config, current_labels, describe_addr, listening, pop_label, push_label, snapshot,
-        start, step, stop, unwatch, watch,
+        LabelRange, NamedRange, config, current_labels, describe_addr, listening, pop_label, push_label, settings,
+        snapshot, start, step, stop, unwatch, watch,
     };
 }
 
@@ -55,6 +55,12 @@ fn listening() -> bool {
 #[pyfunction]
 fn config(events: u64, levels: u64, devices: u64) {
     markers::config(events, levels, devices);
+}
+
+/// What is wanted besides rows, see the marker.
+#[pyfunction]
+fn settings(analyses: u64, stack_depths: u64, named: u64) {
+    markers::settings(analyses, stack_depths, named);
 }
 
 /// Collection begins.

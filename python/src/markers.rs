@@ -117,6 +117,11 @@ marker!(
     /// What is wanted from here on: bits of events and levels (contract §1.5), NPUs (bit 32: all of them, bit 33: the host).
     memscope_mark_config = "config", (events: u64, levels: u64, devices: u64) 3);
 marker!(
+    /// What is wanted besides rows, just before [`memscope_mark_config`]: bits of analyses (leaks 1, decompose 2, inefficient 4, oom 8, peaks
+    /// 16, fragmentation 32; from bit 16 on the number of blocks for oom), frames of call stacks and one more (C from bit 0, Python from
+    /// bit 16; bit 32: mixed), and bits of the settings that were named (events, level, device, watch, format csv, format db, output path).
+    memscope_mark_settings = "settings", (analyses: u64, stack_depths: u64, named: u64) 3);
+marker!(
     /// Collection begins.
     memscope_mark_start = "start", () 0);
 marker!(
@@ -171,6 +176,10 @@ pub(crate) struct Snapshot {
 pub(crate) fn has_listener() -> bool {
     // SAFETY: a number of this module that the kernel alone changes, from any thread at any time.
     unsafe { (&raw const memscope_semaphore).read_volatile() != 0 }
+}
+
+pub(crate) fn settings(analyses: u64, stack_depths: u64, named: u64) {
+    memscope_mark_settings(analyses, stack_depths, named);
 }
 
 pub(crate) fn config(events: u64, levels: u64, devices: u64) {

@@ -7,7 +7,8 @@ import sys
 
 # Name of the note, and how many arguments there are.
 MARKERS = {
-    "memscope_marks_1": ("presence", 0), "memscope_mark_config": ("config", 3), "memscope_mark_start": ("start", 0),
+    "memscope_marks_1": ("presence", 0), "memscope_mark_settings": ("settings", 3),
+    "memscope_mark_config": ("config", 3), "memscope_mark_start": ("start", 0),
     "memscope_mark_stop": ("stop", 0), "memscope_mark_step": ("step", 0), "memscope_mark_labels": ("labels", 2),
     "memscope_mark_label_text": ("label_text", 2), "memscope_mark_label_addr": ("label_addr", 3),
     "memscope_mark_snapshot": ("snapshot", 2), "memscope_mark_range": ("range", 2),

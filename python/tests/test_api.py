@@ -90,6 +90,18 @@ class Config(unittest.TestCase):
         self.assertEqual(bits(events="alloc,none", level="", device="cpu"), (0, 0, 1 << 33))
         self.assertEqual(bits(events="traceback", level="op,kernel", device="npu,npu:1")[:2], (0, 3))
 
+    def test_what_is_named(self):
+        """Analyses as bits and the number of blocks, frames of stacks and one more, and a bit for each of the others that is there."""
+        def bits(**settings):
+            return _settings.named(settings)
+        self.assertEqual(bits(), (0, 0, 0))
+        self.assertEqual(bits(analysis="leaks,oom:20", call_stack="c:10"), (1 | 8 | 20 << 16, 11, 0))
+        self.assertEqual(bits(analysis="oom,none,leaks", call_stack="python,c:0"), (0, 1 | 51 << 16, 0))
+        self.assertEqual(bits(analysis="decompose,inefficient,oom,peaks,fragmentation")[0], 2 | 4 | 8 | 16 | 32 | 10 << 16)
+        self.assertEqual(bits(call_stack="mixed:7")[1], 8 | 8 << 16 | 1 << 32)
+        self.assertEqual(bits(events="alloc", level="op", device="npu", watch="a,b", format="csv", output_path="x")[2], 95)
+        self.assertEqual(bits(format="db", level="op")[2], 34)
+
     def test_what_can_be_set_once(self):
         for key, first, second in [("watch", "a,b", "c,d"), ("format", "csv", "db"), ("output_path", "a", "b")]:
             with self.subTest(key=key):
@@ -114,10 +126,11 @@ class Describe(unittest.TestCase):
     def test_misuse(self):
         long = "é" * 65
         table = [
-            (TypeError, lambda: describe.describer()),
-            (TypeError, lambda: describe.describer("x")),
+            (NotImplementedError, lambda: describe.describer("x")),
             (TypeError, lambda: describe.describer(owner=1)),
-            (TypeError, lambda: describe.describer(1, 2, owner="x")),
+            (TypeError, lambda: describe.describer(1, 2)),
+            (TypeError, lambda: describe.describer(1, "x", owner="x")),
+            (TypeError, lambda: describe.describer(1, "x", "y")),
             (TypeError, lambda: describe.describer(owner="x")(3)),
             (ValueError, lambda: describe.describer(owner=long)),
             (NotImplementedError, lambda: describe.describer("tensor", owner="x")),
@@ -210,6 +223,39 @@ class Snapshot(unittest.TestCase):
         with contextlib.redirect_stderr(err), mock.patch.object(_snapshot, "native", listening):
             memscope_bpf.take_snapshot(0, "a\nb")
         self.assertEqual(err.getvalue(), "[msmemscope] Warn: no snapshot 'a\\nb': no context\n")
+
+
+class OutOfMemory(unittest.TestCase):
+    def test_snapshot(self):
+        """start() has torch_npu take a snapshot when memory is out, without an option and once; none without a tracer, and nothing raised."""
+        observers, rows = [], []
+        sizes = dict(memory_reserved=4, max_memory_reserved=5, memory_allocated=2, max_memory_allocated=3)
+        npu = types.SimpleNamespace(mem_get_info=lambda device: (10, 100), **{name: lambda device, size=size: size for name, size in sizes.items()})
+        torch = types.ModuleType("torch")
+        torch.npu = npu
+        torch_npu = types.SimpleNamespace(_C=types.SimpleNamespace(_npu_attach_out_of_memory_observer=observers.append))
+        native = types.SimpleNamespace(listening=lambda: True, snapshot=lambda *place, **figures: rows.append((place, figures)))
+        self.addCleanup(setattr, _snapshot, "_observes", False)
+        with mock.patch.dict(sys.modules, torch=torch, torch_npu=torch_npu), mock.patch.object(_snapshot, "native", native):
+            _snapshot.snapshot_when_out_of_memory()
+            _snapshot.snapshot_when_out_of_memory()
+            [observer] = observers
+            observer(1, 512, 2, 10)
+            figures = dict(reserved=4, max_reserved=5, allocated=2, max_allocated=3, total=100, free=10)
+            self.assertEqual(rows, [(("OOM_Snapshot", 1), figures)])
+            native.listening = lambda: False
+            observer(1, 512, 2, 10)
+            del npu.mem_get_info
+            native.listening = lambda: True
+            with contextlib.redirect_stderr(io.StringIO()) as err:
+                observer(1, 512, 2, 10)
+        self.assertEqual(len(rows), 1)
+        self.assertTrue(err.getvalue().startswith("[msmemscope] Warn: no snapshot 'OOM_Snapshot': "), err.getvalue())
+
+    def test_without_torch_npu(self):
+        with mock.patch.dict(sys.modules, torch_npu=types.ModuleType("torch_npu")):
+            _snapshot.snapshot_when_out_of_memory()
+        self.assertFalse(_snapshot._observes)
 
 
 class Control(unittest.TestCase):

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import types
 import unittest
 from unittest import mock
 
@@ -68,6 +69,9 @@ class Native:
     def listening(self):
         return self.is_listening
 
+    def settings(self, *bits):
+        self.named = bits
+
     def config(self, *bits):
         self.calls.append(("config", *bits))
 
@@ -114,6 +118,19 @@ class Start(unittest.TestCase):
         self.assertEqual([json.loads(line) for line in daemon.requests], [{"version": 1, "settings": wanted}])
         # Once for whoever listened then, once for the tracer that came.
         self.assertEqual(native.calls, [("config", 1, 1, 1 << 32), ("config", 1, 1, 1 << 32), ("start",)])
+        # The daemon's tracer has format and path: only that events were named is told to it.
+        self.assertEqual(native.named, (0, 0, 1))
+
+    def test_older_blocks_are_told_of(self):
+        """A tracer that comes with start() knows no block of before: what torch_npu's pool holds then is said, once, and not if that is nothing."""
+        told = "[msmemscope] Warn: 4096 bytes of torch_npu's pool were allocated before the tracer came with start(): their blocks have no rows. "
+        for allocated, status, line in [(4096, "ready", told), (0, "ready", ""), (4096, "traced", "")]:
+            npu = types.SimpleNamespace(is_initialized=lambda: True, memory_allocated=lambda: allocated)
+            modules = {"torch_npu": types.SimpleNamespace(npu=npu)}
+            self.reset()
+            with self.subTest(allocated=allocated, status=status), mock.patch.dict(sys.modules, modules), Daemon(reply(status)) as daemon:
+                said = start(daemon.path, Native())
+                self.assertTrue(said.startswith(line) and said.count("\n") == bool(line), said)
 
     def test_defaults(self):
         native = Native()

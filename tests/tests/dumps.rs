@@ -43,6 +43,7 @@ fn events() -> Vec<Event> {
                     cause,
                     owner: None,
                     row_time_ns: None,
+                    without_row: false,
                 }),
             ));
         }

@@ -31,12 +31,16 @@ mod layers;
 mod leaks;
 #[path = "live/ledger.rs"]
 mod ledger;
+#[path = "live/messages.rs"]
+mod messages;
 #[path = "live/mstx.rs"]
 mod mstx;
 #[path = "live/native_stacks.rs"]
 mod native_stacks;
 #[path = "live/operators.rs"]
 mod operators;
+#[path = "live/outputs.rs"]
+mod outputs;
 #[path = "live/peaks.rs"]
 mod peaks;
 #[path = "live/pools.rs"]
@@ -67,6 +71,8 @@ mod stack_faults;
 mod stack_witness;
 #[path = "live/stat.rs"]
 mod stat;
+#[path = "live/stops.rs"]
+mod stops;
 #[path = "live/throughput.rs"]
 mod throughput;
 #[path = "live/usage.rs"]

@@ -7,6 +7,7 @@ use std::{fs, path::Path, process::Command};
 use memscope_tests::harness::{
     pythons::interpreters,
     tracer::{python_package, tracer_path},
+    user::copy_folder,
 };
 use serde_json::Value;
 use tempfile::TempDir;
@@ -14,16 +15,7 @@ use tempfile::TempDir;
 /// A copy of the package: other tests' tracers have probes on the one that they trace.
 fn copy_of_package() -> TempDir {
     let copy = tempfile::tempdir().expect("a folder");
-    for package in fs::read_dir(python_package()).expect("the package") {
-        let package = package.expect("an entry");
-        let to = copy.path().join(package.file_name());
-        fs::create_dir(&to).expect("a folder");
-        for file in fs::read_dir(package.path()).expect("a package").map(|file| file.expect("an entry")) {
-            if file.file_type().expect("a kind").is_file() {
-                fs::copy(file.path(), to.join(file.file_name())).expect("a copy");
-            }
-        }
-    }
+    copy_folder(&python_package(), copy.path());
     copy
 }
 

@@ -18,7 +18,7 @@ static void *work(void *number)
         CHECK(simms_alloc(best_fit, 0, 0, &ptr));
         CHECK(simms_alloc(best_fit, 512 * (i + 1), (uint32_t)i, &ptr));
         if (i >= leaks)
-            simms_free(best_fit, ptr);
+            (i % 3 ? simms_free : simms_free_part)(best_fit, ptr);
     }
     return NULL;
 }

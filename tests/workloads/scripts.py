@@ -57,6 +57,15 @@ def configured():
     free(alloc(4000))
 
 
+def wishes():
+    wanted = dict(events="alloc,free,access", call_stack="c:10,python:5", analysis="decompose,inefficient")
+    msmemscope.config(output_path="./elsewhere", **wanted)
+    msmemscope.start()
+    with describe.describer(owner="train"):
+        free(alloc(1000))
+    msmemscope.config(**wanted)
+
+
 def leaks():
     for size in (10, 20, 30, 40):
         free(alloc(size))

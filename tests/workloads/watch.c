@@ -1,8 +1,8 @@
 /* Operators that launch kernels, one of which writes where it should not. The watched block is the output of `start`, an operation of ATB.
  *   watch [--rounds 6] [--bad 3] [--threads 1] [--size 4096] [--gap-us 0] [--warm 20000] [--registers 0] [--deny errno] [--handler 1] [--abi 0]
- *         [--aclnn 1] [--storm 1] [--inside 1] [--hold 1] [--lost-device 1] [--block 300] [--free 2] [--fail wait|copy] [--exec 1] [--fork 1]
+ *         [--aclnn 1] [--storm 1] [--inside 1] [--hold 1] [--lost-device 1] [--block 300] [--free 2] [--reuse 1] [--take handler|ignore] [--fail wait|copy] [--exec 1] [--fork 1]
  * Round: op0 … op7, each with a kernel of its own name; op5 of round `bad` also writes into the watched block. At the end the bytes of
- * the block, all the same, are printed, what an operator took, and what must not have happened meanwhile: interrupted calls, changed
+ * the block, all the same, are printed, what an operator took, how often the thread waited meanwhile, and what must not have happened meanwhile: interrupted calls, changed
  * registers. */
 #define _GNU_SOURCE
 #include "atb_library.h"
@@ -18,6 +18,7 @@
 #include <stddef.h>
 #include <sys/epoll.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
@@ -29,8 +30,8 @@ static simopapi_phase_two *aclnn[OPS];
 static simopapi_executor_func *executor;
 static char *block, *warm;
 static uint64_t size, rounds, bad, gap_us, free_round;
-static bool with_aclnn, with_inside, with_hold, lost_device;
-static const char *failing;
+static bool with_aclnn, with_inside, with_hold, lost_device, with_reuse;
+static const char *failing, *taking;
 static simatb_run_func *run;
 static volatile bool over;
 static volatile long interrupted;
@@ -101,10 +102,27 @@ static void *hold(void *unused)
     return unused;
 }
 
+static void on_urgent(int number);
+
+/* Another block at the same place, with other bytes. */
+static void reuse(void)
+{
+    char *again = device_alloc(size);
+    CHECK(again != block);
+    launch(OPS, again, size, 0x55);
+    CHECK(aclrtSynchronizeDevice());
+    printf("reused %p\n", (void *)again);
+}
+
 static void after_operator(uint64_t round, int op)
 {
-    if (op == 2 && round == free_round)
+    if (op == 2 && round == free_round) {
         CHECK(aclrtFree(block));
+        if (with_reuse)
+            reuse();
+    }
+    if (op == 3 && round == 2 && taking)
+        signal(SIGURG, strcmp(taking, "ignore") ? on_urgent : SIG_IGN);
     if (op == 6 && round == 1 && failing)
         sim_device_fails(strcmp(failing, "wait") ? 0 : 507899, strcmp(failing, "copy") ? 0 : 507899);
     if (op == 3 && with_inside)
@@ -252,6 +270,8 @@ int main(int argc, char **argv)
     gap_us = option(argc, argv, "--gap-us", 0);
     free_round = option(argc, argv, "--free", UINT64_MAX);
     failing = option_text(argc, argv, "--fail");
+    taking = option_text(argc, argv, "--take");
+    with_reuse = option(argc, argv, "--reuse", 0);
     with_aclnn = option(argc, argv, "--aclnn", 0);
     with_inside = option(argc, argv, "--inside", 0);
     with_hold = option(argc, argv, "--hold", 0);
@@ -311,11 +331,15 @@ int main(int argc, char **argv)
     for (uint64_t i = 1; i < count; i++)
         CHECK(pthread_create(&threads[i], NULL, work, (void *)i));
     struct timespec begin, end;
+    struct rusage before, after;
+    CHECK(getrusage(RUSAGE_THREAD, &before));
     CHECK(clock_gettime(CLOCK_MONOTONIC, &begin));
     work(NULL);
     CHECK(clock_gettime(CLOCK_MONOTONIC, &end));
+    CHECK(getrusage(RUSAGE_THREAD, &after));
     if (rounds)
         printf("operator: %llu ns\n", (unsigned long long)((end.tv_sec - begin.tv_sec) * 1000000000LL + end.tv_nsec - begin.tv_nsec) / (rounds * OPS));
+    printf("waits: %ld\n", after.ru_nvcsw - before.ru_nvcsw);
     if (checks) {
         void (*quiet)(void) = (void (*)(void))dlsym(chip, "rtKernelLaunch");
         for (uint64_t i = 0; i < checks; i++)

@@ -1,5 +1,10 @@
-/* libmindspore_memory_pool.so: the exported members of both pools, with the names and arguments of the real ones. */
+/* libmindspore_memory_pool.so: the exported members of both pools, with the names and arguments of the real ones.
+ *
+ * As in the wheels of 2.7 to 2.10, callers come to `AbstractDynamicMemPool::FreeTensorMem` by its virtual thunk, which holds a copy of it: the
+ * function itself never runs. Both call `DoFreeTensorMem`, a virtual function. The thunks of the other class jump, and `FreePartTensorMems`
+ * passes by `FreeTensorMem`. */
 #include <stdexcept>
+#include <vector>
 #include "journal.h"
 #include "mindspore/simms.h"
 #include "slab.h"
@@ -12,13 +17,18 @@ public:
     virtual ~DynamicMemPool() = default;
     virtual void *AllocTensorMem(size_t size, bool from_persistent, bool need_recycle, uint32_t stream) = 0;
     virtual void FreeTensorMem(void *const &ptr) = 0;
+    virtual void DoFreeTensorMem(void *const &ptr) { FreeTensorMem(ptr); }
+    virtual void FreePartTensorMems(const std::vector<void *> &free_addrs, const std::vector<void *> &keep_addrs,
+                                    const std::vector<size_t> &keep_sizes) = 0;
 };
 
 class SIM_API AbstractDynamicMemPool : virtual public DynamicMemPool {
 public:
     void *AllocTensorMem(size_t size, bool from_persistent, bool need_recycle, uint32_t stream) override;
     void FreeTensorMem(void *const &ptr) override;
-    void DoFreeTensorMem(void *const &ptr);
+    void DoFreeTensorMem(void *const &ptr) override;
+    void FreePartTensorMems(const std::vector<void *> &free_addrs, const std::vector<void *> &keep_addrs,
+                            const std::vector<size_t> &keep_sizes) override;
 
 private:
     Slab slab_;
@@ -28,6 +38,9 @@ class SIM_API DynamicMemPoolBestFit : virtual public DynamicMemPool {
 public:
     void *AllocTensorMem(size_t size, bool from_persistent, bool need_recycle, uint32_t stream) override;
     void FreeTensorMem(void *const &ptr) override;
+    void FreeTensorMemInner(void *const &ptr);
+    void FreePartTensorMems(const std::vector<void *> &free_addrs, const std::vector<void *> &keep_addrs,
+                            const std::vector<size_t> &keep_sizes) override;
 
 private:
     Slab slab_;
@@ -65,15 +78,24 @@ __attribute__((noinline)) void *AbstractDynamicMemPool::AllocTensorMem(size_t si
     return ptr;
 }
 
-__attribute__((noinline)) void AbstractDynamicMemPool::FreeTensorMem(void *const &ptr)
+/* Short enough to be copied into its thunk. */
+void AbstractDynamicMemPool::FreeTensorMem(void *const &ptr)
 {
-    note_free(ptr);
-    DoFreeTensorMem(ptr);
+    static_cast<DynamicMemPool *>(this)->DoFreeTensorMem(ptr);
 }
 
 __attribute__((noinline)) void AbstractDynamicMemPool::DoFreeTensorMem(void *const &ptr)
 {
+    note_free(ptr);
     slab_.give(ptr);
+}
+
+__attribute__((noinline)) void AbstractDynamicMemPool::FreePartTensorMems(const std::vector<void *> &free_addrs,
+                                                                          const std::vector<void *> &,
+                                                                          const std::vector<size_t> &)
+{
+    for (void *const &ptr : free_addrs)
+        DoFreeTensorMem(ptr);
 }
 
 __attribute__((noinline)) void *DynamicMemPoolBestFit::AllocTensorMem(size_t size, bool from_persistent,
@@ -88,8 +110,21 @@ __attribute__((noinline)) void *DynamicMemPoolBestFit::AllocTensorMem(size_t siz
 
 __attribute__((noinline)) void DynamicMemPoolBestFit::FreeTensorMem(void *const &ptr)
 {
+    FreeTensorMemInner(ptr);
+}
+
+__attribute__((noinline)) void DynamicMemPoolBestFit::FreeTensorMemInner(void *const &ptr)
+{
     note_free(ptr);
     slab_.give(ptr);
+}
+
+__attribute__((noinline)) void DynamicMemPoolBestFit::FreePartTensorMems(const std::vector<void *> &free_addrs,
+                                                                         const std::vector<void *> &,
+                                                                         const std::vector<size_t> &)
+{
+    for (void *const &ptr : free_addrs)
+        FreeTensorMemInner(ptr);
 }
 
 static DynamicMemPool &pool(int best_fit)
@@ -116,4 +151,9 @@ int simms_alloc(int best_fit, size_t size, uint32_t stream, void **out)
 void simms_free(int best_fit, void *ptr)
 {
     mindspore::device::pool(best_fit).FreeTensorMem(ptr);
+}
+
+void simms_free_part(int best_fit, void *ptr)
+{
+    mindspore::device::pool(best_fit).FreePartTensorMems({ptr}, {}, {});
 }

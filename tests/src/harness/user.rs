@@ -81,16 +81,7 @@ impl User {
     #[must_use]
     pub fn python_package(&self) -> PathBuf {
         let to = self.0.path().join("python");
-        for package in fs::read_dir(python_package()).expect("the package") {
-            let package = package.expect("an entry");
-            let folder = to.join(package.file_name());
-            fs::create_dir_all(&folder).expect("a folder");
-            for file in fs::read_dir(package.path()).expect("a package").map(|file| file.expect("an entry").path()) {
-                if file.is_file() {
-                    fs::copy(&file, folder.join(file.file_name().expect("a name"))).expect("a copy of a file");
-                }
-            }
-        }
+        copy_folder(&python_package(), &to);
         to
     }
 
@@ -126,4 +117,17 @@ fn set_capabilities(path: &Path, capabilities: u64) {
     // SAFETY: the pointers are to texts that end, and to as many bytes as are said.
     let result = unsafe { libc::setxattr(path.as_ptr(), name.as_ptr(), value.as_ptr().cast(), value.len(), 0) };
     assert_eq!(result, 0, "no file capabilities here: {}", std::io::Error::last_os_error());
+}
+
+/// Copies a folder with all that is below it.
+pub fn copy_folder(from: &Path, to: &Path) {
+    fs::create_dir_all(to).expect("a folder");
+    for entry in fs::read_dir(from).expect("a folder").map(|entry| entry.expect("an entry")) {
+        let (path, to) = (entry.path(), to.join(entry.file_name()));
+        if path.is_dir() {
+            copy_folder(&path, &to);
+        } else {
+            fs::copy(path, to).expect("a copy of a file");
+        }
+    }
 }

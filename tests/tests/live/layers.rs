@@ -249,6 +249,17 @@ fn pools_of_mindspore() {
     }
 }
 
+/// Make sure that a pool whose frees are not seen is told of, while it runs and in the report: of this one a function was named that does
+/// not run when a block is freed.
+#[test]
+fn pool_without_frees_is_told_of() {
+    let run = Tracer::run("mypool", &["--throw-every", "0"]).options(&MYPOOL[..1]).succeed();
+    assert_eq!(run.stderr.matches("frees of pool mypool are not seen").count(), 1, "{}", run.said());
+    assert!(run.stdout.contains("Frees of this pool are not seen: "), "{}", run.said());
+    let run = Tracer::run("mypool", &["--throw-every", "0"]).options(&MYPOOL[..2]).succeed();
+    assert!(!run.said().contains("not seen"), "{}", run.said());
+}
+
 /// What the user got wrong is said before anything is traced, in a sentence.
 #[test]
 fn wrong_definitions_are_refused() {

@@ -1,8 +1,12 @@
 //! Users of mstx who never call its library: with a copy of its functions in them, and the Python module; and our tool for
 //! those whose functions nobody can find.
 
+use std::process::Command;
+
 use memscope_tests::harness::journal::Library;
 use memscope_tests::harness::tracer::{Run, Tracer, simulation, tracer_path};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
 use super::shared::{DEFAULT, compare};
 
@@ -41,7 +45,7 @@ fn copies_without_symbols() {
     assert_eq!(totals.marks, 2 * MARKS);
     for (program, hidden) in [("marks-hidden", true), ("marks-copy", false), ("marks", false)] {
         let program = simulation().join("bin").join(program);
-        let said = std::process::Command::new(tracer_path()).args(["doctor", "--library"]).arg(&program).output();
+        let said = Command::new(tracer_path()).args(["doctor", "--library"]).arg(&program).output();
         let said = String::from_utf8_lossy(&said.expect("started").stdout).into_owned();
         assert_eq!(said.contains("only `run --mstx-injection` sees its calls"), hidden, "{said}");
     }
@@ -100,4 +104,38 @@ fn another_tool_is_respected() {
     let errors: Vec<&str> = run.stderr.lines().filter(|line| line.to_lowercase().contains("error:")).collect();
     assert_eq!(errors.len(), 1, "{}", run.stderr);
     assert!(errors[0].contains("MSTX_INJECTION_PATH is set already, to `/opt/profiler/libtool.so`"), "{}", errors[0]);
+}
+
+/// Where the tracer has probes, as the kernel says: kind, offset and file, a line for each; none before Linux 6.8.
+fn places(options: &[&str]) -> Vec<String> {
+    let running = Tracer::run("calls", &["--kind", "mark", "--hold"]).options(options).start();
+    running.wait_for_output("ready ");
+    let mut list = Command::new(simulation().join("bin/emptyprobes"));
+    let listed = list.arg("list").arg(running.pid().to_string()).output().expect("emptyprobes runs");
+    let target = running.stdout().lines().find_map(|line| line.strip_prefix("ready ")?.parse().ok()).expect("its id");
+    kill(Pid::from_raw(target), Signal::SIGKILL).expect("it lives");
+    drop(running.finish());
+    String::from_utf8_lossy(&listed.stdout).lines().map(str::to_owned).collect()
+}
+
+/// One program waits for the text of a mark, reads and reports it: at none of its places two are run. What only options need is not
+/// probed without them.
+#[test]
+fn places_cost_no_more_than_they_have_to() {
+    let default = places(&[]);
+    if default.is_empty() {
+        return;
+    }
+    let of = |places: &[String], library: &str| places.iter().filter(|place| place.contains(library)).count();
+    let marks: Vec<_> = default.iter().filter(|place| place.contains("libms_tools_ext.so")).collect();
+    let apart: std::collections::BTreeSet<_> = marks.iter().collect();
+    // Seven functions are told of at entry, with and without a text.
+    assert!(apart.len() > 12, "{marks:?}");
+    // The name of a domain is read at the return: its entry has a second program, which waits for the page.
+    assert_eq!(marks.len(), apart.len() + 1, "{marks:?}");
+    let (launches, requests) = (places(&["--level=kernel"]), places(&["--analysis=oom"]));
+    for library in ["libruntime.so", "libacl_rt.so"] {
+        let counts = [&default, &launches, &requests].map(|places| of(places, library));
+        assert!(counts[0] < counts[1] && counts[1] < counts[2], "{library}: {counts:?}");
+    }
 }

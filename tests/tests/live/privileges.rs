@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Output};
 use std::sync::Arc;
 
 use memscope_tests::harness::expect::assert_equal;
@@ -38,6 +38,47 @@ fn user_attaches_to_a_program() {
     let run = tracer.finish();
     assert_eq!(run.code(), 0, "{}", run.said());
     assert!(run.rows().count("MALLOC") > 0, "{}", run.said());
+    target.assert_unharmed();
+    target.stop();
+}
+
+/// A process of root's, with libraries that the user may read.
+fn roots_process(user: &User) -> Target {
+    let mut command = Command::new(user.workload("serve", 0o755));
+    command.args(["--rate", "1000"]).env("LD_LIBRARY_PATH", user.libraries());
+    Target::start(command, Folder::new(), "ready ")
+}
+
+/// Makes sure that a user with the documented capabilities sees the calls of another user's process: its libraries are opened by their
+/// paths, since only root may open what it has mapped.
+#[test]
+fn user_attaches_to_another_users_program() {
+    let user = Arc::new(User::new());
+    let mut target = roots_process(&user);
+    let tracer = Tracer::attach(&[&target]).by(&user).options(&["--call-stack=c", "--json"]).start();
+    tracer.wait_for_rows();
+    tracer.signal(Signal::SIGINT);
+    let run = tracer.finish();
+    assert_eq!(run.code(), 0, "{}", run.said());
+    assert_nothing_lost(&run);
+    assert!(run.rows().count("MALLOC") > 0, "{}", run.said());
+    target.assert_unharmed();
+    target.stop();
+}
+
+/// Makes sure that a trace which cannot open the libraries of its process is refused, with the file and the way out: it would see nothing.
+#[test]
+fn libraries_that_may_not_be_opened() {
+    let user = Arc::new(User::new());
+    let mut target = roots_process(&user);
+    std::fs::remove_file(user.libraries().join("libascend_hal.so")).expect("removed");
+    let run = Tracer::attach(&[&target]).by(&user).finish();
+    assert_eq!(run.code(), 1, "{}", run.said());
+    for words in ["cannot attach to process", "libascend_hal.so", "only root may open", "run with sudo"] {
+        assert!(run.stderr.contains(words), "`{words}` is not in: {}", run.said());
+    }
+    assert!(!run.stderr.contains("lost: 0"), "{}", run.said());
+    assert!(!run.folder.output_path().exists());
     target.assert_unharmed();
     target.stop();
 }
@@ -234,6 +275,48 @@ fn outputs_under_sudo() {
     }
     // The dump, its settings, the log and the capture.
     assert!(files >= 4, "only {files} files");
+}
+
+/// A root shell with sudo's variables, in which the tracer runs a script that says what it is.
+fn under_sudo(folder: &Folder, variables: &[(&str, &str)], options: &[&str]) -> Output {
+    const WHO: &str = "echo $(id -u) $(id -g) $(id -G) $HOME $USER $LOGNAME";
+    let mut command = Command::new(tracer_path());
+    command.arg("run").args(options).arg("-o").arg(folder.output_path()).args(["--", "/bin/sh", "-c", WHO]);
+    for name in ["SUDO_UID", "SUDO_GID", "SUDO_USER"] {
+        command.env_remove(name);
+    }
+    command.envs(variables.iter().copied()).current_dir("/").output().expect("the tracer runs")
+}
+
+/// Makes sure that a user behind sudo without an entry in the user database gets the numbers, and no right of root.
+#[test]
+fn sudo_by_an_unknown_user() {
+    let folder = Folder::new();
+    let output = under_sudo(&folder, &[("SUDO_UID", "54321"), ("SUDO_GID", "54322")], &[]);
+    let (said, warned) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{warned}");
+    assert!(said.starts_with("54321 54322 54322 / 54321 54321\n"), "{said}");
+    assert!(warned.contains("the user database does not know user 54321"), "{warned}");
+    let owner = folder.output_path().metadata().expect("outputs");
+    assert_eq!((owner.uid(), owner.gid()), (54321, 54322));
+}
+
+/// Makes sure that sudo's variables which name no user are refused, with `--user` too: nothing starts, nothing is left.
+#[test]
+fn sudo_by_nobody_in_particular() {
+    let folder = Folder::new();
+    for variables in [&[("SUDO_UID", "eve"), ("SUDO_GID", "1")][..], &[("SUDO_UID", "1")], &[("SUDO_GID", "1")]] {
+        for options in [&[][..], &["--user", "root"]] {
+            let output = under_sudo(&folder, variables, options);
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(125), "{variables:?}: {said}");
+            assert!(said.contains("unset SUDO_UID"), "{said}");
+            assert!(output.stdout.is_empty(), "{}", String::from_utf8_lossy(&output.stdout));
+        }
+        assert!(!folder.output_path().exists());
+    }
+    let output = under_sudo(&folder, &[("SUDO_UID", "0"), ("SUDO_GID", "0"), ("SUDO_USER", "root")], &[]);
+    assert!(String::from_utf8_lossy(&output.stdout).starts_with("0 0 "), "root calls sudo");
 }
 
 /// The tracer opens as many files as it may, so a shell's small limit does not end a trace; the program has the shell's.

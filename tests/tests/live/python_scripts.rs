@@ -103,6 +103,33 @@ fn python_scripts_configure_what_is_told() {
     }
 }
 
+/// What `config()` asks for is collected although no option does (here: owners); what cannot be is named once, on stderr and in the log, and
+/// a replay says the same. A trace that has it says nothing.
+#[test]
+fn python_scripts_hear_what_cannot_be_collected() {
+    const TOLD: &str = "asks for call_stack=c:10,python:5, analysis=inefficient, events=access, output_path, which this trace does not have; \
+                        start the tracer with --call-stack=c:10,python:5 --analysis=inefficient --events=alloc,free,launch,access --output-path";
+    let told = |text: &str| text.lines().filter(|line| line.contains(" asks for ")).count();
+    let python = interpreters().pop().expect("an interpreter");
+    let run = trace(&python, "wishes", &[]);
+    assert_eq!((run.stderr.matches(TOLD).count(), told(&run.stderr)), (1, 1), "{}", run.said());
+    assert_eq!(owners(&run), [(1000, "CANN@APP@train".to_owned())]);
+    assert!(run.stdout.contains("The peak is named"), "{}", run.said());
+    let logs =
+        Command::new("grep").args(["-rhc", TOLD, "--include=*.log"]).arg(run.folder.path()).output().expect("grep");
+    let counts = String::from_utf8_lossy(&logs.stdout);
+    assert_eq!(counts.lines().filter(|count| *count == "1").count(), 1, "{counts}");
+    let replayed = Tracer::replay(&run.folder.capture()).succeed();
+    assert_eq!((replayed.stderr.matches(TOLD).count(), told(&replayed.stderr)), (1, 1), "{}", replayed.said());
+    assert_eq!(replayed.rows().processes, run.rows().processes);
+
+    let options = ["--events=alloc,access", "--call-stack=c:10,python:5", "--analysis=inefficient"];
+    let run = trace(&python, "wishes", &options);
+    let (_, rest) = run.stderr.split_once(" asks for ").expect("the output path is the tracer's");
+    assert!(rest.starts_with("output_path, which") && told(&run.stderr) == 1, "{}", run.said());
+    assert_eq!(briefly(&run), ["START_TRACE -", "MALLOC 1000", "FREE 1000"]);
+}
+
 /// Blocks that outlive the step after their own: of four steps, each leaves one behind; the first is not judged, and nothing ends after the
 /// last one's.
 #[test]
@@ -220,7 +247,8 @@ fn python_scripts_name_ranges() {
 /// Texts of the rows of Python traces, by process and thread in the order of their numbers, as far as they are of the script or of functions
 /// that it alone calls; times have to be in order.
 fn traced(run: &Run) -> Vec<Vec<String>> {
-    let mut threads = BTreeMap::<(u32, u32), Vec<String>>::new();
+    // Numbers of threads say nothing of their order: they begin again when they are used up.
+    let mut threads = BTreeMap::<(u32, u32), (Option<u64>, Vec<String>)>::new();
     for row in python_traces(&run.folder.output_path()) {
         let TraceRow { name, start_ns, end_ns, tid, pid } = &row;
         assert!(start_ns.is_some() || name.starts_with("start: "), "{row:?}");
@@ -230,10 +258,14 @@ fn traced(run: &Run) -> Vec<Vec<String>> {
         assert!(!["trace_named", "function step>", "memscope_bpf/"].iter().any(|ours| name.contains(ours)), "{row:?}");
         let mine = ["scripts.py(", "quotes", "<built-in function abs>", "bit_length", "nn.Module: "];
         if mine.iter().any(|part| name.contains(part)) {
-            threads.entry((*pid, *tid)).or_default().push(name.clone());
+            let (begun_ns, names) = threads.entry((*pid, *tid)).or_insert((*start_ns, Vec::new()));
+            *begun_ns = (*begun_ns).min(*start_ns);
+            names.push(name.clone());
         }
     }
-    threads.into_values().collect()
+    let mut threads: Vec<_> = threads.into_values().collect();
+    threads.sort_by_key(|(begun_ns, _)| *begun_ns);
+    threads.into_iter().map(|(_, names)| names).collect()
 }
 
 /// Whether the kernel is one without calls, which is said, and none is told.

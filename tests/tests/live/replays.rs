@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use memscope_tests::harness::pythons::interpreters;
 use memscope_tests::harness::rows::Rows;
-use memscope_tests::harness::tracer::{Run, Tracer};
+use memscope_tests::harness::tracer::{Run, Tracer, python_package};
 
 /// Content by the parts of the path that do not carry the time of writing: process and device.
 fn contents(rows: &Rows) -> BTreeMap<(String, String), Vec<u8>> {
@@ -74,13 +75,44 @@ fn capture_alone_is_enough() {
     assert!(leaks(&replay) > 0, "{}", replay.said());
 }
 
-/// A capture holds everything, so a replay may ask for more, or less, than the run did.
+/// A capture holds all that was probed, so a replay may ask for more, or less, than the run wrote.
 #[test]
 fn replay_may_ask_for_other_rows() {
-    let live = Tracer::run("launches", &[]).succeed();
+    let live = Tracer::run("launches", &[]).options(&["--level=kernel", "--events=alloc,free"]).succeed();
     assert_eq!(live.rows().count("KERNEL_LAUNCH"), 0);
     let replay = Tracer::replay(&live.folder.capture()).option("--level=kernel").succeed();
     assert_eq!(replay.rows().count("KERNEL_LAUNCH"), 200);
     let replay = Tracer::replay(&live.folder.capture()).option("--events=free").succeed();
     assert_eq!((replay.rows().count("MALLOC"), replay.rows().count("FREE")), (0, live.rows().count("FREE")));
+}
+
+/// Launches cost the program nothing where nobody asks for them: they are not probed, and a replay that wants them says so.
+#[test]
+fn launches_that_nobody_wants_are_not_probed() {
+    const SAID: &str = "the capture holds no kernel launches";
+    let live = Tracer::run("launches", &["--rounds", "20"]).succeed();
+    assert!(live.counted("acl") > 0 && live.counted("rt") > 0);
+    let replay = Tracer::replay(&live.folder.capture()).option("--level=kernel").succeed();
+    assert_eq!(replay.rows().count("KERNEL_LAUNCH"), 0);
+    assert!(replay.stderr.contains(SAID), "{}", replay.said());
+    let same = Tracer::replay(&live.folder.capture()).succeed();
+    assert_eq!(contents(&same.rows()), contents(&live.rows()));
+    assert!(!same.stderr.contains(SAID), "{}", same.said());
+}
+
+/// A script may ask for launches at any time: from the moment on at which its process has the package, none is missed.
+#[test]
+fn launches_are_probed_for_scripts() {
+    const SCRIPT: &str = "import ctypes\n\
+        launch = ctypes.CDLL('libruntime.so').rtKernelLaunch\n\
+        launch(16, 1, None, 0, None, None)\n\
+        import msmemscope\n\
+        for stub in (32, 48, 64):\n    launch(stub, 1, None, 0, None, None)\n";
+    let python = interpreters().into_iter().next().expect("an interpreter");
+    let tracer = Tracer::run_program(&python.path, &["-B", "-c", SCRIPT]).env("PYTHONPATH", python_package());
+    let replay = Tracer::replay(&tracer.succeed().folder.capture()).option("--level=kernel").succeed();
+    let rows = replay.rows();
+    let names: Vec<_> =
+        rows.all().filter(|row| row.event == "KERNEL_LAUNCH").filter_map(|row| row.name.clone()).collect();
+    assert_eq!(names, ["0x20", "0x30", "0x40"], "{}", replay.said());
 }

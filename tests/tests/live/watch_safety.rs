@@ -139,7 +139,8 @@ fn runtime_lock_held_by_another_thread() {
 /// A debugger that is there first is waited for; one that comes later passes signals on, and nothing is different.
 #[test]
 fn debuggers() {
-    let target = target(&["--warm", "100000"], 20);
+    // It goes on for a while after the change, which is not told at once: what the debugger sees end nobody else can wait for.
+    let target = target(&["--warm", "100000", "--gap-us", "20000"], 20);
     let mut tracer = None;
     // Before: as long as it is there, nothing is put into the program.
     debug(target.pid(), || {
@@ -194,8 +195,6 @@ fn blocked_signal() {
 fn unread() {
     let copy = "aclrtMemcpy gave error 507899";
     for (program, read, reason) in [
-        // From the third round's fourth operator on there is no block.
-        (["--free", "2", "--bad", "1"], 1 + (2 * 8 + 3) * 2, "aclrtMemcpy gave error"),
         (["--fail", "copy", "--bad", "4"], 1 + (8 + 7) * 2, copy),
         (["--fail", "wait", "--bad", "4"], 1 + (8 + 7) * 2, "aclrtSynchronizeDevice gave error 507899"),
     ] {
@@ -205,19 +204,79 @@ fn unread() {
         assert!(verdict.contains(&format!("; {read} look(s), ")), "{verdict}\n{}", run.said());
         assert!(verdict.contains(&format!(", {unread} unread ({reason}")), "{verdict}");
         assert!(!verdict.contains("): unchanged"), "{verdict}");
-        if program[0] == "--fail" {
-            // The change lies where nothing could be read, and the program's end is behind the last look.
-            assert!(verdict.contains("no change between the looks that succeeded"), "{verdict}");
-            assert!(run.stdout.contains("byte 64 is 238; interrupted 0; urgent 0"), "{}", run.said());
-        } else {
-            assert!(verdict.contains("first changed during `op5` (call 2"), "{verdict}");
-            assert!(run.stdout.contains("interrupted 0; urgent 0"), "{}", run.said());
-        }
+        // The change lies where nothing could be read, and the program's end is behind the last look.
+        assert!(verdict.contains("no change between the looks that succeeded"), "{verdict}");
+        assert!(run.stdout.contains("byte 64 is 238; interrupted 0; urgent 0"), "{}", run.said());
         let sums = sums(&run);
         assert_eq!(sums.len(), SIDES);
         assert!(sums[..read].iter().all(|(_, sum)| sum.len() == 16), "{sums:?}");
         assert!(sums[read..].iter().all(|(_, sum)| sum.is_empty()), "{sums:?}");
     }
+}
+
+/// Looks until the third round's third operator has ended, behind which the block is freed.
+const SIDES_TO_FREE: usize = 1 + (2 * 8 + 3) * 2;
+
+/// Make sure that a watched block ends where it is freed, with the call that did that, and that what is written later to its place is no
+/// change of it, whoever has the memory then.
+#[test]
+fn freed_block() {
+    for (program, concluded, changes) in [
+        (&["--free", "2", "--bad", "1"][..], "first changed during `op5` (call 2", 1),
+        (&["--free", "2", "--bad", "100", "--reuse", "1"][..], "): unchanged until it was freed; ", 0),
+    ] {
+        let run = watch(program, 20, &["--watch=start,end"]);
+        assert!(run.stdout.contains("interrupted 0; urgent 0"), "{}", run.said());
+        assert_eq!(run.stdout.contains("reused 0x"), program.contains(&"--reuse"), "{}", run.said());
+        let verdict = run.stdout.lines().find(|line| line.contains("block `start` output 0 ")).expect("a verdict");
+        assert!(verdict.contains(concluded), "{verdict}\n{}", run.said());
+        let freed = format!("; {SIDES_TO_FREE} look(s), {changes} change(s); freed by halMemFree (thread ");
+        assert!(verdict.contains(&freed), "{verdict}");
+        assert_eq!(run.stderr.matches(" changed during ").count(), changes, "{}", run.said());
+        assert!(!run.stderr.contains(" changed between "), "{}", run.said());
+    }
+}
+
+/// Make sure that a program that puts up a handler of its own for the signal, or ignores it, when blocks are watched already is not sent
+/// any more of them, and that the operators that are not looked at then are named: one of them spoils the block, which is not "unchanged".
+#[test]
+fn handler_put_up_later() {
+    for how in ["handler", "ignore"] {
+        let run = watch(&["--take", how, "--gap-us", "500"], 20, &["--watch=start,end"]);
+        assert_unharmed(&run.stdout, &run.said());
+        let told = "the program has put up a handler of its own for SIGURG, or ignores it";
+        assert_eq!(run.stderr.matches(told).count(), 1, "{}", run.said());
+        let verdict = run.stdout.lines().find(|line| line.contains("block `start` output 0 ")).expect("a verdict");
+        // From the end of the third round's fourth operator on.
+        let read = 1 + (2 * 8 + 4) * 2;
+        assert!(verdict.contains("): undecided: "), "{verdict}");
+        assert!(verdict.contains(&format!("; {read} look(s), 0 change(s)")), "{verdict}");
+        let passed = format!("{} side(s) of operators passed unseen: the program had a handler", SIDES - read);
+        assert!(run.stdout.contains(&passed), "{}", run.said());
+        let names =
+            run.stdout.lines().find(|line| line.contains("operators that were not looked at: ")).expect("names");
+        for name in ["`op3` (3)", "`op4` (4)", "`op5` (4)", "`end` (1)"] {
+            assert!(names.contains(name), "{name} in {names}");
+        }
+    }
+}
+
+/// Make sure that nothing is sent to a thread before watching begins: it does not wait for us at any operator. With a `START` that comes it
+/// does, on both sides of each.
+#[test]
+fn nothing_is_done_before_the_start() {
+    let operators = 25 * 8;
+    let waits = |start: &str| {
+        let run = watch(&["--rounds", "25"], 0, &[&format!("--watch={start},end")]);
+        assert_unharmed(&run.stdout, &run.said());
+        assert_eq!(run.stdout.contains("no operator began watching"), start == "never", "{}", run.said());
+        let line = run.stdout.lines().find_map(|line| line.strip_prefix("waits: ")).expect("a line of the program");
+        line.parse::<u64>().expect("a number")
+    };
+    let (never, always) = (waits("never"), waits("start"));
+    println!("waits without and with looks: {never}, {always}");
+    assert!(never < operators / 2, "{never}");
+    assert!(always > operators, "{always}");
 }
 
 /// A thread without a device can read nothing, and takes no harm.
@@ -314,11 +373,11 @@ fn two_tracers() {
     assert!(run.stdout.contains(&format!("; {SIDES} look(s), 1 change(s)\n")), "{}", run.said());
 }
 
-/// A tracer that hangs is given up after some seconds, and the program goes on.
+/// A tracer that hangs while threads come to it is given up after some seconds, and the program goes on.
 #[test]
 fn stopped_tracer() {
     let target = target(&["--warm", "100000"], 20);
-    let running = Tracer::attach(&[&target]).option("--watch=start,end").start();
+    let running = Tracer::attach(&[&target]).option("--watch=warm,none").start();
     running.wait_for_message("block watch is on", 1);
     running.signal(Signal::SIGSTOP);
     std::thread::sleep(Duration::from_millis(4500));
@@ -327,5 +386,5 @@ fn stopped_tracer() {
     target.signal(Signal::SIGUSR1);
     finish(target);
     let run = running.finish();
-    assert!(run.stdout.contains("no operator began watching"), "{}", run.said());
+    assert!(run.stdout.contains("block `warm` output 0 ("), "{}", run.said());
 }

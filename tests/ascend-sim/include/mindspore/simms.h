@@ -10,6 +10,8 @@ extern "C" {
 /* 0; 1 if the pool threw, which it does for more than 1 MiB; a size of 0 gives a null pointer. */
 SIM_API int simms_alloc(int best_fit, size_t size, uint32_t stream, void **out);
 SIM_API void simms_free(int best_fit, void *ptr);
+/* The same by `FreePartTensorMems`, which keeps no part of it. */
+SIM_API void simms_free_part(int best_fit, void *ptr);
 #ifdef __cplusplus
 }
 #endif

@@ -1,0 +1,263 @@
+//! The traced program does what it does without us: no stops that others see, no signals, nothing inherited from us.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, ExitStatus};
+use std::time::{Duration, Instant};
+
+use memscope_tests::harness::tracer::{
+    Folder, Running, Tracer, in_vm, simulation, state_of, tracer_path, workload_path,
+};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+fn signal(pid: u32, signal: Signal) {
+    kill(Pid::from_raw(pid.cast_signed()), signal).expect("a process to signal");
+}
+
+fn sleep_ms(time: u64) {
+    std::thread::sleep(Duration::from_millis(time));
+}
+
+fn text_of(path: &str) -> &str {
+    assert!(!path.contains('\''));
+    path
+}
+
+/// The program of this name that a tracer has started, once it runs.
+fn program_of(running: &Running, name: &str) -> u32 {
+    let tracer = running.pid();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while Instant::now() < deadline {
+        let children = fs::read_to_string(format!("/proc/{tracer}/task/{tracer}/children")).unwrap_or_default();
+        let is_it =
+            |pid: &u32| fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm.trim_end() == name);
+        if let Some(pid) = children.split_whitespace().filter_map(|pid| pid.parse().ok()).find(is_it) {
+            return pid;
+        }
+        sleep_ms(2);
+    }
+    panic!("the tracer has not started {name}");
+}
+
+/// Waits until a process is in this state, or gone if `None`.
+fn wait_for_state(pid: u32, state: Option<char>) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while state_of(pid).filter(|now| *now != 'Z' || state.is_some()) != state {
+        assert!(Instant::now() < deadline, "process {pid} is in state {:?}, not {state:?}", state_of(pid));
+        sleep_ms(2);
+    }
+}
+
+/// A shell script that runs programs as jobs: dynamic ones, one without a loader, one that loads libraries.
+fn jobs() -> String {
+    let bin = simulation().join("bin");
+    let bin = bin.to_str().map(text_of).expect("a path");
+    format!(
+        "set -m\n/bin/true; echo true $?\n'{bin}/chains-static' > chains; echo static $?\n\
+         '{bin}/latedl' --delay-ms 0 > late; echo late $?\n\
+         sleep 0.1 & wait $!; echo sleep $?\nsh -c 'exit 3' | cat; echo sh $? ${{PIPESTATUS[0]}}\njobs\nexit 9\n"
+    )
+}
+
+/// Make sure that a shell with job control on a terminal sees its jobs end, as it does untraced, and none of them stop.
+#[test]
+fn jobs_of_a_shell_on_a_terminal() {
+    let shell = ["-qec", "bash --norc jobs.sh", "/dev/null"];
+    let tracer = Tracer::run_program("script", &shell);
+    fs::write(tracer.folder().join("jobs.sh"), jobs()).expect("written");
+    let mut command = Command::new("script");
+    command.args(shell).current_dir(tracer.folder()).stdin(std::process::Stdio::null());
+    let untraced = command.env("LD_LIBRARY_PATH", simulation().join("lib")).output().expect("a shell");
+    let expected = String::from_utf8_lossy(&untraced.stdout).into_owned();
+    assert!(expected.contains("true 0") && expected.contains("static 0") && expected.contains("late 0"), "{expected}");
+    let run = tracer.finish();
+    assert!(run.said().contains(&expected), "expected:\n{expected}\n{}", run.said());
+    assert_eq!(run.code(), 9, "{}", run.said());
+}
+
+/// Make sure that a debugger under `run` runs its program, and sees no signal of ours.
+#[test]
+fn debugger() {
+    if in_vm() || Command::new("gdb").arg("--version").output().is_err() {
+        return;
+    }
+    let program = workload_path("latedl");
+    let program = program.to_str().expect("a path");
+    let gdb = ["-batch", "-nx", "-ex", "run", "--args", program, "--delay-ms", "0"];
+    let run = Tracer::run_program("gdb", &gdb).succeed();
+    let said = run.said();
+    assert!(said.contains("exited normally") && !said.contains("SIG"), "{said}");
+    assert_eq!(run.counted("allocs"), 10, "{said}");
+}
+
+/// Runs of the program that does what a tracer could get in the way of. `MEMSCOPE_CONDUCT_RUNS` has it run more often.
+fn runs() -> usize {
+    std::env::var("MEMSCOPE_CONDUCT_RUNS").ok().and_then(|runs| runs.parse().ok()).unwrap_or(14)
+}
+
+/// A script that runs the program some times and keeps what each run writes.
+fn conduct_script(folder: &Path, name: &str, times: usize) -> String {
+    let program = workload_path("conduct");
+    let script = format!(
+        "for i in $(seq {times}); do '{}' {name}.$i; test $? = 7 || echo \"$i ended with $?\" >> {name}.$i; done",
+        program.to_str().map(text_of).expect("a path")
+    );
+    let path = folder.join(format!("{name}.sh"));
+    fs::write(&path, script).expect("written");
+    path.to_str().expect("a path").to_owned()
+}
+
+/// Make sure that a program which throws, jumps, forks, stops itself, and loads libraries ends with the same status, sees the same signals
+/// and interruptions, and has the same open files and `/proc/self/status` as untraced, whatever is traced.
+#[test]
+fn conduct_is_that_of_an_untraced_program() {
+    /// Of one tracer.
+    const AT_ONCE: usize = 20;
+    const OPTIONS: [&[&str]; 7] = [
+        &[],
+        &["--call-stack=c,python"],
+        &["--level=op,kernel"],
+        &["--capture-only"],
+        &["--transport=perf"],
+        &["--link=cookie"],
+        &["--late-libraries=notify"],
+    ];
+    let untraced = Folder::new();
+    let script = conduct_script(untraced.path(), "plain", 2);
+    let mut command = Command::new("sh");
+    command.arg(script).current_dir(untraced.path()).env("LD_LIBRARY_PATH", simulation().join("lib"));
+    command.env("ASCEND_SIM_JOURNAL", untraced.journal_path()).stdin(fs::File::open("/dev/null").expect("open"));
+    assert!(command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).output().is_ok());
+    let read = |path: &Path| fs::read_to_string(path).expect("what the program wrote");
+    let expected = read(&untraced.path().join("plain.1"));
+    assert_eq!(read(&untraced.path().join("plain.2")), expected);
+    assert!(expected.contains("stopped 5") && expected.contains("interrupted by loading 0 0 0"), "{expected}");
+    for (kind, options) in OPTIONS.iter().enumerate() {
+        let mut left = runs().div_ceil(OPTIONS.len());
+        while left > 0 {
+            let times = left.min(AT_ONCE);
+            left -= times;
+            let name = format!("traced{kind}");
+            let script = conduct_script(untraced.path(), &name, times);
+            let run = Tracer::run_program("sh", &[&script]).options(options).succeed();
+            for time in 1..=times {
+                let written = read(&run.folder.path().join(format!("{name}.{time}")));
+                assert_eq!(written, expected, "{options:?}, run {time}: {}", run.said());
+            }
+        }
+    }
+}
+
+/// A program that loads and unloads libraries for long, traced, and its process.
+fn storm() -> (Running, u32) {
+    let running = Tracer::run("conduct", &["out", "--no-stop", "--loads", "300"]).start();
+    let pid = program_of(&running, "conduct");
+    sleep_ms(100);
+    (running, pid)
+}
+
+/// Make sure that a program which somebody stops while it loads libraries stays stopped.
+#[test]
+fn a_stop_by_the_user_stays() {
+    let (running, pid) = storm();
+    for _ in 0..5 {
+        signal(pid, Signal::SIGSTOP);
+        wait_for_state(pid, Some('T'));
+        for _ in 0..50 {
+            assert_eq!(state_of(pid), Some('T'));
+            sleep_ms(2);
+        }
+        signal(pid, Signal::SIGCONT);
+        sleep_ms(7);
+    }
+    let run = running.finish();
+    assert_eq!(run.code(), 7, "{}", run.said());
+}
+
+/// Make sure that nobody waits for a tracer that was killed, and that its guard continues nobody whom the user has stopped.
+#[test]
+fn a_stop_by_the_user_outlives_the_tracer() {
+    for stopped_by_user in [false, true] {
+        let (running, pid) = storm();
+        if stopped_by_user {
+            signal(pid, Signal::SIGSTOP);
+            wait_for_state(pid, Some('T'));
+        }
+        // It does not answer any more, so that somebody waits for it when it dies.
+        running.signal(Signal::SIGSTOP);
+        sleep_ms(20);
+        running.signal(Signal::SIGKILL);
+        let run = running.finish();
+        if stopped_by_user {
+            for _ in 0..100 {
+                assert_eq!(state_of(pid), Some('T'));
+                sleep_ms(10);
+            }
+            signal(pid, Signal::SIGCONT);
+        }
+        wait_for_state(pid, None);
+        let written = fs::read_to_string(run.folder.path().join("out")).expect("what the program wrote");
+        assert!(written.contains("loaded 300 of 300"), "{written}");
+    }
+}
+
+/// Make sure that a thread whose tracer hangs goes on after a while.
+#[test]
+fn a_tracer_that_hangs_holds_nobody_for_long() {
+    let running = Tracer::run("conduct", &["out", "--no-stop", "--loads", "300"]).start();
+    let pid = program_of(&running, "conduct");
+    running.signal(Signal::SIGSTOP);
+    sleep_ms(4000);
+    let loaded = |pid: u32| fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let (before, state) = (loaded(pid), state_of(pid));
+    running.signal(Signal::SIGCONT);
+    let run = running.finish();
+    assert!(matches!(state, Some('R' | 'S' | 'D')), "{before}");
+    assert_eq!(run.code(), 7, "{}", run.said());
+}
+
+/// Starts a program with signals ignored and blocked.
+const STARTER: &str = "\
+import os, signal, sys
+ignored = [signal.SIGCHLD, signal.SIGPIPE, signal.SIGUSR2, signal.SIGHUP]
+for number in (signal.SIGPIPE, signal.SIGXFSZ):
+    signal.signal(number, signal.SIG_DFL)
+if sys.argv[1] == 'ignoring':
+    for number in ignored:
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1, signal.SIGTERM, signal.SIGALRM])
+if sys.argv[1] == 'closed':
+    os.close(0)
+os.umask(0o137)
+os.execvp(sys.argv[2], sys.argv[2:])
+";
+
+/// What `/proc/self/status` says of signals and more, of a program that was started so; the program's exit status.
+fn started(how: &str, folder: &Folder, tracer: bool) -> (String, ExitStatus) {
+    const SHOW: &str = "import os; open('shown', 'w').write(''.join(line for line in open('/proc/self/status') if \
+        line.startswith(('Sig', 'Shd', 'Umask', 'Cap', 'NoNew')) and not line.startswith('SigQ')) + str(os.path.exists('/proc/self/fd/0')))\n\
+        os._exit(5)";
+    let mut command = Command::new("timeout");
+    // A hang is what this is about.
+    command.args(["-s", "KILL", "60", "python3", "-c", STARTER, how]).current_dir(folder.path());
+    if tracer {
+        command.arg(tracer_path()).args(["run", "--no-progress", "-o"]).arg(folder.output_path()).arg("--");
+    }
+    command.args(["python3", "-SEs", "-c", SHOW]);
+    let status = command.output().expect("started").status;
+    (fs::read_to_string(folder.path().join("shown")).unwrap_or_default(), status)
+}
+
+/// Make sure that a tracer which was started with SIGCHLD ignored, as some supervisors do, ends with the program's status, and that a
+/// program has the ignored and blocked signals, the mask for files, and the closed streams that it would have had without a tracer.
+#[test]
+fn the_program_has_what_it_would_have_had() {
+    for how in ["plain", "ignoring", "closed"] {
+        let (expected, status) = started(how, &Folder::new(), false);
+        assert!(expected.contains("SigBlk") && status.code() == Some(5), "{how}: {expected}");
+        let (shown, status) = started(how, &Folder::new(), true);
+        assert_eq!(status.code(), Some(5), "{how}");
+        assert_eq!(shown, expected, "{how}");
+    }
+}

@@ -1,0 +1,187 @@
+//! What was typed: the answers of the program to slips of the hand and to inputs that are no files. Needs no rights.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use memscope_tests::harness::tracer::tracer_path;
+use tempfile::TempDir;
+
+/// What came of a command.
+struct Said {
+    status: Option<i32>,
+    stdout: String,
+    stderr: String,
+}
+
+impl Said {
+    #[track_caller]
+    fn assert_error(&self, status: i32, parts: &[&str]) {
+        assert_eq!(self.status, Some(status), "{}", self.stderr);
+        for part in parts {
+            assert!(self.stderr.contains(part), "no `{part}` in: {}", self.stderr);
+        }
+    }
+}
+
+/// Runs the program in `folder`, for at most half a minute.
+fn memscope<S: AsRef<OsStr>>(program: &Path, arguments: &[S], folder: &Path) -> Said {
+    let mut command = Command::new("timeout");
+    command.arg("30").arg(program).args(arguments).current_dir(folder);
+    command.env_remove("MEMSCOPE_SIM_DIR").env("PATH", search_path(folder));
+    let output = command.output().expect("timeout");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    Said { status: output.status.code(), stdout: text(&output.stdout), stderr: text(&output.stderr) }
+}
+
+/// The folder's own programs first.
+fn search_path(folder: &Path) -> String {
+    format!("{}:{}", folder.display(), std::env::var("PATH").unwrap_or_default())
+}
+
+fn folder() -> TempDir {
+    TempDir::new().expect("temporary folder")
+}
+
+fn recording() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../memscope-user/demo/steps.capture")
+}
+
+/// Makes sure that a mistyped command is not executed, although a program of that name is in PATH, and that under
+/// msMemScope's name a word is a program.
+#[test]
+fn mistyped_commands_are_not_executed() {
+    let folder = folder();
+    let script = folder.path().join("top");
+    fs::write(&script, "#!/bin/sh\ntouch was-executed\n").expect("a script");
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).expect("executable");
+    for arguments in [&["top"][..], &["--events=alloc", "top"], &["top", "--", "x"]] {
+        let said = memscope(&tracer_path(), arguments, folder.path());
+        said.assert_error(2, &["no such command: `top`", "did you mean `stat`?", "run -- top"]);
+        assert_eq!(said.stdout, "");
+    }
+    let link = folder.path().join("msmemscope");
+    symlink(tracer_path(), &link).expect("a link");
+    memscope(&link, &["no-such-program"], folder.path()).assert_error(127, &["program not found: `no-such-program`"]);
+    let names: Vec<_> =
+        fs::read_dir(folder.path()).expect("entries").map(|entry| entry.expect("entry").file_name()).collect();
+    assert_eq!(names.len(), 2, "only the script and the link: {names:?}");
+}
+
+/// Makes sure that no command waits for a pipe that nobody writes to, wherever one is given.
+#[test]
+fn pipes_are_refused_at_once() {
+    let folder = folder();
+    let made = Command::new("mkfifo").arg(folder.path().join("p")).arg(folder.path().join("p.capture")).status();
+    assert!(made.expect("mkfifo").success());
+    let capture = recording();
+    let capture = capture.to_str().expect("plain");
+    for arguments in [
+        &["replay", "p"][..],
+        &["recover", "."],
+        &["leaks", "p"],
+        &["peaks", "p"],
+        &["fragmentation", "p"],
+        &["inefficient", "p"],
+        &["decompose", "p"],
+        &["export", "p"],
+        &["compare", "p", capture],
+        &["diff", capture, "p"],
+        &["decompose", "--rules", "p", capture],
+        &["replay", "--analysis=peaks", "--decompose-rules", "p", capture],
+        &["run", "--probes", "p", "--", "true"],
+        &["doctor", "--library", "p"],
+    ] {
+        let said = memscope(&tracer_path(), arguments, folder.path());
+        assert!(matches!(said.status, Some(1 | 2)), "{arguments:?}: {:?} {}", said.status, said.stderr);
+        let told: Vec<&str> = said.stderr.lines().filter(|line| line.contains("Error")).collect();
+        assert!(
+            matches!(told.as_slice(), [line] if line.contains("it is a pipe, and a regular file is needed")),
+            "{told:?}"
+        );
+    }
+    memscope(&tracer_path(), &["replay", "/dev/zero"], folder.path()).assert_error(1, &["it is a device"]);
+}
+
+/// Makes sure that a program without a source tree has a demo: of six steps each leaves 1 MiB behind; those of 2 to 5 are
+/// leaks, the first is a warm-up and the last is not judged. It is called a recording, and small.
+#[test]
+fn demo_without_a_source_tree() {
+    assert!(fs::metadata(recording()).expect("the recording").len() < 200 << 10);
+    let folder = folder();
+    let installed = folder.path().join("memscope-bpf");
+    fs::copy(tracer_path(), &installed).expect("a copy");
+    let said = memscope(&installed, &["demo"], folder.path());
+    assert_eq!(said.status, Some(0), "{}", said.stderr);
+    assert!(said.stderr.contains("this is a recording: nothing runs and nothing is traced here"), "{}", said.stderr);
+    let leaks = said.stdout.lines().filter(|line| line.starts_with("Direct Hal memory leak of 1.000031 Mb(s)"));
+    let steps: Vec<&str> = leaks.filter_map(|line| line.rsplit_once("at step ")).map(|(_, step)| step).collect();
+    assert_eq!(steps, ["2.", "3.", "4.", "5."], "{}", said.stdout);
+    assert!(said.stdout.contains("steps(main+"), "no call stacks: {}", said.stdout);
+}
+
+fn only_dump(folder: &Path) -> PathBuf {
+    let found = Command::new("find").arg(folder).args(["-name", "memscope_dump_*.csv"]).output().expect("find");
+    PathBuf::from(String::from_utf8_lossy(&found.stdout).trim())
+}
+
+/// Makes sure that a second copy names the way out, that the way works, and that the dump itself is not overwritten.
+#[test]
+fn second_copy_names_the_way_out() {
+    let folder = folder();
+    let capture = recording();
+    let said = memscope(&tracer_path(), &[OsStr::new("replay"), capture.as_os_str()], folder.path());
+    assert_eq!(said.status, Some(0), "{}", said.stderr);
+    let dump = only_dump(folder.path());
+    let before = fs::read(&dump).expect("a dump");
+    let dump = dump.to_str().expect("plain");
+    for (command, copy) in [("inefficient", "a.csv"), ("decompose", "b.csv")] {
+        let run = |more: &[&str]| memscope(&tracer_path(), &[&[command, dump][..], more].concat(), folder.path());
+        assert_eq!(run(&["-o", copy]).status, Some(0));
+        let again = run(&["-o", copy]);
+        again.assert_error(1, &["exists already: overwrite it with --force, or name another file with --output-path"]);
+        assert_eq!(again.stdout, "", "asked after the work");
+        assert_eq!(run(&["--force", "-o", copy]).status, Some(0));
+        run(&["--force", "-o", dump]).assert_error(1, &["is the dump itself"]);
+    }
+    assert_eq!(fs::read(dump).expect("a dump"), before);
+}
+
+/// Makes sure that folded text does not land in a file that claims to be something else, and that the file is named that is
+/// written: one line, as all six blocks come from one call.
+#[test]
+fn export_refuses_a_wrong_extension() {
+    let folder = folder();
+    let capture = recording();
+    let capture = capture.to_str().expect("plain");
+    for name in ["x.html", "x.JSON", "x.svg", "x.pb.gz"] {
+        let said = memscope(&tracer_path(), &["export", capture, "-o", name], folder.path());
+        said.assert_error(2, &[name, "export writes folded stacks", "x"]);
+        assert!(!folder.path().join(name).exists(), "{name}");
+    }
+    let said = memscope(&tracer_path(), &["export", capture, "-o", "x.folded"], folder.path());
+    said.assert_error(0, &["1 stack(s), folded, one a line, written to x.folded"]);
+    assert_eq!(fs::read_to_string(folder.path().join("x.folded")).expect("written").lines().count(), 1);
+}
+
+/// Makes sure that words of the reference that do nothing here are accepted with a warning, not refused.
+#[test]
+fn words_without_effect_are_warned_of() {
+    let folder = folder();
+    let capture = recording();
+    let capture = capture.to_str().expect("plain");
+    for (list, wanted) in
+        [("alloc,none", "`none` clears the whole list"), ("traceback", "`traceback` has no effect here")]
+    {
+        let events = format!("--events={list}");
+        let said = memscope(&tracer_path(), &["replay", "--ana=none", &events, capture], folder.path());
+        said.assert_error(0, &["Warning: --events: ", wanted]);
+    }
+    for option in ["--load-api-env", "--unload-api-env"] {
+        memscope(&tracer_path(), &[option], folder.path()).assert_error(0, &["no environment is needed"]);
+    }
+    memscope(&tracer_path(), &["--duration", "99999999h", "--", "true"], folder.path())
+        .assert_error(2, &["`99999999h` is too long: a year (8760h) is the longest time"]);
+}
