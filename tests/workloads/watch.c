@@ -1,6 +1,7 @@
 /* Operators that launch kernels, one of which writes where it should not. The watched block is the output of `start`, an operation of ATB.
  *   watch [--rounds 6] [--bad 3] [--threads 1] [--size 4096] [--gap-us 0] [--warm 20000] [--registers 0] [--deny errno] [--handler 1] [--abi 0]
- *         [--aclnn 1] [--storm 1] [--inside 1] [--hold 1] [--lost-device 1] [--block 300] [--free 2] [--reuse 1] [--take handler|ignore] [--fail wait|copy] [--exec 1] [--fork 1]
+ *         [--aclnn 1] [--storm 1] [--inside 1] [--hold 1] [--lost-device 1] [--block 300] [--free 2] [--reuse 1] [--again 1] [--take handler|ignore] [--fail wait|copy] [--exec 1] [--fork 1]
+ * Behind round `again`, `start` writes its output again.
  * Round: op0 … op7, each with a kernel of its own name; op5 of round `bad` also writes into the watched block. At the end the bytes of
  * the block, all the same, are printed, what an operator took, how often the thread waited meanwhile, and what must not have happened meanwhile: interrupted calls, changed
  * registers. */
@@ -29,7 +30,7 @@ static const char *const ACLNN[OPS] = {"aclnnAdd", "aclnnSub", "aclnnMul", "acln
 static simopapi_phase_two *aclnn[OPS];
 static simopapi_executor_func *executor;
 static char *block, *warm;
-static uint64_t size, rounds, bad, gap_us, free_round;
+static uint64_t size, rounds, bad, gap_us, free_round, again_round;
 static bool with_aclnn, with_inside, with_hold, lost_device, with_reuse;
 static const char *failing, *taking;
 static simatb_run_func *run;
@@ -121,6 +122,8 @@ static void after_operator(uint64_t round, int op)
         if (with_reuse)
             reuse();
     }
+    if (op == OPS - 1 && round == again_round)
+        operation("start", &(struct part){3, false, block}, block, size);
     if (op == 3 && round == 2 && taking)
         signal(SIGURG, strcmp(taking, "ignore") ? on_urgent : SIG_IGN);
     if (op == 6 && round == 1 && failing)
@@ -269,6 +272,7 @@ int main(int argc, char **argv)
     size = option(argc, argv, "--size", 4096);
     gap_us = option(argc, argv, "--gap-us", 0);
     free_round = option(argc, argv, "--free", UINT64_MAX);
+    again_round = option(argc, argv, "--again", UINT64_MAX);
     failing = option_text(argc, argv, "--fail");
     taking = option_text(argc, argv, "--take");
     with_reuse = option(argc, argv, "--reuse", 0);

@@ -94,10 +94,11 @@ impl Items {
         self.armed || !self.named.is_empty()
     }
 
-    /// Whether watching would begin when this operator ends.
+    /// Whether watching begins, for the first time or again, when this operator ends. One that is `END` too ends the window it is in.
     #[must_use]
-    pub fn waits_for(&self, item: &str) -> bool {
-        !self.armed && self.spec.as_ref().is_some_and(|spec| !spec.start.is_empty() && spec.start == cut(item))
+    pub fn begins_with(&self, item: &str) -> bool {
+        let is_start = |spec: &WatchSpec| !spec.start.is_empty() && spec.start == cut(item);
+        self.spec.as_ref().is_some_and(|spec| is_start(spec) && !(self.armed && spec.end == cut(item)))
     }
 
     /// The script wants a block to be watched from now on, for so many looks. Gives whether there is room.
@@ -149,7 +150,7 @@ impl Items {
     pub fn ends(&mut self, tid: u32, item: &str, now_ns: u64, outputs: impl FnOnce() -> Vec<Range>) -> Vec<Look> {
         let item: Arc<str> = cut(item).into();
         let begun = self.close(tid, &item);
-        if self.waits_for(&item) {
+        if self.begins_with(&item) {
             return self.start(&item, now_ns, outputs());
         }
         if !self.is_active() {
@@ -245,12 +246,13 @@ mod tests {
         let other = ["before", "after"].map(|phase| [0, 1].map(|index| format!("3_77/other_1-start_{index}_{phase}")));
         assert_eq!(call(&mut items, "other", &[B]), other.concat());
         assert_eq!(call(&mut items, "other", &[B])[0], "3_77/other_2-start_0_before");
-        // While it goes on, it is an operator as any other.
-        assert_eq!(call(&mut items, "start", &[A])[0], "3_77/start_1-start_0_before");
-        assert_eq!(call(&mut items, "end", &[]).len(), 4);
+        // Its begin is the last look at the old outputs; its end the first look at the new ones.
+        let again = ["3_77/start_1-start_0_before", "3_77/start_1-start_1_before", "3_77/start_2-start_0_after"];
+        assert_eq!(call(&mut items, "start", &[A]), again);
+        assert_eq!(call(&mut items, "end", &[]).len(), 2);
         assert!(!items.is_active());
         assert_eq!(call(&mut items, "other", &[]), [""; 0]);
-        assert_eq!(call(&mut items, "start", &[B]), ["3_77/start_2-start_0_after"]);
+        assert_eq!(call(&mut items, "start", &[B]), ["3_77/start_3-start_0_after"]);
     }
 
     #[test]

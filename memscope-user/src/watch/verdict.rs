@@ -189,6 +189,14 @@ fn key_of(block: &Block) -> BlockKey {
     (Arc::clone(&block.name), block.index, block.range.addr, block.range.size_bytes, block.freed_before)
 }
 
+fn state_of<'a>(blocks: &'a mut HashMap<BlockKey, State>, order: &mut Vec<BlockKey>, block: &Block) -> &'a mut State {
+    let key = key_of(block);
+    blocks.entry(key.clone()).or_insert_with(|| {
+        order.push(key);
+        State::default()
+    })
+}
+
 /// Takes readings in the order in which they were made.
 #[derive(Debug, Default)]
 pub struct Verdicts {
@@ -243,14 +251,18 @@ impl Verdicts {
         self.quiet
     }
 
+    /// A block's window begins. It has a verdict from here on, though no look may succeed. What its bytes were in an earlier window is no
+    /// change of this one: `START` itself has written them.
+    pub fn window(&mut self, block: &Block) {
+        let state = state_of(&mut self.blocks, &mut self.order, block);
+        state.last = None;
+        state.unread = 0;
+    }
+
     /// A block was looked at by a thread that came there at that time. Gives the change that this reading shows.
     pub fn take(&mut self, look: &Look, tid: u32, time_ns: u64, reading: &Reading) -> Option<Change> {
-        let key = key_of(&look.block);
         let now = self.first_beginning + self.beginnings.len() as u64;
-        let state = self.blocks.entry(key.clone()).or_insert_with(|| {
-            self.order.push(key);
-            State::default()
-        });
+        let state = state_of(&mut self.blocks, &mut self.order, &look.block);
         if state.verdict.freed.is_some() {
             return None;
         }
@@ -290,7 +302,7 @@ impl Verdicts {
         Some(change)
     }
 
-    /// Blocks and what is known of them, in the order in which they were first looked at.
+    /// Blocks and what is known of them, in the order in which their windows began.
     pub fn blocks(&self) -> impl Iterator<Item = (&BlockKey, &BlockVerdict)> {
         self.order.iter().filter_map(|key| Some((key, &self.blocks.get(key)?.verdict)))
     }
@@ -323,6 +335,33 @@ mod tests {
     }
 
     use Phase::{After, Before};
+
+    /// `START` writes its output again in each step: that is no change. The culprit of the second step is.
+    #[test]
+    fn windows_are_judged_one_by_one() {
+        let mut verdicts = Verdicts::default();
+        let block = look("start", 1, After).block;
+        let mut take = |item, call, phase, sum| {
+            if item == "start" && phase == After {
+                verdicts.window(&block);
+            }
+            verdicts.take(&look(item, call, phase), 1, 0, &Reading::Sum(sum))
+        };
+        assert_eq!(take("start", 1, After, 5), None);
+        assert_eq!(take("start", 1, Before, 5), None);
+        assert_eq!(take("start", 2, After, 6), None, "another output");
+        assert_eq!(take("op", 1, Before, 6), None);
+        assert_eq!(take("op", 1, After, 7).expect("a change").when(), "during `op` (call 1, thread 1)");
+    }
+
+    /// A block that no look has reached has a verdict that shows it.
+    #[test]
+    fn window_without_a_look() {
+        let mut verdicts = Verdicts::default();
+        verdicts.window(&look("start", 1, After).block);
+        let all: Vec<_> = verdicts.blocks().map(|(_, verdict)| (verdict.read, verdict.changes)).collect();
+        assert_eq!(all, [(0, 0)]);
+    }
 
     #[test]
     fn operator_between_whose_sides_it_changed() {

@@ -154,6 +154,17 @@ fn operators_of_cann() {
     assert_eq!(found, expected, "{}", run.said());
 }
 
+/// `START` comes again in a later step, and writes its output again: that is no change, what comes behind it is.
+#[test]
+fn start_that_comes_again() {
+    let run = watch(&["--again", "1"], 20, &["--watch=start,end"]);
+    let verdict = run.stdout.lines().find(|line| line.contains("block `start` output 0 ")).expect("a verdict");
+    assert!(verdict.contains("first changed during `op5` (call 4"), "{verdict}");
+    assert!(verdict.contains(", 1 change(s)"), "{verdict}");
+    let starts = sums(&run).into_iter().filter(|(name, _)| name.contains("/start_") && name.ends_with("_after.bin"));
+    assert_eq!(starts.count(), 2, "{}", run.said());
+}
+
 /// What an operator of CANN's library writes is not known: watching that would begin with it is explained, not begun.
 #[test]
 fn start_without_outputs() {

@@ -378,7 +378,7 @@ fn two_tracers() {
 fn stopped_tracer() {
     let target = target(&["--warm", "100000"], 20);
     let running = Tracer::attach(&[&target]).option("--watch=warm,none").start();
-    running.wait_for_message("block watch is on", 1);
+    running.wait_for_message("watching began with operator `warm`", 1);
     running.signal(Signal::SIGSTOP);
     std::thread::sleep(Duration::from_millis(4500));
     running.signal(Signal::SIGCONT);

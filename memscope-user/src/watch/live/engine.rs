@@ -165,6 +165,8 @@ struct Told {
     outputs: bool,
     /// That the program has a handler of its own now.
     handler: bool,
+    /// That an operator's outputs are watched.
+    beginning: bool,
 }
 
 /// A change of a block.
@@ -372,7 +374,7 @@ impl Engine {
             _ => {
                 let of_handle = || self.names.get(&value(Field::Handle)?).cloned();
                 let name = text().or_else(of_handle).unwrap_or_else(|| spec.symbol.to_owned());
-                if spec.meaning == Meaning::Launch && self.items.waits_for(&name) {
+                if spec.meaning == Meaning::Launch && self.items.begins_with(&name) {
                     self.warn_of_outputs(&name);
                 }
                 self.passed.operator(record.time_ns, &name);
@@ -699,6 +701,7 @@ impl Engine {
         let Self { items, state, .. } = self;
         let State::Ready(ready) = state else { return Vec::new() };
         let mut without_outputs = false;
+        let begins = items.begins_with(item);
         let looks = items.ends(tid, item, site.time_ns, || {
             let outputs = ready.memory.outputs(spec, site);
             without_outputs = outputs.is_empty();
@@ -707,7 +710,20 @@ impl Engine {
         if without_outputs {
             self.warn_of_outputs(item);
         }
+        if begins {
+            let is_new = |look: &&Look| look.block.since_ns == site.time_ns;
+            looks.iter().filter(is_new).for_each(|look| self.verdicts.window(&look.block));
+            self.show_beginning(item);
+        }
         looks
+    }
+
+    /// Says once that a block is watched: until the first `START` there is none.
+    fn show_beginning(&mut self, item: &str) {
+        if self.items.is_active() && !std::mem::replace(&mut self.told.beginning, true) {
+            let text = format!("process {}: watching began with operator `{}`", self.pid, item.escape_debug());
+            (self.common.tell)(false, &text);
+        }
     }
 
     fn warn_of_outputs(&mut self, item: &str) {
