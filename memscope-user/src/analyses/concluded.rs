@@ -5,7 +5,7 @@
 use std::cmp::Reverse;
 
 use crate::model::{
-    ByStack, Decomposition, Finding, Fluctuation, Fragmentation, Growth, Held, Ledger, LeftOut, MarkLeaks, Peak,
+    ByStack, Decomposition, Finding, Fluctuation, Fragmentation, Growth, Held, Ledger, LeftOut, MarkLeaks, Peak, Span,
     StepLeaks,
 };
 
@@ -130,6 +130,14 @@ impl Conclusion for Peak {
 
     fn weight_bytes(&self) -> u64 {
         self.peak_bytes
+    }
+}
+
+impl Conclusion for Span {
+    const KIND: &'static str = "span";
+
+    fn weight_bytes(&self) -> u64 {
+        self.exit.freed_bytes
     }
 }
 

@@ -114,7 +114,7 @@ impl Account {
 
     fn free(&mut self, free: &Free) {
         match free.cause {
-            FreeCause::ProcessEnd | FreeCause::TraceEnd => return,
+            FreeCause::ProcessEnd | FreeCause::TraceEnd | FreeCause::Exit => return,
             FreeCause::Program => self.frees += 1,
             FreeCause::Replaced => self.replaced += 1,
             FreeCause::Unwatched => {}

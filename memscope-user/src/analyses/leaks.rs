@@ -8,6 +8,10 @@
 //! - driver memory has the step rule too;
 //! - what lives at the end of the trace and no later step could judge is reported as *unjudged*, not passed over.
 //!
+//! What the program frees while it ends ([`FreeCause::Exit`]) was held until then. A list that keeps a tensor of each step is a leak, a
+//! variable that keeps the last one is none: such blocks leak if those of their place ([`Place`]) come from at least [`MIN_STEPS`]
+//! steps, the oldest of them a quarter of the run ago. The others are counted as *kept*.
+//!
 //! A block that the pool handed out again without a free in between ([`FreeCause::Replaced`]) was freed unseen: no
 //! leak. One that its process or the trace ended with stays live, and so does one that a script frees after its last `stop()`, as when Python ends.
 //!
@@ -16,14 +20,21 @@
 //! block tells how many it survived.
 
 use super::{Analysis, concluded::Concluded, per_device::PerDevice};
+use std::collections::HashSet;
+
 use crate::hash::HashMap;
-use crate::model::{Block, Confidence, Event, EventKind, Finding, Free, FreeCause, Leak, Pool, RunEnd, StepLeaks};
+use crate::model::{
+    Block, Confidence, Event, EventKind, Finding, Free, FreeCause, Kept, Leak, Pool, RunEnd, Stacks, StepLeaks,
+};
 
 /// Steps at the start whose blocks are not judged: what the first step allocates is often kept for the whole run.
 pub const SKIPPED_STEPS: u32 = 1;
 
 /// A block leaks when it is live at the end of a step at least this many steps after its own.
 pub const DURATION_THRESHOLD: u32 = 1;
+
+/// Steps that the blocks of a place come from at least, if they leak though the exit frees them.
+const MIN_STEPS: usize = 3;
 
 /// Finds the blocks that outlive the step after their own.
 #[derive(Debug, Default)]
@@ -39,14 +50,31 @@ struct DeviceSteps {
     ended: Vec<u32>,
     /// Live blocks past the skipped steps, by allocation id: an address alone may come back.
     live: HashMap<u64, Leak>,
+    /// Those of them that the exit freed.
+    exit: HashSet<u64>,
+}
+
+/// Where blocks come from: their call stacks, or their size where there are none.
+type Place = (Pool, Stacks, Option<u64>);
+
+fn place_of(leak: &Leak) -> Place {
+    (leak.pool, leak.stacks, leak.stacks.is_empty().then_some(leak.size_bytes))
+}
+
+/// What became of the blocks that were held.
+#[derive(Default)]
+struct Judged {
+    leaks: Vec<Leak>,
+    unjudged: Vec<Leak>,
+    kept: Kept,
 }
 
 impl Analysis for StepLeaksAnalysis {
     fn observe(&mut self, event: &Event) {
         match &event.kind {
             EventKind::Alloc(alloc) if may_leak(&alloc.block) => self.track(event.pid, &alloc.block),
-            EventKind::Free(free) if may_leak(&free.block) && gave_back(free) => {
-                self.running.at(event.pid, free.block.device).live.remove(&free.block.allocation_id);
+            EventKind::Free(free) if may_leak(&free.block) => {
+                self.running.at(event.pid, free.block.device).free(free);
             }
             EventKind::StepEnd { step } => self.running.at(event.pid, event.device).ended.push(*step),
             EventKind::ProcessEnd => self.conclude(event.pid),
@@ -81,18 +109,27 @@ impl StepLeaksAnalysis {
 
     fn conclude(&mut self, pid: u32) {
         for (device, steps) in self.running.take_process(pid) {
-            let (steps_ended, leaks, unjudged) = steps.judge();
+            let (steps_ended, Judged { leaks, unjudged, kept }) = steps.judge();
             if steps_ended > 0 || !unjudged.is_empty() {
                 let confidence = Confidence::Certain;
-                self.concluded.add(StepLeaks { pid, device, leaks, unjudged, steps_ended, confidence });
+                self.concluded.add(StepLeaks { pid, device, leaks, unjudged, kept, steps_ended, confidence });
             }
         }
     }
 }
 
 impl DeviceSteps {
-    /// Number of ended steps, leaks, and blocks that none of those steps could judge.
-    fn judge(mut self) -> (u32, Vec<Leak>, Vec<Leak>) {
+    fn free(&mut self, free: &Free) {
+        let number = free.block.allocation_id;
+        if gave_back(free) {
+            self.live.remove(&number);
+        } else if free.cause == FreeCause::Exit {
+            self.exit.insert(number);
+        }
+    }
+
+    /// Number of ended steps, and what they say of the blocks.
+    fn judge(mut self) -> (u32, Judged) {
         self.ended.sort_unstable();
         self.ended.dedup();
         let last_ended = self.ended.last().copied().unwrap_or(0);
@@ -100,10 +137,34 @@ impl DeviceSteps {
         let mut blocks: Vec<Leak> =
             self.live.into_values().map(|leak| Leak { survived_steps: survived(leak.step) as u32, ..leak }).collect();
         blocks.sort_unstable_by_key(|leak| (leak.step, leak.pool, leak.addr, leak.allocation_id));
-        // Sorted by step, so the leaks come first.
-        let unjudged = blocks.split_off(blocks.partition_point(|leak| leak.step + DURATION_THRESHOLD <= last_ended));
-        (self.ended.len() as u32, blocks, unjudged)
+        let grows = growing_places(&blocks, self.ended.len() as u32);
+        let mut judged = Judged::default();
+        for leak in blocks {
+            if self.exit.contains(&leak.allocation_id) && !grows.contains(&place_of(&leak)) {
+                judged.kept.blocks += 1;
+                judged.kept.size_bytes = judged.kept.size_bytes.saturating_add(leak.size_bytes);
+            } else if leak.step + DURATION_THRESHOLD <= last_ended {
+                judged.leaks.push(leak);
+            } else {
+                judged.unjudged.push(leak);
+            }
+        }
+        (self.ended.len() as u32, judged)
     }
+}
+
+/// Places that hold blocks of one step after the other: at least [`MIN_STEPS`], from a quarter of the run ago on. `blocks` by step.
+fn growing_places(blocks: &[Leak], steps_ended: u32) -> HashSet<Place> {
+    let mut steps: HashMap<Place, (Vec<u32>, u32)> = HashMap::default();
+    for leak in blocks {
+        let (steps, oldest) = steps.entry(place_of(leak)).or_default();
+        if steps.len() < MIN_STEPS && steps.last() != Some(&leak.step) {
+            steps.push(leak.step);
+        }
+        *oldest = (*oldest).max(leak.survived_steps);
+    }
+    let grows = |(seen, oldest): &(Vec<u32>, u32)| seen.len() >= MIN_STEPS && *oldest >= (steps_ended / 4).max(2);
+    steps.iter().filter(|(_, held)| grows(held)).map(|(place, _)| *place).collect()
 }
 
 /// Whether the program gave it back while that was looked at. What it does after its last `stop()` is told at its end, with a time of its own.

@@ -15,6 +15,7 @@ mod groups;
 pub mod growth;
 pub mod held;
 pub mod inefficient;
+pub mod judged;
 pub mod leaks;
 pub mod ledger;
 pub mod marks;
@@ -22,6 +23,12 @@ pub mod oom;
 pub mod peaks;
 mod per_device;
 mod scale;
+/// Leaks of steps and growth, while the program works.
+#[must_use]
+pub fn judged_leaks() -> Judged {
+    Judged::new(vec![Box::new(StepLeaksAnalysis::default()), Box::new(GrowthAnalysis::default())])
+}
+
 /// Those of leaks in dumps and captures: blocks behind the mark with this text from the mark of this number on, or without
 /// one whatever steps, growth and what is left tell.
 #[must_use]
@@ -29,9 +36,8 @@ pub fn of_leaks(mark: Option<String>, start_index: u64) -> Vec<Box<dyn Analysis>
     match mark {
         Some(text) => vec![Box::new(MarkLeaksAnalysis::new(text, start_index))],
         None => vec![
-            Box::new(StepLeaksAnalysis::default()),
+            Box::new(judged_leaks()),
             Box::new(FluctuationAnalysis::default()),
-            Box::new(GrowthAnalysis::default()),
             Box::new(HeldAnalysis::default()),
             Box::new(ByStackAnalysis::default()),
         ],
@@ -50,6 +56,7 @@ pub use fragmentation::FragmentationAnalysis;
 pub use growth::GrowthAnalysis;
 pub use held::HeldAnalysis;
 pub use inefficient::{InefficientAnalysis, InefficientRules};
+pub use judged::Judged;
 pub use leaks::StepLeaksAnalysis;
 pub use ledger::LedgerAnalysis;
 pub use marks::MarkLeaksAnalysis;

@@ -18,8 +18,8 @@ use super::{
 };
 use crate::{
     analyses::{
-        Analysis, ByStackAnalysis, DecomposeAnalysis, FluctuationAnalysis, FragmentationAnalysis, GrowthAnalysis,
-        HeldAnalysis, InefficientAnalysis, LedgerAnalysis, OomAnalysis, PeaksAnalysis, StepLeaksAnalysis,
+        self, Analysis, ByStackAnalysis, DecomposeAnalysis, FluctuationAnalysis, FragmentationAnalysis, HeldAnalysis,
+        InefficientAnalysis, LedgerAnalysis, OomAnalysis, PeaksAnalysis,
         decompose::RuleSet,
         select::{Filter, Selected},
     },
@@ -268,9 +268,8 @@ fn of_chosen_blocks(args: &CollectArgs, rules: Option<&Arc<RuleSet>>) -> Vec<Box
 fn judging(args: &CollectArgs, rules: Option<&Arc<RuleSet>>) -> Vec<Box<dyn Analysis>> {
     let mut chosen: Vec<Box<dyn Analysis>> = Vec::new();
     if leaks_wanted(args) {
-        chosen.push(Box::new(StepLeaksAnalysis::default()));
+        chosen.push(Box::new(analyses::judged_leaks()));
         chosen.push(Box::new(FluctuationAnalysis::default()));
-        chosen.push(Box::new(GrowthAnalysis::default()));
     }
     if let Some(rules) = rules.filter(|_| args.analysis.peaks) {
         chosen.push(Box::new(PeaksAnalysis::new(Arc::clone(rules))));

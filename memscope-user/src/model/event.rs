@@ -140,6 +140,9 @@ pub enum FreeCause {
     TraceEnd,
     /// The program freed it while its script had nothing collected: it is told when collection begins again, or at the end.
     Unwatched,
+    /// The program freed it while it ended: it was held as long as the program worked. Only analyses of leaks see it, of
+    /// [`Judged`](crate::analyses::Judged).
+    Exit,
 }
 
 impl FreeCause {
@@ -148,7 +151,7 @@ impl FreeCause {
     pub const fn gave_back(self) -> bool {
         match self {
             Self::Program | Self::Replaced | Self::Unwatched => true,
-            Self::ProcessEnd | Self::TraceEnd => false,
+            Self::ProcessEnd | Self::TraceEnd | Self::Exit => false,
         }
     }
 }

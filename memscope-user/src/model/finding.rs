@@ -3,7 +3,8 @@
 use serde::Serialize;
 
 use super::{
-    Decomposition, Device, Fragmentation, Growth, Ledger, LiveGroups, LiveSum, Name, Peak, Pool, ProcessUsage, Stacks,
+    Decomposition, Device, Fragmentation, Growth, Ledger, LiveGroups, LiveSum, Name, Peak, Pool, ProcessUsage, Span,
+    Stacks,
 };
 
 /// How sure a finding is.
@@ -46,6 +47,15 @@ pub struct Leak {
     pub stacks: Stacks,
 }
 
+/// Blocks that are held, and no leak.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Kept {
+    /// Number of blocks.
+    pub blocks: u64,
+    /// Their bytes.
+    pub size_bytes: u64,
+}
+
 /// Step leaks of one process on one device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct StepLeaks {
@@ -57,6 +67,8 @@ pub struct StepLeaks {
     pub leaks: Vec<Leak>,
     /// Blocks of the last step still live at the end: no later step ended that could have judged them.
     pub unjudged: Vec<Leak>,
+    /// Blocks of steps that were held until the exit freed them, at places that do not grow from step to step.
+    pub kept: Kept,
     /// Steps that ended.
     pub steps_ended: u32,
     /// How sure.
@@ -462,6 +474,8 @@ pub enum Finding {
     Oom(Oom),
     /// Blocks held longer than they were used.
     Inefficient(Inefficient),
+    /// When the program worked, if its exit was seen.
+    Span(Span),
     /// What becomes more and more.
     Growth(Growth),
     /// From where memory was allocated.

@@ -12,6 +12,7 @@ mod module;
 mod name;
 mod peak;
 mod sample;
+mod span;
 mod stack;
 
 pub use decomposition::{Decomposition, OwnerNode, OwnerPart, OwnerSample, OwnerTimeline, Source};
@@ -23,7 +24,7 @@ pub use event::{
 };
 pub use finding::{
     ByStack, Confidence, CutStacks, DeviceUse, Finding, Fluctuation, Held, HeldModule, Inefficient, InefficientBlock,
-    InefficientKind, Leak, LeftOut, LossLine, MarkLeak, MarkLeaks, Oom, PoolAtOom, RatioRecord, Retry, RunEnd,
+    InefficientKind, Kept, Leak, LeftOut, LossLine, MarkLeak, MarkLeaks, Oom, PoolAtOom, RatioRecord, Retry, RunEnd,
     StackSum, StepLeaks, Suspect, Waste,
 };
 pub use fragmentation::{Fragmentation, FreeSpace, FreeSpaceMoment, FreeSpaceSample, Pin, PinnedSegment};
@@ -34,4 +35,5 @@ pub use module::{module_id, module_name};
 pub use name::Name;
 pub use peak::Peak;
 pub use sample::{Change, HostMemory, PoolSample, ProcessSample, Sample};
+pub use span::{Exit, Span};
 pub use stack::{Stack, StackEnd, Stacks, end_text};

@@ -14,6 +14,7 @@ mod numbers;
 mod oom;
 mod peaks;
 mod sample;
+mod span;
 mod stacks;
 
 use std::{
@@ -29,7 +30,7 @@ use serde::Serialize;
 
 use crate::model::{
     ByStack, Confidence, Decomposition, Device, Finding, Fluctuation, Fragmentation, Growth, Held, HeldModule,
-    Inefficient, Leak, Ledger, LeftOut, MarkLeaks, Oom, Peak, Pool, RatioRecord, RunEnd, StepLeaks,
+    Inefficient, Leak, Ledger, LeftOut, MarkLeaks, Oom, Peak, Pool, RatioRecord, RunEnd, Span, StepLeaks,
 };
 
 /// How to write the text.
@@ -61,6 +62,7 @@ struct Process<'a> {
     marks: Vec<&'a MarkLeaks>,
     ooms: Vec<&'a Oom>,
     inefficient: Vec<&'a Inefficient>,
+    spans: Vec<&'a Span>,
     growth: Vec<&'a Growth>,
     by_stack: Vec<&'a ByStack>,
     decompositions: Vec<&'a Decomposition>,
@@ -111,6 +113,7 @@ impl Report {
             let blocks = leaks.leaks.iter().map(|leak| (leak.stacks, leak.size_bytes));
             stacks::write_blocks("Leaked on device", leaks.device, blocks, out)?;
         }
+        process.spans.iter().try_for_each(|found| span::write(found, out))?;
         let stepped = process.leaks.iter().any(|leaks| leaks.steps_ended > 0);
         for found in &process.growth {
             growth::write(found, stepped, self.growth_lines, out)?;
@@ -208,6 +211,7 @@ fn place(finding: &Finding) -> (u32, Device) {
         Finding::MarkLeaks(found) => (found.pid, found.device),
         Finding::Oom(found) => (found.pid, found.device),
         Finding::Inefficient(found) => (found.pid, found.device),
+        Finding::Span(found) => (found.pid, Device::None),
         Finding::Growth(found) => (found.pid, found.device),
         Finding::ByStack(found) => (found.pid, found.device),
         Finding::Decompose(found) => (found.pid, found.device),
@@ -231,6 +235,7 @@ fn by_process(findings: &[Finding]) -> BTreeMap<u32, Process<'_>> {
             Finding::MarkLeaks(leaks) => process.marks.push(leaks),
             Finding::Oom(found) => process.ooms.push(found),
             Finding::Inefficient(found) => process.inefficient.push(found),
+            Finding::Span(found) => process.spans.push(found),
             Finding::Growth(found) => process.growth.push(found),
             Finding::ByStack(found) => process.by_stack.push(found),
             Finding::Decompose(found) => process.decompositions.push(found),
@@ -249,6 +254,7 @@ fn by_process(findings: &[Finding]) -> BTreeMap<u32, Process<'_>> {
             marks,
             ooms,
             inefficient,
+            spans: _,
             growth,
             by_stack,
             decompositions,
@@ -302,7 +308,7 @@ fn write_gap(Fluctuation { device, pool, min_gap, max_gap, .. }: &Fluctuation, o
 
 /// What the leak report alone does not tell.
 fn write_leak_notes(found: &StepLeaks, out: &mut impl Write) -> io::Result<()> {
-    let StepLeaks { leaks, unjudged, steps_ended, confidence, .. } = found;
+    let StepLeaks { leaks, unjudged, kept, steps_ended, confidence, .. } = found;
     let device = Name(found.device);
     if leaks.is_empty() && *steps_ended > 0 {
         let steps = counted(u64::from(*steps_ended), "step");
@@ -314,6 +320,14 @@ fn write_leak_notes(found: &StepLeaks, out: &mut impl Write) -> io::Result<()> {
             out,
             "Not judged on device {device}: {blocks}, {bytes}, live at the end. No step after their own ended, so \
              whether they leak is open."
+        )?;
+    }
+    if kept.blocks > 0 {
+        writeln!(
+            out,
+            "Kept on device {device}: {}, {}, of steps were held until the exit, at places that do not grow from step to step: no leak.",
+            counted(kept.blocks, "block"),
+            size(kept.size_bytes)
         )?;
     }
     if *confidence == Confidence::Doubtful {

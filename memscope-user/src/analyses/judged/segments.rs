@@ -1,0 +1,111 @@
+//! Which driver blocks are segments of pools?
+//!
+//! One in which a pool has a block. Pools get a segment right before they hand out of it, so the last driver blocks are enough to
+//! look at: at most [`MAX_RECENT`] that no pool has used yet. One that a pool first uses later counts as the program's.
+
+use std::collections::{BTreeMap, HashSet, VecDeque};
+
+use crate::model::{
+    Alloc, AllocApi, Block, DriverFigures, Event, EventKind, Free, FreeCause, Pool, Region, RegionKind,
+};
+
+/// Driver blocks that may still turn out to be a segment.
+const MAX_RECENT: usize = 4096;
+/// Segments that are known at a time; further ones count as the program's.
+const MAX_SEGMENTS: usize = 1 << 17;
+
+/// Driver blocks of one process.
+#[derive(Debug, Default)]
+pub(super) struct Segments {
+    /// By start: its size, and the block. Memory behind a handle is where it is mapped.
+    recent: BTreeMap<u64, (u64, Block)>,
+    /// Blocks that are not mapped yet, by number.
+    handles: BTreeMap<u64, Block>,
+    /// In the order in which they came: start, number.
+    order: VecDeque<(u64, u64)>,
+    /// Numbers of the segments.
+    segments: HashSet<u64>,
+}
+
+impl Segments {
+    /// Passes events on: not those of segments, but their ends once they are known.
+    pub(super) fn observe(&mut self, event: &Event, pass: &mut impl FnMut(&Event)) {
+        match &event.kind {
+            EventKind::Alloc(Alloc { block, .. }) if block.pool == Pool::Hal => self.add(block),
+            EventKind::Alloc(Alloc { block, .. }) if block.pool != Pool::Host => self.used_by_pool(block, event, pass),
+            EventKind::Free(Free { block, .. }) if block.pool == Pool::Hal && self.ends(block) => return,
+            EventKind::Region(Region {
+                kind: RegionKind::Mapping,
+                begins: true,
+                addr,
+                size_bytes,
+                allocation_id: Some(number),
+                ..
+            }) => {
+                if let Some(block) = self.handles.remove(number) {
+                    self.place(*addr, *size_bytes, block);
+                }
+            }
+            EventKind::ProcessStart(_) => *self = Self::default(),
+            _ => {}
+        }
+        pass(event);
+    }
+
+    fn add(&mut self, block: &Block) {
+        if block.api != AllocApi::Create {
+            return self.place(block.addr, block.size_bytes, *block);
+        }
+        if self.handles.len() >= MAX_RECENT {
+            self.handles.pop_first();
+        }
+        self.handles.insert(block.allocation_id, *block);
+    }
+
+    fn place(&mut self, addr: u64, size_bytes: u64, block: Block) {
+        if self.order.len() >= MAX_RECENT
+            && let Some((oldest, number)) = self.order.pop_front()
+            && self.recent.get(&oldest).is_some_and(|(_, block)| block.allocation_id == number)
+        {
+            self.recent.remove(&oldest);
+        }
+        self.recent.insert(addr, (size_bytes, block));
+        self.order.push_back((addr, block.allocation_id));
+    }
+
+    /// A pool hands out a block: the driver blocks behind it are its segments.
+    fn used_by_pool(&mut self, block: &Block, event: &Event, pass: &mut impl FnMut(&Event)) {
+        let end = block.addr.saturating_add(block.size_bytes);
+        while let Some((&addr, &(size_bytes, segment))) = self.recent.range(..end).next_back()
+            && addr.saturating_add(size_bytes) > block.addr
+            && self.segments.len() < MAX_SEGMENTS
+        {
+            self.recent.remove(&addr);
+            self.segments.insert(segment.allocation_id);
+            pass(&Event { kind: EventKind::Free(moved(segment)), stacks: segment.stacks, ..event.clone() });
+        }
+    }
+
+    /// Whether it was a segment, of which the end was passed on before.
+    fn ends(&mut self, block: &Block) -> bool {
+        self.handles.remove(&block.allocation_id);
+        if self.recent.get(&block.addr).is_some_and(|(_, known)| known.allocation_id == block.allocation_id) {
+            self.recent.remove(&block.addr);
+        }
+        self.segments.remove(&block.allocation_id)
+    }
+}
+
+/// The driver's block goes over into the pool.
+const fn moved(block: Block) -> Free {
+    Free {
+        block,
+        used_bytes: 0,
+        total_bytes: None,
+        driver: DriverFigures { process_used_bytes: None, device_used_bytes: None },
+        cause: FreeCause::Replaced,
+        owner: None,
+        row_time_ns: None,
+        without_row: true,
+    }
+}

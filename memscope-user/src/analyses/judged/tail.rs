@@ -1,0 +1,121 @@
+//! When did a program stop working, and begin to end?
+//!
+//! Frees are held back until the program works on: until it allocates device memory, launches, marks, runs an operator. So at the end
+//! of a process those behind its last work are at hand. They are its exit if two signs agree:
+//!
+//! - the process ends, at most [`MAX_TO_END_NS`] behind the last of them; and
+//! - it called `aclFinalize`, or they free at least half of what was live (mass frees).
+//!
+//! `aclFinalize` with nothing but frees behind it is enough where the end of the process is not seen. A pause of more than
+//! [`MAX_PAUSE_NS`] between two frees parts what belonged to the last work from the exit. A process that is killed, or still runs when
+//! the trace ends, has no exit.
+
+use std::collections::VecDeque;
+
+use crate::model::{Block, Event, EventKind, Exit, Free, FreeCause, Pool, Span, System};
+
+/// Events held back at most, of one process; the oldest are passed on as they are.
+const MAX_HELD: usize = 1 << 16;
+/// The longest pause between two frees of an exit.
+const MAX_PAUSE_NS: u64 = 2_000_000_000;
+/// The longest time from the last free to the end of the process.
+const MAX_TO_END_NS: u64 = 10_000_000_000;
+
+/// What has happened since the last work of a process.
+#[derive(Debug, Default)]
+pub(super) struct Tail {
+    held: VecDeque<Event>,
+    start_ns: Option<u64>,
+}
+
+/// Where in the held events an exit begins, and what it freed.
+struct Found {
+    at: usize,
+    exit: Exit,
+}
+
+impl Tail {
+    /// Takes an event of the process, and passes on what is settled.
+    pub(super) fn observe(&mut self, event: &Event, pass: &mut impl FnMut(&Event)) {
+        self.start_ns.get_or_insert(event.time_ns);
+        if is_work(&event.kind) {
+            self.held.drain(..).for_each(|held| pass(&held));
+        } else if !self.held.is_empty() || is_sign(&event.kind) {
+            if self.held.len() >= MAX_HELD
+                && let Some(oldest) = self.held.pop_front()
+            {
+                pass(&oldest);
+            }
+            return self.held.push_back(event.clone());
+        }
+        pass(event);
+    }
+
+    /// The process, or else the trace, has ended. Gives the span if the process has an exit.
+    pub(super) fn end(self, pid: u32, end_ns: Option<u64>, pass: &mut impl FnMut(&Event)) -> Option<Span> {
+        let found = exit(&self.held, end_ns);
+        let at = found.as_ref().map_or(usize::MAX, |found| found.at);
+        let until_ns = self.held.get(at).map(|event| event.time_ns);
+        for (number, mut event) in self.held.into_iter().enumerate() {
+            if let Some(until_ns) = until_ns.filter(|_| number >= at) {
+                event.time_ns = until_ns;
+                if let EventKind::Free(free) = &mut event.kind
+                    && free.cause == FreeCause::Program
+                {
+                    free.cause = FreeCause::Exit;
+                }
+            }
+            pass(&event);
+        }
+        let start_ns = self.start_ns?;
+        Some(Span { pid, start_ns, until_ns: until_ns?, exit: found?.exit })
+    }
+}
+
+/// Whether the program works: an exit has none of these.
+fn is_work(kind: &EventKind) -> bool {
+    match kind {
+        EventKind::Alloc(alloc) => alloc.block.pool != Pool::Host,
+        EventKind::Free(_)
+        | EventKind::UnknownFree(_)
+        | EventKind::BlockReturned(_)
+        | EventKind::Region(_)
+        | EventKind::DeviceUsage(_)
+        | EventKind::System(System::AclFinalize | System::TraceStop)
+        | EventKind::ProcessEnd => false,
+        _ => true,
+    }
+}
+
+/// Whether an exit may begin with it.
+const fn is_sign(kind: &EventKind) -> bool {
+    matches!(kind, EventKind::Free(_) | EventKind::System(System::AclFinalize))
+}
+
+/// The block that the program freed with this event, or that was left.
+fn block_of(event: &Event, of_program: bool) -> Option<&Block> {
+    let EventKind::Free(Free { block, cause, .. }) = &event.kind else { return None };
+    let is = if of_program { *cause == FreeCause::Program } else { !cause.gave_back() };
+    (is && block.pool != Pool::Host).then_some(block)
+}
+
+fn exit(held: &VecDeque<Event>, end_ns: Option<u64>) -> Option<Found> {
+    let finalized = held.iter().rposition(|event| matches!(event.kind, EventKind::System(System::AclFinalize)));
+    let mut at = None;
+    let mut next_ns = end_ns.or_else(|| finalized.map(|at| held[at].time_ns))?;
+    let mut longest_ns = if finalized.is_some() { u64::MAX } else { MAX_TO_END_NS };
+    for (number, event) in held.iter().enumerate().rev().filter(|(_, event)| block_of(event, true).is_some()) {
+        if next_ns.saturating_sub(event.time_ns) > longest_ns {
+            break;
+        }
+        (at, next_ns, longest_ns) = (Some(number), event.time_ns, MAX_PAUSE_NS);
+    }
+    let at = at?;
+    let freed = || held.range(at..).filter_map(|event| block_of(event, true));
+    let freed_blocks = freed().count() as u64;
+    let left_blocks = held.range(at..).filter_map(|event| block_of(event, false)).count() as u64;
+    let is_mass = end_ns.is_some() && freed_blocks >= left_blocks;
+    let freed_bytes = freed().map(|block| block.size_bytes).fold(0, u64::saturating_add);
+    let exit = Exit { finalized: finalized.is_some(), ended: end_ns.is_some(), freed_blocks, freed_bytes };
+    (finalized.is_some() || is_mass).then_some(Found { at, exit })
+}

@@ -1,0 +1,229 @@
+use super::*;
+use crate::analyses::judged_leaks;
+use crate::analyses::script::{Script, run};
+use crate::model::{Device, Exit, FreeCause, Growth, Pool, Stack, StackEnd, Stacks, StepLeaks, System};
+
+const PID: u32 = 7;
+const NPU0: Device = Device::Npu(0);
+const SECOND: u64 = 1_000_000_000;
+const MIB: u64 = 1 << 20;
+
+fn place(name: &str) -> Stacks {
+    Stacks { python: Some(Stack::keep([name, "train.py(9): main"], StackEnd::Root)), ..Stacks::default() }
+}
+
+/// What was found in a run whose events are so far apart.
+#[derive(Default)]
+struct Found {
+    span: Option<Span>,
+    steps: Option<StepLeaks>,
+    growth: Option<Growth>,
+}
+
+fn judge(script: &Script, apart_ns: u64) -> Found {
+    let mut events = script.events().to_vec();
+    for event in &mut events {
+        event.time_ns *= apart_ns;
+        match &mut event.kind {
+            EventKind::Alloc(alloc) => alloc.block.alloc_time_ns *= apart_ns,
+            EventKind::Free(free) => free.block.alloc_time_ns *= apart_ns,
+            _ => {}
+        }
+    }
+    let end = RunEnd { time_ns: events.last().map_or(0, |event| event.time_ns), ..RunEnd::default() };
+    let mut found = Found::default();
+    for finding in run(judged_leaks(), &events, &end) {
+        match finding {
+            Finding::Span(span) => found.span = Some(span),
+            Finding::StepLeaks(leaks) => found.steps = Some(leaks),
+            Finding::Growth(growth) => found.growth = Some(growth),
+            other => panic!("not of leaks: {other:?}"),
+        }
+    }
+    found
+}
+
+/// Weights; then steps, each with a temporary block and a `loss`; `kept` is how many of those live at a time.
+fn training(steps: u32, kept: usize) -> (Script, Vec<u64>) {
+    let mut script = Script::new(PID, NPU0);
+    script.at(place("model.py(3): weights")).alloc(Pool::Pta, 0x10_0000, 100 * MIB);
+    let mut losses = Vec::new();
+    for step in 1..=steps {
+        script.step_start(step).at(place("model.py(20): forward")).alloc(Pool::Pta, 0x20_0000, MIB);
+        let loss = 0x100_0000 + u64::from(step) * 0x1000;
+        script.at(place("train.py(7): loss")).alloc(Pool::Pta, loss, 512);
+        losses.push(loss);
+        if losses.len() > kept {
+            script.free(Pool::Pta, losses.remove(0));
+        }
+        script.free(Pool::Pta, 0x20_0000).step_end(step);
+    }
+    (script, losses)
+}
+
+/// Python empties its modules: everything is freed, at once, then the process ends.
+fn exit_in_order(script: &mut Script, losses: &[u64], finalize: bool) {
+    if finalize {
+        script.event(EventKind::System(System::AclFinalize));
+    }
+    losses.iter().for_each(|loss| {
+        script.free(Pool::Pta, *loss);
+    });
+    script.free(Pool::Pta, 0x10_0000).process_end();
+}
+
+/// A list keeps the loss of each step; Python frees it at its exit. Step 1 is skipped, no step judges the last.
+#[test]
+fn a_list_that_the_exit_frees_leaks() {
+    for finalize in [false, true] {
+        let (mut script, losses) = training(40, usize::MAX);
+        exit_in_order(&mut script, &losses, finalize);
+        let found = judge(&script, 1_000_000);
+        let steps = found.steps.expect("steps ended");
+        assert_eq!((steps.leaks.len(), steps.unjudged.len(), steps.kept.blocks), (38, 1, 0));
+        assert!(steps.leaks.iter().all(|leak| leak.stacks == place("train.py(7): loss") && leak.size_bytes == 512));
+        let exit = Exit { finalized: finalize, ended: true, freed_blocks: 41, freed_bytes: 100 * MIB + 40 * 512 };
+        assert_eq!(found.span.expect("an exit").exit, exit);
+    }
+}
+
+/// A variable keeps the last loss, or a queue the last two: none of it leaks.
+#[test]
+fn what_is_replaced_in_each_step_is_kept() {
+    for (kept, held) in [(1, 1), (2, 2)] {
+        let (mut script, losses) = training(40, kept);
+        exit_in_order(&mut script, &losses, false);
+        let steps = judge(&script, 1_000_000).steps.expect("steps ended");
+        assert_eq!((steps.leaks.len(), steps.unjudged.len()), (0, 0), "{kept}");
+        assert_eq!((steps.kept.blocks, steps.kept.size_bytes), (held, held * 512));
+    }
+}
+
+/// What a program frees before it works on is freed, however much it is.
+#[test]
+fn a_pool_that_is_emptied_between_epochs_is_no_exit() {
+    let (mut script, losses) = training(40, usize::MAX);
+    for loss in losses {
+        script.free(Pool::Pta, loss);
+    }
+    script.free(Pool::Pta, 0x10_0000).alloc(Pool::Pta, 0x30_0000, MIB).free(Pool::Pta, 0x30_0000).process_end();
+    let found = judge(&script, 1_000_000);
+    let steps = found.steps.expect("steps ended");
+    assert_eq!((steps.leaks.len(), steps.unjudged.len(), steps.kept.blocks), (0, 0, 1));
+    assert_eq!(found.span.map(|span| span.exit.freed_blocks), Some(1), "what came last");
+}
+
+/// Frees long before the end belong to the work: the server only waited before it was stopped.
+#[test]
+fn frees_long_before_the_end_are_none_of_the_exit() {
+    for (pause, has_exit) in [(1, true), (11, false)] {
+        let mut script = Script::new(PID, NPU0);
+        script.alloc(Pool::Pta, 0x1000, 64).free(Pool::Pta, 0x1000);
+        for _ in 1..pause {
+            script.unknown_free(Pool::Pta, 0x9000, true);
+        }
+        script.process_end();
+        assert_eq!(judge(&script, SECOND).span.is_some(), has_exit, "{pause} s");
+    }
+}
+
+/// The last request's block is freed, then the program is killed with all it holds.
+#[test]
+fn a_killed_program_has_no_exit() {
+    let (mut script, losses) = training(10, usize::MAX);
+    script.alloc(Pool::Pta, 0x30_0000, MIB).free(Pool::Pta, 0x30_0000);
+    losses.iter().for_each(|loss| {
+        script.end(FreeCause::ProcessEnd, Pool::Pta, *loss);
+    });
+    script.end(FreeCause::ProcessEnd, Pool::Pta, 0x10_0000).process_end();
+    let found = judge(&script, 1_000_000);
+    assert!(found.span.is_none());
+    assert_eq!(found.steps.expect("steps ended").leaks.len(), 8);
+}
+
+/// Where the end is not seen, `aclFinalize` shows the exit; a program that begins again afterwards has not ended.
+#[test]
+fn finalize_is_enough_unless_the_program_works_on() {
+    for works_on in [false, true] {
+        let (mut script, losses) = training(10, usize::MAX);
+        script.event(EventKind::System(System::AclFinalize));
+        losses.iter().for_each(|loss| {
+            script.free(Pool::Pta, *loss);
+        });
+        if works_on {
+            script.event(EventKind::System(System::AclInit)).alloc(Pool::Pta, 0x30_0000, MIB);
+        }
+        let found = judge(&script, 1_000_000);
+        assert_eq!(found.span.is_none(), works_on);
+        assert_eq!(found.steps.expect("steps ended").leaks.len(), if works_on { 0 } else { 8 });
+    }
+}
+
+/// A server leaks a block with each request, and frees all in order when it ends.
+#[test]
+fn a_server_that_ends_in_order_has_grown() {
+    let mut script = Script::new(PID, NPU0);
+    let mut held = Vec::new();
+    for request in 0..200 {
+        let leak = 0x100_0000 + request * 0x1000;
+        script.at(place("serve.py(5): remember")).alloc(Pool::Pta, leak, 4096);
+        script.at(place("serve.py(6): answer")).alloc(Pool::Pta, 0x20_0000, MIB).free(Pool::Pta, 0x20_0000);
+        held.push(leak);
+    }
+    held.iter().for_each(|leak| {
+        script.free(Pool::Pta, *leak);
+    });
+    script.process_end();
+    let found = judge(&script, SECOND / 10);
+    let span = found.span.expect("an exit");
+    assert_eq!(span.until_ns - span.start_ns, 599 * SECOND / 10, "three events of each request, then the exit");
+    let growth = found.growth.expect("judged");
+    assert_eq!(growth.span_ns, 599 * SECOND / 10);
+    let [site] = &growth.sites[..] else { panic!("{growth:#?}") };
+    assert_eq!(site.site.expect("a place").stacks, place("serve.py(5): remember"));
+    // The free of the last request's block belongs to the exit too: nothing came between.
+    assert_eq!((site.blocks, site.allocations), (200, 200));
+}
+
+/// The driver's blocks that a pool gets are seen once: as what the pool hands out of them.
+#[test]
+fn segments_count_once() {
+    let mut script = Script::new(PID, NPU0);
+    for request in 0..200 {
+        let segment = 0x100_0000 + request * 0x10_0000;
+        script.at(place("serve.py(5): remember")).alloc(Pool::Hal, segment, 0x10_0000);
+        script.alloc(Pool::Pta, segment, 0x8_0000);
+    }
+    let growth = judge(&script, SECOND / 10).growth.expect("judged");
+    let sites: Vec<_> = growth.sites.iter().map(|site| (site.pool, site.blocks)).collect();
+    assert_eq!(sites, [(Pool::Pta, 200)]);
+}
+
+/// Physical memory behind handles is a segment where it is mapped; memory of the program itself is none.
+#[test]
+fn mapped_segments_count_once() {
+    let mut script = Script::new(PID, NPU0);
+    for request in 0..200 {
+        let (handle, addr) = (request + 1, 0x100_0000 + request * 0x10_0000);
+        script.at(place("pool")).create(handle, 0x10_0000).map(addr, 0x10_0000, handle);
+        script.alloc(Pool::Pta, addr, 0x1000);
+        script.at(place("own.c")).alloc(Pool::Hal, 0x9000_0000_0000 + addr, 64);
+    }
+    let growth = judge(&script, SECOND / 10).growth.expect("judged");
+    let mut sites: Vec<_> = growth.sites.iter().map(|site| (site.pool, site.blocks)).collect();
+    sites.sort_unstable();
+    assert_eq!(sites, [(Pool::Hal, 200), (Pool::Pta, 200)]);
+    assert!(growth.sites.iter().any(|site| site.site.expect("a place").stacks == place("own.c")));
+}
+
+/// A segment's own end changes nothing any more.
+#[test]
+fn ends_of_segments_are_not_passed_on() {
+    let mut script = Script::new(PID, NPU0);
+    script.step(1).step_start(2).alloc(Pool::Hal, 0x10_0000, MIB).alloc(Pool::Pta, 0x10_0000, 512);
+    script.free(Pool::Pta, 0x10_0000).free(Pool::Hal, 0x10_0000).step_end(2).step(3);
+    script.alloc(Pool::Hal, 0x10_0000, MIB).step(4).step(5);
+    let steps = judge(&script, 1_000_000).steps.expect("steps ended");
+    let leaks: Vec<_> = steps.leaks.iter().map(|leak| (leak.pool, leak.step)).collect();
+    assert_eq!(leaks, [(Pool::Hal, 3)], "the second one is the program's own");
+}

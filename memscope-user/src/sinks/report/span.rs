@@ -1,0 +1,46 @@
+//! What was judged.
+
+use std::io::{self, Write};
+
+use super::numbers::{counted, seconds, size};
+use crate::model::{Exit, Span};
+
+/// Writes up to when leaks and growth are judged, and what shows that.
+pub(super) fn write(span: &Span, out: &mut impl Write) -> io::Result<()> {
+    let Exit { finalized, ended, freed_blocks, freed_bytes } = span.exit;
+    let signs = match (finalized, ended) {
+        (true, true) => "aclFinalize and the end of the process, with nothing but frees before",
+        (true, false) => "aclFinalize, with nothing but frees behind it",
+        (false, _) => "the process ended, with nothing but frees before",
+    };
+    writeln!(
+        out,
+        "Leaks and growth are judged from 0 to {}. There the exit begins ({signs}): {}, {}, freed in it count as held.",
+        seconds(span.until_ns.saturating_sub(span.start_ns)),
+        counted(freed_blocks, "block"),
+        size(freed_bytes)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signs_are_shown() {
+        let exit = Exit { finalized: true, ended: true, freed_blocks: 1, freed_bytes: 2048 };
+        let span = |exit| Span { pid: 1, start_ns: 5_000_000_000, until_ns: 46_200_000_000, exit };
+        let text = |exit| {
+            let mut out = Vec::new();
+            write(&span(exit), &mut out).expect("memory takes everything");
+            String::from_utf8(out).expect("text")
+        };
+        assert_eq!(
+            text(exit),
+            "Leaks and growth are judged from 0 to 41.200 s. There the exit begins (aclFinalize and the end of the process, with nothing \
+             but frees before): 1 block, 2.00 KiB (2048 bytes), freed in it count as held.\n"
+        );
+        assert!(text(Exit { finalized: false, ..exit }).contains("(the process ended, with nothing but frees before)"));
+        assert!(text(Exit { ended: false, ..exit }).contains("(aclFinalize, with nothing but frees behind it)"));
+    }
+}
