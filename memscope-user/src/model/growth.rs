@@ -54,6 +54,29 @@ pub struct GrowingSite {
     pub ages: [u64; 4],
 }
 
+/// Why growth was not judged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NotJudged {
+    /// The time was too short: a program that only starts grows as well.
+    TooShort,
+}
+
+/// Live blocks of a site that became more in the judged time, and are not judged to grow without end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Increase {
+    /// The site.
+    pub site: Site,
+    /// Blocks more than at the end of the first part of the time.
+    pub blocks: u64,
+    /// Their bytes, at the mean size of the live ones.
+    pub size_bytes: u64,
+    /// Live blocks at the end.
+    pub live_blocks: u64,
+    /// Live blocks by age, in quarters of the time, the youngest first.
+    pub ages: [u64; 4],
+}
+
 /// What grows without end in one process on one device.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Growth {
@@ -65,6 +88,11 @@ pub struct Growth {
     pub span_ns: u64,
     /// The time was long enough to judge.
     pub judged: bool,
+    /// Why it is not judged.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub not_judged: Option<NotJudged>,
+    /// The largest increases beside those that grow without end, most bytes first.
+    pub increases: Vec<Increase>,
     /// What grows, the fastest first (bytes).
     pub sites: Vec<GrowingSite>,
     /// Blocks of further sites, more than are told apart, were judged as one.

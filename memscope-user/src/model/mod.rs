@@ -29,7 +29,7 @@ pub use finding::{
 };
 pub use fragmentation::{Fragmentation, FreeSpace, FreeSpaceMoment, FreeSpaceSample, Pin, PinnedSegment};
 pub use groups::{LiveGroups, LiveSum, OwnerSum, PlaceSum, SizeSum};
-pub use growth::{GROWTH_PARTS, GrowingSite, Growth, Site};
+pub use growth::{GROWTH_PARTS, GrowingSite, Growth, Increase, NotJudged, Site};
 pub use ledger::{Entry, Item, Ledger, Moment, PoolSheets, Sheet, Sign};
 pub use module::{module_id, module_name};
 pub use name::Name;

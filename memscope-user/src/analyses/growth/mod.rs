@@ -2,7 +2,8 @@
 //!
 //! Blocks are told apart by where they come from ([`Site`]): the call stacks of their allocation, or their size where there
 //! are none. Of each site the number of live blocks is followed over time, and judged at the end: one that has
-//! risen in every part of the time is reported, with the evidence. Blocks are counted, not bytes: a buffer that is replaced
+//! risen in every part of the time is reported, with the evidence, if its blocks stay; and so is one that holds blocks of every part.
+//! Blocks are counted, not bytes: a buffer that is replaced
 //! by a larger one is no leak. If no site of a pool stands out but the pool as a whole grows, that is reported.
 //!
 //! Memory: about 0.7 KiB for each of at most 16 384 sites of a process; further ones count as one.
@@ -12,21 +13,26 @@ mod levels;
 mod tests;
 mod verdict;
 
-use std::collections::BTreeMap;
+pub use verdict::MIN_BLOCKS as MIN_GROWING_BLOCKS;
+
+use std::{cmp::Reverse, collections::BTreeMap};
 
 use self::levels::{Clock, Level};
 use super::{Analysis, concluded::Concluded};
 use crate::hash::HashMap;
 use crate::model::{
-    Block, Confidence, Device, Event, EventKind, Finding, GROWTH_PARTS, GrowingSite, Growth, Pool, RunEnd, Site, Stacks,
+    Block, Confidence, Device, Event, EventKind, Finding, GROWTH_PARTS, GrowingSite, Growth, Increase, NotJudged, Pool,
+    RunEnd, Site, Stacks, UnknownFree,
 };
 
 /// Sites of one process that are told apart.
 const MAX_SITES: usize = 1 << 14;
 /// Shorter runs are not judged: a program that only starts grows as well.
 const MIN_SPAN_NS: u64 = 10_000_000_000;
-/// Growing sites that are told of, by device.
+/// Growing sites that are reported, by device.
 const MAX_TOLD: usize = 100;
+/// Increases that are reported beside them.
+const MAX_INCREASES: usize = 5;
 
 /// Follows the number of live blocks of every site.
 #[derive(Debug, Default)]
@@ -43,6 +49,8 @@ struct Process {
     clock: Clock,
     followed: HashMap<Key, Followed>,
     sites_full: bool,
+    /// Frees of blocks older than the trace.
+    older_frees: HashMap<(Device, Pool), u64>,
 }
 
 #[derive(Debug, Default)]
@@ -83,6 +91,9 @@ impl Analysis for GrowthAnalysis {
             self.running.entry(event.pid).or_insert_with(new).change(event.time_ns, block, change);
         } else if let Some(process) = self.running.get_mut(&event.pid) {
             process.clock.advance(event.time_ns);
+            if let EventKind::UnknownFree(UnknownFree { pool, maybe_older: true, refused: false, .. }) = event.kind {
+                *process.older_frees.entry((event.device, pool)).or_default() += 1;
+            }
         }
         if matches!(event.kind, EventKind::ProcessEnd)
             && let Some(process) = self.running.remove(&event.pid)
@@ -119,7 +130,8 @@ const fn other_sites(pool: Pool) -> Site {
 
 impl Process {
     fn new(start_ns: u64) -> Self {
-        Self { clock: Clock::new(start_ns), followed: HashMap::default(), sites_full: false }
+        let (followed, older_frees) = (HashMap::default(), HashMap::default());
+        Self { clock: Clock::new(start_ns), followed, sites_full: false, older_frees }
     }
 
     fn change(&mut self, time_ns: u64, block: &Block, change: Change) {
@@ -168,26 +180,47 @@ impl Process {
                 device,
                 span_ns,
                 judged: false,
+                not_judged: None,
+                increases: Vec::new(),
                 sites: Vec::new(),
                 sites_full: self.sites_full,
                 confidence: Confidence::Certain,
             });
             let lows = followed.level.lows(&self.clock);
-            growth.judged |= lows.len() >= verdict::MIN_WINDOWS && span_ns >= MIN_SPAN_NS;
+            let is_judged = lows.len() >= verdict::MIN_WINDOWS && span_ns >= MIN_SPAN_NS;
+            growth.judged |= is_judged;
             let known = site.is_none() && growth.sites.iter().any(|site| site.pool == pool);
-            if let Some(low_blocks) = verdict::parts(lows).filter(|_| growth.judged && !known && verdict::grows(lows)) {
+            let Some(low_blocks) = verdict::parts(lows).filter(|_| is_judged && !known) else { continue };
+            let stays = verdict::grows(lows) && verdict::stay(followed.ages, low_blocks);
+            let increase = followed.level.now().saturating_sub(low_blocks[1]);
+            // Whose blocks replace older ones, as in a cache that was full before, does not show.
+            let replaces = 2 * self.older_frees.get(&(device, pool)).copied().unwrap_or(0) >= increase.max(1);
+            let grows = stays || (site.is_some() && verdict::accumulates(followed.ages, increase));
+            if grows && !replaces {
                 growth.sites.push(followed.growing(pool, site, low_blocks, span_ns));
+            } else if let Some(site) = site.filter(|_| increase > 0) {
+                growth.increases.push(followed.increase(site, increase));
             }
         }
         for growth in found.values_mut() {
+            growth.not_judged = (!growth.judged).then_some(NotJudged::TooShort);
             growth.sites.sort_by(|a, b| b.bytes_per_second.total_cmp(&a.bytes_per_second));
             growth.sites.truncate(MAX_TOLD);
+            growth.increases.sort_by_key(|increase| (Reverse(increase.size_bytes), increase.site));
+            growth.increases.truncate(MAX_INCREASES);
         }
         found.into_values().collect()
     }
 }
 
 impl Followed {
+    fn increase(&self, site: Site, blocks: u64) -> Increase {
+        let live_blocks = self.level.now();
+        let size_bytes = self.size_bytes * u128::from(blocks) / u128::from(live_blocks.max(1));
+        let size_bytes = u64::try_from(size_bytes).unwrap_or(u64::MAX);
+        Increase { site, blocks, size_bytes, live_blocks, ages: self.ages }
+    }
+
     #[expect(clippy::cast_precision_loss, reason = "rates are estimates")]
     fn growing(&self, pool: Pool, site: Option<Site>, low_blocks: [u64; GROWTH_PARTS], span_ns: u64) -> GrowingSite {
         let (blocks, size_bytes) = (self.level.now(), self.size_bytes);

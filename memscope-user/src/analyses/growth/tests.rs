@@ -126,6 +126,69 @@ fn one_block_of_each_request_stays() {
     assert!(site.low_blocks.is_sorted() && site.low_blocks[5] > 450, "{:?}", site.low_blocks);
 }
 
+/// A queue that is served ever more slowly: it is never as short again, but none of its blocks stays. Its length is an increase.
+#[test]
+fn a_queue_that_becomes_longer_is_no_leak() {
+    let mut server = Server::default();
+    let mut queue = std::collections::VecDeque::new();
+    for request in 0..600 {
+        server.time_ns = request * SECOND;
+        queue.push_back(server.alloc("queue", 4096));
+        while queue.len() as u64 > 10 + request / 12 {
+            let oldest = queue.pop_front().expect("is longer");
+            server.free(oldest);
+        }
+    }
+    let growth = server.found();
+    assert_eq!(places(&growth), [""; 0], "{growth:#?}");
+    let [increase] = &growth.increases[..] else { panic!("{growth:#?}") };
+    assert_eq!((increase.live_blocks, increase.ages), (59, [59, 0, 0, 0]));
+    assert_eq!(increase.size_bytes, increase.blocks * 4096);
+    // 10 and a twelfth of the requests, less what it was when a sixth of the time was over.
+    assert!((38..=42).contains(&increase.blocks), "{}", increase.blocks);
+}
+
+/// One request in forty leaves a block, in bursts, among many that are freed: attached at any moment for a minute, it is found.
+#[test]
+fn one_leak_is_found_whenever_it_is_looked_for() {
+    for offset in 0..50 {
+        let mut random = Random(offset + 1);
+        let mut server = Server { time_ns: SECOND, ..Server::default() };
+        for request in 0..1200_u64 {
+            server.time_ns += 50_000_000;
+            let block = server.alloc("answer", 1 << 20);
+            if (request + offset * 7) % 40 != 0 {
+                server.free(block);
+            }
+            if random.below(30) == 0 {
+                server.time_ns += 300_000_000;
+            }
+        }
+        assert_eq!(places(&server.found()), ["answer"], "attached at {offset}");
+    }
+}
+
+/// A full cache of a server that is attached to: each new entry stays, and an older one, which was not seen, goes for it. With a leak beside
+/// it that is as fast, nothing can be said of either.
+#[test]
+fn a_cache_that_was_full_before_is_undecided() {
+    let mut server = Server::default();
+    for request in 0..600 {
+        server.time_ns = request * SECOND;
+        server.alloc("cache", 4096);
+        let (pool, addr) = (Pool::Pta, 0x5000_0000 + request);
+        server.push(EventKind::UnknownFree(UnknownFree {
+            pool,
+            addr,
+            size_bytes: None,
+            maybe_older: true,
+            refused: false,
+        }));
+    }
+    let growth = server.found();
+    assert_eq!((growth.judged, growth.sites.len(), growth.increases.len()), (true, 0, 1));
+}
+
 /// Without stacks sizes tell sites apart; and a buffer that is replaced by ever larger ones is no leak.
 #[test]
 fn sizes_stand_for_stacks() {
@@ -163,7 +226,7 @@ fn too_short_to_judge() {
         server.alloc("leak", 100);
     }
     let growth = server.found();
-    assert_eq!((growth.judged, growth.sites.len()), (false, 0));
+    assert_eq!((growth.judged, growth.not_judged, growth.sites.len()), (false, Some(NotJudged::TooShort), 0));
 }
 
 /// A free that failed leaves its block live, and is no second allocation.

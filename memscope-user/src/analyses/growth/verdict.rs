@@ -4,13 +4,17 @@
 //! out, as the start of the program. All later ones have to rise, up to the end of the last one, and not markedly slower in
 //! the second half than in the first, as the filling of a cache does. Where so few blocks stay that chance leaves one part
 //! without any, one may not rise.
+//!
+//! Lows alone do not show that blocks stay: a queue that is served ever more slowly has rising lows, and no old block. So blocks have to have
+//! stayed ([`stay`]). And a place where little is left, between much that is freed, shows in its old blocks before it does in its
+//! lows ([`accumulates`]).
 
 use crate::model::GROWTH_PARTS;
 
 /// Windows below which nothing is said.
 pub(super) const MIN_WINDOWS: usize = 24;
 /// Blocks that have to come together at least, the first part left out.
-const MIN_BLOCKS: u64 = 8;
+pub const MIN_BLOCKS: u64 = 8;
 /// Fewer blocks than that may be missing from one part by chance.
 const FEW_BLOCKS: u64 = 40;
 /// A rise of so many blocks per part has to show in each half of the last one.
@@ -58,6 +62,25 @@ pub(super) fn grows(lows: &[u64]) -> bool {
     !slower && share >= MIN_SHARE_OF_RISES
 }
 
+/// Whether the blocks of a level that has grown so are still there: of what had come by the half of the time, half lives at the end.
+/// `ages`: live blocks at the end by quarter of the time, the youngest first; all 0 where the end was not seen.
+pub(super) fn stay(ages: [u64; 4], parts: [u64; GROWTH_PARTS]) -> bool {
+    let older: u64 = ages[1..].iter().sum();
+    ages[0] + older == 0 || 2 * older >= parts[GROWTH_PARTS / 2].saturating_sub(parts[1])
+}
+
+/// Whether blocks of each of the last three quarters stayed, the youngest not markedly fewer, while the level rose (`increase`, since
+/// the second part began) by what stayed: not in a cache that replaces its blocks, nor in one that fills ever slower.
+#[expect(clippy::cast_precision_loss, reason = "counts of blocks are far below 2^52")]
+pub(super) fn accumulates([youngest, young, old, _]: [u64; 4], increase: u64) -> bool {
+    let stayed = youngest + young + old;
+    // Two fifths of the mean, and more than one.
+    let enough = |count: u64| count >= 2 && 15 * count >= 2 * stayed;
+    let (first, last) = (old as f64, youngest as f64);
+    let slower = last < SLOWER * first && first - last > CHANCE * (first + last).sqrt();
+    stayed >= MIN_BLOCKS && 2 * increase >= stayed && [youngest, young, old].into_iter().all(enough) && !slower
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -72,6 +95,26 @@ mod tests {
         assert!(grows(&lows(|window| 1000 + window / 3)));
         // Three in eight windows are one lower than the one before.
         assert!(grows(&lows(|window| 10 * (window / 2) + (window % 2) + 5)));
+    }
+
+    /// Rising lows of blocks that do not stay are a queue.
+    #[test]
+    fn growth_needs_survivors() {
+        let parts = [0, 8, 16, 24, 32, 40];
+        assert!(!stay([52, 0, 0, 0], parts));
+        assert!(!stay([45, 7, 0, 0], parts));
+        assert!(stay([12, 12, 12, 12], parts));
+        assert!(stay([0; 4], parts), "the end was not seen");
+    }
+
+    /// Few blocks that stay show in their ages: 3 of each quarter, not 2 of one; a cache has no increase, or ever fewer.
+    #[test]
+    fn few_blocks_that_stay() {
+        assert!(accumulates([3, 3, 3, 4], 9));
+        assert!(!accumulates([3, 3, 1, 40], 7));
+        assert!(!accumulates([20, 20, 20, 60], 4), "replaced");
+        assert!(!accumulates([10, 40, 90, 300], 140), "fills ever slower");
+        assert!(!accumulates([60, 1, 1, 0], 62), "a burst at the end");
     }
 
     #[test]

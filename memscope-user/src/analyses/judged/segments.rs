@@ -24,7 +24,7 @@ pub(super) struct Segments {
     /// In the order in which they came: start, number.
     order: VecDeque<(u64, u64)>,
     /// Numbers of the segments.
-    segments: HashSet<u64>,
+    numbers: HashSet<u64>,
 }
 
 impl Segments {
@@ -78,10 +78,10 @@ impl Segments {
         let end = block.addr.saturating_add(block.size_bytes);
         while let Some((&addr, &(size_bytes, segment))) = self.recent.range(..end).next_back()
             && addr.saturating_add(size_bytes) > block.addr
-            && self.segments.len() < MAX_SEGMENTS
+            && self.numbers.len() < MAX_SEGMENTS
         {
             self.recent.remove(&addr);
-            self.segments.insert(segment.allocation_id);
+            self.numbers.insert(segment.allocation_id);
             pass(&Event { kind: EventKind::Free(moved(segment)), stacks: segment.stacks, ..event.clone() });
         }
     }
@@ -92,7 +92,7 @@ impl Segments {
         if self.recent.get(&block.addr).is_some_and(|(_, known)| known.allocation_id == block.allocation_id) {
             self.recent.remove(&block.addr);
         }
-        self.segments.remove(&block.allocation_id)
+        self.numbers.remove(&block.allocation_id)
     }
 }
 

@@ -66,9 +66,9 @@ fn exit_in_order(script: &mut Script, losses: &[u64], finalize: bool) {
     if finalize {
         script.event(EventKind::System(System::AclFinalize));
     }
-    losses.iter().for_each(|loss| {
+    for loss in losses {
         script.free(Pool::Pta, *loss);
-    });
+    }
     script.free(Pool::Pta, 0x10_0000).process_end();
 }
 
@@ -132,9 +132,9 @@ fn frees_long_before_the_end_are_none_of_the_exit() {
 fn a_killed_program_has_no_exit() {
     let (mut script, losses) = training(10, usize::MAX);
     script.alloc(Pool::Pta, 0x30_0000, MIB).free(Pool::Pta, 0x30_0000);
-    losses.iter().for_each(|loss| {
+    for loss in &losses {
         script.end(FreeCause::ProcessEnd, Pool::Pta, *loss);
-    });
+    }
     script.end(FreeCause::ProcessEnd, Pool::Pta, 0x10_0000).process_end();
     let found = judge(&script, 1_000_000);
     assert!(found.span.is_none());
@@ -147,9 +147,9 @@ fn finalize_is_enough_unless_the_program_works_on() {
     for works_on in [false, true] {
         let (mut script, losses) = training(10, usize::MAX);
         script.event(EventKind::System(System::AclFinalize));
-        losses.iter().for_each(|loss| {
+        for loss in &losses {
             script.free(Pool::Pta, *loss);
-        });
+        }
         if works_on {
             script.event(EventKind::System(System::AclInit)).alloc(Pool::Pta, 0x30_0000, MIB);
         }
@@ -170,9 +170,9 @@ fn a_server_that_ends_in_order_has_grown() {
         script.at(place("serve.py(6): answer")).alloc(Pool::Pta, 0x20_0000, MIB).free(Pool::Pta, 0x20_0000);
         held.push(leak);
     }
-    held.iter().for_each(|leak| {
+    for leak in &held {
         script.free(Pool::Pta, *leak);
-    });
+    }
     script.process_end();
     let found = judge(&script, SECOND / 10);
     let span = found.span.expect("an exit");

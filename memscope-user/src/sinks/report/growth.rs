@@ -7,18 +7,29 @@ use super::{
     numbers::{counted, size},
     stacks,
 };
-use crate::model::{Confidence, GrowingSite, Growth, Site, module_name};
+use crate::analyses::growth::MIN_GROWING_BLOCKS;
+use crate::model::{Confidence, GrowingSite, Growth, Increase, Site, module_name};
 
-/// Writes what grows, or that nothing does if steps do not tell more of that (`stepped`); nothing where the time was too
-/// short to say.
+/// Increases that are listed.
+const INCREASE_LINES: usize = 3;
+
+/// Writes what grows, that nothing does, or that this is not judged; of a run with steps (`stepped`) only what grows: steps say more.
 pub(super) fn write(growth: &Growth, stepped: bool, lines: usize, out: &mut impl Write) -> io::Result<()> {
-    let Growth { device, span_ns, judged, sites, sites_full, confidence, .. } = growth;
-    if !judged || (stepped && sites.is_empty()) {
+    let Growth { device, span_ns, judged, sites, increases, sites_full, confidence, .. } = growth;
+    if stepped && sites.is_empty() {
         return Ok(());
     }
     let (device, seconds) = (Name(*device), span_ns / 1_000_000_000);
+    if !judged {
+        return writeln!(out, "Growth is not judged on device {device}: {seconds} s are too short, 10 s are needed");
+    }
     if sites.is_empty() {
-        return writeln!(out, "Nothing grew without end on device {device} in {seconds} s");
+        writeln!(
+            out,
+            "Nothing grew without end on device {device} in {seconds} s (fewer than {MIN_GROWING_BLOCKS} blocks of a place that stay in this \
+             time are not noticed)"
+        )?;
+        return write_increases(increases, out);
     }
     writeln!(
         out,
@@ -33,19 +44,41 @@ pub(super) fn write(growth: &Growth, stepped: bool, lines: usize, out: &mut impl
     if *sites_full {
         writeln!(out, "  There were more sites than are told apart; the others were judged as one")?;
     }
+    write_increases(increases, out)?;
     if *confidence == Confidence::Doubtful {
         writeln!(out, "  Events were lost: frees that were not seen look like growth")?;
     }
     Ok(())
 }
 
-fn write_site(found: &GrowingSite, out: &mut impl Write) -> io::Result<()> {
-    let GrowingSite { site, pool, blocks, size_bytes, low_blocks, blocks_per_second, bytes_per_second, .. } = found;
-    let place = match site {
+/// What became more and is not judged to grow without end.
+fn write_increases(increases: &[Increase], out: &mut impl Write) -> io::Result<()> {
+    for Increase { site, blocks, size_bytes, live_blocks, ages: [youngest, young, old, oldest] } in
+        increases.iter().take(INCREASE_LINES)
+    {
+        writeln!(
+            out,
+            "  Undecided: {} more, {}{}; {live_blocks} live, by age: {youngest} youngest, {young}, {old}, {oldest} oldest",
+            counted(*blocks, "block"),
+            size(*size_bytes),
+            place(Some(site))
+        )?;
+        write_stacks(site, out)?;
+    }
+    Ok(())
+}
+
+fn place(site: Option<&Site>) -> String {
+    match site {
         None => ", as a whole, from many sites".to_owned(),
         Some(Site { size_bytes: Some(each), .. }) => format!(", blocks of {each} bytes"),
         Some(_) => String::new(),
-    };
+    }
+}
+
+fn write_site(found: &GrowingSite, out: &mut impl Write) -> io::Result<()> {
+    let GrowingSite { site, pool, blocks, size_bytes, low_blocks, blocks_per_second, bytes_per_second, .. } = found;
+    let place = place(site.as_ref());
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a rate, rounded")]
     let hourly = size((bytes_per_second * 3600.0) as u64);
     writeln!(out, "  {}{place}: {hourly} an hour ({blocks_per_second:.3} blocks a second)", pool.display_name())?;
@@ -62,7 +95,10 @@ fn write_site(found: &GrowingSite, out: &mut impl Write) -> io::Result<()> {
         let [youngest, young, old, oldest] = found.ages;
         writeln!(out, "    by age, in quarters of the time: {youngest} youngest, {young}, {old}, {oldest} oldest")?;
     }
-    let Some(Site { stacks: of, module_id, caller, .. }) = site else { return Ok(()) };
+    site.iter().try_for_each(|site| write_stacks(site, out))
+}
+
+fn write_stacks(Site { stacks: of, module_id, caller, .. }: &Site, out: &mut impl Write) -> io::Result<()> {
     if let Some(caller) = caller {
         writeln!(out, "    by {caller} ({})", module_name(*module_id))?;
     }
@@ -112,6 +148,8 @@ mod tests {
             device: Device::Npu(3),
             span_ns: 120_400_000_000,
             judged: true,
+            not_judged: None,
+            increases: vec![Increase { site, blocks: 3, size_bytes: 3 << 20, live_blocks: 9, ages: [9, 0, 0, 0] }],
             sites: vec![growing(Some(site)), growing(Some(by_size)), growing(None)],
             sites_full: false,
             confidence: Confidence::Doubtful,
@@ -131,8 +169,15 @@ Grows without end on device 3 (120 s looked at; blocks that stay become more all
         assert!(found.ends_with("  Events were lost: frees that were not seen look like growth\n"), "{found}");
         assert!(text(&growth, true, 1).contains("  … and 2 more (see --json)\n"));
         let none = Growth { sites: Vec::new(), ..growth };
-        assert_eq!(text(&none, false, 10), "Nothing grew without end on device 3 in 120 s\n");
+        let expected = "\
+Nothing grew without end on device 3 in 120 s (fewer than 8 blocks of a place that stay in this time are not noticed)
+  Undecided: 3 blocks more, 3.00 MiB (3145728 bytes); 9 live, by age: 9 youngest, 0, 0, 0 oldest
+      cache.py(7): put
+      serve.py(1): \\u{1b}[31mred
+";
+        assert_eq!(text(&none, false, 10), expected);
         assert_eq!(text(&none, true, 10), "");
-        assert_eq!(text(&Growth { judged: false, ..none }, false, 10), "");
+        let short = Growth { judged: false, span_ns: 4_200_000_000, ..none };
+        assert_eq!(text(&short, false, 10), "Growth is not judged on device 3: 4 s are too short, 10 s are needed\n");
     }
 }
