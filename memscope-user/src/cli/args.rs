@@ -528,6 +528,16 @@ pub(super) enum Format {
     Db,
 }
 
+/// How rows have their call stacks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(super) enum Stacks {
+    /// In full.
+    #[default]
+    Inline,
+    /// By their number.
+    Table,
+}
+
 /// When collection begins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(super) enum CollectMode {
@@ -579,6 +589,10 @@ pub(super) struct CollectArgs {
     /// File format.
     #[arg(long, alias = "data-format", value_enum, default_value_t)]
     pub format: Format,
+    /// How rows have their call stacks: inline, in full as msMemScope has them; table, by their number in a table beside the rows,
+    /// which has each stack once (with --call-stack a small part of the size).
+    #[arg(long, value_enum, default_value_t)]
+    pub stacks: Stacks,
     /// Where to write [default: memscopeDumpResults; of recover: DIR/recovered].
     #[arg(short = 'o', long, alias = "output", value_name = "DIR")]
     pub output_path: Option<PathBuf>,

@@ -11,7 +11,7 @@ use std::{
 use anyhow::Result;
 
 use super::{
-    args::{CollectArgs, CollectMode, Format, LogLevel, TraceArgs},
+    args::{CollectArgs, CollectMode, Format, LogLevel, Stacks, TraceArgs},
     disk::Files,
     message, messages, select, terminal,
     values::{Analyses, CallStacks, Devices, Events, Level as RowLevel},
@@ -27,7 +27,7 @@ use crate::{
     model::Finding,
     pipeline::{AnalysisBit, Demand, DeviceFilter, DumpFilter, Npus, Outcome, RowBits},
     sinks::{
-        self, DumpOptions, DumpSink, Sink, SinkError,
+        self, DumpOptions, DumpSink, Sink, SinkError, StackCells,
         config_json::{DumpConfig, NO_OUTPUT_ID, StepList, WatchConfig},
         log::{Level, LogFile},
         report::Report,
@@ -188,7 +188,11 @@ pub(super) fn dump(
         Format::Db => sinks::Format::Db,
     };
     let level = args.level_of_messages();
-    let options = DumpOptions { format, config: Some(config), ..DumpOptions::default() };
+    let stacks = match args.stacks {
+        Stacks::Inline => StackCells::Inline,
+        Stacks::Table => StackCells::Table,
+    };
+    let options = DumpOptions { format, stacks, config: Some(config), ..DumpOptions::default() };
     let announce = move |path: &Path| {
         files.add(path);
         message(level, LogLevel::Info, format_args!("create file {}", path.display()));

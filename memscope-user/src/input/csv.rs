@@ -8,6 +8,7 @@ use std::borrow::Cow;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
+use std::sync::Arc;
 
 use memchr::{memchr, memchr_iter, memchr2};
 
@@ -16,10 +17,12 @@ use super::cell::{Digits, Fault, plain_number};
 use super::error::Tally;
 use super::row::{Cells, DumpRow, Known, Understood, understand};
 use super::runs::{Place, Run, Runs};
+use super::stack_table::StackTable;
 use super::window::Window;
 use super::{BadRow, InputError, Notes};
 use crate::regular;
 use crate::sinks::row::COLUMNS;
+use crate::sinks::stacks::TABLE_COLUMNS;
 
 /// Bytes of one row: a thousand frames of both stacks fit.
 const MAX_ROW_BYTES: usize = 4 << 20;
@@ -115,7 +118,7 @@ impl CsvReader<File> {
             row_start: run.start,
             end: run.end,
             cells: Default::default(),
-            known: Known::default(),
+            known: self.known.for_others(),
             tally: Tally::default(),
             in_long_line: false,
             long_bytes: 0,
@@ -127,7 +130,13 @@ impl CsvReader<File> {
 impl<R: Read> CsvReader<R> {
     /// Reads the header.
     pub(crate) fn new(input: R, path: &Path) -> Result<Self, InputError> {
-        let (input, cells, known) = (Window::new(input, MAX_ROW_BYTES), Default::default(), Known::default());
+        Self::with_header(input, path, header)
+    }
+
+    /// Reads the first line, of which `header` makes the number of columns.
+    fn with_header(input: R, path: &Path, header: fn(&[u8]) -> Result<usize, String>) -> Result<Self, InputError> {
+        let (input, cells) = (Window::new(input, MAX_ROW_BYTES), Default::default());
+        let known = Known::with(Arc::new(StackTable::beside(path)));
         let path = path.to_owned();
         let (columns, line, next_line, read_bytes, row_start, end) = (0, 1, 1, 0, 0, u64::MAX);
         let (tally, in_long_line, again_bytes) = (Tally::default(), false, MAX_AGAIN_BYTES);
@@ -321,6 +330,7 @@ impl<R: Read> CsvReader<R> {
             match row {
                 Ok(Understood::Row(row)) => {
                     self.tally.understood();
+                    self.known.tell(notes);
                     return Ok(Some(row));
                 }
                 Ok(Understood::Unused(kind)) => {
@@ -387,6 +397,31 @@ impl<R: Read> CsvReader<R> {
         self.read_bytes += read as u64;
         Ok(read > 0)
     }
+}
+
+/// Gives the rows of a table of stacks to `take`. What is no row is left out: who refers to it misses it.
+pub(super) fn stacks(path: &Path, mut take: impl FnMut(&str, &str)) -> Result<(), InputError> {
+    let file = regular::open(path).map_err(InputError::io(path))?;
+    let mut reader = CsvReader::with_header(file, path, stacks_header)?;
+    let mut notes = Notes::default();
+    loop {
+        match reader.next_raw(&mut notes)? {
+            Raw::Row => {}
+            Raw::Bad => continue,
+            Raw::End => return Ok(()),
+        }
+        let bytes = reader.raw();
+        let whole = str::from_utf8(bytes).ok();
+        let [key, cell] = [0, 1].map(|column| content(reader.cell(column), bytes, whole));
+        take(&key, &cell);
+    }
+}
+
+fn stacks_header(line: &[u8]) -> Result<usize, String> {
+    let line = trimmed(line.strip_prefix(UTF8_MARK).unwrap_or(line));
+    let wanted = TABLE_COLUMNS.join(",");
+    let is_right = line == wanted.as_bytes();
+    if is_right { Ok(TABLE_COLUMNS.len()) } else { Err(format!("no table of stacks: line 1 is not `{wanted}`")) }
 }
 
 /// An Attr in the spelling of CSV without a key, if it is there.

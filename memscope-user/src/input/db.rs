@@ -6,6 +6,7 @@
 use std::borrow::Cow;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use rusqlite::limits::Limit;
 use rusqlite::types::ValueRef;
@@ -17,8 +18,10 @@ use super::cell::{Digits, Fault, plain_number};
 use super::error::Tally;
 use super::row::{Cells, DumpRow, Known, Understood, understand};
 use super::runs::{Place, Run, Runs};
+use super::stack_table::{StackTable, Stacks};
 use super::{BadRow, InputError, Notes};
 use crate::sinks::row::COLUMNS;
+use crate::sinks::stacks::{TABLE_COLUMNS as STACK_COLUMNS, TABLE_NAME as STACK_TABLE};
 
 /// Bytes of one value.
 const MAX_CELL_BYTES: i32 = 4 << 20;
@@ -66,6 +69,8 @@ impl Database {
         let mut database = Self { connection, path: path_of, table, columns, no_others, known, tally, _copy: copy };
         database.harden().map_err(InputError::database(path))?;
         database.find_table()?;
+        let stacks = database.stacks().map_err(InputError::database(path))?;
+        database.known = Known::with(Arc::new(StackTable::of(stacks)));
         Ok(database)
     }
 
@@ -75,17 +80,18 @@ impl Database {
         self.connection.execute_batch("PRAGMA trusted_schema = OFF; PRAGMA cell_size_check = ON")
     }
 
+    /// Whether there is such a table, and no view that computes something.
+    fn is_table(&self, name: &str) -> rusqlite::Result<bool> {
+        let sql = "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = ?1 AND sql LIKE 'CREATE TABLE%'";
+        self.connection.query_row(sql, [name], |row| row.get::<_, i64>(0)).map(|count| count > 0)
+    }
+
     fn find_table(&mut self) -> Result<(), InputError> {
         let foreign = |what: String| InputError::Foreign { path: self.path.clone(), what };
-        let is_table = |name: &&&str| {
-            let sql =
-                "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = ?1 AND sql LIKE 'CREATE TABLE%'";
-            self.connection.query_row(sql, [name], |row| row.get::<_, i64>(0)).map(|count| count > 0)
-        };
         let mut found = None;
-        for name in &TABLES {
-            if is_table(&name).map_err(InputError::database(&self.path))? {
-                found = Some(*name);
+        for name in TABLES {
+            if self.is_table(name).map_err(InputError::database(&self.path))? {
+                found = Some(name);
                 break;
             }
         }
@@ -102,6 +108,25 @@ impl Database {
         }
         (self.table, self.columns, self.no_others) = (table, right, right == names.len());
         Ok(())
+    }
+
+    /// The stacks that rows refer to, if there is a table of them.
+    fn stacks(&self) -> rusqlite::Result<Stacks> {
+        let mut stacks = Stacks::default();
+        if !self.is_table(STACK_TABLE)? {
+            return Ok(stacks);
+        }
+        let names = self.column_names(STACK_TABLE)?;
+        if names.iter().take(STACK_COLUMNS.len()).ne(STACK_COLUMNS.iter()) {
+            return Ok(stacks);
+        }
+        let [key, cell] = STACK_COLUMNS;
+        let mut statement = self.connection.prepare(&format!("SELECT \"{key}\", \"{cell}\" FROM {STACK_TABLE}"))?;
+        let mut rows = statement.query([])?;
+        while let Some(row) = rows.next()? {
+            stacks.add(&text_of(row.get_ref(0)?), &text_of(row.get_ref(1)?));
+        }
+        Ok(stacks)
     }
 
     /// Names of the columns of `SELECT *`, which may be any bytes: rusqlite's own list of them panics where they are not UTF-8.
@@ -205,6 +230,7 @@ impl Database {
             }
             (run.line, seen) = (run.line + 1, seen + 1);
         }
+        self.known.tell(notes);
         if seen < count {
             run.start = run.end + 1;
         }
@@ -222,7 +248,7 @@ impl Database {
         let sql = format!("SELECT {} FROM {}", self.column_list(), self.table);
         let mut statement = self.connection.prepare(&sql).map_err(failed())?;
         let mut rows = statement.query([]).map_err(failed())?;
-        let (mut line, mut known, mut tally) = (0, Known::default(), Tally::default());
+        let (mut line, mut known, mut tally) = (0, self.known.for_others(), Tally::default());
         while let Some(row) = rows.next().map_err(failed())? {
             line += 1;
             match understood(row, self.columns, (file, line), &mut known).map_err(failed())? {
@@ -236,6 +262,7 @@ impl Database {
                 Err(fault) => tally.bad(BadRow::new(&self.path, "row", line, fault), notes),
             }
         }
+        known.tell(notes);
         tally.check()
     }
 

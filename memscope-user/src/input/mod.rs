@@ -23,6 +23,7 @@ mod repair;
 mod row;
 mod runs;
 mod sort;
+mod stack_table;
 #[cfg(test)]
 mod tests;
 mod window;
@@ -42,7 +43,7 @@ use self::identity::Identities;
 use self::progress::Teller;
 use self::rebuild::Rebuild;
 use self::repair::Repair;
-use self::row::DumpRow;
+use self::row::{DumpRow, MissingStacks};
 use self::runs::Merged;
 use self::sort::{Sorted, Sorter};
 use crate::analyses::Analysis;
@@ -51,6 +52,7 @@ use crate::capture::format::MAGIC;
 use crate::model::{Event, Finding, RunEnd};
 use crate::pipeline::{self, PipelineConfig, ReplayReport};
 use crate::regular;
+use crate::sinks::stacks::TABLE_PREFIX;
 
 pub(crate) use db::with_suffix;
 pub use error::{BadRow, InputError};
@@ -104,6 +106,8 @@ pub struct Notes {
     pub clock_back_ns: u64,
     /// Frees of blocks that are in no row.
     pub unmatched_frees: u64,
+    /// Call stacks that rows refer to and no table has.
+    missing_stacks: MissingStacks,
     /// Kinds of rows that no analysis needs, and how many.
     pub unused: BTreeMap<String, u64>,
 }
@@ -134,6 +138,7 @@ impl Notes {
         self.clock_back += other.clock_back;
         self.clock_back_ns = self.clock_back_ns.max(other.clock_back_ns);
         self.unmatched_frees += other.unmatched_frees;
+        self.missing_stacks.add(other.missing_stacks);
         for (kind, count) in other.unused {
             *self.unused.entry(kind).or_default() += count;
         }
@@ -194,6 +199,8 @@ impl Notes {
             self.unmatched_frees,
             format!("{} free(s) are of blocks whose allocation is in no row", self.unmatched_frees),
         );
+        let MissingStacks { count, why } = &self.missing_stacks;
+        say(*count, format!("{count} call stack(s) that rows refer to are in no table and count as none: {why}"));
         lines
     }
 }
@@ -241,7 +248,11 @@ pub fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, InputError> {
     let mut found = Vec::new();
     for path in paths {
         if !path.is_dir() {
-            found.push(path.clone());
+            // As `dump/*.csv` gives them: it is read with the rows that refer to it.
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            if paths.len() == 1 || !name.starts_with(TABLE_PREFIX) {
+                found.push(path.clone());
+            }
             continue;
         }
         let before = found.len();

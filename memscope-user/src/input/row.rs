@@ -1,10 +1,16 @@
 //! One row of a dump, whoever wrote it: checked, and reduced to what events need.
 
+use std::sync::Arc;
+
+use super::Notes;
 use super::attr::{Attr, Key};
 use super::cell::{Digits, Fault, NOT_AVAILABLE, address, device, pointer, process_number};
+use super::stack_table::StackTable;
 use crate::hash::HashMap;
+use crate::model::Stack;
 use crate::model::{AccessKind, AllocApi, Device, Name, OpPhase, PageType, Pool, Stacks, module_id};
-use crate::sinks::{row::unescaped, stacks::Parser};
+use crate::sinks::row::unescaped;
+use crate::sinks::stacks::{Parser, Reference};
 
 /// What a row tells of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,16 +86,66 @@ impl DumpRow {
     }
 }
 
+/// References to stacks that are in no table.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct MissingStacks {
+    /// How many.
+    pub(super) count: u64,
+    /// Why the first one is not known.
+    pub(super) why: String,
+}
+
+impl MissingStacks {
+    /// Adds others.
+    pub(super) fn add(&mut self, other: Self) {
+        if self.count == 0 {
+            self.why = other.why;
+        }
+        self.count += other.count;
+    }
+}
+
 /// What rows have had so far, so that it need not be made anew.
 #[derive(Debug, Default)]
 pub(super) struct Known {
     stacks: Parser,
+    table: Arc<StackTable>,
+    missing: MissingStacks,
     owners: HashMap<Box<str>, Name>,
 }
 
 impl Known {
     /// Different owners that are remembered; names beyond those that are kept are one.
     const MAX_OWNERS: usize = 4096;
+
+    /// For rows that may refer to these stacks.
+    pub(super) fn with(table: Arc<StackTable>) -> Self {
+        Self { table, ..Self::default() }
+    }
+
+    /// The same for other rows of the file.
+    pub(super) fn for_others(&self) -> Self {
+        Self::with(Arc::clone(&self.table))
+    }
+
+    /// The stack of a cell.
+    fn stack(&mut self, cell: &str) -> Option<Stack> {
+        let Some(reference) = Reference::parse(cell) else { return self.stacks.parse(cell) };
+        match self.table.find(reference) {
+            Ok(stack) => stack,
+            Err(why) => {
+                self.missing.add(MissingStacks { count: 1, why });
+                None
+            }
+        }
+    }
+
+    /// Notes what was missing since the last time.
+    pub(super) fn tell(&mut self, notes: &mut Notes) {
+        if self.missing.count > 0 {
+            notes.missing_stacks.add(std::mem::take(&mut self.missing));
+        }
+    }
 
     fn owner(&mut self, text: &str) -> Option<Name> {
         if text.is_empty() {
@@ -123,8 +179,8 @@ pub(super) struct Cells<'a> {
 }
 
 impl Cells<'_> {
-    fn stacks(&self, parser: &mut Parser) -> Stacks {
-        Stacks { native: parser.parse(self.native), python: parser.parse(self.python), mixed: None }
+    fn stacks(&self, known: &mut Known) -> Stacks {
+        Stacks { native: known.stack(self.native), python: known.stack(self.python), mixed: None }
     }
 }
 
@@ -186,7 +242,7 @@ pub(super) fn understand(
         owner: owner.and_then(|owner| known.owner(owner)),
         pool: attr.get(Key::Type).and_then(pool).unwrap_or(Pool::Pta),
         texts: None,
-        stacks: cells.stacks(&mut known.stacks),
+        stacks: cells.stacks(known),
     };
     let text = |key| attr.get(key).unwrap_or_default().to_owned();
     let mut texts = Texts::default();

@@ -649,3 +649,49 @@ fn names_of_the_programs_own() {
     assert_eq!(words[8..], ["add true 0x10+64", access, "end of all", "end of all"]);
     assert!(notes.unused.is_empty());
 }
+
+/// Rows refer to stacks beside them: what is not there counts as none, and how many and why is noted. A table among the files is read
+/// with its rows; damaged lines of it do not matter to others.
+#[test]
+fn missing_stacks_are_noted() {
+    let folder = tempfile::tempdir().expect("folder");
+    let dump = folder.path().join("memscope_dump_7.csv");
+    let row = |id: u64, python: &str, native: &str| {
+        format!(
+            "{id},MALLOC,PTA,N/A,{id},5,6,1,0x0000000000003039,\"{{allocation_id:{id},size:10}}\",{python},{native}\n"
+        )
+    };
+    let rows = [row(1, "\"NA\"", "#1"), row(2, "#2", "#3"), row(3, "", "#4"), row(4, "", "\"#1\n\"")].concat();
+    fs::write(&dump, format!("{HEADER}{rows}")).expect("written");
+    let read = |paths: &[PathBuf]| {
+        let recorder = Recorder::default();
+        let outcome = run(paths, vec![Box::new(recorder.clone())]).expect("readable");
+        let frames = |stack: Option<Stack>| stack.map(|stack| stack.frames().join(" "));
+        let events = recorder.0.lock().expect("lock");
+        let stacks: Vec<_> = events
+            .iter()
+            .filter(|event| matches!(event.kind, EventKind::Alloc(_)))
+            .map(|event| (frames(event.stacks.python), frames(event.stacks.native)))
+            .collect();
+        (stacks, outcome.notes.lines())
+    };
+    let some = |text: &str| Some(text.to_owned());
+    let (stacks, notes) = read(std::slice::from_ref(&dump));
+    assert_eq!(stacks, [(some(""), None), (None, None), (None, None), (None, some("#1"))]);
+    let table = folder.path().join("memscope_stacks_7.csv");
+    let text = "4 call stack(s) that rows refer to are in no table and count as none: cannot read ";
+    assert_eq!(notes, [format!("{text}`{}`: No such file or directory (os error 2)", table.display())]);
+
+    fs::write(&table, "Stack,Call Stack\n#1,\"f \"\"\"\"\nmain\n\"\nrubbish\n#2,\"a.py(1): g\n\"\n#3,\"torn")
+        .expect("written");
+    for paths in [vec![dump.clone()], vec![dump.clone(), table.clone()], vec![folder.path().to_owned()]] {
+        let (stacks, notes) = read(&paths);
+        let wanted = [(some(""), some("f \"\" main")), (some("a.py(1): g"), None), (None, None), (None, some("#1"))];
+        assert_eq!(stacks, wanted);
+        let text = "2 call stack(s) that rows refer to are in no table and count as none:";
+        assert_eq!(notes, [format!("{text} `{}` has no #3", table.display())]);
+    }
+    fs::write(&table, "Stack;Call Stack\n").expect("written");
+    let foreign = "is no table of stacks: line 1 is not `Stack,Call Stack`";
+    assert!(read(&[dump]).1[0].ends_with(foreign), "another file");
+}

@@ -6,12 +6,14 @@
 use std::borrow::Cow;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use rusqlite::OpenFlags;
 
 use super::folder::{FilePlace, Owner};
 use super::sqlite_vfs;
+use super::stacks::table_name;
 use crate::hash::HashMap;
 use crate::input::csv::{CsvReader, Raw, without_key};
 use crate::input::{self, Format, InputError, Notes};
@@ -150,6 +152,10 @@ fn annotate_csv(dump: &Path, marks: &Annotations, to: &Destination, watch: Watch
         Destination::New(path) | Destination::Replace(path) => {
             let (place, file) = create(path, marks, to).map_err(io_error(path))?;
             let written = copy_csv(dump, marks, file, watch).map_err(|error| error.at(path));
+            let written = written.and_then(|count| {
+                copy_stacks(dump, &place, to).map_err(io_error(path))?;
+                Ok(count)
+            });
             if written.is_err() {
                 place.remove();
             }
@@ -167,6 +173,28 @@ fn annotate_csv(dump: &Path, marks: &Annotations, to: &Destination, watch: Watch
             replaced
         }
     }
+}
+
+/// Copies the table of stacks that rows refer to, if there is one: the copy's rows look for it beside the copy.
+fn copy_stacks(dump: &Path, place: &FilePlace, to: &Destination) -> io::Result<()> {
+    let name = |path: &Path| table_name(&path.file_name().unwrap_or_default().to_string_lossy());
+    let mut table = match regular::open(&dump.with_file_name(name(dump))) {
+        Ok(table) => table,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    let copy = place.sibling(&name(&place.path()))?;
+    if let Ok(there) = copy.path().symlink_metadata() {
+        let own = table.metadata()?;
+        if (there.dev(), there.ino()) == (own.dev(), own.ino()) {
+            return Ok(());
+        }
+        if matches!(to, Destination::Replace(_)) {
+            copy.remove_old()?;
+        }
+    }
+    let copied = io::copy(&mut table, &mut copy.create_new()?);
+    copied.map(drop).inspect_err(|_| copy.remove())
 }
 
 /// Makes a new file; where an old one is to be replaced it goes first.
@@ -378,6 +406,34 @@ mod tests {
         assert!(told.is_sorted() && told.last().is_some_and(|(done, total)| done == total), "{told:?}");
         assert_eq!(fs::read_to_string(&dump).expect("readable"), expected);
         assert_eq!(fs::read_dir(folder.path()).expect("folder").count(), 2);
+    }
+
+    /// The table of stacks that rows refer to goes with the copy, under the name at which its rows look for it; a marked dump keeps its own.
+    #[test]
+    fn stacks_go_with_a_copy() {
+        let folder = tempfile::tempdir().expect("folder");
+        let path = |name: &str| folder.path().join(name);
+        let dump = path("memscope_dump_1.csv");
+        let referring = row(2, 6, "").replace(",,\r\n", ",,#1\n");
+        assert!(referring.ends_with(",#1\n"), "{referring}");
+        fs::write(&dump, COLUMNS.join(",") + "\n" + &referring).expect("written");
+        let table = "Stack,Call Stack\n#1,\"f\n\"\n";
+        fs::write(path("memscope_stacks_1.csv"), table).expect("written");
+        let annotate = |to: Destination| annotate(&dump, &marks(), &to, &mut |_, _| {}).expect("marked");
+        for (copy, of_copy) in
+            [("m/memscope_dump_1.csv", "m/memscope_stacks_1.csv"), ("x.csv", "memscope_stacks_x.csv")]
+        {
+            annotate(Destination::New(path(copy)));
+            assert_eq!(fs::read_to_string(path(of_copy)).expect("readable"), table);
+            fs::write(path(of_copy), "old").expect("written");
+            annotate(Destination::Replace(path(copy)));
+            assert_eq!(fs::read_to_string(path(of_copy)).expect("readable"), table);
+        }
+        // Its table would have the name of the dump's own: they are the same.
+        annotate(Destination::New(path("1.csv")));
+        annotate(Destination::Replace(path("1.csv")));
+        annotate(Destination::InPlace);
+        assert_eq!(fs::read_to_string(path("memscope_stacks_1.csv")).expect("readable"), table);
     }
 
     /// The owner that a row has is replaced; others stay.

@@ -36,10 +36,14 @@ impl CsvFile {
         Self { file, path: path.to_owned(), pending: Vec::with_capacity(BLOCK_BYTES + 1024), torn_bytes: 0 }
     }
 
-    /// Takes a line that `put` appends. `Err` may leave it pending; it is refused only when [`Self::is_full`] was true before.
-    pub(super) fn write(&mut self, put: impl FnOnce(&mut Vec<u8>)) -> Result<(), SinkError> {
+    /// Takes a line that `put` appends, and writes nothing yet. Whoever calls asks [`Self::is_due`] and [`Self::is_full`].
+    pub(super) fn take(&mut self, put: impl FnOnce(&mut Vec<u8>)) {
         put(&mut self.pending);
-        if self.pending.len() < BLOCK_BYTES { Ok(()) } else { self.flush() }
+    }
+
+    /// There is enough to be written.
+    pub(super) const fn is_due(&self) -> bool {
+        self.pending.len() >= BLOCK_BYTES
     }
 
     /// No room for more rows until a flush succeeds.
@@ -73,12 +77,17 @@ impl CsvFile {
     /// Flushes, and returns the number of rows that had to be given up. The file ends in a whole row in any case.
     pub(super) fn close(mut self) -> (Result<(), SinkError>, u64) {
         let result = self.flush();
-        if result.is_err() && self.torn_bytes > 0 {
+        (result, self.give_up())
+    }
+
+    /// Ends the file without what is pending; gives the number of rows that are in it.
+    pub(super) fn give_up(self) -> u64 {
+        if !self.pending.is_empty() && self.torn_bytes > 0 {
             let length = self.file.metadata().map(|metadata| metadata.len());
             // Nothing is left to try where even this fails; the error is on its way already.
             let _ = length.and_then(|length| self.file.set_len(length - self.torn_bytes as u64));
         }
-        (result, self.pending.split(|&byte| byte == b'\n').skip(1).count() as u64)
+        self.pending.split(|&byte| byte == b'\n').skip(1).count() as u64
     }
 }
 
@@ -109,7 +118,11 @@ mod tests {
         let mut csv = CsvFile::append(file, Path::new("small"));
         let event = event(alloc(Pool::Hal, 0x10, 1));
         let row = Row::of(&event).expect("a row");
-        let failures = (0..800).filter(|_| csv.write(|out| row.write_csv(out)).is_err()).count();
+        let mut write = || {
+            csv.take(|out| row.write_csv(out));
+            if csv.is_due() { csv.flush() } else { Ok(()) }
+        };
+        let failures = (0..800).filter(|_| write().is_err()).count();
         assert!(failures > 0);
 
         let mut text = vec![0; 64 << 10];
@@ -129,8 +142,8 @@ mod tests {
         let mut csv = CsvFile::append(file, Path::new("full.csv"));
         let event = event(alloc(Pool::Hal, 0x10, 1));
         let row = Row::of(&event).expect("a row");
-        csv.write(|out| row.write_csv(out)).expect("in memory");
-        csv.write(|out| row.write_csv(out)).expect("in memory");
+        csv.take(|out| row.write_csv(out));
+        csv.take(|out| row.write_csv(out));
         let message = crate::error_chain(&csv.flush().expect_err("full"));
         assert!(message.starts_with("cannot write `full.csv`: No space left on device"), "{message}");
         let (result, lost) = csv.close();

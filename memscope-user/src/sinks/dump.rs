@@ -17,13 +17,15 @@ use jiff::Zoned;
 use super::config_json::DumpConfig;
 use super::csv::CsvFile;
 use super::row::{COLUMNS, Row};
+use super::stack_ids::{Room, StackCells, StackIds};
+use super::stacks::{TABLE_COLUMNS, table_name};
 use super::trace_row::{TRACE_COLUMNS, TraceRow};
 use super::tree::{FILE_MODE, OutputTree, Owner, ProcessDir, ProcessDirs, stamp};
 use super::{Sink, SinkError};
 use crate::hash::{HashMap, HashSet};
 use crate::model::{Device, Event, EventKind, System};
 pub use file::Format;
-use file::{Entry, Output, Writer, open_again};
+use file::{CsvRows, Entry, Output, StackTable, Writer};
 
 /// Files open at a time.
 const MAX_OPEN_CSV: usize = 1024;
@@ -39,6 +41,8 @@ pub struct DumpOptions {
     pub out_dir: PathBuf,
     /// What the rows are written as.
     pub format: Format,
+    /// How rows have their call stacks.
+    pub stacks: StackCells,
     /// User and group that everything made is handed to.
     pub owner: Option<Owner>,
     /// Written as `config.json` into every process's directory.
@@ -52,6 +56,9 @@ type OnCreated = Box<dyn FnMut(&Path) + Send>;
 pub struct DumpSink {
     tree: OutputTree,
     format: Format,
+    stacks: StackCells,
+    /// For the numbers of stacks.
+    room: Room,
     config: Option<DumpConfig>,
     on_created: OnCreated,
     processes: HashMap<u32, Process>,
@@ -117,6 +124,8 @@ impl DumpSink {
         Self {
             tree,
             format: options.format,
+            stacks: options.stacks,
+            room: Room::default(),
             config: options.config.clone(),
             on_created: Box::new(on_created),
             processes: HashMap::default(),
@@ -152,11 +161,12 @@ impl DumpSink {
             self.broken.insert(key);
             return Err(error);
         }
+        let stacks = if entry.has_stacks() { self.make_stack_table(key) } else { Ok(()) };
         let Some(output) = self.outputs.get_mut(&key) else {
             return Ok(());
         };
         output.last_used = self.clock;
-        output.put(entry, &mut self.lost_rows)
+        stacks.and(output.put(entry, &mut self.lost_rows))
     }
 
     /// Creates the file of `key`, or opens it again.
@@ -168,7 +178,7 @@ impl DumpSink {
         let mut begins = false;
         if let Some(output) = self.outputs.get_mut(&key) {
             if output.writer.is_none() {
-                output.writer = Some(open_again(&self.tree, self.format, &output.place)?);
+                output.open_again(&self.tree, self.format)?;
             }
             self.open.push(key);
             begins = !std::mem::replace(&mut output.begun, true) && key.2 == Table::Dump;
@@ -219,12 +229,34 @@ impl DumpSink {
         };
         let (file, place) = self.tree.create(dir, &[&directory, "dump"], &name, FILE_MODE)?;
         let writer = match self.format {
-            Format::Csv => Some(Writer::Csv(CsvFile::create(file, place.path(), columns))),
+            Format::Csv => {
+                Some(Writer::Csv(CsvRows { rows: CsvFile::create(file, place.path(), columns), stacks: None }))
+            }
             Format::Db => None,
         };
         process.files.push((device, table));
         (self.on_created)(place.path());
-        self.outputs.insert(key, Output { place, writer, last_used: self.clock, begun: false });
+        self.outputs.insert(key, Output { place, writer, stacks: None, last_used: self.clock, begun: false });
+        Ok(())
+    }
+
+    /// Makes the table of stacks that rows of `key` refer to, with the first of them. Rows have their stacks in full where that fails.
+    fn make_stack_table(&mut self, key: Key) -> Result<(), SinkError> {
+        if self.stacks == StackCells::Inline || key.2 != Table::Dump {
+            return Ok(());
+        }
+        let Some(output) = self.outputs.get_mut(&key).filter(|output| output.stacks.is_none()) else { return Ok(()) };
+        let place = match &mut output.writer {
+            Some(Writer::Csv(file)) => {
+                let made = self.tree.create_beside(&output.place, &table_name(output.place.name()), FILE_MODE);
+                let (made, place) = made.inspect_err(|_| self.stacks = StackCells::Inline)?;
+                file.stacks = Some(CsvFile::create(made, place.path(), &TABLE_COLUMNS));
+                (self.on_created)(place.path());
+                Some(place)
+            }
+            Some(Writer::Db(_)) | None => None,
+        };
+        output.stacks = Some(StackTable { ids: StackIds::new(self.room.clone()), place });
         Ok(())
     }
 
@@ -250,6 +282,9 @@ impl DumpSink {
             Writer::Csv(file) => file.close(),
         };
         self.lost_rows += lost;
+        if let (true, Some(table)) = (result.is_err(), self.outputs.get_mut(&key).and_then(|it| it.stacks.as_mut())) {
+            table.ids.forget();
+        }
         result
     }
 

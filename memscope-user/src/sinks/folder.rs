@@ -170,6 +170,11 @@ impl FilePlace {
         Ok(Self { folder: self.folder.try_clone()?, name, is_magic: false, owner: self.owner })
     }
 
+    /// A file of the same folder, of another name.
+    pub(super) fn sibling(&self, name: &str) -> io::Result<Self> {
+        Ok(Self { folder: self.folder.try_clone()?, name: name.into(), is_magic: false, owner: self.owner })
+    }
+
     /// Makes the file, which must not exist, not even as a link.
     pub fn create_new(&self) -> io::Result<File> {
         let mut options = OpenOptions::new();

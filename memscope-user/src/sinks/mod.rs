@@ -18,12 +18,14 @@ pub mod report;
 pub mod row;
 mod sqlite;
 mod sqlite_vfs;
+mod stack_ids;
 pub mod stacks;
 pub mod trace_row;
 pub mod tree;
 pub mod watch;
 
 pub use dump::{DumpOptions, DumpSink, Format};
+pub use stack_ids::StackCells;
 
 use crate::model::Event;
 

@@ -28,7 +28,7 @@
 use super::stacks;
 use crate::model::{
     Access, AccessKind, Alloc, AllocApi, AllocFailed, Block, BlockReturned, Device, DriverFigures, Event, EventKind,
-    Free, FreeCause, Launch, Mark, OpPhase, OutOfMemory, PageType, Pool, Snapshot, Stacks, System,
+    Free, FreeCause, Launch, Mark, OpPhase, OutOfMemory, PageType, Pool, Snapshot, Stack, Stacks, System,
 };
 
 /// Columns of a row; the CSV header and the database column names.
@@ -269,6 +269,11 @@ impl<'a> Row<'a> {
 
     /// Appends the row as one CSV line, newline included.
     pub fn write_csv(&self, out: &mut Vec<u8>) {
+        self.write_csv_with(out, |out, stack| stacks::write(out, stack, true));
+    }
+
+    /// The same, with cells of stacks that `write_stack` appends.
+    pub(super) fn write_csv_with(&self, out: &mut Vec<u8>, mut write_stack: impl FnMut(&mut Vec<u8>, Option<Stack>)) {
         push_decimal(out, self.id);
         push_cell(out, self.event);
         push_cell(out, self.event_type);
@@ -287,9 +292,9 @@ impl<'a> Row<'a> {
         out.push(b',');
         self.attr.write_csv(out);
         out.push(b',');
-        stacks::write(out, self.stacks.python, true);
+        write_stack(out, self.stacks.python);
         out.push(b',');
-        stacks::write(out, self.stacks.native_or_mixed(), true);
+        write_stack(out, self.stacks.native_or_mixed());
         out.push(b'\n');
     }
 
@@ -588,7 +593,7 @@ fn push_cell(out: &mut Vec<u8>, text: &str) {
     out.extend_from_slice(text.as_bytes());
 }
 
-fn push_decimal(out: &mut Vec<u8>, number: u64) {
+pub(super) fn push_decimal(out: &mut Vec<u8>, number: u64) {
     out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
 }
 

@@ -13,8 +13,11 @@ use rusqlite::{Connection, OpenFlags, Statement, ToSql};
 
 use super::folder::Folder;
 use super::row::{Row, push_device};
+use super::stack_ids::StackIds;
+use super::stacks::{Reference, TABLE_COLUMNS, TABLE_NAME};
 use super::trace_row::TraceRow;
 use super::{SinkError, sqlite_vfs, stacks};
+use crate::model::Stack;
 
 /// Exactly the reference's table; `IF NOT EXISTS` does not end up in the stored schema.
 const CREATE: &str = r#"CREATE TABLE IF NOT EXISTS memscope_dump ("ID" INTEGER, "Event" TEXT, "Event Type" TEXT, "Name" TEXT, "Timestamp(ns)" INTEGER, "Process Id" INTEGER, "Thread Id" INTEGER, "Device Id" TEXT, "Ptr" TEXT, "Attr" TEXT, "Call Stack(Python)" TEXT, "Call Stack(C)" TEXT)"#;
@@ -37,6 +40,10 @@ pub(super) struct DbFile {
     /// By which SQLite reaches the file and those beside it: closed behind the connection.
     _folder: Folder,
     batch: Batch,
+    /// What the table of stacks lacks, that of the open transaction included: it may be taken back, and rows that wait need them.
+    stacks: Vec<(Reference, Stack)>,
+    /// How many of them are in the open transaction.
+    inserted_stacks: usize,
     /// Rows of the open transaction.
     uncommitted: u64,
     lost_rows: u64,
@@ -70,12 +77,19 @@ impl DbFile {
     pub(super) fn open(folder: Folder, name: &str) -> Result<Self, SinkError> {
         let path = folder.path.join(name);
         let connection = connect(&folder.child(name)).map_err(SinkError::database(&path))?;
-        Ok(Self { connection, path, _folder: folder, batch: Batch::default(), uncommitted: 0, lost_rows: 0 })
+        let (batch, stacks) = (Batch::default(), Vec::new());
+        Ok(Self { connection, path, _folder: folder, batch, stacks, inserted_stacks: 0, uncommitted: 0, lost_rows: 0 })
     }
 
-    /// Takes a row.
-    pub(super) fn write(&mut self, row: &Row<'_>) -> Result<(), SinkError> {
-        self.batch.push(row);
+    /// Takes a row; with `ids` it refers to its stacks.
+    pub(super) fn write(&mut self, row: &Row<'_>, ids: Option<&mut StackIds>) -> Result<(), SinkError> {
+        match ids {
+            Some(ids) => {
+                let added = &mut self.stacks;
+                self.batch.push(row, |out, stack| ids.write(out, stack, false, |id, stack| added.push((id, stack))));
+            }
+            None => self.batch.push(row, |out, stack| stacks::write(out, stack, false)),
+        }
         if self.batch.rows.len().is_multiple_of(BATCH_ROWS) { self.insert() } else { Ok(()) }
     }
 
@@ -134,7 +148,7 @@ impl DbFile {
             return Ok(());
         }
         let rows = self.batch.rows.len();
-        let result = self.batch.insert(&self.connection);
+        let result = self.insert_stacks().and_then(|()| self.batch.insert(&self.connection));
         let given_up = result.is_err() && rows >= MAX_KEPT_ROWS;
         self.uncommitted += if result.is_ok() { rows as u64 } else { 0 };
         self.lost_rows += if given_up { rows as u64 } else { 0 };
@@ -145,28 +159,55 @@ impl DbFile {
         self.settle(result)
     }
 
+    /// Puts stacks into their table, before the rows that refer to them.
+    fn insert_stacks(&mut self) -> rusqlite::Result<()> {
+        let new = &self.stacks[self.inserted_stacks..];
+        if new.is_empty() {
+            return Ok(());
+        }
+        if self.connection.is_autocommit() {
+            self.connection.execute_batch("BEGIN IMMEDIATE")?;
+        }
+        let [key, value] = TABLE_COLUMNS;
+        let columns = format!("\"{key}\" TEXT PRIMARY KEY, \"{value}\" TEXT");
+        self.connection.execute(&format!("CREATE TABLE IF NOT EXISTS {TABLE_NAME} ({columns})"), [])?;
+        let mut statement = self.connection.prepare(&format!("INSERT INTO {TABLE_NAME} VALUES (?1, ?2)"))?;
+        let mut text = Vec::new();
+        for (id, stack) in new {
+            text.clear();
+            let id = part(&mut text, |out| id.write(out));
+            let cell = part(&mut text, |out| stacks::write(out, Some(*stack), false));
+            statement.execute((Text(&text[id]), Text(&text[cell])))?;
+        }
+        self.inserted_stacks = self.stacks.len();
+        Ok(())
+    }
+
     /// Ends a step of the open transaction. Half a batch would be hard to tell from a whole one, so an error takes
     /// the transaction back, unless SQLite already did (a full disk), and its rows are counted.
     fn settle(&mut self, result: rusqlite::Result<()>) -> Result<(), SinkError> {
         if self.connection.is_autocommit() {
             let rows = std::mem::take(&mut self.uncommitted);
             self.lost_rows += if result.is_err() { rows } else { 0 };
+            let stacks = std::mem::take(&mut self.inserted_stacks);
+            self.stacks.drain(..if result.is_ok() { stacks } else { 0 });
         } else if result.is_err() && self.connection.execute_batch("ROLLBACK").is_ok() {
             self.lost_rows += std::mem::take(&mut self.uncommitted);
+            self.inserted_stacks = 0;
         }
         result.map_err(SinkError::database(&self.path))
     }
 }
 
 impl Batch {
-    fn push(&mut self, row: &Row<'_>) {
+    fn push(&mut self, row: &Row<'_>, mut write_stack: impl FnMut(&mut Vec<u8>, Option<Stack>)) {
         let text = &mut self.text;
         let name = part(text, |out| row.name.write_db(out));
         let device = part(text, |out| push_device(out, row.device));
         let ptr = part(text, |out| row.write_ptr(out));
         let attr = part(text, |out| row.attr.write_json(out));
-        let python = part(text, |out| stacks::write(out, row.stacks.python, false));
-        let native = part(text, |out| stacks::write(out, row.stacks.native_or_mixed(), false));
+        let python = part(text, |out| write_stack(out, row.stacks.python));
+        let native = part(text, |out| write_stack(out, row.stacks.native_or_mixed()));
         let (id, time_ns, pid, tid) = (row.id, row.time_ns, row.pid, row.tid);
         let (event, event_type) = (row.event, row.event_type);
         self.rows.push(BatchRow { id, event, event_type, time_ns, pid, tid, name, device, ptr, attr, python, native });
@@ -296,7 +337,7 @@ mod tests {
     }
 
     fn write(file: &mut DbFile, event: &Event) -> Result<(), SinkError> {
-        file.write(&Row::of(event).expect("a row"))
+        file.write(&Row::of(event).expect("a row"), None)
     }
 
     fn count(connection: &Connection) -> u32 {
@@ -347,6 +388,35 @@ mod tests {
         write(&mut file, &event).expect("in memory");
         file.flush().expect("unlocked");
         assert_eq!(count(&other), 2);
+    }
+
+    /// Stacks of a transaction that is taken back go in again: rows that waited find theirs, and each is there once.
+    #[test]
+    fn stacks_survive_a_transaction() {
+        let (_folder, mut file) = database();
+        let mut ids = StackIds::new(crate::sinks::stack_ids::Room::default());
+        let mut write = |file: &mut DbFile, frame: &str| {
+            let stack = Some(Stack::keep([frame], crate::model::StackEnd::Root));
+            let stacks = crate::model::Stacks { native: stack, ..crate::model::Stacks::default() };
+            let event = Event { stacks, ..event(alloc(Pool::Hal, 0x10, 1)) };
+            file.write(&Row::of(&event).expect("a row"), Some(&mut ids))
+        };
+        let other = Connection::open(&file.path).expect("database");
+        write(&mut file, "f").expect("in memory");
+        file.insert().expect("in a transaction");
+        write(&mut file, "f").expect("in memory");
+        // The first row is gone; the second one refers to what went in with it.
+        file.settle(Err(rusqlite::Error::InvalidQuery)).expect_err("taken back");
+        assert_eq!(file.take_lost_rows(), 1);
+        write(&mut file, "g").expect("in memory");
+        file.flush().expect("written");
+        write(&mut file, "f").expect("in memory");
+        file.flush().expect("written");
+        let sql = r#"SELECT group_concat("Call Stack(C)" || s."Call Stack") FROM memscope_dump
+                     JOIN memscope_stack s ON s."Stack" = "Call Stack(C)""#;
+        let joined: String = other.query_row(sql, [], |row| row.get(0)).expect("rows");
+        assert_eq!(joined, "#1\"f\n\",#2\"g\n\",#1\"f\n\"");
+        assert_eq!((count(&other), file.stacks.len()), (3, 0));
     }
 
     /// Rows that wait are bounded; those given up are counted.

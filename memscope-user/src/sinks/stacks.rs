@@ -2,8 +2,11 @@
 //!
 //! Frames are texts of the traced program: each is escaped as names are, see [`row`](super::row). A stack that is not whole
 //! has one line more, which says why; a thread that has never run Python has `"NA"`. All of it can be read back.
+//!
+//! Instead of the frames a cell may have a [`Reference`] into a table beside the rows, without quotes and without the end of a line that
+//! each frame has. The table's cells are what the rows' would be.
 
-use super::row::{push_text, unescaped};
+use super::row::{push_decimal, push_text, unescaped};
 use crate::hash::HashMap;
 use crate::model::{Stack, StackEnd, end_text};
 
@@ -14,6 +17,38 @@ const TRUNCATED: &str = "... [truncated: ";
 const UNCERTAIN: &str = "... [uncertain: ";
 /// Text of the cells that a [`Parser`] remembers.
 const MAX_KNOWN_BYTES: usize = 16 << 20;
+
+/// What a table of stacks in a CSV file is named by; what follows is as in the name of its rows.
+pub(crate) const TABLE_PREFIX: &str = "memscope_stacks_";
+const DUMP_PREFIX: &str = "memscope_dump_";
+/// Columns of a table of stacks: how rows refer to one, and what they would have instead.
+pub(crate) const TABLE_COLUMNS: [&str; 2] = ["Stack", "Call Stack"];
+/// The table of stacks in a database.
+pub(crate) const TABLE_NAME: &str = "memscope_stack";
+
+/// The name of the table beside a CSV file of rows.
+pub(crate) fn table_name(rows: &str) -> String {
+    format!("{TABLE_PREFIX}{}", rows.strip_prefix(DUMP_PREFIX).unwrap_or(rows))
+}
+
+/// A stack in a table: `#7`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Reference(pub(crate) u32);
+
+impl Reference {
+    /// Appends the cell.
+    pub(super) fn write(self, out: &mut Vec<u8>) {
+        out.push(b'#');
+        push_decimal(out, u64::from(self.0));
+    }
+
+    /// Reads a cell.
+    pub(crate) fn parse(cell: &str) -> Option<Self> {
+        let digits = cell.strip_prefix('#')?;
+        let all_digits = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+        if all_digits { digits.parse().ok().map(Self) } else { None }
+    }
+}
 
 /// Appends a cell: nothing, or the quoted frames.
 pub(super) fn write(out: &mut Vec<u8>, stack: Option<Stack>, double_quotes: bool) {

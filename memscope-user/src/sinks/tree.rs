@@ -167,6 +167,12 @@ impl OutputTree {
         Ok((file, Place { process: process.clone(), directories, name: name.to_owned(), path, identity }))
     }
 
+    /// Creates a file in the folder of another one. It must not exist.
+    pub(super) fn create_beside(&self, place: &Place, name: &str, mode: u32) -> Result<(File, Place), SinkError> {
+        let directories: Vec<&str> = place.directories.iter().map(String::as_str).collect();
+        self.create(&place.process, &directories, name, mode)
+    }
+
     /// Opens a file again, to append.
     pub(super) fn reopen(&self, place: &Place) -> Result<File, SinkError> {
         let dir = self.folder(place)?;

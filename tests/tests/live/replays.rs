@@ -56,6 +56,46 @@ fn replay_repeats_the_run() {
     }
 }
 
+/// Rows that refer to stacks are smaller and lead to the same findings, live and of a replay, in CSV and in databases.
+#[test]
+fn stacks_in_a_table() {
+    let live = Tracer::run("steps", &["--steps", "20", "--leaks", "2"]).options(&["--call-stack=c", "--stacks=table"]);
+    let live = live.succeed();
+    let tracer = memscope_tests::harness::tracer::tracer_path();
+    let answers = |folder: &Path| {
+        let folder = folder.to_str().expect("text");
+        let commands = [
+            vec!["export", folder, "--what=allocated"],
+            vec!["export", folder, "--weight=count"],
+            vec!["leaks", folder, "--json"],
+            vec!["diff", folder, "--from=5ms", "--json"],
+            vec!["peaks", folder, "--json"],
+        ];
+        commands.map(|command| {
+            let answer = std::process::Command::new(&tracer).args(&command).output().expect("runs");
+            assert!(answer.status.success(), "{command:?}: {}", String::from_utf8_lossy(&answer.stderr));
+            assert!(!String::from_utf8_lossy(&answer.stderr).contains("in no table"), "{command:?}");
+            String::from_utf8(answer.stdout).expect("text").replace(folder, "")
+        })
+    };
+    let expected = answers(&live.folder.output_path());
+    assert!(expected[0].lines().all(|line| line.contains(';')) && expected[0].contains("main"), "{}", expected[0]);
+    for format in ["csv", "db"] {
+        for stacks in ["inline", "table"] {
+            let options = ["--format", format, "--stacks", stacks];
+            let replay = Tracer::replay(&live.folder.capture()).options(&options).succeed();
+            assert_eq!(answers(&replay.folder.output_path()), expected, "{options:?}");
+            if (format, stacks) == ("csv", "table") {
+                assert!(contents(&live.rows()) == contents(&replay.rows()), "rows of the replay are those of the run");
+            }
+        }
+    }
+    for path in live.rows().files {
+        let text = std::fs::read_to_string(&path).expect("readable");
+        assert!(!text.contains("main") && text.contains(",#1\n"), "{}", path.display());
+    }
+}
+
 /// Nothing but the capture is written; rows and report of its replay are those of a run that makes them at once.
 #[test]
 fn capture_alone_is_enough() {

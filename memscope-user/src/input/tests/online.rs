@@ -14,7 +14,7 @@ use crate::analyses::{
 use crate::capture::{CaptureHeader, Writer, WriterOptions};
 use crate::model::{Device, Fragmentation, Held, Peak};
 use crate::pipeline::{DeviceFilter, DumpFilter, Npus};
-use crate::sinks::{DumpOptions, DumpSink};
+use crate::sinks::{DumpOptions, DumpSink, StackCells};
 use crate::testing::ops::{self, Copied};
 use crate::testing::{HOST, Who};
 
@@ -51,8 +51,16 @@ pub(super) fn trace(
     format: sinks::Format,
     analyses: Vec<Box<dyn Analysis>>,
 ) -> (Vec<Finding>, tempfile::TempDir) {
+    trace_into(records, (format, StackCells::Inline), analyses)
+}
+
+fn trace_into(
+    records: &[u8],
+    (format, stacks): (sinks::Format, StackCells),
+    analyses: Vec<Box<dyn Analysis>>,
+) -> (Vec<Finding>, tempfile::TempDir) {
     let folder = tempfile::tempdir().expect("folder");
-    let options = DumpOptions { out_dir: folder.path().join("out"), format, ..DumpOptions::default() };
+    let options = DumpOptions { out_dir: folder.path().join("out"), format, stacks, ..DumpOptions::default() };
     let sink = DumpSink::new(&options, |_| {}).expect("folder");
     let devices = DeviceFilter { npus: Npus::All, cpu: true };
     let oom_blocks = Some(3);
@@ -187,8 +195,8 @@ fn records(acts: &[(u32, u8, u64)], leaks: bool) -> Vec<u8> {
 }
 
 /// Asserts it of one trace; gives what was found.
-fn assert_same(records: &[u8], format: sinks::Format) -> Result<Vec<Finding>, TestCaseError> {
-    let (live, folder) = trace(records, format, analyses());
+fn assert_same(records: &[u8], format: (sinks::Format, StackCells)) -> Result<Vec<Finding>, TestCaseError> {
+    let (live, folder) = trace_into(records, format, analyses());
     prop_assert_eq!(&of_capture(records), &live);
     prop_assert_eq!(told_by_rows(of_dumps(folder.path())), told_by_rows(live.clone()));
     Ok(live)
@@ -203,8 +211,10 @@ proptest! {
         acts in prop::collection::vec((1..3_u32, 0..21_u8, 0..4_u64), 1..80),
         leaks in any::<bool>(),
         db in any::<bool>(),
+        table in any::<bool>(),
     ) {
-        assert_same(&records(&acts, leaks), if db { sinks::Format::Db } else { sinks::Format::Csv })?;
+        let stacks = if table { StackCells::Table } else { StackCells::Inline };
+        assert_same(&records(&acts, leaks), (if db { sinks::Format::Db } else { sinks::Format::Csv }, stacks))?;
     }
 }
 
@@ -230,8 +240,10 @@ fn there_is_something_to_find() {
         (1, 14, 0),
     ];
     let acts: Vec<(u32, u8, u64)> = round.iter().copied().cycle().take(8 * round.len()).collect();
-    for format in [sinks::Format::Csv, sinks::Format::Db] {
-        let found = assert_same(&records(&acts, true), format).expect("the same");
+    let formats = [sinks::Format::Csv, sinks::Format::Db];
+    let ways = formats.iter().flat_map(|&format| [(format, StackCells::Inline), (format, StackCells::Table)]);
+    for (format, stacks) in ways {
+        let found = assert_same(&records(&acts, true), (format, stacks)).expect("the same");
         let has = |which: fn(&Finding) -> bool| found.iter().any(which);
         assert!(has(|it| matches!(it, Finding::StepLeaks(leaks) if !leaks.leaks.is_empty())), "{found:#?}");
         assert!(has(|it| matches!(it, Finding::MarkLeaks(leaks) if !leaks.leaks.is_empty())), "{found:#?}");

@@ -4,6 +4,8 @@ use super::super::SinkError;
 use super::super::csv::CsvFile;
 use super::super::row::Row;
 use super::super::sqlite::DbFile;
+use super::super::stack_ids::StackIds;
+use super::super::stacks::{self, Reference};
 use super::super::trace_row::TraceRow;
 use super::super::tree::{OutputTree, Place};
 
@@ -25,50 +27,57 @@ pub(super) enum Entry<'a> {
 }
 
 impl Entry<'_> {
-    fn write_csv(self, out: &mut Vec<u8>) {
-        match self {
-            Self::Dump(row) => row.write_csv(out),
-            Self::Trace(row) => row.write_csv(out),
-        }
-    }
-
-    fn write_db(self, file: &mut DbFile) -> Result<(), SinkError> {
-        match self {
-            Self::Dump(row) => file.write(row),
-            Self::Trace(row) => file.write_trace(row),
-        }
+    /// Whether it has a call stack.
+    pub(super) fn has_stacks(self) -> bool {
+        matches!(self, Self::Dump(row) if !row.stacks.is_empty())
     }
 }
 
 pub(super) struct Output {
     pub(super) place: Place,
     pub(super) writer: Option<Writer>,
+    /// Stacks that rows refer to; none where they have them in full.
+    pub(super) stacks: Option<StackTable>,
     /// When it was written last, by the sink's clock.
     pub(super) last_used: u64,
     /// It has the rows without a device that came before it.
     pub(super) begun: bool,
 }
 
+/// The table of stacks of one file.
+pub(super) struct StackTable {
+    pub(super) ids: StackIds,
+    /// Its own file; that of the rows if it is a database.
+    pub(super) place: Option<Place>,
+}
+
 pub(super) enum Writer {
-    Csv(CsvFile),
+    Csv(CsvRows),
     Db(Box<DbFile>),
+}
+
+/// Rows as text, and the file with the stacks that they refer to.
+pub(super) struct CsvRows {
+    pub(super) rows: CsvFile,
+    pub(super) stacks: Option<CsvFile>,
 }
 
 impl Output {
     /// Takes a row. Rows that are lost are added to `lost_rows`.
     pub(super) fn put(&mut self, entry: Entry<'_>, lost_rows: &mut u64) -> Result<(), SinkError> {
+        let ids = self.stacks.as_mut().map(|table| &mut table.ids);
         match &mut self.writer {
-            Some(Writer::Csv(file)) if file.is_full() => {
-                let flushed = file.flush();
-                if flushed.is_err() {
-                    *lost_rows += 1;
-                    return flushed;
+            Some(Writer::Csv(file)) => {
+                if file.is_full() {
+                    file.flush().inspect_err(|_| *lost_rows += 1)?;
                 }
-                file.write(|out| entry.write_csv(out))
+                file.write(entry, ids)
             }
-            Some(Writer::Csv(file)) => file.write(|out| entry.write_csv(out)),
             Some(Writer::Db(file)) => {
-                let result = entry.write_db(file);
+                let result = match entry {
+                    Entry::Dump(row) => file.write(row, ids),
+                    Entry::Trace(row) => file.write_trace(row),
+                };
                 *lost_rows += file.take_lost_rows();
                 result
             }
@@ -87,16 +96,67 @@ impl Output {
             None => Ok(()),
         }
     }
+
+    /// Opens its files again.
+    pub(super) fn open_again(&mut self, tree: &OutputTree, format: Format) -> Result<(), SinkError> {
+        let file = tree.reopen(&self.place)?;
+        self.writer = Some(match format {
+            Format::Csv => {
+                let again = |place: &Place| Ok(CsvFile::append(tree.reopen(place)?, place.path()));
+                let stacks = self.stacks.as_ref().and_then(|table| table.place.as_ref());
+                let stacks = stacks.map(again).transpose()?;
+                Writer::Csv(CsvRows { rows: CsvFile::append(file, self.place.path()), stacks })
+            }
+            Format::Db => {
+                // Closing it later would drop the locks that SQLite takes on the same file (POSIX locks).
+                drop(file);
+                open_db(tree, &self.place)?
+            }
+        });
+        Ok(())
+    }
 }
 
-pub(super) fn open_again(tree: &OutputTree, format: Format, place: &Place) -> Result<Writer, SinkError> {
-    let file = tree.reopen(place)?;
-    match format {
-        Format::Csv => Ok(Writer::Csv(CsvFile::append(file, place.path()))),
-        Format::Db => {
-            // Closing it later would drop the locks that SQLite takes on the same file (POSIX locks).
-            drop(file);
-            open_db(tree, place)
+impl CsvRows {
+    fn write(&mut self, entry: Entry<'_>, ids: Option<&mut StackIds>) -> Result<(), SinkError> {
+        match (entry, &mut self.stacks, ids) {
+            (Entry::Dump(row), Some(file), Some(ids)) => {
+                let add = |id: Reference, stack| {
+                    file.take(|out| {
+                        id.write(out);
+                        out.push(b',');
+                        stacks::write(out, Some(stack), true);
+                        out.push(b'\n');
+                    });
+                };
+                let mut add = add;
+                self.rows.take(|out| {
+                    row.write_csv_with(out, |out, stack| ids.write(out, stack, true, &mut add));
+                });
+            }
+            (Entry::Dump(row), ..) => self.rows.take(|out| row.write_csv(out)),
+            (Entry::Trace(row), ..) => self.rows.take(|out| row.write_csv(out)),
+        }
+        let is_due = self.rows.is_due() || self.stacks.as_ref().is_some_and(CsvFile::is_due);
+        if is_due { self.flush() } else { Ok(()) }
+    }
+
+    fn is_full(&self) -> bool {
+        self.rows.is_full() || self.stacks.as_ref().is_some_and(CsvFile::is_full)
+    }
+
+    /// Stacks first: at no moment the rows on the disk refer to one that is not there.
+    fn flush(&mut self) -> Result<(), SinkError> {
+        self.stacks.as_mut().map_or(Ok(()), CsvFile::flush)?;
+        self.rows.flush()
+    }
+
+    /// Gives the number of rows that had to be given up.
+    pub(super) fn close(self) -> (Result<(), SinkError>, u64) {
+        let (stacks, _) = self.stacks.map_or((Ok(()), 0), CsvFile::close);
+        match stacks {
+            Ok(()) => self.rows.close(),
+            Err(error) => (Err(error), self.rows.give_up()),
         }
     }
 }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use rusqlite::Connection;
 
 use super::*;
-use crate::model::{FreeCause, Mark, Pool};
+use crate::model::{FreeCause, Mark, Pool, Stack, StackEnd, Stacks};
 use crate::sinks::fixtures::{alloc, at, event, free};
 use crate::sinks::row::COLUMNS;
 
@@ -19,11 +19,15 @@ struct Run {
 
 impl Run {
     fn new(format: Format) -> Self {
+        Self::with(format, StackCells::Inline)
+    }
+
+    fn with(format: Format, stacks: StackCells) -> Self {
         let root = tempfile::tempdir().expect("temporary directory");
         let created = Arc::new(Mutex::new(Vec::new()));
         let log = Arc::clone(&created);
         let out_dir = root.path().join("a/out");
-        let options = DumpOptions { out_dir, format, ..DumpOptions::default() };
+        let options = DumpOptions { out_dir, format, stacks, ..DumpOptions::default() };
         let sink = DumpSink::new(&options, move |path| log.lock().expect("lock").push(path.to_owned()));
         Self { root, sink: sink.expect("output directory"), created }
     }
@@ -333,6 +337,130 @@ fn broken_file_is_not_tried_for_each_row() {
         run.sink.finish().expect("writable");
         assert_eq!((run.sink.lost_rows(), rows(&file)), (3, 2), "{format:?}");
     }
+}
+
+/// Blocks of two devices with stacks: equal ones, ones of no Python, and texts that a program may choose to confuse readers.
+fn stacked() -> Vec<Event> {
+    let native = [vec!["f\"\n#1,x", "main"], vec!["#1"], vec!["=1+1, \"", "\\"], vec!["f", "main"]];
+    let native = native.map(|frames| Stack::keep(frames, StackEnd::Depth));
+    let python = [Stack::keep(["a.py(1): f"], StackEnd::Root), Stack::keep([], StackEnd::NotPython)];
+    (0..40_usize)
+        .map(|n| Event {
+            stacks: Stacks {
+                native: (n % 7 != 6).then(|| native[n % 4]),
+                python: (n % 5 != 4).then(|| python[n % 2]),
+                mixed: (n == 11).then_some(python[0]),
+            },
+            ..at(n as u64, Device::Npu(n as u32 % 2), alloc(Pool::Hal, 0x10 + n as u64, n as u64))
+        })
+        .collect()
+}
+
+/// Cells of a CSV text as they stand in it, by its rules alone.
+fn raw_cells(text: &str) -> Vec<Vec<String>> {
+    let (mut rows, mut row, mut cell, mut quoted) = (Vec::new(), Vec::new(), String::new(), false);
+    for letter in text.chars() {
+        quoted ^= letter == '"';
+        match letter {
+            ',' if !quoted => row.push(std::mem::take(&mut cell)),
+            '\n' if !quoted => {
+                row.push(std::mem::take(&mut cell));
+                rows.push(std::mem::take(&mut row));
+            }
+            other => cell.push(other),
+        }
+    }
+    rows
+}
+
+/// The rows of a file; with the stacks of its table in the place of their numbers, if there is one.
+fn joined(path: &Path) -> Vec<Vec<String>> {
+    let text = |path: &Path| fs::read_to_string(path).expect("readable");
+    let mut rows = raw_cells(&text(path));
+    let table =
+        path.with_file_name(path.file_name().expect("a name").to_str().expect("text").replace("dump", "stacks"));
+    if !table.exists() {
+        return rows;
+    }
+    let table = raw_cells(&text(&table));
+    assert_eq!(table[0], ["Stack", "Call Stack"]);
+    for cell in rows.iter_mut().flat_map(|row| &mut row[10..]).filter(|cell| cell.starts_with('#')) {
+        let found: Vec<&String> = table.iter().filter(|row| row[0] == *cell).map(|row| &row[1]).collect();
+        assert_eq!(found.len(), 1, "{cell} is there once");
+        cell.clone_from(found[0]);
+    }
+    rows
+}
+
+/// The same of a database.
+fn joined_db(path: &Path) -> Vec<Vec<String>> {
+    let connection = Connection::open(path).expect("database");
+    let has_table = "SELECT count(*) FROM sqlite_master WHERE name = 'memscope_stack'";
+    let has_table: u32 = connection.query_row(has_table, [], |row| row.get(0)).expect("a count");
+    let sql = if has_table > 0 {
+        r#"SELECT "ID", coalesce(p."Call Stack", "Call Stack(Python)"), coalesce(c."Call Stack", "Call Stack(C)")
+           FROM memscope_dump LEFT JOIN memscope_stack p ON p."Stack" = "Call Stack(Python)"
+           LEFT JOIN memscope_stack c ON c."Stack" = "Call Stack(C)" ORDER BY "ID""#
+    } else {
+        r#"SELECT "ID", "Call Stack(Python)", "Call Stack(C)" FROM memscope_dump ORDER BY "ID""#
+    };
+    let mut statement = connection.prepare(sql).expect("columns");
+    let text = |row: &rusqlite::Row<'_>| Ok(vec![row.get::<_, u32>(0)?.to_string(), row.get(1)?, row.get(2)?]);
+    let rows = statement.query_map([], text).expect("rows");
+    rows.collect::<Result<_, _>>().expect("rows")
+}
+
+/// Rows that refer to stacks are, joined with their table, the rows that have them in full, to the byte; also where files are closed
+/// and opened again between rows. Each stack is in the table once.
+#[test]
+fn joined_rows_are_the_rows_in_full() {
+    for (format, joined) in [(Format::Csv, joined as fn(&Path) -> _), (Format::Db, joined_db)] {
+        for max_open in [1, 10] {
+            let rows = |stacks| {
+                let mut run = Run::with(format, stacks);
+                run.sink.max_open = max_open;
+                for event in &stacked() {
+                    run.write(event);
+                }
+                run.sink.finish().expect("writable");
+                assert_eq!(run.sink.lost_rows(), 0);
+                let created = run.created();
+                let dumps = created.iter().filter(|path| path.to_string_lossy().contains("memscope_dump_"));
+                let dumps: Vec<&PathBuf> = dumps.collect();
+                assert_eq!(dumps.len(), 2, "{created:?}");
+                let text = if format == Format::Csv { run.text("memscope_dump_") } else { String::new() };
+                (dumps.into_iter().map(|path| joined(path)).collect::<Vec<_>>(), text)
+            };
+            let ((inline, _), (table, text)) = (rows(StackCells::Inline), rows(StackCells::Table));
+            assert_eq!(inline, table, "{format:?}");
+            assert_eq!(inline.iter().flatten().flatten().filter(|cell| cell.contains("main")).count(), 17);
+            assert!(!text.contains("main"), "{text}");
+        }
+    }
+}
+
+/// Whatever is on the disk when the tracer is killed, no row refers to a stack that is not.
+#[test]
+fn no_row_is_written_before_its_stack() {
+    let mut run = Run::with(Format::Csv, StackCells::Table);
+    let mut seen = 0;
+    for n in 0..3000_u64 {
+        // Half of the stacks are long, so that now the rows have a block first, now the stacks.
+        let frame = format!("{}{n}", "f".repeat(if n < 1500 { 1 } else { 300 }));
+        let native = Some(Stack::keep([frame.as_str()], StackEnd::Root));
+        run.write(&Event {
+            stacks: Stacks { native, ..Stacks::default() },
+            ..at(n, Device::Npu(0), alloc(Pool::Hal, 1, n))
+        });
+        let rows = run.text("memscope_dump_");
+        let refers =
+            rows.rsplit('\n').nth(1).and_then(|row| row.rsplit_once(",#")).map(|(_, number)| number.to_owned());
+        if let Some(number) = refers {
+            assert!(run.text("memscope_stacks_").contains(&format!("\n#{number},\"")), "#{number}");
+            seen += 1;
+        }
+    }
+    assert!(seen > 1000, "{seen}");
 }
 
 /// An output directory that cannot be made is said with its path.
