@@ -75,6 +75,14 @@ impl Counter {
         self.now.change(size_bytes, change);
     }
 
+    /// Changes what it was at the last mark alone.
+    fn change_marked(&mut self, mark: u64, size_bytes: u64, change: Change) {
+        if self.mark != mark {
+            (self.marked, self.mark) = (self.now, mark);
+        }
+        self.marked.change(size_bytes, change);
+    }
+
     const fn at_mark(&self, mark: u64) -> Sum {
         if self.mark == mark { self.marked } else { self.now }
     }
@@ -115,6 +123,29 @@ impl Groups {
         self.sizes.entry(size_class(size_bytes)).or_default().change(mark, size_bytes, change);
     }
 
+    /// A block of the marked moment has another owner than it was counted under.
+    pub(super) fn rename(&mut self, (from, to): (Option<Name>, Option<Name>), size_bytes: u64) {
+        let mark = self.mark;
+        self.owners.entry(from).or_default().change_marked(mark, size_bytes, Change::Goes);
+        self.owners.entry(to).or_default().change_marked(mark, size_bytes, Change::Comes);
+    }
+
+    /// A block that seemed to have ended was live at the marked moment.
+    pub(super) fn join(&mut self, owner: Option<Name>, block: &Block, room: &mut Room) {
+        let (mark, size_bytes) = (self.mark, block.size_bytes);
+        let place = self.place(block.stacks, room);
+        let class = size_class(size_bytes);
+        let counters = [
+            &mut self.all,
+            self.owners.entry(owner).or_default(),
+            self.places.entry(place).or_default(),
+            self.sizes.entry(class).or_default(),
+        ];
+        for counter in counters {
+            counter.change_marked(mark, size_bytes, Change::Comes);
+        }
+    }
+
     /// From here on this moment is the marked one.
     pub(super) const fn mark(&mut self) {
         self.mark += 1;
@@ -140,6 +171,17 @@ impl Groups {
         let least_bytes = |class: u32| class.checked_sub(1).map_or(0, |power| 1 << power);
         let sizes = self.live(&self.sizes, |class, live| SizeSum { least_bytes: least_bytes(class), live });
         LiveGroups { owners, places, sizes, places_full: self.places_full }
+    }
+
+    /// The same with the `most` places that have the most bytes, none if no stack is known; and how many are left out.
+    pub(super) fn largest(&self, most: usize) -> (LiveGroups, u64) {
+        let mut groups = self.told();
+        if !groups.has_stacks() {
+            groups.places.clear();
+        }
+        let left_out = groups.places.len().saturating_sub(most) as u64;
+        groups.places.truncate(most);
+        (groups, left_out)
     }
 
     /// Gives back the room that its places took.

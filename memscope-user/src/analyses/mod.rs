@@ -19,6 +19,8 @@ pub mod judged;
 pub mod leaks;
 pub mod ledger;
 pub mod marks;
+#[cfg(test)]
+mod one_owner;
 pub mod oom;
 pub mod peaks;
 mod per_device;

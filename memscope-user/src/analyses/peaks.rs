@@ -1,18 +1,16 @@
 //! What was live when usage was highest? For each pool of each process and device: by owner, by place, by size.
 //!
-//! One pass: a new maximum only marks the moment. Beyond the groups nothing is kept of any block. Owners are
-//! those that the rules of [decompose](super::decompose) give when a block is allocated, at most 1024; places are call
-//! stacks, of which those beyond a million count as one.
+//! One pass: a new maximum only marks the moment. Owners are those of [decompose](super::decompose): a block that has ended
+//! under another name than it was allocated with moves to that name in the marked moment. Of each live block some 70 bytes
+//! are kept; places are call stacks, of which those beyond a million count as one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::decompose::{Classifier, RuleSet};
+use super::decompose::{Came, Lives, RuleSet, Went};
 use super::groups::{Change, Groups, Room};
 use super::{Analysis, concluded::Concluded, per_device::PerDevice};
-use crate::model::{
-    Alloc, Block, Confidence, Device, Event, EventKind, Finding, Peak, PlaceSum, Pool, ProcessStart, RunEnd,
-};
+use crate::model::{Alloc, Confidence, Device, Event, EventKind, Finding, Free, Peak, Pool, ProcessStart, RunEnd};
 
 /// Places told of each peak, those with the most bytes first.
 const MAX_TOLD: usize = 100;
@@ -20,7 +18,7 @@ const MAX_TOLD: usize = 100;
 /// Follows the usage of every pool.
 #[derive(Debug)]
 pub struct PeaksAnalysis {
-    owners: Classifier,
+    lives: Lives,
     running: PerDevice<BTreeMap<Pool, Account>>,
     room: Room,
     attached: BTreeSet<u32>,
@@ -34,6 +32,8 @@ struct Account {
     time_ns: u64,
     step: u32,
     peak_bytes: u64,
+    /// The peak's place among all allocations and frees.
+    moment: u64,
     /// The marked moment is the peak.
     groups: Groups,
 }
@@ -48,7 +48,8 @@ impl Analysis for PeaksAnalysis {
     fn observe(&mut self, event: &Event) {
         match &event.kind {
             EventKind::Alloc(alloc) => self.alloc(event, alloc),
-            EventKind::Free(free) => self.free(event.pid, &free.block),
+            EventKind::Free(free) => self.free(event, free),
+            EventKind::StepEnd { .. } => self.lives.step(event),
             EventKind::ProcessStart(ProcessStart { attached: true, .. }) => drop(self.attached.insert(event.pid)),
             EventKind::ProcessEnd => self.conclude(event.pid),
             _ => {}
@@ -56,7 +57,7 @@ impl Analysis for PeaksAnalysis {
     }
 
     fn finish(&mut self, end: &RunEnd) -> Vec<Finding> {
-        for pid in self.running.processes() {
+        for pid in self.lives.processes() {
             self.conclude(pid);
         }
         let confidence = Confidence::after(end);
@@ -70,7 +71,7 @@ impl PeaksAnalysis {
     #[must_use]
     pub fn new(rules: Arc<RuleSet>) -> Self {
         Self {
-            owners: Classifier::new(rules),
+            lives: Lives::new(rules),
             running: PerDevice::default(),
             room: Room::default(),
             attached: BTreeSet::new(),
@@ -78,27 +79,47 @@ impl PeaksAnalysis {
         }
     }
 
-    fn alloc(&mut self, event: &Event, Alloc { block, used_bytes, .. }: &Alloc) {
-        let owner = self.owners.owner(block);
-        let time_ns = event.time_ns;
+    fn alloc(&mut self, event: &Event, alloc: &Alloc) {
+        let Alloc { block, used_bytes, .. } = alloc;
+        let Some(Came { live, moment, back }) = self.lives.came(event, alloc, true) else { return };
+        let (owner, time_ns) = (self.lives.owner(&live), event.time_ns);
         let pools = self.running.at(event.pid, block.device);
         let account = pools.entry(block.pool).or_insert_with(|| Account::new(time_ns));
+        if let Some(back) = back.filter(|_| live.moment <= account.moment) {
+            if back.moment <= account.moment {
+                // The peak came while it was thought to have ended.
+                account.groups.join(owner, block, &mut self.room);
+                account.peak_bytes = account.peak_bytes.saturating_add(block.size_bytes);
+            } else if let Some(owners) = self.lives.named_back(&live, &back) {
+                account.groups.rename(owners, live.size_bytes);
+            }
+        }
         account.groups.change(owner, block, Change::Comes, &mut self.room);
         if *used_bytes > account.peak_bytes {
             (account.peak_bytes, account.time_ns, account.step) = (*used_bytes, time_ns, block.step);
+            account.moment = moment;
             account.groups.mark();
         }
     }
 
     /// However it ends: what a process held when it executed another program is not held by that.
-    fn free(&mut self, pid: u32, block: &Block) {
-        let owner = self.owners.owner(block);
-        if let Some(account) = self.running.at(pid, block.device).get_mut(&block.pool) {
-            account.groups.change(owner, block, Change::Goes, &mut self.room);
+    fn free(&mut self, event: &Event, free: &Free) {
+        let Some(went) = self.lives.went(event, free) else { return };
+        if let Some(account) = self.running.at(event.pid, free.block.device).get_mut(&went.live.pool) {
+            account.groups.change(self.lives.owner(&went.live), &free.block, Change::Goes, &mut self.room);
+            account.named(&went, &self.lives);
         }
     }
 
     fn conclude(&mut self, pid: u32) {
+        for left in self.lives.left(pid) {
+            let pools = self.running.at(pid, left.device);
+            for went in &left.blocks {
+                if let Some(account) = pools.get_mut(&went.live.pool) {
+                    account.named(went, &self.lives);
+                }
+            }
+        }
         let attached = self.attached.remove(&pid);
         for (device, pools) in self.running.take_process(pid) {
             for (pool, account) in pools {
@@ -112,20 +133,23 @@ impl PeaksAnalysis {
 
 impl Account {
     fn new(start_ns: u64) -> Self {
-        Self { start_ns, time_ns: start_ns, step: 0, peak_bytes: 0, groups: Groups::default() }
+        Self { start_ns, time_ns: start_ns, step: 0, peak_bytes: 0, moment: 0, groups: Groups::default() }
+    }
+
+    /// A block has its final name.
+    fn named(&mut self, went: &Went, lives: &Lives) {
+        if went.live.moment <= self.moment
+            && let Some(owners) = lives.renamed(went)
+        {
+            self.groups.rename(owners, went.live.size_bytes);
+        }
     }
 
     /// The peak as a finding; process and confidence are left to fill in.
     fn close(self, device: Device, pool: Pool) -> Peak {
-        let Self { start_ns, time_ns, step, peak_bytes, groups } = self;
+        let Self { start_ns, time_ns, step, peak_bytes, groups, .. } = self;
         let seen = groups.sum();
-        let mut groups = groups.told();
-        if !groups.has_stacks() {
-            groups.places.clear();
-        }
-        let places: &mut Vec<PlaceSum> = &mut groups.places;
-        let places_left_out = places.len().saturating_sub(MAX_TOLD) as u64;
-        places.truncate(MAX_TOLD);
+        let (groups, places_left_out) = groups.largest(MAX_TOLD);
         Peak {
             pid: 0,
             device,
@@ -149,8 +173,9 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::analyses::decompose::Classifier;
     use crate::analyses::script::{Script, run};
-    use crate::model::{EventKind, FreeCause, LiveGroups, LiveSum, Name};
+    use crate::model::{Block, EventKind, FreeCause, LiveGroups, LiveSum, Name};
 
     const NPU0: Device = Device::Npu(0);
     const NPU1: Device = Device::Npu(1);

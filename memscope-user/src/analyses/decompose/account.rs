@@ -4,25 +4,10 @@ use std::collections::BTreeMap;
 
 use super::clamped;
 use super::classify::{Classifier, LabelId};
-use super::rules::Counts;
+use super::lives::{Back, Live};
 use super::timeline::Timeline;
 use crate::hash::HashMap;
 use crate::model::{Confidence, Decomposition, Device, Name, OwnerNode, OwnerPart, Pool, Source};
-
-/// A live block.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Live {
-    pub(super) label: LabelId,
-    pub(super) pool: Pool,
-    pub(super) module_id: Option<u8>,
-    /// It has a stack.
-    pub(super) stack: bool,
-    pub(super) born: Counts,
-    pub(super) size_bytes: u64,
-    pub(super) time_ns: u64,
-    /// Its place among the allocations and frees of the device.
-    pub(super) moment: u64,
-}
 
 /// One pool of one process on one device.
 #[derive(Debug)]
@@ -44,7 +29,7 @@ struct Peak {
     bytes: u128,
     told_bytes: u64,
     time_ns: u64,
-    /// Its place among the allocations and frees of the device: blocks from before that end later were live.
+    /// Its place among all allocations and frees: blocks from before that end later were live.
     moment: u64,
     /// Those that have ended since: number and bytes.
     ended: HashMap<LabelId, (u64, u128)>,
@@ -129,10 +114,9 @@ impl Account {
         }
     }
 
-    /// Undoes [`Self::end`] of a block that the program had not given back. `ended` says under which label, when, and
-    /// at which moment.
-    pub(super) fn take_back(&mut self, live: &Live, component: Name, ended: (LabelId, u64, u64)) {
-        let (label, time_ns, moment) = ended;
+    /// Undoes [`Self::end`] of a block that the program had not given back.
+    pub(super) fn take_back(&mut self, live: &Live, component: Name, back: &Back) {
+        let Back { label, time_ns, moment } = *back;
         let bytes = u128::from(live.size_bytes);
         if let Some(sum) = self.sums.get_mut(&label) {
             sum.blocks -= 1;

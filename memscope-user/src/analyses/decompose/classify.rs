@@ -119,19 +119,27 @@ impl Classifier {
         label
     }
 
-    /// What a block is called that has ended; the same as before if no rule has anything against it.
-    pub(super) fn revised(&mut self, label: LabelId, pool: Pool, module_id: Option<u8>, life: &Life) -> LabelId {
+    /// What a block is called that has ended; the same as before if no rule has anything against it. And whether that is so
+    /// because it is trained.
+    pub(super) fn revised(
+        &mut self,
+        label: LabelId,
+        pool: Pool,
+        module_id: Option<u8>,
+        life: &Life,
+    ) -> (LabelId, bool) {
         let was = self.get(label);
         if was.source == Source::Label {
             // Somebody knew.
-            return label;
+            return (label, false);
         }
         let rules = Arc::clone(&self.rules);
         let Some(rule) = rules.lifetimes.iter().find(|rule| rule.is_of(was.component, pool, life)) else {
-            return label;
+            return (label, false);
         };
         let owner = if was.given { was.owner } else { owner(pool, module_id, &rule.owner) };
-        self.number(Label { owner, component: rule.component, rule: rule.name, source: Source::Lifetime, ..was })
+        let (component, name, trained) = (rule.component, rule.name, rule.trained == Some(true));
+        (self.number(Label { owner, component, rule: name, source: Source::Lifetime, ..was }), trained)
     }
 
     /// What a stack says that the program is doing.

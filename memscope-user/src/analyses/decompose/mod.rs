@@ -10,21 +10,23 @@
 
 mod account;
 mod classify;
+mod lives;
 mod pattern;
 mod rules;
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
 mod timeline;
+mod trained;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use self::account::{Account, Live};
+use self::account::Account;
 pub use self::classify::Classifier;
 use self::classify::LabelId;
 pub(crate) use self::classify::owner;
+pub(in crate::analyses) use self::lives::{Came, Lives, Went};
 pub use self::rules::{BUILTIN, RuleSet};
-use self::rules::{Counts, Ended, Life, Phase};
 use super::{
     Analysis,
     concluded::Concluded,
@@ -33,12 +35,8 @@ use super::{
 };
 use crate::hash::HashMap;
 use crate::model::{
-    Alloc, Block, Confidence, Decomposition, Event, EventKind, Finding, Free, FreeCause, Name, Pool, ProcessStart,
-    RunEnd,
+    Alloc, Confidence, Decomposition, Event, EventKind, Finding, Free, Name, Pool, ProcessStart, RunEnd,
 };
-
-/// Ended blocks of a device that are remembered, in case their free turns out to have failed.
-const MAX_ENDED: usize = 1024;
 
 /// Blocks whose final owner is told one by one.
 pub const MAX_TOLD: usize = 64 << 20;
@@ -46,9 +44,9 @@ pub const MAX_TOLD: usize = 64 << 20;
 /// Names blocks, and keeps account of what the names add up to.
 #[derive(Debug)]
 pub struct DecomposeAnalysis {
-    names: Classifier,
+    lives: Lives,
     only: Matcher,
-    devices: PerDevice<OnDevice>,
+    pools: PerDevice<BTreeMap<Pool, Account>>,
     attached: BTreeSet<u32>,
     concluded: Concluded<Decomposition>,
     told: Option<SharedOwners>,
@@ -56,29 +54,6 @@ pub struct DecomposeAnalysis {
 
 /// Final owners of blocks, by process and number of the block.
 pub type SharedOwners = Arc<Mutex<HashMap<(u32, u64), Name>>>;
-
-/// What one process does on one device.
-#[derive(Debug, Default)]
-struct OnDevice {
-    phase: Option<Phase>,
-    /// Of these, `step` counts the marked steps.
-    counts: Counts,
-    pools: BTreeMap<Pool, Account>,
-    live: HashMap<u64, Live>,
-    ended: VecDeque<EndedBlock>,
-    /// Allocations and frees so far.
-    moments: u64,
-}
-
-/// A block that the program gave back a moment ago.
-#[derive(Debug)]
-struct EndedBlock {
-    allocation_id: u64,
-    live: Live,
-    label: LabelId,
-    time_ns: u64,
-    moment: u64,
-}
 
 impl Default for DecomposeAnalysis {
     fn default() -> Self {
@@ -91,7 +66,7 @@ impl Analysis for DecomposeAnalysis {
         match &event.kind {
             EventKind::Alloc(alloc) => self.alloc(event, alloc),
             EventKind::Free(free) => self.free(event, free),
-            EventKind::StepEnd { .. } => self.devices.at(event.pid, event.device).counts.step += 1,
+            EventKind::StepEnd { .. } => self.lives.step(event),
             EventKind::ProcessStart(ProcessStart { attached: true, .. }) => drop(self.attached.insert(event.pid)),
             EventKind::ProcessEnd => self.conclude(event.pid, event.time_ns),
             _ => {}
@@ -99,7 +74,7 @@ impl Analysis for DecomposeAnalysis {
     }
 
     fn finish(&mut self, end: &RunEnd) -> Vec<Finding> {
-        for pid in self.devices.processes() {
+        for pid in self.lives.processes() {
             self.conclude(pid, end.time_ns);
         }
         let confidence = Confidence::after(end);
@@ -113,9 +88,9 @@ impl DecomposeAnalysis {
     #[must_use]
     pub fn new(rules: Arc<RuleSet>) -> Self {
         Self {
-            names: Classifier::new(rules),
+            lives: Lives::new(rules),
             only: Matcher::default(),
-            devices: PerDevice::default(),
+            pools: PerDevice::default(),
             attached: BTreeSet::new(),
             concluded: Concluded::default(),
             told: None,
@@ -140,7 +115,7 @@ impl DecomposeAnalysis {
     }
 
     fn tell(&self, pid: u32, allocation_id: u64, label: LabelId) {
-        let (Some(told), Some(owner)) = (&self.told, self.names.get(label).owner) else { return };
+        let (Some(told), Some(owner)) = (&self.told, self.lives.get(label).owner) else { return };
         let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
         if told.len() < MAX_TOLD {
             told.insert((pid, allocation_id), owner);
@@ -150,112 +125,43 @@ impl DecomposeAnalysis {
     fn alloc(&mut self, event: &Event, alloc: &Alloc) {
         let block = &alloc.block;
         let (kept, told_bytes) = (self.only.holds(event.pid, block), self.told_bytes(alloc.used_bytes));
-        let on = self.devices.at(event.pid, block.device);
-        on.moments += 1;
-        on.enter(self.names.phase(event.stacks));
-        if !kept {
-            return;
-        }
-        let account = on.pools.entry(block.pool).or_insert_with(|| Account::new(event.time_ns));
+        let Some(Came { live, moment, back }) = self.lives.came(event, alloc, kept) else { return };
+        let pools = self.pools.at(event.pid, block.device);
+        let account = pools.entry(block.pool).or_insert_with(|| Account::new(event.time_ns));
         account.goes_on(event.time_ns);
-        let ended = &mut on.ended;
-        let known = ended.iter().rposition(|it| alloc.restored && it.allocation_id == block.allocation_id);
-        let live = if let Some(EndedBlock { live, label, time_ns, moment, .. }) = known.and_then(|at| ended.remove(at))
-        {
-            // It has not ended after all.
-            account.take_back(&live, self.names.get(label).component, (label, time_ns, moment));
-            live
-        } else {
-            Live {
-                label: self.names.label(block),
-                pool: block.pool,
-                module_id: block.module_id,
-                stack: !block.stacks.is_empty(),
-                born: on.counts,
-                size_bytes: block.size_bytes,
-                time_ns: event.time_ns,
-                moment: on.moments,
-            }
-        };
-        on.live.insert(block.allocation_id, live);
-        account.grow(&live, on.moments, event.time_ns, told_bytes);
+        if let Some(back) = back {
+            account.take_back(&live, self.lives.get(back.label).component, &back);
+        }
+        account.grow(&live, moment, event.time_ns, told_bytes);
     }
 
     fn free(&mut self, event: &Event, free: &Free) {
-        let Free { block: Block { allocation_id, device, .. }, used_bytes, cause, .. } = *free;
-        let told_bytes = self.told_bytes(used_bytes);
-        let on = self.devices.at(event.pid, device);
-        let phase = self.names.phase(event.stacks).filter(|_| cause == FreeCause::Program);
-        on.moments += 1;
-        on.enter(phase);
-        let Some(mut live) = on.live.remove(&allocation_id) else { return };
-        if free.owner.is_some() {
-            live.label = self.names.label(&Block { owner: free.owner, ..free.block });
-        }
-        let Some(account) = on.pools.get_mut(&live.pool) else { return };
-        let label = end_of(&mut self.names, &live, on.counts, cause, phase);
-        let component = self.names.get(label).component;
-        account.end(&live, (label, component), event.time_ns, cause.gave_back());
-        account.told(told_bytes, cause.gave_back());
-        if cause == FreeCause::Program {
-            if on.ended.len() >= MAX_ENDED {
-                on.ended.pop_front();
-            }
-            let (time_ns, moment) = (event.time_ns, on.moments);
-            on.ended.push_back(EndedBlock { allocation_id, live, label, time_ns, moment });
-        }
+        let told_bytes = self.told_bytes(free.used_bytes);
+        let Some(Went { allocation_id, live, label }) = self.lives.went(event, free) else { return };
+        let Some(account) = self.pools.at(event.pid, free.block.device).get_mut(&live.pool) else { return };
+        let gave_back = free.cause.gave_back();
+        account.end(&live, (label, self.lives.get(label).component), event.time_ns, gave_back);
+        account.told(told_bytes, gave_back);
         self.tell(event.pid, allocation_id, label);
     }
 
     fn conclude(&mut self, pid: u32, time_ns: u64) {
         let attached = self.attached.remove(&pid);
-        let devices: Vec<_> = self.devices.take_process(pid).collect();
-        for (device, on) in devices {
-            let OnDevice { counts, mut pools, live, .. } = on;
-            let mut left: Vec<(u64, Live)> = live.into_iter().collect();
-            left.sort_unstable_by_key(|(_, live)| live.moment);
-            for (allocation_id, live) in left {
+        for left in self.lives.left(pid) {
+            let (device, steps) = (left.device, left.steps);
+            let mut pools = std::mem::take(self.pools.at(pid, device));
+            for Went { allocation_id, live, label } in left.blocks {
                 let Some(account) = pools.get_mut(&live.pool) else { continue };
-                let label = end_of(&mut self.names, &live, counts, FreeCause::TraceEnd, None);
-                account.end(&live, (label, self.names.get(label).component), time_ns, false);
+                account.end(&live, (label, self.lives.get(label).component), time_ns, false);
                 self.tell(pid, allocation_id, label);
             }
-            let steps = if counts.step > 0 { counts.step } else { counts.optimizer_end };
             let found = pools.into_iter().map(|(pool, account)| {
-                let found = account.close(pool, time_ns, &self.names);
+                let found = account.close(pool, time_ns, self.lives.names());
                 Decomposition { pid, device, attached, steps, ..found }
             });
             self.concluded.extend(found);
         }
-    }
-}
-
-/// The name of a block that has ended.
-fn end_of(names: &mut Classifier, block: &Live, now: Counts, cause: FreeCause, freed_in: Option<Phase>) -> LabelId {
-    // Marked steps count where there are any. What was before the first of them ended was in none.
-    let in_steps =
-        |counts: Counts| Counts { step: if now.step > 0 { counts.step } else { counts.optimizer_end }, ..counts };
-    let born = in_steps(block.born);
-    let ended = if cause.gave_back() { Ended::Freed } else { Ended::Held };
-    let life = Life { born, survived: in_steps(now).since(born), ended, freed_in, stack: block.stack };
-    names.revised(block.label, block.pool, block.module_id, &life)
-}
-
-impl OnDevice {
-    /// The program is seen doing something.
-    fn enter(&mut self, phase: Option<Phase>) {
-        let Some(phase) = phase.filter(|phase| self.phase != Some(*phase)) else { return };
-        let counts = &mut self.counts;
-        if self.phase == Some(Phase::Optimizer) {
-            counts.optimizer_end += 1;
-        }
-        match phase {
-            Phase::Forward => counts.forward += 1,
-            Phase::Backward => counts.backward += 1,
-            Phase::Optimizer => counts.optimizer += 1,
-            Phase::ZeroGrad => {}
-        }
-        self.phase = Some(phase);
+        self.pools.take_process(pid).for_each(drop);
     }
 }
 

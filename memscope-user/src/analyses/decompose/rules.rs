@@ -154,6 +154,8 @@ pub(super) struct Life {
     pub(super) freed_in: Option<Phase>,
     /// It has a stack.
     pub(super) stack: bool,
+    /// A gradient of its size belongs to a parameter that is not known otherwise.
+    pub(super) trained: bool,
 }
 
 /// A rule for blocks when they have ended. All that it says has to hold.
@@ -167,6 +169,7 @@ pub(super) struct Lifetime {
     freed_in: Vec<Phase>,
     ended: Option<Ended>,
     stack: Option<bool>,
+    pub(super) trained: Option<bool>,
     born_from: Counts,
     born_before: Limits,
     survived: Counts,
@@ -197,6 +200,7 @@ impl Lifetime {
             && is_among(&self.pools, pool).unwrap_or(!is_driver(pool))
             && self.ended.is_none_or(|ended| ended == life.ended)
             && self.stack.is_none_or(|stack| stack == life.stack)
+            && self.trained.is_none_or(|trained| trained == life.trained)
             && (self.freed_in.is_empty() || life.freed_in.is_some_and(|phase| self.freed_in.contains(&phase)))
             && life.born.reach(self.born_from)
             && self.born_before.hold_below(life.born)
@@ -460,6 +464,7 @@ struct WrittenLifetime {
     freed_in: Vec<Phase>,
     ended: Option<Ended>,
     stack: Option<bool>,
+    trained: Option<bool>,
     #[serde(default)]
     born_from: Counts,
     #[serde(default)]
@@ -524,6 +529,7 @@ impl TryFrom<WrittenLifetime> for Lifetime {
             freed_in,
             ended,
             stack,
+            trained: written.trained,
             born_from: written.born_from,
             born_before: written.born_before,
             survived: written.survived,

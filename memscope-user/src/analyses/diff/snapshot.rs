@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::Live;
 use super::places::Places;
 use crate::analyses::Analysis;
-use crate::analyses::decompose::{Classifier, RuleSet};
+use crate::analyses::decompose::{Came, Lives, RuleSet, Went};
 use crate::analyses::groups::{Change, Groups, Room};
 use crate::analyses::select::{Filter, Matcher};
-use crate::model::{Block, Confidence, Device, Event, EventKind, Finding, Free, Pool, ProcessStart, RunEnd};
+use crate::model::{Alloc, Block, Confidence, Device, Event, EventKind, Finding, Free, Pool, ProcessStart, RunEnd};
 
 /// A moment of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,7 +25,7 @@ pub enum At {
 /// What was live at a moment.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
-    pub(super) pools: BTreeMap<(Device, Pool), Live>,
+    pub(in crate::analyses) pools: BTreeMap<(Device, Pool), Live>,
     /// The time from the first event to the last in nanoseconds.
     pub length_ns: u64,
     /// A process was running before the trace.
@@ -41,11 +41,13 @@ pub type SharedSnapshot = Arc<Mutex<Option<Snapshot>>>;
 #[derive(Debug)]
 pub struct Recorder {
     at: At,
-    owners: Classifier,
+    lives: Lives,
     only: Matcher,
     places: Places,
     pools: BTreeMap<(Device, Pool), Account>,
     room: Room,
+    /// The moment asked for has passed: what follows only names blocks.
+    passed: bool,
     /// First and last event.
     times_ns: Option<(u64, u64)>,
     attached: bool,
@@ -57,6 +59,15 @@ pub struct Recorder {
 struct Account {
     groups: Groups,
     peak_bytes: u128,
+    /// The marked moment's place among all allocations and frees.
+    moment: u64,
+}
+
+impl Account {
+    fn mark(&mut self, moment: u64) {
+        self.moment = moment;
+        self.groups.mark();
+    }
 }
 
 impl Recorder {
@@ -65,11 +76,12 @@ impl Recorder {
     pub fn new(at: At, rules: Arc<RuleSet>, out: SharedSnapshot) -> Self {
         Self {
             at,
-            owners: Classifier::new(rules),
+            lives: Lives::new(rules),
             only: Matcher::default(),
             places: Places::default(),
             pools: BTreeMap::new(),
             room: Room::default(),
+            passed: false,
             times_ns: None,
             attached: false,
             out,
@@ -82,23 +94,66 @@ impl Recorder {
         Self { only: filter.into(), ..self }
     }
 
-    fn change(&mut self, pid: u32, block: &Block, change: Change) {
-        if !self.only.holds(pid, block) {
+    fn alloc(&mut self, event: &Event, alloc: &Alloc) {
+        let kept = self.only.holds(event.pid, &alloc.block);
+        let Some(Came { live, moment, back }) = self.lives.came(event, alloc, kept) else { return };
+        let block = Block { stacks: self.places.of(alloc.block.stacks), ..alloc.block };
+        let owner = self.lives.owner(&live);
+        let account = self.pools.entry((block.device, block.pool)).or_default();
+        if let Some(back) = back.filter(|_| live.moment <= account.moment) {
+            if back.moment <= account.moment {
+                account.groups.join(owner, &block, &mut self.room);
+                account.peak_bytes += u128::from(block.size_bytes);
+            } else if let Some(owners) = self.lives.named_back(&live, &back) {
+                account.groups.rename(owners, live.size_bytes);
+            }
+        }
+        if self.passed {
             return;
         }
-        let owner = self.owners.owner(block);
-        let block = Block { stacks: self.places.of(block.stacks), ..*block };
-        let account = self.pools.entry((block.device, block.pool)).or_default();
-        account.groups.change(owner, &block, change, &mut self.room);
+        account.groups.change(owner, &block, Change::Comes, &mut self.room);
         if self.at == At::Peak && account.groups.live_bytes() > account.peak_bytes {
             account.peak_bytes = account.groups.live_bytes();
-            account.groups.mark();
+            account.mark(moment);
         }
     }
 
-    fn free(&mut self, pid: u32, free: &Free) {
-        if self.at != At::End || free.cause.gave_back() {
-            self.change(pid, &free.block, Change::Goes);
+    fn free(&mut self, event: &Event, free: &Free) {
+        let Some(went) = self.lives.went(event, free) else { return };
+        let block = Block { stacks: self.places.of(free.block.stacks), ..free.block };
+        let Some(account) = self.pools.get_mut(&(block.device, went.live.pool)) else { return };
+        if !self.passed {
+            account.groups.change(self.lives.owner(&went.live), &block, Change::Goes, &mut self.room);
+            if self.at == At::End && !free.cause.gave_back() {
+                account.groups.change(self.lives.for_good(&went), &block, Change::Comes, &mut self.room);
+            }
+        }
+        self.named(block.device, &went);
+    }
+
+    /// A block of the marked moment has its final name.
+    fn named(&mut self, device: Device, went: &Went) {
+        if let Some(account) = self.pools.get_mut(&(device, went.live.pool))
+            && went.live.moment <= account.moment
+            && let Some(owners) = self.lives.renamed(went)
+        {
+            account.groups.rename(owners, went.live.size_bytes);
+        }
+    }
+
+    /// Marks this moment as the one asked for.
+    fn pass(&mut self) {
+        self.passed = true;
+        let moment = self.lives.moment();
+        self.pools.values_mut().for_each(|account| account.mark(moment));
+    }
+
+    /// The blocks that a process leaves have their final names.
+    fn conclude(&mut self, pid: u32) {
+        for left in self.lives.left(pid) {
+            for went in &left.blocks {
+                self.named(left.device, went);
+            }
         }
     }
 }
@@ -113,27 +168,34 @@ impl Analysis for Recorder {
         *last_ns = event.time_ns.max(*last_ns);
         if let At::After(after_ns) = self.at
             && event.time_ns.saturating_sub(*first_ns) > after_ns
+            && !self.passed
         {
-            return;
+            self.pass();
         }
         match &event.kind {
-            EventKind::Alloc(alloc) => self.change(event.pid, &alloc.block, Change::Comes),
-            EventKind::Free(free) => self.free(event.pid, free),
-            EventKind::ProcessStart(ProcessStart { attached: true, .. }) => self.attached = true,
+            EventKind::Alloc(alloc) => self.alloc(event, alloc),
+            EventKind::Free(free) => self.free(event, free),
+            EventKind::StepEnd { .. } => self.lives.step(event),
+            EventKind::ProcessEnd => self.conclude(event.pid),
+            EventKind::ProcessStart(ProcessStart { attached: true, .. }) if !self.passed => self.attached = true,
             _ => {}
         }
     }
 
     fn finish(&mut self, end: &RunEnd) -> Vec<Finding> {
-        let told = std::mem::take(&mut self.pools).into_iter().map(|(key, mut account)| {
-            if self.at != At::Peak {
-                account.groups.mark();
-            }
-            (key, (account.groups.sum(), account.groups.told()))
+        if !self.passed && self.at != At::Peak {
+            self.pass();
+        }
+        for pid in self.lives.processes() {
+            self.conclude(pid);
+        }
+        let pools = std::mem::take(&mut self.pools).into_iter().map(|(key, account)| {
+            let groups = account.groups;
+            (key, (groups.sum(), groups.told()))
         });
         let (first_ns, last_ns) = self.times_ns.unwrap_or_default();
         let snapshot = Snapshot {
-            pools: told.collect(),
+            pools: pools.collect(),
             length_ns: last_ns - first_ns,
             attached: self.attached,
             confidence: Confidence::after(end),

@@ -21,7 +21,7 @@ use std::sync::Arc;
 use self::series::{Series, told};
 pub(super) use self::space::Space;
 use self::space::{Held, Place};
-use super::decompose::{Classifier, RuleSet};
+use super::decompose::{Lives, RuleSet, Went};
 use super::select::Filter;
 use super::{Analysis, concluded::Concluded};
 use crate::hash::HashMap;
@@ -40,7 +40,7 @@ const PART: u64 = 16;
 /// Follows the free pieces of every pool.
 #[derive(Debug)]
 pub struct FragmentationAnalysis {
-    owners: Classifier,
+    lives: Lives,
     only: Filter,
     processes: BTreeMap<u32, Process>,
     last_ns: u64,
@@ -75,6 +75,8 @@ struct History {
     series: Series,
     worst_bytes: u64,
     worst: Option<FreeSpaceMoment>,
+    /// A worse one since the process last asked for memory: a tear-down, unless it asks for more.
+    torn: Option<FreeSpaceMoment>,
 }
 
 impl Default for FragmentationAnalysis {
@@ -88,11 +90,13 @@ impl Analysis for FragmentationAnalysis {
         self.last_ns = self.last_ns.max(event.time_ns);
         match &event.kind {
             EventKind::Alloc(alloc) => {
-                let owner = self.owners.owner(&alloc.block);
+                let came = self.lives.came(event, alloc, true);
+                let owner = came.and_then(|came| self.lives.owner(&came.live));
                 let process = self.processes.entry(event.pid).or_default();
                 process.goes_on();
                 process.allocated(&alloc.block, owner);
                 process.change(event);
+                process.works_on();
             }
             EventKind::Free(free) => {
                 let process = self.processes.entry(event.pid).or_default();
@@ -103,6 +107,9 @@ impl Analysis for FragmentationAnalysis {
                 }
                 process.change(event);
                 process.ended(&free.block);
+                if let Some(went) = self.lives.went(event, free) {
+                    process.named(&went, &self.lives);
+                }
             }
             EventKind::Region(_) | EventKind::BlockReturned(_) => {
                 let process = self.processes.entry(event.pid).or_default();
@@ -112,6 +119,7 @@ impl Analysis for FragmentationAnalysis {
             EventKind::ProcessStart(ProcessStart { attached, .. }) => {
                 self.processes.entry(event.pid).or_default().attached = *attached;
             }
+            EventKind::StepEnd { .. } => self.lives.step(event),
             EventKind::ProcessEnd => self.conclude(event.pid, event.time_ns),
             _ => {}
         }
@@ -143,9 +151,8 @@ impl FragmentationAnalysis {
     /// Names owners by these rules.
     #[must_use]
     pub fn new(rules: Arc<RuleSet>) -> Self {
-        let owners = Classifier::new(rules);
         Self {
-            owners,
+            lives: Lives::new(rules),
             only: Filter::default(),
             processes: BTreeMap::new(),
             last_ns: 0,
@@ -166,7 +173,15 @@ impl FragmentationAnalysis {
 
     fn conclude(&mut self, pid: u32, end_ns: u64) {
         let Some(mut process) = self.processes.remove(&pid) else { return };
-        let ends = process.last.take().unwrap_or_else(|| process.moments(end_ns));
+        let mut ends = process.last.take().unwrap_or_else(|| process.moments(end_ns));
+        for left in self.lives.left(pid) {
+            for went in &left.blocks {
+                process.named(went, &self.lives);
+                for moment in ends.values_mut() {
+                    rename(moment, went, &self.lives);
+                }
+            }
+        }
         let Process { attached, mut pools, .. } = process;
         for (place, end) in ends {
             let history = pools.remove(&place).unwrap_or_else(|| History::new(end.time_ns));
@@ -175,6 +190,17 @@ impl FragmentationAnalysis {
                 self.concluded.add(found);
             }
         }
+    }
+}
+
+/// A block of a moment has its final name.
+fn rename(moment: &mut FreeSpaceMoment, went: &Went, lives: &Lives) {
+    if lives.renamed(went).is_none() {
+        return;
+    }
+    let pins = moment.pinned.iter_mut().flat_map(|segment| &mut segment.blocks);
+    if let Some(pin) = pins.into_iter().find(|pin| pin.allocation_id == went.allocation_id) {
+        pin.owner = lives.for_good(went);
     }
 }
 
@@ -193,6 +219,22 @@ impl Process {
             self.space.forget();
             self.blocks.clear();
             self.unknown.clear();
+        }
+    }
+
+    /// It asked for memory: what was up to now is no tear-down.
+    fn works_on(&mut self) {
+        for history in self.pools.values_mut().filter(|history| history.torn.is_some()) {
+            history.worst = history.torn.take();
+        }
+    }
+
+    /// A block that has ended has its final name where it is mentioned.
+    fn named(&mut self, went: &Went, lives: &Lives) {
+        let worst = self.pools.values_mut().flat_map(|history| [history.worst.as_mut(), history.torn.as_mut()]);
+        let ends = self.last.iter_mut().flat_map(BTreeMap::values_mut);
+        for moment in worst.flatten().chain(ends).filter(|moment| moment.time_ns >= went.live.time_ns) {
+            rename(moment, went, lives);
         }
     }
 
@@ -234,7 +276,7 @@ impl Process {
                 history.worst_bytes = scattered;
                 let moment = self.moment(place, event.time_ns);
                 if let Some(history) = self.pools.get_mut(&place) {
-                    history.worst = Some(moment);
+                    history.torn = Some(moment);
                 }
             }
         }
@@ -314,6 +356,6 @@ const fn reserved(event: &Event) -> Option<(Place, u64)> {
 
 impl History {
     const fn new(start_ns: u64) -> Self {
-        Self { series: Series::new(start_ns), worst_bytes: 0, worst: None }
+        Self { series: Series::new(start_ns), worst_bytes: 0, worst: None, torn: None }
     }
 }

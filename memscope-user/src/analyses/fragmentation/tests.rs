@@ -157,6 +157,26 @@ fn ends_of_processes_and_programs() {
     }
 }
 
+/// A program that gives back every second block and ends was not fragmented while it worked: 100 of 1000 bytes were scattered
+/// then, and 500 in the tear-down.
+#[test]
+fn a_tear_down_is_not_the_worst_moment() {
+    let mut script = script();
+    script.alloc(Pool::Hal, 1000, 1000);
+    for number in 0..10 {
+        script.alloc(PTA, 1000 + 100 * number, 100);
+    }
+    script.free(PTA, 1200).free(PTA, 1500).alloc(PTA, 1500, 40);
+    for number in [1, 3, 7, 9] {
+        script.free(PTA, 1000 + 100 * number);
+    }
+    let one = |script: &Script| found(script)[0].worst.clone().expect("a worst moment").space;
+    assert_eq!((one(&script).free_bytes, one(&script).largest_free_bytes), (200, 100));
+    // With one more allocation it was no tear-down: 300, 60, 100 and 100 were free.
+    script.alloc(PTA, 1900, 1);
+    assert_eq!((one(&script).free_bytes, one(&script).largest_free_bytes), (560, 300));
+}
+
 /// The worst moment is told with its pins, though they have gone; little worse is not told anew.
 #[test]
 fn worst_moment_is_told() {
@@ -347,11 +367,11 @@ fn scripted(calls: &[Call]) -> Script {
 
 proptest! {
     /// After every event the figures and the fill of every segment are those of a map of single bytes; and the worst moment
-    /// that is told is within a sixteenth of the worst.
+    /// of the report is within a sixteenth of the worst up to the last allocation.
     #[test]
     fn figures_are_those_of_a_byte_map(calls in prop::collection::vec(call(), 0..150)) {
         let script = scripted(&calls);
-        let (mut space, mut naive, mut worst) = (Space::default(), Naive::default(), 0);
+        let (mut space, mut naive, mut worst, mut worked) = (Space::default(), Naive::default(), 0, 0);
         for event in script.events() {
             space.observe(event);
             naive.observe(event);
@@ -361,8 +381,11 @@ proptest! {
                 space.spans((NPU0, PTA)).map(|it| (it.span.place.start, it.used_bytes, it.size_bytes())).collect();
             prop_assert_eq!(found, spans, "{:?}", event);
             worst = worst.max(figures.scattered_bytes());
+            if matches!(event.kind, EventKind::Alloc(_)) {
+                worked = worst;
+            }
         }
-        let found = found(&script);
+        let (worst, found) = (worked, found(&script));
         let told = found.first().and_then(|found| found.worst.as_ref()).map_or(0, |moment| {
             moment.space.free_bytes - moment.space.largest_free_bytes
         });

@@ -10,6 +10,7 @@
 //! place. At most 256 requests of a process are followed at a time.
 
 mod line;
+mod names;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -18,11 +19,12 @@ use std::{collections::VecDeque, sync::Arc};
 
 use self::{
     line::line,
+    names::Names,
     state::{Memory, State},
 };
 use super::{
     Analysis,
-    decompose::{Classifier, RuleSet},
+    decompose::{Lives, RuleSet},
     groups::Room,
 };
 use crate::{
@@ -44,10 +46,10 @@ const MAX_RETRIES: usize = 16;
 /// Reports the state of memory at each request that failed.
 #[derive(Debug)]
 pub struct OomAnalysis {
-    owners: Classifier,
+    lives: Lives,
     room: Room,
     processes: HashMap<u32, Process>,
-    found: Vec<Oom>,
+    found: Vec<(Oom, Names)>,
     /// Process, thread and time of the rows of the last failure: its blocks follow.
     open: Option<(u32, u32, u64)>,
 }
@@ -65,6 +67,7 @@ struct Process {
 struct Attempt {
     time_ns: u64,
     state: Arc<State>,
+    names: Names,
     retries: Vec<Retry>,
     last: VecDeque<Event>,
 }
@@ -86,6 +89,7 @@ impl Analysis for OomAnalysis {
                 return self.suspect(event, block, |found| &mut found.top);
             }
             EventKind::ProcessEnd => {
+                self.leaves(event.pid);
                 if let Some(process) = self.processes.remove(&event.pid) {
                     process.memory.leave(&mut self.room);
                 }
@@ -98,9 +102,28 @@ impl Analysis for OomAnalysis {
             return;
         }
         let process = self.processes.entry(event.pid).or_default();
-        process.memory.observe(event, &mut self.owners, &mut self.room);
+        let owner = match &event.kind {
+            EventKind::Alloc(alloc) => self.lives.came(event, alloc, true).and_then(|came| {
+                let names = all_names(process, &mut self.found);
+                names.for_each(|names| names.came((event.pid, alloc.block.device), &came, &self.lives));
+                self.lives.owner(&came.live)
+            }),
+            EventKind::Free(free) => self.lives.went(event, free).and_then(|went| {
+                let names = all_names(process, &mut self.found);
+                names.for_each(|names| names.went((event.pid, free.block.device), &went, &self.lives));
+                self.lives.owner(&went.live)
+            }),
+            EventKind::StepEnd { .. } => {
+                self.lives.step(event);
+                None
+            }
+            _ => None,
+        };
+        process.memory.observe(event, owner, &mut self.room);
         match &event.kind {
-            EventKind::AllocFailed(failed) if failed.out_of_memory => process.failed(event, failed),
+            EventKind::AllocFailed(failed) if failed.out_of_memory => {
+                process.failed(event, failed, self.lives.moment());
+            }
             EventKind::AllocRecovered(recovered) => drop(process.failing.remove(&(event.tid, recovered.request))),
             // The last events of a process that goes on would be pushed out by these.
             EventKind::Region(_) => return,
@@ -110,8 +133,20 @@ impl Analysis for OomAnalysis {
     }
 
     fn finish(&mut self, _: &RunEnd) -> Vec<Finding> {
-        std::mem::take(&mut self.found).into_iter().map(Finding::Oom).collect()
+        for pid in self.lives.processes() {
+            self.leaves(pid);
+        }
+        let found = std::mem::take(&mut self.found).into_iter().map(|(mut oom, names)| {
+            names.settle(&mut oom.pools);
+            Finding::Oom(oom)
+        });
+        found.collect()
     }
+}
+
+/// What is to be known of the owners of all states of a process that are kept.
+fn all_names<'a>(process: &'a mut Process, found: &'a mut [(Oom, Names)]) -> impl Iterator<Item = &'a mut Names> {
+    process.failing.values_mut().map(|attempt| &mut attempt.names).chain(found.iter_mut().map(|(_, names)| names))
 }
 
 impl Process {
@@ -123,7 +158,7 @@ impl Process {
     }
 
     /// An attempt has failed: what is live now is the answer if no further attempt follows.
-    fn failed(&mut self, event: &Event, failed: &AllocFailed) {
+    fn failed(&mut self, event: &Event, failed: &AllocFailed, moment: u64) {
         let key = (event.tid, failed.request);
         let before = self.failing.remove(&key);
         if self.failing.len() >= MAX_FAILING {
@@ -132,7 +167,8 @@ impl Process {
         let state = self.memory.state(event.device);
         let retries = before.map(|before| before.followed_by(event.time_ns, &state)).unwrap_or_default();
         let last = self.last.clone();
-        self.failing.insert(key, Attempt { time_ns: event.time_ns, state, retries, last });
+        let names = Names::new(event.pid, event.device, moment);
+        self.failing.insert(key, Attempt { time_ns: event.time_ns, state, names, retries, last });
     }
 }
 
@@ -153,11 +189,22 @@ impl OomAnalysis {
     #[must_use]
     pub fn new(rules: Arc<RuleSet>) -> Self {
         Self {
-            owners: Classifier::new(rules),
+            lives: Lives::new(rules),
             room: Room::default(),
             processes: HashMap::default(),
             found: Vec::new(),
             open: None,
+        }
+    }
+
+    /// The blocks that a process leaves have their final names.
+    fn leaves(&mut self, pid: u32) {
+        for left in self.lives.left(pid) {
+            for went in &left.blocks {
+                for (_, names) in &mut self.found {
+                    names.went((pid, left.device), went, &self.lives);
+                }
+            }
         }
     }
 
@@ -168,11 +215,11 @@ impl OomAnalysis {
         }
         self.open = Some((event.pid, event.tid, event.time_ns));
         let (late, attempt) = self.attempt(event, failed);
-        let Attempt { time_ns, state, retries, last } = attempt;
+        let Attempt { time_ns, state, names, retries, last } = attempt;
         let pools = state.pools.clone();
         let unused = |pool: &PoolAtOom| pool.reserved_bytes.unwrap_or(0).saturating_sub(pool.used_bytes);
         let unused_bytes = pools.iter().map(unused).fold(0, u64::saturating_add);
-        self.found.push(Oom {
+        let oom = Oom {
             pid: event.pid,
             tid: event.tid,
             device: event.device,
@@ -189,24 +236,26 @@ impl OomAnalysis {
             recent: Vec::new(),
             top: Vec::new(),
             last_events: last.iter().map(line).collect(),
-        });
+        };
+        self.found.push((oom, names));
     }
 
     /// The last attempt of a request; where it was not kept, the state of now, and `true`.
     fn attempt(&mut self, event: &Event, failed: &AllocFailed) -> (bool, Attempt) {
+        let names = Names::new(event.pid, event.device, self.lives.moment());
         let Some(process) = self.processes.get_mut(&event.pid) else {
-            return (true, Attempt::of_now(event, Arc::default(), VecDeque::new()));
+            return (true, Attempt::of_now(event, Arc::default(), names, VecDeque::new()));
         };
         if let Some(attempt) = process.failing.remove(&(event.tid, failed.request)) {
             return (false, attempt);
         }
-        (true, Attempt::of_now(event, process.memory.state(event.device), process.last.clone()))
+        (true, Attempt::of_now(event, process.memory.state(event.device), names, process.last.clone()))
     }
 
     /// A block of the rows of the last failure.
     fn suspect(&mut self, event: &Event, block: &Block, list: impl Fn(&mut Oom) -> &mut Vec<Suspect>) {
         if self.open == Some((event.pid, event.tid, event.time_ns))
-            && let Some(found) = self.found.last_mut()
+            && let Some((found, _)) = self.found.last_mut()
         {
             let Block { pool, addr, size_bytes, alloc_time_ns, stacks, .. } = *block;
             list(found).push(Suspect { pool, addr, size_bytes, alloc_time_ns, stacks });
@@ -215,7 +264,7 @@ impl OomAnalysis {
 }
 
 impl Attempt {
-    fn of_now(event: &Event, state: Arc<State>, last: VecDeque<Event>) -> Self {
-        Self { time_ns: event.time_ns, state, retries: Vec::new(), last }
+    fn of_now(event: &Event, state: Arc<State>, names: Names, last: VecDeque<Event>) -> Self {
+        Self { time_ns: event.time_ns, state, names, retries: Vec::new(), last }
     }
 }

@@ -3,7 +3,6 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use super::super::{
-    decompose::Classifier,
     fragmentation::Space,
     groups::{Change, Groups, Room},
 };
@@ -53,16 +52,16 @@ pub(super) struct State {
 }
 
 impl Memory {
-    /// Takes an event of the process.
-    pub(super) fn observe(&mut self, event: &Event, owners: &mut Classifier, room: &mut Room) {
+    /// Takes an event of the process; of a block with its owner.
+    pub(super) fn observe(&mut self, event: &Event, owner: Option<Name>, room: &mut Room) {
         self.space.observe(event);
         match &event.kind {
             EventKind::Alloc(Alloc { block, used_bytes, total_bytes, .. }) => {
-                self.change(block, owners.owner(block), Change::Comes, room);
+                self.change(block, owner, Change::Comes, room);
                 self.totals(block.device, block.pool, *used_bytes, *total_bytes);
             }
             EventKind::Free(Free { block, used_bytes, total_bytes, .. }) => {
-                self.change(block, owners.owner(block), Change::Goes, room);
+                self.change(block, owner, Change::Goes, room);
                 self.totals(block.device, block.pool, *used_bytes, *total_bytes);
             }
             EventKind::BlockReturned(returned) => {
@@ -143,11 +142,6 @@ fn at_oom(
 ) -> PoolAtOom {
     groups.mark();
     let live = groups.sum();
-    let mut groups = groups.told();
-    if !groups.has_stacks() {
-        groups.places.clear();
-    }
-    let places_left_out = groups.places.len().saturating_sub(MAX_PLACES) as u64;
-    groups.places.truncate(MAX_PLACES);
+    let (groups, places_left_out) = groups.largest(MAX_PLACES);
     PoolAtOom { pool, used_bytes, reserved_bytes, largest_free_bytes, groups, live, places_left_out }
 }

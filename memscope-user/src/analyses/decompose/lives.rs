@@ -1,0 +1,262 @@
+//! One owner of each block, for all analyses that name owners.
+//!
+//! A block is named when it is allocated, and for good when it has ended. What an analysis has counted under the first
+//! name in between moves to the second one: [`Went`] and [`Back`] say from which to which, and at which moments.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::classify::{Classifier, Label, LabelId};
+use super::rules::{Counts, Ended, Life, Phase, RuleSet};
+use super::trained::Trained;
+use crate::analyses::per_device::PerDevice;
+use crate::hash::HashMap;
+use crate::model::{Alloc, Block, Device, Event, EventKind, Free, FreeCause, Name, Pool};
+
+/// Ended blocks of a device that are remembered, in case their free turns out to have failed.
+const MAX_ENDED: usize = 1024;
+
+/// A live block.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::analyses) struct Live {
+    /// What it is called as long as it lives.
+    pub(super) label: LabelId,
+    pub(in crate::analyses) pool: Pool,
+    module_id: Option<u8>,
+    /// It has a stack.
+    stack: bool,
+    born: Counts,
+    pub(in crate::analyses) size_bytes: u64,
+    pub(in crate::analyses) time_ns: u64,
+    /// Its place among all allocations and frees.
+    pub(in crate::analyses) moment: u64,
+}
+
+/// A block that came.
+#[derive(Debug)]
+pub(in crate::analyses) struct Came {
+    pub(in crate::analyses) live: Live,
+    /// The place of this event among all allocations and frees.
+    pub(in crate::analyses) moment: u64,
+    /// It had been thought to have ended.
+    pub(in crate::analyses) back: Option<Back>,
+}
+
+/// How a block had been thought to have ended.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::analyses) struct Back {
+    pub(super) label: LabelId,
+    pub(super) time_ns: u64,
+    pub(in crate::analyses) moment: u64,
+}
+
+/// A block that has ended, or was live when its process ended.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::analyses) struct Went {
+    pub(in crate::analyses) allocation_id: u64,
+    pub(in crate::analyses) live: Live,
+    /// What it is called for good.
+    pub(super) label: LabelId,
+}
+
+/// What a process leaves on a device.
+#[derive(Debug)]
+pub(in crate::analyses) struct Left {
+    pub(in crate::analyses) device: Device,
+    /// Steps that ended: those that are marked, or else the optimizer's.
+    pub(super) steps: u32,
+    /// The blocks that are live, oldest first.
+    pub(in crate::analyses) blocks: Vec<Went>,
+}
+
+/// Names the blocks of all processes.
+#[derive(Debug)]
+pub(in crate::analyses) struct Lives {
+    names: Classifier,
+    devices: PerDevice<OnDevice>,
+    /// Allocations and frees so far.
+    moments: u64,
+}
+
+/// What one process does on one device.
+#[derive(Debug, Default)]
+struct OnDevice {
+    phase: Option<Phase>,
+    /// Of these, `step` counts the marked steps.
+    counts: Counts,
+    trained: Trained,
+    live: HashMap<u64, Live>,
+    ended: VecDeque<(u64, Live, Back)>,
+}
+
+impl Lives {
+    /// Names blocks by these rules.
+    pub(in crate::analyses) fn new(rules: Arc<RuleSet>) -> Self {
+        Self { names: Classifier::new(rules), devices: PerDevice::default(), moments: 0 }
+    }
+
+    pub(super) const fn names(&self) -> &Classifier {
+        &self.names
+    }
+
+    /// What a label says.
+    pub(super) fn get(&self, label: LabelId) -> Label {
+        self.names.get(label)
+    }
+
+    /// The owner of a block as long as it lives.
+    pub(in crate::analyses) fn owner(&self, live: &Live) -> Option<Name> {
+        self.get(live.label).owner
+    }
+
+    /// The owner that a block that has ended has for good.
+    pub(in crate::analyses) fn for_good(&self, went: &Went) -> Option<Name> {
+        self.get(went.label).owner
+    }
+
+    /// The owners that a block had while it lived and has for good, if they differ.
+    pub(in crate::analyses) fn renamed(&self, went: &Went) -> Option<(Option<Name>, Option<Name>)> {
+        self.change(went.live.label, went.label)
+    }
+
+    /// The owners that a block was given when it had been thought to have ended, and had before, if they differ.
+    pub(in crate::analyses) fn named_back(&self, live: &Live, back: &Back) -> Option<(Option<Name>, Option<Name>)> {
+        self.change(back.label, live.label)
+    }
+
+    fn change(&self, from: LabelId, to: LabelId) -> Option<(Option<Name>, Option<Name>)> {
+        let owners = (self.get(from).owner, self.get(to).owner);
+        (owners.0 != owners.1).then_some(owners)
+    }
+
+    /// Allocations and frees so far: the place of the last one.
+    pub(in crate::analyses) const fn moment(&self) -> u64 {
+        self.moments
+    }
+
+    /// A marked step has ended.
+    pub(in crate::analyses) fn step(&mut self, event: &Event) {
+        if matches!(event.kind, EventKind::StepEnd { .. }) {
+            self.devices.at(event.pid, event.device).counts.step += 1;
+        }
+    }
+
+    /// Takes an allocation. One that is not `kept` only says what the program is doing.
+    pub(in crate::analyses) fn came(&mut self, event: &Event, alloc: &Alloc, kept: bool) -> Option<Came> {
+        let block = &alloc.block;
+        let on = self.devices.at(event.pid, block.device);
+        self.moments += 1;
+        on.enter(self.names.phase(event.stacks));
+        if !kept {
+            return None;
+        }
+        let known = on.ended.iter().rposition(|(id, ..)| alloc.restored && *id == block.allocation_id);
+        let (live, back) = if let Some((_, live, back)) = known.and_then(|at| on.ended.remove(at)) {
+            (live, Some(back))
+        } else {
+            let live = Live {
+                label: self.names.label(block),
+                pool: block.pool,
+                module_id: block.module_id,
+                stack: !block.stacks.is_empty(),
+                born: on.counts,
+                size_bytes: block.size_bytes,
+                time_ns: event.time_ns,
+                moment: self.moments,
+            };
+            (live, None)
+        };
+        on.trained.change(self.names.get(live.label).component, live.size_bytes, true);
+        on.live.insert(block.allocation_id, live);
+        Some(Came { live, moment: self.moments, back })
+    }
+
+    /// Takes a free, of whatever cause. Nothing for blocks that were not kept.
+    pub(in crate::analyses) fn went(&mut self, event: &Event, free: &Free) -> Option<Went> {
+        let Free { block: Block { allocation_id, device, .. }, cause, .. } = *free;
+        let on = self.devices.at(event.pid, device);
+        let phase = self.names.phase(event.stacks).filter(|_| cause == FreeCause::Program);
+        self.moments += 1;
+        on.enter(phase);
+        let live = on.live.remove(&allocation_id)?;
+        let mut known = live;
+        if free.owner.is_some() {
+            known.label = self.names.label(&Block { owner: free.owner, ..free.block });
+        }
+        on.trained.change(self.names.get(live.label).component, live.size_bytes, false);
+        let label = end_of(&mut self.names, &known, (on.counts, &mut on.trained), cause, phase);
+        if cause == FreeCause::Program {
+            if on.ended.len() >= MAX_ENDED {
+                on.ended.pop_front();
+            }
+            on.ended.push_back((allocation_id, live, Back { label, time_ns: event.time_ns, moment: self.moments }));
+        }
+        Some(Went { allocation_id, live, label })
+    }
+
+    /// The process has ended, or the trace has: what it leaves, by device.
+    pub(in crate::analyses) fn left(&mut self, pid: u32) -> Vec<Left> {
+        let names = &mut self.names;
+        let left = self.devices.take_process(pid).map(|(device, on)| {
+            let OnDevice { counts, mut trained, live, .. } = on;
+            let mut live: Vec<(u64, Live)> = live.into_iter().collect();
+            live.sort_unstable_by_key(|(_, live)| live.moment);
+            let went = |(allocation_id, live): (u64, Live)| {
+                let label = end_of(names, &live, (counts, &mut trained), FreeCause::TraceEnd, None);
+                Went { allocation_id, live, label }
+            };
+            let blocks = live.into_iter().map(went).collect();
+            let steps = if counts.step > 0 { counts.step } else { counts.optimizer_end };
+            Left { device, steps, blocks }
+        });
+        left.collect()
+    }
+
+    /// The processes that have done something.
+    pub(in crate::analyses) fn processes(&self) -> Vec<u32> {
+        self.devices.processes()
+    }
+}
+
+/// The name of a block that has ended.
+fn end_of(
+    names: &mut Classifier,
+    block: &Live,
+    (now, trained): (Counts, &mut Trained),
+    cause: FreeCause,
+    freed_in: Option<Phase>,
+) -> LabelId {
+    // Marked steps count where there are any. What was before the first of them ended was in none.
+    let in_steps =
+        |counts: Counts| Counts { step: if now.step > 0 { counts.step } else { counts.optimizer_end }, ..counts };
+    let born = in_steps(block.born);
+    let ended = if cause.gave_back() { Ended::Freed } else { Ended::Held };
+    let survived = in_steps(now).since(born);
+    let life = Life { born, survived, ended, freed_in, stack: block.stack, trained: trained.lacks(block.size_bytes) };
+    let (label, by_training) = names.revised(block.label, block.pool, block.module_id, &life);
+    if by_training {
+        trained.find(block.size_bytes);
+    }
+    label
+}
+
+impl OnDevice {
+    /// The program is seen doing something.
+    fn enter(&mut self, phase: Option<Phase>) {
+        let Some(phase) = phase.filter(|phase| self.phase != Some(*phase)) else { return };
+        let counts = &mut self.counts;
+        if self.phase == Some(Phase::Optimizer) {
+            counts.optimizer_end += 1;
+        }
+        match phase {
+            Phase::Forward => counts.forward += 1,
+            Phase::Backward => counts.backward += 1,
+            Phase::Optimizer => {
+                counts.optimizer += 1;
+                self.trained.step();
+            }
+            Phase::ZeroGrad => {}
+        }
+        self.phase = Some(phase);
+    }
+}
