@@ -16,9 +16,7 @@ use memscope_common::{
         CALL_TEXT_AT, CALL_TEXT_FAULT, CALL_TEXT_MORE, CALL_TEXT_NULL, CALL_VALUES_AT, MAX_TEXT_PARTS, TEXT_CHUNK,
         TEXT_TEXT_AT,
     },
-    row::{
-        COMPANION_VALUE, ELEMENT_WORDS, ListShape, MAX_ELEMENTS, MAX_VALUES, ROW_BOUNDARY, ROW_TEXT, ROW_TEXT_POINTED,
-    },
+    row::{COMPANION_VALUE, ELEMENT_WORDS, ListShape, MAX_ELEMENTS, MAX_VALUES, ROW_TEXT, ROW_TEXT_POINTED},
 };
 
 use crate::{
@@ -26,6 +24,7 @@ use crate::{
     maps::{EVENTS, PERF_EVENTS, Thread, setting},
     misses::count,
     stacks::bpf_loop,
+    watch,
 };
 
 /// Bytes waiting in the ring.
@@ -160,8 +159,7 @@ pub(crate) fn emit_call<const SLEEPS: bool>(ctx: *mut c_void, thread: &mut Threa
     }
     thread.call.header.len = len as u16;
     // A text that was not in memory is read by user space, as soon as it can.
-    let watched = setting!(watch) != 0 && row.flags & ROW_BOUNDARY != 0;
-    let urgent = watched || thread.call.flags & CALL_TEXT_FAULT != 0;
+    let urgent = thread.call.flags & CALL_TEXT_FAULT != 0 || watch::has_to_know(row, (call.id >> 32) as u32);
     let sent = send_call::<SLEEPS>(ctx, thread, bounded_len(len), call.row, urgent);
     if sent && thread.call.flags & CALL_TEXT_MORE != 0 {
         emit_text_parts::<SLEEPS>(ctx, thread, call.row, text);

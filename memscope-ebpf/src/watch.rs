@@ -37,7 +37,7 @@ static WATCHED: HashMap<u32, WatchedProcess> = HashMap::with_max_entries(1, 0);
 #[map]
 static WATCH_SITES: HashMap<u64, WatchSite> = HashMap::with_max_entries(1, 0);
 
-/// Watched processes in which nothing is watched yet. Sized by user space.
+/// Watched processes in which nothing is watched yet, and those that cannot be watched. Sized by user space.
 #[map]
 static WATCH_IDLE: HashMap<u32, u32> = HashMap::with_max_entries(1, 0);
 
@@ -61,6 +61,18 @@ pub(crate) fn is_own_call(tgid: u32, stack_pointer: u64) -> bool {
     WATCHED
         .get_ptr(&tgid)
         .is_some_and(|process| unsafe { stack_pointer >= (*process).from && stack_pointer < (*process).to })
+}
+
+/// Whether user space has to know at once that a call of this row was made: the process waits to be set up for a watch. Later the
+/// threads themselves come to it, and waking it at each operator would cost more than all the rest.
+#[inline(always)]
+pub(crate) fn has_to_know(row: &ProbeRow, tgid: u32) -> bool {
+    if setting!(watch) == 0 || row.flags & ROW_BOUNDARY == 0 {
+        return false;
+    }
+    // Without `START` only what a script names is watched.
+    let has_start = WATCH_START.get(0).is_some_and(|start| start.name[0] != 0);
+    (has_start || !row.is_paired()) && WATCHED.get_ptr(&tgid).is_none() && WATCH_IDLE.get_ptr(&tgid).is_none()
 }
 
 /// The process has another program. When it ends user space forgets it, once it has read what was counted.

@@ -279,6 +279,35 @@ fn nothing_is_done_before_the_start() {
     assert!(always > operators, "{always}");
 }
 
+/// How often the tracer's thread that reads the transport has gone to sleep, if it is there.
+fn pauses_of_reader(tracer: u32) -> Option<u64> {
+    let threads = std::fs::read_dir(format!("/proc/{tracer}/task")).ok()?;
+    let mut status = threads.filter_map(|thread| std::fs::read_to_string(thread.ok()?.path().join("status")).ok());
+    let reader = status.find(|status| status.starts_with("Name:\tmemscope-ring\n"))?;
+    reader.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:")?.trim().parse().ok())
+}
+
+/// Make sure that operators before `START` do not wake the tracer: that would cost each of them more than all the rest.
+#[test]
+fn operators_before_the_start_wake_no_tracer() {
+    let rounds = if in_vm() { 100 } else { 1000 };
+    let mut target = target(&["--warm", "100000", "--rounds", &rounds.to_string(), "--bad", "3"], 0);
+    let running = Tracer::attach(&[&target]).option("--watch=never,end").start();
+    running.wait_for_message("block watch is on", 1);
+    let before = pauses_of_reader(running.pid()).expect("a reader");
+    target.signal(Signal::SIGUSR1);
+    let mut last = before;
+    while let Some(pauses) = pauses_of_reader(running.pid()) {
+        last = pauses;
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert!(target.wait().success());
+    assert_eq!(running.finish().code(), 0);
+    let operators = rounds * 8;
+    println!("{} pauses, {operators} operators", last - before);
+    assert!(last - before < operators / 4, "{} pauses, {operators} operators", last - before);
+}
+
 /// A thread without a device can read nothing, and takes no harm.
 #[test]
 fn threads_without_a_device() {
@@ -300,6 +329,7 @@ fn killed_target() {
     let running = Tracer::attach(&[&target]).option("--watch=start,end").start();
     running.wait_for_message("block watch is on", 1);
     target.signal(Signal::SIGUSR1);
+    running.wait_for_message("watching began with operator `start`", 1);
     std::thread::sleep(Duration::from_millis(700));
     target.signal(Signal::SIGKILL);
     assert_eq!(signal_of(target.wait()), Some(9));

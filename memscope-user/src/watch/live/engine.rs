@@ -513,6 +513,8 @@ impl Engine {
                     }
                     Failure::Refused(Refusal::Never(why)) => {
                         self.state = State::Over;
+                        // Its operators wake us no longer.
+                        let _ = self.maps.idle.insert(&self.pid, &0, 0);
                         self.warn(&format!("blocks are not watched: {why}; the program is as it was"));
                     }
                 }
@@ -574,6 +576,7 @@ impl Engine {
         if ready.shared.given_up() {
             self.skipped += u64::from(ready.shared.skipped());
             self.state = State::Over;
+            let _ = self.maps.idle.insert(&self.pid, &0, 0);
             self.warn("block watch has switched itself off: this tracer did not answer for two seconds");
             return any;
         }
@@ -927,6 +930,7 @@ impl Engine {
         const PATIENCE: Duration = Duration::from_millis(300);
         let Some(system_call) = self.ready().map(|ready| ready.shared.system_call()) else {
             let _ = self.maps.watched.remove(&self.pid);
+            let _ = self.maps.idle.remove(&self.pid);
             return;
         };
         let start = Instant::now();
