@@ -369,6 +369,10 @@ impl Libraries {
             return Ok(None);
         }
         let library = self.attach_file(kernel, path, regular::open(path))?;
+        // Nothing is missing unless a process maps it, and then it is tried by another way.
+        if library.denied {
+            return Ok(None);
+        }
         self.note_loader(id, &library);
         self.files.insert(id, library.clone());
         Ok(Some(library))

@@ -445,6 +445,9 @@ pub struct RunEnd {
     /// The tracer itself failed, and how: nobody knows what is missing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fault: Option<String>,
+    /// Files that traced processes had mapped and that the tracer may not open: nothing in them was probed.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unopened: Vec<String>,
 }
 
 /// Findings of a kind about processes that have ended, which were about less memory than those that are there.

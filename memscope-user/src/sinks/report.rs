@@ -32,6 +32,7 @@ use crate::model::{
     ByStack, Confidence, Decomposition, Device, Finding, Fluctuation, Fragmentation, Growth, Held, HeldModule,
     Inefficient, Leak, Ledger, LeftOut, MarkLeaks, Oom, Peak, Pool, RatioRecord, RunEnd, Span, StepLeaks,
 };
+use crate::printable::OneLine;
 
 /// How to write the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -377,12 +378,16 @@ fn traffic(held: &Held) -> String {
     parts.join(", ")
 }
 
-fn write_losses(RunEnd { lost, losses, fault, .. }: &RunEnd, out: &mut impl Write) -> io::Result<()> {
+fn write_losses(end: &RunEnd, out: &mut impl Write) -> io::Result<()> {
+    let RunEnd { lost, losses, fault, unopened, .. } = end;
     if let Some(fault) = fault {
         writeln!(out, "lost: not known: {fault}, so a part of the trace may be missing")?;
     }
+    for file in unopened {
+        writeln!(out, "lost: not known: {} may not be opened, so all calls in it are missing", OneLine(file))?;
+    }
     if *lost == 0 && losses.is_empty() {
-        if fault.is_some() {
+        if fault.is_some() || !unopened.is_empty() {
             return Ok(());
         }
         return writeln!(out, "lost: 0 (ring full), 0 (any other reason)");
@@ -563,9 +568,20 @@ lost: 0 (ring full), 0 (any other reason)
             time_ns: 1,
             lost: 12,
             losses: vec![line("halMemAlloc", "ring full", 12), line("halMemFree", "no entry", 3)],
-            cut_stacks: Vec::new(),
-            fault: None,
+            ..RunEnd::default()
         }
+    }
+
+    /// Make sure that nothing is said to be complete where a mapped file was not opened.
+    #[test]
+    fn unopened_files_make_losses_unknown() {
+        let end = RunEnd { unopened: vec!["/lib/a\nlost: 0".to_owned()], ..RunEnd::default() };
+        let text = text_of(Report::default(), &[], &end);
+        let expected = "lost: not known: /lib/a\\nlost: 0 may not be opened, so all calls in it are missing\n";
+        assert!(text.ends_with(expected) && !text.contains("lost: 0 (ring full)"), "{text}");
+        let json = serde_json::to_value(&end).expect("JSON");
+        assert_eq!(json["unopened"][0], "/lib/a\nlost: 0");
+        assert!(serde_json::to_value(RunEnd::default()).expect("JSON").get("unopened").is_none());
     }
 
     /// Make sure that nothing is said to be complete when the tracer itself failed, in text and JSON.

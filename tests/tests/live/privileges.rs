@@ -1,7 +1,7 @@
 //! An ordinary user traces with capabilities of the tracer's file, without root, sudo, or tracefs.
 
 use std::collections::BTreeSet;
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Command, Output};
@@ -81,6 +81,28 @@ fn libraries_that_may_not_be_opened() {
     assert!(!run.folder.output_path().exists());
     target.assert_unharmed();
     target.stop();
+}
+
+/// Makes sure that a library which `run` finds too late, and may not open, is in the report and in the exit status: it is of a user that the
+/// program has become, who alone may read it.
+#[test]
+fn late_library_that_may_not_be_opened() {
+    let user = Arc::new(User::new());
+    let (become_other, steps) = (user.workload("become", 0o4755), user.workload("steps", 0o755));
+    let other = User::ID + 1;
+    let hal = user.libraries().join("libascend_hal.so");
+    std::os::unix::fs::chown(&hal, Some(other), Some(other)).expect("given away");
+    std::fs::set_permissions(&hal, std::fs::Permissions::from_mode(0o500)).expect("changed rights");
+    let script = format!("LD_LIBRARY_PATH={} exec {}", user.libraries().display(), steps.display());
+    let tracer = Tracer::run_program(become_other, &[&other.to_string(), "/bin/sh", "-c", &script]).by(&user);
+    let run = tracer.env("ASCEND_SIM_JOURNAL", "").finish();
+    assert_eq!(run.code(), 125, "{}", run.said());
+    assert!(
+        run.stdout.contains("libascend_hal.so may not be opened, so all calls in it are missing"),
+        "{}",
+        run.said()
+    );
+    assert!(!run.stdout.contains("lost: 0"), "{}", run.said());
 }
 
 /// What becomes another user is traced, but not stopped, since it could not be made to go on.

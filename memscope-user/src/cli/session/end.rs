@@ -48,6 +48,7 @@ impl Session<'_> {
         if let Some(watch) = &self.watch {
             watch.leave();
         }
+        let unopened = self.unopened();
         let silenced = self.kernel.silence();
         // Writing may take a while.
         self.follow.let_go();
@@ -64,6 +65,9 @@ impl Session<'_> {
         let fault = if let End::Fault(fault) = end { Some(fault.clone()) } else { self.faults.try_recv().ok() };
         if let (Some(outcome), Some(fault)) = (&mut written.outcome, &fault) {
             outcome.end.fault = Some(fault.to_string());
+        }
+        if let Some(outcome) = &mut written.outcome {
+            outcome.end.unopened.clone_from(&unopened);
         }
         // Whoever was stopped in the last moment goes on.
         while let Ok(urgent) = self.urgent.try_recv() {
@@ -92,6 +96,7 @@ impl Session<'_> {
         let failures = [shown.as_ref().err(), watched.as_ref().err(), silenced.as_ref().err()];
         failures.into_iter().flatten().for_each(|failure| crate::cli::error(format_args!("{failure:#}")));
         let complete = fault.is_none() && watched.is_ok() && silenced.is_ok() && shown.is_ok_and(|complete| complete);
+        let complete = complete && unopened.is_empty();
         // Outputs are complete: from here on a Ctrl-C may simply end us while the kernel detaches.
         Signals::unblock();
         let took = self.kernel.detach();

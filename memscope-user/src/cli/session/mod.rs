@@ -442,9 +442,8 @@ impl Session<'_> {
         }
         let end = self.trace();
         let failed = end.is_failure();
-        let all_seen = self.tell_denied();
         let (_, written) = self.finish(&end, false);
-        Ok(if failed || !written || !all_seen { FAILURE } else { 0 })
+        Ok(if failed || !written { FAILURE } else { 0 })
     }
 
     /// A trace that cannot see what it was started for does not start.
@@ -458,15 +457,18 @@ impl Session<'_> {
         }
     }
 
-    /// Says how many files of the processes could not be opened later on; whether there were none.
-    fn tell_denied(&self) -> bool {
-        let denied = self.follow.libraries().denied().count();
-        if denied > 0 {
-            let text =
-                format_args!("{denied} file(s) of traced processes may not be opened: calls in them are missing");
+    /// Files of the processes that could not be opened, which are reported.
+    fn unopened(&self) -> Vec<String> {
+        let files: Vec<_> =
+            self.follow.libraries().denied().map(|library| library.path.display().to_string()).collect();
+        if !files.is_empty() {
+            let text = format_args!(
+                "{} file(s) of traced processes may not be opened: calls in them are missing",
+                files.len()
+            );
             self.say(LogLevel::Error, text);
         }
-        denied == 0
+        files
     }
 
     /// Libraries that the program will probably map are probed before it starts.

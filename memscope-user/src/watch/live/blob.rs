@@ -8,9 +8,10 @@
 //!
 //! The code is in `arch`, and data for us: it is never run in this process.
 
-use std::{fs::File, mem::offset_of, os::unix::fs::FileExt as _};
+use std::mem::offset_of;
 
 use super::arch::CODE_BYTES;
+use crate::attach::memory::Memory;
 
 /// What the file is called that the memory is.
 pub(super) const MEMORY_NAME: &str = "memscope-watch";
@@ -119,9 +120,9 @@ impl Call {
 }
 
 /// [`Head::alive`] of the memory that a process has at `start`.
-pub(super) fn alive(memory: &File, start: u64) -> Option<u32> {
+pub(super) fn alive(memory: &Memory, start: u64) -> Option<u32> {
     let mut bytes = [0; 4];
-    memory.read_exact_at(&mut bytes, start + (HEAD_AT + offset_of!(Head, alive)) as u64).ok()?;
+    memory.read(start + (HEAD_AT + offset_of!(Head, alive)) as u64, &mut bytes)?;
     Some(u32::from_ne_bytes(bytes))
 }
 

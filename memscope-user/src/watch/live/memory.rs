@@ -1,11 +1,12 @@
 //! Reading what the arguments of a call lead to, in a thread that waits for us. Hostile: every length is bounded.
 
-use std::{fs::File, io, os::unix::fs::FileExt as _};
+use std::io;
 
 use memscope_common::WatchSite;
 
 use super::arch::{INTERRUPTED, RESTORE_ON_STACK};
 use crate::{
+    attach,
     probes::{Field, Meaning, ProbeSpec},
     watch::Range,
 };
@@ -14,17 +15,15 @@ use crate::{
 const MAX_NAME_BYTES: usize = 256;
 
 /// A process's memory.
-pub(super) struct Memory(File);
+pub(super) struct Memory(attach::memory::Memory);
 
 impl Memory {
     pub(super) fn of(pid: u32) -> io::Result<Self> {
-        File::open(format!("/proc/{pid}/mem")).map(Self)
+        attach::memory::Memory::open(pid).map(Self)
     }
 
     fn word(&self, at: u64) -> Option<u64> {
-        let mut bytes = [0; 8];
-        self.0.read_exact_at(&mut bytes, at).ok()?;
-        Some(u64::from_le_bytes(bytes))
+        self.0.word(at)
     }
 
     /// Where a thread was, by stack pointer and instruction pointer, that is at the beginning of a signal handler now.
@@ -40,7 +39,7 @@ impl Memory {
     /// A C string, or as much of it as can be read.
     fn text(&self, at: u64) -> Option<String> {
         let mut bytes = [0; MAX_NAME_BYTES];
-        let read = self.0.read_at(&mut bytes, at).ok().filter(|read| *read > 0)?;
+        let read = self.0.read_some(at, &mut bytes).ok().filter(|read| *read > 0)?;
         let text = bytes[..read].split(|byte| *byte == 0).next()?;
         Some(String::from_utf8_lossy(text).into_owned())
     }

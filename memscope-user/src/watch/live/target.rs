@@ -1,6 +1,9 @@
 //! What a process must be, and where it has what, before anything of ours is put into it.
 
-use std::{collections::HashSet, fs, io, ops::Range, os::unix::fs::FileExt as _, thread, time::Duration};
+use std::{
+    collections::HashSet, ffi::OsStr, fs, io, ops::Range, os::unix::ffi::OsStrExt as _, path::Path, thread,
+    time::Duration,
+};
 
 use super::{
     arch::{INSTRUCTION_ALIGN, RESTORE, RESTORE_IN_VDSO, SYSTEM_CALL},
@@ -9,6 +12,7 @@ use super::{
 use crate::attach::{
     elf::ElfFile,
     maps::{self, line},
+    memory::Memory,
 };
 
 /// Functions of the process that the handler calls.
@@ -79,7 +83,7 @@ fn replaceable(pid: u32, ours: &HashSet<u64>) -> Result<Vec<Range<u64>>, Refusal
     if found.is_empty() {
         return Err(Refusal::Never(OWN_HANDLER.to_owned()));
     }
-    let memory = fs::File::open(format!("/proc/{pid}/mem")).map_err(later)?;
+    let memory = Memory::open(pid).map_err(later)?;
     let strangers = found.iter().filter(|found| !ours.contains(&found.id.inode));
     let alive = || -> Vec<Option<u32>> { strangers.clone().map(|found| blob::alive(&memory, found.start)).collect() };
     let before = alive();
@@ -175,7 +179,8 @@ fn restore_in_vdso(pid: u32, maps: &[u8]) -> io::Result<Option<u64>> {
     let mut lines = maps.split(|byte| *byte == b'\n').filter_map(line);
     let Some(vdso) = lines.find(|found| found.name == b"[vdso]" && found.executable) else { return Ok(None) };
     let mut code = vec![0; (vdso.end - vdso.start).min(MAX_BYTES) as usize];
-    fs::File::open(format!("/proc/{pid}/mem"))?.read_exact_at(&mut code, vdso.start)?;
+    let read = Memory::open(pid)?.read(vdso.start, &mut code);
+    read.ok_or_else(|| io::Error::other("its vDSO cannot be read"))?;
     Ok(instructions_at(&code, vdso.start, RESTORE))
 }
 
@@ -191,8 +196,8 @@ fn mapped(pid: u32, maps: &[u8], names: &[&str]) -> io::Result<Option<Mapped>> {
             if !file_name.starts_with(name.as_bytes()) {
                 continue;
             }
-            let range = maps::plain_range(found.range);
-            let file = fs::File::open(format!("/proc/{pid}/map_files/{range}"))?;
+            let path = Path::new(OsStr::from_bytes(found.name));
+            let file = crate::attach::mapped::open(pid, &maps::plain_range(found.range), path, found.id)?;
             if file.metadata()?.len() > MAX_FILE_BYTES {
                 continue;
             }
