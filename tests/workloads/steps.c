@@ -1,9 +1,10 @@
 /* Steps between mstx marks, each with blocks that are freed and blocks that are not.
  *   steps [--steps 5] [--blocks 8] [--size 65536] [--leaks 1] [--leak-size 1048576] [--first-leak 1]
- *         [--free-later N] [--nested N] [--domain] [--hold-last]
+ *         [--free-later N] [--nested N] [--domain] [--hold-last] [--free-at-exit]
  * --free-later: leaked blocks are freed N steps later, so they are no leaks; the last N steps' stay.
  * --nested: so many other ranges inside each step.  --domain: marks go to the domain "steps".
- * --hold-last: the last step does not end, and the device is not reset. */
+ * --hold-last: the last step does not end, and the device is not reset.
+ * --free-at-exit: what is left is freed behind the last step, as Python does when it ends. */
 #include "common.h"
 #include "mstx/ms_tools_ext.h"
 
@@ -93,6 +94,9 @@ int main(int argc, char **argv)
     uint64_t made = 0;
     for (uint64_t step = 0; step < steps; step++)
         made += step + 1 >= first_leak ? leaks : 0;
+    if (option_flag(argc, argv, "--free-at-exit"))
+        for (uint64_t step = 0; step < steps; step++)
+            free_leaks_of(step);
     if (!hold_last)
         acl_end(0);
     report("steps", steps, "allocs", steps * blocks + made, "frees", steps * blocks + freed_later, "leaked",

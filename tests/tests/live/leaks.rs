@@ -104,6 +104,25 @@ fn leaks_of_steps() {
     }
 }
 
+/// A list that keeps blocks of each step leaks, though the program frees it when it ends; a variable that keeps the last block is none.
+/// The program's own journal knows how much it freed behind its last step.
+#[test]
+fn leaks_that_the_exit_frees() {
+    let list = Tracer::run("steps", &["--steps", "12", "--leaks", "2", "--free-at-exit"]).succeed();
+    assert_eq!(verdict(&list.journal()).leaks, [], "the program frees all");
+    // Step 1 is a warm-up, step 12 the last. ACL asks for 32 bytes more than the program.
+    let summary = "====== SUMMARY: 20.0006 Mb(s) leaked in 20 allocation(s) ======\n";
+    assert!(list.stdout.contains(summary), "{}", list.said());
+    assert!(list.stdout.contains("Not judged on device 0: 2 blocks, 2.00 MiB (2097216 bytes), live"), "{}", list.said());
+    // 24 of the program, and 3 of the runtime: 2166784 bytes, as its ledger has.
+    let exit = "There the exit begins (aclFinalize and the end of the process, with nothing but frees before): 27 blocks, 26.07 MiB (27333376";
+    assert!(list.stdout.contains(exit), "{}", list.said());
+
+    let last = Tracer::run("steps", &["--steps", "12", "--free-later", "1", "--free-at-exit"]).succeed();
+    assert!(last.stdout.contains("No memory leaks detected on device 0 (12 steps ended)."), "{}", last.said());
+    assert!(last.stdout.contains("Kept on device 0: 1 block, 1.00 MiB (1048608 bytes), of steps"), "{}", last.said());
+}
+
 /// The same in numbers, exactly.
 #[test]
 fn leaks_as_json() {
