@@ -86,8 +86,9 @@ impl Report {
         if self.step_hint && !marked {
             writeln!(
                 out,
-                "No steps were marked, so no leaks of steps could be told: mark them with an mstx range named `step start` \
-                 around each step, or call `msmemscope.step()` after each."
+                "No steps were marked, so leaks of steps are not judged. Call `msmemscope.step()` after each step, or mark it with \
+                 an mstx range named `step start`. torch_npu's own `mstx` module makes no call while no profiler runs: its ranges \
+                 mark no steps."
             )?;
         }
         stacks::write_cut(&end.cut_stacks, out)?;
@@ -498,8 +499,8 @@ peak 128.00 MiB (134217829 bytes); 4 allocations, 1 free, 1 failed allocation, \
   Module              Blocks  Size
   APP                      2  128.00 MiB (134217728 bytes)
   HCCL                     1  100 bytes
-No steps were marked, so no leaks of steps could be told: mark them with an mstx range named `step start` around each step, \
-or call `msmemscope.step()` after each.
+No steps were marked, so leaks of steps are not judged. Call `msmemscope.step()` after each step, or mark it with an mstx range \
+named `step start`. torch_npu's own `mstx` module makes no call while no profiler runs: its ranges mark no steps.
 lost: 0 (ring full), 0 (any other reason)
 ";
         assert_eq!(text(&script), expected);
