@@ -113,7 +113,11 @@ fn leaks_that_the_exit_frees() {
     // Step 1 is a warm-up, step 12 the last. ACL asks for 32 bytes more than the program.
     let summary = "====== SUMMARY: 20.0006 Mb(s) leaked in 20 allocation(s) ======\n";
     assert!(list.stdout.contains(summary), "{}", list.said());
-    assert!(list.stdout.contains("Not judged on device 0: 2 blocks, 2.00 MiB (2097216 bytes), live"), "{}", list.said());
+    assert!(
+        list.stdout.contains("Not judged on device 0: 2 blocks, 2.00 MiB (2097216 bytes), live"),
+        "{}",
+        list.said()
+    );
     // 24 of the program, and 3 of the runtime: 2166784 bytes, as its ledger has.
     let exit = "There the exit begins (aclFinalize and the end of the process, with nothing but frees before): 27 blocks, 26.07 MiB (27333376";
     assert!(list.stdout.contains(exit), "{}", list.said());
