@@ -73,6 +73,8 @@ mod stack_witness;
 mod stat;
 #[path = "live/stops.rs"]
 mod stops;
+#[path = "live/sums.rs"]
+mod sums;
 #[path = "live/throughput.rs"]
 mod throughput;
 #[path = "live/usage.rs"]

@@ -1,0 +1,191 @@
+//! Bytes count once: the sums of all answers, against each other and against the journal.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
+
+use memscope_tests::harness::expect::truth;
+use memscope_tests::harness::tracer::{Run, Tracer, tracer_path};
+use serde_json::Value;
+
+use super::ledger::{ledger, part};
+use super::peaks::offline;
+use super::shared::assert_nothing_lost;
+
+/// Blocks and bytes.
+type Sum = (u64, u64);
+
+fn number(value: &Value, key: &str) -> u64 {
+    value[key].as_u64().unwrap_or_else(|| panic!("no {key}: {value:#}"))
+}
+
+fn list<'a>(value: &'a Value, key: &str) -> &'a [Value] {
+    value[key].as_array().unwrap_or_else(|| panic!("no {key}: {value:#}"))
+}
+
+fn sum(sums: &[Value]) -> Sum {
+    let one = |at: &Value| (number(at, "blocks"), number(at, "size_bytes"));
+    sums.iter().map(one).fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
+}
+
+/// Each list of groups adds up to the whole.
+fn assert_groups(groups: &Value, whole: &Value, places_left_out: u64) {
+    let whole = (number(whole, "blocks"), number(whole, "size_bytes"));
+    assert_eq!((sum(list(groups, "owners")), sum(list(groups, "sizes"))), (whole, whole), "{groups:#}");
+    if places_left_out == 0 && !list(groups, "places").is_empty() {
+        assert_eq!(sum(list(groups, "places")), whole, "{groups:#}");
+    }
+}
+
+fn findings(document: &Value, kind: &str) -> Vec<Value> {
+    list(document, "findings").iter().filter(|found| found["finding"] == kind).cloned().collect()
+}
+
+/// By process, device and pool.
+fn place(found: &Value) -> String {
+    format!("{} {} {}", found["pid"], found["device"], found["pool"])
+}
+
+/// Bytes by owner, those without any left out.
+fn owners(sums: &[Value], bytes: &str) -> BTreeMap<String, u64> {
+    let mut owners = BTreeMap::new();
+    for one in sums {
+        *owners.entry(one["owner"].to_string()).or_default() += number(one, bytes);
+    }
+    owners.retain(|_, bytes| *bytes > 0);
+    owners
+}
+
+fn assert_decompositions(document: &Value) -> BTreeMap<String, Value> {
+    let found = findings(document, "decompose");
+    for found in &found {
+        for (of_parts, whole) in [("peak_bytes", "peak_bytes"), ("end_bytes", "end_bytes")] {
+            let parts: u64 = list(found, "parts").iter().map(|part| number(part, of_parts)).sum();
+            let tree: u64 = list(found, "tree").iter().map(|node| number(node, of_parts)).sum();
+            assert_eq!((parts, tree), (number(found, whole), number(found, whole)), "{found:#}");
+        }
+    }
+    found.into_iter().map(|found| (place(&found), found)).collect()
+}
+
+/// Owners by device and pool at a moment of a capture, as `diff` has them: all that came since the beginning.
+fn diffed(capture: &Path, to: &str) -> BTreeMap<String, BTreeMap<String, u64>> {
+    let output =
+        Command::new(tracer_path()).arg("diff").arg(capture).args(["--from", "0", "--to", to, "--json"]).output();
+    let output = output.expect("runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let document: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let of = |pool: &Value| {
+        let grown: Vec<Value> = list(pool, "owners")
+            .iter()
+            .map(|one| serde_json::json!({"owner": one["owner"], "size_bytes": one["to"]["size_bytes"]}))
+            .collect();
+        (format!("{} {}", pool["device"], pool["pool"]), owners(&grown, "size_bytes"))
+    };
+    list(&document, "pools").iter().map(of).filter(|(_, owners)| !owners.is_empty()).collect()
+}
+
+/// Bytes that the journal has live at the end, by device.
+fn held(run: &Run) -> BTreeMap<String, u64> {
+    let journal = run.journal();
+    let (_, entries) = journal.by_process().pop_first().expect("a process");
+    let mut held = BTreeMap::new();
+    for block in truth(&entries, false).held {
+        *held.entry(block.device).or_default() += block.size;
+    }
+    held
+}
+
+/// One process: everything that its run says adds up, live and from the capture.
+fn assert_sums(run: &Run) {
+    assert_nothing_lost(run);
+    let (document, capture) = (run.json(), run.folder.capture());
+    let parts = assert_decompositions(&document);
+    assert!(!parts.is_empty());
+    assert_eq!(assert_decompositions(&offline("decompose", &capture)).len(), parts.len());
+    let (at_peak, at_end) = (diffed(&capture, "peak"), diffed(&capture, "end"));
+    for peak in findings(&document, "peak").into_iter().chain(findings(&offline("peaks", &capture), "peak")) {
+        assert_groups(&peak["groups"], &peak["seen"], number(&peak, "places_left_out"));
+        let decomposed = &parts[&place(&peak)];
+        assert_eq!(number(&peak["seen"], "size_bytes"), number(decomposed, "peak_bytes"), "{peak:#}");
+        let names = owners(list(decomposed, "parts"), "peak_bytes");
+        assert_eq!(names, owners(list(&peak["groups"], "owners"), "size_bytes"), "{peak:#}");
+        let key = format!("{} {}", peak["device"], peak["pool"]);
+        assert_eq!(Some(&names), at_peak.get(&key), "{key}");
+        let names = owners(list(decomposed, "parts"), "end_bytes");
+        assert_eq!(names, at_end.get(&key).cloned().unwrap_or_default(), "{key}");
+    }
+    assert_ledgers(run, &parts);
+}
+
+/// The ledger of each device is what the journal has live, and what decompose says of the driver and of each pool.
+fn assert_ledgers(run: &Run, parts: &BTreeMap<String, Value>) {
+    let held = held(run);
+    for found in parts.values().filter(|found| found["pool"] == "Hal" && !found["device"]["Npu"].is_null()) {
+        let (pid, device) = (number(found, "pid"), number(&found["device"], "Npu"));
+        let live = held.get(&device.to_string()).copied().unwrap_or(0);
+        assert_eq!(number(found, "end_bytes"), live, "{found:#}");
+        let pid = u32::try_from(pid).expect("a process");
+        let device = u32::try_from(device).expect("a device");
+        let Some(ledger) = ledger(run, pid, device, "end") else { panic!("no ledger of device {device}") };
+        assert_eq!(number(&ledger["hal"]["total"], "size_bytes"), live, "{ledger:#}");
+        for pool in list(&ledger, "pools") {
+            let key = format!("{pid} {} {}", found["device"], pool["pool"]);
+            let handed = number(&pool["allocated"]["total"], "size_bytes");
+            let end = parts.get(&key).map_or(0, |at| number(at, "end_bytes") + number(at, "end_untracked_bytes"));
+            assert_eq!(handed, end, "{key}: {pool:#}");
+            let seen = part(&pool["allocated"], "pool_allocated");
+            assert!(seen <= handed, "{pool:#}");
+        }
+    }
+}
+
+#[test]
+fn sums_of_all_answers_agree() {
+    let programs: [(&str, &[&str]); 4] = [
+        ("pool", &["--rounds", "3", "--leaks", "2", "--leak-size", "3000000", "--workspaces", "0"]),
+        ("pool", &["--rounds", "2", "--threads", "2", "--workspaces", "0"]),
+        ("steps", &["--leaks", "2"]),
+        ("devices", &["--blocks", "20", "--leak"]),
+    ];
+    for (program, arguments) in programs {
+        let options = ["--analysis=decompose,peaks,leaks", "--call-stack=c", "--json"];
+        assert_sums(&Tracer::run(program, arguments).options(&options).succeed());
+    }
+}
+
+/// Four requests fail on two devices within a moment: each has the memory of its own device as it was, whatever follows. The
+/// device of 256 MiB holds blocks of 4 MiB, the other one of 5 MiB; three are given back before the second request.
+#[test]
+fn failures_have_their_own_state() {
+    let tracer = Tracer::run("ooms", &[]).options(&["--analysis=oom", "--call-stack=c", "--json"]);
+    let run = tracer.env("ASCEND_SIM_CAPACITY_MB", "256").succeed();
+    assert_nothing_lost(&run);
+    let found = findings(&run.json(), "oom");
+    assert_eq!(found.len(), 4, "{found:#?}");
+    let journal = run.journal();
+    let (_, entries) = journal.by_process().pop_first().expect("a process");
+    let calls = truth(&entries, false).calls;
+    for device in [0_u64, 1] {
+        // By hand: the state of the first failure is that of the last allocation, of the second that of three frees later.
+        let own: Vec<_> = calls.iter().filter(|call| call.block.device == device.to_string()).collect();
+        let full = own.iter().rposition(|call| call.is_alloc).expect("an allocation") + 1;
+        let live = |until: usize| {
+            let change = |call: &&memscope_tests::harness::expect::Memory| {
+                let (blocks, bytes) = (1_i64, call.block.size.cast_signed());
+                if call.is_alloc { (blocks, bytes) } else { (-blocks, -bytes) }
+            };
+            let sum = own[..until].iter().map(change).fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
+            (sum.0.cast_unsigned(), sum.1.cast_unsigned())
+        };
+        let size = (4 + device) << 20;
+        for (asked, state) in [(size, live(full)), (8 * size, live(full + 3))] {
+            let is_meant = |oom: &&Value| oom["device"]["Npu"] == device && number(oom, "size_bytes") == asked;
+            let oom = found.iter().find(is_meant).unwrap_or_else(|| panic!("none of {asked}: {found:#?}"));
+            let [hal] = list(oom, "pools") else { panic!("{oom:#}") };
+            assert_eq!((number(&hal["live"], "blocks"), number(&hal["live"], "size_bytes")), state, "{oom:#}");
+            assert_eq!(number(hal, "used_bytes"), state.1, "{oom:#}");
+            assert_groups(&hal["groups"], &hal["live"], number(hal, "places_left_out"));
+        }
+    }
+}
