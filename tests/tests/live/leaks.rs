@@ -122,9 +122,13 @@ fn leaks_that_the_exit_frees() {
     let exit = "There the exit begins (aclFinalize and the end of the process, with nothing but frees before): 27 blocks, 26.07 MiB (27333376";
     assert!(list.stdout.contains(exit), "{}", list.said());
 
-    let last = Tracer::run("steps", &["--steps", "12", "--free-later", "1", "--free-at-exit"]).succeed();
-    assert!(last.stdout.contains("No memory leaks detected on device 0 (12 steps ended)."), "{}", last.said());
-    assert!(last.stdout.contains("Kept on device 0: 1 block, 1.00 MiB (1048608 bytes), of steps"), "{}", last.said());
+    let latest = Tracer::run("steps", &["--steps", "12", "--free-later", "1", "--free-at-exit"]).succeed();
+    assert!(latest.stdout.contains("No memory leaks detected on device 0 (12 steps ended)."), "{}", latest.said());
+    assert!(
+        latest.stdout.contains("Kept on device 0: 1 block, 1.00 MiB (1048608 bytes), of steps"),
+        "{}",
+        latest.said()
+    );
 }
 
 /// The same in numbers, exactly.
