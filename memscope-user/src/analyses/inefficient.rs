@@ -22,8 +22,8 @@ use super::{
 };
 use crate::hash::HashMap;
 use crate::model::{
-    Block, Device, Event, EventKind, Finding, FreeCause, Inefficient, InefficientBlock, InefficientKind, OpPhase, Pool,
-    RunEnd, Waste,
+    Block, Confidence, Device, Event, EventKind, Figures, Finding, FreeCause, Inefficient, InefficientBlock,
+    InefficientKind, OpPhase, Pool, RunEnd, Waste,
 };
 
 /// msMemScope's.
@@ -150,6 +150,10 @@ impl InefficientAnalysis {
         if !self.only.holds(event.pid, block) {
             return;
         }
+        let (pid, device) = (event.pid, block.device);
+        let found = self.found.entry((pid, device)).or_insert_with(|| Inefficient::new(pid, device));
+        found.looked_at.blocks += 1;
+        found.looked_at.size_bytes = found.looked_at.size_bytes.saturating_add(block.size_bytes);
         let used = Use { block: *block, born_in, used: false, last_access: None, found: [None; 3], order: Vec::new() };
         self.processes.entry(event.pid).or_default().blocks.insert(block.allocation_id, used);
     }
@@ -160,6 +164,10 @@ impl InefficientAnalysis {
         let family = process.families.entry(family).or_default();
         let api = family.event(event.tid, false, false);
         let Some(used) = process.blocks.get_mut(&allocation_id) else { return };
+        if let Some(found) = self.found.get_mut(&(event.pid, used.block.device)) {
+            found.accesses += 1;
+            found.judged = true;
+        }
         if !used.used && api != used.born_in {
             used.used = true;
             if family.gave.between(used.born_in, api) {
@@ -332,7 +340,8 @@ impl Analysis for InefficientAnalysis {
         }
     }
 
-    fn finish(&mut self, _: &RunEnd) -> Vec<Finding> {
+    fn finish(&mut self, end: &RunEnd) -> Vec<Finding> {
+        let confidence = Confidence::of(end, &[Figures::Memory, Figures::Operators]);
         let pids: Vec<u32> = self.processes.keys().copied().collect();
         for pid in pids {
             self.end(pid);
@@ -341,6 +350,7 @@ impl Analysis for InefficientAnalysis {
         found.sort_by_key(|found| (found.pid, found.device));
         for found in &mut found {
             found.blocks.sort_by_key(|block| block.event_id);
+            found.confidence = confidence;
         }
         found.into_iter().map(Finding::Inefficient).collect()
     }
@@ -485,9 +495,30 @@ mod tests {
                 Filter { conditions: vec![Condition { test: Test::Size(size_bytes), wanted: true }], rules: None };
             run(InefficientAnalysis::default().only(filter), script.events(), &RunEnd::default())
         };
-        let [Finding::Inefficient(found)] = &told(65)[..] else { panic!("one device") };
-        assert_eq!(found.blocks.iter().map(|block| block.addr).collect::<Vec<_>>(), [A]);
-        assert_eq!(told(64), []);
+        let addresses = |size_bytes| {
+            let found = told(size_bytes);
+            let [Finding::Inefficient(found)] = &found[..] else { panic!("one device") };
+            (found.looked_at.blocks, found.blocks.iter().map(|block| block.addr).collect::<Vec<_>>())
+        };
+        assert_eq!((addresses(65), addresses(64)), ((1, vec![A]), (1, vec![])));
+        assert_eq!(told(63), []);
+    }
+
+    /// Uses are what is judged by: without any, blocks are looked at and nothing is judged. A is used twice.
+    #[test]
+    fn nothing_is_judged_without_uses() {
+        let mut script = Script::new(1, NPU0);
+        script.begin("a").alloc(Pool::Pta, A, 64).end_op("a").alloc(Pool::Hal, 0x9000, 7);
+        let judged = |script: &Script, end: &RunEnd| {
+            let found = run(InefficientAnalysis::default(), script.events(), end);
+            let [Finding::Inefficient(found)] = &found[..] else { panic!("{found:?}") };
+            (found.judged, found.looked_at.blocks, found.looked_at.size_bytes, found.accesses, found.confidence)
+        };
+        assert_eq!(judged(&script, &RunEnd::default()), (false, 1, 64, 0, Confidence::Certain));
+        script.begin("u").access(A).end_op("u").begin("v").access(A).end_op("v");
+        assert_eq!(judged(&script, &RunEnd::default()), (true, 1, 64, 2, Confidence::Certain));
+        let lossy = RunEnd { lost: 1, ..RunEnd::default() };
+        assert_eq!(judged(&script, &lossy), (true, 1, 64, 2, Confidence::Doubtful));
     }
 
     /// Nobody knows how a block was used that is put back: its next use is not its first.

@@ -24,7 +24,7 @@ use std::collections::HashSet;
 
 use crate::hash::HashMap;
 use crate::model::{
-    Block, Confidence, Event, EventKind, Finding, Free, FreeCause, Kept, Leak, Pool, RunEnd, Stacks, StepLeaks,
+    Block, Confidence, Event, EventKind, Figures, Finding, Free, FreeCause, Kept, Leak, Pool, RunEnd, Stacks, StepLeaks,
 };
 
 /// Steps at the start whose blocks are not judged: what the first step allocates is often kept for the whole run.
@@ -86,7 +86,7 @@ impl Analysis for StepLeaksAnalysis {
         for pid in self.running.processes() {
             self.conclude(pid);
         }
-        let confidence = Confidence::after(end);
+        let confidence = Confidence::of(end, &[Figures::Memory, Figures::Marks]);
         let finding = |leaks| Finding::StepLeaks(StepLeaks { confidence, ..leaks });
         self.concluded.take(|leaks| (leaks.pid, leaks.device), finding)
     }

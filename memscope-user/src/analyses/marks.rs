@@ -12,7 +12,9 @@ use std::collections::BTreeMap;
 
 use super::{Analysis, concluded::Concluded, per_device::PerDevice};
 use crate::hash::HashMap;
-use crate::model::{Block, Confidence, Device, Event, EventKind, Finding, Mark, MarkLeak, MarkLeaks, Pool, RunEnd};
+use crate::model::{
+    Block, Confidence, Device, Event, EventKind, Figures, Finding, Mark, MarkLeak, MarkLeaks, Pool, RunEnd,
+};
 
 /// Marks that are needed.
 const MARKS: u64 = 3;
@@ -106,7 +108,7 @@ impl Analysis for MarkLeaksAnalysis {
         for pid in self.running.processes() {
             self.conclude(pid);
         }
-        let confidence = Confidence::after(end);
+        let confidence = Confidence::of(end, &[Figures::Memory, Figures::Marks]);
         let finding = |leaks| Finding::MarkLeaks(MarkLeaks { confidence, ..leaks });
         self.concluded.take(|leaks| (leaks.pid, leaks.device), finding)
     }

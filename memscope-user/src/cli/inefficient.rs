@@ -50,11 +50,12 @@ pub(super) fn run(args: &InefficientArgs) -> ExitCode {
             })
             .collect();
         if found.is_empty() && !args.json {
-            terminal::print_line("No inefficient use of memory was found.").context("cannot print the report")?;
+            let text = "Inefficient use was not judged: no block of PyTorch's or ATB's pools was recorded.";
+            terminal::print_line(text).context("cannot print the report")?;
         }
         // Nothing to mark otherwise: rows are in dumps, one by one.
         let Some(to) = to else { return Ok(()) };
-        if args.in_place && found.is_empty() {
+        if args.in_place && found.iter().all(|found| found.blocks.is_empty()) {
             let text = format_args!("nothing to mark: {} is as it was", args.file.display());
             message(LogLevel::Info, LogLevel::Info, text);
             return Ok(());

@@ -65,6 +65,8 @@ pub struct PoolDiff {
     pub device: Device,
     /// Pool.
     pub pool: Pool,
+    /// Owners and places were compared; not if just one of two runs has call stacks.
+    pub judged: bool,
     /// All blocks.
     #[serde(flatten)]
     pub change: LiveChange,

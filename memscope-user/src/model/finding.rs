@@ -3,27 +3,9 @@
 use serde::Serialize;
 
 use super::{
-    Decomposition, Device, Fragmentation, Growth, Ledger, LiveGroups, LiveSum, Name, Peak, Pool, ProcessUsage, Span,
-    Stacks,
+    Confidence, Decomposition, Device, Fragmentation, Growth, Ledger, LiveGroups, LiveSum, Name, Peak, Pool,
+    ProcessUsage, Span, Stacks,
 };
-
-/// How sure a finding is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Confidence {
-    /// The rule was fully applied to complete data.
-    Certain,
-    /// Events were lost, so the finding may name blocks whose free was not seen, or miss some.
-    Doubtful,
-}
-
-impl Confidence {
-    /// What the losses of a run leave of it.
-    #[must_use]
-    pub const fn after(end: &RunEnd) -> Self {
-        if end.lost > 0 { Self::Doubtful } else { Self::Certain }
-    }
-}
 
 /// A block that outlived the end of the step after its own.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -182,10 +164,18 @@ pub struct Inefficient {
     pub pid: u32,
     /// Device.
     pub device: Device,
+    /// Uses of its blocks were seen; without any nothing can be judged.
+    pub judged: bool,
+    /// Blocks that were looked at.
+    pub looked_at: LiveSum,
+    /// Uses of them that were seen.
+    pub accesses: u64,
     /// Sums by kind, in the order of [`InefficientKind::ALL`].
     pub kinds: [Waste; 3],
     /// The blocks, in the order of their allocation.
     pub blocks: Vec<InefficientBlock>,
+    /// How sure.
+    pub confidence: Confidence,
 }
 
 impl Inefficient {
@@ -193,7 +183,16 @@ impl Inefficient {
     #[must_use]
     pub fn new(pid: u32, device: Device) -> Self {
         let none = |kind| Waste { kind, blocks: 0, size_bytes: 0, wasted_byte_seconds: 0.0 };
-        Self { pid, device, kinds: InefficientKind::ALL.map(none), blocks: Vec::new() }
+        Self {
+            pid,
+            device,
+            judged: false,
+            looked_at: LiveSum::default(),
+            accesses: 0,
+            kinds: InefficientKind::ALL.map(none),
+            blocks: Vec::new(),
+            confidence: Confidence::Certain,
+        }
     }
 }
 
@@ -405,49 +404,6 @@ pub struct DeviceUse {
     pub total_bytes: u64,
     /// Who uses it; `None` when the driver does not tell.
     pub processes: Option<Vec<ProcessUsage>>,
-}
-
-/// One line of the loss report.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct LossLine {
-    /// Layer, e.g. `hal`.
-    pub layer: String,
-    /// Function.
-    pub symbol: String,
-    /// Reason, e.g. `ring full`.
-    pub reason: String,
-    /// Calls.
-    pub count: u64,
-}
-
-/// Calls whose stack ends early, for one reason.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct CutStacks {
-    /// `C` or `Python`.
-    pub kind: &'static str,
-    /// Why, as at the end of the stack itself.
-    pub reason: &'static str,
-    /// Calls.
-    pub count: u64,
-}
-
-/// How the trace ended.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct RunEnd {
-    /// Nanoseconds since the Unix epoch.
-    pub time_ns: u64,
-    /// Records that the transport had no room for.
-    pub lost: u64,
-    /// Everything that was seen and not reported, by function and reason; zeros left out.
-    pub losses: Vec<LossLine>,
-    /// Calls whose stacks are neither whole nor as deep as was asked for; zeros left out.
-    pub cut_stacks: Vec<CutStacks>,
-    /// The tracer itself failed, and how: nobody knows what is missing.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub fault: Option<String>,
-    /// Files that traced processes had mapped and that the tracer may not open: nothing in them was probed.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub unopened: Vec<String>,
 }
 
 /// Findings of a kind about processes that have ended, which were about less memory than those that are there.

@@ -8,6 +8,7 @@ mod fragmentation;
 mod groups;
 mod growth;
 mod ledger;
+mod loss;
 mod module;
 mod name;
 mod peak;
@@ -23,14 +24,14 @@ pub use event::{
     ProcessStart, ProcessUsage, Region, RegionKind, Snapshot, System, UnknownFree, Unmet,
 };
 pub use finding::{
-    ByStack, Confidence, CutStacks, DeviceUse, Finding, Fluctuation, Held, HeldModule, Inefficient, InefficientBlock,
-    InefficientKind, Kept, Leak, LeftOut, LossLine, MarkLeak, MarkLeaks, Oom, PoolAtOom, RatioRecord, Retry, RunEnd,
-    StackSum, StepLeaks, Suspect, Waste,
+    ByStack, DeviceUse, Finding, Fluctuation, Held, HeldModule, Inefficient, InefficientBlock, InefficientKind, Kept,
+    Leak, LeftOut, MarkLeak, MarkLeaks, Oom, PoolAtOom, RatioRecord, Retry, StackSum, StepLeaks, Suspect, Waste,
 };
 pub use fragmentation::{Fragmentation, FreeSpace, FreeSpaceMoment, FreeSpaceSample, Pin, PinnedSegment};
 pub use groups::{LiveGroups, LiveSum, OwnerSum, PlaceSum, SizeSum};
 pub use growth::{GROWTH_PARTS, GrowingSite, Growth, Increase, NotJudged, Site};
 pub use ledger::{Entry, Item, Ledger, Moment, PoolSheets, Sheet, Sign};
+pub use loss::{Confidence, CutStacks, Figures, LossLine, RunEnd};
 pub use module::{module_id, module_name};
 pub use name::Name;
 pub use peak::Peak;

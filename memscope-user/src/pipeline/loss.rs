@@ -7,7 +7,8 @@ use memscope_common::miss::{ALL, MISSES_PER_ROW};
 
 use super::rows::Rows;
 use crate::capture::LossCount;
-use crate::model::LossLine;
+use crate::model::{Figures, LossLine};
+use crate::probes::Meaning;
 
 /// Counters of this stage itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -64,59 +65,145 @@ impl Losses {
     /// All that is not zero: the kernel side by row and reason, then `own`.
     pub(super) fn lines(&self, rows: &Rows, own: &Own) -> Vec<LossLine> {
         let kernel = self.0.iter().filter_map(|((row, reason), count)| {
-            let (layer, symbol) = match rows.get(*row) {
-                Some(info) => (info.layer.name(), info.symbol.clone()),
-                None if *row == 0 => ("trace", "processes".to_owned()),
-                None => ("unknown", format!("row {row}")),
+            let (layer, symbol, of_row) = match rows.get(*row) {
+                Some(info) => (info.layer.name(), info.symbol.clone(), figures_of(info.meaning)),
+                None if *row == 0 => ("trace", "processes".to_owned(), ALL_FIGURES),
+                None => ("unknown", format!("row {row}"), ALL_FIGURES),
             };
-            Some(line(layer, symbol, reason_text(*reason)?, *count))
+            let Some(miss) = ALL.into_iter().find(|miss| *miss as u32 == *reason) else {
+                return Some(line(layer, symbol, "unknown reason", *count, ALL_FIGURES));
+            };
+            let (reason, reach) = consequence(miss)?;
+            let touches = match reach {
+                Reach::Nothing => &[],
+                Reach::Row => of_row,
+                Reach::Only(figures) => figures,
+            };
+            Some(line(layer, symbol, reason, *count, touches))
         });
-        let own = [
-            ("not decodable", own.undecodable),
-            ("unknown kind", own.unknown),
-            ("arguments not usable", own.unusable),
-            ("text without beginning", own.stray_texts),
-            ("text not readable", own.unreadable_texts),
-            ("tensor not readable", own.tensors),
-            ("stack without its frames", own.lost_stacks),
-            ("from a function that was located wrongly", own.mislocated),
-            ("block table full", own.blocks_full),
-            ("process table full", own.processes_full),
-            ("not written", own.unwritten),
-            ("late", own.late),
-            ("order window full", own.overfull),
-        ];
-        let own = own.into_iter().map(|(reason, count)| line("reader", "records".to_owned(), reason, count));
+        let own = own.lines().into_iter();
+        let own = own.map(|(reason, count, touches)| line("reader", "records".to_owned(), reason, count, touches));
         kernel.chain(own).filter(|line| line.count > 0).collect()
     }
 }
 
-fn line(layer: &str, symbol: String, reason: &str, count: u64) -> LossLine {
-    LossLine { layer: layer.to_owned(), symbol, reason: reason.to_owned(), count }
+fn line(layer: &str, symbol: String, reason: &str, count: u64, touches: &'static [Figures]) -> LossLine {
+    LossLine { layer: layer.to_owned(), symbol, reason: reason.to_owned(), count, touches }
 }
 
-/// The reason in words; `None` for what is no loss.
-fn reason_text(reason: u32) -> Option<&'static str> {
-    let Some(miss) = ALL.into_iter().find(|miss| *miss as u32 == reason) else {
-        return Some("unknown reason");
-    };
+/// What may be wrong for a reason.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reach {
+    /// No figure: what began before the trace is older than it.
+    Nothing,
+    /// What the calls of the row mean.
+    Row,
+    /// These alone.
+    Only(&'static [Figures]),
+}
+
+/// Each reason in words, and what it may touch; `None` for what is no loss.
+const fn consequence(miss: Miss) -> Option<(&'static str, Reach)> {
+    const ANY: Reach = Reach::Only(ALL_FIGURES);
     Some(match miss {
-        Miss::RingFull => "ring full",
-        Miss::ThreadsFull => "thread table full",
-        Miss::TooDeep => "calls nested too deep",
-        Miss::Fault => "memory not readable",
-        Miss::UnknownReturn => "entered before attach",
-        Miss::NoReturn => "never returned",
+        Miss::RingFull => ("ring full", Reach::Row),
+        Miss::ThreadsFull => ("thread table full", Reach::Row),
+        Miss::TooDeep => ("calls nested too deep", Reach::Row),
+        Miss::Fault => ("memory not readable", Reach::Row),
+        Miss::UnknownReturn => ("entered before attach", Reach::Nothing),
+        Miss::NoReturn => ("never returned", Reach::Row),
         Miss::Nested | Miss::Thrown => return None,
-        Miss::ProcessesFull => "process table full",
-        Miss::StopFailed => "process not stopped",
-        Miss::UnknownRow => "unknown row",
-        Miss::HandlerTaken => "watched blocks not looked at: the program handles or ignores SIGURG itself",
-        Miss::NotHeld => "process went on before new libraries were probed",
-        Miss::NotWatched => "watched blocks not looked at: inside of the runtime, or while a graph is captured",
-        Miss::StackBusy => "call stack of one frame: too many at once",
-        Miss::TooMany => "list longer than is looked at",
+        Miss::ProcessesFull => ("process table full", ANY),
+        Miss::StopFailed => ("process not stopped", ANY),
+        Miss::UnknownRow => ("unknown row", ANY),
+        Miss::HandlerTaken => (
+            "watched blocks not looked at: the program handles or ignores SIGURG itself",
+            Reach::Only(&[Figures::Watch]),
+        ),
+        Miss::NotHeld => ("process went on before new libraries were probed", ANY),
+        Miss::NotWatched => (
+            "watched blocks not looked at: inside of the runtime, or while a graph is captured",
+            Reach::Only(&[Figures::Watch]),
+        ),
+        Miss::StackBusy => {
+            ("call stack of one frame: too many at once", Reach::Only(&[Figures::Owners, Figures::Stacks]))
+        }
+        Miss::TooMany => ("list longer than is looked at", Reach::Row),
     })
+}
+
+/// For what nobody can say more of.
+const ALL_FIGURES: &[Figures] = &Figures::ALL;
+
+/// What depends on calls of this meaning.
+const fn figures_of(meaning: Meaning) -> &'static [Figures] {
+    use Figures::{Failures, Launches, Marks, Memory, Operators, Owners, PythonTrace, Rows, Watch};
+    match meaning {
+        Meaning::HalAlloc
+        | Meaning::HalCreate
+        | Meaning::HalFree
+        | Meaning::HalRelease
+        | Meaning::HalRetain
+        | Meaning::HalImport
+        | Meaning::HalReserve
+        | Meaning::HalUnreserve
+        | Meaning::HalMap
+        | Meaning::HalUnmap
+        | Meaning::HalRegister
+        | Meaning::HalUnregister
+        | Meaning::HostPin
+        | Meaning::HostUnpin
+        | Meaning::HeapRegister
+        | Meaning::HeapUnregister
+        | Meaning::RegionRegister
+        | Meaning::RegionUnregister
+        | Meaning::PoolAlloc
+        | Meaning::PoolFree
+        | Meaning::PtaReport => &[Memory],
+        // A mark belongs to the device of its thread, and a pool's block may.
+        Meaning::SetDevice
+        | Meaning::CreateContext
+        | Meaning::SetContext
+        | Meaning::DomainCreate
+        | Meaning::DomainDestroy => &[Memory, Marks],
+        Meaning::ApiAlloc | Meaning::ApiAllocHost | Meaning::MemoryInfo | Meaning::PoolRequest => &[Failures],
+        Meaning::Launch => &[Launches, Failures],
+        Meaning::KernelName | Meaning::StreamId => &[Launches],
+        Meaning::AclInit | Meaning::AclFinalize | Meaning::ScriptSnapshot => &[Rows],
+        Meaning::Mark | Meaning::RangeStart | Meaning::RangeEnd | Meaning::ScriptStep => &[Marks],
+        Meaning::AtbStart | Meaning::AtbEnd | Meaning::WorkspaceBegin | Meaning::WorkspaceEnd => &[Memory, Operators],
+        Meaning::AtbTensors | Meaning::OpEnter | Meaning::OpLeave | Meaning::OpCatch => &[Operators],
+        // The numbers of its rows are those of the launches.
+        Meaning::NpuOp => &[Launches, Operators],
+        Meaning::ScriptSettings | Meaning::ScriptConfig | Meaning::ScriptStart | Meaning::ScriptStop => ALL_FIGURES,
+        Meaning::ThreadLabels | Meaning::LabelText | Meaning::BlockLabels => &[Owners],
+        Meaning::ScriptRange | Meaning::TraceText | Meaning::TraceRows => &[PythonTrace],
+        Meaning::WatchBlock | Meaning::UnwatchBlock | Meaning::NpuOpEnd | Meaning::AclnnOp | Meaning::Capture => {
+            &[Watch]
+        }
+    }
+}
+
+impl Own {
+    /// Each reason in words, how often, and what it may touch.
+    const fn lines(&self) -> [(&'static str, u64, &'static [Figures]); 13] {
+        use Figures::{Launches, Marks, Memory, Operators, Owners, Rows, Stacks};
+        [
+            ("not decodable", self.undecodable, ALL_FIGURES),
+            ("unknown kind", self.unknown, ALL_FIGURES),
+            ("arguments not usable", self.unusable, ALL_FIGURES),
+            ("text without beginning", self.stray_texts, &[Launches, Marks, Operators]),
+            ("text not readable", self.unreadable_texts, &[Launches, Marks, Operators]),
+            ("tensor not readable", self.tensors, &[Operators]),
+            ("stack without its frames", self.lost_stacks, &[Owners, Stacks]),
+            ("from a function that was located wrongly", self.mislocated, &[Memory]),
+            ("block table full", self.blocks_full, &[Memory]),
+            ("process table full", self.processes_full, ALL_FIGURES),
+            ("not written", self.unwritten, &[Rows]),
+            ("late", self.late, ALL_FIGURES),
+            ("order window full", self.overfull, ALL_FIGURES),
+        ]
+    }
 }
 
 #[cfg(test)]
@@ -146,5 +233,42 @@ mod tests {
             ]
         );
         assert_eq!(losses.lost(), 5);
+    }
+
+    fn touched(row: u16, miss: Miss) -> Vec<Figures> {
+        let mut losses = Losses::default();
+        losses.update(&[LossCount { row, reason: miss as u32, count: 1 }]);
+        let lines = losses.lines(&Rows::new(rows()), &Own::default());
+        lines.iter().flat_map(|line| line.touches).copied().collect()
+    }
+
+    /// A loss touches what its calls mean, and no more; one entered before the attach is as old as what was before it.
+    #[test]
+    fn losses_touch_what_they_may() {
+        use Figures::{Failures, Launches, Marks, Memory, Owners, Stacks, Watch};
+        let [alloc, launch, mark] = ["halMemAlloc", "rtKernelLaunch", "mstxMarkA"].map(row);
+        for (row, miss, expected) in [
+            (alloc, Miss::RingFull, &[Memory][..]),
+            (alloc, Miss::ThreadsFull, &[Memory]),
+            (alloc, Miss::TooDeep, &[Memory]),
+            (alloc, Miss::Fault, &[Memory]),
+            (alloc, Miss::NoReturn, &[Memory]),
+            (alloc, Miss::TooMany, &[Memory]),
+            (alloc, Miss::UnknownReturn, &[]),
+            (alloc, Miss::Nested, &[]),
+            (alloc, Miss::Thrown, &[]),
+            (alloc, Miss::StackBusy, &[Owners, Stacks]),
+            (alloc, Miss::UnknownRow, &Figures::ALL),
+            (launch, Miss::RingFull, &[Launches, Failures]),
+            (launch, Miss::UnknownReturn, &[]),
+            (mark, Miss::RingFull, &[Marks]),
+            (0, Miss::ProcessesFull, &Figures::ALL),
+            (0, Miss::StopFailed, &Figures::ALL),
+            (0, Miss::NotHeld, &Figures::ALL),
+            (0, Miss::NotWatched, &[Watch]),
+            (0, Miss::HandlerTaken, &[Watch]),
+        ] {
+            assert_eq!(touched(row, miss), expected, "{miss:?} of row {row}");
+        }
     }
 }

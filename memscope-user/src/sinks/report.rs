@@ -29,8 +29,8 @@ pub use sample::{SAMPLE_CSV_HEADER, write_sample, write_sample_csv};
 use serde::Serialize;
 
 use crate::model::{
-    ByStack, Confidence, Decomposition, Device, Finding, Fluctuation, Fragmentation, Growth, Held, HeldModule,
-    Inefficient, Leak, Ledger, LeftOut, MarkLeaks, Oom, Peak, Pool, RatioRecord, RunEnd, Span, StepLeaks,
+    ByStack, Confidence, Decomposition, Device, Figures, Finding, Fluctuation, Fragmentation, Growth, Held, HeldModule,
+    Inefficient, Leak, Ledger, LeftOut, LossLine, MarkLeaks, Oom, Peak, Pool, RatioRecord, RunEnd, Span, StepLeaks,
 };
 use crate::printable::OneLine;
 
@@ -395,24 +395,41 @@ fn write_losses(end: &RunEnd, out: &mut impl Write) -> io::Result<()> {
     }
     writeln!(out, "lost: {lost} (ring full)")?;
     for loss in losses {
-        writeln!(out, "  {} {}: {} ({})", loss.layer, loss.symbol, loss.count, loss.reason)?;
+        let LossLine { layer, symbol, count, reason, touches } = loss;
+        writeln!(out, "  {layer} {symbol}: {count} ({reason}), {}", Touched(touches))?;
     }
-    writeln!(
-        out,
-        "What is lost is in no figure above: after a lost allocation memory is missing, after a lost free a block \
-         counts as held, and maybe as leaked."
-    )
+    if end.touches(&[Figures::Memory]) {
+        return writeln!(
+            out,
+            "What is lost is in no figure above: after a lost allocation memory is missing, after a lost free a block \
+             counts as held, and maybe as leaked."
+        );
+    }
+    writeln!(out, "No allocation or free was lost: figures of memory are whole.")
+}
+
+/// Figures that a loss may touch, in words.
+struct Touched(&'static [Figures]);
+
+impl fmt::Display for Touched {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            [] => f.write_str("touches no figure"),
+            all if all.len() == Figures::ALL.len() => f.write_str("may touch every figure"),
+            some => {
+                let names: Vec<&str> = some.iter().map(|figures| figures.name()).collect();
+                write!(f, "may touch: {}", names.join(", "))
+            }
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        analyses::{
-            FluctuationAnalysis, HeldAnalysis, StepLeaksAnalysis,
-            script::{Script, run},
-        },
-        model::LossLine,
+    use crate::analyses::{
+        FluctuationAnalysis, HeldAnalysis, StepLeaksAnalysis,
+        script::{Script, run},
     };
 
     const NPU0: Device = Device::Npu(0);
@@ -564,6 +581,7 @@ lost: 0 (ring full), 0 (any other reason)
             symbol: symbol.to_owned(),
             reason: reason.to_owned(),
             count,
+            touches: if count > 4 { &[Figures::Memory] } else { &[] },
         };
         RunEnd {
             time_ns: 1,
@@ -604,13 +622,42 @@ lost: 0 (ring full), 0 (any other reason)
         let text = text_of(Report::default(), &findings(&Script::golden_leaky(), &end), &end);
         let expected = "\
 lost: 12 (ring full)
-  hal halMemAlloc: 12 (ring full)
-  hal halMemFree: 3 (no entry)
+  hal halMemAlloc: 12 (ring full), may touch: memory
+  hal halMemFree: 3 (no entry), touches no figure
 What is lost is in no figure above: after a lost allocation memory is missing, after a lost free a block counts as \
 held, and maybe as leaked.
 ";
         assert!(text.ends_with(expected), "{text}");
         assert!(text.contains("\nDoubtful on device 0: events were lost"), "{text}");
+    }
+
+    /// A launch without its beginning is no lost allocation: leaks are certain, and the report says that memory is whole.
+    #[test]
+    fn losses_of_other_things_leave_memory_certain() {
+        let loss = |touches| LossLine {
+            layer: "runtime".to_owned(),
+            symbol: "rtKernelLaunch".to_owned(),
+            reason: "entered before attach".to_owned(),
+            count: 1,
+            touches,
+        };
+        let end = RunEnd {
+            lost: 1,
+            losses: vec![loss(&[]), loss(&[Figures::Launches, Figures::Failures]), loss(&Figures::ALL)],
+            ..RunEnd::default()
+        };
+        let text = |end: &RunEnd| text_of(Report::default(), &findings(&Script::golden_leaky(), end), end);
+        let doubtful = text(&end);
+        let expected = "\
+lost: 1 (ring full)
+  runtime rtKernelLaunch: 1 (entered before attach), touches no figure
+  runtime rtKernelLaunch: 1 (entered before attach), may touch: launches, failed requests
+  runtime rtKernelLaunch: 1 (entered before attach), may touch every figure
+What is lost is";
+        assert!(doubtful.contains(expected) && doubtful.contains("Doubtful on device 0"), "{doubtful}");
+        let certain = text(&RunEnd { losses: end.losses[..2].to_vec(), ..end });
+        assert!(certain.ends_with("\nNo allocation or free was lost: figures of memory are whole.\n"), "{certain}");
+        assert!(!certain.contains("Doubtful"), "{certain}");
     }
 
     /// A trace that saw nothing still says what it lost.

@@ -25,7 +25,17 @@ pub fn diff(from: &Snapshot, to: &Snapshot) -> Vec<PoolDiff> {
     places.sort_unstable();
     places.dedup();
     let of = |snapshot: &Snapshot, place| snapshot.pools.get(place).cloned().unwrap_or_default();
-    places.iter().map(|place| pool_diff(*place, &of(from, place), &of(to, place))).collect()
+    let found = places.iter().map(|place| pool_diff(*place, &of(from, place), &of(to, place)));
+    found.map(|found| if from.stacks == to.stacks { found } else { totals_only(found) }).collect()
+}
+
+/// Of two runs one has call stacks. Its places and owners are not those of the other: both would seem to have grown, unless
+/// one side has nothing at all.
+fn totals_only(found: PoolDiff) -> PoolDiff {
+    if found.change.from.blocks == 0 || found.change.to.blocks == 0 {
+        return found;
+    }
+    PoolDiff { judged: false, owners: Vec::new(), places: Vec::new(), places_left_out: 0, ..found }
 }
 
 /// A pool at a moment: all its blocks, and the same in groups.
@@ -46,6 +56,7 @@ fn pool_diff((device, pool): (Device, Pool), (all_from, from): &Live, (all_to, t
     PoolDiff {
         device,
         pool,
+        judged: true,
         change: LiveChange::new(*all_from, *all_to),
         owners: owners.into_iter().map(|(owner, change)| OwnerDiff { owner, change }).collect(),
         places: places.into_iter().map(|(stacks, change)| PlaceDiff { stacks, change }).collect(),

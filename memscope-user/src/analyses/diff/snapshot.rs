@@ -30,6 +30,8 @@ pub struct Snapshot {
     pub length_ns: u64,
     /// A process was running before the trace.
     pub attached: bool,
+    /// Some allocation of the run has a call stack.
+    pub stacks: bool,
     /// How sure.
     pub confidence: Confidence,
 }
@@ -51,6 +53,7 @@ pub struct Recorder {
     /// First and last event.
     times_ns: Option<(u64, u64)>,
     attached: bool,
+    stacks: bool,
     out: SharedSnapshot,
 }
 
@@ -84,6 +87,7 @@ impl Recorder {
             passed: false,
             times_ns: None,
             attached: false,
+            stacks: false,
             out,
         }
     }
@@ -164,6 +168,9 @@ impl Analysis for Recorder {
         if matches!(event.kind, EventKind::DeviceUsage(_)) {
             return;
         }
+        if let EventKind::Alloc(alloc) = &event.kind {
+            self.stacks |= !alloc.block.stacks.is_empty();
+        }
         let (first_ns, last_ns) = self.times_ns.get_or_insert((event.time_ns, event.time_ns));
         *last_ns = event.time_ns.max(*last_ns);
         if let At::After(after_ns) = self.at
@@ -198,6 +205,7 @@ impl Analysis for Recorder {
             pools: pools.collect(),
             length_ns: last_ns - first_ns,
             attached: self.attached,
+            stacks: self.stacks,
             confidence: Confidence::after(end),
         };
         *self.out.lock().unwrap_or_else(PoisonError::into_inner) = Some(snapshot);

@@ -64,8 +64,7 @@ impl Analysis for LedgerAnalysis {
         for pid in left {
             self.conclude(pid);
         }
-        let doubtful = end.lost > 0 || !end.losses.is_empty();
-        let confidence = if doubtful { Confidence::Doubtful } else { Confidence::Certain };
+        let confidence = Confidence::after(end);
         let finding = |ledger| Finding::Ledger(Ledger { confidence, ..ledger });
         self.concluded.take(|ledger| (ledger.pid, ledger.device, ledger.moment), finding)
     }

@@ -43,9 +43,12 @@ fn write_side(word: &str, side: &DiffSide, out: &mut impl Write) -> io::Result<(
 }
 
 fn write_pool(found: &PoolDiff, out: &mut impl Write) -> io::Result<()> {
-    let PoolDiff { device, pool, change, owners, places, places_left_out, sizes, places_full } = found;
+    let PoolDiff { device, pool, judged, change, owners, places, places_left_out, sizes, places_full } = found;
     write!(out, "{} on device {}: ", pool.display_name(), Name(*device))?;
     write_change(*change, out)?;
+    if !judged {
+        writeln!(out, "  Owners and places were not judged: one of the two inputs has no call stacks")?;
+    }
     let owner = |it: &OwnerDiff| (it.owner.map_or(pool.event_type(), |name| name.as_str()).to_owned(), it.change);
     write_table("Owner", owners.iter().map(owner), out)?;
     let size = |least_bytes: u64| size_class(&SizeSum { least_bytes, live: crate::model::LiveSum::default() });
@@ -129,6 +132,7 @@ mod tests {
         let pool = PoolDiff {
             device: Device::Npu(3),
             pool: Pool::Pta,
+            judged: true,
             change: change((3, 1 << 20), (7, 3 << 20)),
             owners: vec![
                 OwnerDiff { owner: mine, change: change((1, 0), (6, 3 << 20)) },
@@ -163,6 +167,28 @@ Pytorch Caching memory pool on device 3: +2.00 MiB, 1.00 MiB to 3.00 MiB; 3 to 7
   There were more call stacks than are told apart; the others count as none
 ";
         assert_eq!(text(&found), expected);
+    }
+
+    /// Totals and sizes are what is left where one side has no stacks.
+    #[test]
+    fn what_cannot_be_compared_is_said() {
+        let pool = PoolDiff {
+            device: Device::Npu(0),
+            pool: Pool::Hal,
+            judged: false,
+            change: change((1, 512), (2, 1024)),
+            owners: Vec::new(),
+            places: Vec::new(),
+            places_left_out: 0,
+            sizes: vec![SizeDiff { least_bytes: 512, change: change((1, 512), (2, 1024)) }],
+            places_full: false,
+        };
+        let side = side("end", false, Confidence::Certain);
+        let found = text(&Diff { from: side.clone(), to: side, pools: vec![pool] });
+        let expected = "+512 bytes, 512 bytes to 1.00 KiB; 1 to 2 blocks (+1)
+  Owners and places were not judged: one of the two inputs has no call stacks
+        Growth          From            To    Blocks  Size of each block\n";
+        assert!(found.contains(expected), "{found}");
     }
 
     #[test]

@@ -1,0 +1,176 @@
+//! What was seen and not reported, and what that may touch.
+
+use serde::Serialize;
+
+/// A kind of figures: those that come from the same calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Figures {
+    /// Bytes and blocks of the driver and of pools, and all that is concluded from them.
+    Memory,
+    /// Requests that failed.
+    Failures,
+    /// Kernel launches, their number and names.
+    Launches,
+    /// Steps, marks and ranges.
+    Marks,
+    /// Operators, and the uses of blocks.
+    Operators,
+    /// Owners of blocks.
+    Owners,
+    /// Call stacks.
+    Stacks,
+    /// The Python trace of a script.
+    PythonTrace,
+    /// What is said of watched blocks.
+    Watch,
+    /// Rows of outputs; no finding.
+    Rows,
+}
+
+impl Figures {
+    /// All of them, in order.
+    pub const ALL: [Self; 10] = [
+        Self::Memory,
+        Self::Failures,
+        Self::Launches,
+        Self::Marks,
+        Self::Operators,
+        Self::Owners,
+        Self::Stacks,
+        Self::PythonTrace,
+        Self::Watch,
+        Self::Rows,
+    ];
+
+    /// Name in reports.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            Self::Failures => "failed requests",
+            Self::Launches => "launches",
+            Self::Marks => "steps and marks",
+            Self::Operators => "operators",
+            Self::Owners => "owners",
+            Self::Stacks => "call stacks",
+            Self::PythonTrace => "Python trace",
+            Self::Watch => "watched blocks",
+            Self::Rows => "rows",
+        }
+    }
+}
+
+/// One line of the loss report.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct LossLine {
+    /// Layer, e.g. `hal`.
+    pub layer: String,
+    /// Function.
+    pub symbol: String,
+    /// Reason, e.g. `ring full`.
+    pub reason: String,
+    /// Calls.
+    pub count: u64,
+    /// Figures that may be wrong for it; none if all of them are right.
+    pub touches: &'static [Figures],
+}
+
+/// Calls whose stack ends early, for one reason.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct CutStacks {
+    /// `C` or `Python`.
+    pub kind: &'static str,
+    /// Why, as at the end of the stack itself.
+    pub reason: &'static str,
+    /// Calls.
+    pub count: u64,
+}
+
+/// How the trace ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct RunEnd {
+    /// Nanoseconds since the Unix epoch.
+    pub time_ns: u64,
+    /// Records that the transport had no room for.
+    pub lost: u64,
+    /// Everything that was seen and not reported, by function and reason; zeros left out.
+    pub losses: Vec<LossLine>,
+    /// Calls whose stacks are neither whole nor as deep as was asked for; zeros left out.
+    pub cut_stacks: Vec<CutStacks>,
+    /// The tracer itself failed, and how: nobody knows what is missing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fault: Option<String>,
+    /// Files that traced processes had mapped and that the tracer may not open: nothing in them was probed.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unopened: Vec<String>,
+}
+
+impl RunEnd {
+    /// Whether something is missing that one of these figures depends on. Of losses that no line explains, and of
+    /// files that were not probed, all of them do.
+    #[must_use]
+    pub fn touches(&self, figures: &[Figures]) -> bool {
+        let of_line = |line: &LossLine| line.touches.iter().any(|figure| figures.contains(figure));
+        self.fault.is_some()
+            || !self.unopened.is_empty()
+            || (self.lost > 0 && self.losses.is_empty())
+            || self.losses.iter().any(of_line)
+    }
+}
+
+/// How sure a finding is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Confidence {
+    /// The rule was fully applied to complete data.
+    Certain,
+    /// Events were lost, so the finding may name blocks whose free was not seen, or miss some.
+    Doubtful,
+}
+
+impl Confidence {
+    /// What the losses of a run leave of a finding about memory.
+    #[must_use]
+    pub fn after(end: &RunEnd) -> Self {
+        Self::of(end, &[Figures::Memory])
+    }
+
+    /// What the losses of a run leave of a finding that depends on these figures.
+    #[must_use]
+    pub fn of(end: &RunEnd, figures: &[Figures]) -> Self {
+        if end.touches(figures) { Self::Doubtful } else { Self::Certain }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn end(lost: u64, touches: &[&'static [Figures]]) -> RunEnd {
+        let line = |touches: &&'static [Figures]| LossLine {
+            layer: String::new(),
+            symbol: String::new(),
+            reason: String::new(),
+            count: 1,
+            touches,
+        };
+        RunEnd { lost, losses: touches.iter().map(line).collect(), ..RunEnd::default() }
+    }
+
+    /// Only the figures that a loss may touch are doubtful; of losses without a line, and of a tracer that failed, all are.
+    #[test]
+    fn consequences() {
+        use Figures::{Launches, Marks, Memory};
+        let doubtful = |end: &RunEnd| [&[Memory][..], &[Launches], &[Memory, Marks]].map(|it| end.touches(it));
+        assert_eq!(doubtful(&end(0, &[])), [false; 3]);
+        assert_eq!(doubtful(&end(0, &[&[]])), [false; 3]);
+        assert_eq!(doubtful(&end(4, &[&[Launches], &[]])), [false, true, false]);
+        assert_eq!(doubtful(&end(0, &[&[], &[Marks]])), [false, false, true]);
+        assert_eq!(doubtful(&end(1, &[])), [true; 3]);
+        assert_eq!(doubtful(&RunEnd { fault: Some("it failed".to_owned()), ..RunEnd::default() }), [true; 3]);
+        assert_eq!(doubtful(&RunEnd { unopened: vec!["/lib/a".to_owned()], ..RunEnd::default() }), [true; 3]);
+        assert_eq!(Confidence::after(&end(1, &[&[Launches]])), Confidence::Certain);
+        assert_eq!(Confidence::after(&end(1, &[&Figures::ALL])), Confidence::Doubtful);
+    }
+}
