@@ -7,7 +7,7 @@ use memscope::model::{
     Alloc, AllocApi, Block, Device, DriverFigures, Event, EventKind, Free, FreeCause, Launch, Mark, Name, PageType,
     Pool, Stack, StackEnd, Stacks, System,
 };
-use memscope::sinks::{DumpOptions, DumpSink, Format, Sink};
+use memscope::sinks::{DumpOptions, DumpSink, FileChange, Format, Sink};
 use memscope_tests::checkers::csv::CsvRules;
 use memscope_tests::checkers::db::DbRules;
 use memscope_tests::checkers::{csv, db};
@@ -106,8 +106,11 @@ fn block(pool: Pool, device: Device, allocation_id: u64, page: PageType, api: Al
 fn write(format: Format, out_dir: PathBuf) -> Vec<PathBuf> {
     let (sender, created) = mpsc::channel();
     let options = DumpOptions { out_dir, format, ..DumpOptions::default() };
-    let mut sink =
-        DumpSink::new(&options, move |path| sender.send(path.to_owned()).expect("received")).expect("output directory");
+    let announce = move |change: FileChange<'_>| match change {
+        FileChange::Made(path) => sender.send(path.to_owned()).expect("received"),
+        FileChange::Removed(path) => panic!("`{}` is removed without parts", path.display()),
+    };
+    let mut sink = DumpSink::new(&options, announce).expect("output directory");
     for event in events() {
         sink.write(&event).expect("written");
     }

@@ -739,6 +739,10 @@ pub(super) struct TraceArgs {
     /// Stop tracing when the rows and the capture have this size, looked at once a second: 500M, 20G. The program goes on.
     #[arg(long, value_name = "SIZE", value_parser = values::size_limit)]
     pub max_size: Option<u64>,
+    /// Do not end at --max-size: keep the newest rows, in N parts that are a file with a header each; the oldest is removed when the newest
+    /// is full. Needs --no-capture, as a capture is in one piece.
+    #[arg(long, value_name = "N", requires_all = ["max_size", "no_capture"], value_parser = clap::value_parser!(u32).range(2..=1000))]
+    pub rotate: Option<u32>,
     /// Do not trace children.
     #[arg(long)]
     pub no_children: bool,

@@ -1,6 +1,7 @@
 //! How much a trace has written, and how fast. The files themselves are asked, so it does not matter which thread writes them.
 
 use std::{
+    collections::VecDeque,
     ffi::OsString,
     fs,
     path::{Path, PathBuf},
@@ -21,6 +22,11 @@ impl Files {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(path.to_owned());
     }
 
+    /// A file is not there any more.
+    pub(super) fn remove(&self, path: &Path) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|file| file != path);
+    }
+
     /// Bytes of all of them. What cannot be looked at counts nothing.
     fn size_bytes(&self) -> u64 {
         let files = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -37,6 +43,14 @@ impl Files {
     }
 }
 
+/// Looks that the time until the disk is full is taken of, and how many there have to be: a moment tells nothing.
+const LOOKS: usize = 11;
+const MIN_LOOKS: usize = 4;
+/// With less time left there is a warning.
+const SOON: Duration = Duration::from_mins(5);
+/// More than that is not told.
+const FAR: Duration = Duration::from_hours(24 * 365);
+
 /// Size and rate of the files, as of the last look.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct DiskUse {
@@ -44,31 +58,67 @@ pub(super) struct DiskUse {
     pub(super) size_bytes: u64,
     /// Bytes that were added in each second between the last two looks.
     pub(super) bytes_per_second: u64,
+    /// When the disk is full, at the rate of the last looks; not if the files may not become so large.
+    pub(super) until_full: Option<Duration>,
+}
+
+/// How far files can grow, as far as that is known.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Room {
+    /// Bytes that are free on the disk.
+    pub(super) free_bytes: Option<u64>,
+    /// Bytes that the files have at most.
+    pub(super) max_bytes: Option<u64>,
+}
+
+/// When so many bytes are written, if that is soon enough to be told.
+pub(super) fn until(bytes: u64, bytes_per_second: f64) -> Option<Duration> {
+    Duration::try_from_secs_f64(bytes as f64 / bytes_per_second).ok().filter(|left| *left < FAR)
 }
 
 /// Looks at the files again and again.
 #[derive(Debug)]
 pub(super) struct Disk {
     files: Files,
-    last: Option<(Instant, u64)>,
+    /// The last looks, oldest first.
+    looks: VecDeque<(Instant, u64)>,
+    warned: bool,
 }
 
 impl Disk {
     pub(super) const fn new(files: Files) -> Self {
-        Self { files, last: None }
+        Self { files, looks: VecDeque::new(), warned: false }
     }
 
     /// Looks at them now.
-    pub(super) fn look(&mut self, now: Instant) -> DiskUse {
+    pub(super) fn look(&mut self, now: Instant, room: Room) -> DiskUse {
         let size_bytes = self.files.size_bytes();
-        let (before, then) =
-            self.last.replace((now, size_bytes)).map_or((size_bytes, now), |(then, size)| (size, then));
-        let passed = now.saturating_duration_since(then);
-        let added = size_bytes.saturating_sub(before);
-        let bytes_per_second =
-            if passed < Duration::from_millis(1) { 0 } else { (added as f64 / passed.as_secs_f64()) as u64 };
-        DiskUse { size_bytes, bytes_per_second }
+        let bytes_per_second = self.looks.back().map_or(0.0, |&last| rate(last, (now, size_bytes))) as u64;
+        self.looks.push_back((now, size_bytes));
+        if self.looks.len() > LOOKS {
+            self.looks.pop_front();
+        }
+        let first = self.looks.front().copied().filter(|_| self.looks.len() >= MIN_LOOKS);
+        let until_full = room.free_bytes.zip(first).and_then(|(free_bytes, first)| {
+            let may_grow = room.max_bytes.is_none_or(|most| most.saturating_sub(size_bytes) > free_bytes);
+            if may_grow { until(free_bytes, rate(first, (now, size_bytes))) } else { None }
+        });
+        DiskUse { size_bytes, bytes_per_second, until_full }
     }
+
+    /// How much time is left, once, when it is little.
+    pub(super) fn warning(&mut self, disk: DiskUse) -> Option<Duration> {
+        let left = disk.until_full.filter(|left| *left < SOON && !self.warned)?;
+        self.warned = true;
+        Some(left)
+    }
+}
+
+/// Bytes added in each second between two looks.
+fn rate((then, before): (Instant, u64), (now, size_bytes): (Instant, u64)) -> f64 {
+    let passed = now.saturating_duration_since(then);
+    let added = size_bytes.saturating_sub(before);
+    if passed < Duration::from_millis(1) { 0.0 } else { added as f64 / passed.as_secs_f64() }
 }
 
 #[cfg(test)]
@@ -88,11 +138,48 @@ mod tests {
         for (name, size) in [("a.csv", 1000), ("b.db", 24), ("b.db-wal", 8), ("a.csv-wal", 7), ("other", 9)] {
             write(name, size);
         }
-        let mut disk = Disk::new(files);
+        let mut disk = Disk::new(files.clone());
         let start = Instant::now();
-        assert_eq!(disk.look(start), DiskUse { size_bytes: 1032, bytes_per_second: 0 });
+        let mut look = |seconds| {
+            let DiskUse { size_bytes, bytes_per_second, .. } =
+                disk.look(start + Duration::from_secs(seconds), Room::default());
+            (size_bytes, bytes_per_second)
+        };
+        assert_eq!(look(0), (1032, 0));
         write("later.csv", 3000);
-        assert_eq!(disk.look(start + Duration::from_secs(2)), DiskUse { size_bytes: 4032, bytes_per_second: 1500 });
-        assert_eq!(disk.look(start + Duration::from_secs(2)), DiskUse { size_bytes: 4032, bytes_per_second: 0 });
+        assert_eq!(look(2), (4032, 1500));
+        assert_eq!(look(2), (4032, 0));
+        files.remove(&folder.path().join("later.csv"));
+        assert_eq!(look(3), (1032, 0));
+    }
+
+    /// Makes sure that the time left is that of the free space at the rate of the last looks, that it is told after a few of them, not where
+    /// the files may not fill the disk, and that the warning comes once: 100 bytes a second, 40 000 and then 20 000 free.
+    #[test]
+    fn a_full_disk_is_foreseen() {
+        let folder = tempfile::tempdir().expect("temporary directory");
+        let path = folder.path().join("a.csv");
+        let files = Files::default();
+        files.add(&path);
+        let (mut disk, start) = (Disk::new(files), Instant::now());
+        let mut look = |seconds: u64, free_bytes, max_bytes| {
+            fs::write(&path, vec![0; 100 * seconds as usize]).expect("written");
+            let room = Room { free_bytes: Some(free_bytes), max_bytes };
+            let used = disk.look(start + Duration::from_secs(seconds), room);
+            (used.until_full.map(|left| left.as_secs()), disk.warning(used).map(|left| left.as_secs()))
+        };
+        for seconds in 0..3 {
+            assert_eq!(look(seconds, 40_000, None), (None, None));
+        }
+        assert_eq!(look(3, 40_000, None), (Some(400), None));
+        // At 400 bytes, 39 600 more are allowed: that is less than what is free.
+        assert_eq!(look(4, 40_000, Some(40_000)), (None, None));
+        assert_eq!(look(5, 20_000, Some(40_000)), (Some(200), Some(200)));
+        assert_eq!(look(6, 20_000, None), (Some(200), None));
+        // Nothing is written for as long as is looked back.
+        let idle = (7..18).map(|seconds| {
+            disk.look(start + Duration::from_secs(seconds), Room { free_bytes: Some(1), max_bytes: None })
+        });
+        assert_eq!(idle.last().expect("a look").until_full, None);
     }
 }

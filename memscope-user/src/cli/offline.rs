@@ -118,7 +118,7 @@ fn outputs_of<R: Read>(reader: Reader<R>, capture: &Path, total: u64, collect: &
     let notices = Notices::new(collect.level_of_messages());
     let settings = outputs::config(collect, CallStacks::default(), CollectMode::default());
     let tree = OutputTree::open(collect.output_path(), Caller::owner()?)?;
-    let dump = outputs::dump(collect, settings, &tree, ProcessDirs::default(), Files::default());
+    let dump = outputs::dump(collect, settings, None, &tree, ProcessDirs::default(), Files::default());
     let sinks: Vec<Box<dyn Sink>> = vec![dump, Box::new(notices)];
     let mut watcher = progress::watcher().unwrap_or_else(|| Box::new(|_| {}));
     let mut tell = |done| watcher(Progress { stage: Stage::Reading, done, total });

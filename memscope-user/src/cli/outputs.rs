@@ -27,7 +27,7 @@ use crate::{
     model::Finding,
     pipeline::{AnalysisBit, Demand, DeviceFilter, DumpFilter, Npus, Outcome, RowBits},
     sinks::{
-        self, DumpOptions, DumpSink, Sink, SinkError, StackCells,
+        self, DumpOptions, DumpSink, FileChange, Rotation, Sink, SinkError, StackCells,
         config_json::{DumpConfig, NO_OUTPUT_ID, StepList, WatchConfig},
         log::{Level, LogFile},
         report::Report,
@@ -124,6 +124,10 @@ fn open_below(
     files: Files,
 ) -> Result<Box<dyn Sink>, SinkError> {
     let (stacks, mode) = (args.call_stack.unwrap_or_default(), args.collect_mode);
+    let rotation = args
+        .max_size
+        .zip(args.rotate)
+        .map(|(most, parts)| Rotation { part_bytes: most / u64::from(parts), parts: parts as usize });
     let (args, watch) = (&args.collect, args.watch.as_ref());
     let own = tree.make_process_dir(std::process::id())?;
     let config = DumpConfig { watch_config: watch.map(watch_config).unwrap_or_default(), ..config(args, stacks, mode) };
@@ -135,7 +139,7 @@ fn open_below(
         LogLevel::Error => Level::Error,
     };
     messages::log_into(LogFile::create(tree, &own, level)?);
-    Ok(dump(args, config, tree, dirs, files))
+    Ok(dump(args, config, rotation, tree, dirs, files))
 }
 
 /// As msMemScope stores what is watched.
@@ -179,6 +183,7 @@ pub(super) fn config(args: &CollectArgs, stacks: CallStacks, mode: CollectMode) 
 pub(super) fn dump(
     args: &CollectArgs,
     config: DumpConfig,
+    rotation: Option<Rotation>,
     tree: &OutputTree,
     dirs: ProcessDirs,
     files: Files,
@@ -192,10 +197,16 @@ pub(super) fn dump(
         Stacks::Inline => StackCells::Inline,
         Stacks::Table => StackCells::Table,
     };
-    let options = DumpOptions { format, stacks, config: Some(config), ..DumpOptions::default() };
-    let announce = move |path: &Path| {
-        files.add(path);
-        message(level, LogLevel::Info, format_args!("create file {}", path.display()));
+    let options = DumpOptions { format, stacks, rotation, config: Some(config), ..DumpOptions::default() };
+    let announce = move |change: FileChange<'_>| match change {
+        FileChange::Made(path) => {
+            files.add(path);
+            message(level, LogLevel::Info, format_args!("create file {}", path.display()));
+        }
+        FileChange::Removed(path) => {
+            files.remove(path);
+            message(level, LogLevel::Info, format_args!("remove file {}", path.display()));
+        }
     };
     Box::new(DumpSink::below(tree.clone(), &options, announce).sharing(dirs))
 }

@@ -20,6 +20,8 @@ pub(super) struct CsvFile {
     pending: Vec<u8>,
     /// Length of the unfinished row at the end of the file.
     torn_bytes: usize,
+    /// Bytes written since [`Self::take_written`].
+    written_bytes: u64,
 }
 
 impl CsvFile {
@@ -33,7 +35,13 @@ impl CsvFile {
 
     /// Goes on with a file.
     pub(super) fn append(file: File, path: &Path) -> Self {
-        Self { file, path: path.to_owned(), pending: Vec::with_capacity(BLOCK_BYTES + 1024), torn_bytes: 0 }
+        Self {
+            file,
+            path: path.to_owned(),
+            pending: Vec::with_capacity(BLOCK_BYTES + 1024),
+            torn_bytes: 0,
+            written_bytes: 0,
+        }
     }
 
     /// Takes a line that `put` appends, and writes nothing yet. Whoever calls asks [`Self::is_due`] and [`Self::is_full`].
@@ -44,6 +52,11 @@ impl CsvFile {
     /// There is enough to be written.
     pub(super) const fn is_due(&self) -> bool {
         self.pending.len() >= BLOCK_BYTES
+    }
+
+    /// Bytes written since the last time.
+    pub(super) fn take_written(&mut self) -> u64 {
+        std::mem::take(&mut self.written_bytes)
     }
 
     /// No room for more rows until a flush succeeds.
@@ -69,6 +82,7 @@ impl CsvFile {
             Some(end) => done - end - 1,
             None => self.torn_bytes + done,
         };
+        self.written_bytes += done as u64;
         self.pending.drain(..done);
         calm::buffer(&mut self.pending, done);
         result.map_err(SinkError::io(&self.path))

@@ -8,6 +8,7 @@
 //! file gets one in `device_cpu`, and where more than [`MAX_HELD`] came before a file, the earlier files have the rest.
 
 mod file;
+mod parts;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -20,12 +21,14 @@ use super::row::{COLUMNS, Row};
 use super::stack_ids::{Room, StackCells, StackIds};
 use super::stacks::{TABLE_COLUMNS, table_name};
 use super::trace_row::{TRACE_COLUMNS, TraceRow};
-use super::tree::{FILE_MODE, OutputTree, Owner, ProcessDir, ProcessDirs, stamp};
+use super::tree::{FILE_MODE, OutputTree, Owner, Place, ProcessDir, ProcessDirs, stamp};
 use super::{Sink, SinkError};
 use crate::hash::{HashMap, HashSet};
 use crate::model::{Device, Event, EventKind, System};
 pub use file::Format;
 use file::{CsvRows, Entry, Output, StackTable, Writer};
+pub use parts::Rotation;
+use parts::{LOOK_ROWS, Parts};
 
 /// Files open at a time.
 const MAX_OPEN_CSV: usize = 1024;
@@ -43,14 +46,25 @@ pub struct DumpOptions {
     pub format: Format,
     /// How rows have their call stacks.
     pub stacks: StackCells,
+    /// Whether files are in parts of which the newest stay.
+    pub rotation: Option<Rotation>,
     /// User and group that everything made is handed to.
     pub owner: Option<Owner>,
     /// Written as `config.json` into every process's directory.
     pub config: Option<DumpConfig>,
 }
 
-/// Called with the path of each file made.
-type OnCreated = Box<dyn FnMut(&Path) + Send>;
+/// What becomes of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileChange<'a> {
+    /// It was made.
+    Made(&'a Path),
+    /// It was removed, as one of the oldest.
+    Removed(&'a Path),
+}
+
+/// Is told of files.
+type OnChange = Box<dyn FnMut(FileChange<'_>) + Send>;
 
 /// Writes rows to one file per process and device.
 pub struct DumpSink {
@@ -60,7 +74,8 @@ pub struct DumpSink {
     /// For the numbers of stacks.
     room: Room,
     config: Option<DumpConfig>,
-    on_created: OnCreated,
+    on_change: OnChange,
+    parts: Option<Parts>,
     processes: HashMap<u32, Process>,
     dirs: ProcessDirs,
     outputs: HashMap<Key, Output>,
@@ -89,6 +104,8 @@ struct Process {
     files: Vec<(Device, Table)>,
     /// Rows without a device so far, for files that are not made yet.
     held: Vec<Event>,
+    /// How many of them are in files of earlier parts.
+    held_before: usize,
 }
 
 impl Process {
@@ -113,21 +130,29 @@ impl fmt::Debug for DumpSink {
 }
 
 impl DumpSink {
-    /// Opens the output directory. `on_created` is called with the path of each file, once it is there.
-    pub fn new(options: &DumpOptions, on_created: impl FnMut(&Path) + Send + 'static) -> Result<Self, SinkError> {
+    /// Opens the output directory. `on_change` is told of each file, once it is there, and when it is not any more.
+    pub fn new(
+        options: &DumpOptions,
+        on_change: impl FnMut(FileChange<'_>) + Send + 'static,
+    ) -> Result<Self, SinkError> {
         let tree = OutputTree::open(&options.out_dir, options.owner)?;
-        Ok(Self::below(tree, options, on_created))
+        Ok(Self::below(tree, options, on_change))
     }
 
     /// Writes below an output directory that is open.
-    pub fn below(tree: OutputTree, options: &DumpOptions, on_created: impl FnMut(&Path) + Send + 'static) -> Self {
+    pub fn below(
+        tree: OutputTree,
+        options: &DumpOptions,
+        on_change: impl FnMut(FileChange<'_>) + Send + 'static,
+    ) -> Self {
         Self {
             tree,
             format: options.format,
             stacks: options.stacks,
             room: Room::default(),
             config: options.config.clone(),
-            on_created: Box::new(on_created),
+            on_change: Box::new(on_change),
+            parts: options.rotation.map(Parts::new),
             processes: HashMap::default(),
             dirs: ProcessDirs::default(),
             outputs: HashMap::default(),
@@ -222,10 +247,11 @@ impl DumpSink {
             Table::Dump => ("memscope_dump", &COLUMNS),
             Table::Trace => ("python_trace", &TRACE_COLUMNS),
         };
+        let part = self.parts.as_ref().map(Parts::suffix).unwrap_or_default();
         let name = match self.format {
-            Format::Csv => format!("{name}_{}.csv", stamp(&Zoned::now())),
+            Format::Csv => format!("{name}_{}{part}.csv", stamp(&Zoned::now())),
             // All databases of a process share one time (contract §2.1).
-            Format::Db => format!("{name}_{}.db", dir.stamp()),
+            Format::Db => format!("{name}_{}{part}.db", dir.stamp()),
         };
         let (file, place) = self.tree.create(dir, &[&directory, "dump"], &name, FILE_MODE)?;
         let writer = match self.format {
@@ -235,8 +261,9 @@ impl DumpSink {
             Format::Db => None,
         };
         process.files.push((device, table));
-        (self.on_created)(place.path());
-        self.outputs.insert(key, Output { place, writer, stacks: None, last_used: self.clock, begun: false });
+        note_made(&mut self.on_change, self.parts.as_mut(), &place);
+        let (last_used, begun, size_bytes) = (self.clock, false, 0);
+        self.outputs.insert(key, Output { place, writer, stacks: None, last_used, begun, size_bytes });
         Ok(())
     }
 
@@ -251,7 +278,7 @@ impl DumpSink {
                 let made = self.tree.create_beside(&output.place, &table_name(output.place.name()), FILE_MODE);
                 let (made, place) = made.inspect_err(|_| self.stacks = StackCells::Inline)?;
                 file.stacks = Some(CsvFile::create(made, place.path(), &TABLE_COLUMNS));
-                (self.on_created)(place.path());
+                note_made(&mut self.on_change, self.parts.as_mut(), &place);
                 Some(place)
             }
             Some(Writer::Db(_)) | None => None,
@@ -274,6 +301,11 @@ impl DumpSink {
 
     fn close(&mut self, key: Key) -> Result<(), SinkError> {
         self.open.retain(|&open| open != key);
+        // So that its size is known. What cannot be written now is told when it is closed.
+        drop(self.flush_one(key));
+        if let (Some(_), Some(output)) = (&self.parts, self.outputs.get_mut(&key)) {
+            output.measure();
+        }
         let Some(writer) = self.outputs.get_mut(&key).and_then(|output| output.writer.take()) else {
             return Ok(());
         };
@@ -309,7 +341,8 @@ impl DumpSink {
 
     /// Makes the host's file of a process that has no file, if there are rows without a device.
     fn release(&mut self, pid: u32) -> Result<(), SinkError> {
-        let without_file = self.processes.get(&pid).is_some_and(|it| !it.held.is_empty() && it.dumps().is_empty());
+        let without_file =
+            self.processes.get(&pid).is_some_and(|it| it.held.len() > it.held_before && it.dumps().is_empty());
         let key = (pid, Device::Cpu, Table::Dump);
         if without_file && !self.broken.contains(&key) { self.make_ready(key) } else { Ok(()) }
     }
@@ -332,18 +365,85 @@ impl DumpSink {
             return first;
         };
         if process.dumps().is_empty() {
-            self.lost_rows += process.held.len() as u64;
+            self.lost_rows += (process.held.len() - process.held_before) as u64;
         }
         for (device, table) in process.files {
             first = first.and(self.close((pid, device, table)));
-            self.outputs.remove(&(pid, device, table));
+            let output = self.outputs.remove(&(pid, device, table));
+            if let (Some(parts), Some(output)) = (&mut self.parts, output) {
+                parts.ended(output.size_bytes);
+            }
+        }
+        first
+    }
+
+    /// Begins new files if those of this part are full, and removes the oldest.
+    fn rotate_if_full(&mut self) -> Result<(), SinkError> {
+        let Some(parts) = &self.parts else { return Ok(()) };
+        self.outputs.values_mut().for_each(Output::measure);
+        if !parts.are_full(self.outputs.values().map(|output| output.size_bytes).sum()) {
+            return Ok(());
+        }
+        let mut first = Ok(());
+        for key in self.outputs.keys().copied().collect::<Vec<_>>() {
+            first = first.and(self.close(key));
+        }
+        self.outputs.clear();
+        self.broken.clear();
+        for process in self.processes.values_mut() {
+            if !process.dumps().is_empty() {
+                process.held_before = process.held.len();
+            }
+            process.files.clear();
+        }
+        for place in self.parts.as_mut().map(Parts::next).unwrap_or_default() {
+            first = first.and(self.tree.remove(&place));
+            (self.on_change)(FileChange::Removed(place.path()));
         }
         first
     }
 }
 
+fn note_made(on_change: &mut OnChange, parts: Option<&mut Parts>, place: &Place) {
+    on_change(FileChange::Made(place.path()));
+    if let Some(parts) = parts {
+        parts.made(place.clone());
+    }
+}
+
 impl Sink for DumpSink {
     fn write(&mut self, event: &Event) -> Result<(), SinkError> {
+        let looked = self.clock / LOOK_ROWS;
+        let written = self.write_event(event);
+        if self.clock / LOOK_ROWS == looked { written } else { written.and(self.rotate_if_full()) }
+    }
+
+    fn flush(&mut self) -> Result<(), SinkError> {
+        self.broken.clear();
+        let mut first = Ok(());
+        for output in self.outputs.values_mut() {
+            first = first.and(output.flush(&mut self.lost_rows));
+        }
+        first.and(self.rotate_if_full())
+    }
+
+    fn finish(&mut self) -> Result<(), SinkError> {
+        let mut pids: Vec<u32> = self.processes.keys().copied().collect();
+        pids.sort_unstable();
+        let mut first = Ok(());
+        for pid in pids {
+            first = first.and(self.end_process(pid));
+        }
+        first
+    }
+
+    fn lost_rows(&self) -> u64 {
+        self.lost_rows
+    }
+}
+
+impl DumpSink {
+    fn write_event(&mut self, event: &Event) -> Result<(), SinkError> {
         match Row::of(event) {
             // Who stops collecting wants to look at what there is.
             Some(row) if event.kind == EventKind::System(System::TraceStop) => {
@@ -363,29 +463,6 @@ impl Sink for DumpSink {
                 None => Ok(()),
             },
         }
-    }
-
-    fn flush(&mut self) -> Result<(), SinkError> {
-        self.broken.clear();
-        let mut first = Ok(());
-        for output in self.outputs.values_mut() {
-            first = first.and(output.flush(&mut self.lost_rows));
-        }
-        first
-    }
-
-    fn finish(&mut self) -> Result<(), SinkError> {
-        let mut pids: Vec<u32> = self.processes.keys().copied().collect();
-        pids.sort_unstable();
-        let mut first = Ok(());
-        for pid in pids {
-            first = first.and(self.end_process(pid));
-        }
-        first
-    }
-
-    fn lost_rows(&self) -> u64 {
-        self.lost_rows
     }
 }
 

@@ -94,6 +94,18 @@ pub(super) struct Folder {
 }
 
 impl Folder {
+    /// Bytes that are free on its file system, for everybody.
+    pub(super) fn free_bytes(&self) -> io::Result<u64> {
+        let mut about = MaybeUninit::<libc::statvfs>::uninit();
+        // SAFETY: the kernel fills the structure if it returns 0.
+        if unsafe { libc::fstatvfs(self.handle.as_raw_fd(), about.as_mut_ptr()) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: as above.
+        let about = unsafe { about.assume_init() };
+        Ok(about.f_bavail.saturating_mul(about.f_frsize))
+    }
+
     /// Opens a folder, making it and those above it where missing.
     pub(super) fn open(path: &Path, owner: Option<Owner>, made: &Made) -> io::Result<Self> {
         let path = std::path::absolute(path)?;

@@ -24,7 +24,7 @@ pub mod trace_row;
 pub mod tree;
 pub mod watch;
 
-pub use dump::{DumpOptions, DumpSink, Format};
+pub use dump::{DumpOptions, DumpSink, FileChange, Format, Rotation};
 pub use stack_ids::StackCells;
 
 use crate::model::Event;

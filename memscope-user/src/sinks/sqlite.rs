@@ -138,6 +138,12 @@ impl DbFile {
         (result, self.lost_rows)
     }
 
+    /// Bytes of all its pages; 0 if it cannot be asked.
+    pub(super) fn size_bytes(&self) -> u64 {
+        let pragma = |sql| self.connection.query_row(sql, [], |row| row.get::<_, i64>(0)).unwrap_or(0);
+        (pragma("PRAGMA page_count") * pragma("PRAGMA page_size")).unsigned_abs()
+    }
+
     /// Rows that an error took away.
     pub(super) fn take_lost_rows(&mut self) -> u64 {
         std::mem::take(&mut self.lost_rows)

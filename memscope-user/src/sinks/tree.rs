@@ -100,6 +100,11 @@ impl OutputTree {
         &self.root.path
     }
 
+    /// Bytes that are free where outputs go, for everybody.
+    pub fn free_bytes(&self) -> std::io::Result<u64> {
+        self.root.free_bytes()
+    }
+
     /// The run has begun: what was made stays.
     pub fn keep(&self) {
         self.made.keep();
@@ -185,6 +190,19 @@ impl OutputTree {
             Ok(file)
         };
         open().map_err(SinkError::io(&place.path))
+    }
+
+    /// Removes a file of ours; one that somebody has replaced stays.
+    pub(super) fn remove(&self, place: &Place) -> Result<(), SinkError> {
+        let folder = self.folder(place)?;
+        let remove = || {
+            place.identity.expect(&folder.child(&place.name).symlink_metadata()?)?;
+            std::fs::remove_file(folder.child(&place.name))
+        };
+        match remove() {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(SinkError::io(&place.path)(error)),
+            _ => Ok(()),
+        }
     }
 
     /// The folder of a file.

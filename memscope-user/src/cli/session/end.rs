@@ -1,6 +1,6 @@
 //! Ends a trace in order.
 
-use std::{io, path::Path};
+use std::{io, path::Path, time::Instant};
 
 use anyhow::{Context as _, Result};
 use nix::{
@@ -9,12 +9,17 @@ use nix::{
     unistd::Pid,
 };
 
-use super::{Child, End, Session, tell::tell_nothing_traced, watch};
+use super::{
+    Child, End, Session,
+    tell::{disk_text, tell_nothing_traced},
+    watch,
+};
 use crate::{
     capture::Note,
     cli::{
         RUN_FAILURE,
         args::{LogLevel, TraceArgs},
+        disk::Room,
         file_size, message,
         outputs::{self, Selecting},
         progress,
@@ -32,6 +37,7 @@ impl Session<'_> {
     /// status, and whether everything was written.
     pub(super) fn finish(mut self, end: &End, silent: bool) -> (Option<u8>, bool) {
         terminal::clear_status();
+        let took = Some(self.started.elapsed());
         if end.is_failure() {
             let hint = if matches!(end, End::Output(_)) { file_size::hint() } else { String::new() };
             crate::cli::error(format_args!("{}{hint}; tracing ends here, the traced program goes on", end.reason()));
@@ -89,6 +95,11 @@ impl Session<'_> {
             Some(monitor) => last_sample(self.args, &written, monitor, end),
             None => report(self.args, &written, self.capture.as_deref(), wanted),
         };
+        if traced_any && let Some(tree) = &self.tree {
+            let disk = self.disk.look(Instant::now(), Room::default());
+            let text = disk_text(disk, took.filter(|_| self.args.rotate.is_none()), tree.free_bytes().ok());
+            message(self.args.collect.level_of_messages(), LogLevel::Info, format_args!("{text}"));
+        }
         let watched = watched.map_or(Ok(()), |text| watch::print(self.args, &text));
         let watched = watched.context("cannot print what was watched");
         let silenced = silenced.context("the probes could not be silenced");
@@ -99,8 +110,8 @@ impl Session<'_> {
         let complete = complete && unopened.is_empty();
         // Outputs are complete: from here on a Ctrl-C may simply end us while the kernel detaches.
         Signals::unblock();
-        let took = self.kernel.detach();
-        message(self.args.collect.level_of_messages(), LogLevel::Debug, format_args!("detached in {took:.0?}"));
+        let detaching = self.kernel.detach();
+        message(self.args.collect.level_of_messages(), LogLevel::Debug, format_args!("detached in {detaching:.0?}"));
         let status = match self.child {
             None => None,
             Some(Child { status: Some(status), .. }) => Some(status),

@@ -37,7 +37,7 @@ use self::{
 use super::{
     FAILURE, RUN_FAILURE, USAGE,
     args::{LateLibraries, LogLevel, RunArgs, TraceArgs},
-    disk::{Disk, Files},
+    disk::{Disk, DiskUse, Files, Room},
     error, heap, message,
     notices::Notices,
     outputs::{self, Chosen, Selecting},
@@ -605,9 +605,26 @@ impl Session<'_> {
 
     /// Shows the figures, and ends the trace when its files are as large as they may be.
     fn on_status(&mut self) -> Option<End> {
-        let disk = self.disk.look(Instant::now());
+        let disk = self.look_at_disk();
         self.show_status(disk);
-        self.args.max_size.filter(|most| disk.size_bytes >= *most).map(|_| End::Size)
+        let most = self.args.max_size.filter(|_| self.args.rotate.is_none());
+        most.filter(|most| disk.size_bytes >= *most).map(|_| End::Size)
+    }
+
+    /// Looks at the files, and warns once when the disk is about to be full.
+    fn look_at_disk(&mut self) -> DiskUse {
+        let free_bytes = self.tree.as_ref().and_then(|tree| tree.free_bytes().ok());
+        let disk = self.disk.look(Instant::now(), Room { free_bytes, max_bytes: self.args.max_size });
+        if let Some(left) = self.disk.warning(disk) {
+            let free = tell::size(free_bytes.unwrap_or(0));
+            let text = format_args!(
+                "the disk is full in {} at this rate ({free} free): --max-size ends the trace before, --stacks=table and \
+                 --capture-only write less",
+                tell::time(left)
+            );
+            self.say(LogLevel::Warning, text);
+        }
+        disk
     }
 
     /// How long nobody has to be looked after.

@@ -1,10 +1,16 @@
 //! What a trace tells: the user in messages, the capture in notes.
 
+use std::time::Duration;
+
 use super::{Session, start::clocks};
 use crate::{
     attach::{features::LinkMode, follow::Change},
     capture::{LossCount, Note, note_record},
-    cli::{args::LogLevel, disk::DiskUse, message, operators, terminal},
+    cli::{
+        args::LogLevel,
+        disk::{DiskUse, until},
+        message, operators, terminal,
+    },
     model::Device,
     probes::{MSTX_TOOL, ProbeSpec, lacks_python_calls},
     ring::{Command, Reader, monotonic_ns},
@@ -107,11 +113,12 @@ impl Session<'_> {
             .map(|(device, bytes)| format!("{} {:.1} MiB", device_name(*device), mebibytes(*bytes)))
             .collect();
         terminal::show_status(format_args!(
-            "{} events | live: {} | disk: {:.1} MiB, {:.1} MiB/s | lost: {lost}",
+            "{} events | live: {} | disk: {:.1} MiB, {:.1} MiB/s{} | lost: {lost}",
             figures.events,
             devices.join(", "),
             mebibytes(disk.size_bytes),
-            mebibytes(disk.bytes_per_second)
+            mebibytes(disk.bytes_per_second),
+            disk.until_full.map(|left| format!(", full in {}", time(left))).unwrap_or_default()
         ));
     }
 }
@@ -147,6 +154,37 @@ pub(super) fn change_note(change: Change) -> Note {
             Note::ProcessStart { pid, parent, attached, command, visible_devices, pid_within }
         }
         Change::Ended { pid } => Note::ProcessEnd { pid },
+    }
+}
+
+/// How much was written, how fast, and for how long the disk has room. Of files that rotate only their size: the oldest are gone.
+pub(super) fn disk_text(disk: DiskUse, took: Option<Duration>, free_bytes: Option<u64>) -> String {
+    let Some(took) = took else { return format!("the files that stay have {}", size(disk.size_bytes)) };
+    let rate = disk.size_bytes as f64 / took.as_secs_f64().max(1e-3);
+    let room = free_bytes.map(|free| match until(free, rate) {
+        Some(left) => format!("; {} are free: enough for {} at this rate", size(free), time(left)),
+        None => format!("; {} are free", size(free)),
+    });
+    let rate = mebibytes(rate as u64);
+    format!("wrote {}, {rate:.1} MiB/s{}", size(disk.size_bytes), room.unwrap_or_default())
+}
+
+/// Bytes with a unit.
+pub(super) fn size(bytes: u64) -> String {
+    if bytes < 1 << 30 {
+        format!("{:.1} MiB", mebibytes(bytes))
+    } else {
+        format!("{:.1} GiB", mebibytes(bytes) / 1024.0)
+    }
+}
+
+/// A time with one unit, rounded down.
+pub(super) fn time(time: Duration) -> String {
+    match time.as_secs() {
+        seconds @ ..120 => format!("{seconds} s"),
+        seconds @ 120..7200 => format!("{} min", seconds / 60),
+        seconds @ 7200..172_800 => format!("{} h", seconds / 3600),
+        seconds => format!("{} days", seconds / 86_400),
     }
 }
 

@@ -42,6 +42,8 @@ pub(super) struct Output {
     pub(super) last_used: u64,
     /// It has the rows without a device that came before it.
     pub(super) begun: bool,
+    /// What its files have taken, as of the last look.
+    pub(super) size_bytes: u64,
 }
 
 /// The table of stacks of one file.
@@ -97,6 +99,15 @@ impl Output {
         }
     }
 
+    /// Looks how large its files are.
+    pub(super) fn measure(&mut self) {
+        match &mut self.writer {
+            Some(Writer::Csv(file)) => self.size_bytes += file.take_written(),
+            Some(Writer::Db(file)) => self.size_bytes = file.size_bytes(),
+            None => {}
+        }
+    }
+
     /// Opens its files again.
     pub(super) fn open_again(&mut self, tree: &OutputTree, format: Format) -> Result<(), SinkError> {
         let file = tree.reopen(&self.place)?;
@@ -139,6 +150,10 @@ impl CsvRows {
         }
         let is_due = self.rows.is_due() || self.stacks.as_ref().is_some_and(CsvFile::is_due);
         if is_due { self.flush() } else { Ok(()) }
+    }
+
+    fn take_written(&mut self) -> u64 {
+        self.rows.take_written() + self.stacks.as_mut().map_or(0, CsvFile::take_written)
     }
 
     fn is_full(&self) -> bool {

@@ -23,12 +23,22 @@ impl Run {
     }
 
     fn with(format: Format, stacks: StackCells) -> Self {
+        Self::rotating(format, stacks, None)
+    }
+
+    fn rotating(format: Format, stacks: StackCells, rotation: Option<Rotation>) -> Self {
         let root = tempfile::tempdir().expect("temporary directory");
         let created = Arc::new(Mutex::new(Vec::new()));
         let log = Arc::clone(&created);
         let out_dir = root.path().join("a/out");
-        let options = DumpOptions { out_dir, format, stacks, ..DumpOptions::default() };
-        let sink = DumpSink::new(&options, move |path| log.lock().expect("lock").push(path.to_owned()));
+        let options = DumpOptions { out_dir, format, stacks, rotation, ..DumpOptions::default() };
+        let sink = DumpSink::new(&options, move |change| {
+            let mut files = log.lock().expect("lock");
+            match change {
+                FileChange::Made(path) => files.push(path.to_owned()),
+                FileChange::Removed(path) => files.retain(|file| file != path),
+            }
+        });
         Self { root, sink: sink.expect("output directory"), created }
     }
 
@@ -437,6 +447,81 @@ fn joined_rows_are_the_rows_in_full() {
             assert!(!text.contains("main"), "{text}");
         }
     }
+}
+
+/// Parts rotate: the newest stay, each file of them can be read by itself, with the rows without a device and all stacks that its rows
+/// refer to, and no row between the oldest that is left and the last one is missing. Nothing else is on the disk.
+#[test]
+fn the_newest_parts_stay() {
+    for (format, joined, part_bytes) in
+        [(Format::Csv, joined as fn(&Path) -> Vec<Vec<String>>, 4000), (Format::Db, joined_db, 40_000)]
+    {
+        let rotation = Some(Rotation { part_bytes, parts: 3 });
+        let mut run = Run::rotating(format, StackCells::Table, rotation);
+        run.write(&Event { id: 7777, ..acl_init(12) });
+        let mut rounds = 0;
+        for round in 0..20_u64 {
+            for event in &stacked() {
+                run.write(&Event { id: 40 * round + event.id, ..event.clone() });
+            }
+            run.sink.flush().expect("writable");
+            rounds += 1;
+        }
+        let part = |path: &Path| {
+            let name = path.file_stem().expect("a name").to_str().expect("text").to_owned();
+            name.rsplit_once("_part").expect("a part").1.parse::<u64>().expect("a number")
+        };
+        let mut parts: Vec<u64> = run.created().iter().map(|path| part(path)).collect();
+        parts.sort_unstable();
+        parts.dedup();
+        // Each round fills a part, whatever it begins with.
+        assert!(parts.len() <= 3 && parts.last() >= Some(&(rounds / 2)), "{parts:?}");
+        assert!(parts.windows(2).all(|pair| pair[0] + 1 == pair[1]), "{parts:?}");
+        run.write(&end(12));
+        run.sink.finish().expect("writable");
+        assert_eq!(run.sink.lost_rows(), 0);
+
+        let mut ids: Vec<u64> = Vec::new();
+        for path in run.created().iter().filter(|path| path.to_string_lossy().contains("memscope_dump_")) {
+            assert!(!path.to_string_lossy().contains("device_cpu"), "{}", path.display());
+            let mut own: Vec<u64> = joined(path).iter().filter_map(|row| row[0].parse().ok()).collect();
+            let shared = own.iter().position(|id| *id == 7777).expect("begins with the row of the process");
+            own.remove(shared);
+            ids.extend(own);
+        }
+        ids.sort_unstable();
+        assert!(ids.len() >= 40 && ids.len() < 800, "{}", ids.len());
+        assert_eq!(ids, (800 - ids.len() as u64..800).collect::<Vec<_>>());
+        let folder = run.root.path().join("a/out");
+        let mut there = Vec::new();
+        let mut left = vec![folder];
+        while let Some(folder) = left.pop() {
+            for path in fs::read_dir(folder).expect("readable").map(|entry| entry.expect("readable").path()) {
+                if path.is_dir() { left.push(path) } else { there.push(path) }
+            }
+        }
+        let mut known = run.created();
+        known.sort();
+        there.sort();
+        assert_eq!(there, known);
+    }
+}
+
+/// Parts are looked at between flushes, too: a burst of rows makes none much larger than it may be. A row has less than 200 bytes.
+#[test]
+fn a_burst_is_in_parts() {
+    let part_bytes = 50_000;
+    let mut run = Run::rotating(Format::Csv, StackCells::Inline, Some(Rotation { part_bytes, parts: 1000 }));
+    for n in 0..3000 {
+        run.write(&at(n, Device::Npu(0), alloc(Pool::Hal, 0x10, n)));
+    }
+    run.sink.finish().expect("writable");
+    let sizes: Vec<u64> = run.created().iter().map(|path| path.metadata().expect("a file").len()).collect();
+    assert!((3..=7).contains(&sizes.len()), "{sizes:?}");
+    // What is gathered for one write is seen with it.
+    let most = part_bytes + (64 << 10) + 512 * 200;
+    assert!(sizes.iter().all(|size| *size < most), "{sizes:?}");
+    assert_eq!(run.created().iter().map(|path| rows(path)).sum::<u32>(), 3000);
 }
 
 /// Whatever is on the disk when the tracer is killed, no row refers to a stack that is not.
