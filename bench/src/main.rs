@@ -1,11 +1,17 @@
 //! Measures the analyses by made-up programs: what they find, and what that costs. `./x bench` runs it.
 
+mod attached;
+mod attaches;
 mod files;
+mod habits;
 mod heap;
 mod leaks;
+mod load;
 mod program;
 mod random;
 mod records;
+mod score;
+mod seeded_training;
 mod servers;
 mod sizes;
 mod training;
@@ -13,6 +19,8 @@ mod training;
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
+
+use crate::leaks::Extent;
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -30,9 +38,11 @@ fn main() -> ExitCode {
 /// Gives whether the goals are met.
 fn run(words: &[&str]) -> Result<bool> {
     match words {
-        ["leaks"] => Ok(leaks::run()),
+        ["leaks"] => Ok(leaks::run(Extent::full(false))),
+        ["leaks", "details"] => Ok(leaks::run(Extent::full(true))),
+        ["leaks", "details", seeds] => Ok(leaks::run(Extent::first(seeds.parse()?, true))),
         ["sizes", tool] => sizes::run(tool),
         ["case", case @ ..] => sizes::case(case).map(|()| true),
-        _ => bail!("usage: memscope-bench leaks, or sizes PATH_OF_MEMSCOPE_BPF"),
+        _ => bail!("usage: memscope-bench leaks [details [SEEDS]], or sizes PATH_OF_MEMSCOPE_BPF"),
     }
 }
