@@ -5,7 +5,7 @@
  *                              end of its input. WHAT they do: `empty` nothing, `lookup` a look into a hash map by what
  *                              the process's number gives, `record:e` and `record:r` the same, and 64 bytes with the time into a
  *                              ring at entries or at returns, `read:e` the same with 56 bytes that the first argument
- *                              points to: what no tracer can do without
+ *                              points to, `text:e` the same with the text there: what no tracer can do without
  *   emptyprobes exist KIND ID...   how many of these links, maps or programs (KIND `link`, `map`, `prog`) there are
  * Nothing but bpf(2) is needed; the kernel has to be Linux 6.8 or newer, which tells where links are. */
 #define _GNU_SOURCE
@@ -167,9 +167,9 @@ static int empty_program(void)
     return new_program(code, sizeof code / sizeof code[0]);
 }
 
-/* Finds the one entry of a hash map, whatever process it is. With a ring it sends a record: the time, and, if it reads, what the
- * first argument points to. */
-static int program_of(int map, int ring, bool reads)
+/* Finds the one entry of a hash map, whatever process it is. With a ring it sends a record: the time, and, if there is a helper that
+ * reads, what the first argument points to. */
+static int program_of(int map, int ring, int reads)
 {
     const struct bpf_insn code[] = {
         MOVE(BPF_REG_6, BPF_REG_1),
@@ -189,7 +189,7 @@ static int program_of(int map, int ring, bool reads)
         MOVE(BPF_REG_1, BPF_REG_10), {.code = BPF_ALU64 | BPF_ADD | BPF_K, .dst_reg = BPF_REG_1, .imm = -RECORD_BYTES},
         SET(BPF_REG_2, RECORD_BYTES - 8),
         {.code = BPF_LDX | BPF_MEM | BPF_DW, .dst_reg = BPF_REG_3, .src_reg = BPF_REG_6, .off = FIRST_ARGUMENT},
-        CALL(BPF_FUNC_probe_read_user),
+        CALL(reads ? reads : BPF_FUNC_probe_read_user),
         CALL(BPF_FUNC_ktime_get_ns),
         STORE(-8 - RECORD_BYTES),
         MAP(ring),
@@ -226,11 +226,13 @@ static struct programs programs_for(const char *what)
     union bpf_attr attr = {.map_fd = (uint32_t)map, .key = (uint64_t)(uintptr_t)&key, .value = (uint64_t)(uintptr_t)&value};
     if (sys_bpf(BPF_MAP_UPDATE_ELEM, &attr, sizeof attr))
         give_up("cannot fill", "a map");
-    int lookup = program_of(map, -1, false);
+    int lookup = program_of(map, -1, 0);
     if (!strcmp(what, "lookup"))
         return (struct programs){lookup, lookup, -1};
-    int ring = new_map(BPF_MAP_TYPE_RINGBUF, 0, 0, RING_BYTES), record = program_of(map, ring, !strcmp(what, "read:e"));
-    if (!strcmp(what, "record:e") || !strcmp(what, "read:e"))
+    bool words = !strcmp(what, "read:e"), text = !strcmp(what, "text:e");
+    int reads = words ? BPF_FUNC_probe_read_user : text ? BPF_FUNC_probe_read_user_str : 0;
+    int ring = new_map(BPF_MAP_TYPE_RINGBUF, 0, 0, RING_BYTES), record = program_of(map, ring, reads);
+    if (!strcmp(what, "record:e") || words || text)
         return (struct programs){record, lookup, ring};
     if (!strcmp(what, "record:r"))
         return (struct programs){lookup, record, ring};

@@ -171,6 +171,7 @@ const FLOOR: &[(Scenario, &str)] = &[
         "record:e",
     ),
     (Scenario { name: "HAL alloc + free: two entries, two returns, two records", ..BASE }, "record:r"),
+    (Scenario { name: "mark: one entry, one record, a text", kind: "mark", events: 1.0, ..BASE }, "text:e"),
 ];
 
 /// How often more than other measurements those of filtered processes are made: their goal is closer to 1 than what one repetition differs from the next.
