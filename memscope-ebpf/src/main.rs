@@ -17,6 +17,7 @@ mod objects;
 mod probes;
 mod process;
 mod regs;
+mod sites;
 mod slots;
 mod stacks;
 mod waits;
@@ -63,7 +64,7 @@ macro_rules! program {
 
 program!(
     /// Entry, one link per probe.
-    enter in "uprobe", ctx => traced(|id| probes::enter::<true>(ctx, id, cookie(ctx)))
+    enter in "uprobe", ctx => traced(|id| probes::enter::<true>(ctx, id, whole_cookie(ctx)))
 );
 program!(
     /// Return, one link per probe.
@@ -71,7 +72,7 @@ program!(
 );
 program!(
     /// Entry, one link for many probes (kernel 6.6 and later).
-    enter_multi in "uprobe.multi", ctx => traced(|id| probes::enter::<true>(ctx, id, cookie(ctx)))
+    enter_multi in "uprobe.multi", ctx => traced(|id| probes::enter::<true>(ctx, id, whole_cookie(ctx)))
 );
 program!(
     /// Return, one link for many probes.
@@ -87,7 +88,7 @@ program!(
 );
 program!(
     /// Entry, where programs of single rows jump to.
-    enter_slot in "uprobe", ctx => traced(|id| probes::enter::<false>(ctx, id, slots::jumper()))
+    enter_slot in "uprobe", ctx => traced(|id| probes::enter::<false>(ctx, id, slots::jumper().into()))
 );
 program!(
     /// Return, where programs of single rows jump to.
@@ -99,20 +100,20 @@ program!(
 );
 program!(
     /// Brings a text into memory before [`enter`] reads it; may wait for the page (Linux 6.0).
-    touch in "uprobe.s", ctx => probes::touch(ctx, || cookie(ctx))
+    touch in "uprobe.s", ctx => probes::touch(ctx, || whole_cookie(ctx))
 );
 program!(
     /// The same, one link for many probes.
-    touch_multi in "uprobe.multi.s", ctx => probes::touch(ctx, || cookie(ctx))
+    touch_multi in "uprobe.multi.s", ctx => probes::touch(ctx, || whole_cookie(ctx))
 );
 program!(
     /// Entry of a call with a text that is reported at once; may wait for the page.
-    enter_text in "uprobe.s", ctx => if let Some(id) = process::traced_thread() { probes::enter_text(ctx, id, cookie(ctx)) }
+    enter_text in "uprobe.s", ctx => if let Some(id) = process::traced_thread() { probes::enter_text(ctx, id, whole_cookie(ctx)) }
 );
 program!(
     /// The same, one link for many probes.
     enter_text_multi in "uprobe.multi.s", ctx => if let Some(id) = process::traced_thread() {
-        probes::enter_text(ctx, id, cookie(ctx));
+        probes::enter_text(ctx, id, whole_cookie(ctx));
     }
 );
 program!(

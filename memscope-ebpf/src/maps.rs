@@ -5,10 +5,11 @@ use aya_ebpf::{
     maps::{Array, HashMap, PerCpuArray, PerfEventByteArray, RingBuf},
 };
 use memscope_common::{
-    CallRecord, Config, ProbeRow, TextRecord,
+    CallRecord, Config, ProbeRow, SitePlaces, TextRecord,
     config::{CHANGES, ImageKey, Offsets, ProcessState},
     miss::{MAX_DEPTH, MISSES_PER_ROW},
     row::{MAX_ROWS, REGISTER_ARGS},
+    site::MAX_SITES,
 };
 
 /// Frozen before loading; read with `read_volatile` so that the compiler does not fold the default.
@@ -72,6 +73,10 @@ pub(crate) static PERF_EVENTS: PerfEventByteArray = PerfEventByteArray::new(0);
 /// Probe rows by number.
 #[map]
 pub(crate) static ROWS: Array<ProbeRow> = Array::with_max_entries(MAX_ROWS, 0);
+
+/// Where arguments are at probes behind an entry, by the upper half of the cookie.
+#[map]
+pub(crate) static SITES: Array<SitePlaces> = Array::with_max_entries(MAX_SITES, 0);
 
 /// Traced processes by tgid. Full: children are not traced and counted.
 #[map]

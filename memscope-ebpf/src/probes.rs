@@ -14,7 +14,7 @@ use crate::{
     emit::{Call, bring_in, emit_call, emit_list, emit_status, text_behind},
     maps::{PROCESSES, ROWS, Thread},
     misses::count,
-    process, regs, stacks, waits, watch,
+    process, regs, sites, stacks, waits, watch,
 };
 
 pub(crate) fn row_of(number: u32) -> Option<&'static ProbeRow> {
@@ -28,10 +28,11 @@ pub(crate) fn row_of(number: u32) -> Option<&'static ProbeRow> {
     }
 }
 
-/// A probed call is entered. One body for all rows, so that it is verified once per program kind. `number` gives the row's, which
-/// nobody needs of a process that is not traced. `LOOPS`: see [`stacks::take`].
+/// A probed call is entered. One body for all rows, so that it is verified once per program kind. `cookie` gives the row's number, which
+/// nobody needs of a process that is not traced. `LOOPS`: see [`stacks::take`]; without it there are no cookies.
 #[inline(never)]
-pub(crate) fn enter<const LOOPS: bool>(ctx: *mut c_void, id: u64, number: u32) -> u32 {
+pub(crate) fn enter<const LOOPS: bool>(ctx: *mut c_void, id: u64, cookie: u64) -> u32 {
+    let number = cookie as u32;
     let Some(row) = row_of(number) else { return 0 };
     // SAFETY: the context of a uprobe is the thread's registers.
     let regs = unsafe { &*ctx.cast::<pt_regs>() };
@@ -40,12 +41,16 @@ pub(crate) fn enter<const LOOPS: bool>(ctx: *mut c_void, id: u64, number: u32) -
         library(ctx, regs, row, number, tgid_of(id));
         return 0;
     }
-    let stack_pointer = regs::stack_pointer(regs);
+    let mut stack_pointer = regs::stack_pointer(regs);
     if watch::is_own_call(tgid_of(id), stack_pointer) {
         return 0;
     }
     let Some(thread) = calls::thread::<LOOPS>(id, number) else { return 0 };
-    regs::save_args(regs, &mut thread.args);
+    if LOOPS && sites::is_later(cookie) {
+        stack_pointer = sites::save_args(ctx, regs, cookie, &mut thread.args);
+    } else {
+        regs::save_args(regs, &mut thread.args);
+    }
     let outer = thread.api as u16;
     if row.is_paired() {
         let call = calls::Entered {
@@ -153,13 +158,19 @@ const fn tgid_of(id: u64) -> u32 {
 /// A call with a text is about to be reported. A literal that nobody has touched is not in memory, and [`enter`]
 /// cannot wait for its page; this program can.
 #[inline(always)]
-pub(crate) fn touch(ctx: *mut c_void, number: impl FnOnce() -> u32) {
+pub(crate) fn touch(ctx: *mut c_void, cookie: impl FnOnce() -> u64) {
     if process::traced_thread().is_none() {
         return;
     }
-    let Some(row) = row_of(number()) else { return };
+    let cookie = cookie();
+    let Some(row) = row_of(cookie as u32) else { return };
     // SAFETY: the context of a uprobe is the thread's registers.
-    let arg = regs::arg(unsafe { &*ctx.cast::<pt_regs>() }, row.text_arg);
+    let regs = unsafe { &*ctx.cast::<pt_regs>() };
+    let arg = if sites::is_later(cookie) {
+        sites::arg(ctx, regs, cookie, row.text_arg)
+    } else {
+        regs::arg(regs, row.text_arg)
+    };
     let text = text_behind(row, arg);
     if text == 0 {
         return;
@@ -170,16 +181,21 @@ pub(crate) fn touch(ctx: *mut c_void, number: impl FnOnce() -> u32) {
 /// A call with a text is entered, and reported at once: [`enter`] of a program that can wait for the text itself, so there is one program
 /// where there were two. Not for calls with stacks, and not while blocks are watched.
 #[inline(always)]
-pub(crate) fn enter_text(ctx: *mut c_void, id: u64, number: u32) {
+pub(crate) fn enter_text(ctx: *mut c_void, id: u64, cookie: u64) {
+    let number = cookie as u32;
     let Some(row) = row_of(number) else { return };
     // SAFETY: the context of a uprobe is the thread's registers.
     let regs = unsafe { &*ctx.cast::<pt_regs>() };
     let number = number as u16;
     let Some(thread) = calls::thread::<true>(id, number) else { return };
-    regs::save_args(regs, &mut thread.args);
+    let mut stack_pointer = regs::stack_pointer(regs);
+    if sites::is_later(cookie) {
+        stack_pointer = sites::save_args(ctx, regs, cookie, &mut thread.args);
+    } else {
+        regs::save_args(regs, &mut thread.args);
+    }
     let outer = thread.api as u16;
     if row.is_paired() {
-        let stack_pointer = regs::stack_pointer(regs);
         // Only stacks need the address.
         let call = calls::Entered { row: number, group: row.group, own: false, stack_pointer, return_address: 0 };
         if let Pushed::Dropped = calls::push(thread, &call) {

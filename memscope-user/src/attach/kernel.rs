@@ -1,6 +1,7 @@
 //! The loaded BPF object: rows in, links made, processes named, misses read.
 
 use std::{
+    collections::HashMap,
     io,
     os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd},
     path::{Path, PathBuf},
@@ -21,10 +22,11 @@ use aya::{
     util::{nr_cpus, online_cpus},
 };
 use memscope_common::{
-    Config, Miss, ProbeRow, PythonLayout, WatchSite, WatchStart, WatchedProcess,
+    Config, Miss, ProbeRow, PythonLayout, SitePlaces, WatchSite, WatchStart, WatchedProcess,
     config::{ANY_USER, ImageKey, OUTER_CHANGES, ProcessState, TRANSPORT_PERF, TRANSPORT_RING},
     miss,
     row::{JUMP_ENTER, JUMP_LEAVE, JUMP_LEAVE_OWN, JUMPS},
+    site::MAX_SITES,
     stack::{SCRATCH_PER_CPU, STACK_NATIVE, STACK_PYTHON},
     unwind::RULES,
 };
@@ -267,6 +269,8 @@ pub struct Point {
     pub with_text: bool,
     /// What is seen there.
     pub sees: Sees,
+    /// Where the arguments are, if not where they were at the entry.
+    pub places: Option<SitePlaces>,
 }
 
 /// What is seen at a place.
@@ -327,6 +331,8 @@ pub struct Kernel {
     stacks: StackOptions,
     links: Vec<UProbeLink>,
     lifecycle: Lifecycle,
+    /// Numbers of places that the kernel side knows.
+    sites: HashMap<SitePlaces, u32>,
     /// How often processes were put into the trace or taken out.
     process_changes: u64,
 }
@@ -458,6 +464,7 @@ impl Kernel {
             stacks,
             links: Vec::new(),
             lifecycle,
+            sites: HashMap::new(),
             process_changes: 0,
         };
         kernel.load_probes(options)?;
@@ -750,8 +757,29 @@ impl Kernel {
         if points.is_empty() {
             return Ok(());
         }
-        let cookie = |point: &Point| with_cookie.then_some(point.row.into());
-        self.link(name, path, points.iter().map(|point| (point.file_offset, cookie(point))))
+        let mut places = Vec::with_capacity(points.len());
+        for point in points {
+            let site = point.places.map_or(Ok(0), |places| self.site_number(places))?;
+            places.push((point.file_offset, with_cookie.then_some(u64::from(point.row) | u64::from(site) << 32)));
+        }
+        self.link(name, path, places.into_iter())
+    }
+
+    /// The number by which a probe's cookie names these places.
+    fn site_number(&mut self, places: SitePlaces) -> Result<u32, KernelError> {
+        const NAME: &str = "SITES";
+        if let Some(number) = self.sites.get(&places) {
+            return Ok(*number);
+        }
+        let number = self.sites.len() as u32 + 1;
+        if number >= MAX_SITES {
+            return Err(KernelError::Map { name: NAME, reason: format!("all {} places are taken", MAX_SITES - 1) });
+        }
+        let map = self.ebpf.map_mut(NAME).ok_or(no_map(NAME))?;
+        let mut sites: Array<_, SitePlaces> = Array::try_from(map).map_err(|error| map_error(NAME, &error))?;
+        sites.set(number, &places, 0).map_err(|error| map_error(NAME, &error))?;
+        self.sites.insert(places, number);
+        Ok(number)
     }
 
     /// Makes one link for places with their cookies.

@@ -22,6 +22,7 @@ use memscope_common::{
 use super::{
     copies,
     elf::ElfFile,
+    features::LinkMode,
     inode::Likeness,
     kernel::{Kernel, KernelError, ObjectPoint, Point},
     locate::{Cache, Evidence},
@@ -166,6 +167,8 @@ pub struct Libraries {
     cache: Option<Cache>,
     ops: OpsOptions,
     serves_arrays: bool,
+    /// A probe can say where the arguments are.
+    has_cookies: bool,
     /// Blocks are watched.
     watches: bool,
     /// Which rows are placed of those that not every trace needs.
@@ -231,6 +234,7 @@ impl Libraries {
         libraries.ops = ops;
         libraries.watches = watch.is_some();
         libraries.serves_arrays = kernel.link_mode().serves_arrays();
+        libraries.has_cookies = kernel.link_mode() != LinkMode::Slots;
         for (number, spec) in &mut libraries.rows {
             let flags = watch.map_or(0, |levels| watch::flags(spec, levels));
             let row = spec.row();
@@ -278,6 +282,7 @@ impl Libraries {
             cache: None,
             ops: OpsOptions { choice: OpsChoice::Npu, accesses: true, cpu: false },
             serves_arrays: true,
+            has_cookies: max_rows > LinkMode::Slots.max_rows(),
             watches: false,
             choice,
             extended: Vec::new(),

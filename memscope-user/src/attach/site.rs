@@ -47,9 +47,13 @@
 //! return (`arch_uretprobe_is_alive`).
 
 pub(in crate::attach) mod arm;
+mod follow;
 mod x86;
 
+use memscope_common::SitePlaces;
 use thiserror::Error;
+
+use self::follow::Motion;
 
 use super::elf::{ElfFile, Machine, Resolved};
 
@@ -160,6 +164,8 @@ pub struct SiteUse {
     pub needs_return: bool,
     /// Arguments on the stack are read, at their offsets from the stack pointer at the entry.
     pub stack_args: bool,
+    /// The kernel side takes arguments from where they are by then ([`Site::places`]), and no return probe shares the site.
+    pub follows: bool,
 }
 
 /// What the running kernel can do; all false is right for every kernel from 5.10 on, only dearer on newer ones.
@@ -210,6 +216,8 @@ pub struct Site {
     pub cost: SiteCost,
     /// The instruction there, for people.
     pub instruction: String,
+    /// Where the arguments and the stack pointer are, if not where they were at the entry.
+    pub places: Option<SitePlaces>,
 }
 
 /// The best site for a probe; see [`candidates`].
@@ -223,6 +231,9 @@ pub fn choose(function: &Function<'_>, usage: SiteUse, kernel: Kernel) -> Result
 /// memory that others can see, or may go elsewhere, and before any place that another symbol or a branch in the function
 /// or its neighbours leads to: a probe there would be hit more than once per call, or by other callers. Branches from far
 /// away and jump tables are not seen; compilers do not aim them at a prologue.
+///
+/// Where all of these would be single-stepped, and `usage` follows arguments, the one site is the first that is not, behind instructions
+/// that move the arguments to other registers or into the function's own frame.
 pub fn candidates(function: &Function<'_>, usage: SiteUse, kernel: Kernel) -> Result<Vec<Site>, SiteError> {
     let steps = decode(function, kernel)?;
     let first = steps.first().ok_or(SiteError::NoCode { address: function.address })?;
@@ -232,12 +243,24 @@ pub fn candidates(function: &Function<'_>, usage: SiteUse, kernel: Kernel) -> Re
     let seen = steps.iter().take(1 + steps.iter().take_while(|step| !step.after.ends(usage)).count());
     let fit = |step: &&Step| step.fits(usage) && reach.allows(step);
     let mut sites: Vec<_> = seen.filter(fit).filter_map(|step| Some((step.cost?, step))).collect();
+    if usage.follows
+        && sites.iter().all(|(cost, _)| cost.is_stepped())
+        && let Some((at, places)) = follow::find(function.machine, &steps, usage, |step| reach.allows(step))
+        && let Some(cost) = at.cost
+    {
+        return Ok(vec![Site { offset: at.offset, cost, instruction: at.text.clone(), places: Some(places) }]);
+    }
     // An Arm landing pad costs as much as what follows it, and a probe on it fires with the branch type still pending.
     sites.sort_by_key(|(cost, step)| (*cost, step.pad == Pad::Bti, step.offset));
     if sites.is_empty() {
         return Err(refused);
     }
-    let site = |(cost, step): (SiteCost, &Step)| Site { offset: step.offset, cost, instruction: step.text.clone() };
+    let site = |(cost, step): (SiteCost, &Step)| Site {
+        offset: step.offset,
+        cost,
+        instruction: step.text.clone(),
+        places: None,
+    };
     Ok(sites.into_iter().map(site).collect())
 }
 
@@ -287,6 +310,8 @@ struct Step {
     /// Overwrites the link register itself, after a return probe would have put its own address there.
     links: bool,
     after: Effects,
+    /// What it does to values that are followed.
+    motion: Motion,
     text: String,
 }
 

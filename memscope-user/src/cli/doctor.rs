@@ -510,7 +510,7 @@ mod tests {
             row: 1,
             symbol: symbol.to_owned(),
             file_offset: 0x1000,
-            site: Site { offset: 4, cost, instruction: "sub rsp, 8".to_owned() },
+            site: Site { offset: 4, cost, instruction: "sub rsp, 8".to_owned(), places: None },
             with_return: own_returns == 0,
             located: None,
             own_returns,

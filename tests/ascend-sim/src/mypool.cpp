@@ -68,6 +68,8 @@ void *Pool::take(size_t size)
     return ptr;
 }
 
+SIM_API void *moved(size_t size);
+
 void Pool::give(void *ptr)
 {
     note(JF_mypool_Pool_give, U(ptr), 0, 0, nullptr);
@@ -91,4 +93,41 @@ int simpool_take(size_t size, void **out)
 void simpool_give(void *ptr)
 {
     pool.give(ptr);
+}
+
+/* Each moves its arguments away before an instruction that the kernel emulates: to a register, and into the frame. The block that
+ * `my::moved` gives for n bytes is at n << 12. */
+#define FUNCTION(name) ".globl " name "\n.type " name ", %function\n.balign 16\n" name ":\n"
+#define END(name) ".size " name ", . - " name "\n"
+#ifdef __x86_64__
+asm(".pushsection .text\n"
+    FUNCTION("my_moved_free")
+    "sub $24, %rsp\nmov %rdi, %rax\nxor %edi, %edi\njmp 1f\n1: add $24, %rsp\nret\n"
+    END("my_moved_free")
+    FUNCTION("my_moved_note")
+    "endbr64\nsub $24, %rsp\nmov %rsi, 8(%rsp)\nxor %esi, %esi\njmp 1f\n1: add $24, %rsp\nret\n"
+    END("my_moved_note")
+    FUNCTION("_ZN2my5movedEm")
+    "sub $40, %rsp\nmov %rdi, 32(%rsp)\nmov %rdi, %rax\nxor %edi, %edi\njmp 1f\n"
+    "1: shl $12, %rax\nadd $40, %rsp\nret\n"
+    END("_ZN2my5movedEm")
+    ".popsection\n");
+#else
+asm(".pushsection .text\n"
+    FUNCTION("my_moved_free")
+    "sub sp, sp, #16\nmov x9, x0\nmov x0, #0\nb 1f\n1: add sp, sp, #16\nret\n"
+    END("my_moved_free")
+    FUNCTION("my_moved_note")
+    "sub sp, sp, #32\nstr x1, [sp, #8]\nmov x1, #0\nb 1f\n1: add sp, sp, #32\nret\n"
+    END("my_moved_note")
+    FUNCTION("_ZN2my5movedEm")
+    "sub sp, sp, #48\nstr x0, [sp, #40]\nlsl x9, x0, #12\nmov x0, #0\nb 1f\n"
+    "1: mov x0, x9\nadd sp, sp, #48\nret\n"
+    END("_ZN2my5movedEm")
+    ".popsection\n");
+#endif
+
+void *simpool_moved(size_t size)
+{
+    return my::moved(size);
 }

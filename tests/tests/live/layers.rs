@@ -1,11 +1,13 @@
 //! Allocation layers above the driver: pools of mstx users, of `MindSpore`, and of functions that the user defined.
 
 use std::collections::BTreeMap;
+use std::process::Command;
 
 use memscope_tests::harness::expect::cell_of;
 use memscope_tests::harness::journal::{Entry, Library};
 use memscope_tests::harness::rows::Row;
-use memscope_tests::harness::tracer::{Run, Tracer};
+use memscope_tests::harness::tracer::{Run, Tracer, simulation, tracer_path};
+use serde_json::Value;
 
 use super::shared::{assert_nothing_lost, assert_sound_with, entries};
 
@@ -176,6 +178,42 @@ fn pools_of_the_user() {
         // A capture explains itself: nobody defines the probes anew.
         let again = Tracer::replay(&run.folder.capture()).succeed();
         assert_eq!(written(&again, &MYPOOLS), truth.told);
+    }
+}
+
+/// Arguments that a prologue moves away, to a register and into the frame, before an instruction that the kernel emulates: values, texts
+/// and the pairing of entry and return are those of the calls, and no entry is single-stepped.
+#[test]
+fn arguments_are_followed_to_later_sites() {
+    const ROUNDS: u64 = 20;
+    const PROBES: [&str; 3] = [
+        "--probe=libmypool.so:_ZN2my5movedEm=alloc(size=0,ret=ptr,pool=moved)",
+        "--probe=libmypool.so:my_moved_free=free(ptr=0,pool=moved)",
+        "--probe=libmypool.so:my_moved_note=mark(text=1)",
+    ];
+    let library = simulation().join("lib/libmypool.so");
+    let said = Command::new(tracer_path()).args(["doctor", "--json", "--library"]).arg(library).args(PROBES).output();
+    let said: Value = serde_json::from_slice(&said.expect("the tracer runs").stdout).expect("JSON");
+    let probes = said["libraries"][0]["probes"].as_array().expect("probes");
+    assert_eq!(probes.len(), PROBES.len());
+    for probe in probes {
+        assert!(probe["site_offset"].as_u64().expect("an offset") > 0, "{probe}");
+        // The alloc's own return instruction is, on x86-64.
+        assert!(probe["own_returns"] == 1 || probe["single_stepped"] == false, "{probe}");
+    }
+    let rounds = ROUNDS.to_string();
+    for options in [&[][..], &["--link=cookie"], &["--transport=perf"], &["--call-stack=c:10"]] {
+        let run = Tracer::run("moved", &["--rounds", &rounds]).options(&PROBES).options(options).succeed();
+        assert_nothing_lost(&run);
+        let told: Vec<_> = written(&run, &["moved"]).into_iter().map(|told| (told.1, told.4, told.5, told.6)).collect();
+        let expected = (1..=ROUNDS).flat_map(|size| {
+            let block = size << 12;
+            [("MALLOC", block, Some(size), size), ("FREE", block, None, 0)]
+        });
+        assert_eq!(told, expected.collect::<Vec<_>>(), "{options:?}");
+        let rows = run.rows();
+        let notes = rows.all().filter(|row| row.event_type == "Mark" && row.name.as_deref() == Some("moved"));
+        assert_eq!(notes.count() as u64, ROUNDS, "{options:?}");
     }
 }
 

@@ -2,7 +2,7 @@
 
 use memscope_common::{
     ProbeRow, When,
-    row::{REGISTER_ARGS, ROW_TEXT},
+    row::{REGISTER_ARGS, ROW_BOUNDARY, ROW_TEXT},
 };
 
 use super::{
@@ -153,7 +153,12 @@ impl Libraries {
         let with_return = needs.has_return();
         // Entry and own return are matched by the stack pointer, which must not have moved.
         let needs_return = with_return || needs.has_own_return();
-        let usage = SiteUse { args: used_args(needs), needs_return, stack_args: false };
+        let usage = SiteUse {
+            args: used_args(needs),
+            needs_return,
+            stack_args: false,
+            follows: self.has_cookies && !self.watches && follows(needs),
+        };
         let own_returns = if needs.has_own_return() { site::returns(&function) } else { Some(Vec::new()) };
         let (site, own_returns) = match (site::choose(&function, usage, self.sites), own_returns) {
             (Ok(site), Some(own_returns)) => (site, own_returns),
@@ -174,11 +179,12 @@ impl Libraries {
             true => Sees::Text,
             false => Sees::Entry,
         };
-        let entry = Point { row, file_offset, with_return, with_text, sees };
+        let entry = Point { row, file_offset, with_return, with_text, sees, places: site.places };
         let own = own_returns.iter().map(|offset| Point {
             file_offset: place.file_offset + u64::from(*offset),
             with_text: false,
             sees: Sees::OwnReturn,
+            places: None,
             ..entry
         });
         plan.points.extend(own.chain([entry]));
@@ -217,7 +223,8 @@ impl Libraries {
         let (return_cost, after) = after;
         site.offset = call.before().0.saturating_sub(found.function.vaddr) as u32;
         // The text is not there yet at the first of the two.
-        let point = |file_offset, sees| Point { row, file_offset, with_return: false, with_text: false, sees };
+        let point =
+            |file_offset, sees| Point { row, file_offset, with_return: false, with_text: false, sees, places: None };
         plan.points.extend([point(after, Sees::OwnReturn), point(file_offset, Sees::Entry)]);
         plan.library.placed.push(Placed {
             row,
@@ -274,6 +281,12 @@ impl Libraries {
         plan.library.placed.iter_mut().for_each(|placed| placed.row = row);
         Ok(())
     }
+}
+
+/// Whether a probe of the row may be where its arguments have moved: a return probe is at the place of the entry's, the loader's row
+/// and arrays have other programs, and block watch wants the caller.
+fn follows(row: &ProbeRow) -> bool {
+    !row.has_return() && !row.has_array() && row.when != When::Library as u8 && row.flags & ROW_BOUNDARY == 0
 }
 
 /// Argument registers that the row reads.

@@ -219,7 +219,7 @@ pub fn plan_catch(elf: &ElfFile<'_>, sites: site::Kernel) -> Result<OpsPlan, Elf
 
 /// The cheapest place before the stack pointer moves, as an offset from the function's start.
 fn entry_site(elf: &ElfFile<'_>, place: &Resolved, sites: site::Kernel) -> Option<u64> {
-    let usage = SiteUse { args: 0xff, needs_return: false, stack_args: true };
+    let usage = SiteUse { args: 0xff, stack_args: true, ..SiteUse::default() };
     let function = Function::in_file(elf, place)?;
     site::choose(&function, usage, sites).ok().map(|site| site.offset.into())
 }

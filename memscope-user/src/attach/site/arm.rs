@@ -3,13 +3,16 @@
 //! Decoded by hand: instructions are words of fixed layout, only a few groups matter, and the crates of the field give
 //! operands but not what is written, so the same table would be needed on top. What is not known here ends the scan.
 
-use super::{Effects, Kernel, Pad, SCAN_BYTES, SiteCost, Step, Targets};
+use super::{
+    Effects, Kernel, Pad, SCAN_BYTES, SiteCost, Step, Targets,
+    follow::{Copy, Motion, Store},
+};
 
 /// Register number of the link register.
 const LINK: u32 = 30;
 
 /// In a base or destination that allows it, the stack pointer; elsewhere the zero register.
-const SP: u32 = 31;
+pub(super) const SP: u32 = 31;
 
 /// Decodes from the start of `body`, at most [`SCAN_BYTES`].
 pub(super) fn steps(body: &[u8], kernel: Kernel) -> Vec<Step> {
@@ -21,6 +24,7 @@ pub(super) fn steps(body: &[u8], kernel: Kernel) -> Vec<Step> {
             pad: if decoded.name == "bti" { Pad::Bti } else { Pad::None },
             pushes: false,
             links: matches!(decoded.name, "bl" | "blr"),
+            motion: motion(word, decoded.name),
             after: decoded.after,
             text: format!("{} ({word:#010x})", decoded.name),
         }
@@ -224,6 +228,81 @@ fn memory(word: u32) -> Decoded {
     };
     let after = if writes_back && base == SP { moves_stack(after) } else { after };
     Decoded::stepped(if load { "load" } else { "store" }, after)
+}
+
+/// What an instruction does to values that are followed. What is not known here ends that.
+fn motion(word: u32, name: &str) -> Motion {
+    let (to, from) = (field(word, 0), field(word, 5));
+    let copy = |from, plus| Motion { copy: Some(Copy { to, from, plus }), ..Motion::default() };
+    // Register 31 of these is the zero register, which is not followed; the stack pointer has the same number.
+    let writes = if to == SP { 0 } else { 1 << to };
+    match word {
+        // mov x, x (orr x, xzr, x)
+        w if w & 0xffe0_ffe0 == 0xaa00_03e0 && to != SP && field(w, 16) != SP => copy(field(w, 16), 0),
+        // add and sub of a constant, whole words, flags untouched
+        w if w & 0xbf80_0000 == 0x9100_0000 => {
+            let constant = i64::from(w >> 10 & 0xfff) << if w >> 22 & 1 == 1 { 12 } else { 0 };
+            copy(from, if w >> 30 & 1 == 1 { -constant } else { constant })
+        }
+        w if name == "load" || name == "store" => transfer(w, name == "load"),
+        // The last one signs the link register, which is not followed.
+        _ if matches!(name, "nop" | "bti" | "paciasp") => Motion::default(),
+        _ if matches!(name, "adr" | "mov" | "bitfield" | "extr" | "add" | "logical" | "alu" | "simd") => {
+            Motion { writes, ..Motion::default() }
+        }
+        _ => Motion::end(),
+    }
+}
+
+/// Loads and stores.
+fn transfer(word: u32, load: bool) -> Motion {
+    let vector = word >> 26 & 1 == 1;
+    let pair = word & 0x3a00_0000 == 0x2800_0000;
+    let unscaled = word & 0x3b20_0000 == 0x3800_0000;
+    let base = field(word, 5);
+    let sizes = word >> 30;
+    let signed = |low_bit: u32, bits: u32| i64::from((word << (32 - low_bit - bits)) as i32 >> (32 - bits));
+    let bytes = match (pair, vector) {
+        (true, false) => {
+            if sizes & 2 != 0 {
+                8
+            } else {
+                4
+            }
+        }
+        (true, true) => 4 << (sizes & 3),
+        (false, false) => 1 << sizes,
+        (false, true) => {
+            if word >> 23 & 1 == 1 {
+                16
+            } else {
+                1 << sizes
+            }
+        }
+    };
+    // Of single ones the lower two bits say how the base is written back, of pairs the next field.
+    let (offset, before, after) = match (pair, unscaled) {
+        (true, _) => (signed(15, 7) * bytes, word >> 23 & 3 == 3, word >> 23 & 3 == 1),
+        (false, true) => (signed(12, 9), word >> 10 & 3 == 3, word >> 10 & 3 == 1),
+        (false, false) if word & 0x3b00_0000 == 0x3900_0000 => (i64::from(word >> 10 & 0xfff) * bytes, false, false),
+        _ => return Motion::end(),
+    };
+    // The last ones store tags, too.
+    if after || before && (base != SP || load) || pair && !vector && !load && sizes == 1 {
+        return Motion::end();
+    }
+    let mut motion = Motion { stack: if before { offset } else { 0 }, ..Motion::default() };
+    let registers = if pair { vec![field(word, 0), field(word, 10)] } else { vec![field(word, 0)] };
+    for (at, register) in (0..).zip(registers) {
+        if load {
+            motion.writes |= if vector || register == SP { 0 } else { 1 << register };
+            continue;
+        }
+        let offset = if before { 0 } else { offset } + at * bytes;
+        let register = Some(register).filter(|register| !vector && bytes == 8 && *register != SP);
+        motion.stores.push(Store { base, offset, bytes, register });
+    }
+    motion
 }
 
 fn is_load(word: u32, vector: bool) -> bool {

@@ -9,7 +9,7 @@ const OLD: Kernel = Kernel { emulates_nops: false, optimizes_nop5: false };
 const NEW: Kernel = Kernel { emulates_nops: true, optimizes_nop5: true };
 
 /// All arguments in registers, no return probe.
-const ARGS: SiteUse = SiteUse { args: 0xff, needs_return: false, stack_args: false };
+const ARGS: SiteUse = SiteUse { args: 0xff, needs_return: false, stack_args: false, follows: false };
 /// All arguments and a return probe.
 const CALL: SiteUse = SiteUse { needs_return: true, ..ARGS };
 /// Arguments on the stack too.
@@ -413,7 +413,12 @@ fn random_code_is_survived() {
     for _ in 0..20_000 {
         let code: Vec<u8> = (0..next() % 100).map(|_| next() as u8).collect();
         let size = if next() % 4 == 0 { next() } else { code.len() as u64 };
-        let usage = SiteUse { args: next() as u8, needs_return: next() % 2 == 0, stack_args: next() % 2 == 0 };
+        let usage = SiteUse {
+            args: next() as u8,
+            needs_return: next() % 2 == 0,
+            stack_args: next() % 2 == 0,
+            follows: next() % 2 == 0,
+        };
         for machine in [Machine::X86_64, Machine::Aarch64] {
             let function = Function::new(machine, next(), &code, size);
             for site in candidates(&function, usage, NEW).unwrap_or_default() {
@@ -578,4 +583,95 @@ fn own_returns_are_found() {
     assert_eq!(arm(&[0xd503_201f, 0xd65f_03c0, 0xd503_201f, 0xd65f_03c0]), Some(vec![4, 12]));
     assert_eq!(arm(&[0xd65f_03c0, 0xd65f_0bff]), None, "retaa takes no probe");
     assert_eq!(arm(&[0xd503_201f]), None);
+}
+
+/// Follows these arguments.
+const fn following(args: u8) -> SiteUse {
+    SiteUse { args, follows: true, ..ARGS }
+}
+
+/// Offset of the site, bytes back to the entry's stack pointer, and where the arguments are (kind and offset).
+type Followed = (u32, u64, Vec<(u32, i32)>);
+
+fn followed(machine: Machine, code: &[u8], args: u8) -> Option<Followed> {
+    let function = Function::new(machine, 0x1000, code, code.len() as u64);
+    let site = choose(&function, following(args), OLD).expect("has a site");
+    let places = site.places?;
+    assert_ne!(site.cost, STEPPED);
+    Some((site.offset, places.stack, places.args.iter().map(|place| (place.kind, place.offset)).collect()))
+}
+
+/// Worked out by hand. Registers by their offsets in `pt_regs` of the kernel's `arch/x86/include/asm/ptrace.h`.
+#[test]
+fn x86_arguments_are_followed() {
+    const RBX: (u32, i32) = (1, 40);
+    const RAX: (u32, i32) = (1, 80);
+    const RSI: (u32, i32) = (1, 104);
+    const NONE: (u32, i32) = (0, 0);
+    let found = |code: &[u8], args| followed(Machine::X86_64, code, args);
+    // sub rsp,24; mov rbx,rdi; mov rdi,[rdi+8]; test rdi,rdi; je +0; ret
+    let moved = asm![SUB_RSP_24, [0x48, 0x89, 0xfb, 0x48, 0x8b, 0x7f, 0x08, 0x48, 0x85, 0xff, 0x74, 0x00, 0xc3]];
+    assert_eq!(found(&moved, 0b11), Some((14, 24, vec![RBX, RSI, NONE, NONE, NONE, NONE])));
+    // The third is in rdx all the time: an ordinary site.
+    assert_eq!(found(&moved, 0b100), None);
+    // Into the frame: sub rsp,24; mov [rsp+8],rdi; xor edi,edi; jmp +0; ret
+    let stored = asm![SUB_RSP_24, [0x48, 0x89, 0x7c, 0x24, 0x08], XOR_EDI_EDI, [0xeb, 0x00, 0xc3]];
+    assert_eq!(found(&stored, 1), Some((11, 24, vec![(2, 8), NONE, NONE, NONE, NONE, NONE])));
+    // With a frame pointer: mov rax,rsp; sub rsp,24; mov [rax-16],rsi; xor esi,esi; push rbp: 8 above the stack pointer.
+    let frame = asm![[0x48, 0x89, 0xe0], SUB_RSP_24, [0x48, 0x89, 0x70, 0xf0, 0x31, 0xf6], PUSH_RBP, RET];
+    assert_eq!(found(&frame, 0b10), Some((13, 24, vec![NONE, (2, 8), NONE, NONE, NONE, NONE])));
+    // Pushed with a prefix (rex.w), which is stepped, then lost: rex.w push rdi; xor edi,edi; push rbp; ret
+    let pushed = asm![[0x48, 0x57], XOR_EDI_EDI, PUSH_RBP, RET];
+    assert_eq!(found(&pushed, 1), Some((4, 8, vec![(2, 0), NONE, NONE, NONE, NONE, NONE])));
+    // From register to register: mov rbx,rdi; mov rax,rbx; xor ebx,ebx; xor edi,edi; push rbp; ret
+    let twice = asm![[0x48, 0x89, 0xfb, 0x48, 0x89, 0xd8, 0x31, 0xdb], XOR_EDI_EDI, PUSH_RBP, RET];
+    assert_eq!(found(&twice, 1), Some((10, 0, vec![RAX, NONE, NONE, NONE, NONE, NONE])));
+}
+
+/// Make sure that nothing is taken for an argument that no longer is one.
+#[test]
+fn x86_lost_arguments_are_not_followed() {
+    let lost = |code: &[u8]| assert_eq!(followed(Machine::X86_64, code, 1), None, "{code:x?}");
+    // Half of it: mov ebx,edi; xor edi,edi; push rbp; ret
+    lost(&asm![[0x89, 0xfb], XOR_EDI_EDI, PUSH_RBP, RET]);
+    // Overwritten in the frame: sub rsp,24; mov [rsp+8],rdi; mov dword [rsp+12],0; xor edi,edi; push rbp; ret
+    let store = [0x48, 0x89, 0x7c, 0x24, 0x08, 0xc7, 0x44, 0x24, 0x0c, 0, 0, 0, 0];
+    lost(&asm![SUB_RSP_24, store, XOR_EDI_EDI, PUSH_RBP, RET]);
+    // Below the red zone: mov [rsp-136],rdi; xor edi,edi; push rbp; ret
+    lost(&asm![[0x48, 0x89, 0xbc, 0x24, 0x78, 0xff, 0xff, 0xff], XOR_EDI_EDI, PUSH_RBP, RET]);
+    // Written where others may see it: mov rbx,rdi; mov [rdi],rsi; xor edi,edi; push rbp; ret
+    lost(&asm![[0x48, 0x89, 0xfb, 0x48, 0x89, 0x37], XOR_EDI_EDI, PUSH_RBP, RET]);
+    // Over the caller's words: mov rbx,rdi; mov [rsp],rsi; xor edi,edi; push rbp; ret
+    lost(&asm![[0x48, 0x89, 0xfb, 0x48, 0x89, 0x34, 0x24], XOR_EDI_EDI, PUSH_RBP, RET]);
+    // Not the argument but an address near it: lea rbx,[rdi+8]; xor edi,edi; push rbp; ret
+    lost(&asm![[0x48, 0x8d, 0x5f, 0x08], XOR_EDI_EDI, PUSH_RBP, RET]);
+    // A stack pointer that is not known: mov rbx,rdi; and rsp,-32; xor edi,edi; push rbp; ret
+    lost(&asm![[0x48, 0x89, 0xfb, 0x48, 0x83, 0xe4, 0xe0], XOR_EDI_EDI, PUSH_RBP, RET]);
+    // Beyond a call: mov rbx,rdi; call +0; push rbp; ret. And beyond a jump (ff e0, jmp rax).
+    lost(&asm![[0x48, 0x89, 0xfb], XOR_EDI_EDI, [0xe8, 0, 0, 0, 0], PUSH_RBP, RET]);
+    lost(&asm![[0x48, 0x89, 0xfb], XOR_EDI_EDI, [0xff, 0xe0], PUSH_RBP, RET]);
+    // Behind a place that is jumped to: mov rbx,rdi; xor edi,edi; push rbp; jmp to the push
+    lost(&asm![[0x48, 0x89, 0xfb], XOR_EDI_EDI, PUSH_RBP, [0xeb, 0xfd]]);
+}
+
+/// Worked out by hand; words checked with `aarch64-linux-gnu-objdump`.
+#[test]
+fn arm_arguments_are_followed() {
+    const NONE: (u32, i32) = (0, 0);
+    let found = |words: &[u32], args| followed(Machine::Aarch64, &code_of(words), args);
+    // stp x29,x30,[sp,#-32]!; mov x29,sp; str x19,[sp,#16]; mov x19,x0; ldr x0,[x0]; adrp x2,0; ret
+    let frame = [0xa9be_7bfd, 0x9100_03fd, 0xf900_0bf3, 0xaa00_03f3, 0xf940_0000, 0x9000_0002, 0xd65f_03c0];
+    assert_eq!(found(&frame, 0b11), Some((20, 32, vec![(1, 152), (1, 8), NONE, NONE, NONE, NONE])));
+    // stp x29,x30,[sp,#-48]!; mov x29,sp; stp x0,x1,[x29,#16]; mov x0,#0; mov x1,#0; adrp x2,0; ret
+    let stored = [0xa9bd_7bfd, 0x9100_03fd, 0xa901_07a0, 0xd280_0000, 0xd280_0001, 0x9000_0002, 0xd65f_03c0];
+    assert_eq!(found(&stored, 0b11), Some((20, 48, vec![(2, 16), (2, 24), NONE, NONE, NONE, NONE])));
+    // sub sp,sp,#32; str x2,[sp,#8]; mov w2,#0; cbz x0, to the ret; ret
+    let leaf = [0xd100_83ff, 0xf900_07e2, 0x5280_0002, 0xb400_0020, 0xd65f_03c0];
+    assert_eq!(found(&leaf, 0b100), Some((12, 32, vec![NONE, NONE, (2, 8), NONE, NONE, NONE])));
+    // Lost: mov w19,w0; mov w0,#0; adrp x2,0 | str x0,[sp,#-16] stays out of a frame | str x0,[x1] is seen by others.
+    assert_eq!(found(&[0x2a00_03f3, 0x5280_0000, 0x9000_0002, 0xd65f_03c0], 1), None);
+    assert_eq!(found(&[0xf81f_03e0, 0xd280_0000, 0x9000_0002, 0xd65f_03c0], 1), None);
+    assert_eq!(found(&[0xaa00_03f3, 0xf900_0020, 0xd280_0000, 0x9000_0002, 0xd65f_03c0], 1), None);
+    // A word of the frame that is written over: as `leaf`, with str w1,[sp,#12].
+    assert_eq!(found(&[0xd100_83ff, 0xf900_07e2, 0xb900_0fe1, 0x5280_0002, 0xb400_0020, 0xd65f_03c0], 0b100), None);
 }

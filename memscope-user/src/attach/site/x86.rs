@@ -5,10 +5,20 @@ use iced_x86::{
     InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register,
 };
 
-use super::{Effects, Kernel, Pad, SCAN_BYTES, SiteCost, Step, Targets};
+use super::{
+    Effects, Kernel, Pad, SCAN_BYTES, SiteCost, Step, Targets,
+    follow::{Copy, Motion, Store},
+};
 
 /// The registers of the integer arguments, in order.
 const ARGS: [Register; 6] = [Register::RDI, Register::RSI, Register::RDX, Register::RCX, Register::R8, Register::R9];
+
+/// Their numbers as instructions have them.
+pub(super) const ARG_NUMBERS: [u32; 6] = [7, 6, 2, 1, 8, 9];
+/// That of the stack pointer.
+pub(super) const STACK: u32 = 4;
+/// Where the kernel keeps registers, by these numbers: offsets in `struct pt_regs` of `asm/ptrace.h`.
+pub(super) const SAVED_AT: [i32; 16] = [80, 88, 96, 40, 152, 32, 104, 112, 72, 64, 56, 48, 24, 16, 8, 0];
 
 /// A call that replaces a nop is written in one go only where it does not cross a page.
 const PAGE_BYTES: u64 = 4096;
@@ -89,10 +99,12 @@ impl Prologue {
         let address = instruction.ip();
         // A `call` is emulated without its shadow stack; only where nothing else is the entry we take it.
         let cost = self.cost(address, bytes, instruction).filter(|_| offset == 0 || !instruction.is_call_near());
-        let (after, below_stack) = effects(instruction, self.info.info(instruction));
+        let info = self.info.info(instruction);
+        let (after, below_stack) = effects(instruction, info);
+        let motion = motion(instruction, info);
         self.red_zone |= below_stack;
         let pad = if instruction.code() == Code::Endbr64 { Pad::Endbr } else { Pad::None };
-        Step { offset, cost, pad, pushes: is_emulated_push(bytes), links: false, after, text }
+        Step { offset, cost, pad, pushes: is_emulated_push(bytes), links: false, after, motion, text }
     }
 
     fn cost(&self, address: u64, bytes: &[u8], instruction: &Instruction) -> Option<SiteCost> {
@@ -143,6 +155,73 @@ fn effects(instruction: &Instruction, info: &InstructionInfo) -> (Effects, bool)
     let effects =
         Effects { writes, ends_return: moves_stack || overwrites, ends_stack_args: moves_stack || overwrites, ends };
     (effects, explicit && below)
+}
+
+/// What an instruction does to values that are followed.
+fn motion(instruction: &Instruction, info: &InstructionInfo) -> Motion {
+    let pushes = instruction.mnemonic() == Mnemonic::Push;
+    if instruction.flow_control() != FlowControl::Next || instruction.is_stack_instruction() && !pushes {
+        return Motion::end();
+    }
+    let mut motion = Motion { stack: i64::from(instruction.stack_pointer_increment()), ..Motion::default() };
+    let written = info.used_registers().iter().filter(|used| is_write(used.access()));
+    for register in written.filter_map(|used| number_of(used.register())) {
+        motion.writes |= 1 << register;
+    }
+    // A push moves it by what was asked above.
+    if pushes {
+        motion.writes &= !(1 << STACK);
+    }
+    let sources = (1..instruction.op_count()).find(|at| instruction.op_kind(*at) == OpKind::Register);
+    let source = match instruction.code() {
+        Code::Push_r64 => number_of(instruction.op0_register()),
+        Code::Mov_rm64_r64 => sources.and_then(|at| number_of(instruction.op_register(at))),
+        _ => None,
+    };
+    for used in info.used_memory().iter().filter(|used| is_write(used.access())) {
+        let bytes = used.memory_size().size() as i64;
+        let plain = used.index() == Register::None && !matches!(used.segment(), Register::FS | Register::GS);
+        let (Some(base), true, 1..) = (whole_number_of(used.base()), plain, bytes) else {
+            return Motion::end();
+        };
+        // A push stores at where the stack pointer goes; the offset of all other stores is from where it is.
+        let offset = if pushes { 0 } else { used.displacement() as i64 };
+        motion.stores.push(Store { base, offset, bytes, register: source });
+    }
+    motion.copy = copy(instruction);
+    motion
+}
+
+/// Whether a register gets the value of another one, or an address relative to it.
+fn copy(instruction: &Instruction) -> Option<Copy> {
+    let to = number_of(instruction.op0_register())?;
+    let (from, plus) = match instruction.code() {
+        Code::Mov_r64_rm64 | Code::Mov_rm64_r64 if instruction.op1_kind() == OpKind::Register => {
+            (number_of(instruction.op1_register())?, 0)
+        }
+        Code::Lea_r64_m if instruction.memory_index() == Register::None => {
+            (whole_number_of(instruction.memory_base())?, instruction.memory_displacement64() as i64)
+        }
+        Code::Sub_rm64_imm8 | Code::Sub_rm64_imm32 if instruction.op0_kind() == OpKind::Register => {
+            (to, (instruction.immediate(1) as i64).wrapping_neg())
+        }
+        Code::Add_rm64_imm8 | Code::Add_rm64_imm32 if instruction.op0_kind() == OpKind::Register => {
+            (to, instruction.immediate(1) as i64)
+        }
+        _ => return None,
+    };
+    Some(Copy { to, from, plus })
+}
+
+/// A general register's number, if it is all of the register.
+fn whole_number_of(register: Register) -> Option<u32> {
+    register.is_gpr64().then(|| register.number() as u32)
+}
+
+/// A general register's number, by whatever part of it.
+fn number_of(register: Register) -> Option<u32> {
+    let whole = register.full_register();
+    whole.is_gpr64().then(|| whole.number() as u32)
 }
 
 fn is_write(access: OpAccess) -> bool {

@@ -16,6 +16,11 @@ SIM_API void my_note(int level, const char *text);
 /* By `my::Pool::take` and `give`, which throw for more than 1 MiB; then 1. */
 SIM_API int simpool_take(size_t size, void **out);
 SIM_API void simpool_give(void *ptr);
+/* They do nothing, but move their arguments at once. The block of n bytes is at n << 12. */
+SIM_API void my_moved_free(void *ptr);
+SIM_API void my_moved_note(int level, const char *text);
+/* By `my::moved`. */
+SIM_API void *simpool_moved(size_t size);
 #ifdef __cplusplus
 }
 #endif
