@@ -2,6 +2,8 @@
 //!
 //! Windows are twice as long whenever there would be too many, so between 32 and 64 cover a run of any length.
 
+use super::verdict;
+
 /// Windows at most.
 pub(super) const WINDOWS: u64 = 64;
 /// The shortest window: 2^20 ns, about a millisecond.
@@ -68,6 +70,12 @@ impl Level {
     pub(super) fn lows(&mut self, clock: &Clock) -> &[u64] {
         self.catch_up(clock);
         &self.lows
+    }
+
+    /// How much it has risen since the second part of the time began.
+    pub(super) fn since_first_part(&mut self, clock: &Clock) -> u64 {
+        let then = verdict::parts(self.lows(clock)).map_or(0, |parts| parts[1]);
+        self.now.saturating_sub(then)
     }
 
     /// Nothing has changed since the last call: the windows in between have the level of then.

@@ -49,8 +49,8 @@ struct Process {
     clock: Clock,
     followed: HashMap<Key, Followed>,
     sites_full: bool,
-    /// Frees of blocks older than the trace.
-    older_frees: HashMap<(Device, Pool), u64>,
+    /// Frees of blocks older than the trace: a count that only rises.
+    older_frees: HashMap<(Device, Pool), Level>,
 }
 
 #[derive(Debug, Default)]
@@ -92,7 +92,7 @@ impl Analysis for GrowthAnalysis {
         } else if let Some(process) = self.running.get_mut(&event.pid) {
             process.clock.advance(event.time_ns);
             if let EventKind::UnknownFree(UnknownFree { pool, maybe_older: true, refused: false, .. }) = event.kind {
-                *process.older_frees.entry((event.device, pool)).or_default() += 1;
+                process.older_frees.entry((event.device, pool)).or_default().rise(&process.clock);
             }
         }
         if matches!(event.kind, EventKind::ProcessEnd)
@@ -193,8 +193,10 @@ impl Process {
             let Some(low_blocks) = verdict::parts(lows).filter(|_| is_judged && !known) else { continue };
             let stays = verdict::grows(lows) && verdict::stay(followed.ages, low_blocks);
             let increase = followed.level.now().saturating_sub(low_blocks[1]);
-            // Whose blocks replace older ones, as in a cache that was full before, does not show.
-            let replaces = 2 * self.older_frees.get(&(device, pool)).copied().unwrap_or(0) >= increase.max(1);
+            // Such blocks may replace older ones, as in a cache that was full before. Those in use at the attach go in the first part.
+            let older_frees =
+                self.older_frees.get_mut(&(device, pool)).map_or(0, |frees| frees.since_first_part(&self.clock));
+            let replaces = 2 * older_frees >= increase.max(1);
             let grows = stays || (site.is_some() && verdict::accumulates(followed.ages, increase));
             if grows && !replaces {
                 growth.sites.push(followed.growing(pool, site, low_blocks, span_ns));

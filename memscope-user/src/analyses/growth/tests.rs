@@ -189,6 +189,29 @@ fn a_cache_that_was_full_before_is_undecided() {
     assert_eq!((growth.judged, growth.sites.len(), growth.increases.len()), (true, 0, 1));
 }
 
+/// What was in use at the attach is freed soon: that says nothing of a leak.
+#[test]
+fn blocks_in_use_at_the_attach_hide_no_leak() {
+    let mut server = Server::default();
+    for request in 0..600 {
+        server.time_ns = request * SECOND;
+        server.alloc("leak", 4096);
+        if request < 60 {
+            for block in 0..10 {
+                let (pool, addr) = (Pool::Pta, 0x5000_0000 + request * 10 + block);
+                server.push(EventKind::UnknownFree(UnknownFree {
+                    pool,
+                    addr,
+                    size_bytes: None,
+                    maybe_older: true,
+                    refused: false,
+                }));
+            }
+        }
+    }
+    assert_eq!(places(&server.found()), ["leak"]);
+}
+
 /// Without stacks sizes tell sites apart; and a buffer that is replaced by ever larger ones is no leak.
 #[test]
 fn sizes_stand_for_stacks() {

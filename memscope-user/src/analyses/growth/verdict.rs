@@ -23,6 +23,8 @@ const STEADY_RISE: u64 = 12;
 const MIN_SHARE_OF_RISES: f64 = 0.7;
 /// A second half that grows by less than this part of the first half is slower.
 const SLOWER: f64 = 0.6;
+/// Few blocks show little: here a slower growth is looked for more closely.
+const MOST: f64 = 0.85;
 /// Standard deviations of a difference of counts that may be chance.
 const CHANCE: f64 = 2.5;
 
@@ -77,7 +79,7 @@ pub(super) fn accumulates([youngest, young, old, _]: [u64; 4], increase: u64) ->
     // Two fifths of the mean, and more than one.
     let enough = |count: u64| count >= 2 && 15 * count >= 2 * stayed;
     let (first, last) = (old as f64, youngest as f64);
-    let slower = last < SLOWER * first && first - last > CHANCE * (first + last).sqrt();
+    let slower = last < MOST * first && first - last > (first + last).sqrt();
     stayed >= MIN_BLOCKS && 2 * increase >= stayed && [youngest, young, old].into_iter().all(enough) && !slower
 }
 
@@ -114,6 +116,7 @@ mod tests {
         assert!(!accumulates([3, 3, 1, 40], 7));
         assert!(!accumulates([20, 20, 20, 60], 4), "replaced");
         assert!(!accumulates([10, 40, 90, 300], 140), "fills ever slower");
+        assert!(!accumulates([20, 28, 36, 40], 84), "fills slower");
         assert!(!accumulates([60, 1, 1, 0], 62), "a burst at the end");
     }
 

@@ -114,6 +114,13 @@ fn told_by_rows(findings: Vec<Finding>) -> Vec<Finding> {
             })),
             Finding::Peak(peak) => Some(Finding::Peak(Peak { attached: false, ..peak })),
             Finding::Fragmentation(found) => Some(Finding::Fragmentation(Fragmentation { attached: false, ..found })),
+            // Neither the driver's module nor who called it.
+            Finding::Growth(mut growth) => {
+                let increases = growth.increases.iter_mut().map(|increase| &mut increase.site);
+                let sites = growth.sites.iter_mut().filter_map(|growing| growing.site.as_mut());
+                increases.chain(sites).for_each(|site| (site.module_id, site.caller) = (None, None));
+                Some(Finding::Growth(growth))
+            }
             Finding::Oom(_) => None,
             // A step without any block leaves findings only where rows of its device are.
             Finding::Fluctuation(gap) if gap.device == Device::None => None,
