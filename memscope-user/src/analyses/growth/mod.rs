@@ -197,7 +197,10 @@ impl Process {
             let older_frees =
                 self.older_frees.get_mut(&(device, pool)).map_or(0, |frees| frees.since_first_part(&self.clock));
             let replaces = 2 * older_frees >= increase.max(1);
-            let grows = stays || (site.is_some() && verdict::accumulates(followed.ages, increase));
+            let increases = [increase, followed.level.now().saturating_sub(low_blocks[4])];
+            let accumulates = verdict::accumulates(followed.ages, increases);
+            // A pool as a whole accuses many places at once: both have to show it.
+            let grows = if site.is_some() { stays || accumulates } else { stays && accumulates };
             if grows && !replaces {
                 growth.sites.push(followed.growing(pool, site, low_blocks, span_ns));
             } else if let Some(site) = site.filter(|_| increase > 0) {

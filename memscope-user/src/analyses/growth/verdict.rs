@@ -72,15 +72,17 @@ pub(super) fn stay(ages: [u64; 4], parts: [u64; GROWTH_PARTS]) -> bool {
 }
 
 /// Whether blocks of each of the last three quarters stayed, the youngest not markedly fewer, while the level rose (`increase`, since
-/// the second part began) by what stayed: not in a cache that replaces its blocks, nor in one that fills ever slower.
+/// the second part began, and since the fifth) by what stayed: not in a cache that replaces its blocks, nor in one that fills ever slower.
 #[expect(clippy::cast_precision_loss, reason = "counts of blocks are far below 2^52")]
-pub(super) fn accumulates([youngest, young, old, _]: [u64; 4], increase: u64) -> bool {
+pub(super) fn accumulates([youngest, young, old, _]: [u64; 4], [increase, last_increase]: [u64; 2]) -> bool {
     let stayed = youngest + young + old;
     // Two fifths of the mean, and more than one.
     let enough = |count: u64| count >= 2 && 15 * count >= 2 * stayed;
     let (first, last) = (old as f64, youngest as f64);
     let slower = last < MOST * first && first - last > (first + last).sqrt();
-    stayed >= MIN_BLOCKS && 2 * increase >= stayed && [youngest, young, old].into_iter().all(enough) && !slower
+    // The last third has four thirds of the youngest quarter's blocks; half of that at least.
+    let rises = 3 * last_increase >= 2 * youngest;
+    stayed >= MIN_BLOCKS && rises && 2 * increase >= stayed && [youngest, young, old].into_iter().all(enough) && !slower
 }
 
 #[cfg(test)]
@@ -112,12 +114,14 @@ mod tests {
     /// Few blocks that stay show in their ages: 3 of each quarter, not 2 of one; a cache has no increase, or ever fewer.
     #[test]
     fn few_blocks_that_stay() {
-        assert!(accumulates([3, 3, 3, 4], 9));
-        assert!(!accumulates([3, 3, 1, 40], 7));
-        assert!(!accumulates([20, 20, 20, 60], 4), "replaced");
-        assert!(!accumulates([10, 40, 90, 300], 140), "fills ever slower");
-        assert!(!accumulates([20, 28, 36, 40], 84), "fills slower");
-        assert!(!accumulates([60, 1, 1, 0], 62), "a burst at the end");
+        assert!(accumulates([3, 3, 3, 4], [9, 4]));
+        assert!(!accumulates([3, 3, 1, 40], [7, 4]));
+        assert!(!accumulates([20, 20, 20, 60], [4, 4]), "replaced");
+        assert!(!accumulates([10, 40, 90, 300], [140, 13]), "fills ever slower");
+        assert!(!accumulates([20, 28, 36, 40], [84, 26]), "fills slower");
+        // Full after three quarters of the time, then first in, first out: 22 of 100 after a sixth, 89 after two thirds.
+        assert!(!accumulates([33, 33, 33, 0], [78, 11]), "full shortly before the end");
+        assert!(!accumulates([60, 1, 1, 0], [62, 61]), "a burst at the end");
     }
 
     #[test]
