@@ -83,11 +83,16 @@ pub struct Offsets {
     pub inode_number: u32,
     /// `i_sb` of an inode.
     pub inode_super: u32,
+    /// `i_generation` of an inode.
+    pub inode_generation: u32,
+    /// `i_size` of an inode.
+    pub inode_size: u32,
     /// `s_dev` of a superblock.
     pub super_device: u32,
 }
 
-/// A file that decides whether a program has to be stopped when it begins, as the kernel knows it.
+/// A file that decides whether a program has to be stopped when it begins, or a thread held when it loads libraries, as the kernel
+/// knows it.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ImageKey {
@@ -95,14 +100,22 @@ pub struct ImageKey {
     pub inode: u64,
     /// Device of the file system: major number above 20 bits of minor number.
     pub device: u32,
-    /// [`IMAGE_LOADER`] or [`IMAGE_STATIC`].
+    /// One of `IMAGE_*`.
     pub kind: u32,
+    /// With [`IMAGE_SEEN`]: tells it from a later file with the same inode number. Else 0.
+    pub generation: u32,
+    /// With [`IMAGE_SEEN`]: the lower half of its size. Else 0.
+    pub size: u32,
 }
 
 /// The loader of a program.
 pub const IMAGE_LOADER: u32 = 1;
 /// A program without a loader.
 pub const IMAGE_STATIC: u32 = 2;
+/// A file that the tracer has looked at, and keeps open: its inode is no other file's.
+pub const IMAGE_OPEN: u32 = 3;
+/// A file that was mapped by a thread that the tracer has let go on, so it was looked at.
+pub const IMAGE_SEEN: u32 = 4;
 /// Bits of a minor device number (`MINORBITS`).
 pub const MINOR_BITS: u32 = 20;
 
@@ -110,6 +123,8 @@ pub const MINOR_BITS: u32 = 20;
 pub const HOLD_ASKED: u64 = 0;
 /// Of a thread that is held: user space looks at the thread's process.
 pub const HOLD_TAKEN: u64 = 1;
+/// Of a thread that was held: it has waited too long and went on.
+pub const HOLD_GIVEN_UP: u64 = 2;
 
 /// In a process's stops: we have stopped it, and have to continue it.
 pub const STOP_OURS: u32 = 1;
@@ -129,6 +144,8 @@ pub const PROCESS_STOP: u32 = 1 << 1;
 pub const PROCESS_SHARES: u32 = 1 << 2;
 /// In a process's state: a thread that has mapped a library waits until user space has looked.
 pub const PROCESS_HOLD: u32 = 1 << 3;
+/// In a process's state: it waits even if all that is mapped is known, since user space has to look at the process itself.
+pub const PROCESS_HOLD_ALWAYS: u32 = 1 << 4;
 
 /// Where user space counts its changes of who is traced ...
 pub const OUTER_CHANGES: u32 = 0;

@@ -36,6 +36,10 @@ pub enum Miss {
     HandlerTaken = 14,
     /// A thread that had mapped libraries did not wait until they were probed: their first calls may be missed.
     NotHeld = 15,
+    /// A thread that had mapped unknown files waited until user space had looked at them. No loss.
+    Held = 16,
+    /// A process was stopped until user space had looked at it. No loss.
+    Stopped = 17,
 }
 
 /// Slots reserved per row, so that a reason can be added without moving the others.
@@ -45,7 +49,7 @@ pub const MISSES_PER_ROW: u32 = 32;
 pub const MAX_DEPTH: usize = 8;
 
 /// All reasons, in their numbers' order.
-pub const ALL: [Miss; 16] = [
+pub const ALL: [Miss; 18] = [
     Miss::RingFull,
     Miss::ThreadsFull,
     Miss::TooDeep,
@@ -62,6 +66,8 @@ pub const ALL: [Miss; 16] = [
     Miss::NotWatched,
     Miss::HandlerTaken,
     Miss::NotHeld,
+    Miss::Held,
+    Miss::Stopped,
 ];
 
 impl Miss {

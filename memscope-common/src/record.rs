@@ -131,7 +131,7 @@ pub struct ProcessRecord {
     pub header: Header,
     /// The new process ([`Kind::Fork`]); otherwise 0.
     pub child: u32,
-    /// Whether the process was stopped and waits for `SIGCONT`.
+    /// Whether the process was stopped and waits for `SIGCONT`: [`WAITS_STOPPED`], why it does not (`WITHHELD_*`), or 0.
     pub stopped: u32,
 }
 const _: () = assert!(size_of::<ProcessRecord>() == 32);
@@ -144,7 +144,7 @@ pub struct LibraryRecord {
     pub header: Header,
     /// `r_debug.r_state`: 0 consistent, 1 adding, 2 deleting; 255 unknown.
     pub state: u32,
-    /// Whether the process waits: [`WAITS_STOPPED`], [`WAITS_HELD`], or 0.
+    /// Whether the process waits: [`WAITS_STOPPED`], [`WAITS_HELD`], why it does not (`WITHHELD_*`), or 0.
     pub stopped: u32,
 }
 const _: () = assert!(size_of::<LibraryRecord>() == 32);
@@ -153,6 +153,17 @@ const _: () = assert!(size_of::<LibraryRecord>() == 32);
 pub const WAITS_STOPPED: u32 = 1;
 /// The thread waits in the kernel until user space has answered.
 pub const WAITS_HELD: u32 = 2;
+
+/// No hold: too many threads are held.
+pub const WITHHELD_ROOM: u32 = 3;
+/// No stop: the process is another user's, and could not be continued.
+pub const WITHHELD_USER: u32 = 4;
+/// No stop: a debugger has the process.
+pub const WITHHELD_DEBUGGER: u32 = 5;
+/// No stop: the process is under job control.
+pub const WITHHELD_JOB: u32 = 6;
+/// No stop: another process has stopped it, or too many are stopped.
+pub const WITHHELD_STOPPED: u32 = 7;
 
 /// Objects in one record; what a call has beyond that is counted in [`ObjectsRecord::left_out`].
 pub const MAX_OBJECTS: usize = 16;

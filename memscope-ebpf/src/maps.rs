@@ -49,6 +49,8 @@ pub(crate) static CONFIG: Config = Config {
         file_inode: 0,
         inode_number: 0,
         inode_super: 0,
+        inode_generation: 0,
+        inode_size: 0,
         super_device: 0,
     },
 };
@@ -95,9 +97,10 @@ pub(crate) static PROCESSES_KNOWN: Array<u64> = Array::with_max_entries(KNOWN_PR
 #[map]
 pub(crate) static HOLDS: HashMap<u64, u64> = HashMap::with_max_entries(4096, 0);
 
-/// Loaders that are probed, and programs without a loader that were looked at: whoever runs them is not stopped for it.
+/// Loaders that are probed, and programs without a loader that were looked at: whoever runs them is not stopped for it. Files that were
+/// looked at: whoever loads no others is not held. Full: further ones are not learnt.
 #[map]
-pub(crate) static KNOWN_IMAGES: HashMap<ImageKey, u32> = HashMap::with_max_entries(1024, 0);
+pub(crate) static KNOWN_IMAGES: HashMap<ImageKey, u32> = HashMap::with_max_entries(16384, 0);
 
 /// The file that a stopped process runs and that was not known, by tgid.
 #[map]

@@ -15,16 +15,19 @@ use aya_ebpf::{
 use memscope_common::{
     Kind, LibraryRecord, Miss, ProcessRecord,
     config::{
-        ANY_USER, HOLD_ASKED, HOLD_TAKEN, IMAGE_LOADER, IMAGE_STATIC, ImageKey, PROCESS_HOLD, PROCESS_STOP, STOP_AGAIN,
-        STOP_OURS, STOP_THEIRS,
+        ANY_USER, HOLD_ASKED, HOLD_GIVEN_UP, HOLD_TAKEN, IMAGE_LOADER, IMAGE_OPEN, IMAGE_SEEN, IMAGE_STATIC, ImageKey,
+        PROCESS_HOLD, PROCESS_HOLD_ALWAYS, PROCESS_STOP, STOP_AGAIN, STOP_OURS, STOP_THEIRS,
     },
-    record::{WAITS_HELD, WAITS_STOPPED},
+    record::{
+        WAITS_HELD, WAITS_STOPPED, WITHHELD_DEBUGGER, WITHHELD_JOB, WITHHELD_ROOM, WITHHELD_STOPPED, WITHHELD_USER,
+    },
 };
 
 use crate::{
     emit::{header, send},
-    maps::{HOLDS, KNOWN_IMAGES, NEW_IMAGES, STOPS, setting},
+    maps::{HOLDS, KNOWN_IMAGES, NEW_IMAGES, PROCESSES, STOPS, setting},
     misses::count,
+    probes::row_of,
     process::{argument, field, is_traced},
     regs,
     stacks::bpf_loop,
@@ -57,10 +60,11 @@ pub(crate) fn report_library(ctx: *mut c_void, row: u16, state: u32, flags: u32)
         if HOLDS.insert(&id, &HOLD_ASKED, 0).is_ok() {
             waits = WAITS_HELD;
         } else {
+            waits = WITHHELD_ROOM;
             count(row, Miss::NotHeld);
         }
-    } else if flags & PROCESS_STOP != 0 && may_stop((id >> 32) as u32, row) {
-        waits = WAITS_STOPPED;
+    } else if flags & PROCESS_STOP != 0 {
+        waits = ask_to_stop((id >> 32) as u32, row);
     }
     let mut record =
         LibraryRecord { header: header(Kind::Library, row, size_of::<LibraryRecord>() as u16), state, stopped: waits };
@@ -87,53 +91,54 @@ pub(crate) fn report_program<const IMAGES: bool>(ctx: *mut c_void, tgid: u32, fl
             let _ = NEW_IMAGES.insert(&tgid, &key, 0);
         }
     }
-    let stopped = stops && may_stop(tgid, 0);
-    let mut record = ProcessRecord {
-        header: header(Kind::Exec, 0, size_of::<ProcessRecord>() as u16),
-        child: 0,
-        stopped: if stopped { WAITS_STOPPED } else { 0 },
-    };
+    let stopped = if stops { ask_to_stop(tgid, 0) } else { 0 };
+    let mut record =
+        ProcessRecord { header: header(Kind::Exec, 0, size_of::<ProcessRecord>() as u16), child: 0, stopped };
     let sent = send(ctx, (&raw mut record).cast(), size_of::<ProcessRecord>() as u64, 0, true);
-    if stopped {
+    if stopped == WAITS_STOPPED {
         stop(tgid, 0, sent);
     }
 }
 
-/// Whether the current process may be stopped: not if it could not be made to go on, and not where others would see it: a debugger,
-/// or whoever controls jobs. Takes notice of the stop.
+/// [`WAITS_STOPPED`] if the current process may be stopped, and takes notice of the stop; else why not.
 #[inline(always)]
-fn may_stop(tgid: u32, row: u16) -> bool {
-    let user = setting!(stop_user);
-    // SAFETY: a helper without arguments. The lower half is the user.
-    if user != ANY_USER && unsafe { bpf_get_current_uid_gid() } as u32 != user {
-        return false;
-    }
-    if setting!(offsets.known) != 0 && is_watched_by_others() {
+fn ask_to_stop(tgid: u32, row: u16) -> u32 {
+    let why = why_not_stop();
+    if why != 0 {
         count(row, Miss::StopFailed);
-        return false;
+        return why;
     }
     // SAFETY: a live map value, which others change.
     let theirs = STOPS.get_ptr(&tgid).is_some_and(|stops| unsafe { stops.read_volatile() } & STOP_THEIRS != 0);
     // A process that is to stop anyway does not need ours.
     if theirs || STOPS.insert(&tgid, &STOP_OURS, 0).is_err() {
         count(row, Miss::StopFailed);
-        return false;
+        return WITHHELD_STOPPED;
     }
-    true
+    WAITS_STOPPED
 }
 
-/// Whether a debugger has the current process, or it is not in the group that `run` has put the program into.
+/// Why the current process must not be stopped: it could not be made to go on, or others would see it (a debugger, who controls jobs).
+/// 0: it may.
 #[inline(always)]
-fn is_watched_by_others() -> bool {
+fn why_not_stop() -> u32 {
+    let user = setting!(stop_user);
+    // SAFETY: a helper without arguments. The lower half is the user.
+    if user != ANY_USER && unsafe { bpf_get_current_uid_gid() } as u32 != user {
+        return WITHHELD_USER;
+    }
+    if setting!(offsets.known) == 0 {
+        return 0;
+    }
     // SAFETY: a helper without arguments.
     let task = unsafe { bpf_get_current_task() } as *mut c_void;
     if field::<u32>(task, setting!(offsets.task_ptrace)) != 0 {
-        return true;
+        return WITHHELD_DEBUGGER;
     }
     let home = setting!(home_group);
     let signal = field::<u64>(task, setting!(offsets.task_signal)) as *mut c_void;
     let group = field::<u64>(signal, setting!(offsets.signal_group)) as *mut c_void;
-    home != 0 && field::<u32>(group, setting!(offsets.pid_number)) != home
+    if home != 0 && field::<u32>(group, setting!(offsets.pid_number)) != home { WITHHELD_JOB } else { 0 }
 }
 
 /// Stops the current process once the record that says so has left.
@@ -141,6 +146,7 @@ fn is_watched_by_others() -> bool {
 fn stop(tgid: u32, row: u16, sent: bool) {
     // SAFETY: the helper signals the current process.
     if sent && unsafe { bpf_send_signal(SIGSTOP) } == 0 {
+        count(row, Miss::Stopped);
         return;
     }
     if sent {
@@ -263,11 +269,20 @@ const KILLED: u64 = 3;
 pub(crate) fn hold(ctx: *mut c_void, number: impl FnOnce() -> u32) {
     // SAFETY: a helper without arguments.
     let id = unsafe { bpf_get_current_pid_tgid() };
-    if HOLDS.get_ptr(&id).is_none() {
+    // SAFETY: a live map value, which others change. One that was given up is an earlier one.
+    if HOLDS.get_ptr(&id).is_none_or(|state| unsafe { state.read_volatile() } == HOLD_GIVEN_UP) {
         return;
     }
     // SAFETY: the context of a uprobe is the thread's registers.
-    let stack_pointer = regs::stack_pointer(unsafe { &*ctx.cast::<pt_regs>() });
+    let regs = unsafe { &*ctx.cast::<pt_regs>() };
+    let number = number();
+    let objects = first_object(regs, number, (id >> 32) as u32);
+    if all_known::<false>(objects) {
+        let _ = HOLDS.remove(&id);
+        return;
+    }
+    count(number as u16, Miss::Held);
+    let stack_pointer = regs::stack_pointer(regs);
     // SAFETY: a helper without arguments.
     let since_ns = unsafe { bpf_ktime_get_ns() };
     let mut waiting = Waiting { id, since_ns, stack_pointer, over: 0 };
@@ -281,12 +296,139 @@ pub(crate) fn hold(ctx: *mut c_void, number: impl FnOnce() -> u32) {
     }
     // SAFETY: as above.
     let over = unsafe { (&raw const waiting.over).read_volatile() };
-    if over != ANSWERED {
-        let _ = HOLDS.remove(&id);
-        if over != KILLED {
-            count(number() as u16, Miss::NotHeld);
+    match over {
+        // User space has looked at all of them.
+        ANSWERED => drop(all_known::<true>(objects)),
+        KILLED => drop(HOLDS.remove(&id)),
+        _ => {
+            const EXISTS: u64 = 2;
+            // User space says so, and removes it.
+            let _ = HOLDS.insert(&id, &HOLD_GIVEN_UP, EXISTS);
+            count(number as u16, Miss::NotHeld);
         }
     }
+}
+
+/// Address of what the loader lists first of all that is loaded (`r_debug.r_map`); 0 if that is not known, or of no use.
+#[inline(always)]
+fn first_object(regs: &pt_regs, number: u32, tgid: u32) -> u64 {
+    /// Before `r_state`.
+    const VERSION: u64 = 24;
+    const MAP: u64 = 16;
+    /// Beyond it the loader has further lists (`dlmopen`).
+    const ONE_LIST: u32 = 1;
+    // SAFETY: a live map value; only its flags are read, which stay as they are.
+    let always = PROCESSES.get_ptr(&tgid).is_none_or(|process| unsafe { (*process).flags } & PROCESS_HOLD_ALWAYS != 0);
+    if setting!(offsets.known) == 0 || always {
+        return 0;
+    }
+    let Some(row) = row_of(number) else { return 0 };
+    if row.param == 0 {
+        return 0;
+    }
+    let state = regs::instruction_pointer(regs).wrapping_add(row.param as u64);
+    let (mut version, mut first) = (0_u32, 0_u64);
+    if from_user(state.wrapping_sub(VERSION), &mut version) && version == ONE_LIST {
+        from_user(state.wrapping_sub(MAP), &mut first);
+    }
+    first
+}
+
+/// Copies memory of the current process; may wait for it.
+#[inline(always)]
+fn from_user<T>(address: u64, to: &mut T) -> bool {
+    // SAFETY: `to` has the size that is asked for; the helper checks the address. The task is the current one.
+    let result = unsafe {
+        bpf_copy_from_user_task(
+            core::ptr::from_mut(to).cast(),
+            size_of::<T>() as u32,
+            address as *const c_void,
+            bpf_get_current_task_btf().cast::<task_struct>(),
+            0,
+        )
+    };
+    result == 0
+}
+
+/// A walk along what the loader has loaded.
+#[repr(C)]
+struct Walk {
+    /// Address of the next object (`link_map`); 0 is the end.
+    next: u64,
+    /// The file of the object.
+    key: ImageKey,
+    /// 1: all files are noted as known.
+    learns: u64,
+    /// 1: an object was not known, or not found.
+    unknown: u64,
+}
+
+/// Whether all files are known that the loader has loaded. `LEARNS`: they are from now on.
+#[inline(always)]
+fn all_known<const LEARNS: bool>(first: u64) -> bool {
+    const MAX_OBJECTS: u32 = 8192;
+    if first == 0 {
+        return false;
+    }
+    let mut walk = Walk { next: first, key: ImageKey::default(), learns: LEARNS.into(), unknown: 0 };
+    // SAFETY: the callback gets what it expects.
+    unsafe { bpf_loop(MAX_OBJECTS.into(), step as *mut c_void, (&raw mut walk).cast()) };
+    // SAFETY: a local variable, which the loop changes.
+    unsafe { (&raw const walk.unknown).read_volatile() == 0 && (&raw const walk.next).read_volatile() == 0 }
+}
+
+/// One object of a [`Walk`].
+#[inline(never)]
+unsafe extern "C" fn step(_index: u32, walk: *mut Walk) -> u64 {
+    /// `l_addr`, `l_name`, `l_ld`, `l_next`.
+    const DYNAMIC: usize = 2;
+    const NEXT: usize = 3;
+    // SAFETY: the caller's.
+    let walk = unsafe { &mut *walk };
+    let mut object = [0_u64; 4];
+    if walk.next == 0 || !from_user(walk.next, &mut object) {
+        return 1;
+    }
+    walk.key = ImageKey::default();
+    // SAFETY: the callback gets what it expects; a helper without arguments gives the task.
+    let found = unsafe {
+        bpf_find_vma(
+            bpf_get_current_task_btf(),
+            object[DYNAMIC],
+            take_seen as *mut c_void,
+            (&raw mut walk.key).cast(),
+            0,
+        )
+    };
+    walk.next = object[NEXT];
+    let known = found == 0 && is_known(&walk.key);
+    if walk.learns != 0 && found == 0 && !known {
+        let _ = KNOWN_IMAGES.insert(&walk.key, &1, 0);
+    } else if !known {
+        walk.unknown = 1;
+        return 1;
+    }
+    0
+}
+
+/// Whether a file was looked at. What has none is the kernel's own (the vDSO).
+#[inline(always)]
+fn is_known(key: &ImageKey) -> bool {
+    let open = ImageKey { kind: IMAGE_OPEN, generation: 0, size: 0, ..*key };
+    // SAFETY: live map values, not looked into.
+    key.inode == 0 || unsafe { KNOWN_IMAGES.get(key).is_some() || KNOWN_IMAGES.get(&open).is_some() }
+}
+
+#[inline(never)]
+unsafe extern "C" fn take_seen(_task: *mut c_void, vma: *mut c_void, key: *mut ImageKey) -> u64 {
+    let file = field::<u64>(vma, setting!(offsets.vma_file)) as *mut c_void;
+    // SAFETY: the caller's.
+    let key = unsafe { &mut *key };
+    fill(key, file, IMAGE_SEEN);
+    let inode = field::<u64>(file, setting!(offsets.file_inode)) as *mut c_void;
+    key.generation = field::<u32>(inode, setting!(offsets.inode_generation));
+    key.size = field::<u32>(inode, setting!(offsets.inode_size));
+    0
 }
 
 /// One look whether the thread still waits.

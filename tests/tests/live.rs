@@ -3,6 +3,8 @@
 //! Needs root, `MEMSCOPE_BIN` and `MEMSCOPE_SIM_DIR`: `./x test` sees to all three. Behaviour that depends on the
 //! kernel is tested for how it degrades; nothing is skipped.
 
+#[path = "live/ahead.rs"]
+mod ahead;
 #[path = "live/atb.rs"]
 mod atb;
 #[path = "live/attach.rs"]

@@ -10,7 +10,7 @@ use std::{
 };
 
 use memscope_common::{
-    config::{IMAGE_LOADER, PROCESS_FOLLOW, PROCESS_HOLD, PROCESS_STOP, ProcessState},
+    config::{IMAGE_LOADER, PROCESS_FOLLOW, PROCESS_HOLD, PROCESS_HOLD_ALWAYS, PROCESS_STOP, ProcessState},
     record::Kind,
 };
 use nix::{
@@ -19,6 +19,8 @@ use nix::{
 };
 
 use super::{
+    ahead::{Ahead, Found},
+    given_up::GivenUp,
     guard::{Guard, children, start_ticks, state},
     kernel::{Kernel, KernelError, page_size},
     libraries::{Libraries, Library},
@@ -44,11 +46,14 @@ const SECOND_LOOK: Duration = Duration::from_millis(100);
 
 /// How processes are traced.
 #[derive(Clone, Copy, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a choice of its own")]
 pub struct FollowOptions {
     /// Children join.
     pub children: bool,
     /// Have a thread wait in the kernel while probes are put into what it has just mapped.
     pub hold: bool,
+    /// Have it wait even if all that it has mapped is known.
+    pub always: bool,
     /// Stop a process for it; with `hold`, only where nothing else will have it wait.
     pub stop: bool,
 }
@@ -58,7 +63,14 @@ impl FollowOptions {
         let children = if self.children { PROCESS_FOLLOW } else { 0 };
         let stop = if self.stop { PROCESS_STOP } else { 0 };
         let hold = if self.hold { PROCESS_HOLD } else { 0 };
-        ProcessState { flags: children | stop | hold, parent, generation: monotonic_ns(), unmapping: 0, reserved: 0 }
+        let always = if self.always { PROCESS_HOLD_ALWAYS } else { 0 };
+        ProcessState {
+            flags: children | stop | hold | always,
+            parent,
+            generation: monotonic_ns(),
+            unmapping: 0,
+            reserved: 0,
+        }
     }
 }
 
@@ -96,6 +108,8 @@ struct Process {
     pidfd: Option<OwnedFd>,
     /// When it was started, in clock ticks since boot: numbers are used again.
     start_ticks: Option<u64>,
+    /// The user knows that its first calls may be missed.
+    is_told: bool,
 }
 
 impl Process {
@@ -118,8 +132,11 @@ struct SecondLook {
 pub struct Follow {
     options: FollowOptions,
     libraries: Libraries,
+    ahead: Ahead,
     guard: Guard,
     waits: Waits,
+    /// What the user is to know.
+    messages: Vec<String>,
     /// Programs without a loader that need not be stopped: while they are open, their inodes are no other file's.
     static_programs: Vec<fs::File>,
     /// If Python stacks are taken.
@@ -136,12 +153,20 @@ pub struct Follow {
 impl Follow {
     /// Nothing is traced yet.
     #[must_use]
-    pub fn new(options: FollowOptions, libraries: Libraries, guard: Guard, waits: Waits) -> Self {
+    pub fn new(
+        options: FollowOptions,
+        libraries: Libraries,
+        user: &[&'static ProbeSpec],
+        guard: Guard,
+        waits: Waits,
+    ) -> Self {
         Self {
             options,
             libraries,
+            ahead: Ahead::new(user),
             guard,
             waits,
+            messages: Vec::new(),
             static_programs: Vec::new(),
             interpreters: None,
             processes: BTreeMap::new(),
@@ -169,9 +194,11 @@ impl Follow {
         self.interpreters = Some(interpreters);
     }
 
-    /// What the user is to know of Python interpreters, since the last call.
+    /// What the user is to know of processes and Python interpreters, since the last call.
     pub fn take_told(&mut self) -> Vec<String> {
-        self.interpreters.as_mut().map(Interpreters::take_told).unwrap_or_default()
+        let mut messages = std::mem::take(&mut self.messages);
+        messages.extend(self.interpreters.as_mut().map(Interpreters::take_told).unwrap_or_default());
+        messages
     }
 
     /// As [`Libraries::tell`].
@@ -192,7 +219,32 @@ impl Follow {
     /// Probes a file that the program is expected to map.
     pub fn expect(&mut self, kernel: &mut Kernel, path: &std::path::Path) -> Result<(), KernelError> {
         self.added.extend(self.libraries.attach_path(kernel, path)?);
-        self.libraries.take_loaders().for_each(|image| kernel.know_image(image));
+        self.libraries.take_images().for_each(|image| kernel.know_image(image));
+        Ok(())
+    }
+
+    /// Probes what a program that is to be started with this environment will find.
+    pub fn expect_program(
+        &mut self,
+        kernel: &mut Kernel,
+        program: &std::path::Path,
+        environment: &[u8],
+    ) -> Result<(), KernelError> {
+        let found = self.ahead.of_program(program, environment);
+        self.probe_ahead(kernel, found)
+    }
+
+    /// Probes what a process will find.
+    fn look_ahead(&mut self, kernel: &mut Kernel, pid: u32) -> Result<(), KernelError> {
+        let found = self.ahead.of_process(pid, &environment(pid).unwrap_or_default());
+        self.probe_ahead(kernel, found)
+    }
+
+    fn probe_ahead(&mut self, kernel: &mut Kernel, found: Vec<Found>) -> Result<(), KernelError> {
+        for file in found {
+            self.added.extend(self.libraries.attach_ahead(kernel, file)?);
+        }
+        self.libraries.take_images().for_each(|image| kernel.know_image(image));
         Ok(())
     }
 
@@ -218,6 +270,7 @@ impl Follow {
             }
             // Probes first, then the filter: from there on every call of every probe is seen.
             self.scan(kernel, pid)?;
+            self.look_ahead(kernel, pid)?;
             self.enter(pid, parent, true);
             self.take_changes().into_iter().for_each(&mut tell);
             kernel.trace(pid, self.options.process_state(parent))?;
@@ -247,9 +300,13 @@ impl Follow {
             }
             return Ok(());
         }
-        let scanned = self.look(kernel, urgent);
-        if let Some(thread) = urgent.held {
-            self.waits.release(thread);
+        if let Some(why) = urgent.withheld {
+            self.tell_given_up(urgent.pid, GivenUp::Withheld(why));
+        }
+        let ahead = if urgent.kind == Kind::Exec { self.look_ahead(kernel, urgent.pid) } else { Ok(()) };
+        let scanned = ahead.and(self.look(kernel, urgent));
+        if urgent.held.is_some_and(|thread| !self.waits.release(thread)) {
+            self.tell_given_up(urgent.pid, GivenUp::TooLong);
         }
         if urgent.stopped {
             if scanned.is_ok() {
@@ -258,6 +315,15 @@ impl Follow {
             self.resume(urgent.pid);
         }
         scanned
+    }
+
+    /// Says once of a process that its first calls may be missed.
+    fn tell_given_up(&mut self, pid: u32, why: GivenUp) {
+        if let Some(process) = self.processes.get_mut(&pid)
+            && !std::mem::replace(&mut process.is_told, true)
+        {
+            self.messages.push(why.text(pid, &command(pid)));
+        }
     }
 
     /// Looks at a process that has mapped something.
@@ -294,7 +360,9 @@ impl Follow {
 
     fn scan(&mut self, kernel: &mut Kernel, pid: u32) -> Result<(), KernelError> {
         self.added.extend(self.libraries.attach(kernel, pid)?);
-        self.libraries.take_loaders().for_each(|image| kernel.know_image(image));
+        let naming = self.libraries.take_naming();
+        let found = if naming.is_empty() { Vec::new() } else { self.ahead.of_libraries(pid, naming) };
+        self.probe_ahead(kernel, found)?;
         bring_in_texts(kernel, pid);
         match &mut self.interpreters {
             Some(interpreters) => interpreters.look(kernel, pid),
@@ -308,7 +376,7 @@ impl Follow {
             let event = EpollEvent::new(EpollFlags::EPOLLIN, 0);
             self.ended.as_ref().is_some_and(|ended| ended.add(pidfd, event).is_ok())
         });
-        self.processes.insert(pid, Process { parent, pidfd, start_ticks: start_ticks(pid) });
+        self.processes.insert(pid, Process { parent, pidfd, start_ticks: start_ticks(pid), is_told: false });
         self.describe(pid, parent, attached);
     }
 

@@ -15,11 +15,12 @@ use std::{
 
 use memscope_common::{
     Fetch, ProbeRow,
-    config::{IMAGE_LOADER, ImageKey, MINOR_BITS},
+    config::{IMAGE_LOADER, IMAGE_OPEN, ImageKey, MINOR_BITS},
     row::MAX_VALUES,
 };
 
 use super::{
+    ahead::{Found, Needs, file_id},
     copies,
     elf::ElfFile,
     features::LinkMode,
@@ -47,6 +48,8 @@ const MAX_FILE_BYTES: u64 = 1 << 30;
 
 /// Files that are remembered to have no copy of mstx. What is mapped beyond is not looked into.
 const MAX_WITHOUT_COPY: usize = 1 << 16;
+/// Files without anything of ours that are kept open, so that the kernel side may know them by their inodes.
+const MAX_LOOKED: usize = 256;
 /// Rows kept back for loaders. A system has one or two: the host's, and one per kind of container.
 const LOADER_ROWS: u16 = 4;
 
@@ -158,6 +161,12 @@ pub struct Libraries {
     probed: Vec<Probed>,
     /// Files with nothing to probe that have a name of ours.
     unprobed: Vec<File>,
+    /// Files that a program may map and that have nothing to probe.
+    looked: HashMap<FileId, File>,
+    /// Files that were seen in mappings.
+    seen: HashSet<FileId>,
+    /// Files that were mapped lately and name folders to look into.
+    naming: Vec<(PathBuf, Needs)>,
     /// With the time of the last change: a later file may have the same inode.
     without_copy: HashSet<(FileId, (i64, i64))>,
     /// A traced process has mapped a library of the Ascend stack.
@@ -183,8 +192,8 @@ pub struct Libraries {
     mstx_tool: bool,
     /// What tells the Python packages that a tracer is there, as long as it is open.
     presences: Vec<OwnedFd>,
-    /// Loaders that were probed, and of which the kernel side does not know that yet.
-    new_loaders: Vec<ImageKey>,
+    /// Loaders that were probed, and files that are kept open, of which the kernel side does not know that yet.
+    new_images: Vec<ImageKey>,
     /// Packages that are probed and were not told.
     unannounced: Vec<(Place, File, PathBuf)>,
 }
@@ -275,6 +284,9 @@ impl Libraries {
             denied_maps: HashMap::new(),
             probed: Vec::new(),
             unprobed: Vec::new(),
+            looked: HashMap::new(),
+            seen: HashSet::new(),
+            naming: Vec::new(),
             without_copy: HashSet::new(),
             mapped_any: false,
             loader_rows: HashMap::new(),
@@ -291,7 +303,7 @@ impl Libraries {
             tell: None,
             mstx_tool: false,
             presences: Vec::new(),
-            new_loaders: Vec::new(),
+            new_images: Vec::new(),
             unannounced: Vec::new(),
         }
     }
@@ -335,6 +347,7 @@ impl Libraries {
             mapped => mapped.unwrap_or_default(),
         };
         for mapped in mapped {
+            self.note_naming(&mapped, pid);
             if !self.files.contains_key(&mapped.id) && (self.is_wanted(&mapped) || self.may_have_copy(&mapped, pid)) {
                 let library = self.attach_file(kernel, &mapped.path, mapped.open(pid))?;
                 self.note_loader(mapped.id, &library);
@@ -364,6 +377,53 @@ impl Libraries {
         Some(library)
     }
 
+    /// A file that is seen for the first time may name folders to look into for others.
+    fn note_naming(&mut self, mapped: &Mapped, pid: u32) {
+        if self.seen.len() >= MAX_WITHOUT_COPY || !self.seen.insert(mapped.id) {
+            return;
+        }
+        let needs = mapped.open(pid).ok().and_then(|file| Needs::of(&file));
+        if let Some(needs) = needs.filter(Needs::names_folders) {
+            self.naming.push((mapped.path.clone(), needs));
+        }
+    }
+
+    /// Files that were mapped since the last call and name folders to look into.
+    pub(super) fn take_naming(&mut self) -> Vec<(PathBuf, Needs)> {
+        std::mem::take(&mut self.naming)
+    }
+
+    /// Probes a file that a program may map, or looks at it and finds nothing of ours. It is kept open as long as there is room, so that
+    /// no thread has to wait that maps it.
+    pub(super) fn attach_ahead(&mut self, kernel: &mut Kernel, found: Found) -> Result<Option<Library>, KernelError> {
+        let Found { path, file } = found;
+        let Ok(id) = file_id(&file) else { return Ok(None) };
+        if self.files.contains_key(&id) || self.looked.contains_key(&id) {
+            return Ok(None);
+        }
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or("");
+        if self.is_wanted_name(name) || !self.mstx_tool && copies::may_be_in(&file) {
+            let library = self.attach_file(kernel, &path, Ok(file))?;
+            self.note_loader(id, &library);
+            self.note_open(id, &library);
+            self.files.insert(id, library.clone());
+            // Another name of what is mapped already is no news.
+            return Ok(library.same_as.is_none().then_some(library));
+        }
+        if self.looked.len() < MAX_LOOKED {
+            self.looked.insert(id, file);
+            self.new_images.push(image_key(id, IMAGE_OPEN));
+        }
+        Ok(None)
+    }
+
+    /// Has the kernel side know a file that was looked at, if it is kept open.
+    fn note_open(&mut self, id: FileId, library: &Library) {
+        if library.error.is_none() && library.same_as.is_none() {
+            self.new_images.push(image_key(id, IMAGE_OPEN));
+        }
+    }
+
     /// Probes a file before any process has mapped it.
     pub fn attach_path(&mut self, kernel: &mut Kernel, path: &Path) -> Result<Option<Library>, KernelError> {
         use std::os::unix::fs::MetadataExt as _;
@@ -379,6 +439,7 @@ impl Libraries {
             return Ok(None);
         }
         self.note_loader(id, &library);
+        self.note_open(id, &library);
         self.files.insert(id, library.clone());
         Ok(Some(library))
     }
@@ -386,14 +447,14 @@ impl Libraries {
     /// Has the kernel side know a loader that is probed.
     fn note_loader(&mut self, id: FileId, library: &Library) {
         if is_probed_loader(library) {
-            let device = id.device.0 << MINOR_BITS | id.device.1;
-            self.new_loaders.push(ImageKey { inode: id.inode, device, kind: IMAGE_LOADER });
+            self.new_images.push(image_key(id, IMAGE_LOADER));
         }
     }
 
-    /// Loaders that were probed since the last call. Some file systems give files other numbers than the kernel has for them.
-    pub fn take_loaders(&mut self) -> impl Iterator<Item = ImageKey> + use<> {
-        std::mem::take(&mut self.new_loaders).into_iter()
+    /// Loaders that were probed, and files that are kept open, since the last call. Some file systems give files other numbers than the
+    /// kernel has for them.
+    pub fn take_images(&mut self) -> impl Iterator<Item = ImageKey> + use<> {
+        std::mem::take(&mut self.new_images).into_iter()
     }
 
     /// Whether the loader that a process has mapped is probed.
@@ -439,10 +500,14 @@ impl Libraries {
     }
 
     fn is_wanted(&self, mapped: &Mapped) -> bool {
-        is_loader(mapped.file_name())
-            || self.has_ops(mapped.file_name())
-            || self.has_catch(mapped.file_name())
-            || self.rows.iter().any(|(_, spec)| self.takes(spec) && matches(spec, mapped.file_name()))
+        self.is_wanted_name(mapped.file_name())
+    }
+
+    fn is_wanted_name(&self, name: &str) -> bool {
+        is_loader(name)
+            || self.has_ops(name)
+            || self.has_catch(name)
+            || self.rows.iter().any(|(_, spec)| self.takes(spec) && matches(spec, name))
     }
 
     /// Whether to look for a copy of mstx in a file that is not known by its name. Once for each file.
@@ -629,6 +694,10 @@ fn is_library(file_name: &str, library: &str) -> bool {
             rest.match_indices(tail).any(|(at, _)| rest.get(at + tail.len()..).is_some_and(is_version))
         }),
     }
+}
+
+fn image_key(id: FileId, kind: u32) -> ImageKey {
+    ImageKey { inode: id.inode, device: id.device.0 << MINOR_BITS | id.device.1, kind, generation: 0, size: 0 }
 }
 
 /// Whether a file is a loader that is probed, under this name or another.

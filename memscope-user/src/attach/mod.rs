@@ -9,6 +9,8 @@
 //! `capabilities` gives up what is not needed any more. `mstx_tool` is the one thing that is put into a process, if the user wants it.
 
 #[cfg(feature = "trace")]
+mod ahead;
+#[cfg(feature = "trace")]
 pub mod caller;
 #[cfg(feature = "trace")]
 pub mod capabilities;
@@ -21,6 +23,8 @@ mod exchange;
 pub mod features;
 #[cfg(feature = "trace")]
 pub mod follow;
+#[cfg(feature = "trace")]
+mod given_up;
 #[cfg(feature = "trace")]
 pub mod guard;
 #[cfg(feature = "trace")]

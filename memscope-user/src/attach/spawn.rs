@@ -193,6 +193,12 @@ fn become_program(
 }
 
 impl Waiting {
+    /// What it is to execute.
+    #[must_use]
+    pub fn program(&self) -> &Path {
+        &self.program
+    }
+
     /// Lets the child execute. An error means that it could not, and is gone.
     pub fn go(mut self) -> Result<Pid, SpawnError> {
         self.go.write_all(&[1]).map_err(SpawnError::Fork)?;

@@ -110,6 +110,8 @@ fn offsets_of(btf: &Btf<'_>) -> Option<Offsets> {
         file_inode: btf.member("file", &["f_inode"])?,
         inode_number: btf.member("inode", &["i_ino"])?,
         inode_super: btf.member("inode", &["i_sb"])?,
+        inode_generation: btf.member("inode", &["i_generation"])?,
+        inode_size: btf.member("inode", &["i_size"])?,
         super_device: btf.member("super_block", &["s_dev"])?,
     })
 }

@@ -8,7 +8,7 @@ use aya::{
     Pod,
     maps::{HashMap, Map, MapData, MapError},
 };
-use memscope_common::config::{HOLD_TAKEN, ProcessState, STOP_AGAIN, STOP_OURS, STOP_THEIRS};
+use memscope_common::config::{HOLD_GIVEN_UP, HOLD_TAKEN, ProcessState, STOP_AGAIN, STOP_OURS, STOP_THEIRS};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -75,9 +75,11 @@ impl Waits {
         let _ = self.holds.insert(&thread, &HOLD_TAKEN, EXISTS);
     }
 
-    /// A held thread goes on.
-    pub fn release(&mut self, thread: u64) {
+    /// A held thread goes on. Gives false if it had given up before.
+    pub fn release(&mut self, thread: u64) -> bool {
+        let gave_up = self.holds.get(&thread, 0).is_ok_and(|state| state == HOLD_GIVEN_UP);
         let _ = self.holds.remove(&thread);
+        !gave_up
     }
 
     /// All held threads go on.

@@ -112,7 +112,7 @@ const fn consequence(miss: Miss) -> Option<(&'static str, Reach)> {
         Miss::Fault => ("memory not readable", Reach::Row),
         Miss::UnknownReturn => ("entered before attach", Reach::Nothing),
         Miss::NoReturn => ("never returned", Reach::Row),
-        Miss::Nested | Miss::Thrown => return None,
+        Miss::Nested | Miss::Thrown | Miss::Held | Miss::Stopped => return None,
         Miss::ProcessesFull => ("process table full", ANY),
         Miss::StopFailed => ("process not stopped", ANY),
         Miss::UnknownRow => ("unknown row", ANY),

@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use memscope_common::record::{Header, Kind, ProcessRecord, WAITS_HELD, WAITS_STOPPED};
+use memscope_common::record::{Header, Kind, ProcessRecord, WAITS_HELD, WAITS_STOPPED, WITHHELD_ROOM};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -77,6 +77,8 @@ pub struct Urgent {
     pub stopped: bool,
     /// The thread, as `pid_tgid`, that is held until it is released.
     pub held: Option<u64>,
+    /// Why it does not wait although it should: one of `WITHHELD_*`.
+    pub withheld: Option<u32>,
 }
 
 /// Is called at once with each thread that is held: it is known that the tracer lives.
@@ -346,6 +348,7 @@ fn urgency(record: &[u8]) -> Option<Urgent> {
         child: if kind == Kind::Fork { u32_at(record, std::mem::offset_of!(ProcessRecord, child)) } else { 0 },
         stopped: waits == WAITS_STOPPED,
         held: (kind == Kind::Library && waits == WAITS_HELD).then_some(thread),
+        withheld: (kind != Kind::Fork && waits >= WITHHELD_ROOM).then_some(waits),
     })
 }
 
@@ -365,7 +368,7 @@ mod tests {
 
     #[test]
     fn only_process_records_are_urgent() {
-        let fork = Urgent { kind: Kind::Fork, pid: 7, child: 9, stopped: true, held: None };
+        let fork = Urgent { kind: Kind::Fork, pid: 7, child: 9, stopped: true, held: None, withheld: None };
         assert_eq!(urgency(&record(Kind::Fork)), Some(fork));
         assert_eq!(urgency(&record(Kind::Exec)), Some(Urgent { kind: Kind::Exec, child: 0, ..fork }));
         assert_eq!(urgency(&record(Kind::Enter)), None);

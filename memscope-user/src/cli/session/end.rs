@@ -56,6 +56,7 @@ impl Session<'_> {
         }
         let unopened = self.unopened();
         let silenced = self.kernel.silence();
+        self.tell_waits();
         // Writing may take a while.
         self.follow.let_go();
         self.follow.reap();

@@ -384,7 +384,7 @@ struct Child {
 impl Session<'_> {
     /// Starts the program and traces it until it, and what it started, has ended.
     fn run(mut self, child: Waiting, tool: Option<&MstxTool>) -> Result<u8> {
-        self.expect_libraries()?;
+        self.expect_libraries(child.program())?;
         if let Some(tool) = tool {
             self.follow.expect_mstx_tool(&mut self.kernel, tool.path())?;
         }
@@ -472,7 +472,7 @@ impl Session<'_> {
     }
 
     /// Libraries that the program will probably map are probed before it starts.
-    fn expect_libraries(&mut self) -> Result<()> {
+    fn expect_libraries(&mut self, program: &Path) -> Result<()> {
         const LOADERS: [&str; 3] =
             ["/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1", "/lib/ld-musl-x86_64.so.1"];
         let environment = withheld::program_environment();
@@ -480,6 +480,8 @@ impl Session<'_> {
         for path in loaders.chain(expected_libraries(&environment, &self.user)) {
             self.follow.expect(&mut self.kernel, &path)?;
         }
+        let pairs = environment.iter().map(|(name, value)| format!("{name}={value}\0"));
+        self.follow.expect_program(&mut self.kernel, program, pairs.collect::<String>().as_bytes())?;
         self.tell_libraries();
         Ok(())
     }

@@ -96,8 +96,9 @@ impl<'a> Session<'a> {
         };
         let writer = writer::start(&crew, batches, work, asked)?;
         let usage = start_usage(args, trigger, &reader, &crew)?;
-        let follow_options = follow_options(args, late, &kernel);
-        let mut follow = Follow::new(follow_options, libraries, guard, waits);
+        let looks_at_processes = stack_options != StackOptions::default() || args.watch.is_some();
+        let follow_options = FollowOptions { always: looks_at_processes, ..follow_options(args, late, &kernel) };
+        let mut follow = Follow::new(follow_options, libraries, &user, guard, waits);
         if let Some(why) = kernel.no_python() {
             let text = format_args!("no Python stacks are taken: {why}");
             message(args.collect.level_of_messages(), LogLevel::Warning, text);
@@ -226,7 +227,7 @@ fn follow_options(args: &TraceArgs, late: LateLibraries, kernel: &Kernel) -> Fol
     }
     let how = args.late_libraries.filter(|how| *how != LateLibraries::Hold).unwrap_or(late);
     let stop = how == LateLibraries::Stop && kernel.features().send_signal;
-    FollowOptions { children: !args.no_children, hold, stop }
+    FollowOptions { children: !args.no_children, hold, always: false, stop }
 }
 
 /// What the options mean for the kernel side.

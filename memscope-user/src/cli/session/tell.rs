@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use memscope_common::Miss;
+
 use super::{Session, start::clocks};
 use crate::{
     attach::{features::LinkMode, follow::Change},
@@ -93,8 +95,16 @@ impl Session<'_> {
     /// Records that the transport had no room for.
     pub(super) fn lost(&self) -> u64 {
         self.kernel.misses().map_or(0, |misses| {
-            misses.iter().filter(|(_, miss, _)| *miss == memscope_common::Miss::RingFull).map(|(.., count)| count).sum()
+            misses.iter().filter(|(_, miss, _)| *miss == Miss::RingFull).map(|(.., count)| count).sum()
         })
+    }
+
+    /// How often threads and processes had to wait until libraries were probed.
+    pub(super) fn tell_waits(&self) {
+        let misses = self.kernel.misses().unwrap_or_default();
+        let sum = |wanted: Miss| misses.iter().filter(|(_, miss, _)| *miss == wanted).map(|(.., count)| count).sum();
+        let [held, stopped]: [u64; 2] = [Miss::Held, Miss::Stopped].map(sum);
+        self.say(LogLevel::Debug, format_args!("late libraries: {held} hold(s), {stopped} stop(s)"));
     }
 
     /// One line on a terminal that is ours: with `run`, only if the program does not write there.

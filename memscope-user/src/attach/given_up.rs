@@ -1,0 +1,53 @@
+//! Why a process has not waited until its new libraries were probed.
+
+use memscope_common::record::{WITHHELD_DEBUGGER, WITHHELD_JOB, WITHHELD_ROOM, WITHHELD_STOPPED, WITHHELD_USER};
+
+/// A wait that did not take place, or ended before its time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum GivenUp {
+    /// The kernel side did not begin it: one of `WITHHELD_*`.
+    Withheld(u32),
+    /// A thread was held for as long as it may be.
+    TooLong,
+}
+
+impl GivenUp {
+    const fn reason(self) -> &'static str {
+        match self {
+            Self::TooLong => "the tracer took too long, and the thread went on",
+            Self::Withheld(WITHHELD_ROOM) => "too many threads are held",
+            Self::Withheld(WITHHELD_USER) => "it is another user's, whom the tracer may not continue",
+            Self::Withheld(WITHHELD_DEBUGGER) => "a debugger has it, which would see a stop",
+            Self::Withheld(WITHHELD_JOB) => "it is under job control, where a stop would be seen",
+            Self::Withheld(WITHHELD_STOPPED) => "another process has stopped it",
+            Self::Withheld(_) => "the kernel side gave up",
+        }
+    }
+
+    /// What the user is to know of a process.
+    pub(super) fn text(self, pid: u32, command: &str) -> String {
+        let reason = self.reason();
+        // It may have ended.
+        let command = if command.is_empty() { String::new() } else { format!(" ({command})") };
+        format!(
+            "process {pid}{command} did not wait until its new libraries were probed: {reason}; their first calls may be missed"
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Makes sure that each reason has words of its own, and that they go with the consequence.
+    #[test]
+    fn each_reason_has_its_words() {
+        let all = (WITHHELD_ROOM..=WITHHELD_STOPPED).map(GivenUp::Withheld).chain([GivenUp::TooLong]);
+        let texts: std::collections::BTreeSet<String> = all.map(|why| why.text(7, "python3")).collect();
+        assert_eq!(texts.len(), 6);
+        assert!(GivenUp::TooLong.text(7, "").starts_with("process 7 did not wait"));
+        for text in texts {
+            assert!(text.starts_with("process 7 (python3) ") && text.ends_with("first calls may be missed"), "{text}");
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! Libraries that are probed before the program maps them: no thread waits, and no call is missed.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use memscope_tests::harness::tracer::{Folder, Run, Tracer, simulation, tracer_path, workload_path};
+
+/// How often threads were held, and processes stopped.
+fn waits(stderr: &str) -> (u64, u64) {
+    let line = stderr.lines().find_map(|line| line.split_once("late libraries: ")).map(|(_, counts)| counts);
+    let line = line.unwrap_or_else(|| panic!("no count of waits\n{stderr}"));
+    let mut counts = line.split_whitespace().filter_map(|word| word.parse().ok());
+    (counts.next().expect("holds"), counts.next().expect("stops"))
+}
+
+/// What `latedl` does: ten blocks of its own, three of the runtime's, which stay.
+const REPORT: &str = "13 allocations, 10 frees";
+
+fn assert_ahead(run: &Run) {
+    assert_eq!(waits(&run.stderr), (0, 0), "{}", run.said());
+    assert!(run.stdout.contains(REPORT), "{}", run.said());
+}
+
+/// Make sure that a library has its first calls traced, and that no thread waits for it, wherever the loader finds it: by a variable, by
+/// what the program says (for all libraries), by what the program and each library say (`$ORIGIN`).
+#[test]
+fn places_of_the_loader() {
+    let libraries = simulation().join("lib");
+    for (program, variable) in
+        [("latedl", libraries.as_path()), ("latedl-rpath", Path::new("")), ("latedl-runpath", Path::new(""))]
+    {
+        for how in ["hold", "notify"] {
+            let tracer =
+                Tracer::run_program(workload_path(program), &["--delay-ms", "0"]).env("LD_LIBRARY_PATH", variable);
+            let run = tracer.options(&["--log-level=debug", "--late-libraries", how]).succeed();
+            assert_ahead(&run);
+        }
+    }
+}
+
+/// Make sure that the same holds of the system's cache: one of its own, which a mount namespace has in place of the system's.
+#[test]
+fn cache_of_the_loader() {
+    let folder = Folder::new();
+    let (cache, configuration) = (folder.path().join("cache"), folder.path().join("conf"));
+    fs::write(&configuration, format!("{}\n", simulation().join("lib").display())).expect("written");
+    let made = Command::new("ldconfig").arg("-X").arg("-C").arg(&cache).arg("-f").arg(&configuration).status();
+    assert!(made.expect("ldconfig").success());
+    for how in ["hold", "notify"] {
+        let mut command = Command::new("unshare");
+        command.args(["-m", "sh", "-c", "mount --bind \"$0\" /etc/ld.so.cache && exec \"$@\""]).arg(&cache);
+        command.arg(tracer_path()).args(["run", "--no-progress", "--log-level=debug", "--late-libraries", how, "-o"]);
+        command.arg(folder.output_path()).arg("--").arg(workload_path("latedl")).args(["--delay-ms", "0"]);
+        let output = command.env_remove("LD_LIBRARY_PATH").env("ASCEND_SIM_JOURNAL", folder.journal_path()).output();
+        let output = output.expect("a tracer");
+        let [stdout, stderr] = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
+        assert_eq!(waits(&stderr), (0, 0), "{stderr}");
+        assert!(stdout.contains(REPORT), "{stdout}{stderr}");
+    }
+}
+
+/// Make sure that what was looked at once is known: a program that is started again and again has no thread wait, but for the first time.
+#[test]
+fn programs_are_known_after_the_first_time() {
+    let run_times = |times: usize| {
+        let program = workload_path("latedl");
+        let script = format!("for i in $(seq {times}); do '{}' --delay-ms 0; done", program.display());
+        let run = Tracer::run_program("sh", &["-c", &script]).option("--log-level=debug").succeed();
+        let (held, stopped) = waits(&run.stderr);
+        assert!(stopped == 0 && run.counted("allocs") == 10 * times as u64, "{}", run.said());
+        held
+    };
+    // `seq` and `latedl` themselves; `sh` was looked at before.
+    assert!(run_times(20) <= 2);
+}
+
+/// Make sure that a stop which is withheld is said once of each process, with its reason and consequence, and counted.
+#[test]
+fn withheld_stops_are_said() {
+    let program = simulation().join("bin/chains-static");
+    let script = format!("set -m; '{0}' > /dev/null; '{0}' > /dev/null", program.display());
+    let run = Tracer::run_program("bash", &["-c", &script]).succeed();
+    let said: Vec<&str> = run.stderr.lines().filter(|line| line.contains("did not wait until")).collect();
+    assert_eq!(said.len(), 2, "{}", run.said());
+    for line in said {
+        assert!(line.contains("job control"), "{line}");
+        assert!(line.contains("first calls may be missed"), "{line}");
+    }
+    assert!(run.stdout.contains("trace processes: 2 (process not stopped)"), "{}", run.said());
+}
+
+/// Make sure that a hold which is given up is said, with its consequence, and counted: the tracer does not react for a while.
+#[test]
+fn holds_given_up_are_said() {
+    use nix::sys::signal::Signal;
+    let running = Tracer::run("conduct", &["out", "--no-stop", "--loads", "60"]).option("--call-stack=c").start();
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    for _ in 0..3 {
+        running.signal(Signal::SIGSTOP);
+        std::thread::sleep(std::time::Duration::from_millis(2500));
+        running.signal(Signal::SIGCONT);
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    let run = running.finish();
+    let counted = run.stdout.contains("(process went on before new libraries were probed)");
+    let said = run.stderr.lines().filter(|line| line.contains("the tracer took too long")).count();
+    // Where the program had ended before, there was nothing to give up.
+    assert_eq!(said > 0, counted, "{}", run.said());
+}
