@@ -1,7 +1,7 @@
 //! Keeps up with the traced processes: new children, new programs, new libraries, ends.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     fs, io,
     os::fd::{AsFd, BorrowedFd, FromRawFd as _, OwnedFd},
     path::PathBuf,
@@ -108,8 +108,6 @@ struct Process {
     pidfd: Option<OwnedFd>,
     /// When it was started, in clock ticks since boot: numbers are used again.
     start_ticks: Option<u64>,
-    /// The user knows that its first calls may be missed.
-    is_told: bool,
 }
 
 impl Process {
@@ -137,6 +135,8 @@ pub struct Follow {
     waits: Waits,
     /// What the user is to know.
     messages: Vec<String>,
+    /// Processes of which it was said that first calls may be missed.
+    warned: BTreeSet<u32>,
     /// Programs without a loader that need not be stopped: while they are open, their inodes are no other file's.
     static_programs: Vec<fs::File>,
     /// If Python stacks are taken.
@@ -167,6 +167,7 @@ impl Follow {
             guard,
             waits,
             messages: Vec::new(),
+            warned: BTreeSet::new(),
             static_programs: Vec::new(),
             interpreters: None,
             processes: BTreeMap::new(),
@@ -286,6 +287,7 @@ impl Follow {
     /// Reacts to what the kernel side reported.
     pub fn handle(&mut self, kernel: &mut Kernel, urgent: Urgent) -> Result<(), KernelError> {
         if urgent.kind == Kind::Fork {
+            self.warned.remove(&urgent.child);
             // The number was another process's, whose end has not been looked at.
             if self.processes.get(&urgent.child).is_some_and(|process| process.is_another(start_ticks(urgent.child))) {
                 self.remove(urgent.child);
@@ -319,9 +321,7 @@ impl Follow {
 
     /// Says once of a process that its first calls may be missed.
     fn tell_given_up(&mut self, pid: u32, why: GivenUp) {
-        if let Some(process) = self.processes.get_mut(&pid)
-            && !std::mem::replace(&mut process.is_told, true)
-        {
+        if self.warned.insert(pid) {
             self.messages.push(why.text(pid, &command(pid)));
         }
     }
@@ -376,7 +376,7 @@ impl Follow {
             let event = EpollEvent::new(EpollFlags::EPOLLIN, 0);
             self.ended.as_ref().is_some_and(|ended| ended.add(pidfd, event).is_ok())
         });
-        self.processes.insert(pid, Process { parent, pidfd, start_ticks: start_ticks(pid), is_told: false });
+        self.processes.insert(pid, Process { parent, pidfd, start_ticks: start_ticks(pid) });
         self.describe(pid, parent, attached);
     }
 

@@ -80,6 +80,9 @@ impl Session<'_> {
         while let Ok(urgent) = self.urgent.try_recv() {
             let _ = self.follow.handle(&mut self.kernel, urgent);
         }
+        for text in self.follow.take_told() {
+            message(self.args.collect.level_of_messages(), LogLevel::Warning, format_args!("{text}"));
+        }
         let traced_any = self.follow.libraries().found_any() || self.gauge.figures().events > 0;
         if !silent && !traced_any {
             tell_nothing_traced(self.args.collect.level_of_messages(), &self.user);
