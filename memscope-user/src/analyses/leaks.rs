@@ -9,7 +9,7 @@
 //! - what lives at the end of the trace and no later step could judge is reported as *unjudged*, not passed over.
 //!
 //! What the program frees while it ends ([`FreeCause::Exit`]) was held until then. A list that keeps a tensor of each step is a leak, a
-//! variable that keeps the last one is none: such blocks leak if those of their place ([`Place`]) come from at least [`MIN_STEPS`]
+//! variable that keeps the last one is none: such blocks leak if those of their place (call stack, or size) come from at least three
 //! steps, the oldest of them a quarter of the run ago. The others are counted as *kept*.
 //!
 //! A block that the pool handed out again without a free in between ([`FreeCause::Replaced`]) was freed unseen: no

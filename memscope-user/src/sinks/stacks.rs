@@ -3,7 +3,7 @@
 //! Frames are texts of the traced program: each is escaped as names are, see [`row`](super::row). A stack that is not whole
 //! has one line more, which says why; a thread that has never run Python has `"NA"`. All of it can be read back.
 //!
-//! Instead of the frames a cell may have a [`Reference`] into a table beside the rows, without quotes and without the end of a line that
+//! Instead of the frames a cell may have a `Reference` into a table beside the rows, without quotes and without the end of a line that
 //! each frame has. The table's cells are what the rows' would be.
 
 use super::row::{push_decimal, push_text, unescaped};

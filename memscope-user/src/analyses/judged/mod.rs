@@ -2,9 +2,9 @@
 //!
 //! - A program that ends in order frees what it held until then: Python empties its modules, a framework its pools. Those frees say
 //!   nothing of leaks. The analyses inside of [`Judged`] see them as [`FreeCause::Exit`](crate::model::FreeCause::Exit), at the moment
-//!   when the exit began ([`tail`]).
+//!   when the exit began (`tail`).
 //! - A driver block that is a pool's segment is seen with that pool's blocks in it. As soon as it is known for one, the analyses
-//!   inside see its end ([`segments`]).
+//!   inside see its end (`segments`).
 //!
 //! Events of a process stay in order, those of several do not: frees are held back until the process works on.
 

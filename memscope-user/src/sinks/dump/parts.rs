@@ -10,7 +10,7 @@ pub(super) const LOOK_ROWS: u64 = 512;
 /// How much stays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rotation {
-    /// Bytes of all files of a part; looked at with each flush, and every [`LOOK_ROWS`] rows.
+    /// Bytes of all files of a part; looked at with each flush, and every 512 rows.
     pub part_bytes: u64,
     /// Parts that stay, the one being written included.
     pub parts: usize,
