@@ -115,8 +115,8 @@ class InefficientAnalyzer(BaseAnalyzer):
             config.input_path, mem_size=config.mem_size, inefficient_type=config.inefficient_type,
             idle_threshold=config.idle_threshold, in_place=True, progress=progress)
         _print(table)
-        if not len(table):
-            print("No inefficient use of memory was found.")
+        if not table.report:
+            print("Inefficient use was not judged: there are no blocks.")
 
 
 def _print(table: _offline.Table) -> None:

@@ -294,7 +294,11 @@ class Reference(Folder):
         changed = [(old, new) for old, new in zip(before.splitlines(), after.splitlines()) if old != new]
         self.assertEqual(len(changed), 1)
         self.assertIn(",inefficient_type:", changed[0][1])
-        self.assertEqual(self.call(msmemscope.analyze, "inefficient", input_path=path), "No inefficient use of memory was found.\n")
+        found = self.call(msmemscope.analyze, "inefficient", input_path=path)
+        self.assertEqual(found, "No inefficient use of memory was found on device 0: 1 block with 2 uses.\n")
+        empty = dump(self.folder, other("MARK", "N/A", "only a mark", 100), name="empty.csv")
+        found = self.call(msmemscope.analyze, "inefficient", input_path=empty)
+        self.assertEqual(found, "Inefficient use was not judged: there are no blocks.\n")
 
     def test_what_there_is(self):
         self.assertEqual(msmemscope.list_analyzers(), ["leaks", "inefficient"])
