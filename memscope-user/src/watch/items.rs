@@ -2,8 +2,10 @@
 //!
 //! One of these for each process. Operators of a thread nest; those of different threads know nothing of each other.
 
-use std::collections::HashMap;
-use std::sync::Arc;
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::Arc,
+};
 
 use super::{
     Phase, Range,
@@ -73,6 +75,8 @@ pub struct Items {
     /// Watching goes on since the start operator's end.
     armed: bool,
     named: Vec<Named>,
+    /// Blocks watched last, each with the end of its window: a free inside of the window may be known only after it.
+    closed: VecDeque<(Block, u64)>,
     /// Calls of the start operator that watching began with.
     starts: u64,
     /// Watched blocks that were freed.
@@ -103,7 +107,7 @@ impl Items {
 
     /// The script wants a block to be watched from now on, for so many looks. Gives whether there is room.
     pub fn watch(&mut self, name: &str, range: Range, looks: Option<u64>, now_ns: u64) -> bool {
-        self.forget(range.addr);
+        self.forget(range.addr, now_ns);
         if self.named.len() >= MAX_BLOCKS {
             return false;
         }
@@ -118,6 +122,11 @@ impl Items {
         let had_outputs = !self.outputs.is_empty();
         let mut freed: Vec<Block> = self.outputs.extract_if(.., |block| is_in(block)).collect();
         freed.extend(self.named.extract_if(.., |named| is_in(&named.block)).map(|named| named.block));
+        self.closed.retain(|(block, until_ns)| {
+            let ends = is_in(block) && time_ns < *until_ns;
+            freed.extend(ends.then(|| block.clone()));
+            !ends
+        });
         if had_outputs && self.outputs.is_empty() {
             self.armed = false;
         }
@@ -125,11 +134,19 @@ impl Items {
         freed
     }
 
-    /// The script wants the block at an address no longer to be watched. Gives whether it was.
-    pub fn forget(&mut self, addr: u64) -> bool {
-        let before = self.named.len();
-        self.named.retain(|named| named.block.range.addr != addr);
-        self.named.len() != before
+    /// The script wants the block at an address no longer to be watched, from that time on. Gives whether it was.
+    pub fn forget(&mut self, addr: u64, now_ns: u64) -> bool {
+        let forgotten: Vec<_> = self.named.extract_if(.., |named| named.block.range.addr == addr).collect();
+        let was_watched = !forgotten.is_empty();
+        self.close(forgotten.into_iter().map(|named| named.block), now_ns);
+        was_watched
+    }
+
+    /// The windows of these blocks end.
+    fn close(&mut self, blocks: impl IntoIterator<Item = Block>, until_ns: u64) {
+        self.closed.extend(blocks.into_iter().map(|block| (block, until_ns)));
+        let excess = self.closed.len().saturating_sub(MAX_BLOCKS);
+        self.closed.drain(..excess);
     }
 
     /// An operator begins on a thread.
@@ -149,7 +166,7 @@ impl Items {
     /// An operator has ended on a thread, just now; `outputs` are asked for only if watching begins with it.
     pub fn ends(&mut self, tid: u32, item: &str, now_ns: u64, outputs: impl FnOnce() -> Vec<Range>) -> Vec<Look> {
         let item: Arc<str> = cut(item).into();
-        let begun = self.close(tid, &item);
+        let begun = self.leave(tid, &item);
         if self.begins_with(&item) {
             return self.start(&item, now_ns, outputs());
         }
@@ -161,8 +178,9 @@ impl Items {
         let looks = self.looks(&item, call, Phase::After);
         if self.spec.as_ref().is_some_and(|spec| *spec.end == *item) {
             self.armed = false;
-            self.outputs.clear();
-            self.named.clear();
+            let outputs = std::mem::take(&mut self.outputs);
+            let named = std::mem::take(&mut self.named);
+            self.close(outputs.into_iter().chain(named.into_iter().map(|named| named.block)), now_ns);
         }
         looks
     }
@@ -172,6 +190,8 @@ impl Items {
         let freed_before = self.freed;
         // A number that is too large means all of them.
         let only = chosen.filter(|id| (*id as usize) < outputs.len());
+        let before = std::mem::take(&mut self.outputs);
+        self.close(before, now_ns);
         self.outputs = (0..)
             .zip(outputs)
             .filter(|(index, _)| only.is_none_or(|id| id == *index))
@@ -193,7 +213,7 @@ impl Items {
     }
 
     /// Closes the innermost open call of that name, and what an exception has left inside of it.
-    fn close(&mut self, tid: u32, item: &str) -> Option<u64> {
+    fn leave(&mut self, tid: u32, item: &str) -> Option<u64> {
         let open = self.open.get_mut(&tid)?;
         let at = open.iter().rposition(|(name, _)| **name == *item)?;
         let call = open[at].1;
@@ -281,7 +301,7 @@ mod tests {
         assert_eq!(call(&mut items, "op", &[]).len(), 4);
         let second = ["3_77/op_2-first_0_before", "3_77/op_2-second_0_before", "3_77/op_2-second_0_after"];
         assert_eq!(call(&mut items, "op", &[]), second);
-        assert!(items.forget(B.addr) && !items.forget(B.addr) && !items.is_active());
+        assert!(items.forget(B.addr, 2) && !items.forget(B.addr, 2) && !items.is_active());
     }
 
     /// Make sure that the same address is watched once, and that there is a bound.
@@ -328,5 +348,14 @@ mod tests {
         assert_eq!(call(&mut items, "op", &[]), [""; 0]);
         assert_eq!(call(&mut items, "start", &[A]), ["3_77/start_2-start_0_after"]);
         assert_eq!(items.outputs[0].freed_before, 3);
+        // A free in the window that is known when the window has ended; one after it ends nothing.
+        let end = |items: &mut Items, time_ns| {
+            items.begins(77, "end");
+            items.ends(77, "end", time_ns, Vec::new);
+        };
+        end(&mut items, 20);
+        assert_eq!(names(items.free(A, 20)), [""; 0]);
+        assert_eq!(names(items.free(A, 19)), ["start 0"]);
+        assert_eq!(names(items.free(A, 19)), [""; 0]);
     }
 }

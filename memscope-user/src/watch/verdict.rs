@@ -135,6 +135,9 @@ struct State {
     recent: VecDeque<(u64, Outcome)>,
     /// Time of the look that showed the first change.
     first_ns: u64,
+    /// When the block's last window began, and the first change in it, with its time.
+    window_ns: u64,
+    window_first: Option<(u64, Change)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -152,22 +155,32 @@ impl State {
         self.recent.push_back((time_ns, outcome));
     }
 
-    /// Takes back what was seen after the free.
-    fn free(&mut self, freed: &Freed) {
-        while let Some((_, outcome)) = self.recent.pop_back_if(|(time_ns, _)| *time_ns >= freed.time_ns) {
-            let verdict = &mut self.verdict;
-            let count = if outcome == Outcome::Unread { &mut verdict.unread } else { &mut verdict.read };
-            *count = count.saturating_sub(1);
-            verdict.changes -= u64::from(outcome == Outcome::Changed);
+    /// Takes back what was seen after the free. Gives whether the block ends with it: a later window is of memory handed out since.
+    fn free(&mut self, freed: &Freed) -> bool {
+        let is_over = self.window_ns <= freed.time_ns;
+        let until_ns = if is_over { u64::MAX } else { self.window_ns };
+        let (verdict, seen) = (&mut self.verdict, freed.time_ns..until_ns);
+        self.recent.retain(|(time_ns, outcome)| {
+            let is_after = seen.contains(time_ns);
+            if is_after {
+                let count = if *outcome == Outcome::Unread { &mut verdict.unread } else { &mut verdict.read };
+                *count = count.saturating_sub(1);
+                verdict.changes -= u64::from(*outcome == Outcome::Changed);
+            }
+            !is_after
+        });
+        if seen.contains(&self.first_ns) {
+            let later = self.window_first.take().filter(|(time_ns, _)| !seen.contains(time_ns));
+            (self.first_ns, verdict.first) = later.map_or((0, None), |(time_ns, change)| (time_ns, Some(change)));
         }
-        if self.first_ns >= freed.time_ns {
-            self.verdict.first = None;
+        if verdict.unread == 0 {
+            verdict.first_unread = None;
         }
-        if self.verdict.unread == 0 {
-            self.verdict.first_unread = None;
+        if is_over {
+            verdict.freed = Some(freed.clone());
+            self.recent = VecDeque::new();
         }
-        self.verdict.freed = Some(freed.clone());
-        self.recent = VecDeque::new();
+        is_over
     }
 }
 
@@ -232,7 +245,9 @@ impl Verdicts {
     pub fn free(&mut self, block: &Block, freed: &Freed) -> bool {
         let key = key_of(block);
         let Some(state) = self.blocks.get_mut(&key).filter(|state| state.verdict.freed.is_none()) else { return false };
-        state.free(freed);
+        if !state.free(freed) {
+            return false;
+        }
         if state.verdict.changes == 0 && state.verdict.unread == 0 {
             if self.quiet_kept < MAX_QUIET {
                 self.quiet_kept += 1;
@@ -257,6 +272,8 @@ impl Verdicts {
         let state = state_of(&mut self.blocks, &mut self.order, block);
         state.last = None;
         state.unread = 0;
+        state.window_ns = block.since_ns;
+        state.window_first = None;
     }
 
     /// A block was looked at by a thread that came there at that time. Gives the change that this reading shows.
@@ -299,6 +316,7 @@ impl Verdicts {
             state.first_ns = time_ns;
         }
         state.verdict.first.get_or_insert_with(|| change.clone());
+        state.window_first.get_or_insert_with(|| (time_ns, change.clone()));
         Some(change)
     }
 
@@ -470,6 +488,30 @@ mod tests {
         let next = Look { block: Block { freed_before: 1, ..block }, ..look("a", 4, Before) };
         verdicts.take(&next, 1, 60, &Reading::Sum(8));
         assert_eq!(verdicts.blocks().count(), 2);
+    }
+
+    /// Make sure that a free in an earlier window, known in a later one, takes back what lies between, and ends nothing.
+    #[test]
+    fn frees_of_earlier_windows() {
+        let mut verdicts = Verdicts::default();
+        let block_since = |since_ns| Block { since_ns, ..look("a", 1, Before).block };
+        verdicts.window(&block_since(5));
+        for (time_ns, sum) in [(10, 5), (20, 6), (30, 7)] {
+            verdicts.take(&look("a", time_ns, Before), 1, time_ns, &Reading::Sum(sum));
+        }
+        verdicts.window(&block_since(40));
+        for (time_ns, sum) in [(40, 8), (50, 8), (60, 9)] {
+            verdicts.take(&look("a", time_ns, Before), 1, time_ns, &Reading::Sum(sum));
+        }
+        let free_at = |time_ns| Freed { by: "f".into(), tid: 1, time_ns };
+        assert!(!verdicts.free(&block_since(5), &free_at(15)));
+        let verdict = verdicts.blocks().next().expect("a block").1.clone();
+        assert_eq!((verdict.read, verdict.changes, verdict.freed), (4, 1, None));
+        assert_eq!(verdict.first.map(|change| change.to_sum), Some(9));
+        assert!(verdicts.free(&block_since(40), &free_at(55)));
+        let verdict = verdicts.blocks().next().expect("a block").1.clone();
+        assert_eq!((verdict.read, verdict.changes, verdict.freed), (3, 0, Some(free_at(55))));
+        assert_eq!(verdict.first, None);
     }
 
     /// Make sure that a change from before the free stays.

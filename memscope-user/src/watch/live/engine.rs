@@ -367,7 +367,7 @@ impl Engine {
                 Some(record.tid)
             }
             Meaning::UnwatchBlock => {
-                self.items.forget(value(Field::Addr)?);
+                self.items.forget(value(Field::Addr)?, record.time_ns);
                 Some(record.tid)
             }
             _ if flags & ROW_BOUNDARY == 0 => None,
@@ -744,7 +744,7 @@ impl Engine {
         let value = |field| Memory::value(spec, site, field);
         let Some(addr) = value(Field::Addr) else { return };
         if spec.meaning == Meaning::UnwatchBlock {
-            self.items.forget(addr);
+            self.items.forget(addr, site.time_ns);
             self.tell_idle();
             return;
         }
