@@ -38,13 +38,13 @@ struct Counted {
     runs: f64,
 }
 
-/// Nanoseconds of one run of the program that took most of the time: the one at the entries of functions, where stacks are
-/// taken.
+/// Nanoseconds of one run of the program that ran most often: the one at the entries of functions, where stacks are taken. Those that
+/// see mappings and new programs run for longer, a few times.
 pub(super) fn entry_ns(command: &mut Command) -> Result<f64> {
     let tracer = Running::start(command)?;
     let mut last = Counted::default();
     // Its end is seen by there being no programs any more.
-    while let Some(now) = longest(tracer.pid()).filter(|now| now.runs > 0.0 || last.runs == 0.0) {
+    while let Some(now) = busiest(tracer.pid()).filter(|now| now.runs > 0.0 || last.runs == 0.0) {
         last = now;
         thread::sleep(POLL);
         ensure!(tracer.age() < TIMEOUT, "a traced program does not end");
@@ -55,7 +55,7 @@ pub(super) fn entry_ns(command: &mut Command) -> Result<f64> {
 }
 
 /// Of the BPF programs of a process. `None`: it has ended.
-fn longest(pid: u32) -> Option<Counted> {
+fn busiest(pid: u32) -> Option<Counted> {
     let open = fs::read_dir(format!("/proc/{pid}/fdinfo")).ok()?;
     let counted = open.flatten().filter_map(|file| {
         let text = fs::read_to_string(file.path()).ok()?;
@@ -66,6 +66,6 @@ fn longest(pid: u32) -> Option<Counted> {
     let mut counted = counted.peekable();
     let alive = counted.peek().is_some()
         || fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z "));
-    let all = counted.fold(Counted::default(), |most, one| if one.time_ns > most.time_ns { one } else { most });
+    let all = counted.fold(Counted::default(), |most, one| if one.runs > most.runs { one } else { most });
     alive.then_some(all)
 }
