@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use memscope::model::{Finding, Leak, Pool, Site, Stacks};
+use memscope::model::{Finding, Pool, Site, Stacks, StepVerdict};
 
 /// Where blocks come from: their call stacks, or their size where there are none.
 pub(crate) type Place = (Stacks, Option<u64>);
@@ -53,8 +53,14 @@ impl Verdict {
                 }
                 Finding::StepLeaks(steps) => {
                     judged |= steps.steps_ended > 1;
-                    let place = |leak: &Leak| place_of(leak.stacks, leak.size_bytes);
-                    accused.extend(steps.leaks.iter().map(|leak| (leak.pool, Some(place(leak)))));
+                    for found in &steps.places {
+                        let place = place_of(found.stacks, found.each_bytes.unwrap_or_default());
+                        if found.verdict == StepVerdict::Leak {
+                            accused.insert((found.pool, Some(place)));
+                        } else if found.pool != Pool::Hal {
+                            undecided |= (truth.name)(place).as_deref() == truth.leaking;
+                        }
+                    }
                 }
                 _ => {}
             }

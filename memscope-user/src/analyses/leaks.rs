@@ -8,9 +8,11 @@
 //! - driver memory has the step rule too;
 //! - what lives at the end of the trace and no later step could judge is reported as *unjudged*, not passed over.
 //!
-//! What the program frees while it ends ([`FreeCause::Exit`]) was held until then. A list that keeps a tensor of each step is a leak, a
-//! variable that keeps the last one is none: such blocks leak if those of their place (call stack, or size) come from at least three
-//! steps, the oldest of them a quarter of the run ago. The others are counted as *kept*.
+//! The verdict is that of the blocks' *place* (call stack, or size). A list that keeps a tensor of each step is a leak; a variable that keeps
+//! the last one, a queue of the last twenty, a cache that is full are none. So a place leaks if its blocks come from at least three steps,
+//! the oldest of a quarter of the run ago or more, the newest not, and what it freed lived for at most half as many steps as the oldest.
+//! Other places are undecided ([`StepVerdict`]). What the program frees while it ends ([`FreeCause::Exit`]) was held until then; at places
+//! that do not leak it is counted as *kept*.
 //!
 //! A block that the pool handed out again without a free in between ([`FreeCause::Replaced`]) was freed unseen: no
 //! leak. One that its process or the trace ended with stays live, and so does one that a script frees after its last `stop()`, as when Python ends.
@@ -24,7 +26,8 @@ use std::collections::HashSet;
 
 use crate::hash::HashMap;
 use crate::model::{
-    Block, Confidence, Event, EventKind, Figures, Finding, Free, FreeCause, Kept, Leak, Pool, RunEnd, Stacks, StepLeaks,
+    Block, Confidence, Event, EventKind, Figures, Finding, Free, FreeCause, Kept, Leak, Pool, RunEnd, Stacks,
+    StepLeakPlace, StepLeaks, StepVerdict,
 };
 
 /// Steps at the start whose blocks are not judged: what the first step allocates is often kept for the whole run.
@@ -33,8 +36,11 @@ pub const SKIPPED_STEPS: u32 = 1;
 /// A block leaks when it is live at the end of a step at least this many steps after its own.
 pub const DURATION_THRESHOLD: u32 = 1;
 
-/// Steps that the blocks of a place come from at least, if they leak though the exit frees them.
-const MIN_STEPS: usize = 3;
+/// Steps that the blocks of a place that leaks come from at least.
+const MIN_STEPS: u32 = 3;
+
+/// Places with blocks that were freed after the end of their step, of a process on a device. Of further ones it is not known how long they lived.
+const MAX_FREED_PLACES: usize = 65_536;
 
 /// Finds the blocks that outlive the step after their own.
 #[derive(Debug, Default)]
@@ -46,12 +52,14 @@ pub struct StepLeaksAnalysis {
 /// Steps and candidates of one process on one device.
 #[derive(Debug, Default)]
 struct DeviceSteps {
-    /// Numbers of the steps that ended.
+    /// Numbers of the steps that ended, in order.
     ended: Vec<u32>,
     /// Live blocks past the skipped steps, by allocation id: an address alone may come back.
     live: HashMap<u64, Leak>,
     /// Those of them that the exit freed.
     exit: HashSet<u64>,
+    /// By place, how many steps ended at most while a block lived that the program freed; none where none did.
+    freed: HashMap<Place, u32>,
 }
 
 /// Where blocks come from: their call stacks, or their size where there are none.
@@ -64,6 +72,7 @@ fn place_of(leak: &Leak) -> Place {
 /// What became of the blocks that were held.
 #[derive(Default)]
 struct Judged {
+    places: Vec<StepLeakPlace>,
     leaks: Vec<Leak>,
     unjudged: Vec<Leak>,
     kept: Kept,
@@ -76,7 +85,7 @@ impl Analysis for StepLeaksAnalysis {
             EventKind::Free(free) if may_leak(&free.block) => {
                 self.running.at(event.pid, free.block.device).free(free);
             }
-            EventKind::StepEnd { step } => self.running.at(event.pid, event.device).ended.push(*step),
+            EventKind::StepEnd { step } => self.running.at(event.pid, event.device).end(*step),
             EventKind::ProcessEnd => self.conclude(event.pid),
             _ => {}
         }
@@ -109,10 +118,10 @@ impl StepLeaksAnalysis {
 
     fn conclude(&mut self, pid: u32) {
         for (device, steps) in self.running.take_process(pid) {
-            let (steps_ended, Judged { leaks, unjudged, kept }) = steps.judge();
+            let (steps_ended, Judged { places, leaks, unjudged, kept }) = steps.judge();
             if steps_ended > 0 || !unjudged.is_empty() {
                 let confidence = Confidence::Certain;
-                self.concluded.add(StepLeaks { pid, device, leaks, unjudged, kept, steps_ended, confidence });
+                self.concluded.add(StepLeaks { pid, device, places, leaks, unjudged, kept, steps_ended, confidence });
             }
         }
     }
@@ -122,25 +131,48 @@ impl DeviceSteps {
     fn free(&mut self, free: &Free) {
         let number = free.block.allocation_id;
         if gave_back(free) {
-            self.live.remove(&number);
+            if let Some(leak) = self.live.remove(&number) {
+                self.lived(&leak);
+            }
         } else if free.cause == FreeCause::Exit {
             self.exit.insert(number);
         }
     }
 
+    /// A block was freed while the program worked.
+    fn lived(&mut self, leak: &Leak) {
+        let (steps, place) = (self.survived(leak.step), place_of(leak));
+        if steps > 0 && (self.freed.len() < MAX_FREED_PLACES || self.freed.contains_key(&place)) {
+            let longest = self.freed.entry(place).or_default();
+            *longest = steps.max(*longest);
+        }
+    }
+
+    /// Steps may end in another order than they began.
+    fn end(&mut self, step: u32) {
+        let at = self.ended.partition_point(|ended| *ended < step);
+        if self.ended.get(at) != Some(&step) {
+            self.ended.insert(at, step);
+        }
+    }
+
+    /// Steps behind this one that have ended.
+    fn survived(&self, step: u32) -> u32 {
+        (self.ended.len() - self.ended.partition_point(|ended| *ended <= step)) as u32
+    }
+
     /// Number of ended steps, and what they say of the blocks.
-    fn judge(mut self) -> (u32, Judged) {
-        self.ended.sort_unstable();
-        self.ended.dedup();
+    fn judge(self) -> (u32, Judged) {
         let last_ended = self.ended.last().copied().unwrap_or(0);
-        let survived = |step| self.ended.len() - self.ended.partition_point(|&ended| ended <= step);
         let mut blocks: Vec<Leak> =
-            self.live.into_values().map(|leak| Leak { survived_steps: survived(leak.step) as u32, ..leak }).collect();
+            self.live.values().map(|leak| Leak { survived_steps: self.survived(leak.step), ..*leak }).collect();
         blocks.sort_unstable_by_key(|leak| (leak.step, leak.pool, leak.addr, leak.allocation_id));
-        let grows = growing_places(&blocks, self.ended.len() as u32);
+        let held = held_places(&blocks);
+        let steps_ended = self.ended.len() as u32;
+        let verdict = |place: &Place| held[place].verdict(steps_ended, self.freed.get(place).copied().unwrap_or(0));
         let mut judged = Judged::default();
         for leak in blocks {
-            if self.exit.contains(&leak.allocation_id) && !grows.contains(&place_of(&leak)) {
+            if self.exit.contains(&leak.allocation_id) && verdict(&place_of(&leak)) != StepVerdict::Leak {
                 judged.kept.blocks += 1;
                 judged.kept.size_bytes = judged.kept.size_bytes.saturating_add(leak.size_bytes);
             } else if leak.step + DURATION_THRESHOLD <= last_ended {
@@ -149,22 +181,87 @@ impl DeviceSteps {
                 judged.unjudged.push(leak);
             }
         }
-        (self.ended.len() as u32, judged)
+        judged.places = by_place(&judged.leaks, verdict);
+        (steps_ended, judged)
     }
 }
 
-/// Places that hold blocks of one step after the other: at least [`MIN_STEPS`], from a quarter of the run ago on. `blocks` by step.
-fn growing_places(blocks: &[Leak], steps_ended: u32) -> HashSet<Place> {
-    let mut steps: HashMap<Place, (Vec<u32>, u32)> = HashMap::default();
-    for leak in blocks {
-        let (steps, oldest) = steps.entry(place_of(leak)).or_default();
-        if steps.len() < MIN_STEPS && steps.last() != Some(&leak.step) {
-            steps.push(leak.step);
+/// Steps of the blocks that a place holds.
+#[derive(Default)]
+struct HeldSteps {
+    steps: u32,
+    last: Option<u32>,
+    /// Step ends that the oldest survived.
+    oldest: u32,
+    /// Step ends that the newest survived.
+    newest: u32,
+}
+
+impl HeldSteps {
+    /// `freed`: how many steps ended at most while a block of the place lived that was freed.
+    fn verdict(&self, steps_ended: u32, freed: u32) -> StepVerdict {
+        let quarter = (steps_ended / 4).max(1);
+        if self.steps < MIN_STEPS {
+            StepVerdict::FewSteps
+        } else if self.oldest < quarter.max(2) {
+            StepVerdict::Young
+        } else if self.newest > quarter {
+            StepVerdict::Stopped
+        } else if self.oldest < freed.saturating_mul(2) {
+            StepVerdict::Replaced
+        } else {
+            StepVerdict::Leak
         }
-        *oldest = (*oldest).max(leak.survived_steps);
     }
-    let grows = |(seen, oldest): &(Vec<u32>, u32)| seen.len() >= MIN_STEPS && *oldest >= (steps_ended / 4).max(2);
-    steps.iter().filter(|(_, held)| grows(held)).map(|(place, _)| *place).collect()
+}
+
+/// The places of blocks, which are in the order of their steps.
+fn held_places(blocks: &[Leak]) -> HashMap<Place, HeldSteps> {
+    let mut places: HashMap<Place, HeldSteps> = HashMap::default();
+    for leak in blocks {
+        let held = places.entry(place_of(leak)).or_default();
+        held.steps += u32::from(held.last != Some(leak.step));
+        held.last = Some(leak.step);
+        held.oldest = held.oldest.max(leak.survived_steps);
+        held.newest = leak.survived_steps;
+    }
+    places
+}
+
+/// Leaks, in the order of their steps, by place.
+fn by_place(leaks: &[Leak], verdict: impl Fn(&Place) -> StepVerdict) -> Vec<StepLeakPlace> {
+    let mut places: HashMap<Place, StepLeakPlace> = HashMap::default();
+    for leak in leaks {
+        let place = place_of(leak);
+        let (pool, stacks, each_bytes) = place;
+        let known = places.entry(place).or_insert_with(|| StepLeakPlace {
+            pool,
+            verdict: verdict(&place),
+            blocks: 0,
+            size_bytes: 0,
+            steps: 0,
+            step_range: [leak.step, 0],
+            each_bytes,
+            stacks,
+        });
+        known.blocks += 1;
+        known.size_bytes = known.size_bytes.saturating_add(leak.size_bytes);
+        known.steps += u32::from(known.step_range[1] != leak.step);
+        known.step_range[1] = leak.step;
+    }
+    let mut places: Vec<StepLeakPlace> = places.into_values().collect();
+    places.sort_unstable_by_key(|place| {
+        let is_undecided = place.verdict != StepVerdict::Leak;
+        (
+            is_undecided,
+            std::cmp::Reverse(place.size_bytes),
+            place.step_range,
+            place.pool,
+            place.each_bytes,
+            place.stacks,
+        )
+    });
+    places
 }
 
 /// Whether the program gave it back while that was looked at. What it does after its last `stop()` is told at its end, with a time of its own.
@@ -423,6 +520,50 @@ mod tests {
         assert_eq!((found.leaks.len(), found.unjudged.len(), found.steps_ended), (398 * 50, 50, 400));
         let survived: u64 = found.leaks.iter().map(|leak| u64::from(leak.survived_steps)).sum();
         assert_eq!(survived, 50 * (1..=398).sum::<u64>());
+    }
+
+    /// 40 steps, of which each from `first` to `last` keeps a block, all at one place; at most `queue` of them at a time.
+    fn keeping(first: u32, last: u32, queue: usize) -> Script {
+        let (mut script, mut kept) = (script(), Vec::new());
+        for step in 1..=40 {
+            script.step_start(step);
+            if (first..=last).contains(&step) {
+                let addr = u64::from(step) << 12;
+                script.alloc(Pool::Pta, addr, 512);
+                kept.push(addr);
+            }
+            if kept.len() > queue {
+                script.free(Pool::Pta, kept.remove(0));
+            }
+            script.step_end(step);
+        }
+        script
+    }
+
+    /// What never goes away and goes on leaks. A few blocks, young ones, a full cache, a queue are undecided, and listed all the same. Of 40
+    /// steps a quarter are 10.
+    #[test]
+    fn places_are_judged() {
+        use StepVerdict::{FewSteps, Leak, Replaced, Stopped, Young};
+        const ALL: usize = usize::MAX;
+        for (first, last, queue, verdict, blocks, range) in [
+            (1, 40, ALL, Leak, 38, [2, 39]),
+            (28, 40, ALL, Leak, 12, [28, 39]),
+            (30, 40, ALL, Leak, 10, [30, 39]),
+            (31, 40, ALL, Young, 9, [31, 39]),
+            (2, 30, ALL, Leak, 29, [2, 30]),
+            (2, 29, ALL, Stopped, 28, [2, 29]),
+            (3, 4, ALL, FewSteps, 2, [3, 4]),
+            (1, 40, 12, Replaced, 11, [29, 39]),
+            (1, 40, 3, Young, 2, [38, 39]),
+        ] {
+            let found = judge_one(&keeping(first, last, queue));
+            let [place] = &found.places[..] else { panic!("one place: {:?}", found.places) };
+            let text = format!("{first} {last} {queue}");
+            assert_eq!((place.verdict, place.blocks, place.step_range), (verdict, blocks, range), "{text}");
+            assert_eq!((place.size_bytes, place.each_bytes), (blocks * 512, Some(512)), "{text}");
+            assert_eq!(found.leaks.len() as u64, blocks, "{text}");
+        }
     }
 
     /// Something that may happen in a traced program.

@@ -397,6 +397,9 @@ pub(super) struct LeaksArgs {
     /// Number of the first of the three marks, from 0.
     #[arg(long, value_name = "N", default_value_t = 0, requires = "mark")]
     pub start_index: u64,
+    /// List each block that outlived its step in msMemScope's lines, besides the places.
+    #[arg(long)]
+    pub leak_blocks: bool,
     /// Findings as JSON on stdout instead of the report.
     #[arg(long)]
     pub json: bool,
@@ -563,6 +566,7 @@ pub(super) enum LogLevel {
 }
 
 /// What is collected and written.
+#[expect(clippy::struct_excessive_bools, reason = "each is an option of its own")]
 #[derive(Clone, Debug, Args)]
 pub(super) struct CollectArgs {
     /// Rows to write: alloc, free, launch, access, none; `block_free` adds when a pool has a block back for good.
@@ -596,13 +600,16 @@ pub(super) struct CollectArgs {
     /// Where to write [default: memscopeDumpResults; of recover: DIR/recovered].
     #[arg(short = 'o', long, alias = "output", value_name = "DIR")]
     pub output_path: Option<PathBuf>,
+    /// List each block that outlived its step in msMemScope's lines, besides the places.
+    #[arg(long)]
+    pub leak_blocks: bool,
     /// Findings as JSON on stdout instead of the report.
     #[arg(long)]
     pub json: bool,
     /// Message level: debug, info, warning, error.
     #[arg(long, value_enum)]
     pub log_level: Option<LogLevel>,
-    /// More messages.
+    /// More messages, and --leak-blocks.
     #[arg(short = 'v', long, visible_alias = "debug")]
     pub verbose: bool,
     /// Errors only.

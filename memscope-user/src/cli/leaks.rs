@@ -11,7 +11,7 @@ pub(super) fn run(args: &LeaksArgs) -> ExitCode {
     let analyses = analyses::of_leaks(args.mark.clone(), args.start_index);
     input::exit(|| {
         let outcome = input::read(&args.files, args.select.selection(None), analyses)?;
-        let report = Report { step_hint: !by_marks, ..Report::default() };
+        let report = Report { step_hint: !by_marks, leak_blocks: args.leak_blocks, ..Report::default() };
         input::print(&outcome, report, args.json)
     })
 }

@@ -328,7 +328,8 @@ pub(super) fn print_report(args: &CollectArgs, outcome: &Outcome, selected: &Sel
     if args.json {
         return terminal::print_json(|mut out| sinks::report::write_json(&outcome.findings, &outcome.end, &mut out));
     }
-    let report = Report { step_hint: leaks_wanted(args), ..Report::default() };
+    let leak_blocks = args.leak_blocks || args.verbose;
+    let report = Report { step_hint: leaks_wanted(args), leak_blocks, ..Report::default() };
     terminal::print(|mut out| report.write_text(&outcome.findings, &outcome.end, &mut out))
 }
 

@@ -77,8 +77,9 @@ pub(super) fn parse(arguments: &[OsString]) -> Result<Cli, Refusal> {
     if let Some(word) = first.filter(|word| !is_command && !by_reference && !names_a_file(word)) {
         return Err(Refusal::Text(no_such_command(word, &definition)));
     }
-    let cli = Cli::try_parse_from(&spelt_out)
+    let mut cli = Cli::try_parse_from(&spelt_out)
         .map_err(|error| refusal(error, &spelt_out, subcommand.unwrap_or(&definition), &definition))?;
+    cli.trace.collect.leak_blocks |= by_reference;
     // Neither would execute it; what is wrong with that is said of both.
     let executes = cli.pid.is_empty() && !cli.compare;
     match cli.program.first() {

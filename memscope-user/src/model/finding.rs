@@ -38,6 +38,59 @@ pub struct Kept {
     pub size_bytes: u64,
 }
 
+/// What is concluded of a place with blocks that outlived their steps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StepVerdict {
+    /// It holds blocks of one step after the other, from long ago until now: a leak.
+    Leak,
+    /// Undecided: it holds blocks of fewer than three steps.
+    FewSteps,
+    /// Undecided: its oldest block is younger than a quarter of the run.
+    Young,
+    /// Undecided: its newest block is older than a quarter of the run, as in a cache that is full.
+    Stopped,
+    /// Undecided: it also freed blocks that had lived for more than half as many steps as its oldest, as a queue does.
+    Replaced,
+}
+
+impl StepVerdict {
+    /// Why, in words.
+    #[must_use]
+    pub const fn reason(self) -> &'static str {
+        match self {
+            Self::Leak => "blocks of one step after the other stay",
+            Self::FewSteps => "of fewer than three steps",
+            Self::Young => "none is older than a quarter of the run",
+            Self::Stopped => "none is younger than a quarter of the run",
+            Self::Replaced => "blocks as old were freed, as in a queue",
+        }
+    }
+}
+
+/// A place with blocks that outlived the end of the step after their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct StepLeakPlace {
+    /// Pool of the blocks.
+    pub pool: Pool,
+    /// What is concluded.
+    pub verdict: StepVerdict,
+    /// Its blocks among the leaks.
+    pub blocks: u64,
+    /// Their bytes.
+    pub size_bytes: u64,
+    /// Steps they come from.
+    pub steps: u32,
+    /// First and last of these.
+    pub step_range: [u32; 2],
+    /// Size of each block in bytes, where no call stack names the place.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub each_bytes: Option<u64>,
+    /// Where they were allocated.
+    #[serde(skip_serializing_if = "Stacks::is_empty")]
+    pub stacks: Stacks,
+}
+
 /// Step leaks of one process on one device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct StepLeaks {
@@ -45,7 +98,9 @@ pub struct StepLeaks {
     pub pid: u32,
     /// Device.
     pub device: Device,
-    /// Leaks, sorted by step, then pool, then address.
+    /// The same blocks by place: leaks, then what is undecided, each the largest first.
+    pub places: Vec<StepLeakPlace>,
+    /// Blocks that outlived the end of the step after their own, sorted by step, then pool, then address.
     pub leaks: Vec<Leak>,
     /// Blocks of the last step still live at the end: no later step ended that could have judged them.
     pub unjudged: Vec<Leak>,

@@ -16,6 +16,7 @@ mod peaks;
 mod sample;
 mod span;
 mod stacks;
+mod steps;
 
 use std::{
     collections::BTreeMap,
@@ -29,7 +30,7 @@ pub use sample::{SAMPLE_CSV_HEADER, write_sample, write_sample_csv};
 use serde::Serialize;
 
 use crate::model::{
-    ByStack, Confidence, Decomposition, Device, Figures, Finding, Fluctuation, Fragmentation, Growth, Held, HeldModule,
+    ByStack, Decomposition, Device, Figures, Finding, Fluctuation, Fragmentation, Growth, Held, HeldModule,
     Inefficient, Leak, Ledger, LeftOut, LossLine, MarkLeaks, Oom, Peak, Pool, RatioRecord, RunEnd, Span, StepLeaks,
 };
 use crate::printable::OneLine;
@@ -37,8 +38,12 @@ use crate::printable::OneLine;
 /// How to write the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Report {
+    /// Whether to list the blocks that outlived their steps one by one, in msMemScope's lines.
+    pub leak_blocks: bool,
     /// Leaks listed one by one for each process and device; the summary counts the rest too.
     pub leak_lines: usize,
+    /// Places of leaks of steps listed for each process and device, and as many undecided ones.
+    pub place_lines: usize,
     /// Growing sites listed for each process and device.
     pub growth_lines: usize,
     /// Whether to tell how to mark steps when none was marked. Only sensible when leaks were looked for.
@@ -47,9 +52,15 @@ pub struct Report {
     pub losses: bool,
 }
 
+impl Report {
+    /// What commands write if nothing else is wanted.
+    pub const DEFAULT: Self =
+        Self { leak_blocks: false, leak_lines: 100, place_lines: 10, growth_lines: 10, step_hint: true, losses: true };
+}
+
 impl Default for Report {
     fn default() -> Self {
-        Self { leak_lines: 100, growth_lines: 10, step_hint: true, losses: true }
+        Self::DEFAULT
     }
 }
 
@@ -100,6 +111,9 @@ impl Report {
             oom::write(found, out)?;
         }
         for leaks in &process.leaks {
+            steps::write(leaks, self.place_lines, out)?;
+        }
+        for leaks in process.leaks.iter().filter(|_| self.leak_blocks) {
             self.write_leaks(leaks, out)?;
         }
         for leaks in &process.marks {
@@ -109,11 +123,6 @@ impl Report {
         }
         for gap in &process.gaps {
             write_gap(gap, out)?;
-        }
-        for leaks in &process.leaks {
-            write_leak_notes(leaks, out)?;
-            let blocks = leaks.leaks.iter().map(|leak| (leak.stacks, leak.size_bytes));
-            stacks::write_blocks("Leaked on device", leaks.device, blocks, out)?;
         }
         process.spans.iter().try_for_each(|found| span::write(found, out))?;
         let stepped = process.leaks.iter().any(|leaks| leaks.steps_ended > 0);
@@ -308,36 +317,6 @@ fn write_gap(Fluctuation { device, pool, min_gap, max_gap, .. }: &Fluctuation, o
     Ok(())
 }
 
-/// What the leak report alone does not tell.
-fn write_leak_notes(found: &StepLeaks, out: &mut impl Write) -> io::Result<()> {
-    let StepLeaks { leaks, unjudged, kept, steps_ended, confidence, .. } = found;
-    let device = Name(found.device);
-    if leaks.is_empty() && *steps_ended > 0 {
-        let steps = counted(u64::from(*steps_ended), "step");
-        writeln!(out, "No memory leaks detected on device {device} ({steps} ended).")?;
-    }
-    if !unjudged.is_empty() {
-        let (blocks, bytes) = (counted(unjudged.len() as u64, "block"), size(total_bytes(unjudged)));
-        writeln!(
-            out,
-            "Not judged on device {device}: {blocks}, {bytes}, live at the end. No step after their own ended, so \
-             whether they leak is open."
-        )?;
-    }
-    if kept.blocks > 0 {
-        writeln!(
-            out,
-            "Kept on device {device}: {}, {}, of steps were held until the exit, at places that do not grow from step to step: no leak.",
-            counted(kept.blocks, "block"),
-            size(kept.size_bytes)
-        )?;
-    }
-    if *confidence == Confidence::Doubtful {
-        writeln!(out, "Doubtful on device {device}: events were lost, so leaks may be missing or wrong.")?;
-    }
-    Ok(())
-}
-
 fn write_held(held: &Held, out: &mut impl Write) -> io::Result<()> {
     let Held { pool, blocks, size_bytes, peak_bytes, .. } = held;
     write!(out, "{} held at the end on device {}: ", pool.display_name(), Name(held.device))?;
@@ -452,25 +431,38 @@ mod tests {
         text_of(Report::default(), &findings(script, &end), &end)
     }
 
+    /// With the lines of the reference.
+    fn text_with_blocks(script: &Script) -> String {
+        let end = RunEnd::default();
+        text_of(Report { leak_blocks: true, ..Report::default() }, &findings(script, &end), &end)
+    }
+
     /// The golden run's console output, byte for byte, and our additions after it.
     #[test]
     fn leaky_run_prints_what_the_reference_prints() {
-        let expected = "\
+        let places = "\
+Leaks of steps on device 0: 2.00 MiB (2097152 bytes) in 2 blocks of 1 place
+  Pytorch Caching memory pool: 2.00 MiB (2097152 bytes) in 2 blocks of 1048576 bytes, of 2 steps, 2 to 3
+Not judged on device 0: 1 block, 1.00 MiB (1048576 bytes), live at the end. No step after their own ended, so \
+whether they leak is open.
+";
+        let reference = "\
 ====== ERROR: Detected memory leaks on device 0 ======
 Direct Pytorch Caching memory pool leak of 1.000000 Mb(s) at 0x168008144000 in kernel_0 at step 2.
 Direct Pytorch Caching memory pool leak of 1.000000 Mb(s) at 0x16800825c000 in kernel_0 at step 3.
 ====== SUMMARY: 2 Mb(s) leaked in 2 allocation(s) ======
+";
+        let rest = "\
 ======= Pytorch Caching memory pool Gap Analysis of Device 0 =======
 \tMinAlloc/MaxAlloc(%)     MinAllocMem(MB)          StepId                   \n\
 MinGap\t99.2308                  129.0000                 2                        \n\
 MaxGap\t99.2424                  131.0000                 4                        \n\
-Not judged on device 0: 1 block, 1.00 MiB (1048576 bytes), live at the end. No step after their own ended, so \
-whether they leak is open.
 Pytorch Caching memory pool held at the end on device 0: 132.00 MiB (138412032 bytes) in 5 blocks; \
 peak 132.00 MiB (138412032 bytes); 13 allocations, 8 frees
 lost: 0 (ring full), 0 (any other reason)
 ";
-        assert_eq!(text(&Script::golden_leaky()), expected);
+        assert_eq!(text_with_blocks(&Script::golden_leaky()), [places, reference, rest].concat());
+        assert_eq!(text(&Script::golden_leaky()), [places, rest].concat());
     }
 
     /// The golden run at kernel level counts launches; sizes that are no whole number of MB are spelt as in C++.
@@ -488,8 +480,8 @@ Direct ATB memory pool leak of 0.056988 Mb(s) at 0x168008144000 in kernel_16 at 
 Direct Mindspore memory pool leak of 0.000003 Mb(s) at 0x2000 in kernel_16 at step 2.
 ====== SUMMARY: 0.0569906 Mb(s) leaked in 2 allocation(s) ======
 ";
-        let text = text(&script);
-        assert!(text.starts_with(expected), "{text}");
+        let text = text_with_blocks(&script);
+        assert!(text.contains(expected), "{text}");
     }
 
     /// Steps without leaks are said to be so, with the number of steps that this rests on.
@@ -498,7 +490,7 @@ Direct Mindspore memory pool leak of 0.000003 Mb(s) at 0x2000 in kernel_16 at st
         let mut script = Script::new(1, NPU0);
         script.step(1).step_start(2).alloc(Pool::Pta, 0x1000, 64).free(Pool::Pta, 0x1000).step_end(2).step(3);
         let text = text(&script);
-        assert!(text.contains("\nNo memory leaks detected on device 0 (3 steps ended).\n"), "{text}");
+        assert!(text.starts_with("No memory leaks detected on device 0 (3 steps ended).\n"), "{text}");
         assert!(!text.contains("ERROR") && !text.contains("No steps were marked"), "{text}");
     }
 
@@ -555,7 +547,7 @@ lost: 0 (ring full), 0 (any other reason)
             script.alloc(Pool::Pta, block << 20, 1 << 20);
         }
         script.step_end(2).step(3);
-        let text = text(&script);
+        let text = text_with_blocks(&script);
         assert_eq!(text.lines().filter(|line| line.starts_with("Direct ")).count(), 100);
         let cut = "… and 3 more (see --json)\n====== SUMMARY: 103 Mb(s) leaked in 103 allocation(s) ======\n";
         assert!(text.contains(cut), "{text}");

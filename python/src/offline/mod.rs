@@ -198,7 +198,7 @@ fn found(outcome: &Outcome, shape: &Shape, report: Report) -> Found {
     Found { columns: Arc::new(shape.columns(&values)), json: of(json), report: of(text), notes: notes(outcome) }
 }
 
-const WITHOUT_HINT: Report = Report { leak_lines: 100, growth_lines: 10, step_hint: false, losses: true };
+const WITHOUT_HINT: Report = Report { step_hint: false, ..Report::DEFAULT };
 
 /// The command `leaks`.
 #[pyfunction]

@@ -78,21 +78,22 @@ fn report(verdict: &Verdict) -> String {
 /// Leaks, their steps and bytes, what cannot be judged, and the text of the report, for many shapes of training loops.
 #[test]
 fn leaks_of_steps() {
-    let variants: [(&[&str], usize, usize); 8] = [
+    let variants: [(&[&str], usize, usize, bool); 8] = [
         // Steps 2 to 4 leak, the last one is open.
-        (&[], 3, 1),
-        (&["--steps", "30", "--leaks", "3", "--leak-size", "100000"], 28 * 3, 3),
-        (&["--steps", "8", "--first-leak", "5"], 3, 1),
-        // Blocks freed two steps later are none; those of the last two steps stay: one is judged, one is open.
-        (&["--steps", "8", "--free-later", "2"], 1, 1),
-        (&["--steps", "6", "--nested", "4"], 4, 1),
+        (&[], 3, 1, true),
+        (&["--steps", "30", "--leaks", "3", "--leak-size", "100000"], 28 * 3, 3, true),
+        (&["--steps", "8", "--first-leak", "5"], 3, 1, true),
+        // Blocks freed two steps later are none; those of the last two steps stay: one outlived its step, one is open. Of two steps nothing is
+        // concluded.
+        (&["--steps", "8", "--free-later", "2"], 1, 1, false),
+        (&["--steps", "6", "--nested", "4"], 4, 1, true),
         // The last step does not end: those of the last two are open, or were never judged.
-        (&["--steps", "6", "--hold-last"], 3, 2),
-        (&["--leaks", "0"], 0, 0),
-        (&["--steps", "1"], 0, 0),
+        (&["--steps", "6", "--hold-last"], 3, 2, true),
+        (&["--leaks", "0"], 0, 0, false),
+        (&["--steps", "1"], 0, 0, false),
     ];
-    for (arguments, leaks, unjudged) in variants {
-        let text = Tracer::run("steps", arguments).succeed();
+    for (arguments, leaks, unjudged, accused) in variants {
+        let text = Tracer::run("steps", arguments).option("--leak-blocks").succeed();
         let expected = verdict(&text.journal());
         assert_eq!((expected.leaks.len(), expected.unjudged.len()), (leaks, unjudged), "{arguments:?}: {expected:?}");
         let found = text.stdout.lines().filter(|line| line.starts_with("======") && !line.starts_with("======="));
@@ -101,6 +102,21 @@ fn leaks_of_steps() {
         assert!(text.stdout.contains(&report(&expected)), "{arguments:?}: {}\n{}", report(&expected), text.said());
         let is_open = text.stdout.contains("Not judged on device 0: ");
         assert_eq!(is_open, unjudged > 0, "{arguments:?}: {}", text.said());
+        // The same by place, from the capture: there is one, since all blocks have one size.
+        let places = Tracer::replay(&text.folder.capture()).succeed();
+        assert!(!places.stdout.contains("Direct "), "{}", places.said());
+        let bytes: u64 = expected.leaks.iter().map(|leak| leak.1).sum();
+        let blocks = if leaks == 1 { "1 block of 1 place".to_owned() } else { format!("{leaks} blocks of 1 place") };
+        for (start, end, is_said) in
+            [("Leaks of steps", "", accused), ("Undecided", " outlived their steps", leaks > 0 && !accused)]
+        {
+            let line = places.stdout.lines().find(|line| line.starts_with(&format!("{start} on device 0: ")));
+            assert_eq!(line.is_some(), is_said, "{arguments:?}: {}", places.said());
+            let whole = |line: &str| line.ends_with(&format!(" ({bytes} bytes) in {blocks}{end}"));
+            assert!(line.is_none_or(whole), "{arguments:?}: {}", places.said());
+        }
+        let clean = places.stdout.contains("No memory leaks detected on device 0");
+        assert_eq!(clean, !accused, "{arguments:?}: {}", places.said());
     }
 }
 
@@ -108,7 +124,8 @@ fn leaks_of_steps() {
 /// The program's own journal knows how much it freed behind its last step.
 #[test]
 fn leaks_that_the_exit_frees() {
-    let list = Tracer::run("steps", &["--steps", "12", "--leaks", "2", "--free-at-exit"]).succeed();
+    let list =
+        Tracer::run("steps", &["--steps", "12", "--leaks", "2", "--free-at-exit"]).option("--leak-blocks").succeed();
     assert_eq!(verdict(&list.journal()).leaks, [], "the program frees all");
     // Step 1 is a warm-up, step 12 the last. ACL asks for 32 bytes more than the program.
     let summary = "====== SUMMARY: 20.0006 Mb(s) leaked in 20 allocation(s) ======\n";

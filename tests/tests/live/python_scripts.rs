@@ -135,7 +135,7 @@ fn python_scripts_hear_what_cannot_be_collected() {
 #[test]
 fn python_scripts_mark_steps_for_leaks() {
     for python in interpreters() {
-        let run = trace(&python, "leaks", &[]);
+        let run = trace(&python, "leaks", &["--leak-blocks"]);
         let found: Vec<&str> = run.stdout.lines().filter(|line| line.starts_with("Direct Hal memory leak")).collect();
         let steps: Vec<&str> = found.iter().filter_map(|line| line.split(" at step ").nth(1)).collect();
         assert_eq!(steps, ["2.", "3."], "{python:?}\n{}", run.said());

@@ -72,7 +72,7 @@ impl Tail {
     }
 }
 
-/// Whether the program works: an exit has none of these.
+/// Whether the program works: an exit has none of these. That a process has started is seen by the tracer, which may be behind a short one.
 fn is_work(kind: &EventKind) -> bool {
     match kind {
         EventKind::Alloc(alloc) => alloc.block.pool != Pool::Host,
@@ -81,6 +81,7 @@ fn is_work(kind: &EventKind) -> bool {
         | EventKind::BlockReturned(_)
         | EventKind::Region(_)
         | EventKind::DeviceUsage(_)
+        | EventKind::ProcessStart(_)
         | EventKind::System(System::AclFinalize | System::TraceStop)
         | EventKind::ProcessEnd => false,
         _ => true,

@@ -1,7 +1,7 @@
 use super::*;
 use crate::analyses::judged_leaks;
 use crate::analyses::script::{Script, run};
-use crate::model::{Device, Exit, FreeCause, Growth, Pool, Stack, StackEnd, Stacks, StepLeaks, System};
+use crate::model::{Device, Exit, FreeCause, Growth, Pool, ProcessStart, Stack, StackEnd, Stacks, StepLeaks, System};
 
 const PID: u32 = 7;
 const NPU0: Device = Device::Npu(0);
@@ -85,6 +85,20 @@ fn a_list_that_the_exit_frees_leaks() {
         let exit = Exit { finalized: finalize, ended: true, freed_blocks: 41, freed_bytes: 100 * MIB + 40 * 512 };
         assert_eq!(found.span.expect("an exit").exit, exit);
     }
+}
+
+/// A short program is over when the tracer notes that it has started: that is no work.
+#[test]
+fn a_start_that_is_noted_late_is_no_work() {
+    let (mut script, losses) = training(40, usize::MAX);
+    for loss in losses {
+        script.free(Pool::Pta, loss);
+    }
+    let start = ProcessStart { parent: 1, attached: false, command: "train".into(), pid_within: None };
+    script.free(Pool::Pta, 0x10_0000).event(EventKind::ProcessStart(start)).process_end();
+    let found = judge(&script, 1_000);
+    assert_eq!(found.span.map(|span| span.exit.freed_blocks), Some(41));
+    assert_eq!(found.steps.map(|steps| steps.leaks.len()), Some(38));
 }
 
 /// A variable keeps the last loss, or a queue the last two: none of it leaks.
