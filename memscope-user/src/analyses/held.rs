@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{Analysis, concluded::Concluded, per_device::PerDevice};
 use crate::model::{
     Alloc, Block, Device, Event, EventKind, Finding, Free, FreeCause, Held, HeldModule, Pool, ProcessStart, RunEnd,
-    module_name,
+    UnknownFree,    module_name,
 };
 
 /// Keeps account of every pool.
@@ -23,6 +23,8 @@ pub struct HeldAnalysis {
 #[derive(Debug, Default)]
 struct Account {
     peak_bytes: u64,
+    /// What the pool says it has handed out beyond the live blocks, as of its last call.
+    unseen_bytes: u64,
     allocations: u64,
     frees: u64,
     replaced: u64,
@@ -47,9 +49,7 @@ impl Analysis for HeldAnalysis {
             EventKind::Alloc(alloc) => self.account(event.pid, alloc.block.device, alloc.block.pool).alloc(alloc),
             EventKind::Free(free) => self.account(event.pid, free.block.device, free.block.pool).free(free),
             EventKind::UnknownFree(free) => {
-                let account = self.account(event.pid, event.device, free.pool);
-                let count = if free.maybe_older { &mut account.older_frees } else { &mut account.unknown_frees };
-                *count = if free.refused { count.saturating_sub(1) } else { *count + 1 };
+                self.account(event.pid, event.device, free.pool).unknown_free(free);
             }
             // Attempts of one request are one failure, or none if it succeeded in the end.
             EventKind::AllocFailed(failed) if failed.attempt == 1 => {
@@ -110,6 +110,27 @@ impl Account {
         let live = self.live(&alloc.block);
         live.blocks += 1;
         live.size_bytes += u128::from(alloc.block.size_bytes);
+        self.says(alloc.used_bytes);
+    }
+
+    /// The pool's own figure, after a call; the sum of the live blocks where it has none.
+    fn says(&mut self, used_bytes: u64) {
+        self.unseen_bytes = used_bytes.saturating_sub(self.live_bytes());
+    }
+
+    fn live_bytes(&self) -> u64 {
+        clamped(self.modules.values().map(|live| live.size_bytes).sum())
+    }
+
+    /// A block that is not known was freed.
+    fn unknown_free(&mut self, free: &UnknownFree) {
+        let count = if free.maybe_older { &mut self.older_frees } else { &mut self.unknown_frees };
+        let size_bytes = free.size_bytes.unwrap_or(0);
+        (*count, self.unseen_bytes) = if free.refused {
+            (count.saturating_sub(1), self.unseen_bytes.saturating_add(size_bytes))
+        } else {
+            (*count + 1, self.unseen_bytes.saturating_sub(size_bytes))
+        };
     }
 
     fn free(&mut self, free: &Free) {
@@ -122,6 +143,7 @@ impl Account {
         let live = self.live(&free.block);
         live.blocks = live.blocks.saturating_sub(1);
         live.size_bytes = live.size_bytes.saturating_sub(u128::from(free.block.size_bytes));
+        self.says(free.used_bytes);
     }
 
     fn live(&mut self, block: &Block) -> &mut Live {
@@ -147,7 +169,8 @@ impl Account {
             pool,
             attached: false,
             blocks: by_module.iter().map(|module| module.blocks).sum(),
-            size_bytes: clamped(self.modules.values().map(|live| live.size_bytes).sum()),
+            size_bytes: self.live_bytes(),
+            unseen_bytes: self.unseen_bytes,
             peak_bytes: self.peak_bytes,
             allocations: self.allocations,
             frees: self.frees,
@@ -216,6 +239,7 @@ mod tests {
             pool: Pool::Pta,
             blocks: 2,
             size_bytes: 70,
+            unseen_bytes: 0,
             peak_bytes: 150,
             allocations: 3,
             frees: 1,
@@ -227,6 +251,24 @@ mod tests {
             by_module: vec![],
         };
         assert_eq!(account_one(&script), expected);
+    }
+
+    /// Attached late: the pool says at each call what it has handed out in all. What the trace has not seen is the rest, and an older block that
+    /// is freed, in this or another way, takes from it.
+    #[test]
+    fn what_is_older_is_the_rest() {
+        let mut script = script();
+        script.told(Some((1100, 4096))).alloc(Pool::Pta, 0x1000, 100);
+        assert_eq!((account_one(&script).size_bytes, account_one(&script).unseen_bytes), (100, 1000));
+        script.unknown_free(Pool::Pta, 0x9000, true);
+        script.told(Some((750, 4096))).alloc(Pool::Pta, 0x2000, 50);
+        assert_eq!((account_one(&script).size_bytes, account_one(&script).unseen_bytes), (150, 600));
+        script.told(Some((650, 4096))).free(Pool::Pta, 0x1000);
+        let held = account_one(&script);
+        assert_eq!((held.size_bytes, held.unseen_bytes, held.peak_bytes), (50, 600, 1100));
+        // The end of the process frees nothing.
+        script.told(None).end(FreeCause::ProcessEnd, Pool::Pta, 0x2000).process_end();
+        assert_eq!((account_one(&script).size_bytes, account_one(&script).unseen_bytes), (50, 600));
     }
 
     /// While it runs the account is that of the processes that are there.

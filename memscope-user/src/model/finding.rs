@@ -379,13 +379,16 @@ pub struct Held {
     pub device: Device,
     /// Pool.
     pub pool: Pool,
-    /// The process was running before the trace: older blocks are in none of these figures.
+    /// The process was running before the trace: older blocks are in `unseen_bytes` and `peak_bytes` alone.
     pub attached: bool,
     /// Live blocks at the end.
     pub blocks: u64,
     /// Their bytes.
     pub size_bytes: u64,
-    /// Highest live bytes seen.
+    /// Bytes that the pool says it has handed out beyond those blocks, as of its last call: from before the attach, or not seen. 0 where it
+    /// says nothing, as the driver.
+    pub unseen_bytes: u64,
+    /// Most bytes handed out at a time, as the pool says where it says so.
     pub peak_bytes: u64,
     /// Blocks allocated during the trace.
     pub allocations: u64,

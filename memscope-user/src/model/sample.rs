@@ -41,6 +41,8 @@ pub struct PoolSample {
     pub live_blocks: u64,
     /// Their bytes.
     pub live_bytes: u64,
+    /// Bytes that the pool says it has handed out beyond those blocks: from before the attach, or not seen.
+    pub unseen_bytes: u64,
     /// Highest live bytes so far, as the pool says where it says so.
     pub peak_bytes: u64,
     /// How the live bytes have changed.

@@ -318,14 +318,22 @@ fn write_gap(Fluctuation { device, pool, min_gap, max_gap, .. }: &Fluctuation, o
 }
 
 fn write_held(held: &Held, out: &mut impl Write) -> io::Result<()> {
-    let Held { pool, blocks, size_bytes, peak_bytes, .. } = held;
+    let Held { pool, blocks, size_bytes, unseen_bytes, peak_bytes, .. } = held;
     write!(out, "{} held at the end on device {}: ", pool.display_name(), Name(held.device))?;
-    match blocks {
-        0 => write!(out, "nothing")?,
-        _ => write!(out, "{} in {}", size(*size_bytes), counted(*blocks, "block"))?,
+    let seen = match blocks {
+        0 => "nothing".to_owned(),
+        _ => format!("{} in {}", size(*size_bytes), counted(*blocks, "block")),
+    };
+    match unseen_bytes {
+        0 => write!(out, "{seen}")?,
+        unseen => {
+            let why = if held.attached { "from before the attach" } else { "not seen" };
+            write!(out, "{}: {seen}, and {} {why}", size(size_bytes.saturating_add(*unseen)), size(*unseen))?;
+        }
     }
     write!(out, "; peak {}; {}", size(*peak_bytes), traffic(held))?;
-    writeln!(out, "{}", if held.attached { "; blocks older than the trace are not counted" } else { "" })?;
+    let is_partial = held.attached && *unseen_bytes == 0;
+    writeln!(out, "{}", if is_partial { "; blocks from before the attach are not known" } else { "" })?;
     if held.frees_are_not_seen() {
         writeln!(
             out,

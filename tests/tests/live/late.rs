@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use memscope_tests::harness::expect::truth;
 use memscope_tests::harness::journal::Entry;
-use memscope_tests::harness::tracer::{Target, monotonic_ns};
+use memscope_tests::harness::tracer::{Target, Tracer, monotonic_ns};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
@@ -75,6 +75,15 @@ fn older_blocks_are_told_apart() {
     let older_bytes = older.values().sum::<u64>();
     assert_eq!([number(peak, "peak_bytes"), number(peak, "unseen_bytes")], [most, older_bytes], "{peak:#}");
     assert_eq!((number(&peak["seen"], "size_bytes"), &peak["attached"]), (most - older_bytes, &true.into()));
+
+    // The account has the same, as a figure of its own.
+    let (held, end_bytes) = (of_pool(&document, "held"), at_end.values().sum::<u64>());
+    let figures = [number(held, "size_bytes"), number(held, "unseen_bytes")];
+    assert_eq!(figures, [end_bytes - older_bytes, older_bytes], "{held:#}");
+    let text = Tracer::replay(&run.folder.capture()).succeed().stdout;
+    let line = text.lines().find(|line| line.starts_with("Pytorch Caching memory pool held")).expect("a line");
+    assert!(line.contains(&format!("({end_bytes} bytes): ")), "{line}");
+    assert!(line.contains(&format!("({older_bytes} bytes) from before the attach; ")), "{line}");
 
     // Driver blocks that came later and hold blocks of the pool are its known segments.
     let calls: Vec<&Entry> = entries.iter().copied().filter(|entry| entry.time_ns < to_ns).collect();

@@ -173,6 +173,7 @@ fn pool_sample(held: &Held, space: Option<&FreeSpaceMoment>) -> PoolSample {
         pool: held.pool,
         live_blocks: held.blocks,
         live_bytes: held.size_bytes,
+        unseen_bytes: held.unseen_bytes,
         peak_bytes: held.peak_bytes,
         recent: None,
         allocations: held.allocations,

@@ -30,6 +30,9 @@ pub fn write_sample(sample: &Sample, out: &mut impl Write) -> io::Result<()> {
     let mut left = TABLE_LINES;
     for process in &sample.processes {
         write_process(process, sample.devices.as_deref().unwrap_or_default(), out)?;
+        if process.host.is_some() && process.pools.is_empty() {
+            writeln!(out, "  No allocation or free was seen yet: what is held from before the attach is not known")?;
+        }
         write_pools(&process.pools, &mut left, out)?;
     }
     Ok(())
@@ -82,11 +85,16 @@ fn write_pools(pools: &[PoolSample], left: &mut usize, out: &mut impl Write) -> 
     TITLES.iter().try_for_each(|title| write!(out, " {title:>11}"))?;
     writeln!(out)?;
     let mut largest: Vec<&PoolSample> = pools.iter().collect();
-    largest.sort_by_key(|pool| (std::cmp::Reverse(pool.live_bytes), pool.device, pool.pool));
+    largest.sort_by_key(|pool| {
+        (std::cmp::Reverse(pool.live_bytes.saturating_add(pool.unseen_bytes)), pool.device, pool.pool)
+    });
     for pool in largest.iter().take(*left) {
         write!(out, "  {:<6} {:<16}", Name(pool.device).to_string(), pool.pool.event_type())?;
         cells(pool).iter().try_for_each(|cell| write!(out, " {cell:>11}"))?;
         writeln!(out)?;
+        if pool.unseen_bytes > 0 {
+            writeln!(out, "  {:<6} {:<16} {:>11}", "", "before attach", rounded(pool.unseen_bytes.into()))?;
+        }
     }
     if let Some(more @ 1..) = largest.len().checked_sub(*left) {
         writeln!(out, "  and {more} more")?;
@@ -191,6 +199,7 @@ impl<W: Write> Lines<'_, W> {
         for (figure, value) in [
             ("live_blocks", Some(pool.live_blocks)),
             ("live_bytes", Some(pool.live_bytes)),
+            ("unseen_bytes", Some(pool.unseen_bytes)),
             ("peak_bytes", Some(pool.peak_bytes)),
             ("allocations", Some(pool.allocations)),
             ("frees", Some(pool.frees)),
@@ -226,6 +235,7 @@ mod tests {
             pool: Pool::Pta,
             live_blocks: 2,
             live_bytes: 300,
+            unseen_bytes: 1 << 20,
             peak_bytes: 3 << 20,
             recent: Some(Change { span_ns: 1_000_000_000, change_bytes: -2048 }),
             allocations: 5,
@@ -236,7 +246,7 @@ mod tests {
             space: Some(space),
             unknown_bytes: Some(7),
         };
-        let odd = PoolSample { pool: Pool::custom("a,\"b\"\n"), live_bytes: 1, space: None, ..pool };
+        let odd = PoolSample { pool: Pool::custom("a,\"b\"\n"), live_bytes: 1, unseen_bytes: 0, space: None, ..pool };
         let host = HostMemory {
             resident_bytes: 6 << 20,
             heap_bytes: 3 << 20,
@@ -274,11 +284,23 @@ Device 3: 2.00 GiB of 64.00 GiB in use
 Process 42: resident 6.00 MiB, heap 3.00 MiB, files 2.00 MiB, shared 1.00 MiB; stack 132.00 KiB, swapped 0 bytes; device 3 1.00 GiB
   Device Layer                   Live      Blocks        Peak      Lately      Allocs       Frees      Failed    Allocs/s     Frees/s        Free       Ratio
   3      PTA                300 bytes           2    3.00 MiB   -2.00 KiB           5           3           1         2.5           -   100 bytes       0.250
+         before attach       1.00 MiB
 ";
         assert!(rest.starts_with(expected), "{rest}");
         assert!(rest.ends_with("\nProcess 43: has ended\n"), "{rest}");
         // The odd name is one line, too.
-        assert_eq!(rest.lines().count(), 6, "{rest}");
+        assert_eq!(rest.lines().count(), 7, "{rest}");
+    }
+
+    /// A server that is full and makes no call has a line, too.
+    #[test]
+    fn idle_process() {
+        let host = sample().processes[0].host;
+        let idle = ProcessSample { pid: 9, host, recent: None, pools: vec![] };
+        let mut text = Vec::new();
+        write_sample(&Sample { processes: vec![idle], ..sample() }, &mut text).expect("written");
+        let line = "\n  No allocation or free was seen yet: what is held from before the attach is not known\n";
+        assert!(String::from_utf8_lossy(&text).ends_with(line));
     }
 
     #[test]
@@ -306,6 +328,7 @@ Process 42: resident 6.00 MiB, heap 3.00 MiB, files 2.00 MiB, shared 1.00 MiB; s
             "1500000000,42,,host,heap_bytes,3145728",
             "1500000000,43,,host,heap_bytes,",
             "1500000000,42,3,PTA,live_bytes,300",
+            "1500000000,42,3,PTA,unseen_bytes,1048576",
             "1500000000,42,3,PTA,allocations_per_second,2.5",
             "1500000000,42,3,PTA,frees_per_second,",
             "1500000000,42,3,PTA,free_ratio,0.25",
@@ -313,8 +336,8 @@ Process 42: resident 6.00 MiB, heap 3.00 MiB, files 2.00 MiB, shared 1.00 MiB; s
         ] {
             assert!(csv.lines().any(|it| it == line), "{line} is not in\n{csv}");
         }
-        // 4 of trace and device, 6 of each process, 13 of each pool, one of the process on the device.
-        assert_eq!(csv.lines().count(), 4 + 6 * 2 + 13 * 2 + 1, "{csv}");
+        // 4 of trace and device, 6 of each process, 14 of each pool, one of the process on the device.
+        assert_eq!(csv.lines().count(), 4 + 6 * 2 + 14 * 2 + 1, "{csv}");
         // Whatever a pool is called, a line has six cells.
         assert!(csv.lines().all(|line| line.split(',').count() == 6), "{csv}");
     }
