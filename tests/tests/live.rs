@@ -11,6 +11,8 @@ mod atb;
 mod attach;
 #[path = "live/bad_input.rs"]
 mod bad_input;
+#[path = "live/clock.rs"]
+mod clock;
 #[path = "live/containers.rs"]
 mod containers;
 #[path = "live/daemon.rs"]

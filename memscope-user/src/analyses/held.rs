@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{Analysis, concluded::Concluded, per_device::PerDevice};
 use crate::model::{
     Alloc, Block, Device, Event, EventKind, Finding, Free, FreeCause, Held, HeldModule, Pool, ProcessStart, RunEnd,
-    UnknownFree,    module_name,
+    UnknownFree, module_name,
 };
 
 /// Keeps account of every pool.

@@ -293,7 +293,8 @@ pub(super) struct DiffArgs {
     /// The other run; without it both moments are of A.
     #[arg(value_name = "B")]
     pub other: Option<PathBuf>,
-    /// Moment of A: end, peak, or a time after its first event such as 30s or 500ms.
+    /// Moment of A: end, peak, a time after its first event such as 30s or 500ms, or a time with its zone such as
+    /// 2026-11-21T10:00:00Z.
     #[arg(long, value_name = "TIME", default_value_t)]
     pub from: values::When,
     /// Moment of B, or the second one of A: the same.

@@ -12,7 +12,7 @@ use crate::{
     analyses::{
         Analysis,
         decompose::RuleSet,
-        diff::{At, Recorder, SharedSnapshot, Snapshot, diff},
+        diff::{Recorder, SharedSnapshot, Snapshot, diff},
         select::Selection,
     },
     model::{Diff, DiffSide},
@@ -77,11 +77,8 @@ fn read<const N: usize>(
 
 fn side(path: &Path, when: When, snapshot: &Snapshot) -> Result<DiffSide> {
     let Snapshot { length_ns, attached, confidence, .. } = *snapshot;
-    if let At::After(after_ns) = when.0
-        && after_ns > length_ns
-    {
-        let (path, length) = (path.display(), length_ns as f64 / 1e9);
-        bail!("`{path}` ends {length:.3} s after its first event: there is no moment {when} in it");
+    if let Some(why) = snapshot.refuses(when.0) {
+        bail!("`{}` {why}: there is no moment {when} in it", path.display());
     }
     Ok(DiffSide { input: path.display().to_string(), at: when.to_string(), length_ns, attached, confidence })
 }

@@ -74,7 +74,7 @@ pub(super) fn of_pools(filter: &Filter) -> Result<(), String> {
 pub(super) const NOTHING: &str = "there is no block in what --filter, --since and --until leave";
 
 /// A moment of a run.
-fn when(text: &str) -> Result<When, String> {
+pub(super) fn when(text: &str) -> Result<When, String> {
     let wanted = || format!("`{text}` is not a time like 30s, 5m, 2026-11-21T10:00:00Z, or nanoseconds as in dumps");
     if text.bytes().all(|byte| byte.is_ascii_digit())
         && let Ok(time_ns @ LEAST_TIME_NS..) = text.parse()

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use crate::analyses::diff::At;
+use crate::analyses::select::When as Moment;
 use crate::attach::ops::OpsChoice;
 use crate::model::InefficientKind;
 
@@ -428,8 +429,13 @@ impl FromStr for When {
             "end" => Ok(Self(At::End)),
             "peak" => Ok(Self(At::Peak)),
             time if time.starts_with(|c: char| c.is_ascii_digit()) => {
-                let after_ns = u64::try_from(interval(time)?.as_nanos());
-                after_ns.map(|after_ns| Self(At::After(after_ns))).map_err(|_| format!("`{time}` is too long"))
+                let after_ns = |after: std::time::Duration| u64::try_from(after.as_nanos());
+                match super::select::when(time)? {
+                    Moment::At(time_ns) => Ok(Self(At::Time(time_ns))),
+                    Moment::After(after) => after_ns(after)
+                        .map(|after_ns| Self(At::After(after_ns)))
+                        .map_err(|_| format!("`{time}` is too long")),
+                }
             }
             other => Err(format!("`{other}` is not one of end, peak, or a time like 30s, 5m or 500ms")),
         }
@@ -442,6 +448,10 @@ impl fmt::Display for When {
             At::End => f.write_str("end"),
             At::Peak => f.write_str("peak"),
             At::After(after_ns) => write!(f, "{}s", std::time::Duration::from_nanos(after_ns).as_secs_f64()),
+            At::Time(time_ns) => match jiff::Timestamp::from_nanosecond(time_ns.into()) {
+                Ok(time) => write!(f, "{time}"),
+                Err(_) => write!(f, "{time_ns} ns"),
+            },
         }
     }
 }
@@ -633,6 +643,8 @@ mod tests {
             ("0", At::After(0), "0s"),
             ("1.5", At::After(1_500_000_000), "1.5s"),
             ("250ms", At::After(250_000_000), "0.25s"),
+            ("2026-11-21T11:00:00.25+01:00", At::Time(1_795_255_200_250_000_000), "2026-11-21T10:00:00.25Z"),
+            ("1795255200000000001", At::Time(1_795_255_200_000_000_001), "2026-11-21T10:00:00.000000001Z"),
         ] {
             let when: When = text.parse().expect("valid");
             assert_eq!((when, when.to_string().as_str()), (When(at), told));

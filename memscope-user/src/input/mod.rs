@@ -332,6 +332,9 @@ fn run_dumps(
 ) -> Result<Outcome, InputError> {
     let mut end = RunEnd::default();
     let mut observe = |event: &Event| {
+        if end.start_ns == 0 {
+            end.start_ns = event.time_ns;
+        }
         end.time_ns = end.time_ns.max(event.time_ns);
         for analysis in &mut analyses {
             analysis.observe(event);

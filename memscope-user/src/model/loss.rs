@@ -90,7 +90,9 @@ pub struct CutStacks {
 /// How the trace ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct RunEnd {
-    /// Nanoseconds since the Unix epoch.
+    /// When it began: time of its first event, nanoseconds since the Unix epoch. Printed times count from it, as those of `--since` do.
+    pub start_ns: u64,
+    /// When it ended, nanoseconds since the Unix epoch.
     pub time_ns: u64,
     /// Records that the transport had no room for.
     pub lost: u64,

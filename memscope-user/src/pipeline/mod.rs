@@ -255,7 +255,8 @@ impl Pipeline {
         let lost_stacks = self.stacks.lost;
         let own = Own { lost_stacks, mislocated, blocks_full, unwritten, late, overfull, ..self.own };
         let (lost, losses) = (self.losses.lost(), self.losses.lines(&self.rows, &own));
-        let end = RunEnd { time_ns, lost, losses, cut_stacks: self.stacks.cut(), ..RunEnd::default() };
+        let start_ns = self.shared.out.start_ns();
+        let end = RunEnd { start_ns, time_ns, lost, losses, cut_stacks: self.stacks.cut(), ..RunEnd::default() };
         let findings = self.shared.out.conclude(&end);
         Outcome { findings, end, end_reason: self.end_reason, records: self.records, errors }
     }

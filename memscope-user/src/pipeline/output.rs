@@ -103,6 +103,8 @@ pub(super) struct Output {
     sinks: Vec<Box<dyn Sink>>,
     analyses: Vec<Box<dyn Analysis>>,
     demand: Option<Demand>,
+    /// Time of the first event, nanoseconds since the Unix epoch.
+    start_ns: Option<u64>,
     errors: VecDeque<SinkError>,
     /// Errors told already, as text.
     told: HashSet<String>,
@@ -115,7 +117,7 @@ impl Output {
         analyses: Vec<Box<dyn Analysis>>,
         demand: Option<Demand>,
     ) -> Self {
-        Self { filter, sinks, analyses, demand, errors: VecDeque::new(), told: HashSet::default() }
+        Self { filter, sinks, analyses, demand, start_ns: None, errors: VecDeque::new(), told: HashSet::default() }
     }
 
     /// A script asks for analyses: those that are not there yet take part from here on, in what all processes do.
@@ -136,6 +138,10 @@ impl Output {
     /// Hands an event on; `written` says whether it is to be written, as far as steps and scripts go, and `of_options` whether the
     /// options have a say, too.
     pub(super) fn event(&mut self, event: &Event, written: bool, of_options: bool) {
+        // What the driver says of a device is of no run.
+        if !matches!(event.kind, EventKind::DeviceUsage(_)) {
+            self.start_ns.get_or_insert(event.time_ns);
+        }
         for analysis in &mut self.analyses {
             analysis.observe(event);
         }
@@ -158,6 +164,11 @@ impl Output {
         self.told.clear();
         self.each_sink(|sink| sink.finish());
         (self.errors.drain(..).collect(), self.sinks.iter().map(|sink| sink.lost_rows()).sum())
+    }
+
+    /// Time of the first event, nanoseconds since the Unix epoch; 0 if there was none.
+    pub(super) fn start_ns(&self) -> u64 {
+        self.start_ns.unwrap_or(0)
     }
 
     /// Asks the analyses.

@@ -3,6 +3,7 @@
 //! The leak and the gap report have the reference's layout, byte for byte (contract §8.2, §8.3); what it does not
 //! report follows after them, and how complete the trace was comes last.
 
+mod clock;
 mod decompose;
 mod diff;
 mod fragmentation;
@@ -24,6 +25,7 @@ use std::{
     io::{self, Write},
 };
 
+use clock::Clock;
 pub use diff::write_diff;
 use numbers::{counted, general, mega, size};
 pub use sample::{SAMPLE_CSV_HEADER, write_sample, write_sample_csv};
@@ -90,7 +92,7 @@ impl Report {
             if processes.len() > 1 {
                 writeln!(out, "Process {pid}")?;
             }
-            self.write_process(process, out)?;
+            self.write_process(process, Clock::of(end), out)?;
         }
         write_left_out(findings, out)?;
         let marked = processes.values().flat_map(|process| &process.leaks).any(|leaks| leaks.steps_ended > 0);
@@ -106,9 +108,9 @@ impl Report {
         if self.losses { write_losses(end, out) } else { Ok(()) }
     }
 
-    fn write_process(&self, process: &Process<'_>, out: &mut impl Write) -> io::Result<()> {
+    fn write_process(&self, process: &Process<'_>, clock: Clock, out: &mut impl Write) -> io::Result<()> {
         for found in &process.ooms {
-            oom::write(found, out)?;
+            oom::write(found, clock, out)?;
         }
         for leaks in &process.leaks {
             steps::write(leaks, self.place_lines, out)?;
@@ -124,7 +126,7 @@ impl Report {
         for gap in &process.gaps {
             write_gap(gap, out)?;
         }
-        process.spans.iter().try_for_each(|found| span::write(found, out))?;
+        process.spans.iter().try_for_each(|found| span::write(found, clock, out))?;
         let stepped = process.leaks.iter().any(|leaks| leaks.steps_ended > 0);
         for found in &process.growth {
             growth::write(found, stepped, self.growth_lines, out)?;
@@ -133,13 +135,13 @@ impl Report {
             inefficient::write(found, self.leak_lines, out)?;
         }
         for found in &process.decompositions {
-            decompose::write(found, out)?;
+            decompose::write(found, clock, out)?;
         }
         for found in &process.peaks {
-            peaks::write(found, out)?;
+            peaks::write(found, clock, out)?;
         }
         for found in &process.fragmentation {
-            fragmentation::write(found, out)?;
+            fragmentation::write(found, clock, out)?;
         }
         for held in &process.held {
             write_held(held, out)?;

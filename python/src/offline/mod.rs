@@ -309,12 +309,8 @@ fn snapshots(file: &Path, moments: &[At], rules: &Arc<RuleSet>, watch: &Watch) -
 
 fn side(file: &Path, text: &str, at: At, snapshot: &Snapshot) -> Result<DiffSide, Failure> {
     let Snapshot { length_ns, attached, confidence, .. } = *snapshot;
-    if let At::After(after_ns) = at
-        && after_ns > length_ns
-    {
-        let (file, length) = (file.display(), length_ns as f64 / 1e9);
-        let text = format!("`{file}` ends {length:.3} s after its first event: there is no moment {text} in it");
-        return Err(Failure::Other(text));
+    if let Some(why) = snapshot.refuses(at) {
+        return Err(Failure::Other(format!("`{}` {why}: there is no moment {text} in it", file.display())));
     }
     Ok(DiffSide { input: file.display().to_string(), at: text.to_owned(), length_ns, attached, confidence })
 }

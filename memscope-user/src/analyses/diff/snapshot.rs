@@ -20,12 +20,44 @@ pub enum At {
     Peak,
     /// This many nanoseconds after the first event, with all that happens at that time.
     After(u64),
+    /// This moment, nanoseconds since the Unix epoch, with all that happens at that time.
+    Time(u64),
+}
+
+impl At {
+    /// The last nanosecond that counts, of a run with this first one; `None` if no time is named.
+    #[must_use]
+    pub const fn last_ns(self, first_ns: u64) -> Option<u64> {
+        match self {
+            Self::End | Self::Peak => None,
+            Self::After(after_ns) => Some(first_ns.saturating_add(after_ns)),
+            Self::Time(time_ns) => Some(time_ns),
+        }
+    }
+}
+
+impl Snapshot {
+    /// What is wrong with a moment that the run does not have.
+    #[must_use]
+    pub fn refuses(&self, at: At) -> Option<String> {
+        let Self { first_ns, length_ns, .. } = *self;
+        let seconds = |time_ns: u64| time_ns as f64 / 1e9;
+        match at.last_ns(first_ns)? {
+            at_ns if at_ns < first_ns => Some(format!("begins {:.3} s later", seconds(first_ns - at_ns))),
+            at_ns if at_ns - first_ns > length_ns => {
+                Some(format!("ends {:.3} s after its first event", seconds(length_ns)))
+            }
+            _ => None,
+        }
+    }
 }
 
 /// What was live at a moment.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
     pub(in crate::analyses) pools: BTreeMap<(Device, Pool), Live>,
+    /// Time of the first event, nanoseconds since the Unix epoch.
+    pub first_ns: u64,
     /// The time from the first event to the last in nanoseconds.
     pub length_ns: u64,
     /// A process was running before the trace.
@@ -173,8 +205,8 @@ impl Analysis for Recorder {
         }
         let (first_ns, last_ns) = self.times_ns.get_or_insert((event.time_ns, event.time_ns));
         *last_ns = event.time_ns.max(*last_ns);
-        if let At::After(after_ns) = self.at
-            && event.time_ns.saturating_sub(*first_ns) > after_ns
+        if let Some(until_ns) = self.at.last_ns(*first_ns)
+            && event.time_ns > until_ns
             && !self.passed
         {
             self.pass();
@@ -203,6 +235,7 @@ impl Analysis for Recorder {
         let (first_ns, last_ns) = self.times_ns.unwrap_or_default();
         let snapshot = Snapshot {
             pools: pools.collect(),
+            first_ns,
             length_ns: last_ns - first_ns,
             attached: self.attached,
             stacks: self.stacks,

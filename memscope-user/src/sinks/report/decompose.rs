@@ -3,7 +3,8 @@
 use std::io::{self, Write};
 
 use super::Name;
-use super::numbers::{counted, rounded, seconds, size};
+use super::clock::Clock;
+use super::numbers::{counted, rounded, size};
 use crate::model::{Confidence, Decomposition, OwnerNode, OwnerPart, OwnerTimeline, Source};
 
 /// Rules told one by one for each pool.
@@ -14,14 +15,14 @@ const TIME_LINES: usize = 12;
 const COLUMNS: usize = 8;
 
 /// Writes one finding: the tree of owners, the rules behind it, and the components over time.
-pub(super) fn write(found: &Decomposition, out: &mut impl Write) -> io::Result<()> {
+pub(super) fn write(found: &Decomposition, clock: Clock, out: &mut impl Write) -> io::Result<()> {
     let device = Name(found.device);
     writeln!(
         out,
-        "Owners of {} on device {device}: peak {} after {}, {} at the end, {} on average",
+        "Owners of {} on device {device}: peak {} at {}, {} at the end, {} on average",
         found.pool.display_name(),
         size(found.peak_bytes),
-        seconds(found.peak_ns.saturating_sub(found.start_ns)),
+        clock.exact(found.peak_ns),
         rounded(found.end_bytes.into()),
         rounded(found.mean_bytes.into()),
     )?;
@@ -47,7 +48,7 @@ pub(super) fn write(found: &Decomposition, out: &mut impl Write) -> io::Result<(
         writeln!(out, "  … and {more} more (see --json)")?;
     }
     write_sources(found, out)?;
-    write_timeline(&found.timeline, found.start_ns, out)?;
+    write_timeline(&found.timeline, clock, out)?;
     if found.confidence == Confidence::Doubtful {
         writeln!(out, "  Doubtful: events were lost, so blocks and steps may be missing.")?;
     }
@@ -98,7 +99,7 @@ const fn source_text(source: Source) -> &'static str {
 }
 
 /// Evenly chosen moments, the largest components.
-fn write_timeline(timeline: &OwnerTimeline, start_ns: u64, out: &mut impl Write) -> io::Result<()> {
+fn write_timeline(timeline: &OwnerTimeline, clock: Clock, out: &mut impl Write) -> io::Result<()> {
     let OwnerTimeline { components, samples } = timeline;
     let highest = |column: usize| samples.iter().map(|sample| sample.bytes[column]).max().unwrap_or(0);
     let mut columns: Vec<usize> = (0..components.len()).collect();
@@ -118,7 +119,7 @@ fn write_timeline(timeline: &OwnerTimeline, start_ns: u64, out: &mut impl Write)
     for group in samples.chunks(step) {
         let Some(last) = group.last() else { continue };
         let highest = group.iter().map(|sample| sample.highest_bytes).max().unwrap_or(0);
-        let after = seconds(last.time_ns.saturating_sub(start_ns));
+        let after = clock.short(last.time_ns);
         write!(out, "  {after:>10}  {:>12}", rounded(highest.into()))?;
         for column in &columns {
             write!(out, "  {:>15}", rounded(last.bytes[*column].into()))?;
@@ -130,6 +131,7 @@ fn write_timeline(timeline: &OwnerTimeline, start_ns: u64, out: &mut impl Write)
 
 #[cfg(test)]
 mod tests {
+    use super::super::clock::without_wall;
     use super::*;
     use crate::analyses::{
         DecomposeAnalysis,
@@ -148,9 +150,9 @@ mod tests {
         let found = run(DecomposeAnalysis::default(), script.events(), &end);
         let [Finding::Decompose(found)] = found.as_slice() else { panic!("{found:?}") };
         let mut out = Vec::new();
-        write(found, &mut out).expect("memory takes everything");
+        write(found, Clock::since(0), &mut out).expect("memory takes everything");
         let expected = "\
-Owners of Pytorch Caching memory pool on device 0: peak 1.50 MiB (1572864 bytes) after 0.000 s, 1.00 MiB at the end, \
+Owners of Pytorch Caching memory pool on device 0: peak 1.50 MiB (1572864 bytes) at 0.000000001s WALL, 1.00 MiB at the end, \
 1.25 MiB on average
        At peak        At end       Average  Owner
       1.50 MiB      1.00 MiB      1.25 MiB  PTA
@@ -162,7 +164,7 @@ Owners of Pytorch Caching memory pool on device 0: peak 1.50 MiB (1572864 bytes)
   The peak is named 66.7% by stack, 33.3% by nothing; 0 steps.
   Blocks without a stack cannot be told apart: trace with --call-stack=c,python.
 ";
-        assert_eq!(String::from_utf8(out).expect("text"), expected);
+        assert_eq!(without_wall(&String::from_utf8(out).expect("text")), expected);
     }
 
     /// At most so many moments, the last of all among them.
@@ -177,12 +179,12 @@ Owners of Pytorch Caching memory pool on device 0: peak 1.50 MiB (1572864 bytes)
         let timeline =
             OwnerTimeline { components: vec![name(&"weight"), name(&"activation")], samples: samples.collect() };
         let mut out = Vec::new();
-        write_timeline(&timeline, 0, &mut out).expect("memory takes everything");
+        write_timeline(&timeline, Clock::since(0), &mut out).expect("memory takes everything");
         let text = String::from_utf8(out).expect("text");
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), 1 + 9);
         assert_eq!(lines[0], "        Time       Highest       activation           weight");
-        assert_eq!(lines[1], "     3.000 s       3 bytes          6 bytes           1 byte");
-        assert_eq!(lines[9], "    25.000 s      25 bytes         50 bytes           1 byte");
+        assert_eq!(lines[1], "      3.000s       3 bytes          6 bytes           1 byte");
+        assert_eq!(lines[9], "     25.000s      25 bytes         50 bytes           1 byte");
     }
 }

@@ -2,6 +2,7 @@
 
 use std::io::{self, Write};
 
+use super::clock::Clock;
 use super::numbers::{counted, rounded, seconds, size};
 use super::{Name, stacks};
 use crate::model::{Confidence, Fragmentation, FreeSpace, FreeSpaceMoment, FreeSpaceSample, Pin, PinnedSegment, Pool};
@@ -14,18 +15,18 @@ const SEGMENT_LINES: usize = 5;
 const BLOCK_LINES: usize = 3;
 
 /// Writes one finding: how it ends, its worst moment, and the time between.
-pub(super) fn write(found: &Fragmentation, out: &mut impl Write) -> io::Result<()> {
-    let Fragmentation { pool, attached, start_ns, end, worst, series, .. } = found;
+pub(super) fn write(found: &Fragmentation, clock: Clock, out: &mut impl Write) -> io::Result<()> {
+    let Fragmentation { pool, attached, end, worst, series, .. } = found;
     writeln!(out, "Free memory of {} on device {}:", pool.display_name(), Name(found.device))?;
     write_unknown(end, *attached, out)?;
     if end.segments > 0 || worst.is_some() {
-        writeln!(out, "  {:>10}  {:>12}  {:>12}  {:>12}  {:>6}", "After", "Segments", "Free", "Largest", "Ratio")?;
+        writeln!(out, "  {:>10}  {:>12}  {:>12}  {:>12}  {:>6}", "Time", "Segments", "Free", "Largest", "Ratio")?;
         for sample in chosen(series) {
-            write_figures(&seconds(sample.time_ns.saturating_sub(*start_ns)), &sample.worst, out)?;
+            write_figures(&clock.short(sample.time_ns), &sample.worst, out)?;
         }
         for (name, moment) in [("the worst moment", worst.as_ref()), ("the end", Some(end))] {
             if let Some(moment) = moment {
-                write_moment(name, moment, *pool, *start_ns, out)?;
+                write_moment(name, moment, *pool, clock, out)?;
             }
         }
     }
@@ -66,15 +67,15 @@ fn write_moment(
     name: &str,
     moment: &FreeSpaceMoment,
     pool: Pool,
-    start_ns: u64,
+    clock: Clock,
     out: &mut impl Write,
 ) -> io::Result<()> {
     let FreeSpaceMoment { time_ns, space, segments, pinned, pinned_left_out, .. } = moment;
     let FreeSpace { free_bytes, largest_free_bytes, .. } = *space;
     writeln!(
         out,
-        "  At {name} ({}): {} free in {}, the largest piece {}",
-        seconds(time_ns.saturating_sub(start_ns)),
+        "  At {name}, {}: {} free in {}, the largest piece {}",
+        clock.exact(*time_ns),
         size(free_bytes),
         counted(*segments, "segment"),
         size(largest_free_bytes),
@@ -101,12 +102,13 @@ fn write_segment(segment: &PinnedSegment, pool: Pool, out: &mut impl Write) -> i
 
 #[cfg(test)]
 mod tests {
+    use super::super::clock::without_wall;
     use super::*;
     use crate::model::{Device, Name as OwnerName, Stack, StackEnd, Stacks};
 
     fn text(found: &Fragmentation) -> String {
         let mut out = Vec::new();
-        write(found, &mut out).expect("memory takes everything");
+        write(found, Clock::since(1_000_000_000), &mut out).expect("memory takes everything");
         String::from_utf8(out).expect("the report is text")
     }
 
@@ -149,9 +151,9 @@ mod tests {
 Free memory of Pytorch Caching memory pool on device 3:
   The pool holds 4.00 KiB (4096 bytes) in segments that are unknown: older than the trace, or not in the input
   512 bytes of its blocks are in no known segment, and in no figure below
-       After      Segments          Free       Largest   Ratio
-     2.000 s      8.00 MiB      6.00 MiB      3.00 MiB   0.500
-  At the end (2.000 s): 6.00 MiB (6291456 bytes) free in 2 segments, the largest piece 3.00 MiB (3145728 bytes)
+        Time      Segments          Free       Largest   Ratio
+      2.000s      8.00 MiB      6.00 MiB      3.00 MiB   0.500
+  At the end, 2s WALL: 6.00 MiB (6291456 bytes) free in 2 segments, the largest piece 3.00 MiB (3145728 bytes)
     Mostly empty: 0x1000, 4.00 MiB, 2.00 KiB of it used, pinned by:
       0x1000, 512 bytes, PTA@mine, 2.000 s old
       allocated at:
@@ -162,7 +164,7 @@ Free memory of Pytorch Caching memory pool on device 3:
     … and 3 more such segments (see --json)
   Doubtful: events were lost, so blocks and segments may be missing, or counted that had gone.
 ";
-        assert_eq!(text(&fragmentation()), expected);
+        assert_eq!(without_wall(&text(&fragmentation())), expected);
     }
 
     /// Nothing is known of the segments: then there are no figures.
@@ -172,7 +174,10 @@ Free memory of Pytorch Caching memory pool on device 3:
         let found = Fragmentation { attached: false, end, confidence: Confidence::Certain, ..fragmentation() };
         assert_eq!(text(&found).lines().count(), 2);
         let worst = Some(fragmentation().end);
-        assert!(text(&Fragmentation { worst, ..found }).contains("\n  At the worst moment (2.000 s): 6.00 MiB"));
+        assert!(
+            without_wall(&text(&Fragmentation { worst, ..found }))
+                .contains("\n  At the worst moment, 2s WALL: 6.00 MiB")
+        );
     }
 
     /// Of many samples twelve are told, the last one among them.

@@ -2,22 +2,23 @@
 
 use std::io::{self, Write};
 
+use super::clock::Clock;
 use super::numbers::{counted, size};
 use super::{Name, peaks, stacks};
 use crate::model::{Oom, Pool, PoolAtOom, Suspect};
 
 /// Writes one finding.
-pub(super) fn write(found: &Oom, out: &mut impl Write) -> io::Result<()> {
+pub(super) fn write(found: &Oom, clock: Clock, out: &mut impl Write) -> io::Result<()> {
     let function = found.function.map_or("the driver", |name| name.as_str());
     let device = Name(found.device);
     writeln!(out, "====== ERROR: Out of memory on device {device} ======")?;
     writeln!(
         out,
-        "Thread {} asked {function} for {}; the last of {} failed at {} ns.",
+        "Thread {} asked {function} for {}; the last of {} failed at {}.",
         found.tid,
         size(found.size_bytes),
         counted(u64::from(found.attempts), "attempt"),
-        found.time_ns,
+        clock.exact(found.time_ns),
     )?;
     write_retries(found, out)?;
     for PoolAtOom { pool, used_bytes, reserved_bytes, largest_free_bytes, .. } in &found.pools {
@@ -59,7 +60,7 @@ pub(super) fn write(found: &Oom, out: &mut impl Write) -> io::Result<()> {
     for pool in &found.pools {
         write_holders(pool, out)?;
     }
-    write_blocks(found, out)?;
+    write_blocks(found, clock, out)?;
     if !found.last_events.is_empty() {
         writeln!(out, "  Last events before it (ns, thread):")?;
     }
@@ -100,14 +101,15 @@ fn write_holders(pool: &PoolAtOom, out: &mut impl Write) -> io::Result<()> {
 }
 
 /// Single blocks, as in the rows.
-fn write_blocks(found: &Oom, out: &mut impl Write) -> io::Result<()> {
+fn write_blocks(found: &Oom, clock: Clock, out: &mut impl Write) -> io::Result<()> {
     for (title, blocks) in [("Largest", &found.top), ("Newest", &found.recent)] {
         for Suspect { pool, addr, size_bytes, alloc_time_ns, .. } in blocks {
             writeln!(
                 out,
-                "  {title}: {} {addr:#x} {}, allocated at {alloc_time_ns} ns",
+                "  {title}: {} {addr:#x} {}, allocated at {}",
                 pool.event_type(),
-                size(*size_bytes)
+                size(*size_bytes),
+                clock.exact(*alloc_time_ns)
             )?;
         }
     }
@@ -119,6 +121,7 @@ fn write_blocks(found: &Oom, out: &mut impl Write) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::clock::without_wall;
     use super::*;
     use crate::model::{Device, LiveGroups, LiveSum, PlaceSum, Retry, Stack, StackEnd, Stacks};
 
@@ -157,7 +160,7 @@ mod tests {
 
     fn text(size_bytes: u64, largest_free_bytes: Option<u64>) -> String {
         let mut out = Vec::new();
-        write(&oom(size_bytes, largest_free_bytes), &mut out).expect("memory takes everything");
+        write(&oom(size_bytes, largest_free_bytes), Clock::since(0), &mut out).expect("memory takes everything");
         String::from_utf8(out).expect("the report is text")
     }
 
@@ -176,9 +179,9 @@ mod tests {
     /// Who held it, what was not seen, what a retry gave back, and why no single block is listed.
     #[test]
     fn holders_are_reported() {
-        let text = text(400, None);
+        let text = without_wall(&text(400, None));
         for line in [
-            "the last of 2 attempts failed at 3 ns.\n  Before attempt 2: 64.00 MiB (67108864 bytes) given back to the driver\n",
+            "the last of 2 attempts failed at 0.000000003s WALL.\n  Before attempt 2: 64.00 MiB (67108864 bytes) given back to the driver\n",
             "Held in Pytorch Caching memory pool: 500 bytes in 2 blocks\n  100 bytes more from before the attach, or not seen\n",
             "model.py(7): forward\n",
             "Single blocks are not listed: within 2 s of a failure that lists them.\n",

@@ -2,7 +2,8 @@
 
 use std::io::{self, Write};
 
-use super::numbers::{counted, rounded, seconds, size};
+use super::clock::Clock;
+use super::numbers::{counted, rounded, size};
 use super::{Name, stacks};
 use crate::model::{Confidence, LiveGroups, LiveSum, OwnerSum, Peak, Pool, SizeSum};
 
@@ -10,11 +11,10 @@ use crate::model::{Confidence, LiveGroups, LiveSum, OwnerSum, Peak, Pool, SizeSu
 const TABLE_LINES: usize = 20;
 
 /// Writes one finding.
-pub(super) fn write(found: &Peak, out: &mut impl Write) -> io::Result<()> {
+pub(super) fn write(found: &Peak, clock: Clock, out: &mut impl Write) -> io::Result<()> {
     let Peak { pool, step, peak_bytes, seen, unseen_bytes, groups, places_left_out, .. } = found;
     write!(out, "Peak of {} on device {}: {}", pool.display_name(), Name(found.device), size(*peak_bytes))?;
-    let after = seconds(found.time_ns.saturating_sub(found.start_ns));
-    write!(out, " in {}, {after} after the first allocation", counted(seen.blocks, "block"))?;
+    write!(out, " in {}, at {}", counted(seen.blocks, "block"), clock.exact(found.time_ns))?;
     match step {
         0 => writeln!(out)?,
         _ => writeln!(out, ", in step {step}")?,
@@ -84,12 +84,13 @@ pub(super) fn size_class(SizeSum { least_bytes, .. }: &SizeSum) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::clock::without_wall;
     use super::*;
     use crate::model::{Device, Name as OwnerName, PlaceSum, Stack, StackEnd, Stacks};
 
     fn text(found: &Peak) -> String {
         let mut out = Vec::new();
-        write(found, &mut out).expect("memory takes everything");
+        write(found, Clock::since(1_000_000_000), &mut out).expect("memory takes everything");
         String::from_utf8(out).expect("the report is text")
     }
 
@@ -125,7 +126,7 @@ mod tests {
     #[test]
     fn peak_is_told_by_owner_size_and_stack() {
         let expected = "\
-Peak of Pytorch Caching memory pool on device 3: 4.00 MiB (4194304 bytes) in 3 blocks, 2.500 s after the first allocation, in step 2
+Peak of Pytorch Caching memory pool on device 3: 4.00 MiB (4194304 bytes) in 3 blocks, at 2.5s WALL, in step 2
   1024.00 KiB (1048575 bytes) of it were allocated by calls older than the trace, and are in no group
        At peak    Blocks  Owner
       3.00 MiB         2  PTA@weight
@@ -140,7 +141,7 @@ Peak of Pytorch Caching memory pool on device 3: 4.00 MiB (4194304 bytes) in 3 b
   There were more call stacks than are told apart; the others count as none
   Doubtful: events were lost, so blocks may be missing, or counted that had gone.
 ";
-        assert_eq!(text(&peak()), expected);
+        assert_eq!(without_wall(&text(&peak())), expected);
     }
 
     /// Without steps, stacks and old blocks nothing is said of them.
@@ -148,11 +149,11 @@ Peak of Pytorch Caching memory pool on device 3: 4.00 MiB (4194304 bytes) in 3 b
     fn what_is_not_there_is_not_told() {
         let groups = LiveGroups { places: Vec::new(), places_full: false, ..peak().groups };
         let (step, unseen_bytes, places_left_out, confidence) = (0, 0, 0, Confidence::Certain);
-        let text = text(&Peak { step, unseen_bytes, groups, places_left_out, confidence, ..peak() });
+        let text = without_wall(&text(&Peak { step, unseen_bytes, groups, places_left_out, confidence, ..peak() }));
         assert!(
             text.starts_with("Peak of Pytorch Caching memory pool on device 3: 4.00 MiB (4194304 bytes) in 3 blocks, ")
         );
-        assert!(text.contains("2.500 s after the first allocation\n"), "{text}");
+        assert!(text.contains(", at 2.5s WALL\n"), "{text}");
         assert_eq!(text.lines().count(), 7, "{text}");
     }
 }

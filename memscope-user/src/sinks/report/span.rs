@@ -2,11 +2,12 @@
 
 use std::io::{self, Write};
 
-use super::numbers::{counted, seconds, size};
+use super::clock::Clock;
+use super::numbers::{counted, size};
 use crate::model::{Exit, Span};
 
 /// Writes up to when leaks and growth are judged, and what shows that.
-pub(super) fn write(span: &Span, out: &mut impl Write) -> io::Result<()> {
+pub(super) fn write(span: &Span, clock: Clock, out: &mut impl Write) -> io::Result<()> {
     let Exit { finalized, ended, freed_blocks, freed_bytes } = span.exit;
     let signs = match (finalized, ended) {
         (true, true) => "aclFinalize and the end of the process, with nothing but frees before",
@@ -15,8 +16,9 @@ pub(super) fn write(span: &Span, out: &mut impl Write) -> io::Result<()> {
     };
     writeln!(
         out,
-        "Leaks and growth are judged from 0 to {}. There the exit begins ({signs}): {}, {}, freed in it count as held.",
-        seconds(span.until_ns.saturating_sub(span.start_ns)),
+        "Leaks and growth are judged from {} to {}. There the exit begins ({signs}): {}, {}, freed in it count as held.",
+        clock.short(span.start_ns),
+        clock.exact(span.until_ns),
         counted(freed_blocks, "block"),
         size(freed_bytes)
     )
@@ -32,13 +34,19 @@ mod tests {
         let span = |exit| Span { pid: 1, start_ns: 5_000_000_000, until_ns: 46_200_000_000, exit };
         let text = |exit| {
             let mut out = Vec::new();
-            write(&span(exit), &mut out).expect("memory takes everything");
+            write(&span(exit), Clock::since(5_000_000_000), &mut out).expect("memory takes everything");
             String::from_utf8(out).expect("text")
         };
+        let whole = text(exit);
+        let (begin, rest) = whole.split_once(" (").expect("the wall clock");
+        let (wall, rest) = rest.split_once("). ").expect("an end");
+        assert_eq!(begin, "Leaks and growth are judged from 0.000s to 41.2s");
+        let wall: jiff::Timestamp = wall.parse().expect("a time");
+        assert_eq!(wall.as_nanosecond(), 46_200_000_000);
         assert_eq!(
-            text(exit),
-            "Leaks and growth are judged from 0 to 41.200 s. There the exit begins (aclFinalize and the end of the process, with nothing \
-             but frees before): 1 block, 2.00 KiB (2048 bytes), freed in it count as held.\n"
+            rest,
+            "There the exit begins (aclFinalize and the end of the process, with nothing but frees before): 1 block, 2.00 KiB (2048 bytes), \
+             freed in it count as held.\n"
         );
         assert!(text(Exit { finalized: false, ..exit }).contains("(the process ended, with nothing but frees before)"));
         assert!(text(Exit { ended: false, ..exit }).contains("(aclFinalize, with nothing but frees behind it)"));
