@@ -25,6 +25,8 @@ const MIN_SHARE_OF_RISES: f64 = 0.7;
 const SLOWER: f64 = 0.6;
 /// Few blocks show little: here a slower growth is looked for more closely.
 const MOST: f64 = 0.85;
+/// A rise of at least this part of an earlier one is as fast, steps apart.
+const STEADY: f64 = 0.75;
 /// Standard deviations of a difference of counts that may be chance.
 const CHANCE: f64 = 2.5;
 
@@ -53,15 +55,28 @@ pub(super) fn grows(lows: &[u64]) -> bool {
     if idle > usize::from(grown < FEW_BLOCKS) || rise(4) == 0 || (rise(4) >= STEADY_RISE && !last_rise) {
         return false;
     }
-    let (first, second) = ((rise(1) + rise(2)) as f64, (rise(3) + rise(4)) as f64);
-    if first + second < MIN_BLOCKS as f64 {
+    let rises = [0, 1, 2, 3, 4].map(|part| rise(part) as f64);
+    if rises[1..].iter().sum::<f64>() < MIN_BLOCKS as f64 {
         return false;
     }
-    let slower = second < SLOWER * first && first - second > CHANCE * (first + second).sqrt();
+    let slower = is_slower(rises[1] + rises[2], rises[3] + rises[4]) && !has_steps(rises);
     let tail = &lows[lows.len() / GROWTH_PARTS..];
     let rises = tail.windows(2).filter(|pair| pair[0] <= pair[1]).count();
     let share = rises as f64 / (tail.len() - 1).max(1) as f64;
     !slower && share >= MIN_SHARE_OF_RISES
+}
+
+/// Markedly, and not by chance.
+fn is_slower(first: f64, second: f64) -> bool {
+    second < SLOWER * first && first - second > CHANCE * (first + second).sqrt()
+}
+
+/// Whether a level rises in steps of any height, as by requests that fail in outages, above a steady rise: some rise is markedly higher than
+/// the one before, as in no cache that fills ever slower, and without the steps the second half is about as fast as the first.
+fn has_steps(rises: [f64; 5]) -> bool {
+    let is_step = |pair: &[f64]| pair[1] - pair[0] > CHANCE * (pair[0] + pair[1]).sqrt();
+    let [first, second] = [rises[1].min(rises[2]), rises[3].min(rises[4])];
+    rises.windows(2).any(is_step) && second >= STEADY * first
 }
 
 /// Whether the blocks of a level that has grown so are still there: of what had come by the half of the time, half lives at the end.
@@ -99,6 +114,22 @@ mod tests {
         assert!(grows(&lows(|window| 1000 + window / 3)));
         // Three in eight windows are one lower than the one before.
         assert!(grows(&lows(|window| 10 * (window / 2) + (window % 2) + 5)));
+    }
+
+    /// Ten blocks in each part, and 200 at once in the third of them: requests that failed together left something behind. After a cache
+    /// that fills ever slower, or a night with few requests, it is not the same.
+    #[test]
+    fn steps_above_a_steady_rise() {
+        assert!(grows(&lows(|window| window * 10 / 8 + 200 * u64::from(window >= 26))));
+        assert!(grows(&lows(|window| window * 10 / 8 + 200 * u64::from(window >= 20))));
+        assert!(grows(&lows(|window| window * 10 / 8 + 100 * u64::from(window >= 10))));
+        // Fills ever slower, by 3 and by log; by day and night; a version that is deployed, and its cache.
+        assert!(!has_steps([393.0, 239.0, 145.0, 88.0, 53.0]));
+        assert!(!has_steps([693.0, 405.0, 288.0, 223.0, 182.0]));
+        assert!(!has_steps([10.0, 100.0, 20.0, 70.0, 12.0]));
+        assert!(!has_steps([10.0, 600.0, 40.0, 20.0, 10.0]));
+        assert!(has_steps([10.0, 10.0, 210.0, 12.0, 9.0]));
+        assert!(has_steps([2.0, 102.0, 6.0, 8.0, 8.0]));
     }
 
     /// Rising lows of blocks that do not stay are a queue.
