@@ -33,7 +33,7 @@ fn read(path: PathBuf) -> Outcome {
 
 fn report(outcome: &Outcome) -> String {
     let mut out = Vec::new();
-    let report = Report { losses: false, ..Report::default() };
+    let report = Report { leak_blocks: true, losses: false, ..Report::default() };
     report.write_text(&outcome.findings, &outcome.end, &mut out).expect("memory");
     String::from_utf8(out).expect("text")
 }
@@ -79,7 +79,7 @@ fn step_leaks_are_those_of_the_console() {
         assert_eq!(outcome.notes.lines(), Vec::<String>::new(), "{expected}");
         let text = report(&outcome);
         let console = console(expected);
-        assert!(console.lines().count() == 8 && text.starts_with(&console), "{expected}: {text}");
+        assert!(console.lines().count() == 8 && text.contains(&console), "{expected}: {text}");
         // What the reference passes over: the block of the last step.
         let unjudged: Vec<_> = step_leaks(&outcome).unjudged.iter().map(|leak| (leak.addr, leak.step)).collect();
         assert_eq!(unjudged, [(0x1680_0835_c000, 4)], "{expected}");
