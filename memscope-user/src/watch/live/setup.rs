@@ -78,15 +78,27 @@ pub(super) fn run(
     arm: impl FnOnce() -> io::Result<()>,
     is_at_operator: &dyn Fn([u64; 2]) -> bool,
 ) -> Result<Shared, Failure> {
+    ptrace(libc::PTRACE_SEIZE, tid.cast_signed(), 0, 0)?;
+    let result = set_up_seized(pid, tid, functions, replaceable, arm, is_at_operator);
+    // Whatever it is doing, it goes on by itself from here.
+    let _ = ptrace(libc::PTRACE_DETACH, tid.cast_signed(), 0, 0);
+    result
+}
+
+/// The same with the thread seized: until it is let go, its process's number is no other one's, so the memory is that of the process.
+fn set_up_seized(
+    pid: u32,
+    tid: u32,
+    functions: Functions,
+    replaceable: &[Range<u64>],
+    arm: impl FnOnce() -> io::Result<()>,
+    is_at_operator: &dyn Fn([u64; 2]) -> bool,
+) -> Result<Shared, Failure> {
     let memory = OpenOptions::new().read(true).write(true).open(format!("/proc/{pid}/mem"))?;
     let traced = Traced { pid, tid: tid.cast_signed(), memory, replaceable, is_at_operator };
-    ptrace(libc::PTRACE_SEIZE, traced.tid, 0, 0)?;
     arm()?;
     traced.wait_for_signal(NEXT_OPERATOR, || traced.has_come())?;
-    let result = traced.set_up(functions);
-    // Whatever it is doing, it goes on by itself from here.
-    let _ = ptrace(libc::PTRACE_DETACH, traced.tid, 0, 0);
-    result
+    traced.set_up(functions)
 }
 
 impl Traced<'_> {
