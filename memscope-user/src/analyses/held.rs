@@ -23,8 +23,8 @@ pub struct HeldAnalysis {
 #[derive(Debug, Default)]
 struct Account {
     peak_bytes: u64,
-    /// What the pool says it has handed out beyond the live blocks, as of its last call.
-    unseen_bytes: u64,
+    /// What the pool has handed out, as it said in its last call; the sum of the live blocks where it says nothing.
+    used_bytes: u64,
     allocations: u64,
     frees: u64,
     replaced: u64,
@@ -110,27 +110,19 @@ impl Account {
         let live = self.live(&alloc.block);
         live.blocks += 1;
         live.size_bytes += u128::from(alloc.block.size_bytes);
-        self.says(alloc.used_bytes);
-    }
-
-    /// The pool's own figure, after a call; the sum of the live blocks where it has none.
-    fn says(&mut self, used_bytes: u64) {
-        self.unseen_bytes = used_bytes.saturating_sub(self.live_bytes());
-    }
-
-    fn live_bytes(&self) -> u64 {
-        clamped(self.modules.values().map(|live| live.size_bytes).sum())
+        self.used_bytes = alloc.used_bytes;
     }
 
     /// A block that is not known was freed.
     fn unknown_free(&mut self, free: &UnknownFree) {
         let count = if free.maybe_older { &mut self.older_frees } else { &mut self.unknown_frees };
-        let size_bytes = free.size_bytes.unwrap_or(0);
-        (*count, self.unseen_bytes) = if free.refused {
-            (count.saturating_sub(1), self.unseen_bytes.saturating_add(size_bytes))
+        if free.refused {
+            // By the driver alone, which says nothing of what it has handed out.
+            *count = count.saturating_sub(1);
         } else {
-            (*count + 1, self.unseen_bytes.saturating_sub(size_bytes))
-        };
+            *count += 1;
+            self.used_bytes = self.used_bytes.saturating_sub(free.size_bytes.unwrap_or(0));
+        }
     }
 
     fn free(&mut self, free: &Free) {
@@ -143,7 +135,7 @@ impl Account {
         let live = self.live(&free.block);
         live.blocks = live.blocks.saturating_sub(1);
         live.size_bytes = live.size_bytes.saturating_sub(u128::from(free.block.size_bytes));
-        self.says(free.used_bytes);
+        self.used_bytes = free.used_bytes;
     }
 
     fn live(&mut self, block: &Block) -> &mut Live {
@@ -163,14 +155,15 @@ impl Account {
             .collect();
         // Stable, and the map was ordered by name.
         by_module.sort_by_key(|module| std::cmp::Reverse(module.size_bytes));
+        let size_bytes = clamped(self.modules.values().map(|live| live.size_bytes).sum());
         Held {
             pid,
             device,
             pool,
             attached: false,
             blocks: by_module.iter().map(|module| module.blocks).sum(),
-            size_bytes: self.live_bytes(),
-            unseen_bytes: self.unseen_bytes,
+            size_bytes,
+            unseen_bytes: self.used_bytes.saturating_sub(size_bytes),
             peak_bytes: self.peak_bytes,
             allocations: self.allocations,
             frees: self.frees,

@@ -9,6 +9,7 @@ use super::decompose::tests::{actions, perform, training};
 use super::decompose::{DecomposeAnalysis, RuleSet, SharedOwners};
 use super::diff::{At, Recorder, SharedSnapshot};
 use super::script::{Script, run};
+use super::select::When;
 use super::{OomAnalysis, PeaksAnalysis};
 use crate::model::{
     AllocFailed, Decomposition, Device, Event, EventKind, Finding, LiveGroups, Name, OutOfMemory, Pool, RunEnd,
@@ -99,11 +100,10 @@ fn check(script: &Script, moments: impl IntoIterator<Item = usize>) {
     assert_eq!(peak, at_peak(events));
     assert_eq!(peak, snapshot(events, At::Peak));
     assert_eq!(of_parts(&found, |part| (part.end_blocks, part.end_bytes)), snapshot(events, At::End));
-    let first_ns = events[0].time_ns;
     for after in moments {
         let event = &events[after];
         let listed = listed(events, after, &owners);
-        assert_eq!(listed, snapshot(events, At::After(event.time_ns - first_ns)), "behind event {after}");
+        assert_eq!(listed, snapshot(events, At::When(When::At(event.time_ns))), "behind event {after}");
         assert_eq!(listed, at_failure(events, after), "behind event {after}");
     }
 }
@@ -140,7 +140,7 @@ proptest! {
             let after = after.index(events.len());
             let sum = |owners: &Owners| owners.values().fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
             let out = SharedSnapshot::default();
-            let at = At::After(events[after].time_ns - events[0].time_ns);
+            let at = At::When(When::At(events[after].time_ns));
             run(Recorder::new(at, Arc::clone(&RULES), Arc::clone(&out)), events, &RunEnd::default());
             let found = out.lock().expect("not poisoned").take().expect("a snapshot");
             let (all, groups) = &found.pools[&PLACE];

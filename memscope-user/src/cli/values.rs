@@ -429,13 +429,7 @@ impl FromStr for When {
             "end" => Ok(Self(At::End)),
             "peak" => Ok(Self(At::Peak)),
             time if time.starts_with(|c: char| c.is_ascii_digit()) => {
-                let after_ns = |after: std::time::Duration| u64::try_from(after.as_nanos());
-                match super::select::when(time)? {
-                    Moment::At(time_ns) => Ok(Self(At::Time(time_ns))),
-                    Moment::After(after) => after_ns(after)
-                        .map(|after_ns| Self(At::After(after_ns)))
-                        .map_err(|_| format!("`{time}` is too long")),
-                }
+                super::select::when(time).map(|when| Self(At::When(when)))
             }
             other => Err(format!("`{other}` is not one of end, peak, or a time like 30s, 5m or 500ms")),
         }
@@ -447,8 +441,8 @@ impl fmt::Display for When {
         match self.0 {
             At::End => f.write_str("end"),
             At::Peak => f.write_str("peak"),
-            At::After(after_ns) => write!(f, "{}s", std::time::Duration::from_nanos(after_ns).as_secs_f64()),
-            At::Time(time_ns) => match jiff::Timestamp::from_nanosecond(time_ns.into()) {
+            At::When(Moment::After(after)) => write!(f, "{}s", after.as_secs_f64()),
+            At::When(Moment::At(time_ns)) => match jiff::Timestamp::from_nanosecond(time_ns.into()) {
                 Ok(time) => write!(f, "{time}"),
                 Err(_) => write!(f, "{time_ns} ns"),
             },
@@ -637,14 +631,19 @@ mod tests {
 
     #[test]
     fn moments_of_runs() {
+        let after = |millis| At::When(Moment::After(std::time::Duration::from_millis(millis)));
         for (text, at, told) in [
             ("end", At::End, "end"),
             ("peak", At::Peak, "peak"),
-            ("0", At::After(0), "0s"),
-            ("1.5", At::After(1_500_000_000), "1.5s"),
-            ("250ms", At::After(250_000_000), "0.25s"),
-            ("2026-11-21T11:00:00.25+01:00", At::Time(1_795_255_200_250_000_000), "2026-11-21T10:00:00.25Z"),
-            ("1795255200000000001", At::Time(1_795_255_200_000_000_001), "2026-11-21T10:00:00.000000001Z"),
+            ("0", after(0), "0s"),
+            ("1.5", after(1_500), "1.5s"),
+            ("250ms", after(250), "0.25s"),
+            (
+                "2026-11-21T11:00:00.25+01:00",
+                At::When(Moment::At(1_795_255_200_250_000_000)),
+                "2026-11-21T10:00:00.25Z",
+            ),
+            ("1795255200000000001", At::When(Moment::At(1_795_255_200_000_000_001)), "2026-11-21T10:00:00.000000001Z"),
         ] {
             let when: When = text.parse().expect("valid");
             assert_eq!((when, when.to_string().as_str()), (When(at), told));

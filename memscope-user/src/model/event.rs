@@ -548,6 +548,14 @@ pub enum EventKind {
     ProcessEnd,
 }
 
+impl EventKind {
+    /// Whether a run may begin with it. What the driver says of a device is of no run.
+    #[must_use]
+    pub const fn is_of_run(&self) -> bool {
+        !matches!(self, Self::DeviceUsage(_))
+    }
+}
+
 /// One event. Events leave the pipeline in time order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {

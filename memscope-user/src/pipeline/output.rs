@@ -138,8 +138,7 @@ impl Output {
     /// Hands an event on; `written` says whether it is to be written, as far as steps and scripts go, and `of_options` whether the
     /// options have a say, too.
     pub(super) fn event(&mut self, event: &Event, written: bool, of_options: bool) {
-        // What the driver says of a device is of no run.
-        if !matches!(event.kind, EventKind::DeviceUsage(_)) {
+        if event.kind.is_of_run() {
             self.start_ns.get_or_insert(event.time_ns);
         }
         for analysis in &mut self.analyses {

@@ -287,8 +287,9 @@ fn moment(text: &str) -> Result<At, Failure> {
         "peak" => Ok(At::Peak),
         seconds => {
             let after = seconds.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-            let after_ns = after.and_then(|after| u64::try_from(after.as_nanos()).ok()).map(At::After);
-            after_ns
+            let after = after.filter(|after| u64::try_from(after.as_nanos()).is_ok());
+            after
+                .map(|after| At::When(When::After(after)))
                 .ok_or_else(|| Failure::Other(format!("`{text}` is not end, peak, or seconds after the first event")))
         }
     }

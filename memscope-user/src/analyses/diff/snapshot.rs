@@ -8,7 +8,7 @@ use super::places::Places;
 use crate::analyses::Analysis;
 use crate::analyses::decompose::{Came, Lives, RuleSet, Went};
 use crate::analyses::groups::{Change, Groups, Room};
-use crate::analyses::select::{Filter, Matcher};
+use crate::analyses::select::{Filter, Matcher, When};
 use crate::model::{Alloc, Block, Confidence, Device, Event, EventKind, Finding, Free, Pool, ProcessStart, RunEnd};
 
 /// A moment of a run.
@@ -18,20 +18,17 @@ pub enum At {
     End,
     /// When all processes together had the most bytes live: of each pool on each device on its own.
     Peak,
-    /// This many nanoseconds after the first event, with all that happens at that time.
-    After(u64),
-    /// This moment, nanoseconds since the Unix epoch, with all that happens at that time.
-    Time(u64),
+    /// A time, with all that happens then.
+    When(When),
 }
 
 impl At {
     /// The last nanosecond that counts, of a run with this first one; `None` if no time is named.
     #[must_use]
-    pub const fn last_ns(self, first_ns: u64) -> Option<u64> {
+    pub fn last_ns(self, first_ns: u64) -> Option<u64> {
         match self {
             Self::End | Self::Peak => None,
-            Self::After(after_ns) => Some(first_ns.saturating_add(after_ns)),
-            Self::Time(time_ns) => Some(time_ns),
+            Self::When(when) => Some(when.time_ns(first_ns)),
         }
     }
 }
@@ -196,8 +193,7 @@ impl Recorder {
 
 impl Analysis for Recorder {
     fn observe(&mut self, event: &Event) {
-        // What the driver says of a device is of no run.
-        if matches!(event.kind, EventKind::DeviceUsage(_)) {
+        if !event.kind.is_of_run() {
             return;
         }
         if let EventKind::Alloc(alloc) = &event.kind {

@@ -1,10 +1,12 @@
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use proptest::prelude::*;
 
 use super::*;
 use crate::analyses::decompose::RuleSet;
 use crate::analyses::script::{Script, run};
+use crate::analyses::select::When;
 use crate::model::{Confidence, EventKind, FreeCause, Name, ProcessStart, RunEnd};
 
 const NPU0: Device = Device::Npu(0);
@@ -16,6 +18,11 @@ fn snapshot(script: &Script, at: At) -> Snapshot {
     let recorder = Recorder::new(at, Arc::new(RuleSet::builtin()), Arc::clone(&out));
     assert_eq!(run(recorder, script.events(), &RunEnd::default()), []);
     Arc::into_inner(out).map(Mutex::into_inner).expect("alone").expect("not poisoned").expect("a snapshot")
+}
+
+/// A number of nanoseconds after the first event.
+fn since_start(time_ns: u64) -> At {
+    At::When(When::After(Duration::from_nanos(time_ns)))
 }
 
 /// From and to, in blocks and bytes.
@@ -67,7 +74,7 @@ fn runs_with_and_without_stacks() {
         assert_eq!(found[0].sizes.iter().map(|it| it.change.grown_bytes).sum::<i128>(), sign * 50);
         assert_eq!((found[1].judged, found[1].places.len()), (true, 1));
     }
-    let moments = diff(&snapshot(&two, At::After(0)), &snapshot(&two, At::End));
+    let moments = diff(&snapshot(&two, since_start(0)), &snapshot(&two, At::End));
     assert_eq!((moments[0].judged, places(&moments[0])), (true, vec![(Some("f"), [0, 0, 1, 150])]));
 }
 
@@ -78,12 +85,12 @@ fn moments_of_a_run() {
     script.alloc(Pool::Hal, 1, 10).alloc(Pool::Hal, 2, 200).alloc(Pool::Hal, 3, 3000).free(Pool::Hal, 2);
     script.alloc(Pool::Hal, 4, 100).free(Pool::Hal, 3).end(FreeCause::ProcessEnd, Pool::Hal, 1).process_end();
     let live = |at| snapshot(&script, at).pools[&(NPU0, Pool::Hal)].0;
-    let bytes: Vec<u64> = (0..8).map(|after| live(At::After(after)).size_bytes).collect();
+    let bytes: Vec<u64> = (0..8).map(|after| live(since_start(after)).size_bytes).collect();
     assert_eq!(bytes, [10, 210, 3210, 3010, 3110, 110, 100, 100]);
     assert_eq!((live(At::Peak).size_bytes, live(At::Peak).blocks), (3210, 3));
     // The end is before the process's memory was taken.
     assert_eq!((live(At::End).size_bytes, snapshot(&script, At::End).length_ns), (110, 7));
-    let found = diff(&snapshot(&script, At::After(1)), &snapshot(&script, At::Peak));
+    let found = diff(&snapshot(&script, since_start(1)), &snapshot(&script, At::Peak));
     assert_eq!(brief(found[0].change), [2, 210, 3, 3210]);
 }
 
@@ -159,7 +166,7 @@ proptest! {
         two in prop::collection::vec((0..20_u64, 0..3_usize, 0..3_u8, 0..5000_u64), 0..80),
         after in 0..80_u64,
     ) {
-        let (one, two) = (snapshot(&made_up(&one), At::After(after)), snapshot(&made_up(&two), At::Peak));
+        let (one, two) = (snapshot(&made_up(&one), since_start(after)), snapshot(&made_up(&two), At::Peak));
         let (forth, back) = (diff(&one, &two), diff(&two, &one));
         prop_assert_eq!(forth.len(), back.len());
         for (forth, back) in forth.iter().zip(&back) {

@@ -85,9 +85,9 @@ impl Analysis for Selected {
     fn observe(&mut self, event: &Event) {
         let Self { sieve, cut, to } = self;
         if let Some(cut) = cut
-            && !matches!(event.kind, EventKind::DeviceUsage(_))
+            && event.kind.is_of_run()
         {
-            // The run's first event, be it selected or not. What the driver says of a device is of no run.
+            // The run's first event, be it selected or not.
             cut.begins(event.time_ns);
         }
         let mut window = |event: &Event| match cut {

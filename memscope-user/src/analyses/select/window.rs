@@ -16,7 +16,8 @@ pub enum When {
 }
 
 impl When {
-    fn time_ns(self, start_ns: u64) -> u64 {
+    /// The moment in a run that begins at `start_ns`, both in nanoseconds since the Unix epoch.
+    pub(in crate::analyses) fn time_ns(self, start_ns: u64) -> u64 {
         match self {
             Self::At(time_ns) => time_ns,
             Self::After(time) => start_ns.saturating_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)),

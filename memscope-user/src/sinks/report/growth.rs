@@ -102,8 +102,7 @@ fn write_stacks(Site { stacks: of, module_id, caller, .. }: &Site, out: &mut imp
     if let Some(caller) = caller {
         writeln!(out, "    by {caller} ({})", module_name(*module_id))?;
     }
-    let places = if of.mixed.is_some() { [of.mixed, None] } else { [of.python, of.native] };
-    places.into_iter().flatten().try_for_each(|stack| stacks::write_frames(stack, out))
+    stacks::write_each(*of, out)
 }
 
 #[cfg(test)]

@@ -78,8 +78,14 @@ pub(super) fn write_place(title: &str, stacks: Stacks, out: &mut impl Write) -> 
     write_frames(stack, out)
 }
 
+/// Writes all stacks of a place: the mixed one, or Python's and the native one.
+pub(super) fn write_each(stacks: Stacks, out: &mut impl Write) -> io::Result<()> {
+    let each = if stacks.mixed.is_some() { [stacks.mixed, None] } else { [stacks.python, stacks.native] };
+    each.into_iter().flatten().try_for_each(|stack| write_frames(stack, out))
+}
+
 /// Writes a stack from the inside on, and why it ends if it is not whole.
-pub(super) fn write_frames(stack: Stack, out: &mut impl Write) -> io::Result<()> {
+fn write_frames(stack: Stack, out: &mut impl Write) -> io::Result<()> {
     let frames = stack.frames();
     let mut line = Vec::new();
     for frame in frames.iter().take(MAX_FRAMES) {

@@ -70,6 +70,5 @@ fn write_place(place: &StepLeakPlace, out: &mut impl Write) -> io::Result<()> {
     let why = if *verdict == StepVerdict::Leak { String::new() } else { format!(": {}", verdict.reason()) };
     let (bytes, blocks) = (size(*size_bytes), counted(*blocks, "block"));
     writeln!(out, "  {}: {bytes} in {blocks}{each}, of {range}{why}", pool.display_name())?;
-    let places = if stacks.mixed.is_some() { [stacks.mixed, None] } else { [stacks.python, stacks.native] };
-    places.into_iter().flatten().try_for_each(|stack| stacks::write_frames(stack, out))
+    stacks::write_each(*stacks, out)
 }

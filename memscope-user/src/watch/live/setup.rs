@@ -68,6 +68,25 @@ fn ptrace(request: libc::c_uint, tid: i32, addr: usize, data: usize) -> io::Resu
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
+/// A thread that is traced until this is dropped.
+struct Seized {
+    tid: i32,
+}
+
+impl Seized {
+    fn new(tid: i32) -> io::Result<Self> {
+        ptrace(libc::PTRACE_SEIZE, tid, 0, 0)?;
+        Ok(Self { tid })
+    }
+}
+
+impl Drop for Seized {
+    fn drop(&mut self) {
+        // Whatever it is doing, it goes on by itself from here.
+        let _ = ptrace(libc::PTRACE_DETACH, self.tid, 0, 0);
+    }
+}
+
 /// Puts the handler into `pid`, helped by its thread `tid` when it comes to its next operator. `arm` has threads sent signals from
 /// there on; handlers at addresses in `replaceable` are none of the program's own; `is_at_operator` says whether the thread is where it was sent one, by its stack pointer and instruction pointer.
 pub(super) fn run(
@@ -78,24 +97,10 @@ pub(super) fn run(
     arm: impl FnOnce() -> io::Result<()>,
     is_at_operator: &dyn Fn([u64; 2]) -> bool,
 ) -> Result<Shared, Failure> {
-    ptrace(libc::PTRACE_SEIZE, tid.cast_signed(), 0, 0)?;
-    let result = set_up_seized(pid, tid, functions, replaceable, arm, is_at_operator);
-    // Whatever it is doing, it goes on by itself from here.
-    let _ = ptrace(libc::PTRACE_DETACH, tid.cast_signed(), 0, 0);
-    result
-}
-
-/// The same with the thread seized: until it is let go, its process's number is no other one's, so the memory is that of the process.
-fn set_up_seized(
-    pid: u32,
-    tid: u32,
-    functions: Functions,
-    replaceable: &[Range<u64>],
-    arm: impl FnOnce() -> io::Result<()>,
-    is_at_operator: &dyn Fn([u64; 2]) -> bool,
-) -> Result<Shared, Failure> {
+    let seized = Seized::new(tid.cast_signed())?;
+    // Until the thread is let go, its process's number is no other one's, so the memory is that of the process.
     let memory = OpenOptions::new().read(true).write(true).open(format!("/proc/{pid}/mem"))?;
-    let traced = Traced { pid, tid: tid.cast_signed(), memory, replaceable, is_at_operator };
+    let traced = Traced { pid, tid: seized.tid, memory, replaceable, is_at_operator };
     arm()?;
     traced.wait_for_signal(NEXT_OPERATOR, || traced.has_come())?;
     traced.set_up(functions)
