@@ -67,6 +67,18 @@ pub struct Offsets {
     pub task_signal: u32,
     /// `tgid` of a task.
     pub task_tgid: u32,
+    /// `real_parent` of a task.
+    pub task_parent: u32,
+    /// `blocked` of a task: its signals, number 1 in the lowest bit.
+    pub task_blocked: u32,
+    /// `real_blocked` of a task: those that it has blocked, but for its wait for some of them (`sigwaitinfo`).
+    pub task_real_blocked: u32,
+    /// `sighand` of a task.
+    pub task_sighand: u32,
+    /// The handler for `SIGCHLD` in a `sighand_struct`.
+    pub child_handler: u32,
+    /// The flags of that handler.
+    pub child_flags: u32,
     /// The process group among the `pids` of a `signal_struct`.
     pub signal_group: u32,
     /// The number of a `struct pid`.

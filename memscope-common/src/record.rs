@@ -164,6 +164,8 @@ pub const WITHHELD_DEBUGGER: u32 = 5;
 pub const WITHHELD_JOB: u32 = 6;
 /// No stop: another process has stopped it, or too many are stopped.
 pub const WITHHELD_STOPPED: u32 = 7;
+/// No stop: its parent asks for `SIGCHLD`, which a stop would send it.
+pub const WITHHELD_PARENT: u32 = 8;
 
 /// Objects in one record; what a call has beyond that is counted in [`ObjectsRecord::left_out`].
 pub const MAX_OBJECTS: usize = 16;

@@ -19,7 +19,8 @@ use memscope_common::{
         PROCESS_HOLD, PROCESS_HOLD_ALWAYS, PROCESS_STOP, STOP_AGAIN, STOP_OURS, STOP_THEIRS,
     },
     record::{
-        WAITS_HELD, WAITS_STOPPED, WITHHELD_DEBUGGER, WITHHELD_JOB, WITHHELD_ROOM, WITHHELD_STOPPED, WITHHELD_USER,
+        WAITS_HELD, WAITS_STOPPED, WITHHELD_DEBUGGER, WITHHELD_JOB, WITHHELD_PARENT, WITHHELD_ROOM, WITHHELD_STOPPED,
+        WITHHELD_USER,
     },
 };
 
@@ -138,7 +139,32 @@ fn why_not_stop() -> u32 {
     let home = setting!(home_group);
     let signal = field::<u64>(task, setting!(offsets.task_signal)) as *mut c_void;
     let group = field::<u64>(signal, setting!(offsets.signal_group)) as *mut c_void;
-    if home != 0 && field::<u32>(group, setting!(offsets.pid_number)) != home { WITHHELD_JOB } else { 0 }
+    if home != 0 && field::<u32>(group, setting!(offsets.pid_number)) != home {
+        return WITHHELD_JOB;
+    }
+    let parent = field::<u64>(task, setting!(offsets.task_parent)) as *mut c_void;
+    if is_asked_for_children(parent) { WITHHELD_PARENT } else { 0 }
+}
+
+/// Whether a process takes `SIGCHLD`, which it gets when a child stops: by a handler, or blocked, to wait for it (`signalfd`, `sigwait`).
+/// One that is inside of `waitid` with `WSTOPPED` is not recognised.
+#[inline(always)]
+fn is_asked_for_children(process: *mut c_void) -> bool {
+    /// `SIG_DFL` and `SIG_IGN`.
+    const NO_HANDLER: u64 = 1;
+    /// `SA_NOCLDSTOP`.
+    const NOT_FOR_STOPS: u64 = 1;
+    const CHILD: u64 = 1 << 16;
+    // We do, and know what we see.
+    if field::<u32>(process, setting!(offsets.task_tgid)) == setting!(tracer) {
+        return false;
+    }
+    let actions = field::<u64>(process, setting!(offsets.task_sighand)) as *mut c_void;
+    let handler = field::<u64>(actions, setting!(offsets.child_handler));
+    let flags = field::<u64>(actions, setting!(offsets.child_flags));
+    let blocked = field::<u64>(process, setting!(offsets.task_blocked))
+        | field::<u64>(process, setting!(offsets.task_real_blocked));
+    flags & NOT_FOR_STOPS == 0 && (handler > NO_HANDLER || blocked & CHILD != 0)
 }
 
 /// Stops the current process once the record that says so has left.

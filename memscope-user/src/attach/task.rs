@@ -82,7 +82,7 @@ impl Types {
             sighand: offset_of(&["sighand"]),
             urgent_handler: btf
                 .as_ref()
-                .and_then(Btf::urgent_handler)
+                .and_then(|btf| btf.action(libc::SIGURG, "sa_handler"))
                 .ok_or_else(|| format!("{BTF} does not say where handlers of signals are")),
             offsets: btf.as_ref().and_then(offsets_of),
             multi_links: btf.as_ref().is_some_and(|btf| btf.enumerates("BPF_TRACE_UPROBE_MULTI")),
@@ -101,6 +101,12 @@ fn offsets_of(btf: &Btf<'_>) -> Option<Offsets> {
         task_ptrace: task("ptrace")?,
         task_signal: task("signal")?,
         task_tgid: task("tgid")?,
+        task_parent: task("real_parent")?,
+        task_blocked: task("blocked")?,
+        task_real_blocked: task("real_blocked")?,
+        task_sighand: task("sighand")?,
+        child_handler: btf.action(libc::SIGCHLD, "sa_handler")?,
+        child_flags: btf.action(libc::SIGCHLD, "sa_flags")?,
         signal_group: btf.member("signal_struct", &["pids"])? + GROUP,
         // Its first member, the number, is that of the outermost namespace.
         pid_number: btf.member("pid", &["numbers"])?,
@@ -193,12 +199,12 @@ impl<'a> Btf<'a> {
         values.any(|value| word(value, 0).is_some_and(|at| self.name(at) == name.as_bytes()))
     }
 
-    /// Offset in `sighand_struct` of the handler for `SIGURG`.
-    fn urgent_handler(&self) -> Option<u32> {
+    /// Offset in `sighand_struct` of a member of what is done about a signal.
+    fn action(&self, signal: i32, member: &str) -> Option<u32> {
         let actions = self.member("sighand_struct", &["action"])?;
-        let handler = self.member("k_sigaction", &["sa", "sa_handler"])?;
-        let before = (libc::SIGURG - 1) as u32;
-        actions.checked_add(before.checked_mul(self.size_bytes("k_sigaction")?)?)?.checked_add(handler)
+        let member = self.member("k_sigaction", &["sa", member])?;
+        let before = signal.unsigned_abs().checked_sub(1)?;
+        actions.checked_add(before.checked_mul(self.size_bytes("k_sigaction")?)?)?.checked_add(member)
     }
 
     /// Size of a struct.

@@ -673,21 +673,10 @@ impl From<Link> for LinkMode {
 pub(super) enum LateLibraries {
     /// Have the thread that loads it wait in the kernel, unseen by others, so that not one call is missed (Linux 6.0).
     Hold,
-    /// Stop the process for a moment, so that not one call is missed.
+    /// Stop the process for a moment by SIGSTOP, so that not one call is missed; it and its parent may see that.
     Stop,
     /// Attach as soon as possible; the first calls may be missed.
     Notify,
-}
-
-impl LateLibraries {
-    /// As the option spells it.
-    pub(super) const fn name(self) -> &'static str {
-        match self {
-            Self::Hold => "hold",
-            Self::Stop => "stop",
-            Self::Notify => "notify",
-        }
-    }
 }
 
 /// Functions that the user wants to be probed.
@@ -754,8 +743,8 @@ pub(super) struct TraceArgs {
     /// Do not trace children.
     #[arg(long)]
     pub no_children: bool,
-    /// Libraries mapped later: hold the thread that loads them while attaching (default; Linux 6.0), stop the process (default of run on
-    /// older kernels), or notify (default of --pid there).
+    /// Libraries mapped later: hold the thread that loads them while attaching (default; Linux 6.0), notify (default on older
+    /// kernels), or stop the process by SIGSTOP, which it may see.
     #[arg(long, value_enum, value_name = "HOW")]
     pub late_libraries: Option<LateLibraries>,
     /// Bytes of the buffer between kernel and tracer.

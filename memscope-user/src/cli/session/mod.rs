@@ -22,7 +22,7 @@ use nix::{
         signal::{Signal, kill},
         wait::{WaitPidFlag, waitpid},
     },
-    unistd::Pid,
+    unistd::{Pid, getpgrp},
 };
 use tokio::{
     io::unix::AsyncFd,
@@ -36,7 +36,7 @@ use self::{
 };
 use super::{
     FAILURE, RUN_FAILURE, USAGE,
-    args::{LateLibraries, LogLevel, RunArgs, TraceArgs},
+    args::{LogLevel, RunArgs, TraceArgs},
     disk::{Disk, DiskUse, Files, Room},
     error, heap, message,
     notices::Notices,
@@ -202,7 +202,7 @@ fn start_program(args: &RunArgs, program: &Path, run_as: Option<&RunAs>, plan: P
     variables.extend(tool.iter().map(|tool| (INJECTION_PATH.into(), tool.path().into())));
     let child = spawn::prepare(program, &args.program, run_as, &variables)?;
     let child_pid = child.pid;
-    let result = Session::start(&args.trace, guard, plan, LateLibraries::Stop);
+    let result = Session::start(&args.trace, guard, plan, Some(getpgrp()));
     let run = |session: Session<'_>| {
         let run = catch_unwind(AssertUnwindSafe(|| session.run(child, tool.as_ref())));
         run.unwrap_or_else(|panic| {
@@ -233,7 +233,7 @@ fn try_attach(
     let tree = plan.tree.clone();
     let begin = || {
         let guard = Guard::start().context("cannot start the guard process")?;
-        Session::start(args, guard, plan, LateLibraries::Notify)?.attach(pids, attached)
+        Session::start(args, guard, plan, None)?.attach(pids, attached)
     };
     begin().inspect_err(|_| discard(tree.as_ref()))
 }

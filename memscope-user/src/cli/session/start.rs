@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, anyhow};
-use nix::unistd::getpgrp;
+use nix::unistd::Pid;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 use super::{LOOP, Plan, Session, tell::unserved_text, watch};
@@ -40,8 +40,9 @@ use crate::{
 };
 
 impl<'a> Session<'a> {
-    pub(super) fn start(args: &'a TraceArgs, guard: Guard, plan: Plan, late: LateLibraries) -> Result<Self> {
-        let Loaded { mut kernel, libraries, user, stacks: stack_options, source } = Loaded::new(args, late)?;
+    /// `started`: the process group of the program that we start.
+    pub(super) fn start(args: &'a TraceArgs, guard: Guard, plan: Plan, started: Option<Pid>) -> Result<Self> {
+        let Loaded { mut kernel, libraries, user, stacks: stack_options, source } = Loaded::new(args, started)?;
         let waits = kernel.waits()?;
         // A guard that was killed cannot help; the trace goes on without it.
         let _ = guard.give(&waits);
@@ -97,7 +98,7 @@ impl<'a> Session<'a> {
         let writer = writer::start(&crew, batches, work, asked)?;
         let usage = start_usage(args, trigger, &reader, &crew)?;
         let looks_at_processes = stack_options != StackOptions::default() || args.watch.is_some();
-        let follow_options = FollowOptions { always: looks_at_processes, ..follow_options(args, late, &kernel) };
+        let follow_options = FollowOptions { always: looks_at_processes, ..follow_options(args, started.is_some(), &kernel) };
         let mut follow = Follow::new(follow_options, libraries, &user, guard, waits);
         if let Some(why) = kernel.no_python() {
             let text = format_args!("no Python stacks are taken: {why}");
@@ -173,9 +174,9 @@ struct Loaded {
 
 impl Loaded {
     /// Loads the kernel side, has it follow processes, and gives up the rights that this took.
-    fn new(args: &TraceArgs, late: LateLibraries) -> Result<Self> {
+    fn new(args: &TraceArgs, started: Option<Pid>) -> Result<Self> {
         let wanted_ops = operators::wanted(args);
-        let options = kernel_options(args, &wanted_ops, late);
+        let options = kernel_options(args, &wanted_ops, started);
         let mut kernel = Kernel::load(&options)?;
         let source = kernel.source(&options)?;
         operators::check(&wanted_ops, kernel.link_mode()).map_err(|reason| anyhow!(reason))?;
@@ -218,22 +219,25 @@ fn collected(args: &TraceArgs) -> Collected {
     }
 }
 
-/// How processes are followed; `late`: what is done about late libraries where threads cannot be held.
-fn follow_options(args: &TraceArgs, late: LateLibraries, kernel: &Kernel) -> FollowOptions {
-    let hold = kernel.can_hold() && args.late_libraries.is_none_or(|how| how == LateLibraries::Hold);
-    if args.late_libraries == Some(LateLibraries::Hold) && !hold {
-        let text = format_args!("this kernel cannot hold a thread (Linux 6.0): --late-libraries={}", late.name());
-        message(args.collect.level_of_messages(), LogLevel::Warning, text);
+/// How processes are followed; `starts`: we start the program.
+fn follow_options(args: &TraceArgs, starts: bool, kernel: &Kernel) -> FollowOptions {
+    let wanted = args.late_libraries.unwrap_or(LateLibraries::Hold);
+    let hold = kernel.can_hold() && wanted == LateLibraries::Hold;
+    if wanted == LateLibraries::Hold && !hold {
+        let level = if args.late_libraries.is_some() { LogLevel::Warning } else { LogLevel::Info };
+        let text = format_args!(
+            "this kernel cannot hold a thread (Linux 6.0): first calls into a library that is loaded by its path may be missed; \
+             --late-libraries=stop stops the process for a moment, which the program can see"
+        );
+        message(args.collect.level_of_messages(), level, text);
     }
-    let how = args.late_libraries.filter(|how| *how != LateLibraries::Hold).unwrap_or(late);
-    let stop = how == LateLibraries::Stop && kernel.features().send_signal;
+    // With holds, a stop is left for a loader that is not known yet.
+    let stop = (wanted == LateLibraries::Stop || hold && starts) && kernel.features().send_signal;
     FollowOptions { children: !args.no_children, hold, always: false, stop }
 }
 
 /// What the options mean for the kernel side.
-fn kernel_options(args: &TraceArgs, wanted_ops: &OpsOptions, late: LateLibraries) -> KernelOptions {
-    // The program that `run` starts is in our group.
-    let home_group = if late == LateLibraries::Stop { getpgrp().as_raw().cast_unsigned() } else { 0 };
+fn kernel_options(args: &TraceArgs, wanted_ops: &OpsOptions, started: Option<Pid>) -> KernelOptions {
     KernelOptions {
         ring_bytes: args.ring_size,
         perf: args.transport == Transport::Perf,
@@ -244,7 +248,7 @@ fn kernel_options(args: &TraceArgs, wanted_ops: &OpsOptions, late: LateLibraries
         arrays: wanted_ops.accesses,
         stacks: stacks::options(args),
         watch: args.watch.is_some(),
-        home_group,
+        home_group: started.map_or(0, |group| group.as_raw().cast_unsigned()),
     }
 }
 
