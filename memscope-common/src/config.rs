@@ -133,10 +133,9 @@ pub const MINOR_BITS: u32 = 20;
 
 /// Of a thread that is held: it waits.
 pub const HOLD_ASKED: u64 = 0;
-/// Of a thread that is held: user space looks at the thread's process.
-pub const HOLD_TAKEN: u64 = 1;
-/// Of a thread that was held: it has waited too long and went on.
-pub const HOLD_GIVEN_UP: u64 = 2;
+/// Of a thread that was held: it has waited too long and went on. Any other value but [`HOLD_ASKED`] is the time of user space's last
+/// sign of life while it looks at the thread's process, in nanoseconds of `CLOCK_MONOTONIC`.
+pub const HOLD_GIVEN_UP: u64 = u64::MAX;
 
 /// In a process's stops: we have stopped it, and have to continue it.
 pub const STOP_OURS: u32 = 1;

@@ -166,6 +166,8 @@ pub const WITHHELD_JOB: u32 = 6;
 pub const WITHHELD_STOPPED: u32 = 7;
 /// No stop: its parent asks for `SIGCHLD`, which a stop would send it.
 pub const WITHHELD_PARENT: u32 = 8;
+/// No hold: the tracer has not answered the thread's last one.
+pub const WITHHELD_SILENT: u32 = 9;
 
 /// Objects in one record; what a call has beyond that is counted in [`ObjectsRecord::left_out`].
 pub const MAX_OBJECTS: usize = 16;

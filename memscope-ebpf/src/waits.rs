@@ -15,12 +15,12 @@ use aya_ebpf::{
 use memscope_common::{
     Kind, LibraryRecord, Miss, ProcessRecord,
     config::{
-        ANY_USER, HOLD_ASKED, HOLD_GIVEN_UP, HOLD_TAKEN, IMAGE_LOADER, IMAGE_OPEN, IMAGE_SEEN, IMAGE_STATIC, ImageKey,
+        ANY_USER, HOLD_ASKED, HOLD_GIVEN_UP, IMAGE_LOADER, IMAGE_OPEN, IMAGE_SEEN, IMAGE_STATIC, ImageKey,
         PROCESS_HOLD, PROCESS_HOLD_ALWAYS, PROCESS_STOP, STOP_AGAIN, STOP_OURS, STOP_THEIRS,
     },
     record::{
-        WAITS_HELD, WAITS_STOPPED, WITHHELD_DEBUGGER, WITHHELD_JOB, WITHHELD_PARENT, WITHHELD_ROOM, WITHHELD_STOPPED,
-        WITHHELD_USER,
+        WAITS_HELD, WAITS_STOPPED, WITHHELD_DEBUGGER, WITHHELD_JOB, WITHHELD_PARENT, WITHHELD_ROOM, WITHHELD_SILENT,
+        WITHHELD_STOPPED, WITHHELD_USER,
     },
 };
 
@@ -36,11 +36,13 @@ use crate::{
 
 /// How long a thread waits until user space has taken notice of it: one that does not answer hangs, or is overloaded.
 const UNTAKEN_NS: u64 = 1_000_000_000;
+/// How long it waits after the last sign of life of one that has: it was stopped, or hangs.
+const SILENT_NS: u64 = 3_000_000_000;
 /// How long it waits in all: a large library takes its time.
-const TAKEN_NS: u64 = 30_000_000_000;
+const MOST_NS: u64 = 30_000_000_000;
 /// The kernel's most in one call of `bpf_loop`; each turn takes a third of a microsecond and more.
 const TURNS: u64 = 1 << 23;
-/// So many calls of it are more than [`TAKEN_NS`].
+/// So many calls of it are more than [`MOST_NS`].
 const LOOPS: u32 = 32;
 
 /// Architecture-independent on x86-64 and aarch64.
@@ -57,8 +59,13 @@ pub(crate) fn report_library(ctx: *mut c_void, row: u16, state: u32, flags: u32)
     let id = unsafe { bpf_get_current_pid_tgid() };
     let mut waits = 0;
     if flags & PROCESS_HOLD != 0 {
+        // SAFETY: a live map value, which others change.
+        let silent = HOLDS.get_ptr(&id).is_some_and(|state| unsafe { state.read_volatile() } == HOLD_GIVEN_UP);
         // Before the record leaves: the answer may come at once.
-        if HOLDS.insert(&id, &HOLD_ASKED, 0).is_ok() {
+        if silent {
+            waits = WITHHELD_SILENT;
+            count(row, Miss::NotHeld);
+        } else if HOLDS.insert(&id, &HOLD_ASKED, 0).is_ok() {
             waits = WAITS_HELD;
         } else {
             waits = WITHHELD_ROOM;
@@ -467,10 +474,11 @@ unsafe extern "C" fn wait(_index: u32, waiting: *mut Waiting) -> u64 {
         return 1;
     };
     // SAFETY: a live map value, which others change.
-    let taken = unsafe { state.read_volatile() } == HOLD_TAKEN;
-    let most_ns = if taken { TAKEN_NS } else { UNTAKEN_NS };
+    let sign_ns = unsafe { state.read_volatile() };
+    let (since_ns, most_ns) = if sign_ns == HOLD_ASKED { (waiting.since_ns, UNTAKEN_NS) } else { (sign_ns, SILENT_NS) };
     // SAFETY: a helper without arguments.
-    if unsafe { bpf_ktime_get_ns() }.wrapping_sub(waiting.since_ns) > most_ns {
+    let now_ns = unsafe { bpf_ktime_get_ns() };
+    if now_ns.saturating_sub(since_ns) > most_ns || now_ns.saturating_sub(waiting.since_ns) > MOST_NS {
         waiting.over = TOO_LONG;
         return 1;
     }

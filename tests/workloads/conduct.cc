@@ -2,6 +2,7 @@
  * ends, libraries that come and go, threads that wait in calls which a stop would interrupt.
  *   conduct OUTPUT [--loads 8] [--no-stop]
  * Two runs of it write the same, whoever watches. */
+#include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -181,9 +182,25 @@ int stop_self()
     return WEXITSTATUS(status);
 }
 
+/* Threads that were joined may be listed for a moment. */
+void wait_until_alone()
+{
+    for (;;) {
+        int threads = 0;
+        DIR *tasks = opendir("/proc/self/task");
+        while (const dirent *task = readdir(tasks))
+            threads += task->d_name[0] != '.';
+        closedir(tasks);
+        if (threads == 1)
+            return;
+        nap(1000000);
+    }
+}
+
 /* Lines of /proc/self/status that are the same in each run. */
 void write_status(FILE *out)
 {
+    wait_until_alone();
     static const char *const kept[] = {"State", "Umask", "TracerPid", "Uid", "Gid", "Groups", "FDSize", "Threads", "SigPnd", "ShdPnd", "SigBlk",
                                        "SigIgn", "SigCgt", "Cap", "NoNewPrivs", "Seccomp", "Speculation", "Cpus_allowed:", "Mems_allowed:"};
     FILE *status = fopen("/proc/self/status", "re");

@@ -1,6 +1,8 @@
 //! Why a process has not waited until its new libraries were probed.
 
-use memscope_common::record::{WITHHELD_DEBUGGER, WITHHELD_JOB, WITHHELD_PARENT, WITHHELD_ROOM, WITHHELD_STOPPED, WITHHELD_USER};
+use memscope_common::record::{
+    WITHHELD_DEBUGGER, WITHHELD_JOB, WITHHELD_PARENT, WITHHELD_ROOM, WITHHELD_SILENT, WITHHELD_STOPPED, WITHHELD_USER,
+};
 
 /// A wait that did not take place, or ended before its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,6 +22,7 @@ impl GivenUp {
             Self::Withheld(WITHHELD_DEBUGGER) => "a debugger has it, which would see a stop",
             Self::Withheld(WITHHELD_JOB) => "it is under job control, where a stop would be seen",
             Self::Withheld(WITHHELD_STOPPED) => "another process has stopped it",
+            Self::Withheld(WITHHELD_SILENT) => "the tracer has not answered the last time",
             Self::Withheld(WITHHELD_PARENT) => "its parent asks for SIGCHLD, which a stop would send",
             Self::Withheld(_) => "the kernel side gave up",
         }
@@ -43,9 +46,9 @@ mod tests {
     /// Makes sure that each reason has words of its own, and that they go with the consequence.
     #[test]
     fn each_reason_has_its_words() {
-        let all = (WITHHELD_ROOM..=WITHHELD_PARENT).map(GivenUp::Withheld).chain([GivenUp::TooLong]);
+        let all = (WITHHELD_ROOM..=WITHHELD_SILENT).map(GivenUp::Withheld).chain([GivenUp::TooLong]);
         let texts: std::collections::BTreeSet<String> = all.map(|why| why.text(7, "python3")).collect();
-        assert_eq!(texts.len(), 7);
+        assert_eq!(texts.len(), 8);
         assert!(GivenUp::TooLong.text(7, "").starts_with("process 7 did not wait"));
         for text in texts {
             assert!(text.starts_with("process 7 (python3) ") && text.ends_with("first calls may be missed"), "{text}");

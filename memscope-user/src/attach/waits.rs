@@ -8,7 +8,7 @@ use aya::{
     Pod,
     maps::{HashMap, Map, MapData, MapError},
 };
-use memscope_common::config::{HOLD_GIVEN_UP, HOLD_TAKEN, ProcessState, STOP_AGAIN, STOP_OURS, STOP_THEIRS};
+use memscope_common::config::{HOLD_ASKED, HOLD_GIVEN_UP, ProcessState, STOP_AGAIN, STOP_OURS, STOP_THEIRS};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -18,6 +18,7 @@ use super::{
     guard::state,
     kernel::{KernelError, map_error},
 };
+use crate::ring::monotonic_ns;
 
 /// Names of the maps, in the order of their descriptors.
 pub(super) const MAPS: [&str; 3] = ["HOLDS", "STOPS", "PROCESSES"];
@@ -28,6 +29,8 @@ pub struct Waits {
     stops: HashMap<MapData, u32, u32>,
     processes: HashMap<MapData, u32, ProcessState>,
     fds: [OwnedFd; 3],
+    /// Threads that were taken notice of.
+    taken: Vec<u64>,
 }
 
 fn open<K: Pod, V: Pod>(name: &'static str, fd: OwnedFd) -> Result<HashMap<MapData, K, V>, KernelError> {
@@ -40,7 +43,7 @@ impl Waits {
     pub(super) fn open(fds: [OwnedFd; 3]) -> Result<Self, KernelError> {
         let [holds, stops, processes] = again(&fds)?;
         let (holds, stops) = (open(MAPS[0], holds)?, open(MAPS[1], stops)?);
-        Ok(Self { holds, stops, processes: open(MAPS[2], processes)?, fds })
+        Ok(Self { holds, stops, processes: open(MAPS[2], processes)?, fds, taken: Vec::new() })
     }
 
     /// The same for another thread.
@@ -68,11 +71,31 @@ impl Waits {
         self.processes.keys().filter_map(Result::ok).any(is_living)
     }
 
-    /// A held thread is taken notice of: it may take longer now.
+    /// A held thread is taken notice of: it may take longer now, as long as [`live`](Self::live) is called.
     pub fn take(&mut self, thread: u64) {
+        if self.holds.get(&thread, 0).is_ok_and(|state| state == HOLD_ASKED) {
+            self.sign(thread);
+            self.taken.push(thread);
+        }
+    }
+
+    /// Gives a sign of life to the threads that were taken notice of and still wait.
+    pub fn live(&mut self) {
+        let mut taken = std::mem::take(&mut self.taken);
+        taken.retain(|&thread| {
+            let waits = self.holds.get(&thread, 0).is_ok_and(|state| state != HOLD_GIVEN_UP);
+            if waits {
+                self.sign(thread);
+            }
+            waits
+        });
+        self.taken = taken;
+    }
+
+    /// One that gives up at this moment is not seen to have: it is counted.
+    fn sign(&mut self, thread: u64) {
         const EXISTS: u64 = 2;
-        // It may have given up meanwhile.
-        let _ = self.holds.insert(&thread, &HOLD_TAKEN, EXISTS);
+        let _ = self.holds.insert(&thread, &monotonic_ns(), EXISTS);
     }
 
     /// A held thread goes on. Gives false if it had given up before.

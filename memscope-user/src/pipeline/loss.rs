@@ -65,9 +65,11 @@ impl Losses {
     /// All that is not zero: the kernel side by row and reason, then `own`.
     pub(super) fn lines(&self, rows: &Rows, own: &Own) -> Vec<LossLine> {
         let kernel = self.0.iter().filter_map(|((row, reason), count)| {
+            let of_processes = [Miss::NotHeld as u32, Miss::StopFailed as u32].contains(reason) || *row == 0;
             let (layer, symbol, of_row) = match rows.get(*row) {
                 Some(info) => (info.layer.name(), info.symbol.clone(), figures_of(info.meaning)),
-                None if *row == 0 => ("trace", "processes".to_owned(), ALL_FIGURES),
+                // A loader's row is no row of the trace.
+                None if of_processes => ("trace", "processes".to_owned(), ALL_FIGURES),
                 None => ("unknown", format!("row {row}"), ALL_FIGURES),
             };
             let Some(miss) = ALL.into_iter().find(|miss| *miss as u32 == *reason) else {
@@ -83,7 +85,18 @@ impl Losses {
         });
         let own = own.lines().into_iter();
         let own = own.map(|(reason, count, touches)| line("reader", "records".to_owned(), reason, count, touches));
-        kernel.chain(own).filter(|line| line.count > 0).collect()
+        let mut lines: Vec<LossLine> = Vec::new();
+        for line in kernel.chain(own).filter(|line| line.count > 0) {
+            // Loaders have a row each.
+            let is_same = |known: &&mut LossLine| {
+                (&known.layer, &known.symbol, &known.reason) == (&line.layer, &line.symbol, &line.reason)
+            };
+            match lines.iter_mut().find(is_same) {
+                Some(known) => known.count = known.count.saturating_add(line.count),
+                None => lines.push(line),
+            }
+        }
+        lines
     }
 }
 
@@ -220,6 +233,7 @@ mod tests {
         losses.update(&[count(alloc, Miss::RingFull as u32, 3), count(alloc, Miss::Nested as u32, 9)]);
         losses.update(&[count(alloc, Miss::RingFull as u32, 5), count(0, Miss::ProcessesFull as u32, 1)]);
         losses.update(&[count(alloc, Miss::Fault as u32, 0), count(500, 31, 2), count(1, u32::MAX, 7)]);
+        losses.update(&[count(501, Miss::NotHeld as u32, 6), count(502, Miss::NotHeld as u32, 1)]);
         let lines = losses.lines(&Rows::new(rows()), &Own { late: 4, ..Own::default() });
         let lines: Vec<_> =
             lines.iter().map(|l| format!("{} {} {} {}", l.layer, l.symbol, l.reason, l.count)).collect();
@@ -229,6 +243,7 @@ mod tests {
                 "trace processes process table full 1",
                 "hal halMemAlloc ring full 5",
                 "unknown row 500 unknown reason 2",
+                "trace processes process went on before new libraries were probed 7",
                 "reader records late 4",
             ]
         );

@@ -81,8 +81,8 @@ pub struct Urgent {
     pub withheld: Option<u32>,
 }
 
-/// Is called at once with each thread that is held: it is known that the tracer lives.
-pub type OnHeld = Box<dyn FnMut(u64) + Send>;
+/// Is called at once with each thread that is held, and with `None` several times a second: it is known that the tracer lives.
+pub type OnHeld = Box<dyn FnMut(Option<u64>) + Send>;
 
 /// What the session tells the reader.
 #[derive(Debug)]
@@ -212,6 +212,7 @@ impl Drain {
         let (mut before, mut active) = (Instant::now(), Instant::now());
         loop {
             let _ = waker.read();
+            (self.on_held)(None);
             let (notes, finish) = collect(commands);
             let watermark_ns = monotonic_ns().saturating_sub(SLACK_NS);
             let now = Instant::now();
@@ -249,7 +250,7 @@ impl Drain {
         source.drain(limit, |record| {
             if let Some(report) = urgency(record) {
                 if let Some(thread) = report.held {
-                    on_held(thread);
+                    on_held(Some(thread));
                 }
                 let _ = urgent.send(report);
             }

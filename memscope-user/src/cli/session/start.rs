@@ -81,7 +81,10 @@ impl<'a> Session<'a> {
         let (crew, faults) = Crew::new(args.fail_thread.clone());
         let (watch, tap) = watch::start(args, &mut kernel, &libraries, tree.clone(), dirs, &crew)?.unzip();
         let mut held = waits.try_clone()?;
-        let on_held = Box::new(move |thread| held.take(thread));
+        let on_held = Box::new(move |thread| match thread {
+            Some(thread) => held.take(thread),
+            None => held.live(),
+        });
         let (reader, batches) =
             Reader::start(source, args.ring_size as usize, prompt, urgent_sender, on_held, tap, &crew)?;
         let interpreters = Interpreters::new();
@@ -98,7 +101,8 @@ impl<'a> Session<'a> {
         let writer = writer::start(&crew, batches, work, asked)?;
         let usage = start_usage(args, trigger, &reader, &crew)?;
         let looks_at_processes = stack_options != StackOptions::default() || args.watch.is_some();
-        let follow_options = FollowOptions { always: looks_at_processes, ..follow_options(args, started.is_some(), &kernel) };
+        let follow_options =
+            FollowOptions { always: looks_at_processes, ..follow_options(args, started.is_some(), &kernel) };
         let mut follow = Follow::new(follow_options, libraries, &user, guard, waits);
         if let Some(why) = kernel.no_python() {
             let text = format_args!("no Python stacks are taken: {why}");
