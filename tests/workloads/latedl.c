@@ -1,5 +1,5 @@
 /* Loads libascendcl.so after the start and allocates at once.
- *   latedl [--delay-ms 200] [--generations 0] [--blocks 10] [--leak]
+ *   latedl [--delay-ms 200] [--generations 0] [--blocks 10] [--leak] [--library libascendcl.so]
  * --generations: 2 makes a child of a child do it. */
 #include "common.h"
 #include <dlfcn.h>
@@ -21,9 +21,9 @@ static void *symbol(void *library, const char *name)
     return address;
 }
 
-static void load(void)
+static void load(const char *name)
 {
-    void *library = dlopen("libascendcl.so", RTLD_NOW | RTLD_LOCAL);
+    void *library = dlopen(name ? name : "libascendcl.so", RTLD_NOW | RTLD_LOCAL);
     *(void **)&acl.set_device = symbol(library, "aclrtSetDevice");
     *(void **)&acl.alloc = symbol(library, "aclrtMalloc");
     *(void **)&acl.free = symbol(library, "aclrtFree");
@@ -62,7 +62,7 @@ int main(int argc, char **argv)
     bool leak = option_flag(argc, argv, "--leak");
     descend(generations);
     sleep_ms(delay);
-    load();
+    load(option_text(argc, argv, "--library"));
     allocate(blocks, leak);
     report("allocs", blocks, "frees", leak ? (uint64_t)0 : blocks, NULL);
     return 0;

@@ -139,6 +139,8 @@ pub struct Follow {
     warned: BTreeSet<u32>,
     /// Programs without a loader that need not be stopped: while they are open, their inodes are no other file's.
     static_programs: Vec<fs::File>,
+    /// It was said that a search for libraries has come to its bound.
+    was_cut: bool,
     /// If Python stacks are taken.
     interpreters: Option<Interpreters>,
     processes: BTreeMap<u32, Process>,
@@ -169,6 +171,7 @@ impl Follow {
             messages: Vec::new(),
             warned: BTreeSet::new(),
             static_programs: Vec::new(),
+            was_cut: false,
             interpreters: None,
             processes: BTreeMap::new(),
             second_looks: VecDeque::new(),
@@ -246,6 +249,15 @@ impl Follow {
             self.added.extend(self.libraries.attach_ahead(kernel, file)?);
         }
         self.libraries.take_images().for_each(|image| kernel.know_image(image));
+        if self.ahead.take_cut()
+            && !self.options.hold
+            && !self.options.stop
+            && !std::mem::replace(&mut self.was_cut, true)
+        {
+            let text = "the search for libraries ended at its bound (512 files, 300 ms): those that it has not found are probed once they are \
+                        mapped, and their first calls may be missed";
+            self.messages.push(text.to_owned());
+        }
         Ok(())
     }
 

@@ -40,6 +40,35 @@ fn places_of_the_loader() {
     }
 }
 
+/// A folder with the simulated libraries, `libascendcl.so` but under the name that is given.
+fn libraries_with(acl: &str) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().expect("temporary directory");
+    for entry in fs::read_dir(simulation().join("lib")).expect("libraries") {
+        let entry = entry.expect("a library");
+        let name = entry.file_name();
+        if entry.path().is_file() {
+            let to = folder.path().join(if name == "libascendcl.so" { acl.as_ref() } else { name.as_os_str() });
+            fs::create_dir_all(to.parent().expect("a folder")).expect("made");
+            fs::copy(entry.path(), to).expect("copied");
+        }
+    }
+    folder
+}
+
+/// Make sure that a library is found under a name with a version, which only a folder has, and in a folder for newer processors.
+#[test]
+fn names_and_folders_of_the_loader() {
+    // Every processor that this runs on is one; glibc has none such for aarch64.
+    let newer = ("glibc-hwcaps/x86-64-v2/libascendcl.so", "libascendcl.so");
+    let newer = Some(newer).filter(|_| cfg!(target_arch = "x86_64") && !in_vm());
+    for (file, name) in [("libascendcl.so.1.2", "libascendcl.so.1.2")].into_iter().chain(newer) {
+        let folder = libraries_with(file);
+        let tracer = Tracer::run_program(workload_path("latedl"), &["--delay-ms", "0", "--library", name])
+            .env("LD_LIBRARY_PATH", folder.path());
+        assert_ahead(&tracer.options(&["--log-level=debug", "--late-libraries=notify"]).succeed());
+    }
+}
+
 /// Make sure that the same holds of the system's cache: one of its own, which a mount namespace has in place of the system's.
 #[test]
 fn cache_of_the_loader() {

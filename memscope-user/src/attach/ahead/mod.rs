@@ -63,6 +63,8 @@ const DRIVER: [&str; 3] = [
 ];
 /// Variables that name CANN's folder.
 const HOMES: [&str; 2] = ["ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME"];
+/// Folders of libraries for newer processors, below each folder that is searched (`ld.so(8)`, glibc 2.33).
+const PROCESSORS: &str = "glibc-hwcaps";
 /// What `$LIB` may stand for; loaders are built with one of them.
 const LIB: [&str; 3] = ["lib64", "lib", concat_triplet!("lib/")];
 
@@ -104,6 +106,8 @@ pub(super) struct Ahead {
     names: Vec<&'static str>,
     systems: HashMap<RootId, System>,
     programs: HashSet<Program>,
+    /// A search came to its bound since that was asked last.
+    is_cut: bool,
 }
 
 impl Ahead {
@@ -115,7 +119,7 @@ impl Ahead {
             specs.flat_map(|spec| spec.libraries.iter().copied()).filter(|name| !name.contains('*')).collect();
         names.sort_unstable();
         names.dedup();
-        Self { names, systems: HashMap::new(), programs: HashSet::new() }
+        Self { names, systems: HashMap::new(), programs: HashSet::new(), is_cut: false }
     }
 
     /// What a program will find that is started from here with this environment.
@@ -148,7 +152,12 @@ impl Ahead {
         for (path, needs) in libraries {
             search.follow(&path, &needs);
         }
-        search.run()
+        search.run(&mut self.is_cut)
+    }
+
+    /// Whether a search came to its bound since the last call: what it has not found is probed once a process maps it.
+    pub(super) const fn take_cut(&mut self) -> bool {
+        std::mem::replace(&mut self.is_cut, false)
     }
 
     fn search(
@@ -176,7 +185,7 @@ impl Ahead {
         if let Some(file) = program {
             search.take(path.to_owned(), file);
         }
-        search.run()
+        search.run(&mut self.is_cut)
     }
 }
 
@@ -218,12 +227,14 @@ struct Search<'a> {
     found: Vec<Found>,
     queue: VecDeque<(PathBuf, Needs)>,
     until: Instant,
+    is_cut: bool,
 }
 
 impl<'a> Search<'a> {
     fn new(root: &'a Root, system: &'a mut System, names: &'a [&'static str], folders: Vec<PathBuf>) -> Self {
         let (paths, files, found, queue) = (HashSet::new(), HashSet::new(), Vec::new(), VecDeque::new());
-        Self { root, system, names, folders, paths, files, found, queue, until: Instant::now() + MAX_TIME }
+        let until = Instant::now() + MAX_TIME;
+        Self { root, system, names, folders, paths, files, found, queue, until, is_cut: false }
     }
 
     /// Libraries of ours where every program finds them.
@@ -233,21 +244,40 @@ impl<'a> Search<'a> {
         for folder in &folders {
             self.look_into(folder);
         }
-        let is_ours = |name: &OsStr| self.names.iter().any(|ours| is_version(name, ours));
-        let cached = self.system.libraries.iter().filter(|(name, _)| is_ours(name));
+        let cached = self.system.libraries.iter().filter(|(name, _)| self.is_ours(name));
         let cached: Vec<PathBuf> = cached.flat_map(|(_, paths)| paths.clone()).collect();
         for path in cached {
             self.open(path);
         }
     }
 
-    /// Libraries of ours in a folder.
+    fn is_ours(&self, name: &OsStr) -> bool {
+        self.names.iter().any(|ours| is_version(name, ours))
+    }
+
+    /// Libraries of ours in a folder, and in those that it has for newer processors.
     fn look_into(&mut self, folder: &Path) {
-        if self.system.visited.len() < MAX_PROGRAMS && self.system.visited.insert(folder.to_owned()) {
-            for name in self.names {
+        let processors = folder.join(PROCESSORS);
+        let names = self.look_at(folder);
+        if names.iter().any(|name| name == PROCESSORS) {
+            for name in self.root.names(&processors) {
+                self.look_at(&processors.join(name));
+            }
+        }
+    }
+
+    /// Libraries of ours in a folder alone. Gives all names in it, none if it was looked at before.
+    fn look_at(&mut self, folder: &Path) -> Vec<OsString> {
+        if self.system.visited.len() >= MAX_PROGRAMS || !self.system.visited.insert(folder.to_owned()) {
+            return Vec::new();
+        }
+        let names = self.root.names(folder);
+        for name in &names {
+            if self.is_ours(name) {
                 self.open(folder.join(name));
             }
         }
+        names
     }
 
     /// Takes a file if it is there. Whether it was, or had been taken before.
@@ -256,6 +286,7 @@ impl<'a> Search<'a> {
             return true;
         }
         if self.found.len() >= MAX_FILES || Instant::now() >= self.until {
+            self.is_cut = true;
             return false;
         }
         self.root.open(&path).is_ok_and(|file| self.take(path, file))
@@ -271,10 +302,11 @@ impl<'a> Search<'a> {
         true
     }
 
-    fn run(mut self) -> Vec<Found> {
+    fn run(mut self, is_cut: &mut bool) -> Vec<Found> {
         while let Some((path, needs)) = self.queue.pop_front() {
             self.follow(&path, &needs);
         }
+        *is_cut |= self.is_cut;
         self.found
     }
 
@@ -287,11 +319,17 @@ impl<'a> Search<'a> {
         for folder in before.iter().chain(&behind) {
             self.look_into(folder);
         }
-        for name in needs.needed.iter().filter(|name| !name.as_bytes().contains(&b'/')) {
-            let folders = before.iter().chain(&self.folders).chain(&behind).map(|folder| folder.join(name));
-            let cached = self.system.libraries.get(name).into_iter().flatten().cloned();
-            let system = self.system.folders.iter().map(|folder| folder.join(name));
-            let paths: Vec<PathBuf> = folders.chain(cached).chain(system).collect();
+        for name in &needs.needed {
+            let by_path = name.as_bytes().contains(&b'/');
+            let paths: Vec<PathBuf> = if by_path {
+                // The loader searches nothing for it; one below its folder of the moment is not known.
+                Some(PathBuf::from(name)).filter(|path| path.is_absolute()).into_iter().collect()
+            } else {
+                let folders = before.iter().chain(&self.folders).chain(&behind).map(|folder| folder.join(name));
+                let cached = self.system.libraries.get(name).into_iter().flatten().cloned();
+                let system = self.system.folders.iter().map(|folder| folder.join(name));
+                folders.chain(cached).chain(system).collect()
+            };
             // The loader takes the first.
             let _ = paths.into_iter().any(|path| self.open(path));
         }
@@ -383,6 +421,26 @@ mod tests {
             b"XLD_LIBRARY_PATH=/x\0LD_LIBRARY_PATH=/a:b\0ASCEND_HOME_PATH=/cann\0ASCEND_TOOLKIT_HOME=rel\0\xff\0";
         let found = of_environment(environment, Path::new("/app"), Path::new("/now"));
         assert_eq!(found, ["/a", "/now/b", "/cann/lib64"].map(PathBuf::from));
+    }
+
+    /// Makes sure that a library which is needed by its path is found, and that a search that comes to its bound says so once.
+    #[test]
+    fn libraries_by_their_paths() {
+        let own = std::env::current_exe().expect("a path");
+        let root = Root::own().expect("a root");
+        let mut system = System::default();
+        let needed = vec![own.clone().into_os_string(), "relative/libx.so".into()];
+        let needs = Needs { needed, ..Needs::default() };
+        let find = |system: &mut System, until: Option<Instant>| {
+            let mut is_cut = false;
+            let mut search = Search::new(&root, system, &[], Vec::new());
+            search.until = until.unwrap_or(search.until);
+            search.follow(Path::new("/app/lib/liby.so"), &needs);
+            let found = search.run(&mut is_cut);
+            (found.iter().any(|found| found.path == own), is_cut)
+        };
+        assert_eq!(find(&mut system, None), (true, false));
+        assert_eq!(find(&mut system, Some(Instant::now())), (false, true));
     }
 
     /// Makes sure that a program's libraries are found where this test's own loader has found them.

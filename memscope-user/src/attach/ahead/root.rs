@@ -13,8 +13,8 @@ use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
 
 use crate::{attach::maps::FileId, regular};
 
-/// Entries of a folder that are looked at.
-const MAX_ENTRIES: usize = 1024;
+/// Entries of a folder that are looked at. The largest folders of libraries have some thousand.
+const MAX_ENTRIES: usize = 1 << 15;
 
 /// Tells roots apart: mount namespace, and the folder.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
