@@ -63,6 +63,8 @@ mod python_snippets;
 mod python_stacks;
 #[path = "live/replays.rs"]
 mod replays;
+#[path = "live/rotation.rs"]
+mod rotation;
 #[path = "live/runs.rs"]
 mod runs;
 #[path = "live/select.rs"]
