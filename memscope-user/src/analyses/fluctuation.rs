@@ -10,7 +10,7 @@
 use std::collections::BTreeMap;
 
 use super::{Analysis, concluded::Concluded, per_device::PerDevice};
-use crate::model::{Event, EventKind, Finding, Fluctuation, FreeCause, Pool, RatioRecord, RunEnd};
+use crate::model::{Event, EventKind, Finding, Fluctuation, FreeCause, Pool, RatioRecord, RunEnd, StepsFrom};
 
 /// Step 1 is not judged: it holds the warm-up.
 const FIRST_JUDGED_STEP: u32 = 2;
@@ -68,15 +68,9 @@ impl Analysis for FluctuationAnalysis {
 impl FluctuationAnalysis {
     fn conclude(&mut self, pid: u32) {
         for (device, state) in self.running.take_process(pid) {
-            self.concluded.extend(
-                state.pools.into_iter().map(|(pool, PoolUse { min_gap, max_gap, .. })| Fluctuation {
-                    pid,
-                    device,
-                    pool,
-                    min_gap,
-                    max_gap,
-                }),
-            );
+            self.concluded.extend(state.pools.into_iter().map(|(pool, PoolUse { min_gap, max_gap, .. })| {
+                Fluctuation { pid, device, pool, min_gap, max_gap, steps_from: StepsFrom::Marks }
+            }));
         }
     }
 }

@@ -27,7 +27,7 @@ use std::collections::HashSet;
 use crate::hash::HashMap;
 use crate::model::{
     Block, Confidence, Event, EventKind, Figures, Finding, Free, FreeCause, Kept, Leak, Pool, RunEnd, Stacks,
-    StepLeakPlace, StepLeaks, StepVerdict,
+    StepLeakPlace, StepLeaks, StepVerdict, StepsFrom,
 };
 
 /// Steps at the start whose blocks are not judged: what the first step allocates is often kept for the whole run.
@@ -121,7 +121,18 @@ impl StepLeaksAnalysis {
             let (steps_ended, Judged { places, leaks, unjudged, kept }) = steps.judge();
             if steps_ended > 0 || !unjudged.is_empty() {
                 let confidence = Confidence::Certain;
-                self.concluded.add(StepLeaks { pid, device, places, leaks, unjudged, kept, steps_ended, confidence });
+                let steps_from = StepsFrom::Marks;
+                self.concluded.add(StepLeaks {
+                    pid,
+                    device,
+                    places,
+                    leaks,
+                    unjudged,
+                    kept,
+                    steps_ended,
+                    steps_from,
+                    confidence,
+                });
             }
         }
     }

@@ -28,7 +28,7 @@ mod scale;
 /// Leaks of steps and growth, while the program works.
 #[must_use]
 pub fn judged_leaks() -> Judged {
-    Judged::new(vec![Box::new(StepLeaksAnalysis::default()), Box::new(GrowthAnalysis::default())])
+    Judged::new(vec![Box::new(Stepped::new::<StepLeaksAnalysis>()), Box::new(GrowthAnalysis::default())])
 }
 
 /// Those of leaks in dumps and captures: blocks behind the mark with this text from the mark of this number on, or without
@@ -39,7 +39,7 @@ pub fn of_leaks(mark: Option<String>, start_index: u64) -> Vec<Box<dyn Analysis>
         Some(text) => vec![Box::new(MarkLeaksAnalysis::new(text, start_index))],
         None => vec![
             Box::new(judged_leaks()),
-            Box::new(FluctuationAnalysis::default()),
+            Box::new(Stepped::new::<FluctuationAnalysis>()),
             Box::new(HeldAnalysis::default()),
             Box::new(ByStackAnalysis::default()),
         ],
@@ -49,6 +49,7 @@ pub fn of_leaks(mark: Option<String>, start_index: u64) -> Vec<Box<dyn Analysis>
 #[cfg(test)]
 pub(crate) mod script;
 pub mod select;
+pub mod stepped;
 
 pub use by_stack::ByStackAnalysis;
 pub use decompose::DecomposeAnalysis;
@@ -64,6 +65,7 @@ pub use ledger::LedgerAnalysis;
 pub use marks::MarkLeaksAnalysis;
 pub use oom::OomAnalysis;
 pub use peaks::PeaksAnalysis;
+pub use stepped::Stepped;
 
 use crate::model::{Event, Finding, RunEnd};
 

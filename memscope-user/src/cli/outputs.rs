@@ -19,7 +19,7 @@ use super::{
 use crate::{
     analyses::{
         self, Analysis, ByStackAnalysis, DecomposeAnalysis, FluctuationAnalysis, FragmentationAnalysis, HeldAnalysis,
-        InefficientAnalysis, LedgerAnalysis, OomAnalysis, PeaksAnalysis,
+        InefficientAnalysis, LedgerAnalysis, OomAnalysis, PeaksAnalysis, Stepped,
         decompose::RuleSet,
         select::{Filter, Selected},
     },
@@ -284,7 +284,7 @@ fn judging(args: &CollectArgs, rules: Option<&Arc<RuleSet>>) -> Vec<Box<dyn Anal
     let mut chosen: Vec<Box<dyn Analysis>> = Vec::new();
     if leaks_wanted(args) {
         chosen.push(Box::new(analyses::judged_leaks()));
-        chosen.push(Box::new(FluctuationAnalysis::default()));
+        chosen.push(Box::new(Stepped::new::<FluctuationAnalysis>()));
     }
     if let Some(rules) = rules.filter(|_| args.analysis.peaks) {
         chosen.push(Box::new(PeaksAnalysis::new(Arc::clone(rules))));

@@ -91,6 +91,31 @@ pub struct StepLeakPlace {
     pub stacks: Stacks,
 }
 
+/// What the steps of a process are known by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StepsFrom {
+    /// Marks of the program.
+    #[default]
+    Marks,
+    /// The ends of the optimizer's steps, as call stacks show them.
+    Optimizer,
+    /// The ends of backward passes, where no optimizer is seen.
+    Backward,
+}
+
+impl StepsFrom {
+    /// As a report says it behind a number of steps; nothing for marked ones.
+    #[must_use]
+    pub const fn note(self) -> &'static str {
+        match self {
+            Self::Marks => "",
+            Self::Optimizer => ", inferred from the optimizer",
+            Self::Backward => ", inferred from backward passes",
+        }
+    }
+}
+
 /// Step leaks of one process on one device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct StepLeaks {
@@ -108,6 +133,8 @@ pub struct StepLeaks {
     pub kept: Kept,
     /// Steps that ended.
     pub steps_ended: u32,
+    /// What they are known by.
+    pub steps_from: StepsFrom,
     /// How sure.
     pub confidence: Confidence,
 }
@@ -357,6 +384,8 @@ pub struct Fluctuation {
     pub min_gap: Option<RatioRecord>,
     /// Step with the largest ratio.
     pub max_gap: Option<RatioRecord>,
+    /// What steps are known by.
+    pub steps_from: StepsFrom,
 }
 
 /// Bytes of one driver module.

@@ -26,7 +26,7 @@ pub use event::{
 pub use finding::{
     ByStack, DeviceUse, Finding, Fluctuation, Held, HeldModule, Inefficient, InefficientBlock, InefficientKind, Kept,
     Leak, LeftOut, MarkLeak, MarkLeaks, Oom, PoolAtOom, RatioRecord, Retry, StackSum, StepLeakPlace, StepLeaks,
-    StepVerdict, Suspect, Waste,
+    StepVerdict, StepsFrom, Suspect, Waste,
 };
 pub use fragmentation::{Fragmentation, FreeSpace, FreeSpaceMoment, FreeSpaceSample, Pin, PinnedSegment};
 pub use groups::{LiveGroups, LiveSum, OwnerSum, PlaceSum, SizeSum};

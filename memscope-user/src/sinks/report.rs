@@ -34,6 +34,7 @@ use serde::Serialize;
 use crate::model::{
     ByStack, Decomposition, Device, Figures, Finding, Fluctuation, Fragmentation, Growth, Held, HeldModule,
     Inefficient, Leak, Ledger, LeftOut, LossLine, MarkLeaks, Oom, Peak, Pool, RatioRecord, RunEnd, Span, StepLeaks,
+    StepsFrom,
 };
 use crate::printable::OneLine;
 
@@ -101,7 +102,7 @@ impl Report {
                 out,
                 "No steps were marked, so leaks of steps are not judged. Call `msmemscope.step()` after each step, or mark it with \
                  an mstx range named `step start`. torch_npu's own `mstx` module makes no call while no profiler runs: its ranges \
-                 mark no steps."
+                 mark no steps. With `--call-stack=python` steps of training are inferred from the optimizer."
             )?;
         }
         stacks::write_cut(&end.cut_stacks, out)?;
@@ -115,7 +116,8 @@ impl Report {
         for leaks in &process.leaks {
             steps::write(leaks, self.place_lines, out)?;
         }
-        for leaks in process.leaks.iter().filter(|_| self.leak_blocks) {
+        // The reference infers no steps.
+        for leaks in process.leaks.iter().filter(|leaks| self.leak_blocks && leaks.steps_from == StepsFrom::Marks) {
             self.write_leaks(leaks, out)?;
         }
         for leaks in &process.marks {
@@ -123,7 +125,7 @@ impl Report {
             let blocks = leaks.leaks.iter().map(|leak| (leak.stacks, leak.size_bytes));
             stacks::write_blocks("Leaked on device", leaks.device, blocks, out)?;
         }
-        for gap in &process.gaps {
+        for gap in process.gaps.iter().filter(|gap| !self.leak_blocks || gap.steps_from == StepsFrom::Marks) {
             write_gap(gap, out)?;
         }
         process.spans.iter().try_for_each(|found| span::write(found, clock, out))?;
@@ -309,12 +311,16 @@ fn total_bytes(leaks: &[Leak]) -> u64 {
 }
 
 /// Nothing where no step could be judged: a table of zeros would claim the strongest variation there is.
-fn write_gap(Fluctuation { device, pool, min_gap, max_gap, .. }: &Fluctuation, out: &mut impl Write) -> io::Result<()> {
+fn write_gap(found: &Fluctuation, out: &mut impl Write) -> io::Result<()> {
+    let Fluctuation { device, pool, min_gap, max_gap, steps_from, .. } = found;
     let (Some(min_gap), Some(max_gap)) = (min_gap, max_gap) else { return Ok(()) };
     writeln!(out, "======= {} Gap Analysis of Device {} =======", pool.display_name(), Name(*device))?;
     writeln!(out, "\t{:<25}{:<25}{:<25}", "MinAlloc/MaxAlloc(%)", "MinAllocMem(MB)", "StepId")?;
     for (name, RatioRecord { ratio, min_used_bytes, step }) in [("MinGap", min_gap), ("MaxGap", max_gap)] {
         writeln!(out, "{name}\t{:<25.4}{:<25.4}{step:<25}", ratio * 100.0, mega(*min_used_bytes))?;
+    }
+    if *steps_from != StepsFrom::Marks {
+        writeln!(out, "Steps{}", steps_from.note().trim_start_matches(','))?;
     }
     Ok(())
 }
@@ -520,7 +526,8 @@ peak 128.00 MiB (134217829 bytes); 4 allocations, 1 free, 1 failed allocation, \
   APP                      2  128.00 MiB (134217728 bytes)
   HCCL                     1  100 bytes
 No steps were marked, so leaks of steps are not judged. Call `msmemscope.step()` after each step, or mark it with an mstx range \
-named `step start`. torch_npu's own `mstx` module makes no call while no profiler runs: its ranges mark no steps.
+named `step start`. torch_npu's own `mstx` module makes no call while no profiler runs: its ranges mark no steps. With \
+`--call-stack=python` steps of training are inferred from the optimizer.
 lost: 0 (ring full), 0 (any other reason)
 ";
         assert_eq!(text(&script), expected);

@@ -60,7 +60,7 @@ fn libraries_with(acl: &str) -> tempfile::TempDir {
 fn names_and_folders_of_the_loader() {
     // Every processor that this runs on is one; glibc has none such for aarch64.
     let newer = ("glibc-hwcaps/x86-64-v2/libascendcl.so", "libascendcl.so");
-    let newer = Some(newer).filter(|_| cfg!(target_arch = "x86_64") && !in_vm());
+    let newer = (cfg!(target_arch = "x86_64") && !in_vm()).then_some(newer);
     for (file, name) in [("libascendcl.so.1.2", "libascendcl.so.1.2")].into_iter().chain(newer) {
         let folder = libraries_with(file);
         let tracer = Tracer::run_program(workload_path("latedl"), &["--delay-ms", "0", "--library", name])

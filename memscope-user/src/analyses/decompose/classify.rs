@@ -143,7 +143,7 @@ impl Classifier {
     }
 
     /// What a stack says that the program is doing.
-    pub(super) fn phase(&mut self, stacks: Stacks) -> Option<Phase> {
+    pub(in crate::analyses) fn phase(&mut self, stacks: Stacks) -> Option<Phase> {
         if stacks.is_empty() {
             return None;
         }

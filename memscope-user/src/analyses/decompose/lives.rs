@@ -7,7 +7,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::classify::{Classifier, Label, LabelId};
-use super::rules::{Counts, Ended, Life, Phase, RuleSet};
+use super::phases::{Phase, Phases};
+use super::rules::{Counts, Ended, Life, RuleSet};
 use super::trained::Trained;
 use crate::analyses::per_device::PerDevice;
 use crate::hash::HashMap;
@@ -81,9 +82,7 @@ pub(in crate::analyses) struct Lives {
 /// What one process does on one device.
 #[derive(Debug, Default)]
 struct OnDevice {
-    phase: Option<Phase>,
-    /// Of these, `step` counts the marked steps.
-    counts: Counts,
+    phases: Phases,
     trained: Trained,
     live: HashMap<u64, Live>,
     ended: VecDeque<(u64, Live, Back)>,
@@ -137,7 +136,7 @@ impl Lives {
     /// A marked step has ended.
     pub(in crate::analyses) fn step(&mut self, event: &Event) {
         if matches!(event.kind, EventKind::StepEnd { .. }) {
-            self.devices.at(event.pid, event.device).counts.step += 1;
+            self.devices.at(event.pid, event.device).phases.counts.step += 1;
         }
     }
 
@@ -159,7 +158,7 @@ impl Lives {
                 pool: block.pool,
                 module_id: block.module_id,
                 stack: !block.stacks.is_empty(),
-                born: on.counts,
+                born: on.phases.counts,
                 size_bytes: block.size_bytes,
                 time_ns: event.time_ns,
                 moment: self.moments,
@@ -184,7 +183,7 @@ impl Lives {
             known.label = self.names.label(&Block { owner: free.owner, ..free.block });
         }
         on.trained.change(self.names.get(live.label).component, live.size_bytes, false);
-        let label = end_of(&mut self.names, &known, (on.counts, &mut on.trained), cause, phase);
+        let label = end_of(&mut self.names, &known, (on.phases.counts, &mut on.trained), cause, phase);
         if cause == FreeCause::Program {
             if on.ended.len() >= MAX_ENDED {
                 on.ended.pop_front();
@@ -198,7 +197,7 @@ impl Lives {
     pub(in crate::analyses) fn left(&mut self, pid: u32) -> Vec<Left> {
         let names = &mut self.names;
         let left = self.devices.take_process(pid).map(|(device, on)| {
-            let OnDevice { counts, mut trained, live, .. } = on;
+            let OnDevice { phases: Phases { counts, .. }, mut trained, live, .. } = on;
             let mut live: Vec<(u64, Live)> = live.into_iter().collect();
             live.sort_unstable_by_key(|(_, live)| live.moment);
             let went = |(allocation_id, live): (u64, Live)| {
@@ -243,20 +242,10 @@ fn end_of(
 impl OnDevice {
     /// The program is seen doing something.
     fn enter(&mut self, phase: Option<Phase>) {
-        let Some(phase) = phase.filter(|phase| self.phase != Some(*phase)) else { return };
-        let counts = &mut self.counts;
-        if self.phase == Some(Phase::Optimizer) {
-            counts.optimizer_end += 1;
+        let was = self.phases.now();
+        self.phases.enter(phase);
+        if self.phases.now() != was && phase == Some(Phase::Optimizer) {
+            self.trained.step();
         }
-        match phase {
-            Phase::Forward => counts.forward += 1,
-            Phase::Backward => counts.backward += 1,
-            Phase::Optimizer => {
-                counts.optimizer += 1;
-                self.trained.step();
-            }
-            Phase::ZeroGrad => {}
-        }
-        self.phase = Some(phase);
     }
 }

@@ -12,6 +12,7 @@ mod account;
 mod classify;
 mod lives;
 mod pattern;
+mod phases;
 mod rules;
 #[cfg(test)]
 pub(super) mod tests;
@@ -26,6 +27,7 @@ pub use self::classify::Classifier;
 use self::classify::LabelId;
 pub(crate) use self::classify::owner;
 pub(in crate::analyses) use self::lives::{Came, Lives, Went};
+pub(in crate::analyses) use self::phases::{Phase, Phases};
 pub use self::rules::{BUILTIN, RuleSet};
 use super::{
     Analysis,

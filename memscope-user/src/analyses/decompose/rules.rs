@@ -36,7 +36,7 @@ const MAX_LABELS: usize = 4;
 /// What a program is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Phase {
+pub(in crate::analyses) enum Phase {
     Forward,
     Backward,
     Optimizer,

@@ -11,15 +11,15 @@ use crate::model::{Confidence, StepLeakPlace, StepLeaks, StepVerdict};
 
 /// Writes the places that leak, those that are undecided, and what was not judged.
 pub(super) fn write(found: &StepLeaks, lines: usize, out: &mut impl Write) -> io::Result<()> {
-    let StepLeaks { places, unjudged, kept, steps_ended, confidence, .. } = found;
-    let device = Name(found.device);
+    let StepLeaks { places, unjudged, kept, steps_ended, steps_from, confidence, .. } = found;
+    let (device, steps, from) = (Name(found.device), counted(u64::from(*steps_ended), "step"), steps_from.note());
     let (leaks, undecided): (Vec<_>, Vec<_>) = places.iter().partition(|place| place.verdict == StepVerdict::Leak);
     if leaks.is_empty() && *steps_ended > 0 {
-        let steps = counted(u64::from(*steps_ended), "step");
-        writeln!(out, "No memory leaks detected on device {device} ({steps} ended).")?;
+        writeln!(out, "No memory leaks detected on device {device} ({steps} ended{from}).")?;
     }
     if !leaks.is_empty() {
-        writeln!(out, "Leaks of steps on device {device}: {}", sum(&leaks))?;
+        let steps = if from.is_empty() { String::new() } else { format!(" ({steps}{from})") };
+        writeln!(out, "Leaks of steps on device {device}{steps}: {}", sum(&leaks))?;
         write_places(&leaks, lines, out)?;
     }
     if !undecided.is_empty() {
