@@ -262,6 +262,9 @@ def traced_in_part():
     catches()
     msmemscope.tracer.stop()
     catches()
+    # A thread that was joined may be listed for a moment, and fork() would warn of it, by calls that are traced.
+    while len(os.listdir("/proc/self/task")) > 1:
+        pass
     msmemscope.tracer.start()
     child = os.fork()
     if child == 0:
