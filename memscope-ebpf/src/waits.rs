@@ -42,7 +42,7 @@ const SILENT_NS: u64 = 3_000_000_000;
 const MOST_NS: u64 = 30_000_000_000;
 /// The kernel's most in one call of `bpf_loop`; each turn takes a third of a microsecond and more.
 const TURNS: u64 = 1 << 23;
-/// So many calls of it are more than [`MOST_NS`].
+/// That number of calls of it takes more than [`MOST_NS`].
 const LOOPS: u32 = 32;
 
 /// Architecture-independent on x86-64 and aarch64.
@@ -150,13 +150,13 @@ fn why_not_stop() -> u32 {
         return WITHHELD_JOB;
     }
     let parent = field::<u64>(task, setting!(offsets.task_parent)) as *mut c_void;
-    if is_asked_for_children(parent) { WITHHELD_PARENT } else { 0 }
+    if takes_child_signals(parent) { WITHHELD_PARENT } else { 0 }
 }
 
 /// Whether a process takes `SIGCHLD`, which it gets when a child stops: by a handler, or blocked, to wait for it (`signalfd`, `sigwait`).
 /// One that is inside of `waitid` with `WSTOPPED` is not recognised.
 #[inline(always)]
-fn is_asked_for_children(process: *mut c_void) -> bool {
+fn takes_child_signals(process: *mut c_void) -> bool {
     /// `SIG_DFL` and `SIG_IGN`.
     const NO_HANDLER: u64 = 1;
     /// `SA_NOCLDSTOP`.

@@ -7,7 +7,10 @@
 //! The analyses of steps inside of [`Stepped`] see inferred steps as if they were marked, behind the first one. A process that marks a step has
 //! its marks alone: what was inferred of it is dropped. Without call stacks nothing is inferred.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, LazyLock},
+};
 
 use super::{
     Analysis,
@@ -18,6 +21,8 @@ use crate::model::{
     Alloc, Block, Device, Event, EventKind, Finding, Fluctuation, Free, FreeCause, RunEnd, StepLeaks, StepsFrom,
 };
 
+/// The rules of phases, read once for all analyses.
+static RULES: LazyLock<Arc<RuleSet>> = LazyLock::new(|| Arc::new(RuleSet::builtin()));
 /// Backward passes without an optimizer before they are the steps.
 const MIN_BACKWARD: u32 = 4;
 
@@ -68,7 +73,7 @@ impl Stepped {
         Self {
             of_marks: Box::new(A::default()),
             of_inferred: Box::new(A::default()),
-            names: Classifier::new(RuleSet::builtin().into()),
+            names: Classifier::new(Arc::clone(&RULES)),
             devices: PerDevice::default(),
             marking: BTreeSet::new(),
             inferred: BTreeMap::new(),

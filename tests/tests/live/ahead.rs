@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 
 use memscope_tests::harness::tracer::{Folder, Run, Tracer, in_vm, simulation, tracer_path, workload_path};
 
+use super::shared::libraries_with;
+
 /// How often threads were held, and processes stopped.
 fn waits(stderr: &str) -> (u64, u64) {
     let line = stderr.lines().find_map(|line| line.split_once("late libraries: ")).map(|(_, counts)| counts);
@@ -38,21 +40,6 @@ fn places_of_the_loader() {
             assert_ahead(&run);
         }
     }
-}
-
-/// A folder with the simulated libraries, `libascendcl.so` but under the name that is given.
-fn libraries_with(acl: &str) -> tempfile::TempDir {
-    let folder = tempfile::tempdir().expect("temporary directory");
-    for entry in fs::read_dir(simulation().join("lib")).expect("libraries") {
-        let entry = entry.expect("a library");
-        let name = entry.file_name();
-        if entry.path().is_file() {
-            let to = folder.path().join(if name == "libascendcl.so" { acl.as_ref() } else { name.as_os_str() });
-            fs::create_dir_all(to.parent().expect("a folder")).expect("made");
-            fs::copy(entry.path(), to).expect("copied");
-        }
-    }
-    folder
 }
 
 /// Make sure that a library is found under a name with a version, which only a folder has, and in a folder for newer processors.

@@ -1,13 +1,14 @@
 //! What several of the tests do.
 
 use std::collections::BTreeMap;
+use std::fs;
 
 use memscope_tests::checkers::csv::CsvRules;
 use memscope_tests::checkers::db::DbRules;
 use memscope_tests::checkers::{csv, db};
 use memscope_tests::harness::expect::{Expect, Totals, assert_equal};
 use memscope_tests::harness::journal::{Entry, Library};
-use memscope_tests::harness::tracer::{Run, Tracer};
+use memscope_tests::harness::tracer::{Run, Tracer, simulation};
 
 /// What the options' defaults lead to.
 pub(crate) const DEFAULT: Expect = Expect { launches: false, host: false, killed: false };
@@ -23,7 +24,7 @@ pub(crate) fn assert_sound_with(run: &Run, pools: &'static [&'static str]) {
         let violations = if path.extension().is_some_and(|extension| extension == "db") {
             db::check(&path, DbRules { time_ordered: true })
         } else {
-            let bytes = std::fs::read(&path).expect("readable dump");
+            let bytes = fs::read(&path).expect("readable dump");
             csv::check(&bytes, CsvRules { time_ordered: true, pools, ..CsvRules::default() })
         };
         assert_eq!(violations, [], "{}", path.display());
@@ -96,4 +97,19 @@ pub(crate) fn finding(run: &Run, kind: &str, pid: u32, device: u32) -> serde_jso
     let meant: Vec<_> = findings.iter().filter(is_meant).collect();
     assert_eq!(meant.len(), 1, "findings `{kind}` of process {pid} on device {device}: {findings:#?}");
     meant[0].clone()
+}
+
+/// A folder with the simulated libraries, `libascendcl.so` but under the name that is given.
+pub(crate) fn libraries_with(acl: &str) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().expect("temporary directory");
+    for entry in fs::read_dir(simulation().join("lib")).expect("libraries") {
+        let entry = entry.expect("a library");
+        let name = entry.file_name();
+        if entry.path().is_file() {
+            let to = folder.path().join(if name == "libascendcl.so" { acl.as_ref() } else { name.as_os_str() });
+            fs::create_dir_all(to.parent().expect("a folder")).expect("made");
+            fs::copy(entry.path(), to).expect("copied");
+        }
+    }
+    folder
 }

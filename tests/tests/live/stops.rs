@@ -6,7 +6,7 @@ use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
 
 use memscope_tests::harness::tracer::{
-    Folder, Running, Tracer, in_vm, simulation, state_of, tracer_path, workload_path,
+    Folder, Run, Running, Tracer, in_vm, simulation, state_of, tracer_path, workload_path,
 };
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -161,7 +161,7 @@ fn conduct_with_stops_asked_for() {
     let run = Tracer::run("conduct", &["out", "--no-stop"]).option("--late-libraries=stop").finish();
     let plain = Tracer::run("conduct", &["out", "--no-stop"]).option("--late-libraries=notify").finish();
     assert_eq!((run.code(), plain.code()), (7, 7), "{}{}", run.said(), plain.said());
-    let written = |run: &memscope_tests::harness::tracer::Run| {
+    let written = |run: &Run| {
         let text = fs::read_to_string(run.folder.path().join("out")).expect("what the program wrote");
         let shows_stops =
             |line: &&str| ["interrupted", "signal 18: ", "children "].iter().any(|start| line.starts_with(start));
@@ -176,7 +176,7 @@ fn conduct_with_stops_asked_for() {
     assert!(!stops.contains(&"interrupted by loading 0 0 0".to_owned()), "{stops:?}");
 }
 
-/// Make sure that a program whose loader is not known is not stopped where its parent takes SIGCHLD, by a handler or as it waits for it,
+/// Make sure that a program with an unknown loader is not stopped where its parent takes SIGCHLD, by a handler or as it waits for it,
 /// and that this is said; the parent gets one SIGCHLD, of the program's end.
 #[test]
 fn parents_that_take_sigchld() {
@@ -187,7 +187,7 @@ if sys.argv[1] == 'handler':
     signal.signal(signal.SIGCHLD, lambda *_: got.append(1))
 else:
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
-program = subprocess.Popen([sys.argv[2]], stdout=subprocess.DEVNULL, process_group=None)
+program = subprocess.Popen([sys.argv[2]], stdout=subprocess.DEVNULL)
 if sys.argv[1] != 'handler':
     info = signal.sigwaitinfo([signal.SIGCHLD])
     assert info.si_code == 1, info
@@ -261,7 +261,7 @@ fn a_stop_by_the_user_outlives_the_tracer() {
     }
 }
 
-/// Make sure that a program whose tracer hangs goes on to its end: a thread waits once, and not again while there is no answer.
+/// Make sure that a program goes on to its end when its tracer hangs: a thread waits once, and not again while there is no answer.
 #[test]
 fn a_tracer_that_hangs_holds_nobody_for_long() {
     let (running, pid) = storm("hold");

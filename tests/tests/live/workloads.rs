@@ -2,9 +2,9 @@
 
 use memscope_tests::harness::expect::{Expect, Totals, Window, assert_equal, assert_unbroken};
 use memscope_tests::harness::journal::Library;
-use memscope_tests::harness::tracer::{Tracer, in_vm, simulation, unix_offset_ns, workload_path};
+use memscope_tests::harness::tracer::{Tracer, in_vm, unix_offset_ns, workload_path};
 
-use super::shared::{DEFAULT, compare, finding};
+use super::shared::{DEFAULT, compare, finding, libraries_with};
 
 /// Steps of a training loop, in all the shapes that the workload has.
 #[test]
@@ -89,15 +89,7 @@ fn late_libraries() {
 
 /// A copy of the libraries that no variable of the tracer names, and a script that runs a program with it.
 fn hidden_libraries(arguments: &str) -> (tempfile::TempDir, String) {
-    let folder = tempfile::tempdir().expect("temporary directory");
-    for entry in std::fs::read_dir(simulation().join("lib")).expect("libraries") {
-        let entry = entry.expect("a library");
-        // Folders hold the frameworks' libraries, which are not needed here.
-        if entry.path().is_dir() {
-            continue;
-        }
-        std::fs::copy(entry.path(), folder.path().join(entry.file_name())).expect("copied");
-    }
+    let folder = libraries_with("libascendcl.so");
     let program = workload_path("latedl");
     let script = format!("LD_LIBRARY_PATH={} exec {} {arguments}", folder.path().display(), program.display());
     (folder, script)

@@ -242,9 +242,9 @@ fn end_of(
 impl OnDevice {
     /// The program is seen doing something.
     fn enter(&mut self, phase: Option<Phase>) {
-        let was = self.phases.now();
+        let begun = self.phases.counts.optimizer;
         self.phases.enter(phase);
-        if self.phases.now() != was && phase == Some(Phase::Optimizer) {
+        if self.phases.counts.optimizer != begun {
             self.trained.step();
         }
     }

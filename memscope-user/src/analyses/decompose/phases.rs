@@ -27,9 +27,4 @@ impl Phases {
         }
         self.now.replace(phase)
     }
-
-    /// The phase that was seen last.
-    pub(super) const fn now(&self) -> Option<Phase> {
-        self.now
-    }
 }
