@@ -25,6 +25,12 @@ pub fn takes_python_stacks() -> bool {
     version() >= (5, 17)
 }
 
+/// Probes that may sleep, with which a thread is held; without them `run` misses first calls by default.
+#[must_use]
+pub fn has_sleepable_probes() -> bool {
+    version() >= (6, 0)
+}
+
 /// Links for many probes; without them each probe is linked by itself.
 #[must_use]
 pub fn has_multi_links() -> bool {

@@ -176,6 +176,17 @@ fn conduct_with_stops_asked_for() {
     assert!(!stops.contains(&"interrupted by loading 0 0 0".to_owned()), "{stops:?}");
 }
 
+/// Make sure that where no thread can be held nothing is stopped unless the user asks for it, and that this is said once.
+#[test]
+fn without_holds_nothing_is_stopped() {
+    let run =
+        Tracer::run("conduct", &["out", "--no-stop"]).options(&["--link=slots", "--late-libraries=hold"]).finish();
+    assert_eq!(run.code(), 7, "{}", run.said());
+    assert_eq!(run.stderr.matches("cannot hold a thread").count(), 1, "{}", run.said());
+    let text = fs::read_to_string(run.folder.path().join("out")).expect("what the program wrote");
+    assert!(text.contains("interrupted by loading 0 0 0"), "{text}");
+}
+
 /// Make sure that a program with an unknown loader is not stopped where its parent takes SIGCHLD, by a handler or as it waits for it,
 /// and that this is said; the parent gets one SIGCHLD, of the program's end.
 #[test]
