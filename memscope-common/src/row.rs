@@ -85,6 +85,8 @@ pub enum Source {
     Element = 12,
     /// In rows with [`ROW_LIST`]: the element's companion; 0 if it has none.
     Companion = 13,
+    /// Eight bytes at `returned pointer + offset`; 0 if that pointer is null.
+    Returned = 16,
 }
 
 /// As [`Fetch::arg`] of a value that leads to objects: the returned value.
@@ -144,6 +146,12 @@ impl Fetch {
     #[must_use]
     pub const fn text(arg: u8, offset: u16) -> Self {
         Self { source: Source::ObjectText as u8, arg, offset }
+    }
+
+    /// Eight bytes at `offset` in what the returned pointer points to.
+    #[must_use]
+    pub const fn returned(offset: u16) -> Self {
+        Self { source: Source::Returned as u8, arg: 0, offset }
     }
 
     /// What the call wrote through the argument, on success.

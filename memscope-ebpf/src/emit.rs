@@ -220,16 +220,18 @@ fn fill_values(thread: &mut Thread, row: &ProbeRow, values: u8) {
             continue;
         }
         let fetch = row.fetch[at];
-        let arg = arg_at(thread, fetch.arg);
-        thread.call.values[at] = arg;
+        let returned = fetch.source == Source::Returned as u8;
+        // SAFETY: a field of a live map value; read again, for what `unlearnt` is for.
+        let status = unsafe { (&raw const thread.call.status).read_volatile() };
+        let base = if returned { status as u64 } else { arg_at(thread, fetch.arg) };
+        thread.call.values[at] = base;
         let readable = if fetch.source == Source::Out as u8 {
-            // SAFETY: a field of a live map value; read anew, for what `unlearnt` is for.
-            unsafe { (&raw const thread.call.status).read_volatile() == 0 }
+            status == 0
         } else {
-            fetch.source == Source::Memory as u8
+            fetch.source == Source::Memory as u8 || returned && base != 0
         };
         if readable {
-            let from = arg.wrapping_add(u64::from(fetch.offset));
+            let from = base.wrapping_add(u64::from(fetch.offset));
             // SAFETY: the value has eight bytes; the helper checks the address, and zeroes the value on a fault.
             let result =
                 unsafe { bpf_probe_read_user((&raw mut thread.call.values[at]).cast(), 8, from as *const c_void) };

@@ -1,4 +1,4 @@
-/* Tensors of MindSpore's pools, on two threads, whose function throws now and then.
+/* Tensors of MindSpore's pools of three kinds, on two threads, whose function throws now and then.
  *   mindspore [--rounds 200] [--throw-every 5] [--leaks 2] [--device 2] [--threads 2] */
 #include "common.h"
 #include "mindspore/simms.h"
@@ -12,13 +12,13 @@ static void *work(void *number)
     void *ptr;
     CHECK(aclrtSetDevice(device));
     for (uint64_t i = 0; i < rounds; i++) {
-        int best_fit = (i + thread) % 2;
+        int kind = (int)((i + thread) % 3);
         if (throw_every && i % throw_every == 0)
-            EXPECT(simms_alloc(best_fit, 2 * MIB, 0, &ptr), 1);
-        CHECK(simms_alloc(best_fit, 0, 0, &ptr));
-        CHECK(simms_alloc(best_fit, 512 * (i + 1), (uint32_t)i, &ptr));
+            EXPECT(simms_alloc(kind, 2 * MIB, 0, &ptr), 1);
+        CHECK(simms_alloc(kind, 0, 0, &ptr));
+        CHECK(simms_alloc(kind, 512 * (i + 1) - (kind == 1 ? 0 : i % 7), (uint32_t)i, &ptr));
         if (i >= leaks)
-            (i % 3 ? simms_free : simms_free_part)(best_fit, ptr);
+            (i % 3 ? simms_free : simms_free_part)(kind, ptr);
     }
     return NULL;
 }

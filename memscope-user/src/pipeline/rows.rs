@@ -264,14 +264,8 @@ fn pool_of(row: &RowInfo) -> Pool {
 /// A pool has handed out a block, or has none left.
 fn pool_alloc(row: &RowInfo, status: i64, field: Values<'_>) -> Result<Option<Action>, Unusable> {
     let size_bytes = field(Field::Size)?.saturating_mul(field(Field::Count).unwrap_or(1));
-    let addr = if row.fields.contains(&Field::Addr) {
-        if status != 0 {
-            return Ok(None);
-        }
-        field(Field::Addr)?
-    } else {
-        status.cast_unsigned()
-    };
+    // An address that a failed call did not give is 0.
+    let addr = if row.fields.contains(&Field::Addr) { field(Field::Addr)? } else { status.cast_unsigned() };
     let device = field(Field::Device).ok().map(|device| device as u32);
     Ok((addr != 0).then_some(Action::Pool(PoolReport {
         pool: pool_of(row),

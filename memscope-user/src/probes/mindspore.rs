@@ -22,6 +22,12 @@ const ALLOC: ProbeSpec = ProbeSpec {
     ..MINDSPORE
 };
 
+/// `std::pair<MemBuf *, MemBufAllocator *> …::AllocMemBuf(size_t align_size, bool from_persistent_mem, uint32_t stream_id)`: every allocation
+/// of that class comes to it, while `memory_tracker:True` puts a class before it that does without `AllocTensorMem`. `MemBuf` has its
+/// size at 0x20 and its address at 0x28, as disassembled in the wheels of 2.7.0 to 2.10.0, for both machines.
+const ALLOC_BUFFER: ProbeSpec =
+    ProbeSpec { fields: &[(Field::Size, Fetch::returned(0x20)), (Field::Addr, Fetch::returned(0x28))], ..ALLOC };
+
 /// `void …(const DeviceMemPtr &device_addr)`: a reference to the pointer. Each class has one function that every free comes to:
 /// those above it, `FreeTensorMem` and `FreePartTensorMems`, are copied into virtual thunks by the compiler, which then never call them.
 const FREE: ProbeSpec = ProbeSpec {
@@ -34,7 +40,7 @@ const FREE: ProbeSpec = ProbeSpec {
 /// As disassembled in the wheels of 2.7.0 to 2.10.0, for both machines: `FreeTensorMem` and its thunk call `DoFreeTensorMem` by the table of
 /// virtual functions, `DoFreePartTensorMems` calls it by name. All of the other class call `FreeTensorMemInner` by name.
 pub(super) const ROWS: &[ProbeSpec] = &[
-    ProbeSpec { symbol: "_ZN9mindspore6device22AbstractDynamicMemPool14AllocTensorMemEmbbj", ..ALLOC },
+    ProbeSpec { symbol: "_ZN9mindspore6device22AbstractDynamicMemPool11AllocMemBufEmbj", ..ALLOC_BUFFER },
     ProbeSpec { symbol: "_ZN9mindspore6device21DynamicMemPoolBestFit14AllocTensorMemEmbbj", ..ALLOC },
     ProbeSpec { symbol: "_ZN9mindspore6device22AbstractDynamicMemPool15DoFreeTensorMemERKPv", ..FREE },
     ProbeSpec { symbol: "_ZN9mindspore6device21DynamicMemPoolBestFit18FreeTensorMemInnerERKPv", ..FREE },

@@ -256,7 +256,7 @@ fn exceptions_are_caught_inside_of_probed_calls() {
     assert_eq!(written(&run, &POOLS), truth.told);
 }
 
-/// Both pools of `MindSpore`, on two threads; they throw now and then, and give nothing for nothing.
+/// All pools of `MindSpore`, on two threads; they throw now and then, and give nothing for nothing.
 #[test]
 fn pools_of_mindspore() {
     for variant in [&["--throw-every", "0"][..], &["--throw-every", "1"], &["--threads", "4", "--device", "5"]] {

@@ -7,11 +7,12 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
-/* 0; 1 if the pool threw, which it does for more than 1 MiB; a size of 0 gives a null pointer. */
-SIM_API int simms_alloc(int best_fit, size_t size, uint32_t stream, void **out);
-SIM_API void simms_free(int best_fit, void *ptr);
+/* Kinds of pools: 0 abstract, 1 best fit, 2 the first behind a tracker.
+ * 0; 1 if the pool threw, which it does for more than 1 MiB; a size of 0 gives a null pointer. */
+SIM_API int simms_alloc(int kind, size_t size, uint32_t stream, void **out);
+SIM_API void simms_free(int kind, void *ptr);
 /* The same by `FreePartTensorMems`, which keeps no part of it. */
-SIM_API void simms_free_part(int best_fit, void *ptr);
+SIM_API void simms_free_part(int kind, void *ptr);
 #ifdef __cplusplus
 }
 #endif
