@@ -79,6 +79,8 @@ def config(**settings: str) -> None:
         # The tracer has another current folder, and the script may change its own.
         _output_path = _absolute(new["output_path"])
     _bits, _named = bits, _settings.named(new)
+    if os.environ.get("MEMSCOPE_BPF_EARLY") == "1":
+        _find_tracer()
     native.settings(*_named)
     native.config(*bits)
     if "decompose" in _settings.items(new.get("analysis", "")):
@@ -108,7 +110,7 @@ def _warn(text: str) -> None:
 
 
 def _warn_of_older_blocks() -> None:
-    """The tracer came with start(): says what torch_npu has handed out before, of which it knows nothing."""
+    """The tracer came just now: says what torch_npu has handed out before, of which it knows nothing."""
     npu = getattr(sys.modules.get("torch_npu"), "npu", None)
     try:
         allocated = npu.memory_allocated() if npu is not None and npu.is_initialized() else 0
@@ -116,8 +118,9 @@ def _warn_of_older_blocks() -> None:
         return
     if allocated:
         print(
-            f"[msmemscope] Warn: {allocated} bytes of torch_npu's pool were allocated before the tracer came with start(): their blocks have no rows. "
-            "With start() before they are allocated, or under `memscope-bpf run`, they have some.", file=sys.stderr)
+            f"[msmemscope] Warn: {allocated} bytes of torch_npu's pool were allocated before the tracer came: their blocks have no rows. "
+            "They have rows under `memscope-bpf run`, or if the tracer comes first: by an earlier start(), or by config() with "
+            "MEMSCOPE_BPF_EARLY=1 in the environment.", file=sys.stderr)
 
 
 def _find_tracer() -> None:

@@ -123,7 +123,7 @@ class Start(unittest.TestCase):
 
     def test_older_blocks_are_told_of(self):
         """A tracer that comes with start() knows no block of before: what torch_npu's pool holds then is said, once, and not if that is nothing."""
-        told = "[msmemscope] Warn: 4096 bytes of torch_npu's pool were allocated before the tracer came with start(): their blocks have no rows. "
+        told = "[msmemscope] Warn: 4096 bytes of torch_npu's pool were allocated before the tracer came: their blocks have no rows. "
         for allocated, status, line in [(4096, "ready", told), (0, "ready", ""), (4096, "traced", "")]:
             npu = types.SimpleNamespace(is_initialized=lambda: True, memory_allocated=lambda: allocated)
             modules = {"torch_npu": types.SimpleNamespace(npu=npu)}
@@ -149,6 +149,21 @@ class Start(unittest.TestCase):
         wanted = {"device": "cpu", "format": "db", "output_path": "/a"}
         self.assertEqual(json.loads(daemon.requests[0])["settings"], wanted)
         self.assertEqual(native.calls[2:], [("start",)], "a tracer that was there knows the settings")
+
+    def test_asked_early(self):
+        """The first config() asks if the user wants it; start() does not ask again."""
+        for early, asked in [("1", 1), ("0", 0), ("", 0)]:
+            native = Native()
+            self.reset()
+            with self.subTest(early=early), Daemon(*[reply("ready")] * asked) as daemon, mock.patch.object(_control, "native", native):
+                with mock.patch.dict(os.environ, MEMSCOPE_BPF_SOCKET=daemon.path, MEMSCOPE_BPF_EARLY=early):
+                    _control.config(events="alloc", output_path="/a")
+                self.assertEqual(len(daemon.requests), asked)
+                native.is_listening = True
+                if asked:
+                    self.assertEqual(start(daemon.path, native), "")
+                    self.assertEqual(json.loads(daemon.requests[0])["settings"], {"events": "alloc", "output_path": "/a"})
+                    self.assertEqual(len(daemon.requests), 1)
 
     def test_asked_once_while_somebody_listens(self):
         """Also where somebody listens from the start: that may be to another process."""

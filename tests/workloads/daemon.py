@@ -41,6 +41,14 @@ def window():
     free(alloc(3000))
 
 
+def older():
+    """A block that lives when collection begins."""
+    block = alloc(1000)
+    msmemscope.start()
+    free(block)
+    msmemscope.stop()
+
+
 def labelled():
     """Labels before the tracer is there."""
     from msmemscope import describe

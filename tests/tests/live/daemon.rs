@@ -91,6 +91,22 @@ fn daemon_traces_as_the_script_wants() {
     assert_eq!(told(&rows, target.pid()), ["START_TRACE", "FREE 2000", "STEP", "STOP_TRACE"]);
 }
 
+/// With `MEMSCOPE_BPF_EARLY=1` the tracer comes with `config()`: a block that lives at `start()` has a row, with its size.
+#[test]
+fn daemon_comes_early() {
+    let daemon = Daemon::start(&[]);
+    for (early, rows) in [
+        ("MEMSCOPE_BPF_EARLY=0", &["START_TRACE", "STOP_TRACE"][..]),
+        ("MEMSCOPE_BPF_EARLY=1", &["MALLOC 1000", "START_TRACE", "FREE 1000", "STOP_TRACE"]),
+    ] {
+        let script = Script::new("older", &daemon.socket()).set("output_path=output");
+        let target = script.below(Path::new("/usr/bin/env"), &[early]).finish();
+        assert!(!target.stderr().contains("[msmemscope]"), "{}", target.stderr());
+        daemon.wait_for_end_of(target.pid());
+        assert_eq!(told(&target.folder.rows(), target.pid()), rows, "{early}");
+    }
+}
+
 /// A tracer that comes with `start()` knows the labels from before at once.
 #[test]
 fn daemon_traces_with_labels_from_before() {
