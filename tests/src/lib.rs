@@ -2,4 +2,5 @@
 
 pub mod checkers;
 pub mod harness;
+pub mod mindspore;
 pub mod torch;

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Writes OUT_DIR/libopapi.so.c with every aclnn operator whose name stands in libtorch_npu.so.
+"""Writes OUT_DIR/libopapi.so.c with every aclnn operator whose name stands in one of the libraries.
 
-usage: gen_opapi.py OUT_DIR LIBTORCH_NPU.so
+usage: gen_opapi.py OUT_DIR LIBRARY.so ...
 
 Phase one (aclnnXGetWorkspaceSize) succeeds and leaves workspace 0 and a null executor, unless stubs/opapi.c has it;
 phase two (aclnnX) goes through stub_op_run, which launches one kernel of that name.
@@ -14,9 +14,11 @@ PHASE_ONE = "GetWorkspaceSize"
 
 
 def main():
-    out, library = sys.argv[1:]
-    with open(library, "rb") as file:
-        texts = re.findall(rb"(?<![A-Za-z0-9_])aclnn[A-Z][A-Za-z0-9]*(?=\0)", file.read())
+    out, *libraries = sys.argv[1:]
+    texts = []
+    for library in libraries:
+        with open(library, "rb") as file:
+            texts += re.findall(rb"(?<![A-Za-z0-9_])aclnn[A-Z][A-Za-z0-9]*(?=\0)", file.read())
     names = sorted({text.decode().removesuffix(PHASE_ONE) for text in texts})
     os.makedirs(out, exist_ok=True)
     with open(os.path.join(out, "libopapi.so.c"), "w") as file:

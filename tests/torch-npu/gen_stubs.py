@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Finds what a set of ELF files needs and nobody provides, and writes it as C stubs.
 
-usage: gen_stubs.py --provided LIB.so ... --out DIR ROOT.so ...
+usage: gen_stubs.py [--provided LIB.so]... [--opens LIB.so]... --out DIR ROOT.so ...
 
 Every missing library becomes DIR/<soname>.c, and DIR/<soname>.map where its symbols carry a version, as CUDA's do.
 A stub returns 0 and is weak, so that what is written by hand comes before it. Nothing but names is taken from the
 inputs. What a provided library lacks, though it is its by name, goes into libascendcl.so: symbols are looked up in all
-libraries.
+libraries. CANN's functions that a library of --opens names in a text (it calls dlsym) are stubbed as well.
 """
 import argparse
 import collections
@@ -37,6 +37,9 @@ OWNERS = [
     (r"^cu[A-Z]", "libcuda.so.1"),
     (r"", "libgraph.so"),
 ]
+
+# Where libraries that are opened by name look.
+OPENED = [(r"^aclprof", "libmsprofiler.so"), (r"^aclnn", None), *OWNERS]
 
 File = collections.namedtuple("File", "needed undefined defined")
 
@@ -93,9 +96,20 @@ def wanted(files, missing, defined):
         for name, (version, kind) in file.undefined.items():
             if name in defined or re.match(r"_?Py[A-Z_]", name) or (version and version[0] not in missing):
                 continue
-            soname = version[0] if version else next(owner for form, owner in OWNERS if re.search(form, name))
+            soname = version[0] if version else owner(name, OWNERS)
             libraries[soname][name] = (version[1] if version else None, kind)
     return libraries
+
+
+def looked_up(path):
+    """Functions of CANN that a library may look up by name."""
+    with open(path, "rb") as file:
+        texts = re.findall(rb"(?<![A-Za-z0-9_])(?:acl[a-z]*[A-Z]|rt[A-Z]|hal[A-Z]|Hccl)[A-Za-z0-9]+(?=\0)", file.read())
+    return {text.decode() for text in texts}
+
+
+def owner(name, owners):
+    return next(soname for form, soname in owners if re.search(form, name))
 
 
 def stub(name, kind):
@@ -119,6 +133,7 @@ def write(folder, soname, symbols):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--provided", action="append", default=[])
+    parser.add_argument("--opens", action="append", default=[])
     parser.add_argument("--out", required=True)
     parser.add_argument("roots", nargs="+")
     arguments = parser.parse_args()
@@ -128,6 +143,9 @@ def main():
     for file in list(files.values()) + list(provided.values()):
         defined |= file.defined
     libraries = wanted(files, missing, defined)
+    for name in set().union(*map(looked_up, arguments.opens)) - defined:
+        if soname := owner(name, OPENED):
+            libraries[soname].setdefault(name, (None, "STT_FUNC"))
     for soname in provided:
         libraries["libascendcl.so"].update(libraries.pop(soname, {}))
     os.makedirs(arguments.out, exist_ok=True)

@@ -8,7 +8,9 @@ mod build;
 mod check;
 mod demo;
 mod dist;
+mod frameworks;
 mod interpreters;
+mod mindspore;
 mod npu;
 mod project;
 mod python;
@@ -42,6 +44,8 @@ usage: ./x VERB [ARGUMENTS]
   npu [VERSION...] [-- TEST ARGUMENTS]
                       traces real torch_npu on the simulated libraries and compares with its own statistics (as root;
                       x86-64, CPython 3.11, network and 2 GB of disk for each version)
+  mindspore [VERSION...] [-- TEST ARGUMENTS]
+                      the same with real MindSpore and its figures
   vm [KERNEL...] [-- TEST ARGUMENTS]
                       the live tests on other kernels in QEMU, such as 5.10-x86_64 or 6.12-aarch64, or `all`; whole runs are
                       kept in docs/kernels.md. `part` runs a few on these two
@@ -82,6 +86,7 @@ fn dispatch(verb: &str, arguments: &[String]) -> Result<()> {
         "check" => check::run(),
         "test" => test::run(arguments),
         "npu" => npu::run(arguments),
+        "mindspore" => mindspore::run(arguments),
         "bench" => bench::run(arguments),
         "vm" => vm::run(arguments),
         "bpf" => bpf::run(),

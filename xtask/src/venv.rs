@@ -11,6 +11,11 @@ use crate::project::{program, run as run_command};
 
 /// One with these packages, as pip names them with blanks between; made anew when others are asked for. `who` needs it.
 pub(crate) fn with(venv: &Path, packages: &str, who: &str) -> Result<PathBuf> {
+    of(Path::new("python3"), venv, packages, who)
+}
+
+/// The same of an interpreter.
+pub(crate) fn of(interpreter: &Path, venv: &Path, packages: &str, who: &str) -> Result<PathBuf> {
     let python = venv.join("bin/python");
     let done = venv.join("installed");
     // Its programs begin with its path: one that was moved is of no use.
@@ -18,8 +23,8 @@ pub(crate) fn with(venv: &Path, packages: &str, who: &str) -> Result<PathBuf> {
     if fs::read_to_string(&done).is_ok_and(|what| what == wanted) {
         return Ok(python);
     }
-    let what = || format!("{who} needs python3 with its module venv, and the package index");
-    run_command(program("python3").args(["-m", "venv", "--clear"]).arg(venv)).with_context(what)?;
+    let what = || format!("{who} needs {} with its module venv, and the package index", interpreter.display());
+    run_command(program(interpreter).args(["-m", "venv", "--clear"]).arg(venv)).with_context(what)?;
     let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
     run_command(program(&python).args(pip).args(packages.split(' '))).with_context(what)?;
     fs::write(done, wanted)?;

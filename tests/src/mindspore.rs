@@ -1,0 +1,115 @@
+//! Real `MindSpore` on the simulated libraries, and what it says of its pool.
+//!
+//! `MEMSCOPE_MINDSPORE` names the folder that `./x mindspore` made for a version; it runs these tests.
+
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+use crate::harness::tracer::{Run, Tracer, simulation};
+
+/// A moment at which nothing was under way, as `mindspore/workloads/truth.py` writes it.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Mark {
+    /// The rows have a mark `truth NAME` at it.
+    pub name: String,
+    /// Process.
+    pub pid: u32,
+    /// Handed out.
+    pub allocated_bytes: u64,
+    /// Held from the runtime.
+    pub reserved_bytes: u64,
+    /// The most so far that was handed out.
+    pub max_allocated_bytes: u64,
+}
+
+/// A block in `MindSpore`'s own list of them (`memory_tracker:True`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Block {
+    /// Number of the operation that took it, among all operations on blocks.
+    pub start: u64,
+    /// It was given back before the list was written.
+    pub ended: bool,
+    /// Address.
+    pub addr: u64,
+    /// Bytes.
+    pub size_bytes: u64,
+}
+
+/// Runs a workload under the tracer, with `MindSpore`'s settings of its pool.
+#[must_use]
+pub fn traced(workload: &[&str], settings: &str, options: &[&str]) -> (Run, Vec<Mark>) {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("mindspore/workloads").join(workload[0]);
+    let script = script.display().to_string();
+    let mut arguments = vec!["-B", "-W", "ignore", &script];
+    arguments.extend(&workload[1..]);
+    let python = version().join("venv/bin/python");
+    let mut tracer = Tracer::run_program(python, &arguments).option("--json").options(options);
+    let truth = tracer.folder().join("truth");
+    std::fs::create_dir(&truth).expect("folder for the truth");
+    let cann = version().join("cann/latest");
+    let lib = version().join("venv/lib/python3.11/site-packages/mindspore/lib");
+    let places = [
+        cann.join("lib64"),
+        lib.clone(),
+        lib.join("plugin"),
+        lib.join("plugin/ascend"),
+        // Last: one of the simulated libraries has a name of MindSpore's.
+        simulation().join("lib"),
+    ];
+    let places = places.map(|place| place.display().to_string()).join(":");
+    let text = |path: PathBuf| path.display().to_string();
+    for (key, value) in [
+        ("LD_LIBRARY_PATH", places),
+        ("ASCEND_HOME_PATH", text(cann.clone())),
+        ("ASCEND_TOOLKIT_HOME", text(cann.clone())),
+        ("ASCEND_OPP_PATH", text(cann.join("opp"))),
+        ("ASCEND_SIM_CONTENT", "1".to_owned()),
+        ("MS_ALLOC_CONF", settings.to_owned()),
+        ("OMP_NUM_THREADS", "1".to_owned()),
+        // What it misses of CANN, and each block that its tracker does not know, is nobody's.
+        ("GLOG_v", "4".to_owned()),
+        ("TRUTH", text(truth.clone())),
+    ] {
+        tracer = tracer.env(key, value);
+    }
+    let run = tracer.succeed();
+    let marks = std::fs::read_to_string(truth.join("marks.jsonl")).expect("marks");
+    let marks = marks.lines().map(|line| serde_json::from_str(line).expect("a mark")).collect();
+    (run, marks)
+}
+
+/// The end of a block that is live.
+const LIVE: &str = "9223372036854775807";
+
+/// The tracker's list, in the order in which blocks were taken.
+#[must_use]
+pub fn blocks(run: &Run) -> Vec<Block> {
+    let path = ["memory_block.csv", "rank_0/memory_block.csv"].map(|name| run.folder.path().join(name));
+    let path = path.iter().find(|path| path.is_file()).expect("MindSpore's list of blocks");
+    let text = std::fs::read_to_string(path).expect("readable");
+    let mut lines = text.lines();
+    let names: Vec<&str> = lines.next().expect("a header").split(',').collect();
+    let column = |name: &str| names.iter().position(|found| *found == name).unwrap_or_else(|| panic!("no {name}"));
+    let columns = ["start_time_stamp", "end_time_stamp", "device_addr", "size"].map(column);
+    let block = |line: &str| {
+        let cells: Vec<&str> = line.split(',').collect();
+        let [start, end, addr, size_bytes] = columns.map(|at| cells[at]);
+        Block {
+            start: start.parse().expect("a number"),
+            ended: end != LIVE,
+            addr: u64::from_str_radix(addr.trim_start_matches("0x"), 16).expect("an address"),
+            size_bytes: size_bytes.parse().expect("a number"),
+        }
+    };
+    let mut blocks: Vec<Block> = lines.map(block).collect();
+    blocks.sort_by_key(|block| block.start);
+    blocks
+}
+
+/// The version's folder.
+#[must_use]
+pub fn version() -> PathBuf {
+    let folder = std::env::var_os("MEMSCOPE_MINDSPORE");
+    folder.expect("MEMSCOPE_MINDSPORE does not say where MindSpore is: run these tests with `./x mindspore`").into()
+}

@@ -1,0 +1,135 @@
+//! Real `MindSpore`, traced, against its own figures and its own list of blocks.
+//!
+//! A group of its own: `./x mindspore` prepares a version's wheel, and says where it is in `MEMSCOPE_MINDSPORE`.
+
+use std::collections::BTreeMap;
+
+use memscope_tests::harness::rows::Row;
+use memscope_tests::harness::tracer::Run;
+use memscope_tests::mindspore::{Mark, blocks, traced};
+
+const POOL: &str = "MINDSPORE";
+/// Settings of the pool: none, plain blocks of the driver in place of virtual memory, and the class that lists each block.
+const SETTINGS: [&str; 3] = ["", "enable_vmm:False", "memory_tracker:True"];
+/// What `MindSpore` asks the runtime for beyond the block that it takes (`enable_vmm:False`).
+const EXTRA_BYTES: u64 = 32;
+/// Frees of the driver's blocks come with the process's end.
+const CALLS_OF_BLOCKS: [&str; 2] = ["MALLOC", "FREE"];
+
+/// What the rows hold at a moment.
+#[derive(Debug, Default)]
+struct Books {
+    live: BTreeMap<u64, u64>,
+    allocated_bytes: u64,
+    max_allocated_bytes: u64,
+    /// Blocks of the driver.
+    driver: BTreeMap<u64, (u64, String)>,
+}
+
+impl Books {
+    fn take(&mut self, row: &Row) {
+        let addr = row.ptr.expect("an address");
+        match (row.event_type.as_str(), row.event.as_str()) {
+            (POOL, "MALLOC") => {
+                let size_bytes = row.number("size");
+                assert!(!row.is_made_up() && self.live.insert(addr, size_bytes).is_none(), "{row:?}");
+                self.allocated_bytes += size_bytes;
+                self.max_allocated_bytes = self.max_allocated_bytes.max(self.allocated_bytes);
+            }
+            (POOL, _) => {
+                assert!(!row.is_made_up(), "a free that was not seen: {row:?}");
+                self.allocated_bytes -= self.live.remove(&addr).unwrap_or_else(|| panic!("no such block: {row:?}"));
+            }
+            ("HAL", "MALLOC") => {
+                let kind = row.attr.get("alloc_type").cloned().unwrap_or_default();
+                self.driver.insert(addr, (row.number("size"), kind));
+            }
+            ("HAL", _) => {
+                self.driver.remove(&addr);
+            }
+            _ => {}
+        }
+    }
+
+    /// What the pool holds from the runtime. With virtual memory these are all pieces of physical memory; else it is one block.
+    fn reserved_bytes(&self, settings: &str, wanted: u64) -> u64 {
+        if settings == "enable_vmm:False" {
+            let is_it = |size_bytes: u64| size_bytes == wanted + EXTRA_BYTES;
+            return if self.driver.values().any(|(size_bytes, _)| is_it(*size_bytes)) { wanted } else { 0 };
+        }
+        self.driver.values().filter(|(_, kind)| kind == "create").map(|(size_bytes, _)| size_bytes).sum()
+    }
+}
+
+/// Rows of the program, with the marks among them.
+fn rows_of(run: &Run, pid: u32) -> Vec<Row> {
+    run.rows().processes.remove(&pid).expect("rows of the process")
+}
+
+fn mark_of(row: &Row) -> Option<&str> {
+    row.name.as_deref().filter(|_| row.event_type == "Mark")?.strip_prefix("truth ")
+}
+
+/// Make sure that at each mark the pool's rows sum up to `MindSpore`'s own figures, the driver's to what the pool holds, and that the report
+/// has the same peak and as many frees as allocations.
+#[test]
+fn figures_of_the_pool() {
+    for settings in SETTINGS {
+        for seed in ["1", "2"] {
+            let (run, marks) = traced(&["pool.py", seed], settings, &[]);
+            let pid = marks[0].pid;
+            let rows = rows_of(&run, pid);
+            let mut books = Books::default();
+            let mut left = marks.iter();
+            for row in &rows {
+                if CALLS_OF_BLOCKS.contains(&row.event.as_str()) {
+                    books.take(row);
+                }
+                let Some(name) = mark_of(row) else { continue };
+                let Mark { name: wanted, allocated_bytes, reserved_bytes, max_allocated_bytes, .. } =
+                    left.next().expect("a mark of the program");
+                assert_eq!(name, wanted);
+                let found = (books.allocated_bytes, books.max_allocated_bytes);
+                assert_eq!(found, (*allocated_bytes, *max_allocated_bytes), "{settings} {seed} at {name}");
+                assert_eq!(
+                    books.reserved_bytes(settings, *reserved_bytes),
+                    *reserved_bytes,
+                    "{settings} {seed} at {name}: {:?}",
+                    books.driver
+                );
+            }
+            assert!(left.next().is_none() && books.live.is_empty(), "{:?}", books.live);
+            reported(&run, &rows, marks.last().expect("a mark").max_allocated_bytes);
+        }
+    }
+}
+
+/// The report has the figures of the rows.
+fn reported(run: &Run, rows: &[Row], peak_bytes: u64) {
+    let json = run.json();
+    let findings = json["findings"].as_array().expect("findings");
+    let held: Vec<_> =
+        findings.iter().filter(|found| found["finding"] == "held" && found["pool"] == "MindSpore").collect();
+    assert_eq!(held.len(), 1, "{json}");
+    let count = rows.iter().filter(|row| row.event_type == POOL && row.event == "MALLOC").count() as u64;
+    let [allocs, frees, peak] = ["allocations", "frees", "peak_bytes"].map(|key| held[0][key].as_u64());
+    assert_eq!((allocs, frees, peak), (Some(count), Some(count), Some(peak_bytes)), "{}", held[0]);
+    assert_eq!(json["end"]["losses"].as_array().map(Vec::len), Some(0), "{json}");
+}
+
+/// Make sure that the rows hold the same blocks as `MindSpore`'s own list: at each address the same sizes, in the same order.
+#[test]
+fn blocks_of_the_tracker() {
+    let (run, marks) = traced(&["pool.py", "3"], "memory_tracker:True", &[]);
+    let mut wanted: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
+    let listed = blocks(&run);
+    for block in &listed {
+        wanted.entry(block.addr).or_default().push(block.size_bytes);
+    }
+    assert!(listed.len() > 200 && listed.iter().any(|block| block.ended), "{}", listed.len());
+    let mut found: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
+    for row in rows_of(&run, marks[0].pid).iter().filter(|row| row.event_type == POOL && row.event == "MALLOC") {
+        found.entry(row.ptr.expect("an address")).or_default().push(row.number("size"));
+    }
+    assert_eq!(found, wanted);
+}
