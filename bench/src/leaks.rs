@@ -37,7 +37,7 @@ impl Extent {
 
     /// The first of each.
     pub(crate) fn first(seeds: u64, details: bool) -> Self {
-        Self { servers: seeds, lessons: LESSONS, attached: seeds.min(2), details }
+        Self { servers: seeds, lessons: LESSONS.max(3 * seeds), attached: seeds.min(2), details }
     }
 }
 

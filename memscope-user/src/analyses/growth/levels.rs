@@ -72,9 +72,9 @@ impl Level {
         &self.lows
     }
 
-    /// How much it has risen since the second part of the time began.
-    pub(super) fn since_first_part(&mut self, clock: &Clock) -> u64 {
-        let then = verdict::parts(self.lows(clock)).map_or(0, |parts| parts[1]);
+    /// How much it has risen since a part of the time began.
+    pub(super) fn since(&mut self, part: usize, clock: &Clock) -> u64 {
+        let then = verdict::parts(self.lows(clock)).map_or(0, |parts| parts[part]);
         self.now.saturating_sub(then)
     }
 

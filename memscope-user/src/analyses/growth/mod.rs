@@ -171,6 +171,8 @@ impl Process {
         self.clock.advance(end_ns);
         let span_ns = self.clock.elapsed_ns(end_ns);
         let mut found: BTreeMap<Device, Growth> = BTreeMap::new();
+        // The largest increase of a single site.
+        let mut most_by_site: HashMap<(Device, Pool), u64> = HashMap::default();
         let mut followed: Vec<(Key, Followed)> = self.followed.drain().collect();
         // Pools as a whole come last: of those a site of which grows nothing more is to be said.
         followed.sort_unstable_by_key(|(key, _)| (key.2.is_none(), *key));
@@ -193,14 +195,23 @@ impl Process {
             let Some(low_blocks) = verdict::parts(lows).filter(|_| is_judged && !known) else { continue };
             let stays = verdict::grows(lows) && verdict::stay(followed.ages, low_blocks);
             let increase = followed.level.now().saturating_sub(low_blocks[1]);
-            // Such blocks may replace older ones, as in a cache that was full before. Those in use at the attach go in the first part.
-            let older_frees =
-                self.older_frees.get_mut(&(device, pool)).map_or(0, |frees| frees.since_first_part(&self.clock));
-            let replaces = 2 * older_frees >= increase.max(1);
+            if site.is_some() {
+                let most = most_by_site.entry((device, pool)).or_insert(0);
+                *most = increase.max(*most);
+            }
+            // Such blocks may replace older ones, as in a cache that was full before: all the time, and in the second half still. Those in use
+            // at the attach go in the first part.
+            let older_frees = self.older_frees.get_mut(&(device, pool));
+            let older_frees = older_frees.map_or([0; 2], |frees| [1, 3].map(|part| frees.since(part, &self.clock)));
+            let rises = [1, 3].map(|part| followed.level.now().saturating_sub(low_blocks[part]));
+            let replaces = older_frees.iter().zip(rises).all(|(older_frees, rise)| 2 * older_frees >= rise.max(1));
             let increases = [increase, followed.level.now().saturating_sub(low_blocks[4])];
-            let accumulates = verdict::accumulates(followed.ages, increases);
-            // A pool as a whole accuses many places at once: both have to show it.
-            let grows = if site.is_some() { stays || accumulates } else { stays && accumulates };
+            let low_rise = low_blocks[GROWTH_PARTS - 1].saturating_sub(low_blocks[1]);
+            let accumulates = verdict::accumulates(followed.ages, increases, low_rise);
+            // A pool as a whole accuses many places at once: both have to show it, and no place may stand for most of it, as a queue does.
+            let most = most_by_site.get(&(device, pool)).copied().unwrap_or(0);
+            let grows =
+                if site.is_some() { stays || accumulates } else { stays && accumulates && 2 * most <= increase };
             if grows && !replaces {
                 growth.sites.push(followed.growing(pool, site, low_blocks, span_ns));
             } else if let Some(site) = site.filter(|_| increase > 0) {

@@ -1,4 +1,4 @@
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 
 use super::*;
 use crate::analyses::script::{Script, run};
@@ -77,6 +77,13 @@ impl Server {
         }));
     }
 
+    /// A free of a block from before the trace.
+    fn free_older(&mut self, number: u64) {
+        let addr = 0x5000_0000 + number;
+        let kind = UnknownFree { pool: Pool::Pta, addr, size_bytes: None, maybe_older: true, refused: false };
+        self.push(EventKind::UnknownFree(kind));
+    }
+
     fn free(&mut self, number: u64) {
         self.end(number, FreeCause::Program);
     }
@@ -130,7 +137,7 @@ fn one_block_of_each_request_stays() {
 #[test]
 fn a_queue_that_becomes_longer_is_no_leak() {
     let mut server = Server::default();
-    let mut queue = std::collections::VecDeque::new();
+    let mut queue = VecDeque::new();
     for request in 0..600 {
         server.time_ns = request * SECOND;
         queue.push_back(server.alloc("queue", 4096));
@@ -176,14 +183,7 @@ fn a_cache_that_was_full_before_is_undecided() {
     for request in 0..600 {
         server.time_ns = request * SECOND;
         server.alloc("cache", 4096);
-        let (pool, addr) = (Pool::Pta, 0x5000_0000 + request);
-        server.push(EventKind::UnknownFree(UnknownFree {
-            pool,
-            addr,
-            size_bytes: None,
-            maybe_older: true,
-            refused: false,
-        }));
+        server.free_older(request);
     }
     let growth = server.found();
     assert_eq!((growth.judged, growth.sites.len(), growth.increases.len()), (true, 0, 1));
@@ -198,18 +198,44 @@ fn blocks_in_use_at_the_attach_hide_no_leak() {
         server.alloc("leak", 4096);
         if request < 60 {
             for block in 0..10 {
-                let (pool, addr) = (Pool::Pta, 0x5000_0000 + request * 10 + block);
-                server.push(EventKind::UnknownFree(UnknownFree {
-                    pool,
-                    addr,
-                    size_bytes: None,
-                    maybe_older: true,
-                    refused: false,
-                }));
+                server.free_older(request * 10 + block);
             }
         }
     }
     assert_eq!(places(&server.found()), ["leak"]);
+}
+
+/// The full cache has replaced its older entries after a third of the time, and its own ones from then on: what the leak adds replaces
+/// nothing.
+#[test]
+fn a_cache_that_has_replaced_its_entries_hides_no_leak() {
+    let mut server = Server::default();
+    let mut entries = VecDeque::new();
+    for request in 0..600 {
+        server.time_ns = request * SECOND;
+        entries.push_back(server.alloc("cache", 4096));
+        if request < 200 {
+            server.free_older(request);
+        } else if let Some(oldest) = entries.pop_front() {
+            server.free(oldest);
+        }
+        if request % 10 == 0 {
+            server.alloc("leak", 4096);
+        }
+    }
+    assert_eq!(places(&server.found()), ["leak"]);
+}
+
+/// Each of 150 places gains four blocks, too few to be accused: the pool as a whole grows.
+#[test]
+fn a_pool_is_accused_if_no_place_stands_out() {
+    let mut server = Server::default();
+    for request in 0..600 {
+        server.time_ns = request * SECOND;
+        server.alloc(&format!("place {}", request % 150), 4096);
+    }
+    let growth = server.found();
+    assert_eq!(growth.sites.iter().map(|site| (site.site.is_none(), site.blocks)).collect::<Vec<_>>(), [(true, 600)]);
 }
 
 /// Without stacks sizes tell sites apart; and a buffer that is replaced by ever larger ones is no leak.

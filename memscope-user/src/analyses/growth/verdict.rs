@@ -27,6 +27,8 @@ const SLOWER: f64 = 0.6;
 const MOST: f64 = 0.85;
 /// A rise of at least this part of an earlier one is as fast, steps apart.
 const STEADY: f64 = 0.75;
+/// So many blocks at least show a steady rise, steps apart.
+const FEW_STEADY: u64 = 8;
 /// Standard deviations of a difference of counts that may be chance.
 const CHANCE: f64 = 2.5;
 
@@ -52,15 +54,13 @@ pub(super) fn grows(lows: &[u64]) -> bool {
     let last_part = &lows[lows.len() * (GROWTH_PARTS - 1) / GROWTH_PARTS..];
     let (early, late) = last_part.split_at(last_part.len() / 2);
     let last_rise = late.iter().min() > early.iter().min();
-    if idle > usize::from(grown < FEW_BLOCKS) || rise(4) == 0 || (rise(4) >= STEADY_RISE && !last_rise) {
+    let ends = rise(4) == 0 || (rise(4) >= STEADY_RISE && !last_rise);
+    if grown < MIN_BLOCKS || idle > usize::from(grown < FEW_BLOCKS) || ends {
         return false;
     }
     let rises = [0, 1, 2, 3, 4].map(|part| rise(part) as f64);
-    if rises[1..].iter().sum::<f64>() < MIN_BLOCKS as f64 {
-        return false;
-    }
-    let slower = is_slower(rises[1] + rises[2], rises[3] + rises[4]) && !has_steps(rises);
     let tail = &lows[lows.len() / GROWTH_PARTS..];
+    let slower = is_slower(rises[1] + rises[2], rises[3] + rises[4]) && !is_steady_below_steps(tail);
     let rises = tail.windows(2).filter(|pair| pair[0] <= pair[1]).count();
     let share = rises as f64 / (tail.len() - 1).max(1) as f64;
     !slower && share >= MIN_SHARE_OF_RISES
@@ -71,12 +71,18 @@ fn is_slower(first: f64, second: f64) -> bool {
     second < SLOWER * first && first - second > CHANCE * (first + second).sqrt()
 }
 
-/// Whether a level rises in steps of any height, as by requests that fail in outages, above a steady rise: some rise is markedly higher than
-/// the one before, as in no cache that fills ever slower, and without the steps the second half is about as fast as the first.
-fn has_steps(rises: [f64; 5]) -> bool {
-    let is_step = |pair: &[f64]| pair[1] - pair[0] > CHANCE * (pair[0] + pair[1]).sqrt();
-    let [first, second] = [rises[1].min(rises[2]), rises[3].min(rises[4])];
-    rises.windows(2).any(is_step) && second >= STEADY * first
+/// Whether a level rises as fast in the second half as in the first, steps apart: requests that fail in an outage leave something behind at
+/// once, above what those do that fail now and then. So each half is looked at without the third of its windows that rise most.
+#[expect(clippy::cast_precision_loss, reason = "counts of blocks are far below 2^52")]
+fn is_steady_below_steps(lows: &[u64]) -> bool {
+    let mut rises: Vec<u64> = lows.windows(2).map(|pair| pair[1].saturating_sub(pair[0])).collect();
+    let middle = rises.len() / 2;
+    let (first, second) = rises.split_at_mut(middle);
+    let [first, second] = [first, second].map(|half| {
+        half.sort_unstable();
+        half.iter().take(half.len() * 2 / 3).sum::<u64>()
+    });
+    second >= FEW_STEADY && second as f64 >= STEADY * first as f64
 }
 
 /// Whether the blocks of a level that has grown so are still there: of what had come by the half of the time, half lives at the end.
@@ -88,8 +94,10 @@ pub(super) fn stay(ages: [u64; 4], parts: [u64; GROWTH_PARTS]) -> bool {
 
 /// Whether blocks of each of the last three quarters stayed, the youngest not markedly fewer, while the level rose (`increase`, since
 /// the second part began, and since the fifth) by what stayed: not in a cache that replaces its blocks, nor in one that fills ever slower.
+/// Lows that hardly rose (`low_rise`) are those of work in flight, part of which a stall has made old.
 #[expect(clippy::cast_precision_loss, reason = "counts of blocks are far below 2^52")]
-pub(super) fn accumulates([youngest, young, old, _]: [u64; 4], [increase, last_increase]: [u64; 2]) -> bool {
+pub(super) fn accumulates(ages: [u64; 4], [increase, last_increase]: [u64; 2], low_rise: u64) -> bool {
+    let [youngest, young, old, _] = ages;
     let stayed = youngest + young + old;
     // Two fifths of the mean, and more than one.
     let enough = |count: u64| count >= 2 && 15 * count >= 2 * stayed;
@@ -97,6 +105,7 @@ pub(super) fn accumulates([youngest, young, old, _]: [u64; 4], [increase, last_i
     let slower = last < MOST * first && first - last > (first + last).sqrt();
     // The last third has four thirds of the youngest quarter's blocks; half of that at least.
     let rises = 3 * last_increase >= 2 * youngest;
+    let rises = rises && 4 * low_rise >= stayed;
     stayed >= MIN_BLOCKS && rises && 2 * increase >= stayed && [youngest, young, old].into_iter().all(enough) && !slower
 }
 
@@ -123,13 +132,13 @@ mod tests {
         assert!(grows(&lows(|window| window * 10 / 8 + 200 * u64::from(window >= 26))));
         assert!(grows(&lows(|window| window * 10 / 8 + 200 * u64::from(window >= 20))));
         assert!(grows(&lows(|window| window * 10 / 8 + 100 * u64::from(window >= 10))));
-        // Fills ever slower, by 3 and by log; by day and night; a version that is deployed, and its cache.
-        assert!(!has_steps([393.0, 239.0, 145.0, 88.0, 53.0]));
-        assert!(!has_steps([693.0, 405.0, 288.0, 223.0, 182.0]));
-        assert!(!has_steps([10.0, 100.0, 20.0, 70.0, 12.0]));
-        assert!(!has_steps([10.0, 600.0, 40.0, 20.0, 10.0]));
-        assert!(has_steps([10.0, 10.0, 210.0, 12.0, 9.0]));
-        assert!(has_steps([2.0, 102.0, 6.0, 8.0, 8.0]));
+        // Of 48 windows half of a cache was filled in a quarter, and its last entries come ever more slowly.
+        let filling = |rate: f64| lows(|window| (1000.0 * (1.0 - (-rate * window as f64 / 48.0).exp())) as u64);
+        assert!(!is_steady_below_steps(&filling(3.0)[8..]) && !is_steady_below_steps(&filling(2.0)[8..]));
+        let by_log = lows(|window| (300.0 * (1.0 + window as f64).ln()) as u64);
+        assert!(!is_steady_below_steps(&by_log[8..]));
+        // A version that is deployed, and its cache.
+        assert!(!is_steady_below_steps(&lows(|window| 600 * u64::from(window > 12) + 60 * window.min(13))[8..]));
     }
 
     /// Rising lows of blocks that do not stay are a queue.
@@ -145,14 +154,15 @@ mod tests {
     /// Few blocks that stay show in their ages: 3 of each quarter, not 2 of one; a cache has no increase, or ever fewer.
     #[test]
     fn few_blocks_that_stay() {
-        assert!(accumulates([3, 3, 3, 4], [9, 4]));
-        assert!(!accumulates([3, 3, 1, 40], [7, 4]));
-        assert!(!accumulates([20, 20, 20, 60], [4, 4]), "replaced");
-        assert!(!accumulates([10, 40, 90, 300], [140, 13]), "fills ever slower");
-        assert!(!accumulates([20, 28, 36, 40], [84, 26]), "fills slower");
+        assert!(accumulates([3, 3, 3, 4], [9, 4], 6));
+        assert!(!accumulates([3, 3, 1, 40], [7, 4], 6));
+        assert!(!accumulates([20, 20, 20, 60], [4, 4], 4), "replaced");
+        assert!(!accumulates([10, 40, 90, 300], [140, 13], 130), "fills ever slower");
+        assert!(!accumulates([20, 28, 36, 40], [84, 26], 70), "fills slower");
         // Full after three quarters of the time, then first in, first out: 22 of 100 after a sixth, 89 after two thirds.
-        assert!(!accumulates([33, 33, 33, 0], [78, 11]), "full shortly before the end");
-        assert!(!accumulates([60, 1, 1, 0], [62, 61]), "a burst at the end");
+        assert!(!accumulates([33, 33, 33, 0], [78, 11], 70), "full shortly before the end");
+        assert!(!accumulates([3, 3, 3, 4], [12, 9], 1), "in flight when a stall began");
+        assert!(!accumulates([60, 1, 1, 0], [62, 61], 50), "a burst at the end");
     }
 
     #[test]
@@ -169,6 +179,8 @@ mod tests {
         assert!(!grows(&lows(|window| (window % 16) * 100)), "a load that comes and goes");
         assert!(!grows(&lows(|window| u64::from(window > 4) * 100)), "a start");
         assert!(!grows(&lows(|window| window / 8)), "five blocks are too few");
+        let calm_then_stall = |window: u64| if window < 40 { 2 + window / 8 % 2 * 2 } else { 9 };
+        assert!(!grows(&lows(calm_then_stall)), "rises that are falls before");
         // 1000 · (1 − e^(−3t)): a cache of random keys, full at the end to 95 %.
         let filling = |window: u64| (1000.0 * (1.0 - (-3.0 * window as f64 / 48.0).exp())) as u64;
         assert!(!grows(&lows(filling)), "a cache that fills ever slower");

@@ -12,7 +12,7 @@
 
 use std::collections::VecDeque;
 
-use crate::model::{Block, Event, EventKind, Exit, Free, FreeCause, Pool, Span, System};
+use crate::model::{Block, Event, EventKind, Exit, Free, FreeCause, Pool, Span, System, UnknownFree};
 
 /// Events held back at most, of one process; the oldest are passed on as they are.
 const MAX_HELD: usize = 1 << 16;
@@ -58,6 +58,9 @@ impl Tail {
         let until_ns = self.held.get(at).map(|event| event.time_ns);
         for (number, mut event) in self.held.into_iter().enumerate() {
             if let Some(until_ns) = until_ns.filter(|_| number >= at) {
+                if is_older_free(&event.kind) {
+                    continue;
+                }
                 event.time_ns = until_ns;
                 if let EventKind::Free(free) = &mut event.kind
                     && free.cause == FreeCause::Program
@@ -90,7 +93,17 @@ fn is_work(kind: &EventKind) -> bool {
 
 /// Whether an exit may begin with it.
 const fn is_sign(kind: &EventKind) -> bool {
-    matches!(kind, EventKind::Free(_) | EventKind::System(System::AclFinalize))
+    matches!(kind, EventKind::Free(_) | EventKind::System(System::AclFinalize)) || is_older_free(kind)
+}
+
+/// Whether the program freed a block older than the trace.
+const fn is_older_free(kind: &EventKind) -> bool {
+    matches!(kind, EventKind::UnknownFree(UnknownFree { maybe_older: true, refused: false, .. }))
+}
+
+/// Whether the program gave memory back with it.
+fn gave_back(event: &Event) -> bool {
+    block_of(event, true).is_some() || is_older_free(&event.kind)
 }
 
 /// The block that the program freed with this event, or that was left.
@@ -105,7 +118,7 @@ fn exit(held: &VecDeque<Event>, end_ns: Option<u64>) -> Option<Found> {
     let mut at = None;
     let mut next_ns = end_ns.or_else(|| finalized.map(|at| held[at].time_ns))?;
     let mut longest_ns = if finalized.is_some() { u64::MAX } else { MAX_TO_END_NS };
-    for (number, event) in held.iter().enumerate().rev().filter(|(_, event)| block_of(event, true).is_some()) {
+    for (number, event) in held.iter().enumerate().rev().filter(|(_, event)| gave_back(event)) {
         if next_ns.saturating_sub(event.time_ns) > longest_ns {
             break;
         }

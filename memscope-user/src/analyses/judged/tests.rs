@@ -87,6 +87,38 @@ fn a_list_that_the_exit_frees_leaks() {
     }
 }
 
+/// The tracer came late: of what the exit frees most is older than the trace. These frees belong to the exit and replace nothing, so what a
+/// place gained until then is a leak; and where they come first, the exit begins with them.
+#[test]
+fn frees_of_older_blocks_belong_to_the_exit() {
+    for older_first in [false, true] {
+        let mut script = Script::new(PID, NPU0);
+        for number in 0..60_u64 {
+            script.at(place("train.py(7): loss")).alloc(Pool::Pta, 0x100_0000 + number * 0x1000, 512);
+        }
+        let older = |script: &mut Script| {
+            for number in 0..200 {
+                script.unknown_free(Pool::Pta, 0x900_0000 + number, true);
+            }
+        };
+        if older_first {
+            older(&mut script);
+        }
+        for number in 0..60_u64 {
+            script.free(Pool::Pta, 0x100_0000 + number * 0x1000);
+        }
+        if !older_first {
+            older(&mut script);
+        }
+        script.process_end();
+        let found = judge(&script, SECOND);
+        let span = found.span.expect("an exit");
+        assert_eq!((span.exit.freed_blocks, (span.until_ns - span.start_ns) / SECOND), (60, 60));
+        let sites = found.growth.expect("a verdict").sites;
+        assert_eq!(sites.iter().map(|site| site.blocks).collect::<Vec<_>>(), [60], "older first: {older_first}");
+    }
+}
+
 /// A short program is over when the tracer notes that it has started: that is no work.
 #[test]
 fn a_start_that_is_noted_late_is_no_work() {
@@ -134,7 +166,7 @@ fn frees_long_before_the_end_are_none_of_the_exit() {
         let mut script = Script::new(PID, NPU0);
         script.alloc(Pool::Pta, 0x1000, 64).free(Pool::Pta, 0x1000);
         for _ in 1..pause {
-            script.unknown_free(Pool::Pta, 0x9000, true);
+            script.unknown_free(Pool::Pta, 0x9000, false);
         }
         script.process_end();
         assert_eq!(judge(&script, SECOND).span.is_some(), has_exit, "{pause} s");
