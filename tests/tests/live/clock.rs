@@ -69,6 +69,32 @@ fn printed_times_can_be_typed() {
     }
 }
 
+/// Make sure that what each owner holds in a line of the table is what it holds at the end of a run cut there.
+#[test]
+fn times_of_tables_can_be_typed() {
+    let arguments = ["--rounds", "500", "--leaks", "1", "--leak-size", "40000", "--workspaces", "0"];
+    let run = Tracer::run("pool", &arguments).options(&["--analysis=none"]).succeed();
+    let capture = run.folder.capture();
+    let capture = capture.to_str().expect("text");
+    // Lines of the tables: a time, then bytes in columns.
+    let rows = |text: &str| -> Vec<Vec<String>> {
+        let cells =
+            |line: &str| line.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).map(str::to_owned).collect();
+        let is_row = |cells: &Vec<String>| {
+            cells.first().and_then(|time| time.strip_suffix('s')).is_some_and(|time| time.parse::<f64>().is_ok())
+        };
+        text.lines().map(cells).filter(is_row).collect()
+    };
+    let table = rows(&answer(&["decompose", capture]));
+    assert!(table.len() >= 4, "{table:?}");
+    for row in &table {
+        let cut = rows(&answer(&["decompose", capture, "--until", &row[0]]));
+        // The second column is the highest so far within the line's interval.
+        let held = |row: &[String]| row[2..].to_vec();
+        assert!(cut.iter().any(|cut| cut[0] == row[0] && held(cut) == held(row)), "{row:?}: {cut:?}");
+    }
+}
+
 /// The end of what is judged, and a failed request, of runs that end in order.
 #[test]
 fn times_of_verdicts_can_be_typed() {

@@ -20,17 +20,17 @@ impl Clock {
     /// To the nanosecond, with the wall clock of this machine's zone: `4.25s (2026-11-21T10:00:04.25+08:00)`. Either is taken by `--since`,
     /// `--until`, `--from` and `--to`.
     pub(super) fn exact(self, time_ns: u64) -> String {
+        let wall = Timestamp::from_nanosecond(time_ns.into()).unwrap_or_default().to_zoned(TimeZone::system());
+        format!("{} ({})", self.since_start(time_ns), wall.strftime("%FT%T%.f%:z"))
+    }
+
+    /// For tables, as exact: `4.25s`.
+    pub(super) fn since_start(self, time_ns: u64) -> String {
         let since_ns = time_ns.saturating_sub(self.start_ns);
         let (seconds, fraction) = (since_ns / 1_000_000_000, format!("{:09}", since_ns % 1_000_000_000));
         let fraction = fraction.trim_end_matches('0');
         let point = if fraction.is_empty() { "" } else { "." };
-        let wall = Timestamp::from_nanosecond(time_ns.into()).unwrap_or_default().to_zoned(TimeZone::system());
-        format!("{seconds}{point}{fraction}s ({})", wall.strftime("%FT%T%.f%:z"))
-    }
-
-    /// For tables: `4.250s`.
-    pub(super) fn short(self, time_ns: u64) -> String {
-        format!("{:.3}s", time_ns.saturating_sub(self.start_ns) as f64 / 1e9)
+        format!("{seconds}{point}{fraction}s")
     }
 }
 
@@ -69,10 +69,9 @@ mod tests {
             let time_ns = clock.start_ns + after_ns;
             let exact = clock.exact(time_ns);
             let (since, wall) = exact.split_once(" (").expect("both");
-            assert_eq!(since, text);
+            assert_eq!((since, clock.since_start(time_ns).as_str()), (text, text));
             let wall: Timestamp = wall.trim_end_matches(')').parse().expect("a time");
             assert_eq!(wall.as_nanosecond(), i128::from(time_ns));
         }
-        assert_eq!(clock.short(clock.start_ns + 4_250_000_000), "4.250s");
     }
 }

@@ -109,7 +109,7 @@ fn write_timeline(timeline: &OwnerTimeline, clock: Clock, out: &mut impl Write) 
     if samples.len() < 2 || columns.is_empty() {
         return Ok(());
     }
-    write!(out, "  {:>10}  {:>12}", "Time", "Highest")?;
+    write!(out, "  {:>15}  {:>12}", "Time", "Highest")?;
     for column in &columns {
         write!(out, "  {:>15}", components[*column].as_str())?;
     }
@@ -119,8 +119,8 @@ fn write_timeline(timeline: &OwnerTimeline, clock: Clock, out: &mut impl Write) 
     for group in samples.chunks(step) {
         let Some(last) = group.last() else { continue };
         let highest = group.iter().map(|sample| sample.highest_bytes).max().unwrap_or(0);
-        let after = clock.short(last.time_ns);
-        write!(out, "  {after:>10}  {:>12}", rounded(highest.into()))?;
+        let after = clock.since_start(last.time_ns);
+        write!(out, "  {after:>15}  {:>12}", rounded(highest.into()))?;
         for column in &columns {
             write!(out, "  {:>15}", rounded(last.bytes[*column].into()))?;
         }
@@ -183,8 +183,8 @@ Owners of Pytorch Caching memory pool on device 0: peak 1.50 MiB (1572864 bytes)
         let text = String::from_utf8(out).expect("text");
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), 1 + 9);
-        assert_eq!(lines[0], "        Time       Highest       activation           weight");
-        assert_eq!(lines[1], "      3.000s       3 bytes          6 bytes           1 byte");
-        assert_eq!(lines[9], "     25.000s      25 bytes         50 bytes           1 byte");
+        assert_eq!(lines[0], "             Time       Highest       activation           weight");
+        assert_eq!(lines[1], "               3s       3 bytes          6 bytes           1 byte");
+        assert_eq!(lines[9], "              25s      25 bytes         50 bytes           1 byte");
     }
 }

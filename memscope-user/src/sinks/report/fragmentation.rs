@@ -20,9 +20,9 @@ pub(super) fn write(found: &Fragmentation, clock: Clock, out: &mut impl Write) -
     writeln!(out, "Free memory of {} on device {}:", pool.display_name(), Name(found.device))?;
     write_unknown(end, *attached, out)?;
     if end.segments > 0 || worst.is_some() {
-        writeln!(out, "  {:>10}  {:>12}  {:>12}  {:>12}  {:>6}", "Time", "Segments", "Free", "Largest", "Ratio")?;
+        writeln!(out, "  {:>15}  {:>12}  {:>12}  {:>12}  {:>6}", "Time", "Segments", "Free", "Largest", "Ratio")?;
         for sample in chosen(series) {
-            write_figures(&clock.short(sample.time_ns), &sample.worst, out)?;
+            write_figures(&clock.since_start(sample.time_ns), &sample.worst, out)?;
         }
         for (name, moment) in [("the worst moment", worst.as_ref()), ("the end", Some(end))] {
             if let Some(moment) = moment {
@@ -54,7 +54,7 @@ fn write_unknown(end: &FreeSpaceMoment, attached: bool, out: &mut impl Write) ->
 fn write_figures(name: &str, space: &FreeSpace, out: &mut impl Write) -> io::Result<()> {
     let FreeSpace { total_bytes, free_bytes, largest_free_bytes, ratio, .. } = *space;
     let [total, free, largest] = [total_bytes, free_bytes, largest_free_bytes].map(|bytes| rounded(bytes.into()));
-    writeln!(out, "  {name:>10}  {total:>12}  {free:>12}  {largest:>12}  {ratio:>6.3}")
+    writeln!(out, "  {name:>15}  {total:>12}  {free:>12}  {largest:>12}  {ratio:>6.3}")
 }
 
 /// Samples that are evenly apart, the last one among them.
@@ -151,8 +151,8 @@ mod tests {
 Free memory of Pytorch Caching memory pool on device 3:
   The pool holds 4.00 KiB (4096 bytes) in segments that are unknown: older than the trace, or not in the input
   512 bytes of its blocks are in no known segment, and in no figure below
-        Time      Segments          Free       Largest   Ratio
-      2.000s      8.00 MiB      6.00 MiB      3.00 MiB   0.500
+             Time      Segments          Free       Largest   Ratio
+               2s      8.00 MiB      6.00 MiB      3.00 MiB   0.500
   At the end, 2s WALL: 6.00 MiB (6291456 bytes) free in 2 segments, the largest piece 3.00 MiB (3145728 bytes)
     Mostly empty: 0x1000, 4.00 MiB, 2.00 KiB of it used, pinned by:
       0x1000, 512 bytes, PTA@mine, 2.000 s old

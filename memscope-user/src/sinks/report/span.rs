@@ -17,7 +17,7 @@ pub(super) fn write(span: &Span, clock: Clock, out: &mut impl Write) -> io::Resu
     writeln!(
         out,
         "Leaks and growth are judged from {} to {}. There the exit begins ({signs}): {}, {}, freed in it count as held.",
-        clock.short(span.start_ns),
+        clock.since_start(span.start_ns),
         clock.exact(span.until_ns),
         counted(freed_blocks, "block"),
         size(freed_bytes)
@@ -40,7 +40,7 @@ mod tests {
         let whole = text(exit);
         let (begin, rest) = whole.split_once(" (").expect("the wall clock");
         let (wall, rest) = rest.split_once("). ").expect("an end");
-        assert_eq!(begin, "Leaks and growth are judged from 0.000s to 41.2s");
+        assert_eq!(begin, "Leaks and growth are judged from 0s to 41.2s");
         let wall: jiff::Timestamp = wall.parse().expect("a time");
         assert_eq!(wall.as_nanosecond(), 46_200_000_000);
         assert_eq!(
