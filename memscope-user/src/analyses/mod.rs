@@ -15,6 +15,7 @@ mod groups;
 pub mod growth;
 pub mod held;
 pub mod inefficient;
+mod inferred;
 pub mod judged;
 pub mod leaks;
 pub mod ledger;

@@ -9,8 +9,11 @@ use std::sync::Arc;
 
 use super::decompose::{Came, Lives, RuleSet, Went};
 use super::groups::{Change, Groups, Room};
+use super::inferred::{InferredSteps, Standing};
 use super::{Analysis, concluded::Concluded, per_device::PerDevice};
-use crate::model::{Alloc, Confidence, Device, Event, EventKind, Finding, Free, Peak, Pool, ProcessStart, RunEnd};
+use crate::model::{
+    Alloc, Confidence, Device, Event, EventKind, Finding, Free, Peak, Pool, ProcessStart, RunEnd, StepsFrom,
+};
 
 /// Places told of each peak, those with the most bytes first.
 const MAX_TOLD: usize = 100;
@@ -21,6 +24,7 @@ pub struct PeaksAnalysis {
     lives: Lives,
     running: PerDevice<BTreeMap<Pool, Account>>,
     room: Room,
+    steps: InferredSteps,
     attached: BTreeSet<u32>,
     concluded: Concluded<Peak>,
 }
@@ -31,6 +35,8 @@ struct Account {
     start_ns: u64,
     time_ns: u64,
     step: u32,
+    /// The same without marks.
+    inferred: Standing,
     peak_bytes: u64,
     /// The peak's place among all allocations and frees.
     moment: u64,
@@ -49,9 +55,16 @@ impl Analysis for PeaksAnalysis {
         match &event.kind {
             EventKind::Alloc(alloc) => self.alloc(event, alloc),
             EventKind::Free(free) => self.free(event, free),
-            EventKind::StepEnd { .. } => self.lives.step(event),
+            EventKind::StepStart { .. } => drop(self.steps.mark(event.pid)),
+            EventKind::StepEnd { .. } => {
+                self.steps.mark(event.pid);
+                self.lives.step(event);
+            }
             EventKind::ProcessStart(ProcessStart { attached: true, .. }) => drop(self.attached.insert(event.pid)),
-            EventKind::ProcessEnd => self.conclude(event.pid),
+            EventKind::ProcessEnd => {
+                self.conclude(event.pid);
+                self.steps.end(event.pid);
+            }
             _ => {}
         }
     }
@@ -74,6 +87,7 @@ impl PeaksAnalysis {
             lives: Lives::new(rules),
             running: PerDevice::default(),
             room: Room::default(),
+            steps: InferredSteps::default(),
             attached: BTreeSet::new(),
             concluded: Concluded::default(),
         }
@@ -81,6 +95,7 @@ impl PeaksAnalysis {
 
     fn alloc(&mut self, event: &Event, alloc: &Alloc) {
         let Alloc { block, used_bytes, .. } = alloc;
+        let inferred = self.steps.observe(event).unwrap_or_default();
         let Some(Came { live, moment, back }) = self.lives.came(event, alloc, true) else { return };
         let (owner, time_ns) = (self.lives.owner(&live), event.time_ns);
         let pools = self.running.at(event.pid, block.device);
@@ -96,7 +111,8 @@ impl PeaksAnalysis {
         }
         account.groups.change(owner, block, Change::Comes, &mut self.room);
         if *used_bytes > account.peak_bytes {
-            (account.peak_bytes, account.time_ns, account.step) = (*used_bytes, time_ns, block.step);
+            (account.peak_bytes, account.time_ns) = (*used_bytes, time_ns);
+            (account.step, account.inferred) = (block.step, inferred);
             account.moment = moment;
             account.groups.mark();
         }
@@ -104,6 +120,7 @@ impl PeaksAnalysis {
 
     /// However it ends: what a process held when it executed another program is not held by that.
     fn free(&mut self, event: &Event, free: &Free) {
+        self.steps.observe(event);
         let Some(went) = self.lives.went(event, free) else { return };
         if let Some(account) = self.running.at(event.pid, free.block.device).get_mut(&went.live.pool) {
             account.groups.change(self.lives.owner(&went.live), &free.block, Change::Goes, &mut self.room);
@@ -121,10 +138,11 @@ impl PeaksAnalysis {
             }
         }
         let attached = self.attached.remove(&pid);
+        let is_marked = self.steps.is_marked(pid);
         for (device, pools) in self.running.take_process(pid) {
             for (pool, account) in pools {
                 account.groups.leave(&mut self.room);
-                let peak = account.close(device, pool);
+                let peak = account.close(device, pool, is_marked);
                 self.concluded.add(Peak { pid, attached, ..peak });
             }
         }
@@ -133,7 +151,8 @@ impl PeaksAnalysis {
 
 impl Account {
     fn new(start_ns: u64) -> Self {
-        Self { start_ns, time_ns: start_ns, step: 0, peak_bytes: 0, moment: 0, groups: Groups::default() }
+        let (inferred, groups) = (Standing::default(), Groups::default());
+        Self { start_ns, time_ns: start_ns, step: 0, inferred, peak_bytes: 0, moment: 0, groups }
     }
 
     /// A block has its final name.
@@ -146,8 +165,9 @@ impl Account {
     }
 
     /// The peak as a finding; process and confidence are left to fill in.
-    fn close(self, device: Device, pool: Pool) -> Peak {
-        let Self { start_ns, time_ns, step, peak_bytes, groups, .. } = self;
+    fn close(self, device: Device, pool: Pool, is_marked: bool) -> Peak {
+        let Self { start_ns, time_ns, step, inferred, peak_bytes, groups, .. } = self;
+        let (step, steps_from) = if is_marked { (step, StepsFrom::Marks) } else { (inferred.step, inferred.from) };
         let seen = groups.sum();
         let (groups, places_left_out) = groups.largest(MAX_TOLD);
         Peak {
@@ -158,6 +178,7 @@ impl Account {
             start_ns,
             time_ns,
             step,
+            steps_from,
             peak_bytes,
             seen,
             unseen_bytes: peak_bytes.saturating_sub(seen.size_bytes),
@@ -194,6 +215,32 @@ mod tests {
 
     const fn live(blocks: u64, size_bytes: u64) -> LiveSum {
         LiveSum { blocks, size_bytes }
+    }
+
+    /// Six iterations of a training program without marks, the highest in the fifth: four steps of the optimizer have ended. With marks from the
+    /// sixth on the marks count, and the peak is before the first; in the first iteration no step has ended.
+    #[test]
+    fn steps_are_inferred_where_none_are_marked() {
+        const STEP: [&str; 1] = ["/usr/lib/python3.11/site-packages/torch/optim/adam.py(242): Adam.step"];
+        const FORWARD: [&str; 1] =
+            ["/usr/lib/python3.11/site-packages/torch/nn/modules/module.py(1786): Module._call_impl"];
+        for (highest, marked, expected) in
+            [(5, false, (5, StepsFrom::Optimizer)), (5, true, (0, StepsFrom::Marks)), (1, false, (0, StepsFrom::Marks))]
+        {
+            let mut script = Script::new(7, NPU0);
+            for iteration in 1..=6 {
+                if marked && iteration == 6 {
+                    script.step_start(1);
+                }
+                let size = if iteration == highest { 9000 } else { 100 };
+                script.stacks(&FORWARD, &[]).alloc(Pool::Pta, 0x1000, size);
+                script.stacks(&STEP, &[]).alloc(Pool::Pta, 0x9000, 64).free(Pool::Pta, 0x9000);
+                script.stacks(&FORWARD, &[]).free(Pool::Pta, 0x1000);
+            }
+            let found = peak(&script);
+            assert_eq!((found.step, found.steps_from), expected, "{highest} {marked}");
+            assert_eq!(found.peak_bytes, 9064);
+        }
     }
 
     fn owners(groups: &LiveGroups) -> Vec<(&'static str, LiveSum)> {

@@ -1,69 +1,20 @@
-//! Steps of programs that mark none: those of the optimizer, or of backward passes.
+//! Analyses of steps, of programs that mark theirs and of those that do not.
 //!
-//! Stacks of allocations and frees show what a program is doing (`decompose`'s phases). A step ends where the optimizer's step has ended:
-//! at the first event of another phase. Where four backward passes have ended and no optimizer was seen (one that allocates and
-//! frees nothing), their ends are the steps. What is decided first stays for the process on the device.
-//!
-//! The analyses of steps inside of [`Stepped`] see inferred steps as if they were marked, behind the first one. A process that marks a step has
-//! its marks alone: what was inferred of it is dropped. Without call stacks nothing is inferred.
+//! The analyses inside of [`Stepped`] see [inferred](super::inferred) steps as if they were marked, behind the first one. What was inferred of a
+//! process that marks a step later is dropped.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::{Arc, LazyLock},
-};
+use std::collections::BTreeMap;
 
-use super::{
-    Analysis,
-    decompose::{Classifier, Phase, Phases, RuleSet},
-    per_device::PerDevice,
-};
-use crate::model::{
-    Alloc, Block, Device, Event, EventKind, Finding, Fluctuation, Free, FreeCause, RunEnd, StepLeaks, StepsFrom,
-};
-
-/// The rules of phases, read once for all analyses.
-static RULES: LazyLock<Arc<RuleSet>> = LazyLock::new(|| Arc::new(RuleSet::builtin()));
-/// Backward passes without an optimizer before they are the steps.
-const MIN_BACKWARD: u32 = 4;
+use super::{Analysis, inferred::InferredSteps};
+use crate::model::{Alloc, Block, Device, Event, EventKind, Finding, Fluctuation, Free, RunEnd, StepLeaks, StepsFrom};
 
 /// An analysis of steps, which are marked or inferred.
 pub struct Stepped {
     of_marks: Box<dyn Analysis>,
     of_inferred: Box<dyn Analysis>,
-    names: Classifier,
-    devices: PerDevice<OnDevice>,
-    /// Processes that live and have marked a step.
-    marking: BTreeSet<u32>,
+    steps: InferredSteps,
     /// Where steps were inferred, and from what.
     inferred: BTreeMap<(u32, Device), StepsFrom>,
-}
-
-/// What one process does on one device.
-#[derive(Debug, Default)]
-struct OnDevice {
-    phases: Phases,
-    backward: u32,
-    steps_from: Option<StepsFrom>,
-    /// Steps that ended.
-    steps: u32,
-}
-
-impl OnDevice {
-    /// Gives the number of the step that has ended.
-    fn enter(&mut self, phase: Option<Phase>) -> Option<u32> {
-        let left = self.phases.enter(phase)?;
-        self.backward += u32::from(left == Phase::Backward);
-        let from = match (self.steps_from, left) {
-            (None, Phase::Optimizer) => StepsFrom::Optimizer,
-            (None, Phase::Backward) if self.backward >= MIN_BACKWARD => StepsFrom::Backward,
-            (Some(from @ StepsFrom::Optimizer), Phase::Optimizer)
-            | (Some(from @ StepsFrom::Backward), Phase::Backward) => from,
-            _ => return None,
-        };
-        self.steps_from = Some(from);
-        self.steps += 1;
-        Some(self.steps)
-    }
 }
 
 impl Stepped {
@@ -73,39 +24,38 @@ impl Stepped {
         Self {
             of_marks: Box::new(A::default()),
             of_inferred: Box::new(A::default()),
-            names: Classifier::new(Arc::clone(&RULES)),
-            devices: PerDevice::default(),
-            marking: BTreeSet::new(),
+            steps: InferredSteps::default(),
             inferred: BTreeMap::new(),
         }
     }
 
     /// Takes what a process does with a block, `number`ed by its step.
-    fn work(&mut self, event: &Event, device: Device, phase: Option<Phase>, number: impl Fn(u32) -> EventKind) {
-        let on = self.devices.at(event.pid, device);
-        if let Some(step) = on.enter(phase) {
-            self.inferred.insert((event.pid, device), on.steps_from.unwrap_or_default());
+    fn work(&mut self, event: &Event, device: Device, number: impl Fn(u32) -> EventKind) {
+        let Some(standing) = self.steps.observe(event) else { return };
+        if let Some(step) = standing.ended {
+            self.inferred.insert((event.pid, device), standing.from);
             for kind in [EventKind::StepEnd { step }, EventKind::StepStart { step: step + 1 }] {
                 self.of_inferred.observe(&Event { device, kind, ..event.clone() });
             }
         }
-        if on.steps > 0 {
-            let kind = number(on.steps + 1);
+        if standing.step > 0 {
+            let kind = number(standing.step);
             self.of_inferred.observe(&Event { kind, ..event.clone() });
         }
     }
 
     /// A process marks its steps.
     fn mark(&mut self, event: &Event) {
-        if self.marking.insert(event.pid) {
-            self.leave(event);
+        if self.steps.mark(event.pid) {
+            let had = self.steps.forget(event.pid);
+            self.leave(event, had);
             self.inferred.retain(|(pid, _), _| *pid != event.pid);
         }
     }
 
     /// Nothing more is inferred of a process.
-    fn leave(&mut self, event: &Event) {
-        if self.devices.take_process(event.pid).filter(|(_, on)| on.steps > 0).count() > 0 {
+    fn leave(&mut self, event: &Event, had_steps: bool) {
+        if had_steps {
             self.of_inferred.observe(&Event { kind: EventKind::ProcessEnd, ..event.clone() });
         }
     }
@@ -145,22 +95,19 @@ impl Analysis for Stepped {
         match &event.kind {
             EventKind::StepStart { .. } | EventKind::StepEnd { .. } => self.mark(event),
             EventKind::ProcessEnd => {
-                self.leave(event);
-                self.marking.remove(&event.pid);
+                let had = self.steps.end(event.pid);
+                self.leave(event, had);
             }
-            _ if self.marking.contains(&event.pid) => {}
             EventKind::Alloc(alloc) => {
-                let phase = self.names.phase(event.stacks);
                 let block = |step| Block { step, ..alloc.block };
                 let kind = |step| EventKind::Alloc(Alloc { block: block(step), ..*alloc });
-                self.work(event, alloc.block.device, phase, kind);
+                self.work(event, alloc.block.device, kind);
             }
             EventKind::Free(free) => {
-                let phase = self.names.phase(event.stacks).filter(|_| free.cause == FreeCause::Program);
                 // Blocks are known by their numbers: of which step one was does not matter behind the first.
                 let block = |step| Block { step, ..free.block };
                 let kind = |step| EventKind::Free(Free { block: block(step), ..*free });
-                self.work(event, free.block.device, phase, kind);
+                self.work(event, free.block.device, kind);
             }
             _ => {}
         }

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::{Confidence, Device, LiveGroups, LiveSum, Pool};
+use super::{Confidence, Device, LiveGroups, LiveSum, Pool, StepsFrom};
 
 /// The peak of one pool of one process on one device.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -19,8 +19,10 @@ pub struct Peak {
     pub start_ns: u64,
     /// When the peak was reached for the first time, nanoseconds since the Unix epoch.
     pub time_ns: u64,
-    /// Step during which it was; 0 before the first.
+    /// Step during which it was; 0 before the first, or, of inferred steps, before the first has ended.
     pub step: u32,
+    /// What the steps are known by.
+    pub steps_from: StepsFrom,
     /// Bytes used then: as the pool says where it does, else the sum of the live blocks.
     pub peak_bytes: u64,
     /// The blocks of them that were seen allocated.

@@ -12,12 +12,12 @@ const TABLE_LINES: usize = 20;
 
 /// Writes one finding.
 pub(super) fn write(found: &Peak, clock: Clock, out: &mut impl Write) -> io::Result<()> {
-    let Peak { pool, step, peak_bytes, seen, unseen_bytes, groups, places_left_out, .. } = found;
+    let Peak { pool, step, steps_from, peak_bytes, seen, unseen_bytes, groups, places_left_out, .. } = found;
     write!(out, "Peak of {} on device {}: {}", pool.display_name(), Name(found.device), size(*peak_bytes))?;
     write!(out, " in {}, at {}", counted(seen.blocks, "block"), clock.exact(found.time_ns))?;
     match step {
         0 => writeln!(out)?,
-        _ => writeln!(out, ", in step {step}")?,
+        _ => writeln!(out, ", in step {step}{}", steps_from.note())?,
     }
     if *unseen_bytes > 0 {
         let why = if found.attached { "older than the trace" } else { "not seen" };
@@ -86,7 +86,7 @@ pub(super) fn size_class(SizeSum { least_bytes, .. }: &SizeSum) -> String {
 mod tests {
     use super::super::clock::without_wall;
     use super::*;
-    use crate::model::{Device, Name as OwnerName, PlaceSum, Stack, StackEnd, Stacks};
+    use crate::model::{Device, Name as OwnerName, PlaceSum, Stack, StackEnd, Stacks, StepsFrom};
 
     fn text(found: &Peak) -> String {
         let mut out = Vec::new();
@@ -114,6 +114,7 @@ mod tests {
             start_ns: 1_000_000_000,
             time_ns: 3_500_000_000,
             step: 2,
+            steps_from: StepsFrom::Marks,
             peak_bytes: 4 << 20,
             seen: live(3, (3 << 20) + 1),
             unseen_bytes: (1 << 20) - 1,
