@@ -37,5 +37,5 @@ pub use module::{module_id, module_name};
 pub use name::Name;
 pub use peak::Peak;
 pub use sample::{Change, HostMemory, PoolSample, ProcessSample, Sample};
-pub use span::{Exit, Span};
+pub use span::{Exit, ExitFreed, Span};
 pub use stack::{Stack, StackEnd, Stacks, end_text};

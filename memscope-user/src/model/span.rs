@@ -2,8 +2,10 @@
 
 use serde::Serialize;
 
+use super::{Device, Pool};
+
 /// What analyses of leaks judge of a process: all of it up to its exit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Span {
     /// Process.
     pub pid: u32,
@@ -13,6 +15,21 @@ pub struct Span {
     pub until_ns: u64,
     /// What shows that.
     pub exit: Exit,
+    /// What the exit freed, by device and pool; segments of pools are left out.
+    pub freed: Vec<ExitFreed>,
+}
+
+/// What an exit freed of one pool: it was held when the exit began.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct ExitFreed {
+    /// Device.
+    pub device: Device,
+    /// Pool.
+    pub pool: Pool,
+    /// Blocks.
+    pub blocks: u64,
+    /// Their bytes.
+    pub size_bytes: u64,
 }
 
 /// How the exit of a process was recognised.

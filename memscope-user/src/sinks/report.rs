@@ -32,7 +32,7 @@ pub use sample::{SAMPLE_CSV_HEADER, write_sample, write_sample_csv};
 use serde::Serialize;
 
 use crate::model::{
-    ByStack, Decomposition, Device, Figures, Finding, Fluctuation, Fragmentation, Growth, Held, HeldModule,
+    ByStack, Decomposition, Device, ExitFreed, Figures, Finding, Fluctuation, Fragmentation, Growth, Held, HeldModule,
     Inefficient, Leak, Ledger, LeftOut, LossLine, MarkLeaks, Oom, Peak, Pool, RatioRecord, RunEnd, Span, StepLeaks,
     StepsFrom,
 };
@@ -146,7 +146,8 @@ impl Report {
             fragmentation::write(found, clock, out)?;
         }
         for held in &process.held {
-            write_held(held, out)?;
+            let freed = process.spans.iter().flat_map(|span| &span.freed);
+            write_held(held, freed.filter(|freed| (freed.device, freed.pool) == (held.device, held.pool)), out)?;
         }
         for found in &process.by_stack {
             stacks::write(found, out)?;
@@ -325,7 +326,11 @@ fn write_gap(found: &Fluctuation, out: &mut impl Write) -> io::Result<()> {
     Ok(())
 }
 
-fn write_held(held: &Held, out: &mut impl Write) -> io::Result<()> {
+fn write_held<'a>(
+    held: &Held,
+    freed_by_exit: impl Iterator<Item = &'a ExitFreed>,
+    out: &mut impl Write,
+) -> io::Result<()> {
     let Held { pool, blocks, size_bytes, unseen_bytes, peak_bytes, .. } = held;
     write!(out, "{} held at the end on device {}: ", pool.display_name(), Name(held.device))?;
     let seen = match blocks {
@@ -338,6 +343,9 @@ fn write_held(held: &Held, out: &mut impl Write) -> io::Result<()> {
             let why = if held.attached { "from before the attach" } else { "not seen" };
             write!(out, "{}: {seen}, and {} {why}", size(size_bytes.saturating_add(*unseen)), size(*unseen))?;
         }
+    }
+    for ExitFreed { blocks, size_bytes, .. } in freed_by_exit {
+        write!(out, "; freed by the exit: {} in {}", size(*size_bytes), counted(*blocks, "block"))?;
     }
     write!(out, "; peak {}; {}", size(*peak_bytes), traffic(held))?;
     let is_partial = held.attached && *unseen_bytes == 0;

@@ -44,7 +44,7 @@ impl Judged {
         let mut pass = |event: &Event| inner.iter_mut().for_each(|analysis| analysis.observe(event));
         let span = process.tail.end(pid, end.map(|event| event.time_ns), &mut pass);
         if let Some(end) = end {
-            pass(&Event { time_ns: span.map_or(end.time_ns, |span| span.until_ns), ..end.clone() });
+            pass(&Event { time_ns: span.as_ref().map_or(end.time_ns, |span| span.until_ns), ..end.clone() });
         }
         spans.extend(span);
     }

@@ -10,9 +10,11 @@
 //! [`MAX_PAUSE_NS`] between two frees parts what belonged to the last work from the exit. A process that is killed, or still runs when
 //! the trace ends, has no exit.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
-use crate::model::{Block, Event, EventKind, Exit, Free, FreeCause, Pool, Span, System, UnknownFree};
+use crate::model::{
+    Block, Device, Event, EventKind, Exit, ExitFreed, Free, FreeCause, Pool, Span, System, UnknownFree,
+};
 
 /// Events held back at most, of one process; the oldest are passed on as they are.
 const MAX_HELD: usize = 1 << 16;
@@ -55,6 +57,7 @@ impl Tail {
     pub(super) fn end(self, pid: u32, end_ns: Option<u64>, pass: &mut impl FnMut(&Event)) -> Option<Span> {
         let found = exit(&self.held, end_ns);
         let at = found.as_ref().map_or(usize::MAX, |found| found.at);
+        let freed = freed(self.held.iter().skip(at));
         let until_ns = self.held.get(at).map(|event| event.time_ns);
         for (number, mut event) in self.held.into_iter().enumerate() {
             if let Some(until_ns) = until_ns.filter(|_| number >= at) {
@@ -71,7 +74,7 @@ impl Tail {
             pass(&event);
         }
         let start_ns = self.start_ns?;
-        Some(Span { pid, start_ns, until_ns: until_ns?, exit: found?.exit })
+        Some(Span { pid, start_ns, until_ns: until_ns?, exit: found?.exit, freed })
     }
 }
 
@@ -111,6 +114,18 @@ fn block_of(event: &Event, of_program: bool) -> Option<&Block> {
     let EventKind::Free(Free { block, cause, .. }) = &event.kind else { return None };
     let is = if of_program { *cause == FreeCause::Program } else { !cause.gave_back() };
     (is && block.pool != Pool::Host).then_some(block)
+}
+
+/// What these events free, by device and pool.
+fn freed<'a>(events: impl Iterator<Item = &'a Event>) -> Vec<ExitFreed> {
+    let mut sums: BTreeMap<(Device, Pool), ExitFreed> = BTreeMap::new();
+    for &Block { device, pool, size_bytes, .. } in events.filter_map(|event| block_of(event, true)) {
+        let none = ExitFreed { device, pool, blocks: 0, size_bytes: 0 };
+        let sum = sums.entry((device, pool)).or_insert(none);
+        sum.blocks += 1;
+        sum.size_bytes = sum.size_bytes.saturating_add(size_bytes);
+    }
+    sums.into_values().collect()
 }
 
 fn exit(held: &VecDeque<Event>, end_ns: Option<u64>) -> Option<Found> {

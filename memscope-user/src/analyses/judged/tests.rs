@@ -1,7 +1,9 @@
 use super::*;
 use crate::analyses::judged_leaks;
 use crate::analyses::script::{Script, run};
-use crate::model::{Device, Exit, FreeCause, Growth, Pool, ProcessStart, Stack, StackEnd, Stacks, StepLeaks, System};
+use crate::model::{
+    Device, Exit, ExitFreed, FreeCause, Growth, Pool, ProcessStart, Stack, StackEnd, Stacks, StepLeaks, System,
+};
 
 const PID: u32 = 7;
 const NPU0: Device = Device::Npu(0);
@@ -82,8 +84,11 @@ fn a_list_that_the_exit_frees_leaks() {
         let steps = found.steps.expect("steps ended");
         assert_eq!((steps.leaks.len(), steps.unjudged.len(), steps.kept.blocks), (38, 1, 0));
         assert!(steps.leaks.iter().all(|leak| leak.stacks == place("train.py(7): loss") && leak.size_bytes == 512));
-        let exit = Exit { finalized: finalize, ended: true, freed_blocks: 41, freed_bytes: 100 * MIB + 40 * 512 };
-        assert_eq!(found.span.expect("an exit").exit, exit);
+        let (blocks, size_bytes) = (41, 100 * MIB + 40 * 512);
+        let exit = Exit { finalized: finalize, ended: true, freed_blocks: blocks, freed_bytes: size_bytes };
+        let span = found.span.expect("an exit");
+        let freed = [ExitFreed { device: NPU0, pool: Pool::Pta, blocks, size_bytes }];
+        assert_eq!((span.exit, &span.freed[..]), (exit, &freed[..]));
     }
 }
 

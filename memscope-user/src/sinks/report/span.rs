@@ -31,7 +31,7 @@ mod tests {
     #[test]
     fn signs_are_shown() {
         let exit = Exit { finalized: true, ended: true, freed_blocks: 1, freed_bytes: 2048 };
-        let span = |exit| Span { pid: 1, start_ns: 5_000_000_000, until_ns: 46_200_000_000, exit };
+        let span = |exit| Span { pid: 1, start_ns: 5_000_000_000, until_ns: 46_200_000_000, exit, freed: Vec::new() };
         let text = |exit| {
             let mut out = Vec::new();
             write(&span(exit), Clock::since(5_000_000_000), &mut out).expect("memory takes everything");
