@@ -1,10 +1,12 @@
 /* Steps between mstx marks, each with blocks that are freed and blocks that are not.
  *   steps [--steps 5] [--blocks 8] [--size 65536] [--leaks 1] [--leak-size 1048576] [--first-leak 1]
  *         [--free-later N] [--nested N] [--domain] [--hold-last] [--free-at-exit]
+ *         [--exit-allocs 0]
  * --free-later: leaked blocks are freed N steps later, so they are no leaks; the last N steps' stay.
  * --nested: so many other ranges inside each step.  --domain: marks go to the domain "steps".
  * --hold-last: the last step does not end, and the device is not reset.
- * --free-at-exit: what is left is freed behind the last step, as Python does when it ends. */
+ * --free-at-exit: what is left is freed behind the last step, as Python does when it ends.
+ * --exit-allocs: so many blocks come and go half-way through those frees, as of a handler that saves something. */
 #include "common.h"
 #include "mstx/ms_tools_ext.h"
 
@@ -83,6 +85,7 @@ int main(int argc, char **argv)
     first_leak = option(argc, argv, "--first-leak", 1);
     free_later = option(argc, argv, "--free-later", 0);
     nested = option(argc, argv, "--nested", 0);
+    uint64_t exit_allocs = option(argc, argv, "--exit-allocs", 0);
     in_domain = option_flag(argc, argv, "--domain");
     hold_last = option_flag(argc, argv, "--hold-last");
     leaked = calloc(steps * leaks + 1, sizeof *leaked);
@@ -95,8 +98,11 @@ int main(int argc, char **argv)
     for (uint64_t step = 0; step < steps; step++)
         made += step + 1 >= first_leak ? leaks : 0;
     if (option_flag(argc, argv, "--free-at-exit"))
-        for (uint64_t step = 0; step < steps; step++)
+        for (uint64_t step = 0; step < steps; step++) {
+            for (uint64_t i = 0; step == steps / 2 && i < exit_allocs; i++)
+                CHECK(aclrtFree(device_alloc(size)));
             free_leaks_of(step);
+        }
     if (!hold_last)
         acl_end(0);
     report("steps", steps, "allocs", steps * blocks + made, "frees", steps * blocks + freed_later, "leaked",

@@ -35,9 +35,9 @@ pub struct ExitFreed {
 /// How the exit of a process was recognised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Exit {
-    /// `aclFinalize` was called, and nothing but frees came behind it.
+    /// `aclFinalize` was called, and no work came behind it.
     pub finalized: bool,
-    /// The process ended, with nothing but frees behind its last work.
+    /// The process ended, and between its last work and that it freed what it held.
     pub ended: bool,
     /// Blocks of device memory that it freed meanwhile.
     pub freed_blocks: u64,

@@ -87,10 +87,10 @@ fn times_of_tables_can_be_typed() {
     };
     let table = rows(&answer(&["decompose", capture]));
     assert!(table.len() >= 4, "{table:?}");
-    for row in &table {
+    for row in table.iter().step_by(table.len().div_ceil(4)) {
         let cut = rows(&answer(&["decompose", capture, "--until", &row[0]]));
-        // The second column is the highest so far within the line's interval.
-        let held = |row: &[String]| row[2..].to_vec();
+        // The second column is the highest within the line's interval; owners stand in the order of what they hold at most.
+        let held = |row: &[String]| row[2..].iter().cloned().collect::<BTreeSet<_>>();
         assert!(cut.iter().any(|cut| cut[0] == row[0] && held(cut) == held(row)), "{row:?}: {cut:?}");
     }
 }

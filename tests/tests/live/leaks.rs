@@ -136,10 +136,15 @@ fn leaks_that_the_exit_frees() {
         list.said()
     );
     // 24 of the program, and 3 of the runtime: 2166784 bytes, as its ledger has.
-    let exit = "There the exit begins (aclFinalize and the end of the process, with nothing but frees before): 27 blocks, 26.07 MiB (27333376";
+    let exit = "There the exit begins (aclFinalize and the end of the process, with no work before): 27 blocks, 26.07 MiB (27333376";
     assert!(list.stdout.contains(exit), "{}", list.said());
     let held = "held at the end on device 0: nothing; freed by the exit: 26.07 MiB (27333376 bytes) in 27 blocks; peak";
     assert!(list.stdout.contains(held), "{}", list.said());
+
+    // A handler that saves something at the exit changes nothing of it; its block was not held.
+    let arguments = ["--steps", "12", "--leaks", "2", "--free-at-exit", "--exit-allocs", "1"];
+    let saves = Tracer::run("steps", &arguments).option("--leak-blocks").succeed();
+    assert!(saves.stdout.contains(summary) && saves.stdout.contains(exit), "{}", saves.said());
 
     let latest = Tracer::run("steps", &["--steps", "12", "--free-later", "1", "--free-at-exit"]).succeed();
     assert!(latest.stdout.contains("No memory leaks detected on device 0 (12 steps ended)."), "{}", latest.said());

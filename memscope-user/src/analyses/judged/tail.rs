@@ -6,11 +6,12 @@
 //! - the process ends, at most [`MAX_TO_END_NS`] behind the last of them; and
 //! - it called `aclFinalize`, or they free at least half of what was live (mass frees).
 //!
-//! `aclFinalize` with nothing but frees behind it is enough where the end of the process is not seen. A pause of more than
+//! An exit may allocate a little, as handlers do that save or log: one block for [`FREES_OF_ALLOC`] frees of older ones behind it, none of
+//! which is a leak. `aclFinalize` with no work behind it is enough where the end of the process is not seen. A pause of more than
 //! [`MAX_PAUSE_NS`] between two frees parts what belonged to the last work from the exit. A process that is killed, or still runs when
 //! the trace ends, has no exit.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 
 use crate::model::{
     Block, Device, Event, EventKind, Exit, ExitFreed, Free, FreeCause, Pool, Span, System, UnknownFree,
@@ -23,10 +24,16 @@ const MAX_PAUSE_NS: u64 = 2_000_000_000;
 /// The longest time from the last free to the end of the process.
 const MAX_TO_END_NS: u64 = 10_000_000_000;
 
+/// Frees for each allocation of an exit.
+const FREES_OF_ALLOC: u64 = 8;
+
 /// What has happened since the last work of a process.
 #[derive(Debug, Default)]
 pub(super) struct Tail {
     held: VecDeque<Event>,
+    /// Frees among them, and allocations that an exit may have.
+    frees: u64,
+    allocations: u64,
     start_ns: Option<u64>,
 }
 
@@ -40,14 +47,21 @@ impl Tail {
     /// Takes an event of the process, and passes on what is settled.
     pub(super) fn observe(&mut self, event: &Event, pass: &mut impl FnMut(&Event)) {
         self.start_ns.get_or_insert(event.time_ns);
-        if is_work(&event.kind) {
+        let is_alloc = is_device_alloc(&event.kind);
+        let may_be_of_exit = is_alloc && FREES_OF_ALLOC * (self.allocations + 1) <= self.frees;
+        if is_work(&event.kind) && !may_be_of_exit {
             self.held.drain(..).for_each(|held| pass(&held));
+            (self.frees, self.allocations) = (0, 0);
         } else if !self.held.is_empty() || is_sign(&event.kind) {
             if self.held.len() >= MAX_HELD
                 && let Some(oldest) = self.held.pop_front()
             {
+                self.frees -= u64::from(gave_back(&oldest));
+                self.allocations -= u64::from(is_device_alloc(&oldest.kind));
                 pass(&oldest);
             }
+            self.frees += u64::from(gave_back(event));
+            self.allocations += u64::from(is_alloc);
             return self.held.push_back(event.clone());
         }
         pass(event);
@@ -57,7 +71,8 @@ impl Tail {
     pub(super) fn end(self, pid: u32, end_ns: Option<u64>, pass: &mut impl FnMut(&Event)) -> Option<Span> {
         let found = exit(&self.held, end_ns);
         let at = found.as_ref().map_or(usize::MAX, |found| found.at);
-        let freed = freed(self.held.iter().skip(at));
+        let own = allocated(self.held.iter().skip(at));
+        let freed = freed(older(self.held.iter().skip(at), &own));
         let until_ns = self.held.get(at).map(|event| event.time_ns);
         for (number, mut event) in self.held.into_iter().enumerate() {
             if let Some(until_ns) = until_ns.filter(|_| number >= at) {
@@ -67,6 +82,7 @@ impl Tail {
                 event.time_ns = until_ns;
                 if let EventKind::Free(free) = &mut event.kind
                     && free.cause == FreeCause::Program
+                    && !own.contains(&free.block.allocation_id)
                 {
                     free.cause = FreeCause::Exit;
                 }
@@ -78,10 +94,29 @@ impl Tail {
     }
 }
 
-/// Whether the program works: an exit has none of these. That a process has started is seen by the tracer, which may be behind a short one.
+/// Whether the program takes memory of a device.
+fn is_device_alloc(kind: &EventKind) -> bool {
+    matches!(kind, EventKind::Alloc(alloc) if alloc.block.pool != Pool::Host)
+}
+
+/// Numbers of the blocks that these events allocate.
+fn allocated<'a>(events: impl Iterator<Item = &'a Event>) -> HashSet<u64> {
+    let number = |event: &Event| match &event.kind {
+        EventKind::Alloc(alloc) => Some(alloc.block.allocation_id),
+        _ => None,
+    };
+    events.filter_map(number).collect()
+}
+
+/// Blocks that the program freed with these events, but for those of these numbers.
+fn older<'a>(events: impl Iterator<Item = &'a Event>, own: &HashSet<u64>) -> impl Iterator<Item = &'a Block> {
+    events.filter_map(|event| block_of(event, true)).filter(|block| !own.contains(&block.allocation_id))
+}
+
+/// Whether the program works: an exit has none of these, but for few allocations. That a process has started is seen by the tracer, which may be behind a short one.
 fn is_work(kind: &EventKind) -> bool {
     match kind {
-        EventKind::Alloc(alloc) => alloc.block.pool != Pool::Host,
+        EventKind::Alloc(_) => is_device_alloc(kind),
         EventKind::Free(_)
         | EventKind::UnknownFree(_)
         | EventKind::BlockReturned(_)
@@ -116,10 +151,10 @@ fn block_of(event: &Event, of_program: bool) -> Option<&Block> {
     (is && block.pool != Pool::Host).then_some(block)
 }
 
-/// What these events free, by device and pool.
-fn freed<'a>(events: impl Iterator<Item = &'a Event>) -> Vec<ExitFreed> {
+/// The sums of these blocks, by device and pool.
+fn freed<'a>(blocks: impl Iterator<Item = &'a Block>) -> Vec<ExitFreed> {
     let mut sums: BTreeMap<(Device, Pool), ExitFreed> = BTreeMap::new();
-    for &Block { device, pool, size_bytes, .. } in events.filter_map(|event| block_of(event, true)) {
+    for &Block { device, pool, size_bytes, .. } in blocks {
         let none = ExitFreed { device, pool, blocks: 0, size_bytes: 0 };
         let sum = sums.entry((device, pool)).or_insert(none);
         sum.blocks += 1;
@@ -130,17 +165,31 @@ fn freed<'a>(events: impl Iterator<Item = &'a Event>) -> Vec<ExitFreed> {
 
 fn exit(held: &VecDeque<Event>, end_ns: Option<u64>) -> Option<Found> {
     let finalized = held.iter().rposition(|event| matches!(event.kind, EventKind::System(System::AclFinalize)));
+    let own = allocated(held.iter());
     let mut at = None;
     let mut next_ns = end_ns.or_else(|| finalized.map(|at| held[at].time_ns))?;
     let mut longest_ns = if finalized.is_some() { u64::MAX } else { MAX_TO_END_NS };
-    for (number, event) in held.iter().enumerate().rev().filter(|(_, event)| gave_back(event)) {
+    // What lies behind: frees of older blocks, and allocations.
+    let (mut returned, mut allocations) = (0, 0);
+    for (number, event) in held.iter().enumerate().rev() {
+        if is_device_alloc(&event.kind) {
+            allocations += 1;
+            if FREES_OF_ALLOC * allocations > returned {
+                break;
+            }
+        }
+        if !gave_back(event) {
+            continue;
+        }
         if next_ns.saturating_sub(event.time_ns) > longest_ns {
             break;
         }
+        returned += u64::from(block_of(event, true).is_none_or(|block| !own.contains(&block.allocation_id)));
         (at, next_ns, longest_ns) = (Some(number), event.time_ns, MAX_PAUSE_NS);
     }
     let at = at?;
-    let freed = || held.range(at..).filter_map(|event| block_of(event, true));
+    let own = allocated(held.range(at..));
+    let freed = || older(held.range(at..), &own);
     let freed_blocks = freed().count() as u64;
     let left_blocks = held.range(at..).filter_map(|event| block_of(event, false)).count() as u64;
     let is_mass = end_ns.is_some() && freed_blocks >= left_blocks;

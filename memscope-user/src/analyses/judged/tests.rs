@@ -92,6 +92,25 @@ fn a_list_that_the_exit_frees_leaks() {
     }
 }
 
+/// A handler at the exit copies something: a block comes and goes between what Python frees. The list leaks all the same, and the handler's block is
+/// no part of what was held.
+#[test]
+fn an_exit_may_allocate_a_little() {
+    let (mut script, losses) = training(40, usize::MAX);
+    let (first, last) = losses.split_at(20);
+    for loss in first {
+        script.free(Pool::Pta, *loss);
+    }
+    script.alloc(Pool::Pta, 0x30_0000, MIB).free(Pool::Pta, 0x30_0000);
+    exit_in_order(&mut script, last, false);
+    let found = judge(&script, 1_000_000);
+    let steps = found.steps.expect("steps ended");
+    assert_eq!((steps.leaks.len(), steps.unjudged.len(), steps.kept.blocks), (38, 1, 0));
+    let span = found.span.expect("an exit");
+    assert_eq!((span.exit.freed_blocks, span.exit.freed_bytes), (41, 100 * MIB + 40 * 512));
+    assert_eq!(span.freed.iter().map(|freed| freed.blocks).collect::<Vec<_>>(), [41]);
+}
+
 /// The tracer came late: of what the exit frees most is older than the trace. These frees belong to the exit and replace nothing, so what a
 /// place gained until then is a leak; and where they come first, the exit begins with them.
 #[test]

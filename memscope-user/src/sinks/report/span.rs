@@ -10,9 +10,9 @@ use crate::model::{Exit, Span};
 pub(super) fn write(span: &Span, clock: Clock, out: &mut impl Write) -> io::Result<()> {
     let Exit { finalized, ended, freed_blocks, freed_bytes } = span.exit;
     let signs = match (finalized, ended) {
-        (true, true) => "aclFinalize and the end of the process, with nothing but frees before",
-        (true, false) => "aclFinalize, with nothing but frees behind it",
-        (false, _) => "the process ended, with nothing but frees before",
+        (true, true) => "aclFinalize and the end of the process, with no work before",
+        (true, false) => "aclFinalize, with no work behind it",
+        (false, _) => "the process ended, with no work before",
     };
     writeln!(
         out,
@@ -45,10 +45,10 @@ mod tests {
         assert_eq!(wall.as_nanosecond(), 46_200_000_000);
         assert_eq!(
             rest,
-            "There the exit begins (aclFinalize and the end of the process, with nothing but frees before): 1 block, 2.00 KiB (2048 bytes), \
+            "There the exit begins (aclFinalize and the end of the process, with no work before): 1 block, 2.00 KiB (2048 bytes), \
              freed in it count as held.\n"
         );
-        assert!(text(Exit { finalized: false, ..exit }).contains("(the process ended, with nothing but frees before)"));
-        assert!(text(Exit { ended: false, ..exit }).contains("(aclFinalize, with nothing but frees behind it)"));
+        assert!(text(Exit { finalized: false, ..exit }).contains("(the process ended, with no work before)"));
+        assert!(text(Exit { ended: false, ..exit }).contains("(aclFinalize, with no work behind it)"));
     }
 }
