@@ -1,6 +1,6 @@
 //! Analyses of steps, of programs that mark theirs and of those that do not.
 //!
-//! The analyses inside of [`Stepped`] see [inferred](super::inferred) steps as if they were marked, behind the first one. What was inferred of a
+//! The analyses inside of [`Stepped`] see inferred steps (`inferred`) as if they were marked, behind the first one. What was inferred of a
 //! process that marks a step later is dropped.
 
 use std::collections::BTreeMap;
