@@ -38,6 +38,8 @@ struct Account {
     /// The same without marks.
     inferred: Standing,
     peak_bytes: u64,
+    /// Of the blocks that were seen.
+    live_bytes: u64,
     /// The peak's place among all allocations and frees.
     moment: u64,
     /// The marked moment is the peak.
@@ -110,8 +112,12 @@ impl PeaksAnalysis {
             }
         }
         account.groups.change(owner, block, Change::Comes, &mut self.room);
-        if *used_bytes > account.peak_bytes {
-            (account.peak_bytes, account.time_ns) = (*used_bytes, time_ns);
+        account.live_bytes = account.live_bytes.saturating_add(block.size_bytes);
+        // A workspace that grows is reported with the pool's figure from before.
+        let is_stale = block.pool == Pool::PtaWorkspace;
+        let used_bytes = if is_stale { account.live_bytes.max(*used_bytes) } else { *used_bytes };
+        if used_bytes > account.peak_bytes {
+            (account.peak_bytes, account.time_ns) = (used_bytes, time_ns);
             (account.step, account.inferred) = (block.step, inferred);
             account.moment = moment;
             account.groups.mark();
@@ -124,6 +130,7 @@ impl PeaksAnalysis {
         let Some(went) = self.lives.went(event, free) else { return };
         if let Some(account) = self.running.at(event.pid, free.block.device).get_mut(&went.live.pool) {
             account.groups.change(self.lives.owner(&went.live), &free.block, Change::Goes, &mut self.room);
+            account.live_bytes = account.live_bytes.saturating_sub(free.block.size_bytes);
             account.named(&went, &self.lives);
         }
     }
@@ -152,7 +159,7 @@ impl PeaksAnalysis {
 impl Account {
     fn new(start_ns: u64) -> Self {
         let (inferred, groups) = (Standing::default(), Groups::default());
-        Self { start_ns, time_ns: start_ns, step: 0, inferred, peak_bytes: 0, moment: 0, groups }
+        Self { start_ns, time_ns: start_ns, step: 0, inferred, peak_bytes: 0, live_bytes: 0, moment: 0, groups }
     }
 
     /// A block has its final name.

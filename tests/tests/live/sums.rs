@@ -143,8 +143,8 @@ fn assert_ledgers(run: &Run, parts: &BTreeMap<String, Value>) {
 #[test]
 fn sums_of_all_answers_agree() {
     let programs: [(&str, &[&str]); 4] = [
-        ("pool", &["--rounds", "3", "--leaks", "2", "--leak-size", "3000000", "--workspaces", "0"]),
-        ("pool", &["--rounds", "2", "--threads", "2", "--workspaces", "0"]),
+        ("pool", &["--rounds", "3", "--leaks", "2", "--leak-size", "3000000"]),
+        ("pool", &["--rounds", "2", "--threads", "2", "--workspaces", "4"]),
         ("steps", &["--leaks", "2"]),
         ("devices", &["--blocks", "20", "--leak"]),
     ];
