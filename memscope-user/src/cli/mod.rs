@@ -7,6 +7,7 @@ mod daemon;
 mod decompose;
 mod demo;
 mod diff;
+#[path = "../session/disk.rs"]
 mod disk;
 mod doctor;
 mod export;
@@ -17,19 +18,25 @@ mod input;
 mod leaks;
 mod manual;
 mod messages;
+#[path = "../session/notices.rs"]
 mod notices;
 mod offline;
+#[path = "../session/operators.rs"]
 mod operators;
+#[path = "../session/outputs.rs"]
 mod outputs;
 mod progress;
 mod select;
+#[path = "../session/mod.rs"]
 mod session;
 mod signals;
+#[path = "../session/stacks.rs"]
 mod stacks;
 mod stat;
 mod terminal;
 mod typed;
 mod values;
+#[path = "../session/writer.rs"]
 mod writer;
 
 use std::{ffi::OsString, process::ExitCode};

@@ -1,6 +1,8 @@
 //! `stat`: how memory is used, sample by sample, while programs run.
 
+#[path = "../../session/history.rs"]
 mod history;
+#[path = "../../session/monitor.rs"]
 mod monitor;
 mod screen;
 
