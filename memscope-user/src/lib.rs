@@ -2,12 +2,11 @@
 //!
 //! Data walks one way: `ring` → `decode` → `pipeline` (time order, blocks, steps) → `analyses` and `sinks`.
 //! `capture` stores what came out of the ring and feeds it to `decode` again. `probes` says what is traced,
-//! `attach` puts the probes there. See `docs/architecture.md`.
+//! `locate` where that is in a file, `kernel` puts the probes there, `follow` keeps up with the processes. See `docs/architecture.md`.
 
 #![deny(clippy::print_stdout, clippy::print_stderr, reason = "cli/terminal.rs writes to terminals")]
 
 pub mod analyses;
-pub mod attach;
 mod calm;
 pub mod capture;
 #[cfg(feature = "trace")]
@@ -17,9 +16,16 @@ pub mod crew;
 #[cfg(feature = "trace")]
 pub mod daemon;
 pub mod decode;
+#[cfg(feature = "trace")]
+pub mod follow;
 mod hash;
 pub mod input;
+#[cfg(feature = "trace")]
+pub mod kernel;
+#[cfg(feature = "trace")]
+pub mod locate;
 pub mod model;
+pub mod os;
 pub mod pipeline;
 pub mod printable;
 pub mod probes;

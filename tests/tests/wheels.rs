@@ -10,7 +10,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use memscope::attach::elf;
+use memscope::os::elf;
 use memscope::probes;
 use memscope_tests::harness::tracer::tracer_path;
 use serde_json::Value;

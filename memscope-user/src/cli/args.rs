@@ -8,13 +8,16 @@ use std::{
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::attach::features::LinkMode;
-use crate::daemon::listen::DEFAULT_SOCKET;
-use crate::probes::{ProbeSpec, user};
-use crate::watch::spec::WatchSpec;
-
-use super::select::{FilterArgs, SelectArgs};
-use super::values::{self, Analyses, CallStacks, Devices, Events, Level, Ops, Steps};
+use super::{
+    select::{FilterArgs, SelectArgs},
+    values::{self, Analyses, CallStacks, Devices, Events, Level, Ops, Steps},
+};
+use crate::{
+    daemon::listen::DEFAULT_SOCKET,
+    kernel::features::LinkMode,
+    probes::{ProbeSpec, user},
+    watch::spec::WatchSpec,
+};
 
 /// msMemScope's default.
 const DEFAULT_OUTPUT: &str = "memscopeDumpResults";

@@ -23,8 +23,8 @@ use crate::{
         Analysis,
         compare::{self, ComparedDevice, ComparedRow, Names, Recorder, Sequences, Which},
     },
-    attach::caller::Caller,
     input::Stage,
+    os::caller::Caller,
     sinks::compare::CompareFiles,
 };
 

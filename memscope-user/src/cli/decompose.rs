@@ -16,8 +16,8 @@ use crate::{
         Analysis, DecomposeAnalysis,
         decompose::{BUILTIN, MAX_TOLD, RuleSet, SharedOwners},
     },
-    attach::caller::Caller,
     input::Stage,
+    os::caller::Caller,
     sinks::{
         annotate::{Annotations, Destination, annotate},
         report::Report,

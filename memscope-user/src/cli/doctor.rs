@@ -10,17 +10,19 @@ use std::{
 use serde::Serialize;
 
 use super::{FAILURE, USAGE, args::DoctorArgs, error, outputs, terminal};
-use crate::probes::ProbeSpec;
 use crate::{
-    attach::{
-        features::{self, Features, LinkMode},
-        follow::expected_libraries,
-        kernel::python_support,
+    follow::{
+        expected_libraries, interpreters,
         libraries::{Libraries, Library},
-        locate::{Checked, Evidence},
-        privileges::{self, Rights},
-        python, withheld,
     },
+    kernel::{
+        features::{self, Features, LinkMode},
+        privileges::{self, Rights},
+        python_support,
+    },
+    locate::hidden::{Checked, Evidence},
+    os::secure_env,
+    probes::ProbeSpec,
     stacks::unwind::Survey,
     usage::{self, Tell},
 };
@@ -304,7 +306,7 @@ fn look_into(
         return files.iter().map(|path| look_into_file(path, max_rows, user)).collect();
     }
     let Some(pid) = pid else {
-        let found = expected_libraries(&withheld::program_environment(), user);
+        let found = expected_libraries(&secure_env::program_environment(), user);
         checks.push(if found.is_empty() {
             Check::degraded(
                 "Ascend libraries",
@@ -343,7 +345,7 @@ fn look_into(
 /// The interpreter of a process, if it has one.
 fn interpreter(pid: u32) -> Option<Check> {
     const NAME: &str = "Python";
-    python::look_into(pid).map(|found| match found {
+    interpreters::look_into(pid).map(|found| match found {
         Ok(version) => Check::ok(NAME, format!("{version}, whose stacks can be taken")),
         Err(why) => {
             Check::degraded(NAME, format!("no stacks: {why}"), "CPython 3.8 to 3.14, release builds, with glibc")
@@ -483,9 +485,9 @@ fn render(diagnosis: &Diagnosis) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::attach::{
-        libraries::Placed,
-        site::{Site, SiteCost},
+    use crate::{
+        follow::libraries::Placed,
+        locate::site::{Site, SiteCost},
     };
 
     /// Linux 4.19 is refused, with what nothing can replace; what else it lacks is said as well.

@@ -18,9 +18,9 @@ use super::{
 };
 use crate::{
     analyses::ByStackAnalysis,
-    attach::caller::Caller,
     input::Options,
     model::{ByStack, Finding},
+    os::caller::Caller,
     pipeline::PipelineConfig,
     sinks::{
         folded::{self, Weight, Which},

@@ -11,9 +11,9 @@ use super::{
 };
 use crate::{
     analyses::{Analysis, InefficientAnalysis, InefficientRules},
-    attach::caller::Caller,
     input::{Format, Stage},
     model::Finding,
+    os::caller::Caller,
     sinks::{
         annotate::{Annotations, Destination, annotate},
         report::Report,

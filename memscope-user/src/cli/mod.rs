@@ -46,7 +46,7 @@ use self::{
     messages::{error, message, usage},
     typed::Refusal,
 };
-use crate::attach::inherited;
+use crate::follow::inherited;
 
 /// Exit status of a failure.
 const FAILURE: u8 = 1;

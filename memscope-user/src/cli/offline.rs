@@ -20,10 +20,10 @@ use super::{
     values::CallStacks,
 };
 use crate::{
-    attach::caller::Caller,
     capture::Reader,
     error_chain,
     input::{Progress, Stage},
+    os::caller::Caller,
     pipeline::{self, PipelineConfig, ReplayReport},
     sinks::{
         Sink,

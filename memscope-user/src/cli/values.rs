@@ -6,10 +6,11 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use crate::analyses::diff::At;
-use crate::analyses::select::When as Moment;
-use crate::attach::ops::OpsChoice;
-use crate::model::InefficientKind;
+use crate::{
+    analyses::{diff::At, select::When as Moment},
+    locate::ops::OpsChoice,
+    model::InefficientKind,
+};
 
 /// 365 days.
 const LONGEST_SECONDS: f64 = 8760.0 * 3600.0;

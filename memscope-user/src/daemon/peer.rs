@@ -18,7 +18,7 @@ use nix::{
 };
 use thiserror::Error;
 
-use crate::attach::{follow::open_pidfd, guard::state};
+use crate::follow::{guard::state, open_pidfd};
 
 /// A process that is not traced, and why.
 #[derive(Debug, Error)]

@@ -7,7 +7,7 @@ use nix::{
     unistd::{Gid, Uid, setgroups, setresgid, setresuid},
 };
 
-use crate::attach::capabilities;
+use crate::os::capabilities;
 
 /// Makes this process, which is root's and has one thread, that of a user: all files are opened with that user's rights from here on. What is
 /// left besides are capabilities for tracing, none of which opens other users' files by their paths.

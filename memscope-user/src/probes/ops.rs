@@ -1,5 +1,5 @@
 //! Operators: of `torch_npu` by name, and what a reader has to know of those of libtorch, which are found in the
-//! library itself (`attach/ops`).
+//! library itself (`locate/ops`).
 
 use memscope_common::stack::{STACK_NATIVE, STACK_PYTHON};
 use memscope_common::{Fetch, When};

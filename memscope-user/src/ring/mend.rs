@@ -6,7 +6,7 @@
 
 use std::{fs::File, io::Read as _};
 
-use crate::attach::memory::Memory;
+use crate::os::memory::Memory;
 use memscope_common::record::{
     CALL_TEXT_AT, CALL_TEXT_FAULT, CALL_TEXT_MORE, CallRecord, Header, Kind, MAX_TEXT_PARTS, TEXT_CHUNK, TEXT_TEXT_AT,
     TextRecord,

@@ -49,17 +49,17 @@ use super::{
 };
 use crate::{
     analyses::{Analysis, decompose::RuleSet},
-    attach::{
-        follow::{Follow, expected_libraries},
-        guard::Guard,
-        kernel::{Kernel, KernelError},
-        mstx_tool::{INJECTION_PATH, MstxTool},
-        spawn::{self, RunAs, SpawnError, Waiting},
-        withheld,
-    },
     crew::{self, Fault, Post},
     error_chain,
+    follow::{
+        Follow, expected_libraries,
+        guard::Guard,
+        mstx_tool::{INJECTION_PATH, MstxTool},
+        spawn::{self, RunAs, SpawnError, Waiting},
+    },
+    kernel::{Kernel, KernelError},
     model::Finding,
+    os::secure_env,
     pipeline::{Demand, DumpFilter},
     probes::ProbeSpec,
     ring::{Reader, Urgent},
@@ -198,7 +198,7 @@ fn start_program(args: &RunArgs, program: &Path, run_as: Option<&RunAs>, plan: P
     // Both children before any thread.
     let guard = Guard::start().context("cannot start the guard process")?;
     let tool = args.mstx_injection.then(MstxTool::install).transpose()?;
-    let mut variables = withheld::variables();
+    let mut variables = secure_env::variables();
     variables.extend(tool.iter().map(|tool| (INJECTION_PATH.into(), tool.path().into())));
     let child = spawn::prepare(program, &args.program, run_as, &variables)?;
     let child_pid = child.pid;
@@ -475,7 +475,7 @@ impl Session<'_> {
     fn expect_libraries(&mut self, program: &Path) -> Result<()> {
         const LOADERS: [&str; 3] =
             ["/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1", "/lib/ld-musl-x86_64.so.1"];
-        let environment = withheld::program_environment();
+        let environment = secure_env::program_environment();
         let loaders = LOADERS.iter().filter_map(|path| Path::new(path).canonicalize().ok());
         for path in loaders.chain(expected_libraries(&environment, &self.user)) {
             self.follow.expect(&mut self.kernel, &path)?;

@@ -4,12 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use super::history::History;
-use super::screen::Screen;
-use crate::attach::follow::Change as ProcessChange;
-use crate::hash::HashMap;
-use crate::model::{Device, DeviceUse, Finding, FreeSpaceMoment, Held, Pool, PoolSample, ProcessSample, Sample};
-use crate::usage::host;
+use super::{history::History, screen::Screen};
+use crate::{
+    follow::Change as ProcessChange,
+    hash::HashMap,
+    model::{Device, DeviceUse, Finding, FreeSpaceMoment, Held, Pool, PoolSample, ProcessSample, Sample},
+    usage::host,
+};
 
 /// Figures whose changes are followed; those of further ones are not told.
 const MAX_HISTORIES: usize = 4096;

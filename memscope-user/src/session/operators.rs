@@ -3,10 +3,10 @@
 use std::path::Path;
 
 use super::args::TraceArgs;
-use crate::attach::{
-    features::LinkMode,
-    libraries::LibraryOps,
-    ops::{OpsChoice, OpsOptions},
+use crate::{
+    follow::libraries::LibraryOps,
+    kernel::features::LinkMode,
+    locate::ops::{OpsChoice, OpsOptions},
 };
 
 /// Operators that can be named where every probe has a link of its own, which takes a file descriptor and, when the trace

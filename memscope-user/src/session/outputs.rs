@@ -23,8 +23,8 @@ use crate::{
         decompose::RuleSet,
         select::{Filter, Selected},
     },
-    attach::{caller::Caller, withheld},
     model::Finding,
+    os::{caller::Caller, secure_env},
     pipeline::{AnalysisBit, Demand, DeviceFilter, DumpFilter, Npus, Outcome, RowBits},
     sinks::{
         self, DumpOptions, DumpSink, FileChange, Rotation, Sink, SinkError, StackCells,
@@ -313,7 +313,7 @@ fn of_all_blocks(args: &CollectArgs, rules: Option<&Arc<RuleSet>>, filter: &Filt
 /// A library that the caller chooses is code that runs with our rights: they have to be the caller's own.
 pub(super) fn refuse_borrowed_rights(library: Option<&Path>) -> Result<(), String> {
     match library {
-        Some(_) if withheld::has_borrowed_rights() => {
+        Some(_) if secure_env::has_borrowed_rights() => {
             Err("--usage-library is refused: this program has more rights than its caller".to_owned())
         }
         _ => Ok(()),

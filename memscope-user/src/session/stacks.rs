@@ -6,11 +6,9 @@ use anyhow::{Context as _, Result};
 
 use super::args::TraceArgs;
 use crate::{
-    attach::{
-        kernel::{Kernel, NativeStacks, StackOptions},
-        python::Layouts,
-    },
     crew::Crew,
+    follow::interpreters::Layouts,
+    kernel::{Kernel, NativeStacks, StackOptions},
     ring::Batch,
     stacks::{
         self, CompleteCode, FinishStacks, SharedMappings, Stage, SymbolOptions, code, mappings::Mappings,

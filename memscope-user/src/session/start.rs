@@ -12,16 +12,6 @@ use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 use super::{LOOP, Plan, Session, tell::unserved_text, watch};
 use crate::{
-    attach::{
-        capabilities,
-        features::LinkMode,
-        follow::{Follow, FollowOptions},
-        guard::Guard,
-        kernel::{Kernel, KernelOptions, StackOptions},
-        libraries::{Libraries, RowChoice},
-        ops::OpsOptions,
-        python::Interpreters,
-    },
     capture::{self, CaptureHeader, Collected, Note, WriterOptions, note_record},
     cli::{
         args::{CollectMode, Format, LateLibraries, LogLevel, TraceArgs, Transport},
@@ -32,6 +22,15 @@ use crate::{
         writer::{self, Work},
     },
     crew::Crew,
+    follow::{
+        Follow, FollowOptions,
+        guard::Guard,
+        interpreters::Interpreters,
+        libraries::{Libraries, RowChoice},
+    },
+    kernel::{Kernel, KernelOptions, StackOptions, features::LinkMode},
+    locate::ops::OpsOptions,
+    os::capabilities,
     pipeline::{Pipeline, PipelineConfig},
     probes::ProbeSpec,
     ring::{Reader, Source, monotonic_ns},

@@ -6,13 +6,14 @@ use memscope_common::Miss;
 
 use super::{Session, start::clocks};
 use crate::{
-    attach::{features::LinkMode, follow::Change},
     capture::{LossCount, Note, note_record},
     cli::{
         args::LogLevel,
         disk::{DiskUse, until},
         message, operators, terminal,
     },
+    follow::Change,
+    kernel::features::LinkMode,
     model::Device,
     probes::{MSTX_TOOL, ProbeSpec, lacks_python_calls},
     ring::{Command, Reader, monotonic_ns},

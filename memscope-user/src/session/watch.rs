@@ -5,12 +5,13 @@ use std::io;
 use anyhow::{Context as _, Result};
 
 use crate::{
-    attach::{kernel::Kernel, libraries::Libraries},
     cli::{
         args::{LogLevel, TraceArgs},
         message, terminal,
     },
     crew::Crew,
+    follow::libraries::Libraries,
+    kernel::Kernel,
     probes::{
         ProbeSpec,
         watch::{WatchLevels, flags, rows},

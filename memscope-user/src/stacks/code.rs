@@ -10,7 +10,7 @@ use memscope_common::{
     stack::{CODE_FILE_CUT, CODE_LINES_CUT, CODE_NAME_CUT},
 };
 
-use crate::attach::{memory::Memory, python::Layouts};
+use crate::{follow::interpreters::Layouts, os::memory::Memory};
 
 /// Bytes of a name at most; a longer one stays cut.
 const MAX_NAME: usize = 8 << 10;

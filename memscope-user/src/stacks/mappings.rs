@@ -18,7 +18,7 @@ use std::{
 };
 
 use super::make_room;
-use crate::attach::{
+use crate::os::{
     mapped,
     maps::{self, FileId, Line, plain_range},
 };

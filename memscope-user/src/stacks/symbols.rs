@@ -26,9 +26,9 @@ use super::{
     mappings::{Content, Found, Module},
 };
 use crate::{
-    attach::maps::FileId,
     capture::{Function, Symbol},
     crew,
+    os::maps::FileId,
 };
 
 /// Places in files whose functions are remembered.

@@ -23,12 +23,12 @@ use tokio::{
 
 use super::{say, server::Daemon, tracer};
 use crate::{
-    attach::tracers,
     cli::args::Cli,
     daemon::{
         peer::Peer,
         protocol::{self, MAX_REPLY_BYTES, MAX_REQUEST_BYTES, Reply, RequestError, Settings, Status},
     },
+    kernel::tracers,
 };
 
 /// A request has to be there in this time.

@@ -19,11 +19,11 @@ use super::{
     signals::Signals,
 };
 use crate::{
-    attach::{
+    daemon::{limits::Limits, listen},
+    kernel::{
         features::{self, Features},
         privileges::Rights,
     },
-    daemon::{limits::Limits, listen},
 };
 
 /// Waits for scripts and has them traced until a signal comes.

@@ -154,7 +154,7 @@ fn mapped() -> Module {
         end: MAPPED_AT + 0x1000_0000,
         file_offset: 0,
         first: MAPPED_AT,
-        id: crate::attach::maps::FileId { device: (0, 0), inode: 1 },
+        id: crate::os::maps::FileId { device: (0, 0), inode: 1 },
         path: Arc::from(std::path::Path::new("/library")),
         content: Content::None,
         serial: 1,

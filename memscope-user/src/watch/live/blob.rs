@@ -11,7 +11,7 @@
 use std::mem::offset_of;
 
 use super::arch::CODE_BYTES;
-use crate::attach::memory::Memory;
+use crate::os::memory::Memory;
 
 /// What the file is called that the memory is.
 pub(super) const MEMORY_NAME: &str = "memscope-watch";

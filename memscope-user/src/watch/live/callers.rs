@@ -9,7 +9,7 @@ use std::{
     path::Path,
 };
 
-use crate::attach::{
+use crate::os::{
     elf::{ElfFile, SymbolKind},
     mapped,
     maps::{self, FileId, line},

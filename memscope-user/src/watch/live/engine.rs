@@ -23,8 +23,8 @@ use super::{
     target::{self, Functions, Refusal, inner_id},
 };
 use crate::{
-    attach::kernel::WatchMaps,
     decode::{Body, Call as CallRecord, Phase as CallPhase, Record, decode},
+    kernel::WatchMaps,
     probes::{Field, Meaning, ProbeSpec},
     ring::monotonic_ns,
     sinks::watch::{Content, WatchFiles},
@@ -308,7 +308,7 @@ impl Engine {
     }
 
     fn is_alive(&self) -> bool {
-        !matches!(crate::attach::guard::state(self.pid), None | Some('Z' | 'X'))
+        !matches!(crate::follow::guard::state(self.pid), None | Some('Z' | 'X'))
     }
 
     fn warn(&self, text: &str) {
@@ -548,7 +548,7 @@ impl Engine {
             .insert(&self.pid, &process, 0)
             .map_err(|error| Failure::from(std::io::Error::other(error)))?;
         let memory = Memory::of(self.pid)?;
-        self.visible = crate::attach::follow::visible_devices(self.pid)
+        self.visible = crate::follow::visible_devices(self.pid)
             .and_then(|list| crate::pipeline::visible_devices(&list))
             .unwrap_or_default();
         let runs = self.common.rows.values().filter(|(spec, _)| spec.meaning == Meaning::AclnnOp);

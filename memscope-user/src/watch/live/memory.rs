@@ -6,7 +6,7 @@ use memscope_common::WatchSite;
 
 use super::arch::{INTERRUPTED, RESTORE_ON_STACK};
 use crate::{
-    attach,
+    os,
     probes::{Field, Meaning, ProbeSpec},
     watch::Range,
 };
@@ -15,11 +15,11 @@ use crate::{
 const MAX_NAME_BYTES: usize = 256;
 
 /// A process's memory.
-pub(super) struct Memory(attach::memory::Memory);
+pub(super) struct Memory(os::memory::Memory);
 
 impl Memory {
     pub(super) fn of(pid: u32) -> io::Result<Self> {
-        attach::memory::Memory::open(pid).map(Self)
+        os::memory::Memory::open(pid).map(Self)
     }
 
     fn word(&self, at: u64) -> Option<u64> {

@@ -36,8 +36,8 @@ use super::{
     verdict::{BlockVerdict, Change, Freed},
 };
 use crate::{
-    attach::kernel::{KernelError, WatchMaps},
     crew::{Crew, Post},
+    kernel::{KernelError, WatchMaps},
     probes::{Meaning, ProbeSpec},
     sinks::{SinkError, watch::WatchFiles},
 };
@@ -182,7 +182,7 @@ impl Hub {
 
     fn begin(&mut self, pid: u32) -> bool {
         // Of one that has ended, records may still come.
-        if self.engines.len() >= MAX_PROCESSES || crate::attach::guard::state(pid).is_none() {
+        if self.engines.len() >= MAX_PROCESSES || crate::follow::guard::state(pid).is_none() {
             return false;
         }
         let maps = match (self.open_maps)() {

@@ -21,7 +21,7 @@ use super::{
     shared::Shared,
     target::{Functions, OWN_HANDLER, Refusal, inner_id},
 };
-use crate::attach::maps::line;
+use crate::os::maps::line;
 
 /// How long the thread may take to its next operator.
 const NEXT_OPERATOR: Duration = Duration::from_millis(500);

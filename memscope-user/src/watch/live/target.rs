@@ -9,7 +9,7 @@ use super::{
     arch::{INSTRUCTION_ALIGN, RESTORE, RESTORE_IN_VDSO, SYSTEM_CALL},
     blob::{self, MEMORY_NAME},
 };
-use crate::attach::{
+use crate::os::{
     elf::ElfFile,
     maps::{self, line},
     memory::Memory,
@@ -197,7 +197,7 @@ fn mapped(pid: u32, maps: &[u8], names: &[&str]) -> io::Result<Option<Mapped>> {
                 continue;
             }
             let path = Path::new(OsStr::from_bytes(found.name));
-            let file = crate::attach::mapped::open(pid, &maps::plain_range(found.range), path, found.id)?;
+            let file = crate::os::mapped::open(pid, &maps::plain_range(found.range), path, found.id)?;
             if file.metadata()?.len() > MAX_FILE_BYTES {
                 continue;
             }

@@ -1,0 +1,139 @@
+//! A tiny process that leaves nobody waiting for a tracer that is gone.
+//!
+//! The kernel side has a thread or a process wait while the tracer looks for new libraries. If the tracer is killed in that
+//! moment, nobody would have it go on. The guard holds the maps of who waits, and one end of a socket: when that closes without
+//! a farewell, it lets everybody go on. It continues nobody whom somebody else has stopped.
+
+use std::{
+    fs::{self, File},
+    io::{self, IoSlice, IoSliceMut, Read as _, Write as _},
+    os::fd::{AsRawFd, FromRawFd as _, OwnedFd},
+    thread,
+    time::{Duration, Instant},
+};
+
+use nix::{
+    sys::{
+        signal::{SigSet, SigmaskHow, sigprocmask},
+        socket::{
+            AddressFamily, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, recvmsg, sendmsg,
+            socketpair,
+        },
+    },
+    unistd::{ForkResult, Pid, fork, setsid},
+};
+
+use super::waits::Waits;
+use crate::os::capabilities;
+
+/// Said at the end: nobody is left waiting.
+const FAREWELL: u8 = 0;
+/// Said with the maps.
+const MAPS: u8 = 1;
+/// After the tracer's death the kernel may still stop a process until the last link is gone.
+const VIGIL: Duration = Duration::from_secs(10);
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// The tracer's end of the socket.
+#[derive(Debug)]
+pub struct Guard {
+    socket: File,
+    pid: Pid,
+}
+
+impl Guard {
+    /// Forks the guard. To be called while this process has one thread.
+    pub fn start() -> io::Result<Self> {
+        let (reader, writer) = socketpair(AddressFamily::Unix, SockType::Stream, None, SockFlag::SOCK_CLOEXEC)?;
+        // SAFETY: the process has one thread, so the child may use everything.
+        match unsafe { fork() }? {
+            ForkResult::Parent { child } => Ok(Self { socket: File::from(writer), pid: child }),
+            ForkResult::Child => {
+                drop(writer);
+                watch(reader);
+                // SAFETY: ends the child without running the parent's exit handlers.
+                unsafe { libc::_exit(0) }
+            }
+        }
+    }
+
+    /// Puts everybody who waits, from now on, under the guard.
+    pub fn give(&self, waits: &Waits) -> io::Result<()> {
+        let fds = waits.fds().each_ref().map(AsRawFd::as_raw_fd);
+        let rights = [ControlMessage::ScmRights(&fds)];
+        let word = [IoSlice::new(&[MAPS])];
+        sendmsg::<()>(self.socket.as_raw_fd(), &word, &rights, MsgFlags::MSG_NOSIGNAL, None)?;
+        Ok(())
+    }
+
+    /// Ends the guard: nobody is left waiting.
+    pub fn dismiss(mut self) {
+        let _ = self.socket.write_all(&[FAREWELL]);
+        let _ = nix::sys::wait::waitpid(self.pid, None);
+    }
+}
+
+fn watch(reader: OwnedFd) {
+    // Not of the terminal's group any more: Ctrl-C is for the tracer.
+    let _ = setsid();
+    let _ = sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None);
+    // SAFETY: a constant name.
+    unsafe { libc::prctl(libc::PR_SET_NAME, c"memscope-guard".as_ptr()) };
+    // With more than it needs it works as well.
+    let _ = capabilities::keep_for_guard();
+    // The tracer died before it had anybody wait, or has ended in order.
+    let Some(mut waits) = receive(&reader) else { return };
+    let _ = capabilities::try_without_bpf(|| waits.is_readable());
+    let mut word = [0];
+    if File::from(reader).read_exact(&mut word).is_ok() {
+        return;
+    }
+    let start = Instant::now();
+    while start.elapsed() < VIGIL && waits.has_living() {
+        waits.release_all();
+        waits.resume_all();
+        thread::sleep(PAUSE);
+    }
+}
+
+/// The maps that the tracer sends.
+fn receive(socket: &OwnedFd) -> Option<Waits> {
+    let mut word = [0];
+    let mut space = nix::cmsg_space!([std::os::fd::RawFd; 3]);
+    let mut parts = [IoSliceMut::new(&mut word)];
+    let flags = MsgFlags::MSG_CMSG_CLOEXEC;
+    let message = recvmsg::<()>(socket.as_raw_fd(), &mut parts, Some(&mut space), flags).ok()?;
+    let fds = message.cmsgs().ok()?.find_map(|part| match part {
+        ControlMessageOwned::ScmRights(fds) => <[i32; 3]>::try_from(fds).ok(),
+        _ => None,
+    })?;
+    // SAFETY: descriptors that have just come, and nobody else owns.
+    Waits::open(fds.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) })).ok()
+}
+
+/// State letter from `/proc/<pid>/stat`; `None` when the process is gone.
+#[must_use]
+pub fn state(pid: u32) -> Option<char> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name in parentheses may hold anything, parentheses too.
+    stat.rsplit_once(") ")?.1.chars().next()
+}
+
+/// When a process was started, in clock ticks since boot (field 22 of `/proc/<pid>/stat`); `None` when it is gone.
+#[must_use]
+pub fn start_ticks(pid: u32) -> Option<u64> {
+    const FIRST_BEHIND_NAME: usize = 3;
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(") ")?.1.split_ascii_whitespace().nth(22 - FIRST_BEHIND_NAME)?.parse().ok()
+}
+
+/// Direct children of all threads of a process.
+#[must_use]
+pub fn children(pid: u32) -> Vec<u32> {
+    let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
+    tasks
+        .flatten()
+        .filter_map(|task| fs::read_to_string(task.path().join("children")).ok())
+        .flat_map(|list| list.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>())
+        .collect()
+}

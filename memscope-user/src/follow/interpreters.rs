@@ -1,0 +1,201 @@
+//! Python interpreters in traced processes: found, and told to the kernel side, which walks their stacks.
+//!
+//! An interpreter is looked for whenever a process has mapped something, and until it has begun, again from time to time:
+//! [`find`](crate::locate::python::find) reads files and memory, [`btf`](crate::os::btf) says where the kernel keeps a thread's
+//! pointer to itself.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    os::fd::AsFd as _,
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use memscope_common::{PythonLayout, python::LAYOUT_FREES};
+
+use crate::{
+    kernel::{Kernel, KernelError},
+    locate::python::find::{Files, Found, FreesCode, Missing},
+    os::{mapped, maps::FileId},
+};
+
+/// An interpreter that has not begun is looked at again after this time at first, ...
+const SOON: Duration = Duration::from_millis(50);
+/// ... and after this time at last: the time doubles.
+const LATE: Duration = Duration::from_secs(2);
+/// An interpreter that makes no sense may be beginning or ending; after this many looks it is something else.
+const MAX_NONSENSE: u32 = 12;
+
+/// The interpreters that the kernel side follows, by process; to be shared with who reads code objects.
+#[derive(Clone, Debug, Default)]
+pub struct Layouts(Arc<Mutex<BTreeMap<u32, PythonLayout>>>);
+
+impl Layouts {
+    /// That of a process.
+    #[must_use]
+    pub fn get(&self, pid: u32) -> Option<PythonLayout> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&pid).copied()
+    }
+
+    fn change<T>(&self, change: impl FnOnce(&mut BTreeMap<u32, PythonLayout>) -> T) -> T {
+        change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// What kind of interpreter a process has, or why its stacks cannot be taken now; `None`: it has none.
+#[must_use]
+pub fn look_into(pid: u32) -> Option<Result<String, String>> {
+    match Files::default().find(pid) {
+        Ok(found) => Some(Ok(format!("CPython 3.{}", found.layout.version))),
+        Err(Missing::Interpreter) => None,
+        Err(Missing::Start) => Some(Err("it has not begun".to_owned())),
+        Err(Missing::Sense(why)) => Some(Err(why.to_owned())),
+        Err(Missing::Support(why)) => Some(Err(why)),
+    }
+}
+
+/// A process whose interpreter is not followed yet.
+#[derive(Clone, Copy, Debug)]
+struct Pending {
+    next: Instant,
+    pause: Duration,
+    nonsense: u32,
+}
+
+/// All traced processes' interpreters.
+#[derive(Debug)]
+pub struct Interpreters {
+    files: Files,
+    layouts: Layouts,
+    pending: BTreeMap<u32, Pending>,
+    spaces: u64,
+    told: Vec<String>,
+    /// Processes that cannot have Python stacks.
+    unsupported: BTreeSet<u32>,
+    /// Files of interpreters in which there is a probe where code is freed, or could not be one.
+    see_frees: BTreeMap<FileId, bool>,
+}
+
+impl Default for Interpreters {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Interpreters {
+    /// None is known.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            files: Files::default(),
+            layouts: Layouts::default(),
+            pending: BTreeMap::new(),
+            spaces: 0,
+            told: Vec::new(),
+            unsupported: BTreeSet::new(),
+            see_frees: BTreeMap::new(),
+        }
+    }
+
+    /// What is followed, kept up to date.
+    #[must_use]
+    pub fn layouts(&self) -> Layouts {
+        self.layouts.clone()
+    }
+
+    /// What the user is to know, since the last call.
+    pub fn take_told(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.told)
+    }
+
+    /// A process may have mapped an interpreter.
+    pub fn look(&mut self, kernel: &mut Kernel, pid: u32) -> Result<(), KernelError> {
+        // What it maps later changes neither.
+        if self.layouts.get(pid).is_some() || self.unsupported.contains(&pid) {
+            return Ok(());
+        }
+        let now = Instant::now();
+        let before = self.pending.remove(&pid);
+        let nonsense = match self.files.find(pid) {
+            Ok(Found { layout, frees_code }) => {
+                self.spaces += 1;
+                let sees = frees_code.is_some_and(|place| self.sees_frees(kernel, pid, &place));
+                let flags = layout.flags | if sees { LAYOUT_FREES } else { 0 };
+                let layout = PythonLayout { space: self.spaces, flags, ..layout };
+                kernel.set_python(pid, &layout)?;
+                self.layouts.change(|layouts| layouts.insert(pid, layout));
+                return Ok(());
+            }
+            Err(Missing::Interpreter) => return Ok(()),
+            Err(Missing::Support(why)) => {
+                self.unsupported.insert(pid);
+                self.told.push(format!("process {pid} has no Python stacks: {why}"));
+                return Ok(());
+            }
+            Err(Missing::Start) => 0,
+            Err(Missing::Sense(why)) => {
+                let looks = before.map_or(0, |pending| pending.nonsense) + 1;
+                if looks == MAX_NONSENSE {
+                    self.told.push(format!("process {pid} has no Python stacks: {why}; is it a release build?"));
+                    return Ok(());
+                }
+                looks
+            }
+        };
+        let pause = before.map_or(SOON, |pending| (pending.pause * 2).min(LATE));
+        self.pending.insert(pid, Pending { next: now + pause, pause, nonsense });
+        Ok(())
+    }
+
+    /// Whether it is seen when an interpreter frees code; once for each file.
+    fn sees_frees(&mut self, kernel: &mut Kernel, pid: u32, place: &FreesCode) -> bool {
+        if let Some(sees) = self.see_frees.get(&place.file) {
+            return *sees;
+        }
+        // Without it, walks take longer and are as right.
+        let Ok(file) = mapped::open(pid, &place.range, &place.path, place.file) else { return false };
+        let sees = kernel.see_freed_code(file.as_fd(), place.file_offset).is_ok();
+        self.see_frees.insert(place.file, sees);
+        sees
+    }
+
+    /// A process runs another program.
+    pub fn executed(&mut self, kernel: &mut Kernel, pid: u32) -> Result<(), KernelError> {
+        self.ended(pid);
+        kernel.forget_python(pid)?;
+        self.look(kernel, pid)
+    }
+
+    /// A child has what its parent has; the kernel side has copied it.
+    pub fn forked(&mut self, parent: u32, child: u32) {
+        self.layouts.change(|layouts| {
+            if let Some(layout) = layouts.get(&parent).copied() {
+                layouts.insert(child, layout);
+            }
+        });
+        if let Some(pending) = self.pending.get(&parent).copied() {
+            self.pending.insert(child, pending);
+        }
+    }
+
+    /// A process is gone.
+    pub fn ended(&mut self, pid: u32) {
+        self.layouts.change(|layouts| layouts.remove(&pid));
+        self.pending.remove(&pid);
+        self.unsupported.remove(&pid);
+    }
+
+    /// Whether there are interpreters that have not begun.
+    #[must_use]
+    pub fn is_waiting(&self) -> bool {
+        !self.pending.is_empty()
+    }
+
+    /// Looks again at interpreters that had not begun; to be called regularly.
+    pub fn look_again(&mut self, kernel: &mut Kernel) -> Result<(), KernelError> {
+        let now = Instant::now();
+        let due: Vec<u32> =
+            self.pending.iter().filter(|(_, pending)| pending.next <= now).map(|(pid, _)| *pid).collect();
+        due.into_iter().try_for_each(|pid| self.look(kernel, pid))
+    }
+}

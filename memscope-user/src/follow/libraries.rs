@@ -1,0 +1,809 @@
+//! Puts the probe rows into the files that a process has mapped; `plan` says where, `choice` which.
+
+mod choice;
+mod plan;
+
+pub use choice::RowChoice;
+
+use std::{
+    collections::{HashMap, HashSet},
+    fs::File,
+    io::{self, Read as _, Seek as _},
+    os::fd::{AsFd as _, OwnedFd},
+    path::{Path, PathBuf},
+};
+
+use memscope_common::{
+    Fetch, ProbeRow,
+    config::{IMAGE_LOADER, IMAGE_OPEN, ImageKey, MINOR_BITS},
+    row::MAX_VALUES,
+};
+
+use super::ahead::{Found, Needs, file_id};
+use crate::{
+    capture::Note,
+    error_chain,
+    kernel::{Kernel, KernelError, ObjectPoint, Point, features::LinkMode, same_file::Likeness, semaphore::Place},
+    locate::{
+        hidden::{Cache, Evidence},
+        mstx_copies,
+        ops::{self, OpsChoice, OpsFigures, OpsOptions, OpsPlan},
+        site::{self, Site, SiteCost},
+    },
+    os::{
+        elf::ElfFile,
+        maps::{FileId, Mapped, mapped_files},
+    },
+    probes::{
+        self, Layer, Meaning, ProbeSpec, RowInfo,
+        ops::{CATCH, CXX_LIBRARY, TORCH_LIBRARY},
+        watch::{self, WatchLevels},
+    },
+    regular,
+};
+
+/// Files larger than this are no libraries of ours; reading is bounded.
+const MAX_FILE_BYTES: u64 = 1 << 30;
+
+/// Files that are remembered to have no copy of mstx. What is mapped beyond is not looked into.
+const MAX_WITHOUT_COPY: usize = 1 << 16;
+/// Files without anything of ours that are kept open, so that the kernel side may know them by their inodes.
+const MAX_LOOKED: usize = 256;
+/// Rows kept back for loaders. A system has one or two: the host's, and one per kind of container.
+const LOADER_ROWS: u16 = 4;
+
+/// One probe that was placed.
+#[derive(Clone, Debug)]
+pub struct Placed {
+    /// Row number.
+    pub row: u16,
+    /// Function.
+    pub symbol: String,
+    /// Where in the file the probe sits, in bytes.
+    pub file_offset: u64,
+    /// The chosen instruction.
+    pub site: Site,
+    /// Whether the return is probed too.
+    pub with_return: bool,
+    /// Where the function begins and how it was found, if the library does not export it.
+    pub located: Option<(u64, Evidence)>,
+    /// Own return instructions of the function that are probed too.
+    pub own_returns: usize,
+    /// What a hit of one of them costs, or of what is probed in place of them.
+    pub return_cost: SiteCost,
+}
+
+impl Placed {
+    /// Whether a call makes the kernel single-step an instruction.
+    #[must_use]
+    pub const fn is_stepped(&self) -> bool {
+        self.site.cost.is_stepped() || self.own_returns > 0 && self.return_cost.is_stepped()
+    }
+
+    /// About what the probes add to a call, in microseconds: entry and return.
+    #[must_use]
+    pub const fn price_us(&self) -> f64 {
+        let back = if self.own_returns > 0 {
+            self.return_cost.price_us()
+        } else if self.with_return {
+            SiteCost::Emulated.price_us()
+        } else {
+            0.0
+        };
+        self.site.cost.price_us() + back
+    }
+}
+
+/// What became of one file.
+#[derive(Clone, Debug)]
+pub struct Library {
+    /// Path as the first process that mapped it sees it.
+    pub path: PathBuf,
+    /// Probes in it.
+    pub placed: Vec<Placed>,
+    /// Functions that it does not define.
+    pub absent: Vec<&'static str>,
+    /// Functions that it does not export and that were not found in it, and why.
+    pub not_located: Vec<(&'static str, String)>,
+    /// Why it could not be probed, wholly or in part.
+    pub error: Option<String>,
+    /// It may not be opened, so nothing of it is traced.
+    pub denied: bool,
+    /// Operators in it.
+    pub ops: Option<LibraryOps>,
+    /// It has a copy of mstx whose functions cannot be found. Only looked for by planners.
+    pub hidden_copy: bool,
+    /// Another name of the same file, whose probes serve this one: there are none of its own.
+    pub same_as: Option<PathBuf>,
+}
+
+/// Operators of one library.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LibraryOps {
+    /// Those that are probed.
+    pub probed: usize,
+    /// Probes in all.
+    pub probes: usize,
+    /// Whether their tensors can be read.
+    pub with_tensors: bool,
+    /// What was left out.
+    pub figures: OpsFigures,
+}
+
+impl Library {
+    pub(crate) fn at(path: &Path) -> Self {
+        let (placed, absent, not_located) = (Vec::new(), Vec::new(), Vec::new());
+        let path = path.to_path_buf();
+        Self {
+            path,
+            placed,
+            absent,
+            not_located,
+            error: None,
+            denied: false,
+            ops: None,
+            hidden_copy: false,
+            same_as: None,
+        }
+    }
+}
+
+/// Places rows, each file once.
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
+pub struct Libraries {
+    rows: Vec<(u16, &'static ProbeSpec)>,
+    unserved: Vec<&'static str>,
+    files: HashMap<FileId, Library>,
+    /// Processes whose mappings may not be read.
+    denied_maps: HashMap<u32, Library>,
+    /// Files that have probes. What is open cannot be confused with what comes later.
+    probed: Vec<Probed>,
+    /// Files with nothing to probe that have a name of ours.
+    unprobed: Vec<File>,
+    /// Files that a program may map and that have nothing to probe.
+    looked: HashMap<FileId, File>,
+    /// Files that were seen in mappings.
+    seen: HashSet<FileId>,
+    /// Files that were mapped lately and name folders to look into.
+    naming: Vec<(PathBuf, Needs)>,
+    /// With the time of the last change: a later file may have the same inode.
+    without_copy: HashSet<(FileId, (i64, i64))>,
+    /// A traced process has mapped a library of the Ascend stack.
+    mapped_any: bool,
+    loader_rows: HashMap<i64, u16>,
+    sites: site::Kernel,
+    cache: Option<Cache>,
+    ops: OpsOptions,
+    serves_arrays: bool,
+    /// A probe can say where the arguments are.
+    has_cookies: bool,
+    /// Blocks are watched.
+    watches: bool,
+    /// Which rows are placed of those that not every trace needs.
+    choice: RowChoice,
+    /// Files that were probed before, with rows that were wanted later.
+    extended: Vec<Library>,
+    /// Rows of operators, which are made when a library needs them.
+    op_rows: HashMap<OpRow, u16>,
+    next_op: u32,
+    tell: Option<Box<dyn Fn(Note)>>,
+    /// Our tool for mstx tells what copies of mstx are called for.
+    mstx_tool: bool,
+    /// What tells the Python packages that a tracer is there, as long as it is open.
+    presences: Vec<OwnedFd>,
+    /// Loaders that were probed, and files that are kept open, of which the kernel side does not know that yet.
+    new_images: Vec<ImageKey>,
+    /// Packages that are probed and were not told.
+    unannounced: Vec<(Place, File, PathBuf)>,
+}
+
+/// What tells one row of operators from another.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct OpRow {
+    when: u8,
+    param: i64,
+    fetch: [Fetch; MAX_VALUES],
+}
+
+/// A file that has probes.
+struct Probed {
+    likeness: Likeness,
+    file: File,
+    path: PathBuf,
+}
+
+/// Finds out what would be placed, without a kernel: for `doctor` and for [`Libraries::attach`].
+struct Plan {
+    library: Library,
+    points: Vec<Point>,
+    ops: OpsPlan,
+    presence: Option<Place>,
+    likeness: Option<Likeness>,
+    file: Option<File>,
+}
+
+impl Plan {
+    fn new(path: &Path) -> Self {
+        let (library, ops) = (Library::at(path), OpsPlan::default());
+        Self { library, points: Vec::new(), ops, presence: None, likeness: None, file: None }
+    }
+}
+
+impl Libraries {
+    /// Hands the chosen built-in rows to the kernel side, as many as it can serve besides those of the user, and then these.
+    pub fn new(
+        kernel: &mut Kernel,
+        ops: OpsOptions,
+        user: &[&'static ProbeSpec],
+        watch: Option<WatchLevels>,
+        choice: RowChoice,
+    ) -> Result<Self, KernelError> {
+        let mut libraries = Self::planner_of(kernel.room(), user, choice);
+        libraries.ops = ops;
+        libraries.watches = watch.is_some();
+        libraries.serves_arrays = kernel.link_mode().serves_arrays();
+        libraries.has_cookies = kernel.link_mode() != LinkMode::Slots;
+        for (number, spec) in &mut libraries.rows {
+            let flags = watch.map_or(0, |levels| watch::flags(spec, levels));
+            let row = spec.row();
+            *number = kernel.add_row(&ProbeRow { flags: row.flags | flags, ..row })?;
+        }
+        libraries.cache = Cache::of_user();
+        Ok(libraries)
+    }
+
+    /// Has `tell` write down what a reader of the records has to know, before the first of them can come.
+    pub fn tell(&mut self, tell: impl Fn(Note) + 'static) {
+        self.tell = Some(Box::new(tell));
+    }
+
+    /// The program will load our tool for mstx, which is probed: what stands in for it elsewhere is not.
+    pub const fn leave_mstx_to_tool(&mut self) {
+        self.mstx_tool = true;
+    }
+
+    /// A planner without a kernel side, of which at most `max_rows` could be served: nothing is attached. Believes no
+    /// cache.
+    #[must_use]
+    pub fn planner(max_rows: u16, user: &[&'static ProbeSpec]) -> Self {
+        Self::planner_of(max_rows, user, RowChoice::ALL)
+    }
+
+    fn planner_of(max_rows: u16, user: &[&'static ProbeSpec], choice: RowChoice) -> Self {
+        let room = usize::from(max_rows.saturating_sub(LOADER_ROWS));
+        let (user, unserved_user) = user.split_at(room.min(user.len()));
+        let (mut served, mut unserved) =
+            by_importance(probes::builtin().filter(|spec| choice.takes(spec)).collect(), room - user.len());
+        served.extend_from_slice(user);
+        unserved.extend(unserved_user);
+        Self {
+            rows: (1..).zip(served).collect(),
+            unserved: unserved.iter().map(|spec| spec.symbol).collect(),
+            files: HashMap::new(),
+            denied_maps: HashMap::new(),
+            probed: Vec::new(),
+            unprobed: Vec::new(),
+            looked: HashMap::new(),
+            seen: HashSet::new(),
+            naming: Vec::new(),
+            without_copy: HashSet::new(),
+            mapped_any: false,
+            loader_rows: HashMap::new(),
+            sites: site::Kernel::default(),
+            cache: None,
+            ops: OpsOptions { choice: OpsChoice::Npu, accesses: true, cpu: false },
+            serves_arrays: true,
+            has_cookies: max_rows > LinkMode::Slots.max_rows(),
+            watches: false,
+            choice,
+            extended: Vec::new(),
+            op_rows: HashMap::new(),
+            next_op: 0,
+            tell: None,
+            mstx_tool: false,
+            presences: Vec::new(),
+            new_images: Vec::new(),
+            unannounced: Vec::new(),
+        }
+    }
+
+    /// Functions that are not probed because the kernel side has no room for them.
+    #[must_use]
+    pub fn unserved(&self) -> &[&'static str] {
+        &self.unserved
+    }
+
+    /// All rows that are not made when they are needed, by number.
+    #[must_use]
+    pub fn rows(&self) -> &[(u16, &'static ProbeSpec)] {
+        &self.rows
+    }
+
+    /// What the records of each row mean, by number from 1.
+    #[must_use]
+    pub fn descriptions(&self) -> Vec<RowInfo> {
+        self.rows.iter().map(|(_, spec)| spec.describe()).collect()
+    }
+
+    /// Whether a traced process was seen to map a library of the Ascend stack. One that is only expected does not count.
+    #[must_use]
+    pub const fn found_any(&self) -> bool {
+        self.mapped_any
+    }
+
+    fn is_of_stack(&self, library: &Library) -> bool {
+        library.ops.is_some() || library.placed.iter().any(|placed| self.rows.iter().any(|(n, _)| *n == placed.row))
+    }
+
+    /// Probes whatever `pid` has mapped and was not probed yet. Gives the new files.
+    pub fn attach(&mut self, kernel: &mut Kernel, pid: u32) -> Result<Vec<Library>, KernelError> {
+        let mut added = Vec::new();
+        let mapped = match mapped_files(pid) {
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                return Ok(self.denied_maps(pid, &error).into_iter().collect());
+            }
+            // A process that is gone has nothing left to probe.
+            mapped => mapped.unwrap_or_default(),
+        };
+        for mapped in mapped {
+            self.note_naming(&mapped, pid);
+            if !self.files.contains_key(&mapped.id) && (self.is_wanted(&mapped) || self.may_have_copy(&mapped, pid)) {
+                let library = self.attach_file(kernel, &mapped.path, mapped.open(pid))?;
+                self.note_loader(mapped.id, &library);
+                self.files.insert(mapped.id, library.clone());
+                added.push(library);
+            }
+            self.mapped_any = self.mapped_any || self.files.get(&mapped.id).is_some_and(|file| self.is_of_stack(file));
+        }
+        added.append(&mut self.extended);
+        Ok(added)
+    }
+
+    /// Files that traced processes have mapped and that may not be opened: nothing of them is traced.
+    pub fn denied(&self) -> impl Iterator<Item = &Library> {
+        self.files.values().chain(self.denied_maps.values()).filter(|library| library.denied)
+    }
+
+    /// What a process has mapped may not be read; given once.
+    fn denied_maps(&mut self, pid: u32, error: &io::Error) -> Option<Library> {
+        if self.denied_maps.contains_key(&pid) {
+            return None;
+        }
+        let text = format!("{error}; CAP_SYS_PTRACE is needed, or root");
+        let library =
+            Library { error: Some(text), denied: true, ..Library::at(Path::new(&format!("/proc/{pid}/maps"))) };
+        self.denied_maps.insert(pid, library.clone());
+        Some(library)
+    }
+
+    /// A file that is seen for the first time may name folders to look into for others.
+    fn note_naming(&mut self, mapped: &Mapped, pid: u32) {
+        if self.seen.len() >= MAX_WITHOUT_COPY || !self.seen.insert(mapped.id) {
+            return;
+        }
+        let needs = mapped.open(pid).ok().and_then(|file| Needs::of(&file));
+        if let Some(needs) = needs.filter(Needs::names_folders) {
+            self.naming.push((mapped.path.clone(), needs));
+        }
+    }
+
+    /// Files that were mapped since the last call and name folders to look into.
+    pub(super) fn take_naming(&mut self) -> Vec<(PathBuf, Needs)> {
+        std::mem::take(&mut self.naming)
+    }
+
+    /// Probes a file that a program may map, or looks at it and finds nothing of ours. It is kept open as long as there is room, so that
+    /// no thread has to wait that maps it.
+    pub(super) fn attach_ahead(&mut self, kernel: &mut Kernel, found: Found) -> Result<Option<Library>, KernelError> {
+        let Found { path, file } = found;
+        let Ok(id) = file_id(&file) else { return Ok(None) };
+        if self.files.contains_key(&id) || self.looked.contains_key(&id) {
+            return Ok(None);
+        }
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or("");
+        if self.is_wanted_name(name) || !self.mstx_tool && mstx_copies::may_be_in(&file) {
+            let library = self.attach_file(kernel, &path, Ok(file))?;
+            self.note_loader(id, &library);
+            self.note_open(id, &library);
+            self.files.insert(id, library.clone());
+            // Another name of what is mapped already is no news.
+            return Ok(library.same_as.is_none().then_some(library));
+        }
+        if self.looked.len() < MAX_LOOKED {
+            self.looked.insert(id, file);
+            self.new_images.push(image_key(id, IMAGE_OPEN));
+        }
+        Ok(None)
+    }
+
+    /// Has the kernel side know a file that was looked at, if it is kept open.
+    fn note_open(&mut self, id: FileId, library: &Library) {
+        if library.error.is_none() && library.same_as.is_none() {
+            self.new_images.push(image_key(id, IMAGE_OPEN));
+        }
+    }
+
+    /// Probes a file before any process has mapped it.
+    pub fn attach_path(&mut self, kernel: &mut Kernel, path: &Path) -> Result<Option<Library>, KernelError> {
+        use std::os::unix::fs::MetadataExt as _;
+        let Ok(metadata) = path.metadata() else { return Ok(None) };
+        let device = (nix::sys::stat::major(metadata.dev()) as u32, nix::sys::stat::minor(metadata.dev()) as u32);
+        let id = FileId { device, inode: metadata.ino() };
+        if self.files.contains_key(&id) || !metadata.is_file() {
+            return Ok(None);
+        }
+        let library = self.attach_file(kernel, path, regular::open(path))?;
+        // Nothing is missing unless a process maps it, and then it is tried by another way.
+        if library.denied {
+            return Ok(None);
+        }
+        self.note_loader(id, &library);
+        self.note_open(id, &library);
+        self.files.insert(id, library.clone());
+        Ok(Some(library))
+    }
+
+    /// Has the kernel side know a loader that is probed.
+    fn note_loader(&mut self, id: FileId, library: &Library) {
+        if is_probed_loader(library) {
+            self.new_images.push(image_key(id, IMAGE_LOADER));
+        }
+    }
+
+    /// Loaders that were probed, and files that are kept open, since the last call. Some file systems give files other numbers than the
+    /// kernel has for them.
+    pub fn take_images(&mut self) -> impl Iterator<Item = ImageKey> + use<> {
+        std::mem::take(&mut self.new_images).into_iter()
+    }
+
+    /// Whether the loader that a process has mapped is probed.
+    #[must_use]
+    pub fn has_probed_loader(&self, pid: u32) -> bool {
+        let mapped = mapped_files(pid).unwrap_or_default();
+        let mut loaders = mapped.iter().filter(|mapped| is_loader(mapped.file_name())).peekable();
+        loaders.peek().is_some() && loaders.all(|mapped| self.files.get(&mapped.id).is_some_and(is_probed_loader))
+    }
+
+    /// Tells scripts that a tracer is there, once their processes are traced. Gives files for which that failed.
+    pub fn announce(&mut self) -> Vec<Library> {
+        let mut failed = Vec::new();
+        for (place, file, path) in self.unannounced.drain(..) {
+            match place.announce(&file) {
+                Ok(presence) => self.presences.push(presence),
+                Err(error) => {
+                    let text = format!("scripts are not told that a tracer is there: {}", error_chain(&error));
+                    failed.push(Library { error: Some(text), ..Library::at(&path) });
+                }
+            }
+        }
+        failed
+    }
+
+    /// What would be placed into the files of `pid`, without placing it.
+    pub fn plan(&mut self, pid: u32) -> io::Result<Vec<Library>> {
+        let mut found = Vec::new();
+        for mapped in mapped_files(pid)? {
+            let named = self.is_wanted(&mapped);
+            let library = self.plan_file(None, &mapped.path, mapped.open(pid)).map_err(io::Error::other)?.library;
+            if named || library.hidden_copy || !library.placed.is_empty() {
+                found.push(library);
+            }
+        }
+        Ok(found)
+    }
+
+    /// What would be placed into a file by its name, whether or not a process has mapped it, and for either machine.
+    pub fn plan_path(&mut self, path: &Path) -> io::Result<Library> {
+        let file = regular::open(path)?;
+        Ok(self.plan_file(None, path, Ok(file)).map_err(io::Error::other)?.library)
+    }
+
+    fn is_wanted(&self, mapped: &Mapped) -> bool {
+        self.is_wanted_name(mapped.file_name())
+    }
+
+    fn is_wanted_name(&self, name: &str) -> bool {
+        is_loader(name)
+            || self.has_ops(name)
+            || self.has_catch(name)
+            || self.rows.iter().any(|(_, spec)| self.takes(spec) && matches(spec, name))
+    }
+
+    /// Whether to look for a copy of mstx in a file that is not known by its name. Once for each file.
+    fn may_have_copy(&mut self, mapped: &Mapped, pid: u32) -> bool {
+        if self.mstx_tool || self.without_copy.len() >= MAX_WITHOUT_COPY {
+            return false;
+        }
+        let key = (mapped.id, mapped.changed(pid).unwrap_or_default());
+        if self.without_copy.contains(&key) {
+            return false;
+        }
+        let may = mapped.open(pid).is_ok_and(|file| mstx_copies::may_be_in(&file));
+        if !may {
+            self.without_copy.insert(key);
+        }
+        may
+    }
+
+    /// Whether operators are to be looked for in this file.
+    fn has_ops(&self, file_name: &str) -> bool {
+        self.ops.choice.torch() && is_library(file_name, TORCH_LIBRARY)
+    }
+
+    /// Whether exceptions are caught through this file.
+    fn has_catch(&self, file_name: &str) -> bool {
+        self.ops.choice.torch() && is_library(file_name, CXX_LIBRARY)
+    }
+
+    /// Whether the row is to be placed.
+    fn takes(&self, spec: &ProbeSpec) -> bool {
+        if self.mstx_tool && spec.is_stand_in() {
+            return false;
+        }
+        match spec.meaning {
+            Meaning::AtbTensors => self.ops.accesses && self.serves_arrays,
+            Meaning::TraceRows => self.serves_arrays,
+            _ => spec.layer != Layer::Ops || self.watches || self.ops.choice.npu(),
+        }
+    }
+
+    fn attach_file(
+        &mut self,
+        kernel: &mut Kernel,
+        path: &Path,
+        file: io::Result<File>,
+    ) -> Result<Library, KernelError> {
+        let Plan { mut library, points, ops, presence, likeness, file } = self.plan_file(Some(kernel), path, file)?;
+        let Some((file, likeness)) = file.zip(likeness) else { return Ok(library) };
+        if let Some(known) = self.same(kernel, &likeness, &file) {
+            return Ok(Library { same_as: Some(known), ..Library::at(path) });
+        }
+        let op_points = self.number_ops(kernel, ops)?;
+        let is_of_scripts = presence.is_some();
+        let attached =
+            kernel.attach(file.as_fd(), &points).and_then(|()| kernel.attach_objects(file.as_fd(), &op_points));
+        match attached {
+            // As long as it is open, no later file gets its inode.
+            Ok(()) if points.is_empty() && op_points.is_empty() => self.unprobed.push(file),
+            Ok(()) => {
+                if let Some(place) = presence
+                    && let Ok(file) = file.try_clone()
+                {
+                    self.unannounced.push((place, file, path.to_path_buf()));
+                }
+                self.probed.push(Probed { likeness, file, path: path.to_path_buf() });
+                if is_of_scripts && self.choice != RowChoice::ALL {
+                    self.choose_all(kernel)?;
+                }
+            }
+            // This file cannot be probed; others can.
+            Err(error @ KernelError::Attach { .. }) => {
+                library.error = Some(error_chain(&error));
+                library.placed.clear();
+                library.ops = None;
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(library)
+    }
+
+    /// The path of a file that is this one and has its probes.
+    fn same(&self, kernel: &mut Kernel, likeness: &Likeness, file: &File) -> Option<PathBuf> {
+        let mut alike = self.probed.iter().filter(|known| known.likeness == *likeness);
+        alike.find(|known| likeness.is_same(kernel, &known.file, file)).map(|known| known.path.clone())
+    }
+
+    /// Gives the operators of a library their numbers and rows, and tells of both.
+    fn number_ops(&mut self, kernel: &mut Kernel, plan: OpsPlan) -> Result<Vec<ObjectPoint>, KernelError> {
+        if plan.points.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut rows = Vec::with_capacity(plan.rows.len());
+        for (row, meaning) in &plan.rows {
+            rows.push(self.op_row(kernel, row, *meaning)?);
+        }
+        let first = self.next_op;
+        self.next_op = first.saturating_add(plan.ops.len() as u32);
+        if !plan.ops.is_empty() {
+            self.note(Note::Operators { first, layout: plan.layout, operators: plan.ops });
+        }
+        let point = |point: &ops::OpPoint| {
+            Some(ObjectPoint {
+                row: *rows.get(point.row)?,
+                detail: first.checked_add(point.op as u32)?,
+                file_offset: point.file_offset,
+            })
+        };
+        Ok(plan.points.iter().filter_map(point).collect())
+    }
+
+    fn op_row(&mut self, kernel: &mut Kernel, row: &ProbeRow, meaning: Meaning) -> Result<u16, KernelError> {
+        let key = OpRow { when: row.when, param: row.param, fetch: row.fetch };
+        if let Some(number) = self.op_rows.get(&key) {
+            return Ok(*number);
+        }
+        let number = kernel.add_row(row)?;
+        self.op_rows.insert(key, number);
+        let symbol = if meaning == Meaning::OpCatch { CATCH } else { "at::_ops" }.to_owned();
+        let info = RowInfo { layer: Layer::Ops, symbol, meaning, fields: Vec::new(), pool: None, own_return: false };
+        self.note(Note::Rows { first: number, rows: vec![info] });
+        Ok(number)
+    }
+
+    fn note(&self, note: Note) {
+        if let Some(tell) = &self.tell {
+            tell(note);
+        }
+    }
+
+    fn plan_file(
+        &mut self,
+        kernel: Option<&mut Kernel>,
+        path: &Path,
+        file: io::Result<File>,
+    ) -> Result<Plan, KernelError> {
+        let mut plan = Plan::new(path);
+        // Reading the whole file also puts the probed pages into the page cache: some kernels warn when a probe is
+        // installed on a page that is not there.
+        let read = file.and_then(|file| read_whole(&file).map(|bytes| (file, bytes)));
+        let (file, bytes) = match read {
+            Ok(found) => found,
+            Err(error) => {
+                plan.library.denied = error.kind() == io::ErrorKind::PermissionDenied;
+                plan.library.error = Some(error_chain(&error));
+                return Ok(plan);
+            }
+        };
+        match ElfFile::parse(&bytes) {
+            Ok(elf) => {
+                self.plan_elf(kernel, &elf, &mut plan)?;
+                let offsets = plan.points.iter().map(|point| point.file_offset);
+                let offsets = offsets.chain(plan.ops.points.iter().map(|point| point.file_offset)).collect();
+                plan.likeness = Some(Likeness::new(&elf, offsets));
+            }
+            Err(error) => plan.library.error = Some(error_chain(&error)),
+        }
+        plan.file = Some(file);
+        Ok(plan)
+    }
+}
+
+/// The most important `room` rows, and the rest. Within a layer the order of its table counts.
+fn by_importance(
+    mut specs: Vec<&'static ProbeSpec>,
+    room: usize,
+) -> (Vec<&'static ProbeSpec>, Vec<&'static ProbeSpec>) {
+    specs.sort_by_key(|spec| spec.layer);
+    let unserved = specs.split_off(specs.len().min(room));
+    (specs, unserved)
+}
+
+/// `libfoo.so` matches `libfoo.so` and `libfoo.so.1`.
+///
+/// One `*` in the name stands for anything.
+pub(super) fn matches(spec: &ProbeSpec, file_name: &str) -> bool {
+    spec.libraries.iter().any(|library| is_library(file_name, library))
+}
+
+fn is_library(file_name: &str, library: &str) -> bool {
+    let is_version = |rest: &str| rest.is_empty() || rest.starts_with('.');
+    match library.split_once('*') {
+        None => file_name.strip_prefix(library).is_some_and(is_version),
+        Some((head, tail)) => file_name.strip_prefix(head).is_some_and(|rest| {
+            rest.match_indices(tail).any(|(at, _)| rest.get(at + tail.len()..).is_some_and(is_version))
+        }),
+    }
+}
+
+fn image_key(id: FileId, kind: u32) -> ImageKey {
+    ImageKey { inode: id.inode, device: id.device.0 << MINOR_BITS | id.device.1, kind, generation: 0, size: 0 }
+}
+
+/// Whether a file is a loader that is probed, under this name or another.
+fn is_probed_loader(library: &Library) -> bool {
+    let name = library.path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    is_loader(name) && (!library.placed.is_empty() || library.same_as.is_some())
+}
+
+/// glibc's and musl's dynamic loaders.
+fn is_loader(file_name: &str) -> bool {
+    (file_name.starts_with("ld-linux") || file_name.starts_with("ld-musl") || file_name.starts_with("ld-2."))
+        && file_name.contains(".so")
+}
+
+/// Reads a file from its beginning, wherever its cursor is.
+fn read_whole(mut file: &File) -> io::Result<Vec<u8>> {
+    file.rewind()?;
+    let size = file.metadata()?.len();
+    if size > MAX_FILE_BYTES {
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("{size} bytes is more than a library has")));
+    }
+    let mut bytes = Vec::with_capacity(size as usize);
+    file.take(MAX_FILE_BYTES).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use memscope_common::When;
+
+    use super::*;
+    use crate::probes::Layer;
+
+    #[test]
+    fn libraries_match_with_and_without_version() {
+        let spec = probes::builtin().find(|spec| spec.symbol == "halMemAlloc").expect("built in");
+        let star = &ProbeSpec { libraries: &["vllm_ascend_C*.so"], ..*spec };
+        assert!(matches(star, "vllm_ascend_C.cpython-311-aarch64-linux-gnu.so"));
+        assert!(matches(star, "vllm_ascend_C.so"));
+        assert!(!matches(star, "vllm_ascend_C.sox"));
+        assert!(!matches(star, "my_vllm_ascend_C.so"));
+        assert!(matches(spec, "libascend_hal.so"));
+        assert!(matches(spec, "libascend_hal.so.1"));
+        assert!(!matches(spec, "libascend_hal.sox"));
+        assert!(!matches(spec, "myascend_hal.so"));
+    }
+
+    /// Make sure that what does not fit is the least important, that all of it is named, and that the rest keeps its
+    /// order.
+    #[test]
+    fn few_rows_serve_the_most_important_layers() {
+        let spec = |layer, symbol| -> &'static ProbeSpec {
+            Box::leak(Box::new(ProbeSpec { layer, symbol, ..*probes::builtin().next().expect("a row") }))
+        };
+        let all = || {
+            vec![
+                spec(Layer::Pta, "p1"),
+                spec(Layer::Hal, "h1"),
+                spec(Layer::Mstx, "m1"),
+                spec(Layer::Hal, "h2"),
+                spec(Layer::Acl, "a1"),
+                spec(Layer::Runtime, "r1"),
+            ]
+        };
+        let names = |room| {
+            let (served, unserved) = by_importance(all(), room);
+            let names = |specs: Vec<&ProbeSpec>| specs.iter().map(|spec| spec.symbol).collect::<Vec<_>>().join(" ");
+            (names(served), names(unserved))
+        };
+        assert_eq!(names(4), ("h1 h2 r1 a1".to_owned(), "m1 p1".to_owned()));
+        assert_eq!(names(6), ("h1 h2 r1 a1 m1 p1".to_owned(), String::new()));
+        assert_eq!(names(usize::MAX).1, "");
+        assert_eq!(names(0).0, "");
+    }
+
+    /// Make sure that rows are kept back for loaders, however many there are, and that nobody is forgotten.
+    #[test]
+    fn rows_are_kept_for_loaders() {
+        let builtin = probes::builtin().count();
+        for max_rows in [0, 1, 4, 5, 30] {
+            let planner = Libraries::planner(max_rows, &[]);
+            assert_eq!(planner.descriptions().len(), usize::from(max_rows.saturating_sub(4)).min(builtin));
+            assert_eq!(planner.descriptions().len() + planner.unserved().len(), builtin);
+        }
+    }
+
+    /// Make sure that the user's rows come last and are served first, and that what cannot be served is named.
+    #[test]
+    fn rows_of_the_user_come_first() {
+        let builtin = probes::builtin().next().expect("a row");
+        let own = |symbol, when| -> &'static ProbeSpec { Box::leak(Box::new(ProbeSpec { symbol, when, ..*builtin })) };
+        let user = [own("mine", When::Return), own("_Zmine", When::OwnReturn)];
+        let names = |max_rows| {
+            let planner = Libraries::planner(max_rows, &user);
+            let last = planner.descriptions().last().map(|row| row.symbol.clone());
+            (planner.descriptions().len(), last, planner.unserved().contains(&"_Zmine"))
+        };
+        assert_eq!(names(7), (3, Some("_Zmine".to_owned()), false));
+        assert_eq!(names(5), (1, Some("mine".to_owned()), true));
+        assert_eq!(names(4), (0, None, true));
+    }
+
+    #[test]
+    fn loaders_are_known_by_name() {
+        for name in ["ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1", "ld-2.31.so", "ld-musl-x86_64.so.1"] {
+            assert!(is_loader(name), "{name}");
+        }
+        assert!(!is_loader("libld-linux.so"));
+    }
+}

@@ -1,0 +1,616 @@
+//! Keeps up with the traced processes: new children, new programs, new libraries, ends.
+
+mod ahead;
+mod given_up;
+pub mod guard;
+pub mod inherited;
+pub mod interpreters;
+pub mod libraries;
+pub mod mstx_tool;
+mod prefault;
+pub mod spawn;
+pub mod waits;
+
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    fs, io,
+    os::fd::{AsFd, BorrowedFd, FromRawFd as _, OwnedFd},
+    path::PathBuf,
+    thread,
+    time::{Duration, Instant},
+};
+
+use memscope_common::{
+    config::{IMAGE_LOADER, PROCESS_FOLLOW, PROCESS_HOLD, PROCESS_HOLD_ALWAYS, PROCESS_STOP, ProcessState},
+    record::Kind,
+};
+use nix::{
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+    sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags},
+};
+
+use self::{
+    ahead::{Ahead, Found},
+    given_up::GivenUp,
+    guard::{Guard, children, start_ticks, state},
+    interpreters::Interpreters,
+    libraries::{Libraries, Library},
+    waits::Waits,
+};
+use crate::{
+    capture::Note,
+    daemon::peer::has_other_rights,
+    kernel::{Kernel, KernelError, page_size},
+    os::{memory::Memory, secure_env},
+    probes::{self, ProbeSpec},
+    ring::{Urgent, monotonic_ns},
+};
+
+/// How long a process that was sent `SIGSTOP` may take to stop.
+const STOP_PATIENCE: Duration = Duration::from_millis(50);
+/// After this time it is looked whether a process that we continued is stopped, still or again; and after as long once more. If both
+/// times it is, and nothing was told of a stop meanwhile, it is continued. One look is not enough: the word of another stop may
+/// be on its way to us, and whoever is continued before it makes calls that nobody sees.
+const SECOND_LOOK: Duration = Duration::from_millis(100);
+
+/// How processes are traced.
+#[derive(Clone, Copy, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a choice of its own")]
+pub struct FollowOptions {
+    /// Children join.
+    pub children: bool,
+    /// Have a thread wait in the kernel while probes are put into what it has just mapped.
+    pub hold: bool,
+    /// Have it wait even if all that it has mapped is known.
+    pub always: bool,
+    /// Stop a process for it; with `hold`, only where nothing else will have it wait.
+    pub stop: bool,
+}
+
+impl FollowOptions {
+    fn process_state(self, parent: u32) -> ProcessState {
+        let children = if self.children { PROCESS_FOLLOW } else { 0 };
+        let stop = if self.stop { PROCESS_STOP } else { 0 };
+        let hold = if self.hold { PROCESS_HOLD } else { 0 };
+        let always = if self.always { PROCESS_HOLD_ALWAYS } else { 0 };
+        ProcessState {
+            flags: children | stop | hold | always,
+            parent,
+            generation: monotonic_ns(),
+            unmapping: 0,
+            reserved: 0,
+        }
+    }
+}
+
+/// What the session is to write down.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// A process is traced from now on.
+    Started {
+        /// The process.
+        pid: u32,
+        /// Who forked it; 0 if the user named it.
+        parent: u32,
+        /// It was running before.
+        attached: bool,
+        /// Its short name.
+        command: String,
+        /// `ASCEND_RT_VISIBLE_DEVICES` in its environment.
+        visible_devices: Option<String>,
+        /// Its number in its own pid namespace, if that is another one than ours.
+        pid_within: Option<u32>,
+    },
+    /// A process is gone; everything it did is in the transport.
+    Ended {
+        /// The process.
+        pid: u32,
+    },
+}
+
+/// A traced process.
+#[derive(Debug)]
+struct Process {
+    /// Who forked it; 0 if the user named it.
+    parent: u32,
+    /// Readable when the process is gone; `None` when it was gone already, or there was no room for one more open file.
+    pidfd: Option<OwnedFd>,
+    /// When it was started, in clock ticks since boot: numbers are used again.
+    start_ticks: Option<u64>,
+}
+
+impl Process {
+    /// Whether a process of the same number that was started then is another one.
+    fn is_another(&self, start_ticks: Option<u64>) -> bool {
+        self.start_ticks.zip(start_ticks).is_some_and(|(one, other)| one != other)
+    }
+}
+
+/// A process that was continued is to be looked after.
+#[derive(Clone, Copy, Debug)]
+struct SecondLook {
+    when: Instant,
+    pid: u32,
+    /// It was looked after before.
+    was_stopped: bool,
+}
+
+/// All traced processes.
+pub struct Follow {
+    options: FollowOptions,
+    libraries: Libraries,
+    ahead: Ahead,
+    guard: Guard,
+    waits: Waits,
+    /// What the user is to know.
+    messages: Vec<String>,
+    /// Processes of which it was said that first calls may be missed.
+    warned: BTreeSet<u32>,
+    /// Programs without a loader that need not be stopped: while they are open, their inodes are no other file's.
+    static_programs: Vec<fs::File>,
+    /// It was said that a search for libraries has come to its bound.
+    was_cut: bool,
+    /// If Python stacks are taken.
+    interpreters: Option<Interpreters>,
+    processes: BTreeMap<u32, Process>,
+    /// In the order of their times.
+    second_looks: VecDeque<SecondLook>,
+    changes: Vec<Change>,
+    added: Vec<Library>,
+    /// Readable while a process has ended that was not reaped.
+    ended: Option<Epoll>,
+}
+
+impl Follow {
+    /// Nothing is traced yet.
+    #[must_use]
+    pub fn new(
+        options: FollowOptions,
+        libraries: Libraries,
+        user: &[&'static ProbeSpec],
+        guard: Guard,
+        waits: Waits,
+    ) -> Self {
+        Self {
+            options,
+            libraries,
+            ahead: Ahead::new(user),
+            guard,
+            waits,
+            messages: Vec::new(),
+            warned: BTreeSet::new(),
+            static_programs: Vec::new(),
+            was_cut: false,
+            interpreters: None,
+            processes: BTreeMap::new(),
+            second_looks: VecDeque::new(),
+            changes: Vec::new(),
+            added: Vec::new(),
+            ended: Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).ok(),
+        }
+    }
+
+    /// A descriptor that is readable while [`reap`](Self::reap) would find somebody.
+    #[must_use]
+    pub fn ended(&self) -> Option<OwnedFd> {
+        self.ended.as_ref()?.0.try_clone().ok()
+    }
+
+    /// The placed probes.
+    #[must_use]
+    pub const fn libraries(&self) -> &Libraries {
+        &self.libraries
+    }
+
+    /// Follows Python interpreters, too.
+    pub fn follow_python(&mut self, interpreters: Interpreters) {
+        self.interpreters = Some(interpreters);
+    }
+
+    /// What the user is to know of processes and Python interpreters, since the last call.
+    pub fn take_told(&mut self) -> Vec<String> {
+        let mut messages = std::mem::take(&mut self.messages);
+        messages.extend(self.interpreters.as_mut().map(Interpreters::take_told).unwrap_or_default());
+        messages
+    }
+
+    /// As [`Libraries::tell`].
+    pub fn tell(&mut self, tell: impl Fn(Note) + 'static) {
+        self.libraries.tell(tell);
+    }
+
+    /// What happened since the last call.
+    pub fn take_changes(&mut self) -> Vec<Change> {
+        std::mem::take(&mut self.changes)
+    }
+
+    /// Files probed since the last call.
+    pub fn take_added(&mut self) -> Vec<Library> {
+        std::mem::take(&mut self.added)
+    }
+
+    /// Probes a file that the program is expected to map.
+    pub fn expect(&mut self, kernel: &mut Kernel, path: &std::path::Path) -> Result<(), KernelError> {
+        self.added.extend(self.libraries.attach_path(kernel, path)?);
+        self.libraries.take_images().for_each(|image| kernel.know_image(image));
+        Ok(())
+    }
+
+    /// Probes what a program that is to be started with this environment will find.
+    pub fn expect_program(
+        &mut self,
+        kernel: &mut Kernel,
+        program: &std::path::Path,
+        environment: &[u8],
+    ) -> Result<(), KernelError> {
+        let found = self.ahead.of_program(program, environment);
+        self.probe_ahead(kernel, found)
+    }
+
+    /// Probes what a process will find.
+    fn look_ahead(&mut self, kernel: &mut Kernel, pid: u32) -> Result<(), KernelError> {
+        let found = self.ahead.of_process(pid, &environment(pid).unwrap_or_default());
+        self.probe_ahead(kernel, found)
+    }
+
+    fn probe_ahead(&mut self, kernel: &mut Kernel, found: Vec<Found>) -> Result<(), KernelError> {
+        for file in found {
+            self.added.extend(self.libraries.attach_ahead(kernel, file)?);
+        }
+        self.libraries.take_images().for_each(|image| kernel.know_image(image));
+        if self.ahead.take_cut()
+            && !self.options.hold
+            && !self.options.stop
+            && !std::mem::replace(&mut self.was_cut, true)
+        {
+            let text = "the search for libraries ended at its bound (512 files, 300 ms): those that it has not found are probed once they are \
+                        mapped, and their first calls may be missed";
+            self.messages.push(text.to_owned());
+        }
+        Ok(())
+    }
+
+    /// Probes our tool for mstx, which the program is going to load: nothing else has to tell of copies of mstx.
+    pub fn expect_mstx_tool(&mut self, kernel: &mut Kernel, path: &std::path::Path) -> Result<(), KernelError> {
+        self.libraries.leave_mstx_to_tool();
+        self.expect(kernel, path)
+    }
+
+    /// Traces a child of ours that has not executed yet.
+    pub fn start(&mut self, kernel: &mut Kernel, pid: u32) -> Result<(), KernelError> {
+        self.enter(pid, 0, false);
+        kernel.trace(pid, self.options.process_state(0))
+    }
+
+    /// Traces a running process, and its children if they are wanted. `tell` is called before the first call of a
+    /// process can be seen.
+    pub fn attach(&mut self, kernel: &mut Kernel, pid: u32, mut tell: impl FnMut(Change)) -> Result<(), KernelError> {
+        let mut queue = VecDeque::from([(pid, 0)]);
+        while let Some((pid, parent)) = queue.pop_front() {
+            if self.processes.contains_key(&pid) {
+                continue;
+            }
+            // Probes first, then the filter: from there on every call of every probe is seen.
+            self.scan(kernel, pid)?;
+            self.look_ahead(kernel, pid)?;
+            self.enter(pid, parent, true);
+            self.take_changes().into_iter().for_each(&mut tell);
+            kernel.trace(pid, self.options.process_state(parent))?;
+            self.scan(kernel, pid)?;
+            self.added.extend(self.libraries.announce());
+            if self.options.children {
+                queue.extend(children(pid).into_iter().map(|child| (child, pid)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Reacts to what the kernel side reported.
+    pub fn handle(&mut self, kernel: &mut Kernel, urgent: Urgent) -> Result<(), KernelError> {
+        if urgent.kind == Kind::Fork {
+            self.warned.remove(&urgent.child);
+            // The number was another process's, whose end has not been looked at.
+            if self.processes.get(&urgent.child).is_some_and(|process| process.is_another(start_ticks(urgent.child))) {
+                self.remove(urgent.child);
+            }
+            if !self.processes.contains_key(&urgent.child) {
+                self.enter(urgent.child, urgent.pid, false);
+                // It has its parent's mappings, but not all of their pages.
+                bring_in_texts(kernel, urgent.child);
+                if let Some(interpreters) = &mut self.interpreters {
+                    interpreters.forked(urgent.pid, urgent.child);
+                }
+            }
+            return Ok(());
+        }
+        if let Some(why) = urgent.withheld {
+            self.tell_given_up(urgent.pid, GivenUp::Withheld(why));
+        }
+        let ahead = if urgent.kind == Kind::Exec { self.look_ahead(kernel, urgent.pid) } else { Ok(()) };
+        let scanned = ahead.and(self.look(kernel, urgent));
+        if urgent.held.is_some_and(|thread| !self.waits.release(thread)) {
+            self.tell_given_up(urgent.pid, GivenUp::TooLong);
+        }
+        if urgent.stopped {
+            if scanned.is_ok() {
+                self.learn(kernel, urgent.pid);
+            }
+            self.resume(urgent.pid);
+        }
+        scanned
+    }
+
+    /// Says once of a process that its first calls may be missed.
+    fn tell_given_up(&mut self, pid: u32, why: GivenUp) {
+        if self.warned.insert(pid) {
+            self.messages.push(why.text(pid, &command(pid)));
+        }
+    }
+
+    /// Looks at a process that has mapped something.
+    fn look(&mut self, kernel: &mut Kernel, urgent: Urgent) -> Result<(), KernelError> {
+        let mut scanned = self.scan(kernel, urgent.pid);
+        self.added.extend(self.libraries.announce());
+        if let Some(interpreters) = self.interpreters.as_mut().filter(|_| urgent.kind == Kind::Exec) {
+            scanned = scanned.and(interpreters.executed(kernel, urgent.pid));
+        }
+        if urgent.kind == Kind::Exec
+            && let Some(parent) = self.processes.get(&urgent.pid).map(|process| process.parent)
+        {
+            // Another name, and maybe another environment.
+            self.describe(urgent.pid, parent, false);
+        }
+        scanned
+    }
+
+    /// What a stopped process has begun to run is known now: whoever runs it later need not be stopped.
+    fn learn(&mut self, kernel: &mut Kernel, pid: u32) {
+        const MAX_STATIC: usize = 256;
+        let Some(image) = kernel.new_image(pid) else { return };
+        if image.kind == IMAGE_LOADER {
+            if self.libraries.has_probed_loader(pid) {
+                kernel.know_image(image);
+            }
+        } else if self.static_programs.len() < MAX_STATIC
+            && let Ok(program) = fs::File::open(format!("/proc/{pid}/exe"))
+        {
+            self.static_programs.push(program);
+            kernel.know_image(image);
+        }
+    }
+
+    fn scan(&mut self, kernel: &mut Kernel, pid: u32) -> Result<(), KernelError> {
+        self.added.extend(self.libraries.attach(kernel, pid)?);
+        let naming = self.libraries.take_naming();
+        let found = if naming.is_empty() { Vec::new() } else { self.ahead.of_libraries(pid, naming) };
+        self.probe_ahead(kernel, found)?;
+        bring_in_texts(kernel, pid);
+        match &mut self.interpreters {
+            Some(interpreters) => interpreters.look(kernel, pid),
+            None => Ok(()),
+        }
+    }
+
+    fn enter(&mut self, pid: u32, parent: u32, attached: bool) {
+        // Closed with the process's entry, it leaves the set by itself.
+        let pidfd = open_pidfd(pid).ok().filter(|pidfd| {
+            let event = EpollEvent::new(EpollFlags::EPOLLIN, 0);
+            self.ended.as_ref().is_some_and(|ended| ended.add(pidfd, event).is_ok())
+        });
+        self.processes.insert(pid, Process { parent, pidfd, start_ticks: start_ticks(pid) });
+        self.describe(pid, parent, attached);
+    }
+
+    fn describe(&mut self, pid: u32, parent: u32, attached: bool) {
+        self.changes.push(Change::Started {
+            pid,
+            parent,
+            attached,
+            command: command(pid),
+            visible_devices: visible_devices(pid),
+            pid_within: pid_within(pid),
+        });
+    }
+
+    /// Continues a process that the kernel side has sent `SIGSTOP`. The signal comes after the record, so the stop
+    /// is awaited: continuing too early would leave the process stopped for good.
+    fn resume(&mut self, pid: u32) {
+        let start = Instant::now();
+        while start.elapsed() < STOP_PATIENCE {
+            match state(pid) {
+                Some('T') => break,
+                None | Some('Z' | 'X') => return,
+                Some(_) => thread::sleep(Duration::from_micros(20)),
+            }
+        }
+        self.waits.resume(pid);
+        self.second_looks.retain(|look| look.pid != pid);
+        self.look_soon(pid, false);
+    }
+
+    fn look_soon(&mut self, pid: u32, was_stopped: bool) {
+        self.second_looks.push_back(SecondLook { when: Instant::now() + SECOND_LOOK, pid, was_stopped });
+    }
+
+    /// Looks once more after processes that were continued, and after interpreters that have not begun; to be called
+    /// regularly.
+    pub fn look_again(&mut self, kernel: &mut Kernel) -> Result<(), KernelError> {
+        while let Some(look) = self.second_looks.pop_front_if(|look| look.when <= Instant::now()) {
+            match state(look.pid) {
+                Some('T') if !self.waits.is_ours(look.pid) => {}
+                Some('T') if look.was_stopped => self.waits.resume(look.pid),
+                Some('T') => self.look_soon(look.pid, true),
+                _ => self.waits.settle(look.pid),
+            }
+        }
+        match &mut self.interpreters {
+            Some(interpreters) => interpreters.look_again(kernel),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether somebody has to be looked after soon: was continued, is about to run Python, or ends without a word.
+    #[must_use]
+    pub fn is_waiting(&self) -> bool {
+        !self.second_looks.is_empty()
+            || self.interpreters.as_ref().is_some_and(Interpreters::is_waiting)
+            || self.processes.values().any(|process| process.pidfd.is_none())
+    }
+
+    /// Finds processes that have ended. Gives how many live.
+    pub fn reap(&mut self) -> usize {
+        let gone: Vec<u32> = self
+            .processes
+            .iter()
+            .filter(|(pid, process)| match &process.pidfd {
+                Some(fd) => is_readable(fd.as_fd()),
+                None => matches!(state(**pid), None | Some('Z' | 'X')),
+            })
+            .map(|(pid, _)| *pid)
+            .collect();
+        for pid in gone {
+            self.remove(pid);
+        }
+        self.processes.len()
+    }
+
+    /// Whether a child lives whose word is still on its way to us. The kernel side puts it into the trace before its parent can end, so
+    /// one that is to be seen at all is there by then.
+    pub fn expects_more(&self, kernel: &mut Kernel) -> Result<bool, KernelError> {
+        let is_unknown = |pid: &u32| {
+            !self.processes.contains_key(pid) && state(*pid).is_some_and(|state| !matches!(state, 'Z' | 'X'))
+        };
+        Ok(kernel.traced()?.iter().any(is_unknown))
+    }
+
+    /// Processes that are not, or no longer, this user's leave the trace: they run a program with other rights.
+    pub fn leave_others(&mut self, kernel: &mut Kernel, uid: u32) -> Result<(), KernelError> {
+        let others: Vec<u32> = self.processes.keys().copied().filter(|pid| has_other_rights(*pid, uid)).collect();
+        for pid in others {
+            kernel.forget(pid)?;
+            self.remove(pid);
+        }
+        Ok(())
+    }
+
+    fn remove(&mut self, pid: u32) {
+        self.processes.remove(&pid);
+        if let Some(interpreters) = &mut self.interpreters {
+            interpreters.ended(pid);
+        }
+        self.changes.push(Change::Ended { pid });
+    }
+
+    /// No process stays behind stopped by us.
+    pub fn end(mut self) {
+        self.let_go();
+        self.guard.dismiss();
+    }
+
+    /// As [`end`](Self::end), where records of stops may be lost: the guard is not dismissed and continues all that still wait.
+    pub fn abandon(mut self) {
+        self.let_go();
+    }
+
+    /// Lets everybody go on who waits for us.
+    pub fn let_go(&mut self) {
+        self.waits.release_all();
+        self.waits.resume_all();
+    }
+}
+
+/// Texts that the kernel side could not wait for.
+fn bring_in_texts(kernel: &Kernel, pid: u32) {
+    if !kernel.can_touch() {
+        prefault::bring_in(pid, page_size());
+    }
+}
+
+pub(crate) fn open_pidfd(pid: u32) -> io::Result<OwnedFd> {
+    // SAFETY: no pointers involved.
+    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: a new descriptor that nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
+
+fn is_readable(fd: BorrowedFd<'_>) -> bool {
+    let mut fds = [PollFd::new(fd, PollFlags::POLLIN)];
+    poll(&mut fds, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
+}
+
+/// Short name of a process; other bytes than printable ASCII are replaced.
+fn command(pid: u32) -> String {
+    let name = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+    name.trim_ascii()
+        .iter()
+        .map(|byte| if byte.is_ascii_graphic() || *byte == b' ' { char::from(*byte) } else { '?' })
+        .collect()
+}
+
+/// What a process calls itself, in the innermost of its pid namespaces, if that is not ours.
+fn pid_within(pid: u32) -> Option<u32> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
+    numbers.split_whitespace().skip(1).last()?.parse().ok()
+}
+
+/// The device list of a process, if it has one.
+pub(crate) fn visible_devices(pid: u32) -> Option<String> {
+    const NAME: &[u8] = b"ASCEND_RT_VISIBLE_DEVICES=";
+    const LONGEST: usize = 1024;
+    let environment = environment(pid)?;
+    let value = environment.split(|byte| *byte == 0).find_map(|pair| pair.strip_prefix(NAME))?;
+    String::from_utf8(value.get(..LONGEST.min(value.len()))?.to_vec()).ok()
+}
+
+/// The environment that a process was started with.
+fn environment(pid: u32) -> Option<Vec<u8>> {
+    match fs::read(format!("/proc/{pid}/environ")) {
+        // Another user's: where it lies, and what lies there, can be read.
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+            let (address, len) = secure_env::range(&stat)?;
+            let mut bytes = vec![0; len];
+            Memory::open(pid).ok()?.read(address as u64, &mut bytes)?;
+            Some(bytes)
+        }
+        read => read.ok(),
+    }
+}
+
+/// Libraries that a program started with this environment will probably map.
+#[must_use]
+pub fn expected_libraries(environment: &[(String, String)], user: &[&'static ProbeSpec]) -> Vec<PathBuf> {
+    const DRIVER: [&str; 3] = [
+        "/usr/local/Ascend/driver/lib64/driver",
+        "/usr/local/Ascend/driver/lib64/common",
+        "/usr/local/Ascend/driver/lib64",
+    ];
+    let value = |name: &str| environment.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str());
+    let search_path = value("LD_LIBRARY_PATH").unwrap_or_default();
+    let homes = ["ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME"].into_iter().filter_map(value);
+    let directories = search_path
+        .split(':')
+        .filter(|directory| directory.starts_with('/'))
+        .map(PathBuf::from)
+        .chain(homes.map(|home| PathBuf::from(home).join("lib64")))
+        .chain(DRIVER.into_iter().map(PathBuf::from));
+    let specs = probes::builtin().chain(user.iter().copied());
+    let mut names: Vec<&str> = specs.flat_map(|spec| spec.libraries.iter().copied()).collect();
+    names.sort_unstable();
+    names.dedup();
+    let mut found = Vec::new();
+    for directory in directories {
+        for name in &names {
+            if let Ok(path) = directory.join(name).canonicalize()
+                && !found.contains(&path)
+            {
+                found.push(path);
+            }
+        }
+    }
+    found
+}

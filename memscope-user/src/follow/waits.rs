@@ -1,0 +1,155 @@
+//! Who waits for us: threads that the kernel side holds, and processes that it has stopped.
+//!
+//! The maps outlive the tracer as long as the guard has them, so that nobody waits for a tracer that was killed.
+
+use std::os::fd::{AsFd as _, OwnedFd};
+
+use aya::{
+    Pod,
+    maps::{HashMap, Map, MapData, MapError},
+};
+use memscope_common::config::{HOLD_ASKED, HOLD_GIVEN_UP, ProcessState, STOP_AGAIN, STOP_OURS, STOP_THEIRS};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+
+use super::guard::state;
+use crate::{
+    kernel::{KernelError, map_error},
+    ring::monotonic_ns,
+};
+
+/// Names of the maps, in the order of their descriptors.
+pub(crate) const MAPS: [&str; 3] = ["HOLDS", "STOPS", "PROCESSES"];
+
+/// The maps of who waits.
+pub struct Waits {
+    holds: HashMap<MapData, u64, u64>,
+    stops: HashMap<MapData, u32, u32>,
+    processes: HashMap<MapData, u32, ProcessState>,
+    fds: [OwnedFd; 3],
+    /// Threads that were taken notice of.
+    taken: Vec<u64>,
+}
+
+fn open<K: Pod, V: Pod>(name: &'static str, fd: OwnedFd) -> Result<HashMap<MapData, K, V>, KernelError> {
+    let map = MapData::from_fd(fd).and_then(|map| HashMap::try_from(Map::HashMap(map)));
+    map.map_err(|error| map_error(name, &error))
+}
+
+impl Waits {
+    /// Opens them by their descriptors, in the order of [`MAPS`].
+    pub(crate) fn open(fds: [OwnedFd; 3]) -> Result<Self, KernelError> {
+        let [holds, stops, processes] = again(&fds)?;
+        let (holds, stops) = (open(MAPS[0], holds)?, open(MAPS[1], stops)?);
+        Ok(Self { holds, stops, processes: open(MAPS[2], processes)?, fds, taken: Vec::new() })
+    }
+
+    /// The same for another thread.
+    pub fn try_clone(&self) -> Result<Self, KernelError> {
+        Self::open(again(&self.fds)?)
+    }
+
+    /// The descriptors.
+    pub(crate) const fn fds(&self) -> &[OwnedFd; 3] {
+        &self.fds
+    }
+
+    /// Whether the maps can be read with the rights that are left: before Linux 5.19 that takes some.
+    pub(crate) fn is_readable(&self) -> bool {
+        const NOBODY: u32 = 0;
+        match self.stops.get(&NOBODY, 0) {
+            Ok(_) | Err(MapError::KeyNotFound) => true,
+            Err(_) => false,
+        }
+    }
+
+    /// Whether a traced process lives, which may still be made to wait.
+    pub(crate) fn has_living(&self) -> bool {
+        let is_living = |pid| state(pid).is_some_and(|state| !matches!(state, 'Z' | 'X'));
+        self.processes.keys().filter_map(Result::ok).any(is_living)
+    }
+
+    /// A held thread is taken notice of: it may take longer now, as long as [`live`](Self::live) is called.
+    pub fn take(&mut self, thread: u64) {
+        if self.holds.get(&thread, 0).is_ok_and(|state| state == HOLD_ASKED) {
+            self.sign(thread);
+            self.taken.push(thread);
+        }
+    }
+
+    /// Gives a sign of life to the threads that were taken notice of and still wait.
+    pub fn live(&mut self) {
+        let mut taken = std::mem::take(&mut self.taken);
+        taken.retain(|&thread| {
+            let waits = self.holds.get(&thread, 0).is_ok_and(|state| state != HOLD_GIVEN_UP);
+            if waits {
+                self.sign(thread);
+            }
+            waits
+        });
+        self.taken = taken;
+    }
+
+    /// One that gives up at this moment is not seen to have: it is counted.
+    fn sign(&mut self, thread: u64) {
+        const EXISTS: u64 = 2;
+        let _ = self.holds.insert(&thread, &monotonic_ns(), EXISTS);
+    }
+
+    /// A held thread goes on. Gives false if it had given up before.
+    pub fn release(&mut self, thread: u64) -> bool {
+        let gave_up = self.holds.get(&thread, 0).is_ok_and(|state| state == HOLD_GIVEN_UP);
+        let _ = self.holds.remove(&thread);
+        !gave_up
+    }
+
+    /// All held threads go on.
+    pub fn release_all(&mut self) {
+        let threads: Vec<u64> = self.holds.keys().filter_map(Result::ok).collect();
+        for thread in threads {
+            self.release(thread);
+        }
+    }
+
+    /// Whether a process waits for us, and for nobody else, to continue it.
+    #[must_use]
+    pub fn is_ours(&self, pid: u32) -> bool {
+        self.stops.get(&pid, 0).is_ok_and(|by| by & (STOP_OURS | STOP_THEIRS) == STOP_OURS)
+    }
+
+    /// Continues a process that we have stopped; one that somebody else has stopped as well stays as it is.
+    pub fn resume(&mut self, pid: u32) {
+        if self.is_ours(pid) {
+            let target = Pid::from_raw(pid.cast_signed());
+            let _ = kill(target, Signal::SIGCONT);
+            // Their stop came between our look and our signal, which has undone it.
+            if self.stops.get(&pid, 0).is_ok_and(|by| by == STOP_AGAIN) {
+                let _ = kill(target, Signal::SIGSTOP);
+            }
+        }
+    }
+
+    /// A process that we have continued runs: where the kernel side does not see signals, it has not seen ours either.
+    pub fn settle(&mut self, pid: u32) {
+        if self.is_ours(pid) {
+            let _ = self.stops.remove(&pid);
+        }
+    }
+
+    /// Continues all processes that we have stopped.
+    pub fn resume_all(&mut self) {
+        let pids: Vec<u32> = self.stops.keys().filter_map(Result::ok).collect();
+        for pid in pids {
+            if self.is_ours(pid) && state(pid) == Some('T') {
+                self.resume(pid);
+            }
+        }
+    }
+}
+
+fn again(fds: &[OwnedFd; 3]) -> Result<[OwnedFd; 3], KernelError> {
+    let clone = |at: usize| fds[at].as_fd().try_clone_to_owned().map_err(|error| map_error(MAPS[at], &error));
+    Ok([clone(0)?, clone(1)?, clone(2)?])
+}

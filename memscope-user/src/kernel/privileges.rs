@@ -1,0 +1,273 @@
+//! What the tracer may do: capabilities, and memory that counts as locked.
+
+use std::{fs, path::PathBuf};
+
+use aya::{EbpfError, maps::MapError};
+use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit, setrlimit};
+
+use super::{
+    KernelError,
+    features::{self, Features, LinkMode},
+};
+use crate::os::{btf, perf_event};
+
+/// A capability that tracing needs, and what for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Capability {
+    /// Name as `capabilities(7)` spells it.
+    pub name: &'static str,
+    /// What it is needed for.
+    pub purpose: &'static str,
+    bit: u32,
+    /// Nothing goes without it.
+    essential: bool,
+    /// `CAP_SYS_ADMIN` does as well.
+    has_stand_in: bool,
+}
+
+/// What tracing takes everywhere.
+const CAPABILITIES: [Capability; 4] = [
+    Capability {
+        name: "CAP_BPF",
+        purpose: "load BPF programs and maps",
+        bit: CAP_BPF,
+        essential: true,
+        has_stand_in: true,
+    },
+    Capability {
+        name: "CAP_PERFMON",
+        purpose: "attach uprobes and read user memory from them",
+        bit: CAP_PERFMON,
+        essential: true,
+        has_stand_in: true,
+    },
+    Capability {
+        name: "CAP_SYS_PTRACE",
+        purpose: "read another user's /proc/<pid>/maps",
+        bit: 19,
+        essential: false,
+        has_stand_in: false,
+    },
+    Capability {
+        name: "CAP_CHECKPOINT_RESTORE",
+        purpose: "open the really mapped files in /proc/<pid>/map_files",
+        bit: 40,
+        essential: false,
+        has_stand_in: true,
+    },
+];
+
+/// What it takes besides where probes are made one by one.
+const OF_SINGLE_LINKS: Capability = Capability {
+    name: "CAP_SYS_ADMIN",
+    purpose: "attach probes one by one, which is how this kernel links them, and for which it wants no less",
+    bit: CAP_SYS_ADMIN,
+    essential: true,
+    has_stand_in: false,
+};
+
+const CAP_KILL: u32 = 5;
+const CAP_SYS_ADMIN: u32 = 21;
+const CAP_PERFMON: u32 = 38;
+const CAP_BPF: u32 = 39;
+
+/// Effective capabilities of this process.
+fn effective() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    status
+        .lines()
+        .find_map(|line| line.strip_prefix("CapEff:"))
+        .and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok())
+        .unwrap_or(0)
+}
+
+const fn has(effective: u64, bit: u32) -> bool {
+    effective & (1 << bit) != 0
+}
+
+/// Whether every process can be sent signals, also those of other users.
+#[must_use]
+pub fn may_signal_all() -> bool {
+    has(effective(), CAP_KILL)
+}
+
+/// Whether scripts can be told that a tracer is there: by a probe of its own.
+#[must_use]
+pub fn may_announce() -> bool {
+    perf_event::is_permitted()
+}
+
+/// What this process needs to trace on this kernel, and what of it it has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rights {
+    needed: Vec<Capability>,
+    effective: u64,
+}
+
+impl Rights {
+    /// Of this process. Probes are linked in the way that was chosen, or in the kernel's best.
+    #[must_use]
+    pub fn look(features: Features, chosen: Option<LinkMode>) -> Self {
+        let effective = effective();
+        let single = match chosen {
+            Some(mode) => mode != LinkMode::Multi,
+            None if may_ask(effective) => features.link_mode() != LinkMode::Multi,
+            None => !btf::has_multi_links(),
+        };
+        Self::of(effective, single, perf_event::is_permitted)
+    }
+
+    /// `may_probe`: whether this process may make probes one by one.
+    fn of(effective: u64, single: bool, may_probe: impl FnOnce() -> bool) -> Self {
+        let mut needed = CAPABILITIES.to_vec();
+        // Whether less is enough only shows without it.
+        if single && (has(effective, CAP_SYS_ADMIN) || !may_probe()) {
+            needed.push(OF_SINGLE_LINKS);
+        }
+        Self { needed, effective }
+    }
+
+    /// Whether the kernel tells this process what it can do; to others all looks absent.
+    #[must_use]
+    pub const fn may_ask(&self) -> bool {
+        may_ask(self.effective)
+    }
+
+    /// What is missing.
+    #[must_use]
+    pub fn missing(&self) -> Vec<Capability> {
+        let stand_in = has(self.effective, CAP_SYS_ADMIN);
+        let is_missing =
+            |capability: &&Capability| !(has(self.effective, capability.bit) || capability.has_stand_in && stand_in);
+        self.needed.iter().filter(is_missing).copied().collect()
+    }
+
+    /// How to get what is missing.
+    #[must_use]
+    pub fn advice(&self) -> String {
+        let names: Vec<_> = self.needed.iter().map(|capability| capability.name.to_lowercase()).collect();
+        let program = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("memscope-bpf"));
+        format!("run with sudo, or once: sudo setcap {}=ep {}", names.join(","), program.display())
+    }
+}
+
+/// Whether the kernel lets a process of these capabilities load programs, which is how it is asked what it can do.
+const fn may_ask(effective: u64) -> bool {
+    has(effective, CAP_SYS_ADMIN) || has(effective, CAP_BPF) && has(effective, CAP_PERFMON)
+}
+
+/// Refuses to start without what tracing takes, of the process and of the kernel.
+pub(crate) fn check(features: Features, chosen: Option<LinkMode>) -> Result<(), KernelError> {
+    let rights = Rights::look(features, chosen);
+    let missing = rights.missing();
+    if missing.iter().any(|capability| capability.essential) {
+        let names = missing.iter().map(|capability| capability.name).collect();
+        return Err(KernelError::Privileges { names, advice: rights.advice() });
+    }
+    if features::has_nested_pids() {
+        return Err(KernelError::NestedPids);
+    }
+    let release = nix::sys::utsname::uname().map(|name| name.release().to_string_lossy().into_owned());
+    new_enough(features, &release.unwrap_or_else(|_| "unknown".to_owned()))
+}
+
+/// Refuses a kernel that lacks what nothing can replace.
+fn new_enough(features: Features, release: &str) -> Result<(), KernelError> {
+    let missing = features.missing();
+    if missing.is_empty() { Ok(()) } else { Err(KernelError::TooOld { release: release.to_owned(), missing }) }
+}
+
+/// Raises the limit that kernels before 5.11 charge maps to; elsewhere it does not matter.
+pub(crate) fn raise_memlock() {
+    let unlimited = setrlimit(Resource::RLIMIT_MEMLOCK, RLIM_INFINITY, RLIM_INFINITY);
+    if unlimited.is_err()
+        && let Ok((_, hard)) = getrlimit(Resource::RLIMIT_MEMLOCK)
+    {
+        let _ = setrlimit(Resource::RLIMIT_MEMLOCK, hard, hard);
+    }
+}
+
+/// As many open files as may be: each process takes one to be waited for by, each probed file and its links some. What was
+/// started before keeps its own limit.
+pub(crate) fn raise_open_files() {
+    if let Ok((_, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {
+        // With less it goes on as far as that reaches.
+        let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
+    }
+}
+
+/// Why the object was refused. Of all that creating a map asks for only locked memory is refused so late: privileges have been
+/// checked before.
+pub(crate) fn refused_object(error: EbpfError) -> KernelError {
+    match error {
+        EbpfError::MapError(MapError::CreateError { io_error: source, .. })
+            if source.raw_os_error() == Some(libc::EPERM)
+                && let Some(limit_bytes) = memlock_limit() =>
+        {
+            KernelError::LockedMemory { limit_bytes, source }
+        }
+        error => KernelError::Load(Box::new(error)),
+    }
+}
+
+/// Bytes of memory that this process may lock, if that is limited.
+fn memlock_limit() -> Option<u64> {
+    let (soft, _) = getrlimit(Resource::RLIMIT_MEMLOCK).ok()?;
+    Some(soft).filter(|limit| *limit != RLIM_INFINITY)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FOUR: u64 = 1 << 19 | 1 << 38 | 1 << 39 | 1 << 40;
+    const ADMIN: u64 = 1 << 21;
+
+    fn missing(effective: u64, single: bool, may_probe: bool) -> Vec<&'static str> {
+        Rights::of(effective, single, || may_probe).missing().iter().map(|capability| capability.name).collect()
+    }
+
+    #[test]
+    fn sys_admin_stands_in_for_all_but_ptrace() {
+        assert_eq!(missing(0, false, false), ["CAP_BPF", "CAP_PERFMON", "CAP_SYS_PTRACE", "CAP_CHECKPOINT_RESTORE"]);
+        assert_eq!(missing(ADMIN, false, true), ["CAP_SYS_PTRACE"]);
+        assert_eq!(missing(FOUR, false, false), [""; 0]);
+    }
+
+    #[test]
+    fn single_links_take_what_the_kernel_wants() {
+        assert_eq!(missing(FOUR, true, false), ["CAP_SYS_ADMIN"]);
+        assert_eq!(missing(FOUR, true, true), [""; 0]);
+        assert_eq!(missing(FOUR | ADMIN, true, true), [""; 0]);
+        // Nobody who may do nothing can tell whether less would be enough.
+        assert_eq!(missing(0, true, false).last(), Some(&"CAP_SYS_ADMIN"));
+    }
+
+    #[test]
+    fn advice_is_of_this_kernel_and_of_this_program() {
+        const NAMES: &str = "cap_bpf,cap_perfmon,cap_sys_ptrace,cap_checkpoint_restore";
+        let program = std::env::current_exe().expect("this test has a file");
+        let advice = |names: &str| format!("run with sudo, or once: sudo setcap {names}=ep {}", program.display());
+        assert_eq!(Rights::of(0, false, || false).advice(), advice(NAMES));
+        assert_eq!(Rights::of(0, true, || false).advice(), advice(&format!("{NAMES},cap_sys_admin")));
+        assert_eq!(Rights::of(FOUR & !(1 << 19), true, || true).advice(), advice(NAMES));
+    }
+
+    #[test]
+    fn capabilities_before_cap_bpf_are_enough_to_ask() {
+        // All that root has on Linux 4.19, whose last capability is 37.
+        assert!(may_ask((1 << 38) - 1) && may_ask(FOUR));
+        assert!(!may_ask(1 << 39) && !may_ask(1 << 38) && !may_ask(0));
+    }
+
+    /// Linux 4.19 has neither global data nor `bpf_probe_read_user`, nor what is not needed.
+    #[test]
+    fn a_kernel_below_the_floor_is_refused_and_told_what_it_lacks() {
+        let refusal = new_enough(Features::OF_LINUX_4_19, "4.19.0-27-amd64").expect_err("too old");
+        assert_eq!(
+            refusal.to_string(),
+            "this kernel (4.19.0-27-amd64) lacks global data in BPF objects (Linux 5.2) and bpf_probe_read_user (Linux 5.5); \
+             memscope-bpf needs Linux 5.10 or newer"
+        );
+    }
+}

@@ -1,0 +1,41 @@
+//! Tells scripts that a tracer is there: a probe that only counts.
+//!
+//! The Python package reads a number of its own that the kernel raises for as long as a probe with that reference counter is there (Linux
+//! 4.20). aya passes no reference counters, so this is one perf event, without a program; it goes with its descriptor, however
+//! the tracer ends.
+
+use std::{
+    ffi::CString,
+    fs::File,
+    io,
+    os::fd::{AsRawFd as _, OwnedFd},
+};
+
+use crate::{
+    os::{elf::ElfFile, perf_event},
+    probes::{PRESENCE, SEMAPHORE},
+};
+
+/// Where in a file the marker and its counter are, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    marker: u64,
+    counter: u32,
+}
+
+impl Place {
+    /// In the native module of the package; `None` in other files.
+    pub(crate) fn of(elf: &ElfFile<'_>) -> Option<Self> {
+        let offset_of = |name: &str| {
+            let found = elf.symbols().ok()?.find(|symbol| symbol.defined && symbol.name == name.as_bytes())?;
+            elf.file_offset(found.vaddr)
+        };
+        Some(Self { marker: offset_of(PRESENCE)?, counter: offset_of(SEMAPHORE)?.try_into().ok()? })
+    }
+
+    /// Makes the package in this file see a tracer for as long as the descriptor is open.
+    pub(crate) fn announce(self, file: &File) -> io::Result<OwnedFd> {
+        let path = CString::new(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
+        perf_event::count(&path, self.marker, self.counter)
+    }
+}

@@ -1,0 +1,129 @@
+//! Machine code, reduced to what the search asks of it; the same for both instruction sets.
+
+use super::{arm, functions::Function, x86};
+use crate::os::elf::{ElfFile, Machine, dynamic::Mapping};
+
+/// Longer functions are not decoded. Generated code has some of this size; what we look for and the way to it has not.
+const MAX_FUNCTION: u64 = 256 * 1024;
+
+/// How often one place may seem to be referred to. Random bytes look like a reference once in 4 GiB of code, and the
+/// functions that we look for are called from a handful of places.
+pub(super) const MAX_SITES: usize = 256;
+
+/// Where control goes after an instruction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Flow {
+    /// On.
+    Next,
+    /// There or on.
+    Branch(u64),
+    /// There.
+    Jump(u64),
+    /// There and back; `None` where only the running program knows.
+    Call(Option<u64>),
+    /// Out of the function, or to where only the running program knows.
+    Leave,
+}
+
+/// A read of memory relative to a register.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Read {
+    pub(super) base: u8,
+    pub(super) offset: i64,
+    pub(super) size_bytes: u8,
+}
+
+/// One instruction.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Op {
+    pub(super) address: u64,
+    pub(super) flow: Flow,
+    pub(super) read: Option<Read>,
+    /// All of the second register goes to the first.
+    pub(super) copy: Option<(u8, u8)>,
+    /// Registers that may hold something else afterwards, by bit; that of a copy is among them.
+    pub(super) clobbers: u32,
+}
+
+/// The executable part of a file.
+pub(super) struct Code<'a> {
+    machine: Machine,
+    mappings: Vec<Mapping<'a>>,
+}
+
+impl<'a> Code<'a> {
+    /// `None` for a machine that we cannot decode, or segments that no linker makes.
+    pub(super) fn of(elf: &ElfFile<'a>) -> Option<Self> {
+        let machine = elf.machine();
+        matches!(machine, Machine::X86_64 | Machine::Aarch64).then_some(())?;
+        Some(Self { machine, mappings: elf.mappings(true)? })
+    }
+
+    /// The register of C argument `number`, from 0; of those in registers.
+    pub(super) fn argument(&self, number: u8) -> u8 {
+        let registers = match self.machine {
+            Machine::X86_64 => x86::ARGUMENTS,
+            _ => arm::ARGUMENTS,
+        };
+        registers[usize::from(number) % registers.len()]
+    }
+
+    /// The register of the stack.
+    pub(super) const fn stack_pointer(&self) -> u8 {
+        match self.machine {
+            Machine::X86_64 => x86::STACK_POINTER,
+            _ => arm::STACK_POINTER,
+        }
+    }
+
+    /// The instructions of a function, up to the first bytes that are none.
+    pub(super) fn ops(&self, function: Function) -> Vec<Op> {
+        let bytes = self.bytes(function).unwrap_or_default();
+        match self.machine {
+            Machine::X86_64 => x86::ops(bytes, function.start),
+            _ => arm::ops(bytes, function.start),
+        }
+    }
+
+    /// Whether an instruction of `function` loads the pointer in `slot`.
+    pub(super) fn loads(&self, function: Function, slot: u64) -> bool {
+        let bytes = self.bytes(function).unwrap_or_default();
+        match self.machine {
+            Machine::X86_64 => x86::loads(bytes, function.start, slot),
+            _ => arm::loads(bytes, function.start, slot),
+        }
+    }
+
+    /// Addresses where the pointer in `slot` seems to be loaded. All real ones are among them.
+    ///
+    /// At most one more than [`MAX_SITES`].
+    pub(super) fn load_sites(&self, slot: u64) -> Vec<u64> {
+        self.sites(|mapping| -> Box<dyn Iterator<Item = u64>> {
+            match self.machine {
+                Machine::X86_64 => Box::new(x86::load_sites(mapping, slot)),
+                _ => Box::new(arm::load_sites(mapping, slot)),
+            }
+        })
+    }
+
+    /// Addresses where `target` seems to be called or jumped to. All real ones are among them.
+    ///
+    /// At most one more than [`MAX_SITES`].
+    pub(super) fn call_sites(&self, target: u64) -> Vec<u64> {
+        self.sites(|mapping| -> Box<dyn Iterator<Item = u64>> {
+            match self.machine {
+                Machine::X86_64 => Box::new(x86::call_sites(mapping, target)),
+                _ => Box::new(arm::call_sites(mapping, target)),
+            }
+        })
+    }
+
+    fn sites<'s>(&'s self, scan: impl Fn(&'s Mapping<'a>) -> Box<dyn Iterator<Item = u64> + 's>) -> Vec<u64> {
+        self.mappings.iter().flat_map(scan).take(MAX_SITES + 1).collect()
+    }
+
+    fn bytes(&self, function: Function) -> Option<&'a [u8]> {
+        (function.end.checked_sub(function.start)? <= MAX_FUNCTION).then_some(())?;
+        self.mappings.iter().find_map(|mapping| mapping.between(function.start, function.end))
+    }
+}

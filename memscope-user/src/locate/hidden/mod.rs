@@ -1,0 +1,290 @@
+//! Finds functions that a library neither exports nor names, by structure that a compiler cannot leave out.
+//!
+//! One file per library (`pta`, `methods`); the others are the tools: `functions` (where functions begin and end), `code` with
+//! `x86` and `arm` (who refers to what), `argument` (what a function reads of its argument), `vtable` (what virtual
+//! functions lead to), `cache` (what was found before).
+//!
+//! The library belongs to the traced program and is hostile input. Whatever it holds, nothing here panics, memory stays
+//! bounded, and if the answer is not unique there is none: a probe in the wrong function would report nonsense.
+
+mod argument;
+mod arm;
+mod cache;
+mod code;
+mod functions;
+mod methods;
+mod pta;
+mod vtable;
+mod x86;
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+pub use self::cache::Cache;
+use self::functions::Function;
+use crate::{
+    os::elf::{ElfError, ElfFile, Resolved},
+    probes::Locator,
+};
+
+/// Rises whenever another answer could be given for a file, so that older ones in the cache are not used.
+const VERSION: u32 = 1;
+
+/// Why a function was not found.
+#[derive(Debug, Error)]
+pub enum NotLocated {
+    /// The file's tables cannot be read.
+    #[error(transparent)]
+    Elf(#[from] ElfError),
+    /// Another machine, or segments that overlap.
+    #[error("no executable segments of x86-64 or aarch64 that could be searched")]
+    NoCode,
+    /// Not linked with what it must use.
+    #[error("the library does not import `{symbol}`")]
+    NoImport {
+        /// The symbol.
+        symbol: &'static str,
+    },
+    /// Linkers make one entry for each symbol.
+    #[error("the library imports `{symbol}` more than once")]
+    Imports {
+        /// The symbol.
+        symbol: &'static str,
+    },
+    /// Without it nobody knows where functions begin.
+    #[error("the library has no unwinder's table of functions (PT_GNU_EH_FRAME), or an unusual one")]
+    NoFunctions,
+    /// Another number of candidates than in all known versions.
+    #[error("{found} function(s) refer to the vtable of its data, expected {expected}")]
+    References {
+        /// How many.
+        found: usize,
+        /// In known versions.
+        expected: usize,
+    },
+    /// None or several of the candidates could be it.
+    #[error("its candidates have {found:?} direct callers, expected callers for one and none for the other")]
+    Callers {
+        /// Of each candidate.
+        found: Vec<usize>,
+    },
+    /// Fewer than there are things to report.
+    #[error("the candidate has {found} direct caller(s), expected at least {expected}")]
+    FewCallers {
+        /// How many.
+        found: usize,
+        /// At least.
+        expected: usize,
+    },
+    /// The function reads other parts of its argument than it should.
+    #[error("cross-check contradicts: {vaddr:#x} reads bytes {} of its argument, expected {}", Bits(*.read), Bits(*.expected))]
+    Argument {
+        /// The candidate.
+        vaddr: u64,
+        /// By bit.
+        read: u64,
+        /// By bit; one more may be read.
+        expected: u64,
+    },
+    /// The class's table is shorter than in all known versions, or has another library's function there.
+    #[error("the allocator's table of virtual functions has no function of this library at entry {entry}")]
+    NoEntry {
+        /// The entry.
+        entry: usize,
+    },
+    /// The entry is another function.
+    #[error(
+        "cross-check contradicts: entry {entry} of the allocator's table of virtual functions does not lead to the block report"
+    )]
+    NotAllocating {
+        /// The entry.
+        entry: usize,
+    },
+    /// No table of methods, or several that could be it.
+    #[error("{found} entries of the module's table of methods could be `{method}`, expected 1")]
+    Method {
+        /// The method.
+        method: &'static str,
+        /// How many.
+        found: usize,
+    },
+    /// The method begins otherwise than all known ones.
+    #[error(
+        "the method at {vaddr:#x} does not begin with a call that parses its arguments, or not in a known form; `run --mstx-injection` sees it"
+    )]
+    Parsing {
+        /// The method.
+        vaddr: u64,
+    },
+    /// The function does not belong to what should call it.
+    #[error("cross-check contradicts: the allocator's virtual functions do not lead to {vaddr:#x}")]
+    Allocator {
+        /// The candidate.
+        vaddr: u64,
+    },
+}
+
+/// Bytes by bit, as ranges.
+struct Bits(u64);
+
+impl fmt::Display for Bits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let set = |bit: u32| bit < 64 && self.0 >> bit & 1 == 1;
+        let starts: Vec<u32> = (0..64).filter(|bit| set(*bit) && (*bit == 0 || !set(bit - 1))).collect();
+        if starts.is_empty() {
+            return f.write_str("none");
+        }
+        for (index, start) in starts.into_iter().enumerate() {
+            let end = (start..64).find(|bit| !set(bit + 1)).unwrap_or(start);
+            write!(f, "{}{start}-{end}", if index == 0 { "" } else { ", " })?;
+        }
+        Ok(())
+    }
+}
+
+/// Outcome of a cross-check that does not contradict.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Checked {
+    /// Says the same.
+    Agrees,
+    /// The file lacks what it needs.
+    NotPossible,
+}
+
+/// How a function was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Evidence {
+    /// Found as this entry of the allocator's table of virtual functions; otherwise as the maker of a `MemoryData` that
+    /// is called directly.
+    pub entry: Option<usize>,
+    /// Direct calls of it.
+    pub callers: usize,
+    /// Whether the allocator's virtual functions lead to it.
+    pub allocator: Checked,
+    /// Found in an earlier run; the cheap checks were done again.
+    pub cached: bool,
+    /// Found by a Python module's table of methods.
+    pub method: bool,
+}
+
+impl Evidence {
+    const NONE: Self = Self { entry: None, callers: 0, allocator: Checked::NotPossible, cached: false, method: false };
+    const METHOD: Self = Self { method: true, ..Self::NONE };
+}
+
+impl fmt::Display for Evidence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.method {
+            return f.write_str("by the module's table of methods");
+        }
+        if let Some(entry) = self.entry {
+            return write!(
+                f,
+                "entry {entry} of the allocator's vtable; cross-check: agrees (leads to the block report)"
+            );
+        }
+        let allocator = match self.allocator {
+            Checked::Agrees => "argument layout, allocator's vtable",
+            Checked::NotPossible => "argument layout; no allocator's vtable to ask",
+        };
+        let cached = if self.cached { "; from the cache" } else { "" };
+        write!(f, "vtable reference, {} callers; cross-check: agrees ({allocator}){cached}", self.callers)
+    }
+}
+
+/// A function that was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Located {
+    /// Where it is.
+    pub function: Resolved,
+    /// How it was found.
+    pub evidence: Evidence,
+    /// It is not the function that is to be probed, but this call in it.
+    pub call: Option<CallSite>,
+}
+
+/// A call inside of a function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CallSite {
+    before: Function,
+    after: Function,
+}
+
+impl CallSite {
+    /// Virtual addresses of the instruction before it, whose arguments are those of the call: its start and its end.
+    #[must_use]
+    pub const fn before(&self) -> (u64, u64) {
+        (self.before.start, self.before.end)
+    }
+
+    /// The same of an instruction behind it, which the stack pointer is the same at.
+    #[must_use]
+    pub const fn after(&self) -> (u64, u64) {
+        (self.after.start, self.after.end)
+    }
+}
+
+/// Finds the function that `locator` stands for and that people call `symbol`. `None` if this build has it in a form that
+/// another row is for.
+pub fn locate(
+    locator: Locator,
+    symbol: &str,
+    elf: &ElfFile<'_>,
+    cache: Option<&Cache>,
+) -> Result<Option<Located>, NotLocated> {
+    let mut call = None;
+    let virtual_function = |which| pta::Search::of(elf)?.virtual_function(which);
+    let (function, evidence) = match locator {
+        Locator::PtaReport => report(locator, &pta::Search::of(elf)?, elf, cache)?,
+        Locator::PtaAllocate => virtual_function(pta::Virtual::Allocate)?,
+        Locator::PtaRawAlloc => virtual_function(pta::Virtual::RawAlloc)?,
+        Locator::PtaRawAllocWithStream => virtual_function(pta::Virtual::RawAllocWithStream)?,
+        Locator::MstxMethod(method) => methods::Module::of(elf)?.method(method)?,
+        Locator::MstxParse { method, place } => {
+            let module = methods::Module::of(elf)?;
+            let found = module.method(method)?;
+            call = module.parse_call(found.0, place)?;
+            if call.is_none() {
+                return Ok(None);
+            }
+            found
+        }
+    };
+    let file_offset = elf.file_offset(function.start).ok_or(NotLocated::NoCode)?;
+    let resolved = Resolved {
+        name: symbol.to_owned(),
+        vaddr: function.start,
+        file_offset,
+        size_bytes: function.end - function.start,
+        next_vaddr: None,
+    };
+    Ok(Some(Located { function: resolved, evidence, call }))
+}
+
+/// The report, from the cache if it is there and still true.
+fn report(
+    locator: Locator,
+    search: &pta::Search<'_>,
+    elf: &ElfFile<'_>,
+    cache: Option<&Cache>,
+) -> Result<(Function, Evidence), NotLocated> {
+    let key = cache.and_then(|cache| cache.key(locator, elf));
+    let known = key.as_ref().and_then(|key| {
+        let entry = key.read()?;
+        Some((search.recheck(entry.vaddr)?, entry.evidence()))
+    });
+    if let Some(known) = known {
+        return Ok(known);
+    }
+    let found = search.run()?;
+    if let Some(key) = key {
+        key.write(found.0.start, found.1);
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests;

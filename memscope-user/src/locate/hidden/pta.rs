@@ -1,0 +1,182 @@
+//! `torch_npu::profiler::reportMemoryDataToNpuProfiler(const MemoryUsage &)` in `libtorch_npu.so`.
+//!
+//! The library is stripped and the function hidden. What stays is that it makes a `MemoryData` of `libnpu_profiler.so`,
+//! so it loads the address of that class's table of virtual functions from the global offset table. In every build that
+//! was looked at, 2.1 to 2.14 on both architectures, two functions do: this one, and a virtual function for `PyTorch`'s own
+//! profiler, which takes the same values one by one.
+//!
+//! **Which of the two.** The virtual one is reached through a table, hence never called directly. Ours is called by every
+//! place that hands out or takes back a block: 6 times up to 2.4, 8 times since. So the number is no constant, while none
+//! against some is a difference that no inlining can turn round: a function that is not virtual and that nobody calls
+//! would not be in the file. Three calls are asked for, as allocation, free and block-free are three functions.
+//!
+//! **Cross-checks**, both independent of how it was found:
+//! * *Argument layout.* It must read exactly those bytes behind its first argument that are fields of `MemoryUsage`:
+//!   0 to 3, or 0 to 4 since 2.5, and 8 to 55, never the padding between or anything behind. The probe reads the same.
+//! * *Allocator's vtable.* Functions in the table of the caching allocator, found by the type's name, lead to it by
+//!   direct calls. If there is no such class, this check is left out and said to be.
+//!
+//! If either contradicts, or anything above is not unique, the function counts as not found.
+
+use std::collections::BTreeSet;
+
+use super::{
+    Checked, Evidence, NotLocated, argument,
+    code::{Code, Flow, MAX_SITES},
+    functions::{Function, Functions},
+    vtable,
+};
+use crate::os::elf::{ElfFile, dynamic::Pointer};
+
+/// The class whose objects it makes.
+const VTABLE: &str = "_ZTVN9torch_npu7toolkit8profiler10MemoryDataE";
+/// The class from which it is called, as its type information spells it.
+const ALLOCATOR: &str = "N7c10_npu19NPUCachingAllocator19NpuCachingAllocatorE";
+
+/// Functions that make a `MemoryData`.
+const MAKERS: usize = 2;
+/// The fewest direct calls; see above.
+const MIN_CALLERS: usize = 3;
+/// Calls between the allocator's virtual functions and ours; 4 is the most that was seen.
+const MAX_DEPTH: usize = 6;
+
+/// Bytes of `MemoryUsage` that are read by all versions: four of one byte, then six words.
+const FIELDS: u64 = 0x00ff_ffff_ffff_ff0f;
+/// The kind of the allocator, which newer versions have and read too.
+const ALLOCATOR_KIND: u64 = 1 << 4;
+
+/// Virtual functions of the caching allocator that take the number of bytes asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Virtual {
+    /// `allocate(size_t)`.
+    Allocate,
+    /// `raw_alloc(size_t)`.
+    RawAlloc,
+    /// `raw_alloc_with_stream(size_t, aclrtStream)`.
+    RawAllocWithStream,
+}
+
+impl Virtual {
+    /// Entry in the table. From 2.3 on the class inherits `is_simple_data_ptr`, which is another library's, as entry 3,
+    /// and has `copy_data` as entry 5 (ascend-abi §6.3).
+    fn entry(self, table: &[Option<Function>]) -> usize {
+        const INHERITED: usize = 3;
+        let added = if matches!(table.get(INHERITED), Some(None)) { 2 } else { 0 };
+        match self {
+            Self::Allocate => 2,
+            Self::RawAlloc => 5 + added,
+            Self::RawAllocWithStream => 6 + added,
+        }
+    }
+}
+
+/// A library with the tables that the search needs.
+pub(super) struct Search<'a> {
+    elf: &'a ElfFile<'a>,
+    code: Code<'a>,
+    functions: Functions<'a>,
+    slot: u64,
+}
+
+impl<'a> Search<'a> {
+    /// Cheap: nothing is scanned yet but relocations.
+    pub(super) fn of(elf: &'a ElfFile<'a>) -> Result<Self, NotLocated> {
+        let code = Code::of(elf).ok_or(NotLocated::NoCode)?;
+        let mut slots = elf.relocations()?.filter_map(|relocation| match relocation.pointer {
+            Pointer::Offset(name) if name.is(VTABLE) => Some(relocation.slot),
+            _ => None,
+        });
+        let slot = match (slots.next(), slots.next()) {
+            (None, _) => return Err(NotLocated::NoImport { symbol: VTABLE }),
+            (Some(slot), None) => slot,
+            (Some(_), Some(_)) => return Err(NotLocated::Imports { symbol: VTABLE }),
+        };
+        let functions = Functions::of(elf).ok_or(NotLocated::NoFunctions)?;
+        Ok(Self { elf, code, functions, slot })
+    }
+
+    /// The whole search.
+    pub(super) fn run(&self) -> Result<(Function, Evidence), NotLocated> {
+        let makers = self.makers()?;
+        if makers.len() != MAKERS {
+            return Err(NotLocated::References { found: makers.len(), expected: MAKERS });
+        }
+        let calls: Vec<(Function, usize)> =
+            makers.into_iter().map(|maker| Ok((maker, self.callers(maker)?))).collect::<Result<_, NotLocated>>()?;
+        let mut called = calls.iter().filter(|(_, callers)| *callers > 0);
+        let (Some((function, callers)), None) = (called.next(), called.next()) else {
+            return Err(NotLocated::Callers { found: calls.into_iter().map(|(_, callers)| callers).collect() });
+        };
+        if *callers < MIN_CALLERS {
+            return Err(NotLocated::FewCallers { found: *callers, expected: MIN_CALLERS });
+        }
+        self.check_argument(*function)?;
+        let allocator = self.check_allocator(*function)?;
+        Ok((*function, Evidence { callers: *callers, allocator, ..Evidence::NONE }))
+    }
+
+    /// What shows that a function found earlier, maybe in another file that only claims to be this one, is a right one.
+    /// Leaves out what takes long: who calls it.
+    pub(super) fn recheck(&self, vaddr: u64) -> Option<Function> {
+        let function = self.functions.starting(vaddr)?;
+        (self.code.loads(function, self.slot) && self.check_argument(function).is_ok()).then_some(function)
+    }
+
+    /// One of the allocator's virtual functions. That it leads to the report of blocks is what shows that it is the one.
+    pub(super) fn virtual_function(&self, which: Virtual) -> Result<(Function, Evidence), NotLocated> {
+        let table = vtable::table(self.elf, &self.functions, ALLOCATOR);
+        let entry = which.entry(&table);
+        let function = table.get(entry).copied().flatten().ok_or(NotLocated::NoEntry { entry })?;
+        let reached = vtable::reached(&self.code, &self.functions, &[function], MAX_DEPTH).unwrap_or_default();
+        let reports =
+            |function: &Function| self.code.loads(*function, self.slot) && self.check_argument(*function).is_ok();
+        if !reached.iter().any(reports) {
+            return Err(NotLocated::NotAllocating { entry });
+        }
+        Ok((function, Evidence { entry: Some(entry), allocator: Checked::Agrees, ..Evidence::NONE }))
+    }
+
+    /// Functions that load the address of the class's table.
+    fn makers(&self) -> Result<BTreeSet<Function>, NotLocated> {
+        let sites = self.code.load_sites(self.slot);
+        if sites.len() > MAX_SITES {
+            return Err(NotLocated::References { found: sites.len(), expected: MAKERS });
+        }
+        let around: BTreeSet<Function> = sites.iter().filter_map(|site| self.functions.containing(*site)).collect();
+        Ok(around.into_iter().filter(|function| self.code.loads(*function, self.slot)).collect())
+    }
+
+    /// Direct calls and tail calls from other functions.
+    fn callers(&self, function: Function) -> Result<usize, NotLocated> {
+        let sites = self.code.call_sites(function.start);
+        if sites.len() > MAX_SITES {
+            return Err(NotLocated::Callers { found: vec![sites.len()] });
+        }
+        let around: BTreeSet<Function> = sites.iter().filter_map(|site| self.functions.containing(*site)).collect();
+        let real = around.into_iter().filter(|caller| *caller != function).flat_map(|caller| self.code.ops(caller));
+        let calls = real.filter(|op| match op.flow {
+            Flow::Call(target) => target == Some(function.start),
+            Flow::Jump(target) => target == function.start,
+            _ => false,
+        });
+        Ok(calls.count())
+    }
+
+    fn check_argument(&self, function: Function) -> Result<(), NotLocated> {
+        let read = argument::bytes_read(&self.code, function);
+        if read & !ALLOCATOR_KIND == FIELDS {
+            return Ok(());
+        }
+        Err(NotLocated::Argument { vaddr: function.start, read, expected: FIELDS })
+    }
+
+    fn check_allocator(&self, function: Function) -> Result<Checked, NotLocated> {
+        let roots = vtable::virtual_functions(self.elf, &self.functions, ALLOCATOR);
+        let reached = vtable::reached(&self.code, &self.functions, &roots, MAX_DEPTH);
+        match reached.filter(|_| !roots.is_empty()) {
+            None => Ok(Checked::NotPossible),
+            Some(reached) if reached.contains(&function) => Ok(Checked::Agrees),
+            Some(_) => Err(NotLocated::Allocator { vaddr: function.start }),
+        }
+    }
+}

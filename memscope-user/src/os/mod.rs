@@ -1,0 +1,18 @@
+//! What the operating system and its file formats offer, in plain words: knows nothing of probes, records or Ascend.
+
+#[cfg(feature = "trace")]
+pub mod btf;
+#[cfg(feature = "trace")]
+pub mod caller;
+#[cfg(feature = "trace")]
+pub mod capabilities;
+pub mod elf;
+#[cfg(feature = "trace")]
+pub mod mapped;
+pub mod maps;
+#[cfg(feature = "trace")]
+pub mod memory;
+#[cfg(feature = "trace")]
+pub mod perf_event;
+#[cfg(feature = "trace")]
+pub mod secure_env;
