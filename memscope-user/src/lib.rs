@@ -16,6 +16,7 @@ pub mod crew;
 #[cfg(feature = "trace")]
 pub mod daemon;
 pub mod decode;
+pub mod dump_format;
 #[cfg(feature = "trace")]
 pub mod follow;
 mod hash;

@@ -16,12 +16,12 @@ use crate::{
         Analysis, DecomposeAnalysis,
         decompose::{BUILTIN, MAX_TOLD, RuleSet, SharedOwners},
     },
-    input::Stage,
-    os::caller::Caller,
-    sinks::{
+    input::{
+        Stage,
         annotate::{Annotations, Destination, annotate},
-        report::Report,
     },
+    os::caller::Caller,
+    sinks::report::Report,
 };
 
 /// `decompose FILE…`.

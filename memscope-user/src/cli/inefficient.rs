@@ -11,13 +11,13 @@ use super::{
 };
 use crate::{
     analyses::{Analysis, InefficientAnalysis, InefficientRules},
-    input::{Format, Stage},
+    input::{
+        Format, Stage,
+        annotate::{Annotations, Destination, annotate},
+    },
     model::Finding,
     os::caller::Caller,
-    sinks::{
-        annotate::{Annotations, Destination, annotate},
-        report::Report,
-    },
+    sinks::report::Report,
 };
 
 /// `inefficient FILE`.

@@ -20,9 +20,8 @@ use super::runs::{Place, Run, Runs};
 use super::stack_table::StackTable;
 use super::window::Window;
 use super::{BadRow, InputError, Notes};
+use crate::dump_format::{COLUMNS, stack_cell::TABLE_COLUMNS};
 use crate::regular;
-use crate::sinks::row::COLUMNS;
-use crate::sinks::stacks::TABLE_COLUMNS;
 
 /// Bytes of one row: a thousand frames of both stacks fit.
 const MAX_ROW_BYTES: usize = 4 << 20;

@@ -20,8 +20,10 @@ use super::row::{Cells, DumpRow, Known, Understood, understand};
 use super::runs::{Place, Run, Runs};
 use super::stack_table::{StackTable, Stacks};
 use super::{BadRow, InputError, Notes};
-use crate::sinks::row::COLUMNS;
-use crate::sinks::stacks::{TABLE_COLUMNS as STACK_COLUMNS, TABLE_NAME as STACK_TABLE};
+use crate::dump_format::{
+    COLUMNS,
+    stack_cell::{TABLE_COLUMNS as STACK_COLUMNS, TABLE_NAME as STACK_TABLE},
+};
 
 /// Bytes of one value.
 const MAX_CELL_BYTES: i32 = 4 << 20;

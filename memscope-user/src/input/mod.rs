@@ -10,6 +10,7 @@
 //! rows lie in order but for some stretches, as ours, are looked through first and then merged as they lie. What is
 //! repaired is counted in [`Notes`]; what cannot be understood is an error that names file, line and column.
 
+pub mod annotate;
 mod attr;
 mod cell;
 pub(crate) mod csv;
@@ -49,10 +50,10 @@ use self::sort::{Sorted, Sorter};
 use crate::analyses::Analysis;
 use crate::analyses::select::{Selected, Selection};
 use crate::capture::format::MAGIC;
+use crate::dump_format::stack_cell::TABLE_PREFIX;
 use crate::model::{Event, Finding, RunEnd};
 use crate::pipeline::{self, PipelineConfig, ReplayReport};
 use crate::regular;
-use crate::sinks::stacks::TABLE_PREFIX;
 
 pub(crate) use db::with_suffix;
 pub use error::{BadRow, InputError};

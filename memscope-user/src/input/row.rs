@@ -6,11 +6,13 @@ use super::Notes;
 use super::attr::{Attr, Key};
 use super::cell::{Digits, Fault, NOT_AVAILABLE, address, device, pointer, process_number};
 use super::stack_table::StackTable;
+use crate::dump_format::{
+    stack_cell::{Parser, Reference},
+    text::unescaped,
+};
 use crate::hash::HashMap;
 use crate::model::Stack;
 use crate::model::{AccessKind, AllocApi, Device, Name, OpPhase, PageType, Pool, Stacks, module_id};
-use crate::sinks::row::unescaped;
-use crate::sinks::stacks::{Parser, Reference};
 
 /// What a row tells of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use super::csv;
+use crate::dump_format::stack_cell::{Reference, parse, table_name};
 use crate::error_chain;
 use crate::hash::HashMap;
 use crate::model::Stack;
-use crate::sinks::stacks::{Reference, parse, table_name};
 
 /// Numbers that are remembered; rows that refer to further ones have no stack, which is noted.
 const MAX_STACKS: usize = 4 << 20;

@@ -9,8 +9,8 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-use super::row::push_text;
-use super::stacks::last_line;
+use crate::dump_format::stack_cell::last_line;
+use crate::dump_format::text::push_text;
 use crate::model::{ByStack, Device, Stack, StackSum, Stacks};
 
 /// What a line's weight is.

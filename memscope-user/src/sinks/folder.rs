@@ -176,14 +176,14 @@ impl FilePlace {
     }
 
     /// A file of the same folder, whose name goes on with `suffix`.
-    pub(super) fn beside(&self, suffix: &str) -> io::Result<Self> {
+    pub(crate) fn beside(&self, suffix: &str) -> io::Result<Self> {
         let mut name = self.name.clone();
         name.push(suffix);
         Ok(Self { folder: self.folder.try_clone()?, name, is_magic: false, owner: self.owner })
     }
 
     /// A file of the same folder, of another name.
-    pub(super) fn sibling(&self, name: &str) -> io::Result<Self> {
+    pub(crate) fn sibling(&self, name: &str) -> io::Result<Self> {
         Ok(Self { folder: self.folder.try_clone()?, name: name.into(), is_magic: false, owner: self.owner })
     }
 
@@ -210,12 +210,12 @@ impl FilePlace {
     }
 
     /// Puts this file in the place of another one of the same folder.
-    pub(super) fn replace(&self, other: &Self) -> io::Result<()> {
+    pub(crate) fn replace(&self, other: &Self) -> io::Result<()> {
         std::fs::rename(self.path(), other.path())
     }
 
     /// Removes the file, if it is there. Devices, pipes and links stay: root must not take `/dev/null` away.
-    pub(super) fn remove_old(&self) -> io::Result<()> {
+    pub(crate) fn remove_old(&self) -> io::Result<()> {
         let path = self.path();
         match path.symlink_metadata() {
             Ok(old) if old.is_file() => std::fs::remove_file(path),
@@ -226,7 +226,7 @@ impl FilePlace {
     }
 
     /// Removes the file.
-    pub(super) fn remove(&self) {
+    pub(crate) fn remove(&self) {
         // It is in the way of nothing where this fails.
         let _ = std::fs::remove_file(self.path());
     }

@@ -3,7 +3,6 @@
 //! [`DumpSink`] is the one for rows: it picks the file of a row by process and device, in the tree of
 //! contract §2.1. [`row`] says what a row holds, `csv` and `sqlite` how it is spelt, `tree` where files go.
 
-pub mod annotate;
 pub mod compare;
 pub mod config_json;
 mod csv;
@@ -17,9 +16,8 @@ pub mod log;
 pub mod report;
 pub mod row;
 mod sqlite;
-mod sqlite_vfs;
+pub(crate) mod sqlite_vfs;
 mod stack_ids;
-pub mod stacks;
 pub mod trace_row;
 pub mod tree;
 pub mod watch;

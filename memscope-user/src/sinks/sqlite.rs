@@ -14,9 +14,9 @@ use rusqlite::{Connection, OpenFlags, Statement, ToSql};
 use super::folder::Folder;
 use super::row::{Row, push_device};
 use super::stack_ids::StackIds;
-use super::stacks::{Reference, TABLE_COLUMNS, TABLE_NAME};
 use super::trace_row::TraceRow;
-use super::{SinkError, sqlite_vfs, stacks};
+use super::{SinkError, sqlite_vfs};
+use crate::dump_format::stack_cell::{self, Reference, TABLE_COLUMNS, TABLE_NAME};
 use crate::model::Stack;
 
 /// Exactly the reference's table; `IF NOT EXISTS` does not end up in the stored schema.
@@ -88,7 +88,7 @@ impl DbFile {
                 let added = &mut self.stacks;
                 self.batch.push(row, |out, stack| ids.write(out, stack, false, |id, stack| added.push((id, stack))));
             }
-            None => self.batch.push(row, |out, stack| stacks::write(out, stack, false)),
+            None => self.batch.push(row, |out, stack| stack_cell::write(out, stack, false)),
         }
         if self.batch.rows.len().is_multiple_of(BATCH_ROWS) { self.insert() } else { Ok(()) }
     }
@@ -182,7 +182,7 @@ impl DbFile {
         for (id, stack) in new {
             text.clear();
             let id = part(&mut text, |out| id.write(out));
-            let cell = part(&mut text, |out| stacks::write(out, Some(*stack), false));
+            let cell = part(&mut text, |out| stack_cell::write(out, Some(*stack), false));
             statement.execute((Text(&text[id]), Text(&text[cell])))?;
         }
         self.inserted_stacks = self.stacks.len();

@@ -14,7 +14,7 @@ use rusqlite::{Connection, OpenFlags, ffi};
 const NAME: &CStr = c"memscope-by-handle";
 
 /// Opens a database by a path that is taken as it stands.
-pub(super) fn open(path: &Path, flags: OpenFlags) -> rusqlite::Result<Connection> {
+pub(crate) fn open(path: &Path, flags: OpenFlags) -> rusqlite::Result<Connection> {
     static REGISTERED: OnceLock<c_int> = OnceLock::new();
     match *REGISTERED.get_or_init(register) {
         ffi::SQLITE_OK => Connection::open_with_flags_and_vfs(path, flags, NAME),

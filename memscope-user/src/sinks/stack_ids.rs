@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::stacks::{self, Reference};
+use crate::dump_format::stack_cell::{self, Reference};
 use crate::hash::HashMap;
 use crate::model::{Stack, StackEnd};
 
@@ -70,7 +70,7 @@ impl StackIds {
     ) {
         match stack.and_then(|stack| self.number(stack, add)) {
             Some(number) => number.write(out),
-            None => stacks::write(out, stack, double_quotes),
+            None => stack_cell::write(out, stack, double_quotes),
         }
     }
 

@@ -20,13 +20,13 @@ use memscope::{
         select::{Selection, When, Window},
     },
     error_chain,
-    input::{self, InputError, Options, Outcome, Progress, Stage},
+    input::{
+        self, InputError, Options, Outcome, Progress, Stage,
+        annotate::{AnnotateError, Annotations, Destination, annotate},
+    },
     model::{Diff, DiffSide, Finding},
     pipeline::ReplayReport,
-    sinks::{
-        annotate::{AnnotateError, Annotations, Destination, annotate},
-        report::{Report, in_order, write_diff, write_json},
-    },
+    sinks::report::{Report, in_order, write_diff, write_json},
 };
 use pyo3::{
     exceptions::{PyFileNotFoundError, PyOSError, PyPermissionError, PyValueError},

@@ -11,9 +11,9 @@ use memscope::analyses::{
     Analysis, FluctuationAnalysis, HeldAnalysis, InefficientAnalysis, InefficientRules, MarkLeaksAnalysis,
     StepLeaksAnalysis,
 };
+use memscope::input::annotate::{Annotations, Destination, annotate};
 use memscope::input::{self, Outcome};
 use memscope::model::{Finding, Held, Pool, StepLeaks};
-use memscope::sinks::annotate::{Annotations, Destination, annotate};
 use memscope::sinks::compare::CompareFiles;
 use memscope::sinks::report::Report;
 

@@ -5,9 +5,9 @@ use super::super::csv::CsvFile;
 use super::super::row::Row;
 use super::super::sqlite::DbFile;
 use super::super::stack_ids::StackIds;
-use super::super::stacks::{self, Reference};
 use super::super::trace_row::TraceRow;
 use super::super::tree::{OutputTree, Place};
+use crate::dump_format::stack_cell::{self, Reference};
 
 /// What the rows are written as.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -136,7 +136,7 @@ impl CsvRows {
                     file.take(|out| {
                         id.write(out);
                         out.push(b',');
-                        stacks::write(out, Some(stack), true);
+                        stack_cell::write(out, Some(stack), true);
                         out.push(b'\n');
                     });
                 };

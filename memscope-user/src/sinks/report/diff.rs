@@ -5,8 +5,8 @@ use std::io::{self, Write};
 use super::numbers::{rounded, seconds};
 use super::peaks::size_class;
 use super::{Name, stacks};
+use crate::dump_format::text::push_text;
 use crate::model::{Confidence, Diff, DiffSide, LiveChange, OwnerDiff, PlaceDiff, PoolDiff, SizeSum};
-use crate::sinks::row::push_text;
 
 /// Lines of each table.
 const TABLE_LINES: usize = 20;

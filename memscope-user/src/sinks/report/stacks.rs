@@ -4,9 +4,9 @@ use std::io::{self, Write};
 
 use super::Name;
 use super::numbers::{counted, size};
+use crate::dump_format::{stack_cell::last_line, text::push_text};
 use crate::hash::HashMap;
 use crate::model::{ByStack, CutStacks, Device, Stack, StackSum, Stacks};
-use crate::sinks::{row::push_text, stacks::last_line};
 
 /// Stacks that are written; all of them are in the JSON.
 pub(super) const MAX_STACKS: usize = 5;

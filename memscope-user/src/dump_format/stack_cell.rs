@@ -1,12 +1,13 @@
 //! Cells of call stacks (contract §3.2): in quotes, a line for each frame, innermost first, every one of them ended.
 //!
-//! Frames are texts of the traced program: each is escaped as names are, see [`row`](super::row). A stack that is not whole
+//! Frames are texts of the traced program: each is escaped as names are, see [`text`](super::text). A stack that is not whole
 //! has one line more, which says why; a thread that has never run Python has `"NA"`. All of it can be read back.
 //!
 //! Instead of the frames a cell may have a `Reference` into a table beside the rows, without quotes and without the end of a line that
 //! each frame has. The table's cells are what the rows' would be.
 
-use super::row::{push_decimal, push_text, unescaped};
+use super::number::push_decimal;
+use super::text::{push_text, unescaped};
 use crate::hash::HashMap;
 use crate::model::{Stack, StackEnd, end_text};
 
@@ -37,7 +38,7 @@ pub(crate) struct Reference(pub(crate) u32);
 
 impl Reference {
     /// Appends the cell.
-    pub(super) fn write(self, out: &mut Vec<u8>) {
+    pub(crate) fn write(self, out: &mut Vec<u8>) {
         out.push(b'#');
         push_decimal(out, u64::from(self.0));
     }
@@ -51,7 +52,7 @@ impl Reference {
 }
 
 /// Appends a cell: nothing, or the quoted frames.
-pub(super) fn write(out: &mut Vec<u8>, stack: Option<Stack>, double_quotes: bool) {
+pub(crate) fn write(out: &mut Vec<u8>, stack: Option<Stack>, double_quotes: bool) {
     let Some(stack) = stack else { return };
     let (frames, end) = (stack.frames(), stack.end());
     out.push(b'"');

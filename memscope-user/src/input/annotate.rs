@@ -11,14 +11,14 @@ use std::path::{Path, PathBuf};
 
 use rusqlite::OpenFlags;
 
-use super::folder::{FilePlace, Owner};
-use super::sqlite_vfs;
-use super::stacks::table_name;
+use super::csv::{CsvReader, Raw, without_key};
+use super::{Format, InputError, Notes};
+use crate::dump_format::stack_cell::table_name;
 use crate::hash::HashMap;
-use crate::input::csv::{CsvReader, Raw, without_key};
-use crate::input::{self, Format, InputError, Notes};
 use crate::model::{Inefficient, Name};
 use crate::regular;
+use crate::sinks::folder::{FilePlace, Owner};
+use crate::sinks::sqlite_vfs;
 
 const COLUMN_EVENT: usize = 1;
 const COLUMN_PID: usize = 5;
@@ -140,7 +140,7 @@ pub fn annotate(
     to: &Destination,
     watch: &mut dyn FnMut(u64, u64),
 ) -> Result<u64, AnnotateError> {
-    match input::format(dump)? {
+    match super::format(dump)? {
         Format::Csv => annotate_csv(dump, marks, to, watch),
         Format::Db => annotate_db(dump, marks, to, watch),
         Format::Capture => Err(AnnotateError::Capture),
@@ -300,7 +300,7 @@ fn annotate_db(dump: &Path, marks: &Annotations, to: &Destination, watch: Watch<
 fn copy_db(dump: &Path, mut copy: File, place: &FilePlace) -> io::Result<()> {
     const LOG: &str = "-wal";
     io::copy(&mut File::open(dump)?, &mut copy)?;
-    match File::open(input::with_suffix(dump, LOG)) {
+    match File::open(super::with_suffix(dump, LOG)) {
         Ok(mut log) => io::copy(&mut log, &mut place.beside(LOG)?.create_new()?).map(drop),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(error),
@@ -371,7 +371,7 @@ mod tests {
     use rusqlite::Connection;
 
     use super::*;
-    use crate::sinks::row::COLUMNS;
+    use crate::dump_format::COLUMNS;
 
     fn marks() -> Annotations {
         let values = HashMap::from_iter([((5, 7), Cow::Borrowed("early_allocation,late_deallocation"))]);
