@@ -113,7 +113,8 @@ fn older<'a>(events: impl Iterator<Item = &'a Event>, own: &HashSet<u64>) -> imp
     events.filter_map(|event| block_of(event, true)).filter(|block| !own.contains(&block.allocation_id))
 }
 
-/// Whether the program works: an exit has none of these, but for few allocations. That a process has started is seen by the tracer, which may be behind a short one.
+/// Whether the program works: an exit has none of these, but for few allocations. That a process has started is seen by the tracer, which may be
+/// behind a short one; and that a request has failed for good is certain only later, amid the frees of a program that ends of it.
 fn is_work(kind: &EventKind) -> bool {
     match kind {
         EventKind::Alloc(_) => is_device_alloc(kind),
@@ -122,6 +123,7 @@ fn is_work(kind: &EventKind) -> bool {
         | EventKind::BlockReturned(_)
         | EventKind::Region(_)
         | EventKind::DeviceUsage(_)
+        | EventKind::OutOfMemory(_)
         | EventKind::ProcessStart(_)
         | EventKind::System(System::AclFinalize | System::TraceStop)
         | EventKind::ProcessEnd => false,

@@ -2,7 +2,8 @@ use super::*;
 use crate::analyses::judged_leaks;
 use crate::analyses::script::{Script, run};
 use crate::model::{
-    Device, Exit, ExitFreed, FreeCause, Growth, Pool, ProcessStart, Stack, StackEnd, Stacks, StepLeaks, System,
+    AllocFailed, Device, Exit, ExitFreed, FreeCause, Growth, OutOfMemory, Pool, ProcessStart, Stack, StackEnd, Stacks,
+    StepLeaks, System,
 };
 
 const PID: u32 = 7;
@@ -109,6 +110,32 @@ fn an_exit_may_allocate_a_little() {
     let span = found.span.expect("an exit");
     assert_eq!((span.exit.freed_blocks, span.exit.freed_bytes), (41, 100 * MIB + 40 * 512));
     assert_eq!(span.freed.iter().map(|freed| freed.blocks).collect::<Vec<_>>(), [41]);
+}
+
+/// A program ends because a request failed: that it failed for good is certain amid the frees of the exit, and is no work.
+#[test]
+fn a_failure_that_is_certain_late_is_no_work() {
+    let (mut script, losses) = training(40, usize::MAX);
+    let (first, last) = losses.split_at(20);
+    let failed = AllocFailed {
+        pool: Pool::Hal,
+        size_bytes: MIB,
+        status: 207_001,
+        flags: 0,
+        caller: None,
+        out_of_memory: true,
+        request: 1,
+        attempt: 1,
+    };
+    script.event(EventKind::AllocFailed(failed));
+    for loss in first {
+        script.free(Pool::Pta, *loss);
+    }
+    script.event(EventKind::OutOfMemory(OutOfMemory::Trigger(failed)));
+    exit_in_order(&mut script, last, false);
+    let found = judge(&script, 1_000_000);
+    assert_eq!(found.steps.expect("steps ended").leaks.len(), 38);
+    assert_eq!(found.span.expect("an exit").exit.freed_blocks, 41);
 }
 
 /// The tracer came late: of what the exit frees most is older than the trace. These frees belong to the exit and replace nothing, so what a
