@@ -211,12 +211,20 @@ mod tests {
             bytes_per_second: 512.0,
             allocations: 100,
             ages: [25; 4],
+            owners: Vec::new(),
         };
-        let increase =
-            |site: &Site| Increase { site: *site, blocks: 9, size_bytes: 4608, live_blocks: 9, ages: [9, 0, 0, 0] };
+        let increase = |site: &Site| Increase {
+            site: *site,
+            blocks: 9,
+            size_bytes: 4608,
+            live_blocks: 9,
+            ages: [9, 0, 0, 0],
+            owners: Vec::new(),
+        };
         vec![Finding::Growth(Growth {
             pid: 1,
             device: Device::Npu(0),
+            from_ns: 0,
             span_ns: 1,
             judged,
             not_judged: None,

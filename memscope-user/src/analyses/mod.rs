@@ -20,6 +20,7 @@ pub mod judged;
 pub mod leaks;
 pub mod ledger;
 pub mod marks;
+pub mod named;
 #[cfg(test)]
 mod one_owner;
 pub mod oom;
@@ -29,7 +30,17 @@ mod scale;
 /// Leaks of steps and growth, while the program works.
 #[must_use]
 pub fn judged_leaks() -> Judged {
-    Judged::new(vec![Box::new(Stepped::new::<StepLeaksAnalysis>()), Box::new(GrowthAnalysis::default())])
+    judging(GrowthAnalysis::default())
+}
+
+/// The same, with the owners of what grows by these rules.
+#[must_use]
+pub fn judged_leaks_by(rules: &Arc<RuleSet>) -> Named<Judged> {
+    Named::new(Arc::clone(rules), judging(GrowthAnalysis::named()))
+}
+
+fn judging(growth: GrowthAnalysis) -> Judged {
+    Judged::new(vec![Box::new(Stepped::new::<StepLeaksAnalysis>()), Box::new(growth)])
 }
 
 /// Those of leaks in dumps and captures: blocks behind the mark with this text from the mark of this number on, or without
@@ -39,7 +50,7 @@ pub fn of_leaks(mark: Option<String>, start_index: u64) -> Vec<Box<dyn Analysis>
     match mark {
         Some(text) => vec![Box::new(MarkLeaksAnalysis::new(text, start_index))],
         None => vec![
-            Box::new(judged_leaks()),
+            Box::new(judged_leaks_by(&Arc::new(RuleSet::builtin()))),
             Box::new(Stepped::new::<FluctuationAnalysis>()),
             Box::new(HeldAnalysis::default()),
             Box::new(ByStackAnalysis::default()),
@@ -64,10 +75,14 @@ pub use judged::Judged;
 pub use leaks::StepLeaksAnalysis;
 pub use ledger::LedgerAnalysis;
 pub use marks::MarkLeaksAnalysis;
+pub use named::Named;
 pub use oom::OomAnalysis;
 pub use peaks::PeaksAnalysis;
 pub use stepped::Stepped;
 
+use std::sync::Arc;
+
+use self::decompose::RuleSet;
 use crate::model::{Event, Finding, RunEnd};
 
 /// Watches enriched events and ends in findings.

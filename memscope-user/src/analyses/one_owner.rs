@@ -5,14 +5,15 @@ use std::sync::{Arc, LazyLock, Mutex};
 
 use proptest::prelude::*;
 
-use super::decompose::tests::{actions, perform, training};
+use super::decompose::tests::{ENGINE, STEP, actions, frames, perform, training};
 use super::decompose::{DecomposeAnalysis, RuleSet, SharedOwners};
 use super::diff::{At, Recorder, SharedSnapshot};
 use super::script::{Script, run};
 use super::select::When;
-use super::{OomAnalysis, PeaksAnalysis};
+use super::{OomAnalysis, PeaksAnalysis, judged_leaks_by};
 use crate::model::{
-    AllocFailed, Decomposition, Device, Event, EventKind, Finding, LiveGroups, Name, OutOfMemory, Pool, RunEnd,
+    AllocFailed, Decomposition, Device, Event, EventKind, Finding, FreeCause, LiveGroups, Name, OutOfMemory, Pool,
+    RunEnd,
 };
 
 const PLACE: (Device, Pool) = (Device::Npu(0), Pool::Pta);
@@ -117,6 +118,40 @@ fn a_gradient_is_one_in_every_answer() {
     let bytes = |owner: &str| names.iter().find(|(name, _)| name.is_some_and(|it| it.as_str() == owner));
     assert_eq!(bytes("PTA@gradient").map(|(_, sum)| *sum), Some((1, 50 << 20)), "{names:?}");
     assert_eq!(bytes("PTA@optimizer_state").map(|(_, sum)| *sum), Some((2, 207 << 20)), "{names:?}");
+}
+
+/// Backward passes leave a block behind every tenth of a second. Their rows say `backward`, and what grows are gradients: an optimizer's step
+/// finds all of them, as decompose has it. Ten seconds and more are judged.
+#[test]
+fn what_grows_has_its_final_owner() {
+    let mut script = Script::new(1, PLACE.0);
+    for number in 0..120 {
+        script.thread(77).stacks(&[], &ENGINE).alloc(Pool::Pta, 0x10_0000 + number * 0x1000, 512);
+        script.thread(1).stacks(&frames(&STEP), &[]).alloc(Pool::Pta, 0x7000, 64).free(Pool::Pta, 0x7000);
+    }
+    for number in 0..120 {
+        script.end(FreeCause::TraceEnd, Pool::Pta, 0x10_0000 + number * 0x1000);
+    }
+    let mut events = script.events().to_vec();
+    for event in &mut events {
+        event.time_ns *= 100_000_000 / 3;
+        if let EventKind::Free(free) = &mut event.kind {
+            free.block.alloc_time_ns *= 100_000_000 / 3;
+        }
+        // The trace ends at a moment.
+        event.time_ns = event.time_ns.min(12_000_000_000);
+    }
+    let (found, _) = decomposed(&events);
+    let last = RunEnd { time_ns: 12_000_000_000, ..RunEnd::default() };
+    let growth = run(judged_leaks_by(&RULES), &events, &last).into_iter().find_map(|finding| match finding {
+        Finding::Growth(growth) => Some(growth),
+        _ => None,
+    });
+    let growth = growth.expect("judged");
+    let [site] = &growth.sites[..] else { panic!("{growth:#?}") };
+    let owners: Owners = site.owners.iter().map(|sum| (sum.owner, (sum.live.blocks, sum.live.size_bytes))).collect();
+    assert_eq!(owners, Owners::from([(Some(Name::keep("PTA@gradient")), (120, 120 * 512))]));
+    assert_eq!(owners, of_parts(&found, |part| (part.end_blocks, part.end_bytes)));
 }
 
 proptest! {

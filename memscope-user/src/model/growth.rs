@@ -4,7 +4,7 @@ use std::hash::{Hash, Hasher};
 
 use serde::Serialize;
 
-use super::{Confidence, Device, Name, Pool, Stacks};
+use super::{Confidence, Device, Name, OwnerSum, Pool, Stacks};
 
 /// Equal parts of the time that was looked at.
 pub const GROWTH_PARTS: usize = 6;
@@ -52,6 +52,9 @@ pub struct GrowingSite {
     pub allocations: u64,
     /// Live blocks by age, in quarters of the time, the youngest first.
     pub ages: [u64; 4],
+    /// Whose its live blocks are, by their final owners, the largest first; empty where no rules were given.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub owners: Vec<OwnerSum>,
 }
 
 /// Why growth was not judged.
@@ -63,7 +66,7 @@ pub enum NotJudged {
 }
 
 /// Live blocks of a site that became more in the judged time, and are not judged to grow without end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Increase {
     /// The site.
     pub site: Site,
@@ -75,6 +78,9 @@ pub struct Increase {
     pub live_blocks: u64,
     /// Live blocks by age, in quarters of the time, the youngest first.
     pub ages: [u64; 4],
+    /// Whose its live blocks are, by their final owners, the largest first; empty where no rules were given.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub owners: Vec<OwnerSum>,
 }
 
 /// What grows without end in one process on one device.
@@ -84,6 +90,8 @@ pub struct Growth {
     pub pid: u32,
     /// Device.
     pub device: Device,
+    /// Its begin, nanoseconds since the Unix epoch.
+    pub from_ns: u64,
     /// Time that was looked at, in nanoseconds.
     pub span_ns: u64,
     /// The time was long enough to judge.

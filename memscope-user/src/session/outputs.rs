@@ -283,7 +283,10 @@ fn of_chosen_blocks(args: &CollectArgs, rules: Option<&Arc<RuleSet>>) -> Vec<Box
 fn judging(args: &CollectArgs, rules: Option<&Arc<RuleSet>>) -> Vec<Box<dyn Analysis>> {
     let mut chosen: Vec<Box<dyn Analysis>> = Vec::new();
     if leaks_wanted(args) {
-        chosen.push(Box::new(analyses::judged_leaks()));
+        chosen.push(match rules {
+            Some(rules) => Box::new(analyses::judged_leaks_by(rules)),
+            None => Box::new(analyses::judged_leaks()),
+        });
         chosen.push(Box::new(Stepped::new::<FluctuationAnalysis>()));
     }
     if let Some(rules) = rules.filter(|_| args.analysis.peaks) {

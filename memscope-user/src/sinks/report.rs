@@ -131,7 +131,7 @@ impl Report {
         process.spans.iter().try_for_each(|found| span::write(found, clock, out))?;
         let stepped = process.leaks.iter().any(|leaks| leaks.steps_ended > 0);
         for found in &process.growth {
-            growth::write(found, stepped, self.growth_lines, out)?;
+            growth::write(found, stepped, clock, self.growth_lines, out)?;
         }
         for found in &process.inefficient {
             inefficient::write(found, self.leak_lines, out)?;

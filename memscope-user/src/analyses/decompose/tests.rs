@@ -27,13 +27,13 @@ const BACKWARD: [&str; 3] = [
     "/usr/lib/python3.11/site-packages/torch/autograd/__init__.py(354): backward",
     "/usr/lib/python3.11/site-packages/torch/_tensor.py(625): Tensor.backward",
 ];
-const ENGINE: [&str; 3] = [
+pub(in crate::analyses) const ENGINE: [&str; 3] = [
     "libtorch_cpu.so(torch::autograd::Engine::evaluate_function(std::shared_ptr<torch::autograd::GraphTask>&)+0x10) [0x1]",
     "libtorch_cpu.so(torch::autograd::Engine::thread_main(std::shared_ptr<torch::autograd::GraphTask> const&)+0x20) [0x2]",
     "libc.so.6(+0x30) [0x3]",
 ];
 const INIT_GROUP: &str = "/usr/lib/python3.11/site-packages/torch/optim/adam.py(175): Adam._init_group";
-const STEP: [&str; 3] = [
+pub(in crate::analyses) const STEP: [&str; 3] = [
     "/usr/lib/python3.11/site-packages/torch/optim/adam.py(242): Adam.step",
     "/usr/lib/python3.11/site-packages/torch/optim/optimizer.py(79): _use_grad_for_differentiable.<locals>._use_grad",
     "/usr/lib/python3.11/site-packages/torch/optim/optimizer.py(516): Optimizer.profile_hook_step.<locals>.wrapper",
@@ -41,7 +41,7 @@ const STEP: [&str; 3] = [
 const ZERO_GRAD: &str = "/usr/lib/python3.11/site-packages/torch/optim/optimizer.py(1030): Optimizer.zero_grad";
 
 /// Frames, and the script outside of all.
-fn frames<'a>(inner: &[&'a str]) -> Vec<&'a str> {
+pub(in crate::analyses) fn frames<'a>(inner: &[&'a str]) -> Vec<&'a str> {
     [inner, &[TRAIN]].concat()
 }
 

@@ -34,6 +34,10 @@ impl Clock {
         self.window = self.window.max(elapsed >> (SHORTEST_SHIFT + self.doubled));
     }
 
+    pub(super) const fn start_ns(&self) -> u64 {
+        self.start_ns
+    }
+
     pub(super) const fn elapsed_ns(&self, time_ns: u64) -> u64 {
         time_ns.saturating_sub(self.start_ns)
     }
