@@ -1,10 +1,14 @@
 //! Bytes to records. Any bytes may come in: nothing here panics, allocates or trusts a length.
 
+mod error;
+mod fields;
 mod record;
+mod records;
 #[cfg(test)]
 mod tests;
 
+pub use error::DecodeError;
 pub use record::{
-    Body, Call, Code, CodeText, DecodeError, Frames, ObjectCopy, Objects, Phase, Record, Records, Stack, TextPart,
-    Values, decode, notes,
+    Body, Call, Code, CodeText, Frames, ObjectCopy, Objects, Phase, Record, Stack, TextPart, Values, decode,
 };
+pub use records::{Records, notes};

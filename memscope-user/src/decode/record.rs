@@ -1,20 +1,18 @@
-//! One record, and the records of a buffer.
+//! One record.
 
 use std::num::NonZeroU64;
 
 use memscope_common::record::{
     CALL_TEXT_AT, CALL_TEXT_FAULT, CALL_TEXT_MORE, CALL_TEXT_NULL, CALL_VALUES_AT, MAX_OBJECTS, OBJECT_FAULT,
-    OBJECT_HEAD, OBJECT_INNER, OBJECT_INNER_FAULT, OBJECT_LIST_FAULT, OBJECTS_AT, TEXT_CHUNK, TEXT_TEXT_AT,
+    OBJECT_HEAD, OBJECT_INNER, OBJECT_INNER_FAULT, OBJECT_LIST_FAULT, OBJECTS_AT, TEXT_TEXT_AT,
 };
 use memscope_common::row::MAX_VALUES;
 use memscope_common::stack::{CODE_FILE_CUT, CODE_LINES_CUT, CODE_NAME_CUT, MAX_FRAMES, STACK_NATIVE, STACK_PYTHON};
-use memscope_common::{
-    CallRecord, CodeRecord, Header, Kind, Object, ObjectsRecord, PythonFrame, StackEnd, StackRecord, stack,
-};
-use thiserror::Error;
+use memscope_common::{CallRecord, CodeRecord, Kind, Object, ObjectsRecord, PythonFrame, StackEnd, StackRecord, stack};
 
-/// Bytes of the header that starts every record.
-const HEADER: usize = size_of::<Header>();
+use super::DecodeError;
+use super::fields::Fields;
+use super::records::{HEADER, record_len};
 
 /// A record, borrowed from the bytes it lies in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -272,110 +270,6 @@ impl<'a> ObjectCopy<'a> {
     }
 }
 
-/// Bytes that are no record.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum DecodeError {
-    /// Fewer bytes than a header, or than the record says it has.
-    #[error("record of {need} bytes in {have} bytes")]
-    Short {
-        /// Bytes there.
-        have: usize,
-        /// Bytes needed.
-        need: usize,
-    },
-    /// The record's own length is too small for what it has to hold.
-    #[error("record of kind {kind} says it has {len} bytes, but holds {need}")]
-    Length {
-        /// A [`Kind`] as a number.
-        kind: u16,
-        /// What it says.
-        len: usize,
-        /// What its contents take.
-        need: usize,
-    },
-    /// More values than a row can have.
-    #[error("{count} values, of at most {MAX_VALUES}")]
-    Values {
-        /// What the record says.
-        count: u8,
-    },
-    /// More objects than a record can hold.
-    #[error("{count} objects, of at most {MAX_OBJECTS}")]
-    Objects {
-        /// What the record says.
-        count: u16,
-    },
-    /// A stack whose id is 0, or that ends or consists of what nobody knows.
-    #[error("stack that is none")]
-    Stack,
-    /// A longer text than a record can hold.
-    #[error("text of {len} bytes, of at most {TEXT_CHUNK}")]
-    Text {
-        /// What the record says.
-        len: u32,
-    },
-}
-
-/// Little-endian fields of a slice that is known to be long enough; 0 beyond its end.
-#[derive(Clone, Copy)]
-struct Fields<'a>(&'a [u8]);
-
-impl<'a> Fields<'a> {
-    fn array<const N: usize>(self, at: usize) -> [u8; N] {
-        self.0.get(at..).and_then(<[u8]>::first_chunk).copied().unwrap_or([0; N])
-    }
-
-    fn u8(self, at: usize) -> u8 {
-        self.0.get(at).copied().unwrap_or(0)
-    }
-
-    fn u16(self, at: usize) -> u16 {
-        u16::from_le_bytes(self.array(at))
-    }
-
-    fn u32(self, at: usize) -> u32 {
-        u32::from_le_bytes(self.array(at))
-    }
-
-    fn u64(self, at: usize) -> u64 {
-        u64::from_le_bytes(self.array(at))
-    }
-
-    /// Checks that the record holds `need` bytes.
-    fn require(self, need: usize) -> Result<(), DecodeError> {
-        if self.0.len() < need {
-            return Err(DecodeError::Length { kind: self.u16(16), len: self.0.len(), need });
-        }
-        Ok(())
-    }
-
-    /// `len` bytes of text at `at`.
-    fn text(self, at: usize, len: u32) -> Result<&'a [u8], DecodeError> {
-        if len as usize > TEXT_CHUNK {
-            return Err(DecodeError::Text { len });
-        }
-        self.require(at + len as usize)?;
-        Ok(self.0.get(at..at + len as usize).unwrap_or_default())
-    }
-}
-
-/// Length of the record that `bytes` start with.
-fn record_len(bytes: &[u8]) -> Result<usize, DecodeError> {
-    let have = bytes.len();
-    if have < HEADER {
-        return Err(DecodeError::Short { have, need: HEADER });
-    }
-    let fields = Fields(bytes);
-    let len = usize::from(fields.u16(20));
-    if len < HEADER {
-        return Err(DecodeError::Length { kind: fields.u16(16), len, need: HEADER });
-    }
-    if have < len {
-        return Err(DecodeError::Short { have, need: len });
-    }
-    Ok(len)
-}
-
 /// Decodes the record that `bytes` start with; what follows it is left alone.
 ///
 /// # Errors
@@ -530,63 +424,4 @@ fn text_part(fields: Fields<'_>) -> Result<TextPart<'_>, DecodeError> {
         more: flags & u16::from(CALL_TEXT_MORE) != 0,
         fault,
     })
-}
-
-/// The records of a buffer, one after the other.
-///
-/// A record that contradicts itself is an error and is stepped over; a length that leads nowhere ends the buffer.
-#[derive(Clone, Debug)]
-pub struct Records<'a> {
-    rest: &'a [u8],
-}
-
-impl<'a> Records<'a> {
-    /// The records in `bytes`.
-    #[must_use]
-    pub const fn new(bytes: &'a [u8]) -> Self {
-        Self { rest: bytes }
-    }
-
-    /// The records, each with its bytes as they came; those of the last end with the buffer if they lead nowhere.
-    pub fn with_bytes(mut self) -> impl Iterator<Item = (&'a [u8], Result<Record<'a>, DecodeError>)> {
-        std::iter::from_fn(move || {
-            let before = self.rest;
-            let record = self.next()?;
-            Some((&before[..before.len() - self.rest.len()], record))
-        })
-    }
-}
-
-/// The notes among the records in `bytes`, as they came. Nothing else is decoded.
-pub fn notes(mut bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
-    std::iter::from_fn(move || {
-        while let Some((record, rest)) = bytes.split_at_checked(record_len(bytes).ok()?) {
-            bytes = rest;
-            if Fields(record).u16(16) == Kind::Note as u16 {
-                return Some(record);
-            }
-        }
-        None
-    })
-}
-
-impl<'a> Iterator for Records<'a> {
-    type Item = Result<Record<'a>, DecodeError>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        if self.rest.is_empty() {
-            return None;
-        }
-        match record_len(self.rest) {
-            Ok(len) => {
-                let (record, rest) = self.rest.split_at_checked(len)?;
-                self.rest = rest;
-                Some(decode(record))
-            }
-            Err(error) => {
-                self.rest = &[];
-                Some(Err(error))
-            }
-        }
-    }
 }

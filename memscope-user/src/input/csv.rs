@@ -4,14 +4,20 @@
 //! neither a comma nor the end of the line follows (msMemScope does not escape them). Where a mark's name of
 //! msMemScope still does not fit, its end is told by the numbers that follow it.
 
+mod split;
+#[cfg(test)]
+mod tests;
+
 use std::borrow::Cow;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
 use std::sync::Arc;
 
-use memchr::{memchr, memchr_iter, memchr2};
+use memchr::memchr;
 
+pub(crate) use self::split::Cell;
+use self::split::{Parted, Split, Splitter, bare_mark, content, nth_comma, part, split, trimmed};
 use super::attr::Attr;
 use super::cell::{Digits, Fault, plain_number};
 use super::error::Tally;
@@ -26,7 +32,6 @@ use crate::regular;
 /// Bytes of one row: a thousand frames of both stacks fit.
 const MAX_ROW_BYTES: usize = 4 << 20;
 const ID_COLUMN: usize = 0;
-const EVENT_COLUMN: usize = 1;
 const TIME_COLUMN: usize = 4;
 const PROCESS_COLUMN: usize = 5;
 /// Columns without stacks, as early versions wrote them.
@@ -38,21 +43,8 @@ const MAX_AGAIN_BYTES: usize = 64 << 20;
 const MAX_LONG_LINE_BYTES: usize = 64 << 20;
 /// Lines of a mark's name that is not escaped.
 const MAX_NAME_LINES: u64 = 256;
-/// End of a cell that is not known yet.
-const OPEN: usize = usize::MAX;
 const OPEN_QUOTE: &str = "a quote is not closed";
 const UTF8_MARK: &[u8] = b"\xef\xbb\xbf";
-
-/// A part of a row.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Cell {
-    /// Where the content starts.
-    pub(crate) start: usize,
-    /// Where it ends.
-    pub(crate) end: usize,
-    /// It holds doubled quotes.
-    doubled: bool,
-}
 
 /// What was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,15 +55,6 @@ pub(crate) enum Raw {
     Bad,
     /// Nothing: the file, or the part of it, has ended.
     End,
-}
-
-/// How a row could be parted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Split {
-    /// Into that many cells.
-    Cells(usize),
-    /// The text ends within quotes.
-    Open,
 }
 
 /// Reads the rows of one file.
@@ -461,390 +444,4 @@ fn has_rows(row: &[u8]) -> bool {
         cells.next().is_some_and(|id| !id.is_empty() && id.iter().all(u8::is_ascii_digit))
             && cells.next().is_some_and(|event| EVENTS.contains(&event))
     })
-}
-
-/// Content of a cell of a row; `whole` is the row, if all of it is text.
-fn content<'a>(Cell { start, end, doubled }: Cell, row: &'a [u8], whole: Option<&'a str>) -> Cow<'a, str> {
-    let text = match whole.and_then(|whole| whole.get(start..end)) {
-        Some(text) => Cow::Borrowed(text),
-        None => String::from_utf8_lossy(&row[start..end]),
-    };
-    if doubled { Cow::Owned(text.replace("\"\"", "\"")) } else { text }
-}
-
-fn trimmed(row: &[u8]) -> &[u8] {
-    let row = row.strip_suffix(b"\n").unwrap_or(row);
-    row.strip_suffix(b"\r").unwrap_or(row)
-}
-
-/// Parts a row into cells.
-fn split(row: &[u8], cells: &mut [Cell]) -> Split {
-    Splitter::default().go_on(row, cells)
-}
-
-/// How far a row could be parted in one go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Parted {
-    /// It takes so many bytes and lines, its end included.
-    Row { len: usize, lines: u64 },
-    /// It has no end in these bytes.
-    Unfinished,
-}
-
-/// Parts the first row of `bytes` into exactly these cells, as [`Splitter`] would; `None` if only that one can tell.
-fn part(bytes: &[u8], cells: &mut [Cell]) -> Option<Parted> {
-    let (mut at, mut lines) = (0, 1);
-    let last = cells.len().checked_sub(1)?;
-    for column in 0..=last {
-        let Some(&first) = bytes.get(at) else { return Some(Parted::Unfinished) };
-        let mut cell = Cell { start: at, end: at, doubled: false };
-        if first == b'"' {
-            cell.start = at + 1;
-            let Some(end) = closing(bytes, &mut cell) else { return Some(Parted::Unfinished) };
-            let within = memchr_iter(b'\n', &bytes[cell.start..cell.end]).count() as u64;
-            // A name of a mark that is not escaped may end before that.
-            let is_mark = || bytes[0] == b'"' || bytes[cells[EVENT_COLUMN].start..].starts_with(b"MSTX");
-            if within > 0 && (column <= EVENT_COLUMN || is_mark()) {
-                return None;
-            }
-            lines += within;
-            at = end;
-        } else {
-            let Some(length) = memchr2(b',', b'\n', &bytes[at..]) else { return Some(Parted::Unfinished) };
-            at += length;
-            cell.end = at;
-            if bytes[at] == b'\n' && at > cell.start && bytes[at - 1] == b'\r' {
-                cell.end -= 1;
-            }
-        }
-        cells[column] = cell;
-        match bytes[at] {
-            b',' if column < last => at += 1,
-            b',' => return None,
-            // The end of the line, or the carriage return before it.
-            _ if column < last => return None,
-            end => at += if end == b'\r' { 2 } else { 1 },
-        }
-    }
-    Some(Parted::Row { len: at, lines })
-}
-
-/// Where the quote is that closes a cell, and what comes behind it: a comma or the end of a line. `None` if that is not in
-/// these bytes.
-fn closing(bytes: &[u8], cell: &mut Cell) -> Option<usize> {
-    let mut at = cell.start;
-    loop {
-        at += memchr(b'"', &bytes[at..])?;
-        match (*bytes.get(at + 1)?, bytes.get(at + 2)) {
-            (b',' | b'\n', _) | (b'\r', Some(b'\n')) => {
-                cell.end = at;
-                return Some(at + 1);
-            }
-            (b'\r', None) => return None,
-            (b'"', _) => {
-                cell.doubled = true;
-                at += 2;
-            }
-            _ => at += 1,
-        }
-    }
-}
-
-/// Where the parting of a row stands, so that a row of many lines is gone through once.
-#[derive(Clone, Copy, Debug, Default)]
-struct Splitter {
-    at: usize,
-    count: usize,
-    /// The cell whose closing quote has not come yet.
-    open: Option<Cell>,
-}
-
-impl Splitter {
-    /// Goes on where it stopped; `row` is what it was, and more. Cells beyond those that there is room for are counted only.
-    fn go_on(&mut self, row: &[u8], cells: &mut [Cell]) -> Split {
-        loop {
-            let mut cell = self.open.take().unwrap_or(Cell { start: self.at, end: self.at, doubled: false });
-            let is_open = cell.end == OPEN;
-            if is_open || row.get(self.at) == Some(&b'"') {
-                if !is_open {
-                    self.at += 1;
-                    cell = Cell { start: self.at, end: OPEN, doubled: false };
-                }
-                if !self.close(row, &mut cell) {
-                    self.at = row.len();
-                    self.open = Some(cell);
-                    return Split::Open;
-                }
-            } else {
-                self.at += row[self.at..].iter().position(|&byte| byte == b',').unwrap_or(row.len() - self.at);
-                cell.end = self.at;
-            }
-            if let Some(slot) = cells.get_mut(self.count) {
-                *slot = cell;
-            }
-            self.count += 1;
-            if self.at >= row.len() {
-                return Split::Cells(self.count);
-            }
-            self.at += 1;
-        }
-    }
-
-    /// Looks for the quote that closes the cell, and steps behind it.
-    fn close(&mut self, row: &[u8], cell: &mut Cell) -> bool {
-        while let Some(quote) = memchr(b'"', &row[self.at..]) {
-            self.at += quote;
-            match row.get(self.at + 1) {
-                None | Some(b',') => {
-                    cell.end = self.at;
-                    self.at += 1;
-                    return true;
-                }
-                Some(b'"') => {
-                    cell.doubled = true;
-                    self.at += 2;
-                }
-                Some(_) => self.at += 1,
-            }
-        }
-        false
-    }
-}
-
-/// Where the name of a mark ends whose quotes are not escaped: at the first quote that time, process, thread, device
-/// and pointer follow.
-fn bare_mark(row: &[u8]) -> Option<usize> {
-    let event = nth_comma(row, 1)? + 1;
-    if !row[event..].starts_with(b"MSTX,") {
-        return None;
-    }
-    let name = nth_comma(row, 3)? + 1;
-    if row.get(name) != Some(&b'"') {
-        return None;
-    }
-    let quotes = (name + 1..row.len()).filter(|&at| row[at] == b'"');
-    quotes.take(4096).find(|&quote| {
-        let rest = row.get(quote + 1..).unwrap_or_default();
-        let mut cells = rest.splitn(7, |&byte| byte == b',');
-        let number = |cell: Option<&[u8]>| {
-            cell.is_some_and(|cell| cell == b"N/A" || (!cell.is_empty() && cell.iter().all(u8::is_ascii_digit)))
-        };
-        cells.next() == Some(b"")
-            && number(cells.next())
-            && number(cells.next())
-            && number(cells.next())
-            && cells.next().is_some()
-            && cells.next() == Some(b"N/A")
-    })
-}
-
-/// Where the `n`-th comma is, from 1.
-fn nth_comma(row: &[u8], n: usize) -> Option<usize> {
-    row.iter().enumerate().filter(|&(_, &byte)| byte == b',').nth(n - 1).map(|(at, _)| at)
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    const HEADER: &str = "ID,Event,Event Type,Name,Timestamp(ns),Process Id,Thread Id,Device Id,Ptr,Attr,Call Stack(Python),Call Stack(C)\n";
-
-    fn read(text: &str) -> (Result<Vec<DumpRow>, String>, Notes) {
-        let mut notes = Notes::default();
-        let mut rows = Vec::new();
-        let mut reader = match CsvReader::new(text.as_bytes(), Path::new("x.csv")) {
-            Ok(reader) => reader,
-            Err(error) => return (Err(error.to_string()), notes),
-        };
-        loop {
-            match reader.next_row(0, &mut notes) {
-                Ok(Some(row)) => rows.push(row),
-                Ok(None) => return (Ok(rows), notes),
-                Err(error) => return (Err(error.to_string()), notes),
-            }
-        }
-    }
-
-    fn names(text: &str) -> Vec<String> {
-        let (rows, _) = read(&format!("{HEADER}{text}"));
-        rows.expect("readable").into_iter().map(|row| row.texts().name.clone()).collect()
-    }
-
-    /// Quotes as RFC 4180 has them, as msMemScope has them, and as other programs leave them.
-    #[test]
-    fn names_of_marks_in_all_spellings() {
-        let tail = "1746006014361575999,123,1234,0,N/A,,,\n";
-        let cases = [
-            (r#""step start""#, "step start"),
-            ("step start", "step start"),
-            (r#""a,b""#, "a,b"),
-            (r#""say ""hi"" now""#, r#"say "hi" now"#),
-            (r#""say "hi" now""#, r#"say "hi" now"#),
-            (r#""say "hi"""#, r#"say "hi""#),
-            (r#""a",b""#, r#"a",b"#),
-            (r#""""#, ""),
-            ("\"two\nlines\"", "two\nlines"),
-            ("\"two\n\"lines\"", "two\n\"lines"),
-        ];
-        for (cell, name) in cases {
-            assert_eq!(
-                names(&format!("7,MSTX,Mark,{cell},{tail}8,MSTX,Mark,\"next\",{tail}")),
-                [name, "next"],
-                "{cell}"
-            );
-        }
-    }
-
-    /// Stacks over many lines, blank lines and carriage returns are passed over; a block keeps its figures.
-    #[test]
-    fn blocks_with_stacks() {
-        let row = "3,MALLOC,PTA,N/A,12,5,6,1,0x0000000000003039,\"{allocation_id:4,addr:0x0000000000003039,size:10,\
-                   used:20,total:30}\",\"a.py(1): f\nb.py(2): g\n\",\"lib.so(f+0x1) [0x2]\nlib.so(g, \"\"x\"\") [0x3]\n\"\r\n";
-        let (rows, notes) = read(&format!("{HEADER}{row}\n\n{row}"));
-        let rows = rows.expect("readable");
-        assert_eq!((rows.len(), rows[1].line, notes.torn_rows), (2, 9, 0));
-        assert_eq!(rows[0].kind, super::super::row::Kind::Malloc(crate::model::Pool::Pta));
-        assert_eq!((rows[0].allocation_id, rows[0].size_bytes), (Some(4), Some(10)));
-        assert_eq!((rows[0].used_bytes, rows[0].total_bytes, rows[0].ptr), (Some(20), Some(30), Some(0x3039)));
-    }
-
-    /// A row torn at the end of the file is left out and counted, wherever it was torn.
-    #[test]
-    fn torn_end_is_noted() {
-        let row = "3,MALLOC,PTA,N/A,12,5,6,1,0x0000000000003039,\"{allocation_id:4,size:10}\",\"a\nb\n\",\n";
-        for cut in 1..row.len() - 1 {
-            let (rows, notes) = read(&format!("{HEADER}{row}{}", &row[..cut]));
-            // Only the newline or empty cells can be missing without anybody noticing.
-            let whole = rows.expect("readable").len() - 1;
-            assert_eq!(whole as u64 + notes.torn_rows, 1, "{cut}");
-            assert!(whole == 0 || cut >= row.len() - 2, "{cut}");
-        }
-    }
-
-    /// A row that is no row is left out, and told with file, line and column; the rows around it are read.
-    #[test]
-    fn bad_rows_are_left_out_with_their_place() {
-        let good = "3,MALLOC,PTA,N/A,12,5,6,1,0x0000000000003039,\"{allocation_id:4,size:10}\",,\n";
-        let cases = [
-            (good.replacen("3,", "x,", 1), "`x.csv` line 3, column ID: `x` is not a decimal number"),
-            (good.replace("0x", "0z"), "`x.csv` line 3, column Ptr: `0z0000000000003039` is not an address"),
-            (good.replace(",1,0x", ",npu,0x"), "`x.csv` line 3, column Device Id: `npu` is not a decimal number"),
-            (good.replace("size:10", "size:-1"), "`x.csv` line 3, column Attr: size: `-1` is not a decimal number"),
-            (good.replace(",size:10", ""), "`x.csv` line 3, column Attr: a MALLOC row needs a `size`"),
-            (good.replace("12,", "12,,"), "`x.csv` line 3, column ID: the row has 13 cells, the header 12"),
-            ("<<<<<<< HEAD\n".to_owned(), "`x.csv` line 3, column ID: the row has 1 cells, the header 12"),
-            (good.replace("}\",", "},"), "`x.csv` line 3, column ID: a quote is not closed"),
-            (HEADER.to_owned(), "`x.csv` line 3, column Attr: `Attr` is not of the form {key:value,…}"),
-        ];
-        for (row, message) in cases {
-            let (rows, notes) = read(&format!("{HEADER}{good}{row}{good}"));
-            let places: Vec<_> = rows.expect("readable").iter().map(|row| row.line).collect();
-            assert_eq!(places, [2, 4], "{row}");
-            assert_eq!(notes.bad_rows, 1, "{row}");
-            assert_eq!(notes.bad_examples[0].to_string(), message);
-        }
-    }
-
-    /// A file of another kind is refused with what its first line should be.
-    #[test]
-    fn foreign_headers_are_refused() {
-        let foreign = [
-            ("a,b,c\n", "`x.csv` is no dump: line 1 does not start with the column `ID`"),
-            ("", "`x.csv` is no dump: line 1 does not start with the column `ID`"),
-            ("ID,Event,Kind\n", "`x.csv` is no dump: in line 1, column 3 is `Kind` instead of `Event Type`"),
-        ];
-        for (text, message) in foreign {
-            assert_eq!(read(text).0, Err(message.to_owned()));
-        }
-    }
-
-    /// A quote that is never closed swallows no row after it, even where a later quote seems to close it.
-    #[test]
-    fn open_quotes_swallow_nothing() {
-        let row =
-            |id: u64| format!("{id},MALLOC,PTA,N/A,12,5,6,1,0x0000000000003039,\"{{allocation_id:4,size:10}}\",,\n");
-        let open = row(3).replace("}\"", "}");
-        let (rows, notes) = read(&[HEADER, &row(2), &open, &row(4), &open, &row(5)].concat());
-        let ids: Vec<u64> = rows.expect("readable").iter().map(|row| row.id).collect();
-        assert_eq!(ids, [2, 4, 5]);
-        let lines: Vec<u64> = notes.bad_examples.iter().map(|row| row.line).collect();
-        assert_eq!((notes.bad_rows, lines), (2, vec![3, 5]));
-    }
-
-    /// A quote that is never closed, and a line without an end, do not fill the memory; what follows is read.
-    #[test]
-    fn huge_cells_are_left_out() {
-        let good = "4,MSTX,Mark,\"x\",12,5,6,1,N/A,,,\n";
-        let text = format!("{HEADER}{good}3,MSTX,Mark,{}\n{good}", "x".repeat(2 * MAX_ROW_BYTES));
-        let (rows, notes) = read(&text);
-        assert_eq!(rows.expect("readable").iter().map(|row| row.line).collect::<Vec<_>>(), [2, 4]);
-        let message = notes.bad_examples[0].to_string();
-        assert!(message.starts_with("`x.csv` line 3, column ID: the row is longer than 4194304 bytes"), "{message}");
-        assert_eq!(notes.bad_rows, 1);
-    }
-
-    /// A line without an end is refused, with its number, and not read for ever.
-    #[test]
-    fn endless_lines_are_refused() {
-        let text = format!("{HEADER}4,MSTX,Mark,\"x\",12,5,6,1,N/A,,,\n");
-        let endless = text.as_bytes().chain(std::io::repeat(b'x'));
-        let mut reader = CsvReader::new(endless, Path::new("x.csv")).expect("a dump");
-        let mut notes = Notes::default();
-        assert_eq!(reader.next_row(0, &mut notes).expect("a row").map(|row| row.line), Some(2));
-        let refused = reader.next_row(0, &mut notes).expect_err("no end").to_string();
-        assert_eq!(refused, "`x.csv` is no dump: line 3 is longer than 64 MiB");
-    }
-
-    /// Quotes that are open in every line cost no more than the length of the file: what one swallows is looked at again a few times
-    /// only. No row is made up from it.
-    #[test]
-    fn many_open_quotes_take_bounded_time() {
-        let line = "3,MALLOC,\"x\n";
-        let text = format!("{HEADER}{}", line.repeat(4 * MAX_ROW_BYTES / line.len()));
-        let mut reader = CsvReader::new(text.as_bytes(), Path::new("x.csv")).expect("a dump");
-        reader.again_bytes = MAX_ROW_BYTES + 100;
-        let mut notes = Notes::default();
-        assert_eq!(reader.next_row(0, &mut notes).expect("readable"), None);
-        // One line that the rest of the first look is spared for, then as much as a row can be, each time.
-        assert_eq!((notes.bad_rows, notes.bad_examples.len()), (5, 4));
-        assert_eq!(reader.read_bytes(), text.len() as u64);
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
-
-        /// Any bytes are rows or an error, never a panic.
-        #[test]
-        fn any_bytes(bytes in prop::collection::vec(prop::sample::select(b"\",\n\r013xMALLOCSTX{}:".to_vec()), 0..300)) {
-            let text = format!("{HEADER}{}", String::from_utf8_lossy(&bytes));
-            let _ = read(&text);
-        }
-
-        /// A row that is parted while its end is looked for has the cells that it has when it is parted line by line.
-        #[test]
-        fn whole_rows_are_those_of_lines(
-            parts in prop::collection::vec(
-                prop::sample::select(vec!["\"", "\"", ",", ",", "\n", "\r", "x", "MSTX,", "7,", ",1,2,3,4,N/A,", "\"\n"]),
-                0..40,
-            ),
-            columns in 1..12_usize,
-        ) {
-            let bytes = parts.concat().into_bytes();
-            let mut cells = [Cell::default(); 12];
-            if let Some(Parted::Row { len, lines }) = part(&bytes, &mut cells[..columns]) {
-                let (mut expected, mut splitter, mut end) = ([Cell::default(); 12], Splitter::default(), 0);
-                for line in 1..=lines {
-                    end += memchr(b'\n', &bytes[end..]).expect("a line") + 1;
-                    let found = splitter.go_on(trimmed(&bytes[..end]), &mut expected);
-                    let wanted = if line == lines { Split::Cells(columns) } else { Split::Open };
-                    prop_assert_eq!(found, wanted);
-                    // Nor does it end earlier as a mark does.
-                    prop_assert!(line == lines || bare_mark(trimmed(&bytes[..end])).is_none());
-                }
-                prop_assert_eq!((len, &cells[..columns]), (end, &expected[..columns]));
-            }
-        }
-    }
 }
