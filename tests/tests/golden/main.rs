@@ -2,7 +2,6 @@
 //!
 //! A group of its own: `./x test --shared DIR`, where DIR holds `golden-msmemscope`.
 
-#[path = "golden/offline.rs"]
 mod offline;
 
 use std::fs;

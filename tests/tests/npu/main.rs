@@ -153,19 +153,11 @@ fn version_name() -> String {
     version().file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-#[path = "npu/attach.rs"]
 mod attach;
-#[path = "npu/kinds.rs"]
 mod kinds;
-#[path = "npu/operators.rs"]
 mod operators;
-#[path = "npu/pool_stacks.rs"]
 mod pool_stacks;
-#[path = "npu/programs.rs"]
 mod programs;
-#[path = "npu/requests.rs"]
 mod requests;
-#[path = "npu/scripts.rs"]
 mod scripts;
-#[path = "npu/stacks.rs"]
 mod stacks;

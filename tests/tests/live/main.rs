@@ -1,0 +1,49 @@
+//! The tracer under real probes, over simulated Ascend libraries whose journal is the truth.
+//!
+//! Needs root, `MEMSCOPE_BIN` and `MEMSCOPE_SIM_DIR`: `./x test` sees to all three. Behaviour that depends on the
+//! kernel is tested for how it degrades; nothing is skipped.
+
+mod ahead;
+mod atb;
+mod attach;
+mod bad_input;
+mod clock;
+mod containers;
+mod daemon;
+mod decompose;
+mod diff;
+mod errors;
+mod fragmentation;
+mod kills;
+mod late;
+mod layers;
+mod leaks;
+mod ledger;
+mod messages;
+mod mstx;
+mod native_stacks;
+mod operators;
+mod outputs;
+mod peaks;
+mod pools;
+mod privileges;
+mod python_hostile;
+mod python_markers;
+mod python_scripts;
+mod python_snippets;
+mod python_stacks;
+mod replays;
+mod rotation;
+mod runs;
+mod select;
+mod shared;
+mod stack_faults;
+mod stack_witness;
+mod stat;
+mod stops;
+mod sums;
+mod throughput;
+mod usage;
+mod watch;
+mod watch_safety;
+mod workloads;
