@@ -10,6 +10,7 @@ mod demo;
 mod dist;
 mod frameworks;
 mod interpreters;
+mod live;
 mod mindspore;
 mod npu;
 mod project;
@@ -19,6 +20,7 @@ mod sim;
 mod standalone;
 mod tables;
 mod test;
+mod unit;
 mod venv;
 mod vm;
 mod wheel;
@@ -37,6 +39,8 @@ usage: ./x VERB [ARGUMENTS]
   demo [ARGUMENTS]    traces a simulated program, to see what it looks like (as root); `demo --record` keeps the trace as the
                       recording that an installed program shows (memscope-user/demo/steps.capture)
   check               format, lints, documentation, each feature set, the other architecture
+  unit [NAME...]      tests without root, network and BPF; in seconds once it is compiled. NAME and further arguments go to nextest
+  live [NAME...]      builds the program and the simulation, and runs the tests under real probes (as root)
   test [--shared DIR] [--no-wheels] [NEXTEST ARGUMENTS]
                       everything, live tests too (as root); DIR adds the group that needs recordings, --no-wheels
                       leaves out those that fetch real libraries and packages for tables (200 MB, once).
@@ -84,6 +88,8 @@ fn dispatch(verb: &str, arguments: &[String]) -> Result<()> {
         "python" => python::run(arguments),
         "demo" => demo::run(arguments),
         "check" => check::run(),
+        "unit" => unit::run(arguments),
+        "live" => live::run(arguments),
         "test" => test::run(arguments),
         "npu" => npu::run(arguments),
         "mindspore" => mindspore::run(arguments),

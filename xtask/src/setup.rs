@@ -7,6 +7,7 @@ use anyhow::{Result, bail};
 use crate::{
     apt,
     arch::Arch,
+    bpf,
     project::{cargo, find, output, program, run as run_command, tools},
     vm,
 };
@@ -38,7 +39,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
 /// What a build needs besides the toolchain.
 pub(crate) fn to_build() -> Result<()> {
     // A prebuilt object needs no linker.
-    if env::var_os("MEMSCOPE_BPF_OBJECT").is_some() || has_bpf_linker() {
+    if env::var_os(bpf::OBJECT).is_some() || has_bpf_linker() {
         return Ok(());
     }
     install("bpf-linker", BPF_LINKER)
@@ -61,7 +62,7 @@ pub(crate) fn second_compiler() -> Result<()> {
 }
 
 /// What tests hold stacks against.
-fn debuggers() -> Result<()> {
+pub(crate) fn debuggers() -> Result<()> {
     apt::install_missing(&[("gdb", "gdb"), ("eu-stack", "elfutils")])
 }
 

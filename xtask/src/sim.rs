@@ -44,6 +44,8 @@ fn make(arch: &Arch, goals: &[&str]) -> Result<()> {
     }
     setup::to_simulate(arch)?;
     let mut make = program("make");
+    let jobs = std::thread::available_parallelism().map_or(1, usize::from);
+    make.arg(format!("-j{jobs}"));
     make.args(["--silent", "-C", "tests/ascend-sim", &format!("OUT={}", folder(arch).display())]);
     if !arch.is_host() {
         for (variable, tool) in [("CC", "gcc"), ("CXX", "g++"), ("STRIP", "strip")] {

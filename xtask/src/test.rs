@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, ensure};
 
 use crate::{
     arch::Arch,
-    build, check,
+    bpf, build, check,
     project::{cargo, find, is_root, program, root, run as run_command, tool},
     python, setup, sim, tables,
     wheels::{self, Set},
@@ -36,7 +36,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
     if let Some(folder) = &shared {
         nextest.args(["--profile", "shared"]).env(SHARED, folder);
     } else {
-        eprintln!("left out: group `golden` (tests/tests/golden.rs), because there is no `--shared DIR` or {SHARED}");
+        eprintln!("left out: group `golden` (tests/tests/golden), because there is no `--shared DIR` or {SHARED}");
         nextest.env_remove(SHARED);
     }
     if with_wheels {
@@ -89,13 +89,19 @@ fn existing(folder: &Path) -> Result<PathBuf> {
     folder.canonicalize().with_context(|| format!("no folder `{}` for `--shared`", folder.display()))
 }
 
-/// Nextest on all our tests, as root.
-pub(crate) fn nextest(host: &Arch) -> Result<Command> {
+/// Nextest on our crates. No test loads the BPF object that is in the library: the program does, which has one of its own.
+pub(crate) fn runner() -> Result<Command> {
     let mut nextest = program(setup::nextest()?);
-    nextest.env("CARGO", cargo().get_program());
+    nextest.env("CARGO", cargo().get_program()).env(bpf::OBJECT, bpf::stand_in()?);
+    nextest.args(["nextest", "run", "--locked", "--cargo-quiet", "--workspace", "--exclude", "memscope-ebpf"]);
+    Ok(nextest)
+}
+
+/// The same with all that tests need, as root.
+pub(crate) fn nextest(host: &Arch) -> Result<Command> {
+    let mut nextest = runner()?;
     nextest.env("MEMSCOPE_BIN", tool()).env("MEMSCOPE_SIM_DIR", sim::folder(host));
     nextest.env(python::FOLDER, python::folder(host));
-    nextest.args(["nextest", "run", "--locked", "--cargo-quiet", "--workspace", "--exclude", "memscope-ebpf"]);
     if !is_root() {
         let can = find("sudo").is_some() && program("sudo").arg("-v").status().is_ok_and(|status| status.success());
         ensure!(can, "the live tests attach probes: run `./x test` as root or with a working `sudo`");

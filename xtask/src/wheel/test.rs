@@ -13,6 +13,7 @@ use crate::{
     arch::{self, Arch},
     interpreters,
     project::{as_root, program, root, run as run_command, run_quietly, target},
+    unit::PURE_TESTS,
     vm,
 };
 
@@ -30,22 +31,6 @@ assert half.endswith(sys.argv[1]), half
 ";
 const NATIVE: &str = "_memscope_bpf";
 const PURE: &str = "_pure";
-/// Of the package's tests, those that hold without the native half: what calls take and refuse.
-const PURE_TESTS: [&str; 13] = [
-    "test_api.Config",
-    "test_api.Describe",
-    "test_api.Record",
-    "test_api.Snapshot",
-    "test_daemon",
-    "test_hooks.Hooks.test_misuse",
-    "test_hooks.Versions",
-    "test_offline.Reference.test_foreign_file",
-    "test_offline.Reference.test_limits",
-    "test_offline.Reference.test_misuse",
-    "test_offline.Reference.test_rights",
-    "test_tracer.Misuse",
-    "test_watcher",
-];
 /// An interpreter of Debian 11, whose C library is 2.31, and what it needs.
 const OLD: (&str, &str, &[&str]) = (
     "bullseye",
