@@ -11,7 +11,7 @@ pub(crate) fn queue<T>(queue: &mut VecDeque<T>) {
     }
 }
 
-/// Of a buffer of which so many bytes were used since the last time, and that holds no more than that.
+/// Shrinks a buffer with this many bytes used since the last call, which holds no more than that.
 pub(crate) fn buffer(buffer: &mut Vec<u8>, used_bytes: usize) {
     const LITTLE: usize = 8 << 10;
     let wanted = used_bytes.max(LITTLE);

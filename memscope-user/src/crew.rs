@@ -29,7 +29,7 @@ impl fmt::Display for Fault {
     }
 }
 
-/// Starts threads, and is told of those that panic.
+/// Starts threads, and hears of those that panic.
 #[derive(Clone, Debug)]
 pub struct Crew {
     faults: UnboundedSender<Fault>,
@@ -85,7 +85,7 @@ pub struct Post {
 }
 
 impl Post {
-    /// Does a part of the work; `None` if it panicked, of which the session is told.
+    /// Does a part of the work; `None` if it panicked; the session gets a report.
     pub fn part<T>(&mut self, work: impl FnOnce(&mut Self) -> T) -> Option<T> {
         let done = catch_unwind(AssertUnwindSafe(|| work(self)));
         done.map_err(|panic| self.report(&*panic)).ok()
@@ -108,7 +108,7 @@ impl Post {
     }
 }
 
-/// Does work that a hostile file may make panic; nobody is told of it.
+/// Does work that a hostile file may make panic, without a report.
 pub fn quietly<T>(work: impl FnOnce() -> T) -> Option<T> {
     let before = QUIET.replace(true);
     let done = catch_unwind(AssertUnwindSafe(work));

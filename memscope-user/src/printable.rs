@@ -44,7 +44,7 @@ impl<T: Display> Display for OneLine<T> {
 pub struct CleanWriter<W> {
     to: W,
     style: Style,
-    /// The first bytes of a character whose others have not come yet.
+    /// The first bytes of a character that is not complete yet.
     part: Vec<u8>,
 }
 

@@ -144,7 +144,7 @@ impl Who {
         record
     }
 
-    /// `torch_npu` tells of a block on device 1: what and of which component, address, size, allocated, reserved, active.
+    /// A report of `torch_npu` on a block of device 1: what and of which component, address, size, allocated, reserved, active.
     pub(crate) fn pta(self, (component, change): (u8, u8), addr: u64, size: i64, totals: [u64; 3]) -> Vec<u8> {
         // The padding is not zero in real processes.
         let kind = u64::from_le_bytes([20, 1, component, change, 0x77, 0x5a, 0xa5, 0xff]);

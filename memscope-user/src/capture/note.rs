@@ -83,14 +83,14 @@ pub enum Note {
         used_bytes: u64,
         /// Bytes that there are.
         total_bytes: u64,
-        /// Processes and their bytes; `None` when the driver does not tell.
+        /// Processes and their bytes; `None` when the driver does not report it.
         processes: Option<Vec<(u32, u64)>>,
     },
     /// What is at addresses of native stacks.
     Symbols {
         /// Which mappings the addresses belong to, see [`Stack`](crate::decode::Stack).
         generation: u64,
-        /// The addresses, each told once for its generation.
+        /// The addresses, each once in its generation.
         symbols: Vec<Symbol>,
     },
     /// There are no figures of the driver from here on.
@@ -235,7 +235,7 @@ pub fn note_record(mono_ns: u64, pid: u32, note: &Note) -> Vec<u8> {
         return record(mono_ns, pid, &json);
     }
     let Some((mut front, back)) = note.halves().map(|(a, b)| (note_record(mono_ns, pid, &a), b)) else {
-        // One probe row with names of tens of kilobytes: it goes on as a row that nobody knows.
+        // One probe row with names of tens of kilobytes: it goes on as an unknown row.
         return Vec::new();
     };
     front.extend(note_record(mono_ns, pid, &back));

@@ -14,7 +14,7 @@ fn header() -> CaptureHeader {
     CaptureHeader { tool_version: "0.1.0".to_owned(), rows: rows(), ..CaptureHeader::default() }
 }
 
-/// A capture whose chunks are `parts`.
+/// A capture with these chunks.
 fn capture(parts: &[Vec<u8>]) -> Vec<u8> {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("x.msbpf");

@@ -4,9 +4,9 @@ use std::{collections::HashMap, time::Instant};
 
 /// Connections without an answer, of all users.
 const MAX_CONNECTIONS: usize = 256;
-/// Of one user: nobody keeps others out.
+/// Of one user: none keeps others out.
 const MAX_CONNECTIONS_PER_USER: usize = 16;
-/// Users whose starts are remembered; of more, those that have not started anything lately are forgotten.
+/// Users with starts that are remembered; of more, those that have not started anything lately are forgotten.
 const MAX_REMEMBERED: usize = 1024;
 
 /// What the command line says.
@@ -37,7 +37,7 @@ struct Allowance {
 }
 
 impl Usage {
-    /// Nobody is there.
+    /// No user is there.
     #[must_use]
     pub fn new(limits: Limits) -> Self {
         Self { limits, connections: HashMap::new(), targets: HashMap::new(), starts: HashMap::new() }
@@ -181,7 +181,7 @@ mod tests {
         assert!((0..6).all(|_| at(1000)) && !at(1000));
     }
 
-    /// Users that cannot be told apart from new ones are forgotten; beyond the bound nobody new starts anything.
+    /// Users that look like new ones are forgotten; beyond the bound no new user starts anything.
     #[test]
     fn memory_is_bounded() {
         let (mut usage, start) = (usage(), Instant::now());

@@ -40,7 +40,7 @@ pub enum PeerError {
         uid: u32,
     },
     /// The kernel does not say.
-    #[error("the kernel does not tell who asks")]
+    #[error("the kernel does not name the asking process")]
     Unknown(#[source] io::Error),
 }
 
@@ -98,7 +98,7 @@ fn unknown(errno: Errno) -> PeerError {
     PeerError::Unknown(errno.into())
 }
 
-/// Whether a process is somebody else's than this user's, or one that this user may not look into: most files in `/proc` of a program with
+/// Whether a process is another user's, or one that this user may not look into: most files in `/proc` of a program with
 /// more rights than its caller are root's (`proc(5)`). Of a process that is gone nothing is known, so it has none.
 #[must_use]
 pub fn has_other_rights(pid: u32, uid: u32) -> bool {

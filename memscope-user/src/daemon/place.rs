@@ -71,7 +71,7 @@ fn open_below(root: &File, path: &Path) -> io::Result<File> {
 
 fn make(above: &File, name: &OsStr) -> io::Result<File> {
     match mkdirat(above, name, DIRECTORY_MODE) {
-        // A link to nowhere is not followed, or somebody was faster.
+        // A link to nowhere is not followed, or another program was faster.
         Ok(()) | Err(Errno::EEXIST) => {}
         Err(errno) => return Err(errno.into()),
     }

@@ -37,7 +37,7 @@ pub enum DecodeError {
         /// What the record says.
         count: u16,
     },
-    /// A stack whose id is 0, or that ends or consists of what nobody knows.
+    /// A stack whose id is 0, or an unknown end or part.
     #[error("stack that is none")]
     Stack,
     /// A longer text than a record can hold.

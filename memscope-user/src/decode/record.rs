@@ -38,7 +38,7 @@ pub enum Body<'a> {
     Call(Call<'a>),
     /// The text of the thread's call of the same row goes on.
     TextPart(TextPart<'a>),
-    /// A place was passed whose row has objects.
+    /// A place of a row with objects was passed.
     Objects(Objects<'a>),
     /// What the id of a stack stands for.
     Stack(Stack<'a>),
@@ -184,7 +184,7 @@ impl<'a> Frames<'a> {
 pub struct Code<'a> {
     /// Its address.
     pub address: u64,
-    /// Tells code objects apart that had the same address.
+    /// Distinguishes code objects that reuse an address.
     pub fingerprint: u32,
     /// Line of its `def`.
     pub first_line: u32,

@@ -34,7 +34,7 @@ fn status_is_signed() {
     assert_eq!(call.status, -17);
 }
 
-/// Contradicting lengths are told apart by kind of error.
+/// Each contradicting length has its kind of error.
 #[test]
 fn bad_lengths_are_errors() {
     let good = main(1).alloc(1, 2, 3);

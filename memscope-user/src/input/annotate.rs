@@ -1,7 +1,7 @@
 //! What analyses found of blocks, in the rows of a dump: in a copy, or in the dump itself if that was asked for.
 //!
 //! `inefficient_type` or `owner` of a block goes to the end of the Attr of its MALLOC row; an earlier one is replaced. All other bytes
-//! stay as they are (msMemScope writes the whole file anew, with other line ends and without the quotes around names).
+//! stay as they are (msMemScope rewrites the whole file, with other line ends and without the quotes around names).
 
 use std::borrow::Cow;
 use std::fs::{self, File};
@@ -114,7 +114,7 @@ pub enum AnnotateError {
         #[source]
         source: rusqlite::Error,
     },
-    /// An earlier run has written it, or somebody else.
+    /// An earlier run has written it, or another program.
     #[error("`{}` exists already: overwrite it with --force, or name another file with --output-path", .0.display())]
     Exists(PathBuf),
     /// The copy is the dump.
@@ -130,7 +130,7 @@ fn io_error(path: &Path) -> impl FnOnce(io::Error) -> AnnotateError {
     move |source| AnnotateError::Io { path, source }
 }
 
-/// Is told how much is done, and how much there is to do.
+/// Takes the bytes done, and all bytes to do.
 type Watch<'a> = &'a mut dyn FnMut(u64, u64);
 
 /// Marks the rows of a dump; gives their number.
@@ -269,7 +269,7 @@ fn copy_csv(dump: &Path, marks: &Annotations, file: File, watch: Watch<'_>) -> R
     Ok(count)
 }
 
-/// The Attr of a MALLOC row whose block has a mark, and the mark.
+/// The Attr of a MALLOC row of a marked block, and the mark.
 fn mark_of<'a, R: io::Read>(reader: &'a CsvReader<R>, marks: &'a Annotations) -> Option<(&'a str, &'a str)> {
     let text = |column| {
         let cell = reader.cell(column);
@@ -401,9 +401,9 @@ mod tests {
         assert!(crate::error_chain(&again).contains("File exists"));
         let other = Destination::copy(&dump, folder.path().join("other.csv"), false).expect("free");
         assert_eq!(other, Destination::New(folder.path().join("other.csv")));
-        let mut told = Vec::new();
-        annotate(&dump, &marks(), &Destination::InPlace, &mut |done, total| told.push((done, total))).expect("marked");
-        assert!(told.is_sorted() && told.last().is_some_and(|(done, total)| done == total), "{told:?}");
+        let mut reported = Vec::new();
+        annotate(&dump, &marks(), &Destination::InPlace, &mut |done, total| reported.push((done, total))).expect("marked");
+        assert!(reported.is_sorted() && reported.last().is_some_and(|(done, total)| done == total), "{reported:?}");
         assert_eq!(fs::read_to_string(&dump).expect("readable"), expected);
         assert_eq!(fs::read_dir(folder.path()).expect("folder").count(), 2);
     }
@@ -471,9 +471,9 @@ mod tests {
         let expected =
             "{\"allocation_id\":\"7\",\"size\":\"64\",\"inefficient_type\":\"early_allocation,late_deallocation\"}";
         assert_eq!(read(&new), expected);
-        let mut told = Vec::new();
-        annotate(&dump, &marks(), &Destination::InPlace, &mut |done, total| told.push((done, total))).expect("marked");
-        assert!(told.is_sorted() && told.last().is_some_and(|(done, total)| done == total), "{told:?}");
+        let mut reported = Vec::new();
+        annotate(&dump, &marks(), &Destination::InPlace, &mut |done, total| reported.push((done, total))).expect("marked");
+        assert!(reported.is_sorted() && reported.last().is_some_and(|(done, total)| done == total), "{reported:?}");
         assert_eq!(read(&dump), expected);
     }
 }

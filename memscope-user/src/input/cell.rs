@@ -31,7 +31,7 @@ impl Digits<'_> {
 
 /// A decimal number, if these digits are one.
 pub(super) fn plain_number(digits: &[u8]) -> Option<u64> {
-    // So many cannot be too large.
+    // This number of digits cannot be too large.
     if matches!(digits.len(), 1..=19) {
         let add = |(number, most): (u64, u8), &byte: &u8| {
             let digit = byte.wrapping_sub(b'0');

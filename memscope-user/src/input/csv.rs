@@ -2,7 +2,7 @@
 //!
 //! A row ends at a newline outside of quotes. Inside of quotes, `""` is a quote (RFC 4180, ours), and so is a quote that
 //! neither a comma nor the end of the line follows (msMemScope does not escape them). Where a mark's name of
-//! msMemScope still does not fit, its end is told by the numbers that follow it.
+//! msMemScope still does not fit, the numbers behind it show its end.
 
 mod split;
 #[cfg(test)]
@@ -252,11 +252,11 @@ impl<R: Read> CsvReader<R> {
     }
 
     /// In which runs the rows lie; `None` if there are too many of them, or rows that are none. A torn end is noted, and in no
-    /// run. `told` hears of the bytes that were read, `census` of all rows; without one, nothing is read once there are no runs.
+    /// run. `progress` hears of the bytes that were read, `census` of all rows; without one, nothing is read once there are no runs.
     pub(super) fn runs(
         &mut self,
         notes: &mut Notes,
-        told: &mut dyn FnMut(u64),
+        progress: &mut dyn FnMut(u64),
         mut census: Option<&mut dyn FnMut(Place)>,
     ) -> Option<Runs> {
         let (mut runs, mut torn) = (Runs::default(), Notes::default());
@@ -266,7 +266,7 @@ impl<R: Read> CsvReader<R> {
             if raw == Raw::End {
                 break;
             }
-            told(self.read_bytes);
+            progress(self.read_bytes);
             let place = if raw == Raw::Row { self.place() } else { None };
             if let (Some(place), Some(census)) = (place, &mut census) {
                 census(place);
@@ -347,7 +347,7 @@ impl<R: Read> CsvReader<R> {
         }
     }
 
-    /// Parts a row whose name is not escaped; false if that does not give one cell for each column.
+    /// Parts a row with a name that is not escaped; false if that does not give one cell for each column.
     fn part_mark(&mut self) -> bool {
         if self.next_line - self.line > MAX_NAME_LINES {
             return false;

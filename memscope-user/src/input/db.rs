@@ -149,12 +149,12 @@ impl Database {
             .unwrap_or(0)
     }
 
-    /// In which runs the rows lie; `None` if there are too many of them, or rows that are none. `told` hears how many of the
+    /// In which runs the rows lie; `None` if there are too many of them, or rows that are none. `progress` hears how many of the
     /// file's bytes that may be, `census` of all rows; without one, nothing is read once there are no runs.
     pub(super) fn runs(
         &self,
         size_bytes: u64,
-        told: &mut dyn FnMut(u64),
+        progress: &mut dyn FnMut(u64),
         mut census: Option<&mut dyn FnMut(Place)>,
     ) -> Option<Runs> {
         let mut in_order = self.no_others;
@@ -189,7 +189,7 @@ impl Database {
             if !in_order && census.is_none() {
                 return None;
             }
-            told(size_bytes / count * seen);
+            progress(size_bytes / count * seen);
         }
         in_order.then_some(runs)
     }
@@ -199,7 +199,7 @@ impl Database {
         &self.tally
     }
 
-    /// The next rows of a run, at most so many; what is left of the run then.
+    /// The next rows of a run, at most `max`; what is left of the run then.
     pub(super) fn page(
         &mut self,
         file: u32,
@@ -274,7 +274,7 @@ impl Database {
     }
 }
 
-/// A row whose first columns are those of a dump.
+/// A row that begins with the columns of a dump.
 fn understood(
     row: &Row<'_>,
     columns: usize,

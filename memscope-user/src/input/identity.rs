@@ -121,7 +121,7 @@ impl<'a> Group<'a> {
     }
 }
 
-/// A number for the process after so many others of its number: 20000007, 30000007 … for 7.
+/// A number for the n-th process with the same number: 20000007, 30000007 … for 7.
 fn vacant(pid: u32, before: usize, used: &BTreeSet<u32>) -> u32 {
     let wanted = u32::try_from(before + 1)
         .ok()
@@ -198,7 +198,7 @@ mod tests {
         assert_eq!(shown(census(&rows), &files, 7), [7, 20_000_007, 20_000_007, 7]);
     }
 
-    /// Long files are told apart by the rows that are kept of them, and numbers that are in use are passed over.
+    /// Long files differ by the rows that are kept of them, and numbers that are in use are passed over.
     #[test]
     fn samples_meet_and_numbers_are_vacant() {
         let mut long = Census::default();

@@ -60,11 +60,11 @@ pub use error::{BadRow, InputError};
 pub use identity::Renamed;
 pub use progress::{Progress, Stage, Watcher};
 
-/// Rows left out that are told with their place.
+/// Rows left out that are reported with their place.
 const MAX_BAD_ROWS: usize = 4;
-/// Processes of one number that are told with the number that they are shown by.
+/// Renumbered processes that are reported.
 const MAX_RENAMED: usize = 8;
-/// Different kinds of unused rows that are told by name.
+/// Different kinds of unused rows that are reported by name.
 const MAX_UNUSED: usize = 16;
 /// How deep folders are searched for dumps.
 const MAX_DEPTH: usize = 6;
@@ -101,7 +101,7 @@ pub struct Notes {
     pub duplicates: u64,
     /// Rows that share process and ID with another one, or the number of a live block, and say something else.
     pub contradictions: u64,
-    /// Rows whose time is before that of an earlier one of their process.
+    /// Rows with a time before that of an earlier row of their process.
     pub clock_back: u64,
     /// By how much at most, in nanoseconds.
     pub clock_back_ns: u64,
@@ -198,7 +198,7 @@ impl Notes {
         );
         say(
             self.unmatched_frees,
-            format!("{} free(s) are of blocks whose allocation is in no row", self.unmatched_frees),
+            format!("{} free(s) are of blocks without an allocation row", self.unmatched_frees),
         );
         let MissingStacks { count, why } = &self.missing_stacks;
         say(*count, format!("{count} call stack(s) that rows refer to are in no table and count as none: {why}"));
@@ -211,7 +211,7 @@ impl Notes {
 pub struct Outcome {
     /// Conclusions of the analyses, in their order.
     pub findings: Vec<Finding>,
-    /// Where the events end. Dumps do not tell of losses.
+    /// Where the events end. Dumps have no losses.
     pub end: RunEnd,
     /// Repairs.
     pub notes: Notes,
@@ -228,7 +228,7 @@ pub struct Options {
     pub pipeline: PipelineConfig,
     /// What the analyses see.
     pub selection: Selection,
-    /// Is told how far the reading is.
+    /// Takes how far the reading is.
     pub watcher: Option<Watcher>,
 }
 
@@ -368,7 +368,7 @@ fn each_event_as_it_lies(
                 if batch.len() < BATCH_ROWS {
                     return true;
                 }
-                // Nobody listens any more if the analyses have panicked.
+                // The receiver has gone if the analyses have panicked.
                 send.send(std::mem::replace(&mut batch, Vec::with_capacity(BATCH_ROWS))).is_ok()
             })?;
             drop(send.send(batch));

@@ -32,7 +32,7 @@ fn place<T: PartialEq>(known: &[T], it: &T) -> u8 {
     known.iter().position(|other| other == it).unwrap_or(0) as u8
 }
 
-/// Stands for a pool that has a name of its own, which the row is told with.
+/// Stands for a pool with a name of its own, which goes with the row.
 const NAMED: u8 = 0x3f;
 
 fn pool_place(pool: Pool) -> u8 {

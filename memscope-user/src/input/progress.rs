@@ -11,7 +11,7 @@ pub enum Stage {
     Sorting,
     /// Rows are made events and shown to the analyses: rows.
     Analysing,
-    /// Two runs are aligned and told of: entries, each twice.
+    /// Two runs are aligned and reported: entries, each twice.
     Comparing,
     /// Rows get marks in a copy, or where they are: bytes or rows, as the format has it.
     Marking,
@@ -31,7 +31,7 @@ pub struct Progress {
 /// Who wants to know; called once for each row or chunk.
 pub type Watcher = Box<dyn FnMut(Progress)>;
 
-/// Tells how far one stage is.
+/// Reports how far one stage is.
 pub(super) struct Teller<'a> {
     watcher: &'a mut Watcher,
     stage: Stage,

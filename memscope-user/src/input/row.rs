@@ -14,7 +14,7 @@ use crate::hash::HashMap;
 use crate::model::Stack;
 use crate::model::{AccessKind, AllocApi, Device, Name, OpPhase, PageType, Pool, Stacks, module_id};
 
-/// What a row tells of.
+/// The subject of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Malloc(Pool),
@@ -59,7 +59,7 @@ pub(super) struct DumpRow {
     pub(super) page: PageType,
     pub(super) api: AllocApi,
     pub(super) module_id: Option<u8>,
-    /// Whose a block is, as the dump says.
+    /// The owner of a block, as the dump has it.
     pub(super) owner: Option<Name>,
     /// Pool of an access.
     pub(super) pool: Pool,
@@ -107,7 +107,7 @@ impl MissingStacks {
     }
 }
 
-/// What rows have had so far, so that it need not be made anew.
+/// Values of earlier rows, so that they are made once.
 #[derive(Debug, Default)]
 pub(super) struct Known {
     stacks: Parser,
@@ -283,7 +283,7 @@ pub(super) fn understand(
 }
 
 fn kind(event: &str, event_type: &str, owner: Option<&str>) -> Option<Kind> {
-    // msMemScope writes workspaces as PTA; the owner tells them apart, where it is known.
+    // msMemScope writes workspaces as PTA; the owner distinguishes them, where it is known.
     let pool = |text| match pool(text) {
         Some(Pool::Pta) if owner.is_some_and(|owner| owner.starts_with("PTA_WORKSPACE")) => Some(Pool::PtaWorkspace),
         pool => pool,

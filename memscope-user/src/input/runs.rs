@@ -24,7 +24,7 @@ pub(super) const MAX_RUNS: usize = 256;
 /// Rows of a database that are read at once.
 const PAGE_ROWS: u32 = 1024;
 
-/// What the order of rows is told by: process, number, time.
+/// The order of rows: process, number, time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) pid: u32,
@@ -116,16 +116,16 @@ impl Merged {
         let mut teller = Teller::new(watcher, Stage::Looking, sizes.iter().sum());
         let mut before = 0;
         for ((file, size_bytes), (path, format)) in (0..).zip(sizes).zip(dumps.iter().zip(formats)) {
-            let mut told = |done: u64| teller.at(before + done.min(size_bytes));
+            let mut progress = |done: u64| teller.at(before + done.min(size_bytes));
             let mut take = census.as_mut().map(|census| move |place: Place| census.take(file, place));
             let take = take.as_mut().map(|take| take as &mut dyn FnMut(Place));
             let sources = if *format == Format::Db {
                 let database = Database::open(path)?;
-                let runs = database.runs(size_bytes, &mut told, take);
+                let runs = database.runs(size_bytes, &mut progress, take);
                 runs.map(|runs| (runs.rows, of_database(database, file, runs)))
             } else {
                 let mut reader = CsvReader::open(path)?;
-                let runs = reader.runs(&mut notes, &mut told, take);
+                let runs = reader.runs(&mut notes, &mut progress, take);
                 runs.and_then(|runs| Some((runs.rows, of_csv(&reader, file, runs)?)))
             };
             match (sources, &mut all) {
@@ -133,7 +133,7 @@ impl Merged {
                     rows_seen += rows;
                     all.extend(sources);
                 }
-                // The others are looked at for whose their rows are.
+                // The others are read for the processes of their rows.
                 _ if census.is_some() => all = None,
                 _ => return Ok(None),
             }
@@ -187,7 +187,7 @@ fn of_database(database: Database, file: u32, runs: Runs) -> Vec<OfFile> {
     runs.found.into_iter().map(source).collect()
 }
 
-/// `None` if so many files cannot be open here.
+/// `None` beyond the limit of open files.
 fn of_csv(reader: &CsvReader<File>, file: u32, runs: Runs) -> Option<Vec<OfFile>> {
     let source = |run: Run| Some((file, run.pid, Source::Csv(file, Box::new(reader.of_run(run).ok()?))));
     runs.found.into_iter().map(source).collect()
@@ -265,7 +265,7 @@ enum Source {
 }
 
 impl Source {
-    /// Tells how many rows could be understood. A database counts for all of its runs.
+    /// Gives the number of rows that were understood. A database counts for all of its runs.
     fn tally(&self, out: &mut dyn FnMut(u32, &Tally)) {
         match self {
             Self::Csv(file, reader) => out(*file, reader.tally()),

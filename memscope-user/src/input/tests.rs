@@ -86,7 +86,7 @@ fn clock_running_backwards_is_repaired() {
     assert_eq!((notes.clock_back, notes.clock_back_ns), (1, 100));
 }
 
-/// Fault of the reference: the made-up free of a block whose address was handed out again did not lower the total of the
+/// Fault of the reference: the made-up free of a replaced block did not lower the total of the
 /// driver's memory.
 #[test]
 fn replaced_blocks_are_taken_off() {
@@ -244,7 +244,7 @@ fn decimal_addresses_are_read() {
     assert_eq!(notes.unmatched_frees, 0);
 }
 
-/// One bad row costs that row, in text and in databases, and is told with its place; a file without any good row is refused.
+/// One bad row costs that row, in text and in databases, and is reported with its place; a file without any good row is refused.
 #[test]
 fn bad_rows_are_left_out() {
     let folder = tempfile::tempdir().expect("folder");
@@ -288,7 +288,7 @@ fn bad_rows_are_left_out() {
     let end = "`?` is not an address; no row of the file can be understood";
     assert!(refused(text(&[&bad, &bad])).ends_with(&format!("x.csv` line 2, column Ptr: {end}")));
     assert!(refused(database(&[["1", "?", attr]])).ends_with(&format!("x.db` row 1, column Ptr: {end}")));
-    // Hundreds are told by the first few.
+    // Of hundreds the first few are reported.
     let many: Vec<&str> = std::iter::repeat_n(bad.as_str(), 300).chain([good[0].as_str()]).collect();
     let notes = run(&[text(&many)], Vec::new()).expect("readable").notes;
     assert_eq!((notes.rows, notes.bad_rows, notes.bad_examples.len()), (1, 300, 4));
@@ -296,7 +296,7 @@ fn bad_rows_are_left_out() {
 }
 
 /// The comparison's figures are those of the reference, from rows alone: a free without an allocation row is the next row of the
-/// kernel before it; a block that is live where the file ends is none, and one whose address came back neither. By hand.
+/// kernel before it; a block that is live where the file ends is none, and a replaced one neither. By hand.
 #[test]
 fn comparison_counts_rows() {
     let kernel = |id: u64, name: &str| format!("{id},KERNEL_LAUNCH,KERNEL_LAUNCH,{name},{id},5,5,0,N/A,,,\n");
@@ -327,7 +327,7 @@ fn comparison_counts_rows() {
     assert_eq!(found[4..], [kernel("0x7f10", Some(0), None), kernel("0x7f10", None, Some(0))]);
 }
 
-/// Frees that match nothing are told, and end nothing.
+/// Frees that match nothing are reported, and end nothing.
 #[test]
 fn unmatched_frees_are_counted() {
     let (events, notes) = events_of(&[block_row(1, "FREE", 1, 9, ""), block_row(2, "FREE", 1, 9, "")].concat());
@@ -335,7 +335,7 @@ fn unmatched_frees_are_counted() {
     assert_eq!(notes.unmatched_frees, 2);
 }
 
-/// Steps told by calls of `step()`: the k-th ends step k and begins the next.
+/// Steps by calls of `step()`: the k-th ends step k and begins the next.
 #[test]
 fn steps_by_calls() {
     let step = |id, number: u64| format!("{id},SYSTEM,STEP,{number},{id},5,5,0,N/A,,,\n");
@@ -400,12 +400,12 @@ fn progress_of_sorting_is_told() {
         .collect();
     fs::write(&path, format!("{HEADER}{}", rows.concat())).expect("written");
     let size_bytes = fs::metadata(&path).expect("file").len();
-    let told = Arc::new(Mutex::new(Vec::new()));
-    let teller = Arc::clone(&told);
+    let reported = Arc::new(Mutex::new(Vec::new()));
+    let teller = Arc::clone(&reported);
     let watcher: Watcher = Box::new(move |progress| teller.lock().expect("lock").push(progress));
     run_with(&[path], Options { watcher: Some(watcher), ..Options::default() }, Vec::new()).expect("readable");
-    let told: Vec<Progress> = std::mem::take(&mut *told.lock().expect("lock"));
-    let last = |stage| told.iter().rfind(|it| it.stage == stage).map(|it| (it.done, it.total));
+    let reported: Vec<Progress> = std::mem::take(&mut *reported.lock().expect("lock"));
+    let last = |stage| reported.iter().rfind(|it| it.stage == stage).map(|it| (it.done, it.total));
     assert!(last(Stage::Looking).is_some_and(|(done, total)| done < total && total == size_bytes));
     assert_eq!(last(Stage::Reading), Some((size_bytes, size_bytes)));
     assert_eq!((last(Stage::Sorting), last(Stage::Analysing)), (Some((1000, 1000)), Some((1000, 1000))));
@@ -447,7 +447,7 @@ proptest! {
     }
 }
 
-/// Every stage is told from its start to its end, in bytes of all files and in rows of all files.
+/// Every stage is reported from its start to its end, in bytes of all files and in rows of all files.
 #[test]
 fn progress_is_told() {
     let stages_of = |pids: [&str; 2], format: sinks::Format| {
@@ -472,14 +472,14 @@ fn progress_is_told() {
             paths.push(path);
         }
         let size_bytes: u64 = paths.iter().map(|path| fs::metadata(path).expect("file").len()).sum();
-        let told = Arc::new(Mutex::new(Vec::new()));
-        let teller = Arc::clone(&told);
+        let reported = Arc::new(Mutex::new(Vec::new()));
+        let teller = Arc::clone(&reported);
         let watcher: Watcher = Box::new(move |progress| teller.lock().expect("lock").push(progress));
         run_with(&paths, Options { watcher: Some(watcher), ..Options::default() }, Vec::new()).expect("readable");
-        let told: Vec<Progress> = std::mem::take(&mut *told.lock().expect("lock"));
-        assert!(told.windows(2).all(|pair| pair[0].stage != pair[1].stage || pair[0].done <= pair[1].done), "{told:?}");
+        let reported: Vec<Progress> = std::mem::take(&mut *reported.lock().expect("lock"));
+        assert!(reported.windows(2).all(|pair| pair[0].stage != pair[1].stage || pair[0].done <= pair[1].done), "{reported:?}");
         let last =
-            told.iter().enumerate().filter(|(at, it)| told.get(at + 1).is_none_or(|next| next.stage != it.stage));
+            reported.iter().enumerate().filter(|(at, it)| reported.get(at + 1).is_none_or(|next| next.stage != it.stage));
         let last: Vec<_> = last.map(|(_, it)| (it.stage, it.done, it.total)).collect();
         (size_bytes, last)
     };

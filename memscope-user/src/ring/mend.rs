@@ -1,6 +1,6 @@
 //! Texts that the kernel side could not read.
 //!
-//! A literal that nobody has touched yet is not in memory, and a BPF program cannot wait for the page. Its record
+//! A literal that was never touched is not in memory, and a BPF program cannot wait for the page. Its record
 //! carries the address instead, and the text is read here, a moment later. Only from mappings that the process
 //! cannot write: there the text is what it was when the call was made.
 
@@ -36,7 +36,7 @@ pub(super) fn mend(record: &[u8], read: impl FnOnce(u32, u64, usize) -> Option<V
     let pid_at = std::mem::offset_of!(Header, tgid);
     let pid = u32::from_le_bytes(record.get(pid_at..pid_at + 4)?.try_into().ok()?);
     let parts = (MAX_TEXT_PARTS + 1).checked_sub(first)?;
-    // One byte more than fits tells whether the text goes on.
+    // One byte more than fits shows whether the text goes on.
     let text = read(pid, address, parts * CHUNK + 1)?;
     Some(rewrite(record, first, &text))
 }
@@ -106,7 +106,7 @@ mod tests {
     use super::*;
     use crate::decode::{Body, Records};
 
-    /// A mark whose text was not in memory.
+    /// A mark with its text not in memory.
     fn faulted(kind: Kind, part: u16) -> Vec<u8> {
         let text_at = if part == 0 { CALL_TEXT_AT } else { TEXT_TEXT_AT };
         let mut record = vec![0; text_at + 8];

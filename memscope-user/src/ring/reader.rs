@@ -34,7 +34,7 @@ const SLACK_NS: u64 = 100_000_000;
 const SHORTEST_PAUSE: Duration = Duration::from_millis(20);
 /// Longest one. Each round wakes several threads, which at a thousand events a second is most of the work.
 const LONGEST_PAUSE: Duration = Duration::from_millis(200);
-/// Watermarks are told for this long after the last record, so that the last records leave too, and a failed request is
+/// Watermarks are sent for this long after the last record, so that the last records leave too, and a failed request is
 /// known to have failed for good.
 const AFTERGLOW: Duration = Duration::from_millis(1500);
 /// Buffers of batches that wait to be filled again.
@@ -49,12 +49,12 @@ pub struct Batch {
     pub watermark_ns: u64,
 }
 
-/// Takes the buffers of batches back, so that they need not be made anew for each.
+/// Takes the buffers of batches back, so that they are reused.
 #[derive(Clone, Debug)]
 pub struct Spent(SyncSender<Vec<u8>>);
 
 impl Spent {
-    /// Takes a buffer whose records are not needed any more.
+    /// Takes a buffer after use.
     pub fn give(&self, buffer: Vec<u8>) {
         // What was joined on the way is larger than a batch ever is.
         if buffer.capacity() <= 4 * BATCH_BYTES {
@@ -84,7 +84,7 @@ pub struct Urgent {
 /// Is called at once with each thread that is held, and with `None` several times a second: it is known that the tracer lives.
 pub type OnHeld = Box<dyn FnMut(Option<u64>) + Send>;
 
-/// What the session tells the reader.
+/// Commands of the session to the reader.
 #[derive(Debug)]
 pub enum Command {
     /// Put this record behind everything that is in the transport now.
@@ -166,7 +166,7 @@ impl Reader {
 pub struct FirstNotes(mpsc::Sender<Vec<u8>>);
 
 impl FirstNotes {
-    /// Puts this record before everything that comes into the transport from now on, and maybe before what is there.
+    /// Puts this record before everything that comes into the transport from now on, maybe also before waiting records.
     pub fn send(&self, record: Vec<u8>) {
         // As in `Reader::send`. It leaves with the next batch.
         let _ = self.0.send(record);
@@ -289,7 +289,7 @@ impl Out {
     }
 }
 
-/// How long to wait after a round that took so many bytes, which had so much time to come: until about a batch is there.
+/// How long to wait after a round of this many bytes in this much time: until about a batch is there.
 fn pause(taken: usize, since: Duration) -> Duration {
     let nanos = since.as_nanos() * BATCH_BYTES as u128 / taken.max(1) as u128;
     let nanos = u64::try_from(nanos).unwrap_or(u64::MAX);

@@ -72,7 +72,7 @@ impl Source {
 pub(super) struct Calls(Epoll);
 
 impl Calls {
-    /// Waits until somebody calls, or the time is over.
+    /// Waits for a call, or until the time is over.
     pub(super) fn wait(&self, timeout: Duration) {
         let timeout = EpollTimeout::try_from(timeout).unwrap_or(EpollTimeout::ZERO);
         // Interrupted or not, the caller drains next.

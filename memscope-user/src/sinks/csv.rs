@@ -117,7 +117,7 @@ mod tests {
     use crate::sinks::fixtures::{alloc, event};
     use crate::sinks::row::Row;
 
-    /// A file that takes about 64 KiB, and more only when somebody reads.
+    /// A file that takes about 64 KiB, and more only when it is read.
     fn small_file() -> (PipeReader, File) {
         let (reader, writer) = pipe().expect("pipe");
         let path = format!("/proc/self/fd/{}", writer.as_raw_fd());

@@ -63,7 +63,7 @@ pub enum FileChange<'a> {
     Removed(&'a Path),
 }
 
-/// Is told of files.
+/// Hears of files.
 type OnChange = Box<dyn FnMut(FileChange<'_>) + Send>;
 
 /// Writes rows to one file per process and device.
@@ -130,7 +130,7 @@ impl fmt::Debug for DumpSink {
 }
 
 impl DumpSink {
-    /// Opens the output directory. `on_change` is told of each file, once it is there, and when it is not any more.
+    /// Opens the output directory. `on_change` hears of each file that is made or removed.
     pub fn new(
         options: &DumpOptions,
         on_change: impl FnMut(FileChange<'_>) + Send + 'static,
@@ -301,7 +301,7 @@ impl DumpSink {
 
     fn close(&mut self, key: Key) -> Result<(), SinkError> {
         self.open.retain(|&open| open != key);
-        // So that its size is known. What cannot be written now is told when it is closed.
+        // So that its size is known. An error of writing comes when it is closed.
         drop(self.flush_one(key));
         if let (Some(_), Some(output)) = (&self.parts, self.outputs.get_mut(&key)) {
             output.measure();

@@ -36,7 +36,7 @@ impl Weight {
 /// Which of a call's stacks is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Which {
-    /// The one that tells most.
+    /// The one that says most.
     Best,
     /// The native one.
     Native,

@@ -36,7 +36,7 @@ impl Identity {
     }
 
     pub(super) fn expect(self, found: &Metadata) -> io::Result<()> {
-        if self == Self::of(found) { Ok(()) } else { Err(io::Error::other("replaced by somebody while in use")) }
+        if self == Self::of(found) { Ok(()) } else { Err(io::Error::other("replaced by another program while in use")) }
     }
 }
 
@@ -175,7 +175,7 @@ impl FilePlace {
         child(&self.folder, &self.name)
     }
 
-    /// A file of the same folder, whose name goes on with `suffix`.
+    /// A file of the same folder, with `suffix` behind the name.
     pub(crate) fn beside(&self, suffix: &str) -> io::Result<Self> {
         let mut name = self.name.clone();
         name.push(suffix);

@@ -48,7 +48,7 @@ impl GaugeSink {
 
 impl Sink for GaugeSink {
     fn write(&mut self, event: &Event) -> Result<(), SinkError> {
-        // Tells of a process, and is no row.
+        // Is about a process, and no row.
         if matches!(event.kind, EventKind::ProcessStart(_) | EventKind::ProcessEnd) {
             return Ok(());
         }

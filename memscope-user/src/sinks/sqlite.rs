@@ -1,7 +1,7 @@
 //! One SQLite database (contract §4.1), written in batches.
 //!
 //! Rows gather in memory and go in by one prepared statement; a transaction opens with the first of them and is
-//! committed at every flush. Rows that cannot go in now, since somebody else writes or the disk is full, stay in
+//! committed at every flush. Rows that cannot go in now, since another program writes or the disk is full, stay in
 //! memory up to a limit. The Insight viewer reads columns by position, so their order is fixed.
 
 use std::ops::Range;
@@ -93,7 +93,7 @@ impl DbFile {
         if self.batch.rows.len().is_multiple_of(BATCH_ROWS) { self.insert() } else { Ok(()) }
     }
 
-    /// Takes a row of the trace, whose table is made with the first of a process. They are few, so they go in at once.
+    /// Takes a row of the trace; the first of a process makes the table. They are few, so they go in at once.
     pub(super) fn write_trace(&mut self, row: &TraceRow<'_>) -> Result<(), SinkError> {
         let result = self.insert_trace(row);
         self.uncommitted += u64::from(result.is_ok());
@@ -189,7 +189,7 @@ impl DbFile {
         Ok(())
     }
 
-    /// Ends a step of the open transaction. Half a batch would be hard to tell from a whole one, so an error takes
+    /// Ends a step of the open transaction. Half a batch would look like a whole one, so an error takes
     /// the transaction back, unless SQLite already did (a full disk), and its rows are counted.
     fn settle(&mut self, result: rusqlite::Result<()>) -> Result<(), SinkError> {
         if self.connection.is_autocommit() {
@@ -285,7 +285,7 @@ impl Batch {
     }
 }
 
-/// The statement that inserts so many rows.
+/// The statement that inserts this number of rows.
 fn insert_of(rows: usize) -> String {
     let row = format!("({})", ["?"; COLUMN_COUNT].join(", "));
     format!("INSERT INTO memscope_dump VALUES {}", vec![row; rows].join(", "))

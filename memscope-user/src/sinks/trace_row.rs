@@ -19,7 +19,7 @@ pub struct TraceRow<'a> {
     pub tid: u32,
     /// Process.
     pub pid: u32,
-    /// The thread's device: whose file the row is in.
+    /// The thread's device: the row is in its file.
     pub device: Device,
 }
 

@@ -192,7 +192,7 @@ impl OutputTree {
         open().map_err(SinkError::io(&place.path))
     }
 
-    /// Removes a file of ours; one that somebody has replaced stays.
+    /// Removes a file of ours; one that was replaced stays.
     pub(super) fn remove(&self, place: &Place) -> Result<(), SinkError> {
         let folder = self.folder(place)?;
         let remove = || {

@@ -90,12 +90,12 @@ impl Content {
 
     /// Takes the file back, as not all of its bytes could be read.
     pub fn discard(self) -> io::Result<()> {
-        // Its name is ours: nobody else's file is under it, since it was made by us (`O_EXCL`).
+        // Its name is ours: no other program's file is under it, since it was made by us (`O_EXCL`).
         self.file.set_len(0)
     }
 }
 
-/// The name of the file: what would lead elsewhere, or nowhere, is replaced; too long ones keep their ends, which tell them apart.
+/// The name of the file: what would lead elsewhere, or nowhere, is replaced; too long ones keep their ends, which differ.
 fn file_name(stem: &str) -> String {
     let plain = |character: char| match character {
         '/' => '.',

@@ -30,7 +30,7 @@ pub(super) fn hand_on(batches: &Receiver<Batch>, to: &SyncSender<Batch>, mut wor
             }
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => {
-                // Nobody is there any more if it is not taken.
+                // The receiver has gone if it is not taken.
                 let _ = waiting.map(|rest| to.send(rest));
                 return;
             }
@@ -66,7 +66,7 @@ mod tests {
         Batch { bytes: bytes.to_vec(), watermark_ns }
     }
 
-    /// While nobody takes anything all that comes is worked on, and then it is all there, in order.
+    /// Without a receiver all batches are still processed, and queue up in order.
     #[test]
     fn work_does_not_wait() {
         let (sender, batches) = mpsc::sync_channel(0);
@@ -117,7 +117,7 @@ mod tests {
         assert_eq!(len, MAX_WAITING_BYTES);
     }
 
-    /// Ends when nobody takes anything any more.
+    /// Ends when the receiver has gone.
     #[test]
     fn ends_with_its_output() {
         let (sender, batches) = mpsc::channel();

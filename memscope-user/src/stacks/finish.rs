@@ -38,7 +38,7 @@ impl Finish {
         out
     }
 
-    /// The whole stack. Snapshots are for nobody else: they are large.
+    /// The whole stack. Snapshots end here: they are large.
     fn snapshot(&mut self, raw: &[u8]) -> Vec<u8> {
         let (Some(mappings), Some(unfinished)) = (&self.mappings, &mut self.unfinished) else { return Vec::new() };
         unfinished.finish(raw, &mut mappings.lock()).unwrap_or_default()

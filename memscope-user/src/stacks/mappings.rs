@@ -72,7 +72,7 @@ pub struct Module {
     pub path: Arc<Path>,
     /// Its bytes.
     pub content: Content,
-    /// Tells files apart that had the same inode one after the other; 0 is none.
+    /// Distinguishes files that reuse an inode; 0 is none.
     pub(super) serial: u64,
 }
 
@@ -95,11 +95,11 @@ pub enum Found {
     Module(Module),
     /// Nothing is mapped there executable.
     Nothing,
-    /// It could not be told: the process has gone on, or is gone.
+    /// Unknown: the process has gone on, or has ended.
     Unknown,
 }
 
-/// Tells the generation that a process has now; `None` if it is not traced (any more).
+/// Gives the current generation of a process; `None` if it is not traced (any more).
 pub type Current = Box<dyn Fn(u32) -> Option<u64> + Send>;
 
 /// Mappings of all processes.
@@ -118,7 +118,7 @@ struct Generation {
 }
 
 impl Mappings {
-    /// With what tells the generation of a process.
+    /// With the source of generations of processes.
     #[must_use]
     pub fn new(current: Current) -> Self {
         Self { current, generations: HashMap::new(), files: Files::default(), clock: 0 }
@@ -132,7 +132,7 @@ impl Mappings {
         }
     }
 
-    /// The same, telling why not.
+    /// The same, with the reason where there are none.
     pub fn find(&mut self, generation: u64, pid: u32, address: u64) -> Found {
         self.clock += 1;
         if let Some(known) = self.generations.get_mut(&generation) {
@@ -341,7 +341,7 @@ mod tests {
         assert_eq!(&bytes[..4], b"\x7fELF");
     }
 
-    /// What is mapped a moment after the mappings were read is found, if somebody says that it is there.
+    /// A mapping made after the last read is found once it is announced.
     #[test]
     fn what_is_announced_is_read_at_once() {
         let mut mappings = Mappings::new(Box::new(|_| Some(7)));

@@ -1,7 +1,7 @@
 //! Call stacks on their way from the ring to the writer: what the kernel side could not finish is finished here.
 //!
 //! Two threads between reader and writer, there only if stacks are asked for. `finish` replaces snapshots by whole stacks and
-//! completes code objects, while the program goes on; `tell` puts what is at the addresses of native stacks before the
+//! completes code objects, while the program goes on; `symbolize` puts the symbols of native stacks before the
 //! records that need it, which may take its time: a library's symbols are read when the first of them is needed. So captures
 //! hold all that the pipeline wants to know, and no process has to be there for a replay.
 
@@ -10,7 +10,7 @@ pub mod code;
 mod finish;
 pub mod mappings;
 pub mod symbols;
-mod tell;
+mod symbolize;
 pub mod unwind;
 
 use std::{
@@ -24,7 +24,7 @@ use std::{
 };
 
 pub use self::symbols::SymbolOptions;
-use self::{finish::Finish, mappings::Mappings, tell::Tell};
+use self::{finish::Finish, mappings::Mappings, symbolize::Symbolize};
 use crate::{crew::Crew, ring::Batch};
 
 /// Batches that wait for the next stage.
@@ -35,7 +35,7 @@ pub trait FinishStacks: Send {
     /// Gets the record of a snapshot, and gives that of the whole stack; `None`: it is left out.
     fn finish(&mut self, snapshot: &[u8], mappings: &mut Mappings) -> Option<Vec<u8>>;
 
-    /// Sees to it that a stack, whose record this is and that ended for want of a rule, does not do so the next time.
+    /// Makes the missing rule of this record's stack, so that the next walk gets past it.
     fn learn(&mut self, stack: &[u8], mappings: &mut Mappings);
 }
 
@@ -98,10 +98,10 @@ pub fn start(batches: Receiver<Batch>, stage: Stage, crew: &Crew) -> io::Result<
     })?;
     let (sender, output) = mpsc::sync_channel(BATCHES);
     crew.spawn("memscope-symbols", move |post| {
-        let mut tell = Tell::new(mappings, symbols);
+        let mut symbolize = Symbolize::new(mappings, symbols);
         for Batch { bytes, watermark_ns } in finished {
             post.round();
-            if sender.send(Batch { bytes: tell.process(bytes), watermark_ns }).is_err() {
+            if sender.send(Batch { bytes: symbolize.process(bytes), watermark_ns }).is_err() {
                 return;
             }
         }
@@ -146,11 +146,11 @@ mod tests {
     }
 
     /// What comes out of both threads.
-    struct Work(Finish, Tell);
+    struct Work(Finish, Symbolize);
 
     impl Work {
         fn new(Stage { mappings, symbols, unfinished, codes }: Stage) -> Self {
-            Self(Finish { mappings: mappings.clone(), unfinished, codes }, Tell::new(mappings, symbols))
+            Self(Finish { mappings: mappings.clone(), unfinished, codes }, Symbolize::new(mappings, symbols))
         }
 
         fn process(&mut self, bytes: Vec<u8>) -> Vec<u8> {
@@ -184,7 +184,7 @@ mod tests {
         function.expose_provenance() as u64
     }
 
-    /// Each address is told once, before the first stack that has it; records that say nothing of stacks are as they were.
+    /// Each address has its symbol once, before its first stack; records without stacks are unchanged.
     #[test]
     fn symbols_come_first_and_once() {
         let (one, other) = (address(libc::qsort as *const ()), address(libc::getenv as *const ()) + 1);

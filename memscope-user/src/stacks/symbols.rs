@@ -31,7 +31,7 @@ use crate::{
     os::maps::FileId,
 };
 
-/// Places in files whose functions are remembered.
+/// Places in files with known functions that are remembered.
 const MAX_PLACES: usize = 256 << 10;
 /// Files whose symbol tables are kept in memory.
 const MAX_FILES: usize = 512;
@@ -81,7 +81,7 @@ impl Symbols {
         }
     }
 
-    /// What is at an address of a stack of process `pid`; `None` if it cannot be told (yet). `returns`: it is where a
+    /// What is at an address of a stack of process `pid`; `None` if it is not known (yet). `returns`: it is where a
     /// call returns to, so it belongs to the instruction before.
     pub fn find(
         &mut self,
@@ -197,7 +197,7 @@ impl Symbols {
             // SAFETY: a name, and flags that the call knows.
             let fd = unsafe { libc::syscall(libc::SYS_memfd_create, c"vdso".as_ptr(), libc::MFD_CLOEXEC) };
             let fd = i32::try_from(fd).ok().filter(|fd| *fd >= 0)?;
-            // SAFETY: a new descriptor that nobody else has.
+            // SAFETY: a new descriptor without another owner.
             let mut file = unsafe { File::from_raw_fd(fd) };
             file.write_all(bytes).ok()?;
             self.vdso = Some((Arc::clone(bytes), file));
@@ -402,7 +402,7 @@ mod tests {
         );
     }
 
-    /// What cannot be told is not made up.
+    /// What is not known is not made up.
     #[test]
     fn nothing_is_made_up() {
         let mut symbols = Symbols::new(SymbolOptions::default());

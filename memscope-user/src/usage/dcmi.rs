@@ -142,21 +142,21 @@ impl Dcmi {
         self.chips.iter().map(|chip| chip.device).collect()
     }
 
-    /// Figures of the devices of `wanted`, or of all if there is none. A device that does not tell is left out, unless
+    /// Figures of the devices of `wanted`, or of all if there is none. A device without an answer is left out, unless
     /// none does.
     pub(super) fn figures(&self, wanted: &[u32]) -> Result<Vec<DeviceFigures>, DcmiError> {
         let is_wanted = |chip: &&Place| wanted.is_empty() || wanted.contains(&chip.device);
         let asked = self.chips.iter().filter(is_wanted).map(|chip| self.of_chip(*chip));
-        let (mut told, mut failed) = (Vec::new(), None);
+        let (mut answered, mut failed) = (Vec::new(), None);
         for figures in asked {
             match figures {
-                Ok(figures) => told.push(figures),
+                Ok(figures) => answered.push(figures),
                 Err(error) => failed = Some(error),
             }
         }
         match failed {
-            Some(error) if told.is_empty() => Err(error),
-            _ => Ok(told),
+            Some(error) if answered.is_empty() => Err(error),
+            _ => Ok(answered),
         }
     }
 
@@ -211,7 +211,7 @@ impl Library {
     fn open(path: &Path) -> Result<Self, DcmiError> {
         let failed = |reason| DcmiError::Load { path: path.to_owned(), reason };
         let name = CString::new(path.as_os_str().as_bytes()).map_err(|error| failed(error.to_string()))?;
-        // SAFETY: loading runs the library's initializers. The caller has seen to it that nobody but root can have
+        // SAFETY: loading runs the library's initializers. The caller has checked that none but root can have
         // written it, and this process does nothing else.
         let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         NonNull::new(handle).map(Self).ok_or_else(|| failed(loader_error()))

@@ -9,7 +9,7 @@ use super::dcmi::Dcmi;
 use super::library::{self, LibraryError};
 use crate::error_chain;
 
-/// Says whether it can be asked, then answers until nobody asks any more. A line holds the numbers of the devices whose
+/// Says whether it can be asked, then answers until the asker has gone. A line holds the numbers of the devices whose
 /// figures are wanted; an empty one asks for all.
 #[must_use]
 pub fn serve(given: Option<&Path>) -> ExitCode {

@@ -1,7 +1,7 @@
 //! Which `libdcmi.so` is loaded, if any.
 //!
 //! The loader's own search is not used: `LD_LIBRARY_PATH` may lead through folders of the traced user, and a library is
-//! code that runs with our rights. Only fixed places are looked at, and a file counts only if nobody but root can have
+//! code that runs with our rights. Only fixed places are looked at, and a file counts only if none but root can have
 //! put it there, or can change it.
 
 use std::fs::{self, Metadata};
@@ -20,7 +20,7 @@ const DRIVER_ROOT: &str = "/usr/local/Ascend";
 /// Says where the driver is, if it is elsewhere.
 const INSTALL_INFO: &str = "/etc/ascend_install.info";
 
-/// Bits of a mode: others may write; nobody may replace what belongs to others.
+/// Bits of a mode: others may write; files of others cannot be replaced (sticky).
 const WRITABLE_BY_OTHERS: u32 = 0o022;
 const STICKY: u32 = 0o1000;
 
@@ -42,7 +42,7 @@ pub(super) enum LibraryError {
         #[source]
         source: io::Error,
     },
-    /// Somebody else than root can change it.
+    /// Others than root can change it.
     #[error("`{}` is not loaded: `{}` {what}", path.display(), at.display())]
     Untrusted {
         /// The file.

@@ -54,6 +54,6 @@ pub struct DeviceFigures {
     pub used_bytes: u64,
     /// Bytes that there are.
     pub total_bytes: u64,
-    /// Process and its bytes; `None` when the driver does not tell.
+    /// Process and its bytes; `None` when the driver does not report it.
     pub processes: Option<Vec<(u32, u64)>>,
 }

@@ -31,7 +31,7 @@ const MAX_ANSWER: usize = 4 << 20;
 pub struct Options {
     /// This often; zero is never.
     pub interval: Duration,
-    /// After memory has changed, at most so often in a second; 0 is never.
+    /// After memory has changed, at most N times a second; 0 is never.
     pub per_second: u32,
     /// A library instead of the driver's.
     pub library: Option<PathBuf>,

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::analyses::Analysis;
 use crate::model::{Device, Event, EventKind, Finding, RunEnd};
 
-/// Devices that are told apart; figures of others are only taken with those of all.
+/// Devices with a flag of their own; figures of others are only taken with those of all.
 const DEVICES: u32 = 64;
 
 /// Set by the pipeline, read by the sampler. It takes part as an analysis, since those see every event.

@@ -54,13 +54,13 @@ pub(super) fn split(row: &[u8], cells: &mut [Cell]) -> Split {
 /// How far a row could be parted in one go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Parted {
-    /// It takes so many bytes and lines, its end included.
+    /// It takes this many bytes and lines, its end included.
     Row { len: usize, lines: u64 },
     /// It has no end in these bytes.
     Unfinished,
 }
 
-/// Parts the first row of `bytes` into exactly these cells, as [`Splitter`] would; `None` if only that one can tell.
+/// Parts the first row of `bytes` into exactly these cells, as [`Splitter`] would; `None` where only that one decides.
 pub(super) fn part(bytes: &[u8], cells: &mut [Cell]) -> Option<Parted> {
     let (mut at, mut lines) = (0, 1);
     let last = cells.len().checked_sub(1)?;
@@ -124,7 +124,7 @@ pub(super) fn closing(bytes: &[u8], cell: &mut Cell) -> Option<usize> {
 pub(super) struct Splitter {
     at: usize,
     count: usize,
-    /// The cell whose closing quote has not come yet.
+    /// The cell with its closing quote still to come.
     open: Option<Cell>,
 }
 
@@ -180,7 +180,7 @@ impl Splitter {
     }
 }
 
-/// Where the name of a mark ends whose quotes are not escaped: at the first quote that time, process, thread, device
+/// Where the name of a mark with quotes that are not escaped ends: at the first quote that time, process, thread, device
 /// and pointer follow.
 pub(super) fn bare_mark(row: &[u8]) -> Option<usize> {
     let event = nth_comma(row, 1)? + 1;

@@ -75,7 +75,7 @@ fn torn_end_is_noted() {
     }
 }
 
-/// A row that is no row is left out, and told with file, line and column; the rows around it are read.
+/// A row that is no row is left out, and reported with file, line and column; the rows around it are read.
 #[test]
 fn bad_rows_are_left_out_with_their_place() {
     let good = "3,MALLOC,PTA,N/A,12,5,6,1,0x0000000000003039,\"{allocation_id:4,size:10}\",,\n";

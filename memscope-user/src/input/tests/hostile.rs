@@ -240,7 +240,7 @@ fn strange_tables_are_errors_or_answers() {
     }
 }
 
-/// Makes sure that blocks of 2^63 bytes are counted: two of them are more than can be told, one of them is told exactly.
+/// Makes sure that blocks of 2^63 bytes are counted: two of them are more than a number holds, one of them is exact.
 #[test]
 fn sizes_of_half_the_numbers() {
     let row = |id: u64, event: &str, number: u64| {

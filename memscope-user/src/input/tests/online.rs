@@ -96,7 +96,7 @@ fn of_capture(records: &[u8]) -> Vec<Finding> {
     run_with(&[path], Options { pipeline, ..Options::default() }, analyses()).expect("readable").findings
 }
 
-/// Without what no row tells: whether the process was attached to, requests that failed, frees of unknown blocks; and why there was
+/// Without what rows lack: whether the process was attached to, requests that failed, frees of unknown blocks; and why there was
 /// no memory.
 fn told_by_rows(findings: Vec<Finding>) -> Vec<Finding> {
     findings
@@ -158,7 +158,7 @@ fn preamble() -> Vec<u8> {
     records
 }
 
-/// One thing that process `pid` does. Not `exec`, which ends the steps that are open: no row tells of it.
+/// One thing that process `pid` does. Not `exec`, which ends the steps that are open: it has no row.
 fn act(time: u64, pid: u32, what: u8, slot: u64) -> Vec<u8> {
     let who = at(time, pid, pid + (slot as u32 & 1));
     let addr = 0x1000 * (1 + slot);
@@ -265,13 +265,13 @@ fn there_is_something_to_find() {
             .flat_map(|found| found.parts.iter().map(|part| part.component.as_str()))
             .collect();
         assert!(components.contains(&"activation") && components.contains(&"unknown"), "{components:?}");
-        // Why there was no memory is not told by rows: nothing is made up of them.
+        // Rows do not say why there was no memory: nothing is made up of them.
         let folder = trace(&records(&acts, true), format, Vec::new()).1;
         assert!(of_dumps(folder.path()).iter().all(|it| !matches!(it, Finding::Oom(_))));
     }
 }
 
-/// A difference that is stated: rows do not tell which function of ACL or the runtime asked the driver.
+/// A difference that is stated: rows do not name the function of ACL or the runtime that asked the driver.
 #[test]
 fn callers_are_not_in_rows() {
     let records = Who::within("aclrtMallocAlign32", at(2, 7, 7).alloc(0x10, 64, device(0)));

@@ -1,4 +1,4 @@
-//! Parts of the files of a trace: when one is full all files begin anew, and those of the oldest part go.
+//! Parts of the files of a trace: when one is full all files begin again, and those of the oldest part go.
 
 use std::collections::VecDeque;
 
@@ -49,7 +49,7 @@ impl Parts {
         self.ended_bytes += size_bytes;
     }
 
-    /// Whether the next part is due, with so many bytes in files that are not complete.
+    /// Whether the next part is due, with `open_bytes` in files that are not complete.
     pub(super) const fn are_full(&self, open_bytes: u64) -> bool {
         self.ended_bytes + open_bytes >= self.rotation.part_bytes
     }

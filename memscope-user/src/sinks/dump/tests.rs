@@ -50,7 +50,7 @@ impl Run {
         self.created.lock().expect("lock").clone()
     }
 
-    /// The created file whose path has `part`.
+    /// The created file with `part` in its path.
     fn text(&self, part: &str) -> String {
         let created = self.created();
         let path = created.iter().find(|path| path.to_string_lossy().contains(part));
@@ -287,7 +287,7 @@ fn finished_database_stands_alone() {
     assert_eq!(rows(&created[0]), 2);
 }
 
-/// A directory that somebody swaps for a link while the file is closed is not followed.
+/// A directory that is swapped for a link while the file is closed is not followed.
 #[test]
 fn planted_link_is_not_followed() {
     for format in [Format::Csv, Format::Db] {
@@ -308,7 +308,7 @@ fn planted_link_is_not_followed() {
     }
 }
 
-/// A file that somebody replaces while it is closed is not written to.
+/// A file that is replaced while it is closed is not written to.
 #[test]
 fn replaced_file_is_not_written() {
     for format in [Format::Csv, Format::Db] {
@@ -320,7 +320,7 @@ fn replaced_file_is_not_written() {
         fs::rename(&file, file.with_extension("old")).expect("rename");
         fs::write(&file, "").expect("write");
         let result = run.sink.write(&at(3, Device::Npu(0), alloc(Pool::Hal, 0x10, 2)));
-        assert!(crate::error_chain(&result.expect_err("replaced")).contains("replaced by somebody"));
+        assert!(crate::error_chain(&result.expect_err("replaced")).contains("replaced by another program"));
         assert_eq!(fs::read(&file).expect("read"), b"");
     }
 }

@@ -111,7 +111,7 @@ impl<'a> Attr<'a> {
             attr.put("owner", Value::Word(owner.as_str()));
         }
         if alloc.block.pool != Pool::Hal {
-            // Ours alone: msMemScope does not tell what the program asked the pool for.
+            // Ours alone: msMemScope does not record what the program asked the pool for.
             attr.put_option("requested", alloc.block.requested_bytes);
             return attr;
         }
@@ -152,7 +152,7 @@ impl<'a> Attr<'a> {
         ])
     }
 
-    /// Ours alone: msMemScope does not tell of it.
+    /// Ours alone: msMemScope does not record it.
     pub(super) fn of_returned(returned: &BlockReturned) -> Self {
         Self::of([
             ("allocation_id", Value::Number(returned.allocation_id.unwrap_or(0))),
@@ -221,7 +221,7 @@ impl<'a> Attr<'a> {
         out.extend_from_slice(b"}\"");
     }
 
-    /// Appends the JSON object, whose values are all strings (Insight reads no others).
+    /// Appends the JSON object. All values are strings: Insight reads no others.
     pub fn write_json(&self, out: &mut Vec<u8>) {
         let mut lead: &[u8] = b"{\"";
         for (key, value) in self.pairs() {

@@ -99,7 +99,7 @@ impl<'a> Row<'a> {
                 ..row
             }),
             EventKind::Mark(mark) => Some(row.mark(mark)),
-            // Ours alone: msMemScope does not tell of them.
+            // Ours alone: msMemScope does not record them.
             EventKind::DomainMark { domain, mark } => {
                 let attr = Attr::of([("domain", Value::Word(domain.as_str()))]);
                 Some(Self { attr, ..row.mark(mark) })

@@ -158,7 +158,7 @@ fn rows_have_the_drivers_figures() {
     assert!(csv(&event(kind)).ends_with(",size:10,used:1,device_used:9}\",,\n"));
 }
 
-/// Whose a block is stands behind the figures (contract §6.2), on its MALLOC row alone.
+/// The owner of a block stands behind the figures (contract §6.2), on its MALLOC row alone.
 #[test]
 fn rows_have_owners() {
     const FIGURES: &str = "process_used:7,device_used:9,owner:PTA@weight";

@@ -157,7 +157,7 @@ impl Image {
         self.row_at(vaddr, address)
     }
 
-    /// Whether the instructions here are those by which a signal handler returns on aarch64: unwinders tell them so, since
+    /// Whether the instructions here are those by which a signal handler returns on aarch64: unwinders recognise them so, since
     /// kernels stopped giving unwind information for them. `offset` is that of an instruction, or one less.
     fn returns_from_signal(&self, offset: u64) -> bool {
         /// `mov x8, #139` (`rt_sigreturn`) and `svc #0`.
@@ -183,7 +183,7 @@ impl Image {
         self.evaluate(&found.bytes, found.start, found.at, vaddr, address)
     }
 
-    /// The address of the entry whose function starts last at or before `vaddr`.
+    /// The address of the entry of the last function that starts at or before `vaddr`.
     fn search(&self, table: u64, offset: u64, entries: u64, vaddr: u64) -> Option<u64> {
         const ENTRY: u64 = 8;
         let wanted = vaddr.wrapping_sub(table).cast_signed();

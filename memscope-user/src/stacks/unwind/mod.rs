@@ -31,7 +31,7 @@ use super::{
     mappings::{Content, Found, Mappings, Module},
 };
 
-/// Files whose unwind information is at hand; each may be held open.
+/// Files with unwind information at hand; each may be held open.
 const MAX_IMAGES: usize = 192;
 /// Rows that are at hand.
 const MAX_ROWS: usize = 1 << 16;
@@ -61,7 +61,7 @@ enum Known {
     None,
     /// There is no code.
     Nowhere,
-    /// It could not be told.
+    /// Unknown.
     Unknown,
 }
 
@@ -331,7 +331,7 @@ impl Walk {
         let stack_pointer = self.register(self.arch.stack_pointer()).ok_or(StackEnd::NoUnwindInfo)?;
         let cfa = self.value(snapshot, row.cfa.ok_or(StackEnd::NoUnwindInfo)?, None)?;
         let saved = row.saved(self.arch.return_address());
-        // Only a frame that calls nobody may take no room.
+        // Only a leaf frame may take no room.
         if cfa < stack_pointer.saturating_add(saved.is_some().into()) || !cfa.is_multiple_of(8) {
             return Err(StackEnd::NoProgress);
         }

@@ -288,7 +288,7 @@ fn small(offset: i64) -> Option<i32> {
     i32::try_from(offset).ok().filter(|offset| offset % 8 == 0)
 }
 
-/// What an expression comes to, as far as that can be told without the registers. The instruction pointer is known: that
+/// The value of an expression, as far as it is known without the registers. The instruction pointer is known: that
 /// is what the expressions of `.plt` ask for.
 fn symbolic(
     arch: Arch,

@@ -23,7 +23,7 @@ pub struct Survey {
     pub rows: u64,
     /// Of those, rows that are no rule: stacks through them are finished outside of the kernel.
     pub rows_outside: u64,
-    /// Rows that nobody understands: stacks end there.
+    /// Rows that are not understood: stacks end there.
     pub rows_not_understood: u64,
 }
 

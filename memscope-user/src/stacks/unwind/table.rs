@@ -48,7 +48,7 @@ impl Table {
         Ok(Self { words, mapped: Some(mapped), swept: None, gone: HashSet::new() })
     }
 
-    /// A table that nobody shares.
+    /// A table of its own, not shared.
     #[cfg(test)]
     pub(super) fn alone() -> Self {
         let words: Vec<AtomicU64> = (0..BYTES / 8).map(|_| AtomicU64::new(0)).collect();
@@ -132,7 +132,7 @@ impl Drop for Table {
     fn drop(&mut self) {
         if let Some(mapped) = self.mapped {
             self.words = &[];
-            // SAFETY: what was mapped, and nobody uses it any more.
+            // SAFETY: what was mapped, and is not used any more.
             let _ = unsafe { munmap(mapped, BYTES) };
         }
     }
@@ -189,7 +189,7 @@ mod tests {
         assert!(filled > RULES as usize / 2, "{filled}");
         let refused = (1..1 << 40_u64).find(|address| !table.insert(2, *address, RULE)).expect("a full table");
         table.sweep(|| Some(vec![2]));
-        // Somebody may be in the middle of a walk.
+        // A walk may be under way.
         assert!(!table.insert(2, refused, RULE));
         table.sweep(|| panic!("too soon"));
         table.swept = None;

@@ -21,7 +21,7 @@ fn unit(mut body: Vec<u8>) -> Vec<u8> {
     [(body.len() as u32).to_le_bytes().to_vec(), body].concat()
 }
 
-/// A file with one function at `0x10_0000`, 64 bytes long, whose rows are made by `first` and `instructions`.
+/// A file with one function at `0x10_0000`, 64 bytes long, with the rows of `first` and `instructions`.
 fn file(machine: u8, returns: u8, first: &[u8], instructions: &[u8]) -> Vec<u8> {
     // Version 1; augmentation with the encoding of addresses (from here, four bytes); steps of 4 and -8.
     let step = if machine == ARM { 4 } else { 1 };
@@ -120,7 +120,7 @@ fn rules_of_expressions() {
 }
 
 /// Rows as they are counted by hand: a rule from the first address on, one that only user space can follow, one that
-/// nobody can.
+/// no reader can.
 #[test]
 fn rows_are_surveyed() {
     // CFA = r7 + 8; then CFA = r10 (realigned); then CFA by an expression that is not understood (`DW_OP_over`).
@@ -184,7 +184,7 @@ fn signal_handlers_of_arm_return_by_known_code() {
     let flags = RULE_SIGNAL | RULE_CFA_STORED | saved;
     assert_eq!(first.rule(), Rule { kind: RULE_SP, flags, reserved: 0, cfa: 560, ra: 568, fp: 544 });
 
-    // A function that calls nobody was interrupted.
+    // A leaf function was interrupted.
     let mut stack = [0; 576 / 8];
     (stack[464 / 8], stack[544 / 8], stack[552 / 8], stack[560 / 8], stack[568 / 8]) =
         (0x19, 0x29, 0x3000, 0x8400, 0x10_0000);
@@ -244,7 +244,7 @@ fn replaced_return_addresses_are_put_back() {
     let replaced = [
         Replaced { stack_pointer: 0x8008, address: 0x1111 },
         Replaced { stack_pointer: 0x8008, address: TRAMPOLINE },
-        // Left in a way that nobody saw.
+        // Left without a trace.
         Replaced { stack_pointer: 0x7ff0, address: 0x6666 },
     ];
     let record = snapshot([0x10_0000, 0x8000, 0, 0], &replaced, &[0x2222, TRAMPOLINE, 0x3333]);
@@ -291,7 +291,7 @@ fn arm_frames_return_by_register_and_by_memory() {
     walk.go_on(&snapshot, &saved).expect("a caller");
     assert_eq!(walk.frames, [0x10_0000, 0x4444, 0x5555]);
     assert_eq!((walk.register(29), walk.register(31)), (Some(0x9999), Some(0x8020)));
-    // Nobody knows what was in the register before.
+    // The register's earlier value is unknown.
     assert_eq!(walk.go_on(&snapshot, &leaf), Err(StackEnd::NoUnwindInfo));
 }
 

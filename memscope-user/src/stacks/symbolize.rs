@@ -8,20 +8,20 @@ use crate::{
     decode::{Body, Frames, Records, Stack},
 };
 
-/// Addresses that are remembered as told; then they are told again when they are needed again.
-const MAX_TOLD: usize = 256 << 10;
+/// Addresses remembered as reported; beyond, they are reported again when needed.
+const MAX_REPORTED: usize = 256 << 10;
 
-/// Tells of each address once.
-pub(super) struct Tell {
+/// Symbolizes each address once.
+pub(super) struct Symbolize {
     mappings: Option<SharedMappings>,
     symbols: Symbols,
     /// Addresses by generation.
-    told: HashSet<(u64, u64)>,
+    reported: HashSet<(u64, u64)>,
 }
 
-impl Tell {
+impl Symbolize {
     pub(super) fn new(mappings: Option<SharedMappings>, options: SymbolOptions) -> Self {
-        Self { mappings, symbols: Symbols::new(options), told: HashSet::new() }
+        Self { mappings, symbols: Symbols::new(options), reported: HashSet::new() }
     }
 
     /// The records, with symbols before those that need them.
@@ -49,16 +49,16 @@ impl Tell {
     fn new_symbols(&mut self, pid: u32, stack: &Stack<'_>) -> Vec<Symbol> {
         let Some(mappings) = &self.mappings else { return Vec::new() };
         let generation = stack.generation;
-        if self.told.len() >= MAX_TOLD {
-            self.told.clear();
+        if self.reported.len() >= MAX_REPORTED {
+            self.reported.clear();
         }
         let mut found = Vec::new();
         for (index, address) in stack.frames.addresses().enumerate() {
-            if self.told.contains(&(generation, address)) {
+            if self.reported.contains(&(generation, address)) {
                 continue;
             }
             if let Some(symbol) = self.symbols.find(mappings, (generation, pid), (address, index > 0)) {
-                self.told.insert((generation, address));
+                self.reported.insert((generation, address));
                 found.push(symbol);
             }
         }
