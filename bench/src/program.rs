@@ -135,7 +135,7 @@ impl Program {
             self.live.push(None);
         }
         self.live[slot] = Some(block);
-        let (total_bytes, driver) = (self.told(pool), DriverFigures::default());
+        let (total_bytes, driver) = (self.total_of(pool), DriverFigures::default());
         let alloc = Alloc { block, used_bytes, total_bytes, driver, restored: false, promoted: false };
         self.push(EventKind::Alloc(alloc), stacks);
         Slot(slot)
@@ -274,14 +274,14 @@ impl Program {
         if block.pool == Pool::Hal {
             self.reserved_bytes -= block.size_bytes;
         }
-        let (total_bytes, driver) = (self.told(block.pool), DriverFigures::default());
+        let (total_bytes, driver) = (self.total_of(block.pool), DriverFigures::default());
         let free =
             Free { block, used_bytes, total_bytes, driver, cause, owner: None, row_time_ns: None, without_row: false };
         self.push(EventKind::Free(free), Stacks::default());
     }
 
     /// What a pool says it holds: the driver's blocks are all the pool's.
-    fn told(&self, pool: Pool) -> Option<u64> {
+    fn total_of(&self, pool: Pool) -> Option<u64> {
         (pool == Pool::Pta && self.reserved_bytes > 0).then_some(self.reserved_bytes)
     }
 

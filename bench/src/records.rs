@@ -20,13 +20,13 @@ const HAL_FLAGS: u64 = 33 << 56 | 1 << 10;
 const PTA_DEVICE: [u8; 2] = [20, 0];
 const PTA_ALLOC: u8 = 0;
 const PTA_FREE: u8 = 1;
-/// A line table (`CPython` 3.11): one entry, whose code is all in the first line.
+/// A line table (`CPython` 3.11): one entry, with all its code in the first line.
 const LINES: [u8; 2] = [0xe8, 0];
 
 /// Writes a capture.
 pub(crate) struct ToCapture {
     writer: Writer,
-    told: HashSet<Stack>,
+    reported: HashSet<Stack>,
     records: u64,
 }
 
@@ -39,7 +39,7 @@ impl ToCapture {
             ..CaptureHeader::default()
         };
         let writer = Writer::create(path, &header, WriterOptions::default())?;
-        Ok(Self { writer, told: HashSet::new(), records: 0 })
+        Ok(Self { writer, reported: HashSet::new(), records: 0 })
     }
 
     fn put(&mut self, record: &[u8]) {
@@ -48,7 +48,7 @@ impl ToCapture {
 
     /// A call, with at most one text.
     fn call(&mut self, event: &Event, (kind, symbol): (Kind, &str), status: i64, values: &[u64], text: &str) {
-        let python = event.stacks.python.map_or(0, |stack| self.tell(event, stack));
+        let python = event.stacks.python.map_or(0, |stack| self.report(event, stack));
         let mut body = status.to_le_bytes().to_vec();
         body.extend([values.len() as u8, 0, 0, 0]);
         body.extend((text.len() as u32).to_le_bytes());
@@ -68,11 +68,11 @@ impl ToCapture {
     }
 
     /// What a stack's id stands for, once: its id.
-    fn tell(&mut self, event: &Event, stack: Stack) -> u64 {
+    fn report(&mut self, event: &Event, stack: Stack) -> u64 {
         let frames = stack.frames();
         let codes: Vec<u64> = frames.iter().map(|frame| address(frame)).collect();
         let id = codes.iter().fold(1, |id: u64, code| id.rotate_left(7) ^ code) | 1;
-        if self.told.insert(stack) {
+        if self.reported.insert(stack) {
             for (frame, code) in frames.iter().zip(&codes) {
                 self.put(&code_record(event, frame, *code));
             }
@@ -103,7 +103,7 @@ impl Analysis for ToCapture {
                 let values = [pta(PTA_ALLOC), block.addr, block.size_bytes, used, total, used, 0];
                 self.call(event, (Kind::Enter, "reportMemoryDataToNpuProfiler"), 0, &values, "");
             }
-            // What is live at the end is not told of by any call.
+            // Blocks that are live at the end have no call.
             EventKind::Free(free) if !free.cause.gave_back() => {}
             EventKind::Free(free) if free.block.pool == Pool::Hal => {
                 self.call(event, (Kind::Enter, "halMemFree"), 0, &[free.block.addr], "");

@@ -272,7 +272,7 @@ impl Server<'_> {
             }
             let class = server.random.below(SIZES);
             let (stacks, _) = server.places.at(&format!("tensor {class}"));
-            // A size of its own for each class, so that sizes tell places apart, too.
+            // A size of its own for each class, so that places differ by size, too.
             let size = ((1 << 20 | class << 9) >> (class % 11)) / 512 * 512;
             let slot = server.alloc_bytes(stacks, size.max(512));
             let lives =

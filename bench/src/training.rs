@@ -24,17 +24,17 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    /// About so many events: 2000 blocks a step, of each step one stays.
+    /// About this number of events: 2000 blocks a step, of each step one stays.
     pub(crate) const fn large(events: u64) -> Self {
         Self { live_blocks: 1000, steps: events / 4005, step_blocks: 2000, leaks: 1 }
     }
 
-    /// So many live blocks besides, among which each step's come and go.
+    /// This number of live blocks besides, among which each step's come and go.
     pub(crate) const fn with_live_blocks(live_blocks: u64, events: u64) -> Self {
         Self { live_blocks, steps: events / 4004, step_blocks: 2000, leaks: 0 }
     }
 
-    /// So many steps, each of which leaks.
+    /// This number of steps, each with a leak.
     pub(crate) const fn with_leaking_steps(steps: u64) -> Self {
         Self { live_blocks: 1000, steps, step_blocks: 500, leaks: 100 }
     }

@@ -7,7 +7,7 @@ import sys
 from ._native import native
 from ._tracer import tracer
 
-# True to checkers. At run time nobody needs `typing`, whose import costs more than the rest of the package.
+# True to checkers. `typing` is not needed at run time, and its import costs more than the rest of the package.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Dict, Optional, Tuple
@@ -23,12 +23,12 @@ _ROWS = 7
 # Keys that can be set once, and are.
 _locked: Dict[str, str] = {}
 _told = False
-# What config() said last: for a tracer that the daemon starts, and for the marker that tells it.
+# What config() said last: for a tracer that the daemon starts, and for the marker that reports it.
 _wanted: Dict[str, str] = {}
 _bits: Optional[Tuple[int, int, int]] = None
 _named: Tuple[int, int, int] = (0, 0, 0)
 _output_path: Optional[str] = None
-# The process whose tracer the daemon knows of.
+# The process that the daemon traces.
 _traced_pid = 0
 # The daemon has let a start() wait in vain: the next ones do not wait.
 _silent = False
@@ -162,7 +162,7 @@ def _find_tracer() -> None:
 
 
 def start() -> None:
-    """Collection begins; blocks that are live already are told, too. It may begin and end several times.
+    """Collection begins; blocks that are live already are reported, too. It may begin and end several times.
 
     A daemon, if there is one, is asked for a tracer. Without a tracer nothing is collected, and one line on stderr says so, once.
     """

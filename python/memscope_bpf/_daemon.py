@@ -1,6 +1,6 @@
 """Asks the daemon to have this process traced. Imported when there is a socket to ask at; see docs/daemon.md.
 
-One line of JSON goes there, one comes back. Who asks is what the kernel tells the daemon; nothing here says it.
+One line of JSON goes there, one comes back. The daemon gets the asking process from the kernel, not from this line.
 """
 import json
 import socket
@@ -15,7 +15,7 @@ _MAX_TEXT = 400
 
 
 class Answer(NamedTuple):
-    """`status` is `ready` (probes were placed), `traced` (they were there), `refused`, `silent` (no answer in time), or `absent`: nobody listens
+    """`status` is `ready` (probes were placed), `traced` (they were there), `refused`, `silent` (no answer in time), or `absent`: no daemon listens
     at the socket.
     """
 

@@ -79,13 +79,13 @@ _undo: List[Callable[[], None]] = []
 _switches: List[Switch] = []
 # Components that have hooks.
 _registered: Dict[Tuple[str, str, str], None] = {}
-# Somebody has chosen decompose hooks by hand.
+# Decompose hooks were chosen by hand.
 _by_hand = False
 
 
 def init_framework_hooks(framework: str, version: str, component: str, hook_type: str) -> None:
     """Labels (`decompose`) or snapshots (`snapshot`) around the functions of a framework's component, once it is imported, or at once if it
-    is already. What is not known is told with what is; nothing is raised.
+    is already. Unknown names are printed with the known ones; nothing is raised.
     """
     global _by_hand
     table = _table()
@@ -344,7 +344,7 @@ def _once(text: str) -> None:
 
 
 def _apply(module: Any, patch: Patch) -> None:
-    """Wraps a function of a module. One that is not there is told by name."""
+    """Wraps a function of a module. A missing one is named."""
     owner = module
     *path, leaf = patch.place.split(".")
     for part in path:

@@ -1,9 +1,9 @@
-"""Calls whose modules are imported when they are first used."""
+"""Calls of modules that are imported at first use."""
 
 
 def init_framework_hooks(framework: str, version: str, component: str, hook_type: str) -> None:
     """Labels (`decompose`) or snapshots (`snapshot`) around the functions of a framework's component, once it is imported, or at once if it
-    is already. What is not known is told with what is; nothing is raised.
+    is already. Unknown names are printed with the known ones; nothing is raised.
     """
     from . import _hooks
 
@@ -11,7 +11,7 @@ def init_framework_hooks(framework: str, version: str, component: str, hook_type
 
 
 def enable_npu_sanitizer() -> None:
-    """Switches torch_npu's own sanitizer on, whose marks of what operators read and write become ACCESS rows. The sanitizer looks at every
+    """Switches torch_npu's own sanitizer on. Its marks of what operators read and write become ACCESS rows. The sanitizer looks at every
     operator, which takes time, and says what it finds by itself.
 
     ImportError: torch_npu is not installed, or has no sanitizer.

@@ -5,7 +5,7 @@ import os
 
 from ._native import native
 
-# True to checkers. At run time nobody needs `typing`, whose import costs more than the rest of the package.
+# True to checkers. `typing` is not needed at run time, and its import costs more than the rest of the package.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
@@ -134,7 +134,7 @@ def inefficient(
 def decompose(
     *paths: _Path, rules: Optional[_Path] = None, since: Optional[float] = None, until: Optional[float] = None, progress: _Progress = None
 ) -> Table:
-    """Whose the memory of each pool is, by owner. `rules` is a file that names more owners. The rest as for leaks()."""
+    """The memory of each pool by owner. `rules` is a file that names more owners. The rest as for leaks()."""
     return _by_owner("decompose", paths, rules, since, until, progress)
 
 

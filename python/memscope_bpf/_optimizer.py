@@ -7,7 +7,7 @@ _DETAIL_1 = 3
 _DEVICES = ("npu", "privateuseone")
 _MAX_TOLD = 1 << 20
 
-# Addresses of weights and states, by the tensor's identity: those that stay where they are, are told once.
+# Addresses of weights and states, by the tensor's identity: those that stay in place are reported once.
 _told: Dict[int, int] = {}
 
 
@@ -36,7 +36,7 @@ def _tell(optimizer: Any) -> None:
     for group in optimizer.param_groups:
         for weight in group["params"]:
             _label(weight, "weight", once=True)
-            # They are made anew in each step, wherever there is room.
+            # Each step makes new ones, wherever there is room.
             _label(getattr(weight, "grad", None), "gradient", once=False)
     for state in optimizer.state.values():
         for tensor in tensors_of(state):

@@ -1,7 +1,7 @@
 """What stands in for the native half: the same names, and nothing happens. No tracer can have a probe here. The analyses are not there."""
 from __future__ import annotations
 
-# True to checkers. At run time nobody needs `typing`, whose import costs more than the rest of the package.
+# True to checkers. `typing` is not needed at run time, and its import costs more than the rest of the package.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, List, Optional, TypeVar
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 # Said instead of looking for a tracer.
 _no_markers = (
-    "this interpreter cannot load the native module, whose markers a tracer listens to, so nothing is collected. "
+    "this interpreter cannot load the native module with the tracer's markers, so nothing is collected. "
     "Builds of CPython with a global lock can, on x86-64 and aarch64."
 )
 

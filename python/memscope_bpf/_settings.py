@@ -1,4 +1,4 @@
-"""What the values of config() may be (contract 1.2 to 1.6), and what of them a marker tells."""
+"""What the values of config() may be (contract 1.2 to 1.6), and which of them a marker reports."""
 import re
 from typing import Callable, Dict, Iterable, List, Optional, Tuple
 
@@ -32,7 +32,7 @@ def _number(text: str, low: int, high: int) -> int:
 
 
 def events(text: str) -> int:
-    """Bits of the events whose rows are wanted; `none` clears all."""
+    """Bits of the wanted events; `none` clears all."""
     bits, none = 0, False
     for item in items(text):
         if item in _EVENTS:

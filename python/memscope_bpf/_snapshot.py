@@ -6,7 +6,7 @@ import sys
 from ._native import native
 from ._record import wrapped
 
-# True to checkers. At run time nobody needs `typing`, whose import costs more than the rest of the package.
+# True to checkers. `typing` is not needed at run time, and its import costs more than the rest of the package.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, Dict, List, Optional, Sequence, TypeVar, Union

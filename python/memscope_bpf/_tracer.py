@@ -6,7 +6,7 @@ import sys
 
 from ._native import native
 
-# True to checkers. At run time nobody needs `typing`, whose import costs more than the rest of the package.
+# True to checkers. `typing` is not needed at run time, and its import costs more than the rest of the package.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, List, Optional
@@ -73,7 +73,7 @@ def _warn(text: str) -> None:
 
 
 def begin() -> None:
-    """Calls are told, if a tracer is there and they are not yet."""
+    """Starts reports of calls, if a tracer is there."""
     global _undo, _fork_is_heard
     if _undo is not None or not native.listening():
         return
@@ -92,11 +92,11 @@ def begin() -> None:
     # Last: of what comes in between there would be rows.
     if not _MONITORING and not native.trace_profile(True):
         end()
-        _warn("this interpreter tells nobody of its calls; there is no Python trace")
+        _warn("this interpreter does not report its calls; there is no Python trace")
 
 
 def end() -> None:
-    """Calls are told no more."""
+    """Ends reports of calls."""
     global _undo
     if _undo is None:
         return
@@ -143,7 +143,7 @@ def _profile() -> Optional[List[Callable[[], Any]]]:
 
 
 def _thread_begins(frame: Any, event: str, _argument: Any) -> None:
-    """Of a thread that begins Python's own profiler is told first."""
+    """A new thread reaches Python's own profiler first."""
     if _undo is None:
         sys.setprofile(None)
     else:

@@ -5,7 +5,7 @@ from . import _check
 from ._native import native
 from ._record import wrapped
 
-# True to checkers. At run time nobody needs `typing`, whose import costs more than the rest of the package.
+# True to checkers. `typing` is not needed at run time, and its import costs more than the rest of the package.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, Iterable, List, Tuple, TypeVar

@@ -1,4 +1,4 @@
-"""Drop-in for msMemScope's package of this name: the same calls, whose effects are those of memscope_bpf."""
+"""Drop-in for msMemScope's package of this name: the same calls, with the effects of memscope_bpf."""
 import sys as _sys
 
 from memscope_bpf import (

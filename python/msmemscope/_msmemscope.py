@@ -9,7 +9,7 @@ from memscope_bpf._check import text as _text
 from memscope_bpf._refuse import refused as _refused
 from memscope_bpf._snapshot import tell_figures as _take_snapshot
 
-# True to checkers. At run time nobody needs `typing`, whose import costs more than the rest of the package.
+# True to checkers. `typing` is not needed at run time, and its import costs more than the rest of the package.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict

@@ -1,6 +1,6 @@
 //! Owner labels (contract §8.5): ids for texts, and the stacks of each thread.
 //!
-//! Every change tells the thread's whole state in two registers, so one that is lost heals with the next, and the kernel side keeps nothing.
+//! Every change reports the thread's whole state in two registers, so one that is lost heals with the next, and the kernel side keeps nothing.
 
 use std::{
     cell::RefCell,
@@ -27,14 +27,14 @@ const OTHER: u16 = u16::MAX;
 /// Ids of texts, from 1. They are never given back. Locked by holders of Python's lock alone, as `fork` is called, so it is not locked for
 /// good in a child.
 static IDS: LazyLock<Mutex<HashMap<CString, u16>>> = LazyLock::new(Mutex::default);
-/// A listener was there when texts were told last.
-static TOLD: AtomicBool = AtomicBool::new(false);
+/// A listener was there at the last report of texts.
+static REPORTED: AtomicBool = AtomicBool::new(false);
 
 fn ids() -> MutexGuard<'static, HashMap<CString, u16>> {
     IDS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Text as it is told: control characters are written as escapes, so none has a NUL.
+/// Text as it is reported: control characters are written as escapes, so none has a NUL.
 pub(crate) fn printable(text: &str) -> CString {
     let mut printable = String::with_capacity(text.len());
     for character in text.chars() {
@@ -68,7 +68,7 @@ pub(crate) fn id(text: &str) -> u16 {
     id
 }
 
-/// Tells all texts: a tracer that came late knows none.
+/// Reports all texts: a tracer that came late knows none.
 pub(crate) fn tell_all() {
     for (text, id) in ids().iter() {
         markers::label_text(*id, text);
@@ -79,10 +79,10 @@ pub(crate) fn tell_all() {
 /// The same, if a tracer is there that was not before.
 fn tell_newcomer() {
     let there = markers::has_listener();
-    if there && !TOLD.load(Relaxed) {
+    if there && !REPORTED.load(Relaxed) {
         tell_all();
     }
-    TOLD.store(there, Relaxed);
+    REPORTED.store(there, Relaxed);
 }
 
 /// Two registers' worth of ids.
@@ -115,7 +115,7 @@ impl Labels {
         current
     }
 
-    fn tell(&self) {
+    fn report(&self) {
         tell_newcomer();
         let (low, high) = packed(self.current());
         markers::labels(low, high);
@@ -138,9 +138,9 @@ fn with(act: impl FnOnce(&mut Labels)) {
     let _ = LABELS.try_with(|labels| act(&mut labels.borrow_mut()));
 }
 
-/// Tells the labels of this thread again.
-pub(crate) fn tell() {
-    with(|labels| labels.tell());
+/// Reports the labels of this thread again.
+pub(crate) fn report() {
+    with(|labels| labels.report());
 }
 
 /// A label of the user's; a fourth is not taken.
@@ -150,7 +150,7 @@ pub(crate) fn push_user(id: u16) {
             labels.over += 1;
         } else {
             labels.user.push(id);
-            labels.tell();
+            labels.report();
         }
     });
 }
@@ -161,7 +161,7 @@ pub(crate) fn pop_user() {
         if labels.over > 0 {
             labels.over -= 1;
         } else if labels.user.pop().is_some() {
-            labels.tell();
+            labels.report();
         }
     });
 }
@@ -174,7 +174,7 @@ pub(crate) fn push(id: u16, level: usize) {
             *count += 1;
         } else if stack.len() < MAX_DIFFERENT {
             stack.push((id, 1));
-            labels.tell();
+            labels.report();
         }
     });
 }
@@ -187,7 +187,7 @@ pub(crate) fn pop(id: u16, level: usize) {
         stack[at].1 -= 1;
         if stack[at].1 == 0 {
             stack.remove(at);
-            labels.tell();
+            labels.report();
         }
     });
 }

@@ -67,7 +67,7 @@ fn settings(analyses: u64, stack_depths: u64, named: u64) {
 #[pyfunction]
 fn start() {
     labels::tell_all();
-    labels::tell();
+    labels::report();
     markers::start();
 }
 
@@ -177,7 +177,7 @@ impl LabelRange {
     }
 }
 
-// When the thread's open ranges began, the innermost last; 0 where nobody listened.
+// When the thread's open ranges began, the innermost last; 0 without a listener.
 thread_local!(static STARTS: RefCell<Vec<u64>> = RefCell::default());
 
 /// A range of the Python trace.

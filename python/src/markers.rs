@@ -2,7 +2,7 @@
 //!
 //! Each is `nop`, on x86-64 a 5-byte `nop` that kernels can turn into something cheaper than a trap, and `ret`. Naked, so no prologue moves
 //! an argument: all arguments are in registers, as a C function of that signature has them. What pointers lead to stays valid during the call.
-//! A note of each (`.note.stapsdt`, provider `msmemscope`) tells bpftrace, perf and others where it is.
+//! A note of each (`.note.stapsdt`, provider `msmemscope`) shows bpftrace, perf and others its address.
 //!
 //! What the tracer knows of them is in `memscope-user/src/probes/script.rs`.
 
@@ -152,13 +152,13 @@ marker!(
     /// Rows of the Python trace.
     memscope_mark_trace = "trace", (chunk: *const Chunk) 1);
 marker!(
-    /// The bytes at `addr` are to be watched, for so many looks; the largest number is no limit.
+    /// The bytes at `addr` are to be watched, for this number of looks; the largest number is no limit.
     memscope_mark_watch = "watch", (name: *const c_char, addr: u64, size: u64, looks: u64) 4);
 marker!(
     /// The bytes at `addr` are not to be watched any more.
     memscope_mark_unwatch = "unwatch", (addr: u64) 1);
 
-/// What [`snapshot`] tells; bytes but for `device`.
+/// Figures of [`snapshot`]; bytes but for `device`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Snapshot {

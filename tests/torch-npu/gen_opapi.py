@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes OUT_DIR/libopapi.so.c with every aclnn operator whose name stands in one of the libraries.
+"""Writes OUT_DIR/libopapi.so.c with every aclnn operator that one of the libraries names.
 
 usage: gen_opapi.py OUT_DIR LIBRARY.so ...
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Finds what a set of ELF files needs and nobody provides, and writes it as C stubs.
+"""Finds what a set of ELF files needs and none provides, and writes it as C stubs.
 
 usage: gen_stubs.py [--provided LIB.so]... [--opens LIB.so]... --out DIR ROOT.so ...
 

@@ -1,4 +1,4 @@
-"""Makes the calls of `calls.c` from below so many Python frames.
+"""Makes the calls of `calls.c` from below N Python frames.
 
 Usage: calls.py LIBCALLS KIND CALLS BLOCKS FRAMES
 """

@@ -1,4 +1,4 @@
-"""What scripts do that a daemon has traced, around calls of the simulated driver whose sizes tell them apart.
+"""What scripts do that a daemon has traced, around calls of the simulated driver with sizes of their own.
 
 Usage: daemon.py SCENARIO [KEY=VALUE...]: settings of config(). Files beside the current folder's `go` let it go on.
 """

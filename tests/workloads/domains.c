@@ -1,4 +1,4 @@
-/* Domains of one thread that are used in turn: marks and ranges whose texts are the names of their domains.
+/* Domains of one thread that are used in turn: marks and ranges with the names of their domains as texts.
  *   domains [--rounds 10] */
 #include "common.h"
 #include "mstx/ms_tools_ext.h"
@@ -19,7 +19,7 @@ int main(int argc, char **argv)
             mstxDomainMarkA(domains[i], names[i], NULL);
             ids[i] = mstxDomainRangeStartA(domains[i], names[i], NULL);
         }
-        /* Not nested: only an id tells which one ends. */
+        /* Not nested: only an id says which one ends. */
         for (size_t i = 0; i < DOMAINS; i++)
             mstxDomainRangeEnd(domains[i], ids[i]);
     }

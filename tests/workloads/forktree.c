@@ -1,6 +1,6 @@
 /* Processes that allocate and fork, without an exec in between.
  *   forktree [--children 2] [--depth 2] [--blocks 10] [--size 65536] [--leak] [--exec PROGRAM]
- * Every process opens the device, makes so many blocks and frees them; then it forks its children, `depth` levels deep.
+ * Every process opens the device, makes N blocks and frees them; then it forks its children, `depth` levels deep.
  * --leak: nothing is freed.  --exec: then the first process becomes PROGRAM, with the same pid. */
 #include "common.h"
 #include <sys/wait.h>

@@ -1,4 +1,4 @@
-/* Tensors of MindSpore's pools of three kinds, on two threads, whose function throws now and then.
+/* Tensors of MindSpore's pools of three kinds, on two threads; the function throws now and then.
  *   mindspore [--rounds 200] [--throw-every 5] [--leaks 2] [--device 2] [--threads 2] */
 #include "common.h"
 #include "mindspore/simms.h"

@@ -1,4 +1,4 @@
-/* Pools that tell of themselves through mstx: one per thread, each in a domain and on a device of its own.
+/* Pools that report themselves through mstx: one per thread, each in a domain and on a device of its own.
  *   mstxpool [--rounds 8] [--batch 4] [--leaks 1]
  * Each round registers a batch of regions and takes back all but the leaks: half of them one by one, the rest at once. */
 #include "common.h"

@@ -1,4 +1,4 @@
-/* Blocks of a pool that only the user knows of, in C and in C++, whose function throws now and then.
+/* Blocks of a pool that only the user knows of, in C and in C++; the latter's function throws now and then.
  *   mypool [--rounds 100] [--throw-every 3] [--leaks 2] [--device 1] */
 #include "common.h"
 #include "mypool/mypool.h"

@@ -1,4 +1,4 @@
-/* Calls operators of the look-alike of libtorch, and prints what a tracer of operators has to tell of them: one line for
+/* Calls operators of the look-alike of libtorch, and prints what a tracer of operators has to report: one line for
  * each use of a tensor and each operator. Options: none. */
 #include "torch/torch_sim.h"
 #include <cstdio>
@@ -61,7 +61,7 @@ void work(int8_t device_type, int8_t device)
         op.ended();
     }
     {
-        /* The operator inside is not told. */
+        /* The operator inside is not reported. */
         Tensor long_one = make({1, 2, 3, 1, 2, 3, 2, 1}, 5);
         Operator op("relu.default", {long_one});
         op.wrote(relu::call(long_one));
@@ -117,7 +117,7 @@ void work(int8_t device_type, int8_t device)
         op.ended();
     }
     {
-        /* What is changed and not returned is told at the beginning. */
+        /* A changed tensor that is not returned is reported at the beginning. */
         Tensor self[2] = {a, b}, other[2] = {make({4, 6}, 6), make({1}, 0)};
         Operator op("_foreach_add_.List", {});
         op.wrote(self[0]);
@@ -143,7 +143,7 @@ void work(int8_t device_type, int8_t device)
         op.ended();
     }
     {
-        /* `linear` itself is not told, what it calls is. */
+        /* `linear` itself is not reported, what it calls is. */
         Tensor weight = make({6, 2}, 6), bias = make({2}, 6);
         Operator mm("mm.default", {a, weight});
         Tensor sum = linear::call(a, weight, bias);

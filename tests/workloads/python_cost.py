@@ -1,7 +1,7 @@
 """What calls of the Python package cost, and what calls of Python cost while they are traced.
 
 Usage: python_cost.py COUNT ROUNDS [WAY]. Prints a JSON object: nanoseconds of one call of each kind, in each round. WAY is how calls are
-told while they are made: `trace`, which gives them rows in the Python trace; `trace-by-profile`, the same as interpreters before 3.12 do it; for
+reported while they are made: `trace`, which gives them rows in the Python trace; `trace-by-profile`, the same as interpreters before 3.12 do it; for
 comparison `callback`, a Python function by sys.setprofile that does nothing, and `text`, one that writes a row of text for each that returns.
 """
 import ctypes

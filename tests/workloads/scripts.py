@@ -1,4 +1,4 @@
-"""What scripts do with the Python package, around calls of the simulated driver whose sizes tell them apart.
+"""What scripts do with the Python package, around calls of the simulated driver with sizes of their own.
 
 Usage: scripts.py SCENARIO
 """
@@ -302,7 +302,7 @@ def marks():
 
 
 def beside():
-    """Says when somebody begins and ceases to listen; makes steps when there is a file `steps`, and ends when there is one `end`."""
+    """Says when a listener comes and goes; makes steps when there is a file `steps`, and ends when there is one `end`."""
     import memscope_bpf
 
     print("ready", os.getpid(), flush=True)

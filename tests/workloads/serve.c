@@ -1,4 +1,4 @@
-/* Runs until told to stop, to be attached to. Prints "ready <pid>" first and its counts at the end.
+/* Runs until it is stopped, to be attached to. Prints "ready <pid>" first and its counts at the end.
  *   serve [--threads 1] [--rate 1000] [--hold 100] [--size 65536] [--duration-ms 0] [--children]
  * --rate: pairs of an allocation and a free in a second, in all threads together; 0 is as fast as they go.
  * --hold: blocks that live from the start to the end.  --duration-ms: 0 is until SIGTERM or SIGINT.

@@ -42,7 +42,7 @@ static void *queue_take(struct queue *queue, bool wait)
     return block;
 }
 
-/* All put one and then take one: no thread waits for a full queue whose taker waits for it. */
+/* All put one and then take one: no thread waits for a full queue while its taker waits for the thread. */
 static void *work(void *number)
 {
     uint64_t me = (uint64_t)(uintptr_t)number, taken = 0;

@@ -24,8 +24,8 @@ def truth(end="root", count=None):
         frames.append((code.co_filename, frame.f_lineno, getattr(code, "co_qualname", code.co_name)))
         frame = frame.f_back
     frames = frames[:count]
-    told = {"pid": os.getpid(), "tid": threading.get_native_id(), "end": end, "frames": frames}
-    os.write(1, ("TRUTH " + json.dumps(told) + "\n").encode())
+    truth = {"pid": os.getpid(), "tid": threading.get_native_id(), "end": end, "frames": frames}
+    os.write(1, ("TRUTH " + json.dumps(truth) + "\n").encode())
 
 
 class Damage:

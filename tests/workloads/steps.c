@@ -3,10 +3,10 @@
  *         [--free-later N] [--nested N] [--domain] [--hold-last] [--free-at-exit]
  *         [--exit-allocs 0]
  * --free-later: leaked blocks are freed N steps later, so they are no leaks; the last N steps' stay.
- * --nested: so many other ranges inside each step.  --domain: marks go to the domain "steps".
+ * --nested: N other ranges inside each step.  --domain: marks go to the domain "steps".
  * --hold-last: the last step does not end, and the device is not reset.
  * --free-at-exit: what is left is freed behind the last step, as Python does when it ends.
- * --exit-allocs: so many blocks come and go half-way through those frees, as of a handler that saves something. */
+ * --exit-allocs: N blocks come and go half-way through those frees, as of a handler that saves something. */
 #include "common.h"
 #include "mstx/ms_tools_ext.h"
 

@@ -174,7 +174,7 @@ static void *poll_nothing(void *unused)
     return unused;
 }
 
-/* Signals to the main thread, one after the other, each once the one before it was handled; and between them what nobody handles. */
+/* Signals to the main thread, one after the other, each once the one before it was handled; and between them one without a handler. */
 static void *storm(void *unused)
 {
     static const int numbers[] = {SIGUSR2, SIGPROF, SIGINT};

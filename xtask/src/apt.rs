@@ -8,7 +8,7 @@ use crate::project::{as_root, find, is_root, run};
 
 static UPDATED: AtomicBool = AtomicBool::new(false);
 
-/// Installs the packages whose command is missing.
+/// Installs the packages of missing commands.
 pub(crate) fn install_missing(commands_and_packages: &[(&str, &str)]) -> Result<()> {
     let missing = commands_and_packages.iter().filter(|(command, _)| find(command).is_none());
     install(&missing.map(|(_, package)| *package).collect::<Vec<_>>())

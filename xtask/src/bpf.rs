@@ -63,7 +63,7 @@ pub(crate) fn build(arch: &Arch, sources: &Path) -> Result<PathBuf> {
     let messages = output(&mut check)?;
     out_dir(&messages)
         .map(|out| Path::new(&out).join("memscope.bpf.o"))
-        .context("cargo did not tell where memscope-user's build script put the object")
+        .context("cargo did not report the BPF object of memscope-user's build script")
 }
 
 /// Where a build script of memscope-user put its files, from cargo's messages.

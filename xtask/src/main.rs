@@ -62,7 +62,7 @@ usage: ./x VERB [ARGUMENTS]
   dist [--test | --verify SUMS]
                       programs for both architectures that run from glibc 2.17 on, Debian packages and checksums, in target/dist;
                       --test installs the package of this machine's into a clean system and traces with it (as root), --verify
-                      builds the BPF objects anew and holds them against SHA256SUMS
+                      builds the BPF objects again and holds them against SHA256SUMS
   wheel [--test]      the Python package for both architectures (glibc 2.17, CPython 3.8 and later), and one without its native
                       half, in target/wheel; --test installs and uses them with each Python that is at hand
   bpf                 the BPF objects of both architectures, for packagers, in target/bpf

@@ -12,7 +12,7 @@ use crate::{
     project::{cargo, program, root, run as run_command, run_quietly, target},
 };
 
-/// Tells tests where the package is.
+/// Names the package's folder to tests.
 pub(crate) const FOLDER: &str = "MEMSCOPE_PYTHON_DIR";
 /// Import packages: what there is to copy.
 const PACKAGES: [&str; 2] = ["memscope_bpf", "msmemscope"];

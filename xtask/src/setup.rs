@@ -1,4 +1,4 @@
-//! `setup`: the tools that the other verbs need. What is there already is left alone.
+//! `setup`: the tools that the other verbs need. Installed tools are left alone.
 
 use std::{env, path::PathBuf};
 

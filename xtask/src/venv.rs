@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result};
 
 use crate::project::{program, run as run_command};
 
-/// One with these packages, as pip names them with blanks between; made anew when others are asked for. `who` needs it.
+/// One with these packages, as pip names them with blanks between; made again for other packages. `who` needs it.
 pub(crate) fn with(venv: &Path, packages: &str, who: &str) -> Result<PathBuf> {
     of(Path::new("python3"), venv, packages, who)
 }

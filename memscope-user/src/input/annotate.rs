@@ -402,7 +402,8 @@ mod tests {
         let other = Destination::copy(&dump, folder.path().join("other.csv"), false).expect("free");
         assert_eq!(other, Destination::New(folder.path().join("other.csv")));
         let mut reported = Vec::new();
-        annotate(&dump, &marks(), &Destination::InPlace, &mut |done, total| reported.push((done, total))).expect("marked");
+        annotate(&dump, &marks(), &Destination::InPlace, &mut |done, total| reported.push((done, total)))
+            .expect("marked");
         assert!(reported.is_sorted() && reported.last().is_some_and(|(done, total)| done == total), "{reported:?}");
         assert_eq!(fs::read_to_string(&dump).expect("readable"), expected);
         assert_eq!(fs::read_dir(folder.path()).expect("folder").count(), 2);
@@ -472,7 +473,8 @@ mod tests {
             "{\"allocation_id\":\"7\",\"size\":\"64\",\"inefficient_type\":\"early_allocation,late_deallocation\"}";
         assert_eq!(read(&new), expected);
         let mut reported = Vec::new();
-        annotate(&dump, &marks(), &Destination::InPlace, &mut |done, total| reported.push((done, total))).expect("marked");
+        annotate(&dump, &marks(), &Destination::InPlace, &mut |done, total| reported.push((done, total)))
+            .expect("marked");
         assert!(reported.is_sorted() && reported.last().is_some_and(|(done, total)| done == total), "{reported:?}");
         assert_eq!(read(&dump), expected);
     }

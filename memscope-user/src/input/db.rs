@@ -199,7 +199,7 @@ impl Database {
         &self.tally
     }
 
-    /// The next rows of a run, at most `max`; what is left of the run then.
+    /// The next rows of a run, a page of them; what is left of the run then.
     pub(super) fn page(
         &mut self,
         file: u32,

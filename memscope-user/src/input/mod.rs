@@ -196,10 +196,7 @@ impl Notes {
                 self.clock_back, self.clock_back_ns
             ),
         );
-        say(
-            self.unmatched_frees,
-            format!("{} free(s) are of blocks without an allocation row", self.unmatched_frees),
-        );
+        say(self.unmatched_frees, format!("{} free(s) are of blocks without an allocation row", self.unmatched_frees));
         let MissingStacks { count, why } = &self.missing_stacks;
         say(*count, format!("{count} call stack(s) that rows refer to are in no table and count as none: {why}"));
         lines

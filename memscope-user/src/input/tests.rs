@@ -477,9 +477,14 @@ fn progress_is_told() {
         let watcher: Watcher = Box::new(move |progress| teller.lock().expect("lock").push(progress));
         run_with(&paths, Options { watcher: Some(watcher), ..Options::default() }, Vec::new()).expect("readable");
         let reported: Vec<Progress> = std::mem::take(&mut *reported.lock().expect("lock"));
-        assert!(reported.windows(2).all(|pair| pair[0].stage != pair[1].stage || pair[0].done <= pair[1].done), "{reported:?}");
-        let last =
-            reported.iter().enumerate().filter(|(at, it)| reported.get(at + 1).is_none_or(|next| next.stage != it.stage));
+        assert!(
+            reported.windows(2).all(|pair| pair[0].stage != pair[1].stage || pair[0].done <= pair[1].done),
+            "{reported:?}"
+        );
+        let last = reported
+            .iter()
+            .enumerate()
+            .filter(|(at, it)| reported.get(at + 1).is_none_or(|next| next.stage != it.stage));
         let last: Vec<_> = last.map(|(_, it)| (it.stage, it.done, it.total)).collect();
         (size_bytes, last)
     };

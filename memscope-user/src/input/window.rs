@@ -21,7 +21,7 @@ pub(super) struct Window<R> {
 }
 
 impl<R: Read> Window<R> {
-    /// For rows of at most `max` bytes. A longer one is cut one byte behind that.
+    /// For rows of at most `most_bytes`. A longer one is cut one byte behind that.
     pub(super) fn new(input: R, most_bytes: usize) -> Self {
         Self { input, most_bytes: most_bytes + 1, buffer: vec![0; BUFFER_BYTES], start: 0, end: 0, filled: 0 }
     }

@@ -9,8 +9,8 @@ mod backlog;
 pub mod code;
 mod finish;
 pub mod mappings;
-pub mod symbols;
 mod symbolize;
+pub mod symbols;
 pub mod unwind;
 
 use std::{

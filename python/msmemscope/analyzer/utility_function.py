@@ -1,7 +1,7 @@
 """Numbers out of cells."""
 from __future__ import annotations
 
-# True to checkers. At run time nobody needs `typing`, whose import costs more than the rest of the package.
+# True to checkers. `typing` is not needed at run time, and its import costs more than the rest of the package.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Optional

@@ -9,7 +9,7 @@ use std::{
     sync::Arc,
 };
 
-/// Values of one column. What is missing has a bit that is not set, and a value nobody looks at.
+/// Values of one column. A missing value has its bit not set, and a value without meaning.
 #[derive(Debug, Default)]
 pub(super) struct Column {
     pub(super) name: &'static str,
@@ -214,7 +214,7 @@ unsafe impl Send for Stream {}
 
 struct OfStream {
     columns: Arc<Vec<Column>>,
-    told: bool,
+    ended: bool,
 }
 
 /// What a schema needs for as long as it is there.
@@ -233,7 +233,7 @@ struct OfArray {
 
 impl Stream {
     pub(super) fn new(columns: Arc<Vec<Column>>) -> Self {
-        let of_stream = Box::new(OfStream { columns, told: false });
+        let of_stream = Box::new(OfStream { columns, ended: false });
         Self {
             get_schema: Some(get_schema),
             get_next: Some(get_next),
@@ -245,7 +245,7 @@ impl Stream {
 }
 
 impl Drop for Stream {
-    /// Nobody took it. Who takes it empties `release`.
+    /// It was not taken: a consumer empties `release`.
     fn drop(&mut self) {
         if let Some(release) = self.release {
             // SAFETY: it has not been released, as `release` is there.
@@ -304,9 +304,9 @@ unsafe extern "C" fn release_schema(schema: *mut Schema) {
 unsafe extern "C" fn get_next(stream: *mut Stream, out: *mut Array) -> c_int {
     // SAFETY: as in `get_schema`.
     unsafe {
-        let OfStream { columns, told } = &mut *(*stream).private_data.cast::<OfStream>();
+        let OfStream { columns, ended } = &mut *(*stream).private_data.cast::<OfStream>();
         let rows = columns.first().map_or(0, Column::len);
-        let end = std::mem::replace(told, true);
+        let end = std::mem::replace(ended, true);
         let children = if end { &[][..] } else { columns.as_slice() };
         let children = children.iter().map(|column| {
             Box::into_raw(Box::new(array(columns, rows, column.present.unset, column.buffers(), vec![])))

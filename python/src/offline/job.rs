@@ -1,4 +1,4 @@
-//! Work beside Python: on a thread of its own, so that the caller's holds no lock, hears Ctrl-C at once, and can tell how far it is.
+//! Work beside Python: on a thread of its own, so that the caller's holds no lock, hears Ctrl-C at once, and can report progress.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
@@ -20,7 +20,7 @@ use pyo3::{
 /// Between two looks at signals.
 const INTERVAL: Duration = Duration::from_millis(50);
 
-/// What the worker is told and tells.
+/// Shared by the worker and its caller.
 #[derive(Debug, Default)]
 struct State {
     is_unwanted: AtomicBool,
@@ -29,10 +29,10 @@ struct State {
     calls: AtomicU64,
 }
 
-/// Passed by [`resume_unwind`], which tells nobody: the worker ends where it is, and all it holds is given back.
+/// Passed by [`resume_unwind`], without a message: the worker ends where it is, and all it holds is given back.
 struct Unwanted;
 
-/// To be told how far the work is. Does not return once nobody wants it any more.
+/// Takes how far the work is. Does not return after the caller has given up.
 #[derive(Clone, Debug)]
 pub(super) struct Watch(Arc<State>);
 
@@ -56,7 +56,7 @@ impl Watch {
     }
 }
 
-/// Does the work, tells `progress` (stage, done, total) several times a second, and raises what signals raise within a moment.
+/// Does the work, calls `progress` (stage, done, total) several times a second, and raises what signals raise within a moment.
 pub(super) fn run<T: Send + 'static>(
     py: Python<'_>,
     progress: Option<&Bound<'_, PyAny>>,
@@ -81,13 +81,13 @@ pub(super) fn run<T: Send + 'static>(
     loop {
         match py.detach(|| wait(INTERVAL)) {
             Ok(done) => {
-                tell(&state, progress)?;
+                report(&state, progress)?;
                 return done.ok_or_else(failed);
             }
             Err(RecvTimeoutError::Disconnected) => return Err(failed()),
             Err(RecvTimeoutError::Timeout) => {}
         }
-        if let Err(raised) = py.check_signals().and_then(|()| tell(&state, progress)) {
+        if let Err(raised) = py.check_signals().and_then(|()| report(&state, progress)) {
             state.is_unwanted.store(true, Relaxed);
             // What is written is either all there or not at all, and nothing happens to it any more afterwards. Readers are left to
             // end by themselves.
@@ -102,7 +102,7 @@ fn is_at(state: &State) -> Option<Progress> {
     *state.at.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn tell(shared: &State, progress: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
+fn report(shared: &State, progress: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
     let (Some(progress), Some(Progress { stage, done, total })) = (progress, is_at(shared)) else { return Ok(()) };
     let stage = match stage {
         Stage::Looking => "looking",

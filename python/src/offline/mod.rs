@@ -416,8 +416,8 @@ pub(crate) fn comparison(
                 column.push(cell);
             }
         };
-        let tell = |done, total| watch.often(Progress { stage: Stage::Comparing, done, total });
-        let devices = compare::compare(&base, &other, &names, write, tell);
+        let progress = |done, total| watch.often(Progress { stage: Stage::Comparing, done, total });
+        let devices = compare::compare(&base, &other, &names, write, progress);
         let json = json!({ "devices": devices }).to_string();
         Ok(Found { columns: Arc::new(columns), json, report: String::new(), notes: all_notes })
     })?;

@@ -14,7 +14,7 @@ use super::{MAX_TEXTS, SHARED, What, locked};
 /// A code object and 0; or the definition of a C function and the type of what it is bound to.
 pub(super) type Key = (usize, usize);
 
-/// Of addresses, which nobody chooses to make the table slow but the script itself: one multiplication.
+/// Keys are addresses that the script itself controls, so one multiplication is hash enough.
 #[derive(Debug, Default)]
 pub(super) struct AddressHasher(u64);
 

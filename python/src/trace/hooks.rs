@@ -28,17 +28,17 @@ const C_EXCEPTION: c_int = 5;
 const C_RETURN: c_int = 6;
 
 /// What is called, by the arguments of a callback of `sys.monitoring`.
-type Told = unsafe fn(Python<'_>, &[Object]) -> Option<What>;
+type Convert = unsafe fn(Python<'_>, &[Object]) -> Option<What>;
 
-/// Tells that it begins, or ends; gives None.
-unsafe fn tell(arguments: *const Object, count: ffi::Py_ssize_t, told: Told, begins: bool) -> Object {
+/// Reports a begin or an end; gives None.
+unsafe fn report(arguments: *const Object, count: ffi::Py_ssize_t, convert: Convert, begins: bool) -> Object {
     if is_active() && count > 0 {
         let _ = catch_unwind(AssertUnwindSafe(|| {
             // SAFETY: the interpreter calls with its lock held, and with that many arguments.
             let (py, arguments) =
                 unsafe { (Python::assume_attached(), std::slice::from_raw_parts(arguments, count as usize)) };
             // SAFETY: they are those of the event that the callback is for.
-            let Some(what) = (unsafe { told(py, arguments) }) else { return };
+            let Some(what) = (unsafe { convert(py, arguments) }) else { return };
             pass(what, begins);
         }));
     }
@@ -70,22 +70,22 @@ unsafe fn of_function(py: Python<'_>, arguments: &[Object]) -> Option<What> {
 
 unsafe extern "C" fn trace_enter(_: Object, arguments: *const Object, count: ffi::Py_ssize_t) -> Object {
     // SAFETY: as the interpreter calls.
-    unsafe { tell(arguments, count, of_code, true) }
+    unsafe { report(arguments, count, of_code, true) }
 }
 
 unsafe extern "C" fn trace_leave(_: Object, arguments: *const Object, count: ffi::Py_ssize_t) -> Object {
     // SAFETY: as above.
-    unsafe { tell(arguments, count, of_code, false) }
+    unsafe { report(arguments, count, of_code, false) }
 }
 
 unsafe extern "C" fn trace_call(_: Object, arguments: *const Object, count: ffi::Py_ssize_t) -> Object {
     // SAFETY: as above.
-    unsafe { tell(arguments, count, of_function, true) }
+    unsafe { report(arguments, count, of_function, true) }
 }
 
 unsafe extern "C" fn trace_call_end(_: Object, arguments: *const Object, count: ffi::Py_ssize_t) -> Object {
     // SAFETY: as above.
-    unsafe { tell(arguments, count, of_function, false) }
+    unsafe { report(arguments, count, of_function, false) }
 }
 
 /// Definitions of the callbacks, which live as long as the module.
@@ -153,7 +153,7 @@ fn code_of() -> Option<CodeOf> {
     *FOUND.get_or_init(|| function!(c"PyFrame_GetCode", CodeOf))
 }
 
-/// Told by the interpreter of every call and return of its thread. Once nothing is traced it takes itself away.
+/// The interpreter calls it at every call and return of its thread. Once nothing is traced it removes itself.
 unsafe extern "C" fn profile(_: Object, frame: Object, what: c_int, argument: Object) -> c_int {
     if !is_active() {
         stop_profile();
@@ -163,7 +163,7 @@ unsafe extern "C" fn profile(_: Object, frame: Object, what: c_int, argument: Ob
         // SAFETY: the interpreter calls with its lock held.
         let py = unsafe { Python::assume_attached() };
         // SAFETY: as the interpreter calls, arguments are what the event says.
-        let told = unsafe {
+        let what_ran = unsafe {
             match what {
                 CALL | RETURN => code_of_frame(py, frame),
                 C_CALL | C_RETURN | C_EXCEPTION if !argument.is_null() => {
@@ -172,8 +172,8 @@ unsafe extern "C" fn profile(_: Object, frame: Object, what: c_int, argument: Ob
                 _ => None,
             }
         };
-        if let Some(told) = told {
-            pass(told, matches!(what, CALL | C_CALL));
+        if let Some(what_ran) = what_ran {
+            pass(what_ran, matches!(what, CALL | C_CALL));
         }
     }));
     0
@@ -199,7 +199,7 @@ fn stop_profile() {
     }
 }
 
-/// Has this thread's calls told; `others`: those of all threads that there are. False if the interpreter cannot do it.
+/// Starts reports of this thread's calls; `others`: of all existing threads. False if the interpreter cannot do it.
 #[pyfunction]
 pub(crate) fn trace_profile(_py: Python<'_>, others: bool) -> bool {
     let (Some(set), Some(_)) = (function!(c"PyEval_SetProfile", SetProfile), code_of()) else { return false };
@@ -225,7 +225,7 @@ pub(crate) fn trace_profile(_py: Python<'_>, others: bool) -> bool {
     true
 }
 
-/// A thread that begins is heard from here on; its first call, of this frame, has been told to Python already.
+/// A thread that begins is heard from here on; Python has reported its first call, of this frame, already.
 #[pyfunction]
 pub(crate) fn trace_thread(py: Python<'_>, frame: &Bound<'_, PyAny>) {
     if is_active() && trace_profile(py, false) {

@@ -190,12 +190,12 @@ struct Shared {
     texts: Vec<CString>,
     ids: HashMap<CString, u32>,
     threads: Vec<Arc<Mutex<Thread>>>,
-    /// Whose functions have no rows.
+    /// Functions of these files have no rows.
     our_folders: Vec<String>,
 }
 
 static SHARED: LazyLock<Mutex<Shared>> = LazyLock::new(Mutex::default);
-/// Whether calls are told.
+/// Whether calls are reported.
 static ACTIVE: AtomicBool = AtomicBool::new(false);
 /// Of which process the threads are.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
@@ -280,7 +280,7 @@ fn hand_over_all(end: bool) {
     }
 }
 
-/// Calls are told from here on, but those of files in these folders; of how they are heard see [`hooks`]. A tracer that came late is told
+/// Calls are reported from here on, but those of files in these folders; [`hooks`] says how they are heard. A tracer that came late gets
 /// all texts.
 #[pyfunction]
 pub(crate) fn trace_begin(our_folders: Vec<String>) {

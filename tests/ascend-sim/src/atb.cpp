@@ -123,7 +123,7 @@ struct Kind {
 static const Kind KINDS[] = {
     {1, 2, "ACL_FLOAT16", "ACL_FORMAT_ND", 2},         {27, 29, "ACL_BF16", "ACL_FORMAT_FRACTAL_NZ", 2},
     {3, -1, "ACL_INT32", "ACL_FORMAT_UNDEFINED", 4},   {0, 0, "ACL_FLOAT", "ACL_FORMAT_NCHW", 4},
-    {12, 35, "ACL_BOOL", "ACL_FORMAT_NC", 1},          {5, 99, "N/A", "N/A", 1}, /* numbers that nobody has given a name */
+    {12, 35, "ACL_BOOL", "ACL_FORMAT_NC", 1},          {5, 99, "N/A", "N/A", 1}, /* numbers without a name */
 };
 static const size_t KIND_COUNT = sizeof KINDS / sizeof *KINDS;
 

@@ -1,4 +1,4 @@
-/* libdcmi.so: says what the file `dcmi.script` beside it says, read anew by each call. Its lines:
+/* libdcmi.so: says what the file `dcmi.script` beside it says, read by each call. Its lines:
  *   device LOGIC CARD CHIP TOTAL_MB USED_MB     a device with HBM
  *   ddr LOGIC CARD CHIP TOTAL_MB AVAILABLE_MB   one without
  *   process LOGIC PID BYTES

@@ -303,7 +303,7 @@ static drvError_t host_free(uint64_t addr)
     pthread_mutex_lock(&host_lock);
     int found = arena_give(&host, addr, &old);
     if (found)
-        munmap((void *)addr, old.len); /* under the lock: nobody may get the address before */
+        munmap((void *)addr, old.len); /* under the lock: no other may get the address before */
     pthread_mutex_unlock(&host_lock);
     return found ? DRV_ERROR_NONE : DRV_ERROR_INVALID_VALUE;
 }

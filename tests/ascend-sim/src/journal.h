@@ -19,7 +19,7 @@ extern bool journal_on;
 
 /* Appends a committed record with the time of now; returns its place for journal_settle. */
 uint64_t journal_add(uint16_t func, int64_t ret, const uint64_t args[4], uint64_t out);
-/* The same with a text after it, whose length becomes args[3]; a null text is JOURNAL_TEXT_NULL long. */
+/* The same with a text after it; its length becomes args[3]; a null text is JOURNAL_TEXT_NULL long. */
 uint64_t journal_add_text(uint16_t func, int64_t ret, const uint64_t args[4], uint64_t out, const char *text);
 /* The same with bytes that are no text. */
 uint64_t journal_add_bytes(uint16_t func, int64_t ret, const uint64_t args[4], uint64_t out, const void *bytes,

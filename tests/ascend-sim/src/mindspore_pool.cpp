@@ -84,7 +84,7 @@ static void note_free(void *ptr)
         journal_add(JF_mindspore_FreeTensorMem, 0, args, 0);
 }
 
-/* Of one thread: nobody keeps it. */
+/* Of one thread: it is not kept. */
 static thread_local MemBuf buffer;
 
 __attribute__((noinline)) std::pair<MemBuf *, MemBufAllocator *>

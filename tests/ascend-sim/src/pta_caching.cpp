@@ -161,29 +161,29 @@ void DeviceCachingAllocator::free(Block *block)
 {
     std::lock_guard<std::mutex> guard(mutex);
     /* It may be merged away below. */
-    Block told = *block;
+    Block copy = *block;
     block->allocated = false;
     stats.allocated -= block->size;
     if (block->users.empty())
         free_block(block);
     else
         waiting.push_back(block);
-    report(MemoryDataType::MEMORY_FREE, &told, -static_cast<int64_t>(told.size));
+    report(MemoryDataType::MEMORY_FREE, &copy, -static_cast<int64_t>(copy.size));
 }
 
 __attribute__((noinline)) void DeviceCachingAllocator::free_block(Block *block)
 {
-    Block told = *block;
+    Block copy = *block;
     stats.active -= block->size;
     block->users.clear();
     if (block->before && pool.erase(block->before)) {
         merge(block->before, block);
-        block = told.before;
+        block = copy.before;
     }
     if (block->after && pool.erase(block->after))
         merge(block, block->after);
     pool.insert(block);
-    report(MemoryDataType::MEMORY_BLOCK_FREE, &told, -static_cast<int64_t>(told.size));
+    report(MemoryDataType::MEMORY_BLOCK_FREE, &copy, -static_cast<int64_t>(copy.size));
 }
 
 void DeviceCachingAllocator::merge(Block *block, Block *gone)
@@ -204,7 +204,7 @@ void DeviceCachingAllocator::synchronize()
         free_block(block);
 }
 
-/* With the lock held. The profiler is told nothing, so what it knows of `reserved` is stale until the next report. */
+/* With the lock held. The profiler hears nothing, so its `reserved` is stale until the next report. */
 void DeviceCachingAllocator::empty_cache()
 {
     for (auto at = pool.begin(); at != pool.end();) {

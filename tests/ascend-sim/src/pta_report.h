@@ -1,4 +1,4 @@
-/* What torch_npu's allocators tell its profiler. */
+/* What torch_npu's allocators report to its profiler. */
 #ifndef PTA_REPORT_H
 #define PTA_REPORT_H
 #include <cstdint>

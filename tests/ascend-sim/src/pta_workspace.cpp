@@ -48,7 +48,7 @@ __attribute__((always_inline)) inline void DeviceWorkspaceAllocator::report(Memo
           stream});
 }
 
-/* Growing tells of the old block's end, of the new block, and of its use. 32 bytes more than asked for, as torch_npu. */
+/* Growing reports the old block's end, of the new block, and of its use. 32 bytes more than asked for, as torch_npu. */
 int DeviceWorkspaceAllocator::malloc(size_t size, int device, void *stream, void **out)
 {
     constexpr size_t STEP = 2 << 20;
@@ -88,7 +88,7 @@ int DeviceWorkspaceAllocator::free(int device, void *stream)
         return -1;
     found->second.allocated = false;
     allocated -= static_cast<int64_t>(found->second.size);
-    /* torch_npu tells nothing on the default stream. */
+    /* torch_npu reports nothing on the default stream. */
     if (stream)
         report(MemoryDataType::MEMORY_FREE, device, stream, found->second);
     return 0;

@@ -1,4 +1,4 @@
-/* libruntime_v100.so: a launch that changes no register, so that a caller can tell whether somebody else does. Its name is that of a
+/* libruntime_v100.so: a launch that changes no register, so that a caller sees whether a tracer does. Its name is that of a
  * chip's part of the runtime. */
 #if defined(__x86_64__)
 __asm__(".text\n.globl rtKernelLaunch\n.type rtKernelLaunch, @function\n.balign 16\n"

@@ -7,7 +7,7 @@
  *                              ring at entries or at returns, `read:e` the same with 56 bytes that the first argument
  *                              points to, `text:e` the same with the text there: what no tracer can do without
  *   emptyprobes exist KIND ID...   how many of these links, maps or programs (KIND `link`, `map`, `prog`) there are
- * Nothing but bpf(2) is needed; the kernel has to be Linux 6.8 or newer, which tells where links are. */
+ * Nothing but bpf(2) is needed; the kernel has to be Linux 6.8 or newer, which reports the places of links. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>

@@ -110,7 +110,7 @@ const char *aclGetRecentErrMsg(void)
     return "";
 }
 
-/* What torch_npu tells; with ASCEND_GLOBAL_LOG_LEVEL=0 a line for every block. */
+/* What torch_npu logs; with ASCEND_GLOBAL_LOG_LEVEL=0 a line for every block. */
 void aclAppLog(int level, const char *function, const char *file, uint32_t line, const char *form, ...)
 {
     va_list arguments;

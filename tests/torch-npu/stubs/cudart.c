@@ -1,4 +1,4 @@
-/* libcudart.so: the registry's torch for x86-64 links CUDA also where no GPU is used. It is told that there is none. */
+/* libcudart.so: the registry's torch for x86-64 links CUDA also where no GPU is used. This one says that there is none. */
 #define NO_DEVICE 100
 
 int cudaGetDeviceCount(int *count)

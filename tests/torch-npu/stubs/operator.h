@@ -26,7 +26,7 @@ struct aclArray {
     char items[];
 };
 
-/* What phase one leaves to phase two: copies of its arguments, because those are gone by then. */
+/* What phase one leaves to phase two: copies of its arguments, because those are gone in phase two. */
 struct executor {
     void (*compute)(struct executor *);
     struct aclTensor tensor[8];

@@ -5,7 +5,7 @@ usage: kinds.py mlp|transformer STEPS
 Into the folder TRUTH goes `kinds.jsonl`: for each moment, which is also a mark `kinds STEP MOMENT` in the trace, the kinds of
 the blocks that are live, by address. What holds parameters and buffers is `weight`, their gradients are `gradient`, the
 optimizer's tensors `optimizer_state`, a batch `input`. What is live besides these after the forward pass, the backward pass has
-yet to use: `activation`. At other moments it is nothing that is told.
+yet to use: `activation`. At other moments it is not printed.
 """
 import json
 import os

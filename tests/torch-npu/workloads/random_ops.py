@@ -58,7 +58,7 @@ class Recorder(TorchDispatchMode):
                 self.use("READ", name, value)
             elif alias.is_write and not returned & alias.before_set:
                 written.append(value)
-        # What is changed and not returned is told at the beginning.
+        # A changed tensor that is not returned is reported at the beginning.
         for value in written:
             self.use("WRITE", name, value)
         result = func(*args, **kwargs)

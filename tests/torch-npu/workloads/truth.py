@@ -38,7 +38,7 @@ marks = open(os.path.join(FOLDER, "marks.jsonl"), "w", encoding="ascii")
 
 
 def start():
-    """Begins the history. Before it lies one block, which is gone by then."""
+    """Begins the history. Before it lies one block, which is gone at that moment."""
     torch.npu.set_device(0)
     torch.empty(1, device="npu")
     torch.npu.synchronize()

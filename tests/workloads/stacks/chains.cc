@@ -2,7 +2,7 @@
 //   chains [wait] [pause] [parked] CASE...
 // Each block has a size of its own. For each a line: stack <pid> <size> <case> <address>...
 // The first address lies in `allocate`, the others are return addresses.
-// `wait` waits until somebody writes into the pipe `go`, which lies in the working directory.
+// `wait` waits for a byte in the pipe `go`, which lies in the working directory.
 // `parked`: the first calls of each case wait for that in `park`, so that a debugger can look: parked <tid> <size> at <number>
 extern "C" {
 #include "ascend_hal.h"
@@ -48,7 +48,7 @@ __attribute__((always_inline)) static inline void wait_for_go(void)
 {
     static int go = open("go", O_RDWR);
     char byte;
-    alarm(300); /* Nobody comes. */
+    alarm(300); /* No reader comes. */
     if (read(go, &byte, 1) != 1) {
         fprintf(stderr, "nobody to wait for\n");
         exit(1);
@@ -138,7 +138,7 @@ KEEP static void with_alloca(size_t len)
     room[len - 1] = 1;
 }
 
-/* Leaves pages of the stack that nobody has written, and so are not there. */
+/* Leaves pages of the stack unwritten, so they are not in memory. */
 KEEP static void with_hole(void)
 {
     volatile char room[48 << 10];
@@ -252,7 +252,7 @@ static void *thread(void *)
     return nullptr;
 }
 
-/* Code that nobody has told how to unwind: push %rbp; mov %rsp,%rbp; call *%rdi; pop %rbp; ret */
+/* Code without unwind information: push %rbp; mov %rsp,%rbp; call *%rdi; pop %rbp; ret */
 static void made_at_run_time(void)
 {
 #if defined __x86_64__
@@ -289,7 +289,7 @@ KEEP static void stepped(void)
     steps_left = MOST_STEPS;
     __builtin_ia32_writeeflags_u64(__builtin_ia32_readeflags_u64() | TRAP_FLAG);
     sum += labs(-(long)getppid()) + (long)getpid() + (long)getuid();
-    /* Reading and writing the flags here would move the stack, which compilers do not tell unwinders. */
+    /* Reading and writing the flags here would move the stack, which unwind information does not show. */
     steps_left = 0;
     (void)sum;
 }
@@ -314,7 +314,7 @@ static void plugin(const std::string &name)
 }
 #endif
 
-/* Two libraries whose code has the same places and other frames, in turn at the same address. */
+/* Two libraries with code at the same places and other frames, in turn at the same address. */
 static void plugins(const std::string &folder, int rounds)
 {
     for (int round = 0; round < rounds; round++) {
@@ -323,7 +323,7 @@ static void plugins(const std::string &folder, int rounds)
     }
 }
 
-/* Parent and child load different libraries, which get the same address: what the simulation maps anew in a child is mapped
+/* Parent and child load different libraries, which get the same address: what the simulation maps again in a child is mapped
  * before, in the place of what it has unmapped. */
 static void forked(const std::string &folder)
 {
@@ -338,7 +338,7 @@ static void forked(const std::string &folder)
         exit(1);
 }
 
-/* First all calls are said, then they are made so many times, as fast as can be; before each of the first so many times a byte is written. */
+/* First all calls are said, then they are made N times, as fast as can be; before each of the first M times a byte is written. */
 static void burst(unsigned rounds, unsigned paths, int ready, unsigned bytes)
 {
     for (unsigned round = 0; round <= rounds; round++) {

@@ -1,4 +1,4 @@
-/* A library whose code differs from that of its sister in a constant alone: the size of its frame. */
+/* A library that differs from its sister in a constant alone: the size of its frame. */
 __attribute__((visibility("default"))) void run(void (*what)(void))
 {
     volatile char room[FRAME];

@@ -26,11 +26,11 @@ struct Scenario {
     threads: u32,
     /// Frames of the native stack at least.
     frames: u32,
-    /// Calls are made from Python, below so many of its frames.
+    /// Calls are made from Python, below this number of its frames.
     python_frames: u32,
     /// Options of the tracer.
     options: &'static [&'static str],
-    /// Options of the tracer with whose probes the empty ones are compared, if others.
+    /// Options of the tracer for the probes that the empty ones are compared with, if others.
     places: Option<&'static [&'static str]>,
     /// Ratio to the empty probe that is wanted.
     goal: Option<f64>,
@@ -264,7 +264,7 @@ fn kernel_side(lab: &Lab, python: &str) -> Result<Table> {
     Ok(table)
 }
 
-/// Processes of which nothing is reported: not traced, while another one is, with the same libraries; and of a device that nobody asked for.
+/// Processes of which nothing is reported: not traced, while another one is, with the same libraries; and of a device that is not traced.
 pub(super) fn filtered(lab: &Lab) -> Result<Vec<Table>> {
     let scenario = Scenario { name: "HAL alloc + free", ..BASE };
     let elsewhere = Scenario { options: &["--device", "npu:1"], ..scenario };
@@ -283,11 +283,11 @@ pub(super) fn filtered(lab: &Lab) -> Result<Vec<Table>> {
     let mut table = Table::new(
         "Cost in a process that is filtered out (HAL alloc + free)",
         &format!(
-            "µs of one call, {repetitions} repetitions in place of {}. Whose call it is, is asked in the kernel. Of which device, is told by what was \
+            "µs of one call, {repetitions} repetitions in place of {}. The process is checked in the kernel. The device is known from what was \
              allocated, which the tracer knows: such events are made, and dropped behind the ring.",
             lab.repetitions
         ),
-        &["call", "nobody traced", "empty probe", "filtered out", "ratio", "goal"],
+        &["call", "untraced", "empty probe", "filtered out", "ratio", "goal"],
     );
     for (name, samples, goal) in [
         ("of a process that is not traced, another one is", &bystanders, "≤ 1.05"),

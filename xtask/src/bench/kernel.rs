@@ -26,7 +26,7 @@ impl Statistics {
 
 impl Drop for Statistics {
     fn drop(&mut self) {
-        // There is nobody to tell, and it harms nobody.
+        // A failure has no reader here, and does no harm.
         let _ = fs::write(STATISTICS, self.before.trim());
     }
 }

@@ -45,7 +45,7 @@ impl Lab {
         })
     }
 
-    /// Makes sure that nobody else has probes in the simulated libraries: what is called untraced would be traced.
+    /// Makes sure that no other tracer has probes in the simulated libraries: the untraced rows would be traced.
     pub(super) fn refuse_strangers(&self) -> Result<()> {
         let all = silent_output(Command::new(self.program("emptyprobes")).arg("list"))?;
         let ours = self.simulation.join("lib").display().to_string();
@@ -133,7 +133,7 @@ impl Lab {
     }
 }
 
-/// A program at work whose output is read. Dropped, it is killed.
+/// A program at work; its output is read. Dropped, it is killed.
 #[derive(Debug)]
 pub(super) struct Running {
     child: Child,
@@ -207,7 +207,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It has ended, or has nothing more to tell.
+        // It has ended, or has no more output.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

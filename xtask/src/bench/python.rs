@@ -18,7 +18,7 @@ const PLAIN: [&str; 2] = ["of Python", "of C"];
 /// Calls that are markers, and for comparison a marker as a script could call it without the package's native half.
 const MARKERS: [&str; 5] =
     ["step()", "with describer(owner=…)", "the same object again", "with RecordFunction(…)", "a marker by ctypes"];
-/// Ways in which calls are told while they are made (`python_cost.py`), whether a tracer is needed, and from which version on they differ.
+/// Ways to report calls while they are made (`python_cost.py`), whether a tracer is needed, and from which version on they differ.
 const WAYS: [Way; 4] = [
     Way { name: "trace", title: "the Python trace", traced: true, from: 9 },
     Way { name: "trace-by-profile", title: "the same without sys.monitoring", traced: true, from: 12 },
@@ -43,7 +43,7 @@ struct Found {
     alone: Costs,
     traced: Costs,
     /// By the name of the way.
-    told: BTreeMap<&'static str, Costs>,
+    reported: BTreeMap<&'static str, Costs>,
 }
 
 pub(super) fn run(lab: &Lab) -> Result<Vec<Table>> {
@@ -63,7 +63,7 @@ pub(super) fn run(lab: &Lab) -> Result<Vec<Table>> {
             for Way { name, traced, .. } in WAYS.iter().filter(|way| way.from <= *minor) {
                 let mut command =
                     if *traced { below_tracer(lab, python, &[name])? } else { script(lab, python, &[name]) };
-                add(found.told.entry(name).or_default(), &measure(&mut command, *traced)?);
+                add(found.reported.entry(name).or_default(), &measure(&mut command, *traced)?);
             }
         }
     }
@@ -128,10 +128,10 @@ fn markers(found: &BTreeMap<u32, Found>) -> Table {
 }
 
 fn trace(found: &BTreeMap<u32, Found>) -> Table {
-    let note = "A call and its return: as it is in µs; and what is added while calls are told, in µs and as a multiple of the call, by the \
+    let note = "A call and its return: as it is in µs; and what is added while calls are reported, in µs and as a multiple of the call, by the \
                 Python trace and by what a tool could do in Python.";
-    let told = PLAIN.into_iter().flat_map(|kind| WAYS.iter().map(move |way| (kind, Some(way))));
-    let mut rows: Vec<(&str, Option<&Way>)> = PLAIN.into_iter().map(|kind| (kind, None)).chain(told).collect();
+    let reported = PLAIN.into_iter().flat_map(|kind| WAYS.iter().map(move |way| (kind, Some(way))));
+    let mut rows: Vec<(&str, Option<&Way>)> = PLAIN.into_iter().map(|kind| (kind, None)).chain(reported).collect();
     rows.sort_by_key(|(kind, _)| *kind != PLAIN[0]);
     let rows = rows.into_iter().map(|(kind, way)| {
         let title = way.map_or_else(|| kind.to_owned(), |way| format!("{kind}: {}", way.title));
@@ -140,7 +140,7 @@ fn trace(found: &BTreeMap<u32, Found>) -> Table {
     per_version("Calls in the Python trace", note, found, rows, |found, (kind, way)| {
         let alone = median(&found.alone, kind)?;
         let Some(way) = way else { return Some(format!("{:.3} µs", alone / 1000.0)) };
-        let added = median(found.told.get(way.name)?, kind)? - alone;
+        let added = median(found.reported.get(way.name)?, kind)? - alone;
         Some(format!("{:.2} µs, {:.1} ×", added / 1000.0, added / alone))
     })
 }

@@ -21,7 +21,7 @@ use super::{
 const EVENTS_PER_SECOND: u64 = 20_000;
 /// Blocks in which the server times its calls, of each of its two threads.
 const BLOCKS: u64 = 40;
-/// Moments that are told, besides the beginning.
+/// Moments with a row, besides the beginning.
 const SAMPLES: u32 = 10;
 /// A server, and beside it five short programs in a second that allocate and free, each after the other.
 const PROGRAM: &str = "\"$0\" --kind hal --threads 2 --rate \"$1\" --blocks \"$2\" --calls \"$3\" --hold & server=$!
@@ -165,7 +165,7 @@ impl Objects {
         let mut found: BTreeMap<_, Vec<u32>> = BTreeMap::new();
         for entry in fs::read_dir(format!("/proc/{pid}/fdinfo"))?.flatten() {
             let text = fs::read_to_string(entry.path()).unwrap_or_default();
-            // A link tells of its program, too.
+            // A link names its program, too.
             for (kind, name) in [("link", "link_id:"), ("map", "map_id:"), ("prog", "prog_id:")] {
                 if let Some(number) = text.lines().find_map(|line| line.strip_prefix(name)) {
                     found.entry(kind).or_default().push(number.trim().parse()?);

@@ -40,7 +40,7 @@ pub(super) fn run(lab: &Lab) -> Result<Vec<Table>> {
     ])
 }
 
-/// The capture of a target that makes so many events, half of them allocations, half frees.
+/// The capture of a target with this number of events, half of them allocations, half frees.
 fn record(lab: &Lab, events: u64) -> Result<PathBuf> {
     let mut command = lab.tracer("run", CAPTURE_ONLY)?;
     command.arg("--").args(target(lab, events));
@@ -157,7 +157,7 @@ struct Live {
     ring_s: f64,
 }
 
-/// Traces a target whose calls begin when all is set up.
+/// Traces a target; its calls begin when all is set up.
 fn traced(lab: &Lab, options: &[&str], events: u64, more: &[&str]) -> Result<Live> {
     let mut command = lab.tracer("run", &[options, &["--json"]].concat())?;
     command.arg("--").args(target(lab, events)).args(more).arg("--hold");
@@ -233,14 +233,14 @@ fn disk(lab: &Lab, capture: &Path, events: u64) -> Result<Table> {
     Ok(table)
 }
 
-/// By then a tracer has given back what a burst has taken.
+/// After this time a tracer has given back what a burst has taken.
 const CALM: Duration = Duration::from_secs(2);
 
 fn memory(lab: &Lab) -> Result<Table> {
     let most: u64 = lab.pick(40_000, 400_000);
     let mut table = Table::new(
         "Memory of the tracer",
-        "Each page once, the ring of 64 MiB included, with so many live blocks of the driver, two seconds after the last \
+        "Each page once, the ring of 64 MiB included, with N live blocks of the driver, two seconds after the last \
          event; *per block* is what is more than with one.",
         &["live blocks", "MB", "bytes per block", "goal"],
     );

@@ -12,7 +12,7 @@ struct Way {
     name: &'static str,
     /// Bytes of the watched block.
     size_bytes: u32,
-    /// Options of the tracer; none: nobody traces.
+    /// Options of the tracer; none: no tracer.
     options: Option<&'static [&'static str]>,
 }
 
@@ -25,7 +25,7 @@ const CONTENTS: &[&str] = &["--watch=start,end,full-content"];
 const NEVER: &[&str] = &["--watch=never,end"];
 
 const WAYS: [Way; 7] = [
-    Way { name: "nobody traces", size_bytes: SMALL, options: None },
+    Way { name: "untraced", size_bytes: SMALL, options: None },
     Way { name: "traced, nothing is watched", size_bytes: SMALL, options: Some(&[]) },
     Way { name: "before the watch begins", size_bytes: SMALL, options: Some(NEVER) },
     Way { name: "checksums of 4 KiB", size_bytes: SMALL, options: Some(SUMS) },

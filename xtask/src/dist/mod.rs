@@ -42,7 +42,7 @@ fn folder() -> PathBuf {
 fn make() -> Result<()> {
     setup::to_build()?;
     setup::to_check()?;
-    // Pages and completions are told by the program itself, of this machine.
+    // Pages and completions come from the program itself, of this machine.
     build::run()?;
     let out = folder();
     let _ = fs::remove_dir_all(&out);
@@ -152,7 +152,7 @@ fn newest_glibc(text: &str) -> Option<(u32, u32)> {
     versions.max()
 }
 
-/// Builds the BPF objects anew and holds them against a list of checksums.
+/// Builds the BPF objects again and holds them against a list of checksums.
 fn verify(sums: &Path) -> Result<()> {
     setup::to_build()?;
     setup::to_check()?;
@@ -194,7 +194,7 @@ mod tests {
         assert!(!is_static(" 0x0000000000000001 (NEEDED)  Shared library: [libc.so.6]\n"));
     }
 
-    /// Make sure that a file is not taken for another whose name ends alike.
+    /// Make sure that a file is not taken for another with the same end of its name.
     #[test]
     fn checksums() {
         let sums = "aa  x-memscope.o\nbb  memscope.o\n";

@@ -75,7 +75,7 @@ pub(super) struct Userland {
     pub(super) python: &'static str,
 }
 
-/// Of this machine's own release, whose libc the simulated libraries are linked with.
+/// Of this machine's own release: the simulated libraries are linked with its libc.
 pub(super) fn userland(arch: &Arch) -> Result<Userland> {
     let (release, python, ffi) = own_release()?;
     let mut names: Vec<String> = USERLAND.into_iter().chain([ffi]).map(str::to_owned).collect();
@@ -123,7 +123,7 @@ impl Apt {
         let lists = apt.folder.join("lists");
         let complete = apt.folder.join("complete");
         let settings = apt.settings();
-        // They have its path: one that was moved is made anew.
+        // They have its path: one that was moved is made again.
         if fs::read_to_string(&complete).is_ok_and(|what| what == settings) {
             return Ok(apt);
         }
@@ -253,7 +253,7 @@ mod tests {
         super::sources(sites, "trixie").expect_err("not this machine's");
     }
 
-    /// Make sure that series are told apart (6.1 is not 6.12), and that the newest of one comes first.
+    /// Make sure that series are kept apart (6.1 is not 6.12), and that the newest of one comes first.
     #[test]
     fn series() {
         let paragraphs = "\

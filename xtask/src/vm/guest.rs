@@ -64,12 +64,12 @@ pub(super) fn folder() -> PathBuf {
     target().join("vm")
 }
 
-/// Optimized, which tells where processors are interpreted.
+/// Optimized, which pays where processors are interpreted.
 fn build_tests(arch: &Arch) -> Result<PathBuf> {
     let mut cargo = standalone::builder(arch, "test");
     cargo.args(["--package", "memscope-tests", "--no-run", "--test", "live"]);
     let messages = output(cargo.args(["--message-format", "json-render-diagnostics"]))?;
-    executable(&messages, "live").context("cargo did not tell where it put the live tests")
+    executable(&messages, "live").context("cargo did not report the program of the live tests")
 }
 
 /// The test binary of that name, from cargo's messages.

@@ -13,7 +13,7 @@ use anyhow::{Context as _, Result};
 use super::{guest, kernel::Kernel, report::Outcome};
 use crate::project::program;
 
-/// A guest whose console says nothing for so long hangs: also interpreted, and on a machine that others use, a test takes
+/// A guest with a silent console for this long hangs: also interpreted, and on a machine that others use, a test takes
 /// a minute or two.
 const SILENCE: Duration = Duration::from_mins(10);
 /// A guest may hang and go on to complain.

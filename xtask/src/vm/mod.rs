@@ -119,7 +119,7 @@ mod tests {
         line.split_whitespace().map(str::to_owned).collect()
     }
 
-    /// Make sure that kernels and test arguments are told apart, and that no kernels means the usual ones.
+    /// Make sure that kernels and test arguments are kept apart, and that no kernels means the usual ones.
     #[test]
     fn arguments() {
         let line = words("6.1-aarch64 -- attach");

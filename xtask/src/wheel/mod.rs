@@ -110,7 +110,7 @@ fn wheels() -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// The wheel whose tag ends so.
+/// The wheel with this end of its tag.
 fn tagged(end: &str) -> Result<PathBuf> {
     let is_it = |path: &PathBuf| path.file_stem().is_some_and(|name| name.to_string_lossy().ends_with(end));
     wheels()?.into_iter().find(is_it).with_context(|| format!("no wheel for `{end}` in `{}`", folder().display()))

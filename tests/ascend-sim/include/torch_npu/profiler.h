@@ -10,7 +10,7 @@ namespace torch_npu {
 namespace toolkit {
 namespace profiler {
 
-/* In libnpu_profiler.so, whose users make objects of these classes and so refer to its tables of virtual functions. */
+/* In libnpu_profiler.so. Its users make objects of these classes and so refer to its tables of virtual functions. */
 struct SIM_API BaseReportData {
     explicit BaseReportData(int32_t device) : device(device) {}
     virtual ~BaseReportData();

@@ -29,7 +29,7 @@ struct simpta_stats {
 };
 SIM_API void simpta_get_stats(int32_t device, struct simpta_stats *out);
 
-/* An object of a class whose virtual function also makes data for the profiler. */
+/* An object of a class with a virtual function that also makes data for the profiler. */
 SIM_API void *simpta_profiler_state(void);
 
 #ifdef __cplusplus
