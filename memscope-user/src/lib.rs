@@ -39,6 +39,7 @@ pub mod sinks;
 pub mod stacks;
 #[cfg(test)]
 pub(crate) mod testing;
+mod text;
 #[cfg(feature = "trace")]
 pub mod usage;
 pub mod watch;

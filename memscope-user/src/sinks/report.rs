@@ -3,7 +3,6 @@
 //! The leak and the gap report have the reference's layout, byte for byte (contract §8.2, §8.3); what it does not
 //! report follows after them, and how complete the trace was comes last.
 
-mod clock;
 mod decompose;
 mod diff;
 mod fragmentation;
@@ -11,12 +10,10 @@ mod growth;
 mod inefficient;
 mod ledger;
 mod marks;
-mod numbers;
 mod oom;
 mod peaks;
 mod sample;
 mod span;
-mod stacks;
 mod steps;
 
 use std::{
@@ -25,9 +22,7 @@ use std::{
     io::{self, Write},
 };
 
-use clock::Clock;
 pub use diff::write_diff;
-use numbers::{counted, general, mega, size};
 pub use sample::{SAMPLE_CSV_HEADER, write_sample, write_sample_csv};
 use serde::Serialize;
 
@@ -37,6 +32,12 @@ use crate::model::{
     StepsFrom,
 };
 use crate::printable::OneLine;
+use crate::text::{
+    DeviceName,
+    clock::Clock,
+    numbers::{counted, general, mega, size},
+    stacks,
+};
 
 /// How to write the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,7 +88,7 @@ struct Process<'a> {
 
 impl Report {
     /// Writes the findings by process, then device; then hints and the loss report.
-    pub fn write_text(&self, findings: &[Finding], end: &RunEnd, out: &mut impl Write) -> io::Result<()> {
+    pub fn write_text(&self, findings: &[Finding], end: &RunEnd, out: &mut dyn Write) -> io::Result<()> {
         let processes = by_process(findings);
         for (pid, process) in &processes {
             if processes.len() > 1 {
@@ -109,7 +110,7 @@ impl Report {
         if self.losses { write_losses(end, out) } else { Ok(()) }
     }
 
-    fn write_process(&self, process: &Process<'_>, clock: Clock, out: &mut impl Write) -> io::Result<()> {
+    fn write_process(&self, process: &Process<'_>, clock: Clock, out: &mut dyn Write) -> io::Result<()> {
         for found in &process.ooms {
             oom::write(found, clock, out)?;
         }
@@ -158,11 +159,11 @@ impl Report {
         Ok(())
     }
 
-    fn write_leaks(&self, StepLeaks { device, leaks, .. }: &StepLeaks, out: &mut impl Write) -> io::Result<()> {
+    fn write_leaks(&self, StepLeaks { device, leaks, .. }: &StepLeaks, out: &mut dyn Write) -> io::Result<()> {
         if leaks.is_empty() {
             return Ok(());
         }
-        writeln!(out, "====== ERROR: Detected memory leaks on device {} ======", Name(*device))?;
+        writeln!(out, "====== ERROR: Detected memory leaks on device {} ======", DeviceName(*device))?;
         for Leak { pool, addr, size_bytes, step, kernel_index, .. } in leaks.iter().take(self.leak_lines) {
             let (pool, mb) = (pool.display_name(), mega(*size_bytes));
             writeln!(out, "Direct {pool} leak of {mb:.6} Mb(s) at {addr:#x} in kernel_{kernel_index} at step {step}.")?;
@@ -176,7 +177,7 @@ impl Report {
 }
 
 /// Writes the ledgers among the findings, and nothing else.
-pub fn write_ledgers(findings: &[Finding], out: &mut impl Write) -> io::Result<()> {
+pub fn write_ledgers(findings: &[Finding], out: &mut dyn Write) -> io::Result<()> {
     let ledgers = findings.iter().filter_map(|finding| match finding {
         Finding::Ledger(ledger) => Some(ledger),
         _ => None,
@@ -185,7 +186,7 @@ pub fn write_ledgers(findings: &[Finding], out: &mut impl Write) -> io::Result<(
 }
 
 /// Writes findings and losses as one JSON object: `{"findings":[…],"end":{…}}`.
-pub fn write_json(findings: &[Finding], end: &RunEnd, out: &mut impl Write) -> io::Result<()> {
+pub fn write_json(findings: &[Finding], end: &RunEnd, out: &mut dyn Write) -> io::Result<()> {
     #[derive(Serialize)]
     struct Document<'a> {
         findings: Vec<&'a Finding>,
@@ -202,19 +203,6 @@ pub fn in_order(findings: &[Finding]) -> Vec<&Finding> {
     let mut findings: Vec<&Finding> = findings.iter().collect();
     findings.sort_by_key(|finding| place(finding));
     findings
-}
-
-/// A device as a word.
-struct Name(Device);
-
-impl fmt::Display for Name {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            Device::Npu(number) => write!(f, "{number}"),
-            Device::Cpu => f.write_str("host"),
-            Device::None => f.write_str("N/A"),
-        }
-    }
 }
 
 /// Process and device of a finding.
@@ -295,7 +283,7 @@ fn by_process(findings: &[Finding]) -> BTreeMap<u32, Process<'_>> {
 }
 
 /// What is not told, since so many processes were there.
-fn write_left_out(findings: &[Finding], out: &mut impl Write) -> io::Result<()> {
+fn write_left_out(findings: &[Finding], out: &mut dyn Write) -> io::Result<()> {
     for finding in findings {
         if let Finding::LeftOut(LeftOut { kind, count }) = finding {
             writeln!(
@@ -312,10 +300,10 @@ fn total_bytes(leaks: &[Leak]) -> u64 {
 }
 
 /// Nothing where no step could be judged: a table of zeros would claim the strongest variation there is.
-fn write_gap(found: &Fluctuation, out: &mut impl Write) -> io::Result<()> {
+fn write_gap(found: &Fluctuation, out: &mut dyn Write) -> io::Result<()> {
     let Fluctuation { device, pool, min_gap, max_gap, steps_from, .. } = found;
     let (Some(min_gap), Some(max_gap)) = (min_gap, max_gap) else { return Ok(()) };
-    writeln!(out, "======= {} Gap Analysis of Device {} =======", pool.display_name(), Name(*device))?;
+    writeln!(out, "======= {} Gap Analysis of Device {} =======", pool.display_name(), DeviceName(*device))?;
     writeln!(out, "\t{:<25}{:<25}{:<25}", "MinAlloc/MaxAlloc(%)", "MinAllocMem(MB)", "StepId")?;
     for (name, RatioRecord { ratio, min_used_bytes, step }) in [("MinGap", min_gap), ("MaxGap", max_gap)] {
         writeln!(out, "{name}\t{:<25.4}{:<25.4}{step:<25}", ratio * 100.0, mega(*min_used_bytes))?;
@@ -329,10 +317,10 @@ fn write_gap(found: &Fluctuation, out: &mut impl Write) -> io::Result<()> {
 fn write_held<'a>(
     held: &Held,
     freed_by_exit: impl Iterator<Item = &'a ExitFreed>,
-    out: &mut impl Write,
+    out: &mut dyn Write,
 ) -> io::Result<()> {
     let Held { pool, blocks, size_bytes, unseen_bytes, peak_bytes, .. } = held;
-    write!(out, "{} held at the end on device {}: ", pool.display_name(), Name(held.device))?;
+    write!(out, "{} held at the end on device {}: ", pool.display_name(), DeviceName(held.device))?;
     let seen = match blocks {
         0 => "nothing".to_owned(),
         _ => format!("{} in {}", size(*size_bytes), counted(*blocks, "block")),
@@ -382,7 +370,7 @@ fn traffic(held: &Held) -> String {
     parts.join(", ")
 }
 
-fn write_losses(end: &RunEnd, out: &mut impl Write) -> io::Result<()> {
+fn write_losses(end: &RunEnd, out: &mut dyn Write) -> io::Result<()> {
     let RunEnd { lost, losses, fault, unopened, .. } = end;
     if let Some(fault) = fault {
         writeln!(out, "lost: not known: {fault}, so a part of the trace may be missing")?;

@@ -2,10 +2,10 @@
 
 use std::io::{self, Write};
 
-use super::Name;
-use super::clock::Clock;
-use super::numbers::{counted, rounded, size};
 use crate::model::{Confidence, Decomposition, OwnerNode, OwnerPart, OwnerTimeline, Source};
+use crate::text::DeviceName;
+use crate::text::clock::Clock;
+use crate::text::numbers::{counted, rounded, size};
 
 /// Rules told one by one for each pool.
 const RULE_LINES: usize = 30;
@@ -15,8 +15,8 @@ const TIME_LINES: usize = 12;
 const COLUMNS: usize = 8;
 
 /// Writes one finding: the tree of owners, the rules behind it, and the components over time.
-pub(super) fn write(found: &Decomposition, clock: Clock, out: &mut impl Write) -> io::Result<()> {
-    let device = Name(found.device);
+pub(super) fn write(found: &Decomposition, clock: Clock, out: &mut dyn Write) -> io::Result<()> {
+    let device = DeviceName(found.device);
     writeln!(
         out,
         "Owners of {} on device {device}: peak {} at {}, {} at the end, {} on average",
@@ -55,7 +55,7 @@ pub(super) fn write(found: &Decomposition, clock: Clock, out: &mut impl Write) -
     Ok(())
 }
 
-fn write_node(node: &OwnerNode, depth: usize, out: &mut impl Write) -> io::Result<()> {
+fn write_node(node: &OwnerNode, depth: usize, out: &mut dyn Write) -> io::Result<()> {
     let [peak, end, mean] = [node.peak_bytes, node.end_bytes, node.mean_bytes].map(|bytes| rounded(bytes.into()));
     let indent = 2 * depth;
     writeln!(out, "  {peak:>12}  {end:>12}  {mean:>12}  {:indent$}{}", "", node.label)?;
@@ -72,7 +72,7 @@ fn write_node(node: &OwnerNode, depth: usize, out: &mut impl Write) -> io::Resul
 }
 
 /// How much of the peak is known, and by what.
-fn write_sources(found: &Decomposition, out: &mut impl Write) -> io::Result<()> {
+fn write_sources(found: &Decomposition, out: &mut dyn Write) -> io::Result<()> {
     if found.peak_bytes == 0 {
         return Ok(());
     }
@@ -99,7 +99,7 @@ const fn source_text(source: Source) -> &'static str {
 }
 
 /// Evenly chosen moments, the largest components.
-fn write_timeline(timeline: &OwnerTimeline, clock: Clock, out: &mut impl Write) -> io::Result<()> {
+fn write_timeline(timeline: &OwnerTimeline, clock: Clock, out: &mut dyn Write) -> io::Result<()> {
     let OwnerTimeline { components, samples } = timeline;
     let highest = |column: usize| samples.iter().map(|sample| sample.bytes[column]).max().unwrap_or(0);
     let mut columns: Vec<usize> = (0..components.len()).collect();
@@ -131,13 +131,13 @@ fn write_timeline(timeline: &OwnerTimeline, clock: Clock, out: &mut impl Write) 
 
 #[cfg(test)]
 mod tests {
-    use super::super::clock::without_wall;
     use super::*;
     use crate::analyses::{
         DecomposeAnalysis,
         script::{Script, run},
     };
     use crate::model::{Device, Finding, Pool, RunEnd};
+    use crate::text::clock::without_wall;
 
     /// 1 MiB of weights and 512 KiB of something else without a stack, which is freed.
     #[test]

@@ -2,17 +2,17 @@
 
 use std::io::{self, Write};
 
-use super::numbers::{rounded, seconds};
 use super::peaks::size_class;
-use super::{Name, stacks};
 use crate::dump_format::text::push_text;
 use crate::model::{Confidence, Diff, DiffSide, LiveChange, OwnerDiff, PlaceDiff, PoolDiff, SizeSum};
+use crate::text::numbers::{rounded, seconds};
+use crate::text::{DeviceName, stacks};
 
 /// Lines of each table.
 const TABLE_LINES: usize = 20;
 
 /// Writes what changed, pool by pool, that which grew most first.
-pub fn write_diff(found: &Diff, out: &mut impl Write) -> io::Result<()> {
+pub fn write_diff(found: &Diff, out: &mut dyn Write) -> io::Result<()> {
     for (word, side) in [("From", &found.from), ("To", &found.to)] {
         write_side(word, side, out)?;
     }
@@ -22,7 +22,7 @@ pub fn write_diff(found: &Diff, out: &mut impl Write) -> io::Result<()> {
     found.pools.iter().try_for_each(|pool| write_pool(pool, out))
 }
 
-fn write_side(word: &str, side: &DiffSide, out: &mut impl Write) -> io::Result<()> {
+fn write_side(word: &str, side: &DiffSide, out: &mut dyn Write) -> io::Result<()> {
     let mut input = Vec::new();
     push_text(&mut input, &side.input, false);
     write!(out, "{word} ")?;
@@ -42,9 +42,9 @@ fn write_side(word: &str, side: &DiffSide, out: &mut impl Write) -> io::Result<(
     writeln!(out)
 }
 
-fn write_pool(found: &PoolDiff, out: &mut impl Write) -> io::Result<()> {
+fn write_pool(found: &PoolDiff, out: &mut dyn Write) -> io::Result<()> {
     let PoolDiff { device, pool, judged, change, owners, places, places_left_out, sizes, places_full } = found;
-    write!(out, "{} on device {}: ", pool.display_name(), Name(*device))?;
+    write!(out, "{} on device {}: ", pool.display_name(), DeviceName(*device))?;
     write_change(*change, out)?;
     if !judged {
         writeln!(out, "  Owners and places were not judged: one of the two inputs has no call stacks")?;
@@ -73,14 +73,14 @@ fn write_pool(found: &PoolDiff, out: &mut impl Write) -> io::Result<()> {
 }
 
 /// One line: by how much, and from what to what.
-fn write_change(change: LiveChange, out: &mut impl Write) -> io::Result<()> {
+fn write_change(change: LiveChange, out: &mut dyn Write) -> io::Result<()> {
     let LiveChange { from, to, grown_bytes, grown_blocks } = change;
     let [before, after] = [from, to].map(|live| rounded(live.size_bytes.into()));
     let blocks = format!("{} to {} blocks ({grown_blocks:+})", from.blocks, to.blocks);
     writeln!(out, "{}, {before} to {after}; {blocks}", signed(grown_bytes))
 }
 
-fn write_table(title: &str, rows: impl Iterator<Item = (String, LiveChange)>, out: &mut impl Write) -> io::Result<()> {
+fn write_table(title: &str, rows: impl Iterator<Item = (String, LiveChange)>, out: &mut dyn Write) -> io::Result<()> {
     let rows: Vec<(String, LiveChange)> = rows.collect();
     if rows.is_empty() {
         return Ok(());

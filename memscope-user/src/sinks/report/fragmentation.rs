@@ -2,10 +2,10 @@
 
 use std::io::{self, Write};
 
-use super::clock::Clock;
-use super::numbers::{counted, rounded, seconds, size};
-use super::{Name, stacks};
 use crate::model::{Confidence, Fragmentation, FreeSpace, FreeSpaceMoment, FreeSpaceSample, Pin, PinnedSegment, Pool};
+use crate::text::clock::Clock;
+use crate::text::numbers::{counted, rounded, seconds, size};
+use crate::text::{DeviceName, stacks};
 
 /// Moments that are written.
 const TIME_LINES: usize = 12;
@@ -15,9 +15,9 @@ const SEGMENT_LINES: usize = 5;
 const BLOCK_LINES: usize = 3;
 
 /// Writes one finding: how it ends, its worst moment, and the time between.
-pub(super) fn write(found: &Fragmentation, clock: Clock, out: &mut impl Write) -> io::Result<()> {
+pub(super) fn write(found: &Fragmentation, clock: Clock, out: &mut dyn Write) -> io::Result<()> {
     let Fragmentation { pool, attached, end, worst, series, .. } = found;
-    writeln!(out, "Free memory of {} on device {}:", pool.display_name(), Name(found.device))?;
+    writeln!(out, "Free memory of {} on device {}:", pool.display_name(), DeviceName(found.device))?;
     write_unknown(end, *attached, out)?;
     if end.segments > 0 || worst.is_some() {
         writeln!(out, "  {:>15}  {:>12}  {:>12}  {:>12}  {:>6}", "Time", "Segments", "Free", "Largest", "Ratio")?;
@@ -40,7 +40,7 @@ pub(super) fn write(found: &Fragmentation, clock: Clock, out: &mut impl Write) -
 }
 
 /// What is in no figure.
-fn write_unknown(end: &FreeSpaceMoment, attached: bool, out: &mut impl Write) -> io::Result<()> {
+fn write_unknown(end: &FreeSpaceMoment, attached: bool, out: &mut dyn Write) -> io::Result<()> {
     let why = if attached { "older than the trace, or not in the input" } else { "not in the input" };
     if end.unknown_bytes > 0 {
         writeln!(out, "  The pool holds {} in segments that are unknown: {why}", size(end.unknown_bytes))?;
@@ -51,7 +51,7 @@ fn write_unknown(end: &FreeSpaceMoment, attached: bool, out: &mut impl Write) ->
     Ok(())
 }
 
-fn write_figures(name: &str, space: &FreeSpace, out: &mut impl Write) -> io::Result<()> {
+fn write_figures(name: &str, space: &FreeSpace, out: &mut dyn Write) -> io::Result<()> {
     let FreeSpace { total_bytes, free_bytes, largest_free_bytes, ratio, .. } = *space;
     let [total, free, largest] = [total_bytes, free_bytes, largest_free_bytes].map(|bytes| rounded(bytes.into()));
     writeln!(out, "  {name:>15}  {total:>12}  {free:>12}  {largest:>12}  {ratio:>6.3}")
@@ -63,13 +63,7 @@ fn chosen(series: &[FreeSpaceSample]) -> impl Iterator<Item = &FreeSpaceSample> 
     series.iter().rev().step_by(step).collect::<Vec<_>>().into_iter().rev()
 }
 
-fn write_moment(
-    name: &str,
-    moment: &FreeSpaceMoment,
-    pool: Pool,
-    clock: Clock,
-    out: &mut impl Write,
-) -> io::Result<()> {
+fn write_moment(name: &str, moment: &FreeSpaceMoment, pool: Pool, clock: Clock, out: &mut dyn Write) -> io::Result<()> {
     let FreeSpaceMoment { time_ns, space, segments, pinned, pinned_left_out, .. } = moment;
     let FreeSpace { free_bytes, largest_free_bytes, .. } = *space;
     writeln!(
@@ -87,7 +81,7 @@ fn write_moment(
     if more > 0 { writeln!(out, "    … and {} (see --json)", counted(more, "more such segment")) } else { Ok(()) }
 }
 
-fn write_segment(segment: &PinnedSegment, pool: Pool, out: &mut impl Write) -> io::Result<()> {
+fn write_segment(segment: &PinnedSegment, pool: Pool, out: &mut dyn Write) -> io::Result<()> {
     let PinnedSegment { addr, size_bytes, used_bytes, blocks, blocks_left_out } = segment;
     let (all, used) = (rounded((*size_bytes).into()), rounded((*used_bytes).into()));
     writeln!(out, "    Mostly empty: {addr:#x}, {all}, {used} of it used, pinned by:")?;
@@ -102,9 +96,9 @@ fn write_segment(segment: &PinnedSegment, pool: Pool, out: &mut impl Write) -> i
 
 #[cfg(test)]
 mod tests {
-    use super::super::clock::without_wall;
     use super::*;
     use crate::model::{Device, Name as OwnerName, Stack, StackEnd, Stacks};
+    use crate::text::clock::without_wall;
 
     fn text(found: &Fragmentation) -> String {
         let mut out = Vec::new();

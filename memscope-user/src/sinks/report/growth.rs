@@ -2,14 +2,14 @@
 
 use std::io::{self, Write};
 
-use super::{
-    Name,
+use crate::analyses::growth::MIN_GROWING_BLOCKS;
+use crate::model::{Confidence, GrowingSite, Growth, Increase, OwnerSum, Pool, Site, module_name};
+use crate::text::{
+    DeviceName,
     clock::Clock,
     numbers::{counted, size},
     stacks,
 };
-use crate::analyses::growth::MIN_GROWING_BLOCKS;
-use crate::model::{Confidence, GrowingSite, Growth, Increase, OwnerSum, Pool, Site, module_name};
 
 /// Owners of a place that are listed.
 const OWNERS: usize = 3;
@@ -17,18 +17,12 @@ const OWNERS: usize = 3;
 const INCREASE_LINES: usize = 3;
 
 /// Writes what grows, that nothing does, or that this is not judged; of a run with steps (`stepped`) only what grows: steps say more.
-pub(super) fn write(
-    growth: &Growth,
-    stepped: bool,
-    clock: Clock,
-    lines: usize,
-    out: &mut impl Write,
-) -> io::Result<()> {
+pub(super) fn write(growth: &Growth, stepped: bool, clock: Clock, lines: usize, out: &mut dyn Write) -> io::Result<()> {
     let Growth { device, from_ns, span_ns, judged, sites, increases, sites_full, confidence, .. } = growth;
     if stepped && sites.is_empty() {
         return Ok(());
     }
-    let (device, seconds) = (Name(*device), span_ns / 1_000_000_000);
+    let (device, seconds) = (DeviceName(*device), span_ns / 1_000_000_000);
     let span =
         format!("from {} to {}", clock.since_start(*from_ns), clock.since_start(from_ns.saturating_add(*span_ns)));
     if !judged {
@@ -66,7 +60,7 @@ pub(super) fn write(
 }
 
 /// What became more and is not judged to grow without end.
-fn write_increases(increases: &[Increase], out: &mut impl Write) -> io::Result<()> {
+fn write_increases(increases: &[Increase], out: &mut dyn Write) -> io::Result<()> {
     for Increase { site, blocks, size_bytes, live_blocks, ages: [youngest, young, old, oldest], owners } in
         increases.iter().take(INCREASE_LINES)
     {
@@ -91,7 +85,7 @@ fn place(site: Option<&Site>) -> String {
     }
 }
 
-fn write_site(found: &GrowingSite, out: &mut impl Write) -> io::Result<()> {
+fn write_site(found: &GrowingSite, out: &mut dyn Write) -> io::Result<()> {
     let GrowingSite { site, pool, blocks, size_bytes, low_blocks, blocks_per_second, bytes_per_second, .. } = found;
     let place = place(site.as_ref());
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a rate, rounded")]
@@ -115,7 +109,7 @@ fn write_site(found: &GrowingSite, out: &mut impl Write) -> io::Result<()> {
 }
 
 /// Whose the live blocks are.
-fn write_owners(owners: &[OwnerSum], pool: Pool, out: &mut impl Write) -> io::Result<()> {
+fn write_owners(owners: &[OwnerSum], pool: Pool, out: &mut dyn Write) -> io::Result<()> {
     if owners.is_empty() {
         return Ok(());
     }
@@ -128,7 +122,7 @@ fn write_owners(owners: &[OwnerSum], pool: Pool, out: &mut impl Write) -> io::Re
     writeln!(out, "    owners: {}{more}", told.join(", "))
 }
 
-fn write_stacks(Site { stacks: of, module_id, caller, .. }: &Site, out: &mut impl Write) -> io::Result<()> {
+fn write_stacks(Site { stacks: of, module_id, caller, .. }: &Site, out: &mut dyn Write) -> io::Result<()> {
     if let Some(caller) = caller {
         writeln!(out, "    by {caller} ({})", module_name(*module_id))?;
     }

@@ -2,16 +2,16 @@
 
 use std::io::{self, Write};
 
-use super::Name;
-use super::numbers::{counted, size};
 use crate::model::{Confidence, Inefficient, InefficientBlock, Waste};
+use crate::text::DeviceName;
+use crate::text::numbers::{counted, size};
 
 /// Bytes held for one second, in the report's unit.
 const GIB_SECOND: f64 = (1_u64 << 30) as f64;
 
 /// Writes one finding; at most `lines` blocks one by one, the most wasteful first.
-pub(super) fn write(found: &Inefficient, lines: usize, out: &mut impl Write) -> io::Result<()> {
-    let device = Name(found.device);
+pub(super) fn write(found: &Inefficient, lines: usize, out: &mut dyn Write) -> io::Result<()> {
+    let device = DeviceName(found.device);
     let looked_at = counted(found.looked_at.blocks, "block");
     if !found.judged {
         return writeln!(

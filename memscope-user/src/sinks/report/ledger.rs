@@ -2,8 +2,8 @@
 
 use std::io::{self, Write};
 
-use super::{Name, numbers::rounded};
 use crate::model::{Confidence, Entry, Item, Ledger, Moment, Sheet, Sign};
+use crate::text::{DeviceName, numbers::rounded};
 
 /// A line before its columns are as wide as those of its neighbours.
 struct Line {
@@ -15,7 +15,7 @@ struct Line {
 }
 
 /// Writes a ledger; one that somebody asked for also if there is nothing to account for.
-pub(super) fn write_ledger(ledger: &Ledger, out: &mut impl Write) -> io::Result<()> {
+pub(super) fn write_ledger(ledger: &Ledger, out: &mut dyn Write) -> io::Result<()> {
     let Ledger { pid, device, moment, used, hal, pools, .. } = ledger;
     let is_empty = used.is_none() && hal.total.size_bytes == 0 && pools.is_empty();
     if is_empty && *moment != Moment::Now {
@@ -26,7 +26,7 @@ pub(super) fn write_ledger(ledger: &Ledger, out: &mut impl Write) -> io::Result<
         Moment::End => "at the end",
         Moment::Now => "now",
     };
-    write!(out, "Ledger of process {pid} on device {} {moment}; {}", Name(*device), figures(ledger))?;
+    write!(out, "Ledger of process {pid} on device {} {moment}; {}", DeviceName(*device), figures(ledger))?;
     if ledger.attached {
         write!(out, "; blocks older than the trace are in the driver's and the pools' own figures alone")?;
     }
@@ -104,7 +104,7 @@ fn name(item: Item) -> String {
     }
 }
 
-fn write_lines(lines: &[Line], out: &mut impl Write) -> io::Result<()> {
+fn write_lines(lines: &[Line], out: &mut dyn Write) -> io::Result<()> {
     let width = |column: fn(&Line) -> &str| lines.iter().map(|line| column(line).len()).max().unwrap_or(0);
     let (name_width, size_width) = (width(|line| &line.name), width(|line| &line.size_bytes));
     let rounded_width = width(|line| &line.rounded);

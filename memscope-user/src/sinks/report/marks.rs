@@ -2,14 +2,14 @@
 
 use std::io::{self, Write};
 
-use super::Name;
-use super::numbers::{counted, mega, shortest, size};
 use crate::model::{Confidence, MarkLeak, MarkLeaks};
+use crate::text::DeviceName;
+use crate::text::numbers::{counted, mega, shortest, size};
 
 /// Writes one finding; at most `lines` leaks one by one.
-pub(super) fn write(found: &MarkLeaks, lines: usize, out: &mut impl Write) -> io::Result<()> {
+pub(super) fn write(found: &MarkLeaks, lines: usize, out: &mut dyn Write) -> io::Result<()> {
     let MarkLeaks { text, start_index, marks, leaks, .. } = found;
-    let device = Name(found.device);
+    let device = DeviceName(found.device);
     if !found.judged {
         let last = start_index.saturating_add(2);
         return writeln!(

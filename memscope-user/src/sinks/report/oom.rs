@@ -2,15 +2,16 @@
 
 use std::io::{self, Write};
 
-use super::clock::Clock;
-use super::numbers::{counted, size};
-use super::{Name, peaks, stacks};
+use super::peaks;
 use crate::model::{Oom, Pool, PoolAtOom, Suspect};
+use crate::text::clock::Clock;
+use crate::text::numbers::{counted, size};
+use crate::text::{DeviceName, stacks};
 
 /// Writes one finding.
-pub(super) fn write(found: &Oom, clock: Clock, out: &mut impl Write) -> io::Result<()> {
+pub(super) fn write(found: &Oom, clock: Clock, out: &mut dyn Write) -> io::Result<()> {
     let function = found.function.map_or("the driver", |name| name.as_str());
-    let device = Name(found.device);
+    let device = DeviceName(found.device);
     writeln!(out, "====== ERROR: Out of memory on device {device} ======")?;
     writeln!(
         out,
@@ -71,7 +72,7 @@ pub(super) fn write(found: &Oom, clock: Clock, out: &mut impl Write) -> io::Resu
 }
 
 /// What was given back between the attempts.
-fn write_retries(found: &Oom, out: &mut impl Write) -> io::Result<()> {
+fn write_retries(found: &Oom, out: &mut dyn Write) -> io::Result<()> {
     let first = u64::from(found.attempts).saturating_sub(found.retries.len() as u64) + 1;
     for (attempt, retry) in (first..).zip(&found.retries) {
         writeln!(out, "  Before attempt {attempt}: {} given back to the driver", size(retry.given_back_bytes))?;
@@ -80,7 +81,7 @@ fn write_retries(found: &Oom, out: &mut impl Write) -> io::Result<()> {
 }
 
 /// Who held the memory of a pool.
-fn write_holders(pool: &PoolAtOom, out: &mut impl Write) -> io::Result<()> {
+fn write_holders(pool: &PoolAtOom, out: &mut dyn Write) -> io::Result<()> {
     let PoolAtOom { groups, live, places_left_out, .. } = pool;
     if live.blocks == 0 {
         return Ok(());
@@ -101,7 +102,7 @@ fn write_holders(pool: &PoolAtOom, out: &mut impl Write) -> io::Result<()> {
 }
 
 /// Single blocks, as in the rows.
-fn write_blocks(found: &Oom, clock: Clock, out: &mut impl Write) -> io::Result<()> {
+fn write_blocks(found: &Oom, clock: Clock, out: &mut dyn Write) -> io::Result<()> {
     for (title, blocks) in [("Largest", &found.top), ("Newest", &found.recent)] {
         for Suspect { pool, addr, size_bytes, alloc_time_ns, .. } in blocks {
             writeln!(
@@ -121,9 +122,9 @@ fn write_blocks(found: &Oom, clock: Clock, out: &mut impl Write) -> io::Result<(
 
 #[cfg(test)]
 mod tests {
-    use super::super::clock::without_wall;
     use super::*;
     use crate::model::{Device, LiveGroups, LiveSum, PlaceSum, Retry, Stack, StackEnd, Stacks};
+    use crate::text::clock::without_wall;
 
     fn oom(size_bytes: u64, largest_free_bytes: Option<u64>) -> Oom {
         let native = Some(Stack::keep(["model.py(7): forward"], StackEnd::Root));

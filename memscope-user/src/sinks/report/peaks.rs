@@ -2,18 +2,18 @@
 
 use std::io::{self, Write};
 
-use super::clock::Clock;
-use super::numbers::{counted, rounded, size};
-use super::{Name, stacks};
 use crate::model::{Confidence, LiveGroups, LiveSum, OwnerSum, Peak, Pool, SizeSum};
+use crate::text::clock::Clock;
+use crate::text::numbers::{counted, rounded, size};
+use crate::text::{DeviceName, stacks};
 
 /// Lines of each table.
 const TABLE_LINES: usize = 20;
 
 /// Writes one finding.
-pub(super) fn write(found: &Peak, clock: Clock, out: &mut impl Write) -> io::Result<()> {
+pub(super) fn write(found: &Peak, clock: Clock, out: &mut dyn Write) -> io::Result<()> {
     let Peak { pool, step, steps_from, peak_bytes, seen, unseen_bytes, groups, places_left_out, .. } = found;
-    write!(out, "Peak of {} on device {}: {}", pool.display_name(), Name(found.device), size(*peak_bytes))?;
+    write!(out, "Peak of {} on device {}: {}", pool.display_name(), DeviceName(found.device), size(*peak_bytes))?;
     write!(out, " in {}, at {}", counted(seen.blocks, "block"), clock.exact(found.time_ns))?;
     match step {
         0 => writeln!(out)?,
@@ -36,7 +36,7 @@ pub(super) fn write_groups(
     groups: &LiveGroups,
     pool: Pool,
     places_left_out: u64,
-    out: &mut impl Write,
+    out: &mut dyn Write,
 ) -> io::Result<()> {
     let LiveGroups { owners, places, sizes, places_full } = groups;
     let owner = |sum: &OwnerSum| (sum.owner.map_or(pool.event_type(), |name| name.as_str()).to_owned(), sum.live);
@@ -59,7 +59,7 @@ fn write_table(
     column: &str,
     title: &str,
     rows: impl Iterator<Item = (String, LiveSum)>,
-    out: &mut impl Write,
+    out: &mut dyn Write,
 ) -> io::Result<()> {
     let rows: Vec<(String, LiveSum)> = rows.collect();
     if rows.is_empty() {
@@ -84,9 +84,9 @@ pub(super) fn size_class(SizeSum { least_bytes, .. }: &SizeSum) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::clock::without_wall;
     use super::*;
     use crate::model::{Device, Name as OwnerName, PlaceSum, Stack, StackEnd, Stacks, StepsFrom};
+    use crate::text::clock::without_wall;
 
     fn text(found: &Peak) -> String {
         let mut out = Vec::new();

@@ -2,9 +2,9 @@
 
 use std::io::{self, Write};
 
-use super::Name;
-use super::numbers::{rounded, seconds};
 use crate::model::{Change, Device, DeviceUse, HostMemory, PoolSample, ProcessSample, Sample};
+use crate::text::DeviceName;
+use crate::text::numbers::{rounded, seconds};
 
 /// First line of the CSV.
 pub const SAMPLE_CSV_HEADER: &str = "time_ns,pid,device,layer,figure,value";
@@ -14,7 +14,7 @@ const TABLE_LINES: usize = 40;
 const ABSENT: &str = "-";
 
 /// Writes a sample as text.
-pub fn write_sample(sample: &Sample, out: &mut impl Write) -> io::Result<()> {
+pub fn write_sample(sample: &Sample, out: &mut dyn Write) -> io::Result<()> {
     let end = if sample.last { ", the end" } else { "" };
     writeln!(
         out,
@@ -43,12 +43,12 @@ fn time(time_ns: u64) -> String {
     time.to_zoned(jiff::tz::TimeZone::system()).strftime("%F %T").to_string()
 }
 
-fn write_device(DeviceUse { device, used_bytes, total_bytes, .. }: &DeviceUse, out: &mut impl Write) -> io::Result<()> {
+fn write_device(DeviceUse { device, used_bytes, total_bytes, .. }: &DeviceUse, out: &mut dyn Write) -> io::Result<()> {
     let (used, total) = (rounded((*used_bytes).into()), rounded((*total_bytes).into()));
-    writeln!(out, "Device {}: {used} of {total} in use", Name(*device))
+    writeln!(out, "Device {}: {used} of {total} in use", DeviceName(*device))
 }
 
-fn write_process(process: &ProcessSample, devices: &[DeviceUse], out: &mut impl Write) -> io::Result<()> {
+fn write_process(process: &ProcessSample, devices: &[DeviceUse], out: &mut dyn Write) -> io::Result<()> {
     let ProcessSample { pid, host, recent, .. } = process;
     write!(out, "Process {pid}: ")?;
     let Some(host) = host else { return writeln!(out, "has ended") };
@@ -62,7 +62,7 @@ fn write_process(process: &ProcessSample, devices: &[DeviceUse], out: &mut impl 
     }
     write!(out, "; stack {}, swapped {}", rounded(stack_bytes.into()), rounded(swapped_bytes.into()))?;
     for (device, used_bytes) in of_process(devices, *pid) {
-        write!(out, "; device {} {}", Name(device), rounded(used_bytes.into()))?;
+        write!(out, "; device {} {}", DeviceName(device), rounded(used_bytes.into()))?;
     }
     writeln!(out)
 }
@@ -75,7 +75,7 @@ fn of_process(devices: &[DeviceUse], pid: u32) -> impl Iterator<Item = (Device, 
     })
 }
 
-fn write_pools(pools: &[PoolSample], left: &mut usize, out: &mut impl Write) -> io::Result<()> {
+fn write_pools(pools: &[PoolSample], left: &mut usize, out: &mut dyn Write) -> io::Result<()> {
     const TITLES: [&str; 11] =
         ["Live", "Blocks", "Peak", "Lately", "Allocs", "Frees", "Failed", "Allocs/s", "Frees/s", "Free", "Ratio"];
     if pools.is_empty() {
@@ -89,7 +89,7 @@ fn write_pools(pools: &[PoolSample], left: &mut usize, out: &mut impl Write) -> 
         (std::cmp::Reverse(pool.live_bytes.saturating_add(pool.unseen_bytes)), pool.device, pool.pool)
     });
     for pool in largest.iter().take(*left) {
-        write!(out, "  {:<6} {:<16}", Name(pool.device).to_string(), pool.pool.event_type())?;
+        write!(out, "  {:<6} {:<16}", DeviceName(pool.device).to_string(), pool.pool.event_type())?;
         cells(pool).iter().try_for_each(|cell| write!(out, " {cell:>11}"))?;
         writeln!(out)?;
         if pool.unseen_bytes > 0 {
@@ -126,7 +126,7 @@ fn signed(bytes: i64) -> String {
 }
 
 /// Writes a sample as CSV: a line for each figure, whose value is empty where it is not known.
-pub fn write_sample_csv(sample: &Sample, out: &mut impl Write) -> io::Result<()> {
+pub fn write_sample_csv(sample: &Sample, out: &mut dyn Write) -> io::Result<()> {
     let mut lines = Lines { time_ns: sample.time_ns, out };
     lines.of_trace("last", Some(u8::from(sample.last)))?;
     lines.of_trace("lost", Some(sample.lost))?;
@@ -151,12 +151,12 @@ pub fn write_sample_csv(sample: &Sample, out: &mut impl Write) -> io::Result<()>
 }
 
 /// The lines of one sample.
-struct Lines<'a, W> {
+struct Lines<'a> {
     time_ns: u64,
-    out: &'a mut W,
+    out: &'a mut dyn Write,
 }
 
-impl<W: Write> Lines<'_, W> {
+impl Lines<'_> {
     fn line(
         &mut self,
         pid: Option<u32>,
@@ -165,7 +165,8 @@ impl<W: Write> Lines<'_, W> {
         (figure, value): (&str, Option<impl ToString>),
     ) -> io::Result<()> {
         let cell = |text: Option<String>| text.unwrap_or_default();
-        let (pid, device) = (cell(pid.map(|pid| pid.to_string())), cell(device.map(|device| Name(device).to_string())));
+        let (pid, device) =
+            (cell(pid.map(|pid| pid.to_string())), cell(device.map(|device| DeviceName(device).to_string())));
         let value = cell(value.map(|value| value.to_string()));
         // Names of pools are words.
         writeln!(self.out, "{},{pid},{device},{layer},{figure},{value}", self.time_ns)

@@ -2,12 +2,12 @@
 
 use std::io::{self, Write};
 
-use super::clock::Clock;
-use super::numbers::{counted, size};
 use crate::model::{Exit, Span};
+use crate::text::clock::Clock;
+use crate::text::numbers::{counted, size};
 
 /// Writes up to when leaks and growth are judged, and what shows that.
-pub(super) fn write(span: &Span, clock: Clock, out: &mut impl Write) -> io::Result<()> {
+pub(super) fn write(span: &Span, clock: Clock, out: &mut dyn Write) -> io::Result<()> {
     let Exit { finalized, ended, freed_blocks, freed_bytes } = span.exit;
     let signs = match (finalized, ended) {
         (true, true) => "aclFinalize and the end of the process, with no work before",

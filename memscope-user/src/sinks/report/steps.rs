@@ -2,17 +2,18 @@
 
 use std::io::{self, Write};
 
-use super::{
-    Name,
-    numbers::{counted, size},
-    stacks, total_bytes,
-};
+use super::total_bytes;
 use crate::model::{Confidence, StepLeakPlace, StepLeaks, StepVerdict};
+use crate::text::{
+    DeviceName,
+    numbers::{counted, size},
+    stacks,
+};
 
 /// Writes the places that leak, those that are undecided, and what was not judged.
-pub(super) fn write(found: &StepLeaks, lines: usize, out: &mut impl Write) -> io::Result<()> {
+pub(super) fn write(found: &StepLeaks, lines: usize, out: &mut dyn Write) -> io::Result<()> {
     let StepLeaks { places, unjudged, kept, steps_ended, steps_from, confidence, .. } = found;
-    let (device, steps, from) = (Name(found.device), counted(u64::from(*steps_ended), "step"), steps_from.note());
+    let (device, steps, from) = (DeviceName(found.device), counted(u64::from(*steps_ended), "step"), steps_from.note());
     let (leaks, undecided): (Vec<_>, Vec<_>) = places.iter().partition(|place| place.verdict == StepVerdict::Leak);
     if leaks.is_empty() && *steps_ended > 0 {
         writeln!(out, "No memory leaks detected on device {device} ({steps} ended{from}).")?;
@@ -54,7 +55,7 @@ fn sum(places: &[&StepLeakPlace]) -> String {
     format!("{} in {} of {}", size(bytes), counted(blocks, "block"), counted(places.len() as u64, "place"))
 }
 
-fn write_places(places: &[&StepLeakPlace], lines: usize, out: &mut impl Write) -> io::Result<()> {
+fn write_places(places: &[&StepLeakPlace], lines: usize, out: &mut dyn Write) -> io::Result<()> {
     for place in places.iter().take(lines) {
         write_place(place, out)?;
     }
@@ -62,7 +63,7 @@ fn write_places(places: &[&StepLeakPlace], lines: usize, out: &mut impl Write) -
     if more > 0 { writeln!(out, "  … and {} (see --json)", counted(more, "more place")) } else { Ok(()) }
 }
 
-fn write_place(place: &StepLeakPlace, out: &mut impl Write) -> io::Result<()> {
+fn write_place(place: &StepLeakPlace, out: &mut dyn Write) -> io::Result<()> {
     let StepLeakPlace { pool, verdict, blocks, size_bytes, steps, step_range: [first, last], each_bytes, stacks } =
         place;
     let each = each_bytes.map_or_else(String::new, |each| format!(" of {each} bytes"));

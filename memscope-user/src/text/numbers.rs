@@ -1,13 +1,13 @@
 //! Numbers as the report spells them.
 
 /// A quantity of bytes: `192.00 MiB (201326592 bytes)`, `1 byte`.
-pub(super) fn size(bytes: u64) -> String {
+pub(crate) fn size(bytes: u64) -> String {
     let exact = counted(bytes, "byte");
     if bytes < 1024 { exact } else { format!("{} ({exact})", rounded(bytes.into())) }
 }
 
 /// The same for people alone: `192.00 MiB`, `1 byte`.
-pub(super) fn rounded(bytes: u128) -> String {
+pub(crate) fn rounded(bytes: u128) -> String {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     let power = bytes.checked_ilog2().map_or(0, |log| (log as usize / 10).min(UNITS.len()));
     match power.checked_sub(1) {
@@ -17,24 +17,24 @@ pub(super) fn rounded(bytes: u128) -> String {
 }
 
 /// `1 block`, `2 blocks`.
-pub(super) fn counted(count: u64, noun: &str) -> String {
+pub(crate) fn counted(count: u64, noun: &str) -> String {
     let plural = if count == 1 { "" } else { "s" };
     format!("{count} {noun}{plural}")
 }
 
 /// A span of time: `2.500 s`.
-pub(super) fn seconds(time_ns: u64) -> String {
+pub(crate) fn seconds(time_ns: u64) -> String {
     format!("{:.3} s", time_ns as f64 / 1e9)
 }
 
 /// Bytes in the reference's unit, which it calls MB and Mb: 1048576 bytes.
-pub(super) fn mega(bytes: u64) -> f64 {
+pub(crate) fn mega(bytes: u64) -> f64 {
     bytes as f64 / 1_048_576.0
 }
 
 /// A non-negative number as a C++ stream writes it by default: `%g`, that is six significant digits without
 /// trailing zeros, with an exponent when it is below -4 or above 5.
-pub(super) fn general(value: f64) -> String {
+pub(crate) fn general(value: f64) -> String {
     const DIGITS: i32 = 6;
     let scientific = format!("{value:.5e}");
     let (mantissa, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
@@ -48,7 +48,7 @@ pub(super) fn general(value: f64) -> String {
 
 /// A non-negative number as Python prints it: the fewest digits that tell it from others, always with a fraction or an
 /// exponent; an exponent below -4 and above 15.
-pub(super) fn shortest(value: f64) -> String {
+pub(crate) fn shortest(value: f64) -> String {
     let scientific = format!("{value:e}");
     let (mantissa, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
     let exponent: i32 = exponent.parse().unwrap_or(0);

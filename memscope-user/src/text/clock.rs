@@ -6,26 +6,26 @@ use crate::model::RunEnd;
 
 /// The clock of a run.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Clock {
+pub(crate) struct Clock {
     /// Time of the first event, nanoseconds since the Unix epoch.
     start_ns: u64,
 }
 
 impl Clock {
     /// That of a run that has ended.
-    pub(super) const fn of(end: &RunEnd) -> Self {
+    pub(crate) const fn of(end: &RunEnd) -> Self {
         Self { start_ns: end.start_ns }
     }
 
     /// To the nanosecond, with the wall clock of this machine's zone: `4.25s (2026-11-21T10:00:04.25+08:00)`. Either is taken by `--since`,
     /// `--until`, `--from` and `--to`.
-    pub(super) fn exact(self, time_ns: u64) -> String {
+    pub(crate) fn exact(self, time_ns: u64) -> String {
         let wall = Timestamp::from_nanosecond(time_ns.into()).unwrap_or_default().to_zoned(TimeZone::system());
         format!("{} ({})", self.since_start(time_ns), wall.strftime("%FT%T%.f%:z"))
     }
 
     /// For tables, as exact: `4.25s`.
-    pub(super) fn since_start(self, time_ns: u64) -> String {
+    pub(crate) fn since_start(self, time_ns: u64) -> String {
         let since_ns = time_ns.saturating_sub(self.start_ns);
         let (seconds, fraction) = (since_ns / 1_000_000_000, format!("{:09}", since_ns % 1_000_000_000));
         let fraction = fraction.trim_end_matches('0');
@@ -37,14 +37,14 @@ impl Clock {
 #[cfg(test)]
 impl Clock {
     /// One that begins at this time.
-    pub(super) const fn since(start_ns: u64) -> Self {
+    pub(crate) const fn since(start_ns: u64) -> Self {
         Self { start_ns }
     }
 }
 
 /// The text with `WALL` for each wall clock, which is of the machine's zone.
 #[cfg(test)]
-pub(super) fn without_wall(text: &str) -> String {
+pub(crate) fn without_wall(text: &str) -> String {
     let mut parts = text.split('(');
     let mut out = parts.next().unwrap_or_default().to_owned();
     for part in parts {

@@ -2,25 +2,25 @@
 
 use std::io::{self, Write};
 
-use super::Name;
+use super::DeviceName;
 use super::numbers::{counted, size};
 use crate::dump_format::{stack_cell::last_line, text::push_text};
 use crate::hash::HashMap;
 use crate::model::{ByStack, CutStacks, Device, Stack, StackSum, Stacks};
 
 /// Stacks that are written; all of them are in the JSON.
-pub(super) const MAX_STACKS: usize = 5;
+pub(crate) const MAX_STACKS: usize = 5;
 /// Frames of a stack that are written.
 const MAX_FRAMES: usize = 16;
 
 /// Writes one finding.
-pub(super) fn write(found: &ByStack, out: &mut impl Write) -> io::Result<()> {
+pub(crate) fn write(found: &ByStack, out: &mut dyn Write) -> io::Result<()> {
     let ByStack { device, pool, sums, left_out, .. } = found;
     let live: Vec<&StackSum> = sums.iter().filter(|sum| sum.live_blocks > 0).collect();
     if live.is_empty() {
         return Ok(());
     }
-    writeln!(out, "{} held at the end on device {}, by call stack:", pool.display_name(), Name(*device))?;
+    writeln!(out, "{} held at the end on device {}, by call stack:", pool.display_name(), DeviceName(*device))?;
     for sum in live.iter().take(MAX_STACKS) {
         write_sum(sum.stacks, sum.live_bytes, sum.live_blocks, out)?;
     }
@@ -29,11 +29,11 @@ pub(super) fn write(found: &ByStack, out: &mut impl Write) -> io::Result<()> {
 }
 
 /// Writes from where the blocks of a list were allocated; nothing if no stack is known.
-pub(super) fn write_blocks(
+pub(crate) fn write_blocks(
     title: &str,
     device: Device,
     blocks: impl Iterator<Item = (Stacks, u64)>,
-    out: &mut impl Write,
+    out: &mut dyn Write,
 ) -> io::Result<()> {
     let mut sums: HashMap<Stacks, (u64, u64)> = HashMap::default();
     for (stacks, size_bytes) in blocks {
@@ -46,7 +46,7 @@ pub(super) fn write_blocks(
     }
     let mut sums: Vec<(Stacks, (u64, u64))> = sums.into_iter().collect();
     sums.sort_unstable_by_key(|(stacks, sum)| std::cmp::Reverse((*sum, *stacks)));
-    writeln!(out, "{title} {}, by call stack:", Name(device))?;
+    writeln!(out, "{title} {}, by call stack:", DeviceName(device))?;
     for (stacks, (bytes, count)) in sums.iter().take(MAX_STACKS) {
         write_sum(*stacks, *bytes, *count, out)?;
     }
@@ -55,7 +55,7 @@ pub(super) fn write_blocks(
 }
 
 /// Writes how many calls have stacks that end early, if any.
-pub(super) fn write_cut(cut: &[CutStacks], out: &mut impl Write) -> io::Result<()> {
+pub(crate) fn write_cut(cut: &[CutStacks], out: &mut dyn Write) -> io::Result<()> {
     if cut.is_empty() {
         return Ok(());
     }
@@ -65,27 +65,27 @@ pub(super) fn write_cut(cut: &[CutStacks], out: &mut impl Write) -> io::Result<(
 }
 
 /// Writes a place with what is live of it.
-pub(super) fn write_sum(stacks: Stacks, bytes: u64, count: u64, out: &mut impl Write) -> io::Result<()> {
+pub(crate) fn write_sum(stacks: Stacks, bytes: u64, count: u64, out: &mut dyn Write) -> io::Result<()> {
     let blocks = counted(count, "block");
     write_place(&format!("  {} in {blocks}, allocated at:", size(bytes)), stacks, out)?;
     if stacks.is_empty() { writeln!(out, "  {} in {blocks} without a call stack", size(bytes)) } else { Ok(()) }
 }
 
 /// Writes one place, if there is one.
-pub(super) fn write_place(title: &str, stacks: Stacks, out: &mut impl Write) -> io::Result<()> {
+pub(crate) fn write_place(title: &str, stacks: Stacks, out: &mut dyn Write) -> io::Result<()> {
     let Some(stack) = stacks.best() else { return Ok(()) };
     writeln!(out, "{title}")?;
     write_frames(stack, out)
 }
 
 /// Writes all stacks of a place: the mixed one, or Python's and the native one.
-pub(super) fn write_each(stacks: Stacks, out: &mut impl Write) -> io::Result<()> {
+pub(crate) fn write_each(stacks: Stacks, out: &mut dyn Write) -> io::Result<()> {
     let each = if stacks.mixed.is_some() { [stacks.mixed, None] } else { [stacks.python, stacks.native] };
     each.into_iter().flatten().try_for_each(|stack| write_frames(stack, out))
 }
 
 /// Writes a stack from the inside on, and why it ends if it is not whole.
-fn write_frames(stack: Stack, out: &mut impl Write) -> io::Result<()> {
+fn write_frames(stack: Stack, out: &mut dyn Write) -> io::Result<()> {
     let frames = stack.frames();
     let mut line = Vec::new();
     for frame in frames.iter().take(MAX_FRAMES) {
@@ -106,7 +106,7 @@ fn write_frames(stack: Stack, out: &mut impl Write) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Pool, StackEnd};
+    use crate::model::Pool;
 
     fn native(frames: &[&'static str], end: StackEnd) -> Stacks {
         Stacks { native: Some(Stack::keep(frames.iter().copied(), end)), ..Stacks::default() }
