@@ -2,10 +2,8 @@
 
 use std::collections::HashMap;
 
-use memscope::analyses::Analysis;
-use memscope::model::{
-    Alloc, Block, Event, EventKind, Finding, Free, FreeCause, ProcessStart, RunEnd, Stacks, UnknownFree,
-};
+use memscope::analyses::{Analysis, Finding};
+use memscope::model::{Alloc, Block, Event, EventKind, Free, FreeCause, ProcessStart, RunEnd, Stacks, UnknownFree};
 
 use crate::program::START_NS;
 

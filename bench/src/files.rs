@@ -4,8 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
-use memscope::analyses::Analysis;
-use memscope::model::{Event, Finding, RunEnd};
+use memscope::analyses::{Analysis, Finding};
+use memscope::model::{Event, RunEnd};
 use memscope::sinks::{DumpOptions, DumpSink, Format, Sink as _};
 
 use crate::program::{Program, START_NS};

@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use memscope::analyses::Analysis;
+use memscope::analyses::{Analysis, Finding};
 use memscope::model::{
-    Alloc, AllocApi, AllocFailed, Block, Device, DriverFigures, Event, EventKind, Finding, Free, FreeCause, Mark,
-    PageType, Pool, RunEnd, Stacks, System,
+    Alloc, AllocApi, AllocFailed, Block, Device, DriverFigures, Event, EventKind, Free, FreeCause, Mark, PageType,
+    Pool, RunEnd, Stacks, System,
 };
 
 use crate::attached::Attached;

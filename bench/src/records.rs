@@ -4,9 +4,9 @@ use std::collections::HashSet;
 use std::path::Path;
 
 use anyhow::Result;
-use memscope::analyses::Analysis;
+use memscope::analyses::{Analysis, Finding};
 use memscope::capture::{CaptureHeader, Note, Writer, WriterOptions, note_record};
-use memscope::model::{Event, EventKind, Finding, Mark, Pool, RunEnd, Stack};
+use memscope::model::{Event, EventKind, Mark, Pool, RunEnd, Stack};
 use memscope::probes::{ProbeSpec, builtin};
 use memscope_common::record::{CALL_TEXT_AT, CALL_VALUES_AT};
 use memscope_common::stack::{FRAME_ENTRY, STACK_PYTHON};

@@ -2,7 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use memscope::model::{Finding, Pool, Site, Stacks, StepVerdict};
+use memscope::analyses::Finding;
+use memscope::analyses::growth::Site;
+use memscope::analyses::step_leaks::StepVerdict;
+use memscope::model::{Pool, Stacks};
 
 /// Where blocks come from: their call stacks, or their size where there are none.
 pub(crate) type Place = (Stacks, Option<u64>);
@@ -189,7 +192,8 @@ impl Table {
 
 #[cfg(test)]
 mod tests {
-    use memscope::model::{Confidence, Device, GrowingSite, Growth, Increase, StackEnd};
+    use memscope::analyses::growth::{GrowingSite, Growth, Increase};
+    use memscope::model::{Confidence, Device, StackEnd};
 
     use super::*;
 

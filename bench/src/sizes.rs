@@ -7,9 +7,11 @@ use std::process::Command;
 use std::time::Instant;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use memscope::analyses::{Analysis, DecomposeAnalysis, FragmentationAnalysis, PeaksAnalysis, StepLeaksAnalysis};
+use memscope::analyses::{
+    Analysis, DecomposeAnalysis, Finding, FragmentationAnalysis, PeaksAnalysis, StepLeaksAnalysis,
+};
 use memscope::input;
-use memscope::model::{Finding, Pool};
+use memscope::model::Pool;
 
 use crate::files;
 use crate::program::Program;

@@ -2,7 +2,8 @@
 
 use std::collections::VecDeque;
 
-use memscope::model::{Finding, Pool, Stack, StackEnd, Stacks};
+use memscope::analyses::Finding;
+use memscope::model::{Pool, Stack, StackEnd, Stacks};
 
 use crate::heap::Heap;
 use crate::program::{Program, Slot};

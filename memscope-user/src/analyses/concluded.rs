@@ -4,21 +4,21 @@
 
 use std::cmp::Reverse;
 
-use crate::model::{
-    ByStack, Decomposition, Finding, Fluctuation, Fragmentation, Growth, Held, Ledger, LeftOut, MarkLeaks, Peak, Span,
-    StepLeaks,
-};
+use serde::Serialize;
+
+use super::Finding;
+use super::answer::Registered;
 
 /// So many are kept at least, of each analysis; at times twice as many.
 const KEPT: usize = 512;
 
-/// A finding about a process.
-pub(super) trait Conclusion {
-    /// As [`Finding`]s are called in outputs for programs.
-    const KIND: &'static str;
-
-    /// What it is about, in bytes: those that are about most are kept.
-    fn weight_bytes(&self) -> u64;
+/// Findings of a kind about processes that have ended, which were about less memory than those that are there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct LeftOut {
+    /// As the field `finding` names them.
+    pub kind: &'static str,
+    /// How many.
+    pub count: u64,
 }
 
 /// Findings, in no order.
@@ -34,7 +34,7 @@ impl<T> Default for Concluded<T> {
     }
 }
 
-impl<T: Conclusion> Concluded<T> {
+impl<T: Registered> Concluded<T> {
     /// Adds one.
     pub(super) fn add(&mut self, finding: T) {
         self.found.push(finding);
@@ -56,96 +56,6 @@ impl<T: Conclusion> Concluded<T> {
         found.sort_by_key(key);
         let left_out = (left_out > 0).then_some(Finding::LeftOut(LeftOut { kind: T::KIND, count: left_out }));
         found.into_iter().map(finding).chain(left_out).collect()
-    }
-}
-
-impl Conclusion for ByStack {
-    const KIND: &'static str = "by_stack";
-
-    fn weight_bytes(&self) -> u64 {
-        self.sums.iter().map(|sum| sum.live_bytes.saturating_add(sum.allocated_bytes)).fold(0, u64::saturating_add)
-    }
-}
-
-impl Conclusion for Decomposition {
-    const KIND: &'static str = "decompose";
-
-    fn weight_bytes(&self) -> u64 {
-        self.peak_bytes
-    }
-}
-
-impl Conclusion for Fluctuation {
-    const KIND: &'static str = "fluctuation";
-
-    /// One without any step that could be judged says nothing.
-    fn weight_bytes(&self) -> u64 {
-        self.max_gap.as_ref().map_or(0, |gap| gap.min_used_bytes.saturating_add(1))
-    }
-}
-
-impl Conclusion for Fragmentation {
-    const KIND: &'static str = "fragmentation";
-
-    fn weight_bytes(&self) -> u64 {
-        let worst = self.worst.as_ref().map_or(0, |worst| worst.space.total_bytes);
-        worst.max(self.end.space.total_bytes)
-    }
-}
-
-impl Conclusion for Growth {
-    const KIND: &'static str = "growth";
-
-    fn weight_bytes(&self) -> u64 {
-        self.sites.iter().map(|site| site.size_bytes).fold(self.sites.len() as u64, u64::saturating_add)
-    }
-}
-
-impl Conclusion for Held {
-    const KIND: &'static str = "held";
-
-    fn weight_bytes(&self) -> u64 {
-        self.peak_bytes
-    }
-}
-
-impl Conclusion for Ledger {
-    const KIND: &'static str = "ledger";
-
-    fn weight_bytes(&self) -> u64 {
-        self.hal.total.size_bytes.try_into().unwrap_or(u64::MAX)
-    }
-}
-
-impl Conclusion for MarkLeaks {
-    const KIND: &'static str = "mark_leaks";
-
-    fn weight_bytes(&self) -> u64 {
-        self.leaks.iter().map(|leak| leak.size_bytes).fold(self.marks, u64::saturating_add)
-    }
-}
-
-impl Conclusion for Peak {
-    const KIND: &'static str = "peak";
-
-    fn weight_bytes(&self) -> u64 {
-        self.peak_bytes
-    }
-}
-
-impl Conclusion for Span {
-    const KIND: &'static str = "span";
-
-    fn weight_bytes(&self) -> u64 {
-        self.exit.freed_bytes
-    }
-}
-
-impl Conclusion for StepLeaks {
-    const KIND: &'static str = "step_leaks";
-
-    fn weight_bytes(&self) -> u64 {
-        self.leaks.iter().chain(&self.unjudged).map(|leak| leak.size_bytes).fold(0, u64::saturating_add)
     }
 }
 

@@ -1,8 +1,10 @@
-//! One file per question. Pure: events in, findings out; no clock, file, lock or thread.
+//! One question, one folder: the analysis, its findings, their text and their table columns. Pure: events in, findings
+//! out; no clock, file or thread. `registry` has a line for each kind of finding.
 //!
 //! What an analysis knows of a process is concluded when the process ends, so that a process that later gets the
 //! same id starts anew. Findings come ordered by process, then device.
 
+mod answer;
 pub mod by_stack;
 pub mod compare;
 mod concluded;
@@ -17,16 +19,63 @@ pub mod held;
 pub mod inefficient;
 mod inferred;
 pub mod judged;
-pub mod leaks;
 pub mod ledger;
-pub mod marks;
+pub mod mark_leaks;
 pub mod named;
 #[cfg(test)]
 mod one_owner;
 pub mod oom;
 pub mod peaks;
 mod per_device;
+pub(crate) mod registry;
+pub mod sample;
 mod scale;
+#[cfg(test)]
+pub(crate) mod script;
+pub mod select;
+pub mod step_leaks;
+pub mod stepped;
+
+pub(crate) use answer::Context;
+pub use answer::{Report, Subject};
+pub use by_stack::ByStackAnalysis;
+pub use concluded::LeftOut;
+pub use decompose::DecomposeAnalysis;
+pub use device_use::DeviceUseAnalysis;
+pub use fluctuation::FluctuationAnalysis;
+pub use fragmentation::FragmentationAnalysis;
+pub use growth::GrowthAnalysis;
+pub use held::HeldAnalysis;
+pub use inefficient::{InefficientAnalysis, InefficientRules};
+pub use judged::Judged;
+pub use ledger::LedgerAnalysis;
+pub use mark_leaks::MarkLeaksAnalysis;
+pub use named::Named;
+pub use oom::OomAnalysis;
+pub use peaks::PeaksAnalysis;
+pub use registry::Finding;
+pub use step_leaks::StepLeaksAnalysis;
+pub use stepped::Stepped;
+
+use std::sync::Arc;
+
+use self::decompose::RuleSet;
+use crate::model::{Event, RunEnd};
+
+/// Watches enriched events and ends in findings.
+pub trait Analysis: Send {
+    /// Takes one event. Events come in time order, each block's free after its allocation.
+    fn observe(&mut self, event: &Event);
+
+    /// Ends the run and concludes, most important first.
+    fn finish(&mut self, end: &RunEnd) -> Vec<Finding>;
+
+    /// What can be said while the run goes on.
+    fn now(&self) -> Vec<Finding> {
+        Vec::new()
+    }
+}
+
 /// Leaks of steps and growth, while the program works.
 #[must_use]
 pub fn judged_leaks() -> Judged {
@@ -43,8 +92,7 @@ fn judging(growth: GrowthAnalysis) -> Judged {
     Judged::new(vec![Box::new(Stepped::new::<StepLeaksAnalysis>()), Box::new(growth)])
 }
 
-/// Those of leaks in dumps and captures: blocks behind the mark with this text from the mark of this number on, or without
-/// one whatever steps, growth and what is left tell.
+/// Leak analyses for files: by the marks with the text `mark` if it is given, else by steps, growth and what is live at the end.
 #[must_use]
 pub fn of_leaks(mark: Option<String>, start_index: u64) -> Vec<Box<dyn Analysis>> {
     match mark {
@@ -55,46 +103,5 @@ pub fn of_leaks(mark: Option<String>, start_index: u64) -> Vec<Box<dyn Analysis>
             Box::new(HeldAnalysis::default()),
             Box::new(ByStackAnalysis::default()),
         ],
-    }
-}
-
-#[cfg(test)]
-pub(crate) mod script;
-pub mod select;
-pub mod stepped;
-
-pub use by_stack::ByStackAnalysis;
-pub use decompose::DecomposeAnalysis;
-pub use device_use::DeviceUseAnalysis;
-pub use fluctuation::FluctuationAnalysis;
-pub use fragmentation::FragmentationAnalysis;
-pub use growth::GrowthAnalysis;
-pub use held::HeldAnalysis;
-pub use inefficient::{InefficientAnalysis, InefficientRules};
-pub use judged::Judged;
-pub use leaks::StepLeaksAnalysis;
-pub use ledger::LedgerAnalysis;
-pub use marks::MarkLeaksAnalysis;
-pub use named::Named;
-pub use oom::OomAnalysis;
-pub use peaks::PeaksAnalysis;
-pub use stepped::Stepped;
-
-use std::sync::Arc;
-
-use self::decompose::RuleSet;
-use crate::model::{Event, Finding, RunEnd};
-
-/// Watches enriched events and ends in findings.
-pub trait Analysis: Send {
-    /// Takes one event. Events come in time order, each block's free after its allocation.
-    fn observe(&mut self, event: &Event);
-
-    /// Ends the run and concludes, most important first.
-    fn finish(&mut self, end: &RunEnd) -> Vec<Finding>;
-
-    /// What can be said while the run goes on.
-    fn now(&self) -> Vec<Finding> {
-        Vec::new()
     }
 }

@@ -6,10 +6,10 @@
 use std::sync::Arc;
 
 use super::{
-    Analysis,
+    Analysis, Finding,
     decompose::{Lives, RuleSet},
 };
-use crate::model::{Event, EventKind, Finding, Free, RunEnd};
+use crate::model::{Event, EventKind, Free, RunEnd};
 
 /// An analysis that is shown final owners.
 pub struct Named<A> {

@@ -10,11 +10,9 @@ use super::decompose::{DecomposeAnalysis, RuleSet, SharedOwners};
 use super::diff::{At, Recorder, SharedSnapshot};
 use super::script::{Script, run};
 use super::select::When;
-use super::{OomAnalysis, PeaksAnalysis, judged_leaks_by};
-use crate::model::{
-    AllocFailed, Decomposition, Device, Event, EventKind, Finding, FreeCause, LiveGroups, Name, OutOfMemory, Pool,
-    RunEnd,
-};
+use super::{Finding, OomAnalysis, PeaksAnalysis, judged_leaks_by};
+use crate::analyses::decompose::Decomposition;
+use crate::model::{AllocFailed, Device, Event, EventKind, FreeCause, LiveGroups, Name, OutOfMemory, Pool, RunEnd};
 
 const PLACE: (Device, Pool) = (Device::Npu(0), Pool::Pta);
 
@@ -27,7 +25,7 @@ fn of_groups(groups: &LiveGroups) -> Owners {
     groups.owners.iter().map(|sum| (sum.owner, (sum.live.blocks, sum.live.size_bytes))).collect()
 }
 
-fn of_parts(found: &Decomposition, of: impl Fn(&crate::model::OwnerPart) -> (u64, u64)) -> Owners {
+fn of_parts(found: &Decomposition, of: impl Fn(&crate::analyses::decompose::OwnerPart) -> (u64, u64)) -> Owners {
     let mut owners = Owners::new();
     for part in &found.parts {
         let ((blocks, bytes), sum) = (of(part), owners.entry(part.owner).or_default());

@@ -2,11 +2,10 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use super::Analysis;
+use super::{Analysis, Finding};
 use crate::model::{
-    Alloc, AllocApi, AllocFailed, AllocRecovered, Block, Device, DeviceUsage, DriverFigures, Event, EventKind, Finding,
-    Free, FreeCause, Name, PageType, Pool, ProcessUsage, Region, RegionKind, RunEnd, Stack, StackEnd, Stacks,
-    UnknownFree,
+    Alloc, AllocApi, AllocFailed, AllocRecovered, Block, Device, DeviceUsage, DriverFigures, Event, EventKind, Free,
+    FreeCause, Name, PageType, Pool, ProcessUsage, Region, RegionKind, RunEnd, Stack, StackEnd, Stacks, UnknownFree,
 };
 
 /// Writes the events of a run. Events belong to the process and device last given to [`Script::on`].

@@ -5,8 +5,8 @@
 
 use std::collections::BTreeMap;
 
-use super::{Analysis, inferred::InferredSteps};
-use crate::model::{Alloc, Block, Device, Event, EventKind, Finding, Fluctuation, Free, RunEnd, StepLeaks, StepsFrom};
+use super::{Analysis, Finding, inferred::InferredSteps};
+use crate::model::{Alloc, Block, Device, Event, EventKind, Free, RunEnd, StepsFrom};
 
 /// An analysis of steps, which are marked or inferred.
 pub struct Stepped {
@@ -64,13 +64,9 @@ impl Stepped {
     fn chosen(&self, of_marks: Vec<Finding>, of_inferred: Vec<Finding>) -> Vec<Finding> {
         let from = |finding: &Finding| self.inferred.get(&place(finding)?).copied();
         let mut found: Vec<Finding> = of_marks.into_iter().filter(|finding| from(finding).is_none()).collect();
-        found.extend(of_inferred.into_iter().filter_map(|finding| {
-            let steps_from = from(&finding)?;
-            Some(match finding {
-                Finding::StepLeaks(leaks) => Finding::StepLeaks(StepLeaks { steps_from, ..leaks }),
-                Finding::Fluctuation(gap) => Finding::Fluctuation(Fluctuation { steps_from, ..gap }),
-                other => other,
-            })
+        found.extend(of_inferred.into_iter().filter_map(|mut finding| {
+            finding.set_steps_from(from(&finding)?);
+            Some(finding)
         }));
         // Stable: pools stay in their order. What is of no process comes last.
         found.sort_by_key(|finding| {
@@ -80,13 +76,10 @@ impl Stepped {
     }
 }
 
-/// Process and device of what analyses of steps find.
-const fn place(finding: &Finding) -> Option<(u32, Device)> {
-    match finding {
-        Finding::StepLeaks(found) => Some((found.pid, found.device)),
-        Finding::Fluctuation(found) => Some((found.pid, found.device)),
-        _ => None,
-    }
+/// Process and device of a finding.
+fn place(finding: &Finding) -> Option<(u32, Device)> {
+    let subject = finding.subject()?;
+    Some((subject.pid?, subject.device))
 }
 
 impl Analysis for Stepped {
@@ -126,12 +119,13 @@ impl Analysis for Stepped {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::analyses::step_leaks::{StepLeaks, StepVerdict};
     use crate::{
         analyses::{
             FluctuationAnalysis, StepLeaksAnalysis,
             script::{Script, run},
         },
-        model::{Pool, StepVerdict},
+        model::Pool,
     };
 
     const NPU0: Device = Device::Npu(0);

@@ -8,15 +8,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use anyhow::{Context as _, Result, bail};
 
 use super::{USAGE, args::DiffArgs, decompose::rules_of_user, error, input, terminal, values::When};
-use crate::{
-    analyses::{
-        Analysis,
-        decompose::RuleSet,
-        diff::{Recorder, SharedSnapshot, Snapshot, diff},
-        select::Selection,
-    },
-    model::{Diff, DiffSide},
-    sinks::report::write_diff,
+use crate::analyses::diff::{Diff, DiffSide};
+use crate::analyses::{
+    Analysis,
+    decompose::RuleSet,
+    diff::{Recorder, SharedSnapshot, Snapshot, diff, write_diff},
+    select::Selection,
 };
 
 /// `diff A [B]`.

@@ -17,9 +17,8 @@ use super::{
     progress, terminal,
 };
 use crate::{
-    analyses::ByStackAnalysis,
+    analyses::{ByStackAnalysis, Finding, by_stack::ByStack},
     input::Options,
-    model::{ByStack, Finding},
     os::caller::Caller,
     pipeline::PipelineConfig,
     sinks::{

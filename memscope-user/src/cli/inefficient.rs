@@ -10,12 +10,11 @@ use super::{
     input, message, progress, terminal,
 };
 use crate::{
-    analyses::{Analysis, InefficientAnalysis, InefficientRules},
+    analyses::{Analysis, Finding, InefficientAnalysis, InefficientRules},
     input::{
         Format, Stage,
         annotate::{Annotations, Destination, annotate},
     },
-    model::Finding,
     os::caller::Caller,
     sinks::report::Report,
 };

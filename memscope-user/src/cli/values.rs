@@ -7,9 +7,8 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use crate::{
-    analyses::{diff::At, select::When as Moment},
+    analyses::{diff::At, inefficient::InefficientKind, select::When as Moment},
     locate::ops::OpsChoice,
-    model::InefficientKind,
 };
 
 /// 365 days.

@@ -13,9 +13,10 @@ use rusqlite::OpenFlags;
 
 use super::csv::{CsvReader, Raw, without_key};
 use super::{Format, InputError, Notes};
+use crate::analyses::inefficient::Inefficient;
 use crate::dump_format::stack_cell::table_name;
 use crate::hash::HashMap;
-use crate::model::{Inefficient, Name};
+use crate::model::Name;
 use crate::regular;
 use crate::sinks::folder::{FilePlace, Owner};
 use crate::sinks::sqlite_vfs;

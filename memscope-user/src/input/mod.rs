@@ -47,11 +47,11 @@ use self::repair::Repair;
 use self::row::{DumpRow, MissingStacks};
 use self::runs::Merged;
 use self::sort::{Sorted, Sorter};
-use crate::analyses::Analysis;
 use crate::analyses::select::{Selected, Selection};
+use crate::analyses::{Analysis, Finding};
 use crate::capture::format::MAGIC;
 use crate::dump_format::stack_cell::TABLE_PREFIX;
-use crate::model::{Event, Finding, RunEnd};
+use crate::model::{Event, RunEnd};
 use crate::pipeline::{self, PipelineConfig, ReplayReport};
 use crate::regular;
 

@@ -53,12 +53,12 @@ use self::stacks::{Code, NativeOf, PythonOf, StackTable};
 use self::text::Texts;
 use self::usage::Usage;
 use self::wishes::Wishes;
-use crate::analyses::Analysis;
 use crate::analyses::decompose::{Classifier, RuleSet};
+use crate::analyses::{Analysis, Finding};
 use crate::capture::{Collected, LossCount, Note};
 use crate::decode::{Body, Objects, Phase, Record, Records, notes};
 use crate::hash::HashMap;
-use crate::model::{Device, Event, EventKind, Finding, FreeCause, ProcessStart, RunEnd, Stacks};
+use crate::model::{Device, Event, EventKind, FreeCause, ProcessStart, RunEnd, Stacks};
 use crate::probes::{Meaning, RowInfo};
 use crate::sinks::{Sink, SinkError};
 

@@ -3,9 +3,9 @@
 use std::collections::VecDeque;
 
 use super::wishes::Demand;
-use crate::analyses::Analysis;
+use crate::analyses::{Analysis, Finding};
 use crate::hash::HashSet;
-use crate::model::{Device, Event, EventKind, Finding, RunEnd};
+use crate::model::{Device, Event, EventKind, RunEnd};
 use crate::sinks::{Sink, SinkError};
 
 /// Which rows are written (contract §1.4, §1.5, §8.1). Analyses see everything.

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use crate::model::Change;
+use crate::analyses::sample::Change;
 
 /// Changes are told over this time.
 const SPAN: Duration = Duration::from_secs(60);

@@ -48,7 +48,7 @@ use super::{
     writer::{Ask, Written},
 };
 use crate::{
-    analyses::{Analysis, decompose::RuleSet},
+    analyses::{Analysis, Finding, decompose::RuleSet},
     crew::{self, Fault, Post},
     error_chain,
     follow::{
@@ -58,7 +58,6 @@ use crate::{
         spawn::{self, RunAs, SpawnError, Waiting},
     },
     kernel::{Kernel, KernelError},
-    model::Finding,
     os::secure_env,
     pipeline::{Demand, DumpFilter},
     probes::ProbeSpec,

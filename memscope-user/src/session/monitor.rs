@@ -6,9 +6,16 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use super::{history::History, screen::Screen};
 use crate::{
+    analyses::{
+        Finding,
+        device_use::DeviceUse,
+        fragmentation::FreeSpaceMoment,
+        held::Held,
+        sample::{PoolSample, ProcessSample, Sample},
+    },
     follow::Change as ProcessChange,
     hash::HashMap,
-    model::{Device, DeviceUse, Finding, FreeSpaceMoment, Held, Pool, PoolSample, ProcessSample, Sample},
+    model::{Device, Pool},
     usage::host,
 };
 

@@ -3,8 +3,9 @@
 use std::collections::{HashMap, HashSet};
 
 use super::{args::LogLevel, message};
+use crate::analyses::held::Held;
 use crate::{
-    model::{Event, EventKind, FreeCause, Held, Pool, ProcessStart, Unmet},
+    model::{Event, EventKind, FreeCause, Pool, ProcessStart, Unmet},
     sinks::{Sink, SinkError},
 };
 

@@ -18,12 +18,11 @@ use super::{
 };
 use crate::{
     analyses::{
-        self, Analysis, ByStackAnalysis, DecomposeAnalysis, FluctuationAnalysis, FragmentationAnalysis, HeldAnalysis,
-        InefficientAnalysis, LedgerAnalysis, OomAnalysis, PeaksAnalysis, Stepped,
+        self, Analysis, ByStackAnalysis, DecomposeAnalysis, Finding, FluctuationAnalysis, FragmentationAnalysis,
+        HeldAnalysis, InefficientAnalysis, LedgerAnalysis, OomAnalysis, PeaksAnalysis, Stepped,
         decompose::RuleSet,
         select::{Filter, Selected},
     },
-    model::Finding,
     os::{caller::Caller, secure_env},
     pipeline::{AnalysisBit, Demand, DeviceFilter, DumpFilter, Npus, Outcome, RowBits},
     sinks::{
@@ -342,7 +341,7 @@ pub(super) fn print_ledgers(findings: &[Finding], recorded: bool) -> std::io::Re
     const LATER: &[u8] =
         b"Only the capture is written (--capture-only), so there is no ledger yet: a replay makes it.\n";
     let mut text = Vec::new();
-    sinks::report::write_ledgers(findings, &mut text)?;
+    analyses::ledger::text::write_all(findings, &mut text)?;
     if text.is_empty() {
         text.extend_from_slice(if recorded { LATER } else { NONE });
     }

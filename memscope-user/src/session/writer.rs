@@ -9,11 +9,11 @@ use std::{
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::{heap, outputs};
+use crate::analyses::Finding;
 use crate::{
     capture::{self, Note, note_record},
     crew::{Crew, Post},
     error_chain,
-    model::Finding,
     pipeline::{Outcome, Pipeline},
     ring::{Batch, Spent, monotonic_ns},
     usage::Trigger,

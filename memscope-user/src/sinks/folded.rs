@@ -9,9 +9,10 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
+use crate::analyses::by_stack::{ByStack, StackSum};
 use crate::dump_format::stack_cell::last_line;
 use crate::dump_format::text::push_text;
-use crate::model::{ByStack, Device, Stack, StackSum, Stacks};
+use crate::model::{Device, Stack, Stacks};
 
 /// What a line's weight is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

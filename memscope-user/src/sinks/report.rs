@@ -3,88 +3,19 @@
 //! The leak and the gap report have the reference's layout, byte for byte (contract §8.2, §8.3); what it does not
 //! report follows after them, and how complete the trace was comes last.
 
-mod decompose;
-mod diff;
-mod fragmentation;
-mod growth;
-mod inefficient;
-mod ledger;
-mod marks;
-mod oom;
-mod peaks;
-mod sample;
-mod span;
-mod steps;
-
 use std::{
     collections::BTreeMap,
     fmt,
     io::{self, Write},
 };
 
-pub use diff::write_diff;
-pub use sample::{SAMPLE_CSV_HEADER, write_sample, write_sample_csv};
 use serde::Serialize;
 
-use crate::model::{
-    ByStack, Decomposition, Device, ExitFreed, Figures, Finding, Fluctuation, Fragmentation, Growth, Held, HeldModule,
-    Inefficient, Leak, Ledger, LeftOut, LossLine, MarkLeaks, Oom, Peak, Pool, RatioRecord, RunEnd, Span, StepLeaks,
-    StepsFrom,
-};
+pub use crate::analyses::Report;
+use crate::analyses::{Context, Finding, LeftOut, registry};
+use crate::model::{Device, Figures, LossLine, RunEnd};
 use crate::printable::OneLine;
-use crate::text::{
-    DeviceName,
-    clock::Clock,
-    numbers::{counted, general, mega, size},
-    stacks,
-};
-
-/// How to write the text.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Report {
-    /// Whether to list the blocks that outlived their steps one by one, in msMemScope's lines.
-    pub leak_blocks: bool,
-    /// Leaks listed one by one for each process and device; the summary counts the rest too.
-    pub leak_lines: usize,
-    /// Places of leaks of steps listed for each process and device, and as many undecided ones.
-    pub place_lines: usize,
-    /// Growing sites listed for each process and device.
-    pub growth_lines: usize,
-    /// Whether to tell how to mark steps when none was marked. Only sensible when leaks were looked for.
-    pub step_hint: bool,
-    /// Whether the losses are known. A dump does not tell of them.
-    pub losses: bool,
-}
-
-impl Report {
-    /// What commands write if nothing else is wanted.
-    pub const DEFAULT: Self =
-        Self { leak_blocks: false, leak_lines: 100, place_lines: 10, growth_lines: 10, step_hint: true, losses: true };
-}
-
-impl Default for Report {
-    fn default() -> Self {
-        Self::DEFAULT
-    }
-}
-
-/// Findings of one process, each kind in its order.
-#[derive(Debug, Default)]
-struct Process<'a> {
-    leaks: Vec<&'a StepLeaks>,
-    gaps: Vec<&'a Fluctuation>,
-    held: Vec<&'a Held>,
-    ledgers: Vec<&'a Ledger>,
-    marks: Vec<&'a MarkLeaks>,
-    ooms: Vec<&'a Oom>,
-    inefficient: Vec<&'a Inefficient>,
-    spans: Vec<&'a Span>,
-    growth: Vec<&'a Growth>,
-    by_stack: Vec<&'a ByStack>,
-    decompositions: Vec<&'a Decomposition>,
-    peaks: Vec<&'a Peak>,
-    fragmentation: Vec<&'a Fragmentation>,
-}
+use crate::text::{clock::Clock, stacks};
 
 impl Report {
     /// Writes the findings by process, then device; then hints and the loss report.
@@ -94,95 +25,23 @@ impl Report {
             if processes.len() > 1 {
                 writeln!(out, "Process {pid}")?;
             }
-            self.write_process(process, Clock::of(end), out)?;
+            registry::write_process(&Context { report: *self, clock: Clock::of(end), process }, out)?;
         }
         write_left_out(findings, out)?;
-        let marked = processes.values().flat_map(|process| &process.leaks).any(|leaks| leaks.steps_ended > 0);
-        if self.step_hint && !marked {
-            writeln!(
-                out,
-                "No steps were marked, so leaks of steps are not judged. Call `msmemscope.step()` after each step, or mark it with \
-                 an mstx range named `step start`. torch_npu's own `mstx` module makes no call while no profiler runs: its ranges \
-                 mark no steps. With `--call-stack=python` steps of training are inferred from the optimizer."
-            )?;
-        }
+        registry::write_end(findings, *self, out)?;
         stacks::write_cut(&end.cut_stacks, out)?;
         if self.losses { write_losses(end, out) } else { Ok(()) }
     }
-
-    fn write_process(&self, process: &Process<'_>, clock: Clock, out: &mut dyn Write) -> io::Result<()> {
-        for found in &process.ooms {
-            oom::write(found, clock, out)?;
-        }
-        for leaks in &process.leaks {
-            steps::write(leaks, self.place_lines, out)?;
-        }
-        // The reference infers no steps.
-        for leaks in process.leaks.iter().filter(|leaks| self.leak_blocks && leaks.steps_from == StepsFrom::Marks) {
-            self.write_leaks(leaks, out)?;
-        }
-        for leaks in &process.marks {
-            marks::write(leaks, self.leak_lines, out)?;
-            let blocks = leaks.leaks.iter().map(|leak| (leak.stacks, leak.size_bytes));
-            stacks::write_blocks("Leaked on device", leaks.device, blocks, out)?;
-        }
-        for gap in process.gaps.iter().filter(|gap| !self.leak_blocks || gap.steps_from == StepsFrom::Marks) {
-            write_gap(gap, out)?;
-        }
-        process.spans.iter().try_for_each(|found| span::write(found, clock, out))?;
-        let stepped = process.leaks.iter().any(|leaks| leaks.steps_ended > 0);
-        for found in &process.growth {
-            growth::write(found, stepped, clock, self.growth_lines, out)?;
-        }
-        for found in &process.inefficient {
-            inefficient::write(found, self.leak_lines, out)?;
-        }
-        for found in &process.decompositions {
-            decompose::write(found, clock, out)?;
-        }
-        for found in &process.peaks {
-            peaks::write(found, clock, out)?;
-        }
-        for found in &process.fragmentation {
-            fragmentation::write(found, clock, out)?;
-        }
-        for held in &process.held {
-            let freed = process.spans.iter().flat_map(|span| &span.freed);
-            write_held(held, freed.filter(|freed| (freed.device, freed.pool) == (held.device, held.pool)), out)?;
-        }
-        for found in &process.by_stack {
-            stacks::write(found, out)?;
-        }
-        for ledger in &process.ledgers {
-            ledger::write_ledger(ledger, out)?;
-        }
-        Ok(())
-    }
-
-    fn write_leaks(&self, StepLeaks { device, leaks, .. }: &StepLeaks, out: &mut dyn Write) -> io::Result<()> {
-        if leaks.is_empty() {
-            return Ok(());
-        }
-        writeln!(out, "====== ERROR: Detected memory leaks on device {} ======", DeviceName(*device))?;
-        for Leak { pool, addr, size_bytes, step, kernel_index, .. } in leaks.iter().take(self.leak_lines) {
-            let (pool, mb) = (pool.display_name(), mega(*size_bytes));
-            writeln!(out, "Direct {pool} leak of {mb:.6} Mb(s) at {addr:#x} in kernel_{kernel_index} at step {step}.")?;
-        }
-        if let Some(more) = leaks.len().checked_sub(self.leak_lines).filter(|&more| more > 0) {
-            writeln!(out, "… and {more} more (see --json)")?;
-        }
-        let (total, count) = (general(mega(total_bytes(leaks))), leaks.len());
-        writeln!(out, "====== SUMMARY: {total} Mb(s) leaked in {count} allocation(s) ======")
-    }
 }
 
-/// Writes the ledgers among the findings, and nothing else.
-pub fn write_ledgers(findings: &[Finding], out: &mut dyn Write) -> io::Result<()> {
-    let ledgers = findings.iter().filter_map(|finding| match finding {
-        Finding::Ledger(ledger) => Some(ledger),
-        _ => None,
-    });
-    ledgers.into_iter().try_for_each(|found| ledger::write_ledger(found, out))
+fn by_process(findings: &[Finding]) -> BTreeMap<u32, Vec<&Finding>> {
+    let mut processes: BTreeMap<u32, Vec<&Finding>> = BTreeMap::new();
+    for finding in findings {
+        if let Some(pid) = finding.subject().and_then(|subject| subject.pid) {
+            processes.entry(pid).or_default().push(finding);
+        }
+    }
+    processes
 }
 
 /// Writes findings and losses as one JSON object: `{"findings":[…],"end":{…}}`.
@@ -201,85 +60,11 @@ pub fn write_json(findings: &[Finding], end: &RunEnd, out: &mut dyn Write) -> io
 #[must_use]
 pub fn in_order(findings: &[Finding]) -> Vec<&Finding> {
     let mut findings: Vec<&Finding> = findings.iter().collect();
-    findings.sort_by_key(|finding| place(finding));
+    // What is left out is of no process, and comes last.
+    findings.sort_by_key(|finding| {
+        finding.subject().map_or((true, None, Device::None), |subject| (false, subject.pid, subject.device))
+    });
     findings
-}
-
-/// Process and device of a finding.
-fn place(finding: &Finding) -> (u32, Device) {
-    match finding {
-        Finding::StepLeaks(found) => (found.pid, found.device),
-        Finding::Fluctuation(found) => (found.pid, found.device),
-        Finding::Held(found) => (found.pid, found.device),
-        Finding::Ledger(found) => (found.pid, found.device),
-        Finding::MarkLeaks(found) => (found.pid, found.device),
-        Finding::Oom(found) => (found.pid, found.device),
-        Finding::Inefficient(found) => (found.pid, found.device),
-        Finding::Span(found) => (found.pid, Device::None),
-        Finding::Growth(found) => (found.pid, found.device),
-        Finding::ByStack(found) => (found.pid, found.device),
-        Finding::Decompose(found) => (found.pid, found.device),
-        Finding::Peak(found) => (found.pid, found.device),
-        Finding::Fragmentation(found) => (found.pid, found.device),
-        Finding::DeviceUse(found) => (0, found.device),
-        // Behind all of them.
-        Finding::LeftOut(_) => (u32::MAX, Device::None),
-    }
-}
-
-fn by_process(findings: &[Finding]) -> BTreeMap<u32, Process<'_>> {
-    let mut processes: BTreeMap<u32, Process<'_>> = BTreeMap::new();
-    for finding in findings.iter().filter(|finding| !matches!(finding, Finding::LeftOut(_))) {
-        let process = processes.entry(place(finding).0).or_default();
-        match finding {
-            Finding::StepLeaks(leaks) => process.leaks.push(leaks),
-            Finding::Fluctuation(gap) => process.gaps.push(gap),
-            Finding::Held(held) => process.held.push(held),
-            Finding::Ledger(ledger) => process.ledgers.push(ledger),
-            Finding::MarkLeaks(leaks) => process.marks.push(leaks),
-            Finding::Oom(found) => process.ooms.push(found),
-            Finding::Inefficient(found) => process.inefficient.push(found),
-            Finding::Span(found) => process.spans.push(found),
-            Finding::Growth(found) => process.growth.push(found),
-            Finding::ByStack(found) => process.by_stack.push(found),
-            Finding::Decompose(found) => process.decompositions.push(found),
-            Finding::Peak(found) => process.peaks.push(found),
-            Finding::Fragmentation(found) => process.fragmentation.push(found),
-            // The ledger has it; and `write_left_out`.
-            Finding::DeviceUse(_) | Finding::LeftOut(_) => {}
-        }
-    }
-    for process in processes.values_mut() {
-        let Process {
-            leaks,
-            gaps,
-            held,
-            ledgers,
-            marks,
-            ooms,
-            inefficient,
-            spans: _,
-            growth,
-            by_stack,
-            decompositions,
-            peaks,
-            fragmentation,
-        } = process;
-        growth.sort_by_key(|found| found.device);
-        by_stack.sort_by_key(|found| (found.device, found.pool));
-        decompositions.sort_by_key(|found| (found.device, found.pool));
-        peaks.sort_by_key(|found| (found.device, found.pool));
-        fragmentation.sort_by_key(|found| (found.device, found.pool));
-        inefficient.sort_by_key(|found| found.device);
-        marks.sort_by_key(|leaks| leaks.device);
-        ooms.sort_by_key(|found| found.time_ns);
-        leaks.sort_by_key(|leaks| leaks.device);
-        // The reference knows no gaps of driver memory, so readers of its output expect those of the pools first.
-        gaps.sort_by_key(|gap| (gap.device, gap.pool == Pool::Hal, gap.pool));
-        held.sort_by_key(|held| (held.device, held.pool));
-        ledgers.sort_by_key(|ledger| (ledger.device, ledger.moment));
-    }
-    processes
 }
 
 /// What is not told, since so many processes were there.
@@ -293,81 +78,6 @@ fn write_left_out(findings: &[Finding], out: &mut dyn Write) -> io::Result<()> {
         }
     }
     Ok(())
-}
-
-fn total_bytes(leaks: &[Leak]) -> u64 {
-    leaks.iter().map(|leak| leak.size_bytes).fold(0, u64::saturating_add)
-}
-
-/// Nothing where no step could be judged: a table of zeros would claim the strongest variation there is.
-fn write_gap(found: &Fluctuation, out: &mut dyn Write) -> io::Result<()> {
-    let Fluctuation { device, pool, min_gap, max_gap, steps_from, .. } = found;
-    let (Some(min_gap), Some(max_gap)) = (min_gap, max_gap) else { return Ok(()) };
-    writeln!(out, "======= {} Gap Analysis of Device {} =======", pool.display_name(), DeviceName(*device))?;
-    writeln!(out, "\t{:<25}{:<25}{:<25}", "MinAlloc/MaxAlloc(%)", "MinAllocMem(MB)", "StepId")?;
-    for (name, RatioRecord { ratio, min_used_bytes, step }) in [("MinGap", min_gap), ("MaxGap", max_gap)] {
-        writeln!(out, "{name}\t{:<25.4}{:<25.4}{step:<25}", ratio * 100.0, mega(*min_used_bytes))?;
-    }
-    if *steps_from != StepsFrom::Marks {
-        writeln!(out, "Steps{}", steps_from.note().trim_start_matches(','))?;
-    }
-    Ok(())
-}
-
-fn write_held<'a>(
-    held: &Held,
-    freed_by_exit: impl Iterator<Item = &'a ExitFreed>,
-    out: &mut dyn Write,
-) -> io::Result<()> {
-    let Held { pool, blocks, size_bytes, unseen_bytes, peak_bytes, .. } = held;
-    write!(out, "{} held at the end on device {}: ", pool.display_name(), DeviceName(held.device))?;
-    let seen = match blocks {
-        0 => "nothing".to_owned(),
-        _ => format!("{} in {}", size(*size_bytes), counted(*blocks, "block")),
-    };
-    match unseen_bytes {
-        0 => write!(out, "{seen}")?,
-        unseen => {
-            let why = if held.attached { "from before the attach" } else { "not seen" };
-            write!(out, "{}: {seen}, and {} {why}", size(size_bytes.saturating_add(*unseen)), size(*unseen))?;
-        }
-    }
-    for ExitFreed { blocks, size_bytes, .. } in freed_by_exit {
-        write!(out, "; freed by the exit: {} in {}", size(*size_bytes), counted(*blocks, "block"))?;
-    }
-    write!(out, "; peak {}; {}", size(*peak_bytes), traffic(held))?;
-    let is_partial = held.attached && *unseen_bytes == 0;
-    writeln!(out, "{}", if is_partial { "; blocks from before the attach are not known" } else { "" })?;
-    if held.frees_are_not_seen() {
-        writeln!(
-            out,
-            "  Frees of this pool are not seen: {} ended only when their addresses were handed out again, so it holds less than this. \
-             Its library may free by a function that is not probed: see `doctor --pid`.",
-            counted(held.replaced, "block")
-        )?;
-    }
-    if held.by_module.is_empty() {
-        return Ok(());
-    }
-    writeln!(out, "  {:<16}  {:>8}  Size", "Module", "Blocks")?;
-    for HeldModule { module, blocks, size_bytes } in &held.by_module {
-        writeln!(out, "  {module:<16}  {blocks:>8}  {}", size(*size_bytes))?;
-    }
-    Ok(())
-}
-
-/// What was seen happening; unusual things only where they happened.
-fn traffic(held: &Held) -> String {
-    let mut parts = vec![counted(held.allocations, "allocation"), counted(held.frees, "free")];
-    let unusual = [
-        (held.failed, "failed allocation", ""),
-        (held.recovered, "allocation", " that succeeded at a further attempt"),
-        (held.older_frees, "free", " of blocks older than the trace"),
-        (held.unknown_frees, "free", " of unknown blocks"),
-    ];
-    let unusual = unusual.into_iter().filter(|&(count, ..)| count > 0);
-    parts.extend(unusual.map(|(count, noun, which)| counted(count, noun) + which));
-    parts.join(", ")
 }
 
 fn write_losses(end: &RunEnd, out: &mut dyn Write) -> io::Result<()> {
@@ -422,6 +132,7 @@ mod tests {
         FluctuationAnalysis, HeldAnalysis, StepLeaksAnalysis,
         script::{Script, run},
     };
+    use crate::model::Pool;
 
     const NPU0: Device = Device::Npu(0);
 

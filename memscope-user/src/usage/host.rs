@@ -1,7 +1,7 @@
 //! Host memory of a process, without a word to it: the kernel's counters. Its map of memory (`smaps`) would say more, but is
 //! walked page by page while the process cannot change it.
 
-use crate::model::HostMemory;
+use crate::analyses::sample::HostMemory;
 
 /// What the kernel says of a process; `None` when it has ended.
 #[must_use]

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use crate::analyses::Analysis;
-use crate::model::{Device, Event, EventKind, Finding, RunEnd};
+use crate::analyses::{Analysis, Finding};
+use crate::model::{Device, Event, EventKind, RunEnd};
 
 /// Devices with a flag of their own; figures of others are only taken with those of all.
 const DEVICES: u32 = 64;

@@ -13,10 +13,11 @@ use std::{
 
 use memscope::{
     analyses::{
-        self, Analysis, DecomposeAnalysis, FragmentationAnalysis, InefficientAnalysis, InefficientRules, PeaksAnalysis,
+        self, Analysis, DecomposeAnalysis, Finding, FragmentationAnalysis, InefficientAnalysis, InefficientRules,
+        PeaksAnalysis,
         compare::{self, EntryKind, Names, Sequences, Which},
         decompose::RuleSet,
-        diff::{self, At, SharedSnapshot, Snapshot},
+        diff::{self, At, Diff, DiffSide, SharedSnapshot, Snapshot, write_diff},
         select::{Selection, When, Window},
     },
     error_chain,
@@ -24,9 +25,8 @@ use memscope::{
         self, InputError, Options, Outcome, Progress, Stage,
         annotate::{AnnotateError, Annotations, Destination, annotate},
     },
-    model::{Diff, DiffSide, Finding},
     pipeline::ReplayReport,
-    sinks::report::{Report, in_order, write_diff, write_json},
+    sinks::report::{Report, in_order, write_json},
 };
 use pyo3::{
     exceptions::{PyFileNotFoundError, PyOSError, PyPermissionError, PyValueError},

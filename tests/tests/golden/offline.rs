@@ -7,13 +7,15 @@ use std::sync::{Arc, Mutex};
 use memscope::analyses::compare::{Names, Recorder, Sequences, Which, compare};
 use memscope::analyses::decompose::RuleSet;
 use memscope::analyses::diff::{self, At, SharedSnapshot, Snapshot};
+use memscope::analyses::held::Held;
+use memscope::analyses::step_leaks::StepLeaks;
 use memscope::analyses::{
-    Analysis, FluctuationAnalysis, HeldAnalysis, InefficientAnalysis, InefficientRules, MarkLeaksAnalysis,
+    Analysis, Finding, FluctuationAnalysis, HeldAnalysis, InefficientAnalysis, InefficientRules, MarkLeaksAnalysis,
     StepLeaksAnalysis,
 };
 use memscope::input::annotate::{Annotations, Destination, annotate};
 use memscope::input::{self, Outcome};
-use memscope::model::{Finding, Held, Pool, StepLeaks};
+use memscope::model::Pool;
 use memscope::sinks::compare::CompareFiles;
 use memscope::sinks::report::Report;
 

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use memscope::analyses::Analysis;
+use memscope::analyses::{Analysis, Finding};
 use memscope::input;
-use memscope::model::{Device, Event, EventKind, Finding, Mark, RunEnd};
+use memscope::model::{Device, Event, EventKind, Mark, RunEnd};
 
 /// Requests of one device so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

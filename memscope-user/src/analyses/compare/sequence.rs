@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::Figures;
-use crate::analyses::Analysis;
+use crate::analyses::{Analysis, Finding};
 use crate::hash::HashMap;
-use crate::model::{Device, Event, EventKind, Finding, FreeCause, OpPhase, Pool, RunEnd, UnknownFree};
+use crate::model::{Device, Event, EventKind, FreeCause, OpPhase, Pool, RunEnd, UnknownFree};
 
 /// Threads whose operators are followed.
 const MAX_THREADS: usize = 64 << 10;

@@ -6,8 +6,9 @@ use super::clamped;
 use super::classify::{Classifier, LabelId};
 use super::lives::{Back, Live};
 use super::timeline::Timeline;
+use super::{Decomposition, OwnerNode, OwnerPart, Source};
 use crate::hash::HashMap;
-use crate::model::{Confidence, Decomposition, Device, Name, OwnerNode, OwnerPart, Pool, Source};
+use crate::model::{Confidence, Device, Name, Pool};
 
 /// One pool of one process on one device.
 #[derive(Debug)]

@@ -5,10 +5,11 @@
 
 use std::sync::Arc;
 
+use super::Source;
 use super::pattern::{Pattern, glob, is_qualified, native_frame, native_module, python_frame};
 use super::rules::{Life, Patterns, Phase, Rule, RuleSet};
 use crate::hash::HashMap;
-use crate::model::{Block, Name, Pool, Source, Stack, StackEnd, Stacks, module_name};
+use crate::model::{Block, Name, Pool, Stack, StackEnd, Stacks, module_name};
 
 /// Names that are given; whatever comes beyond is [`OTHER`].
 const MAX_LABELS: usize = 1024;

@@ -8,6 +8,10 @@
 //! Every pool has an account of its own, whose components add up to what is live at every moment. Blocks that have
 //! ended are forgotten; that they were live at the peak is kept by name.
 
+mod finding;
+mod text;
+
+pub use self::finding::{Decomposition, OwnerNode, OwnerPart, OwnerSample, OwnerTimeline, Source};
 mod account;
 mod classify;
 mod lives;
@@ -30,15 +34,13 @@ pub(in crate::analyses) use self::lives::{Came, Lives, Went};
 pub(in crate::analyses) use self::phases::{Phase, Phases};
 pub use self::rules::{BUILTIN, RuleSet};
 use super::{
-    Analysis,
+    Analysis, Finding,
     concluded::Concluded,
     per_device::PerDevice,
     select::{Filter, Matcher},
 };
 use crate::hash::HashMap;
-use crate::model::{
-    Alloc, Confidence, Decomposition, Event, EventKind, Finding, Free, Name, Pool, ProcessStart, RunEnd,
-};
+use crate::model::{Alloc, Confidence, Event, EventKind, Free, Name, Pool, ProcessStart, RunEnd};
 
 /// Blocks whose final owner is told one by one.
 pub const MAX_TOLD: usize = 64 << 20;

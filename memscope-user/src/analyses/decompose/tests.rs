@@ -3,9 +3,10 @@
 use proptest::prelude::*;
 
 use super::*;
+use super::{OwnerNode, OwnerPart, Source};
 use crate::analyses::script::{Script, run};
 use crate::analyses::select::{Condition, Test};
-use crate::model::{Device, EventKind, FreeCause, Name, OwnerNode, OwnerPart, Source, Stack, StackEnd};
+use crate::model::{Device, EventKind, FreeCause, Name, Stack, StackEnd};
 
 const NPU0: Device = Device::Npu(0);
 const MIB: u64 = 1 << 20;

@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 
 use super::super::scale::Scale;
 use super::clamped;
-use crate::model::{Name, OwnerSample, OwnerTimeline};
+use super::{OwnerSample, OwnerTimeline};
+use crate::model::Name;
 
 /// Components that are told apart.
 const MAX_COMPONENTS: usize = 64;

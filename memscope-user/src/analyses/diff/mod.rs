@@ -3,6 +3,11 @@
 //! Processes are added up: two runs have no process in common. So that places of two runs can be the same, the addresses in
 //! frames, which the kernel chooses anew for each process, are left out; offsets stay.
 
+mod finding;
+mod text;
+
+pub use self::finding::{Diff, DiffSide, LiveChange, OwnerDiff, PlaceDiff, PoolDiff, SizeDiff};
+pub use self::text::write_diff;
 mod places;
 mod snapshot;
 #[cfg(test)]
@@ -13,7 +18,7 @@ use std::hash::Hash;
 
 pub use self::snapshot::{At, Recorder, SharedSnapshot, Snapshot};
 use crate::hash::HashMap;
-use crate::model::{Device, LiveChange, LiveGroups, LiveSum, OwnerDiff, PlaceDiff, Pool, PoolDiff, SizeDiff};
+use crate::model::{Device, LiveGroups, LiveSum, Pool};
 
 /// Places told of each pool, those that grew most first.
 const MAX_TOLD: usize = 100;

@@ -5,11 +5,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::Live;
 use super::places::Places;
-use crate::analyses::Analysis;
 use crate::analyses::decompose::{Came, Lives, RuleSet, Went};
 use crate::analyses::groups::{Change, Groups, Room};
 use crate::analyses::select::{Filter, Matcher, When};
-use crate::model::{Alloc, Block, Confidence, Device, Event, EventKind, Finding, Free, Pool, ProcessStart, RunEnd};
+use crate::analyses::{Analysis, Finding};
+use crate::model::{Alloc, Block, Confidence, Device, Event, EventKind, Free, Pool, ProcessStart, RunEnd};
 
 /// A moment of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

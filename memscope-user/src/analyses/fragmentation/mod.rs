@@ -9,6 +9,10 @@
 //! Memory: what the ledger keeps, and about 150 bytes for each live block and each free piece. Time is cut into at most 256
 //! intervals.
 
+mod finding;
+mod text;
+
+pub use self::finding::{Fragmentation, FreeSpace, FreeSpaceMoment, FreeSpaceSample, Pin, PinnedSegment};
 mod series;
 mod space;
 #[cfg(test)]
@@ -23,12 +27,9 @@ pub(super) use self::space::Space;
 use self::space::{Held, Place};
 use super::decompose::{Lives, RuleSet, Went};
 use super::select::Filter;
-use super::{Analysis, concluded::Concluded};
+use super::{Analysis, Finding, concluded::Concluded};
 use crate::hash::HashMap;
-use crate::model::{
-    Block, Confidence, Event, EventKind, Finding, Fragmentation, FreeSpaceMoment, Name, Pin, PinnedSegment, Pool,
-    ProcessStart, RunEnd, Stacks,
-};
+use crate::model::{Block, Confidence, Event, EventKind, Name, Pool, ProcessStart, RunEnd, Stacks};
 
 /// Segments told of each moment.
 const MAX_SEGMENTS: usize = 100;

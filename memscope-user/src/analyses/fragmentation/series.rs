@@ -2,7 +2,7 @@
 
 use super::super::scale::Scale;
 use super::space::Figures;
-use crate::model::{FreeSpace, FreeSpaceSample};
+use super::{FreeSpace, FreeSpaceSample};
 
 /// Figures by interval.
 #[derive(Clone, Debug)]

@@ -2,10 +2,11 @@ use std::collections::BTreeSet;
 
 use proptest::prelude::*;
 
+use super::FreeSpace;
 use super::space::Figures;
 use super::*;
 use crate::analyses::script::{Script, run};
-use crate::model::{AllocApi, Device, FreeCause, FreeSpace, Region, RegionKind};
+use crate::model::{AllocApi, Device, FreeCause, Region, RegionKind};
 
 const PID: u32 = 7;
 const NPU0: Device = Device::Npu(0);

@@ -10,6 +10,10 @@
 //!
 //! Memory: about 0.7 KiB for each of at most 16 384 sites of a process; further ones count as one.
 
+mod finding;
+mod text;
+
+pub use self::finding::{GROWTH_PARTS, GrowingSite, Growth, Increase, NotJudged, Site};
 mod levels;
 #[cfg(test)]
 mod tests;
@@ -20,11 +24,10 @@ pub use verdict::MIN_BLOCKS as MIN_GROWING_BLOCKS;
 use std::{cmp::Reverse, collections::BTreeMap};
 
 use self::levels::{Clock, Level};
-use super::{Analysis, concluded::Concluded};
+use super::{Analysis, Finding, concluded::Concluded};
 use crate::hash::HashMap;
 use crate::model::{
-    Block, Confidence, Device, Event, EventKind, Finding, GROWTH_PARTS, GrowingSite, Growth, Increase, LiveSum, Name,
-    NotJudged, OwnerSum, Pool, RunEnd, Site, Stacks, UnknownFree,
+    Block, Confidence, Device, Event, EventKind, LiveSum, Name, OwnerSum, Pool, RunEnd, Stacks, UnknownFree,
 };
 
 /// Sites of one process that are told apart.

@@ -9,7 +9,7 @@
 //! stayed ([`stay`]). And a place where little is left, between much that is freed, shows in its old blocks before it does in its
 //! lows ([`accumulates`]).
 
-use crate::model::GROWTH_PARTS;
+use super::GROWTH_PARTS;
 
 /// Windows below which nothing is said.
 pub(super) const MIN_WINDOWS: usize = 24;

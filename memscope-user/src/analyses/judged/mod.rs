@@ -8,6 +8,10 @@
 //!
 //! Events of a process stay in order, those of several do not: frees are held back until the process works on.
 
+mod finding;
+mod text;
+
+pub use self::finding::{Exit, ExitFreed, Span};
 mod segments;
 mod tail;
 #[cfg(test)]
@@ -16,8 +20,8 @@ mod tests;
 use std::collections::BTreeMap;
 
 use self::{segments::Segments, tail::Tail};
-use super::{Analysis, concluded::Concluded};
-use crate::model::{Event, EventKind, Finding, RunEnd, Span};
+use super::{Analysis, Finding, concluded::Concluded};
+use crate::model::{Event, EventKind, RunEnd};
 
 /// Analyses that judge what a program held while it worked.
 pub struct Judged {

@@ -13,9 +13,8 @@
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
 
-use crate::model::{
-    Block, Device, Event, EventKind, Exit, ExitFreed, Free, FreeCause, Pool, Span, System, UnknownFree,
-};
+use super::{Exit, ExitFreed, Span};
+use crate::model::{Block, Device, Event, EventKind, Free, FreeCause, Pool, System, UnknownFree};
 
 /// Events held back at most, of one process; the oldest are passed on as they are.
 const MAX_HELD: usize = 1 << 16;

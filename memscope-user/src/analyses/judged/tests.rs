@@ -1,10 +1,9 @@
 use super::*;
+use crate::analyses::growth::Growth;
 use crate::analyses::judged_leaks;
 use crate::analyses::script::{Script, run};
-use crate::model::{
-    AllocFailed, Device, Exit, ExitFreed, FreeCause, Growth, OutOfMemory, Pool, ProcessStart, Stack, StackEnd, Stacks,
-    StepLeaks, System,
-};
+use crate::analyses::step_leaks::StepLeaks;
+use crate::model::{AllocFailed, Device, FreeCause, OutOfMemory, Pool, ProcessStart, Stack, StackEnd, Stacks, System};
 
 const PID: u32 = 7;
 const NPU0: Device = Device::Npu(0);

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::Ledger;
 use super::memory::Figures;
-use crate::model::{Device, Ledger, Pool, ProcessUsage};
+use crate::model::{Device, Pool, ProcessUsage};
 
 /// Blocks and their bytes.
 #[derive(Clone, Copy, Debug, Default)]

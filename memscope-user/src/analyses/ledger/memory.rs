@@ -9,10 +9,9 @@ use super::account::{Account, Accounts, PoolAccount, Sample};
 use super::segment::{Plain, Plains, Segment, Span, Starts};
 use super::sheets;
 use super::shift::{PoolSpan, Shift};
+use super::{Ledger, Moment};
 use crate::hash::HashMap;
-use crate::model::{
-    AllocApi, Block, Device, DeviceUsage, Event, EventKind, Ledger, Moment, Pool, Region, RegionKind, module_name,
-};
+use crate::model::{AllocApi, Block, Device, DeviceUsage, Event, EventKind, Pool, Region, RegionKind, module_name};
 
 /// Devices of one process; more only come from a broken program, and share one account.
 const MAX_DEVICES: usize = 64;

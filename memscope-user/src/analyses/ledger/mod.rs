@@ -7,6 +7,10 @@
 //!
 //! Drawn up when a process ends, at its peak on each device, and whenever somebody asks.
 
+mod finding;
+pub(crate) mod text;
+
+pub use self::finding::{Entry, Item, Ledger, Moment, PoolSheets, Sheet, Sign};
 pub(super) mod account;
 pub(super) mod memory;
 mod segment;
@@ -18,8 +22,8 @@ mod tests;
 use std::collections::BTreeMap;
 
 use self::memory::{Figures, Memory};
-use super::{Analysis, concluded::Concluded};
-use crate::model::{Confidence, Device, Event, EventKind, Finding, FreeCause, Ledger, Moment, RunEnd};
+use super::{Analysis, Finding, concluded::Concluded};
+use crate::model::{Confidence, Device, Event, EventKind, FreeCause, RunEnd};
 
 /// Devices whose figures are kept.
 const MAX_DEVICES: usize = 64;

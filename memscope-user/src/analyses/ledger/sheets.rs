@@ -1,9 +1,8 @@
 //! An account as sheets.
 
 use super::account::{Account, PoolAccount, Sample, Sum};
-use crate::model::{
-    Confidence, Device, Entry, Item, Ledger, Moment, Pool, PoolSheets, ProcessUsage, Sheet, module_name,
-};
+use super::{Entry, Item, Ledger, Moment, PoolSheets, Sheet};
+use crate::model::{Confidence, Device, Pool, ProcessUsage, module_name};
 
 /// Module ids of the runtime and of HCCL (ascend-abi §2.2).
 const RUNTIME: &str = module_name(Some(7));

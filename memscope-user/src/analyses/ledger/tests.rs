@@ -3,8 +3,9 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::*;
+use super::{Entry, Item, Sheet, Sign};
 use crate::analyses::script::{Script, run};
-use crate::model::{Block, Entry, Item, Pool, Region, RegionKind, Sheet, Sign};
+use crate::model::{Block, Pool, Region, RegionKind};
 
 const PID: u32 = 7;
 const OTHER: u32 = 8;

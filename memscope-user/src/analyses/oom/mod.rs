@@ -9,6 +9,10 @@
 //! Memory: what the fragmentation analysis keeps, 64 bytes for each live driver block, and about 100 bytes for each
 //! place. At most 256 requests of a process are followed at a time.
 
+mod finding;
+mod text;
+
+pub use self::finding::{Oom, PoolAtOom, Retry, Suspect};
 mod line;
 mod names;
 mod state;
@@ -23,13 +27,13 @@ use self::{
     state::{Memory, State},
 };
 use super::{
-    Analysis,
+    Analysis, Finding,
     decompose::{Lives, RuleSet},
     groups::Room,
 };
 use crate::{
     hash::HashMap,
-    model::{AllocFailed, Block, Event, EventKind, Finding, Oom, OutOfMemory, PoolAtOom, Retry, RunEnd, Suspect},
+    model::{AllocFailed, Block, Event, EventKind, OutOfMemory, RunEnd},
 };
 
 /// Events of a process that are remembered.

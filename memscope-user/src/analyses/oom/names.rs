@@ -4,7 +4,8 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use super::super::decompose::{Came, Lives, Went};
-use crate::model::{Device, LiveSum, Name, OwnerSum, Pool, PoolAtOom};
+use super::PoolAtOom;
+use crate::model::{Device, LiveSum, Name, OwnerSum, Pool};
 
 /// From one owner to another, in a pool.
 type Move = (Pool, Option<Name>, Option<Name>);

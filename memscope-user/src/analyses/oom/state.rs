@@ -6,9 +6,10 @@ use super::super::{
     fragmentation::Space,
     groups::{Change, Groups, Room},
 };
+use super::PoolAtOom;
 use crate::{
     hash::HashMap,
-    model::{Alloc, Block, Device, Event, EventKind, Free, Name, Pool, PoolAtOom, Stacks},
+    model::{Alloc, Block, Device, Event, EventKind, Free, Name, Pool, Stacks},
 };
 
 /// Places of each pool that are reported, those with the most bytes first.

@@ -23,8 +23,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use self::filter::Sieve;
 use self::window::Cut;
-use super::Analysis;
-use crate::model::{Event, EventKind, Finding, RunEnd};
+use super::{Analysis, Finding};
+use crate::model::{Event, EventKind, RunEnd};
 
 pub use filter::{Condition, Filter, Matcher, Test};
 pub use window::{When, Window};

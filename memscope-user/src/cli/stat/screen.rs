@@ -2,10 +2,9 @@
 
 use std::io::{self, Write as _};
 
+use crate::analyses::sample::{SAMPLE_CSV_HEADER, Sample, write_sample, write_sample_csv};
 use crate::cli::terminal::{self, Control};
-use crate::model::Sample;
 use crate::printable;
-use crate::sinks::report::{SAMPLE_CSV_HEADER, write_sample, write_sample_csv};
 
 /// How samples are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

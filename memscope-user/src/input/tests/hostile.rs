@@ -10,12 +10,11 @@ use rusqlite::{Connection, params_from_iter};
 use super::{HEADER, events_of};
 use crate::analyses::decompose::RuleSet;
 use crate::analyses::{
-    Analysis, ByStackAnalysis, DecomposeAnalysis, DeviceUseAnalysis, FluctuationAnalysis, FragmentationAnalysis,
-    GrowthAnalysis, HeldAnalysis, InefficientAnalysis, LedgerAnalysis, MarkLeaksAnalysis, OomAnalysis, PeaksAnalysis,
-    StepLeaksAnalysis,
+    Analysis, ByStackAnalysis, DecomposeAnalysis, DeviceUseAnalysis, Finding, FluctuationAnalysis,
+    FragmentationAnalysis, GrowthAnalysis, HeldAnalysis, InefficientAnalysis, LedgerAnalysis, MarkLeaksAnalysis,
+    OomAnalysis, PeaksAnalysis, StepLeaksAnalysis,
 };
 use crate::input::run;
-use crate::model::Finding;
 use crate::sinks::report::{Report, write_json};
 use crate::sinks::row::COLUMNS;
 

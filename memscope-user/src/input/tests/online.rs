@@ -7,12 +7,15 @@ use proptest::test_runner::TestCaseError;
 
 use super::*;
 use crate::analyses::decompose::RuleSet;
+use crate::analyses::fragmentation::Fragmentation;
+use crate::analyses::held::Held;
+use crate::analyses::peaks::Peak;
 use crate::analyses::{
     ByStackAnalysis, DecomposeAnalysis, FluctuationAnalysis, FragmentationAnalysis, GrowthAnalysis, HeldAnalysis,
     InefficientAnalysis, InefficientRules, MarkLeaksAnalysis, OomAnalysis, PeaksAnalysis, StepLeaksAnalysis,
 };
 use crate::capture::{CaptureHeader, Writer, WriterOptions};
-use crate::model::{Device, Fragmentation, Held, Peak};
+use crate::model::Device;
 use crate::pipeline::{DeviceFilter, DumpFilter, Npus};
 use crate::sinks::{DumpOptions, DumpSink, StackCells};
 use crate::testing::ops::{self, Copied};

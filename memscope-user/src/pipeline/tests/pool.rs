@@ -1,7 +1,7 @@
 //! Blocks of `torch_npu`'s pool, by what its hidden function is called with.
 
 use super::*;
-use crate::model::Item;
+use crate::analyses::ledger::Item;
 
 const CACHING: u8 = 0;
 const WORKSPACE: u8 = 1;

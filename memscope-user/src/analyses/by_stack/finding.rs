@@ -1,0 +1,52 @@
+//! From where memory was allocated.
+
+use std::io::{self, Write};
+
+use serde::Serialize;
+
+use crate::analyses::answer::{Answer, Context, Subject};
+use crate::model::{Device, Pool, Stacks};
+
+/// What was allocated from one place.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct StackSum {
+    /// The place.
+    pub stacks: Stacks,
+    /// Live blocks at the end.
+    pub live_blocks: u64,
+    /// Their bytes.
+    pub live_bytes: u64,
+    /// Blocks that were allocated.
+    pub allocations: u64,
+    /// Their bytes.
+    pub allocated_bytes: u64,
+}
+
+/// From where one process allocated memory of one pool on one device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ByStack {
+    /// Process.
+    pub pid: u32,
+    /// Device.
+    pub device: Device,
+    /// Pool.
+    pub pool: Pool,
+    /// By place, that with the most live bytes first.
+    pub sums: Vec<StackSum>,
+    /// Places with less that are not told.
+    pub left_out: u64,
+}
+
+impl Answer for ByStack {
+    fn subject(&self) -> Subject {
+        Subject::pool(self.pid, self.device, self.pool)
+    }
+
+    fn weight_bytes(&self) -> u64 {
+        self.sums.iter().map(|sum| sum.live_bytes.saturating_add(sum.allocated_bytes)).fold(0, u64::saturating_add)
+    }
+
+    fn write(&self, _: &Context<'_>, out: &mut dyn Write) -> io::Result<()> {
+        super::text::write(self, out)
+    }
+}

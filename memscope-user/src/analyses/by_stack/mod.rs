@@ -1,0 +1,173 @@
+//! From where was memory allocated: what is live at the end, and all that was handed out, by call stack.
+//!
+//! As with what is held, blocks that end with their process or with the trace count as live. Blocks without a stack are
+//! summed up too, so that the sums agree with the account of what is held; a run without any stack has no finding.
+
+mod finding;
+mod text;
+
+pub use self::finding::{ByStack, StackSum};
+use std::collections::BTreeMap;
+
+use super::{Analysis, Finding, concluded::Concluded, per_device::PerDevice};
+use crate::hash::HashMap;
+use crate::model::{Alloc, Block, Device, Event, EventKind, Free, Pool, RunEnd, Stacks};
+
+/// Different stacks of all pools of all processes that are told apart; what comes later counts as without a stack.
+const MAX_SUMS: usize = 4 << 20;
+
+/// Keeps account of every stack.
+#[derive(Debug)]
+pub struct ByStackAnalysis {
+    /// Stacks told of each pool, the largest first.
+    limit: usize,
+    running: PerDevice<BTreeMap<Pool, HashMap<Stacks, StackSum>>>,
+    sums: usize,
+    concluded: Concluded<ByStack>,
+}
+
+impl Default for ByStackAnalysis {
+    /// Tells of what is worth reading.
+    fn default() -> Self {
+        Self::new(100)
+    }
+}
+
+impl ByStackAnalysis {
+    /// Tells of at most `limit` stacks of each pool of each process on each device.
+    #[must_use]
+    pub fn new(limit: usize) -> Self {
+        Self { limit, running: PerDevice::default(), sums: 0, concluded: Concluded::default() }
+    }
+
+    fn sum(&mut self, pid: u32, block: &Block) -> &mut StackSum {
+        let sums = self.running.at(pid, block.device).entry(block.pool).or_default();
+        let mut stacks = block.stacks;
+        if self.sums >= MAX_SUMS && !sums.contains_key(&stacks) {
+            stacks = Stacks::default();
+        }
+        sums.entry(stacks).or_insert_with(|| {
+            self.sums += 1;
+            StackSum { stacks, ..StackSum::default() }
+        })
+    }
+
+    fn alloc(&mut self, pid: u32, alloc: &Alloc) {
+        let (size_bytes, restored) = (alloc.block.size_bytes, alloc.restored);
+        let sum = self.sum(pid, &alloc.block);
+        sum.live_blocks += 1;
+        sum.live_bytes = sum.live_bytes.saturating_add(size_bytes);
+        if !restored {
+            sum.allocations += 1;
+            sum.allocated_bytes = sum.allocated_bytes.saturating_add(size_bytes);
+        }
+    }
+
+    fn free(&mut self, pid: u32, free: &Free) {
+        if free.cause.gave_back() {
+            let sum = self.sum(pid, &free.block);
+            sum.live_blocks = sum.live_blocks.saturating_sub(1);
+            sum.live_bytes = sum.live_bytes.saturating_sub(free.block.size_bytes);
+        }
+    }
+
+    fn conclude(&mut self, pid: u32) {
+        for (device, pools) in self.running.take_process(pid) {
+            self.sums = self.sums.saturating_sub(pools.values().map(HashMap::len).sum());
+            for (pool, sums) in pools {
+                self.concluded.extend(close(pid, device, pool, sums.into_values().collect(), self.limit));
+            }
+        }
+    }
+}
+
+/// The largest first; `None` without any stack.
+fn close(pid: u32, device: Device, pool: Pool, mut sums: Vec<StackSum>, limit: usize) -> Option<ByStack> {
+    if sums.iter().all(|sum| sum.stacks.is_empty()) {
+        return None;
+    }
+    sums.sort_unstable_by_key(|sum| std::cmp::Reverse((sum.live_bytes, sum.allocated_bytes, sum.stacks)));
+    let left_out = sums.len().saturating_sub(limit) as u64;
+    sums.truncate(limit);
+    Some(ByStack { pid, device, pool, sums, left_out })
+}
+
+impl Analysis for ByStackAnalysis {
+    fn observe(&mut self, event: &Event) {
+        match &event.kind {
+            EventKind::Alloc(alloc) => self.alloc(event.pid, alloc),
+            EventKind::Free(free) => self.free(event.pid, free),
+            EventKind::ProcessEnd => self.conclude(event.pid),
+            _ => {}
+        }
+    }
+
+    fn finish(&mut self, _: &RunEnd) -> Vec<Finding> {
+        for pid in self.running.processes() {
+            self.conclude(pid);
+        }
+        self.concluded.take(|found| (found.pid, found.device, found.pool), Finding::ByStack)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::analyses::script::{Script, run};
+    use crate::model::{Stack, StackEnd};
+
+    const NPU0: Device = Device::Npu(0);
+
+    fn stacks(function: &str) -> Stacks {
+        Stacks { native: Some(Stack::keep([function, "main"], StackEnd::Root)), ..Stacks::default() }
+    }
+
+    fn found(script: &Script, limit: usize) -> Vec<ByStack> {
+        let found = run(ByStackAnalysis::new(limit), script.events(), &RunEnd::default());
+        found.into_iter().map(|finding| if let Finding::ByStack(found) = finding { found } else { panic!() }).collect()
+    }
+
+    /// Function, live blocks and bytes, allocations and their bytes.
+    fn brief(found: &ByStack) -> Vec<(Option<&'static str>, [u64; 4])> {
+        let line = |sum: &StackSum| {
+            let function = sum.stacks.native.map(|stack| stack.frames()[0]);
+            (function, [sum.live_blocks, sum.live_bytes, sum.allocations, sum.allocated_bytes])
+        };
+        found.sums.iter().map(line).collect()
+    }
+
+    #[test]
+    fn blocks_are_summed_up_by_stack() {
+        let mut script = Script::new(7, NPU0);
+        script.at(stacks("f")).alloc(Pool::Hal, 0x10, 100).alloc(Pool::Hal, 0x20, 50);
+        script.at(stacks("g")).alloc(Pool::Hal, 0x30, 70).alloc(Pool::Pta, 0x30, 9);
+        script.at(Stacks::default()).alloc(Pool::Hal, 0x40, 60).free(Pool::Hal, 0x10).free(Pool::Hal, 0x40);
+        let found = found(&script, 10);
+        assert_eq!(found.iter().map(|found| found.pool).collect::<Vec<_>>(), [Pool::Hal, Pool::Pta]);
+        assert_eq!(
+            brief(&found[0]),
+            [(Some("g"), [1, 70, 1, 70]), (Some("f"), [1, 50, 2, 150]), (None, [0, 0, 1, 60])]
+        );
+        assert_eq!(brief(&found[1]), [(Some("g"), [1, 9, 1, 9])]);
+        assert_eq!(found[0].left_out, 0);
+    }
+
+    #[test]
+    fn only_the_largest_are_told() {
+        let mut script = Script::new(7, NPU0);
+        for (index, function) in ["a", "b", "c"].into_iter().enumerate() {
+            script.at(stacks(function)).alloc(Pool::Hal, 0x10 * (1 + index as u64), 10 + index as u64);
+        }
+        let found = found(&script, 2);
+        assert_eq!(brief(&found[0]), [(Some("c"), [1, 12, 1, 12]), (Some("b"), [1, 11, 1, 11])]);
+        assert_eq!(found[0].left_out, 1);
+    }
+
+    /// A trace without stacks says nothing of them.
+    #[test]
+    fn nothing_without_stacks() {
+        let mut script = Script::new(7, NPU0);
+        script.alloc(Pool::Hal, 0x10, 100);
+        assert_eq!(found(&script, 10), []);
+    }
+}

@@ -1,0 +1,34 @@
+//! What the driver says of a device.
+
+use std::io::{self, Write};
+
+use serde::Serialize;
+
+use crate::analyses::answer::{Answer, Context, Subject};
+use crate::model::{Device, ProcessUsage};
+
+/// What the driver said last of a device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct DeviceUse {
+    /// Device.
+    pub device: Device,
+    /// When, nanoseconds since the Unix epoch.
+    pub time_ns: u64,
+    /// Bytes in use, by whomever.
+    pub used_bytes: u64,
+    /// Bytes that the device has.
+    pub total_bytes: u64,
+    /// Who uses it; `None` when the driver does not tell.
+    pub processes: Option<Vec<ProcessUsage>>,
+}
+
+impl Answer for DeviceUse {
+    fn subject(&self) -> Subject {
+        Subject { pid: None, device: self.device, pool: None }
+    }
+
+    fn write(&self, _: &Context<'_>, _: &mut dyn Write) -> io::Result<()> {
+        // The ledger has it.
+        Ok(())
+    }
+}

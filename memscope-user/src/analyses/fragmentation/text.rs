@@ -1,0 +1,187 @@
+//! In what pieces memory is free.
+
+use std::io::{self, Write};
+
+use super::{Fragmentation, FreeSpace, FreeSpaceMoment, FreeSpaceSample, Pin, PinnedSegment};
+use crate::model::{Confidence, Pool};
+use crate::text::clock::Clock;
+use crate::text::numbers::{counted, rounded, seconds, size};
+use crate::text::{DeviceName, stacks};
+
+/// Moments that are written.
+const TIME_LINES: usize = 12;
+/// Pinned segments that are written for each moment.
+const SEGMENT_LINES: usize = 5;
+/// Blocks that are written for each of them.
+const BLOCK_LINES: usize = 3;
+
+/// Writes one finding: how it ends, its worst moment, and the time between.
+pub(super) fn write(found: &Fragmentation, clock: Clock, out: &mut dyn Write) -> io::Result<()> {
+    let Fragmentation { pool, attached, end, worst, series, .. } = found;
+    writeln!(out, "Free memory of {} on device {}:", pool.display_name(), DeviceName(found.device))?;
+    write_unknown(end, *attached, out)?;
+    if end.segments > 0 || worst.is_some() {
+        writeln!(out, "  {:>15}  {:>12}  {:>12}  {:>12}  {:>6}", "Time", "Segments", "Free", "Largest", "Ratio")?;
+        for sample in chosen(series) {
+            write_figures(&clock.since_start(sample.time_ns), &sample.worst, out)?;
+        }
+        for (name, moment) in [("the worst moment", worst.as_ref()), ("the end", Some(end))] {
+            if let Some(moment) = moment {
+                write_moment(name, moment, *pool, clock, out)?;
+            }
+        }
+    }
+    if found.confidence == Confidence::Doubtful {
+        writeln!(
+            out,
+            "  Doubtful: events were lost, so blocks and segments may be missing, or counted that had gone."
+        )?;
+    }
+    Ok(())
+}
+
+/// What is in no figure.
+fn write_unknown(end: &FreeSpaceMoment, attached: bool, out: &mut dyn Write) -> io::Result<()> {
+    let why = if attached { "older than the trace, or not in the input" } else { "not in the input" };
+    if end.unknown_bytes > 0 {
+        writeln!(out, "  The pool holds {} in segments that are unknown: {why}", size(end.unknown_bytes))?;
+    }
+    if end.outside_bytes > 0 {
+        writeln!(out, "  {} of its blocks are in no known segment, and in no figure below", size(end.outside_bytes))?;
+    }
+    Ok(())
+}
+
+fn write_figures(name: &str, space: &FreeSpace, out: &mut dyn Write) -> io::Result<()> {
+    let FreeSpace { total_bytes, free_bytes, largest_free_bytes, ratio, .. } = *space;
+    let [total, free, largest] = [total_bytes, free_bytes, largest_free_bytes].map(|bytes| rounded(bytes.into()));
+    writeln!(out, "  {name:>15}  {total:>12}  {free:>12}  {largest:>12}  {ratio:>6.3}")
+}
+
+/// Samples that are evenly apart, the last one among them.
+fn chosen(series: &[FreeSpaceSample]) -> impl Iterator<Item = &FreeSpaceSample> {
+    let step = series.len().div_ceil(TIME_LINES).max(1);
+    series.iter().rev().step_by(step).collect::<Vec<_>>().into_iter().rev()
+}
+
+fn write_moment(name: &str, moment: &FreeSpaceMoment, pool: Pool, clock: Clock, out: &mut dyn Write) -> io::Result<()> {
+    let FreeSpaceMoment { time_ns, space, segments, pinned, pinned_left_out, .. } = moment;
+    let FreeSpace { free_bytes, largest_free_bytes, .. } = *space;
+    writeln!(
+        out,
+        "  At {name}, {}: {} free in {}, the largest piece {}",
+        clock.exact(*time_ns),
+        size(free_bytes),
+        counted(*segments, "segment"),
+        size(largest_free_bytes),
+    )?;
+    for segment in pinned.iter().take(SEGMENT_LINES) {
+        write_segment(segment, pool, out)?;
+    }
+    let more = pinned.len().saturating_sub(SEGMENT_LINES) as u64 + pinned_left_out;
+    if more > 0 { writeln!(out, "    … and {} (see --json)", counted(more, "more such segment")) } else { Ok(()) }
+}
+
+fn write_segment(segment: &PinnedSegment, pool: Pool, out: &mut dyn Write) -> io::Result<()> {
+    let PinnedSegment { addr, size_bytes, used_bytes, blocks, blocks_left_out } = segment;
+    let (all, used) = (rounded((*size_bytes).into()), rounded((*used_bytes).into()));
+    writeln!(out, "    Mostly empty: {addr:#x}, {all}, {used} of it used, pinned by:")?;
+    for Pin { addr, size_bytes, owner, age_ns, stacks, .. } in blocks.iter().take(BLOCK_LINES) {
+        let owner = owner.map_or(pool.event_type(), |owner| owner.as_str());
+        writeln!(out, "      {addr:#x}, {}, {owner}, {} old", size(*size_bytes), seconds(*age_ns))?;
+        stacks::write_place("      allocated at:", *stacks, out)?;
+    }
+    let more = blocks.len().saturating_sub(BLOCK_LINES) as u64 + blocks_left_out;
+    if more > 0 { writeln!(out, "      … and {} (see --json)", counted(more, "more block")) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Device, Name as OwnerName, Stack, StackEnd, Stacks};
+    use crate::text::clock::without_wall;
+
+    fn text(found: &Fragmentation) -> String {
+        let mut out = Vec::new();
+        write(found, Clock::since(1_000_000_000), &mut out).expect("memory takes everything");
+        String::from_utf8(out).expect("the report is text")
+    }
+
+    fn fragmentation() -> Fragmentation {
+        let space = FreeSpace {
+            total_bytes: 8 << 20,
+            used_bytes: 2 << 20,
+            free_bytes: 6 << 20,
+            largest_free_bytes: 3 << 20,
+            ratio: 0.5,
+        };
+        let stacks = Stacks { native: Some(Stack::keep(["f\u{1b}"], StackEnd::Root)), ..Stacks::default() };
+        let pin = |addr, owner| Pin { addr, size_bytes: 512, allocation_id: 1, owner, age_ns: 2_000_000_000, stacks };
+        let pin = |addr, owner, stacks| Pin { stacks, ..pin(addr, owner) };
+        let owner = Some(OwnerName::fixed(&"PTA@mine"));
+        let mut blocks = vec![pin(0x1000, owner, stacks), pin(0x1200, None, Stacks::default())];
+        blocks.extend([0x1400, 0x1600].map(|addr| pin(addr, None, Stacks::default())));
+        let segment = PinnedSegment { addr: 0x1000, size_bytes: 4 << 20, used_bytes: 2048, blocks, blocks_left_out: 1 };
+        let time_ns = 3_000_000_000;
+        let (pinned, pinned_left_out) = (vec![segment], 3);
+        let (unknown_bytes, outside_bytes) = (4096, 512);
+        let end =
+            FreeSpaceMoment { time_ns, space, segments: 2, pinned, pinned_left_out, unknown_bytes, outside_bytes };
+        Fragmentation {
+            pid: 7,
+            device: Device::Npu(3),
+            pool: Pool::Pta,
+            attached: true,
+            start_ns: 1_000_000_000,
+            end,
+            worst: None,
+            series: vec![FreeSpaceSample { time_ns, last: FreeSpace::default(), worst: space }],
+            confidence: Confidence::Doubtful,
+        }
+    }
+
+    #[test]
+    fn pieces_are_told_with_what_pins_them() {
+        let expected = "\
+Free memory of Pytorch Caching memory pool on device 3:
+  The pool holds 4.00 KiB (4096 bytes) in segments that are unknown: older than the trace, or not in the input
+  512 bytes of its blocks are in no known segment, and in no figure below
+             Time      Segments          Free       Largest   Ratio
+               2s      8.00 MiB      6.00 MiB      3.00 MiB   0.500
+  At the end, 2s WALL: 6.00 MiB (6291456 bytes) free in 2 segments, the largest piece 3.00 MiB (3145728 bytes)
+    Mostly empty: 0x1000, 4.00 MiB, 2.00 KiB of it used, pinned by:
+      0x1000, 512 bytes, PTA@mine, 2.000 s old
+      allocated at:
+      f\\u{1b}
+      0x1200, 512 bytes, PTA, 2.000 s old
+      0x1400, 512 bytes, PTA, 2.000 s old
+      … and 2 more blocks (see --json)
+    … and 3 more such segments (see --json)
+  Doubtful: events were lost, so blocks and segments may be missing, or counted that had gone.
+";
+        assert_eq!(without_wall(&text(&fragmentation())), expected);
+    }
+
+    /// Nothing is known of the segments: then there are no figures.
+    #[test]
+    fn unknown_segments_have_no_figures() {
+        let end = FreeSpaceMoment { outside_bytes: 512, ..FreeSpaceMoment::default() };
+        let found = Fragmentation { attached: false, end, confidence: Confidence::Certain, ..fragmentation() };
+        assert_eq!(text(&found).lines().count(), 2);
+        let worst = Some(fragmentation().end);
+        assert!(
+            without_wall(&text(&Fragmentation { worst, ..found }))
+                .contains("\n  At the worst moment, 2s WALL: 6.00 MiB")
+        );
+    }
+
+    /// Of many samples twelve are told, the last one among them.
+    #[test]
+    fn samples_are_chosen() {
+        let sample = |time_ns| FreeSpaceSample { time_ns, last: FreeSpace::default(), worst: FreeSpace::default() };
+        let series: Vec<FreeSpaceSample> = (0..256).map(sample).collect();
+        let times: Vec<u64> = chosen(&series).map(|sample| sample.time_ns).collect();
+        assert_eq!(times, [13, 35, 57, 79, 101, 123, 145, 167, 189, 211, 233, 255]);
+        assert_eq!(chosen(&[]).count(), 0);
+    }
+}

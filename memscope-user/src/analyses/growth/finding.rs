@@ -1,0 +1,128 @@
+//! Growth without end: the leaks of programs that have no steps.
+
+use std::hash::{Hash, Hasher};
+use std::io::{self, Write};
+
+use serde::Serialize;
+
+use crate::analyses::answer::{Answer, Context, Subject};
+use crate::analyses::step_leaks::StepLeaks;
+use crate::model::{Confidence, Device, Name, OwnerSum, Pool, Stacks};
+
+/// Equal parts of the time that was looked at.
+pub const GROWTH_PARTS: usize = 6;
+
+/// Where blocks come from, as far as it is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct Site {
+    /// Whose.
+    pub pool: Pool,
+    /// Call stacks of the allocations.
+    pub stacks: Stacks,
+    /// Size of each block, where there are no stacks to tell blocks apart by.
+    pub size_bytes: Option<u64>,
+    /// Driver module that asked, where known.
+    pub module_id: Option<u8>,
+    /// Outermost function of ACL or runtime, where known.
+    pub caller: Option<Name>,
+}
+
+/// By what sites differ in nearly always: they are looked up for every event, and all of it takes longer to hash than to compare.
+impl Hash for Site {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (self.stacks.native, self.stacks.python, self.size_bytes).hash(state);
+    }
+}
+
+/// Blocks of one site that become more and more.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct GrowingSite {
+    /// The site; `None` for a pool as a whole, of which no single site stands out.
+    pub site: Option<Site>,
+    /// Whose.
+    pub pool: Pool,
+    /// Live blocks at the end.
+    pub blocks: u64,
+    /// Their bytes.
+    pub size_bytes: u64,
+    /// Live blocks that each part of the time never went below: the evidence.
+    pub low_blocks: [u64; GROWTH_PARTS],
+    /// Blocks that became more per second, the first part left out.
+    pub blocks_per_second: f64,
+    /// The same in bytes, at the mean size of the live ones.
+    pub bytes_per_second: f64,
+    /// Allocations of the site.
+    pub allocations: u64,
+    /// Live blocks by age, in quarters of the time, the youngest first.
+    pub ages: [u64; 4],
+    /// Whose its live blocks are, by their final owners, the largest first; empty where no rules were given.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub owners: Vec<OwnerSum>,
+}
+
+/// Why growth was not judged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NotJudged {
+    /// The time was too short: a program that only starts grows as well.
+    TooShort,
+}
+
+/// Live blocks of a site that became more in the judged time, and are not judged to grow without end.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Increase {
+    /// The site.
+    pub site: Site,
+    /// Blocks more than at the end of the first part of the time.
+    pub blocks: u64,
+    /// Their bytes, at the mean size of the live ones.
+    pub size_bytes: u64,
+    /// Live blocks at the end.
+    pub live_blocks: u64,
+    /// Live blocks by age, in quarters of the time, the youngest first.
+    pub ages: [u64; 4],
+    /// Whose its live blocks are, by their final owners, the largest first; empty where no rules were given.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub owners: Vec<OwnerSum>,
+}
+
+/// What grows without end in one process on one device.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Growth {
+    /// Process.
+    pub pid: u32,
+    /// Device.
+    pub device: Device,
+    /// Its begin, nanoseconds since the Unix epoch.
+    pub from_ns: u64,
+    /// Time that was looked at, in nanoseconds.
+    pub span_ns: u64,
+    /// The time was long enough to judge.
+    pub judged: bool,
+    /// Why it is not judged.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub not_judged: Option<NotJudged>,
+    /// The largest increases beside those that grow without end, most bytes first.
+    pub increases: Vec<Increase>,
+    /// What grows, the fastest first (bytes).
+    pub sites: Vec<GrowingSite>,
+    /// Blocks of further sites, more than are told apart, were judged as one.
+    pub sites_full: bool,
+    /// How sure.
+    pub confidence: Confidence,
+}
+
+impl Answer for Growth {
+    fn subject(&self) -> Subject {
+        Subject::process(self.pid, self.device)
+    }
+
+    fn weight_bytes(&self) -> u64 {
+        self.sites.iter().map(|site| site.size_bytes).fold(self.sites.len() as u64, u64::saturating_add)
+    }
+
+    fn write(&self, context: &Context<'_>, out: &mut dyn Write) -> io::Result<()> {
+        let stepped = context.others::<StepLeaks>().any(|leaks| leaks.steps_ended > 0);
+        super::text::write(self, stepped, context.clock, context.report.growth_lines, out)
+    }
+}

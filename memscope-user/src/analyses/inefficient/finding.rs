@@ -1,0 +1,116 @@
+//! Blocks held longer than they were used.
+
+use std::io::{self, Write};
+
+use serde::Serialize;
+
+use crate::analyses::answer::{Answer, Context, Subject};
+use crate::model::{Confidence, Device, LiveSum, Pool};
+
+/// Way of holding a block longer than it is used (contract §8.6).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum InefficientKind {
+    /// Some API gave memory back between its allocation and its first use.
+    EarlyAllocation,
+    /// Some API took memory between its last use and its free.
+    LateDeallocation,
+    /// Too many APIs between two uses.
+    TemporaryIdleness,
+}
+
+impl InefficientKind {
+    /// All of them, in order.
+    pub const ALL: [Self; 3] = [Self::EarlyAllocation, Self::LateDeallocation, Self::TemporaryIdleness];
+
+    /// As msMemScope spells it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::EarlyAllocation => "early_allocation",
+            Self::LateDeallocation => "late_deallocation",
+            Self::TemporaryIdleness => "temporary_idleness",
+        }
+    }
+}
+
+/// A block that was held longer than it was used.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct InefficientBlock {
+    /// Whose.
+    pub pool: Pool,
+    /// Start of the block.
+    pub addr: u64,
+    /// Its size.
+    pub size_bytes: u64,
+    /// Number of the block in its process.
+    pub allocation_id: u64,
+    /// Id of the event that told of it: `ID` of its MALLOC row.
+    pub event_id: u64,
+    /// How, in the order found.
+    pub kinds: Vec<InefficientKind>,
+    /// Size times the time without use.
+    pub wasted_byte_seconds: f64,
+}
+
+/// What one kind of inefficient use costs.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Waste {
+    /// The kind.
+    pub kind: InefficientKind,
+    /// Blocks.
+    pub blocks: u64,
+    /// Their bytes.
+    pub size_bytes: u64,
+    /// Sum of size times time without use.
+    pub wasted_byte_seconds: f64,
+}
+
+/// Blocks of one process on one device that were held longer than they were used.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Inefficient {
+    /// Process.
+    pub pid: u32,
+    /// Device.
+    pub device: Device,
+    /// Uses of its blocks were seen; without any nothing can be judged.
+    pub judged: bool,
+    /// Blocks that were looked at.
+    pub looked_at: LiveSum,
+    /// Uses of them that were seen.
+    pub accesses: u64,
+    /// Sums by kind, in the order of [`InefficientKind::ALL`].
+    pub kinds: [Waste; 3],
+    /// The blocks, in the order of their allocation.
+    pub blocks: Vec<InefficientBlock>,
+    /// How sure.
+    pub confidence: Confidence,
+}
+
+impl Inefficient {
+    /// Nothing yet.
+    #[must_use]
+    pub fn new(pid: u32, device: Device) -> Self {
+        let none = |kind| Waste { kind, blocks: 0, size_bytes: 0, wasted_byte_seconds: 0.0 };
+        Self {
+            pid,
+            device,
+            judged: false,
+            looked_at: LiveSum::default(),
+            accesses: 0,
+            kinds: InefficientKind::ALL.map(none),
+            blocks: Vec::new(),
+            confidence: Confidence::Certain,
+        }
+    }
+}
+
+impl Answer for Inefficient {
+    fn subject(&self) -> Subject {
+        Subject::process(self.pid, self.device)
+    }
+
+    fn write(&self, context: &Context<'_>, out: &mut dyn Write) -> io::Result<()> {
+        super::text::write(self, context.report.leak_lines, out)
+    }
+}

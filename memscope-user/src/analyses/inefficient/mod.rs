@@ -1,0 +1,552 @@
+//! Which blocks were held longer than they were used?
+//!
+//! Contract §8.6, for the blocks of `PyTorch`'s and ATB's pools. An *API* is an operator, or an allocation, free or access outside
+//! of any; APIs are numbered in the order in which they begin. A block is held inefficiently by
+//!
+//! - *early allocation*: between its allocation and its first use, some API gave memory back;
+//! - *late deallocation*: between its last use and its free, some API took memory;
+//! - *temporary idleness*: between two uses there are more APIs than the threshold.
+//!
+//! Where the reference is wrong, this is not: each thread has operators of its own, and an operator that ends leaves its thread in
+//! the one around it. So the numbers of APIs that took or gave memory do not come in order, and the latest alone is not enough: the
+//! latest `MAX_APIS` are kept.
+//!
+//! What is wasted is the block's size times the time for which it was held without use.
+
+mod finding;
+mod text;
+
+pub use self::finding::{Inefficient, InefficientBlock, InefficientKind, Waste};
+use std::collections::BTreeSet;
+use std::ops::Bound;
+
+use super::{
+    Analysis, Finding,
+    select::{Filter, Matcher},
+};
+use crate::hash::HashMap;
+use crate::model::{Block, Confidence, Device, Event, EventKind, Figures, FreeCause, OpPhase, Pool, RunEnd};
+
+/// msMemScope's.
+pub const DEFAULT_IDLE_THRESHOLD: u64 = 3000;
+/// APIs that took or gave memory, of each process and kind.
+const MAX_APIS: usize = 4096;
+const MAX_THREADS: usize = 64 << 10;
+/// Open operators of one thread.
+const MAX_DEPTH: usize = 256;
+/// Blocks that are told one by one; all are counted.
+const MAX_TOLD: usize = 1 << 20;
+
+/// What is looked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InefficientRules {
+    /// Smaller blocks are not told of.
+    pub min_size_bytes: u64,
+    /// APIs between two uses, beyond which a block is idle.
+    pub idle_threshold: u64,
+    /// Early allocation, late deallocation, temporary idleness.
+    pub kinds: [bool; 3],
+}
+
+impl Default for InefficientRules {
+    fn default() -> Self {
+        Self { min_size_bytes: 0, idle_threshold: DEFAULT_IDLE_THRESHOLD, kinds: [true; 3] }
+    }
+}
+
+/// Finds blocks that are held longer than they are used.
+#[derive(Debug, Default)]
+pub struct InefficientAnalysis {
+    rules: InefficientRules,
+    only: Matcher,
+    processes: HashMap<u32, Process>,
+    found: HashMap<(u32, Device), Inefficient>,
+    told: usize,
+}
+
+#[derive(Debug, Default)]
+struct Process {
+    families: HashMap<OpsOf, Family>,
+    blocks: HashMap<u64, Use>,
+}
+
+/// Whose operators.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum OpsOf {
+    /// `PyTorch`'s; their blocks are those of [`Pool::Pta`].
+    Aten,
+    /// ATB's; their blocks are those of [`Pool::Atb`].
+    Atb,
+}
+
+/// Operators of one kind, and what they did.
+#[derive(Debug, Default)]
+struct Family {
+    counter: u64,
+    threads: HashMap<u32, Vec<Open>>,
+    took: Apis,
+    gave: Apis,
+}
+
+/// An operator that has begun.
+#[derive(Debug)]
+struct Open {
+    name: std::sync::Arc<str>,
+    api: u64,
+    took: bool,
+    gave: bool,
+}
+
+/// The latest numbers of APIs.
+#[derive(Debug, Default)]
+struct Apis(BTreeSet<u64>);
+
+impl Apis {
+    fn insert(&mut self, api: u64) {
+        self.0.insert(api);
+        if self.0.len() > MAX_APIS {
+            self.0.pop_first();
+        }
+    }
+
+    /// Whether one is between two others.
+    fn between(&self, after: u64, before: u64) -> bool {
+        after < before && self.0.range((Bound::Excluded(after), Bound::Excluded(before))).next().is_some()
+    }
+}
+
+/// How a block is used.
+#[derive(Debug)]
+struct Use {
+    block: Block,
+    born_in: u64,
+    /// It was used by another API than the one it was born in.
+    used: bool,
+    /// API and time of the last access, if nothing came after it.
+    last_access: Option<(u64, u64)>,
+    found: [Option<f64>; 3],
+    /// In the order in which they were found.
+    order: Vec<InefficientKind>,
+}
+
+impl InefficientAnalysis {
+    /// Looks for what the rules say.
+    #[must_use]
+    pub fn new(rules: InefficientRules) -> Self {
+        Self { rules, ..Self::default() }
+    }
+
+    /// Tells only of blocks that satisfy the filter. How they are used is judged by what all blocks do.
+    #[must_use]
+    pub fn only(self, filter: Filter) -> Self {
+        Self { only: filter.into(), ..self }
+    }
+
+    fn family(&mut self, pid: u32, api: OpsOf) -> &mut Family {
+        self.processes.entry(pid).or_default().families.entry(api).or_default()
+    }
+
+    fn allocated(&mut self, event: &Event, block: &Block, api: OpsOf) {
+        let born_in = self.family(event.pid, api).event(event.tid, true, false);
+        if !self.only.holds(event.pid, block) {
+            return;
+        }
+        let (pid, device) = (event.pid, block.device);
+        let found = self.found.entry((pid, device)).or_insert_with(|| Inefficient::new(pid, device));
+        found.looked_at.blocks += 1;
+        found.looked_at.size_bytes = found.looked_at.size_bytes.saturating_add(block.size_bytes);
+        let used = Use { block: *block, born_in, used: false, last_access: None, found: [None; 3], order: Vec::new() };
+        self.processes.entry(event.pid).or_default().blocks.insert(block.allocation_id, used);
+    }
+
+    fn accessed(&mut self, event: &Event, allocation_id: u64, family: OpsOf) {
+        let rules = self.rules;
+        let process = self.processes.entry(event.pid).or_default();
+        let family = process.families.entry(family).or_default();
+        let api = family.event(event.tid, false, false);
+        let Some(used) = process.blocks.get_mut(&allocation_id) else { return };
+        if let Some(found) = self.found.get_mut(&(event.pid, used.block.device)) {
+            found.accesses += 1;
+            found.judged = true;
+        }
+        if !used.used && api != used.born_in {
+            used.used = true;
+            if family.gave.between(used.born_in, api) {
+                used.find(InefficientKind::EarlyAllocation, used.block.alloc_time_ns, event.time_ns, rules);
+            }
+        }
+        if let Some((before, time_ns)) = used.last_access
+            && api.saturating_sub(before) > rules.idle_threshold
+        {
+            used.find(InefficientKind::TemporaryIdleness, time_ns, event.time_ns, rules);
+        }
+        used.last_access = Some((api, event.time_ns));
+    }
+
+    fn freed(&mut self, event: &Event, block: &Block, cause: FreeCause, family: OpsOf) {
+        let rules = self.rules;
+        let process = self.processes.entry(event.pid).or_default();
+        let used = process.blocks.remove(&block.allocation_id);
+        if cause == FreeCause::Program {
+            let family = process.families.entry(family).or_default();
+            let api = family.event(event.tid, false, true);
+            let Some(mut used) = used else { return };
+            if let Some((before, time_ns)) = used.last_access
+                && family.took.between(before, api)
+            {
+                used.find(InefficientKind::LateDeallocation, time_ns, event.time_ns, rules);
+            }
+            self.conclude(event.pid, used);
+        } else if let Some(used) = used {
+            self.conclude(event.pid, used);
+        }
+    }
+
+    fn conclude(&mut self, pid: u32, used: Use) {
+        if used.order.is_empty() {
+            return;
+        }
+        let Block { pool, device, addr, size_bytes, allocation_id, alloc_id, .. } = used.block;
+        let found = self.found.entry((pid, device)).or_insert_with(|| Inefficient::new(pid, device));
+        for kind in &used.order {
+            let Waste { blocks, size_bytes: bytes, wasted_byte_seconds, .. } = &mut found.kinds[*kind as usize];
+            *blocks += 1;
+            *bytes = bytes.saturating_add(size_bytes);
+            *wasted_byte_seconds += used.found[*kind as usize].unwrap_or(0.0);
+        }
+        if self.told < MAX_TOLD {
+            self.told += 1;
+            let wasted_byte_seconds = used.found.iter().flatten().sum();
+            let block = InefficientBlock {
+                pool,
+                addr,
+                size_bytes,
+                allocation_id,
+                event_id: alloc_id,
+                kinds: used.order,
+                wasted_byte_seconds,
+            };
+            found.blocks.push(block);
+        }
+    }
+
+    fn end(&mut self, pid: u32) {
+        let Some(process) = self.processes.remove(&pid) else { return };
+        for used in process.blocks.into_values() {
+            self.conclude(pid, used);
+        }
+    }
+}
+
+impl Family {
+    /// A block's event on a thread: part of the thread's innermost operator, or an API of its own.
+    fn event(&mut self, tid: u32, took: bool, gave: bool) -> u64 {
+        if let Some(open) = self.threads.get_mut(&tid).and_then(|open| open.last_mut()) {
+            open.took |= took;
+            open.gave |= gave;
+            return open.api;
+        }
+        self.counter += 1;
+        self.classify(self.counter, took, gave);
+        self.counter
+    }
+
+    fn classify(&mut self, api: u64, took: bool, gave: bool) {
+        if took {
+            self.took.insert(api);
+        }
+        if gave {
+            self.gave.insert(api);
+        }
+    }
+
+    fn begins(&mut self, tid: u32, name: &std::sync::Arc<str>) {
+        self.counter += 1;
+        if self.threads.len() >= MAX_THREADS && !self.threads.contains_key(&tid) {
+            return;
+        }
+        let open = self.threads.entry(tid).or_default();
+        if open.len() >= MAX_DEPTH {
+            open.remove(0);
+        }
+        open.push(Open { name: std::sync::Arc::clone(name), api: self.counter, took: false, gave: false });
+    }
+
+    /// Ends the innermost operator of this name; those inside of it threw an exception, or their end was lost.
+    fn ends(&mut self, tid: u32, name: &str) {
+        let Some(open) = self.threads.get_mut(&tid) else { return };
+        let Some(at) = open.iter().rposition(|open| *open.name == *name) else { return };
+        let ended = open.split_off(at);
+        if open.is_empty() {
+            self.threads.remove(&tid);
+        }
+        for Open { api, took, gave, .. } in ended {
+            self.classify(api, took, gave);
+        }
+    }
+}
+
+impl Use {
+    /// Notes what was found, once; what is wasted adds up.
+    fn find(&mut self, kind: InefficientKind, from_ns: u64, to_ns: u64, rules: InefficientRules) {
+        if !rules.kinds[kind as usize] || self.block.size_bytes < rules.min_size_bytes {
+            return;
+        }
+        let seconds = to_ns.saturating_sub(from_ns) as f64 / 1e9;
+        let wasted = self.found[kind as usize].get_or_insert_with(|| {
+            self.order.push(kind);
+            0.0
+        });
+        *wasted += seconds * self.block.size_bytes as f64;
+    }
+}
+
+/// Operators that work on a pool's blocks.
+const fn family_of(pool: Pool) -> Option<OpsOf> {
+    match pool {
+        Pool::Pta => Some(OpsOf::Aten),
+        Pool::Atb => Some(OpsOf::Atb),
+        _ => None,
+    }
+}
+
+impl Analysis for InefficientAnalysis {
+    fn observe(&mut self, event: &Event) {
+        match &event.kind {
+            EventKind::Alloc(alloc) => {
+                // A block that is put back was used before in a way that is not known.
+                if let Some(family) = family_of(alloc.block.pool).filter(|_| !alloc.restored && !alloc.promoted) {
+                    self.allocated(event, &alloc.block, family);
+                }
+            }
+            EventKind::Free(free) => {
+                if let Some(family) = family_of(free.block.pool) {
+                    self.freed(event, &free.block, free.cause, family);
+                }
+            }
+            EventKind::Access(access) => {
+                if let Some(family) = family_of(access.pool) {
+                    self.accessed(event, access.allocation_id, family);
+                }
+            }
+            EventKind::Op(op) => match op.phase {
+                OpPhase::Start => self.family(event.pid, OpsOf::Aten).begins(event.tid, &op.name),
+                OpPhase::End => self.family(event.pid, OpsOf::Aten).ends(event.tid, &op.name),
+                OpPhase::Submit => {}
+            },
+            EventKind::AtbOp(op) if op.begins => self.family(event.pid, OpsOf::Atb).begins(event.tid, &op.name),
+            EventKind::AtbOp(op) => self.family(event.pid, OpsOf::Atb).ends(event.tid, &op.name),
+            EventKind::ProcessEnd => self.end(event.pid),
+            _ => {}
+        }
+    }
+
+    fn finish(&mut self, end: &RunEnd) -> Vec<Finding> {
+        let confidence = Confidence::of(end, &[Figures::Memory, Figures::Operators]);
+        let pids: Vec<u32> = self.processes.keys().copied().collect();
+        for pid in pids {
+            self.end(pid);
+        }
+        let mut found: Vec<Inefficient> = std::mem::take(&mut self.found).into_values().collect();
+        found.sort_by_key(|found| (found.pid, found.device));
+        for found in &mut found {
+            found.blocks.sort_by_key(|block| block.event_id);
+            found.confidence = confidence;
+        }
+        found.into_iter().map(Finding::Inefficient).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::analyses::script::{Script, run};
+    use crate::model::{Access, AccessKind, Op};
+
+    use InefficientKind::{EarlyAllocation, LateDeallocation, TemporaryIdleness};
+
+    const NPU0: Device = Device::Npu(0);
+    const A: u64 = 0x1000;
+    const B: u64 = 0x2000;
+
+    impl Script {
+        fn begin(&mut self, name: &str) -> &mut Self {
+            self.event(EventKind::Op(Op { phase: OpPhase::Start, name: name.into() }))
+        }
+
+        fn end_op(&mut self, name: &str) -> &mut Self {
+            self.event(EventKind::Op(Op { phase: OpPhase::End, name: name.into() }))
+        }
+
+        /// The operator that runs now uses the block at `addr`.
+        fn access(&mut self, addr: u64) -> &mut Self {
+            let allocation_id = self.number_of(Pool::Pta, addr);
+            let shape = std::sync::Arc::from([]);
+            let (kind, op, pool) = (AccessKind::Read, "op".into(), Pool::Pta);
+            self.event(EventKind::Access(Access {
+                kind,
+                op,
+                allocation_id,
+                pool,
+                addr,
+                size_bytes: 1,
+                dtype: "",
+                format: None,
+                shape,
+            }))
+        }
+    }
+
+    fn judge(script: &Script, rules: InefficientRules) -> Vec<(u64, Vec<InefficientKind>)> {
+        let found = run(InefficientAnalysis::new(rules), script.events(), &RunEnd::default());
+        found
+            .into_iter()
+            .flat_map(|finding| match finding {
+                Finding::Inefficient(found) => found.blocks,
+                other => panic!("not inefficient use: {other:?}"),
+            })
+            .map(|block| (block.addr, block.kinds))
+            .collect()
+    }
+
+    fn all(script: &Script) -> Vec<(u64, Vec<InefficientKind>)> {
+        judge(script, InefficientRules::default())
+    }
+
+    /// A is allocated, another operator gives B back, then A is used for the first time.
+    #[test]
+    fn early_allocation() {
+        let mut script = Script::new(1, NPU0);
+        script.begin("b").alloc(Pool::Pta, B, 64).end_op("b").begin("a").alloc(Pool::Pta, A, 64).access(A).end_op("a");
+        script.begin("f").free(Pool::Pta, B).end_op("f").begin("u").access(A).end_op("u");
+        assert_eq!(all(&script), [(A, vec![EarlyAllocation])]);
+        // Given back within the operator that uses A: not between.
+        let mut script = Script::new(1, NPU0);
+        script.begin("b").alloc(Pool::Pta, B, 64).end_op("b").begin("a").alloc(Pool::Pta, A, 64).end_op("a");
+        script.begin("u").free(Pool::Pta, B).access(A).end_op("u");
+        assert_eq!(all(&script), []);
+    }
+
+    /// A is used, another operator takes memory, then A is freed.
+    #[test]
+    fn late_deallocation() {
+        let mut script = Script::new(1, NPU0);
+        script.begin("a").alloc(Pool::Pta, A, 64).access(A).end_op("a").begin("b").alloc(Pool::Pta, B, 64).end_op("b");
+        script.free(Pool::Pta, A);
+        assert_eq!(all(&script), [(A, vec![LateDeallocation])]);
+        // Nothing is taken in between; and a block that was never used is not late.
+        let mut script = Script::new(1, NPU0);
+        script.begin("a").alloc(Pool::Pta, A, 64).access(A).end_op("a").free(Pool::Pta, A);
+        script.alloc(Pool::Pta, B, 64).alloc(Pool::Pta, A, 64).free(Pool::Pta, B);
+        assert_eq!(all(&script), []);
+    }
+
+    /// More APIs than the threshold between two uses: strictly more.
+    #[test]
+    fn temporary_idleness() {
+        let mut script = Script::new(1, NPU0);
+        script.begin("a").alloc(Pool::Pta, A, 64).access(A).end_op("a");
+        for _ in 0..4 {
+            script.begin("x").end_op("x");
+        }
+        script.begin("u").access(A).end_op("u");
+        let idle = |idle_threshold| judge(&script, InefficientRules { idle_threshold, ..InefficientRules::default() });
+        assert_eq!((idle(4), idle(5)), (vec![(A, vec![TemporaryIdleness])], vec![]));
+    }
+
+    /// Fault of the reference: the end of an inner operator ended the outer one, so what the outer one then freed was an API of its
+    /// own, between allocation and use.
+    #[test]
+    fn inner_operators_do_not_end_outer_ones() {
+        let mut script = Script::new(1, NPU0);
+        script.alloc(Pool::Pta, B, 64).begin("outer").begin("inner").end_op("inner").alloc(Pool::Pta, A, 64);
+        script.free(Pool::Pta, B).access(A).end_op("outer").begin("u").access(A).end_op("u");
+        assert_eq!(all(&script), []);
+    }
+
+    /// Fault of the reference: the operator of one thread ended by the end of another thread's.
+    #[test]
+    fn threads_have_operators_of_their_own() {
+        let mut script = Script::new(1, NPU0);
+        script.alloc(Pool::Pta, B, 64).begin("x").alloc(Pool::Pta, A, 64).thread(2).begin("y").end_op("y");
+        script.thread(1).free(Pool::Pta, B).access(A).end_op("x").begin("u").access(A).end_op("u");
+        assert_eq!(all(&script), []);
+    }
+
+    /// With threads, an operator that began later may end earlier: the latest is not the one in between.
+    #[test]
+    fn overlapping_operators_hide_nothing() {
+        let mut script = Script::new(1, NPU0);
+        script.alloc(Pool::Pta, B, 64).alloc(Pool::Pta, 0x3000, 64).begin("a").alloc(Pool::Pta, A, 64).end_op("a");
+        script.begin("f").free(Pool::Pta, B).end_op("f").begin("u");
+        script.thread(2).begin("later").free(Pool::Pta, 0x3000).end_op("later").thread(1).access(A).end_op("u");
+        assert_eq!(all(&script), [(A, vec![EarlyAllocation])]);
+    }
+
+    /// The selected block is judged by what all others do, so B, which is not selected, makes A early; and A is not told when B is
+    /// asked for.
+    #[test]
+    fn others_are_not_told_but_count() {
+        use crate::analyses::select::{Condition, Test};
+        let mut script = Script::new(1, NPU0);
+        script.begin("b").alloc(Pool::Pta, B, 64).end_op("b").begin("a").alloc(Pool::Pta, A, 65).access(A).end_op("a");
+        script.begin("f").free(Pool::Pta, B).end_op("f").begin("u").access(A).end_op("u");
+        let told = |size_bytes: u64| {
+            let filter =
+                Filter { conditions: vec![Condition { test: Test::Size(size_bytes), wanted: true }], rules: None };
+            run(InefficientAnalysis::default().only(filter), script.events(), &RunEnd::default())
+        };
+        let addresses = |size_bytes| {
+            let found = told(size_bytes);
+            let [Finding::Inefficient(found)] = &found[..] else { panic!("one device") };
+            (found.looked_at.blocks, found.blocks.iter().map(|block| block.addr).collect::<Vec<_>>())
+        };
+        assert_eq!((addresses(65), addresses(64)), ((1, vec![A]), (1, vec![])));
+        assert_eq!(told(63), []);
+    }
+
+    /// Uses are what is judged by: without any, blocks are looked at and nothing is judged. A is used twice.
+    #[test]
+    fn nothing_is_judged_without_uses() {
+        let mut script = Script::new(1, NPU0);
+        script.begin("a").alloc(Pool::Pta, A, 64).end_op("a").alloc(Pool::Hal, 0x9000, 7);
+        let judged = |script: &Script, end: &RunEnd| {
+            let found = run(InefficientAnalysis::default(), script.events(), end);
+            let [Finding::Inefficient(found)] = &found[..] else { panic!("{found:?}") };
+            (found.judged, found.looked_at.blocks, found.looked_at.size_bytes, found.accesses, found.confidence)
+        };
+        assert_eq!(judged(&script, &RunEnd::default()), (false, 1, 64, 0, Confidence::Certain));
+        script.begin("u").access(A).end_op("u").begin("v").access(A).end_op("v");
+        assert_eq!(judged(&script, &RunEnd::default()), (true, 1, 64, 2, Confidence::Certain));
+        let lossy = RunEnd { lost: 1, ..RunEnd::default() };
+        assert_eq!(judged(&script, &lossy), (true, 1, 64, 2, Confidence::Doubtful));
+    }
+
+    /// Nobody knows how a block was used that is put back: its next use is not its first.
+    #[test]
+    fn blocks_that_are_put_back_are_not_judged() {
+        let mut script = Script::new(1, NPU0);
+        script.begin("b").alloc(Pool::Pta, B, 64).end_op("b").alloc(Pool::Pta, A, 64).free(Pool::Pta, A);
+        script.restore(Pool::Pta, A).begin("f").free(Pool::Pta, B).end_op("f").begin("u").access(A).end_op("u");
+        assert_eq!(all(&script), []);
+    }
+
+    /// Size and kind choose what is told; waste is size times idle time, here 10 events of 1 ns.
+    #[test]
+    fn rules_and_waste() {
+        let mut script = Script::new(1, NPU0);
+        script.begin("a").alloc(Pool::Pta, A, 1_000_000).end_op("a").alloc(Pool::Pta, B, 64).free(Pool::Pta, B);
+        for _ in 0..3 {
+            script.begin("x").end_op("x");
+        }
+        script.access(A);
+        let rules = |min_size_bytes, kinds| InefficientRules { min_size_bytes, kinds, ..InefficientRules::default() };
+        assert_eq!(judge(&script, rules(1_000_001, [true; 3])), []);
+        assert_eq!(judge(&script, rules(0, [false, true, true])), []);
+        let found = run(InefficientAnalysis::new(rules(1_000_000, [true; 3])), script.events(), &RunEnd::default());
+        let [Finding::Inefficient(found)] = found.as_slice() else { panic!("{found:?}") };
+        let Waste { blocks, size_bytes, wasted_byte_seconds, .. } = found.kinds[0];
+        assert_eq!((blocks, size_bytes), (1, 1_000_000));
+        assert!((wasted_byte_seconds - 0.01).abs() < 1e-9, "{wasted_byte_seconds}");
+    }
+}

@@ -1,0 +1,105 @@
+//! Blocks held longer than they were used.
+
+use std::io::{self, Write};
+
+use super::{Inefficient, InefficientBlock, Waste};
+use crate::model::Confidence;
+use crate::text::DeviceName;
+use crate::text::numbers::{counted, size};
+
+/// Bytes held for one second, in the report's unit.
+const GIB_SECOND: f64 = (1_u64 << 30) as f64;
+
+/// Writes one finding; at most `lines` blocks one by one, the most wasteful first.
+pub(super) fn write(found: &Inefficient, lines: usize, out: &mut dyn Write) -> io::Result<()> {
+    let device = DeviceName(found.device);
+    let looked_at = counted(found.looked_at.blocks, "block");
+    if !found.judged {
+        return writeln!(
+            out,
+            "Inefficient use on device {device} was not judged: of {looked_at} no use was recorded \
+             (`--events=alloc,free,access` records them)."
+        );
+    }
+    if found.blocks.is_empty() && found.kinds.iter().all(|waste| waste.blocks == 0) {
+        let uses = counted(found.accesses, "use");
+        writeln!(out, "No inefficient use of memory was found on device {device}: {looked_at} with {uses}.")?;
+    }
+    for Waste { kind, blocks, size_bytes, wasted_byte_seconds } in found.kinds.iter().filter(|waste| waste.blocks > 0) {
+        writeln!(
+            out,
+            "Inefficient use on device {device}: {} in {} of {}, {:.6} GiB·s wasted",
+            kind.as_str(),
+            counted(*blocks, "block"),
+            size(*size_bytes),
+            wasted_byte_seconds / GIB_SECOND
+        )?;
+    }
+    let mut blocks: Vec<&InefficientBlock> = found.blocks.iter().collect();
+    blocks.sort_by(|one, other| other.wasted_byte_seconds.total_cmp(&one.wasted_byte_seconds));
+    for block in blocks.iter().take(lines) {
+        let kinds: Vec<&str> = block.kinds.iter().map(|kind| kind.as_str()).collect();
+        writeln!(
+            out,
+            "  {} at {:#x} in Index {}: {}, {} ({:.6} GiB·s)",
+            block.pool.event_type(),
+            block.addr,
+            block.event_id,
+            size(block.size_bytes),
+            kinds.join(","),
+            block.wasted_byte_seconds / GIB_SECOND
+        )?;
+    }
+    if let Some(more) = blocks.len().checked_sub(lines).filter(|&more| more > 0) {
+        writeln!(out, "  … and {more} more (see --json)")?;
+    }
+    if found.confidence == Confidence::Doubtful {
+        writeln!(out, "  Doubtful: events were lost, so uses may be missing.")?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::analyses::inefficient::InefficientKind;
+    use crate::model::{Device, LiveSum, Pool};
+
+    fn text(found: &Inefficient) -> String {
+        let mut out = Vec::new();
+        write(found, 10, &mut out).expect("memory takes everything");
+        String::from_utf8(out).expect("the report is text")
+    }
+
+    /// Found, not found, not judged: never silence.
+    #[test]
+    fn verdicts_have_three_values() {
+        let looked_at = LiveSum { blocks: 2, size_bytes: 7 };
+        let mut found = Inefficient { looked_at, ..Inefficient::new(1, Device::Npu(3)) };
+        let expected = "Inefficient use on device 3 was not judged: of 2 blocks no use was recorded \
+                        (`--events=alloc,free,access` records them).\n";
+        assert_eq!(text(&found), expected);
+        (found.judged, found.accesses, found.confidence) = (true, 1, Confidence::Doubtful);
+        let expected = "No inefficient use of memory was found on device 3: 2 blocks with 1 use.\n  \
+                        Doubtful: events were lost, so uses may be missing.\n";
+        assert_eq!(text(&found), expected);
+        found.confidence = Confidence::Certain;
+        let wasted_byte_seconds = GIB_SECOND / 2.0;
+        found.kinds[0] =
+            Waste { kind: InefficientKind::EarlyAllocation, blocks: 1, size_bytes: 64, wasted_byte_seconds };
+        found.blocks.push(InefficientBlock {
+            pool: Pool::Pta,
+            addr: 0x10,
+            size_bytes: 64,
+            allocation_id: 4,
+            event_id: 5,
+            kinds: vec![InefficientKind::EarlyAllocation],
+            wasted_byte_seconds,
+        });
+        let expected = "\
+Inefficient use on device 3: early_allocation in 1 block of 64 bytes, 0.500000 GiB·s wasted
+  PTA at 0x10 in Index 5: 64 bytes, early_allocation (0.500000 GiB·s)
+";
+        assert_eq!(text(&found), expected);
+    }
+}

@@ -1,0 +1,63 @@
+//! The time in which a program worked.
+
+use std::io::{self, Write};
+
+use serde::Serialize;
+
+use crate::analyses::answer::{Answer, Context, Subject};
+use crate::model::{Device, Pool};
+
+/// What analyses of leaks judge of a process: all of it up to its exit.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Span {
+    /// Process.
+    pub pid: u32,
+    /// Its first event: nanoseconds since the Unix epoch.
+    pub start_ns: u64,
+    /// The begin of its exit: nanoseconds since the Unix epoch.
+    pub until_ns: u64,
+    /// What shows that.
+    pub exit: Exit,
+    /// What the exit freed, by device and pool; segments of pools are left out.
+    pub freed: Vec<ExitFreed>,
+}
+
+/// What an exit freed of one pool: it was held when the exit began.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct ExitFreed {
+    /// Device.
+    pub device: Device,
+    /// Pool.
+    pub pool: Pool,
+    /// Blocks.
+    pub blocks: u64,
+    /// Their bytes.
+    pub size_bytes: u64,
+}
+
+/// How the exit of a process was recognised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Exit {
+    /// `aclFinalize` was called, and no work came behind it.
+    pub finalized: bool,
+    /// The process ended, and between its last work and that it freed what it held.
+    pub ended: bool,
+    /// Blocks of device memory that it freed meanwhile.
+    pub freed_blocks: u64,
+    /// Their bytes.
+    pub freed_bytes: u64,
+}
+
+impl Answer for Span {
+    fn subject(&self) -> Subject {
+        Subject::process(self.pid, Device::None)
+    }
+
+    fn weight_bytes(&self) -> u64 {
+        self.exit.freed_bytes
+    }
+
+    fn write(&self, context: &Context<'_>, out: &mut dyn Write) -> io::Result<()> {
+        super::text::write(self, context.clock, out)
+    }
+}

@@ -1,0 +1,54 @@
+//! What was judged.
+
+use std::io::{self, Write};
+
+use super::{Exit, Span};
+use crate::text::clock::Clock;
+use crate::text::numbers::{counted, size};
+
+/// Writes up to when leaks and growth are judged, and what shows that.
+pub(super) fn write(span: &Span, clock: Clock, out: &mut dyn Write) -> io::Result<()> {
+    let Exit { finalized, ended, freed_blocks, freed_bytes } = span.exit;
+    let signs = match (finalized, ended) {
+        (true, true) => "aclFinalize and the end of the process, with no work before",
+        (true, false) => "aclFinalize, with no work behind it",
+        (false, _) => "the process ended, with no work before",
+    };
+    writeln!(
+        out,
+        "Leaks and growth are judged from {} to {}. There the exit begins ({signs}): {}, {}, freed in it count as held.",
+        clock.since_start(span.start_ns),
+        clock.exact(span.until_ns),
+        counted(freed_blocks, "block"),
+        size(freed_bytes)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signs_are_shown() {
+        let exit = Exit { finalized: true, ended: true, freed_blocks: 1, freed_bytes: 2048 };
+        let span = |exit| Span { pid: 1, start_ns: 5_000_000_000, until_ns: 46_200_000_000, exit, freed: Vec::new() };
+        let text = |exit| {
+            let mut out = Vec::new();
+            write(&span(exit), Clock::since(5_000_000_000), &mut out).expect("memory takes everything");
+            String::from_utf8(out).expect("text")
+        };
+        let whole = text(exit);
+        let (begin, rest) = whole.split_once(" (").expect("the wall clock");
+        let (wall, rest) = rest.split_once("). ").expect("an end");
+        assert_eq!(begin, "Leaks and growth are judged from 0s to 41.2s");
+        let wall: jiff::Timestamp = wall.parse().expect("a time");
+        assert_eq!(wall.as_nanosecond(), 46_200_000_000);
+        assert_eq!(
+            rest,
+            "There the exit begins (aclFinalize and the end of the process, with no work before): 1 block, 2.00 KiB (2048 bytes), \
+             freed in it count as held.\n"
+        );
+        assert!(text(Exit { finalized: false, ..exit }).contains("(the process ended, with no work before)"));
+        assert!(text(Exit { ended: false, ..exit }).contains("(aclFinalize, with no work behind it)"));
+    }
+}

@@ -1,0 +1,105 @@
+//! Requests that failed for want of memory.
+
+use std::io::{self, Write};
+
+use serde::Serialize;
+
+use crate::analyses::answer::{Answer, Context, Order, Subject};
+use crate::model::{Device, LiveGroups, LiveSum, Name, Pool, Stacks};
+
+/// A block that was live when memory was out.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Suspect {
+    /// Whose.
+    pub pool: Pool,
+    /// Start of the block.
+    pub addr: u64,
+    /// Its size.
+    pub size_bytes: u64,
+    /// When it was allocated, nanoseconds since the Unix epoch.
+    pub alloc_time_ns: u64,
+    /// Where it was allocated.
+    #[serde(skip_serializing_if = "Stacks::is_empty")]
+    pub stacks: Stacks,
+}
+
+/// What a pool held when a request failed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PoolAtOom {
+    /// The pool.
+    pub pool: Pool,
+    /// Bytes handed out.
+    pub used_bytes: u64,
+    /// Bytes held reserved, where the pool reports it.
+    pub reserved_bytes: Option<u64>,
+    /// Largest free piece of the known segments; `None` without any.
+    pub largest_free_bytes: Option<u64>,
+    /// Live blocks by owner, place and size. Of the driver only blocks outside of pools: a segment counts as its pool.
+    pub groups: LiveGroups,
+    /// Sum of these blocks.
+    pub live: LiveSum,
+    /// Further places, with fewer bytes than those in `groups`.
+    pub places_left_out: u64,
+}
+
+/// A further attempt of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Retry {
+    /// When it failed, nanoseconds since the Unix epoch.
+    pub time_ns: u64,
+    /// Driver memory of the process on the device that was given back since the attempt before, in bytes.
+    pub given_back_bytes: u64,
+}
+
+/// A request that failed for good for want of memory. All figures are those of its last attempt.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Oom {
+    /// Process.
+    pub pid: u32,
+    /// Thread that asked.
+    pub tid: u32,
+    /// Device.
+    pub device: Device,
+    /// When the last attempt failed, nanoseconds since the Unix epoch.
+    pub time_ns: u64,
+    /// Function that failed.
+    pub function: Option<Name>,
+    /// Requested size in bytes.
+    pub size_bytes: u64,
+    /// Where the request was made.
+    #[serde(skip_serializing_if = "Stacks::is_empty")]
+    pub stacks: Stacks,
+    /// Attempts of the request.
+    pub attempts: u32,
+    /// Attempts after the first, the last sixteen of them.
+    pub retries: Vec<Retry>,
+    /// The pools of the process on the device.
+    pub pools: Vec<PoolAtOom>,
+    /// Bytes that the framework's pools reserve and have not handed out.
+    pub unused_bytes: u64,
+    /// Bytes that the request lacks beyond them; 0 if it would fit, were they one piece.
+    pub missing_bytes: u64,
+    /// The state at the failed attempt was not kept: figures are those of the moment at which the failure was certain.
+    pub late: bool,
+    /// The newest blocks, newest first; empty within two seconds after another failure with lists.
+    pub recent: Vec<Suspect>,
+    /// The largest blocks, largest first.
+    pub top: Vec<Suspect>,
+    /// The last events of the process before the attempt, oldest first.
+    pub last_events: Vec<String>,
+}
+
+impl Answer for Oom {
+    fn subject(&self) -> Subject {
+        Subject::process(self.pid, self.device)
+    }
+
+    /// In the order in which they happened.
+    fn order(&self) -> Order {
+        (Device::None, self.time_ns, None)
+    }
+
+    fn write(&self, context: &Context<'_>, out: &mut dyn Write) -> io::Result<()> {
+        super::text::write(self, context.clock, out)
+    }
+}

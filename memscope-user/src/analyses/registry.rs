@@ -1,0 +1,116 @@
+//! All kinds of findings. A question is a folder, and a line here.
+
+use std::io::{self, Write};
+
+use serde::Serialize;
+
+use super::answer::{Answer, Context, Registered, Report, Subject};
+use super::concluded::LeftOut;
+use super::{
+    by_stack, decompose, device_use, fluctuation, fragmentation, growth, held, inefficient, judged, ledger, mark_leaks,
+    oom, peaks, step_leaks,
+};
+use crate::model::StepsFrom;
+
+/// In the order of the report: name and type of a finding, and the field `finding` in outputs for programs.
+macro_rules! kinds {
+    ($($(#[$doc:meta])* $name:ident($kind:ty) = $tag:literal;)*) => {
+        /// A conclusion.
+        #[derive(Clone, Debug, PartialEq, Serialize)]
+        #[serde(tag = "finding")]
+        pub enum Finding {
+            $($(#[$doc])* #[serde(rename = $tag)] $name($kind),)*
+            /// Number of findings that were left out.
+            #[serde(rename = "left_out")]
+            LeftOut(LeftOut),
+        }
+
+        $(
+            impl From<$kind> for Finding {
+                fn from(found: $kind) -> Self {
+                    Self::$name(found)
+                }
+            }
+
+            impl Registered for $kind {
+                const KIND: &'static str = $tag;
+
+                fn of(finding: &Finding) -> Option<&Self> {
+                    if let Finding::$name(found) = finding { Some(found) } else { None }
+                }
+            }
+        )*
+
+        impl Finding {
+            /// What it is about; `None` for findings that were left out.
+            #[must_use]
+            pub fn subject(&self) -> Option<Subject> {
+                match self {
+                    $(Self::$name(found) => Some(found.subject()),)*
+                    Self::LeftOut(_) => None,
+                }
+            }
+
+            /// Sets what the steps are known by, where the finding is by step.
+            pub(super) fn set_steps_from(&mut self, steps_from: StepsFrom) {
+                match self {
+                    $(Self::$name(found) => found.set_steps_from(steps_from),)*
+                    Self::LeftOut(_) => {}
+                }
+            }
+        }
+
+        /// Writes the findings about a process, kind by kind.
+        pub(crate) fn write_process(context: &Context<'_>, out: &mut dyn Write) -> io::Result<()> {
+            $(write_kind::<$kind>(context, out)?;)*
+            Ok(())
+        }
+
+        /// Writes what follows the findings of all processes.
+        pub(crate) fn write_end(findings: &[Finding], report: Report, out: &mut dyn Write) -> io::Result<()> {
+            $(<$kind>::write_end(&of_kind(findings), report, out)?;)*
+            Ok(())
+        }
+    };
+}
+
+kinds! {
+    /// A request for memory failed.
+    Oom(oom::Oom) = "oom";
+    /// Leaks of steps.
+    StepLeaks(step_leaks::StepLeaks) = "step_leaks";
+    /// Leaks between marks.
+    MarkLeaks(mark_leaks::MarkLeaks) = "mark_leaks";
+    /// Variation of use inside steps.
+    Fluctuation(fluctuation::Fluctuation) = "fluctuation";
+    /// When the program worked, if its exit was seen.
+    Span(judged::Span) = "span";
+    /// What grows without end.
+    Growth(growth::Growth) = "growth";
+    /// Blocks held longer than they were used.
+    Inefficient(inefficient::Inefficient) = "inefficient";
+    /// Owners of the memory of a pool.
+    Decompose(decompose::Decomposition) = "decompose";
+    /// What was live when usage was highest.
+    Peak(peaks::Peak) = "peak";
+    /// In what pieces memory is free.
+    Fragmentation(fragmentation::Fragmentation) = "fragmentation";
+    /// Memory still held at the end.
+    Held(held::Held) = "held";
+    /// From where memory was allocated.
+    ByStack(by_stack::ByStack) = "by_stack";
+    /// Where the memory of a device is.
+    Ledger(ledger::Ledger) = "ledger";
+    /// What the driver says of a device.
+    DeviceUse(device_use::DeviceUse) = "device_use";
+}
+
+fn write_kind<T: Registered + 'static>(context: &Context<'_>, out: &mut dyn Write) -> io::Result<()> {
+    let mut found: Vec<&T> = context.others().collect();
+    found.sort_by_key(|found| found.order());
+    T::write_all(&found, context, out)
+}
+
+fn of_kind<T: Registered>(findings: &[Finding]) -> Vec<&T> {
+    findings.iter().filter_map(T::of).collect()
+}

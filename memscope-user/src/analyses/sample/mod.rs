@@ -1,0 +1,99 @@
+//! How things are at a moment of a running trace.
+
+mod text;
+
+pub use self::text::{SAMPLE_CSV_HEADER, write_sample, write_sample_csv};
+use serde::Serialize;
+
+use crate::analyses::device_use::DeviceUse;
+use crate::analyses::fragmentation::FreeSpace;
+use crate::model::{Device, Pool};
+
+/// Host memory of a process, as `/proc/PID/status` has it (`proc_pid_status(5)`). `resident_bytes` is the sum of heap, file and shared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct HostMemory {
+    /// `VmRSS`: pages that are in memory.
+    pub resident_bytes: u64,
+    /// `RssAnon`: of those, memory of no file: of `malloc`, and the stacks of threads, which nothing tells apart.
+    pub heap_bytes: u64,
+    /// `RssFile`: of those, pages of files: programs, libraries.
+    pub file_bytes: u64,
+    /// `RssShmem`: of those, memory that can be shared with other processes.
+    pub shared_bytes: u64,
+    /// `VmStk`: addresses of the main thread's stack, touched or not.
+    pub stack_bytes: u64,
+    /// `VmSwap`: anonymous memory that is swapped out.
+    pub swapped_bytes: u64,
+}
+
+/// How much something has changed lately.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Change {
+    /// Over this time: a minute, or less while less is known.
+    pub span_ns: u64,
+    /// By so much.
+    pub change_bytes: i64,
+}
+
+/// One pool of a process on a device. Blocks older than the trace are in none of its figures.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct PoolSample {
+    /// Device.
+    pub device: Device,
+    /// Pool.
+    pub pool: Pool,
+    /// Live blocks.
+    pub live_blocks: u64,
+    /// Their bytes.
+    pub live_bytes: u64,
+    /// Bytes that the pool says it has handed out beyond those blocks: from before the attach, or not seen.
+    pub unseen_bytes: u64,
+    /// Highest live bytes so far, as the pool says where it says so.
+    pub peak_bytes: u64,
+    /// How the live bytes have changed.
+    pub recent: Option<Change>,
+    /// Blocks allocated so far.
+    pub allocations: u64,
+    /// Blocks freed so far, older ones too.
+    pub frees: u64,
+    /// Requests that failed so far.
+    pub failed: u64,
+    /// Allocations for each second since the last sample.
+    pub allocations_per_second: Option<f64>,
+    /// Frees for each second since the last sample.
+    pub frees_per_second: Option<f64>,
+    /// What the pool holds and has not handed out; `None` where no memory of it is known.
+    pub space: Option<FreeSpace>,
+    /// What the pool says it holds beyond that.
+    pub unknown_bytes: Option<u64>,
+}
+
+/// One process.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ProcessSample {
+    /// Process.
+    pub pid: u32,
+    /// Its host memory; `None` when it has ended.
+    pub host: Option<HostMemory>,
+    /// How its resident memory has changed.
+    pub recent: Option<Change>,
+    /// Its pools.
+    pub pools: Vec<PoolSample>,
+}
+
+/// Everything at a moment.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Sample {
+    /// When, nanoseconds since the Unix epoch.
+    pub time_ns: u64,
+    /// Since the last sample, or the begin.
+    pub interval_ns: u64,
+    /// The trace has ended: every call of it is counted. Others lack those of the last moment, up to about a second.
+    pub last: bool,
+    /// Records lost so far, so that counts are too low.
+    pub lost: u64,
+    /// What the driver says of its devices; `None` when it tells nothing, or not for some time.
+    pub devices: Option<Vec<DeviceUse>>,
+    /// Those that are traced.
+    pub processes: Vec<ProcessSample>,
+}

@@ -1,0 +1,28 @@
+//! What the steps of a process are known by.
+
+use serde::Serialize;
+
+/// What the steps of a process are known by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StepsFrom {
+    /// Marks of the program.
+    #[default]
+    Marks,
+    /// The ends of the optimizer's steps, as call stacks show them.
+    Optimizer,
+    /// The ends of backward passes, where no optimizer is seen.
+    Backward,
+}
+
+impl StepsFrom {
+    /// As a report says it behind a number of steps; nothing for marked ones.
+    #[must_use]
+    pub const fn note(self) -> &'static str {
+        match self {
+            Self::Marks => "",
+            Self::Optimizer => ", inferred from the optimizer",
+            Self::Backward => ", inferred from backward passes",
+        }
+    }
+}
