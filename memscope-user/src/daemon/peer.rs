@@ -5,20 +5,16 @@
 
 use std::{
     fs, io,
-    os::{
-        fd::{AsFd, BorrowedFd, OwnedFd},
-        unix::fs::MetadataExt as _,
-    },
+    os::fd::{AsFd, OwnedFd},
 };
 
 use nix::{
     errno::Errno,
-    poll::{PollFd, PollFlags, PollTimeout, poll},
     sys::socket::{getsockopt, sockopt},
 };
 use thiserror::Error;
 
-use crate::follow::{guard::state, open_pidfd};
+use crate::os::{pidfd, rights::has_other_rights};
 
 /// A process that is not traced, and why.
 #[derive(Debug, Error)]
@@ -68,7 +64,7 @@ impl Peer {
         let pidfd = match getsockopt(stream, sockopt::PeerPidfd) {
             Ok(pidfd) => pidfd,
             // Before Linux 6.5. If the number was given away since, it can only be to a process that `check` lets pass: of the same user.
-            Err(Errno::ENOPROTOOPT) => open_pidfd(pid).map_err(|_| PeerError::Ended)?,
+            Err(Errno::ENOPROTOOPT) => pidfd::open(pid).map_err(|_| PeerError::Ended)?,
             Err(Errno::ESRCH | Errno::EINVAL | Errno::ENODATA) => return Err(PeerError::Ended),
             Err(errno) => return Err(unknown(errno)),
         };
@@ -82,7 +78,7 @@ impl Peer {
         let status = fs::read_to_string(format!("/proc/{}/status", self.pid)).map_err(|_| PeerError::Ended)?;
         let is_other = has_other_rights(self.pid, self.uid);
         // Only now is it sure of which process that was.
-        if has_ended(self.pidfd.as_fd()) {
+        if pidfd::has_ended(self.pidfd.as_fd()).unwrap_or(true) {
             return Err(PeerError::Ended);
         }
         let all =
@@ -98,26 +94,6 @@ fn unknown(errno: Errno) -> PeerError {
     PeerError::Unknown(errno.into())
 }
 
-/// Whether a process is another user's, or one that this user may not look into: most files in `/proc` of a program with
-/// more rights than its caller are root's (`proc(5)`). Of a process that is gone nothing is known, so it has none.
-#[must_use]
-pub fn has_other_rights(pid: u32, uid: u32) -> bool {
-    let owner = |what: &str| fs::metadata(format!("/proc/{pid}{what}")).map(|about| about.uid());
-    match owner("/environ") {
-        Err(_) => false,
-        Ok(owner) if owner == uid => false,
-        // The first thread has ended and has no memory of its own any more, so it is root's; the folder is not.
-        Ok(_) => !(matches!(state(pid), None | Some('Z' | 'X')) && owner("").map_or(true, |owner| owner == uid)),
-    }
-}
-
-/// Whether the process of a pidfd is gone.
-#[must_use]
-pub fn has_ended(pidfd: BorrowedFd<'_>) -> bool {
-    let mut fds = [PollFd::new(pidfd, PollFlags::POLLIN)];
-    poll(&mut fds, PollTimeout::ZERO).map_or(true, |ready| ready > 0)
-}
-
 /// The numbers behind a name in `/proc/<pid>/status`.
 fn numbers(status: &str, name: &str) -> Option<Vec<u32>> {
     let line = status.lines().find_map(|line| line.strip_prefix(name))?;
@@ -126,7 +102,7 @@ fn numbers(status: &str, name: &str) -> Option<Vec<u32>> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::net::UnixStream;
+    use std::os::unix::{fs::MetadataExt as _, net::UnixStream};
 
     use super::*;
 
@@ -137,7 +113,7 @@ mod tests {
         let peer = Peer::of(&one).expect("a peer");
         let own = fs::metadata("/proc/self").expect("own folder");
         assert_eq!((peer.pid, peer.uid, peer.gid), (std::process::id(), own.uid(), own.gid()));
-        assert!(!has_ended(peer.pidfd.as_fd()));
+        assert_eq!(pidfd::has_ended(peer.pidfd.as_fd()), Some(false));
     }
 
     #[test]
@@ -157,7 +133,7 @@ mod tests {
         let (one, _other) = UnixStream::pair().expect("a pair");
         let mut peer = Peer::of(&one).expect("a peer");
         let mut child = std::process::Command::new("true").spawn().expect("a child");
-        peer.pidfd = open_pidfd(child.id()).expect("a pidfd");
+        peer.pidfd = pidfd::open(child.id()).expect("a pidfd");
         child.wait().expect("ended");
         assert!(matches!(peer.check(), Err(PeerError::Ended)));
     }

@@ -5,7 +5,7 @@
 //! a farewell, it lets everybody go on. It continues nobody whom somebody else has stopped.
 
 use std::{
-    fs::{self, File},
+    fs::File,
     io::{self, IoSlice, IoSliceMut, Read as _, Write as _},
     os::fd::{AsRawFd, FromRawFd as _, OwnedFd},
     thread,
@@ -109,31 +109,4 @@ fn receive(socket: &OwnedFd) -> Option<Waits> {
     })?;
     // SAFETY: descriptors that have just come, and nobody else owns.
     Waits::open(fds.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) })).ok()
-}
-
-/// State letter from `/proc/<pid>/stat`; `None` when the process is gone.
-#[must_use]
-pub fn state(pid: u32) -> Option<char> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name in parentheses may hold anything, parentheses too.
-    stat.rsplit_once(") ")?.1.chars().next()
-}
-
-/// When a process was started, in clock ticks since boot (field 22 of `/proc/<pid>/stat`); `None` when it is gone.
-#[must_use]
-pub fn start_ticks(pid: u32) -> Option<u64> {
-    const FIRST_BEHIND_NAME: usize = 3;
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    stat.rsplit_once(") ")?.1.split_ascii_whitespace().nth(22 - FIRST_BEHIND_NAME)?.parse().ok()
-}
-
-/// Direct children of all threads of a process.
-#[must_use]
-pub fn children(pid: u32) -> Vec<u32> {
-    let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
-    tasks
-        .flatten()
-        .filter_map(|task| fs::read_to_string(task.path().join("children")).ok())
-        .flat_map(|list| list.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>())
-        .collect()
 }

@@ -13,8 +13,8 @@ pub mod waits;
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
-    fs, io,
-    os::fd::{AsFd, BorrowedFd, FromRawFd as _, OwnedFd},
+    fs,
+    os::fd::{AsFd as _, OwnedFd},
     path::PathBuf,
     thread,
     time::{Duration, Instant},
@@ -24,26 +24,28 @@ use memscope_common::{
     config::{IMAGE_LOADER, PROCESS_FOLLOW, PROCESS_HOLD, PROCESS_HOLD_ALWAYS, PROCESS_STOP, ProcessState},
     record::Kind,
 };
-use nix::{
-    poll::{PollFd, PollFlags, PollTimeout, poll},
-    sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags},
-};
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 
 use self::{
     ahead::{Ahead, Found},
     given_up::GivenUp,
-    guard::{Guard, children, start_ticks, state},
+    guard::Guard,
     interpreters::Interpreters,
     libraries::{Libraries, Library},
     waits::Waits,
 };
 use crate::{
     capture::Note,
-    daemon::peer::has_other_rights,
-    kernel::{Kernel, KernelError, page_size},
-    os::{memory::Memory, secure_env},
+    kernel::{Kernel, KernelError},
+    os::{
+        clock::monotonic_ns,
+        memory::page_size,
+        pidfd,
+        process::{children, command, environment, is_alive, pid_within, start_ticks, state},
+        rights::has_other_rights,
+    },
     probes::{self, ProbeSpec},
-    ring::{Urgent, monotonic_ns},
+    ring::Urgent,
 };
 
 /// How long a process that was sent `SIGSTOP` may take to stop.
@@ -393,7 +395,7 @@ impl Follow {
 
     fn enter(&mut self, pid: u32, parent: u32, attached: bool) {
         // Closed with the process's entry, it leaves the set by itself.
-        let pidfd = open_pidfd(pid).ok().filter(|pidfd| {
+        let pidfd = pidfd::open(pid).ok().filter(|pidfd| {
             let event = EpollEvent::new(EpollFlags::EPOLLIN, 0);
             self.ended.as_ref().is_some_and(|ended| ended.add(pidfd, event).is_ok())
         });
@@ -463,8 +465,8 @@ impl Follow {
             .processes
             .iter()
             .filter(|(pid, process)| match &process.pidfd {
-                Some(fd) => is_readable(fd.as_fd()),
-                None => matches!(state(**pid), None | Some('Z' | 'X')),
+                Some(fd) => pidfd::has_ended(fd.as_fd()).unwrap_or(false),
+                None => !is_alive(**pid),
             })
             .map(|(pid, _)| *pid)
             .collect();
@@ -477,9 +479,7 @@ impl Follow {
     /// Whether a child lives whose word is still on its way to us. The kernel side puts it into the trace before its parent can end, so
     /// one that is to be seen at all is there by then.
     pub fn expects_more(&self, kernel: &mut Kernel) -> Result<bool, KernelError> {
-        let is_unknown = |pid: &u32| {
-            !self.processes.contains_key(pid) && state(*pid).is_some_and(|state| !matches!(state, 'Z' | 'X'))
-        };
+        let is_unknown = |pid: &u32| !self.processes.contains_key(pid) && is_alive(*pid);
         Ok(kernel.traced()?.iter().any(is_unknown))
     }
 
@@ -526,37 +526,6 @@ fn bring_in_texts(kernel: &Kernel, pid: u32) {
     }
 }
 
-pub(crate) fn open_pidfd(pid: u32) -> io::Result<OwnedFd> {
-    // SAFETY: no pointers involved.
-    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: a new descriptor that nobody else owns.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
-}
-
-fn is_readable(fd: BorrowedFd<'_>) -> bool {
-    let mut fds = [PollFd::new(fd, PollFlags::POLLIN)];
-    poll(&mut fds, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
-}
-
-/// Short name of a process; other bytes than printable ASCII are replaced.
-fn command(pid: u32) -> String {
-    let name = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
-    name.trim_ascii()
-        .iter()
-        .map(|byte| if byte.is_ascii_graphic() || *byte == b' ' { char::from(*byte) } else { '?' })
-        .collect()
-}
-
-/// What a process calls itself, in the innermost of its pid namespaces, if that is not ours.
-fn pid_within(pid: u32) -> Option<u32> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
-    numbers.split_whitespace().skip(1).last()?.parse().ok()
-}
-
 /// The device list of a process, if it has one.
 pub(crate) fn visible_devices(pid: u32) -> Option<String> {
     const NAME: &[u8] = b"ASCEND_RT_VISIBLE_DEVICES=";
@@ -564,21 +533,6 @@ pub(crate) fn visible_devices(pid: u32) -> Option<String> {
     let environment = environment(pid)?;
     let value = environment.split(|byte| *byte == 0).find_map(|pair| pair.strip_prefix(NAME))?;
     String::from_utf8(value.get(..LONGEST.min(value.len()))?.to_vec()).ok()
-}
-
-/// The environment that a process was started with.
-fn environment(pid: u32) -> Option<Vec<u8>> {
-    match fs::read(format!("/proc/{pid}/environ")) {
-        // Another user's: where it lies, and what lies there, can be read.
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-            let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-            let (address, len) = secure_env::range(&stat)?;
-            let mut bytes = vec![0; len];
-            Memory::open(pid).ok()?.read(address as u64, &mut bytes)?;
-            Some(bytes)
-        }
-        read => read.ok(),
-    }
 }
 
 /// Libraries that a program started with this environment will probably map.

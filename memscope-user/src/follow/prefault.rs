@@ -4,10 +4,8 @@
 //! the process: a program of the kernel side cannot read it, and user space may be late, if the process ends soon. Reading a
 //! byte of each page through `/proc/<pid>/mem` maps it, which changes nothing that the process can see.
 
-use std::fs;
-
 use crate::os::{
-    maps::{Line, line},
+    maps::{self, Line},
     memory::Memory,
 };
 
@@ -18,7 +16,7 @@ const MAX_BYTES: u64 = 8 << 20;
 
 /// Brings them in, as far as they can be had. What is there already costs a read for each page, some 0.5 µs.
 pub(super) fn bring_in(pid: u32, page_bytes: u32) {
-    let (Ok(maps), Ok(memory)) = (fs::read(format!("/proc/{pid}/maps")), Memory::open(pid)) else { return };
+    let (Ok(maps), Ok(memory)) = (maps::read(pid), Memory::open(pid)) else { return };
     for (start, end) in constants(&maps) {
         for page in (start..end).step_by(page_bytes as usize) {
             // The mapping may be gone by now.
@@ -33,7 +31,7 @@ pub(super) fn bring_in(pid: u32, page_bytes: u32) {
 fn constants(maps: &[u8]) -> Vec<(u64, u64)> {
     let mut left = MAX_BYTES;
     let is_constant = |line: &Line<'_>| line.id.inode != 0 && line.readable && !line.writable && !line.executable;
-    let lines = maps.split(|byte| *byte == b'\n').filter_map(line).filter(is_constant);
+    let lines = maps::lines(maps).filter(is_constant);
     let mut found = Vec::new();
     for Line { start, end, .. } in lines {
         let len = end.saturating_sub(start);
@@ -75,7 +73,7 @@ mod tests {
         assert_ne!(at, libc::MAP_FAILED);
         let start = at.expose_provenance() as u64;
         let is_mapped = |page: u64| {
-            let pagemap = fs::File::open("/proc/self/pagemap").expect("pagemap");
+            let pagemap = std::fs::File::open("/proc/self/pagemap").expect("pagemap");
             let mut word = [0; 8];
             std::os::unix::fs::FileExt::read_exact_at(&pagemap, &mut word, (start / 4096 + page) * 8).expect("a word");
             u64::from_le_bytes(word) >> 63 == 1

@@ -14,10 +14,12 @@ use nix::{
     unistd::Pid,
 };
 
-use super::guard::state;
 use crate::{
     kernel::{KernelError, map_error},
-    ring::monotonic_ns,
+    os::{
+        clock::monotonic_ns,
+        process::{is_alive, state},
+    },
 };
 
 /// Names of the maps, in the order of their descriptors.
@@ -67,8 +69,7 @@ impl Waits {
 
     /// Whether a traced process lives, which may still be made to wait.
     pub(crate) fn has_living(&self) -> bool {
-        let is_living = |pid| state(pid).is_some_and(|state| !matches!(state, 'Z' | 'X'));
-        self.processes.keys().filter_map(Result::ok).any(is_living)
+        self.processes.keys().filter_map(Result::ok).any(is_alive)
     }
 
     /// A held thread is taken notice of: it may take longer now, as long as [`live`](Self::live) is called.

@@ -46,7 +46,7 @@ use self::{
 };
 use crate::{
     follow::waits::{MAPS as WAIT_MAPS, Waits},
-    os::btf,
+    os::{btf, memory::page_size},
     ring::Source,
 };
 
@@ -958,14 +958,6 @@ impl Kernel {
 /// Name of one of the programs that serve this row alone (`slots.rs` in the BPF crate).
 fn slot(half: &str, row: u16) -> String {
     format!("{half}_{row:03}")
-}
-
-/// Size of a memory page.
-#[must_use]
-pub fn page_size() -> u32 {
-    // SAFETY: no pointers involved.
-    let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-    u32::try_from(size).unwrap_or(4096)
 }
 
 /// The kernel wants a power of two of pages.

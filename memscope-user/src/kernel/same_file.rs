@@ -15,8 +15,11 @@ use std::{
     ptr,
 };
 
-use super::{Kernel, page_size};
-use crate::os::{elf::ElfFile, memory::Memory};
+use super::Kernel;
+use crate::os::{
+    elf::ElfFile,
+    memory::{Memory, page_size},
+};
 
 /// Bytes that are compared: the longest breakpoint, that of aarch64.
 const BREAKPOINT_BYTES: usize = 4;

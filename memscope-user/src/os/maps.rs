@@ -1,7 +1,8 @@
 //! `/proc/<pid>/maps`: which files a process has mapped. Read as hostile input.
 
 use std::{
-    fs, io,
+    fs::File,
+    io::{self, Read as _},
     os::unix::ffi::OsStrExt as _,
     path::{Path, PathBuf},
 };
@@ -34,15 +35,29 @@ impl Mapped {
     }
 }
 
+/// Longest text that is read: a process has at most 65 530 mappings by default (`vm.max_map_count`), of some 100 bytes each.
+const MAX_BYTES: u64 = 64 << 20;
+
+/// The text of a process's mappings, for [`lines`].
+pub fn read(pid: u32) -> io::Result<Vec<u8>> {
+    let mut text = Vec::new();
+    File::open(format!("/proc/{pid}/maps"))?.take(MAX_BYTES).read_to_end(&mut text)?;
+    Ok(text)
+}
+
+/// The lines that make sense.
+pub fn lines(text: &[u8]) -> impl Iterator<Item = Line<'_>> {
+    text.split(|byte| *byte == b'\n').filter_map(line)
+}
+
 /// Executable files that `pid` has mapped, each once.
 pub fn mapped_files(pid: u32) -> io::Result<Vec<Mapped>> {
-    let text = fs::read(format!("/proc/{pid}/maps"))?;
-    Ok(parse(&text))
+    Ok(parse(&read(pid)?))
 }
 
 fn parse(text: &[u8]) -> Vec<Mapped> {
     let mut found: Vec<Mapped> = Vec::new();
-    for mapped in text.split(|byte| *byte == b'\n').filter_map(parse_line) {
+    for mapped in lines(text).filter_map(executable_file) {
         if !found.iter().any(|other| other.id == mapped.id) {
             found.push(mapped);
         }
@@ -105,8 +120,7 @@ pub fn line(line: &[u8]) -> Option<Line<'_>> {
     })
 }
 
-fn parse_line(text: &[u8]) -> Option<Mapped> {
-    let Line { range, executable, id, name, .. } = line(text)?;
+fn executable_file(Line { range, executable, id, name, .. }: Line<'_>) -> Option<Mapped> {
     if !executable || id.inode == 0 {
         return None;
     }

@@ -62,6 +62,14 @@ impl Memory {
     }
 }
 
+/// Size of a memory page.
+#[must_use]
+pub fn page_size() -> u32 {
+    // SAFETY: no pointers involved.
+    let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    u32::try_from(size).unwrap_or(4096)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

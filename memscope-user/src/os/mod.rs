@@ -6,6 +6,8 @@ pub mod btf;
 pub mod caller;
 #[cfg(feature = "trace")]
 pub mod capabilities;
+#[cfg(feature = "trace")]
+pub mod clock;
 pub mod elf;
 #[cfg(feature = "trace")]
 pub mod mapped;
@@ -14,5 +16,11 @@ pub mod maps;
 pub mod memory;
 #[cfg(feature = "trace")]
 pub mod perf_event;
+#[cfg(feature = "trace")]
+pub mod pidfd;
+#[cfg(feature = "trace")]
+pub mod process;
+#[cfg(feature = "trace")]
+pub mod rights;
 #[cfg(feature = "trace")]
 pub mod secure_env;

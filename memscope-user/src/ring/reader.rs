@@ -14,12 +14,12 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::{
-    mend::{mend, text_of_process},
-    source::{Calls, Source, monotonic_ns},
+    source::{Calls, Source},
+    text_fixup::{text_of_process, with_text},
 };
 use crate::{
     crew::{Crew, Post},
-    watch::live::Tap,
+    os::clock::monotonic_ns,
 };
 
 /// Bytes after which a batch is handed on while more is waiting.
@@ -84,6 +84,9 @@ pub struct Urgent {
 /// Is called at once with each thread that is held, and with `None` several times a second: it is known that the tracer lives.
 pub type OnHeld = Box<dyn FnMut(Option<u64>) + Send>;
 
+/// Sees every record, once its text has been read, before it is handed on.
+pub type OnRecord = Box<dyn FnMut(&[u8]) + Send>;
+
 /// Commands of the session to the reader.
 #[derive(Debug)]
 pub enum Command {
@@ -104,15 +107,14 @@ pub struct Reader {
 
 impl Reader {
     /// Starts draining. `ring_bytes` is the transport's size; `prompt`: the kernel side waits for what its records are
-    /// answered by (rules for stacks), so they are not left waiting because there are few. `on_held` is called with each thread that is held; `tap` sees
-    /// records as they come.
+    /// answered by (rules for stacks), so they are not left waiting because there are few.
     pub fn start(
         source: Source,
         ring_bytes: usize,
         prompt: bool,
         urgent: UnboundedSender<Urgent>,
         on_held: OnHeld,
-        tap: Option<Tap>,
+        on_record: Option<OnRecord>,
         crew: &Crew,
     ) -> std::io::Result<(Self, Receiver<Batch>)> {
         let wake = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
@@ -124,7 +126,7 @@ impl Reader {
         let (spent, spare) = mpsc::sync_channel(SPARE_BUFFERS);
         let calls = source.calls(&waker)?;
         let out = Out { batches, first: first_notes, spare, batch: Vec::new() };
-        let mut drain = Drain { source, calls, ring_bytes, prompt, urgent, on_held, tap, out };
+        let mut drain = Drain { source, calls, ring_bytes, prompt, urgent, on_held, on_record, out };
         let thread = crew.spawn("memscope-ring", move |post| drain.run(&receiver, &waker, post))?;
         Ok((Self { commands, first, wake, spent: Spent(spent), thread }, output))
     }
@@ -195,7 +197,7 @@ struct Drain {
     prompt: bool,
     urgent: UnboundedSender<Urgent>,
     on_held: OnHeld,
-    tap: Option<Tap>,
+    on_record: Option<OnRecord>,
     out: Out,
 }
 
@@ -246,7 +248,7 @@ impl Drain {
     }
 
     fn drain(&mut self, limit: usize) -> usize {
-        let Self { source, urgent, on_held, tap, out, .. } = self;
+        let Self { source, urgent, on_held, on_record, out, .. } = self;
         source.drain(limit, |record| {
             if let Some(report) = urgency(record) {
                 if let Some(thread) = report.held {
@@ -255,10 +257,10 @@ impl Drain {
                 let _ = urgent.send(report);
             }
             let record = trim(record);
-            let mended = mend(record, text_of_process);
-            let record = mended.as_deref().unwrap_or(record);
-            if let Some(tap) = tap {
-                tap.take(u16_at(record, std::mem::offset_of!(Header, row)), record);
+            let fixed = with_text(record, text_of_process);
+            let record = fixed.as_deref().unwrap_or(record);
+            if let Some(on_record) = on_record {
+                on_record(record);
             }
             out.put(record);
         })

@@ -30,10 +30,10 @@ use crate::{
     },
     kernel::{Kernel, KernelOptions, StackOptions, features::LinkMode},
     locate::ops::OpsOptions,
-    os::capabilities,
+    os::{capabilities, clock::monotonic_ns},
     pipeline::{Pipeline, PipelineConfig},
     probes::ProbeSpec,
-    ring::{Reader, Source, monotonic_ns},
+    ring::{OnRecord, Reader, Source},
     sinks::{gauge::GaugeSink, tree::OutputTree},
     usage::{Options, Sampler, Tell, Trigger},
 };
@@ -79,13 +79,14 @@ impl<'a> Session<'a> {
         let prompt = stack_options.native_depth.is_some() || args.watch.is_some();
         let (crew, faults) = Crew::new(args.fail_thread.clone());
         let (watch, tap) = watch::start(args, &mut kernel, &libraries, tree.clone(), dirs, &crew)?.unzip();
+        let on_record = tap.map(|tap| Box::new(move |record: &[u8]| tap.take(record)) as OnRecord);
         let mut held = waits.try_clone()?;
         let on_held = Box::new(move |thread| match thread {
             Some(thread) => held.take(thread),
             None => held.live(),
         });
         let (reader, batches) =
-            Reader::start(source, args.ring_size as usize, prompt, urgent_sender, on_held, tap, &crew)?;
+            Reader::start(source, args.ring_size as usize, prompt, urgent_sender, on_held, on_record, &crew)?;
         let interpreters = Interpreters::new();
         let (batches, stacks) = stacks::start(args, &kernel, interpreters.layouts(), batches, &crew)?;
         let (asks, asked) = mpsc::channel();

@@ -15,8 +15,9 @@ use crate::{
     follow::Change,
     kernel::features::LinkMode,
     model::Device,
+    os::clock::monotonic_ns,
     probes::{MSTX_TOOL, ProbeSpec, lacks_python_calls},
-    ring::{Command, Reader, monotonic_ns},
+    ring::{Command, Reader},
 };
 
 impl Session<'_> {

@@ -14,8 +14,9 @@ use crate::{
     capture::{self, Note, note_record},
     crew::{Crew, Post},
     error_chain,
+    os::clock::monotonic_ns,
     pipeline::{Outcome, Pipeline},
-    ring::{Batch, Spent, monotonic_ns},
+    ring::{Batch, Spent},
     usage::Trigger,
 };
 

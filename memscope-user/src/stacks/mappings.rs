@@ -9,7 +9,7 @@ use std::{
     collections::HashMap,
     ffi::OsStr,
     fmt,
-    fs::{self, File},
+    fs::File,
     io,
     os::unix::{ffi::OsStrExt as _, fs::FileExt as _},
     path::Path,
@@ -180,7 +180,7 @@ impl Mappings {
     }
 
     fn read(&mut self, pid: u32) -> io::Result<Vec<Module>> {
-        let text = fs::read(format!("/proc/{pid}/maps"))?;
+        let text = maps::read(pid)?;
         let files = &mut self.files;
         Ok(modules(&text, |line| files.open(pid, line)))
     }
@@ -191,7 +191,7 @@ fn modules(text: &[u8], mut open: impl FnMut(&Line<'_>) -> (Content, u64)) -> Ve
     let mut found: Vec<Module> = Vec::new();
     // Where the file of the last line began, if that is clear.
     let mut begun: Option<(FileId, u64)> = None;
-    for line in text.split(|byte| *byte == b'\n').filter_map(maps::line) {
+    for line in maps::lines(text) {
         if line.id.inode != 0 && (line.file_offset == 0 || begun.is_none_or(|(id, _)| id != line.id)) {
             begun = Some((line.id, line.start));
         }
@@ -333,7 +333,7 @@ mod tests {
         let module = mappings.lookup(7, pid, address_of_code()).expect("this code");
         assert_eq!(*module.path, std::env::current_exe().expect("own path"));
         assert!(matches!(module.content, Content::File(_)));
-        let maps = fs::read_to_string("/proc/self/maps").expect("maps");
+        let maps = std::fs::read_to_string("/proc/self/maps").expect("maps");
         let vdso = maps.lines().find(|line| line.ends_with("[vdso]")).expect("a vdso");
         let start = u64::from_str_radix(vdso.split('-').next().expect("an address"), 16).expect("hexadecimal");
         let module = mappings.lookup(7, pid, start + 0x40).expect("the vdso");

@@ -17,20 +17,17 @@ use super::{
     offsets::{self, COOKIE, Offsets, TABLE_BYTES},
 };
 use crate::{
-    kernel::page_size,
     locate::site::{self, Function, SiteUse},
     os::{
         elf::{ElfFile, dynamic::Pointer},
         mapped,
         maps::{self, FileId, Line},
-        memory::Memory,
+        memory::{Memory, page_size},
     },
 };
 
 /// Larger files are no interpreters.
 const MAX_FILE_BYTES: u64 = 256 << 20;
-/// `maps` of a process is read up to here.
-const MAX_MAPS_BYTES: u64 = 64 << 20;
 /// Interpreters of a process, and states of threads, that are looked at.
 const MAX_INTERPRETERS: usize = 64;
 const MAX_THREADS: usize = 256;
@@ -102,15 +99,10 @@ struct Placed<'a> {
 impl Files {
     /// Looks at a process.
     pub(crate) fn find(&mut self, pid: u32) -> Result<Found, Missing> {
-        let mut text = Vec::new();
-        let read =
-            File::open(format!("/proc/{pid}/maps")).and_then(|file| file.take(MAX_MAPS_BYTES).read_to_end(&mut text));
-        if read.is_err() {
-            return Err(Missing::Interpreter);
-        }
+        let Ok(text) = maps::read(pid) else { return Err(Missing::Interpreter) };
         let program = fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
         let (mut python, mut libc, mut other_libc) = (None, None, false);
-        let lines = text.split(|byte| *byte == b'\n').filter_map(maps::line);
+        let lines = maps::lines(&text);
         for line in lines.filter(|line| line.executable && line.id.inode != 0) {
             let name = file_name(line.name);
             other_libc |= is_musl(name);
@@ -377,8 +369,8 @@ mod tests {
 
     #[test]
     fn a_mapping_that_is_gone_says_nothing_of_its_file() {
-        let maps = fs::read(format!("/proc/{}/maps", std::process::id())).expect("our mappings");
-        let lines = || maps.split(|byte| *byte == b'\n').filter_map(maps::line);
+        let maps = maps::read(std::process::id()).expect("our mappings");
+        let lines = || maps::lines(&maps);
         let libc = lines().find(|line| line.executable && is_libc(file_name(line.name))).expect("our C library");
         let mut files = Files::default();
         let gone = Line { range: "1000-2000", ..libc };

@@ -3,7 +3,7 @@
 use std::{
     collections::HashMap,
     ffi::OsStr,
-    fs::{self, File},
+    fs::File,
     io::{self, Read as _},
     os::unix::ffi::OsStrExt as _,
     path::Path,
@@ -12,7 +12,7 @@ use std::{
 use crate::os::{
     elf::{ElfFile, SymbolKind},
     mapped,
-    maps::{self, FileId, line},
+    maps::{self, FileId},
 };
 
 /// Callers that are known; of more none is remembered.
@@ -55,8 +55,8 @@ impl Callers {
     }
 
     fn find(&mut self, pid: u32, address: u64, live: &mut dyn FnMut()) -> io::Result<Option<String>> {
-        let text = fs::read(format!("/proc/{pid}/maps"))?;
-        let lines = text.split(|byte| *byte == b'\n').filter_map(line);
+        let text = maps::read(pid)?;
+        let lines = maps::lines(&text);
         let found = lines.into_iter().find(|found| found.executable && (found.start..found.end).contains(&address));
         let Some(found) = found.filter(|found| found.id.inode != 0) else { return Ok(None) };
         if !self.files.contains_key(&found.id) {

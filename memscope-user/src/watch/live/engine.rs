@@ -25,8 +25,8 @@ use super::{
 use crate::{
     decode::{Body, Call as CallRecord, Phase as CallPhase, Record, decode},
     kernel::WatchMaps,
+    os::{clock::monotonic_ns, process::is_alive},
     probes::{Field, Meaning, ProbeSpec},
-    ring::monotonic_ns,
     sinks::watch::{Content, WatchFiles},
     watch::{
         Range,
@@ -308,7 +308,7 @@ impl Engine {
     }
 
     fn is_alive(&self) -> bool {
-        !matches!(crate::follow::guard::state(self.pid), None | Some('Z' | 'X'))
+        is_alive(self.pid)
     }
 
     fn warn(&self, text: &str) {

@@ -22,6 +22,7 @@ use std::{
     collections::{HashMap, HashSet},
     fmt::Write as _,
     io,
+    mem::offset_of,
     sync::{Arc, Mutex, mpsc},
     thread::JoinHandle,
     time::Duration,
@@ -67,8 +68,9 @@ enum Message {
 
 impl Tap {
     /// Takes a record, if it is one of those.
-    pub fn take(&self, row: u16, record: &[u8]) {
-        if self.rows.contains(&row) {
+    pub fn take(&self, record: &[u8]) {
+        let row = record.get(offset_of!(Header, row)..).and_then(|rest| rest.first_chunk());
+        if row.is_some_and(|row| self.rows.contains(&u16::from_le_bytes(*row))) {
             // Nobody watches any more.
             let _ = self.sender.send(Message::Record(record.to_vec()));
         }
@@ -182,7 +184,7 @@ impl Hub {
 
     fn begin(&mut self, pid: u32) -> bool {
         // Of one that has ended, records may still come.
-        if self.engines.len() >= MAX_PROCESSES || crate::follow::guard::state(pid).is_none() {
+        if self.engines.len() >= MAX_PROCESSES || crate::os::process::state(pid).is_none() {
             return false;
         }
         let maps = match (self.open_maps)() {

@@ -21,7 +21,7 @@ use super::{
     shared::Shared,
     target::{Functions, OWN_HANDLER, Refusal, inner_id},
 };
-use crate::os::maps::line;
+use crate::os::maps;
 
 /// How long the thread may take to its next operator.
 const NEXT_OPERATOR: Duration = Duration::from_millis(500);
@@ -298,8 +298,8 @@ impl Traced<'_> {
     fn mapping(&self, file: &File, executable: bool) -> io::Result<Option<(u64, u64)>> {
         use std::os::unix::fs::MetadataExt as _;
         let inode = file.metadata()?.ino();
-        let maps = fs::read(format!("/proc/{}/maps", self.pid))?;
-        let found = maps.split(|byte| *byte == b'\n').filter_map(line).find(|found| {
+        let maps = maps::read(self.pid)?;
+        let found = maps::lines(&maps).find(|found| {
             found.id.inode == inode && found.name.starts_with(b"/memfd:") && found.executable == executable
         });
         Ok(found.map(|found| (found.start, found.end)))

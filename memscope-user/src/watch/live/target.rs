@@ -9,11 +9,7 @@ use super::{
     arch::{INSTRUCTION_ALIGN, RESTORE, RESTORE_IN_VDSO, SYSTEM_CALL},
     blob::{self, MEMORY_NAME},
 };
-use crate::os::{
-    elf::ElfFile,
-    maps::{self, line},
-    memory::Memory,
-};
+use crate::os::{elf::ElfFile, maps, memory::Memory};
 
 /// Functions of the process that the handler calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,8 +73,8 @@ fn replaceable(pid: u32, ours: &HashSet<u64>) -> Result<Vec<Range<u64>>, Refusal
     /// A tracer shows that it lives more often than this.
     const SIGN_OF_LIFE: Duration = Duration::from_millis(200);
     let later = |error: io::Error| Refusal::Later(format!("its mappings cannot be read: {error}"));
-    let maps = fs::read(format!("/proc/{pid}/maps")).map_err(later)?;
-    let lines = maps.split(|byte| *byte == b'\n').filter_map(line);
+    let maps = maps::read(pid).map_err(later)?;
+    let lines = maps::lines(&maps);
     let found: Vec<_> = lines.filter(|found| found.executable && is_memory(found.name)).collect();
     if found.is_empty() {
         return Err(Refusal::Never(OWN_HANDLER.to_owned()));
@@ -176,7 +172,7 @@ fn instructions_at(code: &[u8], start: u64, bytes: &[u8]) -> Option<u64> {
 fn restore_in_vdso(pid: u32, maps: &[u8]) -> io::Result<Option<u64>> {
     /// It has a few pages.
     const MAX_BYTES: u64 = 1 << 20;
-    let mut lines = maps.split(|byte| *byte == b'\n').filter_map(line);
+    let mut lines = maps::lines(maps);
     let Some(vdso) = lines.find(|found| found.name == b"[vdso]" && found.executable) else { return Ok(None) };
     let mut code = vec![0; (vdso.end - vdso.start).min(MAX_BYTES) as usize];
     let read = Memory::open(pid)?.read(vdso.start, &mut code);
@@ -190,8 +186,7 @@ const MAX_FILE_BYTES: u64 = 1 << 30;
 /// The first executable mapping of a file whose name begins so.
 fn mapped(pid: u32, maps: &[u8], names: &[&str]) -> io::Result<Option<Mapped>> {
     for name in names {
-        for text in maps.split(|byte| *byte == b'\n') {
-            let Some(found) = line(text).filter(|found| found.executable && found.id.inode != 0) else { continue };
+        for found in maps::lines(maps).filter(|found| found.executable && found.id.inode != 0) {
             let file_name = found.name.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
             if !file_name.starts_with(name.as_bytes()) {
                 continue;
@@ -211,14 +206,14 @@ fn mapped(pid: u32, maps: &[u8], names: &[&str]) -> io::Result<Option<Mapped>> {
 
 /// Whether it has mapped one of these functions, in a library whose name begins so.
 pub(super) fn has_function(pid: u32, libraries: &[&str], names: &[&str]) -> bool {
-    let maps = fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
+    let maps = maps::read(pid).unwrap_or_default();
     mapped(pid, &maps, libraries).ok().flatten().is_some_and(|library| library.symbol(names).is_some())
 }
 
 /// Where the process has what the handler calls.
 pub(super) fn functions(pid: u32) -> Result<Functions, Refusal> {
     let later = |error: io::Error| Refusal::Later(format!("its mappings cannot be read: {error}"));
-    let maps = fs::read(format!("/proc/{pid}/maps")).map_err(later)?;
+    let maps = maps::read(pid).map_err(later)?;
     let libc = mapped(pid, &maps, &["libc.so.6", "libc-2.", "libc.musl", "ld-musl"]).map_err(later)?;
     // What was at an operator may have become another program meanwhile, which its loader is still mapping.
     let libc = libc.ok_or_else(|| Refusal::Later("it has no libc that is mapped as a library".to_owned()))?;

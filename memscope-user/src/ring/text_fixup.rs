@@ -1,24 +1,24 @@
-//! Texts that the kernel side could not read.
+//! Reads texts that a BPF program could not read.
 //!
 //! A literal that was never touched is not in memory, and a BPF program cannot wait for the page. Its record
 //! carries the address instead, and the text is read here, a moment later. Only from mappings that the process
 //! cannot write: there the text is what it was when the call was made.
 
-use std::{fs::File, io::Read as _};
-
-use crate::os::memory::Memory;
 use memscope_common::record::{
     CALL_TEXT_AT, CALL_TEXT_FAULT, CALL_TEXT_MORE, CallRecord, Header, Kind, MAX_TEXT_PARTS, TEXT_CHUNK, TEXT_TEXT_AT,
     TextRecord,
 };
 
+use crate::os::{
+    maps::{self, Line},
+    memory::Memory,
+};
+
 /// Text bytes in one record.
 const CHUNK: usize = TEXT_CHUNK - 1;
-/// `maps` of a process is read up to here.
-const MAX_MAPS_BYTES: u64 = 16 << 20;
 
-/// The record with its text, and as many parts as the text needs; `None` if there is nothing to mend, or no way to.
-pub(super) fn mend(record: &[u8], read: impl FnOnce(u32, u64, usize) -> Option<Vec<u8>>) -> Option<Vec<u8>> {
+/// The record with its text, and as many parts as the text needs; `None` if no text is missing, or it cannot be read.
+pub(super) fn with_text(record: &[u8], read: impl FnOnce(u32, u64, usize) -> Option<Vec<u8>>) -> Option<Vec<u8>> {
     let word = |at: usize| record.get(at..at + 2).map(|bytes| u16::from_le_bytes([bytes[0], bytes[1]]));
     let kind = word(std::mem::offset_of!(Header, kind))?;
     let first = if kind == Kind::Enter as u16 || kind == Kind::Return as u16 {
@@ -74,9 +74,8 @@ fn rewrite(record: &[u8], first: usize, text: &[u8]) -> Vec<u8> {
 
 /// The C string at `address` of a live process, at most `limit` bytes, from memory that the process cannot write.
 pub(super) fn text_of_process(pid: u32, address: u64, limit: usize) -> Option<Vec<u8>> {
-    let mut maps = String::new();
-    File::open(format!("/proc/{pid}/maps")).ok()?.take(MAX_MAPS_BYTES).read_to_string(&mut maps).ok()?;
-    let end = maps.lines().find_map(|line| constant_range(line, address))?;
+    let maps = maps::read(pid).ok()?;
+    let end = maps::lines(&maps).find_map(|line| end_of_constant(&line, address))?;
     let mut text = vec![0; limit.min((end - address) as usize)];
     let read = Memory::open(pid).and_then(|memory| memory.read_some(address, &mut text)).ok()?;
     text.truncate(read);
@@ -90,15 +89,10 @@ pub(super) fn text_of_process(pid: u32, address: u64, limit: usize) -> Option<Ve
     Some(text)
 }
 
-/// End of the mapping of a `maps` line, if it holds `address`, is a file and cannot be written.
-fn constant_range(line: &str, address: u64) -> Option<u64> {
-    let mut fields = line.split_ascii_whitespace();
-    let (start, end) = fields.next()?.split_once('-')?;
-    let (start, end) = (u64::from_str_radix(start, 16).ok()?, u64::from_str_radix(end, 16).ok()?);
-    let perms = fields.next()?;
-    let inode: u64 = fields.nth(2)?.parse().ok()?;
-    let constant = perms.starts_with('r') && !perms.contains('w') && inode != 0;
-    (constant && (start..end).contains(&address)).then_some(end)
+/// End of a mapping, if it holds `address`, is a file and cannot be written.
+fn end_of_constant(line: &Line<'_>, address: u64) -> Option<u64> {
+    let constant = line.readable && !line.writable && line.id.inode != 0;
+    (constant && (line.start..line.end).contains(&address)).then_some(line.end)
 }
 
 #[cfg(test)]
@@ -137,7 +131,7 @@ mod tests {
 
     #[test]
     fn short_text_is_put_into_the_record() {
-        let mended = mend(&faulted(Kind::Enter, 0), |pid, address, limit| {
+        let mended = with_text(&faulted(Kind::Enter, 0), |pid, address, limit| {
             assert_eq!((pid, address, limit), (7, 0x5000, 8 * 127 + 1));
             Some(b"step start".to_vec())
         });
@@ -146,7 +140,7 @@ mod tests {
 
     #[test]
     fn long_text_goes_on_in_parts_and_is_cut_at_the_maximum() {
-        let mended = mend(&faulted(Kind::Enter, 0), |_, _, limit| Some(vec![b'x'; limit])).expect("mended");
+        let mended = with_text(&faulted(Kind::Enter, 0), |_, _, limit| Some(vec![b'x'; limit])).expect("mended");
         let parts = texts(&mended);
         assert_eq!(parts.len(), 8);
         assert!(parts.iter().all(|(text, more)| text.len() == 127 && *more));
@@ -154,16 +148,16 @@ mod tests {
 
     #[test]
     fn a_later_part_is_mended_too() {
-        let mended = mend(&faulted(Kind::Text, 2), |_, _, _| Some(vec![b'y'; 130])).expect("mended");
+        let mended = with_text(&faulted(Kind::Text, 2), |_, _, _| Some(vec![b'y'; 130])).expect("mended");
         assert_eq!(texts(&mended), [(vec![b'y'; 127], true), (vec![b'y'; 3], false)]);
     }
 
     #[test]
     fn nothing_is_made_up() {
-        assert_eq!(mend(&faulted(Kind::Enter, 0), |_, _, _| None), None);
-        assert_eq!(mend(&faulted(Kind::Fork, 0), |_, _, _| Some(Vec::new())), None);
+        assert_eq!(with_text(&faulted(Kind::Enter, 0), |_, _, _| None), None);
+        assert_eq!(with_text(&faulted(Kind::Fork, 0), |_, _, _| Some(Vec::new())), None);
         for len in 0..CALL_TEXT_AT + 8 {
-            assert_eq!(mend(&faulted(Kind::Enter, 0)[..len], |_, _, _| Some(Vec::new())), None);
+            assert_eq!(with_text(&faulted(Kind::Enter, 0)[..len], |_, _, _| Some(Vec::new())), None);
         }
     }
 
@@ -175,9 +169,10 @@ mod tests {
         assert_eq!(text_of_process(own, address, 100), Some(CONSTANT.to_bytes().to_vec()));
         let on_heap = std::ffi::CString::new("changes").expect("no NUL");
         assert_eq!(text_of_process(own, on_heap.as_ptr().expose_provenance() as u64, 100), None);
-        assert_eq!(constant_range("1000-2000 r--p 00000000 08:02 17 /x", 0x1fff), Some(0x2000));
-        assert_eq!(constant_range("1000-2000 r--p 00000000 08:02 17 /x", 0x2000), None);
-        assert_eq!(constant_range("1000-2000 rw-p 00000000 08:02 17 /x", 0x1000), None);
-        assert_eq!(constant_range("1000-2000 r--p 00000000 00:00 0 ", 0x1000), None);
+        let end = |line: &str, address| end_of_constant(&maps::line(line.as_bytes()).expect("a line"), address);
+        assert_eq!(end("1000-2000 r--p 00000000 08:02 17 /x", 0x1fff), Some(0x2000));
+        assert_eq!(end("1000-2000 r--p 00000000 08:02 17 /x", 0x2000), None);
+        assert_eq!(end("1000-2000 rw-p 00000000 08:02 17 /x", 0x1000), None);
+        assert_eq!(end("1000-2000 r--p 00000000 00:00 0 ", 0x1000), None);
     }
 }
