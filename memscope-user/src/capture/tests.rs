@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::decode::{Body, Records, decode};
-use crate::probes::{Layer, Meaning, RowInfo};
+use crate::probes::{CallKind, Layer, MstxCall, RowInfo};
 use crate::testing::{Random, at, device, main, rows, variety};
 
 fn header() -> CaptureHeader {
@@ -177,7 +177,7 @@ fn parted_rows_keep_their_numbers() {
     let row = |n: usize| RowInfo {
         layer: Layer::Hal,
         symbol: format!("{n:0>900}"),
-        meaning: Meaning::Mark,
+        meaning: CallKind::Mstx(MstxCall::Mark),
         fields: vec![],
         pool: None,
         own_return: false,

@@ -35,7 +35,7 @@ use crate::{
         maps::{FileId, Mapped, mapped_files},
     },
     probes::{
-        self, Layer, Meaning, ProbeSpec, RowInfo,
+        self, AtbCall, CallKind, Layer, ProbeSpec, RowInfo, ScriptCall, TorchCall,
         ops::{CATCH, CXX_LIBRARY, TORCH_LIBRARY},
         watch::{self, WatchLevels},
     },
@@ -541,8 +541,8 @@ impl Libraries {
             return false;
         }
         match spec.meaning {
-            Meaning::AtbTensors => self.ops.accesses && self.serves_arrays,
-            Meaning::TraceRows => self.serves_arrays,
+            CallKind::Atb(AtbCall::Tensors) => self.ops.accesses && self.serves_arrays,
+            CallKind::Script(ScriptCall::TraceRows) => self.serves_arrays,
             _ => spec.layer != Layer::Ops || self.watches || self.ops.choice.npu(),
         }
     }
@@ -617,14 +617,14 @@ impl Libraries {
         Ok(plan.points.iter().filter_map(point).collect())
     }
 
-    fn op_row(&mut self, kernel: &mut Kernel, row: &ProbeRow, meaning: Meaning) -> Result<u16, KernelError> {
+    fn op_row(&mut self, kernel: &mut Kernel, row: &ProbeRow, meaning: CallKind) -> Result<u16, KernelError> {
         let key = OpRow { when: row.when, param: row.param, fetch: row.fetch };
         if let Some(number) = self.op_rows.get(&key) {
             return Ok(*number);
         }
         let number = kernel.add_row(row)?;
         self.op_rows.insert(key, number);
-        let symbol = if meaning == Meaning::OpCatch { CATCH } else { "at::_ops" }.to_owned();
+        let symbol = if meaning == CallKind::Torch(TorchCall::Catch) { CATCH } else { "at::_ops" }.to_owned();
         let info = RowInfo { layer: Layer::Ops, symbol, meaning, fields: Vec::new(), pool: None, own_return: false };
         self.note(Note::Rows { first: number, rows: vec![info] });
         Ok(number)

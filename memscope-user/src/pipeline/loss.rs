@@ -8,7 +8,9 @@ use memscope_common::miss::{ALL, MISSES_PER_ROW};
 use super::rows::Rows;
 use crate::capture::LossCount;
 use crate::model::{Figures, LossLine};
-use crate::probes::Meaning;
+use crate::probes::{
+    AtbCall, CallKind, FailingCall, LaunchCall, MemoryCall, MstxCall, PoolCall, RuntimeCall, ScriptCall, TorchCall,
+};
 
 /// Counters of this stage itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -149,51 +151,55 @@ const fn consequence(miss: Miss) -> Option<(&'static str, Reach)> {
 const ALL_FIGURES: &[Figures] = &Figures::ALL;
 
 /// What depends on calls of this meaning.
-const fn figures_of(meaning: Meaning) -> &'static [Figures] {
+const fn figures_of(meaning: CallKind) -> &'static [Figures] {
     use Figures::{Failures, Launches, Marks, Memory, Operators, Owners, PythonTrace, Rows, Watch};
     match meaning {
-        Meaning::HalAlloc
-        | Meaning::HalCreate
-        | Meaning::HalFree
-        | Meaning::HalRelease
-        | Meaning::HalRetain
-        | Meaning::HalImport
-        | Meaning::HalReserve
-        | Meaning::HalUnreserve
-        | Meaning::HalMap
-        | Meaning::HalUnmap
-        | Meaning::HalRegister
-        | Meaning::HalUnregister
-        | Meaning::HostPin
-        | Meaning::HostUnpin
-        | Meaning::HeapRegister
-        | Meaning::HeapUnregister
-        | Meaning::RegionRegister
-        | Meaning::RegionUnregister
-        | Meaning::PoolAlloc
-        | Meaning::PoolFree
-        | Meaning::PtaReport => &[Memory],
+        CallKind::Memory(
+            MemoryCall::Alloc
+            | MemoryCall::Create
+            | MemoryCall::Free
+            | MemoryCall::Release
+            | MemoryCall::Retain
+            | MemoryCall::Import
+            | MemoryCall::Reserve
+            | MemoryCall::Unreserve
+            | MemoryCall::Map
+            | MemoryCall::Unmap
+            | MemoryCall::Register
+            | MemoryCall::Unregister
+            | MemoryCall::Pin
+            | MemoryCall::Unpin,
+        )
+        | CallKind::Mstx(
+            MstxCall::HeapRegister | MstxCall::HeapUnregister | MstxCall::RegionRegister | MstxCall::RegionUnregister,
+        )
+        | CallKind::Pool(PoolCall::Alloc | PoolCall::Free | PoolCall::Report) => &[Memory],
         // A mark belongs to the device of its thread, and a pool's block may.
-        Meaning::SetDevice
-        | Meaning::CreateContext
-        | Meaning::SetContext
-        | Meaning::DomainCreate
-        | Meaning::DomainDestroy => &[Memory, Marks],
-        Meaning::ApiAlloc | Meaning::ApiAllocHost | Meaning::MemoryInfo | Meaning::PoolRequest => &[Failures],
-        Meaning::Launch => &[Launches, Failures],
-        Meaning::KernelName | Meaning::StreamId => &[Launches],
-        Meaning::AclInit | Meaning::AclFinalize | Meaning::ScriptSnapshot => &[Rows],
-        Meaning::Mark | Meaning::RangeStart | Meaning::RangeEnd | Meaning::ScriptStep => &[Marks],
-        Meaning::AtbStart | Meaning::AtbEnd | Meaning::WorkspaceBegin | Meaning::WorkspaceEnd => &[Memory, Operators],
-        Meaning::AtbTensors | Meaning::OpEnter | Meaning::OpLeave | Meaning::OpCatch => &[Operators],
-        // The numbers of its rows are those of the launches.
-        Meaning::NpuOp => &[Launches, Operators],
-        Meaning::ScriptSettings | Meaning::ScriptConfig | Meaning::ScriptStart | Meaning::ScriptStop => ALL_FIGURES,
-        Meaning::ThreadLabels | Meaning::LabelText | Meaning::BlockLabels => &[Owners],
-        Meaning::ScriptRange | Meaning::TraceText | Meaning::TraceRows => &[PythonTrace],
-        Meaning::WatchBlock | Meaning::UnwatchBlock | Meaning::NpuOpEnd | Meaning::AclnnOp | Meaning::Capture => {
-            &[Watch]
+        CallKind::Runtime(RuntimeCall::SetDevice | RuntimeCall::CreateContext | RuntimeCall::SetContext)
+        | CallKind::Mstx(MstxCall::DomainCreate | MstxCall::DomainDestroy) => &[Memory, Marks],
+        CallKind::Failing(FailingCall::Alloc | FailingCall::AllocHost | FailingCall::MemoryInfo)
+        | CallKind::Pool(PoolCall::Request) => &[Failures],
+        CallKind::Launch(LaunchCall::Launch) => &[Launches, Failures],
+        CallKind::Launch(LaunchCall::KernelName | LaunchCall::StreamId) => &[Launches],
+        CallKind::Runtime(RuntimeCall::Init | RuntimeCall::Finalize) | CallKind::Script(ScriptCall::Snapshot) => {
+            &[Rows]
         }
+        CallKind::Mstx(MstxCall::Mark | MstxCall::RangeStart | MstxCall::RangeEnd)
+        | CallKind::Script(ScriptCall::Step) => &[Marks],
+        CallKind::Atb(AtbCall::Start | AtbCall::End | AtbCall::WorkspaceBegin | AtbCall::WorkspaceEnd) => {
+            &[Memory, Operators]
+        }
+        CallKind::Atb(AtbCall::Tensors) | CallKind::Torch(TorchCall::Enter | TorchCall::Leave | TorchCall::Catch) => {
+            &[Operators]
+        }
+        // The numbers of its rows are those of the launches.
+        CallKind::Torch(TorchCall::Submit) => &[Launches, Operators],
+        CallKind::Script(ScriptCall::Settings | ScriptCall::Config | ScriptCall::Start | ScriptCall::Stop) => {
+            ALL_FIGURES
+        }
+        CallKind::Script(ScriptCall::ThreadLabels | ScriptCall::LabelText | ScriptCall::BlockLabels) => &[Owners],
+        CallKind::Script(ScriptCall::Range | ScriptCall::TraceText | ScriptCall::TraceRows) => &[PythonTrace],
+        CallKind::Watch(_) => &[Watch],
     }
 }
 

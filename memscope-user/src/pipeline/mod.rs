@@ -42,7 +42,7 @@ use std::sync::Arc;
 use self::atb::AtbTensors;
 use self::clock::Clock;
 use self::hold::{HOLD_NS, Hold};
-use self::item::{Action, Called, Head, Item, ScriptCall, StackIds};
+use self::item::{Action, Called, Head, Item, ScriptCall as Said, StackIds};
 use self::loss::{Losses, Own};
 use self::ops::Operators;
 use self::order::{Order, WINDOW};
@@ -59,7 +59,7 @@ use crate::capture::{Collected, LossCount, Note};
 use crate::decode::{Body, Objects, Phase, Record, Records, notes};
 use crate::hash::HashMap;
 use crate::model::{Device, Event, EventKind, FreeCause, ProcessStart, RunEnd, Stacks};
-use crate::probes::{Meaning, RowInfo};
+use crate::probes::{AtbCall, CallKind, RowInfo, ScriptCall};
 use crate::sinks::{Sink, SinkError};
 
 pub use output::{DeviceFilter, DumpFilter, Npus};
@@ -137,7 +137,7 @@ pub struct Pipeline {
 
 impl Pipeline {
     /// Whether calls of this meaning were looked for.
-    pub(crate) fn has_row(&self, meaning: Meaning) -> bool {
+    pub(crate) fn has_row(&self, meaning: CallKind) -> bool {
         self.rows.have(meaning)
     }
 
@@ -306,13 +306,13 @@ impl Pipeline {
     /// What a record with objects says, and how many it leaves out.
     fn objects(&self, row: u16, objects: &Objects<'_>) -> Result<(Action, u64), Unusable> {
         let row = self.rows.get(row);
-        if let Some(row) = row.filter(|row| row.meaning == Meaning::AtbTensors) {
+        if let Some(row) = row.filter(|row| row.meaning == CallKind::Atb(AtbCall::Tensors)) {
             let tensors = AtbTensors::of(row, objects)?;
             let left_out = tensors.left_out;
             return Ok((Action::AtbTensors(Box::new(tensors)), left_out));
         }
-        if row.is_some_and(|row| row.meaning == Meaning::TraceRows) {
-            return Ok((Action::Script(ScriptCall::TraceRows(trace::rows(objects))), 0));
+        if row.is_some_and(|row| row.meaning == CallKind::Script(ScriptCall::TraceRows)) {
+            return Ok((Action::Script(Said::TraceRows(trace::rows(objects))), 0));
         }
         let call = self.operators.action(row, objects)?;
         let left_out = call.left_out;

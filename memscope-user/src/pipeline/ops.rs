@@ -11,7 +11,7 @@ use super::rows::Unusable;
 use crate::decode::{ObjectCopy, Objects};
 use crate::model::{Access, AccessKind, Device, Op, OpPhase, Pool};
 use crate::probes::ops::{OpInfo, TensorLayout, Use};
-use crate::probes::{Meaning, RowInfo};
+use crate::probes::{CallKind, RowInfo, TorchCall};
 
 /// Operators that are known at once: several libraries of 3200.
 const MAX_OPS: usize = 1 << 16;
@@ -153,8 +153,8 @@ impl Operators {
     pub(super) fn action(&self, row: Option<&RowInfo>, objects: &Objects<'_>) -> Result<OpCall, Unusable> {
         let operator = self.0.get(objects.detail as usize).and_then(Option::as_ref).ok_or(Unusable)?;
         let (phase, uses) = match row.map(|row| row.meaning) {
-            Some(Meaning::OpEnter) => (OpPhase::Start, &operator.enter),
-            Some(Meaning::OpLeave) => (OpPhase::End, &operator.leave),
+            Some(CallKind::Torch(TorchCall::Enter)) => (OpPhase::Start, &operator.enter),
+            Some(CallKind::Torch(TorchCall::Leave)) => (OpPhase::End, &operator.leave),
             _ => return Err(Unusable),
         };
         let mut call =

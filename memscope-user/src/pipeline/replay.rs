@@ -6,7 +6,7 @@ use std::path::Path;
 use super::{Outcome, Pipeline, PipelineConfig};
 use crate::analyses::Analysis;
 use crate::capture::{CaptureError, CaptureHeader, Ending, Reader};
-use crate::probes::Meaning;
+use crate::probes::{CallKind, LaunchCall};
 use crate::sinks::Sink;
 
 /// What a replay has to say.
@@ -87,7 +87,7 @@ pub fn replay_from<R: Read>(
         progress(reader.offset());
     }
     let ending = reader.ending().unwrap_or(Ending::Complete { good_chunks: 0 });
-    let has_launches = pipeline.has_row(Meaning::Launch);
+    let has_launches = pipeline.has_row(CallKind::Launch(LaunchCall::Launch));
     let mut outcome = pipeline.finish(&[]);
     outcome.errors.splice(..0, errors);
     Ok(ReplayReport { header, ending, outcome, has_launches })

@@ -4,16 +4,19 @@ use std::sync::Arc;
 
 use memscope_common::row::MAX_ROWS;
 
-use super::domains::{MstxCall, Range, Reference};
+use super::domains::{MstxCall as Told, Range, Reference};
 use super::item::{
-    Action, Called, Ending, Failure, PoolChange, PoolReport, PoolTotals, Request, ScriptCall, Wanted, Workspace,
+    Action, Called, Ending, Failure, PoolChange, PoolReport, PoolTotals, Request, ScriptCall as Said, Wanted, Workspace,
 };
 use super::labels::LabelIds;
 use super::ops::OpCall;
 use super::wishes::Settings;
 use crate::decode::Phase;
 use crate::model::{AllocApi, AtbOp, Device, Name, PageType, Pool, RegionKind, Snapshot, System};
-use crate::probes::{Field, Meaning, RowInfo};
+use crate::probes::{
+    AtbCall, CallKind, FailingCall, Field, LaunchCall, MemoryCall, MstxCall, PoolCall, RowInfo, RuntimeCall,
+    ScriptCall, TorchCall,
+};
 
 /// The probe rows, by number, with their functions' names.
 #[derive(Debug, Default)]
@@ -36,7 +39,7 @@ impl Rows {
     }
 
     /// Whether calls of this meaning were looked for.
-    pub(super) fn have(&self, meaning: Meaning) -> bool {
+    pub(super) fn have(&self, meaning: CallKind) -> bool {
         self.0.iter().flatten().any(|(row, _)| row.meaning == meaning)
     }
 
@@ -63,14 +66,17 @@ impl Rows {
 
     /// Whether the row's calls have a text that is of use.
     pub(super) fn has_text(&self, number: u16) -> bool {
-        use Meaning::{
-            AtbEnd, AtbStart, DomainCreate, KernelName, LabelText, Launch, Mark, NpuOp, RangeStart, ScriptRange,
-            ScriptSnapshot, TraceText,
-        };
-        let named = |meaning| matches!(meaning, KernelName | Launch | NpuOp | AtbStart | AtbEnd | DomainCreate);
         let with_text = |meaning| {
-            named(meaning)
-                || matches!(meaning, Mark | RangeStart | LabelText | ScriptSnapshot | ScriptRange | TraceText)
+            matches!(
+                meaning,
+                CallKind::Launch(LaunchCall::KernelName | LaunchCall::Launch)
+                    | CallKind::Torch(TorchCall::Submit)
+                    | CallKind::Atb(AtbCall::Start | AtbCall::End)
+                    | CallKind::Mstx(MstxCall::DomainCreate | MstxCall::Mark | MstxCall::RangeStart)
+                    | CallKind::Script(
+                        ScriptCall::LabelText | ScriptCall::Snapshot | ScriptCall::Range | ScriptCall::TraceText
+                    )
+            )
         };
         self.get(number).is_some_and(|row| with_text(row.meaning))
     }
@@ -86,12 +92,13 @@ impl Rows {
         let outer = self.row(called.head.outer).map(|(_, symbol)| *symbol);
         let status = called.status as i32;
         match (row.meaning, called.phase) {
-            (Meaning::HalAlloc | Meaning::HalCreate, Phase::Return) => {
-                let api = if row.meaning == Meaning::HalAlloc { AllocApi::Alloc } else { AllocApi::Create };
+            (CallKind::Memory(MemoryCall::Alloc | MemoryCall::Create), Phase::Return) => {
+                let api =
+                    if row.meaning == CallKind::Memory(MemoryCall::Alloc) { AllocApi::Alloc } else { AllocApi::Create };
                 driver_allocation(api, status, outer, *symbol, &field)
             }
-            (Meaning::ApiAlloc | Meaning::ApiAllocHost, Phase::Return) if status != 0 => {
-                let host = row.meaning == Meaning::ApiAllocHost;
+            (CallKind::Failing(FailingCall::Alloc | FailingCall::AllocHost), Phase::Return) if status != 0 => {
+                let host = row.meaning == CallKind::Failing(FailingCall::AllocHost);
                 let failure = Failure {
                     pool: if host { Pool::Host } else { Pool::Hal },
                     device: host.then_some(Device::Cpu),
@@ -103,11 +110,12 @@ impl Rows {
                 };
                 Ok(Some(Action::AllocFailed(failure)))
             }
-            (Meaning::DomainCreate | Meaning::HeapRegister | Meaning::RegionRegister, Phase::Return) => {
-                registered(row.meaning, called, &field)
-            }
-            (Meaning::PoolAlloc, Phase::Return) => pool_alloc(row, called.status, &field),
-            (Meaning::PoolFree, Phase::Enter) => Ok(Some(Action::Pool(PoolReport {
+            (
+                CallKind::Mstx(MstxCall::DomainCreate | MstxCall::HeapRegister | MstxCall::RegionRegister),
+                Phase::Return,
+            ) => registered(row.meaning, called, &field),
+            (CallKind::Pool(PoolCall::Alloc), Phase::Return) => pool_alloc(row, called.status, &field),
+            (CallKind::Pool(PoolCall::Free), Phase::Enter) => Ok(Some(Action::Pool(PoolReport {
                 pool: pool_of(row),
                 change: PoolChange::Free,
                 device: None,
@@ -115,26 +123,25 @@ impl Rows {
                 size_bytes: None,
                 totals: None,
             }))),
-            (Meaning::AtbStart, Phase::Enter) | (Meaning::AtbEnd, Phase::Return) => {
+            (CallKind::Atb(AtbCall::Start), Phase::Enter) | (CallKind::Atb(AtbCall::End), Phase::Return) => {
                 let size = |name| field(name).unwrap_or(0);
                 Ok(Some(Action::AtbOp(AtbOp {
-                    begins: row.meaning == Meaning::AtbStart,
+                    begins: row.meaning == CallKind::Atb(AtbCall::Start),
                     name: called.text.unwrap_or_default().into(),
                     workspace_addr: size(Field::WorkspaceAddr),
                     workspace_bytes: size(Field::WorkspaceSize).saturating_add(size(Field::IntermediateSize)),
                 })))
             }
-            (Meaning::WorkspaceBegin, Phase::Enter) | (Meaning::WorkspaceEnd, Phase::Return) => {
-                Ok(Some(Action::Workspace(Workspace {
-                    begins: row.meaning == Meaning::WorkspaceBegin,
-                    addr: field(Field::Addr)?,
-                    size_bytes: field(Field::Size)?,
-                })))
-            }
-            (Meaning::PtaReport, _) => pta_report(*symbol, &field).map(Some),
-            (Meaning::PoolRequest, _) => Ok(Some(Action::PoolRequest { size_bytes: field(Field::Size)? })),
+            (CallKind::Atb(AtbCall::WorkspaceBegin), Phase::Enter)
+            | (CallKind::Atb(AtbCall::WorkspaceEnd), Phase::Return) => Ok(Some(Action::Workspace(Workspace {
+                begins: row.meaning == CallKind::Atb(AtbCall::WorkspaceBegin),
+                addr: field(Field::Addr)?,
+                size_bytes: field(Field::Size)?,
+            }))),
+            (CallKind::Pool(PoolCall::Report), _) => pta_report(*symbol, &field).map(Some),
+            (CallKind::Pool(PoolCall::Request), _) => Ok(Some(Action::PoolRequest { size_bytes: field(Field::Size)? })),
             // Its return is the moment at which its text was there.
-            (meaning @ (Meaning::Mark | Meaning::RangeStart), Phase::Return) if row.own_return => {
+            (meaning @ CallKind::Mstx(MstxCall::Mark | MstxCall::RangeStart), Phase::Return) if row.own_return => {
                 entered(meaning, called, &field)
             }
             (meaning, Phase::Enter) => entered(meaning, called, &field),
@@ -150,63 +157,69 @@ fn named(row: RowInfo) -> (RowInfo, Name) {
 }
 
 /// A call that is reported at its entry.
-fn entered(meaning: Meaning, called: Called, field: Values<'_>) -> Result<Option<Action>, Unusable> {
+fn entered(meaning: CallKind, called: Called, field: Values<'_>) -> Result<Option<Action>, Unusable> {
     let addr = || field(Field::Addr);
     let end = |ending| Ok(Some(Action::End(ending)));
     match meaning {
-        Meaning::HalFree => end(Ending::Block { api: AllocApi::Alloc, addr: addr()? }),
-        Meaning::HalRelease => end(Ending::Block { api: AllocApi::Create, addr: addr()? }),
-        Meaning::HostUnpin => end(Ending::Block { api: AllocApi::Register, addr: addr()? }),
-        Meaning::HalUnmap => end(Ending::Mapping { addr: addr()? }),
-        Meaning::HalUnreserve => end(Ending::Region { kind: RegionKind::Reservation, addr: addr()? }),
-        Meaning::HalUnregister => end(Ending::Region { kind: RegionKind::Registration, addr: addr()? }),
-        Meaning::Launch => Ok(Some(Action::Launch {
+        CallKind::Memory(MemoryCall::Free) => end(Ending::Block { api: AllocApi::Alloc, addr: addr()? }),
+        CallKind::Memory(MemoryCall::Release) => end(Ending::Block { api: AllocApi::Create, addr: addr()? }),
+        CallKind::Memory(MemoryCall::Unpin) => end(Ending::Block { api: AllocApi::Register, addr: addr()? }),
+        CallKind::Memory(MemoryCall::Unmap) => end(Ending::Mapping { addr: addr()? }),
+        CallKind::Memory(MemoryCall::Unreserve) => end(Ending::Region { kind: RegionKind::Reservation, addr: addr()? }),
+        CallKind::Memory(MemoryCall::Unregister) => {
+            end(Ending::Region { kind: RegionKind::Registration, addr: addr()? })
+        }
+        CallKind::Launch(LaunchCall::Launch) => Ok(Some(Action::Launch {
             handle: field(Field::Handle).unwrap_or(0),
             stream: field(Field::Stream).unwrap_or(0),
             name: called.text.filter(|text| !text.is_empty()).map(Arc::from),
         })),
-        Meaning::AclFinalize => Ok(Some(Action::System(System::AclFinalize))),
-        Meaning::Mark => Ok(Some(Action::Mark { text: called.text.map(Arc::from), domain: field(Field::Domain).ok() })),
-        Meaning::RangeStart => {
+        CallKind::Runtime(RuntimeCall::Finalize) => Ok(Some(Action::System(System::AclFinalize))),
+        CallKind::Mstx(MstxCall::Mark) => {
+            Ok(Some(Action::Mark { text: called.text.map(Arc::from), domain: field(Field::Domain).ok() }))
+        }
+        CallKind::Mstx(MstxCall::RangeStart) => {
             Ok(Some(Action::RangeStart { text: called.text.map(Arc::from), domain: field(Field::Domain).ok() }))
         }
         // A function of the user's choice passes no id.
-        Meaning::RangeEnd => {
+        CallKind::Mstx(MstxCall::RangeEnd) => {
             Ok(Some(Action::RangeEnd { id: field(Field::RangeId).unwrap_or(0), domain: field(Field::Domain).ok() }))
         }
-        Meaning::DomainDestroy | Meaning::HeapUnregister | Meaning::RegionUnregister => unregistered(meaning, field),
-        Meaning::NpuOp => Ok(called.text.map(|name| Action::Op(Box::new(OpCall::submitted(name))))),
-        Meaning::MemoryInfo => Ok(Some(Action::MemoryInfo)),
+        CallKind::Mstx(MstxCall::DomainDestroy | MstxCall::HeapUnregister | MstxCall::RegionUnregister) => {
+            unregistered(meaning, field)
+        }
+        CallKind::Torch(TorchCall::Submit) => Ok(called.text.map(|name| Action::Op(Box::new(OpCall::submitted(name))))),
+        CallKind::Failing(FailingCall::MemoryInfo) => Ok(Some(Action::MemoryInfo)),
         _ => Ok(script(meaning, called.text, field)?.map(Action::Script)),
     }
 }
 
 /// A marker of the Python package.
-fn script(meaning: Meaning, text: Option<String>, field: Values<'_>) -> Result<Option<ScriptCall>, Unusable> {
+fn script(meaning: CallKind, text: Option<String>, field: Values<'_>) -> Result<Option<Said>, Unusable> {
     let ids = || Ok(LabelIds::new(field(Field::LabelsLow)?, field(Field::LabelsHigh)?));
     Ok(Some(match meaning {
-        Meaning::ScriptSettings => ScriptCall::Settings(Settings {
+        CallKind::Script(ScriptCall::Settings) => Said::Settings(Settings {
             analyses: field(Field::Analyses)?,
             stack_depths: field(Field::StackDepths)?,
             named: field(Field::Named)?,
         }),
-        Meaning::ScriptConfig => ScriptCall::Config(Wanted {
+        CallKind::Script(ScriptCall::Config) => Said::Config(Wanted {
             events: field(Field::Events)?,
             levels: field(Field::Levels)?,
             devices: field(Field::Devices)?,
         }),
-        Meaning::ScriptStart => ScriptCall::Start,
-        Meaning::ScriptStop => ScriptCall::Stop,
-        Meaning::ScriptStep => ScriptCall::Step,
-        Meaning::ThreadLabels => ScriptCall::Labels(ids()?),
-        Meaning::LabelText => {
-            ScriptCall::LabelText { id: field(Field::LabelId)? as u16, text: text.unwrap_or_default() }
+        CallKind::Script(ScriptCall::Start) => Said::Start,
+        CallKind::Script(ScriptCall::Stop) => Said::Stop,
+        CallKind::Script(ScriptCall::Step) => Said::Step,
+        CallKind::Script(ScriptCall::ThreadLabels) => Said::Labels(ids()?),
+        CallKind::Script(ScriptCall::LabelText) => {
+            Said::LabelText { id: field(Field::LabelId)? as u16, text: text.unwrap_or_default() }
         }
-        Meaning::TraceText => {
-            ScriptCall::TraceText { id: field(Field::LabelId)? as u32, text: text.unwrap_or_default() }
+        CallKind::Script(ScriptCall::TraceText) => {
+            Said::TraceText { id: field(Field::LabelId)? as u32, text: text.unwrap_or_default() }
         }
-        Meaning::BlockLabels => ScriptCall::LabelBlock { addr: field(Field::Addr)?, ids: ids()? },
-        Meaning::ScriptSnapshot => ScriptCall::Snapshot {
+        CallKind::Script(ScriptCall::BlockLabels) => Said::LabelBlock { addr: field(Field::Addr)?, ids: ids()? },
+        CallKind::Script(ScriptCall::Snapshot) => Said::Snapshot {
             device: field(Field::Device)? as u32,
             snapshot: Snapshot {
                 name: text.unwrap_or_default().into(),
@@ -218,41 +231,41 @@ fn script(meaning: Meaning, text: Option<String>, field: Values<'_>) -> Result<O
                 free_bytes: field(Field::DeviceFree)?,
             },
         },
-        Meaning::ScriptRange => {
-            ScriptCall::Range { name: text.unwrap_or_default().into(), start_mono_ns: field(Field::StartTime)? }
+        CallKind::Script(ScriptCall::Range) => {
+            Said::Range { name: text.unwrap_or_default().into(), start_mono_ns: field(Field::StartTime)? }
         }
         _ => return Ok(None),
     }))
 }
 
 /// A call of mstx that returns a handle, or has others written.
-fn registered(meaning: Meaning, called: Called, field: Values<'_>) -> Result<Option<Action>, Unusable> {
+fn registered(meaning: CallKind, called: Called, field: Values<'_>) -> Result<Option<Action>, Unusable> {
     let handle = called.status.cast_unsigned();
-    if meaning == Meaning::DomainCreate {
-        return Ok(Some(Action::Mstx(MstxCall::DomainCreated { handle, name: called.text })));
+    if meaning == CallKind::Mstx(MstxCall::DomainCreate) {
+        return Ok(Some(Action::Mstx(Told::DomainCreated { handle, name: called.text })));
     }
     let domain = field(Field::Domain)?;
     let range =
         Range { device: field(Field::Device)? as u32, addr: field(Field::Addr)?, size_bytes: field(Field::Size)? };
-    Ok(Some(Action::Mstx(if meaning == Meaning::HeapRegister {
-        MstxCall::HeapRegistered { domain, handle, range }
+    Ok(Some(Action::Mstx(if meaning == CallKind::Mstx(MstxCall::HeapRegister) {
+        Told::HeapRegistered { domain, handle, range }
     } else {
-        MstxCall::RegionRegistered { domain, handle: field(Field::Handle).unwrap_or(0), range }
+        Told::RegionRegistered { domain, handle: field(Field::Handle).unwrap_or(0), range }
     })))
 }
 
-fn unregistered(meaning: Meaning, field: Values<'_>) -> Result<Option<Action>, Unusable> {
+fn unregistered(meaning: CallKind, field: Values<'_>) -> Result<Option<Action>, Unusable> {
     /// `mstxMemRegionRef_t::refType`.
     const HANDLE: u32 = 1;
     let domain = field(Field::Domain)?;
     Ok(Some(Action::Mstx(match meaning {
-        Meaning::DomainDestroy => MstxCall::DomainDestroyed { handle: domain },
-        Meaning::HeapUnregister => MstxCall::HeapUnregistered { domain, handle: field(Field::Handle)? },
+        CallKind::Mstx(MstxCall::DomainDestroy) => Told::DomainDestroyed { handle: domain },
+        CallKind::Mstx(MstxCall::HeapUnregister) => Told::HeapUnregistered { domain, handle: field(Field::Handle)? },
         _ => {
             let value = field(Field::Addr)?;
             let by_handle = field(Field::ReferenceKind)? as u32 == HANDLE;
             let reference = if by_handle { Reference::Handle(value) } else { Reference::Addr(value) };
-            MstxCall::RegionUnregistered { domain, reference }
+            Told::RegionUnregistered { domain, reference }
         }
     })))
 }
@@ -278,49 +291,57 @@ fn pool_alloc(row: &RowInfo, status: i64, field: Values<'_>) -> Result<Option<Ac
 }
 
 /// A call that returned something else than 0: an error code, unless it is the id of a range.
-fn returned_non_zero(meaning: Meaning, status: i64, field: Values<'_>) -> Option<Action> {
-    use Meaning::{HalFree, HalRelease, HalUnmap, HalUnregister, HalUnreserve, HostUnpin, RangeStart};
+fn returned_non_zero(meaning: CallKind, status: i64, field: Values<'_>) -> Option<Action> {
     match meaning {
-        HalFree | HalRelease | HalUnmap | HalUnreserve | HalUnregister | HostUnpin => {
-            Some(Action::EndFailed { addr: field(Field::Addr).ok() })
-        }
-        RangeStart => Some(Action::RangeId { id: status.cast_unsigned() }),
+        CallKind::Memory(
+            MemoryCall::Free
+            | MemoryCall::Release
+            | MemoryCall::Unmap
+            | MemoryCall::Unreserve
+            | MemoryCall::Unregister
+            | MemoryCall::Unpin,
+        ) => Some(Action::EndFailed { addr: field(Field::Addr).ok() }),
+        CallKind::Mstx(MstxCall::RangeStart) => Some(Action::RangeId { id: status.cast_unsigned() }),
         _ => None,
     }
 }
 
 /// A call that returned 0.
-fn succeeded(meaning: Meaning, called: Called, field: Values<'_>) -> Result<Option<Action>, Unusable> {
+fn succeeded(meaning: CallKind, called: Called, field: Values<'_>) -> Result<Option<Action>, Unusable> {
     let region = |kind| -> Result<_, Unusable> {
         Ok(Some(Action::Region { kind, addr: field(Field::Addr)?, size_bytes: field(Field::Size)? }))
     };
     match meaning {
-        Meaning::HalRetain => Ok(Some(Action::Retain { handle: field(Field::Handle)?, addr: field(Field::Addr)? })),
-        Meaning::HalImport => Ok(Some(Action::Import { handle: field(Field::Handle)? })),
-        Meaning::HalMap => Ok(Some(Action::Map {
+        CallKind::Memory(MemoryCall::Retain) => {
+            Ok(Some(Action::Retain { handle: field(Field::Handle)?, addr: field(Field::Addr)? }))
+        }
+        CallKind::Memory(MemoryCall::Import) => Ok(Some(Action::Import { handle: field(Field::Handle)? })),
+        CallKind::Memory(MemoryCall::Map) => Ok(Some(Action::Map {
             addr: field(Field::Addr)?,
             size_bytes: field(Field::Size)?,
             handle: field(Field::Handle)?,
         })),
-        Meaning::HalReserve => region(RegionKind::Reservation),
-        Meaning::HalRegister => region(RegionKind::Registration),
-        Meaning::HostPin => host_pin(field),
-        Meaning::SetDevice => Ok(Some(Action::SetDevice { device: field(Field::Device)? as u32 })),
-        Meaning::CreateContext => {
+        CallKind::Memory(MemoryCall::Reserve) => region(RegionKind::Reservation),
+        CallKind::Memory(MemoryCall::Register) => region(RegionKind::Registration),
+        CallKind::Memory(MemoryCall::Pin) => host_pin(field),
+        CallKind::Runtime(RuntimeCall::SetDevice) => {
+            Ok(Some(Action::SetDevice { device: field(Field::Device)? as u32 }))
+        }
+        CallKind::Runtime(RuntimeCall::CreateContext) => {
             Ok(Some(Action::CreateContext { context: field(Field::Handle)?, device: field(Field::Device)? as u32 }))
         }
-        Meaning::SetContext => Ok(Some(Action::SetContext { context: field(Field::Handle)? })),
-        Meaning::KernelName => match called.text {
+        CallKind::Runtime(RuntimeCall::SetContext) => Ok(Some(Action::SetContext { context: field(Field::Handle)? })),
+        CallKind::Launch(LaunchCall::KernelName) => match called.text {
             Some(name) if !name.is_empty() => {
                 Ok(Some(Action::KernelName { handle: field(Field::Handle)?, name: name.into() }))
             }
             _ => Ok(None),
         },
-        Meaning::StreamId => {
+        CallKind::Launch(LaunchCall::StreamId) => {
             let id = i64::from((field(Field::StreamId)? as u32).cast_signed());
             Ok(Some(Action::StreamId { stream: field(Field::Stream)?, id }))
         }
-        Meaning::AclInit => Ok(Some(Action::System(System::AclInit))),
+        CallKind::Runtime(RuntimeCall::Init) => Ok(Some(Action::System(System::AclInit))),
         _ => Ok(None),
     }
 }

@@ -3,14 +3,15 @@
 
 use memscope_common::{Fetch, When};
 
-use super::{Field, Group, Layer, Meaning, ProbeSpec};
+use super::{CallKind, FailingCall, Field, Group, LaunchCall, Layer, MemoryCall, ProbeSpec, RuntimeCall};
 
 /// The legacy umbrella and the newer facade export the same names; the first may forward to the second.
 const LIBRARIES: &[&str] = &["libascendcl.so", "libacl_rt.so"];
 
 const ACL: ProbeSpec = ProbeSpec { layer: Layer::Acl, libraries: LIBRARIES, ..ProbeSpec::BASE };
 
-const LAUNCH: ProbeSpec = ProbeSpec { meaning: Meaning::Launch, when: When::Entry, group: Group::Launch, ..ACL };
+const LAUNCH: ProbeSpec =
+    ProbeSpec { meaning: CallKind::Launch(LaunchCall::Launch), when: When::Entry, group: Group::Launch, ..ACL };
 
 /// `Handle` and `Stream` of a launch.
 macro_rules! launch {
@@ -25,7 +26,7 @@ macro_rules! launch {
 
 /// An allocation: its call names those of the driver inside of it, and is itself told only if it fails.
 const ALLOC: ProbeSpec = ProbeSpec {
-    meaning: Meaning::ApiAlloc,
+    meaning: CallKind::Failing(FailingCall::Alloc),
     when: When::Failure,
     group: Group::Alloc,
     fields: &[(Field::Size, Fetch::arg(1))],
@@ -45,27 +46,33 @@ macro_rules! alloc {
 
 pub(super) const ROWS: &[ProbeSpec] = &[
     // aclError aclInit(const char *configPath)
-    ProbeSpec { symbol: "aclInit", meaning: Meaning::AclInit, group: Group::Init, ..ACL },
+    ProbeSpec { symbol: "aclInit", meaning: CallKind::Runtime(RuntimeCall::Init), group: Group::Init, ..ACL },
     // aclError aclFinalize(void)
-    ProbeSpec { symbol: "aclFinalize", meaning: Meaning::AclFinalize, when: When::Entry, group: Group::Init, ..ACL },
+    ProbeSpec {
+        symbol: "aclFinalize",
+        meaning: CallKind::Runtime(RuntimeCall::Finalize),
+        when: When::Entry,
+        group: Group::Init,
+        ..ACL
+    },
     // aclError aclrtSetDevice(int32_t deviceId)
     ProbeSpec {
         symbol: "aclrtSetDevice",
-        meaning: Meaning::SetDevice,
+        meaning: CallKind::Runtime(RuntimeCall::SetDevice),
         fields: &[(Field::Device, Fetch::arg(0))],
         ..ACL
     },
     // aclError aclrtStreamGetId(aclrtStream stream, int32_t *streamId)
     ProbeSpec {
         symbol: "aclrtStreamGetId",
-        meaning: Meaning::StreamId,
+        meaning: CallKind::Launch(LaunchCall::StreamId),
         fields: &[(Field::Stream, Fetch::arg(0)), (Field::StreamId, Fetch::out(1))],
         ..ACL
     },
     // aclError aclrtBinaryGetFunction(const aclrtBinHandle bin, const char *kernelName, aclrtFuncHandle *func)
     ProbeSpec {
         symbol: "aclrtBinaryGetFunction",
-        meaning: Meaning::KernelName,
+        meaning: CallKind::Launch(LaunchCall::KernelName),
         fields: &[(Field::Handle, Fetch::out(2))],
         text_arg: Some(1),
         ..ACL
@@ -73,7 +80,7 @@ pub(super) const ROWS: &[ProbeSpec] = &[
     // aclError aclrtRegisterCpuFunc(const aclrtBinHandle handle, const char *funcName, const char *kernelName, aclrtFuncHandle *func)
     ProbeSpec {
         symbol: "aclrtRegisterCpuFunc",
-        meaning: Meaning::KernelName,
+        meaning: CallKind::Launch(LaunchCall::KernelName),
         fields: &[(Field::Handle, Fetch::out(3))],
         text_arg: Some(2),
         ..ACL
@@ -89,24 +96,30 @@ pub(super) const ROWS: &[ProbeSpec] = &[
     // aclError aclrtCreateContext(aclrtContext *context, int32_t deviceId)
     ProbeSpec {
         symbol: "aclrtCreateContext",
-        meaning: Meaning::CreateContext,
+        meaning: CallKind::Runtime(RuntimeCall::CreateContext),
         fields: &[(Field::Handle, Fetch::out(0)), (Field::Device, Fetch::arg(1))],
         ..ACL
     },
     // aclError aclrtSetCurrentContext(aclrtContext context)
     ProbeSpec {
         symbol: "aclrtSetCurrentContext",
-        meaning: Meaning::SetContext,
+        meaning: CallKind::Runtime(RuntimeCall::SetContext),
         fields: &[(Field::Handle, Fetch::arg(0))],
         ..ACL
     },
     // aclError aclrtGetMemInfo(aclrtMemAttr attr, size_t *free, size_t *total): once for each call of the program, because it
     // matters how often a thread asks.
-    ProbeSpec { symbol: "aclrtGetMemInfo", meaning: Meaning::MemoryInfo, when: When::Entry, group: Group::Init, ..ACL },
+    ProbeSpec {
+        symbol: "aclrtGetMemInfo",
+        meaning: CallKind::Failing(FailingCall::MemoryInfo),
+        when: When::Entry,
+        group: Group::Init,
+        ..ACL
+    },
     // aclError aclrtHostRegisterV2(void *ptr, uint64_t size, uint32_t flag)
     ProbeSpec {
         symbol: "aclrtHostRegisterV2",
-        meaning: Meaning::HostPin,
+        meaning: CallKind::Memory(MemoryCall::Pin),
         fields: &[(Field::Addr, Fetch::arg(0)), (Field::Size, Fetch::arg(1)), (Field::Flags, Fetch::arg(2))],
         group: Group::Init,
         ..ACL
@@ -114,7 +127,7 @@ pub(super) const ROWS: &[ProbeSpec] = &[
     // aclError aclrtHostUnregister(void *ptr)
     ProbeSpec {
         symbol: "aclrtHostUnregister",
-        meaning: Meaning::HostUnpin,
+        meaning: CallKind::Memory(MemoryCall::Unpin),
         when: When::EntryAndNonZero,
         fields: &[(Field::Addr, Fetch::arg(0))],
         group: Group::Init,
@@ -134,7 +147,7 @@ pub(super) const ROWS: &[ProbeSpec] = &[
     // aclError aclrtMemPoolMallocAsync(void **devPtr, size_t size, aclrtMemPool pool, aclrtStream stream)
     ProbeSpec { symbol: "aclrtMemPoolMallocAsync", ..ALLOC },
     // aclError aclrtMallocHost(void **hostPtr, size_t size)
-    ProbeSpec { symbol: "aclrtMallocHost", meaning: Meaning::ApiAllocHost, ..ALLOC },
+    ProbeSpec { symbol: "aclrtMallocHost", meaning: CallKind::Failing(FailingCall::AllocHost), ..ALLOC },
     // aclError aclrtMallocHostWithCfg(void **ptr, uint64_t size, aclrtMallocConfig *cfg)
-    ProbeSpec { symbol: "aclrtMallocHostWithCfg", meaning: Meaning::ApiAllocHost, ..ALLOC },
+    ProbeSpec { symbol: "aclrtMallocHostWithCfg", meaning: CallKind::Failing(FailingCall::AllocHost), ..ALLOC },
 ];

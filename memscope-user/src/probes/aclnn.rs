@@ -9,12 +9,12 @@
 
 use memscope_common::When;
 
-use super::{Layer, Meaning, ProbeSpec};
+use super::{CallKind, Layer, ProbeSpec, WatchCall};
 
 const RUN: ProbeSpec = ProbeSpec {
     layer: Layer::Ops,
     libraries: &["libnnopbase.so"],
-    meaning: Meaning::AclnnOp,
+    meaning: CallKind::Watch(WatchCall::AclnnOp),
     may_throw: true,
     when: When::OwnReturn,
     ..ProbeSpec::BASE

@@ -5,7 +5,7 @@
 
 use memscope_common::{ArrayShape, Fetch, When};
 
-use super::{Field, Layer, Meaning, ProbeSpec};
+use super::{AtbCall, CallKind, Field, Layer, ProbeSpec};
 
 /// `std::string Runner::GetOperationName() const`
 const GETTER_ABI0: &str = "_ZNK3atb6Runner16GetOperationNameEv";
@@ -28,8 +28,8 @@ const EXECUTE: ProbeSpec = ProbeSpec {
     ..ATB
 };
 
-const START: ProbeSpec = ProbeSpec { meaning: Meaning::AtbStart, when: When::Entry, ..EXECUTE };
-const END: ProbeSpec = ProbeSpec { meaning: Meaning::AtbEnd, when: When::OwnReturn, ..EXECUTE };
+const START: ProbeSpec = ProbeSpec { meaning: CallKind::Atb(AtbCall::Start), when: When::Entry, ..EXECUTE };
+const END: ProbeSpec = ProbeSpec { meaning: CallKind::Atb(AtbCall::End), when: When::OwnReturn, ..EXECUTE };
 
 /// Tensors that one row tells of: all for which a record has room besides the name.
 const PART: u8 = 15;
@@ -45,7 +45,7 @@ const fn tensors(name_at: u8, what: &'static [(Field, Fetch); 2], first: u8, mos
     ProbeSpec {
         symbol: EXECUTE.symbol,
         requires: Some(if name_at == NAME_ABI0 { GETTER_ABI0 } else { GETTER_ABI1 }),
-        meaning: Meaning::AtbTensors,
+        meaning: CallKind::Atb(AtbCall::Tensors),
         when: When::Array,
         fields: what,
         array: Some(ArrayShape { count_at: 8, elements_at: 16, stride: 104, room: 65, first, most }),
@@ -69,8 +69,8 @@ pub(super) const ROWS: &[ProbeSpec] = &[
     ProbeSpec { requires: Some(GETTER_ABI0), text_at: Some(NAME_ABI0), ..END },
     ProbeSpec { requires: Some(GETTER_ABI1), text_at: Some(NAME_ABI1), ..START },
     ProbeSpec { requires: Some(GETTER_ABI1), text_at: Some(NAME_ABI1), ..END },
-    ProbeSpec { meaning: Meaning::WorkspaceBegin, when: When::Entry, ..OPERATION },
-    ProbeSpec { meaning: Meaning::WorkspaceEnd, when: When::OwnReturn, ..OPERATION },
+    ProbeSpec { meaning: CallKind::Atb(AtbCall::WorkspaceBegin), when: When::Entry, ..OPERATION },
+    ProbeSpec { meaning: CallKind::Atb(AtbCall::WorkspaceEnd), when: When::OwnReturn, ..OPERATION },
     tensors(NAME_ABI0, &[TEXT_ABI0, OUTPUTS], 0, u8::MAX),
     tensors(NAME_ABI0, &[TEXT_ABI0, INPUTS], 2 * PART, u8::MAX),
     tensors(NAME_ABI0, &[TEXT_ABI0, INPUTS], PART, PART),

@@ -3,7 +3,7 @@
 
 use memscope_common::{Fetch, When};
 
-use super::{Field, Layer, Meaning, ProbeSpec};
+use super::{CallKind, Field, Layer, PoolCall, ProbeSpec};
 
 const MINDSPORE: ProbeSpec = ProbeSpec {
     layer: Layer::MindSpore,
@@ -16,7 +16,7 @@ const MINDSPORE: ProbeSpec = ProbeSpec {
 
 /// `void *…::AllocTensorMem(size_t size, bool from_persistent_mem, bool need_recycle, uint32_t stream_id)`
 const ALLOC: ProbeSpec = ProbeSpec {
-    meaning: Meaning::PoolAlloc,
+    meaning: CallKind::Pool(PoolCall::Alloc),
     when: When::OwnReturn,
     fields: &[(Field::Size, Fetch::arg(1))],
     ..MINDSPORE
@@ -31,7 +31,7 @@ const ALLOC_BUFFER: ProbeSpec =
 /// `void …(const DeviceMemPtr &device_addr)`: a reference to the pointer. Each class has one function that every free comes to:
 /// those above it, `FreeTensorMem` and `FreePartTensorMems`, are copied into virtual thunks by the compiler, which then never call them.
 const FREE: ProbeSpec = ProbeSpec {
-    meaning: Meaning::PoolFree,
+    meaning: CallKind::Pool(PoolCall::Free),
     when: When::Entry,
     fields: &[(Field::Addr, Fetch::memory(1, 0))],
     ..MINDSPORE

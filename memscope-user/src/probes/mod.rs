@@ -8,6 +8,7 @@ mod acl;
 mod aclnn;
 mod atb;
 mod hal;
+mod kinds;
 mod mindspore;
 mod mstx;
 pub mod ops;
@@ -18,6 +19,10 @@ pub mod user;
 mod vllm;
 pub mod watch;
 
+pub use kinds::{
+    AtbCall, CallKind, FailingCall, LaunchCall, MemoryCall, MstxCall, PoolCall, RuntimeCall, ScriptCall, TorchCall,
+    WatchCall,
+};
 pub use mstx::MSTX_TOOL;
 pub use script::{PRESENCE, SEMAPHORE, lacks_python_calls};
 
@@ -68,213 +73,6 @@ impl Layer {
             Self::MindSpore => "mindspore",
             Self::Atb => "atb",
             Self::Ops => "ops",
-        }
-    }
-}
-
-/// What a call means.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Meaning {
-    /// `halMemAlloc`-like: `Addr`, `Size`, `Flags` (driver flag word).
-    HalAlloc,
-    /// `halMemCreate`-like: `Addr` (handle), `Size`, `PropSideDevice`, `PropModulePage`.
-    HalCreate,
-    /// `halMemFree`-like: `Addr`.
-    HalFree,
-    /// `halMemRelease`-like: `Addr` (handle).
-    HalRelease,
-    /// `halMemRetainAllocationHandle`: `Handle`, `Addr`.
-    HalRetain,
-    /// A handle of another process's memory: `Handle`.
-    HalImport,
-    /// Addresses are reserved: `Addr`, `Size`.
-    HalReserve,
-    /// `Addr` is no longer reserved.
-    HalUnreserve,
-    /// `Addr`, `Size` get the memory of `Handle`.
-    HalMap,
-    /// Nothing is mapped at `Addr` any more.
-    HalUnmap,
-    /// The program's memory is made known to the device: `Addr`, `Size`.
-    HalRegister,
-    /// `Addr` is no longer registered.
-    HalUnregister,
-    /// The program's memory at `Addr`, `Size` is registered; `Flags` say whether it is pinned.
-    HostPin,
-    /// `Addr` is no longer registered.
-    HostUnpin,
-    /// An allocation of device memory through ACL or runtime: `Size`, `Flags` (policy); told only if it fails.
-    ApiAlloc,
-    /// The same for host memory.
-    ApiAllocHost,
-    /// The thread asks how much memory is left.
-    MemoryInfo,
-    /// The calling thread's device becomes `Device`.
-    SetDevice,
-    /// `Handle` is a context of `Device`, and the calling thread's from here on.
-    CreateContext,
-    /// The calling thread's device becomes that of context `Handle`.
-    SetContext,
-    /// A kernel launch: `Handle`, `Stream`; the text, if any, is its name.
-    Launch,
-    /// `Handle` gets the text as its kernel name.
-    KernelName,
-    /// `Stream` gets the number `StreamId`.
-    StreamId,
-    /// ACL was initialised.
-    AclInit,
-    /// ACL is shut down.
-    AclFinalize,
-    /// A mark with text; of `Domain`, if the row has one.
-    Mark,
-    /// A range with text begins; the returned value is its id, if not 0. As above.
-    RangeStart,
-    /// Range `RangeId` ends. As above.
-    RangeEnd,
-    /// The text names a domain; the returned value is its handle, which is 0 without a tool.
-    DomainCreate,
-    /// `Domain` ends.
-    DomainDestroy,
-    /// A heap of `Domain`: `Device`, `Addr`, `Size`; the returned value is its handle, which is 0 without a tool.
-    HeapRegister,
-    /// Heap `Handle` of `Domain` ends.
-    HeapUnregister,
-    /// A block of `Domain`: `Device`, `Addr`, `Size`, and `Handle`, which is 0 without a tool.
-    RegionRegister,
-    /// The block of `Domain` ends that `Addr` is the address of, or the handle (`ReferenceKind`).
-    RegionUnregister,
-    /// A pool hands out `Size` bytes (times `Count`) of `Device`: at `Addr`, or where the returned value says.
-    PoolAlloc,
-    /// A pool takes back what is at `Addr`.
-    PoolFree,
-    /// An operation of ATB begins: `WorkspaceAddr`, `WorkspaceSize`, `IntermediateSize`; the text is its name.
-    AtbStart,
-    /// It has returned; as above.
-    AtbEnd,
-    /// Its tensors at its begin, and its name: objects, whose values are `Name`, `Inputs` and `Outputs`.
-    AtbTensors,
-    /// An operation of ATB is called with memory to work in: `Addr`, `Size`.
-    WorkspaceBegin,
-    /// That call returns; as above.
-    WorkspaceEnd,
-    /// `torch_npu` tells of a block: `PtaKind`, `Addr`, `Size` (negative when it ends), `PoolAllocated`,
-    /// `PoolReserved`, `PoolActive`, `Stream`.
-    PtaReport,
-    /// The thread asks a pool for `Size` bytes; what it gets may be larger.
-    PoolRequest,
-    /// An operator of `torch_npu` is given to the device; the text is its name.
-    NpuOp,
-    /// An operator of libtorch begins; the record's detail says which, its objects are its tensors.
-    OpEnter,
-    /// An operator of libtorch returns; as above.
-    OpLeave,
-    /// An exception was caught; there are no records of it, only counts of operators that were left by one.
-    OpCatch,
-    /// A script says what else it wants: `Analyses`, `StackDepths`, `Named`. `ScriptConfig` follows.
-    ScriptSettings,
-    /// A script says what it wants: `Events`, `Levels`, `Devices`.
-    ScriptConfig,
-    /// It begins to collect.
-    ScriptStart,
-    /// It stops collecting.
-    ScriptStop,
-    /// A step ends.
-    ScriptStep,
-    /// The calling thread's labels: `LabelsLow`, `LabelsHigh`.
-    ThreadLabels,
-    /// The text is that of label `LabelId`.
-    LabelText,
-    /// The live block at `Addr` gets `LabelsLow`, `LabelsHigh`.
-    BlockLabels,
-    /// What a pool and `Device` hold; the text is a name.
-    ScriptSnapshot,
-    /// A range of the calling thread ends that began at `StartTime`; the text is its name.
-    ScriptRange,
-    /// A callable of the script's Python trace has a text: `LabelId`.
-    TraceText,
-    /// Rows of the script's Python trace: objects, whose value is `TraceRows`.
-    TraceRows,
-    /// `Size` bytes at `Addr` are to be watched, for `Count` looks; the text is their name.
-    WatchBlock,
-    /// The bytes at `Addr` are not to be watched any more.
-    UnwatchBlock,
-    /// An operator of `torch_npu` has been given to the device; the text is its name. Only for block watch.
-    NpuOpEnd,
-    /// An operator of CANN's library has launched its kernels; who called says which. Only for block watch.
-    AclnnOp,
-    /// A graph begins to be captured, or ends. Only for block watch.
-    Capture,
-}
-
-impl Meaning {
-    /// Whether it is worth knowing from where the call was made: what outputs have a row for, or a block.
-    const fn has_stacks(self) -> bool {
-        match self {
-            Self::HalAlloc
-            | Self::HalCreate
-            | Self::HalFree
-            | Self::HalRelease
-            | Self::HostPin
-            | Self::HostUnpin
-            | Self::ApiAlloc
-            | Self::ApiAllocHost
-            | Self::Launch
-            | Self::Mark
-            | Self::RangeStart
-            | Self::RangeEnd
-            | Self::RegionRegister
-            | Self::RegionUnregister
-            | Self::PoolAlloc
-            | Self::PoolFree
-            | Self::AtbStart
-            | Self::AtbEnd
-            | Self::WorkspaceBegin
-            | Self::WorkspaceEnd
-            | Self::PtaReport
-            | Self::NpuOp
-            | Self::AtbTensors
-            | Self::OpEnter
-            | Self::OpLeave => true,
-            Self::HalRetain
-            | Self::HalImport
-            | Self::HalReserve
-            | Self::HalUnreserve
-            | Self::HalMap
-            | Self::HalUnmap
-            | Self::HalRegister
-            | Self::HalUnregister
-            | Self::MemoryInfo
-            | Self::SetDevice
-            | Self::CreateContext
-            | Self::SetContext
-            | Self::KernelName
-            | Self::StreamId
-            | Self::AclInit
-            | Self::AclFinalize
-            | Self::DomainCreate
-            | Self::DomainDestroy
-            | Self::HeapRegister
-            | Self::HeapUnregister
-            | Self::PoolRequest
-            | Self::OpCatch
-            | Self::ScriptSettings
-            | Self::ScriptConfig
-            | Self::ScriptStart
-            | Self::ScriptStop
-            | Self::ScriptStep
-            | Self::ThreadLabels
-            | Self::LabelText
-            | Self::BlockLabels
-            | Self::ScriptSnapshot
-            | Self::ScriptRange
-            | Self::TraceText
-            | Self::TraceRows
-            | Self::WatchBlock
-            | Self::UnwatchBlock
-            | Self::NpuOpEnd
-            | Self::AclnnOp
-            | Self::Capture => false,
         }
     }
 }
@@ -415,7 +213,7 @@ pub struct ProbeSpec {
     /// How to find it, if it is not exported.
     pub locator: Option<Locator>,
     /// What a call means.
-    pub meaning: Meaning,
+    pub meaning: CallKind,
     /// When it is reported.
     pub when: When,
     /// The values fetched, in order.
@@ -447,7 +245,7 @@ impl ProbeSpec {
         symbol: "",
         requires: None,
         locator: None,
-        meaning: Meaning::Mark,
+        meaning: CallKind::Mstx(MstxCall::Mark),
         when: When::Return,
         fields: &[],
         text_arg: None,
@@ -513,7 +311,7 @@ pub struct RowInfo {
     /// Function.
     pub symbol: String,
     /// What a call means.
-    pub meaning: Meaning,
+    pub meaning: CallKind,
     /// Names of the values, in order.
     pub fields: Vec<Field>,
     /// Pool that the calls belong to: the `Event Type` of one of ours, or another name.

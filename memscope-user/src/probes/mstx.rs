@@ -6,7 +6,7 @@
 
 use memscope_common::{Fetch, ListShape, When};
 
-use super::{Field, Group, Layer, Locator, Meaning, ProbeSpec};
+use super::{CallKind, Field, Group, Layer, Locator, MstxCall, ProbeSpec};
 
 const MSTX: ProbeSpec = ProbeSpec {
     layer: Layer::Mstx,
@@ -47,7 +47,7 @@ pub(super) const ROWS: &[ProbeSpec] = &[
     // int PyArg_ParseTupleAndKeywords(PyObject *, PyObject *, const char *, char *[], const char **message, …)
     ProbeSpec {
         symbol: "mstx.mark",
-        meaning: Meaning::Mark,
+        meaning: CallKind::Mstx(MstxCall::Mark),
         locator: Some(parsed("mark", 4)),
         text_arg: Some(4),
         ..MODULE
@@ -55,7 +55,7 @@ pub(super) const ROWS: &[ProbeSpec] = &[
     // The same, which calls int parse(PyObject *args, PyObject *keywords, const char **message, …)
     ProbeSpec {
         symbol: "mstx.mark",
-        meaning: Meaning::Mark,
+        meaning: CallKind::Mstx(MstxCall::Mark),
         locator: Some(parsed("mark", 2)),
         text_arg: Some(2),
         ..MODULE
@@ -63,14 +63,14 @@ pub(super) const ROWS: &[ProbeSpec] = &[
     // PyObject *range_start(PyObject *self, PyObject *args, PyObject *keywords), both as above.
     ProbeSpec {
         symbol: "mstx.range_start",
-        meaning: Meaning::RangeStart,
+        meaning: CallKind::Mstx(MstxCall::RangeStart),
         locator: Some(parsed("range_start", 4)),
         text_arg: Some(4),
         ..MODULE
     },
     ProbeSpec {
         symbol: "mstx.range_start",
-        meaning: Meaning::RangeStart,
+        meaning: CallKind::Mstx(MstxCall::RangeStart),
         locator: Some(parsed("range_start", 2)),
         text_arg: Some(2),
         ..MODULE
@@ -78,18 +78,24 @@ pub(super) const ROWS: &[ProbeSpec] = &[
     // PyObject *range_end(PyObject *self, PyObject *args, PyObject *keywords)
     ProbeSpec {
         symbol: "mstx.range_end",
-        meaning: Meaning::RangeEnd,
+        meaning: CallKind::Mstx(MstxCall::RangeEnd),
         when: When::Entry,
         locator: Some(Locator::MstxMethod("range_end")),
         text_at: None,
         ..MODULE
     },
     // void mstxMarkA(const char *message, aclrtStream stream)
-    ProbeSpec { symbol: "mstxMarkA", meaning: Meaning::Mark, when: When::Entry, text_arg: Some(0), ..MSTX },
+    ProbeSpec {
+        symbol: "mstxMarkA",
+        meaning: CallKind::Mstx(MstxCall::Mark),
+        when: When::Entry,
+        text_arg: Some(0),
+        ..MSTX
+    },
     // mstxRangeId mstxRangeStartA(const char *message, aclrtStream stream): 0 when no tool is injected.
     ProbeSpec {
         symbol: "mstxRangeStartA",
-        meaning: Meaning::RangeStart,
+        meaning: CallKind::Mstx(MstxCall::RangeStart),
         when: When::EntryAndNonZero,
         text_arg: Some(0),
         ..MSTX
@@ -97,17 +103,22 @@ pub(super) const ROWS: &[ProbeSpec] = &[
     // void mstxRangeEnd(mstxRangeId id)
     ProbeSpec {
         symbol: "mstxRangeEnd",
-        meaning: Meaning::RangeEnd,
+        meaning: CallKind::Mstx(MstxCall::RangeEnd),
         when: When::Entry,
         fields: &[(Field::RangeId, Fetch::arg(0))],
         ..MSTX
     },
     // mstxDomainHandle_t mstxDomainCreateA(const char *name): null when no tool is injected.
-    ProbeSpec { symbol: "mstxDomainCreateA", meaning: Meaning::DomainCreate, text_arg: Some(0), ..MSTX },
+    ProbeSpec {
+        symbol: "mstxDomainCreateA",
+        meaning: CallKind::Mstx(MstxCall::DomainCreate),
+        text_arg: Some(0),
+        ..MSTX
+    },
     // void mstxDomainDestroy(mstxDomainHandle_t domain)
     ProbeSpec {
         symbol: "mstxDomainDestroy",
-        meaning: Meaning::DomainDestroy,
+        meaning: CallKind::Mstx(MstxCall::DomainDestroy),
         when: When::Entry,
         fields: &[DOMAIN],
         ..MSTX
@@ -115,7 +126,7 @@ pub(super) const ROWS: &[ProbeSpec] = &[
     // void mstxDomainMarkA(mstxDomainHandle_t domain, const char *message, aclrtStream stream)
     ProbeSpec {
         symbol: "mstxDomainMarkA",
-        meaning: Meaning::Mark,
+        meaning: CallKind::Mstx(MstxCall::Mark),
         when: When::Entry,
         fields: &[DOMAIN],
         text_arg: Some(1),
@@ -124,7 +135,7 @@ pub(super) const ROWS: &[ProbeSpec] = &[
     // mstxRangeId mstxDomainRangeStartA(mstxDomainHandle_t domain, const char *message, aclrtStream stream)
     ProbeSpec {
         symbol: "mstxDomainRangeStartA",
-        meaning: Meaning::RangeStart,
+        meaning: CallKind::Mstx(MstxCall::RangeStart),
         when: When::EntryAndNonZero,
         fields: &[DOMAIN],
         text_arg: Some(1),
@@ -133,7 +144,7 @@ pub(super) const ROWS: &[ProbeSpec] = &[
     // void mstxDomainRangeEnd(mstxDomainHandle_t domain, mstxRangeId id)
     ProbeSpec {
         symbol: "mstxDomainRangeEnd",
-        meaning: Meaning::RangeEnd,
+        meaning: CallKind::Mstx(MstxCall::RangeEnd),
         when: When::Entry,
         fields: &[DOMAIN, (Field::RangeId, Fetch::arg(1))],
         ..MSTX
@@ -142,7 +153,7 @@ pub(super) const ROWS: &[ProbeSpec] = &[
     // is injected. desc: { uint32_t usage; uint32_t type; const mstxMemVirtualRangeDesc_t *typeSpecificDesc }
     ProbeSpec {
         symbol: "mstxMemHeapRegister",
-        meaning: Meaning::HeapRegister,
+        meaning: CallKind::Mstx(MstxCall::HeapRegister),
         fields: &[DOMAIN, RANGE[0], RANGE[1], RANGE[2]],
         list: Some(ListShape {
             arg: 1,
@@ -156,7 +167,7 @@ pub(super) const ROWS: &[ProbeSpec] = &[
     // void mstxMemHeapUnregister(mstxDomainHandle_t domain, mstxMemHeapHandle_t heap)
     ProbeSpec {
         symbol: "mstxMemHeapUnregister",
-        meaning: Meaning::HeapUnregister,
+        meaning: CallKind::Mstx(MstxCall::HeapUnregister),
         when: When::Entry,
         fields: &[DOMAIN, (Field::Handle, Fetch::arg(1))],
         ..MSTX
@@ -166,7 +177,7 @@ pub(super) const ROWS: &[ProbeSpec] = &[
     // const mstxMemVirtualRangeDesc_t *regionDescArray; mstxMemRegionHandle_t *regionHandleArrayOut }
     ProbeSpec {
         symbol: "mstxMemRegionsRegister",
-        meaning: Meaning::RegionRegister,
+        meaning: CallKind::Mstx(MstxCall::RegionRegister),
         fields: &[DOMAIN, RANGE[0], RANGE[1], RANGE[2], (Field::Handle, Fetch::companion(1))],
         list: Some(ListShape { arg: 1, count_at: 16, elements_at: 24, stride: RANGE_BYTES, companions_at: 32 }),
         ..MSTX
@@ -175,7 +186,7 @@ pub(super) const ROWS: &[ProbeSpec] = &[
     // desc: { size_t refCount; const mstxMemRegionRef_t *refArray }, a reference: { uint32_t refType; const void *pointer }
     ProbeSpec {
         symbol: "mstxMemRegionsUnregister",
-        meaning: Meaning::RegionUnregister,
+        meaning: CallKind::Mstx(MstxCall::RegionUnregister),
         when: When::Entry,
         fields: &[DOMAIN, (Field::ReferenceKind, Fetch::element(1, 0)), (Field::Addr, Fetch::element(1, 8))],
         list: Some(ListShape { arg: 1, count_at: 0, elements_at: 8, stride: 16, companions_at: ListShape::NONE }),

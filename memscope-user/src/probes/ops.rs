@@ -5,7 +5,7 @@ use memscope_common::stack::{STACK_NATIVE, STACK_PYTHON};
 use memscope_common::{Fetch, When};
 use serde::{Deserialize, Serialize};
 
-use super::{Layer, Meaning, ProbeSpec};
+use super::{CallKind, Layer, ProbeSpec, TorchCall, WatchCall};
 
 /// Defines the operators.
 pub const TORCH_LIBRARY: &str = "libtorch_cpu.so";
@@ -13,7 +13,7 @@ pub const TORCH_LIBRARY: &str = "libtorch_cpu.so";
 const NPU: ProbeSpec = ProbeSpec {
     layer: Layer::Ops,
     libraries: &["libtorch_npu.so"],
-    meaning: Meaning::NpuOp,
+    meaning: CallKind::Torch(TorchCall::Submit),
     may_throw: true,
     when: When::Entry,
     returns_int: false,
@@ -32,7 +32,7 @@ const SYMBOLS: [&str; 5] = [
     "_ZN6at_npu6native9OpCommand10RunOpApiV3ERKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEERKSt8functionIFivEEbPN7c10_npu9NPUStreamE",
 ];
 
-const fn rows(meaning: Meaning, when: When) -> [ProbeSpec; SYMBOLS.len()] {
+const fn rows(meaning: CallKind, when: When) -> [ProbeSpec; SYMBOLS.len()] {
     let mut rows = [NPU; SYMBOLS.len()];
     let mut at = 0;
     while at < rows.len() {
@@ -42,9 +42,9 @@ const fn rows(meaning: Meaning, when: When) -> [ProbeSpec; SYMBOLS.len()] {
     rows
 }
 
-pub(super) const ROWS: &[ProbeSpec] = &rows(Meaning::NpuOp, When::Entry);
+pub(super) const ROWS: &[ProbeSpec] = &rows(CallKind::Torch(TorchCall::Submit), When::Entry);
 /// Where they return.
-pub(super) const NPU_ENDS: [ProbeSpec; SYMBOLS.len()] = rows(Meaning::NpuOpEnd, When::OwnReturn);
+pub(super) const NPU_ENDS: [ProbeSpec; SYMBOLS.len()] = rows(CallKind::Watch(WatchCall::NpuOpEnd), When::OwnReturn);
 
 /// What an operator does with the tensors that a value leads to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

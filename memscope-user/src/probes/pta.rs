@@ -2,7 +2,7 @@
 
 use memscope_common::{Fetch, When};
 
-use super::{Field, Layer, Locator, Meaning, ProbeSpec};
+use super::{CallKind, Field, Layer, Locator, PoolCall, ProbeSpec};
 
 const PTA: ProbeSpec = ProbeSpec {
     layer: Layer::Pta,
@@ -19,7 +19,7 @@ pub(super) const ROWS: &[ProbeSpec] = &[
     ProbeSpec {
         symbol: "reportMemoryDataToNpuProfiler",
         locator: Some(Locator::PtaReport),
-        meaning: Meaning::PtaReport,
+        meaning: CallKind::Pool(PoolCall::Report),
         fields: &[
             (Field::PtaKind, Fetch::memory(0, 0)),
             (Field::Addr, Fetch::memory(0, 8)),
@@ -36,7 +36,7 @@ pub(super) const ROWS: &[ProbeSpec] = &[
     ProbeSpec {
         symbol: "NpuCachingAllocator::allocate",
         locator: Some(Locator::PtaAllocate),
-        meaning: Meaning::PoolRequest,
+        meaning: CallKind::Pool(PoolCall::Request),
         fields: &[(Field::Size, Fetch::arg(if cfg!(target_arch = "x86_64") { 2 } else { 1 }))],
         ..PTA
     },
@@ -44,7 +44,7 @@ pub(super) const ROWS: &[ProbeSpec] = &[
     ProbeSpec {
         symbol: "NpuCachingAllocator::raw_alloc",
         locator: Some(Locator::PtaRawAlloc),
-        meaning: Meaning::PoolRequest,
+        meaning: CallKind::Pool(PoolCall::Request),
         fields: &[(Field::Size, Fetch::arg(1))],
         ..PTA
     },
@@ -52,7 +52,7 @@ pub(super) const ROWS: &[ProbeSpec] = &[
     ProbeSpec {
         symbol: "NpuCachingAllocator::raw_alloc_with_stream",
         locator: Some(Locator::PtaRawAllocWithStream),
-        meaning: Meaning::PoolRequest,
+        meaning: CallKind::Pool(PoolCall::Request),
         fields: &[(Field::Size, Fetch::arg(1))],
         ..PTA
     },

@@ -2,7 +2,7 @@
 
 use memscope_common::{Fetch, When};
 
-use super::{Field, Group, Layer, Meaning, ProbeSpec};
+use super::{CallKind, FailingCall, Field, Group, LaunchCall, Layer, ProbeSpec, RuntimeCall};
 
 /// 9.x splits the runtime: chip-specific parts carry the same exports.
 const LIBRARIES: &[&str] =
@@ -10,7 +10,8 @@ const LIBRARIES: &[&str] =
 
 const RT: ProbeSpec = ProbeSpec { layer: Layer::Runtime, libraries: LIBRARIES, ..ProbeSpec::BASE };
 
-const LAUNCH: ProbeSpec = ProbeSpec { meaning: Meaning::Launch, when: When::Entry, group: Group::Launch, ..RT };
+const LAUNCH: ProbeSpec =
+    ProbeSpec { meaning: CallKind::Launch(LaunchCall::Launch), when: When::Entry, group: Group::Launch, ..RT };
 
 /// `Handle` and `Stream` of a launch.
 macro_rules! launch {
@@ -25,7 +26,7 @@ macro_rules! launch {
 
 /// An allocation; see the same in `acl`.
 const ALLOC: ProbeSpec = ProbeSpec {
-    meaning: Meaning::ApiAlloc,
+    meaning: CallKind::Failing(FailingCall::Alloc),
     when: When::Failure,
     group: Group::Alloc,
     fields: &[(Field::Size, Fetch::arg(1))],
@@ -45,22 +46,37 @@ macro_rules! alloc {
 
 pub(super) const ROWS: &[ProbeSpec] = &[
     // rtError_t rtSetDevice(int32_t device)
-    ProbeSpec { symbol: "rtSetDevice", meaning: Meaning::SetDevice, fields: &[(Field::Device, Fetch::arg(0))], ..RT },
+    ProbeSpec {
+        symbol: "rtSetDevice",
+        meaning: CallKind::Runtime(RuntimeCall::SetDevice),
+        fields: &[(Field::Device, Fetch::arg(0))],
+        ..RT
+    },
     // rtError_t rtSetDeviceEx(int32_t device)
-    ProbeSpec { symbol: "rtSetDeviceEx", meaning: Meaning::SetDevice, fields: &[(Field::Device, Fetch::arg(0))], ..RT },
+    ProbeSpec {
+        symbol: "rtSetDeviceEx",
+        meaning: CallKind::Runtime(RuntimeCall::SetDevice),
+        fields: &[(Field::Device, Fetch::arg(0))],
+        ..RT
+    },
     // rtError_t rtsSetDevice(int32_t device)
-    ProbeSpec { symbol: "rtsSetDevice", meaning: Meaning::SetDevice, fields: &[(Field::Device, Fetch::arg(0))], ..RT },
+    ProbeSpec {
+        symbol: "rtsSetDevice",
+        meaning: CallKind::Runtime(RuntimeCall::SetDevice),
+        fields: &[(Field::Device, Fetch::arg(0))],
+        ..RT
+    },
     // rtError_t rtGetStreamId(rtStream_t stream, int32_t *id)
     ProbeSpec {
         symbol: "rtGetStreamId",
-        meaning: Meaning::StreamId,
+        meaning: CallKind::Launch(LaunchCall::StreamId),
         fields: &[(Field::Stream, Fetch::arg(0)), (Field::StreamId, Fetch::out(1))],
         ..RT
     },
     // rtError_t rtFunctionRegister(void *bin, const void *stub, const char *name, const void *info, uint32_t mode)
     ProbeSpec {
         symbol: "rtFunctionRegister",
-        meaning: Meaning::KernelName,
+        meaning: CallKind::Launch(LaunchCall::KernelName),
         fields: &[(Field::Handle, Fetch::arg(1))],
         text_arg: Some(2),
         ..RT
@@ -68,7 +84,7 @@ pub(super) const ROWS: &[ProbeSpec] = &[
     // rtError_t rtsFuncGetByName(const rtBinHandle bin, const char *name, rtFuncHandle *out)
     ProbeSpec {
         symbol: "rtsFuncGetByName",
-        meaning: Meaning::KernelName,
+        meaning: CallKind::Launch(LaunchCall::KernelName),
         fields: &[(Field::Handle, Fetch::out(2))],
         text_arg: Some(1),
         ..RT
@@ -76,7 +92,7 @@ pub(super) const ROWS: &[ProbeSpec] = &[
     // rtError_t rtBinaryGetFunctionByName(const rtBinHandle bin, const char *name, rtFuncHandle *out)
     ProbeSpec {
         symbol: "rtBinaryGetFunctionByName",
-        meaning: Meaning::KernelName,
+        meaning: CallKind::Launch(LaunchCall::KernelName),
         fields: &[(Field::Handle, Fetch::out(2))],
         text_arg: Some(1),
         ..RT
@@ -111,7 +127,7 @@ pub(super) const ROWS: &[ProbeSpec] = &[
     // rtError_t rtCtxSetCurrent(rtContext_t context)
     ProbeSpec {
         symbol: "rtCtxSetCurrent",
-        meaning: Meaning::SetContext,
+        meaning: CallKind::Runtime(RuntimeCall::SetContext),
         fields: &[(Field::Handle, Fetch::arg(0))],
         ..RT
     },
@@ -128,5 +144,5 @@ pub(super) const ROWS: &[ProbeSpec] = &[
     // rtError_t rtMallocPhysical(rtDrvMemHandle *handle, size_t size, rtDrvMemProp_t *prop, uint64_t flags)
     ProbeSpec { symbol: "rtMallocPhysical", ..ALLOC },
     // rtError_t rtMallocHost(void **hostPtr, uint64_t size, uint16_t moduleId)
-    ProbeSpec { symbol: "rtMallocHost", meaning: Meaning::ApiAllocHost, ..ALLOC },
+    ProbeSpec { symbol: "rtMallocHost", meaning: CallKind::Failing(FailingCall::AllocHost), ..ALLOC },
 ];

@@ -2,7 +2,7 @@
 
 use memscope_common::{ArrayShape, Fetch, When};
 
-use super::{Field, Layer, Meaning, ProbeSpec};
+use super::{CallKind, Field, Layer, ProbeSpec, ScriptCall};
 
 /// The marker whose name has the version of all: another version's are none of these rows'.
 pub const PRESENCE: &str = "memscope_marks_1";
@@ -35,34 +35,34 @@ pub(super) const ROWS: &[ProbeSpec] = &[
     // void memscope_mark_settings(uint64_t analyses, uint64_t stack_depths, uint64_t named)
     ProbeSpec {
         symbol: "memscope_mark_settings",
-        meaning: Meaning::ScriptSettings,
+        meaning: CallKind::Script(ScriptCall::Settings),
         fields: &[(Field::Analyses, Fetch::arg(0)), (Field::StackDepths, Fetch::arg(1)), (Field::Named, Fetch::arg(2))],
         ..MARKER
     },
     // void memscope_mark_config(uint64_t events, uint64_t levels, uint64_t devices)
     ProbeSpec {
         symbol: "memscope_mark_config",
-        meaning: Meaning::ScriptConfig,
+        meaning: CallKind::Script(ScriptCall::Config),
         fields: &[(Field::Events, Fetch::arg(0)), (Field::Levels, Fetch::arg(1)), (Field::Devices, Fetch::arg(2))],
         ..MARKER
     },
     // void memscope_mark_start(void)
-    ProbeSpec { symbol: "memscope_mark_start", meaning: Meaning::ScriptStart, ..MARKER },
+    ProbeSpec { symbol: "memscope_mark_start", meaning: CallKind::Script(ScriptCall::Start), ..MARKER },
     // void memscope_mark_stop(void)
-    ProbeSpec { symbol: "memscope_mark_stop", meaning: Meaning::ScriptStop, ..MARKER },
+    ProbeSpec { symbol: "memscope_mark_stop", meaning: CallKind::Script(ScriptCall::Stop), ..MARKER },
     // void memscope_mark_step(void)
-    ProbeSpec { symbol: "memscope_mark_step", meaning: Meaning::ScriptStep, ..MARKER },
+    ProbeSpec { symbol: "memscope_mark_step", meaning: CallKind::Script(ScriptCall::Step), ..MARKER },
     // void memscope_mark_labels(uint64_t low, uint64_t high)
     ProbeSpec {
         symbol: "memscope_mark_labels",
-        meaning: Meaning::ThreadLabels,
+        meaning: CallKind::Script(ScriptCall::ThreadLabels),
         fields: &[(LABELS[0], Fetch::arg(0)), (LABELS[1], Fetch::arg(1))],
         ..MARKER
     },
     // void memscope_mark_label_text(uint64_t id, const char *text)
     ProbeSpec {
         symbol: "memscope_mark_label_text",
-        meaning: Meaning::LabelText,
+        meaning: CallKind::Script(ScriptCall::LabelText),
         fields: &[(Field::LabelId, Fetch::arg(0))],
         text_arg: Some(1),
         ..MARKER
@@ -70,7 +70,7 @@ pub(super) const ROWS: &[ProbeSpec] = &[
     // void memscope_mark_label_addr(uint64_t addr, uint64_t low, uint64_t high)
     ProbeSpec {
         symbol: "memscope_mark_label_addr",
-        meaning: Meaning::BlockLabels,
+        meaning: CallKind::Script(ScriptCall::BlockLabels),
         fields: &[(Field::Addr, Fetch::arg(0)), (LABELS[0], Fetch::arg(1)), (LABELS[1], Fetch::arg(2))],
         ..MARKER
     },
@@ -78,7 +78,7 @@ pub(super) const ROWS: &[ProbeSpec] = &[
     // struct snapshot { uint64_t device, reserved, max_reserved, allocated, max_allocated, total, free; }
     ProbeSpec {
         symbol: "memscope_mark_snapshot",
-        meaning: Meaning::ScriptSnapshot,
+        meaning: CallKind::Script(ScriptCall::Snapshot),
         fields: &[
             (Field::Device, Fetch::memory(1, 0)),
             (Field::PoolReserved, Fetch::memory(1, 8)),
@@ -94,7 +94,7 @@ pub(super) const ROWS: &[ProbeSpec] = &[
     // void memscope_mark_range(const char *name, uint64_t start_ns)
     ProbeSpec {
         symbol: "memscope_mark_range",
-        meaning: Meaning::ScriptRange,
+        meaning: CallKind::Script(ScriptCall::Range),
         fields: &[(Field::StartTime, Fetch::arg(1))],
         text_arg: Some(0),
         ..MARKER
@@ -102,7 +102,7 @@ pub(super) const ROWS: &[ProbeSpec] = &[
     // void memscope_mark_trace_text(uint64_t id, const char *text)
     ProbeSpec {
         symbol: TRACE_TEXT,
-        meaning: Meaning::TraceText,
+        meaning: CallKind::Script(ScriptCall::TraceText),
         fields: &[(Field::LabelId, Fetch::arg(0))],
         text_arg: Some(1),
         ..MARKER
@@ -111,7 +111,7 @@ pub(super) const ROWS: &[ProbeSpec] = &[
     // struct chunk { const char *name; uint64_t elements_used; struct element elements[15]; uint64_t further; }
     ProbeSpec {
         symbol: TRACE,
-        meaning: Meaning::TraceRows,
+        meaning: CallKind::Script(ScriptCall::TraceRows),
         when: When::Array,
         fields: &[(Field::Name, Fetch::text(0, 0)), (Field::TraceRows, Fetch::array(0, 0))],
         array: Some(ArrayShape { count_at: 8, elements_at: 16, stride: 104, room: 15, first: 0, most: 15 }),

@@ -16,7 +16,7 @@ use memscope_common::row::REGISTER_ARGS;
 use memscope_common::{Fetch, When};
 use serde::Deserialize;
 
-use super::{Field, Layer, Meaning, ProbeSpec};
+use super::{CallKind, Field, Layer, MstxCall, PoolCall, ProbeSpec};
 use crate::regular;
 
 /// A file of probes is read up to here.
@@ -197,17 +197,23 @@ fn build(definition: &Definition) -> Result<&'static ProbeSpec, String> {
                 Some(number) => Fetch::memory(argument("ptr", number)?, 0),
                 None => Fetch::arg(argument("ptr", &ptr)?),
             };
-            ProbeSpec { meaning: Meaning::PoolFree, fields: leak(vec![(Field::Addr, fetch)]), pool: Some(pool), ..base }
+            ProbeSpec {
+                meaning: CallKind::Pool(PoolCall::Free),
+                fields: leak(vec![(Field::Addr, fetch)]),
+                pool: Some(pool),
+                ..base
+            }
         }
         "mark" | "range_start" => {
-            let meaning = if kind == "mark" { Meaning::Mark } else { Meaning::RangeStart };
+            let meaning =
+                if kind == "mark" { CallKind::Mstx(MstxCall::Mark) } else { CallKind::Mstx(MstxCall::RangeStart) };
             let text_arg = Some(places.required("text")?);
             places.finish("text")?;
             ProbeSpec { meaning, text_arg, ..base }
         }
         "range_end" => {
             places.finish("nothing")?;
-            ProbeSpec { meaning: Meaning::RangeEnd, ..base }
+            ProbeSpec { meaning: CallKind::Mstx(MstxCall::RangeEnd), ..base }
         }
         _ => return Err(format!("no kind `{kind}`; there are alloc, free, mark, range_start and range_end")),
     };
@@ -233,7 +239,13 @@ fn alloc(base: ProbeSpec, places: &mut Places<'_>) -> Result<ProbeSpec, String> 
         }
     }
     let when = if base.may_throw { When::OwnReturn } else { When::Return };
-    Ok(ProbeSpec { meaning: Meaning::PoolAlloc, when, returns_int: out.is_some(), fields: leak(fields), ..base })
+    Ok(ProbeSpec {
+        meaning: CallKind::Pool(PoolCall::Alloc),
+        when,
+        returns_int: out.is_some(),
+        fields: leak(fields),
+        ..base
+    })
 }
 
 /// The named pool, or that of the library.
@@ -292,7 +304,7 @@ mod tests {
         // void *my_alloc(size_t size)
         let spec = parse("libmypool.so:my_alloc=alloc(size=0,ret=ptr)").expect("valid");
         assert_eq!((spec.libraries, spec.symbol, spec.pool), (&["libmypool.so"][..], "my_alloc", Some("mypool")));
-        assert_eq!((spec.meaning, spec.when, spec.returns_int), (Meaning::PoolAlloc, When::Return, false));
+        assert_eq!((spec.meaning, spec.when, spec.returns_int), (CallKind::Pool(PoolCall::Alloc), When::Return, false));
         assert_eq!(spec.fields, [(Field::Size, Fetch::arg(0))]);
         // int pool_get(void *pool, void **out, size_t count, size_t size, int device)
         let spec = parse("vllm_C*.so: pool_get = alloc( size=3, count=2, out=1, device=4, pool=vllm )").expect("valid");
@@ -310,12 +322,18 @@ mod tests {
         let spec = parse("libmypool.so:my_free=free(ptr=*1)").expect("valid");
         assert_eq!(
             (spec.meaning, spec.when, spec.fields),
-            (Meaning::PoolFree, When::Entry, &[(Field::Addr, Fetch::memory(1, 0))][..])
+            (CallKind::Pool(PoolCall::Free), When::Entry, &[(Field::Addr, Fetch::memory(1, 0))][..])
         );
         let spec = parse("trainer:note=mark(text=2)").expect("valid");
-        assert_eq!((spec.meaning, spec.text_arg, spec.row().has_return()), (Meaning::Mark, Some(2), false));
-        assert_eq!(parse("trainer:on=range_start(text=0)").expect("valid").meaning, Meaning::RangeStart);
-        assert_eq!(parse("trainer:off=range_end()").expect("valid").meaning, Meaning::RangeEnd);
+        assert_eq!(
+            (spec.meaning, spec.text_arg, spec.row().has_return()),
+            (CallKind::Mstx(MstxCall::Mark), Some(2), false)
+        );
+        assert_eq!(
+            parse("trainer:on=range_start(text=0)").expect("valid").meaning,
+            CallKind::Mstx(MstxCall::RangeStart)
+        );
+        assert_eq!(parse("trainer:off=range_end()").expect("valid").meaning, CallKind::Mstx(MstxCall::RangeEnd));
     }
 
     /// Whatever is asked of a C++ function, it gets no return probe.

@@ -5,7 +5,7 @@
 
 use memscope_common::{Fetch, When};
 
-use super::{Field, Layer, Meaning, ProbeSpec};
+use super::{CallKind, Field, Layer, PoolCall, ProbeSpec};
 
 const VLLM: ProbeSpec = ProbeSpec {
     layer: Layer::Pta,
@@ -20,7 +20,7 @@ pub(super) const ROWS: &[ProbeSpec] = &[
     // void *my_malloc(ssize_t size, int device, aclrtStream stream)
     ProbeSpec {
         symbol: "my_malloc",
-        meaning: Meaning::PoolAlloc,
+        meaning: CallKind::Pool(PoolCall::Alloc),
         when: When::OwnReturn,
         fields: &[(Field::Size, Fetch::arg(0)), (Field::Device, Fetch::arg(1))],
         ..VLLM
@@ -28,7 +28,7 @@ pub(super) const ROWS: &[ProbeSpec] = &[
     // void my_free(void *ptr, ssize_t size, int device, aclrtStream stream)
     ProbeSpec {
         symbol: "my_free",
-        meaning: Meaning::PoolFree,
+        meaning: CallKind::Pool(PoolCall::Free),
         when: When::Entry,
         fields: &[(Field::Addr, Fetch::arg(0))],
         ..VLLM

@@ -3,12 +3,12 @@
 use memscope_common::row::{ROW_BOUNDARY, ROW_CAPTURE_BEGIN, ROW_CAPTURE_END, ROW_CLOSED};
 use memscope_common::{Fetch, When};
 
-use super::{Field, Layer, Meaning, ProbeSpec, aclnn, ops, script};
+use super::{AtbCall, CallKind, Field, LaunchCall, Layer, ProbeSpec, WatchCall, aclnn, ops, script};
 
 const CAPTURE: ProbeSpec = ProbeSpec {
     layer: Layer::Acl,
     libraries: &["libascendcl.so", "libacl_rt.so"],
-    meaning: Meaning::Capture,
+    meaning: CallKind::Watch(WatchCall::Capture),
     when: When::Entry,
     ..ProbeSpec::BASE
 };
@@ -40,14 +40,14 @@ pub struct WatchLevels {
 #[must_use]
 pub fn flags(spec: &ProbeSpec, levels: WatchLevels) -> u8 {
     let boundary = match spec.meaning {
-        Meaning::AtbEnd | Meaning::NpuOpEnd | Meaning::AclnnOp => levels.op,
-        Meaning::Launch => levels.kernel,
-        Meaning::WatchBlock | Meaning::UnwatchBlock => true,
+        CallKind::Atb(AtbCall::End) | CallKind::Watch(WatchCall::NpuOpEnd | WatchCall::AclnnOp) => levels.op,
+        CallKind::Launch(LaunchCall::Launch) => levels.kernel,
+        CallKind::Watch(WatchCall::Watch | WatchCall::Unwatch) => true,
         _ => false,
     };
     let capture = match (spec.meaning, spec.symbol == CAPTURE_BEGIN.symbol) {
-        (Meaning::Capture, true) => ROW_CAPTURE_BEGIN,
-        (Meaning::Capture, false) => ROW_CAPTURE_END,
+        (CallKind::Watch(WatchCall::Capture), true) => ROW_CAPTURE_BEGIN,
+        (CallKind::Watch(WatchCall::Capture), false) => ROW_CAPTURE_END,
         _ => 0,
     };
     // What is not known to hold no lock may hold one.
@@ -64,19 +64,24 @@ pub(super) const fn marker(base: ProbeSpec) -> [ProbeSpec; 2] {
     [
         ProbeSpec {
             symbol: "memscope_mark_watch",
-            meaning: Meaning::WatchBlock,
+            meaning: CallKind::Watch(WatchCall::Watch),
             fields: BLOCK,
             text_arg: Some(0),
             ..base
         },
-        ProbeSpec { symbol: "memscope_mark_unwatch", meaning: Meaning::UnwatchBlock, fields: ADDRESS, ..base },
+        ProbeSpec {
+            symbol: "memscope_mark_unwatch",
+            meaning: CallKind::Watch(WatchCall::Unwatch),
+            fields: ADDRESS,
+            ..base
+        },
     ]
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::probes::builtin;
+    use crate::probes::{TorchCall, builtin};
 
     fn of(symbol: &str, op: bool, kernel: bool) -> u8 {
         let spec = builtin().chain(rows()).find(|spec| spec.symbol == symbol).expect("a row");
@@ -98,7 +103,7 @@ mod tests {
     /// Every operator that is told to begin is told to end.
     #[test]
     fn operators_have_ends() {
-        for spec in builtin().filter(|spec| spec.meaning == Meaning::NpuOp) {
+        for spec in builtin().filter(|spec| spec.meaning == CallKind::Torch(TorchCall::Submit)) {
             let ends: Vec<_> = rows().into_iter().filter(|end| end.symbol == spec.symbol).collect();
             assert!(ends.len() == 1 && ends[0].when == When::OwnReturn, "{}", spec.symbol);
         }
@@ -109,7 +114,7 @@ mod tests {
     fn operators_are_looked_at_once_on_each_side() {
         let levels = WatchLevels { op: true, kernel: true };
         let is_operator = |spec: &&ProbeSpec| {
-            let marker = matches!(spec.meaning, Meaning::WatchBlock | Meaning::UnwatchBlock);
+            let marker = matches!(spec.meaning, CallKind::Watch(WatchCall::Watch | WatchCall::Unwatch));
             flags(spec, levels) & ROW_BOUNDARY != 0 && !marker
         };
         let operators: Vec<_> = builtin().chain(rows()).filter(is_operator).collect();

@@ -6,7 +6,7 @@ use memscope_common::record::{OBJECT_HEAD, OBJECT_INNER};
 use super::{Who, main};
 use crate::capture::Note;
 use crate::probes::ops::{OpInfo, TensorLayout, Use};
-use crate::probes::{Layer, Meaning, RowInfo};
+use crate::probes::{CallKind, Layer, RowInfo, TorchCall};
 
 /// Offsets behind `storage_` in libtorch 2.3 to 2.12.
 const LAYOUT: TensorLayout = TensorLayout { sizes_at: 48, offset_at: 136, count_at: 144, type_at: 152, device_at: 154 };
@@ -25,7 +25,10 @@ pub(crate) fn notes() -> Vec<u8> {
         own_return: false,
     };
     let operator = OpInfo { name: "aten.mul.Tensor".to_owned(), enter: vec![Use::Read; 2], leave: vec![Use::Write] };
-    let rows = Note::Rows { first: ENTER, rows: vec![row(Meaning::OpEnter), row(Meaning::OpLeave)] };
+    let rows = Note::Rows {
+        first: ENTER,
+        rows: vec![row(CallKind::Torch(TorchCall::Enter)), row(CallKind::Torch(TorchCall::Leave))],
+    };
     [rows, Note::Operators { first: 5, layout: Some(LAYOUT), operators: vec![operator] }]
         .iter()
         .flat_map(|note| main(0).note(note))

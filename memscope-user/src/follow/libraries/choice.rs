@@ -11,7 +11,7 @@ use crate::{
     error_chain,
     kernel::{Kernel, KernelError},
     os::elf::ElfFile,
-    probes::{self, Layer, Meaning, ProbeSpec},
+    probes::{self, CallKind, FailingCall, LaunchCall, Layer, ProbeSpec},
 };
 
 /// Which of these rows are placed.
@@ -31,8 +31,13 @@ impl RowChoice {
     #[must_use]
     pub const fn takes(self, spec: &ProbeSpec) -> bool {
         match (spec.layer, spec.meaning) {
-            (Layer::Acl | Layer::Runtime, Meaning::Launch | Meaning::KernelName | Meaning::StreamId) => self.launches,
-            (Layer::Acl | Layer::Runtime, Meaning::ApiAlloc | Meaning::ApiAllocHost) => self.requests,
+            (
+                Layer::Acl | Layer::Runtime,
+                CallKind::Launch(LaunchCall::Launch | LaunchCall::KernelName | LaunchCall::StreamId),
+            ) => self.launches,
+            (Layer::Acl | Layer::Runtime, CallKind::Failing(FailingCall::Alloc | FailingCall::AllocHost)) => {
+                self.requests
+            }
             _ => true,
         }
     }

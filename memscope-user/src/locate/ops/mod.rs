@@ -26,7 +26,7 @@ use super::site::{self, Function, SiteUse};
 use crate::{
     os::elf::{ElfError, ElfFile, Machine, Resolved},
     probes::{
-        Meaning,
+        CallKind, TorchCall,
         ops::{CATCH, MAX_USES, OpInfo, TensorLayout, Use, place_row},
     },
 };
@@ -112,7 +112,7 @@ pub struct OpPoint {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OpsPlan {
     /// The rows, and what their calls mean.
-    pub rows: Vec<(ProbeRow, Meaning)>,
+    pub rows: Vec<(ProbeRow, CallKind)>,
     /// The operators.
     pub ops: Vec<OpInfo>,
     /// The places: first the ends, then the beginnings.
@@ -213,7 +213,7 @@ pub fn plan_catch(elf: &ElfFile<'_>, sites: site::Kernel) -> Result<OpsPlan, Elf
             plan.points.push(OpPoint { row: 0, op: 0, file_offset: place.file_offset + site });
         }
     }
-    plan.rows.push((place_row(When::ObjectsCatch, &[], 0), Meaning::OpCatch));
+    plan.rows.push((place_row(When::ObjectsCatch, &[], 0), CallKind::Torch(TorchCall::Catch)));
     Ok(plan)
 }
 
@@ -335,8 +335,8 @@ impl Planner {
         let overload = if schema.name.contains('.') { "" } else { ".default" };
         let name = format!("aten.{}{overload}", schema.name);
         let when = if ends { When::Objects } else { When::ObjectsAlone };
-        let start = self.row(when, Meaning::OpEnter, &enter.fetches);
-        let end = self.row(When::ObjectsEnd, Meaning::OpLeave, &leave.fetches);
+        let start = self.row(when, CallKind::Torch(TorchCall::Enter), &enter.fetches);
+        let end = self.row(When::ObjectsEnd, CallKind::Torch(TorchCall::Leave), &leave.fetches);
         self.plan.ops.push(OpInfo { name, enter: enter.uses, leave: leave.uses });
         let point = |at: &u32| OpPoint { row: end, op, file_offset: file_offset + u64::from(*at) };
         self.plan.points.extend(returns.iter().map(point));
@@ -344,7 +344,7 @@ impl Planner {
     }
 
     /// The row that fetches these values.
-    fn row(&mut self, when: When, meaning: Meaning, fetches: &[Fetch]) -> usize {
+    fn row(&mut self, when: When, meaning: CallKind, fetches: &[Fetch]) -> usize {
         let rows = &mut self.plan.rows;
         *self.rows.entry((when, fetches.to_vec())).or_insert_with(|| {
             let param = self.shape.map_or(0, ObjectShape::to_param);

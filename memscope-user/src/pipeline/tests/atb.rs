@@ -4,7 +4,7 @@ use memscope_common::Kind;
 use memscope_common::record::{OBJECT_FAULT, OBJECT_HEAD, OBJECT_INNER};
 
 use super::*;
-use crate::probes::{Field, Meaning, builtin};
+use crate::probes::{AtbCall, CallKind, Field, builtin};
 use crate::testing::Who;
 
 /// An operation of ATB with another inside of it; the outer one throws, and has no end.
@@ -35,7 +35,7 @@ fn operations_of_atb() {
 }
 
 /// Number of the row of this meaning whose values these are.
-fn row_of(meaning: Meaning, field: Field) -> u16 {
+fn row_of(meaning: CallKind, field: Field) -> u16 {
     let rows = builtin().map(crate::probes::ProbeSpec::describe);
     let found = rows.zip(1..).find(|(row, _)| row.meaning == meaning && row.fields.contains(&field));
     found.expect("a built-in row").1
@@ -83,14 +83,14 @@ fn passed(time: u64, field: Field, left_out: u16, objects: &[Copied]) -> Vec<u8>
         body.extend(head);
         body.extend([0; OBJECT_INNER]);
     }
-    main(time).record(Kind::Objects, row_of(Meaning::AtbTensors, field), &body)
+    main(time).record(Kind::Objects, row_of(CallKind::Atb(AtbCall::Tensors), field), &body)
 }
 
 fn workspace(who: Who, begins: bool, addr: u64, size_bytes: u64) -> Vec<u8> {
     const EXECUTE: &str = "_ZN3atb13OperationBase7ExecuteERKNS_11VariantPackEPhmPNS_7ContextE";
     let kind = if begins { Kind::Enter } else { Kind::Return };
     let mut record = who.call(kind, EXECUTE, 0, &[addr, size_bytes], None);
-    let meaning = if begins { Meaning::WorkspaceBegin } else { Meaning::WorkspaceEnd };
+    let meaning = if begins { CallKind::Atb(AtbCall::WorkspaceBegin) } else { CallKind::Atb(AtbCall::WorkspaceEnd) };
     record[18..20].copy_from_slice(&row_of(meaning, Field::Addr).to_le_bytes());
     record
 }

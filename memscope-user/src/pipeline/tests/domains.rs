@@ -3,7 +3,7 @@
 use memscope_common::Kind;
 
 use super::*;
-use crate::probes::{Field, Layer, Meaning, RowInfo, user};
+use crate::probes::{CallKind, Field, Layer, MemoryCall, RowInfo, user};
 
 const NO_TOOL: u64 = 0;
 
@@ -219,7 +219,7 @@ fn older_rows_have_no_pool() {
     let expected = RowInfo {
         layer: Layer::Hal,
         symbol: "halMemFree".to_owned(),
-        meaning: Meaning::HalFree,
+        meaning: CallKind::Memory(MemoryCall::Free),
         fields: vec![Field::Addr],
         pool: None,
         own_return: false,

@@ -26,7 +26,7 @@ use crate::{
     decode::{Body, Call as CallRecord, Phase as CallPhase, Record, decode},
     kernel::WatchMaps,
     os::{clock::monotonic_ns, process::is_alive},
-    probes::{Field, Meaning, ProbeSpec},
+    probes::{CallKind, Field, LaunchCall, MemoryCall, PoolCall, ProbeSpec, WatchCall},
     sinks::watch::{Content, WatchFiles},
     watch::{
         Range,
@@ -351,7 +351,7 @@ impl Engine {
         };
         let text = || (!call.text.is_empty()).then(|| String::from_utf8_lossy(call.text).into_owned());
         match spec.meaning {
-            Meaning::KernelName => {
+            CallKind::Launch(LaunchCall::KernelName) => {
                 if let (Some(handle), Some(name)) = (value(Field::Handle), text())
                     && (self.names.len() < MAX_NAMES || self.names.contains_key(&handle))
                 {
@@ -360,13 +360,13 @@ impl Engine {
                 None
             }
             // From here on the script's thread tells that itself.
-            Meaning::WatchBlock | Meaning::UnwatchBlock if record.time_ns >= self.ready_since_ns => None,
-            Meaning::WatchBlock => {
+            CallKind::Watch(WatchCall::Watch | WatchCall::Unwatch) if record.time_ns >= self.ready_since_ns => None,
+            CallKind::Watch(WatchCall::Watch) => {
                 let block = [value(Field::Addr)?, value(Field::Size)?, value(Field::Count)?];
                 self.watch(&text().unwrap_or_default(), block, record.time_ns);
                 Some(record.tid)
             }
-            Meaning::UnwatchBlock => {
+            CallKind::Watch(WatchCall::Unwatch) => {
                 self.items.forget(value(Field::Addr)?, record.time_ns);
                 Some(record.tid)
             }
@@ -374,7 +374,7 @@ impl Engine {
             _ => {
                 let of_handle = || self.names.get(&value(Field::Handle)?).cloned();
                 let name = text().or_else(of_handle).unwrap_or_else(|| spec.symbol.to_owned());
-                if spec.meaning == Meaning::Launch && self.items.begins_with(&name) {
+                if spec.meaning == CallKind::Launch(LaunchCall::Launch) && self.items.begins_with(&name) {
                     self.warn_of_outputs(&name);
                 }
                 self.passed.operator(record.time_ns, &name);
@@ -394,18 +394,20 @@ impl Engine {
         };
         let pool = spec.pool.unwrap_or(spec.layer.name());
         let (space, begins) = match (spec.meaning, call.phase) {
-            (Meaning::HalAlloc, CallPhase::Return) if call.status as i32 == 0 => (DRIVER, true),
-            (Meaning::HalFree, CallPhase::Enter) => (DRIVER, false),
-            (Meaning::HalMap, CallPhase::Return) if call.status as i32 == 0 => (MAPPINGS, true),
-            (Meaning::HalUnmap, CallPhase::Enter) => (MAPPINGS, false),
-            (Meaning::PoolAlloc, CallPhase::Return) => (pool, true),
-            (Meaning::PoolFree, CallPhase::Enter) => (pool, false),
+            (CallKind::Memory(MemoryCall::Alloc), CallPhase::Return) if call.status as i32 == 0 => (DRIVER, true),
+            (CallKind::Memory(MemoryCall::Free), CallPhase::Enter) => (DRIVER, false),
+            (CallKind::Memory(MemoryCall::Map), CallPhase::Return) if call.status as i32 == 0 => (MAPPINGS, true),
+            (CallKind::Memory(MemoryCall::Unmap), CallPhase::Enter) => (MAPPINGS, false),
+            (CallKind::Pool(PoolCall::Alloc), CallPhase::Return) => (pool, true),
+            (CallKind::Pool(PoolCall::Free), CallPhase::Enter) => (pool, false),
             // The size of a block that ends is negative.
-            (Meaning::PtaReport, _) => (pool, value(Field::Size).is_some_and(|size| size.cast_signed() > 0)),
+            (CallKind::Pool(PoolCall::Report), _) => {
+                (pool, value(Field::Size).is_some_and(|size| size.cast_signed() > 0))
+            }
             _ => return,
         };
         // A pool's function returns the address, or writes it.
-        let returned = (spec.meaning == Meaning::PoolAlloc).then(|| call.status.cast_unsigned());
+        let returned = (spec.meaning == CallKind::Pool(PoolCall::Alloc)).then(|| call.status.cast_unsigned());
         let Some(addr) = value(Field::Addr).or(returned).filter(|addr| *addr != 0) else { return };
         if begins {
             if let Some(size_bytes) = value(Field::Size) {
@@ -551,7 +553,7 @@ impl Engine {
         self.visible = crate::follow::visible_devices(self.pid)
             .and_then(|list| crate::pipeline::visible_devices(&list))
             .unwrap_or_default();
-        let runs = self.common.rows.values().filter(|(spec, _)| spec.meaning == Meaning::AclnnOp);
+        let runs = self.common.rows.values().filter(|(spec, _)| spec.meaning == CallKind::Watch(WatchCall::AclnnOp));
         self.sees_aclnn =
             runs.into_iter().any(|(spec, _)| target::has_function(self.pid, spec.libraries, &[spec.symbol]));
         self.ready_since_ns = monotonic_ns();
@@ -671,7 +673,7 @@ impl Engine {
             return None;
         }
         let (spec, _) = *self.common.rows.get(&site.row)?;
-        if matches!(spec.meaning, Meaning::WatchBlock | Meaning::UnwatchBlock) {
+        if matches!(spec.meaning, CallKind::Watch(WatchCall::Watch | WatchCall::Unwatch)) {
             self.take_call(spec, &site);
             return None;
         }
@@ -684,7 +686,7 @@ impl Engine {
         };
         self.tell_idle();
         for look in &mut looks {
-            look.queued = spec.meaning == Meaning::NpuOpEnd;
+            look.queued = spec.meaning == CallKind::Watch(WatchCall::NpuOpEnd);
         }
         if looks.is_empty() {
             return None;
@@ -743,7 +745,7 @@ impl Engine {
     fn take_call(&mut self, spec: &'static ProbeSpec, site: &WatchSite) {
         let value = |field| Memory::value(spec, site, field);
         let Some(addr) = value(Field::Addr) else { return };
-        if spec.meaning == Meaning::UnwatchBlock {
+        if spec.meaning == CallKind::Watch(WatchCall::Unwatch) {
             self.items.forget(addr, site.time_ns);
             self.tell_idle();
             return;
@@ -757,7 +759,7 @@ impl Engine {
 
     /// What the operator is called; nothing if it is none to us.
     fn item(&mut self, spec: &'static ProbeSpec, site: &WatchSite) -> Option<String> {
-        if spec.meaning == Meaning::AclnnOp {
+        if spec.meaning == CallKind::Watch(WatchCall::AclnnOp) {
             self.sees_aclnn = true;
             let (pid, Self { callers, state: State::Ready(ready), .. }) = (self.pid, self) else { return None };
             let name = callers.name(pid, site.caller, &mut || ready.shared.live());
@@ -765,7 +767,8 @@ impl Engine {
         }
         if let Some(name) = self.ready()?.memory.text_of(spec, site) {
             // It is looked at where it launches: here it may be put into a queue.
-            let elsewhere = spec.meaning == Meaning::NpuOpEnd && self.sees_aclnn && name.starts_with(ACLNN);
+            let elsewhere =
+                spec.meaning == CallKind::Watch(WatchCall::NpuOpEnd) && self.sees_aclnn && name.starts_with(ACLNN);
             return (!elsewhere).then_some(name);
         }
         let name = Memory::value(spec, site, Field::Handle).and_then(|handle| self.name_of(handle));

@@ -7,7 +7,7 @@ use memscope_common::WatchSite;
 use super::arch::{INTERRUPTED, RESTORE_ON_STACK};
 use crate::{
     os,
-    probes::{Field, Meaning, ProbeSpec},
+    probes::{AtbCall, CallKind, Field, ProbeSpec},
     watch::Range,
 };
 
@@ -66,7 +66,7 @@ impl Memory {
         /// `atb::Tensor`: address on the device, and bytes.
         const ADDR: u64 = 80;
         const SIZE: u64 = 96;
-        if !matches!(spec.meaning, Meaning::AtbEnd) {
+        if !matches!(spec.meaning, CallKind::Atb(AtbCall::End)) {
             return Vec::new();
         }
         let array = site.args[1].wrapping_add(OUTPUTS);

@@ -39,7 +39,7 @@ use super::{
 use crate::{
     crew::{Crew, Post},
     kernel::{KernelError, WatchMaps},
-    probes::{Meaning, ProbeSpec},
+    probes::{CallKind, LaunchCall, ProbeSpec},
     sinks::{SinkError, watch::WatchFiles},
 };
 
@@ -99,7 +99,9 @@ impl Watch {
     /// Starts the thread that hands records to those of the processes.
     pub fn start(options: WatchOptions, open_maps: OpenMaps, crew: &Crew) -> io::Result<(Self, Tap)> {
         let WatchOptions { spec, rows, outputs, tell } = options;
-        let wanted = rows.iter().filter(|(_, spec, flags)| *flags != 0 || spec.meaning == Meaning::KernelName);
+        let wanted = rows
+            .iter()
+            .filter(|(_, spec, flags)| *flags != 0 || spec.meaning == CallKind::Launch(LaunchCall::KernelName));
         let (sender, receiver) = mpsc::channel();
         let tap = Tap { rows: wanted.map(|(number, ..)| *number).collect(), sender: sender.clone() };
         let rows = rows.into_iter().map(|(number, spec, flags)| (number, (spec, flags))).collect();

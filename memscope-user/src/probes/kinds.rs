@@ -1,0 +1,382 @@
+//! What calls mean: one enum for each domain, which is also the name of the file in `pipeline/domains` that understands it.
+//!
+//! A new kind is a variant here, an arm there, and a row of a table. Captures spell kinds as one flat list of words.
+
+use serde::{Deserialize, Serialize};
+
+/// What a call means, by the domain that it belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum CallKind {
+    /// Memory and address space of the driver.
+    Memory(MemoryCall),
+    /// Requests above the driver, which are reported if they fail.
+    Failing(FailingCall),
+    /// Devices of threads, begin and end of the runtime.
+    Runtime(RuntimeCall),
+    /// Kernels.
+    Launch(LaunchCall),
+    /// Marks, ranges, and pools by mstx.
+    Mstx(MstxCall),
+    /// Pools that report by functions of their own.
+    Pool(PoolCall),
+    /// Operations of ATB.
+    Atb(AtbCall),
+    /// Operators of `PyTorch`.
+    Torch(TorchCall),
+    /// Markers of the Python package.
+    Script(ScriptCall),
+    /// Block watch alone.
+    Watch(WatchCall),
+}
+
+/// Calls of the driver about memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum MemoryCall {
+    /// `halMemAlloc`-like: `Addr`, `Size`, `Flags` (driver flag word).
+    #[serde(rename = "hal_alloc")]
+    Alloc,
+    /// `halMemCreate`-like: `Addr` (handle), `Size`, `PropSideDevice`, `PropModulePage`.
+    #[serde(rename = "hal_create")]
+    Create,
+    /// `halMemFree`-like: `Addr`.
+    #[serde(rename = "hal_free")]
+    Free,
+    /// `halMemRelease`-like: `Addr` (handle).
+    #[serde(rename = "hal_release")]
+    Release,
+    /// `halMemRetainAllocationHandle`: `Handle`, `Addr`.
+    #[serde(rename = "hal_retain")]
+    Retain,
+    /// A handle of another process's memory: `Handle`.
+    #[serde(rename = "hal_import")]
+    Import,
+    /// Addresses are reserved: `Addr`, `Size`.
+    #[serde(rename = "hal_reserve")]
+    Reserve,
+    /// `Addr` is no longer reserved.
+    #[serde(rename = "hal_unreserve")]
+    Unreserve,
+    /// `Addr`, `Size` get the memory of `Handle`.
+    #[serde(rename = "hal_map")]
+    Map,
+    /// Nothing is mapped at `Addr` any more.
+    #[serde(rename = "hal_unmap")]
+    Unmap,
+    /// The program's memory is made known to the device: `Addr`, `Size`.
+    #[serde(rename = "hal_register")]
+    Register,
+    /// `Addr` is no longer registered.
+    #[serde(rename = "hal_unregister")]
+    Unregister,
+    /// The program's memory at `Addr`, `Size` is registered; `Flags` say whether it is pinned.
+    #[serde(rename = "host_pin")]
+    Pin,
+    /// `Addr` is no longer registered.
+    #[serde(rename = "host_unpin")]
+    Unpin,
+}
+
+/// Calls above the driver that ask for memory, or how much there is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum FailingCall {
+    /// An allocation of device memory through ACL or runtime: `Size`, `Flags` (policy); reported only if it fails.
+    #[serde(rename = "api_alloc")]
+    Alloc,
+    /// The same for host memory.
+    #[serde(rename = "api_alloc_host")]
+    AllocHost,
+    /// The thread asks how much memory is left.
+    #[serde(rename = "memory_info")]
+    MemoryInfo,
+}
+
+/// Calls about devices, and about the runtime as a whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum RuntimeCall {
+    /// The calling thread's device becomes `Device`.
+    #[serde(rename = "set_device")]
+    SetDevice,
+    /// `Handle` is a context of `Device`, and the calling thread's from here on.
+    #[serde(rename = "create_context")]
+    CreateContext,
+    /// The calling thread's device becomes that of context `Handle`.
+    #[serde(rename = "set_context")]
+    SetContext,
+    /// ACL was initialised.
+    #[serde(rename = "acl_init")]
+    Init,
+    /// ACL is shut down.
+    #[serde(rename = "acl_finalize")]
+    Finalize,
+}
+
+/// Calls about kernels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LaunchCall {
+    /// A kernel launch: `Handle`, `Stream`; the text, if any, is its name.
+    Launch,
+    /// `Handle` gets the text as its kernel name.
+    KernelName,
+    /// `Stream` gets the number `StreamId`.
+    StreamId,
+}
+
+/// Calls of mstx.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MstxCall {
+    /// A mark with text; of `Domain`, if the row has one.
+    Mark,
+    /// A range with text begins; the returned value is its id, if not 0. As above.
+    RangeStart,
+    /// Range `RangeId` ends. As above.
+    RangeEnd,
+    /// The text names a domain; the returned value is its handle, which is 0 without a tool.
+    DomainCreate,
+    /// `Domain` ends.
+    DomainDestroy,
+    /// A heap of `Domain`: `Device`, `Addr`, `Size`; the returned value is its handle, which is 0 without a tool.
+    HeapRegister,
+    /// Heap `Handle` of `Domain` ends.
+    HeapUnregister,
+    /// A block of `Domain`: `Device`, `Addr`, `Size`, and `Handle`, which is 0 without a tool.
+    RegionRegister,
+    /// The block of `Domain` ends that `Addr` is the address of, or the handle (`ReferenceKind`).
+    RegionUnregister,
+}
+
+/// Calls of a pool's own functions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum PoolCall {
+    /// A pool hands out `Size` bytes (times `Count`) of `Device`: at `Addr`, or where the returned value says.
+    #[serde(rename = "pool_alloc")]
+    Alloc,
+    /// A pool takes back what is at `Addr`.
+    #[serde(rename = "pool_free")]
+    Free,
+    /// `torch_npu` reports a block: `PtaKind`, `Addr`, `Size` (negative when it ends), `PoolAllocated`,
+    /// `PoolReserved`, `PoolActive`, `Stream`.
+    #[serde(rename = "pta_report")]
+    Report,
+    /// The thread asks a pool for `Size` bytes; what it gets may be larger.
+    #[serde(rename = "pool_request")]
+    Request,
+}
+
+/// Calls of ATB.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum AtbCall {
+    /// An operation of ATB begins: `WorkspaceAddr`, `WorkspaceSize`, `IntermediateSize`; the text is its name.
+    #[serde(rename = "atb_start")]
+    Start,
+    /// It has returned; as above.
+    #[serde(rename = "atb_end")]
+    End,
+    /// Its tensors at its begin, and its name: objects, whose values are `Name`, `Inputs` and `Outputs`.
+    #[serde(rename = "atb_tensors")]
+    Tensors,
+    /// An operation of ATB is called with memory to work in: `Addr`, `Size`.
+    #[serde(rename = "workspace_begin")]
+    WorkspaceBegin,
+    /// That call returns; as above.
+    #[serde(rename = "workspace_end")]
+    WorkspaceEnd,
+}
+
+/// Operators of `torch_npu` and libtorch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum TorchCall {
+    /// An operator of `torch_npu` is given to the device; the text is its name.
+    #[serde(rename = "npu_op")]
+    Submit,
+    /// An operator of libtorch begins; the record's detail says which, its objects are its tensors.
+    #[serde(rename = "op_enter")]
+    Enter,
+    /// An operator of libtorch returns; as above.
+    #[serde(rename = "op_leave")]
+    Leave,
+    /// An exception was caught; there are no records of it, only counts of operators that were left by one.
+    #[serde(rename = "op_catch")]
+    Catch,
+}
+
+/// Markers of the Python package.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum ScriptCall {
+    /// A script says what else it wants: `Analyses`, `StackDepths`, `Named`. `Config` follows.
+    #[serde(rename = "script_settings")]
+    Settings,
+    /// A script says what it wants: `Events`, `Levels`, `Devices`.
+    #[serde(rename = "script_config")]
+    Config,
+    /// It begins to collect.
+    #[serde(rename = "script_start")]
+    Start,
+    /// It stops collecting.
+    #[serde(rename = "script_stop")]
+    Stop,
+    /// A step ends.
+    #[serde(rename = "script_step")]
+    Step,
+    /// The calling thread's labels: `LabelsLow`, `LabelsHigh`.
+    #[serde(rename = "thread_labels")]
+    ThreadLabels,
+    /// The text is that of label `LabelId`.
+    #[serde(rename = "label_text")]
+    LabelText,
+    /// The live block at `Addr` gets `LabelsLow`, `LabelsHigh`.
+    #[serde(rename = "block_labels")]
+    BlockLabels,
+    /// What a pool and `Device` hold; the text is a name.
+    #[serde(rename = "script_snapshot")]
+    Snapshot,
+    /// A range of the calling thread ends that began at `StartTime`; the text is its name.
+    #[serde(rename = "script_range")]
+    Range,
+    /// A callable of the script's Python trace has a text: `LabelId`.
+    #[serde(rename = "trace_text")]
+    TraceText,
+    /// Rows of the script's Python trace: objects, whose value is `TraceRows`.
+    #[serde(rename = "trace_rows")]
+    TraceRows,
+}
+
+/// Calls that only block watch looks at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum WatchCall {
+    /// `Size` bytes at `Addr` are to be watched, for `Count` looks; the text is their name.
+    #[serde(rename = "watch_block")]
+    Watch,
+    /// The bytes at `Addr` are not to be watched any more.
+    #[serde(rename = "unwatch_block")]
+    Unwatch,
+    /// An operator of `torch_npu` has been given to the device; the text is its name.
+    #[serde(rename = "npu_op_end")]
+    NpuOpEnd,
+    /// An operator of CANN's library has launched its kernels; the caller says which.
+    #[serde(rename = "aclnn_op")]
+    AclnnOp,
+    /// A graph begins to be captured, or ends.
+    #[serde(rename = "capture")]
+    Capture,
+}
+
+impl CallKind {
+    /// Whether it is worth knowing from where the call was made: what outputs have a row for, or a block.
+    #[must_use]
+    pub const fn has_stacks(self) -> bool {
+        match self {
+            Self::Memory(call) => matches!(
+                call,
+                MemoryCall::Alloc
+                    | MemoryCall::Create
+                    | MemoryCall::Free
+                    | MemoryCall::Release
+                    | MemoryCall::Pin
+                    | MemoryCall::Unpin
+            ),
+            Self::Failing(call) => !matches!(call, FailingCall::MemoryInfo),
+            Self::Launch(call) => matches!(call, LaunchCall::Launch),
+            Self::Mstx(call) => matches!(
+                call,
+                MstxCall::Mark
+                    | MstxCall::RangeStart
+                    | MstxCall::RangeEnd
+                    | MstxCall::RegionRegister
+                    | MstxCall::RegionUnregister
+            ),
+            Self::Pool(call) => !matches!(call, PoolCall::Request),
+            Self::Atb(_) => true,
+            Self::Torch(call) => !matches!(call, TorchCall::Catch),
+            Self::Runtime(_) | Self::Script(_) | Self::Watch(_) => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The words in captures of all versions so far, in the order of the enums above.
+    const WORDS: [&str; 64] = [
+        "hal_alloc",
+        "hal_create",
+        "hal_free",
+        "hal_release",
+        "hal_retain",
+        "hal_import",
+        "hal_reserve",
+        "hal_unreserve",
+        "hal_map",
+        "hal_unmap",
+        "hal_register",
+        "hal_unregister",
+        "host_pin",
+        "host_unpin",
+        "api_alloc",
+        "api_alloc_host",
+        "memory_info",
+        "set_device",
+        "create_context",
+        "set_context",
+        "acl_init",
+        "acl_finalize",
+        "launch",
+        "kernel_name",
+        "stream_id",
+        "mark",
+        "range_start",
+        "range_end",
+        "domain_create",
+        "domain_destroy",
+        "heap_register",
+        "heap_unregister",
+        "region_register",
+        "region_unregister",
+        "pool_alloc",
+        "pool_free",
+        "pta_report",
+        "pool_request",
+        "atb_start",
+        "atb_end",
+        "atb_tensors",
+        "workspace_begin",
+        "workspace_end",
+        "npu_op",
+        "op_enter",
+        "op_leave",
+        "op_catch",
+        "script_settings",
+        "script_config",
+        "script_start",
+        "script_stop",
+        "script_step",
+        "thread_labels",
+        "label_text",
+        "block_labels",
+        "script_snapshot",
+        "script_range",
+        "trace_text",
+        "trace_rows",
+        "watch_block",
+        "unwatch_block",
+        "npu_op_end",
+        "aclnn_op",
+        "capture",
+    ];
+
+    /// Captures of earlier versions are read, and later ones are spelt alike; no word stands for two kinds.
+    #[test]
+    fn captures_spell_kinds_as_one_list_of_words() {
+        let mut kinds = crate::hash::HashSet::default();
+        for word in WORDS {
+            let json = format!("\"{word}\"");
+            let kind: CallKind = serde_json::from_str(&json).expect(word);
+            assert_eq!(serde_json::to_string(&kind).expect(word), json);
+            assert!(kinds.insert(kind), "{word} is a second word for {kind:?}");
+        }
+        serde_json::from_str::<CallKind>("\"hal_unheard_of\"").expect_err("no such kind");
+    }
+}
