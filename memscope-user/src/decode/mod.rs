@@ -8,6 +8,7 @@ mod records;
 mod tests;
 
 pub use error::DecodeError;
+pub(crate) use record::word;
 pub use record::{
     Body, Call, Code, CodeText, Frames, ObjectCopy, Objects, Phase, Record, Stack, TextPart, Values, decode,
 };

@@ -425,3 +425,8 @@ fn text_part(fields: Fields<'_>) -> Result<TextPart<'_>, DecodeError> {
         fault,
     })
 }
+
+/// Eight bytes of a copied object.
+pub(crate) fn word(bytes: &[u8], at: usize) -> Option<u64> {
+    bytes.get(at..).and_then(<[u8]>::first_chunk).copied().map(u64::from_le_bytes)
+}

@@ -1,10 +1,10 @@
 //! Live blocks of one process, and the bytes that they add up to.
 
+use super::domains::memory::PhysicalId;
 use super::labels::LabelIds;
-use super::physical::PhysicalId;
 use super::store::Store;
 use crate::hash::HashMap;
-use crate::model::{Block, Device, Name, Pool};
+use crate::model::{AllocApi, Block, Device, Name, PageType, Pool};
 
 /// What a block is found by. Addresses of the driver, physical memory and every pool are name spaces of their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -39,6 +39,48 @@ impl Key {
     }
 }
 
+/// What is known of a block when it is handed out, besides the moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct NewBlock {
+    pub(super) addr: u64,
+    pub(super) size_bytes: u64,
+    /// Bytes that its pool was asked for, where that is known.
+    pub(super) requested_bytes: Option<u64>,
+    pub(super) pool: Pool,
+    pub(super) device: Device,
+    pub(super) module_id: Option<u8>,
+    pub(super) page: PageType,
+    pub(super) api: AllocApi,
+    pub(super) caller: Option<Name>,
+}
+
+impl NewBlock {
+    /// One that a pool hands out.
+    pub(super) const fn of_pool(pool: Pool, device: Device, addr: u64, size_bytes: u64) -> Self {
+        Self {
+            addr,
+            size_bytes,
+            requested_bytes: None,
+            pool,
+            device,
+            module_id: None,
+            page: PageType::Normal,
+            api: AllocApi::Alloc,
+            caller: None,
+        }
+    }
+}
+
+/// A pool's own sums after the event.
+#[expect(clippy::struct_field_names, reason = "units end names")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct PoolTotals {
+    /// `None` where it does not tell.
+    pub(super) used_bytes: Option<u64>,
+    pub(super) reserved_bytes: u64,
+    pub(super) active_bytes: u64,
+}
+
 /// A live block, and what is to become of its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Live {
@@ -71,8 +113,8 @@ impl Blocks {
     }
 
     /// Puts a block in, under a key that is vacant; gives the bytes used after that.
-    pub(super) fn put(&mut self, key: Key, live: Live) -> u64 {
-        self.live.insert(key, &live);
+    pub(super) fn put(&mut self, key: Key, live: &Live) -> u64 {
+        self.live.insert(key, live);
         let used = self.used.entry((live.block.pool, live.block.device)).or_default();
         *used += u128::from(live.block.size_bytes);
         clamped(*used)
@@ -140,7 +182,7 @@ fn clamped(bytes: u128) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{AllocApi, PageType, Stacks};
+    use crate::model::Stacks;
 
     fn live(allocation_id: u64, size_bytes: u64) -> Live {
         let block = Block {
@@ -169,8 +211,8 @@ mod tests {
     #[test]
     fn name_spaces_are_apart() {
         let mut blocks = Blocks::default();
-        assert_eq!(blocks.put(Key::Driver(8), live(1, 10)), 10);
-        assert_eq!(blocks.put(Key::Pinned(8), live(2, 5)), 15);
+        assert_eq!(blocks.put(Key::Driver(8), &live(1, 10)), 10);
+        assert_eq!(blocks.put(Key::Pinned(8), &live(2, 5)), 15);
         assert_eq!(blocks.take(Key::Driver(8)).map(|(live, used)| (live.block.allocation_id, used)), Some((1, 5)));
         assert_eq!(blocks.in_order(), [Key::Pinned(8)]);
     }
@@ -179,8 +221,8 @@ mod tests {
     #[test]
     fn huge_sizes_do_not_overflow() {
         let mut blocks = Blocks::default();
-        blocks.put(Key::Driver(1), live(1, u64::MAX));
-        assert_eq!(blocks.put(Key::Driver(2), live(2, 7)), u64::MAX);
+        blocks.put(Key::Driver(1), &live(1, u64::MAX));
+        assert_eq!(blocks.put(Key::Driver(2), &live(2, 7)), u64::MAX);
         assert_eq!(blocks.take(Key::Driver(1)).map(|(_, used)| used), Some(7));
     }
 }

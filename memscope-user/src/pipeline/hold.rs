@@ -7,7 +7,10 @@
 
 use std::collections::VecDeque;
 
-use super::item::{Action, Failure, Item, Request};
+use super::blocks::NewBlock;
+use super::domains::failing::{self, Failure};
+use super::domains::{Effect, memory};
+use super::item::Item;
 use crate::calm;
 use crate::hash::HashMap;
 use crate::model::PageType;
@@ -55,15 +58,17 @@ impl Hold {
     /// Takes an item; returns the oldest one when there is no room for both.
     pub(super) fn push(&mut self, item: Item) -> Option<Item> {
         let key = (item.head.tid, item.head.row);
-        match item.action {
-            Action::End(_) => {
+        match item.effect {
+            Effect::Memory(memory::Effect::End(_)) => {
                 self.frees.insert(key, self.base + self.queue.len() as u64);
             }
-            Action::EndFailed { addr } if self.cancel(key, item.head.pid, addr) => {
+            Effect::Memory(memory::Effect::EndFailed { addr }) if self.cancel(key, item.head.pid, addr) => {
                 self.cancelled += 1;
                 return None;
             }
-            Action::Alloc(_) | Action::AllocFailed(_) => self.finish_half(&item),
+            Effect::Memory(memory::Effect::Alloc(_)) | Effect::Failing(failing::Effect::Failed(_)) => {
+                self.finish_half(&item);
+            }
             _ => {}
         }
         self.queue.push_back(Slot { time_ns: item.head.time_ns, item: Some(item) });
@@ -94,13 +99,13 @@ impl Hold {
         let slot = self.queue.pop_front()?;
         self.base += 1;
         let item = slot.item?;
-        if matches!(item.action, Action::End(_)) {
+        if matches!(item.effect, Effect::Memory(memory::Effect::End(_))) {
             let key = (item.head.tid, item.head.row);
             if self.frees.get(&key).is_some_and(|position| *position < self.base) {
                 self.frees.remove(&key);
             }
         }
-        if matches!(item.action, Action::AllocFailed(_))
+        if matches!(item.effect, Effect::Failing(failing::Effect::Failed(_)))
             && self.halves.get(&item.head.tid).is_some_and(|position| *position < self.base)
         {
             self.halves.remove(&item.head.tid);
@@ -117,7 +122,7 @@ impl Hold {
         {
             slot.item = None;
         }
-        if matches!(item.action, Action::AllocFailed(Failure { huge: true, .. })) {
+        if matches!(item.effect, Effect::Failing(failing::Effect::Failed(Failure { huge: true, .. }))) {
             self.halves.insert(tid, self.base + self.queue.len() as u64);
         }
     }
@@ -131,8 +136,10 @@ impl Hold {
         let Some(slot) = index.and_then(|index| self.queue.get_mut(index)) else {
             return false;
         };
-        let meant = slot.item.as_ref().is_some_and(|item| match item.action {
-            Action::End(ending) => item.head.pid == pid && failed.is_none_or(|failed| failed == ending.addr()),
+        let meant = slot.item.as_ref().is_some_and(|item| match item.effect {
+            Effect::Memory(memory::Effect::End(ending)) => {
+                item.head.pid == pid && failed.is_none_or(|failed| failed == ending.addr())
+            }
             _ => false,
         });
         if meant {
@@ -145,12 +152,17 @@ impl Hold {
 
 /// Whether two calls of one thread for memory are one request: first for huge pages, then for normal ones.
 fn is_second_half(first: &Item, second: &Item) -> bool {
-    let Action::AllocFailed(Failure { huge: true, pool, device, size_bytes, .. }) = first.action else { return false };
-    let (also, on, bytes) = match second.action {
-        Action::AllocFailed(Failure { huge: false, pool, device, size_bytes, .. }) => (pool, device, size_bytes),
-        Action::Alloc(Request { page: PageType::Normal, pool, device, size_bytes, .. }) => {
-            (pool, Some(device), size_bytes)
+    let Effect::Failing(failing::Effect::Failed(Failure { huge: true, pool, device, size_bytes, .. })) = first.effect
+    else {
+        return false;
+    };
+    let (also, on, bytes) = match second.effect {
+        Effect::Failing(failing::Effect::Failed(Failure { huge: false, pool, device, size_bytes, .. })) => {
+            (pool, device, size_bytes)
         }
+        Effect::Memory(memory::Effect::Alloc(NewBlock {
+            page: PageType::Normal, pool, device, size_bytes, ..
+        })) => (pool, Some(device), size_bytes),
         _ => return false,
     };
     first.head.pid == second.head.pid && (pool, device) == (also, on) && size_bytes.abs_diff(bytes) < HUGE_PAGE_BYTES
@@ -158,18 +170,19 @@ fn is_second_half(first: &Item, second: &Item) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::item::{Ending, Head};
+    use super::super::domains::memory::Ending;
+    use super::super::item::Head;
     use super::*;
     use crate::model::{AllocApi, Device, Pool};
 
     fn free(time_ns: u64, tid: u32, addr: u64) -> Item {
         let head =
             Head { time_ns, seq: 0, pid: 7, tid, row: 2, outer: 0, stacks: super::super::item::StackIds::default() };
-        Item { head, action: Action::End(Ending::Block { api: AllocApi::Alloc, addr }) }
+        Item { head, effect: Effect::Memory(memory::Effect::End(Ending::Block { api: AllocApi::Alloc, addr })) }
     }
 
     fn failed(time_ns: u64, tid: u32, addr: Option<u64>) -> Item {
-        Item { action: Action::EndFailed { addr }, ..free(time_ns, tid, 0) }
+        Item { effect: Effect::Memory(memory::Effect::EndFailed { addr }), ..free(time_ns, tid, 0) }
     }
 
     fn times(hold: &mut Hold) -> Vec<u64> {
@@ -213,14 +226,12 @@ mod tests {
     fn refused(time_ns: u64, tid: u32, size_bytes: u64, huge: bool) -> Item {
         let (pool, device) = (Pool::Hal, Some(Device::Npu(1)));
         let failure = Failure { pool, device, size_bytes, flags: 0, status: 6, caller: None, huge };
-        Item { action: Action::AllocFailed(failure), ..free(time_ns, tid, 0) }
+        Item { effect: Effect::Failing(failing::Effect::Failed(failure)), ..free(time_ns, tid, 0) }
     }
 
     fn given(time_ns: u64, tid: u32, size_bytes: u64, page: PageType) -> Item {
-        let (pool, device, api) = (Pool::Hal, Device::Npu(1), AllocApi::Alloc);
-        let request =
-            Request { addr: 0x10, size_bytes, flags: 0, pool, device, module_id: None, page, api, caller: None };
-        Item { action: Action::Alloc(request), ..free(time_ns, tid, 0) }
+        let new = NewBlock { page, ..NewBlock::of_pool(Pool::Hal, Device::Npu(1), 0x10, size_bytes) };
+        Item { effect: Effect::Memory(memory::Effect::Alloc(new)), ..free(time_ns, tid, 0) }
     }
 
     /// Makes sure that a request which first asks for huge pages is one attempt, whether or not the normal pages are there.

@@ -5,12 +5,10 @@ use std::collections::BTreeMap;
 use memscope_common::Miss;
 use memscope_common::miss::{ALL, MISSES_PER_ROW};
 
-use super::rows::Rows;
+use super::domains;
+use super::rows::{Probe, Rows};
 use crate::capture::LossCount;
 use crate::model::{Figures, LossLine};
-use crate::probes::{
-    AtbCall, CallKind, FailingCall, LaunchCall, MemoryCall, MstxCall, PoolCall, RuntimeCall, ScriptCall, TorchCall,
-};
 
 /// Counters of this stage itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -69,7 +67,7 @@ impl Losses {
         let kernel = self.0.iter().filter_map(|((row, reason), count)| {
             let of_processes = [Miss::NotHeld as u32, Miss::StopFailed as u32].contains(reason) || *row == 0;
             let (layer, symbol, of_row) = match rows.get(*row) {
-                Some(info) => (info.layer.name(), info.symbol.clone(), figures_of(info.meaning)),
+                Some(Probe { info, .. }) => (info.layer.name(), info.symbol.clone(), domains::figures(info.meaning)),
                 // A loader's row is no row of the trace.
                 None if of_processes => ("trace", "processes".to_owned(), ALL_FIGURES),
                 None => ("unknown", format!("row {row}"), ALL_FIGURES),
@@ -149,59 +147,6 @@ const fn consequence(miss: Miss) -> Option<(&'static str, Reach)> {
 
 /// For what nobody can say more of.
 const ALL_FIGURES: &[Figures] = &Figures::ALL;
-
-/// What depends on calls of this meaning.
-const fn figures_of(meaning: CallKind) -> &'static [Figures] {
-    use Figures::{Failures, Launches, Marks, Memory, Operators, Owners, PythonTrace, Rows, Watch};
-    match meaning {
-        CallKind::Memory(
-            MemoryCall::Alloc
-            | MemoryCall::Create
-            | MemoryCall::Free
-            | MemoryCall::Release
-            | MemoryCall::Retain
-            | MemoryCall::Import
-            | MemoryCall::Reserve
-            | MemoryCall::Unreserve
-            | MemoryCall::Map
-            | MemoryCall::Unmap
-            | MemoryCall::Register
-            | MemoryCall::Unregister
-            | MemoryCall::Pin
-            | MemoryCall::Unpin,
-        )
-        | CallKind::Mstx(
-            MstxCall::HeapRegister | MstxCall::HeapUnregister | MstxCall::RegionRegister | MstxCall::RegionUnregister,
-        )
-        | CallKind::Pool(PoolCall::Alloc | PoolCall::Free | PoolCall::Report) => &[Memory],
-        // A mark belongs to the device of its thread, and a pool's block may.
-        CallKind::Runtime(RuntimeCall::SetDevice | RuntimeCall::CreateContext | RuntimeCall::SetContext)
-        | CallKind::Mstx(MstxCall::DomainCreate | MstxCall::DomainDestroy) => &[Memory, Marks],
-        CallKind::Failing(FailingCall::Alloc | FailingCall::AllocHost | FailingCall::MemoryInfo)
-        | CallKind::Pool(PoolCall::Request) => &[Failures],
-        CallKind::Launch(LaunchCall::Launch) => &[Launches, Failures],
-        CallKind::Launch(LaunchCall::KernelName | LaunchCall::StreamId) => &[Launches],
-        CallKind::Runtime(RuntimeCall::Init | RuntimeCall::Finalize) | CallKind::Script(ScriptCall::Snapshot) => {
-            &[Rows]
-        }
-        CallKind::Mstx(MstxCall::Mark | MstxCall::RangeStart | MstxCall::RangeEnd)
-        | CallKind::Script(ScriptCall::Step) => &[Marks],
-        CallKind::Atb(AtbCall::Start | AtbCall::End | AtbCall::WorkspaceBegin | AtbCall::WorkspaceEnd) => {
-            &[Memory, Operators]
-        }
-        CallKind::Atb(AtbCall::Tensors) | CallKind::Torch(TorchCall::Enter | TorchCall::Leave | TorchCall::Catch) => {
-            &[Operators]
-        }
-        // The numbers of its rows are those of the launches.
-        CallKind::Torch(TorchCall::Submit) => &[Launches, Operators],
-        CallKind::Script(ScriptCall::Settings | ScriptCall::Config | ScriptCall::Start | ScriptCall::Stop) => {
-            ALL_FIGURES
-        }
-        CallKind::Script(ScriptCall::ThreadLabels | ScriptCall::LabelText | ScriptCall::BlockLabels) => &[Owners],
-        CallKind::Script(ScriptCall::Range | ScriptCall::TraceText | ScriptCall::TraceRows) => &[PythonTrace],
-        CallKind::Watch(_) => &[Watch],
-    }
-}
 
 impl Own {
     /// Each reason in words, how often, and what it may touch.

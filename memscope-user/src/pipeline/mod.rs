@@ -8,7 +8,6 @@
 //! The outcome depends on the bytes alone, not on how they were parted or when they were fed: a live trace tells
 //! its watermark by [`Note::Watermark`] records in the stream, so a replay of the capture comes to the same end.
 
-mod atb;
 mod blocks;
 mod clock;
 mod domains;
@@ -17,49 +16,46 @@ mod item;
 mod labels;
 mod loss;
 mod mixed;
-mod ops;
 mod order;
 mod output;
-mod physical;
 mod process;
 mod recent;
 mod replay;
-mod requests;
 mod rows;
-mod sanitizer;
 mod stacks;
 pub(crate) mod steps;
 mod store;
 #[cfg(test)]
 mod tests;
 mod text;
-mod trace;
+mod turn;
 mod usage;
 mod wishes;
 
 use std::sync::Arc;
 
-use self::atb::AtbTensors;
 use self::clock::Clock;
+use self::domains::torch::Operators;
+use self::domains::{Effect, interpret_objects};
 use self::hold::{HOLD_NS, Hold};
-use self::item::{Action, Called, Head, Item, ScriptCall as Said, StackIds};
+use self::item::{Called, Head, Item, StackIds};
 use self::loss::{Losses, Own};
-use self::ops::Operators;
 use self::order::{Order, WINDOW};
 use self::output::Output;
-use self::process::{At, Process, Shared};
-use self::rows::{Rows, Unusable};
+use self::process::Process;
+use self::rows::Rows;
 use self::stacks::{Code, NativeOf, PythonOf, StackTable};
 use self::text::Texts;
+use self::turn::{At, Shared};
 use self::usage::Usage;
 use self::wishes::Wishes;
 use crate::analyses::decompose::{Classifier, RuleSet};
 use crate::analyses::{Analysis, Finding};
 use crate::capture::{Collected, LossCount, Note};
-use crate::decode::{Body, Objects, Phase, Record, Records, notes};
+use crate::decode::{Body, Phase, Record, Records, notes};
 use crate::hash::HashMap;
 use crate::model::{Device, Event, EventKind, FreeCause, ProcessStart, RunEnd, Stacks};
-use crate::probes::{AtbCall, CallKind, RowInfo, ScriptCall};
+use crate::probes::{CallKind, RowInfo};
 use crate::sinks::{Sink, SinkError};
 
 pub use output::{DeviceFilter, DumpFilter, Npus};
@@ -245,8 +241,7 @@ impl Pipeline {
         let mut left: Vec<_> = std::mem::take(&mut self.processes).into_iter().collect();
         left.sort_unstable_by_key(|(pid, _)| *pid);
         for (pid, mut process) in left {
-            process.all_failed(At::new(time_ns, pid), &mut self.shared);
-            process.free_all(At::new(time_ns, pid), FreeCause::TraceEnd, &mut self.shared);
+            process.is_over(At::new(time_ns, pid), FreeCause::TraceEnd, &mut self.shared);
         }
         self.losses.update(losses);
         let (late, overfull, blocks_full) = (self.order.late, self.order.overfull, self.shared.blocks_full);
@@ -268,7 +263,7 @@ impl Pipeline {
         match record.body {
             Body::Call(call) => {
                 self.own.unreadable_texts += u64::from(call.text_fault);
-                let left = call.phase == Phase::Return && self.rows.get(row).is_none_or(|row| !row.own_return);
+                let left = call.phase == Phase::Return && self.rows.get(row).is_none_or(|probe| !probe.info.own_return);
                 let stacks = StackIds { native: call.native_stack, python: call.python_stack, returned: left };
                 let head = Head { stacks, ..head };
                 self.texts.call(head, &call, self.rows.has_text(row), &mut self.ready);
@@ -280,43 +275,27 @@ impl Pipeline {
                 self.own.stray_texts += u64::from(!known);
                 self.order_ready();
             }
-            Body::Objects(objects) => match self.objects(row, &objects) {
-                Ok((action, left_out)) => {
+            Body::Objects(objects) => match interpret_objects(self.rows.get(row), &objects, &self.operators) {
+                Ok((effect, left_out)) => {
                     let (native, python) = (objects.native_stack, objects.python_stack);
                     let head = Head { stacks: StackIds { native, python, returned: false }, ..head };
                     self.own.tensors += left_out;
-                    self.order(Item { head, action });
+                    self.order(Item { head, effect });
                 }
                 Err(_) => self.own.unusable += 1,
             },
-            Body::Fork { child, .. } => self.order(Item { head, action: Action::Fork { child } }),
-            Body::Exec { .. } => self.order(Item { head, action: Action::Exec }),
+            Body::Fork { child, .. } => self.order(Item { head, effect: Effect::Fork { child } }),
+            Body::Exec { .. } => self.order(Item { head, effect: Effect::Exec }),
             Body::Stack(stack) => self.stacks.told(&stack),
             Body::Code(code) => {
                 let (address, fingerprint) = (code.address, code.fingerprint);
                 let code = Arc::new(Code::of(&code));
-                self.order(Item { head, action: Action::Code { address, fingerprint, code } });
+                self.order(Item { head, effect: Effect::Code { address, fingerprint, code } });
             }
             Body::Library { .. } => {}
             Body::Note(json) => self.note(head, json),
             Body::Unknown { .. } => self.own.unknown += 1,
         }
-    }
-
-    /// What a record with objects says, and how many it leaves out.
-    fn objects(&self, row: u16, objects: &Objects<'_>) -> Result<(Action, u64), Unusable> {
-        let row = self.rows.get(row);
-        if let Some(row) = row.filter(|row| row.meaning == CallKind::Atb(AtbCall::Tensors)) {
-            let tensors = AtbTensors::of(row, objects)?;
-            let left_out = tensors.left_out;
-            return Ok((Action::AtbTensors(Box::new(tensors)), left_out));
-        }
-        if row.is_some_and(|row| row.meaning == CallKind::Script(ScriptCall::TraceRows)) {
-            return Ok((Action::Script(Said::TraceRows(trace::rows(objects))), 0));
-        }
-        let call = self.operators.action(row, objects)?;
-        let left_out = call.left_out;
-        Ok((Action::Op(Box::new(call)), left_out))
     }
 
     /// Notes about the stream act at once, those about the traced programs in their turn.
@@ -328,7 +307,7 @@ impl Pipeline {
             Ok(Note::Losses { by }) => self.losses.update(&by),
             Ok(Note::Symbols { generation, symbols }) => self.stacks.symbols(generation, &symbols),
             Ok(Note::Unknown) => self.own.unknown += 1,
-            Ok(note) => self.order(Item { head, action: Action::Note(Box::new(note)) }),
+            Ok(note) => self.order(Item { head, effect: Effect::Note(Box::new(note)) }),
             Err(_) => self.own.undecodable += 1,
         }
     }
@@ -356,8 +335,8 @@ impl Pipeline {
         let mut ready = std::mem::take(&mut self.ready);
         for called in ready.drain(..) {
             let head = called.head;
-            match self.rows.action(called) {
-                Ok(Some(action)) => self.order(Item { head, action }),
+            match self.rows.interpret(called) {
+                Ok(Some(effect)) => self.order(Item { head, effect }),
                 Ok(None) => {}
                 Err(_) => self.own.unusable += 1,
             }
@@ -377,20 +356,20 @@ impl Pipeline {
         }
     }
 
-    fn apply(&mut self, Item { head, action }: Item) {
+    fn apply(&mut self, Item { head, effect }: Item) {
         self.last_ns = self.last_ns.max(head.time_ns);
         let time_ns = self.clock.real(head.time_ns);
         let at = At { stacks: self.stacks_of(&head), ..At::new(time_ns, head.tid) };
-        match action {
-            Action::Note(note) => self.apply_note(time_ns, *note),
-            Action::Fork { child } => self.fork((head.pid, head.tid), child),
-            action => {
+        match effect {
+            Effect::Note(note) => self.apply_note(time_ns, *note),
+            Effect::Fork { child } => self.fork((head.pid, head.tid), child),
+            effect => {
                 let Some((process, shared)) = self.process(head.pid) else {
                     return;
                 };
-                match action {
-                    Action::Exec => process.exec(at, shared),
-                    action => process.apply(at, &head, action, shared),
+                match effect {
+                    Effect::Exec => process.exec(at, shared),
+                    effect => process.apply(at, &head, effect, shared),
                 }
             }
         }

@@ -98,14 +98,15 @@ impl Order {
 
 #[cfg(test)]
 mod tests {
-    use super::super::item::{Action, Head, StackIds};
+    use super::super::domains::Effect;
+    use super::super::item::{Head, StackIds};
     use super::*;
     use proptest::prelude::*;
 
     fn item(time_ns: u64, seq: u64) -> Item {
         Item {
             head: Head { time_ns, seq, pid: 0, tid: 0, row: 0, outer: 0, stacks: StackIds::default() },
-            action: Action::Exec,
+            effect: Effect::Exec,
         }
     }
 

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::item::Wanted;
+use super::domains::script::Wanted;
 use super::output::DumpFilter;
 use crate::analyses::Analysis;
 use crate::capture::Collected;

@@ -12,7 +12,7 @@ const MAX_ENTRIES: usize = 1 << 20;
 
 /// One piece of physical memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct PhysicalId(pub(super) u64);
+pub(in crate::pipeline) struct PhysicalId(pub(in crate::pipeline) u64);
 
 /// What became of the memory behind a handle or a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,8 +4,7 @@
 
 use std::sync::Arc;
 
-use super::ops::word;
-use crate::decode::Objects;
+use crate::decode::{Objects, word};
 use crate::hash::HashMap;
 
 /// Offsets of an element (`python/src/trace`): thread, rows that are used, and rows of 24 bytes.
@@ -23,7 +22,7 @@ const MAX_CHARS: usize = 1024;
 
 /// A call, in times of the records' clock; 0 is none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct TraceRow {
+pub(in crate::pipeline) struct TraceRow {
     pub(super) tid: u32,
     pub(super) start_mono_ns: u64,
     pub(super) end_mono_ns: u64,

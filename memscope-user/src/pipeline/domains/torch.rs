@@ -3,15 +3,21 @@
 //! The program may have anything in those bytes. What cannot be a tensor (dimensions that do not multiply to the number
 //! of elements, an unknown type, no device) is not reported.
 
+mod sanitizer;
+
 use std::sync::Arc;
 
 use memscope_common::record::{OBJECT_LIST_INLINE, OBJECT_LIST_WORDS};
 
-use super::rows::Unusable;
-use crate::decode::{ObjectCopy, Objects};
-use crate::model::{Access, AccessKind, Device, Op, OpPhase, Pool};
+use self::sanitizer::SanitizerOp;
+use super::super::blocks::Key;
+use super::super::rows::{RawCall, Unusable};
+use super::super::turn::Turn;
+use super::Effect;
+use crate::decode::{ObjectCopy, Objects, Phase, word};
+use crate::model::{Access, AccessKind, Device, EventKind, Figures, Op, OpPhase, Pool};
+use crate::probes::TorchCall;
 use crate::probes::ops::{OpInfo, TensorLayout, Use};
-use crate::probes::{CallKind, RowInfo, TorchCall};
 
 /// Operators that are known at once: several libraries of 3200.
 const MAX_OPS: usize = 1 << 16;
@@ -53,9 +59,76 @@ const TYPES: [(&str, u64); 30] = [
     ("torch.uint64", 8),
 ];
 
+/// Type of a tensor's elements where nothing says it.
+const UNKNOWN_TYPE: &str = "N/A";
+
+pub(super) const fn has_text(kind: TorchCall) -> bool {
+    matches!(kind, TorchCall::Submit)
+}
+
+pub(super) const fn figures(kind: TorchCall) -> &'static [Figures] {
+    match kind {
+        // The numbers of its rows are those of the launches.
+        TorchCall::Submit => &[Figures::Launches, Figures::Operators],
+        TorchCall::Enter | TorchCall::Leave | TorchCall::Catch => &[Figures::Operators],
+    }
+}
+
+pub(super) fn interpret(kind: TorchCall, call: RawCall<'_>) -> Option<Effect> {
+    match (kind, call.called.phase) {
+        (TorchCall::Submit, Phase::Enter) => {
+            call.called.text.map(|name| Effect::Torch(Box::new(OpCall::submitted(name))))
+        }
+        _ => None,
+    }
+}
+
+/// An operator is passed: what it is, and what it uses.
+pub(in crate::pipeline) fn apply(op: &OpCall, turn: &mut Turn<'_>) {
+    let device = turn.device();
+    let (before, after) = op.marks();
+    if let Some(mark) = before {
+        turn.emit(device, EventKind::Op(mark));
+    }
+    for tensor in &op.tensors {
+        let device = tensor.device(turn.home.devices.visible());
+        let block = tensor.pool().and_then(|pool| turn.home.blocks.get(Key::Pool(pool, tensor.storage)));
+        let allocation_id = block.map_or(0, |live| live.block.allocation_id);
+        turn.emit(device, EventKind::Access(tensor.access(Arc::clone(&op.name), allocation_id)));
+    }
+    if let Some(mark) = after {
+        turn.emit(device, EventKind::Op(mark));
+    }
+}
+
+/// Takes a mark in which `torch_npu`'s sanitizer says what an operator uses; false if it is a mark of the user's.
+pub(super) fn sanitized(text: Option<&str>, turn: &mut Turn<'_>) -> bool {
+    let Some(op) = text.and_then(SanitizerOp::parse) else { return false };
+    let device = turn.device();
+    let name: Arc<str> = op.name.into();
+    for sanitizer::Use { kind, addr, size_bytes } in op.uses {
+        // A tensor that begins within a block has none, as nothing says where its memory begins.
+        let block = turn.home.blocks.get(Key::Pool(Pool::Pta, addr)).map(|live| live.block);
+        let (allocation_id, device) = block.map_or((0, device), |block| (block.allocation_id, block.device));
+        let access = Access {
+            kind,
+            op: Arc::clone(&name),
+            allocation_id,
+            pool: Pool::Pta,
+            addr,
+            size_bytes,
+            dtype: UNKNOWN_TYPE,
+            format: None,
+            shape: Arc::default(),
+        };
+        turn.emit(device, EventKind::Access(access));
+    }
+    true
+}
+
 /// What the details of records with objects mean.
 #[derive(Debug, Default)]
-pub(super) struct Operators(Vec<Option<Operator>>);
+pub(in crate::pipeline) struct Operators(Vec<Option<Operator>>);
 
 #[derive(Debug)]
 struct Operator {
@@ -67,20 +140,20 @@ struct Operator {
 
 /// An operator that was seen.
 #[derive(Debug)]
-pub(super) struct OpCall {
-    pub(super) name: Arc<str>,
+pub(in crate::pipeline) struct OpCall {
+    pub(in crate::pipeline) name: Arc<str>,
     phase: OpPhase,
-    pub(super) tensors: Vec<TensorUse>,
+    pub(in crate::pipeline) tensors: Vec<TensorUse>,
     /// Tensors that could not be read, or for which there was no room.
-    pub(super) left_out: u64,
+    pub(in crate::pipeline) left_out: u64,
 }
 
 /// A tensor that an operator uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct TensorUse {
+pub(in crate::pipeline) struct TensorUse {
     kind: AccessKind,
     /// Start of the memory that it lies in.
-    pub(super) storage: u64,
+    pub(in crate::pipeline) storage: u64,
     addr: u64,
     size_bytes: u64,
     dtype: &'static str,
@@ -91,12 +164,12 @@ pub(super) struct TensorUse {
 
 impl OpCall {
     /// One that is given to the device.
-    pub(super) fn submitted(name: String) -> Self {
+    pub(in crate::pipeline) fn submitted(name: String) -> Self {
         Self { name: name.into(), phase: OpPhase::Submit, tensors: Vec::new(), left_out: 0 }
     }
 
     /// What is said before and after its tensors.
-    pub(super) fn marks(&self) -> (Option<Op>, Option<Op>) {
+    pub(in crate::pipeline) fn marks(&self) -> (Option<Op>, Option<Op>) {
         let mark = Some(Op { phase: self.phase, name: Arc::clone(&self.name) });
         if self.phase == OpPhase::End { (None, mark) } else { (mark, None) }
     }
@@ -104,7 +177,7 @@ impl OpCall {
 
 impl TensorUse {
     /// Its device; `visible` are the physical numbers of those that the program sees.
-    pub(super) fn device(&self, visible: &[u32]) -> Device {
+    pub(in crate::pipeline) fn device(&self, visible: &[u32]) -> Device {
         match self.device {
             (PRIVATE_USE, number) => {
                 let number = u32::from(number);
@@ -115,11 +188,11 @@ impl TensorUse {
     }
 
     /// The pool that its memory comes from; none of ours for host memory.
-    pub(super) const fn pool(&self) -> Option<Pool> {
+    pub(in crate::pipeline) const fn pool(&self) -> Option<Pool> {
         if self.device.0 == PRIVATE_USE { Some(Pool::Pta) } else { None }
     }
 
-    pub(super) fn access(&self, op: Arc<str>, allocation_id: u64) -> Access {
+    pub(in crate::pipeline) fn access(&self, op: Arc<str>, allocation_id: u64) -> Access {
         Access {
             kind: self.kind,
             op,
@@ -136,7 +209,7 @@ impl TensorUse {
 
 impl Operators {
     /// Adds operators; too large numbers are passed over.
-    pub(super) fn extend(&mut self, first: u32, layout: Option<TensorLayout>, operators: Vec<OpInfo>) {
+    pub(in crate::pipeline) fn extend(&mut self, first: u32, layout: Option<TensorLayout>, operators: Vec<OpInfo>) {
         for (info, index) in operators.into_iter().zip(first as usize..MAX_OPS) {
             if index >= self.0.len() {
                 self.0.resize_with(index + 1, || None);
@@ -149,13 +222,13 @@ impl Operators {
         }
     }
 
-    /// What a record says, which has this row.
-    pub(super) fn action(&self, row: Option<&RowInfo>, objects: &Objects<'_>) -> Result<OpCall, Unusable> {
+    /// The operator of a record, with how many tensors it leaves out.
+    pub(super) fn interpret(&self, kind: TorchCall, objects: &Objects<'_>) -> Result<(Effect, u64), Unusable> {
         let operator = self.0.get(objects.detail as usize).and_then(Option::as_ref).ok_or(Unusable)?;
-        let (phase, uses) = match row.map(|row| row.meaning) {
-            Some(CallKind::Torch(TorchCall::Enter)) => (OpPhase::Start, &operator.enter),
-            Some(CallKind::Torch(TorchCall::Leave)) => (OpPhase::End, &operator.leave),
-            _ => return Err(Unusable),
+        let (phase, uses) = match kind {
+            TorchCall::Enter => (OpPhase::Start, &operator.enter),
+            TorchCall::Leave => (OpPhase::End, &operator.leave),
+            TorchCall::Submit | TorchCall::Catch => return Err(Unusable),
         };
         let mut call =
             OpCall { name: Arc::clone(&operator.name), phase, tensors: Vec::new(), left_out: objects.left_out.into() };
@@ -167,7 +240,8 @@ impl Operators {
                 Tensor::Unreadable => call.left_out += 1,
             }
         }
-        Ok(call)
+        let left_out = call.left_out;
+        Ok((Effect::Torch(Box::new(call)), left_out))
     }
 }
 
@@ -179,11 +253,6 @@ enum Tensor {
     Nothing,
     /// Could not be read, or cannot be a tensor.
     Unreadable,
-}
-
-/// Eight bytes of a copied object.
-pub(super) fn word(bytes: &[u8], at: usize) -> Option<u64> {
-    bytes.get(at..).and_then(<[u8]>::first_chunk).copied().map(u64::from_le_bytes)
 }
 
 fn tensor(object: &ObjectCopy<'_>, layout: TensorLayout, usage: Use) -> Tensor {

@@ -5,9 +5,8 @@
 
 use std::sync::Arc;
 
-use super::ops::word;
-use super::rows::Unusable;
-use crate::decode::{ObjectCopy, Objects};
+use super::super::super::rows::Unusable;
+use crate::decode::{ObjectCopy, Objects, word};
 use crate::model::{Access, AccessKind, Pool};
 use crate::probes::{Field, RowInfo};
 
@@ -26,7 +25,7 @@ const UNKNOWN: &str = "N/A";
 
 /// Tensors of an operation that begins.
 #[derive(Debug)]
-pub(super) struct AtbTensors {
+pub(in crate::pipeline) struct AtbTensors {
     name: Arc<str>,
     pub(super) tensors: Vec<AtbTensor>,
     /// Tensors that could not be read, or for which there was no room.

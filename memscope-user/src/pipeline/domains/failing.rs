@@ -1,0 +1,496 @@
+//! Requests for memory that fail: whether attempts are one request, whether it succeeds after all, when it has failed for good, and
+//! what was live then.
+//!
+//! A pool that is refused memory gives its cache back and asks again, so a failed attempt says nothing yet. Attempts of one thread
+//! are one request until something else ends it: it succeeded, or the thread asked how much memory is left, which is what
+//! `torch_npu` does before it raises its error, or it asks for another size, or [`PATIENCE_NS`] has passed. An expandable segment
+//! asks the same when it is made, and then reserves addresses: that is part of the next attempt.
+//!
+//! A request has failed for good when its thread asks twice, does anything else that is no part of a further attempt, has done
+//! nothing for [`SILENCE_NS`], or is no more. The rows leave at that moment, and name the blocks that were live at the last
+//! attempt: a program that fails cleans up.
+
+use std::collections::{BTreeMap, BinaryHeap};
+use std::sync::Arc;
+
+use super::super::rows::RawCall;
+use super::super::turn::{At, Turn};
+use super::{Interpreted, mstx};
+use crate::decode::Phase;
+use crate::hash::HashMap;
+use crate::model::{AllocFailed, AllocRecovered, Block, Device, EventKind, Name, OutOfMemory, Pool, Stacks};
+use crate::probes::{FailingCall, Field};
+
+/// Threads of a process whose failures are followed at a time.
+const MAX_THREADS: usize = 4096;
+/// A pool synchronizes its device between two attempts, which takes as long as the work queued there; a program that
+/// asks for the same size again after this time makes another request.
+const PATIENCE_NS: u64 = 60_000_000_000;
+/// A thread that does nothing after a failure has given up after this time. One that synchronizes its device before a further
+/// attempt may take longer; then the rows are there, and the report counts the request as succeeded.
+const SILENCE_NS: u64 = 1_000_000_000;
+/// Blocks are reported no more often than this (msMemScope's).
+const QUIET_NS: u64 = 2_000_000_000;
+/// Looking through all live blocks takes time: attempts that follow each other faster share what was found.
+const LOOK_NS: u64 = 50_000_000;
+/// The driver is asked for a little more than the caller of ACL or the runtime wanted (ascend-abi §2.1).
+const PADDING_BYTES: u64 = 4096;
+/// Codes that say that there was no memory: the driver's, then those of ACL and the runtime (ascend-abi §2, §3).
+const OUT_OF_MEMORY: [i32; 5] = [6, 207_001, 200_000, 300_000, 0x0702_0016];
+
+/// What a call that fails, or asks how much there is, does.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::pipeline) enum Effect {
+    Failed(Failure),
+    /// The thread asks how much memory is left: pools do so when a request has failed for good.
+    MemoryInfo,
+}
+
+/// An allocation that failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::pipeline) struct Failure {
+    pub(in crate::pipeline) pool: Pool,
+    /// `None`: that of the thread.
+    pub(in crate::pipeline) device: Option<Device>,
+    pub(in crate::pipeline) size_bytes: u64,
+    pub(in crate::pipeline) flags: u64,
+    pub(in crate::pipeline) status: i32,
+    pub(in crate::pipeline) caller: Option<Name>,
+    /// The driver was asked for huge pages, and no function around it is known that tells how the request ends.
+    pub(in crate::pipeline) huge: bool,
+}
+
+/// Calls of the driver that fail are [`memory`](super::memory)'s.
+pub(super) fn interpret(kind: FailingCall, call: &RawCall<'_>) -> Interpreted {
+    let (pool, device) = match (kind, call.called.phase) {
+        (FailingCall::MemoryInfo, Phase::Enter) => {
+            return Ok(Some(super::Effect::Failing(Effect::MemoryInfo)));
+        }
+        (FailingCall::Alloc, Phase::Return) => (Pool::Hal, None),
+        (FailingCall::AllocHost, Phase::Return) => (Pool::Host, Some(Device::Cpu)),
+        _ => return Ok(None),
+    };
+    if call.code() == 0 {
+        return Ok(None);
+    }
+    let failure = Failure {
+        pool,
+        device,
+        size_bytes: call.field(Field::Size)?,
+        flags: call.field(Field::Flags).unwrap_or(0),
+        status: call.code(),
+        caller: Some(call.probe.symbol),
+        huge: false,
+    };
+    Ok(Some(super::Effect::Failing(Effect::Failed(failure))))
+}
+
+/// Whether an effect shows that its thread does not try again.
+const fn ends_request(effect: &super::Effect) -> bool {
+    matches!(
+        effect,
+        super::Effect::Launch(super::launches::Effect::Launch { .. })
+            | super::Effect::Torch(_)
+            | super::Effect::Mstx(
+                mstx::Effect::Mark { .. } | mstx::Effect::RangeStart { .. } | mstx::Effect::RangeEnd { .. }
+            )
+    )
+}
+
+/// What was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Wish {
+    pool: Pool,
+    device: Device,
+    size_bytes: u64,
+}
+
+/// What a thread has asked for in vain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Request {
+    /// Number in the process, from 1.
+    number: u64,
+    attempts: u32,
+    wish: Wish,
+}
+
+/// What is reported of a request if it has failed for good.
+#[derive(Clone, Debug)]
+struct Obituary {
+    failed: AllocFailed,
+    device: Device,
+    time_ns: u64,
+    stacks: Stacks,
+    suspects: Arc<Suspects>,
+}
+
+/// Blocks that were live at an attempt.
+#[derive(Debug)]
+struct Suspects {
+    newest: Vec<Block>,
+    largest: Vec<Block>,
+}
+
+/// A thread since its last failure.
+#[derive(Clone, Debug, Default)]
+struct Thread {
+    /// When it failed.
+    time_ns: u64,
+    /// How often it has asked since how much is left.
+    questions: u32,
+    /// How many of them were for segments.
+    for_segments: u32,
+    /// The request that a further attempt is of, and that may succeed.
+    open: Option<Request>,
+    /// What is to be reported, where that is wanted and not done.
+    obituary: Option<Obituary>,
+}
+
+impl Thread {
+    /// The request, unless the thread has given it up.
+    fn wanted(&self) -> Option<Request> {
+        self.open.filter(|_| self.questions == self.for_segments)
+    }
+
+    const fn is_over(&self) -> bool {
+        self.open.is_none() && self.obituary.is_none()
+    }
+}
+
+/// Requests of one process that have failed so far.
+#[derive(Debug, Default)]
+pub(in crate::pipeline) struct Failing {
+    threads: BTreeMap<u32, Thread>,
+    count: u64,
+    /// A pool of a framework reports here: its word counts for whether a request succeeded.
+    has_pool: bool,
+    /// When blocks were reported last.
+    reported_ns: Option<u64>,
+    /// When and on which device blocks were looked for last.
+    looked: Option<(u64, Device, Arc<Suspects>)>,
+}
+
+impl Failing {
+    /// Another program takes the place of this one: requests and their numbers go on.
+    pub(in crate::pipeline) fn exec(&mut self) {
+        (self.has_pool, self.reported_ns, self.looked) = (false, None, None);
+    }
+
+    /// A pool of a framework reports by itself whether it got what it wanted.
+    pub(super) const fn pool_reports(&mut self) {
+        self.has_pool = true;
+    }
+
+    /// Looks at an effect before it is applied.
+    pub(in crate::pipeline) fn before(&mut self, effect: &super::Effect, turn: &mut Turn<'_>) {
+        if turn.shared.oom_pending > 0 && ends_request(effect) {
+            self.failed_for_good(turn.at.tid, turn);
+        }
+    }
+
+    pub(in crate::pipeline) fn apply(&mut self, effect: &Effect, turn: &mut Turn<'_>) {
+        match effect {
+            Effect::Failed(failure) => self.failed(failure, turn),
+            Effect::MemoryInfo => self.asked(turn),
+        }
+    }
+
+    /// An allocation failed for its caller.
+    fn failed(&mut self, failure: &Failure, turn: &mut Turn<'_>) {
+        let Failure { pool, device, size_bytes, flags, status, caller, .. } = *failure;
+        let device = device.unwrap_or_else(|| turn.device());
+        let (tid, time_ns) = (turn.at.tid, turn.at.time_ns);
+        let out_of_memory = OUT_OF_MEMORY.contains(&status);
+        let request = if out_of_memory {
+            self.attempt(tid, time_ns, Wish { pool, device, size_bytes })
+        } else {
+            Request { number: self.number(), attempts: 1, wish: Wish { pool, device, size_bytes } }
+        };
+        let (request, attempt) = (request.number, request.attempts);
+        let failed = AllocFailed { pool, size_bytes, status, flags, caller, out_of_memory, request, attempt };
+        turn.emit(device, EventKind::AllocFailed(failed));
+        if out_of_memory {
+            self.write_obituary(device, failed, turn);
+        }
+    }
+
+    /// A number for a request.
+    const fn number(&mut self) -> u64 {
+        self.count += 1;
+        self.count
+    }
+
+    /// An attempt of thread `tid` has failed: a further one of its open request, or the first of a new one.
+    fn attempt(&mut self, tid: u32, time_ns: u64, wish: Wish) -> Request {
+        let known = self.threads.get(&tid);
+        let is_soon = known.is_some_and(|thread| time_ns.saturating_sub(thread.time_ns) < PATIENCE_NS);
+        let request = match known.and_then(Thread::wanted) {
+            Some(open) if open.wish == wish && is_soon => Request { attempts: open.attempts + 1, ..open },
+            _ => Request { number: self.number(), attempts: 1, wish },
+        };
+        if known_or_room(&mut self.threads, tid) {
+            let thread = self.threads.entry(tid).or_default();
+            (thread.time_ns, thread.questions, thread.for_segments) = (time_ns, 0, 0);
+            thread.open = Some(request);
+        }
+        request
+    }
+
+    /// Keeps what is to be reported if this attempt was the last. An earlier request of the thread has failed for good.
+    fn write_obituary(&mut self, device: Device, failed: AllocFailed, turn: &mut Turn<'_>) {
+        let Some(count) = turn.home.collection.oom_blocks().or(turn.shared.oom_blocks) else { return };
+        let tid = turn.at.tid;
+        let earlier = self.threads.get(&tid).and_then(|thread| thread.obituary.as_ref());
+        if earlier.is_some_and(|earlier| earlier.failed.request != failed.request) {
+            self.failed_for_good(tid, turn);
+        }
+        let suspects = self.suspects(device, count, turn);
+        let Some(thread) = self.threads.get_mut(&tid) else { return };
+        let At { time_ns, stacks, .. } = turn.at;
+        let obituary = Obituary { failed, device, time_ns, stacks, suspects };
+        if thread.obituary.replace(obituary).is_none() {
+            turn.shared.oom_pending += 1;
+        }
+    }
+
+    /// The newest and the largest blocks that are live.
+    fn suspects(&mut self, device: Device, count: usize, turn: &Turn<'_>) -> Arc<Suspects> {
+        let time_ns = turn.at.time_ns;
+        if let Some((looked_ns, on, suspects)) = &self.looked
+            && *on == device
+            && time_ns.saturating_sub(*looked_ns) < LOOK_NS
+        {
+            return Arc::clone(suspects);
+        }
+        let on_device = || turn.home.blocks.all().filter(|block| block.device == device);
+        let newest = largest_by(on_device(), count, |block| block.allocation_id);
+        let largest = largest_by(on_device(), count, |block| block.size_bytes);
+        let suspects = Arc::new(Suspects { newest, largest });
+        self.looked = Some((time_ns, device, Arc::clone(&suspects)));
+        suspects
+    }
+
+    /// The thread asks how much is left: for an expandable segment, or, the second time, because it gives up.
+    fn asked(&mut self, turn: &mut Turn<'_>) {
+        let tid = turn.at.tid;
+        if self.ask(tid) {
+            self.failed_for_good(tid, turn);
+        }
+    }
+
+    /// Counts a question; whether it is not the first.
+    fn ask(&mut self, tid: u32) -> bool {
+        let Some(thread) = self.threads.get_mut(&tid) else { return false };
+        thread.questions = thread.questions.saturating_add(1);
+        thread.questions > 1
+    }
+
+    /// The thread reserves addresses: what it asked just before was for them.
+    pub(super) fn reserved(&mut self, tid: u32) {
+        let Some(thread) = self.threads.get_mut(&tid) else { return };
+        match thread.questions - thread.for_segments {
+            0 => {}
+            1 => thread.for_segments = thread.questions,
+            _ => thread.open = None,
+        }
+        self.tidy(tid);
+    }
+
+    /// The driver gave the thread memory: maybe what it had asked for in vain.
+    pub(super) fn driver_gave(&mut self, size_bytes: u64, turn: &mut Turn<'_>) {
+        if !self.has_pool
+            && let Some(request) = self.granted(turn.at.tid, size_bytes)
+        {
+            self.recovered(request, turn);
+        }
+    }
+
+    /// The request that is granted by a block of this size.
+    fn granted(&mut self, tid: u32, size_bytes: u64) -> Option<Request> {
+        let request = self.threads.get(&tid)?.wanted()?;
+        let fits = size_bytes.checked_sub(request.wish.size_bytes).is_some_and(|more| more <= PADDING_BYTES);
+        if fits { self.succeeded(tid) } else { None }
+    }
+
+    /// A pool gave the thread a block: what it had asked for in vain.
+    pub(super) fn pool_gave(&mut self, turn: &mut Turn<'_>) {
+        if let Some(request) = self.succeeded(turn.at.tid) {
+            self.recovered(request, turn);
+        }
+    }
+
+    /// The thread got what it asked for; gives the request, unless it had been given up.
+    fn succeeded(&mut self, tid: u32) -> Option<Request> {
+        let thread = self.threads.get_mut(&tid)?;
+        let request = thread.wanted();
+        thread.open = None;
+        self.tidy(tid);
+        request
+    }
+
+    /// A request that had failed succeeded.
+    fn recovered(&mut self, request: Request, turn: &mut Turn<'_>) {
+        let Request { number, attempts, wish: Wish { pool, device, size_bytes } } = request;
+        if self.take_obituary(turn.at.tid).is_some() {
+            turn.shared.oom_pending = turn.shared.oom_pending.saturating_sub(1);
+        }
+        let recovered = AllocRecovered { pool, request: number, failed_attempts: attempts, size_bytes };
+        turn.emit(device, EventKind::AllocRecovered(recovered));
+    }
+
+    fn take_obituary(&mut self, tid: u32) -> Option<Obituary> {
+        let obituary = self.threads.get_mut(&tid)?.obituary.take();
+        self.tidy(tid);
+        obituary
+    }
+
+    fn tidy(&mut self, tid: u32) {
+        if self.threads.get(&tid).is_some_and(Thread::is_over) {
+            self.threads.remove(&tid);
+        }
+    }
+
+    /// All requests have failed for good: the process is no more.
+    pub(in crate::pipeline) fn all_failed(&mut self, turn: &mut Turn<'_>) {
+        let with_obituary = |(tid, thread): (&u32, &Thread)| thread.obituary.as_ref().map(|_| *tid);
+        for tid in self.threads.iter().filter_map(with_obituary).collect::<Vec<_>>() {
+            self.failed_for_good(tid, turn);
+        }
+    }
+
+    /// Time has passed: who was silent has given up.
+    pub(in crate::pipeline) fn waited_long_enough(&mut self, turn: &mut Turn<'_>) {
+        let time_ns = turn.at.time_ns;
+        let is_silent = |last: &Obituary| time_ns.saturating_sub(last.time_ns) >= SILENCE_NS;
+        let is_overdue = |thread: &Thread| thread.obituary.as_ref().is_some_and(is_silent);
+        let overdue = self.threads.iter().filter(|(_, thread)| is_overdue(thread)).map(|(tid, _)| *tid);
+        for tid in overdue.collect::<Vec<_>>() {
+            self.failed_for_good(tid, turn);
+        }
+    }
+
+    /// The request of a thread has failed for good, if it has one: reports it, and what was live.
+    fn failed_for_good(&mut self, tid: u32, turn: &mut Turn<'_>) {
+        let Some(Obituary { failed, device, stacks, suspects, .. }) = self.take_obituary(tid) else { return };
+        turn.shared.oom_pending = turn.shared.oom_pending.saturating_sub(1);
+        let at = At { time_ns: turn.at.time_ns, tid, stacks };
+        // These rows are always written, whatever steps were asked for.
+        turn.with(at).emit_if(device, EventKind::OutOfMemory(OutOfMemory::Trigger(failed)), true);
+        if self.reported_ns.is_some_and(|reported_ns| at.time_ns.saturating_sub(reported_ns) < QUIET_NS) {
+            return;
+        }
+        self.reported_ns = Some(at.time_ns);
+        let newest = suspects.newest.iter().map(|block| (block.stacks, OutOfMemory::Recent(*block)));
+        let largest = suspects.largest.iter().map(|block| (block.stacks, OutOfMemory::Top(*block)));
+        for (stacks, suspect) in newest.chain(largest) {
+            turn.with(At { stacks, ..at }).emit_if(device, EventKind::OutOfMemory(suspect), true);
+        }
+    }
+}
+
+/// Whether a failure of this thread can be kept: it is known, or there is room, if need be in place of threads of which nothing is
+/// to be reported.
+fn known_or_room(threads: &mut BTreeMap<u32, Thread>, tid: u32) -> bool {
+    if threads.len() >= MAX_THREADS && !threads.contains_key(&tid) {
+        threads.retain(|_, thread| thread.obituary.is_some());
+    }
+    threads.len() < MAX_THREADS || threads.contains_key(&tid)
+}
+
+/// The `count` blocks with the highest keys, highest first; of equals the older first.
+fn largest_by(blocks: impl Iterator<Item = Block>, count: usize, key: impl Fn(&Block) -> u64) -> Vec<Block> {
+    use std::cmp::Reverse;
+
+    let mut kept = BinaryHeap::with_capacity(count + 1);
+    let mut found: HashMap<u64, Block> = HashMap::default();
+    for block in blocks {
+        let number = block.allocation_id;
+        kept.push(Reverse((key(&block), Reverse(number))));
+        found.insert(number, block);
+        if kept.len() > count
+            && let Some(Reverse((_, Reverse(least)))) = kept.pop()
+        {
+            found.remove(&least);
+        }
+    }
+    let mut kept: Vec<_> = kept.into_iter().map(|Reverse(kept)| kept).collect();
+    kept.sort_unstable_by(|one, other| other.cmp(one));
+    kept.into_iter().filter_map(|(_, Reverse(number))| found.remove(&number)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    const fn wish(size_bytes: u64) -> Wish {
+        Wish { pool: Pool::Hal, device: Device::Npu(0), size_bytes }
+    }
+
+    fn numbers(failing: &mut Failing, failures: &[(u32, u64, u64)]) -> Vec<(u64, u32)> {
+        let number = |&(tid, time_ns, size)| {
+            let request = failing.attempt(tid, time_ns, wish(size));
+            (request.number, request.attempts)
+        };
+        failures.iter().map(number).collect()
+    }
+
+    /// Two attempts of one thread are one request; those of another thread, of another size, and after a long time are not.
+    #[test]
+    fn attempts_are_told_from_requests() {
+        let mut failing = Failing::default();
+        let failures = [(1, 0, 100), (2, 1, 100), (1, 2, 100), (1, 3, 200), (1, 100 * SECOND, 200)];
+        assert_eq!(numbers(&mut failing, &failures), [(1, 1), (2, 1), (1, 2), (3, 1), (4, 1)]);
+    }
+
+    /// Who asks how much is left has given up: the next failure of that size is another request.
+    #[test]
+    fn giving_up_ends_a_request() {
+        let mut failing = Failing::default();
+        assert_eq!(numbers(&mut failing, &[(1, 0, 100)]), [(1, 1)]);
+        failing.ask(1);
+        assert_eq!(failing.succeeded(1), None);
+        assert_eq!(numbers(&mut failing, &[(1, 1, 100)]), [(2, 1)]);
+        failing.ask(1);
+        assert_eq!(numbers(&mut failing, &[(1, 2, 100)]), [(3, 1)]);
+    }
+
+    /// Who asks how much is left and then reserves addresses goes on: it makes a segment. Who has asked once more before
+    /// has given up, and makes one for something else.
+    #[test]
+    fn making_a_segment_is_no_giving_up() {
+        let mut failing = Failing::default();
+        assert_eq!(numbers(&mut failing, &[(1, 0, 100)]), [(1, 1)]);
+        failing.ask(1);
+        failing.reserved(1);
+        assert_eq!(numbers(&mut failing, &[(1, 1, 100)]), [(1, 2)]);
+        failing.ask(1);
+        failing.ask(1);
+        failing.reserved(1);
+        assert_eq!(failing.succeeded(1), None);
+        assert_eq!(numbers(&mut failing, &[(1, 2, 100)]), [(2, 1)]);
+    }
+
+    /// The driver's size is padded; another size is another allocation.
+    #[test]
+    fn driver_sizes_are_padded() {
+        let mut failing = Failing::default();
+        failing.attempt(1, 0, wish(1000));
+        assert_eq!(failing.granted(1, 999), None);
+        assert_eq!(failing.granted(2, 1000), None);
+        assert_eq!(failing.granted(1, 1056).map(|request| request.attempts), Some(1));
+        assert_eq!(failing.granted(1, 1056), None);
+    }
+
+    /// Many threads that fail cost a bounded amount of memory, and the newest is followed.
+    #[test]
+    fn threads_are_bounded() {
+        let mut failing = Failing::default();
+        for tid in 0..3 * MAX_THREADS as u32 {
+            failing.attempt(tid, 0, wish(1));
+        }
+        assert!(failing.threads.len() <= MAX_THREADS);
+        assert_eq!(numbers(&mut failing, &[(3 * MAX_THREADS as u32 - 1, 1, 1)]), [(3 * MAX_THREADS as u64, 2)]);
+    }
+}

@@ -1,0 +1,111 @@
+//! What calls do. One file for each domain: how its kinds of calls are understood, what they do, and what is remembered of it.
+//!
+//! A domain has `interpret` (a call becomes an [`Effect`], before calls are in order), a state, and `apply` (the effect, in its
+//! turn, becomes events). What several domains need (devices, steps, live blocks) is in [`Home`](super::turn::Home).
+
+pub(super) mod atb;
+pub(super) mod failing;
+pub(super) mod launches;
+pub(super) mod memory;
+pub(super) mod mstx;
+pub(super) mod pools;
+pub(super) mod runtime;
+pub(super) mod script;
+pub(super) mod torch;
+
+use std::sync::Arc;
+
+use super::rows::{Probe, RawCall, Unusable};
+use super::stacks::Code;
+use crate::capture::Note;
+use crate::decode::Objects;
+use crate::model::Figures;
+use crate::probes::CallKind;
+
+/// What a call does; `Ok(None)` when it does nothing, an error when that cannot be told.
+pub(super) type Interpreted = Result<Option<Effect>, Unusable>;
+
+/// What something that happened does, by domain.
+#[derive(Debug)]
+pub(super) enum Effect {
+    Memory(memory::Effect),
+    Failing(failing::Effect),
+    Runtime(runtime::Effect),
+    Launch(launches::Effect),
+    Mstx(mstx::Effect),
+    Pool(pools::Effect),
+    Atb(atb::Effect),
+    Torch(Box<torch::OpCall>),
+    Script(script::Effect),
+    /// A code object of Python is at this address.
+    Code {
+        address: u64,
+        fingerprint: u32,
+        code: Arc<Code>,
+    },
+    Fork {
+        child: u32,
+    },
+    Exec,
+    Note(Box<Note>),
+}
+
+/// Lets the domain of a call say what it does.
+pub(super) fn interpret(kind: CallKind, call: RawCall<'_>) -> Interpreted {
+    match kind {
+        CallKind::Memory(kind) => memory::interpret(kind, &call),
+        CallKind::Failing(kind) => failing::interpret(kind, &call),
+        CallKind::Runtime(kind) => runtime::interpret(kind, &call),
+        CallKind::Launch(kind) => launches::interpret(kind, call),
+        CallKind::Mstx(kind) => mstx::interpret(kind, call),
+        CallKind::Pool(kind) => pools::interpret(kind, &call),
+        CallKind::Atb(kind) => atb::interpret(kind, call),
+        CallKind::Torch(kind) => Ok(torch::interpret(kind, call)),
+        CallKind::Script(kind) => script::interpret(kind, call),
+        CallKind::Watch(_) => Ok(None),
+    }
+}
+
+/// The same of a record with objects; also gives how many of them it leaves out.
+pub(super) fn interpret_objects(
+    probe: Option<&Probe>,
+    objects: &Objects<'_>,
+    operators: &torch::Operators,
+) -> Result<(Effect, u64), Unusable> {
+    match probe.map(|probe| probe.info.meaning) {
+        Some(CallKind::Atb(kind)) => atb::interpret_objects(kind, probe, objects),
+        Some(CallKind::Script(kind)) => script::interpret_objects(kind, objects),
+        Some(CallKind::Torch(kind)) => operators.interpret(kind, objects),
+        _ => Err(Unusable),
+    }
+}
+
+/// Whether a kind's calls have a text that is of use.
+pub(super) const fn has_text(kind: CallKind) -> bool {
+    match kind {
+        CallKind::Launch(kind) => launches::has_text(kind),
+        CallKind::Mstx(kind) => mstx::has_text(kind),
+        CallKind::Atb(kind) => atb::has_text(kind),
+        CallKind::Torch(kind) => torch::has_text(kind),
+        CallKind::Script(kind) => script::has_text(kind),
+        CallKind::Memory(_) | CallKind::Failing(_) | CallKind::Runtime(_) | CallKind::Pool(_) | CallKind::Watch(_) => {
+            false
+        }
+    }
+}
+
+/// What is wrong in reports if calls of this kind are lost.
+pub(super) const fn figures(kind: CallKind) -> &'static [Figures] {
+    match kind {
+        CallKind::Memory(_) => &[Figures::Memory],
+        CallKind::Failing(_) => &[Figures::Failures],
+        CallKind::Runtime(kind) => runtime::figures(kind),
+        CallKind::Launch(kind) => launches::figures(kind),
+        CallKind::Mstx(kind) => mstx::figures(kind),
+        CallKind::Pool(kind) => pools::figures(kind),
+        CallKind::Atb(kind) => atb::figures(kind),
+        CallKind::Torch(kind) => torch::figures(kind),
+        CallKind::Script(kind) => script::figures(kind),
+        CallKind::Watch(_) => &[Figures::Watch],
+    }
+}

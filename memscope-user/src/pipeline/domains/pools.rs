@@ -1,0 +1,277 @@
+//! Blocks of the frameworks' pools, as the pools report them; and the heaps that their memory is from.
+
+mod heaps;
+
+use self::heaps::Heaps;
+use super::super::blocks::{Key, NewBlock, PoolTotals};
+use super::super::recent::Recent;
+use super::super::rows::{RawCall, Unusable};
+use super::super::turn::Turn;
+use super::Interpreted;
+use super::failing::Failing;
+use crate::decode::Phase;
+use crate::model::{BlockReturned, EventKind, Figures, FreeCause, Name, Pool};
+use crate::probes::{Field, PoolCall, RowInfo};
+
+/// Threads per process whose last request to a pool is remembered at least.
+const MAX_THREADS: usize = 32 << 10;
+/// Blocks that a stream still uses after the program gave them back, per process.
+const MAX_LEAVING: usize = 1 << 20;
+
+/// What a call of a pool's own functions does.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::pipeline) enum Effect {
+    /// A pool reports a block.
+    Report(PoolReport),
+    /// The thread asks a pool for this much.
+    Request { size_bytes: u64 },
+    /// Nothing that this row's function says is to be believed: the wrong function was found.
+    Mislocated { symbol: Name },
+}
+
+/// What a pool reports of one of its blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::pipeline) struct PoolReport {
+    pub(super) pool: Pool,
+    pub(super) change: PoolChange,
+    /// As the program numbers it; `None`: that of the thread.
+    pub(super) device: Option<u32>,
+    pub(super) addr: u64,
+    /// `None` where only the address is known.
+    pub(super) size_bytes: Option<u64>,
+    pub(super) totals: Option<PoolTotals>,
+}
+
+/// What a pool did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PoolChange {
+    /// Handed a block out.
+    Alloc,
+    /// The program gave the block back.
+    Free,
+    /// The pool can hand the block out again.
+    Returned,
+}
+
+pub(super) const fn figures(kind: PoolCall) -> &'static [Figures] {
+    match kind {
+        PoolCall::Alloc | PoolCall::Free | PoolCall::Report => &[Figures::Memory],
+        PoolCall::Request => &[Figures::Failures],
+    }
+}
+
+pub(super) fn interpret(kind: PoolCall, call: &RawCall<'_>) -> Interpreted {
+    let effect = match (kind, call.called.phase) {
+        (PoolCall::Alloc, Phase::Return) => return handed_out(call),
+        (PoolCall::Free, Phase::Enter) => Effect::Report(PoolReport {
+            pool: pool_of(&call.probe.info),
+            change: PoolChange::Free,
+            device: None,
+            addr: call.field(Field::Addr)?,
+            size_bytes: None,
+            totals: None,
+        }),
+        (PoolCall::Report, _) => pta_report(call)?,
+        (PoolCall::Request, _) => Effect::Request { size_bytes: call.field(Field::Size)? },
+        _ => return Ok(None),
+    };
+    Ok(Some(super::Effect::Pool(effect)))
+}
+
+fn pool_of(row: &RowInfo) -> Pool {
+    row.pool.as_deref().map_or_else(|| Pool::custom(""), Pool::of_framework_or_custom)
+}
+
+/// A pool has handed out a block, or has none left.
+fn handed_out(call: &RawCall<'_>) -> Interpreted {
+    let size_bytes = call.field(Field::Size)?.saturating_mul(call.field(Field::Count).unwrap_or(1));
+    // An address that a failed call did not give is 0.
+    let returned = call.called.status.cast_unsigned();
+    let addr = if call.probe.info.fields.contains(&Field::Addr) { call.field(Field::Addr)? } else { returned };
+    let device = call.half(Field::Device).ok();
+    let pool = pool_of(&call.probe.info);
+    let (change, size_bytes) = (PoolChange::Alloc, Some(size_bytes));
+    let report = PoolReport { pool, change, device, addr, size_bytes, totals: None };
+    Ok((addr != 0).then_some(super::Effect::Pool(Effect::Report(report))))
+}
+
+/// `c10::DeviceType::PrivateUse1`, which is the NPU.
+const PRIVATE_USE: u8 = 20;
+
+/// `torch_npu`'s `MemoryUsage` (ascend-abi §6.2). Its first bytes show whether the function that was found is the one
+/// that was looked for. Bytes 5 to 7 are padding that is not zero, and byte 4 is, too, before 2.5.
+fn pta_report(call: &RawCall<'_>) -> Result<Effect, Unusable> {
+    let [kind, device, component, change, ..] = call.field(Field::PtaKind)?.to_le_bytes();
+    let pool = match component {
+        0 => Some(Pool::Pta),
+        1 => Some(Pool::PtaWorkspace),
+        _ => None,
+    };
+    let change = match change {
+        0 => Some(PoolChange::Alloc),
+        1 => Some(PoolChange::Free),
+        2 => Some(PoolChange::Returned),
+        _ => None,
+    };
+    let size = call.field(Field::Size)?.cast_signed();
+    // A block that is handed out has a size; one that ends is reported with a negative one.
+    let sensible = kind == PRIVATE_USE
+        && device.cast_signed() >= 0
+        && change.is_some_and(|change| if change == PoolChange::Alloc { size >= 0 } else { size <= 0 });
+    let (Some(pool), Some(change), true) = (pool, change, sensible) else {
+        return Ok(Effect::Mislocated { symbol: call.probe.symbol });
+    };
+    let totals = PoolTotals {
+        used_bytes: Some(call.field(Field::PoolAllocated)?),
+        reserved_bytes: call.field(Field::PoolReserved)?,
+        active_bytes: call.field(Field::PoolActive)?,
+    };
+    Ok(Effect::Report(PoolReport {
+        pool,
+        change,
+        device: Some(device.into()),
+        addr: call.field(Field::Addr)?,
+        size_bytes: Some(size.unsigned_abs()),
+        totals: Some(totals),
+    }))
+}
+
+/// Pools of one process.
+#[derive(Debug)]
+pub(in crate::pipeline) struct Pools {
+    /// What each thread asks a pool for.
+    wanted_bytes: Recent<u32, u64>,
+    /// Blocks that the program gave back and the pool has not got yet: their numbers.
+    leaving: Recent<Key, u64>,
+    /// Set once the located function turned out to be the wrong one.
+    mislocated: bool,
+    /// Pools that functions of their own report; what mstx says of those is the same again.
+    by_function: Vec<Pool>,
+    pub(super) heaps: Heaps,
+}
+
+impl Default for Pools {
+    fn default() -> Self {
+        Self {
+            wanted_bytes: Recent::new(MAX_THREADS),
+            leaving: Recent::new(MAX_LEAVING),
+            mislocated: false,
+            by_function: Vec::new(),
+            heaps: Heaps::default(),
+        }
+    }
+}
+
+impl Pools {
+    pub(in crate::pipeline) fn apply(&mut self, effect: &Effect, turn: &mut Turn<'_>, failing: &mut Failing) {
+        match *effect {
+            Effect::Report(ref report) => self.function_reported(report, turn, failing),
+            Effect::Request { size_bytes } => self.wanted_bytes.insert(turn.at.tid, size_bytes),
+            Effect::Mislocated { symbol } => self.is_mislocated(symbol, turn),
+        }
+    }
+
+    /// A pool reports one of its blocks, by a function of its own.
+    fn function_reported(&mut self, report: &PoolReport, turn: &mut Turn<'_>, failing: &mut Failing) {
+        let PoolReport { pool, change, addr, size_bytes, .. } = *report;
+        if self.mislocated && matches!(pool, Pool::Pta | Pool::PtaWorkspace) {
+            turn.shared.mislocated += 1;
+            return;
+        }
+        if self.reports_itself(pool) {
+            // Through mstx it may have reported this very block already; from now on only the function counts.
+            let live = turn.home.blocks.get(Key::Pool(pool, addr));
+            if change == PoolChange::Alloc && live.is_some_and(|live| Some(live.block.size_bytes) == size_bytes) {
+                return;
+            }
+        }
+        self.reported(report, turn, failing);
+    }
+
+    /// A function of its own reports this pool; true the first time.
+    pub(super) fn reports_itself(&mut self, pool: Pool) -> bool {
+        let is_first = !self.by_function.contains(&pool);
+        if is_first {
+            self.by_function.push(pool);
+        }
+        is_first
+    }
+
+    /// A user of mstx reports a block. A pool that one of its own functions reports is not believed a second time.
+    pub(super) fn mstx_reported(&mut self, report: &PoolReport, turn: &mut Turn<'_>, failing: &mut Failing) {
+        if !self.by_function.contains(&report.pool) {
+            self.reported(report, turn, failing);
+        }
+    }
+
+    fn reported(&mut self, report: &PoolReport, turn: &mut Turn<'_>, failing: &mut Failing) {
+        if is_framework(report.pool) {
+            failing.pool_reports();
+        }
+        let key = Key::Pool(report.pool, report.addr);
+        match report.change {
+            PoolChange::Alloc => self.allocated(key, report, turn, failing),
+            PoolChange::Free => self.freed(key, report, turn),
+            PoolChange::Returned => self.returned(key, report, turn),
+        }
+    }
+
+    fn allocated(&mut self, key: Key, report: &PoolReport, turn: &mut Turn<'_>, failing: &mut Failing) {
+        let PoolReport { pool, device, addr, size_bytes, totals, .. } = *report;
+        let (Some(size_bytes), true) = (size_bytes, addr != 0) else { return };
+        if is_framework(pool) {
+            failing.pool_gave(turn);
+        }
+        // Both records of a workspace that grows are of one block (ascend-abi §6.2).
+        let live = || turn.home.blocks.get(key);
+        if pool == Pool::PtaWorkspace && live().is_some_and(|live| live.block.size_bytes == size_bytes) {
+            return;
+        }
+        let wanted = if is_framework(pool) { self.wanted_bytes.remove(&turn.at.tid) } else { None };
+        let requested_bytes = wanted.filter(|wanted| *wanted <= size_bytes);
+        let new = NewBlock::of_pool(pool, turn.device_or_own(device), addr, size_bytes);
+        turn.hand_out(key, &NewBlock { requested_bytes, ..new }, totals);
+    }
+
+    fn freed(&mut self, key: Key, report: &PoolReport, turn: &mut Turn<'_>) {
+        match turn.free(key, FreeCause::Program, report.totals) {
+            Some(live) if !live.returned => self.leaving.insert(key, live.block.allocation_id),
+            Some(_) => {}
+            None => turn.unknown_free(report.pool, report.addr, false),
+        }
+    }
+
+    /// The pool has the block back: just before the program's free is reported, or later if a stream still used it.
+    fn returned(&mut self, key: Key, report: &PoolReport, turn: &mut Turn<'_>) {
+        let PoolReport { pool, device, addr, size_bytes, totals, .. } = *report;
+        let allocation_id = if turn.home.blocks.change(key, |live| live.returned = true) {
+            turn.home.blocks.number(key)
+        } else {
+            self.leaving.remove(&key)
+        };
+        let Some(totals) = totals else { return };
+        let returned = BlockReturned {
+            pool,
+            allocation_id,
+            addr,
+            size_bytes: size_bytes.unwrap_or(0),
+            used_bytes: totals.used_bytes.unwrap_or(0),
+            total_bytes: totals.reserved_bytes,
+            active_bytes: totals.active_bytes,
+        };
+        turn.emit(turn.device_or_own(device), EventKind::BlockReturned(returned));
+    }
+
+    /// The wrong function was found: nothing that it says counts from here on, and the user is warned.
+    fn is_mislocated(&mut self, symbol: Name, turn: &mut Turn<'_>) {
+        turn.shared.mislocated += 1;
+        if !std::mem::replace(&mut self.mislocated, true) {
+            turn.emit_if(turn.device(), EventKind::ProbeDisabled { symbol }, true);
+        }
+    }
+}
+
+/// A pool that gets its memory from ACL: if that was refused, it reports itself whether it got what it wanted.
+const fn is_framework(pool: Pool) -> bool {
+    !matches!(pool, Pool::Named(_))
+}

@@ -1,0 +1,141 @@
+//! One traced process: its domains' states, and the dispatch of effects to them.
+
+use std::sync::Arc;
+
+use super::domains::atb::Atb;
+use super::domains::failing::Failing;
+use super::domains::launches::Launches;
+use super::domains::memory::Memory;
+use super::domains::mstx::Mstx;
+use super::domains::pools::Pools;
+use super::domains::script::{Collection, Script};
+use super::domains::{Effect, runtime, torch};
+use super::item::Head;
+use super::stacks::Codes;
+use super::steps::Steps;
+use super::turn::{At, Home, Shared, Turn};
+use crate::model::{Device, EventKind, FreeCause, ProcessStart};
+
+/// One traced process.
+pub(super) struct Process {
+    home: Home,
+    memory: Memory,
+    pools: Pools,
+    failing: Failing,
+    launches: Launches,
+    mstx: Mstx,
+    atb: Atb,
+    script: Script,
+    /// Code objects. A forked child shares them until either learns another.
+    codes: Arc<Codes>,
+}
+
+impl Process {
+    /// A process of which nothing is known; `wanted` are the steps to be written, `deferred` whether nothing is collected before
+    /// its script says so.
+    pub(super) fn new(pid: u32, wanted: Arc<[u32]>, deferred: bool) -> Self {
+        Self::at_home(Home::new(pid, Steps::new(wanted), Vec::new(), Collection::new(deferred)))
+    }
+
+    /// A child that `thread` has forked: knows what its memory knows, but has no device memory.
+    pub(super) fn child(&self, thread: u32, pid: u32, wanted: Arc<[u32]>) -> Self {
+        let (visible, collection) = (self.home.devices.visible().to_vec(), self.home.collection.child(thread, pid));
+        let home = Home::new(pid, Steps::new(wanted), visible, collection);
+        let (launches, script) = (self.launches.child(), self.script.child());
+        Self { launches, script, codes: Arc::clone(&self.codes), ..Self::at_home(home) }
+    }
+
+    fn at_home(home: Home) -> Self {
+        Self {
+            home,
+            memory: Memory::default(),
+            pools: Pools::default(),
+            failing: Failing::default(),
+            launches: Launches::default(),
+            mstx: Mstx::default(),
+            atb: Atb::default(),
+            script: Script::default(),
+            codes: Arc::default(),
+        }
+    }
+
+    /// Its code objects.
+    pub(super) fn codes(&self) -> &Codes {
+        &self.codes
+    }
+
+    /// The process joins the trace, or is known better.
+    pub(super) fn started(&mut self, at: At, start: ProcessStart, visible: Option<&str>, shared: &mut Shared) {
+        self.home.attached = start.attached;
+        self.home.devices.see(visible.and_then(visible_devices).unwrap_or_default());
+        let mut turn = Turn::of_no_call(at, &mut self.home, shared);
+        turn.report(Device::None, EventKind::ProcessStart(start), true);
+    }
+
+    /// The process is replaced by another program: all is gone but the counters.
+    pub(super) fn exec(&mut self, at: At, shared: &mut Shared) {
+        self.is_over(at, FreeCause::ProcessEnd, shared);
+        self.home.exec();
+        self.failing.exec();
+        self.mstx.exec();
+        (self.memory, self.pools, self.launches) = (Memory::default(), Pools::default(), Launches::default());
+        (self.atb, self.script, self.codes) = (Atb::default(), Script::default(), Arc::default());
+    }
+
+    /// The process ends.
+    pub(super) fn end(&mut self, at: At, shared: &mut Shared) {
+        self.is_over(at, FreeCause::ProcessEnd, shared);
+        Turn::of_no_call(at, &mut self.home, shared).report(Device::None, EventKind::ProcessEnd, true);
+    }
+
+    /// Ends what is open: requests have failed for good, blocks have ended for this cause.
+    pub(super) fn is_over(&mut self, at: At, cause: FreeCause, shared: &mut Shared) {
+        let mut turn = Turn::of_no_call(at, &mut self.home, shared);
+        self.failing.all_failed(&mut turn);
+        turn.free_all(cause);
+    }
+
+    /// Time has passed: who was silent has given up.
+    pub(super) fn waited_long_enough(&mut self, time_ns: u64, shared: &mut Shared) {
+        self.failing.waited_long_enough(&mut Turn::of_no_call(At::new(time_ns, 0), &mut self.home, shared));
+    }
+
+    /// Applies an effect of this process.
+    pub(super) fn apply(&mut self, at: At, head: &Head, effect: Effect, shared: &mut Shared) {
+        let Self { home, memory, pools, failing, launches, mstx, atb, script, codes } = self;
+        let turn = &mut Turn::new(at, head, home, shared);
+        failing.before(&effect, turn);
+        match effect {
+            Effect::Memory(effect) => memory.apply(&effect, turn, failing),
+            Effect::Failing(effect) => failing.apply(&effect, turn),
+            Effect::Runtime(effect) => runtime::apply(effect, turn),
+            Effect::Launch(effect) => launches.apply(effect, turn),
+            Effect::Mstx(effect) => mstx.apply(effect, turn, pools, failing),
+            Effect::Pool(effect) => pools.apply(&effect, turn, failing),
+            Effect::Atb(effect) => atb.apply(effect, turn, pools),
+            Effect::Torch(effect) => torch::apply(&effect, turn),
+            Effect::Script(effect) => script.apply(effect, turn),
+            Effect::Code { address, fingerprint, code } => Arc::make_mut(codes).insert(address, fingerprint, code),
+            Effect::Fork { .. } | Effect::Exec | Effect::Note(_) => {}
+        }
+    }
+}
+
+/// `ASCEND_RT_VISIBLE_DEVICES` as a strict list of decimal numbers.
+pub(crate) fn visible_devices(list: &str) -> Option<Vec<u32>> {
+    let number = |item: &str| item.bytes().all(|byte| byte.is_ascii_digit()).then(|| item.parse().ok())?;
+    list.split(',').map(number).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn visible_devices_are_strict() {
+        assert_eq!(visible_devices("4,5,07"), Some(vec![4, 5, 7]));
+        for bad in ["", "4,", "4, 5", "0x4", "-1", "+4", "4,npu5", "99999999999"] {
+            assert_eq!(visible_devices(bad), None, "{bad}");
+        }
+    }
+}

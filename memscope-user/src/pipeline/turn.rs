@@ -1,0 +1,271 @@
+//! One effect's turn: the moment, and all that the domains of a process share.
+
+use super::blocks::{Blocks, Key, Live, NewBlock, PoolTotals};
+use super::domains::runtime::Devices;
+use super::domains::script::Collection;
+use super::item::Head;
+use super::output::Output;
+use super::steps::Steps;
+use super::usage::Usage;
+use super::wishes::Wishes;
+use crate::analyses::decompose::Classifier;
+use crate::model::{Alloc, Block, Device, Event, EventKind, Free, FreeCause, Pool, Stacks, UnknownFree};
+
+/// Live blocks of all processes that are followed; later ones are counted and not reported.
+const MAX_LIVE_BLOCKS: usize = 16 << 20;
+
+/// What the processes share.
+pub(super) struct Shared {
+    pub(super) out: Output,
+    pub(super) live: usize,
+    pub(super) blocks_full: u64,
+    pub(super) mislocated: u64,
+    /// How many of the newest and of the largest blocks are reported when memory is out.
+    pub(super) oom_blocks: Option<usize>,
+    /// Requests of all processes that may have failed for good.
+    pub(super) oom_pending: usize,
+    pub(super) usage: Usage,
+    /// Names owners of blocks, where that is wanted.
+    pub(super) owners: Option<Classifier>,
+    /// Blocks do not carry the number of launches before them.
+    pub(super) uncounted_launches: bool,
+    /// It is wanted of all processes, not only of those with scripts that ask for it.
+    pub(super) owned_by_options: bool,
+    /// What scripts can have.
+    pub(super) wishes: Wishes,
+}
+
+/// What the domains of one process share.
+pub(super) struct Home {
+    pub(super) pid: u32,
+    next_event: u64,
+    /// It was running before the trace began.
+    pub(super) attached: bool,
+    pub(super) devices: Devices,
+    pub(super) steps: Steps,
+    pub(super) blocks: Blocks,
+    /// Kernel launches so far.
+    pub(super) launches: u64,
+    /// What its script has collected.
+    pub(super) collection: Collection,
+}
+
+impl Home {
+    /// That of a process of which nothing is known but what it sees and what its script has said.
+    pub(super) fn new(pid: u32, steps: Steps, visible: Vec<u32>, collection: Collection) -> Self {
+        let (devices, blocks) = (Devices::new(visible), Blocks::default());
+        Self { pid, next_event: 0, attached: false, devices, steps, blocks, launches: 0, collection }
+    }
+
+    /// Another program takes the place of this one: counters go on, and what it sees.
+    pub(super) fn exec(&mut self) {
+        self.attached = false;
+        self.devices = Devices::new(self.devices.visible().to_vec());
+        self.collection = self.collection.anew();
+        self.steps.reset();
+    }
+}
+
+/// Moment, thread and place of an event.
+#[derive(Clone, Copy)]
+pub(super) struct At {
+    pub(super) time_ns: u64,
+    pub(super) tid: u32,
+    /// Where the call was made.
+    pub(super) stacks: Stacks,
+}
+
+impl At {
+    /// Of no call.
+    pub(super) fn new(time_ns: u64, tid: u32) -> Self {
+        Self { time_ns, tid, stacks: Stacks::default() }
+    }
+
+    /// Without the call: what follows is not what it did.
+    pub(super) fn made_up(self) -> Self {
+        Self::new(self.time_ns, self.tid)
+    }
+}
+
+/// One effect's turn.
+pub(super) struct Turn<'a> {
+    pub(super) at: At,
+    /// Row of the call; 0 is none.
+    pub(super) row: u16,
+    /// The moment by the records' clock.
+    pub(super) mono_ns: u64,
+    pub(super) home: &'a mut Home,
+    pub(super) shared: &'a mut Shared,
+}
+
+impl<'a> Turn<'a> {
+    /// That of a call.
+    pub(super) fn new(at: At, head: &Head, home: &'a mut Home, shared: &'a mut Shared) -> Self {
+        Self { at, row: head.row, mono_ns: head.time_ns, home, shared }
+    }
+
+    /// That of no call.
+    pub(super) fn of_no_call(at: At, home: &'a mut Home, shared: &'a mut Shared) -> Self {
+        Self { at, row: 0, mono_ns: 0, home, shared }
+    }
+
+    /// The same with another moment, thread or place.
+    pub(super) fn with(&mut self, at: At) -> Turn<'_> {
+        Turn { at, row: self.row, mono_ns: self.mono_ns, home: self.home, shared: self.shared }
+    }
+
+    /// The same without the call: what follows is not what it did.
+    pub(super) fn made_up(&mut self) -> Turn<'_> {
+        self.with(self.at.made_up())
+    }
+
+    /// Device of the thread.
+    pub(super) fn device(&self) -> Device {
+        self.home.devices.of(self.at.tid, self.home.attached)
+    }
+
+    /// The NPU that the program calls `device`; where it does not say, that of the thread.
+    pub(super) fn device_or_own(&self, device: Option<u32>) -> Device {
+        device.map_or_else(|| self.device(), |device| self.home.devices.physical(device))
+    }
+
+    /// Reports something, if what happens is collected; it is written if what happens now is.
+    pub(super) fn emit(&mut self, device: Device, kind: EventKind) {
+        self.emit_if(device, kind, self.home.steps.inside());
+    }
+
+    /// The same; it is written if `inside`.
+    pub(super) fn emit_if(&mut self, device: Device, kind: EventKind, inside: bool) {
+        if self.home.collection.is_on() {
+            self.report(device, kind, inside);
+        }
+    }
+
+    /// Reports something, whether or not the script collects.
+    pub(super) fn report(&mut self, device: Device, kind: EventKind, inside: bool) {
+        let home = &mut *self.home;
+        let id = home.next_event;
+        home.next_event += 1;
+        let At { time_ns, tid, stacks } = self.at;
+        let event = Event { id, time_ns, pid: home.pid, tid, device, stacks, kind };
+        let (wanted, of_options) = home.collection.wants(&event);
+        self.shared.out.event(&event, inside && wanted, of_options);
+    }
+
+    /// Kernel that a block of now is of (contract §8.2).
+    pub(super) const fn kernel_index(&self) -> u64 {
+        if self.shared.uncounted_launches { 0 } else { self.home.launches }
+    }
+
+    /// Number that the next event has.
+    pub(super) const fn next_event(&self) -> u64 {
+        self.home.next_event
+    }
+
+    /// A block is handed out. One that lives under the same key was freed unseen.
+    pub(super) fn hand_out(&mut self, key: Key, new: &NewBlock, totals: Option<PoolTotals>) {
+        let NewBlock { addr, size_bytes, requested_bytes, pool, device, module_id, page, api, caller } = *new;
+        self.home.devices.know(device);
+        self.free(key, FreeCause::Replaced, None);
+        if self.shared.live >= MAX_LIVE_BLOCKS {
+            self.shared.blocks_full += 1;
+            return;
+        }
+        let At { time_ns, tid, stacks } = self.at;
+        let mut block = Block {
+            allocation_id: self.home.blocks.next_id(),
+            pool,
+            device,
+            addr,
+            size_bytes,
+            requested_bytes,
+            alloc_time_ns: time_ns,
+            alloc_id: self.next_event(),
+            tid,
+            step: self.home.steps.of_device(device),
+            kernel_index: self.kernel_index(),
+            module_id,
+            page,
+            api,
+            caller,
+            stacks,
+            owner: None,
+        };
+        let labels = self.home.collection.labels_of(tid);
+        block.owner = self.owner_of(&block, labels);
+        let (noted, inside) = (!self.home.collection.is_on(), self.home.steps.inside());
+        let live = Live { block, returned: false, inside, noted, labels, later_owner: None };
+        self.put(key, &live, totals, false);
+    }
+
+    /// A block is live; `promoted` if it was already when collection began.
+    pub(super) fn put(&mut self, key: Key, live: &Live, totals: Option<PoolTotals>, promoted: bool) {
+        let own_bytes = self.home.blocks.put(key, live);
+        self.shared.live += 1;
+        if live.noted {
+            return;
+        }
+        let alloc = Alloc {
+            block: live.block,
+            used_bytes: totals.and_then(|totals| totals.used_bytes).unwrap_or(own_bytes),
+            total_bytes: totals.map(|totals| totals.reserved_bytes),
+            driver: self.shared.usage.of(self.home.pid, live.block.device),
+            restored: live.block.alloc_id != self.next_event(),
+            promoted,
+        };
+        let at = if alloc.restored { self.at.made_up() } else { self.at };
+        self.with(at).emit_if(live.block.device, EventKind::Alloc(alloc), live.inside);
+    }
+
+    /// A block lives on whose end was reported.
+    pub(super) fn put_back(&mut self, key: Key, live: &Live) {
+        let reported = !live.noted && (self.did_not_end(live.block.allocation_id) || self.home.collection.is_on());
+        self.put(key, &Live { noted: !reported, ..*live }, None, false);
+    }
+
+    /// Ends the block under `key`, if there is one. Its row is written if that of its allocation is.
+    pub(super) fn free(&mut self, key: Key, cause: FreeCause, totals: Option<PoolTotals>) -> Option<Live> {
+        let (live, own_bytes) = self.home.blocks.take(key)?;
+        self.shared.live = self.shared.live.saturating_sub(1);
+        if live.noted {
+            return Some(live);
+        }
+        let row_time_ns = self.home.collection.time_behind_stop();
+        if row_time_ns.is_some() && cause.gave_back() {
+            self.ended_unwatched(live);
+            return Some(live);
+        }
+        // The call that showed that a block had ended did not end it.
+        let at = if cause == FreeCause::Program { self.at } else { self.at.made_up() };
+        let free = Free {
+            block: live.block,
+            used_bytes: totals.and_then(|totals| totals.used_bytes).unwrap_or(own_bytes),
+            total_bytes: totals.map(|totals| totals.reserved_bytes),
+            driver: self.shared.usage.of(self.home.pid, live.block.device),
+            cause,
+            owner: live.later_owner,
+            row_time_ns,
+            without_row: false,
+        };
+        self.with(at).report(live.block.device, EventKind::Free(free), live.inside);
+        Some(live)
+    }
+
+    /// Ends every live block, in the order of their allocation.
+    pub(super) fn free_all(&mut self, cause: FreeCause) {
+        let behind_stop = self.home.collection.time_behind_stop();
+        self.made_up().report_ended(behind_stop);
+        for key in self.home.blocks.in_order() {
+            self.free(key, cause, None);
+        }
+    }
+
+    /// A free of a block that is not known, or its refusal. Freeing a null pointer is no free.
+    pub(super) fn unknown_free(&mut self, pool: Pool, addr: u64, refused: bool) {
+        if addr == 0 {
+            return;
+        }
+        let free = UnknownFree { pool, addr, size_bytes: None, maybe_older: self.home.attached, refused };
+        self.emit(self.device(), EventKind::UnknownFree(free));
+    }
+}
