@@ -3,13 +3,14 @@
 //! Data walks one way: `ring` → `decode` → `pipeline` (time order, blocks, steps) → `analyses` and `sinks`.
 //! `capture` stores what came out of the ring and feeds it to `decode` again. `probes` says what is traced,
 //! `locate` where that is in a file, `kernel` puts the probes there, `follow` keeps up with the processes. See `docs/architecture.md`.
-
+//!
+#![cfg_attr(feature = "trace", doc = include_str!("first_page.md"))]
 #![deny(clippy::print_stdout, clippy::print_stderr, reason = "cli/terminal.rs writes to terminals")]
 
 pub mod analyses;
 mod calm;
 pub mod capture;
-#[cfg(feature = "trace")]
+#[cfg(feature = "cli")]
 pub mod cli;
 #[cfg(feature = "trace")]
 pub mod crew;
@@ -34,6 +35,8 @@ pub mod python;
 mod regular;
 #[cfg(feature = "trace")]
 pub mod ring;
+#[cfg(feature = "trace")]
+pub mod session;
 pub mod sinks;
 #[cfg(feature = "trace")]
 pub mod stacks;

@@ -9,13 +9,21 @@ use std::{
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use super::{
+    report,
     select::{FilterArgs, SelectArgs},
-    values::{self, Analyses, CallStacks, Devices, Events, Level, Ops, Steps},
+    values::{self, Analyses, Events, Ops, Steps},
 };
 use crate::{
     daemon::listen::DEFAULT_SOCKET,
+    follow::spawn::SpawnError,
     kernel::features::LinkMode,
+    os::caller::{Caller, CallerError},
     probes::{ProbeSpec, user},
+    session::{
+        self, CallStacks, CollectOptions, Devices, KernelLimits, OutputOptions, RowLevel, TraceError, TraceOptions,
+        Traced, UsageOptions,
+    },
+    sinks::{self, StackCells, log},
     watch::spec::WatchSpec,
 };
 
@@ -275,7 +283,7 @@ pub(super) struct CompareArgs {
     pub other: PathBuf,
     /// What is compared: op, kernel.
     #[arg(long, value_name = "LIST", default_value = "op")]
-    pub level: Level,
+    pub level: RowLevel,
     /// Where to write.
     #[arg(short = 'o', long, alias = "output", value_name = "DIR", default_value = DEFAULT_OUTPUT)]
     pub output_path: PathBuf,
@@ -569,6 +577,28 @@ pub(super) enum LogLevel {
     Error,
 }
 
+impl From<LogLevel> for log::Level {
+    fn from(level: LogLevel) -> Self {
+        match level {
+            LogLevel::Debug => Self::Debug,
+            LogLevel::Info => Self::Info,
+            LogLevel::Warning => Self::Warn,
+            LogLevel::Error => Self::Error,
+        }
+    }
+}
+
+impl From<log::Level> for LogLevel {
+    fn from(level: log::Level) -> Self {
+        match level {
+            log::Level::Debug => Self::Debug,
+            log::Level::Info => Self::Info,
+            log::Level::Warn => Self::Warning,
+            log::Level::Error => Self::Error,
+        }
+    }
+}
+
 /// What is collected and written.
 #[expect(clippy::struct_excessive_bools, reason = "each is an option of its own")]
 #[derive(Clone, Debug, Args)]
@@ -578,7 +608,7 @@ pub(super) struct CollectArgs {
     pub events: Events,
     /// Detail: op, kernel.
     #[arg(long, value_name = "LIST", default_value = "op")]
-    pub level: Level,
+    pub level: RowLevel,
     /// Devices: npu, npu:<0..31>, cpu.
     #[arg(long, value_name = "LIST", default_value = "npu")]
     pub device: Devices,
@@ -638,6 +668,38 @@ impl CollectArgs {
             (None, false, false) => LogLevel::Info,
         }
     }
+
+    /// What the library is to collect.
+    pub(super) fn options(&self) -> CollectOptions {
+        CollectOptions {
+            events: self.events.rows,
+            level: self.level,
+            devices: self.device,
+            steps: self.steps.clone().unwrap_or_default().0,
+            analyses: self.analysis.chosen,
+            rules: self.decompose_rules.clone(),
+            window: self.select.window().window,
+            filter: self.select.blocks.conditions.clone(),
+        }
+    }
+
+    /// Where the library is to write, for the user behind sudo.
+    pub(super) fn output(&self) -> Result<OutputOptions, CallerError> {
+        Ok(OutputOptions {
+            directory: self.output_path().to_owned(),
+            owner: Caller::owner()?,
+            format: match self.format {
+                Format::Csv => sinks::Format::Csv,
+                Format::Db => sinks::Format::Db,
+            },
+            stacks: match self.stacks {
+                Stacks::Inline => StackCells::Inline,
+                Stacks::Table => StackCells::Table,
+            },
+            log_level: self.level_of_messages().into(),
+            ..OutputOptions::default()
+        })
+    }
 }
 
 /// Transport of records out of the kernel.
@@ -680,6 +742,16 @@ pub(super) enum LateLibraries {
     Stop,
     /// Attach as soon as possible; the first calls may be missed.
     Notify,
+}
+
+impl From<LateLibraries> for session::LateLibraries {
+    fn from(how: LateLibraries) -> Self {
+        match how {
+            LateLibraries::Hold => Self::Hold,
+            LateLibraries::Stop => Self::Stop,
+            LateLibraries::Notify => Self::Notify,
+        }
+    }
 }
 
 /// Functions that the user wants to be probed.
@@ -796,9 +868,59 @@ impl TraceArgs {
     pub(super) fn made_meanwhile(&self) -> CollectArgs {
         let mut collect = self.collect.clone();
         if self.capture_only {
-            collect.analysis = Analyses::NONE;
+            collect.analysis.chosen = session::Analyses::NONE;
         }
         collect
+    }
+
+    /// What the library is to do with these processes, and to write.
+    pub(super) fn writing(&self, traced: Traced) -> Result<TraceOptions, TraceError> {
+        let options = self.options(traced)?;
+        let output = OutputOptions {
+            rows: !self.capture_only,
+            capture: !self.no_capture,
+            max_bytes: self.max_size,
+            parts: self.rotate,
+            ..self.collect.output().map_err(SpawnError::from)?
+        };
+        Ok(TraceOptions { output: Some(output), ..options })
+    }
+
+    /// What the library is to do with these processes.
+    pub(super) fn options(&self, traced: Traced) -> Result<TraceOptions, TraceError> {
+        report::refuse_borrowed_rights(self.usage_library.as_deref()).map_err(TraceError::Options)?;
+        let probes = self.probes.specs().map_err(TraceError::Options)?;
+        Ok(TraceOptions {
+            traced,
+            children: !self.no_children,
+            collect: self.collect.options(),
+            output: None,
+            call_stacks: self.call_stack.unwrap_or_default(),
+            inlined: self.inlined,
+            operators: self.ops.clone().map(|ops| ops.0),
+            probes,
+            deferred: self.collect_mode == CollectMode::Deferred,
+            watch: self.watch.clone(),
+            duration: self.duration,
+            samples: None,
+            late_libraries: self.late_libraries.map(Into::into),
+            ring_bytes: self.ring_size,
+            usage: UsageOptions {
+                interval: self.usage_interval,
+                per_second: self.usage_rate,
+                library: self.usage_library.clone(),
+            },
+            only_user: self.only_user,
+            command_line: std::env::args_os().map(|argument| argument.to_string_lossy().into_owned()).collect(),
+            kernel: KernelLimits {
+                link_mode: self.link.map(Into::into),
+                perf: self.transport == Transport::Perf,
+                max_rows: self.max_rows,
+                tracefs: self.tracefs,
+                object: None,
+            },
+            fail_thread: self.fail_thread.clone(),
+        })
     }
 }
 
@@ -834,7 +956,7 @@ mod tests {
     fn defaults_of_a_trace() {
         let trace = TraceArgs::default();
         assert_eq!((trace.ring_size, trace.usage_rate, trace.no_capture), (64 << 20, 10, false));
-        assert!(trace.collect.analysis.leaks);
+        assert!(trace.collect.analysis.chosen.leaks);
     }
 
     #[test]

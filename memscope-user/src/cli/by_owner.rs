@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
 
-use super::{USAGE, args::OwnerArgs, decompose::rules_of_user, error, input, select, terminal};
+use super::{USAGE, args::OwnerArgs, decompose::rules_of_user, error, input, terminal};
 use crate::{
     analyses::{FragmentationAnalysis, PeaksAnalysis, decompose::RuleSet},
     input::Outcome,
+    session::outputs::check_pools,
     sinks::report::Report,
 };
 
@@ -24,7 +25,7 @@ pub(super) fn peaks(args: &OwnerArgs) -> ExitCode {
 /// `fragmentation FILE…`.
 pub(super) fn fragmentation(args: &OwnerArgs) -> ExitCode {
     let filter = args.select.blocks.filter(None);
-    if let Err(reason) = select::of_pools(&filter) {
+    if let Err(reason) = check_pools(&filter) {
         error(reason);
         return ExitCode::from(USAGE);
     }

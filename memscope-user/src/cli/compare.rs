@@ -25,6 +25,7 @@ use crate::{
     },
     input::Stage,
     os::caller::Caller,
+    session::RowLevel,
     sinks::compare::CompareFiles,
 };
 
@@ -60,7 +61,7 @@ pub(super) fn run(args: &CompareArgs) -> ExitCode {
 }
 
 /// `--compare --input-path=A,B`, as msMemScope spells it.
-pub(super) fn run_option(paths: &OsStr, level: values::Level, output_path: &Path, json: bool) -> ExitCode {
+pub(super) fn run_option(paths: &OsStr, level: RowLevel, output_path: &Path, json: bool) -> ExitCode {
     let files = values::paths(paths);
     let [base, other] = files.as_slice() else {
         error(format_args!("--input-path takes exactly 2 files, not {}", files.len()));

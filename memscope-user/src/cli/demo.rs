@@ -10,9 +10,9 @@ use std::{
 use super::{
     USAGE,
     args::{DemoArgs, LogLevel, RunArgs, TraceArgs},
-    error, message, offline, session,
-    values::CallStacks,
+    error, message, offline, trace,
 };
+use crate::session::CallStacks;
 
 /// Six steps; each leaks one block of 1 MiB.
 const PROGRAM: [&str; 7] = ["steps", "--steps", "6", "--leaks", "1", "--leak-size", "1048576"];
@@ -34,7 +34,7 @@ pub(super) fn run(args: &DemoArgs) -> ExitCode {
         ));
         return ExitCode::from(USAGE);
     }
-    session::run(&RunArgs { trace: trace_args(args), user: None, mstx_injection: false, program: command(&sim) })
+    trace::run(&RunArgs { trace: trace_args(args), user: None, mstx_injection: false, program: command(&sim) })
 }
 
 /// What the trace of the simulated program gave elsewhere.

@@ -9,7 +9,7 @@ use std::{
 
 use serde::Serialize;
 
-use super::{FAILURE, USAGE, args::DoctorArgs, error, outputs, terminal};
+use super::{FAILURE, USAGE, args::DoctorArgs, error, report, terminal};
 use crate::{
     follow::{
         expected_libraries, interpreters,
@@ -138,7 +138,7 @@ pub(super) fn run(args: &DoctorArgs) -> ExitCode {
         checks.extend(kernel_for(&rights, features, &user));
         checks.push(processes());
         checks.push(scripts());
-        if let Err(reason) = outputs::refuse_borrowed_rights(args.usage_library.as_deref()) {
+        if let Err(reason) = report::refuse_borrowed_rights(args.usage_library.as_deref()) {
             error(reason);
             return ExitCode::from(USAGE);
         }

@@ -2,10 +2,7 @@
 
 use nix::{
     libc,
-    sys::{
-        resource::{RLIM_INFINITY, Resource, getrlimit},
-        signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction},
-    },
+    sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction},
 };
 
 /// Has writes beyond the limit fail (`EFBIG`) instead of ending this process. A program that we start has what it would have had: what a
@@ -20,13 +17,5 @@ pub(super) fn outlive_limit() {
     {
         // SAFETY: this is what there was.
         let _ = unsafe { sigaction(Signal::SIGXFSZ, &before) };
-    }
-}
-
-/// What may be said behind an error of writing; nothing where files may have any size.
-pub(super) fn hint() -> String {
-    match getrlimit(Resource::RLIMIT_FSIZE) {
-        Ok((limit, _)) if limit != RLIM_INFINITY => format!(" (files may have {limit} bytes: `ulimit -f`)"),
-        _ => String::new(),
     }
 }

@@ -4,7 +4,7 @@ use std::{
     fmt::{self, Display},
     panic::Location,
     process::ExitCode,
-    sync::{Mutex, OnceLock, PoisonError, TryLockError},
+    sync::{Arc, OnceLock},
 };
 
 use clap::error::{ContextKind, ContextValue};
@@ -13,45 +13,58 @@ use super::{FAILURE, USAGE, args::LogLevel, terminal};
 use crate::{
     crew,
     printable::OneLine,
-    sinks::log::{Level, LogFile},
+    session::{Listener, Message, RunLog, Speaker},
+    sinks::log::Level,
 };
 
 /// The log in the output directory, once there is one.
-static LOG: OnceLock<Mutex<LogFile>> = OnceLock::new();
+static LOG: OnceLock<Arc<RunLog>> = OnceLock::new();
 
 /// From now on messages go into this log, too.
-pub(super) fn log_into(log: LogFile) {
+pub(super) fn log_into(log: &Arc<RunLog>) {
     // The first one is the run's.
-    let _ = LOG.set(Mutex::new(log));
+    let _ = LOG.set(Arc::clone(log));
 }
 
 /// Says something to the user, if its level is wanted, and to the log.
 #[track_caller]
 pub(super) fn message(wanted: LogLevel, level: LogLevel, text: fmt::Arguments<'_>) {
-    let (name, log_level) = match level {
-        LogLevel::Debug => ("Debug", Level::Debug),
-        LogLevel::Info => ("Info", Level::Info),
-        LogLevel::Warning => ("Warning", Level::Warn),
-        LogLevel::Error => ("Error", Level::Error),
+    show(wanted, level, text);
+    log(level.into(), Location::caller(), text);
+}
+
+/// Shows something on the terminal alone, if its level is wanted.
+pub(super) fn show(wanted: LogLevel, level: LogLevel, text: fmt::Arguments<'_>) {
+    let name = match level {
+        LogLevel::Debug => "Debug",
+        LogLevel::Info => "Info",
+        LogLevel::Warning => "Warning",
+        LogLevel::Error => "Error",
     };
     if level >= wanted {
         terminal::say(format_args!("[memscope-bpf] {name}: {text}"));
     }
-    log(log_level, Location::caller(), text);
+}
+
+/// Says things of the library on the terminal, where there is no log.
+pub(super) fn speaker(wanted: LogLevel) -> Speaker {
+    Speaker::new(Arc::new(Shown(wanted)))
+}
+
+/// Messages of this level and above are shown.
+struct Shown(LogLevel);
+
+impl Listener for Shown {
+    fn message(&self, message: &Message<'_>) {
+        show(self.0, message.level.into(), message.text);
+    }
 }
 
 /// Writes into the log alone.
 fn log(level: Level, place: &Location<'_>, text: fmt::Arguments<'_>) {
-    let Some(log) = LOG.get() else { return };
-    let mut log = match log.try_lock() {
-        Ok(log) => log,
-        Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-        // This thread may have it, if it panicked in there.
-        Err(TryLockError::WouldBlock) if std::thread::panicking() => return,
-        Err(TryLockError::WouldBlock) => log.lock().unwrap_or_else(PoisonError::into_inner),
-    };
-    // A log that cannot be written is no reason to disturb the trace: the user has the message.
-    let _ = log.line(level, place.file(), place.line(), &text.to_string());
+    if let Some(log) = LOG.get() {
+        log.line(level, place, text);
+    }
 }
 
 /// Says what failed.

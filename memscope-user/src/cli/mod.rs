@@ -7,8 +7,6 @@ mod daemon;
 mod decompose;
 mod demo;
 mod diff;
-#[path = "../session/disk.rs"]
-mod disk;
 mod doctor;
 mod export;
 mod file_size;
@@ -18,26 +16,16 @@ mod input;
 mod leaks;
 mod manual;
 mod messages;
-#[path = "../session/notices.rs"]
-mod notices;
 mod offline;
-#[path = "../session/operators.rs"]
-mod operators;
-#[path = "../session/outputs.rs"]
-mod outputs;
 mod progress;
+mod report;
 mod select;
-#[path = "../session/mod.rs"]
-mod session;
 mod signals;
-#[path = "../session/stacks.rs"]
-mod stacks;
 mod stat;
 mod terminal;
+mod trace;
 mod typed;
 mod values;
-#[path = "../session/writer.rs"]
-mod writer;
 
 use std::{ffi::OsString, process::ExitCode};
 
@@ -79,8 +67,8 @@ fn run_command_line() -> ExitCode {
         warn_of_lists(collect);
     }
     match cli.command {
-        Some(Command::Run(run)) => session::run(&run),
-        Some(Command::Attach(attach)) => session::attach(&attach.pid, &attach.trace),
+        Some(Command::Run(run)) => trace::run(&run),
+        Some(Command::Attach(attach)) => trace::attach(&attach.pid, &attach.trace),
         Some(Command::Replay(replay)) => offline::replay(&replay),
         Some(Command::Recover(recover)) => offline::recover(&recover),
         Some(Command::Compare(args)) => compare::run(&args),
@@ -116,9 +104,9 @@ fn run_command_line() -> ExitCode {
         None if !cli.pid.is_empty() && !cli.program.is_empty() => {
             usage("--pid attaches to a running process: a program cannot be given as well")
         }
-        None if !cli.pid.is_empty() => session::attach(&cli.pid, &cli.trace),
+        None if !cli.pid.is_empty() => trace::attach(&cli.pid, &cli.trace),
         None if !cli.program.is_empty() => {
-            session::run(&RunArgs { trace: cli.trace, user: None, mstx_injection: false, program: cli.program })
+            trace::run(&RunArgs { trace: cli.trace, user: None, mstx_injection: false, program: cli.program })
         }
         None => usage("what to trace? `memscope-bpf run -- PROG`, or `memscope-bpf --pid PID`; see --help"),
     }

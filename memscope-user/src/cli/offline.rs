@@ -11,20 +11,18 @@ use anyhow::{Context as _, Result, bail};
 
 use super::{
     FAILURE, USAGE,
-    args::{CollectArgs, CollectMode, LogLevel, RecoverArgs, ReplayArgs},
-    disk::Files,
-    error, message,
-    notices::Notices,
-    outputs::{self, Chosen},
-    progress, terminal,
-    values::CallStacks,
+    args::{CollectArgs, LogLevel, RecoverArgs, ReplayArgs},
+    error, message, messages, progress, report, terminal,
 };
 use crate::{
     capture::Reader,
     error_chain,
     input::{Progress, Stage},
-    os::caller::Caller,
     pipeline::{self, PipelineConfig, ReplayReport},
+    session::{
+        CallStacks, Files, Notices,
+        outputs::{self, Chosen},
+    },
     sinks::{
         Sink,
         tree::{OutputTree, ProcessDirs},
@@ -64,7 +62,7 @@ pub(super) fn recover(args: &RecoverArgs) -> ExitCode {
 }
 
 fn finish(collect: &CollectArgs, work: impl FnOnce() -> Result<()>) -> ExitCode {
-    if let Err(reason) = outputs::check(collect) {
+    if let Err(reason) = collect.options().check() {
         error(reason);
         return ExitCode::from(USAGE);
     }
@@ -105,38 +103,40 @@ pub(super) fn replay_bytes(capture: &[u8], name: &str, collect: &CollectArgs) ->
 }
 
 fn outputs_of<R: Read>(reader: Reader<R>, capture: &Path, total: u64, collect: &CollectArgs) -> Result<()> {
-    let rules = outputs::rules(collect).map_err(anyhow::Error::msg)?;
-    let Chosen { analyses, selected } = outputs::analyses(collect, rules.as_ref());
-    let owners = outputs::owners(collect, rules.as_ref());
+    let (options, output) = (collect.options(), collect.output()?);
+    let rules = outputs::rules(&options).map_err(anyhow::Error::msg)?;
+    let Chosen { analyses, selected } = outputs::analyses(&options, rules.as_ref());
+    let owners = outputs::owners(&options, rules.as_ref());
     let config = PipelineConfig {
-        dump: outputs::filter(collect),
+        dump: outputs::filter(&options),
         owners,
-        rows_of_options: Some(outputs::row_bits(collect, true)),
-        demand: Some(outputs::demand(collect, rules.as_ref())),
+        rows_of_options: Some(outputs::row_bits(&options, true)),
+        demand: Some(outputs::demand(&options, rules.as_ref())),
         ..PipelineConfig::default()
     };
-    let notices = Notices::new(collect.level_of_messages());
-    let settings = outputs::config(collect, CallStacks::default(), CollectMode::default());
-    let tree = OutputTree::open(collect.output_path(), Caller::owner()?)?;
-    let dump = outputs::dump(collect, settings, None, &tree, ProcessDirs::default(), Files::default());
+    let speaker = messages::speaker(collect.level_of_messages());
+    let notices = Notices::new(speaker.clone());
+    let settings = outputs::config(&options, &output, CallStacks::default(), false);
+    let tree = OutputTree::open(&output.directory, output.owner)?;
+    let dump = outputs::dump(&output, settings, &tree, ProcessDirs::default(), Files::default(), speaker);
     let sinks: Vec<Box<dyn Sink>> = vec![dump, Box::new(notices)];
     let mut watcher = progress::watcher().unwrap_or_else(|| Box::new(|_| {}));
     let mut tell = |done| watcher(Progress { stage: Stage::Reading, done, total });
-    let report = pipeline::replay_from(reader, config, sinks, analyses, &mut tell);
+    let replayed = pipeline::replay_from(reader, config, sinks, analyses, &mut tell);
     // The report comes next, and may go to the same terminal.
     terminal::clear_status();
     // What is no capture leaves nothing behind.
-    let report = report.inspect_err(|_| tree.discard());
-    let report = report.with_context(|| format!("cannot replay `{}`", capture.display()))?;
-    tell_ending(collect.level_of_messages(), &report);
-    if !report.has_launches && outputs::filter(collect).launch {
+    let replayed = replayed.inspect_err(|_| tree.discard());
+    let replayed = replayed.with_context(|| format!("cannot replay `{}`", capture.display()))?;
+    tell_ending(collect.level_of_messages(), &replayed);
+    if !replayed.has_launches && outputs::filter(&options).launch {
         message(collect.level_of_messages(), LogLevel::Warning, format_args!("{NO_LAUNCHES}"));
     }
-    let failures: Vec<String> = report.outcome.errors.iter().map(|error| error_chain(error)).collect();
+    let failures: Vec<String> = replayed.outcome.errors.iter().map(|error| error_chain(error)).collect();
     if !failures.is_empty() {
         bail!(failures.join("; "));
     }
-    outputs::print_report(collect, &report.outcome, &selected).context("cannot print the report")
+    report::print(collect, &replayed.outcome, selected.selected_none()).context("cannot print the report")
 }
 
 /// Says how a capture ends, if not as it should.

@@ -1,7 +1,7 @@
 //! How far a command on files is, on the terminal that the messages go to.
 
-use std::sync::mpsc::{RecvTimeoutError, sync_channel};
-use std::thread;
+use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use super::terminal;
@@ -32,14 +32,20 @@ pub(super) fn of_stage(stage: Stage) -> impl FnMut(u64, u64) {
     }
 }
 
-/// Shows that work goes on, and for how long it has, where nobody can tell how much of it there is.
-pub(super) fn during<T>(what: &str, work: impl FnOnce() -> T) -> T {
-    if !terminal::shows_messages() {
-        return work();
-    }
-    let began = Instant::now();
-    let (working, ended) = sync_channel::<()>(0);
-    thread::scope(|scope| {
+/// Shows that work goes on, and for how long it has, where it is not known how much of it there is; until it is dropped.
+pub(super) struct Spinner {
+    working: Option<SyncSender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Spinner {
+    /// Begins, if there is a terminal to show it on.
+    pub(super) fn start(what: &'static str) -> Self {
+        if !terminal::shows_messages() {
+            return Self { working: None, thread: None };
+        }
+        let began = Instant::now();
+        let (working, ended) = sync_channel::<()>(0);
         let show = move || {
             let mut wait = QUIET;
             // Nothing is sent: the other end goes when the work ends, whichever way.
@@ -50,11 +56,23 @@ pub(super) fn during<T>(what: &str, work: impl FnOnce() -> T) -> T {
             terminal::clear_status();
         };
         // Without a thread for it nothing is shown.
-        drop(thread::Builder::new().spawn_scoped(scope, show));
-        let result = work();
-        drop(working);
-        result
-    })
+        Self { working: Some(working), thread: thread::Builder::new().spawn(show).ok() }
+    }
+}
+
+impl Drop for Spinner {
+    fn drop(&mut self) {
+        self.working = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Shows it while this work goes on.
+pub(super) fn during<T>(what: &'static str, work: impl FnOnce() -> T) -> T {
+    let _shown = Spinner::start(what);
+    work()
 }
 
 struct Bar {

@@ -59,17 +59,6 @@ impl SelectArgs {
     }
 }
 
-/// Refuses a filter that would part pools, where whole ones are looked at.
-pub(super) fn of_pools(filter: &Filter) -> Result<(), String> {
-    if filter.parts_pools() {
-        return Err(
-            "the pieces of a pool are those of all its blocks: --filter takes layer, pid and device with fragmentation"
-                .to_owned(),
-        );
-    }
-    Ok(())
-}
-
 /// Said where a selection leaves no block.
 pub(super) const NOTHING: &str = "there is no block in what --filter, --since and --until leave";
 

@@ -339,8 +339,8 @@ mod tests {
     #[test]
     fn abbreviations_and_repetitions() {
         let cli = accepted("memscope-bpf --ev=alloc --an none --events=free -o a --outp b -q -q -- x");
-        assert_eq!(cli.trace.collect.events.bits(), 2);
-        assert_eq!(cli.trace.collect.analysis.bits(), 0);
+        assert_eq!(cli.trace.collect.events.rows.bits(), 2);
+        assert_eq!(cli.trace.collect.analysis.chosen.bits(), 0);
         assert_eq!(cli.trace.collect.output_path(), Path::new("b"));
         // Of ours --since and --filter begin alike; msMemScope has neither.
         let cli = accepted("msmemscope --s=1,2 --f db python x.py");

@@ -9,6 +9,7 @@ use std::str::FromStr;
 use crate::{
     analyses::{diff::At, inefficient::InefficientKind, select::When as Moment},
     locate::ops::OpsChoice,
+    session::{Analyses as Chosen, CallStacks, DEFAULT_BLOCKS, Devices, Events as Rows, RowLevel},
 };
 
 /// 365 days.
@@ -41,71 +42,36 @@ pub(super) fn paths(text: &OsStr) -> Vec<PathBuf> {
 }
 
 /// `--events`: which rows are written.
-#[expect(clippy::struct_excessive_bools, reason = "one field per word of the option")]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Events {
-    /// MALLOC rows.
-    pub alloc: bool,
-    /// FREE rows.
-    pub free: bool,
-    /// Launch rows.
-    pub launch: bool,
-    /// ACCESS rows.
-    pub access: bool,
-    /// `BLOCK_FREE` rows; an addition of ours.
-    pub block_free: bool,
+    /// The rows.
+    pub rows: Rows,
     /// `none` stood beside other words.
     pub cleared: bool,
     /// `traceback` was asked for, which only a script can start.
     pub traceback: bool,
 }
 
-impl Default for Events {
-    fn default() -> Self {
-        Self { alloc: true, free: true, launch: true, ..Self::NONE }
-    }
-}
-
-impl Events {
-    /// None of them.
-    const NONE: Self = Self {
-        alloc: false,
-        free: false,
-        launch: false,
-        access: false,
-        block_free: false,
-        cleared: false,
-        traceback: false,
-    };
-
-    /// The contract's bits: alloc 1, free 2, launch 4, access 8; ours has none.
-    #[must_use]
-    pub(super) const fn bits(self) -> u32 {
-        self.alloc as u32 | (self.free as u32) << 1 | (self.launch as u32) << 2 | (self.access as u32) << 3
-    }
-}
-
 impl FromStr for Events {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let mut events = Self::NONE;
-        let mut none = false;
+        let nothing = Self { rows: Rows::NONE, cleared: false, traceback: false };
+        let (mut events, mut none) = (nothing, false);
         for item in items(text) {
             match item {
-                "alloc" => events.alloc = true,
-                "free" => events.free = true,
-                "launch" => events.launch = true,
-                "access" => events.access = true,
-                "block_free" => events.block_free = true,
+                "alloc" => events.rows.alloc = true,
+                "free" => events.rows.free = true,
+                "launch" => events.rows.launch = true,
+                "access" => events.rows.access = true,
+                "block_free" => events.rows.block_free = true,
                 "none" => none = true,
                 "traceback" => events.traceback = true,
                 other => return Err(format!("`{other}` is not one of alloc, free, launch, access, block_free, none")),
             }
         }
         if none {
-            let cleared = events != Self::NONE;
-            events = Self { cleared, ..Self::NONE };
+            events = Self { cleared: events != nothing, ..nothing };
         }
         Ok(events)
     }
@@ -142,30 +108,8 @@ impl FromStr for Ops {
     }
 }
 
-/// `--level`: op and kernel rows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Level {
-    /// Operators.
-    pub op: bool,
-    /// Kernels.
-    pub kernel: bool,
-}
-
-impl Default for Level {
-    fn default() -> Self {
-        Self { op: true, kernel: false }
-    }
-}
-
-impl Level {
-    /// The contract's bits: op 1, kernel 2.
-    #[must_use]
-    pub(super) const fn bits(self) -> u32 {
-        self.op as u32 | (self.kernel as u32) << 1
-    }
-}
-
-impl FromStr for Level {
+/// `--level`.
+impl FromStr for RowLevel {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -181,23 +125,7 @@ impl FromStr for Level {
     }
 }
 
-/// `--device`: which devices' rows are written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Devices {
-    /// Every NPU.
-    pub all_npu: bool,
-    /// Bit *n*: NPU *n*.
-    pub slots: u32,
-    /// Host memory.
-    pub cpu: bool,
-}
-
-impl Default for Devices {
-    fn default() -> Self {
-        Self { all_npu: true, slots: 0, cpu: false }
-    }
-}
-
+/// `--device`.
 impl FromStr for Devices {
     type Err = String;
 
@@ -246,84 +174,19 @@ impl FromStr for Steps {
 }
 
 /// `--analysis`.
-#[expect(clippy::struct_excessive_bools, reason = "one field per word of the option")]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Analyses {
-    /// Step leaks and fluctuation.
-    pub leaks: bool,
-    /// Owners.
-    pub decompose: bool,
-    /// Inefficient use.
-    pub inefficient: bool,
-    /// Out of memory; how many blocks to name.
-    pub oom: Option<u32>,
-    /// What was live at the peaks; an addition of ours.
-    pub peaks: bool,
-    /// Free pieces of pools; an addition of ours.
-    pub fragmentation: bool,
+    /// The analyses.
+    pub chosen: Chosen,
     /// `none` stood beside other words.
     pub cleared: bool,
-}
-
-impl Default for Analyses {
-    fn default() -> Self {
-        Self { leaks: true, ..Self::NONE }
-    }
-}
-
-impl Analyses {
-    /// None of them.
-    pub(super) const NONE: Self = Self {
-        leaks: false,
-        decompose: false,
-        inefficient: false,
-        oom: None,
-        peaks: false,
-        fragmentation: false,
-        cleared: false,
-    };
-
-    /// All of them as scripts ask for them.
-    #[must_use]
-    pub(super) const fn of_scripts(self) -> u64 {
-        self.bits() as u64 | (self.peaks as u64) << 4 | (self.fragmentation as u64) << 5
-    }
-
-    /// The contract's bits: leaks 1, decompose 2, inefficient 4, oom 8; ours have none.
-    #[must_use]
-    pub(super) const fn bits(self) -> u32 {
-        self.leaks as u32
-            | (self.decompose as u32) << 1
-            | (self.inefficient as u32) << 2
-            | (self.oom.is_some() as u32) << 3
-    }
-
-    /// Bits of the events that are collected: those that are written, and those that they and the analyses need (contract §1.5).
-    #[must_use]
-    pub(super) const fn collect_bits(self, events: Events) -> u32 {
-        const BLOCKS: u32 = 1 | 2;
-        const LAUNCH: u32 = 4;
-        const ACCESS: u32 = 8;
-        let mut bits = events.bits();
-        if bits & (BLOCKS | ACCESS) != 0 || self.leaks || self.oom.is_some() {
-            bits |= BLOCKS;
-        }
-        if self.decompose || self.inefficient {
-            bits |= BLOCKS | ACCESS;
-        }
-        if self.inefficient {
-            bits |= LAUNCH;
-        }
-        bits
-    }
 }
 
 impl FromStr for Analyses {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        const DEFAULT_BLOCKS: u32 = 10;
-        let mut found = Self::NONE;
+        let mut found = Chosen::NONE;
         let mut none = false;
         for item in items(text) {
             match item {
@@ -344,22 +207,12 @@ impl FromStr for Analyses {
                 },
             }
         }
-        let cleared = none && found != Self::NONE;
-        Ok(if none { Self { cleared, ..Self::NONE } } else { found })
+        let cleared = none && found != Chosen::NONE;
+        Ok(Self { chosen: if none { Chosen::NONE } else { found }, cleared })
     }
 }
 
 /// `--call-stack`: depths, where asked for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct CallStacks {
-    /// Native frames.
-    pub c: Option<u32>,
-    /// Python frames.
-    pub python: Option<u32>,
-    /// Both are merged.
-    pub mixed: bool,
-}
-
 impl FromStr for CallStacks {
     type Err = String;
 
@@ -552,14 +405,14 @@ mod tests {
     #[test]
     fn events_none_clears_all() {
         let cleared = "alloc,none".parse::<Events>().expect("valid");
-        assert_eq!((cleared.bits(), cleared.cleared), (0, true));
+        assert_eq!((cleared.rows.bits(), cleared.cleared), (0, true));
         assert!(!"none".parse::<Events>().expect("valid").cleared);
         assert!("leaks,none".parse::<Analyses>().expect("valid").cleared);
         let traceback = "traceback,alloc".parse::<Events>().expect("valid");
-        assert_eq!((traceback.bits(), traceback.traceback), (1, true));
-        assert_eq!("".parse::<Events>().map(Events::bits), Ok(0));
-        assert_eq!("alloc,access".parse::<Events>().map(Events::bits), Ok(9));
-        assert_eq!(Events::default().bits(), 7);
+        assert_eq!((traceback.rows.bits(), traceback.traceback), (1, true));
+        assert_eq!("".parse::<Events>().map(|events| events.rows.bits()), Ok(0));
+        assert_eq!("alloc,access".parse::<Events>().map(|events| events.rows.bits()), Ok(9));
+        assert_eq!(Events::default().rows.bits(), 7);
         assert!("allocs".parse::<Events>().is_err());
     }
 
@@ -568,10 +421,11 @@ mod tests {
     fn analyses_widen_what_is_collected() {
         let collected = |events: &str, analyses: &str| {
             let analyses: Analyses = analyses.parse().expect("valid");
-            analyses.collect_bits(events.parse().expect("valid"))
+            let events: Events = events.parse().expect("valid");
+            analyses.chosen.collect_bits(events.rows)
         };
         // alloc 1, free 2, launch 4, access 8.
-        assert_eq!(Analyses::default().collect_bits(Events::default()), 7);
+        assert_eq!(Chosen::default().collect_bits(Rows::default()), 7);
         assert_eq!(collected("alloc,free,launch", "inefficient"), 15);
         assert_eq!(collected("alloc,free,launch", "leaks,decompose"), 15);
         assert_eq!(collected("alloc", "inefficient"), 15);
@@ -603,9 +457,10 @@ mod tests {
 
     #[test]
     fn oom_takes_a_count_within_the_range() {
-        assert_eq!("oom".parse::<Analyses>().map(|a| a.oom), Ok(Some(10)));
-        assert_eq!("peaks".parse(), Ok(Analyses { peaks: true, ..Analyses::NONE }));
-        assert_eq!("leaks,oom:1000".parse::<Analyses>().map(|a| (a.bits(), a.oom)), Ok((9, Some(1000))));
+        assert_eq!("oom".parse::<Analyses>().map(|a| a.chosen.oom), Ok(Some(10)));
+        let peaks = Chosen { peaks: true, ..Chosen::NONE };
+        assert_eq!("peaks".parse(), Ok(Analyses { chosen: peaks, cleared: false }));
+        assert_eq!("leaks,oom:1000".parse::<Analyses>().map(|a| (a.chosen.bits(), a.chosen.oom)), Ok((9, Some(1000))));
         for bad in ["oom:", "oom:0", "oom:1001", "oom:abc", "oomfoo"] {
             assert!(bad.parse::<Analyses>().is_err(), "{bad}");
         }

@@ -5,6 +5,7 @@ pub mod privileges;
 pub mod same_file;
 pub mod semaphore;
 mod tracepoints;
+#[cfg(feature = "cli")]
 pub mod tracers;
 
 use std::{
@@ -166,6 +167,12 @@ pub enum KernelError {
     },
 }
 
+/// Whether this library was built without its BPF object.
+#[must_use]
+pub const fn lacks_object() -> bool {
+    OBJECT.is_empty()
+}
+
 /// What is chosen before loading.
 #[expect(clippy::struct_excessive_bools, reason = "each is a choice of its own")]
 #[derive(Clone, Copy, Debug)]
@@ -180,6 +187,8 @@ pub struct KernelOptions {
     pub max_rows: Option<u16>,
     /// Learn of processes through tracefs even where that is not needed (for tests).
     pub tracefs: bool,
+    /// A BPF object instead of the built-in one (for tests, which are built without one).
+    pub object: Option<&'static [u8]>,
     /// Rows with objects will be used.
     pub objects: bool,
     /// Rows with arrays will be used, by many threads: they are loaded at once then, else with the first such row.
@@ -457,7 +466,7 @@ impl Kernel {
             .map_max_entries("STACKS_TOLD", if_native(STACKS_TOLD))
             .map_max_entries("RULES_ASKED", if_native(RULES_ASKED))
             .allow_unsupported_maps()
-            .load(OBJECT)
+            .load(options.object.unwrap_or(OBJECT))
             .map_err(privileges::refused_object)?;
         let max_rows = options.max_rows.unwrap_or(u16::MAX).min(mode.max_rows());
         let mut kernel = Self {

@@ -14,16 +14,16 @@ const LOG_SUFFIX: &str = "-wal";
 
 /// Files that a trace writes: who creates one adds it.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Files(Arc<Mutex<Vec<PathBuf>>>);
+pub(crate) struct Files(Arc<Mutex<Vec<PathBuf>>>);
 
 impl Files {
     /// Adds a file, which may not be there yet.
-    pub(super) fn add(&self, path: &Path) {
+    pub(crate) fn add(&self, path: &Path) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(path.to_owned());
     }
 
     /// A file is not there any more.
-    pub(super) fn remove(&self, path: &Path) {
+    pub(crate) fn remove(&self, path: &Path) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|file| file != path);
     }
 
@@ -53,13 +53,13 @@ const FAR: Duration = Duration::from_hours(24 * 365);
 
 /// Size and rate of the files, as of the last look.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct DiskUse {
+pub struct DiskUse {
     /// Bytes of all files.
-    pub(super) size_bytes: u64,
+    pub size_bytes: u64,
     /// Bytes that were added in each second between the last two looks.
-    pub(super) bytes_per_second: u64,
+    pub bytes_per_second: u64,
     /// When the disk is full, at the rate of the last looks; not if the files may not become so large.
-    pub(super) until_full: Option<Duration>,
+    pub until_full: Option<Duration>,
 }
 
 /// How far files can grow, as far as that is known.
@@ -72,7 +72,7 @@ pub(super) struct Room {
 }
 
 /// When so many bytes are written, if that is soon enough to be told.
-pub(super) fn until(bytes: u64, bytes_per_second: f64) -> Option<Duration> {
+pub(crate) fn until(bytes: u64, bytes_per_second: f64) -> Option<Duration> {
     Duration::try_from_secs_f64(bytes as f64 / bytes_per_second).ok().filter(|left| *left < FAR)
 }
 

@@ -1,10 +1,9 @@
 //! Puts samples together out of what the analyses say, what the kernel says of processes, and what was known before.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use super::{history::History, screen::Screen};
+use super::{history::History, options::Samples};
 use crate::{
     analyses::{
         Finding,
@@ -27,12 +26,11 @@ const STALE: Duration = Duration::from_secs(5);
 /// A process's host memory, or one of its pools.
 type Key = (u32, Option<(Device, Pool)>);
 
-/// Takes samples, and has them shown.
+/// Takes samples.
 #[derive(Debug)]
-pub(in crate::cli) struct Monitor {
+pub(super) struct Monitor {
     interval: Duration,
     count: Option<u64>,
-    screen: Screen,
     started: Instant,
     shown: u64,
     shown_at: Duration,
@@ -43,12 +41,11 @@ pub(in crate::cli) struct Monitor {
 }
 
 impl Monitor {
-    /// A sample each `interval`, `count` of them or as long as there is something to see.
-    pub(super) fn new(interval: Duration, count: Option<u64>, screen: Screen) -> Self {
+    /// Takes those that the options ask for.
+    pub(super) fn new(Samples { interval, count }: Samples) -> Self {
         Self {
             interval,
             count,
-            screen,
             started: Instant::now(),
             shown: 0,
             shown_at: Duration::ZERO,
@@ -59,12 +56,12 @@ impl Monitor {
     }
 
     /// How often samples are taken.
-    pub(in crate::cli) const fn interval(&self) -> Duration {
+    pub(super) const fn interval(&self) -> Duration {
         self.interval
     }
 
     /// A process came, or went.
-    pub(in crate::cli) fn changed(&mut self, change: &ProcessChange) {
+    pub(super) fn changed(&mut self, change: &ProcessChange) {
         match *change {
             ProcessChange::Started { pid, .. } => {
                 self.living.insert(pid);
@@ -77,35 +74,27 @@ impl Monitor {
     }
 
     /// Whether the next sample is the last one, which is taken when the trace has ended.
-    pub(in crate::cli) fn only_last_is_left(&self) -> bool {
+    pub(super) fn only_last_is_left(&self) -> bool {
         self.count.is_some_and(|count| self.shown + 1 >= count)
     }
 
     /// Whether to ask for the next sample: not while the last one is on its way.
-    pub(in crate::cli) const fn begin(&mut self) -> bool {
+    pub(super) const fn begin(&mut self) -> bool {
         !std::mem::replace(&mut self.asked, true)
     }
 
-    /// Shows a sample.
-    ///
-    /// # Errors
-    ///
-    /// When it cannot be printed.
-    pub(in crate::cli) fn show(&mut self, findings: &[Finding], lost: u64) -> io::Result<()> {
+    /// A sample that was asked for.
+    pub(super) fn take(&mut self, findings: &[Finding], lost: u64) -> Sample {
         self.asked = false;
         self.sample(findings, lost, false)
     }
 
-    /// Shows the last sample, with everything that was seen.
-    ///
-    /// # Errors
-    ///
-    /// When it cannot be printed.
-    pub(in crate::cli) fn finish(mut self, findings: &[Finding], lost: u64) -> io::Result<()> {
+    /// The last sample, with everything that was seen.
+    pub(super) fn last(mut self, findings: &[Finding], lost: u64) -> Sample {
         self.sample(findings, lost, true)
     }
 
-    fn sample(&mut self, findings: &[Finding], lost: u64, is_last: bool) -> io::Result<()> {
+    fn sample(&mut self, findings: &[Finding], lost: u64, is_last: bool) -> Sample {
         let now = self.started.elapsed();
         let interval = now.saturating_sub(self.shown_at);
         (self.shown, self.shown_at) = (self.shown + 1, now);
@@ -129,7 +118,7 @@ impl Monitor {
         }
         let devices = self.devices(findings, time_ns);
         let interval_ns = interval.as_nanos() as u64;
-        self.screen.show(&Sample { time_ns, interval_ns, last: is_last, lost, devices, processes })
+        Sample { time_ns, interval_ns, last: is_last, lost, devices, processes }
     }
 
     /// Says what has changed since before.

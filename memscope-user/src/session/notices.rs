@@ -2,16 +2,16 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::{args::LogLevel, message};
-use crate::analyses::held::Held;
+use super::log::Speaker;
 use crate::{
+    analyses::held::Held,
     model::{Event, EventKind, FreeCause, Pool, ProcessStart, Unmet},
-    sinks::{Sink, SinkError},
+    sinks::{Sink, SinkError, log::Level},
 };
 
 /// Says what an event warns of.
-pub(super) struct Notices {
-    level: LogLevel,
+pub(crate) struct Notices {
+    speaker: Speaker,
     /// Living processes that are known by another number in their own pid namespace, and were introduced.
     introduced: HashSet<u32>,
     /// Blocks of each process and pool that ended because their addresses were handed out again; nothing once a free was seen, or
@@ -20,9 +20,9 @@ pub(super) struct Notices {
 }
 
 impl Notices {
-    /// Messages below `level` are left out.
-    pub(super) fn new(level: LogLevel) -> Self {
-        Self { level, introduced: HashSet::new(), replaced: HashMap::new() }
+    /// Says it to this one.
+    pub(crate) fn new(speaker: Speaker) -> Self {
+        Self { speaker, introduced: HashSet::new(), replaced: HashMap::new() }
     }
 
     /// Counts what ends blocks of a pool. Gives whether its frees are not seen, once.
@@ -48,7 +48,7 @@ impl Notices {
              holds is too much (see `doctor --pid {pid}`)",
             pool.event_type()
         );
-        message(self.level, LogLevel::Warning, text);
+        self.speaker.warn(text);
     }
 
     /// Says what a process calls itself, once; louder of those that nobody of their namespace came before.
@@ -56,9 +56,9 @@ impl Notices {
         let Some(within) = start.pid_within else { return };
         if self.introduced.insert(pid) {
             let known = self.introduced.contains(&start.parent);
-            let level = if known { LogLevel::Debug } else { LogLevel::Info };
+            let level = if known { Level::Debug } else { Level::Info };
             let text = format_args!("process {pid} ({}) is process {within} in its own pid namespace", start.command);
-            message(self.level, level, text);
+            self.speaker.say(level, text);
         }
     }
 }
@@ -71,7 +71,7 @@ impl Sink for Notices {
                  of that pool are missing; please report the library's build-id (see doctor --pid {})",
                 event.pid, event.pid
             );
-            message(self.level, LogLevel::Error, text);
+            self.speaker.error(text);
         }
         match &event.kind {
             EventKind::ProcessStart(start) => self.introduce(event.pid, start),
@@ -92,14 +92,14 @@ impl Sink for Notices {
                 "config() of process {} asks for {settings}, which this trace does not have; start the tracer with {options}",
                 event.pid
             );
-            message(self.level, LogLevel::Warning, text);
+            self.speaker.warn(text);
         }
         if event.kind == EventKind::StepsRefused {
             let text = format_args!(
                 "process {} marks steps by ranges and by step(); what it did first counts, the other is passed over",
                 event.pid
             );
-            message(self.level, LogLevel::Error, text);
+            self.speaker.error(text);
         }
         Ok(())
     }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::args::TraceArgs;
+use super::options::{RowLevel, TraceOptions};
 use crate::{
     follow::libraries::LibraryOps,
     kernel::features::LinkMode,
@@ -14,17 +14,18 @@ use crate::{
 const MOST_SINGLE: usize = 128;
 
 /// What is wanted of operators.
-pub(super) fn wanted(args: &TraceArgs) -> OpsOptions {
-    let collect = &args.collect;
+pub(super) fn wanted(options: &TraceOptions) -> OpsOptions {
+    let collect = &options.collect;
+    let RowLevel { op, .. } = collect.level;
     // Who looks for inefficient use has to see uses, whether they are written or not (contract §1.5).
-    let accesses = (collect.events.access || collect.analysis.inefficient) && collect.level.op;
-    let choice = match &args.ops {
-        _ if !collect.level.op => OpsChoice::None,
-        Some(ops) => ops.0.clone(),
+    let accesses = (collect.events.access || collect.analyses.inefficient) && op;
+    let choice = match &options.operators {
+        _ if !op => OpsChoice::None,
+        Some(choice) => choice.clone(),
         None if accesses => OpsChoice::All,
         None => OpsChoice::None,
     };
-    OpsOptions { choice, accesses, cpu: collect.device.cpu }
+    OpsOptions { choice, accesses, cpu: collect.devices.cpu }
 }
 
 /// Whether this kernel can trace them.

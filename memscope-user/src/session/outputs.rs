@@ -1,49 +1,40 @@
 //! What the collection options mean for the pipeline: filter, sinks, analyses, files.
 
-use std::{
-    path::Path,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
 };
 
-use anyhow::Result;
-
 use super::{
-    args::{CollectArgs, CollectMode, Format, LogLevel, Stacks, TraceArgs},
     disk::Files,
-    message, messages, select, terminal,
-    values::{Analyses, CallStacks, Devices, Events, Level as RowLevel},
+    log::{RunLog, Speaker},
+    options::{
+        Analyses, CallStacks, CollectOptions, DEFAULT_BLOCKS, Devices, Events, OutputOptions, RowLevel, TraceOptions,
+    },
 };
 use crate::{
     analyses::{
-        self, Analysis, ByStackAnalysis, DecomposeAnalysis, Finding, FluctuationAnalysis, FragmentationAnalysis,
-        HeldAnalysis, InefficientAnalysis, LedgerAnalysis, OomAnalysis, PeaksAnalysis, Stepped,
+        self, Analysis, ByStackAnalysis, DecomposeAnalysis, FluctuationAnalysis, FragmentationAnalysis, HeldAnalysis,
+        InefficientAnalysis, LedgerAnalysis, OomAnalysis, PeaksAnalysis, Stepped,
         decompose::RuleSet,
-        select::{Filter, Selected},
+        select::{Filter, Selected, Selection},
     },
-    os::{caller::Caller, secure_env},
-    pipeline::{AnalysisBit, Demand, DeviceFilter, DumpFilter, Npus, Outcome, RowBits},
+    pipeline::{AnalysisBit, Demand, DeviceFilter, DumpFilter, Npus, RowBits},
     sinks::{
-        self, DumpOptions, DumpSink, FileChange, Rotation, Sink, SinkError, StackCells,
+        self, DumpOptions, DumpSink, FileChange, Rotation, Sink, SinkError,
         config_json::{DumpConfig, NO_OUTPUT_ID, StepList, WatchConfig},
-        log::{Level, LogFile},
-        report::Report,
+        log::LogFile,
         tree::{OutputTree, ProcessDirs},
     },
     watch::spec::WatchSpec,
 };
 
-/// Blocks that are named when memory is out.
-const DEFAULT_BLOCKS: u32 = 10;
-
 /// Which rows are written.
-pub(super) fn filter(args: &CollectArgs) -> DumpFilter {
-    let npus = if args.device.all_npu {
+pub(crate) fn filter(args: &CollectOptions) -> DumpFilter {
+    let npus = if args.devices.all_npu {
         Npus::All
     } else {
-        Npus::Only((0..32).filter(|id| args.device.slots & (1 << id) != 0).collect())
+        Npus::Only((0..32).filter(|id| args.devices.slots & (1 << id) != 0).collect())
     };
     DumpFilter {
         alloc: args.events.alloc,
@@ -52,15 +43,15 @@ pub(super) fn filter(args: &CollectArgs) -> DumpFilter {
         launch: args.events.launch && args.level.kernel,
         op: args.events.launch && args.level.op,
         access: args.events.access && args.level.op,
-        oom_blocks: args.analysis.oom.map(|blocks| blocks as usize),
-        devices: DeviceFilter { npus, cpu: args.device.cpu },
-        steps: args.steps.clone().unwrap_or_default().0,
+        oom_blocks: args.analyses.oom.map(|blocks| blocks as usize),
+        devices: DeviceFilter { npus, cpu: args.devices.cpu },
+        steps: args.steps.clone(),
     }
 }
 
 /// What the options say about rows; `fixed`: those that are not as they would be without an option are what a script chooses from.
-pub(super) fn row_bits(args: &CollectArgs, fixed: bool) -> RowBits {
-    let device = args.device;
+pub(crate) fn row_bits(args: &CollectOptions, fixed: bool) -> RowBits {
+    let device = args.devices;
     let fixed = fixed
         && (args.events != Events::default() || args.level != RowLevel::default() || device != Devices::default());
     RowBits {
@@ -72,12 +63,12 @@ pub(super) fn row_bits(args: &CollectArgs, fixed: bool) -> RowBits {
 }
 
 /// Makes what scripts ask for beyond the options.
-pub(super) fn demand(args: &CollectArgs, rules: Option<&Arc<RuleSet>>) -> Demand {
-    let given = args.analysis.of_scripts();
+pub(crate) fn demand(args: &CollectOptions, rules: Option<&Arc<RuleSet>>) -> Demand {
+    let given = args.analyses.of_scripts();
     let (args, rules) = (args.clone(), rules.cloned());
     let make = move |bits: u64| {
         let asked = |bit: AnalysisBit| bit.is_in(bits);
-        let analysis = Analyses {
+        let analyses = Analyses {
             leaks: asked(AnalysisBit::LEAKS),
             decompose: asked(AnalysisBit::DECOMPOSE),
             inefficient: asked(AnalysisBit::INEFFICIENT),
@@ -86,59 +77,59 @@ pub(super) fn demand(args: &CollectArgs, rules: Option<&Arc<RuleSet>>) -> Demand
             fragmentation: asked(AnalysisBit::FRAGMENTATION),
             ..Analyses::NONE
         };
-        let args = CollectArgs { analysis, ..args.clone() };
+        let args = CollectOptions { analyses, ..args.clone() };
         let rules = rules.clone().unwrap_or_else(|| Arc::new(RuleSet::builtin()));
-        let selection = args.select.selection(Some(&rules));
+        let selection = args.selection(Some(&rules));
         let of_chosen = judging(&args, Some(&rules));
         let of_all = of_all_blocks(&args, Some(&rules), &selection.filter);
         if selection.is_all() {
             return of_chosen.into_iter().chain(of_all).collect();
         }
         let of_chosen = Selected::new(&selection, of_chosen, Arc::default());
-        vec![
-            Box::new(of_chosen) as Box<dyn Analysis>,
-            Box::new(Selected::new(&args.select.window(), of_all, Arc::default())),
-        ]
+        vec![Box::new(of_chosen) as Box<dyn Analysis>, Box::new(Selected::new(&args.window(), of_all, Arc::default()))]
     };
     Demand { given, make: Arc::new(make) }
 }
 
+/// The opened outputs of a trace.
+pub(super) struct Opened {
+    pub(super) dump: Box<dyn Sink>,
+    pub(super) tree: OutputTree,
+    pub(super) speaker: Speaker,
+    pub(super) log: Arc<RunLog>,
+}
+
 /// Opens the outputs of a live trace: the tracer's own directory with its settings and log, and the file sink. Nothing is left of them if
 /// that fails.
-pub(super) fn open(args: &TraceArgs, dirs: ProcessDirs, files: Files) -> Result<(Box<dyn Sink>, OutputTree)> {
-    let tree = OutputTree::open(args.collect.output_path(), Caller::owner()?)?;
-    match open_below(&tree, args, dirs, files) {
-        Ok(sink) => Ok((sink, tree)),
-        Err(error) => {
-            tree.discard();
-            Err(error.into())
-        }
-    }
+pub(super) fn open(
+    options: &TraceOptions,
+    output: &OutputOptions,
+    speaker: Speaker,
+    dirs: ProcessDirs,
+    files: Files,
+) -> Result<Opened, SinkError> {
+    let tree = OutputTree::open(&output.directory, output.owner)?;
+    open_below(tree.clone(), options, output, speaker, dirs, files).inspect_err(|_| tree.discard())
 }
 
 fn open_below(
-    tree: &OutputTree,
-    args: &TraceArgs,
+    tree: OutputTree,
+    options: &TraceOptions,
+    output: &OutputOptions,
+    speaker: Speaker,
     dirs: ProcessDirs,
     files: Files,
-) -> Result<Box<dyn Sink>, SinkError> {
-    let (stacks, mode) = (args.call_stack.unwrap_or_default(), args.collect_mode);
-    let rotation = args
-        .max_size
-        .zip(args.rotate)
-        .map(|(most, parts)| Rotation { part_bytes: most / u64::from(parts), parts: parts as usize });
-    let (args, watch) = (&args.collect, args.watch.as_ref());
+) -> Result<Opened, SinkError> {
     let own = tree.make_process_dir(std::process::id())?;
-    let config = DumpConfig { watch_config: watch.map(watch_config).unwrap_or_default(), ..config(args, stacks, mode) };
-    config.write(tree, &own)?;
-    let level = match args.level_of_messages() {
-        LogLevel::Debug => Level::Debug,
-        LogLevel::Info => Level::Info,
-        LogLevel::Warning => Level::Warn,
-        LogLevel::Error => Level::Error,
+    let config = DumpConfig {
+        watch_config: options.watch.as_ref().map(watch_config).unwrap_or_default(),
+        ..config(&options.collect, output, options.call_stacks, options.deferred)
     };
-    messages::log_into(LogFile::create(tree, &own, level)?);
-    Ok(dump(args, config, rotation, tree, dirs, files))
+    config.write(&tree, &own)?;
+    let log = Arc::new(RunLog::new(LogFile::create(&tree, &own, output.log_level)?));
+    let speaker = speaker.with_log(Arc::clone(&log));
+    let dump = dump(output, config, &tree, dirs, files, speaker.clone());
+    Ok(Opened { dump, tree, speaker, log })
 }
 
 /// As msMemScope stores what is watched.
@@ -149,114 +140,138 @@ fn watch_config(spec: &WatchSpec) -> WatchConfig {
 }
 
 /// The settings as msMemScope stores them (contract §2.3).
-pub(super) fn config(args: &CollectArgs, stacks: CallStacks, mode: CollectMode) -> DumpConfig {
+pub(crate) fn config(args: &CollectOptions, output: &OutputOptions, stacks: CallStacks, deferred: bool) -> DumpConfig {
     let mut step_id_list = [0; 5];
-    let steps = args.steps.clone().unwrap_or_default().0;
-    for (slot, step) in step_id_list.iter_mut().zip(&steps) {
+    let steps = &args.steps;
+    for (slot, step) in step_id_list.iter_mut().zip(steps) {
         *slot = *step;
     }
     DumpConfig {
         selected_steps: StepList { step_count: steps.len() as u32, step_id_list },
-        analysis_type: args.analysis.bits(),
+        analysis_type: args.analyses.bits(),
         c_stack_depth: stacks.c.unwrap_or(0),
         enable_c_stack: stacks.c.is_some(),
         py_stack_depth: stacks.python.unwrap_or(0),
         enable_py_stack: stacks.python.is_some(),
-        collect_all_npu: args.device.all_npu,
-        collect_cpu: args.device.cpu,
-        collect_mode: mode as u32,
-        data_format: args.format as u32,
+        collect_all_npu: args.devices.all_npu,
+        collect_cpu: args.devices.cpu,
+        collect_mode: deferred.into(),
+        data_format: match output.format {
+            sinks::Format::Csv => 0,
+            sinks::Format::Db => 1,
+        },
         dump_event_type: args.events.bits(),
-        event_type: args.analysis.collect_bits(args.events),
+        event_type: args.analyses.collect_bits(args.events),
         is_effective: true,
         level_type: args.level.bits(),
-        log_level: args.level_of_messages() as u32,
-        npu_slots: args.device.slots,
-        oom_top_k: args.analysis.oom.unwrap_or(DEFAULT_BLOCKS),
-        output_dir: std::path::absolute(args.output_path()).unwrap_or_default().to_string_lossy().into_owned(),
+        log_level: output.log_level as u32,
+        npu_slots: args.devices.slots,
+        oom_top_k: args.analyses.oom.unwrap_or(DEFAULT_BLOCKS),
+        output_dir: std::path::absolute(&output.directory).unwrap_or_default().to_string_lossy().into_owned(),
         ..DumpConfig::default()
     }
 }
 
 /// The file sink. Each new file is announced.
-pub(super) fn dump(
-    args: &CollectArgs,
+pub(crate) fn dump(
+    output: &OutputOptions,
     config: DumpConfig,
-    rotation: Option<Rotation>,
     tree: &OutputTree,
     dirs: ProcessDirs,
     files: Files,
+    speaker: Speaker,
 ) -> Box<dyn Sink> {
-    let format = match args.format {
-        Format::Csv => sinks::Format::Csv,
-        Format::Db => sinks::Format::Db,
-    };
-    let level = args.level_of_messages();
-    let stacks = match args.stacks {
-        Stacks::Inline => StackCells::Inline,
-        Stacks::Table => StackCells::Table,
-    };
+    let &OutputOptions { format, stacks, max_bytes, parts, .. } = output;
+    let rotation = max_bytes
+        .zip(parts)
+        .map(|(most, parts)| Rotation { part_bytes: most / u64::from(parts), parts: parts as usize });
     let options = DumpOptions { format, stacks, rotation, config: Some(config), ..DumpOptions::default() };
     let announce = move |change: FileChange<'_>| match change {
         FileChange::Made(path) => {
             files.add(path);
-            message(level, LogLevel::Info, format_args!("create file {}", path.display()));
+            speaker.info(format_args!("create file {}", path.display()));
         }
         FileChange::Removed(path) => {
             files.remove(path);
-            message(level, LogLevel::Info, format_args!("remove file {}", path.display()));
+            speaker.info(format_args!("remove file {}", path.display()));
         }
     };
     Box::new(DumpSink::below(tree.clone(), &options, announce).sharing(dirs))
 }
 
 /// Leaks and fluctuation are off with `--steps`, and without both alloc and free (contract §1.5, §1.8).
-pub(super) const fn leaks_wanted(args: &CollectArgs) -> bool {
-    args.analysis.leaks && args.steps.is_none()
+pub(crate) const fn leaks_wanted(args: &CollectOptions) -> bool {
+    args.analyses.leaks && args.steps.is_empty()
 }
 
 /// The rules that name owners, if an analysis was asked for that has them.
-pub(super) fn rules(args: &CollectArgs) -> Result<Option<Arc<RuleSet>>, String> {
-    let analysis = &args.analysis;
-    if analysis.decompose || analysis.peaks || analysis.fragmentation || analysis.oom.is_some() {
-        return super::decompose::rules(args.decompose_rules.as_deref()).map(Some);
+pub(crate) fn rules(args: &CollectOptions) -> Result<Option<Arc<RuleSet>>, String> {
+    let analyses = &args.analyses;
+    if analyses.decompose || analyses.peaks || analyses.fragmentation || analyses.oom.is_some() {
+        let rules = args.rules.as_deref().map_or_else(|| Ok(RuleSet::builtin()), RuleSet::read);
+        return rules.map(Arc::new).map(Some);
     }
-    match args.decompose_rules {
+    match args.rules {
         Some(_) => Err("--decompose-rules needs --analysis=decompose, peaks, fragmentation or oom".to_owned()),
         None => Ok(None),
     }
 }
 
 /// The rules by which rows have owners.
-pub(super) fn owners(args: &CollectArgs, rules: Option<&Arc<RuleSet>>) -> Option<Arc<RuleSet>> {
-    rules.filter(|_| args.analysis.decompose).cloned()
+pub(crate) fn owners(args: &CollectOptions, rules: Option<&Arc<RuleSet>>) -> Option<Arc<RuleSet>> {
+    rules.filter(|_| args.analyses.decompose).cloned()
 }
 
-/// Whether the options go together.
-pub(super) fn check(args: &CollectArgs) -> Result<(), String> {
-    rules(args)?;
-    if args.analysis.fragmentation { select::of_pools(&args.select.blocks.filter(None)) } else { Ok(()) }
+impl CollectOptions {
+    /// Whether the options go together.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        rules(self)?;
+        let filter = Filter { conditions: self.filter.clone(), rules: None };
+        if self.analyses.fragmentation { check_pools(&filter) } else { Ok(()) }
+    }
+
+    /// When, and which blocks; these rules name owners, or the built-in ones.
+    fn selection(&self, rules: Option<&Arc<RuleSet>>) -> Selection {
+        let filter = Filter { conditions: self.filter.clone(), rules: rules.cloned() };
+        Selection { filter, ..self.window() }
+    }
+}
+
+/// Refuses a filter that would part pools, where whole ones are looked at.
+pub(crate) fn check_pools(filter: &Filter) -> Result<(), String> {
+    if filter.parts_pools() {
+        return Err(
+            "the pieces of a pool are those of all its blocks: --filter takes layer, pid and device with fragmentation"
+                .to_owned(),
+        );
+    }
+    Ok(())
 }
 
 /// Analyses, and whether what they were shown of the run holds a block.
-pub(super) struct Chosen {
-    pub(super) analyses: Vec<Box<dyn Analysis>>,
-    pub(super) selected: Selecting,
+pub(crate) struct Chosen {
+    pub(crate) analyses: Vec<Box<dyn Analysis>>,
+    pub(crate) selected: Selecting,
 }
 
 /// Becomes true with the first block that is selected; nothing where all are.
 #[derive(Debug)]
-pub(super) struct Selecting(Option<Arc<AtomicBool>>);
+pub(crate) struct Selecting(Option<Arc<AtomicBool>>);
 
 impl Selecting {
     /// Nothing is selected: it is all of the run.
-    pub(super) const ALL: Self = Self(None);
+    pub(crate) const ALL: Self = Self(None);
+
+    /// Whether a part of the run was selected, and no block is in it.
+    pub(crate) fn selected_none(&self) -> bool {
+        self.0.as_ref().is_some_and(|any_block| !any_block.load(Ordering::Relaxed))
+    }
 }
 
 /// The analyses that were asked for, of the part of the run that was asked for; what is still held, and where, is always told. The
 /// ledger is that of whole devices.
-pub(super) fn analyses(args: &CollectArgs, rules: Option<&Arc<RuleSet>>) -> Chosen {
-    let selection = args.select.selection(rules);
+pub(crate) fn analyses(args: &CollectOptions, rules: Option<&Arc<RuleSet>>) -> Chosen {
+    let selection = args.selection(rules);
     let (of_chosen, of_all) = (of_chosen_blocks(args, rules), of_all_blocks(args, rules, &selection.filter));
     let ledger: Box<dyn Analysis> = Box::new(LedgerAnalysis::default());
     if selection.is_all() {
@@ -265,13 +280,13 @@ pub(super) fn analyses(args: &CollectArgs, rules: Option<&Arc<RuleSet>>) -> Chos
     }
     let any_block = Arc::new(AtomicBool::new(false));
     let of_chosen = Selected::new(&selection, of_chosen, Arc::clone(&any_block));
-    let of_all = Selected::new(&args.select.window(), of_all, Arc::default());
+    let of_all = Selected::new(&args.window(), of_all, Arc::default());
     let analyses = vec![Box::new(of_chosen) as Box<dyn Analysis>, Box::new(of_all), ledger];
     Chosen { analyses, selected: Selecting(Some(any_block)) }
 }
 
 /// Those that need not know of other blocks than the chosen ones.
-fn of_chosen_blocks(args: &CollectArgs, rules: Option<&Arc<RuleSet>>) -> Vec<Box<dyn Analysis>> {
+fn of_chosen_blocks(args: &CollectOptions, rules: Option<&Arc<RuleSet>>) -> Vec<Box<dyn Analysis>> {
     let mut chosen = judging(args, rules);
     chosen.push(Box::new(HeldAnalysis::default()));
     chosen.push(Box::new(ByStackAnalysis::default()));
@@ -279,7 +294,7 @@ fn of_chosen_blocks(args: &CollectArgs, rules: Option<&Arc<RuleSet>>) -> Vec<Box
 }
 
 /// Those of them that are not made without being asked for.
-fn judging(args: &CollectArgs, rules: Option<&Arc<RuleSet>>) -> Vec<Box<dyn Analysis>> {
+fn judging(args: &CollectOptions, rules: Option<&Arc<RuleSet>>) -> Vec<Box<dyn Analysis>> {
     let mut chosen: Vec<Box<dyn Analysis>> = Vec::new();
     if leaks_wanted(args) {
         chosen.push(match rules {
@@ -288,69 +303,32 @@ fn judging(args: &CollectArgs, rules: Option<&Arc<RuleSet>>) -> Vec<Box<dyn Anal
         });
         chosen.push(Box::new(Stepped::new::<FluctuationAnalysis>()));
     }
-    if let Some(rules) = rules.filter(|_| args.analysis.peaks) {
+    if let Some(rules) = rules.filter(|_| args.analyses.peaks) {
         chosen.push(Box::new(PeaksAnalysis::new(Arc::clone(rules))));
     }
     chosen
 }
 
 /// Those that look at all blocks, whichever they tell of.
-fn of_all_blocks(args: &CollectArgs, rules: Option<&Arc<RuleSet>>, filter: &Filter) -> Vec<Box<dyn Analysis>> {
+fn of_all_blocks(args: &CollectOptions, rules: Option<&Arc<RuleSet>>, filter: &Filter) -> Vec<Box<dyn Analysis>> {
     let mut chosen: Vec<Box<dyn Analysis>> = Vec::new();
-    if let Some(rules) = rules.filter(|_| args.analysis.oom.is_some()) {
+    if let Some(rules) = rules.filter(|_| args.analyses.oom.is_some()) {
         chosen.push(Box::new(OomAnalysis::new(Arc::clone(rules))));
     }
-    if args.analysis.inefficient {
+    if args.analyses.inefficient {
         chosen.push(Box::new(InefficientAnalysis::default().only(filter.clone())));
     }
-    if let Some(rules) = rules.filter(|_| args.analysis.decompose) {
+    if let Some(rules) = rules.filter(|_| args.analyses.decompose) {
         chosen.push(Box::new(DecomposeAnalysis::new(Arc::clone(rules)).only(filter.clone())));
     }
-    if let Some(rules) = rules.filter(|_| args.analysis.fragmentation) {
+    if let Some(rules) = rules.filter(|_| args.analyses.fragmentation) {
         chosen.push(Box::new(FragmentationAnalysis::new(Arc::clone(rules)).only(filter.clone())));
     }
     chosen
 }
 
-/// A library that the caller chooses is code that runs with our rights: they have to be the caller's own.
-pub(super) fn refuse_borrowed_rights(library: Option<&Path>) -> Result<(), String> {
-    match library {
-        Some(_) if secure_env::has_borrowed_rights() => {
-            Err("--usage-library is refused: this program has more rights than its caller".to_owned())
-        }
-        _ => Ok(()),
-    }
-}
-
-/// Prints what the analyses found: text, or JSON for machines.
-pub(super) fn print_report(args: &CollectArgs, outcome: &Outcome, selected: &Selecting) -> std::io::Result<()> {
-    if selected.0.as_ref().is_some_and(|any_block| !any_block.load(Ordering::Relaxed)) {
-        message(args.level_of_messages(), LogLevel::Warning, format_args!("{}", select::NOTHING));
-    }
-    if args.json {
-        return terminal::print_json(|mut out| sinks::report::write_json(&outcome.findings, &outcome.end, &mut out));
-    }
-    let leak_blocks = args.leak_blocks || args.verbose;
-    let report = Report { step_hint: leaks_wanted(args), leak_blocks, ..Report::default() };
-    terminal::print(|mut out| report.write_text(&outcome.findings, &outcome.end, &mut out))
-}
-
-/// Prints the ledgers of a trace that goes on; `recorded`: nothing but the capture is made of it.
-pub(super) fn print_ledgers(findings: &[Finding], recorded: bool) -> std::io::Result<()> {
-    const NONE: &[u8] = b"No device memory was seen so far, so there is no ledger.\n";
-    const LATER: &[u8] =
-        b"Only the capture is written (--capture-only), so there is no ledger yet: a replay makes it.\n";
-    let mut text = Vec::new();
-    analyses::ledger::text::write_all(findings, &mut text)?;
-    if text.is_empty() {
-        text.extend_from_slice(if recorded { LATER } else { NONE });
-    }
-    terminal::say_lines(&text);
-    Ok(())
-}
-
 /// Name of a new capture in the output directory.
-pub(super) fn capture_name() -> String {
+pub(crate) fn capture_name() -> String {
     let stamp = sinks::tree::stamp(&jiff::Zoned::now());
     format!("memscope_{}_{stamp}.capture", std::process::id())
 }

@@ -2,9 +2,7 @@
 
 use std::sync::{Arc, mpsc::Receiver};
 
-use anyhow::{Context as _, Result};
-
-use super::args::TraceArgs;
+use super::{TraceError, options::TraceOptions};
 use crate::{
     crew::Crew,
     follow::interpreters::Layouts,
@@ -17,8 +15,8 @@ use crate::{
 };
 
 /// Which stacks are taken. None of no frame: its cell is empty either way (contract §3.2).
-pub(super) fn options(args: &TraceArgs) -> StackOptions {
-    let wanted = args.call_stack.unwrap_or_default();
+pub(super) fn options(options: &TraceOptions) -> StackOptions {
+    let wanted = options.call_stacks;
     let some = |depth: Option<u32>| depth.filter(|depth| *depth > 0);
     StackOptions { native_depth: some(wanted.c), python_depth: some(wanted.python) }
 }
@@ -40,13 +38,13 @@ impl Live {
 /// Puts the stage for stacks behind the reader, if any are taken.
 /// `layouts` are those of the interpreters that are followed.
 pub(super) fn start(
-    args: &TraceArgs,
+    trace: &TraceOptions,
     kernel: &Kernel,
     layouts: Layouts,
     batches: Receiver<Batch>,
     crew: &Crew,
-) -> Result<(Receiver<Batch>, Live)> {
-    let StackOptions { native_depth, python_depth } = options(args);
+) -> Result<(Receiver<Batch>, Live), TraceError> {
+    let StackOptions { native_depth, python_depth } = options(trace);
     if native_depth.is_none() && python_depth.is_none() {
         return Ok((batches, Live { mappings: None }));
     }
@@ -56,12 +54,14 @@ pub(super) fn start(
         let of = Arc::clone(&processes);
         mappings = Some(SharedMappings::new(Mappings::new(Box::new(move |pid| of.generation(pid)))));
         let living = Box::new(move || processes.generations().ok());
-        let unwinder = Unwinder::new(rules, living, depth).context("cannot map the table of unwind rules")?;
+        let unwinder =
+            Unwinder::new(rules, living, depth).map_err(TraceError::system("cannot map the table of unwind rules"))?;
         unfinished = Some(Box::new(unwinder) as Box<dyn FinishStacks>);
     }
-    let symbols = SymbolOptions { inlined: args.inlined };
+    let symbols = SymbolOptions { inlined: trace.inlined };
     let codes = python_depth.map(|_| -> CompleteCode { Box::new(move |record| code::complete(record, &layouts)) });
     let stage = Stage { mappings: mappings.clone(), symbols, unfinished, codes };
-    let batches = stacks::start(batches, stage, crew).context("cannot start the thread for call stacks")?;
+    let batches =
+        stacks::start(batches, stage, crew).map_err(TraceError::system("cannot start the thread for call stacks"))?;
     Ok((batches, Live { mappings }))
 }

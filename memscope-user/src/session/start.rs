@@ -2,25 +2,35 @@
 
 use std::{
     path::PathBuf,
-    sync::mpsc,
+    sync::{Arc, mpsc},
     time::{Instant, SystemTime, UNIX_EPOCH},
 };
 
-use anyhow::{Context as _, Result, anyhow};
 use nix::unistd::Pid;
-use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use super::{LOOP, Plan, Session, tell::unserved_text, watch};
+use super::{
+    Ask, Shared, Steps, TraceError,
+    disk::{Disk, Files},
+    listener::{Listener, Outputs},
+    log::{RunLog, Speaker},
+    monitor::Monitor,
+    notices::Notices,
+    operators,
+    options::{LateLibraries, TraceOptions},
+    outputs::{self, Chosen, Opened, Selecting},
+    react::{LOOP, Loop},
+    side::{self, Side},
+    stacks,
+    stream::Stream,
+    target::Target,
+    text::unserved_text,
+    work::Work,
+    writer,
+};
 use crate::{
-    capture::{self, CaptureHeader, Collected, Note, WriterOptions, note_record},
-    cli::{
-        args::{CollectMode, Format, LateLibraries, LogLevel, TraceArgs, Transport},
-        disk::{Disk, Files},
-        message, operators, outputs,
-        signals::Signals,
-        stacks,
-        writer::{self, Work},
-    },
+    analyses::{Analysis, DeviceUseAnalysis, Finding, FragmentationAnalysis, HeldAnalysis, decompose::RuleSet},
+    capture::{self, CaptureHeader, Collected, note_record},
     crew::Crew,
     follow::{
         Follow, FollowOptions,
@@ -28,116 +38,251 @@ use crate::{
         interpreters::Interpreters,
         libraries::{Libraries, RowChoice},
     },
-    kernel::{Kernel, KernelOptions, StackOptions, features::LinkMode},
+    kernel::{Kernel, KernelOptions, StackOptions},
     locate::ops::OpsOptions,
+    model::{Event, RunEnd},
     os::{capabilities, clock::monotonic_ns},
-    pipeline::{Pipeline, PipelineConfig},
-    probes::ProbeSpec,
+    pipeline::{Demand, DumpFilter, Pipeline, PipelineConfig},
     ring::{OnRecord, Reader, Source},
-    sinks::{gauge::GaugeSink, tree::OutputTree},
-    usage::{Options, Sampler, Tell, Trigger},
+    sinks::{
+        Format, Sink,
+        gauge::GaugeSink,
+        log::Level,
+        tree::{OutputTree, ProcessDirs},
+    },
+    usage::Trigger,
 };
 
-impl<'a> Session<'a> {
-    /// `started`: the process group of the program that we start.
-    pub(super) fn start(args: &'a TraceArgs, guard: Guard, plan: Plan, started: Option<Pid>) -> Result<Self> {
-        let Loaded { mut kernel, libraries, user, stacks: stack_options, source } = Loaded::new(args, started)?;
+/// What a trace makes of what it sees, before anything is traced.
+pub(super) struct Plan {
+    /// Gets the rows.
+    sinks: Vec<Box<dyn Sink>>,
+    /// Get all events.
+    analyses: Vec<Box<dyn Analysis>>,
+    /// Which rows there are.
+    dump: DumpFilter,
+    /// By which rules rows have owners.
+    owners: Option<Arc<RuleSet>>,
+    /// Where outputs go.
+    pub(super) tree: Option<OutputTree>,
+    log: Option<Arc<RunLog>>,
+    /// Whether everything is kept as it came.
+    capture: bool,
+    /// Makes what scripts ask for.
+    demand: Option<Demand>,
+    /// Has the driver asked for its figures when memory changes.
+    trigger: Trigger,
+    /// Whether the analyses were shown any block.
+    selected: Selecting,
+    monitor: Option<Monitor>,
+    /// Directories of processes, for all who write into them.
+    dirs: ProcessDirs,
+    files: Files,
+    pub(super) speaker: Speaker,
+}
+
+impl Plan {
+    /// What the options say. Opens the outputs.
+    pub(super) fn new(options: &TraceOptions, listener: Arc<dyn Listener>) -> Result<Self, TraceError> {
+        let collect = &options.made_meanwhile();
+        let rules = outputs::rules(collect).map_err(TraceError::Options)?;
+        let (dirs, files) = (ProcessDirs::default(), Files::default());
+        let mut speaker = Speaker::new(listener);
+        let (mut sinks, mut tree, mut log): (Vec<Box<dyn Sink>>, _, _) = (Vec::new(), None, None);
+        if let Some(output) = &options.output {
+            let opened = outputs::open(options, output, speaker, dirs.clone(), files.clone())?;
+            let Opened { dump, tree: of_output, speaker: with_log, log: of_run } = opened;
+            (speaker, tree, log) = (with_log, Some(of_output), Some(of_run));
+            sinks.push(dump);
+        }
+        sinks.push(Box::new(Notices::new(speaker.clone())));
+        let trigger = Trigger::default();
+        let alone = options.writes_capture_alone();
+        let (mut analyses, selected): (Vec<Box<dyn Analysis>>, _) = match options.samples {
+            Some(_) => (sampled(), Selecting::ALL),
+            None if alone => (Vec::new(), Selecting::ALL),
+            None => {
+                let Chosen { analyses, selected } = outputs::analyses(collect, rules.as_ref());
+                (analyses, selected)
+            }
+        };
+        if options.samples.is_none() {
+            // Where it is not pulled, the driver is asked for all devices, also for those on which nothing happens.
+            analyses.push(Box::new(trigger.clone()));
+        }
+        if speaker.listener().wants_events() {
+            analyses.push(Box::new(Heard(Arc::clone(speaker.listener()))));
+        }
+        let demand = (options.samples.is_none() && !alone).then(|| outputs::demand(collect, rules.as_ref()));
+        Ok(Self {
+            sinks,
+            analyses,
+            dump: outputs::filter(collect),
+            owners: outputs::owners(collect, rules.as_ref()),
+            capture: options.output.as_ref().is_some_and(|output| output.capture),
+            demand,
+            tree,
+            log,
+            trigger,
+            selected,
+            monitor: options.samples.map(Monitor::new),
+            dirs,
+            files,
+            speaker,
+        })
+    }
+
+    /// What the listener sees of it.
+    pub(super) fn outputs(&self) -> Option<Outputs<'_>> {
+        Some(Outputs { tree: self.tree.as_ref()?, log: self.log.as_ref()? })
+    }
+}
+
+/// The analyses of samples.
+fn sampled() -> Vec<Box<dyn Analysis>> {
+    vec![
+        Box::new(HeldAnalysis::default()),
+        Box::new(FragmentationAnalysis::default()),
+        Box::new(DeviceUseAnalysis::default()),
+    ]
+}
+
+/// Hands events to the listener.
+struct Heard(Arc<dyn Listener>);
+
+impl Analysis for Heard {
+    fn observe(&mut self, event: &Event) {
+        self.0.event(event);
+    }
+
+    fn finish(&mut self, _: &RunEnd) -> Vec<Finding> {
+        Vec::new()
+    }
+}
+
+/// What the loop shares with others.
+pub(super) struct Handles {
+    pub(super) shared: Arc<Shared>,
+    pub(super) asked: UnboundedReceiver<Ask>,
+}
+
+impl Loop {
+    /// `home`: the process group of the program that we start.
+    pub(super) fn start(
+        options: TraceOptions,
+        plan: Plan,
+        guard: Guard,
+        home: Option<Pid>,
+        (handles, steps): (Handles, &Steps),
+    ) -> Result<Self, TraceError> {
+        let speaker = plan.speaker.clone();
+        let Loaded { mut kernel, libraries, stacks: stack_options, source } = Loaded::new(&options, home, &speaker)?;
         let waits = kernel.waits()?;
         // A guard that was killed cannot help; the trace goes on without it.
         let _ = guard.give(&waits);
-        let rows = libraries.descriptions();
+        steps.loaded();
         let (start_mono_ns, start_real_ns) = clocks();
-        let Plan { mut sinks, analyses, dump, owners, demand, tree, capture, trigger, selected, monitor, dirs, files } =
-            plan;
-        let deferred = args.collect_mode == CollectMode::Deferred;
-        let mixed_stacks = args.call_stack.is_some_and(|stacks| stacks.mixed);
-        let uncounted_launches = !dump.launch;
-        let collected = Some(collected(args));
-        let recorded = args.capture_only.then(|| trigger.clone());
+        let recorded = options.writes_capture_alone().then(|| plan.trigger.clone());
+        let Plan { mut sinks, analyses, tree, monitor, selected, dirs, files, trigger, .. } = plan;
         let (gauge_sink, gauge) = GaugeSink::new();
         sinks.push(Box::new(gauge_sink));
-        let rows_of_options = Some(outputs::row_bits(&args.collect, false));
+        let _ = handles.shared.gauge.set(gauge.clone());
         let config = PipelineConfig {
-            rows,
+            rows: libraries.descriptions(),
             start_mono_ns,
             start_real_ns,
-            dump,
-            owners,
-            mixed_stacks,
-            deferred,
-            uncounted_launches,
-            collected,
-            rows_of_options,
-            demand,
+            uncounted_launches: !plan.dump.launch,
+            dump: plan.dump,
+            owners: plan.owners,
+            mixed_stacks: options.call_stacks.mixed,
+            deferred: options.deferred,
+            collected: Some(collected(&options)),
+            rows_of_options: Some(outputs::row_bits(&options.collect, false)),
+            demand: plan.demand,
         };
-        let (capture_writer, capture_path) = open_capture(tree.as_ref().filter(|_| capture), &config, &files)?.unzip();
+        let (capture_writer, capture) =
+            open_capture(tree.as_ref().filter(|_| plan.capture), &config, &options, &files)?.unzip();
         let pipeline = Pipeline::new(config, sinks, analyses);
         let (urgent_sender, urgent) = unbounded_channel();
         let (error_sender, output_errors): (UnboundedSender<String>, _) = unbounded_channel();
-        // Signals are blocked before the first thread starts, so that they reach the loop alone.
-        Signals::block()?;
-        let prompt = stack_options.native_depth.is_some() || args.watch.is_some();
-        let (crew, faults) = Crew::new(args.fail_thread.clone());
-        let (watch, tap) = watch::start(args, &mut kernel, &libraries, tree.clone(), dirs, &crew)?.unzip();
-        let on_record = tap.map(|tap| Box::new(move |record: &[u8]| tap.take(record)) as OnRecord);
+        let prompt = stack_options.native_depth.is_some() || options.watch.is_some();
+        let (crew, faults) = Crew::new(options.fail_thread.clone());
+        let places = (tree.clone(), dirs);
+        let watch = side::start_watch(&options, &mut kernel, &libraries, places, speaker.clone(), &crew)?;
+        let (watch, tap) = watch.unzip();
         let mut held = waits.try_clone()?;
         let on_held = Box::new(move |thread| match thread {
             Some(thread) => held.take(thread),
             None => held.live(),
         });
-        let (reader, batches) =
-            Reader::start(source, args.ring_size as usize, prompt, urgent_sender, on_held, on_record, &crew)?;
+        let on_record = tap.map(|tap| Box::new(move |record: &[u8]| tap.take(record)) as OnRecord);
+        let ring_bytes = options.ring_bytes as usize;
+        let reader = Reader::start(source, ring_bytes, prompt, urgent_sender, on_held, on_record, &crew);
+        let (reader, batches) = reader.map_err(TraceError::system("cannot start the thread for records"))?;
         let interpreters = Interpreters::new();
-        let (batches, stacks) = stacks::start(args, &kernel, interpreters.layouts(), batches, &crew)?;
+        let (batches, stacks) = stacks::start(&options, &kernel, interpreters.layouts(), batches, &crew)?;
         let (asks, asked) = mpsc::channel();
         let (answer, answers) = unbounded_channel();
-        let work = Work {
+        let work = writer::Work {
             pipeline: Some(pipeline),
             capture: capture_writer,
             recorded,
             spent: reader.spent(),
+            speaker: speaker.clone(),
             errors: error_sender,
         };
-        let writer = writer::start(&crew, batches, work, asked)?;
-        let usage = start_usage(args, trigger, &reader, &crew)?;
-        let looks_at_processes = stack_options != StackOptions::default() || args.watch.is_some();
+        let writer = writer::start(&crew, batches, work, asked);
+        let writer = writer.map_err(TraceError::system("cannot start the thread for outputs"))?;
+        let usage = side::start_usage(&options, trigger, &reader, speaker.clone(), &crew)?;
+        let looks_at_processes = stack_options != StackOptions::default() || options.watch.is_some();
         let follow_options =
-            FollowOptions { always: looks_at_processes, ..follow_options(args, started.is_some(), &kernel) };
-        let mut follow = Follow::new(follow_options, libraries, &user, guard, waits);
+            FollowOptions { always: looks_at_processes, ..follow_options(&options, home.is_some(), &kernel, &speaker) };
+        let mut follow = Follow::new(follow_options, libraries, &options.probes, guard, waits);
         if let Some(why) = kernel.no_python() {
-            let text = format_args!("no Python stacks are taken: {why}");
-            message(args.collect.level_of_messages(), LogLevel::Warning, text);
+            speaker.warn(format_args!("no Python stacks are taken: {why}"));
         } else if stack_options.python_depth.is_some() {
             follow.follow_python(interpreters);
         }
         let notes = reader.first_notes();
         follow.tell(move |note| notes.send(note_record(monotonic_ns(), 0, &note)));
+        let output = options.output.as_ref();
+        let (max_bytes, rotates) = output.map_or((None, false), |output| (output.max_bytes, output.parts.is_some()));
+        let disk = Disk::new(files);
+        let accesses = operators::wanted(&options).accesses;
         Ok(Self {
-            args,
-            kernel,
-            follow,
-            reader,
-            writer,
-            asks,
-            answer,
-            answers,
-            selected,
+            target: Target {
+                kernel,
+                follow,
+                user: options.probes,
+                accesses,
+                only_user: options.only_user,
+                child: None,
+                speaker: speaker.clone(),
+            },
+            stream: Stream { reader, stacks, capture },
+            work: Work {
+                writer: Some(writer),
+                asks,
+                answer,
+                answers,
+                output_errors,
+                selected,
+                gauge,
+                disk,
+                tree,
+                max_bytes,
+                rotates,
+            },
+            side: Side { usage, watch },
+            duration: options.duration,
             monitor,
             urgent,
-            output_errors,
             post: crew.post(LOOP),
             faults,
-            gauge,
-            disk: Disk::new(files),
-            usage,
-            watch,
-            stacks,
-            tree,
-            capture: capture_path,
+            handles,
             started: Instant::now(),
-            child: None,
             waiting_told: false,
-            user,
+            speaker,
         })
     }
 }
@@ -146,8 +291,9 @@ impl<'a> Session<'a> {
 fn open_capture(
     tree: Option<&OutputTree>,
     config: &PipelineConfig,
+    options: &TraceOptions,
     files: &Files,
-) -> Result<Option<(capture::Writer, PathBuf)>> {
+) -> Result<Option<(capture::Writer, PathBuf)>, TraceError> {
     let Some(tree) = tree else { return Ok(None) };
     let header = CaptureHeader {
         tool_version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -155,7 +301,7 @@ fn open_capture(
         kernel: kernel_release(),
         start_mono_ns: config.start_mono_ns,
         start_real_ns: config.start_real_ns,
-        options: std::env::args_os().map(|argument| argument.to_string_lossy().into_owned()).collect(),
+        options: options.command_line.clone(),
         rows: config.rows.clone(),
         mixed_stacks: config.mixed_stacks,
         deferred: config.deferred,
@@ -164,125 +310,95 @@ fn open_capture(
     };
     let (file, path) = tree.create_top(&outputs::capture_name())?;
     files.add(&path);
-    Ok(Some((capture::Writer::new(file, &path, &header, WriterOptions { sync: true })?, path)))
+    let writer_options = capture::WriterOptions { sync: true };
+    Ok(Some((capture::Writer::new(file, &path, &header, writer_options)?, path)))
 }
 
-/// What is there before the first thread.
+/// What there is before the loop's first thread.
 struct Loaded {
     kernel: Kernel,
     libraries: Libraries,
-    user: Vec<&'static ProbeSpec>,
     stacks: StackOptions,
     source: Source,
 }
 
 impl Loaded {
     /// Loads the kernel side, has it follow processes, and gives up the rights that this took.
-    fn new(args: &TraceArgs, started: Option<Pid>) -> Result<Self> {
-        let wanted_ops = operators::wanted(args);
-        let options = kernel_options(args, &wanted_ops, started);
-        let mut kernel = Kernel::load(&options)?;
-        let source = kernel.source(&options)?;
-        operators::check(&wanted_ops, kernel.link_mode()).map_err(|reason| anyhow!(reason))?;
+    fn new(options: &TraceOptions, home: Option<Pid>, speaker: &Speaker) -> Result<Self, TraceError> {
+        let wanted_ops = operators::wanted(options);
+        let kernel_options = kernel_options(options, &wanted_ops, home);
+        let mut kernel = Kernel::load(&kernel_options)?;
+        let source = kernel.source(&kernel_options)?;
+        operators::check(&wanted_ops, kernel.link_mode()).map_err(TraceError::Unsupported)?;
         if let Some(text) = operators::untold(&wanted_ops, kernel.link_mode()) {
-            message(args.collect.level_of_messages(), LogLevel::Warning, format_args!("{text}"));
+            speaker.warn(format_args!("{text}"));
         }
-        let user = args.probes.specs().map_err(|reason| anyhow!(reason))?;
-        let rows = watch::with_rows(args, &user);
-        let libraries = Libraries::new(&mut kernel, wanted_ops, &rows, watch::levels(args), choice(args))?;
+        let rows = side::with_rows(options, &options.probes);
+        let libraries = Libraries::new(&mut kernel, wanted_ops, &rows, side::levels(options), choice(options))?;
         if let Some(text) = unserved_text(kernel.link_mode(), libraries.unserved()) {
-            message(args.collect.level_of_messages(), LogLevel::Warning, format_args!("{text}"));
+            speaker.warn(format_args!("{text}"));
         }
         kernel.follow()?;
-        // Before the first thread: each has capabilities of its own.
+        // Before this thread starts others: each has capabilities of its own.
         if let Err(error) = capabilities::keep_for_trace() {
-            let text = format_args!("capabilities that are not needed any more could not be dropped: {error}");
-            message(args.collect.level_of_messages(), LogLevel::Warning, text);
+            speaker.warn(format_args!("capabilities that are not needed any more could not be dropped: {error}"));
         }
-        Ok(Self { kernel, libraries, user, stacks: options.stacks, source })
+        Ok(Self { kernel, libraries, stacks: kernel_options.stacks, source })
     }
 }
 
 /// Which rows the options need, of those that cost every launch or allocation. Block watch has to know when the runtime may hold its
 /// locks; whether memory was out for good shows in what its thread does next.
-const fn choice(args: &TraceArgs) -> RowChoice {
-    let all = args.watch.is_some() || args.collect.analysis.oom.is_some();
-    RowChoice { launches: all || args.collect.level.kernel, requests: all }
+const fn choice(options: &TraceOptions) -> RowChoice {
+    let all = options.watch.is_some() || options.collect.analyses.oom.is_some();
+    RowChoice { launches: all || options.collect.level.kernel, requests: all }
 }
 
 /// What scripts can have of what a trace collects if its options ask for it.
-fn collected(args: &TraceArgs) -> Collected {
-    let StackOptions { native_depth, python_depth } = stacks::options(args);
-    let db = args.collect.format == Format::Db;
+fn collected(options: &TraceOptions) -> Collected {
+    let StackOptions { native_depth, python_depth } = stacks::options(options);
+    let db = options.output.as_ref().is_some_and(|output| output.format == Format::Db);
     Collected {
         native_depth,
         python_depth,
-        accesses: operators::wanted(args).accesses,
-        watch: args.watch.is_some(),
+        accesses: operators::wanted(options).accesses,
+        watch: options.watch.is_some(),
         db,
     }
 }
 
 /// How processes are followed; `starts`: we start the program.
-fn follow_options(args: &TraceArgs, starts: bool, kernel: &Kernel) -> FollowOptions {
-    let wanted = args.late_libraries.unwrap_or(LateLibraries::Hold);
+fn follow_options(options: &TraceOptions, starts: bool, kernel: &Kernel, speaker: &Speaker) -> FollowOptions {
+    let wanted = options.late_libraries.unwrap_or(LateLibraries::Hold);
     let hold = kernel.can_hold() && wanted == LateLibraries::Hold;
     if wanted == LateLibraries::Hold && !hold {
-        let level = if args.late_libraries.is_some() { LogLevel::Warning } else { LogLevel::Info };
+        let level = if options.late_libraries.is_some() { Level::Warn } else { Level::Info };
         let text = format_args!(
             "this kernel cannot hold a thread (Linux 6.0): first calls into a library that is loaded by its path may be missed; \
              --late-libraries=stop stops the process for a moment, which the program can see"
         );
-        message(args.collect.level_of_messages(), level, text);
+        speaker.say(level, text);
     }
     // With holds, a stop is left for a loader that is not known yet.
     let stop = (wanted == LateLibraries::Stop || hold && starts) && kernel.features().send_signal;
-    FollowOptions { children: !args.no_children, hold, always: false, stop }
+    FollowOptions { children: options.children, hold, always: false, stop }
 }
 
 /// What the options mean for the kernel side.
-fn kernel_options(args: &TraceArgs, wanted_ops: &OpsOptions, started: Option<Pid>) -> KernelOptions {
+fn kernel_options(options: &TraceOptions, wanted_ops: &OpsOptions, home: Option<Pid>) -> KernelOptions {
     KernelOptions {
-        ring_bytes: args.ring_size,
-        perf: args.transport == Transport::Perf,
-        link_mode: args.link.map(LinkMode::from),
-        max_rows: args.max_rows,
-        tracefs: args.tracefs,
+        ring_bytes: options.ring_bytes,
+        perf: options.kernel.perf,
+        link_mode: options.kernel.link_mode,
+        max_rows: options.kernel.max_rows,
+        tracefs: options.kernel.tracefs,
+        object: options.kernel.object,
         objects: wanted_ops.choice.torch(),
         arrays: wanted_ops.accesses,
-        stacks: stacks::options(args),
-        watch: args.watch.is_some(),
-        home_group: started.map_or(0, |group| group.as_raw().cast_unsigned()),
+        stacks: stacks::options(options),
+        watch: options.watch.is_some(),
+        home_group: home.map_or(0, |group| group.as_raw().cast_unsigned()),
     }
-}
-
-/// Starts asking the driver for its figures, unless nobody wants them.
-fn start_usage(args: &TraceArgs, trigger: Trigger, reader: &Reader, crew: &Crew) -> Result<Option<Sampler>> {
-    let options =
-        Options { interval: args.usage_interval, per_second: args.usage_rate, library: args.usage_library.clone() };
-    if options.interval.is_zero() && options.per_second == 0 {
-        return Ok(None);
-    }
-    let (notes, level) = (reader.notes(), args.collect.level_of_messages());
-    let send = move |note: &Note| notes.send(note_record(monotonic_ns(), 0, note));
-    let tell = move |tell| match tell {
-        Tell::Found(what) => message(level, LogLevel::Debug, format_args!("the driver's figures come from {what}")),
-        Tell::Absent(why) => message(
-            level,
-            LogLevel::Debug,
-            format_args!("{why}: process_used, device_used and the device's line of the ledger are left out"),
-        ),
-        Tell::GivenUp(why) => message(
-            level,
-            LogLevel::Warning,
-            format_args!(
-                "the driver is not asked for its figures (DCMI) any more: {why}; rows are without process_used and device_used"
-            ),
-        ),
-    };
-    let started =
-        Sampler::start(options, trigger, send, tell, crew).context("cannot start asking for the driver's figures")?;
-    Ok(Some(started))
 }
 
 /// `CLOCK_MONOTONIC` and the time since the Unix epoch at the same moment, in nanoseconds: the best of a few tries.

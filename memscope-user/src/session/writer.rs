@@ -8,9 +8,9 @@ use std::{
 
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::{heap, outputs};
-use crate::analyses::Finding;
+use super::{heap, log::Speaker};
 use crate::{
+    analyses::Finding,
     capture::{self, Note, note_record},
     crew::{Crew, Post},
     error_chain,
@@ -39,8 +39,8 @@ pub(super) struct Written {
 /// Asks the thread for something while it works.
 #[derive(Clone, Debug)]
 pub(super) enum Ask {
-    /// Print the ledgers as they are.
-    Ledgers,
+    /// Give the listener what the analyses can say so far.
+    Listener,
     /// Send what the analyses can say so far.
     Now(UnboundedSender<Vec<Finding>>),
 }
@@ -54,7 +54,9 @@ pub(super) struct Work {
     pub(super) recorded: Option<Trigger>,
     /// Gets the buffers of batches.
     pub(super) spent: Spent,
-    /// Is told of failing outputs.
+    /// Whose listener gets answers.
+    pub(super) speaker: Speaker,
+    /// Gets errors of outputs.
     pub(super) errors: UnboundedSender<String>,
 }
 
@@ -118,8 +120,7 @@ impl Writer {
         let Some(pipeline) = &self.work.pipeline else { return };
         let findings = pipeline.now();
         match ask {
-            // Nobody reads our messages, so nobody misses them.
-            Ask::Ledgers => drop(outputs::print_ledgers(&findings, self.work.recorded.is_some())),
+            Ask::Listener => self.work.speaker.listener().findings_so_far(&findings),
             // The session ends.
             Ask::Now(to) => drop(to.send(findings)),
         }

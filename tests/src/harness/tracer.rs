@@ -68,6 +68,34 @@ fn place(variable: &str, what: &str) -> PathBuf {
     PathBuf::from(path)
 }
 
+/// The BPF object inside of the tracer: libraries of tests are built without one.
+#[must_use]
+pub fn bpf_object() -> &'static [u8] {
+    const MAGIC: &[u8] = b"\x7fELF\x02\x01\x01";
+    const BPF: u16 = 247;
+    let program = fs::read(tracer_path()).expect("the tracer");
+    let starts = (8..program.len() - 64).step_by(8).filter(|at| program[*at..].starts_with(MAGIC));
+    for at in starts {
+        let object = &program[at..];
+        let half = |from: usize| u16::from_le_bytes([object[from], object[from + 1]]);
+        if half(18) == BPF {
+            // Section headers are last: their offset, size and number.
+            let offset = u64::from_le_bytes(object[40..48].try_into().expect("8 bytes")) as usize;
+            let end = offset + usize::from(half(58)) * usize::from(half(60));
+            return Box::leak(Box::from(&object[..end]));
+        }
+    }
+    panic!("the tracer has no BPF object")
+}
+
+/// Children of all threads of a process.
+#[must_use]
+pub fn children(pid: u32) -> Vec<u32> {
+    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
+    let lists = threads.flatten().map(|thread| fs::read_to_string(thread.path().join("children")).unwrap_or_default());
+    lists.flat_map(|list| list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>()).collect()
+}
+
 /// A fresh folder with room for outputs and a journal.
 #[derive(Debug)]
 pub struct Folder(TempDir);

@@ -19,6 +19,7 @@ mod late;
 mod layers;
 mod leaks;
 mod ledger;
+mod library;
 mod messages;
 mod mstx;
 mod native_stacks;

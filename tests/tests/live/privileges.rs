@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use memscope_tests::harness::expect::assert_equal;
 use memscope_tests::harness::kernel;
-use memscope_tests::harness::tracer::{Folder, Target, Tracer, simulation, tracer_path, workload_path};
+use memscope_tests::harness::tracer::{Folder, Target, Tracer, children, simulation, tracer_path, workload_path};
 use memscope_tests::harness::user::{FIVE, FOUR, User};
 use nix::sys::signal::Signal;
 
@@ -226,10 +226,9 @@ fn capabilities(pid: u32) -> BTreeSet<(u64, u64)> {
 
 /// Children that are threads or helpers of the tracer, by their names.
 fn child(pid: u32, name: &str) -> u32 {
-    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).expect("children");
     let is_it =
-        |child: &&str| std::fs::read_to_string(format!("/proc/{child}/comm")).is_ok_and(|comm| comm.trim() == name);
-    children.split_whitespace().find(is_it).expect("the child").parse().expect("a number")
+        |child: &u32| std::fs::read_to_string(format!("/proc/{child}/comm")).is_ok_and(|comm| comm.trim() == name);
+    children(pid).into_iter().find(is_it).expect("the child")
 }
 
 /// Once its probes are there, the tracer has no more rights than it needs, in any thread; of an ordinary user's those that it

@@ -6,7 +6,7 @@ use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
 
 use memscope_tests::harness::tracer::{
-    Folder, Run, Running, Tracer, in_vm, simulation, state_of, tracer_path, workload_path,
+    Folder, Run, Running, Tracer, children, in_vm, simulation, state_of, tracer_path, workload_path,
 };
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -29,10 +29,9 @@ fn program_of(running: &Running, name: &str) -> u32 {
     let tracer = running.pid();
     let deadline = Instant::now() + Duration::from_secs(60);
     while Instant::now() < deadline {
-        let children = fs::read_to_string(format!("/proc/{tracer}/task/{tracer}/children")).unwrap_or_default();
         let is_it =
             |pid: &u32| fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm.trim_end() == name);
-        if let Some(pid) = children.split_whitespace().filter_map(|pid| pid.parse().ok()).find(is_it) {
+        if let Some(pid) = children(tracer).into_iter().find(is_it) {
             return pid;
         }
         sleep_ms(2);

@@ -8,6 +8,7 @@ use std::{
     io::{self, Write as _},
     os::fd::{AsFd as _, OwnedFd},
     process::ExitCode,
+    sync::Arc,
 };
 
 use anyhow::{Context as _, Result};
@@ -17,9 +18,8 @@ use crate::{
     cli::{
         FAILURE,
         args::DaemonTracerArgs,
-        error,
-        session::{Plan, attach_for},
-        terminal,
+        error, terminal,
+        trace::{Console, attach_for},
     },
     daemon::{
         peer::Peer,
@@ -27,6 +27,7 @@ use crate::{
         protocol::Reply,
         rights,
     },
+    session::Traced,
     sinks::tree::{OutputTree, stamp},
 };
 
@@ -39,20 +40,20 @@ pub(super) fn run(args: DaemonTracerArgs) -> ExitCode {
     let (Ok(pidfd), Ok(daemon)) = (io::stdin().as_fd().try_clone_to_owned(), terminal::clone_output()) else {
         return ExitCode::from(FAILURE);
     };
-    let mut daemon = File::from(daemon);
-    match trace(args, pidfd, &mut daemon) {
+    let daemon = Arc::new(File::from(daemon));
+    match trace(args, pidfd, &daemon) {
         Ok(status) => ExitCode::from(status),
         Err(failure) => {
             let text = Reply::refused(format_args!("{failure:#}")).text;
             // Whoever is ready has said so, and the daemon listens no longer.
-            let _ = writeln!(daemon, "{text}");
+            let _ = writeln!(&*daemon, "{text}");
             error(text);
             ExitCode::from(FAILURE)
         }
     }
 }
 
-fn trace(args: DaemonTracerArgs, pidfd: OwnedFd, daemon: &mut File) -> Result<u8> {
+fn trace(args: DaemonTracerArgs, pidfd: OwnedFd, daemon: &Arc<File>) -> Result<u8> {
     let DaemonTracerArgs { pid, uid, gid, mut trace } = args;
     let peer = Peer { pid, uid, gid, pidfd };
     let groups = peer.check()?;
@@ -63,22 +64,21 @@ fn trace(args: DaemonTracerArgs, pidfd: OwnedFd, daemon: &mut File) -> Result<u8
     peer.check()?;
     let Place { path, foreign } = found;
     trace.collect.output_path = Some(path);
-    let plan = || {
-        let plan = Plan::of_trace(&trace)?;
-        if let Some(tree) = &plan.tree {
-            report_into(tree)?;
-        }
-        Ok(plan)
-    };
-    let attached = || {
+    let (mut console, moments) = Console::new(&trace);
+    let daemon = Arc::clone(daemon);
+    let on_attached = move || {
         // It has not become another one while the probes were placed.
         peer.check()?;
-        writeln!(daemon, "{READY}").context("the daemon is gone")
+        writeln!(&*daemon, "{READY}").context("the daemon is gone")?;
+        Ok(())
     };
-    let status = attach_for(pid, &trace, plan, attached);
+    console.on_opened = Some(Box::new(|tree| Ok(report_into(tree)?)));
+    console.on_attached = Some(Box::new(on_attached));
+    let options = trace.writing(Traced::Processes(vec![pid]))?;
+    let status = attach_for(options, console, moments);
     // Outputs are reached through it.
     drop(foreign);
-    status
+    Ok(status?)
 }
 
 /// The report goes into a file of its own: the script's output is the script's.

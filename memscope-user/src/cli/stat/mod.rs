@@ -1,27 +1,16 @@
 //! `stat`: how memory is used, sample by sample, while programs run.
 
-#[path = "../../session/history.rs"]
-mod history;
-#[path = "../../session/monitor.rs"]
-mod monitor;
 mod screen;
 
-use std::process::ExitCode;
+use std::{process::ExitCode, sync::Mutex};
 
-pub(super) use self::monitor::Monitor;
-use self::screen::{Screen, Style};
+pub(super) use self::screen::Screen;
+use self::screen::Style;
 use super::{
     args::{LogLevel, StatArgs, TraceArgs},
-    disk::Files,
-    notices::Notices,
-    outputs::Selecting,
-    session::{self, Plan},
+    trace::{self, Console},
 };
-use crate::{
-    analyses::{DeviceUseAnalysis, FragmentationAnalysis, HeldAnalysis},
-    pipeline::DumpFilter,
-    usage::Trigger,
-};
+use crate::session::{Samples, TraceOptions, Traced};
 
 /// Samples until the processes end, somebody asks to stop, or there are enough.
 pub(super) fn run(args: &StatArgs) -> ExitCode {
@@ -31,27 +20,14 @@ pub(super) fn run(args: &StatArgs) -> ExitCode {
         (_, true) => Style::Json,
         _ => Style::Text,
     };
-    session::attach_with(&args.pid, &trace, || {
-        Ok(Plan {
-            sinks: vec![Box::new(Notices::new(trace.collect.level_of_messages()))],
-            analyses: vec![
-                Box::new(HeldAnalysis::default()),
-                Box::new(FragmentationAnalysis::default()),
-                Box::new(DeviceUseAnalysis::default()),
-            ],
-            dump: DumpFilter::default(),
-            owners: None,
-            demand: None,
-            tree: None,
-            capture: false,
-            // Nothing pulls it, so the driver is asked for all devices, also for those on which nothing happens.
-            trigger: Trigger::default(),
-            selected: Selecting::ALL,
-            monitor: Some(Monitor::new(args.interval, args.count, Screen::new(style))),
-            dirs: crate::sinks::tree::ProcessDirs::default(),
-            files: Files::default(),
-        })
-    })
+    let options = match trace.options(Traced::Processes(args.pid.clone())) {
+        Ok(options) => options,
+        Err(failure) => return trace::failed(&failure),
+    };
+    let samples = Some(Samples { interval: args.interval, count: args.count });
+    let (mut console, moments) = Console::new(&trace);
+    console.screen = Some(Mutex::new(Screen::new(style)));
+    trace::attach_with(TraceOptions { samples, ..options }, console, moments)
 }
 
 /// A trace that counts and keeps nothing.

@@ -19,7 +19,7 @@ pub(super) enum Style {
 
 /// Standard output.
 #[derive(Debug)]
-pub(super) struct Screen {
+pub(in crate::cli) struct Screen {
     style: Style,
     is_terminal: bool,
     begun: bool,
@@ -31,7 +31,7 @@ impl Screen {
     }
 
     /// Writes a sample in one piece.
-    pub(super) fn show(&mut self, sample: &Sample) -> io::Result<()> {
+    pub(in crate::cli) fn show(&mut self, sample: &Sample) -> io::Result<()> {
         let mut text = Vec::new();
         self.render(sample, &mut text)?;
         let style = if self.style == Style::Json { printable::Style::Json } else { printable::Style::Text };

@@ -1,0 +1,174 @@
+//! What a trace says while it runs.
+
+use std::{fmt, ops::ControlFlow, panic::Location, path::PathBuf, sync::Arc, time::Duration};
+
+use super::{End, disk::DiskUse, error::Refusal, log::RunLog};
+use crate::{
+    analyses::{Finding, sample::Sample},
+    model::Event,
+    pipeline::Outcome,
+    sinks::{gauge::Figures, log::Level, tree::OutputTree},
+};
+
+/// Gets what a trace sees and finds. Every method has a default that does nothing.
+///
+/// Methods are called by several threads of the trace, and the traced program may wait for the next one: they should be short.
+pub trait Listener: Send + Sync {
+    /// The output folder is open. Called by the thread that starts the trace; an error gives the trace up.
+    ///
+    /// # Errors
+    ///
+    /// Whatever the listener finds missing.
+    fn opened(&self, outputs: &Outputs<'_>) -> Result<(), Refusal> {
+        let _ = outputs;
+        Ok(())
+    }
+
+    /// The kernel side is loaded. Called by the thread that starts the trace, before any probe is placed.
+    fn loaded(&self) {}
+
+    /// All probes are placed in the running processes. An error gives the trace up.
+    ///
+    /// # Errors
+    ///
+    /// Whatever has changed meanwhile.
+    fn attached(&self) -> Result<(), Refusal> {
+        Ok(())
+    }
+
+    /// The trace has come to this.
+    fn phase(&self, phase: Phase) {
+        let _ = phase;
+    }
+
+    /// Something for the user to know.
+    fn message(&self, message: &Message<'_>) {
+        let _ = message;
+    }
+
+    /// How far the trace is; once a second.
+    fn progress(&self, progress: &Progress) {
+        let _ = progress;
+    }
+
+    /// Whether [`Listener::event`] is to be called.
+    fn wants_events(&self) -> bool {
+        true
+    }
+
+    /// An event, in time order.
+    fn event(&self, event: &Event) {
+        let _ = event;
+    }
+
+    /// A sample, where the options ask for samples. `Break` ends the trace.
+    fn sample(&self, sample: &Sample) -> ControlFlow<End> {
+        let _ = sample;
+        ControlFlow::Continue(())
+    }
+
+    /// What is found so far, after [`Trace::ask`](super::Trace::ask).
+    fn findings_so_far(&self, findings: &[Finding]) {
+        let _ = findings;
+    }
+
+    /// The trace has ended, and its outputs are complete as far as they could be written. Probes are still to be removed.
+    fn results(&self, results: &Results) {
+        let _ = results;
+    }
+}
+
+/// Listens to nothing.
+impl Listener for () {
+    fn wants_events(&self) -> bool {
+        false
+    }
+}
+
+/// Where outputs go.
+#[derive(Clone, Copy, Debug)]
+pub struct Outputs<'a> {
+    /// The folder.
+    pub tree: &'a OutputTree,
+    /// The log file in it.
+    pub log: &'a Arc<RunLog>,
+}
+
+/// One message.
+#[derive(Clone, Copy, Debug)]
+pub struct Message<'a> {
+    /// How much it matters.
+    pub level: Level,
+    /// The place in the source that says it.
+    pub place: &'static Location<'static>,
+    /// What it says, on one line.
+    pub text: fmt::Arguments<'a>,
+}
+
+/// The parts of a trace, in their order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Phase {
+    /// Probes are being placed.
+    Starting,
+    /// Calls are traced.
+    Tracing,
+    /// No more calls are traced.
+    Ending,
+    /// What is left is written.
+    Writing,
+    /// All is written.
+    Written,
+    /// Outputs are complete; probes are being removed.
+    Detaching,
+    /// Nothing is left of the trace.
+    Ended,
+}
+
+/// How far a trace is.
+#[derive(Clone, Debug)]
+pub struct Progress {
+    /// Rows, and live bytes of each device.
+    pub figures: Figures,
+    /// Records that the transport had no room for.
+    pub lost_records: u64,
+    /// Size and growth of the files.
+    pub disk: DiskUse,
+}
+
+/// What came of a trace.
+#[derive(Debug)]
+pub struct Results {
+    /// Why it ended.
+    pub end: End,
+    /// Findings and losses; `None` where the part that makes them failed.
+    pub outcome: Option<Outcome>,
+    /// The capture, if one was wanted.
+    pub capture: Option<PathBuf>,
+    /// The capture could not be finished.
+    pub capture_error: Option<String>,
+    /// A process had a library of ours, or an event came.
+    pub traced_any: bool,
+    /// The program could not be executed, so there is nothing to report.
+    pub never_ran: bool,
+    /// No block was in the selected part of the run.
+    pub selected_none: bool,
+    /// What the files have; `None` without output.
+    pub files: Option<FilesWritten>,
+    /// What block watch found, as text.
+    pub watched: Option<String>,
+    /// The probes could not be silenced.
+    pub silence_error: Option<String>,
+    /// Everything was traced and written as it should be.
+    pub complete: bool,
+}
+
+/// Files of a trace that has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FilesWritten {
+    /// Their bytes.
+    pub disk: DiskUse,
+    /// How long the trace took; `None` where the oldest rows were removed.
+    pub took: Option<Duration>,
+    /// Bytes that are free on the disk, if that is known.
+    pub free_bytes: Option<u64>,
+}

@@ -1,0 +1,430 @@
+//! What is traced, and what is made of it. Plain values: each has a default, and none knows of a command line.
+
+use std::{ffi::OsString, path::PathBuf, time::Duration};
+
+use super::TraceError;
+use crate::{
+    analyses::select::{Condition, Filter, Selection, Window},
+    follow::spawn::RunAs,
+    kernel::features::LinkMode,
+    locate::ops::OpsChoice,
+    probes::ProbeSpec,
+    sinks::{Format, StackCells, log::Level, tree::Owner},
+    watch::spec::WatchSpec,
+};
+
+/// Blocks that are named when memory is out.
+pub(crate) const DEFAULT_BLOCKS: u32 = 10;
+
+/// Everything that a trace can be asked for.
+///
+/// ```
+/// use memscope::session::TraceOptions;
+///
+/// let options = TraceOptions { children: false, ..TraceOptions::program(["./train", "--steps", "3"]) };
+/// assert_eq!(options.ring_bytes, 64 << 20);
+/// ```
+#[derive(Clone, Debug)]
+pub struct TraceOptions {
+    /// Who is traced.
+    pub traced: Traced,
+    /// Trace children, too.
+    pub children: bool,
+    /// What is collected.
+    pub collect: CollectOptions,
+    /// Files to write; `None`: the listener alone gets what is seen.
+    pub output: Option<OutputOptions>,
+    /// Call stacks of allocations and other calls.
+    pub call_stacks: CallStacks,
+    /// Name inlined functions and source lines in native stacks, which reads debug information.
+    pub inlined: bool,
+    /// Operators to trace; `None`: all where accesses are collected, else none.
+    pub operators: Option<OpsChoice>,
+    /// Functions to probe besides the built-in ones (see [`probes::user`](crate::probes::user)).
+    pub probes: Vec<&'static ProbeSpec>,
+    /// Collect nothing of a process before its script says so.
+    pub deferred: bool,
+    /// Blocks to watch. Changes the program's timing and puts a signal handler into it.
+    pub watch: Option<WatchSpec>,
+    /// End after this time.
+    pub duration: Option<Duration>,
+    /// Take samples instead of running the analyses.
+    pub samples: Option<Samples>,
+    /// What happens when a traced process maps a library that has no probes yet; `None`: the best that the kernel has.
+    pub late_libraries: Option<LateLibraries>,
+    /// Bytes of the buffer between kernel and tracer.
+    pub ring_bytes: u32,
+    /// The driver's own figures of the devices.
+    pub usage: UsageOptions,
+    /// Leave processes out that are another user's.
+    pub only_user: Option<u32>,
+    /// Written into the capture, so that it says how it was made.
+    pub command_line: Vec<String>,
+    /// Lesser ways than the kernel offers, for tests.
+    pub kernel: KernelLimits,
+    /// A thread of the tracer that is to fail, for tests.
+    pub fail_thread: Option<String>,
+}
+
+impl Default for TraceOptions {
+    /// Traces no process, with the analysis of leaks and no files.
+    fn default() -> Self {
+        Self {
+            traced: Traced::Processes(Vec::new()),
+            children: true,
+            collect: CollectOptions::default(),
+            output: None,
+            call_stacks: CallStacks::default(),
+            inlined: false,
+            operators: None,
+            probes: Vec::new(),
+            deferred: false,
+            watch: None,
+            duration: None,
+            samples: None,
+            late_libraries: None,
+            ring_bytes: 64 << 20,
+            usage: UsageOptions::default(),
+            only_user: None,
+            command_line: Vec::new(),
+            kernel: KernelLimits::default(),
+            fail_thread: None,
+        }
+    }
+}
+
+impl TraceOptions {
+    /// Starts this program with these arguments and traces it from its first instruction.
+    #[must_use]
+    pub fn program<T: Into<OsString>>(command: impl IntoIterator<Item = T>) -> Self {
+        let program = Program { command: command.into_iter().map(Into::into).collect(), ..Program::default() };
+        Self { traced: Traced::Program(program), ..Self::default() }
+    }
+
+    /// Traces running processes.
+    #[must_use]
+    pub fn processes(pids: impl IntoIterator<Item = u32>) -> Self {
+        Self { traced: Traced::Processes(pids.into_iter().collect()), ..Self::default() }
+    }
+
+    /// Whether the options go together. [`Trace::start`](super::Trace::start) does this, too.
+    ///
+    /// # Errors
+    ///
+    /// [`TraceError::Options`] with the reason.
+    pub fn check(&self) -> Result<(), TraceError> {
+        self.collect.check().map_err(TraceError::Options)?;
+        let RowLevel { op, kernel } = self.collect.level;
+        if self.watch.is_some() && !op && !kernel {
+            return Err(TraceError::Options("--watch needs --level=op, kernel or both".to_owned()));
+        }
+        match &self.traced {
+            Traced::Program(Program { command, .. }) if command.is_empty() => {
+                Err(TraceError::Options("no program was given".to_owned()))
+            }
+            Traced::Processes(pids) if pids.is_empty() => Err(TraceError::Options("no process was given".to_owned())),
+            _ => Ok(()),
+        }
+    }
+
+    /// What is made of the records while they come: nothing where only the capture is written.
+    pub(crate) fn made_meanwhile(&self) -> CollectOptions {
+        let mut collect = self.collect.clone();
+        if self.writes_capture_alone() {
+            collect.analyses = Analyses::NONE;
+        }
+        collect
+    }
+
+    /// Whether the capture is all that is made.
+    pub(crate) fn writes_capture_alone(&self) -> bool {
+        self.output.as_ref().is_some_and(|output| !output.rows)
+    }
+}
+
+/// Who is traced.
+#[derive(Clone, Debug)]
+pub enum Traced {
+    /// A program that the trace starts.
+    Program(Program),
+    /// Running processes.
+    Processes(Vec<u32>),
+}
+
+/// A program to start.
+#[derive(Clone, Debug, Default)]
+pub struct Program {
+    /// The program, found as a shell does, and its arguments.
+    pub command: Vec<OsString>,
+    /// The user to run it as; `None`: the user of this process.
+    pub run_as: Option<RunAs>,
+    /// Have mstx load a library of ours into the program, which makes inlined calls of mstx visible.
+    pub mstx_injection: bool,
+}
+
+/// What is collected, and what is found out about it.
+#[derive(Clone, Debug, Default)]
+pub struct CollectOptions {
+    /// Rows to write.
+    pub events: Events,
+    /// Their detail.
+    pub level: RowLevel,
+    /// Devices whose rows are written.
+    pub devices: Devices,
+    /// Steps whose rows are written, at most five; none: all.
+    pub steps: Vec<u32>,
+    /// Analyses.
+    pub analyses: Analyses,
+    /// A file with rules that name owners, which come before the built-in ones.
+    pub rules: Option<PathBuf>,
+    /// When the reported part of the run begins and ends.
+    pub window: Window,
+    /// Blocks that are reported: those of which all of these hold.
+    pub filter: Vec<Condition>,
+}
+
+impl CollectOptions {
+    /// When, for analyses that look at blocks themselves.
+    pub(crate) fn window(&self) -> Selection {
+        Selection { window: self.window, filter: Filter::default() }
+    }
+}
+
+/// Which rows are written.
+#[expect(clippy::struct_excessive_bools, reason = "one field per kind of row")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Events {
+    /// MALLOC rows.
+    pub alloc: bool,
+    /// FREE rows.
+    pub free: bool,
+    /// Launch rows.
+    pub launch: bool,
+    /// ACCESS rows.
+    pub access: bool,
+    /// `BLOCK_FREE` rows; an addition of ours.
+    pub block_free: bool,
+}
+
+impl Default for Events {
+    fn default() -> Self {
+        Self { alloc: true, free: true, launch: true, ..Self::NONE }
+    }
+}
+
+impl Events {
+    /// None of them.
+    pub const NONE: Self = Self { alloc: false, free: false, launch: false, access: false, block_free: false };
+
+    /// The contract's bits: alloc 1, free 2, launch 4, access 8; ours has none.
+    #[must_use]
+    pub const fn bits(self) -> u32 {
+        self.alloc as u32 | (self.free as u32) << 1 | (self.launch as u32) << 2 | (self.access as u32) << 3
+    }
+}
+
+/// Rows of operators, of kernels, or of both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RowLevel {
+    /// Operators.
+    pub op: bool,
+    /// Kernels.
+    pub kernel: bool,
+}
+
+impl Default for RowLevel {
+    fn default() -> Self {
+        Self { op: true, kernel: false }
+    }
+}
+
+impl RowLevel {
+    /// The contract's bits: op 1, kernel 2.
+    #[must_use]
+    pub const fn bits(self) -> u32 {
+        self.op as u32 | (self.kernel as u32) << 1
+    }
+}
+
+/// Which devices' rows are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Devices {
+    /// Every NPU.
+    pub all_npu: bool,
+    /// Bit *n*: NPU *n*.
+    pub slots: u32,
+    /// Host memory.
+    pub cpu: bool,
+}
+
+impl Default for Devices {
+    fn default() -> Self {
+        Self { all_npu: true, slots: 0, cpu: false }
+    }
+}
+
+/// Analyses, each on or off.
+#[expect(clippy::struct_excessive_bools, reason = "one field per analysis")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Analyses {
+    /// Step leaks and fluctuation.
+    pub leaks: bool,
+    /// Owners.
+    pub decompose: bool,
+    /// Inefficient use.
+    pub inefficient: bool,
+    /// Out of memory; how many blocks to name.
+    pub oom: Option<u32>,
+    /// What was live at the peaks; an addition of ours.
+    pub peaks: bool,
+    /// Free pieces of pools; an addition of ours.
+    pub fragmentation: bool,
+}
+
+impl Default for Analyses {
+    fn default() -> Self {
+        Self { leaks: true, ..Self::NONE }
+    }
+}
+
+impl Analyses {
+    /// None of them.
+    pub const NONE: Self =
+        Self { leaks: false, decompose: false, inefficient: false, oom: None, peaks: false, fragmentation: false };
+
+    /// All of them as scripts ask for them.
+    #[must_use]
+    pub const fn of_scripts(self) -> u64 {
+        self.bits() as u64 | (self.peaks as u64) << 4 | (self.fragmentation as u64) << 5
+    }
+
+    /// The contract's bits: leaks 1, decompose 2, inefficient 4, oom 8; ours have none.
+    #[must_use]
+    pub const fn bits(self) -> u32 {
+        self.leaks as u32
+            | (self.decompose as u32) << 1
+            | (self.inefficient as u32) << 2
+            | (self.oom.is_some() as u32) << 3
+    }
+
+    /// Bits of the events that are collected: those that are written, and those that they and the analyses need (contract §1.5).
+    #[must_use]
+    pub const fn collect_bits(self, events: Events) -> u32 {
+        const BLOCKS: u32 = 1 | 2;
+        const LAUNCH: u32 = 4;
+        const ACCESS: u32 = 8;
+        let mut bits = events.bits();
+        if bits & (BLOCKS | ACCESS) != 0 || self.leaks || self.oom.is_some() {
+            bits |= BLOCKS;
+        }
+        if self.decompose || self.inefficient {
+            bits |= BLOCKS | ACCESS;
+        }
+        if self.inefficient {
+            bits |= LAUNCH;
+        }
+        bits
+    }
+}
+
+/// Depths of call stacks, where they are taken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CallStacks {
+    /// Native frames.
+    pub c: Option<u32>,
+    /// Python frames.
+    pub python: Option<u32>,
+    /// Both are merged.
+    pub mixed: bool,
+}
+
+/// Files to write.
+#[derive(Clone, Debug)]
+pub struct OutputOptions {
+    /// The folder, made where missing.
+    pub directory: PathBuf,
+    /// User and group that everything made is handed to.
+    pub owner: Option<Owner>,
+    /// Write rows and run the analyses. Without, only the capture is written, at the least cost.
+    pub rows: bool,
+    /// What the rows are written as.
+    pub format: Format,
+    /// How rows have their call stacks.
+    pub stacks: StackCells,
+    /// Write the capture, of which a replay makes everything again.
+    pub capture: bool,
+    /// Bytes of all files, beyond which the trace ends, or (with `parts`) the oldest rows are removed.
+    pub max_bytes: Option<u64>,
+    /// Keep the newest rows, in this many parts.
+    pub parts: Option<u32>,
+    /// The least level of lines in the log file.
+    pub log_level: Level,
+}
+
+impl Default for OutputOptions {
+    fn default() -> Self {
+        Self {
+            directory: PathBuf::from("memscopeDumpResults"),
+            owner: None,
+            rows: true,
+            format: Format::default(),
+            stacks: StackCells::default(),
+            capture: true,
+            max_bytes: None,
+            parts: None,
+            log_level: Level::default(),
+        }
+    }
+}
+
+/// Samples of what is live, free and used, for the listener.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Samples {
+    /// Time from one to the next.
+    pub interval: Duration,
+    /// End after this number; `None`: with the trace.
+    pub count: Option<u64>,
+}
+
+/// What happens when a traced process maps a library that has no probes yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LateLibraries {
+    /// The thread that loads it waits in the kernel, unseen by others, so that no call is missed (Linux 6.0).
+    Hold,
+    /// The process is stopped for a moment by SIGSTOP, so that no call is missed; it and its parent may see that.
+    Stop,
+    /// Probes are placed as soon as possible; the first calls may be missed.
+    Notify,
+}
+
+/// When the driver is asked for its figures.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UsageOptions {
+    /// This often; zero: never.
+    pub interval: Duration,
+    /// After memory has changed, at most this often in a second; 0: never.
+    pub per_second: u32,
+    /// A library instead of the driver's, for tests.
+    pub library: Option<PathBuf>,
+}
+
+impl Default for UsageOptions {
+    fn default() -> Self {
+        Self { interval: Duration::from_secs(1), per_second: 10, library: None }
+    }
+}
+
+/// Lesser ways than the kernel offers, for tests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KernelLimits {
+    /// Link probes in this way.
+    pub link_mode: Option<LinkMode>,
+    /// Use perf buffers even where there is a ring buffer.
+    pub perf: bool,
+    /// Serve fewer rows.
+    pub max_rows: Option<u16>,
+    /// Learn of processes through tracefs.
+    pub tracefs: bool,
+    /// Load this BPF object instead of the built-in one.
+    pub object: Option<&'static [u8]>,
+}

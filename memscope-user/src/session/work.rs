@@ -1,0 +1,88 @@
+//! What is made of the records: the writer's thread, what it says, and its files.
+
+use std::{
+    sync::mpsc,
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
+
+use super::{
+    disk::{Disk, DiskUse, Room},
+    listener::FilesWritten,
+    log::Speaker,
+    outputs::Selecting,
+    text,
+    writer::{Ask, Written},
+};
+use crate::{
+    analyses::Finding,
+    sinks::{gauge::Gauge, tree::OutputTree},
+};
+
+/// The writer and its files.
+pub(super) struct Work {
+    pub(super) writer: Option<JoinHandle<Written>>,
+    pub(super) asks: mpsc::Sender<Ask>,
+    pub(super) answer: UnboundedSender<Vec<Finding>>,
+    pub(super) answers: UnboundedReceiver<Vec<Finding>>,
+    pub(super) output_errors: UnboundedReceiver<String>,
+    pub(super) selected: Selecting,
+    pub(super) gauge: Gauge,
+    pub(super) disk: Disk,
+    pub(super) tree: Option<OutputTree>,
+    /// Bytes that the files may have.
+    pub(super) max_bytes: Option<u64>,
+    /// The oldest rows are removed then, else the trace ends.
+    pub(super) rotates: bool,
+}
+
+impl Work {
+    /// Has the listener get what is found so far.
+    pub(super) fn ask_for_listener(&self) {
+        // A writer that has ended has said all there is.
+        let _ = self.asks.send(Ask::Listener);
+    }
+
+    /// Asks for a sample; it comes among the answers.
+    pub(super) fn ask_for_sample(&self) {
+        // A writer that has ended has told why.
+        let _ = self.asks.send(Ask::Now(self.answer.clone()));
+    }
+
+    /// Waits until everything is written.
+    pub(super) fn join(&mut self) -> Written {
+        let written = self.writer.take().and_then(|writer| writer.join().ok());
+        written.unwrap_or(Written { outcome: None, capture_error: None })
+    }
+
+    /// Looks at the files, and warns once when the disk is about to be full.
+    pub(super) fn look_at_disk(&mut self, speaker: &Speaker) -> DiskUse {
+        let free_bytes = self.tree.as_ref().and_then(|tree| tree.free_bytes().ok());
+        let disk = self.disk.look(Instant::now(), Room { free_bytes, max_bytes: self.max_bytes });
+        if let Some(left) = self.disk.warning(disk) {
+            let free = text::size(free_bytes.unwrap_or(0));
+            let text = format_args!(
+                "the disk is full in {} at this rate ({free} free): --max-size ends the trace before, --stacks=table and \
+                 --capture-only write less",
+                text::time(left)
+            );
+            speaker.warn(text);
+        }
+        disk
+    }
+
+    /// Whether the files are as large as they may be.
+    pub(super) fn is_full(&self, disk: DiskUse) -> bool {
+        !self.rotates && self.max_bytes.is_some_and(|most| disk.size_bytes >= most)
+    }
+
+    /// What the files have at the end.
+    pub(super) fn files(&mut self, took: Duration) -> Option<FilesWritten> {
+        let tree = self.tree.as_ref()?;
+        let disk = self.disk.look(Instant::now(), Room::default());
+        let took = (!self.rotates).then_some(took);
+        Some(FilesWritten { disk, took, free_bytes: tree.free_bytes().ok() })
+    }
+}

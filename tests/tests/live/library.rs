@@ -1,0 +1,246 @@
+//! The library, used without the program: a trace is started, listened to and stopped by this test's own process.
+
+use std::{
+    ffi::OsString,
+    fs,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use memscope::{
+    analyses::Finding,
+    model::{Event, EventKind, FreeCause, Pool},
+    session::{
+        CollectOptions, End, KernelLimits, LateLibraries, Listener, Message, OutputOptions, Phase, Trace, TraceError,
+        TraceOptions,
+    },
+    sinks::log::Level,
+};
+use memscope_tests::harness::{
+    expect::truth,
+    journal::Journal,
+    kernel,
+    tracer::{Folder, Target, bpf_object, simulation, workload_path},
+};
+
+/// Address, bytes, and whether it begins.
+type Call = (u64, u64, bool);
+
+/// Keeps what it hears.
+#[derive(Default)]
+struct Heard {
+    calls: Mutex<Vec<Call>>,
+    phases: Mutex<Vec<Phase>>,
+    /// Level, place and text of the messages.
+    messages: Mutex<Vec<(Level, String, String)>>,
+    attached: AtomicBool,
+    findings: AtomicUsize,
+}
+
+impl Heard {
+    fn calls(&self) -> Vec<Call> {
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Listener for Heard {
+    fn attached(&self) -> Result<(), memscope::session::Refusal> {
+        self.attached.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn phase(&self, phase: Phase) {
+        self.phases.lock().unwrap_or_else(PoisonError::into_inner).push(phase);
+    }
+
+    fn message(&self, message: &Message<'_>) {
+        let place = format!("{}:{}", message.place.file(), message.place.line());
+        let heard = (message.level, place, message.text.to_string());
+        self.messages.lock().unwrap_or_else(PoisonError::into_inner).push(heard);
+    }
+
+    fn event(&self, event: &Event) {
+        let call = match &event.kind {
+            EventKind::Alloc(alloc) if alloc.block.pool == Pool::Hal => {
+                (alloc.block.addr, alloc.block.size_bytes, true)
+            }
+            EventKind::Free(free) if free.block.pool == Pool::Hal && free.cause == FreeCause::Program => {
+                (free.block.addr, free.block.size_bytes, false)
+            }
+            _ => return,
+        };
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner).push(call);
+    }
+
+    fn findings_so_far(&self, findings: &[Finding]) {
+        self.findings.fetch_add(findings.len(), Ordering::Relaxed);
+    }
+}
+
+/// A workload with its libraries and its journal; `env` sets variables for the program alone.
+fn workload(folder: &Folder, name: &str, arguments: &[&str]) -> TraceOptions {
+    let variable = |name: &str, value: OsString| {
+        let mut pair = OsString::from(format!("{name}="));
+        pair.push(value);
+        pair
+    };
+    let mut command = vec![
+        OsString::from("env"),
+        variable("LD_LIBRARY_PATH", simulation().join("lib").into()),
+        variable("ASCEND_SIM_JOURNAL", folder.journal_path().into()),
+        workload_path(name).into(),
+    ];
+    command.extend(arguments.iter().map(OsString::from));
+    let late_libraries = (!kernel::has_sleepable_probes()).then_some(LateLibraries::Stop);
+    with_object(TraceOptions { late_libraries, ..TraceOptions::program(command) })
+}
+
+/// Tests are built without the BPF object.
+fn with_object(options: TraceOptions) -> TraceOptions {
+    let kernel = KernelLimits { object: Some(bpf_object()), ..KernelLimits::default() };
+    TraceOptions { kernel, ..options }
+}
+
+/// What the simulated driver wrote down.
+fn of_journal(folder: &Folder) -> Vec<Call> {
+    let journal: Journal = folder.journal();
+    let mut calls = Vec::new();
+    for entries in journal.by_process().into_values() {
+        calls.extend(truth(&entries, false).calls.iter().map(|call| (call.block.addr, call.block.size, call.is_alloc)));
+    }
+    calls
+}
+
+/// Waits until something is so.
+fn wait_for(what: &str, is_so: impl Fn() -> bool) {
+    const PATIENCE: Duration = Duration::from_secs(60);
+    let start = Instant::now();
+    while !is_so() {
+        assert!(start.elapsed() < PATIENCE, "{what} does not come");
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Every block of the journal comes to the listener, the phases in their order, leaks in the summary, and no file is made. A second
+/// trace in the same process, of other steps, sees its own program alone.
+#[test]
+fn two_programs_one_after_the_other() {
+    for leaks in [1, 2] {
+        let folder = Folder::new();
+        let heard = Arc::new(Heard::default());
+        let arguments = ["--steps", "6", "--leaks", &leaks.to_string(), "--leak-size", "1048576"];
+        let trace = Trace::start(workload(&folder, "steps", &arguments), heard.clone()).expect("a trace");
+        let summary = trace.wait().expect("an end");
+        assert_eq!((summary.program_status, &summary.results.end), (Some(0), &End::Processes));
+        assert!(summary.results.complete && summary.results.traced_any, "{:?}", summary.results);
+        let wanted = of_journal(&folder);
+        assert!(wanted.len() > 10, "{wanted:?}");
+        assert_eq!(heard.calls(), wanted);
+        let phases = heard.phases.lock().expect("not poisoned").clone();
+        let order = [Phase::Tracing, Phase::Ending, Phase::Writing, Phase::Written, Phase::Detaching, Phase::Ended];
+        assert_eq!(phases, order);
+        // Those of the first step are never looked at, and those of the last cannot be judged.
+        let outcome = summary.results.outcome.expect("findings");
+        let leaked: u64 = outcome
+            .findings
+            .iter()
+            .map(|finding| if let Finding::StepLeaks(found) = finding { found.leaks.len() as u64 } else { 0 })
+            .sum();
+        assert_eq!(leaked, 4 * leaks, "{:?}", outcome.findings);
+        assert_eq!(outcome.end.lost, 0);
+        assert!(!folder.output_path().exists());
+    }
+}
+
+/// A running process is traced from the moment at which `start` returns until it is told to stop; it lives on. Rows and capture are
+/// written where the options say, and lines of the log name different places.
+#[test]
+fn a_running_process() {
+    let target = Target::serve(&[]);
+    let folder = Folder::new();
+    let heard = Arc::new(Heard::default());
+    let output = OutputOptions { directory: folder.output_path(), log_level: Level::Debug, ..OutputOptions::default() };
+    let options = TraceOptions { output: Some(output), ..TraceOptions::processes([target.pid()]) };
+    let trace = Trace::start(with_object(options), heard.clone()).expect("a trace");
+    assert!(heard.attached.load(Ordering::Relaxed));
+    assert_eq!(trace.status().phase, Phase::Tracing);
+    wait_for("a block", || heard.calls().len() > 100);
+    assert_eq!(trace.control().program(), None);
+    trace.control().ask();
+    wait_for("an answer", || heard.findings.load(Ordering::Relaxed) > 0);
+    trace.control().stop("the test has seen enough");
+    let summary = trace.wait().expect("an end");
+    assert_eq!(summary.results.end, End::Asked("the test has seen enough".to_owned()));
+    assert!(summary.results.complete && summary.program_status.is_none(), "{:?}", summary.results);
+    assert!(fs::exists(format!("/proc/{}", target.pid())).expect("/proc"));
+    assert_eq!(summary.results.capture, Some(folder.capture()));
+    assert!(folder.rows().processes.contains_key(&target.pid()));
+    let messages = heard.messages.lock().expect("not poisoned").clone();
+    let place = |part: &str| {
+        let found = messages.iter().find(|(.., text)| text.contains(part));
+        found.map(|(_, place, _)| place.clone()).unwrap_or_else(|| panic!("no `{part}` in {messages:?}"))
+    };
+    let (made, waits, detached) = (place("create file"), place("late libraries:"), place("detached in"));
+    assert!(made != waits && waits != detached && made != detached, "{made} {waits} {detached}");
+    // A place is a file's name with a line, as the log has it.
+    let in_log = |place: &str| place.rsplit('/').next().expect("a name").to_owned();
+    let log = log_of(&folder);
+    for place in [made, waits] {
+        assert!(log.contains(&format!("[{}]", in_log(&place))), "{place}: {log}");
+    }
+}
+
+fn log_of(folder: &Folder) -> String {
+    let mut logs = Vec::new();
+    for process in fs::read_dir(folder.output_path()).expect("a folder").flatten() {
+        if let Ok(files) = fs::read_dir(process.path().join("msmemscope_logs")) {
+            logs.extend(files.flatten().map(|file| fs::read_to_string(file.path()).expect("a log")));
+        }
+    }
+    assert_eq!(logs.len(), 1, "{logs:?}");
+    logs.remove(0)
+}
+
+/// What cannot begin is an error with its reason, and leaves nothing behind.
+#[test]
+fn traces_that_do_not_begin() {
+    let folder = Folder::new();
+    let output = || Some(OutputOptions { directory: folder.output_path(), ..OutputOptions::default() });
+    let start = |options: TraceOptions| {
+        let options = TraceOptions { output: output(), ..options };
+        Trace::start(options, Arc::new(())).expect_err("refused")
+    };
+    assert!(matches!(start(TraceOptions::default()), TraceError::Options(_)));
+    let gone = start(TraceOptions::processes([0x7fff_ffff]));
+    assert_eq!(gone.to_string(), "no process 2147483647: it does not exist, or has ended");
+    let own = start(TraceOptions::processes([std::process::id()]));
+    assert_eq!(own.to_string(), format!("{} is this tracer itself", std::process::id()));
+    let missing = start(TraceOptions::program(["/no/such/program"]));
+    assert!(matches!(missing, TraceError::Spawn(_)), "{missing}");
+    let collect = CollectOptions { rules: Some("/no/such/rules".into()), ..CollectOptions::default() };
+    let rules = start(TraceOptions { collect, ..TraceOptions::program(["true"]) });
+    assert!(matches!(rules, TraceError::Options(_)), "{rules}");
+    assert!(!folder.output_path().exists());
+}
+
+/// A listener that refuses gives the trace up before it begins: the process is not traced, and no file stays.
+#[test]
+fn a_listener_that_refuses() {
+    struct Refuses;
+    impl Listener for Refuses {
+        fn attached(&self) -> Result<(), memscope::session::Refusal> {
+            Err("this is another process".into())
+        }
+    }
+    let target = Target::serve(&[]);
+    let folder = Folder::new();
+    let output = OutputOptions { directory: folder.output_path(), ..OutputOptions::default() };
+    let options = TraceOptions { output: Some(output), ..TraceOptions::processes([target.pid()]) };
+    let refused = Trace::start(with_object(options), Arc::new(Refuses)).expect_err("refused");
+    assert_eq!(refused.to_string(), "this is another process");
+    assert!(!folder.output_path().exists());
+}
