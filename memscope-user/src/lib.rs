@@ -17,6 +17,7 @@ pub mod crew;
 #[cfg(feature = "trace")]
 pub mod daemon;
 pub mod decode;
+pub mod document;
 pub mod dump_format;
 #[cfg(feature = "trace")]
 pub mod follow;

@@ -68,7 +68,7 @@ class Tables(Folder):
         self.assertEqual(list(columns), table.column_names)
         row = {name: cells[0] for name, cells in columns.items() if cells[0] is not None}
         self.assertEqual(row, {
-            "verdict": "leak", "pid": 5, "device": "0", "pool": "Pta", "addr": 8192, "size_bytes": 20, "allocation_id": 2, "event_id": 2,
+            "verdict": "leak", "pid": 5, "device": "0", "pool": "PTA", "addr": 8192, "size_bytes": 20, "allocation_id": 2, "event_id": 2,
             "freed_later": False, "confidence": "certain"})
         found = table.document["findings"]
         self.assertEqual([(leaks["marks"], len(leaks["leaks"])) for leaks in found], [(3, 1)])
@@ -86,7 +86,7 @@ class Tables(Folder):
         shrunk = memscope_bpf.diff(path, start="end", end=0).to_dict()
         self.assertEqual(shrunk["grown_bytes"], [-60])
         space = memscope_bpf.fragmentation(path).to_dict()
-        self.assertTrue(set(space["pool"]) <= {"Pta"})
+        self.assertTrue(set(space["pool"]) <= {"PTA"})
 
     def test_part_of_a_run(self):
         path = marked(self.folder)
@@ -204,7 +204,7 @@ class Arrow(Folder):
         self.assertEqual(ctypes.c_uint64.from_address(addr.buffers[1]).value, 8192)
         pool = array.children[fields["pool"]].contents
         ends = (ctypes.c_int64 * 2).from_address(pool.buffers[1])
-        self.assertEqual((list(ends), ctypes.string_at(pool.buffers[2], 3)), ([0, 3], b"Pta"))
+        self.assertEqual((list(ends), ctypes.string_at(pool.buffers[2], 3)), ([0, 3], b"PTA"))
         step = array.children[fields["step"]].contents
         self.assertEqual((step.null_count, ctypes.c_uint8.from_address(step.buffers[0]).value & 1), (1, 0))
         for structure in (schema, array):

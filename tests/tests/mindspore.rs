@@ -109,7 +109,7 @@ fn reported(run: &Run, rows: &[Row], peak_bytes: u64) {
     let json = run.json();
     let findings = json["findings"].as_array().expect("findings");
     let held: Vec<_> =
-        findings.iter().filter(|found| found["finding"] == "held" && found["pool"] == "MindSpore").collect();
+        findings.iter().filter(|found| found["finding"] == "held" && found["pool"] == "MINDSPORE").collect();
     assert_eq!(held.len(), 1, "{json}");
     let count = rows.iter().filter(|row| row.event_type == POOL && row.event == "MALLOC").count() as u64;
     let [allocs, frees, peak] = ["allocations", "frees", "peak_bytes"].map(|key| held[0][key].as_u64());

@@ -4,6 +4,7 @@
 
 use std::cmp::Reverse;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::Finding;
@@ -13,7 +14,7 @@ use super::answer::Registered;
 const KEPT: usize = 512;
 
 /// Findings of a kind about processes that have ended, which were about less memory than those that are there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct LeftOut {
     /// As the field `finding` names them.
     pub kind: &'static str,

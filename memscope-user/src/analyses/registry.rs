@@ -2,6 +2,7 @@
 
 use std::io::{self, Write};
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::answer::{Answer, Context, Registered, Report, Subject};
@@ -16,7 +17,7 @@ use crate::model::StepsFrom;
 macro_rules! kinds {
     ($($(#[$doc:meta])* $name:ident($kind:ty) = $tag:literal;)*) => {
         /// A conclusion.
-        #[derive(Clone, Debug, PartialEq, Serialize)]
+        #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
         #[serde(tag = "finding")]
         pub enum Finding {
             $($(#[$doc])* #[serde(rename = $tag)] $name($kind),)*

@@ -119,6 +119,8 @@ pub(super) enum Command {
     Demo(DemoArgs),
     /// Print what a shell needs to complete our options.
     Completions(CompletionsArgs),
+    /// Print the JSON Schema of what `--json` prints.
+    Schema(SchemaArgs),
     /// Write manual pages, for packages.
     #[command(hide = true)]
     Manual(ManualArgs),
@@ -178,6 +180,14 @@ pub(super) struct DaemonTracerArgs {
 pub(super) struct CompletionsArgs {
     /// The shell.
     pub shell: clap_complete::Shell,
+}
+
+/// `schema`.
+#[derive(Debug, Args)]
+pub(super) struct SchemaArgs {
+    /// Kind of document: of reports, `diff`, `compare` or `stat`.
+    #[arg(value_parser = crate::document::NAMES)]
+    pub name: String,
 }
 
 /// `manual`.

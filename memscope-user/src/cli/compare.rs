@@ -9,7 +9,6 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
-use serde::Serialize;
 
 use super::{
     FAILURE, USAGE,
@@ -23,6 +22,7 @@ use crate::{
         Analysis,
         compare::{self, ComparedDevice, ComparedRow, Names, Recorder, Sequences, Which},
     },
+    document::{self, Comparison},
     input::Stage,
     os::caller::Caller,
     session::RowLevel,
@@ -31,14 +31,6 @@ use crate::{
 
 /// Names told one by one for each device.
 const NAME_LINES: usize = 10;
-
-/// What is printed with `--json`.
-#[derive(Serialize)]
-struct Document<'a> {
-    devices: &'a [ComparedDevice],
-    /// The reference's file, and the one with the true figures.
-    files: [&'a Path; 2],
-}
 
 /// `compare A B`.
 pub(super) fn run(args: &CompareArgs) -> ExitCode {
@@ -102,8 +94,8 @@ fn work(args: &CompareArgs, which: Which) -> Result<bool> {
     files.finish()?;
     let [reference, truth] = &paths;
     if args.json {
-        let document = Document { devices: &devices, files: [reference, truth] };
-        let json = serde_json::to_string(&document)?;
+        let files = [reference, truth].map(|path| path.display().to_string());
+        let json = document::to_string(Comparison { devices: &devices, files: Some(files) });
         terminal::print_json(|out| writeln!(out, "{json}")).context("cannot print the comparison")?;
         return Ok(true);
     }

@@ -1,6 +1,5 @@
 //! `diff`: what grew between two moments, of one run or of two.
 
-use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,6 +14,7 @@ use crate::analyses::{
     diff::{Recorder, SharedSnapshot, Snapshot, diff, write_diff},
     select::Selection,
 };
+use crate::document;
 
 /// `diff A [B]`.
 pub(super) fn run(args: &DiffArgs) -> ExitCode {
@@ -30,7 +30,7 @@ pub(super) fn run(args: &DiffArgs) -> ExitCode {
         let found = work(args, &rules)?;
         let printed = if args.json {
             terminal::print_json(|mut out| {
-                serde_json::to_writer(&mut out, &found).map_err(io::Error::from)?;
+                document::write(&found, &mut out)?;
                 writeln!(out)
             })
         } else {

@@ -1,4 +1,4 @@
-//! `completions` and `manual`: what the program says of itself, for shells and for packagers.
+//! `completions`, `schema` and `manual`: what the program says of itself, for shells and for packagers.
 
 use std::{path::Path, process::ExitCode};
 
@@ -6,10 +6,11 @@ use anyhow::{Context as _, Result};
 use clap::CommandFactory as _;
 
 use super::{
-    args::{Cli, CompletionsArgs, ManualArgs},
+    args::{Cli, CompletionsArgs, ManualArgs, SchemaArgs},
     input::exit,
     terminal,
 };
+use crate::document;
 
 const NAME: &str = "memscope-bpf";
 
@@ -19,6 +20,12 @@ pub(super) fn completions(args: &CompletionsArgs) -> ExitCode {
     let mut text = Vec::new();
     clap_complete::generate(args.shell, &mut Cli::command(), NAME, &mut text);
     exit(|| terminal::print(|out| out.write_all(&text)).context("cannot print the completions"))
+}
+
+/// Prints the JSON Schema of a kind of document.
+pub(super) fn schema(args: &SchemaArgs) -> ExitCode {
+    let text = document::schema(args.name.as_str()).unwrap_or_default();
+    exit(|| terminal::print(|out| writeln!(out, "{text}")).context("cannot print the schema"))
 }
 
 /// Writes a manual page for each command.

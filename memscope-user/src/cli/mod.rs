@@ -85,6 +85,7 @@ fn run_command_line() -> ExitCode {
         Some(Command::Doctor(doctor)) => doctor::run(&doctor),
         Some(Command::Demo(demo)) => demo::run(&demo),
         Some(Command::Completions(args)) => manual::completions(&args),
+        Some(Command::Schema(args)) => manual::schema(&args),
         Some(Command::Manual(args)) => manual::pages(&args),
         Some(Command::UsageHelper(helper)) => crate::usage::helper::serve(helper.library.as_deref()),
         None if cli.load_api_env || cli.unload_api_env => {

@@ -1,13 +1,15 @@
 //! Enriched events: what happened, to which block, on which device. Analyses and sinks see nothing else.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
-use serde::Serialize;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Serialize, Serializer};
 
 use super::{Name, Stacks};
 
 /// Where an event belongs. The number is the physical NPU.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Device {
     /// An NPU.
     Npu(u32),
@@ -18,7 +20,7 @@ pub enum Device {
 }
 
 /// Who hands out the block. Each pool is its own address space of blocks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Pool {
     /// The driver: the only complete truth for device memory.
     Hal,
@@ -33,12 +35,11 @@ pub enum Pool {
     /// `MindSpore`'s pool.
     MindSpore,
     /// Another one: of a user of mstx, or of functions that the user defined. See [`Pool::custom`].
-    #[serde(untagged)]
     Named(Name),
 }
 
 /// Page size of a driver block.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum PageType {
     /// 4 KiB or 64 KiB.
     #[default]
@@ -50,7 +51,7 @@ pub enum PageType {
 }
 
 /// Driver call that made a block.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum AllocApi {
     /// `halMemAlloc`: an address.
     #[default]
@@ -258,7 +259,7 @@ pub enum OutOfMemory {
 }
 
 /// Address space that the driver keeps track of and that is no memory by itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RegionKind {
     /// `halMemAddressReserve`: addresses without memory.
@@ -447,7 +448,7 @@ pub struct ProcessStart {
 }
 
 /// What one process uses of a device, as the driver counts it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct ProcessUsage {
     /// Process.
     pub pid: u32,
@@ -628,6 +629,53 @@ impl Pool {
     }
 }
 
+/// `npu:0`, `host`, or null.
+impl Serialize for Device {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Npu(number) => serializer.collect_str(&format_args!("npu:{number}")),
+            Self::Cpu => serializer.serialize_str("host"),
+            Self::None => serializer.serialize_none(),
+        }
+    }
+}
+
+impl JsonSchema for Device {
+    fn schema_name() -> Cow<'static, str> {
+        "Device".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "description": "`npu:N`, `host`, or null where it is not known.",
+            "type": ["string", "null"],
+            "pattern": "^(npu:[0-9]+|host)$",
+        })
+    }
+}
+
+/// Its event type.
+impl Serialize for Pool {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.event_type())
+    }
+}
+
+impl JsonSchema for Pool {
+    fn schema_name() -> Cow<'static, str> {
+        "Pool".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "description": "`HAL` (the driver), `HOST`, `PTA`, `PTA_WORKSPACE`, `ATB`, `MINDSPORE`, or the name of another pool.",
+            "type": "string",
+            "minLength": 1,
+            "maxLength": 64,
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -645,10 +693,12 @@ mod tests {
         assert_eq!(Pool::of_framework_or_custom("HAL"), Pool::custom("HAL"));
     }
 
-    /// In JSON a pool is its name.
+    /// In JSON a pool is its event type, a device its word.
     #[test]
-    fn pools_serialize_as_names() {
-        let json = |pool| serde_json::to_string(&pool).expect("JSON");
-        assert_eq!((json(Pool::Hal), json(Pool::custom("mine"))), ("\"Hal\"".to_owned(), "\"mine\"".to_owned()));
+    fn pools_and_devices_serialize_as_words() {
+        let pools = [Pool::Hal, Pool::PtaWorkspace, Pool::custom("mine")];
+        assert_eq!(serde_json::to_string(&pools).expect("JSON"), r#"["HAL","PTA_WORKSPACE","mine"]"#);
+        let devices = [Device::Npu(7), Device::Cpu, Device::None];
+        assert_eq!(serde_json::to_string(&devices).expect("JSON"), r#"["npu:7","host",null]"#);
     }
 }

@@ -1,11 +1,12 @@
 //! Live blocks in groups: by whose they are, where they were allocated, and how large each is.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{Name, Stacks};
 
 /// Blocks and their bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct LiveSum {
     /// Blocks.
     pub blocks: u64,
@@ -14,7 +15,7 @@ pub struct LiveSum {
 }
 
 /// Blocks of one owner.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct OwnerSum {
     /// The owner; `None` for host memory that no rule names.
     pub owner: Option<Name>,
@@ -24,7 +25,7 @@ pub struct OwnerSum {
 }
 
 /// Blocks allocated at one place.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct PlaceSum {
     /// The place; none where no stack is known.
     pub stacks: Stacks,
@@ -34,7 +35,7 @@ pub struct PlaceSum {
 }
 
 /// Blocks of similar size: at least `least_bytes`, which is 0 or a power of two, and less than twice that.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct SizeSum {
     /// The least size of the class in bytes.
     pub least_bytes: u64,
@@ -45,7 +46,7 @@ pub struct SizeSum {
 
 /// Live blocks, grouped three times. Each of the lists adds up to the same, the largest group comes first (of sizes the
 /// smallest size), and groups without blocks are left out.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct LiveGroups {
     /// By owner.
     pub owners: Vec<OwnerSum>,

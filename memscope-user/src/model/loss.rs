@@ -1,9 +1,10 @@
 //! What was seen and not reported, and what that may touch.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// A kind of figures: those that come from the same calls.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Figures {
     /// Bytes and blocks of the driver and of pools, and all that is concluded from them.
@@ -62,7 +63,7 @@ impl Figures {
 }
 
 /// One line of the loss report.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct LossLine {
     /// Layer, e.g. `hal`.
     pub layer: String,
@@ -77,7 +78,7 @@ pub struct LossLine {
 }
 
 /// Calls whose stack ends early, for one reason.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct CutStacks {
     /// `C` or `Python`.
     pub kind: &'static str,
@@ -88,7 +89,7 @@ pub struct CutStacks {
 }
 
 /// How the trace ended.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct RunEnd {
     /// When it began: time of its first event, nanoseconds since the Unix epoch. Printed times count from it, as those of `--since` do.
     pub start_ns: u64,
@@ -122,7 +123,7 @@ impl RunEnd {
 }
 
 /// How sure a finding is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Confidence {
     /// The rule was fully applied to complete data.

@@ -1,8 +1,10 @@
 //! Names that events carry by the million: functions, pools.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Serialize, Serializer};
 
 use crate::hash::HashMap;
@@ -70,6 +72,16 @@ impl fmt::Debug for Name {
 impl Serialize for Name {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(self.0)
+    }
+}
+
+impl JsonSchema for Name {
+    fn schema_name() -> Cow<'static, str> {
+        "Name".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "type": "string" })
     }
 }
 

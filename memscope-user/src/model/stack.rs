@@ -1,9 +1,11 @@
 //! Call stacks, which events carry by the million: each is kept once, and copied like a number.
 
+use std::borrow::Cow;
 use std::num::NonZeroU32;
 use std::sync::{PoisonError, RwLock};
 
 pub use memscope_common::StackEnd;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::ser::SerializeStruct as _;
 use serde::{Serialize, Serializer};
 
@@ -33,7 +35,7 @@ static TABLE: RwLock<Option<Table>> = RwLock::new(None);
 pub struct Stack(NonZeroU32);
 
 /// Where a call was made from, as far as it was asked for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize)]
 pub struct Stacks {
     /// Native frames.
     pub native: Option<Stack>,
@@ -131,6 +133,25 @@ impl Serialize for Stack {
         fields.serialize_field("frames", &self.frames())?;
         fields.serialize_field("end", end_text(self.end()).unwrap_or("root"))?;
         fields.end()
+    }
+}
+
+impl JsonSchema for Stack {
+    fn schema_name() -> Cow<'static, str> {
+        "Stack".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "description": "Frames, innermost first, and why the stack ends: `root` where it is whole.",
+            "type": "object",
+            "properties": {
+                "frames": { "type": "array", "items": { "type": "string" } },
+                "end": { "type": "string" },
+            },
+            "required": ["frames", "end"],
+            "additionalProperties": false,
+        })
     }
 }
 

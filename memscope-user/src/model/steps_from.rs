@@ -1,9 +1,10 @@
 //! What the steps of a process are known by.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// What the steps of a process are known by.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, JsonSchema, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StepsFrom {
     /// Marks of the program.

@@ -9,10 +9,9 @@ use std::{
     io::{self, Write},
 };
 
-use serde::Serialize;
-
 pub use crate::analyses::Report;
 use crate::analyses::{Context, Finding, LeftOut, registry};
+use crate::document::{self, Findings};
 use crate::model::{Device, Figures, LossLine, RunEnd};
 use crate::printable::OneLine;
 use crate::text::{clock::Clock, stacks};
@@ -44,15 +43,9 @@ fn by_process(findings: &[Finding]) -> BTreeMap<u32, Vec<&Finding>> {
     processes
 }
 
-/// Writes findings and losses as one JSON object: `{"findings":[…],"end":{…}}`.
+/// Writes findings and losses as one JSON document on a line.
 pub fn write_json(findings: &[Finding], end: &RunEnd, out: &mut dyn Write) -> io::Result<()> {
-    #[derive(Serialize)]
-    struct Document<'a> {
-        findings: Vec<&'a Finding>,
-        end: &'a RunEnd,
-    }
-
-    serde_json::to_writer(&mut *out, &Document { findings: in_order(findings), end })?;
+    document::write(Findings { findings: in_order(findings), end }, out)?;
     writeln!(out)
 }
 

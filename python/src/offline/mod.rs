@@ -20,6 +20,7 @@ use memscope::{
         diff::{self, At, Diff, DiffSide, SharedSnapshot, Snapshot, write_diff},
         select::{Selection, When, Window},
     },
+    document::{self, Comparison},
     error_chain,
     input::{
         self, InputError, Options, Outcome, Progress, Stage,
@@ -33,7 +34,7 @@ use pyo3::{
     prelude::*,
     types::{PyCapsule, PyDict, PyList},
 };
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use self::{
     arrow::{Cell, Column, Stream, Type},
@@ -353,7 +354,7 @@ pub(crate) fn difference(
         let _ = write_diff(&found, &mut report);
         Ok(Found {
             columns: Arc::new(rows::DIFF.columns(pools)),
-            json: serde_json::to_string(&found).unwrap_or_default(),
+            json: document::to_string(&found),
             report: String::from_utf8_lossy(&report).into_owned(),
             notes: Vec::new(),
         })
@@ -418,7 +419,7 @@ pub(crate) fn comparison(
         };
         let progress = |done, total| watch.often(Progress { stage: Stage::Comparing, done, total });
         let devices = compare::compare(&base, &other, &names, write, progress);
-        let json = json!({ "devices": devices }).to_string();
+        let json = document::to_string(Comparison { devices: &devices, files: None });
         Ok(Found { columns: Arc::new(columns), json, report: String::new(), notes: all_notes })
     })?;
     Ok(found?)

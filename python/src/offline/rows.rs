@@ -171,12 +171,8 @@ fn cell(kind: Kind, value: Option<&Value>) -> Cell {
         Kind::Plain(Type::Float) => value.as_f64().map(Cell::Float),
         Kind::Plain(Type::Flag) => value.as_bool().map(Cell::Flag),
         Kind::Plain(Type::Text) => value.as_str().map(|text| Cell::Text(text.to_owned())),
-        // As the outputs have it: the number of an NPU, else a word.
-        Kind::Device => match (value.get("Npu").and_then(Value::as_u64), value.as_str()) {
-            (Some(number), _) => Some(Cell::Text(number.to_string())),
-            (None, Some("Cpu")) => Some(Cell::Text("host".to_owned())),
-            (None, _) => None,
-        },
+        // As the column `Device Id` of dumps has it: the number of an NPU, else a word.
+        Kind::Device => value.as_str().map(|text| Cell::Text(text.strip_prefix("npu:").unwrap_or(text).to_owned())),
         Kind::Joined(by) => value.as_array().map(|members| {
             let texts: Vec<&str> = members.iter().filter_map(Value::as_str).collect();
             Cell::Text(texts.join(by))

@@ -2,12 +2,13 @@
 //!
 //! [`tracer`] runs programs, as root or as a [`user`], [`daemon`] has scripts traced, [`debugger`] stops and kills programs,
 //! [`pythons`] finds interpreters, [`kernel`] says what there is to expect, [`journal`] reads the truth, [`rows`] the outputs,
-//! [`uprobes`] are another's probes on the same functions, [`expect`] holds one against the other. Nothing here is shared with
+//! [`document`] holds JSON to its schemas, [`uprobes`] are another's probes on the same functions, [`expect`] holds one against the other. Nothing here is shared with
 //! memscope-user: the formats are read as their documentation has them.
 
 pub mod container;
 pub mod daemon;
 pub mod debugger;
+pub mod document;
 pub mod expect;
 pub mod journal;
 pub mod kernel;

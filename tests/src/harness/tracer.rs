@@ -16,6 +16,7 @@ use nix::time::{ClockId, clock_gettime};
 use nix::unistd::Pid;
 use tempfile::TempDir;
 
+use super::document::document;
 use super::journal::Journal;
 use super::kernel;
 use super::rows::Rows;
@@ -432,12 +433,12 @@ impl Run {
         self.folder.rows()
     }
 
-    /// The findings of `--json`: the last line that holds them.
+    /// The findings of `--json`: the last line that holds them, held to the published schema.
     #[must_use]
     pub fn json(&self) -> serde_json::Value {
-        let line = self.stdout.lines().rev().find(|line| line.starts_with("{\"findings\""));
+        let line = self.stdout.lines().rev().find(|line| line.starts_with("{\"schema\""));
         let line = line.unwrap_or_else(|| panic!("no findings\n{}", self.said()));
-        serde_json::from_str(line).unwrap_or_else(|error| panic!("findings: {error}\n{line}"))
+        document(line.as_bytes())
     }
 
     /// The counts in the workloads' closing lines, added up.

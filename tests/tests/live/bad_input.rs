@@ -6,6 +6,7 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use memscope_tests::harness::document::document;
 use memscope_tests::harness::tracer::{Folder, Tracer, tracer_path};
 use nix::sys::resource::{Resource, setrlimit};
 use serde_json::Value;
@@ -162,7 +163,7 @@ fn held(path: &Path) -> (Value, String) {
     let output = output(Command::new(tracer_path()).arg("leaks").arg(path).arg("--json"));
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{said}");
-    let document: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let document = document(&output.stdout);
     let held = document["findings"].as_array().expect("findings").iter().find(|found| found["finding"] == "held");
     assert!(fs::read(path).expect("a file") == before, "{} was changed", path.display());
     (held.unwrap_or_else(|| panic!("nothing held: {document:#}")).clone(), said)
@@ -203,7 +204,7 @@ fn captures() {
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(output.status.success(), "{said}");
         assert_eq!(looks(path), before);
-        let document: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        let document = document(&output.stdout);
         let all = document["findings"].as_array().expect("findings").iter();
         (
             all.filter(|found| found["finding"] == "held")

@@ -28,7 +28,7 @@ fn segments_of_pools() {
     assert!(!segments.is_empty() && !others.is_empty(), "{held:x?}");
     let document = run.json();
     let findings = document["findings"].as_array().expect("findings");
-    let found = findings.iter().find(|found| found["finding"] == "decompose" && found["pool"] == "Hal").expect("HAL");
+    let found = findings.iter().find(|found| found["finding"] == "decompose" && found["pool"] == "HAL").expect("HAL");
     let sum = segments.iter().map(|block| block.size).sum::<u64>();
     assert_eq!(end_bytes(found, "pool_segment"), sum, "{found:#}");
 }

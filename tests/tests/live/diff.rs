@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
+use memscope_tests::harness::document::document;
 use memscope_tests::harness::tracer::{Run, Tracer, tracer_path};
 use serde_json::Value;
 
@@ -24,9 +25,9 @@ fn diff(inputs: &[&Path], options: &[&str]) -> Output {
 
 fn pool(output: &Output) -> Value {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let document: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let document = document(&output.stdout);
     let pools = document["pools"].as_array().expect("pools");
-    pools.iter().find(|pool| pool["pool"] == "Pta").unwrap_or_else(|| panic!("no pool: {document:#}")).clone()
+    pools.iter().find(|pool| pool["pool"] == "PTA").unwrap_or_else(|| panic!("no pool: {document:#}")).clone()
 }
 
 fn grown(change: &Value) -> (i64, i64) {

@@ -10,7 +10,7 @@ use super::peaks::offline;
 use super::shared::{assert_nothing_lost, pool_blocks};
 
 fn of_pool(document: &Value) -> Value {
-    let is_meant = |found: &&Value| found["finding"] == "fragmentation" && found["pool"] == "Pta";
+    let is_meant = |found: &&Value| found["finding"] == "fragmentation" && found["pool"] == "PTA";
     let found = document["findings"].as_array().expect("findings").iter().find(is_meant);
     found.unwrap_or_else(|| panic!("no finding: {document:#}")).clone()
 }

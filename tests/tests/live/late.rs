@@ -29,7 +29,7 @@ fn stop(target: &Target) -> u64 {
 
 /// The finding of a kind that is of `torch_npu`'s pool.
 fn of_pool<'a>(document: &'a Value, kind: &str) -> &'a Value {
-    let is_meant = |found: &&Value| found["finding"] == kind && found["pool"] == "Pta";
+    let is_meant = |found: &&Value| found["finding"] == kind && found["pool"] == "PTA";
     let found = document["findings"].as_array().expect("findings").iter().find(is_meant);
     found.unwrap_or_else(|| panic!("no {kind}: {document:#}"))
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use memscope_tests::harness::document::npu;
 use memscope_tests::harness::expect::{Memory, truth};
 use memscope_tests::harness::journal::{Call, Entry, Library};
 use memscope_tests::harness::tracer::{Run, Target, Tracer};
@@ -15,8 +16,8 @@ use super::shared::{DEFAULT, assert_nothing_lost, compare, pool_blocks};
 pub(crate) fn ledger(run: &Run, pid: u32, device: u32, moment: &str) -> Option<Value> {
     let json = run.json();
     let is_meant = |found: &&Value| {
-        let place = (&found["pid"], &found["device"]["Npu"], &found["moment"]);
-        found["finding"] == "ledger" && place == (&pid.into(), &device.into(), &moment.into())
+        let place = (&found["pid"], npu(found), &found["moment"]);
+        found["finding"] == "ledger" && place == (&pid.into(), Some(device.into()), &moment.into())
     };
     let mut meant = json["findings"].as_array().expect("findings").iter().filter(is_meant).cloned();
     let (first, second) = (meant.next(), meant.next());
@@ -159,11 +160,11 @@ fn pool_layers_count_once() {
     let end = ledger(&run, pid, 0, "end").expect("a ledger");
     let hal = &end["hal"];
     assert_eq!(hal["total"]["size_bytes"], bytes);
-    let pool = ["pool_allocated", "pool_cached"].map(|item| part_of(hal, item, "Pta"));
+    let pool = ["pool_allocated", "pool_cached"].map(|item| part_of(hal, item, "PTA"));
     assert_eq!(pool, [allocated, segments - allocated]);
     // What is not the pool's is the runtime's own.
     assert_eq!((part(hal, "runtime"), part(hal, "rest"), part(hal, "hccl")), (bytes - segments, 0, 0));
-    let own = end["pools"].as_array().expect("pools").iter().find(|own| is_pool(own, "Pta")).expect("the pool");
+    let own = end["pools"].as_array().expect("pools").iter().find(|own| is_pool(own, "PTA")).expect("the pool");
     assert_eq!(own["allocated"]["total"]["size_bytes"], allocated);
     assert_eq!(own["allocated"]["parts"].as_array().expect("parts").len(), 1, "{own:#}");
     // Each layer above the driver has asked for what the one below was asked for.
@@ -189,13 +190,13 @@ fn pool_older_than_the_trace() {
     let run = running.finish();
     let end = ledger(&run, target.pid(), 0, "end").expect("a ledger");
     target.stop();
-    let own = end["pools"].as_array().expect("pools").iter().find(|own| is_pool(own, "Pta")).expect("the pool");
+    let own = end["pools"].as_array().expect("pools").iter().find(|own| is_pool(own, "PTA")).expect("the pool");
     let rows = run.rows();
     let last = rows.processes[&target.pid()].iter().rfind(|row| row.event_type == "PTA" && !row.is_made_up());
     assert_eq!(own["allocated"]["total"]["size_bytes"], last.expect("a row").number("used"));
     // 500 blocks of 4096 bytes are older than the trace, in segments that are older, too.
-    assert_eq!(part_of(&own["allocated"], "pool_older", "Pta"), 500 * 4096, "{own:#}");
-    assert!(part_of(&own["reserved"], "segments_older", "Pta") >= 500 * 4096, "{own:#}");
+    assert_eq!(part_of(&own["allocated"], "pool_older", "PTA"), 500 * 4096, "{own:#}");
+    assert!(part_of(&own["reserved"], "segments_older", "PTA") >= 500 * 4096, "{own:#}");
     assert_eq!(end["attached"], true);
 }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 
+use memscope_tests::harness::document::document;
 use memscope_tests::harness::expect::{Block, truth};
 use memscope_tests::harness::tracer::{Tracer, tracer_path};
 use serde_json::Value;
@@ -21,7 +22,7 @@ fn peak(document: &Value, pool: &str) -> Value {
 pub(crate) fn offline(command: &str, file: &Path) -> Value {
     let output = Command::new(tracer_path()).arg(command).arg(file).arg("--json").output().expect("runs");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    serde_json::from_slice(&output.stdout).expect("JSON")
+    document(&output.stdout)
 }
 
 /// Blocks and bytes by the least size of their class, in the list of sums of a finding.
@@ -57,7 +58,7 @@ fn driver_blocks_at_the_peak() {
     }
     let dump = run.rows().files.first().expect("a dump").clone();
     let documents = [run.json(), offline("peaks", &run.folder.capture()), offline("peaks", &dump)];
-    for found in documents.iter().map(|document| peak(document, "Hal")) {
+    for found in documents.iter().map(|document| peak(document, "HAL")) {
         assert_eq!((&found["peak_bytes"], &found["unseen_bytes"]), (&sum(&best).into(), &0.into()), "{found:#}");
         assert_eq!(found["seen"]["blocks"], best.len() as u64);
         assert_eq!(by_size(&found), sizes);
@@ -75,6 +76,6 @@ fn pool_at_the_peak() {
     let reports = reports.by_process().pop_first().expect("a process").1;
     let reports = reports.iter().filter_map(|entry| entry.pta_report()).filter(|report| report.component == 0);
     let most = reports.map(|report| report.allocated).max().expect("reports");
-    let found = peak(&run.json(), "Pta");
+    let found = peak(&run.json(), "PTA");
     assert_eq!((&found["peak_bytes"], &found["seen"]["size_bytes"]), (&most.into(), &most.into()), "{found:#}");
 }

@@ -105,7 +105,7 @@ fn attached_to_a_full_pool() {
     assert_eq!(rows.count(), 0, "rows that the pool said nothing of, or other totals");
     assert!(written.len() > 100 && older >= held, "{} rows, {older} frees of older blocks", written.len());
     let json = run.json();
-    let of_pool: Vec<_> = findings(&json, "held").filter(|finding| finding["pool"] == "Pta").collect();
+    let of_pool: Vec<_> = findings(&json, "held").filter(|finding| finding["pool"] == "PTA").collect();
     let sum = |key: &str| of_pool.iter().map(|finding| finding[key].as_u64().expect("a count")).sum::<u64>();
     // The frees just before the first row may have come before the attach.
     assert!((held..=older).contains(&sum("older_frees")), "{older}: {json:#}");

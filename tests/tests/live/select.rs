@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
+use memscope_tests::harness::document::document;
 use memscope_tests::harness::tracer::{Run, Tracer, tracer_path};
 use serde_json::Value;
 
@@ -28,7 +29,7 @@ fn command(verb: &str, file: &PathBuf, options: &[&str]) -> Output {
 fn findings(verb: &str, file: &PathBuf, options: &[&str], kind: &str) -> Vec<Value> {
     let output = command(verb, file, &[options, &["--json"]].concat());
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let document: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let document = document(&output.stdout);
     let all = document["findings"].as_array().expect("findings").iter();
     all.filter(|finding| finding["finding"] == kind).cloned().collect()
 }
@@ -48,7 +49,7 @@ fn figures_of(held: &Value) -> (String, [u64; 5]) {
 #[test]
 fn blocks_are_chosen() {
     let (_run, files) = run();
-    let kept = |blocks: u64| vec![("Pta".to_owned(), [blocks, blocks * LEAK_BYTES, blocks * LEAK_BYTES, blocks, 0])];
+    let kept = |blocks: u64| vec![("PTA".to_owned(), [blocks, blocks * LEAK_BYTES, blocks * LEAK_BYTES, blocks, 0])];
     for file in files {
         assert_eq!(held(&file, &TENSORS), kept(10));
         // Where the probe is: that frame is there, too, if the stack of a first call is cut.
@@ -100,11 +101,11 @@ fn traces_report_of_a_part() {
         [&TENSORS[..], &["--since", "0s", "--until", "1h", "--json", "--analysis=leaks,peaks,decompose"]].concat();
     let run = Tracer::run("pool", &["--rounds", "5", "--leaks", "2"]).options(&options).succeed();
     assert_nothing_lost(&run);
-    let kept = ("Pta".to_owned(), [10, mib(10), mib(10), 10, 0]);
+    let kept = ("PTA".to_owned(), [10, mib(10), mib(10), 10, 0]);
     assert_eq!(reported(&run, "held").iter().map(figures_of).collect::<Vec<_>>(), [kept]);
     assert_eq!(reported(&run, "peak")[0]["peak_bytes"].as_u64(), Some(mib(10)));
     let parts = reported(&run, "decompose");
-    assert_eq!(parts.iter().map(|found| found["pool"].as_str()).collect::<Vec<_>>(), [Some("Pta")]);
+    assert_eq!(parts.iter().map(|found| found["pool"].as_str()).collect::<Vec<_>>(), [Some("PTA")]);
     let ledgers = reported(&run, "ledger");
     assert!(ledgers.iter().any(|ledger| ledger["hal"]["total"]["size_bytes"].as_u64() > Some(mib(10))), "{ledgers:#?}");
     let rows = run.rows();
@@ -117,7 +118,7 @@ fn traces_report_of_a_part() {
     let [since, until] = [times_ns[5], times_ns[7]].map(|time_ns| time_ns.to_string());
     let replay = Tracer::replay(&run.folder.capture()).options(&TENSORS).option("--json");
     let replay = replay.options(&["--since", &since, "--until", &until]).succeed();
-    let kept = ("Pta".to_owned(), [8, mib(8), mib(8), 3, 0]);
+    let kept = ("PTA".to_owned(), [8, mib(8), mib(8), 3, 0]);
     assert_eq!(reported(&replay, "held").iter().map(figures_of).collect::<Vec<_>>(), [kept]);
     assert_eq!(replay.rows().all().count(), rows.all().count());
 }

@@ -6,6 +6,7 @@ use std::fs;
 use memscope_tests::checkers::csv::CsvRules;
 use memscope_tests::checkers::db::DbRules;
 use memscope_tests::checkers::{csv, db};
+use memscope_tests::harness::document::npu;
 use memscope_tests::harness::expect::{Expect, Totals, assert_equal};
 use memscope_tests::harness::journal::{Entry, Library};
 use memscope_tests::harness::tracer::{Run, Tracer, simulation};
@@ -92,7 +93,7 @@ pub(crate) fn finding(run: &Run, kind: &str, pid: u32, device: u32) -> serde_jso
     let json = run.json();
     let findings = json["findings"].as_array().expect("findings");
     let is_meant = |found: &&serde_json::Value| {
-        found["finding"] == kind && found["pid"] == pid && found["device"]["Npu"] == device
+        found["finding"] == kind && found["pid"] == pid && npu(found) == Some(device.into())
     };
     let meant: Vec<_> = findings.iter().filter(is_meant).collect();
     assert_eq!(meant.len(), 1, "findings `{kind}` of process {pid} on device {device}: {findings:#?}");

@@ -3,6 +3,7 @@
 use std::fs;
 use std::process::Command;
 
+use memscope_tests::harness::document::document;
 use memscope_tests::harness::expect::truth;
 use memscope_tests::harness::kernel;
 use memscope_tests::harness::tracer::{Folder, Run, Running, Target, Tracer, simulation, tracer_path, workload_path};
@@ -20,7 +21,7 @@ const MIB: u64 = 1 << 20;
 /// All samples of a run that ended well.
 fn samples(run: &Run) -> Vec<Value> {
     assert_eq!(run.code(), 0, "{}", run.said());
-    let samples = run.stdout.lines().map(|line| serde_json::from_str(line).expect("a JSON object to a line"));
+    let samples = run.stdout.lines().map(|line| document(line.as_bytes()));
     samples.collect()
 }
 
@@ -91,7 +92,7 @@ fn counts_agree_with_the_journal() {
     let journal = target.folder.journal();
     let entries = &journal.by_process()[&pid];
     let truth = truth(entries, false);
-    let driver = pool(&last, pid, "Hal");
+    let driver = pool(&last, pid, "HAL");
     let (allocations, frees): (Vec<_>, Vec<_>) = truth.calls.iter().partition(|call| call.is_alloc);
     assert!(allocations.len() > 2 && !frees.is_empty(), "{allocations:?}");
     assert_eq!(
@@ -100,7 +101,7 @@ fn counts_agree_with_the_journal() {
     );
     let held = truth.held.iter().map(|block| block.size).sum::<u64>();
     assert_eq!(["live_blocks", "live_bytes"].map(|key| number(driver, key)), [truth.held.len() as u64, held]);
-    let of_pool = pool(&last, pid, "Pta");
+    let of_pool = pool(&last, pid, "PTA");
     let reports = || entries.iter().filter_map(|entry| entry.pta_report()).filter(|report| report.component == 0);
     let of_kind = |kind| reports().filter(|report| report.kind == kind).count() as u64;
     assert_eq!(["allocations", "frees"].map(|key| number(of_pool, key)), [of_kind(0), of_kind(1)]);
@@ -127,14 +128,14 @@ fn rates_and_counts_of_samples() {
     let lasts: Vec<bool> = samples.iter().map(|sample| sample["last"] == true).collect();
     assert_eq!(lasts, [false, false, false, true]);
     for pair in samples.windows(2) {
-        let [before, after] = [&pair[0], &pair[1]].map(|sample| number(pool(sample, pid, "Hal"), "allocations"));
+        let [before, after] = [&pair[0], &pair[1]].map(|sample| number(pool(sample, pid, "HAL"), "allocations"));
         assert!(before < after, "{pair:#?}");
         let seconds = number(&pair[1], "interval_ns") as f64 / 1e9;
-        let rate = pool(&pair[1], pid, "Hal")["allocations_per_second"].as_f64().expect("a rate");
+        let rate = pool(&pair[1], pid, "HAL")["allocations_per_second"].as_f64().expect("a rate");
         assert!((rate * seconds - (after - before) as f64).abs() < 1e-3, "{pair:#?}");
     }
     // All that it has allocated since is freed, but for the block that it may have at the moment.
-    let last = pool(&samples[3], pid, "Hal");
+    let last = pool(&samples[3], pid, "HAL");
     assert!(number(last, "allocations") - number(last, "frees") <= 1, "{last:#}");
     target.assert_unharmed();
 }

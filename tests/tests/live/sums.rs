@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 
+use memscope_tests::harness::document::{document, npu};
 use memscope_tests::harness::expect::truth;
 use memscope_tests::harness::tracer::{Run, Tracer, tracer_path};
 use serde_json::Value;
@@ -74,7 +75,7 @@ fn diffed(capture: &Path, to: &str) -> BTreeMap<String, BTreeMap<String, u64>> {
         Command::new(tracer_path()).arg("diff").arg(capture).args(["--from", "0", "--to", to, "--json"]).output();
     let output = output.expect("runs");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let document: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let document = document(&output.stdout);
     let of = |pool: &Value| {
         let grown: Vec<Value> = list(pool, "owners")
             .iter()
@@ -121,8 +122,8 @@ fn assert_sums(run: &Run) {
 /// The ledger of each device is what the journal has live, and what decompose says of the driver and of each pool.
 fn assert_ledgers(run: &Run, parts: &BTreeMap<String, Value>) {
     let held = held(run);
-    for found in parts.values().filter(|found| found["pool"] == "Hal" && !found["device"]["Npu"].is_null()) {
-        let (pid, device) = (number(found, "pid"), number(&found["device"], "Npu"));
+    for found in parts.values().filter(|found| found["pool"] == "HAL" && npu(found).is_some()) {
+        let (pid, device) = (number(found, "pid"), npu(found).expect("a device"));
         let live = held.get(&device.to_string()).copied().unwrap_or(0);
         assert_eq!(number(found, "end_bytes"), live, "{found:#}");
         let pid = u32::try_from(pid).expect("a process");
@@ -180,7 +181,7 @@ fn failures_have_their_own_state() {
         };
         let size = (4 + device) << 20;
         for (asked, state) in [(size, live(full)), (8 * size, live(full + 3))] {
-            let is_meant = |oom: &&Value| oom["device"]["Npu"] == device && number(oom, "size_bytes") == asked;
+            let is_meant = |oom: &&Value| npu(oom) == Some(device) && number(oom, "size_bytes") == asked;
             let oom = found.iter().find(is_meant).unwrap_or_else(|| panic!("none of {asked}: {found:#?}"));
             let [hal] = list(oom, "pools") else { panic!("{oom:#}") };
             assert_eq!((number(&hal["live"], "blocks"), number(&hal["live"], "size_bytes")), state, "{oom:#}");

@@ -5,6 +5,7 @@
 use std::collections::BTreeSet;
 
 use memscope_tests::checkers::csv::{self, CsvRules};
+use memscope_tests::harness::document::npu;
 use memscope_tests::harness::expect::{Expect, Totals, assert_equal};
 use memscope_tests::harness::journal::{Call, Entry, Journal, Library};
 use memscope_tests::harness::rows::{Row, Rows};
@@ -86,7 +87,7 @@ fn reported_failures(run: &Run, pid: u32) -> requests::ByDevice {
     let json = run.json();
     let mut reported = requests::ByDevice::new();
     for found in json["findings"].as_array().expect("findings") {
-        let device = found["device"]["Npu"].as_u64().filter(|_| found["finding"] == "held" && found["pid"] == pid);
+        let device = npu(found).filter(|_| found["finding"] == "held" && found["pid"] == pid);
         let Some(device) = device else { continue };
         let count = |key: &str| found[key].as_u64().unwrap_or(0);
         let requests = reported.entry(device as u32).or_default();

@@ -2,13 +2,14 @@
 
 use std::io::{self, Write};
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::analyses::answer::{Answer, Context, Subject};
 use crate::model::{Device, Pool, Stacks};
 
 /// What was allocated from one place.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct StackSum {
     /// The place.
     pub stacks: Stacks,
@@ -23,7 +24,7 @@ pub struct StackSum {
 }
 
 /// From where one process allocated memory of one pool on one device.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct ByStack {
     /// Process.
     pub pid: u32,

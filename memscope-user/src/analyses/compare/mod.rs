@@ -11,6 +11,7 @@ mod sequence;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 pub use sequence::{Entry, EntryKind, Names, Recorder, Sequences, Which};
@@ -42,7 +43,7 @@ pub struct Figures {
 }
 
 /// One name on one device, in both runs.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct ComparedName {
     /// The name.
     pub name: String,
@@ -57,7 +58,7 @@ pub struct ComparedName {
 }
 
 /// One device in both runs.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct ComparedDevice {
     /// NPU.
     pub device: u32,

@@ -2,13 +2,14 @@
 
 use std::io::{self, Write};
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::analyses::answer::{Answer, Context, Subject};
 use crate::model::{Confidence, Device, Name, Pool};
 
 /// How it is known what a block is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Source {
     /// All of the pool is for it.
@@ -31,7 +32,7 @@ impl Source {
 }
 
 /// Blocks that one rule has named.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct OwnerPart {
     /// As msMemScope spells it: `PTA@weight`; none for host memory that no rule names.
     pub owner: Option<Name>,
@@ -56,7 +57,7 @@ pub struct OwnerPart {
 }
 
 /// A label of the owners, with what is below it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct OwnerNode {
     /// The label.
     pub label: String,
@@ -71,7 +72,7 @@ pub struct OwnerNode {
 }
 
 /// What there was at one moment.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct OwnerSample {
     /// Nanoseconds since the Unix epoch.
     pub time_ns: u64,
@@ -82,7 +83,7 @@ pub struct OwnerSample {
 }
 
 /// Components over time.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct OwnerTimeline {
     /// The components, in the order of the samples' numbers.
     pub components: Vec<Name>,
@@ -91,7 +92,7 @@ pub struct OwnerTimeline {
 }
 
 /// Whose the memory is of one pool of one process on one device.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct Decomposition {
     /// Process.
     pub pid: u32,

@@ -1,11 +1,12 @@
 //! What became more, or less, between two moments.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::model::{Confidence, Device, LiveSum, Name, Pool, Stacks};
 
 /// Live blocks at both moments.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct LiveChange {
     /// At the first.
     pub from: LiveSum,
@@ -28,7 +29,7 @@ impl LiveChange {
 }
 
 /// Of one owner.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct OwnerDiff {
     /// The owner; `None` for host memory that no rule names.
     pub owner: Option<Name>,
@@ -38,7 +39,7 @@ pub struct OwnerDiff {
 }
 
 /// Of one place.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct PlaceDiff {
     /// The place, without the addresses that differ from process to process; none where no stack is known.
     pub stacks: Stacks,
@@ -48,7 +49,7 @@ pub struct PlaceDiff {
 }
 
 /// Of blocks of similar size, see [`SizeSum`](super::SizeSum).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct SizeDiff {
     /// The least size of the class in bytes.
     pub least_bytes: u64,
@@ -59,7 +60,7 @@ pub struct SizeDiff {
 
 /// Of one pool on one device, all processes together. Of each list that which grew most comes first, and what stayed as it was
 /// is left out; what is told and what is left out adds up to the change of the whole.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct PoolDiff {
     /// Device.
     pub device: Device,
@@ -83,7 +84,7 @@ pub struct PoolDiff {
 }
 
 /// One of the two moments.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct DiffSide {
     /// The input.
     pub input: String,
@@ -98,7 +99,7 @@ pub struct DiffSide {
 }
 
 /// What became more, or less, between two moments of one run or of two.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct Diff {
     /// The first.
     pub from: DiffSide,

@@ -2,13 +2,14 @@
 
 use std::io::{self, Write};
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::analyses::answer::{Answer, Context, Order, Subject};
 use crate::model::{Device, Pool, StepsFrom};
 
 /// Lowest over highest pool use within one step.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct RatioRecord {
     /// `min / max`, 0 to 1.
     pub ratio: f64,
@@ -19,7 +20,7 @@ pub struct RatioRecord {
 }
 
 /// Variation of a pool's use inside steps (contract §8.3).
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct Fluctuation {
     /// Process.
     pub pid: u32,

@@ -2,13 +2,14 @@
 
 use std::io::{self, Write};
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::analyses::answer::{Answer, Context, Subject};
 use crate::model::{Confidence, Device, Name, Pool, Stacks};
 
 /// What is free of the memory that a pool holds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, JsonSchema, Serialize)]
 pub struct FreeSpace {
     /// Bytes of the pool's memory, as far as it is known.
     pub total_bytes: u64,
@@ -23,7 +24,7 @@ pub struct FreeSpace {
 }
 
 /// An interval of time.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct FreeSpaceSample {
     /// Its end, nanoseconds since the Unix epoch.
     pub time_ns: u64,
@@ -34,7 +35,7 @@ pub struct FreeSpaceSample {
 }
 
 /// A block that keeps a mostly empty segment from being given back.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct Pin {
     /// Start of the block.
     pub addr: u64,
@@ -52,7 +53,7 @@ pub struct Pin {
 }
 
 /// A segment less than half of which is handed out.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct PinnedSegment {
     /// Its start.
     pub addr: u64,
@@ -67,7 +68,7 @@ pub struct PinnedSegment {
 }
 
 /// A pool at a moment.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, JsonSchema, Serialize)]
 pub struct FreeSpaceMoment {
     /// When, nanoseconds since the Unix epoch.
     pub time_ns: u64,
@@ -86,7 +87,7 @@ pub struct FreeSpaceMoment {
 }
 
 /// The free space of one pool of one process on one device.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct Fragmentation {
     /// Process.
     pub pid: u32,

@@ -3,6 +3,7 @@
 use std::hash::{Hash, Hasher};
 use std::io::{self, Write};
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::analyses::answer::{Answer, Context, Subject};
@@ -13,7 +14,7 @@ use crate::model::{Confidence, Device, Name, OwnerSum, Pool, Stacks};
 pub const GROWTH_PARTS: usize = 6;
 
 /// Where blocks come from, as far as it is known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, JsonSchema, Serialize)]
 pub struct Site {
     /// Whose.
     pub pool: Pool,
@@ -35,7 +36,7 @@ impl Hash for Site {
 }
 
 /// Blocks of one site that become more and more.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct GrowingSite {
     /// The site; `None` for a pool as a whole, of which no single site stands out.
     pub site: Option<Site>,
@@ -61,7 +62,7 @@ pub struct GrowingSite {
 }
 
 /// Why growth was not judged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NotJudged {
     /// The time was too short: a program that only starts grows as well.
@@ -69,7 +70,7 @@ pub enum NotJudged {
 }
 
 /// Live blocks of a site that became more in the judged time, and are not judged to grow without end.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct Increase {
     /// The site.
     pub site: Site,
@@ -87,7 +88,7 @@ pub struct Increase {
 }
 
 /// What grows without end in one process on one device.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct Growth {
     /// Process.
     pub pid: u32,

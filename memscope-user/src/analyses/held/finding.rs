@@ -2,6 +2,7 @@
 
 use std::io::{self, Write};
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::analyses::answer::{Answer, Context, Subject};
@@ -9,7 +10,7 @@ use crate::analyses::judged::Span;
 use crate::model::{Device, Pool};
 
 /// Bytes of one driver module.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct HeldModule {
     /// Module name as the driver's headers spell it, `UNKNOWN` for none.
     pub module: &'static str,
@@ -20,7 +21,7 @@ pub struct HeldModule {
 }
 
 /// What one process still holds of one pool on one device when it, or the trace, ends.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct Held {
     /// Process.
     pub pid: u32,

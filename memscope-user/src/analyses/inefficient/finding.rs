@@ -2,13 +2,14 @@
 
 use std::io::{self, Write};
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::analyses::answer::{Answer, Context, Subject};
 use crate::model::{Confidence, Device, LiveSum, Pool};
 
 /// Way of holding a block longer than it is used (contract §8.6).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum InefficientKind {
     /// Some API gave memory back between its allocation and its first use.
@@ -35,7 +36,7 @@ impl InefficientKind {
 }
 
 /// A block that was held longer than it was used.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct InefficientBlock {
     /// Whose.
     pub pool: Pool,
@@ -54,7 +55,7 @@ pub struct InefficientBlock {
 }
 
 /// What one kind of inefficient use costs.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct Waste {
     /// The kind.
     pub kind: InefficientKind,
@@ -67,7 +68,7 @@ pub struct Waste {
 }
 
 /// Blocks of one process on one device that were held longer than they were used.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct Inefficient {
     /// Process.
     pub pid: u32,

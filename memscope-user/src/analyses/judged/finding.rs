@@ -2,13 +2,14 @@
 
 use std::io::{self, Write};
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::analyses::answer::{Answer, Context, Subject};
 use crate::model::{Device, Pool};
 
 /// What analyses of leaks judge of a process: all of it up to its exit.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct Span {
     /// Process.
     pub pid: u32,
@@ -23,7 +24,7 @@ pub struct Span {
 }
 
 /// What an exit freed of one pool: it was held when the exit began.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct ExitFreed {
     /// Device.
     pub device: Device,
@@ -36,7 +37,7 @@ pub struct ExitFreed {
 }
 
 /// How the exit of a process was recognised.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct Exit {
     /// `aclFinalize` was called, and no work came behind it.
     pub finalized: bool,

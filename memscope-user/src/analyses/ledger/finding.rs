@@ -5,13 +5,14 @@
 
 use std::io::{self, Write};
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::analyses::answer::{Answer, Context, Order, Subject};
 use crate::model::{Confidence, Device, Pool};
 
 /// What an entry of a sheet stands for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, JsonSchema, Serialize)]
 #[serde(tag = "item", rename_all = "snake_case")]
 pub enum Item {
     /// The device's bytes in use.
@@ -151,7 +152,7 @@ impl Item {
 }
 
 /// How an entry counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Sign {
     /// It is added.
@@ -161,7 +162,7 @@ pub enum Sign {
 }
 
 /// One figure of a sheet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct Entry {
     /// What it is.
     #[serde(flatten)]
@@ -189,7 +190,7 @@ impl Entry {
 }
 
 /// One equation.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct Sheet {
     /// What is accounted for.
     pub total: Entry,
@@ -213,7 +214,7 @@ impl Sheet {
 }
 
 /// When a ledger was drawn up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, JsonSchema, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Moment {
     /// When the process held the most driver memory on the device; of those moments, when pools had the most handed out.
@@ -225,7 +226,7 @@ pub enum Moment {
 }
 
 /// What a pool says of itself, against what was seen of it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct PoolSheets {
     /// The pool.
     pub pool: Pool,
@@ -236,7 +237,7 @@ pub struct PoolSheets {
 }
 
 /// Where the memory of a device is, as far as one process has to do with it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct Ledger {
     /// Process.
     pub pid: u32,

@@ -2,6 +2,7 @@
 
 use std::io::{self, Write};
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::analyses::answer::{Answer, Context, Subject};
@@ -9,7 +10,7 @@ use crate::model::{Confidence, Device, Pool, Stacks};
 use crate::text::stacks;
 
 /// A block that was allocated between marks A and B, and not freed until C.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct MarkLeak {
     /// Whose.
     pub pool: Pool,
@@ -29,7 +30,7 @@ pub struct MarkLeak {
 }
 
 /// Leaks between marks, of one process on one device (contract §8.7).
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct MarkLeaks {
     /// Process.
     pub pid: u32,

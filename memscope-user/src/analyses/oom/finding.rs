@@ -2,13 +2,14 @@
 
 use std::io::{self, Write};
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::analyses::answer::{Answer, Context, Order, Subject};
 use crate::model::{Device, LiveGroups, LiveSum, Name, Pool, Stacks};
 
 /// A block that was live when memory was out.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct Suspect {
     /// Whose.
     pub pool: Pool,
@@ -24,7 +25,7 @@ pub struct Suspect {
 }
 
 /// What a pool held when a request failed.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct PoolAtOom {
     /// The pool.
     pub pool: Pool,
@@ -43,7 +44,7 @@ pub struct PoolAtOom {
 }
 
 /// A further attempt of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct Retry {
     /// When it failed, nanoseconds since the Unix epoch.
     pub time_ns: u64,
@@ -52,7 +53,7 @@ pub struct Retry {
 }
 
 /// A request that failed for good for want of memory. All figures are those of its last attempt.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct Oom {
     /// Process.
     pub pid: u32,

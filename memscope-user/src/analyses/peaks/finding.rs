@@ -2,13 +2,14 @@
 
 use std::io::{self, Write};
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::analyses::answer::{Answer, Context, Subject};
 use crate::model::{Confidence, Device, LiveGroups, LiveSum, Pool, StepsFrom};
 
 /// The peak of one pool of one process on one device.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct Peak {
     /// Process.
     pub pid: u32,

@@ -3,6 +3,7 @@
 mod text;
 
 pub use self::text::{SAMPLE_CSV_HEADER, write_sample, write_sample_csv};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::analyses::device_use::DeviceUse;
@@ -10,7 +11,7 @@ use crate::analyses::fragmentation::FreeSpace;
 use crate::model::{Device, Pool};
 
 /// Host memory of a process, as `/proc/PID/status` has it (`proc_pid_status(5)`). `resident_bytes` is the sum of heap, file and shared.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct HostMemory {
     /// `VmRSS`: pages that are in memory.
     pub resident_bytes: u64,
@@ -27,7 +28,7 @@ pub struct HostMemory {
 }
 
 /// How much something has changed lately.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct Change {
     /// Over this time: a minute, or less while less is known.
     pub span_ns: u64,
@@ -36,7 +37,7 @@ pub struct Change {
 }
 
 /// One pool of a process on a device. Blocks older than the trace are in none of its figures.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct PoolSample {
     /// Device.
     pub device: Device,
@@ -69,7 +70,7 @@ pub struct PoolSample {
 }
 
 /// One process.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct ProcessSample {
     /// Process.
     pub pid: u32,
@@ -82,7 +83,7 @@ pub struct ProcessSample {
 }
 
 /// Everything at a moment.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct Sample {
     /// When, nanoseconds since the Unix epoch.
     pub time_ns: u64,

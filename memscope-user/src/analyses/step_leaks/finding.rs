@@ -2,13 +2,14 @@
 
 use std::io::{self, Write};
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::analyses::answer::{Answer, Context, Report, Subject};
 use crate::model::{Confidence, Device, Pool, Stacks, StepsFrom};
 
 /// A block that outlived the end of the step after its own.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct Leak {
     /// Whose.
     pub pool: Pool,
@@ -30,7 +31,7 @@ pub struct Leak {
 }
 
 /// Blocks that are held, and no leak.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct Kept {
     /// Number of blocks.
     pub blocks: u64,
@@ -39,7 +40,7 @@ pub struct Kept {
 }
 
 /// What is concluded of a place with blocks that outlived their steps.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StepVerdict {
     /// It holds blocks of one step after the other, from long ago until now: a leak.
@@ -69,7 +70,7 @@ impl StepVerdict {
 }
 
 /// A place with blocks that outlived the end of the step after their own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct StepLeakPlace {
     /// Pool of the blocks.
     pub pool: Pool,
@@ -92,7 +93,7 @@ pub struct StepLeakPlace {
 }
 
 /// Step leaks of one process on one device.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct StepLeaks {
     /// Process.
     pub pid: u32,

@@ -59,7 +59,7 @@ impl Screen {
                 write_sample_csv(sample, text)
             }
             Style::Json => {
-                serde_json::to_writer(&mut *text, sample)?;
+                crate::document::write(sample, text)?;
                 writeln!(text)
             }
         }
