@@ -1,6 +1,7 @@
 //! `doctor`: what works here, what not, and how to mend it.
 
 use std::{
+    collections::BTreeSet,
     fmt::Write as _,
     io,
     path::{Path, PathBuf},
@@ -22,7 +23,7 @@ use crate::{
     },
     locate::hidden::{Checked, Evidence},
     os::secure_env,
-    probes::ProbeSpec,
+    probes::{self, CallKind, PoolCall, ProbeSpec},
     stacks::unwind::Survey,
     usage::{self, Tell},
 };
@@ -303,7 +304,9 @@ fn look_into(
     let mode = Features::probe().link_mode();
     let max_rows = mode.max_rows();
     if !files.is_empty() {
-        return files.iter().map(|path| look_into_file(path, max_rows, user)).collect();
+        let planned = files.iter().map(|path| look_into_file(path, max_rows, user)).collect::<Result<Vec<_>, _>>()?;
+        checks.extend(unseen_calls(&planned, user));
+        return Ok(planned.into_iter().map(line).collect());
     }
     let Some(pid) = pid else {
         let found = expected_libraries(&secure_env::program_environment(), user);
@@ -339,7 +342,42 @@ fn look_into(
         )
     });
     checks.extend(interpreter(pid));
+    checks.extend(unseen_calls(&planned, user));
     Ok(planned.into_iter().map(line).collect())
+}
+
+/// Allocators of which calls are not seen: pools whose frees have no probe, and functions that calls pass by.
+fn unseen_calls(planned: &[Library], user: &[&'static ProbeSpec]) -> Vec<Check> {
+    let specs: Vec<_> = probes::builtin().chain(user.iter().copied()).collect();
+    let placed = || planned.iter().flat_map(|library| &library.placed);
+    let pools_with = |meaning: PoolCall| -> BTreeSet<&str> {
+        let specs = specs.iter().filter(move |spec| spec.meaning == CallKind::Pool(meaning));
+        let placed = specs.filter(|spec| placed().any(|placed| placed.symbol == spec.symbol));
+        placed.filter_map(|spec| spec.pool).collect()
+    };
+    let (allocated, freed) = (pools_with(PoolCall::Alloc), pools_with(PoolCall::Free));
+    let unfreed = allocated.difference(&freed).map(|pool| {
+        let found =
+            format!("frees of pool {pool} are not seen: none of its functions that free is in what was looked at");
+        Check::degraded(
+            "frees",
+            found,
+            format!("what it holds is told too high; name one: --probe LIBRARY:FUNCTION=free(ptr=0,pool={pool})"),
+        )
+    });
+    let passed =
+        planned.iter().flat_map(|library| library.bypassed.iter().map(move |(symbol, thunk)| (library, symbol, thunk)));
+    let passed = passed.map(|(library, symbol, thunk)| {
+        let file = library.path.file_name().unwrap_or_default().to_string_lossy();
+        let found = format!(
+            "calls of `{}` that come by `{}` are not seen: that holds a copy of it ({})",
+            symbol.escape_debug(),
+            thunk.escape_debug(),
+            file.escape_debug()
+        );
+        Check::degraded("thunks", found, "probe a function that both of them call")
+    });
+    unfreed.chain(passed).collect()
 }
 
 /// The interpreter of a process, if it has one.
@@ -353,9 +391,9 @@ fn interpreter(pid: u32) -> Option<Check> {
     })
 }
 
-fn look_into_file(path: &Path, max_rows: u16, user: &[&'static ProbeSpec]) -> Result<LibraryLine, String> {
+fn look_into_file(path: &Path, max_rows: u16, user: &[&'static ProbeSpec]) -> Result<Library, String> {
     let planned = Libraries::planner(max_rows, user).plan_path(path);
-    planned.map(line).map_err(|error| format!("cannot look into `{}`: {error}", path.display()))
+    planned.map_err(|error| format!("cannot look into `{}`: {error}", path.display()))
 }
 
 fn line(library: Library) -> LibraryLine {

@@ -113,6 +113,8 @@ pub struct Library {
     pub ops: Option<LibraryOps>,
     /// It has a copy of mstx whose functions cannot be found. Only looked for by planners.
     pub hidden_copy: bool,
+    /// Probed functions and their thunks that hold a copy, so that calls pass by the probe. Only looked for by planners.
+    pub bypassed: Vec<(String, String)>,
     /// Another name of the same file, whose probes serve this one: there are none of its own.
     pub same_as: Option<PathBuf>,
 }
@@ -143,6 +145,7 @@ impl Library {
             denied: false,
             ops: None,
             hidden_copy: false,
+            bypassed: Vec::new(),
             same_as: None,
         }
     }

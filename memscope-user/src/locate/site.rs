@@ -289,6 +289,15 @@ pub fn returns(function: &Function<'_>) -> Option<Vec<u32>> {
     (function.whole && !found.is_empty() && found.len() <= MAX_RETURNS).then_some(found)
 }
 
+/// Where the unconditional direct jumps of some code lead.
+pub(super) fn jumps(machine: Machine, address: u64, code: &[u8]) -> Vec<u64> {
+    match machine {
+        Machine::X86_64 => x86::jumps(address, code),
+        Machine::Aarch64 => arm::jumps(address, code),
+        Machine::Other(_) => Vec::new(),
+    }
+}
+
 fn decode(function: &Function<'_>, kernel: Kernel) -> Result<Vec<Step>, SiteError> {
     match function.machine {
         Machine::X86_64 => Ok(x86::steps(function.address, function.body, kernel)),

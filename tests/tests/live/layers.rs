@@ -298,6 +298,41 @@ fn pool_without_frees_is_told_of() {
     assert!(!run.said().contains("not seen"), "{}", run.said());
 }
 
+/// What `doctor` says of calls that are not seen, with these probes of the user.
+fn unseen(library: &str, probes: &[&str]) -> Vec<String> {
+    let mut command = Command::new(tracer_path());
+    command.args(["doctor", "--json", "--library"]).arg(simulation().join("lib").join(library)).args(probes);
+    let output = command.output().expect("the tracer runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let found: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let checks = found["checks"].as_array().expect("a list").iter();
+    let degraded = checks.filter(|check| check["state"] == "degraded");
+    degraded.map(|check| check["found"].as_str().expect("a text").to_owned()).collect()
+}
+
+/// Make sure that `doctor` notices an allocator whose frees are not seen: none has a probe, or the one that has it is copied into a thunk
+/// and passed by, as MindSpore's `FreeTensorMem`. Of what is probed by itself it has nothing to say, and of thunks that jump neither.
+#[test]
+fn doctor_notices_frees_that_are_not_seen() {
+    const POOL: &str = "libmindspore_memory_pool.so";
+    const BOTH: [&str; 2] = [
+        "--probe=libmindspore_memory_pool.so:_ZN9mindspore6device22AbstractDynamicMemPool13FreeTensorMemERKPv=free(ptr=*1)",
+        "--probe=libmindspore_memory_pool.so:_ZN9mindspore6device21DynamicMemPoolBestFit13FreeTensorMemERKPv=free(ptr=*1)",
+    ];
+    assert_eq!(unseen(POOL, &[]), [String::new(); 0]);
+    let said = unseen(POOL, &BOTH);
+    let [passed] = &said[..] else { panic!("{said:?}") };
+    let function = "_ZN9mindspore6device22AbstractDynamicMemPool13FreeTensorMemERKPv";
+    assert!(passed.contains(&format!("calls of `{function}` that come by `_ZTv0_n")), "{passed}");
+    assert!(
+        passed.contains("_N9mindspore6device22AbstractDynamicMemPool13FreeTensorMemERKPv` are not seen"),
+        "{passed}"
+    );
+    let said = unseen("libmypool.so", &MYPOOL[..1]);
+    assert!(said.len() == 1 && said[0].starts_with("frees of pool mypool are not seen"), "{said:?}");
+    assert_eq!(unseen("libmypool.so", &MYPOOL[..2]), [String::new(); 0]);
+}
+
 /// What the user got wrong is said before anything is traced, in a sentence.
 #[test]
 fn wrong_definitions_are_refused() {

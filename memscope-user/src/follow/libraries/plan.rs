@@ -13,6 +13,7 @@ use crate::{
         hidden::{self, CallSite, Evidence, Located},
         mstx_copies, ops,
         site::{self, Function, SiteUse},
+        thunks,
     },
     os::elf::{ElfFile, Resolved},
     probes::{Layer, ProbeSpec},
@@ -55,6 +56,9 @@ impl Libraries {
             |placed: &Placed| self.rows.iter().any(|(row, spec)| *row == placed.row && spec.layer == Layer::Script);
         if plan.library.placed.iter().any(is_marker) {
             plan.presence = Place::of(elf);
+        }
+        if with_hidden {
+            plan.library.bypassed = bypassed(elf, &plan.library.placed);
         }
         plan.library.hidden_copy = with_hidden && !plan.library.placed.iter().any(seen) && mstx_copies::is_in(elf);
         Ok(())
@@ -277,6 +281,16 @@ impl Libraries {
         plan.library.placed.iter_mut().for_each(|placed| placed.row = row);
         Ok(())
     }
+}
+
+/// Probed functions with thunks that hold a copy of them.
+fn bypassed(elf: &ElfFile<'_>, placed: &[Placed]) -> Vec<(String, String)> {
+    let of = |placed: &Placed| {
+        let function = placed.file_offset.wrapping_sub(placed.site.offset.into());
+        let copies = thunks::copies(elf, &placed.symbol, function).into_iter();
+        copies.map(|thunk| (placed.symbol.clone(), thunk)).collect::<Vec<_>>()
+    };
+    placed.iter().filter(|placed| placed.located.is_none()).flat_map(of).collect()
 }
 
 /// Whether a probe of the row may be where its arguments have moved: a return probe is at the place of the entry's, the loader's row

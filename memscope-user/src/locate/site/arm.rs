@@ -53,6 +53,15 @@ pub(super) fn returns(body: &[u8]) -> Option<Vec<u32>> {
     found.map(|(offset, word)| (word == RET).then_some(offset)).collect()
 }
 
+/// Where the unconditional direct jumps (`b`) of `code` lead.
+pub(super) fn jumps(address: u64, code: &[u8]) -> Vec<u64> {
+    let is_jump = |word: &u32| word & 0xfc00_0000 == 0x1400_0000;
+    let target = |(offset, word): (u32, u32)| {
+        address.checked_add(offset.into())?.checked_add_signed(branch_distance(word).filter(|_| is_jump(&word))?)
+    };
+    words(code).filter_map(target).collect()
+}
+
 /// The instructions of `code` and their offsets.
 pub(in crate::locate) fn words(code: &[u8]) -> impl Iterator<Item = (u32, u32)> {
     let (words, _) = code.as_chunks::<4>();

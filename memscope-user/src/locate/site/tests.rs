@@ -562,6 +562,17 @@ fn sites_in_aarch64_libraries_are_instruction_starts() {
     }
 }
 
+/// Worked out by hand from the opcodes: calls, conditional jumps and those by a register are none.
+#[test]
+fn direct_jumps_are_found() {
+    // 0x1000 je +2; call +0; jmp +2 to 0x100b; jmp rax; jmp -16 from 0x1010 to 0x1000
+    let x86 = [0x74, 0x02, 0xe8, 0, 0, 0, 0, 0xeb, 0x02, 0xff, 0xe0, 0xe9, 0xf0, 0xff, 0xff, 0xff];
+    assert_eq!(jumps(Machine::X86_64, 0x1000, &x86), [0x100b, 0x1000]);
+    // 0x1000 cbz x0, .+8; bl .+64; b .+64 from 0x1008; ret; b .-16 from 0x1010
+    let arm = code_of(&[CBZ_X0_8, BL_64, B_64, RET_ARM, 0x17ff_fffc]);
+    assert_eq!(jumps(Machine::Aarch64, 0x1000, &arm), [0x1048, 0x1000]);
+}
+
 /// Worked out by hand from the opcodes.
 #[test]
 fn own_returns_are_found() {
@@ -654,24 +665,72 @@ fn x86_lost_arguments_are_not_followed() {
     lost(&asm![[0x48, 0x89, 0xfb], XOR_EDI_EDI, PUSH_RBP, [0xeb, 0xfd]]);
 }
 
-/// Worked out by hand; words checked with `aarch64-linux-gnu-objdump`.
+/// Words and what they mean: as another disassembler has it, see [`arm_words_are_what_they_say`].
+const ARM_WORDS: [(u32, &str); 20] = [
+    (0xa9be_7bfd, "stp x29, x30, [sp, #-32]!"),
+    (0xa9bd_7bfd, "stp x29, x30, [sp, #-48]!"),
+    (0xa901_07a0, "stp x0, x1, [x29, #16]"),
+    (0x9100_03fd, "mov x29, sp"),
+    (0xf900_0bf3, "str x19, [sp, #16]"),
+    (0xf900_07e2, "str x2, [sp, #8]"),
+    (0xf81f_03e0, "stur x0, [sp, #-16]"),
+    (0xf900_0020, "str x0, [x1]"),
+    (0xb900_0fe1, "str w1, [sp, #12]"),
+    (0xf940_0000, "ldr x0, [x0]"),
+    (0xaa00_03f3, "mov x19, x0"),
+    (0x2a00_03f3, "mov w19, w0"),
+    (0xd280_0000, "mov x0, #0x0"),
+    (0xd280_0001, "mov x1, #0x0"),
+    (0x5280_0000, "mov w0, #0x0"),
+    (0x5280_0002, "mov w2, #0x0"),
+    (0xd100_83ff, "sub sp, sp, #0x20"),
+    (0x9000_0002, "adrp x2, 0x0"),
+    (0xb400_0020, "cbz x0, .+4"),
+    (0xd65f_03c0, "ret"),
+];
+
+/// Code by what it means, a line each.
+fn assembled(text: &str) -> Vec<u8> {
+    let word = |line: &str| ARM_WORDS.iter().find(|(_, meaning)| *meaning == line.trim()).expect("a known word").0;
+    code_of(&text.split(';').map(word).collect::<Vec<_>>())
+}
+
+/// Against another disassembler.
+#[test]
+fn arm_words_are_what_they_say() {
+    let objdump = if cfg!(target_arch = "aarch64") { "objdump" } else { "aarch64-linux-gnu-objdump" };
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    for (word, meaning) in ARM_WORDS {
+        std::fs::write(file.path(), word.to_le_bytes()).expect("written");
+        let mut command = Command::new(objdump);
+        command.args(["-D", "-b", "binary", "-m", "aarch64", "--no-show-raw-insn"]).arg(file.path());
+        let output = command.output().unwrap_or_else(|error| panic!("this test needs {objdump} (binutils): {error}"));
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let (_, code) = text.trim_end().rsplit_once(":\t").expect("an instruction");
+        let code = code.split("//").next().unwrap_or_default().split_whitespace().collect::<Vec<_>>().join(" ");
+        // Of the instruction at 0 this is the next one's address.
+        assert_eq!(code.replace("cbz x0, 0x4", "cbz x0, .+4"), meaning, "{word:#x}");
+    }
+}
+
+/// Worked out by hand.
 #[test]
 fn arm_arguments_are_followed() {
     const NONE: (u32, i32) = (0, 0);
-    let found = |words: &[u32], args| followed(Machine::Aarch64, &code_of(words), args);
-    // stp x29,x30,[sp,#-32]!; mov x29,sp; str x19,[sp,#16]; mov x19,x0; ldr x0,[x0]; adrp x2,0; ret
-    let frame = [0xa9be_7bfd, 0x9100_03fd, 0xf900_0bf3, 0xaa00_03f3, 0xf940_0000, 0x9000_0002, 0xd65f_03c0];
-    assert_eq!(found(&frame, 0b11), Some((20, 32, vec![(1, 152), (1, 8), NONE, NONE, NONE, NONE])));
-    // stp x29,x30,[sp,#-48]!; mov x29,sp; stp x0,x1,[x29,#16]; mov x0,#0; mov x1,#0; adrp x2,0; ret
-    let stored = [0xa9bd_7bfd, 0x9100_03fd, 0xa901_07a0, 0xd280_0000, 0xd280_0001, 0x9000_0002, 0xd65f_03c0];
-    assert_eq!(found(&stored, 0b11), Some((20, 48, vec![(2, 16), (2, 24), NONE, NONE, NONE, NONE])));
-    // sub sp,sp,#32; str x2,[sp,#8]; mov w2,#0; cbz x0, to the ret; ret
-    let leaf = [0xd100_83ff, 0xf900_07e2, 0x5280_0002, 0xb400_0020, 0xd65f_03c0];
-    assert_eq!(found(&leaf, 0b100), Some((12, 32, vec![NONE, NONE, (2, 8), NONE, NONE, NONE])));
-    // Lost: mov w19,w0; mov w0,#0; adrp x2,0 | str x0,[sp,#-16] stays out of a frame | str x0,[x1] is seen by others.
-    assert_eq!(found(&[0x2a00_03f3, 0x5280_0000, 0x9000_0002, 0xd65f_03c0], 1), None);
-    assert_eq!(found(&[0xf81f_03e0, 0xd280_0000, 0x9000_0002, 0xd65f_03c0], 1), None);
-    assert_eq!(found(&[0xaa00_03f3, 0xf900_0020, 0xd280_0000, 0x9000_0002, 0xd65f_03c0], 1), None);
-    // A word of the frame that is written over: as `leaf`, with str w1,[sp,#12].
-    assert_eq!(found(&[0xd100_83ff, 0xf900_07e2, 0xb900_0fe1, 0x5280_0002, 0xb400_0020, 0xd65f_03c0], 0b100), None);
+    let found = |text: &str, args| followed(Machine::Aarch64, &assembled(text), args);
+    let frame =
+        "stp x29, x30, [sp, #-32]!; mov x29, sp; str x19, [sp, #16]; mov x19, x0; ldr x0, [x0]; adrp x2, 0x0; ret";
+    assert_eq!(found(frame, 0b11), Some((20, 32, vec![(1, 152), (1, 8), NONE, NONE, NONE, NONE])));
+    let stored =
+        "stp x29, x30, [sp, #-48]!; mov x29, sp; stp x0, x1, [x29, #16]; mov x0, #0x0; mov x1, #0x0; adrp x2, 0x0; ret";
+    assert_eq!(found(stored, 0b11), Some((20, 48, vec![(2, 16), (2, 24), NONE, NONE, NONE, NONE])));
+    let leaf = "sub sp, sp, #0x20; str x2, [sp, #8]; mov w2, #0x0; cbz x0, .+4; ret";
+    assert_eq!(found(leaf, 0b100), Some((12, 32, vec![NONE, NONE, (2, 8), NONE, NONE, NONE])));
+    // Half of it; out of a frame; where others see it.
+    assert_eq!(found("mov w19, w0; mov w0, #0x0; adrp x2, 0x0; ret", 1), None);
+    assert_eq!(found("stur x0, [sp, #-16]; mov x0, #0x0; adrp x2, 0x0; ret", 1), None);
+    assert_eq!(found("mov x19, x0; str x0, [x1]; mov x0, #0x0; adrp x2, 0x0; ret", 1), None);
+    // A word of the frame that is written over.
+    let lost = "sub sp, sp, #0x20; str x2, [sp, #8]; str w1, [sp, #12]; mov w2, #0x0; cbz x0, .+4; ret";
+    assert_eq!(found(lost, 0b100), None);
 }

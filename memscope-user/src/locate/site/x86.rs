@@ -87,6 +87,13 @@ pub(super) fn returns(body: &[u8]) -> Option<Vec<u32>> {
     Some(found)
 }
 
+/// Where the unconditional direct jumps of `code` lead.
+pub(super) fn jumps(address: u64, code: &[u8]) -> Vec<u64> {
+    let decoder = Decoder::with_ip(64, code, address, DecoderOptions::NONE);
+    let jumps = decoder.into_iter().filter(Instruction::is_jmp_short_or_near);
+    jumps.map(|instruction| instruction.near_branch_target()).collect()
+}
+
 struct Prologue {
     kernel: Kernel,
     /// Something was stored below `rsp`.
