@@ -1,5 +1,6 @@
 """Labels for what optimizers work on: weights, gradients and states, after each step of any optimizer of torch."""
-from typing import Any, Callable, Dict, Iterator, Optional
+from typing import Any, Callable, Dict, Iterator, Optional, Tuple
+from weakref import ref
 
 from ._native import native
 
@@ -7,8 +8,9 @@ _DETAIL_1 = 3
 _DEVICES = ("npu", "privateuseone")
 _MAX_TOLD = 1 << 20
 
-# Addresses of weights and states, by the tensor's identity: those that stay in place are reported once.
-_told: Dict[int, int] = {}
+# Weights and states with their addresses, by the tensor's identity: those that stay in place are reported once. Another tensor may have
+# identity and address of one that is gone.
+_told: Dict[int, Tuple[Callable[[], Any], int]] = {}
 
 
 def register(module: Any) -> Optional[Callable[[], None]]:
@@ -26,6 +28,9 @@ def after_step(optimizer: Any) -> None:
     try:
         if native.listening():
             _tell(optimizer)
+        else:
+            # The next tracer knows of none of them.
+            _told.clear()
     except Exception as error:
         from ._hooks import _once
 
@@ -46,7 +51,7 @@ def _tell(optimizer: Any) -> None:
 def tensors_of(state: Any) -> Iterator[Any]:
     """Those of a state."""
     values = state.values() if isinstance(state, dict) else [state]
-    return (value for value in values if hasattr(value, "data_ptr"))
+    return (value for value in values if hasattr(value, "data_ptr") or hasattr(value, "_local_tensor"))
 
 
 def address_of(tensor: Any) -> Optional[int]:
@@ -65,9 +70,10 @@ def _label(tensor: Any, label: str, once: bool) -> None:
     if address is None:
         return
     if once:
-        if _told.get(id(tensor)) == address:
+        known = _told.get(id(tensor))
+        if known is not None and known[0]() is tensor and known[1] == address:
             return
         if len(_told) >= _MAX_TOLD:
             _told.clear()
-        _told[id(tensor)] = address
+        _told[id(tensor)] = ref(tensor), address
     native.describe_addr(address, [(label, _DETAIL_1)])

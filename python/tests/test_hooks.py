@@ -9,6 +9,7 @@ import tempfile
 import threading
 import types
 import unittest
+from unittest import mock
 
 import memscope_bpf
 import msmemscope
@@ -279,6 +280,13 @@ class Tensor:
         return self._address
 
 
+class Shared:
+    """Of several devices: the part that is here has the memory."""
+
+    def __init__(self, local):
+        self._local_tensor, self.grad = local, None
+
+
 class Addresses(unittest.TestCase):
     """What is told of addresses, in place of the markers."""
 
@@ -314,17 +322,35 @@ class Addresses(unittest.TestCase):
         self.assertEqual(_vllm.kind_of(spec("MambaCacheSpec")), "mamba")
 
     def test_optimizer(self):
-        local = Tensor(7)
-        weights = [Tensor(1, grad=Tensor(2)), Tensor(3, "cpu"), types.SimpleNamespace(_local_tensor=local, grad=None)]
-        state = {weights[0]: {"step": 5, "average": Tensor(4)}, 1: {"average": Tensor(6, "cpu")}}
+        weights = [Tensor(1, grad=Tensor(2)), Tensor(3, "cpu"), Shared(Tensor(7))]
+        state = {weights[0]: {"step": 5, "average": Tensor(4)}, 1: {"average": Tensor(6, "cpu")}, 2: {"average": Shared(Tensor(9))}}
         optimizer = types.SimpleNamespace(param_groups=[{"params": weights}], state=state)
         _optimizer.after_step(optimizer)
         label = lambda address, text: (address, [(text, 3)])
-        first = [label(1, "weight"), label(2, "gradient"), label(7, "weight"), label(4, "optimizer_state")]
+        first = [label(1, "weight"), label(2, "gradient"), label(7, "weight"), label(4, "optimizer_state"), label(9, "optimizer_state")]
         self.assertEqual(self.told, first)
         weights[0].grad = Tensor(8)
         _optimizer.after_step(optimizer)
         self.assertEqual(self.told[len(first):], [label(8, "gradient")])
+
+    def test_another_tensor_with_identity_and_address_of_one_that_is_gone(self):
+        """Labels are of blocks: a weight that was made where another one was is a new block, which has to be told."""
+        def step(identity):
+            weights = [Tensor(16)]
+            with mock.patch.object(_optimizer, "id", lambda _tensor: identity, create=True):
+                for _ in range(2):
+                    _optimizer.after_step(types.SimpleNamespace(param_groups=[{"params": weights}], state={}))
+
+        step(1)
+        step(1)
+        self.assertEqual(self.told, [(16, [("weight", 3)])] * 2)
+
+    def test_a_later_tracer_is_told_again(self):
+        optimizer = types.SimpleNamespace(param_groups=[{"params": [Tensor(16)]}], state={})
+        for listening in (True, False, True):
+            _optimizer.native.listening = lambda: listening
+            _optimizer.after_step(optimizer)
+        self.assertEqual(self.told, [(16, [("weight", 3)])] * 2)
 
     def test_optimizer_of_another_kind(self):
         err = io.StringIO()
