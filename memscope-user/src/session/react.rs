@@ -135,6 +135,7 @@ impl Loop {
         let failure = thread::Builder::new().spawn(wait).map_err(TraceError::system("cannot start a thread"))?;
         self.target.child = Some(Child::new(child.pid, self.handles.shared.clone()));
         child.go()?;
+        self.enter(Phase::Tracing);
         steps.started();
         let end = self.trace();
         // The pipe behind it is closed when the program begins, or when the child is gone.
@@ -169,6 +170,7 @@ impl Loop {
             self.speaker.warn(format_args!("no Ascend library is mapped by process {pids} yet; waiting for one"));
             self.target.tell_names();
         }
+        self.enter(Phase::Tracing);
         steps.started();
         let end = self.trace();
         Ok(self.finish(end, false))
@@ -197,7 +199,6 @@ impl Loop {
         // What was read to place the probes is not needed any more.
         heap::give_back();
         self.started = Instant::now();
-        self.enter(Phase::Tracing);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(async {
             let ended = self.target.follow.ended();

@@ -17,6 +17,7 @@ struct Line {
 }
 
 /// Writes the ledgers among the findings, and nothing else.
+#[cfg_attr(not(feature = "cli"), expect(dead_code, reason = "the command line prints ledgers of running traces"))]
 pub(crate) fn write_all(findings: &[Finding], out: &mut dyn Write) -> io::Result<()> {
     findings.iter().filter_map(Ledger::of).try_for_each(|found| write(found, out))
 }
