@@ -313,11 +313,13 @@ impl Tracer {
         self.start().finish()
     }
 
-    /// Runs it to its end, which has to be a good one.
+    /// Runs it to its end, which has to be a good one, with a report that adds up.
     #[must_use]
     pub fn succeed(self) -> Run {
         let run = self.finish();
         assert!(run.status.success(), "the tracer ended with {}\n{}", run.status, run.said());
+        let wrong = crate::checkers::answers::check_text(&run.stdout);
+        assert!(wrong.is_empty(), "{wrong:#?}");
         run
     }
 }
@@ -433,12 +435,15 @@ impl Run {
         self.folder.rows()
     }
 
-    /// The findings of `--json`: the last line that holds them, held to the published schema.
+    /// The findings of `--json`: the last line that holds them, held to the published schema. They add up.
     #[must_use]
     pub fn json(&self) -> serde_json::Value {
         let line = self.stdout.lines().rev().find(|line| line.starts_with("{\"schema\""));
         let line = line.unwrap_or_else(|| panic!("no findings\n{}", self.said()));
-        document(line.as_bytes())
+        let document = document(line.as_bytes());
+        let wrong = crate::checkers::answers::check(&document);
+        assert!(wrong.is_empty(), "{wrong:#?}");
+        document
     }
 
     /// The counts in the workloads' closing lines, added up.

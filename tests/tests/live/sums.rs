@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::ledger::{ledger, part};
 use super::peaks::offline;
-use super::shared::assert_nothing_lost;
+use super::shared::{assert_nothing_lost, pool_blocks};
 
 /// Blocks and bytes.
 type Sum = (u64, u64);
@@ -97,6 +97,62 @@ fn held(run: &Run) -> BTreeMap<String, u64> {
     held
 }
 
+/// Towers of an export, by pool and device: the weights of its lines.
+fn exported(capture: &Path, options: &[&str]) -> BTreeMap<String, u64> {
+    let output = Command::new(tracer_path()).arg("export").arg(capture).args(options).output().expect("runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let mut towers = BTreeMap::new();
+    for line in String::from_utf8(output.stdout).expect("text").lines() {
+        let (stack, weight) = line.rsplit_once(' ').expect("a weight");
+        let tower = stack.split(';').next().unwrap_or_default().to_owned();
+        *towers.entry(tower).or_default() += weight.parse::<u64>().expect("a number");
+    }
+    towers
+}
+
+/// Exports weigh what the journal has: allocations and live blocks of the driver by device, and what the pool handed out and has not got
+/// back.
+fn assert_exports(run: &Run) {
+    let (journal, capture) = (run.journal(), run.folder.capture());
+    let (_, entries) = journal.by_process().pop_first().expect("a process");
+    let truth = truth(&entries, false);
+    let device_of = |device: &str| format!("Hal memory, npu {device}");
+    let mut wanted: [BTreeMap<String, u64>; 4] = Default::default();
+    for call in truth.calls.iter().filter(|call| call.is_alloc) {
+        *wanted[0].entry(device_of(&call.block.device)).or_default() += call.block.size;
+        *wanted[1].entry(device_of(&call.block.device)).or_default() += 1;
+    }
+    for block in &truth.held {
+        *wanted[2].entry(device_of(&block.device)).or_default() += block.size;
+        *wanted[3].entry(device_of(&block.device)).or_default() += 1;
+    }
+    for report in entries.iter().filter_map(|entry| entry.pta_report()).filter(|it| it.component == 0 && it.kind == 0) {
+        let tower = format!("Pytorch Caching memory pool, npu {}", report.device);
+        *wanted[0].entry(tower.clone()).or_default() += report.size.unsigned_abs();
+        *wanted[1].entry(tower).or_default() += 1;
+    }
+    let live = pool_blocks(&entries);
+    if !live.is_empty() {
+        let tower = "Pytorch Caching memory pool, npu 0".to_owned();
+        wanted[2].insert(tower.clone(), live.values().sum());
+        wanted[3].insert(tower, live.len() as u64);
+    }
+    let kinds = [("allocated", "bytes"), ("allocated", "count"), ("live", "bytes"), ("live", "count")];
+    for ((what, weight), wanted) in kinds.into_iter().zip(wanted) {
+        let mut found = exported(&capture, &["--what", what, "--weight", weight]);
+        found.retain(|tower, _| tower.starts_with("Hal ") || tower.starts_with("Pytorch Caching"));
+        assert_eq!(found, wanted, "{what} {weight}");
+    }
+}
+
+/// The report in words, of everything at once, adds up as its JSON does.
+fn assert_words(run: &Run) {
+    let options = ["--analysis=decompose,peaks,leaks,fragmentation,oom"];
+    let words = Tracer::replay(&run.folder.capture()).options(&options).succeed().stdout;
+    assert!(words.contains("Ledger of ") && words.contains("Peak of "), "{words}");
+    let _ = Tracer::replay(&run.folder.capture()).options(&options).option("--json").succeed().json();
+}
+
 /// One process: everything that its run says adds up, live and from the capture.
 fn assert_sums(run: &Run) {
     assert_nothing_lost(run);
@@ -117,6 +173,8 @@ fn assert_sums(run: &Run) {
         assert_eq!(names, at_end.get(&key).cloned().unwrap_or_default(), "{key}");
     }
     assert_ledgers(run, &parts);
+    assert_exports(run);
+    assert_words(run);
 }
 
 /// The ledger of each device is what the journal has live, and what decompose says of the driver and of each pool.
@@ -143,7 +201,10 @@ fn assert_ledgers(run: &Run, parts: &BTreeMap<String, Value>) {
 
 #[test]
 fn sums_of_all_answers_agree() {
-    let programs: [(&str, &[&str]); 4] = [
+    let programs: [(&str, &[&str]); 7] = [
+        ("steps", &["--steps", "12", "--leaks", "3", "--free-at-exit"]),
+        ("physical", &["--leak", "--blocks", "4"]),
+        ("exits", &["--how", "_exit"]),
         ("pool", &["--rounds", "3", "--leaks", "2", "--leak-size", "3000000"]),
         ("pool", &["--rounds", "2", "--threads", "2", "--workspaces", "4"]),
         ("steps", &["--leaks", "2"]),
