@@ -1,11 +1,12 @@
 /* Tensors and workspaces of torch_npu's allocators, on one stream, with some blocks used on a second one.
  *   pool [--rounds 3] [--blocks 16] [--size 65536] [--leaks 1] [--leak-size 1048576] [--shared 2] [--workspaces 2]
- *        [--device 0] [--hold 0] [--threads 1] [--serve]
+ *        [--device 0] [--hold 0] [--threads 1] [--serve] [--idle]
  * --leaks: blocks of each round that stay.  --shared: blocks of each round that another stream uses too.
  * --workspaces: uses of the workspace in each round, each larger than the one before.
  * --threads: threads that each do all rounds, on streams of their own.
  * --hold: further blocks that live from the start to the end.
- * --serve: prints "ready <pid>" when those are there, then goes on with rounds until SIGTERM; each round is a step. */
+ * --serve: prints "ready <pid>" when those are there, then goes on with rounds until SIGTERM; each round is a step.
+ * --idle: with --serve, it does nothing until SIGUSR1. */
 #include "common.h"
 #include "mstx/ms_tools_ext.h"
 #include <signal.h>
@@ -62,16 +63,19 @@ static void *on_thread(void *unused)
 }
 
 /* Rounds until SIGTERM; gives their number. */
-static uint64_t serve(void)
+static uint64_t serve(bool idle)
 {
     const struct timespec pause = {0, 5000000};
     sigset_t signals;
     uint64_t done = 0;
     sigemptyset(&signals);
     sigaddset(&signals, SIGTERM);
+    sigaddset(&signals, SIGUSR1);
     CHECK(sigprocmask(SIG_BLOCK, &signals, NULL));
     printf("ready %d\n", (int)getpid());
     fflush(stdout);
+    if (idle && sigwaitinfo(&signals, NULL) == SIGTERM)
+        return done;
     while (sigtimedwait(&signals, NULL, &pause) < 0) {
         mstxRangeId step = mstxRangeStartA("step start", NULL);
         one_round(done++);
@@ -100,7 +104,7 @@ int main(int argc, char **argv)
     for (uint64_t i = 0; i < hold; i++)
         held[i] = tensor(size);
     if (server)
-        rounds = serve();
+        rounds = serve(option_flag(argc, argv, "--idle"));
     for (uint64_t i = 0; i < count && !server; i++)
         CHECK(pthread_create(&threads[i], NULL, on_thread, NULL));
     for (uint64_t i = 0; i < count && !server; i++)

@@ -36,6 +36,7 @@ mod python_stacks;
 mod replays;
 mod rotation;
 mod runs;
+mod scenes;
 mod select;
 mod shared;
 mod stack_faults;

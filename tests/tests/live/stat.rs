@@ -233,3 +233,21 @@ fn wrong_use_is_told() {
     assert_eq!(run.code(), 1, "{}", run.said());
     assert!(run.stderr.contains("it does not exist, or has ended"), "{}", run.said());
 }
+
+/// An idle server makes no call, so what its pool holds is not known, and the samples say so. From its first call on it is a row: 200 blocks
+/// of 4096 bytes.
+#[test]
+fn idle_pool_is_known_from_its_first_call() {
+    let idle = ["--serve", "--idle", "--hold", "200", "--size", "4096", "--leaks", "0", "--workspaces", "0"];
+    let mut target = Target::workload("pool", &idle);
+    let running = Tracer::stat(target.pid()).options(&["--interval", "200ms"]).start();
+    running.wait_for_output("No allocation or free was seen yet: what is held from before the attach is not known");
+    assert!(!running.stdout().contains("before attach "), "{}", running.stdout());
+    target.signal(Signal::SIGUSR1);
+    running.wait_for_output("before attach");
+    running.signal(Signal::SIGINT);
+    let run = running.finish();
+    let rows: Vec<&str> = run.stdout.lines().filter(|line| line.trim_start().starts_with("before attach")).collect();
+    assert!(!rows.is_empty() && rows.iter().all(|row| row.ends_with(" 800.00 KiB")), "{}", run.said());
+    target.stop();
+}
