@@ -15,15 +15,12 @@ use nix::{
 };
 
 use crate::{
-    kernel::{KernelError, map_error},
+    kernel::{Kernel, KernelError, WAIT_MAPS, map_error},
     os::{
         clock::monotonic_ns,
         process::{is_alive, state},
     },
 };
-
-/// Names of the maps, in the order of their descriptors.
-pub(crate) const MAPS: [&str; 3] = ["HOLDS", "STOPS", "PROCESSES"];
 
 /// The maps of who waits.
 pub struct Waits {
@@ -41,11 +38,16 @@ fn open<K: Pod, V: Pod>(name: &'static str, fd: OwnedFd) -> Result<HashMap<MapDa
 }
 
 impl Waits {
-    /// Opens them by their descriptors, in the order of [`MAPS`].
+    /// Opens those of the loaded object.
+    pub fn of(kernel: &Kernel) -> Result<Self, KernelError> {
+        Self::open(kernel.wait_maps()?)
+    }
+
+    /// Opens them by their descriptors, in the order of [`WAIT_MAPS`].
     pub(crate) fn open(fds: [OwnedFd; 3]) -> Result<Self, KernelError> {
         let [holds, stops, processes] = again(&fds)?;
-        let (holds, stops) = (open(MAPS[0], holds)?, open(MAPS[1], stops)?);
-        Ok(Self { holds, stops, processes: open(MAPS[2], processes)?, fds, taken: Vec::new() })
+        let (holds, stops) = (open(WAIT_MAPS[0], holds)?, open(WAIT_MAPS[1], stops)?);
+        Ok(Self { holds, stops, processes: open(WAIT_MAPS[2], processes)?, fds, taken: Vec::new() })
     }
 
     /// The same for another thread.
@@ -151,6 +153,6 @@ impl Waits {
 }
 
 fn again(fds: &[OwnedFd; 3]) -> Result<[OwnedFd; 3], KernelError> {
-    let clone = |at: usize| fds[at].as_fd().try_clone_to_owned().map_err(|error| map_error(MAPS[at], &error));
+    let clone = |at: usize| fds[at].as_fd().try_clone_to_owned().map_err(|error| map_error(WAIT_MAPS[at], &error));
     Ok([clone(0)?, clone(1)?, clone(2)?])
 }

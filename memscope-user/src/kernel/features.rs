@@ -11,7 +11,7 @@ use aya::{
 };
 use memscope_common::row::{MAX_ROWS, SLOTS};
 
-use crate::os::btf;
+use super::task_layout;
 
 /// How probes are linked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -154,7 +154,7 @@ pub fn has_nested_pids() -> bool {
 /// Whether processes are followed without tracefs: the kernel describes its types (BTF).
 #[must_use]
 pub fn describes_tasks() -> bool {
-    btf::pid().is_ok()
+    task_layout::pid().is_ok()
 }
 
 /// Where tracefs is mounted, if it is.

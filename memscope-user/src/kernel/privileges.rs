@@ -6,10 +6,11 @@ use aya::{EbpfError, maps::MapError};
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit, setrlimit};
 
 use super::{
-    KernelError,
+    error::KernelError,
     features::{self, Features, LinkMode},
+    task_layout,
 };
-use crate::os::{btf, perf_event};
+use crate::os::perf_event;
 
 /// A capability that tracing needs, and what for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,7 +113,7 @@ impl Rights {
         let single = match chosen {
             Some(mode) => mode != LinkMode::Multi,
             None if may_ask(effective) => features.link_mode() != LinkMode::Multi,
-            None => !btf::has_multi_links(),
+            None => !task_layout::has_multi_links(),
         };
         Self::of(effective, single, perf_event::is_permitted)
     }

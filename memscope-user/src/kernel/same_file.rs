@@ -15,7 +15,7 @@ use std::{
     ptr,
 };
 
-use super::Kernel;
+use super::object::Kernel;
 use crate::os::{
     elf::ElfFile,
     memory::{Memory, page_size},

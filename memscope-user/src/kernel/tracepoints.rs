@@ -9,12 +9,16 @@ use aya::{
 };
 use memscope_common::Config;
 
-use super::{KernelError, features, program, refused};
-use crate::os::btf;
+use super::{
+    error::{KernelError, refused},
+    features,
+    programs::program,
+    task_layout,
+};
 
 /// Where the kernel side finds what it has to know of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Lifecycle {
+pub(super) enum Tracepoints {
     /// The number of a task is at this offset of it.
     Raw { task_pid: u32 },
     /// Offsets in events.
@@ -31,10 +35,10 @@ const EVENTS: [(&str, &str, [&str; 2]); 4] = [
     ("task", "task_newtask", ["task_newtask_raw", "task_newtask"]),
 ];
 
-impl Lifecycle {
+impl Tracepoints {
     /// What this kernel offers; `tracefs`: that which needs tracefs. Must run before other threads start.
     pub(super) fn find(tracefs: bool) -> Result<Self, KernelError> {
-        if let (Ok(task_pid), false) = (btf::pid(), tracefs) {
+        if let (Ok(task_pid), false) = (task_layout::pid(), tracefs) {
             return Ok(Self::Raw { task_pid });
         }
         ensure_tracefs()?;
@@ -45,8 +49,8 @@ impl Lifecycle {
         })
     }
 
-    /// Puts it where the kernel side reads it.
-    pub(super) const fn tell(self, config: &mut Config) {
+    /// Writes it into the configuration of the BPF object.
+    pub(super) const fn configure(self, config: &mut Config) {
         match self {
             Self::Raw { task_pid } => config.task_pid = task_pid,
             Self::Tracefs { newtask_pid, newtask_flags, free_pid } => {
@@ -59,7 +63,7 @@ impl Lifecycle {
 
     /// Loads and attaches the programs. `images`: the file that a process runs can be found.
     pub(super) fn follow(self, ebpf: &mut Ebpf, images: bool) -> Result<(), KernelError> {
-        if btf::offsets().known != 0 {
+        if task_layout::offsets().known != 0 {
             // Without it a stop of ours is not told from one of somebody else.
             let signals: &mut RawTracePoint = program(ebpf, "signal_generate_raw")?;
             let _ = signals.load().and_then(|()| signals.attach("signal_generate").map(drop));

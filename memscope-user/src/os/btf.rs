@@ -1,129 +1,28 @@
-//! Where a task of the running kernel has what is read of it, from the kernel's own description of its types (BTF), which everybody may
-//! read.
+//! Offsets in the running kernel's structs, from the kernel's own description of its types (BTF), which any user may read.
 //!
 //! Only as much of the format is read as that takes. The kernel is trusted, the file is not assumed to be well-formed.
 
-use std::{fs::File, io::Read as _, sync::LazyLock};
-
-use memscope_common::config::Offsets;
+use std::{
+    fs::File,
+    io::{self, Read as _},
+};
 
 /// The kernel's types.
-const BTF: &str = "/sys/kernel/btf/vmlinux";
+pub const BTF: &str = "/sys/kernel/btf/vmlinux";
 /// Real ones have some 8 MiB.
 const MAX_BYTES: u64 = 128 << 20;
 /// Types behind each other (`const`, `typedef`), and structs without a name inside of each other.
 const MAX_NESTING: usize = 16;
 
-/// An offset in bytes, or why it is not known.
-type Offset = Result<u32, String>;
-
-/// What is read of the types.
-struct Types {
-    /// Offsets in `task_struct`.
-    thread_pointer: Offset,
-    pid: Offset,
-    sighand: Offset,
-    /// Offset in `sighand_struct` of the handler for `SIGURG`.
-    urgent_handler: Offset,
-    /// What is looked up of a process; `None` if anything of it is not known.
-    offsets: Option<Offsets>,
-    multi_links: bool,
-}
-
-/// Read once: the file has megabytes, and the kernel stays the same.
-static TYPES: LazyLock<Types> = LazyLock::new(Types::read);
-
-/// Offset of the thread pointer in `task_struct`, in bytes; or why it is not known.
-pub(crate) fn thread_pointer() -> Offset {
-    TYPES.thread_pointer.clone()
-}
-
-/// Offset of the number of a task, in bytes; or why it is not known.
-pub(crate) fn pid() -> Offset {
-    TYPES.pid.clone()
-}
-
-/// Offset of the address of what a task has for its signals, and in that of its handler for `SIGURG`, in bytes; or why they are not
-/// known.
-pub(crate) fn urgent_handler() -> Result<(u32, u32), String> {
-    Ok((TYPES.sighand.clone()?, TYPES.urgent_handler.clone()?))
-}
-
-/// Where the kernel has what is looked up of a process; all 0 where that is not known.
-pub(crate) fn offsets() -> Offsets {
-    TYPES.offsets.unwrap_or_default()
-}
-
-/// Whether the kernel has links for many probes; false if it does not describe its types.
-pub(crate) fn has_multi_links() -> bool {
-    TYPES.multi_links
-}
-
-impl Types {
-    fn read() -> Self {
-        let mut bytes = Vec::new();
-        let read = File::open(BTF).and_then(|file| file.take(MAX_BYTES).read_to_end(&mut bytes));
-        let unread = read.err().map(|error| format!("the kernel does not describe its types ({BTF}: {error})"));
-        let btf = Btf::parse(&bytes);
-        let offset_of = |path: &[&str]| match &unread {
-            Some(reason) => Err(reason.clone()),
-            None => btf
-                .as_ref()
-                .and_then(|btf| btf.member("task_struct", path))
-                .ok_or_else(|| format!("{BTF} does not say where task_struct has {}", path.join("."))),
-        };
-        Self {
-            thread_pointer: match std::env::consts::ARCH {
-                "x86_64" => offset_of(&["thread", "fsbase"]),
-                "aarch64" => offset_of(&["thread", "uw", "tp_value"]),
-                other => Err(format!("threads of {other} are not known")),
-            },
-            pid: offset_of(&["pid"]),
-            sighand: offset_of(&["sighand"]),
-            urgent_handler: btf
-                .as_ref()
-                .and_then(|btf| btf.action(libc::SIGURG, "sa_handler"))
-                .ok_or_else(|| format!("{BTF} does not say where handlers of signals are")),
-            offsets: btf.as_ref().and_then(offsets_of),
-            multi_links: btf.as_ref().is_some_and(|btf| btf.enumerates("BPF_TRACE_UPROBE_MULTI")),
-        }
-    }
-}
-
-/// Offsets of what is looked up of a process.
-fn offsets_of(btf: &Btf<'_>) -> Option<Offsets> {
-    /// `PIDTYPE_PGID`, among pointers.
-    const GROUP: u32 = 2 * 8;
-    let task = |name| btf.member("task_struct", &[name]);
-    Some(Offsets {
-        known: 1,
-        task_mm: task("mm")?,
-        task_ptrace: task("ptrace")?,
-        task_signal: task("signal")?,
-        task_tgid: task("tgid")?,
-        task_parent: task("real_parent")?,
-        task_blocked: task("blocked")?,
-        task_real_blocked: task("real_blocked")?,
-        task_sighand: task("sighand")?,
-        child_handler: btf.action(libc::SIGCHLD, "sa_handler")?,
-        child_flags: btf.action(libc::SIGCHLD, "sa_flags")?,
-        signal_group: btf.member("signal_struct", &["pids"])? + GROUP,
-        // Its first member, the number, is that of the outermost namespace.
-        pid_number: btf.member("pid", &["numbers"])?,
-        mm_auxv: btf.member("mm_struct", &["saved_auxv"])?,
-        mm_exe_file: btf.member("mm_struct", &["exe_file"])?,
-        vma_file: btf.member("vm_area_struct", &["vm_file"])?,
-        file_inode: btf.member("file", &["f_inode"])?,
-        inode_number: btf.member("inode", &["i_ino"])?,
-        inode_super: btf.member("inode", &["i_sb"])?,
-        inode_generation: btf.member("inode", &["i_generation"])?,
-        inode_size: btf.member("inode", &["i_size"])?,
-        super_device: btf.member("super_block", &["s_dev"])?,
-    })
+/// The running kernel's types, for [`Btf::parse`].
+pub fn read() -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(BTF)?.take(MAX_BYTES).read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 /// The types and their names.
-struct Btf<'a> {
+pub struct Btf<'a> {
     /// Start of each type, by number from 1.
     types: Vec<&'a [u8]>,
     strings: &'a [u8],
@@ -163,7 +62,8 @@ const fn tail_bytes(info: u32) -> Option<usize> {
 }
 
 impl<'a> Btf<'a> {
-    fn parse(bytes: &'a [u8]) -> Option<Self> {
+    /// Reads the tables of types and names; `None` if they make no sense.
+    pub fn parse(bytes: &'a [u8]) -> Option<Self> {
         const MAGIC: [u8; 2] = 0xeb9f_u16.to_le_bytes();
         if bytes.first_chunk() != Some(&MAGIC) {
             return None;
@@ -193,14 +93,14 @@ impl<'a> Btf<'a> {
     }
 
     /// Whether an enumeration has a value of that name.
-    fn enumerates(&self, name: &str) -> bool {
+    pub fn enumerates(&self, name: &str) -> bool {
         let enums = self.types.iter().filter(|of| word(of, 4).is_some_and(|info| kind(info) == ENUM));
         let mut values = enums.flat_map(|of| of.get(HEAD..).unwrap_or_default().as_chunks::<ENUMERATOR>().0);
         values.any(|value| word(value, 0).is_some_and(|at| self.name(at) == name.as_bytes()))
     }
 
     /// Offset in `sighand_struct` of a member of what is done about a signal.
-    fn action(&self, signal: i32, member: &str) -> Option<u32> {
+    pub fn action(&self, signal: i32, member: &str) -> Option<u32> {
         let actions = self.member("sighand_struct", &["action"])?;
         let member = self.member("k_sigaction", &["sa", member])?;
         let before = signal.unsigned_abs().checked_sub(1)?;
@@ -222,7 +122,7 @@ impl<'a> Btf<'a> {
     }
 
     /// Offset of a member of a member of a struct, in bytes.
-    fn member(&self, name: &str, path: &[&str]) -> Option<u32> {
+    pub fn member(&self, name: &str, path: &[&str]) -> Option<u32> {
         let mut of = self.named(name)?;
         let mut offset = 0_u32;
         for name in path {
@@ -308,16 +208,6 @@ mod tests {
         assert_eq!(btf.member("task_struct", &["thread", "uw"]), Some(28));
         assert_eq!(btf.member("task_struct", &["thread", "a"]), None);
         assert_eq!(btf.member("thread_struct", &["uw"]), None);
-    }
-
-    /// Make sure that the handler is found in this kernel, if it describes its types: the same place as counted by hand, a count and the
-    /// lock before 64 actions of 32 bytes each.
-    #[test]
-    fn handler_of_this_kernel() {
-        let Ok((sighand, handler)) = urgent_handler() else { return };
-        assert!(sighand > 0);
-        assert_eq!((handler - 22 * 32) % 8, 0);
-        assert!((22 * 32..22 * 32 + 256).contains(&handler), "{handler}");
     }
 
     #[test]

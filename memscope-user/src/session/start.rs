@@ -37,6 +37,7 @@ use crate::{
         guard::Guard,
         interpreters::Interpreters,
         libraries::{Libraries, RowChoice},
+        waits::Waits,
     },
     kernel::{Kernel, KernelOptions, StackOptions},
     locate::ops::OpsOptions,
@@ -177,7 +178,7 @@ impl Loop {
     ) -> Result<Self, TraceError> {
         let speaker = plan.speaker.clone();
         let Loaded { mut kernel, libraries, stacks: stack_options, source } = Loaded::new(&options, home, &speaker)?;
-        let waits = kernel.waits()?;
+        let waits = Waits::of(&kernel)?;
         // A guard that was killed cannot help; the trace goes on without it.
         let _ = guard.give(&waits);
         steps.loaded();

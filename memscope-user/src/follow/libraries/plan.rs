@@ -8,7 +8,7 @@ use memscope_common::{
 use super::{Libraries, LibraryOps, Placed, Plan, is_loader, matches};
 use crate::{
     error_chain,
-    kernel::{Kernel, KernelError, Point, Sees, semaphore::Place},
+    kernel::{Kernel, KernelError, Point, PointKind, semaphore::Place},
     locate::{
         hidden::{self, CallSite, Evidence, Located},
         mstx_copies, ops,
@@ -174,16 +174,16 @@ impl Libraries {
         };
         let file_offset = place.file_offset + u64::from(site.offset);
         let with_text = needs.flags & ROW_TEXT != 0;
-        let sees = match with_text && !needs.waits_for_return() {
-            _ if needs.has_array() => Sees::Array,
-            true => Sees::Text,
-            false => Sees::Entry,
+        let kind = match with_text && !needs.waits_for_return() {
+            _ if needs.has_array() => PointKind::Array,
+            true => PointKind::Text,
+            false => PointKind::Entry,
         };
-        let entry = Point { row, file_offset, with_return, with_text, sees, places: site.places };
+        let entry = Point { row, file_offset, with_return, with_text, kind, places: site.places };
         let own = own_returns.iter().map(|offset| Point {
             file_offset: place.file_offset + u64::from(*offset),
             with_text: false,
-            sees: Sees::OwnReturn,
+            kind: PointKind::OwnReturn,
             places: None,
             ..entry
         });
@@ -224,8 +224,8 @@ impl Libraries {
         site.offset = call.before().0.saturating_sub(found.function.vaddr) as u32;
         // The text is not there yet at the first of the two.
         let point =
-            |file_offset, sees| Point { row, file_offset, with_return: false, with_text: false, sees, places: None };
-        plan.points.extend([point(after, Sees::OwnReturn), point(file_offset, Sees::Entry)]);
+            |file_offset, kind| Point { row, file_offset, with_return: false, with_text: false, kind, places: None };
+        plan.points.extend([point(after, PointKind::OwnReturn), point(file_offset, PointKind::Entry)]);
         plan.library.placed.push(Placed {
             row,
             symbol: name.clone(),
@@ -277,7 +277,7 @@ impl Libraries {
             },
             (None, None) => 0,
         };
-        plan.points.iter_mut().for_each(|point| (point.row, point.sees) = (row, Sees::Loader));
+        plan.points.iter_mut().for_each(|point| (point.row, point.kind) = (row, PointKind::Loader));
         plan.library.placed.iter_mut().for_each(|placed| placed.row = row);
         Ok(())
     }

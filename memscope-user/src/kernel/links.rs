@@ -1,0 +1,238 @@
+//! Puts probes into files, and takes them out.
+
+use std::{
+    os::fd::{AsRawFd as _, BorrowedFd},
+    path::{Path, PathBuf},
+    thread,
+    time::{Duration, Instant},
+};
+
+use aya::{
+    maps::Array,
+    programs::{
+        UProbe,
+        uprobe::{UProbeAttachLocation, UProbeAttachPoint, UProbeScope},
+    },
+};
+use memscope_common::{SitePlaces, site::MAX_SITES};
+
+use super::{
+    error::{KernelError, map_error, no_map},
+    features::LinkMode,
+    object::Kernel,
+    programs::{Programs, slot},
+};
+
+/// One place to probe in one file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Point {
+    /// Row number.
+    pub row: u16,
+    /// Offset in the file, in bytes.
+    pub file_offset: u64,
+    /// Whether the return is probed too.
+    pub with_return: bool,
+    /// Whether a text is read at entry.
+    pub with_text: bool,
+    /// What is seen there.
+    pub kind: PointKind,
+    /// Where the arguments are, if not where they were at the entry.
+    pub places: Option<SitePlaces>,
+}
+
+/// What is seen at a place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PointKind {
+    /// The entry of a call.
+    Entry,
+    /// The entry of a call that is reported at once, with a text.
+    Text,
+    /// One of the function's own return instructions.
+    OwnReturn,
+    /// The entry of a call, and an array that its arguments lead to.
+    Array,
+    /// The loader has mapped something: the thread waits.
+    Loader,
+}
+
+/// One place to probe whose row has objects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ObjectPoint {
+    /// Row number.
+    pub row: u16,
+    /// What its records say of it.
+    pub detail: u32,
+    /// Offset in the file, in bytes.
+    pub file_offset: u64,
+}
+
+impl Kernel {
+    /// Probes `points` of the open file. Return probes go first: a call whose return alone is seen is counted
+    /// as such, while one whose entry alone is seen would look as if it never returned.
+    pub fn attach(&mut self, file: BorrowedFd<'_>, points: &[Point]) -> Result<(), KernelError> {
+        let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+        let only = |wanted: fn(&Point) -> bool| points.iter().copied().filter(wanted).collect::<Vec<Point>>();
+        let returns = only(|point| point.with_return);
+        let own_returns = only(|point| point.kind == PointKind::OwnReturn);
+        let arrays = only(|point| point.kind == PointKind::Array);
+        let (mut points, texts) =
+            (only(|point| point.kind == PointKind::Entry), only(|point| point.kind == PointKind::Text));
+        let loaders = only(|point| point.kind == PointKind::Loader);
+        points.extend(&loaders);
+        let told_by_one = if self.enters_text {
+            texts
+        } else {
+            points.extend(texts);
+            Vec::new()
+        };
+        let points = &*points;
+        if let Some(Programs { enter, leave, leave_own, touch, enter_text, pass_array, hold, .. }) =
+            self.shared_programs()
+        {
+            // Of several programs at one place the kernel runs the last one attached first: a call is told before its arrays.
+            if !arrays.is_empty() {
+                self.load_once(pass_array)?;
+                self.attach_many(pass_array, &path, &arrays)?;
+            }
+            // As above: it is told who waits before the thread does.
+            if self.can_hold {
+                self.attach_many(hold, &path, &loaders)?;
+            }
+            self.attach_many(leave, &path, &returns)?;
+            self.attach_many(leave_own, &path, &own_returns)?;
+            self.attach_many(enter, &path, points)?;
+            self.attach_many(enter_text, &path, &told_by_one)?;
+            if self.can_touch {
+                let texts: Vec<Point> = points.iter().copied().filter(|point| point.with_text).collect();
+                // So they are there when the call is told.
+                self.attach_many(touch, &path, &texts)?;
+            }
+            return Ok(());
+        }
+        for (half, points) in [("leave", &*returns), ("leave_own", &*own_returns), ("enter", points)] {
+            for point in points {
+                let name = slot(half, point.row);
+                self.load_once(&name)?;
+                self.attach_many(&name, &path, &[*point])?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Probes `points` of the open file whose rows have objects, ends before beginnings if that is their order.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel refuses, or has no attach cookies: such points are too many for programs of their own.
+    pub fn attach_objects(&mut self, file: BorrowedFd<'_>, points: &[ObjectPoint]) -> Result<(), KernelError> {
+        /// In one link. The kernel takes a million, and allocates for all of them at once.
+        const MOST: usize = 16_384;
+        if points.is_empty() {
+            return Ok(());
+        }
+        let Some(Programs { pass, .. }) = self.shared_programs() else {
+            return Err(KernelError::Map { name: "OBJECTS", reason: "this kernel has no attach cookies".to_owned() });
+        };
+        let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+        let most = if self.mode == LinkMode::Multi { MOST } else { 1 };
+        for points in points.chunks(most) {
+            let cookie = |point: &ObjectPoint| u64::from(point.row) | u64::from(point.detail) << 32;
+            self.link(pass, &path, points.iter().map(|point| (point.file_offset, Some(cookie(point)))))?;
+        }
+        Ok(())
+    }
+
+    fn attach_many(&mut self, name: &str, path: &Path, points: &[Point]) -> Result<(), KernelError> {
+        let with_cookie = self.mode != LinkMode::Slots;
+        if points.is_empty() {
+            return Ok(());
+        }
+        let mut places = Vec::with_capacity(points.len());
+        for point in points {
+            let site = point.places.map_or(Ok(0), |places| self.site_number(places))?;
+            places.push((point.file_offset, with_cookie.then_some(u64::from(point.row) | u64::from(site) << 32)));
+        }
+        self.link(name, path, places.into_iter())
+    }
+
+    /// The number by which a probe's cookie names these places.
+    fn site_number(&mut self, places: SitePlaces) -> Result<u32, KernelError> {
+        const NAME: &str = "SITES";
+        if let Some(number) = self.sites.get(&places) {
+            return Ok(*number);
+        }
+        let number = self.sites.len() as u32 + 1;
+        if number >= MAX_SITES {
+            return Err(KernelError::Map { name: NAME, reason: format!("all {} places are taken", MAX_SITES - 1) });
+        }
+        let map = self.ebpf.map_mut(NAME).ok_or(no_map(NAME))?;
+        let mut sites: Array<_, SitePlaces> = Array::try_from(map).map_err(|error| map_error(NAME, &error))?;
+        sites.set(number, &places, 0).map_err(|error| map_error(NAME, &error))?;
+        self.sites.insert(places, number);
+        Ok(number)
+    }
+
+    /// Makes one link for places with their cookies.
+    fn link(
+        &mut self,
+        name: &str,
+        path: &Path,
+        places: impl Iterator<Item = (u64, Option<u64>)>,
+    ) -> Result<(), KernelError> {
+        let program: &mut UProbe = self.program(name)?;
+        let points = places.map(|(file_offset, cookie)| UProbeAttachPoint {
+            location: UProbeAttachLocation::AbsoluteOffset(file_offset),
+            cookie,
+        });
+        let refuse = |error| KernelError::Attach { name: name.to_owned(), source: Box::new(error) };
+        let id = program.attach(points, path, UProbeScope::AllProcesses).map_err(refuse)?;
+        let link = program.take_link(id).map_err(refuse)?;
+        self.links.push(link);
+        Ok(())
+    }
+
+    /// Has a probe at one place of the open file while `look` runs. It belongs to no row, so it must be where no traced
+    /// process comes by.
+    pub(crate) fn with_probe<T>(
+        &mut self,
+        file: BorrowedFd<'_>,
+        file_offset: u64,
+        look: impl FnOnce() -> T,
+    ) -> Result<T, KernelError> {
+        let Some(Programs { enter, .. }) = self.shared_programs() else {
+            return Err(KernelError::Map { name: "programs", reason: "this kernel has no attach cookies".to_owned() });
+        };
+        let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+        self.link(enter, &path, [(file_offset, Some(0))].into_iter())?;
+        let seen = look();
+        // Detaching takes its time, and nobody has to wait for it, unless there may be no more threads.
+        let link = self.links.pop();
+        drop(thread::Builder::new().spawn(move || drop(link)));
+        Ok(seen)
+    }
+
+    /// Has the kernel side see when code objects are freed by the interpreter in an open file. Where that is not possible,
+    /// each walk looks at all its code again.
+    pub fn see_freed_code(&mut self, file: BorrowedFd<'_>, file_offset: u64) -> Result<(), KernelError> {
+        let Some(Programs { code_freed, .. }) = self.shared_programs() else {
+            return Err(KernelError::Map { name: "PYTHON", reason: "this kernel has no attach cookies".to_owned() });
+        };
+        self.load_once(code_freed)?;
+        let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+        self.link(code_freed, &path, [(file_offset, None)].into_iter())
+    }
+
+    /// Detaches everything, and gives how long it took. With single links kernels from 6.1 on take about 0.1 s per probe for this.
+    #[must_use]
+    pub fn detach(self) -> Duration {
+        let start = Instant::now();
+        // The kernel waits for all CPUs once per link: those waits pass together, as far as there may be threads.
+        thread::scope(|scope| {
+            for link in self.links {
+                drop(thread::Builder::new().spawn_scoped(scope, || drop(link)));
+            }
+            drop(self.ebpf);
+        });
+        start.elapsed()
+    }
+}
