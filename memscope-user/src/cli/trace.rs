@@ -74,7 +74,7 @@ pub(super) fn run(args: &RunArgs) -> ExitCode {
 
 /// The user that the program runs as.
 fn run_as(args: &RunArgs) -> Result<Option<RunAs>, SpawnError> {
-    let run_as = RunAs::choose(args.user.as_deref())?;
+    let run_as = RunAs::choose(args.user.as_deref()).map_err(SpawnError::from)?;
     if let Some(text) = run_as.as_ref().and_then(RunAs::warning) {
         message(args.trace.collect.level_of_messages(), LogLevel::Warning, format_args!("{text}"));
     }

@@ -47,12 +47,6 @@ pub enum SpawnError {
         source: io::Error,
     },
     /// The user to run it as is not known.
-    #[error("no such user: `{name}`")]
-    NoUser {
-        /// As given.
-        name: String,
-    },
-    /// sudo's variables name no user.
     #[error(transparent)]
     Caller(#[from] CallerError),
     /// The system refused a process.
@@ -67,7 +61,7 @@ impl SpawnError {
         match self {
             Self::NotFound { .. } => 127,
             Self::NotExecutable { .. } => 126,
-            Self::NoUser { .. } | Self::Caller(_) | Self::Fork(_) => 125,
+            Self::Caller(_) | Self::Fork(_) => 125,
         }
     }
 }

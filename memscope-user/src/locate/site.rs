@@ -48,12 +48,13 @@
 
 pub(crate) mod arm;
 mod follow;
+mod motion;
 mod x86;
 
 use memscope_common::SitePlaces;
 use thiserror::Error;
 
-use self::follow::Motion;
+use self::motion::Motion;
 use crate::os::elf::{ElfFile, Machine, Resolved};
 
 /// How far into a function a site may lie.

@@ -15,11 +15,15 @@ use nix::{
 };
 use thiserror::Error;
 
-use crate::follow::spawn::SpawnError;
-
-/// sudo's variables contradict each other, or name no user.
+/// The user is not known, or sudo's variables contradict each other.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum CallerError {
+    /// A name without a user.
+    #[error("no such user: `{name}`")]
+    NoUser {
+        /// As given.
+        name: String,
+    },
     /// A variable that should be a number.
     #[error("{variable} is `{value}`, not the number of a user or group: {ADVICE}")]
     NotANumber {
@@ -109,11 +113,11 @@ pub struct RunAs {
 
 impl RunAs {
     /// `name` if given; else the user who called sudo; else `None`: whoever we are.
-    pub fn choose(name: Option<&str>) -> Result<Option<Self>, SpawnError> {
+    pub fn choose(name: Option<&str>) -> Result<Option<Self>, CallerError> {
         let by_number = |uid| User::from_uid(Uid::from_raw(uid)).ok().flatten();
         if let Some(name) = name {
             let user = User::from_name(name).ok().flatten().or_else(|| by_number(name.parse().ok()?));
-            return user.map(Self::known).map(Some).ok_or_else(|| SpawnError::NoUser { name: name.to_owned() });
+            return user.map(Self::known).map(Some).ok_or_else(|| CallerError::NoUser { name: name.to_owned() });
         }
         let Some(caller) = Caller::find()? else { return Ok(None) };
         Ok(Some(by_number(caller.uid).map_or_else(|| Self::unknown(caller), Self::known)))

@@ -6,8 +6,9 @@
 use std::collections::HashMap;
 
 use super::{
-    code::{Code, Flow, Op},
+    code::Code,
     functions::Function,
+    op::{Flow, Op},
 };
 
 /// Bytes of a structure that were looked at; longer ones are not asked about.

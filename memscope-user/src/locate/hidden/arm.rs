@@ -3,7 +3,7 @@
 //! Instructions are aligned words, so scans see them all. Of those that are not known here we take that they overwrite
 //! every register that they could name; too much of that only finds less.
 
-use super::code::{Flow, Op, Read};
+use super::op::{Flow, Op, Read};
 use crate::{
     locate::site::arm::{branch_distance, words},
     os::elf::dynamic::Mapping,

@@ -1,6 +1,6 @@
 //! Machine code, reduced to what the search asks of it; the same for both instruction sets.
 
-use super::{arm, functions::Function, x86};
+use super::{arm, functions::Function, op::Op, x86};
 use crate::os::elf::{ElfFile, Machine, dynamic::Mapping};
 
 /// Longer functions are not decoded. Generated code has some of this size; what we look for and the way to it has not.
@@ -9,41 +9,6 @@ const MAX_FUNCTION: u64 = 256 * 1024;
 /// How often one place may seem to be referred to. Random bytes look like a reference once in 4 GiB of code, and the
 /// functions that we look for are called from a handful of places.
 pub(super) const MAX_SITES: usize = 256;
-
-/// Where control goes after an instruction.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Flow {
-    /// On.
-    Next,
-    /// There or on.
-    Branch(u64),
-    /// There.
-    Jump(u64),
-    /// There and back; `None` where only the running program knows.
-    Call(Option<u64>),
-    /// Out of the function, or to where only the running program knows.
-    Leave,
-}
-
-/// A read of memory relative to a register.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Read {
-    pub(super) base: u8,
-    pub(super) offset: i64,
-    pub(super) size_bytes: u8,
-}
-
-/// One instruction.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Op {
-    pub(super) address: u64,
-    pub(super) flow: Flow,
-    pub(super) read: Option<Read>,
-    /// All of the second register goes to the first.
-    pub(super) copy: Option<(u8, u8)>,
-    /// Registers that may hold something else afterwards, by bit; that of a copy is among them.
-    pub(super) clobbers: u32,
-}
 
 /// The executable part of a file.
 pub(super) struct Code<'a> {

@@ -16,8 +16,9 @@ use memchr::memmem;
 
 use super::{
     CallSite, Evidence, NotLocated,
-    code::{Code, Flow, Op},
+    code::Code,
     functions::{Function, Functions},
+    op::{Flow, Op},
 };
 use crate::os::elf::{ElfFile, dynamic::Pointer};
 

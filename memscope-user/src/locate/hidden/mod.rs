@@ -13,6 +13,7 @@ mod cache;
 mod code;
 mod functions;
 mod methods;
+mod op;
 mod pta;
 mod vtable;
 mod x86;

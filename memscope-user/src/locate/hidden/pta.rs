@@ -22,8 +22,9 @@ use std::collections::BTreeSet;
 
 use super::{
     Checked, Evidence, NotLocated, argument,
-    code::{Code, Flow, MAX_SITES},
+    code::{Code, MAX_SITES},
     functions::{Function, Functions},
+    op::Flow,
     vtable,
 };
 use crate::os::elf::{ElfFile, dynamic::Pointer};

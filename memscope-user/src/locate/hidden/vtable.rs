@@ -8,8 +8,9 @@ use std::collections::{BTreeMap, HashSet};
 use memchr::memmem;
 
 use super::{
-    code::{Code, Flow},
+    code::Code,
     functions::{Function, Functions},
+    op::Flow,
 };
 use crate::os::elf::{ElfFile, dynamic::Pointer};
 

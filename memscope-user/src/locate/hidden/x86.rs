@@ -9,7 +9,7 @@ use iced_x86::{
     Register,
 };
 
-use super::code::{Flow, Op, Read};
+use super::op::{Flow, Op, Read};
 use crate::os::elf::dynamic::Mapping;
 
 /// `rdi rsi rdx rcx r8 r9`.

@@ -5,7 +5,7 @@
 
 use super::{
     Effects, Kernel, Pad, SCAN_BYTES, SiteCost, Step, Targets,
-    follow::{Copy, Motion, Store},
+    motion::{Copy, Motion, Store},
 };
 
 /// Register number of the link register.

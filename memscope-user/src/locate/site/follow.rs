@@ -6,7 +6,11 @@ use std::collections::BTreeMap;
 
 use memscope_common::{ArgPlace, SitePlaces, row::REGISTER_ARGS};
 
-use super::{Machine, SiteUse, Step, arm, x86};
+use super::{
+    Machine, SiteUse, Step, arm,
+    motion::{Copy, Motion, Store},
+    x86,
+};
 
 /// Registers that are told apart; the numbers are the architecture's own.
 const REGISTERS: usize = 32;
@@ -14,46 +18,6 @@ const REGISTERS: usize = 32;
 const WORD: i64 = 8;
 /// Below the stack pointer so many bytes keep what is stored there: `System V` promises them on x86-64, Arm none.
 const RED_ZONE: i64 = 128;
-
-/// What one instruction does to values. Offsets are in bytes; stores come before writes, and after the stack pointer has moved.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Motion {
-    /// Bytes by which the stack pointer moves.
-    pub(super) stack: i64,
-    /// What is stored.
-    pub(super) stores: Vec<Store>,
-    /// Registers that hold something else afterwards.
-    pub(super) writes: u32,
-    /// A register gets the value of another one, and this number more.
-    pub(super) copy: Option<Copy>,
-    /// What follows is not sure to run once, or cannot be followed.
-    pub(super) ends: bool,
-}
-
-/// A copy.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Copy {
-    pub(super) to: u32,
-    pub(super) from: u32,
-    pub(super) plus: i64,
-}
-
-/// A store at `base + offset`.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Store {
-    pub(super) base: u32,
-    pub(super) offset: i64,
-    pub(super) bytes: i64,
-    /// The whole register that is stored, if it is one.
-    pub(super) register: Option<u32>,
-}
-
-impl Motion {
-    /// The end of what can be followed.
-    pub(super) fn end() -> Self {
-        Self { ends: true, ..Self::default() }
-    }
-}
 
 /// What a register is known to hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,7 +7,7 @@ use iced_x86::{
 
 use super::{
     Effects, Kernel, Pad, SCAN_BYTES, SiteCost, Step, Targets,
-    follow::{Copy, Motion, Store},
+    motion::{Copy, Motion, Store},
 };
 
 /// The registers of the integer arguments, in order.
