@@ -2,11 +2,12 @@
 
 use std::process::Command;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 
 use crate::{
     arch::Arch,
     bpf,
+    code::{figures, layers},
     project::{cargo, run as run_command},
     setup,
 };
@@ -14,10 +15,20 @@ use crate::{
 const USER_SPACE: [&str; 3] = ["--workspace", "--exclude", "memscope-ebpf"];
 const DENY: [&str; 3] = ["--", "-D", "warnings"];
 
-pub(crate) fn run() -> Result<()> {
+pub(crate) fn run(arguments: &[String]) -> Result<()> {
+    match arguments {
+        [] => all(),
+        [figures] if figures == "--figures" => figures::print(),
+        _ => bail!("usage: ./x check [--figures]"),
+    }
+}
+
+/// All of it.
+pub(crate) fn all() -> Result<()> {
     setup::to_build()?;
     setup::to_check()?;
     format()?;
+    layers::check()?;
     lints()?;
     bpf::lint()?;
     features()?;

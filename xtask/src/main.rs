@@ -6,6 +6,7 @@ mod bench;
 mod bpf;
 mod build;
 mod check;
+mod code;
 mod demo;
 mod dist;
 mod frameworks;
@@ -38,7 +39,8 @@ usage: ./x VERB [ARGUMENTS]
   python              the Python package, in target/python-package
   demo [ARGUMENTS]    traces a simulated program, to see what it looks like (as root); `demo --record` keeps the trace as the
                       recording that an installed program shows (memscope-user/demo/steps.capture)
-  check               format, lints, documentation, each feature set, the other architecture
+  check [--figures]   format, lints, documentation, each feature set, the other architecture, and which folder knows which
+                      (docs/architecture.md); --figures prints figures of the code instead
   unit [NAME...]      tests without root, network and BPF; in seconds once it is compiled. NAME and further arguments go to nextest
   live [NAME...]      builds the program and the simulation, and runs the tests under real probes (as root)
   test [--shared DIR] [--no-wheels] [NEXTEST ARGUMENTS]
@@ -87,7 +89,7 @@ fn dispatch(verb: &str, arguments: &[String]) -> Result<()> {
         "sim" => sim::run(arguments),
         "python" => python::run(arguments),
         "demo" => demo::run(arguments),
-        "check" => check::run(),
+        "check" => check::run(arguments),
         "unit" => unit::run(arguments),
         "live" => live::run(arguments),
         "test" => test::run(arguments),

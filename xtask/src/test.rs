@@ -28,7 +28,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
     sim::build_for_tests(host)?;
     python::build(host)?;
     if rest.is_empty() {
-        check::run()?;
+        check::all()?;
     } else {
         eprintln!("left out: `check`, because only some tests were asked for");
     }

@@ -1,0 +1,6 @@
+//! What the repository's own code looks like: which folder knows which (`layers`), and its figures (`figures`).
+
+pub(crate) mod figures;
+mod graph;
+pub(crate) mod layers;
+mod source;
