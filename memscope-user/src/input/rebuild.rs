@@ -447,12 +447,12 @@ fn mark(row: &DumpRow, mark: Mark) -> EventKind {
 
 /// Whether an address of one pool cannot be live in the other. The driver gives out host memory, too.
 fn is_one_space(one: Pool, other: Pool) -> bool {
-    one == other || [one, other].iter().all(|pool| matches!(pool, Pool::Hal | Pool::Host))
+    one == other || [one, other].iter().all(|pool| pool.is_base())
 }
 
 /// A pool's own figure of used bytes, if it is taken.
 fn told_bytes(row: &DumpRow) -> Option<u64> {
-    row.used_bytes.filter(|_| !matches!(pool_of(row), Pool::Hal | Pool::Host))
+    row.used_bytes.filter(|_| !pool_of(row).is_base())
 }
 
 /// `torch.Size([2, 3])` or `[1,5,]`.

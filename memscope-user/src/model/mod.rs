@@ -5,6 +5,7 @@ mod groups;
 mod loss;
 mod module;
 mod name;
+mod pool;
 mod stack;
 mod steps_from;
 
@@ -17,5 +18,6 @@ pub use groups::{LiveGroups, LiveSum, OwnerSum, PlaceSum, SizeSum};
 pub use loss::{Confidence, CutStacks, Figures, LossLine, RunEnd};
 pub use module::{module_id, module_name};
 pub use name::Name;
+pub use pool::{PoolLevel, PoolOperators};
 pub use stack::{Stack, StackEnd, Stacks, end_text};
 pub use steps_from::StepsFrom;

@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{Sink, SinkError};
-use crate::model::{Device, Event, EventKind, Pool};
+use crate::model::{Device, Event, EventKind};
 
 /// What a status line shows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -58,7 +58,7 @@ impl Sink for GaugeSink {
             EventKind::Free(free) => (&free.block, false),
             _ => return Ok(()),
         };
-        if block.pool == Pool::Hal {
+        if block.pool.is_driver() {
             let live = self.figures.live_bytes.entry(block.device).or_default();
             *live = if grows { live.saturating_add(block.size_bytes) } else { live.saturating_sub(block.size_bytes) };
         }

@@ -196,7 +196,7 @@ pub fn check(base: &Sequences, other: &Sequences, which: Which) -> Result<(), In
     if all.len() > 1 {
         return Err(Incomparable::Frameworks);
     }
-    if which.op && all.contains(&Pool::MindSpore) {
+    if which.op && !all.iter().all(|pool| pool.has_operators()) {
         return Err(Incomparable::OperatorsOfMindSpore);
     }
     Ok(())

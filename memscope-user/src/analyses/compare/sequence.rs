@@ -163,7 +163,7 @@ impl Recorder {
 
     /// A row of a framework's pool is the next one of all entries that have had none (contract §8.4).
     fn pool_row(&self, pool: Pool, device: Device, size_bytes: u64) {
-        if !is_framework(pool) {
+        if !pool.is_framework() {
             return;
         }
         let mut sequences = self.sequences.lock().unwrap_or_else(PoisonError::into_inner);
@@ -176,7 +176,7 @@ impl Recorder {
     }
 
     fn changed(&mut self, event: &Event, pool: Pool, change: i64) {
-        if !is_framework(pool) {
+        if !pool.is_framework() {
             return;
         }
         if let Some(thread) = self.thread(event) {
@@ -218,10 +218,6 @@ impl Recorder {
         });
         self.entry(event.device, EntryKind::Op, name, delta);
     }
-}
-
-const fn is_framework(pool: Pool) -> bool {
-    matches!(pool, Pool::Pta | Pool::MindSpore)
 }
 
 /// The name that a kernel has here if nothing told another.

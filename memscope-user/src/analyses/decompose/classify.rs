@@ -9,7 +9,7 @@ use super::Source;
 use super::pattern::{Pattern, glob, is_qualified, native_frame, native_module, python_frame};
 use super::rules::{Life, Patterns, Phase, Rule, RuleSet};
 use crate::hash::HashMap;
-use crate::model::{Block, Name, Pool, Stack, StackEnd, Stacks, module_name};
+use crate::model::{Block, Name, Pool, PoolLevel, Stack, StackEnd, Stacks, module_name};
 
 /// Names that are given; whatever comes beyond is [`OTHER`].
 const MAX_LABELS: usize = 1024;
@@ -324,10 +324,10 @@ fn why_unknown(stacks: Stacks) -> Name {
 
 /// What msMemScope calls the owner (contract §8.5): framework, then the labels.
 pub(crate) fn owner(pool: Pool, module_id: Option<u8>, labels: &str) -> Option<Name> {
-    let framework = match pool {
-        Pool::Hal => format!("CANN@{}", module_name(module_id)),
-        Pool::Host => String::new(),
-        other => other.event_type().to_owned(),
+    let framework = match pool.level() {
+        PoolLevel::Driver => format!("CANN@{}", module_name(module_id)),
+        PoolLevel::Host => String::new(),
+        _ => pool.event_type().to_owned(),
     };
     match (framework.as_str(), labels) {
         ("", "") => None,

@@ -180,12 +180,8 @@ impl Rule {
     /// Whether it is for blocks of this pool. Without a word of pools, a rule of modules is for driver memory, any
     /// other for the pools of frameworks: what a pool asks the driver for has nothing to do with whom it is for.
     pub(super) fn is_of(&self, pool: Pool) -> bool {
-        is_among(&self.pools, pool).unwrap_or_else(|| is_driver(pool) != self.modules.is_empty())
+        is_among(&self.pools, pool).unwrap_or_else(|| pool.is_base() != self.modules.is_empty())
     }
-}
-
-const fn is_driver(pool: Pool) -> bool {
-    matches!(pool, Pool::Hal | Pool::Host)
 }
 
 /// Whether a pool is meant by these patterns; `None` if there are none.
@@ -197,7 +193,7 @@ impl Lifetime {
     /// Whether a block that was `component` is meant. Without a word of pools, those of frameworks are.
     pub(super) fn is_of(&self, component: Name, pool: Pool, life: &Life) -> bool {
         self.from.contains(&component)
-            && is_among(&self.pools, pool).unwrap_or(!is_driver(pool))
+            && is_among(&self.pools, pool).unwrap_or(!pool.is_base())
             && self.ended.is_none_or(|ended| ended == life.ended)
             && self.stack.is_none_or(|stack| stack == life.stack)
             && self.trained.is_none_or(|trained| trained == life.trained)

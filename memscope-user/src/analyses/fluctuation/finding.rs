@@ -48,7 +48,7 @@ impl Answer for Fluctuation {
 
     /// The reference knows no gaps of driver memory, so readers of its output expect those of the pools first.
     fn order(&self) -> Order {
-        (self.device, u64::from(self.pool == Pool::Hal), Some(self.pool))
+        (self.device, u64::from(self.pool.is_driver()), Some(self.pool))
     }
 
     fn set_steps_from(&mut self, steps_from: StepsFrom) {

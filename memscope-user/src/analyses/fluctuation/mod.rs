@@ -81,7 +81,7 @@ impl FluctuationAnalysis {
 
 impl DeviceUse {
     fn use_pool(&mut self, pool: Pool, used_bytes: u64) {
-        if pool == Pool::Host {
+        if pool.is_host() {
             return;
         }
         let state = self.pools.entry(pool).or_default();

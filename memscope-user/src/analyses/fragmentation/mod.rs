@@ -241,7 +241,7 @@ impl Process {
 
     fn allocated(&mut self, block: &Block, owner: Option<Name>) {
         let Block { pool, addr, allocation_id, size_bytes, alloc_time_ns, stacks, .. } = *block;
-        if !matches!(pool, Pool::Hal | Pool::Host) {
+        if !pool.is_base() {
             self.blocks.insert((pool, addr), Known { allocation_id, size_bytes, alloc_time_ns, owner, stacks });
         }
     }

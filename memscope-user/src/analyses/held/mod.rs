@@ -175,7 +175,7 @@ impl Account {
             unknown_frees: self.unknown_frees,
             failed: self.failed,
             recovered: self.recovered,
-            by_module: if pool == Pool::Hal { by_module } else { Vec::new() },
+            by_module: if pool.is_driver() { by_module } else { Vec::new() },
         }
     }
 }

@@ -25,7 +25,9 @@ use super::{
     select::{Filter, Matcher},
 };
 use crate::hash::HashMap;
-use crate::model::{Block, Confidence, Device, Event, EventKind, Figures, FreeCause, OpPhase, Pool, RunEnd};
+use crate::model::{
+    Block, Confidence, Device, Event, EventKind, Figures, FreeCause, OpPhase, Pool, PoolOperators, RunEnd,
+};
 
 /// msMemScope's.
 pub const DEFAULT_IDLE_THRESHOLD: u64 = 3000;
@@ -303,10 +305,10 @@ impl Use {
 
 /// Operators that work on a pool's blocks.
 const fn family_of(pool: Pool) -> Option<OpsOf> {
-    match pool {
-        Pool::Pta => Some(OpsOf::Aten),
-        Pool::Atb => Some(OpsOf::Atb),
-        _ => None,
+    match pool.operators() {
+        Some(PoolOperators::Torch) => Some(OpsOf::Aten),
+        Some(PoolOperators::Atb) => Some(OpsOf::Atb),
+        None => None,
     }
 }
 

@@ -5,9 +5,7 @@
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
 
-use crate::model::{
-    Alloc, AllocApi, Block, DriverFigures, Event, EventKind, Free, FreeCause, Pool, Region, RegionKind,
-};
+use crate::model::{Alloc, AllocApi, Block, DriverFigures, Event, EventKind, Free, FreeCause, Region, RegionKind};
 
 /// Driver blocks that may still turn out to be a segment.
 const MAX_RECENT: usize = 4096;
@@ -31,9 +29,9 @@ impl Segments {
     /// Passes events on: not those of segments, but their ends once they are known.
     pub(super) fn observe(&mut self, event: &Event, pass: &mut impl FnMut(&Event)) {
         match &event.kind {
-            EventKind::Alloc(Alloc { block, .. }) if block.pool == Pool::Hal => self.add(block),
-            EventKind::Alloc(Alloc { block, .. }) if block.pool != Pool::Host => self.used_by_pool(block, event, pass),
-            EventKind::Free(Free { block, .. }) if block.pool == Pool::Hal && self.ends(block) => return,
+            EventKind::Alloc(Alloc { block, .. }) if block.pool.is_driver() => self.add(block),
+            EventKind::Alloc(Alloc { block, .. }) if !block.pool.is_host() => self.used_by_pool(block, event, pass),
+            EventKind::Free(Free { block, .. }) if block.pool.is_driver() && self.ends(block) => return,
             EventKind::Region(Region {
                 kind: RegionKind::Mapping,
                 begins: true,

@@ -95,7 +95,7 @@ impl Tail {
 
 /// Whether the program takes memory of a device.
 fn is_device_alloc(kind: &EventKind) -> bool {
-    matches!(kind, EventKind::Alloc(alloc) if alloc.block.pool != Pool::Host)
+    matches!(kind, EventKind::Alloc(alloc) if !alloc.block.pool.is_host())
 }
 
 /// Numbers of the blocks that these events allocate.
@@ -149,7 +149,7 @@ fn gave_back(event: &Event) -> bool {
 fn block_of(event: &Event, of_program: bool) -> Option<&Block> {
     let EventKind::Free(Free { block, cause, .. }) = &event.kind else { return None };
     let is = if of_program { *cause == FreeCause::Program } else { !cause.gave_back() };
-    (is && block.pool != Pool::Host).then_some(block)
+    (is && !block.pool.is_host()).then_some(block)
 }
 
 /// The sums of these blocks, by device and pool.

@@ -11,7 +11,9 @@ use super::sheets;
 use super::shift::{PoolSpan, Shift};
 use super::{Ledger, Moment};
 use crate::hash::HashMap;
-use crate::model::{AllocApi, Block, Device, DeviceUsage, Event, EventKind, Pool, Region, RegionKind, module_name};
+use crate::model::{
+    AllocApi, Block, Device, DeviceUsage, Event, EventKind, Pool, PoolLevel, Region, RegionKind, module_name,
+};
 
 /// Devices of one process; more only come from a broken program, and share one account.
 const MAX_DEVICES: usize = 64;
@@ -102,16 +104,16 @@ impl Memory {
     pub(in crate::analyses) fn observe(&mut self, event: &Event) {
         match &event.kind {
             EventKind::Alloc(alloc) => {
-                match alloc.block.pool {
-                    Pool::Hal => self.driver_alloc(&alloc.block),
-                    Pool::Host => {}
+                match alloc.block.pool.level() {
+                    PoolLevel::Driver => self.driver_alloc(&alloc.block),
+                    PoolLevel::Host => {}
                     _ => self.pool_alloc(&alloc.block),
                 }
                 self.told_with(&alloc.block, alloc.used_bytes, alloc.total_bytes);
             }
             EventKind::Free(free) => {
-                match free.block.pool {
-                    Pool::Hal => self.driver_free(&free.block),
+                match free.block.pool.level() {
+                    PoolLevel::Driver => self.driver_free(&free.block),
                     _ => self.pool_free(&free.block),
                 }
                 self.told_with(&free.block, free.used_bytes, free.total_bytes);

@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 
 use super::{Analysis, Finding, concluded::Concluded, per_device::PerDevice};
 use crate::hash::HashMap;
-use crate::model::{Block, Confidence, Device, Event, EventKind, Figures, Mark, Pool, RunEnd};
+use crate::model::{Block, Confidence, Device, Event, EventKind, Figures, Mark, RunEnd};
 
 /// Marks that are needed.
 const MARKS: u64 = 3;
@@ -95,10 +95,10 @@ impl Analysis for MarkLeaksAnalysis {
     fn observe(&mut self, event: &Event) {
         match &event.kind {
             EventKind::Mark(Mark::Point { text: Some(text) }) if **text == *self.text => self.mark(event),
-            EventKind::Alloc(alloc) if alloc.block.pool != Pool::Host => {
+            EventKind::Alloc(alloc) if !alloc.block.pool.is_host() => {
                 self.at(event.pid, alloc.block.device).alloc(&alloc.block, alloc.restored);
             }
-            EventKind::Free(free) if free.block.pool != Pool::Host && free.cause.gave_back() => {
+            EventKind::Free(free) if !free.block.pool.is_host() && free.cause.gave_back() => {
                 self.at(event.pid, free.block.device).free(&free.block);
             }
             EventKind::ProcessEnd => self.conclude(event.pid),
@@ -157,6 +157,7 @@ mod tests {
 
     use super::*;
     use crate::analyses::script::{Script, run};
+    use crate::model::Pool;
 
     const NPU0: Device = Device::Npu(0);
 

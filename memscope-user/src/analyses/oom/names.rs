@@ -31,7 +31,7 @@ impl Names {
         let live = &went.live;
         let concerned = (pid, device) == (self.pid, self.device) && live.moment <= self.moment;
         // Driver memory may have been a pool's segment then: it keeps the name that it had.
-        if let Some((from, to)) = lives.renamed(went).filter(|_| concerned && live.pool != Pool::Hal) {
+        if let Some((from, to)) = lives.renamed(went).filter(|_| concerned && !live.pool.is_driver()) {
             let moved = self.moves.entry((live.pool, from, to)).or_default();
             moved.blocks += 1;
             moved.size_bytes = moved.size_bytes.saturating_add(live.size_bytes);

@@ -91,11 +91,11 @@ impl Memory {
     fn change(&mut self, block: &Block, owner: Option<Name>, change: Change, room: &mut Room) {
         let account = self.pools.entry((block.device, block.pool)).or_default();
         let Block { device, size_bytes, stacks, .. } = *block;
-        match (block.pool, change) {
-            (Pool::Hal, Change::Comes) => {
+        match (block.pool.is_driver(), change) {
+            (true, Change::Comes) => {
                 self.driver.insert(block.allocation_id, DriverBlock { device, size_bytes, stacks, owner });
             }
-            (Pool::Hal, Change::Goes) => {
+            (true, Change::Goes) => {
                 self.driver.remove(&block.allocation_id);
             }
             _ => account.groups.change(owner, block, change, room),
@@ -113,13 +113,14 @@ impl Memory {
         let mut outside = self.outside_of_pools(device);
         let of_device = self.pools.iter_mut().filter(|((on, _), _)| *on == device);
         let pools = of_device.map(|((_, pool), account)| {
-            let groups = if *pool == Pool::Hal { &mut outside } else { &mut account.groups };
+            let groups = if pool.is_driver() { &mut outside } else { &mut account.groups };
             let largest_free_bytes = self.space.largest_bytes((device, *pool));
             let totals = (account.used_bytes, account.reserved_bytes);
             at_oom(*pool, totals, largest_free_bytes, groups)
         });
         let pools = pools.collect();
-        let driver_bytes = self.pools.get(&(device, Pool::Hal)).map_or(0, |account| account.used_bytes);
+        let driver = self.pools.iter().filter(|((on, pool), _)| *on == device && pool.is_driver());
+        let driver_bytes = driver.map(|(_, account)| account.used_bytes).fold(0, u64::saturating_add);
         State { pools, driver_bytes }
     }
 

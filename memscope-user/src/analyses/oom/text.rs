@@ -3,7 +3,6 @@
 use std::io::{self, Write};
 
 use super::{Oom, PoolAtOom, Suspect};
-use crate::model::Pool;
 use crate::text::clock::Clock;
 use crate::text::groups::write_groups;
 use crate::text::numbers::{counted, size};
@@ -87,7 +86,7 @@ fn write_holders(pool: &PoolAtOom, out: &mut dyn Write) -> io::Result<()> {
     if live.blocks == 0 {
         return Ok(());
     }
-    let outside = if pool.pool == Pool::Hal { ", outside of pools" } else { "" };
+    let outside = if pool.pool.is_driver() { ", outside of pools" } else { "" };
     writeln!(
         out,
         "Held in {}{outside}: {} in {}",
@@ -96,7 +95,7 @@ fn write_holders(pool: &PoolAtOom, out: &mut dyn Write) -> io::Result<()> {
         counted(live.blocks, "block")
     )?;
     let unseen_bytes = pool.used_bytes.saturating_sub(live.size_bytes);
-    if unseen_bytes > 0 && pool.pool != Pool::Hal {
+    if unseen_bytes > 0 && !pool.pool.is_driver() {
         writeln!(out, "  {} more from before the attach, or not seen", size(unseen_bytes))?;
     }
     write_groups("Held", groups, pool.pool, *places_left_out, out)
@@ -125,7 +124,7 @@ fn write_blocks(found: &Oom, clock: Clock, out: &mut dyn Write) -> io::Result<()
 mod tests {
     use super::*;
     use crate::analyses::oom::Retry;
-    use crate::model::{Device, LiveGroups, LiveSum, PlaceSum, Stack, StackEnd, Stacks};
+    use crate::model::{Device, LiveGroups, LiveSum, PlaceSum, Pool, Stack, StackEnd, Stacks};
     use crate::text::clock::without_wall;
 
     fn oom(size_bytes: u64, largest_free_bytes: Option<u64>) -> Oom {

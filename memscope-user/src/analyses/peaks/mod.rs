@@ -116,7 +116,7 @@ impl PeaksAnalysis {
         account.groups.change(owner, block, Change::Comes, &mut self.room);
         account.live_bytes = account.live_bytes.saturating_add(block.size_bytes);
         // A workspace that grows is reported with the pool's figure from before.
-        let is_stale = block.pool == Pool::PtaWorkspace;
+        let is_stale = block.pool.grows_in_place();
         let used_bytes = if is_stale { account.live_bytes.max(*used_bytes) } else { *used_bytes };
         if used_bytes > account.peak_bytes {
             (account.peak_bytes, account.time_ns) = (used_bytes, time_ns);

@@ -283,7 +283,7 @@ fn gave_back(free: &Free) -> bool {
 
 /// Whether the rule looks at the block at all.
 fn may_leak(block: &Block) -> bool {
-    block.pool != Pool::Host && block.step > SKIPPED_STEPS
+    !block.pool.is_host() && block.step > SKIPPED_STEPS
 }
 
 #[cfg(test)]

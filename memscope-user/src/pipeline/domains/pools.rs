@@ -205,7 +205,8 @@ impl Pools {
     }
 
     fn reported(&mut self, report: &PoolReport, turn: &mut Turn<'_>, failing: &mut Failing) {
-        if is_framework(report.pool) {
+        // Such a pool gets its memory from ACL: if that was refused, it reports itself whether it got what it wanted.
+        if report.pool.is_known_framework() {
             failing.pool_reports();
         }
         let key = Key::Pool(report.pool, report.addr);
@@ -219,15 +220,15 @@ impl Pools {
     fn allocated(&mut self, key: Key, report: &PoolReport, turn: &mut Turn<'_>, failing: &mut Failing) {
         let PoolReport { pool, device, addr, size_bytes, totals, .. } = *report;
         let (Some(size_bytes), true) = (size_bytes, addr != 0) else { return };
-        if is_framework(pool) {
+        if pool.is_known_framework() {
             failing.pool_gave(turn);
         }
         // Both records of a workspace that grows are of one block (ascend-abi §6.2).
         let live = || turn.home.blocks.get(key);
-        if pool == Pool::PtaWorkspace && live().is_some_and(|live| live.block.size_bytes == size_bytes) {
+        if pool.grows_in_place() && live().is_some_and(|live| live.block.size_bytes == size_bytes) {
             return;
         }
-        let wanted = if is_framework(pool) { self.wanted_bytes.remove(&turn.at.tid) } else { None };
+        let wanted = if pool.is_known_framework() { self.wanted_bytes.remove(&turn.at.tid) } else { None };
         let requested_bytes = wanted.filter(|wanted| *wanted <= size_bytes);
         let new = NewBlock::of_pool(pool, turn.device_or_own(device), addr, size_bytes);
         turn.hand_out(key, &NewBlock { requested_bytes, ..new }, totals);
@@ -269,9 +270,4 @@ impl Pools {
             turn.emit_if(turn.device(), EventKind::ProbeDisabled { symbol }, true);
         }
     }
-}
-
-/// A pool that gets its memory from ACL: if that was refused, it reports itself whether it got what it wanted.
-const fn is_framework(pool: Pool) -> bool {
-    !matches!(pool, Pool::Named(_))
 }

@@ -8,7 +8,7 @@
 use super::NOT_AVAILABLE;
 use crate::dump_format::number::{push_address, push_decimal};
 use crate::model::{
-    Access, Alloc, AllocApi, AllocFailed, Block, BlockReturned, DriverFigures, Free, FreeCause, Launch, PageType, Pool,
+    Access, Alloc, AllocApi, AllocFailed, Block, BlockReturned, DriverFigures, Free, FreeCause, Launch, PageType,
     Snapshot,
 };
 
@@ -90,12 +90,12 @@ impl<'a> Attr<'a> {
             attr.put("shadow", Value::Word("true"));
             return attr;
         }
-        if block.pool == Pool::Host {
+        if block.pool.is_host() {
             attr.put("pinned", Value::Word("true")).put("used", Value::Number(used_bytes));
             return attr;
         }
         attr.put("used", Value::Number(used_bytes));
-        if block.pool != Pool::Hal {
+        if !block.pool.is_driver() {
             attr.put_option("total", total_bytes);
         }
         let DriverFigures { process_used_bytes, device_used_bytes } = driver;
@@ -110,7 +110,7 @@ impl<'a> Attr<'a> {
         if let Some(owner) = alloc.block.owner.filter(|_| !made_up) {
             attr.put("owner", Value::Word(owner.as_str()));
         }
-        if alloc.block.pool != Pool::Hal {
+        if !alloc.block.pool.is_driver() {
             // Ours alone: msMemScope does not record what the program asked the pool for.
             attr.put_option("requested", alloc.block.requested_bytes);
             return attr;

@@ -31,7 +31,7 @@ impl Heaps {
         device: Device,
         size_bytes: u64,
     ) {
-        if is_absolute(pool) {
+        if pool.heap_is_total() {
             self.reserved.insert((pool, device), size_bytes);
             return;
         }
@@ -71,11 +71,6 @@ impl Heaps {
         let reserved_bytes = self.reserved_bytes(pool, device)?;
         Some(PoolTotals { used_bytes: None, reserved_bytes, active_bytes: 0 })
     }
-}
-
-/// The frameworks register a heap before each block, whose size is all that the pool holds (contract §11).
-const fn is_absolute(pool: Pool) -> bool {
-    matches!(pool, Pool::Pta | Pool::PtaWorkspace | Pool::MindSpore)
 }
 
 #[cfg(test)]

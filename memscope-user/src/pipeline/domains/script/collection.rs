@@ -5,7 +5,7 @@ use super::super::super::labels::{LabelIds, Labels};
 use super::super::super::turn::Turn;
 use super::super::super::wishes::{AnalysisBit, Rows, Settings};
 use crate::analyses::decompose::owner;
-use crate::model::{Block, Event, EventKind, Free, FreeCause, Name, Pool};
+use crate::model::{Block, Event, EventKind, Free, FreeCause, Name};
 
 /// What the script of one process has collected.
 #[derive(Debug)]
@@ -151,7 +151,7 @@ impl Turn<'_> {
         }
         let [framework, system, user] = collection.labels.texts(ids);
         // A label of level 0 stands in place of the allocator's name. Host memory has none.
-        let replaced = !framework.is_empty() && block.pool != Pool::Host;
+        let replaced = !framework.is_empty() && !block.pool.is_host();
         let base = match (replaced, system.is_empty()) {
             (true, _) => None,
             (false, true) => by_rules,
