@@ -57,7 +57,7 @@ pub(super) struct Figures {
 impl Figures {
     /// Free bytes outside of the largest piece.
     pub(super) const fn scattered_bytes(self) -> u64 {
-        self.free_bytes - self.largest_bytes
+        self.free_bytes.saturating_sub(self.largest_bytes)
     }
 }
 
