@@ -324,7 +324,10 @@ impl Pipeline {
         if self.shared.oom_pending > 0 {
             // Between what has left and what may come yet.
             let time_ns = self.clock.real(watermark_ns.saturating_sub(HOLD_NS).max(self.last_ns));
-            for process in self.processes.values_mut() {
+            // In the order of their numbers: a replay's rows are those of the trace.
+            let mut processes: Vec<_> = self.processes.iter_mut().collect();
+            processes.sort_unstable_by_key(|(pid, _)| **pid);
+            for (_, process) in processes {
                 process.waited_long_enough(time_ns, &mut self.shared);
             }
         }
