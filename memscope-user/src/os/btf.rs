@@ -63,6 +63,7 @@ const fn tail_bytes(info: u32) -> Option<usize> {
 
 impl<'a> Btf<'a> {
     /// Reads the tables of types and names; `None` if they make no sense.
+    #[must_use]
     pub fn parse(bytes: &'a [u8]) -> Option<Self> {
         const MAGIC: [u8; 2] = 0xeb9f_u16.to_le_bytes();
         if bytes.first_chunk() != Some(&MAGIC) {
@@ -93,6 +94,7 @@ impl<'a> Btf<'a> {
     }
 
     /// Whether an enumeration has a value of that name.
+    #[must_use]
     pub fn enumerates(&self, name: &str) -> bool {
         let enums = self.types.iter().filter(|of| word(of, 4).is_some_and(|info| kind(info) == ENUM));
         let mut values = enums.flat_map(|of| of.get(HEAD..).unwrap_or_default().as_chunks::<ENUMERATOR>().0);
@@ -100,6 +102,7 @@ impl<'a> Btf<'a> {
     }
 
     /// Offset in `sighand_struct` of a member of what is done about a signal.
+    #[must_use]
     pub fn action(&self, signal: i32, member: &str) -> Option<u32> {
         let actions = self.member("sighand_struct", &["action"])?;
         let member = self.member("k_sigaction", &["sa", member])?;
@@ -122,6 +125,7 @@ impl<'a> Btf<'a> {
     }
 
     /// Offset of a member of a member of a struct, in bytes.
+    #[must_use]
     pub fn member(&self, name: &str, path: &[&str]) -> Option<u32> {
         let mut of = self.named(name)?;
         let mut offset = 0_u32;
