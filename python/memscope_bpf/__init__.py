@@ -5,15 +5,15 @@ tracer it returns at once, and no call ever waits or fails for want of one. See 
 """
 from ._control import config, listening, start, step, stop
 from ._lazy import cleanup_framework_hooks, enable_npu_sanitizer, init_framework_hooks
-from ._offline import Table, compare, decompose, diff, fragmentation, inefficient, leaks, peaks
+from ._offline import Table, ask, compare, decompose, diff, fragmentation, inefficient, leaks, peaks
 from ._record import RecordFunction
 from ._snapshot import TakeSnapshot, take_snapshot
 from ._tracer import tracer
 from ._watcher import watcher
 
 __all__ = [
-    "RecordFunction", "Table", "TakeSnapshot", "cleanup_framework_hooks", "compare", "config", "decompose", "diff", "enable_npu_sanitizer",
-    "fragmentation", "inefficient", "init_framework_hooks", "leaks", "listening", "peaks", "start", "step", "stop", "take_snapshot", "tracer",
-    "watcher",
+    "RecordFunction", "Table", "TakeSnapshot", "ask", "cleanup_framework_hooks", "compare", "config", "decompose", "diff",
+    "enable_npu_sanitizer", "fragmentation", "inefficient", "init_framework_hooks", "leaks", "listening", "peaks", "start", "step", "stop",
+    "take_snapshot", "tracer", "watcher",
 ]
 __version__ = "0.1.0"

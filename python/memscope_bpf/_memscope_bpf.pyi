@@ -1,7 +1,7 @@
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, TypeVar, final
 
 __all__ = [
-    "Found", "LabelRange", "NamedRange", "by_owner", "comparison", "config", "current_labels", "describe_addr", "difference", "inefficient",
+    "Found", "LabelRange", "NamedRange", "ask", "comparison", "config", "current_labels", "describe_addr", "difference", "inefficient",
     "leaks", "listening", "pop_label", "push_label", "settings", "snapshot", "start", "step", "stop", "trace_begin", "trace_call", "trace_call_end",
     "trace_end", "trace_enter", "trace_forked", "trace_hand_over", "trace_leave", "trace_named", "trace_profile", "trace_profile_end",
     "trace_thread", "unwatch", "watch",
@@ -79,7 +79,7 @@ def leaks(files: Sequence[str], mark: Optional[str], start_index: int, part: _Pa
 def inefficient(
     file: str, mem_size: int, kinds: Sequence[bool], idle_threshold: int, in_place: bool, part: _Part, progress: _Progress
 ) -> Found: ...
-def by_owner(command: str, files: Sequence[str], rules_file: Optional[str], part: _Part, progress: _Progress) -> Found: ...
+def ask(question: str, files: Sequence[str], rules_file: Optional[str], part: _Part, progress: _Progress) -> Found: ...
 def difference(
     base: str, other: Optional[str], from_moment: str, to_moment: str, rules_file: Optional[str], progress: _Progress
 ) -> Found: ...

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     # Stage, what is done, what there is to do.
     _Progress = Optional[Callable[[str, int, int], object]]
 
-__all__ = ["Table", "compare", "decompose", "diff", "fragmentation", "inefficient", "leaks", "peaks"]
+__all__ = ["Table", "ask", "compare", "decompose", "diff", "fragmentation", "inefficient", "leaks", "peaks"]
 
 KINDS = ("early_allocation", "late_deallocation", "temporary_idleness")
 
@@ -131,25 +131,37 @@ def inefficient(
     return Table(native.inefficient(file, mem_size, kinds, idle_threshold, bool(in_place), part, progress))
 
 
+def ask(
+    question: str, *paths: _Path, rules: Optional[_Path] = None, since: Optional[float] = None, until: Optional[float] = None,
+    progress: _Progress = None,
+) -> Table:
+    """The answer to a question of the program, by the word of its command: "decompose", "peaks", "fragmentation". `rules` is a file that
+    names more owners, for questions about owners. The rest as for leaks(). ValueError: there is no such question.
+    """
+    if not isinstance(question, str):
+        raise TypeError(f"question must be str, not {type(question).__name__}")
+    return Table(native.ask(question, _paths(paths), _optional(rules), _part(since, until), progress))
+
+
 def decompose(
     *paths: _Path, rules: Optional[_Path] = None, since: Optional[float] = None, until: Optional[float] = None, progress: _Progress = None
 ) -> Table:
     """The memory of each pool by owner. `rules` is a file that names more owners. The rest as for leaks()."""
-    return _by_owner("decompose", paths, rules, since, until, progress)
+    return ask("decompose", *paths, rules=rules, since=since, until=until, progress=progress)
 
 
 def peaks(
     *paths: _Path, rules: Optional[_Path] = None, since: Optional[float] = None, until: Optional[float] = None, progress: _Progress = None
 ) -> Table:
     """What was live when the use of each pool was highest, by owner. The rest as for decompose()."""
-    return _by_owner("peaks", paths, rules, since, until, progress)
+    return ask("peaks", *paths, rules=rules, since=since, until=until, progress=progress)
 
 
 def fragmentation(
     *paths: _Path, rules: Optional[_Path] = None, since: Optional[float] = None, until: Optional[float] = None, progress: _Progress = None
 ) -> Table:
     """How much of each pool's memory is free, and in what pieces, over time. The rest as for decompose()."""
-    return _by_owner("fragmentation", paths, rules, since, until, progress)
+    return ask("fragmentation", *paths, rules=rules, since=since, until=until, progress=progress)
 
 
 def diff(
@@ -184,12 +196,6 @@ def compare(
         raise ValueError("level: op, kernel, or both")
     part = _part(since, until)
     return Table(native.comparison(os.fspath(base), os.fspath(other), bool(bits & 1), bool(bits & 2), part, progress))
-
-
-def _by_owner(
-    command: str, paths: Sequence[_Path], rules: Optional[_Path], since: Optional[float], until: Optional[float], progress: _Progress
-) -> Table:
-    return Table(native.by_owner(command, _paths(paths), _optional(rules), _part(since, until), progress))
 
 
 def _paths(paths: Sequence[_Path]) -> List[str]:

@@ -62,4 +62,4 @@ def _analysis(*_arguments: object) -> Any:
         "the analyses need the native module, which this interpreter cannot load; the commands of memscope-bpf do the same")
 
 
-leaks = inefficient = by_owner = difference = comparison = _analysis
+leaks = inefficient = ask = difference = comparison = _analysis

@@ -27,7 +27,7 @@ mod _memscope_bpf {
     use pyo3::prelude::*;
 
     #[pymodule_export]
-    use super::offline::{Found, by_owner, comparison, difference, inefficient, leaks};
+    use super::offline::{Found, ask, comparison, difference, inefficient, leaks};
     #[pymodule_export]
     use super::trace::{
         trace_begin, trace_end, trace_forked, trace_hand_over, trace_named, trace_profile, trace_profile_end,

@@ -7,15 +7,17 @@ use serde::Serialize;
 
 use super::answer::{Answer, Context, Registered, Report, Subject};
 use super::concluded::LeftOut;
+use super::question::Question;
 use super::{
     by_stack, decompose, device_use, fluctuation, fragmentation, growth, held, inefficient, judged, ledger, mark_leaks,
     oom, peaks, step_leaks,
 };
 use crate::model::StepsFrom;
 
-/// In the order of the report: name and type of a finding, and the field `finding` in outputs for programs.
+/// In the order of the report: name and type of a finding, the field `finding` in outputs for programs, and the question
+/// that users ask for it by a word.
 macro_rules! kinds {
-    ($($(#[$doc:meta])* $name:ident($kind:ty) = $tag:literal;)*) => {
+    ($($(#[$doc:meta])* $name:ident($kind:ty) = $tag:literal $(, asked as $question:expr)?;)*) => {
         /// A conclusion.
         #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
         #[serde(tag = "finding")]
@@ -61,6 +63,9 @@ macro_rules! kinds {
             }
         }
 
+        /// Questions that users ask by a word.
+        pub(super) static QUESTIONS: &[Question] = &[$($($question,)?)*];
+
         /// Writes the findings about a process, kind by kind.
         pub(crate) fn write_process(context: &Context<'_>, out: &mut dyn Write) -> io::Result<()> {
             $(write_kind::<$kind>(context, out)?;)*
@@ -91,11 +96,11 @@ kinds! {
     /// Blocks held longer than they were used.
     Inefficient(inefficient::Inefficient) = "inefficient";
     /// Owners of the memory of a pool.
-    Decompose(decompose::Decomposition) = "decompose";
+    Decompose(decompose::Decomposition) = "decompose", asked as decompose::QUESTION;
     /// What was live when usage was highest.
-    Peak(peaks::Peak) = "peak";
+    Peak(peaks::Peak) = "peak", asked as peaks::QUESTION;
     /// In what pieces memory is free.
-    Fragmentation(fragmentation::Fragmentation) = "fragmentation";
+    Fragmentation(fragmentation::Fragmentation) = "fragmentation", asked as fragmentation::QUESTION;
     /// Memory still held at the end.
     Held(held::Held) = "held";
     /// From where memory was allocated.

@@ -9,6 +9,7 @@ use std::{
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use super::{
+    ask::Ask,
     report,
     select::{FilterArgs, SelectArgs},
     values::{self, Analyses, Events, Ops, Steps},
@@ -100,11 +101,9 @@ pub(super) enum Command {
     Inefficient(InefficientArgs),
     /// Tell whose the memory is, over time: dumps (CSV or db, ours or msMemScope's) of one run, or a capture.
     Decompose(DecomposeArgs),
-    /// Tell what was live when usage was highest: dumps (CSV or db, ours or msMemScope's) of one run, or a capture.
-    Peaks(OwnerArgs),
-    /// Tell in what pieces pools have free memory, and which blocks keep it: dumps of one run with driver and pool rows,
-    /// or a capture.
-    Fragmentation(OwnerArgs),
+    /// Questions of the registry.
+    #[command(flatten)]
+    Ask(Ask),
     /// Find leaks in files: dumps (CSV or db, ours or msMemScope's) of one run, or a capture.
     Leaks(LeaksArgs),
     /// Show how running processes use memory, again and again: of the host, of the devices, by pool, with counts and rates.
@@ -390,7 +389,7 @@ pub(super) struct DecomposeArgs {
     pub select: SelectArgs,
 }
 
-/// `peaks` and `fragmentation`.
+/// A question about files whose answer names owners.
 #[derive(Debug, Args)]
 pub(super) struct OwnerArgs {
     /// Dumps of one run, folders with such, or one capture.
@@ -399,6 +398,20 @@ pub(super) struct OwnerArgs {
     /// More rules that name owners, which come before the built-in ones.
     #[arg(long, value_name = "FILE")]
     pub rules: Option<PathBuf>,
+    /// Findings as JSON on stdout instead of the report.
+    #[arg(long)]
+    pub json: bool,
+    /// Which part of the run.
+    #[command(flatten)]
+    pub select: SelectArgs,
+}
+
+/// A question about files.
+#[derive(Debug, Args)]
+pub(super) struct FileArgs {
+    /// Dumps of one run, folders with such, or one capture.
+    #[arg(required = true, value_name = "FILE")]
+    pub files: Vec<PathBuf>,
     /// Findings as JSON on stdout instead of the report.
     #[arg(long)]
     pub json: bool,
@@ -625,8 +638,8 @@ pub(super) struct CollectArgs {
     /// Only rows inside these steps, at most five.
     #[arg(long, value_name = "LIST")]
     pub steps: Option<Steps>,
-    /// Analyses: leaks, decompose, inefficient, oom[:K], peaks, fragmentation, none.
-    #[arg(long, value_name = "LIST", default_value = "leaks")]
+    /// Analyses.
+    #[arg(long, value_name = "LIST", default_value = "leaks", help = format!("Analyses: {}", values::words_of_analyses()))]
     pub analysis: Analyses,
     /// More rules that name owners (analyses decompose, peaks and fragmentation), which come before the built-in ones.
     #[arg(long, value_name = "FILE")]

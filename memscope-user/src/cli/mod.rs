@@ -1,7 +1,7 @@
 //! One file per command, plus what they share.
 
 mod args;
-mod by_owner;
+mod ask;
 mod compare;
 mod daemon;
 mod decompose;
@@ -76,8 +76,7 @@ fn run_command_line() -> ExitCode {
         Some(Command::Inefficient(args)) => inefficient::run(&args),
         Some(Command::Decompose(args)) => decompose::run(&args),
         Some(Command::Leaks(leaks)) => leaks::run(&leaks),
-        Some(Command::Peaks(args)) => by_owner::peaks(&args),
-        Some(Command::Fragmentation(args)) => by_owner::fragmentation(&args),
+        Some(Command::Ask(ask)) => ask::run(&ask),
         Some(Command::Stat(args)) => stat::run(&args),
         Some(Command::Export(export)) => export::run(&export),
         Some(Command::Daemon(args)) => daemon::run(&args),

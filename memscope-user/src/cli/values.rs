@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use crate::{
-    analyses::{diff::At, inefficient::InefficientKind, select::When as Moment},
+    analyses::{Question, diff::At, inefficient::InefficientKind, select::When as Moment},
     locate::ops::OpsChoice,
     session::{Analyses as Chosen, CallStacks, DEFAULT_BLOCKS, Devices, Events as Rows, RowLevel},
 };
@@ -197,12 +197,12 @@ impl FromStr for Analyses {
                 "peaks" => found.peaks = true,
                 "fragmentation" => found.fragmentation = true,
                 "none" => none = true,
+                word if found.questions.add(word) => {}
                 other => match other.strip_prefix("oom:").map(str::parse) {
                     Some(Ok(blocks @ 1..=1000)) => found.oom = Some(blocks),
                     Some(_) => return Err(format!("`{other}`: the number of blocks must be in [1, 1000]")),
                     None => {
-                        let all = "leaks, decompose, inefficient, oom[:K], peaks, fragmentation, none";
-                        return Err(format!("`{other}` is not one of {all}"));
+                        return Err(format!("`{other}` is not one of {}", words_of_analyses()));
                     }
                 },
             }
@@ -210,6 +210,14 @@ impl FromStr for Analyses {
         let cleared = none && found != Chosen::NONE;
         Ok(Self { chosen: if none { Chosen::NONE } else { found }, cleared })
     }
+}
+
+/// The words of `--analysis`.
+pub(super) fn words_of_analyses() -> String {
+    let others = |word: &&str| *word != "decompose";
+    let words = Question::all().map(|question| question.word).filter(others);
+    let first = ["leaks", "decompose", "inefficient", "oom[:K]"].into_iter();
+    first.chain(words).chain(["none"]).collect::<Vec<_>>().join(", ")
 }
 
 /// `--call-stack`: depths, where asked for.

@@ -4,7 +4,10 @@ use std::{ffi::OsString, path::PathBuf, time::Duration};
 
 use super::TraceError;
 use crate::{
-    analyses::select::{Condition, Filter, Selection, Window},
+    analyses::{
+        Questions,
+        select::{Condition, Filter, Selection, Window},
+    },
     follow::spawn::RunAs,
     kernel::features::LinkMode,
     locate::ops::OpsChoice,
@@ -279,6 +282,8 @@ pub struct Analyses {
     pub peaks: bool,
     /// Free pieces of pools; an addition of ours.
     pub fragmentation: bool,
+    /// Further questions of the registry.
+    pub questions: Questions,
 }
 
 impl Default for Analyses {
@@ -289,8 +294,22 @@ impl Default for Analyses {
 
 impl Analyses {
     /// None of them.
-    pub const NONE: Self =
-        Self { leaks: false, decompose: false, inefficient: false, oom: None, peaks: false, fragmentation: false };
+    pub const NONE: Self = Self {
+        leaks: false,
+        decompose: false,
+        inefficient: false,
+        oom: None,
+        peaks: false,
+        fragmentation: false,
+        questions: Questions::NONE,
+    };
+
+    /// The questions of the registry among them.
+    pub(crate) fn asked(self) -> Questions {
+        let named = [(self.decompose, "decompose"), (self.peaks, "peaks"), (self.fragmentation, "fragmentation")];
+        let words = named.into_iter().filter_map(|(asked, word)| asked.then_some(word));
+        words.fold(self.questions, Questions::with)
+    }
 
     /// All of them as scripts ask for them.
     #[must_use]

@@ -14,8 +14,8 @@ use super::{
 };
 use crate::{
     analyses::{
-        self, Analysis, ByStackAnalysis, DecomposeAnalysis, FluctuationAnalysis, FragmentationAnalysis, HeldAnalysis,
-        InefficientAnalysis, LedgerAnalysis, OomAnalysis, PeaksAnalysis, Stepped,
+        self, Analysis, Asked, ByStackAnalysis, FluctuationAnalysis, HeldAnalysis, InefficientAnalysis, LedgerAnalysis,
+        OomAnalysis, Question, Questions, Sees, Stepped,
         decompose::RuleSet,
         select::{Filter, Selected, Selection},
     },
@@ -70,11 +70,9 @@ pub(crate) fn demand(args: &CollectOptions, rules: Option<&Arc<RuleSet>>) -> Dem
         let asked = |bit: AnalysisBit| bit.is_in(bits);
         let analyses = Analyses {
             leaks: asked(AnalysisBit::LEAKS),
-            decompose: asked(AnalysisBit::DECOMPOSE),
             inefficient: asked(AnalysisBit::INEFFICIENT),
             oom: asked(AnalysisBit::OOM).then_some(DEFAULT_BLOCKS),
-            peaks: asked(AnalysisBit::PEAKS),
-            fragmentation: asked(AnalysisBit::FRAGMENTATION),
+            questions: Questions::of_script(bits),
             ..Analyses::NONE
         };
         let args = CollectOptions { analyses, ..args.clone() };
@@ -207,12 +205,16 @@ pub(crate) const fn leaks_wanted(args: &CollectOptions) -> bool {
 /// The rules that name owners, if an analysis was asked for that has them.
 pub(crate) fn rules(args: &CollectOptions) -> Result<Option<Arc<RuleSet>>, String> {
     let analyses = &args.analyses;
-    if analyses.decompose || analyses.peaks || analyses.fragmentation || analyses.oom.is_some() {
+    if analyses.asked().iter().any(|question| question.names_owners) || analyses.oom.is_some() {
         let rules = args.rules.as_deref().map_or_else(|| Ok(RuleSet::builtin()), RuleSet::read);
         return rules.map(Arc::new).map(Some);
     }
     match args.rules {
-        Some(_) => Err("--decompose-rules needs --analysis=decompose, peaks, fragmentation or oom".to_owned()),
+        Some(_) => {
+            let naming = Question::all().filter(|question| question.names_owners);
+            let words: Vec<&str> = naming.map(|question| question.word).collect();
+            Err(format!("--decompose-rules needs --analysis={} or oom", words.join(", ")))
+        }
         None => Ok(None),
     }
 }
@@ -227,7 +229,8 @@ impl CollectOptions {
     pub(crate) fn check(&self) -> Result<(), String> {
         rules(self)?;
         let filter = Filter { conditions: self.filter.clone(), rules: None };
-        if self.analyses.fragmentation { check_pools(&filter) } else { Ok(()) }
+        let whole_pools = self.analyses.asked().iter().any(|question| question.sees == Sees::WholePools);
+        if whole_pools { check_pools(&filter) } else { Ok(()) }
     }
 
     /// When, and which blocks; these rules name owners, or the built-in ones.
@@ -303,9 +306,7 @@ fn judging(args: &CollectOptions, rules: Option<&Arc<RuleSet>>) -> Vec<Box<dyn A
         });
         chosen.push(Box::new(Stepped::new::<FluctuationAnalysis>()));
     }
-    if let Some(rules) = rules.filter(|_| args.analyses.peaks) {
-        chosen.push(Box::new(PeaksAnalysis::new(Arc::clone(rules))));
-    }
+    chosen.extend(asked(args, rules, &Filter::default(), |question| question.sees == Sees::Chosen));
     chosen
 }
 
@@ -318,13 +319,21 @@ fn of_all_blocks(args: &CollectOptions, rules: Option<&Arc<RuleSet>>, filter: &F
     if args.analyses.inefficient {
         chosen.push(Box::new(InefficientAnalysis::default().only(filter.clone())));
     }
-    if let Some(rules) = rules.filter(|_| args.analyses.decompose) {
-        chosen.push(Box::new(DecomposeAnalysis::new(Arc::clone(rules)).only(filter.clone())));
-    }
-    if let Some(rules) = rules.filter(|_| args.analyses.fragmentation) {
-        chosen.push(Box::new(FragmentationAnalysis::new(Arc::clone(rules)).only(filter.clone())));
-    }
+    chosen.extend(asked(args, rules, filter, |question| question.sees != Sees::Chosen));
     chosen
+}
+
+/// Analyses of the questions of the registry that are asked for.
+fn asked(
+    args: &CollectOptions,
+    rules: Option<&Arc<RuleSet>>,
+    filter: &Filter,
+    which: impl Fn(&Question) -> bool,
+) -> Vec<Box<dyn Analysis>> {
+    let questions = args.analyses.asked();
+    let rules = || rules.cloned().unwrap_or_else(|| Arc::new(RuleSet::builtin()));
+    let make = |question: &Question| (question.analysis)(Asked { rules: rules(), filter: filter.clone() });
+    questions.iter().filter(|question| which(question)).map(make).collect()
 }
 
 /// Name of a new capture in the output directory.

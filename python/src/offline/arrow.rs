@@ -9,6 +9,8 @@ use std::{
     sync::Arc,
 };
 
+use memscope::analyses::table::{Cell, Type};
+
 /// Values of one column. A missing value has its bit not set, and a value without meaning.
 #[derive(Debug, Default)]
 pub(super) struct Column {
@@ -31,27 +33,6 @@ impl Default for Values {
     fn default() -> Self {
         Self::Unsigned(Vec::new())
     }
-}
-
-/// What a column holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Type {
-    Unsigned,
-    Signed,
-    Float,
-    Flag,
-    Text,
-}
-
-/// A value on its way in or out.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) enum Cell {
-    Missing,
-    Unsigned(u64),
-    Signed(i64),
-    Float(f64),
-    Flag(bool),
-    Text(String),
 }
 
 /// One bit each, lowest first.

@@ -2,7 +2,6 @@
 
 mod arrow;
 mod job;
-mod rows;
 
 use std::{
     io::ErrorKind,
@@ -13,12 +12,13 @@ use std::{
 
 use memscope::{
     analyses::{
-        self, Analysis, DecomposeAnalysis, Finding, FragmentationAnalysis, InefficientAnalysis, InefficientRules,
-        PeaksAnalysis,
-        compare::{self, EntryKind, Names, Sequences, Which},
+        self, Analysis, Asked, Finding, InefficientAnalysis, InefficientRules, Question,
+        compare::{self, Names, Sequences, Which},
         decompose::RuleSet,
         diff::{self, At, Diff, DiffSide, SharedSnapshot, Snapshot, write_diff},
-        select::{Selection, When, Window},
+        select::{Filter, Selection, When, Window},
+        step_leaks,
+        table::{Cell, Table},
     },
     document::{self, Comparison},
     error_chain,
@@ -34,12 +34,10 @@ use pyo3::{
     prelude::*,
     types::{PyCapsule, PyDict, PyList},
 };
-use serde_json::Value;
 
 use self::{
-    arrow::{Cell, Column, Stream, Type},
+    arrow::{Column, Stream},
     job::Watch,
-    rows::Shape,
 };
 
 /// A dump's times, in nanoseconds; smaller numbers are seconds after the first event.
@@ -186,17 +184,27 @@ fn notes(outcome: &Outcome) -> Vec<String> {
     notes
 }
 
+/// Columns without rows.
+fn columns<S>(table: &dyn Table<S>) -> Vec<Column> {
+    table.columns().into_iter().map(|(name, holds)| Column::new(name, holds)).collect()
+}
+
+/// Adds the rows of a source.
+fn fill<S>(table: &dyn Table<S>, source: &S, columns: &mut [Column]) {
+    table.fill(source, &mut |number, cell| columns[number].push(&cell));
+}
+
 /// Rows, findings and report of a reading.
-fn found(outcome: &Outcome, shape: &Shape, report: Report) -> Found {
-    let values: Vec<Value> =
-        in_order(&outcome.findings).into_iter().filter_map(|finding| serde_json::to_value(finding).ok()).collect();
+fn found(outcome: &Outcome, table: &dyn Table<Finding>, report: Report) -> Found {
+    let mut columns = columns(table);
+    in_order(&outcome.findings).into_iter().for_each(|finding| fill(table, finding, &mut columns));
     let (mut json, mut text) = (Vec::new(), Vec::new());
     // Memory takes everything.
     let _ = write_json(&outcome.findings, &outcome.end, &mut json);
     let report = Report { losses: outcome.replay.is_some(), ..report };
     let _ = report.write_text(&outcome.findings, &outcome.end, &mut text);
     let of = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
-    Found { columns: Arc::new(shape.columns(&values)), json: of(json), report: of(text), notes: notes(outcome) }
+    Found { columns: Arc::new(columns), json: of(json), report: of(text), notes: notes(outcome) }
 }
 
 const WITHOUT_HINT: Report = Report { step_hint: false, ..Report::DEFAULT };
@@ -216,7 +224,7 @@ pub(crate) fn leaks(
         let step_hint = mark.is_none();
         let analyses = analyses::of_leaks(mark, start_index);
         let outcome = read(&files, selection(part), analyses, watch)?;
-        Ok(found(&outcome, &rows::LEAKS, Report { step_hint, ..Report::default() }))
+        Ok(found(&outcome, step_leaks::TABLE, Report { step_hint, ..Report::default() }))
     })?;
     Ok(found?)
 }
@@ -247,7 +255,7 @@ pub(crate) fn inefficient(
             let mut mark = |done, total| watch.at(Progress { stage: Stage::Marking, done, total });
             annotate(&file, &Annotations::of(inefficient), &Destination::InPlace, &mut mark)?;
         }
-        Ok(found(&outcome, &rows::INEFFICIENT, WITHOUT_HINT))
+        Ok(found(&outcome, analyses::inefficient::TABLE, WITHOUT_HINT))
     })?;
     Ok(found?)
 }
@@ -257,26 +265,29 @@ fn rules(file: Option<&Path>) -> Result<Arc<RuleSet>, Failure> {
     file.map_or_else(|| Ok(RuleSet::builtin()), RuleSet::read).map(Arc::new).map_err(Failure::Other)
 }
 
-/// The commands `decompose`, `peaks` and `fragmentation`.
+/// The commands of the questions that are asked by a word.
 #[pyfunction]
-#[pyo3(signature = (command, files, rules_file, part, progress))]
-pub(crate) fn by_owner(
+#[pyo3(signature = (question, files, rules_file, part, progress))]
+pub(crate) fn ask(
     py: Python<'_>,
-    command: String,
+    question: &str,
     files: Vec<PathBuf>,
     rules_file: Option<PathBuf>,
     part: Part,
     progress: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<Found> {
+    let question = Question::of(question).ok_or_else(|| {
+        let words: Vec<&str> = Question::all().map(|question| question.word).collect();
+        PyValueError::new_err(format!("question: one of {}", words.join(", ")))
+    })?;
+    if rules_file.is_some() && !question.names_owners {
+        return Err(PyValueError::new_err(format!("rules: {} names no owners", question.word)));
+    }
     let found = job::run(py, progress, move |watch| -> Result<Found, Failure> {
         let rules = rules(rules_file.as_deref())?;
-        let (analysis, shape): (Box<dyn Analysis>, _) = match command.as_str() {
-            "decompose" => (Box::new(DecomposeAnalysis::new(rules)), &rows::DECOMPOSE),
-            "peaks" => (Box::new(PeaksAnalysis::new(rules)), &rows::PEAKS),
-            _ => (Box::new(FragmentationAnalysis::new(rules)), &rows::FRAGMENTATION),
-        };
+        let analysis = (question.analysis)(Asked { rules, filter: Filter::default() });
         let outcome = read(&files, selection(part), vec![analysis], watch)?;
-        Ok(found(&outcome, shape, WITHOUT_HINT))
+        Ok(found(&outcome, question.table, WITHOUT_HINT))
     })?;
     Ok(found?)
 }
@@ -348,12 +359,12 @@ pub(crate) fn difference(
             from: side(&base, &from_moment, from, &first)?,
             to: side(other.as_ref().unwrap_or(&base), &to_moment, to, &second)?,
         };
-        let document = serde_json::to_value(&found).unwrap_or_default();
-        let pools = document.get("pools").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+        let mut columns = columns(diff::TABLE);
+        fill(diff::TABLE, &found, &mut columns);
         let mut report = Vec::new();
         let _ = write_diff(&found, &mut report);
         Ok(Found {
-            columns: Arc::new(rows::DIFF.columns(pools)),
+            columns: Arc::new(columns),
             json: document::to_string(&found),
             report: String::from_utf8_lossy(&report).into_owned(),
             notes: Vec::new(),
@@ -391,32 +402,8 @@ pub(crate) fn comparison(
         if base.is_empty() && other.is_empty() {
             return Err(Failure::Other("the inputs have no operators or kernels of the level asked for".to_owned()));
         }
-        let mut columns = vec![
-            Column::new("device", Type::Unsigned),
-            Column::new("kind", Type::Text),
-            Column::new("name", Type::Text),
-            Column::new("base_bytes", Type::Signed),
-            Column::new("compare_bytes", Type::Signed),
-            Column::new("grown_bytes", Type::Signed),
-        ];
-        let write = |row: &compare::ComparedRow| {
-            let bytes = |side: Option<compare::Figures>| side.map(|figures| figures.delta_bytes);
-            let (base, compare) = (bytes(row.base), bytes(row.compare));
-            let signed = |bytes: Option<i64>| bytes.map_or(Cell::Missing, Cell::Signed);
-            let kind = if row.kind == EntryKind::Op { "op" } else { "kernel" };
-            let grown = compare.unwrap_or(0).saturating_sub(base.unwrap_or(0));
-            let cells = [
-                Cell::Unsigned(row.device.into()),
-                Cell::Text(kind.to_owned()),
-                Cell::Text(row.name.to_string()),
-                signed(base),
-                signed(compare),
-                Cell::Signed(grown),
-            ];
-            for (column, cell) in columns.iter_mut().zip(&cells) {
-                column.push(cell);
-            }
-        };
+        let mut columns = columns(compare::TABLE);
+        let write = |row: &compare::ComparedRow| fill(compare::TABLE, row, &mut columns);
         let progress = |done, total| watch.often(Progress { stage: Stage::Comparing, done, total });
         let devices = compare::compare(&base, &other, &names, write, progress);
         let json = document::to_string(Comparison { devices: &devices, files: None });

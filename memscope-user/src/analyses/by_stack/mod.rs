@@ -7,6 +7,7 @@ mod finding;
 mod text;
 
 pub use self::finding::{ByStack, StackSum};
+
 use std::collections::BTreeMap;
 
 use super::{Analysis, Finding, concluded::Concluded, per_device::PerDevice};

@@ -7,6 +7,9 @@
 
 mod align;
 mod sequence;
+mod table;
+
+pub use self::table::TABLE;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -8,35 +8,39 @@
 //! Every pool has an account of its own, whose components add up to what is live at every moment. Blocks that have
 //! ended are forgotten; that they were live at the peak is kept by name.
 
-mod finding;
-mod text;
-
-pub use self::finding::{Decomposition, OwnerNode, OwnerPart, OwnerSample, OwnerTimeline, Source};
 mod account;
 mod classify;
+mod finding;
 mod lives;
 mod pattern;
 mod phases;
 mod rules;
+mod table;
 #[cfg(test)]
 pub(super) mod tests;
+mod text;
 mod timeline;
 mod trained;
+
+pub use self::finding::{Decomposition, OwnerNode, OwnerPart, OwnerSample, OwnerTimeline, Source};
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use self::account::Account;
 pub use self::classify::Classifier;
+
 use self::classify::LabelId;
 pub(crate) use self::classify::owner;
 pub(in crate::analyses) use self::lives::{Came, Lives, Went};
 pub(in crate::analyses) use self::phases::{Phase, Phases};
 pub use self::rules::{BUILTIN, RuleSet};
+
 use super::{
     Analysis, Finding,
     concluded::Concluded,
     per_device::PerDevice,
+    question::{Asked, Question, Sees},
     select::{Filter, Matcher},
 };
 use crate::hash::HashMap;
@@ -44,6 +48,19 @@ use crate::model::{Alloc, Confidence, Event, EventKind, Free, Name, Pool, Proces
 
 /// Blocks whose final owner is told one by one.
 pub const MAX_TOLD: usize = 64 << 20;
+
+/// Owners of the memory of each pool.
+pub(super) const QUESTION: Question = Question {
+    word: "decompose",
+    about: "Tell whose the memory is, over time: \
+            dumps (CSV or db, ours or msMemScope's) of one run, or a capture",
+    none: "No blocks were seen, so there is nothing to tell the owners of.",
+    names_owners: true,
+    sees: Sees::All,
+    script_bit: 2,
+    analysis: |Asked { rules, filter }| Box::new(DecomposeAnalysis::new(rules).only(filter)),
+    table: table::TABLE,
+};
 
 /// Names blocks, and keeps account of what the names add up to.
 #[derive(Debug)]

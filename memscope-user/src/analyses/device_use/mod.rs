@@ -3,6 +3,7 @@
 mod finding;
 
 pub use self::finding::DeviceUse;
+
 use std::collections::BTreeMap;
 
 use super::{Analysis, Finding};

@@ -4,19 +4,21 @@
 //! frames, which the kernel chooses anew for each process, are left out; offsets stay.
 
 mod finding;
-mod text;
-
-pub use self::finding::{Diff, DiffSide, LiveChange, OwnerDiff, PlaceDiff, PoolDiff, SizeDiff};
-pub use self::text::write_diff;
 mod places;
 mod snapshot;
+mod table;
 #[cfg(test)]
 mod tests;
+mod text;
 
 use std::cmp::Reverse;
 use std::hash::Hash;
 
+pub use self::finding::{Diff, DiffSide, LiveChange, OwnerDiff, PlaceDiff, PoolDiff, SizeDiff};
 pub use self::snapshot::{At, Recorder, SharedSnapshot, Snapshot};
+pub use self::table::TABLE;
+pub use self::text::write_diff;
+
 use crate::hash::HashMap;
 use crate::model::{Device, LiveGroups, LiveSum, Pool};
 

@@ -11,6 +11,7 @@ mod finding;
 mod text;
 
 pub use self::finding::{Fluctuation, RatioRecord};
+
 use std::collections::BTreeMap;
 
 use super::{Analysis, Finding, concluded::Concluded, per_device::PerDevice};

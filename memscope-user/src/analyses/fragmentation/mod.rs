@@ -10,13 +10,14 @@
 //! intervals.
 
 mod finding;
+mod series;
+mod space;
+mod table;
+#[cfg(test)]
+mod tests;
 mod text;
 
 pub use self::finding::{Fragmentation, FreeSpace, FreeSpaceMoment, FreeSpaceSample, Pin, PinnedSegment};
-mod series;
-mod space;
-#[cfg(test)]
-mod tests;
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -26,6 +27,7 @@ use self::series::{Series, told};
 pub(super) use self::space::Space;
 use self::space::{Held, Place};
 use super::decompose::{Lives, RuleSet, Went};
+use super::question::{Asked, Question, Sees};
 use super::select::Filter;
 use super::{Analysis, Finding, concluded::Concluded};
 use crate::hash::HashMap;
@@ -37,6 +39,19 @@ const MAX_SEGMENTS: usize = 100;
 const MAX_PINS: usize = 10;
 /// A moment is drawn up anew when this part more than in the last one is scattered: so a run has few of them.
 const PART: u64 = 16;
+
+/// Free memory of each pool, in pieces.
+pub(super) const QUESTION: Question = Question {
+    word: "fragmentation",
+    about: "Tell in what pieces pools have free memory, and which blocks keep it: \
+            dumps of one run with driver and pool rows, or a capture",
+    none: "No memory of pools was seen, so there is nothing to tell of its pieces.",
+    names_owners: true,
+    sees: Sees::WholePools,
+    script_bit: 32,
+    analysis: |Asked { rules, filter }| Box::new(FragmentationAnalysis::new(rules).only(filter)),
+    table: table::TABLE,
+};
 
 /// Follows the free pieces of every pool.
 #[derive(Debug)]

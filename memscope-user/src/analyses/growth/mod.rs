@@ -11,14 +11,13 @@
 //! Memory: about 0.7 KiB for each of at most 16 384 sites of a process; further ones count as one.
 
 mod finding;
-mod text;
-
-pub use self::finding::{GROWTH_PARTS, GrowingSite, Growth, Increase, NotJudged, Site};
 mod levels;
 #[cfg(test)]
 mod tests;
+mod text;
 mod verdict;
 
+pub use self::finding::{GROWTH_PARTS, GrowingSite, Growth, Increase, NotJudged, Site};
 pub use verdict::MIN_BLOCKS as MIN_GROWING_BLOCKS;
 
 use std::{cmp::Reverse, collections::BTreeMap};

@@ -173,7 +173,7 @@ mod tests {
             live: crate::model::LiveSum { blocks, size_bytes: blocks << 20 },
         };
         let owners = vec![owner("PTA@cache", 30), owner("PTA@kv", 8), owner("PTA@a", 1), owner("PTA@b", 1)];
-        let owned = GrowingSite { owners, ..growing(Some(site)) };
+        let with_owners = GrowingSite { owners, ..growing(Some(site)) };
         let growth = Growth {
             pid: 1,
             device: Device::Npu(3),
@@ -189,7 +189,7 @@ mod tests {
                 ages: [9, 0, 0, 0],
                 owners: Vec::new(),
             }],
-            sites: vec![owned, growing(Some(by_size)), growing(None)],
+            sites: vec![with_owners, growing(Some(by_size)), growing(None)],
             sites_full: false,
             confidence: Confidence::Doubtful,
         };

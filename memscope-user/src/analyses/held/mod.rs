@@ -7,6 +7,7 @@ mod finding;
 mod text;
 
 pub use self::finding::{Held, HeldModule};
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Analysis, Finding, concluded::Concluded, per_device::PerDevice};

@@ -14,9 +14,12 @@
 //! What is wasted is the block's size times the time for which it was held without use.
 
 mod finding;
+mod table;
 mod text;
 
 pub use self::finding::{Inefficient, InefficientBlock, InefficientKind, Waste};
+pub use self::table::TABLE;
+
 use std::collections::BTreeSet;
 use std::ops::Bound;
 

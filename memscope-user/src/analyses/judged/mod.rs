@@ -9,13 +9,13 @@
 //! Events of a process stay in order, those of several do not: frees are held back until the process works on.
 
 mod finding;
-mod text;
-
-pub use self::finding::{Exit, ExitFreed, Span};
 mod segments;
 mod tail;
 #[cfg(test)]
 mod tests;
+mod text;
+
+pub use self::finding::{Exit, ExitFreed, Span};
 
 use std::collections::BTreeMap;
 

@@ -10,7 +10,6 @@
 mod finding;
 pub(crate) mod text;
 
-pub use self::finding::{Entry, Item, Ledger, Moment, PoolSheets, Sheet, Sign};
 pub(super) mod account;
 pub(super) mod memory;
 mod segment;
@@ -18,6 +17,8 @@ mod sheets;
 pub(super) mod shift;
 #[cfg(test)]
 mod tests;
+
+pub use self::finding::{Entry, Item, Ledger, Moment, PoolSheets, Sheet, Sign};
 
 use std::collections::BTreeMap;
 

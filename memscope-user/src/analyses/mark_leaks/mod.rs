@@ -12,6 +12,7 @@ mod finding;
 mod text;
 
 pub use self::finding::{MarkLeak, MarkLeaks};
+
 use std::collections::BTreeMap;
 
 use super::{Analysis, Finding, concluded::Concluded, per_device::PerDevice};

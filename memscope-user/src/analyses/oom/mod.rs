@@ -10,14 +10,14 @@
 //! place. At most 256 requests of a process are followed at a time.
 
 mod finding;
-mod text;
-
-pub use self::finding::{Oom, PoolAtOom, Retry, Suspect};
 mod line;
 mod names;
 mod state;
 #[cfg(test)]
 mod tests;
+mod text;
+
+pub use self::finding::{Oom, PoolAtOom, Retry, Suspect};
 
 use std::{collections::VecDeque, sync::Arc};
 

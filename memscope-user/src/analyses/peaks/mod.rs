@@ -5,20 +5,36 @@
 //! are kept; places are call stacks, of which those beyond a million count as one.
 
 mod finding;
+mod table;
 mod text;
 
 pub use self::finding::Peak;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::decompose::{Came, Lives, RuleSet, Went};
 use super::groups::{Change, Groups, Room};
 use super::inferred::{InferredSteps, Standing};
+use super::question::{Asked, Question, Sees};
 use super::{Analysis, Finding, concluded::Concluded, per_device::PerDevice};
 use crate::model::{Alloc, Confidence, Device, Event, EventKind, Free, Pool, ProcessStart, RunEnd, StepsFrom};
 
 /// Places told of each peak, those with the most bytes first.
 const MAX_TOLD: usize = 100;
+
+/// What was live at the peak of each pool.
+pub(super) const QUESTION: Question = Question {
+    word: "peaks",
+    about: "Tell what was live when usage was highest: \
+            dumps (CSV or db, ours or msMemScope's) of one run, or a capture",
+    none: "No blocks were seen, so there is no peak.",
+    names_owners: true,
+    sees: Sees::Chosen,
+    script_bit: 16,
+    analysis: |Asked { rules, .. }| Box::new(PeaksAnalysis::new(rules)),
+    table: table::TABLE,
+};
 
 /// Follows the usage of every pool.
 #[derive(Debug)]

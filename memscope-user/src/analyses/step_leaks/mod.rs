@@ -22,9 +22,12 @@
 //! block tells how many it survived.
 
 mod finding;
+mod table;
 mod text;
 
 pub use self::finding::{Kept, Leak, StepLeakPlace, StepLeaks, StepVerdict};
+pub use self::table::TABLE;
+
 use super::{Analysis, Finding, concluded::Concluded, per_device::PerDevice};
 use std::collections::HashSet;
 

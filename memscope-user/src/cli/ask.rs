@@ -1,0 +1,96 @@
+//! Questions of the registry as commands: `peaks`, `fragmentation` and others, answers from files.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use clap::{ArgMatches, Args as _, Command, Error, FromArgMatches, Subcommand, error::ErrorKind};
+
+use super::{
+    USAGE,
+    args::{FileArgs, OwnerArgs},
+    decompose::rules_of_user,
+    error, input, terminal,
+};
+use crate::{
+    analyses::{Asked, Question, Sees},
+    session::outputs::check_pools,
+    sinks::report::Report,
+};
+
+/// A question with its options.
+#[derive(Debug)]
+pub(super) struct Ask {
+    question: &'static Question,
+    args: OwnerArgs,
+}
+
+/// Questions whose command has no further options. `decompose` has.
+fn commands() -> impl Iterator<Item = &'static Question> {
+    Question::all().filter(|question| question.word != "decompose")
+}
+
+impl Subcommand for Ask {
+    fn augment_subcommands(command: Command) -> Command {
+        commands().fold(command, |command, question| {
+            let own = Command::new(question.word);
+            let own = if question.names_owners { OwnerArgs::augment_args(own) } else { FileArgs::augment_args(own) };
+            // Behind the options: each of these structs has a help of its own.
+            command.subcommand(own.about(question.about).long_about(None))
+        })
+    }
+
+    fn augment_subcommands_for_update(command: Command) -> Command {
+        Self::augment_subcommands(command)
+    }
+
+    fn has_subcommand(name: &str) -> bool {
+        commands().any(|question| question.word == name)
+    }
+}
+
+impl FromArgMatches for Ask {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, Error> {
+        let (word, matches) = matches.subcommand().ok_or_else(|| Error::new(ErrorKind::MissingSubcommand))?;
+        let question = Question::of(word).ok_or_else(|| Error::new(ErrorKind::InvalidSubcommand))?;
+        if question.names_owners {
+            return Ok(Self { question, args: OwnerArgs::from_arg_matches(matches)? });
+        }
+        let FileArgs { files, json, select } = FileArgs::from_arg_matches(matches)?;
+        Ok(Self { question, args: OwnerArgs { files, rules: None, json, select } })
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+/// `WORD FILE…`.
+pub(super) fn run(Ask { question, args }: &Ask) -> ExitCode {
+    let blocks = args.select.blocks.filter(None);
+    if question.sees == Sees::WholePools
+        && let Err(reason) = check_pools(&blocks)
+    {
+        error(reason);
+        return ExitCode::from(USAGE);
+    }
+    let rules = match rules_of_user(args.rules.as_deref()) {
+        Ok(rules) => rules,
+        Err(code) => return code,
+    };
+    input::exit(|| {
+        let selection = match question.sees {
+            Sees::Chosen => args.select.selection(Some(&rules)),
+            Sees::All | Sees::WholePools => args.select.window(),
+        };
+        let filter = args.select.blocks.filter(Some(&rules));
+        let analysis = (question.analysis)(Asked { rules: Arc::clone(&rules), filter });
+        let outcome = input::read(&args.files, selection, vec![analysis])?;
+        input::print(&outcome, Report { step_hint: false, ..Report::default() }, args.json)?;
+        if outcome.findings.is_empty() && !args.json {
+            terminal::print_line(question.none).context("cannot print the report")?;
+        }
+        Ok(())
+    })
+}
