@@ -20,6 +20,7 @@ pub mod inefficient;
 mod inferred;
 pub mod judged;
 pub mod ledger;
+pub mod lifetimes;
 pub mod mark_leaks;
 pub mod named;
 #[cfg(test)]

@@ -9,8 +9,8 @@ use super::answer::{Answer, Context, Registered, Report, Subject};
 use super::concluded::LeftOut;
 use super::question::Question;
 use super::{
-    by_stack, decompose, device_use, fluctuation, fragmentation, growth, held, inefficient, judged, ledger, mark_leaks,
-    oom, peaks, step_leaks,
+    by_stack, decompose, device_use, fluctuation, fragmentation, growth, held, inefficient, judged, ledger, lifetimes,
+    mark_leaks, oom, peaks, step_leaks,
 };
 use crate::model::StepsFrom;
 
@@ -101,6 +101,8 @@ kinds! {
     Peak(peaks::Peak) = "peak", asked as peaks::QUESTION;
     /// In what pieces memory is free.
     Fragmentation(fragmentation::Fragmentation) = "fragmentation", asked as fragmentation::QUESTION;
+    /// How long blocks live.
+    Lifetimes(lifetimes::Lifetimes) = "lifetimes", asked as lifetimes::QUESTION;
     /// Memory still held at the end.
     Held(held::Held) = "held";
     /// From where memory was allocated.

@@ -20,6 +20,7 @@ mod layers;
 mod leaks;
 mod ledger;
 mod library;
+mod lifetimes;
 mod messages;
 mod mstx;
 mod native_stacks;
