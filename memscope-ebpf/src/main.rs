@@ -8,18 +8,17 @@
 #![feature(asm_experimental_arch)]
 #![expect(clippy::inline_always, reason = "old kernels verify few calls, and a call costs registers")]
 
-mod arrays;
 mod calls;
 mod emit;
 mod maps;
 mod misses;
-mod objects;
 mod probes;
 mod process;
 mod regs;
+mod row_programs;
 mod sites;
-mod slots;
 mod stacks;
+mod tensors;
 mod waits;
 mod watch;
 
@@ -88,15 +87,15 @@ program!(
 );
 program!(
     /// Entry, where programs of single rows jump to.
-    enter_slot in "uprobe", ctx => traced(|id| probes::enter::<false>(ctx, id, slots::jumper().into()))
+    enter_slot in "uprobe", ctx => traced(|id| probes::enter::<false>(ctx, id, row_programs::jumper().into()))
 );
 program!(
     /// Return, where programs of single rows jump to.
-    leave_slot in "uretprobe", ctx => traced(|id| probes::leave::<false>(ctx, id, slots::jumper()))
+    leave_slot in "uretprobe", ctx => traced(|id| probes::leave::<false>(ctx, id, row_programs::jumper()))
 );
 program!(
     /// A function's own return instruction, where programs of single rows jump to.
-    leave_own_slot in "uprobe", ctx => traced(|id| probes::leave_own::<false>(ctx, id, slots::jumper()))
+    leave_own_slot in "uprobe", ctx => traced(|id| probes::leave_own::<false>(ctx, id, row_programs::jumper()))
 );
 program!(
     /// Brings a text into memory before [`enter`] reads it; may wait for the page (Linux 6.0).
@@ -118,19 +117,19 @@ program!(
 );
 program!(
     /// A place whose arguments lead to objects, one link per probe.
-    pass in "uprobe", ctx => objects::pass(ctx, whole_cookie(ctx))
+    pass in "uprobe", ctx => tensors::pass(ctx, whole_cookie(ctx))
 );
 program!(
     /// The same, one link for many probes.
-    pass_multi in "uprobe.multi", ctx => objects::pass(ctx, whole_cookie(ctx))
+    pass_multi in "uprobe.multi", ctx => tensors::pass(ctx, whole_cookie(ctx))
 );
 program!(
     /// A place whose arguments lead to an array, one link per probe.
-    pass_array in "uprobe", ctx => arrays::pass(ctx, whole_cookie(ctx))
+    pass_array in "uprobe", ctx => tensors::array::pass(ctx, whole_cookie(ctx))
 );
 program!(
     /// The same, one link for many probes.
-    pass_array_multi in "uprobe.multi", ctx => arrays::pass(ctx, whole_cookie(ctx))
+    pass_array_multi in "uprobe.multi", ctx => tensors::array::pass(ctx, whole_cookie(ctx))
 );
 program!(
     /// An interpreter frees a code object, one link per probe.

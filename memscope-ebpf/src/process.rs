@@ -13,7 +13,7 @@ use crate::{
     emit::{header, send},
     maps::{KNOWN_PROCESSES, NEW_IMAGES, PROCESS_CHANGES, PROCESSES, PROCESSES_KNOWN, STOPS, setting},
     misses::{add, count},
-    objects, stacks, waits, watch,
+    stacks, tensors, waits, watch,
 };
 
 /// Bits of a process's number (`PID_MAX_LIMIT`).
@@ -150,7 +150,7 @@ pub(crate) fn executed<const IMAGES: bool>(ctx: *mut c_void) {
     let tgid = (id >> 32) as u32;
     let Some(state) = PROCESSES.get_ptr_mut(&tgid) else { return };
     calls::forget_thread(id);
-    objects::forget(id);
+    tensors::forget(id);
     // SAFETY: a live map value; the process has one thread now.
     let state = unsafe { &mut *state };
     state.generation = new_generation();
@@ -172,7 +172,7 @@ pub(crate) fn exited() {
         calls::forget_thread(id);
     }
     if traced {
-        objects::forget(id);
+        tensors::forget(id);
         watch::forget_thread(id);
     }
 }

@@ -5,7 +5,7 @@ use aya_ebpf::bindings::pt_regs;
 use memscope_common::row::RESULT_SLOT;
 use memscope_common::row::{REGISTER_ARGS, RETURNED_SLOT};
 
-use crate::{maps::ARG_SLOTS, objects::SLOTS};
+use crate::{maps::ARG_SLOTS, tensors::SLOTS};
 
 /// One register. Volatile: the compiler must not turn a choice between registers into a choice between addresses,
 /// which the verifier does not allow on a context.

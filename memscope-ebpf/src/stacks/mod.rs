@@ -1,10 +1,8 @@
 //! Call stacks: taken where a call is reported, told once, and from then on an id.
 
-mod claims;
-mod copy;
 mod native;
 mod python;
-mod walk;
+mod slot_lock;
 
 use core::ffi::c_void;
 

@@ -2,6 +2,8 @@
 //!
 //! Two maps of their own, which have no room unless such rows are used: a record of this kind is large.
 
+pub(crate) mod array;
+
 use core::{arch::asm, ffi::c_void};
 
 use aya_ebpf::{

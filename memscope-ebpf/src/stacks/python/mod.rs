@@ -28,7 +28,7 @@ use memscope_common::{
 
 use super::{
     Site, bpf_loop,
-    claims::{Claims, Owner},
+    slot_lock::{Claims, Owner},
 };
 use crate::{
     emit::{header, send},

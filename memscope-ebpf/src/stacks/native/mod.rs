@@ -3,6 +3,9 @@
 //! Reading the program's memory is what costs time, so the stack is copied by the page, as far as the walk gets. Where a
 //! rule is missing the copy is sent instead, and user space finishes the stack and learns the rules.
 
+mod copy;
+mod walk;
+
 use core::{arch::asm, ffi::c_void};
 
 use aya_ebpf::{
@@ -18,11 +21,13 @@ use memscope_common::{
     unwind::{STACK_BYTES, WALKLESS_BYTES, may_be_trampoline, mix, without_signature},
 };
 
-use super::{
-    Site, bpf_loop,
-    claims::{Claims, Owner},
+use self::{
     copy::{PIECE, first_piece, next_piece},
     walk::{ASK, Place, Slot, Walk, frame_at, hashed, step},
+};
+use super::{
+    Site, bpf_loop,
+    slot_lock::{Claims, Owner},
 };
 use crate::{
     emit::{header, is_crowded, send},

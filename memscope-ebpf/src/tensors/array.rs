@@ -1,6 +1,6 @@
 //! Places whose arguments lead to an array and a text: copies of the elements, and of the text.
 //!
-//! What [`crate::objects`] does for objects that may be found in many ways; with that in one program, it could not be verified.
+//! What [`crate::tensors`] does for objects that may be found in many ways; with that in one program, it could not be verified.
 
 use core::ffi::c_void;
 
@@ -16,9 +16,9 @@ use memscope_common::{
 use crate::{
     maps::PROCESSES,
     misses::count,
-    objects::{begin, finish, next_object, scratch, take_stacks},
     probes::row_of,
     regs,
+    tensors::{begin, finish, next_object, scratch, take_stacks},
 };
 
 /// Index of the row's value that leads to the text, and of that which leads to the array.
