@@ -44,7 +44,7 @@ pub struct Config {
     /// Whether programs may compare and exchange (5.12), and are large enough to be quick.
     pub exchanges: u32,
     /// Threads whose state is found by their number, a power of two; 0 where there is no compare-and-exchange: by a hash map.
-    pub seats: u32,
+    pub thread_slots: u32,
     /// The process group of the program that `run` starts: processes of other groups are under job control. 0: none.
     pub home_group: u32,
     /// The tracer's own process.

@@ -9,16 +9,27 @@
 #![expect(clippy::inline_always, reason = "old kernels verify few calls, and a call costs registers")]
 
 mod calls;
+mod current;
 mod emit;
-mod maps;
+mod filter;
+mod kernel_memory;
+mod mappings;
 mod misses;
+mod plain;
 mod probes;
 mod process;
 mod regs;
 mod row_programs;
+mod rows;
+mod settings;
 mod sites;
 mod stacks;
 mod tensors;
+mod thread;
+mod thread_slots;
+mod transport;
+mod user_memory;
+mod verifier;
 mod waits;
 mod watch;
 
@@ -26,29 +37,28 @@ use core::ffi::c_void;
 
 use aya_ebpf::helpers::generated::bpf_get_attach_cookie;
 
-/// The probe's row number, where links carry cookies.
+/// The probe's row number and, in the upper half, what distinguishes the probes of one row.
 #[inline(always)]
-fn cookie(ctx: *mut c_void) -> u32 {
-    // SAFETY: the context of a uprobe.
-    unsafe { bpf_get_attach_cookie(ctx) as u32 }
-}
-
-/// The probe's row number and, in the upper half, what tells the probes of one row apart.
-#[inline(always)]
-fn whole_cookie(ctx: *mut c_void) -> u64 {
+fn cookie(ctx: *mut c_void) -> u64 {
     // SAFETY: the context of a uprobe.
     unsafe { bpf_get_attach_cookie(ctx) }
 }
 
-/// Runs the body for a thread of a traced process. Of others nobody needs to know more than that, so this comes first.
+/// The probe's row number.
+#[inline(always)]
+fn row(ctx: *mut c_void) -> u32 {
+    cookie(ctx) as u32
+}
+
+/// Runs the body for a thread of a traced process. First, since all that others cost is this.
 #[inline(always)]
 fn traced(body: impl FnOnce(u64) -> u32) {
-    if let Some(id) = process::traced_thread() {
+    if let Some(id) = filter::traced_thread() {
         body(id);
     }
 }
 
-/// Declares a program; the macros of aya-ebpf wrap the context in types that are not needed here.
+/// Declares a program. The macros of aya-ebpf would wrap the context in unused types.
 macro_rules! program {
     ($(#[doc = $doc:literal])* $name:ident in $section:literal, $ctx:ident => $body:expr) => {
         $(#[doc = $doc])*
@@ -63,27 +73,27 @@ macro_rules! program {
 
 program!(
     /// Entry, one link per probe.
-    enter in "uprobe", ctx => traced(|id| probes::enter::<true>(ctx, id, whole_cookie(ctx)))
+    enter in "uprobe", ctx => traced(|id| probes::enter::<true>(ctx, id, cookie(ctx)))
 );
 program!(
     /// Return, one link per probe.
-    leave in "uretprobe", ctx => traced(|id| probes::leave::<true>(ctx, id, cookie(ctx)))
+    leave in "uretprobe", ctx => traced(|id| probes::leave::<true>(ctx, id, row(ctx)))
 );
 program!(
     /// Entry, one link for many probes (kernel 6.6 and later).
-    enter_multi in "uprobe.multi", ctx => traced(|id| probes::enter::<true>(ctx, id, whole_cookie(ctx)))
+    enter_multi in "uprobe.multi", ctx => traced(|id| probes::enter::<true>(ctx, id, cookie(ctx)))
 );
 program!(
     /// Return, one link for many probes.
-    leave_multi in "uretprobe.multi", ctx => traced(|id| probes::leave::<true>(ctx, id, cookie(ctx)))
+    leave_multi in "uretprobe.multi", ctx => traced(|id| probes::leave::<true>(ctx, id, row(ctx)))
 );
 program!(
     /// A function's own return instruction, one link per probe.
-    leave_own in "uprobe", ctx => traced(|id| probes::leave_own::<true>(ctx, id, cookie(ctx)))
+    leave_own in "uprobe", ctx => traced(|id| probes::leave_own::<true>(ctx, id, row(ctx)))
 );
 program!(
     /// The same, one link for many probes.
-    leave_own_multi in "uprobe.multi", ctx => traced(|id| probes::leave_own::<true>(ctx, id, cookie(ctx)))
+    leave_own_multi in "uprobe.multi", ctx => traced(|id| probes::leave_own::<true>(ctx, id, row(ctx)))
 );
 program!(
     /// Entry, where programs of single rows jump to.
@@ -98,38 +108,36 @@ program!(
     leave_own_slot in "uprobe", ctx => traced(|id| probes::leave_own::<false>(ctx, id, row_programs::jumper()))
 );
 program!(
-    /// Brings a text into memory before [`enter`] reads it; may wait for the page (Linux 6.0).
-    touch in "uprobe.s", ctx => probes::touch(ctx, || whole_cookie(ctx))
+    /// Faults in a text before [`enter`] reads it; may wait for the page (Linux 6.0).
+    touch in "uprobe.s", ctx => probes::touch(ctx, || cookie(ctx))
 );
 program!(
     /// The same, one link for many probes.
-    touch_multi in "uprobe.multi.s", ctx => probes::touch(ctx, || whole_cookie(ctx))
+    touch_multi in "uprobe.multi.s", ctx => probes::touch(ctx, || cookie(ctx))
 );
 program!(
     /// Entry of a call with a text that is reported at once; may wait for the page.
-    enter_text in "uprobe.s", ctx => if let Some(id) = process::traced_thread() { probes::enter_text(ctx, id, whole_cookie(ctx)) }
+    enter_text in "uprobe.s", ctx => traced(|id| probes::enter_text(ctx, id, cookie(ctx)))
 );
 program!(
     /// The same, one link for many probes.
-    enter_text_multi in "uprobe.multi.s", ctx => if let Some(id) = process::traced_thread() {
-        probes::enter_text(ctx, id, whole_cookie(ctx));
-    }
+    enter_text_multi in "uprobe.multi.s", ctx => traced(|id| probes::enter_text(ctx, id, cookie(ctx)))
 );
 program!(
-    /// A place whose arguments lead to objects, one link per probe.
-    pass in "uprobe", ctx => tensors::pass(ctx, whole_cookie(ctx))
-);
-program!(
-    /// The same, one link for many probes.
-    pass_multi in "uprobe.multi", ctx => tensors::pass(ctx, whole_cookie(ctx))
-);
-program!(
-    /// A place whose arguments lead to an array, one link per probe.
-    pass_array in "uprobe", ctx => tensors::array::pass(ctx, whole_cookie(ctx))
+    /// A place whose arguments lead to tensors, one link per probe.
+    tensors in "uprobe", ctx => tensors::on_hit(ctx, cookie(ctx))
 );
 program!(
     /// The same, one link for many probes.
-    pass_array_multi in "uprobe.multi", ctx => tensors::array::pass(ctx, whole_cookie(ctx))
+    tensors_multi in "uprobe.multi", ctx => tensors::on_hit(ctx, cookie(ctx))
+);
+program!(
+    /// A place whose arguments lead to an array of tensors, one link per probe.
+    tensor_array in "uprobe", ctx => tensors::on_array_hit(ctx, cookie(ctx))
+);
+program!(
+    /// The same, one link for many probes.
+    tensor_array_multi in "uprobe.multi", ctx => tensors::on_array_hit(ctx, cookie(ctx))
 );
 program!(
     /// An interpreter frees a code object, one link per probe.
@@ -161,15 +169,15 @@ program!(
 );
 program!(
     /// A signal is sent.
-    signal_generate_raw in "raw_tp", ctx => waits::signalled(ctx)
+    signal_generate_raw in "raw_tp", ctx => waits::on_signal(ctx)
 );
 program!(
     /// A thread that has mapped a library waits until user space has looked (Linux 6.0).
-    hold in "uprobe.s", ctx => waits::hold(ctx, || cookie(ctx))
+    hold in "uprobe.s", ctx => waits::hold(ctx, || row(ctx))
 );
 program!(
     /// The same, one link for many probes.
-    hold_multi in "uprobe.multi.s", ctx => waits::hold(ctx, || cookie(ctx))
+    hold_multi in "uprobe.multi.s", ctx => waits::hold(ctx, || row(ctx))
 );
 program!(
     /// A thread ends.

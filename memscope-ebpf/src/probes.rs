@@ -1,76 +1,52 @@
-//! The two programs behind every probe: a call is entered, a call returns.
+//! The programs behind the probes of a call: it is entered, it returns.
 
 use core::ffi::c_void;
 
-use aya_ebpf::{bindings::pt_regs, helpers::generated::bpf_probe_read_user};
+use aya_ebpf::bindings::pt_regs;
 use memscope_common::{
-    Kind, Miss, ProbeRow, When,
+    Kind, ProbeRow, When,
     record::MAX_TEXT,
-    row::{MAX_ROWS, ROW_LIST, ROW_RETURNS_INT},
+    row::{ROW_LIST, ROW_RETURNS_INT},
 };
 
 use crate::{
-    calls::{self, Pushed},
-    emit::{Call, bring_in, emit_call, emit_list, emit_status, text_behind},
-    maps::{PROCESSES, ROWS, Thread},
-    misses::count,
-    process, regs, sites, stacks, waits, watch,
+    calls::{self, Entered, Outcome},
+    current,
+    emit::{Call, emit_call, emit_list, emit_status, text_at},
+    filter, regs,
+    rows::row_of,
+    sites, stacks,
+    thread::Thread,
+    thread_slots::thread,
+    user_memory, waits, watch,
 };
 
-pub(crate) fn row_of(number: u32) -> Option<&'static ProbeRow> {
-    let row = if number < MAX_ROWS { ROWS.get(number) } else { None };
-    match row {
-        Some(row) if row.when != 0 => Some(row),
-        _ => {
-            count(0, Miss::UnknownRow);
-            None
-        }
-    }
-}
-
-/// A probed call is entered. One body for all rows, so that it is verified once per program kind. `cookie` gives the row's number, which
-/// nobody needs of a process that is not traced. `LOOPS`: see [`stacks::take`]; without it there are no cookies.
+/// A probed call is entered. One body for all rows, so that it is verified once per kind of program.
+///
+/// The lower half of `cookie` is the row's number. `LOOPS`: see [`stacks::take`]; a program without it has no cookies.
 #[inline(never)]
 pub(crate) fn enter<const LOOPS: bool>(ctx: *mut c_void, id: u64, cookie: u64) -> u32 {
-    let number = cookie as u32;
-    let Some(row) = row_of(number) else { return 0 };
-    // SAFETY: the context of a uprobe is the thread's registers.
-    let regs = unsafe { &*ctx.cast::<pt_regs>() };
-    let number = number as u16;
+    let Some(row) = row_of(cookie as u32) else { return 0 };
+    let regs = regs::of(ctx);
+    let number = cookie as u16;
     if row.when == When::Library as u8 {
-        library(ctx, regs, row, number, tgid_of(id));
+        waits::library(ctx, regs, row, number, current::tgid_of(id));
         return 0;
     }
-    let mut stack_pointer = regs::stack_pointer(regs);
-    if watch::is_own_call(tgid_of(id), stack_pointer) {
+    if is_own_call(id, regs) {
         return 0;
     }
-    let Some(thread) = calls::thread::<LOOPS>(id, number) else { return 0 };
-    if LOOPS && sites::is_later(cookie) {
-        stack_pointer = sites::save_args(ctx, regs, cookie, &mut thread.args);
-    } else {
-        regs::save_args(regs, &mut thread.args);
-    }
+    let Some(thread) = thread::<LOOPS>(id, number) else { return 0 };
+    let stack_pointer = sites::save_args::<LOOPS>(ctx, regs, cookie, &mut thread.args);
     let outer = thread.api as u16;
-    if row.is_paired() {
-        let call = calls::Entered {
-            row: number,
-            group: row.group,
-            own: row.has_own_return(),
-            stack_pointer,
-            return_address: stacks::return_address(regs, row),
-        };
-        if let Pushed::Dropped = calls::push(thread, &call) {
-            return 0;
-        }
-    }
-    if row.waits_for_return() {
-        watch::pass(id, thread, row, number, regs, false);
+    let return_address = stacks::return_address(regs, row);
+    if let Outcome::Dropped = push(thread, row, number, stack_pointer, return_address) {
         return 0;
     }
-    let call = Call { id, kind: Kind::Enter, row: number, outer, status: 0 };
-    report::<LOOPS>(ctx, thread, row, call);
-    watch::pass(id, thread, row, number, regs, false);
+    if !row.waits_for_return() {
+        report::<LOOPS>(ctx, thread, row, Call { id, kind: Kind::Enter, row: number, outer, status: 0 });
+    }
+    watch::on_side(id, thread, row, number, regs, false);
     0
 }
 
@@ -78,20 +54,19 @@ pub(crate) fn enter<const LOOPS: bool>(ctx: *mut c_void, id: u64, cookie: u64) -
 #[inline(never)]
 pub(crate) fn leave<const LOOPS: bool>(ctx: *mut c_void, id: u64, number: u32) -> u32 {
     let Some(row) = row_of(number) else { return 0 };
-    // SAFETY: the context of a uprobe is the thread's registers.
-    let regs = unsafe { &*ctx.cast::<pt_regs>() };
+    let regs = regs::of(ctx);
     let status = status(regs, row);
-    // Most calls that were reported at entry: there is nothing to take back.
+    // Most calls that were reported at entry: they succeeded.
     if row.when == When::EntryAndNonZero as u8 && status == 0 && !row.is_paired() && !watch::is_side(row) {
         return 0;
     }
-    if watch::is_own_call(tgid_of(id), regs::stack_pointer(regs)) {
+    if is_own_call(id, regs) {
         return 0;
     }
     let number = number as u16;
-    let Some(thread) = calls::thread::<LOOPS>(id, number) else { return 0 };
+    let Some(thread) = thread::<LOOPS>(id, number) else { return 0 };
     if row.is_paired()
-        && let Pushed::Dropped = calls::pop(thread, number)
+        && let Outcome::Dropped = calls::pop(thread, number)
     {
         return 0;
     }
@@ -101,7 +76,7 @@ pub(crate) fn leave<const LOOPS: bool>(ctx: *mut c_void, id: u64, number: u32) -
     } else if row.when == When::EntryAndNonZero as u8 && status != 0 {
         emit_status(ctx, thread, call);
     }
-    watch::pass(id, thread, row, number, regs, true);
+    watch::on_side(id, thread, row, number, regs, true);
     0
 }
 
@@ -109,20 +84,41 @@ pub(crate) fn leave<const LOOPS: bool>(ctx: *mut c_void, id: u64, number: u32) -
 #[inline(never)]
 pub(crate) fn leave_own<const LOOPS: bool>(ctx: *mut c_void, id: u64, number: u32) -> u32 {
     let Some(row) = row_of(number) else { return 0 };
-    // SAFETY: the context of a uprobe is the thread's registers.
-    let regs = unsafe { &*ctx.cast::<pt_regs>() };
-    let stack_pointer = regs::stack_pointer(regs);
-    if watch::is_own_call(tgid_of(id), stack_pointer) {
+    let regs = regs::of(ctx);
+    if is_own_call(id, regs) {
         return 0;
     }
     let number = number as u16;
-    let Some(thread) = calls::thread::<LOOPS>(id, number) else { return 0 };
-    if let Pushed::Reported = calls::pop_own(thread, number, stack_pointer) {
+    let Some(thread) = thread::<LOOPS>(id, number) else { return 0 };
+    if let Outcome::Reported = calls::pop_own(thread, number, regs::stack_pointer(regs)) {
         let call = Call { id, kind: Kind::Return, row: number, outer: thread.api as u16, status: status(regs, row) };
         report::<LOOPS>(ctx, thread, row, call);
-        watch::pass(id, thread, row, number, regs, true);
+        watch::on_side(id, thread, row, number, regs, true);
     }
     0
+}
+
+/// Pushes a call that is followed to its return.
+#[inline(always)]
+fn push(thread: &mut Thread, row: &ProbeRow, number: u16, stack_pointer: u64, return_address: u64) -> Outcome {
+    if !row.is_paired() {
+        return Outcome::Reported;
+    }
+    let call = Entered { row: number, group: row.group, own: row.has_own_return(), stack_pointer, return_address };
+    calls::push(thread, &call)
+}
+
+/// Whether the handler of a watch makes this call.
+#[inline(always)]
+fn is_own_call(id: u64, regs: &pt_regs) -> bool {
+    watch::is_own_call(current::tgid_of(id), regs::stack_pointer(regs))
+}
+
+/// What a call of this row returns.
+#[inline(always)]
+fn status(regs: &pt_regs, row: &ProbeRow) -> i64 {
+    let returned = regs::returned(regs);
+    if row.flags & ROW_RETURNS_INT != 0 { i64::from(returned as i32) } else { returned as i64 }
 }
 
 /// Reports a call with its stacks.
@@ -130,9 +126,9 @@ pub(crate) fn leave_own<const LOOPS: bool>(ctx: *mut c_void, id: u64, number: u3
 fn report<const LOOPS: bool>(ctx: *mut c_void, thread: &mut Thread, row: &ProbeRow, call: Call) {
     let mut generation = 0;
     if stacks::are_wanted(row) {
-        // None: it has just been taken out of the trace.
-        let Some(state) = PROCESSES.get_ptr(&tgid_of(call.id)) else { return };
-        // SAFETY: a live map value; that others change it meanwhile does no harm.
+        // None: the process has just been taken out of the trace.
+        let Some(state) = filter::state_of(current::tgid_of(call.id)) else { return };
+        // SAFETY: a live map value; a change meanwhile does no harm.
         generation = unsafe { (*state).generation };
     }
     stacks::take::<LOOPS>(ctx, thread, generation, row, call.row);
@@ -143,95 +139,36 @@ fn report<const LOOPS: bool>(ctx: *mut c_void, thread: &mut Thread, row: &ProbeR
     }
 }
 
-/// What a call of this row returns.
-#[inline(always)]
-fn status(regs: &pt_regs, row: &ProbeRow) -> i64 {
-    let returned = regs::returned(regs);
-    if row.flags & ROW_RETURNS_INT != 0 { i64::from(returned as i32) } else { returned as i64 }
-}
-
-#[inline(always)]
-const fn tgid_of(id: u64) -> u32 {
-    (id >> 32) as u32
-}
-
-/// A call with a text is about to be reported. A literal that nobody has touched is not in memory, and [`enter`]
-/// cannot wait for its page; this program can.
+/// A call with a text is about to be reported: faults in its page, for which [`enter`] cannot wait. A literal is in
+/// memory only once the program has read it.
 #[inline(always)]
 pub(crate) fn touch(ctx: *mut c_void, cookie: impl FnOnce() -> u64) {
-    if process::traced_thread().is_none() {
+    if filter::traced_thread().is_none() {
         return;
     }
     let cookie = cookie();
     let Some(row) = row_of(cookie as u32) else { return };
-    // SAFETY: the context of a uprobe is the thread's registers.
-    let regs = unsafe { &*ctx.cast::<pt_regs>() };
-    let arg = if sites::is_later(cookie) {
-        sites::arg(ctx, regs, cookie, row.text_arg)
-    } else {
-        regs::arg(regs, row.text_arg)
-    };
-    let text = text_behind(row, arg);
-    if text == 0 {
-        return;
+    let text = text_at(row, sites::arg(ctx, regs::of(ctx), cookie, row.text_arg));
+    if text != 0 {
+        user_memory::fault_in(text, MAX_TEXT as u64);
     }
-    bring_in(text, MAX_TEXT as u64);
 }
 
-/// A call with a text is entered, and reported at once: [`enter`] of a program that can wait for the text itself, so there is one program
-/// where there were two. Not for calls with stacks, and not while blocks are watched.
+/// A call with a text is entered, and reported at once: [`touch`] and [`enter`] in one program. Only for calls without
+/// stacks, and without a watch.
 #[inline(always)]
-pub(crate) fn enter_text(ctx: *mut c_void, id: u64, cookie: u64) {
-    let number = cookie as u32;
-    let Some(row) = row_of(number) else { return };
-    // SAFETY: the context of a uprobe is the thread's registers.
-    let regs = unsafe { &*ctx.cast::<pt_regs>() };
-    let number = number as u16;
-    let Some(thread) = calls::thread::<true>(id, number) else { return };
-    let mut stack_pointer = regs::stack_pointer(regs);
-    if sites::is_later(cookie) {
-        stack_pointer = sites::save_args(ctx, regs, cookie, &mut thread.args);
-    } else {
-        regs::save_args(regs, &mut thread.args);
-    }
+pub(crate) fn enter_text(ctx: *mut c_void, id: u64, cookie: u64) -> u32 {
+    let Some(row) = row_of(cookie as u32) else { return 0 };
+    let number = cookie as u16;
+    let Some(thread) = thread::<true>(id, number) else { return 0 };
+    let stack_pointer = sites::save_args::<true>(ctx, regs::of(ctx), cookie, &mut thread.args);
     let outer = thread.api as u16;
-    if row.is_paired() {
-        // Only stacks need the address.
-        let call = calls::Entered { row: number, group: row.group, own: false, stack_pointer, return_address: 0 };
-        if let Pushed::Dropped = calls::push(thread, &call) {
-            return;
-        }
+    // Only stacks need the return address.
+    if let Outcome::Dropped = push(thread, row, number, stack_pointer, 0) {
+        return 0;
     }
     thread.call.native_stack = 0;
     thread.call.python_stack = 0;
     emit_call::<true>(ctx, thread, row, Call { id, kind: Kind::Enter, row: number, outer, status: 0 });
-}
-
-/// The dynamic loader has mapped something: the process waits until user space has looked.
-#[inline(always)]
-fn library(ctx: *mut c_void, regs: &pt_regs, row: &ProbeRow, number: u16, tgid: u32) {
-    /// `r_debug.r_state`: about to map.
-    const ADDING: u32 = 1;
-    /// About to unmap; it then says once more that all is consistent.
-    const DELETING: u32 = 2;
-    const UNKNOWN: u32 = 255;
-    let mut state = UNKNOWN;
-    if row.param != 0 {
-        let addr = regs::instruction_pointer(regs).wrapping_add(row.param as u64);
-        // SAFETY: `state` has four bytes; the helper checks the address.
-        let result = unsafe { bpf_probe_read_user((&raw mut state).cast(), 4, addr as *const c_void) };
-        if result != 0 {
-            count(number, Miss::Fault);
-            state = UNKNOWN;
-        }
-    }
-    if state != ADDING
-        && let Some(process) = PROCESSES.get_ptr_mut(&tgid)
-    {
-        // SAFETY: a live map value; the loader reports from one thread at a time, and nobody else changes it.
-        let process = unsafe { &mut *process };
-        let added = state != DELETING && process.unmapping == 0;
-        process::mappings_change(process, state);
-        waits::report_library(ctx, number, state, if added { process.flags } else { 0 });
-    }
+    0
 }

@@ -1,14 +1,26 @@
-//! The traced thread's registers, for both architectures.
+//! Registers of the traced thread, for both architectures.
+
+use core::ffi::c_void;
 
 use aya_ebpf::bindings::pt_regs;
 #[cfg(bpf_target_arch = "aarch64")]
 use memscope_common::row::RESULT_SLOT;
-use memscope_common::row::{REGISTER_ARGS, RETURNED_SLOT};
+use memscope_common::row::{REGISTER_ARGS, RETURNED_SLOT, STACK_SLOTS};
 
-use crate::{maps::ARG_SLOTS, tensors::SLOTS};
+use crate::{thread::ARG_SLOTS, user_memory};
 
-/// One register. Volatile: the compiler must not turn a choice between registers into a choice between addresses,
-/// which the verifier does not allow on a context.
+/// Registers that arguments and results come in, by number.
+pub(crate) const REGISTER_SLOTS: usize = STACK_SLOTS as usize;
+
+/// The registers at the probe. `ctx` is the context of a uprobe.
+#[inline(always)]
+pub(crate) fn of<'a>(ctx: *mut c_void) -> &'a pt_regs {
+    // SAFETY: the context of a uprobe is the thread's registers.
+    unsafe { &*ctx.cast::<pt_regs>() }
+}
+
+/// One register. Volatile: the compiler would turn a choice between registers into a choice between addresses, which the
+/// verifier refuses on a context.
 #[inline(always)]
 fn register(register: &u64) -> u64 {
     // SAFETY: a valid reference.
@@ -31,9 +43,9 @@ pub(crate) fn save_args(regs: &pt_regs, to: &mut [u64; ARG_SLOTS]) {
     }
 }
 
-/// Keeps what arguments and results come in, by their slots.
+/// Keeps all registers that arguments and results come in, by their slots.
 #[inline(always)]
-pub(crate) fn save_slots(regs: &pt_regs, to: &mut [u64; SLOTS]) {
+pub(crate) fn save_slots(regs: &pt_regs, to: &mut [u64; REGISTER_SLOTS]) {
     for (slot, arg) in to.iter_mut().zip(args(regs)) {
         *slot = arg;
     }
@@ -55,7 +67,7 @@ pub(crate) fn stack_args(stack_pointer: u64) -> u64 {
     return stack_pointer;
 }
 
-/// One C argument. A choice, not an index: a stack slot cannot be indexed by a variable.
+/// One C argument. A choice and not an index: a variable cannot index the BPF stack.
 #[inline(always)]
 pub(crate) fn arg(regs: &pt_regs, n: u8) -> u64 {
     let [first, second, third, fourth, fifth, sixth] = args(regs);
@@ -87,7 +99,7 @@ pub(crate) fn stack_pointer(regs: &pt_regs) -> u64 {
     return regs.sp;
 }
 
-/// The frame pointer, where the program uses that register so.
+/// The frame pointer, if the program uses that register as one.
 #[inline(always)]
 pub(crate) fn frame_pointer(regs: &pt_regs) -> u64 {
     #[cfg(bpf_target_arch = "x86_64")]
@@ -96,7 +108,7 @@ pub(crate) fn frame_pointer(regs: &pt_regs) -> u64 {
     return register(&regs.regs[29]);
 }
 
-/// The link register; 0 where there is none.
+/// The link register; 0 on x86-64.
 #[inline(always)]
 pub(crate) fn link_register(regs: &pt_regs) -> u64 {
     #[cfg(bpf_target_arch = "x86_64")]
@@ -115,4 +127,13 @@ pub(crate) fn instruction_pointer(regs: &pt_regs) -> u64 {
     return regs.rip;
     #[cfg(bpf_target_arch = "aarch64")]
     return regs.pc;
+}
+
+/// The return address of a call, at its entry or at its return instruction; 0 if unreadable.
+#[inline(always)]
+pub(crate) fn return_address(regs: &pt_regs) -> u64 {
+    if cfg!(bpf_target_arch = "aarch64") {
+        return link_register(regs);
+    }
+    user_memory::word_or_zero(stack_pointer(regs))
 }

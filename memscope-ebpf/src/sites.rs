@@ -1,43 +1,64 @@
-//! Arguments at probes behind a function's entry: where they are is in [`SITES`], the probe's number there in its cookie.
+//! Arguments at a probe behind a function's entry, where they may be in other registers, or on the stack.
+//!
+//! The upper half of the probe's cookie is the number of its description; 0 is a probe at the entry.
 
-use core::{arch::asm, ffi::c_void};
+use core::ffi::c_void;
 
-use aya_ebpf::{
-    bindings::pt_regs,
-    helpers::generated::{bpf_probe_read_kernel, bpf_probe_read_user},
-};
-use memscope_common::{ArgPlace, row::REGISTER_ARGS, site::MAX_SITES};
+use aya_ebpf::{bindings::pt_regs, macros::map, maps::Array};
+use memscope_common::{ArgPlace, SitePlaces, row::REGISTER_ARGS, site::MAX_SITES};
 
-use crate::{
-    maps::{ARG_SLOTS, SITES},
-    regs,
-};
+use crate::{kernel_memory, regs, thread::ARG_SLOTS, user_memory, verifier::masked};
 
-/// Whether the probe is not at the entry.
+/// Where the arguments are, by the site's number.
+#[map]
+static SITES: Array<SitePlaces> = Array::with_max_entries(MAX_SITES, 0);
+
+/// Whether the probe is behind the entry.
 #[inline(always)]
-pub(crate) const fn is_later(cookie: u64) -> bool {
+const fn is_later(cookie: u64) -> bool {
     cookie >> 32 != 0
 }
 
-/// Keeps the arguments; gives the stack pointer at the entry.
+/// The description of a probe.
 #[inline(always)]
-pub(crate) fn save_args(ctx: *mut c_void, regs: &pt_regs, cookie: u64, to: &mut [u64; ARG_SLOTS]) -> u64 {
-    let stack_pointer = regs::stack_pointer(regs);
+fn places(cookie: u64) -> Option<&'static SitePlaces> {
     let number = (cookie >> 32) as u32;
-    let places = if number < MAX_SITES { SITES.get(number) } else { None };
-    let Some(places) = places else { return stack_pointer };
+    if number < MAX_SITES { SITES.get(number) } else { None }
+}
+
+/// Keeps the arguments. Returns the stack pointer at the entry. `LATER`: the program serves such probes.
+#[inline(always)]
+pub(crate) fn save_args<const LATER: bool>(
+    ctx: *mut c_void,
+    regs: &pt_regs,
+    cookie: u64,
+    to: &mut [u64; ARG_SLOTS],
+) -> u64 {
+    if LATER && is_later(cookie) {
+        return save_later(ctx, regs, cookie, to);
+    }
+    regs::save_args(regs, to);
+    regs::stack_pointer(regs)
+}
+
+/// As [`save_args`], behind the entry.
+#[inline(always)]
+fn save_later(ctx: *mut c_void, regs: &pt_regs, cookie: u64, to: &mut [u64; ARG_SLOTS]) -> u64 {
+    let stack_pointer = regs::stack_pointer(regs);
+    let Some(places) = places(cookie) else { return stack_pointer };
     for (slot, place) in to.iter_mut().zip(&places.args) {
         *slot = value(ctx, stack_pointer, *place);
     }
     stack_pointer.wrapping_add(places.stack)
 }
 
-/// One of them.
+/// One argument.
 #[inline(always)]
 pub(crate) fn arg(ctx: *mut c_void, regs: &pt_regs, cookie: u64, n: u8) -> u64 {
-    let number = (cookie >> 32) as u32;
-    let places = if number < MAX_SITES { SITES.get(number) } else { None };
-    let Some(places) = places else { return 0 };
+    if !is_later(cookie) {
+        return regs::arg(regs, n);
+    }
+    let Some(places) = places(cookie) else { return 0 };
     let at = usize::from(n);
     if at >= REGISTER_ARGS {
         return 0;
@@ -45,26 +66,15 @@ pub(crate) fn arg(ctx: *mut c_void, regs: &pt_regs, cookie: u64, n: u8) -> u64 {
     value(ctx, regs::stack_pointer(regs), places.args[at])
 }
 
-/// What is there. By a helper: a program may not read its context at an offset that the verifier does not know.
+/// The argument in this place. A helper reads the register: a program may not index its context by a variable.
 #[inline(always)]
 fn value(ctx: *mut c_void, stack_pointer: u64, place: ArgPlace) -> u64 {
-    let mut value = 0_u64;
-    let to = (&raw mut value).cast();
     let offset = i64::from(place.offset) as u64;
-    // A context that is moved has to stay near itself.
-    let mut register = offset;
-    // SAFETY: changes a register.
-    unsafe { asm!("{register} &= 255", register = inout(reg) register) };
+    // The verifier refuses a context that is moved far.
+    let register = masked::<0xff>(offset);
     match place.kind {
-        // SAFETY: `value` has eight bytes; the helper checks the address, and zeroes it on a fault.
-        ArgPlace::REGISTER => unsafe {
-            bpf_probe_read_kernel(to, 8, (ctx as u64).wrapping_add(register) as *const c_void);
-        },
-        // SAFETY: as above.
-        ArgPlace::STACK => unsafe {
-            bpf_probe_read_user(to, 8, stack_pointer.wrapping_add(offset) as *const c_void);
-        },
-        _ => {}
+        ArgPlace::REGISTER => kernel_memory::word_or_zero((ctx as u64).wrapping_add(register)),
+        ArgPlace::STACK => user_memory::word_or_zero(stack_pointer.wrapping_add(offset)),
+        _ => 0,
     }
-    value
 }

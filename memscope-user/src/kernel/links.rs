@@ -86,13 +86,13 @@ impl Kernel {
             Vec::new()
         };
         let points = &*points;
-        if let Some(Programs { enter, leave, leave_own, touch, enter_text, pass_array, hold, .. }) =
+        if let Some(Programs { enter, leave, leave_own, touch, enter_text, tensor_array, hold, .. }) =
             self.shared_programs()
         {
             // Of several programs at one place the kernel runs the last one attached first: a call is told before its arrays.
             if !arrays.is_empty() {
-                self.load_once(pass_array)?;
-                self.attach_many(pass_array, &path, &arrays)?;
+                self.load_once(tensor_array)?;
+                self.attach_many(tensor_array, &path, &arrays)?;
             }
             // As above: it is told who waits before the thread does.
             if self.can_hold {
@@ -130,14 +130,14 @@ impl Kernel {
         if points.is_empty() {
             return Ok(());
         }
-        let Some(Programs { pass, .. }) = self.shared_programs() else {
-            return Err(KernelError::Map { name: "OBJECTS", reason: "this kernel has no attach cookies".to_owned() });
+        let Some(Programs { tensors, .. }) = self.shared_programs() else {
+            return Err(KernelError::Map { name: "TENSORS", reason: "this kernel has no attach cookies".to_owned() });
         };
         let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
         let most = if self.mode == LinkMode::Multi { MOST } else { 1 };
         for points in points.chunks(most) {
             let cookie = |point: &ObjectPoint| u64::from(point.row) | u64::from(point.detail) << 32;
-            self.link(pass, &path, points.iter().map(|point| (point.file_offset, Some(cookie(point)))))?;
+            self.link(tensors, &path, points.iter().map(|point| (point.file_offset, Some(cookie(point)))))?;
         }
         Ok(())
     }

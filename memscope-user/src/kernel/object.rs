@@ -34,9 +34,9 @@ const OBJECT_THREADS: u32 = 4096;
 /// The same where only scripts hand arrays over.
 const SCRIPT_THREADS: u32 = 256;
 /// Threads that found the places taken in which theirs could be.
-const THREADS_WITHOUT_SEAT: u32 = 1024;
+const THREADS_WITHOUT_SLOT: u32 = 1024;
 /// Stacks whose ids are known to have been told; of those forgotten the record is sent again.
-const STACKS_TOLD: u32 = 1 << 16;
+const STACKS_SENT: u32 = 1 << 16;
 /// Rules that were asked for a moment ago.
 const RULES_ASKED: u32 = 1 << 14;
 
@@ -45,7 +45,7 @@ const PYTHON_PROCESSES: u32 = 16_384;
 /// Processes in which blocks are watched.
 const WATCHED_PROCESSES: u32 = 1024;
 /// Stacks and code objects that are not told again; of more, the oldest are.
-const PYTHON_TOLD: u32 = 65_536;
+const PYTHON_SENT: u32 = 65_536;
 
 /// The kernel side, loaded.
 pub struct Kernel {
@@ -144,7 +144,7 @@ impl Choice {
             thread_pointer: self.thread_pointer,
             native_slots: stack_slots(),
             exchanges: exchanges.into(),
-            seats: if exchanges { thread_entries().next_power_of_two() } else { 0 },
+            thread_slots: if exchanges { thread_entries().next_power_of_two() } else { 0 },
             watch: options.watch.into(),
             task_sighand: sighand,
             urgent_handler,
@@ -167,24 +167,24 @@ impl Choice {
         EbpfLoader::new()
             .override_global("CONFIG", config, true)
             .map_max_entries("EVENTS", ring_bytes)
-            .map_max_entries("THREADS", if self.exchanges { THREADS_WITHOUT_SEAT } else { thread_entries() })
-            .map_max_entries("SEATS", config.seats.max(1))
-            .map_max_entries("OBJECTS", if options.objects || options.arrays { OBJECT_THREADS } else { SCRIPT_THREADS })
+            .map_max_entries("THREADS", if self.exchanges { THREADS_WITHOUT_SLOT } else { thread_entries() })
+            .map_max_entries("THREAD_SLOTS", config.thread_slots.max(1))
+            .map_max_entries("TENSORS", if options.objects || options.arrays { OBJECT_THREADS } else { SCRIPT_THREADS })
             .map_max_entries("RESULTS", if options.objects { OBJECT_THREADS } else { 1 })
             .map_max_entries("PYTHON", python(PYTHON_PROCESSES))
-            .map_max_entries("PYTHON_SEEN", python(PYTHON_TOLD))
-            .map_max_entries("PYTHON_CODES", python(PYTHON_TOLD))
-            .map_max_entries("PYTHON_OWNERS", python(slots))
-            .map_max_entries("PYTHON_CLAIMS", python(slots))
+            .map_max_entries("PYTHON_SENT", python(PYTHON_SENT))
+            .map_max_entries("PYTHON_CODES", python(PYTHON_SENT))
+            .map_max_entries("PYTHON_LOCKS", python(slots))
+            .map_max_entries("PYTHON_LOCKED", python(slots))
             .map_max_entries("PYTHON_SCRATCH", python(slots))
             .map_max_entries("WATCHED", if options.watch { WATCHED_PROCESSES } else { 1 })
             .map_max_entries("WATCH_IDLE", if options.watch { WATCHED_PROCESSES } else { 1 })
             .map_max_entries("WATCH_SITES", if options.watch { thread_entries() } else { 1 })
             .map_max_entries("UNWIND_RULES", if_native(RULES))
             .map_max_entries("STACK_SLOTS", if_native(config.native_slots))
-            .map_max_entries("STACK_OWNERS", if_native(config.native_slots))
-            .map_max_entries("STACK_CLAIMS", if_native(config.native_slots))
-            .map_max_entries("STACKS_TOLD", if_native(STACKS_TOLD))
+            .map_max_entries("STACK_LOCKS", if_native(config.native_slots))
+            .map_max_entries("STACK_LOCKED", if_native(config.native_slots))
+            .map_max_entries("STACKS_SENT", if_native(STACKS_SENT))
             .map_max_entries("RULES_ASKED", if_native(RULES_ASKED))
             .allow_unsupported_maps()
             .load(options.object.unwrap_or(OBJECT))
@@ -258,7 +258,7 @@ impl Kernel {
     fn load_probes(&mut self, options: &KernelOptions) -> Result<(), KernelError> {
         let Some(names) = self.shared_programs() else { return self.load_slots() };
         let needed = [names.enter, names.leave, names.leave_own];
-        let wanted = [options.objects.then_some(names.pass), options.arrays.then_some(names.pass_array)];
+        let wanted = [options.objects.then_some(names.tensors), options.arrays.then_some(names.tensor_array)];
         for name in needed.into_iter().chain(wanted.into_iter().flatten()) {
             self.load_once(name)?;
         }

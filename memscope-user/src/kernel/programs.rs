@@ -16,8 +16,8 @@ pub(super) struct Programs {
     pub(super) touch: &'static str,
     pub(super) enter_text: &'static str,
     pub(super) hold: &'static str,
-    pub(super) pass: &'static str,
-    pub(super) pass_array: &'static str,
+    pub(super) tensors: &'static str,
+    pub(super) tensor_array: &'static str,
     pub(super) code_freed: &'static str,
 }
 
@@ -32,8 +32,8 @@ impl Programs {
                 touch: "touch_multi",
                 enter_text: "enter_text_multi",
                 hold: "hold_multi",
-                pass: "pass_multi",
-                pass_array: "pass_array_multi",
+                tensors: "tensors_multi",
+                tensor_array: "tensor_array_multi",
                 code_freed: "code_freed_multi",
             }),
             LinkMode::Cookie => Some(Self {
@@ -43,8 +43,8 @@ impl Programs {
                 touch: "touch",
                 enter_text: "enter_text",
                 hold: "hold",
-                pass: "pass",
-                pass_array: "pass_array",
+                tensors: "tensors",
+                tensor_array: "tensor_array",
                 code_freed: "code_freed",
             }),
             LinkMode::Slots => None,

@@ -34,11 +34,11 @@ fn map(running: &Running, name: &str) -> Map {
 }
 
 /// Nobody gives these back. Kernels without compare-and-exchange have them in a map of those that are taken.
-fn take_all_slots(running: &Running, owners: &str, claims: &str) {
-    let mut slots: Array<MapData, [u64; 8]> = map(running, owners).try_into().expect("an array");
+fn take_all_slots(running: &Running, locks: &str, locked: &str) {
+    let mut slots: Array<MapData, [u64; 8]> = map(running, locks).try_into().expect("an array");
     (0..slots.len()).for_each(|slot| slots.set(slot, &[1, 0, 0, 0, 0, 0, 0, 0], 0).expect("a slot"));
-    let mut claimed: BpfHashMap<MapData, u32, u32> = map(running, claims).try_into().expect("a hash map");
-    let taken = (0..1 << 16).take_while(|slot| claimed.insert(slot, &1, 0).is_ok()).count();
+    let mut locked_slots: BpfHashMap<MapData, u32, u32> = map(running, locked).try_into().expect("a hash map");
+    let taken = (0..1 << 16).take_while(|slot| locked_slots.insert(slot, &1, 0).is_ok()).count();
     assert!(taken as u32 == slots.len() && taken > 0, "{taken} {}", slots.len());
 }
 
@@ -172,7 +172,7 @@ fn interfered(cases: &[&str], interfere: impl FnOnce(&Running)) -> Run {
 /// Where the call was made is known all the same.
 #[test]
 fn stacks_for_which_there_is_no_slot_are_one_frame() {
-    let run = interfered(&["recurse"], |running| take_all_slots(running, "STACK_OWNERS", "STACK_CLAIMS"));
+    let run = interfered(&["recurse"], |running| take_all_slots(running, "STACK_LOCKS", "STACK_LOCKED"));
     let (_, held) = hold(&run);
     let frames_missing = truths(&run.stdout).into_iter().map(|(block, truth)| (block, truth.frames.len() - 1));
     assert_eq!(held, frames_missing.map(|(block, missing)| (block, (StackEnd::Busy, missing))).collect());
@@ -282,7 +282,7 @@ fn hold_python(python: &Python, run: &Run) -> Vec<Found> {
 #[test]
 fn python_stacks_for_which_there_is_no_slot_are_empty() {
     for python in interpreters() {
-        let run = python_interfered(&python, |running, _| take_all_slots(running, "PYTHON_OWNERS", "PYTHON_CLAIMS"));
+        let run = python_interfered(&python, |running, _| take_all_slots(running, "PYTHON_LOCKS", "PYTHON_LOCKED"));
         let found = hold_python(&python, &run);
         let busy = |found: &Found| (found.end, found.frames.len()) == (StackEnd::Busy, 0);
         assert!(found.len() == 6 && found.iter().all(busy), "{python:?}: {found:?}");
