@@ -33,7 +33,8 @@ pub struct Config {
     pub thread_pointer: u32,
     /// Native stacks that can be walked at the same time.
     pub native_slots: u32,
-    /// Only processes of this user are stopped, since nobody else's can be made to go on; [`ANY_USER`]: all.
+    /// Only processes of this user are stopped, since nobody else's can be made to go on;
+    /// [`ANY_USER`]: all.
     pub stop_user: u32,
     /// Whether blocks may be watched.
     pub watch: u32,
@@ -43,9 +44,11 @@ pub struct Config {
     pub urgent_handler: u32,
     /// Whether programs may compare and exchange (5.12), and are large enough to be quick.
     pub exchanges: u32,
-    /// Threads whose state is found by their number, a power of two; 0 where there is no compare-and-exchange: by a hash map.
+    /// Threads whose state is found by their number, a power of two; 0 where there is no
+    /// compare-and-exchange: by a hash map.
     pub thread_slots: u32,
-    /// The process group of the program that `run` starts: processes of other groups are under job control. 0: none.
+    /// The process group of the program that `run` starts: processes of other groups are under job
+    /// control. 0: none.
     pub home_group: u32,
     /// The tracer's own process.
     pub tracer: u32,
@@ -71,7 +74,8 @@ pub struct Offsets {
     pub task_parent: u32,
     /// `blocked` of a task: its signals, number 1 in the lowest bit.
     pub task_blocked: u32,
-    /// `real_blocked` of a task: those that it has blocked, but for its wait for some of them (`sigwaitinfo`).
+    /// `real_blocked` of a task: those that it has blocked, but for its wait for some of them
+    /// (`sigwaitinfo`).
     pub task_real_blocked: u32,
     /// `sighand` of a task.
     pub task_sighand: u32,
@@ -103,8 +107,8 @@ pub struct Offsets {
     pub super_device: u32,
 }
 
-/// A file that decides whether a program has to be stopped when it begins, or a thread held when it loads libraries, as the kernel
-/// knows it.
+/// A file that decides whether a program has to be stopped when it begins, or a thread held when it
+/// loads libraries, as the kernel knows it.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ImageKey {
@@ -133,8 +137,9 @@ pub const MINOR_BITS: u32 = 20;
 
 /// Of a thread that is held: it waits.
 pub const HOLD_ASKED: u64 = 0;
-/// Of a thread that was held: it has waited too long and went on. Any other value but [`HOLD_ASKED`] is the time of user space's last
-/// sign of life while it looks at the thread's process, in nanoseconds of `CLOCK_MONOTONIC`.
+/// Of a thread that was held: it has waited too long and went on. Any other value but
+/// [`HOLD_ASKED`] is the time of user space's last sign of life while it looks at the thread's
+/// process, in nanoseconds of `CLOCK_MONOTONIC`.
 pub const HOLD_GIVEN_UP: u64 = u64::MAX;
 
 /// In a process's stops: we have stopped it, and have to continue it.
@@ -155,7 +160,8 @@ pub const PROCESS_STOP: u32 = 1 << 1;
 pub const PROCESS_SHARES: u32 = 1 << 2;
 /// In a process's state: a thread that has mapped a library waits until user space has looked.
 pub const PROCESS_HOLD: u32 = 1 << 3;
-/// In a process's state: it waits even if all that is mapped is known, since user space has to look at the process itself.
+/// In a process's state: it waits even if all that is mapped is known, since user space has to look
+/// at the process itself.
 pub const PROCESS_HOLD_ALWAYS: u32 = 1 << 4;
 
 /// Where user space counts its changes of who is traced ...
@@ -173,8 +179,9 @@ pub struct ProcessState {
     pub flags: u32,
     /// Process that this one was forked from; 0 for those named by the user.
     pub parent: u32,
-    /// Names what is mapped where: changes when the process unmaps a library or runs another program, and is not used
-    /// again. A forked child has that of its parent, as it has its mappings. 0: nothing is known yet.
+    /// Names what is mapped where: changes when the process unmaps a library or runs another
+    /// program, and is not used again. A forked child has that of its parent, as it has its
+    /// mappings. 0: nothing is known yet.
     pub generation: u64,
     /// The loader has said that it is about to unmap, and not yet that it is done.
     pub unmapping: u32,

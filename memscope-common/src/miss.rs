@@ -20,21 +20,26 @@ pub enum Miss {
     Nested = 6,
     /// The table of traced processes was full: a child process is not traced.
     ProcessesFull = 7,
-    /// A traced process could not, or should not, be stopped for attaching: probes of a new library may start late.
+    /// A traced process could not, or should not, be stopped for attaching: probes of a new library
+    /// may start late.
     StopFailed = 8,
     /// The row's number is not in the table: a programming error.
     UnknownRow = 9,
     /// A call that was left by an exception. No loss.
     Thrown = 10,
-    /// A list with more than [`MAX_ELEMENTS`](crate::row::MAX_ELEMENTS) elements: the rest was not reported.
+    /// A list with more than [`MAX_ELEMENTS`](crate::row::MAX_ELEMENTS) elements: the rest was not
+    /// reported.
     TooMany = 11,
     /// More native stacks were being taken at once than there is room for: the call's has one frame.
     StackBusy = 12,
-    /// Watched blocks were not looked at there: the thread was inside of a call of the runtime, or a graph was being captured.
+    /// Watched blocks were not looked at there: the thread was inside of a call of the runtime, or
+    /// a graph was being captured.
     NotWatched = 13,
-    /// Watched blocks were not looked at there: the program has a handler of its own for the signal, or ignores it.
+    /// Watched blocks were not looked at there: the program has a handler of its own for the
+    /// signal, or ignores it.
     HandlerTaken = 14,
-    /// A thread that had mapped libraries did not wait until they were probed: their first calls may be missed.
+    /// A thread that had mapped libraries did not wait until they were probed: their first calls
+    /// may be missed.
     NotHeld = 15,
     /// A thread that had mapped unknown files waited until user space had looked at them. No loss.
     Held = 16,

@@ -1,6 +1,7 @@
 //! Where things are in a process that runs Python: found by user space, followed by the programs.
 
-/// What the kernel side knows of a process's interpreter. Offsets are in bytes; [`NONE`] is "there is none".
+/// What the kernel side knows of a process's interpreter. Offsets are in bytes; [`NONE`] is "there
+/// is none".
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PythonLayout {
@@ -12,15 +13,18 @@ pub struct PythonLayout {
     pub interpreters: u64,
     /// The first interpreter: as long as it is the newest there is one only.
     pub first_interpreter: u64,
-    /// When a code object was freed last, if that is seen ([`LAYOUT_FREES`]); the kernel side writes it.
+    /// When a code object was freed last, if that is seen ([`LAYOUT_FREES`]); the kernel side
+    /// writes it.
     pub freed_ns: u64,
     /// From the thread pointer to what `pthread_self` gives.
     pub self_at: i32,
-    /// From the thread pointer to the pointer to the block of thread-specific values that has the thread's state.
+    /// From the thread pointer to the pointer to the block of thread-specific values that has the
+    /// thread's state.
     pub block_at: i32,
     /// In that block.
     pub value_at: u32,
-    /// Bit n: word n of a code object (from [`CODE_FROM`] on) never changes and is part of its fingerprint.
+    /// Bit n: word n of a code object (from [`CODE_FROM`] on) never changes and is part of its
+    /// fingerprint.
     pub code_words: u32,
     /// In the thread's state: what `pthread_self` gave to it.
     pub thread_id: u16,
@@ -124,7 +128,8 @@ pub const TEXT_FROM: u64 = 16;
 pub const TEXT_WORDS: usize = 16;
 /// In those words: the state of a text.
 pub const TEXT_STATE: usize = 2;
-/// In those words: the first characters of a text of ASCII, in versions whose texts are part of fingerprints.
+/// In those words: the first characters of a text of ASCII, in versions whose texts are part of
+/// fingerprints.
 pub const TEXT_CHARS: usize = 4;
 /// As above, of a line table.
 pub const LINES_WORD: usize = 2;
@@ -172,7 +177,8 @@ impl TextState {
 #[must_use]
 #[inline]
 pub const fn mix(hash: u64, word: u64) -> u64 {
-    // An odd number without pattern: every bit of the word changes the upper half, which is then folded down.
+    // An odd number without pattern: every bit of the word changes the upper half, which is then
+    // folded down.
     let mixed = (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     mixed ^ mixed >> 32
 }
@@ -190,8 +196,8 @@ pub fn mix_code(hash: u64, words: &[u64; CODE_WORDS], which: u32) -> u64 {
     mix(hashes[0], hashes[1])
 }
 
-/// Adds a text's length and first bytes to a hash: `len_bytes` from word `FIRST` on, as many as were read. What lies behind
-/// is not part of it.
+/// Adds a text's length and first bytes to a hash: `len_bytes` from word `FIRST` on, as many as
+/// were read. What lies behind is not part of it.
 #[must_use]
 #[inline]
 pub fn mix_text<const FIRST: usize>(hash: u64, words: &[u64; TEXT_WORDS], len_bytes: u64) -> u64 {
@@ -216,8 +222,8 @@ const fn head(word: u64, bytes: u64) -> u64 {
     if bytes < 8 { word & !(u64::MAX << (bytes * 8)) } else { word }
 }
 
-/// Bytes from an address to the next place where a page can begin: those behind it may not be there. Of larger pages it is one of
-/// these places, too.
+/// Bytes from an address to the next place where a page can begin: those behind it may not be
+/// there. Of larger pages it is one of these places, too.
 #[must_use]
 #[inline]
 pub const fn text_room(address: u64) -> u64 {
@@ -225,8 +231,8 @@ pub const fn text_room(address: u64) -> u64 {
     SMALLEST_PAGE - address % SMALLEST_PAGE
 }
 
-/// Bytes of a text from [`TEXT_CHARS`] on, for [`mix_text`]. What is not ASCII has further fields before its characters,
-/// which can change once: then it has another fingerprint.
+/// Bytes of a text from [`TEXT_CHARS`] on, for [`mix_text`]. What is not ASCII has further fields
+/// before its characters, which can change once: then it has another fingerprint.
 #[must_use]
 #[inline]
 pub const fn text_bytes(words: &[u64; TEXT_WORDS]) -> u64 {

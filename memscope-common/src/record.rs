@@ -17,7 +17,8 @@ pub enum Kind {
     Text = 3,
     /// What the id of a stack stands for: [`StackRecord`](crate::StackRecord).
     Stack = 5,
-    /// A native stack that user space is to finish: [`SnapshotRecord`](crate::SnapshotRecord). Not in captures.
+    /// A native stack that user space is to finish: [`SnapshotRecord`](crate::SnapshotRecord). Not
+    /// in captures.
     Snapshot = 6,
     /// A code object of Python: [`CodeRecord`](crate::CodeRecord).
     Code = 7,
@@ -49,7 +50,8 @@ pub struct Header {
     pub row: u16,
     /// Bytes of the record, this header included.
     pub len: u16,
-    /// Row of the outermost call of [`GROUP_API`](crate::row::GROUP_API) that the thread is inside of; 0 is none.
+    /// Row of the outermost call of [`GROUP_API`](crate::row::GROUP_API) that the thread is inside
+    /// of; 0 is none.
     pub outer: u16,
 }
 const _: () = assert!(size_of::<Header>() == 24);
@@ -61,8 +63,8 @@ pub const MAX_TEXT_PARTS: usize = 7;
 /// Longest text that is kept, in bytes; what is longer is cut and marked.
 pub const MAX_TEXT: usize = (TEXT_CHUNK - 1) * (1 + MAX_TEXT_PARTS);
 
-/// The text could not be read by the program: its page was not in memory. In its place is its address, eight bytes,
-/// so that user space can read it.
+/// The text could not be read by the program: its page was not in memory. In its place is its
+/// address, eight bytes, so that user space can read it.
 pub const CALL_TEXT_FAULT: u8 = 1;
 /// The text goes on in a [`TextRecord`] of the same thread.
 pub const CALL_TEXT_MORE: u8 = 1 << 1;
@@ -131,7 +133,8 @@ pub struct ProcessRecord {
     pub header: Header,
     /// The new process ([`Kind::Fork`]); otherwise 0.
     pub child: u32,
-    /// Whether the process was stopped and waits for `SIGCONT`: [`WAITS_STOPPED`], why it does not (`WITHHELD_*`), or 0.
+    /// Whether the process was stopped and waits for `SIGCONT`: [`WAITS_STOPPED`], why it does not
+    /// (`WITHHELD_*`), or 0.
     pub stopped: u32,
 }
 const _: () = assert!(size_of::<ProcessRecord>() == 32);
@@ -144,7 +147,8 @@ pub struct LibraryRecord {
     pub header: Header,
     /// `r_debug.r_state`: 0 consistent, 1 adding, 2 deleting; 255 unknown.
     pub state: u32,
-    /// Whether the process waits: [`WAITS_STOPPED`], [`WAITS_HELD`], why it does not (`WITHHELD_*`), or 0.
+    /// Whether the process waits: [`WAITS_STOPPED`], [`WAITS_HELD`], why it does not
+    /// (`WITHHELD_*`), or 0.
     pub stopped: u32,
 }
 const _: () = assert!(size_of::<LibraryRecord>() == 32);

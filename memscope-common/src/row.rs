@@ -4,7 +4,8 @@
 pub const MAX_VALUES: usize = 8;
 /// Rows that the table holds; row 0 is "none".
 pub const MAX_ROWS: u32 = 512;
-/// Rows, row 0 included, that kernels without attach cookies can serve: there each has a program of its own.
+/// Rows, row 0 included, that kernels without attach cookies can serve: there each has a program of
+/// its own.
 pub const SLOTS: u16 = 160;
 
 /// Programs that those jump to: for entries, ...
@@ -30,22 +31,26 @@ pub enum When {
     Return = 3,
     /// At return, only if the returned value is not zero.
     Failure = 5,
-    /// `_dl_debug_state` of a dynamic loader: reports and stops the process (`param`: see [`ProbeRow`]).
+    /// `_dl_debug_state` of a dynamic loader: reports and stops the process (`param`: see
+    /// [`ProbeRow`]).
     Library = 4,
-    /// Whenever the place is passed, unless inside of another such call; with objects (`param`: [`ObjectShape`]).
-    /// The call stays open until a place of a [`When::ObjectsEnd`] row is passed at the same stack pointer.
+    /// Whenever the place is passed, unless inside of another such call; with objects (`param`:
+    /// [`ObjectShape`]). The call stays open until a place of a [`When::ObjectsEnd`] row is passed
+    /// at the same stack pointer.
     Objects = 16,
     /// Ends what an [`When::Objects`] row began.
     ObjectsEnd = 17,
     /// As [`When::Objects`], of a call whose end is not probed: it does not stay open.
     ObjectsAlone = 19,
-    /// Whenever the place is passed: elements of an array, as objects, and a text (`param`: [`ArrayShape`]). The first value is
-    /// the [`Source::ObjectText`], the second the [`Source::ObjectArray`]. Not reported if the array has no such elements.
+    /// Whenever the place is passed: elements of an array, as objects, and a text (`param`:
+    /// [`ArrayShape`]). The first value is the [`Source::ObjectText`], the second the
+    /// [`Source::ObjectArray`]. Not reported if the array has no such elements.
     Array = 20,
-    /// An exception is caught: what an [`When::Objects`] row began deeper on the stack was left by it. Reports nothing.
+    /// An exception is caught: what an [`When::Objects`] row began deeper on the stack was left by
+    /// it. Reports nothing.
     ObjectsCatch = 18,
-    /// As [`When::Return`], but the return is seen at the function's own return instructions, by ordinary probes: for
-    /// functions that may throw, where a return probe would end the program.
+    /// As [`When::Return`], but the return is seen at the function's own return instructions, by
+    /// ordinary probes: for functions that may throw, where a return probe would end the program.
     OwnReturn = 6,
 }
 
@@ -67,11 +72,13 @@ pub enum Source {
     OptionalObject = 5,
     /// The same, if the byte eight bytes before that pointer is not 0 (`c10::optional`).
     FlaggedObject = 11,
-    /// The object that the pointer at the pointer at `argument + offset` points to (a reference in a tuple).
+    /// The object that the pointer at the pointer at `argument + offset` points to (a reference in
+    /// a tuple).
     ObjectReference = 6,
     /// The argument points to pointers to objects, the next argument counts them (`ArrayRef`).
     ObjectPair = 7,
-    /// At `argument + offset`: pointer to pointers to objects, their number, and how they are stored (`IListRef`).
+    /// At `argument + offset`: pointer to pointers to objects, their number, and how they are
+    /// stored (`IListRef`).
     ObjectList = 8,
     /// At `argument`: pointer to a list of tagged values, some of which are objects (`c10::List`).
     TaggedObjects = 9,
@@ -79,7 +86,8 @@ pub enum Source {
     ObjectVector = 10,
     /// In [`When::Array`] rows: the elements of the array at `argument + offset`.
     ObjectArray = 14,
-    /// In [`When::Array`] rows: the text that the pointer at `argument + offset` points to, as an object whose head it is.
+    /// In [`When::Array`] rows: the text that the pointer at `argument + offset` points to, as an
+    /// object whose head it is.
     ObjectText = 15,
     /// In rows with [`ROW_LIST`]: eight bytes of the element, at `offset`.
     Element = 12,
@@ -93,7 +101,8 @@ pub enum Source {
 pub const RETURNED_SLOT: u8 = 8;
 /// As above: where the caller wants a returned object (`x8` of `AArch64`, as it was at the entry).
 pub const RESULT_SLOT: u8 = 9;
-/// As above: the first eight bytes of the arguments on the stack; the following ones have the following numbers.
+/// As above: the first eight bytes of the arguments on the stack; the following ones have the
+/// following numbers.
 pub const STACK_SLOTS: u8 = 16;
 
 /// One value to fetch.
@@ -164,18 +173,20 @@ impl Fetch {
 /// Elements of one list that are reported; more are counted ([`Miss::TooMany`](crate::Miss::TooMany)).
 pub const MAX_ELEMENTS: u64 = 16;
 
-/// The group whose outermost call gives its name to the calls inside of it, in [`Header::outer`](crate::Header::outer).
+/// The group whose outermost call gives its name to the calls inside of it, in
+/// [`Header::outer`](crate::Header::outer).
 pub const GROUP_API: u8 = 3;
 
 /// The returned value is 32 bits wide (an error code): the upper half of the register is noise.
 pub const ROW_RETURNS_INT: u8 = 1;
 /// The row has a text: a C string, fetched when the row reports first.
 pub const ROW_TEXT: u8 = 1 << 1;
-/// The argument does not point to the text, but [`ProbeRow::text_at`] bytes behind it is a pointer to the text
-/// (`std::string`).
+/// The argument does not point to the text, but [`ProbeRow::text_at`] bytes behind it is a pointer
+/// to the text (`std::string`).
 pub const ROW_TEXT_POINTED: u8 = 1 << 2;
-/// One record for each element of a list (`param`: [`ListShape`]). Its values are not fetched one by one, which would be
-/// too much to verify: they are always the first argument, the element's words, and the companion at [`COMPANION_VALUE`].
+/// One record for each element of a list (`param`: [`ListShape`]). Its values are not fetched one
+/// by one, which would be too much to verify: they are always the first argument, the element's
+/// words, and the companion at [`COMPANION_VALUE`].
 pub const ROW_LIST: u8 = 1 << 3;
 /// Its calls are operators, at whose sides watched blocks are looked at: its probes are at both.
 pub const ROW_BOUNDARY: u8 = 1 << 4;
@@ -194,8 +205,9 @@ pub const COMPANION_VALUE: usize = 1 + ELEMENT_WORDS;
 /// What the programs know of a probe.
 ///
 /// `param` is used by [`When::Library`] rows: distance from the probed instruction to the loader's
-/// `_r_debug.r_state`, so that the program can tell "about to map" from "mapped"; 0 is unknown. Rows with objects have an
-/// [`ObjectShape`] there, or an [`ArrayShape`] ([`When::Array`]), rows with [`ROW_LIST`] a [`ListShape`].
+/// `_r_debug.r_state`, so that the program can tell "about to map" from "mapped"; 0 is unknown.
+/// Rows with objects have an [`ObjectShape`] there, or an [`ArrayShape`] ([`When::Array`]), rows
+/// with [`ROW_LIST`] a [`ListShape`].
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProbeRow {
@@ -213,8 +225,8 @@ pub struct ProbeRow {
     pub text_at: u8,
     /// Which stacks a record of this row has: `STACK_*` bits of [`stack`](crate::stack).
     pub stacks: u8,
-    /// So many of the first values are consecutive words in memory, behind one argument, and are read at once: reads are most
-    /// of what a program costs the traced thread. 0 is none.
+    /// So many of the first values are consecutive words in memory, behind one argument, and are
+    /// read at once: reads are most of what a program costs the traced thread. 0 is none.
     pub together: u8,
     /// See above.
     pub param: i64,
@@ -315,7 +327,8 @@ pub struct ObjectShape {
     pub head_from: u8,
     /// Start of the copied part within the inner object.
     pub inner_from: u8,
-    /// Where in the head a list lies: its length, then the words or, if they are many, a pointer to them.
+    /// Where in the head a list lies: its length, then the words or, if they are many, a pointer to
+    /// them.
     pub list_at: u8,
     /// Where in the head the object's kind of device is, and two bytes later whether that is set.
     pub device_at: u8,
@@ -342,7 +355,8 @@ impl ObjectShape {
     }
 }
 
-/// An array with its number of elements, which lie in it or, if they are many, behind a pointer that follows them.
+/// An array with its number of elements, which lie in it or, if they are many, behind a pointer
+/// that follows them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ArrayShape {
     /// Offset of the number of elements, eight bytes.
@@ -351,7 +365,8 @@ pub struct ArrayShape {
     pub elements_at: u8,
     /// Bytes from one element to the next.
     pub stride: u8,
-    /// Elements for which there is room in the array; then comes the pointer to others, which is null if there are none.
+    /// Elements for which there is room in the array; then comes the pointer to others, which is
+    /// null if there are none.
     pub room: u8,
     /// First element that the row reports.
     pub first: u8,
@@ -392,7 +407,8 @@ mod tests {
         ProbeRow::values_together(&fetch)
     }
 
-    /// Make sure that only words without a gap, behind the same argument, from the first value on, are read at once.
+    /// Make sure that only words without a gap, behind the same argument, from the first value on,
+    /// are read at once.
     #[test]
     fn values_read_at_once() {
         let word = |offset| Fetch::memory(2, offset);

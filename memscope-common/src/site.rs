@@ -11,7 +11,8 @@ pub const MAX_SITES: u32 = 2048;
 pub struct ArgPlace {
     /// One of the constants below.
     pub kind: u32,
-    /// Bytes from the start of the thread's registers (`pt_regs`), or from the stack pointer at the probe.
+    /// Bytes from the start of the thread's registers (`pt_regs`), or from the stack pointer at the
+    /// probe.
     pub offset: i32,
 }
 

@@ -1,13 +1,15 @@
 //! Call stacks as they lie in the ring and in captures.
 //!
-//! A call that is reported with stacks carries two ids. What an id stands for is told once, in a [`StackRecord`], before
-//! the first call that has it. A native stack that the kernel side could not finish is sent as a [`SnapshotRecord`]
-//! instead: user space finishes it and puts a [`StackRecord`] with the same id in its place, so that captures and
-//! everything behind them know one form only.
+//! A call that is reported with stacks carries two ids. What an id stands for is told once, in a
+//! [`StackRecord`], before the first call that has it. A native stack that the kernel side could
+//! not finish is sent as a [`SnapshotRecord`] instead: user space finishes it and puts a
+//! [`StackRecord`] with the same id in its place, so that captures and everything behind them know
+//! one form only.
 
 use crate::Header;
 
-/// In [`ProbeRow::stacks`](crate::ProbeRow::stacks) and [`Config::stacks`](crate::Config::stacks): native frames.
+/// In [`ProbeRow::stacks`](crate::ProbeRow::stacks) and [`Config::stacks`](crate::Config::stacks):
+/// native frames.
 pub const STACK_NATIVE: u8 = 1;
 /// As above: Python frames.
 pub const STACK_PYTHON: u8 = 1 << 1;
@@ -15,10 +17,12 @@ pub const STACK_PYTHON: u8 = 1 << 1;
 /// Frames of one stack at most.
 pub const MAX_FRAMES: usize = 1000;
 
-/// Walks that can go on at the same time on one CPU: a program can be interrupted by that of another thread.
+/// Walks that can go on at the same time on one CPU: a program can be interrupted by that of
+/// another thread.
 pub const SCRATCH_PER_CPU: u32 = 4;
 
-/// Why a stack ends where it does. Only after [`StackEnd::Root`] it is whole; part of the capture format.
+/// Why a stack ends where it does. Only after [`StackEnd::Root`] it is whole; part of the capture
+/// format.
 #[repr(u8)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum StackEnd {
@@ -30,7 +34,8 @@ pub enum StackEnd {
     Fault = 3,
     /// No rule is known for a frame, and the stack could not be sent to where it could have been found.
     NoRule = 4,
-    /// Code without unwind information (made at run time, hand-written), or with a form of it that is not understood.
+    /// Code without unwind information (made at run time, hand-written), or with a form of it that
+    /// is not understood.
     NoUnwindInfo = 5,
     /// The next frame would not lie further out.
     NoProgress = 6,
@@ -72,7 +77,8 @@ pub struct StackRecord {
     pub header: Header,
     /// Hash over all that follows; never 0.
     pub id: u64,
-    /// Which mappings the addresses belong to: see [`ProcessState::generation`](crate::config::ProcessState::generation).
+    /// Which mappings the addresses belong to: see
+    /// [`ProcessState::generation`](crate::config::ProcessState::generation).
     pub generation: u64,
     /// Frames that follow.
     pub frame_count: u16,
@@ -91,16 +97,16 @@ const _: () = assert!(size_of::<StackRecord>() == 48);
 pub struct PythonFrame {
     /// Address of the code object, and [`FRAME_ENTRY`].
     pub code: u64,
-    /// Where in the code, as this version of Python tells it: bytes, or from 3.10 on units of two bytes; from 3.11 on
-    /// bytes from the first instruction.
+    /// Where in the code, as this version of Python tells it: bytes, or from 3.10 on units of two
+    /// bytes; from 3.11 on bytes from the first instruction.
     pub last_instruction: u32,
     /// Tells code objects apart that lived at the same address one after the other.
     pub fingerprint: u32,
 }
 const _: () = assert!(size_of::<PythonFrame>() == 16);
 
-/// In [`PythonFrame::code`], whose lowest bits are otherwise 0: C called this frame. It is the outermost of those that one
-/// native frame of the interpreter runs.
+/// In [`PythonFrame::code`], whose lowest bits are otherwise 0: C called this frame. It is the
+/// outermost of those that one native frame of the interpreter runs.
 pub const FRAME_ENTRY: u64 = 1;
 /// Bits of a pointer to an object that say something else, or nothing.
 pub const POINTER_TAGS: u64 = 7;
@@ -159,7 +165,8 @@ pub struct CodeRecord {
 }
 const _: () = assert!(size_of::<CodeRecord>() == 56);
 
-/// Calls with return probes that the thread is inside of, whose return addresses are therefore not on the stack.
+/// Calls with return probes that the thread is inside of, whose return addresses are therefore not
+/// on the stack.
 pub const MAX_RETURNS: usize = crate::miss::MAX_DEPTH;
 
 /// A return address that a return probe has replaced.

@@ -1,8 +1,8 @@
 //! Rules by which the kernel side walks native stacks: what user space has learnt for single addresses.
 //!
 //! A rule holds for one address in one generation of mappings
-//! ([`ProcessState::generation`](crate::config::ProcessState::generation)). It is made when a stack first needs it, and
-//! within its generation it never changes.
+//! ([`ProcessState::generation`](crate::config::ProcessState::generation)). It is made when a stack
+//! first needs it, and within its generation it never changes.
 
 /// Nothing further out: the outermost frame.
 pub const RULE_END: u8 = 1;
@@ -15,7 +15,8 @@ pub const RULE_NONE: u8 = 4;
 /// Too much for a rule: only user space can go on.
 pub const RULE_USER: u8 = 5;
 
-/// The return address is in memory; else it is still in the link register, which only the innermost frame can have.
+/// The return address is in memory; else it is still in the link register, which only the innermost
+/// frame can have.
 pub const RULE_RA_SAVED: u8 = 1;
 /// The caller's frame pointer is in memory; else it is still in the register.
 pub const RULE_FP_SAVED: u8 = 1 << 1;
@@ -32,7 +33,8 @@ pub const RULE_FP_AT_REGISTER: u8 = 1 << 6;
 /// The caller's link register is in memory, [`LINK_BEFORE_RA`] before the return address.
 pub const RULE_LINK_SAVED: u8 = 1 << 7;
 
-/// Bytes from the link register to the program counter in `struct sigcontext` of aarch64 (`regs[30]`, `sp`, `pc`).
+/// Bytes from the link register to the program counter in `struct sigcontext` of aarch64
+/// (`regs[30]`, `sp`, `pc`).
 pub const LINK_BEFORE_RA: u64 = 16;
 
 /// How to get from a frame to its caller.
@@ -54,7 +56,8 @@ pub struct Rule {
 }
 const _: () = assert!(size_of::<Rule>() == 16);
 
-/// A place in the table of rules. User space writes the address last, so that a rule is there as a whole or not at all.
+/// A place in the table of rules. User space writes the address last, so that a rule is there as a
+/// whole or not at all.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RuleEntry {

@@ -6,14 +6,16 @@ use crate::row::REGISTER_ARGS;
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WatchedProcess {
-    /// First address of the handler's own memory; a thread whose stack is there runs calls of ours, which are nobody's.
+    /// First address of the handler's own memory; a thread whose stack is there runs calls of ours,
+    /// which are nobody's.
     pub from: u64,
     /// Behind the last.
     pub to: u64,
-    /// Graphs that are being captured: a stream must not be waited for then. Counted by the kernel side.
+    /// Graphs that are being captured: a stream must not be waited for then. Counted by the kernel
+    /// side.
     pub capturing: u64,
-    /// Sides of operators at which the program had another handler for the signal, or ignored it: nothing was sent. Counted by the
-    /// kernel side.
+    /// Sides of operators at which the program had another handler for the signal, or ignored it:
+    /// nothing was sent. Counted by the kernel side.
     pub unsent: u64,
     /// `CLOCK_MONOTONIC` of the first of them, in nanoseconds; 0 is none.
     pub unsent_since_ns: u64,
@@ -24,7 +26,8 @@ pub struct WatchedProcess {
 /// Bytes of an operator's name that the kernel side compares, the last one 0.
 pub const START_BYTES: usize = 64;
 
-/// The operator that watching begins with: in processes where nothing is watched yet, threads are sent to the handler at its end alone.
+/// The operator that watching begins with: in processes where nothing is watched yet, threads are
+/// sent to the handler at its end alone.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WatchStart {

@@ -53,7 +53,8 @@ pub(crate) fn push(thread: &mut Thread, call: &Entered) -> Outcome {
     Outcome::Reported
 }
 
-/// The depth without a call that was left by an exception, or ended by a jump to the function entered: it does not return.
+/// The depth without a call that was left by an exception, or ended by a jump to the function
+/// entered: it does not return.
 #[inline(always)]
 fn depth_after_throw(thread: &mut Thread, stack_pointer: u64) -> u32 {
     let mut depth = thread.depth;
@@ -67,7 +68,8 @@ fn depth_after_throw(thread: &mut Thread, stack_pointer: u64) -> u32 {
     depth
 }
 
-/// The depth without calls that were unwound: an inner call lies deeper on the stack, or as deep after a tail call.
+/// The depth without calls that were unwound: an inner call lies deeper on the stack, or as deep
+/// after a tail call.
 #[inline(always)]
 fn depth_after_unwinding(thread: &mut Thread, depth: u32, stack_pointer: u64) -> u32 {
     if depth > 0 {
@@ -96,8 +98,8 @@ fn fill_frame(thread: &mut Thread, depth: u32, call: &Entered, bit: u32, nested:
     frame.args = args;
 }
 
-/// Forgets all calls of a thread whose returns do not match its entries (`longjmp`, unwinding, probes attached in between).
-/// Each is counted, here or if it returns after all.
+/// Forgets all calls of a thread whose returns do not match its entries (`longjmp`, unwinding,
+/// probes attached in between). Each is counted, here or if it returns after all.
 #[inline(always)]
 fn forget_calls(thread: &mut Thread, row: u16, miss: Miss) {
     thread.depth = 0;
@@ -112,14 +114,12 @@ pub(crate) fn pop(thread: &mut Thread, row: u16) -> Outcome {
     pop_thrown(thread);
     let depth = thread.depth;
     if depth == 0 {
-        count(row, Miss::UnknownReturn);
-        return Outcome::Dropped;
+        return unknown(row);
     }
     let Frame { row: of, group, nested, args, .. } = *thread.frame(depth - 1);
     if of != row {
         forget_calls(thread, of, Miss::NoReturn);
-        count(row, Miss::UnknownReturn);
-        return Outcome::Dropped;
+        return unknown(row);
     }
     thread.depth = depth - 1;
     thread.groups &= !u32::from(group);
@@ -148,8 +148,9 @@ fn pop_thrown(thread: &mut Thread) {
     }
 }
 
-/// Pops the call of `row` that was entered at `stack_pointer`, and calls inside of it that an exception has left. Its
-/// arguments become the thread's. Rows with own return instructions are in no group.
+/// Pops the call of `row` that was entered at `stack_pointer`, and calls inside of it that an
+/// exception has left. Its arguments become the thread's. Rows with own return instructions are in
+/// no group.
 #[inline(always)]
 pub(crate) fn pop_own(thread: &mut Thread, row: u16, stack_pointer: u64) -> Outcome {
     for _ in 0..MAX_DEPTH {
@@ -159,6 +160,12 @@ pub(crate) fn pop_own(thread: &mut Thread, row: u16, stack_pointer: u64) -> Outc
             Step::End => break,
         }
     }
+    unknown(row)
+}
+
+/// Counts a return without an entry.
+#[inline(always)]
+fn unknown(row: u16) -> Outcome {
     count(row, Miss::UnknownReturn);
     Outcome::Dropped
 }

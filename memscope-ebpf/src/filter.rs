@@ -44,8 +44,8 @@ pub(crate) fn state_of(tgid: u32) -> Option<*mut ProcessState> {
 
 /// Whether a process is traced.
 ///
-/// Caches the [`PROCESSES`] lookup, which dominates the cost for untraced processes. An entry is valid while the count of
-/// changes is the one that it was made at.
+/// Caches the [`PROCESSES`] lookup, which dominates the cost for untraced processes. An entry is
+/// valid while the count of changes is the one that it was made at.
 #[inline(always)]
 pub(crate) fn is_traced(tgid: u32) -> bool {
     let Some(changes) = changes() else { return false };

@@ -1,8 +1,8 @@
 //! The kernel side of memscope-bpf: pairs calls, fills records, counts misses.
 //!
-//! The programs know shapes, not libraries: what to fetch is in the probe rows ([`memscope_common::row`]),
-//! what it means is user space's business. Every early return is a counted miss, or the call of a process
-//! that is not traced.
+//! The programs know shapes, not libraries: what to fetch is in the probe rows
+//! ([`memscope_common::row`]), what it means is user space's business. Every early return is a
+//! counted miss, or the call of a process that is not traced.
 #![no_std]
 #![no_main]
 #![feature(asm_experimental_arch)]

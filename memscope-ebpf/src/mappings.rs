@@ -18,7 +18,8 @@ pub(crate) mod loader {
 
 /// Begins a new generation if addresses may get another meaning by what the loader does.
 ///
-/// Mapping alone invalidates no address, but two processes of one generation may map different files at the same address.
+/// Mapping alone invalidates no address, but two processes of one generation may map different
+/// files at the same address.
 #[inline(always)]
 pub(crate) fn change(process: &mut ProcessState, state: u32) {
     let shares = process.flags & PROCESS_SHARES != 0;

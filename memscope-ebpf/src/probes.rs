@@ -23,7 +23,8 @@ use crate::{
 
 /// A probed call is entered. One body for all rows, so that it is verified once per kind of program.
 ///
-/// The lower half of `cookie` is the row's number. `LOOPS`: see [`stacks::take`]; a program without it has no cookies.
+/// The lower half of `cookie` is the row's number. `LOOPS`: see [`stacks::take`]; a program without
+/// it has no cookies.
 #[inline(never)]
 pub(crate) fn enter<const LOOPS: bool>(ctx: *mut c_void, id: u64, cookie: u64) -> u32 {
     let Some(row) = row_of(cookie as u32) else { return 0 };
@@ -139,8 +140,8 @@ fn report<const LOOPS: bool>(ctx: *mut c_void, thread: &mut Thread, row: &ProbeR
     }
 }
 
-/// A call with a text is about to be reported: faults in its page, for which [`enter`] cannot wait. A literal is in
-/// memory only once the program has read it.
+/// A call with a text is about to be reported: faults in its page, for which [`enter`] cannot wait.
+/// A literal is in memory only once the program has read it.
 #[inline(always)]
 pub(crate) fn touch(ctx: *mut c_void, cookie: impl FnOnce() -> u64) {
     if filter::traced_thread().is_none() {
@@ -154,8 +155,8 @@ pub(crate) fn touch(ctx: *mut c_void, cookie: impl FnOnce() -> u64) {
     }
 }
 
-/// A call with a text is entered, and reported at once: [`touch`] and [`enter`] in one program. Only for calls without
-/// stacks, and without a watch.
+/// A call with a text is entered, and reported at once: [`touch`] and [`enter`] in one program.
+/// Only for calls without stacks, and without a watch.
 #[inline(always)]
 pub(crate) fn enter_text(ctx: *mut c_void, id: u64, cookie: u64) -> u32 {
     let Some(row) = row_of(cookie as u32) else { return 0 };

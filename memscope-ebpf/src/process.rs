@@ -58,7 +58,8 @@ fn add_child(ctx: *mut c_void, child: u32, state: &ProcessState) {
     send(ctx, (&raw mut record).cast(), LEN.into(), 0, true);
 }
 
-/// `sched_process_exec`: the loader is mapped, the program has not run yet. `IMAGES`: see [`waits::report_program`].
+/// `sched_process_exec`: the loader is mapped, the program has not run yet. `IMAGES`: see
+/// [`waits::report_program`].
 #[inline(always)]
 pub(crate) fn executed<const IMAGES: bool>(ctx: *mut c_void) {
     let id = current::thread_id();

@@ -19,8 +19,8 @@ pub(crate) fn of<'a>(ctx: *mut c_void) -> &'a pt_regs {
     unsafe { &*ctx.cast::<pt_regs>() }
 }
 
-/// One register. Volatile: the compiler would turn a choice between registers into a choice between addresses, which the
-/// verifier refuses on a context.
+/// One register. Volatile: the compiler would turn a choice between registers into a choice between
+/// addresses, which the verifier refuses on a context.
 #[inline(always)]
 fn register(register: &u64) -> u64 {
     // SAFETY: a valid reference.

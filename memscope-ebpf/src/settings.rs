@@ -1,4 +1,5 @@
-//! Settings: user space writes them before loading, and the verifier drops every branch that they switch off.
+//! Settings: user space writes them before loading, and the verifier drops every branch that they
+//! switch off.
 
 use memscope_common::{Config, config::Offsets};
 

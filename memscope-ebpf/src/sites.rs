@@ -1,4 +1,5 @@
-//! Arguments at a probe behind a function's entry, where they may be in other registers, or on the stack.
+//! Arguments at a probe behind a function's entry, where they may be in other registers, or on the
+//! stack.
 //!
 //! The upper half of the probe's cookie is the number of its description; 0 is a probe at the entry.
 
@@ -26,7 +27,8 @@ fn places(cookie: u64) -> Option<&'static SitePlaces> {
     if number < MAX_SITES { SITES.get(number) } else { None }
 }
 
-/// Keeps the arguments. Returns the stack pointer at the entry. `LATER`: the program serves such probes.
+/// Keeps the arguments. Returns the stack pointer at the entry. `LATER`: the program serves such
+/// probes.
 #[inline(always)]
 pub(crate) fn save_args<const LATER: bool>(
     ctx: *mut c_void,
@@ -66,7 +68,8 @@ pub(crate) fn arg(ctx: *mut c_void, regs: &pt_regs, cookie: u64, n: u8) -> u64 {
     value(ctx, regs::stack_pointer(regs), places.args[at])
 }
 
-/// The argument in this place. A helper reads the register: a program may not index its context by a variable.
+/// The argument in this place. A helper reads the register: a program may not index its context by
+/// a variable.
 #[inline(always)]
 fn value(ctx: *mut c_void, stack_pointer: u64, place: ArgPlace) -> u64 {
     let offset = i64::from(place.offset) as u64;

@@ -30,8 +30,8 @@ pub(crate) struct Frame {
 
 /// A thread. Only its own programs use it, one at a time.
 ///
-/// Records are built here and not on the BPF stack: the verifier tracks every byte of the stack along every path and gives up,
-/// but does not track map memory.
+/// Records are built here and not on the BPF stack: the verifier tracks every byte of the stack
+/// along every path and gives up, but does not track map memory.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct Thread {

@@ -1,7 +1,8 @@
 //! Finds the state of a thread.
 //!
-//! Where the kernel has compare-and-exchange (5.12), in one of a few slots given by the thread's number: a lookup in a hash map
-//! costs a tenth of a whole program. Else, and for a thread that finds its slots taken, in a hash map.
+//! Where the kernel has compare-and-exchange (5.12), in one of a few slots given by the thread's
+//! number: a lookup in a hash map costs a tenth of a whole program. Else, and for a thread that
+//! finds its slots taken, in a hash map.
 
 use aya_ebpf::{
     macros::map,
@@ -38,18 +39,22 @@ const SLOTS_PER_THREAD: u32 = 8;
 pub(crate) fn thread<const EXCHANGES: bool>(id: u64, row: u16) -> Option<&'static mut Thread> {
     let slots = EXCHANGES && setting!(thread_slots) != 0;
     if slots && let Some(slot) = slot_of(id) {
-        // SAFETY: a live map value that only this thread's programs use.
-        return Some(unsafe { &mut *slot });
+        return Some(own(slot));
     }
     if let Some(thread) = THREADS.get_ptr_mut(&id) {
-        // SAFETY: as above.
-        return Some(unsafe { &mut *thread });
+        return Some(own(thread));
     }
     if slots && let Some(slot) = acquire_slot(id) {
-        // SAFETY: as above.
-        return Some(unsafe { &mut *slot });
+        return Some(own(slot));
     }
     insert(id, row)
+}
+
+/// The state of the current thread.
+#[inline(always)]
+fn own(thread: *mut Thread) -> &'static mut Thread {
+    // SAFETY: a live map value that only this thread's programs use.
+    unsafe { &mut *thread }
 }
 
 /// Adds the thread to the hash map.
@@ -60,13 +65,13 @@ fn insert(id: u64, row: u16) -> Option<&'static mut Thread> {
         count(row, Miss::ThreadsFull);
         return None;
     }
-    // SAFETY: a live map value that only this thread's programs use.
-    THREADS.get_ptr_mut(&id).map(|thread| unsafe { &mut *thread })
+    THREADS.get_ptr_mut(&id).map(own)
 }
 
 /// One of the thread's slots.
 ///
-/// Consecutive numbers are spread: threads of several processes, each numbered consecutively, would take all of one another's.
+/// Consecutive numbers are spread: threads of several processes, each numbered consecutively, would
+/// take all of one another's.
 #[inline(always)]
 fn slot_at(id: u64, place: u32) -> Option<*mut Thread> {
     /// 2^32 divided by the golden ratio. The product's upper bits depend on all bits of the number.

@@ -58,7 +58,8 @@ pub(crate) unsafe fn copy_string(to: *mut c_void, len: usize, from: u64) -> i64 
     unsafe { bpf_probe_read_user_str(to, len as u32, from as *const c_void) }
 }
 
-/// Faults in the pages of `len` bytes, less than a page. Only in sleepable programs (Linux 6.0). Ignores unmapped pages.
+/// Faults in the pages of `len` bytes, less than a page. Only in sleepable programs (Linux 6.0).
+/// Ignores unmapped pages.
 #[inline(always)]
 pub(crate) fn fault_in(from: u64, len: u64) {
     for at in [from, from.wrapping_add(len - 1)] {
@@ -71,7 +72,8 @@ pub(crate) fn fault_in(from: u64, len: u64) {
 /// As [`copy`], and waits for the page. Only in sleepable programs (Linux 6.0).
 #[inline(always)]
 pub(crate) fn copy_waiting<T: Plain>(to: &mut T, from: u64) -> bool {
-    // SAFETY: its size, and any bytes are a value; the helper checks the address. The task is the current one.
+    // SAFETY: its size, and any bytes are a value; the helper checks the address. The task is the
+    // current one.
     let result = unsafe {
         bpf_copy_from_user_task(
             (&raw mut *to).cast(),

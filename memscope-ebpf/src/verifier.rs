@@ -1,14 +1,16 @@
 //! What the verifier has to see and the compiler would hide: all assembly of the crate.
 //!
-//! The verifier tracks registers and knows nothing of Rust's types. A bound has to be an instruction right before the access,
-//! a loop has to cost one look and not one per turn, and memory that other processors change has to be read once. All of
-//! this runs on Linux 5.10, but for [`compare_exchange`] and [`bpf_loop`].
+//! The verifier tracks registers and knows nothing of Rust's types. A bound has to be an
+//! instruction right before the access, a loop has to cost one look and not one per turn, and
+//! memory that other processors change has to be read once. All of this runs on Linux 5.10, but for
+//! [`compare_exchange`] and [`bpf_loop`].
 
 use core::{arch::asm, ffi::c_void, mem::transmute};
 
 /// `value & MASK`, as an instruction.
 ///
-/// The verifier needs the bound at the access itself, and the compiler drops a mask that it proves superfluous.
+/// The verifier needs the bound at the access itself, and the compiler drops a mask that it proves
+/// superfluous.
 #[inline(always)]
 pub(crate) fn masked<const MASK: u16>(value: u64) -> u64 {
     let mut value = value;
@@ -49,7 +51,8 @@ fn wrapped<const N: usize>(index: u64) -> usize {
     index as usize
 }
 
-/// Reads a value that other programs or user space change: once, and whole if it has eight bytes at most.
+/// Reads a value that other programs or user space change: once, and whole if it has eight bytes at
+/// most.
 ///
 /// # Safety
 ///
@@ -60,7 +63,8 @@ pub(crate) unsafe fn read_once<T: Copy>(at: *const T) -> T {
     unsafe { at.read_volatile() }
 }
 
-/// Writes a value that other programs or user space read: once, and whole if it has eight bytes at most.
+/// Writes a value that other programs or user space read: once, and whole if it has eight bytes at
+/// most.
 ///
 /// Also keeps the compiler from joining zeroes into a call of `memset`, a loop over bytes.
 ///
@@ -73,7 +77,8 @@ pub(crate) unsafe fn write_once<T: Copy>(at: *mut T, value: T) {
     unsafe { at.write_volatile(value) }
 }
 
-/// Adds to eight bytes of a map value, atomically: another program can preempt this one on the same processor.
+/// Adds to eight bytes of a map value, atomically: another program can preempt this one on the same
+/// processor.
 ///
 /// The target declares no atomics to Rust, though every kernel since 3.19 has this instruction.
 #[inline(always)]
@@ -90,15 +95,21 @@ pub(crate) fn compare_exchange(word: *mut u64, old: u64, new: u64) -> u64 {
     let found;
     // SAFETY: a live map value, aligned to eight bytes.
     unsafe {
-        asm!("r0 = cmpxchg_64({word} + 0, r0, {new})", word = in(reg) word, new = in(reg) new, inout("r0") old => found);
+        asm!(
+            "r0 = cmpxchg_64({word} + 0, r0, {new})",
+            word = in(reg) word,
+            new = in(reg) new,
+            inout("r0") old => found,
+        );
     };
     found
 }
 
-/// Calls `body` with the turn's number and `context` until it returns 1, at most `turns` times (Linux 5.17).
+/// Calls `body` with the turn's number and `context` until it returns 1, at most `turns` times
+/// (Linux 5.17).
 ///
-/// The verifier looks at `body` once. The count has 64 bits, unlike the generated helper's: kernels that inline the loop
-/// compare the whole register, and the upper half of a 32-bit value is noise.
+/// The verifier looks at `body` once. The count has 64 bits, unlike the generated helper's: kernels
+/// that inline the loop compare the whole register, and the upper half of a 32-bit value is noise.
 ///
 /// # Safety
 ///

@@ -1,7 +1,7 @@
 //! Block watch: sends a thread to the watch's handler, by a signal, at both sides of an operator.
 //!
-//! The signal is `SIGURG`, which is ignored by default. The kernel delivers it when the thread returns to its program, right behind
-//! the probed instruction and never in a system call.
+//! The signal is `SIGURG`, which is ignored by default. The kernel delivers it when the thread
+//! returns to its program, right behind the probed instruction and never in a system call.
 
 use aya_ebpf::{
     bindings::pt_regs,
@@ -37,7 +37,8 @@ static WATCHED: HashMap<u32, WatchedProcess> = HashMap::with_max_entries(1, 0);
 #[map]
 static WATCH_SITES: HashMap<u64, WatchSite> = HashMap::with_max_entries(1, 0);
 
-/// Watched processes without a watched block yet, and those that cannot be watched. Sized by user space.
+/// Watched processes without a watched block yet, and those that cannot be watched. Sized by user
+/// space.
 #[map]
 static WATCH_IDLE: HashMap<u32, u32> = HashMap::with_max_entries(1, 0);
 
@@ -63,8 +64,8 @@ pub(crate) fn is_own_call(tgid: u32, stack_pointer: u64) -> bool {
         .is_some_and(|process| unsafe { stack_pointer >= (*process).from && stack_pointer < (*process).to })
 }
 
-/// Whether a call of this row wakes user space, since its process waits to be set up for a watch. Once it is set up, waking at
-/// each operator would cost more than all the rest.
+/// Whether a call of this row wakes user space, since its process waits to be set up for a watch.
+/// Once it is set up, waking at each operator would cost more than all the rest.
 #[inline(always)]
 pub(crate) fn has_to_know(row: &ProbeRow, tgid: u32) -> bool {
     if setting!(watch) == 0 || row.flags & ROW_BOUNDARY == 0 {
@@ -75,7 +76,8 @@ pub(crate) fn has_to_know(row: &ProbeRow, tgid: u32) -> bool {
     (has_start || !row.is_paired()) && WATCHED.get_ptr(&tgid).is_none() && WATCH_IDLE.get_ptr(&tgid).is_none()
 }
 
-/// Forgets a process that runs another program. User space forgets one that ends, after it has read the counts.
+/// Forgets a process that runs another program. User space forgets one that ends, after it has read
+/// the counts.
 #[inline(always)]
 pub(crate) fn forget(tgid: u32) {
     if setting!(watch) != 0 {
@@ -109,20 +111,28 @@ fn boundary(id: u64, thread: &mut Thread, number: u16, regs: &pt_regs, returned:
     if row.flags & ROW_BOUNDARY == 0 || is_idle(tgid, thread, row, returned) {
         return 0;
     }
+    let own = u32::from(returned == 0 && row.is_paired());
+    if may_interrupt(process, thread, number, own) {
+        send_to_handler(id, thread, number, regs, returned);
+    }
+    0
+}
+
+/// Whether the handler may run here; counts why not.
+#[inline(always)]
+fn may_interrupt(process: *mut WatchedProcess, thread: &Thread, number: u16, own: u32) -> bool {
     // SAFETY: a live map value.
     if has_other_handler(unsafe { (*process).from }) {
         note_unsent(process);
         count(number, Miss::HandlerTaken);
-        return 0;
+        return false;
     }
-    let own = u32::from(returned == 0 && row.is_paired());
     // SAFETY: as above.
     if unsafe { read_once(&raw const (*process).capturing) } != 0 || is_closed(thread, own) {
         count(number, Miss::NotWatched);
-        return 0;
+        return false;
     }
-    send_to_handler(id, thread, number, regs, returned);
-    0
+    true
 }
 
 /// Counts the graphs that the process captures.
@@ -137,14 +147,15 @@ fn count_captures(process: *mut WatchedProcess, row: &ProbeRow) {
     }
 }
 
-/// Whether nothing is to do at this side: no block is watched, and watching does not begin here. Calls by which a script names
-/// blocks are no operators: they have one side.
+/// Whether nothing is to do at this side: no block is watched, and watching does not begin here.
+/// Calls by which a script names blocks are no operators: they have one side.
 #[inline(always)]
 fn is_idle(tgid: u32, thread: &Thread, row: &ProbeRow, returned: u32) -> bool {
     row.is_paired() && WATCH_IDLE.get_ptr(&tgid).is_some() && (returned == 0 || !may_start(thread, row))
 }
 
-/// Whether watching may begin here: the call's text is the name of the first operator, or is unreadable.
+/// Whether watching may begin here: the call's text is the name of the first operator, or is
+/// unreadable.
 #[inline(always)]
 fn may_start(thread: &Thread, row: &ProbeRow) -> bool {
     let Some(start) = WATCH_START.get(0) else { return false };
@@ -181,7 +192,8 @@ fn has_other_handler(ours: u64) -> bool {
     handler.is_some_and(|handler| handler != ours)
 }
 
-/// Notes that no signal was sent: the program's own handler would have got it. Of several threads' times any is right.
+/// Notes that no signal was sent: the program's own handler would have got it. Of several threads'
+/// times any is right.
 #[inline(always)]
 fn note_unsent(process: *mut WatchedProcess) {
     let now_ns = current::now_ns();
@@ -195,8 +207,8 @@ fn note_unsent(process: *mut WatchedProcess) {
     }
 }
 
-/// Whether the runtime may hold its locks: the thread is inside of such a call, the operator itself left out. A call by the
-/// handler could then wait for a lock forever.
+/// Whether the runtime may hold its locks: the thread is inside of such a call, the operator itself
+/// left out. A call by the handler could then wait for a lock forever.
 #[inline(always)]
 fn is_closed(thread: &Thread, own: u32) -> bool {
     for depth in 0..MAX_DEPTH {

@@ -49,16 +49,22 @@ pub(crate) fn emit_list<const LOOPS: bool>(
     status: i64,
 ) -> u32 {
     let mut list = find(ctx, thread, row, number);
-    thread.call.status = status;
-    thread.call.value_count = LIST_VALUES as u8;
-    thread.call.flags = 0;
-    thread.call.text_len = 0;
-    thread.call.values[0] = thread.args[0];
+    begin(thread, status);
     emit_elements::<LOOPS>(&mut list);
     if list.len > MAX_ELEMENTS {
         count(number, Miss::TooMany);
     }
     0
+}
+
+/// Fills what the records of all elements share.
+#[inline(always)]
+fn begin(thread: &mut Thread, status: i64) {
+    thread.call.status = status;
+    thread.call.value_count = LIST_VALUES as u8;
+    thread.call.flags = 0;
+    thread.call.text_len = 0;
+    thread.call.values[0] = thread.args[0];
 }
 
 /// Finds the list.

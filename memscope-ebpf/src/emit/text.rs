@@ -32,31 +32,34 @@ pub(super) fn fill<const SLEEPS: bool>(thread: &mut Thread, text: u64) -> u64 {
     bytes
 }
 
-/// Reads one chunk. Returns its bytes, without the NUL, and flags. If it is unreadable, the address stands for it.
+/// Reads one chunk. Returns its bytes, without the NUL, and flags. If it is unreadable, the address
+/// stands for it.
 #[inline(always)]
 fn read<const SLEEPS: bool>(to: &mut [u8; TEXT_CHUNK], from: u64) -> (u64, u8) {
     if from == 0 {
         return (0, CALL_TEXT_NULL);
     }
-    let mut result = copy_chunk(to, from);
-    if SLEEPS && result < 0 {
-        user_memory::fault_in(from, TEXT_CHUNK as u64);
-        result = copy_chunk(to, from);
-    }
+    let result = copy_chunk::<SLEEPS>(to, from);
     if result < 0 || result > TEXT_CHUNK as i64 {
-        let address = from.to_ne_bytes();
-        to[..size_of::<u64>()].copy_from_slice(&address);
+        to[..size_of::<u64>()].copy_from_slice(&from.to_ne_bytes());
         return (size_of::<u64>() as u64, CALL_TEXT_FAULT);
     }
     let more = if result == TEXT_CHUNK as i64 { CALL_TEXT_MORE } else { 0 };
     (if result > 0 { result as u64 - 1 } else { 0 }, more)
 }
 
-/// Copies one chunk.
+/// Copies one chunk, and waits for its page if the program can.
 #[inline(always)]
-fn copy_chunk(to: &mut [u8; TEXT_CHUNK], from: u64) -> i64 {
+fn copy_chunk<const SLEEPS: bool>(to: &mut [u8; TEXT_CHUNK], from: u64) -> i64 {
+    let to = to.as_mut_ptr().cast();
     // SAFETY: the length is the array's.
-    unsafe { user_memory::copy_string(to.as_mut_ptr().cast(), TEXT_CHUNK, from) }
+    let result = unsafe { user_memory::copy_string(to, TEXT_CHUNK, from) };
+    if !SLEEPS || result >= 0 {
+        return result;
+    }
+    user_memory::fault_in(from, TEXT_CHUNK as u64);
+    // SAFETY: as above.
+    unsafe { user_memory::copy_string(to, TEXT_CHUNK, from) }
 }
 
 /// Sends the parts of a text behind the first.

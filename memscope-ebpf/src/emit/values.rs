@@ -25,7 +25,8 @@ pub(super) fn fill(thread: &mut Thread, row: &ProbeRow, values: u8) {
     }
 }
 
-/// Reads the first values if they are consecutive words. Returns how many were read: if one faults, none.
+/// Reads the first values if they are consecutive words. Returns how many were read: if one faults,
+/// none.
 #[inline(always)]
 fn fill_together(thread: &mut Thread, row: &ProbeRow) -> u8 {
     if row.together == 0 {
@@ -39,6 +40,15 @@ fn fill_together(thread: &mut Thread, row: &ProbeRow) -> u8 {
 }
 const _: () = assert!(size_of::<CallRecord>() - CALL_VALUES_AT >= 127);
 
+/// Whether the value is behind the pointer `base`.
+#[inline(always)]
+fn leads_to_memory(fetch: Fetch, status: i64, base: u64) -> bool {
+    if fetch.source == Source::Out as u8 {
+        return status == 0;
+    }
+    fetch.source == Source::Memory as u8 || fetch.source == Source::Returned as u8 && base != 0
+}
+
 /// Fetches one value.
 #[inline(always)]
 fn fill_one(thread: &mut Thread, fetch: Fetch, at: usize) {
@@ -48,12 +58,7 @@ fn fill_one(thread: &mut Thread, fetch: Fetch, at: usize) {
     let status = unsafe { read_once(&raw const thread.call.status) };
     let base = if returned { status as u64 } else { thread.arg(fetch.arg) };
     thread.call.values[at] = base;
-    let readable = if fetch.source == Source::Out as u8 {
-        status == 0
-    } else {
-        fetch.source == Source::Memory as u8 || returned && base != 0
-    };
-    if readable {
+    if leads_to_memory(fetch, status, base) {
         if !user_memory::copy(&mut thread.call.values[at], base.wrapping_add(fetch.offset.into())) {
             thread.call.faults |= 1 << at;
         }

@@ -45,8 +45,8 @@ pub(crate) fn are_wanted(row: &ProbeRow) -> bool {
 
 /// Takes the stacks that the row's records carry, and puts their ids into the thread's record.
 ///
-/// `LOOPS`: the program may contain `bpf_loop`, whose callbacks kernels before 5.13 refuse even if it never runs, and
-/// compare-and-exchange. Without it no Python stacks are taken.
+/// `LOOPS`: the program may contain `bpf_loop`, whose callbacks kernels before 5.13 refuse even if
+/// it never runs, and compare-and-exchange. Without it no Python stacks are taken.
 #[inline(always)]
 pub(crate) fn take<const LOOPS: bool>(
     ctx: *mut c_void,
@@ -55,11 +55,7 @@ pub(crate) fn take<const LOOPS: bool>(
     row: &ProbeRow,
     number: u16,
 ) {
-    // SAFETY: fields of a live map value.
-    unsafe {
-        write_once(&raw mut thread.call.native_stack, 0);
-        write_once(&raw mut thread.call.python_stack, 0);
-    }
+    clear(thread);
     let wanted = wanted(row);
     if wanted & STACK_NATIVE != 0 {
         native::take::<LOOPS>(ctx, thread, generation, number);
@@ -69,7 +65,18 @@ pub(crate) fn take<const LOOPS: bool>(
     }
 }
 
-/// The return address of an entered call, if a return probe is about to replace it and native stacks need it; else 0.
+/// The thread's record has no stacks.
+#[inline(always)]
+fn clear(thread: &mut Thread) {
+    // SAFETY: fields of a live map value.
+    unsafe {
+        write_once(&raw mut thread.call.native_stack, 0);
+        write_once(&raw mut thread.call.python_stack, 0);
+    }
+}
+
+/// The return address of an entered call, if a return probe is about to replace it and native
+/// stacks need it; else 0.
 #[inline(always)]
 pub(crate) fn return_address(regs: &pt_regs, row: &ProbeRow) -> u64 {
     if setting!(stacks) & u32::from(STACK_NATIVE) == 0 || row.has_own_return() {

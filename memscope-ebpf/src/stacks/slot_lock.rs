@@ -1,7 +1,8 @@
 //! A pool of scratch buffers, locked for one stack walk each.
 //!
-//! Per-CPU memory is not enough: a program can be interrupted, and another thread's program run on the same processor. The lock
-//! is one compare-and-exchange where the kernel has it (5.12); else an insertion into a hash map, which fails if the key exists.
+//! Per-CPU memory is not enough: a program can be interrupted, and another thread's program run on
+//! the same processor. The lock is one compare-and-exchange where the kernel has it (5.12); else an
+//! insertion into a hash map, which fails if the key exists.
 
 use aya_ebpf::{
     bindings::BPF_NOEXIST,

@@ -1,6 +1,10 @@
 //! Where a value's tensors are: one, or a list in one of libtorch's forms.
 
-use memscope_common::{Fetch, ObjectShape, Source, record::MAX_OBJECTS, row::STACK_SLOTS};
+use memscope_common::{
+    ObjectShape, ProbeRow, Source,
+    record::MAX_OBJECTS,
+    row::{MAX_VALUES, STACK_SLOTS},
+};
 
 use super::{copy::take, record::Scratch};
 use crate::{regs, user_memory::word_or_zero, verifier::element};
@@ -27,24 +31,20 @@ const TAGGED_BYTES: u64 = 16;
 const BOXED: u32 = 1;
 const MATERIALIZED: u32 = 3;
 
-/// Copies the tensors of one value. Returns whether there is a value.
+/// Copies the tensors that the row's values lead to.
 #[inline(always)]
-pub(super) fn take_value(
-    scratch: &mut Scratch,
-    shape: ObjectShape,
-    fetch: Fetch,
-    value: u8,
-    row: u16,
-    stack_pointer: u64,
-) -> bool {
-    if fetch.source == Source::None as u8 {
-        return false;
+pub(super) fn take_values(scratch: &mut Scratch, row: &ProbeRow, number: u16, stack_pointer: u64) {
+    let shape = ObjectShape::from_param(row.param);
+    for value in 0..MAX_VALUES {
+        let fetch = row.fetch[value];
+        if fetch.source == Source::None as u8 {
+            break;
+        }
+        let first = slot(scratch, fetch.arg, stack_pointer);
+        let second = slot(scratch, fetch.arg.wrapping_add(1), stack_pointer);
+        let list = list_of(fetch.source, first.wrapping_add(fetch.offset.into()), second);
+        take_list(scratch, shape, list, value as u8, number);
     }
-    let first = slot(scratch, fetch.arg, stack_pointer);
-    let second = slot(scratch, fetch.arg.wrapping_add(1), stack_pointer);
-    let list = list_of(fetch.source, first.wrapping_add(fetch.offset.into()), second);
-    take_list(scratch, shape, list, value, row);
-    true
 }
 
 /// An argument, of a register or of the stack.

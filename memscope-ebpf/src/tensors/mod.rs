@@ -10,11 +10,11 @@ mod record;
 use core::ffi::c_void;
 
 use aya_ebpf::bindings::pt_regs;
-use memscope_common::{Miss, ObjectShape, ProbeRow, When, row::MAX_VALUES};
+use memscope_common::{Miss, ProbeRow, When};
 
 pub(crate) use self::{array::on_hit as on_array_hit, record::forget};
 use self::{
-    list::take_value,
+    list::take_values,
     record::{Scratch, begin, finish, known_scratch, scratch, take_stacks},
 };
 use crate::{current, filter, misses::count, regs, rows::row_of, watch};
@@ -47,19 +47,9 @@ pub(crate) fn on_hit(ctx: *mut c_void, cookie: u64) {
     finish(ctx, &mut scratch.record, number);
 }
 
-/// Copies the tensors that the row's values lead to.
-#[inline(always)]
-fn take_values(scratch: &mut Scratch, row: &ProbeRow, number: u16, stack_pointer: u64) {
-    let shape = ObjectShape::from_param(row.param);
-    for value in 0..MAX_VALUES {
-        if !take_value(scratch, shape, row.fetch[value], value as u8, number, stack_pointer) {
-            break;
-        }
-    }
-}
-
-/// A handler has begun: the exception has left an open call that was made by the handler's frame, or deeper on the stack. At
-/// their entries, the frame's calls have the stack pointer that the handler begins with.
+/// A handler has begun: the exception has left an open call that was made by the handler's frame,
+/// or deeper on the stack. At their entries, the frame's calls have the stack pointer that the
+/// handler begins with.
 #[inline(always)]
 fn catch(id: u64, number: u16, stack_pointer: u64) {
     let Some(scratch) = known_scratch(id) else { return };
@@ -95,32 +85,39 @@ fn opens_or_ends(scratch: &mut Scratch, row: &ProbeRow, number: u16, stack_point
 }
 
 /// Keeps what arguments and results come in.
-#[cfg(not(bpf_target_arch = "aarch64"))]
-#[inline(always)]
-fn save_slots(scratch: &mut Scratch, regs: &pt_regs, _: &ProbeRow, _: u64, _: u64) {
-    regs::save_slots(regs, &mut scratch.slots);
-}
-
-/// Keeps what arguments and results come in. The register with the result's address does not survive the call: it is kept.
-#[cfg(bpf_target_arch = "aarch64")]
 #[inline(always)]
 fn save_slots(scratch: &mut Scratch, regs: &pt_regs, row: &ProbeRow, id: u64, stack_pointer: u64) {
-    use aya_ebpf::{macros::map, maps::LruHashMap};
-    use memscope_common::row::RESULT_SLOT;
+    regs::save_slots(regs, &mut scratch.slots);
+    #[cfg(bpf_target_arch = "aarch64")]
+    result::keep(&mut scratch.slots, row, [id, stack_pointer]);
+    #[cfg(not(bpf_target_arch = "aarch64"))]
+    let _ = (row, id, stack_pointer);
+}
 
-    /// Result addresses of open calls, by `pid_tgid` and stack pointer. Sized by user space.
+/// The register with the address for the result, which does not survive the call.
+#[cfg(bpf_target_arch = "aarch64")]
+mod result {
+    use aya_ebpf::{macros::map, maps::LruHashMap};
+    use memscope_common::{ProbeRow, When, row::RESULT_SLOT};
+
+    use crate::regs::REGISTER_SLOTS;
+
+    /// Addresses of open calls, by `pid_tgid` and stack pointer; the oldest make room. Sized by
+    /// user space.
     #[map]
     static RESULTS: LruHashMap<[u64; 2], u64> = LruHashMap::with_max_entries(1, 0);
 
-    regs::save_slots(regs, &mut scratch.slots);
-    let key = [id, stack_pointer];
-    if row.when == When::Objects as u8 {
-        let _ = RESULTS.insert(&key, &scratch.slots[RESULT_SLOT as usize], 0);
-        return;
-    }
-    scratch.slots[RESULT_SLOT as usize] = 0;
-    if let Some(result) = RESULTS.get_ptr(&key) {
-        // SAFETY: a live map value.
-        scratch.slots[RESULT_SLOT as usize] = unsafe { *result };
+    /// Keeps the register at the entry of a call, and restores it at its end.
+    #[inline(always)]
+    pub(super) fn keep(slots: &mut [u64; REGISTER_SLOTS], row: &ProbeRow, key: [u64; 2]) {
+        if row.when == When::Objects as u8 {
+            let _ = RESULTS.insert(&key, &slots[RESULT_SLOT as usize], 0);
+            return;
+        }
+        slots[RESULT_SLOT as usize] = 0;
+        if let Some(result) = RESULTS.get_ptr(&key) {
+            // SAFETY: a live map value.
+            slots[RESULT_SLOT as usize] = unsafe { *result };
+        }
     }
 }

@@ -1,4 +1,5 @@
-//! The record of a place with tensors, and the memory that it is built in: too large for a thread's own state.
+//! The record of a place with tensors, and the memory that it is built in: too large for a thread's
+//! own state.
 
 use core::ffi::c_void;
 
@@ -92,7 +93,8 @@ pub(super) fn take_stacks(ctx: *mut c_void, record: &mut ObjectsRecord, generati
     record.python_stack = thread.call.python_stack;
 }
 
-/// Room for one more tensor. `place` is the row's value that leads to it, and from bit 8 on its index there.
+/// Room for one more tensor. `place` is the row's value that leads to it, and from bit 8 on its
+/// index there.
 #[inline(always)]
 pub(super) fn next(record: &mut ObjectsRecord, address: u64, place: u32) -> Option<&mut Object> {
     // In memory and not in a register, where the verifier would track each count.

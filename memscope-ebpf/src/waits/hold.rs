@@ -48,7 +48,8 @@ const ANSWERED: u64 = 1;
 const TOO_LONG: u64 = 2;
 const KILLED: u64 = 3;
 
-/// Waits until user space has removed the thread from [`HOLDS`]. Runs behind the program that has added it.
+/// Waits until user space has removed the thread from [`HOLDS`]. Runs behind the program that has
+/// added it.
 #[inline(always)]
 pub(crate) fn hold(ctx: *mut c_void, number: impl FnOnce() -> u32) {
     let id = current::thread_id();
@@ -62,12 +63,18 @@ pub(crate) fn hold(ctx: *mut c_void, number: impl FnOnce() -> u32) {
     if all_known::<false>(libraries) {
         return forget(id);
     }
-    count(number as u16, Miss::Held);
+    hold_until_answered(id, number as u16, libraries, regs);
+}
+
+/// Waits, and notes why the wait is over.
+#[inline(always)]
+fn hold_until_answered(id: u64, row: u16, libraries: u64, regs: &pt_regs) {
+    count(row, Miss::Held);
     match wait(id, regs::stack_pointer(regs)) {
         // User space has looked at all of them.
         ANSWERED => drop(all_known::<true>(libraries)),
         KILLED => forget(id),
-        _ => give_up(id, number as u16),
+        _ => give_up(id, row),
     }
 }
 

@@ -18,14 +18,16 @@ use crate::{
     verifier::{bpf_loop, read_once},
 };
 
-/// Probed loaders, programs without a loader and libraries that user space has looked at. Full: further ones are not learnt.
+/// Probed loaders, programs without a loader and libraries that user space has looked at. Full:
+/// further ones are not learnt.
 #[map]
 static KNOWN_IMAGES: HashMap<ImageKey, u32> = HashMap::with_max_entries(16384, 0);
 
 /// Fills the key that is its last argument.
 type TakeFile = unsafe extern "C" fn(*mut c_void, *mut c_void, *mut ImageKey) -> u64;
 
-/// The loader of the program that the current process begins, or the program if it has none; inode 0 if unknown.
+/// The loader of the program that the current process begins, or the program if it has none; inode
+/// 0 if unknown.
 #[inline(always)]
 pub(super) fn of_program() -> ImageKey {
     let mut key = ImageKey::default();
@@ -68,7 +70,8 @@ fn loader_base(mm: *mut c_void) -> Option<u64> {
 /// Fills the key of the file mapped at an address. Returns whether anything is mapped there.
 #[inline(always)]
 fn find_file(address: u64, take: TakeFile, key: &mut ImageKey) -> bool {
-    // SAFETY: the callback takes a task, a mapping and a key; a helper without arguments gives the task.
+    // SAFETY: the callback takes a task, a mapping and a key; a helper without arguments gives the
+    // task.
     unsafe {
         let task: *mut task_struct = bpf_get_current_task_btf();
         bpf_find_vma(task, address, take as *mut c_void, (&raw mut *key).cast(), 0) == 0

@@ -1,7 +1,8 @@
 //! Makes a process wait until user space has probed what it has just mapped.
 //!
-//! A thread that has mapped libraries waits inside a sleepable program (*held*): no signal, and others see nothing. On kernels
-//! before 6.0, and for programs whose loader is not probed yet, the process is stopped by `SIGSTOP`.
+//! A thread that has mapped libraries waits inside a sleepable program (*held*): no signal, and
+//! others see nothing. On kernels before 6.0, and for programs whose loader is not probed yet, the
+//! process is stopped by `SIGSTOP`.
 
 mod hold;
 mod images;
@@ -38,7 +39,8 @@ pub(crate) fn library(ctx: *mut c_void, regs: &pt_regs, row: &ProbeRow, number: 
     if state != loader::ADDING
         && let Some(process) = filter::state_of(tgid)
     {
-        // SAFETY: a live map value; a loader reports from one thread at a time, and no other program changes it.
+        // SAFETY: a live map value; a loader reports from one thread at a time, and no other
+        // program changes it.
         let process = unsafe { &mut *process };
         let added = state != loader::DELETING && process.unmapping == 0;
         mappings::change(process, state);
@@ -67,19 +69,26 @@ fn report_library(ctx: *mut c_void, row: u16, state: u32, flags: u32) {
     let id = current::thread_id();
     let tgid = current::tgid_of(id);
     // Before the record leaves: the answer may come at once.
-    let waits = if flags & PROCESS_HOLD != 0 {
-        ask_to_hold(id, row)
-    } else if flags & PROCESS_STOP != 0 {
-        stop::ask(tgid, row)
-    } else {
-        0
-    };
+    let waits = ask(id, tgid, row, flags);
     let mut record = LibraryRecord { header: header(Kind::Library, row, LEN), state, stopped: waits };
     let sent = send(ctx, (&raw mut record).cast(), LEN.into(), row, true);
     if waits == WAITS_STOPPED {
         stop::stop(tgid, row, sent);
     } else if waits == WAITS_HELD && !sent {
         hold::forget(id);
+    }
+}
+
+/// Notes that the thread, or its process, is to wait. Returns how, or why it does not; 0 if it need
+/// not.
+#[inline(always)]
+fn ask(id: u64, tgid: u32, row: u16, flags: u32) -> u32 {
+    if flags & PROCESS_HOLD != 0 {
+        ask_to_hold(id, row)
+    } else if flags & PROCESS_STOP != 0 {
+        stop::ask(tgid, row)
+    } else {
+        0
     }
 }
 
@@ -97,8 +106,9 @@ fn ask_to_hold(id: u64, row: u16) -> u32 {
 
 /// Reports that the process runs another program, and stops it unless something makes it wait later.
 ///
-/// A known loader does, before code of the program or of a library runs. Of a program without a loader it is known from
-/// an earlier run what it maps. `IMAGES`: the file can be found (`bpf_find_vma`, Linux 5.17).
+/// A known loader does, before code of the program or of a library runs. Of a program without a
+/// loader it is known from an earlier run what it maps. `IMAGES`: the file can be found
+/// (`bpf_find_vma`, Linux 5.17).
 #[inline(always)]
 pub(crate) fn report_program<const IMAGES: bool>(ctx: *mut c_void, tgid: u32, flags: u32) {
     const LEN: u16 = size_of::<ProcessRecord>() as u16;
@@ -112,7 +122,8 @@ pub(crate) fn report_program<const IMAGES: bool>(ctx: *mut c_void, tgid: u32, fl
     }
 }
 
-/// Whether the file that the process runs is known. If not, hands it to user space; full: the next process that runs it is stopped, too.
+/// Whether the file that the process runs is known. If not, hands it to user space; full: the next
+/// process that runs it is stopped, too.
 #[inline(always)]
 fn runs_known_image(tgid: u32) -> bool {
     let key = images::of_program();

@@ -31,8 +31,17 @@ const SIGCONT: u64 = 18;
 /// `SIGSTOP`, `SIGTSTP`, `SIGTTIN`, `SIGTTOU`.
 const FIRST_STOP: u64 = 19;
 const LAST_STOP: u64 = 22;
+/// `SIGCHLD` in a mask of signals.
+const CHILD: u64 = 1 << 16;
+/// `SIG_DFL` and `SIG_IGN`.
+const NO_HANDLER: u64 = 1;
+/// `SA_NOCLDSTOP`.
+const NOT_FOR_STOPS: u64 = 1;
+/// Up to this the sender is the kernel itself (`SEND_SIG_NOINFO`, `SEND_SIG_PRIV`).
+const NO_SENDER: u64 = 1;
 
-/// Notes that the current process is to be stopped. Returns [`WAITS_STOPPED`], or why it is not stopped.
+/// Notes that the current process is to be stopped. Returns [`WAITS_STOPPED`], or why it is not
+/// stopped.
 #[inline(always)]
 pub(super) fn ask(tgid: u32, row: u16) -> u32 {
     let why = why_not();
@@ -50,7 +59,8 @@ pub(super) fn ask(tgid: u32, row: u16) -> u32 {
     WAITS_STOPPED
 }
 
-/// Why the current process must not be stopped: we could not continue it, or others would notice. 0: it may be.
+/// Why the current process must not be stopped: we could not continue it, or others would notice.
+/// 0: it may be.
 #[inline(always)]
 fn why_not() -> u32 {
     let user = setting!(stop_user);
@@ -80,15 +90,10 @@ fn is_job(task: *mut c_void) -> bool {
     home != 0 && field::<u32>(group, setting!(offsets.pid_number)) != home
 }
 
-/// Whether a process takes `SIGCHLD`, sent when a child stops: by a handler, or blocked for `signalfd` and `sigwait`. Does not
-/// recognise one inside `waitid` with `WSTOPPED`.
+/// Whether a process takes `SIGCHLD`, sent when a child stops: by a handler, or blocked for
+/// `signalfd` and `sigwait`. Does not recognise one inside `waitid` with `WSTOPPED`.
 #[inline(always)]
 fn takes_child_signals(process: *mut c_void) -> bool {
-    /// `SIG_DFL` and `SIG_IGN`.
-    const NO_HANDLER: u64 = 1;
-    /// `SA_NOCLDSTOP`.
-    const NOT_FOR_STOPS: u64 = 1;
-    const CHILD: u64 = 1 << 16;
     // The tracer does, and knows what it sees.
     if field::<u32>(process, setting!(offsets.task_tgid)) == setting!(tracer) {
         return false;
@@ -153,14 +158,12 @@ fn continued(tgid: u32) {
 /// A process is stopped.
 #[inline(always)]
 fn stopped(tgid: u32, signal: u64, sender: u64) {
-    /// Up to this the sender is the kernel itself (`SEND_SIG_NOINFO`, `SEND_SIG_PRIV`).
-    const NO_SENDER: u64 = 1;
     let stops = STOPS.get_ptr_mut(&tgid);
-    // Ours has no sender. Nor has a terminal's, which is never `SIGSTOP`.
-    let ours = signal == FIRST_STOP && sender <= NO_SENDER;
     if !filter::is_traced(tgid) {
         return;
     }
+    // Ours has no sender. Nor has a terminal's, which is never `SIGSTOP`.
+    let ours = signal == FIRST_STOP && sender <= NO_SENDER;
     // Ours is noted again: the record may have been answered before the signal was sent.
     let bit = if ours { STOP_OURS } else { STOP_THEIRS };
     match stops {

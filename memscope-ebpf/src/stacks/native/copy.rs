@@ -1,4 +1,5 @@
-//! The copy of a thread's stack: page by page, as far as the walk gets. Reading the program's memory dominates the cost.
+//! The copy of a thread's stack: page by page, as far as the walk gets. Reading the program's
+//! memory dominates the cost.
 
 use memscope_common::{StackEnd, unwind::STACK_BYTES};
 

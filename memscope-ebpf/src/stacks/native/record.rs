@@ -33,13 +33,13 @@ pub(super) fn finish(ctx: *mut c_void, thread: &mut Thread, slot: *mut Slot, row
     }
     // SAFETY: as above.
     unsafe { (*slot).record = record(id, walk.generation, frames as u16, walk.end, row) };
-    let bytes = masked::<8191>(frames * 8);
+    let len = size_of::<StackRecord>() as u64 + masked::<8191>(frames * 8);
     // SAFETY: as above.
-    let from = unsafe { (&raw mut (*slot).record).cast() };
-    send_new(ctx, from, size_of::<StackRecord>() as u64 + bytes, id, row);
+    send_new(ctx, unsafe { (&raw mut (*slot).record).cast() }, len, id, row);
 }
 
-/// Frames and hash without a last frame that is no frame of the program, but where a return probe leads.
+/// Frames and hash without a last frame that is no frame of the program, but where a return probe
+/// leads.
 #[inline(always)]
 fn without_trampoline(slot: *mut Slot, thread: &Thread, end: u32, frames: u64, hash: u64) -> (u64, u64) {
     let no_rule = end == StackEnd::NoRule as u32 || end == StackEnd::NoUnwindInfo as u32;

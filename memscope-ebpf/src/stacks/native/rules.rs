@@ -19,9 +19,7 @@ pub(super) fn find(walk: &Walk) -> Option<Rule> {
     let first = first_place(walk.at, walk.salt);
     for probe in 0..RULE_PROBES {
         let entry = UNWIND_RULES.get(first.wrapping_add(probe) & (RULES - 1))?;
-        // SAFETY: a live map value.
-        let (address, generation) =
-            unsafe { (read_once(&raw const entry.address), read_once(&raw const entry.generation)) };
+        let (address, generation) = key(entry);
         if address == walk.at && generation == walk.generation {
             return Some(entry.rule);
         }
@@ -32,18 +30,23 @@ pub(super) fn find(walk: &Walk) -> Option<Rule> {
     None
 }
 
-/// The rule for an address, as two words, if it is in its first place. User space writes the address last: it is read first.
+/// The rule for an address, as two words, if it is in its first place. User space writes the
+/// address last: it is read first.
 #[inline(always)]
 pub(super) fn find_first(walk: &Walk, at: u64) -> Option<[u64; 2]> {
     let entry = UNWIND_RULES.get(first_place(at, walk.salt))?;
-    // SAFETY: a live map value.
-    unsafe {
-        if read_once(&raw const entry.address) != at || read_once(&raw const entry.generation) != walk.generation {
-            return None;
-        }
-        // Sixteen bytes behind two words, so aligned to eight.
-        Some(read_once((&raw const *entry).cast::<[u64; 2]>().add(1)))
+    if key(entry) != (at, walk.generation) {
+        return None;
     }
+    // SAFETY: a live map value; sixteen bytes behind two words, so aligned to eight.
+    Some(unsafe { read_once((&raw const *entry).cast::<[u64; 2]>().add(1)) })
+}
+
+/// The address and generation that an entry is for.
+#[inline(always)]
+fn key(entry: &RuleEntry) -> (u64, u64) {
+    // SAFETY: a live map value.
+    unsafe { (read_once(&raw const entry.address), read_once(&raw const entry.generation)) }
 }
 const _: () = assert!(offset_of!(RuleEntry, rule) == 16 && size_of::<Rule>() == 16);
 const _: () = assert!(offset_of!(Rule, kind) == 0 && offset_of!(Rule, flags) == 1 && offset_of!(Rule, cfa) == 4);

@@ -88,8 +88,8 @@ pub(super) struct Walk {
     /// 0 is unknown.
     pub(super) link_register: u64,
     pub(super) hash: u64,
-    /// Return address that replaces the one in memory; 0 is none. Not next to another field that begins as 0: the compiler
-    /// would call `memset` for both, a loop over bytes.
+    /// Return address that replaces the one in memory; 0 is none. Not next to another field that
+    /// begins as 0: the compiler would call `memset` for both, a loop over bytes.
     pub(super) instead: u64,
     pub(super) frames: u32,
     /// Open calls not passed yet.

@@ -1,4 +1,5 @@
-//! Snapshots: copies of stacks for which a rule is missing. User space completes the stack, and learns the rules.
+//! Snapshots: copies of stacks for which a rule is missing. User space completes the stack, and
+//! learns the rules.
 
 use core::ffi::c_void;
 
@@ -37,13 +38,15 @@ struct Asked {
     times: u64,
 }
 
-/// Within this time user space gets at most [`TIMES`] requests for one rule: it may be about to answer, or unable to.
+/// Within this time user space gets at most [`TIMES`] requests for one rule: it may be about to
+/// answer, or unable to.
 const PATIENCE_NS: u64 = 100_000_000;
 const TIMES: u64 = 32;
 
 const _: () = assert!(MAX_RETURNS == MAX_DEPTH);
 
-/// Sends a snapshot, unless the same rule was asked for just now. Returns whether it was sent. `walks`: the program walks stacks.
+/// Sends a snapshot, unless the same rule was asked for just now. Returns whether it was sent.
+/// `walks`: the program walks stacks.
 #[inline(always)]
 pub(super) fn ask(ctx: *mut c_void, thread: &mut Thread, slot: *mut Slot, row: u16, walks: bool) -> bool {
     // SAFETY: a live map value, locked; nothing else refers to this part of it.

@@ -27,13 +27,9 @@ pub(super) unsafe extern "C" fn step(_number: u64, place: *const Place) -> c_lon
     if setting!(exchanges) != 0 && plain::pass(place, walk) {
         return 0;
     }
-    match careful_step(place, walk) {
-        Ok(()) | Err(Stop::Again) => 0,
-        Err(Stop::End(end)) => {
-            walk.end = end as u32;
-            1
-        }
-    }
+    let Err(Stop::End(end)) = careful_step(place, walk) else { return 0 };
+    walk.end = end as u32;
+    1
 }
 
 /// A step that takes every kind of rule into account.
@@ -127,7 +123,8 @@ fn return_address(place: Place, walk: &mut Walk, rule: Rule, ra_at: u64) -> Resu
     Ok(walk.link_register)
 }
 
-/// The caller's link register; 0 if unknown. Saved only by a signal: the interrupted function may have called nothing.
+/// The caller's link register; 0 if unknown. Saved only by a signal: the interrupted function may
+/// have called nothing.
 #[inline(always)]
 fn link_register(place: Place, walk: &mut Walk, rule: Rule, ra_at: u64) -> Result<u64, Stop> {
     if cfg!(bpf_target_arch = "aarch64") && rule.flags & RULE_LINK_SAVED != 0 {
@@ -160,7 +157,8 @@ fn push(place: Place, walk: &mut Walk, address: u64) {
     walk.hash = hashed(walk.hash, address);
 }
 
-/// Passes the innermost open call that has not been passed. If it is the frame's, its return address replaces the frame's.
+/// Passes the innermost open call that has not been passed. If it is the frame's, its return
+/// address replaces the frame's.
 #[inline(always)]
 fn pass_call(place: Place, walk: &mut Walk, ra_at: u64, cfa: u64) {
     walk.calls -= 1;

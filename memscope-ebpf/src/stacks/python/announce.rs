@@ -71,15 +71,11 @@ fn send_code(ctx: *mut c_void, scratch: &mut Scratch, layout: &PythonLayout, row
     let lines_len = masked::<4095>(lines.len);
     let len = masked::<8191>(size_of::<CodeRecord>() as u64 + name_len + file_len + lines_len);
     fill(scratch, layout, &name, &file, &lines);
-    let record = &mut scratch.record;
-    record.header = header(Kind::Code, row, len as u16);
-    record.name_len = name_len as u16;
-    record.file_len = file_len as u16;
-    record.lines_len = lines_len as u16;
-    send(ctx, (&raw mut *record).cast(), masked::<8191>(len), row, false)
+    scratch.record.header = header(Kind::Code, row, len as u16);
+    send(ctx, (&raw mut scratch.record).cast(), masked::<8191>(len), row, false)
 }
 
-/// Fills the code object's record, but for its header and lengths.
+/// Fills the code object's record, but for its header.
 #[inline(always)]
 fn fill(scratch: &mut Scratch, layout: &PythonLayout, name: &Part, file: &Part, lines: &Part) {
     let first_line = scratch.code_word(layout.first_line) >> ((layout.first_line & 4) * 8);
@@ -92,6 +88,9 @@ fn fill(scratch: &mut Scratch, layout: &PythonLayout, name: &Part, file: &Part, 
     record.name_kind = name.kind;
     record.file_kind = file.kind;
     record.flags = flag(name, CODE_NAME_CUT) | flag(file, CODE_FILE_CUT) | flag(lines, CODE_LINES_CUT);
+    record.name_len = name.len as u16;
+    record.file_len = file.len as u16;
+    record.lines_len = lines.len as u16;
     record.reserved = [0; 6];
 }
 

@@ -14,8 +14,8 @@ use crate::{
     verifier::{element, element_mut, masked},
 };
 
-/// What the cached fingerprints are valid for: where frees of code objects are probed, the time between two; else one walk,
-/// whose frames keep their code alive.
+/// What the cached fingerprints are valid for: where frees of code objects are probed, the time
+/// between two; else one walk, whose frames keep their code alive.
 #[inline(always)]
 pub(super) fn epoch(walks: u64, tgid: u64, layout: &PythonLayout) -> u64 {
     if layout.flags & LAYOUT_FREES == 0 {
@@ -41,8 +41,8 @@ pub(super) fn identify(scratch: &mut Scratch, layout: &PythonLayout, code: u64) 
     if scratch.code[0] != layout.code_type {
         return Err(StackEnd::BadState);
     }
-    let known = Known { code, epoch: scratch.epoch, fingerprint: scratch.fingerprint.into() };
-    *element_mut(&mut scratch.known, at) = known;
+    *element_mut(&mut scratch.known, at) =
+        Known { code, epoch: scratch.epoch, fingerprint: scratch.fingerprint.into() };
     Ok(())
 }
 
@@ -81,7 +81,8 @@ fn mix_texts(scratch: &mut Scratch, layout: &PythonLayout, hash: u64) -> u64 {
     mix_text::<LINES_WORD>(hash, &scratch.text, scratch.text[0] & 0xffff)
 }
 
-/// Reads the head and first bytes of a text or line table. Unreadable bytes are zero, the same way each time.
+/// Reads the head and first bytes of a text or line table. Unreadable bytes are zero, the same way
+/// each time.
 #[inline(always)]
 fn read_text(scratch: &mut Scratch, offset: u16) {
     const LEN: u64 = 8 * TEXT_WORDS as u64;

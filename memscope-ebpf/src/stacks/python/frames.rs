@@ -87,7 +87,8 @@ fn is_entry(scratch: &Scratch, layout: &PythonLayout) -> bool {
     scratch.frame_byte(layout.entry) != 0
 }
 
-/// Marks the last frame as called from C. Without a frame this is the last slot, which no frame gets to.
+/// Marks the last frame as called from C. Without a frame this is the last slot, which no frame
+/// gets to.
 #[inline(always)]
 fn called_from_c(scratch: &mut Scratch) {
     element_mut(&mut scratch.frames, scratch.count.wrapping_sub(1).into()).code |= FRAME_ENTRY;
@@ -96,8 +97,8 @@ fn called_from_c(scratch: &mut Scratch) {
 
 /// Brings a frame into the window. Returns whether it was readable.
 ///
-/// Since 3.11 frames of nested calls are adjacent in memory, the callers first: reads the frame and all of its page before it,
-/// where the next frames are.
+/// Since 3.11 frames of nested calls are adjacent in memory, the callers first: reads the frame and
+/// all of its page before it, where the next frames are.
 #[inline(always)]
 fn bring_frame(scratch: &mut Scratch, layout: &PythonLayout, from: u64) -> bool {
     let len = masked::<127>(layout.frame_len.into());
@@ -106,14 +107,19 @@ fn bring_frame(scratch: &mut Scratch, layout: &PythonLayout, from: u64) -> bool 
         scratch.frame_at = inside / 8;
         return true;
     }
-    // Before 3.11 each frame is an object of its own.
-    let before = if layout.instructions == NONE || !from.is_multiple_of(8) { 0 } else { from & (PAGE - 1) };
+    let before = before(layout, from);
     if bring(scratch, from - before, before + len) {
         scratch.frame_at = before / 8;
         return true;
     }
     scratch.frame_at = 0;
     before != 0 && bring(scratch, from, len)
+}
+
+/// Bytes to read before a frame. Before 3.11 each frame is an object of its own.
+#[inline(always)]
+fn before(layout: &PythonLayout, from: u64) -> u64 {
+    if layout.instructions == NONE || !from.is_multiple_of(8) { 0 } else { from & (PAGE - 1) }
 }
 
 /// Reads memory into the window. Returns whether it was readable.

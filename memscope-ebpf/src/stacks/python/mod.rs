@@ -1,4 +1,5 @@
-//! Python stacks: the interpreter's frames, walked from the thread's own state. Only where the kernel has `bpf_loop` (5.17).
+//! Python stacks: the interpreter's frames, walked from the thread's own state. Only where the
+//! kernel has `bpf_loop` (5.17).
 //!
 //! The thread is inside of the call, so its frames and their code stay.
 
@@ -35,8 +36,8 @@ use crate::{
     verifier::{masked, write_once},
 };
 
-/// Interpreters, by tgid: user space writes them, and forks copy them. Sized by user space, as the maps that follow: one entry
-/// unless stacks are taken.
+/// Interpreters, by tgid: user space writes them, and forks copy them. Sized by user space, as the
+/// maps that follow: one entry unless stacks are taken.
 #[map]
 static PYTHON: HashMap<u32, PythonLayout> = HashMap::with_max_entries(1, 0);
 
@@ -74,13 +75,15 @@ pub(super) fn forget(tgid: u32) {
     let _ = PYTHON.remove(&tgid);
 }
 
-/// The interpreter of the current process is about to free a code object: other code may lie there next.
+/// The interpreter of the current process is about to free a code object: other code may lie there
+/// next.
 #[inline(always)]
 pub(crate) fn code_freed() {
     outdate(current::tgid());
 }
 
-/// Outdates the cached fingerprints of a process. Two threads without a common lock write different times, each a change.
+/// Outdates the cached fingerprints of a process. Two threads without a common lock write different
+/// times, each a change.
 #[inline(always)]
 fn outdate(tgid: u32) {
     let now_ns = current::now_ns();
@@ -119,21 +122,21 @@ fn acquire() -> Option<u32> {
 #[inline(always)]
 fn busy(ctx: *mut c_void, thread: &mut Thread, tgid: u32, generation: u64, row: u16) {
     const LEN: u16 = size_of::<StackRecord>() as u16;
-    const _: () = assert!(size_of::<StackRecord>() <= size_of::<TextRecord>());
     let end = StackEnd::Busy as u8;
     let id = id_of(mix(tgid.into(), generation), 0, end);
     // Stacks are sent before texts.
     let record = (&raw mut thread.text).cast::<StackRecord>();
     // SAFETY: in the bounds of the text's record; both are plain integers.
     let record = unsafe { &mut *record };
-    record.generation = generation;
-    record.end = end;
+    (record.generation, record.end) = (generation, end);
     complete(record, id, 0, row, LEN);
     thread.call.python_stack = id;
     if PYTHON_SENT.get_ptr(&id).is_none() && send(ctx, (&raw mut *record).cast(), LEN.into(), row, false) {
         let _ = PYTHON_SENT.insert(&id, &1, 0);
     }
 }
+
+const _: () = assert!(size_of::<StackRecord>() <= size_of::<TextRecord>());
 
 /// Completes a stack's record.
 #[inline(always)]

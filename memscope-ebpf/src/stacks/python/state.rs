@@ -25,11 +25,18 @@ pub(super) fn find_frame(scratch: &mut Scratch, layout: &PythonLayout) -> Result
     if scratch.state_word(layout.thread_id) != pointer.wrapping_add(i64::from(layout.self_at) as u64) {
         return Err(StackEnd::BadState);
     }
-    scratch.next = scratch.state_word(layout.frame);
-    if layout.current_frame != NONE && scratch.next != 0 {
-        scratch.next = word(scratch.next.wrapping_add(layout.current_frame.into()))?;
-    }
+    scratch.next = frame(scratch, layout)?;
     Ok(())
+}
+
+/// The address of the innermost frame; 0 if the thread runs no Python code.
+#[inline(always)]
+fn frame(scratch: &Scratch, layout: &PythonLayout) -> Result<u64, StackEnd> {
+    let frame = scratch.state_word(layout.frame);
+    if layout.current_frame == NONE || frame == 0 {
+        return Ok(frame);
+    }
+    word(frame.wrapping_add(layout.current_frame.into()))
 }
 
 /// The thread pointer.
