@@ -21,6 +21,9 @@ pub mod document;
 pub mod dump_format;
 #[cfg(feature = "trace")]
 pub mod follow;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod hash;
 pub mod input;
 #[cfg(feature = "trace")]

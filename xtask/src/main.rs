@@ -10,6 +10,7 @@ mod code;
 mod demo;
 mod dist;
 mod frameworks;
+mod fuzz;
 mod interpreters;
 mod live;
 mod mindspore;
@@ -47,6 +48,9 @@ usage: ./x VERB [ARGUMENTS]
                       everything, live tests too (as root); DIR adds the group that needs recordings, --no-wheels
                       leaves out those that fetch real libraries and packages for tables (200 MB, once).
                       With further arguments only those tests, without `check`
+  fuzz [TARGET] [--seconds N] [--keep]
+                      makes up bytes for all that reads those of others, 60 seconds each; --keep adds what reaches new code to
+                      fuzz/corpus
   npu [VERSION...] [-- TEST ARGUMENTS]
                       traces real torch_npu on the simulated libraries and compares with its own statistics (as root;
                       x86-64, CPython 3.11, network and 2 GB of disk for each version)
@@ -93,6 +97,7 @@ fn dispatch(verb: &str, arguments: &[String]) -> Result<()> {
         "unit" => unit::run(arguments),
         "live" => live::run(arguments),
         "test" => test::run(arguments),
+        "fuzz" => fuzz::run(arguments),
         "npu" => npu::run(arguments),
         "mindspore" => mindspore::run(arguments),
         "bench" => bench::run(arguments),

@@ -27,6 +27,9 @@ mod trace;
 mod typed;
 mod values;
 
+#[cfg(feature = "fuzzing")]
+pub(crate) use select::condition;
+
 use std::{ffi::OsString, process::ExitCode};
 
 use self::{

@@ -80,7 +80,7 @@ pub(super) fn when(text: &str) -> Result<When, String> {
 }
 
 /// A condition: field, operator, value.
-fn condition(text: &str) -> Result<Condition, String> {
+pub(crate) fn condition(text: &str) -> Result<Condition, String> {
     let found = text.find(['!', '=', '~', '<', '>']);
     let split = found.and_then(|at| {
         let operator = OPERATORS.into_iter().find(|operator| text[at..].starts_with(operator))?;

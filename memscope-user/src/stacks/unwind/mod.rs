@@ -31,6 +31,16 @@ use super::{
     mappings::{Content, Found, Mappings, Module},
 };
 
+/// Reads any bytes as a file with unwind information: the rules of some addresses.
+#[cfg(feature = "fuzzing")]
+pub(crate) fn any_file(bytes: &[u8]) {
+    let Some(image) = Image::open(&Content::Memory(bytes.into())) else { return };
+    let _ = image.eh_frame();
+    for vaddr in [0, 0x1000, 0x10_0000, 0x10_0004, 0x10_003f, u64::MAX] {
+        let _ = image.row_at(vaddr, vaddr).map(|row| row.rule());
+    }
+}
+
 /// Files with unwind information at hand; each may be held open.
 const MAX_IMAGES: usize = 192;
 /// Rows that are at hand.
