@@ -59,9 +59,14 @@ pub(crate) fn short() -> Result<()> {
     let fuzzer = build()?;
     let (seconds, runs) = SHORT;
     for name in targets()? {
+        // New inputs go to the first folder: the corpus in the tree stays as it is.
+        let found = target().join("fuzz/short").join(&name);
+        if found.exists() {
+            fs::remove_dir_all(&found).with_context(|| format!("failed to empty `{}`", found.display()))?;
+        }
+        fs::create_dir_all(&found).with_context(|| format!("failed to make `{}`", found.display()))?;
         let mut command = on(&fuzzer, &name);
-        command.arg(format!("-max_total_time={seconds}")).arg(format!("-runs={runs}")).arg(corpus(&name));
-        // Nothing new is kept, and only failures are news.
+        command.arg(format!("-max_total_time={seconds}")).arg(format!("-runs={runs}")).args([&found, &corpus(&name)]);
         let said =
             command.stdout(Stdio::null()).stderr(Stdio::piped()).output().context("the fuzzer does not start")?;
         let text = String::from_utf8_lossy(&said.stderr);

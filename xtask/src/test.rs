@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, ensure};
 
 use crate::{
     arch::Arch,
-    bpf, build, check,
+    bpf, build, check, fuzz,
     project::{cargo, find, is_root, program, root, run as run_command, tool},
     python, setup, sim, tables,
     wheels::{self, Set},
@@ -29,8 +29,9 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
     python::build(host)?;
     if rest.is_empty() {
         check::all()?;
+        fuzz::short()?;
     } else {
-        eprintln!("left out: `check`, because only some tests were asked for");
+        eprintln!("left out: `check` and `fuzz`, because only some tests were asked for");
     }
     let mut nextest = nextest(host)?;
     if let Some(folder) = &shared {
