@@ -17,8 +17,9 @@ use crate::{
     cli, daemon,
     decode::{Body, Records, notes},
     input,
+    kernel::task_layout,
     locate::{hidden, python, site},
-    os::{btf, elf::ElfFile, maps},
+    os::{elf::ElfFile, maps},
     pipeline::{self, PipelineConfig},
     probes::{self, ProbeSpec},
     python as interpreter,
@@ -30,7 +31,7 @@ pub type Target = fn(&[u8]);
 
 /// All targets, by the names of their corpora.
 pub const TARGETS: [(&str, Target); 12] = [
-    ("btf", btf::any_types),
+    ("btf", task_layout::any_types),
     ("capture", capture),
     ("csv", |bytes| dump("dump.csv", bytes)),
     ("daemon", daemon),

@@ -14,7 +14,7 @@ mod processes;
 mod programs;
 pub mod same_file;
 pub mod semaphore;
-mod task_layout;
+pub(crate) mod task_layout;
 mod tracepoints;
 #[cfg(feature = "cli")]
 pub mod tracers;

@@ -170,15 +170,6 @@ impl<'a> Btf<'a> {
     }
 }
 
-/// Reads any bytes as the kernel's description of its types.
-#[cfg(feature = "fuzzing")]
-pub(crate) fn any_types(bytes: &[u8]) {
-    if let Some(btf) = Btf::parse(bytes) {
-        let _ = (offsets_of(&btf), btf.action(libc::SIGURG, "sa_handler"), btf.enumerates("BPF_TRACE_UPROBE_MULTI"));
-        let _ = (btf.member("a", &["b", "c"]), btf.member("task_struct", &["thread", "fsbase"]));
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

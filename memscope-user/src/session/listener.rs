@@ -137,6 +137,7 @@ pub struct Progress {
 
 /// What came of a trace.
 #[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "independent facts, each of which a caller may ask for")]
 pub struct Results {
     /// Why it ended.
     pub end: End,

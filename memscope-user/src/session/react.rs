@@ -133,7 +133,7 @@ impl Loop {
             never_ran
         };
         let failure = thread::Builder::new().spawn(wait).map_err(TraceError::system("cannot start a thread"))?;
-        self.target.child = Some(Child::new(child.pid, self.handles.shared.clone()));
+        self.target.child = Some(Child::new(child.pid, std::sync::Arc::clone(&self.handles.shared)));
         child.go()?;
         self.enter(Phase::Tracing);
         steps.started();

@@ -182,25 +182,12 @@ impl Loop {
         // A guard that was killed cannot help; the trace goes on without it.
         let _ = guard.give(&waits);
         steps.loaded();
-        let (start_mono_ns, start_real_ns) = clocks();
         let recorded = options.writes_capture_alone().then(|| plan.trigger.clone());
         let Plan { mut sinks, analyses, tree, monitor, selected, dirs, files, trigger, .. } = plan;
         let (gauge_sink, gauge) = GaugeSink::new();
         sinks.push(Box::new(gauge_sink));
         let _ = handles.shared.gauge.set(gauge.clone());
-        let config = PipelineConfig {
-            rows: libraries.descriptions(),
-            start_mono_ns,
-            start_real_ns,
-            uncounted_launches: !plan.dump.launch,
-            dump: plan.dump,
-            owners: plan.owners,
-            mixed_stacks: options.call_stacks.mixed,
-            deferred: options.deferred,
-            collected: Some(collected(&options)),
-            rows_of_options: Some(outputs::row_bits(&options.collect, false)),
-            demand: plan.demand,
-        };
+        let config = pipeline_config(&options, &libraries, plan.dump, plan.owners, plan.demand);
         let (capture_writer, capture) =
             open_capture(tree.as_ref().filter(|_| plan.capture), &config, &options, &files)?.unzip();
         let pipeline = Pipeline::new(config, sinks, analyses);
@@ -248,8 +235,7 @@ impl Loop {
         follow.tell(move |note| notes.send(note_record(monotonic_ns(), 0, &note)));
         let output = options.output.as_ref();
         let (max_bytes, rotates) = output.map_or((None, false), |output| (output.max_bytes, output.parts.is_some()));
-        let disk = Disk::new(files);
-        let accesses = operators::wanted(&options).accesses;
+        let (disk, accesses) = (Disk::new(files), operators::wanted(&options).accesses);
         Ok(Self {
             target: Target {
                 kernel,
@@ -285,6 +271,30 @@ impl Loop {
             waiting_told: false,
             speaker,
         })
+    }
+}
+
+/// The pipeline's part of the options. The trace begins here.
+fn pipeline_config(
+    options: &TraceOptions,
+    libraries: &Libraries,
+    dump: DumpFilter,
+    owners: Option<Arc<RuleSet>>,
+    demand: Option<Demand>,
+) -> PipelineConfig {
+    let (start_mono_ns, start_real_ns) = clocks();
+    PipelineConfig {
+        rows: libraries.descriptions(),
+        start_mono_ns,
+        start_real_ns,
+        uncounted_launches: !dump.launch,
+        dump,
+        owners,
+        mixed_stacks: options.call_stacks.mixed,
+        deferred: options.deferred,
+        collected: Some(collected(options)),
+        rows_of_options: Some(outputs::row_bits(&options.collect, false)),
+        demand,
     }
 }
 

@@ -197,7 +197,9 @@ fn fill<S>(table: &dyn Table<S>, source: &S, columns: &mut [Column]) {
 /// Rows, findings and report of a reading.
 fn found(outcome: &Outcome, table: &dyn Table<Finding>, report: Report) -> Found {
     let mut columns = columns(table);
-    in_order(&outcome.findings).into_iter().for_each(|finding| fill(table, finding, &mut columns));
+    for finding in in_order(&outcome.findings) {
+        fill(table, finding, &mut columns);
+    }
     let (mut json, mut text) = (Vec::new(), Vec::new());
     // Memory takes everything.
     let _ = write_json(&outcome.findings, &outcome.end, &mut json);

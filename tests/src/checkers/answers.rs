@@ -70,6 +70,18 @@ fn peak(found: &Value) -> Vec<String> {
     [groups(found, "seen"), differ("height", &height, &number(found, "peak_bytes"))].into_iter().flatten().collect()
 }
 
+/// Children of a node of owners have no more bytes than the node.
+fn children_fit(node: &Value, wrong: &mut Vec<String>) {
+    let children = list(node, "children");
+    // What has no label of its own behind the node's is in none of them.
+    for key in ["peak_bytes", "end_bytes"].into_iter().filter(|key| bytes(children, key) > number(node, key)) {
+        wrong.push(format!("children have more {key}: {node}"));
+    }
+    for child in children {
+        children_fit(child, wrong);
+    }
+}
+
 fn decompose(found: &Value) -> Vec<String> {
     let sums = ["peak_bytes", "end_bytes"].into_iter().filter_map(|key| {
         let parts = (bytes(list(found, "parts"), key), bytes(list(found, "tree"), key));
@@ -78,15 +90,9 @@ fn decompose(found: &Value) -> Vec<String> {
     let by_source: u64 = list(found, "peak_by_source").iter().filter_map(Value::as_u64).sum();
     let mut wrong: Vec<String> = sums.collect();
     wrong.extend(differ("sources", &by_source, &number(found, "peak_bytes")));
-    fn nodes(node: &Value, wrong: &mut Vec<String>) {
-        let children = list(node, "children");
-        // What has no label of its own behind the node's is in none of them.
-        for key in ["peak_bytes", "end_bytes"].into_iter().filter(|key| bytes(children, key) > number(node, key)) {
-            wrong.push(format!("children have more {key}: {node}"));
-        }
-        children.iter().for_each(|child| nodes(child, wrong));
+    for node in list(found, "tree") {
+        children_fit(node, &mut wrong);
     }
-    list(found, "tree").iter().for_each(|node| nodes(node, &mut wrong));
     let timeline = &found["timeline"];
     for sample in list(timeline, "samples") {
         let sum: u64 = list(sample, "bytes").iter().filter_map(Value::as_u64).sum();

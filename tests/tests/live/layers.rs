@@ -311,7 +311,7 @@ fn unseen(library: &str, probes: &[&str]) -> Vec<String> {
 }
 
 /// Make sure that `doctor` notices an allocator whose frees are not seen: none has a probe, or the one that has it is copied into a thunk
-/// and passed by, as MindSpore's `FreeTensorMem`. Of what is probed by itself it has nothing to say, and of thunks that jump neither.
+/// and passed by, as `FreeTensorMem` of `MindSpore`. Of what is probed by itself it has nothing to say, and of thunks that jump neither.
 #[test]
 fn doctor_notices_frees_that_are_not_seen() {
     const POOL: &str = "libmindspore_memory_pool.so";
@@ -319,7 +319,7 @@ fn doctor_notices_frees_that_are_not_seen() {
         "--probe=libmindspore_memory_pool.so:_ZN9mindspore6device22AbstractDynamicMemPool13FreeTensorMemERKPv=free(ptr=*1)",
         "--probe=libmindspore_memory_pool.so:_ZN9mindspore6device21DynamicMemPoolBestFit13FreeTensorMemERKPv=free(ptr=*1)",
     ];
-    assert_eq!(unseen(POOL, &[]), [String::new(); 0]);
+    assert_eq!(unseen(POOL, &[]), Vec::<String>::new());
     let said = unseen(POOL, &BOTH);
     let [passed] = &said[..] else { panic!("{said:?}") };
     let function = "_ZN9mindspore6device22AbstractDynamicMemPool13FreeTensorMemERKPv";
@@ -330,7 +330,7 @@ fn doctor_notices_frees_that_are_not_seen() {
     );
     let said = unseen("libmypool.so", &MYPOOL[..1]);
     assert!(said.len() == 1 && said[0].starts_with("frees of pool mypool are not seen"), "{said:?}");
-    assert_eq!(unseen("libmypool.so", &MYPOOL[..2]), [String::new(); 0]);
+    assert_eq!(unseen("libmypool.so", &MYPOOL[..2]), Vec::<String>::new());
 }
 
 /// What the user got wrong is said before anything is traced, in a sentence.

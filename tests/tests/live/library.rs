@@ -133,7 +133,8 @@ fn two_programs_one_after_the_other() {
         let folder = Folder::new();
         let heard = Arc::new(Heard::default());
         let arguments = ["--steps", "6", "--leaks", &leaks.to_string(), "--leak-size", "1048576"];
-        let trace = Trace::start(workload(&folder, "steps", &arguments), heard.clone()).expect("a trace");
+        let listener: Arc<Heard> = Arc::clone(&heard);
+        let trace = Trace::start(workload(&folder, "steps", &arguments), listener).expect("a trace");
         let summary = trace.wait().expect("an end");
         assert_eq!((summary.program_status, &summary.results.end), (Some(0), &End::Processes));
         assert!(summary.results.complete && summary.results.traced_any, "{:?}", summary.results);
@@ -165,7 +166,8 @@ fn a_running_process() {
     let heard = Arc::new(Heard::default());
     let output = OutputOptions { directory: folder.output_path(), log_level: Level::Debug, ..OutputOptions::default() };
     let options = TraceOptions { output: Some(output), ..TraceOptions::processes([target.pid()]) };
-    let trace = Trace::start(with_object(options), heard.clone()).expect("a trace");
+    let listener: Arc<Heard> = Arc::clone(&heard);
+    let trace = Trace::start(with_object(options), listener).expect("a trace");
     assert!(heard.attached.load(Ordering::Relaxed));
     assert_eq!(trace.status().phase, Phase::Tracing);
     wait_for("a block", || heard.calls().len() > 100);
@@ -182,7 +184,7 @@ fn a_running_process() {
     let messages = heard.messages.lock().expect("not poisoned").clone();
     let place = |part: &str| {
         let found = messages.iter().find(|(.., text)| text.contains(part));
-        found.map(|(_, place, _)| place.clone()).unwrap_or_else(|| panic!("no `{part}` in {messages:?}"))
+        found.map_or_else(|| panic!("no `{part}` in {messages:?}"), |(_, place, _)| place.clone())
     };
     let (made, waits, detached) = (place("create file"), place("late libraries:"), place("detached in"));
     assert!(made != waits && waits != detached && made != detached, "{made} {waits} {detached}");
