@@ -1,4 +1,4 @@
-//! `fuzz`: libFuzzer on everything that reads bytes of others (`memscope-user/src/fuzzing.rs`).
+//! `fuzz`: libFuzzer on everything that reads bytes of others (`memscope-user/src/fuzzing/`).
 //!
 //! libFuzzer is that of the installed clang, and code is counted by rustc's own LLVM: no nightly compiler, and no package of
 //! cargo's. Dependencies are those that `build` has compiled.

@@ -26,7 +26,7 @@ pub const WAIT_MAPS: [&str; 3] = ["HOLDS", "STOPS", "PROCESSES"];
 pub struct NativeStacks {
     /// Frames of a stack at most.
     pub depth: usize,
-    /// The table of rules, to be mapped: [`RULES`] entries.
+    /// The table of rules, to be mapped: `RULES` entries.
     pub rules: OwnedFd,
     /// The traced processes.
     pub processes: Processes,

@@ -67,7 +67,7 @@ pub trait Listener: Send + Sync {
         ControlFlow::Continue(())
     }
 
-    /// What is found so far, after [`Trace::ask`](super::Trace::ask).
+    /// What is found so far, after `Control::ask`.
     fn findings_so_far(&self, findings: &[Finding]) {
         let _ = findings;
     }

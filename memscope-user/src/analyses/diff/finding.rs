@@ -48,7 +48,7 @@ pub struct PlaceDiff {
     pub change: LiveChange,
 }
 
-/// Of blocks of similar size, see [`SizeSum`](super::SizeSum).
+/// Of blocks of similar size, see [`SizeSum`](crate::model::SizeSum).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct SizeDiff {
     /// The least size of the class in bytes.

@@ -3,7 +3,7 @@
 //! A block's lifetime is the time from its allocation to its free. Blocks that are live at the end of their process, or of
 //! the trace, have none yet and are counted as live; blocks that ended without a free that was seen are counted apart.
 //!
-//! Memory: about 100 bytes for each place and size class; at most [`MAX_PLACES`] places are told apart.
+//! Memory: about 100 bytes for each place and size class; at most `MAX_PLACES` places are told apart.
 
 mod finding;
 mod table;
