@@ -36,7 +36,7 @@ fn streams_are_the_programs() {
     assert!(run.stdout.starts_with(text), "{}", run.said());
     assert!(run.stderr.lines().any(|line| line == "problem"), "{}", run.said());
     let run = Tracer::run_program("/bin/sh", &["-c", "cat | cat"]).stdin(text.as_bytes()).option("--json").succeed();
-    assert!(run.stdout.starts_with(&format!("{text}{{\"findings\"")), "{}", run.said());
+    assert!(run.stdout.starts_with(&format!("{text}{{\"schema\"")), "{}", run.said());
 }
 
 /// Programs get their arguments as they are, and the folder and the variables of the tracer.

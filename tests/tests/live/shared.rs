@@ -34,7 +34,7 @@ pub(crate) fn assert_sound_with(run: &Run, pools: &'static [&'static str]) {
 
 /// The report says that nothing was lost.
 pub(crate) fn assert_nothing_lost(run: &Run) {
-    let lost = if run.stdout.contains("{\"findings\"") {
+    let lost = if run.stdout.contains("{\"schema\"") {
         run.json()["end"]["losses"].as_array().is_none_or(|losses| !losses.is_empty())
     } else {
         !run.stdout.contains("lost: 0 (ring full), 0 (any other reason)")
@@ -46,7 +46,7 @@ pub(crate) fn assert_nothing_lost(run: &Run) {
 /// is counted as such.
 pub(crate) fn assert_nothing_lost_since_attach(run: &Run) {
     const OLDER: &str = "entered before attach";
-    let only_older = if run.stdout.contains("{\"findings\"") {
+    let only_older = if run.stdout.contains("{\"schema\"") {
         let json = run.json();
         let losses = json["end"]["losses"].as_array().expect("losses");
         losses.iter().all(|loss| loss["reason"] == OLDER)

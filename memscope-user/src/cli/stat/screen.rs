@@ -92,7 +92,9 @@ mod tests {
     #[test]
     fn lines_for_programs() {
         assert_eq!(shown(Style::Csv, true).matches("time_ns,pid").count(), 1);
-        let object = r#"{"time_ns":1,"interval_ns":2,"last":false,"lost":3,"devices":null,"processes":[]}"#;
+        let sample = r#""time_ns":1,"interval_ns":2,"last":false,"lost":3,"devices":null,"processes":[]}"#;
+        let version = env!("CARGO_PKG_VERSION");
+        let object = format!(r#"{{"schema":"memscope/sample/1","tool_version":"{version}",{sample}"#);
         assert_eq!(shown(Style::Json, true), format!("{object}\n{object}\n"));
     }
 }
