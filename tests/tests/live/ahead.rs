@@ -134,7 +134,10 @@ fn holds_given_up_are_said() {
     let run = running.finish();
     assert_eq!(run.code(), 0, "{}", run.said());
     assert!(run.stdout.contains("(process went on before new libraries were probed"), "{}", run.said());
-    let said: Vec<&str> = run.stderr.lines().filter(|line| line.contains("the tracer took too long")).collect();
+    // The first hold took too long, and none follows. Reports of two processors come in either order, and the first one counts.
+    let reasons = ["the tracer took too long", "the tracer has not answered the last time"];
+    let is_said = |line: &&str| reasons.iter().any(|reason| line.contains(reason));
+    let said: Vec<&str> = run.stderr.lines().filter(is_said).collect();
     // `sleep` may have been held when the tracer was stopped.
     assert!((1..=2).contains(&said.len()), "{}", run.said());
     for line in said {

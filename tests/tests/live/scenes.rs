@@ -98,7 +98,7 @@ fn requests_that_succeed_and_fail_beside_a_leak() {
         assert_eq!((number(oom, "attempts"), &oom["late"]), (1, &false.into()));
         let kept_here = list(&of_driver["groups"], "places").iter().filter(|place| is_in(place, "keep_here"));
         let kept_here: Vec<_> = kept_here.map(|place| (number(place, "blocks"), number(place, "size_bytes"))).collect();
-        assert_eq!(kept_here, [(kept, kept * (256 * 1024 + MORE))]);
+        assert_eq!(kept_here, [(kept, kept * (256 * 1024 + MORE))], "{oom:#}");
         let last = list(oom, "last_events").last().expect("events").to_string();
         assert!(!last.contains("HAL free"), "of the tear-down: {last}");
     }
