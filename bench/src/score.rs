@@ -232,6 +232,7 @@ mod tests {
             span_ns: 1,
             judged,
             not_judged: None,
+            undetectable_bytes_per_hour: None,
             increases: increases.iter().map(increase).collect(),
             sites: sites.iter().map(growing).collect(),
             sites_full: false,

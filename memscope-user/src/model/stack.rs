@@ -1,6 +1,7 @@
 //! Call stacks, which events carry by the million: each is kept once, and copied like a number.
 
 use std::borrow::Cow;
+use std::cmp::Ordering;
 use std::num::NonZeroU32;
 use std::sync::{PoisonError, RwLock};
 
@@ -30,8 +31,9 @@ const OTHER_FRAME: &str = "<not kept: too many different frames>";
 
 static TABLE: RwLock<Option<Table>> = RwLock::new(None);
 
-/// A call stack. Equal ones are the same stack: texts and reason of the end agree.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+/// A call stack. Equal ones are the same stack: texts and reason of the end agree. Ordered by their texts: in which order they came differs
+/// between runs, and between replays.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Stack(NonZeroU32);
 
 /// Where a call was made from, as far as it was asked for.
@@ -118,6 +120,23 @@ impl Stack {
     pub fn end(self) -> StackEnd {
         let table = TABLE.read().unwrap_or_else(PoisonError::into_inner);
         table.as_ref().map_or(StackEnd::Root, |table| table.get(self).1)
+    }
+}
+
+impl Ord for Stack {
+    fn cmp(&self, other: &Self) -> Ordering {
+        if self == other {
+            return Ordering::Equal;
+        }
+        let texts = self.frames().cmp(&other.frames());
+        // The table may be full: two stacks of texts that were not kept are told apart by their numbers alone.
+        texts.then_with(|| self.end().cmp(&other.end())).then_with(|| self.0.cmp(&other.0))
+    }
+}
+
+impl PartialOrd for Stack {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
     }
 }
 
@@ -284,6 +303,21 @@ mod tests {
         assert_ne!(stack, Stack::keep(["f", "main"], StackEnd::Depth));
         assert_ne!(stack, Stack::keep(["main", "f"], StackEnd::Root));
         assert_eq!(size_of::<Stacks>(), 12);
+    }
+
+    /// Whichever came first, texts decide, frame by frame; then the reason of the end.
+    #[test]
+    fn stacks_are_in_the_order_of_their_texts() {
+        let [c, ab, a, cut] = [
+            (&["order c"][..], StackEnd::Root),
+            (&["order a", "b"], StackEnd::Root),
+            (&["order a"], StackEnd::Root),
+            (&["order a"], StackEnd::Depth),
+        ]
+        .map(|(frames, end)| Stack::keep(frames.iter().copied(), end));
+        let mut stacks = [c, cut, ab, a];
+        stacks.sort_unstable();
+        assert_eq!(stacks, [a, cut, ab, c]);
     }
 
     /// A text without an end, and stacks without one, are cut; what is cut says so.

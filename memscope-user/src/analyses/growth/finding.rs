@@ -103,6 +103,9 @@ pub struct Growth {
     /// Why it is not judged.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub not_judged: Option<NotJudged>,
+    /// Growth of one place below this cannot be excluded, in bytes an hour: fewer than 8 of the largest blocks that are still allocated stay. `None`
+    /// where it is not judged, or no place that does not grow allocates any more.
+    pub undetectable_bytes_per_hour: Option<u64>,
     /// The largest increases beside those that grow without end, most bytes first.
     pub increases: Vec<Increase>,
     /// What grows, the fastest first (bytes).
@@ -111,6 +114,25 @@ pub struct Growth {
     pub sites_full: bool,
     /// How sure.
     pub confidence: Confidence,
+}
+
+impl Growth {
+    /// Nothing is judged yet.
+    pub(super) const fn new(pid: u32, device: Device, from_ns: u64, span_ns: u64) -> Self {
+        Self {
+            pid,
+            device,
+            from_ns,
+            span_ns,
+            judged: false,
+            not_judged: None,
+            undetectable_bytes_per_hour: None,
+            increases: Vec::new(),
+            sites: Vec::new(),
+            sites_full: false,
+            confidence: Confidence::Certain,
+        }
+    }
 }
 
 impl Answer for Growth {

@@ -35,6 +35,8 @@ const MAX_SITES: usize = 1 << 14;
 const MIN_SPAN_NS: u64 = 10_000_000_000;
 /// Growing sites that are reported, by device.
 const MAX_TOLD: usize = 100;
+/// An hour.
+const HOUR_NS: u128 = 3_600_000_000_000;
 /// Increases that are reported beside them.
 const MAX_INCREASES: usize = 5;
 
@@ -49,6 +51,9 @@ pub struct GrowthAnalysis {
 
 /// What is followed: a site, or (`None`) a pool as a whole.
 type Key = (Device, Pool, Option<Site>);
+
+/// The largest increase of a single site of each pool.
+type MostBySite = HashMap<(Device, Pool), u64>;
 
 #[derive(Debug)]
 struct Process {
@@ -67,6 +72,9 @@ struct Followed {
     /// Sizes are what a program says they are: the sum of two may exceed what one can be.
     size_bytes: u128,
     allocations: u64,
+    /// Of all of these.
+    allocated_bytes: u128,
+    last_alloc_ns: u64,
     ages: [u64; 4],
 }
 
@@ -187,7 +195,11 @@ impl Process {
                 Change::Comes | Change::ComesBack => {
                     followed.level.rise(&self.clock);
                     followed.size_bytes += u128::from(block.size_bytes);
-                    followed.allocations += u64::from(matches!(change, Change::Comes));
+                    if matches!(change, Change::Comes) {
+                        followed.allocations += 1;
+                        followed.allocated_bytes += u128::from(block.size_bytes);
+                        followed.last_alloc_ns = time_ns;
+                    }
                 }
                 Change::Goes => {
                     followed.level.fall(&self.clock);
@@ -209,72 +221,92 @@ impl Process {
         self.clock.advance(end_ns);
         let span_ns = self.clock.elapsed_ns(end_ns);
         let mut found: BTreeMap<Device, Growth> = BTreeMap::new();
-        // The largest increase of a single site.
-        let mut most_by_site: HashMap<(Device, Pool), u64> = HashMap::default();
+        let mut most_by_site: MostBySite = HashMap::default();
         let mut followed: Vec<(Key, Followed)> = self.followed.drain().collect();
         // Pools as a whole come last: of those a site of which grows nothing more is to be said.
-        followed.sort_unstable_by_key(|(key, _)| (key.2.is_none(), *key));
-        for ((device, pool, site), mut followed) in followed {
-            let growth = found.entry(device).or_insert_with(|| Growth {
-                pid,
-                device,
-                from_ns: self.clock.start_ns(),
-                span_ns,
-                judged: false,
-                not_judged: None,
-                increases: Vec::new(),
-                sites: Vec::new(),
-                sites_full: self.sites_full,
-                confidence: Confidence::Certain,
-            });
-            let lows = followed.level.lows(&self.clock);
-            let is_judged = lows.len() >= verdict::MIN_WINDOWS && span_ns >= MIN_SPAN_NS;
-            growth.judged |= is_judged;
-            let known = site.is_none() && growth.sites.iter().any(|site| site.pool == pool);
-            let Some(low_blocks) = verdict::parts(lows).filter(|_| is_judged && !known) else { continue };
-            let stays = verdict::grows(lows) && verdict::stay(followed.ages, low_blocks);
-            let increase = followed.level.now().saturating_sub(low_blocks[1]);
-            if site.is_some() {
-                let most = most_by_site.entry((device, pool)).or_insert(0);
-                *most = increase.max(*most);
-            }
-            // Such blocks may replace older ones, as in a cache that was full before: all the time, and in the second half still. Those in use
-            // at the attach go in the first part.
-            let older_frees = self.older_frees.get_mut(&(device, pool));
-            let older_frees = older_frees.map_or([0; 2], |frees| [1, 3].map(|part| frees.since(part, &self.clock)));
-            let rises = [1, 3].map(|part| followed.level.now().saturating_sub(low_blocks[part]));
-            let replaces = older_frees.iter().zip(rises).all(|(older_frees, rise)| 2 * older_frees >= rise.max(1));
-            let increases = [increase, followed.level.now().saturating_sub(low_blocks[4])];
-            let low_rise = low_blocks[GROWTH_PARTS - 1].saturating_sub(low_blocks[1]);
-            let accumulates = verdict::accumulates(followed.ages, increases, low_rise);
-            // A pool as a whole accuses many places at once: both have to show it, and no place may stand for most of it, as a queue does.
-            let most = most_by_site.get(&(device, pool)).copied().unwrap_or(0);
-            let grows =
-                if site.is_some() { stays || accumulates } else { stays && accumulates && 2 * most <= increase };
-            if grows && !replaces {
-                growth.sites.push(followed.growing(pool, site, low_blocks, span_ns));
-            } else if let Some(site) = site.filter(|_| increase > 0) {
-                growth.increases.push(followed.increase(site, increase));
-            }
+        followed.sort_unstable_by_key(|(key, _)| key.2.is_none());
+        for (key, followed) in followed {
+            let (from_ns, sites_full) = (self.clock.start_ns(), self.sites_full);
+            let growth = found
+                .entry(key.0)
+                .or_insert_with(|| Growth { sites_full, ..Growth::new(pid, key.0, from_ns, span_ns) });
+            self.judge(key, followed, growth, &mut most_by_site);
         }
-        for growth in found.values_mut() {
-            growth.not_judged = (!growth.judged).then_some(NotJudged::TooShort);
-            growth.sites.sort_by(|a, b| b.bytes_per_second.total_cmp(&a.bytes_per_second));
-            growth.sites.truncate(MAX_TOLD);
-            growth.increases.sort_by_key(|increase| (Reverse(increase.size_bytes), increase.site));
-            growth.increases.truncate(MAX_INCREASES);
-            for site in &mut growth.sites {
-                site.owners = self.owners(&(growth.device, site.pool, site.site));
-            }
-            for increase in &mut growth.increases {
-                increase.owners = self.owners(&(growth.device, increase.site.pool, Some(increase.site)));
-            }
+        found.into_values().map(|growth| self.close(growth)).collect()
+    }
+
+    /// Adds the verdict on a site, or on a pool as a whole.
+    fn judge(&mut self, key: Key, mut followed: Followed, growth: &mut Growth, most_by_site: &mut MostBySite) {
+        let (device, pool, site) = key;
+        let lows = followed.level.lows(&self.clock);
+        let is_judged = lows.len() >= verdict::MIN_WINDOWS && growth.span_ns >= MIN_SPAN_NS;
+        growth.judged |= is_judged;
+        let known = site.is_none() && growth.sites.iter().any(|site| site.pool == pool);
+        let Some(low_blocks) = verdict::parts(lows).filter(|_| is_judged && !known) else { return };
+        let stays = verdict::grows(lows) && verdict::stay(followed.ages, low_blocks);
+        let increase = followed.level.now().saturating_sub(low_blocks[1]);
+        if site.is_some() {
+            let most = most_by_site.entry((device, pool)).or_insert(0);
+            *most = increase.max(*most);
         }
-        found.into_values().collect()
+        let increases = [increase, followed.level.now().saturating_sub(low_blocks[4])];
+        let low_rise = low_blocks[GROWTH_PARTS - 1].saturating_sub(low_blocks[1]);
+        let accumulates = verdict::accumulates(followed.ages, increases, low_rise);
+        // A pool as a whole accuses many places at once: both have to show it, and no place may stand for most of it, as a queue does.
+        let most = most_by_site.get(&(device, pool)).copied().unwrap_or(0);
+        let grows = if site.is_some() { stays || accumulates } else { stays && accumulates && 2 * most <= increase };
+        if grows && !self.replaces(device, pool, &followed.level, low_blocks) {
+            return growth.sites.push(followed.growing(pool, site, low_blocks, growth.span_ns));
+        }
+        let Some(site) = site else { return };
+        if increase > 0 {
+            growth.increases.push(followed.increase(site, increase));
+        }
+        growth.undetectable_bytes_per_hour =
+            growth.undetectable_bytes_per_hour.max(followed.undetectable_bytes_per_hour(&self.clock, growth.span_ns));
+    }
+
+    /// Whether such blocks may replace older ones, as in a cache that was full before: all the time, and in the second half still. Those in
+    /// use at the attach go in the first part.
+    fn replaces(&mut self, device: Device, pool: Pool, level: &Level, low_blocks: [u64; GROWTH_PARTS]) -> bool {
+        let older_frees = self.older_frees.get_mut(&(device, pool));
+        let older_frees = older_frees.map_or([0; 2], |frees| [1, 3].map(|part| frees.since(part, &self.clock)));
+        let rises = [1, 3].map(|part| level.now().saturating_sub(low_blocks[part]));
+        older_frees.iter().zip(rises).all(|(older_frees, rise)| 2 * older_frees >= rise.max(1))
+    }
+
+    /// Orders what was found: what grows as fast, or by as many bytes, by the texts of its place.
+    fn close(&self, mut growth: Growth) -> Growth {
+        growth.not_judged = (!growth.judged).then_some(NotJudged::TooShort);
+        growth
+            .sites
+            .sort_by(|a, b| b.bytes_per_second.total_cmp(&a.bytes_per_second).then_with(|| a.site.cmp(&b.site)));
+        growth.sites.truncate(MAX_TOLD);
+        growth.increases.sort_by_key(|increase| (Reverse(increase.size_bytes), increase.site));
+        growth.increases.truncate(MAX_INCREASES);
+        for site in &mut growth.sites {
+            site.owners = self.owners(&(growth.device, site.pool, site.site));
+        }
+        for increase in &mut growth.increases {
+            increase.owners = self.owners(&(growth.device, increase.site.pool, Some(increase.site)));
+        }
+        growth
     }
 }
 
 impl Followed {
+    /// Bytes an hour below which the place would not be seen to grow: [`verdict::MIN_BLOCKS`] of its blocks in the three quarters of the time in
+    /// which blocks have to stay. `None` of a place that allocates nothing behind the first part: it does not grow any more.
+    fn undetectable_bytes_per_hour(&self, clock: &Clock, span_ns: u64) -> Option<u64> {
+        let first_ns = clock.start_ns() + span_ns / GROWTH_PARTS as u64;
+        if self.last_alloc_ns < first_ns || self.allocations == 0 {
+            return None;
+        }
+        let blocks_bytes = u128::from(verdict::MIN_BLOCKS) * self.allocated_bytes / u128::from(self.allocations);
+        let hourly = blocks_bytes * (HOUR_NS * 4 / 3) / u128::from(span_ns.max(1));
+        Some(u64::try_from(hourly).unwrap_or(u64::MAX))
+    }
+
     fn increase(&self, site: Site, blocks: u64) -> Increase {
         let live_blocks = self.level.now();
         let size_bytes = self.size_bytes * u128::from(blocks) / u128::from(live_blocks.max(1));

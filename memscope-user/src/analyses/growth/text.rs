@@ -19,7 +19,7 @@ const INCREASE_LINES: usize = 3;
 
 /// Writes what grows, that nothing does, or that this is not judged; of a run with steps (`stepped`) only what grows: steps say more.
 pub(super) fn write(growth: &Growth, stepped: bool, clock: Clock, lines: usize, out: &mut dyn Write) -> io::Result<()> {
-    let Growth { device, from_ns, span_ns, judged, sites, increases, sites_full, confidence, .. } = growth;
+    let Growth { device, from_ns, span_ns, judged, sites, sites_full, confidence, .. } = growth;
     if stepped && sites.is_empty() {
         return Ok(());
     }
@@ -33,12 +33,8 @@ pub(super) fn write(growth: &Growth, stepped: bool, clock: Clock, lines: usize, 
         );
     }
     if sites.is_empty() {
-        writeln!(
-            out,
-            "Nothing grew without end on device {device} in {seconds} s, {span} (fewer than {MIN_GROWING_BLOCKS} blocks of a place that \
-             stay in this time are not noticed)"
-        )?;
-        return write_increases(increases, out);
+        writeln!(out, "Nothing grew without end on device {device} in {seconds} s, {span}")?;
+        return write_besides(growth, out);
     }
     writeln!(
         out,
@@ -53,11 +49,23 @@ pub(super) fn write(growth: &Growth, stepped: bool, clock: Clock, lines: usize, 
     if *sites_full {
         writeln!(out, "  There were more sites than are told apart; the others were judged as one")?;
     }
-    write_increases(increases, out)?;
+    write_besides(growth, out)?;
     if *confidence == Confidence::Doubtful {
         writeln!(out, "  Events were lost: frees that were not seen look like growth")?;
     }
     Ok(())
+}
+
+/// What became more beside what grows, and what would not have been noticed.
+fn write_besides(growth: &Growth, out: &mut dyn Write) -> io::Result<()> {
+    write_increases(&growth.increases, out)?;
+    let Some(bytes_per_hour) = growth.undetectable_bytes_per_hour else { return Ok(()) };
+    let beside = if growth.sites.is_empty() { "of one place" } else { "of another place" };
+    writeln!(
+        out,
+        "  Growth {beside} below {} an hour cannot be excluded: fewer than {MIN_GROWING_BLOCKS} blocks that stay are not noticed",
+        size(bytes_per_hour)
+    )
 }
 
 /// What became more and is not judged to grow without end.
@@ -181,6 +189,7 @@ mod tests {
             span_ns: 120_400_000_000,
             judged: true,
             not_judged: None,
+            undetectable_bytes_per_hour: Some(12 << 20),
             increases: vec![Increase {
                 site,
                 blocks: 3,
@@ -206,14 +215,17 @@ Grows without end on device 3 (120 s looked at, from 0.5s to 120.9s; blocks that
         let found = text(&growth, true, 10);
         assert!(found.starts_with(expected), "{found}");
         assert!(found.contains("  Pytorch Caching memory pool, as a whole, from many sites: "), "{found}");
-        assert!(found.ends_with("  Events were lost: frees that were not seen look like growth\n"), "{found}");
+        let end = "  Growth of another place below 12.00 MiB (12582912 bytes) an hour cannot be excluded: fewer than 8 blocks that stay are \
+                   not noticed\n  Events were lost: frees that were not seen look like growth\n";
+        assert!(found.ends_with(end), "{found}");
         assert!(text(&growth, true, 1).contains("  … and 2 more (see --json)\n"));
         let none = Growth { sites: Vec::new(), ..growth };
         let expected = "\
-Nothing grew without end on device 3 in 120 s, from 0.5s to 120.9s (fewer than 8 blocks of a place that stay in this time are not noticed)
+Nothing grew without end on device 3 in 120 s, from 0.5s to 120.9s
   Undecided: 3 blocks more, 3.00 MiB (3145728 bytes); 9 live, by age: 9 youngest, 0, 0, 0 oldest
       cache.py(7): put
       serve.py(1): \\u{1b}[31mred
+  Growth of one place below 12.00 MiB (12582912 bytes) an hour cannot be excluded: fewer than 8 blocks that stay are not noticed
 ";
         assert_eq!(text(&none, false, 10), expected);
         assert_eq!(text(&none, true, 10), "");
