@@ -3,6 +3,7 @@
  *   scenes retries [--steps 12]   each step keeps a block; in the middle a request succeeds at its third attempt, at the end two fail
  *                                 for good, of one device at once
  *   scenes killed [--steps 12]    each step keeps a block; killed within the last one, with temporary blocks
+ *   scenes handlers [--steps 12]  each step keeps a block; a handler of `exit` frees these, 3 s later, and twice as many others nobody
  *   scenes bursts [--seconds 12]  a server without steps: one place keeps a block now and then, another one takes many at the end
  * Set ASCEND_SIM_CAPACITY_MB=256 for `retries`. */
 #include "common.h"
@@ -148,6 +149,24 @@ static void killed(void)
     raise(SIGKILL);
 }
 
+static void free_kept(void)
+{
+    sleep_ms(3000);
+    for (uint64_t step = 0; step < steps; step++)
+        CHECK(aclrtFree(kept[0][step]));
+}
+
+static void handlers(void)
+{
+    acl_begin(0);
+    for (uint64_t i = 0; i < 2 * steps; i++)
+        work_here(128 * KIB);
+    CHECK(atexit(free_kept));
+    for (uint64_t step = 0; step < steps; step++)
+        step_on(0, step, MIB);
+    report("steps", steps, "kept", steps, "left", 2 * steps, NULL);
+}
+
 static uint64_t now_ms(void)
 {
     struct timespec time;
@@ -188,6 +207,8 @@ int main(int argc, char **argv)
         retries();
     else if (!strcmp(scene, "killed"))
         killed();
+    else if (!strcmp(scene, "handlers"))
+        handlers();
     else if (!strcmp(scene, "bursts"))
         bursts(option(argc, argv, "--seconds", 12));
     else

@@ -334,8 +334,10 @@ impl Libraries {
         self.mapped_any
     }
 
+    /// Whether a file is of the Ascend stack. The C library and Python are not: their rows are of the end of processes.
     fn is_of_stack(&self, library: &Library) -> bool {
-        library.ops.is_some() || library.placed.iter().any(|placed| self.rows.iter().any(|(n, _)| *n == placed.row))
+        let is_of = |row: u16| self.rows.iter().any(|(known, spec)| *known == row && spec.layer != Layer::Process);
+        library.ops.is_some() || library.placed.iter().any(|placed| is_of(placed.row))
     }
 
     /// Probes whatever `pid` has mapped and was not probed yet. Gives the new files.
@@ -482,13 +484,13 @@ impl Libraries {
         failed
     }
 
-    /// What would be placed into the files of `pid`, without placing it.
+    /// What would be placed into the files of the Ascend stack that `pid` has mapped, without placing it.
     pub fn plan(&mut self, pid: u32) -> io::Result<Vec<Library>> {
         let mut found = Vec::new();
         for mapped in mapped_files(pid)? {
-            let named = self.is_wanted(&mapped);
+            let named = self.is_wanted(&mapped) && !self.is_of_process(mapped.file_name());
             let library = self.plan_file(None, &mapped.path, mapped.open(pid)).map_err(io::Error::other)?.library;
-            if named || library.hidden_copy || !library.placed.is_empty() {
+            if named || library.hidden_copy || self.is_of_stack(&library) {
                 found.push(library);
             }
         }
@@ -503,6 +505,12 @@ impl Libraries {
 
     fn is_wanted(&self, mapped: &Mapped) -> bool {
         self.is_wanted_name(mapped.file_name())
+    }
+
+    /// Whether a file of this name is probed for the end of its process alone.
+    fn is_of_process(&self, name: &str) -> bool {
+        let of_file = || self.rows.iter().filter(|(_, spec)| matches(spec, name));
+        of_file().next().is_some() && of_file().all(|(_, spec)| spec.layer == Layer::Process)
     }
 
     fn is_wanted_name(&self, name: &str) -> bool {
@@ -652,8 +660,12 @@ impl Libraries {
         let (file, bytes) = match read {
             Ok(found) => found,
             Err(error) => {
-                plan.library.denied = error.kind() == io::ErrorKind::PermissionDenied;
-                plan.library.error = Some(error_chain(&error));
+                let name = path.file_name().and_then(|name| name.to_str()).unwrap_or("");
+                // Without a sign of the exit others are left.
+                if !self.is_of_process(name) {
+                    plan.library.denied = error.kind() == io::ErrorKind::PermissionDenied;
+                    plan.library.error = Some(error_chain(&error));
+                }
                 return Ok(plan);
             }
         };

@@ -397,6 +397,10 @@ pub enum System {
     AclInit,
     /// `aclFinalize` was called.
     AclFinalize,
+    /// `exit` was called, or `main` has returned. No row says so.
+    Exit,
+    /// `Py_FinalizeEx` was called: Python ends as soon as its threads have. No row says so.
+    PythonEnds,
     /// The script begins to collect: what is free and what there is of device 0, in bytes, where the driver tells.
     TraceStart {
         /// Both.

@@ -109,6 +109,12 @@ pub enum RuntimeCall {
     /// ACL is shut down.
     #[serde(rename = "acl_finalize")]
     Finalize,
+    /// The process begins to end.
+    #[serde(rename = "process_exit")]
+    Exit,
+    /// Its Python interpreter begins to end.
+    #[serde(rename = "python_finalize")]
+    PythonEnds,
 }
 
 /// Calls about kernels.
@@ -300,7 +306,7 @@ mod tests {
     use super::*;
 
     /// The words in captures of all versions so far, in the order of the enums above.
-    const WORDS: [&str; 64] = [
+    const WORDS: [&str; 66] = [
         "hal_alloc",
         "hal_create",
         "hal_free",
@@ -323,6 +329,8 @@ mod tests {
         "set_context",
         "acl_init",
         "acl_finalize",
+        "process_exit",
+        "python_finalize",
         "launch",
         "kernel_name",
         "stream_id",

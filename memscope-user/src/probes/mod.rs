@@ -12,6 +12,7 @@ mod kinds;
 mod mindspore;
 mod mstx;
 pub mod ops;
+mod process;
 mod pta;
 mod runtime;
 mod script;
@@ -56,6 +57,8 @@ pub enum Layer {
     Atb,
     /// Operators.
     Ops,
+    /// The end of a process: no part of the stack.
+    Process,
 }
 
 impl Layer {
@@ -73,6 +76,7 @@ impl Layer {
             Self::MindSpore => "mindspore",
             Self::Atb => "atb",
             Self::Ops => "ops",
+            Self::Process => "process",
         }
     }
 }
@@ -335,6 +339,7 @@ pub fn builtin() -> impl Iterator<Item = &'static ProbeSpec> {
         ops::ROWS,
         vllm::ROWS,
         script::ROWS,
+        process::ROWS,
     ]
     .into_iter()
     .flatten()

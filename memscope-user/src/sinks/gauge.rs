@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{Sink, SinkError};
-use crate::model::{Device, Event, EventKind};
+use crate::model::{Device, Event, EventKind, System};
 
 /// What a status line shows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -49,7 +49,8 @@ impl GaugeSink {
 impl Sink for GaugeSink {
     fn write(&mut self, event: &Event) -> Result<(), SinkError> {
         // Is about a process, and no row.
-        if matches!(event.kind, EventKind::ProcessStart(_) | EventKind::ProcessEnd) {
+        let of_process = matches!(event.kind, EventKind::ProcessStart(_) | EventKind::ProcessEnd);
+        if of_process || matches!(event.kind, EventKind::System(System::Exit | System::PythonEnds)) {
             return Ok(());
         }
         self.figures.events += 1;

@@ -136,7 +136,7 @@ fn leaks_that_the_exit_frees() {
         list.said()
     );
     // 24 of the program, and 3 of the runtime: 2166784 bytes, as its ledger has.
-    let exit = "There the exit begins (aclFinalize and the end of the process, with no work before): 27 blocks, 26.07 MiB (27333376";
+    let exit = "There the exit begins (exit, aclFinalize and the end of the process, with no work before): 27 blocks, 26.07 MiB (27333376";
     assert!(list.stdout.contains(exit), "{}", list.said());
     let held = "held at the end on device 0: nothing; freed by the exit: 26.07 MiB (27333376 bytes) in 27 blocks; peak";
     assert!(list.stdout.contains(held), "{}", list.said());

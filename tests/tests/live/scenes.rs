@@ -1,6 +1,7 @@
 //! Programs that no analysis was tried on, with books of their own (`scenes.c`): verdicts against these, and against the journal.
 
 use memscope_tests::harness::expect::truth;
+use memscope_tests::harness::pythons::interpreters;
 use memscope_tests::harness::tracer::{Run, Tracer};
 use serde_json::Value;
 
@@ -121,6 +122,60 @@ fn a_program_that_is_killed_within_a_step() {
     let found = finding(&run, "held", pid, 0);
     assert_eq!((number(&found, "blocks"), number(&found, "size_bytes")), held(&run, "0"));
     assert!(list(&run.json(), "findings").iter().all(|it| it["finding"] != "span"));
+}
+
+/// The exit of a process.
+fn span(run: &Run) -> Value {
+    let json = run.json();
+    let found = list(&json, "findings").iter().find(|it| it["finding"] == "span");
+    found.unwrap_or_else(|| panic!("no exit: {json:#}")).clone()
+}
+
+/// `main` returns, and 3 s later a handler frees what the steps kept, a third of what is held. That is no mass of frees, and far from the last work:
+/// the call of `exit` alone shows that all of it was held.
+#[test]
+fn a_handler_that_frees_late() {
+    let run = scene("handlers").succeed();
+    assert_nothing_lost(&run);
+    let (pid, kept) = (pid(&run), run.counted("kept"));
+    let leaks = finding(&run, "step_leaks", pid, 0);
+    assert_eq!(places(&leaks), [("leak".to_owned(), kept - 2, (kept - 2) * (MIB + MORE))]);
+    let span = span(&run);
+    assert_eq!((&span["exit"]["called"], &span["exit"]["finalized"]), (&"exit".into(), &false.into()));
+    assert_eq!(
+        (number(&span["exit"], "freed_blocks"), number(&span["exit"], "freed_bytes")),
+        (kept, kept * (MIB + MORE))
+    );
+    let exit_ns = number(&span, "until_ns");
+    let frees = run
+        .rows()
+        .all()
+        .filter(|row| row.event == "FREE" && !row.is_made_up() && row.number("size") == MIB + MORE)
+        .count();
+    assert_eq!(frees as u64, kept, "after {exit_ns}");
+    let text = Tracer::replay(&run.folder.capture()).options(&["--analysis=leaks"]).succeed().stdout;
+    assert!(text.contains("There the exit begins (exit and the end of the process, with no work before)"), "{text}");
+}
+
+/// A Python list keeps a loss of each step, and Python frees it at its end; most of what is held is freed by nobody. Python's call shows the exit.
+#[test]
+fn python_that_frees_its_list() {
+    let script = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("workloads/keeps.py");
+    for python in interpreters() {
+        let arguments = ["-B", script.to_str().expect("a plain path"), "20", "100"];
+        let run = Tracer::run_program(&python.path, &arguments).options(&["--analysis=leaks", "--json"]).succeed();
+        let leaks = finding(&run, "step_leaks", pid(&run), 0);
+        let of_places = list(&leaks, "places").iter();
+        let of_places = of_places.map(|it| (it["verdict"].clone(), number(it, "each_bytes"), number(it, "blocks")));
+        // The first step is skipped, the last one judges none of its own.
+        assert_eq!(of_places.collect::<Vec<_>>(), [("leak".into(), 4096, 18)], "{python:?}");
+        let span = span(&run);
+        assert_eq!(
+            (&span["exit"]["called"], number(&span["exit"], "freed_blocks")),
+            (&"py_finalize".into(), 20),
+            "{python:?}"
+        );
+    }
 }
 
 /// A server: one place keeps a block ten times a second, another one takes 512 at once right before the end, and all are freed then. The

@@ -36,11 +36,33 @@ pub struct ExitFreed {
     pub size_bytes: u64,
 }
 
+/// A call by which a process begins to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ExitCall {
+    /// `exit` of the C library: `main` has returned, or the program has called it.
+    Exit,
+    /// Python's `Py_FinalizeEx`.
+    PyFinalize,
+}
+
+impl ExitCall {
+    /// The function.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Exit => "exit",
+            Self::PyFinalize => "Py_FinalizeEx",
+        }
+    }
+}
+
 /// How the exit of a process was recognised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct Exit {
     /// `aclFinalize` was called, and no work came behind it.
     pub finalized: bool,
+    /// By what call it began, with no work behind it; `null` where none was seen.
+    pub called: Option<ExitCall>,
     /// The process ended, and between its last work and that it freed what it held.
     pub ended: bool,
     /// Blocks of device memory that it freed meanwhile.

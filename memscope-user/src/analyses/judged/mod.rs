@@ -15,7 +15,7 @@ mod tail;
 mod tests;
 mod text;
 
-pub use self::finding::{Exit, ExitFreed, Span};
+pub use self::finding::{Exit, ExitCall, ExitFreed, Span};
 
 use std::collections::BTreeMap;
 

@@ -6,6 +6,9 @@
 //! - the process ends, at most [`MAX_TO_END_NS`] behind the last of them; and
 //! - it called `aclFinalize`, or they free at least half of what was live (mass frees).
 //!
+//! Calls of `exit` and of `Py_FinalizeEx` with no work behind are enough: all that is freed behind the first of them is of the exit, however much
+//! or late that is. Work may come behind them (Python waits for its threads): then they say nothing.
+//!
 //! An exit may allocate a little, as handlers do that save or log: one block for [`FREES_OF_ALLOC`] frees of older ones behind it, none of
 //! which is a leak. `aclFinalize` with no work behind it is enough where the end of the process is not seen. A pause of more than
 //! [`MAX_PAUSE_NS`] between two frees parts what belonged to the last work from the exit. A process that is killed, or still runs when
@@ -13,7 +16,7 @@
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
 
-use super::{Exit, ExitFreed, Span};
+use super::{Exit, ExitCall, ExitFreed, Span};
 use crate::model::{Block, Device, Event, EventKind, Free, FreeCause, Pool, System, UnknownFree};
 
 /// Events held back at most, of one process; the oldest are passed on as they are.
@@ -22,6 +25,9 @@ const MAX_HELD: usize = 1 << 16;
 const MAX_PAUSE_NS: u64 = 2_000_000_000;
 /// The longest time from the last free to the end of the process.
 const MAX_TO_END_NS: u64 = 10_000_000_000;
+
+/// An exit without frees is told of if it is as long as this.
+const LONG_NS: u64 = 1_000_000_000;
 
 /// Frees for each allocation of an exit.
 const FREES_OF_ALLOC: u64 = 8;
@@ -33,8 +39,14 @@ pub(super) struct Tail {
     /// Frees among them, and allocations that an exit may have.
     frees: u64,
     allocations: u64,
+    called: Option<Called>,
     start_ns: Option<u64>,
+    /// Device memory of the process was seen.
+    has_memory: bool,
 }
+
+/// The call by which a process begins to end, and when it came, nanoseconds since the Unix epoch.
+type Called = (ExitCall, u64);
 
 /// Where in the held events an exit begins, and what it freed.
 struct Found {
@@ -47,10 +59,11 @@ impl Tail {
     pub(super) fn observe(&mut self, event: &Event, pass: &mut impl FnMut(&Event)) {
         self.start_ns.get_or_insert(event.time_ns);
         let is_alloc = is_device_alloc(&event.kind);
+        self.has_memory |= is_alloc || gave_back(event);
         let may_be_of_exit = is_alloc && FREES_OF_ALLOC * (self.allocations + 1) <= self.frees;
         if is_work(&event.kind) && !may_be_of_exit {
             self.held.drain(..).for_each(|held| pass(&held));
-            (self.frees, self.allocations) = (0, 0);
+            (self.frees, self.allocations, self.called) = (0, 0, None);
         } else if !self.held.is_empty() || is_sign(&event.kind) {
             if self.held.len() >= MAX_HELD
                 && let Some(oldest) = self.held.pop_front()
@@ -59,6 +72,7 @@ impl Tail {
                 self.allocations -= u64::from(is_device_alloc(&oldest.kind));
                 pass(&oldest);
             }
+            self.called = self.called.or_else(|| Some((call_of(&event.kind)?, event.time_ns)));
             self.frees += u64::from(gave_back(event));
             self.allocations += u64::from(is_alloc);
             return self.held.push_back(event.clone());
@@ -68,11 +82,12 @@ impl Tail {
 
     /// The process, or else the trace, has ended. Gives the span if the process has an exit.
     pub(super) fn end(self, pid: u32, end_ns: Option<u64>, pass: &mut impl FnMut(&Event)) -> Option<Span> {
-        let found = exit(&self.held, end_ns);
+        let found = exit(&self.held, self.called, end_ns).filter(|_| self.has_memory);
         let at = found.as_ref().map_or(usize::MAX, |found| found.at);
         let own = allocated(self.held.iter().skip(at));
         let freed = freed(older(self.held.iter().skip(at), &own));
         let until_ns = self.held.get(at).map(|event| event.time_ns);
+        let gives_back = self.held.iter().skip(at).any(gave_back);
         for (number, mut event) in self.held.into_iter().enumerate() {
             if let Some(until_ns) = until_ns.filter(|_| number >= at) {
                 if is_older_free(&event.kind) {
@@ -88,8 +103,10 @@ impl Tail {
             }
             pass(&event);
         }
-        let start_ns = self.start_ns?;
-        Some(Span { pid, start_ns, until_ns: until_ns?, exit: found?.exit, freed })
+        let (start_ns, until_ns, exit) = (self.start_ns?, until_ns?, found?.exit);
+        // One without frees tells no more than the end of the process.
+        let is_long = end_ns.is_some_and(|end_ns| end_ns.saturating_sub(until_ns) >= LONG_NS);
+        (gives_back || is_long).then_some(Span { pid, start_ns, until_ns, exit, freed })
     }
 }
 
@@ -124,7 +141,7 @@ fn is_work(kind: &EventKind) -> bool {
         | EventKind::DeviceUsage(_)
         | EventKind::OutOfMemory(_)
         | EventKind::ProcessStart(_)
-        | EventKind::System(System::AclFinalize | System::TraceStop)
+        | EventKind::System(System::AclFinalize | System::Exit | System::PythonEnds | System::TraceStop)
         | EventKind::ProcessEnd => false,
         _ => true,
     }
@@ -132,7 +149,17 @@ fn is_work(kind: &EventKind) -> bool {
 
 /// Whether an exit may begin with it.
 const fn is_sign(kind: &EventKind) -> bool {
-    matches!(kind, EventKind::Free(_) | EventKind::System(System::AclFinalize)) || is_older_free(kind)
+    let is_sign = matches!(kind, EventKind::Free(_) | EventKind::System(System::AclFinalize));
+    is_sign || is_older_free(kind) || call_of(kind).is_some()
+}
+
+/// By which call the process begins to end.
+const fn call_of(kind: &EventKind) -> Option<ExitCall> {
+    match kind {
+        EventKind::System(System::Exit) => Some(ExitCall::Exit),
+        EventKind::System(System::PythonEnds) => Some(ExitCall::PyFinalize),
+        _ => None,
+    }
 }
 
 /// Whether the program freed a block older than the trace.
@@ -164,12 +191,44 @@ fn freed<'a>(blocks: impl Iterator<Item = &'a Block>) -> Vec<ExitFreed> {
     sums.into_values().collect()
 }
 
-fn exit(held: &VecDeque<Event>, end_ns: Option<u64>) -> Option<Found> {
+fn exit(held: &VecDeque<Event>, called: Option<Called>, end_ns: Option<u64>) -> Option<Found> {
     let finalized = held.iter().rposition(|event| matches!(event.kind, EventKind::System(System::AclFinalize)));
+    let called_ns = called.map(|(_, called_ns)| called_ns);
+    let finalized_ns = finalized.map(|at| held[at].time_ns);
+    let by_frees = begin_by_frees(held, [finalized_ns, called_ns, end_ns]).filter(|at| {
+        let left_blocks = held.range(at..).filter_map(|event| block_of(event, false)).count() as u64;
+        finalized.is_some() || end_ns.is_some() && freed_since(held, *at).0 >= left_blocks
+    });
+    let by_call = called_ns.map(|called_ns| held.partition_point(|event| event.time_ns < called_ns));
+    let at = by_frees.into_iter().chain(by_call).min()?;
+    let (freed_blocks, freed_bytes) = freed_since(held, at);
+    let exit = Exit {
+        finalized: finalized.is_some(),
+        called: called.map(|(call, _)| call),
+        ended: end_ns.is_some(),
+        freed_blocks,
+        freed_bytes,
+    };
+    Some(Found { at, exit })
+}
+
+/// Blocks, and their bytes, that these events free and did not allocate.
+fn freed_since(held: &VecDeque<Event>, at: usize) -> (u64, u64) {
+    let own = allocated(held.range(at..));
+    older(held.range(at..), &own).fold((0, 0_u64), |sum, block| (sum.0 + 1, sum.1.saturating_add(block.size_bytes)))
+}
+
+/// Where the frees begin that no pause parts from the end, or from the call that begins it: behind that the exit may take its time. When `aclFinalize`
+/// was called, the exit began by a call, the process ended.
+fn begin_by_frees(held: &VecDeque<Event>, [finalized_ns, called_ns, end_ns]: [Option<u64>; 3]) -> Option<usize> {
     let own = allocated(held.iter());
     let mut at = None;
-    let mut next_ns = end_ns.or_else(|| finalized.map(|at| held[at].time_ns))?;
-    let mut longest_ns = if finalized.is_some() { u64::MAX } else { MAX_TO_END_NS };
+    let mut next_ns = called_ns.or(end_ns).or(finalized_ns)?;
+    let mut longest_ns = match (finalized_ns, called_ns) {
+        (Some(_), _) => u64::MAX,
+        (None, Some(_)) => MAX_PAUSE_NS,
+        (None, None) => MAX_TO_END_NS,
+    };
     // What lies behind: frees of older blocks, and allocations.
     let (mut returned, mut allocations) = (0, 0);
     for (number, event) in held.iter().enumerate().rev() {
@@ -186,15 +245,7 @@ fn exit(held: &VecDeque<Event>, end_ns: Option<u64>) -> Option<Found> {
             break;
         }
         returned += u64::from(block_of(event, true).is_none_or(|block| !own.contains(&block.allocation_id)));
-        (at, next_ns, longest_ns) = (Some(number), event.time_ns, MAX_PAUSE_NS);
+        (at, next_ns, longest_ns) = (Some(number), next_ns.min(event.time_ns), MAX_PAUSE_NS);
     }
-    let at = at?;
-    let own = allocated(held.range(at..));
-    let freed = || older(held.range(at..), &own);
-    let freed_blocks = freed().count() as u64;
-    let left_blocks = held.range(at..).filter_map(|event| block_of(event, false)).count() as u64;
-    let is_mass = end_ns.is_some() && freed_blocks >= left_blocks;
-    let freed_bytes = freed().map(|block| block.size_bytes).fold(0, u64::saturating_add);
-    let exit = Exit { finalized: finalized.is_some(), ended: end_ns.is_some(), freed_blocks, freed_bytes };
-    (finalized.is_some() || is_mass).then_some(Found { at, exit })
+    at
 }

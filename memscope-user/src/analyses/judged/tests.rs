@@ -3,7 +3,9 @@ use crate::analyses::growth::Growth;
 use crate::analyses::judged_leaks;
 use crate::analyses::script::{Script, run};
 use crate::analyses::step_leaks::StepLeaks;
-use crate::model::{AllocFailed, Device, FreeCause, OutOfMemory, Pool, ProcessStart, Stack, StackEnd, Stacks, System};
+use crate::model::{
+    AllocFailed, Device, DeviceUsage, FreeCause, OutOfMemory, Pool, ProcessStart, Stack, StackEnd, Stacks, System,
+};
 
 const PID: u32 = 7;
 const NPU0: Device = Device::Npu(0);
@@ -85,7 +87,8 @@ fn a_list_that_the_exit_frees_leaks() {
         assert_eq!((steps.leaks.len(), steps.unjudged.len(), steps.kept.blocks), (38, 1, 0));
         assert!(steps.leaks.iter().all(|leak| leak.stacks == place("train.py(7): loss") && leak.size_bytes == 512));
         let (blocks, size_bytes) = (41, 100 * MIB + 40 * 512);
-        let exit = Exit { finalized: finalize, ended: true, freed_blocks: blocks, freed_bytes: size_bytes };
+        let exit =
+            Exit { finalized: finalize, called: None, ended: true, freed_blocks: blocks, freed_bytes: size_bytes };
         let span = found.span.expect("an exit");
         let freed = [ExitFreed { device: NPU0, pool: Pool::Pta, blocks, size_bytes }];
         assert_eq!((span.exit, &span.freed[..]), (exit, &freed[..]));
@@ -322,4 +325,53 @@ fn ends_of_segments_are_not_passed_on() {
     let steps = judge(&script, 1_000_000).steps.expect("steps ended");
     let leaks: Vec<_> = steps.leaks.iter().map(|leak| (leak.pool, leak.step)).collect();
     assert_eq!(leaks, [(Pool::Hal, 3)], "the second one is the program's own");
+}
+
+/// `exit` is called, and handlers free a third of what is held, pauses of 5 s apart; the system has the rest. All of it was held. Without the call
+/// the third would be freed by work, and 5 s before the call is work as well.
+#[test]
+fn what_is_freed_behind_the_call_of_exit_was_held() {
+    let calls = [(System::Exit, ExitCall::Exit), (System::PythonEnds, ExitCall::PyFinalize)];
+    for call in std::iter::once(None).chain(calls.map(Some)) {
+        let mut script = Script::new(PID, NPU0);
+        for number in 0..60_u64 {
+            script.at(place("train.py(7): loss")).alloc(Pool::Pta, 0x100_0000 + number * 0x1000, 512);
+        }
+        script.alloc(Pool::Pta, 0x10_0000, MIB).free(Pool::Pta, 0x10_0000);
+        for _ in 0..3 {
+            script.event(EventKind::DeviceUsage(DeviceUsage { total_bytes: 0, used_bytes: 0, processes: None }));
+        }
+        if let Some((call, _)) = call {
+            script.event(EventKind::System(call));
+        }
+        for number in (0..60_u64).step_by(3) {
+            script.free(Pool::Pta, 0x100_0000 + number * 0x1000);
+        }
+        for number in (0..60_u64).filter(|number| number % 3 > 0) {
+            script.end(FreeCause::ProcessEnd, Pool::Pta, 0x100_0000 + number * 0x1000);
+        }
+        script.process_end();
+        let found = judge(&script, 5 * SECOND);
+        let blocks: u64 = found.growth.expect("a verdict").sites.iter().map(|site| site.blocks).sum();
+        let Some((_, called)) = call else {
+            assert_eq!((found.span, blocks), (None, 0));
+            continue;
+        };
+        let span = found.span.expect("an exit");
+        assert_eq!(span.exit.called, Some(called));
+        // 62 allocations and frees, three looks at the device.
+        assert_eq!((span.exit.freed_blocks, (span.until_ns - span.start_ns) / (5 * SECOND)), (20, 65));
+        assert_eq!(blocks, 60);
+    }
+}
+
+/// Python waits for its threads, which work on: the call says nothing then.
+#[test]
+fn work_behind_the_call_takes_it_back() {
+    let mut script = Script::new(PID, NPU0);
+    script.alloc(Pool::Pta, 0x1000, 64).event(EventKind::System(System::PythonEnds));
+    script.alloc(Pool::Pta, 0x2000, 64).free(Pool::Pta, 0x2000);
+    script.end(FreeCause::ProcessEnd, Pool::Pta, 0x1000).process_end();
+    let span = judge(&script, SECOND).span.expect("it frees as many blocks as it leaves");
+    assert_eq!(span.exit.called, None);
 }

@@ -2,18 +2,14 @@
 
 use std::io::{self, Write};
 
-use super::{Exit, Span};
+use super::{Exit, ExitCall, Span};
 use crate::text::clock::Clock;
 use crate::text::numbers::{counted, size};
 
 /// Writes up to when leaks and growth are judged, and what shows that.
 pub(super) fn write(span: &Span, clock: Clock, out: &mut dyn Write) -> io::Result<()> {
-    let Exit { finalized, ended, freed_blocks, freed_bytes } = span.exit;
-    let signs = match (finalized, ended) {
-        (true, true) => "aclFinalize and the end of the process, with no work before",
-        (true, false) => "aclFinalize, with no work behind it",
-        (false, _) => "the process ended, with no work before",
-    };
+    let Exit { freed_blocks, freed_bytes, .. } = span.exit;
+    let signs = signs(span.exit);
     writeln!(
         out,
         "Leaks and growth are judged from {} to {}. There the exit begins ({signs}): {}, {}, freed in it count as held.",
@@ -24,13 +20,24 @@ pub(super) fn write(span: &Span, clock: Clock, out: &mut dyn Write) -> io::Resul
     )
 }
 
+/// What shows the exit.
+fn signs(Exit { finalized, called, ended, .. }: Exit) -> String {
+    let calls = called.map(ExitCall::name).into_iter().chain(finalized.then_some("aclFinalize"));
+    let calls = calls.collect::<Vec<_>>().join(", ");
+    match (calls.is_empty(), ended) {
+        (false, true) => format!("{calls} and the end of the process, with no work before"),
+        (false, false) => format!("{calls}, with no work behind"),
+        (true, _) => "the process ended, with no work before".to_owned(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn signs_are_shown() {
-        let exit = Exit { finalized: true, ended: true, freed_blocks: 1, freed_bytes: 2048 };
+        let exit = Exit { finalized: true, called: None, ended: true, freed_blocks: 1, freed_bytes: 2048 };
         let span = |exit| Span { pid: 1, start_ns: 5_000_000_000, until_ns: 46_200_000_000, exit, freed: Vec::new() };
         let text = |exit| {
             let mut out = Vec::new();
@@ -49,6 +56,8 @@ mod tests {
              freed in it count as held.\n"
         );
         assert!(text(Exit { finalized: false, ..exit }).contains("(the process ended, with no work before)"));
-        assert!(text(Exit { ended: false, ..exit }).contains("(aclFinalize, with no work behind it)"));
+        assert!(text(Exit { ended: false, ..exit }).contains("(aclFinalize, with no work behind)"));
+        let all = text(Exit { called: Some(ExitCall::PyFinalize), ..exit });
+        assert!(all.contains("(Py_FinalizeEx, aclFinalize and the end of the process, with no work before)"), "{all}");
     }
 }

@@ -39,12 +39,16 @@ pub(super) const fn figures(kind: RuntimeCall) -> &'static [Figures] {
             &[Figures::Memory, Figures::Marks]
         }
         RuntimeCall::Init | RuntimeCall::Finalize => &[Figures::Rows],
+        // Leaks are judged up to the exit.
+        RuntimeCall::Exit | RuntimeCall::PythonEnds => &[Figures::Marks],
     }
 }
 
 pub(super) fn interpret(kind: RuntimeCall, call: &RawCall<'_>) -> Interpreted {
     let effect = match (kind, call.called.phase) {
         (RuntimeCall::Finalize, Phase::Enter) => Effect::System(System::AclFinalize),
+        (RuntimeCall::Exit, Phase::Enter) => Effect::System(System::Exit),
+        (RuntimeCall::PythonEnds, Phase::Enter) => Effect::System(System::PythonEnds),
         (_, Phase::Return) if call.code() != 0 => return Ok(None),
         (RuntimeCall::SetDevice, Phase::Return) => Effect::SetDevice { device: call.half(Field::Device)? },
         (RuntimeCall::CreateContext, Phase::Return) => {
@@ -134,6 +138,9 @@ pub(in crate::pipeline) fn apply(effect: Effect, turn: &mut Turn<'_>) {
             if let Some(device) = devices.contexts.get(&context).copied() {
                 devices.set(tid, device);
             }
+        }
+        Effect::System(system @ (System::Exit | System::PythonEnds)) => {
+            turn.report(Device::None, EventKind::System(system), true);
         }
         Effect::System(system) => turn.emit(Device::None, EventKind::System(system)),
     }

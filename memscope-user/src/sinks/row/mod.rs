@@ -104,22 +104,7 @@ impl<'a> Row<'a> {
                 let attr = Attr::of([("domain", Value::Word(domain.as_str()))]);
                 Some(Self { attr, ..row.mark(mark) })
             }
-            EventKind::System(system) => Some(Self {
-                event: "SYSTEM",
-                event_type: match system {
-                    System::AclInit => "ACL_INIT",
-                    System::AclFinalize => "ACL_FINI",
-                    System::TraceStart { .. } => "START_TRACE",
-                    System::TraceStop => "STOP_TRACE",
-                },
-                attr: match system {
-                    System::TraceStart { free_and_total_bytes: Some((free, total)) } => {
-                        Attr::of([("free", Value::Number(*free)), ("total", Value::Number(*total))])
-                    }
-                    _ => Attr::EMPTY,
-                },
-                ..row
-            }),
+            EventKind::System(system) => row.system(system),
             EventKind::Step { step } => {
                 Some(Self { event: "SYSTEM", event_type: "STEP", name: Name::Number(u64::from(*step)), ..row })
             }
@@ -182,6 +167,24 @@ impl<'a> Row<'a> {
             OutOfMemory::Top(block) => ("OOM_TOP_ALLOC", "OOM_TopAlloc", Attr::of_suspect(block)),
         };
         Self { event: "OOM_DETAIL", event_type, name: Name::Plain(name), attr, ..self }
+    }
+
+    fn system(self, system: &System) -> Option<Self> {
+        let event_type = match system {
+            System::AclInit => "ACL_INIT",
+            System::AclFinalize => "ACL_FINI",
+            System::TraceStart { .. } => "START_TRACE",
+            System::TraceStop => "STOP_TRACE",
+            // Ours alone.
+            System::Exit | System::PythonEnds => return None,
+        };
+        let attr = match system {
+            System::TraceStart { free_and_total_bytes: Some((free, total)) } => {
+                Attr::of([("free", Value::Number(*free)), ("total", Value::Number(*total))])
+            }
+            _ => Attr::EMPTY,
+        };
+        Some(Self { event: "SYSTEM", event_type, attr, ..self })
     }
 
     fn mark(self, mark: &'a Mark) -> Self {
