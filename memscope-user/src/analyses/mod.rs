@@ -35,6 +35,7 @@ mod scale;
 #[cfg(test)]
 pub(crate) mod script;
 pub mod select;
+pub mod silent;
 pub mod step_leaks;
 pub mod stepped;
 pub mod table;
@@ -58,6 +59,7 @@ pub use oom::OomAnalysis;
 pub use peaks::PeaksAnalysis;
 pub use question::{Asked, Question, Questions, Sees};
 pub use registry::Finding;
+pub use silent::SilentAnalysis;
 pub use step_leaks::StepLeaksAnalysis;
 pub use stepped::Stepped;
 

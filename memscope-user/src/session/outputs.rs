@@ -15,7 +15,7 @@ use super::{
 use crate::{
     analyses::{
         self, Analysis, Asked, ByStackAnalysis, FluctuationAnalysis, HeldAnalysis, InefficientAnalysis, LedgerAnalysis,
-        OomAnalysis, Question, Questions, Sees, Stepped,
+        OomAnalysis, Question, Questions, Sees, SilentAnalysis, Stepped,
         decompose::RuleSet,
         select::{Filter, Selected, Selection},
     },
@@ -276,15 +276,16 @@ impl Selecting {
 pub(crate) fn analyses(args: &CollectOptions, rules: Option<&Arc<RuleSet>>) -> Chosen {
     let selection = args.selection(rules);
     let (of_chosen, of_all) = (of_chosen_blocks(args, rules), of_all_blocks(args, rules, &selection.filter));
-    let ledger: Box<dyn Analysis> = Box::new(LedgerAnalysis::default());
+    let of_whole: [Box<dyn Analysis>; 2] = [Box::new(LedgerAnalysis::default()), Box::new(SilentAnalysis::default())];
     if selection.is_all() {
-        let analyses = of_chosen.into_iter().chain(of_all).chain([ledger]).collect();
+        let analyses = of_chosen.into_iter().chain(of_all).chain(of_whole).collect();
         return Chosen { analyses, selected: Selecting::ALL };
     }
     let any_block = Arc::new(AtomicBool::new(false));
     let of_chosen = Selected::new(&selection, of_chosen, Arc::clone(&any_block));
     let of_all = Selected::new(&args.window(), of_all, Arc::default());
-    let analyses = vec![Box::new(of_chosen) as Box<dyn Analysis>, Box::new(of_all), ledger];
+    let of_part: [Box<dyn Analysis>; 2] = [Box::new(of_chosen), Box::new(of_all)];
+    let analyses = of_part.into_iter().chain(of_whole).collect();
     Chosen { analyses, selected: Selecting(Some(any_block)) }
 }
 

@@ -105,3 +105,28 @@ fn older_blocks_are_told_apart() {
     let reserved = reports.last().expect("reports").reserved;
     assert_eq!([number(end, "unknown_bytes"), number(end, "outside_bytes")], [reserved - total, outside], "{end:#}");
 }
+
+/// An idle server that is full: nothing tells what it holds, which is said. From its first call on the pool's own figure is a row: 200 blocks of
+/// 4096 bytes.
+#[test]
+fn an_idle_server_that_is_full() {
+    let idle = ["--serve", "--idle", "--hold", "200", "--size", "4096", "--leaks", "0", "--workspaces", "0"];
+    let mut target = Target::workload("pool", &idle);
+    let (pid, silent) = (target.pid(), format!("No allocation or free of process {} was seen", target.pid()));
+    for calls in [false, true] {
+        let (running, _) = attach(&[&target], &[]);
+        if calls {
+            target.signal(Signal::SIGUSR1);
+            running.wait_for_rows_of(",PTA,", 1);
+        }
+        running.signal(Signal::SIGINT);
+        let run = running.finish();
+        let held = run.stdout.lines().find(|line| line.starts_with("Pytorch Caching memory pool held at the end"));
+        assert_eq!((run.stdout.contains(&silent), held.is_some()), (!calls, calls), "{}", run.said());
+        assert!(held.is_none_or(|held| held.contains("800.00 KiB (819200 bytes) from before the attach")), "{held:?}");
+        let capture = Tracer::replay(&run.folder.capture()).options(&["--json"]).succeed().json();
+        let found = capture["findings"].as_array().expect("findings").iter().find(|it| it["finding"] == "silent");
+        assert_eq!(found.map(|it| it["pids"].clone()), (!calls).then(|| vec![pid].into()));
+    }
+    target.stop();
+}
