@@ -127,13 +127,13 @@ const fn consequence(miss: Miss) -> Option<(&'static str, Reach)> {
         Miss::NoReturn => ("never returned", Reach::Row),
         Miss::Nested | Miss::Thrown | Miss::Held | Miss::Stopped => return None,
         Miss::ProcessesFull => ("process table full", ANY),
-        Miss::StopFailed => ("process not stopped", ANY),
+        Miss::StopFailed => ("process not stopped", Reach::Only(FIGURES_OF_CALLS)),
         Miss::UnknownRow => ("unknown row", ANY),
         Miss::HandlerTaken => (
             "watched blocks not looked at: the program handles or ignores SIGURG itself",
             Reach::Only(&[Figures::Watch]),
         ),
-        Miss::NotHeld => ("process went on before new libraries were probed", ANY),
+        Miss::NotHeld => ("process went on before new libraries were probed", Reach::Only(FIGURES_OF_CALLS)),
         Miss::NotWatched => (
             "watched blocks not looked at: inside of the runtime, or while a graph is captured",
             Reach::Only(&[Figures::Watch]),
@@ -144,6 +144,19 @@ const fn consequence(miss: Miss) -> Option<(&'static str, Reach)> {
         Miss::TooMany => ("list longer than is looked at", Reach::Row),
     })
 }
+
+/// Of calls of any library that were not seen. The stacks of those that were are whole.
+const FIGURES_OF_CALLS: &[Figures] = &[
+    Figures::Memory,
+    Figures::Failures,
+    Figures::Launches,
+    Figures::Marks,
+    Figures::Operators,
+    Figures::Owners,
+    Figures::PythonTrace,
+    Figures::Watch,
+    Figures::Rows,
+];
 
 /// For what nobody can say more of.
 const ALL_FIGURES: &[Figures] = &Figures::ALL;
@@ -211,7 +224,8 @@ mod tests {
     /// A loss touches what its calls mean, and no more; one entered before the attach is as old as what was before it.
     #[test]
     fn losses_touch_what_they_may() {
-        use Figures::{Failures, Launches, Marks, Memory, Owners, Stacks, Watch};
+        use Figures::{Failures, Launches, Marks, Memory, Operators, Owners, PythonTrace, Rows, Stacks, Watch};
+        let calls = [Memory, Failures, Launches, Marks, Operators, Owners, PythonTrace, Watch, Rows];
         let [alloc, launch, mark] = ["halMemAlloc", "rtKernelLaunch", "mstxMarkA"].map(row);
         for (row, miss, expected) in [
             (alloc, Miss::RingFull, &[Memory][..]),
@@ -229,8 +243,8 @@ mod tests {
             (launch, Miss::UnknownReturn, &[]),
             (mark, Miss::RingFull, &[Marks]),
             (0, Miss::ProcessesFull, &Figures::ALL),
-            (0, Miss::StopFailed, &Figures::ALL),
-            (0, Miss::NotHeld, &Figures::ALL),
+            (0, Miss::StopFailed, &calls),
+            (0, Miss::NotHeld, &calls),
             (0, Miss::NotWatched, &[Watch]),
             (0, Miss::HandlerTaken, &[Watch]),
         ] {

@@ -44,7 +44,7 @@ use super::{
     select::{Filter, Matcher},
 };
 use crate::hash::HashMap;
-use crate::model::{Alloc, Confidence, Event, EventKind, Free, Name, Pool, ProcessStart, RunEnd};
+use crate::model::{Alloc, Confidence, Event, EventKind, Figures, Free, Name, Pool, ProcessStart, RunEnd};
 
 /// Blocks whose final owner is told one by one.
 pub const MAX_TOLD: usize = 64 << 20;
@@ -98,7 +98,7 @@ impl Analysis for DecomposeAnalysis {
         for pid in self.lives.processes() {
             self.conclude(pid, end.time_ns);
         }
-        let confidence = Confidence::after(end);
+        let confidence = Confidence::of(end, &[Figures::Memory, Figures::Owners]);
         let finding = |found| Finding::Decompose(Decomposition { confidence, ..found });
         self.concluded.take(|found| (found.pid, found.device, found.pool), finding)
     }

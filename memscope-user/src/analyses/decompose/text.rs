@@ -51,7 +51,7 @@ pub(super) fn write(found: &Decomposition, clock: Clock, out: &mut dyn Write) ->
     write_sources(found, out)?;
     write_timeline(&found.timeline, clock, out)?;
     if found.confidence == Confidence::Doubtful {
-        writeln!(out, "  Doubtful: events were lost, so blocks and steps may be missing.")?;
+        writeln!(out, "  Doubtful: events or labels were lost, so blocks, steps and owners may be wrong.")?;
     }
     Ok(())
 }
