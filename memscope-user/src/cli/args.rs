@@ -293,6 +293,9 @@ pub(super) struct CompareArgs {
     /// What is compared: op, kernel.
     #[arg(long, value_name = "LIST", default_value = "op")]
     pub level: RowLevel,
+    /// Only step N of either run: a marked one, or, where none is marked, one inferred from the optimizer (from 2 on).
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub step: Option<u32>,
     /// Where to write.
     #[arg(short = 'o', long, alias = "output", value_name = "DIR", default_value = DEFAULT_OUTPUT)]
     pub output_path: PathBuf,

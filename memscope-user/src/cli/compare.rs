@@ -20,10 +20,11 @@ use super::{
 use crate::{
     analyses::{
         Analysis,
-        compare::{self, ComparedDevice, ComparedRow, Names, Recorder, Sequences, Which},
+        compare::{self, ComparedDevice, ComparedRow, Names, OfStep, Recorder, Sequences, Which},
     },
     document::{self, Comparison},
     input::Stage,
+    model::StepsFrom,
     os::caller::Caller,
     session::RowLevel,
     sinks::compare::CompareFiles,
@@ -60,14 +61,17 @@ pub(super) fn run_option(paths: &OsStr, level: RowLevel, output_path: &Path, jso
         return ExitCode::from(USAGE);
     };
     let (base, other, output_path) = (base.clone(), other.clone(), output_path.to_path_buf());
-    run(&CompareArgs { base, other, level, output_path, json, select: SelectArgs::default() })
+    run(&CompareArgs { base, other, level, step: None, output_path, json, select: SelectArgs::default() })
 }
 
 fn work(args: &CompareArgs, which: Which) -> Result<bool> {
     let names = Names::default();
     let read = |path: &PathBuf| -> Result<Sequences> {
         let sequences = Arc::new(Mutex::new(Sequences::default()));
-        let recorder: Box<dyn Analysis> = Box::new(Recorder::new(which, names.clone(), Arc::clone(&sequences)));
+        let recorder: Box<dyn Analysis> = match args.step {
+            Some(step) => Box::new(OfStep::new(step, which, &names, Arc::clone(&sequences))),
+            None => Box::new(Recorder::new(which, names.clone(), Arc::clone(&sequences))),
+        };
         input::read(std::slice::from_ref(path), args.select.selection(None), vec![recorder])?;
         let Some(sequences) = Arc::into_inner(sequences) else {
             bail!("the reader of `{}` is still at work", path.display())
@@ -76,9 +80,14 @@ fn work(args: &CompareArgs, which: Which) -> Result<bool> {
     };
     let (base, other) = (read(&args.base)?, read(&args.other)?);
     compare::check(&base, &other, which)?;
+    if let Some(step) = args.step.filter(|_| base.is_empty() || other.is_empty()) {
+        let path = if base.is_empty() { &args.base } else { &args.other };
+        bail!("`{}` has no operators or kernels in step {step}: see --step and --level", path.display());
+    }
     if base.is_empty() && other.is_empty() {
         return Ok(false);
     }
+    let steps_from = args.step.map(|_| [base.steps_from(), other.steps_from()]);
     let mut files = CompareFiles::create(&args.output_path, Caller::owner()?)?;
     let mut failure = None;
     let write = |row: &ComparedRow| {
@@ -95,16 +104,28 @@ fn work(args: &CompareArgs, which: Which) -> Result<bool> {
     let [reference, truth] = &paths;
     if args.json {
         let files = [reference, truth].map(|path| path.display().to_string());
-        let json = document::to_string(Comparison { devices: &devices, files: Some(files) });
+        let json = document::to_string(Comparison { devices: &devices, steps_from, files: Some(files) });
         terminal::print_json(|out| writeln!(out, "{json}")).context("cannot print the comparison")?;
         return Ok(true);
     }
     for path in [reference, truth] {
         message(LogLevel::Info, LogLevel::Info, format_args!("create file {}", path.display()));
     }
+    if let Some((step, [base, other])) = args.step.zip(steps_from) {
+        let text = format_args!("step {step} of A{}, and of B{}", of(base), of(other));
+        message(LogLevel::Info, LogLevel::Info, text);
+    }
     let printed = terminal::print(|out| devices.iter().try_for_each(|device| print(device, out)));
     printed.context("cannot print the comparison")?;
     Ok(true)
+}
+
+/// What a step is known by.
+const fn of(steps: StepsFrom) -> &'static str {
+    match steps {
+        StepsFrom::Marks => ", marked",
+        _ => steps.note(),
+    }
 }
 
 fn print(found: &ComparedDevice, out: &mut dyn Write) -> io::Result<()> {

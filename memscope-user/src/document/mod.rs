@@ -6,7 +6,7 @@ use schemars::{JsonSchema, SchemaGenerator, generate::SchemaSettings};
 use serde::Serialize;
 
 use crate::analyses::{Finding, compare::ComparedDevice, diff::Diff, sample::Sample};
-use crate::model::RunEnd;
+use crate::model::{RunEnd, StepsFrom};
 
 /// Contents of a document.
 pub trait Content: Serialize + JsonSchema {
@@ -28,6 +28,9 @@ pub struct Findings<'a> {
 pub struct Comparison<'a> {
     /// By device.
     pub devices: &'a [ComparedDevice],
+    /// What the step is known by in either run; absent where all steps are compared.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub steps_from: Option<[StepsFrom; 2]>,
     /// The reference's file, and the one with the changes of memory; absent from Python.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub files: Option<[String; 2]>,

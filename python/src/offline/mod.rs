@@ -408,7 +408,7 @@ pub(crate) fn comparison(
         let write = |row: &compare::ComparedRow| fill(compare::TABLE, row, &mut columns);
         let progress = |done, total| watch.often(Progress { stage: Stage::Comparing, done, total });
         let devices = compare::compare(&base, &other, &names, write, progress);
-        let json = document::to_string(Comparison { devices: &devices, files: None });
+        let json = document::to_string(Comparison { devices: &devices, steps_from: None, files: None });
         Ok(Found { columns: Arc::new(columns), json, report: String::new(), notes: all_notes })
     })?;
     Ok(found?)

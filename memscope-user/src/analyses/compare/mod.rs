@@ -6,6 +6,7 @@
 //! what it has freed, within the operator, or since its kernel launch before.
 
 mod align;
+mod of_step;
 mod sequence;
 mod table;
 
@@ -17,6 +18,7 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::Serialize;
 
+pub use of_step::OfStep;
 pub use sequence::{Entry, EntryKind, Names, Recorder, Sequences, Which};
 
 use align::{Edit, align};
@@ -185,7 +187,10 @@ impl Tally {
                 compare_delta_bytes,
             })
             .collect();
-        names.sort_by_key(|name| std::cmp::Reverse(name.compare_delta_bytes.abs_diff(name.base_delta_bytes)));
+        names.sort_by(|one, other| {
+            let differs = |name: &ComparedName| name.compare_delta_bytes.abs_diff(name.base_delta_bytes);
+            differs(other).cmp(&differs(one)).then_with(|| one.name.cmp(&other.name))
+        });
         ComparedDevice { device, aligned, only_base, only_compare, nameless_base, nameless_compare, shortest, names }
     }
 }

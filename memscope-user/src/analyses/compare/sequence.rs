@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::Figures;
 use crate::analyses::{Analysis, Finding};
 use crate::hash::HashMap;
-use crate::model::{Device, Event, EventKind, FreeCause, OpPhase, Pool, RunEnd, UnknownFree};
+use crate::model::{Device, Event, EventKind, FreeCause, OpPhase, Pool, RunEnd, StepsFrom, UnknownFree};
 
 /// Threads whose operators are followed.
 const MAX_THREADS: usize = 64 << 10;
@@ -89,6 +89,8 @@ impl Names {
 pub struct Sequences {
     devices: BTreeMap<u32, OfDevice>,
     frameworks: BTreeSet<Pool>,
+    /// What the step is known by that they are of, if they are of one.
+    pub(super) steps_from: StepsFrom,
 }
 
 #[derive(Debug, Default)]
@@ -107,6 +109,12 @@ impl Sequences {
     /// Entries of a device.
     pub(super) fn of(&self, device: u32) -> &[Entry] {
         self.devices.get(&device).map_or(&[], |of| &of.entries)
+    }
+
+    /// What the step is known by that they are of; of all steps it says nothing.
+    #[must_use]
+    pub const fn steps_from(&self) -> StepsFrom {
+        self.steps_from
     }
 
     /// Whether there is no entry at all.
@@ -128,6 +136,8 @@ pub struct Recorder {
     names: Names,
     sequences: Arc<Mutex<Sequences>>,
     threads: HashMap<(u32, u32), Thread>,
+    /// Processes and devices whose entries are recorded; `None`: all of them.
+    within: Option<BTreeSet<(u32, Device)>>,
 }
 
 /// What a thread has done.
@@ -148,7 +158,22 @@ impl Recorder {
     /// Records to `sequences`.
     #[must_use]
     pub fn new(which: Which, names: Names, sequences: Arc<Mutex<Sequences>>) -> Self {
-        Self { which, names, sequences, threads: HashMap::default() }
+        Self { which, names, sequences, threads: HashMap::default(), within: None }
+    }
+
+    /// Records what comes [`within`](Self::within) something, not all of it.
+    pub(super) fn only_within(self) -> Self {
+        Self { within: Some(BTreeSet::new()), ..self }
+    }
+
+    /// From here on entries of a process on a device are recorded, or not.
+    pub(super) fn within(&mut self, pid: u32, device: Device, is_within: bool) {
+        let within = self.within.get_or_insert_default();
+        if is_within {
+            within.insert((pid, device));
+        } else {
+            within.remove(&(pid, device));
+        }
     }
 
     fn thread(&mut self, event: &Event) -> Option<&mut Thread> {
@@ -188,8 +213,11 @@ impl Recorder {
         }
     }
 
-    fn entry(&mut self, device: Device, kind: EntryKind, name: &Arc<str>, delta_bytes: i64) {
-        let Device::Npu(number) = device else { return };
+    fn entry(&self, event: &Event, kind: EntryKind, name: &Arc<str>, delta_bytes: i64) {
+        let Device::Npu(number) = event.device else { return };
+        if self.within.as_ref().is_some_and(|within| !within.contains(&(event.pid, event.device))) {
+            return;
+        }
         let nameless = kind == EntryKind::Kernel && is_address(name);
         let entry = Entry { kind, name: self.names.number(name), nameless, next_bytes: 0, delta_bytes };
         let mut sequences = self.sequences.lock().unwrap_or_else(PoisonError::into_inner);
@@ -216,7 +244,7 @@ impl Recorder {
             thread.at_end = thread.bytes;
             thread.bytes - before
         });
-        self.entry(event.device, EntryKind::Op, name, delta);
+        self.entry(event, EntryKind::Op, name, delta);
     }
 }
 
@@ -257,7 +285,7 @@ impl Analysis for Recorder {
                     let before = std::mem::replace(&mut thread.at_launch, thread.bytes);
                     thread.bytes - before
                 });
-                self.entry(event.device, EntryKind::Kernel, &launch.name, delta);
+                self.entry(event, EntryKind::Kernel, &launch.name, delta);
             }
             _ => {}
         }
