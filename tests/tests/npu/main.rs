@@ -162,3 +162,4 @@ mod programs;
 mod requests;
 mod scripts;
 mod stacks;
+mod verdicts;
