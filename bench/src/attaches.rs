@@ -39,26 +39,32 @@ impl Seen {
     }
 }
 
-/// Prints a line for each server; gives whether no verdict flips and none is wrong.
+/// Ends of the programs that are attached to until they end: of seeds 0 and 1.
+const ENDINGS: [Ending; 2] = [Ending::InOrder, Ending::Signal];
+
+/// Prints a line for each server, first of those that go on behind the traces; gives whether no verdict flips and none is wrong.
 pub(crate) fn run(extent: Extent) -> bool {
     println!(
-        "\n{:<40} {:>5} {:>7} {:>6} {:>5} {:>10} {:>6} {:>6}",
-        "Servers, attached to while they run", "Seed", "Traces", "Found", "Open", "Not found", "Wrong", "Flips"
+        "\n{:<40} {:>5} {:<17} {:>7} {:>6} {:>5} {:>10} {:>6} {:>6}",
+        "Servers, attached to while they run", "Seed", "End", "Traces", "Found", "Open", "Not found", "Wrong", "Flips"
     );
     let mut met = true;
     for case in Case::attached() {
-        for seed in 0..extent.attached {
-            let verdicts = one(case, seed, extent.details);
+        let running = (0..extent.attached).map(|seed| (seed, Ending::Running));
+        for (seed, ending) in running.chain((0..extent.attached).zip(ENDINGS)) {
+            let verdicts = one(case, seed, ending, extent.details);
             let Seen { found, open, not_found, wrong } = verdicts;
-            let (name, flips) = (case.name(), verdicts.flips());
-            println!("{name:<40} {seed:>5} {ATTACHES:>7} {found:>6} {open:>5} {not_found:>10} {wrong:>6} {flips:>6}");
+            let (name, end, flips) = (case.name(), ending.name(), verdicts.flips());
+            println!(
+                "{name:<40} {seed:>5} {end:<17} {ATTACHES:>7} {found:>6} {open:>5} {not_found:>10} {wrong:>6} {flips:>6}"
+            );
             met &= wrong == 0 && flips == 0 && !(case.leaks && found == 0);
         }
     }
     met
 }
 
-fn one(case: Case, seed: u64, details: bool) -> Seen {
+fn one(case: Case, seed: u64, ending: Ending, details: bool) -> Seen {
     let mut random = Random::new(seed + (3 << 32));
     let mut program = Program::new(Vec::new());
     let mut begins = Vec::new();
@@ -66,11 +72,12 @@ fn one(case: Case, seed: u64, details: bool) -> Seen {
         let (first_ns, length_ns) = case.window_ns(run_ns);
         for _ in 0..ATTACHES {
             let from_ns = random.between(first_ns, run_ns - length_ns);
+            let until_ns = if ending == Ending::Running { from_ns + length_ns } else { 10 * run_ns };
             begins.push(from_ns);
-            program.attach(Attached::new(measured(), from_ns, from_ns + length_ns));
+            program.attach(Attached::new(measured(), from_ns, until_ns));
         }
     });
-    let (_, attached) = program.end_by(Ending::Running, &mut served.random);
+    let (_, attached) = program.end_by(ending, &mut served.random);
     let name = |place| served.places.name(place).map(str::to_owned);
     let truth = Truth { leaking: served.leaking.as_deref(), name: &name, held: None };
     let mut verdicts = Seen::default();
