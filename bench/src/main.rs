@@ -42,7 +42,8 @@ fn run(words: &[&str]) -> Result<bool> {
         ["leaks", "details"] => Ok(leaks::run(Extent::full(true))),
         ["leaks", "details", seeds] => Ok(leaks::run(Extent::first(seeds.parse()?, true))),
         ["sizes", tool] => sizes::run(tool),
+        ["report"] => sizes::pages(),
         ["case", case @ ..] => sizes::case(case).map(|()| true),
-        _ => bail!("usage: memscope-bench leaks [details [SEEDS]], or sizes PATH_OF_MEMSCOPE_BPF"),
+        _ => bail!("usage: memscope-bench leaks [details [SEEDS]], sizes PATH_OF_MEMSCOPE_BPF, or report"),
     }
 }

@@ -4,14 +4,16 @@ use std::fs::File;
 use std::io::{BufWriter, Write as _};
 use std::path::Path;
 use std::process::Command;
+use std::sync::{Arc, PoisonError};
 use std::time::Instant;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use memscope::analyses::{
-    Analysis, DecomposeAnalysis, Finding, FragmentationAnalysis, PeaksAnalysis, StepLeaksAnalysis,
+    Analysis, DecomposeAnalysis, Finding, FragmentationAnalysis, PeaksAnalysis, StepLeaksAnalysis, decompose::RuleSet,
 };
 use memscope::input;
 use memscope::model::Pool;
+use memscope::report::{self, Reducer};
 
 use crate::files;
 use crate::program::Program;
@@ -24,6 +26,9 @@ const EVENTS: u64 = 10_000_000;
 const FEWER_EVENTS: u64 = 1_000_000;
 /// Rows of each of the two inputs that are compared.
 const ROWS: u64 = 1_000_000;
+
+/// Bytes of a page, however long its run was.
+const MAX_PAGE: usize = 5_000_000;
 
 /// What a case takes, or may take.
 #[derive(Clone, Copy, Debug)]
@@ -55,6 +60,19 @@ pub(crate) fn run(tool: &str) -> Result<bool> {
     for (name, names) in [("names of its own", "own"), ("other names of the run", "common")] {
         let what = format!("compare of two 10^6-row inputs, 33 % of kernels with {name}");
         met &= line(&what, &["compare", names, tool], Some(compare))?.1;
+    }
+    println!("goals: {}", if met { "met" } else { "MISSED" });
+    Ok(met)
+}
+
+/// What a page costs, and how large it is, at any number of events (docs/reports.md).
+pub(crate) fn pages() -> Result<bool> {
+    println!("{:<76} {:>9} {:>9} {:>9}  Goal", "", "Seconds", "CPU s", "Peak MiB");
+    let mut met = true;
+    for (name, events) in [("10^5", 100_000_u64), ("10^6", FEWER_EVENTS), ("10^7", EVENTS)] {
+        // 2 µs for each event, and two seconds for the page itself.
+        let goal = Cost { cpu_seconds: 2.0 + events as f64 * 2e-6, peak_bytes: 1 << 30 };
+        met &= line(&format!("{name} events to a page of at most 5 MB"), &["page", &events.to_string()], Some(goal))?.1;
     }
     println!("goals: {}", if met { "met" } else { "MISSED" });
     Ok(met)
@@ -114,6 +132,7 @@ pub(crate) fn case(arguments: &[&str]) -> Result<()> {
         }
         ["live", count] => of_events(everything(), Shape::with_live_blocks(count.parse()?, FEWER_EVENTS)),
         ["leaking", steps] => of_events(everything(), Shape::with_leaking_steps(steps.parse()?)),
+        ["page", events] => of_page(events.parse()?)?,
         ["compare", names, tool] => of_compare(*names == "own", tool)?,
         other => bail!("no case {other:?}"),
     }
@@ -139,6 +158,18 @@ fn everything() -> Vec<Box<dyn Analysis>> {
 
 fn of_events(to: Vec<Box<dyn Analysis>>, shape: Shape) {
     std::hint::black_box(train(Program::new(to), shape));
+}
+
+/// The page of a run, from its events to its bytes.
+fn of_page(events: u64) -> Result<()> {
+    let (reducer, reduced) = Reducer::new(Arc::new(RuleSet::builtin()));
+    of_events(vec![reducer], Shape::large(events));
+    let run = reduced.lock().unwrap_or_else(PoisonError::into_inner).take().context("no run")?;
+    let mut page = Vec::new();
+    report::write(&run, &[], &report::Options::default(), &mut page)?;
+    ensure!(page.len() <= MAX_PAGE, "the page has {} bytes", page.len());
+    eprintln!("page of {events} events: {} bytes", page.len());
+    Ok(())
 }
 
 /// What is found in a file is what was found in the events: each step but the last leaves a block behind.

@@ -17,6 +17,7 @@ pub mod crew;
 #[cfg(feature = "trace")]
 pub mod daemon;
 pub mod decode;
+mod digest;
 pub mod document;
 pub mod dump_format;
 #[cfg(feature = "trace")]
@@ -37,6 +38,7 @@ pub mod printable;
 pub mod probes;
 pub mod python;
 mod regular;
+pub mod report;
 #[cfg(feature = "trace")]
 pub mod ring;
 #[cfg(feature = "trace")]

@@ -44,9 +44,10 @@ usage: ./x VERB [ARGUMENTS]
                       (docs/architecture.md); --figures prints figures of the code instead
   unit [NAME...]      tests without root, network and BPF; in seconds once it is compiled. NAME and further arguments go to nextest
   live [NAME...]      builds the program and the simulation, and runs the tests under real probes (as root)
-  test [--shared DIR] [--no-wheels] [NEXTEST ARGUMENTS]
+  test [--shared DIR] [--no-wheels] [--no-browser] [NEXTEST ARGUMENTS]
                       everything, live tests too (as root); DIR adds the group that needs recordings, --no-wheels
-                      leaves out those that fetch real libraries and packages for tables (200 MB, once).
+                      leaves out those that fetch real libraries and packages for tables (200 MB, once), --no-browser those
+                      of pages in Chromium, which is installed.
                       With further arguments only those tests, without `check`
   fuzz [TARGET] [--seconds N] [--keep]
                       makes up bytes for all that reads those of others, 60 seconds each; --keep adds what reaches new code to
@@ -62,8 +63,9 @@ usage: ./x VERB [ARGUMENTS]
   bench [NAME...] [--quick] [--minutes N]
                       what tracing costs the target and what the tracer can take (cost, throughput), also with many probes and
                       processes (scale), what scripts pay (python) and a watch costs (watch), what the analyses find in made-up
-                      servers and what they cost (leaks, sizes). The first five, as root, write their parts of docs/overhead.md.
-                      `soak` runs only by its name and does so, too: N minutes (20) of a server beside programs that come and go
+                      servers and what they cost (leaks, sizes), what pages cost (report). The first five, as root, write their parts
+                      of docs/overhead.md. `soak` runs only by its name and does so, too: N minutes (20) of a server beside
+                      programs that come and go
   wheels              looks for our functions in many versions of the real libraries, which are fetched (1 GB)
   dist [--test | --verify SUMS]
                       programs for both architectures that run from glibc 2.17 on, Debian packages and checksums, in target/dist;

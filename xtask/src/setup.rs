@@ -2,7 +2,7 @@
 
 use std::{env, path::PathBuf};
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 
 use crate::{
     apt,
@@ -16,6 +16,9 @@ use crate::{
 const BPF_LINKER: &str = "0.10.3";
 /// The one the configuration was written for; any that is installed will do.
 const NEXTEST: &str = "0.9.143";
+
+/// Where tests find the browser.
+pub(crate) const CHROMIUM: &str = "MEMSCOPE_CHROMIUM";
 
 pub(crate) fn run(arguments: &[String]) -> Result<()> {
     let with_vm = match arguments {
@@ -64,6 +67,14 @@ pub(crate) fn second_compiler() -> Result<()> {
 /// What tests hold stacks against.
 pub(crate) fn debuggers() -> Result<()> {
     apt::install_missing(&[("gdb", "gdb"), ("eu-stack", "elfutils")])
+}
+
+/// What pages are tested in; Debian's program.
+pub(crate) fn browser() -> Result<PathBuf> {
+    const NAME: &str = "chromium";
+    apt::install_missing(&[(NAME, NAME)])?;
+    find(NAME)
+        .with_context(|| format!("`{NAME}` is not in PATH: `./x test --no-browser` leaves pages in a browser out"))
 }
 
 /// The test runner.

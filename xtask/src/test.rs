@@ -20,7 +20,8 @@ use crate::{
 const SHARED: &str = "MEMSCOPE_SHARED";
 
 pub(crate) fn run(arguments: &[String]) -> Result<()> {
-    let Options { shared, wheels: with_wheels, rest } = parse(arguments, env::var_os(SHARED).map(PathBuf::from))?;
+    let Options { shared, wheels: with_wheels, browser: with_browser, rest } =
+        parse(arguments, env::var_os(SHARED).map(PathBuf::from))?;
     let shared = shared.map(|folder| existing(&folder)).transpose()?;
     let host = Arch::host();
     setup::run(&[])?;
@@ -50,9 +51,17 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
             "left out: groups `wheels` and `tables` (tests/tests/{{wheels,tables}}.rs), because of `--no-wheels`"
         );
         nextest.env_remove(wheels::FOLDER).env_remove(tables::PYTHON);
-        if rest.is_empty() {
-            nextest.args(["-E", "not (binary(=wheels) or binary(=tables))"]);
-        }
+    }
+    if with_browser {
+        nextest.env(setup::CHROMIUM, setup::browser()?);
+    } else {
+        eprintln!("left out: group `browser` (tests/tests/browser.rs), because of `--no-browser`");
+        nextest.env_remove(setup::CHROMIUM);
+    }
+    let groups = [(with_wheels, "binary(=wheels) or binary(=tables)"), (with_browser, "binary(=browser)")];
+    let left_out: Vec<&str> = groups.into_iter().filter(|(with, _)| !with).map(|(_, group)| group).collect();
+    if rest.is_empty() && !left_out.is_empty() {
+        nextest.args(["-E", &format!("not ({})", left_out.join(" or "))]);
     }
     run_command(nextest.args(rest))
 }
@@ -62,13 +71,14 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
 struct Options<'a> {
     shared: Option<PathBuf>,
     wheels: bool,
+    browser: bool,
     /// Nextest's.
     rest: Vec<&'a String>,
 }
 
 /// Takes our own options out of the arguments.
 fn parse(arguments: &[String], from_environment: Option<PathBuf>) -> Result<Options<'_>> {
-    let (mut shared, mut wheels, mut rest) = (from_environment, true, Vec::new());
+    let (mut shared, mut wheels, mut browser, mut rest) = (from_environment, true, true, Vec::new());
     let mut arguments = arguments.iter();
     while let Some(argument) = arguments.next() {
         if argument == "--shared" {
@@ -77,11 +87,13 @@ fn parse(arguments: &[String], from_environment: Option<PathBuf>) -> Result<Opti
             shared = Some(folder.into());
         } else if argument == "--no-wheels" {
             wheels = false;
+        } else if argument == "--no-browser" {
+            browser = false;
         } else {
             rest.push(argument);
         }
     }
-    Ok(Options { shared, wheels, rest })
+    Ok(Options { shared, wheels, browser, rest })
 }
 
 /// Tests run in other folders: they need it absolute.
@@ -134,6 +146,15 @@ mod tests {
         }
         let none = parse(&[], Some(PathBuf::from("e"))).expect("a good line").shared;
         assert_eq!(none.as_deref(), Some(Path::new("e")));
+    }
+
+    /// Make sure that the browser is left out when that is asked for by name, and that nextest does not see the name.
+    #[test]
+    fn browser_left_out() {
+        let arguments = words("b --no-browser c");
+        let options = parse(&arguments, None).expect("a good line");
+        assert!(!options.browser && options.wheels);
+        assert_eq!(options.rest, ["b", "c"]);
     }
 
     /// Make sure that wheels are left out when that is asked for by name, and that nextest does not see the name.

@@ -104,6 +104,8 @@ pub(super) enum Command {
     /// Questions of the registry.
     #[command(flatten)]
     Ask(Ask),
+    /// Write a page for a browser: memory over time by owner, where it was allocated, blocks, segments, and what was found.
+    Report(PageArgs),
     /// Find leaks in files: dumps (CSV or db, ours or msMemScope's) of one run, or a capture.
     Leaks(LeaksArgs),
     /// Show how running processes use memory, again and again: of the host, of the devices, by pool, with counts and rates.
@@ -390,6 +392,9 @@ pub(super) struct DecomposeArgs {
     /// Which part of the run.
     #[command(flatten)]
     pub select: SelectArgs,
+    /// A page beside it.
+    #[command(flatten)]
+    pub html: HtmlArgs,
 }
 
 /// A question about files whose answer names owners.
@@ -407,6 +412,9 @@ pub(super) struct OwnerArgs {
     /// Which part of the run.
     #[command(flatten)]
     pub select: SelectArgs,
+    /// A page beside it.
+    #[command(flatten)]
+    pub html: HtmlArgs,
 }
 
 /// A question about files.
@@ -421,6 +429,43 @@ pub(super) struct FileArgs {
     /// Which part of the run.
     #[command(flatten)]
     pub select: SelectArgs,
+    /// A page beside it.
+    #[command(flatten)]
+    pub html: HtmlArgs,
+}
+
+/// `report`.
+#[derive(Debug, Args)]
+pub(super) struct PageArgs {
+    /// A capture, the output folder of a trace, or dumps of one run.
+    #[arg(required = true, value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+    /// Where to write [default: report.html beside FILE].
+    #[arg(short = 'o', long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Open the page in the browser.
+    #[arg(long)]
+    pub open: bool,
+    /// Title of the page.
+    #[arg(long, value_name = "TEXT")]
+    pub title: Option<String>,
+    /// More rules that name owners, which come before the built-in ones.
+    #[arg(long, value_name = "FILE")]
+    pub rules: Option<PathBuf>,
+    /// Which part of the run.
+    #[command(flatten)]
+    pub select: SelectArgs,
+}
+
+/// A page beside what a command does.
+#[derive(Clone, Debug, Default, Args)]
+pub(super) struct HtmlArgs {
+    /// Also write the page that `report` writes; without FILE beside what it is of.
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "")]
+    pub html: Option<PathBuf>,
+    /// Open that page in the browser.
+    #[arg(long, requires = "html")]
+    pub open: bool,
 }
 
 /// `leaks`.
@@ -444,6 +489,9 @@ pub(super) struct LeaksArgs {
     /// Which part of the run.
     #[command(flatten)]
     pub select: SelectArgs,
+    /// A page beside it.
+    #[command(flatten)]
+    pub html: HtmlArgs,
 }
 
 /// `export`.
@@ -452,9 +500,12 @@ pub(super) struct ExportArgs {
     /// A capture, the output folder of a trace, or dumps of one run.
     #[arg(required = true, value_name = "FILE")]
     pub files: Vec<PathBuf>,
-    /// One line for each stack, outermost frame first, then its weight.
+    /// For which viewer.
     #[arg(long, value_enum, default_value_t)]
     pub format: ExportFormat,
+    /// Which moment live blocks are of, in a profile for pprof; one of speedscope has them all.
+    #[arg(long, value_enum, default_value_t)]
+    pub at: ExportAt,
     /// What the weight counts.
     #[arg(long, value_enum, default_value_t)]
     pub weight: WeightBy,
@@ -475,9 +526,25 @@ pub(super) struct ExportArgs {
 /// Format of `export`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(super) enum ExportFormat {
-    /// `root;caller;function weight`.
+    /// `root;caller;function weight`, for flamegraph.pl and inferno.
     #[default]
     Folded,
+    /// A profile for each moment, for speedscope.
+    Speedscope,
+    /// Live blocks at a moment and all allocations, for `go tool pprof`; compressed.
+    Pprof,
+}
+
+/// A moment of `export`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(super) enum ExportAt {
+    /// When the most was live.
+    #[default]
+    Peak,
+    /// When a request failed for want of memory, for the last time.
+    Oom,
+    /// When the last step ended; without steps, when the last block was allocated.
+    End,
 }
 
 /// What a weight counts.
@@ -675,6 +742,9 @@ pub(super) struct CollectArgs {
     /// Errors only.
     #[arg(short = 'q', long)]
     pub quiet: bool,
+    /// A page beside it.
+    #[command(flatten)]
+    pub html: HtmlArgs,
 }
 
 impl CollectArgs {
@@ -878,8 +948,8 @@ pub(super) struct TraceArgs {
     /// Have this thread of the tracer fail: for tests.
     #[arg(long, value_name = "THREAD", hide = true)]
     pub fail_thread: Option<String>,
-    /// Write no capture (no replay, no recovery).
-    #[arg(long)]
+    /// Write no capture (no replay, no recovery, no page).
+    #[arg(long, conflicts_with = "html")]
     pub no_capture: bool,
     /// Write the capture and nothing else, at the least cost: no rows and no report until `replay` makes them of it.
     #[arg(long, conflicts_with_all = ["no_capture", "analysis", "format", "steps"])]

@@ -10,7 +10,7 @@ use super::{
     USAGE,
     args::{FileArgs, OwnerArgs},
     decompose::rules_of_user,
-    error, input, terminal,
+    error, input, page, terminal,
 };
 use crate::{
     analyses::{Asked, Question, Sees},
@@ -56,8 +56,8 @@ impl FromArgMatches for Ask {
         if question.names_owners {
             return Ok(Self { question, args: OwnerArgs::from_arg_matches(matches)? });
         }
-        let FileArgs { files, json, select } = FileArgs::from_arg_matches(matches)?;
-        Ok(Self { question, args: OwnerArgs { files, rules: None, json, select } })
+        let FileArgs { files, json, select, html } = FileArgs::from_arg_matches(matches)?;
+        Ok(Self { question, args: OwnerArgs { files, rules: None, json, select, html } })
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), Error> {
@@ -91,6 +91,6 @@ pub(super) fn run(Ask { question, args }: &Ask) -> ExitCode {
         if outcome.findings.is_empty() && !args.json {
             terminal::print_line(question.none).context("cannot print the report")?;
         }
-        Ok(())
+        page::also(&args.html, &args.files, args.rules.as_deref(), &args.select)
     })
 }

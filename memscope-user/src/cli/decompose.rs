@@ -9,7 +9,7 @@ use anyhow::Context as _;
 use super::{
     USAGE,
     args::{DecomposeArgs, LogLevel},
-    error, input, message, progress, terminal,
+    error, input, message, page, progress, terminal,
 };
 use crate::{
     analyses::{
@@ -56,6 +56,7 @@ pub(super) fn run(args: &DecomposeArgs) -> ExitCode {
             let none = "No blocks were seen, so there is nothing to tell the owners of.";
             terminal::print_line(none).context("cannot print the report")?;
         }
+        page::also(&args.html, &args.files, args.rules.as_deref(), &args.select)?;
         let (Some(path), Some(copy), [file]) = (wanted, copy, args.files.as_slice()) else { return Ok(()) };
         let owners = std::mem::take(&mut *owners.lock().unwrap_or_else(PoisonError::into_inner));
         if owners.len() >= MAX_TOLD {

@@ -1,9 +1,11 @@
 //! `export`: call stacks for other tools.
 
 use std::{
+    fmt,
     io::Write as _,
-    path::{Path, PathBuf},
+    path::Path,
     process::ExitCode,
+    sync::{Arc, PoisonError},
 };
 
 use anyhow::{Context as _, Result, bail};
@@ -11,16 +13,17 @@ use memchr::memchr_iter;
 
 use super::{
     USAGE,
-    args::{ExportArgs, ExportStack, LogLevel, WeightBy, What},
+    args::{ExportArgs, ExportAt, ExportFormat, ExportStack, LogLevel, WeightBy, What},
     error, input, message,
-    offline::captures,
+    offline::one_capture,
     progress, terminal,
 };
 use crate::{
-    analyses::{ByStackAnalysis, Finding, by_stack::ByStack},
+    analyses::{ByStackAnalysis, Finding, by_stack::ByStack, decompose::RuleSet},
     input::Options,
     os::caller::Caller,
     pipeline::PipelineConfig,
+    report::{self, Reducer, export::At},
     sinks::{
         folded::{self, Weight, Which},
         folder::FilePlace,
@@ -29,11 +32,68 @@ use crate::{
 
 /// `export FILE…`.
 pub(super) fn run(args: &ExportArgs) -> ExitCode {
-    if let Some(reason) = args.output.as_deref().and_then(wrong_extension) {
+    if args.format == ExportFormat::Folded
+        && let Some(reason) = args.output.as_deref().and_then(wrong_extension)
+    {
         error(reason);
         return ExitCode::from(USAGE);
     }
-    input::exit(|| export(args))
+    input::exit(|| match args.format {
+        ExportFormat::Folded => export(args),
+        ExportFormat::Speedscope | ExportFormat::Pprof => profile(args),
+    })
+}
+
+/// Profiles that other viewers read.
+fn profile(args: &ExportArgs) -> Result<()> {
+    if args.format == ExportFormat::Pprof && args.output.is_none() {
+        bail!("a profile for pprof is compressed, no text for stdout: give a file with -o");
+    }
+    let files = one_capture(&args.files)?;
+    let rules = Arc::new(RuleSet::builtin());
+    let (reducer, reduced) = Reducer::new(Arc::clone(&rules));
+    let pipeline = PipelineConfig { mixed_stacks: args.stack == ExportStack::Mixed, ..PipelineConfig::default() };
+    let options = Options { pipeline, selection: args.select.selection(Some(&rules)), ..Options::default() };
+    input::read_with(&files, options, vec![reducer])?;
+    let run = reduced.lock().unwrap_or_else(PoisonError::into_inner).take().unwrap_or_default();
+    if run.views.is_empty() {
+        bail!("there is nothing to export");
+    }
+    let at = match args.at {
+        ExportAt::Peak => At::Peak,
+        ExportAt::Oom => At::OutOfMemory,
+        ExportAt::End => At::End,
+    };
+    if !at.is_in(&run) {
+        bail!("no request failed for want of memory: --at peak and --at end are there");
+    }
+    let bytes = match args.format {
+        ExportFormat::Pprof => report::export::pprof::write(&run, at, args.select.text().as_deref()),
+        ExportFormat::Speedscope | ExportFormat::Folded => {
+            let mut out = Vec::new();
+            report::export::speedscope::write(&run, &mut out)?;
+            out
+        }
+    };
+    save(&bytes, args.output.as_deref(), format_args!("{:.2} MB", bytes.len() as f64 / 1e6))
+}
+
+/// Writes to the file, or to stdout.
+fn save(bytes: &[u8], path: Option<&Path>, what: fmt::Arguments<'_>) -> Result<()> {
+    let Some(path) = path else {
+        let json = bytes.first() == Some(&b'{');
+        let written = if json {
+            terminal::print_json(|out| out.write_all(bytes))
+        } else {
+            terminal::print(|out| out.write_all(bytes))
+        };
+        return written.context("cannot write to stdout");
+    };
+    let owner = Caller::owner()?;
+    let write = || FilePlace::reach(path, owner)?.overwrite()?.write_all(bytes);
+    progress::during("writing", write).with_context(|| format!("cannot write `{}`", path.display()))?;
+    message(LogLevel::Info, LogLevel::Info, format_args!("{what} written to {}", path.display()));
+    Ok(())
 }
 
 /// A file that another program would take for something else, and fail.
@@ -77,7 +137,7 @@ fn wrong_extension(path: &Path) -> Option<String> {
 }
 
 fn export(args: &ExportArgs) -> Result<()> {
-    let files = files(&args.files)?;
+    let files = one_capture(&args.files)?;
     let config = PipelineConfig { mixed_stacks: args.stack == ExportStack::Mixed, ..PipelineConfig::default() };
     let options = Options { pipeline: config, selection: args.select.selection(None), ..Options::default() };
     let outcome = input::read_with(&files, options, vec![Box::new(ByStackAnalysis::new(usize::MAX))])?;
@@ -102,29 +162,6 @@ fn export(args: &ExportArgs) -> Result<()> {
     let mut text = Vec::new();
     progress::during("putting the lines together", || folded::write(&found, which, weight, &mut text))
         .context("cannot put the lines together")?;
-    let Some(path) = &args.output else {
-        return terminal::print(|out| out.write_all(&text)).context("cannot write to stdout");
-    };
     let lines = memchr_iter(b'\n', &text).count();
-    let owner = Caller::owner()?;
-    let write = || FilePlace::reach(path, owner)?.overwrite()?.write_all(&text);
-    progress::during("writing", write).with_context(|| format!("cannot write `{}`", path.display()))?;
-    let written = format_args!("{lines} stack(s), folded, one a line, written to {}", path.display());
-    message(LogLevel::Info, LogLevel::Info, written);
-    Ok(())
-}
-
-/// The output folder of a trace stands for its capture, if it has one alone; else for its dumps.
-fn files(given: &[PathBuf]) -> Result<Vec<PathBuf>> {
-    let [folder] = given else { return Ok(given.to_vec()) };
-    if !folder.is_dir() {
-        return Ok(given.to_vec());
-    }
-    match captures(folder)?.as_slice() {
-        [capture] => Ok(vec![capture.clone()]),
-        [] => Ok(given.to_vec()),
-        several => {
-            bail!("`{}` has {} captures, each of a run of its own: give one of them", folder.display(), several.len())
-        }
-    }
+    save(&text, args.output.as_deref(), format_args!("{lines} stack(s), folded, one a line,"))
 }

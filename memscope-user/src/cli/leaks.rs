@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use super::{args::LeaksArgs, input};
+use super::{args::LeaksArgs, input, page};
 use crate::{analyses, sinks::report::Report};
 
 /// `leaks FILE…`.
@@ -12,6 +12,7 @@ pub(super) fn run(args: &LeaksArgs) -> ExitCode {
     input::exit(|| {
         let outcome = input::read(&args.files, args.select.selection(None), analyses)?;
         let report = Report { step_hint: !by_marks, leak_blocks: args.leak_blocks, ..Report::default() };
-        input::print(&outcome, report, args.json)
+        input::print(&outcome, report, args.json)?;
+        page::also(&args.html, &args.files, None, &args.select)
     })
 }

@@ -17,6 +17,7 @@ mod leaks;
 mod manual;
 mod messages;
 mod offline;
+mod page;
 mod progress;
 mod report;
 mod select;
@@ -78,6 +79,7 @@ fn run_command_line() -> ExitCode {
         Some(Command::Diff(args)) => diff::run(&args),
         Some(Command::Inefficient(args)) => inefficient::run(&args),
         Some(Command::Decompose(args)) => decompose::run(&args),
+        Some(Command::Report(args)) => page::run(&args),
         Some(Command::Leaks(leaks)) => leaks::run(&leaks),
         Some(Command::Ask(ask)) => ask::run(&ask),
         Some(Command::Stat(args)) => stat::run(&args),

@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result, bail};
 use super::{
     FAILURE, USAGE,
     args::{CollectArgs, LogLevel, RecoverArgs, ReplayArgs},
-    error, message, messages, progress, report, terminal,
+    error, message, messages, page, progress, report, terminal,
 };
 use crate::{
     capture::Reader,
@@ -88,6 +88,21 @@ pub(super) fn captures(directory: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
+/// The output folder of a trace stands for its capture, if it has one alone; else for its dumps.
+pub(super) fn one_capture(given: &[PathBuf]) -> Result<Vec<PathBuf>> {
+    let [folder] = given else { return Ok(given.to_vec()) };
+    if !folder.is_dir() {
+        return Ok(given.to_vec());
+    }
+    match captures(folder)?.as_slice() {
+        [capture] => Ok(vec![capture.clone()]),
+        [] => Ok(given.to_vec()),
+        several => {
+            bail!("`{}` has {} captures, each of a run of its own: give one of them", folder.display(), several.len())
+        }
+    }
+}
+
 fn replay_one(capture: &Path, collect: &CollectArgs) -> Result<()> {
     let total = fs::metadata(capture).map_or(0, |file| file.len());
     let reader = Reader::open(capture).with_context(|| format!("cannot replay `{}`", capture.display()))?;
@@ -136,7 +151,8 @@ fn outputs_of<R: Read>(reader: Reader<R>, capture: &Path, total: u64, collect: &
     if !failures.is_empty() {
         bail!(failures.join("; "));
     }
-    report::print(collect, &replayed.outcome, selected.selected_none()).context("cannot print the report")
+    report::print(collect, &replayed.outcome, selected.selected_none()).context("cannot print the report")?;
+    page::of_capture(&collect.html, capture, collect.decompose_rules.as_deref(), &collect.select)
 }
 
 /// Says how a capture ends, if not as it should.

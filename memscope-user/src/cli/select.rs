@@ -53,6 +53,17 @@ impl SelectArgs {
         Selection { window, filter: Filter::default() }
     }
 
+    /// What was chosen, as the options say it; `None`: all of the run.
+    pub(super) fn text(&self) -> Option<String> {
+        let mut parts = Vec::new();
+        parts.extend(self.since.map(|since| format!("--since {}", text_of(since))));
+        parts.extend(self.until.map(|until| format!("--until {}", text_of(until))));
+        if !self.blocks.conditions.is_empty() {
+            parts.push(format!("--filter ({})", self.blocks.conditions.len()));
+        }
+        (!parts.is_empty()).then(|| parts.join(" "))
+    }
+
     /// When, and which blocks.
     pub(super) fn selection(&self, rules: Option<&Arc<RuleSet>>) -> Selection {
         Selection { filter: self.blocks.filter(rules), ..self.window() }
@@ -61,6 +72,14 @@ impl SelectArgs {
 
 /// Said where a selection leaves no block.
 pub(super) const NOTHING: &str = "there is no block in what --filter, --since and --until leave";
+
+/// A moment as its option takes it.
+fn text_of(when: When) -> String {
+    match when {
+        When::At(time_ns) => time_ns.to_string(),
+        When::After(time) => format!("{}s", time.as_secs_f64()),
+    }
+}
 
 /// A moment of a run.
 pub(super) fn when(text: &str) -> Result<When, String> {

@@ -17,7 +17,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use super::{
     FAILURE, RUN_FAILURE, USAGE,
     args::{CollectArgs, LogLevel, RunArgs, TraceArgs},
-    error, heap, message, messages,
+    error, heap, message, messages, page,
     progress::Spinner,
     report,
     signals::{self, Caught, Signals},
@@ -263,6 +263,18 @@ impl Console {
         printed
     }
 
+    /// Writes the page of the capture, if one is wanted.
+    fn page(&self, results: &Results) -> anyhow::Result<()> {
+        let collect = &self.collect;
+        match results.capture.as_deref().filter(|_| results.capture_error.is_none()) {
+            Some(capture) => {
+                page::of_capture(&collect.html, capture, collect.decompose_rules.as_deref(), &collect.select)
+            }
+            None if collect.html.html.is_none() => Ok(()),
+            None => anyhow::bail!("--html makes the page of the capture, and there is none"),
+        }
+    }
+
     /// Prints what block watch found, behind the report.
     fn print_watched(&self, text: &str) -> io::Result<()> {
         const TITLE: &str =
@@ -362,6 +374,10 @@ impl Listener for Console {
         // No process waits for us any more.
         terminal::hurry(false);
         let shown = if self.screen.is_some() { Ok(()) } else { self.report(results) };
+        if let Err(failure) = self.page(results) {
+            error(format_args!("{failure:#}"));
+            self.failed.store(true, Ordering::Relaxed);
+        }
         if results.traced_any
             && let Some(files) = results.files
         {

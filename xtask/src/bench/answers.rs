@@ -20,6 +20,11 @@ pub(super) fn sizes() -> Result<()> {
     run_command(made_up.arg("sizes").arg(tool()))
 }
 
+/// Pages for a browser: time, memory and size.
+pub(super) fn report() -> Result<()> {
+    run_command(made_up()?.arg("report"))
+}
+
 /// The program that makes up programs.
 fn made_up() -> Result<std::process::Command> {
     setup::to_build()?;

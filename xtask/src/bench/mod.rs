@@ -84,6 +84,7 @@ const BENCHES: &[Bench] = &[
     Bench { name: "watch", part: Some(WATCH), run: Run::Measure(watch::run) },
     Bench { name: "leaks", part: None, run: Run::Print(answers::leaks) },
     Bench { name: "sizes", part: None, run: Run::Print(answers::sizes) },
+    Bench { name: "report", part: None, run: Run::Print(answers::report) },
 ];
 
 pub(crate) fn run(arguments: &[String]) -> Result<()> {

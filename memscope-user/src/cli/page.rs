@@ -1,0 +1,153 @@
+//! `report`, and `--html` of other commands: a run as a page for a browser.
+
+use std::{
+    fs::File,
+    io::{self, Read as _, Write as _},
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+    process::{Command, ExitCode, Stdio},
+    sync::{Arc, PoisonError},
+};
+
+use anyhow::{Context as _, Result, bail};
+
+use super::{
+    args::{HtmlArgs, LogLevel, PageArgs},
+    decompose::rules,
+    input, message, offline, progress,
+    select::SelectArgs,
+};
+use crate::{
+    analyses::{self, Analysis, Asked, LedgerAnalysis, OomAnalysis, Question, decompose::RuleSet},
+    input::Options,
+    os::{caller::Caller, secure_env},
+    regular,
+    report::{self, PAGE_START, Reduced, Reducer},
+    sinks::folder::FilePlace,
+};
+
+/// Name of a page where none is given.
+const DEFAULT_NAME: &str = "report.html";
+
+/// `report FILE…`.
+pub(super) fn run(args: &PageArgs) -> ExitCode {
+    input::exit(|| {
+        let page = Page { title: args.title.clone(), rules: args.rules.as_deref(), select: &args.select };
+        let path = args.output.clone().unwrap_or_else(|| beside(&args.files));
+        page.write(&args.files, &path, args.open)
+    })
+}
+
+/// `--html` of a command on files: the page of the same part of the run.
+pub(super) fn also(html: &HtmlArgs, files: &[PathBuf], rules: Option<&Path>, select: &SelectArgs) -> Result<()> {
+    let Some(path) = &html.html else { return Ok(()) };
+    let path = if path.as_os_str().is_empty() { beside(files) } else { path.clone() };
+    Page { title: None, rules, select }.write(files, &path, html.open)
+}
+
+/// `--html` of a trace: the page of its capture.
+pub(super) fn of_capture(html: &HtmlArgs, capture: &Path, rules: Option<&Path>, select: &SelectArgs) -> Result<()> {
+    let Some(path) = &html.html else { return Ok(()) };
+    let path = if path.as_os_str().is_empty() { capture.with_extension("html") } else { path.clone() };
+    Page { title: None, rules, select }.write(&[capture.to_owned()], &path, html.open)
+}
+
+/// What a page is made with.
+struct Page<'a> {
+    title: Option<String>,
+    rules: Option<&'a Path>,
+    select: &'a SelectArgs,
+}
+
+impl Page<'_> {
+    fn write(&self, files: &[PathBuf], path: &Path, open: bool) -> Result<()> {
+        let place = FilePlace::reach(path, Caller::owner()?).with_context(|| cannot(path))?;
+        refuse_foreign(&place, path)?;
+        let files = offline::one_capture(files)?;
+        let rules = rules(self.rules).map_err(anyhow::Error::msg)?;
+        let (reducer, reduced) = Reducer::new(Arc::clone(&rules));
+        let selection = self.select.selection(Some(&rules));
+        let outcome = input::read_with(&files, Options { selection, ..Options::default() }, analyses(&rules, reducer))?;
+        let reduced = reduced.lock().unwrap_or_else(PoisonError::into_inner).take().unwrap_or_default();
+        if reduced.views.is_empty() {
+            bail!("there is no block in it, so there is nothing to show");
+        }
+        let options = report::Options { title: self.title.clone(), part: self.select.text() };
+        let write = || save(&place, &reduced, &outcome.findings, &options);
+        let bytes = progress::during("writing", write).with_context(|| cannot(path))?;
+        let text = format_args!("page of {:.2} MB: {}", bytes as f64 / 1e6, path.display());
+        message(LogLevel::Info, LogLevel::Info, text);
+        if open { show(path) } else { Ok(()) }
+    }
+}
+
+fn cannot(path: &Path) -> String {
+    format!("cannot write `{}`", path.display())
+}
+
+/// All that a page shows.
+fn analyses(rules: &Arc<RuleSet>, reducer: Box<dyn Analysis>) -> Vec<Box<dyn Analysis>> {
+    let mut all: Vec<Box<dyn Analysis>> = vec![
+        reducer,
+        Box::new(analyses::judged_leaks_by(rules)),
+        Box::new(OomAnalysis::new(Arc::clone(rules))),
+        Box::new(LedgerAnalysis::default()),
+    ];
+    let asked = || Asked { rules: Arc::clone(rules), filter: analyses::select::Filter::default() };
+    all.extend(Question::of("fragmentation").map(|question| (question.analysis)(asked())));
+    all
+}
+
+/// Beside what the page is of.
+fn beside(files: &[PathBuf]) -> PathBuf {
+    match files {
+        [file] if file.is_dir() => file.join(DEFAULT_NAME),
+        [file, ..] => file.with_file_name(DEFAULT_NAME),
+        [] => PathBuf::from(DEFAULT_NAME),
+    }
+}
+
+/// A file that is no page of ours stays as it is.
+fn refuse_foreign(place: &FilePlace, path: &Path) -> Result<()> {
+    let mut head = Vec::new();
+    match regular::open(&place.path()) {
+        Ok(file) => file.take(PAGE_START.len() as u64).read_to_end(&mut head).with_context(|| cannot(path))?,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error).with_context(|| cannot(path)),
+    };
+    if head.is_empty() || head == PAGE_START.as_bytes() {
+        return Ok(());
+    }
+    bail!("`{}` is no report of memscope-bpf, so it is not overwritten: give another name with -o", path.display())
+}
+
+/// Writes the page; it tells of a program's inside, so only its owner may read it. Gives its bytes.
+fn save(
+    place: &FilePlace,
+    reduced: &Reduced,
+    findings: &[analyses::Finding],
+    options: &report::Options,
+) -> io::Result<u64> {
+    let mut page = Vec::new();
+    report::write(reduced, findings, options, &mut page)?;
+    let mut file: File = place.overwrite()?;
+    if file.metadata()?.is_file() {
+        file.set_permissions(std::fs::Permissions::from_mode(0o600))?;
+    }
+    file.write_all(&page)?;
+    Ok(page.len() as u64)
+}
+
+/// Opens the page in the user's browser.
+fn show(path: &Path) -> Result<()> {
+    // A browser is not to run as root, nor with rights that its user does not have.
+    if nix::unistd::geteuid().is_root() || secure_env::has_borrowed_rights() {
+        let text = format_args!("no browser is started as root: open {} yourself", path.display());
+        message(LogLevel::Info, LogLevel::Warning, text);
+        return Ok(());
+    }
+    let mut opener = Command::new("xdg-open");
+    opener.arg(std::path::absolute(path)?).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let status = opener.status().context("cannot start `xdg-open`: open the page yourself")?;
+    if status.success() { Ok(()) } else { bail!("`xdg-open` found no browser: open the page yourself") }
+}

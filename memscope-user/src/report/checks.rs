@@ -1,0 +1,150 @@
+//! What was looked for, and what came of it: found, not found, undecided, or not judged.
+
+use serde_json::{Value, json};
+
+use super::trie::Trie;
+use crate::analyses::Finding;
+use crate::analyses::fragmentation::Fragmentation;
+use crate::analyses::growth::{GrowingSite, Growth, Increase};
+use crate::analyses::oom::Oom;
+use crate::analyses::step_leaks::{StepLeakPlace, StepLeaks, StepVerdict};
+use crate::model::{Device, Stacks};
+
+/// Places of one check that are shown; further ones are counted.
+const MAX_PLACES: usize = 12;
+/// Free memory in pieces is worth a word from this part of the pool's memory on.
+const WORTH_A_WORD: f64 = 0.1;
+
+/// The checks of a process on a device, in the order of what a reader wants to know first.
+pub(super) fn checks(findings: &[Finding], pid: u32, device: Device, trie: &mut Trie) -> Vec<Value> {
+    let mut all = Vec::new();
+    all.push(oom(&of(findings, pid, device, |it| if let Finding::Oom(it) = it { Some(it) } else { None }), trie));
+    let stepped = of(findings, pid, device, |it| if let Finding::StepLeaks(it) = it { Some(it) } else { None });
+    all.push(steps(stepped.first().copied(), trie));
+    let grown = of(findings, pid, device, |it| if let Finding::Growth(it) = it { Some(it) } else { None });
+    all.push(growth(grown.first().copied(), trie));
+    all.push(fragmentation(&of(findings, pid, device, |it| {
+        if let Finding::Fragmentation(it) = it { Some(it) } else { None }
+    })));
+    all
+}
+
+fn of<'a, T>(
+    findings: &'a [Finding],
+    pid: u32,
+    device: Device,
+    pick: impl Fn(&'a Finding) -> Option<&'a T>,
+) -> Vec<&'a T> {
+    let about = |finding: &&Finding| {
+        finding.subject().is_some_and(|subject| subject.pid == Some(pid) && subject.device == device)
+    };
+    findings.iter().filter(about).filter_map(pick).collect()
+}
+
+fn place(stacks: Stacks, bytes: u64, blocks: u64, trie: &mut Trie) -> Value {
+    json!({ "bytes": bytes, "blocks": blocks, "python": trie.node(stacks.python), "native": trie.node(stacks.native_or_mixed()) })
+}
+
+fn with(mut value: Value, more: Value) -> Value {
+    if let (Some(to), Value::Object(more)) = (value.as_object_mut(), more) {
+        to.extend(more);
+    }
+    value
+}
+
+fn oom(found: &[&Oom], trie: &mut Trie) -> Value {
+    let places = found.iter().take(MAX_PLACES).map(|oom| {
+        let fragmented = oom.missing_bytes == 0;
+        let more = json!({
+            "function": oom.function, "attempts": oom.attempts, "unused_bytes": oom.unused_bytes,
+            "missing_bytes": oom.missing_bytes, "fragmented": fragmented, "time_ns": oom.time_ns.to_string(),
+        });
+        with(place(oom.stacks, oom.size_bytes, 1, trie), more)
+    });
+    let places: Vec<Value> = places.collect();
+    let bytes = found.iter().map(|oom| oom.size_bytes).max().unwrap_or(0);
+    let status = if found.is_empty() { "not_found" } else { "found" };
+    json!({ "check": "oom", "status": status, "bytes": bytes, "count": found.len(), "places": places })
+}
+
+fn steps(found: Option<&StepLeaks>, trie: &mut Trie) -> Value {
+    let Some(found) = found.filter(|found| found.steps_ended > 0) else {
+        return json!({ "check": "steps", "status": "not_judged", "why": "no_steps", "bytes": 0, "count": 0, "places": [] });
+    };
+    let (leaks, open): (Vec<&StepLeakPlace>, Vec<&StepLeakPlace>) =
+        found.places.iter().partition(|place| place.verdict == StepVerdict::Leak);
+    let status = match (leaks.is_empty(), open.is_empty()) {
+        (false, _) => "found",
+        (true, false) => "undecided",
+        (true, true) => "not_found",
+    };
+    let told = if leaks.is_empty() { &open } else { &leaks };
+    let bytes = told.iter().fold(0_u64, |sum, place| sum.saturating_add(place.size_bytes));
+    let places: Vec<Value> = leaks
+        .iter()
+        .take(MAX_PLACES)
+        .chain(open.iter().take(MAX_PLACES))
+        .map(|it| {
+            let more = json!({
+                "pool": it.pool, "steps": it.steps, "first": it.step_range[0], "last": it.step_range[1],
+                "each_bytes": it.each_bytes, "undecided": (it.verdict != StepVerdict::Leak).then(|| it.verdict.reason()),
+            });
+            with(place(it.stacks, it.size_bytes, it.blocks, trie), more)
+        })
+        .collect();
+    json!({
+        "check": "steps", "status": status, "bytes": bytes, "count": told.len(), "steps_ended": found.steps_ended,
+        "steps_from": found.steps_from, "confidence": found.confidence, "places": places,
+    })
+}
+
+fn growth(found: Option<&Growth>, trie: &mut Trie) -> Value {
+    let Some(found) = found.filter(|found| found.judged || !found.increases.is_empty()) else {
+        return json!({ "check": "growth", "status": "not_judged", "why": "too_short", "bytes": 0, "count": 0, "places": [] });
+    };
+    let status = match (found.sites.is_empty(), found.judged) {
+        (false, _) => "found",
+        (true, false) => "not_judged",
+        (true, true) if found.increases.is_empty() => "not_found",
+        (true, true) => "undecided",
+    };
+    let grown = |it: &GrowingSite, trie: &mut Trie| {
+        let stacks = it.site.map(|site| site.stacks).unwrap_or_default();
+        let more = json!({ "pool": it.pool, "per_second": it.bytes_per_second, "low_blocks": it.low_blocks });
+        with(place(stacks, it.size_bytes, it.blocks, trie), more)
+    };
+    let more = |it: &Increase, trie: &mut Trie| {
+        with(
+            place(it.site.stacks, it.size_bytes, it.blocks, trie),
+            json!({ "pool": it.site.pool, "undecided": "growth" }),
+        )
+    };
+    let mut places: Vec<Value> = found.sites.iter().take(MAX_PLACES).map(|it| grown(it, trie)).collect();
+    places.extend(found.increases.iter().take(MAX_PLACES).map(|it| more(it, trie)));
+    let sum = |bytes: &mut dyn Iterator<Item = u64>| bytes.fold(0, u64::saturating_add);
+    let (bytes, count) = if found.sites.is_empty() {
+        (sum(&mut found.increases.iter().map(|it| it.size_bytes)), found.increases.len())
+    } else {
+        (sum(&mut found.sites.iter().map(|it| it.size_bytes)), found.sites.len())
+    };
+    json!({
+        "check": "growth", "status": status, "why": found.not_judged.map(|_| "too_short"), "bytes": bytes, "count": count,
+        "span_ns": found.span_ns, "confidence": found.confidence, "places": places,
+    })
+}
+
+/// Free memory outside of the largest piece, when that was most.
+fn fragmentation(found: &[&Fragmentation]) -> Value {
+    let scattered = |it: &Fragmentation| {
+        it.worst.as_ref().map_or(0, |worst| worst.space.free_bytes - worst.space.largest_free_bytes)
+    };
+    let Some(worst) = found.iter().max_by_key(|it| scattered(it)) else {
+        return json!({ "check": "fragmentation", "status": "not_judged", "why": "no_segments", "bytes": 0, "count": 0, "places": [] });
+    };
+    let (bytes, total) = (scattered(worst), worst.worst.as_ref().map_or(0, |worst| worst.space.total_bytes));
+    let status = if bytes > 0 && bytes as f64 >= WORTH_A_WORD * total as f64 { "found" } else { "not_found" };
+    json!({
+        "check": "fragmentation", "status": status, "bytes": bytes, "total_bytes": total, "count": found.len(),
+        "pool": worst.pool, "confidence": worst.confidence, "places": [],
+    })
+}

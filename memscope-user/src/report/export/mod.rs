@@ -1,0 +1,87 @@
+//! Where memory was allocated, in the formats of other viewers. Each decides nothing: which layer, and at which moment, is chosen here.
+//!
+//! Bytes of a pool are in blocks of the driver, too, so of each process and device one layer is written, and no byte twice.
+
+pub mod pprof;
+mod protobuf;
+pub mod speedscope;
+
+use super::frame::Frame;
+use super::layer::{Layer, Moment};
+use super::reduce::Reduced;
+use super::trie::end_frame;
+use super::view::View;
+use crate::hash::HashMap;
+use crate::model::Stacks;
+
+/// A moment that a user names.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum At {
+    /// When the most was live.
+    #[default]
+    Peak,
+    /// When the last request failed for good.
+    OutOfMemory,
+    /// When the last step ended, or the last block was allocated.
+    End,
+}
+
+impl At {
+    fn of(self, layer: &Layer) -> Option<&Moment> {
+        let wanted = |moment: &&Moment| match self {
+            Self::Peak => moment.kind == "peak",
+            Self::OutOfMemory => moment.kind == "oom",
+            Self::End => moment.kind == "step" || moment.kind == "end",
+        };
+        layer.moments.iter().find(wanted)
+    }
+
+    /// Whether the run has such a moment.
+    #[must_use]
+    pub fn is_in(self, run: &Reduced) -> bool {
+        layers(run).any(|(_, layer)| self.of(layer).is_some())
+    }
+}
+
+/// One layer of each process and device: its fullest pool, or the driver where there is none.
+fn layers(run: &Reduced) -> impl Iterator<Item = (&View, &Layer)> {
+    run.views.iter().filter_map(|view| view.layers.first().map(|layer| (view, layer)))
+}
+
+/// Frames by number, each once.
+#[derive(Debug, Default)]
+struct Frames {
+    frames: Vec<Frame<'static>>,
+    numbers: HashMap<Frame<'static>, u32>,
+}
+
+impl Frames {
+    /// The numbers of the frames of a place, innermost first; with what the stack's end says behind.
+    fn of(&mut self, stacks: Stacks) -> Vec<u32> {
+        let Some(stack) = stacks.best() else { return vec![self.number(plain("<no stack>"))] };
+        let mut numbers: Vec<u32> = stack.frames().into_iter().map(|text| self.number(Frame::of(text))).collect();
+        numbers.extend(end_frame(stack.end()).map(|frame| self.number(frame)));
+        numbers
+    }
+
+    fn number(&mut self, frame: Frame<'static>) -> u32 {
+        let Self { frames, numbers } = self;
+        *numbers.entry(frame).or_insert_with(|| {
+            frames.push(frame);
+            frames.len() as u32 - 1
+        })
+    }
+}
+
+const fn plain(name: &'static str) -> Frame<'static> {
+    Frame { name, file: "", line: 0, python: false }
+}
+
+/// Text of a program for a viewer: control and direction characters replaced.
+fn clean(text: &str) -> String {
+    let plain = |c: char| {
+        !(c.is_control()
+            || matches!(c, '\u{ad}' | '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}'))
+    };
+    text.chars().map(|c| if plain(c) { c } else { '\u{fffd}' }).collect()
+}

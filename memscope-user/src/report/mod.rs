@@ -1,0 +1,42 @@
+//! `report`: a run as one page that a browser opens, without a network and without help from elsewhere.
+//!
+//! ```text
+//! events ─▶ reduce (bounded) ─▶ data ─▶ pack (columns) ─▶ page (one HTML file)
+//! findings ────────────────────┘
+//! ```
+//!
+//! Pure: events and findings in, bytes out; the same input gives the same bytes. Nothing of the clock, the machine or the
+//! environment gets in. What comes from the traced program reaches the page as JSON of printable ASCII inside of base64, and its
+//! script shows it as text alone.
+
+mod blocks;
+mod checks;
+mod curve;
+mod data;
+pub mod export;
+pub mod frame;
+mod layer;
+mod pack;
+mod page;
+mod reduce;
+mod segments;
+#[cfg(test)]
+mod tests;
+mod trie;
+mod view;
+
+pub use self::blocks::Rec;
+pub use self::layer::{Layer, Moment, StackWeight};
+pub use self::page::{PAGE_START, write};
+pub use self::reduce::{Reduced, Reducer, SharedReduced};
+pub use self::segments::Segment;
+pub use self::view::{Failed, MarkAt, View};
+
+/// What a page is made with.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// Title, in place of the one that names processes and devices.
+    pub title: Option<String>,
+    /// Only a part of the run was looked at: the options that chose it.
+    pub part: Option<String>,
+}

@@ -1,0 +1,167 @@
+//! The page of `report` in a real browser, used as a reader uses it.
+//!
+//! `./x test` installs Chromium, unless `--no-browser` was given. Needs `MEMSCOPE_BIN` and `MEMSCOPE_CHROMIUM`. The browser is driven by
+//! its own protocol over a pipe (`--remote-debugging-pipe`: JSON, each message ends with a zero byte), so nothing stands in between.
+
+#[path = "browser/chromium.rs"]
+mod chromium;
+#[path = "browser/run.rs"]
+mod run;
+
+use std::process::Command;
+
+use chromium::Page;
+use memscope_tests::harness::tracer::tracer_path;
+use serde_json::json;
+use tempfile::TempDir;
+
+/// A page of a made-up run, in a folder that goes with it.
+fn report(hostile: bool) -> (TempDir, std::path::PathBuf) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (dump, page) = (folder.path().join("memscope_dump_1.csv"), folder.path().join("report.html"));
+    std::fs::write(&dump, run::dump(hostile)).expect("a dump");
+    let made = Command::new(tracer_path()).arg("report").arg(&dump).arg("-o").arg(&page).output().expect("the program");
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    (folder, page)
+}
+
+fn text(page: &mut Page, id: &str) -> String {
+    page.text(&format!("document.getElementById('{id}').textContent"))
+}
+
+/// Sets a control to a value, as its user does.
+fn set(page: &mut Page, id: &str, value: &str) {
+    page.value(&format!(
+        "(() => {{ const e = document.getElementById('{id}'); e.value = {}; e.dispatchEvent(new Event('input')); }})()",
+        json!(value)
+    ));
+}
+
+/// It opens without an error and without asking for anything, and says what the dump says.
+#[test]
+fn opens_and_says_what_was_found() {
+    let (_folder, file) = report(false);
+    let mut page = Page::open(&file);
+    assert_eq!(page.text("document.title"), "Device memory of process 4242 on NPU 0");
+    // 24 weights of 1 MiB, the activation of a step, and at the end of step 5 five blocks of 256 KiB that were left behind.
+    assert!(text(&mut page, "cards").contains(run::PEAK), "{}", text(&mut page, "cards"));
+    assert!(text(&mut page, "checks").contains("Metrics.update"), "{}", text(&mut page, "checks"));
+    assert!(text(&mut page, "verdict").starts_with("Memory is left behind step by step"));
+    page.is_quiet();
+}
+
+#[test]
+fn search_says_how_much_matches() {
+    let (_folder, file) = report(false);
+    let mut page = Page::open(&file);
+    set(&mut page, "search", "no such frame");
+    assert!(text(&mut page, "match").starts_with("0 B (0 %)"));
+    set(&mut page, "search", "Model.__init__");
+    assert!(text(&mut page, "match").starts_with("24.0 MiB"), "{}", text(&mut page, "match"));
+    page.is_quiet();
+}
+
+/// The slider shows another moment; the arrow keys move on from there.
+#[test]
+fn slider_and_keys_move_the_cursor() {
+    let (_folder, file) = report(false);
+    let mut page = Page::open(&file);
+    let at_peak = text(&mut page, "segHint");
+    set(&mut page, "slider", "1");
+    assert_ne!(text(&mut page, "segHint"), at_peak);
+    let before = text(&mut page, "when");
+    page.value("document.getElementById('curve').focus()");
+    page.key("ArrowRight");
+    assert_ne!(text(&mut page, "when"), before);
+    page.is_quiet();
+}
+
+#[test]
+fn click_zooms_the_icicle_and_shows_a_block() {
+    let (_folder, file) = report(false);
+    let mut page = Page::open(&file);
+    page.click("flame", 0.03, 50.0);
+    let crumbs = page.value("document.querySelectorAll('#crumbs button').length");
+    assert!(crumbs.as_u64().is_some_and(|count| count > 1), "{crumbs}");
+    for y in (4..370).step_by(6) {
+        page.click("map", 0.7, f64::from(y));
+        if text(&mut page, "block").contains("Block") {
+            break;
+        }
+    }
+    assert!(text(&mut page, "block").contains("of PTA"), "{}", text(&mut page, "block"));
+    page.is_quiet();
+}
+
+/// By keys alone: down into the icicle, Enter zooms, Escape goes back.
+#[test]
+fn icicle_is_used_by_keys() {
+    let (_folder, file) = report(false);
+    let mut page = Page::open(&file);
+    page.value("document.getElementById('flame').focus()");
+    ["ArrowDown", "ArrowDown", "Enter"].into_iter().for_each(|key| page.key(key));
+    assert_eq!(page.value("document.querySelectorAll('#crumbs button').length"), 3);
+    page.key("Escape");
+    assert_eq!(page.value("document.querySelectorAll('#crumbs button').length"), 1);
+    page.is_quiet();
+}
+
+#[test]
+fn theme_and_language_are_switched() {
+    let (_folder, file) = report(false);
+    let mut page = Page::open(&file);
+    let picture = "document.getElementById('curve').toDataURL()";
+    let light = page.text(picture);
+    page.value("document.getElementById('theme').click()");
+    assert_eq!(page.text("document.documentElement.dataset.theme"), "dark");
+    assert_ne!(page.text(picture), light);
+    page.value("document.getElementById('language').click()");
+    assert_eq!(page.text("document.documentElement.lang"), "zh");
+    assert!(text(&mut page, "verdict").starts_with("每一步都留下内存"));
+    // Both languages say all there is to say.
+    let missing = "Object.keys(WORDS.en).filter(k => !(k in WORDS.zh)).concat(Object.keys(WORDS.zh).filter(k => !(k in WORDS.en)))";
+    assert_eq!(page.value(missing), json!([]));
+    page.is_quiet();
+}
+
+#[test]
+fn prints() {
+    let (_folder, file) = report(false);
+    let mut page = Page::open(&file);
+    let pdf = page.call("Page.printToPDF", &json!({ "printBackground": true }));
+    assert!(pdf["data"].as_str().is_some_and(|data| data.starts_with("JVBERi") && data.len() > 20_000));
+    page.is_quiet();
+}
+
+/// Each control has a name, each chart a label and a table that says the same.
+#[test]
+fn controls_and_charts_have_names() {
+    let (_folder, file) = report(false);
+    let mut page = Page::open(&file);
+    let nameless = "[...document.querySelectorAll('button,input,select,canvas,summary')].filter(e => e.offsetParent && \
+        !(e.textContent.trim() || e.getAttribute('aria-label') || [...(e.labels || [])].some(l => l.textContent.trim()))).map(e => e.id || e.outerHTML.slice(0, 60))";
+    assert_eq!(page.value(nameless), json!([]));
+    let twins = "['curveTable', 'places', 'blockTable', 'segTable'].map(id => document.querySelectorAll('#' + id + ' tbody tr').length > 0)";
+    assert_eq!(page.value(twins), json!([true, true, true, true]));
+    page.is_quiet();
+}
+
+/// Strings that attack who shows them stay text: no script runs, nothing is asked for, no character turns the line around.
+#[test]
+fn hostile_strings_stay_text() {
+    let (_folder, file) = report(true);
+    let mut page = Page::open(&file);
+    assert_eq!(page.text("document.title"), "Device memory of process 4242 on NPU 0");
+    assert_eq!(page.value("document.querySelectorAll('img,svg,iframe,object,embed').length"), 0);
+    assert_eq!(page.value("document.scripts.length"), 1);
+    let links = "[...document.links].every(a => a.getAttribute('href').startsWith('#'))";
+    assert_eq!(page.value(links), true);
+    for id in ["search", "fold"] {
+        set(&mut page, id, "alert");
+    }
+    page.value("document.querySelectorAll('details').forEach(d => d.open = true)");
+    let shown = "/[\\u202a-\\u202e\\u2066-\\u2069\\u200b\\u001b]/.test(document.body.innerText)";
+    assert_eq!(page.value(shown), false);
+    assert_eq!(page.value("document.body.innerText.includes('alert(1)')"), true);
+    page.is_quiet();
+}
