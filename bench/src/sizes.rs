@@ -162,9 +162,9 @@ fn of_events(to: Vec<Box<dyn Analysis>>, shape: Shape) {
 
 /// The page of a run, from its events to its bytes.
 fn of_page(events: u64) -> Result<()> {
-    let (reducer, reduced) = Reducer::new(Arc::new(RuleSet::builtin()));
+    let (reducer, made) = Reducer::naming(Arc::new(RuleSet::builtin()));
     of_events(vec![reducer], Shape::large(events));
-    let run = reduced.lock().unwrap_or_else(PoisonError::into_inner).take().context("no run")?;
+    let run = made.lock().unwrap_or_else(PoisonError::into_inner).take().context("no run")?;
     let mut page = Vec::new();
     report::write(&run, &[], &report::Options::default(), &mut page)?;
     ensure!(page.len() <= MAX_PAGE, "the page has {} bytes", page.len());

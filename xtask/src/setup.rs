@@ -32,6 +32,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
     to_simulate(Arch::host())?;
     second_compiler()?;
     debuggers()?;
+    readers()?;
     if with_vm {
         to_simulate(Arch::other())?;
         vm::setup()?;
@@ -62,6 +63,11 @@ pub(crate) fn to_simulate(arch: &Arch) -> Result<()> {
 /// Tests hold stacks of what another compiler made, too.
 pub(crate) fn second_compiler() -> Result<()> {
     apt::install_missing(&[("clang++", "clang"), ("ld.lld", "lld")])
+}
+
+/// What reads exports.
+pub(crate) fn readers() -> Result<()> {
+    apt::install_missing(&[("protoc", "protobuf-compiler"), ("python3", "python3")])
 }
 
 /// What tests hold stacks against.

@@ -503,9 +503,9 @@ pub(super) struct ExportArgs {
     /// For which viewer.
     #[arg(long, value_enum, default_value_t)]
     pub format: ExportFormat,
-    /// Which moment live blocks are of, in a profile for pprof; one of speedscope has them all.
-    #[arg(long, value_enum, default_value_t)]
-    pub at: ExportAt,
+    /// Which moment live blocks are of [default: of pprof the peak; of a snapshot the failed request if there is one, else the end].
+    #[arg(long, value_enum)]
+    pub at: Option<ExportAt>,
     /// What the weight counts.
     #[arg(long, value_enum, default_value_t)]
     pub weight: WeightBy,
@@ -533,13 +533,14 @@ pub(super) enum ExportFormat {
     Speedscope,
     /// Live blocks at a moment and all allocations, for `go tool pprof`; compressed.
     Pprof,
+    /// A memory snapshot of `PyTorch`'s pool, as torch itself makes them: a pickle for `memory_viz`.
+    Snapshot,
 }
 
 /// A moment of `export`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum ExportAt {
     /// When the most was live.
-    #[default]
     Peak,
     /// When a request failed for want of memory, for the last time.
     Oom,

@@ -40,35 +40,38 @@ pub(super) fn run(args: &ExportArgs) -> ExitCode {
     }
     input::exit(|| match args.format {
         ExportFormat::Folded => export(args),
-        ExportFormat::Speedscope | ExportFormat::Pprof => profile(args),
+        ExportFormat::Speedscope | ExportFormat::Pprof | ExportFormat::Snapshot => profile(args),
     })
 }
 
 /// Profiles that other viewers read.
 fn profile(args: &ExportArgs) -> Result<()> {
-    if args.format == ExportFormat::Pprof && args.output.is_none() {
-        bail!("a profile for pprof is compressed, no text for stdout: give a file with -o");
+    if args.format != ExportFormat::Speedscope && args.output.is_none() {
+        bail!("it is no text for stdout: give a file with -o");
     }
     let files = one_capture(&args.files)?;
     let rules = Arc::new(RuleSet::builtin());
-    let (reducer, reduced) = Reducer::new(Arc::clone(&rules));
+    let (reducer, made) = Reducer::naming(Arc::clone(&rules));
     let pipeline = PipelineConfig { mixed_stacks: args.stack == ExportStack::Mixed, ..PipelineConfig::default() };
     let options = Options { pipeline, selection: args.select.selection(Some(&rules)), ..Options::default() };
     input::read_with(&files, options, vec![reducer])?;
-    let run = reduced.lock().unwrap_or_else(PoisonError::into_inner).take().unwrap_or_default();
+    let run = made.lock().unwrap_or_else(PoisonError::into_inner).take().unwrap_or_default();
     if run.views.is_empty() {
         bail!("there is nothing to export");
     }
     let at = match args.at {
-        ExportAt::Peak => At::Peak,
-        ExportAt::Oom => At::OutOfMemory,
-        ExportAt::End => At::End,
+        Some(ExportAt::Oom) => At::OutOfMemory,
+        Some(ExportAt::End) => At::End,
+        None if args.format == ExportFormat::Snapshot && At::OutOfMemory.is_in(&run) => At::OutOfMemory,
+        None if args.format == ExportFormat::Snapshot => At::End,
+        Some(ExportAt::Peak) | None => At::Peak,
     };
     if !at.is_in(&run) {
         bail!("no request failed for want of memory: --at peak and --at end are there");
     }
     let bytes = match args.format {
         ExportFormat::Pprof => report::export::pprof::write(&run, at, args.select.text().as_deref()),
+        ExportFormat::Snapshot => report::export::snapshot::write(&run, at)?,
         ExportFormat::Speedscope | ExportFormat::Folded => {
             let mut out = Vec::new();
             report::export::speedscope::write(&run, &mut out)?;

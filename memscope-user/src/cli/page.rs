@@ -65,15 +65,16 @@ impl Page<'_> {
         refuse_foreign(&place, path)?;
         let files = offline::one_capture(files)?;
         let rules = rules(self.rules).map_err(anyhow::Error::msg)?;
-        let (reducer, reduced) = Reducer::new(Arc::clone(&rules));
+        let (reducer, made) = Reducer::naming(Arc::clone(&rules));
         let selection = self.select.selection(Some(&rules));
         let outcome = input::read_with(&files, Options { selection, ..Options::default() }, analyses(&rules, reducer))?;
-        let reduced = reduced.lock().unwrap_or_else(PoisonError::into_inner).take().unwrap_or_default();
-        if reduced.views.is_empty() {
+        let run = made.lock().unwrap_or_else(PoisonError::into_inner).take().unwrap_or_default();
+        if run.views.is_empty() {
             bail!("there is no block in it, so there is nothing to show");
         }
-        let options = report::Options { title: self.title.clone(), part: self.select.text() };
-        let write = || save(&place, &reduced, &outcome.findings, &options);
+        let tells_failures = outcome.replay.is_some();
+        let options = report::Options { title: self.title.clone(), part: self.select.text(), tells_failures };
+        let write = || save(&place, &run, &outcome.findings, &options);
         let bytes = progress::during("writing", write).with_context(|| cannot(path))?;
         let text = format_args!("page of {:.2} MB: {}", bytes as f64 / 1e6, path.display());
         message(LogLevel::Info, LogLevel::Info, text);
@@ -124,12 +125,12 @@ fn refuse_foreign(place: &FilePlace, path: &Path) -> Result<()> {
 /// Writes the page; it tells of a program's inside, so only its owner may read it. Gives its bytes.
 fn save(
     place: &FilePlace,
-    reduced: &Reduced,
+    run: &Reduced,
     findings: &[analyses::Finding],
     options: &report::Options,
 ) -> io::Result<u64> {
     let mut page = Vec::new();
-    report::write(reduced, findings, options, &mut page)?;
+    report::write(run, findings, options, &mut page)?;
     let mut file: File = place.overwrite()?;
     if file.metadata()?.is_file() {
         file.set_permissions(std::fs::Permissions::from_mode(0o600))?;

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::trie::Trie;
+use super::view::{Failed, View};
 use crate::analyses::Finding;
 use crate::analyses::fragmentation::Fragmentation;
 use crate::analyses::growth::{GrowingSite, Growth, Increase};
@@ -16,9 +17,15 @@ const MAX_PLACES: usize = 12;
 const WORTH_A_WORD: f64 = 0.1;
 
 /// The checks of a process on a device, in the order of what a reader wants to know first.
-pub(super) fn checks(findings: &[Finding], pid: u32, device: Device, trie: &mut Trie) -> Vec<Value> {
+pub(super) fn checks(findings: &[Finding], view: &View, tells_failures: bool, trie: &mut Trie) -> Vec<Value> {
+    let (pid, device) = (view.pid, view.device);
     let mut all = Vec::new();
-    all.push(oom(&of(findings, pid, device, |it| if let Finding::Oom(it) = it { Some(it) } else { None }), trie));
+    let failed = of(findings, pid, device, |it| if let Finding::Oom(it) = it { Some(it) } else { None });
+    all.push(match failed.as_slice() {
+        [] if view.failed.is_empty() && !tells_failures => not_judged("oom", "no_failures"),
+        [] => oom_rows(&view.failed),
+        failed => oom(failed, trie),
+    });
     let stepped = of(findings, pid, device, |it| if let Finding::StepLeaks(it) = it { Some(it) } else { None });
     all.push(steps(stepped.first().copied(), trie));
     let grown = of(findings, pid, device, |it| if let Finding::Growth(it) = it { Some(it) } else { None });
@@ -52,6 +59,19 @@ fn with(mut value: Value, more: Value) -> Value {
     value
 }
 
+fn not_judged(check: &str, why: &str) -> Value {
+    json!({ "check": check, "status": "not_judged", "why": why, "bytes": 0, "count": 0, "places": [] })
+}
+
+/// Failed requests of which only the sizes are known.
+fn oom_rows(failed: &[Failed]) -> Value {
+    let place = |it: &Failed| json!({ "bytes": it.size_bytes, "blocks": 1, "python": 0, "native": 0 });
+    let places: Vec<Value> = failed.iter().take(MAX_PLACES).map(place).collect();
+    let bytes = failed.iter().map(|it| it.size_bytes).max().unwrap_or(0);
+    let status = if failed.is_empty() { "not_found" } else { "found" };
+    json!({ "check": "oom", "status": status, "bytes": bytes, "count": failed.len(), "places": places })
+}
+
 fn oom(found: &[&Oom], trie: &mut Trie) -> Value {
     let places = found.iter().take(MAX_PLACES).map(|oom| {
         let fragmented = oom.missing_bytes == 0;
@@ -63,13 +83,12 @@ fn oom(found: &[&Oom], trie: &mut Trie) -> Value {
     });
     let places: Vec<Value> = places.collect();
     let bytes = found.iter().map(|oom| oom.size_bytes).max().unwrap_or(0);
-    let status = if found.is_empty() { "not_found" } else { "found" };
-    json!({ "check": "oom", "status": status, "bytes": bytes, "count": found.len(), "places": places })
+    json!({ "check": "oom", "status": "found", "bytes": bytes, "count": found.len(), "places": places })
 }
 
 fn steps(found: Option<&StepLeaks>, trie: &mut Trie) -> Value {
     let Some(found) = found.filter(|found| found.steps_ended > 0) else {
-        return json!({ "check": "steps", "status": "not_judged", "why": "no_steps", "bytes": 0, "count": 0, "places": [] });
+        return not_judged("steps", "no_steps");
     };
     let (leaks, open): (Vec<&StepLeakPlace>, Vec<&StepLeakPlace>) =
         found.places.iter().partition(|place| place.verdict == StepVerdict::Leak);
@@ -100,7 +119,7 @@ fn steps(found: Option<&StepLeaks>, trie: &mut Trie) -> Value {
 
 fn growth(found: Option<&Growth>, trie: &mut Trie) -> Value {
     let Some(found) = found.filter(|found| found.judged || !found.increases.is_empty()) else {
-        return json!({ "check": "growth", "status": "not_judged", "why": "too_short", "bytes": 0, "count": 0, "places": [] });
+        return not_judged("growth", "too_short");
     };
     let status = match (found.sites.is_empty(), found.judged) {
         (false, _) => "found",
@@ -139,7 +158,7 @@ fn fragmentation(found: &[&Fragmentation]) -> Value {
         it.worst.as_ref().map_or(0, |worst| worst.space.free_bytes - worst.space.largest_free_bytes)
     };
     let Some(worst) = found.iter().max_by_key(|it| scattered(it)) else {
-        return json!({ "check": "fragmentation", "status": "not_judged", "why": "no_segments", "bytes": 0, "count": 0, "places": [] });
+        return not_judged("fragmentation", "no_segments");
     };
     let (bytes, total) = (scattered(worst), worst.worst.as_ref().map_or(0, |worst| worst.space.total_bytes));
     let status = if bytes > 0 && bytes as f64 >= WORTH_A_WORD * total as f64 { "found" } else { "not_found" };

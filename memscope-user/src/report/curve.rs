@@ -7,7 +7,7 @@
 use super::blocks::Rec;
 use crate::model::Name;
 
-/// Bins at most; at least half as many once they have been joined.
+/// Levels at most; at least half as many once they have been joined.
 pub(super) const MAX_BINS: usize = 4096;
 /// Width of the first ones.
 const FIRST_WIDTH_NS: u64 = 1 << 10;
@@ -53,7 +53,7 @@ pub(super) struct Curve {
 
 /// The finished curve.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Bins {
+pub struct Levels {
     /// When the first bin begins, nanoseconds since the Unix epoch.
     pub start_ns: u64,
     /// Width of a bin.
@@ -172,7 +172,7 @@ impl Curve {
     }
 
     /// The curve up to a time.
-    pub(super) fn close(mut self, end_ns: u64) -> Bins {
+    pub(super) fn close(mut self, end_ns: u64) -> Levels {
         self.reach(end_ns);
         let count = self.bins.len();
         let one = |(at, (name, part)): (usize, (Option<Name>, Part))| {
@@ -181,7 +181,7 @@ impl Curve {
         };
         let mut owners: Vec<Owner> = self.owners.into_iter().zip(self.parts).enumerate().map(one).collect();
         owners.sort_by(|a, b| a.rest.cmp(&b.rest).then(b.area.cmp(&a.area)).then(a.name.cmp(&b.name)));
-        Bins { start_ns: self.start_ns, width_ns: self.width_ns, bins: self.bins, owners }
+        Levels { start_ns: self.start_ns, width_ns: self.width_ns, bins: self.bins, owners }
     }
 }
 
@@ -226,7 +226,7 @@ impl Part {
     }
 }
 
-impl Bins {
+impl Levels {
     /// The same with at most so many bins.
     #[must_use]
     pub(super) fn joined(&self, most: usize) -> Self {

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use super::Options;
 use super::blocks::{Rec, keep_largest};
 use super::checks::checks;
-use super::curve::{Bins, MAX_BINS};
+use super::curve::{Levels, MAX_BINS};
 use super::layer::{Layer, Moment, StackWeight};
 use super::pack::Pack;
 use super::reduce::Reduced;
@@ -24,7 +24,7 @@ const VERSION: u32 = 1;
 const NAMED: usize = 9;
 /// Blocks one by one, of all layers.
 const MAX_BLOCKS: usize = 80_000;
-/// Bins of all layers.
+/// Levels of all layers.
 const ALL_BINS: usize = 10 * MAX_BINS;
 /// Fewest bins of a layer.
 const LEAST_BINS: usize = 256;
@@ -37,7 +37,7 @@ const MAX_FINDINGS: usize = 1 << 20;
 
 /// Head and columns before deflate.
 pub(super) fn plain(run: &Reduced, findings: &[Finding], options: &Options) -> Vec<u8> {
-    let mut maker = Maker::new(run);
+    let mut maker = Maker::new(run, options.tells_failures);
     maker.plant(run);
     let views: Vec<Value> = run.views.iter().enumerate().map(|(at, view)| maker.view(at, view, findings)).collect();
     let (trie, mut pack) = (maker.trie, maker.pack);
@@ -81,6 +81,7 @@ fn shown(findings: &[Finding]) -> Vec<Value> {
 }
 
 /// Time as a page counts it, in whole units from the first event on.
+#[expect(clippy::struct_field_names, reason = "units end names")]
 #[derive(Clone, Copy, Debug)]
 struct Ticks {
     start_ns: u64,
@@ -112,10 +113,11 @@ struct Maker {
     blocks: usize,
     /// Most segments of a view.
     segments: usize,
+    tells_failures: bool,
 }
 
 impl Maker {
-    fn new(run: &Reduced) -> Self {
+    fn new(run: &Reduced, tells_failures: bool) -> Self {
         let layers: usize = run.views.iter().map(|view| view.layers.len()).sum();
         Self {
             trie: Trie::new(),
@@ -124,6 +126,7 @@ impl Maker {
             bins: (ALL_BINS / layers.max(1)).clamp(LEAST_BINS, MAX_BINS),
             blocks: run.views.iter().flat_map(|view| &view.layers).map(|layer| layer.blocks.len()).sum(),
             segments: ALL_SEGMENTS / run.views.len().max(1),
+            tells_failures,
         }
     }
 
@@ -183,7 +186,7 @@ impl Maker {
             "steps_ended": view.steps_ended,
             "marks": view.marks.iter().map(|mark| json!([time.tick(mark.time_ns), *mark.text])).collect::<Vec<_>>(),
             "failed": view.failed.iter().map(|it| json!([time.tick(it.time_ns), it.size_bytes, it.pool])).collect::<Vec<_>>(),
-            "checks": checks(findings, view.pid, view.device, &mut self.trie),
+            "checks": checks(findings, view, self.tells_failures, &mut self.trie),
         })
     }
 
@@ -227,7 +230,7 @@ impl Maker {
         })
     }
 
-    fn curve(&mut self, name: &str, curve: &Bins, parts: &Parts) {
+    fn curve(&mut self, name: &str, curve: &Levels, parts: &Parts) {
         self.pack.numbers(&format!("{name}.low"), curve.bins.iter().map(|bin| bin.low));
         self.pack.numbers(&format!("{name}.high"), curve.bins.iter().map(|bin| bin.high));
         self.pack.numbers(&format!("{name}.reserved"), curve.bins.iter().map(|bin| bin.reserved));
@@ -294,9 +297,10 @@ fn largest(mut sums: Vec<(u32, u64, u64)>) -> Vec<(u32, u64, u64)> {
         sums.sort_unstable_by_key(|(node, bytes, _)| (*node != 0, Reverse(*bytes), *node));
         let rest = sums.split_off(MAX_PLACES);
         let (bytes, blocks) = rest.iter().fold((0_u64, 0), |sum, one| (sum.0.saturating_add(one.1), sum.1 + one.2));
-        match sums.first_mut().filter(|(node, ..)| *node == 0) {
-            Some(root) => (root.1, root.2) = (root.1.saturating_add(bytes), root.2 + blocks),
-            None => sums.push((0, bytes, blocks)),
+        if let Some(root) = sums.first_mut().filter(|(node, ..)| *node == 0) {
+            (root.1, root.2) = (root.1.saturating_add(bytes), root.2 + blocks);
+        } else {
+            sums.push((0, bytes, blocks));
         }
     }
     sums.sort_unstable_by_key(|(node, ..)| *node);
@@ -329,7 +333,7 @@ struct Parts {
 }
 
 impl Parts {
-    fn of(curve: &Bins) -> Self {
+    fn of(curve: &Levels) -> Self {
         let told = curve.owners.iter().filter(|owner| !owner.rest).count();
         let named = if told == curve.owners.len() && told <= NAMED { told } else { told.min(NAMED - 1) };
         let mut rest = vec![0_u64; curve.bins.len()];
@@ -337,10 +341,10 @@ impl Parts {
             rest.iter_mut().zip(&owner.bytes).for_each(|(sum, bytes)| *sum = sum.saturating_add(*bytes));
         }
         let shown = &curve.owners[..named];
-        let mut names = vec![json!("rest")];
-        names.extend(shown.iter().map(|owner| json!(owner.name)));
+        let mut labels = vec![json!("rest")];
+        labels.extend(shown.iter().map(|owner| json!(owner.name)));
         let bytes = std::iter::once(rest).chain(shown.iter().map(|owner| owner.bytes.clone())).collect();
-        Self { names, owners: shown.iter().map(|owner| owner.name).collect(), bytes }
+        Self { names: labels, owners: shown.iter().map(|owner| owner.name).collect(), bytes }
     }
 
     fn of_owner(&self, owner: Option<Name>) -> u8 {
@@ -366,15 +370,12 @@ impl Ranges {
         let mut y = 0_u64;
         for (start, size) in extents {
             let end = start.saturating_add(size);
-            match ranges.last_mut().filter(|last| start <= last.1) {
-                Some(last) => {
-                    y = y.saturating_add(end.saturating_sub(last.1));
-                    last.1 = last.1.max(end);
-                }
-                None => {
-                    ranges.push((start, end, y));
-                    y = y.saturating_add(end - start);
-                }
+            if let Some(last) = ranges.last_mut().filter(|last| start <= last.1) {
+                y = y.saturating_add(end.saturating_sub(last.1));
+                last.1 = last.1.max(end);
+            } else {
+                ranges.push((start, end, y));
+                y = y.saturating_add(end - start);
             }
         }
         Self(ranges)

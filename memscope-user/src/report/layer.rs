@@ -1,7 +1,7 @@
 //! One layer of a process on a device: the driver, or a pool.
 
 use super::blocks::{Kept, Rec, keep_largest};
-use super::curve::{Bins, Curve};
+use super::curve::{Curve, Levels};
 use crate::hash::HashMap;
 use crate::model::{Alloc, Event, Free, Pool, Stacks};
 
@@ -80,7 +80,7 @@ pub struct Layer {
     /// Which.
     pub pool: Pool,
     /// Over time.
-    pub curve: Bins,
+    pub curve: Levels,
     /// Peak, out of memory, the end of the work: those that there were.
     pub moments: Vec<Moment>,
     /// All allocations by stack.

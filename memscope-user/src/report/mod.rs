@@ -39,4 +39,6 @@ pub struct Options {
     pub title: Option<String>,
     /// Only a part of the run was looked at: the options that chose it.
     pub part: Option<String>,
+    /// The input tells of requests that failed; dumps may not.
+    pub tells_failures: bool,
 }

@@ -41,7 +41,7 @@ pub struct Reducer {
 impl Reducer {
     /// An analysis that names owners by these rules, and what it will leave.
     #[must_use]
-    pub fn new(rules: Arc<RuleSet>) -> (Box<dyn Analysis>, SharedReduced) {
+    pub fn naming(rules: Arc<RuleSet>) -> (Box<dyn Analysis>, SharedReduced) {
         let into = SharedReduced::default();
         (Box::new(Named::new(rules, Self::into(Arc::clone(&into)))), into)
     }
@@ -118,7 +118,9 @@ impl Analysis for Reducer {
         let mut pids: Vec<u32> = self.current.keys().map(|(pid, _)| *pid).collect();
         pids.sort_unstable();
         pids.dedup();
-        pids.into_iter().for_each(|pid| self.conclude(pid));
+        for pid in pids {
+            self.conclude(pid);
+        }
         self.cut();
         let mut views: Vec<View> = std::mem::take(&mut self.done).into_iter().map(|(_, view)| view).collect();
         views.sort_by_key(|view| (view.pid, view.device, view.start_ns));

@@ -10,7 +10,7 @@ use super::data;
 use super::*;
 use crate::analyses::script::Script;
 use crate::analyses::{Analysis, Finding, LedgerAnalysis, OomAnalysis, decompose::RuleSet, judged_leaks};
-use crate::model::{AllocFailed, Device, Event, EventKind, FreeCause, Mark, OutOfMemory, Pool, RunEnd};
+use crate::model::{AllocFailed, Device, Event, EventKind, FreeCause, Mark, Name, OutOfMemory, Pool, RunEnd};
 
 const NPU0: Device = Device::Npu(0);
 
@@ -78,8 +78,7 @@ fn owners_of_a_bin_are_those_of_its_fullest_moment() {
     let view = view(&small());
     let curve = &view.layers[0].curve;
     assert_eq!((curve.bins.len(), curve.bins[0].high, curve.bins[0].low), (1, 150, 0));
-    let owners: Vec<_> =
-        curve.owners.iter().map(|owner| (owner.name.map(|name| name.as_str()), owner.bytes[0])).collect();
+    let owners: Vec<_> = curve.owners.iter().map(|owner| (owner.name.map(Name::as_str), owner.bytes[0])).collect();
     // Largest by bytes × time: a 100 × 2, b 50 × 3, c 30 × 2.
     assert_eq!(owners, [(Some("PTA@weight"), 100), (Some("PTA@activation"), 50), (None, 0)]);
 }
@@ -152,7 +151,7 @@ fn each_process_and_device_is_a_view() {
 }
 
 fn plain(run: &Reduced, findings: &[Finding]) -> (Value, Vec<u8>) {
-    let plain = data::plain(run, findings, &Options::default());
+    let plain = data::plain(run, findings, &Options { tells_failures: true, ..Options::default() });
     let head = u32::from_le_bytes(plain[..4].try_into().expect("four bytes")) as usize;
     (serde_json::from_slice(&plain[4..4 + head]).expect("JSON"), plain[4 + head..].to_vec())
 }
@@ -239,7 +238,7 @@ fn hostile() -> Script {
 
 fn page(script: &Script) -> String {
     let mut page = Vec::new();
-    write(&reduced(script), &[], &Options { title: Some("</title><b>".to_owned()), part: None }, &mut page)
+    write(&reduced(script), &[], &Options { title: Some("</title><b>".to_owned()), ..Options::default() }, &mut page)
         .expect("written");
     String::from_utf8(page).expect("text")
 }
@@ -297,12 +296,15 @@ fn actions() -> impl Strategy<Value = Vec<(u8, u64, u64)>> {
     proptest::collection::vec((0..6_u8, 1..1000_u64, 1..5000_u64), 1..400)
 }
 
+/// A time, and the live bytes of each owner after what happened then.
+type History = Vec<(u64, Vec<u64>)>;
+
 /// Events with gaps in time between them, and for each moment what is live of each owner.
-fn made_up(actions: &[(u8, u64, u64)]) -> (Vec<Event>, Vec<(u64, Vec<u64>)>) {
+fn made_up(actions: &[(u8, u64, u64)]) -> (Vec<Event>, History) {
     const OWNERS: [&str; 3] = ["PTA@a", "PTA@b", "PTA@c"];
     let mut script = Script::new(7, NPU0);
-    let (mut live, mut gaps, mut history): (Vec<(u64, usize, u64)>, Vec<u64>, Vec<Vec<u64>>) =
-        (Vec::new(), Vec::new(), Vec::new());
+    let mut live: Vec<(u64, usize, u64)> = Vec::new();
+    let (mut gaps, mut history): (Vec<u64>, Vec<Vec<u64>>) = (Vec::new(), Vec::new());
     for (at, (what, size, gap)) in (1_u64..).zip(actions) {
         let owner = usize::from(what % 3);
         if *what < 3 || live.is_empty() {
@@ -338,7 +340,7 @@ proptest! {
         let run = reduced_with(&events, &RunEnd::default());
         let layer = &run.views[0].layers[0];
         let curve = &layer.curve;
-        let names: Vec<Option<&str>> = curve.owners.iter().map(|owner| owner.name.map(|name| name.as_str())).collect();
+        let names: Vec<Option<&str>> = curve.owners.iter().map(|owner| owner.name.map(Name::as_str)).collect();
         for (at, bin) in curve.bins.iter().enumerate() {
             let start = curve.start_ns + at as u64 * curve.width_ns;
             let inside = |time: u64| (start..start + curve.width_ns).contains(&time);

@@ -102,8 +102,8 @@ mod tests {
     use super::*;
     use crate::model::StackEnd;
 
-    fn stack(frames: &[&str], end: StackEnd) -> Option<Stack> {
-        Some(Stack::keep(frames.iter().copied(), end))
+    fn stack(frames: &[&str], end: StackEnd) -> Stack {
+        Stack::keep(frames.iter().copied(), end)
     }
 
     fn path(trie: &Trie, mut node: u32) -> Vec<&'static str> {
@@ -119,13 +119,13 @@ mod tests {
     #[test]
     fn common_callers_are_there_once() {
         let mut trie = Trie::new();
-        let g = trie.node(stack(&["g", "f", "main"], StackEnd::Root));
-        let h = trie.node(stack(&["h", "f", "main"], StackEnd::Root));
+        let g = trie.node(Some(stack(&["g", "f", "main"], StackEnd::Root)));
+        let h = trie.node(Some(stack(&["h", "f", "main"], StackEnd::Root)));
         assert_eq!((trie.parent.len(), trie.node(None)), (5, 0));
         assert_eq!((path(&trie, g), path(&trie, h)), (vec!["g", "f", "main"], vec!["h", "f", "main"]));
-        assert_eq!(trie.node(stack(&["g", "f", "main"], StackEnd::Root)), g);
+        assert_eq!(trie.node(Some(stack(&["g", "f", "main"], StackEnd::Root))), g);
         // One that is not whole is another place, and says so.
-        let cut = trie.node(stack(&["g", "f", "main"], StackEnd::Fault));
+        let cut = trie.node(Some(stack(&["g", "f", "main"], StackEnd::Fault)));
         assert_eq!(path(&trie, cut)[3], "memory of the program could not be read");
     }
 
@@ -133,10 +133,10 @@ mod tests {
     #[test]
     fn a_full_trie_cuts_inner_frames() {
         let mut trie = Trie::with_room(3, 100);
-        let node = trie.node(stack(&["trie c", "trie b", "trie a"], StackEnd::Root));
+        let node = trie.node(Some(stack(&["trie c", "trie b", "trie a"], StackEnd::Root)));
         assert_eq!((path(&trie, node), trie.cut), (vec!["trie b", "trie a"], 1));
         let mut trie = Trie::with_room(100, 10);
-        let node = trie.node(stack(&["trie c", "trie b", "trie a"], StackEnd::Root));
+        let node = trie.node(Some(stack(&["trie c", "trie b", "trie a"], StackEnd::Root)));
         assert_eq!((path(&trie, node), trie.cut), (vec!["trie a"], 1));
     }
 }

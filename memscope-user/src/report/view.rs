@@ -196,10 +196,8 @@ impl Process {
             | EventKind::DomainMark {
                 mark: Mark::Point { text: Some(text) } | Mark::RangeStart { text: Some(text), .. },
                 ..
-            } => {
-                if self.marks.len() < MAX_MARKS && &**text != "step start" {
-                    self.marks.push(MarkAt { time_ns: event.time_ns, text: Arc::clone(text) });
-                }
+            } if self.marks.len() < MAX_MARKS && &**text != "step start" => {
+                self.marks.push(MarkAt { time_ns: event.time_ns, text: Arc::clone(text) });
             }
             _ => {}
         }

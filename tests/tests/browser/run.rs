@@ -2,10 +2,6 @@
 
 use std::fmt::Write as _;
 
-/// What is in use at the most: 24 weights of 1 MiB, the activation of 4 MiB, and in the last step five kept blocks of 256 KiB.
-/// 24 + 4 + 5 / 4 = 29.25 MiB, as the page rounds it; the sixth is kept when the activation has gone.
-pub(crate) const PEAK: &str = "29.3 MiB";
-
 const HOSTILE: [&str; 9] = [
     "</script><script>document.title='owned'</script>",
     "<img src=x onerror=alert(1)>",
@@ -39,7 +35,7 @@ pub(crate) fn dump(hostile: bool) -> String {
     for step in 1..=6_u64 {
         dump.row(&format!("MSTX,Range_start,{}", dump.mark("step start", 0)), "N/A", "", "");
         dump.row(&format!("MSTX,Mark,{}", dump.mark("batch", step)), "N/A", "", "");
-        let activation = (200 + step, BASE + (30 << 20), 4 << 20);
+        let activation = (200 + step, BASE + (26 << 20), 4 << 20);
         dump.block("MALLOC", "PTA", activation, "Block.forward");
         dump.block("FREE", "PTA", activation, "");
         dump.block("MALLOC", "PTA", (300 + step, BASE + (40 << 20) + (step << 18), 1 << 18), "Metrics.update");

@@ -2,8 +2,10 @@
 //!
 //! Bytes of a pool are in blocks of the driver, too, so of each process and device one layer is written, and no byte twice.
 
+mod pickle;
 pub mod pprof;
 mod protobuf;
+pub mod snapshot;
 pub mod speedscope;
 
 use super::frame::Frame;

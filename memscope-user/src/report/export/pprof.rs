@@ -6,8 +6,8 @@
 use super::protobuf::Message;
 use super::{At, Frames, clean, layers};
 use crate::hash::HashMap;
-use crate::model::{Device, Name, Stacks};
-use crate::report::{Rec, Reduced};
+use crate::model::{Device, Name, Stack, Stacks};
+use crate::report::{Layer, Rec, Reduced, View};
 
 /// Value types, and the default.
 const VALUES: [(&str, &str); 4] =
@@ -43,58 +43,87 @@ impl Texts {
 /// The profile at a moment. Runs without it have what was allocated alone.
 #[must_use]
 pub fn write(run: &Reduced, at: At, part: Option<&str>) -> Vec<u8> {
-    let (mut profile, mut texts, mut frames) = (Message::default(), Texts::new(), Frames::default());
-    for (kind, unit) in VALUES {
-        let mut value = Message::default();
-        value.number(1, texts.number(kind)).number(2, texts.number(unit));
-        profile.message(1, &value);
-    }
+    let mut writer = Writer { profile: Message::default(), texts: Texts::new(), frames: Frames::default() };
+    writer.values();
     for (view, layer) in layers(run) {
+        writer.layer(view, layer, at);
+    }
+    writer.places();
+    writer.about(run, at, part);
+    gzip(&writer.profile.into_bytes())
+}
+
+struct Writer {
+    profile: Message,
+    texts: Texts,
+    frames: Frames,
+}
+
+impl Writer {
+    fn values(&mut self) {
+        for (kind, unit) in VALUES {
+            let mut value = Message::default();
+            value.number(1, self.texts.number(kind)).number(2, self.texts.number(unit));
+            self.profile.message(1, &value);
+        }
+    }
+
+    fn layer(&mut self, view: &View, layer: &Layer, at: At) {
+        let Self { profile, texts, frames } = self;
         let mut labels = vec![(texts.number("layer"), texts.number(layer.pool.event_type()), 0)];
         if let Device::Npu(number) = view.device {
             labels.push((texts.number("device"), texts.number(&format!("npu:{number}")), 0));
         }
         labels.push((texts.number("pid"), 0, u64::from(view.pid)));
-        for (stacks, owner, [blocks, bytes]) in at.of(layer).map(|moment| by_owner(&moment.blocks)).unwrap_or_default()
-        {
+        let live = at.of(layer).map(|moment| by_owner(&moment.blocks)).unwrap_or_default();
+        for (stacks, owner, [blocks, bytes]) in live {
             let mut labels = labels.clone();
             labels.extend(owner.map(|owner| (texts.number("owner"), texts.number(owner.as_str()), 0)));
             profile.message(2, &sample(&frames.of(stacks), [blocks, bytes, 0, 0], &labels));
         }
         let mut all = layer.by_stack.clone();
-        all.sort_by_cached_key(|weight| key(weight.stacks));
+        all.sort_by_cached_key(|weight| (key(weight.stacks), weight.bytes, weight.blocks));
         for weight in all {
             profile.message(2, &sample(&frames.of(weight.stacks), [0, 0, weight.blocks, weight.bytes], &labels));
         }
     }
-    for (number, frame) in (1_u64..).zip(&frames.frames) {
-        let (mut line, mut location, mut function) = (Message::default(), Message::default(), Message::default());
-        line.number(1, number).number(2, u64::from(frame.line));
-        location.number(1, number).message(4, &line);
-        function.number(1, number).number(2, texts.number(frame.name)).number(4, texts.number(frame.file));
-        profile.message(4, &location).message(5, &function);
+
+    /// A location and a function for each frame.
+    fn places(&mut self) {
+        for (number, frame) in (1_u64..).zip(&self.frames.frames) {
+            let (mut line, mut location, mut function) = (Message::default(), Message::default(), Message::default());
+            line.number(1, number).number(2, u64::from(frame.line));
+            location.number(1, number).message(4, &line);
+            let (name, file) = (self.texts.number(frame.name), self.texts.number(frame.file));
+            function.number(1, number).number(2, name).number(4, file);
+            self.profile.message(4, &location).message(5, &function);
+        }
     }
-    let times = (run.views.iter().map(|view| view.start_ns).min(), run.views.iter().map(|view| view.end_ns).max());
-    let start_ns = times.0.unwrap_or(0);
-    let moment = match at {
-        At::Peak => "at the peak",
-        At::OutOfMemory => "when memory was out",
-        At::End => "at the end of the last step, or at the last allocation",
-    };
-    let comments = [Some(format!("in use: {moment}")), part.map(|part| format!("only a part of the run: {part}"))];
-    let comments: Vec<u64> = comments.into_iter().flatten().map(|text| texts.number(&text)).collect();
-    let (dropped, default) = (texts.number(DROPPED), texts.number(DEFAULT));
-    for text in &texts.texts {
-        profile.bytes(6, text.as_bytes());
+
+    /// When it was, and all texts.
+    fn about(&mut self, run: &Reduced, at: At, part: Option<&str>) {
+        let start_ns = run.views.iter().map(|view| view.start_ns).min().unwrap_or(0);
+        let end_ns = run.views.iter().map(|view| view.end_ns).max().unwrap_or(0);
+        let moment = match at {
+            At::Peak => "at the peak",
+            At::OutOfMemory => "when memory was out",
+            At::End => "at the end of the last step, or at the last allocation",
+        };
+        let Self { profile, texts, .. } = self;
+        let comments = [Some(format!("in use: {moment}")), part.map(|part| format!("only a part of the run: {part}"))];
+        let comments: Vec<u64> = comments.into_iter().flatten().map(|text| texts.number(&text)).collect();
+        let (dropped, default) = (texts.number(DROPPED), texts.number(DEFAULT));
+        for text in &texts.texts {
+            profile.bytes(6, text.as_bytes());
+        }
+        profile.number(7, dropped).number(9, start_ns).number(10, end_ns.saturating_sub(start_ns));
+        profile.packed(13, comments).number(14, default);
     }
-    profile.number(7, dropped).number(9, start_ns).number(10, times.1.unwrap_or(0).saturating_sub(start_ns));
-    profile.packed(13, comments).number(14, default);
-    gzip(&profile.into_bytes())
 }
 
 /// Numbers of stacks are of this process alone: files are in the order of their frames.
 fn key(stacks: Stacks) -> Vec<&'static str> {
-    stacks.best().map(|stack| stack.frames()).unwrap_or_default()
+    stacks.best().map(Stack::frames).unwrap_or_default()
 }
 
 type Sum = (Stacks, Option<Name>, [u64; 2]);

@@ -6,6 +6,7 @@ use std::io::{self, Write};
 use serde_json::{Value, json};
 
 use super::{Frames, clean, layers};
+use crate::model::Stack;
 use crate::report::data::device_name;
 use crate::report::{Layer, Reduced, StackWeight, View};
 
@@ -57,7 +58,7 @@ fn name(view: &View, layer: &Layer, when: &str) -> String {
 fn profile(name: &str, weights: Vec<StackWeight>, frames: &mut Frames) -> Value {
     let mut samples: BTreeMap<Vec<&'static str>, (StackWeight, u64)> = BTreeMap::new();
     for weight in weights {
-        let key = weight.stacks.best().map(|stack| stack.frames()).unwrap_or_default();
+        let key = weight.stacks.best().map(Stack::frames).unwrap_or_default();
         samples.entry(key).or_insert((weight, 0)).1 += weight.bytes;
     }
     let total: u64 = samples.values().map(|(_, bytes)| bytes).sum();

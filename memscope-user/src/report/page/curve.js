@@ -69,7 +69,7 @@ function flags(l, g, w, h, X) {
   if (x >= PAD.l && x <= w - PAD.r) { g.setLineDash([3, 3]); g.strokeStyle = inks.ink; g.lineWidth = 1; g.beginPath(); g.moveTo(x, PAD.t); g.lineTo(x, h - PAD.b); g.stroke(); g.setLineDash([]); }
   if (drag) { g.fillStyle = inks.mark; g.fillRect(Math.min(...drag), PAD.t, Math.abs(drag[1] - drag[0]), h - PAD.t - PAD.b); }
 }
-const at = t => span(t) + (view().steps.length ? ` · ${W.stepNo(stepAt(t))}` : "");
+const at = t => span(t) + (stepAt(t) ? ` · ${W.stepNo(stepAt(t))}` : "");
 function sayCurve(l, t) {
   const i = binAt(l, t), parts = col("parts"), marks = view().marks.filter(m => Math.abs(m[0] - t) < (state.to - state.from) / 200).slice(0, 3).map(m => "▸ " + m[1]);
   const each = l.parts.map((_, c) => [parts[c * l.bins + i], partName(l, c)]).filter(p => p[0]).sort((a, b) => b[0] - a[0]);

@@ -4,7 +4,7 @@ const checkOf = (v, name) => v.checks.find(c => c.check === name);
 const findingsOf = kind => D.findings.filter(f => f.finding === kind && f.pid === view().pid && f.device === view().device);
 function verdictOf(v) {
   const oom = checkOf(v, "oom"), steps = checkOf(v, "steps"), growth = checkOf(v, "growth");
-  if (oom.status === "found") { const p = oom.places[oom.places.length - 1]; return ["found", W.oomTitle(bytes(p.bytes)), p.missing_bytes ? W.oomShort(bytes(p.unused_bytes), bytes(p.missing_bytes)) : W.oomPieces(bytes(p.unused_bytes)), p]; }
+  if (oom.status === "found") { const p = oom.places[oom.places.length - 1]; return ["found", W.oomTitle(bytes(p.bytes)), sayFailed(p), p]; }
   if (steps.status === "found") { const p = steps.places[0]; return ["found", W.stepsTitle(bytes(steps.bytes)), W.stepsText(count(p.blocks), count(p.steps), count(steps.steps_ended)), p]; }
   if (growth.status === "found") { const p = growth.places[0]; return ["found", W.growthTitle(bytes(growth.bytes)), W.growthText(bytes(p.per_second), count(p.blocks)), p]; }
   const open = [steps, growth].find(c => c.status === "undecided");
@@ -33,19 +33,21 @@ function cards() {
   const v = view(), l = layer(), peak = peakOf(l), res = reservedAt(l, peak.t), led = findingsOf("ledger").find(f => f.moment === "peak"), capacity = led?.capacity_bytes;
   const step = v.steps.length ? stepAt(peak.t) : 0, cached = Math.max(0, res - peak.bytes), unseen = Math.max(0, l.told_peak - peak.bytes);
   const colourOf = o => { const i = l.parts.indexOf(o, 1); return i < 0 ? palette[0] : partColour(l, i); };
-  const full = card(W.full, bytes(peak.bytes), W.atPeak(span(peak.t), step), [meter([[palette[1], peak.bytes], [inks.free, cached]]), rows([[palette[1], W.inUse, bytes(peak.bytes)], [inks.free, W.cached, res ? bytes(cached) : W.unknown], ...(unseen ? [["transparent", W.unseen, bytes(unseen)]] : []), ["transparent", W.capacity, capacity ? bytes(capacity) : W.unknown], ["transparent", endLabel(), bytes(endOf(l).bytes)]])], ["curve", W.goCurve]);
+  const full = card(W.full, bytes(peak.bytes), W.atPeak(span(peak.t), step), [meter([[palette[1], peak.bytes], [inks.free, cached]]), rows([[palette[1], W.inUse, bytes(peak.bytes)], ...(l.base ? [] : [[inks.free, W.cached, res ? bytes(cached) : W.unknown]]), ...(unseen ? [["transparent", W.unseen, bytes(unseen)]] : []), ["transparent", W.capacity, capacity ? bytes(capacity) : W.unknown], ["transparent", endLabel(), bytes(endOf(l).bytes)]])], ["curve", W.goCurve]);
   const tops = peak.owners.slice(0, 5), left = peak.owners.slice(5).reduce((a, o) => a + o[1], 0);
   const holder = peak.owners.find(o => o[0]) && peak.owners[0], who = card(W.whoHolds, holder ? ownerName(holder[0]) : W.unnamed, holder ? W.ofPeak(percent(holder[1], peak.bytes)) : "", [meter(peak.owners.map(o => [colourOf(o[0]), o[1]])), rows([...tops.map(o => [colourOf(o[0]), ownerName(o[0]), bytes(o[1])]), ...(left ? [[palette[0], W.rest, bytes(left)]] : [])])], ["where", W.goWhere]);
   const steps = checkOf(v, "steps"), growth = checkOf(v, "growth"), grows = [steps, growth].find(c => c.status === "found") || [steps, growth].find(c => c.status === "undecided");
   const top = grows?.places[0], rate = top ? (top.per_second ? bytes(top.per_second) + W.perSecond : W.someBlocks(count(top.blocks))) : "";
   const growing = card(W.grows, grows ? bytes(grows.bytes) : W.nothing, grows ? W[grows.status] + (rate ? " · " + rate : "") : steps.status === "not_judged" && growth.status === "not_judged" ? W.not_judged : W.steady, top ? [el("div", "sub", placeText(top))] : [], ["checksPanel", W.goChecks]);
   const oom = checkOf(v, "oom"), p = oom.places[oom.places.length - 1];
-  const failed = card(W.why, p ? bytes(p.bytes) : W.nothing, p ? W.times(count(oom.count)) : W.noFail, p ? [el("div", "sub", placeText(p))] : [], p ? ["oomPanel", W.goOom] : null);
+  const failed = card(W.why, p ? bytes(p.bytes) : oom.status === "not_judged" ? W.unknown : W.nothing, p ? W.times(count(oom.count)) : oom.status === "not_judged" ? W.said.not_judged[oom.why] : W.noFail, p ? [el("div", "sub", placeText(p))] : [], p ? ["oomPanel", W.goOom] : null);
   const f = checkOf(v, "fragmentation"), pieced = card(W.pieced, f.status === "not_judged" ? W.unknown : bytes(f.bytes), f.status === "not_judged" ? W.said.not_judged[f.why] : W.scattered, f.total_bytes ? [meter([[palette[6], f.bytes], [inks.free, f.total_bytes - f.bytes]]), el("div", "sub", W.small(percent(f.bytes, f.total_bytes)))] : [], f.total_bytes ? ["piecesPanel", W.goPieces] : null);
   $("cards").replaceChildren(full, who, growing, failed, pieced);
 }
+// Why a request failed, as far as it is known.
+const sayFailed = p => p.unused_bytes == null ? "" : p.missing_bytes ? W.oomShort(bytes(p.unused_bytes), bytes(p.missing_bytes)) : W.oomPieces(bytes(p.unused_bytes));
 function sayPlace(c, p) {
-  if (c.check === "oom") return p.missing_bytes ? `${bytes(p.bytes)}: ${W.oomShort(bytes(p.unused_bytes), bytes(p.missing_bytes))}` : `${bytes(p.bytes)}: ${W.oomPieces(bytes(p.unused_bytes))}`;
+  if (c.check === "oom") return [bytes(p.bytes), sayFailed(p)].filter(Boolean).join(": ");
   if (p.undecided) return W.openText(bytes(p.bytes), count(p.blocks)) + (locale === "en" && p.undecided !== "growth" ? ` ${p.undecided}.` : "");
   if (c.check === "steps") return W.leakText(bytes(p.bytes), count(p.blocks), count(p.steps), count(c.steps_ended), p.first === p.last ? p.first : `${p.first}–${p.last}`);
   return W.growText(bytes(p.per_second), bytes(p.bytes), count(p.blocks));
