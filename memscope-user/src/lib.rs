@@ -33,6 +33,7 @@ pub mod kernel;
 pub mod locate;
 pub mod model;
 pub mod os;
+pub mod overview;
 pub mod pipeline;
 pub mod printable;
 pub mod probes;

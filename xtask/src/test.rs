@@ -16,6 +16,8 @@ use crate::{
     wheels::{self, Set},
 };
 
+/// What the program prints of a report.
+pub(crate) const REPORT: &str = "MEMSCOPE_REPORT";
 /// Recordings that are not part of the repository; the tests of binary `golden` compare with them.
 const SHARED: &str = "MEMSCOPE_SHARED";
 
@@ -30,9 +32,10 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
     python::build(host)?;
     if rest.is_empty() {
         check::all()?;
+        doc_tests()?;
         fuzz::short()?;
     } else {
-        eprintln!("left out: `check` and `fuzz`, because only some tests were asked for");
+        eprintln!("left out: `check`, doc tests and `fuzz`, because only some tests were asked for");
     }
     let mut nextest = nextest(host)?;
     if let Some(folder) = &shared {
@@ -64,6 +67,11 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
         nextest.args(["-E", &format!("not ({})", left_out.join(" or "))]);
     }
     run_command(nextest.args(rest))
+}
+
+/// The examples of the library's documentation, which nextest does not run; with the BPF object, since the first one traces a program.
+fn doc_tests() -> Result<()> {
+    run_command(cargo().args(["test", "--release", "--doc", "--locked", "--quiet", "--package", "memscope-user"]))
 }
 
 /// What `test` was asked to do.
@@ -106,6 +114,8 @@ fn existing(folder: &Path) -> Result<PathBuf> {
 pub(crate) fn runner() -> Result<Command> {
     let mut nextest = program(setup::nextest()?);
     nextest.env("CARGO", cargo().get_program()).env(bpf::OBJECT, bpf::stand_in()?);
+    // Tests of figures read the details; those of the first screen ask for it.
+    nextest.env(REPORT, "details");
     nextest.args(["nextest", "run", "--locked", "--cargo-quiet", "--workspace", "--exclude", "memscope-ebpf"]);
     Ok(nextest)
 }

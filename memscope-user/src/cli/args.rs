@@ -19,6 +19,7 @@ use crate::{
     follow::spawn::SpawnError,
     kernel::features::LinkMode,
     os::caller::{Caller, CallerError},
+    overview::Gate,
     probes::{ProbeSpec, user},
     session::{
         self, CallStacks, CollectOptions, Devices, KernelLimits, OutputOptions, RowLevel, TraceError, TraceOptions,
@@ -34,21 +35,23 @@ const DEFAULT_OUTPUT: &str = "memscopeDumpResults";
 /// Traces Ascend NPU memory from outside a program: nothing is preloaded, nothing is changed.
 #[derive(Debug, Parser)]
 #[command(name = "memscope-bpf", version, args_conflicts_with_subcommands = true, disable_version_flag = true)]
+#[command(help_template = super::help::top_level())]
 #[command(infer_long_args = true, args_override_self = true)]
-#[command(after_help = "Exit status: of `run`, the program's (128+N if signal N killed it); 125 tracing failed, \
-    126 the program cannot be executed, 127 it was not found. Otherwise 0 success, 1 failure, 2 bad usage.")]
+#[command(after_help = "Exit status of `run`: the program's (128+N if signal N killed it); 125 tracing failed,
+126 the program cannot be executed, 127 it was not found.
+Otherwise 0 success, 1 failure, 2 bad usage; 3 if --fail-on found it.")]
 pub(super) struct Cli {
     /// What to do.
     #[command(subcommand)]
     pub command: Option<Command>,
     /// Attach to these running processes, all threads, and their children.
-    #[arg(long, value_name = "PID", value_delimiter = ',', value_parser = values::pid)]
+    #[arg(short = 'p', long, value_name = "PID", value_delimiter = ',', value_parser = values::pid)]
     pub pid: Vec<u32>,
     /// Compare two runs; the command `compare` does the same.
-    #[arg(long)]
+    #[arg(long, hide = true)]
     pub compare: bool,
     /// The two files to compare.
-    #[arg(short = 'i', long, alias = "input", value_name = "A,B")]
+    #[arg(short = 'i', long, alias = "input", value_name = "A,B", hide = true)]
     pub input_path: Option<OsString>,
     /// Of msMemScope, whose Python interface needs variables.
     #[arg(long, hide = true)]
@@ -93,32 +96,33 @@ pub(super) enum Command {
     Replay(ReplayArgs),
     /// Rebuild the outputs of a trace whose tracer was killed.
     Recover(RecoverArgs),
-    /// Compare two runs, operator by operator or kernel by kernel: dumps (CSV or db, ours or msMemScope's) or captures.
+    /// Compare two runs, operator by operator or kernel by kernel.
     Compare(CompareArgs),
-    /// Tell what grew between two runs, or between two moments of one, by owner, call stack and size.
+    /// Show what grew between two runs, or between two moments of one, by owner, call stack and size.
     Diff(DiffArgs),
-    /// Find blocks that were held longer than they were used, and mark their rows in a copy of the dump.
+    /// Find blocks held longer than they were used, and mark their rows in a copy of the dump.
     Inefficient(InefficientArgs),
-    /// Tell whose the memory is, over time: dumps (CSV or db, ours or msMemScope's) of one run, or a capture.
+    /// Break memory down by owner over time: weights, gradients, KV cache, …
     Decompose(DecomposeArgs),
     /// Questions of the registry.
     #[command(flatten)]
     Ask(Ask),
-    /// Write a page for a browser: memory over time by owner, where it was allocated, blocks, segments, and what was found.
+    /// Write a page for a browser: memory over time by owner, places, blocks, segments, findings.
     Report(PageArgs),
-    /// Find leaks in files: dumps (CSV or db, ours or msMemScope's) of one run, or a capture.
+    /// Find leaks and growth in the files of a run.
     Leaks(LeaksArgs),
-    /// Show how running processes use memory, again and again: of the host, of the devices, by pool, with counts and rates.
+    /// Live view of host, device and pool memory.
+    #[command(visible_alias = "top")]
     Stat(StatArgs),
-    /// Write where memory was allocated for flame-graph tools: from a capture, an output folder, or dumps with call stacks.
+    /// Write call stacks for flame-graph tools.
     Export(ExportArgs),
-    /// Trace scripts whose `msmemscope.start()` asks for it, each as its own user, so that they need no rights.
+    /// Trace unprivileged Python scripts on request.
     Daemon(DaemonArgs),
-    /// Say what works here, what not, and how to mend it.
+    /// Check this machine or a process: what works, what does not, how to fix it.
     Doctor(DoctorArgs),
     /// Trace a simulated training program with a leak.
     Demo(DemoArgs),
-    /// Print what a shell needs to complete our options.
+    /// Generate shell completions.
     Completions(CompletionsArgs),
     /// Print the JSON Schema of what `--json` prints.
     Schema(SchemaArgs),
@@ -145,7 +149,7 @@ pub(super) struct DaemonArgs {
     /// Processes traced at once.
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub max_targets: u32,
-    /// Of them, one user's.
+    /// Limit per user.
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub max_targets_per_user: u32,
     /// Tracers started for one user within a minute.
@@ -154,7 +158,7 @@ pub(super) struct DaemonArgs {
     /// Bytes of the buffer between kernel and tracer, of each traced process.
     #[arg(long, value_name = "SIZE", value_parser = values::bytes, default_value = "16M")]
     pub ring_size: u32,
-    /// Of messages only errors.
+    /// Print errors only.
     #[arg(short = 'q', long)]
     pub quiet: bool,
 }
@@ -209,7 +213,7 @@ pub(super) struct RunArgs {
     pub user: Option<String>,
     /// Also see programs that have mstx's functions inlined: sets `MSTX_INJECTION_PATH`, so that mstx loads a library of
     /// ours into them. The only option that changes what runs in the program.
-    #[arg(long)]
+    #[arg(hide_short_help = true, long)]
     pub mstx_injection: bool,
     /// Program and arguments.
     #[arg(required = true, trailing_var_arg = true, value_name = "PROG")]
@@ -220,27 +224,45 @@ pub(super) struct RunArgs {
 #[derive(Debug, Args)]
 pub(super) struct AttachArgs {
     /// The processes.
-    #[arg(long, required = true, value_name = "PID", value_delimiter = ',', value_parser = values::pid)]
-    pub pid: Vec<u32>,
+    #[command(flatten)]
+    pub processes: ProcessArgs,
     /// How to trace.
     #[command(flatten)]
     pub trace: TraceArgs,
+}
+
+/// Running processes: `1234 1235`, `1234,1235`, or the same behind `-p`.
+#[derive(Debug, Args)]
+pub(super) struct ProcessArgs {
+    /// The processes.
+    #[arg(value_name = "PID", value_delimiter = ',', value_parser = values::pid)]
+    pids: Vec<u32>,
+    /// The same.
+    #[arg(short = 'p', long, required_unless_present = "pids", value_name = "PID", value_delimiter = ',', value_parser = values::pid)]
+    pid: Vec<u32>,
+}
+
+impl ProcessArgs {
+    /// All of them, in the order of the line.
+    pub(super) fn all(&self) -> Vec<u32> {
+        self.pids.iter().chain(&self.pid).copied().collect()
+    }
 }
 
 /// `stat`.
 #[expect(clippy::struct_excessive_bools, reason = "each is an option of its own")]
 #[derive(Debug, Args)]
 pub(super) struct StatArgs {
-    /// The processes; with their children.
-    #[arg(long, required = true, value_name = "PID", value_delimiter = ',', value_parser = values::pid)]
-    pub pid: Vec<u32>,
+    /// The processes, with their children.
+    #[command(flatten)]
+    pub processes: ProcessArgs,
     /// Time from sample to sample, at least 100ms.
     #[arg(long, value_name = "TIME", value_parser = values::sample_interval, default_value = "1s")]
     pub interval: Duration,
-    /// End after so many samples.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    /// Stop after N samples.
+    #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub count: Option<u64>,
-    /// A line for each figure: `time_ns,pid,device,layer,figure,value`.
+    /// CSV output, a line for each figure: `time_ns,pid,device,layer,figure,value`.
     #[arg(long, conflicts_with = "json")]
     pub csv: bool,
     /// One JSON object for each sample.
@@ -249,7 +271,7 @@ pub(super) struct StatArgs {
     /// Leave children out.
     #[arg(long)]
     pub no_children: bool,
-    /// Of messages only errors.
+    /// Print errors only.
     #[arg(short = 'q', long)]
     pub quiet: bool,
     /// What else to probe.
@@ -480,7 +502,13 @@ pub(super) struct LeaksArgs {
     /// Number of the first of the three marks, from 0.
     #[arg(long, value_name = "N", default_value_t = 0, requires = "mark")]
     pub start_index: u64,
-    /// List each block that outlived its step in msMemScope's lines, besides the places.
+    /// How much of the report to print.
+    #[arg(long, value_enum, default_value_t, env = REPORT_VARIABLE, hide_env_values = true)]
+    pub report: ReportKind,
+    /// Exit with status 3 if this is found: leak, growth, oom, or 'peak>60G'.
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = values::gate)]
+    pub fail_on: Vec<Gate>,
+    /// List each block that outlived its step in msMemScope's lines, besides the places. Implies `--report=details`.
     #[arg(long)]
     pub leak_blocks: bool,
     /// Findings as JSON on stdout instead of the report.
@@ -501,7 +529,7 @@ pub(super) struct ExportArgs {
     #[arg(required = true, value_name = "FILE")]
     pub files: Vec<PathBuf>,
     /// For which viewer.
-    #[arg(long, value_enum, default_value_t)]
+    #[arg(short = 'f', long, value_enum, default_value_t)]
     pub format: ExportFormat,
     /// Which moment live blocks are of [default: of pprof the peak; of a snapshot the failed request if there is one, else the end].
     #[arg(long, value_enum)]
@@ -586,7 +614,7 @@ pub(super) enum ExportStack {
 #[derive(Debug, Args)]
 pub(super) struct DoctorArgs {
     /// Look into this process: libraries, probes, sites.
-    #[arg(long, value_parser = values::pid)]
+    #[arg(short = 'p', long, value_parser = values::pid)]
     pub pid: Option<u32>,
     /// Look into these files instead, for what would be probed in a program that maps them.
     #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with = "pid")]
@@ -647,6 +675,21 @@ pub(super) enum Stacks {
     Table,
 }
 
+/// The default of `--report`.
+const REPORT_VARIABLE: &str = "MEMSCOPE_REPORT";
+
+/// How much of a report is printed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(super) enum ReportKind {
+    /// The first screen: verdict, places, memory, checks.
+    #[default]
+    Summary,
+    /// The first screen, then all details.
+    Full,
+    /// The details alone.
+    Details,
+}
+
 /// When collection begins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(super) enum CollectMode {
@@ -701,43 +744,49 @@ pub(super) struct CollectArgs {
     #[arg(long, value_name = "LIST", default_value = "alloc,free,launch")]
     pub events: Events,
     /// Detail: op, kernel.
-    #[arg(long, value_name = "LIST", default_value = "op")]
+    #[arg(hide_short_help = true, long, value_name = "LIST", default_value = "op")]
     pub level: RowLevel,
     /// Devices: npu, npu:<0..31>, cpu.
-    #[arg(long, value_name = "LIST", default_value = "npu")]
+    #[arg(hide_short_help = true, long, value_name = "LIST", default_value = "npu")]
     pub device: Devices,
     /// Only rows inside these steps, at most five.
-    #[arg(long, value_name = "LIST")]
+    #[arg(hide_short_help = true, long, value_name = "LIST")]
     pub steps: Option<Steps>,
     /// Analyses.
     #[arg(long, value_name = "LIST", default_value = "leaks", help = format!("Analyses: {}", values::words_of_analyses()))]
     pub analysis: Analyses,
     /// More rules that name owners (analyses decompose, peaks and fragmentation), which come before the built-in ones.
-    #[arg(long, value_name = "FILE")]
+    #[arg(hide_short_help = true, long, value_name = "FILE")]
     pub decompose_rules: Option<PathBuf>,
     /// Of which part of the run the report is; rows are of all of it.
     #[command(flatten)]
     pub select: SelectArgs,
     /// File format.
-    #[arg(long, alias = "data-format", value_enum, default_value_t)]
+    #[arg(short = 'f', long, alias = "data-format", value_enum, default_value_t)]
     pub format: Format,
     /// How rows have their call stacks: inline, in full as msMemScope has them; table, by their number in a table beside the rows,
     /// which has each stack once (with --call-stack a small part of the size).
-    #[arg(long, value_enum, default_value_t)]
+    #[arg(hide_short_help = true, long, value_enum, default_value_t)]
     pub stacks: Stacks,
     /// Where to write [default: memscopeDumpResults; of recover: DIR/recovered].
     #[arg(short = 'o', long, alias = "output", value_name = "DIR")]
     pub output_path: Option<PathBuf>,
-    /// List each block that outlived its step in msMemScope's lines, besides the places.
+    /// How much of the report to print.
+    #[arg(long, value_enum, default_value_t, env = REPORT_VARIABLE, hide_env_values = true)]
+    pub report: ReportKind,
+    /// Exit with status 3 if this is found: leak, growth, oom, or 'peak>60G'.
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = values::gate)]
+    pub fail_on: Vec<Gate>,
+    /// List each block that outlived its step in msMemScope's lines, besides the places. Implies `--report=details`.
     #[arg(long)]
     pub leak_blocks: bool,
     /// Findings as JSON on stdout instead of the report.
     #[arg(long)]
     pub json: bool,
     /// Message level: debug, info, warning, error.
-    #[arg(long, value_enum)]
+    #[arg(hide_short_help = true, long, value_enum)]
     pub log_level: Option<LogLevel>,
-    /// More messages, and --leak-blocks.
+    /// More messages, `--report=full`, and --leak-blocks.
     #[arg(short = 'v', long, visible_alias = "debug")]
     pub verbose: bool,
     /// Errors only.
@@ -763,6 +812,16 @@ impl CollectArgs {
             (None, true, _) => LogLevel::Debug,
             (None, false, true) => LogLevel::Error,
             (None, false, false) => LogLevel::Info,
+        }
+    }
+
+    /// How much of the report is printed.
+    #[must_use]
+    pub(super) const fn report(&self) -> ReportKind {
+        match self.report {
+            ReportKind::Summary if self.verbose => ReportKind::Full,
+            ReportKind::Summary if self.leak_blocks => ReportKind::Details,
+            report => report,
         }
     }
 
@@ -888,48 +947,47 @@ pub(super) struct TraceArgs {
     /// What else to probe.
     #[command(flatten)]
     pub probes: ProbeArgs,
-    /// Where calls are made: c[:depth], python[:depth], or mixed[:depth] for both, and merged in the place of C stacks; depth
-    /// 0 to 1000, 50 if left out.
+    /// Record call stacks: python, c, or mixed (both, merged), each with an optional depth, as in `python:20` [default depth: 50].
     #[arg(long, value_name = "LIST")]
     pub call_stack: Option<CallStacks>,
-    /// Tell inlined functions and source lines in C stacks, too; reads debug information, which takes memory.
-    #[arg(long, requires = "call_stack")]
+    /// Show inlined functions and source lines in C stacks (reads debug information).
+    #[arg(hide_short_help = true, long, requires = "call_stack")]
     pub inlined: bool,
     /// immediate, or deferred until the script starts it.
-    #[arg(long, value_enum, default_value_t)]
+    #[arg(hide_short_help = true, long, value_enum, default_value_t)]
     pub collect_mode: CollectMode,
     /// Watch the outputs of an operator, or what a script names, until another one ends: [START[:OUTPUT]],END[,full-content].
     /// Changes the program's timing and puts a signal handler into it.
     #[arg(long, value_name = "SPEC")]
     pub watch: Option<WatchSpec>,
     /// Stop tracing after this time: 30s, 5m, 500ms.
-    #[arg(long, value_name = "TIME", value_parser = values::duration)]
+    #[arg(short = 'd', long, value_name = "TIME", value_parser = values::duration)]
     pub duration: Option<Duration>,
     /// Stop tracing when the rows and the capture have this size, looked at once a second: 500M, 20G. The program goes on.
     #[arg(long, value_name = "SIZE", value_parser = values::size_limit)]
     pub max_size: Option<u64>,
     /// Do not end at --max-size: keep the newest rows, in N parts that are a file with a header each; the oldest is removed when the newest
     /// is full. Needs --no-capture, as a capture is in one piece.
-    #[arg(long, value_name = "N", requires_all = ["max_size", "no_capture"], value_parser = clap::value_parser!(u32).range(2..=1000))]
+    #[arg(hide_short_help = true, long, value_name = "N", requires_all = ["max_size", "no_capture"], value_parser = clap::value_parser!(u32).range(2..=1000))]
     pub rotate: Option<u32>,
     /// Do not trace children.
     #[arg(long)]
     pub no_children: bool,
     /// Libraries mapped later: hold the thread that loads them while attaching (default; Linux 6.0), notify (default on older
     /// kernels), or stop the process by SIGSTOP, which it may see.
-    #[arg(long, value_enum, value_name = "HOW")]
+    #[arg(hide_short_help = true, long, value_enum, value_name = "HOW")]
     pub late_libraries: Option<LateLibraries>,
     /// Bytes of the buffer between kernel and tracer.
-    #[arg(long, value_name = "SIZE", value_parser = values::bytes, default_value = "64M")]
+    #[arg(hide_short_help = true, long, value_name = "SIZE", value_parser = values::bytes, default_value = "64M")]
     pub ring_size: u32,
     /// auto or perf.
-    #[arg(long, value_enum, default_value_t)]
+    #[arg(hide_short_help = true, long, value_enum, default_value_t)]
     pub transport: Transport,
-    /// Take the driver's figures of the devices (DCMI) this often; 0s: never.
-    #[arg(long, value_name = "TIME", value_parser = values::interval, default_value = "1s")]
+    /// Interval for reading device usage from the driver (DCMI); 0s turns it off.
+    #[arg(hide_short_help = true, long, value_name = "TIME", value_parser = values::interval, default_value = "1s")]
     pub usage_interval: Duration,
-    /// Take them after allocations and frees too, at most so often in a second; 0: not at all.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(..=1000), default_value_t = 10)]
+    /// Extra readings after allocations and frees, at most N per second; 0 turns them off.
+    #[arg(hide_short_help = true, long, value_name = "N", value_parser = clap::value_parser!(u32).range(..=1000), default_value_t = 10)]
     pub usage_rate: u32,
     /// Take them by this library instead of the driver's: for tests.
     #[arg(long, value_name = "FILE", hide = true)]
@@ -956,7 +1014,7 @@ pub(super) struct TraceArgs {
     #[arg(long, conflicts_with_all = ["no_capture", "analysis", "format", "steps"])]
     pub capture_only: bool,
     /// No status line.
-    #[arg(long)]
+    #[arg(hide_short_help = true, long)]
     pub no_progress: bool,
 }
 

@@ -2,17 +2,33 @@
 
 use std::process::ExitCode;
 
-use super::{args::LeaksArgs, input, page};
+use anyhow::Context as _;
+
+use super::{
+    FOUND,
+    args::{LeaksArgs, ReportKind},
+    input, page, report,
+};
 use crate::{analyses, sinks::report::Report};
 
 /// `leaks FILE…`.
 pub(super) fn run(args: &LeaksArgs) -> ExitCode {
     let by_marks = args.mark.is_some();
     let analyses = analyses::of_leaks(args.mark.clone(), args.start_index);
-    input::exit(|| {
+    let mut found = false;
+    let status = input::exit(|| {
         let outcome = input::read(&args.files, args.select.selection(None), analyses)?;
         let report = Report { step_hint: !by_marks, leak_blocks: args.leak_blocks, ..Report::default() };
-        input::print(&outcome, report, args.json)?;
+        found = report::is_failed(&args.fail_on, &outcome.findings, &outcome.end);
+        if args.json {
+            input::print(&outcome, report, true)?;
+            return page::also(&args.html, &args.files, None, &args.select);
+        }
+        let kind =
+            if args.leak_blocks && args.report == ReportKind::Summary { ReportKind::Details } else { args.report };
+        let report = Report { losses: outcome.replay.is_some(), ..report };
+        report::print_text(kind, report, (&outcome.findings, &outcome.end), None).context("cannot print the report")?;
         page::also(&args.html, &args.files, None, &args.select)
-    })
+    });
+    if found && status == ExitCode::SUCCESS { ExitCode::from(FOUND) } else { status }
 }

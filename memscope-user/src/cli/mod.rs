@@ -11,6 +11,7 @@ mod doctor;
 mod export;
 mod file_size;
 mod heap;
+mod help;
 mod inefficient;
 mod input;
 mod leaks;
@@ -44,6 +45,8 @@ use crate::follow::inherited;
 const FAILURE: u8 = 1;
 /// Exit status of wrong usage.
 const USAGE: u8 = 2;
+/// Exit status if what `--fail-on` names was found.
+const FOUND: u8 = 3;
 /// Exit status of `run` when tracing failed: not to be taken for the program's.
 const RUN_FAILURE: u8 = 125;
 
@@ -72,7 +75,7 @@ fn run_command_line() -> ExitCode {
     }
     match cli.command {
         Some(Command::Run(run)) => trace::run(&run),
-        Some(Command::Attach(attach)) => trace::attach(&attach.pid, &attach.trace),
+        Some(Command::Attach(attach)) => trace::attach(&attach.processes.all(), &attach.trace),
         Some(Command::Replay(replay)) => offline::replay(&replay),
         Some(Command::Recover(recover)) => offline::recover(&recover),
         Some(Command::Compare(args)) => compare::run(&args),

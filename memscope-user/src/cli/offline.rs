@@ -10,7 +10,7 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 
 use super::{
-    FAILURE, USAGE,
+    FAILURE, FOUND, USAGE,
     args::{CollectArgs, LogLevel, RecoverArgs, ReplayArgs},
     error, message, messages, page, progress, report, terminal,
 };
@@ -49,25 +49,28 @@ pub(super) fn recover(args: &RecoverArgs) -> ExitCode {
             let directory = args.directory.display();
             bail!("no capture (*.{EXTENSION}) in `{directory}`; was the trace made with --no-capture?");
         }
+        let mut found = false;
         for capture in captures {
             message(
                 collect.level_of_messages(),
                 LogLevel::Info,
                 format_args!("recovering {} into {}", capture.display(), collect.output_path().display()),
             );
-            replay_one(&capture, &collect)?;
+            found |= replay_one(&capture, &collect)?;
         }
-        Ok(())
+        Ok(found)
     })
 }
 
-fn finish(collect: &CollectArgs, work: impl FnOnce() -> Result<()>) -> ExitCode {
+/// `work` gives whether what `--fail-on` names was found.
+fn finish(collect: &CollectArgs, work: impl FnOnce() -> Result<bool>) -> ExitCode {
     if let Err(reason) = collect.options().check() {
         error(reason);
         return ExitCode::from(USAGE);
     }
     match work() {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(true) => ExitCode::from(FOUND),
+        Ok(false) => ExitCode::SUCCESS,
         Err(failure) => {
             error(format_args!("{failure:#}"));
             ExitCode::from(FAILURE)
@@ -103,7 +106,7 @@ pub(super) fn one_capture(given: &[PathBuf]) -> Result<Vec<PathBuf>> {
     }
 }
 
-fn replay_one(capture: &Path, collect: &CollectArgs) -> Result<()> {
+fn replay_one(capture: &Path, collect: &CollectArgs) -> Result<bool> {
     let total = fs::metadata(capture).map_or(0, |file| file.len());
     let reader = Reader::open(capture).with_context(|| format!("cannot replay `{}`", capture.display()))?;
     outputs_of(reader, capture, total, collect)
@@ -117,7 +120,9 @@ pub(super) fn replay_bytes(capture: &[u8], name: &str, collect: &CollectArgs) ->
     })
 }
 
-fn outputs_of<R: Read>(reader: Reader<R>, capture: &Path, total: u64, collect: &CollectArgs) -> Result<()> {
+fn outputs_of<R: Read>(reader: Reader<R>, capture: &Path, total: u64, collect: &CollectArgs) -> Result<bool> {
+    // That of the demo is a part of this program.
+    let file = capture.is_file().then_some(capture);
     let (options, output) = (collect.options(), collect.output()?);
     let rules = outputs::rules(&options).map_err(anyhow::Error::msg)?;
     let Chosen { analyses, selected } = outputs::analyses(&options, rules.as_ref());
@@ -151,8 +156,9 @@ fn outputs_of<R: Read>(reader: Reader<R>, capture: &Path, total: u64, collect: &
     if !failures.is_empty() {
         bail!(failures.join("; "));
     }
-    report::print(collect, &replayed.outcome, selected.selected_none()).context("cannot print the report")?;
-    page::of_capture(&collect.html, capture, collect.decompose_rules.as_deref(), &collect.select)
+    report::print(collect, &replayed.outcome, selected.selected_none(), file).context("cannot print the report")?;
+    page::of_capture(&collect.html, capture, collect.decompose_rules.as_deref(), &collect.select)?;
+    Ok(report::is_failed(&collect.fail_on, &replayed.outcome.findings, &replayed.outcome.end))
 }
 
 /// Says how a capture ends, if not as it should.

@@ -3,12 +3,14 @@
 use std::path::Path;
 
 use super::{
-    args::{CollectArgs, LogLevel},
-    message, select, terminal,
+    args::{CollectArgs, LogLevel, ReportKind},
+    error, message, select, terminal,
 };
 use crate::{
     analyses::{Finding, ledger},
+    model::RunEnd,
     os::secure_env,
+    overview::{self, Failed, Gate, Overview},
     pipeline::Outcome,
     session::outputs::leaks_wanted,
     sinks::{self, report::Report},
@@ -24,8 +26,13 @@ pub(super) fn refuse_borrowed_rights(library: Option<&Path>) -> Result<(), Strin
     }
 }
 
-/// Prints what the analyses found: text, or JSON for machines.
-pub(super) fn print(args: &CollectArgs, outcome: &Outcome, selected_none: bool) -> std::io::Result<()> {
+/// Prints what the analyses found: text, or JSON for machines. `file` is where it can be read again.
+pub(super) fn print(
+    args: &CollectArgs,
+    outcome: &Outcome,
+    selected_none: bool,
+    file: Option<&Path>,
+) -> std::io::Result<()> {
     if selected_none {
         message(args.level_of_messages(), LogLevel::Warning, format_args!("{}", select::NOTHING));
     }
@@ -34,7 +41,60 @@ pub(super) fn print(args: &CollectArgs, outcome: &Outcome, selected_none: bool) 
     }
     let leak_blocks = args.leak_blocks || args.verbose;
     let report = Report { step_hint: leaks_wanted(&args.options()), leak_blocks, ..Report::default() };
-    terminal::print(|mut out| report.write_text(&outcome.findings, &outcome.end, &mut out))
+    print_text(args.report(), report, (&outcome.findings, &outcome.end), file)
+}
+
+/// Says which conditions of `--fail-on` hold. Gives whether one does.
+pub(super) fn is_failed(gates: &[Gate], findings: &[Finding], end: &RunEnd) -> bool {
+    if gates.is_empty() {
+        return false;
+    }
+    let failed = Overview::new(findings, end).failed(gates);
+    for Failed { gate, pid } in &failed {
+        let what = match gate {
+            Gate::Leak => "it leaks".to_owned(),
+            Gate::Growth => "its memory grows".to_owned(),
+            Gate::OutOfMemory => "it was out of memory".to_owned(),
+            Gate::Peak(bytes) => format!("its peak is above {bytes} bytes"),
+        };
+        error(format_args!("--fail-on: process {pid}: {what}"));
+    }
+    !failed.is_empty()
+}
+
+/// Prints the first screen, the details, or both.
+pub(super) fn print_text(
+    kind: ReportKind,
+    report: Report,
+    (findings, end): (&[Finding], &RunEnd),
+    file: Option<&Path>,
+) -> std::io::Result<()> {
+    if kind != ReportKind::Details {
+        let next = next_commands(file, kind);
+        terminal::print_screen(|look| {
+            overview::write(&Overview::new(findings, end), end, "memscope-bpf", &next, look)
+        })?;
+    }
+    if kind == ReportKind::Summary {
+        return Ok(());
+    }
+    terminal::print(|mut out| {
+        if kind == ReportKind::Full {
+            writeln!(out)?;
+        }
+        report.write_text(findings, end, &mut out)
+    })
+}
+
+/// What to type next.
+fn next_commands(file: Option<&Path>, kind: ReportKind) -> Vec<String> {
+    let Some(file) = file else { return Vec::new() };
+    // As short as it can be typed here.
+    let here = std::env::current_dir().ok();
+    let file = here.and_then(|here| file.strip_prefix(here).ok()).unwrap_or(file).display();
+    let details = format!("memscope-bpf leaks {file} --report=details");
+    let page = format!("memscope-bpf report {file} --open");
+    if kind == ReportKind::Summary { vec![page, details] } else { vec![page] }
 }
 
 /// Prints the ledgers of a trace that goes on; `recorded`: nothing but the capture is made of it.

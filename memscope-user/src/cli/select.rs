@@ -18,8 +18,8 @@ const OPERATORS: [&str; 8] = ["!=", "!~", ">=", "<=", "=", "~", ">", "<"];
 /// Which blocks.
 #[derive(Clone, Debug, Default, Args)]
 pub(super) struct FilterArgs {
-    /// Only blocks of which this holds, such as 'size>=1M', 'layer=PTA', 'owner~kv', 'tid=123', 'pid=7', 'device=0',
-    /// 'stack~forward'; of several all have to hold.
+    /// Only blocks that match EXPR (repeatable, AND): 'size>=1M', 'layer=PTA', 'owner~kv', 'tid=123', 'pid=7', 'device=0',
+    /// 'stack~forward'.
     #[arg(long = "filter", value_name = "EXPR", value_parser = condition)]
     pub conditions: Vec<Condition>,
 }
@@ -27,11 +27,11 @@ pub(super) struct FilterArgs {
 /// Which part of a run.
 #[derive(Clone, Debug, Default, Args)]
 pub(super) struct SelectArgs {
-    /// Leave out what was before: of what was allocated before, only what is live then counts. 30s or 5m after the first event,
-    /// a time like 2026-11-21T10:00:00Z, or nanoseconds as in dumps.
+    /// Start of the time window; blocks live at that time are included. 30s or 5m after the first event, a time like
+    /// 2026-11-21T10:00:00Z, or nanoseconds as in dumps.
     #[arg(long, value_name = "TIME", value_parser = when)]
     pub since: Option<When>,
-    /// As if the trace had ended then.
+    /// End of the time window.
     #[arg(long, value_name = "TIME", value_parser = when)]
     pub until: Option<When>,
     /// Which blocks.
@@ -71,7 +71,7 @@ impl SelectArgs {
 }
 
 /// Said where a selection leaves no block.
-pub(super) const NOTHING: &str = "there is no block in what --filter, --since and --until leave";
+pub(super) const NOTHING: &str = "no blocks match --filter, --since and --until";
 
 /// A moment as its option takes it.
 fn text_of(when: When) -> String {

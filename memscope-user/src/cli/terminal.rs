@@ -5,6 +5,7 @@
 //! was asked for: a reader who is gone (`| head`) is no failure either, a full disk is one.
 
 use std::{
+    env,
     fmt::Display,
     io::{self, BufWriter, IsTerminal as _, Write},
     os::fd::{AsFd, OwnedFd},
@@ -14,7 +15,10 @@ use std::{
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use crate::printable::{CleanWriter, OneLine, Style};
+use crate::{
+    overview::{Look, Piece, Tone},
+    printable::{CleanWriter, OneLine, Style},
+};
 
 /// While processes wait for us, a reader of messages has this long to make room.
 const PATIENCE: Duration = Duration::from_millis(100);
@@ -141,6 +145,58 @@ pub(super) fn print(write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io:
 /// Prints the JSON that `write` writes: what must not reach a terminal is escaped as JSON has it.
 pub(super) fn print_json(write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
     or_gone(print_as(Style::Json, None, write))
+}
+
+/// Prints a screen of text: in colour on a terminal, as wide as it is; plain elsewhere.
+pub(super) fn print_screen(make: impl FnOnce(Look) -> Vec<Vec<Piece>>) -> io::Result<()> {
+    let is_terminal = shows_output();
+    let unset = |name| env::var_os(name).is_none_or(|value| value.is_empty());
+    let colour = is_terminal && unset("NO_COLOR") && env::var_os("TERM").is_some_and(|term| term != "dumb");
+    let mut text = String::new();
+    for line in make(Look { width: width(is_terminal), unicode: has_unicode() }) {
+        for Piece { tone, text: piece } in line {
+            let (begin, end) = if colour { sequences(tone) } else { ("", "") };
+            text.extend([begin, &OneLine(piece).to_string(), end]);
+        }
+        text.push('\n');
+    }
+    or_gone(out().lock().write_all(text.as_bytes()))
+}
+
+/// What makes a terminal show a tone, and what ends it.
+const fn sequences(tone: Tone) -> (&'static str, &'static str) {
+    const END: &str = "\x1b[0m";
+    match tone {
+        Tone::Plain => ("", ""),
+        Tone::Alarm => ("\x1b[1;31m", END),
+        Tone::Doubt => ("\x1b[33m", END),
+        Tone::Good => ("\x1b[32m", END),
+        Tone::Title => ("\x1b[1m", END),
+        Tone::Faint => ("\x1b[2m", END),
+    }
+}
+
+/// Columns of a screen.
+fn width(is_terminal: bool) -> usize {
+    const USUAL: usize = 80;
+    /// On narrower ones lines wrap.
+    const LEAST: usize = 60;
+    /// Longer lines are hard to read.
+    const MOST: usize = 120;
+    let mut size = libc::winsize { ws_row: 0, ws_col: 0, ws_xpixel: 0, ws_ypixel: 0 };
+    // SAFETY: stdout is open, and the kernel fills a `winsize`.
+    let answer = unsafe { libc::ioctl(libc::STDOUT_FILENO, libc::TIOCGWINSZ, &raw mut size) };
+    if is_terminal && answer == 0 && size.ws_col > 0 { usize::from(size.ws_col).clamp(LEAST, MOST) } else { USUAL }
+}
+
+/// Whether the locale has UTF-8, as POSIX chooses it.
+fn has_unicode() -> bool {
+    let chosen =
+        ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().find_map(|name| env::var(name).ok().filter(|it| !it.is_empty()));
+    chosen.is_some_and(|locale| {
+        let locale = locale.to_lowercase();
+        locale.contains("utf-8") || locale.contains("utf8")
+    })
 }
 
 /// Prints a line.

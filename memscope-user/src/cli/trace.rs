@@ -15,7 +15,7 @@ use nix::{sys::signal::Signal, unistd::Pid};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::{
-    FAILURE, RUN_FAILURE, USAGE,
+    FAILURE, FOUND, RUN_FAILURE, USAGE,
     args::{CollectArgs, LogLevel, RunArgs, TraceArgs},
     error, heap, message, messages, page,
     progress::Spinner,
@@ -63,6 +63,7 @@ pub(super) fn run(args: &RunArgs) -> ExitCode {
         {
             ExitCode::from(RUN_FAILURE)
         }
+        Ok(Summary { program_status: Some(0), .. }) if console.found.load(Ordering::Relaxed) => ExitCode::from(FOUND),
         Ok(Summary { program_status: Some(status), .. }) => ExitCode::from(status),
         Ok(Summary { program_status: None, .. }) => {
             error("the program's exit status is not known");
@@ -123,7 +124,11 @@ pub(super) fn attach_for(
     let console = Arc::new(console);
     let Summary { results, .. } = trace(options, &console, moments)?;
     let failed = results.end.is_failure() || !console.is_complete(&results);
-    Ok(if failed { FAILURE } else { 0 })
+    Ok(match (failed, console.found.load(Ordering::Relaxed)) {
+        (true, _) => FAILURE,
+        (false, true) => FOUND,
+        (false, false) => 0,
+    })
 }
 
 /// Traces until the end, and passes signals on.
@@ -208,6 +213,8 @@ pub(super) struct Console {
     writing: Mutex<Option<Spinner>>,
     /// Something could not be printed.
     failed: AtomicBool,
+    /// What `--fail-on` names was found.
+    found: AtomicBool,
 }
 
 impl Console {
@@ -225,6 +232,7 @@ impl Console {
             moments,
             writing: Mutex::new(None),
             failed: AtomicBool::new(false),
+            found: AtomicBool::new(false),
         };
         (console, came)
     }
@@ -243,7 +251,9 @@ impl Console {
             Some(outcome) if !results.never_ran => {
                 let mut collect = self.collect.clone();
                 collect.analysis.chosen.leaks &= results.traced_any;
-                report::print(&collect, outcome, results.selected_none)
+                let found = report::is_failed(&collect.fail_on, &outcome.findings, &outcome.end);
+                self.found.store(found, Ordering::Relaxed);
+                report::print(&collect, outcome, results.selected_none, results.capture.as_deref())
             }
             _ => Ok(()),
         };

@@ -41,8 +41,7 @@ const REFERENCE_OPTIONS: [&str; 23] = [
     "unload-api-env",
 ];
 /// Words that other tools have for our commands.
-const OTHER_WORDS: [(&str, &str); 9] = [
-    ("top", "stat"),
+const OTHER_WORDS: [(&str, &str); 7] = [
     ("live", "stat"),
     ("monitor", "stat"),
     ("record", "run"),
@@ -50,10 +49,9 @@ const OTHER_WORDS: [(&str, &str); 9] = [
     ("start", "run"),
     ("flamegraph", "export"),
     ("convert", "export"),
-    ("report", "leaks"),
 ];
 /// Short options that other tools have.
-const HABITS: [(&str, &str); 4] = [("-p", "pid"), ("-d", "duration"), ("-f", "format"), ("-n", "count")];
+const HABITS: [(&str, &str); 2] = [("-t", "duration"), ("-c", "count")];
 /// More are no help.
 const MAX_SUGGESTIONS: usize = 4;
 
@@ -267,6 +265,7 @@ mod tests {
     use std::os::unix::ffi::OsStringExt as _;
 
     use super::*;
+    use crate::cli::args::Command;
 
     fn line(text: &str) -> Vec<OsString> {
         text.split(' ').map(OsString::from).collect()
@@ -288,12 +287,12 @@ mod tests {
     #[test]
     fn mistyped_commands_are_no_programs() {
         for (typed, word, meant) in [
-            ("memscope-bpf top", "top", "did you mean `stat`?"),
+            ("memscope-bpf monitor", "monitor", "did you mean `stat`?"),
             ("memscope-bpf lekas run1", "lekas", "did you mean `leaks`?"),
             ("memscope-bpf stats --pid 1", "stats", "did you mean `stat`?"),
-            ("memscope-bpf -q top", "top", "did you mean `stat`?"),
+            ("memscope-bpf -q live", "live", "did you mean `stat`?"),
             ("memscope-bpf --events alloc python x.py", "python", "run -- python"),
-            ("memscope-bpf top -- x", "top", "did you mean `stat`?"),
+            ("memscope-bpf live -- x", "live", "did you mean `stat`?"),
             ("memscope-bpf frobnicate --foo", "frobnicate", "run -- frobnicate"),
             ("memscope-bpf dif", "dif", "did you mean `diff`?"),
         ] {
@@ -315,6 +314,25 @@ mod tests {
             ("msmemscope -- top", 1),
         ] {
             assert_eq!(accepted(typed).program.len(), words, "{typed}");
+        }
+    }
+
+    /// Makes sure that processes are taken as users of other tools type them.
+    #[test]
+    fn processes_are_taken_in_all_spellings() {
+        for typed in ["attach 12 13", "attach 12,13", "attach -p 12,13", "attach --pid 12 -p 13", "attach -d 5s 12 13"]
+        {
+            let Some(Command::Attach(args)) = accepted(&format!("memscope-bpf {typed}")).command else {
+                panic!("{typed}: no attach")
+            };
+            assert_eq!(args.processes.all(), [12, 13], "{typed}");
+        }
+        assert_eq!(accepted("memscope-bpf -p 12 -d 5s").pid, [12]);
+        let Some(Command::Stat(args)) = accepted("memscope-bpf top 12 -n 3").command else { panic!("no stat") };
+        assert_eq!((args.processes.all(), args.count), (vec![12], Some(3)));
+        for typed in ["attach", "top", "attach 0", "attach x"] {
+            let refused = parse(&line(&format!("memscope-bpf {typed}")));
+            assert!(refused.is_err(), "{typed}");
         }
     }
 
@@ -354,9 +372,8 @@ mod tests {
     fn advice_is_right() {
         for (typed, wanted) in [
             ("memscope-bpf --steps -1 -- x", "a value of `--steps` that begins with `-` is written `--steps=-1`"),
-            ("memscope-bpf attach -p 12", "it is spelt `--pid` here"),
-            ("memscope-bpf attach 12", "processes are given with `--pid 12`"),
-            ("memscope-bpf attach --pid 12 -d 5s", "it is spelt `--duration` here"),
+            ("memscope-bpf attach --pid 12 -t 5s", "it is spelt `--duration` here"),
+            ("memscope-bpf doctor 12", "processes are given with `--pid 12`"),
             ("memscope-bpf leaks x --format json", "for JSON give `--json`"),
             ("memscope-bpf leaks x -o out.txt", "`> FILE`"),
             ("memscope-bpf leaks x --device 0", "it is an option of run, attach, replay, recover, demo"),

@@ -9,6 +9,7 @@ use std::str::FromStr;
 use crate::{
     analyses::{Question, diff::At, inefficient::InefficientKind, select::When as Moment},
     locate::ops::OpsChoice,
+    overview::Gate,
     session::{Analyses as Chosen, CallStacks, DEFAULT_BLOCKS, Devices, Events as Rows, RowLevel},
 };
 
@@ -243,6 +244,19 @@ impl FromStr for CallStacks {
             }
         }
         Ok(stacks)
+    }
+}
+
+/// A condition of `--fail-on`: leak, growth, oom, `peak>SIZE`.
+pub(super) fn gate(text: &str) -> Result<Gate, String> {
+    match text {
+        "leak" => Ok(Gate::Leak),
+        "growth" => Ok(Gate::Growth),
+        "oom" => Ok(Gate::OutOfMemory),
+        _ => match text.strip_prefix("peak>") {
+            Some(bytes) => size(bytes).map(Gate::Peak),
+            None => Err(format!("`{text}` is not one of leak, growth, oom, peak>SIZE such as 'peak>60G'")),
+        },
     }
 }
 

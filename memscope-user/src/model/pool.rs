@@ -39,6 +39,20 @@ impl Pool {
         }
     }
 
+    /// Its name on the first screen.
+    #[must_use]
+    pub const fn title(self) -> &'static str {
+        match self {
+            Self::Hal => "driver",
+            Self::Host => "host",
+            Self::Pta => "PyTorch pool",
+            Self::PtaWorkspace => "PyTorch workspaces",
+            Self::Atb => "ATB pool",
+            Self::MindSpore => "MindSpore pool",
+            Self::Named(name) => name.as_str(),
+        }
+    }
+
     /// Device memory, from the driver itself.
     #[must_use]
     pub const fn is_driver(self) -> bool {

@@ -1,6 +1,6 @@
 //! JSON documents of the program, held to their published schemas.
 
-use std::{collections::HashMap, fs, path::Path, sync::OnceLock};
+use std::{collections::HashMap, sync::OnceLock};
 
 use jsonschema::Validator;
 use serde_json::Value;
@@ -24,21 +24,23 @@ pub fn npu(found: &Value) -> Option<u64> {
     found["device"].as_str()?.strip_prefix("npu:")?.parse().ok()
 }
 
+/// The published schemas. Part of the test program: guests have no source tree.
+const PUBLISHED: [&str; 4] = [
+    include_str!("../../../docs/schema/findings.json"),
+    include_str!("../../../docs/schema/diff.json"),
+    include_str!("../../../docs/schema/comparison.json"),
+    include_str!("../../../docs/schema/sample.json"),
+];
+
 /// The published schemas by name.
 fn schemas() -> &'static HashMap<String, Validator> {
     static SCHEMAS: OnceLock<HashMap<String, Validator>> = OnceLock::new();
-    SCHEMAS.get_or_init(|| {
-        let files =
-            fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/schema")).expect("a folder of schemas");
-        files
-            .map(|file| {
-                let text = fs::read(file.expect("a file").path()).expect("a schema");
-                let schema: Value = serde_json::from_slice(&text).expect("JSON");
-                let name = schema["title"].as_str().expect("a name").to_owned();
-                (name, jsonschema::validator_for(&schema).expect("a valid schema"))
-            })
-            .collect()
-    })
+    let validator = |text: &str| {
+        let schema: Value = serde_json::from_str(text).expect("JSON");
+        let name = schema["title"].as_str().expect("a name").to_owned();
+        (name, jsonschema::validator_for(&schema).expect("a valid schema"))
+    };
+    SCHEMAS.get_or_init(|| PUBLISHED.into_iter().map(validator).collect())
 }
 
 #[cfg(test)]

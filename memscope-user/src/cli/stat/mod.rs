@@ -20,7 +20,7 @@ pub(super) fn run(args: &StatArgs) -> ExitCode {
         (_, true) => Style::Json,
         _ => Style::Text,
     };
-    let options = match trace.options(Traced::Processes(args.pid.clone())) {
+    let options = match trace.options(Traced::Processes(args.processes.all())) {
         Ok(options) => options,
         Err(failure) => return trace::failed(&failure),
     };

@@ -1,0 +1,110 @@
+//! The first help: commands in groups, the options that start a trace, examples.
+
+use std::fmt::Write as _;
+
+/// A group of commands: title, then name and what it does. Every command that is not hidden is in one of them.
+type Group = (&'static str, &'static [(&'static str, &'static str)]);
+
+const GROUPS: [Group; 5] = [
+    (
+        "Record",
+        &[
+            ("attach", "Trace running processes: attach 1234 -d 30s"),
+            ("run", "Start a program and trace it: run -- python train.py"),
+            ("daemon", "Trace unprivileged Python scripts on request"),
+        ],
+    ),
+    ("Live", &[("stat", "Live view of host, device and pool memory (also: top)")]),
+    (
+        "Ask a capture or dumps",
+        &[
+            ("report", "A page for a browser: all answers, with pictures"),
+            ("leaks", "Leaks by step, growth, memory held"),
+            ("peaks", "What was live when usage was highest"),
+            ("decompose", "Memory by owner over time: weights, gradients, KV cache, …"),
+            ("fragmentation", "Free memory of pools in pieces, and the blocks that cause it"),
+            ("lifetimes", "How long blocks live, by size and call stack"),
+            ("inefficient", "Blocks held longer than they were used"),
+            ("diff", "What grew between two runs or moments"),
+            ("compare", "Two runs, operator by operator or kernel by kernel"),
+        ],
+    ),
+    (
+        "Files",
+        &[
+            ("export", "For other viewers: folded, speedscope, pprof, snapshot"),
+            ("replay", "Write the outputs of a capture again"),
+            ("recover", "Rebuild the outputs of a trace whose tracer was killed"),
+        ],
+    ),
+    (
+        "Setup",
+        &[
+            ("doctor", "Check this machine or a process: what works, how to fix the rest"),
+            ("demo", "Show a leak report in a minute, without an NPU"),
+            ("schema", "Print the JSON Schema of what --json prints"),
+            ("completions", "Generate shell completions"),
+            ("help", "Help on a command"),
+        ],
+    ),
+];
+
+/// Template of the help without a command.
+pub(super) fn top_level() -> String {
+    let mut text = "\
+Find out who holds Ascend NPU memory: leaks, out-of-memory, peaks, fragmentation,
+by call stack. No restart, no preload, no code change.
+
+Usage: memscope-bpf COMMAND [OPTIONS]
+       memscope-bpf -p PID [OPTIONS]         the same as `attach PID`
+       memscope-bpf [OPTIONS] -- PROG ARGS   the same as `run`
+"
+    .to_owned();
+    for (title, commands) in GROUPS {
+        // Memory takes everything.
+        let _ = write!(text, "\n{title}:\n");
+        for (name, about) in commands {
+            let _ = writeln!(text, "  {name:<15}{about}");
+        }
+    }
+    text.push_str(
+        "\nExamples:
+  sudo memscope-bpf attach 1234 -d 30s --call-stack=python    a server grows
+  memscope-bpf run --analysis=leaks,oom -- bash train.sh      training runs out of memory
+  memscope-bpf report memscopeDumpResults --open              all answers in a browser
+
+Each command: memscope-bpf COMMAND -h (in short) or --help (everything).
+{after-help}",
+    );
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use clap::CommandFactory as _;
+
+    use super::*;
+    use crate::cli::args::Cli;
+
+    /// Makes sure that each command is in one group, and no other word is.
+    #[test]
+    fn groups_have_every_command() {
+        let definition = Cli::command();
+        let visible = definition.get_subcommands().filter(|command| !command.is_hide_set());
+        let expected: BTreeSet<&str> = visible.map(clap::Command::get_name).chain(["help"]).collect();
+        let listed: Vec<&str> =
+            GROUPS.iter().flat_map(|(_, commands)| commands.iter().map(|(name, _)| *name)).collect();
+        assert_eq!(listed.iter().copied().collect::<BTreeSet<_>>(), expected);
+        assert_eq!(listed.len(), expected.len());
+    }
+
+    /// Makes sure that the first help fits 80 columns and 55 lines.
+    #[test]
+    fn first_help_is_short() {
+        let text = Cli::command().render_long_help().to_string();
+        let widest = text.lines().map(|line| line.chars().count()).max();
+        assert!(widest <= Some(90) && text.lines().count() <= 55, "{widest:?} {}\n{text}", text.lines().count());
+    }
+}

@@ -1,0 +1,150 @@
+//! The first screen of a report: one verdict, the places behind it, memory, checks. Findings in, an [`Overview`] out; [`text`] writes it
+//! in 24 lines of 80 columns.
+
+mod checks;
+mod frames;
+mod gate;
+mod memory;
+mod oom;
+mod places;
+mod text;
+
+use std::collections::BTreeMap;
+
+pub use self::{
+    checks::{Check, Checked, Topic},
+    gate::{Failed, Gate},
+    memory::{MemoryRow, MemoryTable, When},
+    oom::{Cause, FailedRequest},
+    places::{Detail, Place, Role},
+    text::{Look, Piece, Tone, write},
+};
+use crate::analyses::Finding;
+use crate::model::{Confidence, Device, RunEnd};
+
+/// The conclusion about a process, the most urgent first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Verdict {
+    /// A request for memory failed.
+    OutOfMemory,
+    /// Blocks of one step after the other stay.
+    Leak,
+    /// Live blocks of a place grow without end.
+    Growing,
+    /// Something increased, and the evidence is too weak for a verdict.
+    Undecided,
+    /// Nothing was found.
+    NothingFound,
+    /// No check could be made.
+    NotJudged,
+}
+
+/// The first screen of one process.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ProcessOverview {
+    /// Process.
+    pub pid: u32,
+    /// Devices that it used.
+    pub devices: Vec<Device>,
+    /// The conclusion.
+    pub verdict: Verdict,
+    /// The begin of its exit, nanoseconds since the Unix epoch; `None` if no exit was seen.
+    pub exit_ns: Option<u64>,
+    /// The places behind the verdict, or those that hold the most memory; the largest first.
+    pub places: Vec<Place>,
+    /// The last request that failed.
+    pub failed_request: Option<FailedRequest>,
+    /// Memory, one table for each device; if a request failed, that of its device at that moment.
+    pub memory: Vec<MemoryTable>,
+    /// Most bytes in use on a device at a time: of driver and pools, which nest, the layer with the most.
+    pub peak_bytes: u64,
+    /// Growth of a place below this, in bytes an hour, would not have been noticed; `None` where that is not known.
+    pub undetectable_bytes_per_hour: Option<u64>,
+    /// What was checked.
+    pub checks: Vec<Check>,
+    /// The process was running before the trace.
+    pub attached: bool,
+    /// A place has a call stack.
+    pub has_stacks: bool,
+    /// How sure.
+    pub confidence: Confidence,
+}
+
+/// The first screen of a run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Overview {
+    /// Processes with device memory, the most urgent verdict first.
+    pub processes: Vec<ProcessOverview>,
+}
+
+impl Overview {
+    /// Makes the screen of the findings of a run.
+    #[must_use]
+    pub fn new(findings: &[Finding], end: &RunEnd) -> Self {
+        let mut by_process: BTreeMap<u32, Vec<&Finding>> = BTreeMap::new();
+        for finding in findings {
+            if let Some(pid) = finding.subject().and_then(|subject| subject.pid) {
+                by_process.entry(pid).or_default().push(finding);
+            }
+        }
+        let mut processes: Vec<ProcessOverview> =
+            by_process.into_iter().filter_map(|(pid, of)| ProcessOverview::new(pid, &of, end)).collect();
+        processes.sort_by_key(|process| (process.verdict, std::cmp::Reverse(process.total_bytes()), process.pid));
+        Self { processes }
+    }
+}
+
+impl ProcessOverview {
+    /// `None` for a process without device memory.
+    fn new(pid: u32, findings: &[&Finding], end: &RunEnd) -> Option<Self> {
+        let mut devices: Vec<Device> = findings
+            .iter()
+            .filter_map(|finding| finding.subject().map(|subject| subject.device))
+            .filter(|device| matches!(device, Device::Npu(_)))
+            .collect();
+        devices.sort_unstable();
+        devices.dedup();
+        if devices.is_empty() {
+            return None;
+        }
+        let checks = checks::of(findings);
+        let exit_ns = findings.iter().find_map(|finding| match finding {
+            Finding::Span(span) => Some(span.until_ns),
+            _ => None,
+        });
+        let verdict = checks::verdict(&checks);
+        let places = places::of(verdict, findings);
+        let has_stacks = places.iter().any(|place| !place.stacks.is_empty());
+        Some(Self {
+            pid,
+            verdict,
+            exit_ns,
+            failed_request: oom::of(findings),
+            memory: match places::last_oom(findings) {
+                Some(oom) => vec![memory::at_failure(oom)],
+                None => devices.iter().filter_map(|device| memory::of(*device, findings, exit_ns.is_some())).collect(),
+            },
+            peak_bytes: peak_bytes(findings),
+            undetectable_bytes_per_hour: places::undetectable_bytes_per_hour(findings),
+            devices,
+            attached: findings.iter().any(|finding| matches!(finding, Finding::Held(held) if held.attached)),
+            has_stacks,
+            places,
+            checks,
+            confidence: Confidence::after(end),
+        })
+    }
+
+    /// Bytes of all tables.
+    fn total_bytes(&self) -> u128 {
+        self.memory.iter().map(|table| table.total_bytes).sum()
+    }
+}
+
+fn peak_bytes(findings: &[&Finding]) -> u64 {
+    let peak = |finding: &&Finding| match finding {
+        Finding::Held(held) if matches!(held.device, Device::Npu(_)) => Some(held.peak_bytes),
+        _ => None,
+    };
+    findings.iter().filter_map(peak).max().unwrap_or(0)
+}

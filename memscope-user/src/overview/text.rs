@@ -1,0 +1,463 @@
+//! The first screen as text: 24 lines, as wide as the terminal.
+
+use super::{
+    Cause, Check, Checked, Detail, FailedRequest, MemoryTable, Overview, Place, ProcessOverview, Role, Verdict, When,
+    frames::{self, UserFrame},
+};
+use crate::analyses::ledger::Moment;
+use crate::model::{Confidence, Device, Figures, PoolOperators, RunEnd};
+use crate::printable::OneLine;
+use crate::text::numbers::{counted, rounded};
+
+/// Lines of the screen.
+const LINES: usize = 24;
+/// Places at most.
+const MAX_PLACES: usize = 5;
+/// Frames of the first place, and of the others.
+const FRAMES: [usize; 2] = [3, 1];
+/// Lines for places, of the worst verdict at least.
+const LEAST_ROOM: usize = 5;
+/// Further processes at most.
+const MAX_OTHERS: usize = 3;
+const BAR: usize = 18;
+
+/// How the screen looks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Look {
+    /// Columns.
+    pub width: usize,
+    /// Bars and marks are drawn in Unicode, otherwise in ASCII.
+    pub unicode: bool,
+}
+
+impl Default for Look {
+    fn default() -> Self {
+        Self { width: 80, unicode: true }
+    }
+}
+
+/// How a piece of text stands out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tone {
+    /// It does not.
+    Plain,
+    /// Bad news.
+    Alarm,
+    /// Undecided.
+    Doubt,
+    /// Good news.
+    Good,
+    /// A title.
+    Title,
+    /// Of less interest.
+    Faint,
+}
+
+/// A piece of a line, or an end of line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// How it stands out.
+    pub tone: Tone,
+    /// The text, without characters that a terminal obeys.
+    pub text: String,
+}
+
+/// Lines in the making.
+struct Page {
+    look: Look,
+    lines: Vec<Vec<Piece>>,
+}
+
+impl Page {
+    /// Adds a line, cut at the width.
+    fn line(&mut self, pieces: Vec<(Tone, String)>) {
+        let mut left = self.look.width;
+        let mut line = Vec::new();
+        for (tone, text) in pieces {
+            let text = OneLine(text).to_string();
+            let count = text.chars().count();
+            let text =
+                if count > left { text.chars().take(left.saturating_sub(1)).chain(['…']).collect() } else { text };
+            left = left.saturating_sub(count);
+            line.push(Piece { tone, text });
+            if left == 0 {
+                break;
+            }
+        }
+        self.lines.push(line);
+    }
+
+    fn plain(&mut self, text: String) {
+        self.line(vec![(Tone::Plain, text)]);
+    }
+
+    fn blank(&mut self) {
+        self.lines.push(Vec::new());
+    }
+
+    /// A bar of so many parts of the whole.
+    fn bar(&self, share: f64) -> String {
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a few columns")]
+        let full = (share.clamp(0.0, 1.0) * BAR as f64).round() as usize;
+        let full = if share > 0.0 { full.max(1) } else { 0 };
+        if self.look.unicode { "█".repeat(full) } else { "#".repeat(full) }
+    }
+
+    /// Numbers as a line of bars.
+    fn spark(&self, numbers: &[u64]) -> String {
+        const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+        let most = numbers.iter().max().copied().unwrap_or(0).max(1);
+        if !self.look.unicode {
+            return numbers.iter().map(u64::to_string).collect::<Vec<_>>().join(" ");
+        }
+        numbers.iter().map(|number| BARS[(u128::from(*number) * 7 / u128::from(most)) as usize]).collect()
+    }
+}
+
+/// Writes the screen. `title` names what was traced; `next` are commands to type.
+#[must_use]
+pub fn write(overview: &Overview, end: &RunEnd, title: &str, next: &[String], look: Look) -> Vec<Vec<Piece>> {
+    let mut page = Page { look, lines: Vec::new() };
+    let Some((first, others)) = overview.processes.split_first() else {
+        page.line(vec![(Tone::Title, header(title, None, end))]);
+        page.line(vec![
+            (Tone::Doubt, "NOT JUDGED".to_owned()),
+            (Tone::Plain, "  no device memory was seen".to_owned()),
+        ]);
+        return page.lines;
+    };
+    page.line(vec![(Tone::Title, header(title, Some(first), end))]);
+    page.blank();
+    verdict_line(&mut page, first, end.start_ns);
+    if let Some(failed) = first.failed_request.as_ref().filter(|_| first.verdict == Verdict::OutOfMemory) {
+        write_cause(&mut page, failed);
+    }
+    let mut rest = below_places(first, others, end, next, look, MAX_OTHERS);
+    if page.lines.len() + rest.len() + LEAST_ROOM > LINES {
+        rest = below_places(first, others, end, next, look, 0);
+    }
+    let room = LINES.saturating_sub(page.lines.len() + rest.len());
+    write_places(&mut page, first, room);
+    page.lines.extend(rest);
+    page.lines
+}
+
+/// What comes below the places.
+fn below_places(
+    first: &ProcessOverview,
+    others: &[ProcessOverview],
+    end: &RunEnd,
+    next: &[String],
+    look: Look,
+    most_others: usize,
+) -> Vec<Vec<Piece>> {
+    let mut page = Page { look, lines: Vec::new() };
+    for table in first.memory.iter().take(1) {
+        write_memory(&mut page, table, end);
+    }
+    write_checks(&mut page, &first.checks);
+    write_others(&mut page, others, most_others);
+    if !next.is_empty() {
+        page.blank();
+        for (number, command) in next.iter().enumerate() {
+            page.line(vec![
+                (Tone::Faint, if number == 0 { " next:  " } else { "        " }.to_owned()),
+                (Tone::Plain, command.clone()),
+            ]);
+        }
+    }
+    page.lines
+}
+
+fn header(title: &str, process: Option<&ProcessOverview>, end: &RunEnd) -> String {
+    let mut parts = vec![title.to_owned()];
+    if let Some(process) = process {
+        parts.push(format!("pid {}", process.pid));
+        parts.push(process.devices.iter().map(|device| device_word(*device)).collect::<Vec<_>>().join(","));
+    }
+    let took_ns = end.time_ns.saturating_sub(end.start_ns);
+    parts.push(if process.is_some_and(|process| process.attached) {
+        format!("attached for {}", seconds(took_ns))
+    } else {
+        seconds(took_ns)
+    });
+    if let Some(exit_ns) = process.and_then(|process| process.exit_ns) {
+        parts.push(format!("exit at {}", seconds(exit_ns.saturating_sub(end.start_ns))));
+    }
+    parts.push(loss(end));
+    parts.retain(|part| !part.is_empty());
+    parts.join(" · ")
+}
+
+fn loss(end: &RunEnd) -> String {
+    if end.fault.is_some() {
+        return "the tracer failed: figures may be off".to_owned();
+    }
+    if !end.unopened.is_empty() {
+        return "not all files could be opened: figures may be off".to_owned();
+    }
+    let count = end.losses.iter().map(|line| line.count).fold(0, u64::saturating_add).max(end.lost);
+    match (count, end.touches(&[Figures::Memory])) {
+        (0, _) => "nothing lost".to_owned(),
+        (count, true) => format!("{} lost: figures may be off", counted(count, "event")),
+        (_, false) => "no memory event lost".to_owned(),
+    }
+}
+
+fn seconds(time_ns: u64) -> String {
+    if time_ns < 1_000_000_000 {
+        return format!("{} ms", time_ns / 1_000_000);
+    }
+    format!("{:.1} s", time_ns as f64 / 1e9)
+}
+
+fn device_word(device: Device) -> String {
+    match device {
+        Device::Npu(number) => format!("npu:{number}"),
+        Device::Cpu => "host".to_owned(),
+        Device::None => "no device".to_owned(),
+    }
+}
+
+fn verdict_line(page: &mut Page, process: &ProcessOverview, start_ns: u64) {
+    let (tone, mark, word) = match process.verdict {
+        Verdict::OutOfMemory => (Tone::Alarm, ["✗", "x"], "OUT OF MEMORY"),
+        Verdict::Leak => (Tone::Alarm, ["✗", "x"], "LEAK"),
+        Verdict::Growing => (Tone::Alarm, ["✗", "x"], "GROWING"),
+        Verdict::Undecided => (Tone::Doubt, ["?", "?"], "UNDECIDED"),
+        Verdict::NothingFound => (Tone::Good, ["✓", "+"], "NOTHING FOUND"),
+        Verdict::NotJudged => (Tone::Doubt, ["?", "?"], "NOT JUDGED"),
+    };
+    let doubt = if process.confidence == Confidence::Doubtful { "  (doubtful: events were lost)" } else { "" };
+    page.line(vec![
+        (tone, format!(" {} {word}", mark[usize::from(!page.look.unicode)])),
+        (Tone::Plain, format!("  {}{doubt}", sentence(process, start_ns))),
+    ]);
+}
+
+/// The verdict in a sentence.
+fn sentence(process: &ProcessOverview, start_ns: u64) -> String {
+    let of = |role: Role| process.places.iter().filter(move |place| place.role == role);
+    let bytes = |role: Role| of(role).map(|place| u128::from(place.live.size_bytes)).sum::<u128>();
+    let places = |role: Role| counted(of(role).count() as u64, "place");
+    match process.verdict {
+        Verdict::OutOfMemory => {
+            process.failed_request.as_ref().map(|failed| asked(failed, start_ns)).unwrap_or_default()
+        }
+        Verdict::Leak => {
+            let blocks = of(Role::Leaks).map(|place| place.live.blocks).sum();
+            format!("{} in {} stay, at {}", rounded(bytes(Role::Leaks)), counted(blocks, "block"), places(Role::Leaks))
+        }
+        Verdict::Growing => {
+            let rate: f64 = of(Role::Grows).map(|place| rate_of(place).unwrap_or_default()).sum();
+            format!("{} more an hour, at {}", hourly(rate), places(Role::Grows))
+        }
+        Verdict::Undecided => format!("{} increased, too little to call it a leak", places(Role::Undecided)),
+        Verdict::NothingFound => match process.undetectable_bytes_per_hour {
+            Some(bytes) => format!("growth below {} an hour cannot be excluded", rounded(bytes.into())),
+            None => "no leak and no growth".to_owned(),
+        },
+        Verdict::NotJudged => "steps or 10 s of work are needed to judge leaks".to_owned(),
+    }
+}
+
+/// The request that failed.
+fn asked(failed: &FailedRequest, start_ns: u64) -> String {
+    let at = seconds(failed.time_ns.saturating_sub(start_ns));
+    let attempts = counted(failed.attempts.into(), "attempt");
+    let more = match failed.failed {
+        0 | 1 => String::new(),
+        failed => format!("; {failed} requests failed"),
+    };
+    format!("{} asked for at {at}, {attempts}{more}", rounded(failed.size_bytes.into()))
+}
+
+/// Why, from where, and what helps.
+fn write_cause(page: &mut Page, failed: &FailedRequest) {
+    let size = |bytes: u64| rounded(bytes.into());
+    let cause = match failed.cause {
+        Cause::NotGiven { largest_bytes } => {
+            format!("a free piece of {} was not given: pools keep pieces apart", size(largest_bytes))
+        }
+        Cause::Fragmented { unused_bytes, largest_bytes } => {
+            let largest = largest_bytes.map(|largest| format!(", largest {}", size(largest))).unwrap_or_default();
+            format!("fragmentation: {} is cached in pieces{largest}", size(unused_bytes))
+        }
+        Cause::Full { missing_bytes, unused_bytes: 0 } => {
+            format!("no pool has unused memory; up to {} is missing", size(missing_bytes))
+        }
+        Cause::Full { missing_bytes, unused_bytes } => {
+            format!("up to {} is missing, even without the cache ({})", size(missing_bytes), size(unused_bytes))
+        }
+    };
+    page.line(vec![(Tone::Title, "   CAUSE    ".to_owned()), (Tone::Plain, cause)]);
+    if let Some(UserFrame { at, function }) = frames::of(failed.stacks, 1).into_iter().next() {
+        page.line(vec![(Tone::Title, "   ASKED    ".to_owned()), (Tone::Plain, format!("{at}  {function}"))]);
+    }
+    let is_torch = failed.pool.is_some_and(|pool| pool.operators() == Some(PoolOperators::Torch));
+    if is_torch && !matches!(failed.cause, Cause::Full { .. }) {
+        let advice = "PYTORCH_NPU_ALLOC_CONF=expandable_segments:True, unless in force";
+        page.line(vec![(Tone::Title, "   ADVICE   ".to_owned()), (Tone::Plain, advice.to_owned())]);
+    }
+}
+
+fn rate_of(place: &Place) -> Option<f64> {
+    if let Detail::Rate(bytes_per_second, _) = place.detail { Some(bytes_per_second) } else { None }
+}
+
+fn hourly(bytes_per_second: f64) -> String {
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a rate, rounded")]
+    rounded((bytes_per_second * 3600.0) as u128)
+}
+
+/// Writes places, in no more than `room` lines.
+fn write_places(page: &mut Page, process: &ProcessOverview, room: usize) {
+    let holds = process.places.first().is_some_and(|place| place.role == Role::Holds);
+    let title = if holds && process.verdict != Verdict::OutOfMemory { Some(" HELD THE MOST") } else { None };
+    let mut left = room.saturating_sub(1 + usize::from(title.is_some()));
+    if process.places.is_empty() || left < 2 {
+        return;
+    }
+    page.blank();
+    if let Some(title) = title {
+        page.line(vec![(Tone::Title, title.to_owned())]);
+    }
+    let mut written = 0;
+    for (number, place) in process.places.iter().take(MAX_PLACES).enumerate() {
+        let frames = frames::of(place.stacks, FRAMES[number.min(1)]);
+        let lines = 1 + frames.len().max(1);
+        let is_last = number + 1 == process.places.len();
+        if lines + usize::from(!is_last) > left {
+            break;
+        }
+        write_place(page, number + 1, place, &frames);
+        left -= lines;
+        written += 1;
+    }
+    let more = process.places.len() - written;
+    if more > 0 {
+        page.line(vec![(Tone::Faint, format!("   … {} (-v)", counted(more as u64, "more place")))]);
+    }
+}
+
+fn write_place(page: &mut Page, number: usize, place: &Place, frames: &[UserFrame]) {
+    let live = format!("{} in {}", rounded(place.live.size_bytes.into()), counted(place.live.blocks, "block"));
+    let share = format!("{:3.0} %", place.share * 100.0);
+    let text = match place.detail {
+        Detail::Steps(steps, [first, last]) => {
+            format!("{live} of {} ({first} to {last})  {share}", counted(steps.into(), "step"))
+        }
+        Detail::Rate(rate, lows) => format!("{} an hour  {share}  {live}  {}", hourly(rate), page.spark(&lows)),
+        Detail::Increase(more) => {
+            format!(
+                "+{} in {}, {} live",
+                rounded(more.size_bytes.into()),
+                counted(more.blocks, "block"),
+                place.live.blocks
+            )
+        }
+        Detail::None => format!("{live}  {share}  {}", page.bar(place.share)),
+    };
+    page.line(vec![(Tone::Title, format!(" #{number}  ")), (Tone::Plain, text)]);
+    for UserFrame { at, function } in frames {
+        page.plain(format!("     {at}  {function}"));
+    }
+    if frames.is_empty() {
+        let what = match place.each_bytes {
+            Some(each) => format!("blocks of {}", rounded(each.into())),
+            None => "blocks".to_owned(),
+        };
+        page.plain(format!("     {what} of {}; no call stack: add --call-stack=python", place.pool.title()));
+    }
+}
+
+fn write_memory(page: &mut Page, table: &MemoryTable, end: &RunEnd) {
+    /// Columns of the labels.
+    const LABELS: usize = 34;
+    page.blank();
+    let at = seconds(table.time_ns.saturating_sub(end.start_ns));
+    let title = match table.when {
+        When::FailedRequest => format!(" MEMORY AT THE FAILED REQUEST ({at})"),
+        When::At(Moment::Peak) => format!(" MEMORY AT THE PEAK ({at})"),
+        When::At(Moment::End) => " MEMORY AT THE END".to_owned(),
+        When::At(Moment::Now) => " MEMORY NOW".to_owned(),
+    };
+    page.line(vec![(Tone::Title, format!("{title}, {}", device_word(table.device)))]);
+    let share = |bytes: u128| bytes as f64 / table.total_bytes.max(1) as f64;
+    for row in &table.rows {
+        let label = format!("{}{}", if row.is_part { "     " } else { "   " }, row.label);
+        let percent = share(row.size_bytes) * 100.0;
+        page.plain(format!(
+            "{label:<LABELS$}{:>11} {percent:5.1} %  {}",
+            rounded(row.size_bytes),
+            page.bar(share(row.size_bytes))
+        ));
+    }
+    if table.rows.iter().filter(|row| !row.is_part).count() > 1 {
+        page.plain(format!("{:<LABELS$}{:>11}", "   = all", rounded(table.total_bytes)));
+    }
+    if let Some((used, capacity)) = table.device_bytes {
+        page.plain(format!("   device: {} of {} in use", rounded(used), rounded(capacity.into())));
+    }
+}
+
+fn write_checks(page: &mut Page, checks: &[Check]) {
+    page.blank();
+    let mut pieces = vec![(Tone::Title, " CHECKS  ".to_owned())];
+    let mut used = 9;
+    for (number, Check { topic, checked }) in checks.iter().enumerate() {
+        let (tone, answer) = match checked {
+            Checked::Found => (Tone::Alarm, "found".to_owned()),
+            Checked::Undecided => (Tone::Doubt, "undecided".to_owned()),
+            Checked::NotFound => (Tone::Good, "none".to_owned()),
+            Checked::NotJudged(why) => (Tone::Doubt, format!("not judged ({why})")),
+        };
+        let between = if number + 1 < checks.len() { ", " } else { "" };
+        let text = format!("{}: {answer}{between}", topic.word());
+        let count = text.chars().count();
+        if used + count > page.look.width {
+            trim_end(&mut pieces);
+            page.line(std::mem::take(&mut pieces));
+            pieces.push((Tone::Plain, " ".repeat(9)));
+            used = 9;
+        }
+        used += count;
+        pieces.push((tone, text));
+    }
+    page.line(pieces);
+}
+
+/// Takes blanks off the end of a line.
+fn trim_end(pieces: &mut [(Tone, String)]) {
+    if let Some((_, last)) = pieces.last_mut() {
+        last.truncate(last.trim_end().len());
+    }
+}
+
+/// A line for each further process.
+fn write_others(page: &mut Page, others: &[ProcessOverview], most: usize) {
+    for process in others.iter().take(most) {
+        let word = match process.verdict {
+            Verdict::OutOfMemory => "out of memory",
+            Verdict::Leak => "leak",
+            Verdict::Growing => "growing",
+            Verdict::Undecided => "undecided",
+            Verdict::NothingFound => "nothing found",
+            Verdict::NotJudged => "not judged",
+        };
+        let bytes: u128 = process.memory.iter().map(|table| table.total_bytes).sum();
+        page.plain(format!(" pid {}: {word}, {}", process.pid, rounded(bytes)));
+    }
+    if let Some(more) = others.len().checked_sub(most).filter(|more| *more > 0) {
+        page.line(vec![(
+            Tone::Faint,
+            format!(
+                " … {} (-v)",
+                if more == 1 { "1 more process".to_owned() } else { format!("{more} more processes") }
+            ),
+        )]);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,276 @@
+use super::*;
+use crate::analyses::{
+    Finding, HeldAnalysis, StepLeaksAnalysis,
+    growth::{GrowingSite, Growth, Increase, NotJudged, Site},
+    ledger::{Entry, Item, Ledger, PoolSheets, Sheet},
+    oom::{Oom, PoolAtOom},
+    script::{Script, run},
+};
+use crate::model::{LiveGroups, LiveSum, PlaceSum, Pool, Stack, StackEnd, Stacks};
+
+const NPU0: Device = Device::Npu(0);
+
+fn screen_of(findings: &[Finding], end: &RunEnd, look: Look) -> String {
+    let next = ["memscope-bpf peaks x".to_owned()];
+    let lines = write(&Overview::new(findings, end), end, "memscope-bpf", &next, look);
+    let line = |pieces: Vec<Piece>| pieces.into_iter().map(|piece| piece.text).collect::<String>();
+    lines.into_iter().map(|pieces| line(pieces) + "\n").collect()
+}
+
+fn screen(findings: &[Finding]) -> String {
+    screen_of(
+        findings,
+        &RunEnd { start_ns: 1_000_000_000, time_ns: 31_000_000_000, ..RunEnd::default() },
+        Look::default(),
+    )
+}
+
+fn python(frames: &[&'static str]) -> Stacks {
+    Stacks { python: Some(Stack::keep(frames.iter().copied(), StackEnd::Root)), ..Stacks::default() }
+}
+
+fn site(stacks: Stacks) -> Site {
+    Site { pool: Pool::Pta, stacks, size_bytes: None, module_id: None, caller: None }
+}
+
+fn growing(frame: &'static str, bytes_per_second: f64) -> GrowingSite {
+    GrowingSite {
+        site: Some(site(python(&[frame, "serve.py(34): main"]))),
+        pool: Pool::Pta,
+        blocks: 40,
+        size_bytes: 40 << 20,
+        low_blocks: [0, 8, 16, 24, 32, 40],
+        blocks_per_second: 1.0,
+        bytes_per_second,
+        allocations: 40,
+        ages: [10; 4],
+        owners: Vec::new(),
+    }
+}
+
+fn growth(sites: Vec<GrowingSite>, increases: Vec<Increase>) -> Finding {
+    Growth {
+        pid: 7,
+        device: NPU0,
+        from_ns: 1_000_000_000,
+        span_ns: 30_000_000_000,
+        judged: true,
+        not_judged: None,
+        undetectable_bytes_per_hour: None,
+        increases,
+        sites,
+        sites_full: false,
+        confidence: Confidence::Certain,
+    }
+    .into()
+}
+
+/// 3 GiB of a pool, 1 GiB of it from before the attach, 1 GiB cached, and 512 MiB of the runtime.
+fn ledger(moment: Moment) -> Finding {
+    const GIB: u128 = 1 << 30;
+    let pool = Pool::Pta;
+    let sheet = |total: Item, size_bytes, parts| Sheet { total: Entry::plus(total, size_bytes), parts };
+    let allocated = sheet(Item::PoolOwnAllocated { pool }, 3 * GIB, vec![Entry::plus(Item::PoolOlder { pool }, GIB)]);
+    let reserved = sheet(Item::PoolOwnReserved { pool }, 4 * GIB, Vec::new());
+    Ledger {
+        pid: 7,
+        device: NPU0,
+        moment,
+        time_ns: 30_000_000_000,
+        attached: true,
+        used: None,
+        used_time_ns: None,
+        capacity_bytes: None,
+        hal: sheet(Item::Hal, 5 * GIB, vec![Entry::plus(Item::Runtime, GIB / 2)]),
+        pools: vec![PoolSheets { pool, allocated, reserved }],
+        confidence: Confidence::Certain,
+    }
+    .into()
+}
+
+/// The golden run: two blocks of 1 MiB outlive their steps, at no known place.
+#[test]
+fn leaks_of_steps() {
+    let script = Script::golden_leaky();
+    let end = RunEnd { time_ns: 2_500_000_000, ..RunEnd::default() };
+    let mut found = run(StepLeaksAnalysis::default(), script.events(), &end);
+    found.extend(run(HeldAnalysis::default(), script.events(), &end));
+    let expected = "\
+memscope-bpf · pid 30057 · npu:0 · 2.5 s · nothing lost
+
+ ✗ LEAK  2.00 MiB in 2 blocks stay, at 1 place
+
+ #1  2.00 MiB in 2 blocks of 2 steps (2 to 3)  100 %
+     blocks of 1.00 MiB of PyTorch pool; no call stack: add --call-stack=python
+
+ CHECKS  oom: none, leaks: found, growth: not judged (needs 10 s of work),
+         fragmentation: not judged (--analysis=fragmentation)
+
+ next:  memscope-bpf peaks x
+";
+    assert_eq!(screen_of(&found, &end, Look::default()), expected);
+}
+
+/// Rates are of an hour, shares of the sum of rates (3 to 1), memory is counted once.
+#[test]
+fn growth_of_a_server() {
+    let mib = 1_048_576.0;
+    let sites = vec![growing("serve.py(20): put", mib), growing("/a/site-packages/torch/nn.py(1): f", 3.0 * mib)];
+    let expected = "\
+memscope-bpf · pid 7 · npu:0 · 30.0 s · nothing lost
+
+ ✗ GROWING  14.06 GiB more an hour, at 2 places
+
+ #1  10.55 GiB an hour   75 %  40.00 MiB in 40 blocks  ▁▂▃▅▆█
+     serve.py:34  main
+ #2  3.52 GiB an hour   25 %  40.00 MiB in 40 blocks  ▁▂▃▅▆█
+     serve.py:20  put
+
+ MEMORY AT THE END, npu:0
+   PyTorch pool, in use              3.00 GiB  66.7 %  ████████████
+     from before the attach          1.00 GiB  22.2 %  ████
+   PyTorch pool, cached              1.00 GiB  22.2 %  ████
+   runtime                         512.00 MiB  11.1 %  ██
+   = all                             4.50 GiB
+
+ CHECKS  oom: not judged (no analysis of it), leaks: not judged (no steps were
+         marked), growth: found, fragmentation: not judged (--analysis=fragmentation)
+
+ next:  memscope-bpf peaks x
+";
+    let found = [growth(sites, Vec::new()), ledger(Moment::End)];
+    let screen = screen(&found);
+    assert_eq!(screen.lines().take(4).collect::<Vec<_>>(), expected.lines().take(4).collect::<Vec<_>>());
+    let memory =
+        |text: &str| text.lines().skip_while(|line| !line.contains("MEMORY")).take(6).collect::<Vec<_>>().join("\n");
+    assert_eq!(memory(&screen), memory(expected));
+    assert!(
+        screen.contains(" #1  10.55 GiB an hour   75 %  40.00 MiB in 40 blocks  ▁▂▃▅▆█\n     serve.py:34  main\n"),
+        "{screen}"
+    );
+    assert!(screen.contains(" #2  3.52 GiB an hour   25 %"), "{screen}");
+}
+
+/// An increase is undecided, and nothing at all is nothing found; a short run is not judged.
+#[test]
+fn three_answers() {
+    let increase = Increase {
+        site: site(python(&["a.py(3): f"])),
+        blocks: 3,
+        size_bytes: 3 << 20,
+        live_blocks: 9,
+        ages: [9, 0, 0, 0],
+        owners: Vec::new(),
+    };
+    let undecided = screen(&[growth(Vec::new(), vec![increase])]);
+    assert!(undecided.contains("\n ? UNDECIDED  1 place increased, too little to call it a leak\n"), "{undecided}");
+    assert!(undecided.contains(" #1  +3.00 MiB in 3 blocks, 9 live\n     a.py:3  f\n"), "{undecided}");
+    assert!(undecided.contains("growth: undecided"), "{undecided}");
+    let nothing = screen(&[growth(Vec::new(), Vec::new())]);
+    assert!(nothing.contains("\n ✓ NOTHING FOUND  no leak and no growth\n"), "{nothing}");
+    let Finding::Growth(judged) = growth(Vec::new(), Vec::new()) else { panic!("no growth") };
+    let bounded = Growth { undetectable_bytes_per_hour: Some(3 << 20), ..judged.clone() };
+    let bounded = screen(&[bounded.into()]);
+    assert!(bounded.contains("FOUND  growth below 3.00 MiB an hour cannot be excluded\n"), "{bounded}");
+    let short = Growth { judged: false, not_judged: Some(NotJudged::TooShort), ..judged };
+    let short = screen(&[short.into()]);
+    assert!(short.contains("\n ? NOT JUDGED  steps or 10 s of work"), "{short}");
+    assert!(screen(&[]).contains("NOT JUDGED  no device memory was seen\n"));
+}
+
+fn oom(size_bytes: u64, largest_free_bytes: u64) -> Finding {
+    let place = |frame, blocks, size_bytes| PlaceSum { stacks: python(&[frame]), live: LiveSum { blocks, size_bytes } };
+    let groups = LiveGroups {
+        places: vec![place("kv.py(4): kv", 12, 768 << 20), place("w.py(3): load", 16, 256 << 20)],
+        ..LiveGroups::default()
+    };
+    let pool = PoolAtOom {
+        pool: Pool::Pta,
+        used_bytes: 1 << 30,
+        reserved_bytes: Some((1 << 30) + (100 << 20)),
+        largest_free_bytes: Some(largest_free_bytes),
+        groups,
+        live: LiveSum { blocks: 28, size_bytes: 1 << 30 },
+        places_left_out: 0,
+    };
+    Oom {
+        pid: 7,
+        tid: 8,
+        device: NPU0,
+        time_ns: 13_300_000_000,
+        function: None,
+        size_bytes,
+        stacks: python(&["oom.py(6): prefill"]),
+        attempts: 2,
+        retries: Vec::new(),
+        pools: vec![pool],
+        unused_bytes: 100 << 20,
+        missing_bytes: size_bytes.saturating_sub(100 << 20),
+        late: false,
+        recent: Vec::new(),
+        top: Vec::new(),
+        last_events: Vec::new(),
+    }
+    .into()
+}
+
+/// Fragmented, full, or there and not given; holders by share of what was live (768 MiB of 1 GiB).
+#[test]
+fn out_of_memory() {
+    let fragmented = screen(&[oom(32 << 20, 2 << 20)]);
+    let expected = "
+ ✗ OUT OF MEMORY  32.00 MiB asked for at 12.3 s, 2 attempts
+   CAUSE    fragmentation: 100.00 MiB is cached in pieces, largest 2.00 MiB
+   ASKED    oom.py:6  prefill
+   ADVICE   PYTORCH_NPU_ALLOC_CONF=expandable_segments:True, unless in force
+
+ #1  768.00 MiB in 12 blocks   75 %  ██████████████
+     kv.py:4  kv
+ #2  256.00 MiB in 16 blocks   25 %  █████
+     w.py:3  load
+
+ MEMORY AT THE FAILED REQUEST (12.3 s), npu:0
+   PyTorch pool, in use              1.00 GiB  91.1 %  ████████████████
+   PyTorch pool, cached            100.00 MiB   8.9 %  ██
+   = all                             1.10 GiB
+";
+    assert!(fragmented.contains(expected), "{fragmented}");
+    let full = screen(&[oom(200 << 20, 2 << 20)]);
+    assert!(full.contains("CAUSE    up to 100.00 MiB is missing, even without the cache (100.00 MiB)\n"), "{full}");
+    assert!(!full.contains("ADVICE"), "{full}");
+    let kept = screen(&[oom(2 << 20, 2 << 20)]);
+    assert!(kept.contains("CAUSE    a free piece of 2.00 MiB was not given"), "{kept}");
+}
+
+/// However many places and processes: 24 lines, none wider than the terminal, and the next command is there.
+#[test]
+fn a_screen_has_24_lines() {
+    let sites: Vec<GrowingSite> =
+        (0..40).map(|number| growing("a_very_long_file_name.py(1): f", f64::from(number))).collect();
+    let mut findings = vec![growth(sites, Vec::new()), ledger(Moment::End), ledger(Moment::Peak)];
+    for pid in 100..120 {
+        let Finding::Growth(other) = growth(Vec::new(), Vec::new()) else { panic!("no growth") };
+        findings.push(Growth { pid, ..other }.into());
+    }
+    for width in [60, 80, 120] {
+        let end = RunEnd { time_ns: 30_000_000_000, ..RunEnd::default() };
+        let text = screen_of(&findings, &end, Look { width, unicode: true });
+        assert!(text.lines().count() <= 24, "{text}");
+        assert!(text.lines().all(|line| line.chars().count() <= width), "{text}");
+        assert!(text.contains("memscope-bpf peaks x") && text.contains("more places"), "{text}");
+    }
+}
+
+/// A program's own strings reach no terminal as commands, and ASCII is ASCII.
+#[test]
+fn hostile_frames_are_clean() {
+    let found = [growth(vec![growing("x\u{1b}[31m\u{202e}.py(1): f\u{9b}", 1.0)], Vec::new())];
+    let text = screen(&found);
+    assert!(!text.contains(['\u{1b}', '\u{202e}', '\u{9b}']), "{text:?}");
+    let plain = screen_of(
+        &[growth(vec![growing("a.py(1): f", 1.0)], Vec::new())],
+        &RunEnd::default(),
+        Look { width: 80, unicode: false },
+    );
+    assert!(plain.contains("\n x GROWING") && plain.contains("  0 8 16 24 32 40\n"), "{plain}");
+}
