@@ -6,8 +6,9 @@ use crate::row::REGISTER_ARGS;
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WatchedProcess {
-    /// First address of the handler's own memory; a thread whose stack is there runs calls of ours,
-    /// which are nobody's.
+    /// First address of the handler's own memory, and the handler's; a thread whose stack is there
+    /// runs calls of ours, which are nobody's. 0 while it is set up: a program with a handler is
+    /// sent nothing. [`ANY_HANDLER`]: one with an earlier tracer's handler is.
     pub from: u64,
     /// Behind the last.
     pub to: u64,
@@ -22,6 +23,9 @@ pub struct WatchedProcess {
     /// The same of the last.
     pub unsent_until_ns: u64,
 }
+
+/// In place of an address: whatever handler the process has, it is no handler of the program's own.
+pub const ANY_HANDLER: u64 = u64::MAX;
 
 /// Bytes of an operator's name that the kernel side compares, the last one 0.
 pub const START_BYTES: usize = 64;

@@ -13,7 +13,7 @@ use memscope_common::{
     Miss, ProbeRow, WatchSite, WatchStart, WatchedProcess,
     miss::MAX_DEPTH,
     row::{REGISTER_ARGS, ROW_BOUNDARY, ROW_CAPTURE_BEGIN, ROW_CAPTURE_END, ROW_CLOSED, ROW_TEXT, ROW_TEXT_POINTED},
-    watch::START_BYTES,
+    watch::{ANY_HANDLER, START_BYTES},
 };
 
 use crate::{
@@ -179,17 +179,20 @@ fn operator_name(thread: &Thread, row: &ProbeRow) -> Option<[u64; START_BYTES / 
     (result >= 0).then_some(name)
 }
 
-/// Whether the process has a handler for the signal other than `ours`. If unknown, it has not.
+/// Whether the process has a handler for the signal other than `ours`. If unknown, it has not. While
+/// ours is not there yet, a process that ignores the signal has none: it takes no notice of it.
 #[inline(always)]
 fn has_other_handler(ours: u64) -> bool {
+    /// `SIG_IGN`; what is below is `SIG_DFL`.
+    const IGNORED: u64 = 1;
     let at = setting!(task_sighand);
-    if at == 0 || ours == 0 {
+    if at == 0 || ours == ANY_HANDLER {
         return false;
     }
     let signals = kernel_memory::word((current::task() as u64).wrapping_add(at.into()));
     let handler =
         signals.and_then(|signals| kernel_memory::word(signals.wrapping_add(setting!(urgent_handler).into())));
-    handler.is_some_and(|handler| handler != ours)
+    handler.is_some_and(|handler| if ours == 0 { handler > IGNORED } else { handler != ours })
 }
 
 /// Notes that no signal was sent: the program's own handler would have got it. Of several threads'

@@ -1,6 +1,7 @@
 /* Operators that launch kernels, one of which writes where it should not. The watched block is the output of `start`, an operation of ATB.
  *   watch [--rounds 6] [--bad 3] [--threads 1] [--size 4096] [--gap-us 0] [--warm 20000] [--registers 0] [--deny errno] [--handler 1] [--abi 0]
- *         [--aclnn 1] [--storm 1] [--inside 1] [--hold 1] [--lost-device 1] [--block 300] [--free 2] [--reuse 1] [--again 1] [--take handler|ignore] [--fail wait|copy] [--exec 1] [--fork 1]
+ *         [--aclnn 1] [--storm 1] [--inside 1] [--hold 1] [--lost-device 1] [--block 300] [--free 2] [--reuse 1] [--again 1] [--take handler|ignore] [--fail wait|copy] [--exec 1|2] [--fork 1] [--guard 1]
+ * With `--exec 2` the program that is run has a handler of its own; with `--guard` it puts one up whenever it is traced, before `start`.
  * Behind round `again`, `start` writes its output again.
  * Round: op0 … op7, each with a kernel of its own name; op5 of round `bad` also writes into the watched block. At the end the bytes of
  * the block, all the same, are printed, what an operator took, how often the thread waited meanwhile, and what must not have happened meanwhile: interrupted calls, changed
@@ -202,10 +203,15 @@ static void deny(unsigned number, unsigned action)
     CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program));
 }
 
-static bool is_watched(void)
+static bool has_handler(void (*handler)(int))
 {
     struct sigaction action;
-    return !sigaction(SIGURG, NULL, &action) && action.sa_handler != SIG_DFL;
+    return !sigaction(SIGURG, NULL, &action) && action.sa_handler == handler;
+}
+
+static bool is_watched(void)
+{
+    return !has_handler(SIG_DFL);
 }
 
 static void on_enough(int number)
@@ -224,6 +230,34 @@ static void on_storm(int number)
 {
     (void)number;
     handled++;
+}
+
+static bool is_traced(void)
+{
+    char line[256];
+    int tracer = 0;
+    FILE *status = fopen("/proc/thread-self/status", "r");
+    while (status && fgets(line, sizeof line, status))
+        if (sscanf(line, "TracerPid: %d", &tracer) == 1)
+            break;
+    if (status)
+        fclose(status);
+    return tracer != 0;
+}
+
+/* The program has a handler of its own as long as it is traced. Gives whether it was taken away. */
+static bool guard(void)
+{
+    static bool is_mine;
+    bool was_mine = is_mine, is_lost = is_mine && !has_handler(on_urgent);
+    is_mine = is_traced();
+    if (is_mine != was_mine && !is_lost) {
+        signal(SIGURG, is_mine ? on_urgent : SIG_DFL);
+        if (is_mine)
+            printf("traced\n");
+        fflush(stdout);
+    }
+    return is_lost;
 }
 
 /* A child that has what its parent had mapped, and works with it. */
@@ -282,6 +316,8 @@ int main(int argc, char **argv)
     lost_device = option(argc, argv, "--lost-device", 0);
     bool with_storm = option(argc, argv, "--storm", 0);
     uint64_t blocked = option(argc, argv, "--block", 0);
+    bool with_guard = option(argc, argv, "--guard", 0);
+    int lost = 0;
     run = load_atb(option(argc, argv, "--abi", 0));
     if (with_aclnn)
         load_operators();
@@ -322,14 +358,21 @@ int main(int argc, char **argv)
             last = i + 100;
         if (blocked && i == (int)blocked)
             set_signals(SIG_UNBLOCK, SIGURG);
+        if (with_guard && guard())
+            lost++;
         operation("warm", &(struct part){0, false, warm}, warm, 512);
         usleep(2000);
     }
+    if (with_guard)
+        printf("handlers taken away: %d\n", lost);
     if (option(argc, argv, "--fork", 0))
         fork_and_work();
-    if (option(argc, argv, "--exec", 0)) {
+    uint64_t exec = option(argc, argv, "--exec", 0);
+    if (exec) {
         fflush(stdout);
-        execl("/proc/self/exe", argv[0], "--exec", "0", NULL);
+        if (exec == 2)
+            execl("/proc/self/exe", argv[0], "--handler", "1", "--warm", "300", NULL);
+        execl("/proc/self/exe", argv[0], NULL);
     }
     operation("start", &(struct part){1, false, warm}, block, size);
     for (uint64_t i = 1; i < count; i++)

@@ -142,6 +142,21 @@ impl Items {
         was_watched
     }
 
+    /// The process runs another program since that time: the blocks are gone, and so are calls that were open. Calls are counted on, so
+    /// that each look has a name of its own.
+    pub fn another_program(&mut self, now_ns: u64) {
+        self.armed = false;
+        self.open.clear();
+        self.end_windows(now_ns);
+    }
+
+    /// All windows end.
+    fn end_windows(&mut self, now_ns: u64) {
+        let outputs = std::mem::take(&mut self.outputs);
+        let named = std::mem::take(&mut self.named);
+        self.close(outputs.into_iter().chain(named.into_iter().map(|named| named.block)), now_ns);
+    }
+
     /// The windows of these blocks end.
     fn close(&mut self, blocks: impl IntoIterator<Item = Block>, until_ns: u64) {
         self.closed.extend(blocks.into_iter().map(|block| (block, until_ns)));
@@ -178,9 +193,7 @@ impl Items {
         let looks = self.looks(&item, call, Phase::After);
         if self.spec.as_ref().is_some_and(|spec| *spec.end == *item) {
             self.armed = false;
-            let outputs = std::mem::take(&mut self.outputs);
-            let named = std::mem::take(&mut self.named);
-            self.close(outputs.into_iter().chain(named.into_iter().map(|named| named.block)), now_ns);
+            self.end_windows(now_ns);
         }
         looks
     }
@@ -273,6 +286,21 @@ mod tests {
         assert!(!items.is_active());
         assert_eq!(call(&mut items, "other", &[]), [""; 0]);
         assert_eq!(call(&mut items, "start", &[B]), ["3_77/start_3-start_0_after"]);
+    }
+
+    /// Make sure that another program is not looked at for the blocks of the one before, and that its looks have names of their own.
+    #[test]
+    fn another_program_has_no_blocks_yet() {
+        let mut items = items("start,end");
+        call(&mut items, "start", &[A]);
+        call(&mut items, "other", &[]);
+        items.watch("named", B, None, 1);
+        let _ = items.begins(77, "other");
+        items.another_program(5);
+        assert!(!items.is_active());
+        assert_eq!(call(&mut items, "other", &[]), [""; 0]);
+        assert_eq!(call(&mut items, "start", &[B]), ["3_77/start_2-start_0_after"]);
+        assert_eq!(call(&mut items, "other", &[])[0], "3_77/other_3-start_0_before");
     }
 
     #[test]

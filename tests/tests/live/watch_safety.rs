@@ -1,6 +1,6 @@
 //! Block watch, disturbed: whatever happens meanwhile, the program takes no harm, and what was not read is not told as unchanged.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use memscope_tests::harness::debugger::{debug, kill_at_step};
 use memscope_tests::harness::tracer::{Target, Tracer, in_vm, signal_of};
@@ -349,6 +349,55 @@ fn exec() {
     assert_eq!(run.stderr.matches("block watch is on").count(), 2, "{}", run.said());
     assert!(run.stdout.contains("first changed during `op5` (call 4"), "{}", run.said());
     assert!(run.stdout.contains(&format!("; {SIDES} look(s), 1 change(s)\n")), "{}", run.said());
+}
+
+/// Make sure that a program which may be watched is, whatever ran in its process before, and that one which has a handler of its own is left
+/// alone, whether the program before was watched or refused.
+#[test]
+fn exec_of_programs_with_handlers_of_their_own() {
+    const OWN: &str = "blocks are not watched: the program has a handler of its own for SIGURG";
+    for (program, refused, watched) in [
+        (&["--handler", "1", "--warm", "300", "--exec", "1"][..], 1, 1),
+        (&["--exec", "2"], 1, 1),
+        (&["--handler", "1", "--warm", "300", "--exec", "2"], 2, 0),
+    ] {
+        let run = watch(program, 20, &["--watch=start,end"]);
+        assert_unharmed(&run.stdout, &run.said());
+        assert_eq!(run.stderr.matches("block watch is on").count(), watched, "{program:?}: {}", run.said());
+        assert_eq!(run.stderr.matches(OWN).count(), refused, "{program:?}: {}", run.said());
+        if program.ends_with(&["1"]) {
+            assert!(run.stdout.contains(&format!("; {SIDES} look(s), 1 change(s)\n")), "{}", run.said());
+        }
+    }
+}
+
+/// Make sure that a handler which the program puts up once it is traced, behind the tracer's look at it, is neither replaced nor sent anything.
+#[test]
+fn handler_put_up_while_it_is_set_up() {
+    let mut target = target(&["--warm", "100000", "--guard", "1"], 20);
+    let mut said = String::new();
+    let times_traced = |target: &Target| target.stdout().matches("traced\n").count();
+    // The tracer may come between the program's look and its operator: then there is no handler, and ours is put up.
+    for tries in 0..20 {
+        if times_traced(&target) >= 3 {
+            break;
+        }
+        assert!(tries < 19, "it does not see that it is traced: {}", target.stdout());
+        let running = Tracer::attach(&[&target]).option("--watch=never,end").start();
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while times_traced(&target) < 3 && !running.stderr().contains("block watch is on") {
+            assert!(Instant::now() < deadline, "{}\n{}", target.stdout(), running.stderr());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        running.signal(Signal::SIGINT);
+        let run = running.finish();
+        assert_eq!(run.code(), 0, "{}", run.said());
+        said += &run.said();
+    }
+    target.signal(Signal::SIGUSR1);
+    assert!(target.wait().success(), "{}", target.stdout());
+    assert!(target.stdout().contains("handlers taken away: 0\n"), "{}\n{said}", target.stdout());
+    assert!(target.stdout().contains("interrupted 0; urgent 0"), "{}\n{said}", target.stdout());
 }
 
 /// A child has its parent's handler from the start, and gets one of its own when it is at an operator.

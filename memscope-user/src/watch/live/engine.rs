@@ -10,7 +10,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use memscope_common::{WatchSite, WatchedProcess, row::ROW_BOUNDARY};
+use aya::maps::MapError;
+use memscope_common::{WatchSite, WatchedProcess, row::ROW_BOUNDARY, watch::ANY_HANDLER};
 
 use super::{
     Outputs, Tell,
@@ -60,6 +61,8 @@ const RETRY: Duration = Duration::from_millis(200);
 /// A thread that has got an answer mostly comes back within this time; to be woken for it would take as long.
 const SOON: Duration = Duration::from_micros(60);
 
+/// An entry is replaced, not made.
+const BPF_EXIST: u64 = 2;
 /// What operators of CANN's library are called.
 const ACLNN: &str = "aclnn";
 /// So long a change is not told: a free that was made before may be on its way.
@@ -143,6 +146,8 @@ pub(super) struct Engine {
     callers: Callers,
     /// Since when the handler is there.
     ready_since_ns: u64,
+    /// When the program was seen to be another one: what was recorded before says nothing of it.
+    begun_ns: u64,
 }
 
 /// How far it is.
@@ -183,8 +188,11 @@ enum State {
     /// Nothing is in the process yet; not before this time.
     Waiting(Instant),
     Ready(Box<Ready>),
-    /// Nothing is, and nothing will be.
-    Over,
+    /// Nothing is, and nothing will be, until the process runs another program. `marked`: the kernel side has it among the idle ones, which
+    /// ends with the program.
+    Over {
+        marked: bool,
+    },
 }
 
 struct Ready {
@@ -257,6 +265,7 @@ impl Engine {
             sees_aclnn: false,
             callers: Callers::default(),
             ready_since_ns: u64::MAX,
+            begun_ns: 0,
         }
     }
 
@@ -266,7 +275,7 @@ impl Engine {
         while self.stage == Stage::Watches && (has_served || self.is_alive()) {
             has_served = match self.state {
                 State::Ready(_) => self.serve(),
-                State::Waiting(_) | State::Over => {
+                State::Waiting(_) | State::Over { .. } => {
                     self.wait();
                     false
                 }
@@ -317,6 +326,11 @@ impl Engine {
 
     /// Nothing is there to talk with.
     fn wait(&mut self) {
+        if matches!(self.state, State::Over { marked: true })
+            && matches!(self.maps.idle.get(&self.pid, 0), Err(MapError::KeyNotFound))
+        {
+            self.begin_again();
+        }
         match self.inbox.recv_timeout(TICK) {
             Ok(input) => {
                 if let Some(tid) = self.take(input) {
@@ -378,7 +392,7 @@ impl Engine {
                     self.warn_of_outputs(&name);
                 }
                 self.passed.operator(record.time_ns, &name);
-                Some(record.tid)
+                (record.time_ns >= self.begun_ns).then_some(record.tid)
             }
         }
     }
@@ -514,9 +528,7 @@ impl Engine {
                         }
                     }
                     Failure::Refused(Refusal::Never(why)) => {
-                        self.state = State::Over;
-                        // Its operators wake us no longer.
-                        let _ = self.maps.idle.insert(&self.pid, &0, 0);
+                        self.give_up();
                         self.warn(&format!("blocks are not watched: {why}; the program is as it was"));
                     }
                 }
@@ -524,12 +536,32 @@ impl Engine {
         }
     }
 
+    /// The program is left alone. Its operators wake us no longer.
+    fn give_up(&mut self) {
+        self.state = State::Over { marked: self.maps.idle.insert(&self.pid, &0, 0).is_ok() };
+    }
+
+    /// Another program runs in the process, and has nothing of what the one before had: it may be watched, whatever that one was. It is
+    /// set up at an operator of its own: at one of the program before, it would not have put up its handlers yet.
+    fn begin_again(&mut self) {
+        self.state = State::Waiting(Instant::now());
+        self.begun_ns = monotonic_ns();
+        self.ready_since_ns = u64::MAX;
+        let _ = self.maps.idle.remove(&self.pid);
+        self.idle = false;
+        self.callers = Callers::default();
+        self.items.another_program(self.begun_ns);
+        self.passed.another_program();
+    }
+
     fn set_up(&mut self, tid: u32) -> Result<(Shared, Functions, Memory), Failure> {
         let ours = self.common.memories.lock().map(|ours| ours.clone()).unwrap_or_default();
         let replaceable = target::check(self.pid, tid, &ours).map_err(Failure::Refused)?;
         let functions = target::functions(self.pid).map_err(Failure::Refused)?;
         let (pid, watched, sites) = (self.pid, &mut self.maps.watched, &self.maps.sites);
-        let arm = move || watched.insert(&pid, &WatchedProcess::default(), 0).map_err(std::io::Error::other);
+        let from = if replaceable.is_empty() { 0 } else { ANY_HANDLER };
+        let armed = WatchedProcess { from, ..WatchedProcess::default() };
+        let arm = move || watched.insert(&pid, &armed, 0).map_err(std::io::Error::other);
         let id = u64::from(pid) << 32 | u64::from(tid);
         let is_at_operator = |place: [u64; 2]| sites.get(&id, 0).is_ok_and(|site| is_there(&site, place));
         // It traces, and its end lets go.
@@ -545,10 +577,8 @@ impl Engine {
         }
         let (from, to) = shared.target_range();
         let process = WatchedProcess { from, to, ..WatchedProcess::default() };
-        self.maps
-            .watched
-            .insert(&self.pid, &process, 0)
-            .map_err(|error| Failure::from(std::io::Error::other(error)))?;
+        // Its entry is gone where it runs another program by now.
+        self.maps.watched.insert(&self.pid, &process, BPF_EXIST).map_err(|_| Failure::NoOperator)?;
         let memory = Memory::of(self.pid)?;
         self.visible = crate::follow::visible_devices(self.pid)
             .and_then(|list| crate::pipeline::visible_devices(&list))
@@ -577,8 +607,7 @@ impl Engine {
         let Some(ready) = self.ready() else { return any };
         if ready.shared.given_up() {
             self.skipped += u64::from(ready.shared.skipped());
-            self.state = State::Over;
-            let _ = self.maps.idle.insert(&self.pid, &0, 0);
+            self.give_up();
             self.warn("block watch has switched itself off: this tracer did not answer for two seconds");
             return any;
         }
@@ -590,10 +619,7 @@ impl Engine {
             // Another program has none of this.
             if self.maps.watched.get(&self.pid, 0).is_err() {
                 self.skipped += self.ready().map_or(0, |ready| u64::from(ready.shared.skipped()));
-                self.state = State::Waiting(Instant::now());
-                self.ready_since_ns = u64::MAX;
-                self.idle = false;
-                self.passed.another_program();
+                self.begin_again();
             }
         }
         any

@@ -19,7 +19,7 @@ use super::{
     frames::{self, Saved, SystemCall},
     seccomp::{self, Instruction, Verdict},
     shared::Shared,
-    target::{Functions, OWN_HANDLER, Refusal, inner_id},
+    target::{self, Functions, OWN_HANDLER, Refusal, inner_id},
 };
 use crate::os::maps;
 
@@ -46,6 +46,12 @@ pub(super) enum Failure {
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
         Self::Refused(Refusal::Later(error.to_string()))
+    }
+}
+
+impl From<Refusal> for Failure {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
     }
 }
 
@@ -216,6 +222,7 @@ impl Traced<'_> {
 
     fn set_up(&self, functions: Functions) -> Result<Shared, Failure> {
         self.check_seccomp()?;
+        self.check_handler()?;
         let saved = self.save()?;
         let call = |number, args| self.call(&saved, functions, number, args);
         let text_at = frames::scratch(&saved);
@@ -243,6 +250,14 @@ impl Traced<'_> {
             return Err(never(refusal));
         }
         Ok(shared)
+    }
+
+    /// The thread has come some way since its program was looked at: that may have got a handler meanwhile.
+    fn check_handler(&self) -> Result<(), Failure> {
+        if self.replaceable.is_empty() && target::has_handler(self.pid, self.tid.cast_unsigned())? {
+            return Err(never(OWN_HANDLER));
+        }
+        Ok(())
     }
 
     fn may_replace(&self, handler: u64) -> bool {

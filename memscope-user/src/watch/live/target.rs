@@ -58,14 +58,23 @@ pub(super) const OWN_HANDLER: &str = "the program has a handler of its own for S
 /// Whether a thread may be worked on. Gives the addresses of handlers that may be replaced: those of tracers that are gone, and those
 /// that came with a fork. `ours` are the anonymous files of this tracer, by inode.
 pub(super) fn check(pid: u32, tid: u32, ours: &HashSet<u64>) -> Result<Vec<Range<u64>>, Refusal> {
-    let status = fs::read_to_string(format!("/proc/{pid}/task/{tid}/status"));
-    let status = status.map_err(|error| Refusal::Later(format!("thread {tid} cannot be looked at: {error}")))?;
+    let status = status_of(pid, tid)?;
     let yama = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
     let has_handler = check_status(&status, yama.trim())?;
     let replaceable = if has_handler { replaceable(pid, ours)? } else { Vec::new() };
     // Only now: in another tracer's handler all signals are blocked, and that tracer is what is to be told.
     check_mask(&status)?;
     Ok(replaceable)
+}
+
+fn status_of(pid: u32, tid: u32) -> Result<String, Refusal> {
+    let status = fs::read_to_string(format!("/proc/{pid}/task/{tid}/status"));
+    status.map_err(|error| Refusal::Later(format!("thread {tid} cannot be looked at: {error}")))
+}
+
+/// Whether the program has a handler for the signal now.
+pub(super) fn has_handler(pid: u32, tid: u32) -> Result<bool, Refusal> {
+    has_sigurg(&status_of(pid, tid)?, "SigCgt")
 }
 
 /// Handlers of ours in a process that has one for the signal.
