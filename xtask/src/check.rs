@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 use crate::{
     arch::Arch,
     bpf,
-    code::{figures, layers},
+    code::{figures, layers, terminal},
     project::{cargo, run as run_command},
     setup,
 };
@@ -29,6 +29,7 @@ pub(crate) fn all() -> Result<()> {
     setup::to_check()?;
     format()?;
     layers::check()?;
+    terminal::check()?;
     lints()?;
     bpf::lint()?;
     features()?;

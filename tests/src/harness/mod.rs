@@ -2,8 +2,8 @@
 //!
 //! [`tracer`] runs programs, as root or as a [`user`], [`daemon`] has scripts traced, [`debugger`] stops and kills programs,
 //! [`pythons`] finds interpreters, [`kernel`] says what there is to expect, [`journal`] reads the truth, [`rows`] the outputs,
-//! [`document`] holds JSON to its schemas, [`uprobes`] are another's probes on the same functions, [`expect`] holds one against the other. Nothing here is shared with
-//! memscope-user: the formats are read as their documentation has them.
+//! [`document`] holds JSON to its schemas, [`terminal`] says what terminals obey, [`uprobes`] are another's probes on the same functions,
+//! [`expect`] holds one against the other. Nothing here is shared with memscope-user: the formats are read as their documentation has them.
 
 pub mod container;
 pub mod daemon;
@@ -14,6 +14,7 @@ pub mod journal;
 pub mod kernel;
 pub mod pythons;
 pub mod rows;
+pub mod terminal;
 pub mod tracer;
 pub mod uprobes;
 pub mod user;

@@ -10,6 +10,7 @@ use std::time::Duration;
 use memscope_tests::harness::daemon::{Daemon, Script};
 use memscope_tests::harness::pythons::interpreters;
 use memscope_tests::harness::rows::Rows;
+use memscope_tests::harness::terminal::obeyed;
 use memscope_tests::harness::tracer::{Folder, Target, Tracer, python_package, workload_path};
 use memscope_tests::harness::user::User;
 use nix::sys::signal::Signal;
@@ -356,7 +357,8 @@ fn refusal(answer: &str) -> String {
 fn hostile_requests() {
     let daemon = Daemon::start(&[]);
     let request = |settings: &str| format!("{{\"version\":1,\"settings\":{settings}}}\n").into_bytes();
-    let table: [(Vec<u8>, &str); 11] = [
+    let hostile = "\u{202e}\u{9b}31m\\u001b[2J\\nforged";
+    let table: [(Vec<u8>, &str); 15] = [
         (vec![0; 64 << 10], "longer than 65536 bytes"),
         (vec![b'x'; 1 << 20], "longer than 65536 bytes"),
         (b"\xff\xfe\n".to_vec(), "is not understood"),
@@ -368,14 +370,19 @@ fn hostile_requests() {
         (request("{\"output_path\":\"../x\"}"), "not an absolute path"),
         (request("{\"output_path\":\"/x\",\"events\":\"alloc --pid=1\\u001b[2J\\n\"}"), "is not one of alloc,"),
         (request("{\"output_path\":\"/x\",\"watch\":\"--usage-library=/tmp/x\"}"), "watch: "),
+        (request(&format!("{{\"output_path\":\"{hostile}\"}}")), "not an absolute path"),
+        (request(&format!("{{\"output_path\":\"/x\",\"level\":\"{hostile}\"}}")), "level"),
+        (request(&format!("{{\"output_path\":\"/x\",\"{hostile}\":1}}")), "unknown field"),
+        (format!("{{\"version\":\"{hostile}\"}}\n").into_bytes(), "is not understood"),
         ([request("{\"output_path\":\"/x\"}"), request("{\"output_path\":\"/x\"}")].concat(), "more than one request"),
     ];
     for (bytes, why) in &table {
         let told = refusal(&daemon.answer(bytes));
-        assert!(told.contains(why) && !told.contains(char::is_control), "{told}");
+        assert!(told.contains(why) && obeyed(&told).is_none() && !told.contains('\n'), "{told:?}");
     }
     // Only what was printed may control a terminal.
-    assert!(!daemon.messages().contains(|c: char| c.is_control() && c != '\n'), "{}", daemon.messages());
+    assert_eq!(obeyed(&daemon.messages()), None, "{}", daemon.messages());
+    assert!(!daemon.messages().lines().any(|line| line.starts_with("forged")), "{}", daemon.messages());
     assert!(!daemon.messages().contains("is traced by"), "{}", daemon.messages());
     assert_still_works(&daemon);
 }
