@@ -185,3 +185,29 @@ fn words_without_effect_are_warned_of() {
     memscope(&tracer_path(), &["--duration", "99999999h", "--", "true"], folder.path())
         .assert_error(2, &["`99999999h` is too long: a year (8760h) is the longest time"]);
 }
+
+/// Makes sure that `config.json` says what is collected (alloc 1, free 2, launch 4, access 8), which analyses widen, and what is written.
+#[test]
+fn configuration_has_what_is_collected() {
+    let folder = folder();
+    let capture = recording();
+    let capture = capture.to_str().expect("plain");
+    for (options, collected, written) in [
+        (&["--ana=none"][..], 7, 7),
+        (&["--ana=leaks"], 7, 7),
+        (&["--ana=decompose"], 15, 7),
+        (&["--ana=inefficient"], 15, 7),
+        (&["--ana=none", "--events=free"], 3, 2),
+    ] {
+        let place = format!("{}", options.concat().replace("--", ""));
+        let line = [&["replay", "-o", &place][..], options, &[capture]].concat();
+        memscope(&tracer_path(), &line, folder.path()).assert_error(0, &[]);
+        let found =
+            Command::new("find").arg(folder.path().join(&place)).args(["-name", "config.json"]).output().expect("find");
+        let path = String::from_utf8_lossy(&found.stdout).trim().to_owned();
+        let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{options:?}: {error}"));
+        let configuration: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        let bits = ["eventType", "dumpEventType"].map(|key| configuration[key].as_u64());
+        assert_eq!(bits, [Some(collected), Some(written)], "{options:?}");
+    }
+}

@@ -148,6 +148,23 @@ fn foreign_files_are_refused() {
     assert_refused(&files.file("cell.csv", cell.as_bytes()), "line 2");
 }
 
+/// A database with a column whose name is no text is refused in one sentence by every command that reads files.
+#[test]
+fn columns_that_are_no_text_are_refused() {
+    const COLUMNS: &str = "\"ID\",\"Event\",\"Event@@\",\"Name\",\"Timestamp(ns)\",\"Process Id\",\"Thread Id\",\"Device Id\",\"Ptr\",\
+        \"Attr\",\"Call Stack(Python)\",\"Call Stack(C)\"";
+    let files = Files(Folder::new());
+    let path = files.0.path().join("memscope_dump_1.db");
+    let database = rusqlite::Connection::open(&path).expect("a database");
+    database.execute_batch(&format!("CREATE TABLE memscope_dump ({COLUMNS})")).expect("a table");
+    drop(database);
+    let mut bytes = fs::read(&path).expect("readable");
+    let marker = bytes.windows(2).position(|pair| pair == b"@@").expect("the name");
+    bytes[marker..marker + 2].copy_from_slice(b"\xff\xfe");
+    fs::write(&path, bytes).expect("written");
+    assert_refused(&path, "column 3 of `memscope_dump` is `Event");
+}
+
 /// 8 GiB of nothing are no reason to read, or to keep, 8 GiB.
 #[test]
 fn huge_files_are_refused_soon() {

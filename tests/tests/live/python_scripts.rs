@@ -244,7 +244,7 @@ fn python_scripts_name_ranges() {
     }
 }
 
-/// Texts of the rows of Python traces, by process and thread in the order of their numbers, as far as they are of the script or of functions
+/// Texts of the rows of Python traces, by process and thread in the order in which they began, as far as they are of the script or of functions
 /// that it alone calls; times have to be in order.
 fn traced(run: &Run) -> Vec<Vec<String>> {
     // Numbers of threads say nothing of their order: they begin again when they are used up.
@@ -294,30 +294,40 @@ fn script_row(run: &Run, name: &str) -> String {
     format!("{prefix}{}({line}): {name}", script.expect("a row of the script"))
 }
 
+/// What a thread of the scenario `traced` calls, in the order in which it ends.
+const TREE: [&str; 19] = [
+    "start: begins",
+    "fact",
+    "fact",
+    "fact",
+    "count",
+    "count",
+    "count",
+    "fails",
+    "catches",
+    "<built-in function abs>",
+    "<built-in method bit_length of int object>",
+    "with, \"quotes\".py(1): <module>",
+    "with, \"quotes\".py(1): quoted",
+    "<built-in function abs>",
+    "nn.Module: Linear",
+    "called",
+    "run",
+    "tree",
+    "stop: ends",
+];
+
+/// What the scenario `traced` is to show: what its thread calls, and what the one that it starts does.
+fn expected_calls(run: &Run) -> Vec<Vec<String>> {
+    let full = |name: &&str| {
+        if name.starts_with(['<', 'n']) || name.contains("quotes") { (*name).to_owned() } else { script_row(run, name) }
+    };
+    vec![TREE.iter().map(full).collect(), ["fact", "in_thread"].iter().map(full).collect()]
+}
+
 /// Calls of Python and of C, each when it ends: recursion, a generator, an exception, a thread; the same by both ways of hearing of them.
 #[test]
 fn python_scripts_have_their_calls_traced() {
-    let tree = [
-        "start: begins",
-        "fact",
-        "fact",
-        "fact",
-        "count",
-        "count",
-        "count",
-        "fails",
-        "catches",
-        "<built-in function abs>",
-        "<built-in method bit_length of int object>",
-        "with, \"quotes\".py(1): <module>",
-        "with, \"quotes\".py(1): quoted",
-        "<built-in function abs>",
-        "nn.Module: Linear",
-        "called",
-        "run",
-        "tree",
-        "stop: ends",
-    ];
     for python in interpreters() {
         let scenarios: &[&str] =
             if python.version >= (3, 12) { &["traced", "traced_by_profiler"] } else { &["traced"] };
@@ -334,19 +344,41 @@ fn python_scripts_have_their_calls_traced() {
             if no_calls_are_told(&run) {
                 continue;
             }
-            let full = |name: &&str| {
-                if name.starts_with(['<', 'n']) || name.contains("quotes") {
-                    (*name).to_owned()
-                } else {
-                    script_row(&run, name)
-                }
-            };
-            let expected =
-                vec![tree.iter().map(full).collect::<Vec<_>>(), ["fact", "in_thread"].iter().map(full).collect()];
+            let expected = expected_calls(&run);
             assert_eq!(traced(&run), expected, "{python:?} {scenario}\n{}", run.said());
             let replayed = Tracer::replay(&run.folder.capture()).succeed();
             assert_eq!(traced(&replayed), expected, "{python:?} {scenario}");
         }
+    }
+}
+
+/// Makes sure that a thread may have a smaller number than the one that started it: numbers begin again when they are used up.
+#[test]
+fn python_scripts_are_traced_where_ids_begin_again() {
+    const LAST: &str = "/proc/sys/kernel/ns_last_pid";
+    let python = interpreters().pop().expect("an interpreter");
+    if python.version < (3, 9) || !Path::new(LAST).exists() {
+        return;
+    }
+    let place = tempfile::tempdir().expect("a folder");
+    let script = workload(place.path());
+    // The script's process gets one of the last numbers, its thread one of the first. Others may take numbers in between.
+    let line = format!(
+        "echo $(($(cat /proc/sys/kernel/pid_max) - 3)) > {LAST}; '{}' -B '{}' traced & wait $!",
+        python.path.display(),
+        script.display()
+    );
+    let (mut tries, mut has_begun_again) = (0, false);
+    while !has_begun_again {
+        let run = Tracer::run_program("bash", &["-c", &line]).env("PYTHONPATH", python_package()).succeed();
+        if no_calls_are_told(&run) {
+            return;
+        }
+        assert_eq!(traced(&run), expected_calls(&run), "{}", run.said());
+        let rows = python_traces(&run.folder.output_path());
+        has_begun_again = rows.iter().any(|row| row.tid < row.pid);
+        tries += 1;
+        assert!(tries < 20, "no thread has a smaller number than its process");
     }
 }
 

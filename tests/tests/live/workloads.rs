@@ -64,6 +64,28 @@ fn forktree() {
     assert_eq!((totals.allocs, totals.frees, totals.held), (13 + 206, 206, 13));
 }
 
+/// Makes sure that children which have smaller numbers than their parents are followed like others: numbers begin again when they are used up.
+#[test]
+fn forktree_where_ids_begin_again() {
+    const LAST: &str = "/proc/sys/kernel/ns_last_pid";
+    if !std::path::Path::new(LAST).exists() {
+        return;
+    }
+    let program = workload_path("forktree");
+    // The root's children get the last numbers and the first ones. Others may take numbers in between.
+    let line = format!("echo $(($(cat /proc/sys/kernel/pid_max) - 3)) > {LAST}; exec '{}'", program.display());
+    for tries in 0.. {
+        assert!(tries < 20, "numbers do not begin again");
+        let (run, totals) = compare(Tracer::run_program("bash", &["-c", &line]), DEFAULT);
+        assert_eq!((totals.allocs, totals.frees, totals.held), (7 * 13, 7 * 10, 7 * 3));
+        let numbers: Vec<u32> = run.rows().processes.into_keys().collect();
+        let root = run.journal().entries.first().expect("a call").pid;
+        if numbers.iter().any(|number| *number < root) && numbers.iter().any(|number| *number > root) {
+            break;
+        }
+    }
+}
+
 /// Processes as a shell makes them.
 #[test]
 fn forktree_of_a_shell() {

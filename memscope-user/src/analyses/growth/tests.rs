@@ -172,6 +172,28 @@ fn one_block_of_each_request_stays() {
     assert!(site.low_blocks.is_sorted() && site.low_blocks[5] > 450, "{:?}", site.low_blocks);
 }
 
+/// Make sure that sizes of 2^63 bytes and more, which only a file can claim, neither wrap nor go negative: the sum stops at the largest
+/// number, the rate goes on, and of what is freed as much is taken away as was added.
+#[test]
+fn sizes_of_half_the_numbers_do_not_wrap() {
+    for size_bytes in [1 << 63, u64::MAX] {
+        let mut server = Server::default();
+        for request in 0..600 {
+            server.time_ns = request * SECOND;
+            let temporary = server.alloc("temporary", size_bytes);
+            server.alloc("leak", size_bytes);
+            server.free(temporary);
+        }
+        server.time_ns = 600 * SECOND;
+        let growth = server.found();
+        assert_eq!(places(&growth), ["leak"]);
+        let site = &growth.sites[0];
+        assert_eq!((site.blocks, site.size_bytes), (600, u64::MAX));
+        let blocks_per_second = site.bytes_per_second / size_bytes as f64;
+        assert!((blocks_per_second - 1.0).abs() < 0.05, "{}", site.bytes_per_second);
+    }
+}
+
 /// A queue that is served ever more slowly: it is never as short again, but none of its blocks stays. Its length is an increase.
 #[test]
 fn a_queue_that_becomes_longer_is_no_leak() {
