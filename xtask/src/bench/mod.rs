@@ -5,6 +5,7 @@ mod answers;
 mod cost;
 mod kernel;
 mod lab;
+mod loads;
 mod machine;
 mod proc;
 mod python;
@@ -72,6 +73,7 @@ const MANY: &str = "# Many probes, many processes";
 const LONG: &str = "# Soak";
 const SCRIPTS: &str = "# Scripts";
 const WATCH: &str = "# Block watch";
+const LOADS: &str = "# Holds and stops";
 
 /// In the order of the report.
 const BENCHES: &[Bench] = &[
@@ -82,6 +84,7 @@ const BENCHES: &[Bench] = &[
     Bench { name: SOAK, part: Some(LONG), run: Run::Measure(soak::run) },
     Bench { name: "python", part: Some(SCRIPTS), run: Run::Measure(python::run) },
     Bench { name: "watch", part: Some(WATCH), run: Run::Measure(watch::run) },
+    Bench { name: "loads", part: Some(LOADS), run: Run::Measure(loads::run) },
     Bench { name: "leaks", part: None, run: Run::Print(answers::leaks) },
     Bench { name: "sizes", part: None, run: Run::Print(answers::sizes) },
     Bench { name: "report", part: None, run: Run::Print(answers::report) },
