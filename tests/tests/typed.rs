@@ -199,7 +199,7 @@ fn configuration_has_what_is_collected() {
         (&["--ana=inefficient"], 15, 7),
         (&["--ana=none", "--events=free"], 3, 2),
     ] {
-        let place = format!("{}", options.concat().replace("--", ""));
+        let place = options.concat().replace("--", "");
         let line = [&["replay", "-o", &place][..], options, &[capture]].concat();
         memscope(&tracer_path(), &line, folder.path()).assert_error(0, &[]);
         let found =

@@ -258,10 +258,9 @@ fn hostile_rows() -> String {
     let mut row = |event: &str, kind: &str, name: &str, ptr: &str, attr: &str| {
         id += 1;
         let stack = format!("\"{text}(1)\nforged {text}(2)\"");
-        rows += &format!(
-            "{id},{event},{kind},{name},{},7,7,0,{ptr},{attr},{stack},{stack}\n",
-            1_790_000_000_000_000_000_u64 + id * 1000
-        );
+        let time_ns = 1_790_000_000_000_000_000_u64 + id * 1000;
+        let row = [format!("{id},{event},{kind},{name},{time_ns},7,7,0,{ptr},{attr},{stack},{stack}\n")];
+        rows.extend(row);
     };
     for step in 1..=6_u64 {
         let addr = format!("{:#018x}", step << 20);
