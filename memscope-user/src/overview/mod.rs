@@ -1,4 +1,4 @@
-//! The first screen of a report: one verdict, the places behind it, memory, checks. Findings in, an [`Overview`] out; [`write`] writes it
+//! The first screen of a report: one verdict, the places behind it, memory, checks. Findings in, an [`Overview`] out; [`write()`] writes it
 //! in 24 lines of 80 columns.
 
 mod checks;
