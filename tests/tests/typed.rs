@@ -54,12 +54,12 @@ fn recording() -> PathBuf {
 #[test]
 fn mistyped_commands_are_not_executed() {
     let folder = folder();
-    let script = folder.path().join("top");
+    let script = folder.path().join("live");
     fs::write(&script, "#!/bin/sh\ntouch was-executed\n").expect("a script");
     fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).expect("executable");
-    for arguments in [&["top"][..], &["--events=alloc", "top"], &["top", "--", "x"]] {
+    for arguments in [&["live"][..], &["--events=alloc", "live"], &["live", "--", "x"]] {
         let said = memscope(&tracer_path(), arguments, folder.path());
-        said.assert_error(2, &["no such command: `top`", "did you mean `stat`?", "run -- top"]);
+        said.assert_error(2, &["no such command: `live`", "did you mean `stat`?", "run -- live"]);
         assert_eq!(said.stdout, "");
     }
     let link = folder.path().join("msmemscope");

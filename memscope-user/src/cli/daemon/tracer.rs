@@ -17,7 +17,7 @@ use nix::unistd::dup2_stdout;
 use crate::{
     cli::{
         FAILURE,
-        args::DaemonTracerArgs,
+        args::{DaemonTracerArgs, ReportKind},
         error, terminal,
         trace::{Console, attach_for},
     },
@@ -64,6 +64,8 @@ fn trace(args: DaemonTracerArgs, pidfd: OwnedFd, daemon: &Arc<File>) -> Result<u
     peer.check()?;
     let Place { path, foreign } = found;
     trace.collect.output_path = Some(path);
+    // It is read later, when nothing can be asked for.
+    trace.collect.report = ReportKind::Full;
     let (mut console, moments) = Console::new(&trace);
     let daemon = Arc::clone(daemon);
     let on_attached = move || {
