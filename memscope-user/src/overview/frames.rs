@@ -1,6 +1,7 @@
 //! The frames of a call stack that are the user's own code.
 
 use crate::model::Stacks;
+use crate::text::frame::Frame;
 
 /// Parts of paths of Python files that are not the user's: the interpreter's library and installed packages.
 const PACKAGES: [&str; 4] = ["/site-packages/", "/dist-packages/", "/lib/python", "<frozen "];
@@ -40,36 +41,32 @@ pub(super) struct UserFrame {
 /// there are any.
 pub(super) fn of(stacks: Stacks, most: usize) -> Vec<UserFrame> {
     let Some(stack) = stacks.best() else { return Vec::new() };
-    let frames = stack.frames();
-    let own: Vec<UserFrame> =
-        frames.iter().filter(|frame| is_users(frame)).take(most).map(|frame| UserFrame::of(frame)).collect();
-    if own.is_empty() { frames.iter().take(most).map(|frame| UserFrame::of(frame)).collect() } else { own }
+    let frames: Vec<Frame<'_>> = stack.frames().into_iter().map(Frame::of).collect();
+    let short = |frame: &Frame<'_>| UserFrame::of(*frame);
+    let own: Vec<UserFrame> = frames.iter().filter(|frame| is_users(frame)).take(most).map(short).collect();
+    if own.is_empty() { frames.iter().take(most).map(short).collect() } else { own }
 }
 
-fn is_users(frame: &str) -> bool {
-    match python_parts(frame) {
-        Some((path, ..)) => !PACKAGES.iter().any(|part| path.contains(part)),
-        // `library(function+0x1) [0x2]`; the traced function itself has no library.
-        None => frame.contains('(') && !LIBRARIES.iter().any(|name| frame.starts_with(name)),
+fn is_users(frame: &Frame<'_>) -> bool {
+    if frame.python {
+        return !PACKAGES.iter().any(|part| frame.file.contains(part));
     }
-}
-
-/// Path, line and function of `path(line): function`.
-fn python_parts(frame: &str) -> Option<(&str, &str, &str)> {
-    let (place, function) = frame.split_once("): ")?;
-    let (path, line) = place.rsplit_once('(')?;
-    line.bytes().all(|byte| byte.is_ascii_digit()).then_some((path, line, function))
+    // The traced function itself has no library.
+    !frame.file.is_empty() && !LIBRARIES.iter().any(|name| frame.file.starts_with(name))
 }
 
 impl UserFrame {
-    fn of(frame: &str) -> Self {
-        if let Some((path, line, function)) = python_parts(frame) {
-            let file = path.rsplit('/').next().unwrap_or(path);
-            return Self { at: format!("{file}:{line}"), function: function.to_owned() };
+    fn of(Frame { name, file, line, python }: Frame<'_>) -> Self {
+        if python {
+            let file = file.rsplit('/').next().unwrap_or(file);
+            return Self { at: format!("{file}:{line}"), function: name.to_owned() };
         }
-        let (library, rest) = frame.split_once('(').unwrap_or((frame, ""));
-        let function = rest.split(['+', ')']).next().unwrap_or_default();
-        Self { at: library.to_owned(), function: function.to_owned() }
+        if file.is_empty() {
+            return Self { at: name.to_owned(), function: String::new() };
+        }
+        // A place in a library without a name says nothing to people.
+        let function = if name.starts_with("+0x") { "" } else { name };
+        Self { at: file.to_owned(), function: function.to_owned() }
     }
 }
 

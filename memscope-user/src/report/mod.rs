@@ -14,7 +14,6 @@ mod checks;
 mod curve;
 mod data;
 pub mod export;
-pub mod frame;
 mod layer;
 mod pack;
 mod page;

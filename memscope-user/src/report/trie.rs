@@ -1,8 +1,8 @@
 //! Call stacks as a trie: what two stacks have in common is there once.
 
-use super::frame::Frame;
 use crate::hash::HashMap;
 use crate::model::{Stack, StackEnd, end_text};
+use crate::text::frame::Frame;
 
 /// Nodes at most.
 const MAX_NODES: usize = 200_000;

@@ -13,6 +13,7 @@ use crate::analyses::by_stack::{ByStack, StackSum};
 use crate::dump_format::stack_cell::last_line;
 use crate::dump_format::text::push_text;
 use crate::model::{Device, Stack, Stacks};
+use crate::text::frame::Frame;
 
 /// What a line's weight is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,18 +110,10 @@ fn push_stack(line: &mut Vec<u8>, stack: Option<Stack>) {
 
 /// A frame without what differs between calls of one function.
 fn short(frame: &str) -> String {
-    if let Some((place, function)) = frame.split_once("): ")
-        && let Some((file, _)) = place.rsplit_once('(')
-    {
-        let file = file.rsplit('/').next().unwrap_or(file);
-        return format!("{function} ({file})");
-    }
-    // `module(function+0x12) [0x7f…]`: addresses and offsets are of one call and one process.
-    let call = frame.find(") [").map_or(frame, |end| &frame[..=end]);
-    match call.strip_suffix(')').and_then(|call| call.split_once('(')) {
-        Some((module, place)) if place.starts_with("+0x") => format!("{module}{place}"),
-        Some((_, function)) => function.rfind("+0x").map_or(function, |end| &function[..end]).to_owned(),
-        None => frame.to_owned(),
+    match Frame::of(frame) {
+        Frame { name, file, python: true, .. } => format!("{name} ({})", file.rsplit('/').next().unwrap_or(file)),
+        Frame { name, file, .. } if name.starts_with("+0x") => format!("{file}{name}"),
+        Frame { name, .. } => name.to_owned(),
     }
 }
 

@@ -1,6 +1,7 @@
 //! Spelling that texts for people share: numbers, times, devices, stacks.
 
 pub(crate) mod clock;
+pub(crate) mod frame;
 pub(crate) mod groups;
 pub(crate) mod numbers;
 pub(crate) mod stacks;

@@ -8,13 +8,13 @@ mod protobuf;
 pub mod snapshot;
 pub mod speedscope;
 
-use super::frame::Frame;
 use super::layer::{Layer, Moment};
 use super::reduce::Reduced;
 use super::trie::end_frame;
 use super::view::View;
 use crate::hash::HashMap;
 use crate::model::Stacks;
+use crate::text::frame::Frame;
 
 /// A moment that a user names.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -6,8 +6,8 @@ use super::pickle::Pickle;
 use super::{At, clean};
 use crate::hash::HashMap;
 use crate::model::{Device, Pool, Stack};
-use crate::report::frame::Frame;
 use crate::report::{Failed, Layer, Rec, Reduced, Segment, View};
+use crate::text::frame::Frame;
 
 /// Segments up to this size are those of small blocks, in bytes.
 const SMALL: u64 = 2 << 20;

@@ -2,21 +2,21 @@
 
 /// A frame without what differs between calls of one function: addresses and offsets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Frame<'a> {
+pub(crate) struct Frame<'a> {
     /// Function; of code without a name its place in the module, `+0x25e2`.
-    pub name: &'a str,
+    pub(crate) name: &'a str,
     /// File of the source, or module; empty where it is not known.
-    pub file: &'a str,
+    pub(crate) file: &'a str,
     /// Line of the source; 0 where it is not known.
-    pub line: u32,
+    pub(crate) line: u32,
     /// It is one of Python.
-    pub python: bool,
+    pub(crate) python: bool,
 }
 
 impl<'a> Frame<'a> {
     /// The parts of a frame's text, as stacks have it.
     #[must_use]
-    pub fn of(text: &'a str) -> Self {
+    pub(crate) fn of(text: &'a str) -> Self {
         if let Some((place, name)) = text.split_once("): ")
             && let Some((file, line)) = place.rsplit_once('(')
         {
