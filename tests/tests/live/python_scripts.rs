@@ -362,14 +362,16 @@ fn python_scripts_are_traced_where_ids_begin_again() {
     }
     let place = tempfile::tempdir().expect("a folder");
     let script = workload(place.path());
-    // The script's process gets one of the last numbers, its thread one of the first. Others may take numbers in between.
-    let line = format!(
-        "echo $(($(cat /proc/sys/kernel/pid_max) - 3)) > {LAST}; '{}' -B '{}' traced & wait $!",
-        python.path.display(),
-        script.display()
-    );
     let (mut tries, mut has_begun_again) = (0, false);
     while !has_begun_again {
+        // The script's process gets one of the last numbers, its thread one of the first. Others may take some in between: how many
+        // differs, so the place does too. The last number is the greatest one less one.
+        let before_end = 2 + tries % 4;
+        let line = format!(
+            "echo $(($(cat /proc/sys/kernel/pid_max) - {before_end})) > {LAST}; '{}' -B '{}' traced & wait $!",
+            python.path.display(),
+            script.display()
+        );
         let run = Tracer::run_program("bash", &["-c", &line]).env("PYTHONPATH", python_package()).succeed();
         if no_calls_are_told(&run) {
             return;
