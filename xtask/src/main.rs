@@ -99,6 +99,7 @@ fn dispatch(verb: &str, arguments: &[String]) -> Result<()> {
         "unit" => unit::run(arguments),
         "live" => live::run(arguments),
         "test" => test::run(arguments),
+        test::BESIDE => test::beside(),
         "fuzz" => fuzz::run(arguments),
         "npu" => npu::run(arguments),
         "mindspore" => mindspore::run(arguments),

@@ -2,8 +2,9 @@
 
 use std::{
     env,
+    fs::{self, File},
     path::{Path, PathBuf},
-    process::Command,
+    process::{Child, Command, Stdio},
 };
 
 use anyhow::{Context as _, Result, ensure};
@@ -11,13 +12,15 @@ use anyhow::{Context as _, Result, ensure};
 use crate::{
     arch::Arch,
     bpf, build, check, fuzz,
-    project::{cargo, find, is_root, program, root, run as run_command, tool},
+    project::{cargo, find, is_root, output, program, root, run as run_command, target, tool},
     python, setup, sim, tables,
     wheels::{self, Set},
 };
 
 /// What the program prints of a report.
 pub(crate) const REPORT: &str = "MEMSCOPE_REPORT";
+/// Whether the program takes call stacks where none are asked for.
+pub(crate) const NO_STACKS: &str = "MEMSCOPE_NO_STACKS";
 /// Recordings that are not part of the repository; the tests of binary `golden` compare with them.
 const SHARED: &str = "MEMSCOPE_SHARED";
 
@@ -30,14 +33,11 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
     build::run()?;
     sim::build_for_tests(host)?;
     python::build(host)?;
-    if rest.is_empty() {
-        check::all()?;
-        doc_tests()?;
-        fuzz::short()?;
-    } else {
+    let whole = rest.is_empty();
+    if !whole {
         eprintln!("left out: `check`, doc tests and `fuzz`, because only some tests were asked for");
     }
-    let mut nextest = nextest(host)?;
+    let mut nextest = with_needs(host, if whole { built()? } else { runner()? })?;
     if let Some(folder) = &shared {
         nextest.args(["--profile", "shared"]).env(SHARED, folder);
     } else {
@@ -63,10 +63,75 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
     }
     let groups = [(with_wheels, "binary(=wheels) or binary(=tables)"), (with_browser, "binary(=browser)")];
     let left_out: Vec<&str> = groups.into_iter().filter(|(with, _)| !with).map(|(_, group)| group).collect();
-    if rest.is_empty() && !left_out.is_empty() {
+    if !whole {
+        return run_command(nextest.args(rest));
+    }
+    if !left_out.is_empty() {
         nextest.args(["-E", &format!("not ({})", left_out.join(" or "))]);
     }
-    run_command(nextest.args(rest))
+    let beside = Beside::start()?;
+    let tests = run_command(&mut nextest);
+    beside.finish().and(tests)
+}
+
+/// What needs the processors and no quiet, while live tests wait for something most of the time.
+struct Beside {
+    child: Child,
+    log: PathBuf,
+}
+
+impl Beside {
+    /// With the least priority. What it says goes to a file, so that the summary of the tests stays the last word.
+    fn start() -> Result<Self> {
+        let log = target().join("test-beside.log");
+        let file = File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
+        let again = file.try_clone().context("no further descriptor")?;
+        let this = env::current_exe().context("the name of this program")?;
+        let mut nice = program("nice");
+        nice.args(["-n", "19"]).arg(this).arg(BESIDE).stdin(Stdio::null()).stdout(file).stderr(again);
+        let child = nice.spawn().context("cannot start `nice`")?;
+        eprintln!("beside the tests: `check`, doc tests and `fuzz`; they say what fails when the tests have ended");
+        Ok(Self { child, log })
+    }
+
+    fn finish(mut self) -> Result<()> {
+        let status = self.child.wait().context("cannot wait for `check`")?;
+        if !status.success() {
+            eprint!("{}", fs::read_to_string(&self.log).unwrap_or_default());
+        }
+        ensure!(status.success(), "`check`, doc tests or `fuzz` failed ({status}): their words are above");
+        Ok(())
+    }
+}
+
+/// The verb of [`Beside`].
+pub(crate) const BESIDE: &str = "test-beside";
+
+/// That verb.
+pub(crate) fn beside() -> Result<()> {
+    check::all()?;
+    doc_tests()?;
+    fuzz::short()
+}
+
+/// Nextest on tests that are compiled already: it asks cargo for nothing, which another cargo could make it wait for.
+fn built() -> Result<Command> {
+    let folder = target().join("nextest");
+    fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    let (tests, packages) = (folder.join("tests.json"), folder.join("packages.json"));
+    let mut list = with_stand_in("list")?;
+    list.args(OURS).args(["--list-type", "binaries-only", "--message-format", "json"]);
+    eprintln!("$ cargo nextest list");
+    write(&tests, &output(&mut list)?)?;
+    let mut metadata = cargo();
+    write(&packages, &output(metadata.args(["metadata", "--format-version", "1", "--locked"]))?)?;
+    let mut nextest = with_stand_in("run")?;
+    nextest.arg("--binaries-metadata").arg(tests).arg("--cargo-metadata").arg(packages);
+    Ok(nextest)
+}
+
+fn write(path: &Path, text: &str) -> Result<()> {
+    fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// The examples of the library's documentation, which nextest does not run; with the BPF object, since the first one traces a program.
@@ -110,19 +175,34 @@ fn existing(folder: &Path) -> Result<PathBuf> {
     folder.canonicalize().with_context(|| format!("no folder `{}` for `--shared`", folder.display()))
 }
 
-/// Nextest on our crates. No test loads the BPF object that is in the library: the program does, which has one of its own.
+/// Our crates, for nextest.
+const OURS: [&str; 5] = ["--locked", "--cargo-quiet", "--workspace", "--exclude", "memscope-ebpf"];
+
+/// Nextest on our crates.
 pub(crate) fn runner() -> Result<Command> {
+    let mut nextest = with_stand_in("run")?;
+    nextest.args(OURS);
+    Ok(nextest)
+}
+
+/// Nextest. No test loads the BPF object that is in the library: the program does, which has one of its own.
+fn with_stand_in(verb: &str) -> Result<Command> {
     let mut nextest = program(setup::nextest()?);
+    nextest.args(["nextest", verb]);
     nextest.env("CARGO", cargo().get_program()).env(bpf::OBJECT, bpf::stand_in()?);
     // Tests of figures read the details; those of the first screen ask for it.
     nextest.env(REPORT, "details");
-    nextest.args(["nextest", "run", "--locked", "--cargo-quiet", "--workspace", "--exclude", "memscope-ebpf"]);
+    // Stacks are taken by tests that ask for them.
+    nextest.env(NO_STACKS, "true");
     Ok(nextest)
 }
 
 /// The same with all that tests need, as root.
 pub(crate) fn nextest(host: &Arch) -> Result<Command> {
-    let mut nextest = runner()?;
+    with_needs(host, runner()?)
+}
+
+fn with_needs(host: &Arch, mut nextest: Command) -> Result<Command> {
     nextest.env("MEMSCOPE_BIN", tool()).env("MEMSCOPE_SIM_DIR", sim::folder(host));
     nextest.env(python::FOLDER, python::folder(host));
     if !is_root() {
