@@ -13,6 +13,8 @@ use crate::Header;
 pub const STACK_NATIVE: u8 = 1;
 /// As above: Python frames.
 pub const STACK_PYTHON: u8 = 1 << 1;
+/// In [`Config::stacks`](crate::Config::stacks): native frames only where the thread has no Python frame.
+pub const STACK_NATIVE_WITHOUT_PYTHON: u8 = 1 << 2;
 
 /// Frames of one stack at most.
 pub const MAX_FRAMES: usize = 1000;

@@ -9,7 +9,7 @@ use core::ffi::c_void;
 use aya_ebpf::bindings::pt_regs;
 use memscope_common::{
     ProbeRow,
-    stack::{STACK_NATIVE, STACK_PYTHON},
+    stack::{STACK_NATIVE, STACK_NATIVE_WITHOUT_PYTHON, STACK_PYTHON},
 };
 
 pub(crate) use self::python::code_freed;
@@ -57,11 +57,10 @@ pub(crate) fn take<const LOOPS: bool>(
 ) {
     clear(thread);
     let wanted = wanted(row);
-    if wanted & STACK_NATIVE != 0 {
+    let python = LOOPS && wanted & STACK_PYTHON != 0 && python::take(ctx, thread, generation, number) > 0;
+    let suffices = python && setting!(stacks) & u32::from(STACK_NATIVE_WITHOUT_PYTHON) != 0;
+    if wanted & STACK_NATIVE != 0 && !suffices {
         native::take::<LOOPS>(ctx, thread, generation, number);
-    }
-    if LOOPS && wanted & STACK_PYTHON != 0 {
-        python::take(ctx, thread, generation, number);
     }
 }
 

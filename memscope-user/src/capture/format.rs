@@ -59,6 +59,7 @@ pub struct CaptureHeader {
 }
 
 /// What the kernel side of a trace collects, beyond what every trace does. Travels with a capture.
+#[expect(clippy::struct_excessive_bools, reason = "each is a choice of its own")]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Collected {
     /// Frames of C in call stacks, at most.
@@ -71,6 +72,9 @@ pub struct Collected {
     pub watch: bool,
     /// Rows go into databases.
     pub db: bool,
+    /// Stacks were not asked for: they are for answers, and in no rows.
+    #[serde(default)]
+    pub automatic_stacks: bool,
 }
 
 /// How the stored bytes of a chunk are packed.

@@ -30,7 +30,7 @@ use crate::{
 };
 
 /// msMemScope's default.
-const DEFAULT_OUTPUT: &str = "memscopeDumpResults";
+pub(super) const DEFAULT_OUTPUT: &str = "memscopeDumpResults";
 
 /// Traces Ascend NPU memory from outside a program: nothing is preloaded, nothing is changed.
 #[derive(Debug, Parser)]
@@ -393,8 +393,8 @@ pub(super) struct InefficientArgs {
 /// `decompose`.
 #[derive(Debug, Args)]
 pub(super) struct DecomposeArgs {
-    /// Dumps of one run, folders with such, or one capture.
-    #[arg(required_unless_present = "print_rules", value_name = "FILE")]
+    /// Dumps of one run, folders with such, or one capture [default: the newest in memscopeDumpResults].
+    #[arg(value_name = "FILE")]
     pub files: Vec<PathBuf>,
     /// More rules, which come before the built-in ones.
     #[arg(long, value_name = "FILE")]
@@ -422,8 +422,8 @@ pub(super) struct DecomposeArgs {
 /// A question about files whose answer names owners.
 #[derive(Debug, Args)]
 pub(super) struct OwnerArgs {
-    /// Dumps of one run, folders with such, or one capture.
-    #[arg(required = true, value_name = "FILE")]
+    /// Dumps of one run, folders with such, or one capture [default: the newest in memscopeDumpResults].
+    #[arg(value_name = "FILE")]
     pub files: Vec<PathBuf>,
     /// More rules that name owners, which come before the built-in ones.
     #[arg(long, value_name = "FILE")]
@@ -442,8 +442,8 @@ pub(super) struct OwnerArgs {
 /// A question about files.
 #[derive(Debug, Args)]
 pub(super) struct FileArgs {
-    /// Dumps of one run, folders with such, or one capture.
-    #[arg(required = true, value_name = "FILE")]
+    /// Dumps of one run, folders with such, or one capture [default: the newest in memscopeDumpResults].
+    #[arg(value_name = "FILE")]
     pub files: Vec<PathBuf>,
     /// Findings as JSON on stdout instead of the report.
     #[arg(long)]
@@ -459,8 +459,8 @@ pub(super) struct FileArgs {
 /// `report`.
 #[derive(Debug, Args)]
 pub(super) struct PageArgs {
-    /// A capture, the output folder of a trace, or dumps of one run.
-    #[arg(required = true, value_name = "FILE")]
+    /// A capture, the output folder of a trace, or dumps of one run [default: the newest capture in memscopeDumpResults].
+    #[arg(value_name = "FILE")]
     pub files: Vec<PathBuf>,
     /// Where to write [default: report.html beside FILE].
     #[arg(short = 'o', long, value_name = "FILE")]
@@ -493,8 +493,8 @@ pub(super) struct HtmlArgs {
 /// `leaks`.
 #[derive(Debug, Args)]
 pub(super) struct LeaksArgs {
-    /// Dumps of one run, folders with such, or one capture.
-    #[arg(required = true, value_name = "FILE")]
+    /// Dumps of one run, folders with such, or one capture [default: the newest in memscopeDumpResults].
+    #[arg(value_name = "FILE")]
     pub files: Vec<PathBuf>,
     /// Judge by marks with this text, not by steps: what is allocated between two of them and not freed until the third.
     #[arg(long, value_name = "TEXT")]
@@ -525,8 +525,8 @@ pub(super) struct LeaksArgs {
 /// `export`.
 #[derive(Debug, Args)]
 pub(super) struct ExportArgs {
-    /// A capture, the output folder of a trace, or dumps of one run.
-    #[arg(required = true, value_name = "FILE")]
+    /// A capture, the output folder of a trace, or dumps of one run [default: the newest capture in memscopeDumpResults].
+    #[arg(value_name = "FILE")]
     pub files: Vec<PathBuf>,
     /// For which viewer.
     #[arg(short = 'f', long, value_enum, default_value_t)]
@@ -666,15 +666,16 @@ pub(super) enum Format {
 }
 
 /// How rows have their call stacks.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Stacks {
     /// In full.
-    #[default]
     Inline,
     /// By their number.
     Table,
 }
 
+/// The default of `--no-stacks`.
+const NO_STACKS_VARIABLE: &str = "MEMSCOPE_NO_STACKS";
 /// The default of `--report`.
 const REPORT_VARIABLE: &str = "MEMSCOPE_REPORT";
 
@@ -765,9 +766,9 @@ pub(super) struct CollectArgs {
     #[arg(short = 'f', long, alias = "data-format", value_enum, default_value_t)]
     pub format: Format,
     /// How rows have their call stacks: inline, in full as msMemScope has them; table, by their number in a table beside the rows,
-    /// which has each stack once (with --call-stack a small part of the size).
-    #[arg(hide_short_help = true, long, value_enum, default_value_t)]
-    pub stacks: Stacks,
+    /// which has each stack once (a small part of the size) [default: inline with --call-stack, otherwise not at all].
+    #[arg(hide_short_help = true, long, value_enum)]
+    pub stacks: Option<Stacks>,
     /// Where to write [default: memscopeDumpResults; of recover: DIR/recovered].
     #[arg(short = 'o', long, alias = "output", value_name = "DIR")]
     pub output_path: Option<PathBuf>,
@@ -849,8 +850,8 @@ impl CollectArgs {
                 Format::Db => sinks::Format::Db,
             },
             stacks: match self.stacks {
-                Stacks::Inline => StackCells::Inline,
-                Stacks::Table => StackCells::Table,
+                Some(Stacks::Table) => StackCells::Table,
+                Some(Stacks::Inline) | None => StackCells::Inline,
             },
             log_level: self.level_of_messages().into(),
             ..OutputOptions::default()
@@ -947,11 +948,15 @@ pub(super) struct TraceArgs {
     /// What else to probe.
     #[command(flatten)]
     pub probes: ProbeArgs,
-    /// Record call stacks: python, c, or mixed (both, merged), each with an optional depth, as in `python:20` [default depth: 50].
+    /// Record these call stacks, in rows too: python, c, or mixed (both, merged), each with an optional depth, as in `python:20`
+    /// [default: frames of Python where the thread has some, else of C, for the report; default depth: 50].
     #[arg(long, value_name = "LIST")]
     pub call_stack: Option<CallStacks>,
+    /// Record no call stacks: an event costs the program about 2 µs less, and places have no lines.
+    #[arg(long, env = NO_STACKS_VARIABLE, hide_env = true)]
+    pub no_stacks: bool,
     /// Show inlined functions and source lines in C stacks (reads debug information).
-    #[arg(hide_short_help = true, long, requires = "call_stack")]
+    #[arg(hide_short_help = true, long)]
     pub inlined: bool,
     /// immediate, or deferred until the script starts it.
     #[arg(hide_short_help = true, long, value_enum, default_value_t)]
@@ -1028,6 +1033,12 @@ impl TraceArgs {
         collect
     }
 
+    /// Which stacks are taken.
+    fn call_stacks(&self) -> CallStacks {
+        let unasked = if self.no_stacks { CallStacks::default() } else { CallStacks::AUTOMATIC };
+        self.call_stack.unwrap_or(unasked)
+    }
+
     /// What the library is to do with these processes, and to write.
     pub(super) fn writing(&self, traced: Traced) -> Result<TraceOptions, TraceError> {
         let options = self.options(traced)?;
@@ -1038,6 +1049,8 @@ impl TraceArgs {
             parts: self.rotate,
             ..self.collect.output().map_err(SpawnError::from)?
         };
+        let unasked = options.call_stacks.automatic && self.collect.stacks.is_none();
+        let output = if unasked { OutputOptions { stacks: StackCells::Absent, ..output } } else { output };
         Ok(TraceOptions { output: Some(output), ..options })
     }
 
@@ -1050,7 +1063,7 @@ impl TraceArgs {
             children: !self.no_children,
             collect: self.collect.options(),
             output: None,
-            call_stacks: self.call_stack.unwrap_or_default(),
+            call_stacks: self.call_stacks(),
             inlined: self.inlined,
             operators: self.ops.clone().map(|ops| ops.0),
             probes,

@@ -22,7 +22,7 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct Ask {
     question: &'static Question,
-    args: OwnerArgs,
+    pub(super) args: OwnerArgs,
 }
 
 /// Questions whose command has no further options. `decompose` has.

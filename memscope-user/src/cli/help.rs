@@ -69,7 +69,7 @@ Usage: memscope-bpf COMMAND [OPTIONS]
     }
     text.push_str(
         "\nExamples:
-  sudo memscope-bpf attach 1234 -d 30s --call-stack=python    a server grows
+  sudo memscope-bpf attach 1234 -d 30s                        a server grows
   memscope-bpf run --analysis=leaks,oom -- bash train.sh      training runs out of memory
   memscope-bpf report memscopeDumpResults --open              all answers in a browser
 

@@ -17,6 +17,7 @@ mod input;
 mod leaks;
 mod manual;
 mod messages;
+mod newest;
 mod offline;
 mod page;
 mod progress;
@@ -81,12 +82,13 @@ fn run_command_line() -> ExitCode {
         Some(Command::Compare(args)) => compare::run(&args),
         Some(Command::Diff(args)) => diff::run(&args),
         Some(Command::Inefficient(args)) => inefficient::run(&args),
-        Some(Command::Decompose(args)) => decompose::run(&args),
-        Some(Command::Report(args)) => page::run(&args),
-        Some(Command::Leaks(leaks)) => leaks::run(&leaks),
-        Some(Command::Ask(ask)) => ask::run(&ask),
+        Some(Command::Decompose(args)) if args.print_rules => decompose::run(&args),
+        Some(Command::Decompose(args)) => newest::on(args, |args| &mut args.files, decompose::run),
+        Some(Command::Report(args)) => newest::on(args, |args| &mut args.files, page::run),
+        Some(Command::Leaks(args)) => newest::on(args, |args| &mut args.files, leaks::run),
+        Some(Command::Ask(args)) => newest::on(args, |ask| &mut ask.args.files, ask::run),
         Some(Command::Stat(args)) => stat::run(&args),
-        Some(Command::Export(export)) => export::run(&export),
+        Some(Command::Export(args)) => newest::on(args, |args| &mut args.files, export::run),
         Some(Command::Daemon(args)) => daemon::run(&args),
         Some(Command::DaemonTracer(args)) => daemon::trace(args),
         Some(Command::Doctor(doctor)) => doctor::run(&doctor),

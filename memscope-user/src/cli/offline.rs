@@ -24,7 +24,7 @@ use crate::{
         outputs::{self, Chosen},
     },
     sinks::{
-        Sink,
+        Sink, StackCells,
         tree::{OutputTree, ProcessDirs},
     },
 };
@@ -123,7 +123,11 @@ pub(super) fn replay_bytes(capture: &[u8], name: &str, collect: &CollectArgs) ->
 fn outputs_of<R: Read>(reader: Reader<R>, capture: &Path, total: u64, collect: &CollectArgs) -> Result<bool> {
     // That of the demo is a part of this program.
     let file = capture.is_file().then_some(capture);
-    let (options, output) = (collect.options(), collect.output()?);
+    let (options, mut output) = (collect.options(), collect.output()?);
+    let collected = reader.header().collected.as_ref();
+    if collect.stacks.is_none() && collected.is_some_and(|collected| collected.automatic_stacks) {
+        output.stacks = StackCells::Absent;
+    }
     let rules = outputs::rules(&options).map_err(anyhow::Error::msg)?;
     let Chosen { analyses, selected } = outputs::analyses(&options, rules.as_ref());
     let owners = outputs::owners(&options, rules.as_ref());

@@ -78,6 +78,7 @@ pub(super) fn parse(arguments: &[OsString]) -> Result<Cli, Refusal> {
     let mut cli = Cli::try_parse_from(&spelt_out)
         .map_err(|error| refusal(error, &spelt_out, subcommand.unwrap_or(&definition), &definition))?;
     cli.trace.collect.leak_blocks |= by_reference;
+    cli.trace.no_stacks |= by_reference;
     // Neither would execute it; what is wrong with that is said of both.
     let executes = cli.pid.is_empty() && !cli.compare;
     match cli.program.first() {

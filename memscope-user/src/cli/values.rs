@@ -10,7 +10,9 @@ use crate::{
     analyses::{Question, diff::At, inefficient::InefficientKind, select::When as Moment},
     locate::ops::OpsChoice,
     overview::Gate,
-    session::{Analyses as Chosen, CallStacks, DEFAULT_BLOCKS, Devices, Events as Rows, RowLevel},
+    session::{
+        Analyses as Chosen, CallStacks, DEFAULT_BLOCKS, DEFAULT_STACK_FRAMES, Devices, Events as Rows, RowLevel,
+    },
 };
 
 /// 365 days.
@@ -226,7 +228,6 @@ impl FromStr for CallStacks {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        const DEFAULT_DEPTH: u32 = 50;
         let mut stacks = Self::default();
         for item in items(text) {
             let (name, depth) = match item.split_once(':') {
@@ -234,12 +235,12 @@ impl FromStr for CallStacks {
                     Ok(depth @ 0..=1000) => (name, depth),
                     _ => return Err(format!("`{item}`: the depth must be 0 to 1000")),
                 },
-                None => (item, DEFAULT_DEPTH),
+                None => (item, DEFAULT_STACK_FRAMES),
             };
             match name {
                 "c" => stacks.c = Some(depth),
                 "python" => stacks.python = Some(depth),
-                "mixed" => stacks = Self { c: Some(depth), python: Some(depth), mixed: true },
+                "mixed" => stacks = Self { c: Some(depth), python: Some(depth), mixed: true, automatic: false },
                 other => return Err(format!("`{other}` is not one of c[:depth], python[:depth], mixed[:depth]")),
             }
         }
@@ -490,9 +491,9 @@ mod tests {
 
     #[test]
     fn call_stack_depths() {
-        assert_eq!("c,python:7".parse(), Ok(CallStacks { c: Some(50), python: Some(7), mixed: false }));
-        assert_eq!("mixed:9".parse(), Ok(CallStacks { c: Some(9), python: Some(9), mixed: true }));
-        assert_eq!("c:1000,c:0".parse(), Ok(CallStacks { c: Some(0), python: None, mixed: false }));
+        assert_eq!("c,python:7".parse(), Ok(CallStacks { c: Some(50), python: Some(7), ..CallStacks::default() }));
+        assert_eq!("mixed:9".parse(), Ok(CallStacks { c: Some(9), python: Some(9), mixed: true, automatic: false }));
+        assert_eq!("c:1000,c:0".parse(), Ok(CallStacks { c: Some(0), ..CallStacks::default() }));
         for bad in ["c:1001", "c:-1", "c:", "java"] {
             assert!(bad.parse::<CallStacks>().is_err(), "{bad}");
         }

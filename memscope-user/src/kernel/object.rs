@@ -120,8 +120,13 @@ impl Choice {
         if stacks.python_depth.is_some() {
             match python_support(features, mode) {
                 Ok(offset) => thread_pointer = offset,
+                Err(_) if stacks.automatic => stacks.python_depth = None,
                 Err(why) => (stacks.python_depth, no_python) = (None, Some(why)),
             }
+        }
+        // Each would be sent as a copy of the stack.
+        if stacks.automatic && !features.loops {
+            stacks.native_depth = None;
         }
         let perf = options.perf || !features.ring_buffer;
         // Programs of single rows have to load where there are none.
@@ -344,6 +349,12 @@ impl Kernel {
         &'a mut P: TryFrom<&'a mut aya::programs::Program, Error = ProgramError>,
     {
         program(&mut self.ebpf, name)
+    }
+
+    /// Which stacks are taken.
+    #[must_use]
+    pub const fn stacks(&self) -> StackOptions {
+        self.stacks
     }
 
     /// Why Python stacks are wanted and cannot be taken here.

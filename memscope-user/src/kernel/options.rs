@@ -1,6 +1,6 @@
 //! What is chosen before the BPF object is loaded.
 
-use memscope_common::stack::{STACK_NATIVE, STACK_PYTHON};
+use memscope_common::stack::{STACK_NATIVE, STACK_NATIVE_WITHOUT_PYTHON, STACK_PYTHON};
 
 use super::features::LinkMode;
 use crate::os::memory::page_size;
@@ -40,12 +40,19 @@ pub struct StackOptions {
     pub native_depth: Option<u32>,
     /// Python frames.
     pub python_depth: Option<u32>,
+    /// As cheap as can be, where no stacks were asked for: native frames only of threads without Python frames, and only where the kernel
+    /// walks them.
+    pub automatic: bool,
 }
 
 impl StackOptions {
     pub(super) fn bits(self) -> u32 {
         let bit = |depth: Option<u32>, bit: u8| if depth.is_some_and(|frames| frames > 0) { u32::from(bit) } else { 0 };
-        bit(self.native_depth, STACK_NATIVE) | bit(self.python_depth, STACK_PYTHON)
+        let without_python = if self.automatic { u32::from(STACK_NATIVE_WITHOUT_PYTHON) } else { 0 };
+        match bit(self.native_depth, STACK_NATIVE) | bit(self.python_depth, STACK_PYTHON) {
+            0 => 0,
+            taken => taken | without_python,
+        }
     }
 }
 

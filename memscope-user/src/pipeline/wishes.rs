@@ -202,7 +202,9 @@ impl Lacks {
 
     fn stacks(&mut self, settings: Settings, collected: &Collected, mixed: bool) {
         let (native, python, wants_mixed) = settings.depths();
-        let lacks = |wanted: Option<u32>, have: Option<u32>| wanted.is_some_and(|depth| depth > have.unwrap_or(0));
+        // Those that nothing asked for are in no rows.
+        let in_rows = |have: Option<u32>| have.filter(|_| !collected.automatic_stacks).unwrap_or(0);
+        let lacks = |wanted: Option<u32>, have: Option<u32>| wanted.is_some_and(|depth| depth > in_rows(have));
         let lacks_native = lacks(native, collected.native_depth);
         let lacks_python = lacks(python, collected.python_depth);
         let kinds = if wants_mixed {
@@ -273,7 +275,14 @@ mod tests {
     /// A trace that has all of it has nothing to say; one whose stacks are shorter does.
     #[test]
     fn what_the_trace_has_is_not_named() {
-        let have = Collected { native_depth: Some(10), python_depth: Some(5), accesses: true, watch: true, db: true };
+        let have = Collected {
+            native_depth: Some(10),
+            python_depth: Some(5),
+            accesses: true,
+            watch: true,
+            db: true,
+            automatic_stacks: false,
+        };
         let all = Settings { analyses: 63, stack_depths: depths(10, 5), named: 1 | 1 << 3 | 1 << 5 };
         let wanted = Wanted { events: 15, ..ROWS };
         assert_eq!(unmet(&have, all, wanted), None);

@@ -57,8 +57,8 @@ pub use self::{
     listener::{FilesWritten, Listener, Message, Outputs, Phase, Progress, Results},
     log::RunLog,
     options::{
-        Analyses, CallStacks, CollectOptions, Devices, Events, KernelLimits, LateLibraries, OutputOptions, Program,
-        RowLevel, Samples, TraceOptions, Traced, UsageOptions,
+        Analyses, CallStacks, CollectOptions, DEFAULT_STACK_FRAMES, Devices, Events, KernelLimits, LateLibraries,
+        OutputOptions, Program, RowLevel, Samples, TraceOptions, Traced, UsageOptions,
     },
 };
 #[cfg(feature = "cli")]

@@ -346,6 +346,9 @@ impl Analyses {
     }
 }
 
+/// Frames of a call stack where no depth is given.
+pub const DEFAULT_STACK_FRAMES: u32 = 50;
+
 /// Depths of call stacks, where they are taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CallStacks {
@@ -355,6 +358,14 @@ pub struct CallStacks {
     pub python: Option<u32>,
     /// Both are merged.
     pub mixed: bool,
+    /// Nothing was asked for: frames of Python where the thread has some, else native ones. They are for answers, and in no rows.
+    pub automatic: bool,
+}
+
+impl CallStacks {
+    /// Stacks that answers get where none are asked for.
+    pub const AUTOMATIC: Self =
+        Self { c: Some(DEFAULT_STACK_FRAMES), python: Some(DEFAULT_STACK_FRAMES), mixed: false, automatic: true };
 }
 
 /// Files to write.

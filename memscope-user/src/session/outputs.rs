@@ -21,7 +21,7 @@ use crate::{
     },
     pipeline::{AnalysisBit, Demand, DeviceFilter, DumpFilter, Npus, RowBits},
     sinks::{
-        self, DumpOptions, DumpSink, FileChange, Rotation, Sink, SinkError,
+        self, DumpOptions, DumpSink, FileChange, Rotation, Sink, SinkError, StackCells,
         config_json::{DumpConfig, NO_OUTPUT_ID, StepList, WatchConfig},
         log::LogFile,
         tree::{OutputTree, ProcessDirs},
@@ -119,9 +119,11 @@ fn open_below(
     files: Files,
 ) -> Result<Opened, SinkError> {
     let own = tree.make_process_dir(std::process::id())?;
+    // As rows have them.
+    let stacks = if output.stacks == StackCells::Absent { CallStacks::default() } else { options.call_stacks };
     let config = DumpConfig {
         watch_config: options.watch.as_ref().map(watch_config).unwrap_or_default(),
-        ..config(&options.collect, output, options.call_stacks, options.deferred)
+        ..config(&options.collect, output, stacks, options.deferred)
     };
     config.write(&tree, &own)?;
     let log = Arc::new(RunLog::new(LogFile::create(&tree, &own, output.log_level)?));

@@ -18,7 +18,7 @@ use crate::{
 pub(super) fn options(options: &TraceOptions) -> StackOptions {
     let wanted = options.call_stacks;
     let some = |depth: Option<u32>| depth.filter(|depth| *depth > 0);
-    StackOptions { native_depth: some(wanted.c), python_depth: some(wanted.python) }
+    StackOptions { native_depth: some(wanted.c), python_depth: some(wanted.python), automatic: wanted.automatic }
 }
 
 /// Stacks of a trace that runs.
@@ -44,7 +44,7 @@ pub(super) fn start(
     batches: Receiver<Batch>,
     crew: &Crew,
 ) -> Result<(Receiver<Batch>, Live), TraceError> {
-    let StackOptions { native_depth, python_depth } = options(trace);
+    let StackOptions { native_depth, python_depth, .. } = kernel.stacks();
     if native_depth.is_none() && python_depth.is_none() {
         return Ok((batches, Live { mappings: None }));
     }

@@ -226,6 +226,9 @@ impl Loop {
         let follow_options =
             FollowOptions { always: looks_at_processes, ..follow_options(&options, home.is_some(), &kernel, &speaker) };
         let mut follow = Follow::new(follow_options, libraries, &options.probes, guard, waits);
+        if stack_options.automatic && stack_options != (StackOptions { automatic: true, ..StackOptions::default() }) {
+            speaker.info(format_args!("{UNASKED_STACKS}"));
+        }
         if let Some(why) = kernel.no_python() {
             speaker.warn(format_args!("no Python stacks are taken: {why}"));
         } else if stack_options.python_depth.is_some() {
@@ -325,6 +328,9 @@ fn open_capture(
     Ok(Some((capture::Writer::new(file, &path, &header, writer_options)?, path)))
 }
 
+/// Said where stacks are taken that nothing asked for.
+const UNASKED_STACKS: &str = "call stacks are taken: of Python where a thread has frames of it, else of C, about 2 µs for each event; --no-stacks takes none";
+
 /// What there is before the loop's first thread.
 struct Loaded {
     kernel: Kernel,
@@ -354,7 +360,8 @@ impl Loaded {
         if let Err(error) = capabilities::keep_for_trace() {
             speaker.warn(format_args!("capabilities that are not needed any more could not be dropped: {error}"));
         }
-        Ok(Self { kernel, libraries, stacks: kernel_options.stacks, source })
+        let stacks = kernel.stacks();
+        Ok(Self { kernel, libraries, stacks, source })
     }
 }
 
@@ -367,7 +374,7 @@ const fn choice(options: &TraceOptions) -> RowChoice {
 
 /// What scripts can have of what a trace collects if its options ask for it.
 fn collected(options: &TraceOptions) -> Collected {
-    let StackOptions { native_depth, python_depth } = stacks::options(options);
+    let StackOptions { native_depth, python_depth, automatic } = stacks::options(options);
     let db = options.output.as_ref().is_some_and(|output| output.format == Format::Db);
     Collected {
         native_depth,
@@ -375,6 +382,7 @@ fn collected(options: &TraceOptions) -> Collected {
         accesses: operators::wanted(options).accesses,
         watch: options.watch.is_some(),
         db,
+        automatic_stacks: automatic,
     }
 }
 

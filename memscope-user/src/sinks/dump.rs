@@ -24,7 +24,7 @@ use super::tree::{FILE_MODE, OutputTree, Owner, Place, ProcessDir, ProcessDirs, 
 use super::{Sink, SinkError};
 use crate::dump_format::stack_cell::{TABLE_COLUMNS, table_name};
 use crate::hash::{HashMap, HashSet};
-use crate::model::{Device, Event, EventKind, System};
+use crate::model::{Device, Event, EventKind, Stacks, System};
 pub use file::Format;
 use file::{CsvRows, Entry, Output, StackTable, Writer};
 pub use parts::Rotation;
@@ -215,8 +215,8 @@ impl DumpSink {
     fn put_held(&mut self, key: Key) -> Result<(), SinkError> {
         let Some(process) = self.processes.get_mut(&key.0) else { return Ok(()) };
         let held = std::mem::take(&mut process.held);
-        let mut first = Ok(());
-        for row in held.iter().filter_map(Row::of) {
+        let (mut first, stacks) = (Ok(()), self.stacks);
+        for row in held.iter().filter_map(|event| row_of(event, stacks)) {
             first = first.and(self.put(key, Entry::Dump(&row)));
         }
         if let Some(process) = self.processes.get_mut(&key.0) {
@@ -269,7 +269,7 @@ impl DumpSink {
 
     /// Makes the table of stacks that rows of `key` refer to, with the first of them. Rows have their stacks in full where that fails.
     fn make_stack_table(&mut self, key: Key) -> Result<(), SinkError> {
-        if self.stacks == StackCells::Inline || key.2 != Table::Dump {
+        if self.stacks != StackCells::Table || key.2 != Table::Dump {
             return Ok(());
         }
         let Some(output) = self.outputs.get_mut(&key).filter(|output| output.stacks.is_none()) else { return Ok(()) };
@@ -404,6 +404,12 @@ impl DumpSink {
     }
 }
 
+/// The row of an event, with the stacks that rows have.
+fn row_of(event: &Event, stacks: StackCells) -> Option<Row<'_>> {
+    let row = Row::of(event)?;
+    Some(if stacks == StackCells::Absent { Row { stacks: Stacks::default(), ..row } } else { row })
+}
+
 fn note_made(on_change: &mut OnChange, parts: Option<&mut Parts>, place: &Place) {
     on_change(FileChange::Made(place.path()));
     if let Some(parts) = parts {
@@ -444,7 +450,7 @@ impl Sink for DumpSink {
 
 impl DumpSink {
     fn write_event(&mut self, event: &Event) -> Result<(), SinkError> {
-        match Row::of(event) {
+        match row_of(event, self.stacks) {
             // Who stops collecting wants to look at what there is.
             Some(row) if event.kind == EventKind::System(System::TraceStop) => {
                 self.share(event, &row).and(self.release(event.pid)).and(self.flush())

@@ -18,6 +18,8 @@ pub enum StackCells {
     Inline,
     /// By their number in a table beside the rows.
     Table,
+    /// Not at all: they are for answers alone.
+    Absent,
 }
 
 /// What is left for the files of a trace.

@@ -47,6 +47,7 @@ mod stat;
 mod stops;
 mod sums;
 mod throughput;
+mod unasked_stacks;
 mod usage;
 mod watch;
 mod watch_safety;

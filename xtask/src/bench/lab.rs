@@ -15,7 +15,10 @@ use nix::{
 };
 use serde_json::Value;
 
-use crate::project::{silent_output, target, tool};
+use crate::{
+    project::{silent_output, target, tool},
+    test::NO_STACKS,
+};
 
 /// What all measurements share.
 #[derive(Debug)]
@@ -87,6 +90,8 @@ impl Lab {
     pub(super) fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = Command::new(program);
         command.env("LD_LIBRARY_PATH", self.simulation.join("lib")).current_dir(&self.folder).stdin(Stdio::null());
+        // Cases that are about stacks ask for them.
+        command.env(NO_STACKS, "true");
         command
     }
 

@@ -123,7 +123,7 @@ fn init_script(kernel: &Kernel, test_arguments: &[String]) -> String {
         "#!/bin/sh
 /bin/busybox --install -s /bin 2>/dev/null
 export PATH=/bin HOME=/root TMPDIR=/tmp RUST_BACKTRACE=1
-export MEMSCOPE_VM=1 MEMSCOPE_REPORT=details MEMSCOPE_BIN=/memscope/memscope-bpf MEMSCOPE_SIM_DIR=/memscope/sim MEMSCOPE_PYTHON_DIR=/memscope/python
+export MEMSCOPE_VM=1 MEMSCOPE_REPORT=details MEMSCOPE_NO_STACKS=true MEMSCOPE_BIN=/memscope/memscope-bpf MEMSCOPE_SIM_DIR=/memscope/sim MEMSCOPE_PYTHON_DIR=/memscope/python
 mount -t proc proc /proc
 mount -t sysfs sysfs /sys
 mount -t devtmpfs devtmpfs /dev 2>/dev/null

@@ -93,21 +93,24 @@ fn outdate(tgid: u32) {
     }
 }
 
-/// Puts the id of the thread's Python stack into its record: 0 if the process runs no Python.
+/// Puts the id of the thread's Python stack into its record: 0 if the process runs no Python. Gives its frames.
 #[inline(always)]
-pub(super) fn take(ctx: *mut c_void, thread: &mut Thread, generation: u64, row: u16) {
+pub(super) fn take(ctx: *mut c_void, thread: &mut Thread, generation: u64, row: u16) -> u32 {
     let tgid = current::tgid();
     thread.call.python_stack = 0;
-    let Some(layout) = PYTHON.get_ptr(&tgid) else { return };
+    let Some(layout) = PYTHON.get_ptr(&tgid) else { return 0 };
     let Some(slot) = acquire() else {
-        return busy(ctx, thread, tgid, generation, row);
+        busy(ctx, thread, tgid, generation, row);
+        return 0;
     };
+    let mut frames = 0;
     if let Some(scratch) = PYTHON_SCRATCH.get_ptr_mut(slot) {
         // SAFETY: a live map value, locked.
         unsafe { (*scratch).stack.generation = generation };
-        take_into(ctx, thread, scratch, layout, row.into());
+        frames = take_into(ctx, thread, scratch, layout, row.into());
     }
     LOCKS.release::<true>(slot);
+    frames
 }
 
 /// Locks a free slot of this processor.
@@ -155,7 +158,7 @@ fn id_of(hash: u64, count: u32, end: u8) -> u64 {
     if id == 0 { 1 } else { id }
 }
 
-/// Walks in a locked slot, and sends what was not sent before.
+/// Walks in a locked slot, and sends what was not sent before. Gives the frames.
 #[inline(never)]
 fn take_into(
     ctx: *mut c_void,
@@ -174,7 +177,7 @@ fn take_into(
     let id = id_of(scratch.hash, count, scratch.stack.end);
     thread.call.python_stack = id;
     if PYTHON_SENT.get_ptr(&id).is_some() {
-        return 0;
+        return count;
     }
     scratch.count = 0;
     repeat(count, send_next, &mut walk);
@@ -185,7 +188,7 @@ fn take_into(
     if sent && scratch.unsent == 0 {
         let _ = PYTHON_SENT.insert(&id, &1, 0);
     }
-    0
+    count
 }
 
 /// Begins a walk.

@@ -39,6 +39,7 @@ fn trace_args(args: &StatArgs) -> TraceArgs {
         usage_rate: 0,
         usage_library: args.usage_library.clone(),
         no_capture: true,
+        no_stacks: true,
         no_progress: true,
         ..TraceArgs::default()
     };
