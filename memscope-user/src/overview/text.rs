@@ -367,10 +367,7 @@ fn write_place(page: &mut Page, number: usize, place: &Place, frames: &[UserFram
             Some(each) => format!("blocks of {}", rounded(each.into())),
             None => "blocks".to_owned(),
         };
-        page.plain(format!(
-            "     {what} of {}; no call stack: drop --no-stacks or add --call-stack=python",
-            place.pool.title()
-        ));
+        page.plain(format!("     {what} of {}; no call stack: add --call-stack=python", place.pool.title()));
     }
 }
 
