@@ -2,7 +2,7 @@
 
 use std::collections::{HashSet, VecDeque};
 
-use memscope::model::Pool;
+use memscope::backend::ascend::pools;
 
 use crate::program::Slot;
 use crate::random::Random;
@@ -212,7 +212,7 @@ impl Retries {
 impl Habit for Retries {
     fn request(&mut self, server: &mut Server<'_>, request: u64, _: u64) {
         if self.fails(&mut server.random, request) {
-            server.program.alloc_failed(Pool::Pta, 1 << 30, request);
+            server.program.alloc_failed(pools::PTA, 1 << 30, request);
             self.waiting.push_back(server.alloc("to be tried again"));
             let partial = server.alloc(LEAK);
             if !self.leaks_once_in.is_some_and(|times| server.random.once_in(times)) {

@@ -3,6 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use memscope::analyses::{Analysis, Finding};
+use memscope::backend::ascend::pools;
 use memscope::model::{
     Alloc, AllocApi, AllocFailed, Block, Device, DriverFigures, Event, EventKind, Free, FreeCause, Mark, PageType,
     Pool, RunEnd, Stacks, System,
@@ -127,7 +128,7 @@ impl Program {
         let used = self.used_bytes.entry(pool).or_default();
         *used += block.size_bytes;
         let used_bytes = *used;
-        if pool == Pool::Hal {
+        if pool == pools::HAL {
             self.reserved_bytes += size_bytes;
         }
         let slot = self.empty.pop().unwrap_or(self.live.len());
@@ -160,7 +161,7 @@ impl Program {
 
     /// Places of pools that hold blocks now.
     pub(crate) fn held(&self) -> BTreeSet<Place> {
-        let blocks = self.live.iter().flatten().filter(|block| block.pool != Pool::Hal);
+        let blocks = self.live.iter().flatten().filter(|block| block.pool != pools::HAL);
         blocks.map(|block| place_of(block.stacks, block.size_bytes)).collect()
     }
 
@@ -173,7 +174,7 @@ impl Program {
     /// Live blocks of a place.
     #[cfg(test)]
     pub(crate) fn count(&self, place: Place) -> usize {
-        let blocks = self.live.iter().flatten().filter(|block| block.pool != Pool::Hal);
+        let blocks = self.live.iter().flatten().filter(|block| block.pool != pools::HAL);
         blocks.filter(|block| place_of(block.stacks, block.size_bytes) == place).count()
     }
 
@@ -212,7 +213,7 @@ impl Program {
             Ending::Signal => {
                 self.pass(random.between(100_000_000, 3_000_000_000));
                 for _ in 0..random.below(4) {
-                    let last = self.alloc(Pool::Pta, 1 << 50, 4096, Stacks::default());
+                    let last = self.alloc(pools::PTA, 1 << 50, 4096, Stacks::default());
                     self.pass(1_000_000);
                     self.free(last);
                 }
@@ -232,7 +233,7 @@ impl Program {
         let thousandths = random.between(1, most);
         let each_ns = self.elapsed_ns() / 1000 * thousandths / self.live.len().max(1) as u64;
         for segments in [false, true] {
-            let is_one = |block: &Option<Block>| block.is_some_and(|block| (block.pool == Pool::Hal) == segments);
+            let is_one = |block: &Option<Block>| block.is_some_and(|block| (block.pool == pools::HAL) == segments);
             let mut slots: Vec<usize> = (0..self.live.len()).filter(|slot| is_one(&self.live[*slot])).collect();
             slots.sort_unstable_by_key(|slot| self.live[*slot].map(|block| block.allocation_id));
             if newest_first {
@@ -271,7 +272,7 @@ impl Program {
         let used = self.used_bytes.entry(block.pool).or_default();
         *used -= block.size_bytes;
         let used_bytes = *used;
-        if block.pool == Pool::Hal {
+        if block.pool == pools::HAL {
             self.reserved_bytes -= block.size_bytes;
         }
         let (total_bytes, driver) = (self.total_of(block.pool), DriverFigures::default());
@@ -282,7 +283,7 @@ impl Program {
 
     /// What a pool says it holds: the driver's blocks are all the pool's.
     fn total_of(&self, pool: Pool) -> Option<u64> {
-        (pool == Pool::Pta && self.reserved_bytes > 0).then_some(self.reserved_bytes)
+        (pool == pools::PTA && self.reserved_bytes > 0).then_some(self.reserved_bytes)
     }
 
     fn push(&mut self, kind: EventKind, stacks: Stacks) {
@@ -342,13 +343,13 @@ mod tests {
         let mut program = Program::new(Vec::new());
         program.attach(Attached::new(to, 100, 200));
         program.step_start();
-        let old = program.alloc(Pool::Pta, 0x1000, 512, Stacks::default());
+        let old = program.alloc(pools::PTA, 0x1000, 512, Stacks::default());
         program.pass(100);
-        let short = program.alloc(Pool::Pta, 0x2000, 512, Stacks::default());
+        let short = program.alloc(pools::PTA, 0x2000, 512, Stacks::default());
         program.free(old);
         program.step_end();
         program.step_start();
-        let long = program.alloc(Pool::Pta, 0x3000, 512, Stacks::default());
+        let long = program.alloc(pools::PTA, 0x3000, 512, Stacks::default());
         program.free(short);
         program.step_end();
         program.pass(100);
@@ -366,7 +367,7 @@ mod tests {
             let (to, seen) = witness();
             let mut program = Program::new(to);
             for block in 0..1000 {
-                program.alloc(Pool::Pta, block << 12, 512, Stacks::default());
+                program.alloc(pools::PTA, block << 12, 512, Stacks::default());
             }
             program.end_by(ending, &mut Random::new(3));
             let seen = seen.lock().expect("no panic");
@@ -404,7 +405,7 @@ mod tests {
             let last = Arc::default();
             let mut program = Program::new(vec![Box::new(Clock(Arc::clone(&last)))]);
             let blocks: Vec<Slot> =
-                (0..1000).map(|block| program.alloc(Pool::Pta, block << 12, 512, Stacks::default())).collect();
+                (0..1000).map(|block| program.alloc(pools::PTA, block << 12, 512, Stacks::default())).collect();
             // Slots that are empty take no time.
             blocks.iter().skip(500).for_each(|slot| program.free(*slot));
             program.pass(RUN_NS);

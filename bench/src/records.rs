@@ -5,9 +5,11 @@ use std::path::Path;
 
 use anyhow::Result;
 use memscope::analyses::{Analysis, Finding};
+use memscope::backend::ascend::pools;
+use memscope::backend::builtin;
 use memscope::capture::{CaptureHeader, Note, Writer, WriterOptions, note_record};
-use memscope::model::{Event, EventKind, Mark, Pool, RunEnd, Stack};
-use memscope::probes::{ProbeSpec, builtin};
+use memscope::model::{Event, EventKind, Mark, RunEnd, Stack};
+use memscope::probes::ProbeSpec;
 use memscope_common::record::{CALL_TEXT_AT, CALL_VALUES_AT};
 use memscope_common::stack::{FRAME_ENTRY, STACK_PYTHON};
 use memscope_common::{Kind, StackEnd};
@@ -93,7 +95,7 @@ impl Analysis for ToCapture {
     fn observe(&mut self, event: &Event) {
         let pta = |what: u8| u64::from_le_bytes([PTA_DEVICE[0], PTA_DEVICE[1], 0, what, 0, 0, 0, 0]);
         match &event.kind {
-            EventKind::Alloc(alloc) if alloc.block.pool == Pool::Hal => {
+            EventKind::Alloc(alloc) if alloc.block.pool == pools::HAL => {
                 let values = [alloc.block.addr, alloc.block.size_bytes, HAL_FLAGS];
                 self.call(event, (Kind::Return, "halMemAlloc"), 0, &values, "");
             }
@@ -105,7 +107,7 @@ impl Analysis for ToCapture {
             }
             // Blocks that are live at the end have no call.
             EventKind::Free(free) if !free.cause.gave_back() => {}
-            EventKind::Free(free) if free.block.pool == Pool::Hal => {
+            EventKind::Free(free) if free.block.pool == pools::HAL => {
                 self.call(event, (Kind::Enter, "halMemFree"), 0, &[free.block.addr], "");
             }
             EventKind::Free(free) => {

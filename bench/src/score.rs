@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use memscope::analyses::Finding;
 use memscope::analyses::growth::Site;
 use memscope::analyses::step_leaks::StepVerdict;
+use memscope::backend::ascend::pools;
 use memscope::model::{Pool, Stacks};
 
 /// Where blocks come from: their call stacks, or their size where there are none.
@@ -49,7 +50,7 @@ impl Verdict {
                 Finding::Growth(growth) => {
                     judged |= growth.judged;
                     let place = |site: Site| (site.stacks, site.size_bytes);
-                    let increases = growth.increases.iter().filter(|increase| increase.site.pool != Pool::Hal);
+                    let increases = growth.increases.iter().filter(|increase| increase.site.pool != pools::HAL);
                     let mut names = increases.filter_map(|increase| (truth.name)(place(increase.site)));
                     undecided |= names.any(|name| Some(name.as_str()) == truth.leaking);
                     accused.extend(growth.sites.iter().map(|site| (site.pool, site.site.map(place))));
@@ -60,7 +61,7 @@ impl Verdict {
                         let place = place_of(found.stacks, found.each_bytes.unwrap_or_default());
                         if found.verdict == StepVerdict::Leak {
                             accused.insert((found.pool, Some(place)));
-                        } else if found.pool != Pool::Hal {
+                        } else if found.pool != pools::HAL {
                             undecided |= (truth.name)(place).as_deref() == truth.leaking;
                         }
                     }
@@ -77,14 +78,14 @@ impl Verdict {
     }
 
     fn accuse(&mut self, pool: Pool, place: Option<Place>, truth: &Truth<'_>) {
-        let name = place.and_then(truth.name).filter(|_| pool != Pool::Hal);
+        let name = place.and_then(truth.name).filter(|_| pool != pools::HAL);
         if name.is_some() && name.as_deref() == truth.leaking {
             self.found = true;
             return;
         }
         let holds = |place| truth.held.as_ref().is_none_or(|held| held.contains(&place));
         match place {
-            Some(_) if pool == Pool::Hal => self.segments += 1,
+            Some(_) if pool == pools::HAL => self.segments += 1,
             Some(place) if !holds(place) => self.empty += 1,
             _ => {}
         }
@@ -207,7 +208,7 @@ mod tests {
     fn growth(sites: &[Option<Site>], increases: &[Site], judged: bool) -> Vec<Finding> {
         let growing = |site: &Option<Site>| GrowingSite {
             site: *site,
-            pool: site.map_or(Pool::Pta, |site| site.pool),
+            pool: site.map_or(pools::PTA, |site| site.pool),
             blocks: 100,
             size_bytes: 51_200,
             low_blocks: [0; 6],
@@ -243,8 +244,8 @@ mod tests {
     /// The truth: `leak` leaks, `held` holds blocks as well, `gone` holds none; a segment is a block of the driver.
     #[test]
     fn verdicts_by_hand() {
-        let [leak, held, gone] = ["leak", "held", "gone"].map(|name| site(Pool::Pta, name));
-        let segment = site(Pool::Hal, "");
+        let [leak, held, gone] = ["leak", "held", "gone"].map(|name| site(pools::PTA, name));
+        let segment = site(pools::HAL, "");
         let name = |place: Place| {
             [leak, held, gone]
                 .into_iter()

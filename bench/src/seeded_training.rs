@@ -2,7 +2,8 @@
 
 use std::collections::VecDeque;
 
-use memscope::model::{Pool, Stack, StackEnd, Stacks};
+use memscope::backend::ascend::pools;
+use memscope::model::{Stack, StackEnd, Stacks};
 
 use crate::heap::Heap;
 use crate::program::{Ending, Program, Slot};
@@ -219,10 +220,10 @@ impl Training<'_> {
         let stack = Stack::keep([place, "train.py(40): <module>"], StackEnd::Root);
         let placed = self.heap.alloc(size);
         if let Some((addr, size)) = placed.segment {
-            self.program.alloc(Pool::Hal, addr, size, Stacks::default());
+            self.program.alloc(pools::HAL, addr, size, Stacks::default());
         }
         let stacks = Stacks { python: Some(stack), ..Stacks::default() };
-        let slot = self.program.alloc(Pool::Pta, placed.addr, size, stacks);
+        let slot = self.program.alloc(pools::PTA, placed.addr, size, stacks);
         if self.live.len() <= slot.number() {
             self.live.resize(slot.number() + 1, None);
         }

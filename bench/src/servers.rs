@@ -2,7 +2,8 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use memscope::model::{Pool, Stack, StackEnd, Stacks};
+use memscope::backend::ascend::pools;
+use memscope::model::{Stack, StackEnd, Stacks};
 
 use crate::habits::{Caches, Deploys, Habit, LEAK, Leak, Queue, Retries, Sessions, SlowCache, Waves};
 use crate::heap::Heap;
@@ -230,9 +231,9 @@ impl Server<'_> {
     fn alloc_bytes(&mut self, stacks: Stacks, size: u64) -> Slot {
         let placed = self.heap.alloc(size);
         if let Some((addr, size)) = placed.segment {
-            self.program.alloc(Pool::Hal, addr, size, Stacks::default());
+            self.program.alloc(pools::HAL, addr, size, Stacks::default());
         }
-        let slot = self.program.alloc(Pool::Pta, placed.addr, size, stacks);
+        let slot = self.program.alloc(pools::PTA, placed.addr, size, stacks);
         self.sizes.insert(slot.number(), (placed.addr, size));
         slot
     }

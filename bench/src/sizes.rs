@@ -11,8 +11,8 @@ use anyhow::{Context as _, Result, bail, ensure};
 use memscope::analyses::{
     Analysis, DecomposeAnalysis, Finding, FragmentationAnalysis, PeaksAnalysis, StepLeaksAnalysis, decompose::RuleSet,
 };
+use memscope::backend::ascend::pools;
 use memscope::input;
-use memscope::model::Pool;
 use memscope::report::{self, Reducer};
 
 use crate::files;
@@ -184,7 +184,7 @@ fn of_file(path: &Path, events: u64) -> Result<()> {
 
 fn leaks_of(finding: &Finding) -> usize {
     if let Finding::StepLeaks(found) = finding {
-        found.leaks.iter().filter(|leak| leak.pool == Pool::Pta).count()
+        found.leaks.iter().filter(|leak| leak.pool == pools::PTA).count()
     } else {
         0
     }

@@ -3,7 +3,8 @@
 use std::collections::VecDeque;
 
 use memscope::analyses::Finding;
-use memscope::model::{Pool, Stack, StackEnd, Stacks};
+use memscope::backend::ascend::pools;
+use memscope::model::{Stack, StackEnd, Stacks};
 
 use crate::heap::Heap;
 use crate::program::{Program, Slot};
@@ -127,9 +128,9 @@ impl Training {
         self.program.pass(1000);
         let placed = self.heap.alloc(size);
         if let Some((addr, size)) = placed.segment {
-            self.program.alloc(Pool::Hal, addr, size, Stacks::default());
+            self.program.alloc(pools::HAL, addr, size, Stacks::default());
         }
-        let slot = self.program.alloc(Pool::Pta, placed.addr, size, stacks);
+        let slot = self.program.alloc(pools::PTA, placed.addr, size, stacks);
         if self.sizes.len() <= slot.number() {
             self.sizes.resize(slot.number() + 1, (0, 0));
         }

@@ -8,6 +8,7 @@
 #![deny(clippy::print_stdout, clippy::print_stderr, reason = "cli/terminal.rs writes to terminals")]
 
 pub mod analyses;
+pub mod backend;
 mod calm;
 pub mod capture;
 #[cfg(feature = "cli")]

@@ -5,8 +5,9 @@ pub(crate) mod ops;
 use memscope_common::record::{CALL_TEXT_AT, CALL_TEXT_MORE, CALL_TEXT_NULL, TEXT_CHUNK};
 use memscope_common::{Kind, StackEnd};
 
+use crate::backend::builtin;
 use crate::capture::{Function, Note, Symbol, note_record};
-use crate::probes::{RowInfo, builtin};
+use crate::probes::RowInfo;
 
 /// Flag word of a device allocation on device `id` by module `APP`.
 pub(crate) const fn device(id: u64) -> u64 {

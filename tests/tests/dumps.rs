@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::sync::mpsc;
 
+use memscope::backend::ascend::pools;
 use memscope::model::{
     Alloc, AllocApi, Block, Device, DriverFigures, Event, EventKind, Free, FreeCause, Launch, Mark, Name, PageType,
     Pool, Stack, StackEnd, Stacks, System,
@@ -12,7 +13,7 @@ use memscope_tests::checkers::csv::CsvRules;
 use memscope_tests::checkers::db::DbRules;
 use memscope_tests::checkers::{csv, db};
 
-const POOLS: [Pool; 6] = [Pool::Hal, Pool::Host, Pool::Pta, Pool::PtaWorkspace, Pool::Atb, Pool::MindSpore];
+const POOLS: [Pool; 6] = [pools::HAL, pools::HOST, pools::PTA, pools::PTA_WORKSPACE, pools::ATB, pools::MIND_SPORE];
 const TEXTS: [&str; 8] = ["step start", "a,\"b\"", "=1+1", "x\ny\r", "\x1b[0m", "中文", "\u{202e}", ""];
 
 /// Every kind of event, with every pool and with texts of every sort.
@@ -20,7 +21,7 @@ fn events() -> Vec<Event> {
     let system = |system| (Device::None, EventKind::System(system));
     let mut kinds = vec![system(System::AclInit)];
     for (index, pool) in POOLS.into_iter().enumerate() {
-        let device = if pool == Pool::Host { Device::Cpu } else { Device::Npu(0) };
+        let device = if pool == pools::HOST { Device::Cpu } else { Device::Npu(0) };
         for (cause, page, api) in [
             (FreeCause::Program, PageType::Normal, AllocApi::Alloc),
             (FreeCause::ProcessEnd, PageType::Giant, AllocApi::Create),
@@ -84,7 +85,7 @@ fn block(pool: Pool, device: Device, allocation_id: u64, page: PageType, api: Al
     Block {
         requested_bytes: None,
         // Of host memory nobody tells who asked for it.
-        owner: (pool != Pool::Host).then_some(Name::fixed(&"PTA@weight")),
+        owner: (pool != pools::HOST).then_some(Name::fixed(&"PTA@weight")),
         caller: None,
         stacks: Stacks::default(),
         allocation_id,

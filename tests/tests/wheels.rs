@@ -10,8 +10,8 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use memscope::backend;
 use memscope::os::elf;
-use memscope::probes;
 use memscope_tests::harness::tracer::tracer_path;
 use serde_json::Value;
 
@@ -233,7 +233,7 @@ fn rows_fit_real_libraries() {
     let mut wanted: BTreeSet<(&str, &str)> = BTreeSet::new();
     for path in &fetched {
         let file = name(path);
-        let rows: Vec<_> = probes::builtin().filter(|row| row.libraries.contains(&file.as_str())).collect();
+        let rows: Vec<_> = backend::builtin().filter(|row| row.libraries.contains(&file.as_str())).collect();
         if rows.is_empty() {
             continue;
         }
@@ -259,7 +259,7 @@ fn rows_fit_real_libraries() {
     assert!(!wanted.is_empty(), "no row is for a library of the wheels");
     let layers = |rows: &BTreeSet<(&str, &str)>| -> BTreeSet<&str> {
         let of = |(library, symbol): &(&str, &str)| {
-            let row = probes::builtin().find(|row| row.symbol == *symbol && row.libraries.contains(library));
+            let row = backend::builtin().find(|row| row.symbol == *symbol && row.libraries.contains(library));
             row.expect("a row").layer.name()
         };
         rows.iter().map(of).collect()

@@ -64,13 +64,17 @@ impl<T: Registered> Concluded<T> {
 mod tests {
     use super::*;
     use crate::analyses::{Analysis, HeldAnalysis, LedgerAnalysis, script::Script};
-    use crate::model::{Device, FreeCause, Pool, RunEnd};
+    use crate::backend::ascend::pools;
+    use crate::model::{Device, FreeCause, RunEnd};
 
     /// Ends so many processes, the n-th with n bytes; gives what is found of them.
     fn found(analysis: &mut dyn Analysis, processes: u32) -> Vec<Finding> {
         for pid in 1..=processes {
             let mut script = Script::new(pid, Device::Npu(0));
-            script.alloc(Pool::Hal, 0x1000, u64::from(pid)).end(FreeCause::ProcessEnd, Pool::Hal, 0x1000).process_end();
+            script
+                .alloc(pools::HAL, 0x1000, u64::from(pid))
+                .end(FreeCause::ProcessEnd, pools::HAL, 0x1000)
+                .process_end();
             script.events().iter().for_each(|event| analysis.observe(event));
         }
         analysis.finish(&RunEnd::default())

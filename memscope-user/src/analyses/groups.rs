@@ -221,7 +221,8 @@ const fn size_class(size_bytes: u64) -> u32 {
 mod tests {
     use super::*;
     use crate::analyses::script::Script;
-    use crate::model::{Device, EventKind, Pool};
+    use crate::backend::ascend::pools;
+    use crate::model::{Device, EventKind};
 
     fn blocks(script: &Script) -> Vec<Block> {
         let block = |event: &crate::model::Event| match &event.kind {
@@ -236,7 +237,7 @@ mod tests {
     fn sizes_have_classes() {
         let mut script = Script::new(1, Device::Npu(0));
         for (at, size) in [0, 1, 2, 3, 4, 1023, 1024, 1 << 63].into_iter().enumerate() {
-            script.alloc(Pool::Hal, at as u64, size);
+            script.alloc(pools::HAL, at as u64, size);
         }
         let (mut groups, mut room) = (Groups::default(), Room::default());
         for block in blocks(&script) {
@@ -257,7 +258,7 @@ mod tests {
     fn places_beyond_the_room_count_as_none() {
         let mut script = Script::new(1, Device::Npu(0));
         for (at, function) in ["f", "g", "h", "f"].into_iter().enumerate() {
-            script.stacks(&[], &[function]).alloc(Pool::Hal, at as u64, 10 << at);
+            script.stacks(&[], &[function]).alloc(pools::HAL, at as u64, 10 << at);
         }
         let blocks = blocks(&script);
         let (mut groups, mut room) = (Groups::default(), Room(1));

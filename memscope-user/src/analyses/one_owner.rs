@@ -12,9 +12,10 @@ use super::script::{Script, run};
 use super::select::When;
 use super::{Finding, OomAnalysis, PeaksAnalysis, judged_leaks_by};
 use crate::analyses::decompose::Decomposition;
+use crate::backend::ascend::pools;
 use crate::model::{AllocFailed, Device, Event, EventKind, FreeCause, LiveGroups, Name, OutOfMemory, Pool, RunEnd};
 
-const PLACE: (Device, Pool) = (Device::Npu(0), Pool::Pta);
+const PLACE: (Device, Pool) = (Device::Npu(0), pools::PTA);
 
 static RULES: LazyLock<Arc<RuleSet>> = LazyLock::new(|| Arc::new(RuleSet::builtin()));
 
@@ -59,7 +60,7 @@ fn snapshot(events: &[Event], at: At) -> Owners {
 /// A request fails behind event `after`.
 fn at_failure(events: &[Event], after: usize) -> Owners {
     let caller = Some(Name::fixed(&"aclrtMalloc"));
-    let (pool, status, flags, out_of_memory) = (Pool::Hal, 207_001, 0, true);
+    let (pool, status, flags, out_of_memory) = (pools::HAL, 207_001, 0, true);
     let failed = AllocFailed { pool, size_bytes: 1, status, flags, caller, out_of_memory, request: 1, attempt: 1 };
     let mut script = events.to_vec();
     let at = Event { device: PLACE.0, ..events[after].clone() };
@@ -124,11 +125,11 @@ fn a_gradient_is_one_in_every_answer() {
 fn what_grows_has_its_final_owner() {
     let mut script = Script::new(1, PLACE.0);
     for number in 0..120 {
-        script.thread(77).stacks(&[], &ENGINE).alloc(Pool::Pta, 0x10_0000 + number * 0x1000, 512);
-        script.thread(1).stacks(&frames(&STEP), &[]).alloc(Pool::Pta, 0x7000, 64).free(Pool::Pta, 0x7000);
+        script.thread(77).stacks(&[], &ENGINE).alloc(pools::PTA, 0x10_0000 + number * 0x1000, 512);
+        script.thread(1).stacks(&frames(&STEP), &[]).alloc(pools::PTA, 0x7000, 64).free(pools::PTA, 0x7000);
     }
     for number in 0..120 {
-        script.end(FreeCause::TraceEnd, Pool::Pta, 0x10_0000 + number * 0x1000);
+        script.end(FreeCause::TraceEnd, pools::PTA, 0x10_0000 + number * 0x1000);
     }
     let mut events = script.events().to_vec();
     for event in &mut events {

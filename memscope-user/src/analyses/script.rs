@@ -3,9 +3,11 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use super::{Analysis, Finding};
+use crate::backend::ascend::{modules, pools};
 use crate::model::{
     Alloc, AllocApi, AllocFailed, AllocRecovered, Block, Device, DeviceUsage, DriverFigures, Event, EventKind, Free,
-    FreeCause, Name, PageType, Pool, ProcessUsage, Region, RegionKind, RunEnd, Stack, StackEnd, Stacks, UnknownFree,
+    FreeCause, Module, Name, PageType, Pool, ProcessUsage, Region, RegionKind, RunEnd, Stack, StackEnd, Stacks,
+    UnknownFree,
 };
 
 /// Writes the events of a run. Events belong to the process and device last given to [`Script::on`].
@@ -14,7 +16,7 @@ pub(crate) struct Script {
     pid: u32,
     tid: u32,
     device: Device,
-    module_id: Option<u8>,
+    module_id: Option<Module>,
     stacks: Stacks,
     /// What pools say of themselves: handed out, reserved.
     told: Option<(u64, u64)>,
@@ -62,12 +64,12 @@ impl Script {
     /// memory for a while and leave a block of 1 MiB behind.
     pub(crate) fn golden_leaky() -> Self {
         let mut script = Self::new(30057, Device::Npu(0));
-        script.alloc(Pool::Pta, 0x1680_0000_0000, 128 << 20);
+        script.alloc(pools::PTA, 0x1680_0000_0000, 128 << 20);
         for (step, leak) in (1..).zip([0x1680_0804_2000, 0x1680_0814_4000, 0x1680_0825_c000, 0x1680_0835_c000]) {
             script.step_start(step);
-            script.alloc(Pool::Pta, 0x1680_0801_2000, 17_919).alloc(Pool::Pta, 0x1680_0800_2000, 48_992);
-            script.free(Pool::Pta, 0x1680_0800_2000).free(Pool::Pta, 0x1680_0801_2000);
-            script.alloc(Pool::Pta, leak, 1 << 20).step_end(step);
+            script.alloc(pools::PTA, 0x1680_0801_2000, 17_919).alloc(pools::PTA, 0x1680_0800_2000, 48_992);
+            script.free(pools::PTA, 0x1680_0800_2000).free(pools::PTA, 0x1680_0801_2000);
+            script.alloc(pools::PTA, leak, 1 << 20).step_end(step);
         }
         script
     }
@@ -95,7 +97,7 @@ impl Script {
 
     /// Module of the driver blocks that follow.
     pub(crate) fn module(&mut self, id: Option<u8>) -> &mut Self {
-        self.module_id = id;
+        self.module_id = id.map(modules::of);
         self
     }
 
@@ -119,13 +121,13 @@ impl Script {
 
     /// Physical memory behind a handle.
     pub(crate) fn create(&mut self, handle: u64, size_bytes: u64) -> &mut Self {
-        let block = Block { api: AllocApi::Create, ..self.new_block(Pool::Hal, handle, size_bytes) };
+        let block = Block { api: AllocApi::Create, ..self.new_block(pools::HAL, handle, size_bytes) };
         self.hand_out(block, false)
     }
 
     /// The memory of a handle comes to addresses.
     pub(crate) fn map(&mut self, addr: u64, size_bytes: u64, handle: u64) -> &mut Self {
-        let block = self.live.get(&(self.pid, self.device, Pool::Hal, handle));
+        let block = self.live.get(&(self.pid, self.device, pools::HAL, handle));
         let allocation_id = block.map(|block| block.allocation_id);
         self.region(RegionKind::Mapping, true, (addr, size_bytes), allocation_id)
     }
@@ -312,7 +314,7 @@ impl Script {
 
     fn sums(&self, pool: Pool, own_bytes: u64) -> (u64, Option<u64>) {
         match self.told {
-            Some((used_bytes, reserved_bytes)) if pool != Pool::Hal => (used_bytes, Some(reserved_bytes)),
+            Some((used_bytes, reserved_bytes)) if pool != pools::HAL => (used_bytes, Some(reserved_bytes)),
             _ => (own_bytes, None),
         }
     }

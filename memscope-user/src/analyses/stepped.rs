@@ -120,13 +120,11 @@ impl Analysis for Stepped {
 mod tests {
     use super::*;
     use crate::analyses::step_leaks::{StepLeaks, StepVerdict};
-    use crate::{
-        analyses::{
-            FluctuationAnalysis, StepLeaksAnalysis,
-            script::{Script, run},
-        },
-        model::Pool,
+    use crate::analyses::{
+        FluctuationAnalysis, StepLeaksAnalysis,
+        script::{Script, run},
     };
+    use crate::backend::ascend::pools;
 
     const NPU0: Device = Device::Npu(0);
     const TRAIN: &str = "/home/me/train.py(40): main";
@@ -138,19 +136,19 @@ mod tests {
     /// Iterations of training; each keeps its loss. `optimizer`: it allocates something for a moment. `marked`: the first iteration with marks.
     fn training(iterations: u64, optimizer: bool, marked: Option<u64>) -> Script {
         let mut script = Script::new(7, NPU0);
-        script.stacks(&[TRAIN], &[]).alloc(Pool::Pta, 0x1000, 1 << 20);
+        script.stacks(&[TRAIN], &[]).alloc(pools::PTA, 0x1000, 1 << 20);
         for number in 0..iterations {
             let mark = marked.filter(|first| number >= *first).map(|first| (number - first + 1) as u32);
             if let Some(step) = mark {
                 script.step_start(step);
             }
-            script.stacks(&FORWARD, &[]).alloc(Pool::Pta, 0x10_0000, 4096);
-            script.stacks(&[TRAIN], &[]).alloc(Pool::Pta, 0x20_0000 + number * 0x1000, 512);
-            script.stacks(&BACKWARD, &[]).alloc(Pool::Pta, 0x11_0000, 64).free(Pool::Pta, 0x10_0000);
+            script.stacks(&FORWARD, &[]).alloc(pools::PTA, 0x10_0000, 4096);
+            script.stacks(&[TRAIN], &[]).alloc(pools::PTA, 0x20_0000 + number * 0x1000, 512);
+            script.stacks(&BACKWARD, &[]).alloc(pools::PTA, 0x11_0000, 64).free(pools::PTA, 0x10_0000);
             if optimizer {
-                script.stacks(&STEP, &[]).alloc(Pool::Pta, 0x12_0000, 128).free(Pool::Pta, 0x12_0000);
+                script.stacks(&STEP, &[]).alloc(pools::PTA, 0x12_0000, 128).free(pools::PTA, 0x12_0000);
             }
-            script.stacks(&FORWARD, &[]).free(Pool::Pta, 0x11_0000);
+            script.stacks(&FORWARD, &[]).free(pools::PTA, 0x11_0000);
             if let Some(step) = mark {
                 script.step_end(step);
             }
@@ -202,8 +200,8 @@ mod tests {
         let mut script = training(6, true, None);
         script.on(8, NPU0);
         for number in 0..50 {
-            script.stacks(&FORWARD, &[]).alloc(Pool::Pta, 0x90_0000 + number * 0x1000, 512);
-            script.stacks(&[], &[]).alloc(Pool::Pta, 0x190_0000 + number * 0x1000, 512);
+            script.stacks(&FORWARD, &[]).alloc(pools::PTA, 0x90_0000 + number * 0x1000, 512);
+            script.stacks(&[], &[]).alloc(pools::PTA, 0x190_0000 + number * 0x1000, 512);
         }
         let found = leaks(&script).expect("steps");
         assert_eq!((found.pid, found.steps_ended), (7, 6));
@@ -216,7 +214,7 @@ mod tests {
         let script = training(5, true, None);
         let found = run(Stepped::new::<FluctuationAnalysis>(), script.events(), &RunEnd::default());
         let [Finding::Fluctuation(gap)] = &found[..] else { panic!("{found:#?}") };
-        assert_eq!((gap.pid, gap.pool, gap.steps_from), (7, Pool::Pta, StepsFrom::Optimizer));
+        assert_eq!((gap.pid, gap.pool, gap.steps_from), (7, pools::PTA, StepsFrom::Optimizer));
         let (lowest, highest) = (gap.min_gap.expect("steps"), gap.max_gap.expect("steps"));
         let base = (1_u64 << 20) + 512;
         // Least behind the free of the last step's gradient; most with activation, loss and gradient.

@@ -147,12 +147,13 @@ impl<S, F, M> Table<S> for Rows<S, F, M> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backend::ascend::pools;
     use crate::model::{Pool, StackEnd};
 
     /// Words are those of the JSON; what has none, or does not fit, is missing.
     #[test]
     fn cells_are_spelt_as_json() {
-        assert_eq!(Cell::word(Pool::Hal), Cell::text("HAL"));
+        assert_eq!(Cell::word(pools::HAL), Cell::text("HAL"));
         assert_eq!(Cell::word(Pool::custom("mine")), Cell::text("mine"));
         assert_eq!(Cell::word(7), Cell::Missing);
         let devices = [Device::Npu(3), Device::Cpu, Device::None].map(Cell::device);

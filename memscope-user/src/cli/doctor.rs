@@ -12,6 +12,7 @@ use serde::Serialize;
 
 use super::{FAILURE, USAGE, args::DoctorArgs, error, report, terminal};
 use crate::{
+    backend,
     follow::{
         expected_libraries, interpreters,
         libraries::{Libraries, Library},
@@ -23,7 +24,7 @@ use crate::{
     },
     locate::hidden::{Checked, Evidence},
     os::secure_env,
-    probes::{self, CallKind, PoolCall, ProbeSpec},
+    probes::{CallKind, PoolCall, ProbeSpec},
     stacks::unwind::Survey,
     usage::{self, Tell},
 };
@@ -348,7 +349,7 @@ fn look_into(
 
 /// Allocators of which calls are not seen: pools whose frees have no probe, and functions that calls pass by.
 fn unseen_calls(planned: &[Library], user: &[&'static ProbeSpec]) -> Vec<Check> {
-    let specs: Vec<_> = probes::builtin().chain(user.iter().copied()).collect();
+    let specs: Vec<_> = backend::builtin().chain(user.iter().copied()).collect();
     let placed = || planned.iter().flat_map(|library| &library.placed);
     let pools_with = |meaning: PoolCall| -> BTreeSet<&str> {
         let specs = specs.iter().filter(move |spec| spec.meaning == CallKind::Pool(meaning));

@@ -21,6 +21,10 @@ use memscope_common::{
 
 use super::ahead::{Found, Needs, file_id};
 use crate::{
+    backend::{
+        self,
+        watch::{self, WatchLevels},
+    },
     capture::Note,
     error_chain,
     kernel::{Kernel, KernelError, ObjectPoint, Point, features::LinkMode, same_file::Likeness, semaphore::Place},
@@ -35,9 +39,8 @@ use crate::{
         maps::{FileId, Mapped, mapped_files},
     },
     probes::{
-        self, AtbCall, CallKind, Layer, ProbeSpec, RowInfo, ScriptCall, TorchCall,
+        AtbCall, CallKind, Layer, ProbeSpec, RowInfo, ScriptCall, TorchCall,
         ops::{CATCH, CXX_LIBRARY, TORCH_LIBRARY},
-        watch::{self, WatchLevels},
     },
     regular,
 };
@@ -276,7 +279,7 @@ impl Libraries {
         let room = usize::from(max_rows.saturating_sub(LOADER_ROWS));
         let (user, unserved_user) = user.split_at(room.min(user.len()));
         let (mut served, mut unserved) =
-            by_importance(probes::builtin().filter(|spec| choice.takes(spec)).collect(), room - user.len());
+            by_importance(backend::builtin().filter(|spec| choice.takes(spec)).collect(), room - user.len());
         served.extend_from_slice(user);
         unserved.extend(unserved_user);
         Self {
@@ -747,7 +750,7 @@ mod tests {
 
     #[test]
     fn libraries_match_with_and_without_version() {
-        let spec = probes::builtin().find(|spec| spec.symbol == "halMemAlloc").expect("built in");
+        let spec = backend::builtin().find(|spec| spec.symbol == "halMemAlloc").expect("built in");
         let star = &ProbeSpec { libraries: &["vllm_ascend_C*.so"], ..*spec };
         assert!(matches(star, "vllm_ascend_C.cpython-311-aarch64-linux-gnu.so"));
         assert!(matches(star, "vllm_ascend_C.so"));
@@ -764,7 +767,7 @@ mod tests {
     #[test]
     fn few_rows_serve_the_most_important_layers() {
         let spec = |layer, symbol| -> &'static ProbeSpec {
-            Box::leak(Box::new(ProbeSpec { layer, symbol, ..*probes::builtin().next().expect("a row") }))
+            Box::leak(Box::new(ProbeSpec { layer, symbol, ..*backend::builtin().next().expect("a row") }))
         };
         let all = || {
             vec![
@@ -790,7 +793,7 @@ mod tests {
     /// Make sure that rows are kept back for loaders, however many there are, and that nobody is forgotten.
     #[test]
     fn rows_are_kept_for_loaders() {
-        let builtin = probes::builtin().count();
+        let builtin = backend::builtin().count();
         for max_rows in [0, 1, 4, 5, 30] {
             let planner = Libraries::planner(max_rows, &[]);
             assert_eq!(planner.descriptions().len(), usize::from(max_rows.saturating_sub(4)).min(builtin));
@@ -801,7 +804,7 @@ mod tests {
     /// Make sure that the user's rows come last and are served first, and that what cannot be served is named.
     #[test]
     fn rows_of_the_user_come_first() {
-        let builtin = probes::builtin().next().expect("a row");
+        let builtin = backend::builtin().next().expect("a row");
         let own = |symbol, when| -> &'static ProbeSpec { Box::leak(Box::new(ProbeSpec { symbol, when, ..*builtin })) };
         let user = [own("mine", When::Return), own("_Zmine", When::OwnReturn)];
         let names = |max_rows| {

@@ -35,6 +35,7 @@ use self::{
     waits::Waits,
 };
 use crate::{
+    backend,
     capture::Note,
     kernel::{Kernel, KernelError},
     os::{
@@ -44,7 +45,7 @@ use crate::{
         process::{children, command, environment, is_alive, pid_within, start_ticks, state},
         rights::has_other_rights,
     },
-    probes::{self, ProbeSpec},
+    probes::ProbeSpec,
     ring::Urgent,
 };
 
@@ -98,7 +99,7 @@ pub enum Change {
         attached: bool,
         /// Its short name.
         command: String,
-        /// `ASCEND_RT_VISIBLE_DEVICES` in its environment.
+        /// Which devices its environment lets it see.
         visible_devices: Option<String>,
         /// Its number in its own pid namespace, if that is another one than ours.
         pid_within: Option<u32>,
@@ -528,31 +529,27 @@ fn bring_in_texts(kernel: &Kernel, pid: u32) {
 
 /// The device list of a process, if it has one.
 pub(crate) fn visible_devices(pid: u32) -> Option<String> {
-    const NAME: &[u8] = b"ASCEND_RT_VISIBLE_DEVICES=";
     const LONGEST: usize = 1024;
     let environment = environment(pid)?;
-    let value = environment.split(|byte| *byte == 0).find_map(|pair| pair.strip_prefix(NAME))?;
+    let value = environment
+        .split(|byte| *byte == 0)
+        .find_map(|pair| pair.strip_prefix(backend::current().visible_devices().as_bytes())?.strip_prefix(b"="))?;
     String::from_utf8(value.get(..LONGEST.min(value.len()))?.to_vec()).ok()
 }
 
 /// Libraries that a program started with this environment will probably map.
 #[must_use]
 pub fn expected_libraries(environment: &[(String, String)], user: &[&'static ProbeSpec]) -> Vec<PathBuf> {
-    const DRIVER: [&str; 3] = [
-        "/usr/local/Ascend/driver/lib64/driver",
-        "/usr/local/Ascend/driver/lib64/common",
-        "/usr/local/Ascend/driver/lib64",
-    ];
     let value = |name: &str| environment.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str());
     let search_path = value("LD_LIBRARY_PATH").unwrap_or_default();
-    let homes = ["ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME"].into_iter().filter_map(value);
+    let homes = backend::current().home_variables().iter().copied().filter_map(value);
     let directories = search_path
         .split(':')
         .filter(|directory| directory.starts_with('/'))
         .map(PathBuf::from)
         .chain(homes.map(|home| PathBuf::from(home).join("lib64")))
-        .chain(DRIVER.into_iter().map(PathBuf::from));
-    let specs = probes::builtin().chain(user.iter().copied());
+        .chain(backend::current().driver_folders().iter().map(PathBuf::from));
+    let specs = backend::builtin().chain(user.iter().copied());
     let mut names: Vec<&str> = specs.flat_map(|spec| spec.libraries.iter().copied()).collect();
     names.sort_unstable();
     names.dedup();

@@ -110,7 +110,7 @@ mod tests {
     /// The library has a function of its own for each of mstx's that is probed, and the one that mstx asks for.
     #[test]
     fn every_function_of_mstx_has_its_own() {
-        let rows = crate::probes::builtin().filter(|spec| spec.libraries.contains(&MSTX_TOOL));
+        let rows = crate::backend::builtin().filter(|spec| spec.libraries.contains(&MSTX_TOOL));
         let mut names: Vec<&str> = rows.map(|spec| spec.symbol).collect();
         assert_eq!(names.len(), 12);
         names.push("InitInjectionMstx");

@@ -13,6 +13,7 @@ use crate::{
         decompose::RuleSet,
         select::{Filter, Selection, Window},
     },
+    backend,
     capture::{CaptureError, CaptureHeader, Reader, Writer, WriterOptions},
     cli, daemon,
     decode::{Body, Records, notes},
@@ -21,7 +22,7 @@ use crate::{
     locate::{hidden, python, site},
     os::{elf::ElfFile, maps},
     pipeline::{self, PipelineConfig},
-    probes::{self, ProbeSpec},
+    probes::ProbeSpec,
     python as interpreter,
     stacks::unwind,
 };
@@ -129,7 +130,7 @@ fn decode(bytes: &[u8]) {
 
 /// A good capture with these records, good or not.
 fn write(path: &Path, records: &[u8]) -> Result<(), CaptureError> {
-    let rows = probes::builtin().map(ProbeSpec::describe).collect();
+    let rows = backend::builtin().map(ProbeSpec::describe).collect();
     let mut writer =
         Writer::create(path, &CaptureHeader { rows, ..CaptureHeader::default() }, WriterOptions::default())?;
     writer.append(records)?;
@@ -145,7 +146,7 @@ fn elf(bytes: &[u8]) {
     let _ = (file.machine(), file.build_id(), file.interpreter(), file.soname(), file.idle_code());
     let _ = (file.constants(), file.executable_segments(), file.mappings(true), file.unwind_table());
     let _ = file.relocations().map(Iterator::count);
-    let names: Vec<&str> = probes::builtin().map(|spec| spec.symbol).collect();
+    let names: Vec<&str> = backend::builtin().map(|spec| spec.symbol).collect();
     for resolved in [file.resolve(&names), file.resolve_local(&names)].into_iter().flatten().flatten() {
         let Some(function) = site::Function::in_file(&file, &resolved) else { continue };
         let _ = site::returns(&function);
@@ -153,7 +154,7 @@ fn elf(bytes: &[u8]) {
             let _ = site::candidates(&function, usage, site::Kernel::default());
         }
     }
-    for spec in probes::builtin() {
+    for spec in backend::builtin() {
         if let Some(locator) = spec.locator {
             let _ = hidden::locate(locator, spec.symbol, &file, None);
         }

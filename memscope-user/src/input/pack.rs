@@ -3,10 +3,14 @@
 use std::borrow::Cow;
 
 use super::row::{DumpRow, Kind, Texts};
-use crate::model::{AccessKind, AllocApi, Device, Name, OpPhase, PageType, Pool, Stack, Stacks};
+use crate::backend::Backend;
+use crate::model::{AccessKind, AllocApi, Device, Module, Name, OpPhase, PageType, Pool, Stack, Stacks};
 
 /// Pools, by the number that stands for them.
-const POOLS: [Pool; 6] = [Pool::Hal, Pool::Host, Pool::Pta, Pool::PtaWorkspace, Pool::Atb, Pool::MindSpore];
+fn pools() -> &'static [Pool] {
+    <&dyn Backend>::default().pools()
+}
+
 const KINDS: [Kind; 16] = [
     Kind::Access(AccessKind::Read),
     Kind::Access(AccessKind::Write),
@@ -36,11 +40,11 @@ fn place<T: PartialEq>(known: &[T], it: &T) -> u8 {
 const NAMED: u8 = 0x3f;
 
 fn pool_place(pool: Pool) -> u8 {
-    if matches!(pool, Pool::Named(_)) { NAMED } else { place(&POOLS, &pool) }
+    if pool.custom_name().is_some() { NAMED } else { place(pools(), &pool) }
 }
 
 fn pool_at(place: u8, name: &str) -> Pool {
-    if place & NAMED == NAMED { Pool::custom(name) } else { at(&POOLS, place & NAMED) }
+    if place & NAMED == NAMED { Pool::custom(name) } else { at(pools(), place & NAMED) }
 }
 
 /// Appends a row.
@@ -59,8 +63,8 @@ pub(super) fn pack(row: &DumpRow, out: &mut Vec<u8>) {
     let numbers = [row.ptr, row.allocation_id, row.size_bytes, row.used_bytes, row.total_bytes, row.number];
     let present = numbers.iter().enumerate().fold(0, |bits, (bit, number)| bits | u8::from(number.is_some()) << bit);
     let (page, api) = (place(&PAGES, &row.page), place(&APIS, &row.api));
-    out.extend([kind, device, present, u8::from(row.shadow), page, api, place(&POOLS, &row.pool)]);
-    out.extend([u8::from(row.module_id.is_some()), row.module_id.unwrap_or(0)]);
+    out.extend([kind, device, present, u8::from(row.shadow), page, api, place(pools(), &row.pool)]);
+    out.extend([u8::from(row.module_id.is_some()), row.module_id.map_or(0, Module::id)]);
     for number in [row.pid, row.tid, number, row.file] {
         out.extend(number.to_le_bytes());
     }
@@ -72,9 +76,10 @@ pub(super) fn pack(row: &DumpRow, out: &mut Vec<u8>) {
         out.extend(stack.map_or(0, Stack::number).to_le_bytes());
     }
     let named = match row.kind {
-        Kind::Malloc(Pool::Named(pool)) | Kind::Free(Pool::Named(pool)) | Kind::Returned(Pool::Named(pool)) => pool,
-        _ => Name::fixed(&""),
+        Kind::Malloc(pool) | Kind::Free(pool) | Kind::Returned(pool) => pool.custom_name(),
+        _ => None,
     };
+    let named = named.unwrap_or(Name::fixed(&""));
     let owner = row.owner.map_or("", Name::as_str);
     let Texts { name, word, format, shape } = row.texts();
     for text in [named.as_str(), owner, name, word, format, shape] {
@@ -155,8 +160,8 @@ pub(super) fn unpack(bytes: &[u8]) -> DumpRow {
         shadow: shadow != 0,
         page: at(&PAGES, page),
         api: at(&APIS, api),
-        module_id: (has_module != 0).then_some(module),
-        pool: at(&POOLS, pool),
+        module_id: (has_module != 0).then(|| <&dyn Backend>::default().module(module)),
+        pool: at(pools(), pool),
         texts: (texts != Texts::default()).then(|| Box::new(texts)),
         stacks: Stacks { native, python, mixed: None },
     }
@@ -165,12 +170,13 @@ pub(super) fn unpack(bytes: &[u8]) -> DumpRow {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backend::ascend::{modules, pools};
     use crate::model::StackEnd;
 
     #[test]
     fn rows_survive() {
         let full = DumpRow {
-            kind: Kind::Free(Pool::MindSpore),
+            kind: Kind::Free(pools::MIND_SPORE),
             id: 1,
             time_ns: u64::MAX,
             pid: 2,
@@ -187,9 +193,9 @@ mod tests {
             shadow: true,
             page: PageType::Giant,
             api: AllocApi::Create,
-            module_id: Some(33),
+            module_id: Some(modules::of(33)),
             owner: Some(Name::fixed(&"PTA@weight")),
-            pool: Pool::Atb,
+            pool: pools::ATB,
             texts: Some(Box::new(Texts {
                 name: "näme".to_owned(),
                 word: "mine".to_owned(),
@@ -198,9 +204,9 @@ mod tests {
             })),
             stacks: Stacks { native: Some(Stack::keep(["f"], StackEnd::Root)), ..Stacks::default() },
         };
-        let kinds = KINDS
-            .into_iter()
-            .chain(POOLS.into_iter().flat_map(|pool| [Kind::Malloc(pool), Kind::Free(pool), Kind::Returned(pool)]));
+        let kinds = KINDS.into_iter().chain(
+            pools::ALL.iter().copied().flat_map(|pool| [Kind::Malloc(pool), Kind::Free(pool), Kind::Returned(pool)]),
+        );
         for kind in kinds {
             let row = DumpRow { kind, ..full.clone() };
             let mut bytes = Vec::new();

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::Notes;
 use super::row::{DumpRow, Kind};
+use crate::backend::Backend;
 use crate::hash::HashMap;
 use crate::model::{
     Access, Alloc, AllocApi, AllocFailed, AtbOp, Block, BlockReturned, Device, DriverFigures, Event, EventKind, Free,
@@ -232,7 +233,7 @@ impl Process {
     /// while a program runs nor in msMemScope, where such a row leaves the block as it is.
     fn find(&self, row: &DumpRow, pool: Pool) -> Option<u64> {
         // msMemScope calls workspaces PTA, and only their MALLOC row has an owner that tells.
-        let is_pool = |block: &Block| block.pool == pool || (pool, block.pool) == (Pool::Pta, Pool::PtaWorkspace);
+        let is_pool = |block: &Block| block.pool == pool || block.pool.also_written() == Some(pool.event_type());
         let is_device =
             |block: &Block| row.device == Device::None || [row.device, Device::None].contains(&block.device);
         let is_of = |number: &u64| {
@@ -358,7 +359,7 @@ impl Process {
             Kind::OutOfMemory => {
                 self.failures += 1;
                 EventKind::AllocFailed(AllocFailed {
-                    pool: Pool::Hal,
+                    pool: <&dyn Backend>::default().driver_pool(),
                     size_bytes: row.size_bytes.unwrap_or(0),
                     status: 0,
                     flags: row.number.unwrap_or(0),

@@ -6,13 +6,14 @@ use super::Notes;
 use super::attr::{Attr, Key};
 use super::cell::{Digits, Fault, NOT_AVAILABLE, address, device, pointer, process_number};
 use super::stack_table::StackTable;
+use crate::backend::Backend;
 use crate::dump_format::{
     stack_cell::{Parser, Reference},
     text::unescaped,
 };
 use crate::hash::HashMap;
 use crate::model::Stack;
-use crate::model::{AccessKind, AllocApi, Device, Name, OpPhase, PageType, Pool, Stacks, module_id};
+use crate::model::{AccessKind, AllocApi, Device, Module, Name, OpPhase, PageType, Pool, PoolOperators, Stacks};
 
 /// The subject of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,7 +59,7 @@ pub(super) struct DumpRow {
     pub(super) shadow: bool,
     pub(super) page: PageType,
     pub(super) api: AllocApi,
-    pub(super) module_id: Option<u8>,
+    pub(super) module_id: Option<Module>,
     /// The owner of a block, as the dump has it.
     pub(super) owner: Option<Name>,
     /// Pool of an access.
@@ -110,6 +111,8 @@ impl MissingStacks {
 /// Values of earlier rows, so that they are made once.
 #[derive(Debug, Default)]
 pub(super) struct Known {
+    /// Knows pools and modules by their names.
+    backend: &'static dyn Backend,
     stacks: Parser,
     table: Arc<StackTable>,
     missing: MissingStacks,
@@ -211,13 +214,12 @@ pub(super) fn understand(
     let device = device(cells.device)?;
     let ptr = pointer(cells.ptr)?;
     let owner = attr.get(Key::Owner);
-    let Some(kind) = kind(cells.event, cells.event_type, owner) else {
+    let Some(kind) = kind(cells.event, cells.event_type, owner, known.backend) else {
         let mut name = format!("{} {}", cells.event, cells.event_type);
         name.truncate(name.floor_char_boundary(64));
         return Ok(Understood::Unused(name));
     };
-    let driver = owner.and_then(|owner| owner.strip_prefix("CANN@"));
-    let owner_module = driver.and_then(|owner| owner.split('@').next()).and_then(module_id);
+    let backend = known.backend;
     let mut row = DumpRow {
         kind,
         id,
@@ -240,9 +242,9 @@ pub(super) fn understand(
             _ => PageType::Normal,
         },
         api: if attr.get(Key::AllocType) == Some("create") { AllocApi::Create } else { AllocApi::Alloc },
-        module_id: owner_module,
+        module_id: owner.and_then(|owner| module(owner, backend)),
         owner: owner.and_then(|owner| known.owner(owner)),
-        pool: attr.get(Key::Type).and_then(pool).unwrap_or(Pool::Pta),
+        pool: attr.get(Key::Type).and_then(|text| pool(text, backend)).unwrap_or_else(|| tensor_pool(backend)),
         texts: None,
         stacks: cells.stacks(known),
     };
@@ -282,11 +284,13 @@ pub(super) fn understand(
     Ok(Understood::Row(row))
 }
 
-fn kind(event: &str, event_type: &str, owner: Option<&str>) -> Option<Kind> {
+fn kind(event: &str, event_type: &str, owner: Option<&str>, backend: &dyn Backend) -> Option<Kind> {
     // msMemScope writes workspaces as PTA; the owner distinguishes them, where it is known.
-    let pool = |text| match pool(text) {
-        Some(Pool::Pta) if owner.is_some_and(|owner| owner.starts_with("PTA_WORKSPACE")) => Some(Pool::PtaWorkspace),
-        pool => pool,
+    let pool = |text| {
+        let is_it = |pool: &&Pool| {
+            pool.also_written() == Some(text) && owner.is_some_and(|owner| owner.starts_with(pool.owner()))
+        };
+        backend.pools().iter().find(is_it).copied().or_else(|| pool(text, backend))
     };
     Some(match (event, event_type) {
         ("MALLOC", pool_name) => Kind::Malloc(pool(pool_name)?),
@@ -313,17 +317,22 @@ fn kind(event: &str, event_type: &str, owner: Option<&str>) -> Option<Kind> {
 }
 
 /// The pool of an Event Type. Those that we do not know have been named by a program.
-fn pool(text: &str) -> Option<Pool> {
-    Some(match text {
-        NOT_AVAILABLE | "" => return None,
-        "HAL" => Pool::Hal,
-        "HOST" | "HOST_PINNED" => Pool::Host,
-        "PTA" => Pool::Pta,
-        "PTA_WORKSPACE" => Pool::PtaWorkspace,
-        "ATB" => Pool::Atb,
-        "MINDSPORE" => Pool::MindSpore,
-        other => Pool::custom(other),
-    })
+fn pool(text: &str, backend: &dyn Backend) -> Option<Pool> {
+    match text {
+        NOT_AVAILABLE | "" => None,
+        text => backend.pool_of_event_type(text).or_else(|| Some(backend.custom_pool(text))),
+    }
+}
+
+/// The pool of tensors of which nothing says it.
+fn tensor_pool(backend: &dyn Backend) -> Pool {
+    backend.pool_of_operators(PoolOperators::Torch).unwrap_or_else(|| backend.driver_pool())
+}
+
+/// The driver's module in an owner.
+fn module(owner: &str, backend: &dyn Backend) -> Option<Module> {
+    let rest = owner.strip_prefix(backend.driver_pool().owner())?.strip_prefix('@')?;
+    backend.module_named(rest.split('@').next()?)
 }
 
 #[cfg(test)]

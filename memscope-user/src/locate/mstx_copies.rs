@@ -133,7 +133,7 @@ mod tests {
 
     #[test]
     fn every_row_of_the_library_serves_copies() {
-        let served: Vec<&str> = crate::probes::builtin().filter(|spec| serves(spec)).map(|spec| spec.symbol).collect();
+        let served: Vec<&str> = crate::backend::builtin().filter(|spec| serves(spec)).map(|spec| spec.symbol).collect();
         assert_eq!(served.len(), 12);
         assert!(served.contains(&"mstxMarkA") && !served.contains(&"mstx.mark"));
     }

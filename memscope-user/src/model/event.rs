@@ -6,7 +6,7 @@ use std::sync::Arc;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Serialize, Serializer};
 
-use super::{Name, Stacks};
+use super::{Module, Name, Pool, Stacks};
 
 /// Where an event belongs. The number is the physical NPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -17,25 +17,6 @@ pub enum Device {
     Cpu,
     /// Not known, or none: the row goes to every device file of the process.
     None,
-}
-
-/// Who hands out the block. Each pool is its own address space of blocks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Pool {
-    /// The driver: the only complete truth for device memory.
-    Hal,
-    /// Host memory handed out by the driver (pinned).
-    Host,
-    /// `torch_npu`'s caching allocator.
-    Pta,
-    /// `torch_npu`'s workspace allocator.
-    PtaWorkspace,
-    /// ATB.
-    Atb,
-    /// `MindSpore`'s pool.
-    MindSpore,
-    /// Another one: of a user of mstx, or of functions that the user defined. See [`Pool::custom`].
-    Named(Name),
 }
 
 /// Page size of a driver block.
@@ -88,7 +69,7 @@ pub struct Block {
     /// Kernel launches of the process seen before it.
     pub kernel_index: u64,
     /// Driver module that asked for it, where known.
-    pub module_id: Option<u8>,
+    pub module_id: Option<Module>,
     /// Page size.
     pub page: PageType,
     /// Driver call.
@@ -580,59 +561,6 @@ pub struct Event {
     pub kind: EventKind,
 }
 
-impl Pool {
-    /// Those that reports know by their spelling in the `Event Type` column.
-    const KNOWN: [Self; 6] = [Self::Hal, Self::Host, Self::Pta, Self::PtaWorkspace, Self::Atb, Self::MindSpore];
-
-    /// A pool that a program or the user has named; never one of ours, whatever the name. Short, and no formula for those
-    /// who open the rows with a spreadsheet.
-    #[must_use]
-    pub fn custom(name: &str) -> Self {
-        const MAX_CHARS: usize = 64;
-        let mut text: String = name.chars().take(MAX_CHARS).collect();
-        let starts_well = text.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_');
-        if !starts_well || Self::KNOWN.iter().any(|pool| pool.event_type().eq_ignore_ascii_case(&text)) {
-            text.insert_str(0, "pool_");
-        }
-        Self::Named(Name::keep(&text))
-    }
-
-    /// One of the frameworks' pools by its `Event Type`, or another.
-    #[must_use]
-    pub fn of_framework_or_custom(name: &str) -> Self {
-        let known = [Self::Pta, Self::PtaWorkspace, Self::Atb, Self::MindSpore];
-        known.into_iter().find(|pool| pool.event_type() == name).unwrap_or_else(|| Self::custom(name))
-    }
-
-    /// Spelling in the `Event Type` column (contract §6.1).
-    #[must_use]
-    pub const fn event_type(self) -> &'static str {
-        match self {
-            Self::Hal => "HAL",
-            Self::Host => "HOST",
-            Self::Pta => "PTA",
-            Self::PtaWorkspace => "PTA_WORKSPACE",
-            Self::Atb => "ATB",
-            Self::MindSpore => "MINDSPORE",
-            Self::Named(name) => name.as_str(),
-        }
-    }
-
-    /// Name in reports (contract §8.2).
-    #[must_use]
-    pub const fn display_name(self) -> &'static str {
-        match self {
-            Self::Hal => "Hal memory",
-            Self::Host => "Host memory",
-            Self::Pta => "Pytorch Caching memory pool",
-            Self::PtaWorkspace => "Pytorch Workspace memory pool",
-            Self::Atb => "ATB memory pool",
-            Self::MindSpore => "Mindspore memory pool",
-            Self::Named(name) => name.as_str(),
-        }
-    }
-}
-
 /// `npu:0`, `host`, or null.
 impl Serialize for Device {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -658,50 +586,13 @@ impl JsonSchema for Device {
     }
 }
 
-/// Its event type.
-impl Serialize for Pool {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(self.event_type())
-    }
-}
-
-impl JsonSchema for Pool {
-    fn schema_name() -> Cow<'static, str> {
-        "Pool".into()
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({
-            "description": "`HAL` (the driver), `HOST`, `PTA`, `PTA_WORKSPACE`, `ATB`, `MINDSPORE`, or the name of another pool.",
-            "type": "string",
-            "minLength": 1,
-            "maxLength": 64,
-        })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// A program may call its pool what it likes; it is neither taken for one of ours, nor for a formula.
+    /// In JSON a device is its word.
     #[test]
-    fn custom_pools_are_never_ours() {
-        let spelt = |name: &str| Pool::custom(name).event_type();
-        assert_eq!(
-            ["mine", "HAL", "Hal", "pta", "", "=1+1", "@x", "a b,c"].map(spelt),
-            ["mine", "pool_HAL", "pool_Hal", "pool_pta", "pool_", "pool_=1+1", "pool_@x", "a_b_c"]
-        );
-        assert_eq!(spelt(&"x".repeat(1000)).len(), 64);
-        assert_eq!(Pool::of_framework_or_custom("MINDSPORE"), Pool::MindSpore);
-        assert_eq!(Pool::of_framework_or_custom("HAL"), Pool::custom("HAL"));
-    }
-
-    /// In JSON a pool is its event type, a device its word.
-    #[test]
-    fn pools_and_devices_serialize_as_words() {
-        let pools = [Pool::Hal, Pool::PtaWorkspace, Pool::custom("mine")];
-        assert_eq!(serde_json::to_string(&pools).expect("JSON"), r#"["HAL","PTA_WORKSPACE","mine"]"#);
+    fn devices_serialize_as_words() {
         let devices = [Device::Npu(7), Device::Cpu, Device::None];
         assert_eq!(serde_json::to_string(&devices).expect("JSON"), r#"["npu:7","host",null]"#);
     }

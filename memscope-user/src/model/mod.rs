@@ -11,13 +11,13 @@ mod steps_from;
 
 pub use event::{
     Access, AccessKind, Alloc, AllocApi, AllocFailed, AllocRecovered, AtbOp, Block, BlockReturned, Device, DeviceUsage,
-    DriverFigures, Event, EventKind, Free, FreeCause, Launch, Mark, Op, OpPhase, OutOfMemory, PageType, Pool,
-    ProcessStart, ProcessUsage, Region, RegionKind, Snapshot, System, UnknownFree, Unmet,
+    DriverFigures, Event, EventKind, Free, FreeCause, Launch, Mark, Op, OpPhase, OutOfMemory, PageType, ProcessStart,
+    ProcessUsage, Region, RegionKind, Snapshot, System, UnknownFree, Unmet,
 };
 pub use groups::{LiveGroups, LiveSum, OwnerSum, PlaceSum, SizeSum};
 pub use loss::{Confidence, CutStacks, Figures, LossLine, RunEnd};
-pub use module::{module_id, module_name};
+pub use module::{Module, ModuleInfo, ModuleRole, UNKNOWN_MODULE, module_name};
 pub use name::Name;
-pub use pool::{PoolLevel, PoolOperators};
+pub use pool::{Pool, PoolInfo, PoolLevel, PoolOperators};
 pub use stack::{Stack, StackEnd, Stacks, end_text};
 pub use steps_from::StepsFrom;

@@ -1,119 +1,119 @@
-//! Names of driver modules, as the driver's headers number them (contract §6.5).
+//! Modules: who asked the driver for a block, as the driver tells its users apart.
 
-/// Name of a module by its id, spelt as in the headers, `INVLID_MOUDLE_ID` included.
-const NAMES: [&str; 76] = [
-    "SLOG",
-    "IDEDD",
-    "IDEDH",
-    "HCCL",
-    "FMK",
-    "HIAIENGINE",
-    "DVPP",
-    "RUNTIME",
-    "CCE",
-    "HDC",
-    "DRV",
-    "MDCFUSION",
-    "MDCLOCATION",
-    "MDCPERCEPTION",
-    "MDCFSM",
-    "MDCCOMMON",
-    "MDCMONITOR",
-    "MDCBSWP",
-    "MDCDEFAULT",
-    "MDCSC",
-    "MDCPNC",
-    "MLL",
-    "DEVMM",
-    "KERNEL",
-    "LIBMEDIA",
-    "CCECPU",
-    "ASCENDDK",
-    "ROS",
-    "HCCP",
-    "ROCE",
-    "TEFUSION",
-    "PROFILING",
-    "DP",
-    "APP",
-    "TS",
-    "TSDUMP",
-    "AICPU",
-    "LP",
-    "TDT",
-    "FE",
-    "MD",
-    "MB",
-    "ME",
-    "IMU",
-    "IMP",
-    "GE",
-    "MDCFUSA",
-    "CAMERA",
-    "ASCENDCL",
-    "TEEOS",
-    "ISP",
-    "SIS",
-    "HSM",
-    "DSS",
-    "PROCMGR",
-    "BBOX",
-    "AIVECTOR",
-    "TBE",
-    "FV",
-    "MDCMAP",
-    "TUNE",
-    "HSS",
-    "FFTS",
-    "OP",
-    "UDF",
-    "HICAID",
-    "TSYNC",
-    "AUDIO",
-    "TPRT",
-    "ASCENDCKERNEL",
-    "ASYS",
-    "ATRACE",
-    "RTC",
-    "SYSMONITOR",
-    "AML",
-    "INVLID_MOUDLE_ID",
-];
+use std::borrow::Cow;
+use std::fmt;
+use std::hash::{Hash, Hasher};
 
-/// Name of the driver module that asked for a block; `UNKNOWN` for none and for ids without a name.
-#[must_use]
-pub const fn module_name(id: Option<u8>) -> &'static str {
-    match id {
-        Some(id) if (id as usize) < NAMES.len() => NAMES[id as usize],
-        _ => "UNKNOWN",
+use schemars::{JsonSchema, Schema, SchemaGenerator};
+use serde::{Serialize, Serializer};
+
+/// Name of modules that have none.
+pub const UNKNOWN_MODULE: &str = "UNKNOWN";
+
+/// A module of the driver. Which there are a [backend](crate::backend) says.
+#[derive(Clone, Copy)]
+pub struct Module(&'static ModuleInfo);
+
+/// What a backend says of a module.
+#[derive(Clone, Copy, Debug)]
+pub struct ModuleInfo {
+    /// Its number.
+    pub id: u8,
+    /// Its name, or [`UNKNOWN_MODULE`].
+    pub name: &'static str,
+    /// What it is.
+    pub role: ModuleRole,
+}
+
+/// What a module is to reports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ModuleRole {
+    /// The vendor's runtime.
+    Runtime,
+    /// The library of collective communication.
+    Communication,
+    /// Another.
+    Other,
+}
+
+impl Module {
+    /// One of a backend's modules.
+    #[must_use]
+    pub const fn known(info: &'static ModuleInfo) -> Self {
+        Self(info)
+    }
+
+    /// Its number.
+    #[must_use]
+    pub const fn id(self) -> u8 {
+        self.0.id
+    }
+
+    /// What it is.
+    #[must_use]
+    pub const fn role(self) -> ModuleRole {
+        self.0.role
     }
 }
 
-/// The id of a module's name.
+/// Name of the driver module that asked for a block; `UNKNOWN` for none and for modules without a name.
 #[must_use]
-pub fn module_id(name: &str) -> Option<u8> {
-    NAMES.iter().position(|known| *known == name).map(|id| id as u8)
+pub const fn module_name(module: Option<Module>) -> &'static str {
+    match module {
+        Some(module) => module.0.name,
+        None => UNKNOWN_MODULE,
+    }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::{module_id, module_name};
+impl PartialEq for Module {
+    fn eq(&self, other: &Self) -> bool {
+        self.id() == other.id()
+    }
+}
 
-    #[test]
-    fn names_lead_back_to_ids() {
-        assert_eq!(["HCCL", "APP", "UNKNOWN", ""].map(module_id), [Some(3), Some(33), None, None]);
+impl Eq for Module {}
+
+impl PartialOrd for Module {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Module {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.id().cmp(&other.id())
+    }
+}
+
+impl Hash for Module {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.id().hash(state);
+    }
+}
+
+impl fmt::Debug for Module {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.id(), f)
+    }
+}
+
+/// Its number.
+impl Serialize for Module {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_u8(self.id())
+    }
+}
+
+impl JsonSchema for Module {
+    fn inline_schema() -> bool {
+        true
     }
 
-    /// Names sit at their ids, also at both ends of the table and around long names.
-    #[test]
-    fn known_ids_have_their_names() {
-        let named = [0, 3, 7, 33, 48, 62, 75].map(|id| module_name(Some(id)));
-        assert_eq!(named, ["SLOG", "HCCL", "RUNTIME", "APP", "ASCENDCL", "FFTS", "INVLID_MOUDLE_ID"]);
+    fn schema_name() -> Cow<'static, str> {
+        u8::schema_name()
     }
 
-    /// What has no name is unknown, as is a block without a module.
-    #[test]
-    fn other_ids_are_unknown() {
-        assert_eq!([Some(76), Some(255), None].map(module_name), ["UNKNOWN"; 3]);
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        u8::json_schema(generator)
     }
 }

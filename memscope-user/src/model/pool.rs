@@ -1,6 +1,58 @@
-//! What pools are: where they have their memory from, and how their figures are to be read.
+//! Pools: who hands out blocks, where a pool has its memory from, and how its figures are to be read.
 
-use super::Pool;
+use std::borrow::Cow;
+use std::cmp::Ordering;
+use std::fmt;
+use std::hash::{Hash, Hasher};
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Serialize, Serializer};
+
+use super::Name;
+
+/// Who hands out the block. Each pool is its own address space of blocks.
+///
+/// Which pools there are a [backend](crate::backend) says. Ordered as the backend has them; those with names of their own are last.
+#[derive(Clone, Copy)]
+pub struct Pool(Kind);
+
+#[derive(Clone, Copy)]
+enum Kind {
+    /// One of the backend's.
+    Known(&'static PoolInfo),
+    /// Another one: of a user of mstx, or of functions that the user defined.
+    Named(Name),
+}
+
+/// What a backend says of one of its pools.
+#[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
+pub struct PoolInfo {
+    /// Its place among the backend's pools.
+    pub order: u8,
+    /// Spelling in the `Event Type` column (contract §6.1).
+    pub event_type: &'static str,
+    /// Another pool's event type, under which other tools write its rows.
+    pub also_written: Option<&'static str>,
+    /// Name in reports (contract §8.2).
+    pub display_name: &'static str,
+    /// Name on the first screen.
+    pub title: &'static str,
+    /// How owners of its blocks begin; empty for host memory (contract §8.5).
+    pub owner: &'static str,
+    /// Where it has its memory from.
+    pub level: PoolLevel,
+    /// Operators that work on its blocks.
+    pub operators: Option<PoolOperators>,
+    /// Its operators have events of their own, to align two runs by.
+    pub has_operators: bool,
+    /// A workspace that grows is reported with the pool's figure from before, and once more for the same block.
+    pub grows_in_place: bool,
+    /// A heap that is registered for it is all that the pool holds, not one more part (contract §11).
+    pub heap_is_total: bool,
+    /// It is reported by a function that its library does not export, so that the wrong one may have been found.
+    pub is_located: bool,
+}
 
 /// Where a pool has its memory from. Analyses ask for it, never for the pool's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -26,30 +78,104 @@ pub enum PoolOperators {
     Atb,
 }
 
+impl PoolInfo {
+    /// A framework's pool without peculiarities; names are empty.
+    pub const BASE: Self = Self {
+        order: 0,
+        event_type: "",
+        also_written: None,
+        display_name: "",
+        title: "",
+        owner: "",
+        level: PoolLevel::Framework,
+        operators: None,
+        has_operators: true,
+        grows_in_place: false,
+        heap_is_total: false,
+        is_located: false,
+    };
+}
+
 impl Pool {
+    /// One of a backend's pools.
+    #[must_use]
+    pub const fn known(info: &'static PoolInfo) -> Self {
+        Self(Kind::Known(info))
+    }
+
+    /// A pool that a program or the user has named. Short, and no formula for those who open the rows with a spreadsheet.
+    ///
+    /// [`Backend::custom_pool`](crate::backend::Backend::custom_pool) sees to it that it is never taken for one of the backend's.
+    #[must_use]
+    pub fn custom(name: &str) -> Self {
+        const MAX_CHARS: usize = 64;
+        let mut text: String = name.chars().take(MAX_CHARS).collect();
+        if !text.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_') {
+            text.insert_str(0, "pool_");
+        }
+        Self(Kind::Named(Name::keep(&text)))
+    }
+
+    /// The name, if a program or the user has given it.
+    #[must_use]
+    pub const fn custom_name(self) -> Option<Name> {
+        match self.0 {
+            Kind::Known(_) => None,
+            Kind::Named(name) => Some(name),
+        }
+    }
+
     /// What the pool is: where it has its memory from.
     #[must_use]
     pub const fn level(self) -> PoolLevel {
-        match self {
-            Self::Hal => PoolLevel::Driver,
-            Self::Host => PoolLevel::Host,
-            Self::Pta | Self::MindSpore => PoolLevel::Framework,
-            Self::PtaWorkspace | Self::Atb => PoolLevel::Workspace,
-            Self::Named(_) => PoolLevel::Custom,
+        match self.0 {
+            Kind::Known(info) => info.level,
+            Kind::Named(_) => PoolLevel::Custom,
+        }
+    }
+
+    /// Spelling in the `Event Type` column (contract §6.1).
+    #[must_use]
+    pub const fn event_type(self) -> &'static str {
+        match self.0 {
+            Kind::Known(info) => info.event_type,
+            Kind::Named(name) => name.as_str(),
+        }
+    }
+
+    /// Name in reports (contract §8.2).
+    #[must_use]
+    pub const fn display_name(self) -> &'static str {
+        match self.0 {
+            Kind::Known(info) => info.display_name,
+            Kind::Named(name) => name.as_str(),
         }
     }
 
     /// Its name on the first screen.
     #[must_use]
     pub const fn title(self) -> &'static str {
-        match self {
-            Self::Hal => "driver",
-            Self::Host => "host",
-            Self::Pta => "PyTorch pool",
-            Self::PtaWorkspace => "PyTorch workspaces",
-            Self::Atb => "ATB pool",
-            Self::MindSpore => "MindSpore pool",
-            Self::Named(name) => name.as_str(),
+        match self.0 {
+            Kind::Known(info) => info.title,
+            Kind::Named(name) => name.as_str(),
+        }
+    }
+
+    /// How owners of its blocks begin; empty for host memory (contract §8.5).
+    #[must_use]
+    pub const fn owner(self) -> &'static str {
+        match self.0 {
+            Kind::Known(info) => info.owner,
+            Kind::Named(name) => name.as_str(),
+        }
+    }
+
+    /// Another pool's event type, under which other tools write its rows.
+    #[must_use]
+    pub const fn also_written(self) -> Option<&'static str> {
+        match self.0 {
+            Kind::Known(info) => info.also_written,
+            Kind::Named(_) => None,
         }
     }
 
@@ -86,47 +212,103 @@ impl Pool {
     /// Operators that work on its blocks.
     #[must_use]
     pub const fn operators(self) -> Option<PoolOperators> {
-        match self {
-            Self::Pta => Some(PoolOperators::Torch),
-            Self::Atb => Some(PoolOperators::Atb),
-            _ => None,
+        match self.0 {
+            Kind::Known(info) => info.operators,
+            Kind::Named(_) => None,
         }
     }
 
     /// Its operators have events of their own, to align two runs by.
     #[must_use]
     pub const fn has_operators(self) -> bool {
-        !matches!(self, Self::MindSpore)
+        match self.0 {
+            Kind::Known(info) => info.has_operators,
+            Kind::Named(_) => true,
+        }
     }
 
     /// A workspace that grows is reported with the pool's figure from before, and once more for the same block.
     #[must_use]
     pub const fn grows_in_place(self) -> bool {
-        matches!(self, Self::PtaWorkspace)
+        matches!(self.0, Kind::Known(PoolInfo { grows_in_place: true, .. }))
     }
 
     /// A heap that is registered for it is all that the pool holds, not one more part (contract §11).
     #[must_use]
     pub const fn heap_is_total(self) -> bool {
-        matches!(self, Self::Pta | Self::PtaWorkspace | Self::MindSpore)
+        matches!(self.0, Kind::Known(PoolInfo { heap_is_total: true, .. }))
+    }
+
+    /// It is reported by a function that its library does not export, so that the wrong one may have been found.
+    #[must_use]
+    pub const fn is_located(self) -> bool {
+        matches!(self.0, Kind::Known(PoolInfo { is_located: true, .. }))
+    }
+
+    /// What pools are ordered and hashed by.
+    fn place(self) -> (u8, Option<Name>) {
+        match self.0 {
+            Kind::Known(info) => (info.order, None),
+            Kind::Named(name) => (u8::MAX, Some(name)),
+        }
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+impl PartialEq for Pool {
+    fn eq(&self, other: &Self) -> bool {
+        match (self.0, other.0) {
+            (Kind::Known(one), Kind::Known(other)) => std::ptr::eq(one, other),
+            (Kind::Named(one), Kind::Named(other)) => one == other,
+            _ => false,
+        }
+    }
+}
 
-    /// What a pool is says where its memory is from: of the driver's own two, device memory is apart from host memory.
-    #[test]
-    fn levels_of_pools() {
-        let levels =
-            [Pool::Hal, Pool::Host, Pool::Pta, Pool::MindSpore, Pool::PtaWorkspace, Pool::Atb, Pool::custom("x")]
-                .map(Pool::level);
-        let (framework, workspace) = (PoolLevel::Framework, PoolLevel::Workspace);
-        let expected =
-            [PoolLevel::Driver, PoolLevel::Host, framework, framework, workspace, workspace, PoolLevel::Custom];
-        assert_eq!(levels, expected);
-        assert!([Pool::Hal, Pool::Host].iter().all(|pool| pool.is_base()));
-        assert_eq!((Pool::Hal.is_host(), Pool::Host.is_driver(), Pool::Pta.is_base()), (false, false, false));
+impl Eq for Pool {}
+
+impl PartialOrd for Pool {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Pool {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.place().cmp(&other.place())
+    }
+}
+
+/// By its place, not its address, so that tables of pools are the same in every run.
+impl Hash for Pool {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.place().hash(state);
+    }
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.event_type())
+    }
+}
+
+/// Its event type.
+impl Serialize for Pool {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.event_type())
+    }
+}
+
+impl JsonSchema for Pool {
+    fn schema_name() -> Cow<'static, str> {
+        "Pool".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "description": "`HAL` (the driver), `HOST`, `PTA`, `PTA_WORKSPACE`, `ATB`, `MINDSPORE`, or the name of another pool.",
+            "type": "string",
+            "minLength": 1,
+            "maxLength": 64,
+        })
     }
 }

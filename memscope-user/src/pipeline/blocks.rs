@@ -4,7 +4,7 @@ use super::domains::memory::PhysicalId;
 use super::labels::LabelIds;
 use super::store::Store;
 use crate::hash::HashMap;
-use crate::model::{AllocApi, Block, Device, Name, PageType, Pool};
+use crate::model::{AllocApi, Block, Device, Module, Name, PageType, Pool};
 
 /// What a block is found by. Addresses of the driver, physical memory and every pool are name spaces of their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -48,7 +48,7 @@ pub(super) struct NewBlock {
     pub(super) requested_bytes: Option<u64>,
     pub(super) pool: Pool,
     pub(super) device: Device,
-    pub(super) module_id: Option<u8>,
+    pub(super) module_id: Option<Module>,
     pub(super) page: PageType,
     pub(super) api: AllocApi,
     pub(super) caller: Option<Name>,
@@ -182,12 +182,13 @@ fn clamped(bytes: u128) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backend::ascend::pools;
     use crate::model::Stacks;
 
     fn live(allocation_id: u64, size_bytes: u64) -> Live {
         let block = Block {
             allocation_id,
-            pool: Pool::Hal,
+            pool: pools::HAL,
             device: Device::Npu(0),
             addr: 8,
             size_bytes,

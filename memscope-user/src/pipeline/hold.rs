@@ -173,7 +173,8 @@ mod tests {
     use super::super::domains::memory::Ending;
     use super::super::item::Head;
     use super::*;
-    use crate::model::{AllocApi, Device, Pool};
+    use crate::backend::ascend::pools;
+    use crate::model::{AllocApi, Device};
 
     fn free(time_ns: u64, tid: u32, addr: u64) -> Item {
         let head =
@@ -224,13 +225,13 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     fn refused(time_ns: u64, tid: u32, size_bytes: u64, huge: bool) -> Item {
-        let (pool, device) = (Pool::Hal, Some(Device::Npu(1)));
+        let (pool, device) = (pools::HAL, Some(Device::Npu(1)));
         let failure = Failure { pool, device, size_bytes, flags: 0, status: 6, caller: None, huge };
         Item { effect: Effect::Failing(failing::Effect::Failed(failure)), ..free(time_ns, tid, 0) }
     }
 
     fn given(time_ns: u64, tid: u32, size_bytes: u64, page: PageType) -> Item {
-        let new = NewBlock { page, ..NewBlock::of_pool(Pool::Hal, Device::Npu(1), 0x10, size_bytes) };
+        let new = NewBlock { page, ..NewBlock::of_pool(pools::HAL, Device::Npu(1), 0x10, size_bytes) };
         Item { effect: Effect::Memory(memory::Effect::Alloc(new)), ..free(time_ns, tid, 0) }
     }
 

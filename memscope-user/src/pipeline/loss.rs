@@ -186,6 +186,7 @@ impl Own {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backend::current;
     use crate::testing::{row, rows};
 
     /// The last totals count; nested calls are no loss, zeros are left out, unknown numbers are shown as such.
@@ -198,7 +199,7 @@ mod tests {
         losses.update(&[count(alloc, Miss::RingFull as u32, 5), count(0, Miss::ProcessesFull as u32, 1)]);
         losses.update(&[count(alloc, Miss::Fault as u32, 0), count(500, 31, 2), count(1, u32::MAX, 7)]);
         losses.update(&[count(501, Miss::NotHeld as u32, 6), count(502, Miss::NotHeld as u32, 1)]);
-        let lines = losses.lines(&Rows::new(rows()), &Own { late: 4, ..Own::default() });
+        let lines = losses.lines(&Rows::new(current(), rows()), &Own { late: 4, ..Own::default() });
         let lines: Vec<_> =
             lines.iter().map(|l| format!("{} {} {} {}", l.layer, l.symbol, l.reason, l.count)).collect();
         assert_eq!(
@@ -217,7 +218,7 @@ mod tests {
     fn touched(row: u16, miss: Miss) -> Vec<Figures> {
         let mut losses = Losses::default();
         losses.update(&[LossCount { row, reason: miss as u32, count: 1 }]);
-        let lines = losses.lines(&Rows::new(rows()), &Own::default());
+        let lines = losses.lines(&Rows::new(current(), rows()), &Own::default());
         lines.iter().flat_map(|line| line.touches).copied().collect()
     }
 

@@ -51,6 +51,7 @@ use self::usage::Usage;
 use self::wishes::Wishes;
 use crate::analyses::decompose::{Classifier, RuleSet};
 use crate::analyses::{Analysis, Finding};
+use crate::backend::Backend;
 use crate::capture::{Collected, LossCount, Note};
 use crate::decode::{Body, Phase, Record, Records, notes};
 use crate::hash::HashMap;
@@ -70,6 +71,8 @@ const MAX_PROCESSES: usize = 1 << 20;
 /// What a pipeline has to know before the first record.
 #[derive(Clone, Debug, Default)]
 pub struct PipelineConfig {
+    /// What the values of calls stand for.
+    pub backend: &'static dyn Backend,
     /// Probe rows: row *n* is at index *n* - 1. Later ones come in [`Note::Rows`].
     pub rows: Vec<RowInfo>,
     /// `CLOCK_MONOTONIC` at the start, in nanoseconds.
@@ -145,13 +148,14 @@ impl Pipeline {
         let out = Output::new(config.dump, sinks, analyses, config.demand);
         let wishes = Wishes::new(config.collected, config.mixed_stacks, config.rows_of_options);
         Self {
-            rows: Rows::new(config.rows),
+            rows: Rows::new(config.backend, config.rows),
             texts: Texts::default(),
             order: Order::new(WINDOW),
             hold: Hold::new(WINDOW),
             clock: Clock::new(config.start_mono_ns, config.start_real_ns),
             processes: HashMap::default(),
             shared: Shared {
+                backend: config.backend,
                 out,
                 live: 0,
                 blocks_full: 0,
@@ -275,15 +279,17 @@ impl Pipeline {
                 self.own.stray_texts += u64::from(!known);
                 self.order_ready();
             }
-            Body::Objects(objects) => match interpret_objects(self.rows.get(row), &objects, &self.operators) {
-                Ok((effect, left_out)) => {
-                    let (native, python) = (objects.native_stack, objects.python_stack);
-                    let head = Head { stacks: StackIds { native, python, returned: false }, ..head };
-                    self.own.tensors += left_out;
-                    self.order(Item { head, effect });
+            Body::Objects(objects) => {
+                match interpret_objects(self.shared.backend, self.rows.get(row), &objects, &self.operators) {
+                    Ok((effect, left_out)) => {
+                        let (native, python) = (objects.native_stack, objects.python_stack);
+                        let head = Head { stacks: StackIds { native, python, returned: false }, ..head };
+                        self.own.tensors += left_out;
+                        self.order(Item { head, effect });
+                    }
+                    Err(_) => self.own.unusable += 1,
                 }
-                Err(_) => self.own.unusable += 1,
-            },
+            }
             Body::Fork { child, .. } => self.order(Item { head, effect: Effect::Fork { child } }),
             Body::Exec { .. } => self.order(Item { head, effect: Effect::Exec }),
             Body::Stack(stack) => self.stacks.told(&stack),

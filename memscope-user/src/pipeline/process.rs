@@ -121,7 +121,7 @@ impl Process {
     }
 }
 
-/// `ASCEND_RT_VISIBLE_DEVICES` as a strict list of decimal numbers.
+/// The list of devices that a program sees, strictly of decimal numbers.
 pub(crate) fn visible_devices(list: &str) -> Option<Vec<u32>> {
     let number = |item: &str| item.bytes().all(|byte| byte.is_ascii_digit()).then(|| item.parse().ok())?;
     list.split(',').map(number).collect()

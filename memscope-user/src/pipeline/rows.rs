@@ -4,12 +4,16 @@ use memscope_common::row::MAX_ROWS;
 
 use super::domains::{self, Interpreted};
 use super::item::Called;
+use crate::backend::Backend;
 use crate::model::Name;
 use crate::probes::{CallKind, Field, RowInfo};
 
 /// The probe rows, by number.
 #[derive(Debug, Default)]
-pub(super) struct Rows(Vec<Option<Probe>>);
+pub(super) struct Rows {
+    backend: &'static dyn Backend,
+    rows: Vec<Option<Probe>>,
+}
 
 /// One row.
 #[derive(Debug)]
@@ -26,6 +30,7 @@ pub(super) struct Unusable;
 
 /// A call, and the row that it is of.
 pub(super) struct RawCall<'a> {
+    pub(super) backend: &'static dyn Backend,
     pub(super) probe: &'a Probe,
     pub(super) called: Called,
     /// The outermost function of ACL or the runtime that the thread is inside of.
@@ -34,17 +39,17 @@ pub(super) struct RawCall<'a> {
 
 impl Rows {
     /// Rows 1 and following.
-    pub(super) fn new(rows: Vec<RowInfo>) -> Self {
-        Self(rows.into_iter().map(|row| Some(Probe::new(row))).collect())
+    pub(super) fn new(backend: &'static dyn Backend, rows: Vec<RowInfo>) -> Self {
+        Self { backend, rows: rows.into_iter().map(|row| Some(Probe::new(row))).collect() }
     }
 
     pub(super) fn get(&self, number: u16) -> Option<&Probe> {
-        self.0.get(usize::from(number).checked_sub(1)?)?.as_ref()
+        self.rows.get(usize::from(number).checked_sub(1)?)?.as_ref()
     }
 
     /// Whether calls of this kind were looked for.
     pub(super) fn have(&self, kind: CallKind) -> bool {
-        self.0.iter().flatten().any(|probe| probe.info.meaning == kind)
+        self.rows.iter().flatten().any(|probe| probe.info.meaning == kind)
     }
 
     /// Name of the row's function.
@@ -55,10 +60,10 @@ impl Rows {
     /// Adds rows. Those of dynamic loaders are never described, so there may be gaps.
     pub(super) fn extend(&mut self, first: u16, rows: Vec<RowInfo>) {
         for (row, index) in rows.into_iter().zip(usize::from(first).saturating_sub(1)..MAX_ROWS as usize) {
-            if index >= self.0.len() {
-                self.0.resize_with(index + 1, || None);
+            if index >= self.rows.len() {
+                self.rows.resize_with(index + 1, || None);
             }
-            if let Some(slot) = self.0.get_mut(index) {
+            if let Some(slot) = self.rows.get_mut(index) {
                 *slot = Some(Probe::new(row));
             }
         }
@@ -73,7 +78,7 @@ impl Rows {
     pub(super) fn interpret(&self, called: Called) -> Interpreted {
         let probe = self.get(called.head.row).ok_or(Unusable)?;
         let outer = self.symbol(called.head.outer);
-        domains::interpret(probe.info.meaning, RawCall { probe, called, outer })
+        domains::interpret(probe.info.meaning, RawCall { backend: self.backend, probe, called, outer })
     }
 }
 

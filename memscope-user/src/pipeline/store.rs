@@ -10,7 +10,7 @@ use hashbrown::HashTable;
 
 use super::blocks::{Key, Live};
 use super::labels::LabelIds;
-use crate::model::{Block, Device, Stacks};
+use crate::model::{Block, Device, Module, Stacks};
 
 /// So many kinds that no block is of any more are kept, as they often come again.
 const MAX_IDLE: usize = 1024;
@@ -241,7 +241,7 @@ impl Kinds {
 }
 
 /// What kinds differ in nearly always; to hash all of them takes longer than to compare two.
-const fn distinction(kind: &Kind) -> (Stacks, u32, Device, Option<u8>, LabelIds) {
+const fn distinction(kind: &Kind) -> (Stacks, u32, Device, Option<Module>, LabelIds) {
     let Block { stacks, tid, device, module_id, .. } = kind.live.block;
     (stacks, tid, device, module_id, kind.live.labels)
 }
@@ -249,8 +249,9 @@ const fn distinction(kind: &Kind) -> (Stacks, u32, Device, Option<u8>, LabelIds)
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backend::ascend::{modules, pools};
     use crate::hash::HashMap;
-    use crate::model::{AllocApi, Name, PageType, Pool};
+    use crate::model::{AllocApi, Name, PageType};
     use crate::testing::Random;
 
     fn any_live(random: &mut Random, kinds: u64) -> (Key, Live) {
@@ -258,7 +259,7 @@ mod tests {
         let kind = random.next() % kinds;
         let block = Block {
             allocation_id: random.next(),
-            pool: Pool::Pta,
+            pool: pools::PTA,
             device: Device::Npu(kind as u32 % 3),
             addr,
             size_bytes: random.next(),
@@ -268,7 +269,7 @@ mod tests {
             tid: kind as u32,
             step: random.next() as u32,
             kernel_index: random.next(),
-            module_id: Some(3),
+            module_id: Some(modules::of(3)),
             page: PageType::Huge,
             api: AllocApi::Create,
             caller: Some(Name::fixed(&"f")),
@@ -277,7 +278,7 @@ mod tests {
         };
         let live =
             Live { block, returned: false, inside: true, noted: false, labels: LabelIds::default(), later_owner: None };
-        (if kind.is_multiple_of(5) { Key::Driver(addr) } else { Key::Pool(Pool::Pta, addr) }, live)
+        (if kind.is_multiple_of(5) { Key::Driver(addr) } else { Key::Pool(pools::PTA, addr) }, live)
     }
 
     /// What went in comes out, as from an ordinary map, with few kinds and with many.

@@ -9,6 +9,7 @@ use super::steps::Steps;
 use super::usage::Usage;
 use super::wishes::Wishes;
 use crate::analyses::decompose::Classifier;
+use crate::backend::Backend;
 use crate::model::{Alloc, Block, Device, Event, EventKind, Free, FreeCause, Pool, Stacks, UnknownFree};
 
 /// Live blocks of all processes that are followed; later ones are counted and not reported.
@@ -16,6 +17,8 @@ const MAX_LIVE_BLOCKS: usize = 16 << 20;
 
 /// What the processes share.
 pub(super) struct Shared {
+    /// What the values of calls stand for.
+    pub(super) backend: &'static dyn Backend,
     pub(super) out: Output,
     pub(super) live: usize,
     pub(super) blocks_full: u64,
@@ -117,6 +120,11 @@ impl<'a> Turn<'a> {
     /// The same without the call: what follows is not what it did.
     pub(super) fn made_up(&mut self) -> Turn<'_> {
         self.with(self.at.made_up())
+    }
+
+    /// What the values of calls stand for.
+    pub(super) fn backend(&self) -> &'static dyn Backend {
+        self.shared.backend
     }
 
     /// Device of the thread.

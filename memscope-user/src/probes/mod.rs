@@ -1,38 +1,30 @@
-//! What to trace, as tables. One file per source; adding a function is adding a row.
+//! What a row of a table of traced functions says. The tables are a backend's ([`crate::backend`]); here are those of no backend.
 //!
 //! A [`ProbeSpec`] says where a function lives, what calling it means, and which arguments carry what.
 //! [`ProbeSpec::row`] turns the second half into the [`ProbeRow`] that the kernel side follows; decode uses
 //! the same fields to name the values that come back. No stage knows a function by its name.
 
-mod acl;
-mod aclnn;
-mod atb;
-mod hal;
 mod kinds;
-mod mindspore;
-mod mstx;
 pub mod ops;
 mod process;
-mod pta;
-mod runtime;
 mod script;
 pub mod user;
-mod vllm;
-pub mod watch;
 
 pub use kinds::{
     AtbCall, CallKind, FailingCall, LaunchCall, MemoryCall, MstxCall, PoolCall, RuntimeCall, ScriptCall, TorchCall,
     WatchCall,
 };
-pub use mstx::MSTX_TOOL;
-pub use script::{PRESENCE, SEMAPHORE, lacks_python_calls};
+pub use script::{PRESENCE, SEMAPHORE, WATCH_MARKERS, lacks_python_calls};
 
 use memscope_common::row::{GROUP_API, MAX_VALUES, ROW_LIST, ROW_RETURNS_INT, ROW_TEXT, ROW_TEXT_POINTED};
 use memscope_common::stack::{STACK_NATIVE, STACK_PYTHON};
 use memscope_common::{ArrayShape, Fetch, ListShape, ProbeRow, When};
 use serde::{Deserialize, Serialize};
 
-/// Part of the Ascend stack that a probe belongs to, the most important first: where the kernel side cannot serve all
+/// File name of our tool for mstx.
+pub const MSTX_TOOL: &str = "libmemscope_mstx.so";
+
+/// Part of the stack that a probe belongs to, the most important first: where the kernel side cannot serve all
 /// rows, it serves the first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -326,55 +318,5 @@ pub struct RowInfo {
     pub own_return: bool,
 }
 
-/// All built-in rows.
-pub fn builtin() -> impl Iterator<Item = &'static ProbeSpec> {
-    [
-        hal::ROWS,
-        runtime::ROWS,
-        acl::ROWS,
-        mstx::ROWS,
-        pta::ROWS,
-        mindspore::ROWS,
-        atb::ROWS,
-        ops::ROWS,
-        vllm::ROWS,
-        script::ROWS,
-        process::ROWS,
-    ]
-    .into_iter()
-    .flatten()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A C++ function may throw, and no function that may throw has a return probe.
-    #[test]
-    fn no_return_probe_where_something_may_be_thrown() {
-        for spec in builtin() {
-            let cxx = spec.symbol.starts_with("_Z") || spec.locator.is_some();
-            assert!(spec.may_throw || !cxx, "{} is C++", spec.symbol);
-            assert!(!(spec.may_throw && spec.row().has_return()), "{} may throw", spec.symbol);
-            // A frame that an exception left would count as the outermost call of its group.
-            assert!(!spec.may_throw || spec.group == Group::None, "{} may throw", spec.symbol);
-        }
-    }
-
-    /// The kernel side fetches the values of a list's rows in this order, whatever they say.
-    #[test]
-    fn rows_with_lists_have_their_values_in_order() {
-        for spec in builtin().filter(|spec| spec.list.is_some()) {
-            assert_eq!(spec.fields[0].1, Fetch::arg(0), "{}", spec.symbol);
-            for (index, (_, fetch)) in spec.fields.iter().enumerate().skip(1) {
-                let list_arg = spec.list.map_or(0, |list| list.arg);
-                let expected = if index == memscope_common::row::COMPANION_VALUE {
-                    Fetch::companion(list_arg)
-                } else {
-                    Fetch::element(list_arg, 8 * (index as u16 - 1))
-                };
-                assert_eq!(*fetch, expected, "{}", spec.symbol);
-            }
-        }
-    }
-}
+/// Rows that are no backend's: markers of the Python package, ends of processes.
+pub const OWN: &[&[ProbeSpec]] = &[script::ROWS, process::ROWS];

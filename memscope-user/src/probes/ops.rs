@@ -1,50 +1,11 @@
-//! Operators: of `torch_npu` by name, and what a reader has to know of those of libtorch, which are found in the
-//! library itself (`locate/ops`).
+//! What a reader has to know of the operators of libtorch, which are found in the library itself (`locate/ops`).
 
 use memscope_common::stack::{STACK_NATIVE, STACK_PYTHON};
 use memscope_common::{Fetch, When};
 use serde::{Deserialize, Serialize};
 
-use super::{CallKind, Layer, ProbeSpec, TorchCall, WatchCall};
-
 /// Defines the operators.
 pub const TORCH_LIBRARY: &str = "libtorch_cpu.so";
-
-const NPU: ProbeSpec = ProbeSpec {
-    layer: Layer::Ops,
-    libraries: &["libtorch_npu.so"],
-    meaning: CallKind::Torch(TorchCall::Submit),
-    may_throw: true,
-    when: When::Entry,
-    returns_int: false,
-    text_arg: Some(0),
-    text_at: Some(0),
-    ..ProbeSpec::BASE
-};
-
-/// `static void RunOpApi…(const std::string &opName, …)`, with either ABI of `std::string`: both begin with a pointer to
-/// the text.
-const SYMBOLS: [&str; 5] = [
-    "_ZN6at_npu6native9OpCommand8RunOpApiERKSsSt8functionIFivEEb",
-    "_ZN6at_npu6native9OpCommand10RunOpApiV2ERKSsRKSt8functionIFivEEb",
-    "_ZN6at_npu6native9OpCommand8RunOpApiERKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEESt8functionIFivEEb",
-    "_ZN6at_npu6native9OpCommand10RunOpApiV2ERKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEERKSt8functionIFivEEb",
-    "_ZN6at_npu6native9OpCommand10RunOpApiV3ERKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEERKSt8functionIFivEEbPN7c10_npu9NPUStreamE",
-];
-
-const fn rows(meaning: CallKind, when: When) -> [ProbeSpec; SYMBOLS.len()] {
-    let mut rows = [NPU; SYMBOLS.len()];
-    let mut at = 0;
-    while at < rows.len() {
-        rows[at] = ProbeSpec { symbol: SYMBOLS[at], meaning, when, ..NPU };
-        at += 1;
-    }
-    rows
-}
-
-pub(super) const ROWS: &[ProbeSpec] = &rows(CallKind::Torch(TorchCall::Submit), When::Entry);
-/// Where they return.
-pub(super) const NPU_ENDS: [ProbeSpec; SYMBOLS.len()] = rows(CallKind::Watch(WatchCall::NpuOpEnd), When::OwnReturn);
 
 /// What an operator does with the tensors that a value leads to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -2,7 +2,7 @@
 
 use memscope_common::{ArrayShape, Fetch, When};
 
-use super::{CallKind, Field, Layer, ProbeSpec, ScriptCall};
+use super::{CallKind, Field, Layer, ProbeSpec, ScriptCall, WatchCall};
 
 /// The marker whose name has the version of all: another version's are none of these rows'.
 pub const PRESENCE: &str = "memscope_marks_1";
@@ -18,8 +18,27 @@ const MARKER: ProbeSpec = ProbeSpec {
     ..ProbeSpec::BASE
 };
 
-/// What the script wants watched, if anything is.
-pub(super) const WATCH: [ProbeSpec; 2] = super::watch::marker(MARKER);
+const BLOCK: &[(Field, Fetch)] =
+    &[(Field::Addr, Fetch::arg(1)), (Field::Size, Fetch::arg(2)), (Field::Count, Fetch::arg(3))];
+const ADDRESS: &[(Field, Fetch)] = &[(Field::Addr, Fetch::arg(0))];
+
+/// What the script wants watched, if anything is: `void memscope_mark_watch(const char *name, uint64_t addr, uint64_t size,
+/// uint64_t looks)`, and its opposite.
+pub const WATCH_MARKERS: &[ProbeSpec] = &[
+    ProbeSpec {
+        symbol: "memscope_mark_watch",
+        meaning: CallKind::Watch(WatchCall::Watch),
+        fields: BLOCK,
+        text_arg: Some(0),
+        ..MARKER
+    },
+    ProbeSpec {
+        symbol: "memscope_mark_unwatch",
+        meaning: CallKind::Watch(WatchCall::Unwatch),
+        fields: ADDRESS,
+        ..MARKER
+    },
+];
 
 const TRACE_TEXT: &str = "memscope_mark_trace_text";
 const TRACE: &str = "memscope_mark_trace";

@@ -10,6 +10,7 @@ use super::data;
 use super::*;
 use crate::analyses::script::Script;
 use crate::analyses::{Analysis, Finding, LedgerAnalysis, OomAnalysis, decompose::RuleSet, judged_leaks};
+use crate::backend::ascend::pools;
 use crate::model::{AllocFailed, Device, Event, EventKind, FreeCause, Mark, Name, OutOfMemory, Pool, RunEnd};
 
 const NPU0: Device = Device::Npu(0);
@@ -49,10 +50,10 @@ fn moment<'a>(layer: &'a Layer, kind: &str) -> &'a Moment {
 /// Numbers are times, one for each event: 0 a of 100, 1 b of 50, 2 a goes, 3 c of 30, 4 b goes, 5 c is held.
 fn small() -> Script {
     let mut script = Script::new(7, NPU0);
-    script.stacks(&["/srv/a.py(1): f"], &[]).alloc(Pool::Pta, 0x1000, 100).owned("PTA@weight");
-    script.stacks(&["/srv/a.py(2): g"], &[]).alloc(Pool::Pta, 0x2000, 50).owned("PTA@activation");
-    script.free(Pool::Pta, 0x1000).alloc(Pool::Pta, 0x3000, 30).free(Pool::Pta, 0x2000);
-    script.end(FreeCause::TraceEnd, Pool::Pta, 0x3000);
+    script.stacks(&["/srv/a.py(1): f"], &[]).alloc(pools::PTA, 0x1000, 100).owned("PTA@weight");
+    script.stacks(&["/srv/a.py(2): g"], &[]).alloc(pools::PTA, 0x2000, 50).owned("PTA@activation");
+    script.free(pools::PTA, 0x1000).alloc(pools::PTA, 0x3000, 30).free(pools::PTA, 0x2000);
+    script.end(FreeCause::TraceEnd, pools::PTA, 0x3000);
     script
 }
 
@@ -87,8 +88,8 @@ fn owners_of_a_bin_are_those_of_its_fullest_moment() {
 #[test]
 fn the_end_is_that_of_the_last_step() {
     let mut script = Script::new(7, NPU0);
-    script.step_start(1).alloc(Pool::Pta, 0x1000, 64).step_end(1);
-    script.step_start(2).alloc(Pool::Pta, 0x2000, 32).step_end(2).free(Pool::Pta, 0x1000).free(Pool::Pta, 0x2000);
+    script.step_start(1).alloc(pools::PTA, 0x1000, 64).step_end(1);
+    script.step_start(2).alloc(pools::PTA, 0x2000, 32).step_end(2).free(pools::PTA, 0x1000).free(pools::PTA, 0x2000);
     let view = view(&script);
     let layer = &view.layers[0];
     assert_eq!((moment(layer, "step").bytes, moment(layer, "step").blocks.len()), (96, 2));
@@ -100,9 +101,9 @@ fn the_end_is_that_of_the_last_step() {
 #[test]
 fn what_was_live_when_memory_was_out() {
     let mut script = Script::new(7, NPU0);
-    script.alloc(Pool::Pta, 0x1000, 64).alloc(Pool::Pta, 0x2000, 8);
+    script.alloc(pools::PTA, 0x1000, 64).alloc(pools::PTA, 0x2000, 8);
     let failed = AllocFailed {
-        pool: Pool::Hal,
+        pool: pools::HAL,
         size_bytes: 4096,
         status: 1,
         flags: 0,
@@ -112,7 +113,7 @@ fn what_was_live_when_memory_was_out() {
         attempt: 1,
     };
     script.event(EventKind::OutOfMemory(OutOfMemory::Trigger(failed)));
-    script.free(Pool::Pta, 0x1000).alloc(Pool::Pta, 0x3000, 500).free(Pool::Pta, 0x3000).free(Pool::Pta, 0x2000);
+    script.free(pools::PTA, 0x1000).alloc(pools::PTA, 0x3000, 500).free(pools::PTA, 0x3000).free(pools::PTA, 0x2000);
     let view = view(&script);
     assert_eq!((moment(&view.layers[0], "oom").bytes, moment(&view.layers[0], "peak").bytes), (72, 508));
     assert_eq!((view.failed.len(), view.failed[0].size_bytes, view.failed[0].time_ns), (1, 4096, 2));
@@ -123,28 +124,28 @@ fn what_was_live_when_memory_was_out() {
 #[test]
 fn segments_are_driver_memory_of_pools() {
     let mut script = Script::new(7, NPU0);
-    script.alloc(Pool::Hal, 0x10_0000, 0x1000).alloc(Pool::Hal, 0x20_0000, 0x1000).alloc(Pool::Pta, 0x10_0800, 64);
-    script.create(77, 0x2000).map(0x30_0000, 0x2000, 77).alloc(Pool::Pta, 0x30_1000, 64);
+    script.alloc(pools::HAL, 0x10_0000, 0x1000).alloc(pools::HAL, 0x20_0000, 0x1000).alloc(pools::PTA, 0x10_0800, 64);
+    script.create(77, 0x2000).map(0x30_0000, 0x2000, 77).alloc(pools::PTA, 0x30_1000, 64);
     let last = script.events().len() as u64;
-    script.free(Pool::Hal, 0x10_0000).free(Pool::Pta, 0x30_1000);
-    script.end(FreeCause::TraceEnd, Pool::Pta, 0x10_0800);
+    script.free(pools::HAL, 0x10_0000).free(pools::PTA, 0x30_1000);
+    script.end(FreeCause::TraceEnd, pools::PTA, 0x10_0800);
     let view = view(&script);
     let found: Vec<_> = view.segments.iter().map(|it| (it.pool, it.addr, it.size_bytes, it.end_ns, it.held)).collect();
-    assert_eq!(found[0], (Pool::Pta, 0x10_0000, 0x1000, last, false));
+    assert_eq!(found[0], (pools::PTA, 0x10_0000, 0x1000, last, false));
     assert_eq!((found[1].1, found[1].2, found[1].4, found.len()), (0x30_0000, 0x2000, true, 2));
     // Pools come first, whichever is fuller: bytes of both are never added up.
     let pools: Vec<Pool> = view.layers.iter().map(|layer| layer.pool).collect();
-    assert_eq!(pools, [Pool::Pta, Pool::Hal]);
+    assert_eq!(pools, [pools::PTA, pools::HAL]);
 }
 
 /// Processes and devices are apart, also when a later process has the number of one that has ended.
 #[test]
 fn each_process_and_device_is_a_view() {
     let mut script = Script::new(7, NPU0);
-    script.alloc(Pool::Hal, 0x1000, 10).free(Pool::Hal, 0x1000).on(7, Device::Npu(1)).alloc(Pool::Hal, 0x1000, 20);
-    script.end(FreeCause::ProcessEnd, Pool::Hal, 0x1000).process_end();
-    script.on(7, NPU0).alloc(Pool::Hal, 0x1000, 5).free(Pool::Hal, 0x1000);
-    script.on(3, NPU0).alloc(Pool::Hal, 0x1000, 1).free(Pool::Hal, 0x1000);
+    script.alloc(pools::HAL, 0x1000, 10).free(pools::HAL, 0x1000).on(7, Device::Npu(1)).alloc(pools::HAL, 0x1000, 20);
+    script.end(FreeCause::ProcessEnd, pools::HAL, 0x1000).process_end();
+    script.on(7, NPU0).alloc(pools::HAL, 0x1000, 5).free(pools::HAL, 0x1000);
+    script.on(3, NPU0).alloc(pools::HAL, 0x1000, 1).free(pools::HAL, 0x1000);
     let views: Vec<_> =
         reduced(&script).views.iter().map(|it| (it.pid, it.device, moment(&it.layers[0], "peak").bytes)).collect();
     assert_eq!(views, [(3, NPU0, 1), (7, NPU0, 10), (7, NPU0, 5), (7, Device::Npu(1), 20)]);
@@ -193,12 +194,12 @@ fn column(head: &Value, bytes: &[u8], name: &str) -> Vec<f64> {
 #[test]
 fn sums_are_those_of_the_ledger() {
     let mut script = Script::new(7, NPU0);
-    script.alloc(Pool::Hal, 0x10_0000, 0x1000).alloc(Pool::Pta, 0x10_0000, 0x300).alloc(Pool::Pta, 0x10_0400, 0x200);
-    script.free(Pool::Pta, 0x10_0000).alloc(Pool::Pta, 0x10_0800, 0x100);
+    script.alloc(pools::HAL, 0x10_0000, 0x1000).alloc(pools::PTA, 0x10_0000, 0x300).alloc(pools::PTA, 0x10_0400, 0x200);
+    script.free(pools::PTA, 0x10_0000).alloc(pools::PTA, 0x10_0800, 0x100);
     for addr in [0x10_0400, 0x10_0800] {
-        script.end(FreeCause::TraceEnd, Pool::Pta, addr);
+        script.end(FreeCause::TraceEnd, pools::PTA, addr);
     }
-    script.end(FreeCause::TraceEnd, Pool::Hal, 0x10_0000);
+    script.end(FreeCause::TraceEnd, pools::HAL, 0x10_0000);
     let mut ledger = LedgerAnalysis::default();
     script.events().iter().for_each(|event| ledger.observe(event));
     let findings = ledger.finish(&RunEnd::default());
@@ -229,9 +230,9 @@ fn hostile() -> Script {
     let mut script = Script::new(7, NPU0);
     for (at, bad) in (1_u64..).zip(bad) {
         let frame = format!("/{bad}/x.py(3): {bad}");
-        script.stacks(&[&frame, bad], &[bad]).alloc(Pool::Pta, at << 12, 64).owned(bad);
+        script.stacks(&[&frame, bad], &[bad]).alloc(pools::PTA, at << 12, 64).owned(bad);
         script.event(EventKind::Mark(Mark::Point { text: Some(Arc::from(bad)) }));
-        script.free(Pool::Pta, at << 12);
+        script.free(pools::PTA, at << 12);
     }
     script
 }
@@ -308,17 +309,17 @@ fn made_up(actions: &[(u8, u64, u64)]) -> (Vec<Event>, History) {
     for (at, (what, size, gap)) in (1_u64..).zip(actions) {
         let owner = usize::from(what % 3);
         if *what < 3 || live.is_empty() {
-            script.alloc(Pool::Pta, at << 20, *size).owned(OWNERS[owner]);
+            script.alloc(pools::PTA, at << 20, *size).owned(OWNERS[owner]);
             live.push((at << 20, owner, *size));
         } else {
             let (addr, ..) = live.remove(*size as usize % live.len());
-            script.free(Pool::Pta, addr);
+            script.free(pools::PTA, addr);
         }
         gaps.push(*gap);
         history.push((0..3).map(|of| live.iter().filter(|it| it.1 == of).map(|it| it.2).sum()).collect());
     }
     for (addr, ..) in live {
-        script.end(FreeCause::TraceEnd, Pool::Pta, addr);
+        script.end(FreeCause::TraceEnd, pools::PTA, addr);
         gaps.push(0);
     }
     let mut time_ns = 0;

@@ -6,15 +6,13 @@ use super::{
     options::{RowLevel, TraceOptions},
 };
 use crate::{
+    backend::watch::{WatchLevels, flags, rows},
     capture::{Note, note_record},
     crew::Crew,
     follow::libraries::Libraries,
     kernel::Kernel,
     os::clock::monotonic_ns,
-    probes::{
-        ProbeSpec,
-        watch::{WatchLevels, flags, rows},
-    },
+    probes::ProbeSpec,
     ring::Reader,
     sinks::{
         log::Level,

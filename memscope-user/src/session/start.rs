@@ -30,6 +30,7 @@ use super::{
 };
 use crate::{
     analyses::{Analysis, DeviceUseAnalysis, Finding, FragmentationAnalysis, HeldAnalysis, decompose::RuleSet},
+    backend,
     capture::{self, CaptureHeader, Collected, note_record},
     crew::Crew,
     follow::{
@@ -287,6 +288,7 @@ fn pipeline_config(
 ) -> PipelineConfig {
     let (start_mono_ns, start_real_ns) = clocks();
     PipelineConfig {
+        backend: backend::current(),
         rows: libraries.descriptions(),
         start_mono_ns,
         start_real_ns,

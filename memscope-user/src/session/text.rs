@@ -48,7 +48,7 @@ pub(crate) fn list(pids: &[u32]) -> String {
 
 /// Libraries that are looked for.
 pub(crate) fn library_names(user: &[&'static ProbeSpec]) -> String {
-    let specs = crate::probes::builtin().chain(user.iter().copied());
+    let specs = crate::backend::builtin().chain(user.iter().copied());
     let mut names: Vec<&str> = specs.flat_map(|spec| spec.libraries.iter().copied()).collect();
     names.retain(|name| *name != MSTX_TOOL);
     names.sort_unstable();

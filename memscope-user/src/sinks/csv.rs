@@ -113,7 +113,7 @@ mod tests {
     use std::os::unix::fs::OpenOptionsExt;
 
     use super::*;
-    use crate::model::Pool;
+    use crate::backend::ascend::pools;
     use crate::sinks::fixtures::{alloc, event};
     use crate::sinks::row::Row;
 
@@ -130,7 +130,7 @@ mod tests {
     fn rows_are_not_torn() {
         let (mut reader, file) = small_file();
         let mut csv = CsvFile::append(file, Path::new("small"));
-        let event = event(alloc(Pool::Hal, 0x10, 1));
+        let event = event(alloc(pools::HAL, 0x10, 1));
         let row = Row::of(&event).expect("a row");
         let mut write = || {
             csv.take(|out| row.write_csv(out));
@@ -154,7 +154,7 @@ mod tests {
     fn full_disk_is_an_error() {
         let file = OpenOptions::new().write(true).open("/dev/full").expect("device");
         let mut csv = CsvFile::append(file, Path::new("full.csv"));
-        let event = event(alloc(Pool::Hal, 0x10, 1));
+        let event = event(alloc(pools::HAL, 0x10, 1));
         let row = Row::of(&event).expect("a row");
         csv.take(|out| row.write_csv(out));
         csv.take(|out| row.write_csv(out));

@@ -1,5 +1,6 @@
 //! Made-up events for the tests of this folder.
 
+use crate::backend::ascend::modules;
 use crate::model::{
     Alloc, AllocApi, Block, Device, DriverFigures, Event, EventKind, Free, FreeCause, PageType, Pool, Stacks,
 };
@@ -34,7 +35,7 @@ pub(super) fn block(pool: Pool, addr: u64, allocation_id: u64) -> Block {
         tid: 1,
         step: 0,
         kernel_index: 0,
-        module_id: Some(3),
+        module_id: Some(modules::of(3)),
         page: PageType::Normal,
         api: AllocApi::Alloc,
     }

@@ -125,7 +125,8 @@ fn push_frame(line: &mut Vec<u8>, frame: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Pool, StackEnd};
+    use crate::backend::ascend::pools;
+    use crate::model::StackEnd;
 
     fn sum(native: &[&'static str], python: &[&'static str], live: (u64, u64), all: (u64, u64)) -> StackSum {
         let stack =
@@ -156,7 +157,7 @@ mod tests {
             sum(&["halMemAlloc", "[0x99]"], &["/x/a.py(7): C.f", "b;c.py(1): <module>"], (0, 0), (1, 8)),
             sum(&[], &[], (1, 1), (1, 1)),
         ];
-        let found = ByStack { pid: 5, device: Device::Npu(0), pool: Pool::Hal, sums, left_out: 0 };
+        let found = ByStack { pid: 5, device: Device::Npu(0), pool: pools::HAL, sums, left_out: 0 };
         let f = "Hal memory, npu 0;app+0x20;f(int, char*);halMemAlloc";
         let none = "Hal memory, npu 0;<no stack>";
         assert_eq!(text(&[&found], Which::Best, LIVE), format!("{none} 1\n{f} 150\n"));
@@ -177,7 +178,7 @@ mod tests {
         let one = |pid| ByStack {
             pid,
             device: Device::Cpu,
-            pool: Pool::Host,
+            pool: pools::HOST,
             sums: vec![StackSum { stacks: place, live_blocks: 1, live_bytes: pid.into(), ..StackSum::default() }],
             left_out: 0,
         };

@@ -125,7 +125,7 @@ mod tests {
         FluctuationAnalysis, HeldAnalysis, StepLeaksAnalysis,
         script::{Script, run},
     };
-    use crate::model::Pool;
+    use crate::backend::ascend::pools;
 
     const NPU0: Device = Device::Npu(0);
 
@@ -189,7 +189,7 @@ lost: 0 (ring full), 0 (any other reason)
         for _ in 0..16 {
             script.launch();
         }
-        script.alloc(Pool::Atb, 0x1680_0814_4000, 59_756).alloc(Pool::MindSpore, 0x2000, 3).step_end(2).step(3);
+        script.alloc(pools::ATB, 0x1680_0814_4000, 59_756).alloc(pools::MIND_SPORE, 0x2000, 3).step_end(2).step(3);
         let expected = "\
 ====== ERROR: Detected memory leaks on device 0 ======
 Direct ATB memory pool leak of 0.056988 Mb(s) at 0x168008144000 in kernel_16 at step 2.
@@ -205,7 +205,7 @@ Direct Mindspore memory pool leak of 0.000003 Mb(s) at 0x2000 in kernel_16 at st
     #[test]
     fn clean_run_says_so() {
         let mut script = Script::new(1, NPU0);
-        script.step(1).step_start(2).alloc(Pool::Pta, 0x1000, 64).free(Pool::Pta, 0x1000).step_end(2).step(3);
+        script.step(1).step_start(2).alloc(pools::PTA, 0x1000, 64).free(pools::PTA, 0x1000).step_end(2).step(3);
         let text = text(&script);
         assert!(text.starts_with("No memory leaks detected on device 0 (3 steps ended).\n"), "{text}");
         assert!(!text.contains("ERROR") && !text.contains("No steps were marked"), "{text}");
@@ -215,9 +215,9 @@ Direct Mindspore memory pool leak of 0.000003 Mb(s) at 0x2000 in kernel_16 at st
     #[test]
     fn driver_memory_is_a_table_by_module() {
         let mut script = Script::new(1, NPU0);
-        script.module(Some(33)).alloc(Pool::Hal, 0x1000, 64 << 20).alloc(Pool::Hal, 0x2000, 64 << 20);
-        script.module(Some(3)).alloc(Pool::Hal, 0x3000, 100).alloc(Pool::Hal, 0x4000, 1).free(Pool::Hal, 0x4000);
-        script.unknown_free(Pool::Hal, 0x9000, true).alloc_failed(Pool::Hal, 1 << 40, (1, 1));
+        script.module(Some(33)).alloc(pools::HAL, 0x1000, 64 << 20).alloc(pools::HAL, 0x2000, 64 << 20);
+        script.module(Some(3)).alloc(pools::HAL, 0x3000, 100).alloc(pools::HAL, 0x4000, 1).free(pools::HAL, 0x4000);
+        script.unknown_free(pools::HAL, 0x9000, true).alloc_failed(pools::HAL, 1 << 40, (1, 1));
         let expected = "\
 Hal memory held at the end on device 0: 128.00 MiB (134217828 bytes) in 3 blocks; \
 peak 128.00 MiB (134217829 bytes); 4 allocations, 1 free, 1 failed allocation, \
@@ -240,9 +240,9 @@ lost: 0 (ring full), 0 (any other reason)
     #[test]
     fn processes_are_named_when_there_are_several() {
         let mut script = Script::new(20, NPU0);
-        script.alloc(Pool::Hal, 0x1000, 1).free(Pool::Hal, 0x1000);
-        script.on(10, Device::Npu(1)).alloc(Pool::Hal, 0x1000, 1).free(Pool::Hal, 0x1000);
-        script.on(10, NPU0).alloc(Pool::Hal, 0x1000, 1).free(Pool::Hal, 0x1000);
+        script.alloc(pools::HAL, 0x1000, 1).free(pools::HAL, 0x1000);
+        script.on(10, Device::Npu(1)).alloc(pools::HAL, 0x1000, 1).free(pools::HAL, 0x1000);
+        script.on(10, NPU0).alloc(pools::HAL, 0x1000, 1).free(pools::HAL, 0x1000);
         let text = text(&script);
         let lines: Vec<&str> = text.lines().map(|line| line.split(':').next().unwrap_or("")).collect();
         let expected = [
@@ -262,7 +262,7 @@ lost: 0 (ring full), 0 (any other reason)
         let mut script = Script::new(1, NPU0);
         script.step(1).step_start(2);
         for block in 0..103 {
-            script.alloc(Pool::Pta, block << 20, 1 << 20);
+            script.alloc(pools::PTA, block << 20, 1 << 20);
         }
         script.step_end(2).step(3);
         let text = text_with_blocks(&script);
@@ -275,7 +275,7 @@ lost: 0 (ring full), 0 (any other reason)
     #[test]
     fn gaps_of_driver_memory_come_last() {
         let mut script = Script::new(1, NPU0);
-        script.step(1).step_start(2).alloc(Pool::Hal, 0x1000, 1).alloc(Pool::MindSpore, 0x1000, 1).step_end(2);
+        script.step(1).step_start(2).alloc(pools::HAL, 0x1000, 1).alloc(pools::MIND_SPORE, 0x1000, 1).step_end(2);
         let text = text(&script);
         let titles: Vec<&str> = text.lines().filter(|line| line.contains("Gap Analysis")).collect();
         let expected = [
@@ -382,7 +382,7 @@ What is lost is";
     #[test]
     fn json_is_one_object() {
         let mut script = Script::golden_leaky();
-        script.on(5, NPU0).alloc(Pool::Hal, 0x1000, 64);
+        script.on(5, NPU0).alloc(pools::HAL, 0x1000, 64);
         let end = lossy();
         let mut out = Vec::new();
         write_json(&findings(&script, &end), &end, &mut out).expect("memory takes everything");

@@ -328,7 +328,8 @@ mod tests {
     use std::fs::File;
 
     use super::*;
-    use crate::model::{Event, Pool};
+    use crate::backend::ascend::pools;
+    use crate::model::Event;
     use crate::sinks::fixtures::{alloc, event};
     use crate::sinks::folder::Made;
 
@@ -364,7 +365,7 @@ mod tests {
         // A file that is there already, so that SQLite could open it.
         File::create(elsewhere.join("x.db")).expect("a file");
         let mut file = DbFile::open(folder, "x.db").expect("database");
-        write(&mut file, &event(alloc(Pool::Hal, 0x10, 1))).expect("in memory");
+        write(&mut file, &event(alloc(pools::HAL, 0x10, 1))).expect("in memory");
         file.flush().expect("written");
         assert!(moved.join("x.db-wal").metadata().is_ok_and(|log| log.len() > 0));
         let (result, lost) = file.close();
@@ -382,7 +383,7 @@ mod tests {
     #[test]
     fn rows_wait_for_another_writer() {
         let (_folder, mut file) = database();
-        let event = event(alloc(Pool::Hal, 0x10, 1));
+        let event = event(alloc(pools::HAL, 0x10, 1));
         let other = Connection::open(&file.path).expect("database");
         other.execute_batch("BEGIN IMMEDIATE").expect("lock");
         write(&mut file, &event).expect("in memory");
@@ -404,7 +405,7 @@ mod tests {
         let mut write = |file: &mut DbFile, frame: &str| {
             let stack = Some(Stack::keep([frame], crate::model::StackEnd::Root));
             let stacks = crate::model::Stacks { native: stack, ..crate::model::Stacks::default() };
-            let event = Event { stacks, ..event(alloc(Pool::Hal, 0x10, 1)) };
+            let event = Event { stacks, ..event(alloc(pools::HAL, 0x10, 1)) };
             file.write(&Row::of(&event).expect("a row"), Some(&mut ids))
         };
         let other = Connection::open(&file.path).expect("database");
@@ -429,7 +430,7 @@ mod tests {
     #[test]
     fn rows_do_not_wait_for_ever() {
         let (_folder, mut file) = database();
-        let event = event(alloc(Pool::Hal, 0x10, 1));
+        let event = event(alloc(pools::HAL, 0x10, 1));
         let other = Connection::open(&file.path).expect("database");
         other.execute_batch("BEGIN IMMEDIATE").expect("lock");
         let failures = (0..=MAX_KEPT_ROWS).filter(|_| write(&mut file, &event).is_err()).count();

@@ -61,18 +61,18 @@ impl Analysis for Trigger {
 mod tests {
     use super::*;
     use crate::analyses::script::Script;
-    use crate::model::Pool;
+    use crate::backend::ascend::pools;
 
     /// Only memory of NPUs pulls it.
     #[test]
     fn memory_of_devices_pulls() {
         let mut script = Script::new(1, Device::Npu(3));
-        script.launch().on(1, Device::Cpu).alloc(Pool::Host, 0x1000, 1).on(1, Device::Npu(99)).alloc(
-            Pool::Hal,
+        script.launch().on(1, Device::Cpu).alloc(pools::HOST, 0x1000, 1).on(1, Device::Npu(99)).alloc(
+            pools::HAL,
             0x2000,
             1,
         );
-        script.on(1, Device::Npu(5)).alloc(Pool::Pta, 0x3000, 1);
+        script.on(1, Device::Npu(5)).alloc(pools::PTA, 0x3000, 1);
         let mut trigger = Trigger::default();
         let pulled: Vec<bool> = script
             .events()

@@ -13,6 +13,7 @@ use memscope::analyses::{
     Analysis, Finding, FluctuationAnalysis, HeldAnalysis, InefficientAnalysis, InefficientRules, MarkLeaksAnalysis,
     StepLeaksAnalysis,
 };
+use memscope::backend::ascend::pools;
 use memscope::input::annotate::{Annotations, Destination, annotate};
 use memscope::input::{self, Outcome};
 use memscope::model::Pool;
@@ -103,7 +104,7 @@ fn leaky_run_differs_by_its_leaks() {
     let found = diff::diff(&end("clean_csv.csv"), &end("leaky_csv.csv"));
     let grown: Vec<_> =
         found.iter().map(|it| (it.pool, it.change.grown_bytes, it.change.grown_blocks, it.sizes.len())).collect();
-    assert_eq!(grown, [(Pool::Hal, 0, 0, 0), (Pool::Pta, 4 << 20, 4, 1)]);
+    assert_eq!(grown, [(pools::HAL, 0, 0, 0), (pools::PTA, 4 << 20, 4, 1)]);
 }
 
 /// Nothing leaks: nothing is reported.
@@ -148,11 +149,11 @@ fn recordings_of_a_real_npu() {
     let read = |name: &str| read(shared("data/npu-recordings").join(name));
     let brief = |held: &Held| (held.allocations, held.frees, held.blocks, held.size_bytes);
     let baseline = read("baseline.csv");
-    assert_eq!(brief(held(&baseline, Pool::Pta)), (18, 14, 4, 512 + 512 + 512 + 1536));
-    assert_eq!(brief(held(&baseline, Pool::Hal)), (5, 2, 3, 2_815_668 + 2_097_152 + 2_097_152));
+    assert_eq!(brief(held(&baseline, pools::PTA)), (18, 14, 4, 512 + 512 + 512 + 1536));
+    assert_eq!(brief(held(&baseline, pools::HAL)), (5, 2, 3, 2_815_668 + 2_097_152 + 2_097_152));
     let leaks = read("leaks.csv");
-    assert_eq!((held(&leaks, Pool::Pta).allocations, held(&leaks, Pool::Pta).frees), (20, 14));
-    assert_eq!((held(&leaks, Pool::Hal).allocations, held(&leaks, Pool::Hal).frees), (5, 1));
+    assert_eq!((held(&leaks, pools::PTA).allocations, held(&leaks, pools::PTA).frees), (20, 14));
+    assert_eq!((held(&leaks, pools::HAL).allocations, held(&leaks, pools::HAL).frees), (5, 1));
     for outcome in [baseline, leaks] {
         assert_eq!(outcome.notes.lines(), Vec::<String>::new());
         assert_eq!(outcome.notes.unused.values().sum::<u64>(), 2, "START_TRACE and STOP_TRACE");

@@ -11,9 +11,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+use memscope::backend::ascend::pools;
 use memscope::{
     analyses::Finding,
-    model::{Event, EventKind, FreeCause, Pool},
+    model::{Event, EventKind, FreeCause},
     session::{
         CollectOptions, End, KernelLimits, LateLibraries, Listener, Message, OutputOptions, Phase, Trace, TraceError,
         TraceOptions,
@@ -65,10 +66,10 @@ impl Listener for Heard {
 
     fn event(&self, event: &Event) {
         let call = match &event.kind {
-            EventKind::Alloc(alloc) if alloc.block.pool == Pool::Hal => {
+            EventKind::Alloc(alloc) if alloc.block.pool == pools::HAL => {
                 (alloc.block.addr, alloc.block.size_bytes, true)
             }
-            EventKind::Free(free) if free.block.pool == Pool::Hal && free.cause == FreeCause::Program => {
+            EventKind::Free(free) if free.block.pool == pools::HAL && free.cause == FreeCause::Program => {
                 (free.block.addr, free.block.size_bytes, false)
             }
             _ => return,

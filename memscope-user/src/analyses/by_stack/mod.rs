@@ -115,6 +115,7 @@ impl Analysis for ByStackAnalysis {
 mod tests {
     use super::*;
     use crate::analyses::script::{Script, run};
+    use crate::backend::ascend::pools;
     use crate::model::{Stack, StackEnd};
 
     const NPU0: Device = Device::Npu(0);
@@ -140,11 +141,11 @@ mod tests {
     #[test]
     fn blocks_are_summed_up_by_stack() {
         let mut script = Script::new(7, NPU0);
-        script.at(stacks("f")).alloc(Pool::Hal, 0x10, 100).alloc(Pool::Hal, 0x20, 50);
-        script.at(stacks("g")).alloc(Pool::Hal, 0x30, 70).alloc(Pool::Pta, 0x30, 9);
-        script.at(Stacks::default()).alloc(Pool::Hal, 0x40, 60).free(Pool::Hal, 0x10).free(Pool::Hal, 0x40);
+        script.at(stacks("f")).alloc(pools::HAL, 0x10, 100).alloc(pools::HAL, 0x20, 50);
+        script.at(stacks("g")).alloc(pools::HAL, 0x30, 70).alloc(pools::PTA, 0x30, 9);
+        script.at(Stacks::default()).alloc(pools::HAL, 0x40, 60).free(pools::HAL, 0x10).free(pools::HAL, 0x40);
         let found = found(&script, 10);
-        assert_eq!(found.iter().map(|found| found.pool).collect::<Vec<_>>(), [Pool::Hal, Pool::Pta]);
+        assert_eq!(found.iter().map(|found| found.pool).collect::<Vec<_>>(), [pools::HAL, pools::PTA]);
         assert_eq!(
             brief(&found[0]),
             [(Some("g"), [1, 70, 1, 70]), (Some("f"), [1, 50, 2, 150]), (None, [0, 0, 1, 60])]
@@ -157,7 +158,7 @@ mod tests {
     fn only_the_largest_are_told() {
         let mut script = Script::new(7, NPU0);
         for (index, function) in ["a", "b", "c"].into_iter().enumerate() {
-            script.at(stacks(function)).alloc(Pool::Hal, 0x10 * (1 + index as u64), 10 + index as u64);
+            script.at(stacks(function)).alloc(pools::HAL, 0x10 * (1 + index as u64), 10 + index as u64);
         }
         let found = found(&script, 2);
         assert_eq!(brief(&found[0]), [(Some("c"), [1, 12, 1, 12]), (Some("b"), [1, 11, 1, 11])]);
@@ -168,7 +169,7 @@ mod tests {
     #[test]
     fn nothing_without_stacks() {
         let mut script = Script::new(7, NPU0);
-        script.alloc(Pool::Hal, 0x10, 100);
+        script.alloc(pools::HAL, 0x10, 100);
         assert_eq!(found(&script, 10), []);
     }
 }

@@ -81,7 +81,8 @@ impl OfStep {
 mod tests {
     use super::*;
     use crate::analyses::script::{Script, run};
-    use crate::model::{Device, Pool};
+    use crate::backend::ascend::pools;
+    use crate::model::Device;
 
     const NPU0: Device = Device::Npu(0);
 
@@ -109,10 +110,10 @@ mod tests {
             }
             for kernel in 0..u64::from(step) {
                 let addr = u64::from(step) << 20 | kernel << 10;
-                script.stacks(&FORWARD, &[]).alloc(Pool::Pta, addr, 100 * u64::from(step) + kernel).launch();
+                script.stacks(&FORWARD, &[]).alloc(pools::PTA, addr, 100 * u64::from(step) + kernel).launch();
             }
             let state = u64::from(step) << 30;
-            script.stacks(&STEP, &[]).alloc(Pool::Pta, state, 1).free(Pool::Pta, state);
+            script.stacks(&STEP, &[]).alloc(pools::PTA, state, 1).free(pools::PTA, state);
             if marked {
                 script.step_end(step);
             }

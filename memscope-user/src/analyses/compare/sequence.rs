@@ -301,6 +301,7 @@ mod tests {
     use super::super::*;
     use super::*;
     use crate::analyses::script::{Script, run};
+    use crate::backend::ascend::pools;
     use crate::model::{Launch, Op};
 
     const BOTH: Which = Which { op: true, kernel: true };
@@ -325,9 +326,9 @@ mod tests {
     #[test]
     fn both_figures() {
         let mut script = Script::new(1, Device::Npu(0));
-        script.op(OpPhase::Start, "outer").alloc(Pool::Pta, 0x1000, 100).op(OpPhase::Start, "inner");
-        script.alloc(Pool::Pta, 0x2000, 10).alloc(Pool::Hal, 0x9000, 5000).op(OpPhase::End, "inner").launch();
-        script.free(Pool::Pta, 0x1000).op(OpPhase::End, "outer").op(OpPhase::End, "unknown start").launch();
+        script.op(OpPhase::Start, "outer").alloc(pools::PTA, 0x1000, 100).op(OpPhase::Start, "inner");
+        script.alloc(pools::PTA, 0x2000, 10).alloc(pools::HAL, 0x9000, 5000).op(OpPhase::End, "inner").launch();
+        script.free(pools::PTA, 0x1000).op(OpPhase::End, "outer").op(OpPhase::End, "unknown start").launch();
         let names = Names::default();
         let expected =
             [("inner", 100, 10), ("Add", 100, 110), ("outer", 0, 10), ("unknown start", 0, 0), ("Add", 0, -100)];
@@ -339,8 +340,8 @@ mod tests {
     #[test]
     fn what_was_there_before_is_of_no_entry() {
         let mut script = Script::new(1, Device::Npu(0));
-        script.alloc(Pool::Pta, 0x1000, 100).free(Pool::Pta, 0x1000).restore(Pool::Pta, 0x1000);
-        script.alloc(Pool::Pta, 0x2000, 8).launch();
+        script.alloc(pools::PTA, 0x1000, 100).free(pools::PTA, 0x1000).restore(pools::PTA, 0x1000);
+        script.alloc(pools::PTA, 0x2000, 8).launch();
         let sequences = Arc::default();
         let names = Names::default();
         let recorder = Recorder::new(BOTH, names.clone(), Arc::clone(&sequences));
@@ -355,12 +356,12 @@ mod tests {
     fn rows_count_and_nothing_else() {
         let mut script = Script::new(1, Device::Npu(0));
         let free = |size_bytes, refused| {
-            EventKind::UnknownFree(UnknownFree { pool: Pool::Pta, addr: 1, size_bytes, maybe_older: true, refused })
+            EventKind::UnknownFree(UnknownFree { pool: pools::PTA, addr: 1, size_bytes, maybe_older: true, refused })
         };
-        script.launch().event(free(Some(4096), false)).launch().alloc(Pool::Pta, 0x2000, 100);
+        script.launch().event(free(Some(4096), false)).launch().alloc(pools::PTA, 0x2000, 100);
         script.launch().event(free(None, false)).event(free(Some(1), true));
-        script.end(FreeCause::Replaced, Pool::Pta, 0x2000).alloc(Pool::Pta, 0x2000, 30);
-        script.launch().end(FreeCause::TraceEnd, Pool::Pta, 0x2000);
+        script.end(FreeCause::Replaced, pools::PTA, 0x2000).alloc(pools::PTA, 0x2000, 30);
+        script.launch().end(FreeCause::TraceEnd, pools::PTA, 0x2000);
         let mut events = script.events().to_vec();
         for event in &mut events {
             if let EventKind::Free(free) = &mut event.kind {
@@ -401,7 +402,7 @@ mod tests {
     #[test]
     fn threads_do_not_mix() {
         let mut script = Script::new(1, Device::Npu(0));
-        script.op(OpPhase::Start, "f").on(2, Device::Npu(1)).op(OpPhase::Start, "f").alloc(Pool::Pta, 0x1000, 7);
+        script.op(OpPhase::Start, "f").on(2, Device::Npu(1)).op(OpPhase::Start, "f").alloc(pools::PTA, 0x1000, 7);
         script.on(1, Device::Npu(0)).op(OpPhase::End, "f").on(2, Device::Npu(1)).op(OpPhase::End, "f");
         let names = Names::default();
         let sequences = record(&script, &names);
@@ -412,9 +413,9 @@ mod tests {
     fn rows_and_summary() {
         let names = Names::default();
         let mut base = Script::new(1, Device::Npu(0));
-        base.alloc(Pool::Pta, 0x1000, 8).launch().alloc(Pool::Pta, 0x2000, 16);
+        base.alloc(pools::PTA, 0x1000, 8).launch().alloc(pools::PTA, 0x2000, 16);
         let mut other = Script::new(1, Device::Npu(0));
-        other.launch().launch().alloc(Pool::Pta, 0x2000, 4);
+        other.launch().launch().alloc(pools::PTA, 0x2000, 4);
         let (base, other) = (record(&base, &names), record(&other, &names));
         let mut rows = Vec::new();
         let mut told = Vec::new();
@@ -433,9 +434,9 @@ mod tests {
     fn two_frameworks_are_refused() {
         let names = Names::default();
         let mut base = Script::new(1, Device::Npu(0));
-        base.alloc(Pool::Pta, 0x1000, 8);
+        base.alloc(pools::PTA, 0x1000, 8);
         let mut other = Script::new(1, Device::Npu(0));
-        other.alloc(Pool::MindSpore, 0x1000, 8);
+        other.alloc(pools::MIND_SPORE, 0x1000, 8);
         let (base, other) = (record(&base, &names), record(&other, &names));
         assert_eq!(check(&base, &other, BOTH), Err(Incomparable::Frameworks));
         assert_eq!(check(&other, &other, BOTH), Err(Incomparable::OperatorsOfMindSpore));

@@ -9,7 +9,7 @@ use super::Source;
 use super::pattern::{Pattern, glob, is_qualified, native_frame, native_module, python_frame};
 use super::rules::{Life, Patterns, Phase, Rule, RuleSet};
 use crate::hash::HashMap;
-use crate::model::{Block, Name, Pool, PoolLevel, Stack, StackEnd, Stacks, module_name};
+use crate::model::{Block, Module, Name, Pool, PoolLevel, Stack, StackEnd, Stacks, module_name};
 
 /// Names that are given; whatever comes beyond is [`OTHER`].
 const MAX_LABELS: usize = 1024;
@@ -41,7 +41,7 @@ pub(super) struct Label {
 struct Key {
     stacks: Stacks,
     pool: Pool,
-    module_id: Option<u8>,
+    module_id: Option<Module>,
     given: Option<Name>,
 }
 
@@ -126,7 +126,7 @@ impl Classifier {
         &mut self,
         label: LabelId,
         pool: Pool,
-        module_id: Option<u8>,
+        module_id: Option<Module>,
         life: &Life,
     ) -> (LabelId, bool) {
         let was = self.get(label);
@@ -197,7 +197,7 @@ impl Classifier {
             return false;
         }
         if !rule.modules.is_empty() {
-            let module = key.module_id.map(|id| module_name(Some(id)));
+            let module = key.module_id.map(|module| module_name(Some(module)));
             if !rule.modules.iter().any(|name| Some(&**name) == module) {
                 return false;
             }
@@ -323,11 +323,10 @@ fn why_unknown(stacks: Stacks) -> Name {
 }
 
 /// What msMemScope calls the owner (contract §8.5): framework, then the labels.
-pub(crate) fn owner(pool: Pool, module_id: Option<u8>, labels: &str) -> Option<Name> {
+pub(crate) fn owner(pool: Pool, module_id: Option<Module>, labels: &str) -> Option<Name> {
     let framework = match pool.level() {
-        PoolLevel::Driver => format!("CANN@{}", module_name(module_id)),
-        PoolLevel::Host => String::new(),
-        _ => pool.event_type().to_owned(),
+        PoolLevel::Driver => format!("{}@{}", pool.owner(), module_name(module_id)),
+        _ => pool.owner().to_owned(),
     };
     match (framework.as_str(), labels) {
         ("", "") => None,

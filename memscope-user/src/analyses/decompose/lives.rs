@@ -12,7 +12,7 @@ use super::rules::{Counts, Ended, Life, RuleSet};
 use super::trained::Trained;
 use crate::analyses::per_device::PerDevice;
 use crate::hash::HashMap;
-use crate::model::{Alloc, Block, Device, Event, EventKind, Free, FreeCause, Name, Pool};
+use crate::model::{Alloc, Block, Device, Event, EventKind, Free, FreeCause, Module, Name, Pool};
 
 /// Ended blocks of a device that are remembered, in case their free turns out to have failed.
 const MAX_ENDED: usize = 1024;
@@ -23,7 +23,7 @@ pub(in crate::analyses) struct Live {
     /// What it is called as long as it lives.
     pub(super) label: LabelId,
     pub(in crate::analyses) pool: Pool,
-    module_id: Option<u8>,
+    module_id: Option<Module>,
     /// It has a stack.
     stack: bool,
     born: Counts,

@@ -6,6 +6,7 @@ use super::*;
 use super::{OwnerNode, OwnerPart, Source};
 use crate::analyses::script::{Script, run};
 use crate::analyses::select::{Condition, Test};
+use crate::backend::ascend::pools;
 use crate::model::{Device, EventKind, FreeCause, Name, Stack, StackEnd};
 
 const NPU0: Device = Device::Npu(0);
@@ -150,34 +151,34 @@ fn builtin_rules_of_python_frames() {
     ];
     for (frame, rule) in cases {
         let frame = format!("/opt/env/lib/python3.11/site-packages/{frame}");
-        assert_eq!(name_of(Pool::Pta, &[&frame, "/home/me/train.py(1): Main.run"], &[]).1, rule, "{frame}");
+        assert_eq!(name_of(pools::PTA, &[&frame, "/home/me/train.py(1): Main.run"], &[]).1, rule, "{frame}");
     }
 }
 
 #[test]
 fn builtin_rules_of_native_frames() {
     let cases = [
-        (Pool::Pta, "libtorch_npu.so(c10d_npu::ProcessGroupHCCL::allreduce(int)+0x1) [0x1]", "communication-native"),
-        (Pool::Pta, "libtorch_cpu.so(c10d::Reducer::initialize_buckets(int)+0x1) [0x1]", "ddp-buckets-native"),
+        (pools::PTA, "libtorch_npu.so(c10d_npu::ProcessGroupHCCL::allreduce(int)+0x1) [0x1]", "communication-native"),
+        (pools::PTA, "libtorch_cpu.so(c10d::Reducer::initialize_buckets(int)+0x1) [0x1]", "ddp-buckets-native"),
         (
-            Pool::Pta,
+            pools::PTA,
             "libtorch_npu.so(at_npu::native::allocate_workspace(unsigned long, void*)+0x1) [0x1]",
             "workspace-native",
         ),
-        (Pool::Pta, "libtorch_cpu.so(torch::autograd::AccumulateGrad::apply(int)+0x1) [0x1]", "accumulate-grad"),
-        (Pool::Pta, ENGINE[1], "backward-native"),
-        (Pool::Hal, "libhccl.so(+0x1) [0x1]", "driver-hccl-stack"),
-        (Pool::Hal, "libtorch_npu.so(c10_npu::NPUCachingAllocator::MallocBlock(int)+0x1) [0x1]", "driver-segment"),
-        (Pool::Hal, "libatb.so(atb::Context::f()+0x1) [0x1]", "driver-atb"),
+        (pools::PTA, "libtorch_cpu.so(torch::autograd::AccumulateGrad::apply(int)+0x1) [0x1]", "accumulate-grad"),
+        (pools::PTA, ENGINE[1], "backward-native"),
+        (pools::HAL, "libhccl.so(+0x1) [0x1]", "driver-hccl-stack"),
+        (pools::HAL, "libtorch_npu.so(c10_npu::NPUCachingAllocator::MallocBlock(int)+0x1) [0x1]", "driver-segment"),
+        (pools::HAL, "libatb.so(atb::Context::f()+0x1) [0x1]", "driver-atb"),
         // What a pool asks the driver for has nothing to do with whom it is for.
-        (Pool::Hal, ENGINE[1], "no-rule"),
-        (Pool::PtaWorkspace, ENGINE[1], "workspace-pool"),
+        (pools::HAL, ENGINE[1], "no-rule"),
+        (pools::PTA_WORKSPACE, ENGINE[1], "workspace-pool"),
     ];
     for (pool, frame, rule) in cases {
         assert_eq!(name_of(pool, &[], &[frame, "libc.so.6(+0x1) [0x1]"]).1, rule, "{frame}");
     }
     // The same for frames of Python.
-    assert_eq!(name_of(Pool::Hal, &CALL, &[]).1, "no-rule");
+    assert_eq!(name_of(pools::HAL, &CALL, &[]).1, "no-rule");
 }
 
 /// Who asks for driver memory is told from the frame behind ACL, the runtime and the driver, with a name or without.
@@ -188,16 +189,16 @@ fn callers_of_the_driver() {
         "/usr/local/Ascend/lib64/libruntime.so(+0x77) [0x2]",
         "libascendcl.so(aclrtMallocAlign32+0x9) [0x3]",
     ];
-    let rule = |behind: &[&str]| name_of(Pool::Hal, &[], &[&LAYERS[..], behind].concat());
+    let rule = |behind: &[&str]| name_of(pools::HAL, &[], &[&LAYERS[..], behind].concat());
     let torch_npu = "/opt/torch_npu/lib/libtorch_npu.so(+0x4d5e6) [0x4]";
     assert_eq!(rule(&[torch_npu, "libtorch_cpu.so(at::empty+0x1) [0x5]"]), ("pool_segment", "driver-segment-caller"));
     // An operator's library asks for memory of its own, on behalf of torch_npu.
     assert_eq!(rule(&["libopapi.so(+0x1) [0x4]", torch_npu]).1, "no-rule");
     assert_eq!(rule(&["libatb.so(+0x1) [0x4]", torch_npu]).1, "driver-atb");
     assert_eq!((rule(&[]).1, rule(&["[0x9999]", torch_npu]).1), ("no-rule", "no-rule"));
-    assert_eq!(name_of(Pool::Pta, &[], &[torch_npu]).1, "no-rule");
+    assert_eq!(name_of(pools::PTA, &[], &[torch_npu]).1, "no-rule");
     let layer = "libascend_hal.so(halMemAlloc+0x0) [0x1]";
-    assert_eq!(name_of(Pool::Hal, &[], &[layer, torch_npu]).1, "driver-segment-caller");
+    assert_eq!(name_of(pools::HAL, &[], &[layer, torch_npu]).1, "driver-segment-caller");
     let own = r#"{"rules": [{"name": "n", "component": "mine", "pools": ["HAL"], "caller": ["libopapi.so: *"]}]}"#;
     let rules = RuleSet::of_text(own).expect("valid");
     assert!(rules.rules[0].name == Name::fixed(&"n") && rules.rules.len() > 1);
@@ -207,7 +208,7 @@ fn callers_of_the_driver() {
 /// Before Python 3.11 names have no class.
 #[test]
 fn names_without_their_class() {
-    let bare = |frame: &str| name_of(Pool::Pta, &[frame, "/home/me/train.py(1): main"], &[]).1;
+    let bare = |frame: &str| name_of(pools::PTA, &[frame, "/home/me/train.py(1): main"], &[]).1;
     assert_eq!(bare("/x/torch/nn/modules/module.py(1520): _call_impl"), "forward");
     assert_eq!(bare("/x/torch/optim/adamw.py(90): _init_group"), "optimizer-init");
     assert_eq!(bare("/x/torch/optim/optimizer.py(280): wrapper"), "optimizer-step");
@@ -221,37 +222,37 @@ fn passes_within_others() {
     let recompute: Vec<&str> =
         [&CALL[..], &["/x/torch/utils/checkpoint.py(1100): _checkpoint_hook.__init__.<locals>.unpack_hook"], &BACKWARD]
             .concat();
-    assert_eq!(name_of(Pool::Pta, &recompute, &ENGINE), ("activation", "recompute"));
+    assert_eq!(name_of(pools::PTA, &recompute, &ENGINE), ("activation", "recompute"));
     // Checkpointing in a forward pass is that pass.
     let forward: Vec<&str> = [&CALL[..], &["/x/torch/utils/checkpoint.py(343): checkpoint"], &CALL].concat();
-    assert_eq!(name_of(Pool::Pta, &forward, &[]).0, "activation");
+    assert_eq!(name_of(pools::PTA, &forward, &[]).0, "activation");
     let closure: Vec<&str> = [&CALL[..], &["/home/me/train.py(9): main.<locals>.closure"], &STEP].concat();
-    assert_eq!(name_of(Pool::Pta, &closure, &[]), ("activation", "forward"));
+    assert_eq!(name_of(pools::PTA, &closure, &[]), ("activation", "forward"));
     let closure: Vec<&str> = [&BACKWARD[..], &["/home/me/train.py(9): main.<locals>.closure"], &STEP].concat();
-    assert_eq!(name_of(Pool::Pta, &closure, &[]), ("backward", "backward"));
+    assert_eq!(name_of(pools::PTA, &closure, &[]), ("backward", "backward"));
 }
 
 /// Without stacks only pools and modules are known (contract §8.5), and a dump's labels.
 #[test]
 fn owners_without_stacks() {
     let mut script = Script::new(1, NPU0);
-    script.alloc(Pool::Pta, 0x1000, 10).alloc(Pool::PtaWorkspace, 0x2000, 20).alloc(Pool::MindSpore, 0x3000, 30);
-    script.alloc(Pool::Atb, 0x4000, 40).alloc(Pool::custom("mine"), 0x5000, 50);
-    script.module(Some(3)).alloc(Pool::Hal, 0x6000, 60).module(Some(33)).alloc(Pool::Hal, 0x7000, 70);
-    script.module(None).alloc(Pool::Hal, 0x8000, 80).on(1, Device::Cpu).alloc(Pool::Host, 0x9000, 90);
+    script.alloc(pools::PTA, 0x1000, 10).alloc(pools::PTA_WORKSPACE, 0x2000, 20).alloc(pools::MIND_SPORE, 0x3000, 30);
+    script.alloc(pools::ATB, 0x4000, 40).alloc(Pool::custom("mine"), 0x5000, 50);
+    script.module(Some(3)).alloc(pools::HAL, 0x6000, 60).module(Some(33)).alloc(pools::HAL, 0x7000, 70);
+    script.module(None).alloc(pools::HAL, 0x8000, 80).on(1, Device::Cpu).alloc(pools::HOST, 0x9000, 90);
     let found = found(&script, RuleSet::builtin());
     let told: Vec<(Pool, Vec<_>)> = found.iter().map(|found| (found.pool, named(found))).collect();
     let expected = [
         (
-            Pool::Hal,
+            pools::HAL,
             vec![("CANN@APP", "no-stack", 1), ("CANN@HCCL", "driver-hccl", 1), ("CANN@UNKNOWN", "no-stack", 1)],
         ),
-        (Pool::Pta, vec![("PTA", "no-stack", 1)]),
-        (Pool::PtaWorkspace, vec![("PTA_WORKSPACE", "workspace-pool", 1)]),
-        (Pool::Atb, vec![("ATB", "no-stack", 1)]),
-        (Pool::MindSpore, vec![("MINDSPORE", "no-stack", 1)]),
+        (pools::PTA, vec![("PTA", "no-stack", 1)]),
+        (pools::PTA_WORKSPACE, vec![("PTA_WORKSPACE", "workspace-pool", 1)]),
+        (pools::ATB, vec![("ATB", "no-stack", 1)]),
+        (pools::MIND_SPORE, vec![("MINDSPORE", "no-stack", 1)]),
         (Pool::custom("mine"), vec![("mine", "no-stack", 1)]),
-        (Pool::Host, vec![("", "no-stack", 1)]),
+        (pools::HOST, vec![("", "no-stack", 1)]),
     ];
     assert_eq!(told, expected);
     let hal: Vec<&str> = found[0].tree.iter().map(|node| node.label.as_str()).collect();
@@ -269,17 +270,17 @@ fn owners_of_rows() {
         let EventKind::Alloc(alloc) = &script.events()[0].kind else { panic!("not an allocation") };
         names.owner(&alloc.block).map(Name::as_str)
     };
-    assert_eq!(owner(Pool::Pta, None, &MODULE_TO), Some("PTA@weight"));
-    assert_eq!(owner(Pool::Pta, None, &[INIT_GROUP]), Some("PTA@optimizer_state"));
-    assert_eq!(owner(Pool::Pta, None, &CALL), Some("PTA@activation"));
+    assert_eq!(owner(pools::PTA, None, &MODULE_TO), Some("PTA@weight"));
+    assert_eq!(owner(pools::PTA, None, &[INIT_GROUP]), Some("PTA@optimizer_state"));
+    assert_eq!(owner(pools::PTA, None, &CALL), Some("PTA@activation"));
     let kv_cache = "/x/vllm_ascend/worker/model_runner_v1.py(1): NPUModelRunner.initialize_kv_cache_tensors";
-    assert_eq!(owner(Pool::Pta, None, &[kv_cache]), Some("PTA@vllm@kv_cache"));
+    assert_eq!(owner(pools::PTA, None, &[kv_cache]), Some("PTA@vllm@kv_cache"));
     let gathered = "/x/torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py(1): foreach_all_gather";
-    assert_eq!(owner(Pool::Pta, None, &[gathered]), Some("PTA@fsdp2@all_gather_output"));
-    assert_eq!(owner(Pool::PtaWorkspace, None, &CALL), Some("PTA_WORKSPACE"));
-    assert_eq!(owner(Pool::Hal, Some(3), &CALL), Some("CANN@HCCL"));
-    assert_eq!(owner(Pool::Hal, Some(200), &[]), Some("CANN@UNKNOWN"));
-    assert_eq!((owner(Pool::Host, None, &CALL), owner(Pool::Atb, None, &[])), (None, Some("ATB")));
+    assert_eq!(owner(pools::PTA, None, &[gathered]), Some("PTA@fsdp2@all_gather_output"));
+    assert_eq!(owner(pools::PTA_WORKSPACE, None, &CALL), Some("PTA_WORKSPACE"));
+    assert_eq!(owner(pools::HAL, Some(3), &CALL), Some("CANN@HCCL"));
+    assert_eq!(owner(pools::HAL, Some(200), &[]), Some("CANN@UNKNOWN"));
+    assert_eq!((owner(pools::HOST, None, &CALL), owner(pools::ATB, None, &[])), (None, Some("ATB")));
 }
 
 /// A run of two training steps, worked out by hand (bytes in MiB).
@@ -295,7 +296,7 @@ fn owners_of_rows() {
 /// | U 7 | `step`, elsewhere | never | optimizer state, by its lifetime |
 /// | X 3 | `step` | in the same step | optimizer |
 pub(in crate::analyses) fn training() -> Script {
-    const P: Pool = Pool::Pta;
+    const P: Pool = pools::PTA;
     let mut script = Script::new(1, NPU0);
     script.stacks(&frames(&MODULE_TO), &[]).alloc(P, 0x9000, 90 * MIB).alloc(P, 0x1000, 100 * MIB).free(P, 0x9000);
     for step in 1..=2 {
@@ -387,8 +388,8 @@ fn owners_are_told_one_by_one() {
 fn averages() {
     let mut script = Script::new(1, NPU0);
     // From 0 to 4, and from 1 to 3.
-    script.alloc(Pool::Pta, 0x1000, 1000).stacks(&CALL, &[]).alloc(Pool::Pta, 0x2000, 600).launch();
-    script.free(Pool::Pta, 0x2000).free(Pool::Pta, 0x1000);
+    script.alloc(pools::PTA, 0x1000, 1000).stacks(&CALL, &[]).alloc(pools::PTA, 0x2000, 600).launch();
+    script.free(pools::PTA, 0x2000).free(pools::PTA, 0x1000);
     script.event(EventKind::ProcessEnd);
     let found = one(&script);
     // The pool ends with its process, at 5.
@@ -404,10 +405,10 @@ fn what_lives_on() {
     script
         .step_start(1)
         .stacks(&frames(&CALL), &[])
-        .alloc(Pool::Pta, 0x1000, 64)
-        .alloc(Pool::Pta, 0x2000, 64)
+        .alloc(pools::PTA, 0x1000, 64)
+        .alloc(pools::PTA, 0x2000, 64)
         .step_end(1);
-    script.step_start(2).free(Pool::Pta, 0x2000).alloc(Pool::Pta, 0x3000, 64).step_end(2).step(3);
+    script.step_start(2).free(pools::PTA, 0x2000).alloc(pools::PTA, 0x3000, 64).step_end(2).step(3);
     assert_eq!(
         named(&one(&script)),
         [("PTA@activation", "forward", 1), ("PTA@persistent", "lives-on-from-forward", 2)]
@@ -419,8 +420,8 @@ fn what_lives_on() {
 fn lifetimes_of_the_unnamed() {
     let run = |python: &[&str]| {
         let mut script = Script::new(1, NPU0);
-        script.stacks(python, &[]).alloc(Pool::Pta, 0x1000, 64).step(1).step_start(2).alloc(Pool::Pta, 0x2000, 64);
-        script.free(Pool::Pta, 0x2000).step_end(2).alloc(Pool::Pta, 0x3000, 64).step(3).free(Pool::Pta, 0x3000);
+        script.stacks(python, &[]).alloc(pools::PTA, 0x1000, 64).step(1).step_start(2).alloc(pools::PTA, 0x2000, 64);
+        script.free(pools::PTA, 0x2000).step_end(2).alloc(pools::PTA, 0x3000, 64).step(3).free(pools::PTA, 0x3000);
         named(&one(&script))
     };
     assert_eq!(
@@ -430,7 +431,7 @@ fn lifetimes_of_the_unnamed() {
     assert_eq!(run(&[]), [("PTA", "no-stack", 3)]);
     // A pool's segments live as long as the pool likes.
     let mut script = Script::new(1, NPU0);
-    script.stacks(&[TRAIN], &[]).alloc(Pool::Hal, 0x1000, 64).step(1).step(2).step(3);
+    script.stacks(&[TRAIN], &[]).alloc(pools::HAL, 0x1000, 64).step(1).step(2).step(3);
     assert_eq!(named(&one(&script)), [("CANN@UNKNOWN", "no-rule", 1)]);
 }
 
@@ -438,10 +439,10 @@ fn lifetimes_of_the_unnamed() {
 #[test]
 fn steps_of_the_optimizer_count() {
     let mut script = Script::new(1, NPU0);
-    script.stacks(&frames(&CALL), &[]).alloc(Pool::Pta, 0x1000, 64);
+    script.stacks(&frames(&CALL), &[]).alloc(pools::PTA, 0x1000, 64);
     for _ in 0..2 {
-        script.stacks(&frames(&STEP), &[]).alloc(Pool::Pta, 0x2000, 64).free(Pool::Pta, 0x2000);
-        script.stacks(&frames(&CALL), &[]).alloc(Pool::Pta, 0x3000, 64).free(Pool::Pta, 0x3000);
+        script.stacks(&frames(&STEP), &[]).alloc(pools::PTA, 0x2000, 64).free(pools::PTA, 0x2000);
+        script.stacks(&frames(&CALL), &[]).alloc(pools::PTA, 0x3000, 64).free(pools::PTA, 0x3000);
     }
     let found = one(&script);
     assert_eq!(found.steps, 2);
@@ -453,10 +454,10 @@ fn steps_of_the_optimizer_count() {
 #[test]
 fn others_are_not_counted_but_tell() {
     let mut script = Script::new(1, NPU0);
-    script.told(Some((500, 4096))).stacks(&frames(&CALL), &[]).alloc(Pool::Pta, 0x1000, 65);
+    script.told(Some((500, 4096))).stacks(&frames(&CALL), &[]).alloc(pools::PTA, 0x1000, 65);
     for _ in 0..2 {
-        script.stacks(&frames(&STEP), &[]).alloc(Pool::Pta, 0x2000, 64).free(Pool::Pta, 0x2000);
-        script.stacks(&frames(&CALL), &[]).alloc(Pool::Pta, 0x3000, 64).free(Pool::Pta, 0x3000);
+        script.stacks(&frames(&STEP), &[]).alloc(pools::PTA, 0x2000, 64).free(pools::PTA, 0x2000);
+        script.stacks(&frames(&CALL), &[]).alloc(pools::PTA, 0x3000, 64).free(pools::PTA, 0x3000);
     }
     let only = Filter { conditions: vec![Condition { test: Test::Size(65), wanted: true }], rules: None };
     let found = run(DecomposeAnalysis::default().only(only), script.events(), &RunEnd::default());
@@ -469,9 +470,9 @@ fn others_are_not_counted_but_tell() {
 #[test]
 fn restored_blocks_go_on() {
     let mut script = Script::new(1, NPU0);
-    script.thread(7).stacks(&[], &ENGINE).alloc(Pool::Pta, 0x1000, 100).free(Pool::Pta, 0x1000);
-    script.alloc(Pool::Pta, 0x2000, 150).restore(Pool::Pta, 0x1000);
-    script.stacks(&frames(&STEP), &[]).free(Pool::Pta, 0x2000);
+    script.thread(7).stacks(&[], &ENGINE).alloc(pools::PTA, 0x1000, 100).free(pools::PTA, 0x1000);
+    script.alloc(pools::PTA, 0x2000, 150).restore(pools::PTA, 0x1000);
+    script.stacks(&frames(&STEP), &[]).free(pools::PTA, 0x2000);
     let found = one(&script);
     let part = &found.parts[0];
     assert_eq!(named(&found), [("PTA@gradient", "lives-at-optimizer-step", 2)]);
@@ -482,7 +483,7 @@ fn restored_blocks_go_on() {
 #[test]
 fn older_blocks_are_told_apart() {
     let mut script = Script::new(1, NPU0);
-    script.told(Some((1064, 2048))).alloc(Pool::Pta, 0x1000, 64).told(Some((1000, 2048))).free(Pool::Pta, 0x1000);
+    script.told(Some((1064, 2048))).alloc(pools::PTA, 0x1000, 64).told(Some((1000, 2048))).free(pools::PTA, 0x1000);
     let found = one(&script);
     assert_eq!((found.peak_bytes, found.peak_untracked_bytes), (64, 1000));
     assert_eq!((found.end_bytes, found.end_untracked_bytes), (0, 1000));
@@ -492,7 +493,7 @@ fn older_blocks_are_told_apart() {
 #[test]
 fn cut_stacks_are_said_to_be() {
     let mut script = Script::new(1, NPU0);
-    script.alloc(Pool::Pta, 0x1000, 64);
+    script.alloc(pools::PTA, 0x1000, 64);
     let mut events = script.events().to_vec();
     let EventKind::Alloc(alloc) = &mut events[0].kind else { panic!("not an allocation") };
     alloc.block.stacks.python = Some(Stack::keep([TRAIN], StackEnd::Depth));
@@ -512,7 +513,7 @@ fn labels_of_dumps_count() {
         (0x4000, "PTA@memscope"),
         (0x5000, "PTA"),
     ] {
-        script.alloc(Pool::Pta, addr, 64);
+        script.alloc(pools::PTA, addr, 64);
         script.owned(owner);
     }
     let expected = [
@@ -530,8 +531,8 @@ fn labels_of_dumps_count() {
 fn rules_of_the_user() {
     let mut script = Script::new(1, NPU0);
     let mine = "/home/me/model.py(3): Rotary.forward";
-    script.stacks(&frames(&[&[mine], &CALL[..]].concat()), &[]).alloc(Pool::Pta, 0x1000, 64);
-    script.stacks(&frames(&CALL), &[]).alloc(Pool::Pta, 0x2000, 64).free(Pool::Pta, 0x2000);
+    script.stacks(&frames(&[&[mine], &CALL[..]].concat()), &[]).alloc(pools::PTA, 0x1000, 64);
+    script.stacks(&frames(&CALL), &[]).alloc(pools::PTA, 0x2000, 64).free(pools::PTA, 0x2000);
     let rules = |more: &str| {
         let text = format!(
             r#"{{{more}"rules": [{{"name": "rotary", "component": "table", "owner": "mine@rotary", "python": ["model.py: Rotary.*"]}}],
@@ -599,14 +600,14 @@ pub(in crate::analyses) fn perform(actions: &[(u64, u8, u64, bool)]) -> Script {
             _ => script.stacks(&[], &[]),
         };
         let addr = 0x1000 * (addr + 1);
-        if script.is_live(Pool::Pta, addr) {
+        if script.is_live(pools::PTA, addr) {
             let cause = if *special { FreeCause::Replaced } else { FreeCause::Program };
-            script.end(cause, Pool::Pta, addr);
+            script.end(cause, pools::PTA, addr);
             last_cause.insert(addr, cause);
         } else if *special && last_cause.get(&addr) == Some(&FreeCause::Program) {
-            script.restore(Pool::Pta, addr);
+            script.restore(pools::PTA, addr);
         } else {
-            script.alloc(Pool::Pta, addr, *size_bytes);
+            script.alloc(pools::PTA, addr, *size_bytes);
         }
     }
     script
@@ -621,7 +622,7 @@ fn children_are_within(node: &OwnerNode) -> bool {
 /// averages, before or after the first step, is none: there are no gradients for it.
 #[test]
 fn trained_blocks_are_weights() {
-    const P: Pool = Pool::Pta;
+    const P: Pool = pools::PTA;
     let mut script = Script::new(1, NPU0);
     script.stacks(&frames(&MODULE_TO), &[]).alloc(P, 0x1000, 100 * MIB);
     let lora = ["/home/me/train.py(12): add_lora"];
@@ -746,9 +747,9 @@ fn dumps_of_the_reference() {
     let told: Vec<_> =
         found.iter().map(|found| (found.pool, named(found), found.peak_bytes, found.end_bytes)).collect();
     let expected = [
-        (Pool::Hal, vec![("CANN@APP", "no-stack", 1)], 1000, 1000),
-        (Pool::Pta, vec![("PTA@weight@ops", "module-load", 1)], 20, 20),
-        (Pool::PtaWorkspace, vec![("PTA_WORKSPACE", "workspace-pool", 1)], 30, 0),
+        (pools::HAL, vec![("CANN@APP", "no-stack", 1)], 1000, 1000),
+        (pools::PTA, vec![("PTA@weight@ops", "module-load", 1)], 20, 20),
+        (pools::PTA_WORKSPACE, vec![("PTA_WORKSPACE", "workspace-pool", 1)], 30, 0),
     ];
     assert_eq!(told, expected);
 }
@@ -758,9 +759,9 @@ fn dumps_of_the_reference() {
 fn labels_that_come_late() {
     let (late, never) = (0x1000, 0x2000);
     let mut script = Script::new(7, NPU0);
-    script.alloc(Pool::Pta, late, 3 * MIB).alloc(Pool::Pta, never, MIB);
+    script.alloc(pools::PTA, late, 3 * MIB).alloc(pools::PTA, never, MIB);
     let events: Vec<Event> = {
-        script.free(Pool::Pta, late).free(Pool::Pta, never);
+        script.free(pools::PTA, late).free(pools::PTA, never);
         script.events().to_vec()
     };
     let relabelled = events.into_iter().map(|mut event| {

@@ -137,7 +137,8 @@ mod tests {
         DecomposeAnalysis, Finding,
         script::{Script, run},
     };
-    use crate::model::{Device, Pool, RunEnd};
+    use crate::backend::ascend::pools;
+    use crate::model::{Device, RunEnd};
     use crate::text::clock::without_wall;
 
     /// 1 MiB of weights and 512 KiB of something else without a stack, which is freed.
@@ -145,8 +146,8 @@ mod tests {
     fn owners_are_a_tree() {
         let mut script = Script::new(1, Device::Npu(0));
         script.stacks(&["/x/torch/nn/modules/module.py(942): Module._apply", "train.py(1): main"], &[]);
-        script.alloc(Pool::Pta, 0x1000, 1 << 20).stacks(&[], &[]).alloc(Pool::Pta, 0x2000, 1 << 19);
-        script.free(Pool::Pta, 0x2000);
+        script.alloc(pools::PTA, 0x1000, 1 << 20).stacks(&[], &[]).alloc(pools::PTA, 0x2000, 1 << 19);
+        script.free(pools::PTA, 0x2000);
         let end = RunEnd { time_ns: 2, ..RunEnd::default() };
         let found = run(DecomposeAnalysis::default(), script.events(), &end);
         let [Finding::Decompose(found)] = found.as_slice() else { panic!("{found:?}") };

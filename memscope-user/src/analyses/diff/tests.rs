@@ -7,6 +7,7 @@ use super::*;
 use crate::analyses::decompose::RuleSet;
 use crate::analyses::script::{Script, run};
 use crate::analyses::select::When;
+use crate::backend::ascend::pools;
 use crate::model::{Confidence, EventKind, FreeCause, Name, ProcessStart, RunEnd};
 
 const NPU0: Device = Device::Npu(0);
@@ -43,14 +44,17 @@ fn places(change: &PoolDiff) -> Vec<(Option<&'static str>, [u64; 4])> {
 #[test]
 fn runs_are_compared() {
     let mut one = Script::new(7, NPU0);
-    one.stacks(&[], &["x(f+0x1) [0x10]"]).alloc(Pool::Hal, 1, 100).stacks(&[], &["g"]).alloc(Pool::Hal, 2, 40);
-    one.stacks(&[], &["h"]).alloc(Pool::Hal, 3, 7).alloc(Pool::Hal, 4, 5).free(Pool::Hal, 4);
+    one.stacks(&[], &["x(f+0x1) [0x10]"]).alloc(pools::HAL, 1, 100).stacks(&[], &["g"]).alloc(pools::HAL, 2, 40);
+    one.stacks(&[], &["h"]).alloc(pools::HAL, 3, 7).alloc(pools::HAL, 4, 5).free(pools::HAL, 4);
     let mut two = Script::new(8, NPU0);
-    two.stacks(&[], &["x(f+0x1) [0x20]"]).module(HCCL).alloc(Pool::Hal, 1, 300);
-    two.on(9, NPU0).module(None).alloc(Pool::Hal, 1, 100).stacks(&[], &["h"]).alloc(Pool::Hal, 3, 7);
-    two.on(9, NPU1).alloc(Pool::Pta, 1, 1);
+    two.stacks(&[], &["x(f+0x1) [0x20]"]).module(HCCL).alloc(pools::HAL, 1, 300);
+    two.on(9, NPU0).module(None).alloc(pools::HAL, 1, 100).stacks(&[], &["h"]).alloc(pools::HAL, 3, 7);
+    two.on(9, NPU1).alloc(pools::PTA, 1, 1);
     let found = diff(&snapshot(&one, At::End), &snapshot(&two, At::End));
-    assert_eq!(found.iter().map(|it| (it.device, it.pool)).collect::<Vec<_>>(), [(NPU0, Pool::Hal), (NPU1, Pool::Pta)]);
+    assert_eq!(
+        found.iter().map(|it| (it.device, it.pool)).collect::<Vec<_>>(),
+        [(NPU0, pools::HAL), (NPU1, pools::PTA)]
+    );
     assert_eq!(brief(found[0].change), [3, 147, 3, 407]);
     assert_eq!((found[0].change.grown_bytes, found[0].change.grown_blocks), (260, 0));
     assert_eq!(owners(&found[0]), [("CANN@HCCL", [0, 0, 1, 300]), ("CANN@UNKNOWN", [3, 147, 2, 107])]);
@@ -65,8 +69,8 @@ fn runs_are_compared() {
 #[test]
 fn runs_with_and_without_stacks() {
     let (mut one, mut two) = (Script::new(7, NPU0), Script::new(8, NPU0));
-    one.alloc(Pool::Hal, 1, 300);
-    two.alloc(Pool::Hal, 1, 200).stacks(&[], &["f"]).alloc(Pool::Hal, 2, 150).alloc(Pool::Pta, 3, 8);
+    one.alloc(pools::HAL, 1, 300);
+    two.alloc(pools::HAL, 1, 200).stacks(&[], &["f"]).alloc(pools::HAL, 2, 150).alloc(pools::PTA, 3, 8);
     for (one, two, sign) in [(&one, &two, 1), (&two, &one, -1)] {
         let found = diff(&snapshot(one, At::End), &snapshot(two, At::End));
         assert_eq!((found[0].judged, found[0].change.grown_bytes), (false, sign * 50));
@@ -82,9 +86,9 @@ fn runs_with_and_without_stacks() {
 #[test]
 fn moments_of_a_run() {
     let mut script = Script::new(7, NPU0);
-    script.alloc(Pool::Hal, 1, 10).alloc(Pool::Hal, 2, 200).alloc(Pool::Hal, 3, 3000).free(Pool::Hal, 2);
-    script.alloc(Pool::Hal, 4, 100).free(Pool::Hal, 3).end(FreeCause::ProcessEnd, Pool::Hal, 1).process_end();
-    let live = |at| snapshot(&script, at).pools[&(NPU0, Pool::Hal)].0;
+    script.alloc(pools::HAL, 1, 10).alloc(pools::HAL, 2, 200).alloc(pools::HAL, 3, 3000).free(pools::HAL, 2);
+    script.alloc(pools::HAL, 4, 100).free(pools::HAL, 3).end(FreeCause::ProcessEnd, pools::HAL, 1).process_end();
+    let live = |at| snapshot(&script, at).pools[&(NPU0, pools::HAL)].0;
     let bytes: Vec<u64> = (0..8).map(|after| live(since_start(after)).size_bytes).collect();
     assert_eq!(bytes, [10, 210, 3210, 3010, 3110, 110, 100, 100]);
     assert_eq!((live(At::Peak).size_bytes, live(At::Peak).blocks), (3210, 3));
@@ -98,15 +102,15 @@ fn moments_of_a_run() {
 #[test]
 fn processes_are_added_up() {
     let mut script = Script::new(7, NPU0);
-    script.alloc(Pool::Hal, 1, 100).free(Pool::Hal, 1).alloc(Pool::Hal, 2, 60).on(8, NPU0).alloc(Pool::Hal, 1, 50);
-    assert_eq!(snapshot(&script, At::Peak).pools[&(NPU0, Pool::Hal)].0, LiveSum { blocks: 2, size_bytes: 110 });
+    script.alloc(pools::HAL, 1, 100).free(pools::HAL, 1).alloc(pools::HAL, 2, 60).on(8, NPU0).alloc(pools::HAL, 1, 50);
+    assert_eq!(snapshot(&script, At::Peak).pools[&(NPU0, pools::HAL)].0, LiveSum { blocks: 2, size_bytes: 110 });
 }
 
 /// What does not change is not told; without stacks there are no places.
 #[test]
 fn nothing_changed() {
     let mut script = Script::new(7, NPU0);
-    script.alloc(Pool::Hal, 1, 100);
+    script.alloc(pools::HAL, 1, 100);
     let end = snapshot(&script, At::End);
     let found = diff(&end, &end);
     assert_eq!((found.len(), brief(found[0].change)), (1, [1, 100, 1, 100]));
@@ -137,7 +141,7 @@ fn attached_and_lossy_runs_say_so() {
 fn places_are_bounded() {
     let mut script = Script::new(7, NPU0);
     for number in 1..=102_u64 {
-        script.stacks(&[], &[&format!("f{number}")]).alloc(Pool::Hal, number, number);
+        script.stacks(&[], &[&format!("f{number}")]).alloc(pools::HAL, number, number);
     }
     let found = diff(&snapshot(&Script::new(7, NPU0), At::End), &snapshot(&script, At::End));
     assert_eq!((found[0].places.len(), found[0].places_left_out), (100, 2));
@@ -148,11 +152,11 @@ fn places_are_bounded() {
 fn made_up(calls: &[(u64, usize, u8, u64)]) -> Script {
     let mut script = Script::new(7, NPU0);
     for &(addr, place, module, size) in calls {
-        if script.is_live(Pool::Hal, addr) {
-            script.free(Pool::Hal, addr);
+        if script.is_live(pools::HAL, addr) {
+            script.free(pools::HAL, addr);
         } else {
             let stack: &[&str] = [&[][..], &["f"], &["g"]][place];
-            script.stacks(&[], stack).module(Some(module)).alloc(Pool::Hal, addr, size);
+            script.stacks(&[], stack).module(Some(module)).alloc(pools::HAL, addr, size);
         }
     }
     script

@@ -110,7 +110,8 @@ fn signed(bytes: i128) -> String {
 mod tests {
     use super::*;
     use crate::analyses::diff::SizeDiff;
-    use crate::model::{Device, LiveSum, Name as OwnerName, Pool, Stack, StackEnd, Stacks};
+    use crate::backend::ascend::pools;
+    use crate::model::{Device, LiveSum, Name as OwnerName, Stack, StackEnd, Stacks};
 
     fn change(from: (u64, u64), to: (u64, u64)) -> LiveChange {
         let live = |(blocks, size_bytes)| LiveSum { blocks, size_bytes };
@@ -133,7 +134,7 @@ mod tests {
         let native = Some(Stack::keep(["f\u{1b}"], StackEnd::Root));
         let pool = PoolDiff {
             device: Device::Npu(3),
-            pool: Pool::Pta,
+            pool: pools::PTA,
             judged: true,
             change: change((3, 1 << 20), (7, 3 << 20)),
             owners: vec![
@@ -176,7 +177,7 @@ Pytorch Caching memory pool on device 3: +2.00 MiB, 1.00 MiB to 3.00 MiB; 3 to 7
     fn what_cannot_be_compared_is_said() {
         let pool = PoolDiff {
             device: Device::Npu(0),
-            pool: Pool::Hal,
+            pool: pools::HAL,
             judged: false,
             change: change((1, 512), (2, 1024)),
             owners: Vec::new(),

@@ -128,6 +128,7 @@ impl PoolUse {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backend::ascend::pools;
     use crate::{
         analyses::script::{Script, run},
         model::{Device, FreeCause},
@@ -174,9 +175,9 @@ mod tests {
     #[test]
     fn first_step_is_ignored() {
         let mut script = script();
-        script.alloc(Pool::Pta, 0x1000, 10).step_start(1).alloc(Pool::Pta, 0x2000, 90).step_end(1);
+        script.alloc(pools::PTA, 0x1000, 10).step_start(1).alloc(pools::PTA, 0x2000, 90).step_end(1);
         assert_eq!(judge_one(&script), [None, None]);
-        script.step_start(2).free(Pool::Pta, 0x2000).alloc(Pool::Pta, 0x2000, 10).step_end(2);
+        script.step_start(2).free(pools::PTA, 0x2000).alloc(pools::PTA, 0x2000, 10).step_end(2);
         assert_eq!(judge_one(&script), [Some(record(10, 20, 2)), Some(record(10, 20, 2))]);
     }
 
@@ -184,9 +185,9 @@ mod tests {
     #[test]
     fn first_of_equal_ratios_is_kept() {
         let mut script = script();
-        script.alloc(Pool::Pta, 0x1000, 10).step(1);
+        script.alloc(pools::PTA, 0x1000, 10).step(1);
         for step in 2..5 {
-            script.step_start(step).alloc(Pool::Pta, 0x2000, 10).free(Pool::Pta, 0x2000).step_end(step);
+            script.step_start(step).alloc(pools::PTA, 0x2000, 10).free(pools::PTA, 0x2000).step_end(step);
         }
         assert_eq!(judge_one(&script), [Some(record(10, 20, 2)), Some(record(10, 20, 2))]);
     }
@@ -195,7 +196,7 @@ mod tests {
     #[test]
     fn step_without_use_is_not_judged() {
         let mut script = script();
-        script.step(1).step_start(2).alloc(Pool::Pta, 0x1000, 0).step_end(2).step(3);
+        script.step(1).step_start(2).alloc(pools::PTA, 0x1000, 0).step_end(2).step(3);
         assert_eq!(judge_one(&script), [None, None]);
     }
 
@@ -203,11 +204,11 @@ mod tests {
     #[test]
     fn zero_use_is_unset() {
         let mut script = script();
-        script.alloc(Pool::Pta, 0x1000, 10).step(1).step_start(2).free(Pool::Pta, 0x1000);
-        script.alloc(Pool::Pta, 0x1000, 10).alloc(Pool::Pta, 0x2000, 10).step_end(2);
+        script.alloc(pools::PTA, 0x1000, 10).step(1).step_start(2).free(pools::PTA, 0x1000);
+        script.alloc(pools::PTA, 0x1000, 10).alloc(pools::PTA, 0x2000, 10).step_end(2);
         assert_eq!(judge_one(&script), [Some(record(10, 20, 2)), Some(record(10, 20, 2))]);
         // Once something was used, falling to zero counts.
-        script.step_start(3).free(Pool::Pta, 0x1000).free(Pool::Pta, 0x2000).step_end(3);
+        script.step_start(3).free(pools::PTA, 0x1000).free(pools::PTA, 0x2000).step_end(3);
         assert_eq!(judge_one(&script)[0], Some(record(0, 10, 3)));
     }
 
@@ -215,8 +216,8 @@ mod tests {
     #[test]
     fn time_between_steps_counts_for_the_next() {
         let mut script = script();
-        script.alloc(Pool::Pta, 0x1000, 10).step(1).step(2).alloc(Pool::Pta, 0x2000, 10);
-        script.step_start(3).alloc(Pool::Pta, 0x3000, 20).step_end(3);
+        script.alloc(pools::PTA, 0x1000, 10).step(1).step(2).alloc(pools::PTA, 0x2000, 10);
+        script.step_start(3).alloc(pools::PTA, 0x3000, 20).step_end(3);
         assert_eq!(judge_one(&script), [Some(record(20, 40, 3)), Some(record(20, 40, 3))]);
     }
 
@@ -225,10 +226,10 @@ mod tests {
     fn driver_memory_is_judged_and_host_memory_is_not() {
         let mut script = script();
         script.step(1).step_start(2);
-        script.alloc(Pool::Pta, 0x1000, 10).alloc(Pool::Hal, 0x1000, 30).alloc(Pool::Host, 0x1000, 50);
-        script.alloc(Pool::Hal, 0x2000, 10).step_end(2);
+        script.alloc(pools::PTA, 0x1000, 10).alloc(pools::HAL, 0x1000, 30).alloc(pools::HOST, 0x1000, 50);
+        script.alloc(pools::HAL, 0x2000, 10).step_end(2);
         let found: Vec<_> = judge(&script).iter().map(|found| (found.pool, found.min_gap)).collect();
-        assert_eq!(found, [(Pool::Hal, Some(record(30, 40, 2))), (Pool::Pta, Some(record(10, 10, 2)))]);
+        assert_eq!(found, [(pools::HAL, Some(record(30, 40, 2))), (pools::PTA, Some(record(10, 10, 2)))]);
     }
 
     /// A step judges its own process and device only.
@@ -236,7 +237,7 @@ mod tests {
     fn processes_and_devices_are_independent() {
         let mut script = script();
         for (pid, device) in [(PID, NPU1), (PID, NPU0), (PID - 1, NPU0)] {
-            script.on(pid, device).step(1).step_start(2).alloc(Pool::Pta, 0x1000, 10);
+            script.on(pid, device).step(1).step_start(2).alloc(pools::PTA, 0x1000, 10);
         }
         script.on(PID, NPU1).step_end(2);
         let found: Vec<_> =
@@ -248,8 +249,8 @@ mod tests {
     #[test]
     fn end_of_the_process_is_no_variation() {
         let mut script = script();
-        script.step(1).step_start(2).alloc(Pool::Pta, 0x1000, 10).step_end(2);
-        script.end(FreeCause::ProcessEnd, Pool::Pta, 0x1000).process_end();
+        script.step(1).step_start(2).alloc(pools::PTA, 0x1000, 10).step_end(2);
+        script.end(FreeCause::ProcessEnd, pools::PTA, 0x1000).process_end();
         assert_eq!(judge_one(&script), [Some(record(10, 10, 2)), Some(record(10, 10, 2))]);
     }
 }

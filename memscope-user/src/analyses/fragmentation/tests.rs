@@ -6,11 +6,12 @@ use super::FreeSpace;
 use super::space::Figures;
 use super::*;
 use crate::analyses::script::{Script, run};
+use crate::backend::ascend::pools;
 use crate::model::{AllocApi, Device, FreeCause, Region, RegionKind};
 
 const PID: u32 = 7;
 const NPU0: Device = Device::Npu(0);
-const PTA: Pool = Pool::Pta;
+const PTA: Pool = pools::PTA;
 
 fn script() -> Script {
     Script::new(PID, NPU0)
@@ -43,8 +44,8 @@ fn pinned(moment: &FreeSpaceMoment) -> Vec<(u64, u64, u64, Vec<u64>)> {
 #[test]
 fn free_pieces_are_told() {
     let mut script = script();
-    script.alloc(Pool::Hal, 1000, 100).alloc(PTA, 1000, 10).alloc(PTA, 1010, 30).alloc(PTA, 1040, 10);
-    script.alloc(Pool::Hal, 2000, 60).alloc(PTA, 2000, 60).free(PTA, 1010).free(PTA, 2000);
+    script.alloc(pools::HAL, 1000, 100).alloc(PTA, 1000, 10).alloc(PTA, 1010, 30).alloc(PTA, 1040, 10);
+    script.alloc(pools::HAL, 2000, 60).alloc(PTA, 2000, 60).free(PTA, 1010).free(PTA, 2000);
     let found = one(&script);
     assert_eq!((found.device, found.pool, found.start_ns, found.end.segments), (NPU0, PTA, 1, 2));
     assert_eq!(brief(&found.end.space), [160, 20, 140, 60]);
@@ -60,7 +61,7 @@ fn free_pieces_are_told() {
 #[test]
 fn pieces_so_far() {
     let mut script = script();
-    script.alloc(Pool::Hal, 1000, 100).alloc(PTA, 1000, 10).alloc(PTA, 1010, 30).free(PTA, 1000);
+    script.alloc(pools::HAL, 1000, 100).alloc(PTA, 1000, 10).alloc(PTA, 1010, 30).free(PTA, 1000);
     let mut analysis = FragmentationAnalysis::default();
     for event in script.events() {
         analysis.observe(event);
@@ -76,7 +77,7 @@ fn pieces_so_far() {
 #[test]
 fn pins_are_told() {
     let mut script = script();
-    script.alloc(Pool::Hal, 1000, 100).alloc(PTA, 1000, 50);
+    script.alloc(pools::HAL, 1000, 100).alloc(PTA, 1000, 50);
     script.reserve(4000, 1000).create(0xa, 100).map(4000, 100, 0xa).create(0xb, 100).map(4100, 100, 0xb);
     script.stacks(&[], &["keep"]).alloc(PTA, 4090, 20).owned("PTA@mine");
     let found = one(&script);
@@ -92,7 +93,7 @@ fn lists_are_bounded() {
     let mut script = script();
     for segment in 1..=102 {
         let at = segment * 10_000;
-        script.alloc(Pool::Hal, at, 5000);
+        script.alloc(pools::HAL, at, 5000);
         for block in 0..12 {
             script.alloc(PTA, at + block * 10, 10);
         }
@@ -119,7 +120,7 @@ fn mappings_are_one_piece() {
     assert_eq!(brief(&one(&script).end.space), [200, 20, 180, 90]);
 
     let mut script = self::script();
-    script.alloc(Pool::Hal, 1000, 100).alloc(Pool::Hal, 1100, 100).alloc(PTA, 1000, 10).alloc(PTA, 1190, 10);
+    script.alloc(pools::HAL, 1000, 100).alloc(pools::HAL, 1100, 100).alloc(PTA, 1000, 10).alloc(PTA, 1190, 10);
     assert_eq!(brief(&one(&script).end.space), [200, 20, 180, 90]);
 }
 
@@ -133,12 +134,12 @@ fn older_segments_are_unknown() {
         command: "server".into(),
         pid_within: None,
     }));
-    script.told(Some((40, 500))).alloc(PTA, 9000, 40).alloc(Pool::Hal, 1000, 100);
+    script.told(Some((40, 500))).alloc(PTA, 9000, 40).alloc(pools::HAL, 1000, 100);
     script.told(Some((50, 600))).alloc(PTA, 1000, 10);
     let end = one(&script).end;
     assert_eq!((brief(&end.space), end.unknown_bytes, end.outside_bytes), ([100, 10, 90, 90], 500, 40));
     // A segment given back makes no more of it unknown, though the pool has not told since.
-    script.free(PTA, 1000).free(Pool::Hal, 1000);
+    script.free(PTA, 1000).free(pools::HAL, 1000);
     let found = one(&script);
     assert!(found.attached);
     assert_eq!((brief(&found.end.space), found.end.unknown_bytes, found.end.segments), ([0; 4], 500, 0));
@@ -149,11 +150,11 @@ fn older_segments_are_unknown() {
 fn ends_of_processes_and_programs() {
     for cause in [FreeCause::ProcessEnd, FreeCause::TraceEnd] {
         let mut script = script();
-        script.alloc(Pool::Hal, 1000, 100).alloc(PTA, 1040, 20).end(cause, PTA, 1040).end(cause, Pool::Hal, 1000);
+        script.alloc(pools::HAL, 1000, 100).alloc(PTA, 1040, 20).end(cause, PTA, 1040).end(cause, pools::HAL, 1000);
         let found = one(&script);
         assert_eq!((brief(&found.end.space), found.end.time_ns), ([100, 20, 80, 40], 2));
         assert_eq!(pinned(&found.end), [(1000, 100, 20, vec![1040])]);
-        script.alloc(Pool::Hal, 1000, 30).alloc(PTA, 1000, 30);
+        script.alloc(pools::HAL, 1000, 30).alloc(PTA, 1000, 30);
         assert_eq!(brief(&one(&script).end.space), [30, 30, 0, 0]);
     }
 }
@@ -163,7 +164,7 @@ fn ends_of_processes_and_programs() {
 #[test]
 fn a_tear_down_is_not_the_worst_moment() {
     let mut script = script();
-    script.alloc(Pool::Hal, 1000, 1000);
+    script.alloc(pools::HAL, 1000, 1000);
     for number in 0..10 {
         script.alloc(PTA, 1000 + 100 * number, 100);
     }
@@ -182,7 +183,7 @@ fn a_tear_down_is_not_the_worst_moment() {
 #[test]
 fn worst_moment_is_told() {
     let mut script = script();
-    script.alloc(Pool::Hal, 1000, 1000).alloc(PTA, 1000, 400).alloc(PTA, 1400, 100).alloc(PTA, 1500, 500);
+    script.alloc(pools::HAL, 1000, 1000).alloc(PTA, 1000, 400).alloc(PTA, 1400, 100).alloc(PTA, 1500, 500);
     // Pieces of 400, then 400 and 500 with a block of 100 between.
     script.free(PTA, 1000).free(PTA, 1500);
     // 410 outside of the largest: not a sixteenth more.
@@ -198,7 +199,7 @@ fn worst_moment_is_told() {
 #[test]
 fn nothing_without_segments() {
     let mut script = script();
-    script.alloc(Pool::Hal, 1000, 100);
+    script.alloc(pools::HAL, 1000, 100);
     assert_eq!(found(&script), []);
     script.alloc(PTA, 1000, 50).alloc(Pool::custom("mine"), 1000, 10);
     assert_eq!(found(&script).iter().map(|it| it.pool).collect::<Vec<_>>(), [PTA]);
@@ -207,7 +208,7 @@ fn nothing_without_segments() {
 #[test]
 fn losses_make_doubtful() {
     let mut script = script();
-    script.alloc(Pool::Hal, 1000, 100).alloc(PTA, 1000, 50);
+    script.alloc(pools::HAL, 1000, 100).alloc(PTA, 1000, 50);
     let found = run(FragmentationAnalysis::default(), script.events(), &RunEnd { lost: 1, ..RunEnd::default() });
     let [Finding::Fragmentation(found)] = &found[..] else { panic!("{found:?}") };
     assert_eq!(found.confidence, Confidence::Doubtful);
@@ -339,14 +340,14 @@ fn scripted(calls: &[Call]) -> Script {
     script.reserve(RESERVED, LIMIT - RESERVED);
     for call in calls {
         match *call {
-            Call::Driver(addr, size) if !script.is_live(Pool::Hal, addr) => {
-                script.alloc(Pool::Hal, addr, size);
+            Call::Driver(addr, size) if !script.is_live(pools::HAL, addr) => {
+                script.alloc(pools::HAL, addr, size);
             }
-            Call::Create(handle, size) if !script.is_live(Pool::Hal, handle) => {
+            Call::Create(handle, size) if !script.is_live(pools::HAL, handle) => {
                 script.create(handle, size);
             }
-            Call::FreeDriver(addr) if script.is_live(Pool::Hal, addr) => {
-                script.free(Pool::Hal, addr);
+            Call::FreeDriver(addr) if script.is_live(pools::HAL, addr) => {
+                script.free(pools::HAL, addr);
             }
             Call::Map(addr, size, handle) => {
                 script.map(addr, size, handle);

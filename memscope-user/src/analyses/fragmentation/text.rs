@@ -98,6 +98,7 @@ fn write_segment(segment: &PinnedSegment, pool: Pool, out: &mut dyn Write) -> io
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backend::ascend::pools;
     use crate::model::{Device, Name as OwnerName, Stack, StackEnd, Stacks};
     use crate::text::clock::without_wall;
 
@@ -130,7 +131,7 @@ mod tests {
         Fragmentation {
             pid: 7,
             device: Device::Npu(3),
-            pool: Pool::Pta,
+            pool: pools::PTA,
             attached: true,
             start_ns: 1_000_000_000,
             end,

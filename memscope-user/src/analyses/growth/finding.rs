@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::analyses::answer::{Answer, Context, Subject};
 use crate::analyses::step_leaks::StepLeaks;
-use crate::model::{Confidence, Device, Name, OwnerSum, Pool, Stacks};
+use crate::model::{Confidence, Device, Module, Name, OwnerSum, Pool, Stacks};
 
 /// Equal parts of the time that was looked at.
 pub const GROWTH_PARTS: usize = 6;
@@ -23,7 +23,7 @@ pub struct Site {
     /// Size of each block, where there are no stacks to tell blocks apart by.
     pub size_bytes: Option<u64>,
     /// Driver module that asked, where known.
-    pub module_id: Option<u8>,
+    pub module_id: Option<Module>,
     /// Outermost function of ACL or runtime, where known.
     pub caller: Option<Name>,
 }

@@ -2,6 +2,7 @@ use std::collections::{HashMap, VecDeque};
 
 use super::*;
 use crate::analyses::script::{Script, run};
+use crate::backend::ascend::pools;
 use crate::model::{Alloc, AllocApi, DriverFigures, Free, FreeCause, PageType, Stack, StackEnd};
 use crate::testing::Random;
 
@@ -39,7 +40,7 @@ impl Server {
         }
         let block = Block {
             allocation_id: self.blocks,
-            pool: Pool::Pta,
+            pool: pools::PTA,
             device: NPU0,
             addr: self.blocks << 12,
             size_bytes,
@@ -80,7 +81,7 @@ impl Server {
     /// A free of a block from before the trace.
     fn free_older(&mut self, number: u64) {
         let addr = 0x5000_0000 + number;
-        let kind = UnknownFree { pool: Pool::Pta, addr, size_bytes: None, maybe_older: true, refused: false };
+        let kind = UnknownFree { pool: pools::PTA, addr, size_bytes: None, maybe_older: true, refused: false };
         self.push(EventKind::UnknownFree(kind));
     }
 
@@ -325,7 +326,7 @@ fn a_pool_that_grows_as_a_whole() {
     }
     let growth = server.found();
     assert_eq!(growth.sites.len(), 1);
-    assert_eq!((growth.sites[0].site, growth.sites[0].pool, growth.sites[0].blocks), (None, Pool::Pta, 600));
+    assert_eq!((growth.sites[0].site, growth.sites[0].pool, growth.sites[0].blocks), (None, pools::PTA, 600));
 }
 
 #[test]
@@ -343,7 +344,7 @@ fn too_short_to_judge() {
 #[test]
 fn blocks_that_come_back_were_never_gone() {
     let mut script = Script::new(PID, NPU0);
-    script.alloc(Pool::Pta, 1, 10).free(Pool::Pta, 1).restore(Pool::Pta, 1);
+    script.alloc(pools::PTA, 1, 10).free(pools::PTA, 1).restore(pools::PTA, 1);
     let mut analysis = GrowthAnalysis::default();
     script.events().iter().for_each(|event| analysis.observe(event));
     let process = analysis.running.get(&PID).expect("a process");
@@ -362,7 +363,7 @@ fn sites_are_bounded() {
     server.events.iter().for_each(|event| analysis.observe(event));
     let process = analysis.running.get(&PID).expect("a process");
     assert!(process.followed.len() <= MAX_SITES + 2 && process.sites_full);
-    let other = &process.followed[&(NPU0, Pool::Pta, Some(other_sites(Pool::Pta)))];
+    let other = &process.followed[&(NPU0, pools::PTA, Some(other_sites(pools::PTA)))];
     assert_eq!(other.level.now(), 1001);
 }
 

@@ -141,7 +141,8 @@ fn write_stacks(Site { stacks: of, module_id, caller, .. }: &Site, out: &mut dyn
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Device, Pool, Stack, StackEnd, Stacks};
+    use crate::backend::ascend::pools;
+    use crate::model::{Device, Stack, StackEnd, Stacks};
 
     fn text(growth: &Growth, stepped: bool, lines: usize) -> String {
         let mut out = Vec::new();
@@ -152,7 +153,7 @@ mod tests {
     fn growing(site: Option<Site>) -> GrowingSite {
         GrowingSite {
             site,
-            pool: Pool::Pta,
+            pool: pools::PTA,
             blocks: 40,
             size_bytes: 40 << 20,
             low_blocks: [0, 8, 16, 24, 32, 38],
@@ -169,7 +170,7 @@ mod tests {
     fn what_grows_is_told_with_its_evidence() {
         let python = Stack::keep(["cache.py(7): put", "serve.py(1): \u{1b}[31mred"], StackEnd::Root);
         let site = Site {
-            pool: Pool::Pta,
+            pool: pools::PTA,
             stacks: Stacks { python: Some(python), ..Stacks::default() },
             size_bytes: None,
             module_id: None,

@@ -189,6 +189,7 @@ fn clamped(bytes: u128) -> u64 {
 mod tests {
     use super::*;
     use crate::analyses::script::{Script, run};
+    use crate::backend::ascend::pools;
 
     const PID: u32 = 7;
     const NPU0: Device = Device::Npu(0);
@@ -220,20 +221,20 @@ mod tests {
     #[test]
     fn everything_is_counted() {
         let mut script = script();
-        script.alloc(Pool::Pta, 0x1000, 100).alloc(Pool::Pta, 0x2000, 50).free(Pool::Pta, 0x1000);
-        script.alloc(Pool::Pta, 0x3000, 20).alloc_failed(Pool::Pta, 1 << 40, (1, 1)).alloc_failed(
-            Pool::Pta,
+        script.alloc(pools::PTA, 0x1000, 100).alloc(pools::PTA, 0x2000, 50).free(pools::PTA, 0x1000);
+        script.alloc(pools::PTA, 0x3000, 20).alloc_failed(pools::PTA, 1 << 40, (1, 1)).alloc_failed(
+            pools::PTA,
             1 << 40,
             (1, 2),
         );
-        script.alloc_failed(Pool::Pta, 9, (2, 1)).alloc_recovered(Pool::Pta, 9, 2);
-        script.unknown_free(Pool::Pta, 0x9000, true).unknown_free(Pool::Pta, 0xa000, false);
-        script.unknown_free(Pool::Pta, 0xb000, true);
+        script.alloc_failed(pools::PTA, 9, (2, 1)).alloc_recovered(pools::PTA, 9, 2);
+        script.unknown_free(pools::PTA, 0x9000, true).unknown_free(pools::PTA, 0xa000, false);
+        script.unknown_free(pools::PTA, 0xb000, true);
         let expected = Held {
             attached: false,
             pid: PID,
             device: NPU0,
-            pool: Pool::Pta,
+            pool: pools::PTA,
             blocks: 2,
             size_bytes: 70,
             unseen_bytes: 0,
@@ -255,16 +256,16 @@ mod tests {
     #[test]
     fn what_is_older_is_the_rest() {
         let mut script = script();
-        script.told(Some((1100, 4096))).alloc(Pool::Pta, 0x1000, 100);
+        script.told(Some((1100, 4096))).alloc(pools::PTA, 0x1000, 100);
         assert_eq!((account_one(&script).size_bytes, account_one(&script).unseen_bytes), (100, 1000));
-        script.unknown_free(Pool::Pta, 0x9000, true);
-        script.told(Some((750, 4096))).alloc(Pool::Pta, 0x2000, 50);
+        script.unknown_free(pools::PTA, 0x9000, true);
+        script.told(Some((750, 4096))).alloc(pools::PTA, 0x2000, 50);
         assert_eq!((account_one(&script).size_bytes, account_one(&script).unseen_bytes), (150, 600));
-        script.told(Some((650, 4096))).free(Pool::Pta, 0x1000);
+        script.told(Some((650, 4096))).free(pools::PTA, 0x1000);
         let held = account_one(&script);
         assert_eq!((held.size_bytes, held.unseen_bytes, held.peak_bytes), (50, 600, 1100));
         // The end of the process frees nothing.
-        script.told(None).end(FreeCause::ProcessEnd, Pool::Pta, 0x2000).process_end();
+        script.told(None).end(FreeCause::ProcessEnd, pools::PTA, 0x2000).process_end();
         assert_eq!((account_one(&script).size_bytes, account_one(&script).unseen_bytes), (50, 600));
     }
 
@@ -272,8 +273,8 @@ mod tests {
     #[test]
     fn account_so_far() {
         let mut script = script();
-        script.alloc(Pool::Pta, 0x1000, 100).alloc(Pool::Hal, 0x1000, 8).free(Pool::Pta, 0x1000);
-        script.on(8, NPU1).alloc(Pool::Pta, 0x1000, 1).process_end();
+        script.alloc(pools::PTA, 0x1000, 100).alloc(pools::HAL, 0x1000, 8).free(pools::PTA, 0x1000);
+        script.on(8, NPU1).alloc(pools::PTA, 0x1000, 1).process_end();
         let mut analysis = HeldAnalysis::default();
         script.events().iter().for_each(|event| analysis.observe(event));
         let sums = |found: &[Finding]| -> Vec<_> {
@@ -283,18 +284,18 @@ mod tests {
             };
             found.iter().map(sum).collect()
         };
-        let running = [(PID, Pool::Hal, 8, 1, 0), (PID, Pool::Pta, 0, 1, 1)];
+        let running = [(PID, pools::HAL, 8, 1, 0), (PID, pools::PTA, 0, 1, 1)];
         assert_eq!(sums(&analysis.now()), running);
-        assert_eq!(sums(&analysis.finish(&RunEnd::default())), [running[0], running[1], (8, Pool::Pta, 1, 1, 0)]);
+        assert_eq!(sums(&analysis.finish(&RunEnd::default())), [running[0], running[1], (8, pools::PTA, 1, 1, 0)]);
     }
 
     /// Blocks that their process or the trace ended with are held; a replaced one is gone, and not by a free.
     #[test]
     fn what_ends_a_block_decides() {
         let mut script = script();
-        script.alloc(Pool::Hal, 0x1000, 1).alloc(Pool::Hal, 0x2000, 2).alloc(Pool::Hal, 0x3000, 4);
-        script.alloc(Pool::Hal, 0x4000, 8).free(Pool::Hal, 0x1000).end(FreeCause::Replaced, Pool::Hal, 0x2000);
-        script.end(FreeCause::ProcessEnd, Pool::Hal, 0x3000).end(FreeCause::TraceEnd, Pool::Hal, 0x4000);
+        script.alloc(pools::HAL, 0x1000, 1).alloc(pools::HAL, 0x2000, 2).alloc(pools::HAL, 0x3000, 4);
+        script.alloc(pools::HAL, 0x4000, 8).free(pools::HAL, 0x1000).end(FreeCause::Replaced, pools::HAL, 0x2000);
+        script.end(FreeCause::ProcessEnd, pools::HAL, 0x3000).end(FreeCause::TraceEnd, pools::HAL, 0x4000);
         let held = account_one(&script);
         assert_eq!((held.blocks, held.size_bytes, held.allocations, held.frees), (2, 12, 4, 1));
         assert_eq!(held.replaced, 1);
@@ -306,9 +307,9 @@ mod tests {
         let reused = |count: u64| {
             let mut script = script();
             for addr in 0..count {
-                script.alloc(Pool::MindSpore, 0x1000 * addr, 512).end(
+                script.alloc(pools::MIND_SPORE, 0x1000 * addr, 512).end(
                     FreeCause::Replaced,
-                    Pool::MindSpore,
+                    pools::MIND_SPORE,
                     0x1000 * addr,
                 );
             }
@@ -317,10 +318,10 @@ mod tests {
         assert!(account_one(&reused(16)).frees_are_not_seen());
         assert!(!account_one(&reused(15)).frees_are_not_seen(), "too few to tell");
         let mut freed = reused(16);
-        freed.alloc(Pool::MindSpore, 0x9000, 1).free(Pool::MindSpore, 0x9000);
+        freed.alloc(pools::MIND_SPORE, 0x9000, 1).free(pools::MIND_SPORE, 0x9000);
         assert!(!account_one(&freed).frees_are_not_seen());
         let mut unknown = reused(16);
-        unknown.unknown_free(Pool::MindSpore, 0x9000, false);
+        unknown.unknown_free(pools::MIND_SPORE, 0x9000, false);
         assert!(!account_one(&unknown).frees_are_not_seen());
     }
 
@@ -328,7 +329,7 @@ mod tests {
     #[test]
     fn restored_block_is_held() {
         let mut script = script();
-        script.alloc(Pool::Hal, 0x1000, 64).free(Pool::Hal, 0x1000).restore(Pool::Hal, 0x1000);
+        script.alloc(pools::HAL, 0x1000, 64).free(pools::HAL, 0x1000).restore(pools::HAL, 0x1000);
         let held = account_one(&script);
         assert_eq!((held.blocks, held.size_bytes, held.allocations, held.frees), (1, 64, 1, 0));
     }
@@ -337,9 +338,9 @@ mod tests {
     #[test]
     fn refused_unknown_free_is_none() {
         let mut script = script();
-        script.unknown_free(Pool::Hal, 0x9000, false).unknown_free(Pool::Hal, 0xa000, false);
-        script.refused_free(Pool::Hal, 0xa000, false);
-        script.unknown_free(Pool::Hal, 0xb000, true).refused_free(Pool::Hal, 0xb000, true);
+        script.unknown_free(pools::HAL, 0x9000, false).unknown_free(pools::HAL, 0xa000, false);
+        script.refused_free(pools::HAL, 0xa000, false);
+        script.unknown_free(pools::HAL, 0xb000, true).refused_free(pools::HAL, 0xb000, true);
         let held = account_one(&script);
         assert_eq!((held.unknown_frees, held.older_frees), (1, 0));
     }
@@ -348,10 +349,10 @@ mod tests {
     #[test]
     fn driver_memory_is_told_by_module() {
         let mut script = script();
-        script.module(HCCL).alloc(Pool::Hal, 0x1000, 40);
-        script.module(APP).alloc(Pool::Hal, 0x2000, 10).alloc(Pool::Hal, 0x3000, 30);
-        script.module(Some(200)).alloc(Pool::Hal, 0x4000, 60).module(None).alloc(Pool::Hal, 0x5000, 5);
-        script.module(Some(7)).alloc(Pool::Hal, 0x6000, 99).free(Pool::Hal, 0x6000);
+        script.module(HCCL).alloc(pools::HAL, 0x1000, 40);
+        script.module(APP).alloc(pools::HAL, 0x2000, 10).alloc(pools::HAL, 0x3000, 30);
+        script.module(Some(200)).alloc(pools::HAL, 0x4000, 60).module(None).alloc(pools::HAL, 0x5000, 5);
+        script.module(Some(7)).alloc(pools::HAL, 0x6000, 99).free(pools::HAL, 0x6000);
         let modules: Vec<_> = account_one(&script)
             .by_module
             .iter()
@@ -364,17 +365,17 @@ mod tests {
     #[test]
     fn accounts_are_separate() {
         let mut script = script();
-        script.alloc(Pool::Pta, 0x1000, 1).on(PID, NPU1).alloc(Pool::Pta, 0x1000, 2);
-        script.on(PID, Device::None).unknown_free(Pool::Hal, 0x1000, false);
-        script.on(PID - 1, NPU0).alloc(Pool::Pta, 0x1000, 4).alloc(Pool::Host, 0x1000, 8);
+        script.alloc(pools::PTA, 0x1000, 1).on(PID, NPU1).alloc(pools::PTA, 0x1000, 2);
+        script.on(PID, Device::None).unknown_free(pools::HAL, 0x1000, false);
+        script.on(PID - 1, NPU0).alloc(pools::PTA, 0x1000, 4).alloc(pools::HOST, 0x1000, 8);
         let found: Vec<_> =
             account(&script).iter().map(|held| (held.pid, held.device, held.pool, held.size_bytes)).collect();
         let expected = [
-            (PID - 1, NPU0, Pool::Host, 8),
-            (PID - 1, NPU0, Pool::Pta, 4),
-            (PID, NPU0, Pool::Pta, 1),
-            (PID, NPU1, Pool::Pta, 2),
-            (PID, Device::None, Pool::Hal, 0),
+            (PID - 1, NPU0, pools::HOST, 8),
+            (PID - 1, NPU0, pools::PTA, 4),
+            (PID, NPU0, pools::PTA, 1),
+            (PID, NPU1, pools::PTA, 2),
+            (PID, Device::None, pools::HAL, 0),
         ];
         assert_eq!(found, expected);
     }
@@ -383,8 +384,8 @@ mod tests {
     #[test]
     fn reused_process_id_is_another_process() {
         let mut script = script();
-        script.alloc(Pool::Hal, 0x1000, 64).end(FreeCause::ProcessEnd, Pool::Hal, 0x1000).process_end();
-        script.alloc(Pool::Hal, 0x1000, 32);
+        script.alloc(pools::HAL, 0x1000, 64).end(FreeCause::ProcessEnd, pools::HAL, 0x1000).process_end();
+        script.alloc(pools::HAL, 0x1000, 32);
         let sizes: Vec<u64> = account(&script).iter().map(|held| held.size_bytes).collect();
         assert_eq!(sizes, [64, 32]);
     }
@@ -392,7 +393,7 @@ mod tests {
     /// Whoever attaches late is told that the figures leave out what is older.
     #[test]
     fn attached_processes_are_marked() {
-        let mut events = Script::new(PID, Device::Npu(0)).alloc(Pool::Hal, 0x1000, 64).events().to_vec();
+        let mut events = Script::new(PID, Device::Npu(0)).alloc(pools::HAL, 0x1000, 64).events().to_vec();
         let start = ProcessStart { parent: 0, attached: true, command: "server".into(), pid_within: None };
         events.insert(0, Event { kind: EventKind::ProcessStart(start), ..events[0].clone() });
         let found = run(HeldAnalysis::default(), &events, &RunEnd::default());

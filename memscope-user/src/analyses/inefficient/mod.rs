@@ -78,9 +78,9 @@ struct Process {
 /// Whose operators.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum OpsOf {
-    /// `PyTorch`'s; their blocks are those of [`Pool::Pta`].
+    /// `PyTorch`'s; their blocks are those of [`PTA`](crate::backend::ascend::pools::PTA).
     Aten,
-    /// ATB's; their blocks are those of [`Pool::Atb`].
+    /// ATB's; their blocks are those of [`ATB`](crate::backend::ascend::pools::ATB).
     Atb,
 }
 
@@ -366,6 +366,7 @@ impl Analysis for InefficientAnalysis {
 mod tests {
     use super::*;
     use crate::analyses::script::{Script, run};
+    use crate::backend::ascend::pools;
     use crate::model::{Access, AccessKind, Op};
 
     use InefficientKind::{EarlyAllocation, LateDeallocation, TemporaryIdleness};
@@ -385,9 +386,9 @@ mod tests {
 
         /// The operator that runs now uses the block at `addr`.
         fn access(&mut self, addr: u64) -> &mut Self {
-            let allocation_id = self.number_of(Pool::Pta, addr);
+            let allocation_id = self.number_of(pools::PTA, addr);
             let shape = std::sync::Arc::from([]);
-            let (kind, op, pool) = (AccessKind::Read, "op".into(), Pool::Pta);
+            let (kind, op, pool) = (AccessKind::Read, "op".into(), pools::PTA);
             self.event(EventKind::Access(Access {
                 kind,
                 op,
@@ -422,13 +423,20 @@ mod tests {
     #[test]
     fn early_allocation() {
         let mut script = Script::new(1, NPU0);
-        script.begin("b").alloc(Pool::Pta, B, 64).end_op("b").begin("a").alloc(Pool::Pta, A, 64).access(A).end_op("a");
-        script.begin("f").free(Pool::Pta, B).end_op("f").begin("u").access(A).end_op("u");
+        script
+            .begin("b")
+            .alloc(pools::PTA, B, 64)
+            .end_op("b")
+            .begin("a")
+            .alloc(pools::PTA, A, 64)
+            .access(A)
+            .end_op("a");
+        script.begin("f").free(pools::PTA, B).end_op("f").begin("u").access(A).end_op("u");
         assert_eq!(all(&script), [(A, vec![EarlyAllocation])]);
         // Given back within the operator that uses A: not between.
         let mut script = Script::new(1, NPU0);
-        script.begin("b").alloc(Pool::Pta, B, 64).end_op("b").begin("a").alloc(Pool::Pta, A, 64).end_op("a");
-        script.begin("u").free(Pool::Pta, B).access(A).end_op("u");
+        script.begin("b").alloc(pools::PTA, B, 64).end_op("b").begin("a").alloc(pools::PTA, A, 64).end_op("a");
+        script.begin("u").free(pools::PTA, B).access(A).end_op("u");
         assert_eq!(all(&script), []);
     }
 
@@ -436,13 +444,20 @@ mod tests {
     #[test]
     fn late_deallocation() {
         let mut script = Script::new(1, NPU0);
-        script.begin("a").alloc(Pool::Pta, A, 64).access(A).end_op("a").begin("b").alloc(Pool::Pta, B, 64).end_op("b");
-        script.free(Pool::Pta, A);
+        script
+            .begin("a")
+            .alloc(pools::PTA, A, 64)
+            .access(A)
+            .end_op("a")
+            .begin("b")
+            .alloc(pools::PTA, B, 64)
+            .end_op("b");
+        script.free(pools::PTA, A);
         assert_eq!(all(&script), [(A, vec![LateDeallocation])]);
         // Nothing is taken in between; and a block that was never used is not late.
         let mut script = Script::new(1, NPU0);
-        script.begin("a").alloc(Pool::Pta, A, 64).access(A).end_op("a").free(Pool::Pta, A);
-        script.alloc(Pool::Pta, B, 64).alloc(Pool::Pta, A, 64).free(Pool::Pta, B);
+        script.begin("a").alloc(pools::PTA, A, 64).access(A).end_op("a").free(pools::PTA, A);
+        script.alloc(pools::PTA, B, 64).alloc(pools::PTA, A, 64).free(pools::PTA, B);
         assert_eq!(all(&script), []);
     }
 
@@ -450,7 +465,7 @@ mod tests {
     #[test]
     fn temporary_idleness() {
         let mut script = Script::new(1, NPU0);
-        script.begin("a").alloc(Pool::Pta, A, 64).access(A).end_op("a");
+        script.begin("a").alloc(pools::PTA, A, 64).access(A).end_op("a");
         for _ in 0..4 {
             script.begin("x").end_op("x");
         }
@@ -464,8 +479,8 @@ mod tests {
     #[test]
     fn inner_operators_do_not_end_outer_ones() {
         let mut script = Script::new(1, NPU0);
-        script.alloc(Pool::Pta, B, 64).begin("outer").begin("inner").end_op("inner").alloc(Pool::Pta, A, 64);
-        script.free(Pool::Pta, B).access(A).end_op("outer").begin("u").access(A).end_op("u");
+        script.alloc(pools::PTA, B, 64).begin("outer").begin("inner").end_op("inner").alloc(pools::PTA, A, 64);
+        script.free(pools::PTA, B).access(A).end_op("outer").begin("u").access(A).end_op("u");
         assert_eq!(all(&script), []);
     }
 
@@ -473,8 +488,8 @@ mod tests {
     #[test]
     fn threads_have_operators_of_their_own() {
         let mut script = Script::new(1, NPU0);
-        script.alloc(Pool::Pta, B, 64).begin("x").alloc(Pool::Pta, A, 64).thread(2).begin("y").end_op("y");
-        script.thread(1).free(Pool::Pta, B).access(A).end_op("x").begin("u").access(A).end_op("u");
+        script.alloc(pools::PTA, B, 64).begin("x").alloc(pools::PTA, A, 64).thread(2).begin("y").end_op("y");
+        script.thread(1).free(pools::PTA, B).access(A).end_op("x").begin("u").access(A).end_op("u");
         assert_eq!(all(&script), []);
     }
 
@@ -482,9 +497,9 @@ mod tests {
     #[test]
     fn overlapping_operators_hide_nothing() {
         let mut script = Script::new(1, NPU0);
-        script.alloc(Pool::Pta, B, 64).alloc(Pool::Pta, 0x3000, 64).begin("a").alloc(Pool::Pta, A, 64).end_op("a");
-        script.begin("f").free(Pool::Pta, B).end_op("f").begin("u");
-        script.thread(2).begin("later").free(Pool::Pta, 0x3000).end_op("later").thread(1).access(A).end_op("u");
+        script.alloc(pools::PTA, B, 64).alloc(pools::PTA, 0x3000, 64).begin("a").alloc(pools::PTA, A, 64).end_op("a");
+        script.begin("f").free(pools::PTA, B).end_op("f").begin("u");
+        script.thread(2).begin("later").free(pools::PTA, 0x3000).end_op("later").thread(1).access(A).end_op("u");
         assert_eq!(all(&script), [(A, vec![EarlyAllocation])]);
     }
 
@@ -494,8 +509,15 @@ mod tests {
     fn others_are_not_told_but_count() {
         use crate::analyses::select::{Condition, Test};
         let mut script = Script::new(1, NPU0);
-        script.begin("b").alloc(Pool::Pta, B, 64).end_op("b").begin("a").alloc(Pool::Pta, A, 65).access(A).end_op("a");
-        script.begin("f").free(Pool::Pta, B).end_op("f").begin("u").access(A).end_op("u");
+        script
+            .begin("b")
+            .alloc(pools::PTA, B, 64)
+            .end_op("b")
+            .begin("a")
+            .alloc(pools::PTA, A, 65)
+            .access(A)
+            .end_op("a");
+        script.begin("f").free(pools::PTA, B).end_op("f").begin("u").access(A).end_op("u");
         let told = |size_bytes: u64| {
             let filter =
                 Filter { conditions: vec![Condition { test: Test::Size(size_bytes), wanted: true }], rules: None };
@@ -514,7 +536,7 @@ mod tests {
     #[test]
     fn nothing_is_judged_without_uses() {
         let mut script = Script::new(1, NPU0);
-        script.begin("a").alloc(Pool::Pta, A, 64).end_op("a").alloc(Pool::Hal, 0x9000, 7);
+        script.begin("a").alloc(pools::PTA, A, 64).end_op("a").alloc(pools::HAL, 0x9000, 7);
         let judged = |script: &Script, end: &RunEnd| {
             let found = run(InefficientAnalysis::default(), script.events(), end);
             let [Finding::Inefficient(found)] = &found[..] else { panic!("{found:?}") };
@@ -531,8 +553,8 @@ mod tests {
     #[test]
     fn blocks_that_are_put_back_are_not_judged() {
         let mut script = Script::new(1, NPU0);
-        script.begin("b").alloc(Pool::Pta, B, 64).end_op("b").alloc(Pool::Pta, A, 64).free(Pool::Pta, A);
-        script.restore(Pool::Pta, A).begin("f").free(Pool::Pta, B).end_op("f").begin("u").access(A).end_op("u");
+        script.begin("b").alloc(pools::PTA, B, 64).end_op("b").alloc(pools::PTA, A, 64).free(pools::PTA, A);
+        script.restore(pools::PTA, A).begin("f").free(pools::PTA, B).end_op("f").begin("u").access(A).end_op("u");
         assert_eq!(all(&script), []);
     }
 
@@ -540,7 +562,7 @@ mod tests {
     #[test]
     fn rules_and_waste() {
         let mut script = Script::new(1, NPU0);
-        script.begin("a").alloc(Pool::Pta, A, 1_000_000).end_op("a").alloc(Pool::Pta, B, 64).free(Pool::Pta, B);
+        script.begin("a").alloc(pools::PTA, A, 1_000_000).end_op("a").alloc(pools::PTA, B, 64).free(pools::PTA, B);
         for _ in 0..3 {
             script.begin("x").end_op("x");
         }

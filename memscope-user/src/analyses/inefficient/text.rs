@@ -63,7 +63,8 @@ pub(super) fn write(found: &Inefficient, lines: usize, out: &mut dyn Write) -> i
 mod tests {
     use super::*;
     use crate::analyses::inefficient::InefficientKind;
-    use crate::model::{Device, LiveSum, Pool};
+    use crate::backend::ascend::pools;
+    use crate::model::{Device, LiveSum};
 
     fn text(found: &Inefficient) -> String {
         let mut out = Vec::new();
@@ -88,7 +89,7 @@ mod tests {
         found.kinds[0] =
             Waste { kind: InefficientKind::EarlyAllocation, blocks: 1, size_bytes: 64, wasted_byte_seconds };
         found.blocks.push(InefficientBlock {
-            pool: Pool::Pta,
+            pool: pools::PTA,
             addr: 0x10,
             size_bytes: 64,
             allocation_id: 4,

@@ -3,8 +3,9 @@ use crate::analyses::growth::Growth;
 use crate::analyses::judged_leaks;
 use crate::analyses::script::{Script, run};
 use crate::analyses::step_leaks::StepLeaks;
+use crate::backend::ascend::pools;
 use crate::model::{
-    AllocFailed, Device, DeviceUsage, FreeCause, OutOfMemory, Pool, ProcessStart, Stack, StackEnd, Stacks, System,
+    AllocFailed, Device, DeviceUsage, FreeCause, OutOfMemory, ProcessStart, Stack, StackEnd, Stacks, System,
 };
 
 const PID: u32 = 7;
@@ -50,17 +51,17 @@ fn judge(script: &Script, apart_ns: u64) -> Found {
 /// Weights; then steps, each with a temporary block and a `loss`; `kept` is how many of those live at a time.
 fn training(steps: u32, kept: usize) -> (Script, Vec<u64>) {
     let mut script = Script::new(PID, NPU0);
-    script.at(place("model.py(3): weights")).alloc(Pool::Pta, 0x10_0000, 100 * MIB);
+    script.at(place("model.py(3): weights")).alloc(pools::PTA, 0x10_0000, 100 * MIB);
     let mut losses = Vec::new();
     for step in 1..=steps {
-        script.step_start(step).at(place("model.py(20): forward")).alloc(Pool::Pta, 0x20_0000, MIB);
+        script.step_start(step).at(place("model.py(20): forward")).alloc(pools::PTA, 0x20_0000, MIB);
         let loss = 0x100_0000 + u64::from(step) * 0x1000;
-        script.at(place("train.py(7): loss")).alloc(Pool::Pta, loss, 512);
+        script.at(place("train.py(7): loss")).alloc(pools::PTA, loss, 512);
         losses.push(loss);
         if losses.len() > kept {
-            script.free(Pool::Pta, losses.remove(0));
+            script.free(pools::PTA, losses.remove(0));
         }
-        script.free(Pool::Pta, 0x20_0000).step_end(step);
+        script.free(pools::PTA, 0x20_0000).step_end(step);
     }
     (script, losses)
 }
@@ -71,9 +72,9 @@ fn exit_in_order(script: &mut Script, losses: &[u64], finalize: bool) {
         script.event(EventKind::System(System::AclFinalize));
     }
     for loss in losses {
-        script.free(Pool::Pta, *loss);
+        script.free(pools::PTA, *loss);
     }
-    script.free(Pool::Pta, 0x10_0000).process_end();
+    script.free(pools::PTA, 0x10_0000).process_end();
 }
 
 /// A list keeps the loss of each step; Python frees it at its exit. Step 1 is skipped, no step judges the last.
@@ -90,7 +91,7 @@ fn a_list_that_the_exit_frees_leaks() {
         let exit =
             Exit { finalized: finalize, called: None, ended: true, freed_blocks: blocks, freed_bytes: size_bytes };
         let span = found.span.expect("an exit");
-        let freed = [ExitFreed { device: NPU0, pool: Pool::Pta, blocks, size_bytes }];
+        let freed = [ExitFreed { device: NPU0, pool: pools::PTA, blocks, size_bytes }];
         assert_eq!((span.exit, &span.freed[..]), (exit, &freed[..]));
     }
 }
@@ -102,9 +103,9 @@ fn an_exit_may_allocate_a_little() {
     let (mut script, losses) = training(40, usize::MAX);
     let (first, last) = losses.split_at(20);
     for loss in first {
-        script.free(Pool::Pta, *loss);
+        script.free(pools::PTA, *loss);
     }
-    script.alloc(Pool::Pta, 0x30_0000, MIB).free(Pool::Pta, 0x30_0000);
+    script.alloc(pools::PTA, 0x30_0000, MIB).free(pools::PTA, 0x30_0000);
     exit_in_order(&mut script, last, false);
     let found = judge(&script, 1_000_000);
     let steps = found.steps.expect("steps ended");
@@ -120,7 +121,7 @@ fn a_failure_that_is_certain_late_is_no_work() {
     let (mut script, losses) = training(40, usize::MAX);
     let (first, last) = losses.split_at(20);
     let failed = AllocFailed {
-        pool: Pool::Hal,
+        pool: pools::HAL,
         size_bytes: MIB,
         status: 207_001,
         flags: 0,
@@ -131,7 +132,7 @@ fn a_failure_that_is_certain_late_is_no_work() {
     };
     script.event(EventKind::AllocFailed(failed));
     for loss in first {
-        script.free(Pool::Pta, *loss);
+        script.free(pools::PTA, *loss);
     }
     script.event(EventKind::OutOfMemory(OutOfMemory::Trigger(failed)));
     exit_in_order(&mut script, last, false);
@@ -147,18 +148,18 @@ fn frees_of_older_blocks_belong_to_the_exit() {
     for older_first in [false, true] {
         let mut script = Script::new(PID, NPU0);
         for number in 0..60_u64 {
-            script.at(place("train.py(7): loss")).alloc(Pool::Pta, 0x100_0000 + number * 0x1000, 512);
+            script.at(place("train.py(7): loss")).alloc(pools::PTA, 0x100_0000 + number * 0x1000, 512);
         }
         let older = |script: &mut Script| {
             for number in 0..200 {
-                script.unknown_free(Pool::Pta, 0x900_0000 + number, true);
+                script.unknown_free(pools::PTA, 0x900_0000 + number, true);
             }
         };
         if older_first {
             older(&mut script);
         }
         for number in 0..60_u64 {
-            script.free(Pool::Pta, 0x100_0000 + number * 0x1000);
+            script.free(pools::PTA, 0x100_0000 + number * 0x1000);
         }
         if !older_first {
             older(&mut script);
@@ -177,10 +178,10 @@ fn frees_of_older_blocks_belong_to_the_exit() {
 fn a_start_that_is_noted_late_is_no_work() {
     let (mut script, losses) = training(40, usize::MAX);
     for loss in losses {
-        script.free(Pool::Pta, loss);
+        script.free(pools::PTA, loss);
     }
     let start = ProcessStart { parent: 1, attached: false, command: "train".into(), pid_within: None };
-    script.free(Pool::Pta, 0x10_0000).event(EventKind::ProcessStart(start)).process_end();
+    script.free(pools::PTA, 0x10_0000).event(EventKind::ProcessStart(start)).process_end();
     let found = judge(&script, 1_000);
     assert_eq!(found.span.map(|span| span.exit.freed_blocks), Some(41));
     assert_eq!(found.steps.map(|steps| steps.leaks.len()), Some(38));
@@ -203,9 +204,9 @@ fn what_is_replaced_in_each_step_is_kept() {
 fn a_pool_that_is_emptied_between_epochs_is_no_exit() {
     let (mut script, losses) = training(40, usize::MAX);
     for loss in losses {
-        script.free(Pool::Pta, loss);
+        script.free(pools::PTA, loss);
     }
-    script.free(Pool::Pta, 0x10_0000).alloc(Pool::Pta, 0x30_0000, MIB).free(Pool::Pta, 0x30_0000).process_end();
+    script.free(pools::PTA, 0x10_0000).alloc(pools::PTA, 0x30_0000, MIB).free(pools::PTA, 0x30_0000).process_end();
     let found = judge(&script, 1_000_000);
     let steps = found.steps.expect("steps ended");
     assert_eq!((steps.leaks.len(), steps.unjudged.len(), steps.kept.blocks), (0, 0, 1));
@@ -217,9 +218,9 @@ fn a_pool_that_is_emptied_between_epochs_is_no_exit() {
 fn frees_long_before_the_end_are_none_of_the_exit() {
     for (pause, has_exit) in [(1, true), (11, false)] {
         let mut script = Script::new(PID, NPU0);
-        script.alloc(Pool::Pta, 0x1000, 64).free(Pool::Pta, 0x1000);
+        script.alloc(pools::PTA, 0x1000, 64).free(pools::PTA, 0x1000);
         for _ in 1..pause {
-            script.unknown_free(Pool::Pta, 0x9000, false);
+            script.unknown_free(pools::PTA, 0x9000, false);
         }
         script.process_end();
         assert_eq!(judge(&script, SECOND).span.is_some(), has_exit, "{pause} s");
@@ -230,11 +231,11 @@ fn frees_long_before_the_end_are_none_of_the_exit() {
 #[test]
 fn a_killed_program_has_no_exit() {
     let (mut script, losses) = training(10, usize::MAX);
-    script.alloc(Pool::Pta, 0x30_0000, MIB).free(Pool::Pta, 0x30_0000);
+    script.alloc(pools::PTA, 0x30_0000, MIB).free(pools::PTA, 0x30_0000);
     for loss in &losses {
-        script.end(FreeCause::ProcessEnd, Pool::Pta, *loss);
+        script.end(FreeCause::ProcessEnd, pools::PTA, *loss);
     }
-    script.end(FreeCause::ProcessEnd, Pool::Pta, 0x10_0000).process_end();
+    script.end(FreeCause::ProcessEnd, pools::PTA, 0x10_0000).process_end();
     let found = judge(&script, 1_000_000);
     assert!(found.span.is_none());
     assert_eq!(found.steps.expect("steps ended").leaks.len(), 8);
@@ -247,10 +248,10 @@ fn finalize_is_enough_unless_the_program_works_on() {
         let (mut script, losses) = training(10, usize::MAX);
         script.event(EventKind::System(System::AclFinalize));
         for loss in &losses {
-            script.free(Pool::Pta, *loss);
+            script.free(pools::PTA, *loss);
         }
         if works_on {
-            script.event(EventKind::System(System::AclInit)).alloc(Pool::Pta, 0x30_0000, MIB);
+            script.event(EventKind::System(System::AclInit)).alloc(pools::PTA, 0x30_0000, MIB);
         }
         let found = judge(&script, 1_000_000);
         assert_eq!(found.span.is_none(), works_on);
@@ -265,12 +266,12 @@ fn a_server_that_ends_in_order_has_grown() {
     let mut held = Vec::new();
     for request in 0..200 {
         let leak = 0x100_0000 + request * 0x1000;
-        script.at(place("serve.py(5): remember")).alloc(Pool::Pta, leak, 4096);
-        script.at(place("serve.py(6): answer")).alloc(Pool::Pta, 0x20_0000, MIB).free(Pool::Pta, 0x20_0000);
+        script.at(place("serve.py(5): remember")).alloc(pools::PTA, leak, 4096);
+        script.at(place("serve.py(6): answer")).alloc(pools::PTA, 0x20_0000, MIB).free(pools::PTA, 0x20_0000);
         held.push(leak);
     }
     for leak in &held {
-        script.free(Pool::Pta, *leak);
+        script.free(pools::PTA, *leak);
     }
     script.process_end();
     let found = judge(&script, SECOND / 10);
@@ -290,12 +291,12 @@ fn segments_count_once() {
     let mut script = Script::new(PID, NPU0);
     for request in 0..200 {
         let segment = 0x100_0000 + request * 0x10_0000;
-        script.at(place("serve.py(5): remember")).alloc(Pool::Hal, segment, 0x10_0000);
-        script.alloc(Pool::Pta, segment, 0x8_0000);
+        script.at(place("serve.py(5): remember")).alloc(pools::HAL, segment, 0x10_0000);
+        script.alloc(pools::PTA, segment, 0x8_0000);
     }
     let growth = judge(&script, SECOND / 10).growth.expect("judged");
     let sites: Vec<_> = growth.sites.iter().map(|site| (site.pool, site.blocks)).collect();
-    assert_eq!(sites, [(Pool::Pta, 200)]);
+    assert_eq!(sites, [(pools::PTA, 200)]);
 }
 
 /// Physical memory behind handles is a segment where it is mapped; memory of the program itself is none.
@@ -305,13 +306,13 @@ fn mapped_segments_count_once() {
     for request in 0..200 {
         let (handle, addr) = (request + 1, 0x100_0000 + request * 0x10_0000);
         script.at(place("pool")).create(handle, 0x10_0000).map(addr, 0x10_0000, handle);
-        script.alloc(Pool::Pta, addr, 0x1000);
-        script.at(place("own.c")).alloc(Pool::Hal, 0x9000_0000_0000 + addr, 64);
+        script.alloc(pools::PTA, addr, 0x1000);
+        script.at(place("own.c")).alloc(pools::HAL, 0x9000_0000_0000 + addr, 64);
     }
     let growth = judge(&script, SECOND / 10).growth.expect("judged");
     let mut sites: Vec<_> = growth.sites.iter().map(|site| (site.pool, site.blocks)).collect();
     sites.sort_unstable();
-    assert_eq!(sites, [(Pool::Hal, 200), (Pool::Pta, 200)]);
+    assert_eq!(sites, [(pools::HAL, 200), (pools::PTA, 200)]);
     assert!(growth.sites.iter().any(|site| site.site.expect("a place").stacks == place("own.c")));
 }
 
@@ -319,12 +320,12 @@ fn mapped_segments_count_once() {
 #[test]
 fn ends_of_segments_are_not_passed_on() {
     let mut script = Script::new(PID, NPU0);
-    script.step(1).step_start(2).alloc(Pool::Hal, 0x10_0000, MIB).alloc(Pool::Pta, 0x10_0000, 512);
-    script.free(Pool::Pta, 0x10_0000).free(Pool::Hal, 0x10_0000).step_end(2).step(3);
-    script.alloc(Pool::Hal, 0x10_0000, MIB).step(4).step(5);
+    script.step(1).step_start(2).alloc(pools::HAL, 0x10_0000, MIB).alloc(pools::PTA, 0x10_0000, 512);
+    script.free(pools::PTA, 0x10_0000).free(pools::HAL, 0x10_0000).step_end(2).step(3);
+    script.alloc(pools::HAL, 0x10_0000, MIB).step(4).step(5);
     let steps = judge(&script, 1_000_000).steps.expect("steps ended");
     let leaks: Vec<_> = steps.leaks.iter().map(|leak| (leak.pool, leak.step)).collect();
-    assert_eq!(leaks, [(Pool::Hal, 3)], "the second one is the program's own");
+    assert_eq!(leaks, [(pools::HAL, 3)], "the second one is the program's own");
 }
 
 /// `exit` is called, and handlers free a third of what is held, pauses of 5 s apart; the system has the rest. All of it was held. Without the call
@@ -335,9 +336,9 @@ fn what_is_freed_behind_the_call_of_exit_was_held() {
     for call in std::iter::once(None).chain(calls.map(Some)) {
         let mut script = Script::new(PID, NPU0);
         for number in 0..60_u64 {
-            script.at(place("train.py(7): loss")).alloc(Pool::Pta, 0x100_0000 + number * 0x1000, 512);
+            script.at(place("train.py(7): loss")).alloc(pools::PTA, 0x100_0000 + number * 0x1000, 512);
         }
-        script.alloc(Pool::Pta, 0x10_0000, MIB).free(Pool::Pta, 0x10_0000);
+        script.alloc(pools::PTA, 0x10_0000, MIB).free(pools::PTA, 0x10_0000);
         for _ in 0..3 {
             script.event(EventKind::DeviceUsage(DeviceUsage { total_bytes: 0, used_bytes: 0, processes: None }));
         }
@@ -345,10 +346,10 @@ fn what_is_freed_behind_the_call_of_exit_was_held() {
             script.event(EventKind::System(call));
         }
         for number in (0..60_u64).step_by(3) {
-            script.free(Pool::Pta, 0x100_0000 + number * 0x1000);
+            script.free(pools::PTA, 0x100_0000 + number * 0x1000);
         }
         for number in (0..60_u64).filter(|number| number % 3 > 0) {
-            script.end(FreeCause::ProcessEnd, Pool::Pta, 0x100_0000 + number * 0x1000);
+            script.end(FreeCause::ProcessEnd, pools::PTA, 0x100_0000 + number * 0x1000);
         }
         script.process_end();
         let found = judge(&script, 5 * SECOND);
@@ -369,9 +370,9 @@ fn what_is_freed_behind_the_call_of_exit_was_held() {
 #[test]
 fn work_behind_the_call_takes_it_back() {
     let mut script = Script::new(PID, NPU0);
-    script.alloc(Pool::Pta, 0x1000, 64).event(EventKind::System(System::PythonEnds));
-    script.alloc(Pool::Pta, 0x2000, 64).free(Pool::Pta, 0x2000);
-    script.end(FreeCause::ProcessEnd, Pool::Pta, 0x1000).process_end();
+    script.alloc(pools::PTA, 0x1000, 64).event(EventKind::System(System::PythonEnds));
+    script.alloc(pools::PTA, 0x2000, 64).free(pools::PTA, 0x2000);
+    script.end(FreeCause::ProcessEnd, pools::PTA, 0x1000).process_end();
     let span = judge(&script, SECOND).span.expect("it frees as many blocks as it leaves");
     assert_eq!(span.exit.called, None);
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::Ledger;
 use super::memory::Figures;
-use crate::model::{Device, Pool, ProcessUsage};
+use crate::model::{Device, Module, Pool, ProcessUsage};
 
 /// Blocks and their bytes.
 #[derive(Clone, Copy, Debug, Default)]
@@ -81,7 +81,7 @@ pub(super) struct Account {
     /// All of them by module.
     pub(super) modules: BTreeMap<&'static str, Sum>,
     /// Those that are no segments, by module.
-    pub(super) unpooled: BTreeMap<&'static str, Sum>,
+    pub(super) unpooled: BTreeMap<Option<Module>, Sum>,
     pub(super) pools: BTreeMap<Pool, PoolAccount>,
     pub(super) sample: Option<Sample>,
     /// Most driver memory so far, and what pools had handed out of it at most.

@@ -12,7 +12,7 @@ use super::shift::{PoolSpan, Shift};
 use super::{Ledger, Moment};
 use crate::hash::HashMap;
 use crate::model::{
-    AllocApi, Block, Device, DeviceUsage, Event, EventKind, Pool, PoolLevel, Region, RegionKind, module_name,
+    AllocApi, Block, Device, DeviceUsage, Event, EventKind, Module, Pool, PoolLevel, Region, RegionKind, module_name,
 };
 
 /// Devices of one process; more only come from a broken program, and share one account.
@@ -150,10 +150,10 @@ impl Memory {
     fn driver_alloc(&mut self, block: &Block) {
         let Block { allocation_id, addr, size_bytes, module_id, .. } = *block;
         self.driver_free(block);
-        let (device, module) = (self.account_of(block.device), module_name(block.module_id));
+        let (device, module) = (self.account_of(block.device), block.module_id);
         let account = self.account(device);
         account.hal += u128::from(size_bytes);
-        account.modules.entry(module).or_default().add(size_bytes);
+        account.modules.entry(module_name(module)).or_default().add(size_bytes);
         account.unpooled.entry(module).or_default().add(size_bytes);
         let plain = Plain { device, module_id };
         let place = range(addr, size_bytes);
@@ -178,7 +178,7 @@ impl Memory {
         if let Some((span, plain)) = span.and_then(|span| Some((span, self.plains.get(span.plain_number())?))) {
             self.shrinks();
             self.spans.remove(&addr);
-            return self.take_unpooled(plain.device, module_name(plain.module_id), span.size_bytes);
+            return self.take_unpooled(plain.device, plain.module_id, span.size_bytes);
         }
         if !self.segments.contains_key(&allocation_id) {
             return;
@@ -194,15 +194,15 @@ impl Memory {
         let Some(pool) = owner else { return self.take_unpooled(device, module, size_bytes) };
         let account = self.account(device);
         account.hal -= u128::from(size_bytes);
-        account.modules.entry(module).or_default().take(size_bytes);
+        account.modules.entry(module_name(module)).or_default().take(size_bytes);
         account.pool(pool).segments.take(size_bytes);
     }
 
     /// A block that was no pool's is gone.
-    fn take_unpooled(&mut self, device: Device, module: &'static str, size_bytes: u64) {
+    fn take_unpooled(&mut self, device: Device, module: Option<Module>, size_bytes: u64) {
         let account = self.account(device);
         account.hal -= u128::from(size_bytes);
-        account.modules.entry(module).or_default().take(size_bytes);
+        account.modules.entry(module_name(module)).or_default().take(size_bytes);
         account.unpooled.entry(module).or_default().take(size_bytes);
     }
 

@@ -1,13 +1,13 @@
 //! Driver blocks and where they are, in few bytes: there may be millions, and nearly all are at one place and no pool's. Those
 //! have no [`Segment`]: what there is to know of them is in their [`Span`].
 
-use crate::model::{Device, Pool, module_name};
+use crate::model::{Device, Module, Pool};
 
 /// What makes a segment, but for its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Plain {
     pub(super) device: Device,
-    pub(super) module_id: Option<u8>,
+    pub(super) module_id: Option<Module>,
 }
 
 /// Those that there are, by number from 1.
@@ -36,7 +36,7 @@ impl Plains {
 pub(super) struct Segment {
     pub(super) size_bytes: u64,
     pub(super) device: Device,
-    module_id: Option<u8>,
+    module_id: Option<Module>,
     pub(super) spans: Starts,
     /// The pool whose it is, and bytes of the pool's blocks in it.
     owner: Option<Box<(Pool, u128)>>,
@@ -48,8 +48,8 @@ impl Segment {
     }
 
     /// Module of the driver that asked for it.
-    pub(super) fn module(&self) -> &'static str {
-        module_name(self.module_id)
+    pub(super) const fn module(&self) -> Option<Module> {
+        self.module_id
     }
 
     /// Whose it is.
@@ -149,6 +149,7 @@ impl Span {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backend::ascend::modules;
 
     #[test]
     fn starts_come_and_go() {
@@ -179,7 +180,7 @@ mod tests {
     #[test]
     fn plain_ones_have_numbers() {
         let mut plains = Plains::default();
-        let [one, other] = [None, Some(3)].map(|module_id| Plain { device: Device::Npu(1), module_id });
+        let [one, other] = [None, Some(modules::of(3))].map(|module_id| Plain { device: Device::Npu(1), module_id });
         assert_eq!([one, other, one].map(|plain| plains.number(plain)), [Some(1), Some(2), Some(1)]);
         assert_eq!([0, 1, 2, 3].map(|number| plains.get(number)), [None, Some(one), Some(other), None]);
     }

@@ -1,12 +1,8 @@
 //! An account as sheets.
 
-use super::account::{Account, PoolAccount, Sample, Sum};
+use super::account::{Account, PoolAccount, Sample};
 use super::{Entry, Item, Ledger, Moment, PoolSheets, Sheet};
-use crate::model::{Confidence, Device, Pool, ProcessUsage, module_name};
-
-/// Module ids of the runtime and of HCCL (ascend-abi §2.2).
-const RUNTIME: &str = module_name(Some(7));
-const HCCL: &str = module_name(Some(3));
+use crate::model::{Confidence, Device, Module, ModuleRole, Pool, ProcessUsage};
 
 /// The ledger of an account. Whose it is, the caller adds.
 pub(super) fn ledger(device: Device, moment: Moment, time_ns: u64, account: &Account) -> Ledger {
@@ -79,9 +75,12 @@ fn hal(account: &Account) -> Sheet {
             parts.push(Entry::minus(Item::PoolShared { pool }, *shared));
         }
     }
-    let of = |module: &str| account.unpooled.get(module).map_or(0, |sum: &Sum| sum.size_bytes);
+    let of = |role: ModuleRole| {
+        let modules = account.unpooled.iter().filter(|(module, _)| module.map(Module::role) == Some(role));
+        modules.map(|(_, sum)| sum.size_bytes).sum::<u128>()
+    };
     let all: u128 = account.unpooled.values().map(|sum| sum.size_bytes).sum();
-    let (runtime, hccl) = (of(RUNTIME), of(HCCL));
+    let (runtime, hccl) = (of(ModuleRole::Runtime), of(ModuleRole::Communication));
     parts.push(Entry::plus(Item::Runtime, runtime));
     parts.push(Entry::plus(Item::Hccl, hccl));
     parts.push(Entry::plus(Item::Rest, all - runtime - hccl));

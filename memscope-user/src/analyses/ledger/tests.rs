@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use super::{Entry, Item, Sheet, Sign};
 use crate::analyses::script::{Script, run};
+use crate::backend::ascend::pools;
 use crate::model::{Block, Pool, Region, RegionKind};
 
 const PID: u32 = 7;
@@ -14,7 +15,7 @@ const NPU1: Device = Device::Npu(1);
 const RUNTIME: Option<u8> = Some(7);
 const HCCL: Option<u8> = Some(3);
 const APP: Option<u8> = Some(33);
-const PTA: Pool = Pool::Pta;
+const PTA: Pool = pools::PTA;
 
 fn script() -> Script {
     let mut script = Script::new(PID, NPU0);
@@ -75,17 +76,17 @@ fn cached(pool: Pool) -> Item {
 #[test]
 fn driver_memory_has_one_place() {
     let mut script = script();
-    script.alloc(Pool::Hal, 0x1000, 100).alloc(Pool::Hal, 0x2000, 50).alloc(Pool::Hal, 0x3000, 7);
-    script.module(RUNTIME).alloc(Pool::Hal, 0x4000, 10).module(HCCL).alloc(Pool::Hal, 0x5000, 20);
+    script.alloc(pools::HAL, 0x1000, 100).alloc(pools::HAL, 0x2000, 50).alloc(pools::HAL, 0x3000, 7);
+    script.module(RUNTIME).alloc(pools::HAL, 0x4000, 10).module(HCCL).alloc(pools::HAL, 0x5000, 20);
     script.alloc(PTA, 0x1000, 30).alloc(PTA, 0x1020, 40).alloc(PTA, 0x2000, 50).free(PTA, 0x2000);
-    script.alloc(Pool::PtaWorkspace, 0x5000, 6);
+    script.alloc(pools::PTA_WORKSPACE, 0x5000, 6);
     let ledger = end(&script);
     assert_eq!(ledger.hal.total.size_bytes, 187);
     let expected = [
         (allocated(PTA), 70),
         (cached(PTA), 80),
-        (allocated(Pool::PtaWorkspace), 6),
-        (cached(Pool::PtaWorkspace), 14),
+        (allocated(pools::PTA_WORKSPACE), 6),
+        (cached(pools::PTA_WORKSPACE), 14),
         (Item::Runtime, 10),
         (Item::Rest, 7),
     ];
@@ -120,7 +121,7 @@ fn sleep_and_wake_move_physical_memory() {
     script.create(0xb, 0x100).map(0x1_0100, 0x100, 0xb).alloc(PTA, 0x1_0000, 0x60);
     let awake = [(allocated(PTA), 0x60), (cached(PTA), 0x1a0)];
     assert_eq!(parts(&end(&script).hal), awake);
-    script.unmap(0x1_0000).free(Pool::Hal, 0xa).unmap(0x1_0100).free(Pool::Hal, 0xb);
+    script.unmap(0x1_0000).free(pools::HAL, 0xa).unmap(0x1_0100).free(pools::HAL, 0xb);
     let asleep = end(&script);
     assert_eq!((asleep.hal.total.size_bytes, parts(&asleep.hal)), (0, vec![]));
     assert_eq!(parts(&of(&script, Moment::Peak).hal), awake);
@@ -137,7 +138,7 @@ fn sleep_and_wake_move_physical_memory() {
 #[test]
 fn what_a_pool_holds_beyond_what_was_seen_is_named() {
     let mut script = script();
-    script.told(Some((1000, 4096))).alloc(PTA, 0x9000, 100).alloc(Pool::Hal, 0x1000, 512).alloc(PTA, 0x1000, 64);
+    script.told(Some((1000, 4096))).alloc(PTA, 0x9000, 100).alloc(pools::HAL, 0x1000, 512).alloc(PTA, 0x1000, 64);
     let ledger = end(&script);
     assert_eq!(parts(&ledger.hal), [(allocated(PTA), 64), (cached(PTA), 448)]);
     let own = &ledger.pools[0];
@@ -153,7 +154,7 @@ fn what_a_pool_holds_beyond_what_was_seen_is_named() {
 #[test]
 fn what_was_seen_beyond_a_pools_figures_is_named() {
     let mut script = script();
-    script.told(Some((10, 100))).alloc(Pool::Hal, 0x1000, 100).alloc(Pool::Hal, 0x2000, 300).alloc(PTA, 0x1000, 40);
+    script.told(Some((10, 100))).alloc(pools::HAL, 0x1000, 100).alloc(pools::HAL, 0x2000, 300).alloc(PTA, 0x1000, 40);
     script.alloc(PTA, 0x2000, 1);
     let own = &end(&script).pools[0];
     assert_eq!(parts(&own.allocated), [(allocated(PTA), 41), (Item::PoolNotCounted { pool: PTA }, -31)]);
@@ -165,12 +166,12 @@ fn what_was_seen_beyond_a_pools_figures_is_named() {
 #[test]
 fn nested_pools_count_once() {
     let mut script = script();
-    script.told(Some((60, 100))).alloc(Pool::Hal, 0x1000, 100).alloc(PTA, 0x1000, 60);
-    script.told(Some((40, 40))).alloc(Pool::Atb, 0x1000, 40);
+    script.told(Some((60, 100))).alloc(pools::HAL, 0x1000, 100).alloc(PTA, 0x1000, 60);
+    script.told(Some((40, 40))).alloc(pools::ATB, 0x1000, 40);
     let ledger = end(&script);
     assert_eq!(parts(&ledger.hal), [(allocated(PTA), 60), (cached(PTA), 40)]);
-    let atb = ledger.pools.iter().find(|pool| pool.pool == Pool::Atb).expect("ATB");
-    assert_eq!(parts(&atb.allocated), [(Item::PoolNested { pool: Pool::Atb }, 40)]);
+    let atb = ledger.pools.iter().find(|pool| pool.pool == pools::ATB).expect("ATB");
+    assert_eq!(parts(&atb.allocated), [(Item::PoolNested { pool: pools::ATB }, 40)]);
 }
 
 /// Pools of the user's own are as good as the frameworks', and a program that names too many is no danger.
@@ -178,8 +179,8 @@ fn nested_pools_count_once() {
 fn named_pools_have_their_segments() {
     let mine = Pool::custom("mine");
     let mut script = script();
-    script.alloc(mine, 0x1000, 30).alloc(Pool::Hal, 0x1000, 100).free(Pool::Hal, 0x1000).free(mine, 0x1000);
-    script.alloc(mine, 0x1000, 30).alloc(Pool::Hal, 0x1000, 100);
+    script.alloc(mine, 0x1000, 30).alloc(pools::HAL, 0x1000, 100).free(pools::HAL, 0x1000).free(mine, 0x1000);
+    script.alloc(mine, 0x1000, 30).alloc(pools::HAL, 0x1000, 100);
     assert_eq!(parts(&end(&script).hal), [(allocated(mine), 30), (cached(mine), 70)]);
     for number in 0..100 {
         script.told(Some((1, 1))).alloc(Pool::custom(&number.to_string()), 0x9000, 5);
@@ -203,7 +204,7 @@ fn memory_mapped_twice_is_there_once() {
 #[test]
 fn device_is_accounted_for() {
     let mut script = script();
-    script.alloc(Pool::Hal, 0x1000, 100).module(RUNTIME).alloc(Pool::Hal, 0x2000, 10);
+    script.alloc(pools::HAL, 0x1000, 100).module(RUNTIME).alloc(pools::HAL, 0x2000, 10);
     script.usage(1000, Some(&[(OTHER, 300), (PID, 150), (9, 400)]));
     let ledger = end(&script);
     let module = |module| Item::Module { module };
@@ -215,11 +216,11 @@ fn device_is_accounted_for() {
     assert_eq!((ledger.used_time_ns, ledger.capacity_bytes), (Some(2), Some(1 << 36)));
 
     // More came and went after the figures were taken.
-    script.alloc(Pool::Hal, 0x3000, 7);
+    script.alloc(pools::HAL, 0x3000, 7);
     let used = end(&script).used.expect("figures");
     let expected = [(module("APP"), 100), (module("RUNTIME"), 17), (Item::AllocatedSince, -7), (Item::BeyondHal, 40)];
     assert_eq!(parts(&used)[..4], expected);
-    script.free(Pool::Hal, 0x1000);
+    script.free(pools::HAL, 0x1000);
     let used = end(&script).used.expect("figures");
     assert_eq!(parts(&used)[..3], [(module("RUNTIME"), 17), (Item::GivenBackSince, 93), (Item::BeyondHal, 40)]);
 }
@@ -228,7 +229,7 @@ fn device_is_accounted_for() {
 #[test]
 fn contradicting_figures_are_named() {
     let mut script = script();
-    script.alloc(Pool::Hal, 0x1000, 100).usage(120, Some(&[(PID, 90), (OTHER, 50)]));
+    script.alloc(pools::HAL, 0x1000, 100).usage(120, Some(&[(PID, 90), (OTHER, 50)]));
     let used = end(&script).used.expect("figures");
     let expected = [
         (Item::Module { module: "APP" }, 100),
@@ -244,13 +245,13 @@ fn contradicting_figures_are_named() {
 fn unlisted_processes_are_what_was_seen() {
     for processes in [None, Some(&[][..])] {
         let mut script = script();
-        script.alloc(Pool::Hal, 0x1000, 100).usage(300, processes);
+        script.alloc(pools::HAL, 0x1000, 100).usage(300, processes);
         let used = end(&script).used.expect("figures");
         assert_eq!(parts(&used), [(Item::Module { module: "APP" }, 100), (Item::Unexplained, 200)]);
     }
     // Figures that list the process are better than younger ones that do not: it may be ending.
     let mut script = script();
-    script.alloc(Pool::Hal, 0x1000, 100).usage(300, Some(&[(PID, 120)])).usage(10, Some(&[]));
+    script.alloc(pools::HAL, 0x1000, 100).usage(300, Some(&[(PID, 120)])).usage(10, Some(&[]));
     assert_eq!(end(&script).used.expect("figures").total.size_bytes, 300);
 }
 
@@ -258,7 +259,7 @@ fn unlisted_processes_are_what_was_seen() {
 #[test]
 fn figures_older_than_the_account() {
     let mut script = script();
-    script.usage(50, None).alloc(Pool::Hal, 0x1000, 100);
+    script.usage(50, None).alloc(pools::HAL, 0x1000, 100);
     let used = end(&script).used.expect("figures");
     let expected = [(Item::Module { module: "APP" }, 100), (Item::AllocatedSince, -100), (Item::Unexplained, 50)];
     assert_eq!(parts(&used), expected);
@@ -268,14 +269,14 @@ fn figures_older_than_the_account() {
 #[test]
 fn peak_is_kept() {
     let mut script = script();
-    script.alloc(Pool::Hal, 0x1000, 100).alloc(PTA, 0x1000, 20).free(PTA, 0x1000).alloc(PTA, 0x1000, 90);
-    script.free(PTA, 0x1000).alloc(PTA, 0x1000, 50).free(PTA, 0x1000).free(Pool::Hal, 0x1000);
-    script.alloc(Pool::Hal, 0x1000, 99).alloc(PTA, 0x1000, 99);
+    script.alloc(pools::HAL, 0x1000, 100).alloc(PTA, 0x1000, 20).free(PTA, 0x1000).alloc(PTA, 0x1000, 90);
+    script.free(PTA, 0x1000).alloc(PTA, 0x1000, 50).free(PTA, 0x1000).free(pools::HAL, 0x1000);
+    script.alloc(pools::HAL, 0x1000, 99).alloc(PTA, 0x1000, 99);
     let peak = of(&script, Moment::Peak);
     assert_eq!(parts(&peak.hal), [(allocated(PTA), 90), (cached(PTA), 10)]);
     assert_eq!((peak.time_ns, peak.pid), (3, PID));
     // Still at its peak: the ledger of the end says it all.
-    script.free(PTA, 0x1000).alloc(Pool::Hal, 0x2000, 2);
+    script.free(PTA, 0x1000).alloc(pools::HAL, 0x2000, 2);
     let moments: Vec<Moment> = ledgers(script.events()).iter().map(|ledger| ledger.moment).collect();
     assert_eq!(moments, [Moment::End]);
 }
@@ -287,15 +288,15 @@ fn ends_of_processes_and_programs() {
     for cause in [FreeCause::ProcessEnd, FreeCause::TraceEnd] {
         let mut script = script();
         script
-            .alloc(Pool::Hal, 0x1000, 100)
+            .alloc(pools::HAL, 0x1000, 100)
             .alloc(PTA, 0x1000, 60)
-            .end(cause, Pool::Hal, 0x1000)
+            .end(cause, pools::HAL, 0x1000)
             .end(cause, PTA, 0x1000);
         let moments: Vec<Moment> = ledgers(script.events()).iter().map(|ledger| ledger.moment).collect();
         assert_eq!(moments, [Moment::End]);
         assert_eq!(parts(&end(&script).hal), [(allocated(PTA), 60), (cached(PTA), 40)]);
         // It goes on: that was an exec.
-        script.alloc(Pool::Hal, 0x1000, 30);
+        script.alloc(pools::HAL, 0x1000, 30);
         assert_eq!(parts(&end(&script).hal), [(Item::Rest, 30)]);
         assert_eq!(parts(&of(&script, Moment::Peak).hal), [(allocated(PTA), 60), (cached(PTA), 40)]);
     }
@@ -305,9 +306,9 @@ fn ends_of_processes_and_programs() {
 #[test]
 fn accounts_are_separate() {
     let mut script = script();
-    script.alloc(Pool::Hal, 0x1000, 1).on(PID, NPU1).alloc(Pool::Hal, 0x2000, 2);
-    script.on(OTHER, NPU0).alloc(Pool::Hal, 0x1000, 4).on(OTHER, Device::Cpu).alloc(Pool::Host, 0x9000, 99);
-    script.process_end().on(OTHER, NPU0).alloc(Pool::Hal, 0x1000, 8);
+    script.alloc(pools::HAL, 0x1000, 1).on(PID, NPU1).alloc(pools::HAL, 0x2000, 2);
+    script.on(OTHER, NPU0).alloc(pools::HAL, 0x1000, 4).on(OTHER, Device::Cpu).alloc(pools::HOST, 0x9000, 99);
+    script.process_end().on(OTHER, NPU0).alloc(pools::HAL, 0x1000, 8);
     let totals = |ledger: &Ledger| (ledger.pid, ledger.device, ledger.hal.total.size_bytes);
     let totals: Vec<_> = ledgers(script.events()).iter().map(totals).collect();
     assert_eq!(totals, [(PID, NPU0, 1), (PID, NPU1, 2), (OTHER, NPU0, 4), (OTHER, NPU0, 8)]);
@@ -317,7 +318,7 @@ fn accounts_are_separate() {
 #[test]
 fn restored_block_is_back() {
     let mut script = script();
-    script.alloc(Pool::Hal, 0x1000, 100).alloc(PTA, 0x1000, 60).free(Pool::Hal, 0x1000).restore(Pool::Hal, 0x1000);
+    script.alloc(pools::HAL, 0x1000, 100).alloc(PTA, 0x1000, 60).free(pools::HAL, 0x1000).restore(pools::HAL, 0x1000);
     assert_eq!(parts(&end(&script).hal), [(allocated(PTA), 60), (cached(PTA), 40)]);
 }
 
@@ -325,7 +326,7 @@ fn restored_block_is_back() {
 #[test]
 fn ledgers_on_demand() {
     let mut script = script();
-    script.alloc(Pool::Hal, 0x1000, 100).alloc(PTA, 0x1000, 60).alloc(Pool::Hal, 0x2000, 5);
+    script.alloc(pools::HAL, 0x1000, 100).alloc(PTA, 0x1000, 60).alloc(pools::HAL, 0x2000, 5);
     let mut analysis = LedgerAnalysis::default();
     let mut totals = Vec::new();
     for event in script.events() {
@@ -346,7 +347,7 @@ fn ledgers_on_demand() {
 #[test]
 fn losses_make_doubtful() {
     let mut script = script();
-    script.alloc(Pool::Hal, 0x1000, 100);
+    script.alloc(pools::HAL, 0x1000, 100);
     let found = run(LedgerAnalysis::default(), script.events(), &RunEnd { lost: 1, ..RunEnd::default() });
     assert!(matches!(&found[..], [Finding::Ledger(Ledger { confidence: Confidence::Doubtful, .. })]), "{found:?}");
 }
@@ -355,8 +356,8 @@ fn losses_make_doubtful() {
 #[test]
 fn huge_sizes_add_up() {
     let mut script = script();
-    script.alloc(Pool::Hal, u64::MAX - 1, u64::MAX - 20).alloc(PTA, u64::MAX - 1, 9).create(0xa, 19);
-    script.map(u64::MAX, u64::MAX, 0xa).told(Some((u64::MAX, u64::MAX))).alloc(Pool::Atb, u64::MAX, 1);
+    script.alloc(pools::HAL, u64::MAX - 1, u64::MAX - 20).alloc(PTA, u64::MAX - 1, 9).create(0xa, 19);
+    script.map(u64::MAX, u64::MAX, 0xa).told(Some((u64::MAX, u64::MAX))).alloc(pools::ATB, u64::MAX, 1);
     let ledger = end(&script);
     assert_eq!(ledger.hal.total.size_bytes, u128::from(u64::MAX) - 1);
     assert_eq!(parts(&ledger.hal)[0], (allocated(PTA), 1));
@@ -377,14 +378,14 @@ enum Call {
 }
 
 fn call() -> impl Strategy<Value = Call> {
-    let pool = prop::sample::select(vec![Pool::Hal, PTA, PTA, Pool::Atb, Pool::PtaWorkspace, Pool::custom("mine")]);
+    let pool = prop::sample::select(vec![pools::HAL, PTA, PTA, pools::ATB, pools::PTA_WORKSPACE, Pool::custom("mine")]);
     let (addr, size, handle) = (0..200_u64, 1..40_u64, 1000..1006_u64);
     prop_oneof![
         6 => (pool.clone(), addr.clone(), size.clone()).prop_map(|(pool, addr, size)| Call::Alloc(pool, addr, size)),
         4 => (pool, addr.clone()).prop_map(|(pool, addr)| Call::Free(pool, addr)),
         2 => (handle.clone(), size.clone()).prop_map(|(handle, size)| Call::Create(handle, size)),
         3 => (addr.clone(), size.clone(), handle.clone()).prop_map(|(addr, size, handle)| Call::Map(addr, size, handle)),
-        1 => handle.prop_map(|handle| Call::Free(Pool::Hal, handle)),
+        1 => handle.prop_map(|handle| Call::Free(pools::HAL, handle)),
         2 => addr.clone().prop_map(Call::Unmap),
         1 => (addr.clone(), size.clone()).prop_map(|(addr, size)| Call::Reserve(addr, size * 4)),
         1 => (0..200_u64, 0..400_u64).prop_map(|(used, reserved)| Call::Told(used, reserved)),
@@ -410,7 +411,7 @@ impl Naive {
         match &event.kind {
             EventKind::Alloc(alloc) => {
                 let Block { pool, addr, size_bytes, allocation_id, device, api, .. } = alloc.block;
-                if pool != Pool::Hal {
+                if pool != pools::HAL {
                     self.handed.retain(|other| other.0 != pool || !overlap((other.1, other.2), (addr, size_bytes)));
                     return self.handed.push((pool, addr, size_bytes));
                 }
@@ -419,7 +420,7 @@ impl Naive {
                     self.put(addr, size_bytes, Some(allocation_id));
                 }
             }
-            EventKind::Free(free) if free.block.pool == Pool::Hal => {
+            EventKind::Free(free) if free.block.pool == pools::HAL => {
                 self.driver.remove(&free.block.allocation_id);
                 self.behind.retain(|(.., id)| *id != free.block.allocation_id);
             }
@@ -469,7 +470,7 @@ proptest! {
                 Call::Free(pool, addr) if script.is_live(pool, addr) => {
                     script.free(pool, addr);
                 }
-                Call::Create(handle, size) if !script.is_live_on_any_device(Pool::Hal, handle) => {
+                Call::Create(handle, size) if !script.is_live_on_any_device(pools::HAL, handle) => {
                     script.create(handle, size);
                 }
                 Call::Map(addr, size, handle) => {

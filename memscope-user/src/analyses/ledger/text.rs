@@ -130,7 +130,8 @@ mod tests {
     use super::*;
     use crate::analyses::script::{Script, run};
     use crate::analyses::{Finding, LedgerAnalysis};
-    use crate::model::{Device, Pool, RunEnd};
+    use crate::backend::ascend::pools;
+    use crate::model::{Device, RunEnd};
 
     fn text(script: &Script, end: &RunEnd) -> String {
         let mut out = Vec::new();
@@ -145,8 +146,8 @@ mod tests {
     #[test]
     fn ledgers_are_columns() {
         let mut script = Script::new(7, Device::Npu(3));
-        script.module(Some(33)).alloc(Pool::Hal, 0x10_0000, 1 << 20).told(Some((800, 1 << 20)));
-        script.alloc(Pool::Pta, 0x10_0000, 512).usage(3 << 20, Some(&[(7, 2 << 20), (9, 1000)]));
+        script.module(Some(33)).alloc(pools::HAL, 0x10_0000, 1 << 20).told(Some((800, 1 << 20)));
+        script.alloc(pools::PTA, 0x10_0000, 512).usage(3 << 20, Some(&[(7, 2 << 20), (9, 1000)]));
         let expected = "\
 Ledger of process 7 on device 3 at the end; the driver's figures of the device, which has 64.00 GiB, were taken 0.000 s \
 after
@@ -180,7 +181,7 @@ ended unseen
     #[test]
     fn empty_ledgers_say_nothing() {
         let mut script = Script::new(7, Device::Npu(0));
-        script.alloc(Pool::Hal, 0x1000, 5).free(Pool::Hal, 0x1000);
+        script.alloc(pools::HAL, 0x1000, 5).free(pools::HAL, 0x1000);
         let text = text(&script, &RunEnd::default());
         let heads: Vec<&str> = text.lines().filter(|line| line.starts_with("Ledger")).collect();
         assert_eq!(

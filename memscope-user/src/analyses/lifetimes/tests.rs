@@ -1,6 +1,7 @@
 use super::*;
 use crate::analyses::script::{Script, run};
 use crate::analyses::table::Cell;
+use crate::backend::ascend::pools;
 
 const NPU0: Device = Device::Npu(0);
 const S: u64 = 1_000_000_000;
@@ -38,11 +39,11 @@ fn bars(freed: &[(usize, u64)]) -> [u64; 9] {
 /// for 200 s.
 fn five() -> Vec<Event> {
     let mut script = Script::new(7, NPU0);
-    script.stacks(&["a.py(1): f"], &[]).alloc(Pool::Pta, 0x1000, 512).free(Pool::Pta, 0x1000);
-    script.alloc(Pool::Pta, 0x1000, 512).free(Pool::Pta, 0x1000);
-    script.stacks(&["b.py(2): g"], &[]).alloc(Pool::Pta, 0x2000, 600).free(Pool::Pta, 0x2000);
-    script.stacks(&[], &[]).alloc(Pool::Pta, 0x3000, 4096);
-    script.alloc(Pool::Hal, 0x9000, 0).free(Pool::Hal, 0x9000);
+    script.stacks(&["a.py(1): f"], &[]).alloc(pools::PTA, 0x1000, 512).free(pools::PTA, 0x1000);
+    script.alloc(pools::PTA, 0x1000, 512).free(pools::PTA, 0x1000);
+    script.stacks(&["b.py(2): g"], &[]).alloc(pools::PTA, 0x2000, 600).free(pools::PTA, 0x2000);
+    script.stacks(&[], &[]).alloc(pools::PTA, 0x3000, 4096);
+    script.alloc(pools::HAL, 0x9000, 0).free(pools::HAL, 0x9000);
     at_times(&script, &[0, 9_999, 20_000, 30_000, S, 3 * S, 4 * S, 5 * S, 205 * S])
 }
 
@@ -50,7 +51,7 @@ fn five() -> Vec<Event> {
 fn lifetimes_by_size_and_place() {
     let found = found(&five());
     let [driver, pool] = &found[..] else { panic!("{found:#?}") };
-    assert_eq!((driver.pool, driver.all.blocks, driver.all.freed), (Pool::Hal, 1, bars(&[(8, 1)])));
+    assert_eq!((driver.pool, driver.all.blocks, driver.all.freed), (pools::HAL, 1, bars(&[(8, 1)])));
     assert_eq!((driver.sizes[0].least_bytes, driver.places.len()), (0, 0));
 
     let freed = bars(&[(0, 1), (1, 1), (6, 1)]);
@@ -70,10 +71,10 @@ fn lifetimes_by_size_and_place() {
 #[test]
 fn ends_differ() {
     let mut script = Script::new(7, NPU0);
-    script.alloc(Pool::Pta, 0x1000, 1).free(Pool::Pta, 0x1000).restore(Pool::Pta, 0x1000);
-    script.alloc(Pool::Pta, 0x2000, 1).end(FreeCause::Replaced, Pool::Pta, 0x2000).alloc(Pool::Pta, 0x2000, 1);
-    script.end(FreeCause::ProcessEnd, Pool::Pta, 0x1000).end(FreeCause::ProcessEnd, Pool::Pta, 0x2000).process_end();
-    script.alloc(Pool::Pta, 0x1000, 1);
+    script.alloc(pools::PTA, 0x1000, 1).free(pools::PTA, 0x1000).restore(pools::PTA, 0x1000);
+    script.alloc(pools::PTA, 0x2000, 1).end(FreeCause::Replaced, pools::PTA, 0x2000).alloc(pools::PTA, 0x2000, 1);
+    script.end(FreeCause::ProcessEnd, pools::PTA, 0x1000).end(FreeCause::ProcessEnd, pools::PTA, 0x2000).process_end();
+    script.alloc(pools::PTA, 0x1000, 1);
     let found = found(script.events());
     let all: Vec<Histogram> = found.iter().map(|found| found.all).collect();
     let first = Histogram { blocks: 3, freed: bars(&[]), unseen_ends: 1, live_blocks: 2 };

@@ -158,7 +158,7 @@ mod tests {
 
     use super::*;
     use crate::analyses::script::{Script, run};
-    use crate::model::Pool;
+    use crate::backend::ascend::pools;
 
     const NPU0: Device = Device::Npu(0);
 
@@ -183,11 +183,11 @@ mod tests {
     /// Blocks around all three marks; each address says when the block was allocated and freed.
     fn three_marks() -> Script {
         let mut script = Script::new(1, NPU0);
-        script.alloc(Pool::Hal, 0x1000, 64).mark("iter"); // before A
-        script.alloc(Pool::Hal, 0x2000, 64).alloc(Pool::Pta, 0x3000, 64).alloc(Pool::Atb, 0x4000, 64);
-        script.alloc(Pool::Host, 0x5000, 64).alloc(Pool::Hal, 0x6000, 64).mark("other").free(Pool::Hal, 0x6000);
-        script.mark("iter").alloc(Pool::Hal, 0x7000, 64).free(Pool::Atb, 0x4000); // between B and C
-        script.mark("iter").free(Pool::Pta, 0x3000).alloc(Pool::Hal, 0x8000, 64).mark("iter");
+        script.alloc(pools::HAL, 0x1000, 64).mark("iter"); // before A
+        script.alloc(pools::HAL, 0x2000, 64).alloc(pools::PTA, 0x3000, 64).alloc(pools::ATB, 0x4000, 64);
+        script.alloc(pools::HOST, 0x5000, 64).alloc(pools::HAL, 0x6000, 64).mark("other").free(pools::HAL, 0x6000);
+        script.mark("iter").alloc(pools::HAL, 0x7000, 64).free(pools::ATB, 0x4000); // between B and C
+        script.mark("iter").free(pools::PTA, 0x3000).alloc(pools::HAL, 0x8000, 64).mark("iter");
         script
     }
 
@@ -211,9 +211,9 @@ mod tests {
     #[test]
     fn processes_and_devices_are_apart() {
         let mut script = Script::new(1, NPU0);
-        script.alloc(Pool::Hal, 0x9000, 64).mark("iter").alloc(Pool::Hal, 0x1000, 64);
-        script.on(2, NPU0).alloc(Pool::Hal, 0x1000, 64).free(Pool::Hal, 0x1000);
-        script.on(1, Device::Npu(1)).alloc(Pool::Hal, 0x1000, 64).free(Pool::Hal, 0x1000);
+        script.alloc(pools::HAL, 0x9000, 64).mark("iter").alloc(pools::HAL, 0x1000, 64);
+        script.on(2, NPU0).alloc(pools::HAL, 0x1000, 64).free(pools::HAL, 0x1000);
+        script.on(1, Device::Npu(1)).alloc(pools::HAL, 0x1000, 64).free(pools::HAL, 0x1000);
         script.on(1, NPU0).mark("iter").mark("iter");
         let found = judge(&script, 0);
         assert_eq!(
@@ -226,7 +226,7 @@ mod tests {
     #[test]
     fn marks_without_a_device_count_everywhere() {
         let mut script = Script::new(1, Device::None);
-        script.mark("iter").on(1, Device::Npu(1)).alloc(Pool::Hal, 0x1000, 64).on(1, Device::None);
+        script.mark("iter").on(1, Device::Npu(1)).alloc(pools::HAL, 0x1000, 64).on(1, Device::None);
         script.mark("iter").mark("iter");
         assert_eq!(brief(&judge(&script, 0)), [(Device::Npu(1), 3, true, vec![(0x1000, false)])]);
     }
@@ -235,8 +235,8 @@ mod tests {
     #[test]
     fn restored_blocks_leak_again() {
         let mut script = Script::new(1, NPU0);
-        script.mark("iter").alloc(Pool::Hal, 0x1000, 64).mark("iter").free(Pool::Hal, 0x1000);
-        script.restore(Pool::Hal, 0x1000).mark("iter");
+        script.mark("iter").alloc(pools::HAL, 0x1000, 64).mark("iter").free(pools::HAL, 0x1000);
+        script.restore(pools::HAL, 0x1000).mark("iter");
         assert_eq!(brief(&judge(&script, 0)), [(NPU0, 3, true, vec![(0x1000, false)])]);
     }
 

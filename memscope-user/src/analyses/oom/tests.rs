@@ -2,11 +2,12 @@
 
 use super::*;
 use crate::analyses::script::{Script, run};
+use crate::backend::ascend::pools;
 use crate::model::{Device, Name, Pool, Stacks};
 
 fn failed(size_bytes: u64, (request, attempt): (u64, u32)) -> AllocFailed {
     let caller = Some(Name::fixed(&"aclrtMalloc"));
-    let (pool, status, flags, out_of_memory) = (Pool::Hal, 207_001, 0, true);
+    let (pool, status, flags, out_of_memory) = (pools::HAL, 207_001, 0, true);
     AllocFailed { pool, size_bytes, status, flags, caller, out_of_memory, request, attempt }
 }
 
@@ -39,14 +40,14 @@ fn find(script: &Script) -> Vec<Oom> {
 fn verdict_compares_with_what_pools_hold() {
     for (size_bytes, missing_bytes) in [(400, 0), (401, 1)] {
         let mut script = Script::new(1, Device::Npu(0));
-        script.alloc(Pool::Hal, 0x9000, 5000).pool_alloc(Pool::Pta, 0x1000, 600, 1000);
-        script.on(1, Device::Npu(1)).pool_alloc(Pool::Pta, 0x1000, 1, 9999).on(1, Device::Npu(0));
+        script.alloc(pools::HAL, 0x9000, 5000).pool_alloc(pools::PTA, 0x1000, 600, 1000);
+        script.on(1, Device::Npu(1)).pool_alloc(pools::PTA, 0x1000, 1, 9999).on(1, Device::Npu(0));
         script.event(trigger(size_bytes));
         let found = find(&script);
         assert_eq!((found[0].unused_bytes, found[0].missing_bytes, found[0].attempts), (400, missing_bytes, 2));
         let pools: Vec<_> =
             found[0].pools.iter().map(|pool| (pool.pool, pool.used_bytes, pool.reserved_bytes)).collect();
-        assert_eq!(pools, [(Pool::Hal, 5000, None), (Pool::Pta, 600, Some(1000))]);
+        assert_eq!(pools, [(pools::HAL, 5000, None), (pools::PTA, 600, Some(1000))]);
     }
 }
 
@@ -54,12 +55,12 @@ fn verdict_compares_with_what_pools_hold() {
 #[test]
 fn largest_free_piece_is_told() {
     let mut script = Script::new(1, Device::Npu(0));
-    script.alloc(Pool::Hal, 0x1000, 1000).pool_alloc(Pool::Pta, 0x1000, 300, 1000);
-    script.pool_alloc(Pool::Pta, 0x1000 + 300, 500, 1000).free(Pool::Pta, 0x1000).event(trigger(400));
-    script.on(2, Device::Npu(0)).pool_alloc(Pool::Pta, 0x1000, 300, 1000).event(trigger(400));
+    script.alloc(pools::HAL, 0x1000, 1000).pool_alloc(pools::PTA, 0x1000, 300, 1000);
+    script.pool_alloc(pools::PTA, 0x1000 + 300, 500, 1000).free(pools::PTA, 0x1000).event(trigger(400));
+    script.on(2, Device::Npu(0)).pool_alloc(pools::PTA, 0x1000, 300, 1000).event(trigger(400));
     let largest = |oom: &Oom| oom.pools.last().map(|pool| (pool.pool, pool.largest_free_bytes));
     let found: Vec<_> = find(&script).iter().map(largest).collect();
-    assert_eq!(found, [Some((Pool::Pta, Some(300))), Some((Pool::Pta, None))]);
+    assert_eq!(found, [Some((pools::PTA, Some(300))), Some((pools::PTA, None))]);
 }
 
 /// The last events are there, the oldest of them dropped; those of another process are not.
@@ -68,7 +69,7 @@ fn flight_recorder_keeps_the_last_events() {
     let mut script = Script::new(2, Device::Npu(0));
     script.launch().on(1, Device::Npu(0));
     for number in 0..100 {
-        script.alloc(Pool::Hal, 0x1000 + number, 8);
+        script.alloc(pools::HAL, 0x1000 + number, 8);
     }
     script.event(trigger(1));
     let found = find(&script);
@@ -87,11 +88,11 @@ fn used(oom: &Oom) -> Vec<(Pool, u64)> {
 #[test]
 fn each_failure_has_its_own_moment() {
     let mut script = Script::new(1, Device::Npu(0));
-    script.alloc(Pool::Hal, 0x1000, 200).alloc(Pool::Hal, 0x2000, 700).event(attempt(300, (1, 1)));
-    script.free(Pool::Hal, 0x2000).event(attempt(900, (2, 1))).event(for_good(300, (1, 1)));
-    script.alloc(Pool::Hal, 0x3000, 50).event(for_good(900, (2, 1)));
+    script.alloc(pools::HAL, 0x1000, 200).alloc(pools::HAL, 0x2000, 700).event(attempt(300, (1, 1)));
+    script.free(pools::HAL, 0x2000).event(attempt(900, (2, 1))).event(for_good(300, (1, 1)));
+    script.alloc(pools::HAL, 0x3000, 50).event(for_good(900, (2, 1)));
     let found = find(&script);
-    assert_eq!(found.iter().map(used).collect::<Vec<_>>(), [[(Pool::Hal, 900)], [(Pool::Hal, 200)]]);
+    assert_eq!(found.iter().map(used).collect::<Vec<_>>(), [[(pools::HAL, 900)], [(pools::HAL, 200)]]);
     assert_eq!(found.iter().map(|oom| oom.late).collect::<Vec<_>>(), [false, false]);
     // The script's clock counts events from 1: the attempts are the third and the fifth.
     let times: Vec<_> = found.iter().map(|oom| (oom.time_ns, oom.last_events.len())).collect();
@@ -104,13 +105,13 @@ fn each_failure_has_its_own_moment() {
 #[test]
 fn threads_and_devices_are_apart() {
     let mut script = Script::new(1, Device::Npu(0));
-    script.alloc(Pool::Hal, 0x1000, 100).thread(11).event(attempt(1, (1, 1)));
-    script.on(1, Device::Npu(1)).thread(12).alloc(Pool::Hal, 0x2000, 200).event(attempt(2, (2, 1)));
+    script.alloc(pools::HAL, 0x1000, 100).thread(11).event(attempt(1, (1, 1)));
+    script.on(1, Device::Npu(1)).thread(12).alloc(pools::HAL, 0x2000, 200).event(attempt(2, (2, 1)));
     script.on(1, Device::Npu(0)).thread(11).event(for_good(1, (1, 1)));
     script.on(1, Device::Npu(1)).thread(12).event(for_good(2, (2, 1)));
     let found = find(&script);
     let told: Vec<_> = found.iter().map(|oom| (oom.device, oom.size_bytes, used(oom))).collect();
-    let expected = [(Device::Npu(0), 1, vec![(Pool::Hal, 100)]), (Device::Npu(1), 2, vec![(Pool::Hal, 200)])];
+    let expected = [(Device::Npu(0), 1, vec![(pools::HAL, 100)]), (Device::Npu(1), 2, vec![(pools::HAL, 200)])];
     assert_eq!(told, expected);
 }
 
@@ -119,11 +120,11 @@ fn threads_and_devices_are_apart() {
 #[test]
 fn holders_count_bytes_once() {
     let mut script = Script::new(1, Device::Npu(0));
-    script.stacks(&["allocator.py(1): grow"], &[]).alloc(Pool::Hal, 0x1000, 1000);
-    script.stacks(&["hccl.py(2): init"], &[]).alloc(Pool::Hal, 0x9000, 64);
-    script.stacks(&["cache.py(3): fill"], &[]).pool_alloc(Pool::Pta, 0x1000, 500, 1000);
+    script.stacks(&["allocator.py(1): grow"], &[]).alloc(pools::HAL, 0x1000, 1000);
+    script.stacks(&["hccl.py(2): init"], &[]).alloc(pools::HAL, 0x9000, 64);
+    script.stacks(&["cache.py(3): fill"], &[]).pool_alloc(pools::PTA, 0x1000, 500, 1000);
     script.stacks(&["model.py(4): forward"], &[]);
-    script.pool_alloc(Pool::Pta, 0x1000 + 500, 200, 1000).pool_alloc(Pool::Pta, 0x1000 + 700, 100, 1000);
+    script.pool_alloc(pools::PTA, 0x1000 + 500, 200, 1000).pool_alloc(pools::PTA, 0x1000 + 700, 100, 1000);
     script.event(attempt(400, (1, 1))).event(for_good(400, (1, 1)));
     let found = find(&script);
     let first = |stacks: Stacks| stacks.python.map_or("", |stack| stack.frames()[0]);
@@ -134,8 +135,8 @@ fn holders_count_bytes_once() {
     };
     let told: Vec<_> = found[0].pools.iter().map(holders).collect();
     let expected = [
-        (Pool::Hal, 64, vec![("hccl.py(2): init", 1, 64)]),
-        (Pool::Pta, 800, vec![("cache.py(3): fill", 1, 500), ("model.py(4): forward", 2, 300)]),
+        (pools::HAL, 64, vec![("hccl.py(2): init", 1, 64)]),
+        (pools::PTA, 800, vec![("cache.py(3): fill", 1, 500), ("model.py(4): forward", 2, 300)]),
     ];
     assert_eq!(told, expected);
 }
@@ -144,25 +145,29 @@ fn holders_count_bytes_once() {
 #[test]
 fn retries_report_what_was_given_back() {
     let mut script = Script::new(1, Device::Npu(0));
-    script.alloc(Pool::Hal, 0x1000, 600).alloc(Pool::Hal, 0x2000, 100).event(attempt(900, (1, 1)));
-    script.free(Pool::Hal, 0x1000).event(attempt(900, (1, 2))).event(attempt(900, (1, 3))).event(for_good(900, (1, 3)));
+    script.alloc(pools::HAL, 0x1000, 600).alloc(pools::HAL, 0x2000, 100).event(attempt(900, (1, 1)));
+    script
+        .free(pools::HAL, 0x1000)
+        .event(attempt(900, (1, 2)))
+        .event(attempt(900, (1, 3)))
+        .event(for_good(900, (1, 3)));
     let found = find(&script);
     assert_eq!(found[0].retries.iter().map(|retry| retry.given_back_bytes).collect::<Vec<_>>(), [600, 0]);
-    assert_eq!(used(&found[0]), [(Pool::Hal, 100)]);
+    assert_eq!(used(&found[0]), [(pools::HAL, 100)]);
 }
 
 /// A request that recovers leaves nothing behind; of more requests than are followed the state is that of the certainty, and says so.
 #[test]
 fn requests_that_are_followed_are_bounded() {
     let mut script = Script::new(1, Device::Npu(0));
-    script.alloc(Pool::Hal, 0x1000, 10);
+    script.alloc(pools::HAL, 0x1000, 10);
     for request in 0..MAX_FAILING as u64 {
         script.thread(100 + request as u32).event(attempt(5, (request, 1)));
     }
-    script.thread(7).event(attempt(5, (9999, 1))).alloc(Pool::Hal, 0x2000, 20).event(for_good(5, (9999, 1)));
-    script.thread(100).alloc_recovered(Pool::Hal, 5, 0).thread(7).event(attempt(6, (10_000, 1)));
-    script.free(Pool::Hal, 0x2000).event(for_good(6, (10_000, 1)));
+    script.thread(7).event(attempt(5, (9999, 1))).alloc(pools::HAL, 0x2000, 20).event(for_good(5, (9999, 1)));
+    script.thread(100).alloc_recovered(pools::HAL, 5, 0).thread(7).event(attempt(6, (10_000, 1)));
+    script.free(pools::HAL, 0x2000).event(for_good(6, (10_000, 1)));
     let found = find(&script);
     let told: Vec<_> = found.iter().map(|oom| (oom.late, used(oom))).collect();
-    assert_eq!(told, [(true, vec![(Pool::Hal, 30)]), (false, vec![(Pool::Hal, 30)])]);
+    assert_eq!(told, [(true, vec![(pools::HAL, 30)]), (false, vec![(pools::HAL, 30)])]);
 }

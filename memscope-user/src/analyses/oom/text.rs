@@ -124,7 +124,8 @@ fn write_blocks(found: &Oom, clock: Clock, out: &mut dyn Write) -> io::Result<()
 mod tests {
     use super::*;
     use crate::analyses::oom::Retry;
-    use crate::model::{Device, LiveGroups, LiveSum, PlaceSum, Pool, Stack, StackEnd, Stacks};
+    use crate::backend::ascend::pools;
+    use crate::model::{Device, LiveGroups, LiveSum, PlaceSum, Stack, StackEnd, Stacks};
     use crate::text::clock::without_wall;
 
     fn oom(size_bytes: u64, largest_free_bytes: Option<u64>) -> Oom {
@@ -132,7 +133,7 @@ mod tests {
         let live = LiveSum { blocks: 2, size_bytes: 500 };
         let place = PlaceSum { stacks: Stacks { native, ..Stacks::default() }, live };
         let pool = PoolAtOom {
-            pool: Pool::Pta,
+            pool: pools::PTA,
             used_bytes: 600,
             reserved_bytes: Some(1000),
             largest_free_bytes,

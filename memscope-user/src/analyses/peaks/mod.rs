@@ -221,6 +221,7 @@ mod tests {
     use super::*;
     use crate::analyses::decompose::Classifier;
     use crate::analyses::script::{Script, run};
+    use crate::backend::ascend::pools;
     use crate::model::{Block, EventKind, FreeCause, LiveGroups, LiveSum, Name};
 
     const NPU0: Device = Device::Npu(0);
@@ -258,9 +259,9 @@ mod tests {
                     script.step_start(1);
                 }
                 let size = if iteration == highest { 9000 } else { 100 };
-                script.stacks(&FORWARD, &[]).alloc(Pool::Pta, 0x1000, size);
-                script.stacks(&STEP, &[]).alloc(Pool::Pta, 0x9000, 64).free(Pool::Pta, 0x9000);
-                script.stacks(&FORWARD, &[]).free(Pool::Pta, 0x1000);
+                script.stacks(&FORWARD, &[]).alloc(pools::PTA, 0x1000, size);
+                script.stacks(&STEP, &[]).alloc(pools::PTA, 0x9000, 64).free(pools::PTA, 0x9000);
+                script.stacks(&FORWARD, &[]).free(pools::PTA, 0x1000);
             }
             let found = peak(&script);
             assert_eq!((found.step, found.steps_from), expected, "{highest} {marked}");
@@ -285,11 +286,11 @@ mod tests {
     #[test]
     fn peak_is_told_in_groups() {
         let mut script = Script::new(7, NPU0);
-        script.step_start(3).module(HCCL).stacks(&[], &["f"]).alloc(Pool::Hal, 0x1000, 100);
-        script.stacks(&[], &["g"]).alloc(Pool::Hal, 0x2000, 300).module(None).alloc(Pool::Hal, 0x3000, 30);
-        script.step_start(4).free(Pool::Hal, 0x1000).free(Pool::Hal, 0x2000);
-        script.alloc(Pool::Hal, 0x4000, 100).alloc(Pool::Hal, 0x5000, 300);
-        script.free(Pool::Hal, 0x3000).free(Pool::Hal, 0x4000).free(Pool::Hal, 0x5000);
+        script.step_start(3).module(HCCL).stacks(&[], &["f"]).alloc(pools::HAL, 0x1000, 100);
+        script.stacks(&[], &["g"]).alloc(pools::HAL, 0x2000, 300).module(None).alloc(pools::HAL, 0x3000, 30);
+        script.step_start(4).free(pools::HAL, 0x1000).free(pools::HAL, 0x2000);
+        script.alloc(pools::HAL, 0x4000, 100).alloc(pools::HAL, 0x5000, 300);
+        script.free(pools::HAL, 0x3000).free(pools::HAL, 0x4000).free(pools::HAL, 0x5000);
         let found = peak(&script);
         assert_eq!((found.start_ns, found.time_ns, found.step, found.peak_bytes), (1, 3, 3, 430));
         assert_eq!((found.seen, found.unseen_bytes), (live(3, 430), 0));
@@ -304,8 +305,8 @@ mod tests {
     fn peak_at_the_end() {
         for cause in [FreeCause::TraceEnd, FreeCause::ProcessEnd] {
             let mut script = Script::new(7, NPU0);
-            script.alloc(Pool::Pta, 0x1000, 8).free(Pool::Pta, 0x1000).alloc(Pool::Pta, 0x2000, 5);
-            script.alloc(Pool::Pta, 0x1000, 9).end(cause, Pool::Pta, 0x1000).end(cause, Pool::Pta, 0x2000);
+            script.alloc(pools::PTA, 0x1000, 8).free(pools::PTA, 0x1000).alloc(pools::PTA, 0x2000, 5);
+            script.alloc(pools::PTA, 0x1000, 9).end(cause, pools::PTA, 0x1000).end(cause, pools::PTA, 0x2000);
             let found = peak(&script);
             assert_eq!((found.time_ns, found.peak_bytes, found.seen), (3, 14, live(2, 14)));
             assert_eq!(sizes(&found.groups), [(4, live(1, 5)), (8, live(1, 9))]);
@@ -317,8 +318,8 @@ mod tests {
     #[test]
     fn programs_are_apart() {
         let mut script = Script::new(7, NPU0);
-        script.alloc(Pool::Hal, 0x1000, 80).end(FreeCause::ProcessEnd, Pool::Hal, 0x1000);
-        script.alloc(Pool::Hal, 0x2000, 50).alloc(Pool::Hal, 0x3000, 40);
+        script.alloc(pools::HAL, 0x1000, 80).end(FreeCause::ProcessEnd, pools::HAL, 0x1000);
+        script.alloc(pools::HAL, 0x2000, 50).alloc(pools::HAL, 0x3000, 40);
         let found = peak(&script);
         assert_eq!((found.peak_bytes, found.seen), (90, live(2, 90)));
     }
@@ -327,8 +328,8 @@ mod tests {
     #[test]
     fn restored_block_counts() {
         let mut script = Script::new(7, NPU0);
-        script.alloc(Pool::Hal, 0x1000, 64).free(Pool::Hal, 0x1000).alloc(Pool::Hal, 0x2000, 10);
-        script.restore(Pool::Hal, 0x1000).free(Pool::Hal, 0x2000);
+        script.alloc(pools::HAL, 0x1000, 64).free(pools::HAL, 0x1000).alloc(pools::HAL, 0x2000, 10);
+        script.restore(pools::HAL, 0x1000).free(pools::HAL, 0x2000);
         let found = peak(&script);
         assert_eq!((found.time_ns, found.peak_bytes, found.seen), (3, 74, live(2, 74)));
     }
@@ -339,9 +340,9 @@ mod tests {
         let mut script = Script::new(7, NPU0);
         let start = ProcessStart { parent: 0, attached: true, command: "server".into(), pid_within: None };
         script.event(EventKind::ProcessStart(start));
-        script.told(Some((1010, 4096))).alloc(Pool::Pta, 0x1000, 10);
+        script.told(Some((1010, 4096))).alloc(pools::PTA, 0x1000, 10);
         // Of the older ones much has gone: more is seen, and it is no peak.
-        script.told(Some((520, 4096))).alloc(Pool::Pta, 0x2000, 20);
+        script.told(Some((520, 4096))).alloc(pools::PTA, 0x2000, 20);
         let found = peak(&script);
         assert_eq!((found.attached, found.peak_bytes), (true, 1010));
         assert_eq!((found.seen, found.unseen_bytes), (live(1, 10), 1000));
@@ -351,16 +352,16 @@ mod tests {
     #[test]
     fn peaks_are_separate() {
         let mut script = Script::new(7, NPU0);
-        script.alloc(Pool::Pta, 0x1000, 1).on(7, NPU1).alloc(Pool::Pta, 0x1000, 2);
-        script.on(6, NPU0).alloc(Pool::Pta, 0x1000, 4).alloc(Pool::Hal, 0x1000, 8);
-        script.process_end().alloc(Pool::Hal, 0x1000, 16);
+        script.alloc(pools::PTA, 0x1000, 1).on(7, NPU1).alloc(pools::PTA, 0x1000, 2);
+        script.on(6, NPU0).alloc(pools::PTA, 0x1000, 4).alloc(pools::HAL, 0x1000, 8);
+        script.process_end().alloc(pools::HAL, 0x1000, 16);
         let told: Vec<_> = peaks(&script).iter().map(|it| (it.pid, it.device, it.pool, it.peak_bytes)).collect();
         let expected = [
-            (6, NPU0, Pool::Hal, 8),
-            (6, NPU0, Pool::Hal, 16),
-            (6, NPU0, Pool::Pta, 4),
-            (7, NPU0, Pool::Pta, 1),
-            (7, NPU1, Pool::Pta, 2),
+            (6, NPU0, pools::HAL, 8),
+            (6, NPU0, pools::HAL, 16),
+            (6, NPU0, pools::PTA, 4),
+            (7, NPU0, pools::PTA, 1),
+            (7, NPU1, pools::PTA, 2),
         ];
         assert_eq!(told, expected);
     }
@@ -368,7 +369,7 @@ mod tests {
     #[test]
     fn losses_make_doubtful() {
         let mut script = Script::new(7, NPU0);
-        script.alloc(Pool::Hal, 0x1000, 1);
+        script.alloc(pools::HAL, 0x1000, 1);
         let found = run(PeaksAnalysis::default(), script.events(), &RunEnd { lost: 1, ..RunEnd::default() });
         assert!(matches!(&found[..], [Finding::Peak(Peak { confidence: Confidence::Doubtful, .. })]), "{found:?}");
     }
@@ -378,7 +379,7 @@ mod tests {
     fn huge_sizes_add_up() {
         let mut script = Script::new(7, NPU0);
         script.told(Some((u64::MAX, u64::MAX)));
-        script.alloc(Pool::Pta, 1, u64::MAX - 20).alloc(Pool::Pta, 2, 19);
+        script.alloc(pools::PTA, 1, u64::MAX - 20).alloc(pools::PTA, 2, 19);
         assert_eq!(peak(&script).seen, live(1, u64::MAX - 20));
     }
 
@@ -397,7 +398,7 @@ mod tests {
             let mut lives: BTreeMap<Pool, Vec<(u64, Block)>> = BTreeMap::new();
             let mut best: BTreeMap<Pool, (u64, u64, Vec<Block>)> = BTreeMap::new();
             for (pta, addr, place, module, size) in calls {
-                let pool = if pta { Pool::Pta } else { Pool::Hal };
+                let pool = if pta { pools::PTA } else { pools::HAL };
                 let list = lives.entry(pool).or_default();
                 if script.is_live(pool, addr) {
                     script.free(pool, addr);

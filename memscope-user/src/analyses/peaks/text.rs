@@ -34,9 +34,9 @@ pub(super) fn write(found: &Peak, clock: Clock, out: &mut dyn Write) -> io::Resu
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backend::ascend::pools;
     use crate::model::{
-        Device, LiveGroups, LiveSum, Name as OwnerName, OwnerSum, PlaceSum, Pool, SizeSum, Stack, StackEnd, Stacks,
-        StepsFrom,
+        Device, LiveGroups, LiveSum, Name as OwnerName, OwnerSum, PlaceSum, SizeSum, Stack, StackEnd, Stacks, StepsFrom,
     };
     use crate::text::clock::without_wall;
 
@@ -61,7 +61,7 @@ mod tests {
         Peak {
             pid: 7,
             device: Device::Npu(3),
-            pool: Pool::Pta,
+            pool: pools::PTA,
             attached: true,
             start_ns: 1_000_000_000,
             time_ns: 3_500_000_000,

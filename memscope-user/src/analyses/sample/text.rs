@@ -229,6 +229,7 @@ impl Lines<'_> {
 mod tests {
     use super::*;
     use crate::analyses::fragmentation::FreeSpace;
+    use crate::backend::ascend::pools;
     use crate::model::{Pool, ProcessUsage};
 
     fn sample() -> Sample {
@@ -236,7 +237,7 @@ mod tests {
             FreeSpace { total_bytes: 400, used_bytes: 300, free_bytes: 100, largest_free_bytes: 75, ratio: 0.25 };
         let pool = PoolSample {
             device: Device::Npu(3),
-            pool: Pool::Pta,
+            pool: pools::PTA,
             live_blocks: 2,
             live_bytes: 300,
             unseen_bytes: 1 << 20,

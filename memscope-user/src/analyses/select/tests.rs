@@ -5,6 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::analyses::script::Script;
+use crate::backend::ascend::pools;
 use crate::model::{Access, AccessKind, Block, Device, Free, FreeCause, OutOfMemory, Pool};
 
 const NPU0: Device = Device::Npu(0);
@@ -102,11 +103,11 @@ fn accessed(script: &mut Script, pool: Pool, addr: u64, allocation_id: u64) {
 #[test]
 fn events_go_with_their_blocks() {
     let mut script = Script::new(1, NPU0);
-    script.step_start(1).pool_alloc(Pool::Pta, 0xa, 100, 4096).pool_alloc(Pool::Pta, 0xb, 7, 4096);
-    access(&mut script, Pool::Pta, 0xa);
-    access(&mut script, Pool::Pta, 0xb);
-    script.free(Pool::Pta, 0xa).restore(Pool::Pta, 0xa).launch().free(Pool::Pta, 0xb).step_end(1);
-    script.end(FreeCause::TraceEnd, Pool::Pta, 0xa).process_end();
+    script.step_start(1).pool_alloc(pools::PTA, 0xa, 100, 4096).pool_alloc(pools::PTA, 0xb, 7, 4096);
+    access(&mut script, pools::PTA, 0xa);
+    access(&mut script, pools::PTA, 0xb);
+    script.free(pools::PTA, 0xa).restore(pools::PTA, 0xa).launch().free(pools::PTA, 0xb).step_end(1);
+    script.end(FreeCause::TraceEnd, pools::PTA, 0xa).process_end();
     let common = ["0: step 1", "7: launch", "9: step 1 ends", "11: end"];
     let of_a = [
         common[0],
@@ -129,9 +130,9 @@ fn events_go_with_their_blocks() {
 #[test]
 fn conditions() {
     let mut script = Script::new(1, NPU0);
-    script.alloc(Pool::Pta, 0xa, 64).owned("PTA@kv_cache");
-    script.thread(2).stacks(&["m.py(3): forward"], &[]).alloc(Pool::Pta, 0xb, 65);
-    script.on(3, NPU1).stacks(&[], &["libx.so(forward_impl+0x1) [0x2]"]).alloc(Pool::Hal, 0xc, 64).owned("CANN@HCCL");
+    script.alloc(pools::PTA, 0xa, 64).owned("PTA@kv_cache");
+    script.thread(2).stacks(&["m.py(3): forward"], &[]).alloc(pools::PTA, 0xb, 65);
+    script.on(3, NPU1).stacks(&[], &["libx.so(forward_impl+0x1) [0x2]"]).alloc(pools::HAL, 0xc, 64).owned("CANN@HCCL");
     let of = |condition: Condition| -> String {
         let lines = filtered(&script, &[condition]);
         lines.iter().filter_map(|line| line.split(' ').nth(2)).collect()
@@ -162,9 +163,13 @@ fn conditions() {
 #[test]
 fn blocks_that_were_not_seen() {
     let mut script = Script::new(1, NPU0);
-    script.unknown_free(Pool::Pta, 0x1, true).alloc_failed(Pool::Hal, 500, (1, 1)).alloc_recovered(Pool::Hal, 500, 1);
-    accessed(&mut script, Pool::Pta, 0x5, 0);
-    script.alloc(Pool::Hal, 0xa, 10);
+    script.unknown_free(pools::PTA, 0x1, true).alloc_failed(pools::HAL, 500, (1, 1)).alloc_recovered(
+        pools::HAL,
+        500,
+        1,
+    );
+    accessed(&mut script, pools::PTA, 0x5, 0);
+    script.alloc(pools::HAL, 0xa, 10);
     let EventKind::Alloc(alloc) = script.events()[4].kind else { panic!("an allocation") };
     script.event(EventKind::OutOfMemory(OutOfMemory::Top(alloc.block)));
     let small = ["4: alloc a used 10", "5: top a"];
@@ -189,7 +194,7 @@ fn other_processes_are_left_out() {
 #[test]
 fn figures_of_pools() {
     let mut script = Script::new(1, NPU0);
-    script.told(Some((1000, 4096))).alloc(Pool::Pta, 0xa, 100).alloc(Pool::Pta, 0xb, 7);
+    script.told(Some((1000, 4096))).alloc(pools::PTA, 0xa, 100).alloc(pools::PTA, 0xb, 7);
     let figures = |condition: Condition| {
         let selection = Selection { filter: only(&[condition]), window: Window::default() };
         let (events, _) = select(script.events(), &selection);
@@ -203,10 +208,10 @@ fn figures_of_pools() {
 /// Steps 1 and 2; a is freed in between, b and c live on. Seen from 8 to 12, both included.
 fn two_steps() -> Script {
     let mut script = Script::new(1, NPU0);
-    script.step_start(1).alloc(Pool::Pta, 0xa, 100).alloc(Pool::Pta, 0xb, 10).usage(5, None).step_end(1);
-    script.usage(6, None).step_start(2).alloc(Pool::Pta, 0xc, 1).free(Pool::Pta, 0xa).launch();
-    script.alloc(Pool::Pta, 0xd, 1000).free(Pool::Pta, 0xb).step_end(2).free(Pool::Pta, 0xc).launch();
-    script.end(FreeCause::TraceEnd, Pool::Pta, 0xd).process_end();
+    script.step_start(1).alloc(pools::PTA, 0xa, 100).alloc(pools::PTA, 0xb, 10).usage(5, None).step_end(1);
+    script.usage(6, None).step_start(2).alloc(pools::PTA, 0xc, 1).free(pools::PTA, 0xa).launch();
+    script.alloc(pools::PTA, 0xd, 1000).free(pools::PTA, 0xb).step_end(2).free(pools::PTA, 0xc).launch();
+    script.end(FreeCause::TraceEnd, pools::PTA, 0xd).process_end();
     script
 }
 
@@ -271,8 +276,8 @@ fn times_from_the_start() {
 #[test]
 fn frees_that_fail_later() {
     let mut script = Script::new(1, NPU0);
-    script.alloc(Pool::Hal, 0xa, 1).free(Pool::Hal, 0xa).restore(Pool::Hal, 0xa);
-    script.end(FreeCause::TraceEnd, Pool::Hal, 0xa);
+    script.alloc(pools::HAL, 0xa, 1).free(pools::HAL, 0xa).restore(pools::HAL, 0xa);
+    script.end(FreeCause::TraceEnd, pools::HAL, 0xa);
     assert_eq!(windowed(&script, None, Some(1)).0, ["0: alloc a used 1", "1: Program a used 0"]);
 }
 
@@ -280,8 +285,8 @@ fn frees_that_fail_later() {
 #[test]
 fn numbers_of_processes_come_back() {
     let mut script = Script::new(1, NPU0);
-    script.step_start(1).alloc(Pool::Hal, 0xa, 1).end(FreeCause::ProcessEnd, Pool::Hal, 0xa).process_end();
-    script.alloc(Pool::Hal, 0xb, 2).launch();
+    script.step_start(1).alloc(pools::HAL, 0xa, 1).end(FreeCause::ProcessEnd, pools::HAL, 0xa).process_end();
+    script.alloc(pools::HAL, 0xb, 2).launch();
     assert_eq!(windowed(&script, Some(5), None).0, ["5: back b used 2", "5: launch"]);
     let until = windowed(&script, None, Some(1)).0;
     assert_eq!(until, ["0: step 1", "1: alloc a used 1", "1: TraceEnd a used 0"]);
@@ -314,22 +319,24 @@ fn script_of(acts: &[(u32, u32, Act)]) -> Script {
     let mut script = Script::new(1, NPU0);
     let addr = |slot: u64| 0x10 * (slot + 1);
     let end_all = |script: &mut Script, cause| {
-        for slot in (0..4).filter(|slot| script.is_live(Pool::Pta, addr(*slot))).collect::<Vec<_>>() {
-            script.end(cause, Pool::Pta, addr(slot));
+        for slot in (0..4).filter(|slot| script.is_live(pools::PTA, addr(*slot))).collect::<Vec<_>>() {
+            script.end(cause, pools::PTA, addr(slot));
         }
     };
     let mut steps = 0;
     for &(pid, tid, act) in acts {
         script.on(pid, NPU0).thread(pid * 10 + tid);
         match act {
-            Act::Alloc(slot, size) if !script.is_live(Pool::Pta, addr(slot)) => {
-                script.alloc(Pool::Pta, addr(slot), size);
+            Act::Alloc(slot, size) if !script.is_live(pools::PTA, addr(slot)) => {
+                script.alloc(pools::PTA, addr(slot), size);
             }
-            Act::Free(slot) if script.is_live(Pool::Pta, addr(slot)) => drop(script.free(Pool::Pta, addr(slot))),
-            Act::Restore(slot) if !script.is_live(Pool::Pta, addr(slot)) && script.was_freed(Pool::Pta, addr(slot)) => {
-                script.restore(Pool::Pta, addr(slot));
+            Act::Free(slot) if script.is_live(pools::PTA, addr(slot)) => drop(script.free(pools::PTA, addr(slot))),
+            Act::Restore(slot)
+                if !script.is_live(pools::PTA, addr(slot)) && script.was_freed(pools::PTA, addr(slot)) =>
+            {
+                script.restore(pools::PTA, addr(slot));
             }
-            Act::Use(slot) if script.is_live(Pool::Pta, addr(slot)) => access(&mut script, Pool::Pta, addr(slot)),
+            Act::Use(slot) if script.is_live(pools::PTA, addr(slot)) => access(&mut script, pools::PTA, addr(slot)),
             Act::Step => {
                 steps += 1;
                 script.step(steps);

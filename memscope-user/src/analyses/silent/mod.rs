@@ -54,7 +54,8 @@ impl Analysis for SilentAnalysis {
 mod tests {
     use super::*;
     use crate::analyses::script::{Script, run};
-    use crate::model::{Device, Pool};
+    use crate::backend::ascend::pools;
+    use crate::model::Device;
 
     /// One that was attached to is named, whether or not it ends; not one that makes a call, if only for a block that is older, nor one traced from
     /// its start.
@@ -65,8 +66,8 @@ mod tests {
             let start = ProcessStart { parent: 0, attached, command: "serve".into(), pid_within: None };
             script.on(pid, Device::Npu(0)).event(EventKind::ProcessStart(start));
         }
-        script.on(2, Device::Npu(0)).alloc(Pool::Pta, 0x1000, 64);
-        script.on(3, Device::Npu(0)).unknown_free(Pool::Pta, 0x1000, true);
+        script.on(2, Device::Npu(0)).alloc(pools::PTA, 0x1000, 64);
+        script.on(3, Device::Npu(0)).unknown_free(pools::PTA, 0x1000, true);
         script.on(4, Device::Npu(0)).process_end();
         let found = run(SilentAnalysis::default(), script.events(), &RunEnd::default());
         assert_eq!(found, [Finding::Silent(Silent { pids: vec![1, 4], left_out: 0 })]);

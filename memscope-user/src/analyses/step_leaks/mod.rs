@@ -296,6 +296,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::backend::ascend::pools;
     use crate::{
         analyses::script::{Script, run},
         model::Device,
@@ -342,16 +343,16 @@ mod tests {
         assert_eq!(brief(&found.leaks), [(0x1680_0814_4000, 2, 2), (0x1680_0825_c000, 3, 1)]);
         assert_eq!(brief(&found.unjudged), [(0x1680_0835_c000, 4, 0)]);
         assert_eq!((found.pid, found.device, found.steps_ended), (PID, NPU0, 4));
-        assert!(found.leaks.iter().all(|leak| leak.pool == Pool::Pta && leak.size_bytes == 1 << 20));
+        assert!(found.leaks.iter().all(|leak| leak.pool == pools::PTA && leak.size_bytes == 1 << 20));
     }
 
     /// Fault of the reference: a candidate stayed one after its free.
     #[test]
     fn block_freed_later_is_no_leak() {
         let mut script = script();
-        script.step(1).step_start(2).alloc(Pool::Pta, 0x1000, 64).step_end(2).step(3).step(4);
+        script.step(1).step_start(2).alloc(pools::PTA, 0x1000, 64).step_end(2).step(3).step(4);
         assert_eq!(brief(&judge_one(&script).leaks), [(0x1000, 2, 2)]);
-        script.free(Pool::Pta, 0x1000);
+        script.free(pools::PTA, 0x1000);
         let found = judge_one(&script);
         assert_eq!((found.leaks.len(), found.unjudged.len(), found.steps_ended), (0, 0, 4));
     }
@@ -360,9 +361,9 @@ mod tests {
     #[test]
     fn block_of_the_last_step_is_unjudged() {
         let mut script = script();
-        script.step(1).step_start(2).alloc(Pool::Pta, 0x1000, 64).step_end(2);
-        script.alloc(Pool::Pta, 0x2000, 64); // after the end of step 2: still step 2
-        script.step_start(3).alloc(Pool::Pta, 0x3000, 64); // step 3 never ends
+        script.step(1).step_start(2).alloc(pools::PTA, 0x1000, 64).step_end(2);
+        script.alloc(pools::PTA, 0x2000, 64); // after the end of step 2: still step 2
+        script.step_start(3).alloc(pools::PTA, 0x3000, 64); // step 3 never ends
         let found = judge_one(&script);
         assert_eq!(brief(&found.leaks), []);
         assert_eq!(brief(&found.unjudged), [(0x1000, 2, 0), (0x2000, 2, 0), (0x3000, 3, 0)]);
@@ -373,20 +374,20 @@ mod tests {
     fn every_pool_of_device_memory_is_judged() {
         let mut script = script();
         script.step(1).step_start(2);
-        let pools = [Pool::MindSpore, Pool::Atb, Pool::PtaWorkspace, Pool::Pta, Pool::Host, Pool::Hal];
+        let pools = [pools::MIND_SPORE, pools::ATB, pools::PTA_WORKSPACE, pools::PTA, pools::HOST, pools::HAL];
         for pool in pools {
             script.alloc(pool, 0x1000, 64);
         }
         script.step_end(2).step(3);
         let pools: Vec<Pool> = judge_one(&script).leaks.iter().map(|leak| leak.pool).collect();
-        assert_eq!(pools, [Pool::Hal, Pool::Pta, Pool::PtaWorkspace, Pool::Atb, Pool::MindSpore]);
+        assert_eq!(pools, [pools::HAL, pools::PTA, pools::PTA_WORKSPACE, pools::ATB, pools::MIND_SPORE]);
     }
 
     /// Weights, optimizer state and caches come before step 2 and are kept.
     #[test]
     fn block_of_step_1_or_before_never_leaks() {
         let mut script = script();
-        script.alloc(Pool::Pta, 0x1000, 64).step_start(1).alloc(Pool::Pta, 0x2000, 64).step_end(1);
+        script.alloc(pools::PTA, 0x1000, 64).step_start(1).alloc(pools::PTA, 0x2000, 64).step_end(1);
         script.step(2).step(3).step(4);
         let found = judge_one(&script);
         assert_eq!((found.leaks.len(), found.unjudged.len(), found.steps_ended), (0, 0, 4));
@@ -396,8 +397,8 @@ mod tests {
     #[test]
     fn address_is_reused_after_free() {
         let mut script = script();
-        script.step(1).step_start(2).alloc(Pool::Pta, 0x1000, 64).step_end(2);
-        script.step_start(3).free(Pool::Pta, 0x1000).alloc(Pool::Pta, 0x1000, 32).step_end(3).step(4);
+        script.step(1).step_start(2).alloc(pools::PTA, 0x1000, 64).step_end(2);
+        script.step_start(3).free(pools::PTA, 0x1000).alloc(pools::PTA, 0x1000, 32).step_end(3).step(4);
         let found = judge_one(&script);
         assert_eq!(brief(&found.leaks), [(0x1000, 3, 1)]);
         assert_eq!(found.leaks[0].size_bytes, 32);
@@ -407,8 +408,8 @@ mod tests {
     #[test]
     fn replaced_block_is_no_leak() {
         let mut script = script();
-        script.step(1).step_start(2).alloc(Pool::Pta, 0x1000, 64).step_end(2).step(3);
-        script.end(FreeCause::Replaced, Pool::Pta, 0x1000).alloc(Pool::Pta, 0x1000, 64);
+        script.step(1).step_start(2).alloc(pools::PTA, 0x1000, 64).step_end(2).step(3);
+        script.end(FreeCause::Replaced, pools::PTA, 0x1000).alloc(pools::PTA, 0x1000, 64);
         let found = judge_one(&script);
         assert_eq!(brief(&found.leaks), []);
         assert_eq!(brief(&found.unjudged), [(0x1000, 3, 0)]);
@@ -418,8 +419,8 @@ mod tests {
     #[test]
     fn restored_block_leaks() {
         let mut script = script();
-        script.step(1).step_start(2).alloc(Pool::Hal, 0x1000, 64).free(Pool::Hal, 0x1000).step_end(2);
-        script.step(3).restore(Pool::Hal, 0x1000).step(4);
+        script.step(1).step_start(2).alloc(pools::HAL, 0x1000, 64).free(pools::HAL, 0x1000).step_end(2);
+        script.step(3).restore(pools::HAL, 0x1000).step(4);
         assert_eq!(brief(&judge_one(&script).leaks), [(0x1000, 2, 2)]);
     }
 
@@ -428,8 +429,8 @@ mod tests {
     fn blocks_freed_after_the_last_stop_stay_leaks() {
         for (row_time_ns, leaks) in [(None, 0), (Some(9), 1)] {
             let mut script = script();
-            script.step(1).step_start(2).alloc(Pool::Pta, 0x1000, 64).step_end(2).step(3);
-            script.end(FreeCause::Unwatched, Pool::Pta, 0x1000).process_end();
+            script.step(1).step_start(2).alloc(pools::PTA, 0x1000, 64).step_end(2).step(3);
+            script.end(FreeCause::Unwatched, pools::PTA, 0x1000).process_end();
             let mut events = script.events().to_vec();
             for event in &mut events {
                 if let EventKind::Free(free) = &mut event.kind {
@@ -447,8 +448,8 @@ mod tests {
     fn blocks_alive_at_the_end_stay_leaks() {
         for cause in [FreeCause::ProcessEnd, FreeCause::TraceEnd] {
             let mut script = script();
-            script.step(1).step_start(2).alloc(Pool::Pta, 0x1000, 64).step_end(2).step(3);
-            script.end(cause, Pool::Pta, 0x1000).process_end();
+            script.step(1).step_start(2).alloc(pools::PTA, 0x1000, 64).step_end(2).step(3);
+            script.end(cause, pools::PTA, 0x1000).process_end();
             assert_eq!(brief(&judge_one(&script).leaks), [(0x1000, 2, 1)], "{cause:?}");
         }
     }
@@ -457,7 +458,7 @@ mod tests {
     #[test]
     fn steps_may_end_out_of_order() {
         let mut script = script();
-        script.step(1).step_start(2).alloc(Pool::Pta, 0x1000, 64).step_start(3).step_end(3).step_end(2);
+        script.step(1).step_start(2).alloc(pools::PTA, 0x1000, 64).step_start(3).step_end(3).step_end(2);
         assert_eq!(brief(&judge_one(&script).leaks), [(0x1000, 2, 1)]);
     }
 
@@ -465,8 +466,8 @@ mod tests {
     #[test]
     fn devices_are_independent() {
         let mut script = script();
-        script.step(1).step_start(2).alloc(Pool::Pta, 0x1000, 64).step_end(2);
-        script.on(PID, NPU1).step(1).step_start(2).alloc(Pool::Pta, 0x1000, 32).step_end(2).step(3).step(4);
+        script.step(1).step_start(2).alloc(pools::PTA, 0x1000, 64).step_end(2);
+        script.on(PID, NPU1).step(1).step_start(2).alloc(pools::PTA, 0x1000, 32).step_end(2).step(3).step(4);
         let found = judge(&script);
         assert_eq!(found.iter().map(|leaks| leaks.device).collect::<Vec<_>>(), [NPU0, NPU1]);
         assert_eq!((brief(&found[0].leaks), brief(&found[0].unjudged)), (vec![], vec![(0x1000, 2, 0)]));
@@ -477,9 +478,9 @@ mod tests {
     #[test]
     fn processes_are_independent() {
         let mut script = Script::new(20, NPU0);
-        script.step(1).step_start(2).alloc(Pool::Pta, 0x1000, 64).step_end(2);
-        script.on(10, NPU0).step(1).step_start(2).alloc(Pool::Pta, 0x1000, 64).step_end(2).step(3);
-        script.on(20, NPU0).free(Pool::Pta, 0x1000).step(3);
+        script.step(1).step_start(2).alloc(pools::PTA, 0x1000, 64).step_end(2);
+        script.on(10, NPU0).step(1).step_start(2).alloc(pools::PTA, 0x1000, 64).step_end(2).step(3);
+        script.on(20, NPU0).free(pools::PTA, 0x1000).step(3);
         let found = judge(&script);
         assert_eq!(found.iter().map(|leaks| leaks.pid).collect::<Vec<_>>(), [10, 20]);
         assert_eq!(brief(&found[0].leaks), [(0x1000, 2, 1)]);
@@ -490,8 +491,8 @@ mod tests {
     #[test]
     fn reused_process_id_is_another_process() {
         let mut script = script();
-        script.step(1).step_start(2).alloc(Pool::Pta, 0x1000, 64).step_end(2).step(3).process_end();
-        script.step(1).step_start(2).alloc(Pool::Pta, 0x2000, 64).step_end(2);
+        script.step(1).step_start(2).alloc(pools::PTA, 0x1000, 64).step_end(2).step(3).process_end();
+        script.step(1).step_start(2).alloc(pools::PTA, 0x2000, 64).step_end(2);
         let found = judge(&script);
         assert_eq!(found.len(), 2, "{found:#?}");
         assert_eq!(brief(&found[0].leaks), [(0x1000, 2, 1)]);
@@ -502,7 +503,7 @@ mod tests {
     #[test]
     fn no_step_no_finding() {
         let mut script = script();
-        script.alloc(Pool::Pta, 0x1000, 64);
+        script.alloc(pools::PTA, 0x1000, 64);
         assert_eq!(judge(&script), []);
         script.on(PID, NPU1).step(1);
         assert_eq!(judge(&script).iter().map(|leaks| leaks.device).collect::<Vec<_>>(), [NPU1]);
@@ -526,7 +527,7 @@ mod tests {
         for step in 1..=steps {
             script.step_start(step);
             for block in 0..blocks {
-                script.alloc(Pool::Pta, u64::from(step) << 32 | block << 12, 4096);
+                script.alloc(pools::PTA, u64::from(step) << 32 | block << 12, 4096);
             }
             script.step_end(step);
         }
@@ -544,11 +545,11 @@ mod tests {
             script.step_start(step);
             if (first..=last).contains(&step) {
                 let addr = u64::from(step) << 12;
-                script.alloc(Pool::Pta, addr, 512);
+                script.alloc(pools::PTA, addr, 512);
                 kept.push(addr);
             }
             if kept.len() > queue {
-                script.free(Pool::Pta, kept.remove(0));
+                script.free(pools::PTA, kept.remove(0));
             }
             script.step_end(step);
         }
@@ -596,7 +597,7 @@ mod tests {
     }
 
     fn action() -> impl Strategy<Value = Action> {
-        let pool = prop::sample::select(vec![Pool::Hal, Pool::Host, Pool::Pta, Pool::Atb]);
+        let pool = prop::sample::select(vec![pools::HAL, pools::HOST, pools::PTA, pools::ATB]);
         let cause = prop::sample::select(vec![FreeCause::Program, FreeCause::Program, FreeCause::Replaced]);
         let touch = (pool, 1..4_u64, cause, prop::bool::weighted(0.1))
             .prop_map(|(pool, slot, cause, restore)| Action::Touch { pool, addr: slot << 12, cause, restore });
@@ -649,7 +650,7 @@ mod tests {
             }
             let EventKind::Alloc(alloc) = &event.kind else { continue };
             let block = alloc.block;
-            if alloc.restored || block.pool == Pool::Host || block.step < 2 {
+            if alloc.restored || block.pool == pools::HOST || block.step < 2 {
                 continue;
             }
             let (mut live, mut survived) = (true, 0);

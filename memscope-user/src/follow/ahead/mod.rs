@@ -20,10 +20,7 @@ pub(super) use needs::Needs;
 pub(super) use root::file_id;
 use root::{Root, RootId, Stamp};
 
-use crate::{
-    os::maps::FileId,
-    probes::{self, ProbeSpec},
-};
+use crate::{backend, os::maps::FileId, probes::ProbeSpec};
 
 /// The start of a path with the folder that Debian has for this machine.
 macro_rules! concat_triplet {
@@ -57,14 +54,6 @@ const FOLDERS: [&str; 7] = [
     concat_triplet!("/usr/lib/"),
     "/usr/local/lib",
 ];
-/// Where the driver is.
-const DRIVER: [&str; 3] = [
-    "/usr/local/Ascend/driver/lib64/driver",
-    "/usr/local/Ascend/driver/lib64/common",
-    "/usr/local/Ascend/driver/lib64",
-];
-/// Variables that name CANN's folder.
-const HOMES: [&str; 2] = ["ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME"];
 /// Folders of libraries for newer processors, below each folder that is searched (`ld.so(8)`, glibc 2.33).
 const PROCESSORS: &str = "glibc-hwcaps";
 /// What `$LIB` may stand for; loaders are built with one of them.
@@ -115,7 +104,7 @@ pub(super) struct Ahead {
 impl Ahead {
     /// Nothing was looked for yet. `user`: rows besides the built-in ones.
     pub(super) fn new(user: &[&'static ProbeSpec]) -> Self {
-        let specs = probes::builtin().chain(user.iter().copied());
+        let specs = backend::builtin().chain(user.iter().copied());
         // Those with a star are in folders that no loader searches.
         let mut names: Vec<&str> =
             specs.flat_map(|spec| spec.libraries.iter().copied()).filter(|name| !name.contains('*')).collect();
@@ -212,7 +201,7 @@ impl System {
             libraries.entry(name.to_owned()).or_default().push(path.to_owned());
         }
         let mut folders = cache::folders(root, Path::new(CONFIGURATION));
-        folders.extend(FOLDERS.iter().chain(&DRIVER).map(PathBuf::from));
+        folders.extend(FOLDERS.iter().chain(backend::current().driver_folders()).map(PathBuf::from));
         Self { libraries, folders, ..Self::default() }
     }
 }
@@ -351,7 +340,12 @@ fn of_environment(environment: &[u8], origin: &Path, current: &Path) -> Vec<Path
         environment.split(|byte| *byte == 0).find_map(value).map(OsString::from_vec)
     };
     let listed = value("LD_LIBRARY_PATH").map(|text| expanded(&text, origin, Some(current))).unwrap_or_default();
-    let homes = HOMES.into_iter().filter_map(value).map(|home| PathBuf::from(home).join("lib64"));
+    let homes = backend::current()
+        .home_variables()
+        .iter()
+        .copied()
+        .filter_map(value)
+        .map(|home| PathBuf::from(home).join("lib64"));
     listed.into_iter().chain(homes.filter(|home| home.is_absolute())).collect()
 }
 

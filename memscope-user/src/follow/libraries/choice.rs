@@ -7,11 +7,12 @@ use std::{
 
 use super::{Libraries, Library};
 use crate::{
+    backend,
     capture::Note,
     error_chain,
     kernel::{Kernel, KernelError},
     os::elf::ElfFile,
-    probes::{self, CallKind, FailingCall, LaunchCall, Layer, ProbeSpec},
+    probes::{CallKind, FailingCall, LaunchCall, Layer, ProbeSpec},
 };
 
 /// Which of these rows are placed.
@@ -48,7 +49,7 @@ impl Libraries {
     /// already as well.
     pub(super) fn choose_all(&mut self, kernel: &mut Kernel) -> Result<(), KernelError> {
         let left_out = std::mem::replace(&mut self.choice, RowChoice::ALL);
-        let specs: Vec<_> = probes::builtin().filter(|spec| !left_out.takes(spec)).collect();
+        let specs: Vec<_> = backend::builtin().filter(|spec| !left_out.takes(spec)).collect();
         let mut rows = Vec::with_capacity(specs.len());
         for spec in specs {
             // Some are kept back for loaders.
@@ -111,7 +112,7 @@ mod tests {
     use super::*;
 
     fn left_out(choice: RowChoice) -> Vec<&'static str> {
-        probes::builtin().filter(|spec| !choice.takes(spec)).map(|spec| spec.symbol).collect()
+        backend::builtin().filter(|spec| !choice.takes(spec)).map(|spec| spec.symbol).collect()
     }
 
     /// Makes sure that no function on the way of launches is probed for a trace that needs no launches, and that nothing else is

@@ -316,11 +316,11 @@ fn used_args(row: &ProbeRow) -> u8 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::probes;
+    use crate::backend;
 
     #[test]
     fn used_arguments_are_those_of_values_and_text() {
-        let spec = |symbol| probes::builtin().find(|spec| spec.symbol == symbol).expect("built in").row();
+        let spec = |symbol| backend::builtin().find(|spec| spec.symbol == symbol).expect("built in").row();
         // halMemCreate(handle = 0, size = 1, prop = 2, …)
         assert_eq!(used_args(&spec("halMemCreate")), 0b111);
         // rtFunctionRegister(bin, stub = 1, name = 2, …)

@@ -6,7 +6,8 @@ use crate::analyses::{
     oom::{Oom, PoolAtOom},
     script::{Script, run},
 };
-use crate::model::{LiveGroups, LiveSum, PlaceSum, Pool, Stack, StackEnd, Stacks};
+use crate::backend::ascend::pools;
+use crate::model::{LiveGroups, LiveSum, PlaceSum, Stack, StackEnd, Stacks};
 
 const NPU0: Device = Device::Npu(0);
 
@@ -30,13 +31,13 @@ fn python(frames: &[&'static str]) -> Stacks {
 }
 
 fn site(stacks: Stacks) -> Site {
-    Site { pool: Pool::Pta, stacks, size_bytes: None, module_id: None, caller: None }
+    Site { pool: pools::PTA, stacks, size_bytes: None, module_id: None, caller: None }
 }
 
 fn growing(frame: &'static str, bytes_per_second: f64) -> GrowingSite {
     GrowingSite {
         site: Some(site(python(&[frame, "serve.py(34): main"]))),
-        pool: Pool::Pta,
+        pool: pools::PTA,
         blocks: 40,
         size_bytes: 40 << 20,
         low_blocks: [0, 8, 16, 24, 32, 40],
@@ -68,7 +69,7 @@ fn growth(sites: Vec<GrowingSite>, increases: Vec<Increase>) -> Finding {
 /// 3 GiB of a pool, 1 GiB of it from before the attach, 1 GiB cached, and 512 MiB of the runtime.
 fn ledger(moment: Moment) -> Finding {
     const GIB: u128 = 1 << 30;
-    let pool = Pool::Pta;
+    let pool = pools::PTA;
     let sheet = |total: Item, size_bytes, parts| Sheet { total: Entry::plus(total, size_bytes), parts };
     let allocated = sheet(Item::PoolOwnAllocated { pool }, 3 * GIB, vec![Entry::plus(Item::PoolOlder { pool }, GIB)]);
     let reserved = sheet(Item::PoolOwnReserved { pool }, 4 * GIB, Vec::new());
@@ -185,7 +186,7 @@ fn oom(size_bytes: u64, largest_free_bytes: u64) -> Finding {
         ..LiveGroups::default()
     };
     let pool = PoolAtOom {
-        pool: Pool::Pta,
+        pool: pools::PTA,
         used_bytes: 1 << 30,
         reserved_bytes: Some((1 << 30) + (100 << 20)),
         largest_free_bytes: Some(largest_free_bytes),

@@ -9,8 +9,9 @@ use super::super::rows::{Probe, RawCall, Unusable};
 use super::super::turn::Turn;
 use super::Interpreted;
 use super::pools::Pools;
+use crate::backend::Backend;
 use crate::decode::{Objects, Phase};
-use crate::model::{AtbOp, Device, EventKind, Figures, FreeCause, Pool};
+use crate::model::{AtbOp, Device, EventKind, Figures, FreeCause, Pool, PoolOperators};
 use crate::probes::{AtbCall, Field};
 
 /// Threads per process with an operation that are remembered at least.
@@ -66,11 +67,12 @@ pub(super) fn interpret(kind: AtbCall, call: RawCall<'_>) -> Interpreted {
 /// The tensors of an operation that begins; also gives how many are left out.
 pub(super) fn interpret_objects(
     kind: AtbCall,
+    backend: &dyn Backend,
     probe: Option<&Probe>,
     objects: &Objects<'_>,
 ) -> Result<(super::Effect, u64), Unusable> {
     let probe = probe.filter(|_| kind == AtbCall::Tensors).ok_or(Unusable)?;
-    let tensors = AtbTensors::of(&probe.info, objects)?;
+    let tensors = AtbTensors::of(backend, &probe.info, objects)?;
     let left_out = tensors.left_out;
     Ok((super::Effect::Atb(Effect::Tensors(Box::new(tensors))), left_out))
 }
@@ -121,19 +123,26 @@ impl Atb {
     /// An operation uses tensors.
     fn tensors(&self, op: &AtbTensors, turn: &mut Turn<'_>) {
         let device = turn.device();
-        let open = self.workspaces.get(&turn.at.tid).map(|addr| Key::Pool(Pool::Atb, *addr));
+        let pool = pool_of(turn);
+        let open = self.workspaces.get(&turn.at.tid).map(|addr| Key::Pool(pool, *addr));
         let workspace = open.and_then(|key| turn.home.blocks.get(key)).map(|live| live.block);
         for tensor in &op.tensors {
-            let inside = |addr: u64, size_bytes: u64| tensor.addr.checked_sub(addr).is_some_and(|at| at < size_bytes);
+            let inside = |addr: u64, size_bytes: u64| tensor.1.addr.checked_sub(addr).is_some_and(|at| at < size_bytes);
             let block = workspace.filter(|block| inside(block.addr, block.size_bytes));
-            let access = op.access(tensor, block.map_or(0, |block| block.allocation_id));
+            let access = op.access(tensor, pool, block.map_or(0, |block| block.allocation_id));
             turn.emit(device, EventKind::Access(access));
         }
     }
 }
 
+/// The pool that workspaces of operations are of.
+fn pool_of(turn: &Turn<'_>) -> Pool {
+    let backend = turn.backend();
+    backend.pool_of_operators(PoolOperators::Atb).unwrap_or_else(|| backend.custom_pool("operations"))
+}
+
 fn workspace_begins(addr: u64, size_bytes: u64, turn: &mut Turn<'_>, pools: &mut Pools) {
-    let (pool, device) = (Pool::Atb, turn.device());
+    let (pool, device) = (pool_of(turn), turn.device());
     pools.reports_itself(pool);
     pools.heaps.registered(pool, addr, addr, device, size_bytes);
     let totals = pools.heaps.totals(pool, device);
@@ -141,7 +150,7 @@ fn workspace_begins(addr: u64, size_bytes: u64, turn: &mut Turn<'_>, pools: &mut
 }
 
 fn workspace_ends(addr: u64, cause: FreeCause, turn: &mut Turn<'_>, pools: &mut Pools) {
-    let pool = Pool::Atb;
+    let pool = pool_of(turn);
     let key = Key::Pool(pool, addr);
     let device = turn.home.blocks.get(key).map_or(Device::None, |live| live.block.device);
     pools.heaps.unregistered(pool, addr);

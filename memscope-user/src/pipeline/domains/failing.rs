@@ -33,11 +33,6 @@ const SILENCE_NS: u64 = 1_000_000_000;
 const QUIET_NS: u64 = 2_000_000_000;
 /// Looking through all live blocks takes time: attempts that follow each other faster share what was found.
 const LOOK_NS: u64 = 50_000_000;
-/// The driver is asked for a little more than the caller of ACL or the runtime wanted (ascend-abi §2.1).
-const PADDING_BYTES: u64 = 4096;
-/// Codes that say that there was no memory: the driver's, then those of ACL and the runtime (ascend-abi §2, §3).
-const OUT_OF_MEMORY: [i32; 5] = [6, 207_001, 200_000, 300_000, 0x0702_0016];
-
 /// What a call that fails, or asks how much there is, does.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::pipeline) enum Effect {
@@ -66,8 +61,8 @@ pub(super) fn interpret(kind: FailingCall, call: &RawCall<'_>) -> Interpreted {
         (FailingCall::MemoryInfo, Phase::Enter) => {
             return Ok(Some(super::Effect::Failing(Effect::MemoryInfo)));
         }
-        (FailingCall::Alloc, Phase::Return) => (Pool::Hal, None),
-        (FailingCall::AllocHost, Phase::Return) => (Pool::Host, Some(Device::Cpu)),
+        (FailingCall::Alloc, Phase::Return) => (call.backend.driver_pool(), None),
+        (FailingCall::AllocHost, Phase::Return) => (call.backend.host_pool(), Some(Device::Cpu)),
         _ => return Ok(None),
     };
     if call.code() == 0 {
@@ -200,7 +195,7 @@ impl Failing {
         let Failure { pool, device, size_bytes, flags, status, caller, .. } = *failure;
         let device = device.unwrap_or_else(|| turn.device());
         let (tid, time_ns) = (turn.at.tid, turn.at.time_ns);
-        let out_of_memory = OUT_OF_MEMORY.contains(&status);
+        let out_of_memory = turn.backend().is_out_of_memory(status);
         let request = if out_of_memory {
             self.attempt(tid, time_ns, Wish { pool, device, size_bytes })
         } else {
@@ -299,16 +294,16 @@ impl Failing {
     /// The driver gave the thread memory: maybe what it had asked for in vain.
     pub(super) fn driver_gave(&mut self, size_bytes: u64, turn: &mut Turn<'_>) {
         if !self.has_pool
-            && let Some(request) = self.granted(turn.at.tid, size_bytes)
+            && let Some(request) = self.granted(turn.at.tid, size_bytes, turn.backend().padding_bytes())
         {
             self.recovered(request, turn);
         }
     }
 
     /// The request that is granted by a block of this size.
-    fn granted(&mut self, tid: u32, size_bytes: u64) -> Option<Request> {
+    fn granted(&mut self, tid: u32, size_bytes: u64, padding_bytes: u64) -> Option<Request> {
         let request = self.threads.get(&tid)?.wanted()?;
-        let fits = size_bytes.checked_sub(request.wish.size_bytes).is_some_and(|more| more <= PADDING_BYTES);
+        let fits = size_bytes.checked_sub(request.wish.size_bytes).is_some_and(|more| more <= padding_bytes);
         if fits { self.succeeded(tid) } else { None }
     }
 
@@ -421,11 +416,12 @@ fn largest_by(blocks: impl Iterator<Item = Block>, count: usize, key: impl Fn(&B
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backend::ascend::pools;
 
     const SECOND: u64 = 1_000_000_000;
 
     const fn wish(size_bytes: u64) -> Wish {
-        Wish { pool: Pool::Hal, device: Device::Npu(0), size_bytes }
+        Wish { pool: pools::HAL, device: Device::Npu(0), size_bytes }
     }
 
     fn numbers(failing: &mut Failing, failures: &[(u32, u64, u64)]) -> Vec<(u64, u32)> {
@@ -477,10 +473,10 @@ mod tests {
     fn driver_sizes_are_padded() {
         let mut failing = Failing::default();
         failing.attempt(1, 0, wish(1000));
-        assert_eq!(failing.granted(1, 999), None);
-        assert_eq!(failing.granted(2, 1000), None);
-        assert_eq!(failing.granted(1, 1056).map(|request| request.attempts), Some(1));
-        assert_eq!(failing.granted(1, 1056), None);
+        assert_eq!(failing.granted(1, 999, 4096), None);
+        assert_eq!(failing.granted(2, 1000, 4096), None);
+        assert_eq!(failing.granted(1, 1056, 4096).map(|request| request.attempts), Some(1));
+        assert_eq!(failing.granted(1, 1056, 4096), None);
     }
 
     /// Many threads that fail cost a bounded amount of memory, and the newest is followed.

@@ -9,8 +9,9 @@ use super::super::rows::{RawCall, Unusable};
 use super::super::turn::Turn;
 use super::failing::{Failing, Failure};
 use super::{Interpreted, failing};
+use crate::backend::Place;
 use crate::decode::Phase;
-use crate::model::{AllocApi, Device, EventKind, FreeCause, PageType, Pool, Region, RegionKind};
+use crate::model::{AllocApi, Device, EventKind, FreeCause, PageType, Region, RegionKind};
 use crate::probes::{Field, MemoryCall};
 
 pub(in crate::pipeline) use self::physical::PhysicalId;
@@ -109,14 +110,9 @@ pub(super) fn interpret(kind: MemoryCall, call: &RawCall<'_>) -> Interpreted {
 /// smaller pages, and what it returns is what counts.
 fn driver_allocation(api: AllocApi, call: &RawCall<'_>) -> Interpreted {
     let size_bytes = call.field(Field::Size)?;
-    let Place { pool, device, module_id, page } = match api {
-        AllocApi::Create => {
-            Place::of_prop(call.field(Field::PropSideDevice).ok(), call.field(Field::PropModulePage).ok())
-        }
-        AllocApi::Alloc | AllocApi::Register => Place::of_flags(call.field(Field::Flags)?),
-    };
-    let flags = call.field(Field::Flags).unwrap_or(0);
-    let is_memory = api != AllocApi::Alloc || Space::of_flags(flags) != Space::AddressesOnly;
+    let field = |field| call.field(field).ok();
+    let Place { pool, device, module_id, page, is_memory } = call.backend.place(api, &field).ok_or(Unusable)?;
+    let flags = field(Field::Flags).unwrap_or(0);
     let status = call.code();
     if status != 0 {
         let (device, caller, huge) = (Some(device), Some(call.probe.symbol), page == PageType::Huge);
@@ -134,76 +130,13 @@ fn driver_allocation(api: AllocApi, call: &RawCall<'_>) -> Interpreted {
     Ok(Some(super::Effect::Memory(effect)))
 }
 
-/// `ACL_HOST_REG_PINNED` of `aclrtHostRegisterV2` (ascend-abi §3); other registrations pin nothing.
-const PINNED: u64 = 0x1000_0000;
-
 fn host_pin(call: &RawCall<'_>) -> Interpreted {
-    if call.field(Field::Flags)? & PINNED == 0 {
+    if !call.backend.pins(call.field(Field::Flags)?) {
         return Ok(None);
     }
     let (addr, size_bytes) = (call.field(Field::Addr)?, call.field(Field::Size)?);
-    let pinned = NewBlock::of_pool(Pool::Host, Device::Cpu, addr, size_bytes);
+    let pinned = NewBlock::of_pool(call.backend.host_pool(), Device::Cpu, addr, size_bytes);
     Ok(Some(super::Effect::Memory(Effect::Alloc(NewBlock { api: AllocApi::Register, ..pinned }))))
-}
-
-/// Where memory is asked for, and by whom.
-struct Place {
-    pool: Pool,
-    device: Device,
-    module_id: Option<u8>,
-    page: PageType,
-}
-
-/// What the address space field of a flag word stands for (ascend-abi §2.1).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Space {
-    /// Memory of the NPU: `MEM_SVM`, `MEM_DEV`, `MEM_DVPP`.
-    Device,
-    /// Memory of the host: `MEM_HOST`, `MEM_HOST_AGENT`, `MEM_HOST_UVA`.
-    Host,
-    /// No memory of either yet: `MEM_RESERVE`, `MEM_UVM` (its pages follow their users), and values without a meaning.
-    /// msMemScope passes over these calls.
-    AddressesOnly,
-}
-
-impl Space {
-    const fn of_flags(flags: u64) -> Self {
-        match flags >> 10 & 0xf {
-            0 | 1 | 3 => Self::Device,
-            2 | 4 | 6 => Self::Host,
-            _ => Self::AddressesOnly,
-        }
-    }
-}
-
-impl Place {
-    /// From the flag word of `halMemAlloc` (ascend-abi §2.1).
-    fn of_flags(flags: u64) -> Self {
-        let host = Space::of_flags(flags) == Space::Host;
-        let page = match (flags >> 31 & 1, flags >> 17 & 1) {
-            (1, _) => PageType::Giant,
-            (_, 1) => PageType::Huge,
-            _ => PageType::Normal,
-        };
-        let (pool, device) =
-            if host { (Pool::Host, Device::Cpu) } else { (Pool::Hal, Device::Npu((flags & 0x3ff) as u32)) };
-        Self { pool, device, module_id: Some((flags >> 56) as u8), page }
-    }
-
-    /// From the first 16 bytes of `drv_mem_prop` (ascend-abi §2.3), as far as they could be read.
-    fn of_prop(side_device: Option<u64>, module_page: Option<u64>) -> Self {
-        let (pool, device) = match side_device.map(|word| (word as u32, (word >> 32) as u32)) {
-            Some((0 | 2, _)) => (Pool::Host, Device::Cpu),
-            Some((_, device)) => (Pool::Hal, Device::Npu(device)),
-            None => (Pool::Hal, Device::None),
-        };
-        let page = match module_page.map(|word| word >> 32) {
-            Some(1) => PageType::Huge,
-            Some(2) => PageType::Giant,
-            _ => PageType::Normal,
-        };
-        Self { pool, device, module_id: module_page.and_then(|word| u8::try_from(word as u32).ok()), page }
-    }
 }
 
 /// How to take back what ended, if it turns out that it did not.
@@ -301,14 +234,14 @@ impl Memory {
         if let Some(undo) = self.region_ends(RegionKind::Reservation, addr, turn) {
             return undo;
         }
-        turn.unknown_free(Pool::Hal, addr, false);
+        turn.unknown_free(turn.backend().driver_pool(), addr, false);
         Undo::Unknown { addr }
     }
 
     fn released(&mut self, handle: u64, turn: &mut Turn<'_>) -> Undo {
         let freed = match self.physical.release(handle) {
             Gone::Unknown => {
-                turn.unknown_free(Pool::Hal, handle, false);
+                turn.unknown_free(turn.backend().driver_pool(), handle, false);
                 return Undo::Unknown { addr: handle };
             }
             Gone::Held => None,
@@ -334,7 +267,7 @@ impl Memory {
             Some(Undo::Block { key, live }) if meant(live.block.addr) && !turn.home.blocks.contains(key) => {
                 turn.put_back(key, &live);
             }
-            Some(Undo::Unknown { addr }) if meant(addr) => turn.unknown_free(Pool::Hal, addr, true),
+            Some(Undo::Unknown { addr }) if meant(addr) => turn.unknown_free(turn.backend().driver_pool(), addr, true),
             Some(Undo::Release { handle, freed }) if meant(handle) => {
                 self.physical.release_failed(handle, freed.map(|(id, _)| id));
                 if let Some((id, live)) = freed {

@@ -17,6 +17,7 @@ use std::sync::Arc;
 
 use super::rows::{Probe, RawCall, Unusable};
 use super::stacks::Code;
+use crate::backend::Backend;
 use crate::capture::Note;
 use crate::decode::Objects;
 use crate::model::Figures;
@@ -68,14 +69,15 @@ pub(super) fn interpret(kind: CallKind, call: RawCall<'_>) -> Interpreted {
 
 /// The same of a record with objects; also gives how many of them it leaves out.
 pub(super) fn interpret_objects(
+    backend: &'static dyn Backend,
     probe: Option<&Probe>,
     objects: &Objects<'_>,
     operators: &torch::Operators,
 ) -> Result<(Effect, u64), Unusable> {
     match probe.map(|probe| probe.info.meaning) {
-        Some(CallKind::Atb(kind)) => atb::interpret_objects(kind, probe, objects),
+        Some(CallKind::Atb(kind)) => atb::interpret_objects(kind, backend, probe, objects),
         Some(CallKind::Script(kind)) => script::interpret_objects(kind, objects),
-        Some(CallKind::Torch(kind)) => operators.interpret(kind, objects),
+        Some(CallKind::Torch(kind)) => operators.interpret(kind, backend, objects),
         _ => Err(Unusable),
     }
 }

@@ -10,8 +10,9 @@ use super::super::rows::{RawCall, Unusable};
 use super::super::steps::{OpenStep, Ranges, STEP_START};
 use super::super::turn::Turn;
 use super::failing::Failing;
-use super::pools::{PoolChange, PoolReport, Pools};
+use super::pools::{PoolReport, Pools};
 use super::{Interpreted, torch};
+use crate::backend::PoolChange;
 use crate::decode::Phase;
 use crate::model::{Device, EventKind, Figures, Mark, Name};
 use crate::probes::{Field, MstxCall};
@@ -178,14 +179,14 @@ impl Mstx {
             Effect::DomainDestroyed { handle } => self.names.destroyed(handle),
             Effect::HeapRegistered { domain, handle, range } => {
                 let device = turn.home.devices.physical(range.device);
-                let pool = self.names.pool(tid, domain);
+                let pool = self.names.pool(tid, domain, turn.backend());
                 pools.heaps.registered(pool, handle, range.addr, device, range.size_bytes);
             }
             Effect::HeapUnregistered { domain, handle } => {
-                pools.heaps.unregistered(self.names.pool(tid, domain), handle);
+                pools.heaps.unregistered(self.names.pool(tid, domain, turn.backend()), handle);
             }
             Effect::RegionRegistered { domain, handle, range } => {
-                let pool = self.names.pool(tid, domain);
+                let pool = self.names.pool(tid, domain, turn.backend());
                 self.names.region_registered(pool, handle, range.addr);
                 let totals = pools.heaps.totals(pool, turn.home.devices.physical(range.device));
                 let Range { device, addr, size_bytes } = range;
@@ -194,7 +195,7 @@ impl Mstx {
                 pools.mstx_reported(&report, turn, failing);
             }
             Effect::RegionUnregistered { domain, reference } => {
-                let pool = self.names.pool(tid, domain);
+                let pool = self.names.pool(tid, domain, turn.backend());
                 let Some(addr) = self.names.region_unregistered(pool, reference) else { return };
                 let device = turn.home.blocks.get(Key::Pool(pool, addr)).map(|live| live.block.device);
                 let totals = device.and_then(|device| pools.heaps.totals(pool, device));

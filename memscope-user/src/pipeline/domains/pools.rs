@@ -9,6 +9,7 @@ use super::super::rows::{RawCall, Unusable};
 use super::super::turn::Turn;
 use super::Interpreted;
 use super::failing::Failing;
+use crate::backend::{Backend, PoolChange, PoolWord};
 use crate::decode::Phase;
 use crate::model::{BlockReturned, EventKind, Figures, FreeCause, Name, Pool};
 use crate::probes::{Field, PoolCall, RowInfo};
@@ -42,17 +43,6 @@ pub(in crate::pipeline) struct PoolReport {
     pub(super) totals: Option<PoolTotals>,
 }
 
-/// What a pool did.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum PoolChange {
-    /// Handed a block out.
-    Alloc,
-    /// The program gave the block back.
-    Free,
-    /// The pool can hand the block out again.
-    Returned,
-}
-
 pub(super) const fn figures(kind: PoolCall) -> &'static [Figures] {
     match kind {
         PoolCall::Alloc | PoolCall::Free | PoolCall::Report => &[Figures::Memory],
@@ -64,22 +54,22 @@ pub(super) fn interpret(kind: PoolCall, call: &RawCall<'_>) -> Interpreted {
     let effect = match (kind, call.called.phase) {
         (PoolCall::Alloc, Phase::Return) => return handed_out(call),
         (PoolCall::Free, Phase::Enter) => Effect::Report(PoolReport {
-            pool: pool_of(&call.probe.info),
+            pool: pool_of(call.backend, &call.probe.info),
             change: PoolChange::Free,
             device: None,
             addr: call.field(Field::Addr)?,
             size_bytes: None,
             totals: None,
         }),
-        (PoolCall::Report, _) => pta_report(call)?,
+        (PoolCall::Report, _) => pool_report(call)?,
         (PoolCall::Request, _) => Effect::Request { size_bytes: call.field(Field::Size)? },
         _ => return Ok(None),
     };
     Ok(Some(super::Effect::Pool(effect)))
 }
 
-fn pool_of(row: &RowInfo) -> Pool {
-    row.pool.as_deref().map_or_else(|| Pool::custom(""), Pool::of_framework_or_custom)
+fn pool_of(backend: &dyn Backend, row: &RowInfo) -> Pool {
+    backend.framework_or_custom_pool(row.pool.as_deref().unwrap_or_default())
 }
 
 /// A pool has handed out a block, or has none left.
@@ -89,36 +79,17 @@ fn handed_out(call: &RawCall<'_>) -> Interpreted {
     let returned = call.called.status.cast_unsigned();
     let addr = if call.probe.info.fields.contains(&Field::Addr) { call.field(Field::Addr)? } else { returned };
     let device = call.half(Field::Device).ok();
-    let pool = pool_of(&call.probe.info);
+    let pool = pool_of(call.backend, &call.probe.info);
     let (change, size_bytes) = (PoolChange::Alloc, Some(size_bytes));
     let report = PoolReport { pool, change, device, addr, size_bytes, totals: None };
     Ok((addr != 0).then_some(super::Effect::Pool(Effect::Report(report))))
 }
 
-/// `c10::DeviceType::PrivateUse1`, which is the NPU.
-const PRIVATE_USE: u8 = 20;
-
-/// `torch_npu`'s `MemoryUsage` (ascend-abi §6.2). Its first bytes show whether the function that was found is the one
-/// that was looked for. Bytes 5 to 7 are padding that is not zero, and byte 4 is, too, before 2.5.
-fn pta_report(call: &RawCall<'_>) -> Result<Effect, Unusable> {
-    let [kind, device, component, change, ..] = call.field(Field::PtaKind)?.to_le_bytes();
-    let pool = match component {
-        0 => Some(Pool::Pta),
-        1 => Some(Pool::PtaWorkspace),
-        _ => None,
-    };
-    let change = match change {
-        0 => Some(PoolChange::Alloc),
-        1 => Some(PoolChange::Free),
-        2 => Some(PoolChange::Returned),
-        _ => None,
-    };
+/// What a pool reports by one function for all that it does. Its first word shows whether the function that was found is the one
+/// that was looked for.
+fn pool_report(call: &RawCall<'_>) -> Result<Effect, Unusable> {
     let size = call.field(Field::Size)?.cast_signed();
-    // A block that is handed out has a size; one that ends is reported with a negative one.
-    let sensible = kind == PRIVATE_USE
-        && device.cast_signed() >= 0
-        && change.is_some_and(|change| if change == PoolChange::Alloc { size >= 0 } else { size <= 0 });
-    let (Some(pool), Some(change), true) = (pool, change, sensible) else {
+    let Some(PoolWord { pool, change, device }) = call.backend.pool_report(call.field(Field::PtaKind)?, size) else {
         return Ok(Effect::Mislocated { symbol: call.probe.symbol });
     };
     let totals = PoolTotals {
@@ -129,7 +100,7 @@ fn pta_report(call: &RawCall<'_>) -> Result<Effect, Unusable> {
     Ok(Effect::Report(PoolReport {
         pool,
         change,
-        device: Some(device.into()),
+        device: Some(device),
         addr: call.field(Field::Addr)?,
         size_bytes: Some(size.unsigned_abs()),
         totals: Some(totals),
@@ -174,7 +145,7 @@ impl Pools {
     /// A pool reports one of its blocks, by a function of its own.
     fn function_reported(&mut self, report: &PoolReport, turn: &mut Turn<'_>, failing: &mut Failing) {
         let PoolReport { pool, change, addr, size_bytes, .. } = *report;
-        if self.mislocated && matches!(pool, Pool::Pta | Pool::PtaWorkspace) {
+        if self.mislocated && pool.is_located() {
             turn.shared.mislocated += 1;
             return;
         }

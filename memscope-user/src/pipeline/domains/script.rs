@@ -15,7 +15,7 @@ use super::super::wishes::{AnalysisBit, Settings};
 use super::Interpreted;
 use crate::analyses::decompose::{Classifier, RuleSet};
 use crate::decode::{Objects, Phase};
-use crate::model::{Block, Device, EventKind, Figures, Pool, Snapshot, System};
+use crate::model::{Block, Device, EventKind, Figures, PoolOperators, Snapshot, System};
 use crate::probes::{Field, ScriptCall};
 
 pub(in crate::pipeline) use self::collection::Collection;
@@ -292,7 +292,8 @@ fn step_called(turn: &mut Turn<'_>) {
 /// Gives a block of `PyTorch`'s pool that begins at the address labels; on another device than the thread's it is another block.
 fn label_block(addr: u64, ids: LabelIds, turn: &mut Turn<'_>) {
     let device = turn.device();
-    let key = Key::Pool(Pool::Pta, addr);
+    let Some(pool) = turn.backend().pool_of_operators(PoolOperators::Torch) else { return };
+    let key = Key::Pool(pool, addr);
     let Some(live) = turn.home.blocks.get(key) else { return };
     if device != Device::None && live.block.device != device {
         return;

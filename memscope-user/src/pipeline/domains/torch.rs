@@ -3,27 +3,24 @@
 //! The program may have anything in those bytes. What cannot be a tensor (dimensions that do not multiply to the number
 //! of elements, an unknown type, no device) is not reported.
 
-mod sanitizer;
-
 use std::sync::Arc;
 
 use memscope_common::record::{OBJECT_LIST_INLINE, OBJECT_LIST_WORDS};
 
-use self::sanitizer::SanitizerOp;
 use super::super::blocks::Key;
 use super::super::rows::{RawCall, Unusable};
 use super::super::turn::Turn;
 use super::Effect;
+use crate::backend::{Backend, OpUses, Use as SanitizedUse};
 use crate::decode::{ObjectCopy, Objects, Phase, word};
-use crate::model::{Access, AccessKind, Device, EventKind, Figures, Op, OpPhase, Pool};
+use crate::model::{Access, AccessKind, Device, EventKind, Figures, Op, OpPhase, Pool, PoolOperators};
 use crate::probes::TorchCall;
 use crate::probes::ops::{OpInfo, TensorLayout, Use};
 
 /// Operators that are known at once: several libraries of 3200.
 const MAX_OPS: usize = 1 << 16;
-/// `c10::DeviceType`s.
+/// `c10::DeviceType::CPU`.
 const CPU: u8 = 0;
-const PRIVATE_USE: u8 = 20;
 
 /// `c10::ScalarType`s that a tensor of this project's interest has: name and bytes of an element.
 const TYPES: [(&str, u64); 30] = [
@@ -92,9 +89,10 @@ pub(in crate::pipeline) fn apply(op: &OpCall, turn: &mut Turn<'_>) {
     }
     for tensor in &op.tensors {
         let device = tensor.device(turn.home.devices.visible());
-        let block = tensor.pool().and_then(|pool| turn.home.blocks.get(Key::Pool(pool, tensor.storage)));
+        let pool = tensor.pool(turn.backend());
+        let block = turn.home.blocks.get(Key::Pool(pool, tensor.storage)).filter(|_| tensor.number.is_some());
         let allocation_id = block.map_or(0, |live| live.block.allocation_id);
-        turn.emit(device, EventKind::Access(tensor.access(Arc::clone(&op.name), allocation_id)));
+        turn.emit(device, EventKind::Access(tensor.access(Arc::clone(&op.name), pool, allocation_id)));
     }
     if let Some(mark) = after {
         turn.emit(device, EventKind::Op(mark));
@@ -103,18 +101,18 @@ pub(in crate::pipeline) fn apply(op: &OpCall, turn: &mut Turn<'_>) {
 
 /// Takes a mark in which `torch_npu`'s sanitizer says what an operator uses; false if it is a mark of the user's.
 pub(super) fn sanitized(text: Option<&str>, turn: &mut Turn<'_>) -> bool {
-    let Some(op) = text.and_then(SanitizerOp::parse) else { return false };
-    let device = turn.device();
-    let name: Arc<str> = op.name.into();
-    for sanitizer::Use { kind, addr, size_bytes } in op.uses {
+    let Some(OpUses { name, uses }) = text.and_then(|text| turn.backend().uses_of_mark(text)) else { return false };
+    let (device, pool) = (turn.device(), tensor_pool(turn.backend()));
+    let name: Arc<str> = name.into();
+    for SanitizedUse { kind, addr, size_bytes } in uses {
         // A tensor that begins within a block has none, as nothing says where its memory begins.
-        let block = turn.home.blocks.get(Key::Pool(Pool::Pta, addr)).map(|live| live.block);
+        let block = turn.home.blocks.get(Key::Pool(pool, addr)).map(|live| live.block);
         let (allocation_id, device) = block.map_or((0, device), |block| (block.allocation_id, block.device));
         let access = Access {
             kind,
             op: Arc::clone(&name),
             allocation_id,
-            pool: Pool::Pta,
+            pool,
             addr,
             size_bytes,
             dtype: UNKNOWN_TYPE,
@@ -124,6 +122,11 @@ pub(super) fn sanitized(text: Option<&str>, turn: &mut Turn<'_>) -> bool {
         turn.emit(device, EventKind::Access(access));
     }
     true
+}
+
+/// The pool that `PyTorch`'s tensors on devices are in.
+fn tensor_pool(backend: &dyn Backend) -> Pool {
+    backend.pool_of_operators(PoolOperators::Torch).unwrap_or_else(|| backend.driver_pool())
 }
 
 /// What the details of records with objects mean.
@@ -158,8 +161,8 @@ pub(in crate::pipeline) struct TensorUse {
     size_bytes: u64,
     dtype: &'static str,
     shape: Arc<[i64]>,
-    /// Kind and number, as the program counts.
-    device: (u8, u8),
+    /// Number of the device as the program counts; `None` for host memory.
+    number: Option<u8>,
 }
 
 impl OpCall {
@@ -178,26 +181,23 @@ impl OpCall {
 impl TensorUse {
     /// Its device; `visible` are the physical numbers of those that the program sees.
     pub(in crate::pipeline) fn device(&self, visible: &[u32]) -> Device {
-        match self.device {
-            (PRIVATE_USE, number) => {
-                let number = u32::from(number);
-                Device::Npu(visible.get(number as usize).copied().unwrap_or(number))
-            }
-            _ => Device::Cpu,
-        }
+        self.number.map_or(Device::Cpu, |number| {
+            let number = u32::from(number);
+            Device::Npu(visible.get(number as usize).copied().unwrap_or(number))
+        })
     }
 
-    /// The pool that its memory comes from; none of ours for host memory.
-    pub(in crate::pipeline) const fn pool(&self) -> Option<Pool> {
-        if self.device.0 == PRIVATE_USE { Some(Pool::Pta) } else { None }
+    /// The pool that its memory comes from.
+    fn pool(&self, backend: &dyn Backend) -> Pool {
+        if self.number.is_some() { tensor_pool(backend) } else { backend.host_pool() }
     }
 
-    pub(in crate::pipeline) fn access(&self, op: Arc<str>, allocation_id: u64) -> Access {
+    pub(in crate::pipeline) fn access(&self, op: Arc<str>, pool: Pool, allocation_id: u64) -> Access {
         Access {
             kind: self.kind,
             op,
             allocation_id,
-            pool: self.pool().unwrap_or(Pool::Host),
+            pool,
             addr: self.addr,
             size_bytes: self.size_bytes,
             dtype: self.dtype,
@@ -223,7 +223,12 @@ impl Operators {
     }
 
     /// The operator of a record, with how many tensors it leaves out.
-    pub(super) fn interpret(&self, kind: TorchCall, objects: &Objects<'_>) -> Result<(Effect, u64), Unusable> {
+    pub(super) fn interpret(
+        &self,
+        kind: TorchCall,
+        backend: &dyn Backend,
+        objects: &Objects<'_>,
+    ) -> Result<(Effect, u64), Unusable> {
         let operator = self.0.get(objects.detail as usize).and_then(Option::as_ref).ok_or(Unusable)?;
         let (phase, uses) = match kind {
             TorchCall::Enter => (OpPhase::Start, &operator.enter),
@@ -234,7 +239,7 @@ impl Operators {
             OpCall { name: Arc::clone(&operator.name), phase, tensors: Vec::new(), left_out: objects.left_out.into() };
         for object in objects.iter() {
             let (Some(layout), Some(usage)) = (operator.layout, uses.get(usize::from(object.value))) else { continue };
-            match tensor(&object, layout, *usage) {
+            match tensor(&object, layout, *usage, backend) {
                 Tensor::Used(tensor) => call.tensors.push(tensor),
                 Tensor::Nothing => {}
                 Tensor::Unreadable => call.left_out += 1,
@@ -255,7 +260,7 @@ enum Tensor {
     Unreadable,
 }
 
-fn tensor(object: &ObjectCopy<'_>, layout: TensorLayout, usage: Use) -> Tensor {
+fn tensor(object: &ObjectCopy<'_>, layout: TensorLayout, usage: Use, backend: &dyn Backend) -> Tensor {
     if !object.readable || !object.inner_readable || !object.list_readable {
         return Tensor::Unreadable;
     }
@@ -264,7 +269,8 @@ fn tensor(object: &ObjectCopy<'_>, layout: TensorLayout, usage: Use) -> Tensor {
         return Tensor::Unreadable;
     };
     // The undefined tensor has no device; memory of other kinds is not ours.
-    if has_device != 1 || !matches!(kind, CPU | PRIVATE_USE) {
+    let on_device = backend.is_torch_device(kind);
+    if has_device != 1 || !(on_device || kind == CPU) {
         return if has_device > 1 { Tensor::Unreadable } else { Tensor::Nothing };
     }
     match read(object, layout) {
@@ -273,9 +279,8 @@ fn tensor(object: &ObjectCopy<'_>, layout: TensorLayout, usage: Use) -> Tensor {
         Some(Found { storage, addr, size_bytes, dtype, shape }) => {
             let access = if usage == Use::Read { AccessKind::Read } else { AccessKind::Write };
             // A single device may be told as "the current one".
-            let number = if number == u8::MAX { 0 } else { number };
-            let (device, shape) = ((kind, number), shape.into());
-            Tensor::Used(TensorUse { kind: access, storage, addr, size_bytes, dtype, shape, device })
+            let number = on_device.then_some(if number == u8::MAX { 0 } else { number });
+            Tensor::Used(TensorUse { kind: access, storage, addr, size_bytes, dtype, shape: shape.into(), number })
         }
         None => Tensor::Unreadable,
     }

@@ -4,7 +4,9 @@ use memscope_common::Kind;
 use memscope_common::record::{OBJECT_FAULT, OBJECT_HEAD, OBJECT_INNER};
 
 use super::*;
-use crate::probes::{AtbCall, CallKind, Field, builtin};
+use crate::backend::ascend::pools;
+use crate::backend::builtin;
+use crate::probes::{AtbCall, CallKind, Field};
 use crate::testing::Who;
 
 /// An operation of ATB with another inside of it; the outer one throws, and has no end.
@@ -191,10 +193,10 @@ fn workspaces_are_blocks() {
     assert_eq!(
         events.iter().map(told).collect::<Vec<_>>(),
         [
-            (Pool::Atb, npu, 0x1000, 100, Some(100)),
-            (Pool::Atb, npu, 0x2000, 110, Some(110)),
-            (Pool::Atb, npu, 0x1000, 10, Some(10)),
-            (Pool::Atb, npu, 0x2000, 0, Some(0)),
+            (pools::ATB, npu, 0x1000, 100, Some(100)),
+            (pools::ATB, npu, 0x2000, 110, Some(110)),
+            (pools::ATB, npu, 0x1000, 10, Some(10)),
+            (pools::ATB, npu, 0x2000, 0, Some(0)),
         ]
     );
 }

@@ -4,15 +4,17 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use proptest::prelude::*;
 
 use super::*;
+use crate::backend::ascend::pools;
 use crate::capture::{CaptureHeader, Ending, Writer, WriterOptions};
 use crate::hash::{HashMap, HashSet};
 use crate::model::{
-    Access, Alloc, AllocApi, AllocFailed, BlockReturned, Device, Event, EventKind, Free, Mark, Name, Op, OutOfMemory,
-    PageType, Pool, Region, RegionKind,
+    Access, Alloc, AllocApi, AllocFailed, BlockReturned, Device, Event, EventKind, Free, Mark, Module, Name, Op,
+    OutOfMemory, PageType, Pool, Region, RegionKind,
 };
 use crate::testing::{HOST, Random, Who, at, device, main, rows, variety};
 
 mod atb;
+mod backend;
 mod domains;
 mod memory;
 mod oom;
@@ -211,7 +213,7 @@ fn flags_and_properties_are_read() {
         .iter()
         .filter_map(|event| match event.kind {
             EventKind::Alloc(Alloc { block: b, .. }) => {
-                Some((b.pool, b.device, b.module_id, b.page, b.api, b.allocation_id, b.alloc_id))
+                Some((b.pool, b.device, b.module_id.map(Module::id), b.page, b.api, b.allocation_id, b.alloc_id))
             }
             _ => None,
         })
@@ -219,10 +221,10 @@ fn flags_and_properties_are_read() {
     assert_eq!(
         blocks,
         [
-            (Pool::Hal, Device::Npu(5), Some(3), PageType::Huge, AllocApi::Alloc, 1, 0),
-            (Pool::Hal, Device::Npu(1023), Some(7), PageType::Giant, AllocApi::Alloc, 2, 1),
-            (Pool::Hal, Device::Npu(6), Some(33), PageType::Giant, AllocApi::Create, 3, 2),
-            (Pool::Host, Device::Cpu, None, PageType::Huge, AllocApi::Create, 4, 3),
+            (pools::HAL, Device::Npu(5), Some(3), PageType::Huge, AllocApi::Alloc, 1, 0),
+            (pools::HAL, Device::Npu(1023), Some(7), PageType::Giant, AllocApi::Alloc, 2, 1),
+            (pools::HAL, Device::Npu(6), Some(33), PageType::Giant, AllocApi::Create, 3, 2),
+            (pools::HOST, Device::Cpu, None, PageType::Huge, AllocApi::Create, 4, 3),
         ]
     );
 }

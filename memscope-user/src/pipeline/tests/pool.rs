@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::analyses::ledger::Item;
+use crate::backend::ascend::pools;
 
 const CACHING: u8 = 0;
 const WORKSPACE: u8 = 1;
@@ -204,11 +205,11 @@ fn nested_layers_count_once() {
     let found = pipeline.finish(&[]).findings;
     let [Finding::Ledger(peak), Finding::Ledger(ledger)] = &found[..] else { panic!("not two ledgers: {found:#?}") };
     // When the first of them gives a block back, all four have handed out two.
-    assert_eq!(peak.hal.bytes(Item::PoolAllocated { pool: Pool::Pta }), 44 << 20);
+    assert_eq!(peak.hal.bytes(Item::PoolAllocated { pool: pools::PTA }), 44 << 20);
     // The pool tells of the block that comes back before the program's free; its figure is of after that.
     assert_eq!(peak.pools[0].allocated.total.size_bytes, 44 << 20);
     let parts: Vec<_> = ledger.hal.parts.iter().map(|part| (part.item, part.size_bytes / u128::from(MIB))).collect();
-    let (pool, hal) = (Pool::Pta, ledger.hal.total.size_bytes);
+    let (pool, hal) = (pools::PTA, ledger.hal.total.size_bytes);
     let expected = [
         (Item::PoolAllocated { pool }, 4 * (6 + 4)),
         (Item::PoolCached { pool }, 4 * (20 - 10)),

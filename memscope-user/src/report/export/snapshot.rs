@@ -5,7 +5,7 @@
 use super::pickle::Pickle;
 use super::{At, clean};
 use crate::hash::HashMap;
-use crate::model::{Device, Pool, Stack};
+use crate::model::{Device, PoolOperators, Stack};
 use crate::report::{Failed, Layer, Rec, Reduced, Segment, View};
 use crate::text::frame::Frame;
 
@@ -69,7 +69,8 @@ struct Entry {
 ///
 /// When a snapshot cannot say what the run has.
 pub fn write(run: &Reduced, at: At) -> Result<Vec<u8>, SnapshotError> {
-    let of_pool = |view: &'_ View| view.layers.iter().position(|layer| layer.pool == Pool::Pta);
+    let of_pool =
+        |view: &'_ View| view.layers.iter().position(|layer| layer.pool.operators() == Some(PoolOperators::Torch));
     let views: Vec<(&View, &Layer)> =
         run.views.iter().filter_map(|view| of_pool(view).map(|at| (view, &view.layers[at]))).collect();
     let (first, _) = views.first().ok_or(SnapshotError::NoPool)?;

@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex};
 use rusqlite::Connection;
 
 use super::*;
-use crate::model::{FreeCause, Mark, Pool, Stack, StackEnd, Stacks};
+use crate::backend::ascend::pools;
+use crate::model::{FreeCause, Mark, Stack, StackEnd, Stacks};
 use crate::sinks::fixtures::{alloc, at, event, free};
 use crate::sinks::row::COLUMNS;
 
@@ -90,8 +91,8 @@ fn rows(path: &Path) -> u32 {
 #[test]
 fn tree_has_the_names_and_modes_of_the_reference() {
     let mut run = Run::new(Format::Csv);
-    run.write(&at(2, Device::Npu(3), alloc(Pool::Hal, 0x10, 1)));
-    run.write(&at(3, Device::Cpu, alloc(Pool::Host, 0x10, 2)));
+    run.write(&at(2, Device::Npu(3), alloc(pools::HAL, 0x10, 1)));
+    run.write(&at(3, Device::Cpu, alloc(pools::HOST, 0x10, 2)));
     run.sink.finish().expect("writable");
 
     let out = run.root.path().join("a/out");
@@ -131,7 +132,7 @@ fn nothing_is_made_without_rows() {
 fn flush_makes_rows_visible() {
     for format in [Format::Csv, Format::Db] {
         let mut run = Run::new(format);
-        run.write(&at(2, Device::Npu(0), alloc(Pool::Hal, 0x10, 1)));
+        run.write(&at(2, Device::Npu(0), alloc(pools::HAL, 0x10, 1)));
         run.sink.flush().expect("writable");
         assert_eq!(rows(&run.created()[0]), 1, "{format:?}");
     }
@@ -144,11 +145,11 @@ fn rows_without_a_device_stand_where_they_happened() {
         let mut run = Run::new(format);
         let system = |id, kind| Event { id, device: Device::None, ..event(EventKind::System(kind)) };
         run.write(&system(0, System::AclInit));
-        run.write(&Event { id: 1, ..at(2, Device::Npu(0), alloc(Pool::Pta, 0x10, 1)) });
+        run.write(&Event { id: 1, ..at(2, Device::Npu(0), alloc(pools::PTA, 0x10, 1)) });
         run.write(&system(2, System::TraceStop));
-        run.write(&Event { id: 3, ..at(3, Device::Npu(1), alloc(Pool::Pta, 0x10, 2)) });
+        run.write(&Event { id: 3, ..at(3, Device::Npu(1), alloc(pools::PTA, 0x10, 2)) });
         run.write(&system(4, System::AclFinalize));
-        run.write(&Event { id: 5, ..at(4, Device::Npu(0), alloc(Pool::Pta, 0x20, 3)) });
+        run.write(&Event { id: 5, ..at(4, Device::Npu(0), alloc(pools::PTA, 0x20, 3)) });
         run.write(&end(12));
         let ids = |device: &str| -> Vec<i64> {
             if format == Format::Csv {
@@ -185,7 +186,7 @@ fn held_rows_alone_make_a_host_file() {
 fn too_many_held_rows_are_written_early() {
     let mut run = Run::new(Format::Csv);
     run.sink.max_held = 3;
-    run.write(&at(2, Device::Npu(0), alloc(Pool::Pta, 0x10, 1)));
+    run.write(&at(2, Device::Npu(0), alloc(pools::PTA, 0x10, 1)));
     for _ in 0..7 {
         run.write(&acl_init(12));
     }
@@ -199,7 +200,7 @@ fn too_many_held_rows_are_written_early() {
     for _ in 0..7 {
         run.write(&acl_init(12));
     }
-    run.write(&at(2, Device::Npu(0), alloc(Pool::Pta, 0x10, 1)));
+    run.write(&at(2, Device::Npu(0), alloc(pools::PTA, 0x10, 1)));
     run.sink.finish().expect("writable");
     assert_eq!(run.text("device_cpu/").lines().count(), 1 + 7);
     assert_eq!(run.text("device_0/").lines().count(), 1 + 3 + 1);
@@ -212,7 +213,7 @@ fn reused_process_number_gets_its_own_directory() {
     for format in [Format::Csv, Format::Db] {
         let mut run = Run::new(format);
         for _ in 0..3 {
-            run.write(&at(2, Device::Npu(0), alloc(Pool::Hal, 0x10, 1)));
+            run.write(&at(2, Device::Npu(0), alloc(pools::HAL, 0x10, 1)));
             run.write(&end(12));
             assert!(run.sink.open.is_empty() && run.sink.outputs.is_empty() && run.sink.processes.is_empty());
         }
@@ -229,7 +230,7 @@ fn files_are_closed_and_opened_again() {
         run.sink.max_open = 2;
         for round in 0..3 {
             for device in 0..5 {
-                run.write(&at(10 + round, Device::Npu(device), alloc(Pool::Hal, 0x10, 1)));
+                run.write(&at(10 + round, Device::Npu(device), alloc(pools::HAL, 0x10, 1)));
                 assert!(run.sink.open.len() <= 2);
             }
         }
@@ -249,7 +250,7 @@ fn trace_is_beside_the_dump() {
     };
     let mut run = Run::new(Format::Csv);
     run.write(&range(Device::Npu(3)));
-    run.write(&at(2, Device::Npu(3), alloc(Pool::Hal, 0x10, 1)));
+    run.write(&at(2, Device::Npu(3), alloc(pools::HAL, 0x10, 1)));
     run.write(&range(Device::None));
     run.sink.finish().expect("writable");
     let expected = TRACE_COLUMNS.join(",") + "\n\"forward, 1\",900,1000,34,12\n";
@@ -259,7 +260,7 @@ fn trace_is_beside_the_dump() {
     assert_eq!((run.created().len(), run.text("device_3/dump/memscope_dump_").lines().count()), (3, 2));
 
     let mut run = Run::new(Format::Db);
-    run.write(&at(2, Device::Npu(3), alloc(Pool::Hal, 0x10, 1)));
+    run.write(&at(2, Device::Npu(3), alloc(pools::HAL, 0x10, 1)));
     run.write(&range(Device::Npu(3)));
     run.write(&range(Device::Npu(3)));
     run.sink.finish().expect("writable");
@@ -277,8 +278,8 @@ fn trace_is_beside_the_dump() {
 #[test]
 fn finished_database_stands_alone() {
     let mut run = Run::new(Format::Db);
-    run.write(&at(2, Device::Npu(0), alloc(Pool::Hal, 0x10, 1)));
-    run.write(&at(3, Device::Npu(0), free(Pool::Hal, 0x10, 1, FreeCause::Program)));
+    run.write(&at(2, Device::Npu(0), alloc(pools::HAL, 0x10, 1)));
+    run.write(&at(3, Device::Npu(0), free(pools::HAL, 0x10, 1, FreeCause::Program)));
     run.sink.finish().expect("writable");
     let created = run.created();
     let directory = created[0].parent().expect("file");
@@ -293,15 +294,15 @@ fn planted_link_is_not_followed() {
     for format in [Format::Csv, Format::Db] {
         let mut run = Run::new(format);
         run.sink.max_open = 1;
-        run.write(&at(2, Device::Npu(0), alloc(Pool::Hal, 0x10, 1)));
-        run.write(&at(2, Device::Npu(1), alloc(Pool::Hal, 0x10, 1)));
+        run.write(&at(2, Device::Npu(0), alloc(pools::HAL, 0x10, 1)));
+        run.write(&at(2, Device::Npu(1), alloc(pools::HAL, 0x10, 1)));
         let file = run.created()[0].clone();
         let dump = file.parent().expect("file").to_owned();
         let victim = run.root.path().join("victim");
         fs::rename(&dump, &victim).expect("rename");
         symlink(&victim, &dump).expect("link");
 
-        let result = run.sink.write(&at(3, Device::Npu(0), alloc(Pool::Hal, 0x10, 2)));
+        let result = run.sink.write(&at(3, Device::Npu(0), alloc(pools::HAL, 0x10, 2)));
         let message = crate::error_chain(&result.expect_err("must not follow"));
         assert!(message.starts_with(&format!("cannot write `{}", dump.display())), "{message}");
         assert_eq!(run.sink.lost_rows(), 1);
@@ -314,12 +315,12 @@ fn replaced_file_is_not_written() {
     for format in [Format::Csv, Format::Db] {
         let mut run = Run::new(format);
         run.sink.max_open = 1;
-        run.write(&at(2, Device::Npu(0), alloc(Pool::Hal, 0x10, 1)));
-        run.write(&at(2, Device::Npu(1), alloc(Pool::Hal, 0x10, 1)));
+        run.write(&at(2, Device::Npu(0), alloc(pools::HAL, 0x10, 1)));
+        run.write(&at(2, Device::Npu(1), alloc(pools::HAL, 0x10, 1)));
         let file = run.created()[0].clone();
         fs::rename(&file, file.with_extension("old")).expect("rename");
         fs::write(&file, "").expect("write");
-        let result = run.sink.write(&at(3, Device::Npu(0), alloc(Pool::Hal, 0x10, 2)));
+        let result = run.sink.write(&at(3, Device::Npu(0), alloc(pools::HAL, 0x10, 2)));
         assert!(crate::error_chain(&result.expect_err("replaced")).contains("replaced by another program"));
         assert_eq!(fs::read(&file).expect("read"), b"");
     }
@@ -331,7 +332,7 @@ fn broken_file_is_not_tried_for_each_row() {
     for format in [Format::Csv, Format::Db] {
         let mut run = Run::new(format);
         run.sink.max_open = 1;
-        let row = |device| at(2, Device::Npu(device), alloc(Pool::Hal, 0x10, 1));
+        let row = |device| at(2, Device::Npu(device), alloc(pools::HAL, 0x10, 1));
         run.write(&row(0));
         run.write(&row(1));
         let file = run.created()[0].clone();
@@ -361,7 +362,7 @@ fn stacked() -> Vec<Event> {
                 python: (n % 5 != 4).then(|| python[n % 2]),
                 mixed: (n == 11).then_some(python[0]),
             },
-            ..at(n as u64, Device::Npu(n as u32 % 2), alloc(Pool::Hal, 0x10 + n as u64, n as u64))
+            ..at(n as u64, Device::Npu(n as u32 % 2), alloc(pools::HAL, 0x10 + n as u64, n as u64))
         })
         .collect()
 }
@@ -513,7 +514,7 @@ fn a_burst_is_in_parts() {
     let part_bytes = 50_000;
     let mut run = Run::rotating(Format::Csv, StackCells::Inline, Some(Rotation { part_bytes, parts: 1000 }));
     for n in 0..3000 {
-        run.write(&at(n, Device::Npu(0), alloc(Pool::Hal, 0x10, n)));
+        run.write(&at(n, Device::Npu(0), alloc(pools::HAL, 0x10, n)));
     }
     run.sink.finish().expect("writable");
     let sizes: Vec<u64> = run.created().iter().map(|path| path.metadata().expect("a file").len()).collect();
@@ -535,7 +536,7 @@ fn no_row_is_written_before_its_stack() {
         let native = Some(Stack::keep([frame.as_str()], StackEnd::Root));
         run.write(&Event {
             stacks: Stacks { native, ..Stacks::default() },
-            ..at(n, Device::Npu(0), alloc(Pool::Hal, 1, n))
+            ..at(n, Device::Npu(0), alloc(pools::HAL, 1, n))
         });
         let rows = run.text("memscope_dump_");
         let refers =
@@ -560,7 +561,7 @@ fn unusable_output_directory_is_an_error() {
 #[test]
 fn database_rows_have_the_reference_types() {
     let mut run = Run::new(Format::Db);
-    run.write(&at(2, Device::Npu(0), alloc(Pool::Hal, 0x3039, 1)));
+    run.write(&at(2, Device::Npu(0), alloc(pools::HAL, 0x3039, 1)));
     run.write(&event(EventKind::Mark(Mark::Point { text: Some("step \"1\"".into()) })));
     run.sink.finish().expect("writable");
     let connection = Connection::open(&run.created()[0]).expect("database");

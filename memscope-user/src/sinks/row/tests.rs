@@ -3,10 +3,11 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::backend::ascend::pools;
 use crate::dump_format::text::is_hidden;
 use crate::model::{
     Access, Alloc, AllocApi, BlockReturned, DriverFigures, Free, FreeCause, Launch, Name as SymbolName, Op, PageType,
-    Pool, System, UnknownFree,
+    System, UnknownFree,
 };
 use crate::sinks::fixtures::{alloc, at, block, event, free};
 
@@ -27,7 +28,7 @@ fn operators_and_accesses() {
         kind: AccessKind::Write,
         op: std::sync::Arc::clone(&name),
         allocation_id: 75,
-        pool: Pool::Pta,
+        pool: pools::PTA,
         addr: 0x1680_0903_2000,
         size_bytes: 59756,
         dtype: "torch.uint8",
@@ -44,7 +45,7 @@ fn operators_and_accesses() {
     }
     let atb = |shape: &[i64]| {
         let format = Some("ACL_FORMAT_ND");
-        csv(&event(EventKind::Access(Access { pool: Pool::Atb, dtype: "ACL_BF16", format, ..access(shape) })))
+        csv(&event(EventKind::Access(Access { pool: pools::ATB, dtype: "ACL_BF16", format, ..access(shape) })))
     };
     assert!(atb(&[1, 5]).contains("type:ATB,dtype:ACL_BF16,format:ACL_FORMAT_ND,shape:[1,5,]}\""), "{}", atb(&[1, 5]));
     assert!(atb(&[]).contains("format:ACL_FORMAT_ND,shape:[]}\""));
@@ -68,12 +69,12 @@ fn mark_row(cell: &str) -> String {
 #[test]
 fn driver_rows() {
     assert_eq!(
-        csv(&at(3, Device::Npu(7), alloc(Pool::Hal, 0x3039, 1))),
+        csv(&at(3, Device::Npu(7), alloc(pools::HAL, 0x3039, 1))),
         "3,MALLOC,HAL,N/A,3000,12,34,7,0x0000000000003039,\
          \"{allocation_id:1,addr:0x0000000000003039,size:10,used:10,page_type:normal,alloc_type:alloc}\",,\n"
     );
     let kind = EventKind::Alloc(Alloc {
-        block: Block { page: PageType::Giant, api: AllocApi::Create, ..block(Pool::Hal, u64::MAX, 2) },
+        block: Block { page: PageType::Giant, api: AllocApi::Create, ..block(pools::HAL, u64::MAX, 2) },
         used_bytes: u64::MAX,
         total_bytes: None,
         driver: DriverFigures::default(),
@@ -86,7 +87,7 @@ fn driver_rows() {
          used:18446744073709551615,page_type:giant,alloc_type:create}\",,\n"
     );
     assert_eq!(
-        csv(&event(free(Pool::Hal, 0x3039, 1, FreeCause::Program))),
+        csv(&event(free(pools::HAL, 0x3039, 1, FreeCause::Program))),
         "5,FREE,HAL,N/A,1000,12,34,0,0x0000000000003039,\
          \"{allocation_id:1,addr:0x0000000000003039,size:10,used:0}\",,\n"
     );
@@ -96,11 +97,11 @@ fn driver_rows() {
 #[test]
 fn pool_and_host_rows() {
     assert_eq!(
-        csv(&event(alloc(Pool::Pta, 0x10, 1))),
+        csv(&event(alloc(pools::PTA, 0x10, 1))),
         "5,MALLOC,PTA,N/A,1000,12,34,0,0x0000000000000010,\
          \"{allocation_id:1,addr:0x0000000000000010,size:10,used:10,total:2000}\",,\n"
     );
-    let EventKind::Alloc(known) = alloc(Pool::Pta, 0x10, 1) else { panic!("not an allocation") };
+    let EventKind::Alloc(known) = alloc(pools::PTA, 0x10, 1) else { panic!("not an allocation") };
     let asked = Alloc { block: Block { requested_bytes: Some(7), ..known.block }, ..known };
     assert_eq!(
         csv(&event(EventKind::Alloc(asked))),
@@ -108,7 +109,7 @@ fn pool_and_host_rows() {
          \"{allocation_id:1,addr:0x0000000000000010,size:10,used:10,total:2000,requested:7}\",,\n"
     );
     let without_total = EventKind::Free(Free {
-        block: block(Pool::Atb, 0x10, 1),
+        block: block(pools::ATB, 0x10, 1),
         used_bytes: 0,
         total_bytes: None,
         driver: DriverFigures::default(),
@@ -123,7 +124,7 @@ fn pool_and_host_rows() {
          \"{allocation_id:1,addr:0x0000000000000010,size:10,used:0}\",,\n"
     );
     assert_eq!(
-        csv(&at(5, Device::Cpu, alloc(Pool::Host, 0x10, 1))),
+        csv(&at(5, Device::Cpu, alloc(pools::HOST, 0x10, 1))),
         "5,MALLOC,HOST,N/A,5000,12,34,cpu,0x0000000000000010,\
          \"{allocation_id:1,addr:0x0000000000000010,size:10,pinned:true,used:10}\",,\n"
     );
@@ -139,14 +140,14 @@ fn rows_have_the_drivers_figures() {
         csv(&event(EventKind::Alloc(Alloc { block, used_bytes, total_bytes, driver, restored, promoted })))
     };
     assert!(
-        row(Pool::Hal, false).contains(",size:10,used:1,process_used:7,device_used:9,page_type:normal,alloc_type:")
+        row(pools::HAL, false).contains(",size:10,used:1,process_used:7,device_used:9,page_type:normal,alloc_type:")
     );
-    assert!(row(Pool::Pta, false).contains(",size:10,used:1,total:2,process_used:7,device_used:9"));
-    assert!(row(Pool::Host, false).ends_with(",size:10,pinned:true,used:1}\",,\n"));
-    assert!(row(Pool::Pta, true).ends_with(",size:10,shadow:true}\",,\n"));
+    assert!(row(pools::PTA, false).contains(",size:10,used:1,total:2,process_used:7,device_used:9"));
+    assert!(row(pools::HOST, false).ends_with(",size:10,pinned:true,used:1}\",,\n"));
+    assert!(row(pools::PTA, true).ends_with(",size:10,shadow:true}\",,\n"));
     let unlisted = DriverFigures { process_used_bytes: None, ..driver };
     let kind = EventKind::Free(Free {
-        block: block(Pool::Hal, 0x10, 1),
+        block: block(pools::HAL, 0x10, 1),
         used_bytes: 1,
         total_bytes: None,
         driver: unlisted,
@@ -169,11 +170,11 @@ fn rows_have_owners() {
         let (used_bytes, total_bytes, promoted) = (1, Some(2), false);
         csv(&event(EventKind::Alloc(Alloc { block, used_bytes, total_bytes, driver, restored, promoted })))
     };
-    assert!(row(Pool::Hal, false).contains(&format!(",used:1,{FIGURES},page_type:normal,alloc_type:alloc}}")));
-    assert!(row(Pool::Pta, false).contains(&format!(",used:1,total:2,{FIGURES},requested:3}}")));
-    assert!(row(Pool::Host, false).contains(",used:1,owner:PTA@weight,requested:3}"));
-    assert!(!row(Pool::Pta, true).contains("owner"));
-    let EventKind::Free(free) = free(Pool::Pta, 0x10, 1, FreeCause::Program) else { panic!("not a free") };
+    assert!(row(pools::HAL, false).contains(&format!(",used:1,{FIGURES},page_type:normal,alloc_type:alloc}}")));
+    assert!(row(pools::PTA, false).contains(&format!(",used:1,total:2,{FIGURES},requested:3}}")));
+    assert!(row(pools::HOST, false).contains(",used:1,owner:PTA@weight,requested:3}"));
+    assert!(!row(pools::PTA, true).contains("owner"));
+    let EventKind::Free(free) = free(pools::PTA, 0x10, 1, FreeCause::Program) else { panic!("not a free") };
     let owned = Free { block: Block { owner: Some(SymbolName::keep("PTA")), ..free.block }, ..free };
     assert!(!csv(&event(EventKind::Free(owned))).contains("owner"));
 }
@@ -182,7 +183,7 @@ fn rows_have_owners() {
 #[test]
 fn made_up_rows_have_a_shadow() {
     const TAIL: &str = ",\"{allocation_id:1,addr:0x0000000000000010,size:10,shadow:true}\",,\n";
-    for pool in [Pool::Hal, Pool::Host, Pool::PtaWorkspace] {
+    for pool in [pools::HAL, pools::HOST, pools::PTA_WORKSPACE] {
         for cause in [FreeCause::ProcessEnd, FreeCause::Replaced, FreeCause::TraceEnd] {
             let text = csv(&event(free(pool, 0x10, 1, cause)));
             assert!(text.ends_with(TAIL), "{text}");
@@ -199,9 +200,9 @@ fn made_up_rows_have_a_shadow() {
             promoted: false,
         })))
     };
-    assert!(restored(Pool::MindSpore).ends_with(TAIL));
+    assert!(restored(pools::MIND_SPORE).ends_with(TAIL));
     // As msMemScope's promoted blocks (contract §7.3): the block is what it is.
-    assert!(restored(Pool::Hal).ends_with(",size:10,shadow:true,page_type:normal,alloc_type:alloc}\",,\n"));
+    assert!(restored(pools::HAL).ends_with(",size:10,shadow:true,page_type:normal,alloc_type:alloc}\",,\n"));
 }
 
 /// The stream is its number where known, else its pointer.
@@ -249,7 +250,7 @@ fn other_kinds_have_no_row() {
         EventKind::StepEnd { step: 1 },
         EventKind::ProcessEnd,
         EventKind::UnknownFree(UnknownFree {
-            pool: Pool::Hal,
+            pool: pools::HAL,
             addr: 1,
             size_bytes: None,
             maybe_older: false,
@@ -266,7 +267,7 @@ fn other_kinds_have_no_row() {
 #[test]
 fn block_free_row() {
     let returned = BlockReturned {
-        pool: Pool::Pta,
+        pool: pools::PTA,
         allocation_id: Some(9),
         addr: 0x1000,
         size_bytes: 512,

@@ -4,6 +4,7 @@
 //! created last, which is what the frameworks do: they name the domain right before each call.
 
 use super::super::super::recent::Recent;
+use crate::backend::Backend;
 use crate::model::{Name, Pool};
 
 /// Domains, and threads with a domain of their own, that are remembered.
@@ -63,15 +64,9 @@ impl Names {
     }
 
     /// Pool of the domain that a thread means.
-    pub(super) fn pool(&self, tid: u32, handle: u64) -> Pool {
-        match self.name(tid, handle).map(Name::as_str) {
-            Some("ptaCaching" | "msleaks") => Pool::Pta,
-            Some("ptaWorkspace") => Pool::PtaWorkspace,
-            Some("mindsporeMemPool") => Pool::MindSpore,
-            Some("atb") => Pool::Atb,
-            Some(name) => Pool::custom(name),
-            None => Pool::custom("mstx"),
-        }
+    pub(super) fn pool(&self, tid: u32, handle: u64, backend: &dyn Backend) -> Pool {
+        let name = self.name(tid, handle).map_or("mstx", Name::as_str);
+        backend.pool_of_domain(name).unwrap_or_else(|| backend.custom_pool(name))
     }
 
     /// A region has a handle; null is none.
@@ -93,6 +88,7 @@ impl Names {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backend::ascend::{Ascend, pools};
 
     fn mine() -> Pool {
         Pool::custom("mine")
@@ -103,7 +99,7 @@ mod tests {
     fn domains_are_told_apart() {
         let mut names = Names::default();
         assert_eq!(names.name(1, 0), None);
-        assert_eq!(names.pool(1, 0).event_type(), "mstx");
+        assert_eq!(names.pool(1, 0, &Ascend).event_type(), "mstx");
         names.created(1, 0, "mine");
         names.created(2, 0, "ptaCaching");
         names.created(1, 0xaa, "with handle");
@@ -111,7 +107,7 @@ mod tests {
         assert_eq!((name(1, 0), name(2, 0), name(2, 0xaa)), (Some("mine"), Some("ptaCaching"), Some("with_handle")));
         // A thread that has named none means what another named.
         assert_eq!((name(3, 0), name(3, 0xbb)), (Some("ptaCaching"), None));
-        assert_eq!((names.pool(1, 0), names.pool(2, 0)), (mine(), Pool::Pta));
+        assert_eq!((names.pool(1, 0, &Ascend), names.pool(2, 0, &Ascend)), (mine(), pools::PTA));
         names.destroyed(0xaa);
         assert_eq!(names.name(1, 0xaa), None);
     }

@@ -76,6 +76,7 @@ impl Heaps {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backend::ascend::pools;
 
     const NPU: Device = Device::Npu(0);
 
@@ -117,8 +118,8 @@ mod tests {
     fn heaps_of_frameworks_are_totals() {
         let mut heaps = Heaps::default();
         for size_bytes in [100, 300, 200] {
-            heaps.registered(Pool::Pta, 0, 0x1000 + size_bytes, NPU, size_bytes);
+            heaps.registered(pools::PTA, 0, 0x1000 + size_bytes, NPU, size_bytes);
         }
-        assert_eq!(heaps.reserved_bytes(Pool::Pta, NPU), Some(200));
+        assert_eq!(heaps.reserved_bytes(pools::PTA, NPU), Some(200));
     }
 }

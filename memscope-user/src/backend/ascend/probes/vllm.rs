@@ -5,7 +5,7 @@
 
 use memscope_common::{Fetch, When};
 
-use super::{CallKind, Field, Layer, PoolCall, ProbeSpec};
+use crate::probes::{CallKind, Field, Layer, PoolCall, ProbeSpec};
 
 const VLLM: ProbeSpec = ProbeSpec {
     layer: Layer::Pta,

@@ -5,7 +5,7 @@
 
 use memscope_common::{ArrayShape, Fetch, When};
 
-use super::{AtbCall, CallKind, Field, Layer, ProbeSpec};
+use crate::probes::{AtbCall, CallKind, Field, Layer, ProbeSpec};
 
 /// `std::string Runner::GetOperationName() const`
 const GETTER_ABI0: &str = "_ZNK3atb6Runner16GetOperationNameEv";

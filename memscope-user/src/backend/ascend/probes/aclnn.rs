@@ -9,7 +9,7 @@
 
 use memscope_common::When;
 
-use super::{CallKind, Layer, ProbeSpec, WatchCall};
+use crate::probes::{CallKind, Layer, ProbeSpec, WatchCall};
 
 const RUN: ProbeSpec = ProbeSpec {
     layer: Layer::Ops,

@@ -2,7 +2,7 @@
 
 use memscope_common::{Fetch, When};
 
-use super::{CallKind, Field, Layer, Locator, PoolCall, ProbeSpec};
+use crate::probes::{CallKind, Field, Layer, Locator, PoolCall, ProbeSpec};
 
 const PTA: ProbeSpec = ProbeSpec {
     layer: Layer::Pta,

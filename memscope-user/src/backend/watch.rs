@@ -1,30 +1,13 @@
 //! What block watch needs beside the other rows, and which rows are operators to it.
 
 use memscope_common::row::{ROW_BOUNDARY, ROW_CAPTURE_BEGIN, ROW_CAPTURE_END, ROW_CLOSED};
-use memscope_common::{Fetch, When};
 
-use super::{AtbCall, CallKind, Field, LaunchCall, Layer, ProbeSpec, WatchCall, aclnn, ops, script};
-
-const CAPTURE: ProbeSpec = ProbeSpec {
-    layer: Layer::Acl,
-    libraries: &["libascendcl.so", "libacl_rt.so"],
-    meaning: CallKind::Watch(WatchCall::Capture),
-    when: When::Entry,
-    ..ProbeSpec::BASE
-};
-/// aclError aclmdlRICaptureBegin(aclrtStream stream, aclmdlRICaptureMode mode)
-const CAPTURE_BEGIN: ProbeSpec = ProbeSpec { symbol: "aclmdlRICaptureBegin", ..CAPTURE };
-/// aclError aclmdlRICaptureEnd(aclrtStream stream, aclmdlRI *modelRI)
-const CAPTURE_END: ProbeSpec = ProbeSpec { symbol: "aclmdlRICaptureEnd", ..CAPTURE };
+use crate::probes::{AtbCall, CallKind, LaunchCall, Layer, ProbeSpec, WATCH_MARKERS, WatchCall};
 
 /// Rows that are there only if blocks are watched.
 #[must_use]
 pub fn rows() -> Vec<&'static ProbeSpec> {
-    const ENDS: [ProbeSpec; 5] = ops::NPU_ENDS;
-    static NPU_ENDS: [ProbeSpec; 5] = ENDS;
-    static CAPTURES: [ProbeSpec; 2] = [CAPTURE_BEGIN, CAPTURE_END];
-    static MARKERS: [ProbeSpec; 2] = script::WATCH;
-    NPU_ENDS.iter().chain(&CAPTURES).chain(&MARKERS).chain(aclnn::ROWS).collect()
+    super::current().watch_tables().iter().copied().chain([WATCH_MARKERS]).flatten().collect()
 }
 
 /// Where watched blocks are looked at.
@@ -45,7 +28,7 @@ pub fn flags(spec: &ProbeSpec, levels: WatchLevels) -> u8 {
         CallKind::Watch(WatchCall::Watch | WatchCall::Unwatch) => true,
         _ => false,
     };
-    let capture = match (spec.meaning, spec.symbol == CAPTURE_BEGIN.symbol) {
+    let capture = match (spec.meaning, super::current().begins_capture(spec.symbol)) {
         (CallKind::Watch(WatchCall::Capture), true) => ROW_CAPTURE_BEGIN,
         (CallKind::Watch(WatchCall::Capture), false) => ROW_CAPTURE_END,
         _ => 0,
@@ -55,33 +38,13 @@ pub fn flags(spec: &ProbeSpec, levels: WatchLevels) -> u8 {
     capture | if boundary { ROW_BOUNDARY } else { 0 } | if open { 0 } else { ROW_CLOSED }
 }
 
-const BLOCK: &[(Field, Fetch)] =
-    &[(Field::Addr, Fetch::arg(1)), (Field::Size, Fetch::arg(2)), (Field::Count, Fetch::arg(3))];
-const ADDRESS: &[(Field, Fetch)] = &[(Field::Addr, Fetch::arg(0))];
-
-/// `void memscope_mark_watch(const char *name, uint64_t addr, uint64_t size, uint64_t looks)`, and its opposite.
-pub(super) const fn marker(base: ProbeSpec) -> [ProbeSpec; 2] {
-    [
-        ProbeSpec {
-            symbol: "memscope_mark_watch",
-            meaning: CallKind::Watch(WatchCall::Watch),
-            fields: BLOCK,
-            text_arg: Some(0),
-            ..base
-        },
-        ProbeSpec {
-            symbol: "memscope_mark_unwatch",
-            meaning: CallKind::Watch(WatchCall::Unwatch),
-            fields: ADDRESS,
-            ..base
-        },
-    ]
-}
-
 #[cfg(test)]
 mod tests {
+    use memscope_common::When;
+
+    use super::super::builtin;
     use super::*;
-    use crate::probes::{TorchCall, builtin};
+    use crate::probes::TorchCall;
 
     fn of(symbol: &str, op: bool, kernel: bool) -> u8 {
         let spec = builtin().chain(rows()).find(|spec| spec.symbol == symbol).expect("a row");

@@ -3,7 +3,7 @@
 
 use memscope_common::{Fetch, When};
 
-use super::{CallKind, Field, Layer, PoolCall, ProbeSpec};
+use crate::probes::{CallKind, Field, Layer, PoolCall, ProbeSpec};
 
 const MINDSPORE: ProbeSpec = ProbeSpec {
     layer: Layer::MindSpore,

@@ -2,7 +2,7 @@
 
 use memscope_common::{Fetch, When};
 
-use super::{CallKind, Field, Layer, MemoryCall, ProbeSpec};
+use crate::probes::{CallKind, Field, Layer, MemoryCall, ProbeSpec};
 
 const HAL: ProbeSpec = ProbeSpec { layer: Layer::Hal, libraries: &["libascend_hal.so"], ..ProbeSpec::BASE };
 

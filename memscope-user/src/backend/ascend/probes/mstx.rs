@@ -6,7 +6,7 @@
 
 use memscope_common::{Fetch, ListShape, When};
 
-use super::{CallKind, Field, Group, Layer, Locator, MstxCall, ProbeSpec};
+use crate::probes::{CallKind, Field, Group, Layer, Locator, MSTX_TOOL, MstxCall, ProbeSpec};
 
 const MSTX: ProbeSpec = ProbeSpec {
     layer: Layer::Mstx,
@@ -15,9 +15,6 @@ const MSTX: ProbeSpec = ProbeSpec {
     returns_int: false,
     ..ProbeSpec::BASE
 };
-
-/// File name of our tool.
-pub const MSTX_TOOL: &str = "libmemscope_mstx.so";
 
 /// Of a domain, which is the first argument.
 const DOMAIN: (Field, Fetch) = (Field::Domain, Fetch::arg(0));

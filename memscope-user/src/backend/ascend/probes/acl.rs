@@ -3,7 +3,7 @@
 
 use memscope_common::{Fetch, When};
 
-use super::{CallKind, FailingCall, Field, Group, LaunchCall, Layer, MemoryCall, ProbeSpec, RuntimeCall};
+use crate::probes::{CallKind, FailingCall, Field, Group, LaunchCall, Layer, MemoryCall, ProbeSpec, RuntimeCall};
 
 /// The legacy umbrella and the newer facade export the same names; the first may forward to the second.
 const LIBRARIES: &[&str] = &["libascendcl.so", "libacl_rt.so"];

@@ -2,7 +2,7 @@
 
 use memscope_common::{Fetch, When};
 
-use super::{CallKind, FailingCall, Field, Group, LaunchCall, Layer, ProbeSpec, RuntimeCall};
+use crate::probes::{CallKind, FailingCall, Field, Group, LaunchCall, Layer, ProbeSpec, RuntimeCall};
 
 /// 9.x splits the runtime: chip-specific parts carry the same exports.
 const LIBRARIES: &[&str] =
