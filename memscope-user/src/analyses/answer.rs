@@ -65,14 +65,17 @@ pub(super) trait Answer: Sized {
     }
 }
 
-/// What the registry knows of a kind.
-pub(super) trait Registered: Answer + Into<Finding> {
+/// A kind of findings. The registry has a line for each.
+pub trait Kind: Sized {
     /// The field `finding` in outputs for programs.
     const KIND: &'static str;
 
     /// The finding, if it is of this kind.
     fn of(finding: &Finding) -> Option<&Self>;
 }
+
+/// What the registry knows of a kind.
+pub(super) trait Registered: Answer + Kind + Into<Finding> {}
 
 /// What a finding is written with.
 #[derive(Debug)]

@@ -41,7 +41,7 @@ pub mod stepped;
 pub mod table;
 
 pub(crate) use answer::Context;
-pub use answer::{Report, Subject};
+pub use answer::{Kind, Report, Subject};
 pub use by_stack::ByStackAnalysis;
 pub use concluded::LeftOut;
 pub use decompose::DecomposeAnalysis;

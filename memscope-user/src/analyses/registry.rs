@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::answer::{Answer, Context, Registered, Report, Subject};
+use super::answer::{Answer, Context, Kind, Registered, Report, Subject};
 use super::concluded::LeftOut;
 use super::question::Question;
 use super::{
@@ -35,7 +35,9 @@ macro_rules! kinds {
                 }
             }
 
-            impl Registered for $kind {
+            impl Registered for $kind {}
+
+            impl Kind for $kind {
                 const KIND: &'static str = $tag;
 
                 fn of(finding: &Finding) -> Option<&Self> {

@@ -10,7 +10,7 @@ use super::{
     input, message, progress, terminal,
 };
 use crate::{
-    analyses::{Analysis, Finding, InefficientAnalysis, InefficientRules},
+    analyses::{Analysis, InefficientAnalysis, InefficientRules, Kind as _, inefficient::Inefficient},
     input::{
         Format, Stage,
         annotate::{Annotations, Destination, annotate},
@@ -40,14 +40,7 @@ pub(super) fn run(args: &InefficientArgs) -> ExitCode {
         let outcome = input::read(std::slice::from_ref(&args.file), args.select.window(), analyses)?;
         let report = Report { step_hint: false, ..Report::default() };
         input::print(&outcome, report, args.json)?;
-        let found: Vec<_> = outcome
-            .findings
-            .iter()
-            .filter_map(|finding| match finding {
-                Finding::Inefficient(found) => Some(found),
-                _ => None,
-            })
-            .collect();
+        let found: Vec<_> = outcome.findings.iter().filter_map(Inefficient::of).collect();
         if found.is_empty() && !args.json {
             let text = "Inefficient use was not judged: no block of PyTorch's or ATB's pools was recorded.";
             terminal::print_line(text).context("cannot print the report")?;

@@ -1,7 +1,15 @@
 //! What was checked, each with one of three answers, or why there is none.
 
 use super::Verdict;
-use crate::analyses::{Finding, step_leaks::StepVerdict};
+use crate::analyses::{
+    Finding, Kind as _,
+    fragmentation::Fragmentation,
+    growth::Growth,
+    held::Held,
+    mark_leaks::MarkLeaks,
+    oom::Oom,
+    step_leaks::{StepLeaks, StepVerdict},
+};
 
 /// A question of the first screen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,14 +99,10 @@ fn strongest(answers: impl Iterator<Item = Checked>, none: &'static str) -> Chec
 }
 
 fn out_of_memory(findings: &[&Finding]) -> Checked {
-    if findings.iter().any(|finding| matches!(finding, Finding::Oom(_))) {
+    if findings.iter().any(|finding| Oom::of(finding).is_some()) {
         return Checked::Found;
     }
-    let failed = |finding: &&Finding| match finding {
-        Finding::Held(held) => Some(held.failed),
-        _ => None,
-    };
-    match findings.iter().filter_map(failed).max() {
+    match findings.iter().filter_map(|finding| Held::of(finding)).map(|held| held.failed).max() {
         Some(0) => Checked::NotFound,
         Some(_) => Checked::NotJudged("requests failed; --analysis=oom says why"),
         None => Checked::NotJudged("no analysis of it"),
@@ -106,42 +110,44 @@ fn out_of_memory(findings: &[&Finding]) -> Checked {
 }
 
 fn leaks(findings: &[&Finding]) -> Checked {
-    let answer = |finding: &&Finding| match finding {
-        Finding::StepLeaks(leaks) if leaks.steps_ended == 0 => None,
-        Finding::StepLeaks(leaks) if leaks.places.iter().any(|place| place.verdict == StepVerdict::Leak) => {
-            Some(Checked::Found)
-        }
-        Finding::StepLeaks(leaks) if !leaks.places.is_empty() => Some(Checked::Undecided),
-        Finding::StepLeaks(_) => Some(Checked::NotFound),
-        Finding::MarkLeaks(leaks) if !leaks.judged => None,
-        Finding::MarkLeaks(leaks) if leaks.leaks.is_empty() => Some(Checked::NotFound),
-        Finding::MarkLeaks(_) => Some(Checked::Found),
-        _ => None,
-    };
-    strongest(findings.iter().filter_map(answer), "no steps were marked")
+    let of_steps = findings.iter().filter_map(|finding| StepLeaks::of(finding)).filter_map(leaks_of_steps);
+    let of_marks = findings.iter().filter_map(|finding| MarkLeaks::of(finding)).filter_map(leaks_of_marks);
+    strongest(of_steps.chain(of_marks), "no steps were marked")
+}
+
+fn leaks_of_steps(leaks: &StepLeaks) -> Option<Checked> {
+    if leaks.steps_ended == 0 {
+        return None;
+    }
+    let is_leak = leaks.places.iter().any(|place| place.verdict == StepVerdict::Leak);
+    Some(match leaks.places.is_empty() {
+        _ if is_leak => Checked::Found,
+        false => Checked::Undecided,
+        true => Checked::NotFound,
+    })
+}
+
+fn leaks_of_marks(leaks: &MarkLeaks) -> Option<Checked> {
+    leaks.judged.then_some(if leaks.leaks.is_empty() { Checked::NotFound } else { Checked::Found })
 }
 
 fn growth(findings: &[&Finding]) -> Checked {
-    let answer = |finding: &&Finding| match finding {
-        Finding::Growth(growth) if !growth.judged => None,
-        Finding::Growth(growth) if !growth.sites.is_empty() => Some(Checked::Found),
-        Finding::Growth(growth) if !growth.increases.is_empty() => Some(Checked::Undecided),
-        Finding::Growth(_) => Some(Checked::NotFound),
-        _ => None,
+    let answer = |growth: &Growth| match (growth.sites.is_empty(), growth.increases.is_empty()) {
+        (false, _) => Checked::Found,
+        (true, false) => Checked::Undecided,
+        (true, true) => Checked::NotFound,
     };
-    strongest(findings.iter().filter_map(answer), "needs 10 s of work")
+    let judged = findings.iter().filter_map(|finding| Growth::of(finding)).filter(|growth| growth.judged);
+    strongest(judged.map(answer), "needs 10 s of work")
 }
 
 fn fragmentation(findings: &[&Finding]) -> Checked {
-    let answer = |finding: &&Finding| match finding {
-        Finding::Fragmentation(found) => {
-            let space = found.worst.as_ref().unwrap_or(&found.end).space;
-            let scattered = space.free_bytes.saturating_sub(space.largest_free_bytes);
-            let is_much = u128::from(scattered) * 100 >= u128::from(space.total_bytes) * u128::from(FRAGMENTED_PERCENT);
-            let found = is_much && scattered >= FRAGMENTED_BYTES;
-            Some(if found { Checked::Found } else { Checked::NotFound })
-        }
-        _ => None,
+    let answer = |found: &Fragmentation| {
+        let space = found.worst.as_ref().unwrap_or(&found.end).space;
+        let scattered = space.free_bytes.saturating_sub(space.largest_free_bytes);
+        let is_much = u128::from(scattered) * 100 >= u128::from(space.total_bytes) * u128::from(FRAGMENTED_PERCENT);
+        if is_much && scattered >= FRAGMENTED_BYTES { Checked::Found } else { Checked::NotFound }
     };
-    strongest(findings.iter().filter_map(answer), "--analysis=fragmentation")
+    let found = findings.iter().filter_map(|finding| Fragmentation::of(finding));
+    strongest(found.map(answer), "--analysis=fragmentation")
 }

@@ -1,7 +1,7 @@
 //! Where the memory of a device is: the ledger as a table that counts bytes once.
 
 use crate::analyses::{
-    Finding,
+    Finding, Kind as _,
     ledger::{Item, Ledger, Moment, PoolSheets},
     oom::Oom,
 };
@@ -64,10 +64,8 @@ pub(super) fn at_failure(oom: &Oom) -> MemoryTable {
 /// The table of a device: at the end, or at the peak if the process has exited and so given its memory back.
 pub(super) fn of(device: Device, findings: &[&Finding], exited: bool) -> Option<MemoryTable> {
     let ledger_at = |moment: Moment| {
-        findings.iter().find_map(|finding| match finding {
-            Finding::Ledger(ledger) if ledger.device == device && ledger.moment == moment => Some(ledger),
-            _ => None,
-        })
+        let is_it = |ledger: &&Ledger| ledger.device == device && ledger.moment == moment;
+        findings.iter().filter_map(|finding| Ledger::of(finding)).find(is_it)
     };
     let at_end = ledger_at(Moment::End).or_else(|| ledger_at(Moment::Now));
     let (first, second) = if exited { (ledger_at(Moment::Peak), at_end) } else { (at_end, ledger_at(Moment::Peak)) };

@@ -19,7 +19,7 @@ pub use self::{
     places::{Detail, Place, Role},
     text::{Look, Piece, Tone, write},
 };
-use crate::analyses::Finding;
+use crate::analyses::{Finding, Kind as _, held::Held, judged::Span};
 use crate::model::{Confidence, Device, RunEnd};
 
 /// The conclusion about a process, the most urgent first.
@@ -108,10 +108,7 @@ impl ProcessOverview {
             return None;
         }
         let checks = checks::of(findings);
-        let exit_ns = findings.iter().find_map(|finding| match finding {
-            Finding::Span(span) => Some(span.until_ns),
-            _ => None,
-        });
+        let exit_ns = findings.iter().find_map(|finding| Span::of(finding)).map(|span| span.until_ns);
         let verdict = checks::verdict(&checks);
         let places = places::of(verdict, findings);
         let has_stacks = places.iter().any(|place| !place.stacks.is_empty());
@@ -127,7 +124,7 @@ impl ProcessOverview {
             peak_bytes: peak_bytes(findings),
             undetectable_bytes_per_hour: places::undetectable_bytes_per_hour(findings),
             devices,
-            attached: findings.iter().any(|finding| matches!(finding, Finding::Held(held) if held.attached)),
+            attached: helds(findings).any(|held| held.attached),
             has_stacks,
             places,
             checks,
@@ -142,9 +139,10 @@ impl ProcessOverview {
 }
 
 fn peak_bytes(findings: &[&Finding]) -> u64 {
-    let peak = |finding: &&Finding| match finding {
-        Finding::Held(held) if matches!(held.device, Device::Npu(_)) => Some(held.peak_bytes),
-        _ => None,
-    };
-    findings.iter().filter_map(peak).max().unwrap_or(0)
+    let of_devices = helds(findings).filter(|held| matches!(held.device, Device::Npu(_)));
+    of_devices.map(|held| held.peak_bytes).max().unwrap_or(0)
+}
+
+fn helds<'a>(findings: &'a [&Finding]) -> impl Iterator<Item = &'a Held> {
+    findings.iter().filter_map(|finding| Held::of(finding))
 }

@@ -1,7 +1,7 @@
 //! Why a request failed.
 
 use super::places::last_oom;
-use crate::analyses::Finding;
+use crate::analyses::{Finding, Kind as _, oom::Oom};
 use crate::model::{Pool, Stacks};
 
 /// The cause of an out-of-memory.
@@ -65,7 +65,7 @@ pub(super) fn of(findings: &[&Finding]) -> Option<FailedRequest> {
         time_ns: oom.time_ns,
         stacks: oom.stacks,
         cause,
-        failed: findings.iter().filter(|finding| matches!(finding, Finding::Oom(_))).count(),
+        failed: findings.iter().filter(|finding| Oom::of(finding).is_some()).count(),
         pool: oom.pools.iter().filter(|pool| unused(pool) > 0).max_by_key(|pool| unused(pool)).map(|pool| pool.pool),
     })
 }

@@ -4,8 +4,10 @@ use std::cmp::Reverse;
 
 use super::Verdict;
 use crate::analyses::{
-    Finding,
+    Finding, Kind as _,
+    by_stack::ByStack,
     growth::{GROWTH_PARTS, GrowingSite, Growth, Increase},
+    mark_leaks::MarkLeaks,
     oom::Oom,
     peaks::Peak,
     step_leaks::{StepLeaks, StepVerdict},
@@ -82,41 +84,40 @@ fn at_oom(findings: &[&Finding]) -> Vec<Place> {
 
 /// The last failed request.
 pub(super) fn last_oom<'a>(findings: &[&'a Finding]) -> Option<&'a Oom> {
-    let ooms = findings.iter().filter_map(|finding| match finding {
-        Finding::Oom(oom) => Some(oom),
-        _ => None,
-    });
-    ooms.max_by_key(|oom| oom.time_ns)
+    findings.iter().filter_map(|finding| Oom::of(finding)).max_by_key(|oom| oom.time_ns)
 }
 
 fn leaks(findings: &[&Finding]) -> Vec<Place> {
     let mut all = Vec::new();
     for finding in findings {
-        match finding {
-            Finding::StepLeaks(leaks) => all.extend(of_steps(leaks, StepVerdict::Leak, Role::Leaks)),
-            Finding::MarkLeaks(leaks) => {
-                let mut sums: HashMap<(Pool, Stacks), LiveSum> = HashMap::default();
-                for leak in &leaks.leaks {
-                    let sum = sums.entry((leak.pool, leak.stacks)).or_default();
-                    sum.blocks += 1;
-                    sum.size_bytes = sum.size_bytes.saturating_add(leak.size_bytes);
-                }
-                let place = |((pool, stacks), live)| Place {
-                    role: Role::Leaks,
-                    device: leaks.device,
-                    pool,
-                    live,
-                    share: 0.0,
-                    detail: Detail::None,
-                    stacks,
-                    each_bytes: None,
-                };
-                all.extend(sums.into_iter().map(place));
-            }
-            _ => {}
+        if let Some(leaks) = StepLeaks::of(finding) {
+            all.extend(of_steps(leaks, StepVerdict::Leak, Role::Leaks));
+        }
+        if let Some(leaks) = MarkLeaks::of(finding) {
+            all.extend(of_marks(leaks));
         }
     }
     with_shares(all)
+}
+
+fn of_marks(leaks: &MarkLeaks) -> Vec<Place> {
+    let mut sums: HashMap<(Pool, Stacks), LiveSum> = HashMap::default();
+    for leak in &leaks.leaks {
+        let sum = sums.entry((leak.pool, leak.stacks)).or_default();
+        sum.blocks += 1;
+        sum.size_bytes = sum.size_bytes.saturating_add(leak.size_bytes);
+    }
+    let place = |((pool, stacks), live)| Place {
+        role: Role::Leaks,
+        device: leaks.device,
+        pool,
+        live,
+        share: 0.0,
+        detail: Detail::None,
+        stacks,
+        each_bytes: None,
+    };
+    sums.into_iter().map(place).collect()
 }
 
 fn of_steps(leaks: &StepLeaks, verdict: StepVerdict, role: Role) -> Vec<Place> {
@@ -135,10 +136,7 @@ fn of_steps(leaks: &StepLeaks, verdict: StepVerdict, role: Role) -> Vec<Place> {
 }
 
 fn growths<'a>(findings: &'a [&Finding]) -> impl Iterator<Item = &'a Growth> {
-    findings.iter().filter_map(|finding| match finding {
-        Finding::Growth(growth) if growth.judged => Some(growth),
-        _ => None,
-    })
+    findings.iter().filter_map(|finding| Growth::of(finding)).filter(|growth| growth.judged)
 }
 
 /// The most that would not have been noticed on a device.
@@ -184,7 +182,7 @@ fn undecided(findings: &[&Finding]) -> Vec<Place> {
         [StepVerdict::FewSteps, StepVerdict::Young, StepVerdict::Stopped, StepVerdict::Replaced];
     let mut all = Vec::new();
     for finding in findings {
-        if let Finding::StepLeaks(leaks) = finding {
+        if let Some(leaks) = StepLeaks::of(finding) {
             all.extend(UNDECIDED.iter().flat_map(|verdict| of_steps(leaks, *verdict, Role::Undecided)));
         }
     }
@@ -205,19 +203,13 @@ fn undecided(findings: &[&Finding]) -> Vec<Place> {
 
 /// What held the most at the peak of a pool; without that analysis, what is live at the end.
 fn holders(findings: &[&Finding]) -> Vec<Place> {
-    let peaks: Vec<&Peak> = findings
-        .iter()
-        .filter_map(|finding| match finding {
-            Finding::Peak(peak) if !peak.pool.is_host() => Some(peak),
-            _ => None,
-        })
-        .collect();
-    if let Some(peak) = peaks.iter().max_by_key(|peak| (!peak.pool.is_base(), peak.peak_bytes)) {
+    let peaks = findings.iter().filter_map(|finding| Peak::of(finding)).filter(|peak| !peak.pool.is_host());
+    if let Some(peak) = peaks.max_by_key(|peak| (!peak.pool.is_base(), peak.peak_bytes)) {
         return sorted(holding(peak.device, peak.pool, &peak.groups, peak.peak_bytes));
     }
     let mut all = Vec::new();
     for finding in findings {
-        if let Finding::ByStack(by_stack) = finding {
+        if let Some(by_stack) = ByStack::of(finding) {
             let live = by_stack.sums.iter().filter(|sum| sum.live_blocks > 0 && !by_stack.pool.is_base());
             all.extend(live.map(|sum| Place {
                 role: Role::Holds,

@@ -4,11 +4,11 @@ use serde_json::{Value, json};
 
 use super::trie::Trie;
 use super::view::{Failed, View};
-use crate::analyses::Finding;
 use crate::analyses::fragmentation::Fragmentation;
 use crate::analyses::growth::{GrowingSite, Growth, Increase};
 use crate::analyses::oom::Oom;
 use crate::analyses::step_leaks::{StepLeakPlace, StepLeaks, StepVerdict};
+use crate::analyses::{Finding, Kind};
 use crate::model::{Device, Stacks};
 
 /// Places of one check that are shown; further ones are counted.
@@ -20,32 +20,26 @@ const WORTH_A_WORD: f64 = 0.1;
 pub(super) fn checks(findings: &[Finding], view: &View, tells_failures: bool, trie: &mut Trie) -> Vec<Value> {
     let (pid, device) = (view.pid, view.device);
     let mut all = Vec::new();
-    let failed = of(findings, pid, device, |it| if let Finding::Oom(it) = it { Some(it) } else { None });
+    let failed = of::<Oom>(findings, pid, device);
     all.push(match failed.as_slice() {
         [] if view.failed.is_empty() && !tells_failures => not_judged("oom", "no_failures"),
         [] => oom_rows(&view.failed),
         failed => oom(failed, trie),
     });
-    let stepped = of(findings, pid, device, |it| if let Finding::StepLeaks(it) = it { Some(it) } else { None });
+    let stepped = of::<StepLeaks>(findings, pid, device);
     all.push(steps(stepped.first().copied(), trie));
-    let grown = of(findings, pid, device, |it| if let Finding::Growth(it) = it { Some(it) } else { None });
+    let grown = of::<Growth>(findings, pid, device);
     all.push(growth(grown.first().copied(), trie));
-    all.push(fragmentation(&of(findings, pid, device, |it| {
-        if let Finding::Fragmentation(it) = it { Some(it) } else { None }
-    })));
+    all.push(fragmentation(&of(findings, pid, device)));
     all
 }
 
-fn of<'a, T>(
-    findings: &'a [Finding],
-    pid: u32,
-    device: Device,
-    pick: impl Fn(&'a Finding) -> Option<&'a T>,
-) -> Vec<&'a T> {
+/// Findings of a kind about a process on a device.
+fn of<T: Kind>(findings: &[Finding], pid: u32, device: Device) -> Vec<&T> {
     let about = |finding: &&Finding| {
         finding.subject().is_some_and(|subject| subject.pid == Some(pid) && subject.device == device)
     };
-    findings.iter().filter(about).filter_map(pick).collect()
+    findings.iter().filter(about).filter_map(T::of).collect()
 }
 
 fn place(stacks: Stacks, bytes: u64, blocks: u64, trie: &mut Trie) -> Value {

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use super::{history::History, options::Samples};
 use crate::{
     analyses::{
-        Finding,
+        Finding, Kind as _,
         device_use::DeviceUse,
-        fragmentation::FreeSpaceMoment,
+        fragmentation::{Fragmentation, FreeSpaceMoment},
         held::Held,
         sample::{PoolSample, ProcessSample, Sample},
     },
@@ -105,8 +105,7 @@ impl Monitor {
             processes.insert(pid, ProcessSample { pid, host, recent: None, pools: Vec::new() });
         }
         let spaces = spaces(findings);
-        for held in findings.iter().filter_map(|found| if let Finding::Held(held) = found { Some(held) } else { None })
-        {
+        for held in findings.iter().filter_map(Held::of) {
             let pid = held.pid;
             let none = || ProcessSample { pid, host: None, recent: None, pools: Vec::new() };
             let space = spaces.get(&(pid, held.device, held.pool)).copied();
@@ -140,11 +139,8 @@ impl Monitor {
     /// What the driver has said lately.
     fn devices(&self, findings: &[Finding], time_ns: u64) -> Option<Vec<DeviceUse>> {
         let oldest_ns = time_ns.saturating_sub((self.interval + STALE).as_nanos() as u64);
-        let fresh = findings.iter().filter_map(|found| match found {
-            Finding::DeviceUse(device) if device.time_ns >= oldest_ns => Some(device.clone()),
-            _ => None,
-        });
-        Some(fresh.collect()).filter(|devices: &Vec<DeviceUse>| !devices.is_empty())
+        let fresh = findings.iter().filter_map(DeviceUse::of).filter(|device| device.time_ns >= oldest_ns);
+        Some(fresh.cloned().collect()).filter(|devices: &Vec<DeviceUse>| !devices.is_empty())
     }
 }
 
@@ -156,10 +152,8 @@ fn history(histories: &mut HashMap<Key, History>, key: Key) -> Option<&mut Histo
 /// What is free of each pool.
 fn spaces(findings: &[Finding]) -> HashMap<(u32, Device, Pool), &FreeSpaceMoment> {
     let mut spaces = HashMap::default();
-    for found in findings {
-        if let Finding::Fragmentation(found) = found {
-            spaces.insert((found.pid, found.device, found.pool), &found.end);
-        }
+    for found in findings.iter().filter_map(Fragmentation::of) {
+        spaces.insert((found.pid, found.device, found.pool), &found.end);
     }
     spaces
 }

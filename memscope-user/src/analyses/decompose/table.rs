@@ -3,7 +3,7 @@
 use super::{Decomposition, OwnerPart};
 use crate::analyses::{
     Finding,
-    answer::Registered as _,
+    answer::Kind as _,
     table::{Cell, Rows, Table, Type, column},
 };
 

@@ -3,7 +3,7 @@
 use super::{Fragmentation, FreeSpaceSample};
 use crate::analyses::{
     Finding,
-    answer::Registered as _,
+    answer::Kind as _,
     table::{Cell, Rows, Table, Type, column},
 };
 

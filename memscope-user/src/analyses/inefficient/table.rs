@@ -3,7 +3,7 @@
 use super::{Inefficient, InefficientBlock, InefficientKind};
 use crate::analyses::{
     Finding,
-    answer::Registered as _,
+    answer::Kind as _,
     table::{Cell, Rows, Table, Type, column},
 };
 

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use super::{Entry, Item, Ledger, Moment, Sheet, Sign};
-use crate::analyses::{Finding, answer::Registered as _};
+use crate::analyses::{Finding, answer::Kind as _};
 use crate::model::Confidence;
 use crate::text::{DeviceName, numbers::rounded};
 

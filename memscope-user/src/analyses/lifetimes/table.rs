@@ -3,7 +3,7 @@
 use super::{LIMITS_NS, Lifetimes};
 use crate::analyses::{
     Finding,
-    answer::Registered as _,
+    answer::Kind as _,
     table::{Cell, Rows, Table, Type, column},
 };
 

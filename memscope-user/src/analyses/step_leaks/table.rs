@@ -3,7 +3,7 @@
 use super::{Leak, StepLeaks};
 use crate::analyses::{
     Finding,
-    answer::Registered as _,
+    answer::Kind as _,
     mark_leaks::{MarkLeak, MarkLeaks},
     table::{Cell, Rows, Table, Type, column},
 };
