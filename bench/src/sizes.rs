@@ -4,15 +4,17 @@ use std::fs::File;
 use std::io::{BufWriter, Write as _};
 use std::path::Path;
 use std::process::Command;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use memscope::analyses::{
-    Analysis, DecomposeAnalysis, Finding, FragmentationAnalysis, PeaksAnalysis, StepLeaksAnalysis, decompose::RuleSet,
+    Analysis, DecomposeAnalysis, Finding, FragmentationAnalysis, Observer, PeaksAnalysis, StepLeaksAnalysis,
+    decompose::RuleSet,
 };
 use memscope::backend::ascend::pools;
 use memscope::input;
+use memscope::model::{Event, RunEnd};
 use memscope::report::{self, Reducer};
 
 use crate::files;
@@ -160,11 +162,25 @@ fn of_events(to: Vec<Box<dyn Analysis>>, shape: Shape) {
     std::hint::black_box(train(Program::new(to), shape));
 }
 
+/// An observer among analyses.
+struct Shown(Box<dyn Observer>);
+
+impl Analysis for Shown {
+    fn observe(&mut self, event: &Event) {
+        self.0.observe(event);
+    }
+
+    fn finish(&mut self, end: &RunEnd) -> Vec<Finding> {
+        self.0.finish(end);
+        Vec::new()
+    }
+}
+
 /// The page of a run, from its events to its bytes.
 fn of_page(events: u64) -> Result<()> {
     let (reducer, made) = Reducer::naming(Arc::new(RuleSet::builtin()));
-    of_events(vec![reducer], Shape::large(events));
-    let run = made.lock().unwrap_or_else(PoisonError::into_inner).take().context("no run")?;
+    of_events(vec![Box::new(Shown(reducer))], Shape::large(events));
+    let run = made.recv().context("no run")?;
     let mut page = Vec::new();
     report::write(&run, &[], &report::Options::default(), &mut page)?;
     ensure!(page.len() <= MAX_PAGE, "the page has {} bytes", page.len());

@@ -82,6 +82,18 @@ pub trait Analysis: Send {
     }
 }
 
+/// Sees events and concludes nothing: it counts, records, or hands them on.
+pub trait Observer: Send {
+    /// Takes one event, in the order in which analyses have them.
+    fn observe(&mut self, event: &Event);
+
+    /// A round has ended: what others read may be handed to them.
+    fn flush(&mut self) {}
+
+    /// The run has ended.
+    fn finish(&mut self, _end: &RunEnd) {}
+}
+
 /// Leaks of steps and growth, while the program works.
 #[must_use]
 pub fn judged_leaks() -> Judged {

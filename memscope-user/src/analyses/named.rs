@@ -6,12 +6,12 @@
 use std::sync::Arc;
 
 use super::{
-    Analysis, Finding,
+    Analysis, Finding, Observer,
     decompose::{Lives, RuleSet},
 };
 use crate::model::{Event, EventKind, Free, RunEnd};
 
-/// An analysis that is shown final owners.
+/// An analysis or observer that is shown final owners.
 pub struct Named<A> {
     lives: Lives,
     inner: A,
@@ -25,21 +25,28 @@ impl<A> Named<A> {
     }
 }
 
-impl<A: Analysis> Analysis for Named<A> {
-    fn observe(&mut self, event: &Event) {
+impl<A> Named<A> {
+    /// The event with a final owner, where that differs from what it has.
+    fn name(&mut self, event: &Event) -> Option<Event> {
         match &event.kind {
             EventKind::Alloc(alloc) => drop(self.lives.came(event, alloc, true)),
             EventKind::StepEnd { .. } => self.lives.step(event),
             EventKind::Free(free) => {
-                if let Some(went) = self.lives.went(event, free) {
-                    let free = Free { owner: self.lives.for_good(&went), ..*free };
-                    return self.inner.observe(&Event { kind: EventKind::Free(free), ..event.clone() });
-                }
+                let went = self.lives.went(event, free)?;
+                let free = Free { owner: self.lives.for_good(&went), ..*free };
+                return Some(Event { kind: EventKind::Free(free), ..event.clone() });
             }
             EventKind::ProcessEnd => drop(self.lives.left(event.pid)),
             _ => {}
         }
-        self.inner.observe(event);
+        None
+    }
+}
+
+impl<A: Analysis> Analysis for Named<A> {
+    fn observe(&mut self, event: &Event) {
+        let named = self.name(event);
+        self.inner.observe(named.as_ref().unwrap_or(event));
     }
 
     fn finish(&mut self, end: &RunEnd) -> Vec<Finding> {
@@ -48,5 +55,20 @@ impl<A: Analysis> Analysis for Named<A> {
 
     fn now(&self) -> Vec<Finding> {
         self.inner.now()
+    }
+}
+
+impl<O: Observer> Observer for Named<O> {
+    fn observe(&mut self, event: &Event) {
+        let named = self.name(event);
+        self.inner.observe(named.as_ref().unwrap_or(event));
+    }
+
+    fn flush(&mut self) {
+        self.inner.flush();
+    }
+
+    fn finish(&mut self, end: &RunEnd) {
+        self.inner.finish(end);
     }
 }

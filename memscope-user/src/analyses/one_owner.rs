@@ -1,14 +1,14 @@
 //! A block has one owner, whichever analysis is asked: decompose, peaks, differences and requests that failed agree.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, LazyLock, Mutex};
+use std::sync::{Arc, LazyLock};
 
 use proptest::prelude::*;
 
 use super::decompose::tests::{ENGINE, STEP, actions, frames, perform, training};
-use super::decompose::{DecomposeAnalysis, RuleSet, SharedOwners};
-use super::diff::{At, Recorder, SharedSnapshot};
-use super::script::{Script, run};
+use super::decompose::{DecomposeAnalysis, Owners as Told, RuleSet};
+use super::diff::{At, Recorder};
+use super::script::{Script, observe, run};
 use super::select::When;
 use super::{Finding, OomAnalysis, PeaksAnalysis, judged_leaks_by};
 use crate::analyses::decompose::Decomposition;
@@ -36,12 +36,11 @@ fn of_parts(found: &Decomposition, of: impl Fn(&crate::analyses::decompose::Owne
     owners
 }
 
-fn decomposed(events: &[Event]) -> (Decomposition, SharedOwners) {
-    let owners = SharedOwners::default();
-    let analysis = DecomposeAnalysis::new(Arc::clone(&RULES)).telling(Arc::clone(&owners));
+fn decomposed(events: &[Event]) -> (Decomposition, Told) {
+    let (analysis, owners) = DecomposeAnalysis::new(Arc::clone(&RULES)).telling();
     let mut found = run(analysis, events, &RunEnd::default());
     let Some(Finding::Decompose(found)) = found.pop() else { panic!("{found:?}") };
-    (found, owners)
+    (found, owners.recv().expect("owners"))
 }
 
 fn at_peak(events: &[Event]) -> Owners {
@@ -51,9 +50,9 @@ fn at_peak(events: &[Event]) -> Owners {
 }
 
 fn snapshot(events: &[Event], at: At) -> Owners {
-    let out = SharedSnapshot::default();
-    run(Recorder::new(at, Arc::clone(&RULES), Arc::clone(&out)), events, &RunEnd::default());
-    let found = Arc::into_inner(out).map(Mutex::into_inner).expect("alone").expect("not poisoned").expect("a snapshot");
+    let (recorder, snapshot) = Recorder::new(at, Arc::clone(&RULES));
+    observe(recorder, events, &RunEnd::default());
+    let found = snapshot.recv().expect("a snapshot");
     found.pools.get(&PLACE).map(|(_, groups)| of_groups(groups)).unwrap_or_default()
 }
 
@@ -74,7 +73,7 @@ fn at_failure(events: &[Event], after: usize) -> Owners {
 }
 
 /// What a list of all blocks says: those that live behind event `after`, under their final owners.
-fn listed(events: &[Event], after: usize, owners: &SharedOwners) -> Owners {
+fn listed(events: &[Event], after: usize, names: &Told) -> Owners {
     let mut live = BTreeMap::new();
     for event in &events[..=after] {
         match &event.kind {
@@ -83,7 +82,6 @@ fn listed(events: &[Event], after: usize, owners: &SharedOwners) -> Owners {
             _ => {}
         }
     }
-    let names = owners.lock().expect("not poisoned");
     let mut sums = Owners::new();
     for (number, size_bytes) in live {
         let sum = sums.entry(names.get(&(1, number)).copied()).or_default();
@@ -173,10 +171,10 @@ proptest! {
         if !events.is_empty() {
             let after = after.index(events.len());
             let sum = |owners: &Owners| owners.values().fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
-            let out = SharedSnapshot::default();
             let at = At::When(When::At(events[after].time_ns));
-            run(Recorder::new(at, Arc::clone(&RULES), Arc::clone(&out)), events, &RunEnd::default());
-            let found = out.lock().expect("not poisoned").take().expect("a snapshot");
+            let (recorder, snapshot) = Recorder::new(at, Arc::clone(&RULES));
+            observe(recorder, events, &RunEnd::default());
+            let found = snapshot.recv().expect("a snapshot");
             let (all, groups) = &found.pools[&PLACE];
             prop_assert_eq!((all.blocks, all.size_bytes), sum(&of_groups(groups)), "behind event {}", after);
         }

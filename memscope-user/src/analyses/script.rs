@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use super::{Analysis, Finding};
+use super::{Analysis, Finding, Observer};
 use crate::backend::ascend::{modules, pools};
 use crate::model::{
     Alloc, AllocApi, AllocFailed, AllocRecovered, Block, Device, DeviceUsage, DriverFigures, Event, EventKind, Free,
@@ -34,6 +34,14 @@ pub(crate) fn run(mut analysis: impl Analysis, events: &[Event], end: &RunEnd) -
         analysis.observe(event);
     }
     analysis.finish(end)
+}
+
+/// Shows events to an observer, to the end.
+pub(crate) fn observe(mut observer: impl Observer, events: &[Event], end: &RunEnd) {
+    for event in events {
+        observer.observe(event);
+    }
+    observer.finish(end);
 }
 
 impl Script {

@@ -5,7 +5,6 @@ use std::{
     io::{self, Write},
     path::{Path, PathBuf},
     process::ExitCode,
-    sync::{Arc, Mutex},
 };
 
 use anyhow::{Context as _, Result, bail};
@@ -19,8 +18,8 @@ use super::{
 };
 use crate::{
     analyses::{
-        Analysis,
-        compare::{self, ComparedDevice, ComparedRow, Names, OfStep, Recorder, Sequences, Which},
+        Observer,
+        compare::{self, ComparedDevice, ComparedRow, Names, OfStep, Recorded, Recorder, Which},
     },
     document::{self, Comparison},
     input::Stage,
@@ -65,20 +64,16 @@ pub(super) fn run_option(paths: &OsStr, level: RowLevel, output_path: &Path, jso
 }
 
 fn work(args: &CompareArgs, which: Which) -> Result<bool> {
-    let names = Names::default();
-    let read = |path: &PathBuf| -> Result<Sequences> {
-        let sequences = Arc::new(Mutex::new(Sequences::default()));
-        let recorder: Box<dyn Analysis> = match args.step {
-            Some(step) => Box::new(OfStep::new(step, which, &names, Arc::clone(&sequences))),
-            None => Box::new(Recorder::new(which, names.clone(), Arc::clone(&sequences))),
+    let read = |path: &PathBuf, names: Names| -> Result<Recorded> {
+        let (recorder, taken): (Box<dyn Observer>, _) = match args.step {
+            Some(step) => boxed(OfStep::new(step, which, names)),
+            None => boxed(Recorder::new(which, names)),
         };
-        input::read(std::slice::from_ref(path), args.select.selection(None), vec![recorder])?;
-        let Some(sequences) = Arc::into_inner(sequences) else {
-            bail!("the reader of `{}` is still at work", path.display())
-        };
-        Ok(sequences.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner))
+        input::observe(std::slice::from_ref(path), args.select.selection(None), vec![recorder])?;
+        taken.try_recv().with_context(|| format!("the reader of `{}` is still at work", path.display()))
     };
-    let (base, other) = (read(&args.base)?, read(&args.other)?);
+    let Recorded { sequences: base, names } = read(&args.base, Names::default())?;
+    let Recorded { sequences: other, names } = read(&args.other, names)?;
     compare::check(&base, &other, which)?;
     if let Some(step) = args.step.filter(|_| base.is_empty() || other.is_empty()) {
         let path = if base.is_empty() { &args.base } else { &args.other };
@@ -118,6 +113,10 @@ fn work(args: &CompareArgs, which: Which) -> Result<bool> {
     let printed = terminal::print(|out| devices.iter().try_for_each(|device| print(device, out)));
     printed.context("cannot print the comparison")?;
     Ok(true)
+}
+
+fn boxed<O: Observer + 'static, T>((observer, other): (O, T)) -> (Box<dyn Observer>, T) {
+    (Box::new(observer), other)
 }
 
 /// What a step is known by.

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use anyhow::Context as _;
 
@@ -14,7 +14,7 @@ use super::{
 use crate::{
     analyses::{
         Analysis, DecomposeAnalysis,
-        decompose::{BUILTIN, MAX_TOLD, RuleSet, SharedOwners},
+        decompose::{BUILTIN, MAX_TOLD, RuleSet},
     },
     input::{
         Stage,
@@ -43,11 +43,15 @@ pub(super) fn run(args: &DecomposeArgs) -> ExitCode {
             (Some(path), [file]) => Some(Destination::copy(file, path, args.force)?),
             _ => None,
         };
-        let owners = SharedOwners::default();
         // Other blocks tell of what the program does, so the analysis sees them all.
         let decompose = DecomposeAnalysis::new(Arc::clone(&rules)).only(args.select.blocks.filter(Some(&rules)));
         let wanted = args.output_path.as_deref();
-        let decompose = if wanted.is_some() { decompose.telling(Arc::clone(&owners)) } else { decompose };
+        let (decompose, owners) = if wanted.is_some() {
+            let (decompose, owners) = decompose.telling();
+            (decompose, Some(owners))
+        } else {
+            (decompose, None)
+        };
         let analyses: Vec<Box<dyn Analysis>> = vec![Box::new(decompose)];
         let outcome = input::read(&args.files, args.select.window(), analyses)?;
         let report = Report { step_hint: false, ..Report::default() };
@@ -58,7 +62,7 @@ pub(super) fn run(args: &DecomposeArgs) -> ExitCode {
         }
         page::also(&args.html, &args.files, args.rules.as_deref(), &args.select)?;
         let (Some(path), Some(copy), [file]) = (wanted, copy, args.files.as_slice()) else { return Ok(()) };
-        let owners = std::mem::take(&mut *owners.lock().unwrap_or_else(PoisonError::into_inner));
+        let owners = owners.and_then(|owners| owners.try_recv().ok()).unwrap_or_default();
         if owners.len() >= MAX_TOLD {
             let text = format_args!("only the first {MAX_TOLD} blocks to end have their final owner in the copy");
             message(LogLevel::Info, LogLevel::Warning, text);

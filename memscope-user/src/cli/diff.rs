@@ -2,16 +2,16 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, mpsc::Receiver};
 
 use anyhow::{Context as _, Result, bail};
 
 use super::{USAGE, args::DiffArgs, decompose::rules_of_user, error, input, terminal, values::When};
 use crate::analyses::diff::{Diff, DiffSide};
 use crate::analyses::{
-    Analysis,
+    Observer,
     decompose::RuleSet,
-    diff::{Recorder, SharedSnapshot, Snapshot, diff, write_diff},
+    diff::{Recorder, Snapshot, diff, write_diff},
     select::Selection,
 };
 use crate::document;
@@ -59,15 +59,14 @@ fn read<const N: usize>(
     rules: &Arc<RuleSet>,
 ) -> Result<[Snapshot; N]> {
     let filter = args.blocks.filter(Some(rules));
-    let shared = moments.map(|_| SharedSnapshot::default());
-    let recorder = |(when, shared): (&When, &SharedSnapshot)| -> Box<dyn Analysis> {
-        Box::new(Recorder::new(when.0, Arc::clone(rules), Arc::clone(shared)).only(filter.clone()))
+    let recorder = |when: &When| -> (Box<dyn Observer>, Receiver<Snapshot>) {
+        let (recorder, snapshot) = Recorder::new(when.0, Arc::clone(rules));
+        (Box::new(recorder.only(filter.clone())), snapshot)
     };
-    let recorders = moments.iter().zip(&shared).map(recorder).collect();
+    let (recorders, taken): (Vec<_>, Vec<_>) = moments.iter().map(recorder).unzip();
     // The whole run, as moments are told from its first event.
-    input::read(std::slice::from_ref(path), Selection::default(), recorders)?;
-    let taken = |shared: &Mutex<Option<Snapshot>>| shared.lock().unwrap_or_else(PoisonError::into_inner).take();
-    let snapshots: Option<Vec<Snapshot>> = shared.iter().map(|shared| taken(shared)).collect();
+    input::observe(std::slice::from_ref(path), Selection::default(), recorders)?;
+    let snapshots: Option<Vec<Snapshot>> = taken.iter().map(|snapshot| snapshot.try_recv().ok()).collect();
     let snapshots = snapshots.and_then(|snapshots| snapshots.try_into().ok());
     snapshots.with_context(|| format!("the reader of `{}` is still at work", path.display()))
 }

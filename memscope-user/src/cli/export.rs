@@ -1,12 +1,6 @@
 //! `export`: call stacks for other tools.
 
-use std::{
-    fmt,
-    io::Write as _,
-    path::Path,
-    process::ExitCode,
-    sync::{Arc, PoisonError},
-};
+use std::{fmt, io::Write as _, path::Path, process::ExitCode, sync::Arc};
 
 use anyhow::{Context as _, Result, bail};
 use memchr::memchr_iter;
@@ -19,7 +13,7 @@ use super::{
     progress, terminal,
 };
 use crate::{
-    analyses::{ByStackAnalysis, Finding, by_stack::ByStack, decompose::RuleSet},
+    analyses::{ByStackAnalysis, Kind as _, by_stack::ByStack, decompose::RuleSet},
     input::Options,
     os::caller::Caller,
     pipeline::PipelineConfig,
@@ -53,9 +47,10 @@ fn profile(args: &ExportArgs) -> Result<()> {
     let rules = Arc::new(RuleSet::builtin());
     let (reducer, made) = Reducer::naming(Arc::clone(&rules));
     let pipeline = PipelineConfig { mixed_stacks: args.stack == ExportStack::Mixed, ..PipelineConfig::default() };
-    let options = Options { pipeline, selection: args.select.selection(Some(&rules)), ..Options::default() };
-    input::read_with(&files, options, vec![reducer])?;
-    let run = made.lock().unwrap_or_else(PoisonError::into_inner).take().unwrap_or_default();
+    let selection = args.select.selection(Some(&rules));
+    let options = Options { pipeline, selection, observers: vec![reducer], ..Options::default() };
+    input::read_with(&files, options, Vec::new())?;
+    let run = made.try_recv().unwrap_or_default();
     if run.views.is_empty() {
         bail!("there is nothing to export");
     }
@@ -144,11 +139,7 @@ fn export(args: &ExportArgs) -> Result<()> {
     let config = PipelineConfig { mixed_stacks: args.stack == ExportStack::Mixed, ..PipelineConfig::default() };
     let options = Options { pipeline: config, selection: args.select.selection(None), ..Options::default() };
     let outcome = input::read_with(&files, options, vec![Box::new(ByStackAnalysis::new(usize::MAX))])?;
-    let found: Vec<&ByStack> = outcome
-        .findings
-        .iter()
-        .filter_map(|finding| if let Finding::ByStack(found) = finding { Some(found) } else { None })
-        .collect();
+    let found: Vec<&ByStack> = outcome.findings.iter().filter_map(ByStack::of).collect();
     if found.is_empty() {
         if outcome.nothing_selected {
             bail!("there is nothing to export");

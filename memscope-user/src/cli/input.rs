@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result};
 
 use super::{FAILURE, args::LogLevel, error, message, offline, progress, select, terminal};
 use crate::{
-    analyses::{Analysis, select::Selection},
+    analyses::{Analysis, Observer, select::Selection},
     input::{self, Options, Outcome},
     sinks::report::{self, Report},
 };
@@ -25,6 +25,11 @@ pub(super) fn exit(work: impl FnOnce() -> Result<()>) -> ExitCode {
 /// Shows what is selected of one run to analyses, and tells what had to be repaired.
 pub(super) fn read(files: &[PathBuf], selection: Selection, analyses: Vec<Box<dyn Analysis>>) -> Result<Outcome> {
     read_with(files, Options { selection, ..Options::default() }, analyses)
+}
+
+/// Shows what is selected of one run to observers, and tells what had to be repaired.
+pub(super) fn observe(files: &[PathBuf], selection: Selection, observers: Vec<Box<dyn Observer>>) -> Result<Outcome> {
+    read_with(files, Options { selection, observers, ..Options::default() }, Vec::new())
 }
 
 /// As [`read`], with all that can be chosen.

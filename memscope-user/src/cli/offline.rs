@@ -18,13 +18,13 @@ use crate::{
     capture::Reader,
     error_chain,
     input::{Progress, Stage},
-    pipeline::{self, PipelineConfig, ReplayReport},
+    pipeline::{self, Audience, PipelineConfig, ReplayReport},
     session::{
         CallStacks, Files, Notices,
         outputs::{self, Chosen},
     },
     sinks::{
-        Sink, StackCells,
+        StackCells,
         tree::{OutputTree, ProcessDirs},
     },
 };
@@ -143,10 +143,10 @@ fn outputs_of<R: Read>(reader: Reader<R>, capture: &Path, total: u64, collect: &
     let settings = outputs::config(&options, &output, CallStacks::default(), false);
     let tree = OutputTree::open(&output.directory, output.owner)?;
     let dump = outputs::dump(&output, settings, &tree, ProcessDirs::default(), Files::default(), speaker);
-    let sinks: Vec<Box<dyn Sink>> = vec![dump, Box::new(notices)];
+    let audience = Audience { sinks: vec![dump], readers: vec![Box::new(notices)], ..Audience::of(analyses) };
     let mut watcher = progress::watcher().unwrap_or_else(|| Box::new(|_| {}));
     let mut tell = |done| watcher(Progress { stage: Stage::Reading, done, total });
-    let replayed = pipeline::replay_from(reader, config, sinks, analyses, &mut tell);
+    let replayed = pipeline::replay_from(reader, config, audience, &mut tell);
     // The report comes next, and may go to the same terminal.
     terminal::clear_status();
     // What is no capture leaves nothing behind.

@@ -6,7 +6,7 @@ use std::{
     os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
     process::{Command, ExitCode, Stdio},
-    sync::{Arc, PoisonError},
+    sync::Arc,
 };
 
 use anyhow::{Context as _, Result, bail};
@@ -67,8 +67,9 @@ impl Page<'_> {
         let rules = rules(self.rules).map_err(anyhow::Error::msg)?;
         let (reducer, made) = Reducer::naming(Arc::clone(&rules));
         let selection = self.select.selection(Some(&rules));
-        let outcome = input::read_with(&files, Options { selection, ..Options::default() }, analyses(&rules, reducer))?;
-        let run = made.lock().unwrap_or_else(PoisonError::into_inner).take().unwrap_or_default();
+        let options = Options { selection, observers: vec![reducer], ..Options::default() };
+        let outcome = input::read_with(&files, options, analyses(&rules))?;
+        let run = made.try_recv().unwrap_or_default();
         if run.views.is_empty() {
             bail!("there is no block in it, so there is nothing to show");
         }
@@ -87,9 +88,8 @@ fn cannot(path: &Path) -> String {
 }
 
 /// All that a page shows.
-fn analyses(rules: &Arc<RuleSet>, reducer: Box<dyn Analysis>) -> Vec<Box<dyn Analysis>> {
+fn analyses(rules: &Arc<RuleSet>) -> Vec<Box<dyn Analysis>> {
     let mut all: Vec<Box<dyn Analysis>> = vec![
-        reducer,
         Box::new(analyses::judged_leaks_by(rules)),
         Box::new(OomAnalysis::new(Arc::clone(rules))),
         Box::new(LedgerAnalysis::default()),

@@ -21,7 +21,7 @@ use crate::{
     kernel::task_layout,
     locate::{hidden, python, site},
     os::{elf::ElfFile, maps},
-    pipeline::{self, PipelineConfig},
+    pipeline::{self, Audience, PipelineConfig},
     probes::ProbeSpec,
     python as interpreter,
     stacks::unwind,
@@ -101,7 +101,7 @@ fn dump(name: &str, bytes: &[u8]) {
 fn capture(bytes: &[u8]) {
     let Ok(reader) = Reader::new(bytes, Path::new("made up")) else { return };
     let analyses = analyses(&Arc::new(RuleSet::builtin()));
-    let _ = pipeline::replay_from(reader, PipelineConfig::default(), Vec::new(), analyses, &mut |_| {});
+    let _ = pipeline::replay_from(reader, PipelineConfig::default(), Audience::of(analyses), &mut |_| {});
 }
 
 fn decode(bytes: &[u8]) {

@@ -33,8 +33,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::sync::mpsc;
 use std::thread;
 
@@ -48,11 +46,11 @@ use self::row::{DumpRow, MissingStacks};
 use self::runs::Merged;
 use self::sort::{Sorted, Sorter};
 use crate::analyses::select::{Selected, Selection};
-use crate::analyses::{Analysis, Finding};
+use crate::analyses::{Analysis, Finding, Observer};
 use crate::capture::format::MAGIC;
 use crate::dump_format::stack_cell::TABLE_PREFIX;
 use crate::model::{Event, RunEnd};
-use crate::pipeline::{self, PipelineConfig, ReplayReport};
+use crate::pipeline::{self, Audience, PipelineConfig, ReplayReport};
 use crate::regular;
 
 pub(crate) use db::with_suffix;
@@ -223,8 +221,10 @@ pub struct Outcome {
 pub struct Options {
     /// How a capture is replayed.
     pub pipeline: PipelineConfig,
-    /// What the analyses see.
+    /// What the analyses and observers see.
     pub selection: Selection,
+    /// See it, too.
+    pub observers: Vec<Box<dyn Observer>>,
     /// Takes how far the reading is.
     pub watcher: Option<Watcher>,
 }
@@ -289,21 +289,20 @@ pub fn run(paths: &[PathBuf], analyses: Vec<Box<dyn Analysis>>) -> Result<Outcom
 
 /// As [`run`], in another way.
 pub fn run_with(paths: &[PathBuf], options: Options, analyses: Vec<Box<dyn Analysis>>) -> Result<Outcome, InputError> {
-    let Options { pipeline, selection, watcher } = options;
+    let Options { pipeline, selection, observers, watcher } = options;
     let mut watcher = watcher.unwrap_or_else(|| Box::new(|_| {}));
     if selection.is_all() {
-        return run_all(paths, pipeline, analyses, &mut watcher);
+        return run_all(paths, pipeline, Audience { observers, ..Audience::of(analyses) }, &mut watcher);
     }
-    let any_block = Arc::default();
-    let selected = Selected::new(&selection, analyses, Arc::clone(&any_block));
-    let outcome = run_all(paths, pipeline, vec![Box::new(selected)], &mut watcher)?;
-    Ok(Outcome { nothing_selected: !any_block.load(Ordering::Relaxed), ..outcome })
+    let (selected, any_block) = Selected::new(&selection, analyses, observers);
+    let outcome = run_all(paths, pipeline, Audience::of(vec![Box::new(selected)]), &mut watcher)?;
+    Ok(Outcome { nothing_selected: !any_block.was_seen(), ..outcome })
 }
 
 fn run_all(
     paths: &[PathBuf],
     config: PipelineConfig,
-    analyses: Vec<Box<dyn Analysis>>,
+    audience: Audience,
     watcher: &mut Watcher,
 ) -> Result<Outcome, InputError> {
     let files = files(paths)?;
@@ -312,22 +311,23 @@ fn run_all(
         ([capture], true) => {
             let total = fs::metadata(capture).map_err(InputError::io(capture))?.len();
             let mut teller = Teller::new(watcher, Stage::Reading, total);
-            let mut replay = pipeline::replay(capture, config, Vec::new(), analyses, &mut |done| teller.at(done))?;
+            let mut replay = pipeline::replay(capture, config, audience, &mut |done| teller.at(done))?;
             let findings = std::mem::take(&mut replay.outcome.findings);
             let end = replay.outcome.end.clone();
             Ok(Outcome { findings, end, notes: Notes::default(), replay: Some(replay), nothing_selected: false })
         }
         (_, true) => Err(InputError::Together("a capture holds a whole run: give it alone")),
-        (dumps, false) => run_dumps(dumps, &formats, analyses, watcher),
+        (dumps, false) => run_dumps(dumps, &formats, audience, watcher),
     }
 }
 
 fn run_dumps(
     dumps: &[PathBuf],
     formats: &[Format],
-    mut analyses: Vec<Box<dyn Analysis>>,
+    audience: Audience,
     watcher: &mut Watcher,
 ) -> Result<Outcome, InputError> {
+    let Audience { mut analyses, mut observers, .. } = audience;
     let mut end = RunEnd::default();
     let mut observe = |event: &Event| {
         if end.start_ns == 0 {
@@ -337,6 +337,9 @@ fn run_dumps(
         for analysis in &mut analyses {
             analysis.observe(event);
         }
+        for observer in &mut observers {
+            observer.observe(event);
+        }
     };
     let (merged, identities) = Merged::find(dumps, formats, watcher)?;
     let mut notes = match merged {
@@ -344,6 +347,9 @@ fn run_dumps(
         None => each_event(dumps, formats, (&identities, Sorter::default), watcher, &mut observe)?,
     };
     notes.renamed = identities.renamed;
+    for observer in &mut observers {
+        observer.finish(&end);
+    }
     let findings = analyses.iter_mut().flat_map(|analysis| analysis.finish(&end)).collect();
     Ok(Outcome { findings, end, notes, replay: None, nothing_selected: false })
 }

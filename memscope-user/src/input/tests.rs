@@ -127,7 +127,7 @@ fn free_inside_of_a_block_ends_nothing() {
     // Live: the records of the same calls.
     let live = Recorder::default();
     let config = PipelineConfig { rows: crate::testing::rows(), ..PipelineConfig::default() };
-    let mut pipeline = Pipeline::new(config, Vec::new(), vec![Box::new(live.clone())]);
+    let mut pipeline = Pipeline::new(config, Audience::of(vec![Box::new(live.clone())]));
     pipeline.feed(&[at(1, 5, 5).alloc(0x1000, 64, device(0)), at(2, 5, 5).free(0x1010)].concat()).expect("fed");
     drop(pipeline.finish(&[]));
     let kinds: Vec<&str> = brief(&live.0.lock().expect("lock")).iter().map(|(kind, ..)| *kind).collect();
@@ -308,11 +308,11 @@ fn comparison_counts_rows() {
     let folder = tempfile::tempdir().expect("folder");
     let path = folder.path().join("x.csv");
     fs::write(&path, format!("{HEADER}{}", rows.concat())).expect("written");
-    let (names, sequences) = (compare::Names::default(), Arc::default());
     let which = compare::Which { op: false, kernel: true };
-    let recorder = compare::Recorder::new(which, names.clone(), Arc::clone(&sequences));
-    run(&[path], vec![Box::new(recorder)]).expect("readable");
-    let sequences = sequences.lock().expect("no panic");
+    let (recorder, taken) = compare::Recorder::new(which, compare::Names::default());
+    let options = Options { observers: vec![Box::new(recorder)], ..Options::default() };
+    run_with(&[path], options, Vec::new()).expect("readable");
+    let compare::Recorded { sequences, names } = taken.recv().expect("a recording");
     let mut found = Vec::new();
     let out = |row: &compare::ComparedRow| {
         let bytes = |figures: Option<compare::Figures>| figures.map(|figures| figures.next_bytes);
@@ -589,7 +589,7 @@ fn stacks_survive() {
         let folder = trace(&records.concat(), format, Vec::new()).1;
         let (live, read) = (Recorder::default(), Recorder::default());
         let config = PipelineConfig { rows: crate::testing::rows(), ..PipelineConfig::default() };
-        let mut pipeline = Pipeline::new(config, Vec::new(), vec![Box::new(live.clone())]);
+        let mut pipeline = Pipeline::new(config, Audience::of(vec![Box::new(live.clone())]));
         pipeline.feed(&records.concat()).expect("fed");
         drop(pipeline.finish(&[]));
         run(&[folder.path().join("out")], vec![Box::new(read.clone())]).expect("readable");

@@ -49,17 +49,17 @@ use self::text::Texts;
 use self::turn::{At, Shared};
 use self::usage::Usage;
 use self::wishes::Wishes;
+use crate::analyses::Finding;
 use crate::analyses::decompose::{Classifier, RuleSet};
-use crate::analyses::{Analysis, Finding};
 use crate::backend::Backend;
 use crate::capture::{Collected, LossCount, Note};
 use crate::decode::{Body, Phase, Record, Records, notes};
 use crate::hash::HashMap;
 use crate::model::{Device, Event, EventKind, FreeCause, ProcessStart, RunEnd, Stacks};
 use crate::probes::{CallKind, RowInfo};
-use crate::sinks::{Sink, SinkError};
+use crate::sinks::SinkError;
 
-pub use output::{DeviceFilter, DumpFilter, Npus};
+pub use output::{Audience, DeviceFilter, DumpFilter, Npus};
 #[cfg(feature = "trace")]
 pub(crate) use process::visible_devices;
 pub use replay::{ReplayReport, replay, replay_from};
@@ -140,12 +140,12 @@ impl Pipeline {
         self.rows.have(meaning)
     }
 
-    /// A pipeline that writes to `sinks` and asks `analyses`.
+    /// A pipeline that gives its events to these.
     #[must_use]
-    pub fn new(config: PipelineConfig, sinks: Vec<Box<dyn Sink>>, analyses: Vec<Box<dyn Analysis>>) -> Self {
+    pub fn new(config: PipelineConfig, audience: Audience) -> Self {
         let wanted_steps = config.dump.steps.as_slice().into();
         let oom_blocks = config.dump.oom_blocks;
-        let out = Output::new(config.dump, sinks, analyses, config.demand);
+        let out = Output::new(config.dump, audience, config.demand);
         let wishes = Wishes::new(config.collected, config.mixed_stacks, config.rows_of_options);
         Self {
             rows: Rows::new(config.backend, config.rows),

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::wishes::Demand;
-use crate::analyses::{Analysis, Finding};
+use crate::analyses::{Analysis, Finding, Observer};
 use crate::hash::HashSet;
 use crate::model::{Device, Event, EventKind, RunEnd};
 use crate::sinks::{Sink, SinkError};
@@ -97,11 +97,31 @@ impl DeviceFilter {
 /// Different errors that are told before the end.
 const MAX_TOLD: usize = 64;
 
+/// Who gets a run's events.
+#[derive(Default)]
+pub struct Audience {
+    /// Get what is to be written.
+    pub sinks: Vec<Box<dyn Sink>>,
+    /// See the same, and write nothing.
+    pub readers: Vec<Box<dyn Observer>>,
+    /// Get everything.
+    pub analyses: Vec<Box<dyn Analysis>>,
+    /// See everything, and conclude nothing.
+    pub observers: Vec<Box<dyn Observer>>,
+}
+
+impl Audience {
+    /// Analyses alone.
+    #[must_use]
+    pub fn of(analyses: Vec<Box<dyn Analysis>>) -> Self {
+        Self { analyses, ..Self::default() }
+    }
+}
+
 /// Where events go.
 pub(super) struct Output {
     filter: DumpFilter,
-    sinks: Vec<Box<dyn Sink>>,
-    analyses: Vec<Box<dyn Analysis>>,
+    to: Audience,
     demand: Option<Demand>,
     /// Time of the first event, nanoseconds since the Unix epoch.
     start_ns: Option<u64>,
@@ -111,13 +131,8 @@ pub(super) struct Output {
 }
 
 impl Output {
-    pub(super) fn new(
-        filter: DumpFilter,
-        sinks: Vec<Box<dyn Sink>>,
-        analyses: Vec<Box<dyn Analysis>>,
-        demand: Option<Demand>,
-    ) -> Self {
-        Self { filter, sinks, analyses, demand, start_ns: None, errors: VecDeque::new(), told: HashSet::default() }
+    pub(super) fn new(filter: DumpFilter, to: Audience, demand: Option<Demand>) -> Self {
+        Self { filter, to, demand, start_ns: None, errors: VecDeque::new(), told: HashSet::default() }
     }
 
     /// A script asks for analyses: those that are not there yet take part from here on, in what all processes do.
@@ -126,7 +141,7 @@ impl Output {
         let further = asked & !*given;
         if further != 0 {
             *given |= further;
-            self.analyses.extend(make(further));
+            self.to.analyses.extend(make(further));
         }
     }
 
@@ -141,15 +156,24 @@ impl Output {
         if event.kind.is_of_run() {
             self.start_ns.get_or_insert(event.time_ns);
         }
-        for analysis in &mut self.analyses {
+        for analysis in &mut self.to.analyses {
             analysis.observe(event);
         }
+        for observer in &mut self.to.observers {
+            observer.observe(event);
+        }
         if written && (!of_options || self.filter.passes(event)) {
+            for reader in &mut self.to.readers {
+                reader.observe(event);
+            }
             self.each_sink(|sink| sink.write(event));
         }
     }
 
     pub(super) fn flush(&mut self) {
+        for observer in self.to.readers.iter_mut().chain(&mut self.to.observers) {
+            observer.flush();
+        }
         self.each_sink(|sink| sink.flush());
     }
 
@@ -162,7 +186,7 @@ impl Output {
     pub(super) fn finish(&mut self) -> (Vec<SinkError>, u64) {
         self.told.clear();
         self.each_sink(|sink| sink.finish());
-        (self.errors.drain(..).collect(), self.sinks.iter().map(|sink| sink.lost_rows()).sum())
+        (self.errors.drain(..).collect(), self.to.sinks.iter().map(|sink| sink.lost_rows()).sum())
     }
 
     /// Time of the first event, nanoseconds since the Unix epoch; 0 if there was none.
@@ -172,18 +196,21 @@ impl Output {
 
     /// Asks the analyses.
     pub(super) fn conclude(&mut self, end: &RunEnd) -> Vec<Finding> {
-        self.analyses.iter_mut().flat_map(|analysis| analysis.finish(end)).collect()
+        for observer in self.to.readers.iter_mut().chain(&mut self.to.observers) {
+            observer.finish(end);
+        }
+        self.to.analyses.iter_mut().flat_map(|analysis| analysis.finish(end)).collect()
     }
 
     /// Asks the analyses while the run goes on.
     pub(super) fn now(&self) -> Vec<Finding> {
-        self.analyses.iter().flat_map(|analysis| analysis.now()).collect()
+        self.to.analyses.iter().flat_map(|analysis| analysis.now()).collect()
     }
 
     /// Does something with every sink. One that fails is asked again the next time: a disk may get room again,
     /// and a sink may have other files. The same error is told once.
     fn each_sink(&mut self, mut act: impl FnMut(&mut dyn Sink) -> Result<(), SinkError>) {
-        for sink in &mut self.sinks {
+        for sink in &mut self.to.sinks {
             if let Err(error) = act(sink.as_mut())
                 && self.told.len() < MAX_TOLD
                 && self.told.insert(error.to_string())

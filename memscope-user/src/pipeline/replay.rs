@@ -3,11 +3,9 @@
 use std::io::Read;
 use std::path::Path;
 
-use super::{Outcome, Pipeline, PipelineConfig};
-use crate::analyses::Analysis;
+use super::{Audience, Outcome, Pipeline, PipelineConfig};
 use crate::capture::{CaptureError, CaptureHeader, Ending, Reader};
 use crate::probes::{CallKind, LaunchCall};
-use crate::sinks::Sink;
 
 /// What a replay has to say.
 #[derive(Debug)]
@@ -54,19 +52,17 @@ impl ReplayReport {
 pub fn replay(
     path: &Path,
     config: PipelineConfig,
-    sinks: Vec<Box<dyn Sink>>,
-    analyses: Vec<Box<dyn Analysis>>,
+    audience: Audience,
     progress: &mut dyn FnMut(u64),
 ) -> Result<ReplayReport, CaptureError> {
-    replay_from(Reader::open(path)?, config, sinks, analyses, progress)
+    replay_from(Reader::open(path)?, config, audience, progress)
 }
 
 /// The same of a capture that is open.
 pub fn replay_from<R: Read>(
     mut reader: Reader<R>,
     config: PipelineConfig,
-    sinks: Vec<Box<dyn Sink>>,
-    analyses: Vec<Box<dyn Analysis>>,
+    audience: Audience,
     progress: &mut dyn FnMut(u64),
 ) -> Result<ReplayReport, CaptureError> {
     let header = reader.header().clone();
@@ -80,7 +76,7 @@ pub fn replay_from<R: Read>(
         collected: header.collected.clone().or(config.collected),
         ..config
     };
-    let mut pipeline = Pipeline::new(config, sinks, analyses);
+    let mut pipeline = Pipeline::new(config, audience);
     let mut errors = Vec::new();
     while let Some(chunk) = reader.next_chunk()? {
         errors.extend(pipeline.feed(chunk).err());

@@ -27,7 +27,7 @@ mod view;
 pub use self::blocks::Rec;
 pub use self::layer::{Layer, Moment, StackWeight};
 pub use self::page::{PAGE_START, write};
-pub use self::reduce::{Reduced, Reducer, SharedReduced};
+pub use self::reduce::{Reduced, Reducer};
 pub use self::segments::Segment;
 pub use self::view::{Failed, MarkAt, View};
 

@@ -1,11 +1,14 @@
 //! A run in one pass, to what a page can show, however long it was.
 
 use std::cmp::Reverse;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{
+    Arc,
+    mpsc::{self, Receiver, Sender},
+};
 
 use super::view::{Process, View, ViewMaking};
 use crate::analyses::decompose::RuleSet;
-use crate::analyses::{Analysis, Finding, Named};
+use crate::analyses::{Named, Observer};
 use crate::hash::HashMap;
 use crate::model::{Device, Event, EventKind, RunEnd};
 
@@ -25,36 +28,35 @@ pub struct Reduced {
     pub end: RunEnd,
 }
 
-/// Where a [`Reducer`] leaves what it has made.
-pub type SharedReduced = Arc<Mutex<Option<Reduced>>>;
-
-/// Watches a run, and leaves what it has made when the run ends.
+/// Watches a run, and sends what it has made when the run has ended.
 pub struct Reducer {
     done: Vec<(u64, View)>,
     current: HashMap<(u32, Device), (usize, ViewMaking)>,
     processes: Vec<Process>,
     current_process: HashMap<u32, usize>,
     left_out: u64,
-    into: SharedReduced,
+    out: Sender<Reduced>,
 }
 
 impl Reducer {
-    /// An analysis that names owners by these rules, and what it will leave.
+    /// One that names owners by these rules; and the other end.
     #[must_use]
-    pub fn naming(rules: Arc<RuleSet>) -> (Box<dyn Analysis>, SharedReduced) {
-        let into = SharedReduced::default();
-        (Box::new(Named::new(rules, Self::into(Arc::clone(&into)))), into)
+    pub fn naming(rules: Arc<RuleSet>) -> (Box<dyn Observer>, Receiver<Reduced>) {
+        let (reducer, made) = Self::new();
+        (Box::new(Named::new(rules, reducer)), made)
     }
 
-    pub(super) fn into(into: SharedReduced) -> Self {
-        Self {
+    pub(super) fn new() -> (Self, Receiver<Reduced>) {
+        let (out, made) = mpsc::channel();
+        let reducer = Self {
             done: Vec::new(),
             current: HashMap::default(),
             processes: Vec::new(),
             current_process: HashMap::default(),
             left_out: 0,
-            into,
-        }
+            out,
+        };
+        (reducer, made)
     }
 
     fn process(&mut self, pid: u32) -> usize {
@@ -96,7 +98,7 @@ impl Reducer {
     }
 }
 
-impl Analysis for Reducer {
+impl Observer for Reducer {
     fn observe(&mut self, event: &Event) {
         match &event.kind {
             EventKind::Alloc(alloc) => self.view(event, alloc.block.device).observe(event),
@@ -114,7 +116,7 @@ impl Analysis for Reducer {
         }
     }
 
-    fn finish(&mut self, end: &RunEnd) -> Vec<Finding> {
+    fn finish(&mut self, end: &RunEnd) {
         let mut pids: Vec<u32> = self.current.keys().map(|(pid, _)| *pid).collect();
         pids.sort_unstable();
         pids.dedup();
@@ -125,7 +127,7 @@ impl Analysis for Reducer {
         let mut views: Vec<View> = std::mem::take(&mut self.done).into_iter().map(|(_, view)| view).collect();
         views.sort_by_key(|view| (view.pid, view.device, view.start_ns));
         let reduced = Reduced { views, left_out: self.left_out, end: end.clone() };
-        *self.into.lock().unwrap_or_else(PoisonError::into_inner) = Some(reduced);
-        Vec::new()
+        // Who does not want it has gone.
+        let _ = self.out.send(reduced);
     }
 }

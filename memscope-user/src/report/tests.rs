@@ -9,15 +9,14 @@ use serde_json::Value;
 use super::data;
 use super::*;
 use crate::analyses::script::Script;
-use crate::analyses::{Analysis, Finding, LedgerAnalysis, OomAnalysis, decompose::RuleSet, judged_leaks};
+use crate::analyses::{Analysis, Finding, LedgerAnalysis, Observer, OomAnalysis, decompose::RuleSet, judged_leaks};
 use crate::backend::ascend::pools;
 use crate::model::{AllocFailed, Device, Event, EventKind, FreeCause, Mark, Name, OutOfMemory, Pool, RunEnd};
 
 const NPU0: Device = Device::Npu(0);
 
 fn reduced_with(events: &[Event], end: &RunEnd) -> Reduced {
-    let into = SharedReduced::default();
-    let mut reducer = Reducer::into(Arc::clone(&into));
+    let (mut reducer, made) = Reducer::new();
     let mut owners = BTreeMap::new();
     for event in events {
         let mut event = event.clone();
@@ -28,8 +27,8 @@ fn reduced_with(events: &[Event], end: &RunEnd) -> Reduced {
         }
         reducer.observe(&event);
     }
-    assert_eq!(reducer.finish(end), []);
-    into.lock().expect("unpoisoned").take().expect("a run")
+    reducer.finish(end);
+    made.recv().expect("a run")
 }
 
 /// What the script leaves, with its blocks ended as a trace ends them.

@@ -2,12 +2,12 @@
 
 use std::{fmt, ops::ControlFlow, panic::Location, path::PathBuf, sync::Arc, time::Duration};
 
-use super::{End, disk::DiskUse, error::Refusal, log::RunLog};
+use super::{End, disk::DiskUse, error::Refusal, gauge::Figures, log::RunLog};
 use crate::{
     analyses::{Finding, sample::Sample},
     model::Event,
     pipeline::Outcome,
-    sinks::{gauge::Figures, log::Level, tree::OutputTree},
+    sinks::{log::Level, tree::OutputTree},
 };
 
 /// Gets what a trace sees and finds. Every method has a default that does nothing.

@@ -18,6 +18,7 @@ mod disk;
 mod end;
 mod error;
 pub(crate) mod files;
+mod gauge;
 mod heap;
 mod history;
 mod listener;
@@ -54,6 +55,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 pub use self::{
     disk::DiskUse,
     error::{Refusal, TraceError},
+    gauge::{Figures, Gauge},
     listener::{FilesWritten, Listener, Message, Outputs, Phase, Progress, Results},
     log::RunLog,
     options::{
@@ -77,7 +79,6 @@ use crate::{
         lacks_object,
         privileges::Rights,
     },
-    sinks::gauge::{Figures, Gauge},
 };
 
 /// Why a trace ended.

@@ -4,9 +4,9 @@ use std::collections::{HashMap, HashSet};
 
 use super::log::Speaker;
 use crate::{
-    analyses::held::Held,
+    analyses::{Observer, held::Held},
     model::{Event, EventKind, FreeCause, Pool, ProcessStart, Unmet},
-    sinks::{Sink, SinkError, log::Level},
+    sinks::log::Level,
 };
 
 /// Says what an event warns of.
@@ -63,8 +63,8 @@ impl Notices {
     }
 }
 
-impl Sink for Notices {
-    fn write(&mut self, event: &Event) -> Result<(), SinkError> {
+impl Observer for Notices {
+    fn observe(&mut self, event: &Event) {
         if let EventKind::ProbeDisabled { symbol } = event.kind {
             let text = format_args!(
                 "what was taken for `{symbol}` in process {} is another function: its calls are passed over, and rows \
@@ -101,14 +101,5 @@ impl Sink for Notices {
             );
             self.speaker.error(text);
         }
-        Ok(())
-    }
-
-    fn flush(&mut self) -> Result<(), SinkError> {
-        Ok(())
-    }
-
-    fn finish(&mut self) -> Result<(), SinkError> {
-        Ok(())
     }
 }

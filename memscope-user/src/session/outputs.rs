@@ -1,9 +1,6 @@
 //! What the collection options mean for the pipeline: filter, sinks, analyses, files.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering},
-};
+use std::sync::Arc;
 
 use super::{
     disk::Files,
@@ -17,7 +14,7 @@ use crate::{
         self, Analysis, Asked, ByStackAnalysis, FluctuationAnalysis, HeldAnalysis, InefficientAnalysis, LedgerAnalysis,
         OomAnalysis, Question, Questions, Sees, SilentAnalysis, Stepped,
         decompose::RuleSet,
-        select::{Filter, Selected, Selection},
+        select::{AnyBlock, Filter, Selected, Selection},
     },
     pipeline::{AnalysisBit, Demand, DeviceFilter, DumpFilter, Npus, RowBits},
     sinks::{
@@ -83,8 +80,9 @@ pub(crate) fn demand(args: &CollectOptions, rules: Option<&Arc<RuleSet>>) -> Dem
         if selection.is_all() {
             return of_chosen.into_iter().chain(of_all).collect();
         }
-        let of_chosen = Selected::new(&selection, of_chosen, Arc::default());
-        vec![Box::new(of_chosen) as Box<dyn Analysis>, Box::new(Selected::new(&args.window(), of_all, Arc::default()))]
+        let (of_chosen, _) = Selected::new(&selection, of_chosen, Vec::new());
+        let (of_all, _) = Selected::new(&args.window(), of_all, Vec::new());
+        vec![Box::new(of_chosen) as Box<dyn Analysis>, Box::new(of_all)]
     };
     Demand { given, make: Arc::new(make) }
 }
@@ -259,17 +257,17 @@ pub(crate) struct Chosen {
     pub(crate) selected: Selecting,
 }
 
-/// Becomes true with the first block that is selected; nothing where all are.
+/// Learns whether any block is selected; nothing where all are.
 #[derive(Debug)]
-pub(crate) struct Selecting(Option<Arc<AtomicBool>>);
+pub(crate) struct Selecting(Option<AnyBlock>);
 
 impl Selecting {
     /// Nothing is selected: it is all of the run.
     pub(crate) const ALL: Self = Self(None);
 
     /// Whether a part of the run was selected, and no block is in it.
-    pub(crate) fn selected_none(&self) -> bool {
-        self.0.as_ref().is_some_and(|any_block| !any_block.load(Ordering::Relaxed))
+    pub(crate) fn selected_none(self) -> bool {
+        self.0.is_some_and(|any_block| !any_block.was_seen())
     }
 }
 
@@ -283,9 +281,8 @@ pub(crate) fn analyses(args: &CollectOptions, rules: Option<&Arc<RuleSet>>) -> C
         let analyses = of_chosen.into_iter().chain(of_all).chain(of_whole).collect();
         return Chosen { analyses, selected: Selecting::ALL };
     }
-    let any_block = Arc::new(AtomicBool::new(false));
-    let of_chosen = Selected::new(&selection, of_chosen, Arc::clone(&any_block));
-    let of_all = Selected::new(&args.window(), of_all, Arc::default());
+    let (of_chosen, any_block) = Selected::new(&selection, of_chosen, Vec::new());
+    let (of_all, _) = Selected::new(&args.window(), of_all, Vec::new());
     let of_part: [Box<dyn Analysis>; 2] = [Box::new(of_chosen), Box::new(of_all)];
     let analyses = of_part.into_iter().chain(of_whole).collect();
     Chosen { analyses, selected: Selecting(Some(any_block)) }

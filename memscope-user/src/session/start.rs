@@ -12,6 +12,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use super::{
     Ask, Shared, Steps, TraceError,
     disk::{Disk, Files},
+    gauge,
     listener::{Listener, Outputs},
     log::{RunLog, Speaker},
     monitor::Monitor,
@@ -29,7 +30,7 @@ use super::{
     writer,
 };
 use crate::{
-    analyses::{Analysis, DeviceUseAnalysis, Finding, FragmentationAnalysis, HeldAnalysis, decompose::RuleSet},
+    analyses::{Analysis, DeviceUseAnalysis, FragmentationAnalysis, HeldAnalysis, Observer, decompose::RuleSet},
     backend,
     capture::{self, CaptureHeader, Collected, note_record},
     crew::Crew,
@@ -42,13 +43,12 @@ use crate::{
     },
     kernel::{Kernel, KernelOptions, StackOptions},
     locate::ops::OpsOptions,
-    model::{Event, RunEnd},
+    model::Event,
     os::{capabilities, clock::monotonic_ns},
-    pipeline::{Demand, DumpFilter, Pipeline, PipelineConfig},
+    pipeline::{Audience, Demand, DumpFilter, Pipeline, PipelineConfig},
     ring::{OnRecord, Reader, Source},
     sinks::{
-        Format, Sink,
-        gauge::GaugeSink,
+        Format,
         log::Level,
         tree::{OutputTree, ProcessDirs},
     },
@@ -57,10 +57,8 @@ use crate::{
 
 /// What a trace makes of what it sees, before anything is traced.
 pub(super) struct Plan {
-    /// Gets the rows.
-    sinks: Vec<Box<dyn Sink>>,
-    /// Get all events.
-    analyses: Vec<Box<dyn Analysis>>,
+    /// Who gets the events.
+    audience: Audience,
     /// Which rows there are.
     dump: DumpFilter,
     /// By which rules rows have owners.
@@ -90,17 +88,17 @@ impl Plan {
         let rules = outputs::rules(collect).map_err(TraceError::Options)?;
         let (dirs, files) = (ProcessDirs::default(), Files::default());
         let mut speaker = Speaker::new(listener);
-        let (mut sinks, mut tree, mut log): (Vec<Box<dyn Sink>>, _, _) = (Vec::new(), None, None);
+        let (mut audience, mut tree, mut log) = (Audience::default(), None, None);
         if let Some(output) = &options.output {
             let opened = outputs::open(options, output, speaker, dirs.clone(), files.clone())?;
             let Opened { dump, tree: of_output, speaker: with_log, log: of_run } = opened;
             (speaker, tree, log) = (with_log, Some(of_output), Some(of_run));
-            sinks.push(dump);
+            audience.sinks.push(dump);
         }
-        sinks.push(Box::new(Notices::new(speaker.clone())));
+        audience.readers.push(Box::new(Notices::new(speaker.clone())));
         let trigger = Trigger::default();
         let alone = options.writes_capture_alone();
-        let (mut analyses, selected): (Vec<Box<dyn Analysis>>, _) = match options.samples {
+        let (analyses, selected): (Vec<Box<dyn Analysis>>, _) = match options.samples {
             Some(_) => (sampled(), Selecting::ALL),
             None if alone => (Vec::new(), Selecting::ALL),
             None => {
@@ -108,17 +106,17 @@ impl Plan {
                 (analyses, selected)
             }
         };
+        audience.analyses = analyses;
         if options.samples.is_none() {
             // Where it is not pulled, the driver is asked for all devices, also for those on which nothing happens.
-            analyses.push(Box::new(trigger.clone()));
+            audience.observers.push(Box::new(trigger.clone()));
         }
         if speaker.listener().wants_events() {
-            analyses.push(Box::new(Heard(Arc::clone(speaker.listener()))));
+            audience.observers.push(Box::new(Heard(Arc::clone(speaker.listener()))));
         }
         let demand = (options.samples.is_none() && !alone).then(|| outputs::demand(collect, rules.as_ref()));
         Ok(Self {
-            sinks,
-            analyses,
+            audience,
             dump: outputs::filter(collect),
             owners: outputs::owners(collect, rules.as_ref()),
             capture: options.output.as_ref().is_some_and(|output| output.capture),
@@ -152,13 +150,9 @@ fn sampled() -> Vec<Box<dyn Analysis>> {
 /// Hands events to the listener.
 struct Heard(Arc<dyn Listener>);
 
-impl Analysis for Heard {
+impl Observer for Heard {
     fn observe(&mut self, event: &Event) {
         self.0.event(event);
-    }
-
-    fn finish(&mut self, _: &RunEnd) -> Vec<Finding> {
-        Vec::new()
     }
 }
 
@@ -184,14 +178,14 @@ impl Loop {
         let _ = guard.give(&waits);
         steps.loaded();
         let recorded = options.writes_capture_alone().then(|| plan.trigger.clone());
-        let Plan { mut sinks, analyses, tree, monitor, selected, dirs, files, trigger, .. } = plan;
-        let (gauge_sink, gauge) = GaugeSink::new();
-        sinks.push(Box::new(gauge_sink));
+        let Plan { mut audience, tree, monitor, selected, dirs, files, trigger, .. } = plan;
+        let (counter, gauge) = gauge::gauge();
+        audience.readers.push(Box::new(counter));
         let _ = handles.shared.gauge.set(gauge.clone());
         let config = pipeline_config(&options, &libraries, plan.dump, plan.owners, plan.demand);
         let (capture_writer, capture) =
             open_capture(tree.as_ref().filter(|_| plan.capture), &config, &options, &files)?.unzip();
-        let pipeline = Pipeline::new(config, sinks, analyses);
+        let pipeline = Pipeline::new(config, audience);
         let (urgent_sender, urgent) = unbounded_channel();
         let (error_sender, output_errors): (UnboundedSender<String>, _) = unbounded_channel();
         let prompt = stack_options.native_depth.is_some() || options.watch.is_some();

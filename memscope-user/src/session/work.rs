@@ -10,16 +10,14 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 
 use super::{
     disk::{Disk, DiskUse, Room},
+    gauge::Gauge,
     listener::FilesWritten,
     log::Speaker,
     outputs::Selecting,
     text,
     writer::{Ask, Written},
 };
-use crate::{
-    analyses::Finding,
-    sinks::{gauge::Gauge, tree::OutputTree},
-};
+use crate::{analyses::Finding, sinks::tree::OutputTree};
 
 /// The writer and its files.
 pub(super) struct Work {

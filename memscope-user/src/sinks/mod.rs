@@ -11,7 +11,6 @@ mod dump;
 mod fixtures;
 pub mod folded;
 pub mod folder;
-pub mod gauge;
 pub mod log;
 pub mod report;
 pub mod row;

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use crate::analyses::{Analysis, Finding};
-use crate::model::{Device, Event, EventKind, RunEnd};
+use crate::analyses::Observer;
+use crate::model::{Device, Event, EventKind};
 
 /// Devices with a flag of their own; figures of others are only taken with those of all.
 const DEVICES: u32 = 64;
 
-/// Set by the pipeline, read by the sampler. It takes part as an analysis, since those see every event.
+/// Set by the pipeline, read by the sampler. It sees every event.
 #[derive(Clone, Debug, Default)]
 pub struct Trigger(Arc<State>);
 
@@ -39,7 +39,7 @@ impl Trigger {
     }
 }
 
-impl Analysis for Trigger {
+impl Observer for Trigger {
     fn observe(&mut self, event: &Event) {
         if !matches!(event.kind, EventKind::Alloc(_) | EventKind::Free(_) | EventKind::AllocFailed(_)) {
             return;
@@ -50,10 +50,6 @@ impl Analysis for Trigger {
             }
             self.pull();
         }
-    }
-
-    fn finish(&mut self, _: &RunEnd) -> Vec<Finding> {
-        Vec::new()
     }
 }
 

@@ -6,16 +6,17 @@ mod job;
 use std::{
     io::ErrorKind,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, mpsc::Receiver},
     time::Duration,
 };
 
 use memscope::{
     analyses::{
-        self, Analysis, Asked, Finding, InefficientAnalysis, InefficientRules, Question,
-        compare::{self, Names, Sequences, Which},
+        self, Analysis, Asked, Finding, InefficientAnalysis, InefficientRules, Kind as _, Observer, Question,
+        compare::{self, Names, Recorded, Which},
         decompose::RuleSet,
-        diff::{self, At, Diff, DiffSide, SharedSnapshot, Snapshot, write_diff},
+        diff::{self, At, Diff, DiffSide, Snapshot, write_diff},
+        inefficient::Inefficient,
         select::{Filter, Selection, When, Window},
         step_leaks,
         table::{Cell, Table},
@@ -169,10 +170,27 @@ fn read(
     analyses: Vec<Box<dyn Analysis>>,
     watch: &Watch,
 ) -> Result<Outcome, Failure> {
+    read_with(files, Options { selection, ..Options::default() }, analyses, watch)
+}
+
+fn observe(
+    files: &[PathBuf],
+    selection: Selection,
+    observers: Vec<Box<dyn Observer>>,
+    watch: &Watch,
+) -> Result<Outcome, Failure> {
+    read_with(files, Options { selection, observers, ..Options::default() }, Vec::new(), watch)
+}
+
+fn read_with(
+    files: &[PathBuf],
+    options: Options,
+    analyses: Vec<Box<dyn Analysis>>,
+    watch: &Watch,
+) -> Result<Outcome, Failure> {
     let watch = watch.clone();
     let watcher: input::Watcher = Box::new(move |progress| watch.often(progress));
-    let options = Options { selection, watcher: Some(watcher), ..Options::default() };
-    Ok(input::run_with(files, options, analyses)?)
+    Ok(input::run_with(files, Options { watcher: Some(watcher), ..options }, analyses)?)
 }
 
 fn notes(outcome: &Outcome) -> Vec<String> {
@@ -250,10 +268,7 @@ pub(crate) fn inefficient(
         let analyses: Vec<Box<dyn Analysis>> = vec![Box::new(InefficientAnalysis::new(rules))];
         let outcome = read(std::slice::from_ref(&file), selection(part), analyses, watch)?;
         if in_place {
-            let inefficient = outcome.findings.iter().filter_map(|finding| match finding {
-                Finding::Inefficient(found) => Some(found),
-                _ => None,
-            });
+            let inefficient = outcome.findings.iter().filter_map(Inefficient::of);
             let mut mark = |done, total| watch.at(Progress { stage: Stage::Marking, done, total });
             annotate(&file, &Annotations::of(inefficient), &Destination::InPlace, &mut mark)?;
         }
@@ -311,14 +326,13 @@ fn moment(text: &str) -> Result<At, Failure> {
 
 /// What is live at moments of one run, which is read once.
 fn snapshots(file: &Path, moments: &[At], rules: &Arc<RuleSet>, watch: &Watch) -> Result<Vec<Snapshot>, Failure> {
-    let shared: Vec<SharedSnapshot> = moments.iter().map(|_| SharedSnapshot::default()).collect();
-    let recorder = |(at, shared): (&At, &SharedSnapshot)| -> Box<dyn Analysis> {
-        Box::new(diff::Recorder::new(*at, Arc::clone(rules), Arc::clone(shared)))
+    let recorder = |at: &At| -> (Box<dyn Observer>, Receiver<Snapshot>) {
+        let (recorder, snapshot) = diff::Recorder::new(*at, Arc::clone(rules));
+        (Box::new(recorder), snapshot)
     };
-    let recorders = moments.iter().zip(&shared).map(recorder).collect();
-    read(&[file.to_owned()], Selection::default(), recorders, watch)?;
-    let taken = |shared: &SharedSnapshot| shared.lock().unwrap_or_else(PoisonError::into_inner).take();
-    let snapshots: Option<Vec<Snapshot>> = shared.iter().map(taken).collect();
+    let (recorders, taken): (Vec<_>, Vec<_>) = moments.iter().map(recorder).unzip();
+    observe(&[file.to_owned()], Selection::default(), recorders, watch)?;
+    let snapshots: Option<Vec<Snapshot>> = taken.iter().map(|snapshot| snapshot.try_recv().ok()).collect();
     snapshots.ok_or_else(|| Failure::Other(format!("`{}` has no such moment", file.display())))
 }
 
@@ -388,18 +402,16 @@ pub(crate) fn comparison(
     progress: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<Found> {
     let found = job::run(py, progress, move |watch| -> Result<Found, Failure> {
-        let (which, names) = (Which { op, kernel }, Names::default());
+        let which = Which { op, kernel };
         let mut all_notes = Vec::new();
-        let mut sequences = |path: &PathBuf| -> Result<Sequences, Failure> {
-            let shared = Arc::new(Mutex::new(Sequences::default()));
-            let recorder: Box<dyn Analysis> =
-                Box::new(compare::Recorder::new(which, names.clone(), Arc::clone(&shared)));
-            let outcome = read(std::slice::from_ref(path), selection(part), vec![recorder], watch)?;
+        let mut record = |path: &PathBuf, names: Names| -> Result<Recorded, Failure> {
+            let (recorder, taken) = compare::Recorder::new(which, names);
+            let outcome = observe(std::slice::from_ref(path), selection(part), vec![Box::new(recorder)], watch)?;
             all_notes.extend(notes(&outcome));
-            let taken = std::mem::take(&mut *shared.lock().unwrap_or_else(PoisonError::into_inner));
-            Ok(taken)
+            Ok(taken.try_recv().unwrap_or_default())
         };
-        let (base, other) = (sequences(&base)?, sequences(&other)?);
+        let Recorded { sequences: base, names } = record(&base, Names::default())?;
+        let Recorded { sequences: other, names } = record(&other, names)?;
         compare::check(&base, &other, which).map_err(|error| Failure::Other(error.to_string()))?;
         if base.is_empty() && other.is_empty() {
             return Err(Failure::Other("the inputs have no operators or kernels of the level asked for".to_owned()));

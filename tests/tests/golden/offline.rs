@@ -2,16 +2,16 @@
 
 use std::fs;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
-use memscope::analyses::compare::{Names, Recorder, Sequences, Which, compare};
+use memscope::analyses::compare::{Names, Recorded, Recorder, Which, compare};
 use memscope::analyses::decompose::RuleSet;
-use memscope::analyses::diff::{self, At, SharedSnapshot, Snapshot};
+use memscope::analyses::diff::{self, At, Snapshot};
 use memscope::analyses::held::Held;
 use memscope::analyses::step_leaks::StepLeaks;
 use memscope::analyses::{
     Analysis, Finding, FluctuationAnalysis, HeldAnalysis, InefficientAnalysis, InefficientRules, MarkLeaksAnalysis,
-    StepLeaksAnalysis,
+    Observer, StepLeaksAnalysis,
 };
 use memscope::backend::ascend::pools;
 use memscope::input::annotate::{Annotations, Destination, annotate};
@@ -95,11 +95,9 @@ fn step_leaks_are_those_of_the_console() {
 #[test]
 fn leaky_run_differs_by_its_leaks() {
     let end = |name: &str| -> Snapshot {
-        let out = SharedSnapshot::default();
-        let recorder = diff::Recorder::new(At::End, Arc::new(RuleSet::builtin()), Arc::clone(&out));
-        input::run(&[golden(name)], vec![Box::new(recorder)]).expect("a dump");
-        let snapshot = out.lock().expect("not poisoned").take();
-        snapshot.expect("a snapshot")
+        let (recorder, snapshot) = diff::Recorder::new(At::End, Arc::new(RuleSet::builtin()));
+        observe(golden(name), Box::new(recorder));
+        snapshot.recv().expect("a snapshot")
     };
     let found = diff::diff(&end("clean_csv.csv"), &end("leaky_csv.csv"));
     let grown: Vec<_> =
@@ -217,12 +215,16 @@ fn with_more_launches() -> String {
     out
 }
 
-fn sequences(path: PathBuf, names: &Names) -> Sequences {
-    let sequences = Arc::new(Mutex::new(Sequences::default()));
-    let which = Which { op: false, kernel: true };
-    let recorder: Box<dyn Analysis> = Box::new(Recorder::new(which, names.clone(), Arc::clone(&sequences)));
-    input::run(&[path], vec![recorder]).expect("a dump");
-    Arc::into_inner(sequences).expect("not shared").into_inner().expect("no panic")
+/// Shows a dump to an observer.
+fn observe(path: PathBuf, observer: Box<dyn Observer>) {
+    let options = input::Options { observers: vec![observer], ..input::Options::default() };
+    input::run_with(&[path], options, Vec::new()).expect("a dump");
+}
+
+fn record(path: PathBuf, which: Which, names: Names) -> Recorded {
+    let (recorder, taken) = Recorder::new(which, names);
+    observe(path, Box::new(recorder));
+    taken.recv().expect("a recording")
 }
 
 /// The file is the reference's to the byte.
@@ -231,8 +233,9 @@ fn comparison_is_that_of_the_reference() {
     let folder = tempfile::tempdir().expect("temporary directory");
     let other = folder.path().join("other.csv");
     fs::write(&other, with_more_launches()).expect("written");
-    let names = Names::default();
-    let (base, other) = (sequences(golden("kernel_csv.csv"), &names), sequences(other, &names));
+    let which = Which { op: false, kernel: true };
+    let Recorded { sequences: base, names } = record(golden("kernel_csv.csv"), which, Names::default());
+    let Recorded { sequences: other, names } = record(other, which, names);
     let mut files = CompareFiles::create(folder.path(), None).expect("made");
     compare(&base, &other, &names, |row| files.write(row).expect("written"), |_, _| {});
     let path = files.paths()[0].to_owned();
@@ -244,15 +247,11 @@ fn comparison_is_that_of_the_reference() {
 /// Two runs of a real NPU: 40 and 44 operators (counted with `cut` and `uniq`).
 #[test]
 fn recordings_are_compared() {
-    let names = Names::default();
-    let read = |name: &str| {
-        let sequences = Arc::new(Mutex::new(Sequences::default()));
-        let which = Which { op: true, kernel: false };
-        let recorder: Box<dyn Analysis> = Box::new(Recorder::new(which, names.clone(), Arc::clone(&sequences)));
-        input::run(&[shared("data/npu-recordings").join(name)], vec![recorder]).expect("a dump");
-        Arc::into_inner(sequences).expect("not shared").into_inner().expect("no panic")
-    };
-    let found = compare(&read("baseline.csv"), &read("leaks.csv"), &names, |_| {}, |_, _| {});
+    let read =
+        |name: &str, names| record(shared("data/npu-recordings").join(name), Which { op: true, kernel: false }, names);
+    let Recorded { sequences: base, names } = read("baseline.csv", Names::default());
+    let Recorded { sequences: other, names } = read("leaks.csv", names);
+    let found = compare(&base, &other, &names, |_| {}, |_, _| {});
     assert_eq!(found.len(), 1);
     assert_eq!(found[0].aligned + found[0].only_base, 40);
     assert_eq!(found[0].aligned + found[0].only_compare, 44);

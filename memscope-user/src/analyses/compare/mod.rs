@@ -19,7 +19,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 pub use of_step::OfStep;
-pub use sequence::{Entry, EntryKind, Names, Recorder, Sequences, Which};
+pub use sequence::{Entry, EntryKind, Names, Recorded, Recorder, Sequences, Which};
 
 use align::{Edit, align};
 

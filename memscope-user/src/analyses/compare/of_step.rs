@@ -1,10 +1,11 @@
 //! The operators and kernels of one step of a run.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::mpsc::{self, Receiver, Sender};
 
-use super::{Names, Recorder, Sequences, Which};
+use super::sequence::Recording;
+use super::{Names, Recorded, Which};
+use crate::analyses::Observer;
 use crate::analyses::inferred::InferredSteps;
-use crate::analyses::{Analysis, Finding};
 use crate::model::{Event, EventKind, RunEnd, StepsFrom};
 
 /// Takes the sequences of a step out of a run's events: of marked steps, or, where no process marks any, of inferred ones.
@@ -14,56 +15,57 @@ pub struct OfStep {
     steps: InferredSteps,
     marked: bool,
     inferred_from: StepsFrom,
-    of_marks: (Recorder, Arc<Mutex<Sequences>>),
-    of_inferred: (Recorder, Arc<Mutex<Sequences>>),
-    chosen: Arc<Mutex<Sequences>>,
+    of_marks: Recording,
+    of_inferred: Recording,
+    out: Sender<Recorded>,
 }
 
 impl OfStep {
-    /// Records step `step` to `sequences`.
+    /// Records step `step` with these names; and the other end.
     #[must_use]
-    pub fn new(step: u32, which: Which, names: &Names, sequences: Arc<Mutex<Sequences>>) -> Self {
-        let recorder = || {
-            let recorded = Arc::default();
-            (Recorder::new(which, names.clone(), Arc::clone(&recorded)).only_within(), recorded)
-        };
-        Self {
+    pub fn new(step: u32, which: Which, names: Names) -> (Self, Receiver<Recorded>) {
+        let (out, recorded) = mpsc::channel();
+        let of_step = Self {
             step,
             steps: InferredSteps::default(),
             marked: false,
             inferred_from: StepsFrom::default(),
-            of_marks: recorder(),
-            of_inferred: recorder(),
-            chosen: sequences,
-        }
+            of_marks: Recording::new(which, names.clone()).only_within(),
+            of_inferred: Recording::new(which, names).only_within(),
+            out,
+        };
+        (of_step, recorded)
     }
 }
 
-impl Analysis for OfStep {
+impl Observer for OfStep {
     fn observe(&mut self, event: &Event) {
         match &event.kind {
             EventKind::StepStart { step } => {
                 self.marked = true;
-                self.of_marks.0.within(event.pid, event.device, *step == self.step);
+                self.of_marks.within(event.pid, event.device, *step == self.step);
             }
-            EventKind::StepEnd { step } if *step == self.step => self.of_marks.0.within(event.pid, event.device, false),
+            EventKind::StepEnd { step } if *step == self.step => self.of_marks.within(event.pid, event.device, false),
             EventKind::Alloc(alloc) if !self.marked => self.infer(event, alloc.block.device),
             EventKind::Free(free) if !self.marked => self.infer(event, free.block.device),
             _ => {}
         }
-        self.of_marks.0.observe(event);
+        self.of_marks.observe(event);
         if !self.marked {
-            self.of_inferred.0.observe(event);
+            self.of_inferred.observe(event);
         }
     }
 
-    fn finish(&mut self, _: &RunEnd) -> Vec<Finding> {
-        let (recorded, from) =
-            if self.marked { (&self.of_marks.1, StepsFrom::Marks) } else { (&self.of_inferred.1, self.inferred_from) };
-        let mut recorded = std::mem::take(&mut *recorded.lock().unwrap_or_else(PoisonError::into_inner));
-        recorded.steps_from = from;
-        *self.chosen.lock().unwrap_or_else(PoisonError::into_inner) = recorded;
-        Vec::new()
+    fn finish(&mut self, _: &RunEnd) {
+        let (recording, from) = if self.marked {
+            (&mut self.of_marks, StepsFrom::Marks)
+        } else {
+            (&mut self.of_inferred, self.inferred_from)
+        };
+        let mut recorded = recording.take();
+        recorded.sequences.steps_from = from;
+        // Who does not want it has gone.
+        let _ = self.out.send(recorded);
     }
 }
 
@@ -73,24 +75,24 @@ impl OfStep {
         if standing.step > 0 {
             self.inferred_from = standing.from;
         }
-        self.of_inferred.0.within(event.pid, device, standing.step == self.step);
+        self.of_inferred.within(event.pid, device, standing.step == self.step);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::analyses::script::{Script, run};
+    use crate::analyses::script::{Script, observe};
     use crate::backend::ascend::pools;
     use crate::model::Device;
 
     const NPU0: Device = Device::Npu(0);
 
     fn step_two(script: &Script) -> (Vec<i64>, StepsFrom) {
-        let (names, sequences) = (Names::default(), Arc::default());
         let which = Which { op: false, kernel: true };
-        run(OfStep::new(2, which, &names, Arc::clone(&sequences)), script.events(), &RunEnd::default());
-        let sequences = Arc::into_inner(sequences).expect("not shared").into_inner().expect("no panic");
+        let (of_step, recorded) = OfStep::new(2, which, Names::default());
+        observe(of_step, script.events(), &RunEnd::default());
+        let sequences = recorded.recv().expect("a recording").sequences;
         (sequences.of(0).iter().map(|entry| entry.delta_bytes).collect(), sequences.steps_from)
     }
 

@@ -1,10 +1,11 @@
 //! The operators and kernels of a run, with their figures.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, Sender};
 
 use super::Figures;
-use crate::analyses::{Analysis, Finding};
+use crate::analyses::Observer;
 use crate::hash::HashMap;
 use crate::model::{Device, Event, EventKind, FreeCause, OpPhase, Pool, RunEnd, StepsFrom, UnknownFree};
 
@@ -54,33 +55,28 @@ impl Entry {
     }
 }
 
-/// Names of entries; both runs share them.
+/// Names of entries. Those of the first run go on to the second.
 #[derive(Clone, Debug, Default)]
-pub struct Names(Arc<Mutex<Known>>);
-
-#[derive(Debug, Default)]
-struct Known {
+pub struct Names {
     numbers: HashMap<Arc<str>, u32>,
     texts: Vec<Arc<str>>,
 }
 
 impl Names {
-    fn number(&self, name: &Arc<str>) -> u32 {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(number) = known.numbers.get(name) {
+    fn number(&mut self, name: &Arc<str>) -> u32 {
+        if let Some(number) = self.numbers.get(name) {
             return *number;
         }
-        let number = known.texts.len() as u32;
-        known.texts.push(Arc::clone(name));
-        known.numbers.insert(Arc::clone(name), number);
+        let number = self.texts.len() as u32;
+        self.texts.push(Arc::clone(name));
+        self.numbers.insert(Arc::clone(name), number);
         number
     }
 
     /// The name of a number.
     #[must_use]
     pub fn text(&self, number: u32) -> Arc<str> {
-        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        known.texts.get(number as usize).cloned().unwrap_or_default()
+        self.texts.get(number as usize).cloned().unwrap_or_default()
     }
 }
 
@@ -129,12 +125,28 @@ impl Sequences {
     }
 }
 
-/// Takes the sequences out of a run's events. It draws no conclusions; who has made it keeps the other end.
+/// Takes the sequences out of a run's events, and sends them when the run has ended.
 #[derive(Debug)]
 pub struct Recorder {
+    recording: Recording,
+    out: Sender<Recorded>,
+}
+
+/// What a run has, and the names of all runs so far.
+#[derive(Debug, Default)]
+pub struct Recorded {
+    /// The run's entries.
+    pub sequences: Sequences,
+    /// Names.
+    pub names: Names,
+}
+
+/// A recording under way.
+#[derive(Debug)]
+pub(super) struct Recording {
     which: Which,
     names: Names,
-    sequences: Arc<Mutex<Sequences>>,
+    sequences: Sequences,
     threads: HashMap<(u32, u32), Thread>,
     /// Processes and devices whose entries are recorded; `None`: all of them.
     within: Option<BTreeSet<(u32, Device)>>,
@@ -155,10 +167,22 @@ struct Thread {
 }
 
 impl Recorder {
-    /// Records to `sequences`.
+    /// Records with these names; and the other end.
     #[must_use]
-    pub fn new(which: Which, names: Names, sequences: Arc<Mutex<Sequences>>) -> Self {
-        Self { which, names, sequences, threads: HashMap::default(), within: None }
+    pub fn new(which: Which, names: Names) -> (Self, Receiver<Recorded>) {
+        let (out, recorded) = mpsc::channel();
+        (Self { recording: Recording::new(which, names), out }, recorded)
+    }
+}
+
+impl Recording {
+    pub(super) fn new(which: Which, names: Names) -> Self {
+        Self { which, names, sequences: Sequences::default(), threads: HashMap::default(), within: None }
+    }
+
+    /// What was recorded.
+    pub(super) fn take(&mut self) -> Recorded {
+        Recorded { sequences: std::mem::take(&mut self.sequences), names: std::mem::take(&mut self.names) }
     }
 
     /// Records what comes [`within`](Self::within) something, not all of it.
@@ -187,11 +211,11 @@ impl Recorder {
     }
 
     /// A row of a framework's pool is the next one of all entries that have had none (contract §8.4).
-    fn pool_row(&self, pool: Pool, device: Device, size_bytes: u64) {
+    fn pool_row(&mut self, pool: Pool, device: Device, size_bytes: u64) {
         if !pool.is_framework() {
             return;
         }
-        let mut sequences = self.sequences.lock().unwrap_or_else(PoisonError::into_inner);
+        let sequences = &mut self.sequences;
         sequences.frameworks.insert(pool);
         if let Device::Npu(number) = device {
             let OfDevice { entries, open } = sequences.devices.entry(number).or_default();
@@ -213,48 +237,18 @@ impl Recorder {
         }
     }
 
-    fn entry(&self, event: &Event, kind: EntryKind, name: &Arc<str>, delta_bytes: i64) {
+    fn entry(&mut self, event: &Event, kind: EntryKind, name: &Arc<str>, delta_bytes: i64) {
         let Device::Npu(number) = event.device else { return };
         if self.within.as_ref().is_some_and(|within| !within.contains(&(event.pid, event.device))) {
             return;
         }
         let nameless = kind == EntryKind::Kernel && is_address(name);
         let entry = Entry { kind, name: self.names.number(name), nameless, next_bytes: 0, delta_bytes };
-        let mut sequences = self.sequences.lock().unwrap_or_else(PoisonError::into_inner);
-        sequences.devices.entry(number).or_default().entries.push(entry);
+        self.sequences.devices.entry(number).or_default().entries.push(entry);
     }
 
-    fn op_begins(&mut self, event: &Event, name: &Arc<str>) {
-        let name = self.names.number(name);
-        if let Some(thread) = self.thread(event) {
-            if thread.open.len() >= MAX_DEPTH {
-                thread.open.remove(0);
-            }
-            thread.open.push((name, thread.bytes));
-        }
-    }
-
-    fn op_ends(&mut self, event: &Event, name: &Arc<str>) {
-        let number = self.names.number(name);
-        let delta = self.thread(event).map_or(0, |thread| {
-            // Operators inside of it that threw an exception have no end.
-            let begun = thread.open.iter().rposition(|(open, _)| *open == number);
-            let before = begun.map_or(thread.at_end, |at| thread.open[at].1);
-            thread.open.truncate(begun.unwrap_or(thread.open.len()));
-            thread.at_end = thread.bytes;
-            thread.bytes - before
-        });
-        self.entry(event, EntryKind::Op, name, delta);
-    }
-}
-
-/// The name that a kernel has here if nothing told another.
-fn is_address(name: &str) -> bool {
-    name.strip_prefix("0x").is_some_and(|digits| !digits.is_empty() && digits.bytes().all(|it| it.is_ascii_hexdigit()))
-}
-
-impl Analysis for Recorder {
-    fn observe(&mut self, event: &Event) {
+    /// Takes one event.
+    pub(super) fn observe(&mut self, event: &Event) {
         match &event.kind {
             EventKind::Alloc(alloc) => {
                 let (block, size) = (&alloc.block, alloc.block.size_bytes);
@@ -291,8 +285,43 @@ impl Analysis for Recorder {
         }
     }
 
-    fn finish(&mut self, _: &RunEnd) -> Vec<Finding> {
-        Vec::new()
+    fn op_begins(&mut self, event: &Event, name: &Arc<str>) {
+        let name = self.names.number(name);
+        if let Some(thread) = self.thread(event) {
+            if thread.open.len() >= MAX_DEPTH {
+                thread.open.remove(0);
+            }
+            thread.open.push((name, thread.bytes));
+        }
+    }
+
+    fn op_ends(&mut self, event: &Event, name: &Arc<str>) {
+        let number = self.names.number(name);
+        let delta = self.thread(event).map_or(0, |thread| {
+            // Operators inside of it that threw an exception have no end.
+            let begun = thread.open.iter().rposition(|(open, _)| *open == number);
+            let before = begun.map_or(thread.at_end, |at| thread.open[at].1);
+            thread.open.truncate(begun.unwrap_or(thread.open.len()));
+            thread.at_end = thread.bytes;
+            thread.bytes - before
+        });
+        self.entry(event, EntryKind::Op, name, delta);
+    }
+}
+
+/// The name that a kernel has here if nothing told another.
+fn is_address(name: &str) -> bool {
+    name.strip_prefix("0x").is_some_and(|digits| !digits.is_empty() && digits.bytes().all(|it| it.is_ascii_hexdigit()))
+}
+
+impl Observer for Recorder {
+    fn observe(&mut self, event: &Event) {
+        self.recording.observe(event);
+    }
+
+    fn finish(&mut self, _: &RunEnd) {
+        // Who does not want it has gone.
+        let _ = self.out.send(self.recording.take());
     }
 }
 
@@ -300,7 +329,7 @@ impl Analysis for Recorder {
 mod tests {
     use super::super::*;
     use super::*;
-    use crate::analyses::script::{Script, run};
+    use crate::analyses::script::{Script, observe};
     use crate::backend::ascend::pools;
     use crate::model::{Launch, Op};
 
@@ -312,10 +341,16 @@ mod tests {
         }
     }
 
-    fn record(script: &Script, names: &Names) -> Sequences {
-        let sequences = Arc::default();
-        run(Recorder::new(BOTH, names.clone(), Arc::clone(&sequences)), script.events(), &RunEnd::default());
-        Arc::into_inner(sequences).expect("not shared").into_inner().expect("no panic")
+    fn record_events(events: &[Event], names: &mut Names) -> Sequences {
+        let (recorder, taken) = Recorder::new(BOTH, std::mem::take(names));
+        observe(recorder, events, &RunEnd::default());
+        let found = taken.recv().expect("a recording");
+        *names = found.names;
+        found.sequences
+    }
+
+    fn record(script: &Script, names: &mut Names) -> Sequences {
+        record_events(script.events(), names)
     }
 
     fn brief(sequences: &Sequences, names: &Names) -> Vec<(String, u64, i64)> {
@@ -329,11 +364,12 @@ mod tests {
         script.op(OpPhase::Start, "outer").alloc(pools::PTA, 0x1000, 100).op(OpPhase::Start, "inner");
         script.alloc(pools::PTA, 0x2000, 10).alloc(pools::HAL, 0x9000, 5000).op(OpPhase::End, "inner").launch();
         script.free(pools::PTA, 0x1000).op(OpPhase::End, "outer").op(OpPhase::End, "unknown start").launch();
-        let names = Names::default();
+        let mut names = Names::default();
         let expected =
             [("inner", 100, 10), ("Add", 100, 110), ("outer", 0, 10), ("unknown start", 0, 0), ("Add", 0, -100)];
         let expected = expected.map(|(name, next, delta)| (name.to_owned(), next, delta));
-        assert_eq!(brief(&record(&script, &names), &names), expected);
+        let sequences = record(&script, &mut names);
+        assert_eq!(brief(&sequences, &names), expected);
     }
 
     /// Where the events begin within a run, what was live already is of no kernel and no operator.
@@ -342,11 +378,8 @@ mod tests {
         let mut script = Script::new(1, Device::Npu(0));
         script.alloc(pools::PTA, 0x1000, 100).free(pools::PTA, 0x1000).restore(pools::PTA, 0x1000);
         script.alloc(pools::PTA, 0x2000, 8).launch();
-        let sequences = Arc::default();
-        let names = Names::default();
-        let recorder = Recorder::new(BOTH, names.clone(), Arc::clone(&sequences));
-        run(recorder, &script.events()[2..], &RunEnd::default());
-        let sequences = Arc::into_inner(sequences).expect("not shared").into_inner().expect("no panic");
+        let mut names = Names::default();
+        let sequences = record_events(&script.events()[2..], &mut names);
         assert_eq!(brief(&sequences, &names), [("Add".to_owned(), 0, 8)]);
     }
 
@@ -368,9 +401,7 @@ mod tests {
                 free.without_row = true;
             }
         }
-        let (names, sequences) = (Names::default(), Arc::default());
-        run(Recorder::new(BOTH, names, Arc::clone(&sequences)), &events, &RunEnd::default());
-        let sequences = Arc::into_inner(sequences).expect("not shared").into_inner().expect("no panic");
+        let sequences = record_events(&events, &mut Names::default());
         let next: Vec<u64> = sequences.of(0).iter().map(|entry| entry.next_bytes).collect();
         assert_eq!(next, [4096, 100, 30, 0]);
     }
@@ -386,9 +417,9 @@ mod tests {
             }
             script
         };
-        let names = Names::default();
-        let base = record(&script(&["Add", "0x7f10", "0xMul", "0x", "0x7f10"]), &names);
-        let other = record(&script(&["Add", "0x7f10", "0xMul", "0x"]), &names);
+        let mut names = Names::default();
+        let base = record(&script(&["Add", "0x7f10", "0xMul", "0x", "0x7f10"]), &mut names);
+        let other = record(&script(&["Add", "0x7f10", "0xMul", "0x"]), &mut names);
         let mut rows = Vec::new();
         let found = compare(&base, &other, &names, |row| rows.push(row.clone()), |_, _| {});
         let aligned: Vec<&str> =
@@ -404,19 +435,19 @@ mod tests {
         let mut script = Script::new(1, Device::Npu(0));
         script.op(OpPhase::Start, "f").on(2, Device::Npu(1)).op(OpPhase::Start, "f").alloc(pools::PTA, 0x1000, 7);
         script.on(1, Device::Npu(0)).op(OpPhase::End, "f").on(2, Device::Npu(1)).op(OpPhase::End, "f");
-        let names = Names::default();
-        let sequences = record(&script, &names);
+        let mut names = Names::default();
+        let sequences = record(&script, &mut names);
         assert_eq!((sequences.of(0)[0].delta_bytes, sequences.of(1)[0].delta_bytes), (0, 7));
     }
 
     #[test]
     fn rows_and_summary() {
-        let names = Names::default();
+        let mut names = Names::default();
         let mut base = Script::new(1, Device::Npu(0));
         base.alloc(pools::PTA, 0x1000, 8).launch().alloc(pools::PTA, 0x2000, 16);
         let mut other = Script::new(1, Device::Npu(0));
         other.launch().launch().alloc(pools::PTA, 0x2000, 4);
-        let (base, other) = (record(&base, &names), record(&other, &names));
+        let (base, other) = (record(&base, &mut names), record(&other, &mut names));
         let mut rows = Vec::new();
         let mut told = Vec::new();
         let out = |row: &ComparedRow| rows.push((row.base, row.compare));
@@ -432,12 +463,12 @@ mod tests {
 
     #[test]
     fn two_frameworks_are_refused() {
-        let names = Names::default();
+        let mut names = Names::default();
         let mut base = Script::new(1, Device::Npu(0));
         base.alloc(pools::PTA, 0x1000, 8);
         let mut other = Script::new(1, Device::Npu(0));
         other.alloc(pools::MIND_SPORE, 0x1000, 8);
-        let (base, other) = (record(&base, &names), record(&other, &names));
+        let (base, other) = (record(&base, &mut names), record(&other, &mut names));
         assert_eq!(check(&base, &other, BOTH), Err(Incomparable::Frameworks));
         assert_eq!(check(&other, &other, BOTH), Err(Incomparable::OperatorsOfMindSpore));
         assert_eq!(check(&other, &other, Which { op: false, kernel: true }), Ok(()));

@@ -25,7 +25,10 @@ mod trained;
 pub use self::finding::{Decomposition, OwnerNode, OwnerPart, OwnerSample, OwnerTimeline, Source};
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{
+    Arc,
+    mpsc::{self, Receiver, Sender},
+};
 
 use self::account::Account;
 pub use self::classify::Classifier;
@@ -70,11 +73,11 @@ pub struct DecomposeAnalysis {
     pools: PerDevice<BTreeMap<Pool, Account>>,
     attached: BTreeSet<u32>,
     concluded: Concluded<Decomposition>,
-    told: Option<SharedOwners>,
+    told: Option<(Owners, Sender<Owners>)>,
 }
 
 /// Final owners of blocks, by process and number of the block.
-pub type SharedOwners = Arc<Mutex<HashMap<(u32, u64), Name>>>;
+pub type Owners = HashMap<(u32, u64), Name>;
 
 impl Default for DecomposeAnalysis {
     fn default() -> Self {
@@ -98,6 +101,10 @@ impl Analysis for DecomposeAnalysis {
         for pid in self.lives.processes() {
             self.conclude(pid, end.time_ns);
         }
+        if let Some((owners, out)) = self.told.take() {
+            // Who does not want them has gone.
+            let _ = out.send(owners);
+        }
         let confidence = Confidence::of(end, &[Figures::Memory, Figures::Owners]);
         let finding = |found| Finding::Decompose(Decomposition { confidence, ..found });
         self.concluded.take(|found| (found.pid, found.device, found.pool), finding)
@@ -118,10 +125,11 @@ impl DecomposeAnalysis {
         }
     }
 
-    /// Also tells the owner of every block that has one, when it ends; of the first [`MAX_TOLD`].
+    /// Also sends the owner of every block that has one, when the run has ended; of the first [`MAX_TOLD`].
     #[must_use]
-    pub fn telling(self, owners: SharedOwners) -> Self {
-        Self { told: Some(owners), ..self }
+    pub fn telling(self) -> (Self, Receiver<Owners>) {
+        let (out, owners) = mpsc::channel();
+        (Self { told: Some((Owners::default(), out)), ..self }, owners)
     }
 
     /// Keeps account only of blocks that satisfy the filter. What the program is doing is told by all.
@@ -135,9 +143,8 @@ impl DecomposeAnalysis {
         if self.only.filter().parts_pools() { 0 } else { used_bytes }
     }
 
-    fn tell(&self, pid: u32, allocation_id: u64, label: LabelId) {
-        let (Some(told), Some(owner)) = (&self.told, self.lives.get(label).owner) else { return };
-        let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
+    fn tell(&mut self, pid: u32, allocation_id: u64, label: LabelId) {
+        let (Some((told, _)), Some(owner)) = (&mut self.told, self.lives.get(label).owner) else { return };
         if told.len() < MAX_TOLD {
             told.insert((pid, allocation_id), owner);
         }

@@ -360,9 +360,9 @@ fn training_is_decomposed() {
 /// What each block was in the end, for the rows of a copy; a block that was held too.
 #[test]
 fn owners_are_told_one_by_one() {
-    let told = SharedOwners::default();
-    run(DecomposeAnalysis::default().telling(Arc::clone(&told)), training().events(), &RunEnd::default());
-    let told = told.lock().expect("nobody failed");
+    let (analysis, told) = DecomposeAnalysis::default().telling();
+    run(analysis, training().events(), &RunEnd::default());
+    let told = told.recv().expect("owners");
     let mut owners: Vec<(u64, &str)> = told.iter().map(|((_, block), owner)| (*block, owner.as_str())).collect();
     owners.sort_unstable();
     // Numbers of blocks are those of their events, from 1: L, W, -, A, T, G, -, -, S, U, X, -, -, A, T, G, -, -, X.
@@ -773,9 +773,9 @@ fn labels_that_come_late() {
         event
     });
     let relabelled: Vec<Event> = relabelled.collect();
-    let owners = SharedOwners::default();
-    drop(run(DecomposeAnalysis::default().telling(Arc::clone(&owners)), &relabelled, &RunEnd::default()));
-    let owners = owners.lock().expect("not poisoned");
+    let (analysis, owners) = DecomposeAnalysis::default().telling();
+    drop(run(analysis, &relabelled, &RunEnd::default()));
+    let owners = owners.recv().expect("owners");
     let owner = |number: u64| owners.get(&(7, number)).map(|owner| owner.as_str());
     assert_eq!((owner(1), owner(2)), (Some("PTA@optimizer_state"), Some("PTA")));
 }

@@ -15,7 +15,7 @@ use std::cmp::Reverse;
 use std::hash::Hash;
 
 pub use self::finding::{Diff, DiffSide, LiveChange, OwnerDiff, PlaceDiff, PoolDiff, SizeDiff};
-pub use self::snapshot::{At, Recorder, SharedSnapshot, Snapshot};
+pub use self::snapshot::{At, Recorder, Snapshot};
 pub use self::table::TABLE;
 pub use self::text::write_diff;
 

@@ -1,14 +1,15 @@
 //! What is live at one moment of a run.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, Sender};
 
 use super::Live;
 use super::places::Places;
+use crate::analyses::Observer;
 use crate::analyses::decompose::{Came, Lives, RuleSet, Went};
 use crate::analyses::groups::{Change, Groups, Room};
 use crate::analyses::select::{Filter, Matcher, When};
-use crate::analyses::{Analysis, Finding};
 use crate::model::{Alloc, Block, Confidence, Device, Event, EventKind, Free, Pool, ProcessStart, RunEnd};
 
 /// A moment of a run.
@@ -65,10 +66,7 @@ pub struct Snapshot {
     pub confidence: Confidence,
 }
 
-/// Where a snapshot goes when the run has ended.
-pub type SharedSnapshot = Arc<Mutex<Option<Snapshot>>>;
-
-/// Takes a snapshot of a run.
+/// Takes a snapshot of a run, and sends it when the run has ended.
 #[derive(Debug)]
 pub struct Recorder {
     at: At,
@@ -83,7 +81,7 @@ pub struct Recorder {
     times_ns: Option<(u64, u64)>,
     attached: bool,
     stacks: bool,
-    out: SharedSnapshot,
+    out: Sender<Snapshot>,
 }
 
 /// One pool on one device.
@@ -103,10 +101,11 @@ impl Account {
 }
 
 impl Recorder {
-    /// Of this moment, with owners by these rules.
+    /// Of this moment, with owners by these rules; and the other end.
     #[must_use]
-    pub fn new(at: At, rules: Arc<RuleSet>, out: SharedSnapshot) -> Self {
-        Self {
+    pub fn new(at: At, rules: Arc<RuleSet>) -> (Self, Receiver<Snapshot>) {
+        let (out, snapshot) = mpsc::channel();
+        let recorder = Self {
             at,
             lives: Lives::new(rules),
             only: Matcher::default(),
@@ -118,7 +117,8 @@ impl Recorder {
             attached: false,
             stacks: false,
             out,
-        }
+        };
+        (recorder, snapshot)
     }
 
     /// Of blocks that satisfy the filter only.
@@ -191,7 +191,7 @@ impl Recorder {
     }
 }
 
-impl Analysis for Recorder {
+impl Observer for Recorder {
     fn observe(&mut self, event: &Event) {
         if !event.kind.is_of_run() {
             return;
@@ -217,7 +217,7 @@ impl Analysis for Recorder {
         }
     }
 
-    fn finish(&mut self, end: &RunEnd) -> Vec<Finding> {
+    fn finish(&mut self, end: &RunEnd) {
         if !self.passed && self.at != At::Peak {
             self.pass();
         }
@@ -237,7 +237,7 @@ impl Analysis for Recorder {
             stacks: self.stacks,
             confidence: Confidence::after(end),
         };
-        *self.out.lock().unwrap_or_else(PoisonError::into_inner) = Some(snapshot);
-        Vec::new()
+        // Who does not want it has gone.
+        let _ = self.out.send(snapshot);
     }
 }

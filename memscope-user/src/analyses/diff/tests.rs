@@ -1,11 +1,11 @@
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::prelude::*;
 
 use super::*;
 use crate::analyses::decompose::RuleSet;
-use crate::analyses::script::{Script, run};
+use crate::analyses::script::{Script, observe};
 use crate::analyses::select::When;
 use crate::backend::ascend::pools;
 use crate::model::{Confidence, EventKind, FreeCause, Name, ProcessStart, RunEnd};
@@ -15,10 +15,9 @@ const NPU1: Device = Device::Npu(1);
 const HCCL: Option<u8> = Some(3);
 
 fn snapshot(script: &Script, at: At) -> Snapshot {
-    let out = SharedSnapshot::default();
-    let recorder = Recorder::new(at, Arc::new(RuleSet::builtin()), Arc::clone(&out));
-    assert_eq!(run(recorder, script.events(), &RunEnd::default()), []);
-    Arc::into_inner(out).map(Mutex::into_inner).expect("alone").expect("not poisoned").expect("a snapshot")
+    let (recorder, snapshot) = Recorder::new(at, Arc::new(RuleSet::builtin()));
+    observe(recorder, script.events(), &RunEnd::default());
+    snapshot.recv().expect("a snapshot")
 }
 
 /// A number of nanoseconds after the first event.
@@ -129,10 +128,9 @@ fn attached_and_lossy_runs_say_so() {
     }));
     let found = snapshot(&script, At::End);
     assert_eq!((found.attached, found.confidence), (true, Confidence::Certain));
-    let out = SharedSnapshot::default();
-    let recorder = Recorder::new(At::End, Arc::new(RuleSet::builtin()), Arc::clone(&out));
-    run(recorder, script.events(), &RunEnd { lost: 1, ..RunEnd::default() });
-    let found = out.lock().expect("not poisoned").clone().expect("a snapshot");
+    let (recorder, snapshot) = Recorder::new(At::End, Arc::new(RuleSet::builtin()));
+    observe(recorder, script.events(), &RunEnd { lost: 1, ..RunEnd::default() });
+    let found = snapshot.recv().expect("a snapshot");
     assert_eq!(found.confidence, Confidence::Doubtful);
 }
 

@@ -18,12 +18,11 @@ mod filter;
 mod tests;
 mod window;
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver, Sender};
 
 use self::filter::Sieve;
 use self::window::Cut;
-use super::{Analysis, Finding};
+use super::{Analysis, Finding, Observer};
 use crate::model::{Event, EventKind, RunEnd};
 
 pub use filter::{Condition, Filter, Matcher, Test};
@@ -50,33 +49,60 @@ impl Selection {
 pub struct Selected {
     sieve: Option<Sieve>,
     cut: Option<Cut>,
-    to: Analyses,
+    to: Watching,
 }
 
-struct Analyses {
+/// Who sees it.
+struct Watching {
     analyses: Vec<Box<dyn Analysis>>,
-    any_block: Arc<AtomicBool>,
+    observers: Vec<Box<dyn Observer>>,
+    /// Until a block was seen.
+    any_block: Option<Sender<()>>,
 }
 
-impl Selected {
-    /// Shows `analyses` what is selected; `any_block` becomes true when that is a block.
+/// Learns whether what was selected has a block.
+#[derive(Debug)]
+pub struct AnyBlock(Receiver<()>);
+
+impl AnyBlock {
+    /// Whether a block was seen so far.
     #[must_use]
-    pub fn new(selection: &Selection, analyses: Vec<Box<dyn Analysis>>, any_block: Arc<AtomicBool>) -> Self {
-        Self {
-            sieve: (!selection.filter.is_empty()).then(|| Sieve::new(selection.filter.clone())),
-            cut: (!selection.window.is_whole()).then(|| Cut::new(selection.window)),
-            to: Analyses { analyses, any_block },
-        }
+    pub fn was_seen(self) -> bool {
+        self.0.try_recv().is_ok()
     }
 }
 
-impl Analyses {
+impl Selected {
+    /// Shows these what is selected; and learns whether that has a block.
+    #[must_use]
+    pub fn new(
+        selection: &Selection,
+        analyses: Vec<Box<dyn Analysis>>,
+        observers: Vec<Box<dyn Observer>>,
+    ) -> (Self, AnyBlock) {
+        let (sender, any_block) = mpsc::channel();
+        let selected = Self {
+            sieve: (!selection.filter.is_empty()).then(|| Sieve::new(selection.filter.clone())),
+            cut: (!selection.window.is_whole()).then(|| Cut::new(selection.window)),
+            to: Watching { analyses, observers, any_block: Some(sender) },
+        };
+        (selected, AnyBlock(any_block))
+    }
+}
+
+impl Watching {
     fn observe(&mut self, event: &Event) {
-        if matches!(event.kind, EventKind::Alloc(_)) {
-            self.any_block.store(true, Ordering::Relaxed);
+        if matches!(event.kind, EventKind::Alloc(_))
+            && let Some(any_block) = self.any_block.take()
+        {
+            // Who does not ask has gone.
+            let _ = any_block.send(());
         }
         for analysis in &mut self.analyses {
             analysis.observe(event);
+        }
+        for observer in &mut self.observers {
+            observer.observe(event);
         }
     }
 }
@@ -103,6 +129,9 @@ impl Analysis for Selected {
     fn finish(&mut self, end: &RunEnd) -> Vec<Finding> {
         let time_ns = self.cut.as_ref().map_or(end.time_ns, |cut| cut.end_ns(end.time_ns));
         let end = RunEnd { time_ns, ..end.clone() };
+        for observer in &mut self.to.observers {
+            observer.finish(&end);
+        }
         self.to.analyses.iter_mut().flat_map(|analysis| analysis.finish(&end)).collect()
     }
 

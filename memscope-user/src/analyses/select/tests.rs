@@ -1,4 +1,4 @@
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use proptest::prelude::*;
@@ -27,15 +27,15 @@ impl Analysis for Seen {
 }
 
 fn select(events: &[Event], selection: &Selection) -> (Vec<Event>, RunEnd) {
-    let (seen, any) = (Seen::default(), Arc::<AtomicBool>::default());
-    let mut selected = Selected::new(selection, vec![Box::new(seen.clone())], Arc::clone(&any));
+    let seen = Seen::default();
+    let (mut selected, any) = Selected::new(selection, vec![Box::new(seen.clone())], Vec::new());
     for event in events {
         selected.observe(event);
     }
     let time_ns = events.last().map_or(0, |event| event.time_ns);
     drop(selected.finish(&RunEnd { time_ns, ..RunEnd::default() }));
     let (events, end) = std::mem::take(&mut *seen.0.lock().expect("lock"));
-    assert_eq!(any.load(Ordering::Relaxed), events.iter().any(|event| matches!(event.kind, EventKind::Alloc(_))));
+    assert_eq!(any.was_seen(), events.iter().any(|event| matches!(event.kind, EventKind::Alloc(_))));
     (events, end)
 }
 

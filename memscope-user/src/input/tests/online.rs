@@ -78,7 +78,7 @@ fn trace_into(
     };
     let owners = Some(Arc::new(RuleSet::builtin()));
     let config = PipelineConfig { rows: crate::testing::rows(), dump, owners, ..PipelineConfig::default() };
-    let mut pipeline = Pipeline::new(config, vec![Box::new(sink)], analyses);
+    let mut pipeline = Pipeline::new(config, Audience { sinks: vec![Box::new(sink)], ..Audience::of(analyses) });
     pipeline.feed(records).expect("written");
     let outcome = pipeline.finish(&[]);
     assert!(outcome.errors.is_empty());

@@ -130,7 +130,7 @@ fn another_runtime_comes_from_table_to_report() {
     ];
     let rows = Quartz.tables().iter().copied().flatten().map(ProbeSpec::describe).collect();
     let config = PipelineConfig { backend: &Quartz, rows, ..config() };
-    let mut pipeline = Pipeline::new(config, Vec::new(), vec![Box::new(HeldAnalysis::default())]);
+    let mut pipeline = Pipeline::new(config, Audience::of(vec![Box::new(HeldAnalysis::default())]));
     pipeline.feed(&records.concat()).expect("fed");
     let outcome = pipeline.finish(&[]);
     let mut report = Vec::new();

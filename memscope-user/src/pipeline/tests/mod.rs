@@ -4,6 +4,7 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use proptest::prelude::*;
 
 use super::*;
+use crate::analyses::{Analysis, Observer};
 use crate::backend::ascend::pools;
 use crate::capture::{CaptureHeader, Ending, Writer, WriterOptions};
 use crate::hash::{HashMap, HashSet};
@@ -11,6 +12,7 @@ use crate::model::{
     Access, Alloc, AllocApi, AllocFailed, BlockReturned, Device, Event, EventKind, Free, Mark, Module, Name, Op,
     OutOfMemory, PageType, Pool, Region, RegionKind,
 };
+use crate::sinks::Sink;
 use crate::testing::{HOST, Random, Who, at, device, main, rows, variety};
 
 mod atb;
@@ -23,31 +25,12 @@ mod pool;
 mod script;
 mod stacks;
 
-/// Sends all it sees; as a sink and as an analysis.
+/// Sends all it sees.
 struct Tap(Sender<Event>);
 
-impl Sink for Tap {
-    fn write(&mut self, event: &Event) -> Result<(), SinkError> {
-        self.0.send(event.clone()).expect("a listener");
-        Ok(())
-    }
-
-    fn flush(&mut self) -> Result<(), SinkError> {
-        Ok(())
-    }
-
-    fn finish(&mut self) -> Result<(), SinkError> {
-        Ok(())
-    }
-}
-
-impl Analysis for Tap {
+impl Observer for Tap {
     fn observe(&mut self, event: &Event) {
         self.0.send(event.clone()).expect("a listener");
-    }
-
-    fn finish(&mut self, _: &RunEnd) -> Vec<Finding> {
-        Vec::new()
     }
 }
 
@@ -58,7 +41,9 @@ fn config() -> PipelineConfig {
 /// A pipeline, what its analyses see, and what its sinks get.
 fn tapped(config: PipelineConfig) -> (Pipeline, Receiver<Event>, Receiver<Event>) {
     let ((seen, seen_events), (written, written_events)) = (mpsc::channel(), mpsc::channel());
-    (Pipeline::new(config, vec![Box::new(Tap(written))], vec![Box::new(Tap(seen))]), seen_events, written_events)
+    let audience =
+        Audience { readers: vec![Box::new(Tap(written))], observers: vec![Box::new(Tap(seen))], ..Audience::default() };
+    (Pipeline::new(config, audience), seen_events, written_events)
 }
 
 /// All events that `records` lead to.
@@ -779,7 +764,9 @@ fn failing_sink_is_told() {
         }
     }
     let (sender, written) = mpsc::channel();
-    let mut pipeline = Pipeline::new(config(), vec![Box::new(Full), Box::new(Tap(sender))], vec![]);
+    let readers: Vec<Box<dyn Observer>> = vec![Box::new(Tap(sender))];
+    let mut pipeline =
+        Pipeline::new(config(), Audience { sinks: vec![Box::new(Full)], readers, ..Audience::default() });
     pipeline.feed(&[main(1).mark("a"), main(2).mark("b")].concat()).expect("held");
     let error = pipeline.advance(u64::MAX).expect_err("full");
     assert!(error.to_string().starts_with("cannot write `x`"));
@@ -806,8 +793,8 @@ fn replayed(records: &[Vec<u8>], keep: u64) -> (Vec<Event>, ReplayReport) {
     let file = std::fs::OpenOptions::new().write(true).open(&path).expect("opened");
     file.set_len(file.metadata().expect("metadata").len() * keep / 1000).expect("cut");
     let (sender, seen) = mpsc::channel();
-    let report =
-        replay(&path, PipelineConfig::default(), vec![], vec![Box::new(Tap(sender))], &mut |_| {}).expect("replayed");
+    let audience = Audience { observers: vec![Box::new(Tap(sender))], ..Audience::default() };
+    let report = replay(&path, PipelineConfig::default(), audience, &mut |_| {}).expect("replayed");
     (seen.try_iter().collect(), report)
 }
 

@@ -200,7 +200,7 @@ const MIB: u64 = 1 << 20;
 fn nested_layers_count_once() {
     let records: Vec<Vec<u8>> = (0..4).flat_map(nested).collect();
     let analyses: Vec<Box<dyn Analysis>> = vec![Box::new(crate::analyses::LedgerAnalysis::default())];
-    let mut pipeline = Pipeline::new(config(), Vec::new(), analyses);
+    let mut pipeline = Pipeline::new(config(), Audience::of(analyses));
     pipeline.feed(&records.concat()).expect("fed");
     let found = pipeline.finish(&[]).findings;
     let [Finding::Ledger(peak), Finding::Ledger(ledger)] = &found[..] else { panic!("not two ledgers: {found:#?}") };

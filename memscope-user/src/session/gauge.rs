@@ -1,12 +1,13 @@
-//! Live figures for a status line: what the rows say, shared with another thread.
+//! Live figures for a status line: what the rows say.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex, PoisonError},
+use std::collections::BTreeMap;
+
+use tokio::sync::watch;
+
+use crate::{
+    analyses::Observer,
+    model::{Device, Event, EventKind, RunEnd, System},
 };
-
-use super::{Sink, SinkError};
-use crate::model::{Device, Event, EventKind, System};
 
 /// What a status line shows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -18,60 +19,54 @@ pub struct Figures {
 }
 
 /// Read by whoever shows the figures.
-#[derive(Clone, Debug, Default)]
-pub struct Gauge(Arc<Mutex<Figures>>);
+#[derive(Clone, Debug)]
+pub struct Gauge(watch::Receiver<Figures>);
 
 impl Gauge {
     /// The figures as of the last flush.
     #[must_use]
     pub fn figures(&self) -> Figures {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.borrow().clone()
     }
 }
 
-/// Counts; hands the figures over at each flush, so that the hot path takes no lock.
-#[derive(Debug, Default)]
-pub struct GaugeSink {
-    gauge: Gauge,
+/// Counts what is written; hands the figures over at each flush, so that an event costs no more than its count.
+#[derive(Debug)]
+pub(super) struct Counter {
     figures: Figures,
+    out: watch::Sender<Figures>,
 }
 
-impl GaugeSink {
-    /// The sink, and what reads it.
-    #[must_use]
-    pub fn new() -> (Self, Gauge) {
-        let sink = Self::default();
-        let gauge = sink.gauge.clone();
-        (sink, gauge)
-    }
+/// What counts, and what reads it.
+pub(super) fn gauge() -> (Counter, Gauge) {
+    let (out, figures) = watch::channel(Figures::default());
+    (Counter { figures: Figures::default(), out }, Gauge(figures))
 }
 
-impl Sink for GaugeSink {
-    fn write(&mut self, event: &Event) -> Result<(), SinkError> {
+impl Observer for Counter {
+    fn observe(&mut self, event: &Event) {
         // Is about a process, and no row.
         let of_process = matches!(event.kind, EventKind::ProcessStart(_) | EventKind::ProcessEnd);
         if of_process || matches!(event.kind, EventKind::System(System::Exit | System::PythonEnds)) {
-            return Ok(());
+            return;
         }
         self.figures.events += 1;
         let (block, grows) = match &event.kind {
             EventKind::Alloc(alloc) => (&alloc.block, true),
             EventKind::Free(free) => (&free.block, false),
-            _ => return Ok(()),
+            _ => return,
         };
         if block.pool.is_driver() {
             let live = self.figures.live_bytes.entry(block.device).or_default();
             *live = if grows { live.saturating_add(block.size_bytes) } else { live.saturating_sub(block.size_bytes) };
         }
-        Ok(())
     }
 
-    fn flush(&mut self) -> Result<(), SinkError> {
-        self.gauge.0.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&self.figures);
-        Ok(())
+    fn flush(&mut self) {
+        self.out.send_replace(self.figures.clone());
     }
 
-    fn finish(&mut self) -> Result<(), SinkError> {
-        self.flush()
+    fn finish(&mut self, _: &RunEnd) {
+        self.flush();
     }
 }
