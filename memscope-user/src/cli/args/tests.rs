@@ -1,0 +1,45 @@
+use clap::CommandFactory as _;
+
+use super::{collect::Format, *};
+use crate::cli::values::Steps;
+
+fn parse(line: &str) -> Cli {
+    Cli::try_parse_from(line.split(' ')).expect("valid")
+}
+
+#[test]
+fn definition_is_consistent() {
+    Cli::command().debug_assert();
+}
+
+/// What has no options of its own begins with those of a trace.
+#[test]
+fn defaults_of_a_trace() {
+    let trace = TraceArgs::default();
+    assert_eq!((trace.ring_size, trace.usage_rate, trace.no_capture), (64 << 20, 10, false));
+    assert!(trace.collect.analysis.chosen.leaks);
+}
+
+#[test]
+fn options_behind_the_program_are_ours_unless_dashes_stand_between() {
+    let cli = parse("memscope-bpf python x.py --steps=1");
+    assert_eq!((cli.program.len(), cli.trace.collect.steps), (2, Some(Steps(vec![1]))));
+    let cli = parse("memscope-bpf --format db -- python x.py --steps=1");
+    assert_eq!((cli.program.len(), cli.trace.collect.format), (3, Format::Db));
+}
+
+#[test]
+fn run_leaves_the_programs_options_alone() {
+    let Some(Command::Run(run)) = parse("memscope-bpf run --quiet python x.py --steps=1").command else {
+        panic!("not run")
+    };
+    assert_eq!(run.program.len(), 3);
+    assert!(run.trace.collect.quiet);
+}
+
+#[test]
+fn explicit_level_wins_in_any_order() {
+    assert_eq!(parse("memscope-bpf -v --log-level error x").trace.collect.level_of_messages(), LogLevel::Error);
+    assert_eq!(parse("memscope-bpf -q -v x").trace.collect.level_of_messages(), LogLevel::Debug);
+    assert_eq!(parse("memscope-bpf x").trace.collect.level_of_messages(), LogLevel::Info);
+}
