@@ -1,0 +1,81 @@
+use memscope_common::When;
+
+use super::*;
+use crate::probes::Layer;
+
+#[test]
+fn libraries_match_with_and_without_version() {
+    let spec = backend::builtin().find(|spec| spec.symbol == "halMemAlloc").expect("built in");
+    let star = &ProbeSpec { libraries: &["vllm_ascend_C*.so"], ..*spec };
+    assert!(matches(star, "vllm_ascend_C.cpython-311-aarch64-linux-gnu.so"));
+    assert!(matches(star, "vllm_ascend_C.so"));
+    assert!(!matches(star, "vllm_ascend_C.sox"));
+    assert!(!matches(star, "my_vllm_ascend_C.so"));
+    assert!(matches(spec, "libascend_hal.so"));
+    assert!(matches(spec, "libascend_hal.so.1"));
+    assert!(!matches(spec, "libascend_hal.sox"));
+    assert!(!matches(spec, "myascend_hal.so"));
+}
+
+/// Make sure that what does not fit is the least important, that all of it is named, and that the rest keeps its
+/// order.
+#[test]
+fn few_rows_serve_the_most_important_layers() {
+    let spec = |layer, symbol| -> &'static ProbeSpec {
+        Box::leak(Box::new(ProbeSpec { layer, symbol, ..*backend::builtin().next().expect("a row") }))
+    };
+    let all = || {
+        vec![
+            spec(Layer::Pta, "p1"),
+            spec(Layer::Hal, "h1"),
+            spec(Layer::Mstx, "m1"),
+            spec(Layer::Hal, "h2"),
+            spec(Layer::Acl, "a1"),
+            spec(Layer::Runtime, "r1"),
+        ]
+    };
+    let names = |room| {
+        let (served, unserved) = by_importance(all(), room);
+        let names = |specs: Vec<&ProbeSpec>| specs.iter().map(|spec| spec.symbol).collect::<Vec<_>>().join(" ");
+        (names(served), names(unserved))
+    };
+    assert_eq!(names(4), ("h1 h2 r1 a1".to_owned(), "m1 p1".to_owned()));
+    assert_eq!(names(6), ("h1 h2 r1 a1 m1 p1".to_owned(), String::new()));
+    assert_eq!(names(usize::MAX).1, "");
+    assert_eq!(names(0).0, "");
+}
+
+/// Make sure that rows are kept back for loaders, however many there are, and that nobody is forgotten.
+#[test]
+fn rows_are_kept_for_loaders() {
+    let builtin = backend::builtin().count();
+    for max_rows in [0, 1, 4, 5, 30] {
+        let planner = Libraries::planner(max_rows, &[]);
+        assert_eq!(planner.descriptions().len(), usize::from(max_rows.saturating_sub(4)).min(builtin));
+        assert_eq!(planner.descriptions().len() + planner.unserved().len(), builtin);
+    }
+}
+
+/// Make sure that the user's rows come last and are served first, and that what cannot be served is named.
+#[test]
+fn rows_of_the_user_come_first() {
+    let builtin = backend::builtin().next().expect("a row");
+    let own = |symbol, when| -> &'static ProbeSpec { Box::leak(Box::new(ProbeSpec { symbol, when, ..*builtin })) };
+    let user = [own("mine", When::Return), own("_Zmine", When::OwnReturn)];
+    let names = |max_rows| {
+        let planner = Libraries::planner(max_rows, &user);
+        let last = planner.descriptions().last().map(|row| row.symbol.clone());
+        (planner.descriptions().len(), last, planner.unserved().contains(&"_Zmine"))
+    };
+    assert_eq!(names(7), (3, Some("_Zmine".to_owned()), false));
+    assert_eq!(names(5), (1, Some("mine".to_owned()), true));
+    assert_eq!(names(4), (0, None, true));
+}
+
+#[test]
+fn loaders_are_known_by_name() {
+    for name in ["ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1", "ld-2.31.so", "ld-musl-x86_64.so.1"] {
+        assert!(is_loader(name), "{name}");
+    }
+    assert!(!is_loader("libld-linux.so"));
+}
