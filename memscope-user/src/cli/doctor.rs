@@ -1,8 +1,9 @@
 //! `doctor`: what works here, what not, and how to mend it.
 
+mod text;
+
 use std::{
     collections::BTreeSet,
-    fmt::Write as _,
     io,
     path::{Path, PathBuf},
     process::ExitCode,
@@ -10,6 +11,7 @@ use std::{
 
 use serde::Serialize;
 
+use self::text::render;
 use super::{FAILURE, USAGE, args::DoctorArgs, error, report, terminal};
 use crate::{
     backend,
@@ -432,151 +434,5 @@ fn surveyed(library: LibraryLine) -> LibraryLine {
     }
 }
 
-fn survey_text(survey: &Survey) -> String {
-    let Survey { entries, broken_entries, rows, rows_outside, rows_not_understood } = survey;
-    let walked = rows - rows_outside - rows_not_understood;
-    let percent = walked as f64 * 100.0 / (*rows).max(1) as f64;
-    format!(
-        "unwinding: {rows} rows of {entries} functions; {percent:.3} % are walked in the kernel, {rows_outside} finished \
-         outside, {rows_not_understood} not understood; {broken_entries} broken functions"
-    )
-}
-
-/// Names every probe at which the kernel single-steps, and what a call then costs.
-fn stepped_text(libraries: &[LibraryLine]) -> String {
-    let probes = libraries.iter().flat_map(|library| library.probes.iter().map(move |probe| (library, probe)));
-    let stepped: Vec<_> = probes.filter(|(_, probe)| probe.single_stepped).collect();
-    let mut text = String::new();
-    if stepped.is_empty() {
-        return text;
-    }
-    let _ = writeln!(
-        text,
-        "\nsingle-stepped, µs that a call pays (measured in a virtual machine; an emulated site takes 0.6):"
-    );
-    for (library, probe) in stepped {
-        let file = Path::new(&library.path).file_name().unwrap_or_default().to_string_lossy();
-        let what = if probe.own_returns > 0 { "its return instructions, entry at" } else { "at" };
-        let _ = writeln!(
-            text,
-            "  {:>5.1} {} in {}: {what} `{}`",
-            probe.price_us,
-            probe.symbol.escape_debug(),
-            file.escape_debug(),
-            probe.instruction
-        );
-    }
-    text
-}
-
-fn render(diagnosis: &Diagnosis) -> String {
-    let mut text = String::new();
-    for check in &diagnosis.checks {
-        let _ = writeln!(text, "{:<9} {:<17} {}", check.state, check.name, check.found);
-        if let Some(mend) = &check.mend {
-            let _ = writeln!(text, "{:<9} {:<17} -> {mend}", "", "");
-        }
-    }
-    text.push_str(&stepped_text(&diagnosis.libraries));
-    for library in &diagnosis.libraries {
-        let _ = writeln!(text, "\n{}", library.path.escape_debug());
-        if let Some(survey) = &library.unwind {
-            let _ = writeln!(text, "  {}", survey_text(survey));
-        }
-        if let Some(error) = &library.error {
-            let _ = writeln!(text, "  error: {error}");
-        }
-        for probe in &library.probes {
-            let _ = writeln!(
-                text,
-                "  {:<32} +{:<3} {:<9} {:>5.1} µs {:<28} {}",
-                probe.symbol,
-                probe.site_offset,
-                if probe.single_stepped { "stepped" } else { "emulated" },
-                probe.price_us,
-                probe.instruction,
-                match (probe.with_return, probe.own_returns) {
-                    (true, _) => "entry+return".to_owned(),
-                    (false, 0) => "entry".to_owned(),
-                    (false, count) => format!("entry+{count} return instruction(s)"),
-                },
-            );
-            if let Some(located) = &probe.located {
-                let _ = writeln!(text, "  {:<32} located at {:#x} ({})", "", located.vaddr, located.text);
-            }
-        }
-        for NotLocatedLine { symbol, reason } in &library.not_located {
-            let _ = writeln!(text, "  {symbol:<32} not found: {reason}");
-        }
-        if library.hidden_copy {
-            let _ = writeln!(
-                text,
-                "  has mstx's functions inlined or without symbols: only `run --mstx-injection` sees its calls"
-            );
-        }
-        if !library.absent.is_empty() {
-            let _ = writeln!(text, "  not in this library: {}", library.absent.join(", "));
-        }
-    }
-    text
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{
-        follow::libraries::Placed,
-        locate::site::{Site, SiteCost},
-    };
-
-    /// Linux 4.19 is refused, with what nothing can replace; what else it lacks is said as well.
-    #[test]
-    fn an_old_kernel_is_told_what_it_lacks() {
-        let checks = kernel(Features::OF_LINUX_4_19, &[]);
-        let [first, rest @ ..] = &*checks else { panic!("no checks") };
-        assert_eq!(
-            (first.name, first.state, first.mend.as_deref()),
-            ("kernel", "missing", Some("use Linux 5.10 or newer"))
-        );
-        assert_eq!(first.found, "lacks global data in BPF objects (Linux 5.2) and bpf_probe_read_user (Linux 5.5)");
-        let lesser: Vec<_> = rest.iter().map(|check| (check.name, check.state)).collect();
-        let expected = ["transport", "links", "late libraries", "native stacks", "Python stacks"];
-        assert_eq!(lesser, expected.map(|name| (name, "degraded")));
-    }
-
-    /// Makes sure that each single-stepped site is named with its price, those of return instructions too, and no other.
-    #[test]
-    fn stepped_sites_have_their_price() {
-        let placed = |symbol: &str, cost, own_returns, return_cost| Placed {
-            row: 1,
-            symbol: symbol.to_owned(),
-            file_offset: 0x1000,
-            site: Site { offset: 4, cost, instruction: "sub rsp, 8".to_owned(), places: None },
-            with_return: own_returns == 0,
-            located: None,
-            own_returns,
-            return_cost,
-        };
-        let (cheap, dear) = (SiteCost::Emulated, SiteCost::SingleStepped);
-        let library = Library {
-            placed: vec![
-                placed("cheap", cheap, 0, dear),
-                placed("clobbered", dear, 0, dear),
-                placed("throws", cheap, 2, dear),
-                placed("throws_on_arm", cheap, 2, cheap),
-            ],
-            ..Library::at(Path::new("/lib/libx.so"))
-        };
-        let text = stepped_text(&[line(library)]);
-        let named: Vec<&str> = text.lines().skip(2).collect();
-        // 12 µs for each instruction that is stepped, 0.6 for the other probe of the call.
-        assert_eq!(
-            named,
-            [
-                "   12.6 clobbered in libx.so: at `sub rsp, 8`",
-                "   12.6 throws in libx.so: its return instructions, entry at `sub rsp, 8`"
-            ]
-        );
-        assert!(text.lines().nth(1).is_some_and(|line| line.starts_with("single-stepped")), "{text}");
-    }
-}
+mod tests;

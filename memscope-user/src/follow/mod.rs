@@ -1,6 +1,8 @@
 //! Keeps up with the traced processes: new children, new programs, new libraries, ends.
 
 mod ahead;
+mod choice;
+mod environment;
 mod given_up;
 pub mod guard;
 pub mod inherited;
@@ -15,17 +17,14 @@ use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     fs,
     os::fd::{AsFd as _, OwnedFd},
-    path::PathBuf,
     thread,
     time::{Duration, Instant},
 };
 
-use memscope_common::{
-    config::{IMAGE_LOADER, PROCESS_FOLLOW, PROCESS_HOLD, PROCESS_HOLD_ALWAYS, PROCESS_STOP, ProcessState},
-    record::Kind,
-};
+use memscope_common::{config::IMAGE_LOADER, record::Kind};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 
+pub(crate) use self::environment::visible_devices;
 use self::{
     ahead::{Ahead, Found},
     given_up::GivenUp,
@@ -34,12 +33,14 @@ use self::{
     libraries::{Libraries, Library},
     waits::Waits,
 };
+pub use self::{
+    choice::{Change, FollowOptions},
+    environment::expected_libraries,
+};
 use crate::{
-    backend,
     capture::Note,
     kernel::{Kernel, KernelError},
     os::{
-        clock::monotonic_ns,
         memory::page_size,
         pidfd,
         process::{children, command, environment, is_alive, pid_within, start_ticks, state},
@@ -55,61 +56,6 @@ const STOP_PATIENCE: Duration = Duration::from_millis(50);
 /// times it is, and nothing was told of a stop meanwhile, it is continued. One look is not enough: the word of another stop may
 /// be on its way to us, and whoever is continued before it makes calls that nobody sees.
 const SECOND_LOOK: Duration = Duration::from_millis(100);
-
-/// How processes are traced.
-#[derive(Clone, Copy, Debug)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a choice of its own")]
-pub struct FollowOptions {
-    /// Children join.
-    pub children: bool,
-    /// Have a thread wait in the kernel while probes are put into what it has just mapped.
-    pub hold: bool,
-    /// Have it wait even if all that it has mapped is known.
-    pub always: bool,
-    /// Stop a process for it; with `hold`, only where nothing else will have it wait.
-    pub stop: bool,
-}
-
-impl FollowOptions {
-    fn process_state(self, parent: u32) -> ProcessState {
-        let children = if self.children { PROCESS_FOLLOW } else { 0 };
-        let stop = if self.stop { PROCESS_STOP } else { 0 };
-        let hold = if self.hold { PROCESS_HOLD } else { 0 };
-        let always = if self.always { PROCESS_HOLD_ALWAYS } else { 0 };
-        ProcessState {
-            flags: children | stop | hold | always,
-            parent,
-            generation: monotonic_ns(),
-            unmapping: 0,
-            reserved: 0,
-        }
-    }
-}
-
-/// What the session is to write down.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Change {
-    /// A process is traced from now on.
-    Started {
-        /// The process.
-        pid: u32,
-        /// Who forked it; 0 if the user named it.
-        parent: u32,
-        /// It was running before.
-        attached: bool,
-        /// Its short name.
-        command: String,
-        /// Which devices its environment lets it see.
-        visible_devices: Option<String>,
-        /// Its number in its own pid namespace, if that is another one than ours.
-        pid_within: Option<u32>,
-    },
-    /// A process is gone; everything it did is in the transport.
-    Ended {
-        /// The process.
-        pid: u32,
-    },
-}
 
 /// A traced process.
 #[derive(Debug)]
@@ -525,43 +471,4 @@ fn bring_in_texts(kernel: &Kernel, pid: u32) {
     if !kernel.can_touch() {
         prefault::bring_in(pid, page_size());
     }
-}
-
-/// The device list of a process, if it has one.
-pub(crate) fn visible_devices(pid: u32) -> Option<String> {
-    const LONGEST: usize = 1024;
-    let environment = environment(pid)?;
-    let value = environment
-        .split(|byte| *byte == 0)
-        .find_map(|pair| pair.strip_prefix(backend::current().visible_devices().as_bytes())?.strip_prefix(b"="))?;
-    String::from_utf8(value.get(..LONGEST.min(value.len()))?.to_vec()).ok()
-}
-
-/// Libraries that a program started with this environment will probably map.
-#[must_use]
-pub fn expected_libraries(environment: &[(String, String)], user: &[&'static ProbeSpec]) -> Vec<PathBuf> {
-    let value = |name: &str| environment.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str());
-    let search_path = value("LD_LIBRARY_PATH").unwrap_or_default();
-    let homes = backend::current().home_variables().iter().copied().filter_map(value);
-    let directories = search_path
-        .split(':')
-        .filter(|directory| directory.starts_with('/'))
-        .map(PathBuf::from)
-        .chain(homes.map(|home| PathBuf::from(home).join("lib64")))
-        .chain(backend::current().driver_folders().iter().map(PathBuf::from));
-    let specs = backend::builtin().chain(user.iter().copied());
-    let mut names: Vec<&str> = specs.flat_map(|spec| spec.libraries.iter().copied()).collect();
-    names.sort_unstable();
-    names.dedup();
-    let mut found = Vec::new();
-    for directory in directories {
-        for name in &names {
-            if let Ok(path) = directory.join(name).canonicalize()
-                && !found.contains(&path)
-            {
-                found.push(path);
-            }
-        }
-    }
-    found
 }

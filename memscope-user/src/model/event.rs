@@ -1,86 +1,11 @@
 //! Enriched events: what happened, to which block, on which device. Analyses and sinks see nothing else.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::{Serialize, Serializer};
+use schemars::JsonSchema;
+use serde::Serialize;
 
-use super::{Module, Name, Pool, Stacks};
-
-/// Where an event belongs. The number is the physical NPU.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Device {
-    /// An NPU.
-    Npu(u32),
-    /// Host memory.
-    Cpu,
-    /// Not known, or none: the row goes to every device file of the process.
-    None,
-}
-
-/// Page size of a driver block.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum PageType {
-    /// 4 KiB or 64 KiB.
-    #[default]
-    Normal,
-    /// 2 MiB.
-    Huge,
-    /// 1 GiB.
-    Giant,
-}
-
-/// Driver call that made a block.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum AllocApi {
-    /// `halMemAlloc`: an address.
-    #[default]
-    Alloc,
-    /// `halMemCreate`: a physical handle, whose value stands for the address.
-    Create,
-    /// `aclrtHostRegisterV2`: memory of the program that was pinned.
-    Register,
-}
-
-/// One block, from its allocation on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Block {
-    /// Number of the block in its process, from 1.
-    pub allocation_id: u64,
-    /// Who handed it out.
-    pub pool: Pool,
-    /// Device that the memory is on ([`Device::Cpu`] for host memory).
-    pub device: Device,
-    /// What the caller got: address, or handle for [`AllocApi::Create`].
-    pub addr: u64,
-    /// Size in bytes: as the driver was asked for it, or as the pool rounded it.
-    pub size_bytes: u64,
-    /// Bytes that the pool was asked for, where it can be told.
-    pub requested_bytes: Option<u64>,
-    /// Time of the allocation, nanoseconds since the Unix epoch.
-    pub alloc_time_ns: u64,
-    /// Event id of the allocation.
-    pub alloc_id: u64,
-    /// Thread that allocated it.
-    pub tid: u32,
-    /// Step during which it was allocated; 0 before the first.
-    pub step: u32,
-    /// Kernel launches of the process seen before it.
-    pub kernel_index: u64,
-    /// Driver module that asked for it, where known.
-    pub module_id: Option<Module>,
-    /// Page size.
-    pub page: PageType,
-    /// Driver call.
-    pub api: AllocApi,
-    /// Outermost function of ACL or runtime that the driver was called from; `None` if it was called directly.
-    pub caller: Option<Name>,
-    /// Where it was allocated.
-    pub stacks: Stacks,
-    /// Whose it is, as far as that could be told when it was allocated (contract §8.5); only with the analysis decompose.
-    pub owner: Option<Name>,
-}
+use super::{Block, Device, Name, Pool, Stacks};
 
 /// What the driver said last of the device that an event is about.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -559,41 +484,4 @@ pub struct Event {
     pub stacks: Stacks,
     /// What happened.
     pub kind: EventKind,
-}
-
-/// `npu:0`, `host`, or null.
-impl Serialize for Device {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self {
-            Self::Npu(number) => serializer.collect_str(&format_args!("npu:{number}")),
-            Self::Cpu => serializer.serialize_str("host"),
-            Self::None => serializer.serialize_none(),
-        }
-    }
-}
-
-impl JsonSchema for Device {
-    fn schema_name() -> Cow<'static, str> {
-        "Device".into()
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({
-            "description": "`npu:N`, `host`, or null where it is not known.",
-            "type": ["string", "null"],
-            "pattern": "^(npu:[0-9]+|host)$",
-        })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// In JSON a device is its word.
-    #[test]
-    fn devices_serialize_as_words() {
-        let devices = [Device::Npu(7), Device::Cpu, Device::None];
-        assert_eq!(serde_json::to_string(&devices).expect("JSON"), r#"["npu:7","host",null]"#);
-    }
 }

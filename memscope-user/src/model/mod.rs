@@ -1,5 +1,6 @@
 //! The words of this project as types: what a stage hands to the next.
 
+mod block;
 mod event;
 mod groups;
 mod loss;
@@ -9,10 +10,11 @@ mod pool;
 mod stack;
 mod steps_from;
 
+pub use block::{AllocApi, Block, Device, PageType};
 pub use event::{
-    Access, AccessKind, Alloc, AllocApi, AllocFailed, AllocRecovered, AtbOp, Block, BlockReturned, Device, DeviceUsage,
-    DriverFigures, Event, EventKind, Free, FreeCause, Launch, Mark, Op, OpPhase, OutOfMemory, PageType, ProcessStart,
-    ProcessUsage, Region, RegionKind, Snapshot, System, UnknownFree, Unmet,
+    Access, AccessKind, Alloc, AllocFailed, AllocRecovered, AtbOp, BlockReturned, DeviceUsage, DriverFigures, Event,
+    EventKind, Free, FreeCause, Launch, Mark, Op, OpPhase, OutOfMemory, ProcessStart, ProcessUsage, Region, RegionKind,
+    Snapshot, System, UnknownFree, Unmet,
 };
 pub use groups::{LiveGroups, LiveSum, OwnerSum, PlaceSum, SizeSum};
 pub use loss::{Confidence, CutStacks, Figures, LossLine, RunEnd};

@@ -1,0 +1,60 @@
+//! How processes are traced, and what is told of them.
+
+use memscope_common::config::{PROCESS_FOLLOW, PROCESS_HOLD, PROCESS_HOLD_ALWAYS, PROCESS_STOP, ProcessState};
+
+use crate::os::clock::monotonic_ns;
+
+/// How processes are traced.
+#[derive(Clone, Copy, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a choice of its own")]
+pub struct FollowOptions {
+    /// Children join.
+    pub children: bool,
+    /// Have a thread wait in the kernel while probes are put into what it has just mapped.
+    pub hold: bool,
+    /// Have it wait even if all that it has mapped is known.
+    pub always: bool,
+    /// Stop a process for it; with `hold`, only where nothing else will have it wait.
+    pub stop: bool,
+}
+
+impl FollowOptions {
+    pub(super) fn process_state(self, parent: u32) -> ProcessState {
+        let children = if self.children { PROCESS_FOLLOW } else { 0 };
+        let stop = if self.stop { PROCESS_STOP } else { 0 };
+        let hold = if self.hold { PROCESS_HOLD } else { 0 };
+        let always = if self.always { PROCESS_HOLD_ALWAYS } else { 0 };
+        ProcessState {
+            flags: children | stop | hold | always,
+            parent,
+            generation: monotonic_ns(),
+            unmapping: 0,
+            reserved: 0,
+        }
+    }
+}
+
+/// What the session is to write down.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// A process is traced from now on.
+    Started {
+        /// The process.
+        pid: u32,
+        /// Who forked it; 0 if the user named it.
+        parent: u32,
+        /// It was running before.
+        attached: bool,
+        /// Its short name.
+        command: String,
+        /// Which devices its environment lets it see.
+        visible_devices: Option<String>,
+        /// Its number in its own pid namespace, if that is another one than ours.
+        pid_within: Option<u32>,
+    },
+    /// A process is gone; everything it did is in the transport.
+    Ended {
+        /// The process.
+        pid: u32,
+    },
+}
