@@ -289,28 +289,7 @@ fn each_event(
         rows.push([row.pid.into(), row.id, row.time_ns, sequence], |bytes| pack::pack(&row, bytes))
             .map_err(InputError::Sort)
     };
-    let sizes = dumps.iter().map(|path| Ok(fs::metadata(path).map_err(InputError::io(path))?.len()));
-    let sizes: Vec<u64> = sizes.collect::<Result<_, InputError>>()?;
-    let mut teller = Teller::new(watcher, Stage::Reading, sizes.iter().sum());
-    let mut before = 0;
-    for ((file, size_bytes), (path, format)) in (0..).zip(sizes).zip(dumps.iter().zip(formats)) {
-        if *format == Format::Db {
-            let database = Database::open(path)?;
-            let count = database.count().max(1);
-            database.rows(file, &mut notes, |row| {
-                teller.at(before + size_bytes / count * row.line);
-                take(row)
-            })?;
-        } else {
-            let mut reader = CsvReader::open(path)?;
-            while let Some(row) = reader.next_row(file, &mut notes)? {
-                teller.at(before + reader.read_bytes());
-                take(row)?;
-            }
-            reader.tally().clone().check()?;
-        }
-        before += size_bytes;
-    }
+    each_row(dumps, formats, &mut notes, watcher, &mut take)?;
     let mut in_order = InOrder::new(rows.finish().map_err(InputError::Sort)?);
     let mut rebuild = Rebuild::default();
     if pids.len() < 2 {
@@ -340,6 +319,39 @@ fn each_event(
     }
     rebuild.finish(out);
     Ok(notes)
+}
+
+/// Gives the rows of dumps as they lie in their files.
+fn each_row(
+    dumps: &[PathBuf],
+    formats: &[Format],
+    notes: &mut Notes,
+    watcher: &mut Watcher,
+    take: &mut dyn FnMut(DumpRow) -> Result<(), InputError>,
+) -> Result<(), InputError> {
+    let sizes = dumps.iter().map(|path| Ok(fs::metadata(path).map_err(InputError::io(path))?.len()));
+    let sizes: Vec<u64> = sizes.collect::<Result<_, InputError>>()?;
+    let mut teller = Teller::new(watcher, Stage::Reading, sizes.iter().sum());
+    let mut before = 0;
+    for ((file, size_bytes), (path, format)) in (0..).zip(sizes).zip(dumps.iter().zip(formats)) {
+        if *format == Format::Db {
+            let database = Database::open(path)?;
+            let count = database.count().max(1);
+            database.rows(file, notes, |row| {
+                teller.at(before + size_bytes / count * row.line);
+                take(row)
+            })?;
+        } else {
+            let mut reader = CsvReader::open(path)?;
+            while let Some(row) = reader.next_row(file, notes)? {
+                teller.at(before + reader.read_bytes());
+                take(row)?;
+            }
+            reader.tally().clone().check()?;
+        }
+        before += size_bytes;
+    }
+    Ok(())
 }
 
 /// Rows by process and ID, each once, with times that never run back.

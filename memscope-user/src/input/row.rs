@@ -248,8 +248,14 @@ pub(super) fn understand(
         texts: None,
         stacks: cells.stacks(known),
     };
+    complete(&mut row, cells, attr)?;
+    Ok(Understood::Row(row))
+}
+
+/// What rows of its kind have besides, and must have.
+fn complete(row: &mut DumpRow, cells: &Cells<'_>, attr: &Attr<'_>) -> Result<(), Fault> {
     let text = |key| attr.get(key).unwrap_or_default().to_owned();
-    let mut texts = Texts::default();
+    let (kind, mut texts) = (row.kind, Texts::default());
     match kind {
         Kind::Malloc(_) | Kind::Free(_) | Kind::Returned(_) if row.ptr.is_none() => {
             return Err(Fault { column: "Ptr", what: format!("a {} row needs an address", cells.event) });
@@ -281,7 +287,7 @@ pub(super) fn understand(
     if texts != Texts::default() {
         row.texts = Some(Box::new(texts));
     }
-    Ok(Understood::Row(row))
+    Ok(())
 }
 
 fn kind(event: &str, event_type: &str, owner: Option<&str>, backend: &dyn Backend) -> Option<Kind> {

@@ -13,31 +13,13 @@ use super::{
     target::{Child, Target},
     writer::Written,
 };
-use crate::{capture::Note, crew::Fault, error_chain, pipeline::Outcome, watch::live::Watch};
+use crate::{capture::Note, crew::Fault, error_chain, kernel::KernelError, pipeline::Outcome, watch::live::Watch};
 
 impl Loop {
     /// Ends the trace in order: no more events, all outputs complete, then the probes go, and the end of the program is waited for.
     pub(super) fn finish(mut self, end: End, never_ran: bool) -> Summary {
         let took = self.started.elapsed();
-        self.enter(Phase::Ending);
-        tell_end(&end, &self.speaker);
-        // While the processes are there to be told of, and before the notes end.
-        if let Some(usage) = self.side.usage.take() {
-            usage.finish();
-        }
-        // While the kernel side still sends threads to the handler, so that one of them can take it out.
-        if let Some(watch) = &self.side.watch {
-            watch.leave();
-        }
-        let unopened = self.target.unopened();
-        let silenced = self.target.kernel.silence();
-        self.target.tell_waits();
-        // Writing may take a while.
-        self.target.follow.let_go();
-        self.target.follow.reap();
-        self.note_changes();
-        self.note_clock();
-        self.stream.note(&Note::End { reason: end.to_string() });
+        let (unopened, silenced) = self.stop(&end);
         let Self { mut target, stream, mut work, side, monitor, mut urgent, mut faults, handles, speaker, .. } = self;
         let enter = |phase| handles.shared.enter(phase, &**speaker.listener());
         let Stream { reader, capture, .. } = stream;
@@ -61,21 +43,17 @@ impl Loop {
         if !never_ran && !traced_any {
             target.tell_nothing_traced();
         }
-        let Target { kernel, follow, mut child, .. } = target;
+        let Target { kernel, follow, child, .. } = target;
         if fault.is_none() && silenced.is_ok() {
             follow.end();
         } else {
             follow.abandon();
         }
-        let samples = monitor.is_some();
+        let has_findings = monitor.is_some() || written.outcome.is_some();
         let failures = tell_failures(&written, &speaker);
         let shown = show_last_sample(monitor, &written, &end, &**speaker.listener());
-        let complete = failures == 0
-            && shown.is_continue()
-            && (samples || written.outcome.is_some())
-            && fault.is_none()
-            && silenced.is_ok()
-            && unopened.is_empty();
+        let is_whole = fault.is_none() && silenced.is_ok() && unopened.is_empty();
+        let complete = failures == 0 && shown.is_continue() && has_findings && is_whole;
         if let ControlFlow::Break(failure) = shown {
             speaker.error(format_args!("{failure}"));
         }
@@ -97,12 +75,38 @@ impl Loop {
         enter(Phase::Detaching);
         let detaching = kernel.detach();
         speaker.debug(format_args!("detached in {detaching:.0?}"));
-        // The trace may have ended before the program.
-        if let Some(child) = &mut child {
-            child.wait();
-        }
-        Summary { results, program_status: child.as_ref().and_then(Child::status) }
+        Summary { results, program_status: child.and_then(status_of) }
     }
+
+    /// No more events, and nobody waits for us. Gives the files that could not be opened, and whether the kernel side is silent.
+    fn stop(&mut self, end: &End) -> (Vec<String>, Result<(), KernelError>) {
+        self.enter(Phase::Ending);
+        tell_end(end, &self.speaker);
+        // While the processes are there to be told of, and before the notes end.
+        if let Some(usage) = self.side.usage.take() {
+            usage.finish();
+        }
+        // While the kernel side still sends threads to the handler, so that one of them can take it out.
+        if let Some(watch) = &self.side.watch {
+            watch.leave();
+        }
+        let unopened = self.target.unopened();
+        let silenced = self.target.kernel.silence();
+        self.target.tell_waits();
+        // Writing may take a while.
+        self.target.follow.let_go();
+        self.target.follow.reap();
+        self.note_changes();
+        self.note_clock();
+        self.stream.note(&Note::End { reason: end.to_string() });
+        (unopened, silenced)
+    }
+}
+
+/// How the program ended. The trace may have ended before it.
+fn status_of(mut child: Child) -> Option<u8> {
+    child.wait();
+    child.status()
 }
 
 /// Says why the trace ends, where that is not as it should be.

@@ -12,7 +12,7 @@ use crate::{
     locate::{
         hidden::{self, CallSite, Evidence, Located},
         mstx_copies, ops,
-        site::{self, Function, SiteUse},
+        site::{self, Function, Site, SiteUse},
         thunks,
     },
     os::elf::{ElfFile, Resolved},
@@ -151,24 +151,10 @@ impl Libraries {
             return;
         };
         let with_return = needs.has_return();
-        // Entry and own return are matched by the stack pointer, which must not have moved.
-        let needs_return = with_return || needs.has_own_return();
-        let usage = SiteUse {
-            args: used_args(needs),
-            needs_return,
-            stack_args: false,
-            follows: self.has_cookies && !self.watches && follows(needs),
-        };
-        let own_returns = if needs.has_own_return() { site::returns(&function) } else { Some(Vec::new()) };
-        let (site, own_returns) = match (site::choose(&function, usage, self.sites), own_returns) {
-            (Ok(site), Some(own_returns)) => (site, own_returns),
-            (Ok(_), None) => {
-                plan.library.error =
-                    Some(format!("`{}` has no return instructions that could be probed: it is not traced", place.name));
-                return;
-            }
-            (Err(error), _) => {
-                plan.library.error = Some(format!("`{}`: {error}", place.name));
+        let (site, own_returns) = match self.choose(&function, needs) {
+            Ok(chosen) => chosen,
+            Err(why) => {
+                plan.library.error = Some(format!("`{}`{why}", place.name));
                 return;
             }
         };
@@ -199,6 +185,22 @@ impl Libraries {
             own_returns,
             return_cost: site::return_cost(elf.machine()),
         });
+    }
+
+    /// Where a function is probed, and its own returns; or why it cannot be.
+    fn choose(&self, function: &Function<'_>, needs: &ProbeRow) -> Result<(Site, Vec<u32>), String> {
+        // Entry and own return are matched by the stack pointer, which must not have moved.
+        let needs_return = needs.has_return() || needs.has_own_return();
+        let usage = SiteUse {
+            args: used_args(needs),
+            needs_return,
+            stack_args: false,
+            follows: self.has_cookies && !self.watches && follows(needs),
+        };
+        let own_returns = if needs.has_own_return() { site::returns(function) } else { Some(Vec::new()) };
+        let site = site::choose(function, usage, self.sites).map_err(|error| format!(": {error}"))?;
+        let none = " has no return instructions that could be probed: it is not traced";
+        Ok((site, own_returns.ok_or(none)?))
     }
 
     /// Probes a call inside of a function, from before it to behind it.

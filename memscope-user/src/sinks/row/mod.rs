@@ -15,7 +15,10 @@ pub use crate::dump_format::COLUMNS;
 
 use crate::dump_format::number::{push_address, push_decimal};
 use crate::dump_format::stack_cell;
-use crate::model::{AccessKind, Block, Device, Event, EventKind, Mark, OpPhase, OutOfMemory, Stack, Stacks, System};
+use crate::model::{
+    Access, AccessKind, AtbOp, Block, Device, Event, EventKind, Launch, Mark, Op, OpPhase, OutOfMemory, Stack, Stacks,
+    System,
+};
 
 const NOT_AVAILABLE: &str = "N/A";
 
@@ -57,47 +60,10 @@ impl<'a> Row<'a> {
                 time_ns: free.row_time_ns.unwrap_or(row.time_ns),
                 ..row.block("FREE", &free.block, &Attr::of_free(free))
             }),
-            EventKind::Launch(launch) => Some(Self {
-                event: "KERNEL_LAUNCH",
-                event_type: "KERNEL_LAUNCH",
-                name: if launch.name.is_empty() { Name::None } else { Name::Plain(&launch.name) },
-                attr: Attr::of_launch(launch),
-                ..row
-            }),
-            EventKind::Op(op) => Some(Self {
-                event: "OP_LAUNCH",
-                event_type: match op.phase {
-                    OpPhase::Start => "ATEN_START",
-                    OpPhase::End => "ATEN_END",
-                    OpPhase::Submit => "NPU_SUBMIT",
-                },
-                name: Name::Plain(&op.name),
-                ..row
-            }),
-            EventKind::Access(access) => Some(Self {
-                event: "ACCESS",
-                event_type: match access.kind {
-                    AccessKind::Read => "READ",
-                    AccessKind::Write => "WRITE",
-                    AccessKind::Unknown => "UNKNOWN",
-                },
-                name: Name::Plain(&access.op),
-                ptr: Some(access.addr),
-                attr: Attr::of_access(access),
-                ..row
-            }),
-            EventKind::AtbOp(op) => Some(Self {
-                event: "OP_LAUNCH",
-                event_type: if op.begins { "ATB_START" } else { "ATB_END" },
-                name: if op.name.is_empty() { Name::None } else { Name::Plain(&op.name) },
-                // The path is only set while ATB saves tensors.
-                attr: Attr::of([
-                    ("path", Value::Word(NOT_AVAILABLE)),
-                    ("workspace_ptr", Value::Address(op.workspace_addr)),
-                    ("workspace_size", Value::Number(op.workspace_bytes)),
-                ]),
-                ..row
-            }),
+            EventKind::Launch(launch) => Some(row.launch(launch)),
+            EventKind::Op(op) => Some(row.op(op)),
+            EventKind::Access(access) => Some(row.access(access)),
+            EventKind::AtbOp(op) => Some(row.atb_op(op)),
             EventKind::Mark(mark) => Some(row.mark(mark)),
             // Ours alone: msMemScope does not record them.
             EventKind::DomainMark { domain, mark } => {
@@ -136,6 +102,55 @@ impl<'a> Row<'a> {
             | EventKind::DeviceUsage(_)
             | EventKind::ProcessStart(_)
             | EventKind::ProcessEnd => None,
+        }
+    }
+
+    fn launch(self, launch: &'a Launch) -> Self {
+        Self {
+            event: "KERNEL_LAUNCH",
+            event_type: "KERNEL_LAUNCH",
+            name: if launch.name.is_empty() { Name::None } else { Name::Plain(&launch.name) },
+            attr: Attr::of_launch(launch),
+            ..self
+        }
+    }
+
+    fn op(self, op: &'a Op) -> Self {
+        let event_type = match op.phase {
+            OpPhase::Start => "ATEN_START",
+            OpPhase::End => "ATEN_END",
+            OpPhase::Submit => "NPU_SUBMIT",
+        };
+        Self { event: "OP_LAUNCH", event_type, name: Name::Plain(&op.name), ..self }
+    }
+
+    fn access(self, access: &'a Access) -> Self {
+        Self {
+            event: "ACCESS",
+            event_type: match access.kind {
+                AccessKind::Read => "READ",
+                AccessKind::Write => "WRITE",
+                AccessKind::Unknown => "UNKNOWN",
+            },
+            name: Name::Plain(&access.op),
+            ptr: Some(access.addr),
+            attr: Attr::of_access(access),
+            ..self
+        }
+    }
+
+    fn atb_op(self, op: &'a AtbOp) -> Self {
+        Self {
+            event: "OP_LAUNCH",
+            event_type: if op.begins { "ATB_START" } else { "ATB_END" },
+            name: if op.name.is_empty() { Name::None } else { Name::Plain(&op.name) },
+            // The path is only set while ATB saves tensors.
+            attr: Attr::of([
+                ("path", Value::Word(NOT_AVAILABLE)),
+                ("workspace_ptr", Value::Address(op.workspace_addr)),
+                ("workspace_size", Value::Number(op.workspace_bytes)),
+            ]),
+            ..self
         }
     }
 

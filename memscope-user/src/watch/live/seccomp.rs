@@ -89,21 +89,7 @@ fn value(filter: &[Instruction], number: u32, args: [u64; 6]) -> Option<u32> {
             }
             (2, _) => *scratch.get_mut(operand as usize)? = accumulator,
             (3, _) => *scratch.get_mut(operand as usize)? = index,
-            (4, operation) => {
-                accumulator = match operation {
-                    0x00 => accumulator.wrapping_add(source),
-                    0x10 => accumulator.wrapping_sub(source),
-                    0x20 => accumulator.wrapping_mul(source),
-                    0x30 => accumulator.checked_div(source)?,
-                    0x40 => accumulator | source,
-                    0x50 => accumulator & source,
-                    0x60 => accumulator.checked_shl(source)?,
-                    0x70 => accumulator.checked_shr(source)?,
-                    0x80 => accumulator.wrapping_neg(),
-                    0xa0 => accumulator ^ source,
-                    _ => return None,
-                }
-            }
+            (4, operation) => accumulator = computed(operation, accumulator, source)?,
             (5, 0x00) => at = at.checked_add(operand as usize)?,
             (5, comparison) => {
                 let holds = match comparison {
@@ -122,6 +108,23 @@ fn value(filter: &[Instruction], number: u32, args: [u64; 6]) -> Option<u32> {
         }
     }
     None
+}
+
+/// What an operation makes of the accumulator.
+fn computed(operation: u16, accumulator: u32, source: u32) -> Option<u32> {
+    Some(match operation {
+        0x00 => accumulator.wrapping_add(source),
+        0x10 => accumulator.wrapping_sub(source),
+        0x20 => accumulator.wrapping_mul(source),
+        0x30 => accumulator.checked_div(source)?,
+        0x40 => accumulator | source,
+        0x50 => accumulator & source,
+        0x60 => accumulator.checked_shl(source)?,
+        0x70 => accumulator.checked_shr(source)?,
+        0x80 => accumulator.wrapping_neg(),
+        0xa0 => accumulator ^ source,
+        _ => return None,
+    })
 }
 
 #[cfg(test)]
