@@ -17,6 +17,7 @@ use crate::analyses::{
 use crate::capture::{CaptureHeader, Writer, WriterOptions};
 use crate::model::Device;
 use crate::pipeline::{DeviceFilter, DumpFilter, Npus};
+use crate::sinks::row::Row;
 use crate::sinks::{DumpOptions, DumpSink, StackCells};
 use crate::testing::ops::{self, Copied};
 use crate::testing::{HOST, Who};
@@ -225,6 +226,38 @@ proptest! {
     ) {
         let stacks = if table { StackCells::Table } else { StackCells::Inline };
         assert_same(&records(&acts, leaks), (if db { sinks::Format::Db } else { sinks::Format::Csv }, stacks))?;
+    }
+}
+
+/// The rows that events have, by process and number. What a row of no memory leads to has no row itself.
+fn rows_of(recorder: &Recorder) -> Vec<String> {
+    let events = recorder.0.lock().expect("lock");
+    let of_rows = events.iter().filter(|event| !matches!(event.kind, EventKind::OutOfMemory(_)));
+    let mut rows: Vec<(u32, u64, String)> = of_rows
+        .filter_map(|event| {
+            let mut row = Vec::new();
+            Row::of(event)?.write_csv(&mut row);
+            Some((event.pid, event.id, String::from_utf8_lossy(&row).into_owned()))
+        })
+        .collect();
+    rows.sort();
+    rows.into_iter().map(|(.., row)| row).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// The events of a trace and those of its own dump say the same, as far as rows carry it: they have the same rows.
+    #[test]
+    fn events_are_those_of_the_dump(
+        acts in prop::collection::vec((1..3_u32, 0..21_u8, 0..4_u64), 1..80),
+        db in any::<bool>(),
+    ) {
+        let (live, read) = (Recorder::default(), Recorder::default());
+        let format = if db { sinks::Format::Db } else { sinks::Format::Csv };
+        let folder = trace(&records(&acts, false), format, vec![Box::new(live.clone())]).1;
+        run(&[folder.path().join("out")], vec![Box::new(read.clone())]).expect("readable");
+        prop_assert_eq!(rows_of(&read), rows_of(&live));
     }
 }
 
