@@ -27,6 +27,7 @@ pub mod follow;
 #[doc(hidden)]
 pub mod fuzzing;
 mod hash;
+pub mod holders;
 pub mod input;
 #[cfg(feature = "trace")]
 pub mod kernel;

@@ -14,7 +14,13 @@ const GROUPS: [Group; 5] = [
             ("daemon", "Trace unprivileged Python scripts on request"),
         ],
     ),
-    ("Live", &[("stat", "Live view of host, device and pool memory (also: top)")]),
+    (
+        "Live",
+        &[
+            ("stat", "Live view of host, device and pool memory (also: top)"),
+            ("holders", "What in a running process still holds device memory"),
+        ],
+    ),
     (
         "Ask a capture or dumps",
         &[

@@ -12,6 +12,7 @@ mod export;
 mod file_size;
 mod heap;
 mod help;
+mod holders;
 mod inefficient;
 mod input;
 mod leaks;
@@ -89,6 +90,7 @@ fn run_command_line() -> ExitCode {
         Some(Command::Ask(args)) => newest::on(args, |ask| &mut ask.args.files, ask::run),
         Some(Command::Stat(args)) => stat::run(&args),
         Some(Command::Export(args)) => newest::on(args, |args| &mut args.files, export::run),
+        Some(Command::Holders(args)) => holders::run(&args),
         Some(Command::Daemon(args)) => daemon::run(&args),
         Some(Command::DaemonTracer(args)) => daemon::trace(args),
         Some(Command::Doctor(doctor)) => doctor::run(&doctor),

@@ -340,6 +340,18 @@ pub(super) fn size(text: &str) -> Result<u64, String> {
         .ok_or_else(|| format!("`{text}` is not a size like 4096, 64K or 2M"))
 }
 
+/// A block of a device: its address, and its size behind a colon if wanted.
+pub(super) fn device_block(text: &str) -> Result<(u64, Option<u64>), String> {
+    let (address, size_text) = text.split_once(':').map_or((text, None), |(address, size)| (address, Some(size)));
+    let number = match address.strip_prefix("0x").or_else(|| address.strip_prefix("0X")) {
+        Some(hex) => u64::from_str_radix(hex, 16).ok().filter(|_| !hex.starts_with('+')),
+        None => address.bytes().all(|byte| byte.is_ascii_digit()).then(|| address.parse().ok()).flatten(),
+    };
+    let number = number.filter(|number| *number != 0);
+    let number = number.ok_or_else(|| format!("`{address}` is not an address like 0x12c100400000"))?;
+    Ok((number, size_text.map(size_limit).transpose()?))
+}
+
 /// A size that is not zero.
 pub(super) fn size_limit(text: &str) -> Result<u64, String> {
     match size(text)? {

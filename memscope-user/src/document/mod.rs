@@ -6,6 +6,7 @@ use schemars::{JsonSchema, SchemaGenerator, generate::SchemaSettings};
 use serde::Serialize;
 
 use crate::analyses::{Finding, compare::ComparedDevice, diff::Diff, sample::Sample};
+use crate::holders::Holders;
 use crate::model::{RunEnd, StepsFrom};
 
 /// Contents of a document.
@@ -52,6 +53,10 @@ impl Content for Sample {
     const SCHEMA: &'static str = "memscope/sample/1";
 }
 
+impl Content for Holders {
+    const SCHEMA: &'static str = "memscope/holders/1";
+}
+
 impl<T: Content> Content for &T {
     const SCHEMA: &'static str = T::SCHEMA;
 }
@@ -88,7 +93,7 @@ pub fn to_string<T: Content>(content: T) -> String {
 }
 
 /// Names of the schemas, as `memscope-bpf schema` takes them.
-pub const NAMES: [&str; 4] = ["findings", "diff", "comparison", "sample"];
+pub const NAMES: [&str; 5] = ["findings", "diff", "comparison", "sample", "holders"];
 
 /// The JSON Schema (draft 2020-12) of the documents of this name; `None` if there are none.
 #[must_use]
@@ -98,6 +103,7 @@ pub fn schema(name: &str) -> Option<String> {
         "diff" => schema_of::<Diff>(),
         "comparison" => schema_of::<Comparison<'_>>(),
         "sample" => schema_of::<Sample>(),
+        "holders" => schema_of::<Holders>(),
         _ => return None,
     };
     serde_json::to_string_pretty(&schema).ok()

@@ -17,7 +17,7 @@ use crate::{
     capture::{CaptureError, CaptureHeader, Reader, Writer, WriterOptions},
     cli, daemon,
     decode::{Body, Records, notes},
-    input,
+    holders, input,
     kernel::task_layout,
     locate::{hidden, python, site},
     os::{elf::ElfFile, maps},
@@ -31,7 +31,7 @@ use crate::{
 pub type Target = fn(&[u8]);
 
 /// All targets, by the names of their corpora.
-pub const TARGETS: [(&str, Target); 12] = [
+pub const TARGETS: [(&str, Target); 13] = [
     ("btf", task_layout::any_types),
     ("capture", capture),
     ("csv", |bytes| dump("dump.csv", bytes)),
@@ -40,6 +40,7 @@ pub const TARGETS: [(&str, Target); 12] = [
     ("decode", decode),
     ("elf", elf),
     ("filter", filter),
+    ("holders", holders::any_process),
     ("maps", maps),
     ("python", python),
     ("rules", rules),

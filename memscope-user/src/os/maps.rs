@@ -66,6 +66,7 @@ fn parse(text: &[u8]) -> Vec<Mapped> {
 }
 
 /// One line of the file.
+#[expect(clippy::struct_excessive_bools, reason = "each is a right of its own")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Line<'a> {
     /// Addresses, as they stand there.
@@ -80,6 +81,8 @@ pub struct Line<'a> {
     pub writable: bool,
     /// May be executed.
     pub executable: bool,
+    /// Changes are the process's own.
+    pub private: bool,
     /// Where in the file the mapping begins.
     pub file_offset: u64,
     /// Which file; inode 0 is none.
@@ -114,6 +117,7 @@ pub fn line(line: &[u8]) -> Option<Line<'_>> {
         readable: perms.contains('r'),
         writable: perms.contains('w'),
         executable: perms.contains('x'),
+        private: perms.contains('p'),
         file_offset,
         id: FileId { device, inode },
         name: name.strip_suffix(b" (deleted)").unwrap_or(name),

@@ -25,11 +25,12 @@ pub fn npu(found: &Value) -> Option<u64> {
 }
 
 /// The published schemas. Part of the test program: guests have no source tree.
-const PUBLISHED: [&str; 4] = [
+const PUBLISHED: [&str; 5] = [
     include_str!("../../../docs/schema/findings.json"),
     include_str!("../../../docs/schema/diff.json"),
     include_str!("../../../docs/schema/comparison.json"),
     include_str!("../../../docs/schema/sample.json"),
+    include_str!("../../../docs/schema/holders.json"),
 ];
 
 /// The published schemas by name.

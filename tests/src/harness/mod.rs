@@ -3,13 +3,14 @@
 //! [`tracer`] runs programs, as root or as a [`user`], [`daemon`] has scripts traced, [`debugger`] stops and kills programs,
 //! [`pythons`] finds interpreters, [`kernel`] says what there is to expect, [`journal`] reads the truth, [`rows`] the outputs,
 //! [`document`] holds JSON to its schemas, [`terminal`] says what terminals obey, [`uprobes`] are another's probes on the same functions,
-//! [`expect`] holds one against the other. Nothing here is shared with memscope-user: the formats are read as their documentation has them.
+//! [`expect`] holds one against the other, [`holders`] asks who holds blocks. Nothing here is shared with memscope-user: the formats are read as their documentation has them.
 
 pub mod container;
 pub mod daemon;
 pub mod debugger;
 pub mod document;
 pub mod expect;
+pub mod holders;
 pub mod journal;
 pub mod kernel;
 pub mod pythons;

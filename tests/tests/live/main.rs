@@ -15,6 +15,7 @@ mod diff;
 mod errors;
 mod first_screen;
 mod fragmentation;
+mod holders;
 mod kills;
 mod late;
 mod layers;

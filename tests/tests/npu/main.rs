@@ -155,6 +155,7 @@ fn version_name() -> String {
 }
 
 mod attach;
+mod holders;
 mod kinds;
 mod operators;
 mod pool_stacks;

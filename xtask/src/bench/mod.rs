@@ -3,6 +3,7 @@
 
 mod answers;
 mod cost;
+mod holders;
 mod kernel;
 mod lab;
 mod loads;
@@ -87,6 +88,7 @@ const BENCHES: &[Bench] = &[
     Bench { name: "loads", part: Some(LOADS), run: Run::Measure(loads::run) },
     Bench { name: "leaks", part: None, run: Run::Print(answers::leaks) },
     Bench { name: "sizes", part: None, run: Run::Print(answers::sizes) },
+    Bench { name: "holders", part: None, run: Run::Print(holders::run) },
     Bench { name: "report", part: None, run: Run::Print(answers::report) },
 ];
 

@@ -140,7 +140,8 @@ impl Analysis for GrowthAnalysis {
     }
 }
 
-fn site_of(block: &Block) -> Site {
+/// Where a block comes from.
+pub(crate) fn site_of(block: &Block) -> Site {
     let Block { pool, stacks, size_bytes, module_id, caller, .. } = *block;
     Site { pool, stacks, size_bytes: stacks.is_empty().then_some(size_bytes), module_id, caller }
 }

@@ -2,6 +2,7 @@
 
 mod collect;
 mod files;
+mod holders;
 #[cfg(test)]
 mod tests;
 mod trace;
@@ -20,6 +21,7 @@ pub(in crate::cli) use self::files::{
     CompareArgs, DecomposeArgs, DiffArgs, ExportArgs, ExportAt, ExportFormat, ExportStack, FileArgs, HtmlArgs,
     InefficientArgs, LeaksArgs, OwnerArgs, PageArgs, RecoverArgs, ReplayArgs, WeightBy, What,
 };
+pub(in crate::cli) use self::holders::HoldersArgs;
 pub(in crate::cli) use self::trace::{Link, ProbeArgs, TraceArgs};
 
 /// msMemScope's default.
@@ -107,6 +109,8 @@ pub(in crate::cli) enum Command {
     /// Live view of host, device and pool memory.
     #[command(visible_alias = "top")]
     Stat(StatArgs),
+    /// Show what in a running process still holds device memory: variables, caches, the autograd graph.
+    Holders(HoldersArgs),
     /// Write call stacks for flame-graph tools.
     Export(ExportArgs),
     /// Trace unprivileged Python scripts on request.
@@ -183,7 +187,7 @@ pub(in crate::cli) struct CompletionsArgs {
 /// `schema`.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct SchemaArgs {
-    /// Kind of document: of reports, `diff`, `compare` or `stat`.
+    /// Kind of document: of reports, `diff`, `compare`, `stat` or `holders`.
     #[arg(value_parser = crate::document::NAMES)]
     pub name: String,
 }

@@ -1,6 +1,16 @@
 use super::*;
 
 #[test]
+fn blocks_of_a_device() {
+    assert_eq!(device_block("0x12c100400000"), Ok((0x12c1_0040_0000, None)));
+    assert_eq!(device_block("0x12c100400000:2M"), Ok((0x12c1_0040_0000, Some(2 << 20))));
+    assert_eq!(device_block("4096:512"), Ok((4096, Some(512))));
+    for wrong in ["", "0x", "0", "0x+1", "-5", "x:1", "0x1000:", "0x1000:0", "0x1000:1:2"] {
+        assert!(device_block(wrong).is_err(), "{wrong}");
+    }
+}
+
+#[test]
 fn lists_split_at_both_commas_and_never_inside_a_character() {
     assert_eq!(items("alloc，free,,launch,").collect::<Vec<_>>(), ["alloc", "free", "launch"]);
     // U+FF0D shares two bytes with the full-width comma.

@@ -3,7 +3,7 @@
 
 pub mod find;
 mod glibc;
-mod offsets;
+pub(crate) mod offsets;
 
 /// Reads any bytes as the table of an interpreter that describes itself.
 #[cfg(feature = "fuzzing")]

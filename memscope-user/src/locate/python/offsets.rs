@@ -7,26 +7,26 @@ use memscope_common::{
 };
 
 /// What starts the table of an interpreter that describes itself.
-pub(super) const COOKIE: [u8; 8] = *b"xdebugpy";
+pub(crate) const COOKIE: [u8; 8] = *b"xdebugpy";
 /// Bytes of the table that are read.
-pub(super) const TABLE_BYTES: usize = 8 * TABLE_WORDS;
+pub(crate) const TABLE_BYTES: usize = 8 * TABLE_WORDS;
 const TABLE_WORDS: usize = 52;
 
 /// The structs of one interpreter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Offsets {
+pub(crate) struct Offsets {
     /// In `_PyRuntime`: the newest interpreter.
-    pub(super) interpreters: u64,
+    pub(crate) interpreters: u64,
     /// In an interpreter: the one made before it.
-    pub(super) next_interpreter: u64,
+    pub(crate) next_interpreter: u64,
     /// In an interpreter: the newest state of a thread.
-    pub(super) threads: u64,
+    pub(crate) threads: u64,
     /// In a thread's state: the one made before it.
-    pub(super) next_thread: u64,
+    pub(crate) next_thread: u64,
     /// In a thread's state: its interpreter.
-    pub(super) interpreter: u64,
+    pub(crate) interpreter: u64,
     /// What the kernel side has to know; the fields that depend on the process are 0.
-    pub(super) layout: PythonLayout,
+    pub(crate) layout: PythonLayout,
 }
 
 const fn bits(from: u32, to: u32) -> u32 {
@@ -111,7 +111,7 @@ const PYTHON_3_12: PythonLayout = PythonLayout {
 };
 
 /// The structs of a version that does not describe itself.
-pub(super) const fn of_version(minor: u8) -> Option<Offsets> {
+pub(crate) const fn of_version(minor: u8) -> Option<Offsets> {
     const fn newer(threads: u64, layout: PythonLayout) -> Offsets {
         Offsets { interpreters: 40, next_interpreter: 0, threads, next_thread: 8, interpreter: 16, layout }
     }
@@ -125,7 +125,7 @@ pub(super) const fn of_version(minor: u8) -> Option<Offsets> {
 }
 
 /// The structs of an interpreter that describes itself: from the table at the start of `_PyRuntime`.
-pub(super) fn of_table(bytes: &[u8]) -> Result<Offsets, String> {
+pub(crate) fn of_table(bytes: &[u8]) -> Result<Offsets, String> {
     let words: Vec<u64> = bytes.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word)).collect();
     let word = |at: usize| words.get(at).copied().ok_or_else(|| "its table of offsets is cut off".to_owned());
     if word(0)? != u64::from_le_bytes(COOKIE) {
@@ -175,7 +175,7 @@ pub(super) fn of_table(bytes: &[u8]) -> Result<Offsets, String> {
 }
 
 /// Minor version out of a version number.
-pub(super) fn minor(version: u64) -> Result<u8, String> {
+pub(crate) fn minor(version: u64) -> Result<u8, String> {
     let (major, minor) = ((version >> 24) as u8, (version >> 16) as u8);
     if major == 3 { Ok(minor) } else { Err(format!("it is Python {major}.{minor}, which is not known")) }
 }

@@ -1,0 +1,104 @@
+//! Blocks that a capture or a dump knows: of a place, or of the places that grow.
+
+use std::{
+    path::Path,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use anyhow::Result;
+
+use super::super::input;
+use crate::{
+    analyses::{
+        Analysis, Finding, GrowthAnalysis,
+        growth::{Site, site_of},
+        select::Selection,
+    },
+    hash::HashMap,
+    holders::Asked,
+    model::{Block, Event, EventKind, PoolLevel, RunEnd, Stack, Stacks},
+};
+
+/// Blocks that are kept at once: 16 Mi, as many as a trace does.
+const MAX_LIVE: usize = 16 << 20;
+/// Frames of a call stack that are shown.
+const FRAMES: usize = 3;
+
+/// Live blocks of one process by their addresses.
+type Live = HashMap<u64, Block>;
+
+/// Keeps the blocks of a process's pools that are live at the end.
+#[derive(Debug)]
+struct LiveBlocks {
+    pid: u32,
+    live: Live,
+    result: Arc<Mutex<Live>>,
+}
+
+impl Analysis for LiveBlocks {
+    fn observe(&mut self, event: &Event) {
+        if event.pid != self.pid {
+            return;
+        }
+        match &event.kind {
+            EventKind::Alloc(alloc) if is_of_pool(&alloc.block) && self.live.len() < MAX_LIVE => {
+                self.live.insert(alloc.block.addr, alloc.block);
+            }
+            EventKind::Free(free) if is_of_pool(&free.block) && free.cause.gave_back() => {
+                self.live.remove(&free.block.addr);
+            }
+            _ => {}
+        }
+    }
+
+    fn finish(&mut self, _end: &RunEnd) -> Vec<Finding> {
+        *self.result.lock().unwrap_or_else(PoisonError::into_inner) = std::mem::take(&mut self.live);
+        Vec::new()
+    }
+}
+
+/// The driver's blocks are segments of a pool, and those of the host no device memory.
+fn is_of_pool(block: &Block) -> bool {
+    !matches!(block.pool.level(), PoolLevel::Driver | PoolLevel::Host)
+}
+
+fn read(file: &Path, pid: u32) -> Result<(Vec<Finding>, Live)> {
+    let result = Arc::new(Mutex::new(Live::default()));
+    let live = LiveBlocks { pid, live: Live::default(), result: Arc::clone(&result) };
+    let analyses: Vec<Box<dyn Analysis>> = vec![Box::new(live), Box::new(GrowthAnalysis::default())];
+    let outcome = input::read(&[file.to_owned()], Selection::default(), analyses)?;
+    let live = std::mem::take(&mut *result.lock().unwrap_or_else(PoisonError::into_inner));
+    Ok((outcome.findings, live))
+}
+
+/// Live blocks with a text in their call stacks.
+pub(super) fn of_place(file: &Path, pid: u32, text: &str) -> Result<Vec<Asked>> {
+    let (_, live) = read(file, pid)?;
+    let has_text = |block: &&Block| frames(block.stacks).iter().any(|frame| frame.contains(text));
+    Ok(live.values().filter(has_text).map(asked).collect())
+}
+
+/// Live blocks of the places that grow.
+pub(super) fn growing(file: &Path, pid: u32) -> Result<Vec<Asked>> {
+    let (findings, live) = read(file, pid)?;
+    let of_process = findings.iter().filter_map(|finding| match finding {
+        Finding::Growth(growth) if growth.pid == pid => Some(growth),
+        _ => None,
+    });
+    let sites: Vec<Site> = of_process.flat_map(|growth| &growth.sites).filter_map(|growing| growing.site).collect();
+    Ok(live.values().filter(|block| sites.contains(&site_of(block))).map(asked).collect())
+}
+
+fn frames(stacks: Stacks) -> Vec<&'static str> {
+    [stacks.python, stacks.native_or_mixed()].into_iter().flatten().flat_map(Stack::frames).collect()
+}
+
+fn asked(block: &Block) -> Asked {
+    let frames = block.stacks.best().map(Stack::frames).unwrap_or_default();
+    let shown = frames.into_iter().take(FRAMES).collect::<Vec<_>>().join(" ← ");
+    Asked {
+        address: block.addr,
+        size_bytes: Some(block.size_bytes.max(1)),
+        allocated_at: (!shown.is_empty()).then_some(shown),
+    }
+}

@@ -1,0 +1,146 @@
+//! What `holders` answers: plain values, for text and JSON.
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
+/// Who holds device memory in a living process.
+#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
+pub struct Holders {
+    /// The process.
+    pub pid: u32,
+    /// Its short name.
+    pub command: String,
+    /// Its interpreter, such as `CPython 3.11`; absent without one that is understood.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub python: Option<String>,
+    /// The framework's pool as it is now; absent where none was found.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pool: Option<PoolNow>,
+    /// Blocks that were asked for.
+    pub asked: Sum,
+    /// Blocks with the same holders and the same state, most bytes first.
+    pub groups: Vec<Group>,
+    /// All of these blocks by what holds them, as a tree; most bytes first.
+    pub tree: Vec<Branch>,
+    /// What limits this answer, each a sentence.
+    pub notes: Vec<String>,
+    /// What it took.
+    pub effort: Effort,
+}
+
+/// A number of blocks and their bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Sum {
+    /// Blocks.
+    pub blocks: u64,
+    /// Bytes; of a block that was named without its size, and that no pool knows, none.
+    pub size_bytes: u64,
+}
+
+#[cfg(feature = "trace")]
+impl Sum {
+    pub(super) const fn add(&mut self, size_bytes: u64) {
+        self.blocks += 1;
+        self.size_bytes = self.size_bytes.saturating_add(size_bytes);
+    }
+}
+
+/// A pool, by its allocator's own structures.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct PoolNow {
+    /// Class of the allocator.
+    pub allocator: String,
+    /// Devices with blocks.
+    pub devices: u64,
+    /// Segments.
+    pub segments: u64,
+    /// Bytes of all segments.
+    pub size_bytes: u64,
+    /// Live blocks.
+    pub live: Sum,
+    /// Free pieces.
+    pub free: Sum,
+    /// Devices whose blocks changed while they were read: the sums are near, not exact.
+    pub unsure_devices: Vec<u32>,
+}
+
+/// How blocks are held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum State {
+    /// By what `held_by` names.
+    Held,
+    /// Only objects that hold each other point at it: garbage that is not collected yet.
+    Ring,
+    /// No path to a root was found, though something points at it.
+    NoRoot,
+    /// Nothing points at it.
+    Nothing,
+    /// The pool has it back.
+    Free,
+    /// Its holders changed while they were read.
+    Changed,
+}
+
+/// Blocks with the same holders.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct Group {
+    /// How they are held.
+    pub state: State,
+    /// How many, and their bytes.
+    #[serde(flatten)]
+    pub sum: Sum,
+    /// Where they were allocated, if that is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub allocated_at: Option<String>,
+    /// Their holders, best first. To free the blocks, each that is sure has to let go.
+    pub held_by: Vec<Holder>,
+    /// Addresses of the first few.
+    pub addresses: Vec<u64>,
+}
+
+/// A way from a root to blocks.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, JsonSchema)]
+pub struct Holder {
+    /// `__main__.cache['layer0'][*]`; `*` stands for different numbers.
+    pub path: String,
+    /// False if it may be made of left-overs in memory.
+    pub is_sure: bool,
+    /// The objects on the way, from the block outwards.
+    pub through: Vec<String>,
+}
+
+/// A part of the tree: an object and what it leads to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Branch {
+    /// What is added to the name of the branch above.
+    pub name: String,
+    /// Blocks that are held through it, by their best path.
+    #[serde(flatten)]
+    pub held: Sum,
+    /// Bytes of these that no other path was found to: they go when it goes.
+    pub retained_bytes: u64,
+    /// Parts of it, most bytes first.
+    pub children: Vec<Branch>,
+    /// Bytes of parts that are left out here.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub left_out_bytes: u64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+const fn is_zero(value: &u64) -> bool {
+    *value == 0
+}
+
+/// What an answer took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Effort {
+    /// Time in all.
+    pub time_ns: u64,
+    /// Host memory that was looked at.
+    pub scanned_bytes: u64,
+    /// Pointers in it.
+    pub pointers: u64,
+    /// Host memory that is swapped out and was not read.
+    pub swapped_bytes: u64,
+}

@@ -1,0 +1,119 @@
+//! Which of several paths is best: that which names what a person would name. A parameter is `model.layers[3].weight`, though
+//! the way through its optimizer is shorter.
+
+use super::{Graph, Kind, Node, Root, Step, rules};
+use crate::holders::python::{Builtin, Type, of_object};
+
+/// What says the same as another path, or is likely a left-over.
+const REDUNDANT: u32 = 45;
+/// A root that may be a left-over costs at least this.
+pub(super) const WEAK: u32 = 40;
+/// The same for roots that nothing can be said of.
+const HARDLY: u32 = 60;
+/// A field without a name of a type written in C, which may not clear it.
+const NAMELESS: u32 = 14;
+/// A key of a dict: its value is what one asks for.
+pub(super) const KEY: u32 = 12;
+/// Plain memory that an object points at without being known to keep its items there.
+pub(super) const NO_ITEMS: u32 = 14;
+
+impl Root {
+    pub(super) const fn cost(&self) -> u32 {
+        match self {
+            Self::Local { .. } => 6,
+            Self::Global { is_known_holder: true, .. } => 28,
+            Self::Value { .. } => REDUNDANT,
+            Self::Stack { .. } => HARDLY,
+            Self::Global { is_known_holder: false, .. } => 70,
+            Self::Unknown { .. } => 80,
+        }
+    }
+}
+
+impl Graph<'_> {
+    pub(super) fn cost(&self, step: &Step, child: &Node) -> u32 {
+        match &step.parent.kind {
+            Kind::Python { object, ty } => self.cost_of_field(*object, ty, step, child),
+            Kind::Cpp(class) => {
+                let is_inside = !child.is_python() && step.value != child.start && step.value != child.start + 16;
+                cost_of_class(class) + if is_inside { 4 } else { 0 }
+            }
+            Kind::Plain => match &child.kind {
+                Kind::Python { .. } => 1,
+                Kind::Cpp(class) if rules::is_autograd(class) => 3,
+                _ => 20,
+            },
+            Kind::Root(root) => root.cost(),
+        }
+    }
+
+    fn cost_of_field(&self, object: u64, ty: &Type, step: &Step, child: &Node) -> u32 {
+        if self.is_redundant(object, ty, step) {
+            return REDUNDANT;
+        }
+        if child.is_python() && Self::is_nameless(object, ty, step) {
+            return NAMELESS;
+        }
+        match ty.builtin {
+            // Holds what the model holds, too.
+            _ if ty.module.starts_with("torch.optim") => 25,
+            Builtin::Module | Builtin::Class => 0,
+            Builtin::Frame => 6,
+            Builtin::Traceback => 8,
+            _ if child.is_plain() => 1,
+            _ if ty.name.contains("numpy") => 20,
+            _ => 2,
+        }
+    }
+
+    /// Globals of functions and frames: the module says that better. Fields of a generator: its variables do.
+    fn is_redundant(&self, object: u64, ty: &Type, step: &Step) -> bool {
+        let Some(python) = self.python else { return false };
+        let offset = step.place.wrapping_sub(object);
+        match ty.builtin {
+            Builtin::Function => python.layout.is_function_globals(offset),
+            Builtin::Frame if python.layout.frames_are_objects() => {
+                step.place < object + ty.basic_size - 8 && offset != of_object::OLD_FRAME_BACK
+            }
+            Builtin::Generator | Builtin::Frame if !python.layout.frames_are_objects() => {
+                let is_back = ty.builtin == Builtin::Frame && offset == of_object::FRAME_BACK;
+                !is_back && self.frame_inside(object, ty).is_none_or(|(locals, _)| step.place < locals)
+            }
+            _ => false,
+        }
+    }
+
+    fn is_nameless(object: u64, ty: &Type, step: &Step) -> bool {
+        let offset = step.place.wrapping_sub(object);
+        if step.place < object || ty.field(offset).is_some() || ty.dict_offset == offset as i64 {
+            return false;
+        }
+        if ty.is_dict() {
+            return offset >= of_object::DICT_BYTES;
+        }
+        let is_own_way = matches!(
+            ty.builtin,
+            Builtin::Cell
+                | Builtin::Method
+                | Builtin::Function
+                | Builtin::Module
+                | Builtin::Frame
+                | Builtin::Traceback
+                | Builtin::Generator
+                | Builtin::Set
+                | Builtin::Descriptor
+        );
+        (16..ty.basic_size).contains(&offset) && !ty.is_of_interpreter() && !is_own_way
+    }
+}
+
+fn cost_of_class(class: &str) -> u32 {
+    match class {
+        _ if rules::is_storage(class) || rules::is_tensor(class) => 1,
+        _ if rules::is_autograd_meta(class) => 3,
+        // Tensors point at them weakly.
+        _ if class.contains("AccumulateGrad") => 25,
+        _ if rules::is_autograd(class) => 4,
+        _ => 9,
+    }
+}

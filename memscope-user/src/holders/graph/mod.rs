@@ -1,0 +1,151 @@
+//! The graph of what holds what, upwards from a device block: objects of Python and C++, plain memory, and roots.
+//!
+//! Memory is full of left-overs, since allocators do not clear: which words of an object count is said in [`rules`], and each
+//! of these rules has kept a wrong path out. What a path is called is in [`edges`], which of several is best in [`cost`].
+
+mod confirm;
+mod cost;
+mod edges;
+mod nodes;
+mod roots;
+mod rules;
+mod search;
+
+use std::{cell::RefCell, rc::Rc};
+
+use self::roots::Roots;
+pub(super) use self::{
+    edges::Trail,
+    search::{Found, Path, Wanted},
+};
+use super::{
+    cpp::Classes,
+    heap::Heap,
+    memory::Memory,
+    pointers::Pointers,
+    python::{Python, Type},
+};
+use crate::hash::{HashMap, HashSet};
+
+/// What an object is.
+#[derive(Clone, Debug)]
+pub(super) enum Kind {
+    /// Of Python; the object lies behind the start of its block.
+    Python { object: u64, ty: Rc<Type> },
+    /// Of C++, by its class.
+    Cpp(Rc<str>),
+    /// Memory without a type: items of a list, keys of a dict, and what is not known.
+    Plain,
+    /// Where a path ends.
+    Root(Root),
+}
+
+/// Where a path ends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Root {
+    /// A variable of a function that runs.
+    Local { name: String, function: String },
+    /// A value of a function that runs, maybe a left-over.
+    Value { function: String },
+    /// A variable of a library.
+    Global { name: String, is_known_holder: bool },
+    /// The stack of a thread.
+    Stack { tid: u32 },
+    /// Memory that no allocator here knows.
+    Unknown { page: u64 },
+}
+
+/// An object, by the block that it lies in.
+#[derive(Clone, Debug)]
+pub(super) struct Node {
+    pub(super) start: u64,
+    pub(super) size: u64,
+    pub(super) kind: Kind,
+}
+
+impl Node {
+    pub(super) const fn is_plain(&self) -> bool {
+        matches!(self.kind, Kind::Plain)
+    }
+
+    pub(super) const fn is_python(&self) -> bool {
+        matches!(self.kind, Kind::Python { .. })
+    }
+
+    /// The class, of an object of C++.
+    pub(super) fn class(&self) -> Option<&str> {
+        match &self.kind {
+            Kind::Cpp(class) => Some(class),
+            _ => None,
+        }
+    }
+}
+
+/// One step up: the word at `place`, which is in `parent`, points at the child.
+#[derive(Clone, Debug)]
+pub(super) struct Step {
+    pub(super) parent: Rc<Node>,
+    pub(super) place: u64,
+    pub(super) value: u64,
+}
+
+impl Step {
+    /// Plain memory is visited by the word, everything else whole: a left-over in an array would hide the word that counts.
+    fn identity(&self) -> u64 {
+        if self.parent.is_plain() { self.place } else { self.parent.start }
+    }
+}
+
+/// Parts of a process together.
+#[derive(Debug)]
+pub(super) struct Graph<'a> {
+    pub(super) memory: &'a Memory<'a>,
+    pub(super) pointers: &'a Pointers,
+    pub(super) heap: &'a Heap<'a>,
+    pub(super) python: Option<&'a Python<'a>>,
+    pub(super) classes: Classes<'a>,
+    /// Blocks of the pool's allocator itself, which hold nothing.
+    skipped: HashSet<u64>,
+    /// Blocks are held by tensors: other words that look like their addresses count for less.
+    has_tensors: bool,
+    roots: Roots<'a>,
+    nodes: RefCell<HashMap<u64, Option<Rc<Node>>>>,
+}
+
+impl<'a> Graph<'a> {
+    pub(super) fn new(
+        memory: &'a Memory<'a>,
+        pointers: &'a Pointers,
+        heap: &'a Heap<'a>,
+        python: Option<&'a Python<'a>>,
+    ) -> Self {
+        Self {
+            memory,
+            pointers,
+            heap,
+            python,
+            classes: Classes::new(memory),
+            skipped: HashSet::default(),
+            has_tensors: false,
+            roots: Roots::new(memory, python),
+            nodes: RefCell::default(),
+        }
+    }
+
+    /// Leaves out what belongs to the allocator of the pool.
+    pub(super) fn skip(&mut self, blocks: impl IntoIterator<Item = u64>) {
+        self.skipped.extend(blocks);
+        self.has_tensors = true;
+        self.nodes.borrow_mut().clear();
+    }
+
+    /// Forgets all that was read: what is asked for next is as it is then.
+    pub(super) fn forget(&self) {
+        self.memory.forget();
+        self.heap.forget();
+        if let Some(python) = self.python {
+            python.forget();
+        }
+        self.nodes.borrow_mut().clear();
+    }
+}

@@ -1,0 +1,236 @@
+//! Which words of an object hold what they point at. Memory that was freed keeps what was in it, and so does the rest of a
+//! block that is larger than its object: each rule here keeps left-overs of one kind out.
+
+use super::{Graph, Kind, Node, Step};
+use crate::holders::python::{Builtin, Keys, Part, Python, Type, Variable, of_object, of_type};
+
+/// A storage has the device's memory in its first words.
+const STORAGE_BYTES: u64 = 0x20;
+/// In front of an object's head: the collector's words and those of a managed dict.
+const IN_FRONT: u64 = 32;
+/// Items of types with items of one byte each (`bytes`-like) can be anything up to here.
+const BYTE_ITEMS: u64 = 4096;
+/// Values that an object can have inside of it.
+const INLINE_VALUES: u64 = 30;
+/// The least block that is a table of keys.
+const MIN_KEYS_BYTES: u64 = 80;
+
+pub(super) fn is_storage(class: &str) -> bool {
+    class.ends_with("StorageImpl")
+}
+
+pub(super) fn is_tensor(class: &str) -> bool {
+    class.ends_with("TensorImpl")
+}
+
+pub(super) fn is_autograd_meta(class: &str) -> bool {
+    class.ends_with("AutogradMeta")
+}
+
+pub(super) fn is_autograd(class: &str) -> bool {
+    class.contains("autograd")
+}
+
+/// Functions written in Python have an object of it.
+fn is_python_function(class: &str) -> bool {
+    class.contains("Py")
+}
+
+impl Graph<'_> {
+    /// Whether a word of `step.parent` holds the child.
+    pub(super) fn admits(&self, step: &Step, child: &Node) -> bool {
+        match &step.parent.kind {
+            Kind::Python { object, ty } => self.admits_field(*object, ty, step, child),
+            Kind::Plain => self.admits_entry(&step.parent, step.place, child),
+            Kind::Cpp(class) => self.admits_member(class, step, child),
+            Kind::Root(_) => true,
+        }
+    }
+
+    fn admits_field(&self, object: u64, ty: &Type, step: &Step, child: &Node) -> bool {
+        let Some(python) = self.python else { return false };
+        let place = step.place;
+        let is_head = place == object || place == object + of_object::TYPE;
+        let is_collectors = (object - 16..object).contains(&place) && ty.has_collector_words();
+        if place < object.saturating_sub(IN_FRONT) || is_head || is_collectors {
+            return false;
+        }
+        if !owns_whole_block(ty) && place >= object + self.object_bytes(python, object, ty) {
+            return false;
+        }
+        let offset = place.wrapping_sub(object);
+        let is_start = child.is_plain() && step.value == child.start;
+        match ty.builtin {
+            _ if ty.builtin == Builtin::List => offset == of_object::LIST_ITEMS && is_start,
+            // Shared keys of a class are names; what else is behind its fields is the interpreter's.
+            _ if ty.is_class() => {
+                let is_field = place < object + of_type::BYTES;
+                is_field || (child.is_plain() && python.keys(child.start).is_some())
+            }
+            _ if ty.is_tuple() && place >= object + of_object::TUPLE_ITEMS => {
+                child.is_python() && (offset - of_object::TUPLE_ITEMS) / 8 < self.items(object)
+            }
+            _ if ty.is_dict() && offset == of_object::DICT_KEYS => is_start,
+            // Nodes of ordered dicts have keys alone.
+            _ if ty.is_dict() && child.is_plain() => place < object || offset == of_object::DICT_VALUES,
+            // What else a deque has are blocks that it keeps for later.
+            Builtin::Deque if child.is_plain() => place < object || of_object::DEQUE_BLOCKS.contains(&offset),
+            // The stack of a function that does not run: left-overs.
+            Builtin::Frame => !self.is_unnamed(object, ty, step),
+            _ => true,
+        }
+    }
+
+    /// Number of items of an object that has any.
+    fn items(&self, object: u64) -> u64 {
+        const MAX_ITEMS: u64 = 1 << 30;
+        let count = self.memory.word_or_0(object + of_object::SIZE) as i64;
+        count.unsigned_abs().min(MAX_ITEMS)
+    }
+
+    /// Bytes from an object's head on that are its own.
+    fn object_bytes(&self, python: &Python<'_>, object: u64, ty: &Type) -> u64 {
+        const MAX_ITEM_BYTES: u64 = 4096;
+        let items = match ty.item_size {
+            0 => 0,
+            1 => self.items(object).max(BYTE_ITEMS),
+            size if size < MAX_ITEM_BYTES => size * self.items(object),
+            _ => 0,
+        };
+        let inline = python.layout.has_inline_values(ty.flags);
+        let values = if inline { python.layout.values_head() + 8 * INLINE_VALUES } else { 0 };
+        ty.basic_size + items + values
+    }
+
+    /// A word of plain memory: if that is a table of keys, then only its used entries count for objects.
+    fn admits_entry(&self, parent: &Node, place: u64, child: &Node) -> bool {
+        let Some(python) = self.python.filter(|_| child.is_python()) else { return true };
+        match python.keys(parent.start) {
+            Some(keys) if self.is_table(parent, &keys) => keys.has(place),
+            _ => true,
+        }
+    }
+
+    fn is_table(&self, block: &Node, keys: &Keys) -> bool {
+        const MAX_REFERENCES: u64 = 1 << 32;
+        let references = self.memory.word_or_0(block.start);
+        keys.used > 0
+            && keys.end() <= block.start.saturating_add(block.size + 8)
+            && block.size >= MIN_KEYS_BYTES
+            && (1..MAX_REFERENCES).contains(&references)
+    }
+
+    fn admits_member(&self, class: &str, step: &Step, child: &Node) -> bool {
+        if is_storage(class) {
+            let is_early = step.place - step.parent.start <= STORAGE_BYTES;
+            return is_early && child.is_plain() && child.start == step.value;
+        }
+        if is_tensor(class) {
+            return match &child.kind {
+                Kind::Cpp(class) => is_storage(class) || is_autograd_meta(class),
+                Kind::Python { .. } => true,
+                // Sizes and strides lie in blocks; a device's memory belongs to a storage.
+                _ => self.heap.block(step.value).is_none_or(|block| block.start != child.start),
+            };
+        }
+        // Padding is not cleared: of autograd's nodes those written in Python alone have objects of Python.
+        !(is_autograd(class) && !is_python_function(class) && child.is_python())
+    }
+
+    /// Whether a word of plain memory counts, by what owns that memory: `step` leads from it up, and `place` is the word.
+    /// `has_object`: the word points at an object of Python.
+    pub(super) fn is_owned(&self, step: &Step, place: u64, has_object: bool) -> bool {
+        let (Kind::Python { object, ty }, Some(python)) = (&step.parent.kind, self.python) else { return true };
+        let object = *object;
+        let is_container =
+            ty.holds_objects_alone() || matches!(ty.builtin, Builtin::Deque | Builtin::Set) || step.place < object;
+        if !has_object && is_container {
+            return false;
+        }
+        let offset = step.place.wrapping_sub(object);
+        if ty.is_class() && step.place >= object + of_type::BYTES {
+            return false;
+        }
+        if ty.is_list() {
+            let items = self.memory.word_or_0(object + of_object::LIST_ITEMS);
+            return place.wrapping_sub(items) / 8 < self.items(object);
+        }
+        if ty.builtin == Builtin::Deque {
+            return self.is_deque_item(object, step.value, place);
+        }
+        if ty.is_dict() && offset == of_object::DICT_KEYS {
+            let keys = python.keys(self.memory.word_or_0(step.place));
+            return keys.is_some_and(|keys| keys.part_at(place).is_some());
+        }
+        if ty.is_dict() && offset == of_object::DICT_VALUES {
+            let values = self.memory.word_or_0(step.place).wrapping_add(python.layout.values_head());
+            let table = self.memory.word_or_0(object + of_object::DICT_KEYS);
+            return has_value(python, table, values, place);
+        }
+        if step.place < object && !ty.is_class() {
+            return is_value_of(python, object, ty, place);
+        }
+        true
+    }
+
+    /// Whether a place in a block of a deque is between its first and its last item.
+    fn is_deque_item(&self, deque: u64, block: u64, place: u64) -> bool {
+        let count = self.memory.word_or_0(deque + of_object::SIZE);
+        // A link to the block before, then items.
+        let Some(at) = (place.wrapping_sub(block) / 8).checked_sub(1) else { return false };
+        let word = |offset| self.memory.word_or_0(deque + offset);
+        let ([first, last], [left, right]) = (of_object::DEQUE_BLOCKS, of_object::DEQUE_INDICES);
+        let is_behind_left = word(first) != block || at >= word(left);
+        let is_before_right = word(last) != block || at <= word(right);
+        count != 0 && is_behind_left && is_before_right
+    }
+
+    /// Whether a place of a frame object has no variable.
+    fn is_unnamed(&self, object: u64, ty: &Type, step: &Step) -> bool {
+        let Some(python) = self.python else { return true };
+        let locals = if python.layout.frames_are_objects() {
+            let code = self.memory.word(object + of_object::FRAME_CODE);
+            (object + ty.basic_size).checked_sub(8).zip(code)
+        } else {
+            self.frame_inside(object, ty)
+        };
+        let at = locals.and_then(|(locals, code)| Some((code, step.place.checked_sub(locals)? / 8)));
+        at.is_some_and(|(code, at)| python.variable(code, at) == Variable::Unnamed)
+    }
+
+    /// Whether a word points at a key, not at a value.
+    pub(super) fn is_key(&self, step: &Step, place: u64) -> bool {
+        let (Kind::Python { object, .. }, Some(python)) = (&step.parent.kind, self.python) else { return false };
+        let keys = python.keys(self.memory.word_or_0(step.place));
+        step.place == object + of_object::DICT_KEYS
+            && keys.is_some_and(|keys| keys.part_at(place).is_some_and(|(_, part)| part == Part::Key))
+    }
+}
+
+/// Frames and generators have their variables behind what their types count.
+fn owns_whole_block(ty: &Type) -> bool {
+    matches!(ty.builtin, Builtin::Generator | Builtin::Frame)
+}
+
+/// Whether a place is a value that has a key.
+fn has_value(python: &Python<'_>, table: u64, values: u64, place: u64) -> bool {
+    let at = place.wrapping_sub(values) / 8;
+    python.keys(table).is_some_and(|keys| at < keys.used) && python.key(table, at).is_some()
+}
+
+fn is_value_of(python: &Python<'_>, object: u64, ty: &Type, place: u64) -> bool {
+    let Some(table) = python.shared_keys(ty.address) else { return true };
+    let values = python.values_of(object).unwrap_or(0);
+    let at = place.wrapping_sub(values) / 8;
+    python.keys(table).is_some_and(|keys| at < keys.used)
+}
+
+/// Whether an object keeps its items in the block that this word points at.
+pub(super) fn is_items(step: &Step) -> bool {
+    let Kind::Python { object, ty } = &step.parent.kind else { return true };
+    let offset = step.place.wrapping_sub(*object);
+    step.place < *object
+        || (ty.is_list() && offset == of_object::LIST_ITEMS)
+        || (ty.is_dict() && matches!(offset, of_object::DICT_KEYS | of_object::DICT_VALUES))
+        || matches!(ty.builtin, Builtin::Deque | Builtin::Set)
+}

@@ -1,0 +1,263 @@
+//! The cheapest paths from a block to roots: Dijkstra's way, from the block outwards. Where several paths are wanted, an object
+//! is passed as many times: two variables of one module both lead through its dict.
+
+use std::{cmp::Reverse, collections::BinaryHeap, ops::Range, rc::Rc};
+
+use super::{
+    Graph, Kind, Node, Root, Step, Trail,
+    cost::{KEY, NO_ITEMS, WEAK},
+    nodes::MAX_PARENTS,
+    rules,
+};
+use crate::{
+    hash::{HashMap, HashSet},
+    holders::python::Builtin,
+};
+
+/// Objects that are looked at for one block.
+const MAX_OBJECTS: usize = 40_000;
+/// Steps that wait to be looked at, for one block.
+const MAX_WAITING: usize = 400_000;
+/// Steps of one path: deeper is no structure that a person would name.
+const MAX_STEPS: u32 = 400;
+/// A path that costs this much more than the best one is none that a person would name.
+const MAX_EXTRA: u32 = 40;
+/// A word that points into a block, not at its start.
+const INSIDE: u32 = 30;
+/// What has the address itself, where tensors hold blocks.
+const NO_TENSOR: u32 = 40;
+
+/// What is looked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::holders) struct Wanted {
+    /// The block on the device.
+    pub(in crate::holders) range: Range<u64>,
+    /// Paths with different texts.
+    pub(in crate::holders) paths: usize,
+}
+
+/// A way from a block to a root.
+#[derive(Clone, Debug)]
+pub(in crate::holders) struct Path {
+    pub(in crate::holders) cost: u32,
+    /// From the block outwards.
+    pub(in crate::holders) steps: Vec<Step>,
+    /// It may be made of left-overs.
+    pub(in crate::holders) is_weak: bool,
+    pub(in crate::holders) trail: Trail,
+}
+
+/// What was found for one block.
+#[derive(Clone, Debug, Default)]
+pub(in crate::holders) struct Found {
+    pub(in crate::holders) paths: Vec<Path>,
+    /// Objects that were looked at; none points at it if there are none.
+    pub(in crate::holders) objects: usize,
+    /// Objects of Python hold each other, and nothing else does.
+    pub(in crate::holders) is_ring: bool,
+    /// There were more objects than are looked at.
+    pub(in crate::holders) is_cut: bool,
+}
+
+/// A step of the tree of the search.
+struct Entry {
+    from: Option<usize>,
+    step: Step,
+    depth: u32,
+}
+
+/// A search under way.
+struct Search {
+    queue: BinaryHeap<Reverse<(u32, usize)>>,
+    tree: Vec<Entry>,
+    /// How often each object was passed.
+    passed: HashMap<u64, usize>,
+    /// What holds each object.
+    parents: HashMap<u64, Rc<[Step]>>,
+    holders: HashSet<String>,
+    /// Objects that variables of running functions lead to.
+    objects: HashSet<u64>,
+    found: Found,
+}
+
+impl Search {
+    fn push(&mut self, cost: u32, entry: Entry) {
+        self.queue.push(Reverse((cost, self.tree.len())));
+        self.tree.push(entry);
+    }
+
+    /// The steps from the block to this one.
+    fn steps(&self, last: usize) -> Vec<Step> {
+        let mut steps = Vec::new();
+        let mut at = Some(last);
+        while let Some(entry) = at.and_then(|at| self.tree.get(at)) {
+            steps.push(entry.step.clone());
+            at = entry.from;
+        }
+        steps.reverse();
+        steps
+    }
+
+    /// Whether a step is on the way to this one already: a ring.
+    fn is_on_way(&self, last: usize, step: &Step) -> bool {
+        let mut at = Some(last);
+        while let Some(entry) = at.and_then(|at| self.tree.get(at)) {
+            if entry.step.identity() == step.identity() {
+                return true;
+            }
+            at = entry.from;
+        }
+        false
+    }
+
+    fn is_too_dear(&self, cost: u32) -> bool {
+        self.found.paths.first().is_some_and(|best| cost > best.cost + MAX_EXTRA)
+    }
+}
+
+impl Graph<'_> {
+    /// The cheapest ways from a block to different roots.
+    pub(in crate::holders) fn search(&self, wanted: &Wanted) -> Found {
+        let mut search = Search {
+            queue: BinaryHeap::new(),
+            tree: Vec::new(),
+            passed: HashMap::default(),
+            parents: HashMap::default(),
+            holders: HashSet::default(),
+            objects: HashSet::default(),
+            found: Found::default(),
+        };
+        self.seed(wanted, &mut search);
+        let mut sees_python = false;
+        while let Some(Reverse((cost, at))) = search.queue.pop() {
+            if search.is_too_dear(cost) {
+                break;
+            }
+            let parent = Rc::clone(&search.tree[at].step.parent);
+            if is_root(&parent) {
+                search.passed.entry(parent.start).or_insert(1);
+                self.arrive(cost, at, &mut search);
+                if search.found.paths.len() >= wanted.paths {
+                    break;
+                }
+                continue;
+            }
+            let passed = search.passed.entry(search.tree[at].step.identity()).or_default();
+            if *passed >= wanted.paths {
+                continue;
+            }
+            *passed += 1;
+            sees_python |= parent.is_python();
+            if search.passed.len() > MAX_OBJECTS || search.tree.len() > MAX_WAITING {
+                search.found.is_cut = true;
+                break;
+            }
+            if search.tree[at].depth < MAX_STEPS {
+                self.expand(cost, at, wanted.paths, &mut search);
+            }
+        }
+        let mut found = search.found;
+        found.objects = search.passed.len();
+        found.is_ring = sees_python && found.paths.is_empty();
+        found
+    }
+
+    /// A block belongs to who points at its start; pointers to its inside count for less.
+    fn seed(&self, wanted: &Wanted, search: &mut Search) {
+        let range = &wanted.range;
+        let block = Node { start: range.start, size: range.end - range.start, kind: Kind::Plain };
+        let pointers = self.pointers.all_to(range.clone(), MAX_PARENTS);
+        for pointer in pointers.into_iter().filter(|pointer| !range.contains(&pointer.place)) {
+            let Some(parent) = self.node(pointer.place) else { continue };
+            let step = Step { parent, place: pointer.place, value: pointer.target };
+            if !may_have_address(&step) {
+                continue;
+            }
+            let inside = if step.value == range.start { 0 } else { INSIDE };
+            let no_tensor = if self.is_of_no_tensor(std::slice::from_ref(&step)) { NO_TENSOR } else { 0 };
+            let cost = self.cost(&step, &block) + inside + no_tensor;
+            search.push(cost, Entry { from: None, step, depth: 0 });
+        }
+    }
+
+    fn expand(&self, cost: u32, at: usize, most: usize, search: &mut Search) {
+        let Entry { from, step: below, depth } = &search.tree[at];
+        let (node, place, depth) = (Rc::clone(&below.parent), below.place, *depth);
+        let has_object = from.is_some_and(|from| search.tree[from].step.parent.is_python());
+        let is_plain = node.is_plain();
+        let parents = search.parents.entry(node.start).or_insert_with(|| self.parents(&node).into());
+        for step in Rc::clone(parents).iter() {
+            let is_done = search.passed.get(&step.identity()).is_some_and(|passed| *passed >= most);
+            if is_done && !is_root(&step.parent) || (is_plain && !self.is_owned(step, place, has_object)) {
+                continue;
+            }
+            if search.is_on_way(at, step) {
+                continue;
+            }
+            let is_key = is_plain && self.is_key(step, place);
+            let is_odd = is_plain && has_object && !rules::is_items(step);
+            let more = if is_key { KEY } else { 0 } + if is_odd { NO_ITEMS } else { 0 };
+            let next = cost + self.cost(step, &node) + more;
+            search.push(next, Entry { from: Some(at), step: step.clone(), depth: depth + 1 });
+        }
+    }
+
+    /// Where tensors hold blocks, an address that no storage has is likely a left-over.
+    fn is_of_no_tensor(&self, steps: &[Step]) -> bool {
+        let class = steps.first().and_then(|step| step.parent.class());
+        self.has_tensors && !class.is_some_and(rules::is_storage)
+    }
+
+    /// A path is whole.
+    fn arrive(&self, cost: u32, last: usize, search: &mut Search) {
+        let steps = search.steps(last);
+        // A weak one tells nothing where there is a better one.
+        let is_weak = is_weak(&steps) || self.is_of_no_tensor(&steps);
+        if is_weak && !search.found.paths.is_empty() {
+            return;
+        }
+        let Some(trail) = self.trail(&steps) else { return };
+        let is_passed_on = passed_on(&steps).is_some_and(|object| !search.objects.insert(object));
+        if !is_passed_on && search.holders.insert(trail.holder()) {
+            if !is_weak {
+                search.found.paths.retain(|path| !path.is_weak);
+            }
+            search.found.paths.push(Path { cost, steps, is_weak, trail });
+        }
+    }
+}
+
+/// Whether the word may be the address of a device block: a storage has it in front, tensors and Python's containers have none.
+pub(super) fn may_have_address(step: &Step) -> bool {
+    const STORAGE_BYTES: u64 = 0x20;
+    match &step.parent.kind {
+        Kind::Cpp(class) if rules::is_storage(class) => step.place - step.parent.start <= STORAGE_BYTES,
+        // Functions of autograd keep tensors, and never an address by itself.
+        Kind::Cpp(class) => !rules::is_tensor(class) && !rules::is_autograd(class),
+        Kind::Python { ty, .. } => !ty.is_class() && !ty.holds_objects_alone(),
+        _ => true,
+    }
+}
+
+/// The object that a variable of a running function is: functions pass it on to those that they call.
+fn passed_on(steps: &[Step]) -> Option<u64> {
+    let (root, rest) = steps.split_last()?;
+    let is_local = matches!(&root.parent.kind, Kind::Root(Root::Local { .. }));
+    is_local.then(|| rest.last().map(|step| step.parent.start)).flatten()
+}
+
+fn is_root(node: &Node) -> bool {
+    match &node.kind {
+        Kind::Root(_) => true,
+        Kind::Python { ty, .. } => ty.builtin == Builtin::Module || ty.is_class(),
+        _ => false,
+    }
+}
+
+/// Whether a path may be made of left-overs: its root is, nothing on it is known, or plain memory holds plain memory.
+fn is_weak(steps: &[Step]) -> bool {
+    let is_known = steps.iter().any(|step| matches!(step.parent.kind, Kind::Python { .. } | Kind::Cpp(_)));
+    let is_odd = steps.windows(2).any(|two| two.iter().all(|step| step.parent.is_plain()));
+    let root = steps.last().map(|step| &step.parent.kind);
+    !is_known || is_odd || matches!(root, Some(Kind::Root(root)) if root.cost() >= WEAK)
+}

@@ -1,0 +1,167 @@
+//! Blocks with the same holders together: `kv['layer0'][*]  512 blocks`.
+
+use super::{
+    answer::{Group, Holder, State, Sum},
+    trail::{Segment, Trail},
+};
+use crate::hash::HashMap;
+
+/// Addresses of a group that are shown.
+const SHOWN_ADDRESSES: usize = 8;
+
+/// A block and what holds it.
+#[derive(Clone, Debug)]
+pub(super) struct Held {
+    pub(super) address: u64,
+    pub(super) size_bytes: u64,
+    pub(super) allocated_at: Option<String>,
+    pub(super) state: State,
+    /// Best first.
+    pub(super) paths: Vec<Way>,
+}
+
+/// A way to a block.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct Way {
+    pub(super) trail: Trail,
+    pub(super) is_sure: bool,
+}
+
+impl Way {
+    /// The same for all numbers.
+    fn of_any_number(&self) -> Self {
+        let any = |segment: &Segment| match segment {
+            Segment::Index(_) => Segment::Index(None),
+            other => other.clone(),
+        };
+        let segments = self.trail.segments.iter().map(any).collect();
+        let through = self.trail.through.iter().map(|text| without_number(text)).collect();
+        Self { trail: Trail { segments, through }, is_sure: self.is_sure }
+    }
+}
+
+fn without_number(text: &str) -> String {
+    let number = text.rsplit_once('[').filter(|(_, rest)| rest.strip_suffix(']').is_some_and(is_number));
+    number.map_or_else(|| text.to_owned(), |(head, _)| format!("{head}[*]"))
+}
+
+fn is_number(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+#[derive(PartialEq, Eq, Hash)]
+struct Key {
+    state: State,
+    allocated_at: Option<String>,
+    ways: Vec<Way>,
+}
+
+/// Most bytes first.
+pub(super) fn groups(blocks: &[Held]) -> Vec<Group> {
+    let mut members: HashMap<Key, Vec<&Held>> = HashMap::default();
+    for block in blocks {
+        let ways = block.paths.iter().map(Way::of_any_number).collect();
+        let key = Key { state: block.state, allocated_at: block.allocated_at.clone(), ways };
+        members.entry(key).or_default().push(block);
+    }
+    let mut groups: Vec<Group> = members.into_values().map(|members| group(&members)).collect();
+    groups.sort_by(|a, b| {
+        let key = |group: &Group| (std::cmp::Reverse(group.sum.size_bytes), group.state, group.held_by.clone());
+        key(a).cmp(&key(b))
+    });
+    groups
+}
+
+fn group(members: &[&Held]) -> Group {
+    let mut sum = Sum::default();
+    for member in members {
+        sum.add(member.size_bytes);
+    }
+    let first = members.first();
+    let count = first.map_or(0, |first| first.paths.len());
+    let held_by =
+        (0..count).filter_map(|at| common(members.iter().filter_map(|member| member.paths.get(at)))).collect();
+    let mut addresses: Vec<u64> = members.iter().map(|member| member.address).collect();
+    addresses.sort_unstable();
+    addresses.truncate(SHOWN_ADDRESSES);
+    Group {
+        state: first.map_or(State::Nothing, |first| first.state),
+        sum,
+        allocated_at: first.and_then(|first| first.allocated_at.clone()),
+        held_by,
+        addresses,
+    }
+}
+
+/// The way that stands for all: numbers that differ become `*`.
+fn common<'a>(mut ways: impl Iterator<Item = &'a Way>) -> Option<Holder> {
+    let mut all = ways.next()?.clone();
+    for way in ways {
+        for (segment, other) in all.trail.segments.iter_mut().zip(&way.trail.segments) {
+            if segment != other {
+                *segment = Segment::Index(None);
+            }
+        }
+        for (text, other) in all.trail.through.iter_mut().zip(&way.trail.through) {
+            if text != other {
+                *text = without_number(text);
+            }
+        }
+    }
+    Some(Holder { path: all.trail.to_string(), is_sure: all.is_sure, through: all.trail.through })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn way(key: &str, numbers: &[u64]) -> Way {
+        let mut segments = vec![Segment::Root("__main__".to_owned()), Segment::Attribute("kv".to_owned())];
+        segments.push(Segment::Key(key.to_owned()));
+        segments.extend(numbers.iter().map(|at| Segment::Index(Some(*at))));
+        let through = numbers.iter().rev().map(|at| format!("list[{at}]")).collect();
+        Way { trail: Trail { segments, through }, is_sure: true }
+    }
+
+    fn held(address: u64, size_bytes: u64, paths: Vec<Way>) -> Held {
+        Held { address, size_bytes, allocated_at: None, state: State::Held, paths }
+    }
+
+    fn texts(groups: &[Group]) -> Vec<(String, u64, u64)> {
+        let text =
+            |group: &Group| group.held_by.iter().map(|holder| holder.path.clone()).collect::<Vec<_>>().join(" and ");
+        groups.iter().map(|group| (text(group), group.sum.blocks, group.sum.size_bytes)).collect()
+    }
+
+    /// Numbers that differ become `*`, those that do not stay, and keys are told apart.
+    #[test]
+    fn numbers_that_differ() {
+        let blocks = [
+            held(1, 10, vec![way("'a'", &[0, 7])]),
+            held(2, 20, vec![way("'a'", &[1, 7])]),
+            held(3, 100, vec![way("'b'", &[5])]),
+            held(4, 1, vec![way("'a'", &[2, 7])]),
+        ];
+        let found = groups(&blocks);
+        let expected = [("__main__.kv['b'][5]".to_owned(), 1, 100), ("__main__.kv['a'][*][7]".to_owned(), 3, 31)];
+        assert_eq!(texts(&found), expected);
+        assert_eq!(found[1].addresses, [1, 2, 4]);
+        assert_eq!(found[1].held_by[0].through, ["list[7]", "list[*]"]);
+    }
+
+    /// Blocks with a second holder are a group of their own, and so are those that nothing holds.
+    #[test]
+    fn other_holders() {
+        let nothing = Held { state: State::Nothing, ..held(9, 7, Vec::new()) };
+        let blocks =
+            [held(1, 10, vec![way("'a'", &[0]), way("'z'", &[0])]), held(2, 20, vec![way("'a'", &[1])]), nothing];
+        let found = groups(&blocks);
+        let expected = [
+            ("__main__.kv['a'][1]".to_owned(), 1, 20),
+            ("__main__.kv['a'][0] and __main__.kv['z'][0]".to_owned(), 1, 10),
+            (String::new(), 1, 7),
+        ];
+        assert_eq!(texts(&found), expected);
+        assert_eq!(found[2].state, State::Nothing);
+    }
+}

@@ -1,0 +1,288 @@
+//! glibc's heaps: chunks one behind the other, each with its size in front.
+//!
+//! A chunk is in use if the next one says so and no cache of a thread has it. Caches mark what they have by a key in its
+//! second word: a random number of the process (from 2.34 on), or the address of the cache (2.29 to 2.33).
+
+use std::{
+    cell::{Cell, RefCell},
+    rc::Rc,
+};
+
+use super::{Block, Origin, Place};
+use crate::{
+    hash::HashMap,
+    holders::{
+        memory::Memory,
+        source::{Backing, Mapping, PAGE},
+    },
+};
+
+/// Heaps of threads begin at multiples of this.
+const HEAP_BYTES: u64 = 64 << 20;
+/// In front of what was asked for.
+const HEAD: u64 = 16;
+const LEAST: u64 = 16;
+/// Marks in the size of a chunk.
+const MARKS: u64 = 7;
+const BEFORE_IS_USED: u64 = 1;
+/// Chunks that start in one page of 4 KiB, and one more.
+const PER_PAGE: usize = (PAGE / LEAST) as usize + 1;
+/// Candidates of mapped blocks that are looked at for one address.
+const MAX_CANDIDATES: usize = 64;
+/// Behind the heap's own description comes that of its arena, which has a size that differs between versions.
+const STATE_FROM: u64 = 0x800;
+const STATE_STEPS: u64 = 0x200;
+
+/// Chunks from one address on: for each 4 KiB how far into it the first one starts.
+#[derive(Debug)]
+struct Chunks {
+    start: u64,
+    end: u64,
+    firsts: Vec<u16>,
+    /// Where the walk has stopped.
+    walked: u64,
+}
+
+/// No chunk starts there.
+const NONE: u16 = u16::MAX;
+
+#[derive(Debug)]
+pub(super) struct Glibc<'a> {
+    memory: &'a Memory<'a>,
+    heaps: RefCell<HashMap<u64, Option<Rc<Chunks>>>>,
+    key: Option<u64>,
+    /// Chunks that were walked, in all.
+    steps: Cell<u64>,
+}
+
+/// More chunks are not walked: what comes behind is of unknown make.
+const MAX_STEPS: u64 = 1 << 30;
+/// A heap that grows is not walked further.
+const MAX_HEAP_BYTES: u64 = 64 << 30;
+
+impl<'a> Glibc<'a> {
+    pub(super) fn new(memory: &'a Memory<'a>) -> Self {
+        Self { memory, heaps: RefCell::default(), key: key(memory), steps: Cell::default() }
+    }
+
+    pub(super) fn is_key(&self, word: u64) -> bool {
+        self.key == Some(word)
+    }
+
+    /// The chunk that has an address.
+    pub(super) fn look(&self, mapping: &Mapping, address: u64) -> Place {
+        match self.chunks(mapping, address) {
+            Some(chunks) => self.chunk(&chunks, address).map_or(Place::Between, Place::In),
+            None => Place::Elsewhere,
+        }
+    }
+
+    fn chunks(&self, mapping: &Mapping, address: u64) -> Option<Rc<Chunks>> {
+        let is_main = mapping.backing == Backing::Heap;
+        let start = if is_main { mapping.start } else { address & !(HEAP_BYTES - 1) };
+        if let Some(known) = self.heaps.borrow().get(&start) {
+            return known.clone();
+        }
+        let found = if is_main {
+            Some(self.walk(mapping.start, mapping.end.min(mapping.start + MAX_HEAP_BYTES)))
+        } else {
+            self.heap_of_threads(start)
+        };
+        let found = found.map(Rc::new);
+        self.heaps.borrow_mut().insert(start, found.clone());
+        found
+    }
+
+    /// `{arena, previous heap, size, size that may be used}` at its start.
+    fn heap_of_threads(&self, start: u64) -> Option<Chunks> {
+        let mapping = self.memory.mapping(start).filter(|mapping| mapping.is_anonymous())?;
+        let words = self.memory.words(start, 4)?;
+        let (arena, size, usable) = (words[0], words[2], words[3]);
+        let is_heap =
+            size != 0 && size <= HEAP_BYTES && size.is_multiple_of(PAGE) && usable >= size && arena.is_multiple_of(16);
+        if !is_heap {
+            return None;
+        }
+        let end = (start + size).min(mapping.end);
+        let has_arena = arena & !(HEAP_BYTES - 1) == start;
+        let (from, steps) = if has_arena { (arena + STATE_FROM, STATE_STEPS) } else { (start + 0x20, 0x40) };
+        let candidates = (from..from.checked_add(steps)?).step_by(16).filter(|first| *first < end);
+        candidates.map(|first| self.walk(first, end)).find(|chunks| {
+            let whole = (chunks.end - chunks.start).min(PAGE);
+            chunks.walked - chunks.start > whole * 9 / 10
+        })
+    }
+
+    fn walk(&self, start: u64, end: u64) -> Chunks {
+        const WINDOW: u64 = 1 << 20;
+        let pages = ((end - start) / PAGE + 1) as usize;
+        let mut chunks = Chunks { start, end, firsts: vec![NONE; pages], walked: end };
+        let mut at = start;
+        let (mut window, mut window_start) = (Vec::new(), 0);
+        while at + HEAD <= end {
+            let inside = at.checked_sub(window_start).filter(|into| into + HEAD <= window.len() as u64);
+            let into = inside.unwrap_or_else(|| {
+                window_start = at & !(PAGE - 1);
+                window.resize(WINDOW.min((end - window_start).next_multiple_of(PAGE)) as usize, 0);
+                let got = self.memory.source().read(window_start, &mut window);
+                window.truncate(got);
+                at - window_start
+            });
+            let size = window.get(into as usize + 8..).and_then(|rest| rest.first_chunk());
+            let size = size.map_or(0, |size| u64::from_le_bytes(*size) & !MARKS);
+            self.steps.set(self.steps.get() + 1);
+            let is_chunk = size >= LEAST && size.is_multiple_of(16) && size <= end - at;
+            if !is_chunk || self.steps.get() > MAX_STEPS {
+                chunks.walked = at;
+                break;
+            }
+            let page = ((at - start) / PAGE) as usize;
+            if chunks.firsts[page] == NONE {
+                chunks.firsts[page] = ((at - start) % PAGE) as u16;
+            }
+            at += size;
+        }
+        chunks
+    }
+
+    fn chunk(&self, chunks: &Chunks, address: u64) -> Option<Block> {
+        let into = address.checked_sub(chunks.start).filter(|_| address < chunks.end)?;
+        let page = (into / PAGE) as usize;
+        let starts = chunks.firsts.get(..=page)?.iter().enumerate().rev();
+        let known = starts.filter(|(_, first)| **first != NONE);
+        let mut at = known.map(|(page, first)| chunks.start + page as u64 * PAGE + u64::from(*first));
+        let mut at = at.find(|start| start + HEAD <= address)?;
+        for _ in 0..PER_PAGE {
+            let size = self.memory.word(at + 8)? & !MARKS;
+            if size < LEAST || size > chunks.end - at || address < at + HEAD {
+                return None;
+            }
+            // A block has the first word of the next chunk as its last.
+            let next = at + size;
+            if address < next + 8 {
+                return Some(self.describe(chunks, at, next));
+            }
+            at = next;
+        }
+        None
+    }
+
+    fn describe(&self, chunks: &Chunks, at: u64, next: u64) -> Block {
+        const TOP: u64 = 32;
+        let says_free = self.memory.word(next + 8).is_some_and(|size| size & BEFORE_IS_USED == 0);
+        let is_cached = self.key.is_some() && self.memory.word(at + HEAD + 8) == self.key;
+        let is_top = next + TOP >= chunks.end;
+        Block {
+            start: at + HEAD,
+            size: next - at - 8,
+            origin: Origin::Malloc,
+            is_free: says_free || is_cached || is_top,
+        }
+    }
+
+    /// The block with a mapping of its own that has an address, out of what looks like the head of one.
+    pub(super) fn mapped(&self, mapping: &Mapping, address: u64, candidates: &[(u64, u64)]) -> Option<Block> {
+        let behind = candidates.partition_point(|(start, _)| *start <= address);
+        // What looks like one inside of a block's data does not reach to here, or the one before it does.
+        let before = candidates[..behind].iter().rev().take(MAX_CANDIDATES);
+        let mut fitting = before.take_while(|(start, _)| *start >= mapping.start);
+        let (start, size) = fitting.find(|(start, size)| {
+            let end = start.saturating_add(*size);
+            address < end && end <= mapping.end && address >= start + HEAD
+        })?;
+        let in_front = self.memory.word(*start)?;
+        let first = start.checked_add(in_front)?.checked_add(HEAD)?;
+        let size = size.checked_sub(in_front)?.checked_sub(HEAD)?;
+        Some(Block { start: first, size, origin: Origin::Mapped, is_free: false })
+    }
+}
+
+/// What the first thread's cache marks its chunks by: the first chunk of the heap is that cache, with 64 counts and then 64
+/// lists, and the chunks that these lead to agree in their second word.
+fn key(memory: &Memory<'_>) -> Option<u64> {
+    const CACHE_BYTES: u64 = 0x290;
+    const LISTS: std::ops::Range<usize> = 18..82;
+    let heap = memory.source().mappings().iter().find(|mapping| mapping.backing == Backing::Heap)?;
+    let words = memory.words(heap.start, LISTS.end)?;
+    if words[1] & !MARKS != CACHE_BYTES {
+        return None;
+    }
+    let mut seen: HashMap<u64, usize> = HashMap::default();
+    let entries = words[LISTS].iter().filter(|entry| **entry != 0);
+    for key in entries.filter_map(|entry| memory.word(entry.wrapping_add(8))) {
+        *seen.entry(key).or_default() += 1;
+    }
+    seen.into_iter().max_by_key(|(_, count)| *count).map(|(key, _)| key).filter(|key| *key != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::holders::image::Image;
+
+    const HEAP: u64 = 0x5555_0000_0000;
+
+    /// A heap by hand: 32 bytes in use, 48 free, 64 in a cache, 32 in use, the rest.
+    fn image() -> Image {
+        let mut image = Image::default();
+        image.heap(HEAP, 2 * PAGE);
+        let mut at = HEAP;
+        for (size, before_is_used) in [(0x20, 1), (0x30, 1), (0x40, 0), (0x20, 1)] {
+            image.put(at + 8, size | before_is_used);
+            at += size;
+        }
+        image.put(at + 8, (HEAP + 2 * PAGE - at) | 1);
+        image
+    }
+
+    fn block(image: &Image, key: Option<u64>, address: u64) -> Option<(u64, u64, bool)> {
+        let memory = Memory::new(image);
+        let glibc = Glibc { key, ..Glibc::new(&memory) };
+        let mapping = memory.mapping(address).expect("mapped");
+        match glibc.look(mapping, address) {
+            Place::In(block) => Some((block.start - HEAP, block.size, block.is_free)),
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn chunks_of_a_heap() {
+        let mut image = image();
+        image.put(HEAP + 0x50 + 0x18, 0x1234_5678);
+        let of = |address| block(&image, Some(0x1234_5678), HEAP + address);
+        assert_eq!(of(0x10), Some((0x10, 0x18, false)));
+        // Its last word is the first of the next chunk.
+        assert_eq!(of(0x27), Some((0x10, 0x18, false)));
+        assert_eq!(of(0x28), None);
+        assert_eq!(of(0x30), Some((0x30, 0x28, true)));
+        assert_eq!(of(0x60), Some((0x60, 0x38, true)));
+        assert_eq!(of(0xa0), Some((0xa0, 0x18, false)));
+        // The rest of the heap is nobody's.
+        assert_eq!(of(0x400).map(|(_, _, is_free)| is_free), Some(true));
+        assert_eq!(block(&image, None, HEAP + 0x60), Some((0x60, 0x38, false)));
+    }
+
+    /// Sizes that lead out of the heap, backwards or nowhere end the walk.
+    #[test]
+    fn sizes_that_make_no_sense() {
+        for size in [0, 8, 0x18, 1 << 40, !MARKS] {
+            let mut image = image();
+            image.put(HEAP + 0x20 + 8, size | 1);
+            assert_eq!(block(&image, None, HEAP + 0x10), Some((0x10, 0x18, false)), "{size:#x}");
+            assert_eq!(block(&image, None, HEAP + 0x60), None, "{size:#x}");
+        }
+    }
+
+    /// The key is what most cached chunks agree in.
+    #[test]
+    fn the_key_is_learnt() {
+        let mut image = image();
+        image.put(HEAP + 8, 0x291);
+        for list in 0..3 {
+            let entry = HEAP + PAGE + list * 0x40;
+            image.put(HEAP + 0x90 + list * 8, entry);
+            image.put(entry + 8, if list == 1 { 7 } else { 0xabcd });
+        }
+        assert_eq!(key(&Memory::new(&image)), Some(0xabcd));
+    }
+}

@@ -1,0 +1,316 @@
+//! From a question to its answer: reads the process, finds the pool, searches, reads again, groups.
+
+use std::{ops::Range, time::Instant};
+
+use super::{
+    answer::{Effort, Holders, PoolNow, State, Sum},
+    graph::{Found, Graph, Path, Wanted},
+    group::{self, Held, Way},
+    heap::{self, Allocator, Heap},
+    memory::Memory,
+    pointers::{Limits, Pointers},
+    pool::{self, Missing, Pool},
+    python::{self, Python},
+    source::Source,
+    tree,
+};
+use crate::hash::HashMap;
+
+/// Blocks that are looked at for one answer; of more the largest.
+const MAX_BLOCKS: usize = 20_000;
+/// How long paths are searched for; what was not looked at by then is said.
+const PATIENCE_S: u64 = 60;
+
+/// Which blocks are asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Which {
+    /// All live ones of the pool.
+    All,
+    /// The largest live ones of the pool.
+    Largest(usize),
+    /// These.
+    These(Vec<Asked>),
+}
+
+/// A block that is asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Asked {
+    /// Where it is on the device.
+    pub address: u64,
+    /// Its size, if that is known.
+    pub size_bytes: Option<u64>,
+    /// Where it was allocated, if that is known.
+    pub allocated_at: Option<String>,
+}
+
+/// A question.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Question {
+    /// Which blocks.
+    pub which: Which,
+    /// Different paths for each block.
+    pub paths: usize,
+    /// Show keys of dicts, which are data of the program.
+    pub keys: bool,
+}
+
+/// Why there is no answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// Blocks of the pool are asked for, and there is no pool.
+    #[error(
+        "no pool of torch_npu was found in the process; name blocks by --block, or where they are known from by --capture"
+    )]
+    NoPool,
+    /// There is one, without blocks.
+    #[error("the pool of the process has no blocks yet")]
+    NoBlocks,
+    /// There is one of another make.
+    #[error("the pool's structures are not understood; name blocks by --block")]
+    OtherPool,
+    /// It has ended, or runs another program now.
+    #[error("the process has ended or runs another program now")]
+    Gone,
+}
+
+/// Answers a question about a process.
+pub(super) fn look(source: &dyn Source, question: &Question) -> Result<Holders, Refused> {
+    let begin = Instant::now();
+    let memory = Memory::new(source);
+    let found = Python::find(&memory);
+    let python = found.as_ref().ok().and_then(Option::as_ref);
+    let pointers = Pointers::of(source, &ranges(&question.which), Limits::default());
+    let heap = Heap::new(&memory, &pointers, python.map(|python| python.layout.pool_bytes()));
+    let mut graph = Graph::new(&memory, &pointers, &heap, python);
+    let pool = pool::find(&graph);
+    if let Ok(pool) = &pool {
+        graph.skip(pool.own.iter().copied());
+    }
+    let (blocks, left_out) = chosen(&question.which, pool.as_ref())?;
+    let (mut held, unsearched) = search_all(&graph, &blocks, question, begin);
+    if !question.keys {
+        for way in held.iter_mut().flat_map(|block| &mut block.paths) {
+            way.trail = std::mem::take(&mut way.trail).without_keys();
+        }
+    }
+    if !source.is_same() {
+        return Err(Refused::Gone);
+    }
+    let mut asked = Sum::default();
+    for block in &blocks {
+        asked.add(block.size_bytes);
+    }
+    let mut notes = notes(source, &found, &pointers, pool.as_ref());
+    notes.extend(left_out_text(left_out + unsearched));
+    Ok(Holders {
+        python: python.map(|python| format!("CPython 3.{}", python.layout.minor)),
+        pool: pool.as_ref().ok().map(sums),
+        asked,
+        groups: group::groups(&held),
+        tree: tree::tree(&held),
+        notes,
+        effort: effort(&pointers, begin),
+        ..Holders::default()
+    })
+}
+
+fn left_out_text(blocks: u64) -> Option<String> {
+    (blocks > 0).then(|| format!("{blocks} smaller blocks were not looked at: there are too many for one answer"))
+}
+
+fn ranges(which: &Which) -> Vec<Range<u64>> {
+    let Which::These(asked) = which else { return Vec::new() };
+    asked
+        .iter()
+        .map(|block| block.address..block.address.saturating_add(block.size_bytes.unwrap_or(0).max(1)))
+        .collect()
+}
+
+/// A block that is looked for.
+#[derive(Clone, Debug)]
+struct Block {
+    address: u64,
+    size_bytes: u64,
+    allocated_at: Option<String>,
+    is_free: bool,
+}
+
+/// The blocks, largest first, and how many more there are.
+fn chosen(which: &Which, pool: Result<&Pool, &Missing>) -> Result<(Vec<Block>, u64), Refused> {
+    let live = |pool: &Pool| {
+        let live = pool.blocks.iter().filter(|block| block.is_live);
+        let blocks = live.map(|block| Block {
+            address: block.address,
+            size_bytes: block.size_bytes,
+            allocated_at: None,
+            is_free: false,
+        });
+        blocks.collect::<Vec<_>>()
+    };
+    let refused = |missing: &Missing| match missing {
+        Missing::Allocator => Refused::NoPool,
+        Missing::Blocks => Refused::NoBlocks,
+        Missing::Sense => Refused::OtherPool,
+    };
+    let (mut blocks, limit) = match which {
+        Which::All => (live(pool.map_err(refused)?), MAX_BLOCKS),
+        Which::Largest(count) => (live(pool.map_err(refused)?), *count),
+        Which::These(asked) => (asked.iter().map(|asked| known(asked, pool.ok())).collect(), MAX_BLOCKS),
+    };
+    blocks.sort_by_key(|block| (std::cmp::Reverse(block.size_bytes), block.address));
+    let more = blocks.len().saturating_sub(limit) as u64;
+    blocks.truncate(limit);
+    Ok((blocks, if matches!(which, Which::Largest(_)) { 0 } else { more }))
+}
+
+/// A block with what the pool knows of it: an address within one is that one.
+fn known(asked: &Asked, pool: Option<&Pool>) -> Block {
+    let known = pool.and_then(|pool| {
+        let mut blocks = pool.blocks.iter();
+        blocks.find(|block| (block.address..block.address + block.size_bytes).contains(&asked.address))
+    });
+    Block {
+        address: known.filter(|block| block.is_live).map_or(asked.address, |block| block.address),
+        size_bytes: known.map(|block| block.size_bytes).or(asked.size_bytes).unwrap_or(0),
+        allocated_at: asked.allocated_at.clone(),
+        is_free: known.is_some_and(|block| !block.is_live),
+    }
+}
+
+/// Searches, then reads again: paths that have changed meanwhile are searched for once more, and shown only if they stay.
+fn search_all(graph: &Graph<'_>, blocks: &[Block], question: &Question, begin: Instant) -> (Vec<Held>, u64) {
+    let mut found: HashMap<usize, Found> = HashMap::default();
+    let mut unsearched = 0;
+    for (at, block) in blocks.iter().enumerate().filter(|(_, block)| !block.is_free) {
+        if begin.elapsed().as_secs() >= PATIENCE_S {
+            unsearched += 1;
+            continue;
+        }
+        found.insert(at, graph.search(&wanted(block, question)));
+    }
+    graph.forget();
+    let mut torn: Vec<usize> = Vec::new();
+    for (at, found) in &found {
+        if !are_confirmed(graph, &blocks[*at], &found.paths) {
+            torn.push(*at);
+        }
+    }
+    for at in &torn {
+        found.insert(*at, graph.search(&wanted(&blocks[*at], question)));
+    }
+    if !torn.is_empty() {
+        graph.forget();
+    }
+    let mut held = Vec::new();
+    for (at, block) in blocks.iter().enumerate() {
+        let Some(mut found) = found.remove(&at) else {
+            held.extend(block.is_free.then(|| unheld(block, State::Free)));
+            continue;
+        };
+        let before = found.paths.len();
+        if torn.contains(&at) {
+            found.paths.retain(|path| graph.confirms(&range(block), path));
+        }
+        held.push(as_held(block, &found, before));
+    }
+    (held, unsearched)
+}
+
+fn wanted(block: &Block, question: &Question) -> Wanted {
+    Wanted { range: range(block), paths: question.paths.max(1) }
+}
+
+fn range(block: &Block) -> Range<u64> {
+    block.address..block.address.saturating_add(block.size_bytes.max(1))
+}
+
+fn are_confirmed(graph: &Graph<'_>, block: &Block, paths: &[Path]) -> bool {
+    paths.iter().all(|path| graph.confirms(&range(block), path))
+}
+
+fn unheld(block: &Block, state: State) -> Held {
+    Held {
+        address: block.address,
+        size_bytes: block.size_bytes,
+        allocated_at: block.allocated_at.clone(),
+        state,
+        paths: Vec::new(),
+    }
+}
+
+/// `before`: paths that there were before they were read again.
+fn as_held(block: &Block, found: &Found, before: usize) -> Held {
+    let state = match found {
+        Found { paths, .. } if !paths.is_empty() => State::Held,
+        _ if before > 0 => State::Changed,
+        Found { objects: 0, .. } => State::Nothing,
+        Found { is_ring: true, is_cut: false, .. } => State::Ring,
+        _ => State::NoRoot,
+    };
+    let way = |path: &Path| Way { trail: path.trail.clone(), is_sure: !path.is_weak };
+    Held { paths: found.paths.iter().map(way).collect(), ..unheld(block, state) }
+}
+
+fn sums(pool: &Pool) -> PoolNow {
+    let mut now = PoolNow {
+        allocator: pool.class.clone(),
+        devices: pool.devices as u64,
+        segments: 0,
+        size_bytes: 0,
+        live: Sum::default(),
+        free: Sum::default(),
+        unsure_devices: pool.unsure.clone(),
+    };
+    let mut segments: Vec<(u32, u64)> = pool.blocks.iter().map(|block| (block.device, block.segment)).collect();
+    segments.sort_unstable();
+    segments.dedup();
+    now.segments = segments.len() as u64;
+    for block in &pool.blocks {
+        now.size_bytes += block.size_bytes;
+        let sum = if block.is_live { &mut now.live } else { &mut now.free };
+        sum.add(block.size_bytes);
+    }
+    now
+}
+
+fn effort(pointers: &Pointers, begin: Instant) -> Effort {
+    Effort {
+        time_ns: u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX),
+        scanned_bytes: pointers.figures.scanned_bytes,
+        pointers: pointers.len() as u64,
+        swapped_bytes: pointers.figures.swapped_bytes,
+    }
+}
+
+/// What is not known, by name.
+fn notes(
+    source: &dyn Source,
+    python: &Result<Option<Python<'_>>, String>,
+    pointers: &Pointers,
+    pool: Result<&Pool, &Missing>,
+) -> Vec<String> {
+    let mut notes = Vec::new();
+    match python {
+        Err(why) => notes.push(format!("Python objects are not followed: {why}")),
+        Ok(None) => notes.extend(
+            python::other_interpreter(source)
+                .map(|name| format!("Python objects are not followed: `{name}` is not CPython")),
+        ),
+        Ok(Some(_)) => {}
+    }
+    if let Allocator::Other(name) = heap::allocator(source) {
+        notes.push(format!("C++ objects are not followed: the process has {name}, whose blocks are not understood"));
+    }
+    let figures = pointers.figures;
+    if figures.is_full || figures.left_out_bytes > 0 {
+        notes.push("the process has more host memory than is looked at: holders may be missing".to_owned());
+    }
+    if figures.swapped_bytes > 0 {
+        let mib = figures.swapped_bytes.div_ceil(1 << 20);
+        notes.push(format!("{mib} MiB of host memory are swapped out and were not read: holders may be missing"));
+    }
+    if pool.is_ok_and(|pool| !pool.unsure.is_empty()) {
+        notes.push("the pool changed while it was read: its sums are near, not exact".to_owned());
+    }
+    notes
+}

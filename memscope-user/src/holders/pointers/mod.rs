@@ -1,0 +1,165 @@
+//! Every word of the process that points into its own anonymous memory, found in one pass and looked up afterwards.
+//!
+//! A pointer is kept in eight bytes: page and word that it points to, page and word that it lies at, in a numbering of the
+//! pages that are in memory. So a sorted list of them answers who points at an address.
+
+mod numbering;
+mod scan;
+
+use std::ops::Range;
+
+use self::numbering::Numbering;
+use super::source::{PAGE, Source};
+
+pub(super) use self::scan::{Limits, untagged};
+
+/// A word and where it lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Pointer {
+    /// What it points at: without the lowest bits, which some pointers carry marks in.
+    pub(super) target: u64,
+    pub(super) place: u64,
+}
+
+/// What a pass has found.
+#[derive(Debug)]
+pub(super) struct Pointers {
+    numbering: Numbering,
+    /// Packed pointers, each list sorted.
+    lists: Vec<Vec<u64>>,
+    /// Words that may be addresses of a device.
+    device: Vec<Pointer>,
+    /// Starts of pages that look like the head of a block that glibc has mapped by itself: address and size.
+    pub(super) mapped_blocks: Vec<(u64, u64)>,
+    pub(super) figures: Figures,
+}
+
+/// What the pass has cost, and what it has left out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Figures {
+    pub(super) scanned_bytes: u64,
+    /// Could not be read: unmapped meanwhile.
+    pub(super) unread_bytes: u64,
+    /// Swapped out.
+    pub(super) swapped_bytes: u64,
+    /// More than is looked at: memory, ...
+    pub(super) left_out_bytes: u64,
+    /// ... or pointers.
+    pub(super) is_full: bool,
+}
+
+impl Pointers {
+    /// Looks at all memory of the process that may hold pointers. `wanted`: addresses of a device that are asked for.
+    pub(super) fn of(source: &dyn Source, wanted: &[Range<u64>], limits: Limits) -> Self {
+        scan::run(source, wanted, limits)
+    }
+
+    /// Calls `take` for each word that points to `range`, at most `max` times; gives whether these were all.
+    pub(super) fn to(&self, range: Range<u64>, max: usize, mut take: impl FnMut(Pointer)) -> bool {
+        let mut room = max;
+        let mut from = range.start;
+        while from < range.end {
+            let end = ((from & !(PAGE - 1)) + PAGE).min(range.end);
+            if let Some(keys) = self.numbering.keys(from, end) {
+                for list in &self.lists {
+                    let start = list.partition_point(|packed| *packed < keys.start);
+                    let found = list[start..].iter().take_while(|packed| **packed < keys.end);
+                    for packed in found {
+                        let Some(left) = room.checked_sub(1) else { return false };
+                        room = left;
+                        take(self.numbering.unpack(*packed));
+                    }
+                }
+            }
+            from = end;
+        }
+        let start = self.device.partition_point(|pointer| pointer.target < range.start);
+        for pointer in self.device[start..].iter().take_while(|pointer| pointer.target < range.end) {
+            let Some(left) = room.checked_sub(1) else { return false };
+            room = left;
+            take(*pointer);
+        }
+        true
+    }
+
+    /// All of them, as [`to`](Self::to) gives them.
+    pub(super) fn all_to(&self, range: Range<u64>, max: usize) -> Vec<Pointer> {
+        let mut found = Vec::new();
+        self.to(range, max, |pointer| found.push(pointer));
+        found
+    }
+
+    /// Pointers that were found.
+    pub(super) fn len(&self) -> usize {
+        self.lists.iter().map(Vec::len).sum::<usize>() + self.device.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::holders::image::Image;
+
+    const HEAP: u64 = 0x5555_0000_0000;
+    const FAR: u64 = 0x7f00_0000_0000;
+    const DEVICE: u64 = 0x12c1_0000_0000;
+
+    /// Two pieces of memory that point at each other, at themselves and at a device, worked out by hand.
+    #[test]
+    fn who_points_where() {
+        let mut image = Image::default();
+        image.anonymous(HEAP, 2 * PAGE);
+        image.anonymous(FAR, PAGE);
+        image.put(HEAP + 8, FAR + 0x10);
+        // The lowest bit may be a mark, and so may all three be.
+        image.put(HEAP + PAGE, (FAR + 0x10) | 1);
+        image.put(FAR, (HEAP + 0x40) - 1);
+        // Odd in another way: no pointer.
+        image.put(FAR + 8, FAR + 0x12);
+        image.put(FAR + 0x20, DEVICE);
+        image.put(FAR + 0x28, 0x1234);
+        // Into nothing.
+        image.put(FAR + 0x30, 0x6000_0000_0000);
+        let pointers = Pointers::of(&image, &[], Limits::default());
+        let to = |range| {
+            let mut found = pointers.all_to(range, 100);
+            found.sort_unstable();
+            found.iter().map(|pointer| (pointer.target, pointer.place)).collect::<Vec<_>>()
+        };
+        assert_eq!(to(FAR..FAR + PAGE), [(FAR + 0x10, HEAP + 8), (FAR + 0x10, HEAP + PAGE)]);
+        assert_eq!(to(FAR + 0x10..FAR + 0x18).len(), 2);
+        assert_eq!(to(FAR + 0x18..FAR + PAGE), []);
+        assert_eq!(to(HEAP..HEAP + 2 * PAGE), [(HEAP + 0x40, FAR)]);
+        assert_eq!(to(DEVICE..DEVICE + 512), [(DEVICE, FAR + 0x20)]);
+        assert_eq!(pointers.len(), 4);
+        assert_eq!(pointers.figures.scanned_bytes, 3 * PAGE);
+        assert!(!pointers.to(FAR..FAR + PAGE, 1, |_| {}) && pointers.to(FAR..FAR + PAGE, 2, |_| {}));
+    }
+
+    /// At the bounds something is left out, and that is said.
+    #[test]
+    fn bounds_are_said() {
+        // A thread takes 256 pages at once, and the last of three of these is left when both have enough.
+        let mut image = Image::default();
+        image.anonymous(HEAP, 600 * PAGE);
+        (0..600).for_each(|page| image.put(HEAP + page * PAGE, HEAP));
+        let few = Pointers::of(&image, &[], Limits { pointers: 100, ..Limits::default() });
+        assert!(few.figures.is_full && few.len() < 600);
+        let all = Pointers::of(&image, &[], Limits::default());
+        assert!(!all.figures.is_full && all.len() == 600);
+        let pages = Pointers::of(&image, &[], Limits { pages: 3, ..Limits::default() });
+        assert_eq!((pages.figures.left_out_bytes, pages.figures.scanned_bytes), (597 * PAGE, 3 * PAGE));
+    }
+
+    /// An address that is asked for is found wherever it is, also where devices have none usually.
+    #[test]
+    fn what_is_asked_for_is_found() {
+        let mut image = Image::default();
+        image.anonymous(HEAP, PAGE);
+        image.put(HEAP + 16, 0xdead_0000);
+        let block = 0xdead_0000..0xdead_0200;
+        let found =
+            |wanted: &[Range<u64>]| Pointers::of(&image, wanted, Limits::default()).all_to(block.clone(), 9).len();
+        assert_eq!((found(&[]), found(std::slice::from_ref(&block))), (0, 1));
+    }
+}

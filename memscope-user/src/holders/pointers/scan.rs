@@ -1,0 +1,199 @@
+//! The pass over memory, by a few threads.
+
+use std::{
+    ops::Range,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use super::{
+    Figures, Pointer, Pointers,
+    numbering::{MAX_PAGES, Numbering, Run},
+};
+use crate::holders::source::{ADDRESS_END, Backing, Mapping, PAGE, Source};
+
+/// Threads that read and look: the pass is bound by memory.
+const THREADS: usize = 2;
+/// Addresses below are none.
+const LOWEST: u64 = 1 << 20;
+/// Devices of Ascend have their memory at addresses with this in front.
+const DEVICE_PREFIX: u64 = 1;
+const DEVICE_SHIFT: u32 = 44;
+/// Allocations of a device begin at multiples of this.
+const DEVICE_ALIGN: u64 = 32;
+/// Smaller mappings without memory are no reservations for a device.
+const MIN_RESERVED_BYTES: u64 = 1 << 20;
+
+/// How much is looked at.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::holders) struct Limits {
+    /// Pages of the process.
+    pub(in crate::holders) pages: usize,
+    /// Pointers that are kept, of eight bytes each.
+    pub(in crate::holders) pointers: usize,
+}
+
+impl Default for Limits {
+    /// 32 GiB of the process, 2 GiB of our own.
+    fn default() -> Self {
+        Self { pages: MAX_PAGES, pointers: 256 << 20 }
+    }
+}
+
+/// What a thread finds.
+#[derive(Debug, Default)]
+struct Found {
+    packed: Vec<u64>,
+    device: Vec<Pointer>,
+    mapped_blocks: Vec<(u64, u64)>,
+    scanned_bytes: u64,
+    unread_bytes: u64,
+}
+
+/// What all threads look by.
+struct Scan<'a> {
+    source: &'a dyn Source,
+    numbering: &'a Numbering,
+    /// Sorted and apart from each other.
+    device: Vec<Range<u64>>,
+    room: usize,
+}
+
+pub(super) fn run(source: &dyn Source, wanted: &[Range<u64>], limits: Limits) -> Pointers {
+    let mut figures = Figures::default();
+    let (numbering, runs) = number(source, limits, &mut figures);
+    let scan = Scan {
+        source,
+        numbering: &numbering,
+        device: device_ranges(source.mappings(), wanted),
+        room: limits.pointers / THREADS,
+    };
+    let next = AtomicUsize::new(0);
+    let all = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| {
+                let found = scan.work(&runs, &next);
+                all.lock().unwrap_or_else(PoisonError::into_inner).push(found);
+            });
+        }
+    });
+    figures.is_full = next.load(Ordering::Relaxed) < runs.len();
+    let mut pointers =
+        Pointers { numbering, lists: Vec::new(), device: Vec::new(), mapped_blocks: Vec::new(), figures };
+    for found in all.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        pointers.figures.scanned_bytes += found.scanned_bytes;
+        pointers.figures.unread_bytes += found.unread_bytes;
+        pointers.lists.push(found.packed);
+        pointers.device.extend(found.device);
+        pointers.mapped_blocks.extend(found.mapped_blocks);
+    }
+    pointers.device.sort_unstable();
+    pointers.mapped_blocks.sort_unstable();
+    pointers
+}
+
+fn number(source: &dyn Source, limits: Limits, figures: &mut Figures) -> (Numbering, Vec<Run>) {
+    let mut numbering = Numbering::new(limits.pages);
+    let mut runs = Vec::new();
+    for mapping in source.mappings().iter().filter(|mapping| mapping.is_scanned()) {
+        let presence = source.presence(mapping);
+        figures.swapped_bytes += presence.swapped * PAGE;
+        for (start, end) in presence.runs {
+            figures.left_out_bytes += numbering.add(mapping, start, end, &mut runs) * PAGE;
+        }
+    }
+    (numbering, runs)
+}
+
+/// Where words may be addresses of a device: what is asked for, what drivers map, and what is reserved.
+fn device_ranges(mappings: &[Mapping], wanted: &[Range<u64>]) -> Vec<Range<u64>> {
+    let reserved = mappings.iter().filter(|mapping| {
+        let is_large = mapping.end - mapping.start >= MIN_RESERVED_BYTES;
+        mapping.name.starts_with("/dev/") || (mapping.backing == Backing::Anonymous && is_large)
+    });
+    let prefix = DEVICE_PREFIX << DEVICE_SHIFT..(DEVICE_PREFIX + 1) << DEVICE_SHIFT;
+    let mut all: Vec<Range<u64>> = reserved.map(|mapping| mapping.start..mapping.end).collect();
+    all.extend(wanted.iter().cloned());
+    all.push(prefix);
+    all.sort_unstable_by_key(|range| range.start);
+    let mut apart: Vec<Range<u64>> = Vec::new();
+    for range in all {
+        match apart.last_mut() {
+            Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
+            _ => apart.push(range),
+        }
+    }
+    apart
+}
+
+impl Scan<'_> {
+    fn work(&self, runs: &[Run], next: &AtomicUsize) -> Found {
+        let mut found = Found::default();
+        let mut buffer = Vec::new();
+        // The last run may be beyond the bound: 1 MiB.
+        while found.packed.len() + found.device.len() * 2 <= self.room
+            && let Some(run) = runs.get(next.fetch_add(1, Ordering::Relaxed))
+        {
+            buffer.resize(run.pages * PAGE as usize, 0);
+            let got = self.source.read(run.start, &mut buffer) / PAGE as usize;
+            found.unread_bytes += (run.pages - got) as u64 * PAGE;
+            found.scanned_bytes += got as u64 * PAGE;
+            for (page, bytes) in buffer.as_chunks::<{ PAGE as usize }>().0.iter().take(got).enumerate() {
+                self.look(run.start + page as u64 * PAGE, run.first + page as u32, bytes, &mut found);
+            }
+        }
+        found.packed.sort_unstable();
+        found
+    }
+
+    fn look(&self, address: u64, number: u32, bytes: &[u8], found: &mut Found) {
+        let (words, _) = bytes.as_chunks();
+        found.mapped_blocks.extend(mapped_block(address, words));
+        for (at, word) in words.iter().enumerate() {
+            let word = u64::from_le_bytes(*word);
+            if word.wrapping_sub(LOWEST) >= ADDRESS_END - LOWEST {
+                continue;
+            }
+            let Some(target) = untagged(word) else { continue };
+            let page = self.numbering.number(target);
+            if page != 0 {
+                found.packed.push(Numbering::pack(page, target, number, at));
+            } else if word.is_multiple_of(DEVICE_ALIGN) && self.is_device(word) {
+                found.device.push(Pointer { target: word, place: address + at as u64 * 8 });
+            }
+        }
+    }
+
+    fn is_device(&self, word: u64) -> bool {
+        let behind = self.device.partition_point(|range| range.end <= word);
+        self.device.get(behind).is_some_and(|range| range.start <= word)
+    }
+}
+
+/// The pointer that a word is: references on `CPython`'s stack are marked by the lowest bit (3.14), and an object's values by
+/// one less than their address (3.12).
+#[inline]
+pub(in crate::holders) const fn untagged(word: u64) -> Option<u64> {
+    match word & 7 {
+        0 => Some(word),
+        1 => Some(word - 1),
+        7 => Some(word + 1),
+        _ => None,
+    }
+}
+
+/// A block of glibc's that has a mapping of its own: its size is marked by the second bit alone, and with what is in front of
+/// it, it fills pages.
+fn mapped_block(address: u64, words: &[[u8; 8]]) -> Option<(u64, u64)> {
+    const MARKS: u64 = 7;
+    const IS_MAPPED: u64 = 2;
+    const MAX_BYTES: u64 = 1 << 40;
+    let word = |at: usize| words.get(at).map(|word| u64::from_le_bytes(*word));
+    let (before, size) = (word(0)?, word(1)?);
+    let bytes = (size & !MARKS).checked_add(before)?;
+    let is_whole = before < PAGE && bytes >= PAGE && bytes.is_multiple_of(PAGE) && bytes < MAX_BYTES;
+    (size & MARKS == IS_MAPPED && is_whole).then_some((address, bytes))
+}

@@ -1,0 +1,81 @@
+//! The allocators of the devices, behind a variable that the framework exports.
+
+use super::Missing;
+use crate::holders::{graph::Graph, heap::Block, source::Mapping};
+
+/// The variables, and starts of names of the libraries that have them. `torch_npu`'s was looked at; those of CUDA and HIP have
+/// the same shape.
+const VARIABLES: [(&str, &str); 3] = [
+    ("libtorch_npu", "_ZN7c10_npu19NPUCachingAllocator9allocatorE"),
+    ("libc10_cuda", "_ZN3c104cuda20CUDACachingAllocator9allocatorE"),
+    ("libc10_hip", "_ZN3c103hip19HIPCachingAllocator9allocatorE"),
+];
+/// Bytes of the allocator among which its list of devices is.
+const ALLOCATOR_BYTES: usize = 4096;
+/// The allocator of a device is larger than this.
+const MIN_DEVICE_BYTES: u64 = 1024;
+const MAX_DEVICE_BYTES: u64 = 1 << 20;
+/// Devices of a process.
+const MAX_DEVICES: u64 = 512;
+/// Blocks of one size may differ by what malloc cannot split.
+const SAME_SIZE: u64 = 32;
+
+/// The allocator of one device.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Device {
+    pub(super) number: u32,
+    pub(super) block: Block,
+}
+
+#[derive(Debug)]
+pub(super) struct Allocator {
+    pub(super) class: String,
+    pub(super) devices: Vec<Device>,
+}
+
+pub(super) fn find(graph: &Graph<'_>) -> Result<Allocator, Missing> {
+    let variable = variable(graph).ok_or(Missing::Allocator)?;
+    // Before the framework has begun there is none.
+    let object = graph.memory.word(variable).filter(|object| *object != 0).ok_or(Missing::Blocks)?;
+    let class = graph.memory.word(object).and_then(|word| graph.classes.class(word)).ok_or(Missing::Sense)?;
+    let mut bytes = ALLOCATOR_BYTES;
+    let words = loop {
+        match graph.memory.words(object, bytes / 8) {
+            Some(words) => break words,
+            None if bytes > 64 => bytes /= 2,
+            None => return Err(Missing::Sense),
+        }
+    };
+    let lists = words.windows(3).skip(1).filter_map(|list| devices(graph, [list[0], list[1], list[2]]));
+    let devices = lists.into_iter().next().ok_or(Missing::Blocks)?;
+    Ok(Allocator { class: class.to_string(), devices })
+}
+
+fn variable(graph: &Graph<'_>) -> Option<u64> {
+    let source = graph.memory.source();
+    let files = source.mappings().iter().filter(|mapping| mapping.is_file() && mapping.file_offset == 0);
+    let known = |mapping: &&Mapping| VARIABLES.iter().any(|(library, _)| mapping.file_name().starts_with(library));
+    let mut found = files.filter(known).filter_map(|mapping| {
+        let symbols = source.symbols(mapping)?;
+        let vaddr = VARIABLES.iter().find_map(|(_, variable)| symbols.vaddr_of(variable))?;
+        Some(mapping.start.wrapping_sub(symbols.first_vaddr).wrapping_add(vaddr))
+    });
+    found.next()
+}
+
+/// `begin, end, capacity` of a list whose elements are starts of large blocks, all of one size.
+fn devices(graph: &Graph<'_>, [begin, end, capacity]: [u64; 3]) -> Option<Vec<Device>> {
+    let is_list = begin != 0 && begin.is_multiple_of(8) && begin < end && end <= capacity;
+    if !is_list || capacity - begin > MAX_DEVICES * 8 {
+        return None;
+    }
+    let elements = graph.memory.words(begin, ((end - begin) / 8) as usize)?;
+    let devices = (0..).zip(elements).map(|(number, element)| {
+        let block = graph.heap.block(element)?;
+        let is_whole = block.start == element && (MIN_DEVICE_BYTES..MAX_DEVICE_BYTES).contains(&block.size);
+        (is_whole && !block.is_free).then_some(Device { number, block })
+    });
+    let devices: Vec<Device> = devices.collect::<Option<_>>()?;
+    let same = devices.windows(2).all(|two| two[0].block.size.abs_diff(two[1].block.size) <= SAME_SIZE);
+    same.then_some(devices)
+}

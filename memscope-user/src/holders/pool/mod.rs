@@ -1,0 +1,183 @@
+//! The blocks of a framework's caching allocator, out of its own structures: nothing here knows an offset of a version.
+//!
+//! [`devices`] finds the allocators of the devices behind the one exported variable, [`layout`] what a block's fields are, by
+//! what only a list of neighbours fulfils, [`trees`] which blocks are free, and [`reading`] reads all of it again until what
+//! was read is one moment, which the allocator's own sums prove.
+
+mod devices;
+mod layout;
+mod reading;
+mod trees;
+
+use self::{devices::Device, layout::Fields, reading::Reading};
+use super::{graph::Graph, heap::Block};
+use crate::hash::{HashMap, HashSet};
+
+/// Blocks of a device that are looked at.
+const MAX_BLOCKS: usize = 1 << 20;
+/// Blocks of host memory that describe a block of a pool have between these sizes.
+const DESCRIPTION_BYTES: std::ops::RangeInclusive<u64> = 96..=1024;
+/// Groups of equal blocks that are tried.
+const MAX_GROUPS: usize = 16;
+/// The small pool's blocks have at most this size.
+const MAX_SMALL_BYTES: u64 = 1 << 20;
+
+/// A block of the pool, live or free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct PoolBlock {
+    pub(super) address: u64,
+    pub(super) size_bytes: u64,
+    /// What was asked for; absent where the allocator does not keep it.
+    pub(super) requested_bytes: Option<u64>,
+    pub(super) is_live: bool,
+    pub(super) stream: u64,
+    /// Start of its segment.
+    pub(super) segment: u64,
+    pub(super) is_small: bool,
+    pub(super) device: u32,
+}
+
+/// The pool of a process.
+#[derive(Debug, Default)]
+pub(super) struct Pool {
+    /// Class of the allocator.
+    pub(super) class: String,
+    /// By device, then address.
+    pub(super) blocks: Vec<PoolBlock>,
+    /// Host blocks of the allocator itself: they hold nothing.
+    pub(super) own: HashSet<u64>,
+    /// Devices with blocks.
+    pub(super) devices: usize,
+    /// Devices of which what was read is not proved to be one moment.
+    pub(super) unsure: Vec<u32>,
+}
+
+/// Why there is no pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Missing {
+    /// No library here has one that is known.
+    Allocator,
+    /// There is an allocator, and no block yet.
+    Blocks,
+    /// Its structures are others than those that are known.
+    Sense,
+}
+
+/// Reads the pool of a process.
+pub(super) fn find(graph: &Graph<'_>) -> Result<Pool, Missing> {
+    let allocator = devices::find(graph)?;
+    let mut pool = Pool { class: allocator.class, ..Pool::default() };
+    pool.own.extend(allocator.devices.iter().map(|device| device.block.start));
+    let mut seen = false;
+    for device in &allocator.devices {
+        let Some((fields, owners)) = fields_of(graph, device) else { continue };
+        seen = true;
+        let Some(reading) = reading::read(graph, device, fields, &owners) else { continue };
+        pool.devices += 1;
+        if !reading.is_proved {
+            pool.unsure.push(device.number);
+        }
+        add(&mut pool, device, &reading);
+    }
+    if !seen {
+        return Err(Missing::Blocks);
+    }
+    if pool.devices == 0 {
+        return Err(Missing::Sense);
+    }
+    index_blocks(graph, &mut pool);
+    pool.blocks.sort_unstable_by_key(|block| (block.device, block.address));
+    Ok(pool)
+}
+
+/// Host blocks of one size that point, at one offset, into the device's allocator; and what of it they point at.
+type Owners = Vec<(u64, u64)>;
+
+fn fields_of(graph: &Graph<'_>, device: &Device) -> Option<(Fields, Owners)> {
+    let mut groups: HashMap<(u64, u64), Owners> = HashMap::default();
+    let Block { start, size, .. } = device.block;
+    graph.pointers.to(start..start + size, 4 * MAX_BLOCKS, |pointer| {
+        if (start..start + size).contains(&pointer.place) {
+            return;
+        }
+        let block = graph.heap.block(pointer.place).filter(|block| !block.is_free);
+        if let Some(block) = block.filter(|block| DESCRIPTION_BYTES.contains(&block.size)) {
+            // malloc gives what it cannot split as a whole, so equal objects have blocks that differ by 16.
+            for size in [block.size, block.size - 16] {
+                groups.entry((pointer.place - block.start, size)).or_default().push((block.start, pointer.target));
+            }
+        }
+    });
+    let mut groups: Vec<_> = groups.into_iter().filter(|(_, owners)| owners.len() <= MAX_BLOCKS).collect();
+    groups.sort_unstable_by_key(|((offset, size), owners)| (std::cmp::Reverse((owners.len(), *size)), *offset));
+    groups.truncate(MAX_GROUPS);
+    let mut found = groups.into_iter().filter_map(|((offset, size), owners)| {
+        let fields = layout::find(graph.memory, offset, size, &owners)?;
+        Some((fields, owners))
+    });
+    found.next()
+}
+
+fn add(pool: &mut Pool, device: &Device, reading: &Reading) {
+    let Reading { fields, rows, live, mapped, .. } = reading;
+    let is_live = |row: &[u64]| layout::byte(row, *live) == 1;
+    let has_memory = |row: &[u64]| mapped.is_none_or(|at| layout::byte(row, at) == 1);
+    let small = small_pool(reading);
+    for (at, row) in rows {
+        pool.own.insert(*at);
+        // Address space alone.
+        if !has_memory(row) {
+            continue;
+        }
+        let first = first_of(reading, *at, &has_memory);
+        pool.blocks.push(PoolBlock {
+            address: fields.address(row),
+            size_bytes: fields.size(row),
+            requested_bytes: fields.requested(row),
+            is_live: is_live(row),
+            stream: layout::stream(row),
+            segment: rows.get(&first).map_or(0, |row| fields.address(row)),
+            is_small: Some(fields.pool(row)) == small,
+            device: device.number,
+        });
+    }
+}
+
+/// Of the pools that blocks point at, the one whose largest live block is smallest, if it is small.
+fn small_pool(reading: &Reading) -> Option<u64> {
+    let mut largest: HashMap<u64, u64> = HashMap::default();
+    for row in reading.rows.values() {
+        let size = if layout::byte(row, reading.live) == 1 { reading.fields.size(row) } else { 0 };
+        let known = largest.entry(reading.fields.pool(row)).or_default();
+        *known = size.max(*known);
+    }
+    let least = largest.into_iter().min_by_key(|(pool, size)| (*size, *pool));
+    least.filter(|(_, size)| *size <= MAX_SMALL_BYTES).map(|(pool, _)| pool)
+}
+
+/// The first block of a segment.
+fn first_of(reading: &Reading, from: u64, has_memory: &impl Fn(&[u64]) -> bool) -> u64 {
+    const MAX_STEPS: usize = 100_000;
+    let mut at = from;
+    for _ in 0..MAX_STEPS {
+        let before = reading.rows.get(&at).map_or(0, |row| reading.fields.previous(row));
+        match reading.rows.get(&before) {
+            Some(row) if before != 0 && has_memory(row) => at = before,
+            _ => break,
+        }
+    }
+    at
+}
+
+/// What only has an index of blocks, such as nodes of trees, holds nothing either.
+fn index_blocks(graph: &Graph<'_>, pool: &mut Pool) {
+    const MAX_INDEXES: usize = 64;
+    let blocks: Vec<u64> = pool.own.iter().copied().collect();
+    for at in blocks {
+        for pointer in graph.pointers.all_to(at..at + 8, MAX_INDEXES) {
+            if let Some(block) = graph.heap.block(pointer.place) {
+                pool.own.insert(block.start);
+            }
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! All blocks of a device at one moment, without stopping the process: they are read again until their sums are the
+//! allocator's own, and as many are free as its trees have nodes.
+
+use std::time::{Duration, Instant};
+
+use super::{
+    MAX_BLOCKS, Owners,
+    devices::Device,
+    layout::{Fields, Rows, SIZE_STEP, byte, stream},
+    trees::{self, Header},
+};
+use crate::{
+    hash::HashSet,
+    holders::{graph::Graph, source::ADDRESS_END, source::Source},
+};
+
+/// How long one device is read again.
+const PATIENCE: Duration = Duration::from_millis(300);
+const MIN_TRIES: u32 = 2;
+const MAX_TRIES: u32 = 200;
+/// Times that neighbours which were not known are followed, in one reading.
+const MAX_HOPS: u32 = 8;
+
+/// What was read.
+#[derive(Debug)]
+pub(super) struct Reading {
+    pub(super) fields: Fields,
+    pub(super) rows: Rows,
+    /// The byte that says whether a block was handed out, ...
+    pub(super) live: usize,
+    /// ... and the one that says whether it has memory, with segments that can grow.
+    pub(super) mapped: Option<usize>,
+    pub(super) is_proved: bool,
+}
+
+/// What one device is read by.
+struct Reader<'a> {
+    source: &'a dyn Source,
+    graph: &'a Graph<'a>,
+    device: &'a Device,
+    fields: Fields,
+    /// What blocks point at as their pool.
+    pools: Vec<u64>,
+}
+
+/// One reading.
+struct Moment {
+    rows: Rows,
+    /// Of the device's allocator.
+    words: Vec<u64>,
+    headers: Vec<Header>,
+}
+
+pub(super) fn read(graph: &Graph<'_>, device: &Device, fields: Fields, owners: &Owners) -> Option<Reading> {
+    let mut pools: Vec<u64> = owners.iter().map(|(_, pool)| *pool).collect();
+    pools.sort_unstable();
+    pools.dedup();
+    let reader = Reader { source: graph.memory.source(), graph, device, fields, pools };
+    let mut known: HashSet<u64> = owners.iter().map(|(owner, _)| *owner).collect();
+    let mut live = reader.learn_live(&known);
+    let begin = Instant::now();
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        let moment = reader.moment(&known);
+        let proof = reader.proof(&moment, live);
+        let is_late = tries >= MIN_TRIES && (tries >= MAX_TRIES || begin.elapsed() > PATIENCE);
+        if proof.is_some() || is_late {
+            live = proof.unwrap_or(live);
+            let mapped = mapped_byte(&moment.rows, &fields, live);
+            let is_empty = moment.rows.is_empty();
+            let reading = Reading { fields, rows: moment.rows, live, mapped, is_proved: proof.is_some() };
+            return (!is_empty).then_some(reading);
+        }
+        known.extend(moment.rows.keys().take(MAX_BLOCKS.saturating_sub(known.len())));
+    }
+}
+
+/// The byte that is 1 for all live blocks, behind the one that says so.
+fn mapped_byte(rows: &Rows, fields: &Fields, live: usize) -> Option<usize> {
+    let candidates = live + 1..fields.flags().end;
+    let is_live = |row: &[u64]| byte(row, live) == 1;
+    let live_rows = || rows.values().filter(|row| is_live(row));
+    let mut fitting =
+        candidates.into_iter().filter(|at| live_rows().next().is_some() && live_rows().all(|row| byte(row, *at) == 1));
+    fitting.next()
+}
+
+impl Reader<'_> {
+    fn allocator_words(&self) -> Vec<u64> {
+        let len = (self.device.block.size & !7) as usize;
+        let bytes = self.source.read_pieces(&[self.device.block.start], len);
+        bytes.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word)).collect()
+    }
+
+    fn rows(&self, blocks: &[u64]) -> Vec<(u64, Box<[u64]>)> {
+        let bytes = self.source.read_pieces(blocks, self.fields.words * 8);
+        let rows = bytes.chunks_exact(self.fields.words * 8);
+        let words = rows.map(|row| row.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word)).collect());
+        blocks.iter().copied().zip(words).collect()
+    }
+
+    /// The byte that is 0 for exactly the blocks in trees. Where no trees were whole, the first of the candidates.
+    fn learn_live(&self, known: &HashSet<u64>) -> usize {
+        let rows: Rows = self.rows(&known.iter().copied().collect::<Vec<_>>()).into_iter().collect();
+        let words = self.allocator_words();
+        let is_block = |block: u64| rows.contains_key(&block);
+        let free = trees::free_blocks(self.graph.memory, self.device.block.start, &words, is_block);
+        let blocks = || rows.iter().filter(|(_, row)| self.fields.address(row) != 0);
+        let says =
+            |at: usize| blocks().all(|(block, row)| byte(row, at) <= 1 && (byte(row, at) == 0) == free.contains(block));
+        let mut candidates = self.fields.flags();
+        let first = candidates.start;
+        if free.is_empty() { first } else { candidates.find(|at| says(*at)).unwrap_or(first) }
+    }
+
+    /// Reads all blocks, neighbours that were not known, and segments that are wholly free, which hang in trees alone.
+    fn moment(&self, known: &HashSet<u64>) -> Moment {
+        let mut rows: Rows = self.rows(&known.iter().copied().collect::<Vec<_>>()).into_iter().collect();
+        for _ in 0..MAX_HOPS {
+            let new = self.unknown_neighbours(&rows);
+            if new.is_empty() || rows.len() + new.len() > MAX_BLOCKS {
+                break;
+            }
+            rows.extend(self.rows(&new));
+        }
+        let words = self.allocator_words();
+        let headers = trees::headers(&words, self.device.block.start, &self.pools);
+        let mut free = trees::blocks_now(self.source, &headers);
+        free.retain(|block| !rows.contains_key(block));
+        free.sort_unstable();
+        free.dedup();
+        rows.extend(self.rows(&free));
+        self.drop_what_is_none(&mut rows);
+        Moment { rows, words, headers }
+    }
+
+    fn is_of_pool(&self, row: &[u64]) -> bool {
+        self.pools.contains(&self.fields.pool(row))
+    }
+
+    fn unknown_neighbours(&self, rows: &Rows) -> Vec<u64> {
+        let of_pool = rows.values().filter(|row| self.is_of_pool(row));
+        let neighbours = of_pool.flat_map(|row| [self.fields.previous(row), self.fields.next(row)]);
+        let is_new =
+            |block: &u64| *block != 0 && block.is_multiple_of(8) && *block < ADDRESS_END && !rows.contains_key(block);
+        let mut new: Vec<u64> = neighbours.filter(is_new).collect();
+        new.sort_unstable();
+        new.dedup();
+        new
+    }
+
+    /// What was given back to malloc, and what was merged away: it points at its neighbours, and they do not point back.
+    fn drop_what_is_none(&self, rows: &mut Rows) {
+        let fields = &self.fields;
+        rows.retain(|_, row| {
+            let size = fields.size(row);
+            let is_block = self.is_of_pool(row) && fields.address(row) != 0 && size != 0;
+            is_block && size.is_multiple_of(SIZE_STEP) && !self.graph.heap.is_cached(stream(row))
+        });
+        let stale: Vec<u64> =
+            rows.iter().filter(|(at, row)| self.is_stale(rows, **at, row)).map(|(at, _)| *at).collect();
+        for at in stale {
+            rows.remove(&at);
+        }
+    }
+
+    fn is_stale(&self, rows: &Rows, at: u64, row: &[u64]) -> bool {
+        let fields = &self.fields;
+        let (previous, next) = (fields.previous(row), fields.next(row));
+        let before = previous == 0
+            || rows
+                .get(&previous)
+                .is_some_and(|before| fields.next(before) == at && fields.end(before) == fields.address(row));
+        let behind = next == 0 || rows.get(&next).is_some_and(|behind| fields.previous(behind) == at);
+        !(before && behind)
+    }
+
+    /// The byte that says which blocks are live, if with it everything agrees: no two blocks overlap, the allocator has the sum
+    /// of the live ones and that of all, and as many are free as its trees have nodes.
+    fn proof(&self, moment: &Moment, likely: usize) -> Option<usize> {
+        let Moment { rows, words, headers } = moment;
+        let free: u64 = headers.iter().map(|header| header.count).sum();
+        if headers.is_empty() || !self.are_apart(rows) {
+            return None;
+        }
+        let near = self.fields.flags().start..self.fields.flags().start + 4;
+        let mut candidates = std::iter::once(likely).chain(near);
+        candidates.find(|at| {
+            let flag = |row: &[u64], at: usize| byte(row, at);
+            let sum = |such: &dyn Fn(&[u64]) -> bool| {
+                let sizes = rows.values().filter(|row| such(row)).map(|row| self.fields.size(row));
+                sizes.fold(0_u64, u64::wrapping_add)
+            };
+            let used = sum(&|row| flag(row, *at) == 1);
+            // With segments that can grow some have no memory.
+            let all = sum(&|row| flag(row, *at) == 1 || flag(row, at + 1) == 1);
+            let is_flag = rows.values().all(|row| flag(row, *at) <= 1);
+            let zeros = rows.values().filter(|row| flag(row, *at) == 0).count() as u64;
+            is_flag && words.contains(&used) && words.contains(&all) && zeros == free
+        })
+    }
+
+    fn are_apart(&self, rows: &Rows) -> bool {
+        let mut extents: Vec<(u64, u64)> =
+            rows.values().map(|row| (self.fields.address(row), self.fields.end(row))).collect();
+        extents.sort_unstable();
+        extents.windows(2).all(|two| two[0].1 <= two[1].0)
+    }
+}

@@ -1,0 +1,164 @@
+//! Frames: what functions keep while they run, by thread.
+
+use super::{Python, layout::Layout, types::Builtin};
+
+/// Interpreters, threads and frames that are looked at.
+const MAX_INTERPRETERS: usize = 64;
+const MAX_THREADS: usize = 4096;
+const MAX_FRAMES: usize = 2000;
+/// No function has more variables, or room for more values.
+const MAX_VARIABLES: u64 = 100_000;
+const MAX_STACK: u64 = 10_000;
+
+/// Variables and values of a function that runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::holders) struct Frame {
+    /// The first variable.
+    pub(in crate::holders) start: u64,
+    /// Behind the last value.
+    pub(in crate::holders) end: u64,
+    pub(in crate::holders) code: u64,
+}
+
+/// What a place in a frame is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::holders) enum Variable {
+    Named(String),
+    /// On the evaluation stack: above its top there are left-overs.
+    Unnamed,
+}
+
+impl Python<'_> {
+    /// Frames that run, by address; and the threads' numbers, which are places on their stacks.
+    pub(super) fn read_frames(&self) -> (Vec<Frame>, Vec<u64>) {
+        let structs = &self.layout.structs;
+        let (mut frames, mut threads) = (Vec::new(), Vec::new());
+        let mut interpreter = self.memory.word_or_0(self.runtime.wrapping_add(structs.interpreters));
+        for _ in 0..MAX_INTERPRETERS {
+            if interpreter == 0 {
+                break;
+            }
+            let mut thread = self.memory.word_or_0(interpreter.wrapping_add(structs.threads));
+            while thread != 0 && threads.len() < MAX_THREADS {
+                threads.push(self.memory.word_or_0(thread.wrapping_add(structs.layout.thread_id.into())));
+                if self.layout.frames_are_objects() {
+                    self.frame_objects(thread, &mut frames);
+                } else {
+                    self.plain_frames(thread, &mut frames);
+                }
+                thread = self.memory.word_or_0(thread.wrapping_add(structs.next_thread));
+            }
+            interpreter = self.memory.word_or_0(interpreter.wrapping_add(structs.next_interpreter));
+        }
+        frames.sort_unstable_by_key(|frame| frame.start);
+        (frames, threads)
+    }
+
+    /// Up to 3.10.
+    fn frame_objects(&self, thread: u64, frames: &mut Vec<Frame>) -> Option<()> {
+        const BACK: u64 = 24;
+        const CODE: u64 = 32;
+        let mut object = self.memory.word(thread.wrapping_add(self.layout.structs.layout.frame.into()))?;
+        for _ in 0..MAX_FRAMES {
+            let ty = self.type_of(object).filter(|ty| ty.builtin == Builtin::Frame)?;
+            let code = self.memory.word(object.checked_add(CODE)?)?;
+            let start = object.checked_add(ty.basic_size)?.checked_sub(8)?;
+            frames.push(Frame { start, end: start + self.old_variables(code)? * 8, code });
+            object = self.memory.word(object + BACK)?;
+        }
+        None
+    }
+
+    /// Local variables, those of inner functions and those from outside. Values on the stack follow; they are no variables.
+    fn old_variables(&self, code: u64) -> Option<u64> {
+        let tuple_len = |at: u64| {
+            let tuple = self.memory.word(code.checked_add(at)?)?;
+            self.memory.word(tuple.checked_add(16)?)
+        };
+        let [_, outer, inner] = Layout::CODE_OLD_NAMES;
+        let locals = self.memory.half(code.checked_add(Layout::CODE_OLD_LOCALS)?)?;
+        Some(u64::from(locals).min(MAX_VARIABLES) + tuple_len(outer)?.min(MAX_STACK) + tuple_len(inner)?.min(MAX_STACK))
+    }
+
+    /// From 3.11 on.
+    fn plain_frames(&self, thread: u64, frames: &mut Vec<Frame>) -> Option<()> {
+        let layout = &self.layout.structs.layout;
+        let mut frame = self.memory.word(thread.wrapping_add(layout.frame.into()))?;
+        if layout.current_frame != memscope_common::python::NONE {
+            frame = self.memory.word(frame.checked_add(layout.current_frame.into())?)?;
+        }
+        for _ in 0..MAX_FRAMES {
+            if frame == 0 {
+                return Some(());
+            }
+            if let Some(code) = self.code_of_frame(frame) {
+                let (variables, _, stack) = self.layout.code_counts();
+                let count = u64::from(self.memory.half(code + variables)?).min(MAX_VARIABLES)
+                    + u64::from(self.memory.half(code + stack)?).min(MAX_STACK);
+                let start = frame.checked_add(self.layout.frame_locals())?;
+                frames.push(Frame { start, end: start + count * 8, code });
+            }
+            frame = self.memory.word(frame.checked_add(layout.back.into())?)?;
+        }
+        None
+    }
+
+    /// The code that a frame runs, if it is a frame.
+    pub(in crate::holders) fn code_of_frame(&self, frame: u64) -> Option<u64> {
+        // The lowest bits may be marks.
+        let code = self.memory.word(frame.checked_add(self.layout.frame_code())?)? & !3;
+        self.type_of(code).is_some_and(|ty| ty.builtin == Builtin::Code).then_some(code)
+    }
+
+    /// What is at a place in a frame, counted from its first variable.
+    pub(in crate::holders) fn variable(&self, code: u64, at: u64) -> Variable {
+        let name = if self.layout.frames_are_objects() {
+            self.old_name(code, at)
+        } else {
+            let names = self.memory.word(code + Layout::CODE_NAMES);
+            names.and_then(|names| self.tuple_text(names, at))
+        };
+        name.map_or(Variable::Unnamed, Variable::Named)
+    }
+
+    fn old_name(&self, code: u64, at: u64) -> Option<String> {
+        let word = |at: u64| self.memory.word(code.checked_add(at)?);
+        let [locals, outer, inner] = Layout::CODE_OLD_NAMES;
+        let inner_count = self.memory.word(word(inner)?.checked_add(16)?)?;
+        let local_count = self.memory.half(code + Layout::CODE_OLD_LOCALS)?.into();
+        let Some(behind) = at.checked_sub(local_count) else { return self.tuple_text(word(locals)?, at) };
+        match behind.checked_sub(inner_count) {
+            None => self.tuple_text(word(inner)?, behind),
+            Some(at) => self.tuple_text(word(outer)?, at),
+        }
+    }
+
+    /// The name of a variable that a function has from outside.
+    pub(in crate::holders) fn outer_variable(&self, code: u64, at: u64) -> Option<String> {
+        if self.layout.frames_are_objects() {
+            let [_, outer, _] = Layout::CODE_OLD_NAMES;
+            return self.tuple_text(self.memory.word(code.checked_add(outer)?)?, at);
+        }
+        let (all, outer, _) = self.layout.code_counts();
+        let first = self.memory.half(code.checked_add(all)?)?.checked_sub(self.memory.half(code + outer)?)?;
+        self.tuple_text(self.memory.word(code + Layout::CODE_NAMES)?, at.checked_add(first.into())?)
+    }
+
+    fn tuple_text(&self, tuple: u64, at: u64) -> Option<String> {
+        let count = self.memory.word(tuple.checked_add(16)?)?;
+        let place = (at < count.min(MAX_VARIABLES)).then(|| tuple.checked_add(24 + at * 8)).flatten()?;
+        self.text(self.memory.word(place)?)
+    }
+
+    /// `serve() server.py:88`: name, file and first line of a function.
+    pub(in crate::holders) fn code_text(&self, code: u64) -> String {
+        let layout = &self.layout.structs.layout;
+        let text = |at: u16| {
+            let object = self.memory.word(code.wrapping_add(at.into()));
+            object.and_then(|object| self.text(object)).unwrap_or_else(|| "?".to_owned())
+        };
+        let file = text(layout.file);
+        let line = self.memory.half(code.wrapping_add(layout.first_line.into())).unwrap_or(0);
+        format!("{}() {}:{line}", text(layout.name), file.rsplit('/').next().unwrap_or_default())
+    }
+}

@@ -1,0 +1,207 @@
+//! `CPython`'s objects as bytes: types, dicts, frames, names. Versions 3.8 to 3.14; other interpreters are refused by name.
+
+mod dict;
+mod frames;
+mod layout;
+mod types;
+mod value;
+
+use std::{
+    cell::{Ref, RefCell},
+    rc::Rc,
+};
+
+pub(super) use self::{
+    dict::{Keys, Part},
+    frames::{Frame, Variable},
+    layout::{Layout, of_object, of_type},
+    types::{Builtin, Type},
+};
+use super::{
+    heap::Block,
+    memory::Memory,
+    source::{Mapping, Source},
+    symbols::{DEBUG_PYTHON, Symbols},
+};
+use crate::{
+    hash::HashMap,
+    locate::python::offsets::{self, Offsets, TABLE_BYTES},
+};
+
+/// Files that may be an interpreter and are looked into.
+const MAX_FILES: usize = 16;
+
+/// The interpreter of a process.
+#[derive(Debug)]
+pub(super) struct Python<'a> {
+    memory: &'a Memory<'a>,
+    pub(super) layout: Layout,
+    type_type: u64,
+    str_type: u64,
+    runtime: u64,
+    types: RefCell<HashMap<u64, Option<Rc<Type>>>>,
+    frames: RefCell<Vec<Frame>>,
+    /// What `pthread_self` gives in its threads.
+    pub(super) threads: Vec<u64>,
+}
+
+impl<'a> Python<'a> {
+    /// Looks for it; says why one that is there cannot be read.
+    pub(super) fn find(memory: &'a Memory<'a>) -> Result<Option<Self>, String> {
+        let source = memory.source();
+        let mut seen: Vec<&str> = Vec::new();
+        let files = source.mappings().iter().enumerate().filter(|(at, mapping)| {
+            mapping.is_file() && mapping.file_offset == 0 && (*at == 0 || may_be_python(mapping.file_name()))
+        });
+        for (_, mapping) in files {
+            if seen.len() >= MAX_FILES || seen.contains(&mapping.name.as_str()) {
+                continue;
+            }
+            seen.push(&mapping.name);
+            let Some(symbols) = source.symbols(mapping) else { continue };
+            if let Some(addresses) = Addresses::of(&symbols, mapping) {
+                return Self::new(memory, mapping, &addresses).map(Some);
+            }
+        }
+        Ok(None)
+    }
+
+    fn new(memory: &'a Memory<'a>, mapping: &Mapping, addresses: &Addresses) -> Result<Self, String> {
+        let name = mapping.file_name();
+        let number = addresses.version.and_then(|at| memory.half(at));
+        let number = number.map(|number| offsets::minor(number.into())).transpose()?;
+        let Some(minor) = number.or_else(|| minor_of_name(name)) else {
+            return Err(format!("the version of `{}` is not known", name.escape_debug()));
+        };
+        if addresses.is_debug {
+            return Err(format!("it is a debug build of Python 3.{minor}, which is not supported"));
+        }
+        let structs = structs(memory, minor, addresses.runtime)?;
+        let mut python = Self {
+            memory,
+            layout: Layout { minor, structs },
+            type_type: addresses.type_type,
+            str_type: addresses.str_type,
+            runtime: addresses.runtime,
+            types: RefCell::default(),
+            frames: RefCell::default(),
+            threads: Vec::new(),
+        };
+        let (frames, threads) = python.read_frames();
+        python.frames = RefCell::new(frames);
+        python.threads = threads;
+        Ok(python)
+    }
+
+    /// Reads again what changes while the program runs.
+    pub(super) fn forget(&self) {
+        let (frames, _) = self.read_frames();
+        *self.frames.borrow_mut() = frames;
+    }
+
+    /// Frames that run, by address.
+    pub(super) fn frames(&self) -> Ref<'_, [Frame]> {
+        Ref::map(self.frames.borrow(), Vec::as_slice)
+    }
+
+    /// The frame that has a place among its variables and values.
+    pub(super) fn frame_at(&self, place: u64) -> Option<Frame> {
+        let frames = self.frames.borrow();
+        let behind = frames.partition_point(|frame| frame.start <= place);
+        frames.get(behind.checked_sub(1)?).copied().filter(|frame| place < frame.end)
+    }
+
+    /// The object that a block begins with: at its start, behind the collector's two words, or behind two more where the
+    /// interpreter manages its dict. Which of these, its type has to say as well.
+    pub(super) fn object(&self, block: &Block) -> Option<(u64, Rc<Type>)> {
+        const WORDS: u64 = 16;
+        [0, WORDS, 2 * WORDS].into_iter().find_map(|offset| {
+            let object = block.start.checked_add(offset)?;
+            if offset + 16 > block.size {
+                return None;
+            }
+            let ty = self.type_of(object)?;
+            let collected = if ty.has_collector_words() { WORDS } else { 0 };
+            let in_front = if self.layout.has_words_in_front(ty.flags) { WORDS } else { 0 };
+            let fits = ty.basic_size + offset <= block.size + 8;
+            let is_alive = self.memory.word(object).is_some_and(|count| self.is_count(count));
+            (offset == collected + in_front && fits && is_alive).then_some((object, ty))
+        })
+    }
+
+    /// Whether a word can be a count of references. Without that an array of pointers passes for a number, whose type is
+    /// a left-over.
+    fn is_count(&self, word: u64) -> bool {
+        let count = if self.layout.minor >= 12 { word & 0xffff_ffff } else { word };
+        // From 3.14 on the upper half holds marks.
+        let upper = word >> 32 == 0 || (self.layout.minor >= 14 && self.memory.mapping(word).is_none());
+        count != 0 && upper
+    }
+}
+
+/// Symbols of an interpreter, as addresses of the process.
+#[derive(Debug)]
+struct Addresses {
+    type_type: u64,
+    str_type: u64,
+    runtime: u64,
+    version: Option<u64>,
+    is_debug: bool,
+}
+
+impl Addresses {
+    fn of(symbols: &Symbols, mapping: &Mapping) -> Option<Self> {
+        let bias = mapping.start.wrapping_sub(symbols.first_vaddr);
+        let address = |name: &str| symbols.vaddr_of(name).map(|vaddr| vaddr.wrapping_add(bias));
+        Some(Self {
+            type_type: address("PyType_Type")?,
+            str_type: address("PyUnicode_Type")?,
+            runtime: address("_PyRuntime")?,
+            version: address("Py_Version"),
+            is_debug: address(DEBUG_PYTHON).is_some(),
+        })
+    }
+}
+
+fn may_be_python(name: &str) -> bool {
+    name.starts_with("python") || name.starts_with("libpython")
+}
+
+/// Minor version out of a file's name: `libpython3.8.so.1.0`, `python3.8`.
+fn minor_of_name(name: &str) -> Option<u8> {
+    let rest = &name[name.find("python3.")? + "python3.".len()..];
+    rest.split(|character: char| !character.is_ascii_digit()).next()?.parse().ok()
+}
+
+fn structs(memory: &Memory<'_>, minor: u8, runtime: u64) -> Result<Offsets, String> {
+    const SUPPORTED: std::ops::RangeInclusive<u8> = 8..=14;
+    if !SUPPORTED.contains(&minor) {
+        return Err(format!("it is Python 3.{minor}, and 3.8 to 3.14 are known"));
+    }
+    if let Some(structs) = offsets::of_version(minor) {
+        return Ok(structs);
+    }
+    let table = memory.bytes(runtime, TABLE_BYTES).ok_or("its table of offsets cannot be read")?;
+    offsets::of_table(&table)
+}
+
+/// Whether there is an interpreter of another make.
+pub(super) fn other_interpreter(source: &dyn Source) -> Option<String> {
+    let files = source.mappings().iter().filter(|mapping| mapping.is_file());
+    let mut names = files.map(Mapping::file_name);
+    names.find(|name| name.starts_with("libpypy") || name.starts_with("pypy3")).map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_come_from_names() {
+        assert_eq!(minor_of_name("libpython3.8.so.1.0"), Some(8));
+        assert_eq!(minor_of_name("python3.10"), Some(10));
+        for name in ["python3", "libpython2.7.so", "python3.", "perl"] {
+            assert_eq!(minor_of_name(name), None, "{name}");
+        }
+    }
+}

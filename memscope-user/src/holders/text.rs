@@ -1,0 +1,130 @@
+//! The answer for people.
+
+use std::io::{self, Write};
+
+use super::answer::{Branch, Group, Holder, Holders, PoolNow, State, Sum};
+use crate::{
+    printable::OneLine,
+    text::numbers::{counted, rounded, seconds},
+};
+
+/// Groups that are shown.
+const MAX_GROUPS: usize = 20;
+
+/// Writes an answer; `tree`: by object as well.
+///
+/// # Errors
+///
+/// When `out` cannot be written to.
+pub fn write_text(found: &Holders, tree: bool, out: &mut dyn Write) -> io::Result<()> {
+    let Holders { pid, command, python, pool, asked, .. } = found;
+    let python = python.as_ref().map(|python| format!(", {python}")).unwrap_or_default();
+    writeln!(out, "Process {pid} ({}{python})", OneLine(command))?;
+    if let Some(pool) = pool {
+        write_pool(pool, out)?;
+    }
+    writeln!(out, "Looked at {}", sum(*asked))?;
+    if tree && !found.tree.is_empty() {
+        writeln!(
+            out,
+            "\nBy object: device memory that it leads to; in brackets what it alone keeps, if others lead to it as well"
+        )?;
+        write_branches(&found.tree, 1, out)?;
+    }
+    write_groups(&found.groups, out)?;
+    for note in &found.notes {
+        writeln!(out, "\nNote: {}", OneLine(note))?;
+    }
+    let effort = &found.effort;
+    let scanned = rounded(effort.scanned_bytes.into());
+    writeln!(out, "\nRead {scanned} of host memory in {}; the process was not stopped", seconds(effort.time_ns))
+}
+
+fn sum(sum: Sum) -> String {
+    if sum.size_bytes == 0 {
+        return counted(sum.blocks, "block");
+    }
+    format!("{}, {}", counted(sum.blocks, "block"), rounded(sum.size_bytes.into()))
+}
+
+fn write_pool(pool: &PoolNow, out: &mut dyn Write) -> io::Result<()> {
+    let PoolNow { allocator, devices, segments, size_bytes, live, free, .. } = pool;
+    let (segments, devices) = (counted(*segments, "segment"), counted(*devices, "device"));
+    writeln!(
+        out,
+        "Pool {}: {} in {segments} on {devices}; live: {}; free: {} in {}",
+        OneLine(allocator),
+        rounded((*size_bytes).into()),
+        sum(*live),
+        rounded(free.size_bytes.into()),
+        counted(free.blocks, "piece"),
+    )
+}
+
+fn write_branches(branches: &[Branch], depth: usize, out: &mut dyn Write) -> io::Result<()> {
+    for branch in branches {
+        let alone = match branch.retained_bytes {
+            0 => "  (shared)".to_owned(),
+            bytes if bytes == branch.held.size_bytes => String::new(),
+            bytes => format!("  ({} alone)", rounded(bytes.into())),
+        };
+        let bytes = rounded(branch.held.size_bytes.into());
+        writeln!(out, "{:indent$}{bytes:>12}  {}{alone}", "", OneLine(&branch.name), indent = 2 * depth - 2)?;
+        write_branches(&branch.children, depth + 1, out)?;
+        if branch.left_out_bytes > 0 && !branch.children.is_empty() {
+            let bytes = rounded(branch.left_out_bytes.into());
+            writeln!(out, "{:indent$}{bytes:>12}  … smaller parts", "", indent = 2 * depth)?;
+        }
+    }
+    Ok(())
+}
+
+fn write_groups(groups: &[Group], out: &mut dyn Write) -> io::Result<()> {
+    for group in groups.iter().take(MAX_GROUPS) {
+        writeln!(out, "\n{}{}", sum(group.sum), first_address(group))?;
+        if let Some(place) = &group.allocated_at {
+            writeln!(out, "  allocated at    {}", OneLine(place))?;
+        }
+        match group.state {
+            State::Held => write_holders(&group.held_by, out)?,
+            state => writeln!(out, "  {}", state_text(state))?,
+        }
+    }
+    let more = groups.len().saturating_sub(MAX_GROUPS) as u64;
+    if more > 0 {
+        writeln!(out, "\n… and {} (see --json)", counted(more, "more group"))?;
+    }
+    Ok(())
+}
+
+/// Of a single block.
+fn first_address(group: &Group) -> String {
+    match group.addresses.as_slice() {
+        [address] if group.sum.blocks == 1 => format!(" at {address:#x}"),
+        _ => String::new(),
+    }
+}
+
+fn write_holders(holders: &[Holder], out: &mut dyn Write) -> io::Result<()> {
+    for (at, holder) in holders.iter().enumerate() {
+        let what = match (holder.is_sure, at) {
+            (false, _) => "perhaps held by",
+            (true, 0) => "still held by",
+            (true, _) => "and by",
+        };
+        writeln!(out, "  {what:<16}{}", OneLine(&holder.path))?;
+    }
+    Ok(())
+}
+
+/// What is said where nothing is named.
+const fn state_text(state: State) -> &'static str {
+    match state {
+        State::Held => "held",
+        State::Ring => "garbage not collected yet: only a ring of Python objects points at it; `gc.collect()` frees it",
+        State::NoRoot => "nothing found: something points at it, but no path leads to a variable",
+        State::Nothing => "nothing found: nothing in host memory points at it",
+        State::Free => "free: the pool has it back",
+        State::Changed => "nothing sure: what held it changed while it was read; ask again",
+    }
+}

@@ -1,0 +1,203 @@
+"""Holds made-up device blocks in all the ways that Python has. Prints `CASES`, a name, an address and the path of each, and waits.
+
+A `c_void_p` has its value in its own memory, as a tensor's storage has the address of its block. The paths are written here by hand;
+numbers of lines come from the functions themselves. With the argument `busy` it allocates and frees all the while.
+"""
+import asyncio
+import collections
+import ctypes
+import functools
+import gc
+import json
+import os
+import random
+import sys
+import threading
+import weakref
+
+gc.disable()
+BASE, STEP = 0x12C100000000, 0x400000
+FILE = os.path.basename(__file__)
+CASES = []
+NOTHING, RING = "nothing", "ring"
+
+
+def block(name, path):
+    address = BASE + len(CASES) * STEP
+    CASES.append([name, address, path])
+    return ctypes.c_void_p(address)
+
+
+def line(code):
+    return "%s() %s:%d" % (getattr(code, "co_qualname", code.co_name), FILE, code.co_firstlineno)
+
+
+history = [block("item of a list", "__main__.history[%d]" % at) for at in range(3)]
+cache = {"a": {"history": block("dict in a dict", "__main__.cache['a']['history']")}, ("layer", 7): [block("key of two", "__main__.cache[('layer', 7)][0]")]}
+
+
+class Engine:
+    registry = {}
+
+    def __init__(self):
+        self.name = "engine"
+        self._cache = block("attribute", "__main__.engine._cache")
+
+
+Engine.registry["k"] = block("class", "class __main__.Engine.registry['k']")
+engine = Engine()
+
+
+class Slotted:
+    __slots__ = ("buffer", "other")
+
+
+slotted = Slotted()
+slotted.buffer = block("slot", "__main__.slotted.buffer")
+
+
+def closure():
+    kept = block("closure", "__main__.hook closure variable `kept`")
+    unused = 3
+    return lambda: (unused, kept)
+
+
+hook = closure()
+
+
+def numbers():
+    inner = block("generator", None)
+    yield 1
+    yield inner
+
+
+waiting = numbers()
+next(waiting)
+CASES[-1][2] = "__main__.waiting%s → local `inner` of %s" % (".gi_frame" if sys.version_info < (3, 11) else "", line(numbers.__code__))
+partial = functools.partial(print, block("partial", "__main__.partial.args[0]"))
+queue = collections.deque([block("deque", "__main__.queue[deque item]")])
+ordered = collections.OrderedDict(x=block("OrderedDict", "__main__.ordered['x']"))
+default = collections.defaultdict(list)
+default[7].append(block("defaultdict", "__main__.default[7][0]"))
+
+
+class Item:
+    pass
+
+
+item = Item()
+item.buffer = block("set", "__main__.members{member}.buffer")
+members = {item}
+del item
+
+
+def argument(value=block("default argument", "__main__.argument.__defaults__[0]")):
+    return value
+
+
+tuples = (1, (2, block("tuple in a tuple", "__main__.tuples[1][1]")))
+long_list = [0] * 100000
+long_list[77777] = block("long list", "__main__.long_list[77777]")
+large = {"k%d" % at: 0 for at in range(50000)}
+large["k31234"] = block("large dict", "__main__.large['k31234']")
+
+
+def ring():
+    one, other = Item(), Item()
+    one.other, other.other = other, one
+    one.buffer = block("ring", RING)
+
+
+ring()
+target = Item()
+target.buffer = block("weak references beside it", "__main__.target.buffer")
+weak, weak_values = weakref.ref(target), weakref.WeakValueDictionary(z=target)
+model = Item()
+model.layers = [Item() for _ in range(4)]
+model.layers[3].mlp = Item()
+model.layers[3].mlp.weight = block("deep", "__main__.model.layers[3].mlp.weight")
+model.__dict__["odd key"] = block("odd key", "__main__.model.__dict__['odd key']")
+
+
+class Page(tuple):
+    pass
+
+
+page = Page((0, block("subclass of tuple", "__main__.page[1]")))
+
+
+class Table(dict):
+    pass
+
+
+table = Table(row=block("subclass of dict", "__main__.table['row']"))
+
+
+class Tree(list):
+    pass
+
+
+tree = Tree([block("subclass of list", "__main__.tree[0]")])
+quote = {"it's": block("quote in a key", "__main__.quote[\"it's\"]"), "esc\x1b[31m": block("control in a key", None)}
+CASES[-1][2] = "__main__.quote['esc\x1b[31m']"
+both = [block("two holders", "__main__.both[0]")]
+also = {"second": {"deeper": both[0]}}
+freed = [block("freed", NOTHING)]
+del freed
+
+
+def worker():
+    held = block("thread", "local `held` of " + line(worker.__code__))
+    ready.set()
+    stop.wait()
+    return held
+
+
+ready, stop = threading.Event(), threading.Event()
+threading.Thread(target=worker, daemon=True).start()
+ready.wait()
+
+
+def failing():
+    lost = block("traceback", None)
+    CASES[-1][2] = "__main__.error.__traceback__.tb_next.tb_frame → local `lost` of " + line(failing.__code__)
+    raise ValueError(lost is None)
+
+
+try:
+    failing()
+except ValueError as caught:
+    error = caught
+
+
+def busy():
+    kept = {}
+    while True:
+        at = random.randrange(2000)
+        kept[at] = [object() for _ in range(random.randrange(300))]
+        kept.pop(random.randrange(2000), 0)
+
+
+def serve(served):
+    request = {"tensors": [block("frame", "local `request`['tensors'][0] of " + line(serve.__code__))]}
+
+    async def handle():
+        inner = block("task", "… → local `inner` of " + line(handle.__code__))
+        await asyncio.sleep(1000)
+        return inner
+
+    async def main():
+        task = asyncio.ensure_future(handle())
+        await asyncio.sleep(0.01)
+        print("CASES " + json.dumps(CASES), flush=True)
+        print("ready", flush=True)
+        if "busy" in sys.argv:
+            busy()
+        await asyncio.sleep(1000)
+        return task
+
+    asyncio.run(main())
+    return request, served
+
+
+serve(engine)
