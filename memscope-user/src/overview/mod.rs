@@ -2,7 +2,6 @@
 //! in 24 lines of 80 columns.
 
 mod checks;
-mod frames;
 mod gate;
 mod memory;
 mod oom;

@@ -2,12 +2,12 @@
 
 use super::{
     Cause, Check, Checked, Detail, FailedRequest, MemoryTable, Overview, Place, ProcessOverview, Role, Verdict, When,
-    frames::{self, UserFrame},
 };
 use crate::analyses::ledger::Moment;
 use crate::model::{Confidence, Device, Figures, PoolOperators, RunEnd};
 use crate::printable::OneLine;
 use crate::text::numbers::{counted, rounded};
+use crate::text::user_frames::{self, UserFrame};
 
 /// Lines of the screen.
 const LINES: usize = 24;
@@ -291,7 +291,7 @@ fn write_cause(page: &mut Page, failed: &FailedRequest) {
         }
     };
     page.line(vec![(Tone::Title, "   CAUSE    ".to_owned()), (Tone::Plain, cause)]);
-    if let Some(UserFrame { at, function }) = frames::of(failed.stacks, 1).into_iter().next() {
+    if let Some(UserFrame { at, function }) = user_frames::of(failed.stacks, 1).into_iter().next() {
         page.line(vec![(Tone::Title, "   ASKED    ".to_owned()), (Tone::Plain, format!("{at}  {function}"))]);
     }
     let is_torch = failed.pool.is_some_and(|pool| pool.operators() == Some(PoolOperators::Torch));
@@ -324,7 +324,7 @@ fn write_places(page: &mut Page, process: &ProcessOverview, room: usize) {
     }
     let mut written = 0;
     for (number, place) in process.places.iter().take(MAX_PLACES).enumerate() {
-        let frames = frames::of(place.stacks, FRAMES[number.min(1)]);
+        let frames = user_frames::of(place.stacks, FRAMES[number.min(1)]);
         let lines = 1 + frames.len().max(1);
         let is_last = number + 1 == process.places.len();
         if lines + usize::from(!is_last) > left {

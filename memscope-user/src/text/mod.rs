@@ -5,6 +5,7 @@ pub(crate) mod frame;
 pub(crate) mod groups;
 pub(crate) mod numbers;
 pub(crate) mod stacks;
+pub(crate) mod user_frames;
 
 use std::fmt;
 

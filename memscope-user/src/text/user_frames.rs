@@ -1,7 +1,7 @@
 //! The frames of a call stack that are the user's own code.
 
+use super::frame::Frame;
 use crate::model::Stacks;
-use crate::text::frame::Frame;
 
 /// Parts of paths of Python files that are not the user's: the interpreter's library and installed packages.
 const PACKAGES: [&str; 4] = ["/site-packages/", "/dist-packages/", "/lib/python", "<frozen "];
@@ -30,16 +30,16 @@ const LIBRARIES: [&str; 19] = [
 
 /// A frame of the user's code, in short.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct UserFrame {
+pub(crate) struct UserFrame {
     /// Where: `server.py:15`, or the name of a library or program.
-    pub(super) at: String,
+    pub(crate) at: String,
     /// The function; empty if unknown.
-    pub(super) function: String,
+    pub(crate) function: String,
 }
 
 /// The user's frames of a place, innermost first, at most `most`; of a place without any the innermost ones that there are. Python's, if
 /// there are any.
-pub(super) fn of(stacks: Stacks, most: usize) -> Vec<UserFrame> {
+pub(crate) fn of(stacks: Stacks, most: usize) -> Vec<UserFrame> {
     let Some(stack) = stacks.best() else { return Vec::new() };
     let frames: Vec<Frame<'_>> = stack.frames().into_iter().map(Frame::of).collect();
     let short = |frame: &Frame<'_>| UserFrame::of(*frame);
