@@ -46,6 +46,7 @@ pub mod report;
 pub mod ring;
 #[cfg(feature = "trace")]
 pub mod session;
+pub mod settings;
 pub mod sinks;
 #[cfg(feature = "trace")]
 pub mod stacks;

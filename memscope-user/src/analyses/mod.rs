@@ -35,7 +35,9 @@ mod scale;
 #[cfg(test)]
 pub(crate) mod script;
 pub mod select;
+pub mod settings;
 pub mod silent;
+pub mod sleep;
 pub mod step_leaks;
 pub mod stepped;
 pub mod table;
@@ -59,7 +61,9 @@ pub use oom::OomAnalysis;
 pub use peaks::PeaksAnalysis;
 pub use question::{Asked, Question, Questions, Sees};
 pub use registry::Finding;
+pub use settings::SettingsAnalysis;
 pub use silent::SilentAnalysis;
+pub use sleep::SleepAnalysis;
 pub use step_leaks::StepLeaksAnalysis;
 pub use stepped::Stepped;
 

@@ -10,7 +10,7 @@ use super::concluded::LeftOut;
 use super::question::Question;
 use super::{
     by_stack, decompose, device_use, fluctuation, fragmentation, growth, held, inefficient, judged, ledger, lifetimes,
-    mark_leaks, oom, peaks, silent, step_leaks,
+    mark_leaks, oom, peaks, settings, silent, sleep, step_leaks,
 };
 use crate::model::StepsFrom;
 
@@ -111,6 +111,10 @@ kinds! {
     ByStack(by_stack::ByStack) = "by_stack";
     /// Where the memory of a device is.
     Ledger(ledger::Ledger) = "ledger";
+    /// What stays while a server sleeps.
+    Sleeps(sleep::Sleeps) = "sleeps";
+    /// Settings that a program was started with.
+    Settings(settings::Settings) = "settings";
     /// Processes whose memory is not known.
     Silent(silent::Silent) = "silent";
     /// What the driver says of a device.

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::probes::RowInfo;
 use crate::probes::ops::{OpInfo, TensorLayout};
+use crate::settings;
 
 /// Longest text in a note, in bytes; so that every note fits a record, whatever has to be escaped.
 const MAX_NOTE_TEXT: usize = 4096;
@@ -36,6 +37,13 @@ pub enum Note {
         /// Its number in its own pid namespace (`NSpid`), if that is another one than the tracer's.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pid_within: Option<u32>,
+    },
+    /// Settings of the program that a process is; only those that the tracer knows by name are kept.
+    Settings {
+        /// The process.
+        pid: u32,
+        /// Those that are set: name and value.
+        settings: Vec<(String, String)>,
     },
     /// A process ended.
     ProcessEnd {
@@ -195,6 +203,7 @@ impl Note {
                     symbol.cut();
                 }
             }
+            Self::Settings { settings, .. } => settings.truncate(settings::NAMES.len()),
             Self::End { reason } => cut(reason),
             Self::Usage { processes: Some(processes), .. } => processes.truncate(MAX_PROCESSES),
             _ => {}

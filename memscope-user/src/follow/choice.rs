@@ -52,6 +52,13 @@ pub enum Change {
         /// Its number in its own pid namespace, if that is another one than ours.
         pid_within: Option<u32>,
     },
+    /// Settings of the program that a process is.
+    Set {
+        /// The process.
+        pid: u32,
+        /// Name and value.
+        settings: Vec<(String, String)>,
+    },
     /// A process is gone; everything it did is in the transport.
     Ended {
         /// The process.

@@ -48,6 +48,7 @@ use crate::{
     },
     probes::ProbeSpec,
     ring::Urgent,
+    settings,
 };
 
 /// How long a process that was sent `SIGSTOP` may take to stop.
@@ -359,6 +360,10 @@ impl Follow {
             visible_devices: visible_devices(pid),
             pid_within: pid_within(pid),
         });
+        // Read by itself: of a process that does not let us there is no note, and nothing is known of its settings.
+        if let Some(environment) = environment(pid) {
+            self.changes.push(Change::Set { pid, settings: settings::of_environment(&environment) });
+        }
     }
 
     /// Continues a process that the kernel side has sent `SIGSTOP`. The signal comes after the record, so the stop

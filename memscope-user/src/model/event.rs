@@ -344,6 +344,15 @@ pub struct Unmet {
     pub options: Arc<str>,
 }
 
+/// A setting that a program was started with: a variable of its environment.
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
+pub struct Setting {
+    /// Name of the variable, one of [`settings::NAMES`](crate::settings::NAMES).
+    pub name: &'static str,
+    /// Its value, as the program was started with it.
+    pub value: String,
+}
+
 /// A process joined the trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProcessStart {
@@ -455,15 +464,17 @@ pub enum EventKind {
     DeviceUsage(DeviceUsage),
     /// A process joined the trace.
     ProcessStart(ProcessStart),
+    /// Settings of the program that a process is, which advice depends on. No row says so.
+    Settings(Arc<[Setting]>),
     /// A process ended; its live blocks were freed by [`FreeCause::ProcessEnd`] events before this one.
     ProcessEnd,
 }
 
 impl EventKind {
-    /// Whether a run may begin with it. What the driver says of a device is of no run.
+    /// Whether a run may begin with it. What the driver says of a device is of no run, and settings were there before.
     #[must_use]
     pub const fn is_of_run(&self) -> bool {
-        !matches!(self, Self::DeviceUsage(_))
+        !matches!(self, Self::DeviceUsage(_) | Self::Settings(_))
     }
 }
 

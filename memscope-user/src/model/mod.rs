@@ -14,7 +14,7 @@ pub use block::{AllocApi, Block, Device, PageType};
 pub use event::{
     Access, AccessKind, Alloc, AllocFailed, AllocRecovered, AtbOp, BlockReturned, DeviceUsage, DriverFigures, Event,
     EventKind, Free, FreeCause, Launch, Mark, Op, OpPhase, OutOfMemory, ProcessStart, ProcessUsage, Region, RegionKind,
-    Snapshot, System, UnknownFree, Unmet,
+    Setting, Snapshot, System, UnknownFree, Unmet,
 };
 pub use groups::{LiveGroups, LiveSum, OwnerSum, PlaceSum, SizeSum};
 pub use loss::{Confidence, CutStacks, Figures, LossLine, RunEnd};

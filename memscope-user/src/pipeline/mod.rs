@@ -42,7 +42,7 @@ use self::item::{Called, Head, Item, StackIds};
 use self::loss::{Losses, Own};
 use self::order::{Order, WINDOW};
 use self::output::Output;
-use self::process::Process;
+use self::process::{Process, known_settings};
 use self::rows::Rows;
 use self::stacks::{Code, NativeOf, PythonOf, StackTable};
 use self::text::Texts;
@@ -402,6 +402,12 @@ impl Pipeline {
                 if let Some((process, shared)) = self.process(pid) {
                     process.started(at, start, visible_devices.as_deref(), shared);
                 }
+            }
+            Note::Settings { pid, settings } => {
+                let kind = EventKind::Settings(known_settings(&settings));
+                let (device, stacks) = (Device::None, Stacks::default());
+                // Not a call of the process, so its events are not counted by it.
+                self.shared.out.event(&Event { id: 0, time_ns, pid, tid: pid, device, stacks, kind }, false, true);
             }
             Note::ProcessEnd { pid } => {
                 if let Some(mut process) = self.processes.remove(&pid) {

@@ -14,7 +14,8 @@ use super::item::Head;
 use super::stacks::Codes;
 use super::steps::Steps;
 use super::turn::{At, Home, Shared, Turn};
-use crate::model::{Device, EventKind, FreeCause, ProcessStart};
+use crate::model::{Device, EventKind, FreeCause, ProcessStart, Setting};
+use crate::settings;
 
 /// One traced process.
 pub(super) struct Process {
@@ -121,6 +122,15 @@ impl Process {
     }
 }
 
+/// Settings of a note that this program knows, each once.
+pub(super) fn known_settings(settings: &[(String, String)]) -> Arc<[Setting]> {
+    let known = |name: &'static str| {
+        let (_, value) = settings.iter().find(|(of, _)| of == name)?;
+        Some(Setting { name, value: settings::kept(value) })
+    };
+    settings::NAMES.into_iter().filter_map(known).collect()
+}
+
 /// The list of devices that a program sees, strictly of decimal numbers.
 pub(crate) fn visible_devices(list: &str) -> Option<Vec<u32>> {
     let number = |item: &str| item.bytes().all(|byte| byte.is_ascii_digit()).then(|| item.parse().ok())?;
@@ -130,6 +140,15 @@ pub(crate) fn visible_devices(list: &str) -> Option<Vec<u32>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A capture may hold anything: names that are not ours are passed over, values are bounded.
+    #[test]
+    fn settings_of_a_note_are_known_ones() {
+        let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        let note = [pair("TOKEN", "x"), pair("HCCL_BUFFSIZE", &"7".repeat(4096)), pair("HCCL_BUFFSIZE", "8")];
+        let [Setting { name: "HCCL_BUFFSIZE", value }] = &known_settings(&note)[..] else { panic!("one") };
+        assert_eq!(*value, "7".repeat(512));
+    }
 
     #[test]
     fn visible_devices_are_strict() {

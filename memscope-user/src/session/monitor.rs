@@ -66,6 +66,7 @@ impl Monitor {
             ProcessChange::Started { pid, .. } => {
                 self.living.insert(pid);
             }
+            ProcessChange::Set { .. } => {}
             ProcessChange::Ended { pid } => {
                 self.living.remove(&pid);
                 self.histories.retain(|key, _| key.0 != pid);

@@ -12,7 +12,7 @@ use super::{
 use crate::{
     analyses::{
         self, Analysis, Asked, ByStackAnalysis, FluctuationAnalysis, HeldAnalysis, InefficientAnalysis, LedgerAnalysis,
-        OomAnalysis, Question, Questions, Sees, SilentAnalysis, Stepped,
+        OomAnalysis, Question, Questions, Sees, SettingsAnalysis, SilentAnalysis, Stepped,
         decompose::RuleSet,
         select::{AnyBlock, Filter, Selected, Selection},
     },
@@ -276,7 +276,11 @@ impl Selecting {
 pub(crate) fn analyses(args: &CollectOptions, rules: Option<&Arc<RuleSet>>) -> Chosen {
     let selection = args.selection(rules);
     let (of_chosen, of_all) = (of_chosen_blocks(args, rules), of_all_blocks(args, rules, &selection.filter));
-    let of_whole: [Box<dyn Analysis>; 2] = [Box::new(LedgerAnalysis::default()), Box::new(SilentAnalysis::default())];
+    let of_whole: [Box<dyn Analysis>; 3] = [
+        Box::new(LedgerAnalysis::default()),
+        Box::new(SilentAnalysis::default()),
+        Box::new(SettingsAnalysis::default()),
+    ];
     if selection.is_all() {
         let analyses = of_chosen.into_iter().chain(of_all).chain(of_whole).collect();
         return Chosen { analyses, selected: Selecting::ALL };

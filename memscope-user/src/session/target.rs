@@ -249,6 +249,7 @@ pub(super) fn change_note(change: Change) -> Note {
         Change::Started { pid, parent, attached, command, visible_devices, pid_within } => {
             Note::ProcessStart { pid, parent, attached, command, visible_devices, pid_within }
         }
+        Change::Set { pid, settings } => Note::Settings { pid, settings },
         Change::Ended { pid } => Note::ProcessEnd { pid },
     }
 }

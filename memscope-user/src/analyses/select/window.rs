@@ -158,6 +158,7 @@ struct Before {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Begun {
     Process,
+    Settings,
     Block(u64),
     Region(RegionKind, u64),
     Step(Device),
@@ -175,6 +176,7 @@ impl Before {
             EventKind::StepEnd { .. } => (Begun::Step(event.device), false),
             EventKind::DeviceUsage(_) => (Begun::Usage(event.device), true),
             EventKind::ProcessStart(_) => (Begun::Process, true),
+            EventKind::Settings(_) => (Begun::Settings, true),
             EventKind::ProcessEnd => {
                 for number in self.processes.remove(&event.pid).into_iter().flat_map(HashMap::into_values) {
                     self.events.remove(&number);

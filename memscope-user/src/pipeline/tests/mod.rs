@@ -136,6 +136,7 @@ fn line(event: &Event) -> String {
             write!(line, "recent {:x}+{}", block.addr, block.size_bytes)
         }
         EventKind::OutOfMemory(OutOfMemory::Top(block)) => write!(line, "top {:x}+{}", block.addr, block.size_bytes),
+        EventKind::Settings(settings) => write!(line, "settings {}", settings.len()),
         EventKind::ProcessEnd => write!(line, "process end"),
     }
     .expect("written");

@@ -101,6 +101,7 @@ impl<'a> Row<'a> {
             | EventKind::NamedRange { .. }
             | EventKind::DeviceUsage(_)
             | EventKind::ProcessStart(_)
+            | EventKind::Settings(_)
             | EventKind::ProcessEnd => None,
         }
     }
