@@ -21,6 +21,7 @@ pub mod decode;
 mod digest;
 pub mod document;
 pub mod dump_format;
+pub mod explain;
 #[cfg(feature = "trace")]
 pub mod follow;
 #[cfg(feature = "fuzzing")]

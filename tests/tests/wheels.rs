@@ -10,7 +10,9 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use memchr::memmem;
 use memscope::backend;
+use memscope::explain::advice::HINTS;
 use memscope::os::elf;
 use memscope_tests::harness::tracer::tracer_path;
 use serde_json::Value;
@@ -121,6 +123,26 @@ fn functions_are_where_the_list_says() {
         }
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// Settings that `explain` advises are read by each `torch_npu`: variables, options in their values, and an option of process groups.
+#[test]
+fn advised_settings_are_in_torch_npu() {
+    let libraries: BTreeSet<PathBuf> = lines()
+        .into_iter()
+        .filter(|line| line.file == SEARCHED && line.function != "-")
+        .map(|line| line.folder.join(line.file))
+        .collect();
+    assert!(!libraries.is_empty(), "no torch_npu is in the set");
+    let variables = HINTS.iter().filter_map(|hint| hint.variable);
+    let names: BTreeSet<&str> =
+        variables.flat_map(|it| [Some(it.name), it.option]).flatten().chain(["hccl_buffer_size"]).collect();
+    assert!(names.len() >= 8, "{names:?}");
+    for path in libraries {
+        let bytes = fs::read(&path).expect("a library that was fetched");
+        let missing: Vec<&&str> = names.iter().filter(|name| memmem::find(&bytes, name.as_bytes()).is_none()).collect();
+        assert_eq!(missing, [&""; 0], "{}", path.display());
+    }
 }
 
 /// What the search starts from.

@@ -25,6 +25,7 @@ const GROUPS: [Group; 5] = [
         "Ask a capture or dumps",
         &[
             ("report", "A page for a browser: all answers, with pictures"),
+            ("explain", "What was found, why, and what to try"),
             ("leaks", "Leaks by step, growth, memory held"),
             ("peaks", "What was live when usage was highest"),
             ("decompose", "Memory by owner over time: weights, gradients, KV cache, …"),

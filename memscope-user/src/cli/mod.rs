@@ -8,6 +8,7 @@ mod decompose;
 mod demo;
 mod diff;
 mod doctor;
+mod explain;
 mod export;
 mod file_size;
 mod heap;
@@ -85,6 +86,7 @@ fn run_command_line() -> ExitCode {
         Some(Command::Inefficient(args)) => inefficient::run(&args),
         Some(Command::Decompose(args)) if args.print_rules => decompose::run(&args),
         Some(Command::Decompose(args)) => newest::on(args, |args| &mut args.files, decompose::run),
+        Some(Command::Explain(args)) => newest::on(args, |args| &mut args.files, explain::run),
         Some(Command::Report(args)) => newest::on(args, |args| &mut args.files, page::run),
         Some(Command::Leaks(args)) => newest::on(args, |args| &mut args.files, leaks::run),
         Some(Command::Ask(args)) => newest::on(args, |ask| &mut ask.args.files, ask::run),

@@ -6,6 +6,7 @@ use schemars::{JsonSchema, SchemaGenerator, generate::SchemaSettings};
 use serde::Serialize;
 
 use crate::analyses::{Finding, compare::ComparedDevice, diff::Diff, sample::Sample};
+use crate::explain::{Card, NotJudged};
 use crate::holders::Holders;
 use crate::model::{RunEnd, StepsFrom};
 
@@ -20,6 +21,19 @@ pub trait Content: Serialize + JsonSchema {
 pub struct Findings<'a> {
     /// By process, then device.
     pub findings: Vec<&'a Finding>,
+    /// How the trace ended, and what was lost.
+    pub end: &'a RunEnd,
+}
+
+/// What rules say of the findings of a run.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct Explained<'a> {
+    /// The most urgent first, then those about most bytes.
+    pub cards: &'a [Card],
+    /// Further ones.
+    pub cards_left_out: u64,
+    /// Rules without what they go by.
+    pub not_judged: &'a [NotJudged],
     /// How the trace ended, and what was lost.
     pub end: &'a RunEnd,
 }
@@ -39,6 +53,10 @@ pub struct Comparison<'a> {
 
 impl Content for Findings<'_> {
     const SCHEMA: &'static str = "memscope/findings/1";
+}
+
+impl Content for Explained<'_> {
+    const SCHEMA: &'static str = "memscope/explanation/1";
 }
 
 impl Content for Diff {
@@ -93,13 +111,14 @@ pub fn to_string<T: Content>(content: T) -> String {
 }
 
 /// Names of the schemas, as `memscope-bpf schema` takes them.
-pub const NAMES: [&str; 5] = ["findings", "diff", "comparison", "sample", "holders"];
+pub const NAMES: [&str; 6] = ["findings", "explanation", "diff", "comparison", "sample", "holders"];
 
 /// The JSON Schema (draft 2020-12) of the documents of this name; `None` if there are none.
 #[must_use]
 pub fn schema(name: &str) -> Option<String> {
     let schema = match name {
         "findings" => schema_of::<Findings<'_>>(),
+        "explanation" => schema_of::<Explained<'_>>(),
         "diff" => schema_of::<Diff>(),
         "comparison" => schema_of::<Comparison<'_>>(),
         "sample" => schema_of::<Sample>(),

@@ -13,6 +13,7 @@ mod daemon;
 mod decompose;
 mod diff;
 mod errors;
+mod explain;
 mod first_screen;
 mod fragmentation;
 mod holders;

@@ -102,6 +102,8 @@ pub(in crate::cli) enum Command {
     /// Questions of the registry.
     #[command(flatten)]
     Ask(Ask),
+    /// Explain what was found: rules with evidence, and what to try.
+    Explain(OwnerArgs),
     /// Write a page for a browser: memory over time by owner, places, blocks, segments, findings.
     Report(PageArgs),
     /// Find leaks and growth in the files of a run.
@@ -187,7 +189,7 @@ pub(in crate::cli) struct CompletionsArgs {
 /// `schema`.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct SchemaArgs {
-    /// Kind of document: of reports, `diff`, `compare`, `stat` or `holders`.
+    /// Kind of document: of reports, `explain`, `diff`, `compare`, `stat` or `holders`.
     #[arg(value_parser = crate::document::NAMES)]
     pub name: String,
 }

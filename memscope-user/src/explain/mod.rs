@@ -1,0 +1,119 @@
+//! What do the findings of a run mean, and what may help? Rules over findings; each says what it found in a card, with evidence and
+//! advice, or is silent.
+//!
+//! Pure: findings in, cards out. A rule decides nothing that a finding has decided: it asks for verdicts and figures. What a program has in
+//! force is not advised ([`settings`](crate::settings)). Of two rules that explain the same bytes the more special one speaks: the
+//! first in [`Rule::ALL`].
+
+pub mod advice;
+mod card;
+mod device;
+mod facts;
+mod owners;
+mod places;
+mod pools;
+mod requests;
+mod sleep;
+#[cfg(test)]
+mod tests;
+pub mod text;
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+pub use self::card::{Advice, Card, Level, NotJudged, Rule};
+use self::facts::{Facts, Out};
+use crate::analyses::decompose::RuleSet;
+use crate::analyses::{
+    self, Analysis, DecomposeAnalysis, DeviceUseAnalysis, Finding, FragmentationAnalysis, HeldAnalysis,
+    InefficientAnalysis, LedgerAnalysis, OomAnalysis, PeaksAnalysis, SettingsAnalysis, SleepAnalysis,
+};
+use crate::model::RunEnd;
+
+/// Cards of a run that are kept.
+pub const MAX_CARDS: usize = 20;
+
+/// What rules say of a run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Explanation {
+    /// The most urgent first, then those about most bytes.
+    pub cards: Vec<Card>,
+    /// Further ones.
+    pub left_out: u64,
+    /// Rules without what they go by.
+    pub not_judged: Vec<NotJudged>,
+}
+
+/// The rules, in the order of [`Rule::ALL`]; one may look at several kinds of findings.
+const RULES: [fn(&mut Out<'_, '_>); 16] = [
+    requests::while_captured,
+    requests::of_others,
+    requests::in_pieces,
+    requests::too_large,
+    sleep::expandable,
+    sleep::keeps,
+    places::of_steps,
+    pools::workspaces,
+    places::growing,
+    places::caches,
+    owners::kv_caches,
+    owners::graphs,
+    device::buffers,
+    pools::late_frees,
+    pools::caches,
+    device::unexplained,
+];
+
+/// The analyses whose findings rules go by; `rules` name owners. With fewer of them fewer rules have something to say.
+#[must_use]
+pub fn analyses(rules: &Arc<RuleSet>) -> Vec<Box<dyn Analysis>> {
+    vec![
+        Box::new(analyses::judged_leaks_by(rules)),
+        Box::new(OomAnalysis::new(Arc::clone(rules))),
+        Box::new(LedgerAnalysis::default()),
+        Box::new(FragmentationAnalysis::new(Arc::clone(rules))),
+        Box::new(HeldAnalysis::default()),
+        Box::new(DeviceUseAnalysis::default()),
+        Box::new(PeaksAnalysis::new(Arc::clone(rules))),
+        Box::new(DecomposeAnalysis::new(Arc::clone(rules))),
+        Box::new(InefficientAnalysis::default()),
+        Box::new(SleepAnalysis::default()),
+        Box::new(SettingsAnalysis::default()),
+    ]
+}
+
+/// Explains the findings of a run.
+#[must_use]
+pub fn explain(findings: &[Finding], end: &RunEnd) -> Explanation {
+    let mut by_process: BTreeMap<u32, Vec<&Finding>> = BTreeMap::new();
+    let mut devices = Vec::new();
+    for finding in findings {
+        match finding {
+            Finding::DeviceUse(found) => devices.push(found),
+            _ => {
+                if let Some(pid) = finding.subject().and_then(|subject| subject.pid) {
+                    by_process.entry(pid).or_default().push(finding);
+                }
+            }
+        }
+    }
+    let mut explanation = Explanation::default();
+    for (pid, of_process) in by_process {
+        let facts = Facts::new(pid, of_process, devices.clone(), end);
+        if facts.devices().is_empty() {
+            continue;
+        }
+        let mut out = Out { facts: &facts, cards: Vec::new(), not_judged: Vec::new() };
+        for rule in RULES {
+            rule(&mut out);
+        }
+        let Out { cards, not_judged, .. } = out;
+        explanation.cards.extend(cards);
+        explanation.not_judged.extend(not_judged);
+    }
+    explanation.cards.sort_by_key(|card| (card.level, Reverse(card.size_bytes), card.rule, card.pid, card.device));
+    explanation.left_out = explanation.cards.len().saturating_sub(MAX_CARDS) as u64;
+    explanation.cards.truncate(MAX_CARDS);
+    explanation
+}

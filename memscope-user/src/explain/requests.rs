@@ -1,0 +1,228 @@
+//! Rules about requests that failed.
+
+use std::collections::BTreeMap;
+
+use super::advice;
+use super::card::{About, Level, Rule};
+use super::facts::{Facts, Out, Says, at_place, bytes, is_share, least, place};
+use crate::analyses::ledger::{Entry, Item, Ledger};
+use crate::analyses::oom::{Oom, PoolAtOom};
+use crate::model::{Confidence, Device, PlaceSum, PoolOperators, Stack, Stacks};
+use crate::text::frame::Frame;
+use crate::text::numbers::{counted, rounded};
+
+/// Free bytes outside of the largest piece, in percent of the free ones, from which on free memory is in pieces.
+const PIECES_PERCENT: u64 = 30;
+/// The driver's figures are good for a failed request for so long.
+const FIGURES_NS: u64 = 10_000_000_000;
+/// Holders and other processes in the evidence.
+const MAX_LISTED: usize = 3;
+
+/// A request as it failed last at a place, and how often requests failed there.
+struct Failed<'a> {
+    oom: &'a Oom,
+    count: u64,
+}
+
+/// The failed requests, those of a place together.
+fn failed<'a>(facts: &Facts<'a>) -> Vec<Failed<'a>> {
+    let mut places: BTreeMap<(Device, Stacks), Failed<'a>> = BTreeMap::new();
+    for oom in facts.ooms() {
+        let failed = places.entry((oom.device, oom.stacks)).or_insert(Failed { oom, count: 0 });
+        failed.count += 1;
+        if oom.time_ns >= failed.oom.time_ns {
+            failed.oom = oom;
+        }
+    }
+    places.into_values().collect()
+}
+
+impl Failed<'_> {
+    /// What was asked for, where, and how often.
+    fn asked(&self) -> String {
+        let Self { oom, count } = self;
+        let often = if *count > 1 { format!(" ({} here)", counted(*count, "failed request")) } else { String::new() };
+        format!("{} asked for{}{often}", rounded(oom.size_bytes.into()), at_place(oom.stacks))
+    }
+
+    fn says<'h>(&self, facts: &Facts<'_>, text: String, size_bytes: u64, hints: &'h [advice::Hint]) -> Says<'h> {
+        let oom = self.oom;
+        let mut evidence = vec![format!("{} of the request", counted(oom.attempts.into(), "attempt"))];
+        if oom.late {
+            evidence.push("the state at the failed attempt was not kept: figures are of a moment later".to_owned());
+        }
+        evidence.extend(oom.pools.iter().filter_map(pool_line));
+        evidence.extend(holders(oom));
+        Says {
+            device: oom.device,
+            level: Level::Error,
+            text,
+            size_bytes,
+            evidence,
+            hints,
+            confidence: if oom.late { Confidence::Doubtful } else { facts.confidence() },
+            about: About::Request { time_ns: oom.time_ns },
+        }
+    }
+}
+
+/// A pool at the failed request.
+fn pool_line(pool: &PoolAtOom) -> Option<String> {
+    let (title, size) = (pool.pool.title(), |bytes: u64| rounded(bytes.into()));
+    let reserved = pool.reserved_bytes.filter(|_| !pool.pool.is_driver())?;
+    let largest = pool.largest_free_bytes.map(|largest| format!(", largest free piece {}", size(largest)));
+    Some(format!("{title}: {} in use of {}{}", size(pool.used_bytes), size(reserved), largest.unwrap_or_default()))
+}
+
+/// Who held the most.
+fn holders(oom: &Oom) -> Vec<String> {
+    let places = oom.pools.iter().flat_map(|pool| &pool.groups.places).filter(|sum| !sum.stacks.is_empty());
+    let mut places: Vec<_> = places.collect();
+    places.sort_by_key(|sum| (std::cmp::Reverse(sum.live.size_bytes), sum.stacks));
+    let line = |sum: &&PlaceSum| {
+        let held = format!("{} in {}", rounded(sum.live.size_bytes.into()), counted(sum.live.blocks, "block"));
+        Some(format!("{held}: {}", place(sum.stacks)?))
+    };
+    places.iter().take(MAX_LISTED).filter_map(line).collect()
+}
+
+/// Unused bytes of a pool.
+fn unused_bytes(pool: &PoolAtOom) -> u64 {
+    pool.reserved_bytes.unwrap_or(pool.used_bytes).saturating_sub(pool.used_bytes)
+}
+
+/// `graph-capture`, where the request was one of a capture.
+pub(super) fn while_captured(out: &mut Out<'_, '_>) {
+    for failed in failed(out.facts).iter().filter(|failed| is_capture(failed.oom.stacks)) {
+        let missing = match failed.oom.missing_bytes {
+            0 => String::new(),
+            missing => format!("; up to {} was missing", rounded(missing.into())),
+        };
+        let text = format!("{} while graphs were captured{missing}.", failed.asked());
+        let says = failed.says(out.facts, text, failed.oom.size_bytes, &[advice::CAPTURE_SIZES, advice::EAGER]);
+        out.say(Rule::GraphCapture, says);
+    }
+}
+
+/// Whether a stack is one of a graph capture.
+fn is_capture(stacks: Stacks) -> bool {
+    const NAMES: [&str; 4] = ["capture_model", "_capture_model", "capture_begin", "make_graphed_callables"];
+    let frames = [stacks.mixed, stacks.python].into_iter().flatten().flat_map(Stack::frames);
+    frames.map(Frame::of).filter(|frame| frame.python).any(|frame| {
+        let last = frame.name.rsplit('.').next().unwrap_or_default();
+        NAMES.contains(&last) && !frame.file.is_empty()
+    })
+}
+
+/// `oom-other`.
+pub(super) fn of_others(out: &mut Out<'_, '_>) {
+    for failed in failed(out.facts) {
+        let oom = failed.oom;
+        let Some((ledger, others)) = figures_of(out.facts, oom) else { continue };
+        let sum: u128 = others.iter().map(|(_, size_bytes)| size_bytes).sum();
+        if sum < u128::from(oom.size_bytes) {
+            continue;
+        }
+        let own = rounded(ledger.hal.total.size_bytes);
+        let text = format!(
+            "{}; {} on the device: {} in use; this one had {own} of the driver's memory.",
+            failed.asked(),
+            if others.len() == 1 { "1 other process".to_owned() } else { format!("{} other processes", others.len()) },
+            rounded(sum)
+        );
+        let mut says = failed.says(out.facts, text, bytes(sum), &[advice::OTHERS, advice::SMALLER]);
+        let age_ns = ledger.used_time_ns.unwrap_or_default().abs_diff(oom.time_ns);
+        says.evidence.push(format!("the driver's figures are {:.1} s from the failure", age_ns as f64 / 1e9));
+        let line = |(pid, size_bytes): &(u32, u128)| format!("process {pid}: {}", rounded(*size_bytes));
+        says.evidence.extend(others.iter().take(MAX_LISTED).map(line));
+        says.confidence = least([says.confidence, ledger.confidence]);
+        out.say(Rule::OomOther, says);
+    }
+}
+
+/// The ledger with the driver's figures nearest to the failure, and the other processes, the largest first.
+fn figures_of<'a>(facts: &Facts<'a>, oom: &Oom) -> Option<(&'a Ledger, Vec<(u32, u128)>)> {
+    let of_device = facts.ledgers().filter(|ledger| ledger.device == oom.device);
+    let with_age = of_device.filter_map(|ledger| Some((ledger.used_time_ns?.abs_diff(oom.time_ns), ledger)));
+    let (_, ledger) = with_age.filter(|(age_ns, _)| *age_ns <= FIGURES_NS).min_by_key(|(age_ns, _)| *age_ns)?;
+    let other = |part: &Entry| match part.item {
+        Item::OtherProcess { pid } if part.size_bytes > 0 => Some((pid, part.size_bytes)),
+        _ => None,
+    };
+    let mut others: Vec<(u32, u128)> = ledger.used.as_ref()?.parts.iter().filter_map(other).collect();
+    others.sort_by_key(|(pid, size_bytes)| (std::cmp::Reverse(*size_bytes), *pid));
+    Some((ledger, others))
+}
+
+/// `oom-fragmented` and `oom-apart`.
+pub(super) fn in_pieces(out: &mut Out<'_, '_>) {
+    for failed in failed(out.facts).into_iter().filter(|failed| failed.oom.missing_bytes == 0) {
+        let oom = failed.oom;
+        let Some(pool) = oom.pools.iter().filter(|pool| unused_bytes(pool) > 0).max_by_key(|pool| unused_bytes(pool))
+        else {
+            continue;
+        };
+        let Some(largest) = oom.pools.iter().filter_map(|pool| pool.largest_free_bytes).max() else { continue };
+        let (unused, size) = (oom.unused_bytes, |bytes: u64| rounded(bytes.into()));
+        let is_torch = pool.pool.operators() == Some(PoolOperators::Torch);
+        if largest >= oom.size_bytes {
+            let text = format!(
+                "{}; a free piece had {}. Pools keep pieces of streams and sizes apart.",
+                failed.asked(),
+                size(largest)
+            );
+            let hints: &[advice::Hint] =
+                if is_torch { &[advice::ONE_STREAM, advice::EMPTY_CACHE] } else { &[advice::ONE_STREAM] };
+            out.say(Rule::OomApart, failed.says(out.facts, text, oom.size_bytes, hints));
+        } else if is_share(unused.saturating_sub(largest), unused, PIECES_PERCENT) {
+            let text = format!(
+                "{}; {} was free in pools, the largest piece had {}.",
+                failed.asked(),
+                size(unused),
+                size(largest)
+            );
+            let hints: &[advice::Hint] =
+                if is_torch { &[advice::EXPANDABLE, advice::MAX_SPLIT] } else { &[advice::SMALLER] };
+            let mut says = failed.says(out.facts, text, unused, hints);
+            says.evidence.extend(pins(out.facts, oom));
+            out.say(Rule::OomFragmented, says);
+        }
+    }
+}
+
+/// What kept mostly empty segments, if the worst moment of a pool was about that of the failure.
+fn pins(facts: &Facts<'_>, oom: &Oom) -> Vec<String> {
+    const NEAR_NS: u64 = 1_000_000_000;
+    let of_device = facts.pieces().filter(|found| found.device == oom.device);
+    let moments = of_device.flat_map(|found| found.worst.iter().chain([&found.end]));
+    let Some(near) =
+        moments.filter(|moment| moment.time_ns.abs_diff(oom.time_ns) <= NEAR_NS).max_by_key(|it| it.pinned.len())
+    else {
+        return Vec::new();
+    };
+    let mut places: BTreeMap<Stacks, (u64, u64)> = BTreeMap::new();
+    for pin in near.pinned.iter().flat_map(|segment| &segment.blocks).filter(|pin| !pin.stacks.is_empty()) {
+        let (blocks, size_bytes) = places.entry(pin.stacks).or_default();
+        (*blocks, *size_bytes) = (*blocks + 1, size_bytes.saturating_add(pin.size_bytes));
+    }
+    let mut places: Vec<_> = places.into_iter().collect();
+    places.sort_by_key(|(stacks, (blocks, _))| (std::cmp::Reverse(*blocks), *stacks));
+    let line = |(stacks, (blocks, size_bytes)): &(Stacks, (u64, u64))| {
+        let held = format!("{} ({})", counted(*blocks, "block"), rounded((*size_bytes).into()));
+        Some(format!("mostly empty segments are kept by {held}: {}", place(*stacks)?))
+    };
+    places.iter().take(MAX_LISTED).filter_map(line).collect()
+}
+
+/// `oom-short`.
+pub(super) fn too_large(out: &mut Out<'_, '_>) {
+    for failed in failed(out.facts).into_iter().filter(|failed| failed.oom.missing_bytes > 0) {
+        let (missing, unused) = (failed.oom.missing_bytes, failed.oom.unused_bytes);
+        let rest = match unused {
+            0 => format!("no pool had unused memory, up to {} was missing", rounded(missing.into())),
+            _ => format!("pools had {} unused, up to {} was missing", rounded(unused.into()), rounded(missing.into())),
+        };
+        let text = format!("{}; {rest}.", failed.asked());
+        out.say(Rule::OomShort, failed.says(out.facts, text, missing, &[advice::SMALLER, advice::FREE_HOLDERS]));
+    }
+}

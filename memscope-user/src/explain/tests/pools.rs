@@ -1,0 +1,105 @@
+//! What pools hold.
+
+use super::*;
+use crate::analyses::fragmentation::{Fragmentation, FreeSpace, FreeSpaceMoment, FreeSpaceSample};
+use crate::analyses::inefficient::Inefficient;
+use crate::analyses::judged::{Exit, Span};
+
+/// Of 1000 MiB 300 MiB are 30 %; a byte less is not, and nothing is said where a request failed, or of less than 64 MiB.
+#[test]
+fn a_pool_that_keeps_much() {
+    let of = |in_use: u64, reserved: u64| -> Finding {
+        Ledger { pools: vec![pool_sheets(in_use, reserved)], ..ledger(2 * GIB, &[]) }.into()
+    };
+    let found = card(Rule::CachedHigh, &[of(700 * MIB, 1000 * MIB)]).expect("a card");
+    assert_eq!((found.level, found.size_bytes), (Level::Info, 300 * MIB));
+    let text = "300.00 MiB of the 1000.00 MiB that the PyTorch pool held (30 %) was not handed out, at the peak of the driver's \
+        memory: kept for reuse, not leaked.";
+    assert_eq!(found.text, text);
+    assert_eq!(rules(&[of(700 * MIB + 1, 1000 * MIB)]), []);
+    assert_eq!(rules(&[of(0, 64 * MIB - 1)]), []);
+    assert_eq!(rules(&[of(700 * MIB, 1000 * MIB), Held { failed: 1, ..held(GIB) }.into()]), []);
+}
+
+/// A pool that says nothing of itself: the driver's memory that it was seen to hold.
+#[test]
+fn a_pool_without_figures_of_its_own() {
+    let pool = PTA;
+    let of = |cached: u64| -> Finding {
+        ledger(2 * GIB, &[(Item::PoolAllocated { pool }, 700 * MIB), (Item::PoolCached { pool }, cached)]).into()
+    };
+    assert_eq!(rules(&[of(300 * MIB)]), [Rule::CachedHigh]);
+    assert_eq!(rules(&[of(300 * MIB - 1)]), []);
+}
+
+/// A run of ten intervals, 100 MiB of 200 MiB free in the last ones.
+fn pieces(high: usize) -> Finding {
+    let space = |free_bytes| FreeSpace { total_bytes: 200 * MIB, free_bytes, ..FreeSpace::default() };
+    let sample = |at: usize| {
+        let last = space(if at >= 10 - high { 100 * MIB } else { 0 });
+        FreeSpaceSample { time_ns: SECOND_NS * (11 + 10 * at as u64), last, worst: last }
+    };
+    Fragmentation {
+        pid: PID,
+        device: NPU0,
+        pool: PTA,
+        attached: false,
+        start_ns: SECOND_NS,
+        end: FreeSpaceMoment::default(),
+        worst: None,
+        series: (0..10).map(sample).collect(),
+        confidence: Confidence::Certain,
+    }
+    .into()
+}
+
+/// Half of the time is enough, less is not. What is free while the program ends does not count.
+#[test]
+fn a_pool_that_keeps_much_for_long() {
+    let found = card(Rule::CachedHigh, &[pieces(5)]).expect("a card");
+    assert_eq!(found.size_bytes, 100 * MIB);
+    assert!(found.text.contains("(50 %) was not handed out, for at least half of the time"), "{}", found.text);
+    assert_eq!(rules(&[pieces(4)]), []);
+    let exit = Exit { finalized: true, called: None, ended: true, freed_blocks: 1, freed_bytes: 1 };
+    let span = Span { pid: PID, start_ns: SECOND_NS, until_ns: 91 * SECOND_NS, exit, freed: Vec::new() };
+    assert_eq!(rules(&[pieces(5), span.into()]), []);
+}
+
+/// 100 MiB of 1000 MiB are a tenth, first in step 4; the third step is not late enough.
+#[test]
+fn a_workspace_that_becomes_larger() {
+    let of = |bytes, step| [peak(HAL, 1000 * MIB, 1), peak(WORKSPACE, bytes, step)];
+    let unknown = card(Rule::WorkspaceGrowth, &of(100 * MIB, 4)).expect("a card");
+    assert_eq!(unknown.size_bytes, 100 * MIB);
+    assert!(
+        unknown.text.starts_with("100.00 MiB in workspaces, 10 % of the driver's peak; the most was first in step 4.")
+    );
+    assert_eq!(advice(&unknown).len(), 2);
+    let known = |value| {
+        let [all, workspaces] = of(100 * MIB, 4);
+        let found = card(Rule::WorkspaceGrowth, &[all, workspaces, settings(&[("TASK_QUEUE_ENABLE", value)])]);
+        advice(&found.expect("a card")).len()
+    };
+    assert_eq!(["1", "2"].map(known), [1, 2]);
+    assert_eq!(rules(&of(100 * MIB, 3)), []);
+    assert_eq!(rules(&of(100 * MIB - 1, 4)), []);
+}
+
+/// In 100 s 6400 MiB·s are 64 MiB on average, which is 5 % of 1280 MiB and less of more. Without uses nothing is judged.
+#[test]
+fn blocks_that_are_freed_late() {
+    let of = |mib_seconds: u64, peak_bytes: u64| -> [Finding; 2] {
+        let mut uses = Inefficient { judged: true, ..Inefficient::new(PID, NPU0) };
+        uses.kinds[1].blocks = 3;
+        uses.kinds[1].wasted_byte_seconds = (mib_seconds * MIB) as f64;
+        uses.looked_at = LiveSum { blocks: 10, size_bytes: GIB };
+        [uses.into(), held(peak_bytes).into()]
+    };
+    let found = card(Rule::LateFree, &of(6400, 1280 * MIB)).expect("a card");
+    let text = "64.00 MiB on average in blocks after their last use (5 % of the peak): 3 of 10 blocks were freed late.";
+    assert_eq!(found.text, text);
+    assert_eq!(rules(&of(6400, 1280 * MIB + 20)), []);
+    assert_eq!(rules(&of(6399, 1280 * MIB)), []);
+    let explained = explain(&[Inefficient::new(PID, NPU0).into(), held(GIB).into()], &end());
+    assert!(explained.not_judged.iter().any(|it| it.rule == Rule::LateFree), "{explained:?}");
+}
