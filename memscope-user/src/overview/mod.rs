@@ -19,6 +19,7 @@ pub use self::{
     text::{Look, Piece, Tone, write},
 };
 use crate::analyses::{Finding, Kind as _, held::Held, judged::Span};
+use crate::explain::{Card, Level, explain};
 use crate::model::{Confidence, Device, RunEnd};
 
 /// The conclusion about a process, the most urgent first.
@@ -53,6 +54,8 @@ pub struct ProcessOverview {
     pub places: Vec<Place>,
     /// The last request that failed.
     pub failed_request: Option<FailedRequest>,
+    /// What to try: the first advice of the most urgent card, if something is wrong.
+    pub advice: Option<Advised>,
     /// Memory, one table for each device; if a request failed, that of its device at that moment.
     pub memory: Vec<MemoryTable>,
     /// Most bytes in use on a device at a time: of driver and pools, which nest, the layer with the most.
@@ -67,6 +70,15 @@ pub struct ProcessOverview {
     pub has_stacks: bool,
     /// How sure.
     pub confidence: Confidence,
+}
+
+/// Something to try.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Advised {
+    /// What, in short.
+    pub text: String,
+    /// It is a setting.
+    pub is_setting: bool,
 }
 
 /// The first screen of a run.
@@ -88,6 +100,10 @@ impl Overview {
         }
         let mut processes: Vec<ProcessOverview> =
             by_process.into_iter().filter_map(|(pid, of)| ProcessOverview::new(pid, &of, end)).collect();
+        let cards = explain(findings, end).cards;
+        for process in &mut processes {
+            process.advice = advised(process, &cards);
+        }
         processes.sort_by_key(|process| (process.verdict, std::cmp::Reverse(process.total_bytes()), process.pid));
         Self { processes }
     }
@@ -116,6 +132,7 @@ impl ProcessOverview {
             verdict,
             exit_ns,
             failed_request: oom::of(findings),
+            advice: None,
             memory: match places::last_oom(findings) {
                 Some(oom) => vec![memory::at_failure(oom)],
                 None => devices.iter().filter_map(|device| memory::of(*device, findings, exit_ns.is_some())).collect(),
@@ -135,6 +152,17 @@ impl ProcessOverview {
     fn total_bytes(&self) -> u128 {
         self.memory.iter().map(|table| table.total_bytes).sum()
     }
+}
+
+/// What the cards of a process advise first; if a request failed, those of the last one.
+fn advised(process: &ProcessOverview, cards: &[Card]) -> Option<Advised> {
+    let of_process = cards.iter().filter(|card| card.pid == process.pid && card.level != Level::Info);
+    let mut wanted = of_process.filter(|card| match &process.failed_request {
+        Some(failed) => card.is_of_request(failed.time_ns),
+        None => true,
+    });
+    let first = wanted.find_map(|card| card.advice.first())?;
+    Some(Advised { text: first.short.clone(), is_setting: first.setting.is_some() })
 }
 
 fn peak_bytes(findings: &[&Finding]) -> u64 {

@@ -2,7 +2,7 @@
 
 use super::places::last_oom;
 use crate::analyses::{Finding, Kind as _, oom::Oom};
-use crate::model::{Pool, Stacks};
+use crate::model::Stacks;
 
 /// The cause of an out-of-memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,8 +43,6 @@ pub struct FailedRequest {
     pub cause: Cause,
     /// Requests that failed in all.
     pub failed: usize,
-    /// The pool with the most unused bytes, of which settings may help.
-    pub pool: Option<Pool>,
 }
 
 /// That of a process.
@@ -56,9 +54,6 @@ pub(super) fn of(findings: &[&Finding]) -> Option<FailedRequest> {
         _ if oom.missing_bytes == 0 => Cause::Fragmented { unused_bytes: oom.unused_bytes, largest_bytes },
         _ => Cause::Full { missing_bytes: oom.missing_bytes, unused_bytes: oom.unused_bytes },
     };
-    let unused = |pool: &crate::analyses::oom::PoolAtOom| {
-        pool.reserved_bytes.unwrap_or(pool.used_bytes).saturating_sub(pool.used_bytes)
-    };
     Some(FailedRequest {
         size_bytes: oom.size_bytes,
         attempts: oom.attempts,
@@ -66,6 +61,5 @@ pub(super) fn of(findings: &[&Finding]) -> Option<FailedRequest> {
         stacks: oom.stacks,
         cause,
         failed: findings.iter().filter(|finding| Oom::of(finding).is_some()).count(),
-        pool: oom.pools.iter().filter(|pool| unused(pool) > 0).max_by_key(|pool| unused(pool)).map(|pool| pool.pool),
     })
 }

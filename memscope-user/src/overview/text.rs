@@ -1,10 +1,11 @@
 //! The first screen as text: 24 lines, as wide as the terminal.
 
 use super::{
-    Cause, Check, Checked, Detail, FailedRequest, MemoryTable, Overview, Place, ProcessOverview, Role, Verdict, When,
+    Advised, Cause, Check, Checked, Detail, FailedRequest, MemoryTable, Overview, Place, ProcessOverview, Role,
+    Verdict, When,
 };
 use crate::analyses::ledger::Moment;
-use crate::model::{Confidence, Device, Figures, PoolOperators, RunEnd};
+use crate::model::{Confidence, Device, Figures, RunEnd};
 use crate::printable::OneLine;
 use crate::text::numbers::{counted, rounded};
 use crate::text::user_frames::{self, UserFrame};
@@ -129,8 +130,9 @@ pub fn write(overview: &Overview, end: &RunEnd, title: &str, next: &[String], lo
     page.line(vec![(Tone::Title, header(title, Some(first), end))]);
     page.blank();
     verdict_line(&mut page, first, end.start_ns);
-    if let Some(failed) = first.failed_request.as_ref().filter(|_| first.verdict == Verdict::OutOfMemory) {
-        write_cause(&mut page, failed);
+    let failed = first.failed_request.as_ref().filter(|_| first.verdict == Verdict::OutOfMemory);
+    if let Some(failed) = failed {
+        write_cause(&mut page, failed, first.advice.as_ref());
     }
     let mut rest = below_places(first, others, end, next, look, MAX_OTHERS);
     if page.lines.len() + rest.len() + LEAST_ROOM > LINES {
@@ -138,6 +140,12 @@ pub fn write(overview: &Overview, end: &RunEnd, title: &str, next: &[String], lo
     }
     let room = LINES.saturating_sub(page.lines.len() + rest.len());
     write_places(&mut page, first, room);
+    let is_written = |advice: &&Advised| failed.is_some() && advice.is_setting;
+    if let Some(advice) = first.advice.as_ref().filter(|advice| !is_written(advice))
+        && page.lines.len() + rest.len() < LINES
+    {
+        page.line(vec![(Tone::Title, " TRY  ".to_owned()), (Tone::Plain, advice.text.clone())]);
+    }
     page.lines.extend(rest);
     page.lines
 }
@@ -273,7 +281,7 @@ fn asked(failed: &FailedRequest, start_ns: u64) -> String {
 }
 
 /// Why, from where, and what helps.
-fn write_cause(page: &mut Page, failed: &FailedRequest) {
+fn write_cause(page: &mut Page, failed: &FailedRequest, advice: Option<&Advised>) {
     let size = |bytes: u64| rounded(bytes.into());
     let cause = match failed.cause {
         Cause::NotGiven { largest_bytes } => {
@@ -294,10 +302,8 @@ fn write_cause(page: &mut Page, failed: &FailedRequest) {
     if let Some(UserFrame { at, function }) = user_frames::of(failed.stacks, 1).into_iter().next() {
         page.line(vec![(Tone::Title, "   ASKED    ".to_owned()), (Tone::Plain, format!("{at}  {function}"))]);
     }
-    let is_torch = failed.pool.is_some_and(|pool| pool.operators() == Some(PoolOperators::Torch));
-    if is_torch && !matches!(failed.cause, Cause::Full { .. }) {
-        let advice = "PYTORCH_NPU_ALLOC_CONF=expandable_segments:True, unless in force";
-        page.line(vec![(Tone::Title, "   ADVICE   ".to_owned()), (Tone::Plain, advice.to_owned())]);
+    if let Some(Advised { text, .. }) = advice.filter(|advice| advice.is_setting) {
+        page.line(vec![(Tone::Title, "   ADVICE   ".to_owned()), (Tone::Plain, text.clone())]);
     }
 }
 

@@ -5,9 +5,10 @@ use crate::analyses::{
     ledger::{Entry, Item, Ledger, PoolSheets, Sheet},
     oom::{Oom, PoolAtOom},
     script::{Script, run},
+    settings::Settings,
 };
 use crate::backend::ascend::pools;
-use crate::model::{LiveGroups, LiveSum, PlaceSum, Stack, StackEnd, Stacks};
+use crate::model::{LiveGroups, LiveSum, PlaceSum, Setting, Stack, StackEnd, Stacks};
 
 const NPU0: Device = Device::Npu(0);
 
@@ -274,4 +275,20 @@ fn hostile_frames_are_clean() {
         Look { width: 80, unicode: false },
     );
     assert!(plain.contains("\n x GROWING") && plain.contains("  0 8 16 24 32 40\n"), "{plain}");
+}
+
+/// The first advice of the most urgent card: a setting behind the cause, anything else below the places, and what is in force not at all.
+#[test]
+fn advice_of_the_cards() {
+    let full = screen(&[oom(200 << 20, 2 << 20)]);
+    assert!(
+        full.contains("     w.py:3  load\n TRY  Ask for less at this place: a smaller batch, length or bucket\n\n"),
+        "{full}"
+    );
+    let grows = screen(&[growth(vec![growing("serve.py(20): put", 1.0)], Vec::new())]);
+    assert!(grows.contains("     serve.py:34  main\n TRY  Bound the list, cache or request state"), "{grows}");
+    let setting = Setting { name: "PYTORCH_NPU_ALLOC_CONF", value: "expandable_segments:True".to_owned() };
+    let in_force = screen(&[oom(32 << 20, 2 << 20), Settings { pid: 7, settings: vec![setting] }.into()]);
+    assert!(!in_force.contains("ADVICE") && !in_force.contains("TRY"), "{in_force}");
+    assert!(!screen(&[growth(Vec::new(), Vec::new())]).contains("TRY"));
 }
