@@ -54,6 +54,22 @@ fn opens_and_says_what_was_found() {
     page.is_quiet();
 }
 
+/// The one rule that applies has a card with its place, evidence and advice; its title is in both languages.
+#[test]
+fn cards_say_what_to_try() {
+    let (_folder, file) = report(false);
+    let mut page = Page::open(&file);
+    let rules = "[...document.querySelectorAll('#advice .finding')].map(e => e.dataset.rule)";
+    assert_eq!(page.value(rules), json!(["step-leak"]), "{}", text(&mut page, "advice"));
+    let shown = text(&mut page, "advice");
+    assert!(shown.contains("Each step leaves blocks behind") && shown.contains("Metrics.update"), "{shown}");
+    assert!(shown.contains(".item() or .detach().cpu()"), "{shown}");
+    assert_eq!(page.value("document.getElementById('advicePanel').hidden"), false);
+    page.value("document.getElementById('language').click()");
+    assert!(text(&mut page, "advice").contains("每一步都留下块"), "{}", text(&mut page, "advice"));
+    page.is_quiet();
+}
+
 #[test]
 fn search_says_how_much_matches() {
     let (_folder, file) = report(false);

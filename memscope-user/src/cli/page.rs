@@ -18,7 +18,8 @@ use super::{
     select::SelectArgs,
 };
 use crate::{
-    analyses::{self, Analysis, Asked, LedgerAnalysis, OomAnalysis, Question, decompose::RuleSet},
+    analyses::{self, Analysis, decompose::RuleSet},
+    explain,
     input::Options,
     os::{caller::Caller, secure_env},
     regular,
@@ -89,14 +90,7 @@ fn cannot(path: &Path) -> String {
 
 /// All that a page shows.
 fn analyses(rules: &Arc<RuleSet>) -> Vec<Box<dyn Analysis>> {
-    let mut all: Vec<Box<dyn Analysis>> = vec![
-        Box::new(analyses::judged_leaks_by(rules)),
-        Box::new(OomAnalysis::new(Arc::clone(rules))),
-        Box::new(LedgerAnalysis::default()),
-    ];
-    let asked = || Asked { rules: Arc::clone(rules), filter: analyses::select::Filter::default() };
-    all.extend(Question::of("fragmentation").map(|question| (question.analysis)(asked())));
-    all
+    explain::analyses(rules)
 }
 
 /// Beside what the page is of.

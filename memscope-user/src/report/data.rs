@@ -15,6 +15,7 @@ use super::segments::Segment;
 use super::trie::Trie;
 use super::view::View;
 use crate::analyses::{Finding, Kind as _, fragmentation::Fragmentation, ledger::Ledger, oom::Oom};
+use crate::explain::explain;
 use crate::hash::HashMap;
 use crate::model::{Device, Name, Stack, Stacks};
 
@@ -45,6 +46,7 @@ pub(super) fn plain(run: &Reduced, findings: &[Finding], options: &Options) -> V
     pack.u32("frame", &trie.frame);
     let frames: Vec<Value> =
         trie.frames.iter().map(|it| json!([it.name, it.file, it.line, u8::from(it.python)])).collect();
+    let explained = explain(findings, &run.end);
     let head = json!({
         "version": VERSION,
         "tool": concat!("memscope-bpf ", env!("CARGO_PKG_VERSION")),
@@ -60,6 +62,8 @@ pub(super) fn plain(run: &Reduced, findings: &[Finding], options: &Options) -> V
         "stacks_cut": trie.cut,
         "frames": frames,
         "findings": shown(findings),
+        "cards": explained.cards,
+        "cards_left_out": explained.left_out,
     });
     let Value::Object(head) = head else { return pack.plain(Map::new()) };
     pack.plain(head)

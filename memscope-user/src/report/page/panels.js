@@ -44,6 +44,21 @@ function cards() {
   const f = checkOf(v, "fragmentation"), pieced = card(W.pieced, f.status === "not_judged" ? W.unknown : bytes(f.bytes), f.status === "not_judged" ? W.said.not_judged[f.why] : W.scattered, f.total_bytes ? [meter([[palette[6], f.bytes], [inks.free, f.total_bytes - f.bytes]]), el("div", "sub", W.small(percent(f.bytes, f.total_bytes)))] : [], f.total_bytes ? ["piecesPanel", W.goPieces] : null);
   $("cards").replaceChildren(full, who, growing, failed, pieced);
 }
+// What was found, why, and what to try. Sentences come from the program that made the page.
+function advice() {
+  const v = view(), found = D.cards.filter(c => c.pid === v.pid && c.device === v.device);
+  $("advicePanel").hidden = !found.length;
+  const line = a => el("li", "", null, document.createTextNode(clean(a.text)), ...(a.versions || a.sources ? [el("div", "hint", [a.versions, ...(a.sources || [])].filter(Boolean).join(" · "))] : []));
+  $("advice").replaceChildren(...found.map(c => {
+    const kids = [el("div", "detail", c.text)];
+    if (c.advice.length) kids.push(el("div", "detail", null, el("b", "", W.tryThis), el("ul", "tries", null, ...c.advice.map(line))));
+    if (c.evidence.length) kids.push(el("details", "", null, el("summary", "", W.evidence), el("ul", "", null, ...c.evidence.map(e => el("li", "", e)))));
+    if (c.confidence === "doubtful") kids.push(el("div", "hint", W.doubtful));
+    const card = el("div", "finding", null, el("span", "tag " + W.levelTag[c.level], W.level[c.level]), el("b", "", W.rules[c.rule] || c.title), ...kids);
+    card.dataset.rule = c.rule;
+    return card;
+  }), ...(found.length && D.cards_left_out ? [el("div", "hint", W.moreCards(count(D.cards_left_out)))] : []));
+}
 // Why a request failed, as far as it is known.
 const sayFailed = p => p.unused_bytes == null ? "" : p.missing_bytes ? W.oomShort(bytes(p.unused_bytes), bytes(p.missing_bytes)) : W.oomPieces(bytes(p.unused_bytes));
 function sayPlace(c, p) {
