@@ -1,4 +1,5 @@
-//! Which settings that advice depends on was a program started with? Captures have them; dumps do not.
+//! Which settings that advice depends on was a program started with? Captures have them; dumps do not. Of processes that never asked for
+//! memory nothing is said.
 
 mod finding;
 
@@ -12,8 +13,22 @@ use crate::model::{Event, EventKind, RunEnd};
 /// Keeps the last settings of each process: those of the program that it is now.
 #[derive(Debug, Default)]
 pub struct SettingsAnalysis {
-    running: BTreeMap<u32, Settings>,
+    running: BTreeMap<u32, Running>,
     concluded: Concluded<Settings>,
+}
+
+/// A process.
+#[derive(Debug)]
+struct Running {
+    settings: Settings,
+    /// It has asked for memory.
+    has_memory: bool,
+}
+
+impl Running {
+    fn finding(self) -> Option<Settings> {
+        self.has_memory.then_some(self.settings)
+    }
 }
 
 impl Analysis for SettingsAnalysis {
@@ -21,15 +36,23 @@ impl Analysis for SettingsAnalysis {
         match &event.kind {
             EventKind::Settings(settings) => {
                 let (pid, settings) = (event.pid, settings.to_vec());
-                self.running.insert(pid, Settings { pid, settings });
+                let has_memory = self.running.get(&pid).is_some_and(|running| running.has_memory);
+                self.running.insert(pid, Running { settings: Settings { pid, settings }, has_memory });
             }
-            EventKind::ProcessEnd => self.concluded.extend(self.running.remove(&event.pid)),
+            EventKind::Alloc(_) | EventKind::AllocFailed(_) => {
+                if let Some(running) = self.running.get_mut(&event.pid) {
+                    running.has_memory = true;
+                }
+            }
+            EventKind::ProcessEnd => {
+                self.concluded.extend(self.running.remove(&event.pid).and_then(Running::finding));
+            }
             _ => {}
         }
     }
 
     fn finish(&mut self, _: &RunEnd) -> Vec<Finding> {
-        self.concluded.extend(std::mem::take(&mut self.running).into_values());
+        self.concluded.extend(std::mem::take(&mut self.running).into_values().filter_map(Running::finding));
         self.concluded.take(|settings| settings.pid, Finding::Settings)
     }
 }
@@ -38,17 +61,19 @@ impl Analysis for SettingsAnalysis {
 mod tests {
     use super::*;
     use crate::analyses::script::{Script, run};
-    use crate::model::{Device, Setting};
+    use crate::model::{Device, Pool, Setting};
 
-    /// The settings of the program that a process is last count; a process of which none are known has no finding.
+    /// The settings of the program that a process is last count; a process of which none are known has no finding, nor one without memory.
     #[test]
     fn last_settings_of_each_process() {
         let settings =
             |value: &str| EventKind::Settings([Setting { name: "HCCL_BUFFSIZE", value: value.to_owned() }].into());
         let mut script = Script::new(7, Device::Npu(0));
-        script.event(settings("200")).event(settings("120"));
-        script.on(8, Device::Npu(0)).event(EventKind::Settings([].into())).process_end();
-        script.on(9, Device::Npu(0)).process_end();
+        script.event(settings("200")).alloc(Pool::Hal, 0x1000, 64).event(settings("120"));
+        script.on(8, Device::Npu(0)).event(EventKind::Settings([].into())).alloc_failed(Pool::Hal, 64, (1, 1));
+        script.process_end();
+        script.on(9, Device::Npu(0)).alloc(Pool::Hal, 0x1000, 64).process_end();
+        script.on(10, Device::Npu(0)).event(settings("200")).process_end();
         let found = run(SettingsAnalysis::default(), script.events(), &RunEnd::default());
         let of = |pid, values: &[&str]| {
             let setting = |value: &&str| Setting { name: "HCCL_BUFFSIZE", value: (*value).to_owned() };
