@@ -61,7 +61,8 @@ impl Analysis for SettingsAnalysis {
 mod tests {
     use super::*;
     use crate::analyses::script::{Script, run};
-    use crate::model::{Device, Pool, Setting};
+    use crate::backend::ascend::pools;
+    use crate::model::{Device, Setting};
 
     /// The settings of the program that a process is last count; a process of which none are known has no finding, nor one without memory.
     #[test]
@@ -69,10 +70,10 @@ mod tests {
         let settings =
             |value: &str| EventKind::Settings([Setting { name: "HCCL_BUFFSIZE", value: value.to_owned() }].into());
         let mut script = Script::new(7, Device::Npu(0));
-        script.event(settings("200")).alloc(Pool::Hal, 0x1000, 64).event(settings("120"));
-        script.on(8, Device::Npu(0)).event(EventKind::Settings([].into())).alloc_failed(Pool::Hal, 64, (1, 1));
+        script.event(settings("200")).alloc(pools::HAL, 0x1000, 64).event(settings("120"));
+        script.on(8, Device::Npu(0)).event(EventKind::Settings([].into())).alloc_failed(pools::HAL, 64, (1, 1));
         script.process_end();
-        script.on(9, Device::Npu(0)).alloc(Pool::Hal, 0x1000, 64).process_end();
+        script.on(9, Device::Npu(0)).alloc(pools::HAL, 0x1000, 64).process_end();
         script.on(10, Device::Npu(0)).event(settings("200")).process_end();
         let found = run(SettingsAnalysis::default(), script.events(), &RunEnd::default());
         let of = |pid, values: &[&str]| {

@@ -143,7 +143,8 @@ impl Device {
 mod tests {
     use super::*;
     use crate::analyses::script::{Script, run};
-    use crate::model::{Device, Pool};
+    use crate::backend::ascend::pools;
+    use crate::model::Device;
 
     const SLEEP: [&str; 2] =
         ["/site-packages/vllm_ascend/device_allocator/camem.py(200): CaMemAllocator.sleep", "serve.py(3): main"];
@@ -156,16 +157,16 @@ mod tests {
         let mut script = Script::new(7, Device::Npu(0));
         script.stacks(&["serve.py(3): main"], &[]);
         script
-            .alloc(Pool::Hal, 0x1000, 20)
-            .alloc(Pool::Hal, 0x2000, 10)
-            .alloc(Pool::Hal, 0x3000, 9)
-            .free(Pool::Hal, 0x3000);
-        script.alloc(Pool::Hal, 0x10000, 60).alloc(Pool::Hal, 0x20000, 40);
-        script.stacks(&SLEEP, &[]).free(Pool::Hal, 0x10000).free(Pool::Hal, 0x20000);
-        script.stacks(&["serve.py(9): empty_cache"], &[]).free(Pool::Hal, 0x2000);
-        script.stacks(&WAKE_UP, &[]).alloc(Pool::Hal, 0x10000, 60).alloc(Pool::Hal, 0x20000, 40);
-        script.stacks(&["serve.py(3): main"], &[]).alloc(Pool::Hal, 0x4000, 5);
-        script.stacks(&SLEEP, &[]).free(Pool::Hal, 0x10000).free(Pool::Hal, 0x20000);
+            .alloc(pools::HAL, 0x1000, 20)
+            .alloc(pools::HAL, 0x2000, 10)
+            .alloc(pools::HAL, 0x3000, 9)
+            .free(pools::HAL, 0x3000);
+        script.alloc(pools::HAL, 0x10000, 60).alloc(pools::HAL, 0x20000, 40);
+        script.stacks(&SLEEP, &[]).free(pools::HAL, 0x10000).free(pools::HAL, 0x20000);
+        script.stacks(&["serve.py(9): empty_cache"], &[]).free(pools::HAL, 0x2000);
+        script.stacks(&WAKE_UP, &[]).alloc(pools::HAL, 0x10000, 60).alloc(pools::HAL, 0x20000, 40);
+        script.stacks(&["serve.py(3): main"], &[]).alloc(pools::HAL, 0x4000, 5);
+        script.stacks(&SLEEP, &[]).free(pools::HAL, 0x10000).free(pools::HAL, 0x20000);
         let expected = Sleeps {
             pid: 7,
             device: Device::Npu(0),
@@ -182,7 +183,7 @@ mod tests {
     #[test]
     fn without_stacks_there_is_no_finding() {
         let mut script = Script::new(7, Device::Npu(0));
-        script.stacks(&[], &["libascendcl.so(sleep+0x1) [0x1]"]).alloc(Pool::Hal, 0x1000, 20).free(Pool::Hal, 0x1000);
+        script.stacks(&[], &["libascendcl.so(sleep+0x1) [0x1]"]).alloc(pools::HAL, 0x1000, 20).free(pools::HAL, 0x1000);
         assert_eq!(run(SleepAnalysis::default(), script.events(), &RunEnd::default()), []);
     }
 }

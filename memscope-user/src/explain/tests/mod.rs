@@ -17,6 +17,7 @@ use crate::analyses::{
     peaks::Peak,
     settings::Settings,
 };
+use crate::backend::ascend::pools as known;
 use crate::model::{
     Confidence, Device, LiveGroups, LiveSum, PlaceSum, Pool, Setting, Stack, StackEnd, Stacks, StepsFrom,
 };
@@ -26,9 +27,9 @@ pub(super) const PID: u32 = 7;
 pub(super) const MIB: u64 = 1 << 20;
 pub(super) const GIB: u64 = 1 << 30;
 pub(super) const SECOND_NS: u64 = 1_000_000_000;
-const PTA: Pool = Pool::Pta;
-const HAL: Pool = Pool::Hal;
-const WORKSPACE: Pool = Pool::PtaWorkspace;
+const PTA: Pool = known::PTA;
+const HAL: Pool = known::HAL;
+const WORKSPACE: Pool = known::PTA_WORKSPACE;
 
 /// A run of 100 s.
 pub(super) fn end() -> RunEnd {
