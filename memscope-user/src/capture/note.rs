@@ -101,6 +101,13 @@ pub enum Note {
         /// The addresses, each once in its generation.
         symbols: Vec<Symbol>,
     },
+    /// A process went on before libraries that it had mapped were probed: calls of these may be missing.
+    Late {
+        /// Probe rows of the functions in these libraries.
+        rows: Vec<u16>,
+        /// They have operators, too.
+        operators: bool,
+    },
     /// There are no figures of the driver from here on.
     UsageEnded,
     /// The trace ended.

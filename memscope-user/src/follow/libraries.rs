@@ -367,6 +367,15 @@ impl Libraries {
         Ok(added)
     }
 
+    /// Notes that a process went on before these files were probed.
+    pub(super) fn note_late(&self, files: &[Library]) {
+        let Some(tell) = &self.tell else { return };
+        let mut rows: Vec<u16> = files.iter().flat_map(|file| &file.placed).map(|placed| placed.row).collect();
+        rows.sort_unstable();
+        rows.dedup();
+        tell(Note::Late { rows, operators: files.iter().any(|file| file.ops.is_some()) });
+    }
+
     /// Files that traced processes have mapped and that may not be opened: nothing of them is traced.
     pub fn denied(&self) -> impl Iterator<Item = &Library> {
         self.files.values().chain(self.denied_maps.values()).filter(|library| library.denied)

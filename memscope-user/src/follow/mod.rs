@@ -276,10 +276,15 @@ impl Follow {
         if let Some(why) = urgent.withheld {
             self.tell_given_up(urgent.pid, GivenUp::Withheld(why));
         }
+        let known = self.added.len();
         let ahead = if urgent.kind == Kind::Exec { self.look_ahead(kernel, urgent.pid) } else { Ok(()) };
         let scanned = ahead.and(self.look(kernel, urgent));
-        if urgent.held.is_some_and(|thread| !self.waits.release(thread)) {
+        let took_too_long = urgent.held.is_some_and(|thread| !self.waits.release(thread));
+        if took_too_long {
             self.tell_given_up(urgent.pid, GivenUp::TooLong);
+        }
+        if (took_too_long || urgent.withheld.is_some()) && scanned.is_ok() {
+            self.libraries.note_late(self.added.get(known..).unwrap_or_default());
         }
         if urgent.stopped {
             if scanned.is_ok() {

@@ -1,5 +1,7 @@
 //! What was seen and not reported, and what that may touch.
 
+use std::borrow::Cow;
+
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -74,7 +76,7 @@ pub struct LossLine {
     /// Calls.
     pub count: u64,
     /// Figures that may be wrong for it; none if all of them are right.
-    pub touches: &'static [Figures],
+    pub touches: Cow<'static, [Figures]>,
 }
 
 /// Calls whose stack ends early, for one reason.
@@ -156,7 +158,7 @@ mod tests {
             symbol: String::new(),
             reason: String::new(),
             count: 1,
-            touches,
+            touches: (*touches).into(),
         };
         RunEnd { lost, losses: touches.iter().map(line).collect(), ..RunEnd::default() }
     }

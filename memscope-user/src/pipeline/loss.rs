@@ -1,6 +1,7 @@
 //! What was seen and not reported, as lines.
 
-use std::collections::BTreeMap;
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
 
 use memscope_common::Miss;
 use memscope_common::miss::{ALL, MISSES_PER_ROW};
@@ -43,28 +44,65 @@ pub(super) struct Own {
 
 /// Totals of the kernel side.
 #[derive(Debug, Default)]
-pub(super) struct Losses(BTreeMap<(u16, u32), u64>);
+pub(super) struct Losses {
+    counts: BTreeMap<(u16, u32), u64>,
+    late: Late,
+}
+
+/// Times that a process went on before its new libraries were probed, and what these have.
+#[derive(Debug, Default)]
+struct Late {
+    times: u64,
+    rows: BTreeSet<u16>,
+    operators: bool,
+}
 
 impl Losses {
     /// Takes newer totals.
     pub(super) fn update(&mut self, counts: &[LossCount]) {
         for LossCount { row, reason, count } in counts {
             if *reason < MISSES_PER_ROW {
-                self.0.insert((*row, *reason), *count);
+                self.counts.insert((*row, *reason), *count);
             }
         }
+    }
+
+    /// A process went on before these rows were placed in libraries that it had mapped.
+    pub(super) fn late(&mut self, rows: &[u16], operators: bool) {
+        self.late.times += 1;
+        self.late.rows.extend(rows);
+        self.late.operators |= operators;
+    }
+
+    /// What a process may have called before it was looked at: of the libraries that it had mapped, if they are known for each time.
+    fn touched_by_late(&self, rows: &Rows) -> Cow<'static, [Figures]> {
+        let is_of_process = |reason: u32| [Miss::NotHeld as u32, Miss::StopFailed as u32].contains(&reason);
+        let times: u64 =
+            self.counts.iter().filter(|((_, reason), _)| is_of_process(*reason)).map(|(_, count)| count).sum();
+        if self.late.times < times {
+            return FIGURES_OF_CALLS.into();
+        }
+        let mut touched = BTreeSet::new();
+        for row in &self.late.rows {
+            let figures = rows.get(*row).map_or(FIGURES_OF_CALLS, |probe| domains::figures(probe.info.meaning));
+            touched.extend(figures);
+        }
+        if self.late.operators {
+            touched.insert(Figures::Operators);
+        }
+        touched.into_iter().collect::<Vec<_>>().into()
     }
 
     /// Records that the transport had no room for.
     pub(super) fn lost(&self) -> u64 {
         let ring_full =
             |((_, reason), count): (&(u16, u32), &u64)| (*reason == Miss::RingFull as u32).then_some(*count);
-        self.0.iter().filter_map(ring_full).fold(0, u64::saturating_add)
+        self.counts.iter().filter_map(ring_full).fold(0, u64::saturating_add)
     }
 
     /// All that is not zero: the kernel side by row and reason, then `own`.
     pub(super) fn lines(&self, rows: &Rows, own: &Own) -> Vec<LossLine> {
-        let kernel = self.0.iter().filter_map(|((row, reason), count)| {
+        let kernel = self.counts.iter().filter_map(|((row, reason), count)| {
             let of_processes = [Miss::NotHeld as u32, Miss::StopFailed as u32].contains(reason) || *row == 0;
             let (layer, symbol, of_row) = match rows.get(*row) {
                 Some(Probe { info, .. }) => (info.layer.name(), info.symbol.clone(), domains::figures(info.meaning)),
@@ -76,10 +114,11 @@ impl Losses {
                 return Some(line(layer, symbol, "unknown reason", *count, ALL_FIGURES));
             };
             let (reason, reach) = consequence(miss)?;
-            let touches = match reach {
-                Reach::Nothing => &[],
-                Reach::Row => of_row,
-                Reach::Only(figures) => figures,
+            let touches: Cow<'static, [Figures]> = match reach {
+                Reach::Nothing => Cow::Borrowed(&[]),
+                Reach::Row => of_row.into(),
+                Reach::Only(figures) => figures.into(),
+                Reach::Late => self.touched_by_late(rows),
             };
             Some(line(layer, symbol, reason, *count, touches))
         });
@@ -100,8 +139,14 @@ impl Losses {
     }
 }
 
-fn line(layer: &str, symbol: String, reason: &str, count: u64, touches: &'static [Figures]) -> LossLine {
-    LossLine { layer: layer.to_owned(), symbol, reason: reason.to_owned(), count, touches }
+fn line(
+    layer: &str,
+    symbol: String,
+    reason: &str,
+    count: u64,
+    touches: impl Into<Cow<'static, [Figures]>>,
+) -> LossLine {
+    LossLine { layer: layer.to_owned(), symbol, reason: reason.to_owned(), count, touches: touches.into() }
 }
 
 /// What may be wrong for a reason.
@@ -113,6 +158,8 @@ enum Reach {
     Row,
     /// These alone.
     Only(&'static [Figures]),
+    /// What the libraries have that a process had mapped before they were probed.
+    Late,
 }
 
 /// Each reason in words, and what it may touch; `None` for what is no loss.
@@ -127,13 +174,13 @@ const fn consequence(miss: Miss) -> Option<(&'static str, Reach)> {
         Miss::NoReturn => ("never returned", Reach::Row),
         Miss::Nested | Miss::Thrown | Miss::Held | Miss::Stopped => return None,
         Miss::ProcessesFull => ("process table full", ANY),
-        Miss::StopFailed => ("process not stopped", Reach::Only(FIGURES_OF_CALLS)),
+        Miss::StopFailed => ("process not stopped", Reach::Late),
         Miss::UnknownRow => ("unknown row", ANY),
         Miss::HandlerTaken => (
             "watched blocks not looked at: the program handles or ignores SIGURG itself",
             Reach::Only(&[Figures::Watch]),
         ),
-        Miss::NotHeld => ("process went on before new libraries were probed", Reach::Only(FIGURES_OF_CALLS)),
+        Miss::NotHeld => ("process went on before new libraries were probed", Reach::Late),
         Miss::NotWatched => (
             "watched blocks not looked at: inside of the runtime, or while a graph is captured",
             Reach::Only(&[Figures::Watch]),
@@ -219,7 +266,7 @@ mod tests {
         let mut losses = Losses::default();
         losses.update(&[LossCount { row, reason: miss as u32, count: 1 }]);
         let lines = losses.lines(&Rows::new(current(), rows()), &Own::default());
-        lines.iter().flat_map(|line| line.touches).copied().collect()
+        lines.iter().flat_map(|line| line.touches.iter()).copied().collect()
     }
 
     /// A loss touches what its calls mean, and no more; one entered before the attach is as old as what was before it.
@@ -251,5 +298,26 @@ mod tests {
         ] {
             assert_eq!(touched(row, miss), expected, "{miss:?} of row {row}");
         }
+    }
+
+    /// What a process may have called before it was looked at is what its new libraries have: one that marks leaves memory as it is. Where that is
+    /// not known of each time, it is everything.
+    #[test]
+    fn late_libraries_touch_what_they_have() {
+        use Figures::{Marks, Memory, Operators};
+        let [alloc, mark] = ["halMemAlloc", "mstxMarkA"].map(row);
+        let touched = |late: &[(&[u16], bool)], times: u64| {
+            let mut losses = Losses::default();
+            losses.update(&[LossCount { row: 500, reason: Miss::NotHeld as u32, count: times }]);
+            late.iter().for_each(|(rows, operators)| losses.late(rows, *operators));
+            let [line] = &losses.lines(&Rows::new(current(), rows()), &Own::default())[..] else { panic!("one line") };
+            line.touches.to_vec()
+        };
+        assert_eq!(touched(&[(&[mark], false)], 1), [Marks]);
+        assert_eq!(touched(&[(&[mark], false), (&[alloc, mark], true)], 2), [Memory, Marks, Operators]);
+        assert_eq!(touched(&[(&[], false)], 1), []);
+        assert_eq!(touched(&[(&[mark], false)], 2), FIGURES_OF_CALLS);
+        assert_eq!(touched(&[], 1), FIGURES_OF_CALLS);
+        assert_eq!(touched(&[(&[999], false)], 1).len(), FIGURES_OF_CALLS.len());
     }
 }

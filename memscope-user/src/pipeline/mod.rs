@@ -311,6 +311,7 @@ impl Pipeline {
             Ok(Note::Rows { first, rows }) => self.rows.extend(first, rows),
             Ok(Note::Operators { first, layout, operators }) => self.operators.extend(first, layout, operators),
             Ok(Note::Losses { by }) => self.losses.update(&by),
+            Ok(Note::Late { rows, operators }) => self.losses.late(&rows, operators),
             Ok(Note::Symbols { generation, symbols }) => self.stacks.symbols(generation, &symbols),
             Ok(Note::Unknown) => self.own.unknown += 1,
             Ok(note) => self.order(Item { head, effect: Effect::Note(Box::new(note)) }),
@@ -430,6 +431,7 @@ impl Pipeline {
             | Note::Operators { .. }
             | Note::Symbols { .. }
             | Note::Losses { .. }
+            | Note::Late { .. }
             | Note::Unknown => {}
         }
     }

@@ -103,9 +103,9 @@ fn write_losses(end: &RunEnd, out: &mut dyn Write) -> io::Result<()> {
 }
 
 /// Figures that a loss may touch, in words.
-struct Touched(&'static [Figures]);
+struct Touched<'a>(&'a [Figures]);
 
-impl fmt::Display for Touched {
+impl fmt::Display for Touched<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             [] => f.write_str("touches no figure"),
@@ -291,7 +291,7 @@ lost: 0 (ring full), 0 (any other reason)
             symbol: symbol.to_owned(),
             reason: reason.to_owned(),
             count,
-            touches: if count > 4 { &[Figures::Memory] } else { &[] },
+            touches: if count > 4 { (&[Figures::Memory]).into() } else { (&[]).into() },
         };
         RunEnd {
             time_ns: 1,
@@ -344,12 +344,12 @@ held, and maybe as leaked.
     /// A launch without its beginning is no lost allocation: leaks are certain, and the report says that memory is whole.
     #[test]
     fn losses_of_other_things_leave_memory_certain() {
-        let loss = |touches| LossLine {
+        let loss = |touches: &'static [Figures]| LossLine {
             layer: "runtime".to_owned(),
             symbol: "rtKernelLaunch".to_owned(),
             reason: "entered before attach".to_owned(),
             count: 1,
-            touches,
+            touches: touches.into(),
         };
         let end = RunEnd {
             lost: 1,
