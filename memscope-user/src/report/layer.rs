@@ -1,5 +1,7 @@
 //! One layer of a process on a device: the driver, or a pool.
 
+use std::collections::VecDeque;
+
 use super::blocks::{Kept, Rec, keep_largest};
 use super::curve::{Curve, Levels};
 use crate::hash::HashMap;
@@ -7,6 +9,8 @@ use crate::model::{Alloc, Event, Free, Pool, Stacks};
 
 /// Bytes of a block that are counted: beyond any device, and sums still fit.
 const MAX_BLOCK_BYTES: u64 = 1 << 50;
+/// Failed attempts that are followed at a time.
+const MAX_ATTEMPTS: usize = 8;
 /// Blocks that were live at a moment and are shown one by one, beside the largest of the run.
 const MAX_AT_MOMENT: usize = 10_000;
 
@@ -20,6 +24,8 @@ pub(super) struct Making {
     seq: u64,
     peak: u64,
     moments: [Watched; 4],
+    /// Failed attempts of requests that may still succeed, the oldest first.
+    attempts: VecDeque<(Request, Watched)>,
     kept: Kept,
     by_stack: HashMap<Stacks, (u64, u64)>,
     allocations: u64,
@@ -28,6 +34,9 @@ pub(super) struct Making {
     told_peak: u64,
     start_ns: u64,
 }
+
+/// Thread and number of a request.
+pub(super) type Request = (u32, u64);
 
 /// A moment, with what was live then and has ended since.
 #[derive(Debug, Default)]
@@ -108,6 +117,7 @@ impl Making {
             seq: 0,
             peak: 0,
             moments: Default::default(),
+            attempts: VecDeque::new(),
             kept: Kept::default(),
             by_stack: HashMap::default(),
             allocations: 0,
@@ -149,6 +159,30 @@ impl Making {
         watched.recs.clear();
     }
 
+    /// An attempt of a request fails: if none follows, memory was out now.
+    pub(super) fn attempt_failed(&mut self, request: Request, time_ns: u64) {
+        self.attempt_settled(request);
+        if self.attempts.len() >= MAX_ATTEMPTS {
+            self.attempts.pop_front();
+        }
+        let watched = Watched { at: Some((time_ns, self.seq)), ..Watched::default() };
+        self.attempts.push_back((request, watched));
+    }
+
+    /// The request has succeeded.
+    pub(super) fn attempt_settled(&mut self, request: Request) {
+        self.attempts.retain(|(of, _)| *of != request);
+    }
+
+    /// The request has failed for good: memory was out at its last attempt. Gives when that was; `None` if it is not known.
+    pub(super) fn out_of_memory(&mut self, request: Request) -> Option<u64> {
+        let at = self.attempts.iter().position(|(of, _)| *of == request)?;
+        let (_, watched) = self.attempts.remove(at)?;
+        let at = watched.at;
+        self.moments[Which::OutOfMemory as usize] = watched;
+        at.map(|(time_ns, _)| time_ns)
+    }
+
     pub(super) fn free(&mut self, event: &Event, free: &Free) {
         let Some((start_ns, start_seq)) = self.live.remove(&free.block.allocation_id) else { return };
         self.seq += 1;
@@ -175,7 +209,7 @@ impl Making {
             tid: block.tid,
         };
         self.curve.ended(&rec);
-        for watched in &mut self.moments {
+        for watched in self.moments.iter_mut().chain(self.attempts.iter_mut().map(|(_, watched)| watched)) {
             if watched.at.is_some_and(|(_, seq)| start_seq <= seq) {
                 watched.recs.push(rec);
             }

@@ -106,6 +106,8 @@ impl Observer for Reducer {
             EventKind::ProcessEnd => self.conclude(event.pid),
             EventKind::StepStart { .. }
             | EventKind::StepEnd { .. }
+            | EventKind::AllocFailed(_)
+            | EventKind::AllocRecovered(_)
             | EventKind::OutOfMemory(_)
             | EventKind::Region(_) => self.view(event, event.device).observe(event),
             EventKind::ProcessStart(_) | EventKind::Mark(_) | EventKind::DomainMark { .. } => {

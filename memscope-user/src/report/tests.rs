@@ -118,6 +118,22 @@ fn what_was_live_when_memory_was_out() {
     assert_eq!((view.failed.len(), view.failed[0].size_bytes, view.failed[0].time_ns), (1, 4096, 2));
 }
 
+/// That a request failed for good is certain only when the program has freed all: memory was out at the last attempt, when 72 bytes were live. One
+/// that succeeded at last, and another one's attempts in between, say nothing.
+#[test]
+fn memory_was_out_at_the_last_attempt() {
+    let mut script = Script::new(7, NPU0);
+    script.alloc(Pool::Pta, 0x1000, 64).alloc_failed(Pool::Hal, 4096, (1, 1)).alloc(Pool::Pta, 0x2000, 8);
+    script.alloc_failed(Pool::Hal, 9, (2, 1)).alloc_recovered(Pool::Hal, 9, 2).alloc_failed(Pool::Hal, 4096, (1, 2));
+    script.free(Pool::Pta, 0x1000).free(Pool::Pta, 0x2000);
+    let EventKind::AllocFailed(failed) = script.events()[5].kind else { panic!("the last attempt") };
+    script.event(EventKind::OutOfMemory(OutOfMemory::Trigger(failed)));
+    let view = view(&script);
+    let oom = moment(&view.layers[0], "oom");
+    assert_eq!((oom.bytes, oom.blocks.len(), oom.time_ns), (72, 2, 5));
+    assert_eq!((view.failed.len(), view.failed[0].time_ns), (1, 5));
+}
+
 /// Two driver blocks, one of which a pool hands out of: it is the pool's segment, the other one none. The mapping of a
 /// handle is one, too.
 #[test]

@@ -118,13 +118,15 @@ impl ViewMaking {
             }
             EventKind::StepStart { .. } => self.open_step = Some(event.time_ns),
             EventKind::StepEnd { .. } => self.step_ends(event.time_ns),
-            EventKind::OutOfMemory(OutOfMemory::Trigger(AllocFailed { pool, size_bytes, .. })) => {
-                let failed = Failed { time_ns: event.time_ns, pool: *pool, size_bytes: *size_bytes };
-                self.mark(Which::OutOfMemory, event.time_ns);
-                if self.failed.len() < MAX_FAILED {
-                    self.failed.push(failed);
-                }
+            EventKind::AllocFailed(failed) if failed.out_of_memory => {
+                let request = (event.tid, failed.request);
+                self.layers.values_mut().for_each(|layer| layer.attempt_failed(request, event.time_ns));
             }
+            EventKind::AllocRecovered(recovered) => {
+                let request = (event.tid, recovered.request);
+                self.layers.values_mut().for_each(|layer| layer.attempt_settled(request));
+            }
+            EventKind::OutOfMemory(OutOfMemory::Trigger(failed)) => self.out_of_memory(event, failed),
             _ => {}
         }
     }
@@ -136,6 +138,20 @@ impl ViewMaking {
             self.steps.push((start_ns, time_ns));
         }
         self.mark(Which::LastStep, time_ns);
+    }
+
+    /// That a request has failed for good is certain only later, amid the frees of a program that ends of it: memory was out at the last attempt.
+    fn out_of_memory(&mut self, event: &Event, failed: &AllocFailed) {
+        let request = (event.tid, failed.request);
+        let known: Vec<Option<u64>> = self.layers.values_mut().map(|layer| layer.out_of_memory(request)).collect();
+        let time_ns = known.into_iter().flatten().next();
+        if time_ns.is_none() {
+            self.mark(Which::OutOfMemory, event.time_ns);
+        }
+        if self.failed.len() < MAX_FAILED {
+            let (pool, size_bytes) = (failed.pool, failed.size_bytes);
+            self.failed.push(Failed { time_ns: time_ns.unwrap_or(event.time_ns), pool, size_bytes });
+        }
     }
 
     fn mark(&mut self, which: Which, time_ns: u64) {
