@@ -41,6 +41,8 @@ pub mod sleep;
 pub mod step_leaks;
 pub mod stepped;
 pub mod table;
+#[cfg(test)]
+mod up_to_exit;
 
 pub(crate) use answer::Context;
 pub use answer::{Kind, Report, Subject};
@@ -98,7 +100,7 @@ pub trait Observer: Send {
     fn finish(&mut self, _end: &RunEnd) {}
 }
 
-/// Leaks of steps and growth, while the program works.
+/// Leaks of steps and growth.
 #[must_use]
 pub fn judged_leaks() -> Judged {
     judging(GrowthAnalysis::default())
@@ -106,12 +108,12 @@ pub fn judged_leaks() -> Judged {
 
 /// The same, with the owners of what grows by these rules.
 #[must_use]
-pub fn judged_leaks_by(rules: &Arc<RuleSet>) -> Named<Judged> {
-    Named::new(Arc::clone(rules), judging(GrowthAnalysis::named()))
+pub fn judged_leaks_by(rules: &Arc<RuleSet>) -> Judged {
+    judging(GrowthAnalysis::named()).naming(Arc::clone(rules))
 }
 
 fn judging(growth: GrowthAnalysis) -> Judged {
-    Judged::new(vec![Box::new(Stepped::new::<StepLeaksAnalysis>()), Box::new(growth)])
+    Judged::leaks(vec![Box::new(Stepped::new::<StepLeaksAnalysis>()), Box::new(growth)])
 }
 
 /// Leak analyses for files: by the marks with the text `mark` if it is given, else by steps, growth and what is live at the end.
@@ -120,10 +122,9 @@ pub fn of_leaks(mark: Option<String>, start_index: u64) -> Vec<Box<dyn Analysis>
     match mark {
         Some(text) => vec![Box::new(MarkLeaksAnalysis::new(text, start_index))],
         None => vec![
-            Box::new(judged_leaks_by(&Arc::new(RuleSet::builtin()))),
+            Box::new(judged_leaks_by(&Arc::new(RuleSet::builtin())).marking(Box::new(ByStackAnalysis::default()))),
             Box::new(Stepped::new::<FluctuationAnalysis>()),
             Box::new(HeldAnalysis::default()),
-            Box::new(ByStackAnalysis::default()),
         ],
     }
 }

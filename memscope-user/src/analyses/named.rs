@@ -9,11 +9,40 @@ use super::{
     Analysis, Finding, Observer,
     decompose::{Lives, RuleSet},
 };
-use crate::model::{Event, EventKind, Free, RunEnd};
+use crate::model::{Event, EventKind, Free, Name, RunEnd};
+
+/// The owner that a block has for good, if it has one.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Final(pub(super) Option<Name>);
+
+/// Final owners of blocks.
+#[derive(Debug)]
+pub(super) struct Names {
+    lives: Lives,
+}
+
+impl Names {
+    /// By these rules.
+    pub(super) fn new(rules: Arc<RuleSet>) -> Self {
+        Self { lives: Lives::new(rules) }
+    }
+
+    /// Takes an event; of one that ends a block its final owner.
+    pub(super) fn of(&mut self, event: &Event) -> Option<Final> {
+        match &event.kind {
+            EventKind::Alloc(alloc) => drop(self.lives.came(event, alloc, true)),
+            EventKind::StepEnd { .. } => self.lives.step(event),
+            EventKind::Free(free) => return self.lives.went(event, free).map(|went| Final(self.lives.for_good(&went))),
+            EventKind::ProcessEnd => drop(self.lives.left(event.pid)),
+            _ => {}
+        }
+        None
+    }
+}
 
 /// An analysis or observer that is shown final owners.
 pub struct Named<A> {
-    lives: Lives,
+    names: Names,
     inner: A,
 }
 
@@ -21,25 +50,20 @@ impl<A> Named<A> {
     /// Owners are named by these rules.
     #[must_use]
     pub fn new(rules: Arc<RuleSet>, inner: A) -> Self {
-        Self { lives: Lives::new(rules), inner }
+        Self { names: Names::new(rules), inner }
     }
 }
 
 impl<A> Named<A> {
-    /// The event with a final owner, where that differs from what it has.
+    /// The event with a final owner, where it ends a block.
     fn name(&mut self, event: &Event) -> Option<Event> {
-        match &event.kind {
-            EventKind::Alloc(alloc) => drop(self.lives.came(event, alloc, true)),
-            EventKind::StepEnd { .. } => self.lives.step(event),
-            EventKind::Free(free) => {
-                let went = self.lives.went(event, free)?;
-                let free = Free { owner: self.lives.for_good(&went), ..*free };
-                return Some(Event { kind: EventKind::Free(free), ..event.clone() });
+        match (self.names.of(event), &event.kind) {
+            (Some(Final(owner)), EventKind::Free(free)) => {
+                let free = Free { owner, ..*free };
+                Some(Event { kind: EventKind::Free(free), ..event.clone() })
             }
-            EventKind::ProcessEnd => drop(self.lives.left(event.pid)),
-            _ => {}
+            _ => None,
         }
-        None
     }
 }
 

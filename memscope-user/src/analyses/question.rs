@@ -7,7 +7,7 @@ use super::decompose::RuleSet;
 use super::registry::QUESTIONS;
 use super::select::Filter;
 use super::table::Table;
-use super::{Analysis, Finding};
+use super::{Analysis, Finding, Judged};
 
 /// A question.
 pub struct Question {
@@ -21,6 +21,8 @@ pub struct Question {
     pub names_owners: bool,
     /// Which blocks its analysis has to see.
     pub sees: Sees,
+    /// It is of the span in which a process worked: its analysis sees nothing of an exit.
+    pub up_to_exit: bool,
     /// The bit by which scripts ask for it in a running trace; 0 if they cannot.
     pub script_bit: u64,
     /// Makes the analysis.
@@ -54,6 +56,13 @@ impl Question {
     #[must_use]
     pub fn of(word: &str) -> Option<&'static Self> {
         QUESTIONS.iter().find(|question| question.word == word)
+    }
+
+    /// Its analysis, for a run that is asked nothing else.
+    #[must_use]
+    pub fn alone(&self, asked: Asked) -> Box<dyn Analysis> {
+        let analysis = (self.analysis)(asked);
+        if self.up_to_exit { Box::new(Judged::default().freezing(analysis)) } else { analysis }
     }
 
     /// All of them, in the order of the registry.

@@ -85,7 +85,7 @@ pub(super) fn run(Ask { question, args }: &Ask) -> ExitCode {
             Sees::All | Sees::WholePools => args.select.window(),
         };
         let filter = args.select.blocks.filter(Some(&rules));
-        let analysis = (question.analysis)(Asked { rules: Arc::clone(&rules), filter });
+        let analysis = question.alone(Asked { rules: Arc::clone(&rules), filter });
         let outcome = input::read(&args.files, selection, vec![analysis])?;
         input::print(&outcome, Report { step_hint: false, ..Report::default() }, args.json)?;
         if outcome.findings.is_empty() && !args.json {

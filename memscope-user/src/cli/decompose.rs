@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     analyses::{
-        Analysis, DecomposeAnalysis,
+        Analysis, DecomposeAnalysis, Judged,
         decompose::{BUILTIN, MAX_TOLD, RuleSet},
     },
     input::{
@@ -52,7 +52,7 @@ pub(super) fn run(args: &DecomposeArgs) -> ExitCode {
         } else {
             (decompose, None)
         };
-        let analyses: Vec<Box<dyn Analysis>> = vec![Box::new(decompose)];
+        let analyses: Vec<Box<dyn Analysis>> = vec![Box::new(Judged::default().freezing(Box::new(decompose)))];
         let outcome = input::read(&args.files, args.select.window(), analyses)?;
         let report = Report { step_hint: false, ..Report::default() };
         input::print(&outcome, report, args.json)?;

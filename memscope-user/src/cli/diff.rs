@@ -61,7 +61,7 @@ fn read<const N: usize>(
     let filter = args.blocks.filter(Some(rules));
     let recorder = |when: &When| -> (Box<dyn Observer>, Receiver<Snapshot>) {
         let (recorder, snapshot) = Recorder::new(when.0, Arc::clone(rules));
-        (Box::new(recorder.only(filter.clone())), snapshot)
+        (recorder.only(filter.clone()).judging(), snapshot)
     };
     let (recorders, taken): (Vec<_>, Vec<_>) = moments.iter().map(recorder).unzip();
     // The whole run, as moments are told from its first event.

@@ -13,7 +13,7 @@ use super::{
     progress, terminal,
 };
 use crate::{
-    analyses::{ByStackAnalysis, Kind as _, by_stack::ByStack, decompose::RuleSet},
+    analyses::{ByStackAnalysis, Judged, Kind as _, by_stack::ByStack, decompose::RuleSet},
     input::Options,
     os::caller::Caller,
     pipeline::PipelineConfig,
@@ -138,7 +138,8 @@ fn export(args: &ExportArgs) -> Result<()> {
     let files = one_capture(&args.files)?;
     let config = PipelineConfig { mixed_stacks: args.stack == ExportStack::Mixed, ..PipelineConfig::default() };
     let options = Options { pipeline: config, selection: args.select.selection(None), ..Options::default() };
-    let outcome = input::read_with(&files, options, vec![Box::new(ByStackAnalysis::new(usize::MAX))])?;
+    let by_stack = Judged::default().marking(Box::new(ByStackAnalysis::new(usize::MAX)));
+    let outcome = input::read_with(&files, options, vec![Box::new(by_stack)])?;
     let found: Vec<&ByStack> = outcome.findings.iter().filter_map(ByStack::of).collect();
     if found.is_empty() {
         if outcome.nothing_selected {

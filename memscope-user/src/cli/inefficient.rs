@@ -35,8 +35,8 @@ pub(super) fn run(args: &InefficientArgs) -> ExitCode {
             (true, false) => Some(Destination::copy(&args.file, destination(args), args.force)?),
         };
         // Other blocks tell of how one is used, so the analysis sees them all.
-        let analyses: Vec<Box<dyn Analysis>> =
-            vec![Box::new(InefficientAnalysis::new(rules).only(args.select.blocks.filter(None)))];
+        let inefficient = InefficientAnalysis::new(rules).only(args.select.blocks.filter(None));
+        let analyses: Vec<Box<dyn Analysis>> = vec![inefficient.judging()];
         let outcome = input::read(std::slice::from_ref(&args.file), args.select.window(), analyses)?;
         let report = Report { step_hint: false, ..Report::default() };
         input::print(&outcome, report, args.json)?;

@@ -68,16 +68,18 @@ const RULES: [fn(&mut Out<'_, '_>); 16] = [
 /// The analyses whose findings rules go by; `rules` name owners. With fewer of them fewer rules have something to say.
 #[must_use]
 pub fn analyses(rules: &Arc<RuleSet>) -> Vec<Box<dyn Analysis>> {
+    // What the exit frees is no answer.
+    let judged = analyses::judged_leaks_by(rules)
+        .freezing(Box::new(FragmentationAnalysis::new(Arc::clone(rules))))
+        .freezing(Box::new(DecomposeAnalysis::new(Arc::clone(rules))))
+        .marking(Box::new(InefficientAnalysis::default()));
     vec![
-        Box::new(analyses::judged_leaks_by(rules)),
+        Box::new(judged),
         Box::new(OomAnalysis::new(Arc::clone(rules))),
         Box::new(LedgerAnalysis::default()),
-        Box::new(FragmentationAnalysis::new(Arc::clone(rules))),
         Box::new(HeldAnalysis::default()),
         Box::new(DeviceUseAnalysis::default()),
         Box::new(PeaksAnalysis::new(Arc::clone(rules))),
-        Box::new(DecomposeAnalysis::new(Arc::clone(rules))),
-        Box::new(InefficientAnalysis::default()),
         Box::new(SleepAnalysis::default()),
         Box::new(SettingsAnalysis::default()),
     ]

@@ -13,7 +13,7 @@ use rusqlite::OpenFlags;
 
 use super::csv::{CsvReader, Raw, without_key};
 use super::{Format, InputError, Notes};
-use crate::analyses::inefficient::Inefficient;
+use crate::analyses::inefficient::{Inefficient, InefficientKind};
 use crate::dump_format::stack_cell::table_name;
 use crate::hash::HashMap;
 use crate::model::Name;
@@ -59,7 +59,7 @@ impl Annotations {
         let mut marks = HashMap::default();
         for found in findings {
             for block in &found.blocks {
-                let kinds: Vec<&str> = block.kinds.iter().map(|kind| kind.as_str()).collect();
+                let kinds: Vec<&str> = block.marks().map(InefficientKind::as_str).collect();
                 marks.insert((found.pid, block.allocation_id), Cow::Owned(kinds.join(",")));
             }
         }

@@ -47,8 +47,8 @@ pub enum FreeCause {
     TraceEnd,
     /// The program freed it while its script had nothing collected: it is told when collection begins again, or at the end.
     Unwatched,
-    /// The program freed it while it ended: it was held as long as the program worked. Only analyses of leaks see it, of
-    /// [`Judged`](crate::analyses::Judged).
+    /// The program freed it while it ended: it was held as long as the program worked. Only analyses inside of
+    /// [`Judged`](crate::analyses::Judged) see it.
     Exit,
 }
 

@@ -3,7 +3,7 @@
 use super::Verdict;
 use crate::analyses::{
     Finding, Kind as _,
-    fragmentation::Fragmentation,
+    fragmentation::{Fragmentation, PiecesVerdict},
     growth::Growth,
     held::Held,
     mark_leaks::MarkLeaks,
@@ -58,11 +58,6 @@ pub struct Check {
     /// The answer.
     pub checked: Checked,
 }
-
-/// Free bytes outside of the largest free piece, in percent of a pool's memory, from which on a pool counts as fragmented.
-const FRAGMENTED_PERCENT: u64 = 25;
-/// Less is no trouble.
-const FRAGMENTED_BYTES: u64 = 64 << 20;
 
 /// All checks of a process.
 pub(super) fn of(findings: &[&Finding]) -> Vec<Check> {
@@ -142,11 +137,10 @@ fn growth(findings: &[&Finding]) -> Checked {
 }
 
 fn fragmentation(findings: &[&Finding]) -> Checked {
-    let answer = |found: &Fragmentation| {
-        let space = found.worst.as_ref().unwrap_or(&found.end).space;
-        let scattered = space.free_bytes.saturating_sub(space.largest_free_bytes);
-        let is_much = u128::from(scattered) * 100 >= u128::from(space.total_bytes) * u128::from(FRAGMENTED_PERCENT);
-        if is_much && scattered >= FRAGMENTED_BYTES { Checked::Found } else { Checked::NotFound }
+    let answer = |found: &Fragmentation| match found.verdict {
+        PiecesVerdict::Found => Checked::Found,
+        PiecesVerdict::NotFound => Checked::NotFound,
+        PiecesVerdict::NotJudged => Checked::NotJudged("most of the pool is older than the trace"),
     };
     let found = findings.iter().filter_map(|finding| Fragmentation::of(finding));
     strongest(found.map(answer), "--analysis=fragmentation")

@@ -14,7 +14,7 @@ pub use self::{
     checks::{Check, Checked, Topic},
     gate::{Failed, Gate},
     memory::{MemoryRow, MemoryTable, When},
-    oom::{Cause, FailedRequest},
+    oom::FailedRequest,
     places::{Detail, Place, Role},
     text::{Look, Piece, Tone, write},
 };

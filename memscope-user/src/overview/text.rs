@@ -1,10 +1,10 @@
 //! The first screen as text: 24 lines, as wide as the terminal.
 
 use super::{
-    Advised, Cause, Check, Checked, Detail, FailedRequest, MemoryTable, Overview, Place, ProcessOverview, Role,
-    Verdict, When,
+    Advised, Check, Checked, Detail, FailedRequest, MemoryTable, Overview, Place, ProcessOverview, Role, Verdict, When,
 };
 use crate::analyses::ledger::Moment;
+use crate::analyses::oom::Cause;
 use crate::model::{Confidence, Device, Figures, RunEnd};
 use crate::printable::OneLine;
 use crate::text::numbers::{counted, rounded};

@@ -309,7 +309,9 @@ mod tests {
         let touched = |late: &[(&[u16], bool)], times: u64| {
             let mut losses = Losses::default();
             losses.update(&[LossCount { row: 500, reason: Miss::NotHeld as u32, count: times }]);
-            late.iter().for_each(|(rows, operators)| losses.late(rows, *operators));
+            for (rows, operators) in late {
+                losses.late(rows, *operators);
+            }
             let [line] = &losses.lines(&Rows::new(current(), rows()), &Own::default())[..] else { panic!("one line") };
             line.touches.to_vec()
         };

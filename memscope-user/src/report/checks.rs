@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::trie::Trie;
 use super::view::{Failed, View};
-use crate::analyses::fragmentation::Fragmentation;
+use crate::analyses::fragmentation::{Fragmentation, PiecesVerdict};
 use crate::analyses::growth::{GrowingSite, Growth, Increase};
 use crate::analyses::oom::Oom;
 use crate::analyses::step_leaks::{StepLeakPlace, StepLeaks, StepVerdict};
@@ -13,8 +13,6 @@ use crate::model::{Device, Stacks};
 
 /// Places of one check that are shown; further ones are counted.
 const MAX_PLACES: usize = 12;
-/// Free memory in pieces is worth a word from this part of the pool's memory on.
-const WORTH_A_WORD: f64 = 0.1;
 
 /// The checks of a process on a device, in the order of what a reader wants to know first.
 pub(super) fn checks(findings: &[Finding], view: &View, tells_failures: bool, trie: &mut Trie) -> Vec<Value> {
@@ -68,10 +66,9 @@ fn oom_rows(failed: &[Failed]) -> Value {
 
 fn oom(found: &[&Oom], trie: &mut Trie) -> Value {
     let places = found.iter().take(MAX_PLACES).map(|oom| {
-        let fragmented = oom.missing_bytes == 0;
         let more = json!({
             "function": oom.function, "attempts": oom.attempts, "unused_bytes": oom.unused_bytes,
-            "missing_bytes": oom.missing_bytes, "fragmented": fragmented, "time_ns": oom.time_ns.to_string(),
+            "missing_bytes": oom.missing_bytes, "cause": oom.cause, "time_ns": oom.time_ns.to_string(),
         });
         with(place(oom.stacks, oom.size_bytes, 1, trie), more)
     });
@@ -146,18 +143,15 @@ fn growth(found: Option<&Growth>, trie: &mut Trie) -> Value {
     })
 }
 
-/// Free memory outside of the largest piece, when that was most.
+/// Free memory outside of the largest piece, when that was most: of the pool with the plainest verdict.
 fn fragmentation(found: &[&Fragmentation]) -> Value {
-    let scattered = |it: &Fragmentation| {
-        it.worst.as_ref().map_or(0, |worst| worst.space.free_bytes - worst.space.largest_free_bytes)
-    };
-    let Some(worst) = found.iter().max_by_key(|it| scattered(it)) else {
+    let scattered = |it: &Fragmentation| it.judged().space.scattered_bytes();
+    let Some(worst) = found.iter().max_by_key(|it| (it.verdict == PiecesVerdict::Found, scattered(it))) else {
         return not_judged("fragmentation", "no_segments");
     };
-    let (bytes, total) = (scattered(worst), worst.worst.as_ref().map_or(0, |worst| worst.space.total_bytes));
-    let status = if bytes > 0 && bytes as f64 >= WORTH_A_WORD * total as f64 { "found" } else { "not_found" };
     json!({
-        "check": "fragmentation", "status": status, "bytes": bytes, "total_bytes": total, "count": found.len(),
-        "pool": worst.pool, "confidence": worst.confidence, "places": [],
+        "check": "fragmentation", "status": worst.verdict, "why": "older_segments", "bytes": scattered(worst),
+        "total_bytes": worst.judged().space.total_bytes, "count": found.len(), "pool": worst.pool,
+        "confidence": worst.confidence, "places": [],
     })
 }

@@ -123,9 +123,9 @@ fn what_was_live_when_memory_was_out() {
 #[test]
 fn memory_was_out_at_the_last_attempt() {
     let mut script = Script::new(7, NPU0);
-    script.alloc(Pool::Pta, 0x1000, 64).alloc_failed(Pool::Hal, 4096, (1, 1)).alloc(Pool::Pta, 0x2000, 8);
-    script.alloc_failed(Pool::Hal, 9, (2, 1)).alloc_recovered(Pool::Hal, 9, 2).alloc_failed(Pool::Hal, 4096, (1, 2));
-    script.free(Pool::Pta, 0x1000).free(Pool::Pta, 0x2000);
+    script.alloc(pools::PTA, 0x1000, 64).alloc_failed(pools::HAL, 4096, (1, 1)).alloc(pools::PTA, 0x2000, 8);
+    script.alloc_failed(pools::HAL, 9, (2, 1)).alloc_recovered(pools::HAL, 9, 2).alloc_failed(pools::HAL, 4096, (1, 2));
+    script.free(pools::PTA, 0x1000).free(pools::PTA, 0x2000);
     let EventKind::AllocFailed(failed) = script.events()[5].kind else { panic!("the last attempt") };
     script.event(EventKind::OutOfMemory(OutOfMemory::Trigger(failed)));
     let view = view(&script);

@@ -14,6 +14,8 @@
 //!
 //! A trace forks twice: a guard, which frees waiting processes if this process is killed, and the program if it starts one.
 
+#[cfg(test)]
+mod books;
 mod disk;
 mod end;
 mod error;

@@ -11,8 +11,8 @@ use super::{
 };
 use crate::{
     analyses::{
-        self, Analysis, Asked, ByStackAnalysis, FluctuationAnalysis, HeldAnalysis, InefficientAnalysis, LedgerAnalysis,
-        OomAnalysis, Question, Questions, Sees, SettingsAnalysis, SilentAnalysis, Stepped,
+        self, Analysis, Asked, ByStackAnalysis, FluctuationAnalysis, HeldAnalysis, InefficientAnalysis, Judged,
+        LedgerAnalysis, OomAnalysis, Question, Questions, Sees, SettingsAnalysis, SilentAnalysis, Stepped,
         decompose::RuleSet,
         select::{AnyBlock, Filter, Selected, Selection},
     },
@@ -75,13 +75,14 @@ pub(crate) fn demand(args: &CollectOptions, rules: Option<&Arc<RuleSet>>) -> Dem
         let args = CollectOptions { analyses, ..args.clone() };
         let rules = rules.clone().unwrap_or_else(|| Arc::new(RuleSet::builtin()));
         let selection = args.selection(Some(&rules));
-        let of_chosen = judging(&args, Some(&rules));
-        let of_all = of_all_blocks(&args, Some(&rules), &selection.filter);
+        // Spans are told by what the options ask for.
+        let of_chosen = judging(&args, Some(&rules)).silent();
         if selection.is_all() {
-            return of_chosen.into_iter().chain(of_all).collect();
+            return of_all_blocks(of_chosen, &args, Some(&rules), &selection.filter).into_vec();
         }
-        let (of_chosen, _) = Selected::new(&selection, of_chosen, Vec::new());
-        let (of_all, _) = Selected::new(&args.window(), of_all, Vec::new());
+        let of_all = of_all_blocks(Several::default().silent(), &args, Some(&rules), &selection.filter);
+        let (of_chosen, _) = Selected::new(&selection, of_chosen.into_vec(), Vec::new());
+        let (of_all, _) = Selected::new(&args.window(), of_all.into_vec(), Vec::new());
         vec![Box::new(of_chosen) as Box<dyn Analysis>, Box::new(of_all)]
     };
     Demand { given, make: Arc::new(make) }
@@ -271,73 +272,104 @@ impl Selecting {
     }
 }
 
+/// Analyses of one view of a run: those that judge up to the exit, and those that see all of it.
+#[derive(Default)]
+struct Several {
+    judged: Judged,
+    whole: Vec<Box<dyn Analysis>>,
+}
+
+impl Several {
+    fn silent(self) -> Self {
+        Self { judged: self.judged.silent(), ..self }
+    }
+
+    fn marking(self, analysis: impl Analysis + 'static) -> Self {
+        Self { judged: self.judged.marking(Box::new(analysis)), ..self }
+    }
+
+    fn whole(mut self, analysis: impl Analysis + 'static) -> Self {
+        self.whole.push(Box::new(analysis));
+        self
+    }
+
+    /// Adds that of a question.
+    fn asking(mut self, question: &Question, asked: Asked) -> Self {
+        let analysis = (question.analysis)(asked);
+        if question.up_to_exit {
+            return Self { judged: self.judged.freezing(analysis), ..self };
+        }
+        self.whole.push(analysis);
+        self
+    }
+
+    fn into_vec(self) -> Vec<Box<dyn Analysis>> {
+        let judged: Box<dyn Analysis> = Box::new(self.judged);
+        [judged].into_iter().chain(self.whole).collect()
+    }
+}
+
 /// The analyses that were asked for, of the part of the run that was asked for; what is still held, and where, is always told. The
 /// ledger is that of whole devices.
 pub(crate) fn analyses(args: &CollectOptions, rules: Option<&Arc<RuleSet>>) -> Chosen {
     let selection = args.selection(rules);
-    let (of_chosen, of_all) = (of_chosen_blocks(args, rules), of_all_blocks(args, rules, &selection.filter));
+    let of_chosen = of_chosen_blocks(args, rules);
     let of_whole: [Box<dyn Analysis>; 3] = [
         Box::new(LedgerAnalysis::default()),
         Box::new(SilentAnalysis::default()),
         Box::new(SettingsAnalysis::default()),
     ];
     if selection.is_all() {
-        let analyses = of_chosen.into_iter().chain(of_all).chain(of_whole).collect();
-        return Chosen { analyses, selected: Selecting::ALL };
+        let analyses = of_all_blocks(of_chosen, args, rules, &selection.filter).into_vec();
+        return Chosen { analyses: analyses.into_iter().chain(of_whole).collect(), selected: Selecting::ALL };
     }
-    let (of_chosen, any_block) = Selected::new(&selection, of_chosen, Vec::new());
-    let (of_all, _) = Selected::new(&args.window(), of_all, Vec::new());
+    let of_all = of_all_blocks(Several::default().silent(), args, rules, &selection.filter);
+    let (of_chosen, any_block) = Selected::new(&selection, of_chosen.into_vec(), Vec::new());
+    let (of_all, _) = Selected::new(&args.window(), of_all.into_vec(), Vec::new());
     let of_part: [Box<dyn Analysis>; 2] = [Box::new(of_chosen), Box::new(of_all)];
     let analyses = of_part.into_iter().chain(of_whole).collect();
     Chosen { analyses, selected: Selecting(Some(any_block)) }
 }
 
 /// Those that need not know of other blocks than the chosen ones.
-fn of_chosen_blocks(args: &CollectOptions, rules: Option<&Arc<RuleSet>>) -> Vec<Box<dyn Analysis>> {
-    let mut chosen = judging(args, rules);
-    chosen.push(Box::new(HeldAnalysis::default()));
-    chosen.push(Box::new(ByStackAnalysis::default()));
-    chosen
+fn of_chosen_blocks(args: &CollectOptions, rules: Option<&Arc<RuleSet>>) -> Several {
+    judging(args, rules).whole(HeldAnalysis::default()).marking(ByStackAnalysis::default())
 }
 
 /// Those of them that are not made without being asked for.
-fn judging(args: &CollectOptions, rules: Option<&Arc<RuleSet>>) -> Vec<Box<dyn Analysis>> {
-    let mut chosen: Vec<Box<dyn Analysis>> = Vec::new();
+fn judging(args: &CollectOptions, rules: Option<&Arc<RuleSet>>) -> Several {
+    let mut chosen = Several::default();
     if leaks_wanted(args) {
-        chosen.push(match rules {
-            Some(rules) => Box::new(analyses::judged_leaks_by(rules)),
-            None => Box::new(analyses::judged_leaks()),
-        });
-        chosen.push(Box::new(Stepped::new::<FluctuationAnalysis>()));
+        let judged = rules.map_or_else(analyses::judged_leaks, analyses::judged_leaks_by);
+        chosen = Several { judged, ..chosen }.whole(Stepped::new::<FluctuationAnalysis>());
     }
-    chosen.extend(asked(args, rules, &Filter::default(), |question| question.sees == Sees::Chosen));
-    chosen
+    asking(chosen, args, rules, &Filter::default(), |question| question.sees == Sees::Chosen)
 }
 
-/// Those that look at all blocks, whichever they tell of.
-fn of_all_blocks(args: &CollectOptions, rules: Option<&Arc<RuleSet>>, filter: &Filter) -> Vec<Box<dyn Analysis>> {
-    let mut chosen: Vec<Box<dyn Analysis>> = Vec::new();
+/// Adds those that look at all blocks, whichever they tell of.
+fn of_all_blocks(mut to: Several, args: &CollectOptions, rules: Option<&Arc<RuleSet>>, filter: &Filter) -> Several {
     if let Some(rules) = rules.filter(|_| args.analyses.oom.is_some()) {
-        chosen.push(Box::new(OomAnalysis::new(Arc::clone(rules))));
+        to = to.whole(OomAnalysis::new(Arc::clone(rules)));
     }
     if args.analyses.inefficient {
-        chosen.push(Box::new(InefficientAnalysis::default().only(filter.clone())));
+        to = to.marking(InefficientAnalysis::default().only(filter.clone()));
     }
-    chosen.extend(asked(args, rules, filter, |question| question.sees != Sees::Chosen));
-    chosen
+    asking(to, args, rules, filter, |question| question.sees != Sees::Chosen)
 }
 
-/// Analyses of the questions of the registry that are asked for.
-fn asked(
+/// Adds analyses of the questions of the registry that are asked for.
+fn asking(
+    to: Several,
     args: &CollectOptions,
     rules: Option<&Arc<RuleSet>>,
     filter: &Filter,
     which: impl Fn(&Question) -> bool,
-) -> Vec<Box<dyn Analysis>> {
+) -> Several {
     let questions = args.analyses.asked();
     let rules = || rules.cloned().unwrap_or_else(|| Arc::new(RuleSet::builtin()));
-    let make = |question: &Question| (question.analysis)(Asked { rules: rules(), filter: filter.clone() });
-    questions.iter().filter(|question| which(question)).map(make).collect()
+    let asked =
+        |to: Several, question: &Question| to.asking(question, Asked { rules: rules(), filter: filter.clone() });
+    questions.iter().filter(|question| which(question)).fold(to, asked)
 }
 
 /// Name of a new capture in the output directory.

@@ -265,7 +265,7 @@ pub(crate) fn inefficient(
 ) -> PyResult<Found> {
     let rules = InefficientRules { min_size_bytes: mem_size, idle_threshold, kinds };
     let found = job::run(py, progress, move |watch| -> Result<Found, Failure> {
-        let analyses: Vec<Box<dyn Analysis>> = vec![Box::new(InefficientAnalysis::new(rules))];
+        let analyses: Vec<Box<dyn Analysis>> = vec![InefficientAnalysis::new(rules).judging()];
         let outcome = read(std::slice::from_ref(&file), selection(part), analyses, watch)?;
         if in_place {
             let inefficient = outcome.findings.iter().filter_map(Inefficient::of);
@@ -302,7 +302,7 @@ pub(crate) fn ask(
     }
     let found = job::run(py, progress, move |watch| -> Result<Found, Failure> {
         let rules = rules(rules_file.as_deref())?;
-        let analysis = (question.analysis)(Asked { rules, filter: Filter::default() });
+        let analysis = question.alone(Asked { rules, filter: Filter::default() });
         let outcome = read(&files, selection(part), vec![analysis], watch)?;
         Ok(found(&outcome, question.table, WITHOUT_HINT))
     })?;
@@ -328,7 +328,7 @@ fn moment(text: &str) -> Result<At, Failure> {
 fn snapshots(file: &Path, moments: &[At], rules: &Arc<RuleSet>, watch: &Watch) -> Result<Vec<Snapshot>, Failure> {
     let recorder = |at: &At| -> (Box<dyn Observer>, Receiver<Snapshot>) {
         let (recorder, snapshot) = diff::Recorder::new(*at, Arc::clone(rules));
-        (Box::new(recorder), snapshot)
+        (recorder.judging(), snapshot)
     };
     let (recorders, taken): (Vec<_>, Vec<_>) = moments.iter().map(recorder).unzip();
     observe(&[file.to_owned()], Selection::default(), recorders, watch)?;

@@ -23,6 +23,7 @@ pub fn check(document: &Value) -> Vec<String> {
             "growth" => growth(found),
             "fragmentation" => fragmentation(found),
             "inefficient" => inefficient(found),
+            "lifetimes" => lifetimes(found),
             "span" => span(found),
             _ => Vec::new(),
         };
@@ -176,20 +177,67 @@ fn inefficient(found: &Value) -> Vec<String> {
     list(found, "kinds").iter().filter_map(of_kind).collect()
 }
 
+/// Bars, size classes and places have all blocks.
+fn lifetimes(found: &Value) -> Vec<String> {
+    let counted = |of: &Value| {
+        let freed: u64 = list(of, "freed").iter().filter_map(Value::as_u64).sum();
+        freed + number(of, "unseen_ends") + number(of, "live_blocks")
+    };
+    let all = number(&found["all"], "blocks");
+    let sum = |parts: &[Value]| parts.iter().map(|part| (number(part, "blocks"), counted(part))).fold((0, 0), add);
+    let places = list(found, "places");
+    let places = if places.is_empty() || number(found, "places_left_out") > 0 { (all, all) } else { sum(places) };
+    let parts = (counted(&found["all"]), sum(list(found, "sizes")), places);
+    differ("bars, sizes and places", &parts, &(all, (all, all), (all, all))).into_iter().collect()
+}
+
+const fn add(one: Sum, other: Sum) -> Sum {
+    (one.0 + other.0, one.1 + other.1)
+}
+
 fn span(found: &Value) -> Vec<String> {
     let exit = (number(&found["exit"], "freed_blocks"), number(&found["exit"], "freed_bytes"));
     differ("freed", &sum(list(found, "freed")), &exit).into_iter().collect()
 }
 
-/// What is held by call stack is what is held.
+/// Process, device and pool.
+fn place(found: &Value) -> [String; 3] {
+    [&found["pid"], &found["device"], &found["pool"]].map(Value::to_string)
+}
+
+/// What the exit of a process freed of a pool, segments too.
+fn freed_by_exit(document: &Value, of: &[String; 3]) -> Sum {
+    let spans = list(document, "findings").iter().filter(|found| found["finding"] == "span");
+    let of_process = |found: &&Value| {
+        let pid = found["pid"].to_string();
+        pid == of[0]
+    };
+    let spans = spans.filter(of_process);
+    let freed = spans.flat_map(|span| list(span, "freed"));
+    let freed = freed.filter(|freed| [&freed["device"], &freed["pool"]].map(Value::to_string) == of[1..]);
+    freed.fold((0, 0), |(blocks, bytes), freed| {
+        let (own, segments) = (sum_of(freed), sum_of(&freed["segments"]));
+        (blocks + own.0 + segments.0, bytes + own.1 + segments.1)
+    })
+}
+
+/// What is held when the exit begins, by call stack and by owner, is what is held at the end and what the exit freed.
 fn held_by_stack(document: &Value) -> Vec<String> {
-    let place = |found: &Value| [&found["pid"], &found["device"], &found["pool"]].map(Value::to_string);
     let of = |kind: &'static str| list(document, "findings").iter().filter(move |found| found["finding"] == kind);
     let mut wrong = Vec::new();
     for by_stack in of("by_stack").filter(|found| number(found, "left_out") == 0) {
         let live = (bytes(list(by_stack, "sums"), "live_blocks"), bytes(list(by_stack, "sums"), "live_bytes"));
         for held in of("held").filter(|held| place(held) == place(by_stack)) {
-            wrong.extend(differ("by call stack", &live, &sum_of(held)).map(|said| format!("held: {said}: {held}")));
+            let (left, freed) = (sum_of(held), freed_by_exit(document, &place(held)));
+            let judged = (left.0 + freed.0, left.1 + freed.1);
+            wrong.extend(differ("by call stack", &live, &judged).map(|said| format!("held: {said}: {held}")));
+        }
+    }
+    for owners in of("decompose") {
+        for held in of("held").filter(|held| place(held) == place(owners)) {
+            let judged = number(held, "size_bytes") + freed_by_exit(document, &place(held)).1;
+            let ends = differ("owners", &number(owners, "end_bytes"), &judged);
+            wrong.extend(ends.map(|said| format!("held: {said}: {held}")));
         }
     }
     wrong

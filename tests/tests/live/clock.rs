@@ -104,8 +104,7 @@ fn times_of_verdicts_can_be_typed() {
         let text = answer(&[&["leaks", capture.to_str().expect("text")], until].concat());
         text.lines().filter(|line| line.starts_with("Leaks of steps ")).map(str::to_owned).collect::<Vec<_>>()
     };
-    for (run, starts, count) in
-        [(&exit, "Leaks and growth are judged from ", 1), (&oom, "Thread ", 4), (&oom, "  Largest: ", 1)]
+    for (run, starts, count) in [(&exit, "The run is judged from ", 1), (&oom, "Thread ", 4), (&oom, "  Largest: ", 1)]
     {
         let lines: Vec<&str> = run.stdout.lines().filter(|line| line.starts_with(starts)).collect();
         assert!(lines.len() >= count, "{starts}: {}", run.said());

@@ -6,6 +6,7 @@ use std::process::Command;
 
 use memscope_tests::harness::document::{document, npu};
 use memscope_tests::harness::expect::truth;
+use memscope_tests::harness::journal::{Call, Entry};
 use memscope_tests::harness::tracer::{Run, Tracer, tracer_path};
 use serde_json::Value;
 
@@ -86,12 +87,30 @@ fn diffed(capture: &Path, to: &str) -> BTreeMap<String, BTreeMap<String, u64>> {
     list(&document, "pools").iter().map(of).filter(|(_, owners)| !owners.is_empty()).collect()
 }
 
-/// Bytes that the journal has live at the end, by device.
-fn held(run: &Run) -> BTreeMap<String, u64> {
-    let journal = run.journal();
-    let (_, entries) = journal.by_process().pop_first().expect("a process");
+/// The calls up to the last work: what follows are frees of the exit, if the report says that there was one.
+fn judged<'a>(entries: &[&'a Entry], document: &Value) -> Vec<&'a Entry> {
+    let freed = findings(document, "span").iter().any(|span| number(&span["exit"], "freed_blocks") > 0);
+    let works = |entry: &&Entry| {
+        let allocates = entry.pta_report().is_some_and(|report| report.kind == 0);
+        allocates
+            || matches!(
+                entry.call(),
+                Call::Alloc { .. }
+                    | Call::Create { .. }
+                    | Call::Launch { .. }
+                    | Call::Mark(_)
+                    | Call::RangeStart(..)
+                    | Call::RangeEnd(_)
+            )
+    };
+    let last = entries.iter().rposition(works).filter(|_| freed).map_or(entries.len(), |last| last + 1);
+    entries[..last].to_vec()
+}
+
+/// Bytes that these calls leave, by device.
+fn held(entries: &[&Entry]) -> BTreeMap<String, u64> {
     let mut held = BTreeMap::new();
-    for block in truth(&entries, false).held {
+    for block in truth(entries, false).held {
         *held.entry(block.device).or_default() += block.size;
     }
     held
@@ -110,19 +129,20 @@ fn exported(capture: &Path, options: &[&str]) -> BTreeMap<String, u64> {
     towers
 }
 
-/// Exports weigh what the journal has: allocations and live blocks of the driver by device, and what the pool handed out and has not got
-/// back.
-fn assert_exports(run: &Run) {
+/// Exports weigh what the journal has: allocations and live blocks of the driver by device, and what the pool handed out and had not got
+/// back when the program stopped working.
+fn assert_exports(run: &Run, document: &Value) {
     let (journal, capture) = (run.journal(), run.folder.capture());
     let (_, entries) = journal.by_process().pop_first().expect("a process");
-    let truth = truth(&entries, false);
+    let judged = judged(&entries, document);
+    let (held, truth) = (truth(&judged, false).held, truth(&entries, false));
     let device_of = |device: &str| format!("Hal memory, npu {device}");
     let mut wanted: [BTreeMap<String, u64>; 4] = Default::default();
     for call in truth.calls.iter().filter(|call| call.is_alloc) {
         *wanted[0].entry(device_of(&call.block.device)).or_default() += call.block.size;
         *wanted[1].entry(device_of(&call.block.device)).or_default() += 1;
     }
-    for block in &truth.held {
+    for block in &held {
         *wanted[2].entry(device_of(&block.device)).or_default() += block.size;
         *wanted[3].entry(device_of(&block.device)).or_default() += 1;
     }
@@ -131,7 +151,7 @@ fn assert_exports(run: &Run) {
         *wanted[0].entry(tower.clone()).or_default() += report.size.unsigned_abs();
         *wanted[1].entry(tower).or_default() += 1;
     }
-    let live = pool_blocks(&entries);
+    let live = pool_blocks(&judged);
     if !live.is_empty() {
         let tower = "Pytorch Caching memory pool, npu 0".to_owned();
         wanted[2].insert(tower.clone(), live.values().sum());
@@ -172,31 +192,65 @@ fn assert_sums(run: &Run) {
         let names = owners(list(decomposed, "parts"), "end_bytes");
         assert_eq!(names, at_end.get(&key).cloned().unwrap_or_default(), "{key}");
     }
-    assert_ledgers(run, &parts);
-    assert_exports(run);
+    assert_ledgers(run, &document, &parts);
+    assert_exports(run, &document);
+    assert_profiles(run, &parts);
     assert_words(run);
 }
 
-/// The ledger of each device is what the journal has live, and what decompose says of the driver and of each pool.
-fn assert_ledgers(run: &Run, parts: &BTreeMap<String, Value>) {
-    let held = held(run);
+/// The ledger of each device is what the journal has live at the end, and what decompose says of the driver and of each pool without what the
+/// exit freed.
+fn assert_ledgers(run: &Run, document: &Value, parts: &BTreeMap<String, Value>) {
+    let journal = run.journal();
+    let (_, entries) = journal.by_process().pop_first().expect("a process");
+    let (at_exit, at_end) = (held(&judged(&entries, document)), held(&entries));
+    let freed = |of: &Value, pool: &Value| {
+        let spans = findings(document, "span");
+        let freed = spans.iter().flat_map(|span| list(span, "freed"));
+        let freed = freed.filter(|freed| (&freed["device"], &freed["pool"]) == (&of["device"], pool));
+        freed.map(|freed| number(freed, "size_bytes") + number(&freed["segments"], "size_bytes")).sum::<u64>()
+    };
     for found in parts.values().filter(|found| found["pool"] == "HAL" && npu(found).is_some()) {
         let (pid, device) = (number(found, "pid"), npu(found).expect("a device"));
-        let live = held.get(&device.to_string()).copied().unwrap_or(0);
-        assert_eq!(number(found, "end_bytes"), live, "{found:#}");
+        let live = |at: &BTreeMap<String, u64>| at.get(&device.to_string()).copied().unwrap_or(0);
+        assert_eq!(number(found, "end_bytes"), live(&at_exit), "{found:#}");
+        assert_eq!(freed(found, &found["pool"]), live(&at_exit) - live(&at_end), "{found:#}");
         let pid = u32::try_from(pid).expect("a process");
         let device = u32::try_from(device).expect("a device");
         let Some(ledger) = ledger(run, pid, device, "end") else { panic!("no ledger of device {device}") };
-        assert_eq!(number(&ledger["hal"]["total"], "size_bytes"), live, "{ledger:#}");
+        assert_eq!(number(&ledger["hal"]["total"], "size_bytes"), live(&at_end), "{ledger:#}");
         for pool in list(&ledger, "pools") {
             let key = format!("{pid} {} {}", found["device"], pool["pool"]);
             let handed = number(&pool["allocated"]["total"], "size_bytes");
             let end = parts.get(&key).map_or(0, |at| number(at, "end_bytes") + number(at, "end_untracked_bytes"));
-            assert_eq!(handed, end, "{key}: {pool:#}");
+            assert_eq!(handed + freed(found, &pool["pool"]), end, "{key}: {pool:#}");
             let seen = part(&pool["allocated"], "pool_allocated");
             assert!(seen <= handed, "{pool:#}");
         }
     }
+}
+
+/// Speedscope's profiles weigh what decompose has at the peak.
+fn assert_profiles(run: &Run, parts: &BTreeMap<String, Value>) {
+    let capture = run.folder.capture();
+    let output = Command::new(tracer_path()).arg("export").arg(&capture).args(["--format", "speedscope"]).output();
+    let output = output.expect("runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let file: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let mut seen = 0;
+    for profile in list(&file, "profiles") {
+        let name = profile["name"].as_str().expect("a name");
+        let Some((pool, rest)) = name.split_once(" of process ").filter(|_| name.ends_with(", at the peak")) else {
+            continue;
+        };
+        let (pid, rest) = rest.split_once(" on ").expect("a device");
+        let device = rest.split(',').next().unwrap_or_default().replace("NPU ", "npu:");
+        let weights: u64 = list(profile, "weights").iter().filter_map(Value::as_u64).sum();
+        let key = format!("{pid} {} {}", Value::from(device), Value::from(pool));
+        assert_eq!(weights, number(&parts[&key], "peak_bytes"), "{name}");
+        seen += 1;
+    }
+    assert!(seen > 0, "no profile of a peak");
 }
 
 #[test]

@@ -174,7 +174,7 @@ impl Lives {
     pub(in crate::analyses) fn went(&mut self, event: &Event, free: &Free) -> Option<Went> {
         let Free { block: Block { allocation_id, device, .. }, cause, .. } = *free;
         let on = self.devices.at(event.pid, device);
-        let phase = self.names.phase(event.stacks).filter(|_| cause == FreeCause::Program);
+        let phase = self.names.phase(event.stacks).filter(|_| matches!(cause, FreeCause::Program | FreeCause::Exit));
         self.moments += 1;
         on.enter(phase);
         let live = on.live.remove(&allocation_id)?;
@@ -229,7 +229,9 @@ fn end_of(
     let in_steps =
         |counts: Counts| Counts { step: if now.step > 0 { counts.step } else { counts.optimizer_end }, ..counts };
     let born = in_steps(block.born);
-    let ended = if cause.gave_back() { Ended::Freed } else { Ended::Held };
+    // An owner is the same for those that judge up to the exit and for those that see it.
+    let freed = cause.gave_back() || cause == FreeCause::Exit;
+    let ended = if freed { Ended::Freed } else { Ended::Held };
     let survived = in_steps(now).since(born);
     let life = Life { born, survived, ended, freed_in, stack: block.stack, trained: trained.lacks(block.size_bytes) };
     let (label, by_training) = names.revised(block.label, block.pool, block.module_id, &life);

@@ -60,6 +60,7 @@ pub(super) const QUESTION: Question = Question {
     none: "No blocks were seen, so there is nothing to tell the owners of.",
     names_owners: true,
     sees: Sees::All,
+    up_to_exit: true,
     script_bit: 2,
     analysis: |Asked { rules, filter }| Box::new(DecomposeAnalysis::new(rules).only(filter)),
     table: table::TABLE,

@@ -779,3 +779,38 @@ fn labels_that_come_late() {
     let owner = |number: u64| owners.get(&(7, number)).map(|owner| owner.as_str());
     assert_eq!((owner(1), owner(2)), (Some("PTA@optimizer_state"), Some("PTA")));
 }
+
+/// A copy of a model follows the mean of its weights, which an optimizer trains: the copy is none of them. The copies of its layer that a module
+/// makes for itself, and a copy that is trained in place of the original, are weights.
+#[test]
+fn copies_of_weights() {
+    const P: Pool = pools::PTA;
+    const COPY: [&str; 2] = [
+        "/usr/lib/python3.11/site-packages/torch/nn/parameter.py(68): Parameter.__deepcopy__",
+        "/usr/lib/python3.11/copy.py(153): deepcopy",
+    ];
+    let clones = [
+        "/usr/lib/python3.11/site-packages/torch/nn/modules/transformer.py(1179): _get_clones",
+        "/usr/lib/python3.11/site-packages/torch/nn/modules/transformer.py(292): TransformerEncoder.__init__",
+    ];
+    for trains_copy in [false, true] {
+        let mut script = Script::new(1, NPU0);
+        script.stacks(&frames(&[&COPY[..], &clones].concat()), &[]).alloc(P, 0x1000, 6 * MIB);
+        if !trains_copy {
+            script.stacks(&frames(&MODULE_TO), &[]).alloc(P, 0x2000, 3 * MIB);
+        }
+        script.stacks(&frames(&COPY), &[]).alloc(P, 0x3000, 3 * MIB);
+        for _ in 1..=4 {
+            script.thread(77).stacks(&[], &ENGINE).alloc(P, 0x6000, 3 * MIB).thread(1);
+            script.stacks(&frames(&STEP), &[]).alloc(P, 0x8000, MIB).free(P, 0x8000);
+            script.stacks(&frames(&[ZERO_GRAD]), &[]).free(P, 0x6000);
+        }
+        let found = one(&script);
+        let bytes = |owner: &str| {
+            let of = found.parts.iter().filter(|part| part.owner.is_some_and(|name| name.as_str() == owner));
+            of.map(|part| part.end_bytes / MIB).sum::<u64>()
+        };
+        let expected = if trains_copy { (9, 0) } else { (9, 3) };
+        assert_eq!((bytes("PTA@weight"), bytes("PTA@persistent")), expected, "trained: {trains_copy}");
+    }
+}

@@ -1,21 +1,21 @@
 //! What is live at one moment of a run.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
 
 use super::Live;
 use super::places::Places;
-use crate::analyses::Observer;
 use crate::analyses::decompose::{Came, Lives, RuleSet, Went};
 use crate::analyses::groups::{Change, Groups, Room};
 use crate::analyses::select::{Filter, Matcher, When};
-use crate::model::{Alloc, Block, Confidence, Device, Event, EventKind, Free, Pool, ProcessStart, RunEnd};
+use crate::analyses::{Analysis, Finding, Judged, Observer};
+use crate::model::{Alloc, Block, Confidence, Device, Event, EventKind, Free, FreeCause, Pool, ProcessStart, RunEnd};
 
 /// A moment of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum At {
-    /// Its end; what is live when its process ends counts as live, as it does everywhere else.
+    /// Its end: what is live when its process ends, or when its exit begins.
     End,
     /// When all processes together had the most bytes live: of each pool on each device on its own.
     Peak,
@@ -77,11 +77,40 @@ pub struct Recorder {
     room: Room,
     /// The moment asked for has passed: what follows only names blocks.
     passed: bool,
+    /// Processes whose exit has begun.
+    exiting: BTreeSet<u32>,
     /// First and last event.
     times_ns: Option<(u64, u64)>,
     attached: bool,
     stacks: bool,
     out: Sender<Snapshot>,
+}
+
+/// Shows a recorder which frees are of an exit.
+struct Judging(Judged);
+
+impl Observer for Judging {
+    fn observe(&mut self, event: &Event) {
+        self.0.observe(event);
+    }
+
+    fn finish(&mut self, end: &RunEnd) {
+        drop(self.0.finish(end));
+    }
+}
+
+/// A recorder among analyses.
+struct Inside(Recorder);
+
+impl Analysis for Inside {
+    fn observe(&mut self, event: &Event) {
+        self.0.observe(event);
+    }
+
+    fn finish(&mut self, end: &RunEnd) -> Vec<Finding> {
+        self.0.finish(end);
+        Vec::new()
+    }
 }
 
 /// One pool on one device.
@@ -113,6 +142,7 @@ impl Recorder {
             pools: BTreeMap::new(),
             room: Room::default(),
             passed: false,
+            exiting: BTreeSet::new(),
             times_ns: None,
             attached: false,
             stacks: false,
@@ -125,6 +155,15 @@ impl Recorder {
     #[must_use]
     pub fn only(self, filter: Filter) -> Self {
         Self { only: filter.into(), ..self }
+    }
+
+    /// Who is to be shown the run. At the end it is to know what exits free; at other moments processes are added up in order.
+    #[must_use]
+    pub fn judging(self) -> Box<dyn Observer> {
+        match self.at {
+            At::End => Box::new(Judging(Judged::default().silent().marking(Box::new(Inside(self))))),
+            At::Peak | At::When(_) => Box::new(self),
+        }
     }
 
     fn alloc(&mut self, event: &Event, alloc: &Alloc) {
@@ -208,10 +247,20 @@ impl Observer for Recorder {
             self.pass();
         }
         match &event.kind {
+            // What an exit allocates comes behind the moment.
+            EventKind::Alloc(_) if self.exiting.contains(&event.pid) => {}
             EventKind::Alloc(alloc) => self.alloc(event, alloc),
-            EventKind::Free(free) => self.free(event, free),
+            EventKind::Free(free) => {
+                if free.cause == FreeCause::Exit {
+                    self.exiting.insert(event.pid);
+                }
+                self.free(event, free);
+            }
             EventKind::StepEnd { .. } => self.lives.step(event),
-            EventKind::ProcessEnd => self.conclude(event.pid),
+            EventKind::ProcessEnd => {
+                self.exiting.remove(&event.pid);
+                self.conclude(event.pid);
+            }
             EventKind::ProcessStart(ProcessStart { attached: true, .. }) if !self.passed => self.attached = true,
             _ => {}
         }

@@ -86,6 +86,46 @@ pub struct FreeSpaceMoment {
     pub outside_bytes: u64,
 }
 
+/// Whether a pool's free memory is in pieces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PiecesVerdict {
+    /// At the worst moment at least a quarter of the pool's memory, and 64 MiB, were free outside of the largest piece.
+    Found,
+    /// It was less.
+    NotFound,
+    /// It was less in the segments that are known; more memory of the pool is in segments that are not.
+    NotJudged,
+}
+
+/// Free bytes outside of the largest free piece, in percent of a pool's memory, from which on a pool counts as fragmented.
+const FRAGMENTED_PERCENT: u64 = 25;
+/// Less is no trouble, in bytes.
+const FRAGMENTED_BYTES: u64 = 64 << 20;
+
+impl FreeSpace {
+    /// Free bytes outside of the largest piece.
+    #[must_use]
+    pub const fn scattered_bytes(&self) -> u64 {
+        self.free_bytes.saturating_sub(self.largest_free_bytes)
+    }
+}
+
+impl FreeSpaceMoment {
+    /// The verdict of a pool of which this is the worst moment.
+    pub(super) fn verdict(&self) -> PiecesVerdict {
+        let (scattered, total) = (self.space.scattered_bytes(), self.space.total_bytes);
+        let is_much = u128::from(scattered) * 100 >= u128::from(total) * u128::from(FRAGMENTED_PERCENT);
+        if is_much && scattered >= FRAGMENTED_BYTES {
+            PiecesVerdict::Found
+        } else if self.unknown_bytes > total {
+            PiecesVerdict::NotJudged
+        } else {
+            PiecesVerdict::NotFound
+        }
+    }
+}
+
 /// The free space of one pool of one process on one device.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct Fragmentation {
@@ -97,9 +137,11 @@ pub struct Fragmentation {
     pub pool: Pool,
     /// The process was running before the trace: segments older than that are unknown.
     pub attached: bool,
+    /// Whether its free memory is in pieces.
+    pub verdict: PiecesVerdict,
     /// When memory of the pool was first seen, nanoseconds since the Unix epoch.
     pub start_ns: u64,
-    /// At the end, with everything that was live then.
+    /// At the end, or when the exit began, with everything that was live then.
     pub end: FreeSpaceMoment,
     /// When the most bytes were free outside of the largest piece: at most a sixteenth below the most there ever were.
     pub worst: Option<FreeSpaceMoment>,
@@ -107,6 +149,19 @@ pub struct Fragmentation {
     pub series: Vec<FreeSpaceSample>,
     /// How sure.
     pub confidence: Confidence,
+}
+
+/// The moment at which more was scattered. The end is no tear-down: that comes behind it.
+pub(super) fn worse<'a>(worst: Option<&'a FreeSpaceMoment>, end: &'a FreeSpaceMoment) -> &'a FreeSpaceMoment {
+    worst.filter(|worst| worst.space.scattered_bytes() >= end.space.scattered_bytes()).unwrap_or(end)
+}
+
+impl Fragmentation {
+    /// The moment that is judged: the worst one.
+    #[must_use]
+    pub fn judged(&self) -> &FreeSpaceMoment {
+        worse(self.worst.as_ref(), &self.end)
+    }
 }
 
 impl Answer for Fragmentation {

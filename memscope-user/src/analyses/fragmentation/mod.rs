@@ -17,7 +17,9 @@ mod table;
 mod tests;
 mod text;
 
-pub use self::finding::{Fragmentation, FreeSpace, FreeSpaceMoment, FreeSpaceSample, Pin, PinnedSegment};
+pub use self::finding::{
+    Fragmentation, FreeSpace, FreeSpaceMoment, FreeSpaceSample, PiecesVerdict, Pin, PinnedSegment,
+};
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -48,6 +50,7 @@ pub(super) const QUESTION: Question = Question {
     none: "No memory of pools was seen, so there is nothing to tell of its pieces.",
     names_owners: true,
     sees: Sees::WholePools,
+    up_to_exit: true,
     script_bit: 32,
     analysis: |Asked { rules, filter }| Box::new(FragmentationAnalysis::new(rules).only(filter)),
     table: table::TABLE,
@@ -225,7 +228,19 @@ fn found(pid: u32, attached: bool, (device, pool): Place, history: History, end:
     let History { series, worst, .. } = history;
     // What happened when its memory was taken is no part of its life.
     let (start_ns, series) = (series.start_ns(), series.close(end.time_ns));
-    Fragmentation { pid, device, pool, attached, start_ns, end, worst, series, confidence: Confidence::Certain }
+    let verdict = finding::worse(worst.as_ref(), &end).verdict();
+    Fragmentation {
+        pid,
+        device,
+        pool,
+        attached,
+        verdict,
+        start_ns,
+        end,
+        worst,
+        series,
+        confidence: Confidence::Certain,
+    }
 }
 
 impl Process {

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use super::{Fragmentation, FreeSpace, FreeSpaceMoment, FreeSpaceSample, Pin, PinnedSegment};
+use super::{Fragmentation, FreeSpace, FreeSpaceMoment, FreeSpaceSample, PiecesVerdict, Pin, PinnedSegment};
 use crate::model::{Confidence, Pool};
 use crate::text::clock::Clock;
 use crate::text::numbers::{counted, rounded, seconds, size};
@@ -19,6 +19,13 @@ const BLOCK_LINES: usize = 3;
 pub(super) fn write(found: &Fragmentation, clock: Clock, out: &mut dyn Write) -> io::Result<()> {
     let Fragmentation { pool, attached, end, worst, series, .. } = found;
     writeln!(out, "Free memory of {} on device {}:", pool.display_name(), DeviceName(found.device))?;
+    if found.verdict == PiecesVerdict::Found {
+        writeln!(
+            out,
+            "  Fragmented: at the worst moment {} lay outside of the largest free piece",
+            size(found.judged().space.scattered_bytes())
+        )?;
+    }
     write_unknown(end, *attached, out)?;
     if end.segments > 0 || worst.is_some() {
         writeln!(out, "  {:>15}  {:>12}  {:>12}  {:>12}  {:>6}", "Time", "Segments", "Free", "Largest", "Ratio")?;
@@ -133,6 +140,7 @@ mod tests {
             device: Device::Npu(3),
             pool: pools::PTA,
             attached: true,
+            verdict: PiecesVerdict::NotFound,
             start_ns: 1_000_000_000,
             end,
             worst: None,
@@ -161,6 +169,15 @@ Free memory of Pytorch Caching memory pool on device 3:
   Doubtful: events were lost, so blocks and segments may be missing, or counted that had gone.
 ";
         assert_eq!(without_wall(&text(&fragmentation())), expected);
+    }
+
+    /// The verdict is a line of its own, if there is one.
+    #[test]
+    fn fragmentation_is_said() {
+        let found = text(&Fragmentation { verdict: PiecesVerdict::Found, ..fragmentation() });
+        let expected =
+            "\n  Fragmented: at the worst moment 3.00 MiB (3145728 bytes) lay outside of the largest free piece\n";
+        assert!(found.contains(expected), "{found}");
     }
 
     /// Nothing is known of the segments: then there are no figures.

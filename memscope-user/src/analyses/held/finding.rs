@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::analyses::answer::{Answer, Context, Subject};
-use crate::analyses::judged::Span;
+use crate::analyses::judged::{ExitFreed, Span};
 use crate::model::{Device, Pool};
 
 /// Bytes of one driver module.
@@ -80,7 +80,8 @@ impl Answer for Held {
 
     fn write(&self, context: &Context<'_>, out: &mut dyn Write) -> io::Result<()> {
         let freed = context.others::<Span>().flat_map(|span| &span.freed);
-        let freed = freed.filter(|freed| (freed.device, freed.pool) == (self.device, self.pool));
+        let of_pool = |freed: &&ExitFreed| (freed.device, freed.pool) == (self.device, self.pool) && freed.blocks > 0;
+        let freed = freed.filter(of_pool);
         super::text::write(self, freed, out)
     }
 }

@@ -48,10 +48,19 @@ pub struct InefficientBlock {
     pub allocation_id: u64,
     /// Id of the event that told of it: `ID` of its MALLOC row.
     pub event_id: u64,
-    /// How, in the order found.
+    /// How, in the order found; empty if the exit freed it late and nothing else was found.
     pub kinds: Vec<InefficientKind>,
+    /// The exit freed it, some time after its last use: a late deallocation for msMemScope, and for nothing else.
+    pub late_at_exit: bool,
     /// Size times the time without use.
     pub wasted_byte_seconds: f64,
+}
+
+impl InefficientBlock {
+    /// Its kinds as msMemScope counts them, which takes frees of an exit for frees.
+    pub fn marks(&self) -> impl Iterator<Item = InefficientKind> {
+        self.kinds.iter().copied().chain(self.late_at_exit.then_some(InefficientKind::LateDeallocation))
+    }
 }
 
 /// What one kind of inefficient use costs.
@@ -82,6 +91,8 @@ pub struct Inefficient {
     pub accesses: u64,
     /// Sums by kind, in the order of [`InefficientKind::ALL`].
     pub kinds: [Waste; 3],
+    /// Blocks that the exit freed, some time after their last use: they are in none of the sums.
+    pub late_at_exit: LiveSum,
     /// The blocks, in the order of their allocation.
     pub blocks: Vec<InefficientBlock>,
     /// How sure.
@@ -100,6 +111,7 @@ impl Inefficient {
             looked_at: LiveSum::default(),
             accesses: 0,
             kinds: InefficientKind::ALL.map(none),
+            late_at_exit: LiveSum::default(),
             blocks: Vec::new(),
             confidence: Confidence::Certain,
         }

@@ -24,7 +24,7 @@ use std::collections::BTreeSet;
 use std::ops::Bound;
 
 use super::{
-    Analysis, Finding,
+    Analysis, Finding, Judged,
     select::{Filter, Matcher},
 };
 use crate::hash::HashMap;
@@ -130,6 +130,8 @@ struct Use {
     /// API and time of the last access, if nothing came after it.
     last_access: Option<(u64, u64)>,
     found: [Option<f64>; 3],
+    /// The exit freed it, late: nothing is wrong with that.
+    by_exit: bool,
     /// In the order in which they were found.
     order: Vec<InefficientKind>,
 }
@@ -147,6 +149,12 @@ impl InefficientAnalysis {
         Self { only: filter.into(), ..self }
     }
 
+    /// The analysis to show the run to: it is to know what exits free.
+    #[must_use]
+    pub fn judging(self) -> Box<dyn Analysis> {
+        Box::new(Judged::default().marking(Box::new(self)))
+    }
+
     fn family(&mut self, pid: u32, api: OpsOf) -> &mut Family {
         self.processes.entry(pid).or_default().families.entry(api).or_default()
     }
@@ -160,7 +168,7 @@ impl InefficientAnalysis {
         let found = self.found.entry((pid, device)).or_insert_with(|| Inefficient::new(pid, device));
         found.looked_at.blocks += 1;
         found.looked_at.size_bytes = found.looked_at.size_bytes.saturating_add(block.size_bytes);
-        let used = Use { block: *block, born_in, used: false, last_access: None, found: [None; 3], order: Vec::new() };
+        let used = Use::of(*block, born_in);
         self.processes.entry(event.pid).or_default().blocks.insert(block.allocation_id, used);
     }
 
@@ -192,13 +200,14 @@ impl InefficientAnalysis {
         let rules = self.rules;
         let process = self.processes.entry(event.pid).or_default();
         let used = process.blocks.remove(&block.allocation_id);
-        if cause == FreeCause::Program {
+        if matches!(cause, FreeCause::Program | FreeCause::Exit) {
             let family = process.families.entry(family).or_default();
             let api = family.event(event.tid, false, true);
             let Some(mut used) = used else { return };
             if let Some((before, time_ns)) = used.last_access
                 && family.took.between(before, api)
             {
+                used.by_exit = cause == FreeCause::Exit;
                 used.find(InefficientKind::LateDeallocation, time_ns, event.time_ns, rules);
             }
             self.conclude(event.pid, used);
@@ -213,23 +222,31 @@ impl InefficientAnalysis {
         }
         let Block { pool, device, addr, size_bytes, allocation_id, alloc_id, .. } = used.block;
         let found = self.found.entry((pid, device)).or_insert_with(|| Inefficient::new(pid, device));
-        for kind in &used.order {
+        let is_late = |kind: &InefficientKind| *kind == InefficientKind::LateDeallocation;
+        let (by_exit, mut kinds) = (used.by_exit && used.order.iter().any(is_late), used.order);
+        if by_exit {
+            kinds.retain(|kind| !is_late(kind));
+            found.late_at_exit.blocks += 1;
+            found.late_at_exit.size_bytes = found.late_at_exit.size_bytes.saturating_add(size_bytes);
+        }
+        let wasted = |kind: &InefficientKind| used.found[*kind as usize].unwrap_or(0.0);
+        for kind in &kinds {
             let Waste { blocks, size_bytes: bytes, wasted_byte_seconds, .. } = &mut found.kinds[*kind as usize];
             *blocks += 1;
             *bytes = bytes.saturating_add(size_bytes);
-            *wasted_byte_seconds += used.found[*kind as usize].unwrap_or(0.0);
+            *wasted_byte_seconds += wasted(kind);
         }
         if self.told < MAX_TOLD {
             self.told += 1;
-            let wasted_byte_seconds = used.found.iter().flatten().sum();
             let block = InefficientBlock {
                 pool,
                 addr,
                 size_bytes,
                 allocation_id,
                 event_id: alloc_id,
-                kinds: used.order,
-                wasted_byte_seconds,
+                wasted_byte_seconds: kinds.iter().map(wasted).sum(),
+                kinds,
+                late_at_exit: by_exit,
             };
             found.blocks.push(block);
         }
@@ -292,6 +309,10 @@ impl Family {
 }
 
 impl Use {
+    const fn of(block: Block, born_in: u64) -> Self {
+        Self { block, born_in, used: false, last_access: None, found: [None; 3], by_exit: false, order: Vec::new() }
+    }
+
     /// Notes what was found, once; what is wasted adds up.
     fn find(&mut self, kind: InefficientKind, from_ns: u64, to_ns: u64, rules: InefficientRules) {
         if !rules.kinds[kind as usize] || self.block.size_bytes < rules.min_size_bytes {

@@ -25,6 +25,7 @@ pub const TABLE: &dyn Table<Finding> = &Rows::<Finding, Inefficient, Inefficient
     ],
     each: |finding, row| {
         let Some(found) = Inefficient::of(finding) else { return };
-        found.blocks.iter().for_each(|block| row(found, block));
+        // Those without a kind are msMemScope's marks alone.
+        found.blocks.iter().filter(|block| !block.kinds.is_empty()).for_each(|block| row(found, block));
     },
 };

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use super::{Inefficient, InefficientBlock, Waste};
-use crate::model::Confidence;
+use crate::model::{Confidence, LiveSum};
 use crate::text::DeviceName;
 use crate::text::numbers::{counted, size};
 
@@ -21,7 +21,7 @@ pub(super) fn write(found: &Inefficient, lines: usize, out: &mut dyn Write) -> i
              (`--events=alloc,free,access` records them)."
         );
     }
-    if found.blocks.is_empty() && found.kinds.iter().all(|waste| waste.blocks == 0) {
+    if found.kinds.iter().all(|waste| waste.blocks == 0) {
         let uses = counted(found.accesses, "use");
         writeln!(out, "No inefficient use of memory was found on device {device}: {looked_at} with {uses}.")?;
     }
@@ -35,7 +35,15 @@ pub(super) fn write(found: &Inefficient, lines: usize, out: &mut dyn Write) -> i
             wasted_byte_seconds / GIB_SECOND
         )?;
     }
-    let mut blocks: Vec<&InefficientBlock> = found.blocks.iter().collect();
+    let LiveSum { blocks, size_bytes } = found.late_at_exit;
+    if blocks > 0 {
+        let (blocks, bytes) = (counted(blocks, "block"), size(size_bytes));
+        writeln!(
+            out,
+            "Not counted on device {device}: {blocks} of {bytes}, freed by the exit some time after the last use"
+        )?;
+    }
+    let mut blocks: Vec<&InefficientBlock> = found.blocks.iter().filter(|block| !block.kinds.is_empty()).collect();
     blocks.sort_by(|one, other| other.wasted_byte_seconds.total_cmp(&one.wasted_byte_seconds));
     for block in blocks.iter().take(lines) {
         let kinds: Vec<&str> = block.kinds.iter().map(|kind| kind.as_str()).collect();
@@ -95,6 +103,7 @@ mod tests {
             allocation_id: 4,
             event_id: 5,
             kinds: vec![InefficientKind::EarlyAllocation],
+            late_at_exit: false,
             wasted_byte_seconds,
         });
         let expected = "\

@@ -6,9 +6,9 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::analyses::answer::{Answer, Context, Subject};
-use crate::model::{Device, Pool};
+use crate::model::{Device, LiveSum, Pool};
 
-/// What analyses of leaks judge of a process: all of it up to its exit.
+/// What is judged of a process: all of it up to its exit.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct Span {
     /// Process.
@@ -19,7 +19,7 @@ pub struct Span {
     pub until_ns: u64,
     /// What shows that.
     pub exit: Exit,
-    /// What the exit freed, by device and pool; segments of pools are left out.
+    /// What the exit freed, by device and pool.
     pub freed: Vec<ExitFreed>,
 }
 
@@ -34,6 +34,8 @@ pub struct ExitFreed {
     pub blocks: u64,
     /// Their bytes.
     pub size_bytes: u64,
+    /// Of the driver: segments of pools, of which the bytes are those of the pools and not among these.
+    pub segments: LiveSum,
 }
 
 /// A call by which a process begins to end.

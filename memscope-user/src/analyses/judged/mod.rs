@@ -1,14 +1,16 @@
-//! What do analyses of leaks judge? The span in which a program worked, and each byte once.
+//! What is judged of a process? The span in which it worked.
 //!
 //! - A program that ends in order frees what it held until then: Python empties its modules, a framework its pools. Those frees say
-//!   nothing of leaks. The analyses inside of [`Judged`] see them as [`FreeCause::Exit`](crate::model::FreeCause::Exit), at the moment
-//!   when the exit began (`tail`).
-//! - A driver block that is a pool's segment is seen with that pool's blocks in it. As soon as it is known for one, the analyses
-//!   inside see its end (`segments`).
+//!   nothing of how it works. Analyses inside of [`Judged`] see them as [`FreeCause::Exit`](crate::model::FreeCause::Exit) (`tail`).
+//! - Of leaks each byte counts once: a driver block that is a pool's segment is seen with that pool's blocks in it. As soon as it is known
+//!   for one, these analyses see its end (`segments`).
+//! - Others see all blocks: up to the exit alone, or with the exit's frees marked (`readers`).
 //!
-//! Events of a process stay in order, those of several do not: frees are held back until the process works on.
+//! Events of a process stay in order, those of several do not: frees are held back until the process works on. So nothing belongs here that
+//! adds several processes up at a moment.
 
 mod finding;
+mod readers;
 mod segments;
 mod tail;
 #[cfg(test)]
@@ -17,17 +19,26 @@ mod text;
 
 pub use self::finding::{Exit, ExitCall, ExitFreed, Span};
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use self::{segments::Segments, tail::Tail};
-use super::{Analysis, Finding, concluded::Concluded};
+use self::{
+    readers::{Readers, Seen},
+    segments::Segments,
+    tail::Tail,
+};
+use super::{Analysis, Finding, concluded::Concluded, decompose::RuleSet, named::Names};
 use crate::model::{Event, EventKind, RunEnd};
 
-/// Analyses that judge what a program held while it worked.
+/// Analyses that judge what a program did while it worked.
+#[derive(Default)]
 pub struct Judged {
-    inner: Vec<Box<dyn Analysis>>,
+    readers: Readers,
+    names: Option<Names>,
     processes: BTreeMap<u32, Process>,
     spans: Concluded<Span>,
+    is_silent: bool,
 }
 
 #[derive(Debug, Default)]
@@ -37,33 +48,59 @@ struct Process {
 }
 
 impl Judged {
-    /// Of these analyses.
+    /// Of these analyses of leaks, for which each byte counts once.
     #[must_use]
-    pub fn new(inner: Vec<Box<dyn Analysis>>) -> Self {
-        Self { inner, processes: BTreeMap::new(), spans: Concluded::default() }
+    pub fn leaks(leaks: Vec<Box<dyn Analysis>>) -> Self {
+        Self { readers: Readers { leaks, ..Readers::default() }, ..Self::default() }
+    }
+
+    /// Those of leaks see the final owners of blocks, by these rules.
+    #[must_use]
+    pub fn naming(self, rules: Arc<RuleSet>) -> Self {
+        Self { names: Some(Names::new(rules)), ..self }
+    }
+
+    /// Adds an analysis that sees all blocks, and which frees are of the exit.
+    #[must_use]
+    pub fn marking(mut self, analysis: Box<dyn Analysis>) -> Self {
+        self.readers.marked.push(analysis);
+        self
+    }
+
+    /// Adds an analysis that sees all blocks up to the exit: what is live then is held to the end.
+    #[must_use]
+    pub fn freezing(mut self, analysis: Box<dyn Analysis>) -> Self {
+        self.readers.frozen.push(analysis);
+        self
+    }
+
+    /// Tells of no spans: others do.
+    #[must_use]
+    pub fn silent(self) -> Self {
+        Self { is_silent: true, ..self }
     }
 
     fn conclude(&mut self, pid: u32, process: Process, end: Option<&Event>) {
-        let Self { inner, spans, .. } = self;
-        let mut pass = |event: &Event| inner.iter_mut().for_each(|analysis| analysis.observe(event));
-        let span = process.tail.end(pid, end.map(|event| event.time_ns), &mut pass);
+        let span = process.tail.end(pid, end.map(|event| event.time_ns), &mut self.readers);
         if let Some(end) = end {
-            pass(&Event { time_ns: span.as_ref().map_or(end.time_ns, |span| span.until_ns), ..end.clone() });
+            self.readers.ends(end, span.as_ref().map(|span| span.until_ns));
         }
-        spans.extend(span);
+        self.spans.extend(span);
     }
 }
 
 impl Analysis for Judged {
     fn observe(&mut self, event: &Event) {
+        let owner = self.names.as_mut().and_then(|names| names.of(event));
         if matches!(event.kind, EventKind::ProcessEnd) {
             let process = self.processes.remove(&event.pid).unwrap_or_default();
             return self.conclude(event.pid, process, Some(event));
         }
-        let Self { inner, processes, .. } = self;
+        let Self { readers, processes, .. } = self;
         let Process { segments, tail } = processes.entry(event.pid).or_default();
-        let mut pass = |event: &Event| inner.iter_mut().for_each(|analysis| analysis.observe(event));
-        segments.observe(event, &mut |event| tail.observe(event, &mut pass));
+        segments.observe(event, &mut |event, sight| {
+            tail.observe(&Seen { event: Cow::Borrowed(event), sight, owner }, readers);
+        });
     }
 
     fn finish(&mut self, end: &RunEnd) -> Vec<Finding> {
@@ -71,10 +108,11 @@ impl Analysis for Judged {
             self.conclude(pid, process, None);
         }
         let spans = self.spans.take(|span| span.pid, Finding::Span);
-        spans.into_iter().chain(self.inner.iter_mut().flat_map(|analysis| analysis.finish(end))).collect()
+        let spans = spans.into_iter().filter(|_| !self.is_silent);
+        spans.chain(self.readers.all_mut().flat_map(|analysis| analysis.finish(end))).collect()
     }
 
     fn now(&self) -> Vec<Finding> {
-        self.inner.iter().flat_map(|analysis| analysis.now()).collect()
+        self.readers.all().flat_map(|analysis| analysis.now()).collect()
     }
 }

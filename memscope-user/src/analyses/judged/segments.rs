@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
 
+use super::readers::Sight;
 use crate::model::{Alloc, AllocApi, Block, DriverFigures, Event, EventKind, Free, FreeCause, Region, RegionKind};
 
 /// Driver blocks that may still turn out to be a segment.
@@ -26,12 +27,14 @@ pub(super) struct Segments {
 }
 
 impl Segments {
-    /// Passes events on: not those of segments, but their ends once they are known.
-    pub(super) fn observe(&mut self, event: &Event, pass: &mut impl FnMut(&Event)) {
+    /// Passes events on, and who may see them: the end of a segment is passed on for those that count bytes once as soon as it is known for one.
+    pub(super) fn observe(&mut self, event: &Event, pass: &mut impl FnMut(&Event, Sight)) {
         match &event.kind {
             EventKind::Alloc(Alloc { block, .. }) if block.pool.is_driver() => self.add(block),
             EventKind::Alloc(Alloc { block, .. }) if !block.pool.is_host() => self.used_by_pool(block, event, pass),
-            EventKind::Free(Free { block, .. }) if block.pool.is_driver() && self.ends(block) => return,
+            EventKind::Free(Free { block, .. }) if block.pool.is_driver() && self.ends(block) => {
+                return pass(event, Sight::WithSegments);
+            }
             EventKind::Region(Region {
                 kind: RegionKind::Mapping,
                 begins: true,
@@ -47,7 +50,7 @@ impl Segments {
             EventKind::ProcessStart(_) => *self = Self::default(),
             _ => {}
         }
-        pass(event);
+        pass(event, Sight::All);
     }
 
     fn add(&mut self, block: &Block) {
@@ -72,7 +75,7 @@ impl Segments {
     }
 
     /// A pool hands out a block: the driver blocks behind it are its segments.
-    fn used_by_pool(&mut self, block: &Block, event: &Event, pass: &mut impl FnMut(&Event)) {
+    fn used_by_pool(&mut self, block: &Block, event: &Event, pass: &mut impl FnMut(&Event, Sight)) {
         let end = block.addr.saturating_add(block.size_bytes);
         while let Some((&addr, &(size_bytes, segment))) = self.recent.range(..end).next_back()
             && addr.saturating_add(size_bytes) > block.addr
@@ -80,7 +83,8 @@ impl Segments {
         {
             self.recent.remove(&addr);
             self.numbers.insert(segment.allocation_id);
-            pass(&Event { kind: EventKind::Free(moved(segment)), stacks: segment.stacks, ..event.clone() });
+            let moved = Event { kind: EventKind::Free(moved(segment)), stacks: segment.stacks, ..event.clone() };
+            pass(&moved, Sight::WithoutSegments);
         }
     }
 

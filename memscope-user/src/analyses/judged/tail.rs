@@ -16,8 +16,9 @@
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
 
+use super::readers::{OfExit, Readers, Seen, Sight, is_older_free};
 use super::{Exit, ExitCall, ExitFreed, Span};
-use crate::model::{Block, Device, Event, EventKind, Free, FreeCause, Pool, System, UnknownFree};
+use crate::model::{Block, Device, EventKind, Free, FreeCause, LiveSum, Pool, System};
 
 /// Events held back at most, of one process; the oldest are passed on as they are.
 const MAX_HELD: usize = 1 << 16;
@@ -35,7 +36,7 @@ const FREES_OF_ALLOC: u64 = 8;
 /// What has happened since the last work of a process.
 #[derive(Debug, Default)]
 pub(super) struct Tail {
-    held: VecDeque<Event>,
+    held: VecDeque<Seen<'static>>,
     /// Frees among them, and allocations that an exit may have.
     frees: u64,
     allocations: u64,
@@ -56,52 +57,48 @@ struct Found {
 
 impl Tail {
     /// Takes an event of the process, and passes on what is settled.
-    pub(super) fn observe(&mut self, event: &Event, pass: &mut impl FnMut(&Event)) {
+    pub(super) fn observe(&mut self, seen: &Seen<'_>, readers: &mut Readers) {
+        let event = &*seen.event;
         self.start_ns.get_or_insert(event.time_ns);
         let is_alloc = is_device_alloc(&event.kind);
-        self.has_memory |= is_alloc || gave_back(event);
+        self.has_memory |= is_alloc || gave_back(seen);
         let may_be_of_exit = is_alloc && FREES_OF_ALLOC * (self.allocations + 1) <= self.frees;
         if is_work(&event.kind) && !may_be_of_exit {
-            self.held.drain(..).for_each(|held| pass(&held));
+            self.held.drain(..).for_each(|held| readers.works(&held));
             (self.frees, self.allocations, self.called) = (0, 0, None);
         } else if !self.held.is_empty() || is_sign(&event.kind) {
-            if self.held.len() >= MAX_HELD
-                && let Some(oldest) = self.held.pop_front()
-            {
-                self.frees -= u64::from(gave_back(&oldest));
-                self.allocations -= u64::from(is_device_alloc(&oldest.kind));
-                pass(&oldest);
-            }
+            self.make_room(readers);
             self.called = self.called.or_else(|| Some((call_of(&event.kind)?, event.time_ns)));
-            self.frees += u64::from(gave_back(event));
+            self.frees += u64::from(gave_back(seen));
             self.allocations += u64::from(is_alloc);
-            return self.held.push_back(event.clone());
+            return self.held.push_back(seen.keep());
         }
-        pass(event);
+        readers.works(seen);
+    }
+
+    fn make_room(&mut self, readers: &mut Readers) {
+        if self.held.len() >= MAX_HELD
+            && let Some(oldest) = self.held.pop_front()
+        {
+            self.frees -= u64::from(gave_back(&oldest));
+            self.allocations -= u64::from(is_device_alloc(&oldest.event.kind));
+            readers.works(&oldest);
+        }
     }
 
     /// The process, or else the trace, has ended. Gives the span if the process has an exit.
-    pub(super) fn end(self, pid: u32, end_ns: Option<u64>, pass: &mut impl FnMut(&Event)) -> Option<Span> {
+    pub(super) fn end(self, pid: u32, end_ns: Option<u64>, readers: &mut Readers) -> Option<Span> {
         let found = exit(&self.held, self.called, end_ns).filter(|_| self.has_memory);
         let at = found.as_ref().map_or(usize::MAX, |found| found.at);
-        let own = allocated(self.held.iter().skip(at));
-        let freed = freed(older(self.held.iter().skip(at), &own));
-        let until_ns = self.held.get(at).map(|event| event.time_ns);
-        let gives_back = self.held.iter().skip(at).any(gave_back);
-        for (number, mut event) in self.held.into_iter().enumerate() {
-            if let Some(until_ns) = until_ns.filter(|_| number >= at) {
-                if is_older_free(&event.kind) {
-                    continue;
-                }
-                event.time_ns = until_ns;
-                if let EventKind::Free(free) = &mut event.kind
-                    && free.cause == FreeCause::Program
-                    && !own.contains(&free.block.allocation_id)
-                {
-                    free.cause = FreeCause::Exit;
-                }
+        let of_exit = || self.held.iter().skip(at);
+        let own = allocated(of_exit());
+        let (freed, gives_back) = (freed(of_exit(), &own), of_exit().any(gave_back));
+        let until_ns = self.held.get(at).map(|seen| seen.event.time_ns);
+        for (number, seen) in self.held.iter().enumerate() {
+            match until_ns.filter(|_| number >= at) {
+                Some(until_ns) => readers.exits(seen, OfExit { until_ns, own: is_of(seen, &own) }),
+                None => readers.works(seen),
             }
-            pass(&event);
         }
         let (start_ns, until_ns, exit) = (self.start_ns?, until_ns?, found?.exit);
         // One without frees tells no more than the end of the process.
@@ -116,17 +113,26 @@ fn is_device_alloc(kind: &EventKind) -> bool {
 }
 
 /// Numbers of the blocks that these events allocate.
-fn allocated<'a>(events: impl Iterator<Item = &'a Event>) -> HashSet<u64> {
-    let number = |event: &Event| match &event.kind {
+fn allocated<'a>(events: impl Iterator<Item = &'a Seen<'static>>) -> HashSet<u64> {
+    let number = |seen: &Seen<'_>| match &seen.event.kind {
         EventKind::Alloc(alloc) => Some(alloc.block.allocation_id),
         _ => None,
     };
     events.filter_map(number).collect()
 }
 
-/// Blocks that the program freed with these events, but for those of these numbers.
-fn older<'a>(events: impl Iterator<Item = &'a Event>, own: &HashSet<u64>) -> impl Iterator<Item = &'a Block> {
-    events.filter_map(|event| block_of(event, true)).filter(|block| !own.contains(&block.allocation_id))
+/// Whether it is of one of these blocks.
+fn is_of(seen: &Seen<'_>, own: &HashSet<u64>) -> bool {
+    match &seen.event.kind {
+        EventKind::Alloc(alloc) => own.contains(&alloc.block.allocation_id),
+        EventKind::Free(free) => own.contains(&free.block.allocation_id),
+        _ => false,
+    }
+}
+
+/// Blocks that the program freed with these events, but for those of these numbers; each byte once.
+fn older<'a>(events: impl Iterator<Item = &'a Seen<'static>>, own: &HashSet<u64>) -> impl Iterator<Item = &'a Block> {
+    events.filter_map(|seen| block_of(seen, true)).filter(|block| !own.contains(&block.allocation_id))
 }
 
 /// Whether the program works: an exit has none of these, but for few allocations. That a process has started is seen by the tracer, which may be
@@ -162,44 +168,47 @@ const fn call_of(kind: &EventKind) -> Option<ExitCall> {
     }
 }
 
-/// Whether the program freed a block older than the trace.
-const fn is_older_free(kind: &EventKind) -> bool {
-    matches!(kind, EventKind::UnknownFree(UnknownFree { maybe_older: true, refused: false, .. }))
+/// Whether the program gave memory back with it that counts.
+fn gave_back(seen: &Seen<'_>) -> bool {
+    block_of(seen, true).is_some() || is_older_free(&seen.event.kind)
 }
 
-/// Whether the program gave memory back with it.
-fn gave_back(event: &Event) -> bool {
-    block_of(event, true).is_some() || is_older_free(&event.kind)
-}
-
-/// The block that the program freed with this event, or that was left.
-fn block_of(event: &Event, of_program: bool) -> Option<&Block> {
-    let EventKind::Free(Free { block, cause, .. }) = &event.kind else { return None };
+/// The block that the program freed with this event, or that was left; no segment of a pool.
+fn block_of<'a>(seen: &'a Seen<'_>, of_program: bool) -> Option<&'a Block> {
+    let EventKind::Free(Free { block, cause, .. }) = &seen.event.kind else { return None };
     let is = if of_program { *cause == FreeCause::Program } else { !cause.gave_back() };
-    (is && !block.pool.is_host()).then_some(block)
+    (is && seen.counts() && !block.pool.is_host()).then_some(block)
 }
 
-/// The sums of these blocks, by device and pool.
-fn freed<'a>(blocks: impl Iterator<Item = &'a Block>) -> Vec<ExitFreed> {
+/// The sums of the blocks that the exit freed, by device and pool.
+fn freed<'a>(of_exit: impl Iterator<Item = &'a Seen<'static>>, own: &HashSet<u64>) -> Vec<ExitFreed> {
     let mut sums: BTreeMap<(Device, Pool), ExitFreed> = BTreeMap::new();
-    for &Block { device, pool, size_bytes, .. } in blocks {
-        let none = ExitFreed { device, pool, blocks: 0, size_bytes: 0 };
+    for seen in of_exit {
+        let EventKind::Free(Free { block, cause: FreeCause::Program, .. }) = &seen.event.kind else { continue };
+        let &Block { device, pool, size_bytes, allocation_id, .. } = block;
+        if pool.is_host() || own.contains(&allocation_id) {
+            continue;
+        }
+        let none = ExitFreed { device, pool, blocks: 0, size_bytes: 0, segments: LiveSum::default() };
         let sum = sums.entry((device, pool)).or_insert(none);
-        sum.blocks += 1;
-        sum.size_bytes = sum.size_bytes.saturating_add(size_bytes);
+        let (blocks, sum) = match seen.sight {
+            Sight::WithSegments => (&mut sum.segments.blocks, &mut sum.segments.size_bytes),
+            Sight::All | Sight::WithoutSegments => (&mut sum.blocks, &mut sum.size_bytes),
+        };
+        (*blocks, *sum) = (*blocks + 1, sum.saturating_add(size_bytes));
     }
     sums.into_values().collect()
 }
 
-fn exit(held: &VecDeque<Event>, called: Option<Called>, end_ns: Option<u64>) -> Option<Found> {
-    let finalized = held.iter().rposition(|event| matches!(event.kind, EventKind::System(System::AclFinalize)));
+fn exit(held: &VecDeque<Seen<'static>>, called: Option<Called>, end_ns: Option<u64>) -> Option<Found> {
+    let finalized = held.iter().rposition(|seen| matches!(seen.event.kind, EventKind::System(System::AclFinalize)));
     let called_ns = called.map(|(_, called_ns)| called_ns);
-    let finalized_ns = finalized.map(|at| held[at].time_ns);
+    let finalized_ns = finalized.map(|at| held[at].event.time_ns);
     let by_frees = begin_by_frees(held, [finalized_ns, called_ns, end_ns]).filter(|at| {
-        let left_blocks = held.range(at..).filter_map(|event| block_of(event, false)).count() as u64;
+        let left_blocks = held.range(at..).filter_map(|seen| block_of(seen, false)).count() as u64;
         finalized.is_some() || end_ns.is_some() && freed_since(held, *at).0 >= left_blocks
     });
-    let by_call = called_ns.map(|called_ns| held.partition_point(|event| event.time_ns < called_ns));
+    let by_call = called_ns.map(|called_ns| held.partition_point(|seen| seen.event.time_ns < called_ns));
     let at = by_frees.into_iter().chain(by_call).min()?;
     let (freed_blocks, freed_bytes) = freed_since(held, at);
     let exit = Exit {
@@ -213,14 +222,17 @@ fn exit(held: &VecDeque<Event>, called: Option<Called>, end_ns: Option<u64>) -> 
 }
 
 /// Blocks, and their bytes, that these events free and did not allocate.
-fn freed_since(held: &VecDeque<Event>, at: usize) -> (u64, u64) {
+fn freed_since(held: &VecDeque<Seen<'static>>, at: usize) -> (u64, u64) {
     let own = allocated(held.range(at..));
     older(held.range(at..), &own).fold((0, 0_u64), |sum, block| (sum.0 + 1, sum.1.saturating_add(block.size_bytes)))
 }
 
 /// Where the frees begin that no pause parts from the end, or from the call that begins it: behind that the exit may take its time. When `aclFinalize`
 /// was called, the exit began by a call, the process ended.
-fn begin_by_frees(held: &VecDeque<Event>, [finalized_ns, called_ns, end_ns]: [Option<u64>; 3]) -> Option<usize> {
+fn begin_by_frees(
+    held: &VecDeque<Seen<'static>>,
+    [finalized_ns, called_ns, end_ns]: [Option<u64>; 3],
+) -> Option<usize> {
     let own = allocated(held.iter());
     let mut at = None;
     let mut next_ns = called_ns.or(end_ns).or(finalized_ns)?;
@@ -231,20 +243,21 @@ fn begin_by_frees(held: &VecDeque<Event>, [finalized_ns, called_ns, end_ns]: [Op
     };
     // What lies behind: frees of older blocks, and allocations.
     let (mut returned, mut allocations) = (0, 0);
-    for (number, event) in held.iter().enumerate().rev() {
+    for (number, seen) in held.iter().enumerate().rev() {
+        let event = &*seen.event;
         if is_device_alloc(&event.kind) {
             allocations += 1;
             if FREES_OF_ALLOC * allocations > returned {
                 break;
             }
         }
-        if !gave_back(event) {
+        if !gave_back(seen) {
             continue;
         }
         if next_ns.saturating_sub(event.time_ns) > longest_ns {
             break;
         }
-        returned += u64::from(block_of(event, true).is_none_or(|block| !own.contains(&block.allocation_id)));
+        returned += u64::from(block_of(seen, true).is_none_or(|block| !own.contains(&block.allocation_id)));
         (at, next_ns, longest_ns) = (Some(number), next_ns.min(event.time_ns), MAX_PAUSE_NS);
     }
     at

@@ -5,7 +5,7 @@ use crate::analyses::script::{Script, run};
 use crate::analyses::step_leaks::StepLeaks;
 use crate::backend::ascend::pools;
 use crate::model::{
-    AllocFailed, Device, DeviceUsage, FreeCause, OutOfMemory, ProcessStart, Stack, StackEnd, Stacks, System,
+    AllocFailed, Device, DeviceUsage, FreeCause, LiveSum, OutOfMemory, ProcessStart, Stack, StackEnd, Stacks, System,
 };
 
 const PID: u32 = 7;
@@ -91,7 +91,7 @@ fn a_list_that_the_exit_frees_leaks() {
         let exit =
             Exit { finalized: finalize, called: None, ended: true, freed_blocks: blocks, freed_bytes: size_bytes };
         let span = found.span.expect("an exit");
-        let freed = [ExitFreed { device: NPU0, pool: pools::PTA, blocks, size_bytes }];
+        let freed = [ExitFreed { device: NPU0, pool: pools::PTA, blocks, size_bytes, segments: LiveSum::default() }];
         assert_eq!((span.exit, &span.freed[..]), (exit, &freed[..]));
     }
 }

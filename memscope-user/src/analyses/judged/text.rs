@@ -12,7 +12,7 @@ pub(super) fn write(span: &Span, clock: Clock, out: &mut dyn Write) -> io::Resul
     let signs = signs(span.exit);
     writeln!(
         out,
-        "Leaks and growth are judged from {} to {}. There the exit begins ({signs}): {}, {}, freed in it count as held.",
+        "The run is judged from {} to {}. There the exit begins ({signs}): {}, {}, freed in it count as held.",
         clock.since_start(span.start_ns),
         clock.exact(span.until_ns),
         counted(freed_blocks, "block"),
@@ -47,7 +47,7 @@ mod tests {
         let whole = text(exit);
         let (begin, rest) = whole.split_once(" (").expect("the wall clock");
         let (wall, rest) = rest.split_once("). ").expect("an end");
-        assert_eq!(begin, "Leaks and growth are judged from 0s to 41.2s");
+        assert_eq!(begin, "The run is judged from 0s to 41.2s");
         let wall: jiff::Timestamp = wall.parse().expect("a time");
         assert_eq!(wall.as_nanosecond(), 46_200_000_000);
         assert_eq!(

@@ -37,6 +37,7 @@ pub(super) const QUESTION: Question = Question {
     none: "No blocks were seen, so there are no lifetimes.",
     names_owners: false,
     sees: Sees::Chosen,
+    up_to_exit: true,
     script_bit: 0,
     analysis: |_| Box::new(LifetimesAnalysis::default()),
     table: table::TABLE,

@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use super::Cause;
 use crate::analyses::answer::{Answer, Context, Order, Subject};
 use crate::model::{Device, LiveGroups, LiveSum, Name, Pool, Stacks};
 
@@ -43,6 +44,14 @@ pub struct PoolAtOom {
     pub places_left_out: u64,
 }
 
+impl PoolAtOom {
+    /// Bytes that the pool reserves and has not handed out; 0 where it does not say what it reserves.
+    #[must_use]
+    pub fn unused_bytes(&self) -> u64 {
+        self.reserved_bytes.map_or(0, |reserved| reserved.saturating_sub(self.used_bytes))
+    }
+}
+
 /// A further attempt of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct Retry {
@@ -76,6 +85,8 @@ pub struct Oom {
     pub retries: Vec<Retry>,
     /// The pools of the process on the device.
     pub pools: Vec<PoolAtOom>,
+    /// Why.
+    pub cause: Cause,
     /// Bytes that the framework's pools reserve and have not handed out.
     pub unused_bytes: u64,
     /// Bytes that the request lacks beyond them; 0 if it would fit, were they one piece.
@@ -88,6 +99,15 @@ pub struct Oom {
     pub top: Vec<Suspect>,
     /// The last events of the process before the attempt, oldest first.
     pub last_events: Vec<String>,
+}
+
+impl Oom {
+    /// The pool with the most unused bytes, of which settings may help.
+    #[must_use]
+    pub fn most_unused(&self) -> Option<Pool> {
+        let with_unused = self.pools.iter().filter(|pool| pool.unused_bytes() > 0);
+        with_unused.max_by_key(|pool| pool.unused_bytes()).map(|pool| pool.pool)
+    }
 }
 
 impl Answer for Oom {

@@ -9,6 +9,7 @@
 //! Memory: what the fragmentation analysis keeps, 64 bytes for each live driver block, and about 100 bytes for each
 //! place. At most 256 requests of a process are followed at a time.
 
+mod cause;
 mod finding;
 mod line;
 mod names;
@@ -17,6 +18,7 @@ mod state;
 mod tests;
 mod text;
 
+pub use self::cause::Cause;
 pub use self::finding::{Oom, PoolAtOom, Retry, Suspect};
 
 use std::{collections::VecDeque, sync::Arc};
@@ -221,8 +223,7 @@ impl OomAnalysis {
         let (late, attempt) = self.attempt(event, failed);
         let Attempt { time_ns, state, names, retries, last } = attempt;
         let pools = state.pools.clone();
-        let unused = |pool: &PoolAtOom| pool.reserved_bytes.unwrap_or(0).saturating_sub(pool.used_bytes);
-        let unused_bytes = pools.iter().map(unused).fold(0, u64::saturating_add);
+        let unused_bytes = pools.iter().map(PoolAtOom::unused_bytes).fold(0, u64::saturating_add);
         let oom = Oom {
             pid: event.pid,
             tid: event.tid,
@@ -233,6 +234,7 @@ impl OomAnalysis {
             stacks: event.stacks,
             attempts: failed.attempt,
             retries,
+            cause: Cause::of(failed.size_bytes, &pools),
             pools,
             unused_bytes,
             missing_bytes: failed.size_bytes.saturating_sub(unused_bytes),

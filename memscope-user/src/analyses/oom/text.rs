@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use super::{Oom, PoolAtOom, Suspect};
+use super::{Cause, Oom, PoolAtOom, Suspect};
 use crate::text::clock::Clock;
 use crate::text::groups::write_groups;
 use crate::text::numbers::{counted, size};
@@ -32,25 +32,7 @@ pub(super) fn write(found: &Oom, clock: Clock, out: &mut dyn Write) -> io::Resul
         }
         writeln!(out)?;
     }
-    if found.pools.iter().any(|pool| pool.largest_free_bytes.is_some_and(|largest| largest >= found.size_bytes)) {
-        writeln!(
-            out,
-            "A free piece was large enough, but not given: pools keep pieces apart, by stream and by size for instance."
-        )?;
-    } else if found.missing_bytes == 0 {
-        writeln!(
-            out,
-            "The request would fit into what the pools hold and do not use ({}), were that in one piece: memory is fragmented.",
-            size(found.unused_bytes)
-        )?;
-    } else if found.unused_bytes > 0 {
-        writeln!(
-            out,
-            "Even if the pools gave back all that they do not use ({}), the request would lack up to {}.",
-            size(found.unused_bytes),
-            size(found.missing_bytes)
-        )?;
-    }
+    write_cause(found.cause, out)?;
     if found.late {
         writeln!(
             out,
@@ -69,6 +51,28 @@ pub(super) fn write(found: &Oom, clock: Clock, out: &mut dyn Write) -> io::Resul
         writeln!(out, "    {line}")?;
     }
     Ok(())
+}
+
+/// Why there was no memory; nothing where no pool has unused memory.
+fn write_cause(cause: Cause, out: &mut dyn Write) -> io::Result<()> {
+    match cause {
+        Cause::NotGiven { .. } => writeln!(
+            out,
+            "A free piece was large enough, but not given: pools keep pieces apart, by stream and by size for instance."
+        ),
+        Cause::Fragmented { unused_bytes, .. } => writeln!(
+            out,
+            "The request would fit into what the pools hold and do not use ({}), were that in one piece: memory is fragmented.",
+            size(unused_bytes)
+        ),
+        Cause::Full { unused_bytes: 0, .. } => Ok(()),
+        Cause::Full { missing_bytes, unused_bytes } => writeln!(
+            out,
+            "Even if the pools gave back all that they do not use ({}), the request would lack up to {}.",
+            size(unused_bytes),
+            size(missing_bytes)
+        ),
+    }
 }
 
 /// What was given back between the attempts.
@@ -151,6 +155,7 @@ mod tests {
             stacks: Stacks::default(),
             attempts: 2,
             retries: vec![Retry { time_ns: 3, given_back_bytes: 64 << 20 }],
+            cause: Cause::of(size_bytes, std::slice::from_ref(&pool)),
             pools: vec![pool],
             unused_bytes: 400,
             missing_bytes: size_bytes.saturating_sub(400),

@@ -31,6 +31,7 @@ pub(super) const QUESTION: Question = Question {
     none: "No blocks were seen, so there is no peak.",
     names_owners: true,
     sees: Sees::Chosen,
+    up_to_exit: false,
     script_bit: 16,
     analysis: |Asked { rules, .. }| Box::new(PeaksAnalysis::new(rules)),
     table: table::TABLE,

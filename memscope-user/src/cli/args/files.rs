@@ -266,7 +266,7 @@ pub(in crate::cli) struct ExportArgs {
     /// What the weight counts.
     #[arg(long, value_enum, default_value_t)]
     pub weight: WeightBy,
-    /// Blocks that are live at the end, or all that were allocated.
+    /// Blocks that are live at the end (where an exit begins), or all that were allocated.
     #[arg(long, value_enum, default_value_t)]
     pub what: What,
     /// Which stacks: those of Python where there are any and of C elsewhere, or one kind alone.

@@ -13,7 +13,7 @@ use crate::analyses::{
     device_use::DeviceUse,
     held::Held,
     ledger::{Entry, Item, Ledger, Moment, PoolSheets, Sheet},
-    oom::{Oom, PoolAtOom},
+    oom::{Cause, Oom, PoolAtOom},
     peaks::Peak,
     settings::Settings,
 };
@@ -73,6 +73,7 @@ pub(super) fn oom(size_bytes: u64, unused_bytes: u64, largest_free_bytes: u64) -
         live: LiveSum { blocks: 28, size_bytes: GIB },
         places_left_out: 0,
     };
+    let pools = vec![pool];
     Oom {
         pid: PID,
         tid: 8,
@@ -83,7 +84,8 @@ pub(super) fn oom(size_bytes: u64, unused_bytes: u64, largest_free_bytes: u64) -
         stacks: python(&["oom.py(6): prefill"]),
         attempts: 2,
         retries: Vec::new(),
-        pools: vec![pool],
+        cause: Cause::of(size_bytes, &pools),
+        pools,
         unused_bytes,
         missing_bytes: size_bytes.saturating_sub(unused_bytes),
         late: false,

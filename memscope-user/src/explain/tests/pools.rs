@@ -1,7 +1,7 @@
 //! What pools hold.
 
 use super::*;
-use crate::analyses::fragmentation::{Fragmentation, FreeSpace, FreeSpaceMoment, FreeSpaceSample};
+use crate::analyses::fragmentation::{Fragmentation, FreeSpace, FreeSpaceMoment, FreeSpaceSample, PiecesVerdict};
 use crate::analyses::inefficient::Inefficient;
 use crate::analyses::judged::{Exit, Span};
 
@@ -44,6 +44,7 @@ fn pieces(high: usize) -> Finding {
         device: NPU0,
         pool: PTA,
         attached: false,
+        verdict: PiecesVerdict::NotFound,
         start_ns: SECOND_NS,
         end: FreeSpaceMoment::default(),
         worst: None,
