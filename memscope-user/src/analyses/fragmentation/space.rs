@@ -92,7 +92,7 @@ impl Space {
         let clamped = |bytes: u128| u64::try_from(bytes).unwrap_or(u64::MAX);
         Figures {
             total_bytes: clamped(*total_bytes),
-            free_bytes: clamped(total_bytes - used_bytes),
+            free_bytes: clamped(total_bytes.saturating_sub(*used_bytes)),
             largest_bytes: sizes.last_key_value().map_or(0, |(size, _)| *size),
         }
     }
