@@ -5,8 +5,8 @@ use std::collections::{BTreeSet, HashMap};
 use memscope::analyses::{Analysis, Finding};
 use memscope::backend::ascend::pools;
 use memscope::model::{
-    Alloc, AllocApi, AllocFailed, Block, Device, DriverFigures, Event, EventKind, Free, FreeCause, Mark, PageType,
-    Pool, RunEnd, Stacks, System,
+    Alloc, AllocApi, AllocFailed, Asked, Block, Device, DriverFigures, Event, EventKind, Free, FreeCause, Mark,
+    PageType, Pool, RunEnd, Stacks, System,
 };
 
 use crate::attached::Attached;
@@ -137,7 +137,8 @@ impl Program {
         }
         self.live[slot] = Some(block);
         let (total_bytes, driver) = (self.total_of(pool), DriverFigures::default());
-        let alloc = Alloc { block, used_bytes, total_bytes, driver, restored: false, promoted: false };
+        let (promoted, asked) = (false, Asked::default());
+        let alloc = Alloc { block, used_bytes, total_bytes, driver, restored: false, promoted, asked };
         self.push(EventKind::Alloc(alloc), stacks);
         Slot(slot)
     }

@@ -5,8 +5,8 @@ use std::sync::mpsc;
 
 use memscope::backend::ascend::pools;
 use memscope::model::{
-    Alloc, AllocApi, Block, Device, DriverFigures, Event, EventKind, Free, FreeCause, Launch, Mark, Name, PageType,
-    Pool, Stack, StackEnd, Stacks, System,
+    Alloc, AllocApi, Asked, Block, Device, DriverFigures, Event, EventKind, Free, FreeCause, Launch, Mark, Name,
+    PageType, Pool, Stack, StackEnd, Stacks, System,
 };
 use memscope::sinks::{DumpOptions, DumpSink, FileChange, Format, Sink};
 use memscope_tests::checkers::csv::CsvRules;
@@ -32,7 +32,15 @@ fn events() -> Vec<Event> {
             let driver = DriverFigures { process_used_bytes: Some(7), device_used_bytes: Some(8) };
             kinds.push((
                 device,
-                EventKind::Alloc(Alloc { block, used_bytes, total_bytes, driver, restored: made_up, promoted: false }),
+                EventKind::Alloc(Alloc {
+                    block,
+                    used_bytes,
+                    total_bytes,
+                    driver,
+                    restored: made_up,
+                    promoted: false,
+                    asked: Asked::default(),
+                }),
             ));
             kinds.push((
                 device,

@@ -5,8 +5,8 @@ use std::{collections::BTreeMap, sync::Arc};
 use super::{Analysis, Finding, Observer};
 use crate::backend::ascend::{modules, pools};
 use crate::model::{
-    Alloc, AllocApi, AllocFailed, AllocRecovered, Block, Device, DeviceUsage, DriverFigures, Event, EventKind, Free,
-    FreeCause, Module, Name, PageType, Pool, ProcessUsage, Region, RegionKind, RunEnd, Stack, StackEnd, Stacks,
+    Alloc, AllocApi, AllocFailed, AllocRecovered, Asked, Block, Device, DeviceUsage, DriverFigures, Event, EventKind,
+    Free, FreeCause, Module, Name, PageType, Pool, ProcessUsage, Region, RegionKind, RunEnd, Stack, StackEnd, Stacks,
     UnknownFree,
 };
 
@@ -317,6 +317,7 @@ impl Script {
             driver: DriverFigures::default(),
             restored,
             promoted: false,
+            asked: Asked::default(),
         }))
     }
 

@@ -8,8 +8,8 @@ use super::row::{DumpRow, Kind};
 use crate::backend::Backend;
 use crate::hash::HashMap;
 use crate::model::{
-    Access, Alloc, AllocApi, AllocFailed, AtbOp, Block, BlockReturned, Device, DriverFigures, Event, EventKind, Free,
-    FreeCause, Launch, Mark, Name, Op, Pool, Stacks, System, UnknownFree,
+    Access, Alloc, AllocApi, AllocFailed, Asked, AtbOp, Block, BlockReturned, Device, DriverFigures, Event, EventKind,
+    Free, FreeCause, Launch, Mark, Name, Op, Pool, Stacks, System, UnknownFree,
 };
 use crate::pipeline::steps::{STEP_START, Steps};
 
@@ -201,6 +201,7 @@ impl Process {
             driver: DriverFigures::default(),
             restored: restored.is_some(),
             promoted: row.shadow && restored.is_none(),
+            asked: Asked::default(),
         };
         emit(row, time_ns, block.device, EventKind::Alloc(alloc), out);
     }

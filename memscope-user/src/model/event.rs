@@ -16,6 +16,15 @@ pub struct DriverFigures {
     pub device_used_bytes: Option<u64>,
 }
 
+/// The request to a pool that a block is the answer to, where its pool tells.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Asked {
+    /// When, nanoseconds since the Unix epoch: the driver calls since then were made for it.
+    pub time_ns: Option<u64>,
+    /// Stream that the block belongs to, as a pointer; 0 is the default stream.
+    pub stream: Option<u64>,
+}
+
 /// A block was handed out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Alloc {
@@ -32,6 +41,8 @@ pub struct Alloc {
     pub restored: bool,
     /// Not the moment of its allocation: it was live already when its script began to collect (contract §7.3).
     pub promoted: bool,
+    /// The request to its pool.
+    pub asked: Asked,
 }
 
 /// Why a block ended.
@@ -131,6 +142,15 @@ pub struct AllocRecovered {
     pub failed_attempts: u32,
     /// Requested size in bytes.
     pub size_bytes: u64,
+}
+
+/// A request to a pool has ended without a block: the thread's next call to the pool shows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PoolRefused {
+    /// Requested size in bytes.
+    pub size_bytes: u64,
+    /// When it was made, nanoseconds since the Unix epoch.
+    pub asked_ns: u64,
 }
 
 /// A pool has got a block back for good: from here on it can hand it out again. The [`Free`] of the block, which is
@@ -401,6 +421,8 @@ pub enum EventKind {
     AllocRecovered(AllocRecovered),
     /// A request has failed for good, for want of memory.
     OutOfMemory(OutOfMemory),
+    /// A pool had no block for a request. No row says so.
+    PoolRefused(PoolRefused),
     /// A pool has got a block back for good.
     BlockReturned(BlockReturned),
     /// Address space changes.

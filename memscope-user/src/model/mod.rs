@@ -12,9 +12,9 @@ mod steps_from;
 
 pub use block::{AllocApi, Block, Device, PageType};
 pub use event::{
-    Access, AccessKind, Alloc, AllocFailed, AllocRecovered, AtbOp, BlockReturned, DeviceUsage, DriverFigures, Event,
-    EventKind, Free, FreeCause, Launch, Mark, Op, OpPhase, OutOfMemory, ProcessStart, ProcessUsage, Region, RegionKind,
-    Setting, Snapshot, System, UnknownFree, Unmet,
+    Access, AccessKind, Alloc, AllocFailed, AllocRecovered, Asked, AtbOp, BlockReturned, DeviceUsage, DriverFigures,
+    Event, EventKind, Free, FreeCause, Launch, Mark, Op, OpPhase, OutOfMemory, PoolRefused, ProcessStart, ProcessUsage,
+    Region, RegionKind, Setting, Snapshot, System, UnknownFree, Unmet,
 };
 pub use groups::{LiveGroups, LiveSum, OwnerSum, PlaceSum, SizeSum};
 pub use loss::{Confidence, CutStacks, Figures, LossLine, RunEnd};

@@ -4,7 +4,7 @@ use super::domains::memory::PhysicalId;
 use super::labels::LabelIds;
 use super::store::Store;
 use crate::hash::HashMap;
-use crate::model::{AllocApi, Block, Device, Module, Name, PageType, Pool};
+use crate::model::{AllocApi, Asked, Block, Device, Module, Name, PageType, Pool};
 
 /// What a block is found by. Addresses of the driver, physical memory and every pool are name spaces of their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -52,6 +52,8 @@ pub(super) struct NewBlock {
     pub(super) page: PageType,
     pub(super) api: AllocApi,
     pub(super) caller: Option<Name>,
+    /// The request to its pool.
+    pub(super) asked: Asked,
 }
 
 impl NewBlock {
@@ -67,6 +69,7 @@ impl NewBlock {
             page: PageType::Normal,
             api: AllocApi::Alloc,
             caller: None,
+            asked: Asked { time_ns: None, stream: None },
         }
     }
 }

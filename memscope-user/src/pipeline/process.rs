@@ -92,6 +92,7 @@ impl Process {
     /// Ends what is open: requests have failed for good, blocks have ended for this cause.
     pub(super) fn is_over(&mut self, at: At, cause: FreeCause, shared: &mut Shared) {
         let mut turn = Turn::of_no_call(at, &mut self.home, shared);
+        self.pools.all_refused(&mut turn);
         self.failing.all_failed(&mut turn);
         turn.free_all(cause);
     }

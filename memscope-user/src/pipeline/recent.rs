@@ -45,6 +45,19 @@ impl<K: Eq + Hash, V> Recent<K, V> {
         self.old = std::mem::take(&mut self.young);
     }
 
+    /// All that is kept, in the order of the keys.
+    pub(super) fn take_all(&mut self) -> Vec<(K, V)>
+    where
+        K: Ord,
+    {
+        let young = std::mem::take(&mut self.young);
+        let mut all: Vec<(K, V)> =
+            std::mem::take(&mut self.old).into_iter().filter(|(key, _)| !young.contains_key(key)).collect();
+        all.extend(young);
+        all.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
+        all
+    }
+
     pub(super) fn remove(&mut self, key: &K) -> Option<V> {
         let old = self.old.remove(key);
         self.young.remove(key).or(old)

@@ -10,7 +10,7 @@ use super::usage::Usage;
 use super::wishes::Wishes;
 use crate::analyses::decompose::Classifier;
 use crate::backend::Backend;
-use crate::model::{Alloc, Block, Device, Event, EventKind, Free, FreeCause, Pool, Stacks, UnknownFree};
+use crate::model::{Alloc, Asked, Block, Device, Event, EventKind, Free, FreeCause, Pool, Stacks, UnknownFree};
 
 /// Live blocks of all processes that are followed; later ones are counted and not reported.
 const MAX_LIVE_BLOCKS: usize = 16 << 20;
@@ -153,7 +153,8 @@ impl<'a> Turn<'a> {
     pub(super) fn report(&mut self, device: Device, kind: EventKind, inside: bool) {
         let home = &mut *self.home;
         let id = home.next_event;
-        home.next_event += 1;
+        // What no row says takes no number from those that have one.
+        home.next_event += u64::from(!matches!(kind, EventKind::PoolRefused(_)));
         let At { time_ns, tid, stacks } = self.at;
         let event = Event { id, time_ns, pid: home.pid, tid, device, stacks, kind };
         let (wanted, of_options) = home.collection.wants(&event);
@@ -172,7 +173,7 @@ impl<'a> Turn<'a> {
 
     /// A block is handed out. One that lives under the same key was freed unseen.
     pub(super) fn hand_out(&mut self, key: Key, new: &NewBlock, totals: Option<PoolTotals>) {
-        let NewBlock { addr, size_bytes, requested_bytes, pool, device, module_id, page, api, caller } = *new;
+        let NewBlock { addr, size_bytes, requested_bytes, pool, device, module_id, page, api, caller, asked } = *new;
         self.home.devices.know(device);
         self.free(key, FreeCause::Replaced, None);
         if self.shared.live >= MAX_LIVE_BLOCKS {
@@ -203,11 +204,15 @@ impl<'a> Turn<'a> {
         block.owner = self.owner_of(&block, labels);
         let (noted, inside) = (!self.home.collection.is_on(), self.home.steps.inside());
         let live = Live { block, returned: false, inside, noted, labels, later_owner: None };
-        self.put(key, &live, totals, false);
+        self.put_asked(key, &live, totals, false, asked);
     }
 
     /// A block is live; `promoted` if it was already when collection began.
     pub(super) fn put(&mut self, key: Key, live: &Live, totals: Option<PoolTotals>, promoted: bool) {
+        self.put_asked(key, live, totals, promoted, Asked::default());
+    }
+
+    fn put_asked(&mut self, key: Key, live: &Live, totals: Option<PoolTotals>, promoted: bool, asked: Asked) {
         let own_bytes = self.home.blocks.put(key, live);
         self.shared.live += 1;
         if live.noted {
@@ -220,6 +225,7 @@ impl<'a> Turn<'a> {
             driver: self.shared.usage.of(self.home.pid, live.block.device),
             restored: live.block.alloc_id != self.next_event(),
             promoted,
+            asked,
         };
         let at = if alloc.restored { self.at.made_up() } else { self.at };
         self.with(at).emit_if(live.block.device, EventKind::Alloc(alloc), live.inside);

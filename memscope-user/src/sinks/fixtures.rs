@@ -2,7 +2,7 @@
 
 use crate::backend::ascend::modules;
 use crate::model::{
-    Alloc, AllocApi, Block, Device, DriverFigures, Event, EventKind, Free, FreeCause, PageType, Pool, Stacks,
+    Alloc, AllocApi, Asked, Block, Device, DriverFigures, Event, EventKind, Free, FreeCause, PageType, Pool, Stacks,
 };
 
 /// Event 5 of process 12, thread 34, at 1000 ns on device 0.
@@ -51,6 +51,7 @@ pub(super) fn alloc(pool: Pool, addr: u64, allocation_id: u64) -> EventKind {
         driver: DriverFigures::default(),
         restored: false,
         promoted: false,
+        asked: Asked::default(),
     })
 }
 

@@ -3,7 +3,7 @@ use std::collections::{HashMap, VecDeque};
 use super::*;
 use crate::analyses::script::{Script, run};
 use crate::backend::ascend::pools;
-use crate::model::{Alloc, AllocApi, DriverFigures, Free, FreeCause, PageType, Stack, StackEnd};
+use crate::model::{Alloc, AllocApi, Asked, DriverFigures, Free, FreeCause, PageType, Stack, StackEnd};
 use crate::testing::Random;
 
 const PID: u32 = 7;
@@ -59,7 +59,8 @@ impl Server {
         };
         self.live.insert(self.blocks, block);
         let (used_bytes, total_bytes, driver, restored) = (0, None, DriverFigures::default(), false);
-        self.push(EventKind::Alloc(Alloc { block, used_bytes, total_bytes, driver, restored, promoted: false }));
+        let (promoted, asked) = (false, Asked::default());
+        self.push(EventKind::Alloc(Alloc { block, used_bytes, total_bytes, driver, restored, promoted, asked }));
         self.blocks
     }
 

@@ -143,6 +143,7 @@ fn is_work(kind: &EventKind) -> bool {
         EventKind::Free(_)
         | EventKind::UnknownFree(_)
         | EventKind::BlockReturned(_)
+        | EventKind::PoolRefused(_)
         | EventKind::Region(_)
         | EventKind::DeviceUsage(_)
         | EventKind::OutOfMemory(_)

@@ -11,7 +11,7 @@ use super::failing::{Failing, Failure};
 use super::{Interpreted, failing};
 use crate::backend::Place;
 use crate::decode::Phase;
-use crate::model::{AllocApi, Device, EventKind, FreeCause, PageType, Region, RegionKind};
+use crate::model::{AllocApi, Asked, Device, EventKind, FreeCause, PageType, Region, RegionKind};
 use crate::probes::{Field, MemoryCall};
 
 pub(in crate::pipeline) use self::physical::PhysicalId;
@@ -123,7 +123,8 @@ fn driver_allocation(api: AllocApi, call: &RawCall<'_>) -> Interpreted {
     let effect = if is_memory {
         let caller = call.outer;
         let requested_bytes = None;
-        Effect::Alloc(NewBlock { addr, size_bytes, requested_bytes, pool, device, module_id, page, api, caller })
+        let asked = Asked::default();
+        Effect::Alloc(NewBlock { addr, size_bytes, requested_bytes, pool, device, module_id, page, api, caller, asked })
     } else {
         Effect::Region { kind: RegionKind::Reservation, addr, size_bytes }
     };

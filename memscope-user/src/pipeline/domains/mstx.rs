@@ -191,7 +191,7 @@ impl Mstx {
                 let totals = pools.heaps.totals(pool, turn.home.devices.physical(range.device));
                 let Range { device, addr, size_bytes } = range;
                 let (change, device, size_bytes) = (PoolChange::Alloc, Some(device), Some(size_bytes));
-                let report = PoolReport { pool, change, device, addr, size_bytes, totals };
+                let report = PoolReport { pool, change, device, addr, size_bytes, totals, stream: None };
                 pools.mstx_reported(&report, turn, failing);
             }
             Effect::RegionUnregistered { domain, reference } => {
@@ -200,7 +200,7 @@ impl Mstx {
                 let device = turn.home.blocks.get(Key::Pool(pool, addr)).map(|live| live.block.device);
                 let totals = device.and_then(|device| pools.heaps.totals(pool, device));
                 let change = PoolChange::Free;
-                let report = PoolReport { pool, change, device: None, addr, size_bytes: None, totals };
+                let report = PoolReport { pool, change, device: None, addr, size_bytes: None, totals, stream: None };
                 pools.mstx_reported(&report, turn, failing);
             }
         }

@@ -6,12 +6,12 @@ use self::heaps::Heaps;
 use super::super::blocks::{Key, NewBlock, PoolTotals};
 use super::super::recent::Recent;
 use super::super::rows::{RawCall, Unusable};
-use super::super::turn::Turn;
+use super::super::turn::{At, Turn};
 use super::Interpreted;
 use super::failing::Failing;
 use crate::backend::{Backend, PoolChange, PoolWord};
 use crate::decode::Phase;
-use crate::model::{BlockReturned, EventKind, Figures, FreeCause, Name, Pool};
+use crate::model::{Asked, BlockReturned, EventKind, Figures, FreeCause, Name, Pool, PoolRefused};
 use crate::probes::{Field, PoolCall, RowInfo};
 
 /// Threads per process whose last request to a pool is remembered at least.
@@ -41,6 +41,8 @@ pub(in crate::pipeline) struct PoolReport {
     /// `None` where only the address is known.
     pub(super) size_bytes: Option<u64>,
     pub(super) totals: Option<PoolTotals>,
+    /// Pointer of the stream that it belongs to.
+    pub(super) stream: Option<u64>,
 }
 
 pub(super) const fn figures(kind: PoolCall) -> &'static [Figures] {
@@ -60,6 +62,7 @@ pub(super) fn interpret(kind: PoolCall, call: &RawCall<'_>) -> Interpreted {
             addr: call.field(Field::Addr)?,
             size_bytes: None,
             totals: None,
+            stream: None,
         }),
         (PoolCall::Report, _) => pool_report(call)?,
         (PoolCall::Request, _) => Effect::Request { size_bytes: call.field(Field::Size)? },
@@ -81,7 +84,7 @@ fn handed_out(call: &RawCall<'_>) -> Interpreted {
     let device = call.half(Field::Device).ok();
     let pool = pool_of(call.backend, &call.probe.info);
     let (change, size_bytes) = (PoolChange::Alloc, Some(size_bytes));
-    let report = PoolReport { pool, change, device, addr, size_bytes, totals: None };
+    let report = PoolReport { pool, change, device, addr, size_bytes, totals: None, stream: None };
     Ok((addr != 0).then_some(super::Effect::Pool(Effect::Report(report))))
 }
 
@@ -104,14 +107,22 @@ fn pool_report(call: &RawCall<'_>) -> Result<Effect, Unusable> {
         addr: call.field(Field::Addr)?,
         size_bytes: Some(size.unsigned_abs()),
         totals: Some(totals),
+        stream: call.field(Field::Stream).ok(),
     }))
+}
+
+/// A request to a pool that has no answer yet.
+#[derive(Clone, Copy, Debug)]
+struct Wanted {
+    size_bytes: u64,
+    time_ns: u64,
 }
 
 /// Pools of one process.
 #[derive(Debug)]
 pub(in crate::pipeline) struct Pools {
     /// What each thread asks a pool for.
-    wanted_bytes: Recent<u32, u64>,
+    wanted: Recent<u32, Wanted>,
     /// Blocks that the program gave back and the pool has not got yet: their numbers.
     leaving: Recent<Key, u64>,
     /// Set once the located function turned out to be the wrong one.
@@ -124,7 +135,7 @@ pub(in crate::pipeline) struct Pools {
 impl Default for Pools {
     fn default() -> Self {
         Self {
-            wanted_bytes: Recent::new(MAX_THREADS),
+            wanted: Recent::new(MAX_THREADS),
             leaving: Recent::new(MAX_LEAVING),
             mislocated: false,
             by_function: Vec::new(),
@@ -137,8 +148,36 @@ impl Pools {
     pub(in crate::pipeline) fn apply(&mut self, effect: &Effect, turn: &mut Turn<'_>, failing: &mut Failing) {
         match *effect {
             Effect::Report(ref report) => self.function_reported(report, turn, failing),
-            Effect::Request { size_bytes } => self.wanted_bytes.insert(turn.at.tid, size_bytes),
+            Effect::Request { size_bytes } => self.asked(size_bytes, turn),
             Effect::Mislocated { symbol } => self.is_mislocated(symbol, turn),
+        }
+    }
+
+    /// The thread asks for a block. An earlier request of it that had no answer has none any more.
+    fn asked(&mut self, size_bytes: u64, turn: &mut Turn<'_>) {
+        self.refused(turn);
+        let time_ns = turn.at.time_ns;
+        self.wanted.insert(turn.at.tid, Wanted { size_bytes, time_ns });
+    }
+
+    /// The thread's open request has ended without a block. Nothing is reported of one for no bytes.
+    fn refused(&mut self, turn: &mut Turn<'_>) {
+        if let Some(wanted) = self.wanted.remove(&turn.at.tid) {
+            Self::refuse(wanted, turn);
+        }
+    }
+
+    fn refuse(Wanted { size_bytes, time_ns }: Wanted, turn: &mut Turn<'_>) {
+        if size_bytes > 0 {
+            turn.emit(turn.device(), EventKind::PoolRefused(PoolRefused { size_bytes, asked_ns: time_ns }));
+        }
+    }
+
+    /// All open requests have ended: the process is no more.
+    pub(in crate::pipeline) fn all_refused(&mut self, turn: &mut Turn<'_>) {
+        for (tid, wanted) in self.wanted.take_all() {
+            let at = At::new(turn.at.time_ns, tid);
+            Self::refuse(wanted, &mut turn.with(at));
         }
     }
 
@@ -189,7 +228,7 @@ impl Pools {
     }
 
     fn allocated(&mut self, key: Key, report: &PoolReport, turn: &mut Turn<'_>, failing: &mut Failing) {
-        let PoolReport { pool, device, addr, size_bytes, totals, .. } = *report;
+        let PoolReport { pool, device, addr, size_bytes, totals, stream, .. } = *report;
         let (Some(size_bytes), true) = (size_bytes, addr != 0) else { return };
         if pool.is_known_framework() {
             failing.pool_gave(turn);
@@ -199,13 +238,19 @@ impl Pools {
         if pool.grows_in_place() && live().is_some_and(|live| live.block.size_bytes == size_bytes) {
             return;
         }
-        let wanted = if pool.is_known_framework() { self.wanted_bytes.remove(&turn.at.tid) } else { None };
-        let requested_bytes = wanted.filter(|wanted| *wanted <= size_bytes);
+        let wanted = if pool.is_known_framework() { self.wanted.remove(&turn.at.tid) } else { None };
+        let wanted = wanted.filter(|wanted| wanted.size_bytes <= size_bytes);
+        let requested_bytes = wanted.map(|wanted| wanted.size_bytes);
+        let asked = Asked { time_ns: wanted.map(|wanted| wanted.time_ns), stream };
         let new = NewBlock::of_pool(pool, turn.device_or_own(device), addr, size_bytes);
-        turn.hand_out(key, &NewBlock { requested_bytes, ..new }, totals);
+        turn.hand_out(key, &NewBlock { requested_bytes, asked, ..new }, totals);
     }
 
     fn freed(&mut self, key: Key, report: &PoolReport, turn: &mut Turn<'_>) {
+        // Workspaces may go for the sake of the request itself.
+        if report.pool.is_framework() {
+            self.refused(turn);
+        }
         match turn.free(key, FreeCause::Program, report.totals) {
             Some(live) if !live.returned => self.leaving.insert(key, live.block.allocation_id),
             Some(_) => {}

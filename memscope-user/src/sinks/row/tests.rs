@@ -6,8 +6,8 @@ use super::*;
 use crate::backend::ascend::pools;
 use crate::dump_format::text::is_hidden;
 use crate::model::{
-    Access, Alloc, AllocApi, BlockReturned, DriverFigures, Free, FreeCause, Launch, Name as SymbolName, Op, PageType,
-    System, UnknownFree,
+    Access, Alloc, AllocApi, Asked, BlockReturned, DriverFigures, Free, FreeCause, Launch, Name as SymbolName, Op,
+    PageType, System, UnknownFree,
 };
 use crate::sinks::fixtures::{alloc, at, block, event, free};
 
@@ -80,6 +80,7 @@ fn driver_rows() {
         driver: DriverFigures::default(),
         restored: false,
         promoted: false,
+        asked: Asked::default(),
     });
     assert_eq!(
         csv(&event(kind)),
@@ -136,8 +137,8 @@ fn rows_have_the_drivers_figures() {
     let driver = DriverFigures { process_used_bytes: Some(7), device_used_bytes: Some(9) };
     let row = |pool, restored| {
         let block = block(pool, 0x10, 1);
-        let (used_bytes, total_bytes, promoted) = (1, Some(2), false);
-        csv(&event(EventKind::Alloc(Alloc { block, used_bytes, total_bytes, driver, restored, promoted })))
+        let (used_bytes, total_bytes, promoted, asked) = (1, Some(2), false, Asked::default());
+        csv(&event(EventKind::Alloc(Alloc { block, used_bytes, total_bytes, driver, restored, promoted, asked })))
     };
     assert!(
         row(pools::HAL, false).contains(",size:10,used:1,process_used:7,device_used:9,page_type:normal,alloc_type:")
@@ -167,8 +168,8 @@ fn rows_have_owners() {
     let row = |pool, restored| {
         let (owner, requested_bytes) = (Some(SymbolName::keep("PTA@weight")), Some(3));
         let block = Block { requested_bytes, owner, ..block(pool, 0x10, 1) };
-        let (used_bytes, total_bytes, promoted) = (1, Some(2), false);
-        csv(&event(EventKind::Alloc(Alloc { block, used_bytes, total_bytes, driver, restored, promoted })))
+        let (used_bytes, total_bytes, promoted, asked) = (1, Some(2), false, Asked::default());
+        csv(&event(EventKind::Alloc(Alloc { block, used_bytes, total_bytes, driver, restored, promoted, asked })))
     };
     assert!(row(pools::HAL, false).contains(&format!(",used:1,{FIGURES},page_type:normal,alloc_type:alloc}}")));
     assert!(row(pools::PTA, false).contains(&format!(",used:1,total:2,{FIGURES},requested:3}}")));
@@ -198,6 +199,7 @@ fn made_up_rows_have_a_shadow() {
             driver: DriverFigures::default(),
             restored: true,
             promoted: false,
+            asked: Asked::default(),
         })))
     };
     assert!(restored(pools::MIND_SPORE).ends_with(TAIL));
