@@ -15,6 +15,7 @@ mod seeded_training;
 mod servers;
 mod sizes;
 mod training;
+mod whatif;
 
 use std::process::ExitCode;
 
@@ -43,7 +44,8 @@ fn run(words: &[&str]) -> Result<bool> {
         ["leaks", "details", seeds] => Ok(leaks::run(Extent::first(seeds.parse()?, true))),
         ["sizes", tool] => sizes::run(tool),
         ["report"] => sizes::pages(),
+        ["whatif"] => whatif::run(),
         ["case", case @ ..] => sizes::case(case).map(|()| true),
-        _ => bail!("usage: memscope-bench leaks [details [SEEDS]], sizes PATH_OF_MEMSCOPE_BPF, or report"),
+        _ => bail!("usage: memscope-bench leaks [details [SEEDS]], sizes PATH_OF_MEMSCOPE_BPF, report, or whatif"),
     }
 }

@@ -34,9 +34,9 @@ const MAX_PAGE: usize = 5_000_000;
 
 /// What a case takes, or may take.
 #[derive(Clone, Copy, Debug)]
-struct Cost {
+pub(crate) struct Cost {
     /// Of a processor's time: what else the machine does does not count.
-    cpu_seconds: f64,
+    pub(crate) cpu_seconds: f64,
     peak_bytes: u64,
 }
 
@@ -219,7 +219,7 @@ fn of_compare(own_names: bool, tool: &str) -> Result<()> {
 }
 
 /// What this process has taken so far, or its children that have ended.
-fn cost_of(who: libc::c_int) -> Cost {
+pub(crate) fn cost_of(who: libc::c_int) -> Cost {
     // SAFETY: all zeros are a valid value of this structure of numbers.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
     // SAFETY: it is written to a structure of the right type.

@@ -57,6 +57,7 @@ mod text;
 #[cfg(feature = "trace")]
 pub mod usage;
 pub mod watch;
+pub mod whatif;
 
 /// An error with its causes, on one line.
 #[must_use]

@@ -63,7 +63,7 @@ usage: ./x VERB [ARGUMENTS]
   bench [NAME...] [--quick] [--minutes N]
                       what tracing costs the target and what the tracer can take (cost, throughput), also with many probes and
                       processes (scale), what scripts pay (python) and a watch costs (watch), what the analyses find in made-up
-                      servers and what they cost (leaks, sizes), what pages cost (report). The first five, as root, write their parts
+                      servers and what they cost (leaks, sizes), what pages cost (report) and replays (whatif). The first five, as root, write their parts
                       of docs/overhead.md. `soak` runs only by its name and does so, too: N minutes (20) of a server beside
                       programs that come and go
   wheels              looks for our functions in many versions of the real libraries, which are fetched (1 GB)

@@ -5,9 +5,9 @@ use std::{collections::BTreeMap, sync::Arc};
 use super::{Analysis, Finding, Observer};
 use crate::backend::ascend::{modules, pools};
 use crate::model::{
-    Alloc, AllocApi, AllocFailed, AllocRecovered, Asked, Block, Device, DeviceUsage, DriverFigures, Event, EventKind,
-    Free, FreeCause, Module, Name, PageType, Pool, ProcessUsage, Region, RegionKind, RunEnd, Stack, StackEnd, Stacks,
-    UnknownFree,
+    Alloc, AllocApi, AllocFailed, AllocRecovered, Asked, Block, BlockReturned, Device, DeviceUsage, DriverFigures,
+    Event, EventKind, Free, FreeCause, Module, Name, PageType, Pool, ProcessUsage, Region, RegionKind, RunEnd, Stack,
+    StackEnd, Stacks, UnknownFree,
 };
 
 /// Writes the events of a run. Events belong to the process and device last given to [`Script::on`].
@@ -206,6 +206,33 @@ impl Script {
             alloc.total_bytes = Some(total_bytes);
         }
         self
+    }
+
+    /// The request that the block allocated last is the answer to: when it was made, of which stream, for how many bytes.
+    pub(crate) fn asked(&mut self, time_ns: u64, stream: u64, requested_bytes: u64) -> &mut Self {
+        if let Some(EventKind::Alloc(alloc)) = self.events.last_mut().map(|event| &mut event.kind) {
+            alloc.asked = Asked { time_ns: Some(time_ns), stream: Some(stream) };
+            alloc.block.requested_bytes = Some(requested_bytes);
+        }
+        self
+    }
+
+    /// A pool has a block back.
+    pub(crate) fn returned(&mut self, pool: Pool, addr: u64) -> &mut Self {
+        self.push(EventKind::BlockReturned(BlockReturned {
+            pool,
+            allocation_id: None,
+            addr,
+            size_bytes: 0,
+            used_bytes: 0,
+            total_bytes: 0,
+            active_bytes: 0,
+        }))
+    }
+
+    /// Number of events so far: the time of the next one.
+    pub(crate) fn now(&self) -> u64 {
+        self.events.len() as u64
     }
 
     /// Takes back the last free at `addr`, because it failed.

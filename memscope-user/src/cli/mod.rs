@@ -11,6 +11,7 @@ mod doctor;
 mod explain;
 mod export;
 mod file_size;
+mod forecast;
 mod heap;
 mod help;
 mod holders;
@@ -31,6 +32,7 @@ mod terminal;
 mod trace;
 mod typed;
 mod values;
+mod whatif;
 
 #[cfg(feature = "fuzzing")]
 pub(crate) use select::condition;
@@ -83,6 +85,9 @@ fn run_command_line() -> ExitCode {
         Some(Command::Recover(recover)) => offline::recover(&recover),
         Some(Command::Compare(args)) => compare::run(&args),
         Some(Command::Diff(args)) => diff::run(&args),
+        Some(Command::Whatif(args)) => newest::on(args, |args| &mut args.replayed.files, whatif::run),
+        Some(Command::Advise(args)) => newest::on(args, |args| &mut args.replayed.files, whatif::run_advise),
+        Some(Command::Forecast(args)) => newest::on(args, |args| &mut args.files, forecast::run),
         Some(Command::Inefficient(args)) => inefficient::run(&args),
         Some(Command::Decompose(args)) if args.print_rules => decompose::run(&args),
         Some(Command::Decompose(args)) => newest::on(args, |args| &mut args.files, decompose::run),

@@ -9,6 +9,10 @@ use crate::analyses::{Finding, compare::ComparedDevice, diff::Diff, sample::Samp
 use crate::explain::{Card, NotJudged};
 use crate::holders::Holders;
 use crate::model::{RunEnd, StepsFrom};
+use crate::whatif::{
+    answers::{Advices, WhatIf},
+    forecast::Forecasts,
+};
 
 /// Contents of a document.
 pub trait Content: Serialize + JsonSchema {
@@ -75,6 +79,18 @@ impl Content for Holders {
     const SCHEMA: &'static str = "memscope/holders/1";
 }
 
+impl Content for WhatIf {
+    const SCHEMA: &'static str = "memscope/whatif/1";
+}
+
+impl Content for Advices {
+    const SCHEMA: &'static str = "memscope/advice/1";
+}
+
+impl Content for Forecasts {
+    const SCHEMA: &'static str = "memscope/forecast/1";
+}
+
 impl<T: Content> Content for &T {
     const SCHEMA: &'static str = T::SCHEMA;
 }
@@ -111,7 +127,8 @@ pub fn to_string<T: Content>(content: T) -> String {
 }
 
 /// Names of the schemas, as `memscope-bpf schema` takes them.
-pub const NAMES: [&str; 6] = ["findings", "explanation", "diff", "comparison", "sample", "holders"];
+pub const NAMES: [&str; 9] =
+    ["findings", "explanation", "diff", "comparison", "sample", "holders", "whatif", "advice", "forecast"];
 
 /// The JSON Schema (draft 2020-12) of the documents of this name; `None` if there are none.
 #[must_use]
@@ -123,6 +140,9 @@ pub fn schema(name: &str) -> Option<String> {
         "comparison" => schema_of::<Comparison<'_>>(),
         "sample" => schema_of::<Sample>(),
         "holders" => schema_of::<Holders>(),
+        "whatif" => schema_of::<WhatIf>(),
+        "advice" => schema_of::<Advices>(),
+        "forecast" => schema_of::<Forecasts>(),
         _ => return None,
     };
     serde_json::to_string_pretty(&schema).ok()

@@ -25,13 +25,16 @@ pub fn npu(found: &Value) -> Option<u64> {
 }
 
 /// The published schemas. Part of the test program: guests have no source tree.
-const PUBLISHED: [&str; 6] = [
+const PUBLISHED: [&str; 9] = [
     include_str!("../../../docs/schema/findings.json"),
     include_str!("../../../docs/schema/explanation.json"),
     include_str!("../../../docs/schema/diff.json"),
     include_str!("../../../docs/schema/comparison.json"),
     include_str!("../../../docs/schema/sample.json"),
     include_str!("../../../docs/schema/holders.json"),
+    include_str!("../../../docs/schema/whatif.json"),
+    include_str!("../../../docs/schema/advice.json"),
+    include_str!("../../../docs/schema/forecast.json"),
 ];
 
 /// The published schemas by name.
@@ -52,8 +55,8 @@ mod tests {
     /// Each published schema refuses a document with a field of the wrong type, so a check against it can fail.
     #[test]
     fn schemas_refuse() {
-        let names =
-            ["findings", "explanation", "diff", "comparison", "sample"].map(|name| format!("memscope/{name}/1"));
+        let names = ["findings", "explanation", "diff", "comparison", "sample", "whatif", "advice", "forecast"]
+            .map(|name| format!("memscope/{name}/1"));
         for name in names {
             let validator = &schemas()[&name];
             assert!(!validator.is_valid(&serde_json::json!({ "schema": name, "tool_version": "1" })), "{name}");

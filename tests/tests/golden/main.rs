@@ -3,6 +3,7 @@
 //! A group of its own: `./x test --shared DIR`, where DIR holds `golden-msmemscope`.
 
 mod offline;
+mod whatif;
 
 use std::fs;
 use std::path::{Path, PathBuf};

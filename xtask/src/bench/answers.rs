@@ -25,6 +25,11 @@ pub(super) fn report() -> Result<()> {
     run_command(made_up()?.arg("report"))
 }
 
+/// Replays under other settings: time, and memory of a request.
+pub(super) fn whatif() -> Result<()> {
+    run_command(made_up()?.arg("whatif"))
+}
+
 /// The program that makes up programs.
 fn made_up() -> Result<std::process::Command> {
     setup::to_build()?;

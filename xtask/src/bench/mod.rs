@@ -90,6 +90,7 @@ const BENCHES: &[Bench] = &[
     Bench { name: "sizes", part: None, run: Run::Print(answers::sizes) },
     Bench { name: "holders", part: None, run: Run::Print(holders::run) },
     Bench { name: "report", part: None, run: Run::Print(answers::report) },
+    Bench { name: "whatif", part: None, run: Run::Print(answers::whatif) },
 ];
 
 pub(crate) fn run(arguments: &[String]) -> Result<()> {

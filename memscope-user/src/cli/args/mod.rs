@@ -12,7 +12,12 @@ use std::{ffi::OsString, path::PathBuf, time::Duration};
 use clap::{Args, Parser, Subcommand};
 
 use crate::{
-    cli::{ask::Ask, values},
+    cli::{
+        ask::Ask,
+        forecast::ForecastArgs,
+        values,
+        whatif::{AdviseArgs, WhatIfArgs},
+    },
     daemon::listen::DEFAULT_SOCKET,
 };
 
@@ -95,6 +100,12 @@ pub(in crate::cli) enum Command {
     Compare(CompareArgs),
     /// Show what grew between two runs, or between two moments of one, by owner, call stack and size.
     Diff(DiffArgs),
+    /// Replay a run's requests to `PyTorch`'s pool under other settings, or on a smaller device.
+    Whatif(WhatIfArgs),
+    /// Find settings of `PyTorch`'s pool that serve a run better.
+    Advise(AdviseArgs),
+    /// Tell when memory will be full, from what `PyTorch`'s pool held so far.
+    Forecast(ForecastArgs),
     /// Find blocks held longer than they were used, and mark their rows in a copy of the dump.
     Inefficient(InefficientArgs),
     /// Break memory down by owner over time: weights, gradients, KV cache, …
@@ -189,7 +200,7 @@ pub(in crate::cli) struct CompletionsArgs {
 /// `schema`.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct SchemaArgs {
-    /// Kind of document: of reports, `explain`, `diff`, `compare`, `stat` or `holders`.
+    /// Kind of document: of reports, `explain`, `diff`, `compare`, `stat`, `holders`, `whatif`, `advise` or `forecast`.
     #[arg(value_parser = crate::document::NAMES)]
     pub name: String,
 }

@@ -9,8 +9,8 @@ use crate::backend::ascend::pools;
 use crate::capture::{CaptureHeader, Ending, Writer, WriterOptions};
 use crate::hash::{HashMap, HashSet};
 use crate::model::{
-    Access, Alloc, AllocApi, AllocFailed, BlockReturned, Device, Event, EventKind, Free, Mark, Module, Name, Op,
-    OutOfMemory, PageType, Pool, Region, RegionKind,
+    Access, Alloc, AllocApi, AllocFailed, Asked, BlockReturned, Device, Event, EventKind, Free, Mark, Module, Name, Op,
+    OutOfMemory, PageType, Pool, PoolRefused, Region, RegionKind,
 };
 use crate::sinks::Sink;
 use crate::testing::{HOST, Random, Who, at, device, main, rows, variety};

@@ -224,3 +224,39 @@ fn nested_layers_count_once() {
     assert!(own.allocated.parts.len() == 1 && own.reserved.parts.len() == 1, "{own:#?}");
     assert!(own.allocated.agrees() && own.reserved.agrees() && ledger.hal.agrees());
 }
+
+/// A block says when it was asked for, and of which stream. A request has no answer if its thread asks again, or gives a block
+/// back, or ends: that takes no number from the events that have rows. One for no bytes has none either, and says nothing.
+#[test]
+fn requests_without_an_answer() {
+    const ASK: &str = "NpuCachingAllocator::allocate";
+    let records = [
+        main(1).entered(ASK, &[300]),
+        main(2).pta((CACHING, MALLOC), 0x100, 512, [512, 2048, 512]),
+        main(3).entered(ASK, &[700]),
+        main(4).entered(ASK, &[0]),
+        main(5).entered(ASK, &[900]),
+        main(6).pta((CACHING, BLOCK_FREE), 0x100, -512, [512, 2048, 0]),
+        main(7).pta((CACHING, FREE), 0x100, -512, [0, 2048, 0]),
+        main(8).entered(ASK, &[1000]),
+    ];
+    let mut refused = Vec::new();
+    let mut numbers = Vec::new();
+    for event in events(&records) {
+        match event.kind {
+            EventKind::PoolRefused(PoolRefused { size_bytes, asked_ns }) => {
+                refused.push((event.time_ns - 1000, size_bytes, asked_ns - 1000));
+            }
+            EventKind::Alloc(alloc) => {
+                let asked = Asked { time_ns: Some(1001), stream: Some(0) };
+                assert_eq!((alloc.asked, alloc.block.requested_bytes), (asked, Some(300)));
+                numbers.push(event.id);
+            }
+            _ => numbers.push(event.id),
+        }
+    }
+    assert_eq!(refused[..2], [(4, 700, 3), (7, 900, 5)]);
+    assert_eq!((refused.len(), refused[2].1), (3, 1000));
+    numbers.dedup();
+    assert!(numbers.windows(2).all(|pair| pair[0] + 1 == pair[1]), "{numbers:?}");
+}

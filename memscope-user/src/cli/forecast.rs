@@ -1,0 +1,39 @@
+//! `forecast`: when memory will be full, from what the pool held.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::PoisonError;
+
+use clap::Args;
+
+use super::{input, offline, whatif};
+use crate::analyses::select::Selection;
+use crate::whatif::forecast::{Collector, Forecasts, SharedSeries, forecast, write_forecasts};
+
+/// `forecast`.
+#[derive(Debug, Args)]
+pub(super) struct ForecastArgs {
+    /// A capture, or dumps (CSV or db) of one run [default: the newest capture in memscopeDumpResults].
+    #[arg(value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+    /// What `PyTorch`'s pool can have of a device: 28GiB. Without it there is no date.
+    #[arg(long, value_name = "SIZE", value_parser = whatif::memory)]
+    pub limit: Option<u64>,
+    /// Answers as JSON on stdout instead of text.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `forecast FILE…`.
+pub(super) fn run(args: &ForecastArgs) -> ExitCode {
+    input::exit(|| {
+        let paths = offline::one_capture(&args.files)?;
+        let shared = SharedSeries::default();
+        let collector = Collector::new(SharedSeries::clone(&shared));
+        input::observe(&paths, Selection::default(), vec![Box::new(collector)])?;
+        let all = std::mem::take(&mut *shared.lock().unwrap_or_else(PoisonError::into_inner));
+        let devices = all.iter().map(|series| forecast(series, args.limit)).collect();
+        let found = Forecasts { input: whatif::name(&args.files), devices };
+        whatif::print(args.json, &found, |out| write_forecasts(&found, out))
+    })
+}

@@ -1,0 +1,293 @@
+//! `whatif` and `advise`: a recorded run's requests under other settings of its pool, or on a smaller device.
+
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::PoisonError;
+
+use anyhow::{Context as _, Result, bail};
+use clap::Args;
+
+use super::{decompose::rules_of_user, input, offline, select, terminal};
+use crate::analyses::Observer;
+use crate::analyses::select::{Condition, Filter, Selection};
+use crate::document;
+use crate::input::{Format, files, format};
+use crate::regular;
+use crate::whatif::answers::{
+    Advices, Question, WhatIf, Wishes, advise as advise_of, ask, write_advices, write_what_if,
+};
+use crate::whatif::snapshot::{is_snapshot, requests_of};
+use crate::whatif::{Family, Recorder, Release, Requests, Shared, Source, Until};
+
+/// Larger snapshots are not read.
+const MAX_SNAPSHOT_BYTES: u64 = 4 << 30;
+
+/// What both commands take.
+#[derive(Debug, Args)]
+pub(super) struct ReplayedArgs {
+    /// A capture, or a memory snapshot of `PyTorch` (pickle). Dumps (CSV or db) lack streams and failed requests: their
+    /// answers are estimates [default: the newest capture in memscopeDumpResults].
+    #[arg(value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+    /// Memory of each device: 32GiB, 29500M.
+    #[arg(long, value_name = "SIZE", value_parser = memory)]
+    pub limit: Option<u64>,
+    /// What others hold of that: the driver, other processes.
+    #[arg(long, value_name = "SIZE", value_parser = memory, requires = "limit")]
+    pub reserve: Option<u64>,
+    /// Memory fraction of the process, as for `torch.npu.set_per_process_memory_fraction`.
+    #[arg(long, value_name = "F", value_parser = fraction, requires = "limit")]
+    pub fraction: Option<f64>,
+    /// Settings that the recording was made with, as in `PYTORCH_NPU_ALLOC_CONF` [default: found by replay].
+    #[arg(long, value_name = "CONF")]
+    pub recorded: Option<String>,
+    /// Release of `torch_npu`, which says what settings there are: 6.0.0, 7.0.0, 7.2.0, 7.3.0, 26.0.0, 26.1.0.
+    #[arg(long, value_name = "RELEASE", value_parser = release)]
+    pub release: Option<Release>,
+    /// Answers as JSON on stdout instead of text.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `whatif`.
+#[derive(Debug, Args)]
+pub(super) struct WhatIfArgs {
+    /// What to replay.
+    #[command(flatten)]
+    pub replayed: ReplayedArgs,
+    /// Settings to try (repeatable): `max_split_size_mb:128`, `expandable_segments:True,segment_size_mb:64`.
+    #[arg(long = "set", value_name = "CONF", allow_hyphen_values = true)]
+    pub settings: Vec<String>,
+    /// Leave out the requests of blocks that match EXPR (repeatable, AND), as in --filter: 'owner~mask', 'stack~cache'.
+    #[arg(long, value_name = "EXPR", value_parser = select::condition)]
+    pub without: Vec<Condition>,
+    /// Go on behind a request at which the program would have gone another way.
+    #[arg(long)]
+    pub go_on: bool,
+    /// Leave out the search for the least memory, which takes tens of replays.
+    #[arg(long)]
+    pub quick: bool,
+    /// More rules that name owners, for --without.
+    #[arg(long, value_name = "FILE")]
+    pub rules: Option<PathBuf>,
+}
+
+/// `advise`.
+#[derive(Debug, Args)]
+pub(super) struct AdviseArgs {
+    /// What to replay.
+    #[command(flatten)]
+    pub replayed: ReplayedArgs,
+    /// Only settings with no more driver calls than there are now.
+    #[arg(long)]
+    pub keep_calls: bool,
+}
+
+impl ReplayedArgs {
+    fn question(&self) -> Question {
+        let limit_bytes = self.limit.map(|limit| limit.saturating_sub(self.reserve.unwrap_or(0)));
+        Question {
+            recorded: self.recorded.clone(),
+            family: Family::Npu,
+            release: self.release,
+            limit_bytes,
+            total_bytes: self.limit,
+            fraction: self.fraction,
+            ..Question::default()
+        }
+    }
+
+    /// Requests of the recording; and the same without those that match, if there are conditions.
+    fn requests(&self, without: Filter) -> Result<(Vec<Requests>, Vec<Requests>)> {
+        if let [file] = self.files.as_slice()
+            && let Some(requests) = snapshot(file)?
+        {
+            if !without.is_empty() {
+                bail!("a snapshot has no owners: --without needs a capture");
+            }
+            return Ok((vec![requests], Vec::new()));
+        }
+        let paths = offline::one_capture(&self.files)?;
+        let source = source(&paths)?;
+        let (all, part) = (Shared::default(), Shared::default());
+        let mut recorders: Vec<Box<dyn Observer>> = vec![Box::new(Recorder::new(source, Shared::clone(&all)))];
+        let is_part = !without.is_empty();
+        if is_part {
+            recorders.push(Box::new(Recorder::new(source, Shared::clone(&part)).without(without)));
+        }
+        input::observe(&paths, Selection::default(), recorders)?;
+        let taken = |shared: &Shared| std::mem::take(&mut *shared.lock().unwrap_or_else(PoisonError::into_inner));
+        let all = taken(&all);
+        let part = if is_part { taken(&part) } else { Vec::new() };
+        Ok((all, part))
+    }
+}
+
+/// Names of files, in one line.
+pub(super) fn name(files: &[PathBuf]) -> String {
+    files.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
+}
+
+/// The requests of a memory snapshot; `None`: the file is none.
+fn snapshot(path: &Path) -> Result<Option<Requests>> {
+    if path.is_dir() {
+        return Ok(None);
+    }
+    let mut bytes = Vec::new();
+    let file = regular::open(path).with_context(|| format!("cannot read `{}`", path.display()))?;
+    let mut file = file.take(MAX_SNAPSHOT_BYTES + 1);
+    file.by_ref().take(2).read_to_end(&mut bytes)?;
+    if !is_snapshot(&bytes) {
+        return Ok(None);
+    }
+    file.read_to_end(&mut bytes).with_context(|| format!("cannot read `{}`", path.display()))?;
+    if bytes.len() as u64 > MAX_SNAPSHOT_BYTES {
+        bail!("`{}` has more than {} GiB: record a shorter history", path.display(), MAX_SNAPSHOT_BYTES >> 30);
+    }
+    let requests = requests_of(&bytes).map_err(|reason| anyhow::anyhow!("`{}`: {reason}", path.display()))?;
+    Ok(Some(requests))
+}
+
+/// Captures have all that the pool reports.
+fn source(paths: &[PathBuf]) -> Result<Source> {
+    let formats: Vec<Format> =
+        files(paths)?.iter().map(|path: &PathBuf| format(Path::new(path))).collect::<Result<_, _>>()?;
+    Ok(if formats == [Format::Capture] { Source::Capture } else { Source::Dump })
+}
+
+/// `whatif FILE…`.
+pub(super) fn run(args: &WhatIfArgs) -> ExitCode {
+    let rules = match rules_of_user(args.rules.as_deref()) {
+        Ok(rules) => rules,
+        Err(code) => return code,
+    };
+    input::exit(|| {
+        let without = Filter { conditions: args.without.clone(), rules: Some(rules) };
+        let found = what_if(args, without)?;
+        print(args.replayed.json, &found, |out| write_what_if(&found, out))
+    })
+}
+
+fn what_if(args: &WhatIfArgs, without: Filter) -> Result<WhatIf> {
+    let (all, part) = args.replayed.requests(without)?;
+    let question = Question {
+        settings: args.settings.clone(),
+        until: if args.go_on { Until::End } else { Until::Divergence },
+        least: !args.quick,
+        changed: !args.without.is_empty(),
+        ..args.replayed.question()
+    };
+    let mut processes = Vec::new();
+    for whole in &all {
+        let requests =
+            if args.without.is_empty() { Some(whole) } else { part.iter().find(|part| part.pid == whole.pid) };
+        let Some(requests) = requests else { continue };
+        processes.push(ask(requests, whole, &question).map_err(anyhow::Error::msg)?);
+    }
+    Ok(WhatIf {
+        input: name(&args.replayed.files),
+        limit_bytes: args.replayed.limit,
+        reserve_bytes: args.replayed.reserve,
+        fraction: args.replayed.fraction,
+        without: args.without.len() as u64,
+        processes,
+    })
+}
+
+/// `advise FILE…`.
+pub(super) fn run_advise(args: &AdviseArgs) -> ExitCode {
+    input::exit(|| {
+        let (all, _) = args.replayed.requests(Filter::default())?;
+        let question = args.replayed.question();
+        let wishes = Wishes { keep_calls: args.keep_calls };
+        let advices = all.iter().map(|requests| advise_of(requests, &question, wishes));
+        let processes = advices.collect::<Result<_, _>>().map_err(anyhow::Error::msg)?;
+        let found = Advices { input: name(&args.replayed.files), limit_bytes: args.replayed.limit, processes };
+        print(args.replayed.json, &found, |out| write_advices(&found, out))
+    })
+}
+
+pub(super) fn print<T>(
+    json: bool,
+    found: &T,
+    text: impl FnOnce(&mut dyn std::io::Write) -> std::io::Result<()>,
+) -> Result<()>
+where
+    for<'a> &'a T: document::Content,
+{
+    let printed = if json {
+        terminal::print_json(|mut out| {
+            document::write(found, &mut out)?;
+            writeln!(out)
+        })
+    } else {
+        terminal::print(|mut out| text(&mut out))
+    };
+    printed.context("cannot print the answer")
+}
+
+/// Bytes of memory: `32GiB`, `32G`, `29500M`, and `32GB` for 32 · 10⁹.
+pub(super) fn memory(text: &str) -> Result<u64, String> {
+    let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.').len();
+    let (number, unit) = text.split_at(digits);
+    let factor: f64 = match unit {
+        "" | "B" => 1.0,
+        "K" | "KiB" => 1024.0,
+        "M" | "MiB" => 1_048_576.0,
+        "G" | "GiB" => 1_073_741_824.0,
+        "KB" => 1e3,
+        "MB" => 1e6,
+        "GB" => 1e9,
+        _ => 0.0,
+    };
+    let bytes = number.parse::<f64>().ok().map(|number| number * factor);
+    bytes
+        .filter(|bytes| *bytes >= 1.0 && *bytes < (1_u64 << 50) as f64)
+        .map(|bytes| bytes as u64)
+        .ok_or_else(|| format!("`{text}` is not an amount of memory like 32GiB or 29500M"))
+}
+
+fn fraction(text: &str) -> Result<f64, String> {
+    let part: Option<f64> = text.parse().ok().filter(|part| *part > 0.0 && *part <= 1.0);
+    part.ok_or_else(|| format!("`{text}` is not a part of memory, greater than 0 and at most 1"))
+}
+
+fn release(text: &str) -> Result<Release, String> {
+    Release::of(text).ok_or_else(|| {
+        let names = Release::ALL.map(Release::name).join(", ");
+        format!("`{text}` is not one of {names}")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn amounts_of_memory() {
+        let good = [
+            ("32GiB", 32 << 30),
+            ("32G", 32 << 30),
+            ("1.5G", 3 << 29),
+            ("29500M", 29500 << 20),
+            ("32GB", 32_000_000_000),
+        ];
+        for (text, bytes) in good {
+            assert_eq!(memory(text), Ok(bytes), "{text}");
+        }
+        for bad in ["", "0", "G", "32T", "-1G", "1e9", "99999999999G", "NaN", ".G"] {
+            assert!(memory(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn fractions_and_releases() {
+        assert_eq!((fraction("0.5"), fraction("1")), (Ok(0.5), Ok(1.0)));
+        for bad in ["0", "1.1", "-1", "x", "nan"] {
+            assert!(fraction(bad).is_err(), "{bad}");
+        }
+        assert_eq!(release("7.3.0"), Ok(Release::V7_3));
+        assert!(release("2.9").expect_err("no release").contains("7.3.0"));
+    }
+}

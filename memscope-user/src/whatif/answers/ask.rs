@@ -1,0 +1,254 @@
+//! One setting: replays with the addresses and lags that may be, and what they agree on.
+
+use super::{Answer, DeviceAnswer, Fit, Part, ProcessAnswer, Span, Sure};
+use crate::whatif::bounds::bounds;
+use crate::whatif::check::{SelfCheck, check, find_settings};
+use crate::whatif::device::{Addresses, Card};
+use crate::whatif::least::least;
+use crate::whatif::replay::{Blind, Outcome, Parting, Replay, Setup, Until};
+use crate::whatif::requests::{MarkOf, Requests};
+use crate::whatif::settings::{Family, Release, Settings};
+use crate::whatif::streams::{LAGS, with_lags};
+
+/// Frames of a request that are shown.
+const FRAMES: usize = 8;
+
+/// What is asked.
+#[derive(Clone, Debug, Default)]
+pub struct Question {
+    /// Settings to try.
+    pub settings: Vec<String>,
+    /// Settings of the recording, if they are known.
+    pub recorded: Option<String>,
+    /// The allocator.
+    pub family: Family,
+    /// Release of `torch_npu`; `None`: the newest.
+    pub release: Option<Release>,
+    /// Bytes of a device that the process can have; `None`: as much as it likes.
+    pub limit_bytes: Option<u64>,
+    /// Bytes that the device has, of which fractions are parts; `None`: the limit.
+    pub total_bytes: Option<u64>,
+    /// Memory fraction.
+    pub fraction: Option<f64>,
+    /// Goes on behind a request at which the program would go another way.
+    pub until: Until,
+    /// Looks for the least memory.
+    pub least: bool,
+    /// The requests are not those of the recording.
+    pub changed: bool,
+}
+
+impl Question {
+    pub(super) fn release(&self) -> Release {
+        self.release.unwrap_or(Release::Next)
+    }
+
+    /// The device that is asked about.
+    pub(super) fn card(&self) -> Card {
+        let plain = Card::default();
+        Card {
+            memory_bytes: self.limit_bytes.unwrap_or(plain.memory_bytes),
+            total_bytes: self.total_bytes.or(self.limit_bytes).unwrap_or(plain.total_bytes),
+            fraction: self.fraction,
+            limits_whole_fraction: self.release().limits_whole_fraction(),
+            addresses: Addresses::default(),
+        }
+    }
+}
+
+/// A recording with its settings, as far as they are known.
+#[derive(Debug)]
+pub struct Shown<'a> {
+    pub(super) requests: &'a Requests,
+    pub(super) check: SelfCheck,
+    /// The same with other lags, if streams use blocks.
+    lagged: Vec<Requests>,
+    changed: bool,
+}
+
+impl<'a> Shown<'a> {
+    /// Checks a recording. `whole` is the recording itself where `requests` are not all of it.
+    pub fn new(requests: &'a Requests, whole: &Requests, question: &Question) -> Result<Self, String> {
+        let (family, release) = (question.family, question.release());
+        let card = Card { limits_whole_fraction: release.limits_whole_fraction(), ..Card::default() };
+        let check = match &question.recorded {
+            Some(text) => {
+                let settings = Settings::parse(text, family, release).map_err(|refused| refused.to_string())?;
+                check(whole, text, &settings, &card)
+            }
+            None => find_settings(whole, family, release, &card).0,
+        };
+        let other_lags = LAGS.iter().filter(|lag| **lag != 1 && requests.frees_in_use > 0);
+        let lagged = other_lags.map(|lag| with_lags(requests, *lag)).collect();
+        Ok(Self { requests, check, lagged, changed: question.changed })
+    }
+
+    /// Settings of the recording.
+    pub(super) fn settings(&self) -> &str {
+        &self.check.settings
+    }
+
+    /// The replay under one setting, on this card; `None`: on devices as the recording had them.
+    pub(super) fn answer(&self, text: &str, question: &Question, card: Option<&Card>) -> Answer {
+        match Settings::parse(text, question.family, question.release()) {
+            Ok(settings) => self.replayed(text, &settings, question, card),
+            Err(refused) => Answer { refused: Some(refused.to_string()), ..empty(text) },
+        }
+    }
+
+    fn replayed(&self, text: &str, settings: &Settings, question: &Question, card: Option<&Card>) -> Answer {
+        let recorded = Card { limits_whole_fraction: question.release().limits_whole_fraction(), ..Card::default() };
+        let setup = |device: u8, addresses: Addresses| {
+            let own = || self.requests.recorded_card(device, &recorded);
+            let card = Card { addresses, ..card.cloned().unwrap_or_else(own) };
+            Setup { settings: settings.clone(), card }
+        };
+        let run = |requests: &Requests, addresses: Addresses| {
+            let setup = |device| setup(device, addresses.clone());
+            Replay::new(requests, setup, question.until).run(&mut Blind).0
+        };
+        let direction = self.direction();
+        let first = run(self.requests, direction.clone());
+        let orders = [Addresses::Down, Addresses::Up, Addresses::Fresh].into_iter().filter(|order| *order != direction);
+        let mut others: Vec<Outcome> = orders.map(|order| run(self.requests, order)).collect();
+        others.extend(self.lagged.iter().map(|requests| run(requests, direction.clone())));
+        let mut answer = self.summed(text, &first, &others);
+        let fraction = card.and_then(|card| card.fraction);
+        answer.notes.extend(settings.without_effect(fraction).map(str::to_owned));
+        if settings.lazy_reclaim && self.requests.frees_in_use > 0 {
+            answer
+                .notes
+                .push("blocks that streams use come back later than recorded: peaks are lower bounds".to_owned());
+        }
+        if question.least && card.is_some() {
+            let setup = setup(0, direction);
+            let devices = 0..self.requests.devices.len() as u8;
+            answer.least = devices.filter_map(|device| least(self.requests, &setup, device, true)).collect();
+        }
+        answer
+    }
+
+    /// The order of addresses of the recorded segments.
+    fn direction(&self) -> Addresses {
+        let pairs = self.requests.segments.iter().flat_map(|starts| starts.windows(2));
+        let (up, all) = pairs.fold((0, 0), |(up, all), pair| (up + usize::from(pair[0] < pair[1]), all + 1));
+        if 2 * up > all { Addresses::Up } else { Addresses::Down }
+    }
+
+    fn summed(&self, text: &str, first: &Outcome, others: &[Outcome]) -> Answer {
+        let all = || std::iter::once(first).chain(others);
+        let fitting = all().filter(|outcome| outcome.fits()).count();
+        let fits = match fitting {
+            0 => Fit::No,
+            some if some == others.len() + 1 => Fit::Yes,
+            _ => Fit::Depends,
+        };
+        // A replay that parts has seen a part of the run: where others go to the end, only they count.
+        let counted: Vec<&Outcome> = all().filter(|outcome| fitting == 0 || outcome.fits()).collect();
+        let devices = (0..first.devices.len()).map(|index| self.of_device(index, &counted));
+        let devices: Vec<DeviceAnswer> = devices.collect();
+        let parted = all().find(|outcome| outcome.parting.is_some_and(|parting| parting.fails));
+        let parting = first.parting.or_else(|| parted.and_then(|outcome| outcome.parting));
+        // Where streams use blocks, replays may agree by chance.
+        let agree = devices.iter().all(|device| device.reserved_peak_bytes.is_one()) && fits != Fit::Depends;
+        let sure = if self.changed || !self.check.is_whole() || !self.requests.gaps.is_none() {
+            Sure::Estimate
+        } else if agree && self.requests.frees_in_use == 0 {
+            Sure::Exact
+        } else {
+            Sure::Range
+        };
+        let part = parting.map(|parting| self.part(&parting));
+        Answer { sure, fits: Some(fits), part, devices, replays: 1 + others.len() as u32, ..empty(text) }
+    }
+
+    fn of_device(&self, index: usize, counted: &[&Outcome]) -> DeviceAnswer {
+        let span = |of: &dyn Fn(&Outcome) -> u64| {
+            let spans = counted.iter().map(|outcome| Span::of(of(outcome)));
+            spans.reduce(|span, one| span.with(one.least)).unwrap_or_default()
+        };
+        let figures = |outcome: &Outcome| outcome.devices[index].figures;
+        let idle = |outcome: &Outcome| {
+            figures(outcome).reserved_peak_bytes.saturating_sub(figures(outcome).allocated_at_peak_bytes)
+        };
+        DeviceAnswer {
+            device: self.requests.devices[index],
+            reserved_peak_bytes: span(&|outcome| figures(outcome).reserved_peak_bytes),
+            allocated_peak_bytes: span(&|outcome| figures(outcome).allocated_peak_bytes),
+            idle_at_peak_bytes: span(&idle),
+            device_peak_bytes: span(&|outcome| outcome.devices[index].device_peak_bytes),
+            retries: span(&|outcome| figures(outcome).retries),
+            driver_calls: span(&|outcome| outcome.devices[index].calls.total()),
+            calls: counted.first().map(|outcome| outcome.devices[index].calls).unwrap_or_default(),
+        }
+    }
+
+    fn part(&self, parting: &Parting) -> Part {
+        let requests = self.requests;
+        let mark = (parting.marks as usize).checked_sub(1).and_then(|index| requests.marks.get(index));
+        let behind = mark.map(|mark| match &mark.what {
+            MarkOf::Step(step) => format!("step {step}"),
+            MarkOf::Text(text) => format!("mark {}", crate::printable::OneLine(text)),
+        });
+        let stack = requests.stack_of(parting.number).filter(|_| parting.fails);
+        let frames = stack.map(|stack| stack.frames().into_iter().take(FRAMES).map(str::to_owned).collect());
+        Part {
+            fails: parting.fails,
+            request: parting.number + 1,
+            time_ns: requests.time_of(parting.number).unwrap_or(0),
+            behind,
+            device: requests.devices[usize::from(parting.device)],
+            asked_bytes: parting.asked_bytes,
+            reserved_bytes: parting.reserved_bytes,
+            allocated_bytes: parting.allocated_bytes,
+            free_bytes: parting.free.bytes,
+            largest_free_bytes: parting.free.largest_bytes,
+            device_free_bytes: parting.device_free_bytes,
+            frames: frames.unwrap_or_default(),
+        }
+    }
+}
+
+fn empty(text: &str) -> Answer {
+    Answer {
+        settings: text.to_owned(),
+        sure: Sure::Estimate,
+        refused: None,
+        notes: Vec::new(),
+        fits: None,
+        part: None,
+        devices: Vec::new(),
+        least: Vec::new(),
+        replays: 0,
+    }
+}
+
+/// Asks about one process. `whole` is its recording, of which `requests` may be a part.
+///
+/// # Errors
+///
+/// When the settings that the recording is said to have are refused.
+pub fn ask(requests: &Requests, whole: &Requests, question: &Question) -> Result<ProcessAnswer, String> {
+    let shown = Shown::new(requests, whole, question)?;
+    let card = question.card();
+    let text = shown.settings().to_owned();
+    let recorded = shown.answer(&text, question, None);
+    // What fits is asked of the recorded settings, too.
+    let own = Some(&text).filter(|text| !question.settings.contains(text));
+    let asked = own.into_iter().chain(&question.settings);
+    let answers = asked.map(|text| shown.answer(text, question, Some(&card))).collect();
+    let settings = Settings::parse(&text, question.family, question.release()).unwrap_or_default();
+    let bounds = bounds(requests, &settings);
+    Ok(ProcessAnswer {
+        pid: requests.pid,
+        gaps: whole.gaps,
+        requests: requests.count,
+        used_by_streams: requests.frees_in_use,
+        failures: requests.failures,
+        others_peak_bytes: requests.others_peak_bytes.clone(),
+        check: shown.check,
+        recorded,
+        answers,
+        bounds,
+    })
+}

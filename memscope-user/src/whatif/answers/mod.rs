@@ -1,0 +1,194 @@
+//! What is asked of a recording, and how sure each figure is.
+
+mod advise;
+mod ask;
+#[cfg(test)]
+mod tests;
+mod text;
+
+pub use self::advise::{Advice, Advices, Wishes, advise};
+pub use self::ask::{Question, Shown, ask};
+pub use self::text::{write_advices, write_what_if};
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::bounds::Bounds;
+use super::check::SelfCheck;
+use super::device::Calls;
+use super::least::Least;
+use super::requests::Gaps;
+
+/// How sure the figures of an answer are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, JsonSchema, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Sure {
+    /// The model reproduces the recording to the event, and nothing that is not known decides.
+    Exact,
+    /// The same, but streams or addresses decide: figures are the range of several replays.
+    Range,
+    /// The model does not reproduce the recording, or the requests are not those of the recording.
+    Estimate,
+}
+
+/// The range of a figure over several replays.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize)]
+pub struct Span {
+    /// The least.
+    pub least: u64,
+    /// The most.
+    pub most: u64,
+}
+
+impl Span {
+    const fn of(value: u64) -> Self {
+        Self { least: value, most: value }
+    }
+
+    fn with(self, value: u64) -> Self {
+        Self { least: self.least.min(value), most: self.most.max(value) }
+    }
+
+    /// Whether it is one figure.
+    #[must_use]
+    pub const fn is_one(self) -> bool {
+        self.least == self.most
+    }
+}
+
+/// Whether a run fits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, JsonSchema, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Fit {
+    /// In every replay.
+    Yes,
+    /// In some.
+    Depends,
+    /// In none.
+    No,
+}
+
+/// Where a replay parts from the recording.
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
+pub struct Part {
+    /// The request fails, though it did not in the recording; otherwise it is the other way round.
+    pub fails: bool,
+    /// Number of the request, from 1.
+    pub request: u64,
+    /// About when it was made, nanoseconds since the Unix epoch.
+    pub time_ns: u64,
+    /// The last step or mark of the program before it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub behind: Option<String>,
+    /// Device.
+    pub device: u32,
+    /// Bytes asked for.
+    pub asked_bytes: u64,
+    /// Bytes that the pool holds then.
+    pub reserved_bytes: u64,
+    /// Of which the program has these.
+    pub allocated_bytes: u64,
+    /// And these are free.
+    pub free_bytes: u64,
+    /// The largest free piece.
+    pub largest_free_bytes: u64,
+    /// Bytes that the device has left.
+    pub device_free_bytes: u64,
+    /// Where the request comes from, innermost first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub frames: Vec<String>,
+}
+
+/// Figures of one device under one setting.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize)]
+pub struct DeviceAnswer {
+    /// Device.
+    pub device: u32,
+    /// The most that the pool held.
+    pub reserved_peak_bytes: Span,
+    /// The most that the program had of it.
+    pub allocated_peak_bytes: Span,
+    /// What the pool held and the program did not have, when it held most.
+    pub idle_at_peak_bytes: Span,
+    /// The most that the process had of the device.
+    pub device_peak_bytes: Span,
+    /// Times that all of the cache was given back, with a synchronisation of the device.
+    pub retries: Span,
+    /// Driver calls.
+    pub driver_calls: Span,
+    /// Driver calls by kind, in the replay that is most like the recording.
+    pub calls: Calls,
+}
+
+/// What a run comes to under one setting.
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
+pub struct Answer {
+    /// The settings, as the environment has them.
+    pub settings: String,
+    /// How sure.
+    pub sure: Sure,
+    /// Why they are not replayed: the allocator refuses them, for this reason.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub refused: Option<String>,
+    /// What is to be known of them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
+    /// Whether the run fits.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fits: Option<Fit>,
+    /// Where it parts from the recording: figures are of what was before.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub part: Option<Part>,
+    /// Figures by device.
+    pub devices: Vec<DeviceAnswer>,
+    /// The least memory on which the run fits, by device.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub least: Vec<Least>,
+    /// Replays that the ranges are of.
+    pub replays: u32,
+}
+
+/// The answer about one process.
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
+pub struct ProcessAnswer {
+    /// Process.
+    pub pid: u32,
+    /// The self-check.
+    pub check: SelfCheck,
+    /// What the recording does not show.
+    pub gaps: Gaps,
+    /// Requests that got a block.
+    pub requests: u64,
+    /// Of which streams still used the block when it was freed.
+    pub used_by_streams: u64,
+    /// Requests that failed.
+    pub failures: u64,
+    /// Memory of the process outside of the pool at most, by device.
+    pub others_peak_bytes: Vec<u64>,
+    /// Under the recorded settings.
+    pub recorded: Answer,
+    /// Under those that were asked for.
+    pub answers: Vec<Answer>,
+    /// Bounds by device.
+    pub bounds: Vec<Bounds>,
+}
+
+/// Answers of `whatif`.
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
+pub struct WhatIf {
+    /// The file.
+    pub input: String,
+    /// Bytes of a device that the processes have, as asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit_bytes: Option<u64>,
+    /// What others hold of that, as asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reserve_bytes: Option<u64>,
+    /// Part of it that the process may have, as asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fraction: Option<f64>,
+    /// Conditions of requests that were left out.
+    pub without: u64,
+    /// By process.
+    pub processes: Vec<ProcessAnswer>,
+}

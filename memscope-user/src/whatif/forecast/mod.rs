@@ -1,0 +1,108 @@
+//! When will memory be full? From what was held so far, with an interval; nothing is said where no growth is seen.
+//!
+//! What counts for a failure are peaks: the series is cut to the highest value of each of 40 parts, and the last straight
+//! stretch of those is continued. Where what is left over is chance (`crossing`), the interval is of drawn residuals;
+//! where growth itself is chance, of drawn increments.
+
+mod crossing;
+mod robust;
+mod series;
+#[cfg(test)]
+mod tests;
+mod text;
+
+pub use self::series::{Collector, Held, Series, SharedSeries};
+pub use self::text::write_forecasts;
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use self::crossing::{Crossing, crossing};
+
+/// Parts that a series is cut into; fewer than half of them say nothing.
+const PARTS: usize = 40;
+const LEAST_PARTS: usize = 20;
+
+/// What is forecast of one figure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Growth {
+    /// Too little was seen.
+    TooShort,
+    /// No growth is seen: no date.
+    NotSeen,
+    /// It grows.
+    Grows,
+}
+
+/// The forecast of one figure.
+#[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize)]
+pub struct Forecast {
+    /// Whether it grows.
+    pub growth: Growth,
+    /// Its last peak.
+    pub now_bytes: u64,
+    /// Bytes per hour: low end of the 90 % interval, middle, high end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bytes_per_hour: Option<[f64; 3]>,
+    /// Seconds from the end of the recording to the limit: earliest, middle, latest of the 90 % interval; null is never.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seconds_left: Option<[Option<f64>; 3]>,
+    /// Seconds of the recording that it is from.
+    pub seen_seconds: f64,
+}
+
+/// Forecasts of one device of a process.
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
+pub struct DeviceForecast {
+    /// Process.
+    pub pid: u32,
+    /// Device.
+    pub device: u32,
+    /// Bytes that the pool can have.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit_bytes: Option<u64>,
+    /// What the pool holds.
+    pub reserved: Forecast,
+    /// What the program has of it.
+    pub allocated: Forecast,
+    /// The pool grows and what the program has does not: fragmentation, which other settings may end.
+    pub fragmentation: bool,
+}
+
+/// Answers of `forecast`.
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
+pub struct Forecasts {
+    /// The file.
+    pub input: String,
+    /// By process and device.
+    pub devices: Vec<DeviceForecast>,
+}
+
+/// The forecast of a device.
+#[must_use]
+pub fn forecast(series: &Series, limit_bytes: Option<u64>) -> DeviceForecast {
+    let [reserved, allocated] = [Held::Reserved, Held::Allocated].map(|held| of_figure(series, held, limit_bytes));
+    let fragmentation = reserved.growth == Growth::Grows && allocated.growth == Growth::NotSeen;
+    DeviceForecast { pid: series.pid, device: series.device, limit_bytes, reserved, allocated, fragmentation }
+}
+
+fn of_figure(series: &Series, held: Held, limit_bytes: Option<u64>) -> Forecast {
+    let points = series.points(held);
+    let seen_seconds = series.seconds();
+    let envelope = robust::envelope(&points, PARTS);
+    let now_bytes = envelope.last().map_or(0, |point| point.1 as u64);
+    let nothing =
+        Forecast { growth: Growth::TooShort, now_bytes, bytes_per_hour: None, seconds_left: None, seen_seconds };
+    if envelope.len() < LEAST_PARTS {
+        return nothing;
+    }
+    let Crossing { grows, slope, times } = crossing(&envelope, seen_seconds, limit_bytes.map(|bytes| bytes as f64));
+    let growth = if grows { Growth::Grows } else { Growth::NotSeen };
+    Forecast {
+        growth,
+        bytes_per_hour: Some(slope.map(|per_second| per_second * 3600.0)),
+        seconds_left: times.filter(|_| grows),
+        ..nothing
+    }
+}

@@ -1,0 +1,149 @@
+//! What pools held over time: the highest values of equal intervals, which grow as the run does.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::robust::Point;
+use crate::analyses::Observer;
+use crate::model::{Device, Event, EventKind, PoolOperators, RunEnd};
+
+/// Intervals of a series: twice as many are halved.
+const INTERVALS: usize = 4096;
+/// Length of the first intervals.
+const FIRST_NS: u64 = 10_000_000;
+
+/// A figure of a pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Held {
+    /// What it holds from the driver.
+    Reserved,
+    /// What the program has of it.
+    Allocated,
+}
+
+/// Figures of the pool of one process on one device.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Series {
+    /// Process.
+    pub pid: u32,
+    /// Device.
+    pub device: u32,
+    start_ns: u64,
+    end_ns: u64,
+    interval_ns: u64,
+    /// The highest of both in each interval; nothing changed in those that are absent.
+    peaks: Vec<Option<[u64; 2]>>,
+    /// What was held last.
+    pub(super) last: [u64; 2],
+}
+
+impl Series {
+    pub(super) fn new(pid: u32, device: u32, start_ns: u64) -> Self {
+        Self { pid, device, start_ns, end_ns: start_ns, interval_ns: FIRST_NS, ..Self::default() }
+    }
+
+    /// Both figures at a time that is not before the last one.
+    pub(super) fn add(&mut self, time_ns: u64, figures: [u64; 2]) {
+        self.end_ns = self.end_ns.max(time_ns);
+        while self.index(time_ns) >= 2 * INTERVALS {
+            let pair = |pair: &[Option<[u64; 2]>]| pair.iter().flatten().copied().reduce(highest);
+            self.peaks = self.peaks.chunks(2).map(pair).collect();
+            self.interval_ns *= 2;
+        }
+        let index = self.index(time_ns);
+        if index >= self.peaks.len() {
+            self.peaks.resize(index + 1, None);
+            // What was held when the interval began counts in it.
+            self.peaks[index] = Some(self.last);
+        }
+        let peak = &mut self.peaks[index];
+        *peak = Some(peak.map_or(figures, |known| highest(known, figures)));
+        self.last = figures;
+    }
+
+    fn index(&self, time_ns: u64) -> usize {
+        usize::try_from(time_ns.saturating_sub(self.start_ns) / self.interval_ns).unwrap_or(usize::MAX)
+    }
+
+    /// Seconds from the first figure to the end.
+    pub(super) fn seconds(&self) -> f64 {
+        (self.end_ns - self.start_ns) as f64 / 1e9
+    }
+
+    /// Highest values by time, in seconds.
+    pub(super) fn points(&self, held: Held) -> Vec<Point> {
+        let interval = self.interval_ns as f64 / 1e9;
+        let value = |figures: &[u64; 2]| match held {
+            Held::Reserved => figures[0] as f64,
+            Held::Allocated => figures[1] as f64,
+        };
+        let mut last = None;
+        let filled = self.peaks.iter().map(|peak| {
+            last = peak.as_ref().map(value).or(last);
+            last
+        });
+        let points = filled.enumerate().filter_map(|(index, value)| Some(((index as f64 + 0.5) * interval, value?)));
+        points.collect()
+    }
+}
+
+fn highest(one: [u64; 2], other: [u64; 2]) -> [u64; 2] {
+    [one[0].max(other[0]), one[1].max(other[1])]
+}
+
+/// Where the series go.
+pub type SharedSeries = Arc<Mutex<Vec<Series>>>;
+
+/// Takes the series of a run.
+#[derive(Debug)]
+pub struct Collector {
+    running: BTreeMap<(u32, u32), Series>,
+    out: SharedSeries,
+}
+
+impl Collector {
+    /// Of all processes.
+    #[must_use]
+    pub fn new(out: SharedSeries) -> Self {
+        Self { running: BTreeMap::new(), out }
+    }
+
+    fn add(&mut self, event: &Event, device: Device, used_bytes: u64, total_bytes: Option<u64>) {
+        let (Device::Npu(device), Some(total_bytes)) = (device, total_bytes) else { return };
+        let key = (event.pid, device);
+        let series = self.running.entry(key).or_insert_with(|| Series::new(event.pid, device, event.time_ns));
+        series.add(event.time_ns, [total_bytes, used_bytes]);
+    }
+
+    fn end(&mut self, pid: Option<u32>, time_ns: u64) {
+        let ended = |key: &(u32, u32)| pid.is_none_or(|pid| pid == key.0);
+        let keys: Vec<(u32, u32)> = self.running.keys().copied().filter(ended).collect();
+        let mut out = self.out.lock().unwrap_or_else(PoisonError::into_inner);
+        for mut series in keys.into_iter().filter_map(|key| self.running.remove(&key)) {
+            // To the end nothing changed.
+            series.add(time_ns.max(series.end_ns), series.last);
+            out.push(series);
+        }
+    }
+}
+
+impl Observer for Collector {
+    fn observe(&mut self, event: &Event) {
+        match &event.kind {
+            EventKind::Alloc(alloc) if alloc.block.pool.operators() == Some(PoolOperators::Torch) => {
+                self.add(event, alloc.block.device, alloc.used_bytes, alloc.total_bytes);
+            }
+            EventKind::Free(free)
+                if free.block.pool.operators() == Some(PoolOperators::Torch) && free.cause.gave_back() =>
+            {
+                self.add(event, free.block.device, free.used_bytes, free.total_bytes);
+            }
+            EventKind::ProcessEnd => self.end(Some(event.pid), event.time_ns),
+            _ => {}
+        }
+    }
+
+    fn finish(&mut self, end: &RunEnd) {
+        self.end(None, end.time_ns);
+    }
+}

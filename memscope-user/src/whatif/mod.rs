@@ -1,0 +1,47 @@
+//! What if: a recorded run's requests through a model of the pool, under other settings or on a smaller device.
+//!
+//! ```text
+//! events ─▶ requests ─▶ replay (pool, device) ─▶ check, bounds, least, answers ─▶ text, JSON
+//! ```
+//!
+//! - `requests`: what the program asked, 24 bytes a request, and what the recording says of the answers;
+//! - `settings`: what the pool follows, as data with the release that brought it; `pool` and `device`: the model;
+//! - `check`: whether the model reproduces the recording, which every answer begins with;
+//! - `answers`: what is asked of them;
+//! - `forecast`: when a server's memory will be full, from what its pool held.
+//!
+//! All of it is a function of its input: no clock, no thread, no random order.
+
+pub mod answers;
+mod bounds;
+#[cfg(test)]
+mod cases;
+mod check;
+mod device;
+pub mod forecast;
+mod least;
+mod pool;
+mod replay;
+mod requests;
+mod settings;
+pub mod snapshot;
+mod streams;
+
+pub use self::bounds::{Bounds, bounds};
+pub use self::check::{Difference, Differs, SelfCheck, check, find_settings};
+pub use self::device::{Addresses, Calls, Card};
+pub use self::least::{Least, least};
+pub use self::pool::{Figures, FreeMemory};
+pub use self::replay::{OfDevice, Outcome, Parting, Setup, Until, replay};
+pub use self::requests::{Gaps, Lane, Mark, MarkOf, Recorder, Requests, Shared, Source};
+pub use self::settings::{Family, KEYS, Key, ROUND_CLASSES, Refused, Release, Settings};
+
+/// Bytes.
+pub const KIB: u64 = 1 << 10;
+/// Bytes.
+pub const MIB: u64 = 1 << 20;
+/// Bytes.
+pub const GIB: u64 = 1 << 30;
+
+/// Blocks are multiples of this.
+const SMALLEST_BYTES: u64 = 512;

@@ -1,0 +1,43 @@
+//! What is asked of the driver when no free block fits.
+
+use super::block::{Block, Id, NONE};
+use super::{Pool, State};
+use crate::whatif::device::PAGE_BYTES;
+
+impl Pool {
+    /// A block of at least `size` from the driver, in no rack.
+    pub(super) fn grow(&mut self, rack: u16, size: u64) -> Option<Id> {
+        let wanted = self.settings.segment_bytes(size);
+        // Beyond the fraction the driver is not even asked.
+        if self.allowed_bytes.is_some_and(|allowed| self.figures.reserved_bytes + wanted > allowed) {
+            return None;
+        }
+        if self.settings.expandable { self.expand(rack, size) } else { self.make_segment(rack, wanted) }
+    }
+
+    fn make_segment(&mut self, rack: u16, size: u64) -> Option<Id> {
+        let charged = size.next_multiple_of(PAGE_BYTES);
+        if !self.device.charge(charged) {
+            return None;
+        }
+        self.device.calls.malloc += 1;
+        let addr = self.device.range(charged);
+        self.figures.grow(size);
+        self.figures.segments += 1;
+        self.figures.segments_made += 1;
+        #[cfg(test)]
+        self.note(super::What::SegmentAlloc, addr, size);
+        let block = Block {
+            addr,
+            size,
+            asked: 0,
+            tick: 0,
+            prev: NONE,
+            next: NONE,
+            reservation: NONE,
+            rack,
+            state: State::Free,
+        };
+        Some(self.blocks.add(block))
+    }
+}

@@ -1,0 +1,77 @@
+//! Free blocks by size: a rack for each stream, private pool and class of sizes.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+
+use super::block::Id;
+
+/// Free blocks of one stream, smallest first; of equal ones the one at the lowest address.
+#[derive(Debug, Default)]
+pub(super) struct Rack {
+    /// Class that it belongs to.
+    pub(super) class: u16,
+    pub(super) blocks: BTreeMap<(u64, u64), Id>,
+    /// Addresses without memory, of expandable segments.
+    pub(super) unmapped: BTreeMap<u64, Id>,
+}
+
+/// What the racks of one class of sizes of one pool have in common.
+#[derive(Debug, Default)]
+pub(super) struct Class {
+    /// Blocks of at most 1 MiB.
+    pub(super) small: bool,
+    /// Searches so far; the age of a free block is counted in them.
+    pub(super) searches: u64,
+    /// Its racks by the value of the stream's pointer, which is the order in which they are gone through.
+    pub(super) racks: BTreeSet<(u64, u16)>,
+}
+
+/// All racks.
+#[derive(Debug, Default)]
+pub(super) struct Racks {
+    pub(super) all: Vec<Rack>,
+    pub(super) classes: Vec<Class>,
+    lanes: BTreeMap<(u64, u16), u16>,
+}
+
+impl Racks {
+    /// Number of the lane of a stream and a private pool, 0 being the default pool. Its rack of small blocks is twice
+    /// that, the one of large blocks follows. `None`: there are too many.
+    pub(super) fn lane(&mut self, stream: u64, private: u16) -> Option<u16> {
+        if let Some(lane) = self.lanes.get(&(stream, private)) {
+            return Some(*lane);
+        }
+        let lane = u16::try_from(self.all.len() / 2).ok().filter(|lane| *lane < u16::MAX / 2)?;
+        while self.classes.len() < 2 * (usize::from(private) + 1) {
+            self.classes.extend([Class { small: true, ..Class::default() }, Class::default()]);
+        }
+        for class in [2 * private, 2 * private + 1] {
+            let rack = self.all.len() as u16;
+            self.all.push(Rack { class, ..Rack::default() });
+            self.classes[usize::from(class)].racks.insert((stream, rack));
+        }
+        self.lanes.insert((stream, private), lane);
+        Some(lane)
+    }
+
+    pub(super) fn of(&mut self, rack: u16) -> &mut Rack {
+        &mut self.all[usize::from(rack)]
+    }
+
+    pub(super) fn class_of(&mut self, rack: u16) -> &mut Class {
+        let class = self.all[usize::from(rack)].class;
+        &mut self.classes[usize::from(class)]
+    }
+
+    pub(super) fn is_small(&self, rack: u16) -> bool {
+        let class = self.all[usize::from(rack)].class;
+        self.classes[usize::from(class)].small
+    }
+
+    /// Free blocks of a class, in the order of their streams, sizes and addresses.
+    pub(super) fn of_class(&self, class: u16) -> Vec<Id> {
+        let Some(class) = self.classes.get(usize::from(class)) else { return Vec::new() };
+        let racks = class.racks.iter().map(|(_, rack)| &self.all[usize::from(*rack)]);
+        racks.flat_map(|rack| rack.blocks.values().copied()).collect()
+    }
+}

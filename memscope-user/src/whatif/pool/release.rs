@@ -1,0 +1,86 @@
+//! What the pool gives back to the driver.
+
+use super::Pool;
+use super::block::Id;
+use crate::whatif::device::PAGE_BYTES;
+
+/// Classes of the default pool: small blocks and large ones.
+const DEFAULT_CLASSES: [u16; 2] = [1, 0];
+
+impl Pool {
+    /// The program empties the cache.
+    pub(in crate::whatif) fn empty_cache(&mut self) {
+        self.device.calls.synchronize += 1;
+        self.release_cached();
+    }
+
+    /// Gives all back that is free in the default pool, large blocks first. The device was waited for, so what streams
+    /// were using comes back before that.
+    pub(super) fn release_cached(&mut self) {
+        self.ready.clear();
+        while let Some((_, id)) = self.pending.pop_first() {
+            self.complete(id);
+        }
+        for class in DEFAULT_CLASSES {
+            let (mut plain, mut expandable) = (Vec::new(), Vec::new());
+            for id in self.racks.of_class(class) {
+                let block = self.blocks.get(id);
+                match (block.is_plain(), block.is_whole()) {
+                    (true, true) => plain.push(id),
+                    (true, false) => {}
+                    (false, _) => expandable.push(id),
+                }
+            }
+            for id in plain {
+                self.release(id);
+            }
+            for id in expandable {
+                self.shrink(id);
+            }
+        }
+    }
+
+    /// Gives a plain segment back that is free as a whole.
+    pub(super) fn release(&mut self, id: Id) {
+        let (addr, size) = self.place(id);
+        self.take(id);
+        #[cfg(test)]
+        self.note(super::What::SegmentFree, addr, size);
+        let charged = size.next_multiple_of(PAGE_BYTES);
+        self.device.calls.free += 1;
+        self.device.refund(charged);
+        self.device.give_back(addr, charged);
+        self.figures.reserved_bytes -= size;
+        self.figures.segments -= 1;
+        self.figures.segments_freed += 1;
+        self.blocks.remove(id);
+    }
+
+    /// Gives oversize blocks back: one that would do, else the largest first until they would; whether that is enough.
+    pub(super) fn release_oversize(&mut self, rack: u16, size: u64) -> bool {
+        let max_split = self.settings.max_split_bytes;
+        if max_split == u64::MAX {
+            return false;
+        }
+        let enough = size.max(max_split);
+        self.device.calls.synchronize += 1;
+        let is_plain = |(_, id): &(u64, Id)| self.blocks.get(*id).is_plain();
+        let blocks = &self.racks.all[usize::from(rack)].blocks;
+        let one = blocks.range((enough, 0)..).map(|((size, _), id)| (*size, *id)).find(is_plain);
+        if let Some((_, id)) = one {
+            self.release(id);
+            return true;
+        }
+        let oversize = blocks.range((max_split, 0)..).rev().map(|((size, _), id)| (*size, *id)).filter(is_plain);
+        let oversize: Vec<(u64, Id)> = oversize.collect();
+        let mut freed = 0;
+        for (bytes, id) in oversize {
+            if freed >= enough {
+                break;
+            }
+            freed += bytes;
+            self.release(id);
+        }
+        freed >= enough
+    }
+}

@@ -1,0 +1,86 @@
+//! Events of a run to requests, by process.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::Requests;
+use super::process::Process;
+use crate::analyses::Observer;
+use crate::analyses::select::{Filter, Matcher};
+use crate::model::{Alloc, Confidence, Event, EventKind, ProcessStart, RunEnd};
+
+/// What events come from, which says what they have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Source {
+    /// A capture: all that the pool reports.
+    Capture,
+    /// Rows: no streams, no failed requests; returns of blocks maybe.
+    #[default]
+    Dump,
+}
+
+/// Where the requests go when the run has ended.
+pub type Shared = Arc<Mutex<Vec<Requests>>>;
+
+/// Takes the requests of a run.
+pub struct Recorder {
+    source: Source,
+    /// Requests of blocks that match are left out.
+    without: Option<Matcher>,
+    processes: BTreeMap<u32, Process>,
+    attached: Vec<u32>,
+    out: Shared,
+}
+
+impl Recorder {
+    /// Of all blocks.
+    #[must_use]
+    pub fn new(source: Source, out: Shared) -> Self {
+        Self { source, without: None, processes: BTreeMap::new(), attached: Vec::new(), out }
+    }
+
+    /// Of all but those that match.
+    #[must_use]
+    pub fn without(self, filter: Filter) -> Self {
+        let without = (!filter.is_empty()).then(|| Matcher::from(filter));
+        Self { without, ..self }
+    }
+
+    fn is_left_out(&mut self, event: &Event) -> bool {
+        match (&mut self.without, &event.kind) {
+            (Some(matcher), EventKind::Alloc(Alloc { block, .. })) => matcher.holds(event.pid, block),
+            _ => false,
+        }
+    }
+
+    fn end(&mut self, pid: u32) {
+        if let Some(process) = self.processes.remove(&pid).filter(Process::has_requests) {
+            self.out.lock().unwrap_or_else(PoisonError::into_inner).push(process.conclude());
+        }
+    }
+}
+
+impl Observer for Recorder {
+    fn observe(&mut self, event: &Event) {
+        match event.kind {
+            EventKind::ProcessStart(ProcessStart { attached: true, .. }) => self.attached.push(event.pid),
+            EventKind::ProcessEnd => self.end(event.pid),
+            EventKind::DeviceUsage(_) => {}
+            _ => {
+                let (source, left_out) = (self.source, self.is_left_out(event));
+                let process = self.processes.entry(event.pid).or_insert_with(|| Process::new(event.pid, source));
+                process.observe(event, left_out);
+            }
+        }
+    }
+
+    fn finish(&mut self, end: &RunEnd) {
+        for pid in self.processes.keys().copied().collect::<Vec<_>>() {
+            self.end(pid);
+        }
+        let lost = Confidence::after(end) == Confidence::Doubtful;
+        let mut all = self.out.lock().unwrap_or_else(PoisonError::into_inner);
+        all.iter_mut().for_each(|requests| requests.gaps.lost_records = lost);
+        all.sort_by_key(|requests| requests.pid);
+    }
+}

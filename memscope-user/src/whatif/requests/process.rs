@@ -1,0 +1,334 @@
+//! Events of one process to its list of requests.
+
+use super::thread::{Grown, OfPool, Reserved, Thread};
+use super::words::{MAX_LANES, MAX_MARKS, Op, Slots};
+use super::{Lane, Mark, MarkOf, Requests, Source};
+use crate::hash::HashMap;
+use crate::model::{
+    Alloc, AllocApi, Block, BlockReturned, Device, Event, EventKind, Free, FreeCause, Mark as Marked, Pool,
+    PoolOperators, PoolRefused, Region, RegionKind, Setting,
+};
+use crate::whatif::device::PAGE_BYTES;
+
+/// Variable with the pool's settings.
+const CONFIGURATION: &str = "PYTORCH_NPU_ALLOC_CONF";
+/// What `torch_npu` adds to a request, where the size that was asked for is not known.
+const PAD_BYTES: u64 = 32;
+
+/// A block of the pool.
+#[derive(Clone, Copy, Debug)]
+struct Live {
+    slot: u32,
+    state: State,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// With the program.
+    Live,
+    /// The pool has it back; the program's free comes next.
+    Returned,
+    /// The program gave it back, streams use it.
+    InUse,
+}
+
+/// A block of the driver.
+#[derive(Clone, Copy, Debug)]
+struct DriverBlock {
+    device: u8,
+    bytes: u64,
+    segment: bool,
+}
+
+/// What is known of a process.
+#[derive(Debug, Default)]
+pub(super) struct Process {
+    requests: Requests,
+    slots: Slots,
+    lanes: HashMap<Lane, u16>,
+    live: HashMap<(u8, u64), Live>,
+    driver: HashMap<(AllocApi, u64), DriverBlock>,
+    threads: HashMap<u32, Thread>,
+    held_bytes: Vec<u64>,
+    reserved_bytes: Vec<Option<u64>>,
+    /// Whether the pool says when it gets a block back; not known yet.
+    tells_returns: Option<bool>,
+}
+
+impl Process {
+    pub(super) fn new(pid: u32, source: Source) -> Self {
+        let requests = Requests { pid, ..Requests::default() };
+        let tells_returns = (source == Source::Capture).then_some(true);
+        Self { requests, tells_returns, ..Self::default() }
+    }
+
+    /// Whether its pool was used.
+    pub(super) const fn has_requests(&self) -> bool {
+        self.requests.count > 0
+    }
+
+    pub(super) fn conclude(mut self) -> Requests {
+        self.requests.others_peak_bytes = others_peaks(&self.requests);
+        self.requests.shrink();
+        self.requests
+    }
+
+    /// Takes an event. Of a request that is left out only its driver calls count, as they are not of others.
+    pub(super) fn observe(&mut self, event: &Event, left_out: bool) {
+        match &event.kind {
+            EventKind::Alloc(alloc) if is_pool(alloc.block.pool) => self.pool_alloc(event, alloc, left_out),
+            EventKind::Free(free) if is_pool(free.block.pool) => self.pool_free(event, free),
+            EventKind::BlockReturned(returned) if is_pool(returned.pool) => self.returned(event.device, returned),
+            EventKind::PoolRefused(refused) => self.refused(event.tid, refused),
+            EventKind::Alloc(alloc) if alloc.block.pool.is_driver() => self.driver_alloc(event, &alloc.block),
+            EventKind::Free(free) if free.block.pool.is_driver() && free.cause.gave_back() => {
+                self.driver_free(event, &free.block);
+            }
+            EventKind::AllocFailed(failed) if failed.pool.is_driver() && failed.out_of_memory => {
+                if let Some(device) = self.device(event.device) {
+                    self.limited(device, failed.size_bytes);
+                    let thread = self.threads.entry(event.tid).or_default();
+                    thread.driver_failed(device, &mut self.requests.words);
+                }
+            }
+            EventKind::Settings(settings) => self.configured(settings),
+            EventKind::Region(region) => self.region(event, region),
+            EventKind::StepStart { step } => self.mark(event.time_ns, MarkOf::Step(*step)),
+            EventKind::Mark(Marked::Point { text: Some(text) }) => {
+                self.mark(event.time_ns, MarkOf::Text(std::sync::Arc::clone(text)));
+            }
+            _ => {}
+        }
+    }
+
+    fn configured(&mut self, settings: &[Setting]) {
+        let found = settings.iter().find(|setting| setting.name == CONFIGURATION);
+        if let Some(setting) = found {
+            self.requests.configuration = Some(setting.value.clone());
+        }
+    }
+
+    fn device(&mut self, device: Device) -> Option<u8> {
+        let Device::Npu(number) = device else { return None };
+        let index = self.requests.device(number)?;
+        self.held_bytes.resize(self.requests.devices.len(), 0);
+        self.reserved_bytes.resize(self.requests.devices.len(), None);
+        Some(index)
+    }
+
+    /// The driver has refused memory: the process cannot have this much.
+    fn limited(&mut self, device: u8, size_bytes: u64) {
+        let index = usize::from(device);
+        let above = self.held_bytes[index].saturating_add(size_bytes.next_multiple_of(PAGE_BYTES));
+        let known = &mut self.requests.limit_bytes[index];
+        *known = Some(known.map_or(above, |known| known.min(above)));
+    }
+
+    fn lane(&mut self, lane: Lane) -> u16 {
+        if let Some(known) = self.lanes.get(&lane) {
+            return *known;
+        }
+        let number = self.requests.lanes.len();
+        if number >= MAX_LANES {
+            self.requests.gaps.without_stream += 1;
+            return 0;
+        }
+        self.requests.lanes.push(lane);
+        self.lanes.insert(lane, number as u16);
+        number as u16
+    }
+
+    fn pool_alloc(&mut self, event: &Event, alloc: &Alloc, left_out: bool) {
+        let Alloc { block, used_bytes, total_bytes, restored, promoted, asked, .. } = *alloc;
+        let Some(device) = self.device(block.device) else { return };
+        if restored || promoted || !self.slots.has_room() {
+            self.requests.gaps.left_out += 1;
+            return;
+        }
+        let lane = self.lane(Lane { device, stream: asked.stream.unwrap_or(0), private: 0 });
+        let thread = self.threads.entry(event.tid).or_default();
+        thread.used_lane(device, lane);
+        let of_pool = thread.got(asked.time_ns, &mut self.requests.words);
+        self.are_of_pool(of_pool);
+        self.older(device, &block, used_bytes, total_bytes);
+        self.reserved(device, total_bytes);
+        if left_out {
+            return;
+        }
+        self.requests.gaps.without_stream += u64::from(asked.stream.is_none());
+        let asked_bytes = block.requested_bytes.unwrap_or_else(|| {
+            self.requests.gaps.sizes_guessed += 1;
+            block.size_bytes.saturating_sub(PAD_BYTES)
+        });
+        self.requests.words.push(Op::Alloc { lane, asked: asked_bytes });
+        self.requests.see(block.addr, block.size_bytes, block.stacks.best(), event.time_ns);
+        let live = Live { slot: self.slots.take(), state: State::Live };
+        self.live.insert((device, block.addr), live);
+    }
+
+    /// What the pool had when the recording began, which its first report says.
+    fn older(&mut self, device: u8, block: &Block, used_bytes: u64, total_bytes: Option<u64>) {
+        let index = usize::from(device);
+        if self.reserved_bytes[index].is_some() {
+            return;
+        }
+        let older_bytes = used_bytes.saturating_sub(block.size_bytes);
+        if let Some(held_bytes) = total_bytes.filter(|_| older_bytes > 0) {
+            self.requests.gaps.older_bytes += held_bytes;
+            self.others(device, held_bytes.cast_signed());
+        }
+    }
+
+    /// What the pool holds, if that has changed.
+    fn reserved(&mut self, device: u8, total_bytes: Option<u64>) {
+        let last = &mut self.reserved_bytes[usize::from(device)];
+        if let Some(bytes) = total_bytes
+            && *last != total_bytes
+        {
+            *last = total_bytes;
+            self.requests.words.push(Op::Reserved { device, bytes });
+        }
+    }
+
+    fn pool_free(&mut self, event: &Event, free: &Free) {
+        let Some(device) = self.device(free.block.device) else { return };
+        if !free.cause.gave_back() {
+            return;
+        }
+        self.threads.entry(event.tid).or_default().idle();
+        let key = (device, free.block.addr);
+        let Some(Live { slot, state }) = self.live.remove(&key) else { return };
+        if free.cause == FreeCause::Replaced {
+            self.requests.gaps.unseen_frees += 1;
+        }
+        self.reserved(device, free.total_bytes);
+        self.requests.frees += 1;
+        let tells_returns = *self.tells_returns.get_or_insert(state == State::Returned);
+        let seen = free.cause != FreeCause::Replaced;
+        if state == State::Live && tells_returns && seen {
+            self.requests.words.push(Op::FreeInUse { slot });
+            self.requests.frees_in_use += 1;
+            self.live.insert(key, Live { slot, state: State::InUse });
+        } else {
+            self.requests.words.push(Op::Free { slot });
+            self.slots.give_back(slot);
+        }
+    }
+
+    fn returned(&mut self, device: Device, returned: &BlockReturned) {
+        let Some(device) = self.device(device) else { return };
+        let key = (device, returned.addr);
+        match self.live.get_mut(&key) {
+            Some(Live { state: state @ State::Live, .. }) => *state = State::Returned,
+            Some(Live { slot, state: State::InUse }) => {
+                let slot = *slot;
+                self.live.remove(&key);
+                self.requests.words.push(Op::Returned { slot });
+                self.slots.give_back(slot);
+            }
+            _ => {}
+        }
+    }
+
+    fn refused(&mut self, tid: u32, refused: &PoolRefused) {
+        let thread = self.threads.entry(tid).or_default();
+        let (of_pool, failed) = thread.refused(refused.asked_ns, &mut self.requests.words);
+        let lane = failed.and_then(|(_, device)| thread.lane(device));
+        self.are_of_pool(of_pool);
+        let Some((at, device)) = failed else { return };
+        let lane = lane.unwrap_or_else(|| self.lane(Lane { device, stream: 0, private: 0 }));
+        self.requests.words.replace(at, Op::Failed { lane, asked: refused.size_bytes });
+        self.requests.failures += 1;
+    }
+
+    /// These driver calls were made for a request.
+    fn are_of_pool(&mut self, of_pool: OfPool) {
+        for Grown { key, device, at, .. } in of_pool.segments {
+            self.requests.words.replace(at, Op::Nothing { words: 3 });
+            let api = if key & HANDLE != 0 { AllocApi::Create } else { AllocApi::Alloc };
+            if let Some(block) = self.driver.get_mut(&(api, key & !HANDLE)) {
+                block.segment = true;
+            }
+            if api == AllocApi::Alloc {
+                self.requests.segments[usize::from(device)].push(key);
+            }
+        }
+        for Reserved { device, addr, .. } in of_pool.reservations {
+            self.requests.expandable = true;
+            self.requests.segments[usize::from(device)].push(addr);
+        }
+    }
+
+    fn others(&mut self, device: u8, bytes: i64) -> usize {
+        self.requests.words.push(Op::Others { device, bytes })
+    }
+
+    fn driver_alloc(&mut self, event: &Event, block: &Block) {
+        let Some(device) = self.device(block.device) else { return };
+        let Block { api, addr, size_bytes: bytes, .. } = *block;
+        let at = self.others(device, bytes.cast_signed());
+        let held = &mut self.held_bytes[usize::from(device)];
+        *held = held.saturating_add(bytes);
+        self.driver.insert((api, addr), DriverBlock { device, bytes, segment: false });
+        let key = if api == AllocApi::Create { addr | HANDLE } else { addr };
+        let grown = Grown { time_ns: event.time_ns, key, device, bytes, at };
+        self.threads.entry(event.tid).or_default().grown(grown);
+    }
+
+    fn driver_free(&mut self, event: &Event, block: &Block) {
+        let Some(DriverBlock { device, bytes, segment }) = self.driver.remove(&(block.api, block.addr)) else { return };
+        let held = &mut self.held_bytes[usize::from(device)];
+        *held = held.saturating_sub(bytes);
+        let thread = self.threads.entry(event.tid).or_default();
+        if segment {
+            thread.segment_freed(event.time_ns, device, &mut self.requests.words);
+            return;
+        }
+        let key = if block.api == AllocApi::Create { block.addr | HANDLE } else { block.addr };
+        let waiting = thread.take(key);
+        if let Some(grown) = waiting.filter(|_| thread.is_failing()) {
+            // A part of an expandable segment for which memory did not suffice.
+            self.requests.words.replace(grown.at, Op::Nothing { words: 3 });
+            return;
+        }
+        self.others(device, -bytes.cast_signed());
+    }
+
+    fn region(&mut self, event: &Event, region: &Region) {
+        if region.kind != RegionKind::Reservation || !region.begins {
+            return;
+        }
+        let Some(device) = self.device(event.device) else { return };
+        let reserved = Reserved { time_ns: event.time_ns, device, addr: region.addr };
+        self.threads.entry(event.tid).or_default().reserved(reserved);
+    }
+
+    fn mark(&mut self, time_ns: u64, what: MarkOf) {
+        let index = self.requests.marks.len() as u32;
+        if index < MAX_MARKS {
+            self.requests.marks.push(Mark { time_ns, what });
+            self.requests.words.push(Op::Mark { index });
+        }
+    }
+}
+
+/// `PyTorch`'s caching allocator: its blocks are those that its operators use.
+fn is_pool(pool: Pool) -> bool {
+    pool.operators() == Some(PoolOperators::Torch)
+}
+
+/// The most that others held, by device, as far as that is known at the end.
+fn others_peaks(requests: &Requests) -> Vec<u64> {
+    let mut held = vec![(0_u64, 0_u64); requests.devices.len()];
+    for op in requests.words.iter() {
+        if let Op::Others { device, bytes } = op {
+            let (now, peak) = &mut held[usize::from(device)];
+            *now = now.saturating_add_signed(bytes);
+            *peak = (*peak).max(*now);
+        }
+    }
+    held.into_iter().map(|(_, peak)| peak).collect()
+}
+
+/// Tells handles of physical memory from addresses.
+const HANDLE: u64 = 1 << 63;

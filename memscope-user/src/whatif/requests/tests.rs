@@ -1,0 +1,253 @@
+//! What events become, worked out by hand.
+
+use super::*;
+use crate::analyses::script::{Script, observe};
+use crate::analyses::select::{Condition, Filter, Test};
+use crate::backend::ascend::pools;
+use crate::model::{Device, EventKind, Mark as Marked, PoolRefused, RunEnd, Setting};
+
+const MIB: u64 = 1 << 20;
+const NPU: Device = Device::Npu(3);
+const SEGMENT: u64 = 0x1200_0000_0000;
+
+fn script() -> Script {
+    Script::new(7, NPU)
+}
+
+fn requests_of(script: &Script, source: Source, without: Filter) -> Requests {
+    let shared = Shared::default();
+    observe(Recorder::new(source, Shared::clone(&shared)).without(without), script.events(), &RunEnd::default());
+    let mut all = shared.lock().expect("not poisoned");
+    assert_eq!(all.len(), 1);
+    all.remove(0)
+}
+
+fn requests(script: &Script) -> Requests {
+    requests_of(script, Source::Capture, Filter::default())
+}
+
+/// Operations, without those that turned out to be none.
+fn ops(requests: &Requests) -> Vec<Op> {
+    requests.words.iter().filter(|op| !matches!(op, Op::Nothing { .. })).collect()
+}
+
+/// Asks the pool: gets a block of `bytes` rounded to 512, for which the driver gives a segment if one is named.
+fn ask(script: &mut Script, addr: u64, bytes: u64, segment: Option<(u64, u64)>) {
+    let asked_ns = script.now();
+    if let Some((addr, bytes)) = segment {
+        script.alloc(pools::HAL, addr, bytes);
+    }
+    script.pool_alloc(pools::PTA, addr, (bytes + 32).next_multiple_of(512), 20 * MIB).asked(asked_ns, 5, bytes);
+}
+
+fn refused(script: &mut Script, asked_ns: u64, size_bytes: u64) {
+    script.event(EventKind::PoolRefused(PoolRefused { size_bytes, asked_ns }));
+}
+
+/// Gives a block back at once.
+fn free(script: &mut Script, addr: u64) {
+    script.returned(pools::PTA, addr).free(pools::PTA, addr);
+}
+
+/// What the driver gives while a request is open is its segment; what it gave before is memory of others.
+#[test]
+fn segments_are_of_the_pool_and_the_rest_of_others() {
+    let mut script = script();
+    script.alloc(pools::HAL, 0x100, 4 * MIB);
+    ask(&mut script, SEGMENT, 3 * MIB, Some((SEGMENT, 20 * MIB)));
+    free(&mut script, SEGMENT);
+    script.free(pools::HAL, 0x100);
+    let found = requests(&script);
+    let others = |bytes| Op::Others { device: 0, bytes };
+    assert_eq!(
+        ops(&found),
+        [
+            others(4 << 20),
+            Op::Reserved { device: 0, bytes: 20 * MIB },
+            Op::Alloc { lane: 0, asked: 3 * MIB },
+            Op::Free { slot: 0 },
+            others(-(4 << 20)),
+        ]
+    );
+    assert_eq!(found.lanes, [Lane { device: 0, stream: 5, private: 0 }]);
+    assert_eq!((found.devices.as_slice(), &found.segments, found.pid), (&[3][..], &vec![vec![SEGMENT]], 7));
+    assert_eq!((found.count, found.frees, found.frees_in_use, &found.others_peak_bytes), (1, 1, 0, &vec![4 * MIB]));
+    assert!(found.gaps.is_none());
+}
+
+/// Segments that are freed while no request is open: the cache was emptied. Those that a request frees are its own doing.
+#[test]
+fn emptied_caches_are_told_from_collections() {
+    let mut script = script();
+    ask(&mut script, SEGMENT, 3 * MIB, Some((SEGMENT, 20 * MIB)));
+    free(&mut script, SEGMENT);
+    script.free(pools::HAL, SEGMENT);
+    let second = SEGMENT + (64 << 20);
+    ask(&mut script, second, 3 * MIB, Some((second, 20 * MIB)));
+    free(&mut script, second);
+    let asked_ns = script.now();
+    script.free(pools::HAL, second).alloc(pools::HAL, SEGMENT, 32 * MIB);
+    script.pool_alloc(pools::PTA, SEGMENT, 30 * MIB + 512, 32 * MIB).asked(asked_ns, 5, 30 * MIB);
+    let found = ops(&requests(&script));
+    let kinds: Vec<Op> = found.into_iter().filter(|op| !matches!(op, Op::Reserved { .. })).collect();
+    assert_eq!(
+        kinds,
+        [
+            Op::Alloc { lane: 0, asked: 3 * MIB },
+            Op::Free { slot: 0 },
+            Op::EmptyCache { device: 0 },
+            Op::Alloc { lane: 0, asked: 3 * MIB },
+            Op::Free { slot: 0 },
+            Op::Alloc { lane: 0, asked: 30 * MIB },
+        ]
+    );
+}
+
+/// A request that the driver refuses, also behind its retry, and that gets no block has failed. What is freed then is freed by the
+/// program. The process could not have what it held and was refused together.
+#[test]
+fn failed_requests() {
+    let mut script = script();
+    ask(&mut script, SEGMENT, 3 * MIB, Some((SEGMENT, 20 * MIB)));
+    free(&mut script, SEGMENT);
+    let asked_ns = script.now();
+    script.alloc_failed(pools::HAL, 30 * MIB, (1, 1)).free(pools::HAL, SEGMENT).alloc_failed(
+        pools::HAL,
+        30 * MIB,
+        (1, 2),
+    );
+    refused(&mut script, asked_ns, 29 * MIB);
+    // One that the driver was not asked for: nothing is known of it.
+    let asked_ns = script.now();
+    refused(&mut script, asked_ns, 1);
+    let found = requests(&script);
+    assert_eq!(ops(&found)[3..], [Op::Failed { lane: 0, asked: 29 * MIB }]);
+    assert_eq!((found.failures, found.limit_bytes.as_slice()), (1, &[Some(30 * MIB)][..]));
+}
+
+/// The order matters: first the failure, then the cache that the program empties because of it.
+#[test]
+fn a_cache_emptied_behind_a_failure() {
+    let mut script = script();
+    ask(&mut script, SEGMENT, 3 * MIB, Some((SEGMENT, 20 * MIB)));
+    free(&mut script, SEGMENT);
+    let asked_ns = script.now();
+    script.alloc_failed(pools::HAL, 30 * MIB, (1, 1)).free(pools::HAL, SEGMENT);
+    refused(&mut script, asked_ns, 29 * MIB);
+    assert_eq!(ops(&requests(&script))[3..], [Op::Failed { lane: 0, asked: 29 * MIB }, Op::EmptyCache { device: 0 }]);
+}
+
+/// A request that succeeds at its retry has not failed, and what it freed is its own doing.
+#[test]
+fn a_retry_is_not_of_the_program() {
+    let mut script = script();
+    ask(&mut script, SEGMENT, 3 * MIB, Some((SEGMENT, 20 * MIB)));
+    free(&mut script, SEGMENT);
+    let asked_ns = script.now();
+    script.alloc_failed(pools::HAL, 30 * MIB, (1, 1)).free(pools::HAL, SEGMENT).alloc(pools::HAL, SEGMENT, 32 * MIB);
+    script.pool_alloc(pools::PTA, SEGMENT, 30 * MIB + 512, 32 * MIB).asked(asked_ns, 5, 30 * MIB);
+    let found = requests(&script);
+    assert_eq!(ops(&found).last(), Some(&Op::Alloc { lane: 0, asked: 30 * MIB }));
+    assert_eq!((found.failures, found.count), (0, 2));
+    assert!(!ops(&found).iter().any(|op| matches!(op, Op::EmptyCache { .. } | Op::Failed { .. })));
+}
+
+/// A block of which the pool says later that it has it back was used by a stream until then.
+#[test]
+fn blocks_that_streams_use() {
+    let mut script = script();
+    ask(&mut script, SEGMENT, 3 * MIB, Some((SEGMENT, 20 * MIB)));
+    script.free(pools::PTA, SEGMENT);
+    ask(&mut script, SEGMENT + 4 * MIB, MIB, None);
+    script.returned(pools::PTA, SEGMENT);
+    ask(&mut script, SEGMENT, 2 * MIB, None);
+    let found = requests(&script);
+    assert_eq!(
+        ops(&found)[1..],
+        [
+            Op::Alloc { lane: 0, asked: 3 * MIB },
+            Op::FreeInUse { slot: 0 },
+            Op::Alloc { lane: 0, asked: MIB },
+            Op::Returned { slot: 0 },
+            Op::Alloc { lane: 0, asked: 2 * MIB },
+        ]
+    );
+    assert_eq!(found.frees_in_use, 1);
+}
+
+/// Rows without returns of blocks say nothing of streams: a free is a free.
+#[test]
+fn dumps_without_returns() {
+    let mut script = script();
+    script.alloc(pools::PTA, SEGMENT, MIB).free(pools::PTA, SEGMENT);
+    let found = requests_of(&script, Source::Dump, Filter::default());
+    assert_eq!(ops(&found), [Op::Alloc { lane: 0, asked: MIB - 32 }, Op::Free { slot: 0 }]);
+    assert_eq!((found.gaps.sizes_guessed, found.gaps.without_stream), (1, 1));
+    assert!(!found.gaps.is_none());
+}
+
+/// What the pool held before the first report is memory that stays.
+#[test]
+fn older_memory_counts_as_one_block() {
+    let mut script = script();
+    script.told(Some((50 * MIB, 60 * MIB)));
+    script.alloc(pools::PTA, SEGMENT, MIB).asked(0, 5, MIB - 32);
+    let found = requests(&script);
+    assert_eq!((found.gaps.older_bytes, ops(&found)[0]), (60 * MIB, Op::Others { device: 0, bytes: 60 << 20 }));
+}
+
+/// Without some blocks: their requests and frees are not there, their segments are no memory of others.
+#[test]
+fn requests_without_a_kind_of_blocks() {
+    let mut script = script();
+    ask(&mut script, SEGMENT, 3 * MIB, Some((SEGMENT, 20 * MIB)));
+    ask(&mut script, SEGMENT + 4 * MIB, 100, None);
+    free(&mut script, SEGMENT);
+    free(&mut script, SEGMENT + 4 * MIB);
+    let large = Condition { test: Test::Above(MIB), wanted: true };
+    let filter = Filter { conditions: vec![large], rules: None };
+    let found = requests_of(&script, Source::Capture, filter);
+    assert_eq!(ops(&found)[1..], [Op::Alloc { lane: 0, asked: 100 }, Op::Free { slot: 0 }]);
+    assert_eq!((found.count, found.others_peak_bytes[0]), (1, 0));
+}
+
+/// The settings that the program was started with are kept, and others are not.
+#[test]
+fn settings_that_a_program_was_started_with() {
+    let mut script = script();
+    let setting = |name, value: &str| Setting { name, value: value.to_owned() };
+    let settings = [setting("TASK_QUEUE_ENABLE", "2"), setting("PYTORCH_NPU_ALLOC_CONF", "max_split_size_mb:64")];
+    script.event(EventKind::Settings(settings.to_vec().into()));
+    ask(&mut script, SEGMENT, 100, None);
+    assert_eq!(requests(&script).configuration.as_deref(), Some("max_split_size_mb:64"));
+}
+
+/// Steps and marks are kept with what they are.
+#[test]
+fn moments_have_names() {
+    let mut script = script();
+    ask(&mut script, SEGMENT, 100, None);
+    script.step_start(4).event(EventKind::Mark(Marked::Point { text: Some(Arc::from("load")) }));
+    let found = requests(&script);
+    let what: Vec<&MarkOf> = found.marks.iter().map(|mark| &mark.what).collect();
+    assert_eq!(what, [&MarkOf::Step(4), &MarkOf::Text(Arc::from("load"))]);
+    assert_eq!(ops(&found)[2..], [Op::Mark { index: 0 }, Op::Mark { index: 1 }]);
+}
+
+/// At most 24 bytes a request, with all that is kept of it.
+#[test]
+fn requests_are_small() {
+    let mut requests = Requests::default();
+    let mut slots = Slots::default();
+    for number in 0..100_000 {
+        let slot = slots.take();
+        requests.words.push(Op::Alloc { lane: 0, asked: number });
+        requests.see(number << 9, 512, None, number);
+        requests.words.push(Op::Free { slot });
+        slots.give_back(slot);
+    }
+    requests.shrink();
+    assert!(requests.memory_bytes() <= 24 * 100_000, "{}", requests.memory_bytes());
+    assert_eq!((requests.time_of(130), requests.agrees(5, 5 << 9, 512)), (Some(128), Some(true)));
+    assert_eq!(requests.agrees(5, 6 << 9, 512), Some(false));
+}

@@ -1,0 +1,152 @@
+//! What a thread does between two calls to the pool, until the next one says what it was for.
+//!
+//! Driver calls inside of a request are the pool's own: the model makes its own. Others are of the program: segments that are
+//! freed while no request is open mean that the cache was emptied, memory that is allocated is memory of others.
+
+use super::words::{Op, Words};
+
+/// Driver calls of one thread that wait for a decision; beyond that they count as not of the pool.
+const MAX_WAITING: usize = 1 << 16;
+
+/// A driver block of which the use is not known yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Grown {
+    pub(super) time_ns: u64,
+    /// Key of the driver block.
+    pub(super) key: u64,
+    pub(super) device: u8,
+    pub(super) bytes: u64,
+    /// Place of its operation.
+    pub(super) at: usize,
+}
+
+/// Addresses that were reserved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Reserved {
+    pub(super) time_ns: u64,
+    pub(super) device: u8,
+    pub(super) addr: u64,
+}
+
+/// Segments were freed, maybe because the cache was emptied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Emptied {
+    time_ns: u64,
+    at: usize,
+    device: u8,
+}
+
+/// A thread.
+#[derive(Debug, Default)]
+pub(super) struct Thread {
+    grown: Vec<Grown>,
+    reserved: Vec<Reserved>,
+    emptied: Vec<Emptied>,
+    /// Place that is kept for a request that may have failed, and its device.
+    failed: Option<(usize, u8)>,
+    /// Lane of its last request, by device.
+    lanes: Vec<(u8, u16)>,
+}
+
+/// What the driver calls inside of a request were for.
+#[derive(Debug, Default)]
+pub(super) struct OfPool {
+    pub(super) segments: Vec<Grown>,
+    pub(super) reservations: Vec<Reserved>,
+}
+
+impl Thread {
+    pub(super) fn grown(&mut self, grown: Grown) {
+        if self.grown.len() < MAX_WAITING {
+            self.grown.push(grown);
+        }
+    }
+
+    pub(super) fn reserved(&mut self, reserved: Reserved) {
+        if self.reserved.len() < MAX_WAITING {
+            self.reserved.push(reserved);
+        }
+    }
+
+    /// A segment was freed.
+    pub(super) fn segment_freed(&mut self, time_ns: u64, device: u8, words: &mut Words) {
+        if self.emptied.iter().all(|emptied| emptied.device != device) {
+            let at = words.push(Op::EmptyCache { device });
+            self.emptied.push(Emptied { time_ns, at, device });
+        }
+    }
+
+    /// A driver call for memory failed: what was freed before it was freed for it.
+    pub(super) fn driver_failed(&mut self, device: u8, words: &mut Words) {
+        for emptied in self.emptied.drain(..) {
+            words.replace(emptied.at, Op::Nothing { words: 1 });
+        }
+        if self.failed.is_none() {
+            self.failed = Some((words.push(Op::Nothing { words: 2 }), device));
+        }
+    }
+
+    /// Whether a call for memory has failed since the last call to the pool.
+    pub(super) const fn is_failing(&self) -> bool {
+        self.failed.is_some()
+    }
+
+    /// Takes a driver block out of those that wait.
+    pub(super) fn take(&mut self, key: u64) -> Option<Grown> {
+        let index = self.grown.iter().position(|grown| grown.key == key)?;
+        Some(self.grown.swap_remove(index))
+    }
+
+    /// A request that was made then got its block.
+    pub(super) fn got(&mut self, asked_ns: Option<u64>, words: &mut Words) -> OfPool {
+        self.failed = None;
+        self.inside(asked_ns, words, true)
+    }
+
+    /// A request that was made then got none. Gives the place where it failed, if the driver had refused it, or had been
+    /// given segments back for it.
+    pub(super) fn refused(&mut self, asked_ns: u64, words: &mut Words) -> (OfPool, Option<(usize, u8)>) {
+        let failed = self.failed.take();
+        let limited = self.emptied.iter().find(|emptied| emptied.time_ns >= asked_ns).map(|emptied| emptied.device);
+        // Behind its last failure it did not go on: what was freed then was freed by the program.
+        let of_pool = self.inside(Some(asked_ns), words, failed.is_none());
+        let at = failed.or_else(|| limited.map(|device| (words.push(Op::Nothing { words: 2 }), device)));
+        (of_pool, at)
+    }
+
+    /// No request was open.
+    pub(super) fn idle(&mut self) {
+        self.failed = None;
+        self.grown.clear();
+        self.reserved.clear();
+        self.emptied.clear();
+    }
+
+    fn inside(&mut self, asked_ns: Option<u64>, words: &mut Words, frees_too: bool) -> OfPool {
+        let Some(asked_ns) = asked_ns else {
+            // When it was asked is not known: what was allocated is of it, what was freed is of the program.
+            self.emptied.clear();
+            let of_pool = OfPool { segments: std::mem::take(&mut self.grown), ..OfPool::default() };
+            return OfPool { reservations: std::mem::take(&mut self.reserved), ..of_pool };
+        };
+        for emptied in self.emptied.drain(..) {
+            if frees_too && emptied.time_ns >= asked_ns {
+                words.replace(emptied.at, Op::Nothing { words: 1 });
+            }
+        }
+        let segments = self.grown.drain(..).filter(|grown| grown.time_ns >= asked_ns).collect();
+        let reservations = self.reserved.drain(..).filter(|reserved| reserved.time_ns >= asked_ns).collect();
+        OfPool { segments, reservations }
+    }
+
+    pub(super) fn used_lane(&mut self, device: u8, lane: u16) {
+        match self.lanes.iter_mut().find(|(known, _)| *known == device) {
+            Some(known) => known.1 = lane,
+            None => self.lanes.push((device, lane)),
+        }
+    }
+
+    pub(super) fn lane(&self, device: u8) -> Option<u16> {
+        self.lanes.iter().find(|(known, _)| *known == device).map(|(_, lane)| *lane)
+    }
+}
