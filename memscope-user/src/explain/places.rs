@@ -26,7 +26,7 @@ fn hints(pool: Pool, stacks: Stacks, is_torch: &'static [Hint], others: &'static
 
 /// Blocks of which the call stack is not known.
 fn unnamed(stacks: Stacks) -> Option<String> {
-    stacks.is_empty().then(|| "no call stack says where: drop --no-stacks, or add --call-stack=python".to_owned())
+    stacks.is_empty().then(|| "no call stack says where: add --call-stack=python".to_owned())
 }
 
 fn owners(owners: &[OwnerSum]) -> Option<String> {

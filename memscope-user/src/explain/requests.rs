@@ -6,7 +6,7 @@ use super::advice;
 use super::card::{About, Level, Rule};
 use super::facts::{Facts, Out, Says, at_place, bytes, is_share, least, place};
 use crate::analyses::ledger::{Entry, Item, Ledger};
-use crate::analyses::oom::{Oom, PoolAtOom};
+use crate::analyses::oom::{Cause, Oom, PoolAtOom};
 use crate::model::{Confidence, Device, PlaceSum, PoolOperators, Stack, Stacks};
 use crate::text::frame::Frame;
 use crate::text::numbers::{counted, rounded};
@@ -86,17 +86,12 @@ fn holders(oom: &Oom) -> Vec<String> {
     places.iter().take(MAX_LISTED).filter_map(line).collect()
 }
 
-/// Unused bytes of a pool.
-fn unused_bytes(pool: &PoolAtOom) -> u64 {
-    pool.reserved_bytes.unwrap_or(pool.used_bytes).saturating_sub(pool.used_bytes)
-}
-
 /// `graph-capture`, where the request was one of a capture.
 pub(super) fn while_captured(out: &mut Out<'_, '_>) {
     for failed in failed(out.facts).iter().filter(|failed| is_capture(failed.oom.stacks)) {
-        let missing = match failed.oom.missing_bytes {
-            0 => String::new(),
-            missing => format!("; up to {} was missing", rounded(missing.into())),
+        let missing = match failed.oom.cause {
+            Cause::Full { missing_bytes, .. } => format!("; up to {} was missing", rounded(missing_bytes.into())),
+            Cause::NotGiven { .. } | Cause::Fragmented { .. } => String::new(),
         };
         let text = format!("{} while graphs were captured{missing}.", failed.asked());
         let says = failed.says(out.facts, text, failed.oom.size_bytes, &[advice::CAPTURE_SIZES, advice::EAGER]);
@@ -156,37 +151,52 @@ fn figures_of<'a>(facts: &Facts<'a>, oom: &Oom) -> Option<(&'a Ledger, Vec<(u32,
 
 /// `oom-fragmented` and `oom-apart`.
 pub(super) fn in_pieces(out: &mut Out<'_, '_>) {
-    for failed in failed(out.facts).into_iter().filter(|failed| failed.oom.missing_bytes == 0) {
-        let oom = failed.oom;
-        let Some(pool) = oom.pools.iter().filter(|pool| unused_bytes(pool) > 0).max_by_key(|pool| unused_bytes(pool))
-        else {
-            continue;
-        };
-        let Some(largest) = oom.pools.iter().filter_map(|pool| pool.largest_free_bytes).max() else { continue };
-        let (unused, size) = (oom.unused_bytes, |bytes: u64| rounded(bytes.into()));
-        let is_torch = pool.pool.operators() == Some(PoolOperators::Torch);
-        if largest >= oom.size_bytes {
-            let text = format!(
-                "{}; a free piece had {}. Pools keep pieces of streams and sizes apart.",
-                failed.asked(),
-                size(largest)
-            );
-            let hints: &[advice::Hint] =
-                if is_torch { &[advice::ONE_STREAM, advice::EMPTY_CACHE] } else { &[advice::ONE_STREAM] };
-            out.say(Rule::OomApart, failed.says(out.facts, text, oom.size_bytes, hints));
-        } else if is_share(unused.saturating_sub(largest), unused, PIECES_PERCENT) {
-            let text = format!(
-                "{}; {} was free in pools, the largest piece had {}.",
-                failed.asked(),
-                size(unused),
-                size(largest)
-            );
-            let hints: &[advice::Hint] =
-                if is_torch { &[advice::EXPANDABLE, advice::MAX_SPLIT] } else { &[advice::SMALLER] };
-            let mut says = failed.says(out.facts, text, unused, hints);
-            says.evidence.extend(pins(out.facts, oom));
-            out.say(Rule::OomFragmented, says);
+    for failed in failed(out.facts) {
+        match failed.oom.cause {
+            Cause::NotGiven { largest_bytes } => {
+                let says = failed.apart(out.facts, largest_bytes);
+                out.say(Rule::OomApart, says);
+            }
+            Cause::Fragmented { unused_bytes, largest_bytes: Some(largest_bytes) }
+                if is_share(unused_bytes.saturating_sub(largest_bytes), unused_bytes, PIECES_PERCENT) =>
+            {
+                let says = failed.fragmented(out.facts, unused_bytes, largest_bytes);
+                out.say(Rule::OomFragmented, says);
+            }
+            Cause::Fragmented { .. } | Cause::Full { .. } => {}
         }
+    }
+}
+
+impl Failed<'_> {
+    /// The pool of which settings may help is torch's.
+    fn is_of_torch(&self) -> bool {
+        self.oom.most_unused().is_some_and(|pool| pool.operators() == Some(PoolOperators::Torch))
+    }
+
+    fn apart(&self, facts: &Facts<'_>, largest_bytes: u64) -> Says<'static> {
+        let text = format!(
+            "{}; a free piece had {}. Pools keep pieces of streams and sizes apart.",
+            self.asked(),
+            rounded(largest_bytes.into())
+        );
+        let hints: &[advice::Hint] =
+            if self.is_of_torch() { &[advice::ONE_STREAM, advice::EMPTY_CACHE] } else { &[advice::ONE_STREAM] };
+        self.says(facts, text, self.oom.size_bytes, hints)
+    }
+
+    fn fragmented(&self, facts: &Facts<'_>, unused_bytes: u64, largest_bytes: u64) -> Says<'static> {
+        let text = format!(
+            "{}; {} was free in pools, the largest piece had {}.",
+            self.asked(),
+            rounded(unused_bytes.into()),
+            rounded(largest_bytes.into())
+        );
+        let hints: &[advice::Hint] =
+            if self.is_of_torch() { &[advice::EXPANDABLE, advice::MAX_SPLIT] } else { &[advice::SMALLER] };
+        let mut says = self.says(facts, text, unused_bytes, hints);
+        says.evidence.extend(pins(facts, self.oom));
+        says
     }
 }
 
@@ -216,13 +226,14 @@ fn pins(facts: &Facts<'_>, oom: &Oom) -> Vec<String> {
 
 /// `oom-short`.
 pub(super) fn too_large(out: &mut Out<'_, '_>) {
-    for failed in failed(out.facts).into_iter().filter(|failed| failed.oom.missing_bytes > 0) {
-        let (missing, unused) = (failed.oom.missing_bytes, failed.oom.unused_bytes);
-        let rest = match unused {
-            0 => format!("no pool had unused memory, up to {} was missing", rounded(missing.into())),
-            _ => format!("pools had {} unused, up to {} was missing", rounded(unused.into()), rounded(missing.into())),
+    for failed in failed(out.facts) {
+        let Cause::Full { missing_bytes, unused_bytes } = failed.oom.cause else { continue };
+        let missing = rounded(missing_bytes.into());
+        let rest = match unused_bytes {
+            0 => format!("no pool had unused memory, up to {missing} was missing"),
+            _ => format!("pools had {} unused, up to {missing} was missing", rounded(unused_bytes.into())),
         };
         let text = format!("{}; {rest}.", failed.asked());
-        out.say(Rule::OomShort, failed.says(out.facts, text, missing, &[advice::SMALLER, advice::FREE_HOLDERS]));
+        out.say(Rule::OomShort, failed.says(out.facts, text, missing_bytes, &[advice::SMALLER, advice::FREE_HOLDERS]));
     }
 }

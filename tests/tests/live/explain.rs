@@ -15,13 +15,9 @@ fn rules(document: &Value) -> Vec<&str> {
 /// Workloads that free what they take, at their own places: no card says otherwise.
 #[test]
 fn calm_workloads_are_silent() {
-    let calm: [(&str, &[&str]); 5] = [
-        ("steps", &["--steps", "6", "--leaks", "0"]),
-        ("share", &[]),
-        ("marks", &[]),
-        ("launches", &[]),
-        ("badfree", &[]),
-    ];
+    let workloads = ["launches", "share", "badfree", "physical", "pool", "vllm", "devices", "pairs", "mstxpool"];
+    let steps: (&str, &[&str]) = ("steps", &["--steps", "6", "--leaks", "0"]);
+    let calm = workloads.into_iter().map(|workload| (workload, &[] as &[&str])).chain([steps]);
     for (workload, arguments) in calm {
         let run = Tracer::run(workload, arguments).options(&["--call-stack=c", "--json"]).finish();
         let explained = offline("explain", &run.folder.capture());

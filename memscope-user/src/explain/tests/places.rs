@@ -87,7 +87,7 @@ fn a_place_that_each_step_leaves_blocks_at() {
 fn a_place_without_a_stack_has_no_advice() {
     let found = card(Rule::StepLeak, &[steps(StepVerdict::Leak, 6, [2, 5], Stacks::default()).into()]).expect("a card");
     assert_eq!(advice(&found), [""; 0]);
-    assert_eq!(found.evidence, ["no call stack says where: drop --no-stacks, or add --call-stack=python"]);
+    assert_eq!(found.evidence, ["no call stack says where: add --call-stack=python"]);
 }
 
 /// 1 MiB a second is 3600 MiB an hour, which is 3.52 GiB; 36 GiB that are free are full in 10.24 hours.
