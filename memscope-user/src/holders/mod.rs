@@ -2,12 +2,12 @@
 //! of the host memory of a living process.
 //!
 //! Nothing runs in the process, it is not stopped, and no debug symbols are needed. One pass over its memory writes down
-//! each word that is a pointer ([`pointers`]); each step from a block up is then a look-up. [`heap`] says which block of which
-//! allocator a word lies in, [`python`] and [`cpp`] what that is, [`graph`] whether the word counts and what it is called,
-//! and [`pool`] which blocks the framework's allocator has. Before a path is shown each word of it is read again.
+//! each word that is a pointer (`pointers`); each step from a block up is then a look-up. `heap` says which block of which
+//! allocator a word lies in, `python` and `cpp` what that is, `graph` whether the word counts and what it is called,
+//! and `pool` which blocks the framework's allocator has. Before a path is shown each word of it is read again.
 //!
 //! Everything that is read is hostile: chains, trees, counts and names are bounded, and no value of the process is an index or
-//! a length without a check. Memory is read through [`source`], so that tests and the fuzzer read images instead.
+//! a length without a check. Memory is read through `source`, so that tests and the fuzzer read images instead.
 
 mod answer;
 #[cfg(feature = "trace")]
