@@ -5,6 +5,7 @@ use memscope_tests::harness::tracer::Tracer;
 use serde_json::Value;
 
 use super::shared::{assert_nothing_lost, pool_blocks};
+use super::sums::judged;
 
 /// Bytes of a component at the end, in the tree of owners.
 fn end_bytes(found: &Value, component: &str) -> u64 {
@@ -21,12 +22,14 @@ fn segments_of_pools() {
     assert_nothing_lost(&run);
     let journal = run.journal();
     let (_, entries) = journal.by_process().pop_first().expect("a process");
+    let document = run.json();
+    // At the end: when the exit began.
+    let entries = judged(&entries, &document);
     let blocks = pool_blocks(&entries);
     let held = truth(&entries, false).held;
     let (segments, others): (Vec<_>, Vec<_>) =
         held.iter().partition(|block| blocks.range(block.addr..block.addr + block.size).next().is_some());
     assert!(!segments.is_empty() && !others.is_empty(), "{held:x?}");
-    let document = run.json();
     let findings = document["findings"].as_array().expect("findings");
     let found = findings.iter().find(|found| found["finding"] == "decompose" && found["pool"] == "HAL").expect("HAL");
     let sum = segments.iter().map(|block| block.size).sum::<u64>();

@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::peaks::offline;
 use super::shared::{DEFAULT, compare};
+use super::sums::judged;
 
 /// Blocks, those freed, and those live at the end, by the least size of their class.
 type Counts = BTreeMap<u64, (u64, u64, u64)>;
@@ -33,7 +34,8 @@ fn driver_blocks_by_size() {
     let journal = run.journal();
     let (_, entries) = journal.by_process().pop_first().expect("a process");
     let mut truths = Counts::new();
-    for call in truth(&entries, false).calls {
+    // What the exit frees was live until then.
+    for call in truth(&judged(&entries, &run.json()), false).calls {
         let (blocks, freed, live) = truths.entry(1 << call.block.size.ilog2()).or_default();
         if call.is_alloc {
             (*blocks, *live) = (*blocks + 1, *live + 1);

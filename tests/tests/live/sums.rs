@@ -88,7 +88,7 @@ fn diffed(capture: &Path, to: &str) -> BTreeMap<String, BTreeMap<String, u64>> {
 }
 
 /// The calls up to the last work: what follows are frees of the exit, if the report says that there was one.
-fn judged<'a>(entries: &[&'a Entry], document: &Value) -> Vec<&'a Entry> {
+pub(crate) fn judged<'a>(entries: &[&'a Entry], document: &Value) -> Vec<&'a Entry> {
     let freed = findings(document, "span").iter().any(|span| number(&span["exit"], "freed_blocks") > 0);
     let works = |entry: &&Entry| {
         let allocates = entry.pta_report().is_some_and(|report| report.kind == 0);
