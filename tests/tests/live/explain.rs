@@ -45,7 +45,7 @@ fn a_leak_has_a_card() {
     assert!(text.contains("\n  try: Bound the list, cache or request state"), "{text}");
 }
 
-/// Four variables of the program's environment are known, of a program that was started and of one that was attached to; no other is.
+/// Four variables of the environment of a program that was started are known; no other is.
 #[test]
 fn settings_of_the_environment() {
     let run = Tracer::run("steps", &["--steps", "2"])
