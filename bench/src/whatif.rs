@@ -1,12 +1,10 @@
 //! What does a replay under other settings cost? Requests of two made-up programs, under twenty settings, on one core.
 
-use std::sync::PoisonError;
-
 use anyhow::{Context as _, Result};
 use memscope::analyses::{Analysis, Finding, Observer as _};
 use memscope::backend::ascend::pools;
 use memscope::model::{Event, RunEnd, Stacks};
-use memscope::whatif::{Card, Family, Recorder, Release, Requests, Settings, Setup, Shared, Source, Until, replay};
+use memscope::whatif::{Card, Family, Recorder, Release, Requests, Settings, Setup, Source, Until, replay};
 
 use crate::program::{Program, Slot};
 use crate::random::Random;
@@ -72,12 +70,11 @@ pub(crate) fn run() -> Result<bool> {
 }
 
 fn requests(program: Made) -> Result<Requests> {
-    let shared = Shared::default();
-    let mut made_up = Program::new(vec![Box::new(Seen(Recorder::new(Source::Dump, Shared::clone(&shared))))]);
+    let (recorder, made) = Recorder::new(Source::Dump);
+    let mut made_up = Program::new(vec![Box::new(Seen(recorder))]);
     program(&mut made_up);
     drop(made_up.finish());
-    let mut all = shared.lock().unwrap_or_else(PoisonError::into_inner);
-    all.pop().context("no requests")
+    made.try_recv().unwrap_or_default().pop().context("no requests")
 }
 
 /// A recorder that a program takes for an analysis without findings.

@@ -2,13 +2,12 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::PoisonError;
 
 use clap::Args;
 
 use super::{input, offline, whatif};
 use crate::analyses::select::Selection;
-use crate::whatif::forecast::{Collector, Forecasts, SharedSeries, forecast, write_forecasts};
+use crate::whatif::forecast::{Collector, Forecasts, forecast, write_forecasts};
 
 /// `forecast`.
 #[derive(Debug, Args)]
@@ -28,10 +27,9 @@ pub(super) struct ForecastArgs {
 pub(super) fn run(args: &ForecastArgs) -> ExitCode {
     input::exit(|| {
         let paths = offline::one_capture(&args.files)?;
-        let shared = SharedSeries::default();
-        let collector = Collector::new(SharedSeries::clone(&shared));
+        let (collector, made) = Collector::new();
         input::observe(&paths, Selection::default(), vec![Box::new(collector)])?;
-        let all = std::mem::take(&mut *shared.lock().unwrap_or_else(PoisonError::into_inner));
+        let all = made.try_recv().unwrap_or_default();
         let devices = all.iter().map(|series| forecast(series, args.limit)).collect();
         let found = Forecasts { input: whatif::name(&args.files), devices };
         whatif::print(args.json, &found, |out| write_forecasts(&found, out))

@@ -3,7 +3,6 @@
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::PoisonError;
 
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
@@ -18,7 +17,7 @@ use crate::whatif::answers::{
     Advices, Question, WhatIf, Wishes, advise as advise_of, ask, write_advices, write_what_if,
 };
 use crate::whatif::snapshot::{is_snapshot, requests_of};
-use crate::whatif::{Family, Recorder, Release, Requests, Shared, Source, Until};
+use crate::whatif::{Family, Recorder, Release, Requests, Source, Until};
 
 /// Larger snapshots are not read.
 const MAX_SNAPSHOT_BYTES: u64 = 4 << 30;
@@ -110,17 +109,16 @@ impl ReplayedArgs {
         }
         let paths = offline::one_capture(&self.files)?;
         let source = source(&paths)?;
-        let (all, part) = (Shared::default(), Shared::default());
-        let mut recorders: Vec<Box<dyn Observer>> = vec![Box::new(Recorder::new(source, Shared::clone(&all)))];
-        let is_part = !without.is_empty();
-        if is_part {
-            recorders.push(Box::new(Recorder::new(source, Shared::clone(&part)).without(without)));
-        }
+        let (recorder, all) = Recorder::new(source);
+        let mut recorders: Vec<Box<dyn Observer>> = vec![Box::new(recorder)];
+        let part = (!without.is_empty()).then(|| {
+            let (recorder, part) = Recorder::new(source);
+            recorders.push(Box::new(recorder.without(without)));
+            part
+        });
         input::observe(&paths, Selection::default(), recorders)?;
-        let taken = |shared: &Shared| std::mem::take(&mut *shared.lock().unwrap_or_else(PoisonError::into_inner));
-        let all = taken(&all);
-        let part = if is_part { taken(&part) } else { Vec::new() };
-        Ok((all, part))
+        let part = part.and_then(|part| part.try_recv().ok()).unwrap_or_default();
+        Ok((all.try_recv().unwrap_or_default(), part))
     }
 }
 

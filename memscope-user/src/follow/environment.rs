@@ -1,17 +1,20 @@
-//! What a process's environment says of devices and libraries.
+//! What a process's environment says of devices, libraries and settings.
 
 use std::path::PathBuf;
 
-use crate::{backend, os::process::environment, probes::ProbeSpec};
+use crate::{backend, os::process::variable, probes::ProbeSpec, settings};
 
-/// The device list of a process, if it has one.
-pub(crate) fn visible_devices(pid: u32) -> Option<String> {
+/// The device list of a process with this environment, if it has one.
+pub(crate) fn visible_devices(environment: &[u8]) -> Option<String> {
     const LONGEST: usize = 1024;
-    let environment = environment(pid)?;
-    let value = environment
-        .split(|byte| *byte == 0)
-        .find_map(|pair| pair.strip_prefix(backend::current().visible_devices().as_bytes())?.strip_prefix(b"="))?;
+    let value = variable(environment, backend::current().visible_devices())?;
     String::from_utf8(value.get(..LONGEST.min(value.len()))?.to_vec()).ok()
+}
+
+/// The settings in an environment, in the order of [`settings::NAMES`].
+pub(super) fn settings_of(environment: &[u8]) -> Vec<(String, String)> {
+    let value = |name| Some(settings::kept(&String::from_utf8_lossy(variable(environment, name)?)));
+    settings::NAMES.iter().filter_map(|name| Some(((*name).to_owned(), value(name)?))).collect()
 }
 
 /// Libraries that a program started with this environment will probably map.
@@ -41,4 +44,35 @@ pub fn expected_libraries(environment: &[(String, String)], user: &[&'static Pro
         }
     }
     found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of all that an environment holds the four names come out, each as the program's `getenv` gives it.
+    #[test]
+    fn other_variables_are_not_kept() {
+        let environment = b"TOKEN=secret\0HCCL_BUFFSIZE=120\0XHCCL_BUFFSIZE=1\0HCCL_BUFFSIZE_=2\0HCCL_BUFFSIZE=7\0\
+            PYTORCH_NPU_ALLOC_CONF=a:1,b=2\0TASK_QUEUE_ENABLE\0MULTI_STREAM_MEMORY_REUSE=\0";
+        let found = settings_of(environment);
+        let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        let expected = [
+            pair("PYTORCH_NPU_ALLOC_CONF", "a:1,b=2"),
+            pair("HCCL_BUFFSIZE", "120"),
+            pair("MULTI_STREAM_MEMORY_REUSE", ""),
+        ];
+        assert_eq!(found, expected);
+        assert_eq!(settings_of(b""), []);
+    }
+
+    /// A value of any length and of any bytes is bounded.
+    #[test]
+    fn values_are_bounded() {
+        let mut environment = b"HCCL_BUFFSIZE=".to_vec();
+        environment.extend([0xff; 4000]);
+        let [(_, value)] = &settings_of(&environment)[..] else { panic!("one") };
+        // Each byte that is no text became a character of three bytes; 170 of them are 510.
+        assert_eq!((value.len(), value.chars().count()), (510, 170));
+    }
 }

@@ -27,6 +27,7 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 pub(crate) use self::environment::visible_devices;
 use self::{
     ahead::{Ahead, Found},
+    environment::settings_of,
     given_up::GivenUp,
     guard::Guard,
     interpreters::Interpreters,
@@ -48,7 +49,6 @@ use crate::{
     },
     probes::ProbeSpec,
     ring::Urgent,
-    settings,
 };
 
 /// How long a process that was sent `SIGSTOP` may take to stop.
@@ -357,17 +357,18 @@ impl Follow {
     }
 
     fn describe(&mut self, pid: u32, parent: u32, attached: bool) {
+        let environment = environment(pid);
         self.changes.push(Change::Started {
             pid,
             parent,
             attached,
             command: command(pid),
-            visible_devices: visible_devices(pid),
+            visible_devices: environment.as_deref().and_then(visible_devices),
             pid_within: pid_within(pid),
         });
-        // Read by itself: of a process that does not let us there is no note, and nothing is known of its settings.
-        if let Some(environment) = environment(pid) {
-            self.changes.push(Change::Set { pid, settings: settings::of_environment(&environment) });
+        // Of a process that does not let us read it there is no note, and nothing is known of its settings.
+        if let Some(environment) = environment {
+            self.changes.push(Change::Set { pid, settings: settings_of(&environment) });
         }
     }
 

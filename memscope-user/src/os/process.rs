@@ -57,6 +57,12 @@ pub fn pid_within(pid: u32) -> Option<u32> {
     numbers.split_whitespace().skip(1).last()?.parse().ok()
 }
 
+/// The value of a variable in what [`environment`] gives. Of one that is there twice the first counts, as for `getenv`.
+#[must_use]
+pub fn variable<'a>(environment: &'a [u8], name: &str) -> Option<&'a [u8]> {
+    environment.split(|byte| *byte == 0).find_map(|pair| pair.strip_prefix(name.as_bytes())?.strip_prefix(b"="))
+}
+
 /// The environment that a process was started with.
 #[must_use]
 pub fn environment(pid: u32) -> Option<Vec<u8>> {

@@ -2,7 +2,7 @@
 
 use std::{
     path::Path,
-    sync::{Arc, Mutex, PoisonError},
+    sync::mpsc::{self, Receiver, Sender},
 };
 
 use anyhow::Result;
@@ -10,12 +10,12 @@ use anyhow::Result;
 use super::super::input;
 use crate::{
     analyses::{
-        Analysis, Finding, GrowthAnalysis,
+        Finding, GrowthAnalysis, Observer,
         growth::{Site, site_of},
-        select::Selection,
     },
     hash::HashMap,
     holders::Asked,
+    input::Options,
     model::{Block, Event, EventKind, PoolLevel, RunEnd, Stack, Stacks},
 };
 
@@ -32,10 +32,17 @@ type Live = HashMap<u64, Block>;
 struct LiveBlocks {
     pid: u32,
     live: Live,
-    result: Arc<Mutex<Live>>,
+    out: Sender<Live>,
 }
 
-impl Analysis for LiveBlocks {
+impl LiveBlocks {
+    fn new(pid: u32) -> (Self, Receiver<Live>) {
+        let (out, made) = mpsc::channel();
+        (Self { pid, live: Live::default(), out }, made)
+    }
+}
+
+impl Observer for LiveBlocks {
     fn observe(&mut self, event: &Event) {
         if event.pid != self.pid {
             return;
@@ -51,9 +58,9 @@ impl Analysis for LiveBlocks {
         }
     }
 
-    fn finish(&mut self, _end: &RunEnd) -> Vec<Finding> {
-        *self.result.lock().unwrap_or_else(PoisonError::into_inner) = std::mem::take(&mut self.live);
-        Vec::new()
+    fn finish(&mut self, _end: &RunEnd) {
+        // The other end may be gone.
+        let _ = self.out.send(std::mem::take(&mut self.live));
     }
 }
 
@@ -63,12 +70,10 @@ fn is_of_pool(block: &Block) -> bool {
 }
 
 fn read(file: &Path, pid: u32) -> Result<(Vec<Finding>, Live)> {
-    let result = Arc::new(Mutex::new(Live::default()));
-    let live = LiveBlocks { pid, live: Live::default(), result: Arc::clone(&result) };
-    let analyses: Vec<Box<dyn Analysis>> = vec![Box::new(live), Box::new(GrowthAnalysis::default())];
-    let outcome = input::read(&[file.to_owned()], Selection::default(), analyses)?;
-    let live = std::mem::take(&mut *result.lock().unwrap_or_else(PoisonError::into_inner));
-    Ok((outcome.findings, live))
+    let (live, made) = LiveBlocks::new(pid);
+    let options = Options { observers: vec![Box::new(live)], ..Options::default() };
+    let outcome = input::read_with(&[file.to_owned()], options, vec![Box::new(GrowthAnalysis::default())])?;
+    Ok((outcome.findings, made.try_recv().unwrap_or_default()))
 }
 
 /// Live blocks with a text in their call stacks.

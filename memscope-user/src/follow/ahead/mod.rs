@@ -20,7 +20,11 @@ pub(super) use needs::Needs;
 pub(super) use root::file_id;
 use root::{Root, RootId, Stamp};
 
-use crate::{backend, os::maps::FileId, probes::ProbeSpec};
+use crate::{
+    backend,
+    os::{maps::FileId, process::variable},
+    probes::ProbeSpec,
+};
 
 /// The start of a path with the folder that Debian has for this machine.
 macro_rules! concat_triplet {
@@ -335,10 +339,7 @@ fn is_version(name: &OsStr, library: &str) -> bool {
 
 /// Folders that an environment names.
 fn of_environment(environment: &[u8], origin: &Path, current: &Path) -> Vec<PathBuf> {
-    let value = |name: &str| {
-        let value = |pair: &'_ [u8]| pair.strip_prefix(name.as_bytes())?.strip_prefix(b"=").map(<[u8]>::to_vec);
-        environment.split(|byte| *byte == 0).find_map(value).map(OsString::from_vec)
-    };
+    let value = |name: &str| variable(environment, name).map(|value| OsString::from_vec(value.to_vec()));
     let listed = value("LD_LIBRARY_PATH").map(|text| expanded(&text, origin, Some(current))).unwrap_or_default();
     let homes = backend::current()
         .home_variables()

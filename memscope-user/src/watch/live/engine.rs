@@ -26,7 +26,10 @@ use super::{
 use crate::{
     decode::{Body, Call as CallRecord, Phase as CallPhase, Record, decode},
     kernel::WatchMaps,
-    os::{clock::monotonic_ns, process::is_alive},
+    os::{
+        clock::monotonic_ns,
+        process::{environment, is_alive},
+    },
     probes::{CallKind, Field, LaunchCall, MemoryCall, PoolCall, ProbeSpec, WatchCall},
     sinks::watch::{Content, WatchFiles},
     watch::{
@@ -580,7 +583,9 @@ impl Engine {
         // Its entry is gone where it runs another program by now.
         self.maps.watched.insert(&self.pid, &process, BPF_EXIST).map_err(|_| Failure::NoOperator)?;
         let memory = Memory::of(self.pid)?;
-        self.visible = crate::follow::visible_devices(self.pid)
+        self.visible = environment(self.pid)
+            .as_deref()
+            .and_then(crate::follow::visible_devices)
             .and_then(|list| crate::pipeline::visible_devices(&list))
             .unwrap_or_default();
         let runs = self.common.rows.values().filter(|(spec, _)| spec.meaning == CallKind::Watch(WatchCall::AclnnOp));

@@ -11,7 +11,7 @@ mod series;
 mod tests;
 mod text;
 
-pub use self::series::{Collector, Held, Series, SharedSeries};
+pub use self::series::{Collector, Held, Series};
 pub use self::text::write_forecasts;
 
 use schemars::JsonSchema;

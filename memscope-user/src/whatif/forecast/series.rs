@@ -1,7 +1,7 @@
 //! What pools held over time: the highest values of equal intervals, which grow as the run does.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::mpsc::{self, Receiver, Sender};
 
 use super::robust::Point;
 use crate::analyses::Observer;
@@ -91,21 +91,20 @@ fn highest(one: [u64; 2], other: [u64; 2]) -> [u64; 2] {
     [one[0].max(other[0]), one[1].max(other[1])]
 }
 
-/// Where the series go.
-pub type SharedSeries = Arc<Mutex<Vec<Series>>>;
-
 /// Takes the series of a run.
 #[derive(Debug)]
 pub struct Collector {
     running: BTreeMap<(u32, u32), Series>,
-    out: SharedSeries,
+    done: Vec<Series>,
+    out: Sender<Vec<Series>>,
 }
 
 impl Collector {
-    /// Of all processes.
+    /// Of all processes. The series come when the run has ended.
     #[must_use]
-    pub fn new(out: SharedSeries) -> Self {
-        Self { running: BTreeMap::new(), out }
+    pub fn new() -> (Self, Receiver<Vec<Series>>) {
+        let (out, made) = mpsc::channel();
+        (Self { running: BTreeMap::new(), done: Vec::new(), out }, made)
     }
 
     fn add(&mut self, event: &Event, device: Device, used_bytes: u64, total_bytes: Option<u64>) {
@@ -118,11 +117,10 @@ impl Collector {
     fn end(&mut self, pid: Option<u32>, time_ns: u64) {
         let ended = |key: &(u32, u32)| pid.is_none_or(|pid| pid == key.0);
         let keys: Vec<(u32, u32)> = self.running.keys().copied().filter(ended).collect();
-        let mut out = self.out.lock().unwrap_or_else(PoisonError::into_inner);
         for mut series in keys.into_iter().filter_map(|key| self.running.remove(&key)) {
             // To the end nothing changed.
             series.add(time_ns.max(series.end_ns), series.last);
-            out.push(series);
+            self.done.push(series);
         }
     }
 }
@@ -145,5 +143,7 @@ impl Observer for Collector {
 
     fn finish(&mut self, end: &RunEnd) {
         self.end(None, end.time_ns);
+        // The other end may be gone.
+        let _ = self.out.send(std::mem::take(&mut self.done));
     }
 }

@@ -99,8 +99,8 @@ fn events_become_series() {
     let mut script = Script::new(7, Device::Npu(3));
     script.told(Some((100, 200))).alloc(pools::PTA, 0x100, 100).alloc(pools::HAL, 0x200, 100);
     script.told(Some((50, 300))).free(pools::PTA, 0x100);
-    let shared = SharedSeries::default();
-    observe(Collector::new(SharedSeries::clone(&shared)), script.events(), &RunEnd::default());
-    let all = shared.lock().expect("not poisoned");
+    let (collector, made) = Collector::new();
+    observe(collector, script.events(), &RunEnd::default());
+    let all = made.try_recv().expect("a run");
     assert_eq!((all.len(), all[0].pid, all[0].device, all[0].last), (1, 7, 3, [300, 50]));
 }

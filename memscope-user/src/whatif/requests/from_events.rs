@@ -1,7 +1,7 @@
 //! Events of a run to requests, by process.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::mpsc::{self, Receiver, Sender};
 
 use super::Requests;
 use super::process::Process;
@@ -19,9 +19,6 @@ pub enum Source {
     Dump,
 }
 
-/// Where the requests go when the run has ended.
-pub type Shared = Arc<Mutex<Vec<Requests>>>;
-
 /// Takes the requests of a run.
 pub struct Recorder {
     source: Source,
@@ -29,14 +26,17 @@ pub struct Recorder {
     without: Option<Matcher>,
     processes: BTreeMap<u32, Process>,
     attached: Vec<u32>,
-    out: Shared,
+    done: Vec<Requests>,
+    out: Sender<Vec<Requests>>,
 }
 
 impl Recorder {
-    /// Of all blocks.
+    /// Of all blocks. The requests come when the run has ended, by process.
     #[must_use]
-    pub fn new(source: Source, out: Shared) -> Self {
-        Self { source, without: None, processes: BTreeMap::new(), attached: Vec::new(), out }
+    pub fn new(source: Source) -> (Self, Receiver<Vec<Requests>>) {
+        let (out, made) = mpsc::channel();
+        let (processes, attached, done) = (BTreeMap::new(), Vec::new(), Vec::new());
+        (Self { source, without: None, processes, attached, done, out }, made)
     }
 
     /// Of all but those that match.
@@ -55,7 +55,7 @@ impl Recorder {
 
     fn end(&mut self, pid: u32) {
         if let Some(process) = self.processes.remove(&pid).filter(Process::has_requests) {
-            self.out.lock().unwrap_or_else(PoisonError::into_inner).push(process.conclude());
+            self.done.push(process.conclude());
         }
     }
 }
@@ -79,8 +79,12 @@ impl Observer for Recorder {
             self.end(pid);
         }
         let lost = Confidence::after(end) == Confidence::Doubtful;
-        let mut all = self.out.lock().unwrap_or_else(PoisonError::into_inner);
-        all.iter_mut().for_each(|requests| requests.gaps.lost_records = lost);
+        let mut all = std::mem::take(&mut self.done);
+        for requests in &mut all {
+            requests.gaps.lost_records = lost;
+        }
         all.sort_by_key(|requests| requests.pid);
+        // The other end may be gone.
+        let _ = self.out.send(all);
     }
 }

@@ -7,7 +7,7 @@ mod tests;
 mod thread;
 mod words;
 
-pub use self::from_events::{Recorder, Shared, Source};
+pub use self::from_events::{Recorder, Source};
 pub(super) use self::words::{MAX_LANES, Op, Slots, Words};
 
 use std::sync::Arc;

@@ -15,9 +15,9 @@ fn script() -> Script {
 }
 
 fn requests_of(script: &Script, source: Source, without: Filter) -> Requests {
-    let shared = Shared::default();
-    observe(Recorder::new(source, Shared::clone(&shared)).without(without), script.events(), &RunEnd::default());
-    let mut all = shared.lock().expect("not poisoned");
+    let (recorder, made) = Recorder::new(source);
+    observe(recorder.without(without), script.events(), &RunEnd::default());
+    let mut all = made.try_recv().expect("a run");
     assert_eq!(all.len(), 1);
     all.remove(0)
 }
