@@ -27,7 +27,7 @@ pub(super) fn read(files: &[PathBuf], selection: Selection, analyses: Vec<Box<dy
     read_with(files, Options { selection, ..Options::default() }, analyses)
 }
 
-/// Shows what is selected of one run to observers, and tells what had to be repaired.
+/// Shows what is selected of one run to observers, and reports repairs.
 pub(super) fn observe(files: &[PathBuf], selection: Selection, observers: Vec<Box<dyn Observer>>) -> Result<Outcome> {
     read_with(files, Options { selection, observers, ..Options::default() }, Vec::new())
 }

@@ -221,7 +221,7 @@ pub(super) fn bytes(sum: u128) -> u64 {
     u64::try_from(sum).unwrap_or(u64::MAX)
 }
 
-/// Whether it is at least so many percent of the whole.
+/// Whether it is at least this percentage of the whole.
 pub(super) fn is_share(part: u64, whole: u64, percent: u64) -> bool {
     whole > 0 && u128::from(part) * 100 >= u128::from(whole) * u128::from(percent)
 }

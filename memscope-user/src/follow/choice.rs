@@ -1,4 +1,4 @@
-//! How processes are traced, and what is told of them.
+//! How processes are traced, and what is reported of them.
 
 use memscope_common::config::{PROCESS_FOLLOW, PROCESS_HOLD, PROCESS_HOLD_ALWAYS, PROCESS_STOP, ProcessState};
 

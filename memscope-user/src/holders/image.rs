@@ -19,7 +19,7 @@ pub(super) struct Image {
 }
 
 impl Image {
-    /// Adds a mapping whose pages are in memory, with zeros. What overlaps another one is left out.
+    /// Adds a mapping of zeros, all of its pages in memory. What overlaps another one is left out.
     pub(super) fn map(&mut self, mapping: Mapping) {
         let room = (MAX_PAGES - self.pages.len()) as u64 * PAGE;
         let is_apart = |other: &Mapping| other.end <= mapping.start || mapping.end <= other.start;

@@ -28,7 +28,7 @@ use crate::os::{
 const MAX_MAPPINGS: usize = 200_000;
 /// Threads that are looked at.
 const MAX_THREADS: usize = 8192;
-/// Pages whose state is asked for, in all: 1 TiB of address space.
+/// Pages looked up in all: 1 TiB of address space.
 const MAX_STATES: u64 = 1 << 28;
 /// States that are read at once.
 const STATES: u64 = 1 << 16;
@@ -111,7 +111,7 @@ impl Process {
         self.pid
     }
 
-    /// Reads a byte: the right to do so is not told otherwise.
+    /// Reads a byte: nothing else shows the right to do so.
     fn try_read(&self) -> Result<(), OpenError> {
         let Some(readable) = self.mappings.iter().find(|mapping| mapping.readable && mapping.private) else {
             // A process that ends has no memory, and neither have threads of the kernel.

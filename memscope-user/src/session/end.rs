@@ -78,7 +78,7 @@ impl Loop {
         Summary { results, program_status: child.and_then(status_of) }
     }
 
-    /// No more events, and nobody waits for us. Gives the files that could not be opened, and whether the kernel side is silent.
+    /// No more events, and no process waits for us. Gives the files that could not be opened, and whether the kernel side is silent.
     fn stop(&mut self, end: &End) -> (Vec<String>, Result<(), KernelError>) {
         self.enter(Phase::Ending);
         tell_end(end, &self.speaker);

@@ -75,7 +75,7 @@ pub(crate) fn demand(args: &CollectOptions, rules: Option<&Arc<RuleSet>>) -> Dem
         let args = CollectOptions { analyses, ..args.clone() };
         let rules = rules.clone().unwrap_or_else(|| Arc::new(RuleSet::builtin()));
         let selection = args.selection(Some(&rules));
-        // Spans are told by what the options ask for.
+        // What the options ask for reports spans.
         let of_chosen = judging(&args, Some(&rules)).silent();
         if selection.is_all() {
             return of_all_blocks(of_chosen, &args, Some(&rules), &selection.filter).into_vec();

@@ -1,7 +1,7 @@
 //! When blocks come back that streams use: earlier or later than in the recording.
 //!
 //! The lag of a block is the number of requests between its free and its return. How long streams take is not a matter of
-//! settings, but differs between runs; replays with other lags tell what depends on it.
+//! settings, but differs between runs; replays with other lags show what depends on it.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Stacks that nobody asked for: places in the report have their lines, rows are as ever, and each call has the stack of one kind.
+//! Stacks by default: places in the report have their lines, rows are as ever, and each call has the stack of one kind.
 
 use std::collections::HashMap;
 use std::path::Path;

@@ -77,7 +77,7 @@ pub struct Recorder {
     room: Room,
     /// The moment asked for has passed: what follows only names blocks.
     passed: bool,
-    /// Processes whose exit has begun.
+    /// Processes in their exit.
     exiting: BTreeSet<u32>,
     /// First and last event.
     times_ns: Option<(u64, u64)>,

@@ -31,7 +31,7 @@ pub enum Cause {
 }
 
 impl Cause {
-    /// Of a request for so many bytes, by what the pools held then.
+    /// Of a request of this size, by what the pools held then.
     pub(crate) fn of(size_bytes: u64, pools: &[PoolAtOom]) -> Self {
         let unused_bytes = pools.iter().map(PoolAtOom::unused_bytes).fold(0, u64::saturating_add);
         let largest_bytes = pools.iter().filter_map(|pool| pool.largest_free_bytes).max();

@@ -14,7 +14,7 @@ use crate::{
 
 /// `holders PID`.
 pub(super) fn run(args: &HoldersArgs) -> ExitCode {
-    // Before files are read: whoever may not look into the process is told at once.
+    // Before files are read: missing rights are reported at once.
     let process = match Process::open(args.process()) {
         Ok(process) => process,
         Err(refused) => {

@@ -17,7 +17,7 @@ enum Edge {
     Says(Segment),
     /// It goes without saying.
     Nothing,
-    /// To a dict whose keys are names.
+    /// To a dict with names as keys.
     Namespace,
     /// Of an object that is named by its type.
     Nameless,

@@ -26,7 +26,7 @@ const MAX_THREADS: usize = 8192;
 #[derive(Debug)]
 pub(super) enum OnStack {
     No,
-    /// Behind its end: what is there is over.
+    /// Behind its end: all of it is over.
     Unused,
     Used(Root),
 }
@@ -69,7 +69,7 @@ impl<'a> Roots<'a> {
     }
 
     fn symbols(&self, mapping: &Mapping) -> Option<Rc<Symbols>> {
-        /// Files whose symbols are kept at once.
+        /// Files with symbols that are kept at once.
         const MAX_FILES: usize = 64;
         if let Some(known) = self.symbols.borrow().get(&mapping.name) {
             return known.clone();

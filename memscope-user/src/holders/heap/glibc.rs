@@ -257,7 +257,7 @@ mod tests {
         assert_eq!(of(0x30), Some((0x30, 0x28, true)));
         assert_eq!(of(0x60), Some((0x60, 0x38, true)));
         assert_eq!(of(0xa0), Some((0xa0, 0x18, false)));
-        // The rest of the heap is nobody's.
+        // The rest of the heap belongs to none.
         assert_eq!(of(0x400).map(|(_, _, is_free)| is_free), Some(true));
         assert_eq!(block(&image, None, HEAP + 0x60), Some((0x60, 0x38, false)));
     }

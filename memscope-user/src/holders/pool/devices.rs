@@ -63,7 +63,7 @@ fn variable(graph: &Graph<'_>) -> Option<u64> {
     found.next()
 }
 
-/// `begin, end, capacity` of a list whose elements are starts of large blocks, all of one size.
+/// `begin, end, capacity` of a list of starts of large blocks, all of one size.
 fn devices(graph: &Graph<'_>, [begin, end, capacity]: [u64; 3]) -> Option<Vec<Device>> {
     let is_list = begin != 0 && begin.is_multiple_of(8) && begin < end && end <= capacity;
     if !is_list || capacity - begin > MAX_DEVICES * 8 {

@@ -143,7 +143,7 @@ fn add(pool: &mut Pool, device: &Device, reading: &Reading) {
     }
 }
 
-/// Of the pools that blocks point at, the one whose largest live block is smallest, if it is small.
+/// Of the pools that blocks point at, the one with the smallest largest live block, if that is small.
 fn small_pool(reading: &Reading) -> Option<u64> {
     let mut largest: HashMap<u64, u64> = HashMap::default();
     for row in reading.rows.values() {

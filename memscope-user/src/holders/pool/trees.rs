@@ -15,7 +15,7 @@ const NODE_WORDS: usize = 5;
 const MAX_NODES: u64 = 1 << 20;
 /// Headers are this near to where blocks point at as their pool, in words.
 const NEAR_WORDS: usize = 12;
-/// A tree of so many nodes is not deeper.
+/// A tree of this size is not deeper.
 const MAX_DEPTH: usize = 48;
 
 fn is_heap(word: u64) -> bool {

@@ -1,4 +1,4 @@
-//! A runtime that nobody has: its driver, its pool and its words come from table to report, and nothing else knows of it.
+//! An invented runtime: its driver, its pool and its words come from table to report, and nothing else knows of it.
 
 use memscope_common::{Fetch, Kind, When};
 
