@@ -15,6 +15,7 @@ use super::{
 use crate::{
     analyses::{ByStackAnalysis, Judged, Kind as _, by_stack::ByStack, decompose::RuleSet},
     input::Options,
+    model::Pool,
     os::caller::Caller,
     pipeline::PipelineConfig,
     report::{self, Reducer, export::At},
@@ -73,7 +74,13 @@ fn profile(args: &ExportArgs) -> Result<()> {
             out
         }
     };
-    save(&bytes, args.output.as_deref(), format_args!("{:.2} MB", bytes.len() as f64 / 1e6))
+    save(&bytes, args.output.as_deref(), format_args!("{:.2} MB", bytes.len() as f64 / 1e6))?;
+    let left_out: Vec<&str> = report::export::left_out(&run).into_iter().map(Pool::event_type).collect();
+    if let [first, ..] = left_out[..] {
+        let text = format_args!("not in it, as each byte counts once: {}; --filter layer={first}", left_out.join(", "));
+        message(LogLevel::Info, LogLevel::Info, text);
+    }
+    Ok(())
 }
 
 /// Writes to the file, or to stdout.

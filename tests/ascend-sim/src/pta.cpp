@@ -28,10 +28,17 @@ static void note(uint16_t func, int64_t ret, uint64_t first, uint64_t second, ui
     journal_add(func, ret, args, ret ? 0 : U(out));
 }
 
+/* The ways that torch_npu has: a tensor on the current stream, and memory on a given one. */
+static int ask(size_t size, void *stream, void **out)
+{
+    *out = stream ? get()->raw_alloc_with_stream(size, stream) : get()->allocate(size).data;
+    return get()->last_error();
+}
+
 int simpta_malloc(size_t size, int32_t device, void *stream, void **out)
 {
     *out = nullptr;
-    int ret = size ? with_device(device, [&] { return get()->malloc(size, device, stream, out); }) : 0;
+    int ret = size ? with_device(device, [&] { return ask(size, stream, out); }) : 0;
     if (JOURNALING)
         note(JF_torch_npu_simpta_malloc, ret, size, static_cast<uint32_t>(device), U(stream), *out);
     return ret;

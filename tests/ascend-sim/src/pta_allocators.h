@@ -10,9 +10,20 @@ constexpr int MAX_DEVICES = 32;
 
 namespace NPUCachingAllocator {
 
+/* As c10::DataPtr it has a destructor, so a function gets the address of its result from the caller. */
+struct DataPtr {
+    void *data;
+    ~DataPtr() {}
+};
+
+/* The first entries of its table are those of torch_npu before 2.3, and are found by their places. */
 struct NPUAllocator {
     virtual ~NPUAllocator() = default;
-    virtual int malloc(size_t size, int device, void *stream, void **out) = 0;
+    virtual DataPtr allocate(size_t size) = 0;
+    virtual void (*raw_deleter())(void *) = 0;
+    virtual int last_error() = 0;
+    virtual void *raw_alloc(size_t size) = 0;
+    virtual void *raw_alloc_with_stream(size_t size, void *stream) = 0;
     virtual int free(void *ptr) = 0;
     virtual int record_stream(void *ptr, void *stream) = 0;
     virtual void synchronize(int device) = 0;

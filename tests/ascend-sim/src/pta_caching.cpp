@@ -220,6 +220,9 @@ void DeviceCachingAllocator::empty_cache()
     }
 }
 
+/* Of the thread's last allocation. */
+static thread_local int error;
+
 class NpuCachingAllocator : public NPUAllocator {
 public:
     NpuCachingAllocator()
@@ -228,14 +231,18 @@ public:
             devices.emplace_back(new DeviceCachingAllocator(device));
     }
 
-    int malloc(size_t size, int device, void *stream, void **out) override
+    DataPtr allocate(size_t size) override { return {malloc(size, nullptr)}; }
+
+    void (*raw_deleter())(void *) override
     {
-        Block *block = nullptr;
-        int ret = devices[static_cast<size_t>(device)]->malloc(size, stream, &block);
-        if (!ret)
-            remember(block, device, out);
-        return ret;
+        return [](void *ptr) { get()->free(ptr); };
     }
+
+    int last_error() override { return error; }
+
+    void *raw_alloc(size_t size) override { return malloc(size, nullptr); }
+
+    void *raw_alloc_with_stream(size_t size, void *stream) override { return malloc(size, stream); }
 
     int free(void *ptr) override
     {
@@ -278,6 +285,19 @@ public:
     }
 
 private:
+    void *malloc(size_t size, void *stream)
+    {
+        Block *block = nullptr;
+        void *out = nullptr;
+        int32_t device = 0;
+        error = aclrtGetDevice(&device);
+        if (!error)
+            error = devices[static_cast<size_t>(device)]->malloc(size, stream, &block);
+        if (!error)
+            remember(block, device, &out);
+        return out;
+    }
+
     void remember(Block *block, int device, void **out)
     {
         std::lock_guard<std::mutex> guard(mutex);

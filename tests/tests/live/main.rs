@@ -32,6 +32,7 @@ mod outputs;
 mod peaks;
 mod pools;
 mod privileges;
+mod profiles;
 mod python_hostile;
 mod python_markers;
 mod python_scripts;

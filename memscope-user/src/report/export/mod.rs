@@ -1,6 +1,6 @@
 //! Where memory was allocated, in the formats of other viewers. Each decides nothing: which layer, and at which moment, is chosen here.
 //!
-//! Bytes of a pool are in blocks of the driver, too, so of each process and device one layer is written, and no byte twice.
+//! Bytes of a pool are in blocks of the driver, too, so layers without a byte in common are written, and no byte twice.
 
 mod pickle;
 pub mod pprof;
@@ -8,12 +8,14 @@ mod protobuf;
 pub mod snapshot;
 pub mod speedscope;
 
+use std::collections::BTreeSet;
+
 use super::layer::{Layer, Moment};
 use super::reduce::Reduced;
 use super::trie::end_frame;
 use super::view::View;
 use crate::hash::HashMap;
-use crate::model::Stacks;
+use crate::model::{Pool, PoolLevel, Stacks};
 use crate::text::frame::Frame;
 
 /// A moment that a user names.
@@ -45,9 +47,28 @@ impl At {
     }
 }
 
-/// One layer of each process and device: its fullest pool, or the driver where there is none.
+/// Layers of each process and device that have no byte in common: the pools of frameworks, else the fullest pool, or the driver where there is
+/// no pool.
 fn layers(run: &Reduced) -> impl Iterator<Item = (&View, &Layer)> {
-    run.views.iter().filter_map(|view| view.layers.first().map(|layer| (view, layer)))
+    run.views.iter().flat_map(|view| exported(view).map(move |layer| (view, layer)))
+}
+
+fn exported(view: &View) -> impl Iterator<Item = &Layer> {
+    let is_of_framework = |layer: &Layer| layer.pool.level() == PoolLevel::Framework;
+    let any = view.layers.iter().any(is_of_framework);
+    let chosen = move |(at, layer): &(usize, &Layer)| if any { is_of_framework(layer) } else { *at == 0 };
+    view.layers.iter().enumerate().filter(chosen).map(|(_, layer)| layer)
+}
+
+/// Pools that are not exported, as each byte counts once: their memory may be another pool's.
+#[must_use]
+pub fn left_out(run: &Reduced) -> BTreeSet<Pool> {
+    let of_view = |view: &'_ View| {
+        let exported: BTreeSet<Pool> = exported(view).map(|layer| layer.pool).collect();
+        let pools = view.layers.iter().map(|layer| layer.pool).filter(|pool| !pool.is_base());
+        pools.filter(|pool| !exported.contains(pool)).collect::<Vec<Pool>>()
+    };
+    run.views.iter().flat_map(of_view).collect()
 }
 
 /// Frames by number, each once.
