@@ -21,38 +21,36 @@ pub struct Config {
     pub free_pid: u32,
     /// Offset of `pid` in a task, for raw tracepoints.
     pub task_pid: u32,
-    /// Which stacks are taken at all: `STACK_*` bits of [`stack`](crate::stack).
+    /// Stacks to take: `STACK_*` bits of [`stack`](crate::stack).
     pub stacks: u32,
-    /// Native frames of a stack at most.
+    /// Longest native stack, in frames.
     pub native_depth: u32,
-    /// Python frames of a stack at most.
+    /// Longest Python stack, in frames.
     pub python_depth: u32,
     /// Whether the kernel has `bpf_loop` (5.17).
     pub loops: u32,
-    /// Where a task has its thread pointer.
+    /// Offset of the thread pointer in a task.
     pub thread_pointer: u32,
     /// Native stacks that can be walked at the same time.
     pub native_slots: u32,
-    /// Only processes of this user are stopped, since nobody else's can be made to go on;
-    /// [`ANY_USER`]: all.
+    /// Only processes of this user are stopped: the tracer cannot continue those of others. [`ANY_USER`]: all.
     pub stop_user: u32,
     /// Whether blocks may be watched.
     pub watch: u32,
-    /// Where a task has the address of what it has for its signals; 0: not known.
+    /// Offset of `sighand` in a task; 0: unknown.
     pub task_sighand: u32,
-    /// Where in that the handler for `SIGURG` is.
+    /// Offset of the handler for `SIGURG` in a `sighand_struct`.
     pub urgent_handler: u32,
-    /// Whether programs may compare and exchange (5.12), and are large enough to be quick.
+    /// Whether the kernel has compare-and-exchange (5.12), and accepts programs that are large enough to profit.
     pub exchanges: u32,
-    /// Threads whose state is found by their number, a power of two; 0 where there is no
-    /// compare-and-exchange: by a hash map.
+    /// Slots for threads, by their number: a power of two. 0 without compare-and-exchange: a hash map serves.
     pub thread_slots: u32,
     /// The process group of the program that `run` starts: processes of other groups are under job
     /// control. 0: none.
     pub home_group: u32,
     /// The tracer's own process.
     pub tracer: u32,
-    /// Where the kernel has what is looked up of a task.
+    /// Offsets of the fields that programs read of a task.
     pub offsets: Offsets,
 }
 
@@ -60,7 +58,7 @@ pub struct Config {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Offsets {
-    /// 1: what follows is known.
+    /// 1: the other fields are known.
     pub known: u32,
     /// `mm` of a task.
     pub task_mm: u32,
@@ -74,8 +72,7 @@ pub struct Offsets {
     pub task_parent: u32,
     /// `blocked` of a task: its signals, number 1 in the lowest bit.
     pub task_blocked: u32,
-    /// `real_blocked` of a task: those that it has blocked, but for its wait for some of them
-    /// (`sigwaitinfo`).
+    /// `real_blocked` of a task: its blocked signals, except during a wait for some of them (`sigwaitinfo`).
     pub task_real_blocked: u32,
     /// `sighand` of a task.
     pub task_sighand: u32,
@@ -107,8 +104,8 @@ pub struct Offsets {
     pub super_device: u32,
 }
 
-/// A file that decides whether a program has to be stopped when it begins, or a thread held when it
-/// loads libraries, as the kernel knows it.
+/// A file that decides whether a program is stopped at its start, or a thread is held when it loads libraries. Named as
+/// the kernel names it.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ImageKey {
@@ -118,7 +115,7 @@ pub struct ImageKey {
     pub device: u32,
     /// One of `IMAGE_*`.
     pub kind: u32,
-    /// With [`IMAGE_SEEN`]: tells it from a later file with the same inode number. Else 0.
+    /// With [`IMAGE_SEEN`]: distinguishes it from a later file with the same inode number. Else 0.
     pub generation: u32,
     /// With [`IMAGE_SEEN`]: the lower half of its size. Else 0.
     pub size: u32,
@@ -128,25 +125,24 @@ pub struct ImageKey {
 pub const IMAGE_LOADER: u32 = 1;
 /// A program without a loader.
 pub const IMAGE_STATIC: u32 = 2;
-/// A file that the tracer has looked at, and keeps open: its inode is no other file's.
+/// A file that the tracer has examined and keeps open: no other file can get its inode.
 pub const IMAGE_OPEN: u32 = 3;
-/// A file that was mapped by a thread that the tracer has let go on, so it was looked at.
+/// A file mapped by a thread that the tracer has released, so it was examined.
 pub const IMAGE_SEEN: u32 = 4;
 /// Bits of a minor device number (`MINORBITS`).
 pub const MINOR_BITS: u32 = 20;
 
-/// Of a thread that is held: it waits.
+/// State of a held thread: it waits.
 pub const HOLD_ASKED: u64 = 0;
-/// Of a thread that was held: it has waited too long and went on. Any other value but
-/// [`HOLD_ASKED`] is the time of user space's last sign of life while it looks at the thread's
-/// process, in nanoseconds of `CLOCK_MONOTONIC`.
+/// State of a held thread: it waited too long and went on. Any other value but [`HOLD_ASKED`] is the time of user
+/// space's last sign of life while it examines the thread's process, in nanoseconds of `CLOCK_MONOTONIC`.
 pub const HOLD_GIVEN_UP: u64 = u64::MAX;
 
-/// In a process's stops: we have stopped it, and have to continue it.
+/// In a process's stops: stopped by us, and ours to continue.
 pub const STOP_OURS: u32 = 1;
-/// Another process has stopped it, too: it stays stopped.
+/// Stopped by another process, too: it stays stopped.
 pub const STOP_THEIRS: u32 = 1 << 1;
-/// We have continued it although another process had just stopped it: it has to be stopped again.
+/// Continued by us although another process had just stopped it: it has to be stopped again.
 pub const STOP_AGAIN: u32 = 1 << 2;
 
 /// No user's id: `-1` is none for `setuid`.
@@ -154,24 +150,24 @@ pub const ANY_USER: u32 = u32::MAX;
 
 /// In a process's state: children join the trace.
 pub const PROCESS_FOLLOW: u32 = 1;
-/// In a process's state: stop it when it has mapped a library, until user space has looked.
+/// In a process's state: stop it when it has mapped a library, until user space has examined it.
 pub const PROCESS_STOP: u32 = 1 << 1;
-/// In a process's state: another process has the same generation, since one is forked from the other.
+/// In a process's state: another process has the same generation, since one was forked from the other.
 pub const PROCESS_SHARES: u32 = 1 << 2;
-/// In a process's state: a thread that has mapped a library waits until user space has looked.
+/// In a process's state: a thread that has mapped a library waits until user space has examined it.
 pub const PROCESS_HOLD: u32 = 1 << 3;
-/// In a process's state: it waits even if all that is mapped is known, since user space has to look
-/// at the process itself.
+/// In a process's state: the thread waits even if all mapped files are known, since user space examines the process
+/// itself.
 pub const PROCESS_HOLD_ALWAYS: u32 = 1 << 4;
 
-/// Where user space counts its changes of who is traced ...
+/// Index of the count of user space's changes to the traced processes.
 pub const OUTER_CHANGES: u32 = 0;
-/// ... and where the kernel side does.
+/// Index of the kernel side's count of such changes.
 pub const INNER_CHANGES: u32 = 1;
-/// How many such places there are.
+/// Number of these counts.
 pub const CHANGES: u32 = 2;
 
-/// What the process filter knows of one traced process.
+/// The process filter's entry for one traced process.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProcessState {
@@ -179,11 +175,10 @@ pub struct ProcessState {
     pub flags: u32,
     /// Process that this one was forked from; 0 for those named by the user.
     pub parent: u32,
-    /// Names what is mapped where: changes when the process unmaps a library or runs another
-    /// program, and is not used again. A forked child has that of its parent, as it has its
-    /// mappings. 0: nothing is known yet.
+    /// Names the mappings of a process: changes when the process unmaps a library or runs another program, and is never
+    /// used again. A forked child keeps its parent's, as it has its mappings. 0: unknown.
     pub generation: u64,
-    /// The loader has said that it is about to unmap, and not yet that it is done.
+    /// The loader has reported that it is about to unmap, and not yet that it has finished.
     pub unmapping: u32,
     /// Padding, zero.
     pub reserved: u32,

@@ -1,10 +1,9 @@
 //! What both sides of the ring agree on.
 //!
-//! The BPF programs know *shapes*: take these arguments, read that out-pointer, report at entry or
-//! at return. What a probe means (an allocation, a launch, a mark) is known to user space alone.
-//! The three things that cross the border are declared here: the records ([`record`], [`stack`]),
-//! the probe rows that tell the programs what to fetch ([`row`]), and the reasons for which
-//! something is *not* reported ([`miss`]).
+//! The BPF programs know *shapes*: take these arguments, read that out-pointer, report at entry or at return. Only user
+//! space knows the meaning of a probe (an allocation, a launch, a mark). Three things cross the border and are declared
+//! here: the records ([`record`], [`stack`]), the probe rows, which say what to fetch ([`row`]), and the reasons why a
+//! call is *not* reported ([`miss`]).
 #![no_std]
 
 pub mod config;

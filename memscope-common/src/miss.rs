@@ -1,6 +1,6 @@
 //! Why a call was seen and not reported.
 
-/// Reasons per probe row. The number is the index in the counters and part of the capture format.
+/// Reasons, counted per probe row. The number is the counter's index and part of the capture format.
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Miss {
@@ -12,7 +12,7 @@ pub enum Miss {
     TooDeep = 2,
     /// The program's memory could not be read (page not present, bad pointer). The record left, marked.
     Fault = 3,
-    /// A return whose entry was not seen: the call was in flight when the probe was attached.
+    /// A return without a seen entry: the call was in flight when the probe was attached.
     UnknownReturn = 4,
     /// A call that never returned through its return address (`longjmp`, unwinding, a killed thread).
     NoReturn = 5,
@@ -25,25 +25,23 @@ pub enum Miss {
     StopFailed = 8,
     /// The row's number is not in the table: a programming error.
     UnknownRow = 9,
-    /// A call that was left by an exception. No loss.
+    /// A call left by an exception. No loss.
     Thrown = 10,
-    /// A list with more than [`MAX_ELEMENTS`](crate::row::MAX_ELEMENTS) elements: the rest was not
-    /// reported.
+    /// A list of more than [`MAX_ELEMENTS`](crate::row::MAX_ELEMENTS) elements: the rest was not reported.
     TooMany = 11,
-    /// More native stacks were being taken at once than there is room for: the call's has one frame.
+    /// No room for one more native stack at that moment: the call's stack has one frame.
     StackBusy = 12,
-    /// Watched blocks were not looked at there: the thread was inside of a call of the runtime, or
-    /// a graph was being captured.
+    /// Watched blocks were not compared there: the thread was inside of a call of the runtime, or a graph was being
+    /// captured.
     NotWatched = 13,
-    /// Watched blocks were not looked at there: the program has a handler of its own for the
-    /// signal, or ignores it.
+    /// Watched blocks were not compared there: the program has its own handler for the signal, or ignores it.
     HandlerTaken = 14,
     /// A thread that had mapped libraries did not wait until they were probed: their first calls
     /// may be missed.
     NotHeld = 15,
-    /// A thread that had mapped unknown files waited until user space had looked at them. No loss.
+    /// A thread that had mapped unknown files waited until user space had examined them. No loss.
     Held = 16,
-    /// A process was stopped until user space had looked at it. No loss.
+    /// A process was stopped until user space had examined it. No loss.
     Stopped = 17,
 }
 

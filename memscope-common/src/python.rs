@@ -1,40 +1,37 @@
-//! Where things are in a process that runs Python: found by user space, followed by the programs.
+//! Layout of a process that runs Python: found by user space, used by the programs.
 
-/// What the kernel side knows of a process's interpreter. Offsets are in bytes; [`NONE`] is "there
-/// is none".
+/// Layout of a process's interpreter. Offsets are in bytes; [`NONE`]: no such field.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PythonLayout {
-    /// Tells interpreters apart that the same process number has had; never used again.
+    /// Number of this interpreter, never used again: process numbers are.
     pub space: u64,
     /// Address of `PyCode_Type`, the type of all code objects.
     pub code_type: u64,
     /// Address of the pointer to the newest interpreter.
     pub interpreters: u64,
-    /// The first interpreter: as long as it is the newest there is one only.
+    /// The first interpreter: while it is the newest, it is the only one.
     pub first_interpreter: u64,
-    /// When a code object was freed last, if that is seen ([`LAYOUT_FREES`]); the kernel side
-    /// writes it.
+    /// When a code object was freed last, if frees are seen ([`LAYOUT_FREES`]). Written by the kernel side.
     pub freed_ns: u64,
-    /// From the thread pointer to what `pthread_self` gives.
+    /// From the thread pointer to the value of `pthread_self`.
     pub self_at: i32,
-    /// From the thread pointer to the pointer to the block of thread-specific values that has the
-    /// thread's state.
+    /// From the thread pointer to the pointer to the thread-specific values, among them the thread's state.
     pub block_at: i32,
-    /// In that block.
+    /// Offset of the thread's state among those values.
     pub value_at: u32,
     /// Bit n: word n of a code object (from [`CODE_FROM`] on) never changes and is part of its
     /// fingerprint.
     pub code_words: u32,
-    /// In the thread's state: what `pthread_self` gave to it.
+    /// In the thread's state: its `pthread_self`.
     pub thread_id: u16,
-    /// In the thread's state: its frame, or what leads to it.
+    /// In the thread's state: its frame, or the pointer that leads to it.
     pub frame: u16,
-    /// In what leads to the frame.
+    /// Behind that pointer: the frame.
     pub current_frame: u16,
-    /// Where a frame is read from.
+    /// Offset from which a frame is read.
     pub frame_from: u16,
-    /// Bytes that are read, at most [`FRAME_BYTES`].
+    /// Bytes read of a frame, at most [`FRAME_BYTES`].
     pub frame_len: u16,
     /// In those bytes: the code.
     pub code: u16,
@@ -42,23 +39,23 @@ pub struct PythonLayout {
     pub back: u16,
     /// In those bytes: the instruction.
     pub last: u16,
-    /// In those bytes: whose frame it is.
+    /// In those bytes: the frame's owner.
     pub owner: u16,
     /// In a code object: its instructions, if frames have addresses.
     pub instructions: u16,
     /// In a code object: line of its `def`.
     pub first_line: u16,
-    /// In a code object: file that it was compiled from.
+    /// In a code object: its source file.
     pub file: u16,
     /// In a code object: its name.
     pub name: u16,
     /// In a code object: its line table.
     pub lines: u16,
-    /// In a text of ASCII: its characters.
+    /// In an ASCII text: its characters.
     pub ascii_at: u16,
     /// In another text: its characters.
     pub text_at: u16,
-    /// In those bytes of a frame: whether C has called it, not other Python code.
+    /// In those bytes of a frame: whether C called it, not other Python code.
     pub entry: u16,
     /// Minor version.
     pub version: u8,
@@ -107,36 +104,35 @@ impl PythonLayout {
 /// As an offset: there is none.
 pub const NONE: u16 = u16::MAX;
 
-/// C calls every frame: Python code does not call Python code without it.
+/// C calls every frame: Python code never calls Python code directly.
 pub const LAYOUT_ENTRIES: u8 = 1;
 /// Code objects have no number of their own: their texts are part of the fingerprint.
 pub const LAYOUT_TEXTS: u8 = 1 << 1;
-/// It is seen when a code object is freed: until then each is what it was.
+/// Frees of code objects are seen: until the next one, each is unchanged.
 pub const LAYOUT_FREES: u8 = 1 << 2;
 
-/// Bytes of a thread's state that are read.
+/// Bytes read of a thread's state.
 pub const STATE_BYTES: usize = 184;
-/// Bytes of a frame that are read at most.
+/// Most bytes read of a frame.
 pub const FRAME_BYTES: usize = 96;
-/// Where a code object is read from: all that is needed of it lies behind each other.
+/// Offset from which a code object is read: the needed fields are adjacent.
 pub const CODE_FROM: u16 = 8;
-/// Eight-byte words that are read of it.
+/// Eight-byte words read of a code object.
 pub const CODE_WORDS: usize = 17;
-/// Where a text or line table is read from: its length.
+/// Offset from which a text or line table is read: its length.
 pub const TEXT_FROM: u64 = 16;
-/// Eight-byte words that are read of it.
+/// Eight-byte words read of a text or line table.
 pub const TEXT_WORDS: usize = 16;
 /// In those words: the state of a text.
 pub const TEXT_STATE: usize = 2;
-/// In those words: the first characters of a text of ASCII, in versions whose texts are part of
-/// fingerprints.
+/// In those words: the first characters of an ASCII text, in versions with texts in their fingerprints.
 pub const TEXT_CHARS: usize = 4;
 /// As above, of a line table.
 pub const LINES_WORD: usize = 2;
 /// Bytes of a line table before its contents.
 pub const LINES_AT: u64 = 32;
 
-/// In a frame: not below this, and it is no frame of Python code, but one between C and Python.
+/// Lowest owner of frames that are no Python code, but lie between C and Python.
 pub const OWNER_INTERPRETER: u8 = 3;
 
 /// State of a text: bytes per character, whether they follow, and whether it is ASCII.

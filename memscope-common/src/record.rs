@@ -1,7 +1,6 @@
 //! Records as they lie in the ring and in captures. Little-endian, `repr(C)`, padding always zero.
 //!
-//! Every record starts with a [`Header`] whose `len` covers the whole record, so a reader can step over
-//! what it does not know.
+//! Every record starts with a [`Header`]. Its `len` covers the whole record, so a reader can skip unknown kinds.
 
 use crate::row::MAX_VALUES;
 
@@ -13,12 +12,11 @@ pub enum Kind {
     Enter = 1,
     /// A probed call returned: [`CallRecord`].
     Return = 2,
-    /// The text of the thread's last call goes on: [`TextRecord`].
+    /// A further part of the text of the thread's last call: [`TextRecord`].
     Text = 3,
     /// What the id of a stack stands for: [`StackRecord`](crate::StackRecord).
     Stack = 5,
-    /// A native stack that user space is to finish: [`SnapshotRecord`](crate::SnapshotRecord). Not
-    /// in captures.
+    /// A native stack for user space to complete: [`SnapshotRecord`](crate::SnapshotRecord). Not in captures.
     Snapshot = 6,
     /// A code object of Python: [`CodeRecord`](crate::CodeRecord).
     Code = 7,
@@ -56,17 +54,17 @@ pub struct Header {
 }
 const _: () = assert!(size_of::<Header>() == 24);
 
-/// Room for text in one record, a final NUL included; longer texts go on in [`TextRecord`]s.
+/// Room for text in one record, with its final NUL; longer texts continue in [`TextRecord`]s.
 pub const TEXT_CHUNK: usize = 128;
 /// Text records after the first.
 pub const MAX_TEXT_PARTS: usize = 7;
-/// Longest text that is kept, in bytes; what is longer is cut and marked.
+/// Longest text, in bytes; longer ones are cut and marked.
 pub const MAX_TEXT: usize = (TEXT_CHUNK - 1) * (1 + MAX_TEXT_PARTS);
 
-/// The text could not be read by the program: its page was not in memory. In its place is its
-/// address, eight bytes, so that user space can read it.
+/// The program could not read the text: its page was not in memory. The record has the text's address instead, eight
+/// bytes, so that user space can read it.
 pub const CALL_TEXT_FAULT: u8 = 1;
-/// The text goes on in a [`TextRecord`] of the same thread.
+/// The text continues in a [`TextRecord`] of the same thread.
 pub const CALL_TEXT_MORE: u8 = 1 << 1;
 /// The text pointer was null.
 pub const CALL_TEXT_NULL: u8 = 1 << 2;
@@ -77,7 +75,7 @@ pub const CALL_TEXT_NULL: u8 = 1 << 2;
 pub struct CallRecord {
     /// Time of entry ([`Kind::Enter`]) or return ([`Kind::Return`]).
     pub header: Header,
-    /// What the call returned, sign-extended; 0 at entry.
+    /// The returned value, sign-extended; 0 at entry.
     pub status: i64,
     /// Values that follow.
     pub value_count: u8,
@@ -173,22 +171,22 @@ pub const WITHHELD_PARENT: u32 = 8;
 /// No hold: the tracer has not answered the thread's last one.
 pub const WITHHELD_SILENT: u32 = 9;
 
-/// Objects in one record; what a call has beyond that is counted in [`ObjectsRecord::left_out`].
+/// Most objects in one record; further ones are counted in [`ObjectsRecord::left_out`].
 pub const MAX_OBJECTS: usize = 16;
 /// Bytes copied of an object, from the place on that its row names.
 pub const OBJECT_HEAD: usize = 160;
-/// Bytes copied of what the head's first word points to.
+/// Bytes copied behind the head's first word, a pointer.
 pub const OBJECT_INNER: usize = 40;
 /// Bytes copied of an element of an array; the rest of its head is 0.
 pub const OBJECT_ELEMENT: usize = 104;
 /// Words of a counted list within the head that are stored in place; longer lists are behind a pointer.
 pub const OBJECT_LIST_INLINE: u64 = 5;
-/// Words of such a longer list that are copied over the place of the short ones.
+/// Words of a longer list that are copied over the place of the short one.
 pub const OBJECT_LIST_WORDS: usize = 10;
 
 /// The object could not be read: `head` and `inner` are 0.
 pub const OBJECT_FAULT: u8 = 1;
-/// What the object points to could not be read: `inner` is 0.
+/// The memory behind the object's pointer was unreadable: `inner` is 0.
 pub const OBJECT_INNER_FAULT: u8 = 1 << 1;
 /// The object's long list could not be read.
 pub const OBJECT_LIST_FAULT: u8 = 1 << 2;
@@ -199,7 +197,7 @@ pub const OBJECT_LIST_FAULT: u8 = 1 << 2;
 pub struct Object {
     /// Where it is.
     pub address: u64,
-    /// Which of the row's values leads to it.
+    /// Index of the row's value that leads to it.
     pub value: u8,
     /// `OBJECT_*` bits.
     pub flags: u8,
@@ -207,24 +205,24 @@ pub struct Object {
     pub index: u16,
     /// Padding, zero.
     pub reserved: u32,
-    /// Its bytes; of a text, those up to its NUL, or as many as there is room for.
+    /// Its first bytes; of a text, those up to its NUL or the end of the room.
     pub head: [u8; OBJECT_HEAD],
-    /// Bytes of what the first eight bytes of `head` point to.
+    /// Bytes behind the pointer in the first eight bytes of `head`.
     pub inner: [u8; OBJECT_INNER],
 }
 const _: () = assert!(size_of::<Object>() == 216);
 
-/// A place in a function was passed whose row asks for objects. It ends after `object_count` objects.
+/// A probed place in a function was passed, and its row asks for objects. It ends after `object_count` objects.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ObjectsRecord {
     /// Time of passing.
     pub header: Header,
-    /// Upper half of the probe's cookie: says which function it was, where many share a row.
+    /// Upper half of the probe's cookie: the function, where many share a row.
     pub detail: u32,
     /// Objects that follow.
     pub object_count: u16,
-    /// Objects for which there was no room.
+    /// Objects that did not fit.
     pub left_out: u16,
     /// Id of the native stack; 0 is none.
     pub native_stack: u64,

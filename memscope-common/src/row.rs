@@ -4,8 +4,7 @@
 pub const MAX_VALUES: usize = 8;
 /// Rows that the table holds; row 0 is "none".
 pub const MAX_ROWS: u32 = 512;
-/// Rows, row 0 included, that kernels without attach cookies can serve: there each has a program of
-/// its own.
+/// Rows, row 0 included, that kernels without attach cookies can serve: each needs a program of its own.
 pub const SLOTS: u16 = 160;
 
 /// Programs that those jump to: for entries, ...
@@ -14,7 +13,7 @@ pub const JUMP_ENTER: u32 = 0;
 pub const JUMP_LEAVE: u32 = 1;
 /// ... and own return instructions.
 pub const JUMP_LEAVE_OWN: u32 = 2;
-/// How many they are.
+/// Number of these programs.
 pub const JUMPS: u32 = 3;
 /// `Fetch::arg` counts the C arguments from 0; the first six are in registers on both architectures.
 pub const REGISTER_ARGS: usize = 6;
@@ -27,34 +26,33 @@ pub enum When {
     Entry = 1,
     /// At entry, and once more at return if the returned value is not zero.
     EntryAndNonZero = 2,
-    /// At return, with what was fetched at entry and at return.
+    /// At return, with the values fetched at entry and at return.
     Return = 3,
     /// At return, only if the returned value is not zero.
     Failure = 5,
     /// `_dl_debug_state` of a dynamic loader: reports and stops the process (`param`: see
     /// [`ProbeRow`]).
     Library = 4,
-    /// Whenever the place is passed, unless inside of another such call; with objects (`param`:
-    /// [`ObjectShape`]). The call stays open until a place of a [`When::ObjectsEnd`] row is passed
-    /// at the same stack pointer.
+    /// Each time the place is passed, except inside of another such call; with objects (`param`: [`ObjectShape`]). The
+    /// call stays open until a place of a [`When::ObjectsEnd`] row is passed at the same stack pointer.
     Objects = 16,
-    /// Ends what an [`When::Objects`] row began.
+    /// Ends the call that an [`When::Objects`] row opened.
     ObjectsEnd = 17,
-    /// As [`When::Objects`], of a call whose end is not probed: it does not stay open.
+    /// As [`When::Objects`], for a call without a probed end: it does not stay open.
     ObjectsAlone = 19,
-    /// Whenever the place is passed: elements of an array, as objects, and a text (`param`:
-    /// [`ArrayShape`]). The first value is the [`Source::ObjectText`], the second the
-    /// [`Source::ObjectArray`]. Not reported if the array has no such elements.
+    /// Each time the place is passed: elements of an array, as objects, and a text (`param`: [`ArrayShape`]). The first
+    /// value is the [`Source::ObjectText`], the second the [`Source::ObjectArray`]. Not reported if the array has no
+    /// such elements.
     Array = 20,
-    /// An exception is caught: what an [`When::Objects`] row began deeper on the stack was left by
-    /// it. Reports nothing.
+    /// An exception is caught: it has left the calls that [`When::Objects`] rows opened deeper on the stack. Reports
+    /// nothing.
     ObjectsCatch = 18,
-    /// As [`When::Return`], but the return is seen at the function's own return instructions, by
-    /// ordinary probes: for functions that may throw, where a return probe would end the program.
+    /// As [`When::Return`], with ordinary probes at the function's own return instructions: for functions that may
+    /// throw, where a return probe would end the program.
     OwnReturn = 6,
 }
 
-/// Where a value comes from.
+/// Origin of a value.
 #[repr(u8)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
@@ -77,17 +75,15 @@ pub enum Source {
     ObjectReference = 6,
     /// The argument points to pointers to objects, the next argument counts them (`ArrayRef`).
     ObjectPair = 7,
-    /// At `argument + offset`: pointer to pointers to objects, their number, and how they are
-    /// stored (`IListRef`).
+    /// At `argument + offset`: pointer to pointers to objects, their number, and their form of storage (`IListRef`).
     ObjectList = 8,
-    /// At `argument`: pointer to a list of tagged values, some of which are objects (`c10::List`).
+    /// At `argument`: pointer to a list of tagged values, some of them objects (`c10::List`).
     TaggedObjects = 9,
     /// At `argument + offset`: first and behind the last pointer to objects (`std::vector`).
     ObjectVector = 10,
     /// In [`When::Array`] rows: the elements of the array at `argument + offset`.
     ObjectArray = 14,
-    /// In [`When::Array`] rows: the text that the pointer at `argument + offset` points to, as an
-    /// object whose head it is.
+    /// In [`When::Array`] rows: the text behind the pointer at `argument + offset`, as the head of an object.
     ObjectText = 15,
     /// In rows with [`ROW_LIST`]: eight bytes of the element, at `offset`.
     Element = 12,
@@ -157,23 +153,23 @@ impl Fetch {
         Self { source: Source::ObjectText as u8, arg, offset }
     }
 
-    /// Eight bytes at `offset` in what the returned pointer points to.
+    /// Eight bytes at `offset` behind the returned pointer.
     #[must_use]
     pub const fn returned(offset: u16) -> Self {
         Self { source: Source::Returned as u8, arg: 0, offset }
     }
 
-    /// What the call wrote through the argument, on success.
+    /// The value written through the argument, on success.
     #[must_use]
     pub const fn out(arg: u8) -> Self {
         Self { source: Source::Out as u8, arg, offset: 0 }
     }
 }
 
-/// Elements of one list that are reported; more are counted ([`Miss::TooMany`](crate::Miss::TooMany)).
+/// Elements reported of one list; more are counted ([`Miss::TooMany`](crate::Miss::TooMany)).
 pub const MAX_ELEMENTS: u64 = 16;
 
-/// The group whose outermost call gives its name to the calls inside of it, in
+/// The group of interface functions: the outermost one names the calls inside of it, in
 /// [`Header::outer`](crate::Header::outer).
 pub const GROUP_API: u8 = 3;
 
@@ -184,30 +180,28 @@ pub const ROW_TEXT: u8 = 1 << 1;
 /// The argument does not point to the text, but [`ProbeRow::text_at`] bytes behind it is a pointer
 /// to the text (`std::string`).
 pub const ROW_TEXT_POINTED: u8 = 1 << 2;
-/// One record for each element of a list (`param`: [`ListShape`]). Its values are not fetched one
-/// by one, which would be too much to verify: they are always the first argument, the element's
-/// words, and the companion at [`COMPANION_VALUE`].
+/// One record for each element of a list (`param`: [`ListShape`]). Its values are always the first argument, the
+/// element's words, and the companion at [`COMPANION_VALUE`]: fetching them one by one would be too much to verify.
 pub const ROW_LIST: u8 = 1 << 3;
-/// Its calls are operators, at whose sides watched blocks are looked at: its probes are at both.
+/// Its calls are operators: probed at both sides, where watched blocks are compared.
 pub const ROW_BOUNDARY: u8 = 1 << 4;
-/// While such a call is open, the runtime may hold its locks.
+/// While a call of this row is open, the runtime may hold its locks.
 pub const ROW_CLOSED: u8 = 1 << 5;
 /// A graph begins to be captured.
 pub const ROW_CAPTURE_BEGIN: u8 = 1 << 6;
-/// A graph is captured no longer.
+/// The capture of a graph ends.
 pub const ROW_CAPTURE_END: u8 = 1 << 7;
 
-/// In rows with [`ROW_LIST`]: words of an element at most.
+/// In rows with [`ROW_LIST`]: most words of an element.
 pub const ELEMENT_WORDS: usize = 3;
 /// In rows with [`ROW_LIST`]: index of the companion.
 pub const COMPANION_VALUE: usize = 1 + ELEMENT_WORDS;
 
-/// What the programs know of a probe.
+/// The programs' description of a probe.
 ///
-/// `param` is used by [`When::Library`] rows: distance from the probed instruction to the loader's
-/// `_r_debug.r_state`, so that the program can tell "about to map" from "mapped"; 0 is unknown.
-/// Rows with objects have an [`ObjectShape`] there, or an [`ArrayShape`] ([`When::Array`]), rows
-/// with [`ROW_LIST`] a [`ListShape`].
+/// `param` of [`When::Library`] rows: distance from the probed instruction to the loader's `_r_debug.r_state`, which
+/// separates "about to map" from "mapped"; 0 is unknown. Rows with objects have an [`ObjectShape`] there, or an
+/// [`ArrayShape`] ([`When::Array`]), rows with [`ROW_LIST`] a [`ListShape`].
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProbeRow {
@@ -225,8 +219,8 @@ pub struct ProbeRow {
     pub text_at: u8,
     /// Which stacks a record of this row has: `STACK_*` bits of [`stack`](crate::stack).
     pub stacks: u8,
-    /// So many of the first values are consecutive words in memory, behind one argument, and are
-    /// read at once: reads are most of what a program costs the traced thread. 0 is none.
+    /// Number of first values that are consecutive words in memory, behind one argument. They are read together: reads
+    /// are most of a program's cost to the traced thread. 0 is none.
     pub together: u8,
     /// See above.
     pub param: i64,
@@ -263,7 +257,7 @@ impl ProbeRow {
         self.when == When::OwnReturn as u8
     }
 
-    /// Whether it reports elements of an array, for which there is a program of its own.
+    /// Whether it reports elements of an array: a separate program does that.
     #[must_use]
     pub const fn has_array(&self) -> bool {
         self.when == When::Array as u8
@@ -320,19 +314,18 @@ impl ListShape {
     }
 }
 
-/// What a program copies of an object. Offsets of more than 255 do not occur.
+/// The parts of an object that a program copies. Offsets above 255 do not occur.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ObjectShape {
     /// Start of the copied head within the object; its first eight bytes point to the inner object.
     pub head_from: u8,
     /// Start of the copied part within the inner object.
     pub inner_from: u8,
-    /// Where in the head a list lies: its length, then the words or, if they are many, a pointer to
-    /// them.
+    /// Offset of a list in the head: its length, then the words or, if they are many, a pointer to them.
     pub list_at: u8,
-    /// Where in the head the object's kind of device is, and two bytes later whether that is set.
+    /// Offset of the object's kind of device in the head; two bytes later is whether it is set.
     pub device_at: u8,
-    /// Objects of this kind of device are passed over; 255 is none.
+    /// Objects on this kind of device are skipped; 255 is none.
     pub skip_device: u8,
 }
 
@@ -365,13 +358,12 @@ pub struct ArrayShape {
     pub elements_at: u8,
     /// Bytes from one element to the next.
     pub stride: u8,
-    /// Elements for which there is room in the array; then comes the pointer to others, which is
-    /// null if there are none.
+    /// Elements that fit in the array; behind them is the pointer to others, null if there are none.
     pub room: u8,
     /// First element that the row reports.
     pub first: u8,
-    /// Elements that it reports at most. The program has no room for more than
-    /// [`MAX_OBJECTS`](crate::record::MAX_OBJECTS), and counts those that are left.
+    /// Most elements reported. Beyond [`MAX_OBJECTS`](crate::record::MAX_OBJECTS), the program's room, they are
+    /// counted.
     pub most: u8,
 }
 
@@ -407,8 +399,8 @@ mod tests {
         ProbeRow::values_together(&fetch)
     }
 
-    /// Make sure that only words without a gap, behind the same argument, from the first value on,
-    /// are read at once.
+    /// Values are read together only if they are words without a gap, behind the same argument, from the first value
+    /// on.
     #[test]
     fn values_read_at_once() {
         let word = |offset| Fetch::memory(2, offset);

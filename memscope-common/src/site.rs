@@ -1,11 +1,11 @@
-//! Where the arguments of a call are at a probe behind the function's entry, as data.
+//! Places of a call's arguments at a probe behind the function's entry, as data.
 
 use crate::row::REGISTER_ARGS;
 
 /// Descriptions that the table holds; number 0 is "where the calling convention puts them".
 pub const MAX_SITES: u32 = 2048;
 
-/// Where one argument is.
+/// The place of one argument.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ArgPlace {
@@ -17,7 +17,7 @@ pub struct ArgPlace {
 }
 
 impl ArgPlace {
-    /// Nobody reads it, or it is lost.
+    /// Unused, or lost.
     pub const NONE: u32 = 0;
     /// In a register.
     pub const REGISTER: u32 = 1;
@@ -25,7 +25,7 @@ impl ArgPlace {
     pub const STACK: u32 = 2;
 }
 
-/// Where all of them are.
+/// The places of all arguments.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct SitePlaces {

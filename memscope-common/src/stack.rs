@@ -1,10 +1,9 @@
 //! Call stacks as they lie in the ring and in captures.
 //!
-//! A call that is reported with stacks carries two ids. What an id stands for is told once, in a
-//! [`StackRecord`], before the first call that has it. A native stack that the kernel side could
-//! not finish is sent as a [`SnapshotRecord`] instead: user space finishes it and puts a
-//! [`StackRecord`] with the same id in its place, so that captures and everything behind them know
-//! one form only.
+//! A call that is reported with stacks carries two ids. A [`StackRecord`] defines an id once, before the first call
+//! that carries it. A native stack that the kernel side could not complete is sent as a [`SnapshotRecord`] instead:
+//! user space completes it and replaces it by a [`StackRecord`] with the same id, so that captures and all later stages
+//! know one form only.
 
 use crate::Header;
 
@@ -16,15 +15,13 @@ pub const STACK_PYTHON: u8 = 1 << 1;
 /// In [`Config::stacks`](crate::Config::stacks): native frames only where the thread has no Python frame.
 pub const STACK_NATIVE_WITHOUT_PYTHON: u8 = 1 << 2;
 
-/// Frames of one stack at most.
+/// Most frames of one stack.
 pub const MAX_FRAMES: usize = 1000;
 
-/// Walks that can go on at the same time on one CPU: a program can be interrupted by that of
-/// another thread.
+/// Concurrent walks on one CPU: another thread's program can interrupt a program.
 pub const SCRATCH_PER_CPU: u32 = 4;
 
-/// Why a stack ends where it does. Only after [`StackEnd::Root`] it is whole; part of the capture
-/// format.
+/// Why a stack ends where it does. Only [`StackEnd::Root`] means a whole stack; part of the capture format.
 #[repr(u8)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum StackEnd {
@@ -34,22 +31,21 @@ pub enum StackEnd {
     Depth = 2,
     /// Memory of the program could not be read.
     Fault = 3,
-    /// No rule is known for a frame, and the stack could not be sent to where it could have been found.
+    /// A frame without a rule, and the stack could not be sent to user space, which learns rules.
     NoRule = 4,
-    /// Code without unwind information (made at run time, hand-written), or with a form of it that
-    /// is not understood.
+    /// Code without unwind information (made at run time, hand-written), or with an unknown form of it.
     NoUnwindInfo = 5,
     /// The next frame would not lie further out.
     NoProgress = 6,
     /// Too many stacks were being walked at that moment.
     Busy = 7,
-    /// The thread has never run Python: right, and no error.
+    /// The thread has never run Python: expected, no error.
     NotPython = 16,
-    /// What was found where the interpreter keeps the thread's state is not that.
+    /// The memory for the thread's state holds something else.
     BadState = 17,
-    /// The process has no interpreter, or none that is understood.
+    /// The process has no interpreter, or an unknown one.
     NoInterpreter = 18,
-    /// As [`StackEnd::Root`], in a process with several interpreters: it may be that of another one.
+    /// As [`StackEnd::Root`], in a process with several interpreters: the frames may be another one's.
     OneOfSeveral = 19,
 }
 
@@ -68,18 +64,18 @@ pub const ENDS: [StackEnd; 11] = [
     StackEnd::OneOfSeveral,
 ];
 
-/// What a stack id stands for. Followed by `frame_count` frames, innermost first: eight-byte addresses
+/// The frames behind a stack id. Followed by `frame_count` frames, innermost first: eight-byte addresses
 /// ([`STACK_NATIVE`]) or [`PythonFrame`]s.
 ///
-/// Native addresses are return addresses; the first one is the address itself, at which the thread was.
+/// Native addresses are return addresses, but for the first: the thread's own instruction.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StackRecord {
     /// Of the first call that has the stack.
     pub header: Header,
-    /// Hash over all that follows; never 0.
+    /// Hash of all that follows; never 0.
     pub id: u64,
-    /// Which mappings the addresses belong to: see
+    /// Generation of the mappings that the addresses belong to: see
     /// [`ProcessState::generation`](crate::config::ProcessState::generation).
     pub generation: u64,
     /// Frames that follow.
@@ -99,18 +95,18 @@ const _: () = assert!(size_of::<StackRecord>() == 48);
 pub struct PythonFrame {
     /// Address of the code object, and [`FRAME_ENTRY`].
     pub code: u64,
-    /// Where in the code, as this version of Python tells it: bytes, or from 3.10 on units of two
-    /// bytes; from 3.11 on bytes from the first instruction.
+    /// Position in the code, in this Python version's unit: bytes; from 3.10 on units of two bytes; from 3.11 on bytes
+    /// from the first instruction.
     pub last_instruction: u32,
-    /// Tells code objects apart that lived at the same address one after the other.
+    /// Distinguishes code objects that lived at the same address in turn.
     pub fingerprint: u32,
 }
 const _: () = assert!(size_of::<PythonFrame>() == 16);
 
-/// In [`PythonFrame::code`], whose lowest bits are otherwise 0: C called this frame. It is the
-/// outermost of those that one native frame of the interpreter runs.
+/// In [`PythonFrame::code`], the lowest bit, else 0: C called this frame. It is the outermost of the frames that one
+/// native frame of the interpreter runs.
 pub const FRAME_ENTRY: u64 = 1;
-/// Bits of a pointer to an object that say something else, or nothing.
+/// Tag bits of a pointer to an object.
 pub const POINTER_TAGS: u64 = 7;
 
 impl PythonFrame {
@@ -129,18 +125,18 @@ impl PythonFrame {
     }
 }
 
-/// A text of a code object could not be read, or did not fit: what is there is a part of it.
+/// The name could not be read, or did not fit: the record has a part of it.
 pub const CODE_NAME_CUT: u8 = 1;
-/// As above.
+/// The same of the file's name.
 pub const CODE_FILE_CUT: u8 = 1 << 1;
-/// The line table is not there as a whole.
+/// The line table is not whole.
 pub const CODE_LINES_CUT: u8 = 1 << 2;
 
-/// A code object of Python, told once. Followed by `name_len`, `file_len` and `lines_len` bytes.
+/// A code object of Python, sent once. Followed by `name_len`, `file_len` and `lines_len` bytes.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CodeRecord {
-    /// Of the call that was made from the code first.
+    /// Of the first call from this code.
     pub header: Header,
     /// Its address.
     pub code: u64,
@@ -148,7 +144,7 @@ pub struct CodeRecord {
     pub fingerprint: u32,
     /// `co_firstlineno`.
     pub first_line: u32,
-    /// Minor version of Python: says how the line table is to be read.
+    /// Minor version of Python: decides how to read the line table.
     pub version: u8,
     /// Bytes per character of the name: 1, 2 or 4.
     pub name_kind: u8,
@@ -167,8 +163,7 @@ pub struct CodeRecord {
 }
 const _: () = assert!(size_of::<CodeRecord>() == 56);
 
-/// Calls with return probes that the thread is inside of, whose return addresses are therefore not
-/// on the stack.
+/// Most calls with return probes that a thread is inside of. Their return addresses are not on the stack.
 pub const MAX_RETURNS: usize = crate::miss::MAX_DEPTH;
 
 /// A return address that a return probe has replaced.
@@ -177,17 +172,17 @@ pub const MAX_RETURNS: usize = crate::miss::MAX_DEPTH;
 pub struct Replaced {
     /// Stack pointer at the entry of the call.
     pub stack_pointer: u64,
-    /// Where the call returns to.
+    /// The replaced address.
     pub address: u64,
 }
 
-/// A native stack that user space is to finish. Followed by `len` bytes from `stack_pointer` on.
+/// A native stack for user space to complete. Followed by `len` bytes from `stack_pointer` on.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SnapshotRecord {
     /// Of the call that has the stack.
     pub header: Header,
-    /// The id that the call carries.
+    /// The id in the call's record.
     pub id: u64,
     /// As in [`StackRecord`].
     pub generation: u64,
@@ -201,7 +196,7 @@ pub struct SnapshotRecord {
     pub link_register: u64,
     /// Return addresses that are not on the stack, outermost call first.
     pub replaced: [Replaced; MAX_RETURNS],
-    /// How many of them there are.
+    /// Number of these.
     pub replaced_count: u16,
     /// Padding, zero.
     pub reserved: u16,

@@ -1,22 +1,21 @@
-//! Block watch: what the kernel side tells of a thread that it has sent to the watch's handler.
+//! Block watch: the kernel side's reports about threads that it sends to the watch's handler.
 
 use crate::row::REGISTER_ARGS;
 
-/// A process whose threads are sent there.
+/// A watched process: its threads are sent to the handler.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WatchedProcess {
-    /// First address of the handler's own memory, and the handler's; a thread whose stack is there
-    /// runs calls of ours, which are nobody's. 0 while it is set up: a program with a handler is
-    /// sent nothing. [`ANY_HANDLER`]: one with an earlier tracer's handler is.
+    /// Start of the handler's own memory, and the handler's address. A thread with its stack there makes our own calls,
+    /// which are not reported. 0 during setup: no signal is sent to a program with a handler. [`ANY_HANDLER`]: one is
+    /// sent even then, since the handler is an earlier tracer's.
     pub from: u64,
-    /// Behind the last.
+    /// End of that memory.
     pub to: u64,
-    /// Graphs that are being captured: a stream must not be waited for then. Counted by the kernel
-    /// side.
+    /// Graphs being captured: no stream must be waited for meanwhile. Counted by the kernel side.
     pub capturing: u64,
-    /// Sides of operators at which the program had another handler for the signal, or ignored it:
-    /// nothing was sent. Counted by the kernel side.
+    /// Sides of operators without a signal, since the program had another handler for it, or ignored it. Counted by the
+    /// kernel side.
     pub unsent: u64,
     /// `CLOCK_MONOTONIC` of the first of them, in nanoseconds; 0 is none.
     pub unsent_since_ns: u64,
@@ -24,18 +23,18 @@ pub struct WatchedProcess {
     pub unsent_until_ns: u64,
 }
 
-/// In place of an address: whatever handler the process has, it is no handler of the program's own.
+/// Instead of an address: the process's handler is not the program's own.
 pub const ANY_HANDLER: u64 = u64::MAX;
 
-/// Bytes of an operator's name that the kernel side compares, the last one 0.
+/// Bytes compared of an operator's name, the last one 0.
 pub const START_BYTES: usize = 64;
 
-/// The operator that watching begins with: in processes where nothing is watched yet, threads are
-/// sent to the handler at its end alone.
+/// The operator at which watching begins: processes without a watched block send threads to the handler only at its
+/// end.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WatchStart {
-    /// Its name as far as it is compared, then zeros; all zeros are no operator.
+    /// The compared part of its name, padded with zeros; all zeros are no operator.
     pub name: [u64; START_BYTES / 8],
 }
 
@@ -55,23 +54,23 @@ impl WatchStart {
     }
 }
 
-/// Where a thread was when it was last sent there.
+/// Where a thread was when it was last sent to the handler.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WatchSite {
-    /// `CLOCK_MONOTONIC`, in nanoseconds; no two of a thread are the same.
+    /// `CLOCK_MONOTONIC`, in nanoseconds; unique within a thread.
     pub time_ns: u64,
     /// Its stack pointer then.
     pub stack_pointer: u64,
     /// The probed instruction.
     pub instruction_pointer: u64,
-    /// The call's arguments, as they were at its entry.
+    /// The call's arguments at its entry.
     pub args: [u64; REGISTER_ARGS],
     /// Number of the probe row.
     pub row: u16,
     /// 1: the call has returned, or is about to.
     pub returned: u16,
-    /// How often the thread was sent there, this time included.
+    /// Number of times the thread was sent, this one included.
     pub sent: u32,
     /// Where the call returns to.
     pub caller: u64,
@@ -91,7 +90,7 @@ mod pod {
 mod tests {
     use super::*;
 
-    /// Make sure that a long name is cut where the kernel's copy of a text is, with a zero behind it.
+    /// A long name is cut where the kernel's copy of a text is, with a zero behind it.
     #[test]
     fn names_are_cut_as_texts_are() {
         let bytes = |name: &str| {

@@ -7,7 +7,7 @@ use crate::{
     thread::{Frame, Thread},
 };
 
-/// What became of a call.
+/// Whether a call is reported.
 pub(crate) enum Outcome {
     /// Report it.
     Reported,
@@ -98,8 +98,8 @@ fn fill_frame(thread: &mut Thread, depth: u32, call: &Entered, bit: u32, nested:
     frame.args = args;
 }
 
-/// Forgets all calls of a thread whose returns do not match its entries (`longjmp`, unwinding,
-/// probes attached in between). Each is counted, here or if it returns after all.
+/// Forgets all calls of a thread: its returns do not match its entries (`longjmp`, unwinding, probes attached in
+/// between). Each is counted, here or if it returns after all.
 #[inline(always)]
 fn forget_calls(thread: &mut Thread, row: u16, miss: Miss) {
     thread.depth = 0;
@@ -170,12 +170,12 @@ fn unknown(row: u16) -> Outcome {
     Outcome::Dropped
 }
 
-/// What a frame was on the way to the call that returns.
+/// The relation of a frame to the call that returns.
 enum Step {
     Found,
     /// A call that an exception has left.
     Passed,
-    /// No call further out can be it.
+    /// No outer call can match.
     End,
 }
 

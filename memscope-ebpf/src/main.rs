@@ -1,8 +1,7 @@
 //! The kernel side of memscope-bpf: pairs calls, fills records, counts misses.
 //!
-//! The programs know shapes, not libraries: what to fetch is in the probe rows
-//! ([`memscope_common::row`]), what it means is user space's business. Every early return is a
-//! counted miss, or the call of a process that is not traced.
+//! The programs know shapes, not libraries: the probe rows say what to fetch ([`memscope_common::row`]), user space
+//! knows what it means. Every early return is a counted miss, or the call of a process that is not traced.
 #![no_std]
 #![no_main]
 #![feature(asm_experimental_arch)]
@@ -50,7 +49,7 @@ fn row(ctx: *mut c_void) -> u32 {
     cookie(ctx) as u32
 }
 
-/// Runs the body for a thread of a traced process. First, since all that others cost is this.
+/// Runs the body for a thread of a traced process. Comes first: other processes pay for this check only.
 #[inline(always)]
 fn traced(body: impl FnOnce(u64) -> u32) {
     if let Some(id) = filter::traced_thread() {
@@ -124,7 +123,7 @@ program!(
     enter_text_multi in "uprobe.multi.s", ctx => traced(|id| probes::enter_text(ctx, id, cookie(ctx)))
 );
 program!(
-    /// A place whose arguments lead to tensors, one link per probe.
+    /// A place with arguments that lead to tensors, one link per probe.
     tensors in "uprobe", ctx => tensors::on_hit(ctx, cookie(ctx))
 );
 program!(
@@ -132,7 +131,7 @@ program!(
     tensors_multi in "uprobe.multi", ctx => tensors::on_hit(ctx, cookie(ctx))
 );
 program!(
-    /// A place whose arguments lead to an array of tensors, one link per probe.
+    /// A place with arguments that lead to an array of tensors, one link per probe.
     tensor_array in "uprobe", ctx => tensors::on_array_hit(ctx, cookie(ctx))
 );
 program!(
@@ -172,7 +171,7 @@ program!(
     signal_generate_raw in "raw_tp", ctx => waits::on_signal(ctx)
 );
 program!(
-    /// A thread that has mapped a library waits until user space has looked (Linux 6.0).
+    /// A thread that has mapped a library waits until user space has examined it (Linux 6.0).
     hold in "uprobe.s", ctx => waits::hold(ctx, || row(ctx))
 );
 program!(

@@ -1,4 +1,4 @@
-//! Generations of mappings: numbers under which user space knows what is mapped where in a process.
+//! Generations of mappings: user space keeps the mappings of a process under these numbers.
 
 use memscope_common::config::{PROCESS_SHARES, ProcessState};
 
@@ -16,7 +16,7 @@ pub(crate) mod loader {
     pub(crate) const UNKNOWN: u32 = 255;
 }
 
-/// Begins a new generation if addresses may get another meaning by what the loader does.
+/// Begins a new generation if the loader's change may give addresses another meaning.
 ///
 /// Mapping alone invalidates no address, but two processes of one generation may map different
 /// files at the same address.

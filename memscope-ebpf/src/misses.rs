@@ -1,4 +1,4 @@
-//! Counts what is seen and not reported.
+//! Counts calls that are seen and not reported.
 
 use aya_ebpf::{macros::map, maps::PerCpuArray};
 use memscope_common::{Miss, miss::MISSES_PER_ROW, row::MAX_ROWS};

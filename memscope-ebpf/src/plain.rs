@@ -1,6 +1,6 @@
-//! Types that memory of others may be copied into.
+//! Types for copies of foreign memory.
 
-/// A type whose every bit pattern is a value.
+/// A type in which every bit pattern is a value.
 ///
 /// # Safety
 ///

@@ -22,10 +22,9 @@ static PERF_EVENTS: PerfEventByteArray = PerfEventByteArray::new(0);
 
 /// Query for the bytes that wait in the ring.
 const AVAILABLE: u64 = 0;
-/// Records wake the reader if they cross the mark within this many bytes: one or two do, not all
-/// behind it.
+/// Records wake the reader if they cross the mark within this many bytes: so one or two do, not every later one.
 const WAKE_WINDOW: u64 = 512;
-/// A thread queries the ring this often per mark's worth of its own bytes.
+/// Queries of the ring by one thread, per mark's worth of its own bytes.
 const QUERIES_PER_MARK: u32 = 256;
 
 /// A header for the current thread.

@@ -64,8 +64,8 @@ pub(crate) fn is_own_call(tgid: u32, stack_pointer: u64) -> bool {
         .is_some_and(|process| unsafe { stack_pointer >= (*process).from && stack_pointer < (*process).to })
 }
 
-/// Whether a call of this row wakes user space, since its process waits to be set up for a watch.
-/// Once it is set up, waking at each operator would cost more than all the rest.
+/// Whether a call of this row wakes user space: its process waits for the setup of a watch. After the setup, waking at
+/// each operator would dominate the cost.
 #[inline(always)]
 pub(crate) fn has_to_know(row: &ProbeRow, tgid: u32) -> bool {
     if setting!(watch) == 0 || row.flags & ROW_BOUNDARY == 0 {
@@ -94,7 +94,7 @@ pub(crate) fn forget_thread(id: u64) {
     }
 }
 
-/// One of the two sides of the call whose arguments the thread holds.
+/// One of the two sides of the call with the arguments in the thread's state.
 #[inline(always)]
 pub(crate) fn on_side(id: u64, thread: &mut Thread, row: &ProbeRow, number: u16, regs: &pt_regs, returned: bool) {
     if is_side(row) {
@@ -147,8 +147,8 @@ fn count_captures(process: *mut WatchedProcess, row: &ProbeRow) {
     }
 }
 
-/// Whether nothing is to do at this side: no block is watched, and watching does not begin here.
-/// Calls by which a script names blocks are no operators: they have one side.
+/// Whether this side can be skipped: no block is watched, and watching does not begin here. Calls by which a script
+/// names blocks are no operators: they have one side.
 #[inline(always)]
 fn is_idle(tgid: u32, thread: &Thread, row: &ProbeRow, returned: u32) -> bool {
     row.is_paired() && WATCH_IDLE.get_ptr(&tgid).is_some() && (returned == 0 || !may_start(thread, row))
@@ -179,8 +179,8 @@ fn operator_name(thread: &Thread, row: &ProbeRow) -> Option<[u64; START_BYTES / 
     (result >= 0).then_some(name)
 }
 
-/// Whether the process has a handler for the signal other than `ours`. If unknown, it has not. While
-/// ours is not there yet, a process that ignores the signal has none: it takes no notice of it.
+/// Whether the process has a handler for the signal other than `ours`; no if unknown. Before ours is set up, a process
+/// that ignores the signal counts as without: the signal does nothing to it.
 #[inline(always)]
 fn has_other_handler(ours: u64) -> bool {
     /// `SIG_IGN`; what is below is `SIG_DFL`.

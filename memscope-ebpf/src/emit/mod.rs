@@ -32,8 +32,8 @@ pub(crate) struct Call {
     pub(crate) status: i64,
 }
 
-/// Reports the call whose arguments the thread holds. `SLEEPS`: the program is sleepable, and waits
-/// for pages of a text.
+/// Reports the call with the arguments in the thread's state. `SLEEPS`: the program is sleepable, and waits for pages
+/// of a text.
 #[inline(always)]
 pub(crate) fn emit_call<const SLEEPS: bool>(ctx: *mut c_void, thread: &mut Thread, row: &ProbeRow, call: Call) {
     let values = if row.values > MAX_VALUES as u8 { MAX_VALUES as u8 } else { row.values };

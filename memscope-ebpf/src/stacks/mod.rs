@@ -45,8 +45,8 @@ pub(crate) fn are_wanted(row: &ProbeRow) -> bool {
 
 /// Takes the stacks that the row's records carry, and puts their ids into the thread's record.
 ///
-/// `LOOPS`: the program may contain `bpf_loop`, whose callbacks kernels before 5.13 refuse even if
-/// it never runs, and compare-and-exchange. Without it no Python stacks are taken.
+/// `LOOPS`: the program may contain `bpf_loop` and compare-and-exchange. Kernels before 5.13 refuse callbacks of a loop
+/// even if it never runs. Without it no Python stacks are taken.
 #[inline(always)]
 pub(crate) fn take<const LOOPS: bool>(
     ctx: *mut c_void,

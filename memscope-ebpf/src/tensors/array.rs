@@ -1,4 +1,4 @@
-//! Places whose arguments lead to an array of tensors and a text: copies the elements, and the text.
+//! Places with arguments that lead to an array of tensors and a text: copies the elements, and the text.
 //!
 //! Separate from the other tensors: in one program they exceed the verifier's limit.
 
@@ -79,7 +79,7 @@ fn take_elements(record: &mut ObjectsRecord, elements: &Elements, row: u16) {
         let place = ARRAY | (index as u32) << 8;
         take(record, elements.from.wrapping_add(index * elements.stride), place, row);
     }
-    // The element whose place the text took is counted already.
+    // The element whose slot the text took is counted already.
     let left = elements.len.saturating_sub(MAX_OBJECTS as u64);
     record.left_out = record.left_out.saturating_add(left as u16);
 }

@@ -1,4 +1,4 @@
-//! The copy of one tensor: its head, its long list of sizes, and what its first word points to.
+//! The copy of one tensor: its head, its long list of sizes, and the memory behind its first word.
 
 use memscope_common::{
     Miss, Object, ObjectShape,
@@ -38,7 +38,7 @@ fn is_skipped(head: &[u8; OBJECT_HEAD], shape: ObjectShape) -> bool {
         && byte(head, device_at + 2) != 0
 }
 
-/// Copies what the first word of the head points to.
+/// Copies the memory behind the head's first word.
 #[inline(always)]
 fn copy_inner(tensor: &mut Object, shape: ObjectShape) {
     let inner = word(&tensor.head, 0);

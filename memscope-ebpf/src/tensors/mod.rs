@@ -1,6 +1,6 @@
-//! Places whose arguments lead to tensors: copies parts of them.
+//! Places with arguments that lead to tensors: copies parts of them.
 //!
-//! Maps of their own, which have no room unless such rows are used: these records are large.
+//! With maps of their own, empty unless such rows are used: these records are large.
 
 mod array;
 mod copy;
@@ -84,7 +84,7 @@ fn opens_or_ends(scratch: &mut Scratch, row: &ProbeRow, number: u16, stack_point
     true
 }
 
-/// Keeps what arguments and results come in.
+/// Keeps the registers for arguments and results.
 #[inline(always)]
 fn save_slots(scratch: &mut Scratch, regs: &pt_regs, row: &ProbeRow, id: u64, stack_pointer: u64) {
     regs::save_slots(regs, &mut scratch.slots);

@@ -71,7 +71,7 @@ pub(crate) fn hold(ctx: *mut c_void, number: impl FnOnce() -> u32) {
 fn hold_until_answered(id: u64, row: u16, libraries: u64, regs: &pt_regs) {
     count(row, Miss::Held);
     match wait(id, regs::stack_pointer(regs)) {
-        // User space has looked at all of them.
+        // User space has examined all of them.
         ANSWERED => drop(all_known::<true>(libraries)),
         KILLED => forget(id),
         _ => give_up(id, row),
@@ -92,7 +92,7 @@ fn give_up(id: u64, row: u16) {
     count(row, Miss::NotHeld);
 }
 
-/// Address of the loader's list of loaded libraries (`r_debug.r_map`); 0 if unknown, or of no use.
+/// Address of the loader's list of loaded libraries (`r_debug.r_map`); 0 if unknown, or useless.
 #[inline(always)]
 fn first_library(regs: &pt_regs, number: u32, tgid: u32) -> u64 {
     /// Before `r_state`.

@@ -18,8 +18,8 @@ use crate::{
     verifier::{bpf_loop, read_once},
 };
 
-/// Probed loaders, programs without a loader and libraries that user space has looked at. Full:
-/// further ones are not learnt.
+/// Probed loaders, programs without a loader and libraries that user space has examined. Full: further ones are not
+/// learnt.
 #[map]
 static KNOWN_IMAGES: HashMap<ImageKey, u32> = HashMap::with_max_entries(16384, 0);
 

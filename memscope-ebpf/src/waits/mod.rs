@@ -1,8 +1,7 @@
-//! Makes a process wait until user space has probed what it has just mapped.
+//! Makes a process wait until user space has probed its new mappings.
 //!
-//! A thread that has mapped libraries waits inside a sleepable program (*held*): no signal, and
-//! others see nothing. On kernels before 6.0, and for programs whose loader is not probed yet, the
-//! process is stopped by `SIGSTOP`.
+//! A thread that has mapped libraries waits inside a sleepable program (*held*): no signal, invisible to others. On
+//! kernels before 6.0, and for programs with a loader that is not probed yet, `SIGSTOP` stops the process.
 
 mod hold;
 mod images;
@@ -106,9 +105,8 @@ fn ask_to_hold(id: u64, row: u16) -> u32 {
 
 /// Reports that the process runs another program, and stops it unless something makes it wait later.
 ///
-/// A known loader does, before code of the program or of a library runs. Of a program without a
-/// loader it is known from an earlier run what it maps. `IMAGES`: the file can be found
-/// (`bpf_find_vma`, Linux 5.17).
+/// A known loader makes it wait, before code of the program or of a library runs. The mappings of a program without a
+/// loader are known from an earlier run. `IMAGES`: the file can be found (`bpf_find_vma`, Linux 5.17).
 #[inline(always)]
 pub(crate) fn report_program<const IMAGES: bool>(ctx: *mut c_void, tgid: u32, flags: u32) {
     const LEN: u16 = size_of::<ProcessRecord>() as u16;

@@ -40,8 +40,7 @@ const NOT_FOR_STOPS: u64 = 1;
 /// Up to this the sender is the kernel itself (`SEND_SIG_NOINFO`, `SEND_SIG_PRIV`).
 const NO_SENDER: u64 = 1;
 
-/// Notes that the current process is to be stopped. Returns [`WAITS_STOPPED`], or why it is not
-/// stopped.
+/// Notes that the current process shall stop. Returns [`WAITS_STOPPED`], or why it is not stopped.
 #[inline(always)]
 pub(super) fn ask(tgid: u32, row: u16) -> u32 {
     let why = why_not();
@@ -81,7 +80,7 @@ fn why_not() -> u32 {
     if takes_child_signals(pointer(task, setting!(offsets.task_parent))) { WITHHELD_PARENT } else { 0 }
 }
 
-/// Whether a process is under job control: in another group than the program that we have started.
+/// Whether a process is under job control: in another group than the program that we started.
 #[inline(always)]
 fn is_job(task: *mut c_void) -> bool {
     let home = setting!(home_group);

@@ -6,11 +6,11 @@ use memscope_common::{StackEnd, unwind::STACK_BYTES};
 use super::slot::{COPIED, PAGE, Place, Walk};
 use crate::{user_memory, verifier::masked};
 
-/// Most bytes that are copied at once because the thread's last walk needed them.
+/// Most bytes copied at once because the thread's last walk needed them.
 const AT_ONCE: u64 = 16 << 10;
 const _: () = assert!(AT_ONCE <= 0x7fff);
 
-/// Why a step did not get to a caller.
+/// Why a step did not reach a caller.
 pub(super) enum Stop {
     /// A page was copied, or a return address replaced: take the step again.
     Again,

@@ -1,4 +1,4 @@
-//! What a native stack is walked in: a slot of map memory, which the verifier does not track.
+//! The workspace of a native stack's walk: a slot of map memory, which the verifier does not track.
 
 use core::mem::offset_of;
 
@@ -26,10 +26,10 @@ const _: () = assert!(MAX_FRAMES < FRAMES);
 #[derive(Clone, Copy)]
 pub(super) struct Slot {
     pub(super) walk: Walk,
-    /// The stack as it is sent, with its frames.
+    /// The stack's record, with its frames.
     pub(super) record: StackRecord,
     pub(super) frames: [u64; FRAMES],
-    /// The snapshot as it is sent, with the stack's copy.
+    /// The snapshot's record, with the stack's copy.
     pub(super) snapshot: SnapshotRecord,
     /// The stack, from the stack pointer on.
     pub(super) stack: [u64; WORDS],
@@ -37,7 +37,7 @@ pub(super) struct Slot {
 const _: () = assert!(offset_of!(Slot, frames) == offset_of!(Slot, record) + size_of::<StackRecord>());
 const _: () = assert!(offset_of!(Slot, stack) == offset_of!(Slot, snapshot) + size_of::<SnapshotRecord>());
 
-/// A locked slot, and the thread whose stack is walked in it.
+/// A locked slot, and the thread that is walked in it.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(super) struct Place {
@@ -81,7 +81,7 @@ pub(super) struct Walk {
     pub(super) base: u64,
     /// Bytes copied.
     pub(super) have: u64,
-    /// Address whose rule is next.
+    /// Address that needs the next rule.
     pub(super) at: u64,
     pub(super) stack_pointer: u64,
     pub(super) frame_pointer: u64,

@@ -103,7 +103,7 @@ fn request(key: &[u64; 2], now_ns: u64, walks: bool) -> Option<Asked> {
     Some(asked)
 }
 
-/// Copies what user space needs. Returns how many bytes of it there are.
+/// Copies the bytes that user space needs. Returns their number.
 #[inline(always)]
 fn copy_wanted(place: Place, walk: &mut Walk, walks: bool) -> u64 {
     let wanted = if walks { wanted(walk) } else { WALKLESS_BYTES.into() };

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{settings::setting, thread::Frame, verifier::element};
 
-/// One step: to a caller's frame, or to what is needed to get there. Returns 1 at the end.
+/// One step: to a caller's frame, or a preparation for it. Returns 1 at the end.
 pub(super) unsafe extern "C" fn step(_number: u64, place: *const Place) -> c_long {
     // SAFETY: the loop's own.
     let place = unsafe { *place };

@@ -1,4 +1,4 @@
-//! Code objects: their fingerprints, which tell apart what lived at one address.
+//! Code objects: their fingerprints, which distinguish objects that lived at one address in turn.
 
 use memscope_common::{
     PythonLayout, StackEnd,
@@ -14,8 +14,8 @@ use crate::{
     verifier::{element, element_mut, masked},
 };
 
-/// What the cached fingerprints are valid for: where frees of code objects are probed, the time
-/// between two; else one walk, whose frames keep their code alive.
+/// Validity of the cached fingerprints: the time between two frees of code objects, where those are probed; else one
+/// walk, during which frames keep their code alive.
 #[inline(always)]
 pub(super) fn epoch(walks: u64, tgid: u64, layout: &PythonLayout) -> u64 {
     if layout.flags & LAYOUT_FREES == 0 {

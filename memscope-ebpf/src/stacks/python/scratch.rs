@@ -1,4 +1,4 @@
-//! What a Python stack is walked in: a slot of map memory, which the verifier does not track.
+//! The workspace of a Python stack's walk: a slot of map memory, which the verifier does not track.
 
 use core::ffi::c_void;
 
@@ -36,7 +36,7 @@ const _: () = assert!(
 /// A slot.
 #[repr(C)]
 pub(super) struct Scratch {
-    /// The stack as it is sent, with its frames.
+    /// The stack's record, with its frames.
     pub(super) stack: StackRecord,
     pub(super) frames: [PythonFrame; FRAME_SLOTS],
     /// Address of the next frame.
@@ -72,7 +72,7 @@ pub(super) struct Scratch {
     pub(super) window_len: u64,
     /// Index of the frame at hand in the window.
     pub(super) frame_at: u64,
-    /// A code object as it is sent, with its texts and line table.
+    /// A code object's record, with its texts and line table.
     pub(super) record: CodeRecord,
     pub(super) bytes: [u8; CODE_ROOM],
 }
