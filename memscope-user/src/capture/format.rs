@@ -27,7 +27,7 @@ pub(super) const PREAMBLE: usize = 20;
 /// Bytes before a chunk's stored bytes.
 pub(super) const CHUNK_HEADER: usize = 16;
 
-/// What a reader has to know before the first record.
+/// Facts that a reader needs before the first record.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CaptureHeader {
     /// Version of the program that wrote the capture.
@@ -53,12 +53,12 @@ pub struct CaptureHeader {
     /// Blocks do not carry the number of launches before them: the level was not `kernel`.
     #[serde(default)]
     pub uncounted_launches: bool,
-    /// What the kernel side collects beyond what every trace does; `None` in captures of earlier versions.
+    /// Optional data that the kernel side collects; `None` in captures of earlier versions.
     #[serde(default)]
     pub collected: Option<Collected>,
 }
 
-/// What the kernel side of a trace collects, beyond what every trace does. Travels with a capture.
+/// Optional data that the kernel side of a trace collects. Stored in the capture.
 #[expect(clippy::struct_excessive_bools, reason = "each is a choice of its own")]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Collected {

@@ -25,7 +25,7 @@ pub enum CaptureError {
     /// The file could not be created, written or read.
     #[error("cannot {action} `{}`", path.display())]
     Io {
-        /// What was tried.
+        /// The action that failed.
         action: &'static str,
         /// The file.
         path: PathBuf,
@@ -33,7 +33,7 @@ pub enum CaptureError {
         #[source]
         source: io::Error,
     },
-    /// The file is something else.
+    /// The file is no capture.
     #[error("`{}` is no capture", path.display())]
     NoCapture {
         /// The file.
@@ -52,7 +52,7 @@ pub enum CaptureError {
     Header {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The mistake.
         what: String,
     },
 }

@@ -7,13 +7,14 @@ use crate::probes::RowInfo;
 use crate::probes::ops::{OpInfo, TensorLayout};
 use crate::settings;
 
-/// Longest text in a note, in bytes; so that every note fits a record, whatever has to be escaped.
+/// Longest text in a note, in bytes: every note fits a record, however much has to be escaped.
 const MAX_NOTE_TEXT: usize = 4096;
 /// Processes of a device; the driver lists 64.
 const MAX_PROCESSES: usize = 1024;
-/// Longest text of a symbol: names of templates have no bound. One symbol has to fit a record, all its texts escaped.
+/// Longest text of a symbol: names of templates have no bound. One symbol has to fit a record with all its texts
+/// escaped.
 const MAX_SYMBOL_TEXT: usize = 1024;
-/// Functions at one address that are kept.
+/// Most functions kept at one address.
 const MAX_INLINED: usize = 4;
 /// Longest JSON in a record.
 const MAX_JSON: usize = u16::MAX as usize - size_of::<Header>();
@@ -34,15 +35,15 @@ pub enum Note {
         command: String,
         /// Its `ASCEND_RT_VISIBLE_DEVICES`.
         visible_devices: Option<String>,
-        /// Its number in its own pid namespace (`NSpid`), if that is another one than the tracer's.
+        /// Its number in its own pid namespace (`NSpid`), if different from that in the tracer's.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pid_within: Option<u32>,
     },
-    /// Settings of the program that a process is; only those that the tracer knows by name are kept.
+    /// Settings of the process's program; only those that the tracer knows by name are kept.
     Settings {
         /// The process.
         pid: u32,
-        /// Those that are set: name and value.
+        /// Names and values that are set.
         settings: Vec<(String, String)>,
     },
     /// A process ended.
@@ -69,16 +70,16 @@ pub enum Note {
         /// The rows.
         rows: Vec<RowInfo>,
     },
-    /// Operators: what the details of records with objects mean.
+    /// Operators: the meaning of the details in records with objects.
     Operators {
         /// Number of the first of them.
         first: u32,
-        /// Where things are in their tensors; `None` when that is not known.
+        /// Layout of their tensors; `None` when unknown.
         layout: Option<TensorLayout>,
         /// The operators.
         operators: Vec<OpInfo>,
     },
-    /// What the kernel side has counted so far.
+    /// Counts of misses of the kernel side so far.
     Losses {
         /// Totals since the start; those not named are as they were.
         by: Vec<LossCount>,
@@ -94,14 +95,14 @@ pub enum Note {
         /// Processes and their bytes; `None` when the driver does not report it.
         processes: Option<Vec<(u32, u64)>>,
     },
-    /// What is at addresses of native stacks.
+    /// Symbols at addresses of native stacks.
     Symbols {
         /// Which mappings the addresses belong to, see [`Stack`](crate::decode::Stack).
         generation: u64,
         /// The addresses, each once in its generation.
         symbols: Vec<Symbol>,
     },
-    /// A process went on before libraries that it had mapped were probed: calls of these may be missing.
+    /// A process went on before its new libraries were probed: their calls may be missing.
     Late {
         /// Probe rows of the functions in these libraries.
         rows: Vec<u16>,
@@ -120,7 +121,7 @@ pub enum Note {
     Unknown,
 }
 
-/// What is at an address of a native stack.
+/// The symbol at an address of a native stack.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Symbol {
     /// The address, as in the stack.
@@ -153,7 +154,7 @@ pub struct LossCount {
     pub row: u16,
     /// A [`Miss`](memscope_common::Miss) as a number.
     pub reason: u32,
-    /// How often since the start.
+    /// Count since the start.
     pub count: u64,
 }
 
@@ -240,9 +241,9 @@ impl Symbol {
     }
 }
 
-/// The note as a record at `mono_ns`, to be handed to the capture and to the pipeline like those of the ring.
+/// The note as a record at `mono_ns`, for the capture and the pipeline, as those of the ring.
 ///
-/// Lists that do not fit one record become several, one after the other.
+/// Lists that do not fit into one record become several in a row.
 #[must_use]
 pub fn note_record(mono_ns: u64, pid: u32, note: &Note) -> Vec<u8> {
     // Serializing integers, strings and lists of them into memory cannot fail.

@@ -1,4 +1,4 @@
-//! Reading a capture: all good chunks, then how it ends. Any bytes may be in the file.
+//! Reads a capture: all good chunks, then the way it ends. The file may contain any bytes.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read};
@@ -12,7 +12,7 @@ use super::format::{
 };
 use crate::regular;
 
-/// Zeros that are looked at before they are taken for a tail of nothing else, which may be of any length.
+/// Zeros that are read before they count as an empty tail, which may be of any length.
 const MAX_ZEROS: usize = 16 << 20;
 
 /// How the chunks of a capture end.
@@ -23,20 +23,20 @@ pub enum Ending {
         /// Chunks read.
         good_chunks: u64,
     },
-    /// Within a chunk: the tracer was killed, or the disk was full. What was read is good.
+    /// Within a chunk: the tracer was killed, or the disk was full. Earlier chunks are good.
     Truncated {
         /// Where the torn chunk starts.
         at_offset: u64,
         /// Chunks read.
         good_chunks: u64,
     },
-    /// A chunk in the middle is damaged. What was read is good; what follows cannot be found.
+    /// A chunk in the middle is damaged. Earlier chunks are good; later ones cannot be found.
     Corrupt {
         /// Where the damaged chunk starts.
         at_offset: u64,
         /// Chunks read.
         good_chunks: u64,
-        /// What is wrong with it.
+        /// The damage.
         what: &'static str,
     },
 }
@@ -86,13 +86,13 @@ impl<R: Read> Reader<R> {
         Ok(Self { path: path.to_owned(), input, header, offset, good_chunks: 0, ending: None, stored, raw })
     }
 
-    /// What the capture says of itself.
+    /// The capture's header.
     #[must_use]
     pub const fn header(&self) -> &CaptureHeader {
         &self.header
     }
 
-    /// How the capture ends; `None` until all chunks are read.
+    /// The way the capture ends; `None` until all chunks are read.
     #[must_use]
     pub const fn ending(&self) -> Option<Ending> {
         self.ending
@@ -103,7 +103,7 @@ impl<R: Read> Reader<R> {
         self.offset
     }
 
-    /// Records of the next chunk; `None` after the last good one, and [`ending`](Self::ending) says why.
+    /// Records of the next chunk; `None` after the last good one: [`ending`](Self::ending) then has the reason.
     ///
     /// # Errors
     ///
@@ -219,7 +219,7 @@ fn read_header(input: &mut impl Read, path: &Path) -> Result<(CaptureHeader, usi
     Ok((header, len))
 }
 
-/// Reads until `buffer` is full or the input ends; returns how much there is.
+/// Reads until `buffer` is full or the input ends; returns the number of bytes.
 fn read_up_to(input: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
     let mut have = 0;
     while let Some(room) = buffer.get_mut(have..).filter(|room| !room.is_empty()) {

@@ -39,7 +39,7 @@ fn read(bytes: &[u8]) -> Result<(Vec<u8>, Ending), CaptureError> {
     Ok((all, reader.ending().expect("an ending")))
 }
 
-/// What goes in comes out, header included.
+/// Records and header come back unchanged.
 #[test]
 fn round_trip() {
     let bytes = capture(&[variety(), main(1).free(1)]);
@@ -65,7 +65,7 @@ fn large_batch_is_split_between_records() {
     assert_eq!(chunks, 3);
 }
 
-/// A file that stops anywhere gives all whole chunks, and says where it is torn.
+/// A file cut anywhere gives all whole chunks, and the place of the cut.
 #[test]
 fn torn_at_every_offset() {
     let (first, second) = (variety(), main(1).alloc(0x1000, 5, 0));
@@ -103,7 +103,7 @@ fn zeros_at_the_end_are_a_torn_tail() {
 
 /// A damaged chunk in the middle is no torn tail; the chunks before it are good.
 #[test]
-fn damage_in_the_middle_is_told() {
+fn damage_in_the_middle_is_reported() {
     let one = capture(&[variety()]).len();
     let mut bytes = capture(&[variety(), variety(), variety()]);
     bytes[one + 20] ^= 1;
@@ -121,7 +121,7 @@ fn newer_version_is_refused() {
     assert_eq!(error.to_string(), "`x` has capture format 2, this program reads up to 1");
 }
 
-/// The file is for its owner alone, and nothing that is there already is written to, not even through a link.
+/// Only the owner can read the file, and an existing file is never overwritten, not even through a link.
 #[test]
 fn file_is_private_and_new() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -137,7 +137,7 @@ fn file_is_private_and_new() {
 
 /// A full disk is an error that names the file.
 #[test]
-fn full_disk_is_told() {
+fn full_disk_is_reported() {
     let Ok(file) = fs::OpenOptions::new().write(true).open("/dev/full") else {
         return;
     };
@@ -171,7 +171,7 @@ fn notes_round_trip() {
     assert_eq!(Records::new(&bytes).flatten().count(), 1);
 }
 
-/// Rows that were added while tracing keep their numbers when their list is parted.
+/// Rows added during a trace keep their numbers when their list is split.
 #[test]
 fn parted_rows_keep_their_numbers() {
     let row = |n: usize| RowInfo {

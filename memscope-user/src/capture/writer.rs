@@ -53,7 +53,7 @@ impl Writer {
         Ok(writer)
     }
 
-    /// A writer over a file that is open already, without a header.
+    /// A writer over an open file, without a header.
     #[cfg(test)]
     pub(super) fn over(file: File, path: &Path) -> Self {
         let packed = vec![0; CHUNK_HEADER + get_maximum_output_size(MAX_RAW)];
@@ -79,7 +79,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Writes out what was taken. To be called at least twice a second.
+    /// Writes out the buffered records. Call at least twice a second.
     pub fn flush(&mut self) -> Result<(), CaptureError> {
         if self.raw.is_empty() {
             return Ok(());

@@ -4,7 +4,7 @@ use memscope_common::record::TEXT_CHUNK;
 
 use super::DecodeError;
 
-/// Little-endian fields of a slice that is known to be long enough; 0 beyond its end.
+/// Little-endian fields of a slice of checked length; 0 beyond its end.
 #[derive(Clone, Copy)]
 pub(super) struct Fields<'a>(pub(super) &'a [u8]);
 

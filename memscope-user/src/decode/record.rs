@@ -27,20 +27,20 @@ pub struct Record<'a> {
     pub row: u16,
     /// Row of the outermost allocation call that the thread is inside of; 0 is none.
     pub outer: u16,
-    /// What the record says.
+    /// The contents.
     pub body: Body<'a>,
 }
 
-/// What a record says.
+/// The contents of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Body<'a> {
     /// A probed call.
     Call(Call<'a>),
-    /// The text of the thread's call of the same row goes on.
+    /// A further part of the text of the thread's last call of this row.
     TextPart(TextPart<'a>),
     /// A place of a row with objects was passed.
     Objects(Objects<'a>),
-    /// What the id of a stack stands for.
+    /// The stack behind an id.
     Stack(Stack<'a>),
     /// A code object of Python.
     Code(Code<'a>),
@@ -60,7 +60,7 @@ pub enum Body<'a> {
     Library {
         /// `r_debug.r_state`.
         state: u32,
-        /// The process waited until it was looked at.
+        /// The process waited until it was examined.
         stopped: bool,
     },
     /// JSON of user space: see [`Note`](crate::capture::Note).
@@ -86,13 +86,13 @@ pub enum Phase {
 pub struct Call<'a> {
     /// When it was reported.
     pub phase: Phase,
-    /// What it returned; 0 at entry.
+    /// The returned value; 0 at entry.
     pub status: i64,
     /// The row's values.
     pub values: Values,
     /// First part of the text; empty when there is none.
     pub text: &'a [u8],
-    /// The text goes on in a [`TextPart`].
+    /// The text continues in a [`TextPart`].
     pub text_more: bool,
     /// The text could not be read to its end.
     pub text_fault: bool,
@@ -113,7 +113,7 @@ pub struct Values {
 }
 
 impl Values {
-    /// Value `index`; `None` when it is not there or could not be read.
+    /// Value `index`; `None` when missing or unreadable.
     #[must_use]
     pub fn get(&self, index: usize) -> Option<u64> {
         let there = index < usize::from(self.count) && self.faults >> index & 1 == 0;
@@ -140,7 +140,7 @@ pub struct TextPart<'a> {
     pub fault: bool,
 }
 
-/// What an id stands for.
+/// The stack behind an id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stack<'a> {
     /// The id.
@@ -194,7 +194,7 @@ pub struct Code<'a> {
     pub name: CodeText<'a>,
     /// File that it was compiled from.
     pub file: CodeText<'a>,
-    /// Its line table; `None` if it is not there as a whole.
+    /// Its line table; `None` if it is not whole.
     pub lines: Option<&'a [u8]>,
 }
 
@@ -205,16 +205,16 @@ pub struct CodeText<'a> {
     pub bytes: &'a [u8],
     /// 1, 2 or 4.
     pub kind: u8,
-    /// Not all of it.
+    /// It is cut.
     pub cut: bool,
 }
 
-/// A place that was passed, and the objects that were found there.
+/// A probed place, and the objects found there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Objects<'a> {
-    /// Which of the places of the row.
+    /// Number of the place among those of the row.
     pub detail: u32,
-    /// Objects for which the record had no room.
+    /// Objects that did not fit into the record.
     pub left_out: u16,
     /// As in [`Call`].
     pub native_stack: Option<NonZeroU64>,
@@ -230,24 +230,24 @@ impl<'a> Objects<'a> {
     }
 }
 
-/// What was copied of an object.
+/// The copied parts of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ObjectCopy<'a> {
     /// Where it is.
     pub address: u64,
-    /// Which of the row's values led to it.
+    /// Index of the row's value that led to it.
     pub value: u8,
     /// Its place, if the value is a list.
     pub index: u16,
     /// It could be read.
     pub readable: bool,
-    /// What it points to could be read.
+    /// The memory that it points to was readable.
     pub inner_readable: bool,
     /// Its long list, if it has one, could be read.
     pub list_readable: bool,
     /// Its bytes.
     pub head: &'a [u8],
-    /// Bytes of what it points to.
+    /// Bytes that it points to.
     pub inner: &'a [u8],
 }
 
@@ -270,7 +270,7 @@ impl<'a> ObjectCopy<'a> {
     }
 }
 
-/// Decodes the record that `bytes` start with; what follows it is left alone.
+/// Decodes the record at the start of `bytes`, and ignores what follows it.
 ///
 /// # Errors
 ///
@@ -336,7 +336,7 @@ fn call(fields: Fields<'_>, phase: Phase) -> Result<Call<'_>, DecodeError> {
         len => fields.text(CALL_TEXT_AT, len)?,
     };
     let flags = fields.u8(34);
-    // With a fault the address of the text stands in its place.
+    // After a fault the record has the text's address instead.
     let text = if flags & CALL_TEXT_FAULT == 0 { text } else { &[] };
     Ok(Call {
         phase,

@@ -25,7 +25,7 @@ pub(super) fn record_len(bytes: &[u8]) -> Result<usize, DecodeError> {
     Ok(len)
 }
 
-/// The records of a buffer, one after the other.
+/// The records of a buffer, in order.
 ///
 /// A record that contradicts itself is an error and is stepped over; a length that leads nowhere ends the buffer.
 #[derive(Clone, Debug)]
@@ -40,7 +40,7 @@ impl<'a> Records<'a> {
         Self { rest: bytes }
     }
 
-    /// The records, each with its bytes as they came; those of the last end with the buffer if they lead nowhere.
+    /// The records, each with its bytes; those of the last reach to the end of the buffer if its length is wrong.
     pub fn with_bytes(mut self) -> impl Iterator<Item = (&'a [u8], Result<Record<'a>, DecodeError>)> {
         std::iter::from_fn(move || {
             let before = self.rest;

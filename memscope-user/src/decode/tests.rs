@@ -74,7 +74,7 @@ fn stepping_goes_on_where_it_can() {
     assert_eq!(Records::new(&bytes).map(|record| record.is_ok()).collect::<Vec<_>>(), [false]);
 }
 
-/// Notes are found whatever is between them, up to where a length leads nowhere.
+/// Notes are found whatever is between them, up to a wrong length.
 #[test]
 fn notes_are_found() {
     let (first, last) = (main(1).note(&Note::UsageEnded), main(4).note(&Note::UsageEnded));

@@ -14,7 +14,7 @@ pub enum Device {
     Npu(u32),
     /// Host memory.
     Cpu,
-    /// Not known, or none: the row goes to every device file of the process.
+    /// Unknown, or none: the row goes to every device file of the process.
     None,
 }
 
@@ -36,9 +36,9 @@ pub enum AllocApi {
     /// `halMemAlloc`: an address.
     #[default]
     Alloc,
-    /// `halMemCreate`: a physical handle, whose value stands for the address.
+    /// `halMemCreate`: a physical handle; its value replaces the address.
     Create,
-    /// `aclrtHostRegisterV2`: memory of the program that was pinned.
+    /// `aclrtHostRegisterV2`: pinned memory of the program.
     Register,
 }
 
@@ -47,15 +47,15 @@ pub enum AllocApi {
 pub struct Block {
     /// Number of the block in its process, from 1.
     pub allocation_id: u64,
-    /// Who handed it out.
+    /// The pool, or the driver.
     pub pool: Pool,
     /// Device that the memory is on ([`Device::Cpu`] for host memory).
     pub device: Device,
-    /// What the caller got: address, or handle for [`AllocApi::Create`].
+    /// The result of the call: an address, or a handle for [`AllocApi::Create`].
     pub addr: u64,
     /// Size in bytes: as the driver was asked for it, or as the pool rounded it.
     pub size_bytes: u64,
-    /// Bytes that the pool was asked for, where it can be told.
+    /// Bytes requested from the pool, where known.
     pub requested_bytes: Option<u64>,
     /// Time of the allocation, nanoseconds since the Unix epoch.
     pub alloc_time_ns: u64,
@@ -73,11 +73,11 @@ pub struct Block {
     pub page: PageType,
     /// Driver call.
     pub api: AllocApi,
-    /// Outermost function of ACL or runtime that the driver was called from; `None` if it was called directly.
+    /// Outermost function of ACL or runtime around the driver's call; `None` for a direct call.
     pub caller: Option<Name>,
     /// Where it was allocated.
     pub stacks: Stacks,
-    /// Whose it is, as far as that could be told when it was allocated (contract §8.5); only with the analysis decompose.
+    /// The owner as known at the allocation (contract §8.5); only with the analysis decompose.
     pub owner: Option<Name>,
 }
 

@@ -1,4 +1,4 @@
-//! Enriched events: what happened, to which block, on which device. Analyses and sinks see nothing else.
+//! Enriched events, each with its block and device. Analyses and sinks see nothing else.
 
 use std::sync::Arc;
 
@@ -7,16 +7,16 @@ use serde::Serialize;
 
 use super::{Block, Device, Name, Pool, Stacks};
 
-/// What the driver said last of the device that an event is about.
+/// The driver's last figures of the device of an event.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DriverFigures {
-    /// Bytes that the process uses; `None` when it was not listed.
+    /// Bytes in use by the process; `None` when it was not listed.
     pub process_used_bytes: Option<u64>,
-    /// Bytes that are in use, by whomever; `None` when not known.
+    /// Bytes in use by all processes; `None` when unknown.
     pub device_used_bytes: Option<u64>,
 }
 
-/// The request to a pool that a block is the answer to, where its pool tells.
+/// The request to a pool that a block answers, where the pool reports it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Asked {
     /// When, nanoseconds since the Unix epoch: the driver calls since then were made for it.
@@ -32,12 +32,12 @@ pub struct Alloc {
     pub block: Block,
     /// Live bytes of this pool, process and device after the event.
     pub used_bytes: u64,
-    /// Bytes that the pool holds reserved, where it tells.
+    /// Bytes that the pool holds reserved, where it reports them.
     pub total_bytes: Option<u64>,
     /// The driver's figures.
     pub driver: DriverFigures,
-    /// Not a call that was seen: the block is put back after a free that turned out to have failed, or it was live already
-    /// where the events begin ([`Window`](crate::analyses::select::Window)).
+    /// Not a call: the block is restored after a free that failed, or was live already at the start of the events
+    /// ([`Window`](crate::analyses::select::Window)).
     pub restored: bool,
     /// Not the moment of its allocation: it was live already when its script began to collect (contract §7.3).
     pub promoted: bool,
@@ -56,9 +56,10 @@ pub enum FreeCause {
     Replaced,
     /// The trace ended with the block alive.
     TraceEnd,
-    /// The program freed it while its script had nothing collected: it is told when collection begins again, or at the end.
+    /// The program freed it while its script had stopped collecting: reported when collection starts again, or at the
+    /// end.
     Unwatched,
-    /// The program freed it while it ended: it was held as long as the program worked. Only analyses inside of
+    /// The program freed it during its exit: held as long as the program worked. Only analyses inside of
     /// [`Judged`](crate::analyses::Judged) see it.
     Exit,
 }
@@ -81,28 +82,28 @@ pub struct Free {
     pub block: Block,
     /// Live bytes of this pool, process and device after the event.
     pub used_bytes: u64,
-    /// Bytes that the pool holds reserved, where it tells.
+    /// Bytes that the pool holds reserved, where it reports them.
     pub total_bytes: Option<u64>,
     /// The driver's figures.
     pub driver: DriverFigures,
     /// Why.
     pub cause: FreeCause,
-    /// Whose it is, if labels have said so after its allocation.
+    /// The owner, if labels have named it after its allocation.
     pub owner: Option<Name>,
-    /// What its row has for a time, nanoseconds since the Unix epoch, if not that of the event: collection had stopped before.
+    /// Time of its row, nanoseconds since the Unix epoch, if not that of the event: collection had stopped before.
     pub row_time_ns: Option<u64>,
-    /// No row of the dump says so: its address came back, or the dump ended.
+    /// The dump has no row for it: its address came back, or the dump ended.
     pub without_row: bool,
 }
 
-/// A free of a block that is not known: allocated before the trace, or never.
+/// A free of an unknown block: allocated before the trace, or never.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnknownFree {
-    /// Whose.
+    /// The pool, or the driver.
     pub pool: Pool,
-    /// What the caller passed.
+    /// The address in the call.
     pub addr: u64,
-    /// Its size, where the pool or the row tells.
+    /// Its size, where the pool or the row has it.
     pub size_bytes: Option<u64>,
     /// The process was running before the trace began, so the block may be older.
     pub maybe_older: bool,
@@ -113,7 +114,7 @@ pub struct UnknownFree {
 /// An allocation failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AllocFailed {
-    /// Whose.
+    /// The pool, or the driver.
     pub pool: Pool,
     /// Requested size in bytes.
     pub size_bytes: u64,
@@ -123,7 +124,7 @@ pub struct AllocFailed {
     pub flags: u64,
     /// Function that failed: the outermost one.
     pub caller: Option<Name>,
-    /// The code says that there was no memory; otherwise the request was refused for another reason.
+    /// The code means that memory was out; otherwise the request was refused for another reason.
     pub out_of_memory: bool,
     /// Number of the request in its process, from 1. Attempts of one request have the same.
     pub request: u64,
@@ -131,10 +132,10 @@ pub struct AllocFailed {
     pub attempt: u32,
 }
 
-/// A request that had failed succeeded at a further attempt: the pool had given its cache back, for instance.
+/// A failed request succeeded at a further attempt: the pool had given its cache back, for instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AllocRecovered {
-    /// Whose memory was asked for.
+    /// The pool, or the driver.
     pub pool: Pool,
     /// Number of the request, see [`AllocFailed::request`].
     pub request: u64,
@@ -153,11 +154,11 @@ pub struct PoolRefused {
     pub asked_ns: u64,
 }
 
-/// A pool has got a block back for good: from here on it can hand it out again. The [`Free`] of the block, which is
-/// when the program gave it back, comes right behind, or came before when a stream was still using the block.
+/// A pool has a block back for good and can hand it out again. The [`Free`] of the block, at the time when the program
+/// gave it back, comes right behind; or it came before, if a stream was still using the block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockReturned {
-    /// Whose.
+    /// The pool.
     pub pool: Pool,
     /// Number of the block; `None` when it is older than the trace.
     pub allocation_id: Option<u64>,
@@ -169,14 +170,14 @@ pub struct BlockReturned {
     pub used_bytes: u64,
     /// Bytes that the pool holds reserved.
     pub total_bytes: u64,
-    /// Bytes that are handed out or that streams still use.
+    /// Bytes handed out, or still in use by streams.
     pub active_bytes: u64,
 }
 
-/// A request for memory has failed for good: the request, or a block that was live at that moment.
+/// A request has failed for good: the request itself, or a block that was live at that moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OutOfMemory {
-    /// What was asked for.
+    /// The request.
     Trigger(AllocFailed),
     /// One of the blocks allocated last, the newest first.
     Recent(Block),
@@ -184,7 +185,7 @@ pub enum OutOfMemory {
     Top(Block),
 }
 
-/// Address space that the driver keeps track of and that is no memory by itself.
+/// Address space that the driver manages, and that is no memory by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RegionKind {
@@ -192,23 +193,22 @@ pub enum RegionKind {
     Reservation,
     /// `halMemMap`: reserved addresses get the memory of a handle.
     Mapping,
-    /// `halHostRegister`: memory of the program that the device may use, or the other way round.
+    /// `halHostRegister`: memory of the program for the device, or the reverse.
     Registration,
 }
 
 /// A region begins or ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Region {
-    /// What it is.
+    /// Its kind.
     pub kind: RegionKind,
     /// It begins; otherwise it ends.
     pub begins: bool,
     /// Its start.
     pub addr: u64,
-    /// Its size in bytes; 0 when the end of an unknown region is told.
+    /// Its size in bytes; 0 for the end of an unknown region.
     pub size_bytes: u64,
-    /// Of a mapping: number of the block whose memory it shows; `None` when that is older than the trace, or of another
-    /// process.
+    /// Of a mapping: number of the mapped block; `None` when that is older than the trace, or of another process.
     pub allocation_id: Option<u64>,
     /// Bytes of all regions of this kind of the process after the event.
     pub live_bytes: u64,
@@ -232,7 +232,7 @@ pub enum OpPhase {
     Start,
     /// It has returned. One that throws does not.
     End,
-    /// It is given to the device; there is no word of its end.
+    /// Submitted to the device; its end is not reported.
     Submit,
 }
 
@@ -245,14 +245,14 @@ pub struct Op {
     pub name: Arc<str>,
 }
 
-/// What an operator does with a tensor.
+/// How an operator uses a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AccessKind {
     /// Reads it.
     Read,
     /// Writes it.
     Write,
-    /// Uses it, one way or the other.
+    /// Unknown.
     Unknown,
 }
 
@@ -263,9 +263,9 @@ pub struct Access {
     pub kind: AccessKind,
     /// The operator, as in [`Op`].
     pub op: Arc<str>,
-    /// Block that the tensor lies in; 0 when that is not known.
+    /// Block of the tensor; 0 when unknown.
     pub allocation_id: u64,
-    /// Who handed that block out, or would have.
+    /// Pool of that block, known or not.
     pub pool: Pool,
     /// First element.
     pub addr: u64,
@@ -273,7 +273,7 @@ pub struct Access {
     pub size_bytes: u64,
     /// Type of the elements, as Python names it: `torch.float32`; as ACL does for a tensor of ATB: `ACL_FLOAT`.
     pub dtype: &'static str,
-    /// How a tensor of ATB is laid out, as ACL names it: `ACL_FORMAT_ND`; `None` for others.
+    /// Layout of an ATB tensor, as ACL names it: `ACL_FORMAT_ND`; `None` for others.
     pub format: Option<&'static str>,
     /// Sizes of the dimensions.
     pub shape: Arc<[i64]>,
@@ -297,7 +297,7 @@ pub struct AtbOp {
 pub enum Mark {
     /// A point.
     Point {
-        /// Text as given, made valid UTF-8; `None` for a null pointer.
+        /// The text, made valid UTF-8; `None` for a null pointer.
         text: Option<Arc<str>>,
     },
     /// A range begins.
@@ -323,11 +323,11 @@ pub enum System {
     AclInit,
     /// `aclFinalize` was called.
     AclFinalize,
-    /// `exit` was called, or `main` has returned. No row says so.
+    /// `exit` was called, or `main` has returned. Has no row.
     Exit,
-    /// `Py_FinalizeEx` was called: Python ends as soon as its threads have. No row says so.
+    /// `Py_FinalizeEx` was called: Python ends as soon as its threads have. Has no row.
     PythonEnds,
-    /// The script begins to collect: what is free and what there is of device 0, in bytes, where the driver tells.
+    /// The script starts to collect: free and total bytes of device 0, where the driver reports them.
     TraceStart {
         /// Both.
         free_and_total_bytes: Option<(u64, u64)>,
@@ -336,26 +336,26 @@ pub enum System {
     TraceStop,
 }
 
-/// What a script tells of `PyTorch`'s pool and the device, as the pool and the driver have it; bytes.
+/// A script's snapshot of `PyTorch`'s pool and the device: figures of the pool and the driver, in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Snapshot {
-    /// Given by the script.
+    /// Chosen by the script.
     pub name: Arc<str>,
-    /// What the pool holds from the driver.
+    /// Driver memory that the pool holds.
     pub reserved_bytes: u64,
-    /// The most of it so far.
+    /// Its maximum so far.
     pub max_reserved_bytes: u64,
-    /// What it has handed out.
+    /// Bytes handed out.
     pub allocated_bytes: u64,
-    /// The most of it so far.
+    /// Their maximum so far.
     pub max_allocated_bytes: u64,
-    /// What the device has.
+    /// Memory of the device.
     pub total_bytes: u64,
-    /// What is free of that.
+    /// Free memory of the device.
     pub free_bytes: u64,
 }
 
-/// What a script's `config()` asks for, and the tracer was not started with.
+/// A demand of a script's `config()` that the tracer was not started with.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Unmet {
     /// Settings, as the script would write them.
@@ -386,7 +386,7 @@ pub struct ProcessStart {
     pub pid_within: Option<u32>,
 }
 
-/// What one process uses of a device, as the driver counts it.
+/// One process's use of a device, by the driver's count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct ProcessUsage {
     /// Process.
@@ -395,14 +395,14 @@ pub struct ProcessUsage {
     pub used_bytes: u64,
 }
 
-/// What the driver says of a device as a whole. Of no process: such events have process number 0, and no row.
+/// The driver's figures of a whole device. Such events have process number 0, and no row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceUsage {
     /// Bytes in use, by whomever.
     pub used_bytes: u64,
     /// Bytes that the device has.
     pub total_bytes: u64,
-    /// Who uses it; `None` when the driver does not tell. In a container these may be fewer than there are.
+    /// The processes on it; `None` when the driver does not list them. In a container the list may be incomplete.
     pub processes: Option<Arc<[ProcessUsage]>>,
 }
 
@@ -413,7 +413,7 @@ pub enum EventKind {
     Alloc(Alloc),
     /// A block ended.
     Free(Free),
-    /// A free of a block that is not known.
+    /// A free of an unknown block.
     UnknownFree(UnknownFree),
     /// An allocation failed.
     AllocFailed(AllocFailed),
@@ -421,7 +421,7 @@ pub enum EventKind {
     AllocRecovered(AllocRecovered),
     /// A request has failed for good, for want of memory.
     OutOfMemory(OutOfMemory),
-    /// A pool had no block for a request. No row says so.
+    /// A pool had no block for a request. Has no row.
     PoolRefused(PoolRefused),
     /// A pool has got a block back for good.
     BlockReturned(BlockReturned),
@@ -437,7 +437,7 @@ pub enum EventKind {
     AtbOp(AtbOp),
     /// A mark of the user.
     Mark(Mark),
-    /// A mark of the user, of a domain of its own.
+    /// A user's mark in its own domain.
     DomainMark {
         /// Name of the domain.
         domain: Name,
@@ -451,20 +451,20 @@ pub enum EventKind {
         /// Number, from 1.
         step: u32,
     },
-    /// The script tells what memory there is.
+    /// The script asks for a snapshot of memory.
     Snapshot(Snapshot),
     /// A range that the script has named ends.
     NamedRange {
         /// The name.
         name: Arc<str>,
-        /// Nanoseconds since the Unix epoch; `None` if that is not known, or what the script says of it cannot be.
+        /// Nanoseconds since the Unix epoch; `None` if unknown, or if the script's value is impossible.
         start_ns: Option<u64>,
-        /// The same; the event's own time is when it was told.
+        /// The same; the event's own time is that of the report.
         end_ns: Option<u64>,
     },
-    /// The program marks steps by ranges and by its script. The first way that was seen counts, the other is passed over.
+    /// The program marks steps by ranges and by its script. The first kind seen counts, the other is ignored.
     StepsRefused,
-    /// A script has asked for what this trace does not have, once for each such demand.
+    /// A script has asked for something that this trace does not have; once for each such demand.
     Unmet(Unmet),
     /// Step `step` of (process, device) begins. Follows the mark that caused it.
     StepStart {
@@ -476,24 +476,24 @@ pub enum EventKind {
         /// Number, from 1.
         step: u32,
     },
-    /// A hidden function was located wrongly, which shows in what it is called with: the process's calls of it are
-    /// passed over from here on.
+    /// A hidden function was located wrongly, as its arguments show: the process's calls of it are ignored from here
+    /// on.
     ProbeDisabled {
-        /// What was looked for.
+        /// The function that was searched for.
         symbol: Name,
     },
     /// The driver's figures of a device.
     DeviceUsage(DeviceUsage),
     /// A process joined the trace.
     ProcessStart(ProcessStart),
-    /// Settings of the program that a process is, which advice depends on. No row says so.
+    /// Settings of the process's program, on which advice depends. Has no row.
     Settings(Arc<[Setting]>),
     /// A process ended; its live blocks were freed by [`FreeCause::ProcessEnd`] events before this one.
     ProcessEnd,
 }
 
 impl EventKind {
-    /// Whether a run may begin with it. What the driver says of a device is of no run, and settings were there before.
+    /// Whether a run may begin with it. Figures of a device belong to no run, and settings are older.
     #[must_use]
     pub const fn is_of_run(&self) -> bool {
         !matches!(self, Self::DeviceUsage(_) | Self::Settings(_))

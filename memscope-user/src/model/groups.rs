@@ -1,4 +1,4 @@
-//! Live blocks in groups: by whose they are, where they were allocated, and how large each is.
+//! Live blocks in groups: by owner, by place, by size.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -17,7 +17,7 @@ pub struct LiveSum {
 /// Blocks of one owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct OwnerSum {
-    /// The owner; `None` for host memory that no rule names.
+    /// The owner; `None` for host memory without a rule.
     pub owner: Option<Name>,
     /// Its blocks.
     #[serde(flatten)]
@@ -27,7 +27,7 @@ pub struct OwnerSum {
 /// Blocks allocated at one place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct PlaceSum {
-    /// The place; none where no stack is known.
+    /// The place; empty where no stack is known.
     pub stacks: Stacks,
     /// Its blocks.
     #[serde(flatten)]
@@ -44,8 +44,8 @@ pub struct SizeSum {
     pub live: LiveSum,
 }
 
-/// Live blocks, grouped three times. Each of the lists adds up to the same, the largest group comes first (of sizes the
-/// smallest size), and groups without blocks are left out.
+/// Live blocks, grouped three times. Each list has the same sum. The largest group comes first (of sizes the smallest
+/// size); empty groups are left out.
 #[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct LiveGroups {
     /// By owner.
@@ -54,7 +54,7 @@ pub struct LiveGroups {
     pub places: Vec<PlaceSum>,
     /// By size class.
     pub sizes: Vec<SizeSum>,
-    /// There were more places than are told apart; blocks of further ones count as without a stack.
+    /// The limit of places was reached; blocks of further ones count as without a stack.
     pub places_full: bool,
 }
 

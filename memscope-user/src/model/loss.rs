@@ -1,15 +1,15 @@
-//! What was seen and not reported, and what that may touch.
+//! Losses: what was seen and not reported, and which figures that affects.
 
 use std::borrow::Cow;
 
 use schemars::JsonSchema;
 use serde::Serialize;
 
-/// A kind of figures: those that come from the same calls.
+/// A kind of figures: those computed from the same calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Figures {
-    /// Bytes and blocks of the driver and of pools, and all that is concluded from them.
+    /// Bytes and blocks of the driver and of pools, and all conclusions from them.
     Memory,
     /// Requests that failed.
     Failures,
@@ -25,7 +25,7 @@ pub enum Figures {
     Stacks,
     /// The Python trace of a script.
     PythonTrace,
-    /// What is said of watched blocks.
+    /// Results of block watch.
     Watch,
     /// Rows of outputs; no finding.
     Rows,
@@ -75,11 +75,11 @@ pub struct LossLine {
     pub reason: String,
     /// Calls.
     pub count: u64,
-    /// Figures that may be wrong for it; none if all of them are right.
+    /// Figures that may be wrong because of it; empty if all are right.
     pub touches: Cow<'static, [Figures]>,
 }
 
-/// Calls whose stack ends early, for one reason.
+/// Calls with a stack that ends early, for one reason.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct CutStacks {
     /// `C` or `Python`.
@@ -93,17 +93,18 @@ pub struct CutStacks {
 /// How the trace ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct RunEnd {
-    /// When it began: time of its first event, nanoseconds since the Unix epoch. Printed times count from it, as those of `--since` do.
+    /// Time of its first event, nanoseconds since the Unix epoch. Printed times count from it, as those of `--since`
+    /// do.
     pub start_ns: u64,
     /// When it ended, nanoseconds since the Unix epoch.
     pub time_ns: u64,
     /// Records that the transport had no room for.
     pub lost: u64,
-    /// Everything that was seen and not reported, by function and reason; zeros left out.
+    /// Misses by function and reason; zeros left out.
     pub losses: Vec<LossLine>,
-    /// Calls whose stacks are neither whole nor as deep as was asked for; zeros left out.
+    /// Calls with stacks that are neither whole nor of the requested depth; zeros left out.
     pub cut_stacks: Vec<CutStacks>,
-    /// The tracer itself failed, and how: nobody knows what is missing.
+    /// The tracer itself failed, for this reason: losses are unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fault: Option<String>,
     /// Files that traced processes had mapped and that the tracer may not open: nothing in them was probed.
@@ -112,8 +113,8 @@ pub struct RunEnd {
 }
 
 impl RunEnd {
-    /// Whether something is missing that one of these figures depends on. Of losses that no line explains, and of
-    /// files that were not probed, all of them do.
+    /// Whether one of these figures depends on something that is missing. Losses without a line, and files without
+    /// probes, affect all of them.
     #[must_use]
     pub fn touches(&self, figures: &[Figures]) -> bool {
         let of_line = |line: &LossLine| line.touches.iter().any(|figure| figures.contains(figure));
@@ -130,18 +131,18 @@ impl RunEnd {
 pub enum Confidence {
     /// The rule was fully applied to complete data.
     Certain,
-    /// Events were lost, so the finding may name blocks whose free was not seen, or miss some.
+    /// Events were lost, so the finding may name blocks with an unseen free, or miss some.
     Doubtful,
 }
 
 impl Confidence {
-    /// What the losses of a run leave of a finding about memory.
+    /// Trust in a finding about memory, after the losses of a run.
     #[must_use]
     pub fn after(end: &RunEnd) -> Self {
         Self::of(end, &[Figures::Memory])
     }
 
-    /// What the losses of a run leave of a finding that depends on these figures.
+    /// Trust in a finding that depends on these figures, after the losses of a run.
     #[must_use]
     pub fn of(end: &RunEnd, figures: &[Figures]) -> Self {
         if end.touches(figures) { Self::Doubtful } else { Self::Certain }

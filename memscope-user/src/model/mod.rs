@@ -1,4 +1,4 @@
-//! The words of this project as types: what a stage hands to the next.
+//! The words of this project as types: values that one stage hands to the next.
 
 mod block;
 mod event;

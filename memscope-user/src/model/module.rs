@@ -1,4 +1,4 @@
-//! Modules: who asked the driver for a block, as the driver tells its users apart.
+//! Modules: the users of the driver's memory, as the driver numbers them.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -7,25 +7,25 @@ use std::hash::{Hash, Hasher};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Serialize, Serializer};
 
-/// Name of modules that have none.
+/// Name of modules without one.
 pub const UNKNOWN_MODULE: &str = "UNKNOWN";
 
-/// A module of the driver. Which there are a [backend](crate::backend) says.
+/// A module of the driver, defined by a [backend](crate::backend).
 #[derive(Clone, Copy)]
 pub struct Module(&'static ModuleInfo);
 
-/// What a backend says of a module.
+/// A backend's description of a module.
 #[derive(Clone, Copy, Debug)]
 pub struct ModuleInfo {
     /// Its number.
     pub id: u8,
     /// Its name, or [`UNKNOWN_MODULE`].
     pub name: &'static str,
-    /// What it is.
+    /// Its role.
     pub role: ModuleRole,
 }
 
-/// What a module is to reports.
+/// A module's role in reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ModuleRole {
     /// The vendor's runtime.
@@ -49,14 +49,14 @@ impl Module {
         self.0.id
     }
 
-    /// What it is.
+    /// Its role.
     #[must_use]
     pub const fn role(self) -> ModuleRole {
         self.0.role
     }
 }
 
-/// Name of the driver module that asked for a block; `UNKNOWN` for none and for modules without a name.
+/// Name of the driver module that requested a block; `UNKNOWN` for none and for modules without a name.
 #[must_use]
 pub const fn module_name(module: Option<Module>) -> &'static str {
     match module {

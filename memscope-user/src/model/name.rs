@@ -9,7 +9,7 @@ use serde::{Serialize, Serializer};
 
 use crate::hash::HashMap;
 
-/// Different names that are kept; they are never given back.
+/// Most names kept; they are never freed.
 const MAX_NAMES: usize = 4096;
 /// Bytes of a name; longer ones are cut.
 const MAX_BYTES: usize = 256;
@@ -19,8 +19,8 @@ const OTHER: Name = Name(&"other");
 
 static NAMES: Mutex<Option<HashMap<&'static str, Name>>> = Mutex::new(None);
 
-/// A name that is copied like a number. Made of untrusted text: only printable ASCII without blanks, quotes, commas and
-/// colons, which are what outputs separate cells by; everything else became `_`. One word long: every live block has several.
+/// A name that is copied like a number. Made of untrusted text: printable ASCII without blanks, quotes, commas and
+/// colons, the separators of outputs; everything else became `_`. One word long: every live block has several.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Name(&'static &'static str);
 
@@ -31,7 +31,7 @@ impl Name {
         Self(name)
     }
 
-    /// Keeps a name for good, or finds it among those that are kept.
+    /// Keeps a name for good, or finds the one kept before.
     #[must_use]
     pub fn keep(text: &str) -> Self {
         let plain = |c: char| if c.is_ascii_graphic() && !"\"',:\\".contains(c) { c } else { '_' };
@@ -96,7 +96,7 @@ mod tests {
         assert_ne!(name, Name::keep("aclrtMallocHost"));
     }
 
-    /// Cells stay cells whatever a program calls its pool.
+    /// Cells stay cells, however a program names its pool.
     #[test]
     fn names_hold_nothing_that_separates() {
         assert_eq!(Name::keep("a,\"b\":c\n d\u{202e}").as_str(), "a__b__c__d_");

@@ -1,4 +1,4 @@
-//! Pools: who hands out blocks, where a pool has its memory from, and how its figures are to be read.
+//! Pools: allocators of blocks, the origin of their memory, and the meaning of their figures.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -10,9 +10,9 @@ use serde::{Serialize, Serializer};
 
 use super::Name;
 
-/// Who hands out the block. Each pool is its own address space of blocks.
+/// The allocator of a block. Each pool is its own address space of blocks.
 ///
-/// Which pools there are a [backend](crate::backend) says. Ordered as the backend has them; those with names of their own are last.
+/// Defined by a [backend](crate::backend), and ordered as there; pools with custom names are last.
 #[derive(Clone, Copy)]
 pub struct Pool(Kind);
 
@@ -24,7 +24,7 @@ enum Kind {
     Named(Name),
 }
 
-/// What a backend says of one of its pools.
+/// A backend's description of one of its pools.
 #[derive(Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct PoolInfo {
@@ -48,7 +48,7 @@ pub struct PoolInfo {
     pub has_operators: bool,
     /// A workspace that grows is reported with the pool's figure from before, and once more for the same block.
     pub grows_in_place: bool,
-    /// A heap that is registered for it is all that the pool holds, not one more part (contract §11).
+    /// A registered heap is the pool's whole memory, not one more part (contract §11).
     pub heap_is_total: bool,
     /// It is reported by a function that its library does not export, so that the wrong one may have been found.
     pub is_located: bool,
@@ -103,7 +103,7 @@ impl Pool {
         Self(Kind::Known(info))
     }
 
-    /// A pool that a program or the user has named. Short, and no formula for those who open the rows with a spreadsheet.
+    /// A pool named by a program or the user. Short, and safe to open in a spreadsheet: no formula.
     ///
     /// [`Backend::custom_pool`](crate::backend::Backend::custom_pool) sees to it that it is never taken for one of the backend's.
     #[must_use]
@@ -116,7 +116,7 @@ impl Pool {
         Self(Kind::Named(Name::keep(&text)))
     }
 
-    /// The name, if a program or the user has given it.
+    /// The name, if chosen by a program or the user.
     #[must_use]
     pub const fn custom_name(self) -> Option<Name> {
         match self.0 {
@@ -125,7 +125,7 @@ impl Pool {
         }
     }
 
-    /// What the pool is: where it has its memory from.
+    /// The pool's level: the origin of its memory.
     #[must_use]
     pub const fn level(self) -> PoolLevel {
         match self.0 {
@@ -233,7 +233,7 @@ impl Pool {
         matches!(self.0, Kind::Known(PoolInfo { grows_in_place: true, .. }))
     }
 
-    /// A heap that is registered for it is all that the pool holds, not one more part (contract §11).
+    /// A registered heap is the pool's whole memory, not one more part (contract §11).
     #[must_use]
     pub const fn heap_is_total(self) -> bool {
         matches!(self.0, Kind::Known(PoolInfo { heap_is_total: true, .. }))

@@ -12,27 +12,26 @@ use serde::{Serialize, Serializer};
 
 use crate::hash::HashMap;
 
-/// Frames of one stack at most: those that the kernel side takes, those that are inlined into them, and the function
-/// itself.
+/// Most frames of one stack: those of the kernel side, those inlined into them, and the function itself.
 const MAX_FRAMES: usize = 4 * memscope_common::stack::MAX_FRAMES;
 /// Bytes of a frame's text; longer ones are cut.
 const MAX_TEXT_BYTES: usize = 1024;
-/// Bytes of a stack's texts; what does not fit is cut off at the outer end. Rows with both stacks can be read again then,
-/// whatever has to be escaped.
+/// Most bytes of a stack's texts; the outer end is cut. So rows with both stacks can be read back, however much has to
+/// be escaped.
 const MAX_STACK_BYTES: usize = 256 << 10;
 
-/// What the table holds at most. Nothing is given back: an event may name it at any time.
+/// Limits of the table. Nothing is freed: an event may refer to it at any time.
 const LIMITS: Limits = Limits { stacks: 1 << 20, frames: 64 << 20, texts: 4 << 20, text_bytes: 512 << 20 };
 
-/// Stands for stacks beyond what is kept.
+/// Replaces stacks beyond the limit.
 const OTHER_STACK: &str = "<not kept: too many different stacks>";
-/// Stands for frames beyond what is kept.
+/// Replaces frames beyond the limit.
 const OTHER_FRAME: &str = "<not kept: too many different frames>";
 
 static TABLE: RwLock<Option<Table>> = RwLock::new(None);
 
-/// A call stack. Equal ones are the same stack: texts and reason of the end agree. Ordered by their texts: in which order they came differs
-/// between runs, and between replays.
+/// A call stack. Equal stacks have the same number: texts and reason of the end agree. Ordered by their texts: the
+/// order of arrival differs between runs, and between replays.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Stack(NonZeroU32);
 
@@ -43,7 +42,7 @@ pub struct Stacks {
     pub native: Option<Stack>,
     /// Frames of Python.
     pub python: Option<Stack>,
-    /// Both in one, Python frames where the interpreter runs them; as far as that was asked for, and can be told.
+    /// Both in one, with Python frames where the interpreter runs them; if requested, and possible.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mixed: Option<Stack>,
 }
@@ -55,7 +54,7 @@ impl Stacks {
         self.mixed.or(self.native)
     }
 
-    /// What tells most in one list: both in one; else what Python says, if it says anything; else the native frames.
+    /// The most useful single list: both in one; else Python frames, if there are any; else native ones.
     #[must_use]
     pub fn best(&self) -> Option<Stack> {
         let python = self.python.filter(|stack| !stack.frames().is_empty());
@@ -70,10 +69,10 @@ impl Stacks {
 }
 
 impl Stack {
-    /// Keeps a stack for good, or finds it among those that are kept. Frames are texts as they come from the traced
-    /// program, innermost first; outputs escape them.
+    /// Keeps a stack for good, or finds the one kept before. Frames are texts of the traced program, innermost first;
+    /// outputs escape them.
     ///
-    /// At most a million stacks are kept, of four million different frames: all further ones are one that says so.
+    /// Keeps at most a million stacks of four million different frames; all further ones become one placeholder.
     #[must_use]
     pub fn keep<'a>(frames: impl IntoIterator<Item = &'a str>, end: StackEnd) -> Self {
         let mut bytes = 0;
@@ -129,7 +128,7 @@ impl Ord for Stack {
             return Ordering::Equal;
         }
         let texts = self.frames().cmp(&other.frames());
-        // The table may be full: two stacks of texts that were not kept are told apart by their numbers alone.
+        // The table may be full: stacks of texts that were not kept differ by their numbers only.
         texts.then_with(|| self.end().cmp(&other.end())).then_with(|| self.0.cmp(&other.0))
     }
 }
@@ -174,7 +173,7 @@ impl JsonSchema for Stack {
     }
 }
 
-/// The reason in plain words; `None` where the stack is whole.
+/// The reason in plain words; `None` for a whole stack.
 #[must_use]
 pub const fn end_text(end: StackEnd) -> Option<&'static str> {
     match end {
@@ -235,7 +234,7 @@ impl Table {
     }
 
     fn find_numbers(&self, frames: &[u32], end: StackEnd) -> Option<Stack> {
-        // As keys that live as long as `frames` only.
+        // As keys with the lifetime of `frames`.
         let by_frames: &HashMap<(&[u32], StackEnd), Stack> = &self.by_frames;
         by_frames.get(&(frames, end)).copied()
     }
@@ -320,7 +319,7 @@ mod tests {
         assert_eq!(stacks, [a, cut, ab, c]);
     }
 
-    /// A text without an end, and stacks without one, are cut; what is cut says so.
+    /// Endless texts and endless stacks are cut, and marked as cut.
     #[test]
     fn what_is_too_long_is_cut() {
         let long = "ä".repeat(MAX_TEXT_BYTES);
@@ -333,7 +332,7 @@ mod tests {
         assert_eq!((large.frames().len(), large.end()), (255, StackEnd::Depth));
     }
 
-    /// A full table says so instead of growing, and what was kept before is still found.
+    /// A full table gives a placeholder instead of growing, and still finds earlier stacks.
     #[test]
     fn full_tables_name_the_rest() {
         let mut table = Table::new(Limits { stacks: 3, frames: 100, texts: 4, text_bytes: 1000 });

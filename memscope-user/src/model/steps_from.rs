@@ -1,9 +1,9 @@
-//! What the steps of a process are known by.
+//! The origin of a process's steps.
 
 use schemars::JsonSchema;
 use serde::Serialize;
 
-/// What the steps of a process are known by.
+/// The origin of a process's steps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, JsonSchema, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StepsFrom {
@@ -17,7 +17,7 @@ pub enum StepsFrom {
 }
 
 impl StepsFrom {
-    /// As a report says it behind a number of steps; nothing for marked ones.
+    /// Report text behind a number of steps; empty for marked ones.
     #[must_use]
     pub const fn note(self) -> &'static str {
         match self {
