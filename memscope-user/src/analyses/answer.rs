@@ -1,4 +1,4 @@
-//! What the findings of all questions have in common.
+//! Common parts of the findings of all questions.
 
 use std::io::{self, Write};
 
@@ -6,7 +6,7 @@ use super::Finding;
 use crate::model::{Device, Pool, StepsFrom};
 use crate::text::clock::Clock;
 
-/// What a finding is about.
+/// The subject of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Subject {
     /// Process; `None` for a whole device.
@@ -29,7 +29,7 @@ impl Subject {
     }
 }
 
-/// Place of a finding among those of its kind and process: device, what the kind counts, pool.
+/// Order of a finding among those of its kind and process: device, a count of the kind's own, pool.
 pub(super) type Order = (Device, u64, Option<Pool>);
 
 /// A finding of one kind. [`registry`](super::registry) lists the kinds.
@@ -37,7 +37,7 @@ pub(super) trait Answer: Sized {
     /// Process, device and pool.
     fn subject(&self) -> Subject;
 
-    /// Bytes that it is about. Of the findings about ended processes those with the most bytes are kept.
+    /// Its bytes. Of the findings about ended processes those with the most bytes are kept.
     fn weight_bytes(&self) -> u64 {
         0
     }
@@ -48,7 +48,7 @@ pub(super) trait Answer: Sized {
         (device, 0, pool)
     }
 
-    /// Sets what the steps are known by. Only findings by step keep it.
+    /// Sets the origin of the steps. Only findings by step keep it.
     fn set_steps_from(&mut self, _: StepsFrom) {}
 
     /// Writes the finding as text.
@@ -59,7 +59,7 @@ pub(super) trait Answer: Sized {
         found.iter().try_for_each(|found| found.write(context, out))
     }
 
-    /// Writes what the findings of all processes, or their absence, call for at the end.
+    /// Writes the end of the report: conclusions from the findings of all processes, or from their absence.
     fn write_end(_: &[&Self], _: Report, _: &mut dyn Write) -> io::Result<()> {
         Ok(())
     }
@@ -74,10 +74,10 @@ pub trait Kind: Sized {
     fn of(finding: &Finding) -> Option<&Self>;
 }
 
-/// What the registry knows of a kind.
+/// A kind in the registry.
 pub(super) trait Registered: Answer + Kind + Into<Finding> {}
 
-/// What a finding is written with.
+/// Facts for writing a finding.
 #[derive(Debug)]
 pub(crate) struct Context<'a> {
     /// How to write.
@@ -102,13 +102,13 @@ pub struct Report {
     pub leak_blocks: bool,
     /// Leaks listed one by one for each process and device; the summary counts the rest too.
     pub leak_lines: usize,
-    /// Places of leaks of steps listed for each process and device, and as many undecided ones.
+    /// Most places listed as leaks of steps, and most listed as undecided, for each process and device.
     pub place_lines: usize,
     /// Growing sites listed for each process and device.
     pub growth_lines: usize,
-    /// Whether to tell how to mark steps when none was marked. Only sensible when leaks were looked for.
+    /// Whether to explain how to mark steps when none was marked. Only sensible when leaks were looked for.
     pub step_hint: bool,
-    /// Whether the losses are known. A dump does not tell of them.
+    /// Whether the losses are known. A dump does not have them.
     pub losses: bool,
 }
 

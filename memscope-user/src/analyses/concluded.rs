@@ -1,6 +1,7 @@
-//! What an analysis has found of processes that have ended.
+//! Findings about processes that have ended.
 //!
-//! A trace may outlive any number of programs, so it does not keep all of that: of so many it keeps those with most memory, and counts the others.
+//! A trace may outlive any number of programs, so it cannot keep all of them: it keeps those with the most memory, and
+//! counts the others.
 
 use std::cmp::Reverse;
 
@@ -10,15 +11,15 @@ use serde::Serialize;
 use super::Finding;
 use super::answer::Registered;
 
-/// So many are kept at least, of each analysis; at times twice as many.
+/// Findings kept of each analysis; at times up to twice as many.
 const KEPT: usize = 512;
 
-/// Findings of a kind about processes that have ended, which were about less memory than those that are there.
+/// Findings of a kind that were dropped: about ended processes with less memory than the kept ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct LeftOut {
     /// As the field `finding` names them.
     pub kind: &'static str,
-    /// How many.
+    /// Their number.
     pub count: u64,
 }
 
@@ -51,7 +52,7 @@ impl<T: Registered> Concluded<T> {
         findings.into_iter().for_each(|finding| self.add(finding));
     }
 
-    /// Takes them out, ordered by `key`, and behind them how many there were that are not there.
+    /// Takes the findings out, ordered by `key`, and after them the number of dropped ones.
     pub(super) fn take<K: Ord>(&mut self, key: impl Fn(&T) -> K, finding: impl Fn(T) -> Finding) -> Vec<Finding> {
         let Self { mut found, left_out } = std::mem::take(self);
         found.sort_by_key(key);
@@ -67,7 +68,7 @@ mod tests {
     use crate::backend::ascend::pools;
     use crate::model::{Device, FreeCause, RunEnd};
 
-    /// Ends so many processes, the n-th with n bytes; gives what is found of them.
+    /// Ends this many processes, the n-th with n bytes; returns the findings about them.
     fn found(analysis: &mut dyn Analysis, processes: u32) -> Vec<Finding> {
         for pid in 1..=processes {
             let mut script = Script::new(pid, Device::Npu(0));
@@ -80,7 +81,7 @@ mod tests {
         analysis.finish(&RunEnd::default())
     }
 
-    /// Those with most memory are kept, and the others are counted: none is lost.
+    /// The findings with the most memory are kept, and the others are counted: none is lost.
     #[test]
     fn many_processes() {
         let mut found = found(&mut HeldAnalysis::default(), 10_000);

@@ -1,7 +1,7 @@
-//! Live blocks in groups, now and at a moment that was marked.
+//! Live blocks in groups, now and at a marked moment.
 //!
-//! A mark costs nothing but a number: a group keeps what it had at the last mark when it first changes after it. So a new
-//! maximum costs O(1), and so does every change of a group, however many groups and blocks there are.
+//! A mark costs only a number: a group saves its value at the last mark when it first changes after it. So a new
+//! maximum is O(1), and so is every change of a group, however many groups and blocks there are.
 
 use std::collections::BTreeMap;
 use std::hash::Hash;
@@ -9,7 +9,7 @@ use std::hash::Hash;
 use crate::hash::HashMap;
 use crate::model::{Block, LiveGroups, LiveSum, Name, OwnerSum, PlaceSum, SizeSum, Stacks};
 
-/// Different places of all [`Groups`] of an analysis that are told apart, of about 100 bytes each.
+/// Most different places in all [`Groups`] of an analysis, of about 100 bytes each.
 const MAX_PLACES: usize = 1 << 20;
 
 /// Room for places, shared by the groups of an analysis.
@@ -22,7 +22,7 @@ impl Default for Room {
     }
 }
 
-/// Whether a block comes or goes.
+/// Whether a block is allocated or freed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Change {
     /// It is live from here on.
@@ -31,7 +31,7 @@ pub(super) enum Change {
     Goes,
 }
 
-/// Sum of blocks. Sizes are what a program says they are: the sum of two may exceed what one can be.
+/// Sum of blocks. Sizes come from the program: the sum of two may exceed their type.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Sum {
     blocks: u64,
@@ -53,12 +53,12 @@ impl Sum {
         }
     }
 
-    fn told(self) -> LiveSum {
+    fn live(self) -> LiveSum {
         LiveSum { blocks: self.blocks, size_bytes: u64::try_from(self.size_bytes).unwrap_or(u64::MAX) }
     }
 }
 
-/// A sum now, and what it was at the last mark if it has changed since.
+/// A sum now, and at the last mark if it has changed since.
 #[derive(Clone, Copy, Debug, Default)]
 struct Counter {
     now: Sum,
@@ -75,7 +75,7 @@ impl Counter {
         self.now.change(size_bytes, change);
     }
 
-    /// Changes what it was at the last mark alone.
+    /// Changes only the value at the last mark.
     fn change_marked(&mut self, mark: u64, size_bytes: u64, change: Change) {
         if self.mark != mark {
             (self.marked, self.mark) = (self.now, mark);
@@ -102,7 +102,7 @@ pub(super) struct Groups {
 }
 
 impl Groups {
-    /// A block of an owner comes or goes. It has to go as it came: same owner, place and size.
+    /// A block of an owner is allocated or freed. Its free has to name the same owner, place and size.
     pub(super) fn change(&mut self, owner: Option<Name>, block: &Block, change: Change, room: &mut Room) {
         self.count(owner, (block.stacks, block.size_bytes), change, room);
     }
@@ -156,13 +156,13 @@ impl Groups {
         self.all.now.size_bytes
     }
 
-    /// All blocks of the marked moment; nothing if none was marked.
+    /// All blocks of the marked moment; zero if none was marked.
     pub(super) fn sum(&self) -> LiveSum {
-        self.all.at_mark(self.mark).told()
+        self.all.at_mark(self.mark).live()
     }
 
     /// The groups of the marked moment.
-    pub(super) fn told(&self) -> LiveGroups {
+    pub(super) fn live_groups(&self) -> LiveGroups {
         let by_size = |live: &LiveSum| std::cmp::Reverse((live.size_bytes, live.blocks));
         let mut owners = self.live(&self.owners, |owner, live| OwnerSum { owner, live });
         owners.sort_unstable_by_key(|sum| (by_size(&sum.live), sum.owner));
@@ -173,9 +173,10 @@ impl Groups {
         LiveGroups { owners, places, sizes, places_full: self.places_full }
     }
 
-    /// The same with the `most` places that have the most bytes, none if no stack is known; and how many are left out.
+    /// The same with the `most` places that have the most bytes, empty if no stack is known; and the number of other
+    /// places.
     pub(super) fn largest(&self, most: usize) -> (LiveGroups, u64) {
-        let mut groups = self.told();
+        let mut groups = self.live_groups();
         if !groups.has_stacks() {
             groups.places.clear();
         }
@@ -208,7 +209,7 @@ impl Groups {
         make: impl Fn(K, LiveSum) -> T,
     ) -> Vec<T> {
         let sums = groups.into_iter().map(|(key, counter)| (*key, counter.at_mark(self.mark)));
-        sums.filter(|(_, sum)| sum.blocks > 0).map(|(key, sum)| make(key, sum.told())).collect()
+        sums.filter(|(_, sum)| sum.blocks > 0).map(|(key, sum)| make(key, sum.live())).collect()
     }
 }
 
@@ -232,7 +233,7 @@ mod tests {
         script.events().iter().map(block).collect()
     }
 
-    /// Classes are those of the powers of two.
+    /// Each power of two begins a class.
     #[test]
     fn sizes_have_classes() {
         let mut script = Script::new(1, Device::Npu(0));
@@ -245,15 +246,15 @@ mod tests {
         }
         assert_eq!(groups.sum(), LiveSum::default());
         groups.mark();
-        let told = groups.told().sizes;
-        let told: Vec<_> = told.iter().map(|sum| (sum.least_bytes, sum.live.blocks, sum.live.size_bytes)).collect();
+        let live = groups.live_groups().sizes;
+        let sizes: Vec<_> = live.iter().map(|sum| (sum.least_bytes, sum.live.blocks, sum.live.size_bytes)).collect();
         let expected =
             [(0, 1, 0), (1, 1, 1), (2, 2, 5), (4, 1, 4), (512, 1, 1023), (1024, 1, 1024), (1 << 63, 1, 1 << 63)];
-        assert_eq!(told, expected);
+        assert_eq!(sizes, expected);
         assert_eq!(groups.sum(), LiveSum { blocks: 8, size_bytes: (1 << 63) + 2057 });
     }
 
-    /// Beyond the room places are one, and everything still adds up; what goes leaves nothing behind.
+    /// Places beyond the limit count as one, and the sums still agree; freed blocks leave nothing behind.
     #[test]
     fn places_beyond_the_room_count_as_none() {
         let mut script = Script::new(1, Device::Npu(0));
@@ -268,10 +269,10 @@ mod tests {
         let places = |groups: &mut Groups| -> Vec<_> {
             groups.mark();
             let function = |sum: &PlaceSum| (sum.stacks.native.map(|stack| stack.frames()[0]), sum.live.size_bytes);
-            groups.told().places.iter().map(function).collect()
+            groups.live_groups().places.iter().map(function).collect()
         };
         assert_eq!(places(&mut groups), [(Some("f"), 90), (None, 60)]);
-        assert!(groups.told().places_full);
+        assert!(groups.live_groups().places_full);
         for block in &blocks {
             groups.change(None, block, Change::Goes, &mut room);
         }

@@ -1,9 +1,9 @@
-//! Steps of programs that mark none: those of the optimizer, or of backward passes.
+//! Steps of programs that mark none: those of the optimizer, or backward passes.
 //!
-//! Stacks of allocations and frees show what a program is doing (`decompose`'s phases). A step ends where the optimizer's step has ended:
-//! at the first event of another phase. Where four backward passes have ended and no optimizer was seen (one that allocates and
-//! frees nothing), their ends are the steps. What is decided first stays for the process on the device. A process that marks a step has its
-//! marks alone. Without call stacks nothing is inferred.
+//! Stacks of allocations and frees show the phase of a program (see `decompose`). A step ends where the optimizer's
+//! step has ended: at the first event of another phase. After four backward passes without an optimizer (one that
+//! allocates and frees nothing), their ends are the steps. The first decision stays for the process on the device. In a
+//! process that marks a step only its marks count. Without call stacks nothing is inferred.
 
 use std::{
     collections::BTreeSet,
@@ -33,14 +33,14 @@ pub(super) struct InferredSteps {
 /// Where a process stands on a device, with an event.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Standing {
-    /// The step that has ended right before it.
+    /// The step that ended right before the event.
     pub(super) ended: Option<u32>,
     /// The step that it is in; 0 before the first one has ended.
     pub(super) step: u32,
     pub(super) from: StepsFrom,
 }
 
-/// What one process does on one device.
+/// The phases of one process on one device.
 #[derive(Debug, Default)]
 struct OnDevice {
     phases: Phases,
@@ -51,7 +51,7 @@ struct OnDevice {
 }
 
 impl OnDevice {
-    /// Gives the number of the step that has ended.
+    /// Returns the number of the step that has ended.
     fn enter(&mut self, phase: Option<Phase>) -> Option<u32> {
         let left = self.phases.enter(phase)?;
         self.backward += u32::from(left == Phase::Backward);
@@ -103,12 +103,12 @@ impl InferredSteps {
         self.marking.contains(&pid)
     }
 
-    /// Forgets what was inferred of a process; gives whether there were steps.
+    /// Forgets the inferred steps of a process; returns whether there were any.
     pub(super) fn forget(&mut self, pid: u32) -> bool {
         self.devices.take_process(pid).filter(|(_, on)| on.steps > 0).count() > 0
     }
 
-    /// A process has ended; gives whether steps of it were inferred.
+    /// A process has ended; returns whether it had inferred steps.
     pub(super) fn end(&mut self, pid: u32) -> bool {
         self.marking.remove(&pid);
         self.forget(pid)

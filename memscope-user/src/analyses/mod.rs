@@ -1,8 +1,8 @@
 //! One question, one folder: the analysis, its findings, their text and their table columns. Pure: events in, findings
 //! out; no clock, file or thread. `registry` has a line for each kind of finding.
 //!
-//! What an analysis knows of a process is concluded when the process ends, so that a process that later gets the
-//! same id starts anew. Findings come ordered by process, then device.
+//! An analysis concludes its findings about a process when the process ends, so a later process with the same id starts
+//! from nothing. Findings are ordered by process, then device.
 
 mod answer;
 pub mod by_stack;
@@ -82,7 +82,7 @@ pub trait Analysis: Send {
     /// Ends the run and concludes, most important first.
     fn finish(&mut self, end: &RunEnd) -> Vec<Finding>;
 
-    /// What can be said while the run goes on.
+    /// Findings so far, while the run goes on.
     fn now(&self) -> Vec<Finding> {
         Vec::new()
     }
@@ -90,7 +90,7 @@ pub trait Analysis: Send {
 
 /// Sees events and concludes nothing: it counts, records, or hands them on.
 pub trait Observer: Send {
-    /// Takes one event, in the order in which analyses have them.
+    /// Takes one event, in the same order as analyses.
     fn observe(&mut self, event: &Event);
 
     /// A round has ended: what others read may be handed to them.

@@ -1,7 +1,7 @@
 //! Blocks end with the owners that they have for good.
 //!
-//! The analyses inside of [`Named`] see the end of each block with the owner that decompose, peaks and differences give it: what comes to
-//! light only in its life included.
+//! The analyses inside of [`Named`] see the end of each block with its final owner, the one of decompose, peaks and
+//! differences, which also depends on the block's lifetime.
 
 use std::sync::Arc;
 
@@ -40,7 +40,7 @@ impl Names {
     }
 }
 
-/// An analysis or observer that is shown final owners.
+/// An analysis or observer that sees final owners.
 pub struct Named<A> {
     names: Names,
     inner: A,

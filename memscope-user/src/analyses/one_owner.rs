@@ -6,7 +6,7 @@ use std::sync::{Arc, LazyLock};
 use proptest::prelude::*;
 
 use super::decompose::tests::{ENGINE, STEP, actions, frames, perform, training};
-use super::decompose::{DecomposeAnalysis, Owners as Told, RuleSet};
+use super::decompose::{DecomposeAnalysis, Owners as FinalOwners, RuleSet};
 use super::diff::{At, Recorder};
 use super::script::{Script, observe, run};
 use super::select::When;
@@ -36,8 +36,8 @@ fn of_parts(found: &Decomposition, of: impl Fn(&crate::analyses::decompose::Owne
     owners
 }
 
-fn decomposed(events: &[Event]) -> (Decomposition, Told) {
-    let (analysis, owners) = DecomposeAnalysis::new(Arc::clone(&RULES)).telling();
+fn decomposed(events: &[Event]) -> (Decomposition, FinalOwners) {
+    let (analysis, owners) = DecomposeAnalysis::new(Arc::clone(&RULES)).with_owners();
     let mut found = run(analysis, events, &RunEnd::default());
     let Some(Finding::Decompose(found)) = found.pop() else { panic!("{found:?}") };
     (found, owners.recv().expect("owners"))
@@ -72,8 +72,8 @@ fn at_failure(events: &[Event], after: usize) -> Owners {
     pool.map(|at| of_groups(&at.groups)).unwrap_or_default()
 }
 
-/// What a list of all blocks says: those that live behind event `after`, under their final owners.
-fn listed(events: &[Event], after: usize, names: &Told) -> Owners {
+/// The list of all blocks: those live after event `after`, under their final owners.
+fn listed(events: &[Event], after: usize, names: &FinalOwners) -> Owners {
     let mut live = BTreeMap::new();
     for event in &events[..=after] {
         match &event.kind {
@@ -117,8 +117,8 @@ fn a_gradient_is_one_in_every_answer() {
     assert_eq!(bytes("PTA@optimizer_state").map(|(_, sum)| *sum), Some((2, 207 << 20)), "{names:?}");
 }
 
-/// Backward passes leave a block behind every tenth of a second. Their rows say `backward`, and what grows are gradients: an optimizer's step
-/// finds all of them, as decompose has it. Ten seconds and more are judged.
+/// Backward passes leave a block behind every tenth of a second. Their rows say `backward`, and the growing blocks are
+/// gradients: an optimizer's step finds all of them, as decompose has it. Ten seconds and more are judged.
 #[test]
 fn what_grows_has_its_final_owner() {
     let mut script = Script::new(1, PLACE.0);
@@ -152,7 +152,7 @@ fn what_grows_has_its_final_owner() {
 }
 
 proptest! {
-    /// So it is of whatever a program does.
+    /// The answers agree for every program.
     #[test]
     fn answers_agree(actions in actions(), after in any::<prop::sample::Index>()) {
         let script = perform(&actions);

@@ -1,4 +1,4 @@
-//! What an analysis keeps for each process and device.
+//! Values that an analysis keeps for each process and device.
 
 use std::collections::BTreeMap;
 
@@ -42,7 +42,7 @@ impl<T: Default> PerDevice<T> {
         self.0.iter().map(|(&(pid, device), value)| (pid, device, value))
     }
 
-    /// The processes that have a value.
+    /// The processes with a value.
     pub(super) fn processes(&self) -> Vec<u32> {
         let mut pids: Vec<u32> = self.0.keys().map(|&(pid, _)| pid).collect();
         pids.dedup();

@@ -15,15 +15,15 @@ pub struct Question {
     pub word: &'static str,
     /// Help of the command.
     pub about: &'static str,
-    /// Said of files without a finding.
+    /// Message for files without a finding.
     pub none: &'static str,
     /// Its answer names owners, by rules.
     pub names_owners: bool,
-    /// Which blocks its analysis has to see.
+    /// Blocks that its analysis has to see.
     pub sees: Sees,
-    /// It is of the span in which a process worked: its analysis sees nothing of an exit.
+    /// Whether only the judged span counts: its analysis does not see the exit.
     pub up_to_exit: bool,
-    /// The bit by which scripts ask for it in a running trace; 0 if they cannot.
+    /// The bit by which scripts request it in a running trace; 0 if they cannot.
     pub script_bit: u64,
     /// Makes the analysis.
     pub analysis: fn(Asked) -> Box<dyn Analysis>,
@@ -34,7 +34,7 @@ pub struct Question {
 /// Blocks that an analysis has to see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sees {
-    /// Those that the filter chooses.
+    /// Those that match the filter.
     Chosen,
     /// All: it takes the filter itself.
     All,
@@ -42,12 +42,12 @@ pub enum Sees {
     WholePools,
 }
 
-/// What a question is asked with.
+/// Parameters of a question.
 #[derive(Clone, Debug)]
 pub struct Asked {
     /// Rules that name owners.
     pub rules: Arc<RuleSet>,
-    /// Which blocks, for an analysis that sees all of them.
+    /// The filter, for an analysis that sees all blocks.
     pub filter: Filter,
 }
 
@@ -58,7 +58,7 @@ impl Question {
         QUESTIONS.iter().find(|question| question.word == word)
     }
 
-    /// Its analysis, for a run that is asked nothing else.
+    /// Its analysis, for a run with this question alone.
     #[must_use]
     pub fn alone(&self, asked: Asked) -> Box<dyn Analysis> {
         let analysis = (self.analysis)(asked);
@@ -95,14 +95,14 @@ impl Questions {
         number.is_some()
     }
 
-    /// The same with the question of a word.
+    /// With the question of a word added.
     #[must_use]
     pub fn with(mut self, word: &str) -> Self {
         let _ = self.add(word);
         self
     }
 
-    /// Those that scripts ask for by these bits.
+    /// The questions behind these bits of a script.
     #[must_use]
     pub fn of_script(bits: u64) -> Self {
         let asked = |question: &Question| question.script_bit & bits != 0;
@@ -110,7 +110,7 @@ impl Questions {
         Self(numbers.fold(0, |chosen, (number, _)| chosen | 1 << number))
     }
 
-    /// The bits by which scripts ask for them.
+    /// The bits by which scripts request these questions.
     #[must_use]
     pub fn script_bits(self) -> u64 {
         self.iter().fold(0, |bits, question| bits | question.script_bit)

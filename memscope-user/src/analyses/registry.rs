@@ -14,8 +14,8 @@ use super::{
 };
 use crate::model::StepsFrom;
 
-/// In the order of the report: name and type of a finding, the field `finding` in outputs for programs, and the question
-/// that users ask for it by a word.
+/// In the order of the report: name and type of a finding, the field `finding` in outputs for programs, and the
+/// question with the word by which users ask for it.
 macro_rules! kinds {
     ($($(#[$doc:meta])* $name:ident($kind:ty) = $tag:literal $(, asked as $question:expr)?;)*) => {
         /// A conclusion.
@@ -23,7 +23,7 @@ macro_rules! kinds {
         #[serde(tag = "finding")]
         pub enum Finding {
             $($(#[$doc])* #[serde(rename = $tag)] $name($kind),)*
-            /// Number of findings that were left out.
+            /// Number of findings that were dropped.
             #[serde(rename = "left_out")]
             LeftOut(LeftOut),
         }
@@ -47,7 +47,7 @@ macro_rules! kinds {
         )*
 
         impl Finding {
-            /// What it is about; `None` for findings that were left out.
+            /// Its subject; `None` for dropped findings.
             #[must_use]
             pub fn subject(&self) -> Option<Subject> {
                 match self {
@@ -56,7 +56,7 @@ macro_rules! kinds {
                 }
             }
 
-            /// Sets what the steps are known by, where the finding is by step.
+            /// Sets the origin of the steps, where the finding is by step.
             pub(super) fn set_steps_from(&mut self, steps_from: StepsFrom) {
                 match self {
                     $(Self::$name(found) => found.set_steps_from(steps_from),)*
@@ -74,7 +74,7 @@ macro_rules! kinds {
             Ok(())
         }
 
-        /// Writes what follows the findings of all processes.
+        /// Writes the end of the report, after the findings of all processes.
         pub(crate) fn write_end(findings: &[Finding], report: Report, out: &mut dyn Write) -> io::Result<()> {
             $(<$kind>::write_end(&of_kind(findings), report, out)?;)*
             Ok(())
@@ -99,7 +99,7 @@ kinds! {
     Inefficient(inefficient::Inefficient) = "inefficient";
     /// Owners of the memory of a pool.
     Decompose(decompose::Decomposition) = "decompose", asked as decompose::QUESTION;
-    /// What was live when usage was highest.
+    /// Live memory at the peak.
     Peak(peaks::Peak) = "peak", asked as peaks::QUESTION;
     /// In what pieces memory is free.
     Fragmentation(fragmentation::Fragmentation) = "fragmentation", asked as fragmentation::QUESTION;
@@ -115,9 +115,9 @@ kinds! {
     Sleeps(sleep::Sleeps) = "sleeps";
     /// Settings that a program was started with.
     Settings(settings::Settings) = "settings";
-    /// Processes whose memory is not known.
+    /// Processes with unknown memory.
     Silent(silent::Silent) = "silent";
-    /// What the driver says of a device.
+    /// The driver's figures of a device.
     DeviceUse(device_use::DeviceUse) = "device_use";
 }
 

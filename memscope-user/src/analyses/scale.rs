@@ -23,7 +23,7 @@ impl Scale {
         self.start_ns
     }
 
-    /// Number of the interval of a time; `join` is called for each time that neighbours have to become one.
+    /// Number of the interval of a time; calls `join` each time neighbours have to be joined.
     pub(super) fn interval(&mut self, time_ns: u64, mut join: impl FnMut()) -> usize {
         let since = time_ns.saturating_sub(self.start_ns);
         while since / self.width_ns >= MAX_INTERVALS as u64 {

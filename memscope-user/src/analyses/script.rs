@@ -1,4 +1,4 @@
-//! Made-up runs for tests: what a program does, one call per event, as the pipeline would hand it on.
+//! Made-up runs for tests: one call per event, in the form that the pipeline hands on.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -18,8 +18,8 @@ pub(crate) struct Script {
     device: Device,
     module_id: Option<Module>,
     stacks: Stacks,
-    /// What pools say of themselves: handed out, reserved.
-    told: Option<(u64, u64)>,
+    /// Figures that pools report: handed out, reserved.
+    reported: Option<(u64, u64)>,
     kernel_index: u64,
     events: Vec<Event>,
     steps: BTreeMap<(u32, Device), u32>,
@@ -52,7 +52,7 @@ impl Script {
             device,
             module_id: None,
             stacks: Stacks::default(),
-            told: None,
+            reported: None,
             kernel_index: 0,
             events: Vec::new(),
             steps: BTreeMap::new(),
@@ -62,7 +62,7 @@ impl Script {
         }
     }
 
-    /// What follows is done from there.
+    /// Stacks of the calls from here on.
     pub(crate) const fn at(&mut self, stacks: Stacks) -> &mut Self {
         self.stacks = stacks;
         self
@@ -86,13 +86,13 @@ impl Script {
         &self.events
     }
 
-    /// Goes on with another process or device.
+    /// Continues with another process or device.
     pub(crate) fn on(&mut self, pid: u32, device: Device) -> &mut Self {
         (self.pid, self.tid, self.device) = (pid, pid, device);
         self
     }
 
-    /// Goes on with another thread.
+    /// Continues with another thread.
     pub(crate) fn thread(&mut self, tid: u32) -> &mut Self {
         self.tid = tid;
         self
@@ -121,9 +121,9 @@ impl Script {
         self.push(EventKind::Launch(crate::model::Launch { name: Arc::from("Add"), stream: 0, stream_id: None }))
     }
 
-    /// What pools say from here on: handed out, reserved.
-    pub(crate) fn told(&mut self, told: Option<(u64, u64)>) -> &mut Self {
-        self.told = told;
+    /// Figures that pools report from here on: handed out, reserved.
+    pub(crate) fn reported(&mut self, reported: Option<(u64, u64)>) -> &mut Self {
+        self.reported = reported;
         self
     }
 
@@ -133,7 +133,7 @@ impl Script {
         self.hand_out(block, false)
     }
 
-    /// The memory of a handle comes to addresses.
+    /// Maps the memory of a handle.
     pub(crate) fn map(&mut self, addr: u64, size_bytes: u64, handle: u64) -> &mut Self {
         let block = self.live.get(&(self.pid, self.device, pools::HAL, handle));
         let allocation_id = block.map(|block| block.allocation_id);
@@ -191,7 +191,7 @@ impl Script {
         }
     }
 
-    /// The block that was allocated last has an owner, as a dump says.
+    /// Gives the last block an owner, as in a dump.
     pub(crate) fn owned(&mut self, owner: &str) -> &mut Self {
         if let Some(EventKind::Alloc(alloc)) = self.events.last_mut().map(|event| &mut event.kind) {
             alloc.block.owner = Some(Name::keep(owner));
@@ -199,7 +199,7 @@ impl Script {
         self
     }
 
-    /// A block of a pool that tells how much it holds reserved.
+    /// A block of a pool that reports its reserved bytes.
     pub(crate) fn pool_alloc(&mut self, pool: Pool, addr: u64, size_bytes: u64, total_bytes: u64) -> &mut Self {
         self.alloc(pool, addr, size_bytes);
         if let Some(EventKind::Alloc(alloc)) = self.events.last_mut().map(|event| &mut event.kind) {
@@ -208,7 +208,7 @@ impl Script {
         self
     }
 
-    /// The request that the block allocated last is the answer to: when it was made, of which stream, for how many bytes.
+    /// The request behind the last block: its time, stream and bytes.
     pub(crate) fn asked(&mut self, time_ns: u64, stream: u64, requested_bytes: u64) -> &mut Self {
         if let Some(EventKind::Alloc(alloc)) = self.events.last_mut().map(|event| &mut event.kind) {
             alloc.asked = Asked { time_ns: Some(time_ns), stream: Some(stream) };
@@ -302,12 +302,12 @@ impl Script {
         self.push(EventKind::StepEnd { step })
     }
 
-    /// A step in which nothing happens.
+    /// An empty step.
     pub(crate) fn step(&mut self, step: u32) -> &mut Self {
         self.step_start(step).step_end(step)
     }
 
-    /// The process ends; the next one with its id starts anew. Ending its live blocks is left to the test.
+    /// The process ends; the next one with its id starts from nothing. The test ends its live blocks itself.
     pub(crate) fn process_end(&mut self) -> &mut Self {
         let pid = self.pid;
         self.steps.retain(|key, _| key.0 != pid);
@@ -349,13 +349,13 @@ impl Script {
     }
 
     fn sums(&self, pool: Pool, own_bytes: u64) -> (u64, Option<u64>) {
-        match self.told {
+        match self.reported {
             Some((used_bytes, reserved_bytes)) if pool != pools::HAL => (used_bytes, Some(reserved_bytes)),
             _ => (own_bytes, None),
         }
     }
 
-    /// Anything else.
+    /// Any other event.
     pub(crate) fn event(&mut self, kind: EventKind) -> &mut Self {
         self.push(kind)
     }

@@ -1,7 +1,7 @@
-//! Analyses of steps, of programs that mark theirs and of those that do not.
+//! Analyses of steps, marked or inferred.
 //!
-//! The analyses inside of [`Stepped`] see inferred steps (`inferred`) as if they were marked, behind the first one. What was inferred of a
-//! process that marks a step later is dropped.
+//! The analyses inside of [`Stepped`] see inferred steps (`inferred`) as if they were marked, from the end of the first
+//! one on. If a process marks a step later, its inferred ones are dropped.
 
 use std::collections::BTreeMap;
 
@@ -29,7 +29,7 @@ impl Stepped {
         }
     }
 
-    /// Takes what a process does with a block, `number`ed by its step.
+    /// Takes an event of a block, `number`ed by its step.
     fn work(&mut self, event: &Event, device: Device, number: impl Fn(u32) -> EventKind) {
         let Some(standing) = self.steps.observe(event) else { return };
         if let Some(step) = standing.ended {
@@ -60,7 +60,7 @@ impl Stepped {
         }
     }
 
-    /// Of each place what the marks say, or what was inferred where there are none.
+    /// For each place the findings by marks, or by inferred steps where there are no marks.
     fn chosen(&self, of_marks: Vec<Finding>, of_inferred: Vec<Finding>) -> Vec<Finding> {
         let from = |finding: &Finding| self.inferred.get(&place(finding)?).copied();
         let mut found: Vec<Finding> = of_marks.into_iter().filter(|finding| from(finding).is_none()).collect();
@@ -68,7 +68,7 @@ impl Stepped {
             finding.set_steps_from(from(&finding)?);
             Some(finding)
         }));
-        // Stable: pools stay in their order. What is of no process comes last.
+        // Stable: pools stay in their order. Findings of no process come last.
         found.sort_by_key(|finding| {
             place(finding).map_or((true, 0, Device::None), |(pid, device)| (false, pid, device))
         });
@@ -97,7 +97,7 @@ impl Analysis for Stepped {
                 self.work(event, alloc.block.device, kind);
             }
             EventKind::Free(free) => {
-                // Blocks are known by their numbers: of which step one was does not matter behind the first.
+                // Blocks have numbers: after the first step, the step of a block does not matter.
                 let block = |step| Block { step, ..free.block };
                 let kind = |step| EventKind::Free(Free { block: block(step), ..*free });
                 self.work(event, free.block.device, kind);
@@ -133,7 +133,8 @@ mod tests {
     const BACKWARD: [&str; 2] = ["/usr/lib/python3.11/site-packages/torch/_tensor.py(625): Tensor.backward", TRAIN];
     const STEP: [&str; 2] = ["/usr/lib/python3.11/site-packages/torch/optim/adam.py(242): Adam.step", TRAIN];
 
-    /// Iterations of training; each keeps its loss. `optimizer`: it allocates something for a moment. `marked`: the first iteration with marks.
+    /// Iterations of training; each keeps its loss. `optimizer`: it allocates a temporary block. `marked`: the first
+    /// iteration with marks.
     fn training(iterations: u64, optimizer: bool, marked: Option<u64>) -> Script {
         let mut script = Script::new(7, NPU0);
         script.stacks(&[TRAIN], &[]).alloc(pools::PTA, 0x1000, 1 << 20);
@@ -165,8 +166,9 @@ mod tests {
         })
     }
 
-    /// Twelve iterations end twelve steps of the optimizer; from the second step to the eleventh a loss stays that a later step has seen, and
-    /// one is of the last step that ended. Without an optimizer the fourth backward pass ends the first step, so nine end.
+    /// Twelve iterations end twelve steps of the optimizer; of the second step to the eleventh a loss stays past a
+    /// later step, and one is of the last step that ended. Without an optimizer the fourth backward pass ends the first
+    /// step, so nine end.
     #[test]
     fn steps_are_those_of_the_optimizer_or_of_backward_passes() {
         for (optimizer, from, ended) in [(true, StepsFrom::Optimizer, 12), (false, StepsFrom::Backward, 9)] {
@@ -182,7 +184,7 @@ mod tests {
         }
     }
 
-    /// With marks, from the first iteration or from the sixth on, the finding is that of the marks alone.
+    /// With marks, from the first iteration or from the sixth on, only the marks count.
     #[test]
     fn marks_come_first() {
         for first in [0, 5] {
@@ -194,7 +196,7 @@ mod tests {
         }
     }
 
-    /// Another process or device has steps of its own, and a program without phases, or without stacks, has none.
+    /// Another process or device has its own steps; a program without phases, or without stacks, has none.
     #[test]
     fn others_have_no_steps() {
         let mut script = training(6, true, None);

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use crate::model::{Device, Stack};
 
-/// What a column holds.
+/// Type of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Type {
     /// Numbers from 0 to 2⁶⁴ - 1.
@@ -22,7 +22,7 @@ pub enum Type {
 /// A value in a column.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Cell {
-    /// There is none.
+    /// No value.
     Missing,
     /// Of [`Type::Unsigned`].
     Unsigned(u64),
@@ -42,7 +42,7 @@ impl Cell {
         Self::Text(text.into())
     }
 
-    /// The word that JSON has for the value; missing where that is no text.
+    /// The word that JSON has for the value; missing if JSON has no text for it.
     pub(super) fn word(value: impl Serialize) -> Self {
         match serde_json::to_value(value) {
             Ok(serde_json::Value::String(word)) => Self::Text(word),
@@ -150,7 +150,7 @@ mod tests {
     use crate::backend::ascend::pools;
     use crate::model::{Pool, StackEnd};
 
-    /// Words are those of the JSON; what has none, or does not fit, is missing.
+    /// Words are those of the JSON; a value without one, or out of range, is missing.
     #[test]
     fn cells_are_spelt_as_json() {
         assert_eq!(Cell::word(pools::HAL), Cell::text("HAL"));

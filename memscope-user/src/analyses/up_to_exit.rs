@@ -1,4 +1,4 @@
-//! What analyses say of programs that end in order: the state in which the exit began.
+//! Analyses of programs that end in order report the state at the start of the exit.
 
 use std::sync::Arc;
 
@@ -18,11 +18,11 @@ use crate::model::{Access, AccessKind, Device, Event, EventKind, FreeCause, Live
 
 const NPU0: Device = Device::Npu(0);
 
-/// In what order the blocks that are left go.
+/// The order in which the remaining blocks are freed.
 const GO: [u64; 18] = [1, 3, 7, 9, 0, 4, 6, 8, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19];
 
-/// A segment of 2000 bytes, twenty blocks of 100 in it, of which two are given back; then the last launch. If the program frees the others, the exit
-/// begins at event 24; if it is killed, there is none.
+/// A segment of 2000 bytes, twenty blocks of 100 in it, two of them freed; then the last launch. If the program frees
+/// the others, the exit begins at event 24; if it is killed, there is none.
 fn works() -> Script {
     let mut script = Script::new(7, NPU0);
     script.alloc(pools::HAL, 1000, 2000).stacks(&["a.py(1): f"], &[]);
@@ -42,7 +42,7 @@ fn program(ends: FreeCause) -> Script {
     script
 }
 
-/// A handler saves something half-way through the exit: a block of its own comes and goes.
+/// A handler saves something half-way through the exit: it allocates and frees a block.
 fn with_handler() -> Script {
     let mut script = works();
     for (at, number) in GO.into_iter().enumerate() {
@@ -91,8 +91,9 @@ fn found(events: &[Event]) -> Found {
     found
 }
 
-/// However it ends, 18 blocks of 100 bytes were held when it stopped working; lifetimes end with that. By hand: blocks 0 to 19 come at 1 to
-/// 20 ns, number 2 lives for 18 ns, 5 for 16, the others up to 24, which is 231 ns: 265 times 100 byte ns in the 23 ns from the first on.
+/// However it ends, 18 blocks of 100 bytes were held when it stopped working; lifetimes end with that. By hand: blocks
+/// 0 to 19 come at 1 to 20 ns, number 2 lives for 18 ns, 5 for 16, the others up to 24, which is 231 ns: 265 times 100
+/// byte ns in the 23 ns from the first on.
 #[test]
 fn held_is_what_was_held_at_the_end_of_the_work() {
     let runs = [(program(FreeCause::Program), 20), (with_handler(), 21), (program(FreeCause::ProcessEnd), 20)];
@@ -118,7 +119,8 @@ fn held_is_what_was_held_at_the_end_of_the_work() {
     assert_eq!((exit.decomposed[0].end_ns, exit.decomposed[1].mean_bytes), (24, 26_500 / 23));
 }
 
-/// What is held when an exit begins is what is held at its end and what it freed in between: of each pool, and of the driver with its segments.
+/// Memory held at the start of an exit is that held at its end plus the memory freed in between: of each pool, and of
+/// the driver with its segments.
 #[test]
 fn bytes_of_an_exit_add_up() {
     for script in [program(FreeCause::Program), with_handler()] {
@@ -153,8 +155,8 @@ fn differences_at_the_end_and_within_an_exit() {
     assert_eq!(live(At::Peak), LiveSum { blocks: 20, size_bytes: 2000 });
 }
 
-/// Each half of a segment's blocks goes, 32 MiB each: in the exit that is nothing, while it works it is fragmentation. Half of what is
-/// free lies outside of the largest piece, or nearly all of it.
+/// Each half of a segment's blocks goes, 32 MiB each: in the exit that is nothing, during work it is fragmentation.
+/// Half of the free memory lies outside of the largest piece, or nearly all of it.
 #[test]
 fn pieces_of_an_exit_are_no_fragmentation() {
     const BLOCK: u64 = 32 << 20;

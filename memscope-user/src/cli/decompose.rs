@@ -14,7 +14,7 @@ use super::{
 use crate::{
     analyses::{
         Analysis, DecomposeAnalysis, Judged,
-        decompose::{BUILTIN, MAX_TOLD, RuleSet},
+        decompose::{BUILTIN, MAX_OWNERS, RuleSet},
     },
     input::{
         Stage,
@@ -47,7 +47,7 @@ pub(super) fn run(args: &DecomposeArgs) -> ExitCode {
         let decompose = DecomposeAnalysis::new(Arc::clone(&rules)).only(args.select.blocks.filter(Some(&rules)));
         let wanted = args.output_path.as_deref();
         let (decompose, owners) = if wanted.is_some() {
-            let (decompose, owners) = decompose.telling();
+            let (decompose, owners) = decompose.with_owners();
             (decompose, Some(owners))
         } else {
             (decompose, None)
@@ -57,14 +57,14 @@ pub(super) fn run(args: &DecomposeArgs) -> ExitCode {
         let report = Report { step_hint: false, ..Report::default() };
         input::print(&outcome, report, args.json)?;
         if outcome.findings.is_empty() && !args.json {
-            let none = "No blocks were seen, so there is nothing to tell the owners of.";
+            let none = "No blocks were seen, so there are no owners to show.";
             terminal::print_line(none).context("cannot print the report")?;
         }
         page::also(&args.html, &args.files, args.rules.as_deref(), &args.select)?;
         let (Some(path), Some(copy), [file]) = (wanted, copy, args.files.as_slice()) else { return Ok(()) };
         let owners = owners.and_then(|owners| owners.try_recv().ok()).unwrap_or_default();
-        if owners.len() >= MAX_TOLD {
-            let text = format_args!("only the first {MAX_TOLD} blocks to end have their final owner in the copy");
+        if owners.len() >= MAX_OWNERS {
+            let text = format_args!("only the first {MAX_OWNERS} blocks to end have their final owner in the copy");
             message(LogLevel::Info, LogLevel::Warning, text);
         }
         let marks = Annotations::owners(owners).handed_to(Caller::owner()?);

@@ -28,7 +28,7 @@ use crate::{
     os::secure_env,
     probes::{CallKind, PoolCall, ProbeSpec},
     stacks::unwind::Survey,
-    usage::{self, Tell},
+    usage::{self, Notice},
 };
 
 /// One thing looked at.
@@ -181,11 +181,11 @@ fn dcmi(library: Option<PathBuf>) -> Check {
             let devices: Vec<String> = devices.iter().map(ToString::to_string).collect();
             Check::ok(NAME, format!("{library}, device(s) {}", devices.join(", ")))
         }
-        Err(Tell::Absent(why)) => {
+        Err(Notice::Absent(why)) => {
             let mend = format!("{WITHOUT}; in a container, mount /usr/local/dcmi and /usr/local/Ascend/driver");
             Check::degraded(NAME, why, mend)
         }
-        Err(Tell::GivenUp(why) | Tell::Found(why)) => Check::degraded(NAME, why, WITHOUT),
+        Err(Notice::GivenUp(why) | Notice::Found(why)) => Check::degraded(NAME, why, WITHOUT),
     }
 }
 

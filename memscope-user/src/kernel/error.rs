@@ -1,4 +1,4 @@
-//! Why the kernel side cannot be set up.
+//! Reasons why the kernel side cannot be set up.
 
 use std::io;
 
@@ -15,7 +15,7 @@ pub enum KernelError {
     TooOld {
         /// `uname -r`.
         release: String,
-        /// What it lacks.
+        /// The missing features.
         missing: Vec<&'static str>,
     },
     /// The process may not trace.
@@ -32,7 +32,7 @@ pub enum KernelError {
         limit_bytes >> 10
     )]
     LockedMemory {
-        /// What it may have.
+        /// Its limit.
         limit_bytes: u64,
         /// The refusal.
         #[source]
@@ -44,12 +44,12 @@ pub enum KernelError {
     /// The object was refused.
     #[error("the kernel refused the BPF object")]
     Load(#[source] Box<EbpfError>),
-    /// Probes cannot be linked in the way that was asked for.
+    /// The kernel cannot link probes in the requested way.
     #[error(
         "the kernel refused to link as `--link` says: it has no {missing}; without `--link` the best that it has is taken"
     )]
     Link {
-        /// What it lacks.
+        /// The missing feature.
         missing: &'static str,
     },
     /// A program was refused.

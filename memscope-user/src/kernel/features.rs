@@ -1,4 +1,4 @@
-//! What this kernel allows. Features are probed, versions are never compared.
+//! Features of this kernel. They are probed; versions are never compared.
 
 mod atomics;
 
@@ -37,7 +37,7 @@ impl LinkMode {
         !matches!(self, Self::Slots)
     }
 
-    /// Rows that can be served at most; row 0 is none.
+    /// Most rows that can be served; row 0 is none.
     #[must_use]
     pub const fn max_rows(self) -> u16 {
         match self {
@@ -47,7 +47,7 @@ impl LinkMode {
     }
 }
 
-/// What was found.
+/// The probed features.
 #[expect(clippy::struct_excessive_bools, reason = "one field per feature")]
 #[derive(Clone, Copy, Debug)]
 pub struct Features {
@@ -65,14 +65,14 @@ pub struct Features {
     pub send_signal: bool,
     /// Loops in the kernel (`bpf_loop`, 5.17): deep stacks.
     pub loops: bool,
-    /// Finding what a process has mapped at an address (`bpf_find_vma`, 5.17): few programs have to be stopped when they begin.
+    /// Finds a process's mapping at an address (`bpf_find_vma`, 5.17): few programs have to be stopped at their start.
     pub find_vma: bool,
     /// Programs can compare and exchange (5.12; on aarch64 5.18).
     pub exchanges: bool,
 }
 
 impl Features {
-    /// Asks the kernel. What cannot be told, for lack of privileges, counts as absent.
+    /// Probes the kernel. A feature that cannot be probed, for lack of privileges, counts as absent.
     #[must_use]
     pub fn probe() -> Self {
         let helper = |helper| sys::is_helper_supported(ProgramType::KProbe, helper).unwrap_or(false);
@@ -89,7 +89,7 @@ impl Features {
         }
     }
 
-    /// Of Linux 4.19: nothing of it.
+    /// Of Linux 4.19: none of them.
     #[cfg(test)]
     pub(crate) const OF_LINUX_4_19: Self = Self {
         global_data: false,
@@ -103,7 +103,7 @@ impl Features {
         exchanges: false,
     };
 
-    /// What the kernel lacks to link in this way, if anything.
+    /// The feature missing to link in this way, if any.
     #[must_use]
     pub const fn missing_for(self, mode: LinkMode) -> Option<&'static str> {
         match mode {
@@ -125,7 +125,7 @@ impl Features {
         }
     }
 
-    /// What the kernel lacks to run at all, in words.
+    /// The features missing to run at all, in words.
     #[must_use]
     pub fn missing(self) -> Vec<&'static str> {
         let mut missing = Vec::new();
@@ -139,9 +139,9 @@ impl Features {
     }
 }
 
-/// What is wrong in a container with process numbers of its own.
+/// The problem in a container with its own process numbers.
 pub const NESTED_PIDS: &str = "this tracer is in a pid namespace of its own, and knows no process by the number that the \
-    kernel tells it of: trace from the host, or start the container with --pid=host";
+    kernel reports: trace from the host, or start the container with --pid=host";
 
 /// Whether processes have other numbers here than for the kernel.
 #[must_use]
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_below_the_floor_is_told_what_it_lacks() {
+    fn missing_features_of_an_old_kernel_are_listed() {
         let old = Features::OF_LINUX_4_19;
         assert_eq!(old.missing(), ["global data in BPF objects (Linux 5.2)", "bpf_probe_read_user (Linux 5.5)"]);
         assert_eq!(Features { read_user: true, ..old }.missing(), ["global data in BPF objects (Linux 5.2)"]);

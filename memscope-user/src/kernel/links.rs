@@ -34,41 +34,41 @@ pub struct Point {
     pub with_return: bool,
     /// Whether a text is read at entry.
     pub with_text: bool,
-    /// What is seen there.
+    /// The kind of probe.
     pub kind: PointKind,
     /// Where the arguments are, if not where they were at the entry.
     pub places: Option<SitePlaces>,
 }
 
-/// What is seen at a place.
+/// The kind of probe at a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PointKind {
     /// The entry of a call.
     Entry,
-    /// The entry of a call that is reported at once, with a text.
+    /// The entry of a call with a text that is reported at once.
     Text,
     /// One of the function's own return instructions.
     OwnReturn,
     /// The entry of a call, and an array that its arguments lead to.
     Array,
-    /// The loader has mapped something: the thread waits.
+    /// The loader has mapped files: the thread waits.
     Loader,
 }
 
-/// One place to probe whose row has objects.
+/// A place to probe, of a row with objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ObjectPoint {
     /// Row number.
     pub row: u16,
-    /// What its records say of it.
+    /// Its number in the records.
     pub detail: u32,
     /// Offset in the file, in bytes.
     pub file_offset: u64,
 }
 
 impl Kernel {
-    /// Probes `points` of the open file. Return probes go first: a call whose return alone is seen is counted
-    /// as such, while one whose entry alone is seen would look as if it never returned.
+    /// Probes `points` of the open file. Return probes go first: a return without an entry counts as such, while an
+    /// entry without a return would look like a call that never returned.
     pub fn attach(&mut self, file: BorrowedFd<'_>, points: &[Point]) -> Result<(), KernelError> {
         let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
         let only = |wanted: fn(&Point) -> bool| points.iter().copied().filter(wanted).collect::<Vec<Point>>();
@@ -79,7 +79,7 @@ impl Kernel {
             (only(|point| point.kind == PointKind::Entry), only(|point| point.kind == PointKind::Text));
         let loaders = only(|point| point.kind == PointKind::Loader);
         points.extend(&loaders);
-        let told_by_one = if self.enters_text {
+        let entered_texts = if self.enters_text {
             texts
         } else {
             points.extend(texts);
@@ -89,22 +89,23 @@ impl Kernel {
         if let Some(Programs { enter, leave, leave_own, touch, enter_text, tensor_array, hold, .. }) =
             self.shared_programs()
         {
-            // Of several programs at one place the kernel runs the last one attached first: a call is told before its arrays.
+            // Of several programs at one place the kernel runs the last attached one first: a call is reported before
+            // its arrays.
             if !arrays.is_empty() {
                 self.load_once(tensor_array)?;
                 self.attach_many(tensor_array, &path, &arrays)?;
             }
-            // As above: it is told who waits before the thread does.
+            // As above: the thread is reported before it waits.
             if self.can_hold {
                 self.attach_many(hold, &path, &loaders)?;
             }
             self.attach_many(leave, &path, &returns)?;
             self.attach_many(leave_own, &path, &own_returns)?;
             self.attach_many(enter, &path, points)?;
-            self.attach_many(enter_text, &path, &told_by_one)?;
+            self.attach_many(enter_text, &path, &entered_texts)?;
             if self.can_touch {
                 let texts: Vec<Point> = points.iter().copied().filter(|point| point.with_text).collect();
-                // So they are there when the call is told.
+                // So the page is present when the call is reported.
                 self.attach_many(touch, &path, &texts)?;
             }
             return Ok(());
@@ -119,13 +120,13 @@ impl Kernel {
         Ok(())
     }
 
-    /// Probes `points` of the open file whose rows have objects, ends before beginnings if that is their order.
+    /// Probes `points` of the open file, of rows with objects; ends before beginnings if that is their order.
     ///
     /// # Errors
     ///
-    /// When the kernel refuses, or has no attach cookies: such points are too many for programs of their own.
+    /// When the kernel refuses, or has no attach cookies: such points are too many for one program each.
     pub fn attach_objects(&mut self, file: BorrowedFd<'_>, points: &[ObjectPoint]) -> Result<(), KernelError> {
-        /// In one link. The kernel takes a million, and allocates for all of them at once.
+        /// In one link. The kernel accepts a million, and allocates for all of them at once.
         const MOST: usize = 16_384;
         if points.is_empty() {
             return Ok(());
@@ -155,7 +156,7 @@ impl Kernel {
         self.link(name, path, places.into_iter())
     }
 
-    /// The number by which a probe's cookie names these places.
+    /// The site's number, for a probe's cookie.
     fn site_number(&mut self, places: SitePlaces) -> Result<u32, KernelError> {
         const NAME: &str = "SITES";
         if let Some(number) = self.sites.get(&places) {
@@ -191,8 +192,7 @@ impl Kernel {
         Ok(())
     }
 
-    /// Has a probe at one place of the open file while `look` runs. It belongs to no row, so it must be where no traced
-    /// process comes by.
+    /// Runs `look` with a temporary probe in place. The probe has no row, so no traced process may hit it.
     pub(crate) fn with_probe<T>(
         &mut self,
         file: BorrowedFd<'_>,
@@ -205,14 +205,14 @@ impl Kernel {
         let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
         self.link(enter, &path, [(file_offset, Some(0))].into_iter())?;
         let seen = look();
-        // Detaching takes its time, and nobody has to wait for it, unless there may be no more threads.
+        // Detaching is slow and need not be waited for, unless no more threads are allowed.
         let link = self.links.pop();
         drop(thread::Builder::new().spawn(move || drop(link)));
         Ok(seen)
     }
 
-    /// Has the kernel side see when code objects are freed by the interpreter in an open file. Where that is not possible,
-    /// each walk looks at all its code again.
+    /// Lets the kernel side see frees of code objects by the interpreter in an open file. Without it, each walk reads
+    /// all its code again.
     pub fn see_freed_code(&mut self, file: BorrowedFd<'_>, file_offset: u64) -> Result<(), KernelError> {
         let Some(Programs { code_freed, .. }) = self.shared_programs() else {
             return Err(KernelError::Map { name: "PYTHON", reason: "this kernel has no attach cookies".to_owned() });
@@ -222,7 +222,8 @@ impl Kernel {
         self.link(code_freed, &path, [(file_offset, None)].into_iter())
     }
 
-    /// Detaches everything, and gives how long it took. With single links kernels from 6.1 on take about 0.1 s per probe for this.
+    /// Detaches everything, and returns how long it took. With single links kernels from 6.1 on take about 0.1 s per
+    /// probe.
     #[must_use]
     pub fn detach(self) -> Duration {
         let start = Instant::now();

@@ -19,10 +19,10 @@ use super::{
 };
 use crate::{os::memory::page_size, ring::Source};
 
-/// Names of the maps of who waits: held threads, stopped processes, traced processes.
+/// Maps of waiting and traced processes: held threads, stopped processes, traced processes.
 pub const WAIT_MAPS: [&str; 3] = ["HOLDS", "STOPS", "PROCESSES"];
 
-/// What is needed to finish native stacks outside of the kernel.
+/// Maps by which user space completes native stacks.
 pub struct NativeStacks {
     /// Frames of a stack at most.
     pub depth: usize,
@@ -32,11 +32,11 @@ pub struct NativeStacks {
     pub processes: Processes,
 }
 
-/// The traced processes, to be looked at.
+/// The traced processes, for reading.
 pub struct Processes(BpfHashMap<MapData, u32, ProcessState>);
 
 impl Processes {
-    /// The generation of a process's mappings; `None` if it is not traced (any more).
+    /// The generation of a process's mappings; `None` if it is not traced.
     #[must_use]
     pub fn generation(&self, pid: u32) -> Option<u64> {
         self.0.get(&pid, 0).ok().map(|state| state.generation)
@@ -50,11 +50,11 @@ impl Processes {
 
 /// What block watch shares with the kernel side.
 pub struct WatchMaps {
-    /// Processes whose threads are sent to the handler.
+    /// Processes with threads that are sent to the handler.
     pub watched: BpfHashMap<MapData, u32, WatchedProcess>,
     /// Where threads were sent there, by `pid_tgid`.
     pub sites: BpfHashMap<MapData, u64, WatchSite>,
-    /// Processes in which nothing is watched yet.
+    /// Processes without a watched block yet.
     pub idle: BpfHashMap<MapData, u32, u32>,
     fds: [OwnedFd; 3],
 }
@@ -80,7 +80,7 @@ impl WatchMaps {
 }
 
 impl Kernel {
-    /// The maps of who waits for us, in the order of [`WAIT_MAPS`].
+    /// The maps of waiting and traced processes, in the order of [`WAIT_MAPS`].
     pub fn wait_maps(&self) -> Result<[OwnedFd; 3], KernelError> {
         let [holds, stops, processes] = WAIT_MAPS;
         Ok([self.map_fd(holds)?, self.map_fd(stops)?, self.map_fd(processes)?])
@@ -92,7 +92,7 @@ impl Kernel {
         map.fd().as_fd().try_clone_to_owned().map_err(|error| map_error(name, &error))
     }
 
-    /// What user space needs to finish native stacks; `None` if none are taken.
+    /// The maps for completing native stacks; `None` if none are taken.
     pub fn native_stacks(&self) -> Result<Option<NativeStacks>, KernelError> {
         const RULE_MAP: &str = "UNWIND_RULES";
         const PROCESS_MAP: &str = "PROCESSES";
@@ -147,7 +147,7 @@ impl Kernel {
         Ok(Source::Perf(buffers))
     }
 
-    /// Every counter that is not zero: row, reason, calls.
+    /// All counters above zero: row, reason, calls.
     pub fn misses(&self) -> Result<Vec<(u16, Miss, u64)>, KernelError> {
         let map = self.ebpf.map("MISSES").ok_or(no_map("MISSES"))?;
         let counters: PerCpuArray<_, u64> = PerCpuArray::try_from(map).map_err(|error| map_error("MISSES", &error))?;

@@ -1,7 +1,7 @@
 //! The BPF object in the kernel: loaded by `object`, for what `features` found and `privileges` allow.
 //!
-//! `links` puts probes into files, `tracepoints` follows processes, `processes` and `maps` write and read the object's maps.
-//! `same_file` and `tracers` ask the kernel by experiment, `semaphore` shows scripts that a tracer is there.
+//! `links` puts probes into files, `tracepoints` follows processes, `processes` and `maps` write and read the object's
+//! maps. `same_file` and `tracers` query the kernel by experiment, `semaphore` announces the tracer to scripts.
 
 mod error;
 pub mod features;

@@ -29,22 +29,22 @@ use super::{
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/memscope.bpf.o"));
 
-/// Threads whose records with objects are built: those take 4 KiB each.
+/// Most threads with records of objects: those take 4 KiB each.
 const OBJECT_THREADS: u32 = 4096;
 /// The same where only scripts hand arrays over.
 const SCRIPT_THREADS: u32 = 256;
-/// Threads that found the places taken in which theirs could be.
+/// Most threads without a slot: all of theirs were taken.
 const THREADS_WITHOUT_SLOT: u32 = 1024;
-/// Stacks whose ids are known to have been told; of those forgotten the record is sent again.
+/// Most ids of stacks known to have been sent; a forgotten stack is sent again.
 const STACKS_SENT: u32 = 1 << 16;
-/// Rules that were asked for a moment ago.
+/// Most recent requests for rules.
 const RULES_ASKED: u32 = 1 << 14;
 
-/// Processes whose Python interpreters are known: as many as are traced.
+/// Most processes with known Python interpreters: as many as are traced.
 const PYTHON_PROCESSES: u32 = 16_384;
-/// Processes in which blocks are watched.
+/// Most processes with watched blocks.
 const WATCHED_PROCESSES: u32 = 1024;
-/// Stacks and code objects that are not told again; of more, the oldest are.
+/// Most stacks and code objects known to have been sent; the oldest are sent again.
 const PYTHON_SENT: u32 = 65_536;
 
 /// The kernel side, loaded.
@@ -67,7 +67,7 @@ pub struct Kernel {
     pub(super) tracepoints: Tracepoints,
     /// Numbers of places that the kernel side knows.
     pub(super) sites: HashMap<SitePlaces, u32>,
-    /// How often processes were put into the trace or taken out.
+    /// Number of processes added to the trace or removed.
     pub(super) process_changes: u64,
 }
 
@@ -94,14 +94,14 @@ fn thread_entries() -> u32 {
     u32::try_from(cpus * 64).unwrap_or(u32::MAX).clamp(16_384, 131_072)
 }
 
-/// Native stacks that can be walked at once: each takes 78 KiB.
+/// Most concurrent walks of native stacks: each takes 78 KiB.
 fn stack_slots() -> u32 {
     const AT_LEAST: u32 = 8;
     let cpus = online_cpus().map_or(1, |cpus| cpus.len());
     u32::try_from(cpus * 2).unwrap_or(u32::MAX).max(AT_LEAST)
 }
 
-/// How this kernel's abilities are used.
+/// The choice of this kernel's features.
 struct Choice {
     features: Features,
     mode: LinkMode,
@@ -129,7 +129,7 @@ impl Choice {
             stacks.native_depth = None;
         }
         let perf = options.perf || !features.ring_buffer;
-        // Programs of single rows have to load where there are none.
+        // Programs of single rows have to load on kernels without them.
         let exchanges = features.exchanges && mode != LinkMode::Slots;
         Self { features, mode, perf, stacks, no_python, thread_pointer, exchanges }
     }
@@ -163,7 +163,7 @@ impl Choice {
 
     fn load(&self, options: &KernelOptions, config: &Config) -> Result<Ebpf, KernelError> {
         let native = self.stacks.bits() & u32::from(STACK_NATIVE) != 0;
-        // Maps that nobody uses take no room.
+        // Unused maps have one entry.
         let if_native = |entries| if native { entries } else { 1 };
         let ring_bytes = if self.perf { 4096 } else { ring_size(options.ring_bytes) };
         // One entry where nothing is wanted.
@@ -246,20 +246,20 @@ impl Kernel {
         Ok(kernel)
     }
 
-    /// Whether a page that is not in memory can be waited for.
+    /// Whether a program can wait for a page that is not in memory.
     #[must_use]
     pub const fn can_touch(&self) -> bool {
         self.can_touch
     }
 
-    /// Whether a thread can wait, unseen by others, until what it has mapped is probed.
+    /// Whether a thread can wait, invisible to others, until its new mappings are probed.
     #[must_use]
     pub const fn can_hold(&self) -> bool {
         self.can_hold
     }
 
-    /// Loads what is attached to every library, so that a refusal shows at once. Of programs that serve one row each,
-    /// the first pair stands for all.
+    /// Loads the programs that every library gets, so that a refusal shows at once. Of programs for one row each, the
+    /// first pair stands for all.
     fn load_probes(&mut self, options: &KernelOptions) -> Result<(), KernelError> {
         let Some(names) = self.shared_programs() else { return self.load_slots() };
         let needed = [names.enter, names.leave, names.leave_own];
@@ -294,7 +294,7 @@ impl Kernel {
         self.load_once(&slot("enter", 1))
     }
 
-    /// Programs that serve all rows; `None` where every row has its own.
+    /// Programs for all rows; `None` where every row has its own.
     pub(super) const fn shared_programs(&self) -> Option<Programs> {
         Programs::of(self.mode)
     }
@@ -307,7 +307,7 @@ impl Kernel {
         program.load().map_err(|error| refused(name, error))
     }
 
-    /// What the kernel can do.
+    /// The kernel's features.
     #[must_use]
     pub const fn features(&self) -> Features {
         self.features
@@ -357,7 +357,7 @@ impl Kernel {
         self.stacks
     }
 
-    /// Why Python stacks are wanted and cannot be taken here.
+    /// Why requested Python stacks cannot be taken here.
     #[must_use]
     pub fn no_python(&self) -> Option<&str> {
         self.no_python.as_deref()

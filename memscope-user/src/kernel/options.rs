@@ -1,11 +1,11 @@
-//! What is chosen before the BPF object is loaded.
+//! Options of loading the BPF object.
 
 use memscope_common::stack::{STACK_NATIVE, STACK_NATIVE_WITHOUT_PYTHON, STACK_PYTHON};
 
 use super::features::LinkMode;
 use crate::os::memory::page_size;
 
-/// What is chosen before loading.
+/// Options of loading.
 #[expect(clippy::struct_excessive_bools, reason = "each is a choice of its own")]
 #[derive(Clone, Copy, Debug)]
 pub struct KernelOptions {
@@ -17,23 +17,23 @@ pub struct KernelOptions {
     pub link_mode: Option<LinkMode>,
     /// Serve fewer rows than the kernel could (for tests).
     pub max_rows: Option<u16>,
-    /// Learn of processes through tracefs even where that is not needed (for tests).
+    /// Follow processes through tracefs even where that is not needed (for tests).
     pub tracefs: bool,
-    /// A BPF object instead of the built-in one (for tests, which are built without one).
+    /// A BPF object that replaces the built-in one (for tests, which are built without one).
     pub object: Option<&'static [u8]>,
     /// Rows with objects will be used.
     pub objects: bool,
-    /// Rows with arrays will be used, by many threads: they are loaded at once then, else with the first such row.
+    /// Rows with arrays will be used, by many threads: load their programs at once, not with the first such row.
     pub arrays: bool,
     /// Which stacks are taken.
     pub stacks: StackOptions,
     /// Blocks are watched.
     pub watch: bool,
-    /// The process group of the program that is to be run; 0 if none is.
+    /// The process group of the program to run; 0 if none.
     pub home_group: u32,
 }
 
-/// Which stacks are taken, and how many frames of each at most; `None` or 0: none.
+/// Stacks to take, and the most frames of each; `None` or 0: none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StackOptions {
     /// Native frames.

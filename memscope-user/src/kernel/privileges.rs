@@ -1,4 +1,4 @@
-//! What the tracer may do: capabilities, and memory that counts as locked.
+//! The tracer's privileges: capabilities, and locked memory.
 
 use std::{fs, path::PathBuf};
 
@@ -17,7 +17,7 @@ use crate::os::perf_event;
 pub struct Capability {
     /// Name as `capabilities(7)` spells it.
     pub name: &'static str,
-    /// What it is needed for.
+    /// The purpose.
     pub purpose: &'static str,
     bit: u32,
     /// Nothing goes without it.
@@ -58,7 +58,7 @@ const CAPABILITIES: [Capability; 4] = [
     },
 ];
 
-/// What it takes besides where probes are made one by one.
+/// Also needed where probes are made one by one.
 const OF_SINGLE_LINKS: Capability = Capability {
     name: "CAP_SYS_ADMIN",
     purpose: "attach probes one by one, which is how this kernel links them, and for which it wants no less",
@@ -86,19 +86,19 @@ const fn has(effective: u64, bit: u32) -> bool {
     effective & (1 << bit) != 0
 }
 
-/// Whether every process can be sent signals, also those of other users.
+/// Whether signals can be sent to every process, also those of other users.
 #[must_use]
 pub fn may_signal_all() -> bool {
     has(effective(), CAP_KILL)
 }
 
-/// Whether scripts can be told that a tracer is there: by a probe of its own.
+/// Whether the tracer can announce itself to scripts: by a probe of its own.
 #[must_use]
 pub fn may_announce() -> bool {
     perf_event::is_permitted()
 }
 
-/// What this process needs to trace on this kernel, and what of it it has.
+/// Privileges needed to trace on this kernel, and the ones that this process has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rights {
     needed: Vec<Capability>,
@@ -106,7 +106,7 @@ pub struct Rights {
 }
 
 impl Rights {
-    /// Of this process. Probes are linked in the way that was chosen, or in the kernel's best.
+    /// Of this process. Probes are linked in the chosen way, or in the kernel's best.
     #[must_use]
     pub fn look(features: Features, chosen: Option<LinkMode>) -> Self {
         let effective = effective();
@@ -128,13 +128,13 @@ impl Rights {
         Self { needed, effective }
     }
 
-    /// Whether the kernel tells this process what it can do; to others all looks absent.
+    /// Whether this process can query the kernel's features; to others all look absent.
     #[must_use]
     pub const fn may_ask(&self) -> bool {
         may_ask(self.effective)
     }
 
-    /// What is missing.
+    /// The missing privileges.
     #[must_use]
     pub fn missing(&self) -> Vec<Capability> {
         let stand_in = has(self.effective, CAP_SYS_ADMIN);
@@ -143,7 +143,7 @@ impl Rights {
         self.needed.iter().filter(is_missing).copied().collect()
     }
 
-    /// How to get what is missing.
+    /// How to get the missing ones.
     #[must_use]
     pub fn advice(&self) -> String {
         let names: Vec<_> = self.needed.iter().map(|capability| capability.name.to_lowercase()).collect();
@@ -152,7 +152,7 @@ impl Rights {
     }
 }
 
-/// Whether the kernel lets a process of these capabilities load programs, which is how it is asked what it can do.
+/// Whether a process of these capabilities can load programs, which is the way to query features.
 const fn may_ask(effective: u64) -> bool {
     has(effective, CAP_SYS_ADMIN) || has(effective, CAP_BPF) && has(effective, CAP_PERFMON)
 }
@@ -188,11 +188,11 @@ pub(crate) fn raise_memlock() {
     }
 }
 
-/// As many open files as may be: each process takes one to be waited for by, each probed file and its links some. What was
-/// started before keeps its own limit.
+/// Raises the limit of open files to the maximum: each process takes one for waiting, each probed file and its links
+/// some. Programs started before keep their own limit.
 pub(crate) fn raise_open_files() {
     if let Ok((_, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {
-        // With less it goes on as far as that reaches.
+        // With a lower limit the trace goes on as far as it reaches.
         let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
     }
 }
@@ -211,7 +211,7 @@ pub(crate) fn refused_object(error: EbpfError) -> KernelError {
     }
 }
 
-/// Bytes of memory that this process may lock, if that is limited.
+/// Bytes of memory that this process may lock, if limited.
 fn memlock_limit() -> Option<u64> {
     let (soft, _) = getrlimit(Resource::RLIMIT_MEMLOCK).ok()?;
     Some(soft).filter(|limit| *limit != RLIM_INFINITY)
@@ -240,7 +240,7 @@ mod tests {
         assert_eq!(missing(FOUR, true, false), ["CAP_SYS_ADMIN"]);
         assert_eq!(missing(FOUR, true, true), [""; 0]);
         assert_eq!(missing(FOUR | ADMIN, true, true), [""; 0]);
-        // Nobody who may do nothing can tell whether less would be enough.
+        // A process without any privileges cannot know whether fewer would be enough.
         assert_eq!(missing(0, true, false).last(), Some(&"CAP_SYS_ADMIN"));
     }
 
@@ -256,14 +256,14 @@ mod tests {
 
     #[test]
     fn capabilities_before_cap_bpf_are_enough_to_ask() {
-        // All that root has on Linux 4.19, whose last capability is 37.
+        // All that root has on Linux 4.19: its last capability is 37.
         assert!(may_ask((1 << 38) - 1) && may_ask(FOUR));
         assert!(!may_ask(1 << 39) && !may_ask(1 << 38) && !may_ask(0));
     }
 
-    /// Linux 4.19 has neither global data nor `bpf_probe_read_user`, nor what is not needed.
+    /// Linux 4.19 has neither global data nor `bpf_probe_read_user`, nor any of the optional features.
     #[test]
-    fn a_kernel_below_the_floor_is_refused_and_told_what_it_lacks() {
+    fn a_kernel_below_the_floor_is_refused_with_its_missing_features() {
         let refusal = new_enough(Features::OF_LINUX_4_19, "4.19.0-27-amd64").expect_err("too old");
         assert_eq!(
             refusal.to_string(),

@@ -1,4 +1,4 @@
-//! Which processes are traced, what they run, and their Python interpreters.
+//! The traced processes, their programs, and their Python interpreters.
 
 use aya::maps::{Array, HashMap, MapData, MapError};
 use memscope_common::{
@@ -18,7 +18,7 @@ impl Kernel {
         self.processes_changed()
     }
 
-    /// Has the kernel side look again who is traced.
+    /// Invalidates the kernel side's cache of traced processes.
     fn processes_changed(&mut self) -> Result<(), KernelError> {
         const NAME: &str = "PROCESS_CHANGES";
         self.process_changes += 1;
@@ -37,7 +37,7 @@ impl Kernel {
         }
     }
 
-    /// Processes that are in the trace, children that nothing was told of yet among them.
+    /// Processes in the trace, children that were not reported yet among them.
     pub fn traced(&mut self) -> Result<Vec<u32>, KernelError> {
         Ok(self.processes()?.keys().filter_map(Result::ok).collect())
     }
@@ -64,7 +64,7 @@ impl Kernel {
         HashMap::try_from(map).map_err(|error| map_error("PROCESSES", &error))
     }
 
-    /// The file that a stopped process has begun to run, and that was not known; told once.
+    /// The unknown file that a stopped process has begun to run; returned once.
     pub fn new_image(&mut self, pid: u32) -> Option<ImageKey> {
         let mut images = HashMap::<_, u32, ImageKey>::try_from(self.ebpf.map_mut("NEW_IMAGES")?).ok()?;
         let found = images.get(&pid, 0).ok()?;
@@ -80,14 +80,14 @@ impl Kernel {
         }
     }
 
-    /// Says where a process's Python interpreter has what.
+    /// Sets the layout of a process's Python interpreter.
     pub fn set_python(&mut self, pid: u32, layout: &PythonLayout) -> Result<(), KernelError> {
         self.interpreters()?.insert(&pid, layout, 0).map_err(|error| map_error("PYTHON", &error))
     }
 
     /// Forgets a process's Python interpreter.
     pub fn forget_python(&mut self, pid: u32) -> Result<(), KernelError> {
-        // It is not an error if there was none.
+        // A missing entry is no error.
         let _ = self.interpreters()?.remove(&pid);
         Ok(())
     }

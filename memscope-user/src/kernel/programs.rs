@@ -22,7 +22,7 @@ pub(super) struct Programs {
 }
 
 impl Programs {
-    /// Those for a way of linking; `None` where every row has its own.
+    /// The programs for a way of linking; `None` where every row has its own.
     pub(super) const fn of(mode: LinkMode) -> Option<Self> {
         match mode {
             LinkMode::Multi => Some(Self {

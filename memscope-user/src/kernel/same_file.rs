@@ -1,9 +1,9 @@
-//! Files that are one and the same under several device and inode numbers.
+//! Recognises one file under several device and inode numbers.
 //!
-//! An overlay gives the files of its layers numbers of its own, and newer kernels print those in `maps` (6.18 does). Probes are
-//! of the file below: two containers of one image have one libc between them, and probing it under both names would tell
-//! every call twice. Nothing in `/proc` says which files those are, so the kernel is asked by an experiment: a file that is
-//! mapped privately shows the breakpoints of its own probes, and none of another file's.
+//! An overlay gives the files of its layers its own numbers, and newer kernels print those in `maps` (6.18 does).
+//! Probes go into the file below: two containers of one image share one libc, and probing it under both names would
+//! report every call twice. `/proc` does not show which files are the same, so the kernel is asked by an experiment: a
+//! private mapping of a file shows the breakpoints of its own probes, and none of another file's.
 
 use std::{
     fs::File,
@@ -21,17 +21,17 @@ use crate::os::{
     memory::{Memory, page_size},
 };
 
-/// Bytes that are compared: the longest breakpoint, that of aarch64.
+/// Bytes compared: the longest breakpoint, that of aarch64.
 const BREAKPOINT_BYTES: usize = 4;
 
-/// What files have in common that are the same.
+/// Properties that names of one file share.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Likeness {
     len_bytes: u64,
     build_id: Option<Vec<u8>>,
     /// Where probes go.
     offsets: Vec<u64>,
-    /// Code that is next to never run.
+    /// Code that hardly ever runs.
     idle: Option<u64>,
 }
 
@@ -48,17 +48,18 @@ impl Likeness {
     /// Whether `other`, a file that looks the same as `known`, which is probed, is the same.
     pub(crate) fn is_same(&self, kernel: &mut Kernel, known: &File, other: &File) -> bool {
         let Some(first) = self.offsets.first() else { return false };
-        // Nothing is there: another file, or a kernel whose probes do not show.
+        // No breakpoint: another file, or a kernel that does not show its probes.
         if !is_changed(other, *first) {
             return false;
         }
-        // Somebody probes it. That it is us shows where nobody else has a probe, unless there is no such place.
+        // The breakpoint may be another tracer's. Ours is certain at a place where no other tracer has a probe, if
+        // there is such a place.
         let Some(idle) = self.idle.filter(|idle| !is_changed(other, *idle)) else { return true };
         kernel.with_probe(known.as_fd(), idle, || is_changed(other, idle)).unwrap_or(true)
     }
 }
 
-/// Whether a private mapping of the file has something else at this place than the file has.
+/// Whether a private mapping of the file differs from the file here.
 fn is_changed(file: &File, offset: u64) -> bool {
     let (mut stored, mut mapped) = ([0; BREAKPOINT_BYTES], [0; BREAKPOINT_BYTES]);
     let window = Window::open(file, offset);
@@ -97,7 +98,8 @@ impl Window {
         }
     }
 
-    /// Through the kernel: whoever has the file may cut it short at any time, and reading what is not there would end us.
+    /// By a system call: the file can be truncated at any time, and reading a mapping beyond its end would kill this
+    /// process.
     fn read(&self, offset: u64, to: &mut [u8]) -> Option<()> {
         let address = self.address.expose_provenance() as u64;
         Memory::open(std::process::id()).ok()?.read(address.checked_add(offset.checked_sub(self.first)?)?, to)
@@ -115,7 +117,7 @@ impl Drop for Window {
 mod tests {
     use super::*;
 
-    /// Make sure that reading what was cut off says so instead of ending the process.
+    /// Reading a truncated part is an error and does not end the process.
     #[test]
     fn files_may_become_shorter() {
         let file = tempfile::tempfile().expect("a file");

@@ -1,8 +1,8 @@
-//! Tells scripts that a tracer is there: a probe that only counts.
+//! Announces the tracer to scripts: a probe that only counts.
 //!
-//! The Python package reads a number of its own that the kernel raises for as long as a probe with that reference counter is there (Linux
-//! 4.20). aya passes no reference counters, so this is one perf event, without a program; it goes with its descriptor, however
-//! the tracer ends.
+//! The Python package reads a number of its own that the kernel raises while a probe with that reference counter exists
+//! (Linux 4.20). aya passes no reference counters, so this is one perf event, without a program; it ends with its
+//! descriptor, however the tracer ends.
 
 use std::{
     ffi::CString,
@@ -33,7 +33,7 @@ impl Place {
         Some(Self { marker: offset_of(PRESENCE)?, counter: offset_of(SEMAPHORE)?.try_into().ok()? })
     }
 
-    /// Makes the package in this file see a tracer for as long as the descriptor is open.
+    /// Shows the package in this file a tracer while the descriptor is open.
     pub(crate) fn announce(self, file: &File) -> io::Result<OwnedFd> {
         let path = CString::new(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
         perf_event::count(&path, self.marker, self.counter)

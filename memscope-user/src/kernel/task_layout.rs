@@ -9,7 +9,7 @@ use crate::os::btf::{self, BTF, Btf};
 /// An offset in bytes, or why it is not known.
 type Offset = Result<u32, String>;
 
-/// What is read of the types.
+/// The fields read of the types.
 struct Types {
     /// Offsets in `task_struct`.
     thread_pointer: Offset,
@@ -17,7 +17,7 @@ struct Types {
     sighand: Offset,
     /// Offset in `sighand_struct` of the handler for `SIGURG`.
     urgent_handler: Offset,
-    /// What is looked up of a process; `None` if anything of it is not known.
+    /// Offsets of a process's fields; `None` if one of them is unknown.
     offsets: Option<Offsets>,
     multi_links: bool,
 }
@@ -35,13 +35,12 @@ pub(super) fn pid() -> Offset {
     TYPES.pid.clone()
 }
 
-/// Offset of the address of what a task has for its signals, and in that of its handler for `SIGURG`, in bytes; or why they are not
-/// known.
+/// Offsets of a task's `sighand`, and of the handler for `SIGURG` in it, in bytes; or why they are unknown.
 pub(super) fn urgent_handler() -> Result<(u32, u32), String> {
     Ok((TYPES.sighand.clone()?, TYPES.urgent_handler.clone()?))
 }
 
-/// Where the kernel has what is looked up of a process; all 0 where that is not known.
+/// Offsets of a process's fields in this kernel; all 0 if unknown.
 pub(super) fn offsets() -> Offsets {
     TYPES.offsets.unwrap_or_default()
 }
@@ -93,7 +92,7 @@ pub(crate) fn any_types(bytes: &[u8]) {
     }
 }
 
-/// Offsets of what is looked up of a process.
+/// Offsets of a process's fields.
 fn offsets_of(btf: &Btf<'_>) -> Option<Offsets> {
     /// `PIDTYPE_PGID`, among pointers.
     const GROUP: u32 = 2 * 8;

@@ -1,5 +1,5 @@
-//! How the kernel tells of processes that fork, execute, exit: by raw tracepoints where it describes its types (BTF), which
-//! needs no file system and no rights but those of BPF; otherwise by those whose layout is in tracefs.
+//! Tracepoints for processes that fork, execute, exit: raw ones where the kernel describes its types (BTF), which need
+//! no file system and only BPF's privileges; else those with a layout in tracefs.
 
 use std::{fs, path::Path};
 
@@ -16,10 +16,10 @@ use super::{
     task_layout,
 };
 
-/// Where the kernel side finds what it has to know of a process.
+/// The source of a process's fields for the kernel side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Tracepoints {
-    /// The number of a task is at this offset of it.
+    /// A task has its number at this offset.
     Raw { task_pid: u32 },
     /// Offsets in events.
     Tracefs { newtask_pid: u32, newtask_flags: u32, free_pid: u32 },
@@ -27,7 +27,7 @@ pub(super) enum Tracepoints {
 
 const EXEC: &str = "sched_process_exec";
 
-/// Category and name of an event, and the programs for it, raw and not; the one by which processes are met comes last.
+/// Category and name of an event, and its programs, normal and raw; the event that adds processes comes last.
 const EVENTS: [(&str, &str, [&str; 2]); 4] = [
     ("sched", "sched_process_free", ["process_free_raw", "process_free"]),
     ("sched", "sched_process_exit", ["process_exit_raw", "process_exit"]),
@@ -36,7 +36,7 @@ const EVENTS: [(&str, &str, [&str; 2]); 4] = [
 ];
 
 impl Tracepoints {
-    /// What this kernel offers; `tracefs`: that which needs tracefs. Must run before other threads start.
+    /// The kernel's best; `tracefs`: the ones of tracefs. Call before other threads start.
     pub(super) fn find(tracefs: bool) -> Result<Self, KernelError> {
         if let (Ok(task_pid), false) = (task_layout::pid(), tracefs) {
             return Ok(Self::Raw { task_pid });
@@ -64,7 +64,7 @@ impl Tracepoints {
     /// Loads and attaches the programs. `images`: the file that a process runs can be found.
     pub(super) fn follow(self, ebpf: &mut Ebpf, images: bool) -> Result<(), KernelError> {
         if task_layout::offsets().known != 0 {
-            // Without it a stop of ours is not told from one of somebody else.
+            // Without it a stop of ours cannot be distinguished from another's.
             let signals: &mut RawTracePoint = program(ebpf, "signal_generate_raw")?;
             let _ = signals.load().and_then(|()| signals.attach("signal_generate").map(drop));
         }
@@ -91,7 +91,7 @@ impl Tracepoints {
     }
 }
 
-/// Makes tracefs visible to this process alone when nobody has mounted it.
+/// Makes tracefs visible to this process alone when it is not mounted.
 fn ensure_tracefs() -> Result<(), KernelError> {
     use nix::{
         mount::{MsFlags, mount},
@@ -102,7 +102,7 @@ fn ensure_tracefs() -> Result<(), KernelError> {
     }
     let none = None::<&str>;
     unshare(CloneFlags::CLONE_NEWNS)
-        // Mounts of the host go on to reach us, ours never reach the host.
+        // Mounts of the host still reach us, ours never reach the host.
         .and_then(|()| mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_SLAVE, none))
         .and_then(|()| mount(Some("tracefs"), "/sys/kernel/tracing", Some("tracefs"), MsFlags::empty(), none))
         .map_err(|errno| KernelError::Tracefs { source: errno.into() })

@@ -1,4 +1,4 @@
-//! Whether some tracer has a process, whoever started it: the kernel has its list.
+//! Whether any tracer has a process, by whomever it was started: from the kernel's list.
 
 use aya::maps::{HashMap, Map, MapData, MapError, loaded_maps};
 use memscope_common::config::ProcessState;

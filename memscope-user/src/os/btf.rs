@@ -1,6 +1,6 @@
 //! Offsets in the running kernel's structs, from the kernel's own description of its types (BTF), which any user may read.
 //!
-//! Only as much of the format is read as that takes. The kernel is trusted, the file is not assumed to be well-formed.
+//! Reads only the needed part of the format. The kernel is trusted, but the file need not be well-formed.
 
 use std::{
     fs::File,
@@ -62,7 +62,7 @@ const fn tail_bytes(info: u32) -> Option<usize> {
 }
 
 impl<'a> Btf<'a> {
-    /// Reads the tables of types and names; `None` if they make no sense.
+    /// Reads the tables of types and names; `None` if they are malformed.
     #[must_use]
     pub fn parse(bytes: &'a [u8]) -> Option<Self> {
         const MAGIC: [u8; 2] = 0xeb9f_u16.to_le_bytes();
@@ -101,7 +101,7 @@ impl<'a> Btf<'a> {
         values.any(|value| word(value, 0).is_some_and(|at| self.name(at) == name.as_bytes()))
     }
 
-    /// Offset in `sighand_struct` of a member of what is done about a signal.
+    /// Offset in `sighand_struct` of a member of a signal's action.
     #[must_use]
     pub fn action(&self, signal: i32, member: &str) -> Option<u32> {
         let actions = self.member("sighand_struct", &["action"])?;
@@ -219,7 +219,7 @@ mod tests {
         let bytes = sample();
         let btf = Btf::parse(&bytes).expect("valid");
         assert!(btf.enumerates("first") && btf.enumerates("second"));
-        // The name of a member is none of a value.
+        // The name of a member does not name a value.
         assert!(!btf.enumerates("uw") && !btf.enumerates("third"));
     }
 

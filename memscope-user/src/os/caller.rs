@@ -1,7 +1,8 @@
 //! The user behind sudo, and the user that `run` starts the program as.
 //!
-//! sudo names its caller in `SUDO_UID` and `SUDO_GID`. They are taken as numbers: where the user database does not know the user (a
-//! container's database, a directory service that is down), the program still runs with these numbers, never as root.
+//! sudo names its caller in `SUDO_UID` and `SUDO_GID`. They are taken as numbers: if the user database does not know
+//! the user (a container's database, a directory service that is down), the program still runs with these numbers,
+//! never as root.
 
 use std::{
     env,
@@ -21,7 +22,7 @@ pub enum CallerError {
     /// A name without a user.
     #[error("no such user: `{name}`")]
     NoUser {
-        /// As given.
+        /// The given name.
         name: String,
     },
     /// A variable that should be a number.
@@ -29,15 +30,15 @@ pub enum CallerError {
     NotANumber {
         /// Its name.
         variable: &'static str,
-        /// What it is.
+        /// Its value.
         value: String,
     },
     /// sudo sets both.
     #[error("{set} is set and {missing} is not: {ADVICE}")]
     Incomplete {
-        /// The variable that is there.
+        /// The variable that is set.
         set: &'static str,
-        /// The one that is not.
+        /// The missing one.
         missing: &'static str,
     },
 }
@@ -48,7 +49,7 @@ const UID: &str = "SUDO_UID";
 const GID: &str = "SUDO_GID";
 const USER: &str = "SUDO_USER";
 
-/// Who called sudo.
+/// The user who called sudo.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Caller {
     /// Number of the user, never root's.
@@ -62,7 +63,7 @@ pub struct Caller {
 }
 
 impl Caller {
-    /// Who called sudo, if this process is root and a user other than root called it.
+    /// The user who called sudo, if this process is root and the user is not.
     pub fn find() -> Result<Option<Self>, CallerError> {
         if Uid::effective().is_root() { Self::of(|name| env::var_os(name)) } else { Ok(None) }
     }
@@ -112,7 +113,7 @@ pub struct RunAs {
 }
 
 impl RunAs {
-    /// `name` if given; else the user who called sudo; else `None`: whoever we are.
+    /// `name` if given; else the user who called sudo; else `None`: the current user.
     pub fn choose(name: Option<&str>) -> Result<Option<Self>, CallerError> {
         let by_number = |uid| User::from_uid(Uid::from_raw(uid)).ok().flatten();
         if let Some(name) = name {
@@ -124,12 +125,12 @@ impl RunAs {
     }
 
     fn known(user: User) -> Self {
-        // Names with a zero byte are none.
+        // A name with a zero byte is unknown.
         let known = CString::new(user.name.as_bytes()).ok();
         Self { uid: user.uid, gid: user.gid, known, name: user.name.into(), home: user.dir }
     }
 
-    /// Without an entry in the user database: `HOME` is `/`, as sudo has it for a user without one.
+    /// Without an entry in the user database: `HOME` is `/`, as sudo has it for such a user.
     fn unknown(caller: Caller) -> Self {
         let Caller { uid, gid, name, home } = caller;
         Self {
@@ -141,7 +142,7 @@ impl RunAs {
         }
     }
 
-    /// What is said of a user whom the user database does not know.
+    /// The warning about a user whom the user database does not know.
     #[must_use]
     pub fn warning(&self) -> Option<String> {
         let Self { uid, gid, home, .. } = self;
@@ -170,7 +171,7 @@ impl RunAs {
         }
         setgid(self.gid)?;
         setuid(self.uid)?;
-        // A system without the numbers would go on as root.
+        // A system without the numbers would continue as root.
         if Uid::effective() == self.uid && Uid::current() == self.uid { Ok(()) } else { Err(Errno::EPERM) }
     }
 }
@@ -187,7 +188,7 @@ mod tests {
         Caller { uid, gid, name: None, home: None }
     }
 
-    /// Makes sure that sudo's caller is taken by number, and that root's own sudo is nobody's.
+    /// sudo's caller is taken by number; root's own sudo has no caller.
     #[test]
     fn callers_are_numbers() {
         assert_eq!(of(&[]), Ok(None));
@@ -200,7 +201,7 @@ mod tests {
         assert_eq!(whole, Ok(Some(expected)));
     }
 
-    /// Makes sure that variables which name no user are refused: nothing of them means root.
+    /// Variables that name no user are refused: none of them means root.
     #[test]
     fn damaged_variables_are_refused() {
         for bad in ["", "x", "-1", "+1", " 1", "1 ", "0x1", "1.0", "4294967295", "4294967296", "99999999999999999999"] {
@@ -216,7 +217,7 @@ mod tests {
         assert!(of(&[("SUDO_UID", "0"), ("SUDO_GID", "x")]).is_err());
     }
 
-    /// Makes sure that a user without an entry gets the numbers, and root's home is not given away.
+    /// A user without an entry gets the numbers, and never root's home.
     #[test]
     fn unknown_users_are_numbers() {
         let run_as = RunAs::unknown(caller(4_000_000_001, 4_000_000_002));

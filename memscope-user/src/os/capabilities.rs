@@ -1,7 +1,7 @@
-//! Giving up what is not needed any more.
+//! Drops privileges that are no longer needed.
 //!
-//! Capabilities belong to threads (`capabilities(7)`): they are dropped before the first thread is started, which then
-//! all have the rest. What was forked before keeps what it had: the traced program is not touched.
+//! Capabilities belong to threads (`capabilities(7)`): they are dropped before the first thread is started, so all
+//! threads have the rest. A process forked before keeps its own: the traced program is not affected.
 
 use std::io;
 
@@ -17,8 +17,8 @@ const PERFMON: u32 = 38;
 const BPF: u32 = 39;
 const CHECKPOINT_RESTORE: u32 = 40;
 
-/// For tracing processes of anybody, signals to them, and outputs that belong to somebody else (under sudo). `CAP_SYS_ADMIN`
-/// is for probes by `perf_event_open` (single links, a script's presence), which `CAP_PERFMON` was not enough for where
+/// For tracing processes of all users, signals to them, and outputs of other users (under sudo). `CAP_SYS_ADMIN` is for
+/// probes by `perf_event_open` (single links, a script's semaphore), for which `CAP_PERFMON` was not enough where
 /// tried, and for reading seccomp filters.
 const OF_TRACER: [u32; 10] =
     [CHOWN, DAC_OVERRIDE, DAC_READ_SEARCH, FOWNER, KILL, SYS_PTRACE, SYS_ADMIN, PERFMON, BPF, CHECKPOINT_RESTORE];
@@ -39,7 +39,7 @@ struct Sets {
     inheritable: u32,
 }
 
-/// Keeps what a trace needs from now on: probes, processes, outputs.
+/// Keeps the capabilities of a trace: probes, processes, outputs.
 pub fn keep_for_trace() -> io::Result<()> {
     keep(&OF_TRACER, false)
 }
@@ -47,12 +47,13 @@ pub fn keep_for_trace() -> io::Result<()> {
 /// For tracing as another user than root: nothing that opens files of others, or changes them.
 const OF_USERS_TRACER: [u32; 5] = [SYS_PTRACE, SYS_ADMIN, PERFMON, BPF, CHECKPOINT_RESTORE];
 
-/// Keeps what a trace for an ordinary user needs, and has it take effect, which becoming that user has ended.
+/// Keeps the capabilities of a trace for an ordinary user, and makes them effective again after the change of user.
 pub(crate) fn keep_for_user() -> io::Result<()> {
     keep(&OF_USERS_TRACER, true)
 }
 
-/// Keeps what continuing processes takes, and reading the maps of who waits, which not all kernels let everybody do.
+/// Keeps the capabilities for continuing processes, and for reading the maps of waiting processes, which some kernels
+/// restrict.
 pub(crate) fn keep_for_guard() -> io::Result<()> {
     keep(&[KILL, BPF], false)
 }
@@ -67,7 +68,8 @@ pub(crate) fn try_without_bpf(works: impl FnOnce() -> bool) -> io::Result<()> {
     if works() { keep(&[KILL], false) } else { set(before) }
 }
 
-/// Drops all that this thread has besides, for good. What is kept takes effect as before, or (`all`) all of it.
+/// Drops all other capabilities of this thread, for good. The kept ones are effective as before, or (`all`) all of
+/// them.
 fn keep(bits: &[u32], all: bool) -> io::Result<()> {
     let mask = bits.iter().fold(0_u64, |mask, bit| mask | 1 << bit);
     let mut sets = sets()?;
@@ -82,7 +84,7 @@ fn keep(bits: &[u32], all: bool) -> io::Result<()> {
 /// Of this version the sets have two halves.
 const VERSION_3: u32 = 0x2008_0522;
 
-/// What this thread has.
+/// The capabilities of this thread.
 fn sets() -> io::Result<[Sets; 2]> {
     let mut header = Header { version: VERSION_3, pid: 0 };
     let mut sets = [Sets::default(); 2];

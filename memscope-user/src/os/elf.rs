@@ -1,7 +1,7 @@
 //! Reads of an ELF file only what attaching needs: machine, function symbols, file offsets, build-id, loader, soname.
 //!
-//! The file belongs to the traced program and is hostile input: nothing here panics on any bytes, and memory stays
-//! bounded by the number of names asked for, whatever the tables in the file claim.
+//! The file belongs to the traced program and is hostile input: no bytes cause a panic here, and memory stays bounded
+//! by the number of requested names, whatever the tables in the file claim.
 
 pub mod dynamic;
 
@@ -13,14 +13,14 @@ use object::read::elf::{Dyn as _, FileHeader as _, GnuHashTable, HashTable, Note
 use object::read::elf::{SectionHeader as _, Sym as _};
 use thiserror::Error;
 
-/// The longest path, soname or symbol name that is looked at; the rest of the file's strings is never walked.
+/// Longest path, soname or symbol name that is read; strings beyond are never walked.
 const MAX_STRING: usize = 4096;
 
-/// Longer build-ids than a SHA-512 do not exist; a longer one is treated as none.
+/// Longest build-id, a SHA-512; a longer one counts as none.
 const MAX_BUILD_ID: usize = 64;
 
-/// How many addresses one name may stand for. Versioned names (`memcpy@GLIBC_2.14` beside `@GLIBC_2.2.5`) have two or
-/// three; a file with thousands wants us to set thousands of breakpoints.
+/// Most addresses of one name. Versioned names (`memcpy@GLIBC_2.14` beside `@GLIBC_2.2.5`) have two or three; a file
+/// with thousands would get thousands of breakpoints.
 const MAX_PER_NAME: usize = 16;
 
 /// Why a file could not be read.
@@ -29,7 +29,7 @@ pub enum ElfError {
     /// Too short, or without the magic number.
     #[error("not an ELF file ({len} bytes)")]
     NotElf {
-        /// Length of what was given.
+        /// Given length.
         len: usize,
     },
     /// 32-bit or big-endian.
@@ -47,7 +47,7 @@ pub enum ElfError {
     Malformed {
         /// Which part.
         part: &'static str,
-        /// What the reader says.
+        /// The reader's error.
         source: object::read::Error,
     },
     /// A string is too long, unterminated or no UTF-8.
@@ -73,10 +73,10 @@ pub enum Machine {
     Other(u16),
 }
 
-/// What a symbol stands for, as far as probing cares.
+/// Kinds of symbols, as far as probing needs them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SymbolKind {
-    /// Code that is called under this name.
+    /// A function called by this name.
     Function,
     /// A resolver that the loader runs once to choose an implementation (`STT_GNU_IFUNC`). Its address is the
     /// resolver's, so a probe there would see the loader and never a call: never probed.
@@ -88,13 +88,13 @@ pub enum SymbolKind {
 /// One entry of `.dynsym` or `.symtab`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Symbol<'a> {
-    /// As stored, without version; empty where the file gives none that ends within bounds.
+    /// As stored, without version; empty where the file's name does not end within bounds.
     pub name: &'a [u8],
     /// Virtual address as stated in the file, before relocation.
     pub vaddr: u64,
-    /// Size in bytes; 0 where the file does not say (hand-written assembler).
+    /// Size in bytes; 0 where the file does not have it (hand-written assembler).
     pub size_bytes: u64,
-    /// What it stands for.
+    /// Its kind.
     pub kind: SymbolKind,
     /// False for imports.
     pub defined: bool,
@@ -102,16 +102,16 @@ pub struct Symbol<'a> {
     pub local: bool,
 }
 
-/// A function that was found by name.
+/// A function found by name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Resolved {
-    /// The name that was asked for.
+    /// The requested name.
     pub name: String,
     /// Virtual address as stated in the file.
     pub vaddr: u64,
-    /// Where its first byte lies in the file; what the kernel wants for a uprobe.
+    /// File offset of its first byte; the kernel wants this for a uprobe.
     pub file_offset: u64,
-    /// Size in bytes; 0 where the file does not say.
+    /// Size in bytes; 0 where the file does not have it.
     pub size_bytes: u64,
     /// The nearest function symbol above `vaddr`, if any. Lies inside the function when that has a second entry.
     pub next_vaddr: Option<u64>,
@@ -184,7 +184,7 @@ impl<'a> ElfFile<'a> {
         rest.get(..len.min(rest.len()))
     }
 
-    /// The segment that maps `vaddr` from the file, the file offset, and how many bytes of it follow.
+    /// The segment that maps `vaddr` from the file, the file offset, and the number of bytes after it.
     fn segment(&self, vaddr: u64) -> Option<(&'a ProgramHeader64<Le>, u64, u64)> {
         self.segments.iter().filter(|segment| segment.p_type(Le) == elf::PT_LOAD).find_map(|segment| {
             let into = vaddr.checked_sub(segment.p_vaddr(Le))?;
@@ -193,7 +193,7 @@ impl<'a> ElfFile<'a> {
         })
     }
 
-    /// Offset in the file and address of every segment that is executable.
+    /// Offset in the file and address of every executable segment.
     #[must_use]
     pub fn executable_segments(&self) -> Vec<(u64, u64)> {
         let loaded = self.segments.iter().filter(|segment| segment.p_type(Le) == elf::PT_LOAD);
@@ -201,7 +201,7 @@ impl<'a> ElfFile<'a> {
         executable.map(|segment| (segment.p_offset(Le), segment.p_vaddr(Le))).collect()
     }
 
-    /// What the file has of constants: sections, or without these segments, that are mapped and neither code nor changed.
+    /// Constants of the file: sections, or without these segments, that are mapped and neither code nor writable.
     pub fn constants(&self) -> Result<Vec<&'a [u8]>, ElfError> {
         let sections = self.header.section_headers(Le, self.data).map_err(malformed("sections"))?;
         let constant = |section: &&SectionHeader64<Le>| {
@@ -223,7 +223,7 @@ impl<'a> ElfFile<'a> {
         Ok(loaded.filter_map(|segment| segment.data(Le, self.data).ok()).collect())
     }
 
-    /// The GNU build-id, from the note segments: they survive `strip` and are what is mapped at run time.
+    /// The GNU build-id, from the note segments: they survive `strip` and are mapped at run time.
     #[must_use]
     pub fn build_id(&self) -> Option<&'a [u8]> {
         let notes = |segment: &'a ProgramHeader64<Le>| segment.notes(Le, self.data).ok().flatten();
@@ -257,13 +257,13 @@ impl<'a> ElfFile<'a> {
 
     /// Finds the functions called `names`: defined, mapped executable from the file, and no [`SymbolKind::Ifunc`].
     ///
-    /// A name may give several addresses (symbol versions) or none; the order is that of the tables. Names are read in
+    /// A name may have several addresses (symbol versions) or none; the order is that of the tables. Names are read in
     /// one pass, so thousands of them cost little more than one.
     pub fn resolve(&self, names: &[&str]) -> Result<Vec<Resolved>, ElfError> {
         self.resolve_such(names, |_| true)
     }
 
-    /// The same of functions that other files cannot mean: `static` ones, where the file has not been stripped of them.
+    /// The same for functions without linkage: `static` ones, in files that have not been stripped of them.
     pub fn resolve_local(&self, names: &[&str]) -> Result<Vec<Resolved>, ElfError> {
         self.resolve_such(names, |symbol| symbol.local)
     }
@@ -346,7 +346,7 @@ impl<'a> ElfFile<'a> {
         Ok(Some(Table { symbols, strings }))
     }
 
-    /// The dynamic symbols as the loader finds them, by `PT_DYNAMIC`. How many there are only the hash table says.
+    /// The dynamic symbols as the loader finds them, by `PT_DYNAMIC`. Only the hash table has their number.
     fn loader_table(&self) -> Result<Option<Table<'a>>, ElfError> {
         let (Some(vaddr), Some(strings)) = (self.dynamic(elf::DT_SYMTAB)?, self.dynamic_strings()?) else {
             return Ok(None);
@@ -370,7 +370,7 @@ impl<'a> ElfFile<'a> {
         Ok(old.map_or(0, |old| old.symbol_table_length() as usize))
     }
 
-    /// Where in the file code is that the loader alone runs, when it maps the file or lets go of it (`DT_FINI`, `DT_INIT`).
+    /// File offset of code that only the loader runs, when it maps or unmaps the file (`DT_FINI`, `DT_INIT`).
     #[must_use]
     pub fn idle_code(&self) -> Option<u64> {
         let tags = [elf::DT_FINI, elf::DT_INIT];

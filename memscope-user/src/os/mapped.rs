@@ -1,8 +1,8 @@
 //! Opening the files that a process has mapped.
 //!
-//! `/proc/<pid>/map_files` gives the file itself, whatever its path names by now. Of another user's process that takes rights that an
-//! ordinary user's tracer does not have (`CAP_DAC_READ_SEARCH`, which reads all files). The path below the process's root, which
-//! `CAP_SYS_PTRACE` opens, serves instead where it names the same file.
+//! `/proc/<pid>/map_files` gives the file itself, whatever its path names by now. For another user's process that takes
+//! a capability that an ordinary user's tracer does not have (`CAP_DAC_READ_SEARCH`, which reads all files). The path
+//! below the process's root, which `CAP_SYS_PTRACE` opens, is used instead if it names the same file.
 
 use std::{
     fs::File,
@@ -16,12 +16,12 @@ use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
 use super::maps::{FileId, Mapped};
 
 impl Mapped {
-    /// Opens the inode that is really mapped, through any mount namespace. The process must still be there.
+    /// Opens the mapped inode, through any mount namespace. The process must still exist.
     pub fn open(&self, pid: u32) -> io::Result<File> {
         open(pid, &self.range, &self.path, self.id)
     }
 
-    /// When the inode that is mapped was changed last (seconds and nanoseconds), where that may be asked for.
+    /// Time of the mapped inode's last change (seconds and nanoseconds), where permitted.
     pub(crate) fn changed(&self, pid: u32) -> Option<(i64, i64)> {
         let about = std::fs::metadata(format!("/proc/{pid}/map_files/{}", self.range)).ok()?;
         Some((about.ctime(), about.ctime_nsec()))
@@ -44,13 +44,13 @@ fn refused(error: &io::Error) -> io::Error {
     io::Error::new(io::ErrorKind::PermissionDenied, text)
 }
 
-/// Devices can be mapped too, and reading them can do anything.
+/// Devices can be mapped too, and reading them can have any effect.
 fn regular(file: File) -> io::Result<File> {
     if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("not a regular file")) }
 }
 
-/// Opens a file of another root, if it is the one that is meant. Links and `..` in there lead where they lead for those who
-/// live in there, never out; and nothing is opened that could do anything at that (devices, pipes).
+/// Opens a file of another root, if it is the expected one. Links and `..` are resolved inside of that root and never
+/// lead out; and files with side effects (devices, pipes) are not opened.
 fn open_below(root: &Path, path: &Path, id: FileId) -> io::Result<File> {
     let root = File::open(root)?;
     let how = OpenHow::new()
@@ -71,8 +71,7 @@ mod tests {
 
     use super::*;
 
-    /// Make sure that nothing outside of a root is opened, wherever links and `..` in there point, and nothing but the
-    /// file that is meant.
+    /// No file outside of the root is opened, wherever links and `..` in there point, and only the expected file.
     #[test]
     fn traps_in_another_root() {
         use std::os::unix::fs::symlink;

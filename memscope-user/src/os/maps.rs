@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Identity of a file, whatever it is called.
+/// Identity of a file, independent of its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FileId {
     /// Device number as `maps` prints it.
@@ -35,7 +35,7 @@ impl Mapped {
     }
 }
 
-/// Longest text that is read: a process has at most 65 530 mappings by default (`vm.max_map_count`), of some 100 bytes each.
+/// Longest text read: a process has at most 65 530 mappings by default (`vm.max_map_count`), of some 100 bytes each.
 const MAX_BYTES: u64 = 64 << 20;
 
 /// The text of a process's mappings, for [`lines`].
@@ -85,7 +85,7 @@ pub struct Line<'a> {
     pub private: bool,
     /// Where in the file the mapping begins.
     pub file_offset: u64,
-    /// Which file; inode 0 is none.
+    /// The file; inode 0 is none.
     pub id: FileId,
     /// Path, or a name in brackets, or nothing; ` (deleted)` cut off.
     pub name: &'a [u8],

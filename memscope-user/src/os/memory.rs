@@ -1,4 +1,4 @@
-//! Reading the memory of a process that goes on running.
+//! Reads the memory of a running process.
 
 use std::{
     fs::File,
@@ -32,7 +32,7 @@ impl Memory {
         }
     }
 
-    /// Reads from `address` on, as much as there is of what fits into `to`. Gives the number of bytes.
+    /// Reads from `address` on, as many bytes as are readable and fit into `to`. Returns their number.
     pub fn read_some(&self, address: u64, to: &mut [u8]) -> io::Result<usize> {
         match self {
             Self::File(file) => file.read_at(to, address),
@@ -49,7 +49,7 @@ impl Memory {
     pub fn read(&self, address: u64, to: &mut [u8]) -> Option<()> {
         match self {
             Self::File(file) => file.read_exact_at(to, address).ok(),
-            // Whatever can be read comes in one call.
+            // All readable bytes come in one call.
             Self::Process(_) => (self.read_some(address, to).ok()? == to.len()).then_some(()),
         }
     }
@@ -74,7 +74,7 @@ pub fn page_size() -> u32 {
 mod tests {
     use super::*;
 
-    /// Makes sure that both ways read the same bytes, and that memory that is not there is an error.
+    /// Both ways read the same bytes, and unmapped memory is an error.
     #[test]
     fn both_ways_read_the_same() {
         let text = *b"some text of ours";

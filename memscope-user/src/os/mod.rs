@@ -1,4 +1,4 @@
-//! What the operating system and its file formats offer, in plain words: knows nothing of probes, records or Ascend.
+//! Linux and its file formats, without any knowledge of probes, records or Ascend.
 
 #[cfg(feature = "trace")]
 pub mod btf;

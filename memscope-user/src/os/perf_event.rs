@@ -29,17 +29,17 @@ struct Attributes {
     file_offset: u64,
 }
 
-/// Probes a place in a file, without a program, and has the kernel raise the counter there in the file for as long as the
-/// descriptor is open.
+/// Probes a place in a file, without a program: the kernel raises the counter there in the file while the descriptor is
+/// open.
 pub(crate) fn count(path: &CStr, file_offset: u64, counter: u32) -> io::Result<OwnedFd> {
     open(path.as_ptr(), file_offset, counter)
 }
 
-/// Whether this process may make probes one by one. `CAP_PERFMON` was enough from Linux 5.8 on, until fixes of 2025 that maintained
-/// kernels have got since; versions do not tell, so the kernel is asked for a probe in no file.
+/// Whether this process may make probes one by one. `CAP_PERFMON` is enough from Linux 5.8 on, but not with fixes of
+/// 2025 that maintained kernels have; versions do not show that, so this asks the kernel for a probe in no file.
 pub(crate) fn is_permitted() -> bool {
     match open(ptr::null(), 0, 0) {
-        // What nobody may do is refused before it is looked at.
+        // The kernel checks permissions before it reads the attributes.
         Err(error) => error.raw_os_error() == Some(libc::EINVAL),
         Ok(_) => true,
     }
@@ -57,7 +57,7 @@ fn open(path: *const libc::c_char, file_offset: u64, counter: u32) -> io::Result
         file_offset,
         ..Attributes::default()
     };
-    // SAFETY: the kernel reads the attributes, whose size they say, and the path, which ends in NUL or is none; both live until it
+    // SAFETY: the kernel reads the attributes, which contain their size, and the path, which ends in NUL or is null; both live until it
     // returns.
     let fd = unsafe {
         libc::syscall(libc::SYS_perf_event_open, &raw const attributes, ANY_PROCESS, CPU, NO_GROUP, CLOSE_ON_EXEC)

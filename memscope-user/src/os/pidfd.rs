@@ -18,7 +18,7 @@ pub fn open(pid: u32) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
-/// Whether the process has ended. `None` if that cannot be asked.
+/// Whether the process has ended. `None` if unknown.
 #[must_use]
 pub fn has_ended(pidfd: BorrowedFd<'_>) -> Option<bool> {
     let mut fds = [PollFd::new(pidfd, PollFlags::POLLIN)];

@@ -1,4 +1,4 @@
-//! What `/proc/<pid>` says of a process. Read as hostile input.
+//! Facts about a process from `/proc/<pid>`. Read as hostile input.
 
 use std::{fs, io};
 
@@ -11,7 +11,7 @@ const FIRST_BEHIND_NAME: usize = 3;
 #[must_use]
 pub fn state(pid: u32) -> Option<char> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name in parentheses may hold anything, parentheses too.
+    // The name in parentheses may contain any characters, parentheses too.
     stat.rsplit_once(") ")?.1.chars().next()
 }
 
@@ -21,7 +21,7 @@ pub fn is_alive(pid: u32) -> bool {
     !matches!(state(pid), None | Some('Z' | 'X'))
 }
 
-/// When a process was started, in clock ticks since boot (field 22 of `/proc/<pid>/stat`); `None` when it is gone.
+/// Start time of a process, in clock ticks since boot (field 22 of `/proc/<pid>/stat`); `None` when it is gone.
 #[must_use]
 pub fn start_ticks(pid: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
@@ -49,7 +49,7 @@ pub fn command(pid: u32) -> String {
         .collect()
 }
 
-/// Number of a process in the innermost of its pid namespaces, if that is another one than ours.
+/// Number of a process in the innermost of its pid namespaces, if different from ours.
 #[must_use]
 pub fn pid_within(pid: u32) -> Option<u32> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
@@ -57,7 +57,7 @@ pub fn pid_within(pid: u32) -> Option<u32> {
     numbers.split_whitespace().skip(1).last()?.parse().ok()
 }
 
-/// The value of a variable in what [`environment`] gives. Of one that is there twice the first counts, as for `getenv`.
+/// The value of a variable in a block of [`environment`]. If it occurs twice the first counts, as for `getenv`.
 #[must_use]
 pub fn variable<'a>(environment: &'a [u8], name: &str) -> Option<&'a [u8]> {
     environment.split(|byte| *byte == 0).find_map(|pair| pair.strip_prefix(name.as_bytes())?.strip_prefix(b"="))
@@ -67,7 +67,7 @@ pub fn variable<'a>(environment: &'a [u8], name: &str) -> Option<&'a [u8]> {
 #[must_use]
 pub fn environment(pid: u32) -> Option<Vec<u8>> {
     match fs::read(format!("/proc/{pid}/environ")) {
-        // Another user's: where it lies, and what lies there, can be read.
+        // Another user's: its address and contents can be read.
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
             let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
             let (address, len) = secure_env::range(&stat)?;
@@ -88,7 +88,7 @@ mod tests {
 
     use super::*;
 
-    /// A child waits on its input: it lives, is known as ours, and has the environment and the name that it got.
+    /// A child waits on its input: it lives, is recognised as ours, and has its environment and name.
     #[test]
     fn a_child_is_described() {
         let mut child = Command::new("cat")
@@ -99,7 +99,7 @@ mod tests {
             .spawn()
             .expect("a child");
         let pid = child.id();
-        // What it copies shows that it has executed.
+        // Its copied input shows that it has executed.
         let (mut input, mut output) = (child.stdin.take().expect("a pipe"), child.stdout.take().expect("a pipe"));
         input.write_all(b"x").expect("written");
         let mut byte = [0];
@@ -108,7 +108,7 @@ mod tests {
         assert_eq!((command(pid).as_str(), environment(pid)), ("cat", Some(b"ONE=1\0".to_vec())));
         assert!(start_ticks(pid) >= start_ticks(std::process::id()));
         drop(input);
-        // Until it is waited for it is a zombie, which lives no more.
+        // Until it is waited for it is a zombie, which counts as dead.
         while state(pid) != Some('Z') {
             std::thread::yield_now();
         }

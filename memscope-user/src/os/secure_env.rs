@@ -1,8 +1,8 @@
-//! Variables that the loader has taken from us, for the program that is run.
+//! Recovers variables that ld.so removed in secure-execution mode, for the traced program.
 //!
-//! A program that has file capabilities must not be made to load other code, so the C library takes `LD_LIBRARY_PATH` and the
-//! like out of its environment (`ld.so(8)`, secure-execution mode). What it runs has no such capabilities, only the rights of
-//! the caller, and is to find what it would find without us.
+//! A program with file capabilities must not be made to load other code, so the C library removes `LD_LIBRARY_PATH` and
+//! the like from its environment (`ld.so(8)`, secure-execution mode). The program that it runs has no such
+//! capabilities, only the caller's rights, and shall find the same libraries as without us.
 
 use std::{
     env,
@@ -23,7 +23,7 @@ pub fn has_borrowed_rights() -> bool {
     unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
 }
 
-/// The environment that the program gets from us, as far as it is UTF-8: ours, and what was taken from it.
+/// The program's environment, as far as it is UTF-8: ours, and the removed variables.
 #[must_use]
 pub fn program_environment() -> Vec<(String, String)> {
     let text = |text: OsString| text.into_string().ok();
@@ -31,16 +31,16 @@ pub fn program_environment() -> Vec<(String, String)> {
     all.filter_map(|(name, value)| Some((text(name)?, text(value)?))).collect()
 }
 
-/// Those that are missing in our environment.
+/// The variables missing in our environment.
 #[must_use]
 pub fn variables() -> Vec<(OsString, OsString)> {
-    // With another user's rights, what the caller says is not for what we run.
+    // With another user's rights, the caller's variables are not for the program.
     if !has_borrowed_rights() || Uid::current() != Uid::effective() || Gid::current() != Gid::effective() {
         return Vec::new();
     }
     let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let Some((from, len)) = range(&stat) else { return Vec::new() };
-    // SAFETY: the kernel has put the strings of the environment there; they stay as long as this process, and nobody writes to
+    // SAFETY: the kernel has put the strings of the environment there; they live as long as this process, and nothing writes to
     // them.
     let bytes = unsafe { std::slice::from_raw_parts(std::ptr::with_exposed_provenance(from), len) };
     parse(bytes).filter(|(name, _)| env::var_os(name).is_none()).collect()
@@ -85,7 +85,7 @@ mod tests {
         assert_eq!(of(b"A=1\0B=x=y\0\0=z\0C\0D=\0"), [pair("A", "1"), pair("B", "x=y"), pair("D", "")]);
     }
 
-    /// This process's own strings are where the kernel says.
+    /// The kernel's addresses lead to this process's own strings.
     #[test]
     fn own_environment_is_found() {
         let stat = fs::read_to_string("/proc/self/stat").expect("readable");

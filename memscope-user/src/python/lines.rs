@@ -1,8 +1,8 @@
 //! Line tables: which line an instruction belongs to. Three formats, by version.
 
-/// Line of the instruction at which a frame is: `last` as its version tells it
-/// ([`PythonFrame`](memscope_common::PythonFrame)), `first` the line of the `def`. `None`: the compiler gave it no line, or
-/// the table does not reach it.
+/// Line of the instruction of a frame: `last` in the unit of its version
+/// ([`PythonFrame`](memscope_common::PythonFrame)), `first` the line of the `def`. `None`: the compiler gave it no
+/// line, or the table ends before it.
 #[must_use]
 pub fn line(version: u8, table: &[u8], first: u32, last: u32) -> Option<u32> {
     let last = i64::from(last.cast_signed());
@@ -18,7 +18,7 @@ pub fn line(version: u8, table: &[u8], first: u32, last: u32) -> Option<u32> {
     line.and_then(|line| u32::try_from(line).ok())
 }
 
-/// Up to 3.9: increments of address and line. A line goes on until an increment leads beyond the address.
+/// Up to 3.9: increments of address and line. A line continues until an increment leads beyond the address.
 fn of_increments(table: &[u8], mut line: i64, wanted: i64) -> i64 {
     let mut address = 0;
     for [bytes, lines] in table.as_chunks().0 {
@@ -31,7 +31,7 @@ fn of_increments(table: &[u8], mut line: i64, wanted: i64) -> i64 {
     line
 }
 
-/// 3.10: bytes of code, and how much further their line is than that before them.
+/// 3.10: numbers of bytes of code, each with the increment of the line.
 fn of_pairs(table: &[u8], mut line: i64, wanted: i64) -> Option<i64> {
     const NO_LINE: i8 = -128;
     let mut end = 0;
@@ -48,8 +48,8 @@ fn of_pairs(table: &[u8], mut line: i64, wanted: i64) -> Option<i64> {
     None
 }
 
-/// From 3.11 on: entries of several bytes, the first of which alone has its upmost bit set. It says how many units of two
-/// bytes of code it is for, and in which form the line (and what is of no interest here, the columns) follows.
+/// From 3.11 on: entries of several bytes; only the first byte of each has its highest bit set. It contains the number
+/// of two-byte units of code, and the form of the line, which follows (with columns, unused here).
 fn of_locations(table: &[u8], mut line: i64, wanted: i64) -> Option<i64> {
     const STARTS: u8 = 0x80;
     let mut end = 0;

@@ -1,4 +1,5 @@
-//! What the interpreter's data mean: texts, and lines of code. Pure; the bytes come from a traced program and are hostile.
+//! Interprets data of the interpreter: texts, and lines of code. Pure; the bytes come from a traced program and are
+//! hostile.
 
 mod lines;
 mod text;

@@ -2,9 +2,9 @@
 
 use std::fmt::Write as _;
 
-/// A text of `kind` bytes per character (1, 2 or 4). Halves of surrogates, which stand for undecodable bytes, and what is
-/// beyond Unicode are written as Python would in a literal; a rest that is no whole character is left out. Other
-/// characters, control characters too, are as they are: who shows the text escapes them.
+/// A text of `kind` bytes per character (1, 2 or 4). Halves of surrogates (undecodable bytes) and values beyond Unicode
+/// are written as in a Python literal; an incomplete last character is dropped. All other characters, control
+/// characters too, are kept: outputs escape them.
 #[must_use]
 pub fn text(bytes: &[u8], kind: u8) -> String {
     let mut out = String::with_capacity(bytes.len());

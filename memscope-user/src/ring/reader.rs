@@ -27,15 +27,15 @@ const BATCH_BYTES: usize = 256 << 10;
 /// Batches that may wait for the pipeline; then the reader waits, the ring fills and losses are counted. The
 /// traced program never waits.
 const BATCHES: usize = 256;
-/// A record's time is taken before it is placed into the transport. Nothing of its kernel comes in between, but a
+/// A record's time is taken before it is placed into the transport. No kernel code of that kind comes in between, but a
 /// virtual processor can lose its turn on a busy host: 20 ms were not enough there.
 const SLACK_NS: u64 = 100_000_000;
-/// Shortest time between two rounds, and what it is while the kernel side waits for answers.
+/// Shortest pause between two rounds, used while the kernel side waits for answers.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(20);
 /// Longest one. Each round wakes several threads, which at a thousand events a second is most of the work.
 const LONGEST_PAUSE: Duration = Duration::from_millis(200);
-/// Watermarks are sent for this long after the last record, so that the last records leave too, and a failed request is
-/// known to have failed for good.
+/// Watermarks are sent for this long after the last record, so that the last records leave too, and the final failure
+/// of a request is known.
 const AFTERGLOW: Duration = Duration::from_millis(1500);
 /// Buffers of batches that wait to be filled again.
 const SPARE_BUFFERS: usize = 8;
@@ -45,7 +45,7 @@ const SPARE_BUFFERS: usize = 8;
 pub struct Batch {
     /// The records.
     pub bytes: Vec<u8>,
-    /// No record older than this will come; 0 says nothing.
+    /// No older record will come; 0 is unknown.
     pub watermark_ns: u64,
 }
 
@@ -56,7 +56,7 @@ pub struct Spent(SyncSender<Vec<u8>>);
 impl Spent {
     /// Takes a buffer after use.
     pub fn give(&self, buffer: Vec<u8>) {
-        // What was joined on the way is larger than a batch ever is.
+        // A buffer that grew by joining is larger than any batch.
         if buffer.capacity() <= 4 * BATCH_BYTES {
             // The reader has enough of them, or has ended.
             let _ = self.0.try_send(buffer);
@@ -75,24 +75,24 @@ pub struct Urgent {
     pub child: u32,
     /// It was sent `SIGSTOP` and waits for `SIGCONT`.
     pub stopped: bool,
-    /// The thread, as `pid_tgid`, that is held until it is released.
+    /// The thread, as `pid_tgid`, that is held until released.
     pub held: Option<u64>,
     /// Why it does not wait although it should: one of `WITHHELD_*`.
     pub withheld: Option<u32>,
 }
 
-/// Is called at once with each thread that is held, and with `None` several times a second: it is known that the tracer lives.
+/// Called at once with each held thread, and with `None` several times a second as the tracer's sign of life.
 pub type OnHeld = Box<dyn FnMut(Option<u64>) + Send>;
 
-/// Sees every record, once its text has been read, before it is handed on.
+/// Sees every record, once its text has been read, before it is sent on.
 pub type OnRecord = Box<dyn FnMut(&[u8]) + Send>;
 
 /// Commands of the session to the reader.
 #[derive(Debug)]
 pub enum Command {
-    /// Put this record behind everything that is in the transport now.
+    /// Put this record behind all records now in the transport.
     Note(Vec<u8>),
-    /// Take what is left, then end.
+    /// Take the remaining records, then end.
     Finish,
 }
 
@@ -106,8 +106,8 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Starts draining. `ring_bytes` is the transport's size; `prompt`: the kernel side waits for what its records are
-    /// answered by (rules for stacks), so they are not left waiting because there are few.
+    /// Starts draining. `ring_bytes` is the transport's size; `prompt`: the kernel side waits for answers to its
+    /// records (rules for stacks), so even few of them are taken soon.
     pub fn start(
         source: Source,
         ring_bytes: usize,
@@ -143,7 +143,7 @@ impl Reader {
         FirstNotes(self.first.clone())
     }
 
-    /// For another thread that has records to add.
+    /// For another thread that adds records.
     #[must_use]
     pub fn notes(&self) -> Notes {
         Notes { commands: self.commands.clone(), wake: Arc::clone(&self.wake) }
@@ -151,12 +151,12 @@ impl Reader {
 
     /// Sends a command.
     pub fn send(&self, command: Command) {
-        // A reader that has ended takes nothing more, and has nothing more to order it behind.
+        // A reader that has ended takes no more records, so the order no longer matters.
         let _ = self.commands.send(command);
         let _ = self.wake.write(1);
     }
 
-    /// Takes what is left and ends.
+    /// Takes the remaining records and ends.
     pub fn finish(self) {
         self.send(Command::Finish);
         let _ = self.thread.join();
@@ -168,7 +168,7 @@ impl Reader {
 pub struct FirstNotes(mpsc::Sender<Vec<u8>>);
 
 impl FirstNotes {
-    /// Puts this record before everything that comes into the transport from now on, maybe also before waiting records.
+    /// Puts this record before all later records of the transport, maybe also before waiting ones.
     pub fn send(&self, record: Vec<u8>) {
         // As in `Reader::send`. It leaves with the next batch.
         let _ = self.0.send(record);
@@ -182,7 +182,7 @@ pub struct Notes {
 }
 
 impl Notes {
-    /// Puts a record behind everything that is in the transport now.
+    /// Puts a record behind all records now in the transport.
     pub fn send(&self, record: Vec<u8>) {
         // As in `Reader::send`.
         let _ = self.commands.send(Command::Note(record));
@@ -201,7 +201,7 @@ struct Drain {
     out: Out,
 }
 
-/// What becomes of the records.
+/// The output of records.
 struct Out {
     batches: SyncSender<Batch>,
     first: Receiver<Vec<u8>>,
@@ -220,7 +220,8 @@ impl Drain {
             let now = Instant::now();
             let since = now.duration_since(before);
             before = now;
-            // Whatever was in the transport when the commands came is taken after its whole size has been read.
+            // All records that were in the transport when the commands came are taken once its whole size has been
+            // read.
             let taken = self.drain(self.ring_bytes);
             if taken > 0 {
                 post.round();
@@ -282,7 +283,7 @@ impl Out {
         self.batches.send(Batch { bytes, watermark_ns }).map_err(|_| ())
     }
 
-    /// Keeps no buffers while little comes.
+    /// Frees the buffers while few records come.
     fn give_back(&mut self) {
         while self.spare.try_recv().is_ok() {}
         if self.batch.is_empty() {
@@ -291,7 +292,7 @@ impl Out {
     }
 }
 
-/// How long to wait after a round of this many bytes in this much time: until about a batch is there.
+/// The pause after a round of this many bytes in this much time: until about a batch is ready.
 fn pause(taken: usize, since: Duration) -> Duration {
     let nanos = since.as_nanos() * BATCH_BYTES as u128 / taken.max(1) as u128;
     let nanos = u64::try_from(nanos).unwrap_or(u64::MAX);
@@ -328,13 +329,13 @@ fn u32_at(record: &[u8], at: usize) -> u32 {
     record.get(at..at + 4).map_or(0, |bytes| u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
 }
 
-/// The record without what the transport padded it with.
+/// The record without the padding of the transport.
 fn trim(record: &[u8]) -> &[u8] {
     let len = usize::from(u16_at(record, std::mem::offset_of!(Header, len)));
     if len < size_of::<Header>() { record } else { record.get(..len).unwrap_or(record) }
 }
 
-/// Whether the session has to know of this record at once.
+/// Whether the session has to handle this record at once.
 fn urgency(record: &[u8]) -> Option<Urgent> {
     let kind = match u16_at(record, std::mem::offset_of!(Header, kind)) {
         kind if kind == Kind::Fork as u16 => Kind::Fork,
@@ -378,7 +379,7 @@ mod tests {
         assert_eq!(urgency(&[1, 2, 3]), None);
     }
 
-    /// Buffers come back, and go again when little comes; large ones do not.
+    /// Buffers come back, and are freed when few records come; large ones are not kept.
     #[test]
     fn buffers_are_used_again() {
         let (spent, spare) = mpsc::sync_channel(SPARE_BUFFERS);

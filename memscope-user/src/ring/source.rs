@@ -35,7 +35,7 @@ impl Source {
                 let mut joined = Vec::new();
                 for buffer in buffers {
                     buffer.for_each(|event| {
-                        // What was lost is counted by the programs themselves, by row.
+                        // The programs themselves count losses, by row.
                         let PerfEvent::Sample { head, tail } = event else { return };
                         bytes += head.len() + tail.len();
                         if tail.is_empty() {
@@ -53,7 +53,7 @@ impl Source {
         bytes
     }
 
-    /// What waits for the kernel side's calls, and for those of `other`.
+    /// Waits for wake-ups by the kernel side, and by `other`.
     pub(super) fn calls(&self, other: &EventFd) -> io::Result<Calls> {
         let calls = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         calls.add(other, EpollEvent::new(EpollFlags::EPOLLIN, 0))?;
@@ -67,7 +67,7 @@ impl Source {
     }
 }
 
-/// Wakes whoever empties the transport.
+/// Wakes the drain of the transport.
 #[derive(Debug)]
 pub(super) struct Calls(Epoll);
 

@@ -1,8 +1,8 @@
 //! Reads texts that a BPF program could not read.
 //!
-//! A literal that was never touched is not in memory, and a BPF program cannot wait for the page. Its record
-//! carries the address instead, and the text is read here, a moment later. Only from mappings that the process
-//! cannot write: there the text is what it was when the call was made.
+//! A literal that was never touched is not in memory, and a BPF program cannot wait for the page. Its record carries
+//! the address instead, and the text is read here, a moment later. Only from mappings that the process cannot write:
+//! their text is unchanged since the call.
 
 use memscope_common::record::{
     CALL_TEXT_AT, CALL_TEXT_FAULT, CALL_TEXT_MORE, CallRecord, Header, Kind, MAX_TEXT_PARTS, TEXT_CHUNK, TEXT_TEXT_AT,
@@ -17,7 +17,7 @@ use crate::os::{
 /// Text bytes in one record.
 const CHUNK: usize = TEXT_CHUNK - 1;
 
-/// The record with its text, and as many parts as the text needs; `None` if no text is missing, or it cannot be read.
+/// The record with its text, in as many parts as the text needs; `None` if no text is missing, or it is unreadable.
 pub(super) fn with_text(record: &[u8], read: impl FnOnce(u32, u64, usize) -> Option<Vec<u8>>) -> Option<Vec<u8>> {
     let word = |at: usize| record.get(at..at + 2).map(|bytes| u16::from_le_bytes([bytes[0], bytes[1]]));
     let kind = word(std::mem::offset_of!(Header, kind))?;
@@ -36,7 +36,7 @@ pub(super) fn with_text(record: &[u8], read: impl FnOnce(u32, u64, usize) -> Opt
     let pid_at = std::mem::offset_of!(Header, tgid);
     let pid = u32::from_le_bytes(record.get(pid_at..pid_at + 4)?.try_into().ok()?);
     let parts = (MAX_TEXT_PARTS + 1).checked_sub(first)?;
-    // One byte more than fits shows whether the text goes on.
+    // One byte more than fits shows whether the text continues.
     let text = read(pid, address, parts * CHUNK + 1)?;
     Some(rewrite(record, first, &text))
 }
@@ -89,7 +89,7 @@ pub(super) fn text_of_process(pid: u32, address: u64, limit: usize) -> Option<Ve
     Some(text)
 }
 
-/// End of a mapping, if it holds `address`, is a file and cannot be written.
+/// End of a mapping, if it holds `address` and is a read-only file.
 fn end_of_constant(line: &Line<'_>, address: u64) -> Option<u64> {
     let constant = line.readable && !line.writable && line.id.inode != 0;
     (constant && (line.start..line.end).contains(&address)).then_some(line.end)

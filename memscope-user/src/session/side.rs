@@ -19,7 +19,7 @@ use crate::{
         tree::{OutputTree, ProcessDirs},
         watch::WatchFiles,
     },
-    usage::{Options, Sampler, Tell, Trigger},
+    usage::{Notice, Options, Sampler, Trigger},
     watch::live::{Tap, Watch, WatchOptions},
 };
 
@@ -84,11 +84,11 @@ pub(super) fn start_usage(
     let send = move |note: &Note| notes.send(note_record(monotonic_ns(), 0, note));
     let tell = move |tell| {
         match tell {
-        Tell::Found(what) => speaker.debug(format_args!("the driver's figures come from {what}")),
-        Tell::Absent(why) => speaker.debug(format_args!(
+        Notice::Found(what) => speaker.debug(format_args!("the driver's figures come from {what}")),
+        Notice::Absent(why) => speaker.debug(format_args!(
             "{why}: process_used, device_used and the device's line of the ledger are left out"
         )),
-        Tell::GivenUp(why) => speaker.warn(format_args!(
+        Notice::GivenUp(why) => speaker.warn(format_args!(
             "the driver is not asked for its figures (DCMI) any more: {why}; rows are without process_used and device_used"
         )),
     }

@@ -29,7 +29,7 @@ pub(crate) fn write_groups(
         writeln!(out, "  … and {} (see --json)", counted(more, "more stack"))?;
     }
     if *places_full {
-        writeln!(out, "  There were more call stacks than are told apart; the others count as none")?;
+        writeln!(out, "  There were more call stacks than can be kept; the others count as none")?;
     }
     Ok(())
 }

@@ -10,7 +10,7 @@ use thiserror::Error;
 use super::DeviceFigures;
 
 const MIB: u64 = 1 << 20;
-/// Cards and processes that there is room for; the driver writes no more than 64 of either.
+/// Most cards and processes; the driver writes at most 64 of either.
 const MAX_CARDS: usize = 256;
 const MAX_PROCESSES: usize = 1024;
 /// Chips of a card.
@@ -59,7 +59,7 @@ struct Process {
 }
 const _: () = assert!(size_of::<Process>() == 16);
 
-/// DCMI cannot be asked.
+/// DCMI cannot be used.
 #[derive(Debug, Error)]
 pub(super) enum DcmiError {
     /// The library does not load.
@@ -67,7 +67,7 @@ pub(super) enum DcmiError {
     Load {
         /// The library.
         path: PathBuf,
-        /// The loader's words.
+        /// The loader's message.
         reason: String,
     },
     /// It has not this function.
@@ -142,8 +142,8 @@ impl Dcmi {
         self.chips.iter().map(|chip| chip.device).collect()
     }
 
-    /// Figures of the devices of `wanted`, or of all if there is none. A device without an answer is left out, unless
-    /// none does.
+    /// Figures of the devices of `wanted`, or of all if it is empty. A device without an answer is left out, unless
+    /// none answers.
     pub(super) fn figures(&self, wanted: &[u32]) -> Result<Vec<DeviceFigures>, DcmiError> {
         let is_wanted = |chip: &&Place| wanted.is_empty() || wanted.contains(&chip.device);
         let asked = self.chips.iter().filter(is_wanted).map(|chip| self.of_chip(*chip));
@@ -165,7 +165,7 @@ impl Dcmi {
         Ok(DeviceFigures { device: place.device, used_bytes, total_bytes, processes: self.processes(place) })
     }
 
-    /// Bytes in use, and bytes that there are. Chips without HBM say so by an error, or by a size of 0.
+    /// Bytes in use, and total bytes. Chips without HBM return an error, or a size of 0.
     fn memory(&self, Place { card, chip, .. }: Place) -> Result<(u64, u64), DcmiError> {
         const HBM: &str = "dcmi_get_device_hbm_info";
         let mut hbm = Hbm::default();

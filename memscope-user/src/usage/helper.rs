@@ -9,8 +9,8 @@ use super::dcmi::Dcmi;
 use super::library::{self, LibraryError};
 use crate::error_chain;
 
-/// Says whether it can be asked, then answers until the asker has gone. A line holds the numbers of the devices whose
-/// figures are wanted; an empty one asks for all.
+/// Reports whether DCMI can be used, then answers until the parent has gone. A line holds the numbers of the wanted
+/// devices; an empty one asks for all.
 #[must_use]
 pub fn serve(given: Option<&Path>) -> ExitCode {
     match answer_all(given) {

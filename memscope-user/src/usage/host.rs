@@ -1,9 +1,8 @@
-//! Host memory of a process, without a word to it: the kernel's counters. Its map of memory (`smaps`) would say more, but is
-//! walked page by page while the process cannot change it.
+//! Host memory from the kernel's counters; `smaps` has more, but walking it page by page would block the process.
 
 use crate::analyses::sample::HostMemory;
 
-/// What the kernel says of a process; `None` when it has ended.
+/// The kernel's counters of a process; `None` when it has ended.
 #[must_use]
 pub fn of(pid: u32) -> Option<HostMemory> {
     parse(&std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?)
@@ -47,7 +46,7 @@ mod tests {
         assert_eq!(memory, expected);
     }
 
-    /// A process that has ended has no memory any more; figures that make no sense are none.
+    /// A process that has ended has no memory; malformed figures count as none.
     #[test]
     fn no_figures() {
         assert_eq!(parse("Name:\tx\nState:\tZ (zombie)\n"), None);

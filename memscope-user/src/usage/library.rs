@@ -1,8 +1,8 @@
 //! Which `libdcmi.so` is loaded, if any.
 //!
 //! The loader's own search is not used: `LD_LIBRARY_PATH` may lead through folders of the traced user, and a library is
-//! code that runs with our rights. Only fixed places are looked at, and a file counts only if none but root can have
-//! put it there, or can change it.
+//! code that runs with our privileges. Only fixed places are searched, and a file counts only if only root can have put
+//! it there or can change it.
 
 use std::fs::{self, Metadata};
 use std::io;
@@ -12,28 +12,28 @@ use std::path::{Path, PathBuf};
 use thiserror::Error;
 
 const NAME: &str = "libdcmi.so";
-/// Where DCMI is by itself, and where the driver and distributions put it (ascend-abi §1).
+/// Default folder of DCMI, and those of the driver and of distributions (ascend-abi §1).
 const FOLDERS: [&str; 3] = ["/usr/local/dcmi", "/usr/lib64", "/usr/lib"];
 /// Below the driver's root.
 const DRIVER_FOLDERS: [&str; 3] = ["driver/lib64", "driver/lib64/driver", "driver/lib64/common"];
 const DRIVER_ROOT: &str = "/usr/local/Ascend";
-/// Says where the driver is, if it is elsewhere.
+/// Names the driver's folder, if it is elsewhere.
 const INSTALL_INFO: &str = "/etc/ascend_install.info";
 
-/// Bits of a mode: others may write; files of others cannot be replaced (sticky).
+/// Bits of a mode: others may write; others' files cannot be replaced (sticky).
 const WRITABLE_BY_OTHERS: u32 = 0o022;
 const STICKY: u32 = 0o1000;
 
 /// Why a file is not loaded.
 #[derive(Debug, Error)]
 pub(super) enum LibraryError {
-    /// It is in none of the places.
+    /// No such file in any place.
     #[error("no {NAME} in {}", looked.join(", "))]
     Absent {
         /// The places.
         looked: Vec<String>,
     },
-    /// It cannot be looked at.
+    /// It is unreadable.
     #[error("cannot look at `{}`", path.display())]
     Unreadable {
         /// The file.
@@ -49,12 +49,12 @@ pub(super) enum LibraryError {
         path: PathBuf,
         /// The file or a folder above it.
         at: PathBuf,
-        /// What is wrong with that.
+        /// Its fault.
         what: &'static str,
     },
 }
 
-/// The library to load: `given`, or the first there is in the fixed places.
+/// The library to load: `given`, or the first one in the fixed places.
 pub(super) fn find(given: Option<&Path>) -> Result<PathBuf, LibraryError> {
     if let Some(path) = given {
         return trusted(path);
@@ -104,7 +104,8 @@ fn checked(path: &Path, kind: impl Fn(&Metadata) -> bool) -> Result<PathBuf, Lib
     Ok(real)
 }
 
-/// What lets others than root change a file or folder. In a sticky folder they cannot replace what is root's.
+/// The reason why users other than root can change a file or folder. In a sticky folder they cannot replace root's
+/// files.
 fn fault(metadata: &Metadata) -> Option<&'static str> {
     let mode = metadata.mode();
     let sticky = metadata.is_dir() && mode & STICKY != 0;
@@ -126,7 +127,7 @@ mod tests {
         assert_eq!([driver_root(""), driver_root("Driver_Install_Path_Param=relative")], [None, None]);
     }
 
-    /// System files are loaded, those of a user and those that anybody may write are not, wherever a link to them is.
+    /// System files are loaded; those of a user and those writable by all users are not, wherever a link to them is.
     #[test]
     fn only_what_is_roots_is_trusted() {
         use std::os::unix::fs::{PermissionsExt as _, symlink};
@@ -151,7 +152,7 @@ mod tests {
         mode(folder.path(), 0o775);
         assert!(refused(&file) && refused(&link));
         mode(folder.path(), 0o755);
-        // As anybody else than root, the file is the wrong person's.
+        // Run as another user than root, the file has the wrong owner.
         assert_eq!(refused(&file), !nix::unistd::Uid::effective().is_root());
         if nix::unistd::Uid::effective().is_root() {
             std::os::unix::fs::chown(&file, Some(1234), None).expect("given away");

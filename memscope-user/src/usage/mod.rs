@@ -1,9 +1,9 @@
-//! What the driver itself says is in use, by DCMI (`libdcmi.so`).
+//! The driver's own figures, by DCMI (`libdcmi.so`).
 //!
 //! A call into the driver can hang for good, in a state that no signal ends. So a helper process makes the calls: this
-//! program again, with a hidden verb ([`helper`]). [`Sampler`] asks it now and then, and gives it up when it does not
-//! answer; neither the trace nor what is traced waits for it. We may be root, so `library` says which files are loaded
-//! at all. And what the kernel says of a process's host memory ([`host`]).
+//! program again, with a hidden verb ([`helper`]). [`Sampler`] asks it now and then, and abandons it when it does not
+//! answer; neither the trace nor the traced program waits for it. We may be root, so `library` decides which files are
+//! loaded at all. Host memory of a process comes from the kernel ([`host`]).
 
 mod dcmi;
 pub mod helper;
@@ -14,10 +14,10 @@ mod trigger;
 
 use serde::{Deserialize, Serialize};
 
-pub use sampler::{Options, Sampler, Tell, look};
+pub use sampler::{Notice, Options, Sampler, look};
 pub use trigger::Trigger;
 
-/// What the helper answers, one JSON object to a line.
+/// The helper's answers, one JSON object to a line.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "answer", rename_all = "snake_case")]
 pub enum Answer {
@@ -28,17 +28,17 @@ pub enum Answer {
         /// The devices that there are.
         devices: Vec<u32>,
     },
-    /// What was asked for.
+    /// The requested figures.
     Figures {
         /// By device.
         devices: Vec<DeviceFigures>,
     },
     /// There is no library.
     Absent {
-        /// Where it was looked for.
+        /// The searched places.
         looked: Vec<String>,
     },
-    /// It cannot be asked.
+    /// It cannot be used.
     Failed {
         /// Why not.
         reason: String,
@@ -48,7 +48,7 @@ pub enum Answer {
 /// The driver's figures of one device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceFigures {
-    /// Logical number, as the driver's flag word has it.
+    /// Logical number, as in the driver's flag word.
     pub device: u32,
     /// Bytes in use.
     pub used_bytes: u64,

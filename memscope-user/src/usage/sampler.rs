@@ -1,4 +1,4 @@
-//! The thread that asks the helper now and then, and gives it up when it does not answer.
+//! The thread that asks the helper now and then, and abandons it when it does not answer.
 
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsFd as _, BorrowedFd};
@@ -17,19 +17,19 @@ use crate::capture::Note;
 use crate::crew::Crew;
 use crate::error_chain;
 
-/// How long the driver may take to set up DCMI.
+/// Longest wait for the driver to set up DCMI.
 const START_PATIENCE: Duration = Duration::from_secs(10);
-/// How long it may take for the figures.
+/// Longest wait for the figures.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How long the end of a trace waits for the last figures.
+/// Longest wait of a trace's end for the last figures.
 const LAST_PATIENCE: Duration = Duration::from_millis(500);
-/// Longest answer that is taken.
+/// Longest answer.
 const MAX_ANSWER: usize = 4 << 20;
 
 /// When figures are taken.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// This often; zero is never.
+    /// Interval; zero is never.
     pub interval: Duration,
     /// After memory has changed, at most N times a second; 0 is never.
     pub per_second: u32,
@@ -37,9 +37,9 @@ pub struct Options {
     pub library: Option<PathBuf>,
 }
 
-/// What there is to tell the user.
+/// Messages for the user.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Tell {
+pub enum Notice {
     /// Figures come from here.
     Found(String),
     /// There is no DCMI here.
@@ -56,27 +56,27 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// Starts asking. Figures go to `send`, what the user should know to `tell`.
+    /// Starts asking. Figures go to `send`, messages for the user to `notice`.
     pub fn start(
         options: Options,
         trigger: Trigger,
         send: impl Fn(&Note) + Send + 'static,
-        tell: impl Fn(Tell) + Send + 'static,
+        notice: impl Fn(Notice) + Send + 'static,
         crew: &Crew,
     ) -> io::Result<Self> {
         let stop = Arc::new(EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?);
         let stopped = Arc::clone(&stop);
         let thread = crew.spawn("memscope-usage", move |post| {
-            let asker = Asker::start(&options, &stopped, &tell);
+            let asker = Asker::start(&options, &stopped, &notice);
             let mut send = |note: &Note| {
                 post.round();
                 send(note);
             };
             let result = asker.and_then(|asker| asker.run(&options, &trigger, &mut send));
-            if let Err(Why::Told(why)) = result {
+            if let Err(Why::Notice(why)) = result {
                 // Old figures in new rows would be wrong ones.
                 send(&Note::UsageEnded);
-                tell(why);
+                notice(why);
             }
         })?;
         Ok(Self { stop, thread })
@@ -90,13 +90,13 @@ impl Sampler {
 }
 
 /// Asks once whether there is a DCMI that answers: the library and the devices.
-pub fn look(given: Option<PathBuf>) -> Result<(String, Vec<u32>), Tell> {
+pub fn look(given: Option<PathBuf>) -> Result<(String, Vec<u32>), Notice> {
     let options = Options { interval: Duration::ZERO, per_second: 0, library: given };
-    let unavailable = |error: io::Error| Tell::GivenUp(error_chain(&error));
+    let unavailable = |error: io::Error| Notice::GivenUp(error_chain(&error));
     let never = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)
         .map_err(|errno| unavailable(errno.into()))?;
     let asker = Asker::start(&options, &never, &|_| {});
-    let mut asker = asker.map_err(|why| why.message().unwrap_or(Tell::GivenUp("it was interrupted".to_owned())))?;
+    let mut asker = asker.map_err(|why| why.message().unwrap_or(Notice::GivenUp("it was interrupted".to_owned())))?;
     let found = (std::mem::take(&mut asker.library), std::mem::take(&mut asker.devices));
     asker.dismiss();
     Ok(found)
@@ -104,19 +104,19 @@ pub fn look(given: Option<PathBuf>) -> Result<(String, Vec<u32>), Tell> {
 
 /// Why nothing is asked any more.
 enum Why {
-    Told(Tell),
+    Notice(Notice),
     /// The trace ends.
     Stopped,
 }
 
 impl Why {
     fn given_up(text: impl Into<String>) -> Self {
-        Self::Told(Tell::GivenUp(text.into()))
+        Self::Notice(Notice::GivenUp(text.into()))
     }
 
-    fn message(self) -> Option<Tell> {
+    fn message(self) -> Option<Notice> {
         match self {
-            Self::Told(tell) => Some(tell),
+            Self::Notice(notice) => Some(notice),
             Self::Stopped => None,
         }
     }
@@ -134,13 +134,14 @@ struct Asker<'a> {
 }
 
 impl<'a> Asker<'a> {
-    fn start(options: &Options, stop: &'a EventFd, tell: &dyn Fn(Tell)) -> Result<Self, Why> {
+    fn start(options: &Options, stop: &'a EventFd, notice: &dyn Fn(Notice)) -> Result<Self, Why> {
         let mut command = Command::new("/proc/self/exe");
         command.arg("usage-helper").arg0("memscope-usage");
         if let Some(library) = &options.library {
             command.arg("--library").arg(library);
         }
-        // Nothing of our environment decides which libraries come in. A group of its own: Ctrl-C is not for it.
+        // Our environment does not decide which libraries are loaded. In a process group of its own, so that Ctrl-C
+        // does not reach it.
         command.env_clear().env("LD_LIBRARY_PATH", library::search_path()).current_dir("/").process_group(0);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let cannot = |error: &io::Error| Why::given_up(format!("cannot start the helper: {error}"));
@@ -152,13 +153,13 @@ impl<'a> Asker<'a> {
         let mut asker = Self { child, input, output, stop, read: Vec::new(), library, devices };
         match asker.answer(START_PATIENCE, true) {
             Ok(Answer::Ready { library, devices }) => {
-                tell(Tell::Found(format!("{library}, {} device(s)", devices.len())));
+                notice(Notice::Found(format!("{library}, {} device(s)", devices.len())));
                 (asker.library, asker.devices) = (library, devices);
                 Ok(asker)
             }
             Ok(Answer::Absent { looked }) => {
                 asker.dismiss();
-                Err(Why::Told(Tell::Absent(format!("no libdcmi.so (looked for {})", looked.join(", ")))))
+                Err(Why::Notice(Notice::Absent(format!("no libdcmi.so (looked for {})", looked.join(", ")))))
             }
             Ok(Answer::Failed { reason }) => {
                 asker.dismiss();
@@ -194,7 +195,7 @@ impl<'a> Asker<'a> {
     fn figures(&mut self, trigger: &Trigger, patience: Duration, stoppable: bool) -> Result<Vec<DeviceFigures>, Why> {
         let devices: Vec<String> = trigger.devices().iter().map(ToString::to_string).collect();
         let line = devices.join(" ") + "\n";
-        // A line is far less than what a pipe takes, and the helper has answered all before it.
+        // A line is far shorter than a pipe's buffer, and the helper has answered all before it.
         self.input.write_all(line.as_bytes()).map_err(|_| Why::given_up("the helper is gone"))?;
         match self.answer(patience, stoppable)? {
             Answer::Figures { devices } => Ok(devices),
@@ -259,7 +260,7 @@ impl<'a> Asker<'a> {
         }
     }
 
-    /// A helper that answers: it ends when nobody asks any more.
+    /// Ends a helper that answers: it exits when its input is closed.
     fn dismiss(self) {
         let Self { mut child, input, output, .. } = self;
         drop((input, output));
@@ -276,7 +277,7 @@ impl<'a> Asker<'a> {
     }
 }
 
-/// Which of the descriptors can be read, within some time.
+/// The readable ones of the descriptors, within some time.
 fn ready<const N: usize>(fds: [BorrowedFd<'_>; N], wait: Duration) -> [bool; N] {
     let mut polled = fds.map(|fd| PollFd::new(fd, PollFlags::POLLIN));
     // Rounded up, so that it is not asked again and again in the last millisecond.

@@ -1,4 +1,4 @@
-//! Tells the sampler that memory has changed.
+//! Notifies the sampler that memory has changed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::analyses::answer::{Answer, Context, Subject};
 use crate::model::{Device, Pool, Stacks};
 
-/// What was allocated from one place.
+/// Memory allocated from one place.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct StackSum {
     /// The place.
@@ -17,7 +17,7 @@ pub struct StackSum {
     pub live_blocks: u64,
     /// Their bytes.
     pub live_bytes: u64,
-    /// Blocks that were allocated.
+    /// Allocated blocks.
     pub allocations: u64,
     /// Their bytes.
     pub allocated_bytes: u64,
@@ -34,7 +34,7 @@ pub struct ByStack {
     pub pool: Pool,
     /// By place, that with the most live bytes first.
     pub sums: Vec<StackSum>,
-    /// Places with less that are not told.
+    /// Places with fewer bytes that are not listed.
     pub left_out: u64,
 }
 

@@ -1,7 +1,7 @@
-//! From where was memory allocated: what is live at the end, and all that was handed out, by call stack.
+//! From where was memory allocated? Live at the end and handed out in all, by call stack.
 //!
-//! As with what is held, blocks that end with their process or with the trace count as live. Blocks without a stack are
-//! summed up too, so that the sums agree with the account of what is held; a run without any stack has no finding.
+//! As in `held`, blocks that end with their process or with the trace count as live. Blocks without a stack are summed
+//! up too, so that the sums agree with those of `held`; a run without any stack has no finding.
 
 mod finding;
 mod text;
@@ -14,13 +14,13 @@ use super::{Analysis, Finding, concluded::Concluded, per_device::PerDevice};
 use crate::hash::HashMap;
 use crate::model::{Alloc, Block, Device, Event, EventKind, Free, Pool, RunEnd, Stacks};
 
-/// Different stacks of all pools of all processes that are told apart; what comes later counts as without a stack.
+/// Most different stacks, of all pools of all processes; further ones count as without a stack.
 const MAX_SUMS: usize = 4 << 20;
 
 /// Keeps account of every stack.
 #[derive(Debug)]
 pub struct ByStackAnalysis {
-    /// Stacks told of each pool, the largest first.
+    /// Stacks listed of each pool, the largest first.
     limit: usize,
     running: PerDevice<BTreeMap<Pool, HashMap<Stacks, StackSum>>>,
     sums: usize,
@@ -28,14 +28,14 @@ pub struct ByStackAnalysis {
 }
 
 impl Default for ByStackAnalysis {
-    /// Tells of what is worth reading.
+    /// Lists enough for a reader.
     fn default() -> Self {
         Self::new(100)
     }
 }
 
 impl ByStackAnalysis {
-    /// Tells of at most `limit` stacks of each pool of each process on each device.
+    /// Lists at most `limit` stacks of each pool of each process on each device.
     #[must_use]
     pub fn new(limit: usize) -> Self {
         Self { limit, running: PerDevice::default(), sums: 0, concluded: Concluded::default() }
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_largest_are_told() {
+    fn only_the_largest_are_listed() {
         let mut script = Script::new(7, NPU0);
         for (index, function) in ["a", "b", "c"].into_iter().enumerate() {
             script.at(stacks(function)).alloc(pools::HAL, 0x10 * (1 + index as u64), 10 + index as u64);
@@ -165,7 +165,7 @@ mod tests {
         assert_eq!(found[0].left_out, 1);
     }
 
-    /// A trace without stacks says nothing of them.
+    /// A trace without stacks has no finding.
     #[test]
     fn nothing_without_stacks() {
         let mut script = Script::new(7, NPU0);

@@ -1,11 +1,11 @@
 //! Alignment of two sequences: Myers' greedy algorithm with the reference's choice between equals (contract §8.4).
 //!
-//! Up to [`EXACT_EDITS`] differences the alignment is a shortest one, and the very one that the reference finds. Time and memory
-//! grow with the square of the differences, so beyond that the sequences are aligned piece by piece: from where one piece ends, the
-//! way that leads furthest with [`PIECE_EDITS`] differences is taken, its first half is kept, and the next piece begins there. Each
-//! piece is bounded, and takes a bounded part off, so time is linear in the differences.
+//! Up to [`EXACT_EDITS`] differences the alignment is a shortest one, the same as the reference's. Time and memory grow
+//! with the square of the differences, so beyond that the sequences are aligned piece by piece: each piece starts at
+//! the end of the last one, takes the path that gets furthest with [`PIECE_EDITS`] differences, and keeps its first
+//! half. A piece is bounded and shortens the rest by a bounded part, so time is linear in the differences.
 
-/// Differences up to which the alignment is exact: about 70 MiB.
+/// Most differences of an exact alignment: about 70 MiB.
 const EXACT_EDITS: usize = 6000;
 /// Differences looked ahead in a piece.
 const PIECE_EDITS: usize = 1024;
@@ -29,7 +29,7 @@ pub(super) struct Alignment {
     pub(super) shortest: bool,
 }
 
-/// Aligns by what `key` gives. `watch` is told now and then how many entries of both are aligned.
+/// Aligns by `key`. `watch` gets the number of aligned entries of both, now and then.
 pub(super) fn align<T, K: PartialEq>(
     from: &[T],
     to: &[T],
@@ -75,7 +75,8 @@ struct End {
     complete: bool,
 }
 
-/// Walks both sequences with as few differences as possible; `reach` gets, for each number of differences, how far each diagonal led.
+/// Walks both sequences with as few differences as possible; `reach` gets the end of each diagonal for each number of
+/// differences.
 fn walk<K: PartialEq>(from: &[K], to: &[K], limit: usize, reach: &mut Vec<u32>) -> End {
     reach.clear();
     let mut best = (0, 0);
@@ -112,12 +113,12 @@ fn walk<K: PartialEq>(from: &[K], to: &[K], limit: usize, reach: &mut Vec<u32>) 
     End { depth: best.0, diagonal: best.1, complete: false }
 }
 
-/// How far `diagonal` led with `depth` differences.
+/// End of `diagonal` with `depth` differences.
 fn reached(reach: &[u32], depth: usize, diagonal: isize) -> u32 {
     reach[depth * (depth + 1) / 2 + isize::midpoint(diagonal, depth as isize) as usize]
 }
 
-/// Whether the last difference on the way to `diagonal` is an insertion.
+/// Whether the last difference before `diagonal` is an insertion.
 fn is_insertion(reach: &[u32], depth: usize, diagonal: isize) -> bool {
     let wide = depth as isize;
     diagonal == -wide
@@ -238,7 +239,7 @@ mod tests {
         }
     }
 
-    /// Where a third is different in 20 000, as many are kept in pieces as in the shortest way, but for 1 %.
+    /// With a third of 20 000 different, pieces keep as many as the shortest path, but for 1 %.
     #[test]
     fn pieces_are_nearly_as_short() {
         let mut random = Random(11);
@@ -247,10 +248,13 @@ mod tests {
             from.iter().map(|it| if random.below(3) == 0 { 20 + random.below(9) as u8 } else { *it }).collect();
         let kept = |alignment: &Alignment| alignment.edits.iter().filter(|edit| **edit == Edit::Keep).count();
         let exact = align_within(&from, &to, |it| *it, (100_000, 1), &mut |_| {});
-        let mut told = Vec::new();
-        let pieces = align_within(&from, &to, |it| *it, (1024, 1024), &mut |aligned| told.push(aligned));
-        // It is told often, forward only, and up to the end.
-        assert!(told.len() > 2 && told.is_sorted() && told.last() == Some(&(from.len() + to.len())), "{told:?}");
+        let mut reported = Vec::new();
+        let pieces = align_within(&from, &to, |it| *it, (1024, 1024), &mut |aligned| reported.push(aligned));
+        // Reports come often, forward only, and up to the end.
+        assert!(
+            reported.len() > 2 && reported.is_sorted() && reported.last() == Some(&(from.len() + to.len())),
+            "{reported:?}"
+        );
         assert!(exact.shortest && !pieces.shortest);
         assert!(kept(&pieces) * 100 >= kept(&exact) * 99, "{} of {}", kept(&pieces), kept(&exact));
     }

@@ -1,9 +1,9 @@
 //! What did two runs allocate, operator by operator or kernel by kernel?
 //!
 //! Contract §8.4: the operators that ended and the kernels that were launched are one sequence for each device; the two
-//! sequences are aligned by name. Each entry has two figures: the reference's, which is the size of the next allocation
-//! or free of the framework's pool whatever it belongs to, and the true one: what the entry's thread has allocated less
-//! what it has freed, within the operator, or since its kernel launch before.
+//! sequences are aligned by name. Each entry has two figures: the reference's, the size of the next allocation or free
+//! of the framework's pool, whatever its operator; and the true one: the entry's thread's allocations minus its frees,
+//! within the operator, or since its last kernel launch.
 
 mod align;
 mod of_step;
@@ -26,7 +26,7 @@ use align::{Edit, align};
 /// One row of a comparison: an entry of both runs, or of one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ComparedRow {
-    /// What it is.
+    /// Its kind.
     pub kind: EntryKind,
     /// Its name.
     pub name: Arc<str>,
@@ -52,13 +52,13 @@ pub struct Figures {
 pub struct ComparedName {
     /// The name.
     pub name: String,
-    /// How often the base run has it.
+    /// Number in the base run.
     pub base_count: u64,
-    /// How often the other has it.
+    /// Number in the other run.
     pub compare_count: u64,
-    /// What all of them changed in the base run.
+    /// Sum of their changes in the base run.
     pub base_delta_bytes: i64,
-    /// In the other.
+    /// Sum of their changes in the other run.
     pub compare_delta_bytes: i64,
 }
 
@@ -71,15 +71,15 @@ pub struct ComparedDevice {
     pub aligned: u64,
     /// Entries of the base run alone.
     pub only_base: u64,
-    /// Entries of the other alone.
+    /// Entries only in the other run.
     pub only_compare: u64,
-    /// Kernels of the base run that are known by their address alone, and aligned with none.
+    /// Kernels of the base run with an address for a name; aligned with none.
     pub nameless_base: u64,
     /// Those of the other run.
     pub nameless_compare: u64,
     /// The alignment is a shortest one, hence the reference's.
     pub shortest: bool,
-    /// Names, those first whose memory differs most.
+    /// Names, those with the largest memory difference first.
     pub names: Vec<ComparedName>,
 }
 
@@ -94,8 +94,8 @@ pub enum Incomparable {
     OperatorsOfMindSpore,
 }
 
-/// Compares; rows go to `out`, device by device, in the order of the runs. `watch` is told how much is done, and how much there
-/// is to do: each entry is aligned, then told.
+/// Compares; rows go to `out`, device by device, in the order of the runs. `watch` gets the work done and the work in
+/// all: each entry is aligned, then reported.
 pub fn compare(
     base: &Sequences,
     other: &Sequences,
@@ -140,7 +140,7 @@ pub fn compare(
         .collect()
 }
 
-/// What entries are aligned by. What has no name is like nothing, not even itself.
+/// Key of the alignment. Entries without a name equal nothing, not even themselves.
 struct Alike(Option<(EntryKind, u32)>);
 
 impl PartialEq for Alike {

@@ -21,7 +21,7 @@ pub struct OfStep {
 }
 
 impl OfStep {
-    /// Records step `step` with these names; and the other end.
+    /// Records step `step` with these names; and the receiver.
     #[must_use]
     pub fn new(step: u32, which: Which, names: Names) -> (Self, Receiver<Recorded>) {
         let (out, recorded) = mpsc::channel();
@@ -64,7 +64,7 @@ impl Observer for OfStep {
         };
         let mut recorded = recording.take();
         recorded.sequences.steps_from = from;
-        // Who does not want it has gone.
+        // A receiver that is gone does not want it.
         let _ = self.out.send(recorded);
     }
 }

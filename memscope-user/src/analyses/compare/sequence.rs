@@ -9,12 +9,12 @@ use crate::analyses::Observer;
 use crate::hash::HashMap;
 use crate::model::{Device, Event, EventKind, FreeCause, OpPhase, Pool, RunEnd, StepsFrom, UnknownFree};
 
-/// Threads whose operators are followed.
+/// Most threads with followed operators.
 const MAX_THREADS: usize = 64 << 10;
 /// Open operators of one thread.
 const MAX_DEPTH: usize = 256;
 
-/// What is compared.
+/// The choice of entries to compare.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Which {
     /// Operators, when they end.
@@ -23,7 +23,7 @@ pub struct Which {
     pub kernel: bool,
 }
 
-/// What an entry is.
+/// The kind of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EntryKind {
     /// An operator.
@@ -35,11 +35,11 @@ pub enum EntryKind {
 /// An operator or a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// What it is.
+    /// Its kind.
     pub kind: EntryKind,
     /// Number of its name.
     pub name: u32,
-    /// Its name is nothing but an address, which says nothing in another run.
+    /// Its name is only an address, which means nothing in another run.
     pub nameless: bool,
     /// See [`Figures::next_bytes`].
     pub next_bytes: u64,
@@ -55,7 +55,7 @@ impl Entry {
     }
 }
 
-/// Names of entries. Those of the first run go on to the second.
+/// Names of entries, shared by both runs.
 #[derive(Clone, Debug, Default)]
 pub struct Names {
     numbers: HashMap<Arc<str>, u32>,
@@ -85,19 +85,19 @@ impl Names {
 pub struct Sequences {
     devices: BTreeMap<u32, OfDevice>,
     frameworks: BTreeSet<Pool>,
-    /// What the step is known by that they are of, if they are of one.
+    /// The origin of the step, if the entries are of one.
     pub(super) steps_from: StepsFrom,
 }
 
 #[derive(Debug, Default)]
 struct OfDevice {
     entries: Vec<Entry>,
-    /// The first entry that has no figure of the reference yet.
+    /// The first entry without a figure of the reference yet.
     open: usize,
 }
 
 impl Sequences {
-    /// Devices that have entries.
+    /// Devices with entries.
     pub(super) fn devices(&self) -> impl Iterator<Item = u32> {
         self.devices.iter().filter(|(_, of)| !of.entries.is_empty()).map(|(device, _)| *device)
     }
@@ -107,7 +107,7 @@ impl Sequences {
         self.devices.get(&device).map_or(&[], |of| &of.entries)
     }
 
-    /// What the step is known by that they are of; of all steps it says nothing.
+    /// The origin of the step; unset if the entries are of all steps.
     #[must_use]
     pub const fn steps_from(&self) -> StepsFrom {
         self.steps_from
@@ -119,7 +119,7 @@ impl Sequences {
         self.devices().next().is_none()
     }
 
-    /// Frameworks that have blocks.
+    /// Frameworks with blocks.
     pub(super) fn frameworks(&self) -> BTreeSet<Pool> {
         self.frameworks.clone()
     }
@@ -132,7 +132,7 @@ pub struct Recorder {
     out: Sender<Recorded>,
 }
 
-/// What a run has, and the names of all runs so far.
+/// A run's entries, and the names of all runs so far.
 #[derive(Debug, Default)]
 pub struct Recorded {
     /// The run's entries.
@@ -148,26 +148,26 @@ pub(super) struct Recording {
     names: Names,
     sequences: Sequences,
     threads: HashMap<(u32, u32), Thread>,
-    /// Processes and devices whose entries are recorded; `None`: all of them.
+    /// Processes and devices with recorded entries; `None`: all of them.
     within: Option<BTreeSet<(u32, Device)>>,
 }
 
-/// What a thread has done.
+/// Account of a thread.
 #[derive(Debug, Default)]
 struct Thread {
     /// Allocated less freed.
     bytes: i64,
-    /// It has done something since the events begin.
+    /// It had an event since the start of the events.
     started: bool,
     /// The same at its last kernel launch, and its last operator that ended.
     at_launch: i64,
     at_end: i64,
-    /// Operators that have begun, with what the thread had allocated before.
+    /// Operators that have begun, with the thread's bytes before.
     open: Vec<(u32, i64)>,
 }
 
 impl Recorder {
-    /// Records with these names; and the other end.
+    /// Records with these names; and the receiver.
     #[must_use]
     pub fn new(which: Which, names: Names) -> (Self, Receiver<Recorded>) {
         let (out, recorded) = mpsc::channel();
@@ -180,12 +180,12 @@ impl Recording {
         Self { which, names, sequences: Sequences::default(), threads: HashMap::default(), within: None }
     }
 
-    /// What was recorded.
+    /// Takes the recording.
     pub(super) fn take(&mut self) -> Recorded {
         Recorded { sequences: std::mem::take(&mut self.sequences), names: std::mem::take(&mut self.names) }
     }
 
-    /// Records what comes [`within`](Self::within) something, not all of it.
+    /// Records the entries [`within`](Self::within) a part, not all of them.
     pub(super) fn only_within(self) -> Self {
         Self { within: Some(BTreeSet::new()), ..self }
     }
@@ -210,7 +210,7 @@ impl Recording {
         Some(thread)
     }
 
-    /// A row of a framework's pool is the next one of all entries that have had none (contract §8.4).
+    /// A row of a framework's pool is the next one of all entries without a figure (contract §8.4).
     fn pool_row(&mut self, pool: Pool, device: Device, size_bytes: u64) {
         if !pool.is_framework() {
             return;
@@ -231,7 +231,7 @@ impl Recording {
         if let Some(thread) = self.thread(event) {
             thread.bytes = thread.bytes.saturating_add(change);
             if !thread.started {
-                // It was live where the events begin: of no operator or kernel that is seen.
+                // Live at the start of the events: of no operator or kernel that was seen.
                 (thread.at_launch, thread.at_end) = (thread.bytes, thread.bytes);
             }
         }
@@ -298,7 +298,7 @@ impl Recording {
     fn op_ends(&mut self, event: &Event, name: &Arc<str>) {
         let number = self.names.number(name);
         let delta = self.thread(event).map_or(0, |thread| {
-            // Operators inside of it that threw an exception have no end.
+            // Inner operators that threw an exception have no end.
             let begun = thread.open.iter().rposition(|(open, _)| *open == number);
             let before = begun.map_or(thread.at_end, |at| thread.open[at].1);
             thread.open.truncate(begun.unwrap_or(thread.open.len()));
@@ -309,7 +309,7 @@ impl Recording {
     }
 }
 
-/// The name that a kernel has here if nothing told another.
+/// The placeholder name of a kernel without a known name.
 fn is_address(name: &str) -> bool {
     name.strip_prefix("0x").is_some_and(|digits| !digits.is_empty() && digits.bytes().all(|it| it.is_ascii_hexdigit()))
 }
@@ -320,7 +320,7 @@ impl Observer for Recorder {
     }
 
     fn finish(&mut self, _: &RunEnd) {
-        // Who does not want it has gone.
+        // A receiver that is gone does not want it.
         let _ = self.out.send(self.recording.take());
     }
 }
@@ -357,7 +357,8 @@ mod tests {
         sequences.of(0).iter().map(|it| (names.text(it.name).to_string(), it.next_bytes, it.delta_bytes)).collect()
     }
 
-    /// The reference's figure is the size of the next event, be it a free of something else; ours is what happened inside.
+    /// The reference's figure is the size of the next event, even a free of another operator; ours is the change
+    /// inside.
     #[test]
     fn both_figures() {
         let mut script = Script::new(1, Device::Npu(0));
@@ -372,7 +373,7 @@ mod tests {
         assert_eq!(brief(&sequences, &names), expected);
     }
 
-    /// Where the events begin within a run, what was live already is of no kernel and no operator.
+    /// If the events begin within a run, memory live before belongs to no kernel and no operator.
     #[test]
     fn what_was_there_before_is_of_no_entry() {
         let mut script = Script::new(1, Device::Npu(0));
@@ -383,8 +384,9 @@ mod tests {
         assert_eq!(brief(&sequences, &names), [("Add".to_owned(), 0, 8)]);
     }
 
-    /// A free of a block that is in no row is a row with a size, as in the reference; a free without a row is none: the address came
-    /// back, or the events end. Worked out by hand: `K(k1), F(PTA,4096), K(k2), M(PTA,100)`, then a reuse, then the end.
+    /// A free of a block without a row is a row with a size, as in the reference; a free without a row is none: the
+    /// address came back, or the events end. By hand: `K(k1), F(PTA,4096), K(k2), M(PTA,100)`, then a reuse, then the
+    /// end.
     #[test]
     fn rows_count_and_nothing_else() {
         let mut script = Script::new(1, Device::Npu(0));
@@ -406,7 +408,8 @@ mod tests {
         assert_eq!(next, [4096, 100, 30, 0]);
     }
 
-    /// A kernel that is known by its address alone is no kernel of the other run, though the addresses be equal; that is said.
+    /// A kernel with an address for a name matches no kernel of the other run, even at an equal address; the result
+    /// says so.
     #[test]
     fn kernels_known_by_address_are_not_aligned() {
         let launch = |name: &str| EventKind::Launch(Launch { name: name.into(), stream: 0, stream_id: None });
@@ -449,10 +452,10 @@ mod tests {
         other.launch().launch().alloc(pools::PTA, 0x2000, 4);
         let (base, other) = (record(&base, &mut names), record(&other, &mut names));
         let mut rows = Vec::new();
-        let mut told = Vec::new();
+        let mut reported = Vec::new();
         let out = |row: &ComparedRow| rows.push((row.base, row.compare));
-        let found = compare(&base, &other, &names, out, |done, total| told.push((done, total)));
-        assert!(told.is_sorted() && told.last().is_some_and(|(done, total)| done == total), "{told:?}");
+        let found = compare(&base, &other, &names, out, |done, total| reported.push((done, total)));
+        assert!(reported.is_sorted() && reported.last().is_some_and(|(done, total)| done == total), "{reported:?}");
         let figures = |next_bytes, delta_bytes| Some(Figures { next_bytes, delta_bytes });
         assert_eq!(rows, [(figures(16, 8), figures(4, 0)), (None, figures(4, 0))]);
         let ComparedDevice { aligned, only_base, only_compare, shortest, names, .. } = &found[0];

@@ -1,4 +1,4 @@
-//! What the blocks of one pool add up to, by name: at the peak, at the end, on average.
+//! Sums of one pool's blocks by name: at the peak, at the end, on average.
 
 use std::collections::BTreeMap;
 
@@ -15,12 +15,12 @@ use crate::model::{Confidence, Device, Name, Pool};
 pub(super) struct Account {
     start_ns: u64,
     live_bytes: u128,
-    /// What the pool says, or the pipeline has added up.
-    told_bytes: u64,
+    /// Bytes by the pool's own figure, or the pipeline's sum.
+    reported_bytes: u64,
     peak: Peak,
     sums: BTreeMap<LabelId, Sum>,
     timeline: Timeline,
-    /// What was held when the process's memory was taken from it.
+    /// Blocks held when the process's memory was taken from it.
     held: BTreeMap<Name, u128>,
 }
 
@@ -28,15 +28,15 @@ pub(super) struct Account {
 #[derive(Debug, Default)]
 struct Peak {
     bytes: u128,
-    told_bytes: u64,
+    reported_bytes: u64,
     time_ns: u64,
     /// Its place among all allocations and frees: blocks from before that end later were live.
     moment: u64,
-    /// Those that have ended since: number and bytes.
+    /// Blocks that have ended since: number and bytes.
     ended: HashMap<LabelId, (u64, u128)>,
 }
 
-/// What the blocks of one label add up to that have ended.
+/// Sum of the ended blocks of one label.
 #[derive(Debug, Default)]
 struct Sum {
     blocks: u64,
@@ -51,7 +51,7 @@ impl Account {
         Self {
             start_ns,
             live_bytes: 0,
-            told_bytes: 0,
+            reported_bytes: 0,
             peak: Peak::default(),
             sums: BTreeMap::new(),
             timeline: Timeline::new(start_ns),
@@ -75,19 +75,19 @@ impl Account {
     }
 
     /// A block came.
-    pub(super) fn grow(&mut self, live: &Live, moment: u64, time_ns: u64, told_bytes: u64) {
+    pub(super) fn grow(&mut self, live: &Live, moment: u64, time_ns: u64, reported_bytes: u64) {
         self.live_bytes += u128::from(live.size_bytes);
-        self.told_bytes = told_bytes;
+        self.reported_bytes = reported_bytes;
         self.timeline.total(time_ns, self.live_bytes);
         if self.live_bytes > self.peak.bytes {
-            self.peak = Peak { bytes: self.live_bytes, told_bytes, time_ns, moment, ended: HashMap::default() };
+            self.peak = Peak { bytes: self.live_bytes, reported_bytes, time_ns, moment, ended: HashMap::default() };
         }
     }
 
-    /// What the pool says it has handed out, as long as the program gives memory back itself.
-    pub(super) const fn told(&mut self, told_bytes: u64, gave_back: bool) {
+    /// The pool's own figure of bytes handed out, as long as the program gives memory back itself.
+    pub(super) const fn reported(&mut self, reported_bytes: u64, gave_back: bool) {
         if gave_back {
-            self.told_bytes = told_bytes;
+            self.reported_bytes = reported_bytes;
         }
     }
 
@@ -139,7 +139,7 @@ impl Account {
 
     /// The account as a finding. All blocks have ended; process, device and confidence are left to fill in.
     pub(super) fn close(self, pool: Pool, end_ns: u64, names: &Classifier) -> Decomposition {
-        let Self { start_ns, told_bytes, peak, sums, timeline, .. } = self;
+        let Self { start_ns, reported_bytes, peak, sums, timeline, .. } = self;
         let end_ns = end_ns.max(start_ns);
         let duration_ns = u128::from(end_ns - start_ns).max(1);
         let parts = sums.iter().filter(|(_, sum)| sum.blocks > 0).map(|(label, sum)| {
@@ -176,9 +176,9 @@ impl Account {
             end_ns,
             peak_ns: peak.time_ns,
             peak_bytes: clamped(peak.bytes),
-            peak_untracked_bytes: peak.told_bytes.saturating_sub(clamped(peak.bytes)),
+            peak_untracked_bytes: peak.reported_bytes.saturating_sub(clamped(peak.bytes)),
             end_bytes,
-            end_untracked_bytes: told_bytes.saturating_sub(end_bytes),
+            end_untracked_bytes: reported_bytes.saturating_sub(end_bytes),
             mean_bytes: clamped(all_byte_ns / duration_ns),
             peak_by_source: Source::ALL.map(|source| by(source).fold(0, u64::saturating_add)),
             tree: tree(&parts, pool),

@@ -1,7 +1,7 @@
 //! Blocks to names: the rules, applied once per stack, module and pool, and remembered.
 //!
-//! Stacks are few and blocks are many, so what a stack means is kept under its number. Frames are fewer still: which
-//! patterns mean a frame is kept under the address of its text, which lives for good.
+//! Stacks are few and blocks are many, so the meaning of a stack is cached under its number. Frames are fewer still:
+//! the patterns that match a frame are cached under the address of its text, which is never freed.
 
 use std::sync::Arc;
 
@@ -11,9 +11,9 @@ use super::rules::{Life, Patterns, Phase, Rule, RuleSet};
 use crate::hash::HashMap;
 use crate::model::{Block, Module, Name, Pool, PoolLevel, Stack, StackEnd, Stacks, module_name};
 
-/// Names that are given; whatever comes beyond is [`OTHER`].
+/// Most names; further ones become [`OTHER`].
 const MAX_LABELS: usize = 1024;
-/// Blocks and frames of different kinds that are remembered; then all are forgotten and looked at anew.
+/// Most different blocks and frames in a cache; when full, it is emptied.
 const MAX_REMEMBERED: usize = 1 << 18;
 
 /// The component of what no rule names.
@@ -24,19 +24,19 @@ const OTHER: u16 = 0;
 /// Number of a [`Label`].
 pub(super) type LabelId = u16;
 
-/// What a block is called, and why.
+/// The label of a block, and its reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Label {
-    /// As msMemScope spells it (contract §8.5); none for host memory that no rule names.
+    /// As msMemScope spells it (contract §8.5); none for host memory without a rule.
     pub(super) owner: Option<Name>,
     pub(super) component: Name,
     pub(super) rule: Name,
     pub(super) source: Source,
-    /// The owner was given by somebody who knew more than the rules.
+    /// The owner came with the input, from a source that knew more than the rules.
     pub(super) given: bool,
 }
 
-/// What a label depends on.
+/// The facts that a label depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Key {
     stacks: Stacks,
@@ -71,11 +71,11 @@ enum FrameKind {
 struct Seen {
     python: Vec<Option<(u32, u32)>>,
     native: Vec<Option<(u32, u32)>>,
-    /// Patterns of who called ACL, the runtime or the driver.
+    /// Patterns of callers of ACL, the runtime or the driver.
     caller: Vec<u16>,
 }
 
-/// Those through which a program asks the driver for memory: not who wants it.
+/// Libraries between a program and the driver: not the ones that want the memory.
 const LAYERS: [&str; 4] = ["libascend_hal.so*", "libruntime*.so*", "libascendcl.so*", "libacl_rt*.so*"];
 
 impl Classifier {
@@ -97,7 +97,7 @@ impl Classifier {
         }
     }
 
-    /// The owner of a block as its row has it: what can be told when it is allocated.
+    /// The owner in a block's row: as known at its allocation.
     pub fn owner(&mut self, block: &Block) -> Option<Name> {
         let label = self.label(block);
         self.get(label).owner
@@ -107,7 +107,7 @@ impl Classifier {
         self.labels.get(usize::from(label)).copied().unwrap_or(self.labels[usize::from(OTHER)])
     }
 
-    /// What a block is called when it is allocated.
+    /// The label of a block at its allocation.
     pub(super) fn label(&mut self, block: &Block) -> LabelId {
         let Block { stacks, pool, module_id, owner: given, .. } = *block;
         let key = Key { stacks, pool, module_id, given };
@@ -120,8 +120,8 @@ impl Classifier {
         label
     }
 
-    /// What a block is called that has ended; the same as before if no rule has anything against it. And whether that is so
-    /// because it is trained.
+    /// The label of a block that has ended; unchanged unless a rule revises it. And whether the reason is that it is
+    /// trained.
     pub(super) fn revised(
         &mut self,
         label: LabelId,
@@ -131,7 +131,7 @@ impl Classifier {
     ) -> (LabelId, bool) {
         let was = self.get(label);
         if was.source == Source::Label {
-            // Somebody knew.
+            // Its source knew more.
             return (label, false);
         }
         let rules = Arc::clone(&self.rules);
@@ -143,7 +143,7 @@ impl Classifier {
         (self.number(Label { owner, component, rule: name, source: Source::Lifetime, ..was }), trained)
     }
 
-    /// What a stack says that the program is doing.
+    /// The phase of the program that a stack shows.
     pub(in crate::analyses) fn phase(&mut self, stacks: Stacks) -> Option<Phase> {
         if stacks.is_empty() {
             return None;
@@ -185,7 +185,7 @@ impl Classifier {
             Some(rule) => (rule.component, rule.name, &*rule.owner, source_of(rule)),
             None => (UNKNOWN, why_unknown(key.stacks), "", Source::Nothing),
         };
-        // Who gave an owner other labels than its pool's knew more.
+        // A source that gave an owner other labels than its pool's knew more.
         let ours = owner(key.pool, key.module_id, labels);
         let plain = owner(key.pool, key.module_id, "");
         let given = key.given.filter(|given| ![ours, plain].contains(&Some(*given)));
@@ -310,7 +310,7 @@ fn source_of(rule: &Rule) -> Source {
     }
 }
 
-/// Stands for a rule where there is none.
+/// Placeholder rule where there is none.
 fn why_unknown(stacks: Stacks) -> Name {
     let is_cut = |stack: Stack| {
         !matches!(stack.end(), StackEnd::Root | StackEnd::NotPython | StackEnd::NoInterpreter | StackEnd::OneOfSeveral)

@@ -1,4 +1,4 @@
-//! Whose the memory of a pool is, and how that is known.
+//! The owners of a pool's memory, and the evidence for them.
 
 use std::io::{self, Write};
 
@@ -8,11 +8,11 @@ use serde::Serialize;
 use crate::analyses::answer::{Answer, Context, Subject};
 use crate::model::{Confidence, Device, Name, Pool};
 
-/// How it is known what a block is for.
+/// The evidence for the owner of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Source {
-    /// All of the pool is for it.
+    /// The pool as a whole has one owner.
     Pool,
     /// The driver's module that asked for it.
     Module,
@@ -20,7 +20,7 @@ pub enum Source {
     Stack,
     /// What happened between its allocation and its end.
     Lifetime,
-    /// The dump says so.
+    /// A label in the dump.
     Label,
     /// It is not known.
     Nothing,
@@ -34,34 +34,34 @@ impl Source {
 /// Blocks that one rule has named.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct OwnerPart {
-    /// As msMemScope spells it: `PTA@weight`; none for host memory that no rule names.
+    /// As msMemScope spells it: `PTA@weight`; none for host memory without a rule.
     pub owner: Option<Name>,
-    /// What it is for; `unknown` if no rule says.
+    /// The component; `unknown` without a rule.
     pub component: Name,
     /// The rule, or why there is none.
     pub rule: Name,
-    /// What the rule goes by.
+    /// The kind of evidence that the rule uses.
     pub source: Source,
-    /// Blocks that were live at the peak.
+    /// Blocks live at the peak.
     pub peak_blocks: u64,
     /// Their bytes.
     pub peak_bytes: u64,
-    /// Blocks that were live at the end.
+    /// Blocks live at the end.
     pub end_blocks: u64,
     /// Their bytes.
     pub end_bytes: u64,
     /// Live bytes, averaged over the time of the pool.
     pub mean_bytes: u64,
-    /// All blocks that were ever allocated.
+    /// Blocks ever allocated.
     pub blocks: u64,
 }
 
-/// A label of the owners, with what is below it.
+/// A label of the owners, with the labels below it.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct OwnerNode {
     /// The label.
     pub label: String,
-    /// Live bytes at the peak, those of its children included.
+    /// Live bytes at the peak, with those of its children.
     pub peak_bytes: u64,
     /// The same at the end.
     pub end_bytes: u64,
@@ -71,7 +71,7 @@ pub struct OwnerNode {
     pub children: Vec<Self>,
 }
 
-/// What there was at one moment.
+/// Live memory at one moment.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct OwnerSample {
     /// Nanoseconds since the Unix epoch.
@@ -91,7 +91,7 @@ pub struct OwnerTimeline {
     pub samples: Vec<OwnerSample>,
 }
 
-/// Whose the memory is of one pool of one process on one device.
+/// The owners of the memory of one pool of one process on one device.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct Decomposition {
     /// Process.
@@ -102,7 +102,7 @@ pub struct Decomposition {
     pub pool: Pool,
     /// The process was running before the trace.
     pub attached: bool,
-    /// Steps that ended: those that were marked, or else the optimizer's, as far as stacks tell.
+    /// Steps that ended: marked ones, or else the optimizer's, as far as stacks show them.
     pub steps: u32,
     /// The pool's first event, nanoseconds since the Unix epoch.
     pub start_ns: u64,
@@ -110,17 +110,17 @@ pub struct Decomposition {
     pub end_ns: u64,
     /// When the most was live.
     pub peak_ns: u64,
-    /// What was live then: the sum of the parts.
+    /// Live bytes then: the sum of the parts.
     pub peak_bytes: u64,
-    /// What the pool itself says beyond that: blocks from before the trace.
+    /// Bytes beyond that by the pool's own figure: blocks from before the trace.
     pub peak_untracked_bytes: u64,
-    /// What was live at the end.
+    /// Live bytes at the end.
     pub end_bytes: u64,
     /// The same as for the peak.
     pub end_untracked_bytes: u64,
     /// Live bytes on average; its parts are rounded down each.
     pub mean_bytes: u64,
-    /// Bytes that were live at the peak, by what names them, in the order of [`Source::ALL`].
+    /// Live bytes at the peak by evidence, in the order of [`Source::ALL`].
     pub peak_by_source: [u64; 6],
     /// What each rule has named, largest at the peak first.
     pub parts: Vec<OwnerPart>,

@@ -1,7 +1,7 @@
 //! One owner of each block, for all analyses that name owners.
 //!
-//! A block is named when it is allocated, and for good when it has ended. What an analysis has counted under the first
-//! name in between moves to the second one: [`Went`] and [`Back`] say from which to which, and at which moments.
+//! A block is named at its allocation, and for good at its end. Counts that an analysis made under the first name move
+//! to the second one: [`Went`] and [`Back`] have both names, and the moments of the change.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,13 +14,13 @@ use crate::analyses::per_device::PerDevice;
 use crate::hash::HashMap;
 use crate::model::{Alloc, Block, Device, Event, EventKind, Free, FreeCause, Module, Name, Pool};
 
-/// Ended blocks of a device that are remembered, in case their free turns out to have failed.
+/// Ended blocks of a device that are remembered, in case their free failed.
 const MAX_ENDED: usize = 1024;
 
 /// A live block.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::analyses) struct Live {
-    /// What it is called as long as it lives.
+    /// Its label while it lives.
     pub(super) label: LabelId,
     pub(in crate::analyses) pool: Pool,
     module_id: Option<Module>,
@@ -39,11 +39,11 @@ pub(in crate::analyses) struct Came {
     pub(in crate::analyses) live: Live,
     /// The place of this event among all allocations and frees.
     pub(in crate::analyses) moment: u64,
-    /// It had been thought to have ended.
+    /// Set if it was thought to have ended.
     pub(in crate::analyses) back: Option<Back>,
 }
 
-/// How a block had been thought to have ended.
+/// How a block was thought to have ended.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::analyses) struct Back {
     pub(super) label: LabelId,
@@ -56,17 +56,17 @@ pub(in crate::analyses) struct Back {
 pub(in crate::analyses) struct Went {
     pub(in crate::analyses) allocation_id: u64,
     pub(in crate::analyses) live: Live,
-    /// What it is called for good.
+    /// Its final label.
     pub(super) label: LabelId,
 }
 
-/// What a process leaves on a device.
+/// The live blocks of an ended process on a device.
 #[derive(Debug)]
 pub(in crate::analyses) struct Left {
     pub(in crate::analyses) device: Device,
-    /// Steps that ended: those that are marked, or else the optimizer's.
+    /// Steps that ended: marked ones, or else the optimizer's.
     pub(super) steps: u32,
-    /// The blocks that are live, oldest first.
+    /// The live blocks, oldest first.
     pub(in crate::analyses) blocks: Vec<Went>,
 }
 
@@ -79,7 +79,7 @@ pub(in crate::analyses) struct Lives {
     moments: u64,
 }
 
-/// What one process does on one device.
+/// The blocks of one process on one device.
 #[derive(Debug, Default)]
 struct OnDevice {
     phases: Phases,
@@ -98,17 +98,17 @@ impl Lives {
         &self.names
     }
 
-    /// What a label says.
+    /// The label behind an id.
     pub(super) fn get(&self, label: LabelId) -> Label {
         self.names.get(label)
     }
 
-    /// The owner of a block as long as it lives.
+    /// The owner of a block while it lives.
     pub(in crate::analyses) fn owner(&self, live: &Live) -> Option<Name> {
         self.get(live.label).owner
     }
 
-    /// The owner that a block that has ended has for good.
+    /// The final owner of a block that has ended.
     pub(in crate::analyses) fn for_good(&self, went: &Went) -> Option<Name> {
         self.get(went.label).owner
     }
@@ -118,7 +118,7 @@ impl Lives {
         self.change(went.live.label, went.label)
     }
 
-    /// The owners that a block was given when it had been thought to have ended, and had before, if they differ.
+    /// The owner of a block when it was thought to have ended, and the one before, if they differ.
     pub(in crate::analyses) fn named_back(&self, live: &Live, back: &Back) -> Option<(Option<Name>, Option<Name>)> {
         self.change(back.label, live.label)
     }
@@ -140,7 +140,7 @@ impl Lives {
         }
     }
 
-    /// Takes an allocation. One that is not `kept` only says what the program is doing.
+    /// Takes an allocation. One that is not `kept` only shows the phase of the program.
     pub(in crate::analyses) fn came(&mut self, event: &Event, alloc: &Alloc, kept: bool) -> Option<Came> {
         let block = &alloc.block;
         let on = self.devices.at(event.pid, block.device);
@@ -170,7 +170,7 @@ impl Lives {
         Some(Came { live, moment: self.moments, back })
     }
 
-    /// Takes a free, of whatever cause. Nothing for blocks that were not kept.
+    /// Takes a free of any cause. `None` for blocks that were not kept.
     pub(in crate::analyses) fn went(&mut self, event: &Event, free: &Free) -> Option<Went> {
         let Free { block: Block { allocation_id, device, .. }, cause, .. } = *free;
         let on = self.devices.at(event.pid, device);
@@ -193,7 +193,7 @@ impl Lives {
         Some(Went { allocation_id, live, label })
     }
 
-    /// The process has ended, or the trace has: what it leaves, by device.
+    /// The process has ended, or the trace has: its live blocks, by device.
     pub(in crate::analyses) fn left(&mut self, pid: u32) -> Vec<Left> {
         let names = &mut self.names;
         let left = self.devices.take_process(pid).map(|(device, on)| {
@@ -211,13 +211,13 @@ impl Lives {
         left.collect()
     }
 
-    /// The processes that have done something.
+    /// The processes with events.
     pub(in crate::analyses) fn processes(&self) -> Vec<u32> {
         self.devices.processes()
     }
 }
 
-/// The name of a block that has ended.
+/// The final name of a block that has ended.
 fn end_of(
     names: &mut Classifier,
     block: &Live,
@@ -225,11 +225,11 @@ fn end_of(
     cause: FreeCause,
     freed_in: Option<Phase>,
 ) -> LabelId {
-    // Marked steps count where there are any. What was before the first of them ended was in none.
+    // Marked steps count where there are any. Before the end of the first one, a block was in none.
     let in_steps =
         |counts: Counts| Counts { step: if now.step > 0 { counts.step } else { counts.optimizer_end }, ..counts };
     let born = in_steps(block.born);
-    // An owner is the same for those that judge up to the exit and for those that see it.
+    // The owner is the same with the exit and without.
     let freed = cause.gave_back() || cause == FreeCause::Exit;
     let ended = if freed { Ended::Freed } else { Ended::Held };
     let survived = in_steps(now).since(born);
@@ -242,7 +242,7 @@ fn end_of(
 }
 
 impl OnDevice {
-    /// The program is seen doing something.
+    /// The program is seen in a phase.
     fn enter(&mut self, phase: Option<Phase>) {
         let begun = self.phases.counts.optimizer;
         self.phases.enter(phase);

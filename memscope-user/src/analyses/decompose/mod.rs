@@ -1,12 +1,12 @@
-//! Whose memory is it? Weights, gradients, optimizer state, activations, KV cache, workspaces, communication.
+//! Who owns the memory? Weights, gradients, optimizer state, activations, KV cache, workspaces, communication.
 //!
-//! Nothing in the traced program says so. A block is named twice: by the stack, module and pool of its allocation,
-//! and once more when it has ended, by what happened in its life: gradients are what a backward pass left for the
-//! optimizer, optimizer state is what a step of the optimizer left behind. Both by a table of [rules](RuleSet) that users
-//! can extend. What no rule names is `unknown`.
+//! Nothing in the traced program states the owner. A block is named twice: by the stack, module and pool of its
+//! allocation, and again at its end by its lifetime: gradients are blocks that a backward pass left for the optimizer,
+//! optimizer state those that a step of the optimizer left behind. Both by a table of [rules](RuleSet) that users can
+//! extend. Blocks without a rule are `unknown`.
 //!
-//! Every pool has an account of its own, whose components add up to what is live at every moment. Blocks that have
-//! ended are forgotten; that they were live at the peak is kept by name.
+//! Every pool has its own account, and the components always add up to the live memory. Ended blocks are forgotten; the
+//! account keeps the peak by name.
 
 mod account;
 mod classify;
@@ -49,15 +49,15 @@ use super::{
 use crate::hash::HashMap;
 use crate::model::{Alloc, Confidence, Event, EventKind, Figures, Free, Name, Pool, ProcessStart, RunEnd};
 
-/// Blocks whose final owner is told one by one.
-pub const MAX_TOLD: usize = 64 << 20;
+/// Most blocks with their final owners reported one by one.
+pub const MAX_OWNERS: usize = 64 << 20;
 
 /// Owners of the memory of each pool.
 pub(super) const QUESTION: Question = Question {
     word: "decompose",
-    about: "Tell whose the memory is, over time: \
+    about: "Break memory down by owner, over time: \
             dumps (CSV or db, ours or msMemScope's) of one run, or a capture",
-    none: "No blocks were seen, so there is nothing to tell the owners of.",
+    none: "No blocks were seen, so there are no owners to show.",
     names_owners: true,
     sees: Sees::All,
     up_to_exit: true,
@@ -66,7 +66,7 @@ pub(super) const QUESTION: Question = Question {
     table: table::TABLE,
 };
 
-/// Names blocks, and keeps account of what the names add up to.
+/// Names blocks, and keeps account of the sums by name.
 #[derive(Debug)]
 pub struct DecomposeAnalysis {
     lives: Lives,
@@ -74,7 +74,7 @@ pub struct DecomposeAnalysis {
     pools: PerDevice<BTreeMap<Pool, Account>>,
     attached: BTreeSet<u32>,
     concluded: Concluded<Decomposition>,
-    told: Option<(Owners, Sender<Owners>)>,
+    owners: Option<(Owners, Sender<Owners>)>,
 }
 
 /// Final owners of blocks, by process and number of the block.
@@ -102,8 +102,8 @@ impl Analysis for DecomposeAnalysis {
         for pid in self.lives.processes() {
             self.conclude(pid, end.time_ns);
         }
-        if let Some((owners, out)) = self.told.take() {
-            // Who does not want them has gone.
+        if let Some((owners, out)) = self.owners.take() {
+            // A receiver that is gone does not want them.
             let _ = out.send(owners);
         }
         let confidence = Confidence::of(end, &[Figures::Memory, Figures::Owners]);
@@ -122,38 +122,38 @@ impl DecomposeAnalysis {
             pools: PerDevice::default(),
             attached: BTreeSet::new(),
             concluded: Concluded::default(),
-            told: None,
+            owners: None,
         }
     }
 
-    /// Also sends the owner of every block that has one, when the run has ended; of the first [`MAX_TOLD`].
+    /// Also sends the final owners of blocks when the run has ended; of the first [`MAX_OWNERS`].
     #[must_use]
-    pub fn telling(self) -> (Self, Receiver<Owners>) {
+    pub fn with_owners(self) -> (Self, Receiver<Owners>) {
         let (out, owners) = mpsc::channel();
-        (Self { told: Some((Owners::default(), out)), ..self }, owners)
+        (Self { owners: Some((Owners::default(), out)), ..self }, owners)
     }
 
-    /// Keeps account only of blocks that satisfy the filter. What the program is doing is told by all.
+    /// Keeps account only of blocks that match the filter. All blocks show the program's phase.
     #[must_use]
     pub fn only(self, filter: Filter) -> Self {
         Self { only: filter.into(), ..self }
     }
 
-    /// What the pool says of itself, if that is of the blocks that are kept account of.
-    fn told_bytes(&self, used_bytes: u64) -> u64 {
+    /// The pool's own figure, if it is of the blocks in the account.
+    fn reported_bytes(&self, used_bytes: u64) -> u64 {
         if self.only.filter().parts_pools() { 0 } else { used_bytes }
     }
 
-    fn tell(&mut self, pid: u32, allocation_id: u64, label: LabelId) {
-        let (Some((told, _)), Some(owner)) = (&mut self.told, self.lives.get(label).owner) else { return };
-        if told.len() < MAX_TOLD {
-            told.insert((pid, allocation_id), owner);
+    fn report(&mut self, pid: u32, allocation_id: u64, label: LabelId) {
+        let (Some((owners, _)), Some(owner)) = (&mut self.owners, self.lives.get(label).owner) else { return };
+        if owners.len() < MAX_OWNERS {
+            owners.insert((pid, allocation_id), owner);
         }
     }
 
     fn alloc(&mut self, event: &Event, alloc: &Alloc) {
         let block = &alloc.block;
-        let (kept, told_bytes) = (self.only.holds(event.pid, block), self.told_bytes(alloc.used_bytes));
+        let (kept, reported_bytes) = (self.only.holds(event.pid, block), self.reported_bytes(alloc.used_bytes));
         let Some(Came { live, moment, back }) = self.lives.came(event, alloc, kept) else { return };
         let pools = self.pools.at(event.pid, block.device);
         let account = pools.entry(block.pool).or_insert_with(|| Account::new(event.time_ns));
@@ -161,17 +161,17 @@ impl DecomposeAnalysis {
         if let Some(back) = back {
             account.take_back(&live, self.lives.get(back.label).component, &back);
         }
-        account.grow(&live, moment, event.time_ns, told_bytes);
+        account.grow(&live, moment, event.time_ns, reported_bytes);
     }
 
     fn free(&mut self, event: &Event, free: &Free) {
-        let told_bytes = self.told_bytes(free.used_bytes);
+        let reported_bytes = self.reported_bytes(free.used_bytes);
         let Some(Went { allocation_id, live, label }) = self.lives.went(event, free) else { return };
         let Some(account) = self.pools.at(event.pid, free.block.device).get_mut(&live.pool) else { return };
         let gave_back = free.cause.gave_back();
         account.end(&live, (label, self.lives.get(label).component), event.time_ns, gave_back);
-        account.told(told_bytes, gave_back);
-        self.tell(event.pid, allocation_id, label);
+        account.reported(reported_bytes, gave_back);
+        self.report(event.pid, allocation_id, label);
     }
 
     fn conclude(&mut self, pid: u32, time_ns: u64) {
@@ -182,7 +182,7 @@ impl DecomposeAnalysis {
             for Went { allocation_id, live, label } in left.blocks {
                 let Some(account) = pools.get_mut(&live.pool) else { continue };
                 account.end(&live, (label, self.lives.get(label).component), time_ns, false);
-                self.tell(pid, allocation_id, label);
+                self.report(pid, allocation_id, label);
             }
             let found = pools.into_iter().map(|(pool, account)| {
                 let found = account.close(pool, time_ns, self.lives.names());

@@ -1,6 +1,6 @@
 //! Patterns of frames: `PLACE: NAME`, with `*` for anything.
 //!
-//! A place is the end of a path, from a slash on (`torch/optim/*.py` means every installation's), a name all of a
+//! A place is the end of a path, from a slash on (`torch/optim/*.py` matches every installation's), a name all of a
 //! function's name. Frames are the texts of the contract (§3.2): `file(line): name` and `module(symbol+0x…) [0x…]`.
 
 /// Longest pattern that users may write.
@@ -13,7 +13,7 @@ pub(super) struct Pattern {
     name: Box<str>,
 }
 
-/// What a frame's text says.
+/// The parts of a frame's text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Frame<'a> {
     place: &'a str,
@@ -46,8 +46,8 @@ impl Pattern {
         Ok(Self { place: place.into(), name: name.into() })
     }
 
-    /// Whether the pattern means the frame. Before Python 3.11 frames have names without their class or function
-    /// (`qualified` is false): the last part of the pattern's name counts then.
+    /// Whether the pattern matches the frame. Before Python 3.11 frames have names without their class or function
+    /// (`qualified` is false): then only the last part of the pattern's name counts.
     pub(super) fn matches(&self, frame: Frame<'_>, qualified: bool) -> bool {
         let last = || self.name.rsplit('.').next().unwrap_or(&self.name);
         (glob(&self.name, frame.name) || (!qualified && glob(last(), frame.name))) && self.is_at(frame.place)
@@ -61,7 +61,7 @@ impl Pattern {
     }
 }
 
-/// Whether a Python frame has the name of a class or function in front of its own.
+/// Whether a Python frame's name starts with its class or function.
 pub(super) fn is_qualified(frame: Frame<'_>) -> bool {
     frame.name.contains('.')
 }
@@ -88,11 +88,11 @@ pub(super) fn native_module(text: &str) -> &str {
     place.rsplit_once('/').map_or(place, |(_, file)| file)
 }
 
-/// Whether a text is what a pattern says; `*` stands for any characters, or none.
+/// Whether a text matches a pattern; `*` matches any characters, or none.
 pub(super) fn glob(pattern: &str, text: &str) -> bool {
     let (pattern, text) = (pattern.as_bytes(), text.as_bytes());
     let (mut at, mut place) = (0, 0);
-    // Where to go on when what follows the last star does not fit: the star takes one more.
+    // Where to continue when the text behind the last star does not match: the star takes one more character.
     let mut star = None;
     while place < text.len() {
         match pattern.get(at) {
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_told() {
+    fn mistakes_are_reported() {
         for bad in ["", "f", "a.py:f", ": f", "a.py: "] {
             assert!(Pattern::python(bad).is_err(), "{bad}");
         }

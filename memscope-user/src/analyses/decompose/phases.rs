@@ -1,9 +1,9 @@
-//! What a program is doing, as the stacks of its allocations and frees show it.
+//! The phase of a program, as the stacks of its allocations and frees show it.
 
 use super::rules::Counts;
 pub(in crate::analyses) use super::rules::Phase;
 
-/// The phase of one process on one device, and how often each has begun.
+/// The phase of one process on one device, and the number of starts of each.
 #[derive(Debug, Default)]
 pub(in crate::analyses) struct Phases {
     now: Option<Phase>,
@@ -12,7 +12,8 @@ pub(in crate::analyses) struct Phases {
 }
 
 impl Phases {
-    /// The program is seen in a phase; `None`: the stack says nothing. Gives the phase that it has left, if it is another one.
+    /// The program is seen in a phase; `None`: the stack shows none. Returns the phase that it has left, if another
+    /// one.
     pub(in crate::analyses) fn enter(&mut self, phase: Option<Phase>) -> Option<Phase> {
         let phase = phase.filter(|phase| self.now != Some(*phase))?;
         let counts = &mut self.counts;

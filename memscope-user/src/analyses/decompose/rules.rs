@@ -3,8 +3,8 @@
 //! The built-in one is `rules.json`; users put theirs before it by a file of the same form. Three lists:
 //!
 //! - `rules` name a block when it is allocated. The first that fits wins.
-//! - `phases` tell what a stack says the program is doing; lifetimes are counted in phases.
-//! - `lifetimes` name blocks anew by when they ended, or that they did not. The first that fits wins.
+//! - `phases` map stacks to the program's phase; lifetimes are counted in phases.
+//! - `lifetimes` rename blocks by their end, or by the lack of one. The first match wins.
 
 use std::fmt;
 use std::io::Read as _;
@@ -33,7 +33,7 @@ const MAX_NAME: usize = 48;
 /// Labels of an owner: the levels of msMemScope between framework and user (contract §8.5).
 const MAX_LABELS: usize = 4;
 
-/// What a program is doing.
+/// The phase of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(in crate::analyses) enum Phase {
@@ -43,21 +43,21 @@ pub(in crate::analyses) enum Phase {
     ZeroGrad,
 }
 
-/// Numbers of patterns: those of Python frames and of native ones are counted apart.
+/// Numbers of patterns: Python and native frames are numbered separately.
 pub(super) type Patterns = Vec<u16>;
 
-/// A rule for blocks when they are allocated. All that it says has to hold.
+/// A rule for blocks at their allocation. All its conditions have to hold.
 #[derive(Clone, Debug)]
 pub(super) struct Rule {
     pub(super) name: Name,
     pub(super) component: Name,
-    /// Labels behind the framework's, joined with `@`; maybe none.
+    /// Labels behind the framework's, joined with `@`; may be empty.
     pub(super) owner: Box<str>,
     /// One of these frames is there.
     pub(super) python: Patterns,
     /// One of these frames is further out than the innermost of `python`.
     pub(super) within: Patterns,
-    /// None of these frames is there.
+    /// None of these frames may be in the stack.
     pub(super) without: Patterns,
     /// One of these frames is there.
     pub(super) native: Patterns,
@@ -68,7 +68,7 @@ pub(super) struct Rule {
     pub(super) labels: Vec<Box<str>>,
 }
 
-/// What a stack says the program is doing.
+/// Maps a stack to a phase of the program.
 #[derive(Clone, Debug)]
 pub(super) struct PhaseRule {
     pub(super) phase: Phase,
@@ -77,7 +77,7 @@ pub(super) struct PhaseRule {
     pub(super) native: Patterns,
 }
 
-/// How often something has begun or ended.
+/// Numbers of starts and ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Counts {
@@ -89,11 +89,11 @@ pub(super) struct Counts {
     pub(super) optimizer: u32,
     /// Optimizer's steps that ended.
     pub(super) optimizer_end: u32,
-    /// Steps that ended: those that are marked, or else the optimizer's.
+    /// Steps that ended: marked ones, or else the optimizer's.
     pub(super) step: u32,
 }
 
-/// Upper limits of [`Counts`]; what is left out has none.
+/// Upper limits of [`Counts`]; a missing one does not apply.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Limits {
@@ -113,7 +113,7 @@ impl Counts {
         self.each().into_iter().zip(least.each()).all(|(count, least)| count >= least)
     }
 
-    /// What has come since.
+    /// The increase since `before`.
     pub(super) const fn since(self, before: Self) -> Self {
         Self {
             forward: self.forward.saturating_sub(before.forward),
@@ -142,23 +142,23 @@ pub(super) enum Ended {
     Held,
 }
 
-/// What is known of a block at its end.
+/// Facts about a block at its end.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Life {
-    /// What had been when it was allocated.
+    /// Counts at its allocation.
     pub(super) born: Counts,
     /// What came in its life.
     pub(super) survived: Counts,
     pub(super) ended: Ended,
-    /// What the stack of its free says.
+    /// The phase that the stack of its free shows.
     pub(super) freed_in: Option<Phase>,
     /// It has a stack.
     pub(super) stack: bool,
-    /// A gradient of its size belongs to a parameter that is not known otherwise.
+    /// A gradient of its size belongs to a parameter not identified otherwise.
     pub(super) trained: bool,
 }
 
-/// A rule for blocks when they have ended. All that it says has to hold.
+/// A rule for blocks at their end. All its conditions have to hold.
 #[derive(Clone, Debug)]
 pub(super) struct Lifetime {
     pub(super) name: Name,
@@ -177,20 +177,20 @@ pub(super) struct Lifetime {
 }
 
 impl Rule {
-    /// Whether it is for blocks of this pool. Without a word of pools, a rule of modules is for driver memory, any
-    /// other for the pools of frameworks: what a pool asks the driver for has nothing to do with whom it is for.
+    /// Whether it applies to blocks of this pool. Without pools in the rule, a rule with modules applies to driver
+    /// memory, any other to the pools of frameworks: the request of a pool to the driver says nothing about the owner.
     pub(super) fn is_of(&self, pool: Pool) -> bool {
         is_among(&self.pools, pool).unwrap_or_else(|| pool.is_base() != self.modules.is_empty())
     }
 }
 
-/// Whether a pool is meant by these patterns; `None` if there are none.
+/// Whether these patterns match a pool; `None` if there are none.
 fn is_among(patterns: &[Box<str>], pool: Pool) -> Option<bool> {
     (!patterns.is_empty()).then(|| patterns.iter().any(|pattern| glob(pattern, pool.event_type())))
 }
 
 impl Lifetime {
-    /// Whether a block that was `component` is meant. Without a word of pools, those of frameworks are.
+    /// Whether it applies to a block that was `component`. Without pools in the rule, those of frameworks match.
     pub(super) fn is_of(&self, component: Name, pool: Pool, life: &Life) -> bool {
         self.from.contains(&component)
             && is_among(&self.pools, pool).unwrap_or(!pool.is_base())
@@ -228,7 +228,7 @@ impl RuleSet {
     pub fn builtin() -> Self {
         let mut rules = Self::default();
         if let Ok(table) = parse(BUILTIN) {
-            // Checked by a test; what does not fit would be left out.
+            // Checked by a test; a table that fails would be dropped.
             let _ = rules.add(table);
         }
         rules
@@ -238,7 +238,7 @@ impl RuleSet {
     ///
     /// # Errors
     ///
-    /// One sentence that says what is wrong, and in which line.
+    /// One sentence with the mistake and its line.
     pub fn read(path: &Path) -> Result<Self, String> {
         let name = path.display();
         let mut text = String::new();
@@ -403,7 +403,7 @@ impl TryFrom<WrittenRule> for CheckedRule {
             ));
         }
         if checked.python.is_empty() && !checked.within.is_empty() {
-            return Err(in_rule("`within` needs `python`, whose frames are to be within".to_owned()));
+            return Err(in_rule("`within` needs `python`: it limits where those frames count".to_owned()));
         }
         Ok(checked)
     }
@@ -471,7 +471,7 @@ struct WrittenLifetime {
     at_most: Limits,
 }
 
-/// Reads what is written and checks it while the reader is still at its end, so that an error has the line of it.
+/// Reads a value and checks it while the reader is still at its end, so that an error has its line.
 struct Checked<W, T>(PhantomData<(W, T)>);
 
 impl<'de, W: Deserialize<'de>, T: TryFrom<W, Error = String>> Visitor<'de> for Checked<W, T> {
@@ -556,7 +556,7 @@ fn word(what: &str, text: &str) -> Result<Name, String> {
     ))
 }
 
-/// The labels that were given, or the component.
+/// The given labels, or the component.
 fn owner_of(given: Option<String>, component: &str) -> Result<Box<str>, String> {
     let owner = given.unwrap_or_else(|| component.to_owned());
     let labels: Vec<&str> = owner.split('@').collect();

@@ -1,4 +1,4 @@
-//! Runs of programs written down by hand, and what of it is whose.
+//! Runs of programs written down by hand, and the owners of their memory.
 
 use proptest::prelude::*;
 
@@ -91,8 +91,8 @@ fn builtin_rules_are_valid() {
     assert_eq!(names.len(), rules.rules.len(), "names are given once");
 }
 
-/// One line for each built-in rule of stacks: innermost frame, and what the block is. Files and functions are those of
-/// the versions that docs/decompose.md names.
+/// One line for each built-in rule of stacks: innermost frame, and the block's component. Files and functions are those
+/// of the versions that docs/decompose.md names.
 #[test]
 fn builtin_rules_of_python_frames() {
     let cases = [
@@ -170,7 +170,7 @@ fn builtin_rules_of_native_frames() {
         (pools::HAL, "libhccl.so(+0x1) [0x1]", "driver-hccl-stack"),
         (pools::HAL, "libtorch_npu.so(c10_npu::NPUCachingAllocator::MallocBlock(int)+0x1) [0x1]", "driver-segment"),
         (pools::HAL, "libatb.so(atb::Context::f()+0x1) [0x1]", "driver-atb"),
-        // What a pool asks the driver for has nothing to do with whom it is for.
+        // The request of a pool to the driver says nothing about the owner.
         (pools::HAL, ENGINE[1], "no-rule"),
         (pools::PTA_WORKSPACE, ENGINE[1], "workspace-pool"),
     ];
@@ -181,7 +181,7 @@ fn builtin_rules_of_native_frames() {
     assert_eq!(name_of(pools::HAL, &CALL, &[]).1, "no-rule");
 }
 
-/// Who asks for driver memory is told from the frame behind ACL, the runtime and the driver, with a name or without.
+/// The frame behind ACL, the runtime and the driver, with a name or without, shows who requests driver memory.
 #[test]
 fn callers_of_the_driver() {
     const LAYERS: [&str; 3] = [
@@ -192,7 +192,7 @@ fn callers_of_the_driver() {
     let rule = |behind: &[&str]| name_of(pools::HAL, &[], &[&LAYERS[..], behind].concat());
     let torch_npu = "/opt/torch_npu/lib/libtorch_npu.so(+0x4d5e6) [0x4]";
     assert_eq!(rule(&[torch_npu, "libtorch_cpu.so(at::empty+0x1) [0x5]"]), ("pool_segment", "driver-segment-caller"));
-    // An operator's library asks for memory of its own, on behalf of torch_npu.
+    // An operator's library asks for its own memory, on behalf of torch_npu.
     assert_eq!(rule(&["libopapi.so(+0x1) [0x4]", torch_npu]).1, "no-rule");
     assert_eq!(rule(&["libatb.so(+0x1) [0x4]", torch_npu]).1, "driver-atb");
     assert_eq!((rule(&[]).1, rule(&["[0x9999]", torch_npu]).1), ("no-rule", "no-rule"));
@@ -216,7 +216,7 @@ fn names_without_their_class() {
     assert_eq!(bare("/x/torch/nn/modules/module.py(1): register_buffer"), "no-rule");
 }
 
-/// What is computed again within a backward pass is an activation; so is what a closure of the optimizer computes.
+/// Values that are computed again within a backward pass are activations; so are those of a closure of the optimizer.
 #[test]
 fn passes_within_others() {
     let recompute: Vec<&str> =
@@ -241,7 +241,7 @@ fn owners_without_stacks() {
     script.module(Some(3)).alloc(pools::HAL, 0x6000, 60).module(Some(33)).alloc(pools::HAL, 0x7000, 70);
     script.module(None).alloc(pools::HAL, 0x8000, 80).on(1, Device::Cpu).alloc(pools::HOST, 0x9000, 90);
     let found = found(&script, RuleSet::builtin());
-    let told: Vec<(Pool, Vec<_>)> = found.iter().map(|found| (found.pool, named(found))).collect();
+    let reported: Vec<(Pool, Vec<_>)> = found.iter().map(|found| (found.pool, named(found))).collect();
     let expected = [
         (
             pools::HAL,
@@ -254,7 +254,7 @@ fn owners_without_stacks() {
         (Pool::custom("mine"), vec![("mine", "no-stack", 1)]),
         (pools::HOST, vec![("", "no-stack", 1)]),
     ];
-    assert_eq!(told, expected);
+    assert_eq!(reported, expected);
     let hal: Vec<&str> = found[0].tree.iter().map(|node| node.label.as_str()).collect();
     assert_eq!(hal, ["CANN"]);
     assert_eq!((found[0].tree[0].peak_bytes, found[0].tree[0].children[0].peak_bytes), (210, 80));
@@ -357,13 +357,13 @@ fn training_is_decomposed() {
     assert_eq!(found.steps, 1);
 }
 
-/// What each block was in the end, for the rows of a copy; a block that was held too.
+/// The final owner of each block, for the rows of a copy; a block that was held too.
 #[test]
-fn owners_are_told_one_by_one() {
-    let (analysis, told) = DecomposeAnalysis::default().telling();
+fn owners_are_reported_one_by_one() {
+    let (analysis, reported) = DecomposeAnalysis::default().with_owners();
     run(analysis, training().events(), &RunEnd::default());
-    let told = told.recv().expect("owners");
-    let mut owners: Vec<(u64, &str)> = told.iter().map(|((_, block), owner)| (*block, owner.as_str())).collect();
+    let reported = reported.recv().expect("owners");
+    let mut owners: Vec<(u64, &str)> = reported.iter().map(|((_, block), owner)| (*block, owner.as_str())).collect();
     owners.sort_unstable();
     // Numbers of blocks are those of their events, from 1: L, W, -, A, T, G, -, -, S, U, X, -, -, A, T, G, -, -, X.
     let expected = [
@@ -398,7 +398,7 @@ fn averages() {
     assert_eq!((found.mean_bytes, found.peak_bytes, found.peak_ns, found.end_bytes), (1040, 1600, 1, 0));
 }
 
-/// What a forward pass leaves behind for two steps is no activation; what outlives one may be.
+/// Blocks that a forward pass leaves behind for two steps are no activations; those that outlive one may be.
 #[test]
 fn what_lives_on() {
     let mut script = Script::new(1, NPU0);
@@ -415,7 +415,7 @@ fn what_lives_on() {
     );
 }
 
-/// Lifetimes tell of code that no rule names, if there are stacks: what there is for a step only, and what stays.
+/// Lifetimes name blocks of code without a rule, if there are stacks: those of one step only, and those that stay.
 #[test]
 fn lifetimes_of_the_unnamed() {
     let run = |python: &[&str]| {
@@ -429,7 +429,7 @@ fn lifetimes_of_the_unnamed() {
         [("PTA", "no-rule", 1), ("PTA@persistent", "lives-on-from-setup", 1), ("PTA@temporary", "within-a-step", 1)]
     );
     assert_eq!(run(&[]), [("PTA", "no-stack", 3)]);
-    // A pool's segments live as long as the pool likes.
+    // The pool decides how long its segments live.
     let mut script = Script::new(1, NPU0);
     script.stacks(&[TRAIN], &[]).alloc(pools::HAL, 0x1000, 64).step(1).step(2).step(3);
     assert_eq!(named(&one(&script)), [("CANN@UNKNOWN", "no-rule", 1)]);
@@ -449,12 +449,12 @@ fn steps_of_the_optimizer_count() {
     assert!(named(&found).contains(&("PTA@persistent", "lives-on-from-forward", 1)), "{:?}", named(&found));
 }
 
-/// The block of 65 bytes is kept account of alone, and named by the optimizer's two steps, which only the others tell of. What the
-/// pool says is of all blocks, so nothing is untracked.
+/// Only the block of 65 bytes is in the account, and named by the optimizer's two steps, which only the other blocks
+/// show. The pool's figure is of all blocks, so nothing is untracked.
 #[test]
 fn others_are_not_counted_but_tell() {
     let mut script = Script::new(1, NPU0);
-    script.told(Some((500, 4096))).stacks(&frames(&CALL), &[]).alloc(pools::PTA, 0x1000, 65);
+    script.reported(Some((500, 4096))).stacks(&frames(&CALL), &[]).alloc(pools::PTA, 0x1000, 65);
     for _ in 0..2 {
         script.stacks(&frames(&STEP), &[]).alloc(pools::PTA, 0x2000, 64).free(pools::PTA, 0x2000);
         script.stacks(&frames(&CALL), &[]).alloc(pools::PTA, 0x3000, 64).free(pools::PTA, 0x3000);
@@ -466,7 +466,7 @@ fn others_are_not_counted_but_tell() {
     assert_eq!((found.peak_bytes, found.peak_untracked_bytes, found.end_untracked_bytes), (65, 0, 0));
 }
 
-/// A free that turned out to have failed did not end the block, whatever it was called in between.
+/// A failed free does not end the block, whatever its name was in between.
 #[test]
 fn restored_blocks_go_on() {
     let mut script = Script::new(1, NPU0);
@@ -479,17 +479,21 @@ fn restored_blocks_go_on() {
     assert_eq!((part.peak_bytes, part.peak_blocks, part.end_bytes, found.peak_bytes), (250, 2, 100, 250));
 }
 
-/// The pool's own figure tells of blocks from before the trace.
+/// The pool's own figure includes blocks from before the trace.
 #[test]
-fn older_blocks_are_told_apart() {
+fn older_blocks_are_untracked() {
     let mut script = Script::new(1, NPU0);
-    script.told(Some((1064, 2048))).alloc(pools::PTA, 0x1000, 64).told(Some((1000, 2048))).free(pools::PTA, 0x1000);
+    script
+        .reported(Some((1064, 2048)))
+        .alloc(pools::PTA, 0x1000, 64)
+        .reported(Some((1000, 2048)))
+        .free(pools::PTA, 0x1000);
     let found = one(&script);
     assert_eq!((found.peak_bytes, found.peak_untracked_bytes), (64, 1000));
     assert_eq!((found.end_bytes, found.end_untracked_bytes), (0, 1000));
 }
 
-/// A stack that is not whole may lack the frame that would have told.
+/// A cut stack may lack the deciding frame.
 #[test]
 fn cut_stacks_are_said_to_be() {
     let mut script = Script::new(1, NPU0);
@@ -502,7 +506,7 @@ fn cut_stacks_are_said_to_be() {
     assert_eq!(named(found), [("PTA", "no-rule-stack-cut", 1)]);
 }
 
-/// Whoever wrote a dump may have known more: labels of msMemScope's hooks and of the user.
+/// The source of a dump may have known more: labels of msMemScope's hooks and of the user.
 #[test]
 fn labels_of_dumps_count() {
     let mut script = Script::new(1, NPU0);
@@ -540,12 +544,12 @@ fn rules_of_the_user() {
         );
         RuleSet::of_text(&text).expect("valid")
     };
-    let told = |rules| found(&script, rules).iter().flat_map(named).collect::<Vec<_>>();
-    assert_eq!(told(rules("")), [("PTA@brief", "short", 1), ("PTA@mine@rotary", "rotary", 1)]);
-    assert_eq!(told(rules("\"builtin\": false, ")), [("PTA", "no-rule", 1), ("PTA@mine@rotary", "rotary", 1)]);
+    let reported = |rules| found(&script, rules).iter().flat_map(named).collect::<Vec<_>>();
+    assert_eq!(reported(rules("")), [("PTA@brief", "short", 1), ("PTA@mine@rotary", "rotary", 1)]);
+    assert_eq!(reported(rules("\"builtin\": false, ")), [("PTA", "no-rule", 1), ("PTA@mine@rotary", "rotary", 1)]);
 }
 
-/// Every mistake is answered with the line, what is wrong, and how to put it right.
+/// Every mistake is answered with its line, its cause, and a fix.
 #[test]
 fn mistakes_in_rules() {
     let rule = |inner: &str| format!("{{\"rules\": [\n{{\"name\": \"r\", \"component\": \"c\"{inner}}}\n]}}");
@@ -581,14 +585,14 @@ fn mistakes_in_rules() {
     assert!(reason.contains("rules.json` is no table of rules: ") && reason.contains("at line 1"), "{reason}");
 }
 
-/// What a random program does: for each of a few addresses, allocate or free it, somewhere.
+/// A random program: for each of a few addresses, allocate or free it, somewhere.
 pub(in crate::analyses) fn actions() -> impl Strategy<Value = Vec<(u64, u8, u64, bool)>> {
     prop::collection::vec((0_u64..6, 0_u8..6, 1_u64..1000, any::<bool>()), 0..80)
 }
 
 pub(in crate::analyses) fn perform(actions: &[(u64, u8, u64, bool)]) -> Script {
     let mut script = Script::new(1, NPU0);
-    // Only what the program is thought to have freed comes back.
+    // Only blocks that the program seemed to free come back.
     let mut last_cause = BTreeMap::new();
     for (addr, place, size_bytes, special) in actions {
         match place {
@@ -618,8 +622,8 @@ fn children_are_within(node: &OwnerNode) -> bool {
     sum <= node.peak_bytes && node.children.iter().all(children_are_within)
 }
 
-/// Hand-made parameters beside a frozen model: each step leaves gradients of their size. A copy of one that was made for
-/// averages, before or after the first step, is none: there are no gradients for it.
+/// Hand-made parameters beside a frozen model: each step leaves gradients of their size. A copy of one that was made
+/// for averages, before or after the first step, is none: it has no gradients.
 #[test]
 fn trained_blocks_are_weights() {
     const P: Pool = pools::PTA;
@@ -708,7 +712,7 @@ fn offline(rows: &str) -> Vec<Decomposition> {
     outcome.findings.into_iter().map(one).collect()
 }
 
-/// What a dump says is what the trace said, stacks included.
+/// A dump gives the same as its trace, stacks included.
 #[test]
 fn dumps_say_the_same() {
     let script = training();
@@ -744,17 +748,17 @@ fn dumps_of_the_reference() {
 10,FREE,PTA,N/A,91,9,9,0,0x0000000000002000,\"{allocation_id:2,addr:0x0000000000002000,size:20,shadow:true}\",,
 ";
     let found = offline(rows);
-    let told: Vec<_> =
+    let reported: Vec<_> =
         found.iter().map(|found| (found.pool, named(found), found.peak_bytes, found.end_bytes)).collect();
     let expected = [
         (pools::HAL, vec![("CANN@APP", "no-stack", 1)], 1000, 1000),
         (pools::PTA, vec![("PTA@weight@ops", "module-load", 1)], 20, 20),
         (pools::PTA_WORKSPACE, vec![("PTA_WORKSPACE", "workspace-pool", 1)], 30, 0),
     ];
-    assert_eq!(told, expected);
+    assert_eq!(reported, expected);
 }
 
-/// A label that a block gets after its allocation is its final owner's, and what lifetimes say is not asked.
+/// A label that a block gets after its allocation names its final owner; lifetimes are not consulted.
 #[test]
 fn labels_that_come_late() {
     let (late, never) = (0x1000, 0x2000);
@@ -773,15 +777,15 @@ fn labels_that_come_late() {
         event
     });
     let relabelled: Vec<Event> = relabelled.collect();
-    let (analysis, owners) = DecomposeAnalysis::default().telling();
+    let (analysis, owners) = DecomposeAnalysis::default().with_owners();
     drop(run(analysis, &relabelled, &RunEnd::default()));
     let owners = owners.recv().expect("owners");
     let owner = |number: u64| owners.get(&(7, number)).map(|owner| owner.as_str());
     assert_eq!((owner(1), owner(2)), (Some("PTA@optimizer_state"), Some("PTA")));
 }
 
-/// A copy of a model follows the mean of its weights, which an optimizer trains: the copy is none of them. The copies of its layer that a module
-/// makes for itself, and a copy that is trained in place of the original, are weights.
+/// A copy of a model follows the mean of its weights, which an optimizer trains: the copy is not trained. The copies of
+/// its layer that a module makes for itself, and a copy that is trained instead of the original, are weights.
 #[test]
 fn copies_of_weights() {
     const P: Pool = pools::PTA;

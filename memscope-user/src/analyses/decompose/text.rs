@@ -1,4 +1,4 @@
-//! Whose the memory of a pool is.
+//! The owners of a pool's memory, as text.
 
 use std::io::{self, Write};
 
@@ -8,7 +8,7 @@ use crate::text::DeviceName;
 use crate::text::clock::Clock;
 use crate::text::numbers::{counted, rounded, size};
 
-/// Rules told one by one for each pool.
+/// Rules listed for each pool.
 const RULE_LINES: usize = 30;
 /// Moments of the timeline.
 const TIME_LINES: usize = 12;
@@ -61,7 +61,7 @@ fn write_node(node: &OwnerNode, depth: usize, out: &mut dyn Write) -> io::Result
     let indent = 2 * depth;
     writeln!(out, "  {peak:>12}  {end:>12}  {mean:>12}  {:indent$}{}", "", node.label)?;
     node.children.iter().try_for_each(|child| write_node(child, depth + 1, out))?;
-    // What has no label behind this one.
+    // The bytes without a label behind this one.
     let rest =
         |of: fn(&OwnerNode) -> u64| of(node).saturating_sub(node.children.iter().map(of).fold(0, u64::saturating_add));
     let rest = [rest(|node| node.peak_bytes), rest(|node| node.end_bytes), rest(|node| node.mean_bytes)];
@@ -72,7 +72,7 @@ fn write_node(node: &OwnerNode, depth: usize, out: &mut dyn Write) -> io::Result
     writeln!(out, "  {peak:>12}  {end:>12}  {mean:>12}  {:indent$}  (no label)", "")
 }
 
-/// How much of the peak is known, and by what.
+/// The attributed part of the peak, by evidence.
 fn write_sources(found: &Decomposition, out: &mut dyn Write) -> io::Result<()> {
     if found.peak_bytes == 0 {
         return Ok(());
@@ -83,7 +83,7 @@ fn write_sources(found: &Decomposition, out: &mut dyn Write) -> io::Result<()> {
         of.map(|(source, bytes)| format!("{:.1}% by {}", percent(bytes), source_text(*source))).collect();
     writeln!(out, "  The peak is named {}; {}.", parts.join(", "), counted(found.steps.into(), "step"))?;
     if found.parts.iter().any(|part| part.rule.as_str() == "no-stack") {
-        writeln!(out, "  Blocks without a stack cannot be told apart: trace with --call-stack=c,python.")?;
+        writeln!(out, "  Blocks without a stack cannot be distinguished: trace with --call-stack=c,python.")?;
     }
     Ok(())
 }
@@ -141,7 +141,7 @@ mod tests {
     use crate::model::{Device, RunEnd};
     use crate::text::clock::without_wall;
 
-    /// 1 MiB of weights and 512 KiB of something else without a stack, which is freed.
+    /// 1 MiB of weights and 512 KiB of an unknown owner without a stack, which is freed.
     #[test]
     fn owners_are_a_tree() {
         let mut script = Script::new(1, Device::Npu(0));
@@ -164,12 +164,12 @@ Owners of Pytorch Caching memory pool on device 0: peak 1.50 MiB (1572864 bytes)
       1.00 MiB         1  weight, by stack: module-load
     512.00 KiB         1  unknown, by nothing: no-stack
   The peak is named 66.7% by stack, 33.3% by nothing; 0 steps.
-  Blocks without a stack cannot be told apart: trace with --call-stack=c,python.
+  Blocks without a stack cannot be distinguished: trace with --call-stack=c,python.
 ";
         assert_eq!(without_wall(&String::from_utf8(out).expect("text")), expected);
     }
 
-    /// At most so many moments, the last of all among them.
+    /// At most this many moments, the last of all among them.
     #[test]
     fn components_over_time() {
         let name = crate::model::Name::fixed;

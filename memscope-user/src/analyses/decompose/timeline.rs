@@ -1,7 +1,7 @@
-//! How much of each component there was, over time, in bounded memory.
+//! The size of each component over time, in bounded memory.
 //!
-//! Time is cut into intervals of one width. When they do not suffice, the width is doubled and neighbours become one.
-//! Each keeps by how much a component grew in it, so a block can be told when it has ended, under its final name.
+//! Time is cut into intervals of one width. When they are used up, the width is doubled and neighbours are joined. Each
+//! keeps the growth of a component in it, so a block can be added when it has ended, under its final name.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use super::clamped;
 use super::{OwnerSample, OwnerTimeline};
 use crate::model::Name;
 
-/// Components that are told apart.
+/// Most components.
 const MAX_COMPONENTS: usize = 64;
 /// Stands for those beyond.
 const OTHERS: Name = Name::fixed(&"others");
@@ -33,7 +33,7 @@ impl Timeline {
     /// From `time_ns` on there are `live_bytes` in all. Times never run backwards.
     pub(super) fn total(&mut self, time_ns: u64, live_bytes: u128) {
         let at = self.interval(time_ns);
-        // Until now there was what there was.
+        // Up to now nothing changed.
         while self.highest.len() <= at {
             self.highest.push(self.live_bytes);
         }
@@ -52,11 +52,11 @@ impl Timeline {
         growth[at] += bytes;
     }
 
-    /// What there was at the end of each interval, up to `end_ns`.
+    /// The state at the end of each interval, up to `end_ns`.
     pub(super) fn close(mut self, end_ns: u64) -> OwnerTimeline {
         self.total(end_ns, self.live_bytes);
         let count = self.highest.len();
-        // Those that were never there for long have no column of zeros.
+        // Components that never lasted have no column of zeros.
         let columns: Vec<(Name, Vec<u64>)> = self
             .growth
             .into_iter()
@@ -119,11 +119,11 @@ mod tests {
         let OwnerTimeline { components, samples } = timeline().close(1000 + 3 * W);
         // b never was there at an end.
         assert_eq!(components, [A]);
-        let told: Vec<_> = samples.iter().map(|it| (it.time_ns - 1000, it.highest_bytes, it.bytes[0])).collect();
-        assert_eq!(told, [(W, 100, 100), (2 * W, 107, 100), (3 * W, 100, 0), (3 * W, 0, 0)]);
+        let reported: Vec<_> = samples.iter().map(|it| (it.time_ns - 1000, it.highest_bytes, it.bytes[0])).collect();
+        assert_eq!(reported, [(W, 100, 100), (2 * W, 107, 100), (3 * W, 100, 0), (3 * W, 0, 0)]);
     }
 
-    /// However long it takes, there are at most so many intervals, and nothing is lost of what was there.
+    /// However long it takes, the number of intervals is bounded, and joining loses nothing.
     #[test]
     fn intervals_are_joined() {
         let mut timeline = timeline();

@@ -1,7 +1,7 @@
-//! What an optimizer trains: blocks for which a backward pass leaves gradients of their size.
+//! Blocks that an optimizer trains: a backward pass leaves gradients of their size.
 //!
-//! An optimizer's step finds a gradient for each parameter. As many blocks of that size as there are gradients beyond those
-//! that known weights account for are parameters, whoever made them.
+//! An optimizer's step finds a gradient for each parameter. Gradients of a size beyond the known weights of that size
+//! mean as many more parameters, whoever made them.
 
 use crate::hash::HashMap;
 use crate::model::Name;
@@ -9,7 +9,7 @@ use crate::model::Name;
 const GRADIENT: [Name; 2] = [Name::fixed(&"backward"), Name::fixed(&"gradient")];
 const WEIGHT: Name = Name::fixed(&"weight");
 
-/// Sizes that are counted; blocks of further ones are no parameters.
+/// Most sizes; blocks of further ones are no parameters.
 const MAX_SIZES: usize = 1 << 16;
 
 /// Gradients and weights of a process on a device, by size.
@@ -21,16 +21,16 @@ pub(super) struct Trained(HashMap<u64, Counts>);
 struct Counts {
     /// What backward passes have made and is live.
     gradients: u32,
-    /// Known weights that are live.
+    /// Known live weights.
     weights: u32,
     /// Most gradients beyond the weights when an optimizer's step began.
     beyond: u32,
-    /// Blocks that were found to be parameters.
+    /// Blocks identified as parameters.
     found: u32,
 }
 
 impl Trained {
-    /// A block of a component comes or goes.
+    /// A block of a component is allocated or freed.
     pub(super) fn change(&mut self, component: Name, size_bytes: u64, comes: bool) {
         let is_gradient = GRADIENT.contains(&component);
         if !is_gradient && component != WEIGHT {
@@ -51,7 +51,7 @@ impl Trained {
         }
     }
 
-    /// Whether a gradient of this size belongs to a parameter that is not known yet.
+    /// Whether a gradient of this size belongs to a parameter not identified yet.
     pub(super) fn lacks(&self, size_bytes: u64) -> bool {
         self.0.get(&size_bytes).is_some_and(|counts| counts.found < counts.beyond)
     }
@@ -68,7 +68,8 @@ impl Trained {
 mod tests {
     use super::*;
 
-    /// Three gradients, one known weight: two parameters are to be found. Gradients of another size and of no step are nothing.
+    /// Three gradients, one known weight: two parameters are missing. Gradients of another size and of no step count
+    /// for nothing.
     #[test]
     fn parameters_are_as_many_as_gradients_beyond_weights() {
         let mut trained = Trained::default();

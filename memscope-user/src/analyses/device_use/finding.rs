@@ -1,4 +1,4 @@
-//! What the driver says of a device.
+//! The driver's figures of a device.
 
 use std::io::{self, Write};
 
@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::analyses::answer::{Answer, Context, Subject};
 use crate::model::{Device, ProcessUsage};
 
-/// What the driver said last of a device.
+/// The driver's last figures of a device.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct DeviceUse {
     /// Device.
@@ -19,7 +19,7 @@ pub struct DeviceUse {
     pub used_bytes: u64,
     /// Bytes that the device has.
     pub total_bytes: u64,
-    /// Who uses it; `None` when the driver does not tell.
+    /// The processes on it; `None` when the driver does not list them.
     pub processes: Option<Vec<ProcessUsage>>,
 }
 

@@ -1,4 +1,4 @@
-//! What does the driver itself say is in use? Its last figures of each device, and when it said so.
+//! How much does the driver itself count as in use? Its last figures of each device, with their time.
 
 mod finding;
 
@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use super::{Analysis, Finding};
 use crate::model::{Device, Event, EventKind, RunEnd};
 
-/// Devices whose figures are kept; a host has 16.
+/// Most devices; a host has 16.
 const MAX_DEVICES: usize = 1024;
 
 /// Keeps the last figures of each device.
@@ -43,7 +43,7 @@ mod tests {
     use crate::analyses::script::Script;
     use crate::model::ProcessUsage;
 
-    /// The last word on each device counts.
+    /// The last figures of each device count.
     #[test]
     fn last_figures_of_each_device() {
         let mut script = Script::new(7, Device::Npu(0));

@@ -1,4 +1,4 @@
-//! What became more, or less, between two moments.
+//! Increases and decreases between two moments.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -19,7 +19,7 @@ pub struct LiveChange {
 }
 
 impl LiveChange {
-    /// From one to the other.
+    /// The change from one to the other.
     #[must_use]
     pub fn new(from: LiveSum, to: LiveSum) -> Self {
         let grown = |from: u64, to: u64| i128::from(to) - i128::from(from);
@@ -31,7 +31,7 @@ impl LiveChange {
 /// Of one owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct OwnerDiff {
-    /// The owner; `None` for host memory that no rule names.
+    /// The owner; `None` for host memory without a rule.
     pub owner: Option<Name>,
     /// Its blocks.
     #[serde(flatten)]
@@ -41,7 +41,7 @@ pub struct OwnerDiff {
 /// Of one place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct PlaceDiff {
-    /// The place, without the addresses that differ from process to process; none where no stack is known.
+    /// The place, without the addresses that differ from process to process; empty where no stack is known.
     pub stacks: Stacks,
     /// Its blocks.
     #[serde(flatten)]
@@ -58,8 +58,8 @@ pub struct SizeDiff {
     pub change: LiveChange,
 }
 
-/// Of one pool on one device, all processes together. Of each list that which grew most comes first, and what stayed as it was
-/// is left out; what is told and what is left out adds up to the change of the whole.
+/// Of one pool on one device, all processes together. Each list starts with the largest increase and leaves out
+/// unchanged groups; listed and unlisted changes add up to the change of the whole.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct PoolDiff {
     /// Device.
@@ -75,11 +75,11 @@ pub struct PoolDiff {
     pub owners: Vec<OwnerDiff>,
     /// By place; empty if no stack is known at either moment.
     pub places: Vec<PlaceDiff>,
-    /// Places that grew less, or shrank, and are not told.
+    /// Places that grew less, or shrank, and are not listed.
     pub places_left_out: u64,
     /// By size class.
     pub sizes: Vec<SizeDiff>,
-    /// There were more places than are told apart; blocks of further ones count as without a stack.
+    /// The limit of places was reached; blocks of further ones count as without a stack.
     pub places_full: bool,
 }
 
@@ -88,7 +88,7 @@ pub struct PoolDiff {
 pub struct DiffSide {
     /// The input.
     pub input: String,
-    /// Which moment of it was asked for: `end`, `peak`, or a time after its first event.
+    /// The requested moment: `end`, `peak`, or a time after the run's first event.
     pub at: String,
     /// The time from its first event to its last in nanoseconds.
     pub length_ns: u64,
@@ -98,7 +98,7 @@ pub struct DiffSide {
     pub confidence: Confidence,
 }
 
-/// What became more, or less, between two moments of one run or of two.
+/// Increases and decreases between two moments of one run or of two.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct Diff {
     /// The first.

@@ -1,7 +1,7 @@
 //! What grew between two moments, of one run or of two? By owner, by place and by size, for each pool of each device.
 //!
-//! Processes are added up: two runs have no process in common. So that places of two runs can be the same, the addresses in
-//! frames, which the kernel chooses anew for each process, are left out; offsets stay.
+//! Processes are added up: two runs have no process in common. Addresses in frames, which the kernel chooses for each
+//! process, are left out, so that two runs can have equal places; offsets stay.
 
 mod finding;
 mod places;
@@ -22,10 +22,10 @@ pub use self::text::write_diff;
 use crate::hash::HashMap;
 use crate::model::{Device, LiveGroups, LiveSum, Pool};
 
-/// Places told of each pool, those that grew most first.
-const MAX_TOLD: usize = 100;
+/// Places listed of each pool, the largest increase first.
+const MAX_PLACES: usize = 100;
 
-/// What became more, or less, by device and pool.
+/// Increases and decreases by device and pool.
 #[must_use]
 pub fn diff(from: &Snapshot, to: &Snapshot) -> Vec<PoolDiff> {
     let mut places: Vec<(Device, Pool)> = from.pools.keys().chain(to.pools.keys()).copied().collect();
@@ -36,8 +36,8 @@ pub fn diff(from: &Snapshot, to: &Snapshot) -> Vec<PoolDiff> {
     found.map(|found| if from.stacks == to.stacks { found } else { totals_only(found) }).collect()
 }
 
-/// Of two runs one has call stacks. Its places and owners are not those of the other: both would seem to have grown, unless
-/// one side has nothing at all.
+/// Only one of two runs has call stacks. Its places and owners are not comparable: both would seem to have grown,
+/// unless one side is empty.
 fn totals_only(found: PoolDiff) -> PoolDiff {
     if found.change.from.blocks == 0 || found.change.to.blocks == 0 {
         return found;
@@ -58,8 +58,8 @@ fn pool_diff((device, pool): (Device, Pool), (all_from, from): &Live, (all_to, t
     if !from.has_stacks() && !to.has_stacks() {
         places.clear();
     }
-    let places_left_out = places.len().saturating_sub(MAX_TOLD) as u64;
-    places.truncate(MAX_TOLD);
+    let places_left_out = places.len().saturating_sub(MAX_PLACES) as u64;
+    places.truncate(MAX_PLACES);
     PoolDiff {
         device,
         pool,
@@ -73,7 +73,7 @@ fn pool_diff((device, pool): (Device, Pool), (all_from, from): &Live, (all_to, t
     }
 }
 
-/// What is not the same on both sides, that which grew most first.
+/// Values that differ between the sides, the largest increase first.
 fn changed<K: Copy + Eq + Hash + Ord>(from: Vec<(K, LiveSum)>, to: Vec<(K, LiveSum)>) -> Vec<(K, LiveChange)> {
     let mut both: HashMap<K, (LiveSum, LiveSum)> = HashMap::default();
     for (key, live) in from {

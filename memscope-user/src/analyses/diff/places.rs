@@ -3,7 +3,7 @@
 use crate::hash::HashMap;
 use crate::model::{Stack, Stacks};
 
-/// Places that are remembered; then all are forgotten and looked at anew.
+/// Most places in the cache; when full, it is emptied.
 const MAX_REMEMBERED: usize = 1 << 18;
 
 /// Leaves the addresses out of stacks.

@@ -1,4 +1,4 @@
-//! What is live at one moment of a run.
+//! Live memory at one moment of a run.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::model::{Alloc, Block, Confidence, Device, Event, EventKind, Free, Fre
 /// A moment of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum At {
-    /// Its end: what is live when its process ends, or when its exit begins.
+    /// The end: live when its process ends, or when its exit begins.
     End,
     /// When all processes together had the most bytes live: of each pool on each device on its own.
     Peak,
@@ -35,7 +35,7 @@ impl At {
 }
 
 impl Snapshot {
-    /// What is wrong with a moment that the run does not have.
+    /// The reason why a run does not have this moment.
     #[must_use]
     pub fn refuses(&self, at: At) -> Option<String> {
         let Self { first_ns, length_ns, .. } = *self;
@@ -50,7 +50,7 @@ impl Snapshot {
     }
 }
 
-/// What was live at a moment.
+/// Live memory at a moment.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
     pub(in crate::analyses) pools: BTreeMap<(Device, Pool), Live>,
@@ -75,7 +75,7 @@ pub struct Recorder {
     places: Places,
     pools: BTreeMap<(Device, Pool), Account>,
     room: Room,
-    /// The moment asked for has passed: what follows only names blocks.
+    /// The moment has passed: later events only name blocks.
     passed: bool,
     /// Processes in their exit.
     exiting: BTreeSet<u32>,
@@ -130,7 +130,7 @@ impl Account {
 }
 
 impl Recorder {
-    /// Of this moment, with owners by these rules; and the other end.
+    /// Of this moment, with owners by these rules; and the receiver.
     #[must_use]
     pub fn new(at: At, rules: Arc<RuleSet>) -> (Self, Receiver<Snapshot>) {
         let (out, snapshot) = mpsc::channel();
@@ -157,7 +157,8 @@ impl Recorder {
         Self { only: filter.into(), ..self }
     }
 
-    /// Who is to be shown the run. At the end it is to know what exits free; at other moments processes are added up in order.
+    /// The observer to show the run to. For the end it needs to know what exits free; for other moments processes are
+    /// added up in order.
     #[must_use]
     pub fn judging(self) -> Box<dyn Observer> {
         match self.at {
@@ -247,7 +248,7 @@ impl Observer for Recorder {
             self.pass();
         }
         match &event.kind {
-            // What an exit allocates comes behind the moment.
+            // Allocations of an exit come after the moment.
             EventKind::Alloc(_) if self.exiting.contains(&event.pid) => {}
             EventKind::Alloc(alloc) => self.alloc(event, alloc),
             EventKind::Free(free) => {
@@ -275,7 +276,7 @@ impl Observer for Recorder {
         }
         let pools = std::mem::take(&mut self.pools).into_iter().map(|(key, account)| {
             let groups = account.groups;
-            (key, (groups.sum(), groups.told()))
+            (key, (groups.sum(), groups.live_groups()))
         });
         let (first_ns, last_ns) = self.times_ns.unwrap_or_default();
         let snapshot = Snapshot {
@@ -286,7 +287,7 @@ impl Observer for Recorder {
             stacks: self.stacks,
             confidence: Confidence::after(end),
         };
-        // Who does not want it has gone.
+        // A receiver that is gone does not want it.
         let _ = self.out.send(snapshot);
     }
 }

@@ -63,8 +63,8 @@ fn runs_are_compared() {
     assert_eq!(brief(found[1].change), [0, 0, 1, 1]);
 }
 
-/// One run has stacks and the other has not: totals and sizes are compared, owners and places are not judged. A pool that one
-/// of them does not have has grown from nothing, and moments of one run have what that has.
+/// Only one run has stacks: totals and sizes are compared, owners and places are not judged. A pool that one of them
+/// lacks has grown from nothing, and moments of one run have the stacks of that run.
 #[test]
 fn runs_with_and_without_stacks() {
     let (mut one, mut two) = (Script::new(7, NPU0), Script::new(8, NPU0));
@@ -105,7 +105,7 @@ fn processes_are_added_up() {
     assert_eq!(snapshot(&script, At::Peak).pools[&(NPU0, pools::HAL)].0, LiveSum { blocks: 2, size_bytes: 110 });
 }
 
-/// What does not change is not told; without stacks there are no places.
+/// Unchanged groups are not listed; without stacks there are no places.
 #[test]
 fn nothing_changed() {
     let mut script = Script::new(7, NPU0);
@@ -134,7 +134,7 @@ fn attached_and_lossy_runs_say_so() {
     assert_eq!(found.confidence, Confidence::Doubtful);
 }
 
-/// Only so many places are told, those that grew most.
+/// A bounded number of places is listed, those with the largest increase.
 #[test]
 fn places_are_bounded() {
     let mut script = Script::new(7, NPU0);

@@ -1,4 +1,4 @@
-//! What became more, or less, between two moments.
+//! Increases and decreases between two moments, as text.
 
 use std::io::{self, Write};
 
@@ -12,7 +12,7 @@ use crate::text::{DeviceName, stacks};
 /// Lines of each table.
 const TABLE_LINES: usize = 20;
 
-/// Writes what changed, pool by pool, that which grew most first.
+/// Writes the changes pool by pool, the largest increase first.
 pub fn write_diff(found: &Diff, out: &mut dyn Write) -> io::Result<()> {
     for (word, side) in [("From", &found.from), ("To", &found.to)] {
         write_side(word, side, out)?;
@@ -68,12 +68,12 @@ fn write_pool(found: &PoolDiff, out: &mut dyn Write) -> io::Result<()> {
         writeln!(out, "  … and {more} more places that grew less or shrank (see --json)")?;
     }
     if *places_full {
-        writeln!(out, "  There were more call stacks than are told apart; the others count as none")?;
+        writeln!(out, "  There were more call stacks than can be kept; the others count as none")?;
     }
     Ok(())
 }
 
-/// One line: by how much, and from what to what.
+/// One line: the change, and both values.
 fn write_change(change: LiveChange, out: &mut dyn Write) -> io::Result<()> {
     let LiveChange { from, to, grown_bytes, grown_blocks } = change;
     let [before, after] = [from, to].map(|live| rounded(live.size_bytes.into()));
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_are_told_by_owner_size_and_stack() {
+    fn changes_are_listed_by_owner_size_and_stack() {
         let mine = Some(OwnerName::fixed(&"PTA@mine"));
         let native = Some(Stack::keep(["f\u{1b}"], StackEnd::Root));
         let pool = PoolDiff {
@@ -167,12 +167,12 @@ Pytorch Caching memory pool on device 3: +2.00 MiB, 1.00 MiB to 3.00 MiB; 3 to 7
   +10 bytes, 10 bytes to 20 bytes; 3 to 3 blocks (+0)
   without a call stack
   … and 2 more places that grew less or shrank (see --json)
-  There were more call stacks than are told apart; the others count as none
+  There were more call stacks than can be kept; the others count as none
 ";
         assert_eq!(text(&found), expected);
     }
 
-    /// Totals and sizes are what is left where one side has no stacks.
+    /// Totals and sizes remain where one side has no stacks.
     #[test]
     fn what_cannot_be_compared_is_said() {
         let pool = PoolDiff {

@@ -41,7 +41,7 @@ impl Answer for Fluctuation {
         Subject::pool(self.pid, self.device, self.pool)
     }
 
-    /// One without any step that could be judged says nothing.
+    /// A finding without a judged step weighs nothing.
     fn weight_bytes(&self) -> u64 {
         self.max_gap.as_ref().map_or(0, |gap| gap.min_used_bytes.saturating_add(1))
     }

@@ -27,7 +27,7 @@ pub struct FluctuationAnalysis {
     concluded: Concluded<Fluctuation>,
 }
 
-/// What one process uses on one device.
+/// Bytes of one process on one device.
 #[derive(Debug, Default)]
 struct DeviceUse {
     /// Step of the last boundary; 0 before the first.
@@ -38,7 +38,7 @@ struct DeviceUse {
 /// Use of one pool: of the step under way, and the records.
 #[derive(Debug, Default)]
 struct PoolUse {
-    /// 0 as long as nothing was used.
+    /// 0 before the first use.
     step_max_bytes: u64,
     step_min_bytes: u64,
     min_gap: Option<RatioRecord>,
@@ -48,7 +48,7 @@ struct PoolUse {
 impl Analysis for FluctuationAnalysis {
     fn observe(&mut self, event: &Event) {
         match &event.kind {
-            // What was made up has no figure of the pool's own.
+            // A restored block has no figure of the pool.
             EventKind::Alloc(alloc) if !alloc.restored => {
                 self.running.at(event.pid, alloc.block.device).use_pool(alloc.block.pool, alloc.used_bytes);
             }
@@ -207,7 +207,7 @@ mod tests {
         script.alloc(pools::PTA, 0x1000, 10).step(1).step_start(2).free(pools::PTA, 0x1000);
         script.alloc(pools::PTA, 0x1000, 10).alloc(pools::PTA, 0x2000, 10).step_end(2);
         assert_eq!(judge_one(&script), [Some(record(10, 20, 2)), Some(record(10, 20, 2))]);
-        // Once something was used, falling to zero counts.
+        // After the first use, a fall to zero counts.
         script.step_start(3).free(pools::PTA, 0x1000).free(pools::PTA, 0x2000).step_end(3);
         assert_eq!(judge_one(&script)[0], Some(record(0, 10, 3)));
     }

@@ -1,4 +1,4 @@
-//! How much of a pool's memory is free, and in what pieces.
+//! Free memory of a pool, and its pieces.
 
 use std::io::{self, Write};
 
@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::analyses::answer::{Answer, Context, Subject};
 use crate::model::{Confidence, Device, Name, Pool, Stacks};
 
-/// What is free of the memory that a pool holds.
+/// Free part of a pool's memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, JsonSchema, Serialize)]
 pub struct FreeSpace {
     /// Bytes of the pool's memory, as far as it is known.
@@ -34,7 +34,7 @@ pub struct FreeSpaceSample {
     pub worst: FreeSpace,
 }
 
-/// A block that keeps a mostly empty segment from being given back.
+/// A block that pins a mostly empty segment: it cannot be given back.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct Pin {
     /// Start of the block.
@@ -43,7 +43,7 @@ pub struct Pin {
     pub size_bytes: u64,
     /// Number of the block in its process.
     pub allocation_id: u64,
-    /// Whose it is.
+    /// Its owner.
     pub owner: Option<Name>,
     /// Time since its allocation.
     pub age_ns: u64,
@@ -52,7 +52,7 @@ pub struct Pin {
     pub stacks: Stacks,
 }
 
-/// A segment less than half of which is handed out.
+/// A segment with less than half of it handed out.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct PinnedSegment {
     /// Its start.
@@ -63,7 +63,7 @@ pub struct PinnedSegment {
     pub used_bytes: u64,
     /// The blocks, by address.
     pub blocks: Vec<Pin>,
-    /// Blocks that are not told.
+    /// Blocks that are not listed.
     pub blocks_left_out: u64,
 }
 
@@ -72,17 +72,17 @@ pub struct PinnedSegment {
 pub struct FreeSpaceMoment {
     /// When, nanoseconds since the Unix epoch.
     pub time_ns: u64,
-    /// How it is.
+    /// Free memory then.
     pub space: FreeSpace,
-    /// Segments of the pool that are known.
+    /// Known segments of the pool.
     pub segments: u64,
-    /// Mostly empty ones, those with the most free bytes first.
+    /// Mostly empty segments, the one with the most free bytes first.
     pub pinned: Vec<PinnedSegment>,
-    /// Those that are not told.
+    /// Mostly empty segments that are not listed.
     pub pinned_left_out: u64,
-    /// What the pool says it holds beyond the known segments: those are older than the trace, or not in the input.
+    /// Bytes beyond the known segments by the pool's own figure: in segments older than the trace, or not in the input.
     pub unknown_bytes: u64,
-    /// Bytes of the pool's blocks that lie in no known segment; they are in none of the figures.
+    /// Bytes of the pool's blocks outside of known segments; not part of the other figures.
     pub outside_bytes: u64,
 }
 
@@ -94,11 +94,11 @@ pub enum PiecesVerdict {
     Found,
     /// It was less.
     NotFound,
-    /// It was less in the segments that are known; more memory of the pool is in segments that are not.
+    /// It was less in the known segments; more of the pool's memory is in unknown ones.
     NotJudged,
 }
 
-/// Free bytes outside of the largest free piece, in percent of a pool's memory, from which on a pool counts as fragmented.
+/// A pool is fragmented from this percentage of its memory on: free bytes outside of the largest free piece.
 const FRAGMENTED_PERCENT: u64 = 25;
 /// Less is no trouble, in bytes.
 const FRAGMENTED_BYTES: u64 = 64 << 20;
@@ -112,7 +112,7 @@ impl FreeSpace {
 }
 
 impl FreeSpaceMoment {
-    /// The verdict of a pool of which this is the worst moment.
+    /// The verdict of a pool with this worst moment.
     pub(super) fn verdict(&self) -> PiecesVerdict {
         let (scattered, total) = (self.space.scattered_bytes(), self.space.total_bytes);
         let is_much = u128::from(scattered) * 100 >= u128::from(total) * u128::from(FRAGMENTED_PERCENT);
@@ -135,13 +135,13 @@ pub struct Fragmentation {
     pub device: Device,
     /// Pool.
     pub pool: Pool,
-    /// The process was running before the trace: segments older than that are unknown.
+    /// The process was running before the trace: older segments are unknown.
     pub attached: bool,
     /// Whether its free memory is in pieces.
     pub verdict: PiecesVerdict,
     /// When memory of the pool was first seen, nanoseconds since the Unix epoch.
     pub start_ns: u64,
-    /// At the end, or when the exit began, with everything that was live then.
+    /// At the end, or when the exit began, with all that was live then.
     pub end: FreeSpaceMoment,
     /// When the most bytes were free outside of the largest piece: at most a sixteenth below the most there ever were.
     pub worst: Option<FreeSpaceMoment>,
@@ -151,13 +151,13 @@ pub struct Fragmentation {
     pub confidence: Confidence,
 }
 
-/// The moment at which more was scattered. The end is no tear-down: that comes behind it.
+/// The moment with more scattered memory. The end is no tear-down: that comes later.
 pub(super) fn worse<'a>(worst: Option<&'a FreeSpaceMoment>, end: &'a FreeSpaceMoment) -> &'a FreeSpaceMoment {
     worst.filter(|worst| worst.space.scattered_bytes() >= end.space.scattered_bytes()).unwrap_or(end)
 }
 
 impl Fragmentation {
-    /// The moment that is judged: the worst one.
+    /// The judged moment: the worst one.
     #[must_use]
     pub fn judged(&self) -> &FreeSpaceMoment {
         worse(self.worst.as_ref(), &self.end)

@@ -1,13 +1,13 @@
-//! In what pieces is the memory that pools hold and do not use? For each pool of each process and device: over time, at the
-//! worst moment and at the end; and which live blocks pin the segments that are mostly empty.
+//! In which pieces is the unused memory of pools? For each pool of each process and device: over time, at the worst
+//! moment and at the end; and the live blocks that pin mostly empty segments.
 //!
-//! A driver block in which a pool hands out memory is a segment of that pool, as the [ledger](super::ledger) has it;
-//! of physical memory each mapping is one, and free memory goes on from one mapping to the next of the same
-//! reservation. Only what was seen is judged: segments older than the trace are unknown, and how much that is comes from what
-//! the pool says it holds.
+//! A driver block in which a pool hands out memory is a segment of that pool, as in the [ledger](super::ledger); of
+//! physical memory each mapping is one, and free memory continues from one mapping to the next of the same reservation.
+//! Only known segments are judged: those older than the trace are unknown, and their size follows from the pool's own
+//! figure.
 //!
-//! Memory: what the ledger keeps, and about 150 bytes for each live block and each free piece. Time is cut into at most 256
-//! intervals.
+//! Memory: that of the ledger, and about 150 bytes for each live block and each free piece. Time is cut into at most
+//! 256 intervals.
 
 mod finding;
 mod series;
@@ -25,7 +25,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use self::series::{Series, told};
+use self::series::{Series, free_space};
 pub(super) use self::space::Space;
 use self::space::{Held, Place};
 use super::decompose::{Lives, RuleSet, Went};
@@ -35,19 +35,19 @@ use super::{Analysis, Finding, concluded::Concluded};
 use crate::hash::HashMap;
 use crate::model::{Block, Confidence, Event, EventKind, Name, Pool, ProcessStart, RunEnd, Stacks};
 
-/// Segments told of each moment.
+/// Segments listed of each moment.
 const MAX_SEGMENTS: usize = 100;
-/// Blocks told of each segment.
+/// Blocks listed of each segment.
 const MAX_PINS: usize = 10;
-/// A moment is drawn up anew when this part more than in the last one is scattered: so a run has few of them.
+/// A moment replaces the worst one when more is scattered by this part: so a run records few of them.
 const PART: u64 = 16;
 
 /// Free memory of each pool, in pieces.
 pub(super) const QUESTION: Question = Question {
     word: "fragmentation",
-    about: "Tell in what pieces pools have free memory, and which blocks keep it: \
+    about: "Show the free pieces of pools, and the blocks that pin them: \
             dumps of one run with driver and pool rows, or a capture",
-    none: "No memory of pools was seen, so there is nothing to tell of its pieces.",
+    none: "No memory of pools was seen, so there are no pieces to show.",
     names_owners: true,
     sees: Sees::WholePools,
     up_to_exit: true,
@@ -72,9 +72,9 @@ struct Process {
     space: Space,
     blocks: BTreeMap<(Pool, u64), Known>,
     pools: HashMap<Place, History>,
-    /// What pools said last that they hold beyond the known segments.
+    /// Bytes beyond the known segments, by each pool's last figure.
     unknown: HashMap<Place, u64>,
-    /// How all was when the process's memory was taken from it: it ends, unless more of it comes.
+    /// The state when the process's memory was taken from it: final, unless it asks for more.
     last: Option<BTreeMap<Place, FreeSpaceMoment>>,
 }
 
@@ -179,8 +179,8 @@ impl FragmentationAnalysis {
         }
     }
 
-    /// Tells only of pools that satisfy the filter, as far as it is one of [pools](Filter::holds_for_pool). Their pieces are those of
-    /// all blocks, the driver's too.
+    /// Reports only pools that match the filter, as far as it is about [pools](Filter::holds_for_pool). Their pieces
+    /// are those of all blocks, the driver's too.
     #[must_use]
     pub fn only(self, filter: Filter) -> Self {
         Self { only: filter, ..self }
@@ -223,7 +223,7 @@ fn rename(moment: &mut FreeSpaceMoment, went: &Went, lives: &Lives) {
     }
 }
 
-/// What there is to say of a pool.
+/// The finding about a pool.
 fn found(pid: u32, attached: bool, (device, pool): Place, history: History, end: FreeSpaceMoment) -> Fragmentation {
     let History { series, worst, .. } = history;
     // What happened when its memory was taken is no part of its life.
@@ -244,7 +244,7 @@ fn found(pid: u32, attached: bool, (device, pool): Place, history: History, end:
 }
 
 impl Process {
-    /// If its memory was taken and more of it comes, it is another program now.
+    /// If its memory was taken and it asks for more, it runs another program now.
     fn goes_on(&mut self) {
         if self.last.take().is_some() {
             self.space.forget();
@@ -253,14 +253,14 @@ impl Process {
         }
     }
 
-    /// It asked for memory: what was up to now is no tear-down.
+    /// It asked for memory: its frees so far were no tear-down.
     fn works_on(&mut self) {
         for history in self.pools.values_mut().filter(|history| history.torn.is_some()) {
             history.worst = history.torn.take();
         }
     }
 
-    /// A block that has ended has its final name where it is mentioned.
+    /// An ended block gets its final name wherever it is mentioned.
     fn named(&mut self, went: &Went, lives: &Lives) {
         let worst = self.pools.values_mut().flat_map(|history| [history.worst.as_mut(), history.torn.as_mut()]);
         let ends = self.last.iter_mut().flat_map(BTreeMap::values_mut);
@@ -295,7 +295,7 @@ impl Process {
 
     fn follow(&mut self, event: &Event) {
         for place in self.space.observe(event) {
-            // The process's memory is being taken: how it was before is what counts.
+            // The process's memory is being taken: the state before counts.
             if self.last.is_some() {
                 continue;
             }
@@ -326,7 +326,7 @@ impl Process {
 
     /// A pool as it is.
     fn moment(&self, place: Place, time_ns: u64) -> FreeSpaceMoment {
-        let space = told(self.space.figures(place));
+        let space = free_space(self.space.figures(place));
         let sums = self.space.memory.pools().find(|(device, pool, _)| (*device, *pool) == place);
         let outside = sums.map_or(0, |(.., sums)| sums.handed.size_bytes - sums.inside - sums.nested);
         let mostly_empty = |held: &&Held| held.used_bytes > 0 && held.used_bytes < held.size_bytes() - held.used_bytes;
@@ -370,8 +370,8 @@ impl Process {
     }
 }
 
-/// What a pool says that it holds. Segments that come or go are known before it tells of the next block; what it said
-/// before they went is not compared with what is there after it.
+/// The pool's own figure of reserved bytes. Segments are seen before the pool reports its next block; a figure from
+/// before the last free of a segment is not compared with the state after it.
 const fn reserved(event: &Event) -> Option<(Place, u64)> {
     let (device, pool, reserved_bytes) = match &event.kind {
         EventKind::Alloc(alloc) => (alloc.block.device, alloc.block.pool, alloc.total_bytes),

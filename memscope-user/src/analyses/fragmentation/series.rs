@@ -43,13 +43,13 @@ impl Series {
         self.reach(end_ns);
         let samples = self.cells.iter().enumerate().map(|(at, cell)| FreeSpaceSample {
             time_ns: self.scale.end_of(at).min(end_ns),
-            last: told(cell.last),
-            worst: told(cell.worst),
+            last: free_space(cell.last),
+            worst: free_space(cell.worst),
         });
         samples.collect()
     }
 
-    /// Number of the interval of a time, up to which everything stayed as it was.
+    /// Number of the interval of a time; all stayed the same up to it.
     fn reach(&mut self, time_ns: u64) -> usize {
         let Self { scale, cells } = self;
         let at = scale.interval(time_ns, || {
@@ -72,8 +72,8 @@ fn worse(one: Figures, other: Figures) -> Figures {
     if other.scattered_bytes() > one.scattered_bytes() { other } else { one }
 }
 
-/// As findings tell it.
-pub(super) fn told(figures: Figures) -> FreeSpace {
+/// As findings have it.
+pub(super) fn free_space(figures: Figures) -> FreeSpace {
     let Figures { total_bytes, free_bytes, largest_bytes } = figures;
     let ratio = match free_bytes {
         0 => 0.0,
@@ -98,8 +98,8 @@ mod tests {
     }
 
     /// Total, used, free and largest piece.
-    fn brief(told: FreeSpace) -> [u64; 4] {
-        [told.total_bytes, told.used_bytes, told.free_bytes, told.largest_free_bytes]
+    fn brief(space: FreeSpace) -> [u64; 4] {
+        [space.total_bytes, space.used_bytes, space.free_bytes, space.largest_free_bytes]
     }
 
     #[test]
@@ -110,7 +110,7 @@ mod tests {
         series.add(1002, figures(100, 50, 50));
         series.add(1000 + 2 * W, figures(100, 8, 2));
         let samples = series.close(1010 + 2 * W);
-        let told: Vec<_> =
+        let reported: Vec<_> =
             samples.iter().map(|it| (it.time_ns - 1000, brief(it.last), brief(it.worst), it.worst.ratio)).collect();
         let calm = [100, 50, 50, 50];
         let expected = [
@@ -118,10 +118,10 @@ mod tests {
             (2 * W, calm, calm, 0.0),
             (10 + 2 * W, [100, 92, 8, 2], [100, 92, 8, 2], 0.75),
         ];
-        assert_eq!(told, expected);
+        assert_eq!(reported, expected);
     }
 
-    /// However long it takes, there are at most so many, and the worst of what is joined stays.
+    /// However long it takes, the number of intervals is bounded, and the worst of joined ones stays.
     #[test]
     fn intervals_are_joined() {
         let mut series = Series::new(0);

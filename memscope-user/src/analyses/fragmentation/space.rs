@@ -18,12 +18,12 @@ pub(in crate::analyses) struct Space {
     pub(super) memory: Memory,
     /// Spans of pools, by start.
     spans: BTreeMap<u64, Held>,
-    /// Pieces that are not handed out: their ends, by start. Neighbours that are one to the pool are one piece.
+    /// Free pieces: their ends, by start. Neighbours that the pool can hand out together are one piece.
     pieces: BTreeMap<u64, u64>,
     pools: BTreeMap<Place, Tally>,
 }
 
-/// Memory of a pool in one piece: what the driver gave in one block, or what was mapped at once.
+/// Memory of a pool in one piece: one block of the driver, or one mapping.
 #[derive(Clone, Debug)]
 pub(super) struct Held {
     pub(super) span: PoolSpan,
@@ -41,11 +41,11 @@ impl Held {
 struct Tally {
     total_bytes: u128,
     used_bytes: u128,
-    /// How many free pieces there are of each size.
+    /// Number of free pieces of each size.
     sizes: BTreeMap<u64, u64>,
 }
 
-/// What is free of a pool's memory.
+/// Free part of a pool's memory.
 #[expect(clippy::struct_field_names, reason = "units end names")]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Figures {
@@ -69,7 +69,7 @@ impl Default for Space {
 }
 
 impl Space {
-    /// Takes an event of the process. Gives the pools whose memory it has changed.
+    /// Takes an event of the process. Returns the pools with changed memory.
     pub(in crate::analyses) fn observe(&mut self, event: &Event) -> Vec<Place> {
         self.memory.observe(event);
         let mut changed: Vec<Place> = self.memory.take_shifts().into_iter().filter_map(|it| self.shift(it)).collect();
@@ -86,7 +86,7 @@ impl Space {
         self.pools.clear();
     }
 
-    /// What is free of a pool; nothing where no memory of it is known.
+    /// Free part of a pool; zero where no memory of it is known.
     pub(super) fn figures(&self, place: Place) -> Figures {
         let Some(Tally { total_bytes, used_bytes, sizes }) = self.pools.get(&place) else { return Figures::default() };
         let clamped = |bytes: u128| u64::try_from(bytes).unwrap_or(u64::MAX);

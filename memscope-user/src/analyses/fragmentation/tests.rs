@@ -40,9 +40,9 @@ fn pinned(moment: &FreeSpaceMoment) -> Vec<(u64, u64, u64, Vec<u64>)> {
     moment.pinned.iter().map(segment).collect()
 }
 
-/// Two segments of 100 and 60. By hand: what is free lies in pieces of 30 and 50 of the first, and 60 of the second.
+/// Two segments of 100 and 60. By hand: free pieces of 30 and 50 in the first, and of 60 in the second.
 #[test]
-fn free_pieces_are_told() {
+fn free_pieces_are_listed() {
     let mut script = script();
     script.alloc(pools::HAL, 1000, 100).alloc(PTA, 1000, 10).alloc(PTA, 1010, 30).alloc(PTA, 1040, 10);
     script.alloc(pools::HAL, 2000, 60).alloc(PTA, 2000, 60).free(PTA, 1010).free(PTA, 2000);
@@ -57,7 +57,7 @@ fn free_pieces_are_told() {
     assert_eq!((last.time_ns, brief(&last.last)), (1000, [160, 20, 140, 60]));
 }
 
-/// While it runs, what is told is what the end would be.
+/// A report of a running program equals that of an end now.
 #[test]
 fn pieces_so_far() {
     let mut script = script();
@@ -73,9 +73,9 @@ fn pieces_so_far() {
     assert_eq!(analysis.finish(&RunEnd { time_ns: 3, ..RunEnd::default() }), now);
 }
 
-/// Half used is not mostly empty; a block that reaches across two mappings pins both; the emptiest comes first.
+/// Half used is not mostly empty; a block across two mappings pins both; the emptiest comes first.
 #[test]
-fn pins_are_told() {
+fn pins_are_listed() {
     let mut script = script();
     script.alloc(pools::HAL, 1000, 100).alloc(PTA, 1000, 50);
     script.reserve(4000, 1000).create(0xa, 100).map(4000, 100, 0xa).create(0xb, 100).map(4100, 100, 0xb);
@@ -103,15 +103,15 @@ fn lists_are_bounded() {
     assert!(end.pinned.iter().all(|it| (it.blocks.len(), it.blocks_left_out) == (10, 2)));
 }
 
-/// Free memory goes on from one mapping to the next of a reservation, but not from one driver block to the next, nor to
-/// another reservation.
+/// Free memory continues from one mapping to the next of a reservation, but not from one driver block to the next, nor
+/// to another reservation.
 #[test]
 fn mappings_are_one_piece() {
     let mut script = script();
     script.reserve(4000, 200).reserve(4200, 100).create(0xa, 100).create(0xb, 100).create(0xc, 100);
     script.map(4000, 100, 0xa).alloc(PTA, 4000, 10);
     assert_eq!(brief(&one(&script).end.space), [100, 10, 90, 90]);
-    // It is the pool's at once, as the reservation is.
+    // The pool owns it at once, as it owns the reservation.
     script.map(4100, 100, 0xb);
     assert_eq!(brief(&one(&script).end.space), [200, 10, 190, 190]);
     script.map(4200, 100, 0xc).alloc(PTA, 4290, 10);
@@ -124,7 +124,7 @@ fn mappings_are_one_piece() {
     assert_eq!(brief(&one(&script).end.space), [200, 20, 180, 90]);
 }
 
-/// Attached late: nothing is said of segments that were not seen but how much they are, as the pool tells it.
+/// Attached late: of unseen segments only the size is reported, by the pool's own figure.
 #[test]
 fn older_segments_are_unknown() {
     let mut script = script();
@@ -134,18 +134,18 @@ fn older_segments_are_unknown() {
         command: "server".into(),
         pid_within: None,
     }));
-    script.told(Some((40, 500))).alloc(PTA, 9000, 40).alloc(pools::HAL, 1000, 100);
-    script.told(Some((50, 600))).alloc(PTA, 1000, 10);
+    script.reported(Some((40, 500))).alloc(PTA, 9000, 40).alloc(pools::HAL, 1000, 100);
+    script.reported(Some((50, 600))).alloc(PTA, 1000, 10);
     let end = one(&script).end;
     assert_eq!((brief(&end.space), end.unknown_bytes, end.outside_bytes), ([100, 10, 90, 90], 500, 40));
-    // A segment given back makes no more of it unknown, though the pool has not told since.
+    // A segment given back leaves as much unknown, though the pool has reported no figure since.
     script.free(PTA, 1000).free(pools::HAL, 1000);
     let found = one(&script);
     assert!(found.attached);
     assert_eq!((brief(&found.end.space), found.end.unknown_bytes, found.end.segments), ([0; 4], 500, 0));
 }
 
-/// What the process held at its end counts; what it held before it executed another program does not.
+/// Blocks held at the end of the process count; those from before an exec do not.
 #[test]
 fn ends_of_processes_and_programs() {
     for cause in [FreeCause::ProcessEnd, FreeCause::TraceEnd] {
@@ -179,9 +179,9 @@ fn a_tear_down_is_not_the_worst_moment() {
     assert_eq!((one(&script).free_bytes, one(&script).largest_free_bytes), (560, 300));
 }
 
-/// The worst moment is told with its pins, though they have gone; little worse is not told anew.
+/// The worst moment is reported with its pins, though they have gone; a slightly worse one does not replace it.
 #[test]
-fn worst_moment_is_told() {
+fn worst_moment_is_reported() {
     let mut script = script();
     script.alloc(pools::HAL, 1000, 1000).alloc(PTA, 1000, 400).alloc(PTA, 1400, 100).alloc(PTA, 1500, 500);
     // Pieces of 400, then 400 and 500 with a block of 100 between.
@@ -195,7 +195,7 @@ fn worst_moment_is_told() {
     assert_eq!(brief(&found.end.space), [1000, 0, 1000, 1000]);
 }
 
-/// A process without pools, and pools of others' memory, have nothing to tell.
+/// A process without pools, and memory of other pools, give no finding.
 #[test]
 fn nothing_without_segments() {
     let mut script = script();
@@ -249,7 +249,7 @@ struct Naive {
     /// Start, end and number of the driver block.
     spans: Vec<(u64, u64, u64)>,
     handed: Vec<(u64, u64)>,
-    /// Driver blocks that are the pool's.
+    /// Driver blocks that the pool owns.
     owned: BTreeSet<u64>,
     reservation_owned: bool,
 }
@@ -286,7 +286,7 @@ impl Naive {
             },
             _ => {}
         }
-        // Whose block is in it owns it; in the reservation everything then.
+        // The pool of a block owns its segment; in the reservation it then owns all.
         for (start, end, id) in &self.spans {
             if self.handed.iter().any(|handed| overlap(*handed, (*start, *end))) {
                 self.owned.insert(*id);
@@ -368,8 +368,8 @@ fn scripted(calls: &[Call]) -> Script {
 }
 
 proptest! {
-    /// After every event the figures and the fill of every segment are those of a map of single bytes; and the worst moment
-    /// of the report is within a sixteenth of the worst up to the last allocation.
+    /// After every event the figures and the fill of every segment are those of a map of single bytes; and the worst
+    /// moment of the report is within a sixteenth of the worst up to the last allocation.
     #[test]
     fn figures_are_those_of_a_byte_map(calls in prop::collection::vec(call(), 0..150)) {
         let script = scripted(&calls);
@@ -388,9 +388,9 @@ proptest! {
             }
         }
         let (worst, found) = (worked, found(&script));
-        let told = found.first().and_then(|found| found.worst.as_ref()).map_or(0, |moment| {
+        let reported = found.first().and_then(|found| found.worst.as_ref()).map_or(0, |moment| {
             moment.space.free_bytes - moment.space.largest_free_bytes
         });
-        prop_assert!(told <= worst && worst <= told + told / PART, "{} {}", told, worst);
+        prop_assert!(reported <= worst && worst <= reported + reported / PART, "{} {}", reported, worst);
     }
 }

@@ -8,14 +8,14 @@ use crate::text::clock::Clock;
 use crate::text::numbers::{counted, rounded, seconds, size};
 use crate::text::{DeviceName, stacks};
 
-/// Moments that are written.
+/// Moments written.
 const TIME_LINES: usize = 12;
-/// Pinned segments that are written for each moment.
+/// Pinned segments written for each moment.
 const SEGMENT_LINES: usize = 5;
-/// Blocks that are written for each of them.
+/// Blocks written for each of them.
 const BLOCK_LINES: usize = 3;
 
-/// Writes one finding: how it ends, its worst moment, and the time between.
+/// Writes one finding: its end, its worst moment, and the time between.
 pub(super) fn write(found: &Fragmentation, clock: Clock, out: &mut dyn Write) -> io::Result<()> {
     let Fragmentation { pool, attached, end, worst, series, .. } = found;
     writeln!(out, "Free memory of {} on device {}:", pool.display_name(), DeviceName(found.device))?;
@@ -47,7 +47,7 @@ pub(super) fn write(found: &Fragmentation, clock: Clock, out: &mut dyn Write) ->
     Ok(())
 }
 
-/// What is in no figure.
+/// Writes the bytes in no figure.
 fn write_unknown(end: &FreeSpaceMoment, attached: bool, out: &mut dyn Write) -> io::Result<()> {
     let why = if attached { "older than the trace, or not in the input" } else { "not in the input" };
     if end.unknown_bytes > 0 {
@@ -65,7 +65,7 @@ fn write_figures(name: &str, space: &FreeSpace, out: &mut dyn Write) -> io::Resu
     writeln!(out, "  {name:>15}  {total:>12}  {free:>12}  {largest:>12}  {ratio:>6.3}")
 }
 
-/// Samples that are evenly apart, the last one among them.
+/// Evenly spaced samples, the last one among them.
 fn chosen(series: &[FreeSpaceSample]) -> impl Iterator<Item = &FreeSpaceSample> {
     let step = series.len().div_ceil(TIME_LINES).max(1);
     series.iter().rev().step_by(step).collect::<Vec<_>>().into_iter().rev()
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_are_told_with_what_pins_them() {
+    fn pieces_are_listed_with_their_pins() {
         let expected = "\
 Free memory of Pytorch Caching memory pool on device 3:
   The pool holds 4.00 KiB (4096 bytes) in segments that are unknown: older than the trace, or not in the input
@@ -193,7 +193,7 @@ Free memory of Pytorch Caching memory pool on device 3:
         );
     }
 
-    /// Of many samples twelve are told, the last one among them.
+    /// Of many samples twelve are listed, the last one among them.
     #[test]
     fn samples_are_chosen() {
         let sample = |time_ns| FreeSpaceSample { time_ns, last: FreeSpace::default(), worst: FreeSpace::default() };

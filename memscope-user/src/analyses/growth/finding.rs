@@ -1,4 +1,4 @@
-//! Growth without end: the leaks of programs that have no steps.
+//! Growth: the leaks of programs without steps.
 
 use std::hash::{Hash, Hasher};
 use std::io::{self, Write};
@@ -10,17 +10,17 @@ use crate::analyses::answer::{Answer, Context, Subject};
 use crate::analyses::step_leaks::StepLeaks;
 use crate::model::{Confidence, Device, Module, Name, OwnerSum, Pool, Stacks};
 
-/// Equal parts of the time that was looked at.
+/// Equal parts of the observed time.
 pub const GROWTH_PARTS: usize = 6;
 
 /// Where blocks come from, as far as it is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, JsonSchema, Serialize)]
 pub struct Site {
-    /// Whose.
+    /// The pool, or the driver.
     pub pool: Pool,
     /// Call stacks of the allocations.
     pub stacks: Stacks,
-    /// Size of each block, where there are no stacks to tell blocks apart by.
+    /// Size of each block, where there are no stacks.
     pub size_bytes: Option<u64>,
     /// Driver module that asked, where known.
     pub module_id: Option<Module>,
@@ -28,7 +28,8 @@ pub struct Site {
     pub caller: Option<Name>,
 }
 
-/// By what sites differ in nearly always: they are looked up for every event, and all of it takes longer to hash than to compare.
+/// By the fields that nearly always differ between sites: they are looked up for every event, and hashing all takes
+/// longer than comparing.
 impl Hash for Site {
     fn hash<H: Hasher>(&self, state: &mut H) {
         (self.stacks.native, self.stacks.python, self.size_bytes).hash(state);
@@ -38,9 +39,9 @@ impl Hash for Site {
 /// Blocks of one site that become more and more.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct GrowingSite {
-    /// The site; `None` for a pool as a whole, of which no single site stands out.
+    /// The site; `None` for a pool as a whole without a single site that stands out.
     pub site: Option<Site>,
-    /// Whose.
+    /// The pool, or the driver.
     pub pool: Pool,
     /// Live blocks at the end.
     pub blocks: u64,
@@ -56,7 +57,7 @@ pub struct GrowingSite {
     pub allocations: u64,
     /// Live blocks by age, in quarters of the time, the youngest first.
     pub ages: [u64; 4],
-    /// Whose its live blocks are, by their final owners, the largest first; empty where no rules were given.
+    /// Final owners of its live blocks, the largest first; empty where no rules were given.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub owners: Vec<OwnerSum>,
 }
@@ -82,7 +83,7 @@ pub struct Increase {
     pub live_blocks: u64,
     /// Live blocks by age, in quarters of the time, the youngest first.
     pub ages: [u64; 4],
-    /// Whose its live blocks are, by their final owners, the largest first; empty where no rules were given.
+    /// Final owners of its live blocks, the largest first; empty where no rules were given.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub owners: Vec<OwnerSum>,
 }
@@ -96,28 +97,28 @@ pub struct Growth {
     pub device: Device,
     /// Its begin, nanoseconds since the Unix epoch.
     pub from_ns: u64,
-    /// Time that was looked at, in nanoseconds.
+    /// Observed time, in nanoseconds.
     pub span_ns: u64,
     /// The time was long enough to judge.
     pub judged: bool,
     /// Why it is not judged.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub not_judged: Option<NotJudged>,
-    /// Growth of one place below this cannot be excluded, in bytes an hour: fewer than 8 of the largest blocks that are still allocated stay. `None`
-    /// where it is not judged, or no place that does not grow allocates any more.
+    /// Growth of one place below this cannot be excluded, in bytes an hour: fewer than 8 of its largest blocks stay.
+    /// `None` where it is not judged, or if every place without growth has stopped allocating.
     pub undetectable_bytes_per_hour: Option<u64>,
-    /// The largest increases beside those that grow without end, most bytes first.
+    /// The largest increases beside the growing places, most bytes first.
     pub increases: Vec<Increase>,
     /// What grows, the fastest first (bytes).
     pub sites: Vec<GrowingSite>,
-    /// Blocks of further sites, more than are told apart, were judged as one.
+    /// The limit of sites was reached; blocks of further ones were judged as one.
     pub sites_full: bool,
     /// How sure.
     pub confidence: Confidence,
 }
 
 impl Growth {
-    /// Nothing is judged yet.
+    /// Not judged yet.
     pub(super) const fn new(pid: u32, device: Device, from_ns: u64, span_ns: u64) -> Self {
         Self {
             pid,

@@ -1,6 +1,6 @@
-//! How a number of live blocks went over time, in little room: the lowest level of each of at most 64 windows.
+//! The number of live blocks over time, in little memory: the lowest level of each of at most 64 windows.
 //!
-//! Windows are twice as long whenever there would be too many, so between 32 and 64 cover a run of any length.
+//! Whenever there are too many windows, their length doubles: so between 32 and 64 cover a run of any length.
 
 use super::verdict;
 
@@ -9,13 +9,13 @@ pub(super) const WINDOWS: u64 = 64;
 /// The shortest window: 2^20 ns, about a millisecond.
 const SHORTEST_SHIFT: u32 = 20;
 
-/// Tells windows from times.
+/// The current window.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Clock {
     start_ns: u64,
-    /// How often the windows were doubled.
+    /// Number of times the windows were doubled.
     doubled: u32,
-    /// Number of the window that is now.
+    /// Number of the current window.
     window: u64,
 }
 
@@ -24,7 +24,7 @@ impl Clock {
         Self { start_ns, doubled: 0, window: 0 }
     }
 
-    /// Goes on to `time_ns`; a time that has passed changes nothing.
+    /// Advances to `time_ns`; an earlier time changes nothing.
     pub(super) fn advance(&mut self, time_ns: u64) {
         let elapsed = time_ns.saturating_sub(self.start_ns);
         while elapsed >> (SHORTEST_SHIFT + self.doubled) >= WINDOWS {
@@ -49,7 +49,7 @@ pub(super) struct Level {
     now: u64,
     /// Lowest in the current window.
     low: u64,
-    /// Lowest of each window that is over.
+    /// Lowest level of each past window.
     lows: Vec<u64>,
     doubled: u32,
 }
@@ -70,19 +70,19 @@ impl Level {
         self.low = self.low.min(self.now);
     }
 
-    /// Lows of the windows that are over.
+    /// Lows of the past windows.
     pub(super) fn lows(&mut self, clock: &Clock) -> &[u64] {
         self.catch_up(clock);
         &self.lows
     }
 
-    /// How much it has risen since a part of the time began.
+    /// Rise since the start of a part of the time.
     pub(super) fn since(&mut self, part: usize, clock: &Clock) -> u64 {
         let then = verdict::parts(self.lows(clock)).map_or(0, |parts| parts[part]);
         self.now.saturating_sub(then)
     }
 
-    /// Nothing has changed since the last call: the windows in between have the level of then.
+    /// No change since the last call: the windows in between have the level of then.
     fn catch_up(&mut self, clock: &Clock) {
         while self.doubled < clock.doubled {
             self.double();
@@ -96,7 +96,7 @@ impl Level {
     fn double(&mut self) {
         let pairs = self.lows.len() / 2;
         if self.lows.len() % 2 == 1 {
-            // The first half of what is the current window now.
+            // The first half of the current window.
             self.low = self.low.min(self.lows.last().copied().unwrap_or(self.low));
         }
         for pair in 0..pairs {
@@ -140,7 +140,7 @@ mod tests {
     }
 
     proptest! {
-        /// However often windows are doubled, they say the same as levels that were kept one by one.
+        /// However often windows are doubled, their lows are those of levels kept one by one.
         #[test]
         fn doubling_loses_no_low(steps in prop::collection::vec((0..5 * WINDOW_NS, any::<bool>()), 1..300)) {
             let (mut time, mut clock, mut level) = (0, Clock::new(0), Level::default());

@@ -1,10 +1,10 @@
 //! What grows without end? For programs that mark no steps: servers.
 //!
-//! Blocks are told apart by where they come from ([`Site`]): the call stacks of their allocation, or their size where there
-//! are none. Of each site the number of live blocks is followed over time, and judged at the end: one that has
-//! risen in every part of the time is reported, with the evidence, if its blocks stay; and so is one that holds blocks of every part.
-//! Blocks are counted, not bytes: a buffer that is replaced
-//! by a larger one is no leak. If no site of a pool stands out but the pool as a whole grows, that is reported.
+//! Blocks are grouped by origin ([`Site`]): the call stacks of their allocation, or their size where there are none.
+//! The number of live blocks of each site is followed over time, and judged at the end. A site is reported, with the
+//! evidence, if the number has risen in every part of the time and its blocks stay; or if it holds blocks of every
+//! part. Blocks are counted, not bytes: a buffer that is replaced by a larger one is no leak. If no site of a pool
+//! stands out but the pool as a whole grows, that is reported.
 //!
 //! Where blocks come with their final owners ([`named`](super::named)), the owners of what stays are reported as well.
 //!
@@ -29,15 +29,15 @@ use crate::model::{
     Block, Confidence, Device, Event, EventKind, LiveSum, Name, OwnerSum, Pool, RunEnd, Stacks, UnknownFree,
 };
 
-/// Sites of one process that are told apart.
+/// Most sites of one process.
 const MAX_SITES: usize = 1 << 14;
 /// Shorter runs are not judged: a program that only starts grows as well.
 const MIN_SPAN_NS: u64 = 10_000_000_000;
 /// Growing sites that are reported, by device.
-const MAX_TOLD: usize = 100;
+const MAX_GROWING: usize = 100;
 /// An hour.
 const HOUR_NS: u128 = 3_600_000_000_000;
-/// Increases that are reported beside them.
+/// Increases reported beside them.
 const MAX_INCREASES: usize = 5;
 
 /// Follows the number of live blocks of every site.
@@ -49,7 +49,7 @@ pub struct GrowthAnalysis {
     concluded: Concluded<Growth>,
 }
 
-/// What is followed: a site, or (`None`) a pool as a whole.
+/// A site, or (`None`) a pool as a whole.
 type Key = (Device, Pool, Option<Site>);
 
 /// The largest increase of a single site of each pool.
@@ -62,27 +62,27 @@ struct Process {
     sites_full: bool,
     /// Frees of blocks older than the trace: a count that only rises.
     older_frees: HashMap<(Device, Pool), Level>,
-    /// Owners of the blocks that were live at the end, filled there.
+    /// Owners of the blocks live at the end, filled there.
     owners: HashMap<Key, BTreeMap<Option<Name>, LiveSum>>,
 }
 
 #[derive(Debug, Default)]
 struct Followed {
     level: Level,
-    /// Sizes are what a program says they are: the sum of two may exceed what one can be.
+    /// Sizes come from the program: the sum of two may exceed their type.
     size_bytes: u128,
     allocations: u64,
-    /// Of all of these.
+    /// Bytes of all blocks so far.
     allocated_bytes: u128,
     last_alloc_ns: u64,
     ages: [u64; 4],
 }
 
-/// What an event does to the blocks of a site.
+/// Change of a site's blocks by an event.
 #[derive(Clone, Copy)]
 enum Change {
     Comes,
-    /// A free that was told turned out to have failed.
+    /// A reported free has failed.
     ComesBack,
     Goes,
     /// It was live at the end.
@@ -140,7 +140,7 @@ impl Analysis for GrowthAnalysis {
     }
 }
 
-/// Where a block comes from.
+/// The origin of a block.
 pub(crate) fn site_of(block: &Block) -> Site {
     let Block { pool, stacks, size_bytes, module_id, caller, .. } = *block;
     Site { pool, stacks, size_bytes: stacks.is_empty().then_some(size_bytes), module_id, caller }
@@ -173,7 +173,7 @@ impl Process {
         }
     }
 
-    /// Whose the blocks of a site are that were live at the end.
+    /// Owners of a site's blocks live at the end.
     fn owners(&self, key: &Key) -> Vec<OwnerSum> {
         let of = self.owners.get(key).into_iter().flatten();
         let mut sums: Vec<OwnerSum> = of.map(|(&owner, &live)| OwnerSum { owner, live }).collect();
@@ -224,7 +224,7 @@ impl Process {
         let mut found: BTreeMap<Device, Growth> = BTreeMap::new();
         let mut most_by_site: MostBySite = HashMap::default();
         let mut followed: Vec<(Key, Followed)> = self.followed.drain().collect();
-        // Pools as a whole come last: of those a site of which grows nothing more is to be said.
+        // Pools as a whole come last: a pool with a growing site is not reported again.
         followed.sort_unstable_by_key(|(key, _)| key.2.is_none());
         for (key, followed) in followed {
             let (from_ns, sites_full) = (self.clock.start_ns(), self.sites_full);
@@ -253,7 +253,8 @@ impl Process {
         let increases = [increase, followed.level.now().saturating_sub(low_blocks[4])];
         let low_rise = low_blocks[GROWTH_PARTS - 1].saturating_sub(low_blocks[1]);
         let accumulates = verdict::accumulates(followed.ages, increases, low_rise);
-        // A pool as a whole accuses many places at once: both have to show it, and no place may stand for most of it, as a queue does.
+        // A pool as a whole accuses many places at once: both tests have to show it, and no place may make up most of
+        // it, as a queue does.
         let most = most_by_site.get(&(device, pool)).copied().unwrap_or(0);
         let grows = if site.is_some() { stays || accumulates } else { stays && accumulates && 2 * most <= increase };
         if grows && !self.replaces(device, pool, &followed.level, low_blocks) {
@@ -267,8 +268,8 @@ impl Process {
             growth.undetectable_bytes_per_hour.max(followed.undetectable_bytes_per_hour(&self.clock, growth.span_ns));
     }
 
-    /// Whether such blocks may replace older ones, as in a cache that was full before: all the time, and in the second half still. Those in
-    /// use at the attach go in the first part.
+    /// Whether such blocks may replace older ones, as in a cache that was full before: at all times, and in the second
+    /// half still. Blocks in use at the attach go in the first part.
     fn replaces(&mut self, device: Device, pool: Pool, level: &Level, low_blocks: [u64; GROWTH_PARTS]) -> bool {
         let older_frees = self.older_frees.get_mut(&(device, pool));
         let older_frees = older_frees.map_or([0; 2], |frees| [1, 3].map(|part| frees.since(part, &self.clock)));
@@ -276,13 +277,13 @@ impl Process {
         older_frees.iter().zip(rises).all(|(older_frees, rise)| 2 * older_frees >= rise.max(1))
     }
 
-    /// Orders what was found: what grows as fast, or by as many bytes, by the texts of its place.
+    /// Sorts the finding: equal rates, or equal bytes, by the texts of their places.
     fn close(&self, mut growth: Growth) -> Growth {
         growth.not_judged = (!growth.judged).then_some(NotJudged::TooShort);
         growth
             .sites
             .sort_by(|a, b| b.bytes_per_second.total_cmp(&a.bytes_per_second).then_with(|| a.site.cmp(&b.site)));
-        growth.sites.truncate(MAX_TOLD);
+        growth.sites.truncate(MAX_GROWING);
         growth.increases.sort_by_key(|increase| (Reverse(increase.size_bytes), increase.site));
         growth.increases.truncate(MAX_INCREASES);
         for site in &mut growth.sites {
@@ -296,8 +297,9 @@ impl Process {
 }
 
 impl Followed {
-    /// Bytes an hour below which the place would not be seen to grow: [`verdict::MIN_BLOCKS`] of its blocks in the three quarters of the time in
-    /// which blocks have to stay. `None` of a place that allocates nothing behind the first part: it does not grow any more.
+    /// Bytes an hour below which growth of the place would go unnoticed: [`verdict::MIN_BLOCKS`] of its blocks in the
+    /// three quarters of the time in which blocks have to stay. `None` for a place without allocations after the first
+    /// part: it has stopped growing.
     fn undetectable_bytes_per_hour(&self, clock: &Clock, span_ns: u64) -> Option<u64> {
         let first_ns = clock.start_ns() + span_ns / GROWTH_PARTS as u64;
         if self.last_alloc_ns < first_ns || self.allocations == 0 {

@@ -10,7 +10,7 @@ const PID: u32 = 7;
 const NPU0: Device = Device::Npu(0);
 const SECOND: u64 = 1_000_000_000;
 
-/// A program whose blocks come from named places, and whose clock is set by hand.
+/// A program with blocks from named places, and with a clock set by hand.
 #[derive(Default)]
 struct Server {
     events: Vec<Event>,
@@ -90,7 +90,7 @@ impl Server {
         self.end(number, FreeCause::Program);
     }
 
-    /// What is found at the end of the trace, when every live block is told of.
+    /// The finding at the end of the trace, when the end of every live block is reported.
     fn found(mut self) -> Growth {
         let mut left: Vec<u64> = self.live.keys().copied().collect();
         left.sort_unstable();
@@ -105,7 +105,7 @@ impl Server {
     }
 }
 
-/// Places that are said to grow.
+/// Growing places.
 fn places(growth: &Growth) -> Vec<&'static str> {
     let place = |site: &GrowingSite| site.site.and_then(|site| site.stacks.python).map_or("a pool", |s| s.frames()[0]);
     let mut places: Vec<&str> = growth.sites.iter().map(place).collect();
@@ -113,8 +113,9 @@ fn places(growth: &Growth) -> Vec<&'static str> {
     places
 }
 
-/// 15 minutes with a request a second, of 2 and 4 KiB in turn, and buffers of 1 MiB in the first 100 s alone. Eight blocks of 3 KiB may stay unseen
-/// in three quarters of the time: 24 576 bytes in 675 s, which are 131 072 an hour. Below 10 s nothing is said.
+/// 15 minutes with a request a second, of 2 and 4 KiB in turn, and buffers of 1 MiB in the first 100 s alone. Eight
+/// blocks of 3 KiB may stay unseen in three quarters of the time: 24 576 bytes in 675 s, which are 131 072 an hour.
+/// Below 10 s nothing is judged.
 #[test]
 fn what_cannot_be_excluded() {
     for (seconds, expected) in [(900, Some(131_072)), (9, None)] {
@@ -133,7 +134,7 @@ fn what_cannot_be_excluded() {
     }
 }
 
-/// Where nothing else tells two increases apart, the texts of their places do, whichever of them came first.
+/// Two increases that are equal otherwise are sorted by the texts of their places, whichever came first.
 #[test]
 fn equal_increases_are_in_the_order_of_their_places() {
     for places in [["place a", "place b"], ["place b", "place a"]] {
@@ -152,7 +153,7 @@ fn equal_increases_are_in_the_order_of_their_places() {
     }
 }
 
-/// A request a second for ten minutes, each of which leaves a block of 100 bytes behind, and one that it frees.
+/// A request a second for ten minutes; each leaves a block of 100 bytes behind, and frees another one.
 #[test]
 fn one_block_of_each_request_stays() {
     let mut server = Server::default();
@@ -174,8 +175,8 @@ fn one_block_of_each_request_stays() {
     assert!(site.low_blocks.is_sorted() && site.low_blocks[5] > 450, "{:?}", site.low_blocks);
 }
 
-/// Make sure that sizes of 2^63 bytes and more, which only a file can claim, neither wrap nor go negative: the sum stops at the largest
-/// number, the rate goes on, and of what is freed as much is taken away as was added.
+/// Sizes of 2^63 bytes and more, which only a file can claim, neither wrap nor go negative: the sum stops at the
+/// largest number, the rate continues, and a free subtracts as much as was added.
 #[test]
 fn sizes_of_half_the_numbers_do_not_wrap() {
     for size_bytes in [1 << 63, u64::MAX] {
@@ -196,7 +197,8 @@ fn sizes_of_half_the_numbers_do_not_wrap() {
     }
 }
 
-/// A queue that is served ever more slowly: it is never as short again, but none of its blocks stays. Its length is an increase.
+/// A queue that is served ever more slowly: it is never as short again, but none of its blocks stays. Its length is an
+/// increase.
 #[test]
 fn a_queue_that_becomes_longer_is_no_leak() {
     let mut server = Server::default();
@@ -214,11 +216,12 @@ fn a_queue_that_becomes_longer_is_no_leak() {
     let [increase] = &growth.increases[..] else { panic!("{growth:#?}") };
     assert_eq!((increase.live_blocks, increase.ages), (59, [59, 0, 0, 0]));
     assert_eq!(increase.size_bytes, increase.blocks * 4096);
-    // 10 and a twelfth of the requests, less what it was when a sixth of the time was over.
+    // 10 and a twelfth of the requests, less the level after a sixth of the time.
     assert!((38..=42).contains(&increase.blocks), "{}", increase.blocks);
 }
 
-/// One request in forty leaves a block, in bursts, among many that are freed: attached at any moment for a minute, it is found.
+/// One request in forty leaves a block, in bursts, among many that are freed: a trace of a minute finds it, whenever it
+/// attaches.
 #[test]
 fn one_leak_is_found_whenever_it_is_looked_for() {
     for offset in 0..50 {
@@ -238,8 +241,8 @@ fn one_leak_is_found_whenever_it_is_looked_for() {
     }
 }
 
-/// A full cache of a server that is attached to: each new entry stays, and an older one, which was not seen, goes for it. With a leak beside
-/// it that is as fast, nothing can be said of either.
+/// A full cache of a server, attached late: each new entry stays, and an older, unseen one goes for it. With an equally
+/// fast leak beside it, neither can be judged.
 #[test]
 fn a_cache_that_was_full_before_is_undecided() {
     let mut server = Server::default();
@@ -252,7 +255,7 @@ fn a_cache_that_was_full_before_is_undecided() {
     assert_eq!((growth.judged, growth.sites.len(), growth.increases.len()), (true, 0, 1));
 }
 
-/// What was in use at the attach is freed soon: that says nothing of a leak.
+/// Blocks in use at the attach are freed soon: that is no sign against a leak.
 #[test]
 fn blocks_in_use_at_the_attach_hide_no_leak() {
     let mut server = Server::default();
@@ -268,8 +271,8 @@ fn blocks_in_use_at_the_attach_hide_no_leak() {
     assert_eq!(places(&server.found()), ["leak"]);
 }
 
-/// The full cache has replaced its older entries after a third of the time, and its own ones from then on: what the leak adds replaces
-/// nothing.
+/// The full cache has replaced its older entries after a third of the time, and its own ones from then on: the blocks
+/// of the leak replace nothing.
 #[test]
 fn a_cache_that_has_replaced_its_entries_hides_no_leak() {
     let mut server = Server::default();
@@ -301,7 +304,7 @@ fn a_pool_is_accused_if_no_place_stands_out() {
     assert_eq!(growth.sites.iter().map(|site| (site.site.is_none(), site.blocks)).collect::<Vec<_>>(), [(true, 600)]);
 }
 
-/// Without stacks sizes tell sites apart; and a buffer that is replaced by ever larger ones is no leak.
+/// Without stacks sizes separate sites; and a buffer that is replaced by ever larger ones is no leak.
 #[test]
 fn sizes_stand_for_stacks() {
     let mut server = Server::default();
@@ -353,7 +356,7 @@ fn blocks_that_come_back_were_never_gone() {
     assert_eq!(all, [(1, 10, 1), (1, 10, 1)]);
 }
 
-/// More sites than are told apart: what is beyond counts as one, and it is said.
+/// Sites beyond the limit count as one, and the finding says so.
 #[test]
 fn sites_are_bounded() {
     let mut server = Server::default();
@@ -368,12 +371,12 @@ fn sites_are_bounded() {
     assert_eq!(other.level.now(), 1001);
 }
 
-/// What a simulated server does besides answering requests, and which of its places leak.
+/// The behaviour of a simulated server beside its requests, and its leaking places.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// Caches that fill and stop, and one that goes on exchanging.
+    /// Caches that fill and stop, and one that keeps exchanging entries.
     Caches,
-    /// Memory that grows and is given back, again and again.
+    /// Memory that grows and is given back, repeatedly.
     Waves,
     /// One in 200 blocks stays.
     SlowLeak,
@@ -400,7 +403,7 @@ fn serve(kind: Kind, seed: u64) -> (Server, Vec<&'static str>) {
         }
         match kind {
             Kind::Caches => {
-                // A cache of 1000 keys that are asked for at random, and one that holds the last 500.
+                // A cache of 1000 keys that are requested at random, and one that holds the last 500.
                 if keys.insert(random.below(1000)) {
                     server.alloc("cache of keys", 2048);
                 }

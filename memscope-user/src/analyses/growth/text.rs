@@ -12,12 +12,13 @@ use crate::text::{
     stacks,
 };
 
-/// Owners of a place that are listed.
+/// Owners listed of a place.
 const OWNERS: usize = 3;
-/// Increases that are listed.
+/// Increases listed.
 const INCREASE_LINES: usize = 3;
 
-/// Writes what grows, that nothing does, or that this is not judged; of a run with steps (`stepped`) only what grows: steps say more.
+/// Writes what grows, that nothing grows, or that this is not judged; of a run with steps (`stepped`) only what grows:
+/// steps are better evidence.
 pub(super) fn write(growth: &Growth, stepped: bool, clock: Clock, lines: usize, out: &mut dyn Write) -> io::Result<()> {
     let Growth { device, from_ns, span_ns, judged, sites, sites_full, confidence, .. } = growth;
     if stepped && sites.is_empty() {
@@ -47,7 +48,7 @@ pub(super) fn write(growth: &Growth, stepped: bool, clock: Clock, lines: usize, 
         writeln!(out, "  … and {more} more (see --json)")?;
     }
     if *sites_full {
-        writeln!(out, "  There were more sites than are told apart; the others were judged as one")?;
+        writeln!(out, "  There were more sites than can be kept; the others were judged as one")?;
     }
     write_besides(growth, out)?;
     if *confidence == Confidence::Doubtful {
@@ -56,7 +57,7 @@ pub(super) fn write(growth: &Growth, stepped: bool, clock: Clock, lines: usize, 
     Ok(())
 }
 
-/// What became more beside what grows, and what would not have been noticed.
+/// Writes increases beside the growth, and the growth that would go unnoticed.
 fn write_besides(growth: &Growth, out: &mut dyn Write) -> io::Result<()> {
     write_increases(&growth.increases, out)?;
     let Some(bytes_per_hour) = growth.undetectable_bytes_per_hour else { return Ok(()) };
@@ -68,7 +69,7 @@ fn write_besides(growth: &Growth, out: &mut dyn Write) -> io::Result<()> {
     )
 }
 
-/// What became more and is not judged to grow without end.
+/// Writes increases that are not judged to be growth.
 fn write_increases(increases: &[Increase], out: &mut dyn Write) -> io::Result<()> {
     for Increase { site, blocks, size_bytes, live_blocks, ages: [youngest, young, old, oldest], owners } in
         increases.iter().take(INCREASE_LINES)
@@ -117,18 +118,18 @@ fn write_site(found: &GrowingSite, out: &mut dyn Write) -> io::Result<()> {
     site.iter().try_for_each(|site| write_stacks(site, out))
 }
 
-/// Whose the live blocks are.
+/// Writes the owners of the live blocks.
 fn write_owners(owners: &[OwnerSum], pool: Pool, out: &mut dyn Write) -> io::Result<()> {
     if owners.is_empty() {
         return Ok(());
     }
     let name = |sum: &OwnerSum| sum.owner.map_or(pool.event_type(), |name| name.as_str()).to_owned();
     let of = |sum: &OwnerSum| format!("{} {}", counted(sum.live.blocks, "block"), name(sum));
-    let told: Vec<String> = owners.iter().take(OWNERS).map(of).collect();
+    let listed: Vec<String> = owners.iter().take(OWNERS).map(of).collect();
     let more = owners.len().saturating_sub(OWNERS);
     let more =
         if more > 0 { format!(", and of {} (see --json)", counted(more as u64, "more owner")) } else { String::new() };
-    writeln!(out, "    owners: {}{more}", told.join(", "))
+    writeln!(out, "    owners: {}{more}", listed.join(", "))
 }
 
 fn write_stacks(Site { stacks: of, module_id, caller, .. }: &Site, out: &mut dyn Write) -> io::Result<()> {
@@ -167,7 +168,7 @@ mod tests {
 
     /// A place with a stack, a size without one, and a pool as a whole.
     #[test]
-    fn what_grows_is_told_with_its_evidence() {
+    fn growth_is_reported_with_its_evidence() {
         let python = Stack::keep(["cache.py(7): put", "serve.py(1): \u{1b}[31mred"], StackEnd::Root);
         let site = Site {
             pool: pools::PTA,

@@ -1,33 +1,33 @@
-//! Does a level grow without end, or is it a cache that fills, a load that swings, a start that is over?
+//! Does a level grow steadily, or is it a cache that fills, a load that fluctuates, a start that is over?
 //!
-//! Judged by the lows of equal parts of the time: what is given back at some time is not in a low. The first part is left
-//! out, as the start of the program. All later ones have to rise, up to the end of the last one, and not markedly slower in
-//! the second half than in the first, as the filling of a cache does. Where so few blocks stay that chance leaves one part
-//! without any, one may not rise.
+//! Judged by the lows of equal parts of the time: memory that is given back at some time is not in a low. The first
+//! part, the start of the program, is left out. All later ones have to rise, up to the end of the last one, and not
+//! markedly slower in the second half than in the first, as the filling of a cache does. Where so few blocks stay that
+//! one part may have none by chance, one may stay level.
 //!
-//! Lows alone do not show that blocks stay: a queue that is served ever more slowly has rising lows, and no old block. So blocks have to have
-//! stayed ([`stay`]). And a place where little is left, between much that is freed, shows in its old blocks before it does in its
-//! lows ([`accumulates`]).
+//! Lows alone do not show that blocks stay: a queue that is served ever more slowly has rising lows, and no old block.
+//! So blocks have to stay, too ([`stay`]). And a place that keeps few blocks, between many that are freed, shows in its
+//! old blocks before it does in its lows ([`accumulates`]).
 
 use super::GROWTH_PARTS;
 
-/// Windows below which nothing is said.
+/// Fewest windows for a verdict.
 pub(super) const MIN_WINDOWS: usize = 24;
-/// Blocks that have to come together at least, the first part left out.
+/// Fewest blocks that have to be gained, the first part left out.
 pub const MIN_BLOCKS: u64 = 8;
 /// Fewer blocks than that may be missing from one part by chance.
 const FEW_BLOCKS: u64 = 40;
-/// A rise of so many blocks per part has to show in each half of the last one.
+/// From this rise in blocks per part on, each half of the last part has to rise, too.
 const STEADY_RISE: u64 = 12;
-/// Of two lows that follow each other, so many have to be no fall.
+/// Smallest share of consecutive lows without a fall.
 const MIN_SHARE_OF_RISES: f64 = 0.7;
 /// A second half that grows by less than this part of the first half is slower.
 const SLOWER: f64 = 0.6;
-/// Few blocks show little: here a slower growth is looked for more closely.
+/// Few blocks are weak evidence: the test for slowing growth is stricter.
 const MOST: f64 = 0.85;
 /// A rise of at least this part of an earlier one is as fast, steps apart.
 const STEADY: f64 = 0.75;
-/// So many blocks at least show a steady rise, steps apart.
+/// Fewest blocks for a steady rise between steps.
 const FEW_STEADY: u64 = 8;
 /// Standard deviations of a difference of counts that may be chance.
 const CHANCE: f64 = 2.5;
@@ -71,8 +71,9 @@ fn is_slower(first: f64, second: f64) -> bool {
     second < SLOWER * first && first - second > CHANCE * (first + second).sqrt()
 }
 
-/// Whether a level rises as fast in the second half as in the first, steps apart: requests that fail in an outage leave something behind at
-/// once, above what those do that fail now and then. So each half is looked at without the third of its windows that rise most.
+/// Whether a level rises as fast in the second half as in the first, steps left out: requests that fail in an outage
+/// leave blocks behind at once, above those that fail now and then. So in each half the third of the windows with the
+/// largest rise is ignored.
 #[expect(clippy::cast_precision_loss, reason = "counts of blocks are far below 2^52")]
 fn is_steady_below_steps(lows: &[u64]) -> bool {
     let mut rises: Vec<u64> = lows.windows(2).map(|pair| pair[1].saturating_sub(pair[0])).collect();
@@ -85,16 +86,17 @@ fn is_steady_below_steps(lows: &[u64]) -> bool {
     second >= FEW_STEADY && second as f64 >= STEADY * first as f64
 }
 
-/// Whether the blocks of a level that has grown so are still there: of what had come by the half of the time, half lives at the end.
+/// Whether the blocks of such a rise are still there: of those that came in the first half, half live at the end.
 /// `ages`: live blocks at the end by quarter of the time, the youngest first; all 0 where the end was not seen.
 pub(super) fn stay(ages: [u64; 4], parts: [u64; GROWTH_PARTS]) -> bool {
     let older: u64 = ages[1..].iter().sum();
     ages[0] + older == 0 || 2 * older >= parts[GROWTH_PARTS / 2].saturating_sub(parts[1])
 }
 
-/// Whether blocks of each of the last three quarters stayed, the youngest not markedly fewer, while the level rose (`increase`, since
-/// the second part began, and since the fifth) by what stayed: not in a cache that replaces its blocks, nor in one that fills ever slower.
-/// Lows that hardly rose (`low_rise`) are those of work in flight, part of which a stall has made old.
+/// Whether blocks of each of the last three quarters stayed, the youngest not markedly fewer, while the level rose
+/// (`increase`, since the start of the second part, and of the fifth) by the blocks that stayed: this excludes a cache
+/// that replaces its blocks, and one that fills ever slower. Lows that hardly rose (`low_rise`) are those of work in
+/// flight, part of which a stall has made old.
 #[expect(clippy::cast_precision_loss, reason = "counts of blocks are far below 2^52")]
 pub(super) fn accumulates(ages: [u64; 4], [increase, last_increase]: [u64; 2], low_rise: u64) -> bool {
     let [youngest, young, old, _] = ages;
@@ -125,8 +127,8 @@ mod tests {
         assert!(grows(&lows(|window| 10 * (window / 2) + (window % 2) + 5)));
     }
 
-    /// Ten blocks in each part, and 200 at once in the third of them: requests that failed together left something behind. After a cache
-    /// that fills ever slower, or a night with few requests, it is not the same.
+    /// Ten blocks in each part, and 200 at once in the third of them: requests that failed together left blocks behind.
+    /// After a cache that fills ever slower, or a night with few requests, the pattern differs.
     #[test]
     fn steps_above_a_steady_rise() {
         assert!(grows(&lows(|window| window * 10 / 8 + 200 * u64::from(window >= 26))));
@@ -137,7 +139,7 @@ mod tests {
         assert!(!is_steady_below_steps(&filling(3.0)[8..]) && !is_steady_below_steps(&filling(2.0)[8..]));
         let by_log = lows(|window| (300.0 * (1.0 + window as f64).ln()) as u64);
         assert!(!is_steady_below_steps(&by_log[8..]));
-        // A version that is deployed, and its cache.
+        // A deployed version, and its cache.
         assert!(!is_steady_below_steps(&lows(|window| 600 * u64::from(window > 12) + 60 * window.min(13))[8..]));
     }
 

@@ -20,7 +20,7 @@ pub struct HeldModule {
     pub size_bytes: u64,
 }
 
-/// What one process still holds of one pool on one device when it, or the trace, ends.
+/// Memory that one process holds of one pool on one device when it, or the trace, ends.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct Held {
     /// Process.
@@ -35,16 +35,16 @@ pub struct Held {
     pub blocks: u64,
     /// Their bytes.
     pub size_bytes: u64,
-    /// Bytes that the pool says it has handed out beyond those blocks, as of its last call: from before the attach, or not seen. 0 where it
-    /// says nothing, as the driver.
+    /// Bytes handed out beyond those blocks, by the pool's figure in its last call: from before the attach, or not
+    /// seen. 0 where it has no figure, as the driver.
     pub unseen_bytes: u64,
-    /// Most bytes handed out at a time, as the pool says where it says so.
+    /// Most bytes handed out at a time, by the pool's figure where it has one.
     pub peak_bytes: u64,
     /// Blocks allocated during the trace.
     pub allocations: u64,
     /// Blocks freed by the program during the trace.
     pub frees: u64,
-    /// Blocks that ended without a free of the program that was seen: their addresses were handed out again.
+    /// Blocks without a seen free: their addresses were handed out again.
     pub replaced: u64,
     /// Frees of blocks older than the trace.
     pub older_frees: u64,
@@ -59,10 +59,10 @@ pub struct Held {
 }
 
 impl Held {
-    /// So many addresses have to be handed out again before a pool without any free is suspected.
+    /// Fewest reused addresses before a pool without any free is suspected.
     pub const REUSED_ADDRESSES: u64 = 16;
 
-    /// The pool hands out its addresses again, and no free was seen: the functions that free are not those that are probed.
+    /// The pool reuses its addresses, and no free was seen: it is freed by functions that are not probed.
     #[must_use]
     pub const fn frees_are_not_seen(&self) -> bool {
         self.replaced >= Self::REUSED_ADDRESSES && self.frees == 0 && self.older_frees == 0 && self.unknown_frees == 0

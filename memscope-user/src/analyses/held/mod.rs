@@ -1,7 +1,7 @@
-//! What does each process hold, of which pool, on which device, when it or the trace ends?
+//! How much does each process hold, of which pool, on which device, when it or the trace ends?
 //!
-//! No rule decides anything here: this is the account of what was seen. Blocks that end with their process or with
-//! the trace count as held; blocks that were replaced count as gone, but not as freed by the program.
+//! No rule is involved: this is the account of the seen blocks. Blocks that end with their process or with the trace
+//! count as held; blocks that were replaced count as gone, but not as freed by the program.
 
 mod finding;
 mod text;
@@ -27,7 +27,7 @@ pub struct HeldAnalysis {
 #[derive(Debug, Default)]
 struct Account {
     peak_bytes: u64,
-    /// What the pool has handed out, as it said in its last call; the sum of the live blocks where it says nothing.
+    /// Bytes handed out by the pool's figure in its last call; the sum of the live blocks where it has none.
     used_bytes: u64,
     allocations: u64,
     frees: u64,
@@ -43,7 +43,7 @@ struct Account {
 #[derive(Clone, Copy, Debug, Default)]
 struct Live {
     blocks: u64,
-    /// Sizes are what a program says they are: the sum of two may exceed what one can be.
+    /// Sizes come from the program: the sum of two may exceed their type.
     size_bytes: u128,
 }
 
@@ -82,7 +82,7 @@ impl Analysis for HeldAnalysis {
     fn now(&self) -> Vec<Finding> {
         let held = self.running.iter().flat_map(|(pid, device, pools)| {
             let attached = self.attached.contains(&pid);
-            pools.iter().map(move |(pool, account)| Held { attached, ..account.told(pid, device, *pool) })
+            pools.iter().map(move |(pool, account)| Held { attached, ..account.held(pid, device, *pool) })
         });
         held.map(Finding::Held).collect()
     }
@@ -96,7 +96,7 @@ impl HeldAnalysis {
     fn conclude(&mut self, pid: u32) {
         let attached = self.attached.remove(&pid);
         for (device, pools) in self.running.take_process(pid) {
-            let closed = pools.into_iter().map(|(pool, account)| Held { attached, ..account.told(pid, device, pool) });
+            let closed = pools.into_iter().map(|(pool, account)| Held { attached, ..account.held(pid, device, pool) });
             self.concluded.extend(closed);
         }
     }
@@ -117,11 +117,11 @@ impl Account {
         self.used_bytes = alloc.used_bytes;
     }
 
-    /// A block that is not known was freed.
+    /// An unknown block was freed.
     fn unknown_free(&mut self, free: &UnknownFree) {
         let count = if free.maybe_older { &mut self.older_frees } else { &mut self.unknown_frees };
         if free.refused {
-            // By the driver alone, which says nothing of what it has handed out.
+            // By the driver alone, which has no figure of its own.
             *count = count.saturating_sub(1);
         } else {
             *count += 1;
@@ -146,7 +146,7 @@ impl Account {
         self.modules.entry(module_name(block.module_id)).or_default()
     }
 
-    fn told(&self, pid: u32, device: Device, pool: Pool) -> Held {
+    fn held(&self, pid: u32, device: Device, pool: Pool) -> Held {
         let mut by_module: Vec<HeldModule> = self
             .modules
             .iter()
@@ -251,25 +251,25 @@ mod tests {
         assert_eq!(account_one(&script), expected);
     }
 
-    /// Attached late: the pool says at each call what it has handed out in all. What the trace has not seen is the rest, and an older block that
-    /// is freed, in this or another way, takes from it.
+    /// Attached late: each call of the pool has its figure of all bytes handed out. The rest is older than the trace,
+    /// and an older block that is freed, in this or another way, reduces it.
     #[test]
     fn what_is_older_is_the_rest() {
         let mut script = script();
-        script.told(Some((1100, 4096))).alloc(pools::PTA, 0x1000, 100);
+        script.reported(Some((1100, 4096))).alloc(pools::PTA, 0x1000, 100);
         assert_eq!((account_one(&script).size_bytes, account_one(&script).unseen_bytes), (100, 1000));
         script.unknown_free(pools::PTA, 0x9000, true);
-        script.told(Some((750, 4096))).alloc(pools::PTA, 0x2000, 50);
+        script.reported(Some((750, 4096))).alloc(pools::PTA, 0x2000, 50);
         assert_eq!((account_one(&script).size_bytes, account_one(&script).unseen_bytes), (150, 600));
-        script.told(Some((650, 4096))).free(pools::PTA, 0x1000);
+        script.reported(Some((650, 4096))).free(pools::PTA, 0x1000);
         let held = account_one(&script);
         assert_eq!((held.size_bytes, held.unseen_bytes, held.peak_bytes), (50, 600, 1100));
         // The end of the process frees nothing.
-        script.told(None).end(FreeCause::ProcessEnd, pools::PTA, 0x2000).process_end();
+        script.reported(None).end(FreeCause::ProcessEnd, pools::PTA, 0x2000).process_end();
         assert_eq!((account_one(&script).size_bytes, account_one(&script).unseen_bytes), (50, 600));
     }
 
-    /// While it runs the account is that of the processes that are there.
+    /// During the run the account is of the running processes.
     #[test]
     fn account_so_far() {
         let mut script = script();
@@ -301,7 +301,7 @@ mod tests {
         assert_eq!(held.replaced, 1);
     }
 
-    /// Make sure that a pool that hands out its addresses again and never frees is suspected, and none that was seen to free.
+    /// A pool that reuses its addresses and never frees is suspected; one with a seen free is not.
     #[test]
     fn pool_without_frees_is_suspected() {
         let reused = |count: u64| {
@@ -316,7 +316,7 @@ mod tests {
             script
         };
         assert!(account_one(&reused(16)).frees_are_not_seen());
-        assert!(!account_one(&reused(15)).frees_are_not_seen(), "too few to tell");
+        assert!(!account_one(&reused(15)).frees_are_not_seen(), "too few to judge");
         let mut freed = reused(16);
         freed.alloc(pools::MIND_SPORE, 0x9000, 1).free(pools::MIND_SPORE, 0x9000);
         assert!(!account_one(&freed).frees_are_not_seen());
@@ -345,9 +345,9 @@ mod tests {
         assert_eq!((held.unknown_frees, held.older_frees), (1, 0));
     }
 
-    /// Modules come largest first, equal ones by name; those that hold nothing are left out, unnamed ids are one.
+    /// Modules come largest first, equal ones by name; empty ones are left out, and unnamed ids are one.
     #[test]
-    fn driver_memory_is_told_by_module() {
+    fn driver_memory_is_listed_by_module() {
         let mut script = script();
         script.module(HCCL).alloc(pools::HAL, 0x1000, 40);
         script.module(APP).alloc(pools::HAL, 0x2000, 10).alloc(pools::HAL, 0x3000, 30);
@@ -361,7 +361,7 @@ mod tests {
         assert_eq!(modules, [("UNKNOWN", 2, 65), ("APP", 2, 40), ("HCCL", 1, 40)]);
     }
 
-    /// Each process, device and pool has its own account, in that order; a free of nobody knows what has no device.
+    /// Each process, device and pool has its own account, in that order; a free of an unknown block has no device.
     #[test]
     fn accounts_are_separate() {
         let mut script = script();
@@ -390,7 +390,7 @@ mod tests {
         assert_eq!(sizes, [64, 32]);
     }
 
-    /// Whoever attaches late is told that the figures leave out what is older.
+    /// Attached late: a note says that the figures leave out older memory.
     #[test]
     fn attached_processes_are_marked() {
         let mut events = Script::new(PID, Device::Npu(0)).alloc(pools::HAL, 0x1000, 64).events().to_vec();

@@ -1,4 +1,4 @@
-//! What is held at the end.
+//! Memory held at the end, as text.
 
 use std::io::{self, Write};
 
@@ -9,7 +9,7 @@ use crate::text::{
     numbers::{counted, size},
 };
 
-/// Writes one finding, and beside it what the exit freed of the pool.
+/// Writes one finding, and the pool's memory that the exit freed.
 pub(super) fn write<'a>(
     held: &Held,
     freed_by_exit: impl Iterator<Item = &'a ExitFreed>,
@@ -52,7 +52,7 @@ pub(super) fn write<'a>(
     Ok(())
 }
 
-/// What was seen happening; unusual things only where they happened.
+/// The counts of calls; unusual ones only if they occurred.
 fn traffic(held: &Held) -> String {
     let mut parts = vec![counted(held.allocations, "allocation"), counted(held.frees, "free")];
     let unusual = [

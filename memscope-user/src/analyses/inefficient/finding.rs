@@ -38,7 +38,7 @@ impl InefficientKind {
 /// A block that was held longer than it was used.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct InefficientBlock {
-    /// Whose.
+    /// The pool, or the driver.
     pub pool: Pool,
     /// Start of the block.
     pub addr: u64,
@@ -46,7 +46,7 @@ pub struct InefficientBlock {
     pub size_bytes: u64,
     /// Number of the block in its process.
     pub allocation_id: u64,
-    /// Id of the event that told of it: `ID` of its MALLOC row.
+    /// Id of its allocation's event: `ID` of its MALLOC row.
     pub event_id: u64,
     /// How, in the order found; empty if the exit freed it late and nothing else was found.
     pub kinds: Vec<InefficientKind>,
@@ -63,7 +63,7 @@ impl InefficientBlock {
     }
 }
 
-/// What one kind of inefficient use costs.
+/// The cost of one kind of inefficient use.
 #[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct Waste {
     /// The kind.
@@ -85,13 +85,13 @@ pub struct Inefficient {
     pub device: Device,
     /// Uses of its blocks were seen; without any nothing can be judged.
     pub judged: bool,
-    /// Blocks that were looked at.
+    /// Judged blocks.
     pub looked_at: LiveSum,
-    /// Uses of them that were seen.
+    /// Seen accesses to them.
     pub accesses: u64,
     /// Sums by kind, in the order of [`InefficientKind::ALL`].
     pub kinds: [Waste; 3],
-    /// Blocks that the exit freed, some time after their last use: they are in none of the sums.
+    /// Blocks that the exit freed, some time after their last access: part of no sum.
     pub late_at_exit: LiveSum,
     /// The blocks, in the order of their allocation.
     pub blocks: Vec<InefficientBlock>,
@@ -100,7 +100,7 @@ pub struct Inefficient {
 }
 
 impl Inefficient {
-    /// Nothing yet.
+    /// Empty.
     #[must_use]
     pub fn new(pid: u32, device: Device) -> Self {
         let none = |kind| Waste { kind, blocks: 0, size_bytes: 0, wasted_byte_seconds: 0.0 };

@@ -1,17 +1,17 @@
 //! Which blocks were held longer than they were used?
 //!
-//! Contract §8.6, for the blocks of `PyTorch`'s and ATB's pools. An *API* is an operator, or an allocation, free or access outside
-//! of any; APIs are numbered in the order in which they begin. A block is held inefficiently by
+//! Contract §8.6, for the blocks of `PyTorch`'s and ATB's pools. An *API* is an operator, or an allocation, free or
+//! access outside of any; APIs are numbered in the order in which they begin. A block is held inefficiently by
 //!
 //! - *early allocation*: between its allocation and its first use, some API gave memory back;
 //! - *late deallocation*: between its last use and its free, some API took memory;
 //! - *temporary idleness*: between two uses there are more APIs than the threshold.
 //!
-//! Where the reference is wrong, this is not: each thread has operators of its own, and an operator that ends leaves its thread in
-//! the one around it. So the numbers of APIs that took or gave memory do not come in order, and the latest alone is not enough: the
-//! latest `MAX_APIS` are kept.
+//! Differences to the reference, which is wrong there: each thread has its own operators, and an operator that ends
+//! leaves its thread in the outer one. So the numbers of APIs that allocated or freed are not in order, and the latest
+//! alone is not enough: the latest `MAX_APIS` are kept.
 //!
-//! What is wasted is the block's size times the time for which it was held without use.
+//! The waste is the block's size times its idle time.
 
 mod finding;
 mod table;
@@ -39,13 +39,13 @@ const MAX_APIS: usize = 4096;
 const MAX_THREADS: usize = 64 << 10;
 /// Open operators of one thread.
 const MAX_DEPTH: usize = 256;
-/// Blocks that are told one by one; all are counted.
-const MAX_TOLD: usize = 1 << 20;
+/// Blocks that are listed one by one; all are counted.
+const MAX_LISTED: usize = 1 << 20;
 
-/// What is looked for.
+/// The rules of the search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InefficientRules {
-    /// Smaller blocks are not told of.
+    /// Smaller blocks are not listed.
     pub min_size_bytes: u64,
     /// APIs between two uses, beyond which a block is idle.
     pub idle_threshold: u64,
@@ -66,7 +66,7 @@ pub struct InefficientAnalysis {
     only: Matcher,
     processes: HashMap<u32, Process>,
     found: HashMap<(u32, Device), Inefficient>,
-    told: usize,
+    listed: usize,
 }
 
 #[derive(Debug, Default)]
@@ -75,7 +75,7 @@ struct Process {
     blocks: HashMap<u64, Use>,
 }
 
-/// Whose operators.
+/// Origin of operators.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum OpsOf {
     /// `PyTorch`'s; their blocks are those of [`PTA`](crate::backend::ascend::pools::PTA).
@@ -84,7 +84,7 @@ enum OpsOf {
     Atb,
 }
 
-/// Operators of one kind, and what they did.
+/// Operators of one kind, and their effects.
 #[derive(Debug, Default)]
 struct Family {
     counter: u64,
@@ -137,19 +137,19 @@ struct Use {
 }
 
 impl InefficientAnalysis {
-    /// Looks for what the rules say.
+    /// Searches by these rules.
     #[must_use]
     pub fn new(rules: InefficientRules) -> Self {
         Self { rules, ..Self::default() }
     }
 
-    /// Tells only of blocks that satisfy the filter. How they are used is judged by what all blocks do.
+    /// Lists only blocks that match the filter. Their use is judged by the events of all blocks.
     #[must_use]
     pub fn only(self, filter: Filter) -> Self {
         Self { only: filter.into(), ..self }
     }
 
-    /// The analysis to show the run to: it is to know what exits free.
+    /// The analysis to show the run to: it needs to know what exits free.
     #[must_use]
     pub fn judging(self) -> Box<dyn Analysis> {
         Box::new(Judged::default().marking(Box::new(self)))
@@ -236,8 +236,8 @@ impl InefficientAnalysis {
             *bytes = bytes.saturating_add(size_bytes);
             *wasted_byte_seconds += wasted(kind);
         }
-        if self.told < MAX_TOLD {
-            self.told += 1;
+        if self.listed < MAX_LISTED {
+            self.listed += 1;
             let block = InefficientBlock {
                 pool,
                 addr,
@@ -294,7 +294,7 @@ impl Family {
         open.push(Open { name: std::sync::Arc::clone(name), api: self.counter, took: false, gave: false });
     }
 
-    /// Ends the innermost operator of this name; those inside of it threw an exception, or their end was lost.
+    /// Ends the innermost operator of this name; inner ones threw an exception, or their end was lost.
     fn ends(&mut self, tid: u32, name: &str) {
         let Some(open) = self.threads.get_mut(&tid) else { return };
         let Some(at) = open.iter().rposition(|open| *open.name == *name) else { return };
@@ -313,7 +313,7 @@ impl Use {
         Self { block, born_in, used: false, last_access: None, found: [None; 3], by_exit: false, order: Vec::new() }
     }
 
-    /// Notes what was found, once; what is wasted adds up.
+    /// Notes a finding, once; waste adds up.
     fn find(&mut self, kind: InefficientKind, from_ns: u64, to_ns: u64, rules: InefficientRules) {
         if !rules.kinds[kind as usize] || self.block.size_bytes < rules.min_size_bytes {
             return;
@@ -340,7 +340,7 @@ impl Analysis for InefficientAnalysis {
     fn observe(&mut self, event: &Event) {
         match &event.kind {
             EventKind::Alloc(alloc) => {
-                // A block that is put back was used before in a way that is not known.
+                // The use of a restored block before is unknown.
                 if let Some(family) = family_of(alloc.block.pool).filter(|_| !alloc.restored && !alloc.promoted) {
                     self.allocated(event, &alloc.block, family);
                 }
@@ -454,7 +454,7 @@ mod tests {
             .end_op("a");
         script.begin("f").free(pools::PTA, B).end_op("f").begin("u").access(A).end_op("u");
         assert_eq!(all(&script), [(A, vec![EarlyAllocation])]);
-        // Given back within the operator that uses A: not between.
+        // Freed within the operator that uses A: not between.
         let mut script = Script::new(1, NPU0);
         script.begin("b").alloc(pools::PTA, B, 64).end_op("b").begin("a").alloc(pools::PTA, A, 64).end_op("a");
         script.begin("u").free(pools::PTA, B).access(A).end_op("u");
@@ -475,7 +475,7 @@ mod tests {
             .end_op("b");
         script.free(pools::PTA, A);
         assert_eq!(all(&script), [(A, vec![LateDeallocation])]);
-        // Nothing is taken in between; and a block that was never used is not late.
+        // No allocation in between; and a block that was never used is not late.
         let mut script = Script::new(1, NPU0);
         script.begin("a").alloc(pools::PTA, A, 64).access(A).end_op("a").free(pools::PTA, A);
         script.alloc(pools::PTA, B, 64).alloc(pools::PTA, A, 64).free(pools::PTA, B);
@@ -495,8 +495,8 @@ mod tests {
         assert_eq!((idle(4), idle(5)), (vec![(A, vec![TemporaryIdleness])], vec![]));
     }
 
-    /// Fault of the reference: the end of an inner operator ended the outer one, so what the outer one then freed was an API of its
-    /// own, between allocation and use.
+    /// Fault of the reference: the end of an inner operator ended the outer one, so a free in the outer one then was an
+    /// API of its own, between allocation and use.
     #[test]
     fn inner_operators_do_not_end_outer_ones() {
         let mut script = Script::new(1, NPU0);
@@ -524,10 +524,10 @@ mod tests {
         assert_eq!(all(&script), [(A, vec![EarlyAllocation])]);
     }
 
-    /// The selected block is judged by what all others do, so B, which is not selected, makes A early; and A is not told when B is
-    /// asked for.
+    /// The selected block is judged by the events of all others, so B, which is not selected, makes A early; and A is
+    /// not listed when B is selected.
     #[test]
-    fn others_are_not_told_but_count() {
+    fn others_are_not_listed_but_count() {
         use crate::analyses::select::{Condition, Test};
         let mut script = Script::new(1, NPU0);
         script
@@ -539,21 +539,21 @@ mod tests {
             .access(A)
             .end_op("a");
         script.begin("f").free(pools::PTA, B).end_op("f").begin("u").access(A).end_op("u");
-        let told = |size_bytes: u64| {
+        let listed = |size_bytes: u64| {
             let filter =
                 Filter { conditions: vec![Condition { test: Test::Size(size_bytes), wanted: true }], rules: None };
             run(InefficientAnalysis::default().only(filter), script.events(), &RunEnd::default())
         };
         let addresses = |size_bytes| {
-            let found = told(size_bytes);
+            let found = listed(size_bytes);
             let [Finding::Inefficient(found)] = &found[..] else { panic!("one device") };
             (found.looked_at.blocks, found.blocks.iter().map(|block| block.addr).collect::<Vec<_>>())
         };
         assert_eq!((addresses(65), addresses(64)), ((1, vec![A]), (1, vec![])));
-        assert_eq!(told(63), []);
+        assert_eq!(listed(63), []);
     }
 
-    /// Uses are what is judged by: without any, blocks are looked at and nothing is judged. A is used twice.
+    /// Blocks are judged by their accesses: without any, blocks are counted and not judged. A is used twice.
     #[test]
     fn nothing_is_judged_without_uses() {
         let mut script = Script::new(1, NPU0);
@@ -570,7 +570,7 @@ mod tests {
         assert_eq!(judged(&script, &lossy), (true, 1, 64, 2, Confidence::Doubtful));
     }
 
-    /// Nobody knows how a block was used that is put back: its next use is not its first.
+    /// The use of a restored block is unknown: its next access is not its first.
     #[test]
     fn blocks_that_are_put_back_are_not_judged() {
         let mut script = Script::new(1, NPU0);
@@ -579,7 +579,7 @@ mod tests {
         assert_eq!(all(&script), []);
     }
 
-    /// Size and kind choose what is told; waste is size times idle time, here 10 events of 1 ns.
+    /// Size and kind choose the listed blocks; waste is size times idle time, here 10 events of 1 ns.
     #[test]
     fn rules_and_waste() {
         let mut script = Script::new(1, NPU0);

@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::analyses::answer::{Answer, Context, Subject};
 use crate::model::{Device, LiveSum, Pool};
 
-/// What is judged of a process: all of it up to its exit.
+/// The judged span of a process: all of it up to its exit.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct Span {
     /// Process.
@@ -19,11 +19,11 @@ pub struct Span {
     pub until_ns: u64,
     /// What shows that.
     pub exit: Exit,
-    /// What the exit freed, by device and pool.
+    /// Memory that the exit freed, by device and pool.
     pub freed: Vec<ExitFreed>,
 }
 
-/// What an exit freed of one pool: it was held when the exit began.
+/// Memory of one pool that an exit freed: held when the exit began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct ExitFreed {
     /// Device.
@@ -34,7 +34,7 @@ pub struct ExitFreed {
     pub blocks: u64,
     /// Their bytes.
     pub size_bytes: u64,
-    /// Of the driver: segments of pools, of which the bytes are those of the pools and not among these.
+    /// Driver blocks that are segments of pools: their bytes count with the pools, not here.
     pub segments: LiveSum,
 }
 
@@ -63,9 +63,9 @@ impl ExitCall {
 pub struct Exit {
     /// `aclFinalize` was called, and no work came behind it.
     pub finalized: bool,
-    /// By what call it began, with no work behind it; `null` where none was seen.
+    /// The call that began it, with no work behind it; `null` where none was seen.
     pub called: Option<ExitCall>,
-    /// The process ended, and between its last work and that it freed what it held.
+    /// The process ended, and freed the memory it held between its last work and its end.
     pub ended: bool,
     /// Blocks of device memory that it freed meanwhile.
     pub freed_blocks: u64,

@@ -1,13 +1,14 @@
-//! What is judged of a process? The span in which it worked.
+//! Which part of a process is judged? The span in which it worked.
 //!
-//! - A program that ends in order frees what it held until then: Python empties its modules, a framework its pools. Those frees say
-//!   nothing of how it works. Analyses inside of [`Judged`] see them as [`FreeCause::Exit`](crate::model::FreeCause::Exit) (`tail`).
-//! - Of leaks each byte counts once: a driver block that is a pool's segment is seen with that pool's blocks in it. As soon as it is known
-//!   for one, these analyses see its end (`segments`).
+//! - A program that ends in order frees the memory it held until then: Python empties its modules, a framework its
+//!   pools. Those frees say nothing about its work. Analyses inside of [`Judged`] see them as
+//!   [`FreeCause::Exit`](crate::model::FreeCause::Exit) (`tail`).
+//! - In leaks each byte counts once: a driver block that is a pool's segment contains that pool's blocks. As soon as it
+//!   is known to be one, these analyses see its end (`segments`).
 //! - Others see all blocks: up to the exit alone, or with the exit's frees marked (`readers`).
 //!
-//! Events of a process stay in order, those of several do not: frees are held back until the process works on. So nothing belongs here that
-//! adds several processes up at a moment.
+//! Events of one process stay in order, those of several do not: frees are held back until the process works on. So an
+//! analysis that adds up several processes at a moment does not belong here.
 
 mod finding;
 mod readers;
@@ -31,7 +32,7 @@ use self::{
 use super::{Analysis, Finding, concluded::Concluded, decompose::RuleSet, named::Names};
 use crate::model::{Event, EventKind, RunEnd};
 
-/// Analyses that judge what a program did while it worked.
+/// Analyses that judge the work of a program.
 #[derive(Default)]
 pub struct Judged {
     readers: Readers,
@@ -48,13 +49,13 @@ struct Process {
 }
 
 impl Judged {
-    /// Of these analyses of leaks, for which each byte counts once.
+    /// With these analyses of leaks, in which each byte counts once.
     #[must_use]
     pub fn leaks(leaks: Vec<Box<dyn Analysis>>) -> Self {
         Self { readers: Readers { leaks, ..Readers::default() }, ..Self::default() }
     }
 
-    /// Those of leaks see the final owners of blocks, by these rules.
+    /// Analyses of leaks see the final owners of blocks, by these rules.
     #[must_use]
     pub fn naming(self, rules: Arc<RuleSet>) -> Self {
         Self { names: Some(Names::new(rules)), ..self }
@@ -67,14 +68,14 @@ impl Judged {
         self
     }
 
-    /// Adds an analysis that sees all blocks up to the exit: what is live then is held to the end.
+    /// Adds an analysis that sees all blocks up to the exit: blocks live then are held to the end.
     #[must_use]
     pub fn freezing(mut self, analysis: Box<dyn Analysis>) -> Self {
         self.readers.frozen.push(analysis);
         self
     }
 
-    /// Tells of no spans: others do.
+    /// Reports no spans: another one does.
     #[must_use]
     pub fn silent(self) -> Self {
         Self { is_silent: true, ..self }

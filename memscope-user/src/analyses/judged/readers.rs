@@ -1,16 +1,16 @@
-//! Who sees what of a run, and of an exit.
+//! Which analyses see which events of a run, and of an exit.
 
 use std::borrow::Cow;
 
 use super::super::{Analysis, named::Final};
 use crate::model::{Event, EventKind, Free, FreeCause, UnknownFree};
 
-/// Who may see an event of a driver block.
+/// The readers of a driver block's event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sight {
     /// All.
     All,
-    /// Those for which the blocks of a pool stand for its segments.
+    /// Those that count the blocks of a pool instead of its segments.
     WithoutSegments,
     /// Those that see segments, too.
     WithSegments,
@@ -34,10 +34,10 @@ pub(super) struct OfExit {
     pub(super) own: bool,
 }
 
-/// The analyses inside, by what they see.
+/// The analyses inside, by the events they see.
 #[derive(Default)]
 pub(super) struct Readers {
-    /// Each byte once, and what the exit freed as held.
+    /// Each byte once, and memory that the exit freed counts as held.
     pub(super) leaks: Vec<Box<dyn Analysis>>,
     /// Everything, and which frees are of the exit.
     pub(super) marked: Vec<Box<dyn Analysis>>,
@@ -115,7 +115,7 @@ fn show(analyses: &mut [Box<dyn Analysis>], event: &Event) {
     }
 }
 
-/// What the exit frees of older blocks was held.
+/// Older blocks that the exit frees were held.
 fn held(mut event: Event, own: bool) -> Event {
     if let EventKind::Free(free) = &mut event.kind
         && free.cause == FreeCause::Program

@@ -1,16 +1,17 @@
 //! Which driver blocks are segments of pools?
 //!
-//! One in which a pool has a block. Pools get a segment right before they hand out of it, so the last driver blocks are enough to
-//! look at: at most [`MAX_RECENT`] that no pool has used yet. One that a pool first uses later counts as the program's.
+//! A driver block with a pool's block in it. Pools get a segment right before they use it, so only the last driver
+//! blocks are searched: at most [`MAX_RECENT`] that no pool has used yet. A block that a pool first uses later counts
+//! as the program's.
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
 
 use super::readers::Sight;
 use crate::model::{Alloc, AllocApi, Block, DriverFigures, Event, EventKind, Free, FreeCause, Region, RegionKind};
 
-/// Driver blocks that may still turn out to be a segment.
+/// Driver blocks that may still become a segment.
 const MAX_RECENT: usize = 4096;
-/// Segments that are known at a time; further ones count as the program's.
+/// Most known segments at a time; further ones count as the program's.
 const MAX_SEGMENTS: usize = 1 << 17;
 
 /// Driver blocks of one process.
@@ -18,16 +19,17 @@ const MAX_SEGMENTS: usize = 1 << 17;
 pub(super) struct Segments {
     /// By start: its size, and the block. Memory behind a handle is where it is mapped.
     recent: BTreeMap<u64, (u64, Block)>,
-    /// Blocks that are not mapped yet, by number.
+    /// Unmapped blocks, by number.
     handles: BTreeMap<u64, Block>,
-    /// In the order in which they came: start, number.
+    /// In the order of their allocation: start, number.
     order: VecDeque<(u64, u64)>,
     /// Numbers of the segments.
     numbers: HashSet<u64>,
 }
 
 impl Segments {
-    /// Passes events on, and who may see them: the end of a segment is passed on for those that count bytes once as soon as it is known for one.
+    /// Passes events on with their readers: those that count bytes once see the end of a segment as soon as it is known
+    /// to be one.
     pub(super) fn observe(&mut self, event: &Event, pass: &mut impl FnMut(&Event, Sight)) {
         match &event.kind {
             EventKind::Alloc(Alloc { block, .. }) if block.pool.is_driver() => self.add(block),
@@ -88,7 +90,7 @@ impl Segments {
         }
     }
 
-    /// Whether it was a segment, of which the end was passed on before.
+    /// Whether it was a segment with an end already passed on.
     fn ends(&mut self, block: &Block) -> bool {
         self.handles.remove(&block.allocation_id);
         if self.recent.get(&block.addr).is_some_and(|(_, known)| known.allocation_id == block.allocation_id) {

@@ -1,18 +1,18 @@
 //! When did a program stop working, and begin to end?
 //!
-//! Frees are held back until the program works on: until it allocates device memory, launches, marks, runs an operator. So at the end
-//! of a process those behind its last work are at hand. They are its exit if two signs agree:
+//! Frees are held back until the program works on: until it allocates device memory, launches, marks, runs an operator.
+//! So at the end of a process all frees after its last work are available. They are its exit if two signs agree:
 //!
-//! - the process ends, at most [`MAX_TO_END_NS`] behind the last of them; and
-//! - it called `aclFinalize`, or they free at least half of what was live (mass frees).
+//! - the process ends, at most [`MAX_TO_END_NS`] after the last of them; and
+//! - it called `aclFinalize`, or they free at least half of the live memory (mass frees).
 //!
-//! Calls of `exit` and of `Py_FinalizeEx` with no work behind are enough: all that is freed behind the first of them is of the exit, however much
-//! or late that is. Work may come behind them (Python waits for its threads): then they say nothing.
+//! Calls of `exit` and of `Py_FinalizeEx` with no work behind are enough: all frees after the first of them belong to
+//! the exit, however many or late. Work may follow (Python waits for its threads): then the calls do not count.
 //!
-//! An exit may allocate a little, as handlers do that save or log: one block for [`FREES_OF_ALLOC`] frees of older ones behind it, none of
-//! which is a leak. `aclFinalize` with no work behind it is enough where the end of the process is not seen. A pause of more than
-//! [`MAX_PAUSE_NS`] between two frees parts what belonged to the last work from the exit. A process that is killed, or still runs when
-//! the trace ends, has no exit.
+//! An exit may allocate a little, as handlers do that save or log: one block for [`FREES_OF_ALLOC`] later frees of
+//! older ones, none of them a leak. `aclFinalize` with no work behind it is enough where the end of the process is not
+//! seen. A pause of more than [`MAX_PAUSE_NS`] between two frees separates the last work from the exit. A process that
+//! is killed, or still runs when the trace ends, has no exit.
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
 
@@ -27,13 +27,13 @@ const MAX_PAUSE_NS: u64 = 2_000_000_000;
 /// The longest time from the last free to the end of the process.
 const MAX_TO_END_NS: u64 = 10_000_000_000;
 
-/// An exit without frees is told of if it is as long as this.
+/// An exit without frees is reported from this length on.
 const LONG_NS: u64 = 1_000_000_000;
 
 /// Frees for each allocation of an exit.
 const FREES_OF_ALLOC: u64 = 8;
 
-/// What has happened since the last work of a process.
+/// Events since the last work of a process.
 #[derive(Debug, Default)]
 pub(super) struct Tail {
     held: VecDeque<Seen<'static>>,
@@ -46,17 +46,17 @@ pub(super) struct Tail {
     has_memory: bool,
 }
 
-/// The call by which a process begins to end, and when it came, nanoseconds since the Unix epoch.
+/// The call by which a process begins to end, and its time, nanoseconds since the Unix epoch.
 type Called = (ExitCall, u64);
 
-/// Where in the held events an exit begins, and what it freed.
+/// Index in the held events at which an exit begins, and the memory it freed.
 struct Found {
     at: usize,
     exit: Exit,
 }
 
 impl Tail {
-    /// Takes an event of the process, and passes on what is settled.
+    /// Takes an event of the process, and passes on the settled ones.
     pub(super) fn observe(&mut self, seen: &Seen<'_>, readers: &mut Readers) {
         let event = &*seen.event;
         self.start_ns.get_or_insert(event.time_ns);
@@ -101,7 +101,7 @@ impl Tail {
             }
         }
         let (start_ns, until_ns, exit) = (self.start_ns?, until_ns?, found?.exit);
-        // One without frees tells no more than the end of the process.
+        // One without frees adds nothing to the end of the process.
         let is_long = end_ns.is_some_and(|end_ns| end_ns.saturating_sub(until_ns) >= LONG_NS);
         (gives_back || is_long).then_some(Span { pid, start_ns, until_ns, exit, freed })
     }
@@ -130,13 +130,14 @@ fn is_of(seen: &Seen<'_>, own: &HashSet<u64>) -> bool {
     }
 }
 
-/// Blocks that the program freed with these events, but for those of these numbers; each byte once.
+/// Blocks that the program freed with these events, except those with these numbers; each byte once.
 fn older<'a>(events: impl Iterator<Item = &'a Seen<'static>>, own: &HashSet<u64>) -> impl Iterator<Item = &'a Block> {
     events.filter_map(|seen| block_of(seen, true)).filter(|block| !own.contains(&block.allocation_id))
 }
 
-/// Whether the program works: an exit has none of these, but for few allocations. That a process has started is seen by the tracer, which may be
-/// behind a short one; and that a request has failed for good is certain only later, amid the frees of a program that ends of it.
+/// Whether the program works: an exit has no such events, but for few allocations. The start of a process is no work:
+/// the tracer may note it after a short process has ended. Nor is a final failure of a request: it is certain only
+/// later, amid the frees of a program that ends because of it.
 fn is_work(kind: &EventKind) -> bool {
     match kind {
         EventKind::Alloc(_) => is_device_alloc(kind),
@@ -160,7 +161,7 @@ const fn is_sign(kind: &EventKind) -> bool {
     is_sign || is_older_free(kind) || call_of(kind).is_some()
 }
 
-/// By which call the process begins to end.
+/// The call by which the process begins to end.
 const fn call_of(kind: &EventKind) -> Option<ExitCall> {
     match kind {
         EventKind::System(System::Exit) => Some(ExitCall::Exit),
@@ -228,8 +229,8 @@ fn freed_since(held: &VecDeque<Seen<'static>>, at: usize) -> (u64, u64) {
     older(held.range(at..), &own).fold((0, 0_u64), |sum, block| (sum.0 + 1, sum.1.saturating_add(block.size_bytes)))
 }
 
-/// Where the frees begin that no pause parts from the end, or from the call that begins it: behind that the exit may take its time. When `aclFinalize`
-/// was called, the exit began by a call, the process ended.
+/// The start of the frees that no pause separates from the end, or from the call that begins it: after that the exit
+/// may take its time. After `aclFinalize` the exit began by a call, and the process ended.
 fn begin_by_frees(
     held: &VecDeque<Seen<'static>>,
     [finalized_ns, called_ns, end_ns]: [Option<u64>; 3],
@@ -242,7 +243,7 @@ fn begin_by_frees(
         (None, Some(_)) => MAX_PAUSE_NS,
         (None, None) => MAX_TO_END_NS,
     };
-    // What lies behind: frees of older blocks, and allocations.
+    // Later events: frees of older blocks, and allocations.
     let (mut returned, mut allocations) = (0, 0);
     for (number, seen) in held.iter().enumerate().rev() {
         let event = &*seen.event;

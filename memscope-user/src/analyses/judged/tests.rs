@@ -17,7 +17,7 @@ fn place(name: &str) -> Stacks {
     Stacks { python: Some(Stack::keep([name, "train.py(9): main"], StackEnd::Root)), ..Stacks::default() }
 }
 
-/// What was found in a run whose events are so far apart.
+/// The findings of a run with events at this distance.
 #[derive(Default)]
 struct Found {
     span: Option<Span>,
@@ -48,7 +48,7 @@ fn judge(script: &Script, apart_ns: u64) -> Found {
     found
 }
 
-/// Weights; then steps, each with a temporary block and a `loss`; `kept` is how many of those live at a time.
+/// Weights; then steps, each with a temporary block and a `loss`; `kept` is the number of losses live at a time.
 fn training(steps: u32, kept: usize) -> (Script, Vec<u64>) {
     let mut script = Script::new(PID, NPU0);
     script.at(place("model.py(3): weights")).alloc(pools::PTA, 0x10_0000, 100 * MIB);
@@ -96,8 +96,8 @@ fn a_list_that_the_exit_frees_leaks() {
     }
 }
 
-/// A handler at the exit copies something: a block comes and goes between what Python frees. The list leaks all the same, and the handler's block is
-/// no part of what was held.
+/// A handler at the exit copies something: it allocates and frees a block amid Python's frees. The list leaks all the
+/// same, and the handler's block is not part of the held memory.
 #[test]
 fn an_exit_may_allocate_a_little() {
     let (mut script, losses) = training(40, usize::MAX);
@@ -141,8 +141,8 @@ fn a_failure_that_is_certain_late_is_no_work() {
     assert_eq!(found.span.expect("an exit").exit.freed_blocks, 41);
 }
 
-/// The tracer came late: of what the exit frees most is older than the trace. These frees belong to the exit and replace nothing, so what a
-/// place gained until then is a leak; and where they come first, the exit begins with them.
+/// The tracer came late: most memory freed by the exit is older than the trace. These frees belong to the exit and
+/// replace nothing, so the gain of a place until then is a leak; and where they come first, the exit begins with them.
 #[test]
 fn frees_of_older_blocks_belong_to_the_exit() {
     for older_first in [false, true] {
@@ -173,7 +173,7 @@ fn frees_of_older_blocks_belong_to_the_exit() {
     }
 }
 
-/// A short program is over when the tracer notes that it has started: that is no work.
+/// A short program is over when the tracer notes its start: that is no work.
 #[test]
 fn a_start_that_is_noted_late_is_no_work() {
     let (mut script, losses) = training(40, usize::MAX);
@@ -199,7 +199,7 @@ fn what_is_replaced_in_each_step_is_kept() {
     }
 }
 
-/// What a program frees before it works on is freed, however much it is.
+/// Memory that a program frees before it works on is freed, however much it is.
 #[test]
 fn a_pool_that_is_emptied_between_epochs_is_no_exit() {
     let (mut script, losses) = training(40, usize::MAX);
@@ -285,7 +285,7 @@ fn a_server_that_ends_in_order_has_grown() {
     assert_eq!((site.blocks, site.allocations), (200, 200));
 }
 
-/// The driver's blocks that a pool gets are seen once: as what the pool hands out of them.
+/// Driver blocks of a pool count once: as the blocks that the pool hands out of them.
 #[test]
 fn segments_count_once() {
     let mut script = Script::new(PID, NPU0);
@@ -299,7 +299,7 @@ fn segments_count_once() {
     assert_eq!(sites, [(pools::PTA, 200)]);
 }
 
-/// Physical memory behind handles is a segment where it is mapped; memory of the program itself is none.
+/// Physical memory behind handles is a segment where it is mapped; the program's own is none.
 #[test]
 fn mapped_segments_count_once() {
     let mut script = Script::new(PID, NPU0);
@@ -328,8 +328,8 @@ fn ends_of_segments_are_not_passed_on() {
     assert_eq!(leaks, [(pools::HAL, 3)], "the second one is the program's own");
 }
 
-/// `exit` is called, and handlers free a third of what is held, pauses of 5 s apart; the system has the rest. All of it was held. Without the call
-/// the third would be freed by work, and 5 s before the call is work as well.
+/// `exit` is called, and handlers free a third of the held memory, pauses of 5 s apart; the system has the rest. All of
+/// it was held. Without the call the third would be freed by work, and 5 s before the call is work as well.
 #[test]
 fn what_is_freed_behind_the_call_of_exit_was_held() {
     let calls = [(System::Exit, ExitCall::Exit), (System::PythonEnds, ExitCall::PyFinalize)];
@@ -366,7 +366,7 @@ fn what_is_freed_behind_the_call_of_exit_was_held() {
     }
 }
 
-/// Python waits for its threads, which work on: the call says nothing then.
+/// Python waits for its threads, which work on: the call does not count then.
 #[test]
 fn work_behind_the_call_takes_it_back() {
     let mut script = Script::new(PID, NPU0);

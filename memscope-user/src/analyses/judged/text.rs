@@ -1,4 +1,4 @@
-//! What was judged.
+//! The judged span, as text.
 
 use std::io::{self, Write};
 

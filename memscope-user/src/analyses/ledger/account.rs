@@ -33,24 +33,24 @@ pub(in crate::analyses) struct PoolAccount {
     pub(in crate::analyses) segments: Sum,
     /// Bytes of this pool's blocks in those segments.
     pub(in crate::analyses) filled: u128,
-    /// By how much blocks are more than the segment that they are in, summed over segments.
+    /// Excess of blocks over the size of their segment, summed over segments.
     pub(in crate::analyses) shared: u128,
     /// Bytes of this device's blocks in segments of the pool, of other pools, and in all.
     pub(in crate::analyses) inside: u128,
     pub(in crate::analyses) nested: u128,
     pub(in crate::analyses) handed: Sum,
-    /// What the pool said last: handed out, reserved.
-    pub(in crate::analyses) told: Option<(u64, u64)>,
+    /// The pool's last figures: handed out, reserved.
+    pub(in crate::analyses) reported: Option<(u64, u64)>,
 }
 
-/// The driver's figures, and what was known of the process at that moment.
+/// The driver's figures, and the state of the process at that moment.
 #[derive(Clone, Debug)]
 pub(super) struct Sample {
     pub(super) pid: u32,
     pub(super) time_ns: u64,
     pub(super) used_bytes: u64,
     pub(super) total_bytes: u64,
-    /// The process's own, if it is among those that the driver tells of.
+    /// The process's own figure, if the driver lists it.
     pub(super) process_bytes: Option<u64>,
     pub(super) processes: Option<Arc<[ProcessUsage]>>,
     /// Its driver blocks.
@@ -58,7 +58,7 @@ pub(super) struct Sample {
 }
 
 impl Sample {
-    /// What the driver's figures mean to a process that holds `hal_bytes`.
+    /// The driver's figures for a process that holds `hal_bytes`.
     pub(super) fn of(pid: u32, (time_ns, usage): &Figures, hal_bytes: u128) -> Self {
         let own = |list: &[ProcessUsage]| list.iter().find(|process| process.pid == pid).copied();
         Self {
@@ -80,18 +80,18 @@ pub(super) struct Account {
     pub(super) hal: u128,
     /// All of them by module.
     pub(super) modules: BTreeMap<&'static str, Sum>,
-    /// Those that are no segments, by module.
+    /// Those outside of segments, by module.
     pub(super) unpooled: BTreeMap<Option<Module>, Sum>,
     pub(super) pools: BTreeMap<Pool, PoolAccount>,
     pub(super) sample: Option<Sample>,
-    /// Most driver memory so far, and what pools had handed out of it at most.
+    /// Most driver memory so far, and the most of it that pools had handed out.
     top: (u128, u128),
     at_top: bool,
     pub(super) peak: Option<Box<Ledger>>,
 }
 
 impl Account {
-    /// One that holds nothing yet.
+    /// An empty one.
     pub(super) fn new(sample: Option<Sample>) -> Self {
         Self { sample, ..Self::default() }
     }
@@ -100,12 +100,12 @@ impl Account {
         self.pools.entry(pool).or_default()
     }
 
-    /// Whether this is the highest so far. To be asked before anything shrinks; the answer is yes once for each top.
+    /// Whether this is the highest so far. Call before a decrease; the answer is yes once for each top.
     pub(super) fn leaves_top(&mut self) -> bool {
         std::mem::take(&mut self.at_top)
     }
 
-    /// Anything may have grown.
+    /// A figure may have grown.
     pub(super) fn grown(&mut self) {
         let height = (self.hal, self.pools.values().map(|pool| pool.filled).sum());
         if height > self.top {
@@ -119,8 +119,8 @@ impl Account {
         self.at_top
     }
 
-    /// The driver tells. A process that it does not list holds nothing there, or is hidden from us: then the last
-    /// figures that list it are better.
+    /// New figures of the driver. A process that it does not list holds nothing there, or is hidden from us: then the
+    /// last figures that list it are better.
     pub(super) fn sampled(&mut self, sample: Sample) {
         let listed = |sample: &Sample| sample.process_bytes.is_some();
         if listed(&sample) || !self.sample.as_ref().is_some_and(listed) {

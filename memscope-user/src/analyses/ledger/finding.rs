@@ -1,7 +1,7 @@
 //! The ledger: where the memory of a device is, as sums that agree.
 //!
-//! Each [`Sheet`] is one equation: its total is the sum of its parts, those with a minus taken off. What does not fit is
-//! a part with a name of its own, so no figure is ever negative, cut, or left over.
+//! Each [`Sheet`] is one equation: its total is the sum of its parts, those with a minus subtracted. A difference is a
+//! part with its own name, so no figure is ever negative, cut, or left over.
 
 use std::io::{self, Write};
 
@@ -11,22 +11,22 @@ use serde::Serialize;
 use crate::analyses::answer::{Answer, Context, Order, Subject};
 use crate::model::{Confidence, Device, Pool};
 
-/// What an entry of a sheet stands for.
+/// The meaning of an entry of a sheet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, JsonSchema, Serialize)]
 #[serde(tag = "item", rename_all = "snake_case")]
 pub enum Item {
     /// The device's bytes in use.
     DeviceUsed,
-    /// Live driver blocks of one module, whoever they serve.
+    /// Live driver blocks of one module, for any user.
     Module {
         /// Name of the module.
         module: &'static str,
     },
-    /// Driver blocks that were given back since the driver's figures were taken.
+    /// Driver blocks given back since the driver's figures were taken.
     GivenBackSince,
     /// Driver blocks that came since then.
     AllocatedSince,
-    /// What the driver counts for the process beyond its driver blocks.
+    /// Bytes that the driver counts for the process beyond its driver blocks.
     BeyondHal,
     /// Driver blocks that the driver does not count for the process.
     NotInProcess,
@@ -35,13 +35,13 @@ pub enum Item {
         /// Its number on the host.
         pid: u32,
     },
-    /// What is left of the device's figure.
+    /// The rest of the device's figure.
     Unexplained,
-    /// What the device's figure lacks.
+    /// The deficit of the device's figure.
     Overexplained,
     /// All live driver blocks.
     Hal,
-    /// Blocks that a pool has handed out, in driver memory that was seen.
+    /// Blocks that a pool has handed out, in known driver memory.
     PoolAllocated {
         /// The pool.
         pool: Pool,
@@ -62,7 +62,7 @@ pub enum Item {
     Hccl,
     /// All other driver blocks.
     Rest,
-    /// What a pool says that it has handed out.
+    /// Bytes handed out by the pool's own figure.
     PoolOwnAllocated {
         /// The pool.
         pool: Pool,
@@ -77,17 +77,17 @@ pub enum Item {
         /// The pool.
         pool: Pool,
     },
-    /// What a pool has handed out and was not seen.
+    /// Bytes that a pool has handed out in unseen blocks.
     PoolOlder {
         /// The pool.
         pool: Pool,
     },
-    /// Blocks that were seen, and that the pool does not count.
+    /// Seen blocks that the pool does not count.
     PoolNotCounted {
         /// The pool.
         pool: Pool,
     },
-    /// What a pool says that it holds reserved.
+    /// Reserved bytes by the pool's own figure.
     PoolOwnReserved {
         /// The pool.
         pool: Pool,
@@ -97,12 +97,12 @@ pub enum Item {
         /// The pool.
         pool: Pool,
     },
-    /// What a pool says that it holds beyond that.
+    /// Bytes beyond that by the pool's own figure.
     SegmentsOlder {
         /// The pool.
         pool: Pool,
     },
-    /// What a pool was seen to hold beyond what it says.
+    /// Seen bytes of a pool beyond its own figure.
     SegmentsNewer {
         /// The pool.
         pool: Pool,
@@ -110,7 +110,7 @@ pub enum Item {
 }
 
 impl Item {
-    /// Where the figure comes from, in words.
+    /// The source of the figure, in words.
     #[must_use]
     pub const fn source(&self) -> &'static str {
         match self {
@@ -133,7 +133,7 @@ impl Item {
             Self::Hccl => "blocks of driver module HCCL outside of pools",
             Self::Rest => "blocks of other driver modules outside of pools",
             Self::PoolOwnAllocated { .. } => {
-                "the pool's own figure in its last report, or what its blocks add up to where it tells none"
+                "the pool's own figure in its last report, or the sum of its blocks where it has none"
             }
             Self::PoolNested { .. } => "the pool's reports of blocks, inside of another pool's memory",
             Self::PoolElsewhere { .. } => {
@@ -164,25 +164,25 @@ pub enum Sign {
 /// One figure of a sheet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct Entry {
-    /// What it is.
+    /// Its meaning.
     #[serde(flatten)]
     pub item: Item,
-    /// How it counts.
+    /// Its sign in the sum.
     pub sign: Sign,
     /// Bytes. Wide enough for any sum of sizes, so that sums agree whatever a program claims.
     pub size_bytes: u128,
-    /// Where it comes from.
+    /// The source of the figure.
     pub source: &'static str,
 }
 
 impl Entry {
-    /// A figure that is added.
+    /// A figure to add.
     #[must_use]
     pub const fn plus(item: Item, size_bytes: u128) -> Self {
         Self { item, sign: Sign::Plus, size_bytes, source: item.source() }
     }
 
-    /// A figure that is taken off.
+    /// A figure to subtract.
     #[must_use]
     pub const fn minus(item: Item, size_bytes: u128) -> Self {
         Self { item, sign: Sign::Minus, size_bytes, source: item.source() }
@@ -192,9 +192,9 @@ impl Entry {
 /// One equation.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct Sheet {
-    /// What is accounted for.
+    /// The sum.
     pub total: Entry,
-    /// What it is made of.
+    /// Its parts.
     pub parts: Vec<Entry>,
 }
 
@@ -217,7 +217,8 @@ impl Sheet {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, JsonSchema, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Moment {
-    /// When the process held the most driver memory on the device; of those moments, when pools had the most handed out.
+    /// When the process held the most driver memory on the device; of those moments, when pools had the most handed
+    /// out.
     Peak,
     /// When the process, or the trace, ended.
     End,
@@ -225,18 +226,18 @@ pub enum Moment {
     Now,
 }
 
-/// What a pool says of itself, against what was seen of it.
+/// A pool's own figures, against the seen memory.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct PoolSheets {
     /// The pool.
     pub pool: Pool,
-    /// What it has handed out.
+    /// The memory it has handed out.
     pub allocated: Sheet,
-    /// What it holds.
+    /// The memory it holds.
     pub reserved: Sheet,
 }
 
-/// Where the memory of a device is, as far as one process has to do with it.
+/// The memory of a device, as far as it concerns one process.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct Ledger {
     /// Process.
@@ -249,7 +250,7 @@ pub struct Ledger {
     pub time_ns: u64,
     /// The process was running before the trace.
     pub attached: bool,
-    /// The device's bytes in use; `None` when the driver's figures are not known.
+    /// The device's bytes in use; `None` when the driver's figures are unknown.
     pub used: Option<Sheet>,
     /// When those were taken, in nanoseconds since the Unix epoch.
     pub used_time_ns: Option<u64>,
@@ -257,7 +258,7 @@ pub struct Ledger {
     pub capacity_bytes: Option<u64>,
     /// The process's driver blocks.
     pub hal: Sheet,
-    /// Each pool that tells of itself.
+    /// Each pool with figures of its own.
     pub pools: Vec<PoolSheets>,
     /// How sure.
     pub confidence: Confidence,
@@ -285,7 +286,7 @@ impl Answer for Ledger {
 mod tests {
     use super::*;
 
-    /// What is taken off counts on the other side.
+    /// A subtracted part counts on the other side.
     #[test]
     fn sheets_agree_or_not() {
         let mut sheet = Sheet {

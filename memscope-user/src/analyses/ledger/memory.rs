@@ -1,6 +1,6 @@
 //! Driver blocks, the addresses that they are behind, and the pools' blocks there, of one process.
 //!
-//! What overlaps cannot be: where something new begins, what was there before has ended unseen, and is forgotten here.
+//! Overlaps are impossible: a new block shows that an older one there has ended unseen, and it is forgotten.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -18,7 +18,7 @@ use crate::model::{
 /// Devices of one process; more only come from a broken program, and share one account.
 const MAX_DEVICES: usize = 64;
 
-/// Pools of one process; a program can name as many as it likes, and blocks of further ones are in no ledger.
+/// Most pools of one process; a program can name any number, and blocks of further ones are in no ledger.
 const MAX_POOLS: usize = 32;
 
 /// Memory of one process.
@@ -29,7 +29,7 @@ pub(in crate::analyses) struct Memory {
     /// The driver's last figures of each device.
     figures: BTreeMap<Device, Figures>,
     accounts: Accounts,
-    /// Driver blocks by number, but for those that are plain.
+    /// Driver blocks by number, but for plain ones.
     segments: HashMap<u64, Segment>,
     plains: Plains,
     /// Addresses with a driver block behind them, by start.
@@ -39,7 +39,7 @@ pub(in crate::analyses) struct Memory {
     pools: Vec<Pool>,
     /// Blocks of pools.
     handed: BTreeMap<(Pool, u64), Handed>,
-    /// What has happened to the pools' memory, if somebody follows it.
+    /// Changes of the pools' memory, if an analysis follows it.
     shifts: Option<Vec<Shift>>,
 }
 
@@ -60,7 +60,7 @@ struct Handed {
     size_bytes: u64,
 }
 
-/// Whether something comes or goes.
+/// Whether a block is allocated or freed.
 #[derive(Clone, Copy)]
 enum Change {
     Comes,
@@ -86,17 +86,17 @@ fn common(a: &Range<u64>, b: &Range<u64>) -> Range<u64> {
 }
 
 impl Memory {
-    /// Of a process that is new to us.
+    /// For a new process.
     pub(super) fn new(pid: u32, figures: BTreeMap<Device, Figures>) -> Self {
         Self { pid, figures, ..Self::default() }
     }
 
-    /// Of a process whose pools somebody follows, see [`Self::take_shifts`].
+    /// For a process with followed pools, see [`Self::take_shifts`].
     pub(in crate::analyses) fn followed() -> Self {
         Self { shifts: Some(Vec::new()), ..Self::default() }
     }
 
-    /// What has happened to the pools' memory since the last time, in order.
+    /// Changes of the pools' memory since the last call, in order.
     pub(in crate::analyses) fn take_shifts(&mut self) -> Vec<Shift> {
         self.shifts.as_mut().map(std::mem::take).unwrap_or_default()
     }
@@ -110,19 +110,19 @@ impl Memory {
                     PoolLevel::Host => {}
                     _ => self.pool_alloc(&alloc.block),
                 }
-                self.told_with(&alloc.block, alloc.used_bytes, alloc.total_bytes);
+                self.reported_with(&alloc.block, alloc.used_bytes, alloc.total_bytes);
             }
             EventKind::Free(free) => {
                 match free.block.pool.level() {
                     PoolLevel::Driver => self.driver_free(&free.block),
                     _ => self.pool_free(&free.block),
                 }
-                self.told_with(&free.block, free.used_bytes, free.total_bytes);
+                self.reported_with(&free.block, free.used_bytes, free.total_bytes);
             }
             EventKind::BlockReturned(returned) => {
-                // Its figures are those of after the free that comes next.
+                // Its figures are those after the free that comes next.
                 self.shrinks();
-                self.told(event.device, returned.pool, (returned.used_bytes, returned.total_bytes));
+                self.reported(event.device, returned.pool, (returned.used_bytes, returned.total_bytes));
             }
             EventKind::Region(region) => self.region(region),
             _ => {}
@@ -130,9 +130,9 @@ impl Memory {
         self.time_ns = event.time_ns;
     }
 
-    fn told_with(&mut self, block: &Block, used_bytes: u64, total_bytes: Option<u64>) {
+    fn reported_with(&mut self, block: &Block, used_bytes: u64, total_bytes: Option<u64>) {
         if let Some(reserved_bytes) = total_bytes {
-            self.told(block.device, block.pool, (used_bytes, reserved_bytes));
+            self.reported(block.device, block.pool, (used_bytes, reserved_bytes));
         }
     }
 
@@ -199,7 +199,7 @@ impl Memory {
         account.pool(pool).segments.take(size_bytes);
     }
 
-    /// A block that was no pool's is gone.
+    /// A block outside of pools was freed.
     fn take_unpooled(&mut self, device: Device, module: Option<Module>, size_bytes: u64) {
         let account = self.account(device);
         account.hal -= u128::from(size_bytes);
@@ -263,16 +263,16 @@ impl Memory {
         }
     }
 
-    /// A pool says how much it has handed out, and how much it holds.
-    fn told(&mut self, device: Device, pool: Pool, told: (u64, u64)) {
+    /// A pool's own figures: bytes handed out, and bytes held.
+    fn reported(&mut self, device: Device, pool: Pool, reported: (u64, u64)) {
         if !self.knows(pool) {
             return;
         }
         let device = self.account_of(device);
-        self.account(device).pool(pool).told = Some(told);
+        self.account(device).pool(pool).reported = Some(reported);
     }
 
-    /// The driver says how much of the device is in use.
+    /// The driver's figure of the device's bytes in use.
     pub(super) fn sampled(&mut self, device: Device, figures: &Figures) {
         self.figures.insert(device, figures.clone());
         if let Some(account) = self.accounts.get_mut(&device) {
@@ -280,7 +280,7 @@ impl Memory {
         }
     }
 
-    /// The process is another program: its addresses mean something else now. Nobody is told of each.
+    /// The process runs another program: its addresses have another meaning. Blocks are not reported one by one.
     pub(in crate::analyses) fn forget_addresses(&mut self) {
         let Self { pid, time_ns, figures, accounts, shifts, .. } = std::mem::take(self);
         let shifts = shifts.map(|_| Vec::new());
@@ -339,14 +339,14 @@ impl Memory {
         if known { device } else { Device::None }
     }
 
-    /// The account of a device. One that is new held nothing when the driver's figures were taken.
+    /// The account of a device. A new one held nothing when the driver's figures were taken.
     fn account(&mut self, device: Device) -> &mut Account {
         let Self { accounts, figures, pid, .. } = self;
         let first = || figures.get(&device).map(|figures| Sample::of(*pid, figures, 0));
         accounts.entry(device).or_insert_with(|| Account::new(first()))
     }
 
-    /// To be called before anything shrinks: keeps what was highest.
+    /// Call before a decrease: keeps the highest state.
     fn shrinks(&mut self) {
         let time_ns = self.time_ns;
         for (device, account) in &mut self.accounts {
@@ -376,7 +376,7 @@ impl Memory {
         self.claim_or_fill(start, size_bytes);
     }
 
-    /// A span is new: it is the pool's whose reservation it lies in, or who has handed out memory there.
+    /// A new span belongs to the pool of its reservation, or to the one that has handed out memory there.
     fn claim_or_fill(&mut self, start: u64, size_bytes: u64) {
         let handed = self.handed_of_all_at(&range(start, size_bytes));
         let owner = self.reservation_at(start).and_then(|(_, reservation)| reservation.owner);
@@ -427,14 +427,14 @@ impl Memory {
         self.account(device).pool(pool).handed.take(size_bytes);
     }
 
-    /// Starts of the spans that have an address of `place`.
+    /// Starts of the spans that overlap `place`.
     fn spans_at(&self, place: &Range<u64>) -> Vec<u64> {
         let before = self.spans.range(..place.start).next_back();
         let before = before.filter(|(start, span)| start.saturating_add(span.size_bytes) > place.start);
         before.into_iter().chain(self.spans.range(place.clone())).map(|(start, _)| *start).collect()
     }
 
-    /// Starts of a pool's blocks that have an address of `place`.
+    /// Starts of a pool's blocks that overlap `place`.
     fn handed_at(&self, pool: Pool, place: &Range<u64>) -> Vec<u64> {
         let before = self.handed.range((pool, 0)..(pool, place.start)).next_back();
         let before = before.filter(|((_, start), handed)| start.saturating_add(handed.size_bytes) > place.start);
@@ -466,7 +466,7 @@ impl Memory {
         range(*start, reservation.size_bytes).contains(&addr).then_some((*start, *reservation))
     }
 
-    /// The block behind a span is the pool's, if it is nobody's yet, and so is everything in the same reservation.
+    /// Gives the block behind a span to the pool, unless it has an owner, and with it the whole reservation.
     fn claim(&mut self, start: u64, pool: Pool) {
         let mut found = vec![start];
         while let Some(start) = found.pop() {
@@ -493,7 +493,7 @@ impl Memory {
         }
     }
 
-    /// Tells that a span is its owner's from here on.
+    /// Records that a span belongs to its owner from here on.
     fn gains(&mut self, start: u64) {
         let Some(span) = self.spans.get(&start).copied() else { return };
         let Some(segment) = self.segments.get(&span.block()) else { return };
@@ -509,7 +509,7 @@ impl Memory {
         }
     }
 
-    /// A pool's block comes to, or goes from, the memory behind a span.
+    /// A pool's block is allocated in the memory behind a span, or freed.
     fn fill(&mut self, start: u64, key: (Pool, u64), change: Change) {
         let (Some(span), Some(handed)) = (self.spans.get(&start), self.handed.get(&key)) else { return };
         let place = common(&range(start, span.size_bytes), &range(key.1, handed.size_bytes));

@@ -1,11 +1,11 @@
-//! Where is the memory of each device? One account for each process and device, whose sums agree.
+//! Where is the memory of each device? One account for each process and device; their sums agree.
 //!
-//! Driver blocks are the truth; calls of ACL and the runtime only stand above them and are counted nowhere. A driver
-//! block that a pool was seen to hand out memory of is a *segment* of that pool from then on. For physical memory the
-//! mappings tell which addresses it is behind, and a reservation in which a pool has been seen is that pool's, so that
-//! memory mapped there later is the pool's at once.
+//! Driver blocks are the base; calls of ACL and the runtime lie above them and do not count. A driver block in which a
+//! pool was seen to hand out memory is a *segment* of that pool from then on. Mappings give physical memory its
+//! addresses. A reservation in which a pool has been seen belongs to that pool, and so does memory mapped there later,
+//! at once.
 //!
-//! Drawn up when a process ends, at its peak on each device, and whenever somebody asks.
+//! Made when a process ends, at its peak on each device, and on request.
 
 mod finding;
 pub(crate) mod text;
@@ -26,7 +26,7 @@ use self::memory::{Figures, Memory};
 use super::{Analysis, Finding, concluded::Concluded};
 use crate::model::{Confidence, Device, Event, EventKind, FreeCause, RunEnd};
 
-/// Devices whose figures are kept.
+/// Most devices with figures.
 const MAX_DEVICES: usize = 64;
 
 /// Keeps the ledgers.
@@ -42,7 +42,7 @@ pub struct LedgerAnalysis {
 struct Process {
     attached: bool,
     memory: Memory,
-    /// Drawn up just before the process's memory was taken from it: it ends, unless more of it comes.
+    /// Made just before the process's memory was taken from it: final, unless it asks for more.
     last: Option<Vec<Ledger>>,
 }
 
@@ -102,7 +102,7 @@ impl Process {
             self.last = Some(ledgers.map(|ledger| Ledger { time_ns: event.time_ns, ..ledger }).collect());
         }
         if !ends && self.last.take().is_some() {
-            // Its memory ended and it goes on: it is another program now.
+            // Its memory ended and it goes on: it runs another program now.
             self.memory.forget_addresses();
         }
         if let EventKind::ProcessStart(start) = &event.kind {

@@ -1,5 +1,5 @@
-//! Driver blocks and where they are, in few bytes: there may be millions, and nearly all are at one place and no pool's. Those
-//! have no [`Segment`]: what there is to know of them is in their [`Span`].
+//! Driver blocks and their addresses, in few bytes: there may be millions, nearly all with one address and outside of
+//! pools. Those have no [`Segment`]: all facts about them are in their [`Span`].
 
 use crate::model::{Device, Module, Pool};
 
@@ -10,7 +10,7 @@ pub(super) struct Plain {
     pub(super) module_id: Option<Module>,
 }
 
-/// Those that there are, by number from 1.
+/// The different ones, by number from 1.
 #[derive(Debug, Default)]
 pub(super) struct Plains(Vec<Plain>);
 
@@ -25,7 +25,7 @@ impl Plains {
         Some(number)
     }
 
-    /// What a number stands for.
+    /// The one with this number.
     pub(super) fn get(&self, number: u16) -> Option<Plain> {
         self.0.get(usize::from(number).checked_sub(1)?).copied()
     }
@@ -38,7 +38,7 @@ pub(super) struct Segment {
     pub(super) device: Device,
     module_id: Option<Module>,
     pub(super) spans: Starts,
-    /// The pool whose it is, and bytes of the pool's blocks in it.
+    /// The owning pool, and bytes of the pool's blocks in it.
     owner: Option<Box<(Pool, u128)>>,
 }
 
@@ -52,7 +52,7 @@ impl Segment {
         self.module_id
     }
 
-    /// Whose it is.
+    /// The owning pool.
     pub(super) fn owner(&self) -> Option<Pool> {
         self.owner.as_ref().map(|owner| owner.0)
     }
@@ -74,7 +74,7 @@ pub(super) enum Starts {
     None,
     /// At one address.
     One(u64),
-    /// At several, in the order in which they came.
+    /// Several, in the order of their mapping.
     #[expect(clippy::box_collection, reason = "one word, as the others have")]
     Several(Box<Vec<u64>>),
 }
@@ -112,7 +112,7 @@ pub(super) struct Span {
     pub(super) size_bytes: u64,
     /// Number of the block.
     block: u64,
-    /// Number of what is to be known of a block without segment; 0 if it has one.
+    /// Number of the facts about a block without segment; 0 if it has one.
     plain: u16,
     mapped: bool,
 }
@@ -122,12 +122,12 @@ impl Span {
         Self { size_bytes, block, plain: 0, mapped }
     }
 
-    /// Of a block that has no segment.
+    /// Of a block without segment.
     pub(super) const fn plain(size_bytes: u64, block: u64, plain: u16) -> Self {
         Self { size_bytes, block, plain, mapped: false }
     }
 
-    /// Number of what is to be known of it; 0 if it has a segment.
+    /// Number of the facts about it; 0 if it has a segment.
     pub(super) const fn plain_number(self) -> u16 {
         self.plain
     }
@@ -170,7 +170,7 @@ mod tests {
         assert_eq!(starts.all(), [0_u64; 0]);
     }
 
-    /// Of the memory that is promised for each block.
+    /// The documented memory of each block.
     #[test]
     fn segments_are_small() {
         assert!(size_of::<Segment>() <= 48 && size_of::<Span>() <= 20);

@@ -4,7 +4,7 @@ use super::account::{Account, PoolAccount, Sample};
 use super::{Entry, Item, Ledger, Moment, PoolSheets, Sheet};
 use crate::model::{Confidence, Device, Module, ModuleRole, Pool, ProcessUsage};
 
-/// The ledger of an account. Whose it is, the caller adds.
+/// The ledger of an account. The caller adds its subject.
 pub(super) fn ledger(device: Device, moment: Moment, time_ns: u64, account: &Account) -> Ledger {
     let sample = account.sample.as_ref();
     Ledger {
@@ -22,7 +22,7 @@ pub(super) fn ledger(device: Device, moment: Moment, time_ns: u64, account: &Acc
     }
 }
 
-/// What of `a` is more than `b`.
+/// The part of `a` beyond `b`.
 const fn excess(a: u128, b: u128) -> u128 {
     a.saturating_sub(b)
 }
@@ -55,7 +55,7 @@ fn used(sample: &Sample, account: &Account) -> Sheet {
     Sheet { total: Entry::plus(Item::DeviceUsed, total), parts }
 }
 
-/// Other processes, those that use most first.
+/// Other processes, the largest first.
 fn others(sample: &Sample) -> Vec<ProcessUsage> {
     let mut others: Vec<ProcessUsage> = sample.processes.iter().flat_map(|list| list.iter().copied()).collect();
     others.retain(|process| process.pid != sample.pid);
@@ -87,29 +87,29 @@ fn hal(account: &Account) -> Sheet {
     Sheet { total: Entry::plus(Item::Hal, account.hal), parts }
 }
 
-/// The figures of a pool that tells them, against what was seen.
+/// A pool's own figures against the seen memory; `None` if it has none.
 fn pool_sheets(pool: Pool, account: &PoolAccount) -> Option<PoolSheets> {
-    let (used_bytes, reserved_bytes) = account.told?;
+    let (used_bytes, reserved_bytes) = account.reported?;
     let PoolAccount { segments, inside, nested, handed, .. } = *account;
     let seen = handed.size_bytes;
-    let told = u128::from(used_bytes);
+    let reported = u128::from(used_bytes);
     let mut parts = vec![Entry::plus(Item::PoolAllocated { pool }, inside)];
     let rest = [
         Entry::plus(Item::PoolNested { pool }, nested),
         Entry::plus(Item::PoolElsewhere { pool }, seen - inside - nested),
-        Entry::plus(Item::PoolOlder { pool }, excess(told, seen)),
-        Entry::minus(Item::PoolNotCounted { pool }, excess(seen, told)),
+        Entry::plus(Item::PoolOlder { pool }, excess(reported, seen)),
+        Entry::minus(Item::PoolNotCounted { pool }, excess(seen, reported)),
     ];
     parts.extend(rest.into_iter().filter(|entry| entry.size_bytes > 0));
-    let allocated = Sheet { total: Entry::plus(Item::PoolOwnAllocated { pool }, told), parts };
+    let allocated = Sheet { total: Entry::plus(Item::PoolOwnAllocated { pool }, reported), parts };
 
-    let told = u128::from(reserved_bytes);
+    let reported = u128::from(reserved_bytes);
     let mut parts = vec![Entry::plus(Item::PoolSegments { pool }, segments.size_bytes)];
     let rest = [
-        Entry::plus(Item::SegmentsOlder { pool }, excess(told, segments.size_bytes)),
-        Entry::minus(Item::SegmentsNewer { pool }, excess(segments.size_bytes, told)),
+        Entry::plus(Item::SegmentsOlder { pool }, excess(reported, segments.size_bytes)),
+        Entry::minus(Item::SegmentsNewer { pool }, excess(segments.size_bytes, reported)),
     ];
     parts.extend(rest.into_iter().filter(|entry| entry.size_bytes > 0));
-    let reserved = Sheet { total: Entry::plus(Item::PoolOwnReserved { pool }, told), parts };
+    let reserved = Sheet { total: Entry::plus(Item::PoolOwnReserved { pool }, reported), parts };
     Some(PoolSheets { pool, allocated, reserved })
 }

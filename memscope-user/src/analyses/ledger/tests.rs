@@ -23,7 +23,7 @@ fn script() -> Script {
     script
 }
 
-/// All ledgers of a run. Whatever the run, their sums agree.
+/// All ledgers of a run. In every run their sums agree.
 fn ledgers(events: &[Event]) -> Vec<Ledger> {
     let found = run(LedgerAnalysis::default(), events, &RunEnd::default());
     let ledgers: Vec<Ledger> = found
@@ -72,7 +72,7 @@ fn cached(pool: Pool) -> Item {
     Item::PoolCached { pool }
 }
 
-/// Pools take what lies in their segments, the rest goes by module, and everything is there once.
+/// Pools take the blocks in their segments, the rest goes by module, and each byte counts once.
 #[test]
 fn driver_memory_has_one_place() {
     let mut script = script();
@@ -102,11 +102,11 @@ fn expandable_segments_are_their_mappings() {
     script.map(0x1_0100, 0x100, 0xb).alloc(PTA, 0x1_0080, 0x100);
     let expected = [(allocated(PTA), 0x100), (cached(PTA), 0x100)];
     assert_eq!(parts(&end(&script).hal), expected);
-    // The next chunk is the pool's at once, though nothing of it is handed out.
+    // The pool owns the next chunk at once, though all of it is free.
     script.create(0xc, 0x100).map(0x1_0200, 0x100, 0xc);
     let expected = [(allocated(PTA), 0x100), (cached(PTA), 0x200)];
     assert_eq!(parts(&end(&script).hal), expected);
-    // Physical memory that is not mapped, or in another reservation, is nobody's.
+    // Physical memory that is not mapped, or in another reservation, has no owner.
     script.create(0xd, 0x10).reserve(0x5_0000, 0x1000).create(0xe, 0x20).map(0x5_0000, 0x20, 0xe);
     let expected = [(allocated(PTA), 0x100), (cached(PTA), 0x200), (Item::Rest, 0x30)];
     assert_eq!(parts(&end(&script).hal), expected);
@@ -116,7 +116,7 @@ fn expandable_segments_are_their_mappings() {
 #[test]
 fn sleep_and_wake_move_physical_memory() {
     let mut script = script();
-    script.told(Some((0x60, 0x200)));
+    script.reported(Some((0x60, 0x200)));
     script.reserve(0x1_0000, 0x200).create(0xa, 0x100).map(0x1_0000, 0x100, 0xa);
     script.create(0xb, 0x100).map(0x1_0100, 0x100, 0xb).alloc(PTA, 0x1_0000, 0x60);
     let awake = [(allocated(PTA), 0x60), (cached(PTA), 0x1a0)];
@@ -127,18 +127,18 @@ fn sleep_and_wake_move_physical_memory() {
     assert_eq!(parts(&of(&script, Moment::Peak).hal), awake);
     assert_eq!(parts(&asleep.pools[0].allocated), [(Item::PoolElsewhere { pool: PTA }, 0x60)]);
     assert_eq!(parts(&asleep.pools[0].reserved), [(Item::SegmentsOlder { pool: PTA }, 0x200)]);
-    // In the driver's form the memory goes with the mapping, and the handle's value comes back.
+    // In the driver's form the mapping ends with the memory, and the handle's value comes back.
     script.create(0xa, 0x100).map(0x1_0100, 0x100, 0xa);
     assert_eq!(parts(&end(&script).hal), [(cached(PTA), 0x100)]);
     script.create(0xb, 0x100).map(0x1_0000, 0x100, 0xb);
     assert_eq!(parts(&end(&script).hal), awake);
 }
 
-/// Attached late, the pool's own figures tell of what was not seen, under names of its own.
+/// Attached late: the pool's own figures include unseen memory, under separate names.
 #[test]
 fn what_a_pool_holds_beyond_what_was_seen_is_named() {
     let mut script = script();
-    script.told(Some((1000, 4096))).alloc(PTA, 0x9000, 100).alloc(pools::HAL, 0x1000, 512).alloc(PTA, 0x1000, 64);
+    script.reported(Some((1000, 4096))).alloc(PTA, 0x9000, 100).alloc(pools::HAL, 0x1000, 512).alloc(PTA, 0x1000, 64);
     let ledger = end(&script);
     assert_eq!(parts(&ledger.hal), [(allocated(PTA), 64), (cached(PTA), 448)]);
     let own = &ledger.pools[0];
@@ -150,11 +150,15 @@ fn what_a_pool_holds_beyond_what_was_seen_is_named() {
     assert_eq!(parts(&own.reserved), expected);
 }
 
-/// A pool's figure is as old as its last report, and frees can be lost: then it says less than was seen.
+/// A pool's figure is as old as its last report, and frees can be lost: then it is below the seen memory.
 #[test]
 fn what_was_seen_beyond_a_pools_figures_is_named() {
     let mut script = script();
-    script.told(Some((10, 100))).alloc(pools::HAL, 0x1000, 100).alloc(pools::HAL, 0x2000, 300).alloc(PTA, 0x1000, 40);
+    script
+        .reported(Some((10, 100)))
+        .alloc(pools::HAL, 0x1000, 100)
+        .alloc(pools::HAL, 0x2000, 300)
+        .alloc(PTA, 0x1000, 40);
     script.alloc(PTA, 0x2000, 1);
     let own = &end(&script).pools[0];
     assert_eq!(parts(&own.allocated), [(allocated(PTA), 41), (Item::PoolNotCounted { pool: PTA }, -31)]);
@@ -166,8 +170,8 @@ fn what_was_seen_beyond_a_pools_figures_is_named() {
 #[test]
 fn nested_pools_count_once() {
     let mut script = script();
-    script.told(Some((60, 100))).alloc(pools::HAL, 0x1000, 100).alloc(PTA, 0x1000, 60);
-    script.told(Some((40, 40))).alloc(pools::ATB, 0x1000, 40);
+    script.reported(Some((60, 100))).alloc(pools::HAL, 0x1000, 100).alloc(PTA, 0x1000, 60);
+    script.reported(Some((40, 40))).alloc(pools::ATB, 0x1000, 40);
     let ledger = end(&script);
     assert_eq!(parts(&ledger.hal), [(allocated(PTA), 60), (cached(PTA), 40)]);
     let atb = ledger.pools.iter().find(|pool| pool.pool == pools::ATB).expect("ATB");
@@ -183,13 +187,13 @@ fn named_pools_have_their_segments() {
     script.alloc(mine, 0x1000, 30).alloc(pools::HAL, 0x1000, 100);
     assert_eq!(parts(&end(&script).hal), [(allocated(mine), 30), (cached(mine), 70)]);
     for number in 0..100 {
-        script.told(Some((1, 1))).alloc(Pool::custom(&number.to_string()), 0x9000, 5);
+        script.reported(Some((1, 1))).alloc(Pool::custom(&number.to_string()), 0x9000, 5);
     }
     let ledger = end(&script);
     assert_eq!((ledger.pools.len(), parts(&ledger.hal).len()), (31, 2));
 }
 
-/// Memory mapped twice can hold more than its size; what is too much is taken off again.
+/// Memory mapped twice can hold more than its size; the excess is subtracted again.
 #[test]
 fn memory_mapped_twice_is_there_once() {
     let mut script = script();
@@ -200,7 +204,7 @@ fn memory_mapped_twice_is_there_once() {
     assert_eq!(parts(&end(&script).hal), [(allocated(PTA), 90), (cached(PTA), 10)]);
 }
 
-/// The device's figure: the process by module, what the driver counts for it beyond that, others, and what is left.
+/// The device's figure: the process by module, the driver's further bytes for it, others, and the rest.
 #[test]
 fn device_is_accounted_for() {
     let mut script = script();
@@ -240,7 +244,7 @@ fn contradicting_figures_are_named() {
     assert_eq!(parts(&used), expected);
 }
 
-/// In a container the driver lists no process, or not ours; then the process is what was seen of it.
+/// In a container the driver lists no process, or not ours; then the seen memory stands for the process.
 #[test]
 fn unlisted_processes_are_what_was_seen() {
     for processes in [None, Some(&[][..])] {
@@ -255,7 +259,7 @@ fn unlisted_processes_are_what_was_seen() {
     assert_eq!(end(&script).used.expect("figures").total.size_bytes, 300);
 }
 
-/// Figures that were taken before the process had anything there are of use, too.
+/// Figures from before the process's first memory count, too.
 #[test]
 fn figures_older_than_the_account() {
     let mut script = script();
@@ -275,7 +279,7 @@ fn peak_is_kept() {
     let peak = of(&script, Moment::Peak);
     assert_eq!(parts(&peak.hal), [(allocated(PTA), 90), (cached(PTA), 10)]);
     assert_eq!((peak.time_ns, peak.pid), (3, PID));
-    // Still at its peak: the ledger of the end says it all.
+    // Still at its peak: the ledger of the end has it all.
     script.free(PTA, 0x1000).alloc(pools::HAL, 0x2000, 2);
     let moments: Vec<Moment> = ledgers(script.events()).iter().map(|ledger| ledger.moment).collect();
     assert_eq!(moments, [Moment::End]);
@@ -322,7 +326,7 @@ fn restored_block_is_back() {
     assert_eq!(parts(&end(&script).hal), [(allocated(PTA), 60), (cached(PTA), 40)]);
 }
 
-/// While the run goes on, the ledgers can be looked at, and nothing changes by that.
+/// Ledgers can be read during the run, and that changes nothing.
 #[test]
 fn ledgers_on_demand() {
     let mut script = script();
@@ -357,7 +361,7 @@ fn losses_make_doubtful() {
 fn huge_sizes_add_up() {
     let mut script = script();
     script.alloc(pools::HAL, u64::MAX - 1, u64::MAX - 20).alloc(PTA, u64::MAX - 1, 9).create(0xa, 19);
-    script.map(u64::MAX, u64::MAX, 0xa).told(Some((u64::MAX, u64::MAX))).alloc(pools::ATB, u64::MAX, 1);
+    script.map(u64::MAX, u64::MAX, 0xa).reported(Some((u64::MAX, u64::MAX))).alloc(pools::ATB, u64::MAX, 1);
     let ledger = end(&script);
     assert_eq!(ledger.hal.total.size_bytes, u128::from(u64::MAX) - 1);
     assert_eq!(parts(&ledger.hal)[0], (allocated(PTA), 1));
@@ -372,7 +376,7 @@ enum Call {
     Map(u64, u64, u64),
     Unmap(u64),
     Reserve(u64, u64),
-    Told(u64, u64),
+    Reported(u64, u64),
     Usage(u64, Option<u64>),
     Device(u32),
 }
@@ -388,13 +392,13 @@ fn call() -> impl Strategy<Value = Call> {
         1 => handle.prop_map(|handle| Call::Free(pools::HAL, handle)),
         2 => addr.clone().prop_map(Call::Unmap),
         1 => (addr.clone(), size.clone()).prop_map(|(addr, size)| Call::Reserve(addr, size * 4)),
-        1 => (0..200_u64, 0..400_u64).prop_map(|(used, reserved)| Call::Told(used, reserved)),
+        1 => (0..200_u64, 0..400_u64).prop_map(|(used, reserved)| Call::Reported(used, reserved)),
         1 => (0..400_u64, prop::option::of(0..400_u64)).prop_map(|(used, own)| Call::Usage(used, own)),
         1 => (0..2_u32).prop_map(Call::Device),
     ]
 }
 
-/// The same kept as lists, and counted address by address: driver blocks, what is behind addresses, pools' blocks.
+/// The same kept as lists, and counted address by address: driver blocks, mapped memory, pools' blocks.
 #[derive(Default)]
 struct Naive {
     driver: BTreeMap<u64, (Device, u64)>,
@@ -456,12 +460,12 @@ impl Naive {
 }
 
 proptest! {
-    /// Whatever a process does, and whenever we came: all sums agree, driver memory is what is live, and each byte of
-    /// a pool's block is in one place.
+    /// For every program and every start of the trace: all sums agree, driver memory equals the live blocks, and each
+    /// byte of a pool's block is in one place.
     #[test]
     fn sums_agree(calls in prop::collection::vec(call(), 0..120)) {
         let mut script = script();
-        // One pool each, so that freeing what was evicted, and freeing twice, come up by themselves.
+        // One pool each, so that frees of evicted blocks, and double frees, come up by themselves.
         for call in calls {
             match call {
                 Call::Alloc(pool, addr, size) if !script.is_live_on_any_device(pool, addr) => {
@@ -482,8 +486,8 @@ proptest! {
                 Call::Reserve(addr, size) => {
                     script.reserve(addr, size);
                 }
-                Call::Told(used, reserved) => {
-                    script.told(Some((used, reserved)));
+                Call::Reported(used, reserved) => {
+                    script.reported(Some((used, reserved)));
                 }
                 Call::Usage(used, own) => {
                     let list = own.map(|own| vec![(PID, own), (OTHER, 30)]);

@@ -1,4 +1,4 @@
-//! Ledgers as text: one line for each figure, in columns, each with where it comes from.
+//! Ledgers as text: one line for each figure, in columns, each with its source.
 
 use std::io::{self, Write};
 
@@ -7,7 +7,7 @@ use crate::analyses::{Finding, answer::Kind as _};
 use crate::model::Confidence;
 use crate::text::{DeviceName, numbers::rounded};
 
-/// A line before its columns are as wide as those of its neighbours.
+/// A line before its columns are aligned.
 struct Line {
     sign: char,
     name: String,
@@ -22,7 +22,7 @@ pub(crate) fn write_all(findings: &[Finding], out: &mut dyn Write) -> io::Result
     findings.iter().filter_map(Ledger::of).try_for_each(|found| write(found, out))
 }
 
-/// Writes a ledger; one that somebody asked for also if there is nothing to account for.
+/// Writes a ledger; a requested one also if it is empty.
 pub(super) fn write(ledger: &Ledger, out: &mut dyn Write) -> io::Result<()> {
     let Ledger { pid, device, moment, used, hal, pools, .. } = ledger;
     let is_empty = used.is_none() && hal.total.size_bytes == 0 && pools.is_empty();
@@ -42,10 +42,10 @@ pub(super) fn write(ledger: &Ledger, out: &mut dyn Write) -> io::Result<()> {
     let mut lines: Vec<Line> = Vec::new();
     lines.extend(used.iter().flat_map(lines_of));
     lines.extend(lines_of(hal));
-    // A pool whose own figure is one with what was seen says nothing new.
-    let telling = |sheet: &&Sheet| sheet.parts.len() > 1;
+    // A pool with its own figure equal to the seen memory adds no line.
+    let has_difference = |sheet: &&Sheet| sheet.parts.len() > 1;
     let sheets = pools.iter().flat_map(|pool| [&pool.allocated, &pool.reserved]);
-    lines.extend(sheets.filter(telling).flat_map(lines_of));
+    lines.extend(sheets.filter(has_difference).flat_map(lines_of));
     write_lines(&lines, out)?;
     if ledger.confidence == Confidence::Doubtful {
         writeln!(out, "  Doubtful: events were lost, so parts may be missing or too many.")?;
@@ -53,7 +53,7 @@ pub(super) fn write(ledger: &Ledger, out: &mut dyn Write) -> io::Result<()> {
     Ok(())
 }
 
-/// What is known of the device's own figures.
+/// State of the device's own figures.
 fn figures(ledger: &Ledger) -> String {
     let (Some(time_ns), Some(capacity_bytes)) = (ledger.used_time_ns, ledger.capacity_bytes) else {
         return "the driver's figures of the device (DCMI) are not known".to_owned();
@@ -92,7 +92,7 @@ fn name(item: Item) -> String {
         Item::NotInProcess => "HAL beyond the process".to_owned(),
         Item::OtherProcess { pid } => format!("Process {pid}"),
         Item::Unexplained => "Unexplained".to_owned(),
-        Item::Overexplained => "Told more than once".to_owned(),
+        Item::Overexplained => "Counted more than once".to_owned(),
         Item::Hal => "HAL".to_owned(),
         Item::PoolAllocated { pool } => of_pool(pool, "allocated"),
         Item::PoolCached { pool } => of_pool(pool, "cached"),
@@ -108,7 +108,7 @@ fn name(item: Item) -> String {
         Item::PoolOwnReserved { pool } => of_pool(pool, "says reserved"),
         Item::PoolSegments { pool } => of_pool(pool, "segments"),
         Item::SegmentsOlder { pool } => of_pool(pool, "segments not seen"),
-        Item::SegmentsNewer { pool } => of_pool(pool, "segments not told"),
+        Item::SegmentsNewer { pool } => of_pool(pool, "segments not reported"),
     }
 }
 
@@ -142,11 +142,11 @@ mod tests {
         String::from_utf8(out).expect("text")
     }
 
-    /// Every figure with its sign, exact and readable, and where it comes from, in columns.
+    /// Every figure with its sign, exact and readable, and its source, in columns.
     #[test]
     fn ledgers_are_columns() {
         let mut script = Script::new(7, Device::Npu(3));
-        script.module(Some(33)).alloc(pools::HAL, 0x10_0000, 1 << 20).told(Some((800, 1 << 20)));
+        script.module(Some(33)).alloc(pools::HAL, 0x10_0000, 1 << 20).reported(Some((800, 1 << 20)));
         script.alloc(pools::PTA, 0x10_0000, 512).usage(3 << 20, Some(&[(7, 2 << 20), (9, 1000)]));
         let expected = "\
 Ledger of process 7 on device 3 at the end; the driver's figures of the device, which has 64.00 GiB, were taken 0.000 s \
@@ -163,8 +163,8 @@ older than the trace, rounding, overhead
   + Runtime                   0 bytes      0 bytes  blocks of driver module RUNTIME outside of pools
   + HCCL                      0 bytes      0 bytes  blocks of driver module HCCL outside of pools
   + Rest                      0 bytes      0 bytes  blocks of other driver modules outside of pools
-  = PTA says allocated      800 bytes    800 bytes  the pool's own figure in its last report, or what its blocks add up to \
-where it tells none
+  = PTA says allocated      800 bytes    800 bytes  the pool's own figure in its last report, or the sum of its blocks \
+where it has none
   + PTA allocated           512 bytes    512 bytes  the pool's reports of blocks, in blocks of the driver
   + PTA not seen            288 bytes    288 bytes  that figure less the blocks here: handed out before the trace, or \
 ended unseen
@@ -177,7 +177,7 @@ ended unseen
         );
     }
 
-    /// Where nothing is, nothing is said.
+    /// An empty ledger writes nothing.
     #[test]
     fn empty_ledgers_say_nothing() {
         let mut script = Script::new(7, Device::Npu(0));

@@ -1,4 +1,4 @@
-//! How long the blocks of a pool live.
+//! Lifetimes of a pool's blocks.
 
 use std::io::{self, Write};
 
@@ -17,9 +17,9 @@ pub const LIMITS_NS: [u64; 8] =
 pub struct Histogram {
     /// Blocks allocated during the trace.
     pub blocks: u64,
-    /// Those freed: a bar for each of the times between the limits, the last without an upper one.
+    /// Freed blocks: a bar for each interval between the limits, the last without an upper one.
     pub freed: [u64; LIMITS_NS.len() + 1],
-    /// Those whose end was not seen: the pool handed out their address again.
+    /// Blocks with an unseen end: the pool handed out their address again.
     pub unseen_ends: u64,
     /// Those live at the end.
     pub live_blocks: u64,
@@ -38,7 +38,7 @@ pub struct SizeLifetimes {
 /// Lifetimes of blocks allocated at one place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct PlaceLifetimes {
-    /// The place; none where no stack is known.
+    /// The place; empty where no stack is known.
     pub stacks: Stacks,
     /// Its blocks.
     #[serde(flatten)]
@@ -66,7 +66,7 @@ pub struct Lifetimes {
     pub places: Vec<PlaceLifetimes>,
     /// Places with fewer blocks that are not in the list.
     pub places_left_out: u64,
-    /// There were more places than are told apart; blocks of further ones count as without a stack.
+    /// The limit of places was reached; blocks of further ones count as without a stack.
     pub places_full: bool,
     /// How sure.
     pub confidence: Confidence,
@@ -77,7 +77,7 @@ impl Answer for Lifetimes {
         Subject::pool(self.pid, self.device, self.pool)
     }
 
-    /// Blocks stand for bytes here: what many blocks say counts.
+    /// Blocks instead of bytes: a histogram of many blocks matters most.
     fn weight_bytes(&self) -> u64 {
         self.all.blocks
     }

@@ -1,9 +1,9 @@
 //! How long do blocks live? A histogram for each pool, by size class and by place.
 //!
-//! A block's lifetime is the time from its allocation to its free. Blocks that are live at the end of their process, or of
-//! the trace, have none yet and are counted as live; blocks that ended without a free that was seen are counted apart.
+//! A block's lifetime is the time from its allocation to its free. Blocks that are live at the end of their process, or
+//! of the trace, have none yet and count as live; blocks without a seen free are counted separately.
 //!
-//! Memory: about 100 bytes for each place and size class; at most `MAX_PLACES` places are told apart.
+//! Memory: about 100 bytes for each place and size class, of at most `MAX_PLACES` places.
 
 mod finding;
 mod table;
@@ -23,7 +23,7 @@ use crate::model::{
     Alloc, Block, Confidence, Device, Event, EventKind, Free, FreeCause, Pool, ProcessStart, RunEnd, Stacks,
 };
 
-/// Places of all pools that are told apart; blocks of further ones count as without a stack.
+/// Most places of all pools; blocks of further ones count as without a stack.
 const MAX_PLACES: usize = 1 << 20;
 /// Places in a finding, those with the most blocks first.
 const PLACES: usize = 100;
@@ -33,7 +33,7 @@ const MAX_RECENT: usize = 64;
 /// Lifetimes by size and place.
 pub(super) const QUESTION: Question = Question {
     word: "lifetimes",
-    about: "Tell how long blocks live, by size and call stack: dumps (CSV or db, ours or msMemScope's) of one run, or a capture",
+    about: "Show how long blocks live, by size and call stack: dumps (CSV or db, ours or msMemScope's) of one run, or a capture",
     none: "No blocks were seen, so there are no lifetimes.",
     names_owners: false,
     sees: Sees::Chosen,
@@ -58,7 +58,7 @@ struct Account {
     all: Histogram,
     sizes: BTreeMap<u64, Histogram>,
     places: HashMap<Stacks, Histogram>,
-    /// The last frees: number of the block, and what was counted.
+    /// The last frees: number of the block, and its count.
     recent: VecDeque<(u64, Way)>,
     places_full: bool,
 }
@@ -68,7 +68,7 @@ struct Account {
 enum Way {
     /// Freed, with this bar of the histogram.
     Freed(usize),
-    /// Without a free that was seen.
+    /// Without a seen free.
     Unseen,
 }
 
@@ -119,7 +119,7 @@ impl LifetimesAnalysis {
     fn free(&mut self, event: &Event, free: &Free) {
         let block = &free.block;
         let account = self.running.at(event.pid, block.device).entry(block.pool).or_default();
-        // A block that a script did not watch ended at a time of its own.
+        // A block that ended while a script had stopped collecting has its own time.
         let end_ns = free.row_time_ns.unwrap_or(event.time_ns);
         let way = if free.cause == FreeCause::Replaced {
             Way::Unseen

@@ -67,7 +67,7 @@ fn lifetimes_by_size_and_place() {
     assert!(places.contains(&(Some("b.py(2): g"), bars(&[(6, 1)]))) && places.contains(&(None, bars(&[]))));
 }
 
-/// A free that is refused is none, an end that was not seen has no lifetime, and what ends with the process was live.
+/// A refused free is none, an unseen end has no lifetime, and blocks that end with the process were live.
 #[test]
 fn ends_differ() {
     let mut script = Script::new(7, NPU0);

@@ -47,7 +47,7 @@ pub(super) fn write(found: &Lifetimes, out: &mut dyn Write) -> io::Result<()> {
         writeln!(out, "  … and {} (see --json)", counted(more, "more stack"))?;
     }
     if found.places_full {
-        writeln!(out, "  There were more call stacks than are told apart; the others count as none")?;
+        writeln!(out, "  There were more call stacks than can be kept; the others count as none")?;
     }
     if all.unseen_ends > 0 {
         writeln!(out, "  In no column: {} ended without a free that was seen", counted(all.unseen_ends, "block"))?;

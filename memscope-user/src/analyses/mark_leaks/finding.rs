@@ -12,7 +12,7 @@ use crate::text::stacks;
 /// A block that was allocated between marks A and B, and not freed until C.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct MarkLeak {
-    /// Whose.
+    /// The pool, or the driver.
     pub pool: Pool,
     /// Start of the block.
     pub addr: u64,
@@ -20,7 +20,7 @@ pub struct MarkLeak {
     pub size_bytes: u64,
     /// Number of the block in its process.
     pub allocation_id: u64,
-    /// Id of the event that told of it: `ID` of its MALLOC row.
+    /// Id of its allocation's event: `ID` of its MALLOC row.
     pub event_id: u64,
     /// It was freed after the third mark.
     pub freed_later: bool,

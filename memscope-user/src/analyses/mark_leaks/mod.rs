@@ -1,12 +1,12 @@
-//! Which blocks that were allocated between two marks are still there at a third?
+//! Which blocks allocated between two marks are still live at a third?
 //!
 //! Contract §8.7, for every pool of device memory, the driver's included: A, B and C are the marks number `start_index`
-//! (from 0), + 1 and + 2 with the given text. What is allocated from A to B and not freed until C is a leak. Put a mark at
-//! the same point of each iteration, and C gives memory that lives over the end of its iteration the time of one more.
+//! (from 0), + 1 and + 2 with the given text. A block allocated from A to B and not freed until C is a leak. Put a mark
+//! at the same point of each iteration: then memory that outlives its iteration has one more to end, until C.
 //!
-//! Each process and device has its own marks; one without a device counts for all devices of its process. Where the
-//! reference is wrong, this is not: all layers are judged, not the driver's memory alone; a free ends the block of its
-//! own process, not every one with that address; and a device with too few marks is a finding, too.
+//! Each process and device has its own marks; one without a device counts for all devices of its process. Differences
+//! to the reference, which is wrong there: all layers are judged, not the driver's memory alone; a free ends the block
+//! of its own process, not every one with that address; and a device with too few marks is a finding, too.
 
 mod finding;
 mod text;
@@ -19,7 +19,7 @@ use super::{Analysis, Finding, concluded::Concluded, per_device::PerDevice};
 use crate::hash::HashMap;
 use crate::model::{Block, Confidence, Device, Event, EventKind, Figures, Mark, RunEnd};
 
-/// Marks that are needed.
+/// Number of marks needed.
 const MARKS: u64 = 3;
 
 /// Finds the blocks that outlive the interval after their own.
@@ -28,7 +28,7 @@ pub struct MarkLeaksAnalysis {
     text: String,
     start_index: u64,
     running: PerDevice<Marked>,
-    /// Marks without a device, by process: the events that told of them.
+    /// Marks without a device, by process: ids of their events.
     everywhere: BTreeMap<u32, Vec<u64>>,
     concluded: Concluded<MarkLeaks>,
 }
@@ -180,7 +180,7 @@ mod tests {
         found.iter().map(|found| (found.device, found.marks, found.judged, leaks(found))).collect()
     }
 
-    /// Blocks around all three marks; each address says when the block was allocated and freed.
+    /// Blocks around all three marks; each address encodes when the block was allocated and freed.
     fn three_marks() -> Script {
         let mut script = Script::new(1, NPU0);
         script.alloc(pools::HAL, 0x1000, 64).mark("iter"); // before A
@@ -191,7 +191,7 @@ mod tests {
         script
     }
 
-    /// Allocated between A and B, not freed until C: on every layer. A later free is told, and no excuse.
+    /// Allocated between A and B, not freed until C: on every layer. A later free is listed, and no excuse.
     #[test]
     fn all_layers_are_judged() {
         let found = judge(&three_marks(), 0);
@@ -200,7 +200,7 @@ mod tests {
         assert_eq!(brief(&found), [(NPU0, 4, true, vec![(0x7000, false)])]);
     }
 
-    /// Too few marks are said to be so.
+    /// Too few marks are a finding.
     #[test]
     fn too_few_marks_are_a_finding() {
         assert_eq!(brief(&judge(&three_marks(), 2)), [(NPU0, 4, false, vec![])]);
@@ -222,7 +222,7 @@ mod tests {
         );
     }
 
-    /// A mark of a thread without a device counts for all devices, those that come later included.
+    /// A mark of a thread without a device counts for all devices, later ones included.
     #[test]
     fn marks_without_a_device_count_everywhere() {
         let mut script = Script::new(1, Device::None);

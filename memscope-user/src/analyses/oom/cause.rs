@@ -9,7 +9,7 @@ use super::PoolAtOom;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 #[serde(rename_all = "snake_case", tag = "kind")]
 pub enum Cause {
-    /// A free piece of a pool was large enough, and not given: pools keep pieces apart, by stream and by size.
+    /// A free piece of a pool was large enough, and not used: pools keep pieces apart, by stream and by size.
     NotGiven {
         /// The largest free piece in bytes.
         largest_bytes: u64,
@@ -18,7 +18,7 @@ pub enum Cause {
     Fragmented {
         /// Those bytes.
         unused_bytes: u64,
-        /// The largest piece of them; `null` if unknown.
+        /// The largest free piece; `null` if unknown.
         largest_bytes: Option<u64>,
     },
     /// There is not enough memory.
@@ -31,7 +31,7 @@ pub enum Cause {
 }
 
 impl Cause {
-    /// Of a request of this size, by what the pools held then.
+    /// For a request of this size, from the state of the pools then.
     pub(crate) fn of(size_bytes: u64, pools: &[PoolAtOom]) -> Self {
         let unused_bytes = pools.iter().map(PoolAtOom::unused_bytes).fold(0, u64::saturating_add);
         let largest_bytes = pools.iter().filter_map(|pool| pool.largest_free_bytes).max();
@@ -61,7 +61,8 @@ mod tests {
         }
     }
 
-    /// By hand: 400 + 50 bytes are unused in two pools, the largest piece has 300; a third pool does not say what it holds.
+    /// By hand: 400 + 50 bytes are unused in two pools, the largest piece has 300; a third pool does not report its
+    /// reserved bytes.
     #[test]
     fn causes_of_a_failed_request() {
         let pools = [pool(600, Some(1000), Some(300)), pool(50, Some(100), None), pool(77, None, None)];

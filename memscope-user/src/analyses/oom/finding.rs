@@ -12,7 +12,7 @@ use crate::model::{Device, LiveGroups, LiveSum, Name, Pool, Stacks};
 /// A block that was live when memory was out.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct Suspect {
-    /// Whose.
+    /// The pool, or the driver.
     pub pool: Pool,
     /// Start of the block.
     pub addr: u64,
@@ -25,7 +25,7 @@ pub struct Suspect {
     pub stacks: Stacks,
 }
 
-/// What a pool held when a request failed.
+/// State of a pool when a request failed.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct PoolAtOom {
     /// The pool.
@@ -45,7 +45,7 @@ pub struct PoolAtOom {
 }
 
 impl PoolAtOom {
-    /// Bytes that the pool reserves and has not handed out; 0 where it does not say what it reserves.
+    /// Bytes that the pool reserves and has not handed out; 0 where it does not report its reserved bytes.
     #[must_use]
     pub fn unused_bytes(&self) -> u64 {
         self.reserved_bytes.map_or(0, |reserved| reserved.saturating_sub(self.used_bytes))
@@ -61,7 +61,7 @@ pub struct Retry {
     pub given_back_bytes: u64,
 }
 
-/// A request that failed for good for want of memory. All figures are those of its last attempt.
+/// A request that failed for good because memory was out. All figures are those of its last attempt.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct Oom {
     /// Process.
@@ -81,7 +81,7 @@ pub struct Oom {
     pub stacks: Stacks,
     /// Attempts of the request.
     pub attempts: u32,
-    /// Attempts after the first, the last sixteen of them.
+    /// Attempts after the first; at most the last sixteen.
     pub retries: Vec<Retry>,
     /// The pools of the process on the device.
     pub pools: Vec<PoolAtOom>,
@@ -102,7 +102,7 @@ pub struct Oom {
 }
 
 impl Oom {
-    /// The pool with the most unused bytes, of which settings may help.
+    /// The pool with the most unused bytes: its settings may help.
     #[must_use]
     pub fn most_unused(&self) -> Option<Pool> {
         let with_unused = self.pools.iter().filter(|pool| pool.unused_bytes() > 0);

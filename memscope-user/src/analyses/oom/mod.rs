@@ -1,13 +1,13 @@
 //! Why was there no memory?
 //!
-//! For each request that failed for good: what was asked for, what the pools of the process held and by place and owner who held
-//! it, what each further attempt was preceded by, the largest and the newest blocks, and the last events (the flight recorder).
-//! All of it is taken when an attempt fails, so that nothing that follows (another request, a tear-down) changes it. The verdict
-//! compares the request with what the framework's pools reserve and have not handed out: if that is enough, memory is fragmented
-//! rather than short, and the largest free piece says by how much.
+//! For each request that failed for good: its size and place, the memory of the process's pools by place and owner, the
+//! state before each further attempt, the largest and the newest blocks, and the last events (the flight recorder). All
+//! of it is taken when an attempt fails, so that no later event (another request, a tear-down) changes it. The verdict
+//! compares the request with the memory that the framework's pools reserve and have not handed out: if that is enough,
+//! memory is fragmented rather than short, and the largest free piece shows by how much.
 //!
-//! Memory: what the fragmentation analysis keeps, 64 bytes for each live driver block, and about 100 bytes for each
-//! place. At most 256 requests of a process are followed at a time.
+//! Memory: that of the fragmentation analysis, 64 bytes for each live driver block, and about 100 bytes for each place.
+//! At most 256 requests of a process are followed at a time.
 
 mod cause;
 mod finding;
@@ -38,15 +38,15 @@ use crate::{
     model::{AllocFailed, Block, Event, EventKind, OutOfMemory, RunEnd},
 };
 
-/// Events of a process that are remembered.
+/// Last events kept of a process.
 const FLIGHT_RECORDER: usize = 64;
-/// Failures that are reported; later ones are in the rows.
+/// Most failures reported; later ones are in the rows.
 const MAX_REPORTED: usize = 100;
 /// Processes with a flight recorder.
 const MAX_PROCESSES: usize = 64 << 10;
-/// Requests of one process that are followed at a time.
+/// Most requests of one process followed at a time.
 const MAX_FAILING: usize = 256;
-/// Further attempts of a request that are reported.
+/// Most further attempts reported of a request.
 const MAX_RETRIES: usize = 16;
 
 /// Reports the state of memory at each request that failed.
@@ -131,7 +131,7 @@ impl Analysis for OomAnalysis {
                 process.failed(event, failed, self.lives.moment());
             }
             EventKind::AllocRecovered(recovered) => drop(process.failing.remove(&(event.tid, recovered.request))),
-            // The last events of a process that goes on would be pushed out by these.
+            // These would push out the last events of a process that goes on.
             EventKind::Region(_) => return,
             _ => {}
         }
@@ -150,7 +150,7 @@ impl Analysis for OomAnalysis {
     }
 }
 
-/// What is to be known of the owners of all states of a process that are kept.
+/// The owners in all kept states of a process.
 fn all_names<'a>(process: &'a mut Process, found: &'a mut [(Oom, Names)]) -> impl Iterator<Item = &'a mut Names> {
     process.failing.values_mut().map(|attempt| &mut attempt.names).chain(found.iter_mut().map(|(_, names)| names))
 }
@@ -163,7 +163,7 @@ impl Process {
         self.last.push_back(event.clone());
     }
 
-    /// An attempt has failed: what is live now is the answer if no further attempt follows.
+    /// An attempt has failed: the live memory now is the answer if no further attempt follows.
     fn failed(&mut self, event: &Event, failed: &AllocFailed, moment: u64) {
         let key = (event.tid, failed.request);
         let before = self.failing.remove(&key);

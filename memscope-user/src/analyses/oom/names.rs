@@ -10,7 +10,7 @@ use crate::model::{Device, LiveSum, Name, OwnerSum, Pool};
 /// From one owner to another, in a pool.
 type Move = (Pool, Option<Name>, Option<Name>);
 
-/// What has to move between the owners of a state that was taken at a moment.
+/// Changes of owners in a state that was taken at a moment.
 #[derive(Clone, Debug)]
 pub(super) struct Names {
     pid: u32,
@@ -21,7 +21,7 @@ pub(super) struct Names {
 }
 
 impl Names {
-    /// Of a state that is taken now.
+    /// For a state that is taken now.
     pub(super) const fn new(pid: u32, device: Device, moment: u64) -> Self {
         Self { pid, device, moment, moves: BTreeMap::new() }
     }

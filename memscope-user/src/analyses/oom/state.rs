@@ -1,4 +1,4 @@
-//! What the pools of a process hold, and who holds it.
+//! The memory of a process's pools, and its holders.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -12,7 +12,7 @@ use crate::{
     model::{Alloc, Block, Device, Event, EventKind, Free, Name, Pool, Stacks},
 };
 
-/// Places of each pool that are reported, those with the most bytes first.
+/// Places reported of each pool, those with the most bytes first.
 const MAX_PLACES: usize = 100;
 
 /// Memory of one process.
@@ -44,7 +44,7 @@ struct DriverBlock {
     owner: Option<Name>,
 }
 
-/// What the pools of a device held at one moment.
+/// State of a device's pools at one moment.
 #[derive(Clone, Debug, Default)]
 pub(super) struct State {
     pub(super) pools: Vec<PoolAtOom>,
@@ -124,7 +124,7 @@ impl Memory {
         State { pools, driver_bytes }
     }
 
-    /// Blocks of the driver that are no segment of a pool.
+    /// Driver blocks that are no segment of a pool.
     fn outside_of_pools(&self, device: Device) -> Groups {
         let (mut groups, mut room) = (Groups::default(), Room::default());
         for (&number, driver) in self.driver.iter().filter(|(_, driver)| driver.device == device) {

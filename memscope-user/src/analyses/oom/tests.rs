@@ -34,8 +34,8 @@ fn find(script: &Script) -> Vec<Oom> {
         .collect()
 }
 
-/// 1000 reserved, 600 of them handed out: a request of 400 would fit, one of 401 lacks a byte. Blocks of another device and
-/// of the driver, which reserves nothing, do not count.
+/// 1000 reserved, 600 of them handed out: a request of 400 would fit, one of 401 lacks a byte. Blocks of another device
+/// and of the driver, which reserves nothing, do not count.
 #[test]
 fn verdict_compares_with_what_pools_hold() {
     for (size_bytes, missing_bytes) in [(400, 0), (401, 1)] {
@@ -53,7 +53,7 @@ fn verdict_compares_with_what_pools_hold() {
 
 /// Of 1000 bytes 500 are free, in pieces of 300 and 200. Of the second failure's segments nothing is known.
 #[test]
-fn largest_free_piece_is_told() {
+fn largest_free_piece_is_reported() {
     let mut script = Script::new(1, Device::Npu(0));
     script.alloc(pools::HAL, 0x1000, 1000).pool_alloc(pools::PTA, 0x1000, 300, 1000);
     script.pool_alloc(pools::PTA, 0x1000 + 300, 500, 1000).free(pools::PTA, 0x1000).event(trigger(400));
@@ -63,7 +63,7 @@ fn largest_free_piece_is_told() {
     assert_eq!(found, [Some((pools::PTA, Some(300))), Some((pools::PTA, None))]);
 }
 
-/// The last events are there, the oldest of them dropped; those of another process are not.
+/// The last events are kept, the oldest of them dropped; those of another process are not.
 #[test]
 fn flight_recorder_keeps_the_last_events() {
     let mut script = Script::new(2, Device::Npu(0));
@@ -83,8 +83,8 @@ fn used(oom: &Oom) -> Vec<(Pool, u64)> {
     oom.pools.iter().map(|pool| (pool.pool, pool.used_bytes)).collect()
 }
 
-/// A request fails with 900 bytes live, its program gives 700 of them back and fails once more within the second after which
-/// the first failure is certain: each is reported as it was.
+/// A request fails with 900 bytes live, its program gives 700 of them back and fails once more within the second after
+/// which the first failure is certain: each is reported with its own state.
 #[test]
 fn each_failure_has_its_own_moment() {
     let mut script = Script::new(1, Device::Npu(0));
@@ -110,13 +110,13 @@ fn threads_and_devices_are_apart() {
     script.on(1, Device::Npu(0)).thread(11).event(for_good(1, (1, 1)));
     script.on(1, Device::Npu(1)).thread(12).event(for_good(2, (2, 1)));
     let found = find(&script);
-    let told: Vec<_> = found.iter().map(|oom| (oom.device, oom.size_bytes, used(oom))).collect();
+    let reported: Vec<_> = found.iter().map(|oom| (oom.device, oom.size_bytes, used(oom))).collect();
     let expected = [(Device::Npu(0), 1, vec![(pools::HAL, 100)]), (Device::Npu(1), 2, vec![(pools::HAL, 200)])];
-    assert_eq!(told, expected);
+    assert_eq!(reported, expected);
 }
 
-/// A driver block of 1000 bytes is a segment of the pool, in which two places hold 300 and 500; another one of 64 is no pool's. Each
-/// byte has one holder.
+/// A driver block of 1000 bytes is a segment of the pool, in which two places hold 300 and 500; another one of 64
+/// belongs to no pool. Each byte has one holder.
 #[test]
 fn holders_count_bytes_once() {
     let mut script = Script::new(1, Device::Npu(0));
@@ -133,12 +133,12 @@ fn holders_count_bytes_once() {
         let places: Vec<_> = places.map(|sum| (first(sum.stacks), sum.live.blocks, sum.live.size_bytes)).collect();
         (pool.pool, pool.live.size_bytes, places)
     };
-    let told: Vec<_> = found[0].pools.iter().map(holders).collect();
+    let reported: Vec<_> = found[0].pools.iter().map(holders).collect();
     let expected = [
         (pools::HAL, 64, vec![("hccl.py(2): init", 1, 64)]),
         (pools::PTA, 800, vec![("cache.py(3): fill", 1, 500), ("model.py(4): forward", 2, 300)]),
     ];
-    assert_eq!(told, expected);
+    assert_eq!(reported, expected);
 }
 
 /// The pool gives 600 bytes back before its second attempt, and nothing before its third.
@@ -156,7 +156,8 @@ fn retries_report_what_was_given_back() {
     assert_eq!(used(&found[0]), [(pools::HAL, 100)]);
 }
 
-/// A request that recovers leaves nothing behind; of more requests than are followed the state is that of the certainty, and says so.
+/// A request that recovers leaves nothing behind; of requests beyond the limit the state is that of the certainty, and
+/// marked so.
 #[test]
 fn requests_that_are_followed_are_bounded() {
     let mut script = Script::new(1, Device::Npu(0));
@@ -168,6 +169,6 @@ fn requests_that_are_followed_are_bounded() {
     script.thread(100).alloc_recovered(pools::HAL, 5, 0).thread(7).event(attempt(6, (10_000, 1)));
     script.free(pools::HAL, 0x2000).event(for_good(6, (10_000, 1)));
     let found = find(&script);
-    let told: Vec<_> = found.iter().map(|oom| (oom.late, used(oom))).collect();
-    assert_eq!(told, [(true, vec![(pools::HAL, 30)]), (false, vec![(pools::HAL, 30)])]);
+    let reported: Vec<_> = found.iter().map(|oom| (oom.late, used(oom))).collect();
+    assert_eq!(reported, [(true, vec![(pools::HAL, 30)]), (false, vec![(pools::HAL, 30)])]);
 }

@@ -75,7 +75,7 @@ fn write_cause(cause: Cause, out: &mut dyn Write) -> io::Result<()> {
     }
 }
 
-/// What was given back between the attempts.
+/// Writes the memory given back between the attempts.
 fn write_retries(found: &Oom, out: &mut dyn Write) -> io::Result<()> {
     let first = u64::from(found.attempts).saturating_sub(found.retries.len() as u64) + 1;
     for (attempt, retry) in (first..).zip(&found.retries) {
@@ -84,7 +84,7 @@ fn write_retries(found: &Oom, out: &mut dyn Write) -> io::Result<()> {
     Ok(())
 }
 
-/// Who held the memory of a pool.
+/// Writes the holders of a pool's memory.
 fn write_holders(pool: &PoolAtOom, out: &mut dyn Write) -> io::Result<()> {
     let PoolAtOom { groups, live, places_left_out, .. } = pool;
     if live.blocks == 0 {
@@ -172,7 +172,7 @@ mod tests {
         String::from_utf8(out).expect("the report is text")
     }
 
-    /// Fragmented, short, or there and not given.
+    /// Fragmented, short, or free and not used.
     #[test]
     fn verdict_is_reported() {
         let fragmented = text(400, Some(300));
@@ -184,7 +184,7 @@ mod tests {
         assert!(unknown.contains("of 1000 bytes reserved\n") && unknown.contains("memory is fragmented."), "{unknown}");
     }
 
-    /// Who held it, what was not seen, what a retry gave back, and why no single block is listed.
+    /// The holders, the unseen memory, the memory that a retry gave back, and why no single block is listed.
     #[test]
     fn holders_are_reported() {
         let text = without_wall(&text(400, None));

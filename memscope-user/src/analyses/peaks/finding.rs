@@ -1,4 +1,4 @@
-//! What was live when usage was highest.
+//! Live memory at the peak.
 
 use std::io::{self, Write};
 
@@ -19,23 +19,23 @@ pub struct Peak {
     pub pool: Pool,
     /// The process was running before the trace: older blocks are in no group.
     pub attached: bool,
-    /// First allocation of the pool that was seen, nanoseconds since the Unix epoch.
+    /// First seen allocation of the pool, nanoseconds since the Unix epoch.
     pub start_ns: u64,
     /// When the peak was reached for the first time, nanoseconds since the Unix epoch.
     pub time_ns: u64,
     /// Step during which it was; 0 before the first, or, of inferred steps, before the first has ended.
     pub step: u32,
-    /// What the steps are known by.
+    /// The origin of the steps.
     pub steps_from: StepsFrom,
-    /// Bytes used then: as the pool says where it does, else the sum of the live blocks.
+    /// Bytes in use then: by the pool's own figure where it has one, else the sum of the live blocks.
     pub peak_bytes: u64,
-    /// The blocks of them that were seen allocated.
+    /// The part of them in blocks with a seen allocation.
     pub seen: LiveSum,
-    /// What the pool said beyond those: blocks older than the trace, or allocations that were missed.
+    /// The part of the pool's own figure beyond those: blocks older than the trace, or missed allocations.
     pub unseen_bytes: u64,
-    /// The blocks that were seen, in groups; without places if no stack is known of any.
+    /// The seen blocks, in groups; without places if no stack is known of any.
     pub groups: LiveGroups,
-    /// Places with less that are not told.
+    /// Places with fewer bytes that are not listed.
     pub places_left_out: u64,
     /// How sure.
     pub confidence: Confidence,

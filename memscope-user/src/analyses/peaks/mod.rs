@@ -1,8 +1,8 @@
-//! What was live when usage was highest? For each pool of each process and device: by owner, by place, by size.
+//! Which blocks were live at the peak? For each pool of each process and device: by owner, by place, by size.
 //!
-//! One pass: a new maximum only marks the moment. Owners are those of [decompose](super::decompose): a block that has ended
-//! under another name than it was allocated with moves to that name in the marked moment. Of each live block some 70 bytes
-//! are kept; places are call stacks, of which those beyond a million count as one.
+//! One pass: a new maximum only marks the moment. Owners are those of [decompose](super::decompose): a block that ended
+//! under another name than it was allocated with moves to that name in the marked moment. Each live block takes some 70
+//! bytes; places are call stacks, and those beyond a million count as one.
 
 mod finding;
 mod table;
@@ -20,13 +20,13 @@ use super::question::{Asked, Question, Sees};
 use super::{Analysis, Finding, concluded::Concluded, per_device::PerDevice};
 use crate::model::{Alloc, Confidence, Device, Event, EventKind, Free, Pool, ProcessStart, RunEnd, StepsFrom};
 
-/// Places told of each peak, those with the most bytes first.
-const MAX_TOLD: usize = 100;
+/// Places listed of each peak, those with the most bytes first.
+const MAX_PLACES: usize = 100;
 
-/// What was live at the peak of each pool.
+/// Live memory at the peak of each pool.
 pub(super) const QUESTION: Question = Question {
     word: "peaks",
-    about: "Tell what was live when usage was highest: \
+    about: "Show live memory at the peak: \
             dumps (CSV or db, ours or msMemScope's) of one run, or a capture",
     none: "No blocks were seen, so there is no peak.",
     names_owners: true,
@@ -57,7 +57,7 @@ struct Account {
     /// The same without marks.
     inferred: Standing,
     peak_bytes: u64,
-    /// Of the blocks that were seen.
+    /// Of the seen blocks.
     live_bytes: u64,
     /// The peak's place among all allocations and frees.
     moment: u64,
@@ -143,7 +143,7 @@ impl PeaksAnalysis {
         }
     }
 
-    /// However it ends: what a process held when it executed another program is not held by that.
+    /// For every cause: after an exec, the program does not hold the blocks of the one before.
     fn free(&mut self, event: &Event, free: &Free) {
         self.steps.observe(event);
         let Some(went) = self.lives.went(event, free) else { return };
@@ -195,7 +195,7 @@ impl Account {
         let Self { start_ns, time_ns, step, inferred, peak_bytes, groups, .. } = self;
         let (step, steps_from) = if is_marked { (step, StepsFrom::Marks) } else { (inferred.step, inferred.from) };
         let seen = groups.sum();
-        let (groups, places_left_out) = groups.largest(MAX_TOLD);
+        let (groups, places_left_out) = groups.largest(MAX_PLACES);
         Peak {
             pid: 0,
             device,
@@ -244,8 +244,9 @@ mod tests {
         LiveSum { blocks, size_bytes }
     }
 
-    /// Six iterations of a training program without marks, the highest in the fifth: four steps of the optimizer have ended. With marks from the
-    /// sixth on the marks count, and the peak is before the first; in the first iteration no step has ended.
+    /// Six iterations of a training program without marks, the highest in the fifth: four steps of the optimizer have
+    /// ended. With marks from the sixth on the marks count, and the peak is before the first; in the first iteration no
+    /// step has ended.
     #[test]
     fn steps_are_inferred_where_none_are_marked() {
         const STEP: [&str; 1] = ["/usr/lib/python3.11/site-packages/torch/optim/adam.py(242): Adam.step"];
@@ -285,7 +286,7 @@ mod tests {
 
     /// By hand: 100, 400, 430 (the peak), 330, 30, 130, 430 (not higher), 0.
     #[test]
-    fn peak_is_told_in_groups() {
+    fn peak_is_reported_in_groups() {
         let mut script = Script::new(7, NPU0);
         script.step_start(3).module(HCCL).stacks(&[], &["f"]).alloc(pools::HAL, 0x1000, 100);
         script.stacks(&[], &["g"]).alloc(pools::HAL, 0x2000, 300).module(None).alloc(pools::HAL, 0x3000, 30);
@@ -301,7 +302,8 @@ mod tests {
         assert!(!found.groups.places_full && found.places_left_out == 0);
     }
 
-    /// A process that ends at its peak, one whose peak grew while groups came and went before, and one without stacks.
+    /// A process that ends at its peak, one with a peak that grew while groups came and went before, and one without
+    /// stacks.
     #[test]
     fn peak_at_the_end() {
         for cause in [FreeCause::TraceEnd, FreeCause::ProcessEnd] {
@@ -315,7 +317,7 @@ mod tests {
         }
     }
 
-    /// What a program held before it executed another one is not added to what that holds.
+    /// Memory that a program held before an exec is not added to that of the next one.
     #[test]
     fn programs_are_apart() {
         let mut script = Script::new(7, NPU0);
@@ -325,7 +327,7 @@ mod tests {
         assert_eq!((found.peak_bytes, found.seen), (90, live(2, 90)));
     }
 
-    /// A free that failed: the block was there all the time, and what it is with is a peak once it is known.
+    /// A failed free: the block was live all the time, and the sum with it is a peak once that is known.
     #[test]
     fn restored_block_counts() {
         let mut script = Script::new(7, NPU0);
@@ -335,15 +337,15 @@ mod tests {
         assert_eq!((found.time_ns, found.peak_bytes, found.seen), (3, 74, live(2, 74)));
     }
 
-    /// Attached late: the pool's own figure is the height, and what was not seen is named, not guessed at.
+    /// Attached late: the pool's own figure is the height, and the unseen part is named, not guessed.
     #[test]
     fn older_blocks_are_unseen() {
         let mut script = Script::new(7, NPU0);
         let start = ProcessStart { parent: 0, attached: true, command: "server".into(), pid_within: None };
         script.event(EventKind::ProcessStart(start));
-        script.told(Some((1010, 4096))).alloc(pools::PTA, 0x1000, 10);
+        script.reported(Some((1010, 4096))).alloc(pools::PTA, 0x1000, 10);
         // Of the older ones much has gone: more is seen, and it is no peak.
-        script.told(Some((520, 4096))).alloc(pools::PTA, 0x2000, 20);
+        script.reported(Some((520, 4096))).alloc(pools::PTA, 0x2000, 20);
         let found = peak(&script);
         assert_eq!((found.attached, found.peak_bytes), (true, 1010));
         assert_eq!((found.seen, found.unseen_bytes), (live(1, 10), 1000));
@@ -356,7 +358,7 @@ mod tests {
         script.alloc(pools::PTA, 0x1000, 1).on(7, NPU1).alloc(pools::PTA, 0x1000, 2);
         script.on(6, NPU0).alloc(pools::PTA, 0x1000, 4).alloc(pools::HAL, 0x1000, 8);
         script.process_end().alloc(pools::HAL, 0x1000, 16);
-        let told: Vec<_> = peaks(&script).iter().map(|it| (it.pid, it.device, it.pool, it.peak_bytes)).collect();
+        let reported: Vec<_> = peaks(&script).iter().map(|it| (it.pid, it.device, it.pool, it.peak_bytes)).collect();
         let expected = [
             (6, NPU0, pools::HAL, 8),
             (6, NPU0, pools::HAL, 16),
@@ -364,7 +366,7 @@ mod tests {
             (7, NPU0, pools::PTA, 1),
             (7, NPU1, pools::PTA, 2),
         ];
-        assert_eq!(told, expected);
+        assert_eq!(reported, expected);
     }
 
     #[test]
@@ -379,20 +381,20 @@ mod tests {
     #[test]
     fn huge_sizes_add_up() {
         let mut script = Script::new(7, NPU0);
-        script.told(Some((u64::MAX, u64::MAX)));
+        script.reported(Some((u64::MAX, u64::MAX)));
         script.alloc(pools::PTA, 1, u64::MAX - 20).alloc(pools::PTA, 2, 19);
         assert_eq!(peak(&script).seen, live(1, u64::MAX - 20));
     }
 
-    /// A call: where to, from which of four places, of which module, how large; at an address that is live, a free.
+    /// A call: the address, one of four places, the module, the size; at a live address, a free.
     fn calls() -> impl Strategy<Value = Vec<(bool, u64, usize, u8, u64)>> {
         let pta = prop::bool::weighted(0.3);
         prop::collection::vec((pta, 0..24_u64, 0..4_usize, 0..4_u8, 0..5000_u64), 0..300)
     }
 
     proptest! {
-        /// The peak, its time and its groups are those of a search through the list of live blocks after every event, and all
-        /// three groupings add up to it.
+        /// The peak, its time and its groups are those of a search through the list of live blocks after every event,
+        /// and all three groupings have its sum.
         #[test]
         fn peaks_are_those_of_a_search(calls in calls()) {
             let mut script = Script::new(7, NPU0);

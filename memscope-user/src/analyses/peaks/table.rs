@@ -1,4 +1,4 @@
-//! Owners of what was live at each peak, as rows.
+//! Owners of the live memory at each peak, as rows.
 
 use super::Peak;
 use crate::analyses::{

@@ -1,4 +1,4 @@
-//! What was live when usage was highest.
+//! Live memory at the peak, as text.
 
 use std::io::{self, Write};
 
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn peak_is_told_by_owner_size_and_stack() {
+    fn peak_is_listed_by_owner_size_and_stack() {
         let expected = "\
 Peak of Pytorch Caching memory pool on device 3: 4.00 MiB (4194304 bytes) in 3 blocks, at 2.5s WALL, in step 2
   1024.00 KiB (1048575 bytes) of it were allocated by calls older than the trace, and are in no group
@@ -91,15 +91,15 @@ Peak of Pytorch Caching memory pool on device 3: 4.00 MiB (4194304 bytes) in 3 b
       f
       main\\u{1b}
   … and 2 more stacks (see --json)
-  There were more call stacks than are told apart; the others count as none
+  There were more call stacks than can be kept; the others count as none
   Doubtful: events were lost, so blocks may be missing, or counted that had gone.
 ";
         assert_eq!(without_wall(&text(&peak())), expected);
     }
 
-    /// Without steps, stacks and old blocks nothing is said of them.
+    /// Without steps, stacks and old blocks there are no lines about them.
     #[test]
-    fn what_is_not_there_is_not_told() {
+    fn absent_parts_have_no_lines() {
         let groups = LiveGroups { places: Vec::new(), places_full: false, ..peak().groups };
         let (step, unseen_bytes, places_left_out, confidence) = (0, 0, 0, Confidence::Certain);
         let text = without_wall(&text(&Peak { step, unseen_bytes, groups, places_left_out, confidence, ..peak() }));

@@ -1,4 +1,4 @@
-//! How things are at a moment of a running trace.
+//! The state at a moment of a running trace.
 
 mod text;
 
@@ -13,9 +13,10 @@ use crate::model::{Device, Pool};
 /// Host memory of a process, as `/proc/PID/status` has it (`proc_pid_status(5)`). `resident_bytes` is the sum of heap, file and shared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct HostMemory {
-    /// `VmRSS`: pages that are in memory.
+    /// `VmRSS`: pages in memory.
     pub resident_bytes: u64,
-    /// `RssAnon`: of those, memory of no file: of `malloc`, and the stacks of threads, which nothing tells apart.
+    /// `RssAnon`: of those, memory of no file: of `malloc`, and the stacks of threads; the kernel does not separate
+    /// them.
     pub heap_bytes: u64,
     /// `RssFile`: of those, pages of files: programs, libraries.
     pub file_bytes: u64,
@@ -27,7 +28,7 @@ pub struct HostMemory {
     pub swapped_bytes: u64,
 }
 
-/// How much something has changed lately.
+/// Recent rate of change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct Change {
     /// Over this time: a minute, or less while less is known.
@@ -47,9 +48,9 @@ pub struct PoolSample {
     pub live_blocks: u64,
     /// Their bytes.
     pub live_bytes: u64,
-    /// Bytes that the pool says it has handed out beyond those blocks: from before the attach, or not seen.
+    /// Bytes handed out beyond those blocks, by the pool's own figure: from before the attach, or not seen.
     pub unseen_bytes: u64,
-    /// Highest live bytes so far, as the pool says where it says so.
+    /// Highest live bytes so far, by the pool's own figure where it has one.
     pub peak_bytes: u64,
     /// How the live bytes have changed.
     pub recent: Option<Change>,
@@ -63,9 +64,9 @@ pub struct PoolSample {
     pub allocations_per_second: Option<f64>,
     /// Frees for each second since the last sample.
     pub frees_per_second: Option<f64>,
-    /// What the pool holds and has not handed out; `None` where no memory of it is known.
+    /// The free part of its memory; `None` where no memory of it is known.
     pub space: Option<FreeSpace>,
-    /// What the pool says it holds beyond that.
+    /// Bytes that the pool holds beyond that, by its own figure.
     pub unknown_bytes: Option<u64>,
 }
 
@@ -93,8 +94,8 @@ pub struct Sample {
     pub last: bool,
     /// Records lost so far, so that counts are too low.
     pub lost: u64,
-    /// What the driver says of its devices; `None` when it tells nothing, or not for some time.
+    /// The driver's figures of its devices; `None` when it reports none, or has not for some time.
     pub devices: Option<Vec<DeviceUse>>,
-    /// Those that are traced.
+    /// The traced processes.
     pub processes: Vec<ProcessSample>,
 }

@@ -12,7 +12,7 @@ use crate::text::numbers::{rounded, seconds};
 pub const SAMPLE_CSV_HEADER: &str = "time_ns,pid,device,layer,figure,value";
 /// Pools in the table of one sample, those with the most live bytes; the other formats have all.
 const TABLE_LINES: usize = 40;
-/// What stands for a figure that is not known.
+/// Placeholder of an unknown figure.
 const ABSENT: &str = "-";
 
 /// Writes a sample as text.
@@ -69,7 +69,7 @@ fn write_process(process: &ProcessSample, devices: &[DeviceUse], out: &mut dyn W
     writeln!(out)
 }
 
-/// What a process uses of each device where the driver lists it.
+/// A process's use of each device, where the driver lists it.
 fn of_process(devices: &[DeviceUse], pid: u32) -> impl Iterator<Item = (Device, u64)> {
     devices.iter().filter_map(move |device| {
         let own = device.processes.as_ref()?.iter().find(|process| process.pid == pid)?;
@@ -127,7 +127,7 @@ fn signed(bytes: i64) -> String {
     format!("{sign}{}", rounded(bytes.unsigned_abs().into()))
 }
 
-/// Writes a sample as CSV: a line for each figure, whose value is empty where it is not known.
+/// Writes a sample as CSV: a line for each figure, with an empty value where it is unknown.
 pub fn write_sample_csv(sample: &Sample, out: &mut dyn Write) -> io::Result<()> {
     let mut lines = Lines { time_ns: sample.time_ns, out };
     lines.of_trace("last", Some(u8::from(sample.last)))?;
@@ -170,7 +170,7 @@ impl Lines<'_> {
         let (pid, device) =
             (cell(pid.map(|pid| pid.to_string())), cell(device.map(|device| DeviceName(device).to_string())));
         let value = cell(value.map(|value| value.to_string()));
-        // Names of pools are words.
+        // Names of pools need no escaping.
         writeln!(self.out, "{},{pid},{device},{layer},{figure},{value}", self.time_ns)
     }
 
@@ -309,7 +309,7 @@ Process 42: resident 6.00 MiB, heap 3.00 MiB, files 2.00 MiB, shared 1.00 MiB; s
     }
 
     #[test]
-    fn unknown_figures_of_devices_are_told_to_be() {
+    fn unknown_figures_of_devices_are_marked() {
         let mut text = Vec::new();
         let sample = Sample { devices: None, processes: vec![], ..sample() };
         write_sample(&sample, &mut text).expect("written");

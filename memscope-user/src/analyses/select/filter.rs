@@ -6,10 +6,10 @@ use crate::analyses::decompose::{Classifier, RuleSet};
 use crate::hash::{HashMap, HashSet};
 use crate::model::{Alloc, Block, Device, Event, EventKind, Free, Name, OutOfMemory, Pool, Stack, Stacks};
 
-/// Different stacks whose answer is remembered; then all are forgotten and looked at anew.
+/// Most different stacks with a cached answer; when full, the cache is emptied.
 const MAX_REMEMBERED: usize = 1 << 18;
 
-/// What a condition looks at.
+/// The property of a block that a condition tests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Test {
     /// The block is smaller than this many bytes.
@@ -18,7 +18,7 @@ pub enum Test {
     Above(u64),
     /// It has exactly this many bytes.
     Size(u64),
-    /// Its owner, as it can be told when the block is allocated, is this one. A block that nobody named has an empty owner.
+    /// Its owner as known at the allocation. A block without a name has an empty owner.
     Owner(String),
     /// Its owner has this text in it.
     OwnerHas(String),
@@ -34,12 +34,12 @@ pub enum Test {
     StackHas(String),
 }
 
-/// A test, or its opposite. What is not known of a block satisfies neither.
+/// A test, or its opposite. An unknown property satisfies neither.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Condition {
-    /// What is looked at.
+    /// The test.
     pub test: Test,
-    /// What has to come out.
+    /// The required outcome.
     pub wanted: bool,
 }
 
@@ -48,7 +48,7 @@ pub struct Condition {
 pub struct Filter {
     /// The conditions.
     pub conditions: Vec<Condition>,
-    /// By which rules owners are named; the built-in ones without.
+    /// The rules that name owners; `None`: the built-in ones.
     pub rules: Option<Arc<RuleSet>>,
 }
 
@@ -64,8 +64,8 @@ impl Filter {
         self.conditions.iter().any(|condition| matches!(condition.test, Test::Owner(_) | Test::OwnerHas(_)))
     }
 
-    /// Whether some blocks of a pool of a process on a device may satisfy it, and others not. What the pool says of itself is then
-    /// not said of the blocks that do.
+    /// Whether some blocks of a pool of a process on a device may match, and others not. The pool's own figures then do
+    /// not apply to the matching blocks.
     #[must_use]
     pub fn parts_pools(&self) -> bool {
         !self
@@ -74,14 +74,14 @@ impl Filter {
             .all(|condition| matches!(condition.test, Test::Layer(_) | Test::Pid(_) | Test::Device(_)))
     }
 
-    /// Whether the blocks of a pool satisfy what is asked of pools.
+    /// Whether the blocks of a pool satisfy the conditions on pools.
     #[must_use]
     pub fn holds_for_pool(&self, pid: u32, device: Device, pool: Pool) -> bool {
         let subject = Subject { pid, device, pool, details: None };
         self.conditions.iter().all(|Condition { test, wanted }| test.plain(subject).is_none_or(|it| it == *wanted))
     }
 
-    /// Whether what happens in a process on a device, which may be none, is of interest at all.
+    /// Whether events of a process on a device, which may be none, can match at all.
     fn reaches(&self, pid: u32, device: Device) -> bool {
         self.conditions.iter().all(|Condition { test, wanted }| match test {
             // The driver's figures of a device are of no process.
@@ -92,7 +92,7 @@ impl Filter {
     }
 }
 
-/// A block, or what is known of one.
+/// A block, or the known facts about one.
 #[derive(Clone, Copy)]
 struct Subject {
     pid: u32,
@@ -101,7 +101,7 @@ struct Subject {
     details: Option<Details>,
 }
 
-/// What is known of a block whose allocation was seen.
+/// The facts about a block with a seen allocation.
 #[derive(Clone, Copy)]
 struct Details {
     tid: u32,
@@ -111,19 +111,19 @@ struct Details {
 }
 
 impl Subject {
-    /// A block that was asked for.
+    /// A requested block.
     const fn request(event: &Event, pool: Pool, size_bytes: u64) -> Self {
         let details = Details { tid: event.tid, size_bytes, owner: None, stacks: event.stacks };
         Self { details: Some(details), ..Self::unknown(event, pool) }
     }
 
-    /// A block whose allocation was not seen.
+    /// A block without a seen allocation.
     const fn unknown(event: &Event, pool: Pool) -> Self {
         Self { pid: event.pid, device: event.device, pool, details: None }
     }
 }
 
-/// A filter at work, which remembers what it said of stacks.
+/// A filter in use, with cached answers by stack.
 #[derive(Debug, Default)]
 pub struct Matcher {
     filter: Filter,
@@ -185,7 +185,7 @@ impl Matcher {
 }
 
 impl Test {
-    /// The outcome, if it is known; stacks are looked at elsewhere.
+    /// The outcome, if known; stacks are tested separately.
     fn plain(&self, subject: Subject) -> Option<bool> {
         let owner = |details: Details| details.owner.map_or("", Name::as_str);
         let details = subject.details;
@@ -204,11 +204,11 @@ impl Test {
     }
 }
 
-/// Lets events of blocks through whose allocation satisfies a filter, and events of no block.
+/// Passes events of blocks with a matching allocation, and events of no block.
 #[derive(Debug)]
 pub(super) struct Sieve {
     matcher: Matcher,
-    /// Live blocks by process: as many as are live in the run at most.
+    /// Live blocks by process: at most as many as are live in the run.
     processes: HashMap<u32, Kept>,
 }
 
@@ -224,7 +224,7 @@ impl Sieve {
         Self { matcher: filter.into(), processes: HashMap::default() }
     }
 
-    /// Takes an event; gives it to `out`, with figures of the selected blocks, if it is to be seen.
+    /// Takes an event; passes it to `out` if it matches, with figures of the selected blocks.
     pub(super) fn pass(&mut self, event: &Event, out: &mut dyn FnMut(&Event)) {
         if !self.matcher.filter.reaches(event.pid, event.device) {
             return;
@@ -249,7 +249,7 @@ impl Sieve {
         }
     }
 
-    /// Blocks that it knows of.
+    /// Blocks in the table.
     #[cfg(test)]
     pub(super) fn remembered(&self) -> usize {
         self.processes.values().map(|kept| kept.numbers.len()).sum()
@@ -281,7 +281,7 @@ impl Sieve {
         out(&Event { kind: EventKind::Free(Free { used_bytes, total_bytes: None, ..*free }), ..event.clone() });
     }
 
-    /// Whether an event is to be seen that is no allocation or free.
+    /// Whether an event other than an allocation or free is passed.
     fn is_selected(&mut self, event: &Event) -> bool {
         match &event.kind {
             EventKind::OutOfMemory(OutOfMemory::Recent(block) | OutOfMemory::Top(block)) => {
@@ -299,7 +299,7 @@ impl Sieve {
                 kept.is_some_and(|kept| kept.numbers.contains(&access.allocation_id))
                     || self.matcher.holds_for(Subject::unknown(event, access.pool))
             }
-            // It is told for the pool's own sums.
+            // Reported for the pool's own sums.
             EventKind::BlockReturned(returned) => self.matcher.holds_for(Subject::unknown(event, returned.pool)),
             _ => true,
         }

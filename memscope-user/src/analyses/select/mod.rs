@@ -4,11 +4,11 @@
 //! events ─▶ filter ─▶ window ─▶ analyses
 //! ```
 //!
-//! - *Filter*: an event of a block is seen if the block's allocation satisfies all conditions, so that allocations keep their
-//!   frees and sums stay right. Sums of used bytes are those of the selected blocks where the filter parts pools. Events of no
-//!   block are seen, but for those of other processes and devices if the filter names one.
-//! - *Window*: of what was before its beginning, blocks that are still live then are told, as if they were put back at that moment
-//!   ([`Alloc::restored`](crate::model::Alloc::restored)), and steps that are under way. At its end, the trace ends.
+//! - *Filter*: an event of a block is seen if the block's allocation satisfies all conditions, so that allocations keep
+//!   their frees and sums stay right. Sums of used bytes are those of the selected blocks where the filter splits
+//!   pools. Events of no block are seen, but for those of other processes and devices if the filter names one.
+//! - *Window*: of the time before its start, only blocks that are still live are reported, as if they were restored at
+//!   that moment ([`Alloc::restored`](crate::model::Alloc::restored)), and open steps. At its end, the trace ends.
 //!
 //! An analysis that judges a block by what happens around it takes the filter itself: see
 //! [`InefficientAnalysis::only`](crate::analyses::InefficientAnalysis::only).
@@ -28,7 +28,7 @@ use crate::model::{Event, EventKind, RunEnd};
 pub use filter::{Condition, Filter, Matcher, Test};
 pub use window::{When, Window};
 
-/// What is to be seen of a run.
+/// The choice of events of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Selection {
     /// When.
@@ -52,7 +52,7 @@ pub struct Selected {
     to: Watching,
 }
 
-/// Who sees it.
+/// The reader of the chosen events.
 struct Watching {
     analyses: Vec<Box<dyn Analysis>>,
     observers: Vec<Box<dyn Observer>>,
@@ -60,7 +60,7 @@ struct Watching {
     any_block: Option<Sender<()>>,
 }
 
-/// Learns whether what was selected has a block.
+/// Receives whether the choice has a block.
 #[derive(Debug)]
 pub struct AnyBlock(Receiver<()>);
 
@@ -73,7 +73,7 @@ impl AnyBlock {
 }
 
 impl Selected {
-    /// Shows these what is selected; and learns whether that has a block.
+    /// Shows these the chosen events; and receives whether they have a block.
     #[must_use]
     pub fn new(
         selection: &Selection,
@@ -95,7 +95,7 @@ impl Watching {
         if matches!(event.kind, EventKind::Alloc(_))
             && let Some(any_block) = self.any_block.take()
         {
-            // Who does not ask has gone.
+            // A receiver that is gone does not want it.
             let _ = any_block.send(());
         }
         for analysis in &mut self.analyses {

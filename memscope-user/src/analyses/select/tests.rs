@@ -11,7 +11,7 @@ use crate::model::{Access, AccessKind, Block, Device, Free, FreeCause, OutOfMemo
 const NPU0: Device = Device::Npu(0);
 const NPU1: Device = Device::Npu(1);
 
-/// Keeps what it sees.
+/// Keeps the events it sees.
 #[derive(Clone, Default)]
 struct Seen(Arc<Mutex<(Vec<Event>, RunEnd)>>);
 
@@ -99,7 +99,7 @@ fn accessed(script: &mut Script, pool: Pool, addr: u64, allocation_id: u64) {
     script.event(EventKind::Access(access));
 }
 
-/// Of two blocks, one is selected: its allocation, use, free that failed, and end; and what is of no block.
+/// One of two blocks is selected: its allocation, access, failed free, and end; and events of no block.
 #[test]
 fn events_go_with_their_blocks() {
     let mut script = Script::new(1, NPU0);
@@ -126,7 +126,7 @@ fn events_go_with_their_blocks() {
     assert_eq!(filtered(&script, &[is(Test::Above(7)), is(Test::Below(100))]), common);
 }
 
-/// Each condition, on blocks that differ in one thing each.
+/// Each condition, on blocks that differ in one property each.
 #[test]
 fn conditions() {
     let mut script = Script::new(1, NPU0);
@@ -159,7 +159,7 @@ fn conditions() {
     assert_eq!(filtered(&script, &[]).len(), 3);
 }
 
-/// What is not known of a block satisfies no condition, nor its opposite; what is known of it counts.
+/// An unknown property of a block satisfies no condition, nor its opposite; a known one counts.
 #[test]
 fn blocks_that_were_not_seen() {
     let mut script = Script::new(1, NPU0);
@@ -180,7 +180,7 @@ fn blocks_that_were_not_seen() {
     assert_eq!(filtered(&script, &[is(Test::Layer("PTA".to_owned()))]), ["0: unknown free", "3: access 5"]);
 }
 
-/// Filters that name a process or a device leave those of others out altogether; the driver's figures are of no process.
+/// Filters that name a process or a device exclude those of others; the driver's figures belong to no process.
 #[test]
 fn other_processes_are_left_out() {
     let mut script = Script::new(1, NPU0);
@@ -190,11 +190,11 @@ fn other_processes_are_left_out() {
     assert_eq!(filtered(&script, &[not(Test::Device(NPU0))]), ["3: step 1", "4: launch"]);
 }
 
-/// What a pool says of itself stays with the pool: where all its blocks are selected, and nowhere else.
+/// A pool's own figures stay with the pool: where all its blocks are selected, and nowhere else.
 #[test]
 fn figures_of_pools() {
     let mut script = Script::new(1, NPU0);
-    script.told(Some((1000, 4096))).alloc(pools::PTA, 0xa, 100).alloc(pools::PTA, 0xb, 7);
+    script.reported(Some((1000, 4096))).alloc(pools::PTA, 0xa, 100).alloc(pools::PTA, 0xb, 7);
     let figures = |condition: Condition| {
         let selection = Selection { filter: only(&[condition]), window: Window::default() };
         let (events, _) = select(script.events(), &selection);
@@ -215,7 +215,7 @@ fn two_steps() -> Script {
     script
 }
 
-/// Before its beginning, only what goes on. At its end, the trace ends: nothing is freed later.
+/// Before its start, only open steps and live blocks. At its end, the trace ends: nothing is freed later.
 #[test]
 fn window_in_the_middle() {
     let (seen, end) = windowed(&two_steps(), Some(9), Some(12));
@@ -249,7 +249,7 @@ fn windows_with_one_end() {
     assert_eq!(windowed(&two_steps(), Some(9), Some(3)).0, [""; 0]);
 }
 
-/// What the driver says before anything happens does not begin the run, and is seen in it.
+/// The driver's figures before the first event do not begin the run, and are seen in it.
 #[test]
 fn figures_of_devices_come_first() {
     let mut script = Script::new(1, NPU0);
@@ -281,7 +281,7 @@ fn frees_that_fail_later() {
     assert_eq!(windowed(&script, None, Some(1)).0, ["0: alloc a used 1", "1: Program a used 0"]);
 }
 
-/// A process that ends before the window leaves nothing in it; one that takes its number starts anew.
+/// A process that ends before the window leaves nothing in it; one that takes its number starts from nothing.
 #[test]
 fn numbers_of_processes_come_back() {
     let mut script = Script::new(1, NPU0);
@@ -366,7 +366,7 @@ fn block_of(event: &Event) -> Option<(u32, u64)> {
     Some((event.pid, number))
 }
 
-/// Event number, and what it says of bytes.
+/// Number of the event, and its figure of bytes.
 fn sums(events: &[Event]) -> Vec<(u64, Option<u64>)> {
     let used = |event: &Event| match &event.kind {
         EventKind::Alloc(alloc) => Some(alloc.used_bytes),
@@ -379,13 +379,13 @@ fn sums(events: &[Event]) -> Vec<(u64, Option<u64>)> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// A stream that is filtered as it comes is the one that is filtered by who knows all blocks, and the sums that are told are
-    /// those of a walk over what is left.
+    /// A stream filtered event by event equals one filtered with all blocks known, and its sums are those of a walk
+    /// over the rest.
     #[test]
     fn filtering_is_filtering_with_all_blocks_known(acts in acts(), limit in 1..6_u64, tid in 10..30_u32) {
         let script = script_of(&acts);
         let events = script.events();
-        // The first word on a block is that of its allocation.
+        // The first event of a block is its allocation.
         let chosen: Vec<(u32, u64)> = events
             .iter()
             .filter_map(|event| match &event.kind {
@@ -399,12 +399,12 @@ proptest! {
         let mut expected = Vec::new();
         for event in events.iter().filter(|event| block_of(event).is_none_or(|block| chosen.contains(&block))) {
             let used = used.entry(event.pid).or_default();
-            let told = match &event.kind {
+            let reported = match &event.kind {
                 EventKind::Alloc(alloc) => { *used += alloc.block.size_bytes; Some(*used) }
                 EventKind::Free(free) => { *used -= free.block.size_bytes; Some(*used) }
                 _ => None,
             };
-            expected.push((event.id, told));
+            expected.push((event.id, reported));
         }
         let filter = only(&[not(Test::Below(limit)), not(Test::Tid(tid))]);
         let mut sieve = Sieve::new(filter);

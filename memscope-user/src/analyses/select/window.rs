@@ -42,13 +42,14 @@ impl Window {
     }
 }
 
-/// Cuts a part out of a run: before it, only what is still live at its beginning is told; at its end, the trace ends.
+/// Cuts a part out of a run: of the time before it, only blocks still live at its start are reported; at its end, the
+/// trace ends.
 #[derive(Debug)]
 pub(super) struct Cut {
     window: Window,
     /// First and last nanosecond, known from the first event on.
     bounds_ns: Option<(u64, u64)>,
-    /// `None` once the beginning is reached.
+    /// `None` once the start is reached.
     before: Option<Before>,
     /// By process, if there is an end to cut at.
     live: HashMap<u32, Live>,
@@ -58,7 +59,7 @@ pub(super) struct Cut {
 #[derive(Debug, Default)]
 struct Live {
     numbers: HashSet<u64>,
-    /// As it was told last.
+    /// By the last report.
     used_bytes: HashMap<(Pool, Device), u64>,
 }
 
@@ -67,7 +68,7 @@ impl Cut {
         Self { window, bounds_ns: None, before: Some(Before::default()), live: HashMap::default() }
     }
 
-    /// When the run ends, given when it really did.
+    /// The end of the cut run, for the end of the real one.
     pub(super) fn end_ns(&self, time_ns: u64) -> u64 {
         self.bounds_ns.map_or(time_ns, |(_, until)| time_ns.min(until))
     }
@@ -80,7 +81,7 @@ impl Cut {
         });
     }
 
-    /// Takes an event; gives to `out` what is to be seen.
+    /// Takes an event; passes the visible ones to `out`.
     pub(super) fn pass(&mut self, event: &Event, out: &mut dyn FnMut(&Event)) {
         let (since_ns, until_ns) = self.bounds_ns.unwrap_or((u64::MAX, u64::MAX));
         if let Some(before) = &mut self.before
@@ -91,7 +92,7 @@ impl Cut {
         if let Some(before) = self.before.take()
             && since_ns <= until_ns
         {
-            before.tell(since_ns, &mut |event| self.within(event, out));
+            before.report(since_ns, &mut |event| self.within(event, out));
         }
         if event.time_ns <= until_ns {
             self.within(event, out);
@@ -120,8 +121,8 @@ impl Cut {
         out(event);
     }
 
-    /// Whatever ends a block that was live at the end of the window, here the end of the trace did. Every block's end is told,
-    /// that of the trace at the latest.
+    /// Blocks live at the end of the window end with the trace, whatever ends them later. Every block's end is
+    /// reported, at the latest that of the trace.
     fn after(&mut self, event: &Event, until_ns: u64, out: &mut dyn FnMut(&Event)) {
         let EventKind::Free(Free { block, owner, .. }) = event.kind else { return };
         let Some(live) = self.live.get_mut(&event.pid) else { return };
@@ -145,7 +146,7 @@ impl Cut {
     }
 }
 
-/// What has begun before the window and has not ended: at most what is live in the run.
+/// Blocks and steps that have begun before the window and have not ended: at most as many as are live in the run.
 #[derive(Debug, Default)]
 struct Before {
     taken: u64,
@@ -154,7 +155,7 @@ struct Before {
     processes: HashMap<u32, HashMap<Begun, u64>>,
 }
 
-/// What has begun, in one process.
+/// The same, of one process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Begun {
     Process,
@@ -196,9 +197,9 @@ impl Before {
         }
     }
 
-    /// Gives what is left to `out`, as of the beginning of the window. Figures are those of the blocks that are left: what a pool
-    /// held then, it does not now.
-    fn tell(self, since_ns: u64, out: &mut dyn FnMut(&Event)) {
+    /// Passes the rest to `out`, as of the start of the window. Figures are those of the remaining blocks: older
+    /// figures of a pool are out of date.
+    fn report(self, since_ns: u64, out: &mut dyn FnMut(&Event)) {
         let mut used: HashMap<(u32, Pool, Device), u64> = HashMap::default();
         for event in self.events.into_values() {
             let mut event = Event { time_ns: event.time_ns.max(since_ns), ..event };

@@ -13,7 +13,7 @@ use crate::model::{Device, Setting};
 pub struct Settings {
     /// Process.
     pub pid: u32,
-    /// Those that are set; the others are not.
+    /// The ones that are set; all others are not.
     pub settings: Vec<Setting>,
 }
 
@@ -23,7 +23,7 @@ impl Answer for Settings {
     }
 
     fn write(&self, _: &Context<'_>, _: &mut dyn Write) -> io::Result<()> {
-        // What is advised says it.
+        // The advice has them.
         Ok(())
     }
 }

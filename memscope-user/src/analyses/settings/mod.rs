@@ -1,5 +1,5 @@
-//! Which settings that advice depends on was a program started with? Captures have them; dumps do not. Of processes that never asked for
-//! memory nothing is said.
+//! With which settings was a program started? Those that advice depends on. Captures have them; dumps do not. Processes
+//! that never asked for memory have no finding.
 
 mod finding;
 
@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use super::{Analysis, Finding, concluded::Concluded};
 use crate::model::{Event, EventKind, RunEnd};
 
-/// Keeps the last settings of each process: those of the program that it is now.
+/// Keeps the last settings of each process: those of its current program.
 #[derive(Debug, Default)]
 pub struct SettingsAnalysis {
     running: BTreeMap<u32, Running>,
@@ -64,7 +64,8 @@ mod tests {
     use crate::backend::ascend::pools;
     use crate::model::{Device, Setting};
 
-    /// The settings of the program that a process is last count; a process of which none are known has no finding, nor one without memory.
+    /// The settings of the process's last program count; a process without known settings has no finding, nor one
+    /// without memory.
     #[test]
     fn last_settings_of_each_process() {
         let settings =

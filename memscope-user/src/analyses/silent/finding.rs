@@ -1,4 +1,4 @@
-//! Processes of which nothing is known.
+//! Processes without any known memory.
 
 use std::io::{self, Write};
 
@@ -8,8 +8,8 @@ use serde::Serialize;
 use crate::analyses::answer::{Answer, Context, Report, Subject};
 use crate::model::Device;
 
-/// Processes that were attached to, and neither took nor gave back device memory since: what they hold is from before the attach, and in no
-/// other figure.
+/// Processes that were attached to, and neither took nor gave back device memory since: their memory is from before the
+/// attach, and in no other figure.
 #[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct Silent {
     /// Their numbers, at most 1024.

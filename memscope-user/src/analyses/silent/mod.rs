@@ -1,6 +1,7 @@
-//! Of which processes is it not known what they hold? Those attached to that make no call about device memory: a server that is idle may be full.
+//! Of which processes is the memory unknown? Those attached to that make no call about device memory: a server that is
+//! idle may be full.
 //!
-//! From the first call on the pool says what it has handed out, and *held at the end* has what is older.
+//! From its first call on the pool reports the bytes it has handed out, and *held at the end* includes the older ones.
 
 mod finding;
 mod text;
@@ -12,10 +13,10 @@ use std::collections::BTreeSet;
 use super::{Analysis, Finding};
 use crate::model::{Event, EventKind, ProcessStart, RunEnd};
 
-/// Processes that are kept.
+/// Most processes kept.
 const MAX_PROCESSES: usize = 1024;
 
-/// Keeps the processes that were attached to and have not been heard of.
+/// Keeps the processes that were attached to and have made no call.
 #[derive(Debug, Default)]
 pub struct SilentAnalysis {
     silent: BTreeSet<u32>,
@@ -57,8 +58,8 @@ mod tests {
     use crate::backend::ascend::pools;
     use crate::model::Device;
 
-    /// One that was attached to is named, whether or not it ends; not one that makes a call, if only for a block that is older, nor one traced from
-    /// its start.
+    /// A process that was attached to is named, whether or not it ends; not one that makes a call, even a free of an
+    /// older block, nor one traced from its start.
     #[test]
     fn who_makes_no_call_is_named() {
         let mut script = Script::new(1, Device::Npu(0));

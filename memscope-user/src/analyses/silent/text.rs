@@ -1,4 +1,4 @@
-//! Processes of which nothing is known.
+//! Processes without any known memory, as text.
 
 use std::io::{self, Write};
 
@@ -7,7 +7,7 @@ use super::Silent;
 /// Processes that are named.
 const NAMED: usize = 8;
 
-/// Writes whose memory is not known.
+/// Writes the processes with unknown memory.
 pub(super) fn write(Silent { pids, left_out }: &Silent, out: &mut dyn Write) -> io::Result<()> {
     let named: Vec<String> = pids.iter().take(NAMED).map(u32::to_string).collect();
     let more = (pids.len() - named.len()) as u64 + left_out;

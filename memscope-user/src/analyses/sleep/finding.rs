@@ -16,13 +16,13 @@ pub struct Sleeps {
     pub pid: u32,
     /// Device.
     pub device: Device,
-    /// Sleeps that were seen.
+    /// Seen sleeps.
     pub sleeps: u64,
     /// Live bytes of the driver when the last of them began.
     pub before_bytes: u64,
-    /// The least that was live during the first of them.
+    /// Lowest live bytes during the first of them.
     pub first_low_bytes: u64,
-    /// The least that was live during the last of them.
+    /// Lowest live bytes during the last of them.
     pub last_low_bytes: u64,
     /// How sure.
     pub confidence: Confidence,

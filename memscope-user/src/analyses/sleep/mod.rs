@@ -1,8 +1,8 @@
-//! What does a server hold while it sleeps? vLLM's sleep mode gives the physical memory behind its blocks back, and takes it again when it
-//! wakes up.
+//! How much does a server hold while it sleeps? vLLM's sleep mode gives the physical memory behind its blocks back, and
+//! takes it again when it wakes up.
 //!
-//! A sleep begins with the first driver block that is freed by the allocator's `sleep`, and ends with the first one that its
-//! `wake_up` takes; so it is seen where Python stacks are recorded, and nothing is said elsewhere.
+//! A sleep begins with the first driver block that the allocator's `sleep` frees, and ends with the first one that its
+//! `wake_up` takes; so it needs Python stacks, and there is no finding without them.
 
 mod finding;
 
@@ -15,7 +15,7 @@ use crate::text::frame::Frame;
 
 /// Files of vLLM's allocators for sleep mode: Ascend's, and the one that it follows.
 const FILES: [&str; 2] = ["camem.py", "cumem.py"];
-/// Stacks that are remembered; then all are looked at again.
+/// Most stacks in the cache; when full, it is emptied.
 const MAX_KNOWN: usize = 1 << 16;
 
 /// Follows the sleeps of each process and device.
@@ -26,7 +26,7 @@ pub struct SleepAnalysis {
     concluded: Concluded<Sleeps>,
 }
 
-/// What a call belongs to.
+/// The kind of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Call {
     Sleep,
@@ -72,7 +72,7 @@ impl Analysis for SleepAnalysis {
 }
 
 impl SleepAnalysis {
-    /// What the call of an event belongs to.
+    /// The kind of an event's call.
     fn call(&mut self, stacks: Stacks) -> Call {
         let Some(stack) = stacks.mixed.or(stacks.python) else { return Call::Other };
         if self.known.len() >= MAX_KNOWN {
@@ -150,8 +150,8 @@ mod tests {
         ["/site-packages/vllm_ascend/device_allocator/camem.py(200): CaMemAllocator.sleep", "serve.py(3): main"];
     const WAKE_UP: [&str; 1] = ["/site-packages/vllm_ascend/device_allocator/camem.py(240): wake_up"];
 
-    /// Two sleeps of a server with 100 bytes of KV cache beside 30 others: in the first 30 stay, of which 10 are given back meanwhile, in the
-    /// second 25. Frees by others are no sleep.
+    /// Two sleeps of a server with 100 bytes of KV cache and 30 others: in the first 30 stay, 10 of which are given
+    /// back meanwhile, in the second 25. Frees by others are no sleep.
     #[test]
     fn what_stays_in_each_sleep() {
         let mut script = Script::new(7, Device::Npu(0));
@@ -179,7 +179,7 @@ mod tests {
         assert_eq!(run(SleepAnalysis::default(), script.events(), &RunEnd::default()), [Finding::Sleeps(expected)]);
     }
 
-    /// Without Python stacks nothing is known of sleeps, and nothing is said.
+    /// Without Python stacks sleeps are unknown, and there is no finding.
     #[test]
     fn without_stacks_there_is_no_finding() {
         let mut script = Script::new(7, Device::Npu(0));

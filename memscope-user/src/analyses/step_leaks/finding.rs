@@ -11,7 +11,7 @@ use crate::model::{Confidence, Device, Pool, Stacks, StepsFrom};
 /// A block that outlived the end of the step after its own.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct Leak {
-    /// Whose.
+    /// The pool, or the driver.
     pub pool: Pool,
     /// Start of the block.
     pub addr: u64,
@@ -39,7 +39,7 @@ pub struct Kept {
     pub size_bytes: u64,
 }
 
-/// What is concluded of a place with blocks that outlived their steps.
+/// The verdict on a place with blocks that outlived their steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StepVerdict {
@@ -49,14 +49,14 @@ pub enum StepVerdict {
     FewSteps,
     /// Undecided: its oldest block is younger than a quarter of the run.
     Young,
-    /// Undecided: its newest block is older than a quarter of the run, as in a cache that is full.
+    /// Undecided: its newest block is older than a quarter of the run, as in a full cache.
     Stopped,
     /// Undecided: it also freed blocks that had lived for more than half as many steps as its oldest, as a queue does.
     Replaced,
 }
 
 impl StepVerdict {
-    /// Why, in words.
+    /// The reason, in words.
     #[must_use]
     pub const fn reason(self) -> &'static str {
         match self {
@@ -74,7 +74,7 @@ impl StepVerdict {
 pub struct StepLeakPlace {
     /// Pool of the blocks.
     pub pool: Pool,
-    /// What is concluded.
+    /// The verdict.
     pub verdict: StepVerdict,
     /// Its blocks among the leaks.
     pub blocks: u64,
@@ -99,7 +99,7 @@ pub struct StepLeaks {
     pub pid: u32,
     /// Device.
     pub device: Device,
-    /// The same blocks by place: leaks, then what is undecided, each the largest first.
+    /// The same blocks by place: leaks, then undecided places, each the largest first.
     pub places: Vec<StepLeakPlace>,
     /// Blocks that outlived the end of the step after their own, sorted by step, then pool, then address.
     pub leaks: Vec<Leak>,
@@ -109,7 +109,7 @@ pub struct StepLeaks {
     pub kept: Kept,
     /// Steps that ended.
     pub steps_ended: u32,
-    /// What they are known by.
+    /// The origin of the steps.
     pub steps_from: StepsFrom,
     /// How sure.
     pub confidence: Confidence,

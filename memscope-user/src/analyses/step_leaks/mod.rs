@@ -1,25 +1,27 @@
 //! Which blocks outlive the step after their own?
 //!
-//! The step rule (contract §8.2), for every pool of device memory, the driver's included: a block that was allocated
-//! in step `a`, with `a` past the skipped steps, and is live at the end of a step at least [`DURATION_THRESHOLD`]
-//! later on its device, is a leak. Where the reference is wrong, this is not:
+//! The step rule (contract §8.2), for every pool of device memory, the driver's included: a block that was allocated in
+//! step `a`, with `a` past the skipped steps, and is live at the end of a step at least [`DURATION_THRESHOLD`] later on
+//! its device, is a leak. Differences to the reference, which is wrong there:
 //!
 //! - a block that the program frees later is no leak (the reference never takes one back);
 //! - driver memory has the step rule too;
 //! - what lives at the end of the trace and no later step could judge is reported as *unjudged*, not passed over.
 //!
-//! The verdict is that of the blocks' *place* (call stack, or size). A list that keeps a tensor of each step is a leak; a variable that keeps
-//! the last one, a queue of the last twenty, a cache that is full are none. So a place leaks if its blocks come from at least three steps,
-//! the oldest of a quarter of the run ago or more, the newest not, and what it freed lived for at most half as many steps as the oldest.
-//! Other places are undecided ([`StepVerdict`]). What the program frees while it ends ([`FreeCause::Exit`]) was held until then; at places
-//! that do not leak it is counted as *kept*.
+//! The verdict is on the blocks' *place* (call stack, or size). A list that keeps a tensor of each step is a leak; a
+//! variable that keeps the last one, a queue of the last twenty, a full cache are none. So a place leaks if its blocks
+//! come from at least three steps, the oldest from a quarter of the run ago or more, the newest from less, and its
+//! freed blocks lived for at most half as many steps as the oldest. Other places are undecided ([`StepVerdict`]).
+//! Blocks that the program frees while it ends ([`FreeCause::Exit`]) were held until then; at places that do not leak
+//! they count as *kept*.
 //!
 //! A block that the pool handed out again without a free in between ([`FreeCause::Replaced`]) was freed unseen: no
-//! leak. One that its process or the trace ended with stays live, and so does one that a script frees after its last `stop()`, as when Python ends.
+//! leak. One that its process or the trace ended with stays live, and so does one that a script frees after its last
+//! `stop()`, as when Python ends.
 //!
-//! Cost: nothing is walked at a step's end. Every block still live at the end has seen the end of all steps after its
-//! own, so the numbers of the ended steps and the live blocks are all there is to keep, and one search per
-//! block tells how many it survived.
+//! Cost: the end of a step walks nothing. Every block still live at the end has seen the end of all steps after its
+//! own, so the numbers of the ended steps and the live blocks suffice, and one search per block counts the steps it
+//! survived.
 
 mod finding;
 mod table;
@@ -34,7 +36,7 @@ use std::collections::HashSet;
 use crate::hash::HashMap;
 use crate::model::{Block, Confidence, Event, EventKind, Figures, Free, FreeCause, Pool, RunEnd, Stacks, StepsFrom};
 
-/// Steps at the start whose blocks are not judged: what the first step allocates is often kept for the whole run.
+/// Steps at the start with blocks that are not judged: memory of the first step is often kept for the whole run.
 pub const SKIPPED_STEPS: u32 = 1;
 
 /// A block leaks when it is live at the end of a step at least this many steps after its own.
@@ -43,7 +45,8 @@ pub const DURATION_THRESHOLD: u32 = 1;
 /// Steps that the blocks of a place that leaks come from at least.
 const MIN_STEPS: u32 = 3;
 
-/// Places with blocks that were freed after the end of their step, of a process on a device. Of further ones it is not known how long they lived.
+/// Most places, of a process on a device, with blocks that were freed after the end of their step. The lifetimes at
+/// further ones are unknown.
 const MAX_FREED_PLACES: usize = 65_536;
 
 /// Finds the blocks that outlive the step after their own.
@@ -62,18 +65,18 @@ struct DeviceSteps {
     live: HashMap<u64, Leak>,
     /// Those of them that the exit freed.
     exit: HashSet<u64>,
-    /// By place, how many steps ended at most while a block lived that the program freed; none where none did.
+    /// By place, the most steps that ended while a block lived that the program freed; absent where none did.
     freed: HashMap<Place, u32>,
 }
 
-/// Where blocks come from: their call stacks, or their size where there are none.
+/// The origin of blocks: their call stacks, or their size where there are none.
 type Place = (Pool, Stacks, Option<u64>);
 
 fn place_of(leak: &Leak) -> Place {
     (leak.pool, leak.stacks, leak.stacks.is_empty().then_some(leak.size_bytes))
 }
 
-/// What became of the blocks that were held.
+/// The fate of the held blocks.
 #[derive(Default)]
 struct Judged {
     places: Vec<StepLeakPlace>,
@@ -171,12 +174,12 @@ impl DeviceSteps {
         }
     }
 
-    /// Steps behind this one that have ended.
+    /// Steps after this one that have ended.
     fn survived(&self, step: u32) -> u32 {
         (self.ended.len() - self.ended.partition_point(|ended| *ended <= step)) as u32
     }
 
-    /// Number of ended steps, and what they say of the blocks.
+    /// Number of ended steps, and the fate of the blocks.
     fn judge(self) -> (u32, Judged) {
         let last_ended = self.ended.last().copied().unwrap_or(0);
         let mut blocks: Vec<Leak> =
@@ -213,7 +216,7 @@ struct HeldSteps {
 }
 
 impl HeldSteps {
-    /// `freed`: how many steps ended at most while a block of the place lived that was freed.
+    /// `freed`: the most steps that ended while a block of the place lived that was freed.
     fn verdict(&self, steps_ended: u32, freed: u32) -> StepVerdict {
         let quarter = (steps_ended / 4).max(1);
         if self.steps < MIN_STEPS {
@@ -279,12 +282,13 @@ fn by_place(leaks: &[Leak], verdict: impl Fn(&Place) -> StepVerdict) -> Vec<Step
     places
 }
 
-/// Whether the program gave it back while that was looked at. What it does after its last `stop()` is told at its end, with a time of its own.
+/// Whether the program gave it back during collection. Frees after its last `stop()` are reported at its end, with
+/// their own time.
 fn gave_back(free: &Free) -> bool {
     free.cause.gave_back() && !(free.cause == FreeCause::Unwatched && free.row_time_ns.is_some())
 }
 
-/// Whether the rule looks at the block at all.
+/// Whether the rule applies to the block at all.
 fn may_leak(block: &Block) -> bool {
     !block.pool.is_host() && block.step > SKIPPED_STEPS
 }

@@ -9,7 +9,7 @@ use crate::analyses::{
 };
 use crate::model::{Confidence, Device, Pool, Stacks};
 
-/// What the rows of a finding share.
+/// Cells that the rows of a finding share.
 struct Head {
     pid: u32,
     device: Device,
@@ -28,7 +28,7 @@ struct Block {
     of_marks: Option<OfMarks>,
 }
 
-/// What the rule for steps says.
+/// Cells of the rule for steps.
 #[derive(Clone, Copy)]
 struct OfSteps {
     step: u32,
@@ -36,7 +36,7 @@ struct OfSteps {
     kernel_index: u64,
 }
 
-/// What the rule for marks says.
+/// Cells of the rule for marks.
 #[derive(Clone, Copy)]
 struct OfMarks {
     event_id: u64,

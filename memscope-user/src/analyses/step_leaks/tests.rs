@@ -131,7 +131,8 @@ fn restored_block_leaks() {
     assert_eq!(brief(&judge_one(&script).leaks), [(0x1000, 2, 2)]);
 }
 
-/// What is freed between two windows of a script is no leak; what is freed after the last one lived when all that is judged ended.
+/// A block freed between two windows of a script is no leak; one freed after the last window was live at the end of the
+/// judged time.
 #[test]
 fn blocks_freed_after_the_last_stop_stay_leaks() {
     for (row_time_ns, leaks) in [(None, 0), (Some(9), 1)] {
@@ -206,7 +207,7 @@ fn reused_process_id_is_another_process() {
     assert_eq!((found[1].steps_ended, brief(&found[1].unjudged)), (2, vec![(0x2000, 2, 0)]));
 }
 
-/// Without steps there is nothing to say; a step on one device says nothing of another.
+/// Without steps there is no finding; a step on one device does not count on another.
 #[test]
 fn no_step_no_finding() {
     let mut script = script();
@@ -245,7 +246,7 @@ fn twenty_thousand_leaks_over_four_hundred_steps() {
     assert_eq!(survived, 50 * (1..=398).sum::<u64>());
 }
 
-/// 40 steps, of which each from `first` to `last` keeps a block, all at one place; at most `queue` of them at a time.
+/// 40 steps, each from `first` to `last` keeps a block, all at one place; at most `queue` of them at a time.
 fn keeping(first: u32, last: u32, queue: usize) -> Script {
     let (mut script, mut kept) = (script(), Vec::new());
     for step in 1..=40 {
@@ -263,8 +264,8 @@ fn keeping(first: u32, last: u32, queue: usize) -> Script {
     script
 }
 
-/// What never goes away and goes on leaks. A few blocks, young ones, a full cache, a queue are undecided, and listed all the same. Of 40
-/// steps a quarter are 10.
+/// Blocks that stay and keep coming leak. A few blocks, young ones, a full cache, a queue are undecided, and listed all
+/// the same. Of 40 steps a quarter are 10.
 #[test]
 fn places_are_judged() {
     use StepVerdict::{FewSteps, Leak, Replaced, Stopped, Young};
@@ -289,10 +290,10 @@ fn places_are_judged() {
     }
 }
 
-/// Something that may happen in a traced program.
+/// An event of a random traced program.
 #[derive(Clone, Copy, Debug)]
 enum Action {
-    /// Allocates at the address; frees first what lives there, with the cause given, or restores it.
+    /// Allocates at the address; frees first the block there, with the cause given, or restores it.
     Touch {
         pool: Pool,
         addr: u64,
@@ -380,7 +381,7 @@ fn naive(events: &[Event]) -> Judged {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Any interleaving of allocations, frees and steps ends in what the rule says word by word.
+    /// Any interleaving of allocations, frees and steps ends as the rule says word by word.
     #[test]
     fn agrees_with_the_rule_word_by_word(
         actions in prop::collection::vec((1..3_u32, 0..2_u32, action()), 0..200),

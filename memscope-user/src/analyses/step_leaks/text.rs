@@ -10,7 +10,7 @@ use crate::text::{
     stacks,
 };
 
-/// Writes the places that leak, those that are undecided, and what was not judged.
+/// Writes the leaking places, the undecided ones, and the blocks that were not judged.
 pub(super) fn write(found: &StepLeaks, lines: usize, out: &mut dyn Write) -> io::Result<()> {
     let StepLeaks { places, unjudged, kept, steps_ended, steps_from, confidence, .. } = found;
     let (device, steps, from) = (DeviceName(found.device), counted(u64::from(*steps_ended), "step"), steps_from.note());
@@ -92,7 +92,7 @@ pub(super) fn write_blocks(found: &StepLeaks, lines: usize, out: &mut dyn Write)
     writeln!(out, "====== SUMMARY: {total} Mb(s) leaked in {count} allocation(s) ======")
 }
 
-/// Writes how steps are marked, where none was.
+/// Writes how steps are marked, if none was.
 pub(super) fn write_hint(out: &mut dyn Write) -> io::Result<()> {
     writeln!(
         out,

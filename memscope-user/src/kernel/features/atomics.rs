@@ -1,4 +1,5 @@
-//! Whether BPF programs may compare and exchange. There is no helper whose presence would tell, so one is loaded that does it.
+//! Whether BPF programs may compare and exchange. No helper comes with that feature, so the probe loads a program that
+//! does it.
 
 use std::os::fd::{FromRawFd as _, OwnedFd};
 
@@ -42,7 +43,7 @@ pub(super) fn is_supported() -> bool {
     };
     // SAFETY: the kernel reads that many bytes, and what they point to.
     let fd = unsafe { libc::syscall(libc::SYS_bpf, PROG_LOAD, &raw const load, size_of::<Load>()) };
-    // SAFETY: a descriptor that nobody else has.
+    // SAFETY: a new descriptor, owned here alone.
     let program = (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd as i32) });
     program.is_some()
 }

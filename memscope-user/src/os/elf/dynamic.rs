@@ -1,4 +1,4 @@
-//! What a file tells the loader and the unwinder: code, relocations, imports, the table of functions.
+//! Data for the loader and the unwinder: code, relocations, imports, the table of functions.
 //!
 //! All by program headers and `PT_DYNAMIC`. Sections are not mapped, nobody needs them at run time, and strippers remove
 //! or leave them as they like.
@@ -19,7 +19,7 @@ pub struct Mapping<'a> {
 }
 
 impl<'a> Mapping<'a> {
-    /// The bytes at the virtual addresses from `start` to before `end`, if all of them are here.
+    /// The bytes at the virtual addresses from `start` to before `end`, if the file has all of them.
     #[must_use]
     pub fn between(&self, start: u64, end: u64) -> Option<&'a [u8]> {
         let from = usize::try_from(start.checked_sub(self.vaddr)?).ok()?;
@@ -35,13 +35,13 @@ pub enum Pointer<'a> {
     Local(u64),
     /// To a symbol of another file.
     Foreign,
-    /// Entry of the global offset table for the symbol of this name, wherever that is defined.
+    /// Entry of the global offset table for the symbol of this name, in any file.
     Offset(Name<'a>),
 }
 
 /// The name of a symbol.
 ///
-/// Only to be compared: a table whose entries all name one huge string would make it dear to look for the end of each.
+/// Only for comparison: a table in which all entries name one huge string would make it slow to find the end of each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Name<'a> {
     /// To the end of the table.
@@ -61,13 +61,13 @@ impl Name<'_> {
 pub struct Relocation<'a> {
     /// Virtual address of the pointer.
     pub slot: u64,
-    /// What it points to.
+    /// Its target.
     pub pointer: Pointer<'a>,
 }
 
 impl<'a> ElfFile<'a> {
-    /// What is mapped from the file with exactly these rights: executable, or not. `None` where segments overlap in the
-    /// file so much that there would be more to read than the file has: no linker does that.
+    /// Parts of the file that are mapped with exactly these rights: executable, or not. `None` where segments overlap
+    /// so much that they have more bytes than the file: no linker does that.
     #[must_use]
     pub fn mappings(&self, executable: bool) -> Option<Vec<Mapping<'a>>> {
         let mut room = self.data.len();
@@ -135,14 +135,15 @@ impl<'a> ElfFile<'a> {
         Ok(whole(bytes))
     }
 
-    /// From the start of `.dynsym` to the end of its segment: how many entries are symbols does not matter here.
+    /// From the start of `.dynsym` to the end of its segment: the number of symbols among the entries does not matter
+    /// here.
     fn symbol_array(&self) -> Result<&'a [Sym64<Le>], ElfError> {
         let vaddr = self.dynamic(elf::DT_SYMTAB)?;
         Ok(whole(vaddr.and_then(|vaddr| self.bytes_at(vaddr, usize::MAX)).unwrap_or_default()))
     }
 }
 
-/// As many entries as `bytes` has.
+/// All whole entries in `bytes`.
 fn whole<T: object::pod::Pod>(bytes: &[u8]) -> &[T] {
     object::pod::slice_from_bytes(bytes, bytes.len() / size_of::<T>()).map_or(&[][..], |(entries, _)| entries)
 }

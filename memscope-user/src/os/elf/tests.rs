@@ -36,7 +36,7 @@ fn random(seed: u64) -> impl FnMut() -> u64 {
     }
 }
 
-/// Header and one `PT_LOAD` of the whole file at 0x1000, then whatever the test appends; no sections.
+/// Header and one `PT_LOAD` of the whole file at 0x1000, then the test's own bytes; no sections.
 fn minimal(extra_segments: &[[u64; 4]], payload: &[u8]) -> Vec<u8> {
     let count = 1 + extra_segments.len();
     let start = 64 + 56 * count;

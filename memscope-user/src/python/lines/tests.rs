@@ -1,9 +1,9 @@
 use super::*;
 
-/// Line tables of one function as six interpreters made them: minor version, table, and the lines of all its instructions as
-/// those interpreters gave them (`dis.findlinestarts`, from 3.10 on `co_lines`): how many units of two bytes, line. The
-/// function begins in line 7; it has a loop, handlers, a call over several lines, 200 empty lines, and a call with 150
-/// arguments.
+/// Line tables of one function as six interpreters made them: minor version, table, and the lines of all its
+/// instructions by those interpreters themselves (`dis.findlinestarts`, from 3.10 on `co_lines`): number of two-byte
+/// units, line. The function begins in line 7; it has a loop, handlers, a call over several lines, 200 empty lines, and
+/// a call with 150 arguments.
 const TABLES: [(u8, &str, Runs); 6] = [
     (
         8,

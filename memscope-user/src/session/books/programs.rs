@@ -241,15 +241,15 @@ fn a_request_that_fails_is_reported_as_it_was() {
     for (size_bytes, in_pieces, cause) in cases {
         let mut book = Book::new();
         let segment = book.alloc(pools::HAL, "/srv/model.py(2): load", 256 * MIB);
-        book.script.told(Some((100 * MIB, 256 * MIB)));
+        book.script.reported(Some((100 * MIB, 256 * MIB)));
         let first = if in_pieces { 28 * MIB } else { 0 };
         book.alloc_at(PTA, "/srv/model.py(3): weights", segment + first, 100 * MIB);
-        book.script.told(Some((200 * MIB, 256 * MIB)));
+        book.script.reported(Some((200 * MIB, 256 * MIB)));
         book.alloc_at(PTA, "/srv/model.py(4): weights", segment + first + 100 * MIB, 100 * MIB);
         book.script.event(EventKind::AllocFailed(failed(size_bytes, 1, 1)));
         book.script.event(EventKind::AllocFailed(failed(size_bytes, 1, 2)));
         book.stops_working();
-        book.script.told(Some((0, 256 * MIB)));
+        book.script.reported(Some((0, 256 * MIB)));
         book.frees_all();
         book.script.event(EventKind::OutOfMemory(OutOfMemory::Trigger(failed(size_bytes, 1, 2))));
         book.ends();
@@ -362,11 +362,11 @@ fn attached_to_a_server() {
     let (mut older, mut own) = (1000 * MIB, 0);
     for number in 0..300 {
         own += 4 * MIB;
-        book.script.told(Some((older + own, 2048 * MIB)));
+        book.script.reported(Some((older + own, 2048 * MIB)));
         let answer = book.alloc(PTA, "/srv/serve.py(6): answer", 4 * MIB);
         book.script.launch();
         own -= 4 * MIB;
-        book.script.told(Some((older + own, 2048 * MIB)));
+        book.script.reported(Some((older + own, 2048 * MIB)));
         book.free(PTA, answer);
         if number == 100 || number == 200 {
             older -= 100 * MIB;
@@ -374,7 +374,7 @@ fn attached_to_a_server() {
         }
     }
     own += 3 * MIB;
-    book.script.told(Some((older + own, 2048 * MIB)));
+    book.script.reported(Some((older + own, 2048 * MIB)));
     book.alloc(PTA, "/srv/serve.py(9): remember", 3 * MIB);
     book.script.launch();
     book.trace_ends();
@@ -401,7 +401,7 @@ fn fragmentation_of_older_segments_is_not_judged() {
     let start = ProcessStart { parent: 0, attached: true, command: "server".into(), pid_within: None };
     book.script.event(EventKind::ProcessStart(start));
     let segment = book.alloc(pools::HAL, "/srv/serve.py(5): grow", 200 * MIB);
-    book.script.told(Some((810 * MIB, 1000 * MIB)));
+    book.script.reported(Some((810 * MIB, 1000 * MIB)));
     book.alloc_at(PTA, "/srv/serve.py(5): grow", segment, 10 * MIB);
     book.script.launch();
     book.trace_ends();

@@ -97,8 +97,8 @@ fn series_are_bounded() {
 #[test]
 fn events_become_series() {
     let mut script = Script::new(7, Device::Npu(3));
-    script.told(Some((100, 200))).alloc(pools::PTA, 0x100, 100).alloc(pools::HAL, 0x200, 100);
-    script.told(Some((50, 300))).free(pools::PTA, 0x100);
+    script.reported(Some((100, 200))).alloc(pools::PTA, 0x100, 100).alloc(pools::HAL, 0x200, 100);
+    script.reported(Some((50, 300))).free(pools::PTA, 0x100);
     let (collector, made) = Collector::new();
     observe(collector, script.events(), &RunEnd::default());
     let all = made.try_recv().expect("a run");

@@ -190,7 +190,7 @@ fn dumps_without_returns() {
 #[test]
 fn older_memory_counts_as_one_block() {
     let mut script = script();
-    script.told(Some((50 * MIB, 60 * MIB)));
+    script.reported(Some((50 * MIB, 60 * MIB)));
     script.alloc(pools::PTA, SEGMENT, MIB).asked(0, 5, MIB - 32);
     let found = requests(&script);
     assert_eq!((found.gaps.older_bytes, ops(&found)[0]), (60 * MIB, Op::Others { device: 0, bytes: 60 << 20 }));
