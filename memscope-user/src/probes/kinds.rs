@@ -1,10 +1,10 @@
 //! What calls mean: one enum for each domain, which is also the name of the file in `pipeline/domains` that understands it.
 //!
-//! A new kind is a variant here, an arm there, and a row of a table. Captures spell kinds as one flat list of words.
+//! A new kind is a variant here, an arm there, and a row of a table. In captures kinds are one flat list of words.
 
 use serde::{Deserialize, Serialize};
 
-/// What a call means, by the domain that it belongs to.
+/// The meaning of a call, by its domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum CallKind {
@@ -54,7 +54,7 @@ pub enum MemoryCall {
     /// Addresses are reserved: `Addr`, `Size`.
     #[serde(rename = "hal_reserve")]
     Reserve,
-    /// `Addr` is no longer reserved.
+    /// `Addr` is unreserved.
     #[serde(rename = "hal_unreserve")]
     Unreserve,
     /// `Addr`, `Size` get the memory of `Handle`.
@@ -66,18 +66,18 @@ pub enum MemoryCall {
     /// The program's memory is made known to the device: `Addr`, `Size`.
     #[serde(rename = "hal_register")]
     Register,
-    /// `Addr` is no longer registered.
+    /// `Addr` is unregistered.
     #[serde(rename = "hal_unregister")]
     Unregister,
-    /// The program's memory at `Addr`, `Size` is registered; `Flags` say whether it is pinned.
+    /// The program's memory at `Addr`, `Size` is registered; `Flags` include whether it is pinned.
     #[serde(rename = "host_pin")]
     Pin,
-    /// `Addr` is no longer registered.
+    /// `Addr` is unregistered.
     #[serde(rename = "host_unpin")]
     Unpin,
 }
 
-/// Calls above the driver that ask for memory, or how much there is.
+/// Calls above the driver that request memory, or query its size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum FailingCall {
     /// An allocation of device memory through ACL or runtime: `Size`, `Flags` (policy); reported only if it fails.
@@ -86,7 +86,7 @@ pub enum FailingCall {
     /// The same for host memory.
     #[serde(rename = "api_alloc_host")]
     AllocHost,
-    /// The thread asks how much memory is left.
+    /// The thread queries the free memory.
     #[serde(rename = "memory_info")]
     MemoryInfo,
 }
@@ -156,17 +156,17 @@ pub enum MstxCall {
 /// Calls of a pool's own functions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum PoolCall {
-    /// A pool hands out `Size` bytes (times `Count`) of `Device`: at `Addr`, or where the returned value says.
+    /// A pool hands out `Size` bytes (times `Count`) of `Device`: at `Addr`, or at the returned address.
     #[serde(rename = "pool_alloc")]
     Alloc,
-    /// A pool takes back what is at `Addr`.
+    /// A pool takes back the block at `Addr`.
     #[serde(rename = "pool_free")]
     Free,
     /// `torch_npu` reports a block: `PtaKind`, `Addr`, `Size` (negative when it ends), `PoolAllocated`,
     /// `PoolReserved`, `PoolActive`, `Stream`.
     #[serde(rename = "pta_report")]
     Report,
-    /// The thread asks a pool for `Size` bytes; what it gets may be larger.
+    /// The thread requests `Size` bytes from a pool; the block may be larger.
     #[serde(rename = "pool_request")]
     Request,
 }
@@ -180,7 +180,7 @@ pub enum AtbCall {
     /// It has returned; as above.
     #[serde(rename = "atb_end")]
     End,
-    /// Its tensors at its begin, and its name: objects, whose values are `Name`, `Inputs` and `Outputs`.
+    /// An operator's tensors at its start, and its name: objects with the values `Name`, `Inputs` and `Outputs`.
     #[serde(rename = "atb_tensors")]
     Tensors,
     /// An operation of ATB is called with memory to work in: `Addr`, `Size`.
@@ -194,16 +194,16 @@ pub enum AtbCall {
 /// Operators of `torch_npu` and libtorch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum TorchCall {
-    /// An operator of `torch_npu` is given to the device; the text is its name.
+    /// An operator of `torch_npu` is submitted to the device; the text is its name.
     #[serde(rename = "npu_op")]
     Submit,
-    /// An operator of libtorch begins; the record's detail says which, its objects are its tensors.
+    /// An operator of libtorch begins; the record's detail identifies it, its objects are its tensors.
     #[serde(rename = "op_enter")]
     Enter,
     /// An operator of libtorch returns; as above.
     #[serde(rename = "op_leave")]
     Leave,
-    /// An exception was caught; there are no records of it, only counts of operators that were left by one.
+    /// An exception was caught; it has no records, only counts of operators that were left by one.
     #[serde(rename = "op_catch")]
     Catch,
 }
@@ -211,10 +211,10 @@ pub enum TorchCall {
 /// Markers of the Python package.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum ScriptCall {
-    /// A script says what else it wants: `Analyses`, `StackDepths`, `Named`. `Config` follows.
+    /// Further settings of a script: `Analyses`, `StackDepths`, `Named`. `Config` follows.
     #[serde(rename = "script_settings")]
     Settings,
-    /// A script says what it wants: `Events`, `Levels`, `Devices`.
+    /// A script's settings: `Events`, `Levels`, `Devices`.
     #[serde(rename = "script_config")]
     Config,
     /// It begins to collect.
@@ -229,13 +229,13 @@ pub enum ScriptCall {
     /// The calling thread's labels: `LabelsLow`, `LabelsHigh`.
     #[serde(rename = "thread_labels")]
     ThreadLabels,
-    /// The text is that of label `LabelId`.
+    /// The text of label `LabelId`.
     #[serde(rename = "label_text")]
     LabelText,
     /// The live block at `Addr` gets `LabelsLow`, `LabelsHigh`.
     #[serde(rename = "block_labels")]
     BlockLabels,
-    /// What a pool and `Device` hold; the text is a name.
+    /// The memory of a pool and of `Device`; the text is a name.
     #[serde(rename = "script_snapshot")]
     Snapshot,
     /// A range of the calling thread ends that began at `StartTime`; the text is its name.
@@ -244,7 +244,7 @@ pub enum ScriptCall {
     /// A callable of the script's Python trace has a text: `LabelId`.
     #[serde(rename = "trace_text")]
     TraceText,
-    /// Rows of the script's Python trace: objects, whose value is `TraceRows`.
+    /// Rows of the script's Python trace: objects with the value `TraceRows`.
     #[serde(rename = "trace_rows")]
     TraceRows,
 }
@@ -252,16 +252,16 @@ pub enum ScriptCall {
 /// Calls that only block watch looks at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum WatchCall {
-    /// `Size` bytes at `Addr` are to be watched, for `Count` looks; the text is their name.
+    /// Watch `Size` bytes at `Addr`, for `Count` comparisons; the text is their name.
     #[serde(rename = "watch_block")]
     Watch,
-    /// The bytes at `Addr` are not to be watched any more.
+    /// Stop watching the bytes at `Addr`.
     #[serde(rename = "unwatch_block")]
     Unwatch,
-    /// An operator of `torch_npu` has been given to the device; the text is its name.
+    /// An operator of `torch_npu` has been submitted to the device; the text is its name.
     #[serde(rename = "npu_op_end")]
     NpuOpEnd,
-    /// An operator of CANN's library has launched its kernels; the caller says which.
+    /// An operator of CANN's library has launched its kernels; the caller identifies it.
     #[serde(rename = "aclnn_op")]
     AclnnOp,
     /// A graph begins to be captured, or ends.
@@ -375,7 +375,7 @@ mod tests {
         "capture",
     ];
 
-    /// Captures of earlier versions are read, and later ones are spelt alike; no word stands for two kinds.
+    /// Captures of earlier versions can be read, and later ones use the same words; no word is used for two kinds.
     #[test]
     fn captures_spell_kinds_as_one_list_of_words() {
         let mut kinds = crate::hash::HashSet::default();

@@ -1,8 +1,9 @@
-//! What a row of a table of traced functions says. The tables are a backend's ([`crate::backend`]); here are those of no backend.
+//! Rows of a table of traced functions. A backend has its own tables ([`crate::backend`]); here are those of no
+//! backend.
 //!
-//! A [`ProbeSpec`] says where a function lives, what calling it means, and which arguments carry what.
-//! [`ProbeSpec::row`] turns the second half into the [`ProbeRow`] that the kernel side follows; decode uses
-//! the same fields to name the values that come back. No stage knows a function by its name.
+//! A [`ProbeSpec`] names a function and its libraries, the meaning of a call, and the arguments with their values.
+//! [`ProbeSpec::row`] turns the second half into the [`ProbeRow`] that the kernel side follows; decode uses the same
+//! fields to name the values that come back. No stage knows a function by its name.
 
 mod kinds;
 pub mod ops;
@@ -35,11 +36,11 @@ pub enum Layer {
     Runtime,
     /// `aclrt*`.
     Acl,
-    /// What the user defined.
+    /// Defined by the user.
     User,
     /// Markers of the Python package.
     Script,
-    /// Marks, and pools that their users tell of.
+    /// Marks, and pools that programs report by them.
     Mstx,
     /// `torch_npu`'s allocators.
     Pta,
@@ -82,7 +83,7 @@ pub enum Field {
     /// Bytes.
     Size,
     /// Driver flag word (ascend-abi: bits 0-9 device, 10-13 space, 17 huge, 31 giant, 56-63 module), or the policy or
-    /// flags that another function takes.
+    /// flags of another function.
     Flags,
     /// `drv_mem_prop` bytes 0-7: side (0 host, 1 device, 2 host NUMA) and device.
     PropSideDevice,
@@ -110,7 +111,7 @@ pub enum Field {
     Domain,
     /// Low 32 bits: 0 is an address, 1 a handle.
     ReferenceKind,
-    /// Number of things of that size.
+    /// Number of units of that size.
     Count,
     /// Address of an operation's workspace.
     WorkspaceAddr,
@@ -120,7 +121,7 @@ pub enum Field {
     IntermediateSize,
     /// Name of an operation.
     Name,
-    /// Tensors that it is given.
+    /// Input tensors.
     Inputs,
     /// Tensors that it writes.
     Outputs,
@@ -130,9 +131,10 @@ pub enum Field {
     Levels,
     /// Bit N is NPU N, 32 all of them, 33 the host.
     Devices,
-    /// Analyses that a script asks for, as bits, and in bits 16 to 31 how many blocks are named when memory is out.
+    /// Analyses that a script requests, as bits, and in bits 16 to 31 the number of blocks named when memory is out.
     Analyses,
-    /// Call stacks that a script asks for: frames and one more of C (bits 0 to 15) and Python (16 to 31), 0 for none; bit 32: mixed.
+    /// Call stacks that a script requests: frames plus one of C (bits 0 to 15) and Python (16 to 31), 0 for none; bit
+    /// 32: mixed.
     StackDepths,
     /// Bits of the settings that a script has named.
     Named,
@@ -144,11 +146,11 @@ pub enum Field {
     LabelId,
     /// The most bytes so far that the pool held from the runtime.
     PoolMaxReserved,
-    /// The most bytes so far that were handed out.
+    /// Maximum so far of bytes handed out.
     PoolMaxAllocated,
     /// Bytes that the device has.
     DeviceTotal,
-    /// Bytes of the device that are free.
+    /// Free bytes of the device.
     DeviceFree,
     /// `CLOCK_MONOTONIC`, in nanoseconds.
     StartTime,
@@ -186,7 +188,8 @@ pub enum Locator {
     PtaRawAllocWithStream,
     /// A static function of the Python module `mstx`, by the module's table of methods.
     MstxMethod(&'static str),
-    /// The call by which such a function has its arguments parsed; its C argument `place` says where the text's address goes.
+    /// The call by which such a function has its arguments parsed; its C argument `place` points to the slot for the
+    /// text's address.
     MstxParse {
         /// The method.
         method: &'static str,
@@ -200,15 +203,15 @@ pub enum Locator {
 pub struct ProbeSpec {
     /// Part of the stack.
     pub layer: Layer,
-    /// File names of the libraries that define it, without anything after `.so`.
+    /// File names of the libraries that define it, without the part after `.so`.
     pub libraries: &'static [&'static str],
     /// Exported name, or what people call it.
     pub symbol: &'static str,
-    /// The row is only for libraries that define this function, too: it tells builds apart.
+    /// Function that a library must define, too, for the row to apply: it identifies a build.
     pub requires: Option<&'static str>,
     /// How to find it, if it is not exported.
     pub locator: Option<Locator>,
-    /// What a call means.
+    /// The meaning of a call.
     pub meaning: CallKind,
     /// When it is reported.
     pub when: When,
@@ -216,17 +219,17 @@ pub struct ProbeSpec {
     pub fields: &'static [(Field, Fetch)],
     /// C argument that points to a text.
     pub text_arg: Option<u8>,
-    /// The argument does not point to the text: this many bytes behind it is the pointer to the text.
+    /// The argument does not point to the text: the pointer to the text is this many bytes behind it.
     pub text_at: Option<u8>,
     /// List whose elements are reported one by one.
     pub list: Option<ListShape>,
     /// How the arrays are laid out that values lead to.
     pub array: Option<ArrayShape>,
-    /// Pool that the calls belong to: the `Event Type` of one of ours, or another name.
+    /// Pool of the calls: the `Event Type` of one of ours, or another name.
     pub pool: Option<&'static str>,
     /// The return type is `int`: only the lower half of the register counts.
     pub returns_int: bool,
-    /// Group of which only the outermost call is reported.
+    /// Only the outermost call of this group is reported.
     pub group: Group,
     /// C++: it may throw through its caller. A return probe would end the program then (the unwinder does not get past
     /// the kernel's trampoline), so such a row has none: it is [`When::Entry`] or [`When::OwnReturn`].
@@ -254,13 +257,13 @@ impl ProbeSpec {
         may_throw: false,
     };
 
-    /// Whether it stands in for a function of mstx that cannot be probed itself.
+    /// Whether it replaces a function of mstx that cannot be probed itself.
     #[must_use]
     pub const fn is_stand_in(&self) -> bool {
         matches!(self.layer, Layer::Mstx) && self.locator.is_some()
     }
 
-    /// What the kernel side has to know.
+    /// The row for the kernel side.
     #[must_use]
     pub fn row(&self) -> ProbeRow {
         let mut fetch = [Fetch::NONE; MAX_VALUES];
@@ -285,7 +288,7 @@ impl ProbeSpec {
         }
     }
 
-    /// What a reader of the records has to know.
+    /// The row for readers of the records.
     #[must_use]
     pub fn describe(&self) -> RowInfo {
         RowInfo {
@@ -299,18 +302,18 @@ impl ProbeSpec {
     }
 }
 
-/// What a reader of the records has to know of a row; written into captures, so they explain themselves.
+/// A row for readers of the records; stored in captures, so they explain themselves.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RowInfo {
     /// Part of the stack.
     pub layer: Layer,
     /// Function.
     pub symbol: String,
-    /// What a call means.
+    /// The meaning of a call.
     pub meaning: CallKind,
     /// Names of the values, in order.
     pub fields: Vec<Field>,
-    /// Pool that the calls belong to: the `Event Type` of one of ours, or another name.
+    /// Pool of the calls: the `Event Type` of one of ours, or another name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pool: Option<String>,
     /// Its returns are seen before they happen, at its own return instructions: it is still on the stack.
@@ -318,5 +321,5 @@ pub struct RowInfo {
     pub own_return: bool,
 }
 
-/// Rows that are no backend's: markers of the Python package, ends of processes.
+/// Rows of no backend: markers of the Python package, ends of processes.
 pub const OWN: &[&[ProbeSpec]] = &[script::ROWS, process::ROWS];

@@ -1,4 +1,4 @@
-//! What a reader has to know of the operators of libtorch, which are found in the library itself (`locate/ops`).
+//! Description of libtorch's operators, which are found in the library itself (`locate/ops`).
 
 use memscope_common::stack::{STACK_NATIVE, STACK_PYTHON};
 use memscope_common::{Fetch, When};
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// Defines the operators.
 pub const TORCH_LIBRARY: &str = "libtorch_cpu.so";
 
-/// What an operator does with the tensors that a value leads to.
+/// How an operator uses the tensors of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Use {
     /// Reads them.
@@ -31,7 +31,7 @@ pub struct OpInfo {
     pub leave: Vec<Use>,
 }
 
-/// Where things are in the copied bytes of a tensor.
+/// Offsets in the copied bytes of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TensorLayout {
     /// Number of dimensions, then the sizes.

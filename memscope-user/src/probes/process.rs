@@ -1,8 +1,8 @@
-//! A process begins to end. Functions of the C library and of Python, not of the Ascend stack: what they are called in has done its work, if
-//! nothing comes behind.
+//! A process begins to end: functions of the C library and of Python, not of the Ascend stack. A process that calls one
+//! of them has finished its work, unless work follows.
 //!
-//! `exit` runs what is to run at the end; the return of `main` calls it, too. Before it, `Py_FinalizeEx` empties Python's modules. A process
-//! calls each of them once, so these probes cost it nothing while it works.
+//! `exit` runs the handlers of the end; the return of `main` calls it, too. Before it, `Py_FinalizeEx` empties Python's
+//! modules. A process calls each of them once, so these probes cost nothing during its work.
 
 use memscope_common::When;
 
@@ -28,6 +28,6 @@ pub(super) const ROWS: &[ProbeSpec] = &[
     },
     // int Py_FinalizeEx(void)
     ProbeSpec { symbol: "Py_FinalizeEx", ..PYTHON },
-    // void Py_Finalize(void): calls the former, or has a copy of it.
+    // void Py_Finalize(void): calls the former, or contains a copy of it.
     ProbeSpec { symbol: "Py_Finalize", ..PYTHON },
 ];

@@ -4,9 +4,9 @@ use memscope_common::{ArrayShape, Fetch, When};
 
 use super::{CallKind, Field, Layer, ProbeSpec, ScriptCall, WatchCall};
 
-/// The marker whose name has the version of all: another version's are none of these rows'.
+/// The marker with the version of all in its name: these rows apply to no other version.
 pub const PRESENCE: &str = "memscope_marks_1";
-/// What the kernel counts probes on [`PRESENCE`] in: `uint16_t`.
+/// The kernel counts probes on [`PRESENCE`] in this: `uint16_t`.
 pub const SEMAPHORE: &str = "memscope_semaphore";
 
 const MARKER: ProbeSpec = ProbeSpec {
@@ -22,7 +22,7 @@ const BLOCK: &[(Field, Fetch)] =
     &[(Field::Addr, Fetch::arg(1)), (Field::Size, Fetch::arg(2)), (Field::Count, Fetch::arg(3))];
 const ADDRESS: &[(Field, Fetch)] = &[(Field::Addr, Fetch::arg(0))];
 
-/// What the script wants watched, if anything is: `void memscope_mark_watch(const char *name, uint64_t addr, uint64_t size,
+/// A block that the script wants watched: `void memscope_mark_watch(const char *name, uint64_t addr, uint64_t size,
 /// uint64_t looks)`, and its opposite.
 pub const WATCH_MARKERS: &[ProbeSpec] = &[
     ProbeSpec {

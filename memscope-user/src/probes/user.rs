@@ -27,7 +27,7 @@ const MAX_PROBES: usize = 256;
 const MAX_NAME: usize = 512;
 /// Bytes of a pool's name, which is a cell of every row.
 const MAX_POOL_NAME: usize = 64;
-/// What is meant by the driver's and the program's own memory cannot be defined anew.
+/// The driver's and the program's own memory cannot be redefined.
 const TAKEN_POOLS: [&str; 2] = ["HAL", "HOST"];
 
 /// A definition as the user wrote it: names, and what stands where.
@@ -61,7 +61,7 @@ impl Scalar {
 ///
 /// # Errors
 ///
-/// One sentence that says what is wrong and how to put it right.
+/// One sentence with the mistake and its fix.
 pub fn parse(text: &str) -> Result<&'static ProbeSpec, String> {
     const SHAPE: &str = "write LIBRARY:FUNCTION=KIND(…), such as 'libmypool.so:my_alloc=alloc(size=0,ret=ptr)'";
     let (place, what) = text.split_once('=').ok_or_else(|| format!("no `=` behind the function; {SHAPE}"))?;
@@ -85,7 +85,7 @@ pub fn parse(text: &str) -> Result<&'static ProbeSpec, String> {
 ///
 /// # Errors
 ///
-/// As for [`parse`]; says which of them it is.
+/// As for [`parse`]; names the definition.
 pub fn read_file(path: &Path) -> Result<Vec<&'static ProbeSpec>, String> {
     let name = path.display();
     let mut text = String::new();
@@ -171,7 +171,7 @@ fn build(definition: &Definition) -> Result<&'static ProbeSpec, String> {
     check_name("function", function, "*")?;
     let left = places.iter().map(|(name, value)| (name.as_str(), value.text())).collect();
     let mut places = Places { kind, left };
-    // The symbol tells the language. A return probe would end a C++ program that throws.
+    // The symbol shows the language. A return probe would end a C++ program that throws.
     let may_throw = function.starts_with("_Z");
     let base = ProbeSpec {
         layer: Layer::User,
@@ -228,7 +228,7 @@ fn alloc(base: ProbeSpec, places: &mut Places<'_>) -> Result<ProbeSpec, String> 
     let out = places.argument("out")?;
     match (places.text("ret").as_deref(), out) {
         (Some("ptr"), None) => {}
-        // The function says by its returned value whether there is a pointer.
+        // The function's returned value shows whether there is a pointer.
         (None, Some(number)) => fields.push((Field::Addr, Fetch::out(number))),
         (Some(other), None) => return Err(format!("`ret={other}` is not known; write `ret=ptr`")),
         (Some(_), Some(_)) => return Err("alloc takes `ret=ptr` or `out=N`, not both; leave one out".to_owned()),
@@ -298,7 +298,7 @@ mod tests {
         parse(text).expect_err("wrong")
     }
 
-    /// Signatures beside the rows that were worked out from them by hand.
+    /// Signatures, and the rows that were worked out from them by hand.
     #[test]
     fn definitions_become_rows() {
         // void *my_alloc(size_t size)
@@ -336,7 +336,7 @@ mod tests {
         assert_eq!(parse("trainer:off=range_end()").expect("valid").meaning, CallKind::Mstx(MstxCall::RangeEnd));
     }
 
-    /// Whatever is asked of a C++ function, it gets no return probe.
+    /// A C++ function never gets a return probe, whatever the definition asks for.
     #[test]
     fn functions_that_may_throw_get_no_return_probe() {
         let spec = parse("libp.so:_ZN4Pool5allocEm=alloc(size=1,ret=ptr)").expect("valid");
@@ -345,7 +345,7 @@ mod tests {
         assert!(spec.may_throw && !spec.row().has_return());
     }
 
-    /// Every mistake is answered with what is wrong and how to put it right.
+    /// Every mistake is answered with its cause and a fix.
     #[test]
     fn mistakes_are_explained() {
         let cases = [

@@ -1,4 +1,4 @@
-//! Comparisons as files: the reference's (contract §5.2, §8.4), and one that has the true figures beside it.
+//! Comparisons as files: the reference's (contract §5.2, §8.4), and one with the true figures beside them.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};

@@ -10,7 +10,7 @@ use serde_json::ser::{PrettyFormatter, Serializer};
 use super::SinkError;
 use super::tree::{CONFIG_MODE, OutputTree, ProcessDir};
 
-/// `outputId` when none is given.
+/// `outputId` when none is set.
 pub const NO_OUTPUT_ID: u32 = u32::MAX;
 
 /// Settings. The order of the fields is the order in the file: keys by their bytes.
@@ -33,7 +33,7 @@ pub struct DumpConfig {
     pub collect_mode: u32,
     /// 0 csv, 1 db.
     pub data_format: u32,
-    /// Events that are written; bits: alloc 1, free 2, launch 4, access 8.
+    /// Written events; bits: alloc 1, free 2, launch 4, access 8.
     pub dump_event_type: u32,
     /// C stacks are taken.
     #[serde(rename = "enableCStack")]
@@ -42,7 +42,7 @@ pub struct DumpConfig {
     pub enable_compare: bool,
     /// Python stacks are taken.
     pub enable_py_stack: bool,
-    /// Events that are collected; same bits.
+    /// Collected events; same bits.
     pub event_type: u32,
     /// A configuration was applied.
     pub is_effective: bool,
@@ -66,13 +66,13 @@ pub struct DumpConfig {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct StepList {
-    /// How many of the following count.
+    /// Number of valid entries that follow.
     pub step_count: u32,
     /// Step numbers.
     pub step_id_list: [u32; 5],
 }
 
-/// What is watched.
+/// The watched block.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct WatchConfig {
@@ -80,7 +80,7 @@ pub struct WatchConfig {
     pub end: String,
     /// Whole contents, not checksums.
     pub full_content: bool,
-    /// Something is watched.
+    /// A block is watched.
     pub is_watched: bool,
     /// Output of the operator; [`NO_OUTPUT_ID`] for all.
     pub output_id: u32,
@@ -89,7 +89,7 @@ pub struct WatchConfig {
 }
 
 impl Default for DumpConfig {
-    /// What the command line means without options.
+    /// The command line without options.
     fn default() -> Self {
         Self {
             selected_steps: StepList::default(),

@@ -33,7 +33,7 @@ impl CsvFile {
         new
     }
 
-    /// Goes on with a file.
+    /// Continues a file.
     pub(super) fn append(file: File, path: &Path) -> Self {
         Self {
             file,
@@ -44,7 +44,8 @@ impl CsvFile {
         }
     }
 
-    /// Takes a line that `put` appends, and writes nothing yet. Whoever calls asks [`Self::is_due`] and [`Self::is_full`].
+    /// Takes a line that `put` appends, and writes nothing yet. The caller checks [`Self::is_due`] and
+    /// [`Self::is_full`].
     pub(super) fn take(&mut self, put: impl FnOnce(&mut Vec<u8>)) {
         put(&mut self.pending);
     }
@@ -64,7 +65,7 @@ impl CsvFile {
         self.pending.len() >= MAX_PENDING_BYTES
     }
 
-    /// Writes what is pending; what could not be written stays.
+    /// Writes the pending rows; those that could not be written stay.
     pub(super) fn flush(&mut self) -> Result<(), SinkError> {
         let mut done = 0;
         let result = loop {
@@ -88,13 +89,13 @@ impl CsvFile {
         result.map_err(SinkError::io(&self.path))
     }
 
-    /// Flushes, and returns the number of rows that had to be given up. The file ends in a whole row in any case.
+    /// Flushes, and returns the number of rows that were dropped. The file ends in a whole row in any case.
     pub(super) fn close(mut self) -> (Result<(), SinkError>, u64) {
         let result = self.flush();
         (result, self.give_up())
     }
 
-    /// Ends the file without what is pending; gives the number of rows that are in it.
+    /// Ends the file without the pending rows; returns the number of rows in it.
     pub(super) fn give_up(self) -> u64 {
         if !self.pending.is_empty() && self.torn_bytes > 0 {
             let length = self.file.metadata().map(|metadata| metadata.len());
@@ -149,7 +150,7 @@ mod tests {
         assert_eq!(text, expected);
     }
 
-    /// A full disk is an error that names the file; the rows wait, and are counted when they are given up.
+    /// A full disk is an error that names the file; the rows wait, and are counted when they are dropped.
     #[test]
     fn full_disk_is_an_error() {
         let file = OpenOptions::new().write(true).open("/dev/full").expect("device");

@@ -1,11 +1,12 @@
 //! The sink for rows: one file per (process, device), in the tree of contract §2.1.
 //!
-//! Files are made at their first row. At most [`MAX_OPEN_CSV`] or [`MAX_OPEN_DB`] are open at a time; the one written longest ago is
-//! closed for the next, and opened again when it is needed: more than that in turn cost a system call or five for each row. The files of a process are closed when it ends.
+//! Files are made at their first row. At most [`MAX_OPEN_CSV`] or [`MAX_OPEN_DB`] are open at a time; the one written
+//! longest ago is closed for the next, and opened again when needed: alternating between more files than that costs a
+//! system call or five for each row. The files of a process are closed when it ends.
 //!
-//! Rows without a device go to every file of their process. msMemScope appends them at the end; here they stand where they
-//! happened: a file begins with those that came before it, and gets the later ones at once. None is lost: a process without any
-//! file gets one in `device_cpu`, and where more than [`MAX_HELD`] came before a file, the earlier files have the rest.
+//! Rows without a device go to every file of their process. msMemScope appends them at the end; here they are in order:
+//! a file begins with the earlier ones, and gets the later ones at once. None is lost: a process without any file gets
+//! one in `device_cpu`, and where more than [`MAX_HELD`] came before a file, the earlier files have the rest.
 
 mod file;
 mod parts;
@@ -42,11 +43,11 @@ const MAX_HELD: usize = 10_000;
 pub struct DumpOptions {
     /// Output directory; made where missing.
     pub out_dir: PathBuf,
-    /// What the rows are written as.
+    /// Format of the rows.
     pub format: Format,
     /// How rows have their call stacks.
     pub stacks: StackCells,
-    /// Whether files are in parts of which the newest stay.
+    /// Whether files are split into parts, of which the newest stay.
     pub rotation: Option<Rotation>,
     /// User and group that everything made is handed to.
     pub owner: Option<Owner>,
@@ -54,7 +55,7 @@ pub struct DumpOptions {
     pub config: Option<DumpConfig>,
 }
 
-/// What becomes of a file.
+/// A change of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileChange<'a> {
     /// It was made.
@@ -91,7 +92,7 @@ pub struct DumpSink {
 
 type Key = (u32, Device, Table);
 
-/// What the rows of a file are. A database holds both, and counts as a dump.
+/// Contents of a file. A database holds both, and counts as a dump.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Table {
     Dump,
@@ -102,14 +103,14 @@ enum Table {
 struct Process {
     dir: Option<ProcessDir>,
     files: Vec<(Device, Table)>,
-    /// Rows without a device so far, for files that are not made yet.
+    /// Rows without a device so far, for files not made yet.
     held: Vec<Event>,
-    /// How many of them are in files of earlier parts.
+    /// Number of them that are in files of earlier parts.
     held_before: usize,
 }
 
 impl Process {
-    /// Devices that have a file of rows.
+    /// Devices with a file of rows.
     fn dumps(&self) -> Vec<Device> {
         self.files.iter().filter(|(_, table)| *table == Table::Dump).map(|(device, _)| *device).collect()
     }
@@ -130,7 +131,7 @@ impl fmt::Debug for DumpSink {
 }
 
 impl DumpSink {
-    /// Opens the output directory. `on_change` hears of each file that is made or removed.
+    /// Opens the output directory. `on_change` gets each file that is made or removed.
     pub fn new(
         options: &DumpOptions,
         on_change: impl FnMut(FileChange<'_>) + Send + 'static,
@@ -139,7 +140,7 @@ impl DumpSink {
         Ok(Self::below(tree, options, on_change))
     }
 
-    /// Writes below an output directory that is open.
+    /// Writes below an open output directory.
     pub fn below(
         tree: OutputTree,
         options: &DumpOptions,
@@ -267,7 +268,8 @@ impl DumpSink {
         Ok(())
     }
 
-    /// Makes the table of stacks that rows of `key` refer to, with the first of them. Rows have their stacks in full where that fails.
+    /// Makes the table of stacks that rows of `key` refer to, with the first of them. If that fails, rows have their
+    /// full stacks.
     fn make_stack_table(&mut self, key: Key) -> Result<(), SinkError> {
         if self.stacks != StackCells::Table || key.2 != Table::Dump {
             return Ok(());
@@ -301,7 +303,7 @@ impl DumpSink {
 
     fn close(&mut self, key: Key) -> Result<(), SinkError> {
         self.open.retain(|&open| open != key);
-        // So that its size is known. An error of writing comes when it is closed.
+        // To know its size. A write error is reported at its close.
         drop(self.flush_one(key));
         if let (Some(_), Some(output)) = (&self.parts, self.outputs.get_mut(&key)) {
             output.measure();
@@ -339,7 +341,7 @@ impl DumpSink {
         first
     }
 
-    /// Makes the host's file of a process that has no file, if there are rows without a device.
+    /// Makes the host's file of a process without a file, if it has rows without a device.
     fn release(&mut self, pid: u32) -> Result<(), SinkError> {
         let without_file =
             self.processes.get(&pid).is_some_and(|it| it.held.len() > it.held_before && it.dumps().is_empty());
@@ -451,7 +453,7 @@ impl Sink for DumpSink {
 impl DumpSink {
     fn write_event(&mut self, event: &Event) -> Result<(), SinkError> {
         match row_of(event, self.stacks) {
-            // Who stops collecting wants to look at what there is.
+            // A user who stops collecting wants to read the rows.
             Some(row) if event.kind == EventKind::System(System::TraceStop) => {
                 self.share(event, &row).and(self.release(event.pid)).and(self.flush())
             }
@@ -459,7 +461,7 @@ impl DumpSink {
             Some(row) => {
                 let key = (row.pid, row.device, Table::Dump);
                 let put = self.put(key, Entry::Dump(&row));
-                // Whoever is out of memory may take the machine with it.
+                // A process that is out of memory may take the machine with it.
                 let urgent = matches!(event.kind, EventKind::OutOfMemory(_));
                 if urgent { put.and(self.flush_one(key)) } else { put }
             }

@@ -1,10 +1,9 @@
 //! Stacks as flame-graph tools read them: one line for each, outermost frame first, `;` between frames, then a blank and
 //! a weight.
 //!
-//! The outermost frame is the pool and its device, since bytes that a pool has handed out are in the driver's blocks, too:
-//! each is a tower of its own, and their sum means nothing. With several processes, the process comes before it. Frames are
-//! named so that calls of one function fall together: native ones without offset and address, those of Python as function
-//! and file.
+//! The outermost frame is the pool and its device, since the driver's blocks contain the blocks of pools: each is a
+//! tower of its own, and their sum means nothing. With several processes, the process comes before it. Frames are named
+//! so that calls of one function merge: native ones without offset and address, those of Python as function and file.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -15,12 +14,12 @@ use crate::dump_format::text::push_text;
 use crate::model::{Device, Stack, Stacks};
 use crate::text::frame::Frame;
 
-/// What a line's weight is.
+/// The weight of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Weight {
     /// Bytes; otherwise blocks.
     pub bytes: bool,
-    /// Those live at the end; otherwise all that were allocated.
+    /// Blocks live at the end; otherwise all allocations.
     pub live: bool,
 }
 
@@ -35,20 +34,20 @@ impl Weight {
     }
 }
 
-/// Which of a call's stacks is written.
+/// The stack of a call that is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Which {
-    /// The one that says most.
+    /// The most useful one.
     Best,
     /// The native one.
     Native,
-    /// That of Python.
+    /// The Python stack.
     Python,
     /// Both in one; where they could not be merged, the native one.
     Mixed,
 }
 
-/// Writes all lines that have a weight, in the order of their frames. Gives how many.
+/// Writes all lines with a weight, in the order of their frames. Returns their number.
 pub fn write(found: &[&ByStack], which: Which, weight: Weight, out: &mut impl Write) -> io::Result<usize> {
     let several = found.iter().any(|one| one.pid != found[0].pid);
     let mut lines: BTreeMap<Vec<u8>, u64> = BTreeMap::new();
@@ -92,7 +91,7 @@ fn chosen(stacks: Stacks, which: Which) -> Option<Stack> {
     }
 }
 
-/// Appends a stack to its line, outermost frame first. One that is not whole begins with why.
+/// Appends a stack to its line, outermost frame first. A cut one begins with the reason.
 fn push_stack(line: &mut Vec<u8>, stack: Option<Stack>) {
     let Some(stack) = stack else {
         line.push(b';');
@@ -148,7 +147,7 @@ mod tests {
 
     const LIVE: Weight = Weight { bytes: true, live: true };
 
-    /// Two places of one function fall together; what has no weight has no line.
+    /// Two places of one function merge; a group without weight has no line.
     #[test]
     fn lines_of_one_process() {
         let sums = vec![
@@ -171,7 +170,7 @@ mod tests {
         );
     }
 
-    /// Several processes are apart, and so is what was cut; whatever a program calls its functions, a line stays one.
+    /// Several processes are separate, and so are cut stacks; however a program names its functions, a line stays one.
     #[test]
     fn lines_of_several_processes() {
         let place = Stacks { native: Some(Stack::keep(["a\nb;c 7"], StackEnd::Fault)), ..Stacks::default() };

@@ -1,9 +1,10 @@
-//! Folders that were opened once: whatever is written is made below one of them, by name, through its handle.
+//! Folders that were opened once: all output is made below one of them, by name, through its handle.
 //!
-//! The tracer often runs as root and writes into a folder of another user, who can swap any part of a path at any moment. So a path
-//! is walked here, step by step, each step from the handle of the step before (`/proc/self/fd/<n>/<name>` is `openat` without
-//! `unsafe`), and afterwards never used again. Symbolic links are followed by hand: root follows links of root and of the user behind
-//! sudo only. Another user's link could lead anywhere by the time that it is followed.
+//! The tracer often runs as root and writes into a folder of another user, who can swap any part of a path at any
+//! moment. So a path is walked here, step by step, each step from the handle of the step before
+//! (`/proc/self/fd/<n>/<name>` is `openat` without `unsafe`), and afterwards never used again. Symbolic links are
+//! resolved here: root follows only links of root and of the user behind sudo. Another user's link could lead anywhere
+//! by the time it is followed.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{DirBuilder, File, Metadata, OpenOptions, Permissions};
@@ -23,7 +24,7 @@ const FOLDER_MODE: u32 = 0o750;
 const MAX_LINKS: usize = 40;
 /// Longest target of a link, in bytes.
 const MAX_TARGET_BYTES: usize = 4096;
-/// Entries that are remembered, to be removed if nothing comes of the run. Each keeps its folder open.
+/// Most entries kept for removal, in case the run is refused. Each keeps its folder open.
 const MAX_MADE: usize = 64;
 
 /// Device and inode.
@@ -40,7 +41,7 @@ impl Identity {
     }
 }
 
-/// What a run has made so far, as long as it may still come to nothing.
+/// The entries that a run has made, as long as it may still be refused.
 #[derive(Clone, Debug)]
 pub(super) struct Made(Arc<Mutex<Option<Vec<Entry>>>>);
 
@@ -67,19 +68,19 @@ impl Made {
         }
     }
 
-    /// What was made stays.
+    /// Keeps the entries.
     pub(super) fn keep(&self) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
-    /// Removes what was made, unless it was kept. What others have put in its place, or into it, stays.
+    /// Removes the entries, unless they were kept. Files that others have put there stay.
     pub(super) fn discard(&self) {
         let entries = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         for Entry { folder, name, identity, is_folder } in entries.into_iter().flatten().rev() {
             let path = child(&folder, &name);
             let is_ours = path.symlink_metadata().is_ok_and(|found| identity.expect(&found).is_ok());
             let remove = if is_folder { std::fs::remove_dir } else { std::fs::remove_file };
-            // A folder with something in it stays; there is nothing to try where this fails.
+            // A folder with entries stays; a failure has no remedy.
             let _ = if is_ours { remove(&path) } else { Ok(()) };
         }
     }
@@ -89,12 +90,12 @@ impl Made {
 #[derive(Debug)]
 pub(super) struct Folder {
     pub(super) handle: File,
-    /// What it is called in messages. Never opened.
+    /// Path for messages. Never opened.
     pub(super) path: PathBuf,
 }
 
 impl Folder {
-    /// Bytes that are free on its file system, for everybody.
+    /// Bytes free for all users on its file system.
     pub(super) fn free_bytes(&self) -> io::Result<u64> {
         let mut about = MaybeUninit::<libc::statvfs>::uninit();
         // SAFETY: the kernel fills the structure if it returns 0.
@@ -124,7 +125,7 @@ impl Folder {
         Ok(Self { handle, path: self.path.join(name) })
     }
 
-    /// Makes a folder; `None` if something of that name is there.
+    /// Makes a folder; `None` if the name exists.
     pub(super) fn make(&self, name: &str, owner: Option<Owner>, made: &Made) -> io::Result<Option<Self>> {
         match make_folder(&self.handle, OsStr::new(name), owner, made) {
             Ok(handle) => Ok(Some(Self { handle, path: self.path.join(name) })),
@@ -162,14 +163,15 @@ pub struct FilePlace {
 }
 
 impl FilePlace {
-    /// Reaches the folder of a file, making it where missing, and follows links at the last step. What is made is handed to `owner`.
+    /// Opens the folder of a file, makes it where missing, and follows links at the last step. New folders are handed
+    /// to `owner`.
     pub fn reach(path: &Path, owner: Option<Owner>) -> io::Result<Self> {
         let (folder, name, is_magic) =
             Walk::start(&std::path::absolute(path)?, Making { owner, made: &Made::default() })?.file()?;
         Ok(Self { folder, name, is_magic, owner })
     }
 
-    /// A path that means this very file, for as long as this value lives.
+    /// A path to this very file, valid for the lifetime of this value.
     #[must_use]
     pub fn path(&self) -> PathBuf {
         child(&self.folder, &self.name)
@@ -209,7 +211,7 @@ impl FilePlace {
         }
     }
 
-    /// Puts this file in the place of another one of the same folder.
+    /// Replaces another file of the same folder by this one.
     pub(crate) fn replace(&self, other: &Self) -> io::Result<()> {
         std::fs::rename(self.path(), other.path())
     }
@@ -232,7 +234,7 @@ impl FilePlace {
     }
 }
 
-/// For whom missing folders are made.
+/// The owner of folders that are made.
 #[derive(Clone, Copy)]
 struct Making<'a> {
     owner: Option<Owner>,
@@ -272,7 +274,7 @@ impl<'a> Walk<'a> {
         Ok(self.at)
     }
 
-    /// Walks to the folder of the last name. Gives it, the name, and whether that is a link of the kernel's.
+    /// Walks to the folder of the last name. Returns it, the name, and whether that is a link of the kernel's.
     fn file(mut self) -> io::Result<(File, OsString, bool)> {
         while let Some((name, of_link)) = self.pending.pop() {
             if !self.pending.is_empty() || name == ".." {
@@ -346,14 +348,14 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// Whether a link of this user may say where root writes.
+/// Whether a link of this user may decide where root writes.
 fn is_trusted(uid: u32, owner: Option<Owner>) -> bool {
     // SAFETY: has no arguments and cannot fail.
     let own = unsafe { libc::geteuid() };
     own != 0 || uid == 0 || owner.is_some_and(|(user, _)| user == uid)
 }
 
-/// What has a name in a folder, itself: not what a link leads to.
+/// The entry of a name in a folder: not a link's target.
 fn look(folder: &File, name: &OsStr) -> io::Result<Option<File>> {
     let flags = libc::O_PATH | libc::O_NOFOLLOW | libc::O_CLOEXEC;
     match OpenOptions::new().read(true).custom_flags(flags).open(child(folder, name)) {
@@ -363,7 +365,7 @@ fn look(folder: &File, name: &OsStr) -> io::Result<Option<File>> {
     }
 }
 
-/// Where an open link leads: that very link, whatever has its name by now.
+/// Target of an open link: of that very link, whatever has its name by now.
 fn target(link: &File) -> io::Result<PathBuf> {
     let mut bytes = vec![0; MAX_TARGET_BYTES];
     // SAFETY: the buffer has as many bytes as are said; an empty name is the open link itself.
@@ -404,7 +406,7 @@ fn open_folder(path: &Path, flags: i32) -> io::Result<File> {
     OpenOptions::new().read(true).custom_flags(libc::O_DIRECTORY | libc::O_CLOEXEC | flags).open(path)
 }
 
-/// Sets the mode whatever the umask, and hands the file over.
+/// Sets the mode regardless of the umask, and hands the file over.
 fn seal(file: &File, mode: u32, owner: Option<Owner>) -> io::Result<()> {
     file.set_permissions(Permissions::from_mode(mode))?;
     match owner {

@@ -10,17 +10,17 @@ use super::SinkError;
 use super::tree::{FILE_MODE, OutputTree, ProcessDir, stamp};
 use crate::printable::OneLine;
 
-/// How much a line matters.
+/// Severity of a line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Level {
     /// For developers.
     Debug,
-    /// What goes on.
+    /// Progress.
     #[default]
     Info,
-    /// Something is missing from the result.
+    /// The result is incomplete.
     Warn,
-    /// Something failed.
+    /// A failure.
     Error,
 }
 
@@ -58,7 +58,7 @@ impl LogFile {
         &self.path
     }
 
-    /// Writes one line; `file` and `line` are those of the caller, as `file!()` and `line!()` give them.
+    /// Writes one line; `file` and `line` are the caller's, from `file!()` and `line!()`.
     pub fn line(&mut self, level: Level, file: &str, line: u32, text: &str) -> Result<(), SinkError> {
         if level < self.level {
             return Ok(());

@@ -1,7 +1,7 @@
 //! Writing: rows to CSV and SQLite, findings to the console. Sinks decide nothing.
 //!
-//! [`DumpSink`] is the one for rows: it picks the file of a row by process and device, in the tree of
-//! contract §2.1. [`row`] says what a row holds, `csv` and `sqlite` how it is spelt, `tree` where files go.
+//! [`DumpSink`] is the one for rows: it picks the file of a row by process and device, in the tree of contract §2.1.
+//! [`row`] has the cells of a row, `csv` and `sqlite` their spelling, `tree` the places of files.
 
 pub mod compare;
 pub mod config_json;
@@ -26,9 +26,9 @@ pub use stack_ids::StackCells;
 
 use crate::model::Event;
 
-/// Takes events that are to be written.
+/// Writes events.
 pub trait Sink: Send {
-    /// Writes one event; kinds that have no row are passed over.
+    /// Writes one event; kinds without a row are ignored.
     fn write(&mut self, event: &Event) -> Result<(), SinkError>;
 
     /// Puts everything taken so far where another process can read it. Called at least twice a second.
@@ -49,7 +49,7 @@ pub enum SinkError {
     /// A file or directory could not be written.
     #[error("cannot write `{}`", path.display())]
     Io {
-        /// What was written.
+        /// The file.
         path: std::path::PathBuf,
         /// Why not.
         #[source]
@@ -58,7 +58,7 @@ pub enum SinkError {
     /// A database could not be written.
     #[error("cannot write `{}`", path.display())]
     Database {
-        /// What was written.
+        /// The file.
         path: std::path::PathBuf,
         /// Why not.
         #[source]

@@ -1,7 +1,7 @@
 //! The report at the end: findings as text for people, or as one JSON object for programs.
 //!
-//! The leak and the gap report have the reference's layout, byte for byte (contract §8.2, §8.3); what it does not
-//! report follows after them, and how complete the trace was comes last.
+//! The leak and the gap report have the reference's layout, byte for byte (contract §8.2, §8.3); findings unknown to
+//! the reference follow, and the completeness of the trace comes last.
 
 use std::{
     collections::BTreeMap,
@@ -53,14 +53,14 @@ pub fn write_json(findings: &[Finding], end: &RunEnd, out: &mut dyn Write) -> io
 #[must_use]
 pub fn in_order(findings: &[Finding]) -> Vec<&Finding> {
     let mut findings: Vec<&Finding> = findings.iter().collect();
-    // What is left out is of no process, and comes last.
+    // Dropped findings belong to no process, and come last.
     findings.sort_by_key(|finding| {
         finding.subject().map_or((true, None, Device::None), |subject| (false, subject.pid, subject.device))
     });
     findings
 }
 
-/// What is not told, since so many processes were there.
+/// Writes the number of findings that were dropped: there were too many processes.
 fn write_left_out(findings: &[Finding], out: &mut dyn Write) -> io::Result<()> {
     for finding in findings {
         if let Finding::LeftOut(LeftOut { kind, count }) = finding {
@@ -102,7 +102,7 @@ fn write_losses(end: &RunEnd, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "No allocation or free was lost: figures of memory are whole.")
 }
 
-/// Figures that a loss may touch, in words.
+/// Figures that a loss may affect, in words.
 struct Touched<'a>(&'a [Figures]);
 
 impl fmt::Display for Touched<'_> {
@@ -201,7 +201,7 @@ Direct Mindspore memory pool leak of 0.000003 Mb(s) at 0x2000 in kernel_16 at st
         assert!(reference.starts_with(expected), "{text}");
     }
 
-    /// Steps without leaks are said to be so, with the number of steps that this rests on.
+    /// Steps without leaks are reported, with their number.
     #[test]
     fn clean_run_says_so() {
         let mut script = Script::new(1, NPU0);
@@ -211,7 +211,7 @@ Direct Mindspore memory pool leak of 0.000003 Mb(s) at 0x2000 in kernel_16 at st
         assert!(!text.contains("ERROR") && !text.contains("No steps were marked"), "{text}");
     }
 
-    /// Driver memory is told by module, and nothing is claimed about leaks without steps.
+    /// Driver memory is listed by module, and without steps there is no claim about leaks.
     #[test]
     fn driver_memory_is_a_table_by_module() {
         let mut script = Script::new(1, NPU0);
@@ -301,7 +301,7 @@ lost: 0 (ring full), 0 (any other reason)
         }
     }
 
-    /// Make sure that nothing is said to be complete where a mapped file was not opened.
+    /// If a mapped file was not opened, no completeness is claimed.
     #[test]
     fn unopened_files_make_losses_unknown() {
         let end = RunEnd { unopened: vec!["/lib/a\nlost: 0".to_owned()], ..RunEnd::default() };
@@ -313,7 +313,7 @@ lost: 0 (ring full), 0 (any other reason)
         assert!(serde_json::to_value(RunEnd::default()).expect("JSON").get("unopened").is_none());
     }
 
-    /// Make sure that nothing is said to be complete when the tracer itself failed, in text and JSON.
+    /// If the tracer itself failed, no completeness is claimed, in text and JSON.
     #[test]
     fn faults_make_losses_unknown() {
         let end = RunEnd { fault: Some("thread `x` failed".to_owned()), ..RunEnd::default() };
@@ -325,9 +325,9 @@ lost: 0 (ring full), 0 (any other reason)
         assert_eq!(json(&RunEnd::default()), None);
     }
 
-    /// Losses are told by function, with what they mean, and make the leak report doubtful.
+    /// Losses are listed by function, with their meaning, and make the leak report doubtful.
     #[test]
-    fn losses_are_told_with_what_they_mean() {
+    fn losses_are_listed_with_their_meaning() {
         let end = lossy();
         let text = text_of(Report::default(), &findings(&Script::golden_leaky(), &end), &end);
         let expected = "\
@@ -341,7 +341,7 @@ held, and maybe as leaked.
         assert!(text.contains("\nDoubtful on device 0: events were lost"), "{text}");
     }
 
-    /// A launch without its beginning is no lost allocation: leaks are certain, and the report says that memory is whole.
+    /// A launch without its start is no lost allocation: leaks are certain, and the report says that memory is whole.
     #[test]
     fn losses_of_other_things_leave_memory_certain() {
         let loss = |touches: &'static [Figures]| LossLine {
@@ -370,7 +370,7 @@ What is lost is";
         assert!(!certain.contains("Doubtful"), "{certain}");
     }
 
-    /// A trace that saw nothing still says what it lost.
+    /// An empty trace still reports its losses.
     #[test]
     fn empty_run_still_reports() {
         let text = text_of(Report::default(), &[], &RunEnd::default());

@@ -1,8 +1,8 @@
 //! One SQLite database (contract §4.1), written in batches.
 //!
-//! Rows gather in memory and go in by one prepared statement; a transaction opens with the first of them and is
-//! committed at every flush. Rows that cannot go in now, since another program writes or the disk is full, stay in
-//! memory up to a limit. The Insight viewer reads columns by position, so their order is fixed.
+//! Rows gather in memory and are inserted by one prepared statement; a transaction opens with the first of them and is
+//! committed at every flush. Rows that cannot be inserted now, since another program writes or the disk is full, stay
+//! in memory up to a limit. The Insight viewer reads columns by position, so their order is fixed.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ use crate::model::Stack;
 /// Exactly the reference's table; `IF NOT EXISTS` does not end up in the stored schema.
 const CREATE: &str = r#"CREATE TABLE IF NOT EXISTS memscope_dump ("ID" INTEGER, "Event" TEXT, "Event Type" TEXT, "Name" TEXT, "Timestamp(ns)" INTEGER, "Process Id" INTEGER, "Thread Id" INTEGER, "Device Id" TEXT, "Ptr" TEXT, "Attr" TEXT, "Call Stack(Python)" TEXT, "Call Stack(C)" TEXT)"#;
 const COLUMN_COUNT: usize = 12;
-/// Rows that go in by one statement: what SQLite does for each statement is a good part of what it does for a row.
+/// Rows per statement: SQLite's cost of a statement is a good part of its cost of a row.
 const ROWS: usize = 8;
 
 const BUSY_TIMEOUT: Duration = Duration::from_millis(5000);
@@ -35,14 +35,15 @@ const MAX_KEPT_ROWS: usize = 32 * BATCH_ROWS;
 #[derive(Debug)]
 pub(super) struct DbFile {
     connection: Connection,
-    /// What it is called in messages.
+    /// Path for messages.
     path: PathBuf,
-    /// By which SQLite reaches the file and those beside it: closed behind the connection.
+    /// SQLite reaches the file and its neighbours by this: closed after the connection.
     _folder: Folder,
     batch: Batch,
-    /// What the table of stacks lacks, that of the open transaction included: it may be taken back, and rows that wait need them.
+    /// Stacks not in the table yet, those of the open transaction included: it may be rolled back, and waiting rows
+    /// need them.
     stacks: Vec<(Reference, Stack)>,
-    /// How many of them are in the open transaction.
+    /// Number of them in the open transaction.
     inserted_stacks: usize,
     /// Rows of the open transaction.
     uncommitted: u64,
@@ -93,7 +94,7 @@ impl DbFile {
         if self.batch.rows.len().is_multiple_of(BATCH_ROWS) { self.insert() } else { Ok(()) }
     }
 
-    /// Takes a row of the trace; the first of a process makes the table. They are few, so they go in at once.
+    /// Writes a row of the trace; the first of a process makes the table. They are few, so they are inserted at once.
     pub(super) fn write_trace(&mut self, row: &TraceRow<'_>) -> Result<(), SinkError> {
         let result = self.insert_trace(row);
         self.uncommitted += u64::from(result.is_ok());
@@ -138,7 +139,7 @@ impl DbFile {
         (result, self.lost_rows)
     }
 
-    /// Bytes of all its pages; 0 if it cannot be asked.
+    /// Bytes of all its pages; 0 if unknown.
     pub(super) fn size_bytes(&self) -> u64 {
         let pragma = |sql| self.connection.query_row(sql, [], |row| row.get::<_, i64>(0)).unwrap_or(0);
         (pragma("PRAGMA page_count") * pragma("PRAGMA page_size")).unsigned_abs()
@@ -189,8 +190,8 @@ impl DbFile {
         Ok(())
     }
 
-    /// Ends a step of the open transaction. Half a batch would look like a whole one, so an error takes
-    /// the transaction back, unless SQLite already did (a full disk), and its rows are counted.
+    /// Ends a step of the open transaction. Half a batch would look like a whole one, so an error rolls the transaction
+    /// back, unless SQLite already did (a full disk), and its rows are counted.
     fn settle(&mut self, result: rusqlite::Result<()>) -> Result<(), SinkError> {
         if self.connection.is_autocommit() {
             let rows = std::mem::take(&mut self.uncommitted);
@@ -228,7 +229,7 @@ impl Batch {
         self.insert_chunks(connection, rest.as_chunks::<1>().0)
     }
 
-    /// What the rows before had is bound already: a statement keeps what it is given.
+    /// Parameters equal to those of the row before stay bound: a statement keeps its parameters.
     fn insert_chunks<const N: usize>(&self, connection: &Connection, chunks: &[[BatchRow; N]]) -> rusqlite::Result<()> {
         if chunks.is_empty() {
             return Ok(());
@@ -245,7 +246,7 @@ impl Batch {
         Ok(())
     }
 
-    /// Binds a row behind as many parameters, where `before` is bound.
+    /// Binds a row's parameters behind those of the rows before; `before` is bound already.
     fn bind(
         &self,
         statement: &mut Statement<'_>,
@@ -351,7 +352,8 @@ mod tests {
         connection.query_row("SELECT count(*) FROM memscope_dump", [], |row| row.get(0)).expect("table")
     }
 
-    /// Makes sure that a database and the files beside it stay in the folder that was opened, when a link to another one takes its path.
+    /// A database and the files beside it stay in the folder that was opened, when a link to another one takes its
+    /// path.
     #[test]
     fn databases_stay_in_their_folder() {
         let place = tempfile::tempdir().expect("temporary directory");
@@ -362,7 +364,7 @@ mod tests {
         File::create(path.join("x.db")).expect("a file");
         std::fs::rename(&path, &moved).expect("moved");
         std::os::unix::fs::symlink(&elsewhere, &path).expect("a link");
-        // A file that is there already, so that SQLite could open it.
+        // An existing file, so that SQLite could open it.
         File::create(elsewhere.join("x.db")).expect("a file");
         let mut file = DbFile::open(folder, "x.db").expect("database");
         write(&mut file, &event(alloc(pools::HAL, 0x10, 1))).expect("in memory");
@@ -397,7 +399,8 @@ mod tests {
         assert_eq!(count(&other), 2);
     }
 
-    /// Stacks of a transaction that is taken back go in again: rows that waited find theirs, and each is there once.
+    /// Stacks of a transaction that is rolled back are inserted again: waiting rows find theirs, and each is there
+    /// once.
     #[test]
     fn stacks_survive_a_transaction() {
         let (_folder, mut file) = database();
@@ -426,7 +429,7 @@ mod tests {
         assert_eq!((count(&other), file.stacks.len()), (3, 0));
     }
 
-    /// Rows that wait are bounded; those given up are counted.
+    /// Waiting rows are bounded; dropped ones are counted.
     #[test]
     fn rows_do_not_wait_for_ever() {
         let (_folder, mut file) = database();

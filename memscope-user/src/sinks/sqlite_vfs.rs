@@ -1,8 +1,8 @@
 //! SQLite's own way to files (`unix`), without looking for the real paths of databases.
 //!
-//! A database is opened as `/proc/self/fd/<folder>/<name>`: the file, its log, index and journal are made and removed in that very
-//! folder, whatever happens to the path that led to it. SQLite would replace the first part by the folder's path of the moment, which
-//! its owner can swap. At the last step it follows no links (`O_NOFOLLOW`).
+//! A database is opened as `/proc/self/fd/<folder>/<name>`: the file, its log, index and journal are made and removed
+//! in that very folder, whatever happens to the path that led to it. SQLite would replace the first part by the
+//! folder's current path, which its owner can swap. At the last step it follows no links (`O_NOFOLLOW`).
 
 use std::ffi::{CStr, c_char, c_int};
 use std::path::Path;
@@ -13,7 +13,7 @@ use rusqlite::{Connection, OpenFlags, ffi};
 /// Its name, for SQLite.
 const NAME: &CStr = c"memscope-by-handle";
 
-/// Opens a database by a path that is taken as it stands.
+/// Opens a database by its path, unresolved.
 pub(crate) fn open(path: &Path, flags: OpenFlags) -> rusqlite::Result<Connection> {
     static REGISTERED: OnceLock<c_int> = OnceLock::new();
     match *REGISTERED.get_or_init(register) {

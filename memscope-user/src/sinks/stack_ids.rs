@@ -18,11 +18,11 @@ pub enum StackCells {
     Inline,
     /// By their number in a table beside the rows.
     Table,
-    /// Not at all: they are for answers alone.
+    /// Not at all: only answers use them.
     Absent,
 }
 
-/// What is left for the files of a trace.
+/// Remaining room for the files of a trace.
 #[derive(Clone, Debug)]
 pub(super) struct Room(Arc<AtomicUsize>);
 
@@ -46,7 +46,7 @@ impl Room {
 #[derive(Debug)]
 pub(super) struct StackIds {
     ids: HashMap<Stack, u32>,
-    /// The number that was given last.
+    /// The last number.
     last: u32,
     room: Room,
 }
@@ -62,7 +62,7 @@ impl StackIds {
         self.ids.clear();
     }
 
-    /// Appends the cell of a stack. `add` puts it into the table if it is not there yet.
+    /// Appends the cell of a stack. `add` puts it into the table if it is new.
     pub(super) fn write(
         &mut self,
         out: &mut Vec<u8>,
@@ -96,7 +96,7 @@ impl Drop for StackIds {
     }
 }
 
-/// Whether a cell in full is longer than a number: that of a thread without Python is not.
+/// Whether the full cell is longer than a number: that of a thread without Python is not.
 fn is_long(stack: Stack) -> bool {
     !matches!(stack.end(), StackEnd::NotPython | StackEnd::NoInterpreter) || !stack.frames().is_empty()
 }
@@ -111,7 +111,8 @@ mod tests {
         String::from_utf8(out).expect("text")
     }
 
-    /// A stack is put into the table once, in the order in which rows need them; what is no longer than a number stays in its row.
+    /// A stack is put into the table once, in the order in which rows need them; a cell no longer than a number stays
+    /// in its row.
     #[test]
     fn stacks_are_numbered_once() {
         let (mut ids, mut added) = (StackIds::new(Room::default()), Vec::new());
@@ -124,7 +125,7 @@ mod tests {
         assert_eq!(added, [(1, second), (2, first)]);
     }
 
-    /// Stacks beyond the room stand in their rows in full; a file that is closed for good gives its room back.
+    /// Stacks beyond the limit are in full in their rows; a file that is closed for good frees its room.
     #[test]
     fn beyond_the_room_rows_have_the_stack() {
         let room = Room::of(1);

@@ -11,7 +11,7 @@ pub const TRACE_COLUMNS: [&str; 5] = ["FuncInfo", "StartTime(ns)", "EndTime(ns)"
 pub struct TraceRow<'a> {
     /// What ran.
     pub function: Name<'a>,
-    /// Nanoseconds since the Unix epoch; `None` if that is not known.
+    /// Nanoseconds since the Unix epoch; `None` if unknown.
     pub start_ns: Option<u64>,
     /// The same of the end.
     pub end_ns: Option<u64>,
@@ -24,7 +24,7 @@ pub struct TraceRow<'a> {
 }
 
 impl<'a> TraceRow<'a> {
-    /// The row of an event; `None` for kinds that have none.
+    /// The row of an event; `None` for kinds without one.
     #[must_use]
     pub fn of(event: &'a Event) -> Option<Self> {
         let EventKind::NamedRange { name, start_ns, end_ns } = &event.kind else { return None };

@@ -1,12 +1,13 @@
 //! Where outputs are put (contract §2.1, §2.2), and how files get there safely.
 //!
-//! The tracer often runs as root and writes into a folder of another user. So the output folder is opened once (`folder`), and below it
-//! nothing is opened by its full path: each step is opened from the handle of the step before, never through a symbolic link, and
-//! files are made with `O_EXCL`. Folders of processes are always new: where one of that name exists, the next second's
-//! name is taken. A file or process folder that is opened again has to be the same inode as before.
+//! The tracer often runs as root and writes into a folder of another user. So the output folder is opened once
+//! (`folder`), and nothing below it is opened by its full path: each step is opened from the handle of the step before,
+//! never through a symbolic link, and files are made with `O_EXCL`. Folders of processes are always new: where the name
+//! exists, the next second's name is taken. A file or process folder that is opened again has to be the same inode as
+//! before.
 //!
-//! Modes are set explicitly, whatever the umask. Under sudo everything is handed to the calling user at once. What a refused run has
-//! made is removed again.
+//! Modes are set explicitly, regardless of the umask. Under sudo everything is handed to the calling user at once.
+//! Files of a refused run are removed again.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
@@ -45,7 +46,7 @@ pub struct ProcessDir {
     identity: Identity,
 }
 
-/// Directories of processes, for all who write into them.
+/// Directories of processes, for all writers.
 #[derive(Clone, Debug, Default)]
 pub struct ProcessDirs(Arc<Mutex<HashMap<u32, ProcessDir>>>);
 
@@ -80,8 +81,8 @@ pub(super) struct Place {
 impl OutputTree {
     /// Opens the output directory, making it and those above it where missing.
     ///
-    /// Links on the way *to* the output directory are followed if they are the user's own choice: of root, or of the user behind sudo,
-    /// where this process is root.
+    /// Links on the way *to* the output directory are followed if they are the user's own choice: of root, or of the
+    /// user behind sudo, where this process is root.
     pub fn open(root: &Path, owner: Option<Owner>) -> Result<Self, SinkError> {
         let made = Made::default();
         match Folder::open(root, owner, &made) {
@@ -100,17 +101,17 @@ impl OutputTree {
         &self.root.path
     }
 
-    /// Bytes that are free where outputs go, for everybody.
+    /// Bytes free for all users where outputs go.
     pub fn free_bytes(&self) -> std::io::Result<u64> {
         self.root.free_bytes()
     }
 
-    /// The run has begun: what was made stays.
+    /// The run has begun: its files stay.
     pub fn keep(&self) {
         self.made.keep();
     }
 
-    /// Nothing came of the run: removes what was made, unless it is to be kept.
+    /// The run was refused: removes its files, unless they are to be kept.
     pub fn discard(&self) {
         self.made.discard();
     }
@@ -273,7 +274,7 @@ mod tests {
         jiff::civil::date(2026, 1, 2).at(12, 0, 59, 0).to_zoned(jiff::tz::TimeZone::UTC).expect("time")
     }
 
-    /// A name that is taken, by whatever, is left alone.
+    /// An existing name, of any kind, is left alone.
     #[test]
     fn taken_names_are_passed_over() {
         let root = tempfile::tempdir().expect("temporary directory");

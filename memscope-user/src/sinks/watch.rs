@@ -1,4 +1,4 @@
-//! What was read of watched blocks (contract §5.3): files of bytes, or one list of checksums per device.
+//! Contents of watched blocks (contract §5.3): files of bytes, or one list of checksums per device.
 //!
 //! The reference puts the checksums of all devices into the file of the first; here each device has its own.
 
@@ -69,7 +69,7 @@ impl WatchFiles {
     }
 }
 
-/// A file of bytes that is being written.
+/// An open file of bytes.
 #[derive(Debug)]
 pub struct Content {
     file: File,
@@ -88,14 +88,15 @@ impl Content {
         &self.path
     }
 
-    /// Takes the file back, as not all of its bytes could be read.
+    /// Removes the file, as not all of its bytes could be read.
     pub fn discard(self) -> io::Result<()> {
-        // Its name is ours: no other program's file is under it, since it was made by us (`O_EXCL`).
+        // The name is ours: we made it with `O_EXCL`, so no other program's file is under it.
         self.file.set_len(0)
     }
 }
 
-/// The name of the file: what would lead elsewhere, or nowhere, is replaced; too long ones keep their ends, which differ.
+/// The name of the file: characters that would lead elsewhere, or nowhere, are replaced; too long names keep their
+/// ends, which differ.
 fn file_name(stem: &str) -> String {
     let plain = |character: char| match character {
         '/' => '.',

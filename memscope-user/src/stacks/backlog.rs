@@ -7,12 +7,12 @@ use std::{
 
 use crate::ring::Batch;
 
-/// Bytes that wait at most for the next stage; then its pace is ours.
+/// Most bytes that wait for the next stage; then this stage waits, too.
 const MAX_WAITING_BYTES: usize = 8 << 20;
 /// How soon the next stage is tried again.
 const AGAIN: Duration = Duration::from_millis(5);
 
-/// Works on what comes in, and hands it on. What the next stage does not take yet waits, and goes as one batch.
+/// Processes batches, and forwards them. Batches that the next stage cannot take yet wait, and are joined to one.
 pub(super) fn hand_on(batches: &Receiver<Batch>, to: &SyncSender<Batch>, mut work: impl FnMut(Vec<u8>) -> Vec<u8>) {
     let mut waiting: Option<Batch> = None;
     loop {
@@ -49,7 +49,7 @@ pub(super) fn hand_on(batches: &Receiver<Batch>, to: &SyncSender<Batch>, mut wor
     }
 }
 
-/// One after the other. A watermark of 0 says nothing.
+/// Both in order. A watermark of 0 is unknown.
 fn joined(mut before: Batch, batch: Batch) -> Batch {
     before.bytes.extend(batch.bytes);
     before.watermark_ns = before.watermark_ns.max(batch.watermark_ns);
@@ -85,7 +85,7 @@ mod tests {
         worker.join().expect("ended");
     }
 
-    /// What waits is handed on when it can be, whether or not more comes.
+    /// Waiting batches are forwarded when possible, whether or not more come.
     #[test]
     fn nothing_stays() {
         let (sender, batches) = mpsc::channel();
@@ -101,7 +101,7 @@ mod tests {
         assert_eq!(bytes, [0, 1, 2]);
     }
 
-    /// Beyond the bound, the one who sends has to wait.
+    /// At the bound, the sender has to wait.
     #[test]
     fn what_waits_is_bounded() {
         let (sender, batches) = mpsc::sync_channel(0);

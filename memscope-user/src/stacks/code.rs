@@ -1,5 +1,5 @@
-//! Code objects of Python that the kernel side could not send as a whole: the rest is read from the process, which has gone
-//! on meanwhile. So what was read counts only if the code object is the same afterwards.
+//! Completes code objects of Python that the kernel side could send only in part: the rest is read from the process,
+//! which has gone on meanwhile. So the bytes count only if the code object is the same afterwards.
 
 use memscope_common::{
     CodeRecord, Header, Kind, PythonLayout,
@@ -19,8 +19,8 @@ const MAX_FILE: usize = 16 << 10;
 /// Bytes of a record.
 const MAX_RECORD: usize = u16::MAX as usize;
 
-/// The whole record in place of one with parts missing. `None`: nothing is missing, or the code object is gone, and the
-/// record stays as it is.
+/// The whole record instead of one with parts missing. `None`: no part is missing, or the code object is gone, and the
+/// record stays.
 #[must_use]
 pub fn complete(record: &[u8], layouts: &Layouts) -> Option<Vec<u8>> {
     let fields = Fields::of(record)?;
@@ -29,7 +29,7 @@ pub fn complete(record: &[u8], layouts: &Layouts) -> Option<Vec<u8>> {
     fields.complete(record, &layout, |address, to| memory.read(address, to))
 }
 
-/// What is needed of a record.
+/// The needed fields of a record.
 struct Fields {
     pid: u32,
     code: u64,
@@ -41,7 +41,7 @@ fn array<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
 }
 
 impl Fields {
-    /// Those of a record of a code object with parts missing.
+    /// Of a record of a code object with parts missing.
     fn of(record: &[u8]) -> Option<Self> {
         let kind = u16::from_le_bytes(array(record, std::mem::offset_of!(Header, kind))?);
         let flags = *record.get(std::mem::offset_of!(CodeRecord, flags))?;
@@ -66,7 +66,7 @@ impl Fields {
         let (file, file_kind) = object.text(&words, layout.file, MAX_FILE)?;
         let room = MAX_RECORD - size_of::<CodeRecord>() - name.len() - file.len();
         let lines = object.lines(&words, room)?;
-        // The code object that all this was read from is the one that was in the call's frame.
+        // The code object read here is the one in the call's frame.
         let same = |words| object.fingerprint(words) == Some(self.fingerprint);
         (same(&words) && same(&object.words()?)).then_some(())?;
         let mut out = record.get(..size_of::<CodeRecord>())?.to_vec();
@@ -88,7 +88,7 @@ impl Fields {
     }
 }
 
-/// Bytes that were read.
+/// Bytes read.
 struct Part {
     bytes: Vec<u8>,
     cut: bool,
@@ -100,7 +100,7 @@ impl Part {
     }
 }
 
-/// Bytes as the process has them in words.
+/// Bytes as words of the process.
 fn words<const N: usize>(bytes: &[u8]) -> [u64; N] {
     let mut words = [0; N];
     for (word, bytes) in words.iter_mut().zip(bytes.as_chunks().0) {
@@ -123,8 +123,8 @@ impl<R: Fn(u64, &mut [u8]) -> Option<()>> Object<'_, R> {
         Some(words(&bytes))
     }
 
-    /// The head and first bytes of a text, as the kernel side reads them: short texts may end before a page that is not there, and
-    /// what cannot be read is zero.
+    /// The head and first bytes of a text, as the kernel side reads them: short texts may end before an absent page,
+    /// and unreadable bytes are zero.
     fn first_words(&self, address: u64) -> [u64; TEXT_WORDS] {
         let mut bytes = [0; 8 * TEXT_WORDS];
         if (self.read)(address, &mut bytes).is_none() {
@@ -148,7 +148,7 @@ impl<R: Fn(u64, &mut [u8]) -> Option<()>> Object<'_, R> {
 
     fn part(&self, from: u64, len: u64, limit: usize) -> Option<Part> {
         let whole = usize::try_from(len).ok().filter(|len| *len <= limit);
-        // Whole characters, whatever their size.
+        // Whole characters of any size.
         let mut bytes = vec![0; whole.unwrap_or(limit & !3)];
         (self.read)(from, &mut bytes)?;
         Some(Part { bytes, cut: whole.is_none() })
@@ -301,7 +301,7 @@ mod tests {
         assert_eq!(completed(&process, &record), None);
     }
 
-    /// Whether the page behind a short line table is there makes no difference: it comes and goes, the code is the same.
+    /// The page behind a short line table comes and goes without effect: the code is the same.
     #[test]
     fn what_lies_behind_a_text_does_not_count() {
         const TABLE_AT: u64 = 0x20000 - 80;

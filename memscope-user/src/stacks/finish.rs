@@ -1,4 +1,4 @@
-//! What the kernel side could not finish.
+//! Completes stacks and code objects that BPF had to truncate.
 
 use memscope_common::{Kind, StackEnd};
 
@@ -13,7 +13,7 @@ pub(super) struct Finish {
 }
 
 impl Finish {
-    /// The records, all of them whole.
+    /// The records, all of them complete.
     pub(super) fn process(&mut self, bytes: Vec<u8>) -> Vec<u8> {
         if !Records::new(&bytes).any(|record| record.is_ok_and(|record| is_work(&record.body))) {
             return bytes;

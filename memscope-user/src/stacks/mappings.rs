@@ -1,8 +1,8 @@
-//! What the traced processes have mapped where, by generation: what an address of a stack is to be looked up in, even
-//! when the process has gone on, or is gone.
+//! Mappings of the traced processes by generation: an address of a stack can be looked up even when the process has
+//! gone on, or is gone.
 //!
 //! Within a generation mappings are only added ([`ProcessState::generation`](memscope_common::config::ProcessState)).
-//! So what was read once stays right, and what is not there is read again. Whatever was read is thrown away unless the
+//! So a known mapping stays right, and an unknown address makes the mappings be read again. A result counts only if the
 //! process still has the generation afterwards.
 
 use std::{
@@ -23,23 +23,23 @@ use crate::os::{
     maps::{self, FileId, Line, plain_range},
 };
 
-/// Generations that are remembered; the one that was not needed for the longest time goes first.
+/// Most generations kept; the one unused for the longest time goes first.
 const MAX_GENERATIONS: usize = 256;
-/// Files that are held open, of all processes together; beyond that, those not needed for the longest time are closed.
+/// Most files held open, of all processes together; beyond that, those unused for the longest time are closed.
 const MAX_FILES: usize = 768;
-/// Executable mappings of a process that are looked at: more than the kernel allows by default.
+/// Most executable mappings of a process: more than the kernel allows by default.
 const MAX_MAPPINGS: usize = 1 << 17;
 /// The kernel's code in the process is smaller than this.
 const MAX_VDSO_BYTES: u64 = 1 << 17;
-/// A process's mappings are not read again within this time, lest a strange one has us read them all the time.
+/// Shortest time between two reads of a process's mappings: an odd one could cause reads all the time.
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// Where a module's bytes are.
 #[derive(Clone)]
 pub enum Content {
-    /// The file that is really mapped, whatever its path names by now.
+    /// The mapped file, whatever its path names by now.
     File(Arc<File>),
-    /// A copy: what is in no file (`[vdso]`).
+    /// A copy of memory without a file (`[vdso]`).
     Memory(Arc<[u8]>),
     /// Nowhere: code made at run time, or a file that could not be opened.
     None,
@@ -55,7 +55,7 @@ impl fmt::Debug for Content {
     }
 }
 
-/// An executable mapping, and what is mapped there.
+/// An executable mapping, and its contents.
 #[derive(Clone, Debug)]
 pub struct Module {
     /// First address.
@@ -66,7 +66,7 @@ pub struct Module {
     pub file_offset: u64,
     /// First address of the first mapping of the same file, which other tools count offsets from.
     pub first: u64,
-    /// Which file; inode 0 is none.
+    /// The file; inode 0 is none.
     pub id: FileId,
     /// Path, or a name in brackets, or nothing.
     pub path: Arc<Path>,
@@ -88,7 +88,7 @@ impl Module {
     }
 }
 
-/// What is known of an address.
+/// The result for an address.
 #[derive(Clone, Debug)]
 pub enum Found {
     /// It is in this module.
@@ -99,7 +99,7 @@ pub enum Found {
     Unknown,
 }
 
-/// Gives the current generation of a process; `None` if it is not traced (any more).
+/// Returns the current generation of a process; `None` if it is not traced.
 pub type Current = Box<dyn Fn(u32) -> Option<u64> + Send>;
 
 /// Mappings of all processes.
@@ -132,7 +132,7 @@ impl Mappings {
         }
     }
 
-    /// The same, with the reason where there are none.
+    /// The same, with the reason where there is none.
     pub fn find(&mut self, generation: u64, pid: u32, address: u64) -> Found {
         self.clock += 1;
         if let Some(known) = self.generations.get_mut(&generation) {
@@ -161,7 +161,7 @@ impl Mappings {
         self.generations.get(&generation).map(|known| known.modules.as_slice())
     }
 
-    /// Reads what a process has mapped by now, for later: it may end soon.
+    /// Reads the current mappings of a process, for later: it may end soon.
     pub fn look_ahead(&mut self, pid: u32) {
         self.clock += 1;
         if let Some(generation) = (self.current)(pid) {
@@ -186,10 +186,10 @@ impl Mappings {
     }
 }
 
-/// Those of all executable mappings that `text` lists, by address.
+/// All executable mappings that `text` lists, by address.
 fn modules(text: &[u8], mut open: impl FnMut(&Line<'_>) -> (Content, u64)) -> Vec<Module> {
     let mut found: Vec<Module> = Vec::new();
-    // Where the file of the last line began, if that is clear.
+    // Start of the last line's file, if known.
     let mut begun: Option<(FileId, u64)> = None;
     for line in maps::lines(text) {
         if line.id.inode != 0 && (line.file_offset == 0 || begun.is_none_or(|(id, _)| id != line.id)) {
@@ -226,7 +226,7 @@ fn at(modules: &[Module], address: u64) -> Option<&Module> {
     modules.get(behind.checked_sub(1)?).filter(|module| module.contains(address))
 }
 
-/// Files that are open, by what they are. Modules that are remembered only name them.
+/// Open files, by identity. Kept modules only name them.
 #[derive(Default)]
 struct Files {
     open: HashMap<FileId, OpenFile>,
@@ -234,7 +234,7 @@ struct Files {
     clock: u64,
 }
 
-/// As long as it is open, no other file gets its inode.
+/// While it is open, no other file gets its inode.
 struct OpenFile {
     file: Arc<File>,
     serial: u64,
@@ -242,7 +242,7 @@ struct OpenFile {
 }
 
 impl Files {
-    /// Sees to it that the file is open, and gives its serial number, or what is in no file.
+    /// Opens the file if necessary, and returns its serial number, or the contents of memory without a file.
     fn open(&mut self, pid: u32, line: &Line<'_>) -> (Content, u64) {
         self.clock += 1;
         let clock = self.clock;
@@ -262,7 +262,7 @@ impl Files {
         (Content::None, clock)
     }
 
-    /// The module as it is given out.
+    /// The module for a caller.
     fn with_file(&mut self, module: &Module) -> Module {
         self.clock += 1;
         let mut given = module.clone();
@@ -309,7 +309,7 @@ mod tests {
             opened.push(line.start);
             (Content::None, 0)
         });
-        // Once for each file; what is no file is asked for as well.
+        // Once for each file; memory without a file is read as well.
         assert_eq!(opened, [0x0040_1000, 0x7000, 0x007f_1000, 0x7ffe]);
         let name = |address| at(&found, address).map(|module| (module.first, module.offset_of(address)));
         assert_eq!(name(0x0040_0fff), None);

@@ -1,9 +1,9 @@
-//! Call stacks on their way from the ring to the writer: what the kernel side could not finish is finished here.
+//! Call stacks between the ring and the writer: completes those that the kernel side had to truncate.
 //!
-//! Two threads between reader and writer, there only if stacks are asked for. `finish` replaces snapshots by whole stacks and
-//! completes code objects, while the program goes on; `symbolize` puts the symbols of native stacks before the
-//! records that need it, which may take its time: a library's symbols are read when the first of them is needed. So captures
-//! hold all that the pipeline wants to know, and no process has to be there for a replay.
+//! Two threads between reader and writer, only if stacks are requested. `finish` replaces snapshots by whole stacks and
+//! completes code objects, while the program goes on; `symbolize` puts the symbols of native stacks before the records
+//! that need them, which may be slow: a library's symbols are read when the first of them is needed. So captures hold
+//! all that the pipeline needs, and a replay needs no process.
 
 mod backlog;
 pub mod code;
@@ -32,7 +32,7 @@ const BATCHES: usize = 4;
 
 /// Finishes native stacks that the kernel side could not.
 pub trait FinishStacks: Send {
-    /// Gets the record of a snapshot, and gives that of the whole stack; `None`: it is left out.
+    /// Takes the record of a snapshot, and returns that of the whole stack; `None`: it is dropped.
     fn finish(&mut self, snapshot: &[u8], mappings: &mut Mappings) -> Option<Vec<u8>>;
 
     /// Makes the missing rule of this record's stack, so that the next walk gets past it.
@@ -42,7 +42,7 @@ pub trait FinishStacks: Send {
 /// Completes a code object: gets its record, and gives another one for it, unless nothing is missing.
 pub type CompleteCode = Box<dyn FnMut(&[u8]) -> Option<Vec<u8>> + Send>;
 
-/// Mappings that several threads look into: this stage, and whoever sees first that a process maps something.
+/// Mappings shared by several threads: this stage, and the thread that sees first that a process maps a file.
 #[derive(Clone)]
 pub struct SharedMappings(Arc<Mutex<Mappings>>);
 
@@ -53,7 +53,7 @@ impl SharedMappings {
         Self(Arc::new(Mutex::new(mappings)))
     }
 
-    /// A process has mapped something, or is new.
+    /// A process has mapped a file, or is new.
     pub fn look_ahead(&self, pid: u32) {
         self.lock().look_ahead(pid);
     }
@@ -64,7 +64,7 @@ impl SharedMappings {
     }
 }
 
-/// Takes out what was not needed for the longest time, if there is no room for more than `most`. `used` says when it was.
+/// Removes the entries unused for the longest time, if there are more than `most`. `used` is the time of the last use.
 fn make_room<K: Copy + Eq + Hash, V>(map: &mut HashMap<K, V>, most: usize, used: impl Fn(&V) -> u64) {
     if map.len() >= most
         && let Some(oldest) = map.iter().min_by_key(|(_, value)| used(value)).map(|(key, _)| *key)
@@ -73,13 +73,13 @@ fn make_room<K: Copy + Eq + Hash, V>(map: &mut HashMap<K, V>, most: usize, used:
     }
 }
 
-/// What the stage works with.
+/// The inputs of the stage.
 pub struct Stage {
-    /// Where symbols are looked up; `None`: no native stacks are taken.
+    /// The source of symbols; `None`: no native stacks are taken.
     pub mappings: Option<SharedMappings>,
     /// How.
     pub symbols: SymbolOptions,
-    /// Gets what the kernel side could not finish.
+    /// Completes stacks and code objects that the kernel side had to truncate.
     pub unfinished: Option<Box<dyn FinishStacks>>,
     /// Gets code objects.
     pub codes: Option<CompleteCode>,
@@ -120,7 +120,7 @@ mod tests {
         decode::{Body, Record, Records},
     };
 
-    /// What the records say, in short.
+    /// The records in short.
     fn brief(bytes: &[u8]) -> Vec<String> {
         let line = |record: Record<'_>| match record.body {
             Body::Note(json) => match Note::parse(json) {
@@ -145,7 +145,7 @@ mod tests {
         at(time_ns, std::process::id(), 1)
     }
 
-    /// What comes out of both threads.
+    /// The output of both threads.
     struct Work(Finish, Symbolize);
 
     impl Work {
@@ -201,7 +201,7 @@ mod tests {
         assert_eq!(work.process(plain.clone()), plain);
     }
 
-    /// A snapshot becomes the stack that it is finished to; one that cannot be finished is left out.
+    /// A snapshot becomes its completed stack; one that cannot be completed is dropped.
     #[test]
     fn snapshots_are_replaced() {
         let qsort = address(libc::qsort as *const ());
@@ -223,7 +223,7 @@ mod tests {
         assert_eq!(out, ["code ffff", "code 2"]);
     }
 
-    /// Whatever comes in, comes out, if it is not for this stage.
+    /// Any bytes that are not for this stage pass through it.
     #[test]
     fn any_bytes_pass() {
         let mut random = crate::testing::Random(5);

@@ -1,4 +1,4 @@
-//! What is at the addresses of native stacks.
+//! Symbolizes native stacks: adds symbols before the records that need them.
 
 use std::collections::HashSet;
 

@@ -1,9 +1,9 @@
-//! What is at the addresses of native stacks.
+//! Symbolizes native frames.
 //!
-//! Modules come from what is known of the process's mappings ([`mappings`](super::mappings)), functions from the symbol tables of the very
-//! files that are mapped: those stay open, so processes that have ended, deleted files and other mount namespaces are no
-//! different. A function is named only if the address lies within what its symbol says is its size; otherwise there is
-//! module and offset, never the nearest function that happens to be exported.
+//! Modules come from the process's mappings ([`mappings`](super::mappings)), functions from the symbol tables of the
+//! mapped files: those stay open, so processes that have ended, deleted files and other mount namespaces make no
+//! difference. A function is named only if the address lies within its symbol's size; otherwise there is module and
+//! offset, never the nearest exported function.
 
 use std::{
     collections::HashMap,
@@ -31,24 +31,24 @@ use crate::{
     os::maps::FileId,
 };
 
-/// Places in files with known functions that are remembered.
+/// Most places in files with known functions.
 const MAX_PLACES: usize = 256 << 10;
-/// Files whose symbol tables are kept in memory.
+/// Most files with symbol tables in memory.
 const MAX_FILES: usize = 512;
-/// Mappings that were read a moment ago are not read again at once.
+/// Mappings read within this time are not read again.
 const MOMENT: Duration = Duration::from_millis(6);
 
-/// Name for code that is in no file: made at run time.
+/// Name for code in no file: made at run time.
 const ANONYMOUS: &str = "[anon]";
 
-/// What symbols are looked for in.
+/// Options of the search for symbols.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SymbolOptions {
     /// Debug information is read, too: for inlined functions and lines of sources.
     pub inlined: bool,
 }
 
-/// A file, and which of those that had its inode one after the other.
+/// A file, and its number among those that had the inode in turn.
 type FileKey = (FileId, u64);
 
 /// The kernel's code has no file, and is one for all.
@@ -68,7 +68,7 @@ pub struct Symbols {
 }
 
 impl Symbols {
-    /// Nothing has been looked at yet.
+    /// Without any file yet.
     #[must_use]
     pub fn new(options: SymbolOptions) -> Self {
         Self {
@@ -81,8 +81,8 @@ impl Symbols {
         }
     }
 
-    /// What is at an address of a stack of process `pid`; `None` if it is not known (yet). `returns`: it is where a
-    /// call returns to, so it belongs to the instruction before.
+    /// The symbol at an address of a stack of process `pid`; `None` if unknown (yet). `returns`: it is a return
+    /// address, so it belongs to the instruction before.
     pub fn find(
         &mut self,
         mappings: &SharedMappings,
@@ -93,7 +93,7 @@ impl Symbols {
         let look = || mappings.lock().find(generation, pid, address);
         let mut found = look();
         if matches!(found, Found::Unknown) && self.may_wait && mappings.lock().is_current(generation, pid) {
-            // A library that was mapped a moment ago.
+            // A library mapped just now.
             self.may_wait = false;
             thread::sleep(MOMENT);
             found = look();
@@ -113,7 +113,7 @@ impl Symbols {
         })
     }
 
-    /// Mappings that were read a moment ago may be waited for, once from here on.
+    /// Allows waiting for mappings once from here on, if they were read just now.
     pub const fn next_batch(&mut self) {
         self.may_wait = true;
     }
@@ -177,7 +177,7 @@ impl Symbols {
         elf.debug_syms = self.options.inlined;
         let source = Source::Elf(elf);
         let by = &self.symbolizer;
-        // The file may hold anything: whatever it makes of the parser, it is not to end the trace.
+        // The file may contain anything: a panic of the parser must not end the trace.
         let found = crew::quietly(|| {
             let found = by.symbolize_single(&source, Input::FileOffset(offset)).ok()?;
             found.as_sym().and_then(functions)
@@ -219,7 +219,7 @@ fn shifted(functions: &Arc<[Function]>, more: u64) -> Arc<[Function]> {
     functions.iter().map(|function| Function { offset: function.offset + more, ..function.clone() }).collect()
 }
 
-/// Functions of a symbol, inlined ones first; `None` if it is not certain that the address belongs to it.
+/// Functions of a symbol, inlined ones first; `None` if the address may not belong to it.
 fn functions(symbol: &Sym<'_>) -> Option<Vec<Function>> {
     let certain = match symbol.size {
         Some(size) => symbol.offset < size,
@@ -243,7 +243,7 @@ fn fd_path(file: &File) -> String {
     format!("/proc/self/fd/{}", file.as_raw_fd())
 }
 
-/// What a module is called: the last part of its path, or what stands for one.
+/// Name of a module: the last part of its path, or a placeholder.
 fn name(path: &Path) -> String {
     let text = path.as_os_str().to_string_lossy();
     let text = text.strip_suffix(" (deleted)").unwrap_or(&text);
@@ -367,7 +367,7 @@ mod tests {
         assert_eq!((find(sizeless + 1).functions, find(sizeless + 1).module.as_str()), (vec![], "program"));
     }
 
-    /// Functions that are inlined are named where debug information is asked for, with the lines that they are at.
+    /// Inlined functions are named if debug information is requested, with their lines.
     #[test]
     fn inlined_functions_and_lines() {
         const SOURCE: &str = r#"#include <cstdio>
@@ -402,7 +402,7 @@ mod tests {
         );
     }
 
-    /// What is not known is not made up.
+    /// An unknown symbol is never invented.
     #[test]
     fn nothing_is_made_up() {
         let mut symbols = Symbols::new(SymbolOptions::default());

@@ -1,4 +1,4 @@
-//! One file of rows: what is written to it, and opening it again.
+//! One file of rows: writing, closing and reopening it.
 
 use super::super::SinkError;
 use super::super::csv::CsvFile;
@@ -9,7 +9,7 @@ use super::super::trace_row::TraceRow;
 use super::super::tree::{OutputTree, Place};
 use crate::dump_format::stack_cell::{self, Reference};
 
-/// What the rows are written as.
+/// Format of the rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Format {
     /// Text.
@@ -36,7 +36,7 @@ impl Entry<'_> {
 pub(super) struct Output {
     pub(super) place: Place,
     pub(super) writer: Option<Writer>,
-    /// Stacks that rows refer to; none where they have them in full.
+    /// Stacks that rows refer to; none where rows have them in full.
     pub(super) stacks: Option<StackTable>,
     /// When it was written last, by the sink's clock.
     pub(super) last_used: u64,
@@ -65,7 +65,7 @@ pub(super) struct CsvRows {
 }
 
 impl Output {
-    /// Takes a row. Rows that are lost are added to `lost_rows`.
+    /// Takes a row. Lost rows are added to `lost_rows`.
     pub(super) fn put(&mut self, entry: Entry<'_>, lost_rows: &mut u64) -> Result<(), SinkError> {
         let ids = self.stacks.as_mut().map(|table| &mut table.ids);
         match &mut self.writer {
@@ -99,7 +99,7 @@ impl Output {
         }
     }
 
-    /// Looks how large its files are.
+    /// Measures the size of its files.
     pub(super) fn measure(&mut self) {
         match &mut self.writer {
             Some(Writer::Csv(file)) => self.size_bytes += file.take_written(),
@@ -160,13 +160,13 @@ impl CsvRows {
         self.rows.is_full() || self.stacks.as_ref().is_some_and(CsvFile::is_full)
     }
 
-    /// Stacks first: at no moment the rows on the disk refer to one that is not there.
+    /// Stacks first: at no moment rows on the disk refer to a missing one.
     fn flush(&mut self) -> Result<(), SinkError> {
         self.stacks.as_mut().map_or(Ok(()), CsvFile::flush)?;
         self.rows.flush()
     }
 
-    /// Gives the number of rows that had to be given up.
+    /// Returns the number of dropped rows.
     pub(super) fn close(self) -> (Result<(), SinkError>, u64) {
         let (stacks, _) = self.stacks.map_or((Ok(()), 0), CsvFile::close);
         match stacks {
@@ -176,7 +176,7 @@ impl CsvRows {
     }
 }
 
-/// SQLite opens by name, and only a file that is there, in the folder that we opened. It follows no link at the last step.
+/// SQLite opens by name, and only an existing file, in the folder that we opened. It follows no link at the last step.
 fn open_db(tree: &OutputTree, place: &Place) -> Result<Writer, SinkError> {
     let folder = tree.folder(place)?;
     place.verify(&folder)?;

@@ -1,4 +1,4 @@
-//! Parts of the files of a trace: when one is full all files begin again, and those of the oldest part go.
+//! Parts of the files of a trace: when one is full all files begin again, and those of the oldest part are removed.
 
 use std::collections::VecDeque;
 
@@ -7,10 +7,10 @@ use super::super::tree::Place;
 /// Rows of all files from look to look.
 pub(super) const LOOK_ROWS: u64 = 512;
 
-/// How much stays.
+/// The amount that stays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rotation {
-    /// Bytes of all files of a part; looked at with each flush, and every 512 rows.
+    /// Bytes of all files of a part; checked at each flush, and every 512 rows.
     pub part_bytes: u64,
     /// Parts that stay, the one being written included.
     pub parts: usize,
@@ -24,7 +24,7 @@ pub(super) struct Parts {
     number: u64,
     /// Its files.
     files: Vec<Place>,
-    /// Bytes of those of its files that are complete.
+    /// Bytes of its complete files.
     ended_bytes: u64,
     /// Files of the parts before, oldest first.
     before: VecDeque<Vec<Place>>,
@@ -49,12 +49,12 @@ impl Parts {
         self.ended_bytes += size_bytes;
     }
 
-    /// Whether the next part is due, with `open_bytes` in files that are not complete.
+    /// Whether the next part is due, with `open_bytes` in incomplete files.
     pub(super) const fn are_full(&self, open_bytes: u64) -> bool {
         self.ended_bytes + open_bytes >= self.rotation.part_bytes
     }
 
-    /// Begins the next part; gives the files that are to go.
+    /// Begins the next part; returns the files to remove.
     pub(super) fn next(&mut self) -> Vec<Place> {
         self.number += 1;
         self.ended_bytes = 0;

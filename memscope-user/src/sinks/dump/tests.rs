@@ -1,4 +1,4 @@
-//! What is made where, and what becomes of rows that cannot be written.
+//! Files and folders that are made, and rows that cannot be written.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, symlink};
@@ -117,7 +117,7 @@ fn tree_has_the_names_and_modes_of_the_reference() {
     assert!(created[0].to_string_lossy().contains("device_3/"));
 }
 
-/// Nothing is made for a process without rows, nor for kinds of events without one.
+/// A process without rows has no files, nor have kinds of events without a row.
 #[test]
 fn nothing_is_made_without_rows() {
     let mut run = Run::new(Format::Csv);
@@ -127,7 +127,7 @@ fn nothing_is_made_without_rows() {
     assert_eq!(run.entries(), 0);
 }
 
-/// What is flushed can be read by others, before the end.
+/// Flushed rows can be read by others, before the end.
 #[test]
 fn flush_makes_rows_visible() {
     for format in [Format::Csv, Format::Db] {
@@ -172,7 +172,7 @@ fn rows_without_a_device_stand_where_they_happened() {
     }
 }
 
-/// Where a process has nothing but such rows, they go to the host's file instead of being lost.
+/// If a process has only such rows, they go to the host's file instead of being lost.
 #[test]
 fn held_rows_alone_make_a_host_file() {
     let mut run = Run::new(Format::Csv);
@@ -181,7 +181,7 @@ fn held_rows_alone_make_a_host_file() {
     assert_eq!(run.text("device_cpu/"), header() + "5,SYSTEM,ACL_INIT,N/A,1000,12,34,N/A,N/A,,,\n");
 }
 
-/// Held rows are bounded: what comes beyond is in the files there are, or in the host's, and nowhere twice.
+/// Held rows are bounded: further ones are in the existing files, or in the host's, and nowhere twice.
 #[test]
 fn too_many_held_rows_are_written_early() {
     let mut run = Run::new(Format::Csv);
@@ -222,7 +222,7 @@ fn reused_process_number_gets_its_own_directory() {
     }
 }
 
-/// With more files than may be open, the file written longest ago is closed, and goes on later where it ended.
+/// With more files than may be open, the file written longest ago is closed, and continues later where it ended.
 #[test]
 fn files_are_closed_and_opened_again() {
     for format in [Format::Csv, Format::Db] {
@@ -384,7 +384,7 @@ fn raw_cells(text: &str) -> Vec<Vec<String>> {
     rows
 }
 
-/// The rows of a file; with the stacks of its table in the place of their numbers, if there is one.
+/// The rows of a file; with the stacks of its table instead of their numbers, if it has one.
 fn joined(path: &Path) -> Vec<Vec<String>> {
     let text = |path: &Path| fs::read_to_string(path).expect("readable");
     let mut rows = raw_cells(&text(path));
@@ -421,8 +421,8 @@ fn joined_db(path: &Path) -> Vec<Vec<String>> {
     rows.collect::<Result<_, _>>().expect("rows")
 }
 
-/// Rows that refer to stacks are, joined with their table, the rows that have them in full, to the byte; also where files are closed
-/// and opened again between rows. Each stack is in the table once.
+/// Rows that refer to stacks are, joined with their table, equal to the rows that have them in full, to the byte; also
+/// where files are closed and opened again between rows. Each stack is in the table once.
 #[test]
 fn joined_rows_are_the_rows_in_full() {
     for (format, joined) in [(Format::Csv, joined as fn(&Path) -> _), (Format::Db, joined_db)] {
@@ -450,8 +450,9 @@ fn joined_rows_are_the_rows_in_full() {
     }
 }
 
-/// Parts rotate: the newest stay, each file of them can be read by itself, with the rows without a device and all stacks that its rows
-/// refer to, and no row between the oldest that is left and the last one is missing. Nothing else is on the disk.
+/// Parts rotate: the newest stay. Each of their files can be read by itself, with the rows without a device and all
+/// stacks that its rows refer to, and no row between the oldest one left and the last one is missing. No other file is
+/// on the disk.
 #[test]
 fn the_newest_parts_stay() {
     for (format, joined, part_bytes) in
@@ -508,7 +509,8 @@ fn the_newest_parts_stay() {
     }
 }
 
-/// Parts are looked at between flushes, too: a burst of rows makes none much larger than it may be. A row has less than 200 bytes.
+/// The size of parts is checked between flushes, too: a burst of rows makes none much larger than allowed. A row has
+/// less than 200 bytes.
 #[test]
 fn a_burst_is_in_parts() {
     let part_bytes = 50_000;
@@ -519,13 +521,13 @@ fn a_burst_is_in_parts() {
     run.sink.finish().expect("writable");
     let sizes: Vec<u64> = run.created().iter().map(|path| path.metadata().expect("a file").len()).collect();
     assert!((3..=7).contains(&sizes.len()), "{sizes:?}");
-    // What is gathered for one write is seen with it.
+    // Rows gathered for one write are seen with it.
     let most = part_bytes + (64 << 10) + 512 * 200;
     assert!(sizes.iter().all(|size| *size < most), "{sizes:?}");
     assert_eq!(run.created().iter().map(|path| rows(path)).sum::<u32>(), 3000);
 }
 
-/// Whatever is on the disk when the tracer is killed, no row refers to a stack that is not.
+/// Whatever is on the disk when the tracer is killed, no row refers to a missing stack.
 #[test]
 fn no_row_is_written_before_its_stack() {
     let mut run = Run::with(Format::Csv, StackCells::Table);
@@ -549,7 +551,7 @@ fn no_row_is_written_before_its_stack() {
     assert!(seen > 1000, "{seen}");
 }
 
-/// An output directory that cannot be made is said with its path.
+/// The error for an output directory that cannot be made has its path.
 #[test]
 fn unusable_output_directory_is_an_error() {
     let options = DumpOptions { out_dir: "/proc/no/such".into(), ..DumpOptions::default() };

@@ -14,7 +14,7 @@ fn leads_to(folder: &Folder) -> PathBuf {
     fs::read_link(handle_path(&folder.handle)).expect("an open folder")
 }
 
-/// Makes sure that paths mean what they mean to the kernel: links, `..` and `.` included, and that links in a circle or to nowhere end.
+/// Paths mean the same as to the kernel: links, `..` and `.` included; links in a circle or to nowhere end.
 #[test]
 fn paths_are_walked_like_the_kernel_does() {
     let place = tempfile::tempdir().expect("a folder");
@@ -60,7 +60,7 @@ fn links_of_others_are_refused() {
     assert_eq!(leads_to(&Folder::open(&link, owner, &Made::default()).expect("its own")), Path::new("/tmp"));
 }
 
-/// Makes sure that files are written through links of the kernel's, and that nothing is written through another link that is put there.
+/// Files are written through links of the kernel's, and never through another link that is put there.
 #[test]
 fn files_are_written_where_they_were_reached() {
     let (mut reader, writer) = io::pipe().expect("a pipe");
@@ -80,7 +80,7 @@ fn files_are_written_where_they_were_reached() {
     assert_eq!(fs::read_to_string(folder.path().join("victim")).expect("readable"), "theirs");
 }
 
-/// Makes sure that what a run has made goes with it, and that nothing else does.
+/// The entries of a run are removed with it, and no others.
 #[test]
 fn discarding_leaves_what_others_have_made() {
     let place = tempfile::tempdir().expect("a folder");

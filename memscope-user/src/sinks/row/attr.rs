@@ -1,9 +1,9 @@
 //! The Attr column: pairs of a key and a value (contract §6.2).
 //!
-//! All keys and values are numbers or words without `:`, `,` and `"`, and the JSON form needs no escaping.
-//! `streamId` is the runtime's number of the stream where the program asked for it, else the stream pointer as a decimal number, 0 for
-//! the default stream (readers take a number there; a pointer is far above any stream number). `taskId` is `N/A`: no argument of a
-//! launch carries it.
+//! All keys and values are numbers or words without `:`, `,` and `"`, and the JSON form needs no escaping. `streamId`
+//! is the runtime's number of the stream where the program queried it, else the stream pointer as a decimal number, 0
+//! for the default stream (readers expect a number there; a pointer is far above any stream number). `taskId` is `N/A`:
+//! no argument of a launch carries it.
 
 use super::NOT_AVAILABLE;
 use crate::dump_format::number::{push_address, push_decimal};
@@ -23,7 +23,8 @@ pub enum Value<'a> {
     Address(u64),
     /// A word without `:`, `,` and `"`.
     Word(&'static str),
-    /// `torch.Size([2, 3])`: this and the next are the only values that have commas, as in msMemScope; readers part at keys.
+    /// `torch.Size([2, 3])`: this and the next are the only values with commas, as in msMemScope; readers split at
+    /// keys.
     Shape(&'a [i64]),
     /// `[2,3,]`: the same of a tensor of ATB.
     Sizes(&'a [i64]),
@@ -111,7 +112,7 @@ impl<'a> Attr<'a> {
             attr.put("owner", Value::Word(owner.as_str()));
         }
         if !alloc.block.pool.is_driver() {
-            // Ours alone: msMemScope does not record what the program asked the pool for.
+            // Ours alone: msMemScope does not record the program's request to the pool.
             attr.put_option("requested", alloc.block.requested_bytes);
             return attr;
         }

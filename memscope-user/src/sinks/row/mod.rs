@@ -1,4 +1,4 @@
-//! What one row holds, and how its cells are spelt (contract §3, §6.1, §6.2).
+//! The cells of a row, and their spelling (contract §3, §6.1, §6.2).
 //!
 //! A [`Row`] borrows from its event and is written straight into a buffer: nothing is allocated per row.
 
@@ -50,7 +50,7 @@ pub struct Row<'a> {
 }
 
 impl<'a> Row<'a> {
-    /// The row of an event; `None` for kinds that have none.
+    /// The row of an event; `None` for kinds without one.
     #[must_use]
     pub fn of(event: &'a Event) -> Option<Self> {
         let row = Self::blank(event);

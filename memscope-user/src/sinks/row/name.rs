@@ -1,7 +1,7 @@
 //! The Name column.
 //!
-//! Names of marks are always in quotes; a kernel name only if it holds a comma or a quote. In the database, names of marks keep
-//! their surrounding quotes, and nothing is doubled.
+//! Names of marks are always in quotes; a kernel name only if it holds a comma or a quote. In the database, names of
+//! marks keep their surrounding quotes, and nothing is doubled.
 
 use super::NOT_AVAILABLE;
 use crate::dump_format::{number::push_decimal, text::push_text};

@@ -65,7 +65,7 @@ fn mark_row(cell: &str) -> String {
     format!("5,MSTX,Mark,{cell},1000,12,34,0,N/A,,,\n")
 }
 
-/// Driver blocks: the free says less than the allocation.
+/// Driver blocks: a free has fewer attributes than its allocation.
 #[test]
 fn driver_rows() {
     assert_eq!(
@@ -94,7 +94,7 @@ fn driver_rows() {
     );
 }
 
-/// Pools say what they hold reserved, if they know; pinned host memory says that it is.
+/// Pools report their reserved bytes, if known; pinned host memory is marked.
 #[test]
 fn pool_and_host_rows() {
     assert_eq!(
@@ -180,7 +180,7 @@ fn rows_have_owners() {
     assert!(!csv(&event(EventKind::Free(owned))).contains("owner"));
 }
 
-/// Rows that no call of the program stands behind have no totals, and say so.
+/// Rows without a call of the program have no totals, and are marked.
 #[test]
 fn made_up_rows_have_a_shadow() {
     const TAIL: &str = ",\"{allocation_id:1,addr:0x0000000000000010,size:10,shadow:true}\",,\n";
@@ -203,7 +203,7 @@ fn made_up_rows_have_a_shadow() {
         })))
     };
     assert!(restored(pools::MIND_SPORE).ends_with(TAIL));
-    // As msMemScope's promoted blocks (contract §7.3): the block is what it is.
+    // As msMemScope's promoted blocks (contract §7.3): the block is unchanged.
     assert!(restored(pools::HAL).ends_with(",size:10,shadow:true,page_type:normal,alloc_type:alloc}\",,\n"));
 }
 
@@ -265,7 +265,7 @@ fn other_kinds_have_no_row() {
     }
 }
 
-/// When a pool has a block back for good; a row of ours.
+/// A pool has a block back for good; a row of ours.
 #[test]
 fn block_free_row() {
     let returned = BlockReturned {
@@ -332,7 +332,7 @@ fn recover(text: &str) -> String {
 }
 
 proptest! {
-    /// Any text can be recovered, and holds no control characters on the way.
+    /// Any text can be recovered, and its cell holds no control characters.
     #[test]
     fn texts_can_be_recovered(
         head in proptest::collection::vec(proptest::sample::select(vec!['\'', '=', '+']), 0..3),

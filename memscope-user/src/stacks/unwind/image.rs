@@ -1,5 +1,5 @@
-//! Unwind information of one file: found by the address of the code, read in small pieces. Hostile input: what does not
-//! fit is not there, and what is read is bounded.
+//! Unwind information of one file: found by the address of the code, read in small pieces. Hostile input: malformed
+//! information counts as absent, and reads are bounded.
 
 use std::{fs::File, os::unix::fs::FileExt as _, sync::Arc};
 
@@ -9,12 +9,12 @@ use object::elf;
 use super::row::{Arch, Row};
 use crate::stacks::mappings::{Content, Module};
 
-/// Segments of a file that are looked at.
+/// Most segments of a file.
 const MAX_SEGMENTS: usize = 128;
 const MAX_SECTIONS: usize = 1 << 16;
 /// Longer entries do not occur: they are a function's.
 const MAX_ENTRY_BYTES: usize = 1 << 16;
-/// Unwind information that has to be read as a whole, since it has no index.
+/// Largest unwind information without an index, which has to be read as a whole.
 const MAX_UNINDEXED_BYTES: u64 = 64 << 20;
 const MAX_ENTRIES: usize = 1 << 20;
 
@@ -25,7 +25,7 @@ enum Bytes {
 }
 
 impl Bytes {
-    /// Fills `to`, or as much of it as there is; gives how much.
+    /// Fills `to`, or as much of it as the file has; returns the number of bytes.
     fn read(&self, offset: u64, to: &mut [u8]) -> usize {
         match self {
             Self::File(file) => {
@@ -72,7 +72,7 @@ fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
 }
 
-/// A segment that is mapped.
+/// A mapped segment.
 #[derive(Clone, Copy, Debug)]
 struct Segment {
     vaddr: u64,
@@ -83,7 +83,7 @@ struct Segment {
 
 /// How an entry is found.
 enum Index {
-    /// `.eh_frame_hdr` has a table: its address, where its entries begin in the file, and how many they are.
+    /// `.eh_frame_hdr` has a table: its address, the file offset of its entries, and their number.
     Table { vaddr: u64, offset: u64, entries: u64 },
     /// Made here: start, length and offset in `section`, by start; with `section` and its address.
     Own { entries: Vec<(u64, u64, usize)>, section: Vec<u8>, vaddr: u64 },
@@ -98,7 +98,7 @@ pub(super) struct Image {
 }
 
 impl Image {
-    /// `None`: it has none that is understood.
+    /// `None`: without unwind information in a known form.
     pub(super) fn open(content: &Content) -> Option<Self> {
         let bytes = match content {
             Content::File(file) => Bytes::File(Arc::clone(file)),
@@ -128,13 +128,13 @@ impl Image {
             }
         }
         let index = index.or_else(|| own_index(&bytes, &header));
-        // The kernel's own code has none, but code that signal handlers return to.
+        // The kernel's own code has none, except for code that signal handlers return to.
         let nothing = || (arch == Arch::Aarch64).then(|| Index::Own { entries: vec![], section: vec![], vaddr: 0 });
         let index = index.or_else(nothing)?;
         Some(Self { bytes, arch, segments, index })
     }
 
-    /// Address and bytes of all of it.
+    /// Its address and all its bytes.
     pub(super) fn eh_frame(&self) -> Option<(u64, Vec<u8>)> {
         eh_frame(&self.bytes, &self.bytes.array(0)?)
     }
@@ -144,7 +144,7 @@ impl Image {
         self.arch
     }
 
-    /// The row for the code at `address` of `module`, which is this file. `None`: there is none.
+    /// The row for the code at `address` of `module`, which is this file. `None`: it has none.
     pub(super) fn row(&self, module: &Module, address: u64) -> Option<Row> {
         let offset = module.offset_of(address);
         let code = self.segments.iter().find(|segment| {
@@ -157,8 +157,8 @@ impl Image {
         self.row_at(vaddr, address)
     }
 
-    /// Whether the instructions here are those by which a signal handler returns on aarch64: unwinders recognise them so, since
-    /// kernels stopped giving unwind information for them. `offset` is that of an instruction, or one less.
+    /// Whether a signal handler returns by the instructions here, on aarch64: unwinders recognise them, since kernels
+    /// no longer have unwind information for them. `offset` is that of an instruction, or one less.
     fn returns_from_signal(&self, offset: u64) -> bool {
         /// `mov x8, #139` (`rt_sigreturn`) and `svc #0`.
         const CODE: [u8; 8] = [0x68, 0x11, 0x80, 0xd2, 0x01, 0x00, 0x00, 0xd4];
@@ -208,7 +208,7 @@ impl Image {
         })
     }
 
-    /// The entry and what it has in common with others, as if they were a section of their own.
+    /// The entry and its common part, as if they were a section of their own.
     fn entry(&self, vaddr: u64) -> Option<Entry> {
         let offset = self.file_offset(vaddr)?;
         let own = self.unit(offset)?;
@@ -237,7 +237,7 @@ impl Image {
         Row::new(self.arch, &frames, &bases, &entry, vaddr, address)
     }
 
-    /// All of it or a piece, which begins at address `start`.
+    /// All of it or a piece that begins at address `start`.
     pub(super) fn section<'a>(
         &self,
         section: &'a [u8],
@@ -275,7 +275,7 @@ fn search_table(bytes: &Bytes, vaddr: u64, offset: u64, size: u64) -> Option<Ind
     Some(Index::Table { vaddr, offset: offset.checked_add(HEAD)?, entries: entries.min(fits) })
 }
 
-/// An index of `.eh_frame`, for files without one: programs that are linked statically.
+/// An index of `.eh_frame`, for files without one: statically linked programs.
 fn own_index(bytes: &Bytes, header: &[u8; 64]) -> Option<Index> {
     let (vaddr, section) = eh_frame(bytes, header)?;
     let frames = EhFrame::new(&section, LittleEndian);

@@ -1,9 +1,10 @@
 //! Finishes native stacks that the kernel side could not, and teaches it the rules that it lacked.
 //!
-//! A frame is right or absent: what the unwind information does not say is not guessed, the stack ends there and says why.
+//! A frame is right or absent: if the unwind information lacks a value, it is not guessed; the stack ends there with
+//! the reason.
 //!
-//! `image` finds what a file says of an address, `row` is what it says, and the kernel side's rule for it, `table` is where
-//! the kernel side finds rules. `survey` says how much of a file is none.
+//! `image` finds a file's information for an address, `row` is this information and the kernel side's rule for it,
+//! `table` is the shared table of rules. `survey` counts a file's rows without a rule.
 
 mod image;
 mod row;
@@ -41,9 +42,9 @@ pub(crate) fn any_file(bytes: &[u8]) {
     }
 }
 
-/// Files with unwind information at hand; each may be held open.
+/// Most files with cached unwind information; each may be held open.
 const MAX_IMAGES: usize = 192;
-/// Rows that are at hand.
+/// Most cached rows.
 const MAX_ROWS: usize = 1 << 16;
 /// Registers by DWARF's numbers.
 const REGISTERS: usize = 32;
@@ -56,15 +57,15 @@ pub struct Unwinder {
     table: Table,
     living: Living,
     depth: usize,
-    /// By serial number of their files. `None`: it has no unwind information.
+    /// By serial number of their files. `None`: without unwind information.
     images: HashMap<u64, (Option<Arc<Image>>, u64)>,
-    /// By generation and address. `None`: there is none.
+    /// By generation and address. `None`: without a row.
     rows: HashMap<(u64, u64), Option<Arc<Row>>>,
     /// Counts uses.
     clock: u64,
 }
 
-/// What is known of an address of a process.
+/// The facts about an address of a process.
 enum Known {
     Row(Arc<Row>),
     /// There is no unwind information.
@@ -76,8 +77,8 @@ enum Known {
 }
 
 impl FinishStacks for Unwinder {
-    /// The stack of a [`SnapshotRecord`], as the bytes of the [`StackRecord`] to put in its place; nothing for what is no
-    /// such record. The rules of its frames are taught to the kernel side.
+    /// The stack of a [`SnapshotRecord`], as the bytes of the [`StackRecord`] that replaces it; `None` for other
+    /// records. The kernel side gets the rules of its frames.
     fn finish(&mut self, snapshot: &[u8], mappings: &mut Mappings) -> Option<Vec<u8>> {
         let snapshot = Snapshot::of(snapshot)?;
         let mut walk = Walk::new(&snapshot, Arch::own());
@@ -89,7 +90,7 @@ impl FinishStacks for Unwinder {
         Some(snapshot.stack(&walk.frames, end))
     }
 
-    /// Learns from a [`StackRecord`] what the kernel side lacked when it could not ask.
+    /// Learns from a [`StackRecord`] the rules that the kernel side lacked when it could not ask.
     fn learn(&mut self, stack: &[u8], mappings: &mut Mappings) {
         let byte = |at: usize| stack.get(at).copied();
         let lacks_rule = byte(offset_of!(StackRecord, end)) == Some(StackEnd::NoRule as u8)
@@ -103,7 +104,7 @@ impl FinishStacks for Unwinder {
         };
         if lacks_rule && stack.len() > size_of::<StackRecord>() {
             let first = stack.len() == size_of::<StackRecord>() + 8;
-            // Not said is whether it was interrupted; then another rule is learnt, which does no harm.
+            // The record does not say whether it was interrupted; then another rule is learnt, which is harmless.
             self.row((generation, pid), u64::from_le_bytes(*last).wrapping_sub((!first).into()), mappings);
         }
     }
@@ -124,7 +125,7 @@ impl Unwinder {
         Self { table, living, depth, images: HashMap::new(), rows: HashMap::new(), clock: 0 }
     }
 
-    /// To the caller's frame; or why there is none.
+    /// Steps to the caller's frame; or returns why there is none.
     fn step(&mut self, snapshot: &Snapshot<'_>, walk: &mut Walk, mappings: &mut Mappings) -> Option<StackEnd> {
         let row = match self.row((snapshot.generation, snapshot.pid), walk.at, mappings) {
             Known::Row(row) => row,
@@ -141,7 +142,7 @@ impl Unwinder {
         walk.go_on(snapshot, &row).err()
     }
 
-    /// What is known of an address; the kernel side gets to know it too.
+    /// The facts about an address; the kernel side gets the rule, too.
     fn row(&mut self, (generation, pid): (u64, u32), address: u64, mappings: &mut Mappings) -> Known {
         if let Some(known) = self.rows.get(&(generation, address)) {
             return known.as_ref().map_or(Known::None, |row| Known::Row(Arc::clone(row)));
@@ -270,7 +271,7 @@ struct Walk {
     /// Registers, as far as they are known.
     registers: [Option<u64>; REGISTERS],
     frames: Vec<u64>,
-    /// In-flight calls that have not been passed yet.
+    /// In-flight calls not passed yet.
     calls: usize,
 }
 
@@ -290,7 +291,7 @@ impl Walk {
         self.registers.get(usize::from(number)).copied().flatten()
     }
 
-    /// Ends where no code is: the caller's unwind information was wrong, and what it led to is no frame.
+    /// Ends at an address without code: the caller's unwind information was wrong, and this is no frame.
     fn misled(&mut self) -> StackEnd {
         if self.frames.len() > 1 {
             self.frames.pop();
@@ -298,8 +299,8 @@ impl Walk {
         StackEnd::NoUnwindInfo
     }
 
-    /// Ends without unwind information. What a return probe has put into the place of a return address is no frame of
-    /// the program.
+    /// Ends without unwind information. The address that a return probe has put in place of a return address is no
+    /// frame of the program.
     fn left(&mut self, end: StackEnd) -> StackEnd {
         if self.frames.len() > 1 && self.frames.last().copied().is_some_and(may_be_trampoline) {
             self.frames.pop();
@@ -332,7 +333,8 @@ impl Walk {
         Some(base.wrapping_add_signed(place.offset))
     }
 
-    /// At the end of a function registers have been taken back from below the stack pointer, which compilers do not say.
+    /// At the end of a function registers have been restored from below the stack pointer, which compilers do not
+    /// describe.
     fn is_taken_back(&self, snapshot: &Snapshot<'_>, value: Value, cfa: u64) -> bool {
         self.frames.len() == 1 && self.stored_at(value, cfa).is_some_and(|at| at < snapshot.stack_pointer)
     }

@@ -1,4 +1,4 @@
-//! What the unwind information says of one address, and the rule that the kernel side gets of it.
+//! The unwind information for one address, and the kernel side's rule made of it.
 
 use gimli::{
     BaseAddresses, CfaRule, EhFrame, EndianSlice, FrameDescriptionEntry, LittleEndian, Operation, Register,
@@ -12,7 +12,7 @@ use object::elf;
 
 type Slice<'a> = EndianSlice<'a, LittleEndian>;
 
-/// Operations of an expression, and values that it has at once: more do not occur.
+/// Most operations of an expression, and most values at once: more do not occur.
 const MAX_OPERATIONS: usize = 64;
 const MAX_VALUES: usize = 16;
 
@@ -32,7 +32,7 @@ impl Arch {
         }
     }
 
-    /// That of this program, and so of the processes that it traces.
+    /// That of this program, and so of the traced processes.
     pub(super) const fn own() -> Self {
         if cfg!(target_arch = "aarch64") { Self::Aarch64 } else { Self::X86_64 }
     }
@@ -67,7 +67,7 @@ impl Arch {
     }
 }
 
-/// What an address is counted from.
+/// The base of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Base {
     Register(u16),
@@ -77,7 +77,7 @@ pub(super) enum Base {
     Nothing,
 }
 
-/// Something plus an offset.
+/// A base plus an offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) base: Base,
@@ -89,7 +89,7 @@ pub(super) struct Place {
 pub(super) enum Value {
     /// This address.
     Is(Place),
-    /// What is stored there.
+    /// The value stored there.
     At(Place),
 }
 
@@ -98,27 +98,27 @@ pub(super) enum Value {
 pub(super) enum Saved {
     /// Nowhere.
     Lost,
-    /// In a form that is not understood.
+    /// In an unknown form.
     Unknown,
     Value(Value),
 }
 
-/// What is known of an address.
+/// The unwind information for an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Row {
     pub(super) arch: Arch,
-    /// The canonical frame address; `None`: in a form that is not understood.
+    /// The canonical frame address; `None`: in an unknown form.
     pub(super) cfa: Option<Value>,
-    /// Registers that are not as they were. [`Arch::return_address`] stands for the return address.
+    /// Changed registers. [`Arch::return_address`] is the return address.
     pub(super) saved: Vec<(u16, Saved)>,
     /// The frame was interrupted, not called from.
     pub(super) signal: bool,
-    /// Where the link register of what was interrupted is.
+    /// Place of the link register of the interrupted function.
     pub(super) link: Option<Place>,
 }
 
-/// Offsets in the frame that aarch64 kernels make for a signal handler, from the stack pointer on: `struct rt_sigframe` is
-/// `siginfo_t` (128 bytes) and `struct ucontext`, in which `uc_mcontext` (`struct sigcontext`) begins at 176 with
+/// Offsets in the frame that aarch64 kernels make for a signal handler, from the stack pointer on: `struct rt_sigframe`
+/// is `siginfo_t` (128 bytes) and `struct ucontext`; in that `uc_mcontext` (`struct sigcontext`) begins at 176 with
 /// `fault_address`, `regs[31]`, `sp`, `pc`. Part of the kernel's ABI (arch/arm64/include/uapi/asm/sigcontext.h).
 mod signal_frame {
     const REGISTERS: i64 = 128 + 176 + 8;
@@ -132,7 +132,7 @@ mod signal_frame {
 
 impl Row {
     /// `vaddr` is the address in the file, `address` that in the process. `None`: the entry is for other addresses, or
-    /// not understood.
+    /// in an unknown form.
     pub(super) fn new(
         arch: Arch,
         frames: &EhFrame<Slice<'_>>,
@@ -176,7 +176,7 @@ impl Row {
                 Some(RegisterRule::Offset(offset)) => Some(Value::At(at_cfa(offset))),
                 Some(RegisterRule::ValOffset(offset)) => Some(Value::Is(at_cfa(offset))),
                 Some(RegisterRule::Register(other)) => Some(Value::Is(register(other.0, 0))),
-                // The value is stored at what the expression gives.
+                // The expression gives the address of the value.
                 Some(RegisterRule::Expression(of)) => match expression(&of, Some(at_cfa(0))) {
                     Some(Value::Is(place)) => Some(Value::At(place)),
                     _ => None,
@@ -210,7 +210,7 @@ impl Row {
         }
     }
 
-    /// Where a register of the caller is; `None`: it is as it was.
+    /// Place of a register of the caller; `None`: it is unchanged.
     pub(super) fn saved(&self, register: u16) -> Option<Saved> {
         self.saved.iter().find(|(number, _)| *number == register).map(|(_, saved)| *saved)
     }
@@ -274,7 +274,7 @@ impl Row {
             }
             Some(_) => rule.flags |= RULE_FP_LOST,
         }
-        // The caller's stack pointer is the canonical frame address, whatever else is said of it.
+        // The caller's stack pointer is the canonical frame address, whatever the rule for it.
         match self.saved(self.arch.stack_pointer()) {
             None | Some(Saved::Value(Value::Is(Place { base: Base::Cfa, offset: 0 }))) => Some(rule),
             Some(Saved::Value(value)) if Some(value) == self.cfa => Some(rule),
@@ -288,8 +288,8 @@ fn small(offset: i64) -> Option<i32> {
     i32::try_from(offset).ok().filter(|offset| offset % 8 == 0)
 }
 
-/// The value of an expression, as far as it is known without the registers. The instruction pointer is known: that
-/// is what the expressions of `.plt` ask for.
+/// The value of an expression, as far as it is known without the registers. The instruction pointer is known: the
+/// expressions of `.plt` use it.
 fn symbolic(
     arch: Arch,
     mut operations: gimli::OperationIter<Slice<'_>>,

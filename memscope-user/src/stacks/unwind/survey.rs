@@ -1,4 +1,4 @@
-//! How much of a file's unwind information becomes rules of the kernel side.
+//! Counts the part of a file's unwind information that becomes rules of the kernel side.
 
 use std::{io, path::Path, sync::Arc};
 
@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{regular, stacks::mappings::Content};
 
-/// Rows of a file's unwind information: each says how to get to the caller from some addresses of a function.
+/// Rows of a file's unwind information: each leads to the caller from some addresses of a function.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Survey {
     /// Entries, one for each function or part of one.
@@ -21,14 +21,14 @@ pub struct Survey {
     pub broken_entries: u64,
     /// Rows of the others.
     pub rows: u64,
-    /// Of those, rows that are no rule: stacks through them are finished outside of the kernel.
+    /// Of those, rows without a rule: user space completes stacks through them.
     pub rows_outside: u64,
-    /// Rows that are not understood: stacks end there.
+    /// Rows in an unknown form: stacks end there.
     pub rows_not_understood: u64,
 }
 
 impl Survey {
-    /// Reads a file. `None`: it has no unwind information that is understood.
+    /// Reads a file. `None`: it has no unwind information in a known form.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! The table of rules, in memory that is shared with the kernel side.
+//! The table of rules, in memory shared with the kernel side.
 
 use std::{
     collections::HashSet,
@@ -12,10 +12,10 @@ use std::{
 use memscope_common::unwind::{RULE_PROBES, RULES, Rule, RuleEntry, first_place, mix};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 
-/// Words of a place.
+/// Words of an entry.
 const WORDS: usize = size_of::<RuleEntry>() / 8;
 const BYTES: usize = RULES as usize * size_of::<RuleEntry>();
-/// Order of the words of a place.
+/// Order of the words of an entry.
 const ADDRESS: usize = 0;
 const GENERATION: usize = 1;
 const RULE: usize = 2;
@@ -48,7 +48,7 @@ impl Table {
         Ok(Self { words, mapped: Some(mapped), swept: None, gone: HashSet::new() })
     }
 
-    /// A table of its own, not shared.
+    /// A private table.
     #[cfg(test)]
     pub(super) fn alone() -> Self {
         let words: Vec<AtomicU64> = (0..BYTES / 8).map(|_| AtomicU64::new(0)).collect();
@@ -60,8 +60,8 @@ impl Table {
         self.words.get(place as usize * WORDS..)?.get(..WORDS)
     }
 
-    /// Puts a rule where the kernel side looks for it. Returns whether there was room. A rule that is there stays: within
-    /// a generation there is only one.
+    /// Adds a rule in a slot that the kernel side searches. Returns whether there was room. An existing rule stays:
+    /// within a generation there is only one.
     pub(super) fn insert(&self, generation: u64, address: u64, rule: Rule) -> bool {
         for probe in 0..RULE_PROBES {
             let Some(place) = self.place(address, generation, probe) else { return false };
@@ -81,8 +81,8 @@ impl Table {
         false
     }
 
-    /// Makes room, at most once in a while: what belongs to generations that no process had at the last sweep, and none
-    /// has now, goes.
+    /// Makes room, at most once in a while: removes generations that no process had at the last sweep, and none has
+    /// now.
     pub(super) fn sweep(&mut self, living: impl FnOnce() -> Option<Vec<u64>>) {
         if self.swept.is_some_and(|swept| swept.elapsed() < GRACE) {
             return;
@@ -138,7 +138,7 @@ impl Drop for Table {
     }
 }
 
-/// The rule's two words, as it lies in memory.
+/// The rule's two words in memory.
 const fn words(rule: Rule) -> [u64; 2] {
     let Rule { kind, flags, reserved, cfa, ra, fp } = rule;
     [
@@ -178,7 +178,7 @@ mod tests {
         assert_eq!(table.get(6, 0x1234).map(|rule| rule.kind), Some(RULE_FP));
     }
 
-    /// Full, and emptied only of what is gone for a while.
+    /// Full, and emptied only of generations gone for a while.
     #[test]
     fn room_is_made_of_generations_that_are_gone() {
         let mut table = Table::alone();

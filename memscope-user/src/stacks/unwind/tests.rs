@@ -100,7 +100,7 @@ fn rules_of_x86() {
     assert_eq!(rule(&other, 0x10_0000).kind, RULE_USER);
 }
 
-/// A realigned frame: what it needs is stored, counted from the frame pointer.
+/// A realigned frame: its values are stored, counted from the frame pointer.
 #[test]
 fn rules_of_expressions() {
     // CFA = *(r6 - 8), r6 at r6 + 0.
@@ -123,7 +123,7 @@ fn rules_of_expressions() {
 /// no reader can.
 #[test]
 fn rows_are_surveyed() {
-    // CFA = r7 + 8; then CFA = r10 (realigned); then CFA by an expression that is not understood (`DW_OP_over`).
+    // CFA = r7 + 8; then CFA = r10 (realigned); then CFA by an expression in an unknown form (`DW_OP_over`).
     let rows = [0x41, 0x0c, 10, 0, 0x41, 0x0f, 3, 0x77, 0, 0x14];
     let image = opened(&with_sections(file(X86, 16, &[0x0c, 7, 8, 0x90, 1], &rows)));
     let survey = Survey::of_image(&image).expect("unwind information");
@@ -161,8 +161,8 @@ fn mapped() -> Module {
     }
 }
 
-/// `mov x8, #139; svc #0` without unwind information, as kernels for aarch64 have it. Offsets are what a compiler says of
-/// `siginfo_t` and `ucontext_t` behind each other: `x29` 544, `x30` 552, `sp` 560, `pc` 568, `x19` 464.
+/// `mov x8, #139; svc #0` without unwind information, as kernels for aarch64 have it. Offsets are a compiler's, of
+/// `siginfo_t` and `ucontext_t` in a row: `x29` 544, `x30` 552, `sp` 560, `pc` 568, `x19` 464.
 #[test]
 fn signal_handlers_of_arm_return_by_known_code() {
     const CODE_AT: u64 = 64 + 56;
@@ -200,7 +200,7 @@ fn signal_handlers_of_arm_return_by_known_code() {
     assert_eq!(walk.frames, [MAPPED_AT + CODE_AT + 4, 0x10_0000, 0x3000]);
 }
 
-/// What the kernel puts on the stack for a handler: offsets of `rbp`, `rsp` and `rip` in `struct rt_sigframe`.
+/// The kernel's frame on the stack for a handler: offsets of `rbp`, `rsp` and `rip` in `struct rt_sigframe`.
 #[test]
 #[cfg(target_arch = "x86_64")]
 fn rule_of_the_way_back_from_a_signal() {
@@ -261,8 +261,8 @@ fn replaced_return_addresses_are_put_back() {
     assert_eq!((stack[16], stack[20], stack[40], stack[42], stack[43]), (Kind::Stack as u8, 80, 4, 3, STACK_NATIVE));
 }
 
-/// `push %rbp; mov %rsp,%rbp; pop %rbp; ret`: at the last one the register is the caller's, and so is what is said of where
-/// it was.
+/// `push %rbp; mov %rsp,%rbp; pop %rbp; ret`: at the last one the register is the caller's, and so is its documented
+/// place.
 #[test]
 fn registers_are_the_callers_at_the_end_of_a_function() {
     // CFA = r7 + 8, the return address at CFA - 8. After 1: CFA + 16, r6 at CFA - 16. After 4: CFA = r7 + 8.
@@ -337,7 +337,7 @@ fn processes_that_are_gone_leave_one_frame() {
     assert_eq!(unwinder.table.get(5, 0x1234), None);
 }
 
-/// Rules are for what the process has mapped, by its own files.
+/// Rules are made for mapped code, by its own files.
 #[test]
 #[cfg(target_arch = "x86_64")]
 fn own_code_is_taught() {
@@ -350,13 +350,13 @@ fn own_code_is_taught() {
     assert_eq!((row.rule(), unwinder.table.get(5, here)), (entry, Some(entry)));
 }
 
-/// By wrong unwind information a word that is no address of code can be taken for the caller: it is no frame.
+/// Wrong unwind information can make a word that is no address of code look like the caller: it is no frame.
 #[test]
 #[cfg(target_arch = "x86_64")]
 fn what_is_no_code_is_no_frame() {
     let mut unwinder = Unwinder::with_table(Table::alone(), Box::new(|| None), 50);
     let mut mappings = Mappings::new(Box::new(|_| Some(5)));
-    // At its entry a function's caller is in the word at the stack pointer.
+    // At a function's entry its caller is in the word at the stack pointer.
     let here = (what_is_no_code_is_no_frame as fn() as *const ()).expose_provenance() as u64;
     let data = (&raw const mappings).expose_provenance() as u64;
     let mut record = snapshot([here, 0x8000, 0, 0], &[], &[data, 1]);
