@@ -1,7 +1,7 @@
-//! What one vendor's memory runtime is to the rest of the program: which pools there are, and what its words stand for.
+//! One vendor's memory runtime for the rest of the program: its pools, and the meaning of its words.
 //!
-//! All else speaks of memory in the [model](crate::model)'s words: a pool has a level, a block has a device and a module. A second
-//! vendor is a second folder here.
+//! All other code uses the words of the [model](crate::model): a pool has a level, a block has a device and a module. A
+//! second vendor is a second folder here.
 
 pub mod ascend;
 pub mod watch;
@@ -15,14 +15,14 @@ use crate::probes::{self, Field, ProbeSpec};
 /// Fetched values of a call, by their names.
 pub type Fields<'a> = &'a dyn Fn(Field) -> Option<u64>;
 
-/// Where the driver is asked for memory, and by whom.
+/// The place and the user of a request to the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     /// The driver's pool of device or host memory.
     pub pool: Pool,
     /// Device.
     pub device: Device,
-    /// Who asks, where the driver is told.
+    /// The user, where the driver gets it.
     pub module_id: Option<Module>,
     /// Page size.
     pub page: PageType,
@@ -30,7 +30,7 @@ pub struct Place {
     pub is_memory: bool,
 }
 
-/// What a pool did.
+/// A change of a pool's block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PoolChange {
     /// Handed a block out.
@@ -41,12 +41,12 @@ pub enum PoolChange {
     Returned,
 }
 
-/// The word in which a pool reports a block.
+/// A pool's report of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolWord {
     /// The pool.
     pub pool: Pool,
-    /// What it did.
+    /// The change.
     pub change: PoolChange,
     /// Device, as the program numbers it.
     pub device: u32,
@@ -61,13 +61,13 @@ pub struct Tensor {
     pub size_bytes: u64,
     /// Type of its elements, as the library names it.
     pub dtype: &'static str,
-    /// How it is laid out, as the library names it.
+    /// Its layout, as the library names it.
     pub format: &'static str,
     /// Sizes of its dimensions.
     pub shape: Arc<[i64]>,
 }
 
-/// Memory that an operator uses, as a mark says.
+/// Memory that an operator uses, by a mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Use {
     /// How.
@@ -78,12 +78,12 @@ pub struct Use {
     pub size_bytes: u64,
 }
 
-/// An operator, and the memory that it uses, as a mark says.
+/// An operator, and the memory that it uses, by a mark.
 #[derive(Debug, PartialEq, Eq)]
 pub struct OpUses<'a> {
     /// The operator.
     pub name: &'a str,
-    /// What it uses.
+    /// The memory it uses.
     pub uses: Vec<Use>,
 }
 
@@ -92,10 +92,10 @@ pub trait Backend: fmt::Debug + Sync {
     /// Its name in messages.
     fn name(&self) -> &'static str;
 
-    /// Tables of the functions that are probed.
+    /// Tables of the probed functions.
     fn tables(&self) -> &'static [&'static [ProbeSpec]];
 
-    /// Those that are there only if blocks are watched.
+    /// Tables for block watch only.
     fn watch_tables(&self) -> &'static [&'static [ProbeSpec]] {
         &[]
     }
@@ -105,7 +105,7 @@ pub trait Backend: fmt::Debug + Sync {
         false
     }
 
-    /// The variable by which a program is given a part of the devices.
+    /// The variable that limits a program to some of the devices.
     fn visible_devices(&self) -> &'static str;
 
     /// Variables that name the folder of the vendor's software.
@@ -137,7 +137,7 @@ pub trait Backend: fmt::Debug + Sync {
         self.pools().iter().find(|pool| pool.event_type() == text).copied()
     }
 
-    /// Where this call of the driver asks for memory; `None` if its values do not say.
+    /// The place of this call's request to the driver; `None` if its values do not contain it.
     fn place(&self, api: AllocApi, field: Fields<'_>) -> Option<Place>;
 
     /// Whether a registration of host memory with these flags pins it.
@@ -145,15 +145,15 @@ pub trait Backend: fmt::Debug + Sync {
         false
     }
 
-    /// Whether this is what a call returns when there is no memory.
+    /// Whether a call returns this when memory is out.
     fn is_out_of_memory(&self, status: i32) -> bool;
 
-    /// The most that the driver is asked for beyond what the caller of the runtime wanted, in bytes.
+    /// Most bytes requested from the driver beyond the request to the runtime.
     fn padding_bytes(&self) -> u64 {
         0
     }
 
-    /// Reads the word in which a pool reports a block of this size, negative when it ends; `None` if no pool reports so.
+    /// Reads a pool's report of a block of this size, negative at its end; `None` if no pool reports so.
     fn pool_report(&self, _word: u64, _size: i64) -> Option<PoolWord> {
         None
     }
@@ -174,7 +174,7 @@ pub trait Backend: fmt::Debug + Sync {
         None
     }
 
-    /// Reads a mark in which a framework says what memory an operator uses; `None` if it is a mark of the user's.
+    /// Reads a framework's mark about an operator's memory; `None` if it is a mark of the user's.
     fn uses_of_mark<'a>(&self, _text: &'a str) -> Option<OpUses<'a>> {
         None
     }
@@ -184,7 +184,7 @@ pub trait Backend: fmt::Debug + Sync {
         self.pools().iter().find(|pool| pool.operators() == Some(operators)).copied()
     }
 
-    /// A pool that a program or the user has named; never one of the backend's, whatever the name.
+    /// A pool named by a program or the user; never one of the backend's, whatever the name.
     fn custom_pool(&self, name: &str) -> Pool {
         let is_taken = self.pools().iter().any(|pool| pool.event_type().eq_ignore_ascii_case(name));
         if is_taken { Pool::custom(&format!("pool_{name}")) } else { Pool::custom(name) }
@@ -223,7 +223,7 @@ mod tests {
     use super::*;
     use crate::probes::Group;
 
-    /// A program may call its pool what it likes; it is neither taken for one of ours, nor for a formula.
+    /// Whatever a program names its pool, it is not confused with one of ours, or with a formula.
     #[test]
     fn custom_pools_are_never_ours() {
         let spelt = |name: &str| Ascend.custom_pool(name).event_type();
@@ -248,7 +248,7 @@ mod tests {
         }
     }
 
-    /// The kernel side fetches the values of a list's rows in this order, whatever they say.
+    /// The kernel side fetches the values of a list's rows in this fixed order.
     #[test]
     fn rows_with_lists_have_their_values_in_order() {
         for spec in builtin().filter(|spec| spec.list.is_some()) {

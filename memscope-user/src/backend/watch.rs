@@ -1,16 +1,16 @@
-//! What block watch needs beside the other rows, and which rows are operators to it.
+//! Rows for block watch only, and rows that count as operators there.
 
 use memscope_common::row::{ROW_BOUNDARY, ROW_CAPTURE_BEGIN, ROW_CAPTURE_END, ROW_CLOSED};
 
 use crate::probes::{AtbCall, CallKind, LaunchCall, Layer, ProbeSpec, WATCH_MARKERS, WatchCall};
 
-/// Rows that are there only if blocks are watched.
+/// Rows for block watch only.
 #[must_use]
 pub fn rows() -> Vec<&'static ProbeSpec> {
     super::current().watch_tables().iter().copied().chain([WATCH_MARKERS]).flatten().collect()
 }
 
-/// Where watched blocks are looked at.
+/// The operators at which watched blocks are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WatchLevels {
     /// At operations of ATB, operators of CANN's library and of `torch_npu`.
@@ -19,7 +19,7 @@ pub struct WatchLevels {
     pub kernel: bool,
 }
 
-/// What a row is to block watch: `ROW_*` bits.
+/// Flags of a row for block watch: `ROW_*` bits.
 #[must_use]
 pub fn flags(spec: &ProbeSpec, levels: WatchLevels) -> u8 {
     let boundary = match spec.meaning {
@@ -33,7 +33,7 @@ pub fn flags(spec: &ProbeSpec, levels: WatchLevels) -> u8 {
         (CallKind::Watch(WatchCall::Capture), false) => ROW_CAPTURE_END,
         _ => 0,
     };
-    // What is not known to hold no lock may hold one.
+    // A function not known to be free of locks may hold one.
     let open = matches!(spec.layer, Layer::Atb | Layer::Ops | Layer::Script | Layer::Mstx);
     capture | if boundary { ROW_BOUNDARY } else { 0 } | if open { 0 } else { ROW_CLOSED }
 }
@@ -63,7 +63,7 @@ mod tests {
         assert_eq!(of("memscope_mark_watch", false, false), ROW_BOUNDARY);
     }
 
-    /// Every operator that is told to begin is told to end.
+    /// Every operator with a reported start has a reported end.
     #[test]
     fn operators_have_ends() {
         for spec in builtin().filter(|spec| spec.meaning == CallKind::Torch(TorchCall::Submit)) {
@@ -72,7 +72,7 @@ mod tests {
         }
     }
 
-    /// One row has both sides of an operator: none is looked at twice.
+    /// One row has both sides of an operator: none is compared twice.
     #[test]
     fn operators_are_looked_at_once_on_each_side() {
         let levels = WatchLevels { op: true, kernel: true };

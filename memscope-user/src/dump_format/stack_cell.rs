@@ -1,10 +1,10 @@
-//! Cells of call stacks (contract §3.2): in quotes, a line for each frame, innermost first, every one of them ended.
+//! Cells of call stacks (contract §3.2): in quotes, a line for each frame, innermost first, each with its end of line.
 //!
-//! Frames are texts of the traced program: each is escaped as names are, see [`text`](super::text). A stack that is not whole
-//! has one line more, which says why; a thread that has never run Python has `"NA"`. All of it can be read back.
+//! Frames are texts of the traced program: each is escaped like a name, see [`text`](super::text). A cut stack has one
+//! line more, with the reason; a thread that has never run Python has `"NA"`. All of it can be read back.
 //!
-//! Instead of the frames a cell may have a `Reference` into a table beside the rows, without quotes and without the end of a line that
-//! each frame has. The table's cells are what the rows' would be.
+//! Instead of the frames a cell may have a `Reference` into a table beside the rows, without quotes and without a
+//! frame's end of line. The table's cells equal those of full rows.
 
 use super::number::push_decimal;
 use super::text::{push_text, unescaped};
@@ -19,10 +19,10 @@ const UNCERTAIN: &str = "... [uncertain: ";
 /// Text of the cells that a [`Parser`] remembers.
 const MAX_KNOWN_BYTES: usize = 16 << 20;
 
-/// What a table of stacks in a CSV file is named by; what follows is as in the name of its rows.
+/// Prefix of a CSV file's table of stacks; the rest is as in the name of its rows.
 pub(crate) const TABLE_PREFIX: &str = "memscope_stacks_";
 const DUMP_PREFIX: &str = "memscope_dump_";
-/// Columns of a table of stacks: how rows refer to one, and what they would have instead.
+/// Columns of a table of stacks: the reference in rows, and the full cell.
 pub(crate) const TABLE_COLUMNS: [&str; 2] = ["Stack", "Call Stack"];
 /// The table of stacks in a database.
 pub(crate) const TABLE_NAME: &str = "memscope_stack";
@@ -71,14 +71,14 @@ pub(crate) fn write(out: &mut Vec<u8>, stack: Option<Stack>, double_quotes: bool
     out.push(b'"');
 }
 
-/// What is said behind the outermost frame of a stack that is not whole, or not certain.
+/// The line behind the outermost frame of a stack that is cut, or not certain.
 #[must_use]
 pub fn last_line(end: StackEnd) -> Option<String> {
     let lead = if end == StackEnd::OneOfSeveral { UNCERTAIN } else { TRUNCATED };
     end_text(end).map(|why| format!("{lead}{why}]"))
 }
 
-/// The stack of a cell, whoever wrote it; `None` for an empty one. Quotes around it may have been taken off.
+/// The stack of a cell by any tool; `None` for an empty one. Quotes around it may have been removed.
 #[must_use]
 pub(crate) fn parse(cell: &str) -> Option<Stack> {
     let inner = cell.strip_prefix('"').and_then(|cell| cell.strip_suffix('"')).unwrap_or(cell);
@@ -97,7 +97,7 @@ pub(crate) fn parse(cell: &str) -> Option<Stack> {
     Some(Stack::keep(frames.iter().map(String::as_str), end.unwrap_or(StackEnd::Root)))
 }
 
-/// Reads cells of stacks; remembers those that come again and again.
+/// Reads cells of stacks; caches frequent ones.
 #[derive(Debug, Default)]
 pub(crate) struct Parser {
     known: HashMap<Box<str>, Option<Stack>>,
@@ -175,7 +175,7 @@ mod tests {
         assert_eq!(cell(stack, false), "\"'=f\\n\\u{1b}[2J\\u{202e}\na\"b,\\\\\n\"");
     }
 
-    /// As msMemScope writes it; and what a later version of ours may say.
+    /// Cells as msMemScope writes them; and possible ones of a later version of ours.
     #[test]
     fn cells_of_others_are_read() {
         let stack = parse("\"a.py(1): f\r\nb.py(2): g\r\n\"").expect("a stack");
@@ -186,7 +186,7 @@ mod tests {
     }
 
     proptest! {
-        /// What was written is read back, quotes doubled and undone or not.
+        /// Written cells are read back, quotes doubled and undone or not.
         #[test]
         fn cells_survive(
             frames in prop::collection::vec("[^\u{0}]{1,20}", 1..5),

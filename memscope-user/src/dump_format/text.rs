@@ -46,7 +46,7 @@ pub(crate) fn is_hidden(character: char) -> bool {
             '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
 }
 
-/// Takes back what our own outputs do to names (see this module). A text that is not made like that is left as it is.
+/// Undoes the escaping of names in our own outputs (see this module). Any other text is unchanged.
 pub(crate) fn unescaped(text: &str) -> String {
     let unguarded = match text.strip_prefix('\'') {
         Some(rest) if rest.trim_start_matches('\'').starts_with(['=', '+', '-', '@']) => rest,

@@ -1,4 +1,4 @@
-//! How processes are traced, and what is reported of them.
+//! Options of tracing processes, and the changes of processes to report.
 
 use memscope_common::config::{PROCESS_FOLLOW, PROCESS_HOLD, PROCESS_HOLD_ALWAYS, PROCESS_STOP, ProcessState};
 
@@ -10,7 +10,7 @@ use crate::os::clock::monotonic_ns;
 pub struct FollowOptions {
     /// Children join.
     pub children: bool,
-    /// Have a thread wait in the kernel while probes are put into what it has just mapped.
+    /// Hold a thread in the kernel while its new mappings are probed.
     pub hold: bool,
     /// Have it wait even if all that it has mapped is known.
     pub always: bool,
@@ -34,14 +34,14 @@ impl FollowOptions {
     }
 }
 
-/// What the session is to write down.
+/// A change for the session to record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     /// A process is traced from now on.
     Started {
         /// The process.
         pid: u32,
-        /// Who forked it; 0 if the user named it.
+        /// Its parent; 0 if the user named it.
         parent: u32,
         /// It was running before.
         attached: bool,
@@ -49,7 +49,7 @@ pub enum Change {
         command: String,
         /// Which devices its environment lets it see.
         visible_devices: Option<String>,
-        /// Its number in its own pid namespace, if that is another one than ours.
+        /// Its number in its own pid namespace, if different from ours.
         pid_within: Option<u32>,
     },
     /// Settings of the program that a process is.

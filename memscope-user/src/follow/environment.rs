@@ -1,4 +1,4 @@
-//! What a process's environment says of devices, libraries and settings.
+//! Devices, libraries and settings in a process's environment.
 
 use std::path::PathBuf;
 
@@ -72,7 +72,7 @@ mod tests {
         let mut environment = b"HCCL_BUFFSIZE=".to_vec();
         environment.extend([0xff; 4000]);
         let [(_, value)] = &settings_of(&environment)[..] else { panic!("one") };
-        // Each byte that is no text became a character of three bytes; 170 of them are 510.
+        // Each byte outside of UTF-8 became a character of three bytes; 170 of them are 510.
         assert_eq!((value.len(), value.chars().count()), (510, 170));
     }
 }

@@ -9,7 +9,7 @@ use memscope_common::record::{
 pub(super) enum GivenUp {
     /// The kernel side did not begin it: one of `WITHHELD_*`.
     Withheld(u32),
-    /// A thread was held for as long as it may be.
+    /// A thread was held for the longest allowed time.
     TooLong,
 }
 
@@ -28,7 +28,7 @@ impl GivenUp {
         }
     }
 
-    /// What the user is to know of a process.
+    /// The message for the user about a process.
     pub(super) fn text(self, pid: u32, command: &str) -> String {
         let reason = self.reason();
         // It may have ended.
@@ -43,7 +43,7 @@ impl GivenUp {
 mod tests {
     use super::*;
 
-    /// Makes sure that each reason has words of its own, and that they go with the consequence.
+    /// Each reason has its own words, which fit the consequence.
     #[test]
     fn each_reason_has_its_words() {
         let all = (WITHHELD_ROOM..=WITHHELD_SILENT).map(GivenUp::Withheld).chain([GivenUp::TooLong]);

@@ -1,8 +1,8 @@
-//! A tiny process that leaves nobody waiting for a tracer that is gone.
+//! A tiny process that releases waiting processes when the tracer is gone.
 //!
-//! The kernel side has a thread or a process wait while the tracer looks for new libraries. If the tracer is killed in that
-//! moment, nobody would have it go on. The guard holds the maps of who waits, and one end of a socket: when that closes without
-//! a farewell, it lets everybody go on. It continues nobody whom somebody else has stopped.
+//! The kernel side makes a thread or a process wait while the tracer examines new libraries. If the tracer is killed in
+//! that moment, the wait would never end. The guard holds the maps of waiting processes, and one end of a socket: when
+//! that closes without a farewell, it continues all of them, except those that another process has stopped.
 
 use std::{
     fs::File,
@@ -26,9 +26,9 @@ use nix::{
 use super::waits::Waits;
 use crate::os::capabilities;
 
-/// Said at the end: nobody is left waiting.
+/// Sent at the end: no process waits.
 const FAREWELL: u8 = 0;
-/// Said with the maps.
+/// Sent with the maps.
 const MAPS: u8 = 1;
 /// After the tracer's death the kernel may still stop a process until the last link is gone.
 const VIGIL: Duration = Duration::from_secs(10);
@@ -57,7 +57,7 @@ impl Guard {
         }
     }
 
-    /// Puts everybody who waits, from now on, under the guard.
+    /// Puts all waiting threads and processes, from now on, under the guard.
     pub fn give(&self, waits: &Waits) -> io::Result<()> {
         let fds = waits.fds().each_ref().map(AsRawFd::as_raw_fd);
         let rights = [ControlMessage::ScmRights(&fds)];
@@ -66,7 +66,7 @@ impl Guard {
         Ok(())
     }
 
-    /// Ends the guard: nobody is left waiting.
+    /// Ends the guard: no process waits.
     pub fn dismiss(mut self) {
         let _ = self.socket.write_all(&[FAREWELL]);
         let _ = nix::sys::wait::waitpid(self.pid, None);
@@ -81,7 +81,7 @@ fn watch(reader: OwnedFd) {
     unsafe { libc::prctl(libc::PR_SET_NAME, c"memscope-guard".as_ptr()) };
     // With more than it needs it works as well.
     let _ = capabilities::keep_for_guard();
-    // The tracer died before it had anybody wait, or has ended in order.
+    // The tracer died before anything waited, or has ended in order.
     let Some(mut waits) = receive(&reader) else { return };
     let _ = capabilities::try_without_bpf(|| waits.is_readable());
     let mut word = [0];
@@ -107,6 +107,6 @@ fn receive(socket: &OwnedFd) -> Option<Waits> {
         ControlMessageOwned::ScmRights(fds) => <[i32; 3]>::try_from(fds).ok(),
         _ => None,
     })?;
-    // SAFETY: descriptors that have just come, and nobody else owns.
+    // SAFETY: descriptors that have just come, owned here alone.
     Waits::open(fds.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) })).ok()
 }

@@ -1,7 +1,8 @@
-//! What this program was started with, for the program that it starts: ignored and blocked signals, closed standard streams.
+//! Inherited state of this program, for the program that it starts: ignored and blocked signals, closed standard
+//! streams.
 //!
-//! Rust's runtime changes some of it before `main`: it ignores SIGPIPE, and opens `/dev/null` where a standard stream is closed. So it
-//! is read before, by a function that the loader calls.
+//! Rust's runtime changes part of it before `main`: it ignores SIGPIPE, and opens `/dev/null` where a standard stream
+//! is closed. So a function that the loader calls earlier reads it.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
@@ -32,7 +33,7 @@ struct Action {
     mask: u64,
 }
 
-/// Changes what a signal does, and gives what it did; the C library would leave out some signals.
+/// Sets the action of a signal, and returns the old one; the C library would leave out some signals.
 fn action(signal: u32, new: Option<&Action>) -> Action {
     let mut old = Action::default();
     let new = new.map_or(std::ptr::null(), std::ptr::from_ref);
@@ -58,22 +59,22 @@ const fn bit(signal: u32) -> u64 {
     1 << (signal - 1)
 }
 
-/// Has this process notice the ends of its children, whoever has ignored them before: an ignored SIGCHLD is inherited, and leaves
-/// nothing to wait for. To be called at the start.
+/// Lets this process notice the end of its children: an ignored SIGCHLD is inherited, and leaves nothing to wait for.
+/// Call at the start.
 pub fn notice_children() {
     action(libc::SIGCHLD.cast_unsigned(), Some(&Action::default()));
 }
 
-/// Gives a child that is about to execute what it would have had without us.
+/// Restores the inherited state in a child that is about to execute.
 pub(super) fn restore() {
-    // Where nothing was read: what a program is usually started with, but for SIGPIPE.
+    // If nothing was read: a program's usual state, except for SIGPIPE.
     let (ignored, blocked) = (IGNORED.load(Relaxed), BLOCKED.load(Relaxed));
     for signal in 1..=SIGNALS {
         let handler = if ignored & bit(signal) == 0 { libc::SIG_DFL } else { libc::SIG_IGN };
         action(signal, Some(&Action { handler, ..Action::default() }));
     }
     for fd in (0..STANDARD_STREAMS).filter(|fd| CLOSED.load(Relaxed) >> fd & 1 != 0) {
-        // SAFETY: opened by the runtime in place of a closed stream, and used by nobody in this child.
+        // SAFETY: opened by the runtime in place of a closed stream, and unused in this child.
         unsafe { libc::close(fd) };
     }
     // SAFETY: `blocked` has the set's eight bytes.
@@ -84,8 +85,8 @@ pub(super) fn restore() {
 mod tests {
     use super::*;
 
-    /// Make sure that what a program was started with is read before `main`: Rust's runtime has ignored SIGPIPE by now, which the
-    /// test's starter had not.
+    /// Inherited state is read before `main`: Rust's runtime has ignored SIGPIPE by now, which the test's parent had
+    /// not.
     #[test]
     fn what_was_inherited_is_read_before_the_runtime_changes_it() {
         assert!(WAS_READ.load(Relaxed));

@@ -1,8 +1,8 @@
-//! Python interpreters in traced processes: found, and told to the kernel side, which walks their stacks.
+//! Python interpreters in traced processes: found, and given to the kernel side, which walks their stacks.
 //!
-//! An interpreter is looked for whenever a process has mapped something, and until it has begun, again from time to time:
-//! [`find`](crate::locate::python::find) reads files and memory, [`btf`](crate::os::btf) says where the kernel keeps a thread's
-//! pointer to itself.
+//! An interpreter is searched for whenever a process has mapped a file, and until it has started, again from time to
+//! time: [`find`](crate::locate::python::find) reads files and memory, [`btf`](crate::os::btf) has the offset of a
+//! thread's pointer to itself.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,19 +19,19 @@ use crate::{
     os::{mapped, maps::FileId},
 };
 
-/// An interpreter that has not begun is looked at again after this time at first, ...
+/// An interpreter that has not started is examined again after this time at first, ...
 const SOON: Duration = Duration::from_millis(50);
 /// ... and after this time at last: the time doubles.
 const LATE: Duration = Duration::from_secs(2);
-/// An interpreter that makes no sense may be beginning or ending; after this many looks it is something else.
+/// A malformed interpreter may be starting or ending; after this many tries it counts as none.
 const MAX_NONSENSE: u32 = 12;
 
-/// The interpreters that the kernel side follows, by process; to be shared with who reads code objects.
+/// The interpreters that the kernel side follows, by process; shared with the reader of code objects.
 #[derive(Clone, Debug, Default)]
 pub struct Layouts(Arc<Mutex<BTreeMap<u32, PythonLayout>>>);
 
 impl Layouts {
-    /// That of a process.
+    /// The layout of a process.
     #[must_use]
     pub fn get(&self, pid: u32) -> Option<PythonLayout> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&pid).copied()
@@ -42,7 +42,7 @@ impl Layouts {
     }
 }
 
-/// What kind of interpreter a process has, or why its stacks cannot be taken now; `None`: it has none.
+/// The interpreter of a process, or why its stacks cannot be taken now; `None`: it has none.
 #[must_use]
 pub fn look_into(pid: u32) -> Option<Result<String, String>> {
     match Files::default().find(pid) {
@@ -54,7 +54,7 @@ pub fn look_into(pid: u32) -> Option<Result<String, String>> {
     }
 }
 
-/// A process whose interpreter is not followed yet.
+/// A process with an interpreter that is not followed yet.
 #[derive(Clone, Copy, Debug)]
 struct Pending {
     next: Instant,
@@ -69,10 +69,10 @@ pub struct Interpreters {
     layouts: Layouts,
     pending: BTreeMap<u32, Pending>,
     spaces: u64,
-    told: Vec<String>,
+    messages: Vec<String>,
     /// Processes that cannot have Python stacks.
     unsupported: BTreeSet<u32>,
-    /// Files of interpreters in which there is a probe where code is freed, or could not be one.
+    /// Files of interpreters: whether frees of code are probed there, or cannot be.
     see_frees: BTreeMap<FileId, bool>,
 }
 
@@ -83,7 +83,7 @@ impl Default for Interpreters {
 }
 
 impl Interpreters {
-    /// None is known.
+    /// Without any interpreter.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -91,26 +91,26 @@ impl Interpreters {
             layouts: Layouts::default(),
             pending: BTreeMap::new(),
             spaces: 0,
-            told: Vec::new(),
+            messages: Vec::new(),
             unsupported: BTreeSet::new(),
             see_frees: BTreeMap::new(),
         }
     }
 
-    /// What is followed, kept up to date.
+    /// The followed interpreters, kept up to date.
     #[must_use]
     pub fn layouts(&self) -> Layouts {
         self.layouts.clone()
     }
 
-    /// What the user is to know, since the last call.
-    pub fn take_told(&mut self) -> Vec<String> {
-        std::mem::take(&mut self.told)
+    /// Messages for the user since the last call.
+    pub fn take_messages(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.messages)
     }
 
     /// A process may have mapped an interpreter.
     pub fn look(&mut self, kernel: &mut Kernel, pid: u32) -> Result<(), KernelError> {
-        // What it maps later changes neither.
+        // Its later mappings change neither.
         if self.layouts.get(pid).is_some() || self.unsupported.contains(&pid) {
             return Ok(());
         }
@@ -129,14 +129,14 @@ impl Interpreters {
             Err(Missing::Interpreter) => return Ok(()),
             Err(Missing::Support(why)) => {
                 self.unsupported.insert(pid);
-                self.told.push(format!("process {pid} has no Python stacks: {why}"));
+                self.messages.push(format!("process {pid} has no Python stacks: {why}"));
                 return Ok(());
             }
             Err(Missing::Start) => 0,
             Err(Missing::Sense(why)) => {
                 let looks = before.map_or(0, |pending| pending.nonsense) + 1;
                 if looks == MAX_NONSENSE {
-                    self.told.push(format!("process {pid} has no Python stacks: {why}; is it a release build?"));
+                    self.messages.push(format!("process {pid} has no Python stacks: {why}; is it a release build?"));
                     return Ok(());
                 }
                 looks
@@ -185,7 +185,7 @@ impl Interpreters {
         self.unsupported.remove(&pid);
     }
 
-    /// Whether there are interpreters that have not begun.
+    /// Whether there are interpreters that have not started.
     #[must_use]
     pub fn is_waiting(&self) -> bool {
         !self.pending.is_empty()

@@ -1,4 +1,4 @@
-//! Puts the probe rows into the files that a process has mapped; `plan` says where, `choice` which.
+//! Puts the probe rows into the mapped files of a process; `plan` decides where, `choice` which.
 
 mod choice;
 mod plan;
@@ -45,17 +45,17 @@ use crate::{
     regular,
 };
 
-/// Files larger than this are no libraries of ours; reading is bounded.
+/// Larger files are no libraries of ours; reading is bounded.
 const MAX_FILE_BYTES: u64 = 1 << 30;
 
-/// Files that are remembered to have no copy of mstx. What is mapped beyond is not looked into.
+/// Most files known to have no copy of mstx. Further mapped files are not searched.
 const MAX_WITHOUT_COPY: usize = 1 << 16;
-/// Files without anything of ours that are kept open, so that the kernel side may know them by their inodes.
+/// Most files without probes that are kept open, so that the kernel side can recognise them by their inodes.
 const MAX_LOOKED: usize = 256;
 /// Rows kept back for loaders. A system has one or two: the host's, and one per kind of container.
 const LOADER_ROWS: u16 = 4;
 
-/// One probe that was placed.
+/// A placed probe.
 #[derive(Clone, Debug)]
 pub struct Placed {
     /// Row number.
@@ -68,11 +68,11 @@ pub struct Placed {
     pub site: Site,
     /// Whether the return is probed too.
     pub with_return: bool,
-    /// Where the function begins and how it was found, if the library does not export it.
+    /// Start of the function and the evidence for it, if the library does not export it.
     pub located: Option<(u64, Evidence)>,
-    /// Own return instructions of the function that are probed too.
+    /// Number of the function's own return instructions that are probed too.
     pub own_returns: usize,
-    /// What a hit of one of them costs, or of what is probed in place of them.
+    /// Cost of a hit at one of them, or at the probe that replaces them.
     pub return_cost: SiteCost,
 }
 
@@ -83,7 +83,7 @@ impl Placed {
         self.site.cost.is_stepped() || self.own_returns > 0 && self.return_cost.is_stepped()
     }
 
-    /// About what the probes add to a call, in microseconds: entry and return.
+    /// Estimated cost of the probes per call, in microseconds: entry and return.
     #[must_use]
     pub const fn price_us(&self) -> f64 {
         let back = if self.own_returns > 0 {
@@ -97,7 +97,7 @@ impl Placed {
     }
 }
 
-/// What became of one file.
+/// The result for one file.
 #[derive(Clone, Debug)]
 pub struct Library {
     /// Path as the first process that mapped it sees it.
@@ -106,32 +106,32 @@ pub struct Library {
     pub placed: Vec<Placed>,
     /// Functions that it does not define.
     pub absent: Vec<&'static str>,
-    /// Functions that it does not export and that were not found in it, and why.
+    /// Functions that it does not export and that were not found, and why.
     pub not_located: Vec<(&'static str, String)>,
     /// Why it could not be probed, wholly or in part.
     pub error: Option<String>,
-    /// It may not be opened, so nothing of it is traced.
+    /// It may not be opened, so none of its functions are traced.
     pub denied: bool,
     /// Operators in it.
     pub ops: Option<LibraryOps>,
-    /// It has a copy of mstx whose functions cannot be found. Only looked for by planners.
+    /// It has a copy of mstx with functions that cannot be found. Only searched by planners.
     pub hidden_copy: bool,
-    /// Probed functions and their thunks that hold a copy, so that calls pass by the probe. Only looked for by planners.
+    /// Probed functions and their thunks that hold a copy, so that calls bypass the probe. Only searched by planners.
     pub bypassed: Vec<(String, String)>,
-    /// Another name of the same file, whose probes serve this one: there are none of its own.
+    /// Another name of the same file: its probes cover this one, which has none of its own.
     pub same_as: Option<PathBuf>,
 }
 
 /// Operators of one library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LibraryOps {
-    /// Those that are probed.
+    /// Probed operators.
     pub probed: usize,
     /// Probes in all.
     pub probes: usize,
     /// Whether their tensors can be read.
     pub with_tensors: bool,
-    /// What was left out.
+    /// Numbers of operators left out.
     pub figures: OpsFigures,
 }
 
@@ -160,17 +160,17 @@ pub struct Libraries {
     rows: Vec<(u16, &'static ProbeSpec)>,
     unserved: Vec<&'static str>,
     files: HashMap<FileId, Library>,
-    /// Processes whose mappings may not be read.
+    /// Processes with unreadable mappings.
     denied_maps: HashMap<u32, Library>,
-    /// Files that have probes. What is open cannot be confused with what comes later.
+    /// Files with probes. An open file cannot be confused with a later one.
     probed: Vec<Probed>,
-    /// Files with nothing to probe that have a name of ours.
+    /// Files with one of our names and nothing to probe.
     unprobed: Vec<File>,
     /// Files that a program may map and that have nothing to probe.
     looked: HashMap<FileId, File>,
-    /// Files that were seen in mappings.
+    /// Files seen in mappings.
     seen: HashSet<FileId>,
-    /// Files that were mapped lately and name folders to look into.
+    /// Recently mapped files that name folders to search.
     naming: Vec<(PathBuf, Needs)>,
     /// With the time of the last change: a later file may have the same inode.
     without_copy: HashSet<(FileId, (i64, i64))>,
@@ -181,29 +181,29 @@ pub struct Libraries {
     cache: Option<Cache>,
     ops: OpsOptions,
     serves_arrays: bool,
-    /// A probe can say where the arguments are.
+    /// A probe can have the places of its arguments.
     has_cookies: bool,
     /// Blocks are watched.
     watches: bool,
-    /// Which rows are placed of those that not every trace needs.
+    /// Choice among the optional rows.
     choice: RowChoice,
     /// Files that were probed before, with rows that were wanted later.
     extended: Vec<Library>,
     /// Rows of operators, which are made when a library needs them.
     op_rows: HashMap<OpRow, u16>,
     next_op: u32,
-    tell: Option<Box<dyn Fn(Note)>>,
-    /// Our tool for mstx tells what copies of mstx are called for.
+    on_note: Option<Box<dyn Fn(Note)>>,
+    /// Our tool for mstx reports the calls of copies of mstx.
     mstx_tool: bool,
-    /// What tells the Python packages that a tracer is there, as long as it is open.
+    /// Descriptors that announce the tracer to the Python packages while open.
     presences: Vec<OwnedFd>,
-    /// Loaders that were probed, and files that are kept open, of which the kernel side does not know that yet.
+    /// Probed loaders, and files kept open, that the kernel side does not know yet.
     new_images: Vec<ImageKey>,
-    /// Packages that are probed and were not told.
+    /// Probed packages without an announcement.
     unannounced: Vec<(Place, File, PathBuf)>,
 }
 
-/// What tells one row of operators from another.
+/// Key of a row of operators.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct OpRow {
     when: u8,
@@ -211,14 +211,14 @@ struct OpRow {
     fetch: [Fetch; MAX_VALUES],
 }
 
-/// A file that has probes.
+/// A file with probes.
 struct Probed {
     likeness: Likeness,
     file: File,
     path: PathBuf,
 }
 
-/// Finds out what would be placed, without a kernel: for `doctor` and for [`Libraries::attach`].
+/// Plans the probes without a kernel: for `doctor` and for [`Libraries::attach`].
 struct Plan {
     library: Library,
     points: Vec<Point>,
@@ -236,7 +236,7 @@ impl Plan {
 }
 
 impl Libraries {
-    /// Hands the chosen built-in rows to the kernel side, as many as it can serve besides those of the user, and then these.
+    /// Hands the chosen built-in rows to the kernel side, as many as fit besides those of the user, and then these.
     pub fn new(
         kernel: &mut Kernel,
         ops: OpsOptions,
@@ -258,9 +258,9 @@ impl Libraries {
         Ok(libraries)
     }
 
-    /// Has `tell` write down what a reader of the records has to know, before the first of them can come.
-    pub fn tell(&mut self, tell: impl Fn(Note) + 'static) {
-        self.tell = Some(Box::new(tell));
+    /// Calls `on_note` with each note that a reader of the records needs, before the first of them can come.
+    pub fn set_on_note(&mut self, on_note: impl Fn(Note) + 'static) {
+        self.on_note = Some(Box::new(on_note));
     }
 
     /// The program will load our tool for mstx, which is probed: what stands in for it elsewhere is not.
@@ -268,8 +268,7 @@ impl Libraries {
         self.mstx_tool = true;
     }
 
-    /// A planner without a kernel side, of which at most `max_rows` could be served: nothing is attached. Believes no
-    /// cache.
+    /// A planner without a kernel side, with room for at most `max_rows`: attaches nothing. Ignores the cache.
     #[must_use]
     pub fn planner(max_rows: u16, user: &[&'static ProbeSpec]) -> Self {
         Self::planner_of(max_rows, user, RowChoice::ALL)
@@ -305,7 +304,7 @@ impl Libraries {
             extended: Vec::new(),
             op_rows: HashMap::new(),
             next_op: 0,
-            tell: None,
+            on_note: None,
             mstx_tool: false,
             presences: Vec::new(),
             new_images: Vec::new(),
@@ -313,25 +312,25 @@ impl Libraries {
         }
     }
 
-    /// Functions that are not probed because the kernel side has no room for them.
+    /// Functions without a probe because the kernel side has no room for them.
     #[must_use]
     pub fn unserved(&self) -> &[&'static str] {
         &self.unserved
     }
 
-    /// All rows that are not made when they are needed, by number.
+    /// All rows that exist from the start, by number.
     #[must_use]
     pub fn rows(&self) -> &[(u16, &'static ProbeSpec)] {
         &self.rows
     }
 
-    /// What the records of each row mean, by number from 1.
+    /// Descriptions of the rows, by number from 1.
     #[must_use]
     pub fn descriptions(&self) -> Vec<RowInfo> {
         self.rows.iter().map(|(_, spec)| spec.describe()).collect()
     }
 
-    /// Whether a traced process was seen to map a library of the Ascend stack. One that is only expected does not count.
+    /// Whether a traced process was seen to map a library of the Ascend stack. An expected one does not count.
     #[must_use]
     pub const fn found_any(&self) -> bool {
         self.mapped_any
@@ -343,14 +342,14 @@ impl Libraries {
         library.ops.is_some() || library.placed.iter().any(|placed| is_of(placed.row))
     }
 
-    /// Probes whatever `pid` has mapped and was not probed yet. Gives the new files.
+    /// Probes all mapped files of `pid` that were not probed yet. Returns the new files.
     pub fn attach(&mut self, kernel: &mut Kernel, pid: u32) -> Result<Vec<Library>, KernelError> {
         let mut added = Vec::new();
         let mapped = match mapped_files(pid) {
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                 return Ok(self.denied_maps(pid, &error).into_iter().collect());
             }
-            // A process that is gone has nothing left to probe.
+            // A process that is gone has no mappings left to probe.
             mapped => mapped.unwrap_or_default(),
         };
         for mapped in mapped {
@@ -369,19 +368,19 @@ impl Libraries {
 
     /// Notes that a process went on before these files were probed.
     pub(super) fn note_late(&self, files: &[Library]) {
-        let Some(tell) = &self.tell else { return };
+        let Some(on_note) = &self.on_note else { return };
         let mut rows: Vec<u16> = files.iter().flat_map(|file| &file.placed).map(|placed| placed.row).collect();
         rows.sort_unstable();
         rows.dedup();
-        tell(Note::Late { rows, operators: files.iter().any(|file| file.ops.is_some()) });
+        on_note(Note::Late { rows, operators: files.iter().any(|file| file.ops.is_some()) });
     }
 
-    /// Files that traced processes have mapped and that may not be opened: nothing of them is traced.
+    /// Mapped files of traced processes that may not be opened: their functions are not traced.
     pub fn denied(&self) -> impl Iterator<Item = &Library> {
         self.files.values().chain(self.denied_maps.values()).filter(|library| library.denied)
     }
 
-    /// What a process has mapped may not be read; given once.
+    /// A process with unreadable mappings; returned once.
     fn denied_maps(&mut self, pid: u32, error: &io::Error) -> Option<Library> {
         if self.denied_maps.contains_key(&pid) {
             return None;
@@ -393,7 +392,7 @@ impl Libraries {
         Some(library)
     }
 
-    /// A file that is seen for the first time may name folders to look into for others.
+    /// A file seen for the first time may name folders to search.
     fn note_naming(&mut self, mapped: &Mapped, pid: u32) {
         if self.seen.len() >= MAX_WITHOUT_COPY || !self.seen.insert(mapped.id) {
             return;
@@ -404,13 +403,13 @@ impl Libraries {
         }
     }
 
-    /// Files that were mapped since the last call and name folders to look into.
+    /// Files that were mapped since the last call and name folders to search.
     pub(super) fn take_naming(&mut self) -> Vec<(PathBuf, Needs)> {
         std::mem::take(&mut self.naming)
     }
 
-    /// Probes a file that a program may map, or looks at it and finds nothing of ours. It is kept open as long as there is room, so that
-    /// no thread has to wait that maps it.
+    /// Probes a file that a program may map, or finds nothing of ours in it. It is kept open as long as there is room,
+    /// so that no thread has to wait when it is mapped.
     pub(super) fn attach_ahead(&mut self, kernel: &mut Kernel, found: Found) -> Result<Option<Library>, KernelError> {
         let Found { path, file } = found;
         let Ok(id) = file_id(&file) else { return Ok(None) };
@@ -423,7 +422,7 @@ impl Libraries {
             self.note_loader(id, &library);
             self.note_open(id, &library);
             self.files.insert(id, library.clone());
-            // Another name of what is mapped already is no news.
+            // Another name of a mapped file is no news.
             return Ok(library.same_as.is_none().then_some(library));
         }
         if self.looked.len() < MAX_LOOKED {
@@ -433,7 +432,7 @@ impl Libraries {
         Ok(None)
     }
 
-    /// Has the kernel side know a file that was looked at, if it is kept open.
+    /// Makes an examined file known to the kernel side, if it is kept open.
     fn note_open(&mut self, id: FileId, library: &Library) {
         if library.error.is_none() && library.same_as.is_none() {
             self.new_images.push(image_key(id, IMAGE_OPEN));
@@ -460,15 +459,15 @@ impl Libraries {
         Ok(Some(library))
     }
 
-    /// Has the kernel side know a loader that is probed.
+    /// Makes a probed loader known to the kernel side.
     fn note_loader(&mut self, id: FileId, library: &Library) {
         if is_probed_loader(library) {
             self.new_images.push(image_key(id, IMAGE_LOADER));
         }
     }
 
-    /// Loaders that were probed, and files that are kept open, since the last call. Some file systems give files other numbers than the
-    /// kernel has for them.
+    /// Loaders that were probed, and files kept open, since the last call. Some file systems give files other numbers
+    /// than the kernel has for them.
     pub fn take_images(&mut self) -> impl Iterator<Item = ImageKey> + use<> {
         std::mem::take(&mut self.new_images).into_iter()
     }
@@ -481,14 +480,14 @@ impl Libraries {
         loaders.peek().is_some() && loaders.all(|mapped| self.files.get(&mapped.id).is_some_and(is_probed_loader))
     }
 
-    /// Tells scripts that a tracer is there, once their processes are traced. Gives files for which that failed.
+    /// Announces the tracer to scripts, once their processes are traced. Returns files for which that failed.
     pub fn announce(&mut self) -> Vec<Library> {
         let mut failed = Vec::new();
         for (place, file, path) in self.unannounced.drain(..) {
             match place.announce(&file) {
                 Ok(presence) => self.presences.push(presence),
                 Err(error) => {
-                    let text = format!("scripts are not told that a tracer is there: {}", error_chain(&error));
+                    let text = format!("the tracer cannot be announced to scripts: {}", error_chain(&error));
                     failed.push(Library { error: Some(text), ..Library::at(&path) });
                 }
             }
@@ -496,7 +495,7 @@ impl Libraries {
         failed
     }
 
-    /// What would be placed into the files of the Ascend stack that `pid` has mapped, without placing it.
+    /// The probes that would be placed into the mapped Ascend libraries of `pid`.
     pub fn plan(&mut self, pid: u32) -> io::Result<Vec<Library>> {
         let mut found = Vec::new();
         for mapped in mapped_files(pid)? {
@@ -509,7 +508,7 @@ impl Libraries {
         Ok(found)
     }
 
-    /// What would be placed into a file by its name, whether or not a process has mapped it, and for either machine.
+    /// The probes that would be placed into a file, whether or not a process has mapped it, and for either machine.
     pub fn plan_path(&mut self, path: &Path) -> io::Result<Library> {
         let file = regular::open(path)?;
         Ok(self.plan_file(None, path, Ok(file)).map_err(io::Error::other)?.library)
@@ -532,7 +531,7 @@ impl Libraries {
             || self.rows.iter().any(|(_, spec)| self.takes(spec) && matches(spec, name))
     }
 
-    /// Whether to look for a copy of mstx in a file that is not known by its name. Once for each file.
+    /// Whether to search a file without a known name for a copy of mstx. Once for each file.
     fn may_have_copy(&mut self, mapped: &Mapped, pid: u32) -> bool {
         if self.mstx_tool || self.without_copy.len() >= MAX_WITHOUT_COPY {
             return false;
@@ -548,7 +547,7 @@ impl Libraries {
         may
     }
 
-    /// Whether operators are to be looked for in this file.
+    /// Whether to search this file for operators.
     fn has_ops(&self, file_name: &str) -> bool {
         self.ops.choice.torch() && is_library(file_name, TORCH_LIBRARY)
     }
@@ -558,7 +557,7 @@ impl Libraries {
         self.ops.choice.torch() && is_library(file_name, CXX_LIBRARY)
     }
 
-    /// Whether the row is to be placed.
+    /// Whether to place the row.
     fn takes(&self, spec: &ProbeSpec) -> bool {
         if self.mstx_tool && spec.is_stand_in() {
             return false;
@@ -586,7 +585,7 @@ impl Libraries {
         let attached =
             kernel.attach(file.as_fd(), &points).and_then(|()| kernel.attach_objects(file.as_fd(), &op_points));
         match attached {
-            // As long as it is open, no later file gets its inode.
+            // While it is open, no later file gets its inode.
             Ok(()) if points.is_empty() && op_points.is_empty() => self.unprobed.push(file),
             Ok(()) => {
                 if let Some(place) = presence
@@ -610,13 +609,13 @@ impl Libraries {
         Ok(library)
     }
 
-    /// The path of a file that is this one and has its probes.
+    /// The path of a file that is the same and has its probes.
     fn same(&self, kernel: &mut Kernel, likeness: &Likeness, file: &File) -> Option<PathBuf> {
         let mut alike = self.probed.iter().filter(|known| known.likeness == *likeness);
         alike.find(|known| likeness.is_same(kernel, &known.file, file)).map(|known| known.path.clone())
     }
 
-    /// Gives the operators of a library their numbers and rows, and tells of both.
+    /// Gives the operators of a library their numbers and rows, and writes notes of both.
     fn number_ops(&mut self, kernel: &mut Kernel, plan: OpsPlan) -> Result<Vec<ObjectPoint>, KernelError> {
         if plan.points.is_empty() {
             return Ok(Vec::new());
@@ -654,8 +653,8 @@ impl Libraries {
     }
 
     fn note(&self, note: Note) {
-        if let Some(tell) = &self.tell {
-            tell(note);
+        if let Some(on_note) = &self.on_note {
+            on_note(note);
         }
     }
 
@@ -667,7 +666,7 @@ impl Libraries {
     ) -> Result<Plan, KernelError> {
         let mut plan = Plan::new(path);
         // Reading the whole file also puts the probed pages into the page cache: some kernels warn when a probe is
-        // installed on a page that is not there.
+        // installed on an absent page.
         let read = file.and_then(|file| read_whole(&file).map(|bytes| (file, bytes)));
         let (file, bytes) = match read {
             Ok(found) => found,
@@ -707,7 +706,7 @@ fn by_importance(
 
 /// `libfoo.so` matches `libfoo.so` and `libfoo.so.1`.
 ///
-/// One `*` in the name stands for anything.
+/// One `*` in the name matches anything.
 pub(super) fn matches(spec: &ProbeSpec, file_name: &str) -> bool {
     spec.libraries.iter().any(|library| is_library(file_name, library))
 }
@@ -726,7 +725,7 @@ fn image_key(id: FileId, kind: u32) -> ImageKey {
     ImageKey { inode: id.inode, device: id.device.0 << MINOR_BITS | id.device.1, kind, generation: 0, size: 0 }
 }
 
-/// Whether a file is a loader that is probed, under this name or another.
+/// Whether a file is a probed loader, under this name or another.
 fn is_probed_loader(library: &Library) -> bool {
     let name = library.path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     is_loader(name) && (!library.placed.is_empty() || library.same_as.is_some())

@@ -51,37 +51,37 @@ use crate::{
     ring::Urgent,
 };
 
-/// How long a process that was sent `SIGSTOP` may take to stop.
+/// Longest time from `SIGSTOP` until a process stops.
 const STOP_PATIENCE: Duration = Duration::from_millis(50);
-/// After this time it is looked whether a process that we continued is stopped, still or again; and after as long once more. If both
-/// times it is, and nothing was told of a stop meanwhile, it is continued. One look is not enough: the word of another stop may
-/// be on its way to us, and whoever is continued before it makes calls that nobody sees.
+/// After this time a process that we continued is checked: whether it is stopped, still or again; and once more after
+/// as long. If both times it is, and no stop was reported meanwhile, it is continued. One check is not enough: the
+/// report of another stop may be on its way to us, and a process continued before it makes unseen calls.
 const SECOND_LOOK: Duration = Duration::from_millis(100);
 
 /// A traced process.
 #[derive(Debug)]
 struct Process {
-    /// Who forked it; 0 if the user named it.
+    /// Its parent; 0 if the user named it.
     parent: u32,
-    /// Readable when the process is gone; `None` when it was gone already, or there was no room for one more open file.
+    /// Readable when the process is gone; `None` when it was gone already, or at the limit of open files.
     pidfd: Option<OwnedFd>,
     /// When it was started, in clock ticks since boot: numbers are used again.
     start_ticks: Option<u64>,
 }
 
 impl Process {
-    /// Whether a process of the same number that was started then is another one.
+    /// Whether a process of the same number with this start time is another one.
     fn is_another(&self, start_ticks: Option<u64>) -> bool {
         self.start_ticks.zip(start_ticks).is_some_and(|(one, other)| one != other)
     }
 }
 
-/// A process that was continued is to be looked after.
+/// A check of a process that was continued.
 #[derive(Clone, Copy, Debug)]
 struct SecondLook {
     when: Instant,
     pid: u32,
-    /// It was looked after before.
+    /// It was checked before.
     was_stopped: bool,
 }
 
@@ -92,13 +92,13 @@ pub struct Follow {
     ahead: Ahead,
     guard: Guard,
     waits: Waits,
-    /// What the user is to know.
+    /// Messages for the user.
     messages: Vec<String>,
-    /// Processes of which it was said that first calls may be missed.
+    /// Processes with a warning that first calls may be missed.
     warned: BTreeSet<u32>,
     /// Programs without a loader that need not be stopped: while they are open, their inodes are no other file's.
     static_programs: Vec<fs::File>,
-    /// It was said that a search for libraries has come to its bound.
+    /// The message was sent that a search for libraries has reached its limit.
     was_cut: bool,
     /// If Python stacks are taken.
     interpreters: Option<Interpreters>,
@@ -112,7 +112,7 @@ pub struct Follow {
 }
 
 impl Follow {
-    /// Nothing is traced yet.
+    /// Without any process.
     #[must_use]
     pub fn new(
         options: FollowOptions,
@@ -140,7 +140,7 @@ impl Follow {
         }
     }
 
-    /// A descriptor that is readable while [`reap`](Self::reap) would find somebody.
+    /// A descriptor that is readable while [`reap`](Self::reap) would find a process.
     #[must_use]
     pub fn ended(&self) -> Option<OwnedFd> {
         self.ended.as_ref()?.0.try_clone().ok()
@@ -157,16 +157,16 @@ impl Follow {
         self.interpreters = Some(interpreters);
     }
 
-    /// What the user is to know of processes and Python interpreters, since the last call.
-    pub fn take_told(&mut self) -> Vec<String> {
+    /// Messages for the user about processes and Python interpreters, since the last call.
+    pub fn take_messages(&mut self) -> Vec<String> {
         let mut messages = std::mem::take(&mut self.messages);
-        messages.extend(self.interpreters.as_mut().map(Interpreters::take_told).unwrap_or_default());
+        messages.extend(self.interpreters.as_mut().map(Interpreters::take_messages).unwrap_or_default());
         messages
     }
 
-    /// As [`Libraries::tell`].
-    pub fn tell(&mut self, tell: impl Fn(Note) + 'static) {
-        self.libraries.tell(tell);
+    /// As [`Libraries::set_on_note`].
+    pub fn set_on_note(&mut self, on_note: impl Fn(Note) + 'static) {
+        self.libraries.set_on_note(on_note);
     }
 
     /// What happened since the last call.
@@ -186,7 +186,7 @@ impl Follow {
         Ok(())
     }
 
-    /// Probes what a program that is to be started with this environment will find.
+    /// Probes the libraries that a program started with this environment will find.
     pub fn expect_program(
         &mut self,
         kernel: &mut Kernel,
@@ -197,7 +197,7 @@ impl Follow {
         self.probe_ahead(kernel, found)
     }
 
-    /// Probes what a process will find.
+    /// Probes the libraries that a process will find.
     fn look_ahead(&mut self, kernel: &mut Kernel, pid: u32) -> Result<(), KernelError> {
         let found = self.ahead.of_process(pid, &environment(pid).unwrap_or_default());
         self.probe_ahead(kernel, found)
@@ -220,7 +220,7 @@ impl Follow {
         Ok(())
     }
 
-    /// Probes our tool for mstx, which the program is going to load: nothing else has to tell of copies of mstx.
+    /// Probes our tool for mstx, which the program is going to load: then copies of mstx need no search.
     pub fn expect_mstx_tool(&mut self, kernel: &mut Kernel, path: &std::path::Path) -> Result<(), KernelError> {
         self.libraries.leave_mstx_to_tool();
         self.expect(kernel, path)
@@ -232,9 +232,14 @@ impl Follow {
         kernel.trace(pid, self.options.process_state(0))
     }
 
-    /// Traces a running process, and its children if they are wanted. `tell` is called before the first call of a
-    /// process can be seen.
-    pub fn attach(&mut self, kernel: &mut Kernel, pid: u32, mut tell: impl FnMut(Change)) -> Result<(), KernelError> {
+    /// Traces a running process, and its children if wanted. `on_change` is called before the first call of a process
+    /// can be seen.
+    pub fn attach(
+        &mut self,
+        kernel: &mut Kernel,
+        pid: u32,
+        mut on_change: impl FnMut(Change),
+    ) -> Result<(), KernelError> {
         let mut queue = VecDeque::from([(pid, 0)]);
         while let Some((pid, parent)) = queue.pop_front() {
             if self.processes.contains_key(&pid) {
@@ -244,7 +249,7 @@ impl Follow {
             self.scan(kernel, pid)?;
             self.look_ahead(kernel, pid)?;
             self.enter(pid, parent, true);
-            self.take_changes().into_iter().for_each(&mut tell);
+            self.take_changes().into_iter().for_each(&mut on_change);
             kernel.trace(pid, self.options.process_state(parent))?;
             self.scan(kernel, pid)?;
             self.added.extend(self.libraries.announce());
@@ -255,11 +260,11 @@ impl Follow {
         Ok(())
     }
 
-    /// Reacts to what the kernel side reported.
+    /// Handles a report of the kernel side.
     pub fn handle(&mut self, kernel: &mut Kernel, urgent: Urgent) -> Result<(), KernelError> {
         if urgent.kind == Kind::Fork {
             self.warned.remove(&urgent.child);
-            // The number was another process's, whose end has not been looked at.
+            // The number was another process's, with an unhandled end.
             if self.processes.get(&urgent.child).is_some_and(|process| process.is_another(start_ticks(urgent.child))) {
                 self.remove(urgent.child);
             }
@@ -290,8 +295,8 @@ impl Follow {
         scanned
     }
 
-    /// A process went on before it was looked at. Its first calls may be missed where files were added since, or it could not be
-    /// looked at; warns once of a process.
+    /// A process went on before it was examined. Its first calls may be missed if files were added since, or if it
+    /// could not be examined; warns once per process.
     fn went_on(&mut self, pid: u32, why: GivenUp, known: usize, is_looked_at: bool) {
         let new = self.added.get(known..).unwrap_or_default();
         if is_looked_at {
@@ -303,7 +308,7 @@ impl Follow {
         }
     }
 
-    /// Looks at a process that has mapped something.
+    /// Examines a process that has mapped a file.
     fn look(&mut self, kernel: &mut Kernel, urgent: Urgent) -> Result<(), KernelError> {
         let mut scanned = self.scan(kernel, urgent.pid);
         self.added.extend(self.libraries.announce());
@@ -319,7 +324,7 @@ impl Follow {
         scanned
     }
 
-    /// What a stopped process has begun to run is known now: whoever runs it later need not be stopped.
+    /// The file that a stopped process has begun to run is known now: a later process that runs it need not be stopped.
     fn learn(&mut self, kernel: &mut Kernel, pid: u32) {
         const MAX_STATIC: usize = 256;
         let Some(image) = kernel.new_image(pid) else { return };
@@ -367,14 +372,14 @@ impl Follow {
             visible_devices: environment.as_deref().and_then(visible_devices),
             pid_within: pid_within(pid),
         });
-        // Of a process that does not let us read it there is no note, and nothing is known of its settings.
+        // An unreadable process has no note, and its settings are unknown.
         if let Some(environment) = environment {
             self.changes.push(Change::Set { pid, settings: settings_of(&environment) });
         }
     }
 
-    /// Continues a process that the kernel side has sent `SIGSTOP`. The signal comes after the record, so the stop
-    /// is awaited: continuing too early would leave the process stopped for good.
+    /// Continues a process that the kernel side has sent `SIGSTOP`. The signal comes after the record, so the stop is
+    /// awaited: continuing too early would leave the process stopped for good.
     fn resume(&mut self, pid: u32) {
         let start = Instant::now();
         while start.elapsed() < STOP_PATIENCE {
@@ -393,8 +398,7 @@ impl Follow {
         self.second_looks.push_back(SecondLook { when: Instant::now() + SECOND_LOOK, pid, was_stopped });
     }
 
-    /// Looks once more after processes that were continued, and after interpreters that have not begun; to be called
-    /// regularly.
+    /// Checks processes that were continued, and interpreters that have not started; call regularly.
     pub fn look_again(&mut self, kernel: &mut Kernel) -> Result<(), KernelError> {
         while let Some(look) = self.second_looks.pop_front_if(|look| look.when <= Instant::now()) {
             match state(look.pid) {
@@ -410,7 +414,7 @@ impl Follow {
         }
     }
 
-    /// Whether somebody has to be looked after soon: was continued, is about to run Python, or ends without a word.
+    /// Whether a check is due soon: of a process that was continued, is about to run Python, or ends without a report.
     #[must_use]
     pub fn is_waiting(&self) -> bool {
         !self.second_looks.is_empty()
@@ -418,7 +422,7 @@ impl Follow {
             || self.processes.values().any(|process| process.pidfd.is_none())
     }
 
-    /// Finds processes that have ended. Gives how many live.
+    /// Finds processes that have ended. Returns the number of living ones.
     pub fn reap(&mut self) -> usize {
         let gone: Vec<u32> = self
             .processes
@@ -435,14 +439,15 @@ impl Follow {
         self.processes.len()
     }
 
-    /// Whether a child lives whose word is still on its way to us. The kernel side puts it into the trace before its parent can end, so
-    /// one that is to be seen at all is there by then.
+    /// Whether a child lives with its report still on its way to us. The kernel side puts it into the trace before its
+    /// parent can end, so a visible child is there by then.
     pub fn expects_more(&self, kernel: &mut Kernel) -> Result<bool, KernelError> {
         let is_unknown = |pid: &u32| !self.processes.contains_key(pid) && is_alive(*pid);
         Ok(kernel.traced()?.iter().any(is_unknown))
     }
 
-    /// Processes that are not, or no longer, this user's leave the trace: they run a program with other rights.
+    /// Removes processes of other users from the trace, also those that became so: they run a program with other
+    /// rights.
     pub fn leave_others(&mut self, kernel: &mut Kernel, uid: u32) -> Result<(), KernelError> {
         let others: Vec<u32> = self.processes.keys().copied().filter(|pid| has_other_rights(*pid, uid)).collect();
         for pid in others {
@@ -471,7 +476,7 @@ impl Follow {
         self.let_go();
     }
 
-    /// Lets everybody go on who waits for us.
+    /// Releases all waiting threads and processes.
     pub fn let_go(&mut self) {
         self.waits.release_all();
         self.waits.resume_all();

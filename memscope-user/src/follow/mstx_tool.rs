@@ -32,7 +32,7 @@ pub enum MstxToolError {
     Folder {
         /// The folder.
         folder: PathBuf,
-        /// What is wrong with it.
+        /// Its fault.
         what: &'static str,
     },
     /// The file cannot be written.
@@ -75,7 +75,7 @@ impl MstxTool {
         let folder = tempfile::Builder::new().prefix("memscope-mstx-").tempdir_in(&base).map_err(write(&base))?;
         let path = folder.path().join(MSTX_TOOL);
         fs::write(&path, LIBRARY).map_err(write(&path))?;
-        // Whoever the program runs as. Nobody else can have replaced either: see `fault`.
+        // For every user that the program may run as. No other user can have replaced either: see `fault`.
         for shared in [&path, folder.path()] {
             fs::set_permissions(shared, fs::Permissions::from_mode(0o755)).map_err(write(shared))?;
         }
@@ -89,7 +89,7 @@ impl MstxTool {
     }
 }
 
-/// What would keep a library in this folder from being loaded, or from staying ours.
+/// The reason why a library in this folder would not be loaded, or could be replaced.
 fn fault(folder: &Path) -> io::Result<Option<&'static str>> {
     const WRITABLE_BY_OTHERS: u32 = 0o022;
     const STICKY: u32 = 0o1000;
@@ -107,7 +107,7 @@ mod tests {
     use super::*;
     use crate::os::elf::{self, ElfFile, dynamic::Pointer};
 
-    /// The library has a function of its own for each of mstx's that is probed, and the one that mstx asks for.
+    /// The library has its own function for each probed one of mstx, and the one that mstx looks up.
     #[test]
     fn every_function_of_mstx_has_its_own() {
         let rows = crate::backend::builtin().filter(|spec| spec.libraries.contains(&MSTX_TOOL));
@@ -119,7 +119,7 @@ mod tests {
         places.sort_unstable();
         places.dedup();
         assert_eq!((found.len(), places.len()), (13, 13));
-        // It means its own: with those of the program's library in the table, that would call itself for ever.
+        // It refers to its own: with those of the program's library in the table, it would call itself forever.
         let library = ElfFile::parse(LIBRARY).expect("an ELF file");
         let pointers: Vec<Pointer<'_>> =
             library.relocations().expect("relocations").map(|relocation| relocation.pointer).collect();

@@ -1,8 +1,8 @@
 //! Brings the constants of programs into memory, where the kernel side cannot wait for a page (before Linux 6.0).
 //!
-//! The text of a mark is often a literal that nobody has touched before the call. Its page is in the page cache, but not in
-//! the process: a program of the kernel side cannot read it, and user space may be late, if the process ends soon. Reading a
-//! byte of each page through `/proc/<pid>/mem` maps it, which changes nothing that the process can see.
+//! The text of a mark is often a literal that was never touched before the call. Its page is in the page cache, but not
+//! in the process: a program of the kernel side cannot read it, and user space may be late, if the process ends soon.
+//! Reading a byte of each page through `/proc/<pid>/mem` maps it, which the process cannot notice.
 
 use crate::os::{
     maps::{self, Line},
@@ -14,7 +14,7 @@ const MAX_MAPPING_BYTES: u64 = 1 << 20;
 /// Of one process.
 const MAX_BYTES: u64 = 8 << 20;
 
-/// Brings them in, as far as they can be had. What is there already costs a read for each page, some 0.5 µs.
+/// Maps the pages, as far as possible. A page that is present costs a read, some 0.5 µs.
 pub(super) fn bring_in(pid: u32, page_bytes: u32) {
     let (Ok(maps), Ok(memory)) = (maps::read(pid), Memory::open(pid)) else { return };
     for (start, end) in constants(&maps) {
@@ -56,11 +56,11 @@ mod tests {
         assert_eq!(constants(maps), [(0x1000, 0x2000), (0x10_0000, 0x20_0000)]);
         let one = |n: u64| format!("{:x}-{:x} r--p 00000000 08:02 {n} /lib\n", n << 24, (n << 24) + (1 << 20));
         let many: Vec<String> = (0..20).map(one).collect();
-        // Inode 0 is none; eight of the others are all that is allowed.
+        // Inode 0 is none; eight of the others are the limit.
         assert_eq!(constants(many.concat().as_bytes()).len(), 8);
     }
 
-    /// A page of this program's own file that nobody has touched is there afterwards.
+    /// An untouched page of this program's own file is present afterwards.
     #[test]
     fn untouched_pages_are_mapped() {
         use std::os::fd::AsRawFd as _;

@@ -1,7 +1,7 @@
-//! Starting the program so that nothing of it runs untraced.
+//! Starts the program so that no part of it runs untraced.
 //!
-//! The child waits on a pipe until it is in the process filter, then executes. The terminal, the process
-//! group and the environment are left alone (`--mstx-injection` adds to the last); under sudo the program runs as the calling user.
+//! The child waits on a pipe until it is in the process filter, then executes. The terminal, the process group and the
+//! environment are unchanged (`--mstx-injection` adds to the last); under sudo the program runs as the calling user.
 
 use std::{
     env,
@@ -32,9 +32,9 @@ pub enum SpawnError {
     /// No such file.
     #[error("program not found: `{}`{}", program.display(), if *searched { " (searched in PATH)" } else { "" })]
     NotFound {
-        /// As given.
+        /// The given name.
         program: PathBuf,
-        /// Looked for in `PATH`.
+        /// Searched in `PATH`.
         searched: bool,
     },
     /// It may not be executed.
@@ -144,7 +144,7 @@ pub fn prepare(
     }
 }
 
-/// Only returns when something failed.
+/// Returns only after a failure.
 fn become_program(
     go: OwnedFd,
     program: &Path,
@@ -187,7 +187,7 @@ fn become_program(
 }
 
 impl Waiting {
-    /// What it is to execute.
+    /// The program to execute.
     #[must_use]
     pub fn program(&self) -> &Path {
         &self.program
@@ -199,13 +199,13 @@ impl Waiting {
         Ok(self.pid)
     }
 
-    /// Splits off what tells whether the execution failed; reading it blocks until the program runs.
+    /// Splits off the result of the execution; reading it blocks until the program runs.
     pub fn failure(&self) -> io::Result<Failure> {
         Ok(Failure { pipe: self.failure.try_clone()?, program: self.program.clone() })
     }
 }
 
-/// Tells whether the program could be executed.
+/// The result of the execution.
 #[derive(Debug)]
 pub struct Failure {
     pipe: File,

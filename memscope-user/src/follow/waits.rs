@@ -1,6 +1,6 @@
-//! Who waits for us: threads that the kernel side holds, and processes that it has stopped.
+//! Threads that the kernel side holds, and processes that it has stopped.
 //!
-//! The maps outlive the tracer as long as the guard has them, so that nobody waits for a tracer that was killed.
+//! The guard keeps the maps when the tracer is killed, so that no process waits for it forever.
 
 use std::os::fd::{AsFd as _, OwnedFd};
 
@@ -22,13 +22,13 @@ use crate::{
     },
 };
 
-/// The maps of who waits.
+/// The maps of waiting threads and processes.
 pub struct Waits {
     holds: HashMap<MapData, u64, u64>,
     stops: HashMap<MapData, u32, u32>,
     processes: HashMap<MapData, u32, ProcessState>,
     fds: [OwnedFd; 3],
-    /// Threads that were taken notice of.
+    /// Threads that were noticed.
     taken: Vec<u64>,
 }
 
@@ -60,10 +60,10 @@ impl Waits {
         &self.fds
     }
 
-    /// Whether the maps can be read with the rights that are left: before Linux 5.19 that takes some.
+    /// Whether the maps can be read with the remaining privileges: before Linux 5.19 that takes some.
     pub(crate) fn is_readable(&self) -> bool {
-        const NOBODY: u32 = 0;
-        match self.stops.get(&NOBODY, 0) {
+        const NO_PROCESS: u32 = 0;
+        match self.stops.get(&NO_PROCESS, 0) {
             Ok(_) | Err(MapError::KeyNotFound) => true,
             Err(_) => false,
         }
@@ -74,7 +74,7 @@ impl Waits {
         self.processes.keys().filter_map(Result::ok).any(is_alive)
     }
 
-    /// A held thread is taken notice of: it may take longer now, as long as [`live`](Self::live) is called.
+    /// Notes a held thread: it may take longer now, as long as [`live`](Self::live) is called.
     pub fn take(&mut self, thread: u64) {
         if self.holds.get(&thread, 0).is_ok_and(|state| state == HOLD_ASKED) {
             self.sign(thread);
@@ -82,7 +82,7 @@ impl Waits {
         }
     }
 
-    /// Gives a sign of life to the threads that were taken notice of and still wait.
+    /// Gives a sign of life to the noted threads that still wait.
     pub fn live(&mut self) {
         let mut taken = std::mem::take(&mut self.taken);
         taken.retain(|&thread| {
@@ -101,14 +101,14 @@ impl Waits {
         let _ = self.holds.insert(&thread, &monotonic_ns(), EXISTS);
     }
 
-    /// A held thread goes on. Gives false if it had given up before.
+    /// Releases a held thread. Returns false if it had given up before.
     pub fn release(&mut self, thread: u64) -> bool {
         let gave_up = self.holds.get(&thread, 0).is_ok_and(|state| state == HOLD_GIVEN_UP);
         let _ = self.holds.remove(&thread);
         !gave_up
     }
 
-    /// All held threads go on.
+    /// Releases all held threads.
     pub fn release_all(&mut self) {
         let threads: Vec<u64> = self.holds.keys().filter_map(Result::ok).collect();
         for thread in threads {
@@ -116,13 +116,13 @@ impl Waits {
         }
     }
 
-    /// Whether a process waits for us, and for nobody else, to continue it.
+    /// Whether a process waits only for us to continue it.
     #[must_use]
     pub fn is_ours(&self, pid: u32) -> bool {
         self.stops.get(&pid, 0).is_ok_and(|by| by & (STOP_OURS | STOP_THEIRS) == STOP_OURS)
     }
 
-    /// Continues a process that we have stopped; one that somebody else has stopped as well stays as it is.
+    /// Continues a process that we have stopped; one that another process has stopped as well stays stopped.
     pub fn resume(&mut self, pid: u32) {
         if self.is_ours(pid) {
             let target = Pid::from_raw(pid.cast_signed());
@@ -134,7 +134,8 @@ impl Waits {
         }
     }
 
-    /// A process that we have continued runs: where the kernel side does not see signals, it has not seen ours either.
+    /// Notes that a process we have continued runs: where the kernel side does not see signals, it has not seen ours
+    /// either.
     pub fn settle(&mut self, pid: u32) {
         if self.is_ours(pid) {
             let _ = self.stops.remove(&pid);

@@ -1,8 +1,8 @@
 //! From a file or a process to the places of probes. Nothing here asks the kernel to trace.
 //!
-//! `hidden` finds functions that a library does not name, `mstx_copies` files that have functions of mstx in them, `site` the
-//! cheapest instruction of a function to probe, `ops` the operators of libtorch, `python` an interpreter and its structs, `thunks`
-//! which calls pass by a probe.
+//! `hidden` finds functions without a name in the library, `mstx_copies` files with copies of mstx's functions, `site`
+//! the cheapest instruction of a function to probe, `ops` the operators of libtorch, `python` an interpreter and its
+//! structs, `thunks` calls that bypass a probe.
 
 pub mod hidden;
 pub mod mstx_copies;

@@ -1,9 +1,9 @@
 //! Copies of mstx: programs and libraries that use its headers alone have its functions in them (ascend-abi §5.2).
 //!
-//! The functions are `static`. Where the compiler left them out of line and nobody stripped the file they are local symbols,
-//! with the prototypes of the exports. Where they are inlined or stripped nothing is left to probe: that is what
-//! `run --mstx-injection` is for. A clone that the compiler made (`mstxMarkA.constprop.0`) may take other arguments: it is
-//! another name, and not probed.
+//! The functions are `static`. If the compiler left them out of line and the file is not stripped, they are local
+//! symbols, with the prototypes of the exports. If they are inlined or stripped nothing is left to probe: then `run
+//! --mstx-injection` is needed. A clone that the compiler made (`mstxMarkA.constprop.0`) may take other arguments: it
+//! is another name, and not probed.
 
 use std::{
     fs::File,
@@ -17,8 +17,8 @@ use crate::{
     probes::{MSTX_TOOL, ProbeSpec},
 };
 
-/// Longer tables of names are not searched: those of whole frameworks with debug information, of which there are none with
-/// a copy. Bounds what is read of a file that a process maps.
+/// Longer tables of names are not searched: those of whole frameworks with debug information, none of which has a copy.
+/// Bounds the reading of a mapped file.
 const MAX_NAMES_BYTES: u64 = 32 << 20;
 /// `e_shoff`, `e_shentsize`, `e_shnum` in a header of 64 bytes.
 const SECTIONS_AT: usize = 40;
@@ -68,7 +68,7 @@ fn long(bytes: &[u8], at: usize) -> Option<u64> {
     bytes.get(at..)?.first_chunk().map(|bytes| u64::from_le_bytes(*bytes))
 }
 
-/// Whether the file has a copy in whatever form, by a text that each one has to have.
+/// Whether the file has a copy in any form, by a text that each one contains.
 pub(crate) fn is_in(elf: &ElfFile<'_>) -> bool {
     let constants = elf.constants().unwrap_or_default();
     constants.iter().any(|bytes| memmem::find(bytes, TOOL_ENTRY).is_some())
@@ -80,7 +80,7 @@ mod tests {
 
     use super::*;
 
-    /// A header, then the sections: none, symbols that name the third, and that.
+    /// A header, then the sections: none, symbols that name the third, and that one.
     fn file(names: &[u8]) -> Vec<u8> {
         const AT: u64 = 64 + 3 * 64;
         let mut bytes = vec![0; AT as usize];
@@ -108,7 +108,7 @@ mod tests {
         assert!(!may(&file(b"")));
     }
 
-    /// What is stripped, cut off or absurd has none, and is not read without end.
+    /// A stripped, truncated or malformed file has none, and reading it ends.
     #[test]
     fn broken_files_have_none() {
         let good = file(b"\0mstxMarkA\0");

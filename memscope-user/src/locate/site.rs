@@ -1,9 +1,9 @@
 //! Chooses the cheapest place for a uprobe near the start of a function.
 //!
-//! A uprobe costs one trap where the kernel emulates the probed instruction, and two traps and a copied instruction where
-//! it single-steps it: about 0.6 µs against 12 µs in a VM. Most functions start with `endbr64` or `sub rsp`, which are
-//! single-stepped, so moving the probe by a few bytes saves a factor of 20. The probe must then still see what it would
-//! have seen at the entry: same arguments, same return address, once per call, and before the function did anything.
+//! A uprobe costs one trap where the kernel emulates the probed instruction, and two traps and a copied instruction
+//! where it single-steps it: about 0.6 µs against 12 µs in a VM. Most functions start with `endbr64` or `sub rsp`,
+//! which are single-stepped, so moving the probe by a few bytes saves a factor of 20. The probe must still see the same
+//! as at the entry: same arguments, same return address, once per call, and before the function has any effect.
 //!
 //! # What the kernel does with an instruction
 //!
@@ -22,11 +22,11 @@
 //! | all others, `endbr64` and `sub rsp` among them | | single-stepped | |
 //!
 //! Four traps in it. Before 6.18 `90` counts as a nop with any prefix, so `xchg rax, r8` (`49 90`) would be skipped.
-//! Opcodes are compared without looking at VEX, so `vpcmpeqb` (`c5 f9 74 …`) would be taken for `je`. An emulated `call`
-//! leaves a user shadow stack behind (until `abf08854d224`, 2026), so the return from it kills the program. The `call`
-//! of an optimised nop writes below `rsp`, where a leaf function may keep variables. Such sites are not chosen here, but
-//! for a `call` that is the entry itself. For the last reason later kernels (`554ba38456da`, 2026) optimise a 10-byte
-//! nop instead, which has a refused prefix elsewhere; the 5-byte one is then emulated.
+//! Opcodes are compared without regard to VEX, so `vpcmpeqb` (`c5 f9 74 …`) would be taken for `je`. An emulated `call`
+//! does not update a user shadow stack (until `abf08854d224`, 2026), so the return from it kills the program. The
+//! `call` of an optimised nop writes below `rsp`, where a leaf function may keep variables. Such sites are not chosen
+//! here, except for a `call` that is the entry itself. For the last reason later kernels (`554ba38456da`, 2026)
+//! optimise a 10-byte nop instead, which has a refused prefix elsewhere; the 5-byte one is then emulated.
 //!
 //! aarch64, `arch/arm64/kernel/probes/decode-insn.c` (`arm_probe_decode_insn`, `aarch64_insn_is_steppable`):
 //!
@@ -39,7 +39,7 @@
 //! | exclusives, `mrs`, `msr`, exceptions, `aut…`, other hints, `retaa` and its kin | refused | |
 //! | all others, `stp x29, x30, [sp, #-n]!` among them | single-stepped | |
 //!
-//! # What a return probe needs
+//! # Conditions for a return probe
 //!
 //! On x86-64 the kernel replaces the word at `[rsp]`, so `rsp` must not have moved. On aarch64 it replaces `x30`, so that
 //! must not have been saved, changed or signed (`paciasp` signs it, and `autiasp` would then trip over the new one); and
@@ -57,13 +57,13 @@ use thiserror::Error;
 use self::motion::Motion;
 use crate::os::elf::{ElfFile, Machine, Resolved};
 
-/// How far into a function a site may lie.
+/// Bytes of a function in which a site may lie.
 const SCAN_BYTES: usize = 64;
 
-/// How much of a function is searched for branches back to its start.
+/// Bytes of a function that are searched for branches back to its start.
 const MAX_BODY: usize = 64 * 1024;
 
-/// How much before and behind a function is searched too: hand-written functions share code with their neighbours, as
+/// Bytes before and after a function that are searched too: hand-written functions share code with their neighbours, as
 /// `__memcpy_chk` jumps to `memcpy` + 3 in glibc.
 const NEIGHBOURHOOD: usize = 256;
 
@@ -87,7 +87,7 @@ pub enum SiteError {
     Refused {
         /// Virtual address of the function.
         address: u64,
-        /// What is there.
+        /// The instruction there.
         instruction: String,
     },
 }
@@ -98,16 +98,16 @@ pub struct Function<'a> {
     machine: Machine,
     address: u64,
     body: &'a [u8],
-    /// Whether `body` is all of it, so that every branch back to its start is in sight.
+    /// Whether `body` is the whole function, with every branch back to its start.
     whole: bool,
     before: &'a [u8],
     after: &'a [u8],
-    /// Offset of another symbol inside the function: whoever calls that must not hit our probe.
+    /// Offset of another symbol inside the function: its callers must not hit our probe.
     inner_entry: Option<u64>,
 }
 
 impl<'a> Function<'a> {
-    /// A function at the virtual address `address`, whose bytes start `bytes`; `size_bytes` 0 is unknown.
+    /// A function at the virtual address `address`, in bytes that start `bytes`; `size_bytes` 0 is unknown.
     #[must_use]
     pub fn new(machine: Machine, address: u64, bytes: &'a [u8], size_bytes: u64) -> Self {
         let size = usize::try_from(size_bytes).unwrap_or(usize::MAX);
@@ -121,7 +121,7 @@ impl<'a> Function<'a> {
     pub fn in_file(file: &ElfFile<'a>, resolved: &Resolved) -> Option<Self> {
         let room = resolved.next_vaddr.map_or(u64::MAX, |next| next.saturating_sub(resolved.vaddr));
         let size_bytes = resolved.size_bytes;
-        // Without a size the next symbol bounds what is decoded, but it does not promise that the function ends there.
+        // Without a size the next symbol bounds the decoded part, but the function need not end there.
         let readable = if size_bytes == 0 { room } else { size_bytes };
         let bytes = file.bytes_at(resolved.vaddr, usize::try_from(readable).unwrap_or(usize::MAX).min(MAX_BODY))?;
         let mut function = Self::new(file.machine(), resolved.vaddr, bytes, size_bytes);
@@ -155,7 +155,7 @@ struct Targets {
     sure: bool,
 }
 
-/// What a probe wants to see.
+/// Requirements of a probe.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SiteUse {
     /// Bit *n* set: the register of integer argument *n* is read (`rdi rsi rdx rcx r8 r9`; `x0` to `x7`).
@@ -164,11 +164,12 @@ pub struct SiteUse {
     pub needs_return: bool,
     /// Arguments on the stack are read, at their offsets from the stack pointer at the entry.
     pub stack_args: bool,
-    /// The kernel side takes arguments from where they are by then ([`Site::places`]), and no return probe shares the site.
+    /// The kernel side takes moved arguments from their new places ([`Site::places`]), and no return probe shares the
+    /// site.
     pub follows: bool,
 }
 
-/// What the running kernel can do; all false is right for every kernel from 5.10 on, only dearer on newer ones.
+/// Features of the running kernel; all false is correct for every kernel from 5.10 on, only slower on newer ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Kernel {
     /// Emulates the nops that older kernels single-step: on x86-64 surely where kernel BTF has `arch_uprobe_optimize`
@@ -178,7 +179,7 @@ pub struct Kernel {
     pub optimizes_nop5: bool,
 }
 
-/// What a hit costs, cheapest first.
+/// The cost of a hit, cheapest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum SiteCost {
     /// A 5-byte nop that the kernel replaces by a call: about 0.5 µs.
@@ -190,7 +191,7 @@ pub enum SiteCost {
 }
 
 impl SiteCost {
-    /// About what a hit takes, in microseconds, where measured: in a virtual machine (docs/overhead.md).
+    /// Approximate time of a hit, in microseconds, measured in a virtual machine (docs/overhead.md).
     #[must_use]
     pub const fn price_us(self) -> f64 {
         match self {
@@ -212,7 +213,7 @@ impl SiteCost {
 pub struct Site {
     /// Bytes from the start of the function.
     pub offset: u32,
-    /// What a hit costs there.
+    /// The cost of a hit there.
     pub cost: SiteCost,
     /// The instruction there, for people.
     pub instruction: String,
@@ -227,13 +228,13 @@ pub fn choose(function: &Function<'_>, usage: SiteUse, kernel: Kernel) -> Result
 
 /// All sites where a probe sees what `usage` asks for, cheapest first, then nearest to the entry; never empty.
 ///
-/// The scan ends behind the first instruction that changes a needed register, moves what is needed on the stack, writes
-/// memory that others can see, or may go elsewhere, and before any place that another symbol or a branch in the function
-/// or its neighbours leads to: a probe there would be hit more than once per call, or by other callers. Branches from far
-/// away and jump tables are not seen; compilers do not aim them at a prologue.
+/// The scan ends behind the first instruction that changes a needed register, moves a needed word on the stack, writes
+/// memory visible to others, or may branch, and before any place that another symbol or a branch in the function or its
+/// neighbours leads to: a probe there would be hit more than once per call, or by other callers. Branches from far away
+/// and jump tables are not seen; compilers do not aim them at a prologue.
 ///
-/// Where all of these would be single-stepped, and `usage` follows arguments, the one site is the first that is not, behind instructions
-/// that move the arguments to other registers or into the function's own frame.
+/// If all of these would be single-stepped, and `usage` follows arguments, the one site is the first that is not,
+/// behind instructions that move the arguments to other registers or into the function's own frame.
 pub fn candidates(function: &Function<'_>, usage: SiteUse, kernel: Kernel) -> Result<Vec<Site>, SiteError> {
     let steps = decode(function, kernel)?;
     let first = steps.first().ok_or(SiteError::NoCode { address: function.address })?;
@@ -250,7 +251,8 @@ pub fn candidates(function: &Function<'_>, usage: SiteUse, kernel: Kernel) -> Re
     {
         return Ok(vec![Site { offset: at.offset, cost, instruction: at.text.clone(), places: Some(places) }]);
     }
-    // An Arm landing pad costs as much as what follows it, and a probe on it fires with the branch type still pending.
+    // An Arm landing pad costs as much as the next instruction, and a probe on it fires with the branch type still
+    // pending.
     sites.sort_by_key(|(cost, step)| (*cost, step.pad == Pad::Bti, step.offset));
     if sites.is_empty() {
         return Err(refused);
@@ -267,7 +269,7 @@ pub fn candidates(function: &Function<'_>, usage: SiteUse, kernel: Kernel) -> Re
 /// Return instructions of one function that get a probe; generated code has few.
 const MAX_RETURNS: usize = 64;
 
-/// What a hit of a function's own return instruction costs: of x86-64's the kernel emulates none.
+/// The cost of a hit at a function's own return instruction: on x86-64 the kernel emulates none.
 #[must_use]
 pub const fn return_cost(machine: Machine) -> SiteCost {
     match machine {
@@ -311,7 +313,7 @@ fn decode(function: &Function<'_>, kernel: Kernel) -> Result<Vec<Step>, SiteErro
 #[derive(Debug)]
 struct Step {
     offset: u32,
-    /// `None` where the kernel refuses a probe, or where one would do harm.
+    /// `None` where the kernel refuses a probe, or where one would be harmful.
     cost: Option<SiteCost>,
     pad: Pad,
     /// Pushes a register, so no balanced loop can start here.
@@ -319,7 +321,7 @@ struct Step {
     /// Overwrites the link register itself, after a return probe would have put its own address there.
     links: bool,
     after: Effects,
-    /// What it does to values that are followed.
+    /// Its effect on followed values.
     motion: Motion,
     text: String,
 }
@@ -332,12 +334,12 @@ enum Pad {
     Bti,
 }
 
-/// What no longer holds behind an instruction.
+/// Conditions that an instruction ends.
 #[derive(Clone, Copy, Debug, Default)]
 struct Effects {
-    /// Argument registers that are written, as in [`SiteUse::args`].
+    /// Written argument registers, as in [`SiteUse::args`].
     writes: u8,
-    /// The return address is no longer where the kernel looks for it.
+    /// The return address is no longer at the place that the kernel reads.
     ends_return: bool,
     /// Stack arguments have moved or may have changed.
     ends_stack_args: bool,

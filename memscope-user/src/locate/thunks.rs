@@ -1,7 +1,8 @@
 //! Thunks that hold a copy of a probed function: calls through them pass by its probe.
 //!
-//! A virtual function that is called by a base class is entered by a thunk, which corrects `this` and jumps to the function. Where the
-//! function is short the compiler puts a copy of it into the thunk instead, and the function itself may never run.
+//! A virtual function that is called by a base class is entered by a thunk, which corrects `this` and jumps to the
+//! function. If the function is short the compiler puts a copy of it into the thunk instead, and the function itself
+//! may never run.
 
 use super::site;
 use crate::os::elf::{ElfFile, Symbol, SymbolKind};

@@ -1,4 +1,4 @@
-//! What was checked, each with one of three answers, or why there is none.
+//! The checks, each with one of three answers, or the reason why it has none.
 
 use super::Verdict;
 use crate::analyses::{
@@ -40,11 +40,11 @@ impl Topic {
 /// The answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Checked {
-    /// It was looked for and is there.
+    /// It was searched for and found.
     Found,
     /// The evidence is too weak.
     Undecided,
-    /// It was looked for and is not there.
+    /// It was searched for and not found.
     NotFound,
     /// It could not be judged, and why.
     NotJudged(&'static str),
@@ -88,7 +88,7 @@ pub(super) fn verdict(checks: &[Check]) -> Verdict {
     }
 }
 
-/// The best answer there is: found beats undecided, and any answer beats none.
+/// The strongest answer: found beats undecided, and any answer beats none.
 fn strongest(answers: impl Iterator<Item = Checked>, none: &'static str) -> Checked {
     answers.min().unwrap_or(Checked::NotJudged(none))
 }

@@ -10,7 +10,7 @@ use crate::model::{Device, Pool};
 /// A line of the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemoryRow {
-    /// What it is.
+    /// The meaning of the row.
     pub label: String,
     /// Bytes.
     pub size_bytes: u128,
@@ -38,13 +38,14 @@ pub struct MemoryTable {
     pub time_ns: u64,
     /// The rows; those that are no parts add up to `total_bytes`.
     pub rows: Vec<MemoryRow>,
-    /// All of it.
+    /// The sum.
     pub total_bytes: u128,
-    /// Bytes in use on the device, by whomever, and bytes that it has; `None` if the driver's figures are unknown.
+    /// Bytes in use on the device, by all processes, and bytes of the device; `None` if the driver's figures are
+    /// unknown.
     pub device_bytes: Option<(u128, u64)>,
 }
 
-/// The table of a failed request: of pools what is in use and what is cached, of the driver what is in no pool.
+/// The table of a failed request: bytes in use and cached of pools, and the driver's outside of pools.
 pub(super) fn at_failure(oom: &Oom) -> MemoryTable {
     let mut rows = Vec::new();
     for pool in &oom.pools {
@@ -105,7 +106,7 @@ fn add(rows: &mut Vec<MemoryRow>, label: String, size_bytes: u128, is_part: bool
     }
 }
 
-/// Rows of a pool that says itself what it holds. Blocks within another pool's memory are that pool's bytes.
+/// Rows of a pool with its own figures. Blocks within another pool's memory are that pool's bytes.
 fn add_pool(PoolSheets { pool, allocated, reserved }: &PoolSheets, ledger: &Ledger, rows: &mut Vec<MemoryRow>) {
     let nested = allocated.bytes(Item::PoolNested { pool: *pool });
     let in_use = allocated.total.size_bytes.saturating_sub(nested);
@@ -119,7 +120,7 @@ fn add_pool(PoolSheets { pool, allocated, reserved }: &PoolSheets, ledger: &Ledg
     add(rows, format!("{}, cached", pool.title()), cached, false);
 }
 
-/// Pools that say nothing of themselves: pool, bytes in use, bytes cached.
+/// Pools without figures of their own: pool, bytes in use, bytes cached.
 fn pools_without_sheets(ledger: &Ledger) -> impl Iterator<Item = (Pool, u128, u128)> {
     let has_sheets = |pool: Pool| ledger.pools.iter().any(|sheets| sheets.pool == pool);
     ledger.hal.parts.iter().filter_map(move |part| match part.item {

@@ -31,7 +31,7 @@ pub enum Verdict {
     Leak,
     /// Live blocks of a place grow without end.
     Growing,
-    /// Something increased, and the evidence is too weak for a verdict.
+    /// Memory increased, and the evidence is too weak for a verdict.
     Undecided,
     /// Nothing was found.
     NothingFound,
@@ -48,21 +48,21 @@ pub struct ProcessOverview {
     pub devices: Vec<Device>,
     /// The conclusion.
     pub verdict: Verdict,
-    /// The begin of its exit, nanoseconds since the Unix epoch; `None` if no exit was seen.
+    /// The start of its exit, nanoseconds since the Unix epoch; `None` if no exit was seen.
     pub exit_ns: Option<u64>,
-    /// The places behind the verdict, or those that hold the most memory; the largest first.
+    /// The places behind the verdict, or those with the most memory; the largest first.
     pub places: Vec<Place>,
     /// The last request that failed.
     pub failed_request: Option<FailedRequest>,
-    /// What to try: the first advice of the most urgent card, if something is wrong.
+    /// The first advice of the most urgent card, if a problem was found.
     pub advice: Option<Advised>,
     /// Memory, one table for each device; if a request failed, that of its device at that moment.
     pub memory: Vec<MemoryTable>,
     /// Most bytes in use on a device at a time: of driver and pools, which nest, the layer with the most.
     pub peak_bytes: u64,
-    /// Growth of a place below this, in bytes an hour, would not have been noticed; `None` where that is not known.
+    /// Growth of a place below this, in bytes an hour, would go unnoticed; `None` if unknown.
     pub undetectable_bytes_per_hour: Option<u64>,
-    /// What was checked.
+    /// The checks.
     pub checks: Vec<Check>,
     /// The process was running before the trace.
     pub attached: bool,
@@ -72,7 +72,7 @@ pub struct ProcessOverview {
     pub confidence: Confidence,
 }
 
-/// Something to try.
+/// An advice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Advised {
     /// What, in short.
@@ -154,7 +154,7 @@ impl ProcessOverview {
     }
 }
 
-/// What the cards of a process advise first; if a request failed, those of the last one.
+/// The first advice of a process's cards; if a request failed, of the last one's.
 fn advised(process: &ProcessOverview, cards: &[Card]) -> Option<Advised> {
     let of_process = cards.iter().filter(|card| card.pid == process.pid && card.level != Level::Info);
     let mut wanted = of_process.filter(|card| match &process.failed_request {

@@ -24,7 +24,7 @@ pub struct FailedRequest {
     pub failed: usize,
 }
 
-/// That of a process.
+/// The failed request of a process.
 pub(super) fn of(findings: &[&Finding]) -> Option<FailedRequest> {
     let oom = last_oom(findings)?;
     Some(FailedRequest {

@@ -1,4 +1,4 @@
-//! The places behind a verdict, or those that hold the most memory.
+//! The places behind a verdict, or those with the most memory.
 
 use std::cmp::Reverse;
 
@@ -15,7 +15,7 @@ use crate::analyses::{
 use crate::hash::HashMap;
 use crate::model::{Device, LiveGroups, LiveSum, Pool, Stacks};
 
-/// What a place does.
+/// The role of a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// It leaks.
@@ -28,7 +28,7 @@ pub enum Role {
     Holds,
 }
 
-/// What is known beyond the live blocks.
+/// Further facts about the place.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Detail {
     /// Steps that the blocks come from: number, first and last.
@@ -44,7 +44,7 @@ pub enum Detail {
 /// A place.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Place {
-    /// What it does.
+    /// Its role.
     pub role: Role,
     /// Device.
     pub device: Device,
@@ -201,7 +201,7 @@ fn undecided(findings: &[&Finding]) -> Vec<Place> {
     with_shares(merged(all, increases))
 }
 
-/// What held the most at the peak of a pool; without that analysis, what is live at the end.
+/// The places with the most memory at the peak of a pool; without that analysis, those at the end.
 fn holders(findings: &[&Finding]) -> Vec<Place> {
     let peaks = findings.iter().filter_map(|finding| Peak::of(finding)).filter(|peak| !peak.pool.is_host());
     if let Some(peak) = peaks.max_by_key(|peak| (!peak.pool.is_base(), peak.peak_bytes)) {
@@ -226,7 +226,7 @@ fn holders(findings: &[&Finding]) -> Vec<Place> {
     with_shares(all)
 }
 
-/// Places of groups of live blocks; those without a stack stand for none.
+/// Places of groups of live blocks; those without a stack have none.
 fn holding(device: Device, pool: Pool, groups: &LiveGroups, total_bytes: u64) -> Vec<Place> {
     let places = groups.places.iter().filter(|sum| !sum.stacks.is_empty());
     places

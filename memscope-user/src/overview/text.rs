@@ -57,7 +57,7 @@ pub enum Tone {
 /// A piece of a line, or an end of line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// How it stands out.
+    /// Its emphasis.
     pub tone: Tone,
     /// The text, without characters that a terminal obeys.
     pub text: String,
@@ -96,7 +96,7 @@ impl Page {
         self.lines.push(Vec::new());
     }
 
-    /// A bar of so many parts of the whole.
+    /// A bar of this many parts of the whole.
     fn bar(&self, share: f64) -> String {
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a few columns")]
         let full = (share.clamp(0.0, 1.0) * BAR as f64).round() as usize;
@@ -115,7 +115,7 @@ impl Page {
     }
 }
 
-/// Writes the screen. `title` names what was traced; `next` are commands to type.
+/// Writes the screen. `title` names the traced program; `next` are commands to type.
 #[must_use]
 pub fn write(overview: &Overview, end: &RunEnd, title: &str, next: &[String], look: Look) -> Vec<Vec<Piece>> {
     let mut page = Page { look, lines: Vec::new() };
@@ -150,7 +150,7 @@ pub fn write(overview: &Overview, end: &RunEnd, title: &str, next: &[String], lo
     page.lines
 }
 
-/// What comes below the places.
+/// Writes the lines below the places.
 fn below_places(
     first: &ProcessOverview,
     others: &[ProcessOverview],

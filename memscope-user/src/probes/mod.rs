@@ -221,7 +221,7 @@ pub struct ProbeSpec {
     pub text_arg: Option<u8>,
     /// The argument does not point to the text: the pointer to the text is this many bytes behind it.
     pub text_at: Option<u8>,
-    /// List whose elements are reported one by one.
+    /// List with elements that are reported one by one.
     pub list: Option<ListShape>,
     /// How the arrays are laid out that values lead to.
     pub array: Option<ArrayShape>,

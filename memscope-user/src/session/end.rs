@@ -38,10 +38,10 @@ impl Loop {
         while let Ok(urgent) = urgent.try_recv() {
             let _ = target.follow.handle(&mut target.kernel, urgent);
         }
-        target.tell_interpreters();
+        target.report_interpreters();
         let traced_any = target.follow.libraries().found_any() || work.gauge.figures().events > 0;
         if !never_ran && !traced_any {
-            target.tell_nothing_traced();
+            target.report_nothing_traced();
         }
         let Target { kernel, follow, child, .. } = target;
         if fault.is_none() && silenced.is_ok() {
@@ -50,7 +50,7 @@ impl Loop {
             follow.abandon();
         }
         let has_findings = monitor.is_some() || written.outcome.is_some();
-        let failures = tell_failures(&written, &speaker);
+        let failures = report_failures(&written, &speaker);
         let shown = show_last_sample(monitor, &written, &end, &**speaker.listener());
         let is_whole = fault.is_none() && silenced.is_ok() && unopened.is_empty();
         let complete = failures == 0 && shown.is_continue() && has_findings && is_whole;
@@ -81,7 +81,7 @@ impl Loop {
     /// No more events, and no process waits for us. Gives the files that could not be opened, and whether the kernel side is silent.
     fn stop(&mut self, end: &End) -> (Vec<String>, Result<(), KernelError>) {
         self.enter(Phase::Ending);
-        tell_end(end, &self.speaker);
+        report_end(end, &self.speaker);
         // While the processes are there to be told of, and before the notes end.
         if let Some(usage) = self.side.usage.take() {
             usage.finish();
@@ -92,7 +92,7 @@ impl Loop {
         }
         let unopened = self.target.unopened();
         let silenced = self.target.kernel.silence();
-        self.target.tell_waits();
+        self.target.report_waits();
         // Writing may take a while.
         self.target.follow.let_go();
         self.target.follow.reap();
@@ -110,7 +110,7 @@ fn status_of(mut child: Child) -> Option<u8> {
 }
 
 /// Says why the trace ends, where that is not as it should be.
-fn tell_end(end: &End, speaker: &Speaker) {
+fn report_end(end: &End, speaker: &Speaker) {
     if end.is_failure() {
         let hint = if matches!(end, End::Output(_)) { files::hint() } else { String::new() };
         speaker.error(format_args!("{end}{hint}; tracing ends here, the traced program goes on"));
@@ -146,7 +146,7 @@ fn show_last_sample(
 }
 
 /// Says which outputs could not be written; gives their number.
-fn tell_failures(written: &Written, speaker: &Speaker) -> usize {
+fn report_failures(written: &Written, speaker: &Speaker) -> usize {
     let errors = written.outcome.iter().flat_map(|outcome| &outcome.errors).map(|error| error_chain(error));
     let failures = errors.chain(written.capture_error.clone());
     failures.map(|failure| speaker.error(format_args!("{failure}"))).count()

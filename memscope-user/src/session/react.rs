@@ -160,7 +160,7 @@ impl Loop {
         }
         self.target.leave_others()?;
         self.note_changes();
-        self.target.tell_libraries();
+        self.target.report_libraries();
         self.speaker.listener().attached().map_err(TraceError::Listener)?;
         if let Some(tree) = &self.work.tree {
             tree.keep();
@@ -168,7 +168,7 @@ impl Loop {
         if !self.target.follow.libraries().found_any() {
             let pids = text::list(pids);
             self.speaker.warn(format_args!("no Ascend library is mapped by process {pids} yet; waiting for one"));
-            self.target.tell_names();
+            self.target.report_names();
         }
         self.enter(Phase::Tracing);
         steps.started();
@@ -271,7 +271,7 @@ impl Loop {
         let Target { follow, kernel, .. } = &mut self.target;
         let handled = follow.handle(kernel, urgent).and_then(|()| self.target.leave_others());
         self.note_changes();
-        self.target.tell_libraries();
+        self.target.report_libraries();
         handled.err().map(|error| End::Kernel(error_chain(&error)))
     }
 
@@ -298,7 +298,7 @@ impl Loop {
         if let Err(error) = follow.look_again(kernel).and_then(|()| self.target.leave_others()) {
             return Some(End::Kernel(error_chain(&error)));
         }
-        self.target.tell_interpreters();
+        self.target.report_interpreters();
         let living = self.target.follow.reap();
         self.note_changes();
         if self.duration.is_some_and(|duration| self.started.elapsed() >= duration) {

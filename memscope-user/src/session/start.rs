@@ -230,7 +230,7 @@ impl Loop {
             follow.follow_python(interpreters);
         }
         let notes = reader.first_notes();
-        follow.tell(move |note| notes.send(note_record(monotonic_ns(), 0, &note)));
+        follow.set_on_note(move |note| notes.send(note_record(monotonic_ns(), 0, &note)));
         let output = options.output.as_ref();
         let (max_bytes, rotates) = output.map_or((None, false), |output| (output.max_bytes, output.parts.is_some()));
         let (disk, accesses) = (Disk::new(files), operators::wanted(&options).accesses);

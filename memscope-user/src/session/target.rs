@@ -148,7 +148,7 @@ impl Target {
         }
         let pairs = environment.iter().map(|(name, value)| format!("{name}={value}\0"));
         self.follow.expect_program(&mut self.kernel, program, pairs.collect::<String>().as_bytes())?;
-        self.tell_libraries();
+        self.report_libraries();
         if let Some(tool) = tool {
             self.follow.expect_mstx_tool(&mut self.kernel, tool.path())?;
         }
@@ -182,21 +182,21 @@ impl Target {
     }
 
     /// How often threads and processes had to wait until libraries were probed.
-    pub(super) fn tell_waits(&self) {
+    pub(super) fn report_waits(&self) {
         let misses = self.kernel.misses().unwrap_or_default();
         let sum = |wanted: Miss| misses.iter().filter(|(_, miss, _)| *miss == wanted).map(|(.., count)| count).sum();
         let [held, stopped]: [u64; 2] = [Miss::Held, Miss::Stopped].map(sum);
         self.speaker.debug(format_args!("late libraries: {held} hold(s), {stopped} stop(s)"));
     }
 
-    pub(super) fn tell_interpreters(&mut self) {
-        for text in self.follow.take_told() {
+    pub(super) fn report_interpreters(&mut self) {
+        for text in self.follow.take_messages() {
             self.speaker.warn(format_args!("{text}"));
         }
     }
 
-    pub(super) fn tell_libraries(&mut self) {
-        self.tell_interpreters();
+    pub(super) fn report_libraries(&mut self) {
+        self.report_interpreters();
         for library in self.follow.take_added() {
             let path = library.path.display();
             if let Some(known) = &library.same_as {
@@ -227,18 +227,18 @@ impl Target {
     }
 
     /// No process has loaded what we know: the program is another one, or it starts its work where we do not follow.
-    pub(super) fn tell_nothing_traced(&self) {
+    pub(super) fn report_nothing_traced(&self) {
         let own = if self.user.is_empty() { "" } else { ", and none that --probe names" };
         let text = format_args!(
             "nothing was traced: no traced process loaded an Ascend library (driver, runtime, ACL, torch_npu, MindSpore, \
              ATB or mstx){own}"
         );
         self.speaker.warn(text);
-        self.tell_names();
+        self.report_names();
     }
 
     /// Which libraries are looked for.
-    pub(super) fn tell_names(&self) {
+    pub(super) fn report_names(&self) {
         self.speaker.debug(format_args!("looked for {}", library_names(&self.user)));
     }
 }

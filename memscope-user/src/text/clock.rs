@@ -12,7 +12,7 @@ pub(crate) struct Clock {
 }
 
 impl Clock {
-    /// That of a run that has ended.
+    /// The clock of a run that has ended.
     pub(crate) const fn of(end: &RunEnd) -> Self {
         Self { start_ns: end.start_ns }
     }

@@ -32,8 +32,8 @@ pub(crate) fn mega(bytes: u64) -> f64 {
     bytes as f64 / 1_048_576.0
 }
 
-/// A non-negative number as a C++ stream writes it by default: `%g`, that is six significant digits without
-/// trailing zeros, with an exponent when it is below -4 or above 5.
+/// A non-negative number as a C++ stream writes it by default: `%g`, six significant digits without trailing zeros,
+/// with an exponent below -4 or above 5.
 pub(crate) fn general(value: f64) -> String {
     const DIGITS: i32 = 6;
     let scientific = format!("{value:.5e}");
@@ -46,7 +46,7 @@ pub(crate) fn general(value: f64) -> String {
     format!("{}e{sign}{:02}", trimmed(mantissa), exponent.abs())
 }
 
-/// A non-negative number as Python prints it: the fewest digits that tell it from others, always with a fraction or an
+/// A non-negative number as Python prints it: the fewest digits that identify it, always with a fraction or an
 /// exponent; an exponent below -4 and above 15.
 pub(crate) fn shortest(value: f64) -> String {
     let scientific = format!("{value:e}");
@@ -58,7 +58,7 @@ pub(crate) fn shortest(value: f64) -> String {
     }
 }
 
-/// Without zeros at the end of the fraction, and without the point if nothing is left of it.
+/// Without zeros at the end of the fraction, and without the point if the fraction is empty.
 fn trimmed(number: &str) -> &str {
     if number.contains('.') { number.trim_end_matches('0').trim_end_matches('.') } else { number }
 }

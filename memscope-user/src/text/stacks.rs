@@ -8,9 +8,9 @@ use crate::dump_format::{stack_cell::last_line, text::push_text};
 use crate::hash::HashMap;
 use crate::model::{CutStacks, Device, Stack, Stacks};
 
-/// Stacks that are written; all of them are in the JSON.
+/// Stacks written; all of them are in the JSON.
 pub(crate) const MAX_STACKS: usize = 5;
-/// Frames of a stack that are written.
+/// Frames written of a stack.
 const MAX_FRAMES: usize = 16;
 
 /// Writes from where the blocks of a list were allocated; nothing if no stack is known.
@@ -39,7 +39,7 @@ pub(crate) fn write_blocks(
     if more > 0 { writeln!(out, "  … and {} (see --json)", counted(more, "more stack")) } else { Ok(()) }
 }
 
-/// Writes how many calls have stacks that end early, if any.
+/// Writes the number of calls with stacks that end early, if any.
 pub(crate) fn write_cut(cut: &[CutStacks], out: &mut dyn Write) -> io::Result<()> {
     if cut.is_empty() {
         return Ok(());
@@ -49,7 +49,7 @@ pub(crate) fn write_cut(cut: &[CutStacks], out: &mut dyn Write) -> io::Result<()
     writeln!(out, "Stacks that end early: {}", cut.iter().map(each).collect::<Vec<_>>().join(", "))
 }
 
-/// Writes a place with what is live of it.
+/// Writes a place with its live memory.
 pub(crate) fn write_sum(stacks: Stacks, bytes: u64, count: u64, out: &mut dyn Write) -> io::Result<()> {
     let blocks = counted(count, "block");
     write_place(&format!("  {} in {blocks}, allocated at:", size(bytes)), stacks, out)?;
@@ -112,7 +112,7 @@ mod tests {
         );
     }
 
-    /// Without stacks there is nothing to say; long ones are cut.
+    /// Without stacks there is no text; long ones are cut.
     #[test]
     fn blocks_are_summed_up() {
         let text = |blocks: &[(Stacks, u64)]| {

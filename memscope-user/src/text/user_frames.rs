@@ -64,7 +64,7 @@ impl UserFrame {
         if file.is_empty() {
             return Self { at: name.to_owned(), function: String::new() };
         }
-        // A place in a library without a name says nothing to people.
+        // A place in a library without a name means nothing to a reader.
         let function = if name.starts_with("+0x") { "" } else { name };
         Self { at: file.to_owned(), function: function.to_owned() }
     }

@@ -86,7 +86,7 @@ const NAMES: [&str; 76] = [
 const RUNTIME: usize = 7;
 const HCCL: usize = 3;
 
-/// Every value of the byte in a flag word: what has no name is a module, too.
+/// Every value of the byte in a flag word: unnamed values are modules, too.
 static MODULES: [ModuleInfo; 256] = table();
 
 const fn table() -> [ModuleInfo; 256] {
@@ -134,14 +134,14 @@ mod tests {
         assert_eq!(named, ["SLOG", "HCCL", "RUNTIME", "APP", "ASCENDCL", "FFTS", "INVLID_MOUDLE_ID"]);
     }
 
-    /// What has no name is unknown, as is a block without a module.
+    /// An unnamed module is unknown, as is a block without a module.
     #[test]
     fn other_ids_are_unknown() {
         assert_eq!([Some(of(76)), Some(of(255)), None].map(module_name), ["UNKNOWN"; 3]);
         assert_eq!(of(200).id(), 200);
     }
 
-    /// Reports have lines of their own for two of them.
+    /// Reports have separate lines for two of them.
     #[test]
     fn roles_of_modules() {
         let role = |name| named(name).map(Module::role);

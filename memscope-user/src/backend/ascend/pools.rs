@@ -15,7 +15,7 @@ pub const ATB: Pool = Pool::known(&ATB_INFO);
 /// `MindSpore`'s pool.
 pub const MIND_SPORE: Pool = Pool::known(&MIND_SPORE_INFO);
 
-/// All of them, in their order.
+/// All pools, in order.
 pub const ALL: &[Pool] = &[HAL, HOST, PTA, PTA_WORKSPACE, ATB, MIND_SPORE];
 
 static HAL_INFO: PoolInfo = PoolInfo {
@@ -106,7 +106,7 @@ pub(super) fn of_event_type(text: &str) -> Option<Pool> {
 mod tests {
     use super::*;
 
-    /// What a pool is says where its memory is from: of the driver's own two, device memory is apart from host memory.
+    /// The level of a pool is the origin of its memory: the driver's own two are device and host memory.
     #[test]
     fn levels_of_pools() {
         let levels = [HAL, HOST, PTA, MIND_SPORE, PTA_WORKSPACE, ATB, Pool::custom("x")].map(Pool::level);
@@ -118,7 +118,7 @@ mod tests {
         assert_eq!((HAL.is_host(), HOST.is_driver(), PTA.is_base()), (false, false, false));
     }
 
-    /// Tables of pools are in this order, those that programs have named last, by their names.
+    /// Tables of pools are in this order; pools with custom names are last, sorted by name.
     #[test]
     fn pools_have_an_order() {
         let mut pools = [Pool::custom("b"), ATB, Pool::custom("a"), MIND_SPORE, PTA_WORKSPACE, HOST, PTA, HAL];

@@ -1,13 +1,13 @@
-//! Marks in which `torch_npu`'s sanitizer says what memory an operator uses:
-//! `sanitizer-op: name=NAME;read=ALIAS:ADDR:SIZE,…;write=…` (contract §11). Texts are the program's: what is not of this form is an
-//! ordinary mark.
+//! Marks of `torch_npu`'s sanitizer about the memory that an operator uses: `sanitizer-op:
+//! name=NAME;read=ALIAS:ADDR:SIZE,…;write=…` (contract §11). Texts are the program's: any other form is an ordinary
+//! mark.
 
 use crate::backend::{OpUses, Use};
 use crate::model::AccessKind;
 
 const PREFIX: &str = "sanitizer-op:";
 
-/// Reads a mark's text. Of a text that was cut the last, torn part is passed over.
+/// Reads a mark's text. The last, torn part of a cut text is ignored.
 pub(super) fn parse(text: &str) -> Option<OpUses<'_>> {
     let (mut name, mut uses) = (None, Vec::new());
     for part in text.strip_prefix(PREFIX)?.trim_start().split(';') {
@@ -22,7 +22,7 @@ pub(super) fn parse(text: &str) -> Option<OpUses<'_>> {
     Some(OpUses { name: name?, uses })
 }
 
-/// `ALIAS:ADDR:SIZE`; the alias is a name among the operator's arguments, and says nothing of memory.
+/// `ALIAS:ADDR:SIZE`; the alias is a name among the operator's arguments, unrelated to memory.
 fn of_text(kind: AccessKind, text: &str) -> Option<Use> {
     let (rest, size) = text.rsplit_once(':')?;
     let (_, addr) = rest.rsplit_once(':')?;
@@ -61,7 +61,7 @@ mod tests {
         assert_eq!(parse("sanitizer-op:name=empty;read=;write="), Some(alone));
     }
 
-    /// What the program says is not believed further than it makes sense.
+    /// Values that make no sense are ignored.
     #[test]
     fn what_makes_no_sense_is_left_out() {
         let uses = |text| parse(text).map(|op| op.uses);

@@ -12,10 +12,10 @@ const SIZE_AT: usize = 96;
 /// `atb::MAX_DIM`.
 const MAX_RANK: u64 = 8;
 
-/// Of a type or format that is not known here.
+/// Placeholder of an unknown type or format.
 const UNKNOWN: &str = "N/A";
 
-/// Reads an `atb::Tensor`. What has more dimensions than a tensor can have, or negative ones, is none.
+/// Reads an `atb::Tensor`; `None` with more dimensions than a tensor can have, or negative ones.
 pub(super) fn read(bytes: &[u8]) -> Option<Tensor> {
     let word = |at: usize| bytes.get(at..).and_then(<[u8]>::first_chunk).copied().map(u64::from_le_bytes);
     let number = |at: usize| bytes.get(at..).and_then(<[u8]>::first_chunk).copied().map(i32::from_le_bytes);

@@ -5,7 +5,7 @@ use crate::backend::{Fields, Place, PoolChange, PoolWord};
 use crate::model::{AllocApi, Device, PageType};
 use crate::probes::Field;
 
-/// Codes that say that there was no memory: the driver's, then those of ACL and the runtime (ascend-abi §2, §3).
+/// Codes for memory being out: the driver's, then those of ACL and the runtime (ascend-abi §2, §3).
 pub(super) const OUT_OF_MEMORY: [i32; 5] = [6, 207_001, 200_000, 300_000, 0x0702_0016];
 /// The driver is asked for a little more than the caller of ACL or the runtime wanted (ascend-abi §2.1).
 pub(super) const PADDING_BYTES: u64 = 4096;
@@ -14,15 +14,15 @@ pub(super) const PINNED: u64 = 0x1000_0000;
 /// `c10::DeviceType::PrivateUse1`, which is the NPU.
 pub(super) const PRIVATE_USE: u8 = 20;
 
-/// What the address space field of a flag word stands for (ascend-abi §2.1).
+/// Meaning of the address space field of a flag word (ascend-abi §2.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Space {
     /// Memory of the NPU: `MEM_SVM`, `MEM_DEV`, `MEM_DVPP`.
     Device,
     /// Memory of the host: `MEM_HOST`, `MEM_HOST_AGENT`, `MEM_HOST_UVA`.
     Host,
-    /// No memory of either yet: `MEM_RESERVE`, `MEM_UVM` (its pages follow their users), and values without a meaning.
-    /// msMemScope passes over these calls.
+    /// No memory of either yet: `MEM_RESERVE`, `MEM_UVM` (its pages follow their users), and unused values. msMemScope
+    /// ignores these calls.
     AddressesOnly,
 }
 
@@ -78,8 +78,8 @@ fn of_prop(side_device: Option<u64>, module_page: Option<u64>) -> Place {
     Place { pool, device, module_id, page, is_memory: true }
 }
 
-/// The first bytes of `torch_npu`'s `MemoryUsage` (ascend-abi §6.2). Bytes 5 to 7 are padding that is not zero, and byte 4 is,
-/// too, before 2.5.
+/// The first bytes of `torch_npu`'s `MemoryUsage` (ascend-abi §6.2). Bytes 5 to 7 are padding that is not zero, and so
+/// is byte 4 before 2.5.
 pub(super) fn pool_report(word: u64, size: i64) -> Option<PoolWord> {
     let [kind, device, component, change, ..] = word.to_le_bytes();
     let pool = match component {
@@ -93,7 +93,7 @@ pub(super) fn pool_report(word: u64, size: i64) -> Option<PoolWord> {
         2 => PoolChange::Returned,
         _ => return None,
     };
-    // A block that is handed out has a size; one that ends is reported with a negative one.
+    // A block that is handed out has a size; at its end the size is negative.
     let is_sensible = if change == PoolChange::Alloc { size >= 0 } else { size <= 0 };
     let is_ours = kind == PRIVATE_USE && device.cast_signed() >= 0;
     (is_ours && is_sensible).then_some(PoolWord { pool, change, device: device.into() })

@@ -1,4 +1,4 @@
-//! `/etc/ld.so.cache` and `/etc/ld.so.conf`. Read as hostile input: nothing panics, and what is made of it is bounded.
+//! `/etc/ld.so.cache` and `/etc/ld.so.conf`. Read as hostile input: no panics, and bounded results.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -27,7 +27,7 @@ const MAGIC: &[u8] = b"glibc-ld.so.cache1.1";
 const HEADER_BYTES: usize = 48;
 /// Flags, name, path, version of the system, capabilities of the processor.
 const ENTRY_BYTES: usize = 24;
-/// `FLAG_ELF_LIBC6`, with what tells its class and machine.
+/// `FLAG_ELF_LIBC6`, with the flags of its class and machine.
 const FLAGS: u32 = if cfg!(target_arch = "aarch64") { 0x0a03 } else { 0x0303 };
 
 fn word(bytes: &[u8], at: usize) -> Option<u32> {
@@ -53,7 +53,7 @@ pub(super) fn parse(bytes: &[u8]) -> Vec<(&OsStr, &Path)> {
     entries.filter_map(library).collect()
 }
 
-/// The contents of a file below a root, if it is not larger than such files are.
+/// The contents of a file below a root, unless it is too large for such a file.
 pub(super) fn read(root: &Root, path: &Path) -> Option<Vec<u8>> {
     let file: File = root.open(path).ok()?;
     let mut bytes = Vec::new();
@@ -90,7 +90,7 @@ fn collect(root: &Root, path: &Path, nesting: usize, left: &mut usize, found: &m
     }
 }
 
-/// Files that a pattern means. One `*` in its last part stands for anything, as in all that are in use.
+/// Files that match a pattern. One `*` in its last part matches anything, as in all patterns in use.
 fn included(root: &Root, pattern: &Path) -> Vec<PathBuf> {
     let (Some(folder), Some(name)) = (pattern.parent(), pattern.file_name()) else { return Vec::new() };
     let Some(star) = name.as_bytes().iter().position(|byte| *byte == b'*') else { return vec![pattern.to_owned()] };
@@ -147,7 +147,7 @@ mod tests {
         assert_eq!(parse(b"ld.so-1.7.0"), []);
     }
 
-    /// Makes sure that no cut, no changed byte, and no count makes it panic or name what is not in the file.
+    /// No cut, changed byte or count causes a panic, or a name that is not in the file.
     #[test]
     fn damaged_caches() {
         let whole = cache(b"", &SAMPLE);
@@ -166,7 +166,7 @@ mod tests {
         assert_eq!(parse(&endless).len(), 2);
     }
 
-    /// Makes sure that a configuration's folders are found, with those of what it includes by a pattern, and that one which includes
+    /// A configuration's folders are found, with those of files that it includes by a pattern, and one that includes
     /// itself ends.
     #[test]
     fn folders_of_configurations() {

@@ -1,7 +1,8 @@
 //! Finds libraries before a program maps them, wherever its loader will look for them.
 //!
-//! What is found is probed by its inode, so that no thread has to wait when it is mapped. Missing a place costs a hold at that moment, and
-//! finding too much costs a probe that is never hit: so all of the loader's places are looked at, in whatever order.
+//! Found libraries are probed by inode, so that no thread has to wait when they are mapped. A missed place costs a hold
+//! at that moment, and one too many costs a probe that is never hit: so all of the loader's places are searched, in any
+//! order.
 
 mod cache;
 mod needs;
@@ -40,15 +41,15 @@ macro_rules! concat_triplet {
 const MAX_FILES: usize = 512;
 /// Folders that one variable, or one file, names.
 const MAX_FOLDERS: usize = 128;
-/// Time of one search: a network file system may be slow, and the tracer has other things to do.
+/// Longest time of one search: a network file system may be slow, and the tracer has other work.
 const MAX_TIME: Duration = Duration::from_millis(300);
-/// Roots and programs that are remembered.
+/// Most roots and programs kept.
 const MAX_ROOTS: usize = 256;
 const MAX_PROGRAMS: usize = 4096;
 
 const CACHE: &str = "/etc/ld.so.cache";
 const CONFIGURATION: &str = "/etc/ld.so.conf";
-/// Where loaders look by themselves: glibc's on several distributions, musl's.
+/// Default folders of loaders: glibc's on several distributions, musl's.
 const FOLDERS: [&str; 7] = [
     "/lib64",
     "/usr/lib64",
@@ -58,9 +59,9 @@ const FOLDERS: [&str; 7] = [
     concat_triplet!("/usr/lib/"),
     "/usr/local/lib",
 ];
-/// Folders of libraries for newer processors, below each folder that is searched (`ld.so(8)`, glibc 2.33).
+/// Folders of libraries for newer processors, below each searched folder (`ld.so(8)`, glibc 2.33).
 const PROCESSORS: &str = "glibc-hwcaps";
-/// What `$LIB` may stand for; loaders are built with one of them.
+/// Possible values of `$LIB`; loaders are built with one of them.
 const LIB: [&str; 3] = ["lib64", "lib", concat_triplet!("lib/")];
 
 /// A file that a program may map.
@@ -83,30 +84,30 @@ struct Program {
 /// The system below one root.
 #[derive(Debug, Default)]
 struct System {
-    /// What the cache has.
+    /// Libraries in the cache.
     libraries: HashMap<OsString, Vec<PathBuf>>,
     /// Folders that need no variable.
     folders: Vec<PathBuf>,
-    /// Folders in which libraries of ours were looked for.
+    /// Searched folders.
     visited: HashSet<PathBuf>,
-    /// Which cache that is.
+    /// Identity of the cache.
     stamp: Option<Stamp>,
     is_read: bool,
 }
 
-/// All that was looked for.
+/// The results of all searches.
 #[derive(Debug)]
 pub(super) struct Ahead {
-    /// Names of libraries that have rows.
+    /// Names of libraries with rows.
     names: Vec<&'static str>,
     systems: HashMap<RootId, System>,
     programs: HashSet<Program>,
-    /// A search came to its bound since that was asked last.
+    /// A search has reached its limit since the last check.
     is_cut: bool,
 }
 
 impl Ahead {
-    /// Nothing was looked for yet. `user`: rows besides the built-in ones.
+    /// Without any search. `user`: rows besides the built-in ones.
     pub(super) fn new(user: &[&'static ProbeSpec]) -> Self {
         let specs = backend::builtin().chain(user.iter().copied());
         // Those with a star are in folders that no loader searches.
@@ -117,7 +118,7 @@ impl Ahead {
         Self { names, systems: HashMap::new(), programs: HashSet::new(), is_cut: false }
     }
 
-    /// What a program will find that is started from here with this environment.
+    /// Libraries that a program started from here with this environment will find.
     pub(super) fn of_program(&mut self, program: &Path, environment: &[u8]) -> Vec<Found> {
         let Ok(root) = Root::own() else { return Vec::new() };
         let folder = std::env::current_dir().unwrap_or_default();
@@ -130,7 +131,7 @@ impl Ahead {
         )
     }
 
-    /// What a process will find.
+    /// Libraries that a process will find.
     pub(super) fn of_process(&mut self, pid: u32, environment: &[u8]) -> Vec<Found> {
         let link = |name: &str| fs::read_link(format!("/proc/{pid}/{name}")).unwrap_or_default();
         let Ok(root) = Root::of(pid) else { return Vec::new() };
@@ -150,7 +151,8 @@ impl Ahead {
         search.run(&mut self.is_cut)
     }
 
-    /// Whether a search came to its bound since the last call: what it has not found is probed once a process maps it.
+    /// Whether a search has reached its limit since the last call: missed libraries are probed once a process maps
+    /// them.
     pub(super) const fn take_cut(&mut self) -> bool {
         std::mem::replace(&mut self.is_cut, false)
     }
@@ -232,7 +234,7 @@ impl<'a> Search<'a> {
         Self { root, system, names, folders, paths, files, found, queue, until, is_cut: false }
     }
 
-    /// Libraries of ours where every program finds them.
+    /// Finds our libraries in the folders that every program searches.
     fn look_everywhere(&mut self) {
         let mut folders = self.folders.clone();
         folders.extend_from_slice(&self.system.folders);
@@ -250,7 +252,7 @@ impl<'a> Search<'a> {
         self.names.iter().any(|ours| is_version(name, ours))
     }
 
-    /// Libraries of ours in a folder, and in those that it has for newer processors.
+    /// Finds our libraries in a folder, and in its folders for newer processors.
     fn look_into(&mut self, folder: &Path) {
         let processors = folder.join(PROCESSORS);
         let names = self.look_at(folder);
@@ -261,7 +263,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Libraries of ours in a folder alone. Gives all names in it, none if it was looked at before.
+    /// Finds our libraries in one folder. Returns all names in it, none if it was searched before.
     fn look_at(&mut self, folder: &Path) -> Vec<OsString> {
         if self.system.visited.len() >= MAX_PROGRAMS || !self.system.visited.insert(folder.to_owned()) {
             return Vec::new();
@@ -275,7 +277,7 @@ impl<'a> Search<'a> {
         names
     }
 
-    /// Takes a file if it is there. Whether it was, or had been taken before.
+    /// Takes a file if it exists. Returns whether it did, or had been taken before.
     fn open(&mut self, path: PathBuf) -> bool {
         if self.paths.contains(&path) {
             return true;
@@ -305,7 +307,7 @@ impl<'a> Search<'a> {
         self.found
     }
 
-    /// What a file has its loader look for.
+    /// Finds the libraries that a file needs.
     fn follow(&mut self, path: &Path, needs: &Needs) {
         let origin = path.parent().unwrap_or(Path::new("/"));
         let of =
@@ -396,7 +398,7 @@ fn replaced(text: &[u8], name: &str, by: &[u8]) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    /// Makes sure that lists are taken apart as `ld.so(8)` says.
+    /// Lists are split as `ld.so(8)` describes.
     #[test]
     fn lists_of_folders() {
         let of = |list: &str, current: Option<&str>| {
@@ -420,7 +422,7 @@ mod tests {
         assert_eq!(found, ["/a", "/now/b", "/cann/lib64"].map(PathBuf::from));
     }
 
-    /// Makes sure that a library which is needed by its path is found, and that a search that comes to its bound says so once.
+    /// A library needed by its path is found, and a search that reaches its limit reports that once.
     #[test]
     fn libraries_by_their_paths() {
         let own = std::env::current_exe().expect("a path");

@@ -1,4 +1,5 @@
-//! What a file has its loader look for, and where: read piece by piece, since whole libraries are large. The file is hostile input.
+//! Libraries that a file needs, and the folders it names: read piece by piece, since whole libraries are large. The
+//! file is hostile input.
 
 use std::{
     ffi::OsString,

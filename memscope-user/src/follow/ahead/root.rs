@@ -1,5 +1,5 @@
-//! What a process sees as its root folder. What lies below it is its owner's: nothing in there leads out of it, and nothing but regular
-//! files is opened.
+//! The root folder of a process. Files below it are under its owner's control: no path in there leads out of it, and
+//! only regular files are opened.
 
 use std::{
     ffi::OsString,
@@ -13,10 +13,10 @@ use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
 
 use crate::{os::maps::FileId, regular};
 
-/// Entries of a folder that are looked at. The largest folders of libraries have some thousand.
+/// Most entries of a folder that are read. The largest folders of libraries have some thousand.
 const MAX_ENTRIES: usize = 1 << 15;
 
-/// Tells roots apart: mount namespace, and the folder.
+/// Identity of a root: mount namespace, and the folder.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct RootId {
     namespace: PathBuf,
@@ -40,7 +40,7 @@ impl Root {
         Ok(Self { id: id(Path::new("/proc/self"))?, folder: None })
     }
 
-    /// That of a process.
+    /// The root of a process.
     pub(super) fn of(pid: u32) -> io::Result<Self> {
         let process = PathBuf::from(format!("/proc/{pid}"));
         let id = id(&process)?;
@@ -59,7 +59,7 @@ impl Root {
         }
     }
 
-    /// What tells a file from the next one at this path.
+    /// Identity of the file now at this path.
     pub(super) fn stamp(&self, path: &Path) -> Option<Stamp> {
         let file = self.open(path).ok()?;
         let about = file.metadata().ok()?;
@@ -85,7 +85,7 @@ fn id(process: &Path) -> io::Result<RootId> {
     Ok(RootId { namespace, folder: (about.dev(), about.ino()) })
 }
 
-/// Finds what a path names below a root. Opening it so has no effect on what it is.
+/// Finds the file of a path below a root. Opening it this way has no side effects, whatever its kind.
 fn below(root: &File, path: &Path) -> io::Result<File> {
     let how = OpenHow::new()
         .flags(OFlag::O_PATH | OFlag::O_CLOEXEC)

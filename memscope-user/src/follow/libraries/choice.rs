@@ -1,4 +1,4 @@
-//! Rows that are placed only where an output or an answer needs them: a probe costs the program at every call.
+//! Rows that are placed only if an output or an answer needs them: a probe costs the program at every call.
 
 use std::{
     fs::File,
@@ -15,12 +15,12 @@ use crate::{
     probes::{CallKind, FailingCall, LaunchCall, Layer, ProbeSpec},
 };
 
-/// Which of these rows are placed.
+/// The rows to place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RowChoice {
     /// Launches, and what only names them: kernel names and stream numbers.
     pub launches: bool,
-    /// Allocations of ACL and the runtime, around those of the driver: who asked, for how much, and what it got in the end.
+    /// Allocations of ACL and the runtime, around those of the driver: caller, size, and final result.
     pub requests: bool,
 }
 
@@ -45,8 +45,8 @@ impl RowChoice {
 }
 
 impl Libraries {
-    /// A script was found, which may ask for anything at any time: places what was left out, in files that are probed
-    /// already as well.
+    /// A script was found, which may ask for anything at any time: places all optional rows, also in files that are
+    /// probed already.
     pub(super) fn choose_all(&mut self, kernel: &mut Kernel) -> Result<(), KernelError> {
         let left_out = std::mem::replace(&mut self.choice, RowChoice::ALL);
         let specs: Vec<_> = backend::builtin().filter(|spec| !left_out.takes(spec)).collect();
@@ -115,8 +115,7 @@ mod tests {
         backend::builtin().filter(|spec| !choice.takes(spec)).map(|spec| spec.symbol).collect()
     }
 
-    /// Makes sure that no function on the way of launches is probed for a trace that needs no launches, and that nothing else is
-    /// left out.
+    /// No function on the path of launches is probed for a trace without launches, and no other row is left out.
     #[test]
     fn launches_are_left_out() {
         let found = left_out(RowChoice { launches: false, requests: true });
@@ -130,7 +129,7 @@ mod tests {
         assert!(left_out(RowChoice::ALL).is_empty());
     }
 
-    /// Makes sure that around an allocation of the driver nothing is probed where nobody asks who made it.
+    /// No function around an allocation of the driver is probed if no analysis needs its caller.
     #[test]
     fn requests_are_left_out() {
         let found = left_out(RowChoice { launches: true, requests: false });

@@ -1,4 +1,4 @@
-//! Which instructions of a file get probes, and for which rows.
+//! Chooses the instructions of a file that get probes, and their rows.
 
 use memscope_common::{
     ProbeRow, When,
@@ -44,7 +44,7 @@ impl Libraries {
         }
         let with_hidden = kernel.is_none();
         self.plan_copy(elf, &name, plan);
-        // Where a copy of mstx has its names, nothing else has to stand in for it.
+        // A copy of mstx with names needs no stand-in.
         let has_copy = !plan.library.placed.is_empty();
         let placeable =
             |spec: &ProbeSpec| self.takes(spec) && matches(spec, &name) && !(has_copy && spec.is_stand_in());
@@ -89,9 +89,9 @@ impl Libraries {
                     // Another row is for it.
                     Ok(None) => {}
                     Err(error) => {
-                        let told = (spec.symbol, error_chain(&error));
-                        if !plan.library.not_located.contains(&told) {
-                            plan.library.not_located.push(told);
+                        let reason = (spec.symbol, error_chain(&error));
+                        if !plan.library.not_located.contains(&reason) {
+                            plan.library.not_located.push(reason);
                         }
                     }
                 }
@@ -107,14 +107,14 @@ impl Libraries {
         }
     }
 
-    /// Functions of mstx that are the file's own. The library of that name has none but what it exports.
+    /// Functions of mstx that are the file's own. The library of that name has only exported ones.
     fn plan_copy(&self, elf: &ElfFile<'_>, name: &str, plan: &mut Plan) {
         let rows: Vec<_> = self.rows.iter().filter(|(_, spec)| mstx_copies::serves(spec)).collect();
         if self.mstx_tool || rows.iter().any(|(_, spec)| matches(spec, name)) {
             return;
         }
         let names: Vec<&str> = rows.iter().map(|(_, spec)| spec.symbol).collect();
-        // A file whose symbols cannot be read has none that could be probed.
+        // A file with unreadable symbols has none that could be probed.
         for place in elf.resolve_local(&names).unwrap_or_default() {
             if let Some((row, spec)) = rows.iter().find(|(_, spec)| spec.symbol == place.name) {
                 self.plan_point(elf, &place, *row, &spec.row(), None, plan);
@@ -187,7 +187,7 @@ impl Libraries {
         });
     }
 
-    /// Where a function is probed, and its own returns; or why it cannot be.
+    /// The site of a function, and its own returns; or why it cannot be probed.
     fn choose(&self, function: &Function<'_>, needs: &ProbeRow) -> Result<(Site, Vec<u32>), String> {
         // Entry and own return are matched by the stack pointer, which must not have moved.
         let needs_return = needs.has_return() || needs.has_own_return();
@@ -224,7 +224,7 @@ impl Libraries {
         let (mut site, file_offset) = before;
         let (return_cost, after) = after;
         site.offset = call.before().0.saturating_sub(found.function.vaddr) as u32;
-        // The text is not there yet at the first of the two.
+        // The text is not available yet at the first of the two.
         let point =
             |file_offset, kind| Point { row, file_offset, with_return: false, with_text: false, kind, places: None };
         plan.points.extend([point(after, PointKind::OwnReturn), point(file_offset, PointKind::Entry)]);
@@ -267,7 +267,7 @@ impl Libraries {
                     self.loader_rows.insert(param, row);
                     row
                 }
-                // Only what this loader maps later goes unnoticed.
+                // Only later mappings of this loader go unnoticed.
                 Err(error @ KernelError::RowsFull { .. }) => {
                     let why = error_chain(&error);
                     plan.library.error = Some(format!("libraries that it loads later are not noticed: {why}"));
@@ -295,8 +295,8 @@ fn bypassed(elf: &ElfFile<'_>, placed: &[Placed]) -> Vec<(String, String)> {
     placed.iter().filter(|placed| placed.located.is_none()).flat_map(of).collect()
 }
 
-/// Whether a probe of the row may be where its arguments have moved: a return probe is at the place of the entry's, the loader's row
-/// and arrays have other programs, and block watch wants the caller.
+/// Whether a probe of the row may be at a site with moved arguments: a return probe is at the entry's site, the
+/// loader's row and arrays have other programs, and block watch wants the caller.
 fn follows(row: &ProbeRow) -> bool {
     !row.has_return() && !row.has_array() && row.when != When::Library as u8 && row.flags & ROW_BOUNDARY == 0
 }

@@ -17,8 +17,7 @@ fn libraries_match_with_and_without_version() {
     assert!(!matches(spec, "myascend_hal.so"));
 }
 
-/// Make sure that what does not fit is the least important, that all of it is named, and that the rest keeps its
-/// order.
+/// The rows that do not fit are the least important; all of them are named, and the rest keeps its order.
 #[test]
 fn few_rows_serve_the_most_important_layers() {
     let spec = |layer, symbol| -> &'static ProbeSpec {
@@ -45,7 +44,7 @@ fn few_rows_serve_the_most_important_layers() {
     assert_eq!(names(0).0, "");
 }
 
-/// Make sure that rows are kept back for loaders, however many there are, and that nobody is forgotten.
+/// Rows are reserved for loaders, however many there are, and none is forgotten.
 #[test]
 fn rows_are_kept_for_loaders() {
     let builtin = backend::builtin().count();
@@ -56,7 +55,7 @@ fn rows_are_kept_for_loaders() {
     }
 }
 
-/// Make sure that the user's rows come last and are served first, and that what cannot be served is named.
+/// The user's rows come last and are served first, and unserved ones are named.
 #[test]
 fn rows_of_the_user_come_first() {
     let builtin = backend::builtin().next().expect("a row");

@@ -1,7 +1,8 @@
 //! Which bytes a function reads of what its first argument points to.
 //!
-//! Follows the argument through copies of its register, along all paths: a register counts where it holds the argument on
-//! every way to get there. What is spilled to the stack is lost, so a compiler can hide reads from us, never make some up.
+//! Follows the argument through copies of its register, along all paths: a register counts where it holds the argument
+//! on every path. A value spilled to the stack is lost, so a compiler can hide reads from the search, but cannot fake
+//! any.
 
 use std::collections::HashMap;
 
@@ -11,7 +12,7 @@ use super::{
     op::{Flow, Op},
 };
 
-/// Bytes of a structure that were looked at; longer ones are not asked about.
+/// Longest supported structure, in bytes.
 const MAX_BYTES: i64 = 64;
 
 /// Bit *n* set: byte *n* behind the first argument is read.
@@ -28,7 +29,7 @@ pub(super) fn bytes_read(code: &Code<'_>, function: Function) -> u64 {
     })
 }
 
-/// The registers that hold the argument before each instruction; `None` where no path leads.
+/// The registers that hold the argument before each instruction; `None` for unreachable ones.
 fn holders(ops: &[Op], at_entry: u32) -> Vec<Option<u32>> {
     let index: HashMap<u64, usize> = ops.iter().enumerate().map(|(at, op)| (op.address, at)).collect();
     let mut before = vec![None; ops.len()];

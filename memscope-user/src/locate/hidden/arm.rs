@@ -1,7 +1,7 @@
 //! aarch64.
 //!
-//! Instructions are aligned words, so scans see them all. Of those that are not known here we take that they overwrite
-//! every register that they could name; too much of that only finds less.
+//! Instructions are aligned words, so scans see them all. An unknown instruction is assumed to overwrite every register
+//! that it could name; an overestimate only finds less.
 
 use super::op::{Flow, Op, Read};
 use crate::{
@@ -17,7 +17,7 @@ pub(super) const STACK_POINTER: u8 = 31;
 /// `x0` to `x18` and the link register: a called function need not keep them.
 const CALL_CLOBBERS: u32 = 0x4007_ffff;
 
-/// How far before a load its page may be computed, in instructions.
+/// Most instructions between the computation of a page and the load.
 const MAX_DISTANCE: usize = 1024;
 
 pub(super) fn ops(bytes: &[u8], start: u64) -> Vec<Op> {
@@ -57,7 +57,7 @@ fn page_before(vaddr: u64, bytes: &[u8], offset: u32, register: u32) -> Option<u
     (word & 0x9f00_0000 == 0x9000_0000).then(|| page(vaddr.wrapping_add(4 * at as u64), word))
 }
 
-/// What an `adrp` at `address` computes.
+/// The page that an `adrp` at `address` computes.
 fn page(address: u64, word: u32) -> u64 {
     let pages = (word >> 5 & 0x7_ffff) << 2 | word >> 29 & 3;
     let signed = i64::from((pages << 11).cast_signed() >> 11);
@@ -99,7 +99,7 @@ fn copy(word: u32) -> Option<(u8, u8)> {
     (word & 0xffe0_ffe0 == 0xaa00_03e0).then(|| (field(word, 0) as u8, field(word, 16) as u8))
 }
 
-/// What an instruction reads relative to a register, and the registers that it may write.
+/// The read of an instruction relative to a register, and the registers that it may write.
 fn access(word: u32) -> (Option<Read>, u32) {
     let [first, base, second, third] = [0, 5, 10, 16].map(|low_bit| field(word, low_bit));
     let bits = |registers: &[u32]| registers.iter().fold(0, |mask, n| mask | 1 << n);
@@ -117,7 +117,7 @@ fn access(word: u32) -> (Option<Read>, u32) {
             let targets = if loads && !vector { bits(&[first, second]) } else { 0 };
             (if plain { read(offset, 2 << shift) } else { None }, targets | moved)
         }
-        // One register at an offset that is scaled by its size.
+        // One register at an offset scaled by its size.
         w if w & 0x3b00_0000 == 0x3900_0000 => {
             let (shift, loads) = scale(w, vector);
             let targets = if loads && !vector { bits(&[first]) } else { 0 };

@@ -1,9 +1,9 @@
-//! Remembers what was found, by build-id: a library is the same in each process and container that has it.
+//! Caches results by build-id: a library is the same in each process and container that has it.
 //!
-//! An entry is only a hint. Build-ids can be forged, so what a hostile program's library left here may be asked for by an
+//! An entry is only a hint. Build-ids can be forged, so an entry from a hostile program's library may be used for an
 //! honest one; every entry is checked against the file at hand before it is used. The folder belongs to the user who
-//! traces and nobody else can write there; where that is not so there is no cache. Failures are silent: the answer is then
-//! found again.
+//! traces and is writable by no other user; otherwise there is no cache. Failures are silent: the search is then done
+//! again.
 
 use std::{
     env,
@@ -28,7 +28,7 @@ use serde::{Deserialize, Serialize};
 use super::{Checked, Evidence, VERSION};
 use crate::{os::elf::ElfFile, probes::Locator};
 
-/// Where root keeps it: root's environment may be that of the user who called `sudo`.
+/// Root's folder: root's environment may be that of the user who called `sudo`.
 const ROOT_FOLDER: &str = "/var/cache/memscope-bpf";
 const FOLDER: &str = "memscope-bpf";
 
@@ -45,26 +45,26 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// That of the user who runs this program, made if there is none.
+    /// The cache of the user who runs this program, made if missing.
     #[must_use]
     pub fn of_user() -> Option<Self> {
         Self::in_folder(&default_folder()?)
     }
 
-    /// In `folder`, made if there is none. `None` if it cannot be made, is a link, or can be written by other users.
+    /// In `folder`, made if missing. `None` if it cannot be made, is a link, or can be written by other users.
     #[must_use]
     pub fn in_folder(folder: &Path) -> Option<Self> {
         if let Some(parent) = folder.parent().filter(|parent| !parent.exists()) {
             fs::create_dir_all(parent).ok()?;
         }
-        // If it exists, what follows tells whether it will do.
+        // If it exists, the checks below decide.
         let _ = DirBuilder::new().mode(0o700).create(folder);
         let flags = OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW;
         let opened = OpenOptions::new().read(true).custom_flags(flags.bits()).open(folder).ok()?;
         is_ours(&opened).then(|| Self { folder: opened.into() })
     }
 
-    /// The entry for a file. `None` without a build-id: there is nothing that would tell it from the next version.
+    /// The entry for a file. `None` without a build-id, which distinguishes versions.
     pub(super) fn key(&self, locator: Locator, elf: &ElfFile<'_>) -> Option<Key<'_>> {
         let mut name = String::new();
         for byte in elf.build_id()? {

@@ -1,13 +1,14 @@
-//! Machine code, reduced to what the search asks of it; the same for both instruction sets.
+//! Machine code, reduced to the needs of the search; the same for both instruction sets.
 
 use super::{arm, functions::Function, op::Op, x86};
 use crate::os::elf::{ElfFile, Machine, dynamic::Mapping};
 
-/// Longer functions are not decoded. Generated code has some of this size; what we look for and the way to it has not.
+/// Longer functions are not decoded. Some generated code is that long; the function searched for and its callers are
+/// not.
 const MAX_FUNCTION: u64 = 256 * 1024;
 
-/// How often one place may seem to be referred to. Random bytes look like a reference once in 4 GiB of code, and the
-/// functions that we look for are called from a handful of places.
+/// Most apparent references to one place. Random bytes look like a reference once in 4 GiB of code, and the functions
+/// searched for are called from a handful of places.
 pub(super) const MAX_SITES: usize = 256;
 
 /// The executable part of a file.

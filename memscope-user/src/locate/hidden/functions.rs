@@ -11,7 +11,7 @@ const PC_RELATIVE: u8 = 0x10;
 /// `DW_EH_PE_indirect`, which function addresses never are.
 const INDIRECT: u8 = 0x80;
 
-/// How far a description of one function is read; real ones have some dozen bytes before the part that is of interest.
+/// Bytes read of a function's description; real ones have some dozen before the needed part.
 const MAX_ENTRY: usize = 256;
 
 /// A function, or the part of one that the compiler moved away from the rest.
@@ -122,7 +122,7 @@ impl<'a> Functions<'a> {
     }
 }
 
-/// Bytes of a pointer of this encoding; `None` for those of variable length.
+/// Bytes of a pointer of this encoding; `None` for a variable length.
 fn size_of_encoded(encoding: u8) -> Option<usize> {
     match encoding & 0x0f {
         0x00 | 0x04 | 0x0c => Some(8),

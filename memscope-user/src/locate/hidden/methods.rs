@@ -1,16 +1,16 @@
 //! The functions of the Python module `mstx`.
 //!
-//! The module is a user of mstx's headers (ascend-abi §5.2): nothing that it calls for a mark has a name, and it is stripped.
-//! What the interpreter needs stays: a table of its methods, `PyMethodDef { name, function, flags, text }`, with pointers that
-//! the loader fills in. It leads to the functions that Python calls.
+//! The module uses mstx's headers (ascend-abi §5.2): none of the functions that it calls for a mark has a name, and it
+//! is stripped. The data for the interpreter stays: a table of its methods, `PyMethodDef { name, function, flags, text
+//! }`, with pointers that the loader fills in. It leads to the functions that Python calls.
 //!
-//! Their arguments are Python objects of the interpreter's version. But the first thing that each of them does is to have
-//! `PyArg_ParseTupleAndKeywords(args, keywords, "|sO", names, &message, &stream)` turn them into C, whatever they are and
-//! however the call is written. So a text is read there: before that call is where its address will be written, behind it is
-//! the text. In builds without optimisation the call is in a function of its own, `parse(args, keywords, &message, &stream)`.
+//! Their arguments are Python objects of the interpreter's version. But first each of them lets
+//! `PyArg_ParseTupleAndKeywords(args, keywords, "|sO", names, &message, &stream)` turn them into C, whatever the form
+//! of the call. So a text is read there: before that call is the address of the variable for it, behind it the text. In
+//! builds without optimisation the call is in a function of its own, `parse(args, keywords, &message, &stream)`.
 //!
-//! The probe sits on the last instruction before the call, and not on the call: kernels before 2026 that emulate it leave a
-//! user shadow stack behind. Behind, it sits on the first instruction that is no call.
+//! The probe sits on the last instruction before the call, and not on the call: kernels before 2026 that emulate it do
+//! not update a user shadow stack. After the call, it sits on the first instruction that is no call.
 
 use memchr::memmem;
 
@@ -24,11 +24,11 @@ use crate::os::elf::{ElfFile, dynamic::Pointer};
 
 /// What turns Python objects into C.
 const PARSE: &str = "PyArg_ParseTupleAndKeywords";
-/// C argument of it that says where the text goes, and of a function of the module's own that leads to it.
+/// C argument of it that points to the variable for the text, and of a function of the module's own that leads to it.
 const PARSE_PLACE: u8 = 4;
 const OWN_PARSE_PLACE: u8 = 2;
 
-/// Methods that the module has to have, in one table: it shows that it is this one.
+/// Methods that the module must have, in one table: they identify it.
 const METHODS: [&str; 3] = ["mark", "range_start", "range_end"];
 /// Layout of `PyMethodDef`, the same in all versions of Python.
 const ENTRY_BYTES: u64 = 32;
@@ -38,9 +38,9 @@ const FLAGS_AT: u64 = 16;
 const FLAGS: [u8; 4] = [3, 0, 0, 0];
 /// More entries than any table has.
 const MAX_ENTRIES: u64 = 64;
-/// Places of a text, or of pointers to it, that are tried.
+/// Most places of a text, or of pointers to it, that are tried.
 const MAX_PLACES: usize = 256;
-/// What a compiler makes of a call through the linker's table.
+/// Size of the stub for a call through the linker's table.
 const STUB_BYTES: u64 = 16;
 
 /// A module with the tables that the search needs.
@@ -78,7 +78,7 @@ impl<'a> Module<'a> {
         Ok((function, Evidence::METHOD))
     }
 
-    /// The call in `function` that writes the text's address to where C argument `place` points. `None` if it is made in the
+    /// The call in `function` that writes the text's address through C argument `place`. `None` if it is made in the
     /// other form.
     pub(super) fn parse_call(&self, function: Function, place: u8) -> Result<Option<CallSite>, NotLocated> {
         let unusual = || NotLocated::Parsing { vaddr: function.start };
@@ -107,7 +107,7 @@ impl<'a> Module<'a> {
         let behind = ops.iter().enumerate().skip(at + 1).find(|(_, op)| !matches!(op.flow, Flow::Call(_)));
         let (end, after) = behind.ok_or_else(unusual)?;
         let next = ops.get(end + 1).map_or(function.end, |op| op.address);
-        // Whoever gets to the call, or behind it, has to have come by the instruction before it.
+        // Every path to the call, or behind it, must pass the instruction before it.
         let between = call.address..=after.address;
         let enters = |op: &Op| matches!(op.flow, Flow::Branch(to) | Flow::Jump(to) if between.contains(&to));
         let changed = 1 << self.code.argument(place) | 1 << self.code.stack_pointer();
@@ -172,7 +172,7 @@ impl<'a> Module<'a> {
         }
     }
 
-    /// Whether the code at `target` goes on to where `slot` points.
+    /// Whether the code at `target` continues at the address in `slot`.
     fn is_stub(&self, target: u64, slot: u64) -> bool {
         let end = target.saturating_add(STUB_BYTES);
         self.code.loads(Function { start: target, end }, slot)

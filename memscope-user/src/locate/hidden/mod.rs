@@ -1,10 +1,10 @@
 //! Finds functions that a library neither exports nor names, by structure that a compiler cannot leave out.
 //!
-//! One file per library (`pta`, `methods`); the others are the tools: `functions` (where functions begin and end), `code` with
-//! `x86` and `arm` (who refers to what), `argument` (what a function reads of its argument), `vtable` (what virtual
-//! functions lead to), `cache` (what was found before).
+//! One file per library (`pta`, `methods`); the others are the tools: `functions` (starts and ends of functions),
+//! `code` with `x86` and `arm` (references), `argument` (reads of a function's argument), `vtable` (calls of virtual
+//! functions), `cache` (earlier results).
 //!
-//! The library belongs to the traced program and is hostile input. Whatever it holds, nothing here panics, memory stays
+//! The library belongs to the traced program and is hostile input. No contents cause a panic here, memory stays
 //! bounded, and if the answer is not unique there is none: a probe in the wrong function would report nonsense.
 
 mod argument;
@@ -30,19 +30,19 @@ use crate::{
     probes::Locator,
 };
 
-/// Rises whenever another answer could be given for a file, so that older ones in the cache are not used.
+/// Raised whenever a file could get another answer, so that older ones in the cache are not used.
 const VERSION: u32 = 1;
 
 /// Why a function was not found.
 #[derive(Debug, Error)]
 pub enum NotLocated {
-    /// The file's tables cannot be read.
+    /// The file's tables are unreadable.
     #[error(transparent)]
     Elf(#[from] ElfError),
     /// Another machine, or segments that overlap.
     #[error("no executable segments of x86-64 or aarch64 that could be searched")]
     NoCode,
-    /// Not linked with what it must use.
+    /// Not linked with the library that it must use.
     #[error("the library does not import `{symbol}`")]
     NoImport {
         /// The symbol.
@@ -54,27 +54,27 @@ pub enum NotLocated {
         /// The symbol.
         symbol: &'static str,
     },
-    /// Without it nobody knows where functions begin.
+    /// Without it the starts of functions are unknown.
     #[error("the library has no unwinder's table of functions (PT_GNU_EH_FRAME), or an unusual one")]
     NoFunctions,
     /// Another number of candidates than in all known versions.
     #[error("{found} function(s) refer to the vtable of its data, expected {expected}")]
     References {
-        /// How many.
+        /// Their number.
         found: usize,
         /// In known versions.
         expected: usize,
     },
-    /// None or several of the candidates could be it.
+    /// None or several of the candidates match.
     #[error("its candidates have {found:?} direct callers, expected callers for one and none for the other")]
     Callers {
         /// Of each candidate.
         found: Vec<usize>,
     },
-    /// Fewer than there are things to report.
+    /// Fewer than the kinds of reports.
     #[error("the candidate has {found} direct caller(s), expected at least {expected}")]
     FewCallers {
-        /// How many.
+        /// Their number.
         found: usize,
         /// At least.
         expected: usize,
@@ -108,7 +108,7 @@ pub enum NotLocated {
     Method {
         /// The method.
         method: &'static str,
-        /// How many.
+        /// Their number.
         found: usize,
     },
     /// The method begins otherwise than all known ones.
@@ -149,9 +149,9 @@ impl fmt::Display for Bits {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Checked {
-    /// Says the same.
+    /// Confirms it.
     Agrees,
-    /// The file lacks what it needs.
+    /// The file lacks the data for it.
     NotPossible,
 }
 
@@ -196,14 +196,14 @@ impl fmt::Display for Evidence {
     }
 }
 
-/// A function that was found.
+/// A located function.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Located {
     /// Where it is.
     pub function: Resolved,
-    /// How it was found.
+    /// The evidence for it.
     pub evidence: Evidence,
-    /// It is not the function that is to be probed, but this call in it.
+    /// Not the function is to be probed, but this call in it.
     pub call: Option<CallSite>,
 }
 
@@ -215,7 +215,7 @@ pub struct CallSite {
 }
 
 impl CallSite {
-    /// Virtual addresses of the instruction before it, whose arguments are those of the call: its start and its end.
+    /// Virtual addresses of the instruction before it, with the call's arguments: its start and its end.
     #[must_use]
     pub const fn before(&self) -> (u64, u64) {
         (self.before.start, self.before.end)
@@ -228,8 +228,7 @@ impl CallSite {
     }
 }
 
-/// Finds the function that `locator` stands for and that people call `symbol`. `None` if this build has it in a form that
-/// another row is for.
+/// Finds the function of `locator`, known as `symbol`. `None` if this build has it in a form that another row is for.
 pub fn locate(
     locator: Locator,
     symbol: &str,

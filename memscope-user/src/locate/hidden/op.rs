@@ -9,7 +9,7 @@ pub(super) enum Flow {
     Branch(u64),
     /// There.
     Jump(u64),
-    /// There and back; `None` where only the running program knows.
+    /// A call that returns; `None` for a target known at run time only.
     Call(Option<u64>),
     /// Out of the function, or to where only the running program knows.
     Leave,
@@ -29,8 +29,8 @@ pub(super) struct Op {
     pub(super) address: u64,
     pub(super) flow: Flow,
     pub(super) read: Option<Read>,
-    /// All of the second register goes to the first.
+    /// The first register becomes a copy of the whole second one.
     pub(super) copy: Option<(u8, u8)>,
-    /// Registers that may hold something else afterwards, by bit; that of a copy is among them.
+    /// Registers that may hold another value afterwards, by bit; that of a copy is among them.
     pub(super) clobbers: u32,
 }

@@ -1,22 +1,22 @@
 //! `torch_npu::profiler::reportMemoryDataToNpuProfiler(const MemoryUsage &)` in `libtorch_npu.so`.
 //!
-//! The library is stripped and the function hidden. What stays is that it makes a `MemoryData` of `libnpu_profiler.so`,
-//! so it loads the address of that class's table of virtual functions from the global offset table. In every build that
-//! was looked at, 2.1 to 2.14 on both architectures, two functions do: this one, and a virtual function for `PyTorch`'s own
-//! profiler, which takes the same values one by one.
+//! The library is stripped and the function hidden. But it makes a `MemoryData` of `libnpu_profiler.so`, so it loads
+//! the address of that class's table of virtual functions from the global offset table. In every examined build, 2.1 to
+//! 2.14 on both architectures, two functions do: this one, and a virtual function for `PyTorch`'s own profiler, which
+//! takes the same values one by one.
 //!
-//! **Which of the two.** The virtual one is reached through a table, hence never called directly. Ours is called by every
-//! place that hands out or takes back a block: 6 times up to 2.4, 8 times since. So the number is no constant, while none
-//! against some is a difference that no inlining can turn round: a function that is not virtual and that nobody calls
-//! would not be in the file. Three calls are asked for, as allocation, free and block-free are three functions.
+//! **Which of the two.** The virtual one is reached through a table, hence never called directly. Ours is called from
+//! every place that hands out or takes back a block: 6 times up to 2.4, 8 times since. So the number is no constant,
+//! but "none or some" is a difference that no inlining can reverse: a function that is neither virtual nor called would
+//! not be in the file. Three calls are required, as allocation, free and block-free are three functions.
 //!
-//! **Cross-checks**, both independent of how it was found:
-//! * *Argument layout.* It must read exactly those bytes behind its first argument that are fields of `MemoryUsage`:
-//!   0 to 3, or 0 to 4 since 2.5, and 8 to 55, never the padding between or anything behind. The probe reads the same.
+//! **Cross-checks**, both independent of the search:
+//! * *Argument layout.* Behind its first argument it must read exactly the bytes that are fields of `MemoryUsage`: 0 to
+//!   3, or 0 to 4 since 2.5, and 8 to 55, never the padding between or any bytes after. The probe reads the same.
 //! * *Allocator's vtable.* Functions in the table of the caching allocator, found by the type's name, lead to it by
-//!   direct calls. If there is no such class, this check is left out and said to be.
+//!   direct calls. Without such a class, this check is skipped and the result says so.
 //!
-//! If either contradicts, or anything above is not unique, the function counts as not found.
+//! If either contradicts, or any step above is not unique, the function counts as not found.
 
 use std::collections::BTreeSet;
 
@@ -29,19 +29,19 @@ use super::{
 };
 use crate::os::elf::{ElfFile, dynamic::Pointer};
 
-/// The class whose objects it makes.
+/// The class that it makes objects of.
 const VTABLE: &str = "_ZTVN9torch_npu7toolkit8profiler10MemoryDataE";
-/// The class from which it is called, as its type information spells it.
+/// The class that calls it, as its type information spells it.
 const ALLOCATOR: &str = "N7c10_npu19NPUCachingAllocator19NpuCachingAllocatorE";
 
 /// Functions that make a `MemoryData`.
 const MAKERS: usize = 2;
 /// The fewest direct calls; see above.
 const MIN_CALLERS: usize = 3;
-/// Calls between the allocator's virtual functions and ours; 4 is the most that was seen.
+/// Calls between the allocator's virtual functions and ours; at most 4 were seen.
 const MAX_DEPTH: usize = 6;
 
-/// Bytes of `MemoryUsage` that are read by all versions: four of one byte, then six words.
+/// Bytes of `MemoryUsage` that all versions read: four of one byte, then six words.
 const FIELDS: u64 = 0x00ff_ffff_ffff_ff0f;
 /// The kind of the allocator, which newer versions have and read too.
 const ALLOCATOR_KIND: u64 = 1 << 4;
@@ -80,7 +80,7 @@ pub(super) struct Search<'a> {
 }
 
 impl<'a> Search<'a> {
-    /// Cheap: nothing is scanned yet but relocations.
+    /// Cheap: scans only relocations.
     pub(super) fn of(elf: &'a ElfFile<'a>) -> Result<Self, NotLocated> {
         let code = Code::of(elf).ok_or(NotLocated::NoCode)?;
         let mut slots = elf.relocations()?.filter_map(|relocation| match relocation.pointer {
@@ -116,8 +116,8 @@ impl<'a> Search<'a> {
         Ok((*function, Evidence { callers: *callers, allocator, ..Evidence::NONE }))
     }
 
-    /// What shows that a function found earlier, maybe in another file that only claims to be this one, is a right one.
-    /// Leaves out what takes long: who calls it.
+    /// Verifies a function found earlier, maybe in another file with the same build-id. Skips the slow part: the
+    /// callers.
     pub(super) fn recheck(&self, vaddr: u64) -> Option<Function> {
         let function = self.functions.starting(vaddr)?;
         (self.code.loads(function, self.slot) && self.check_argument(function).is_ok()).then_some(function)

@@ -1,4 +1,4 @@
-//! Libraries made up word by word, for both machines, so that what should be found is known without any compiler.
+//! Libraries made up word by word, for both machines, so that the expected result is known without any compiler.
 
 use std::{
     fs,
@@ -19,7 +19,8 @@ const BOTH: [Machine; 2] = [Machine::X86_64, Machine::Aarch64];
 const IMPORT: &[u8] = b"\0_ZTVN9torch_npu7toolkit8profiler10MemoryDataE\0";
 const CLASS: &[u8] = b"\0N7c10_npu19NPUCachingAllocator19NpuCachingAllocatorE\0";
 
-/// Where things lie. Code is mapped one page behind its place in the file, as in libraries that `patchelf` has edited.
+/// Addresses of the parts. Code is mapped one page behind its place in the file, as in libraries that `patchelf` has
+/// edited.
 const TEXT: u64 = 0x2000;
 const TEXT_OFFSET: u64 = 0x1000;
 const STRIDE: u64 = 128;
@@ -37,7 +38,7 @@ const FRAMES: u64 = DATA + 0x800;
 const FRAME_TABLE: u64 = DATA + 0xc00;
 const END: u64 = DATA + 0x1000;
 
-/// What a function does.
+/// The contents of a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Body {
     /// Reads the fields of its argument and loads the slot.
@@ -50,7 +51,8 @@ enum Body {
     Calls(usize),
     /// Jumps there at its end.
     Jumps(usize),
-    /// Has the bytes of such a call within an instruction; where that is not possible, in a constant behind a branch.
+    /// Contains the bytes of such a call within an instruction; where that is not possible, in a constant behind a
+    /// branch.
     Pretends(usize),
     /// Returns.
     Nothing,
@@ -63,7 +65,7 @@ use Body::{Calls, Jumps, Nothing, Pretends, Report, ReportOther, Virtual};
 struct Sketch {
     machine: Machine,
     functions: Vec<Body>,
-    /// Functions in the allocator's table; without any there is no such class.
+    /// Functions in the allocator's table; if empty there is no such class.
     table: Vec<usize>,
     slots: u64,
     frames: bool,
@@ -162,7 +164,7 @@ fn arm(at: u64, body: Body) -> Vec<u32> {
         Virtual => load(vec![0xa9bf_7bfd]),
         Calls(target) => vec![0xa9bf_7bfd, branch(0x9400_0000, 1, target), 0xa8c1_7bfd, 0xd65f_03c0],
         Jumps(target) => vec![branch(0x1400_0000, 0, target)],
-        // A word is an instruction wherever it stands, so it does not even look like one here.
+        // A word is an instruction at every aligned place, so it does not even look like one here.
         Pretends(_) | Nothing => vec![0xd65f_03c0],
     }
 }
@@ -429,7 +431,7 @@ fn an_answer_is_remembered() {
     assert!(second.evidence.to_string().ends_with("; from the cache"));
 }
 
-/// Whatever lies there, the answer is the right one; and a bad entry is replaced.
+/// Whatever lies there, the answer is right; and a wrong entry is replaced.
 #[test]
 fn a_wrong_entry_is_ignored() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -455,7 +457,7 @@ fn a_wrong_entry_is_ignored() {
     }
 }
 
-/// Another file of the same build-id and length, whose function of that address is a different one.
+/// Another file of the same build-id and length, with a different function at that address.
 #[test]
 fn a_forged_build_id_does_no_harm() {
     let folder = tempfile::tempdir().expect("a folder");

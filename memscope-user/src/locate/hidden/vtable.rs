@@ -1,4 +1,4 @@
-//! What the virtual functions of a class call, by the type information that C++ needs at run time.
+//! Calls of a class's virtual functions, found by the type information that C++ needs at run time.
 //!
 //! A class is found by its name: the name is text in the file, the type information has a pointer to it at its second
 //! word, and the table of virtual functions a pointer to the type information just before its first function.
@@ -16,9 +16,9 @@ use crate::os::elf::{ElfFile, dynamic::Pointer};
 
 /// More virtual functions than any class of interest has.
 const MAX_SLOTS: u64 = 64;
-/// How much code is decoded on the way down: some thirty times what was seen.
+/// Most code decoded on the way down: some thirty times the observed amount.
 const MAX_DECODED: u64 = 16 << 20;
-/// Same-named types and tables that are tried; one of each is what a class has.
+/// Most same-named types and tables that are tried; a class has one of each.
 const MAX_PLACES: usize = 8;
 
 /// The functions in the table of the class called `name`, as C++ mangles it, as far as they are in this file; empty where
@@ -35,7 +35,7 @@ pub(super) fn table(elf: &ElfFile<'_>, functions: &Functions<'_>, name: &str) ->
     tables.into_iter().map(|table| slots(elf, functions, table)).max_by_key(Vec::len).unwrap_or_default()
 }
 
-/// All functions that `roots` lead to by direct calls, in at most `depth` steps; `None` if that is too much.
+/// All functions that `roots` lead to by direct calls, in at most `depth` steps; `None` beyond the limit.
 pub(super) fn reached(
     code: &Code<'_>,
     functions: &Functions<'_>,

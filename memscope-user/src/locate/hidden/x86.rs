@@ -1,8 +1,8 @@
 //! x86-64.
 //!
 //! Instructions have no alignment, so decoding a hundred megabytes in step is slow, and decoding them out of step is
-//! wrong. The scans look for the four bytes that a reference must have, wherever they stand; whoever wants to be sure
-//! decodes the function around them from its start.
+//! wrong. The scans search for the four bytes that a reference must have, at any place; to be sure, a caller decodes
+//! the function around them from its start.
 
 use iced_x86::{
     Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfo, InstructionInfoFactory, OpAccess, OpKind,
@@ -20,7 +20,7 @@ pub(super) const STACK_POINTER: u8 = 4;
 /// `rax rcx rdx rsi rdi r8 r9 r10 r11`: a called function need not keep them.
 const CALL_CLOBBERS: u32 = 0b0000_1111_1100_0111;
 
-/// How much code is looked at in one go.
+/// Bytes of code searched at a time.
 const BLOCK: usize = 4096;
 
 /// `call` and `jmp` with a displacement of 32 bits.
@@ -41,12 +41,13 @@ pub(super) fn loads(bytes: &[u8], start: u64, slot: u64) -> bool {
         .any(|instruction| instruction.is_ip_rel_memory_operand() && instruction.ip_rel_memory_address() == slot)
 }
 
-/// A pointer is loaded by an instruction that ends with its displacement: none with a constant behind it takes one.
+/// The displacement ends an instruction that loads a pointer: none with a constant behind it loads one.
 pub(super) fn load_sites<'m>(mapping: &'m Mapping<'_>, slot: u64) -> impl Iterator<Item = u64> + use<'m> {
     displacements(mapping, slot).map(|(at, _)| at)
 }
 
-/// The first byte of each `call` and `jmp`; nobody calls with a short jump, and calls through a register name no place.
+/// The first byte of each `call` and `jmp`; short jumps are never used as calls, and calls through a register name no
+/// place.
 pub(super) fn call_sites<'m>(mapping: &'m Mapping<'_>, target: u64) -> impl Iterator<Item = u64> + use<'m> {
     let near = displacements(mapping, target).filter(|(_, before)| before.is_some_and(|byte| NEAR.contains(&byte)));
     near.map(|(at, _)| at - 1)
@@ -54,7 +55,7 @@ pub(super) fn call_sites<'m>(mapping: &'m Mapping<'_>, target: u64) -> impl Iter
 
 /// Addresses of four bytes that hold the distance from behind them to `target`, and the byte before.
 ///
-/// In blocks that are first only asked whether they have one, which compiles to vector instructions.
+/// Searches in blocks; a first test of each block compiles to vector instructions.
 fn displacements<'m>(mapping: &'m Mapping<'_>, target: u64) -> impl Iterator<Item = (u64, Option<u8>)> + use<'m> {
     let (vaddr, bytes) = (mapping.vaddr, mapping.bytes);
     let distance = move |at: usize| target.wrapping_sub(vaddr).wrapping_sub(4).wrapping_sub(at as u64);
@@ -118,7 +119,7 @@ fn copy(instruction: &Instruction) -> Option<(u8, u8)> {
     registers.then(|| Some((number(instruction.op0_register())?, number(instruction.op1_register())?)))?
 }
 
-/// Of a general register, whichever part of it is named.
+/// Of a general register, by the name of any part.
 fn number(register: Register) -> Option<u8> {
     let full = register.full_register();
     full.is_gpr64().then(|| full.number() as u8)

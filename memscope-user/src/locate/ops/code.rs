@@ -1,4 +1,4 @@
-//! What the code of an operator's function tells: where it returns, and how this libtorch lays out its tensors.
+//! Facts from the code of an operator's function: its returns, and this libtorch's layout of tensors.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ use crate::{
     probes::ops::TensorLayout,
 };
 
-/// Functions that are longer are not looked into.
+/// Longer functions are not decoded.
 pub(super) const MAX_BODY: usize = 64 * 1024;
 /// `ret`.
 const ARM_RET: u32 = 0xd65f_03c0;
@@ -49,7 +49,7 @@ fn words(body: &[u8]) -> impl Iterator<Item = (u32, u32)> {
 /// tensors to find its kernel.
 const LAYOUTS: [(u32, Layout); 3] = [(184, V2_1), (176, V2_3), (168, V2_14)];
 
-/// A layout: what the kernel side copies, and what it means.
+/// A layout: the parts to copy, and their meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Layout {
     pub(super) shape: ObjectShape,
@@ -63,8 +63,8 @@ const V2_3: Layout = layout(16, 64);
 /// 2.14.
 const V2_14: Layout = layout(16, 56);
 
-/// What follows `sizes_and_strides_` has kept its order: 88 bytes later `storage_offset_`, `numel_`, `data_type_`,
-/// `device_opt_`. In the storage, `data_ptr_` is 32 bytes long, and `size_bytes_` follows it.
+/// The fields after `sizes_and_strides_` have kept their order: 88 bytes later `storage_offset_`, `numel_`,
+/// `data_type_`, `device_opt_`. In the storage, `data_ptr_` is 32 bytes long, and `size_bytes_` follows it.
 const fn layout(storage: u8, sizes: u8) -> Layout {
     let list_at = sizes - storage;
     let tensor = TensorLayout {
@@ -85,11 +85,11 @@ const fn layout(storage: u8, sizes: u8) -> Layout {
     Layout { shape, tensor }
 }
 
-/// How much of a function is read that a witness calls; those that matter are short.
+/// Bytes read of a function that a witness calls; the relevant ones are short.
 const CALLEE_BYTES: usize = 512;
 
-/// Finds out the layout from the code of some operators with tensors, `witnesses` by their addresses: the one known offset
-/// that nearly all of them read, themselves or in what they call.
+/// Finds the layout from the code of some operators with tensors, `witnesses` by their addresses: the one known offset
+/// that nearly all of them read, themselves or in their callees.
 pub(super) fn tensor_layout(elf: &ElfFile<'_>, witnesses: &[(u64, &[u8])]) -> Option<Layout> {
     let mut counts = [0_usize; LAYOUTS.len()];
     for (address, body) in witnesses {
@@ -114,7 +114,7 @@ fn choose(counts: [usize; LAYOUTS.len()], witnesses: usize) -> Option<Layout> {
     others_are_few.then_some(LAYOUTS[best].1)
 }
 
-/// Offsets at which a function reads eight bytes from what a pointer in memory points to: `(*argument)->field`.
+/// Offsets at which a function reads eight bytes behind a pointer in memory: `(*argument)->field`.
 fn offsets_read(machine: Machine, body: &[u8]) -> BTreeSet<u32> {
     match machine {
         Machine::X86_64 => x86_offsets_read(body),

@@ -1,11 +1,12 @@
 //! Operators of libtorch: which functions to probe, where their tensors are, and where they end.
 //!
-//! Every operator has a function `at::_ops::<operator>::call`, through which Python and C++ call it. `signature` says
-//! where its arguments are, `schema` what it does with them, `code` where it returns and how tensors are laid out.
+//! Every operator has a function `at::_ops::<operator>::call`, through which Python and C++ call it. `signature` has
+//! the places of its arguments, `schema` their use, `code` its returns and the layout of tensors.
 //!
-//! Ends are probed at return instructions: a return probe would end a program whose operator throws, because the unwinder
-//! does not get past the kernel's trampoline. Operators that are made up of others on every device (`linear` calls `addmm`)
-//! are not probed: with them out of the way, the outermost operator of a thread is the one that a `TorchDispatchMode` sees.
+//! Ends are probed at return instructions: a return probe would end a program with an operator that throws, because the
+//! unwinder does not get past the kernel's trampoline. Operators that are made up of others on every device (`linear`
+//! calls `addmm`) are not probed: without them, the outermost operator of a thread is the one that a
+//! `TorchDispatchMode` sees.
 
 mod code;
 mod schema;
@@ -39,7 +40,7 @@ const CALL: &[u8] = b"4callE";
 const COMPOSITES: &[u8] = b"_ZN2at25compositeimplicitautograd";
 /// Operators that one library may have; real ones have about 3200.
 const MAX_OPS: usize = 16_384;
-/// Functions whose code is asked for the layout of tensors.
+/// Most functions examined for the layout of tensors.
 const LAYOUT_WITNESSES: usize = 64;
 /// The device kind of host memory in a tensor.
 const DEVICE_CPU: u8 = 0;
@@ -47,12 +48,12 @@ const DEVICE_CPU: u8 = 0;
 /// Which operators are wanted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum OpsChoice {
-    /// None.
+    /// No operators.
     #[default]
     None,
-    /// Those that `torch_npu` gives to the device, by name only.
+    /// Operators that `torch_npu` submits to the device, by name only.
     Npu,
-    /// Those, and all of libtorch.
+    /// The same, and all of libtorch.
     All,
     /// These of libtorch: `add.Tensor`, or `add` for all its overloads.
     Named(Vec<String>),
@@ -86,7 +87,7 @@ impl OpsChoice {
     }
 }
 
-/// What is wanted of operators.
+/// Options of tracing operators.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OpsOptions {
     /// Which.
@@ -108,7 +109,7 @@ pub struct OpPoint {
     pub file_offset: u64,
 }
 
-/// What to probe in one library.
+/// Probes for one library.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OpsPlan {
     /// The rows, and what their calls mean.
@@ -117,9 +118,9 @@ pub struct OpsPlan {
     pub ops: Vec<OpInfo>,
     /// The places: first the ends, then the beginnings.
     pub points: Vec<OpPoint>,
-    /// Where things are in the copied bytes of a tensor; `None` when this library's layout is not known.
+    /// Offsets in the copied bytes of a tensor; `None` when this library's layout is unknown.
     pub layout: Option<TensorLayout>,
-    /// What there is to say.
+    /// Numbers for messages.
     pub figures: OpsFigures,
 }
 
@@ -134,9 +135,9 @@ pub struct OpsFigures {
     pub without_schema: usize,
     /// Without an end that can be probed.
     pub without_end: usize,
-    /// Whose tensors could not all be found.
+    /// Operators with tensors that could not all be found.
     pub without_tensors: usize,
-    /// At whose first instruction the kernel takes no probe.
+    /// Operators with a first instruction that the kernel cannot probe.
     pub refused: usize,
 }
 
@@ -205,7 +206,7 @@ pub fn plan(elf: &ElfFile<'_>, options: &OpsOptions, sites: site::Kernel) -> Res
     Ok(planner.plan)
 }
 
-/// Plans the probe that tells of operators that were left by an exception.
+/// Plans the probe for operators that were left by an exception.
 pub fn plan_catch(elf: &ElfFile<'_>, sites: site::Kernel) -> Result<OpsPlan, ElfError> {
     let mut plan = OpsPlan::default();
     for place in elf.resolve(&[CATCH])? {
@@ -238,7 +239,7 @@ fn functions<'a>(elf: &ElfFile<'a>) -> Result<Vec<OpFunction<'a>>, ElfError> {
     Ok(defined.filter_map(function).take(MAX_OPS).collect())
 }
 
-/// An identifier as it is mangled, `3add`, and what follows it.
+/// A mangled identifier, `3add`, and the rest.
 fn identifier(mangled: &[u8]) -> Option<(&str, &[u8])> {
     let digits = mangled.iter().take_while(|byte| byte.is_ascii_digit()).count();
     let (len, rest) = mangled.split_at_checked(digits)?;
@@ -354,7 +355,7 @@ impl Planner {
     }
 }
 
-/// The tensors among the arguments. What the operator changes and returns is told at its end, if that is probed.
+/// The tensors among the arguments. Changed and returned ones are reported at the end, if that is probed.
 fn arguments(schema: &Schema<'_>, params: &[Param], values: &mut Values, ends: bool) {
     for (param, at) in schema.params.iter().zip(params) {
         let Some(tensors) = at.tensors else { continue };
@@ -397,8 +398,8 @@ enum Returned {
     Reference,
     /// One object, where the caller wants it.
     Object,
-    /// A tuple, where the caller wants it. libstdc++ lays out the last element first; and though a tuple of references is
-    /// trivial to copy, it is not to move, so that it is returned in memory, too.
+    /// A tuple, in the caller's memory. libstdc++ lays out the last element first; and though a tuple of references is
+    /// trivial to copy, it is not trivial to move, so that it is returned in memory, too.
     Tuple,
 }
 
@@ -417,7 +418,7 @@ impl Returned {
         matches!(self, Self::Object | Self::Tuple)
     }
 
-    /// The tensors that are returned.
+    /// The returned tensors.
     fn values(self, schema: &Schema<'_>, machine: Machine, values: &mut Values) {
         let base = match self {
             Self::Plain => return,

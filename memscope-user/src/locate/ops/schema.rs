@@ -1,22 +1,22 @@
 //! Operator schemas as they lie in the library: `add.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor`.
 //!
-//! They tell what the mangled name does not: the operator's real name, what it returns, and which tensors it changes.
+//! They have facts that the mangled name lacks: the operator's real name, its results, and the tensors that it changes.
 
 use std::collections::{HashMap, HashSet};
 
 use memchr::memmem;
 
-/// Longest schema that is looked at; real ones have less than 2000 bytes.
+/// Longest schema that is read; real ones have less than 2000 bytes.
 const MAX_SCHEMA: usize = 8192;
-/// Schemas that are looked at; a library has about 4000.
+/// Most schemas read; a library has about 4000.
 const MAX_SCHEMAS: usize = 65_536;
 /// In every schema, and in little else.
 const ARROW: &[u8] = b") -> ";
 
-/// What a tensor shares its memory with.
+/// The memory that a tensor shares.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Alias {
-    /// Nothing that the schema tells of.
+    /// Not in the schema.
     None,
     /// It is, or there is, a view on it: `(a)`.
     View,
@@ -85,7 +85,7 @@ impl<'a> Value<'a> {
     }
 }
 
-/// The parts between commas that are in no bracket and no text.
+/// The parts between commas outside of brackets and texts.
 fn split(list: &str) -> Option<Vec<&str>> {
     let (mut parts, mut depth, mut start, mut quote) = (Vec::new(), 0_u32, 0, None);
     for (at, byte) in list.bytes().enumerate() {
@@ -114,8 +114,8 @@ fn is_name(name: &str) -> bool {
 
 /// The schemas in a library's constants, by the name that C++ gives the operator: `add_Tensor` for `add.Tensor`.
 ///
-/// `wanted` are these names. A linker stores a text that another one ends with only once, so `cos(Tensor self)` may have
-/// to be found within `arccos(Tensor self)`.
+/// `wanted` are these names. A linker stores a text that ends another one only once, so `cos(Tensor self)` may have to
+/// be found within `arccos(Tensor self)`.
 pub(super) fn find<'a>(constants: &[&'a [u8]], wanted: &HashSet<&str>) -> HashMap<String, Vec<&'a str>> {
     let mut found: HashMap<String, Vec<&str>> = HashMap::new();
     let mut inner: HashMap<String, Vec<&str>> = HashMap::new();
@@ -141,7 +141,7 @@ pub(super) fn find<'a>(constants: &[&'a [u8]], wanted: &HashSet<&str>) -> HashMa
     found
 }
 
-/// The text, ended by NULs, that has something at `at`.
+/// The text, between NULs, around `at`.
 fn around(part: &[u8], at: usize) -> Option<&str> {
     let first = at.saturating_sub(MAX_SCHEMA);
     let start = memchr::memrchr(0, part.get(first..at)?).map_or(first, |nul| first + nul + 1);

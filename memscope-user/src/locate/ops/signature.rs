@@ -8,7 +8,7 @@ use cpp_demangle::{DemangleOptions, ParseOptions, Symbol};
 
 use crate::os::elf::Machine;
 
-/// Longest mangled name that is looked at; the longest real one has about 1000 bytes.
+/// Longest mangled name that is read; the longest real one has about 1000 bytes.
 const MAX_MANGLED: usize = 4096;
 
 /// What leads to tensors.
@@ -61,7 +61,7 @@ enum Class {
     Large(u16),
 }
 
-/// The types of a function's parameters as C++ spells them; `None` if the name is none, or of something else.
+/// The types of a function's parameters as C++ spells them; `None` if the name is malformed, or of another kind.
 pub(super) fn parameter_types(mangled: &[u8]) -> Option<Vec<String>> {
     if mangled.len() > MAX_MANGLED {
         return None;
@@ -74,7 +74,7 @@ pub(super) fn parameter_types(mangled: &[u8]) -> Option<Vec<String>> {
     split(list.strip_suffix(')')?)
 }
 
-/// The parts between commas that are in no bracket.
+/// The parts between commas outside of brackets.
 fn split(list: &str) -> Option<Vec<String>> {
     let (mut parts, mut part, mut depth) = (Vec::new(), String::new(), 0_u32);
     for character in list.chars() {
@@ -95,7 +95,7 @@ fn split(list: &str) -> Option<Vec<String>> {
     Some(parts)
 }
 
-/// Places the parameters; `returns_object` if the caller says where the result goes. The error is a type that is not known.
+/// Places the parameters; `returns_object`: the caller passes an address for the result. The error is an unknown type.
 pub(super) fn place(types: &[String], returns_object: bool, machine: Machine) -> Result<Vec<Param>, &str> {
     let mut registers = Registers::new(machine, returns_object);
     types
@@ -107,7 +107,7 @@ pub(super) fn place(types: &[String], returns_object: bool, machine: Machine) ->
         .collect()
 }
 
-/// What is taken so far.
+/// Registers used so far.
 struct Registers {
     machine: Machine,
     integers: u8,
@@ -151,7 +151,7 @@ impl Registers {
             return Place::Register(first);
         }
         if self.machine != Machine::X86_64 {
-            // What has gone to the stack once takes the registers that are left along.
+            // Once one goes to the stack, the remaining registers are not used.
             self.integers = self.most_integers;
         }
         self.on_stack(words.into())
@@ -164,9 +164,9 @@ impl Registers {
     }
 }
 
-/// How a type of the operators' parameters is passed. Those of libtorch 2.1 to 2.14 are known.
+/// The passing of a parameter's type. Types of libtorch 2.1 to 2.14 are known.
 fn class_of(name: &str, machine: Machine) -> Option<(Class, Option<Tensors>)> {
-    // Until 2.3 libtorch brought its own optional, whose flag comes first, so that numbers share no word with it.
+    // Until 2.3 libtorch had its own optional with the flag first, so that numbers share no word with it.
     let own_optional = name.starts_with("c10::optional<");
     let name = name.replace("c10::optional<", "std::optional<").replace("> >", ">>");
     let large = |words| if machine == Machine::X86_64 { Class::Large(words) } else { Class::One };
@@ -211,7 +211,7 @@ fn is_string_view(name: &str) -> bool {
     name.contains("basic_string_view<")
 }
 
-/// What fits one register with a flag beside it, and objects that are not trivial: passed by reference.
+/// Values that fit one register with a flag beside it, and objects that are not trivial: passed by reference.
 fn small_class(name: &str) -> Option<Class> {
     let known = matches!(
         name,
@@ -277,7 +277,7 @@ mod tests {
         assert_eq!(places(ADD, true, Machine::Aarch64)[0], (Register(0), one));
     }
 
-    /// Pairs that do not fit go to the stack whole; on x86-64 a later single word takes what is left.
+    /// Pairs that do not fit go to the stack whole; on x86-64 a later single word takes the remaining register.
     #[test]
     fn pairs_are_not_parted() {
         use Place::{Register, Stack};
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_type_is_told() {
+    fn unknown_type_is_an_error() {
         let types = ["at::Tensor const&".to_owned(), "my::Type".to_owned()];
         assert_eq!(place(&types, false, Machine::X86_64), Err("my::Type"));
     }

@@ -1,4 +1,4 @@
-//! Finds the interpreter of a process and what the kernel side has to know of it.
+//! Finds the interpreter of a process, and its layout for the kernel side.
 //!
 //! Files and memory are the process's own and hostile: everything is bounded, and what makes no sense is a reason.
 
@@ -28,7 +28,7 @@ use crate::{
 
 /// Larger files are no interpreters.
 const MAX_FILE_BYTES: u64 = 256 << 20;
-/// Interpreters of a process, and states of threads, that are looked at.
+/// Most interpreters of a process, and states of threads, that are read.
 const MAX_INTERPRETERS: usize = 64;
 const MAX_THREADS: usize = 256;
 
@@ -39,13 +39,13 @@ pub(crate) enum Missing {
     Interpreter,
     /// The interpreter has not begun.
     Start,
-    /// What was found makes no sense: maybe it is about to begin or to end.
+    /// The data make no sense: it may be about to start or to end.
     Sense(&'static str),
-    /// It cannot be.
+    /// It is not supported.
     Support(String),
 }
 
-/// What a file has to say, wherever it is mapped.
+/// Facts from a file, independent of where it is mapped.
 #[derive(Clone, Debug)]
 enum Facts {
     Python(PythonFile),
@@ -61,17 +61,17 @@ struct PythonFile {
     version: Option<u64>,
     /// Compiled with checks that change structs.
     debug: bool,
-    /// Offset in the file of a place that every call of the function comes by that frees code objects.
+    /// File offset of an instruction that every call of `code_dealloc` executes.
     frees_code: Option<u64>,
-    /// Offset in the file and address of what is executable.
+    /// File offset and address of the executable segments.
     segments: Vec<(u64, u64)>,
 }
 
-/// Files that were looked into. They stay open, so that no later file gets the inode of one.
+/// Examined files. They stay open, so that no later file gets the inode of one.
 #[derive(Debug, Default)]
 pub(crate) struct Files(HashMap<FileId, (Facts, Option<File>)>);
 
-/// An interpreter that has begun.
+/// A running interpreter.
 #[derive(Debug)]
 pub(crate) struct Found {
     pub(crate) layout: PythonLayout,
@@ -90,7 +90,7 @@ pub(crate) struct FreesCode {
     pub(crate) file_offset: u64,
 }
 
-/// A file that is mapped at some address.
+/// A file mapped at some address.
 struct Placed<'a> {
     line: Line<'a>,
     facts: Facts,
@@ -117,7 +117,7 @@ impl Files {
             match self.look(pid, &line)? {
                 facts @ Facts::Python(_) => python = Some(Placed { line, facts }),
                 Facts::Libc(pthread) => libc = Some(pthread),
-                // Older releases have a library for threads, and nothing of that in the other one.
+                // Older releases have a separate library for threads, and none of its functions in the other one.
                 Facts::Other => other_libc |= is_libc(name),
             }
         }
@@ -128,7 +128,7 @@ impl Files {
                 let why = "its C library is not glibc, or hides where threads keep values";
                 return Err(Missing::Support(why.to_owned()));
             }
-            // The loader has not come to it yet.
+            // The loader has not reached it yet.
             None => return Err(Missing::Start),
         };
         let memory = Memory::open(pid).map_err(|error| Missing::Support(format!("its memory: {error}")))?;
@@ -141,8 +141,8 @@ impl Files {
         Ok(Found { layout: layout(&memory, &file, &line, pthread)?, frees_code: file.frees_code.map(place) })
     }
 
-    /// What is mapped there. A mapping that is gone again says nothing of its file: the loader maps a file as a whole first, and then
-    /// others over parts of that.
+    /// Facts about the mapped file. A mapping that is gone again shows nothing about its file: the loader maps a file
+    /// as a whole first, and then others over parts of that.
     fn look(&mut self, pid: u32, line: &Line<'_>) -> Result<Facts, Missing> {
         if let Some((facts, _)) = self.0.get(&line.id) {
             return Ok(facts.clone());
@@ -217,17 +217,17 @@ fn python_file(elf: &ElfFile<'_>) -> Option<PythonFile> {
     })
 }
 
-/// Where every call of the function comes by that frees code objects: `PyCode_Type.tp_dealloc`, by the file, not by the
-/// process, whose word would put a probe anywhere.
+/// File offset of the function that frees code objects: `PyCode_Type.tp_dealloc`, from the file, not from the process,
+/// which could name any place for a probe.
 fn frees_code(elf: &ElfFile<'_>, code_type: u64) -> Option<u64> {
-    // Behind the object's head with its size, the name, and two sizes of what it describes; in all versions.
+    // Behind the object's head with its size, the name, and two sizes; in all versions.
     const TP_DEALLOC: u64 = 48;
     let slot = code_type.checked_add(TP_DEALLOC)?;
     let moved = elf.relocations().ok()?.find(|relocation| relocation.slot == slot);
     let vaddr = match moved.map(|relocation| relocation.pointer) {
         Some(Pointer::Local(vaddr)) => vaddr,
         Some(_) => return None,
-        // A program that is not moved has the address itself.
+        // A program at a fixed address has the address itself.
         None => u64::from_le_bytes(*elf.bytes_at(slot, 8)?.first_chunk()?),
     };
     let code = elf.mappings(true)?.into_iter().find_map(|mapping| {
@@ -240,7 +240,7 @@ fn frees_code(elf: &ElfFile<'_>, code_type: u64) -> Option<u64> {
 }
 
 impl PythonFile {
-    /// What has to be added to an address of the file to get one of the process.
+    /// The difference between an address of the process and one of the file.
     fn bias(&self, line: &Line<'_>) -> Option<u64> {
         // The kernel maps whole pages: a mapping can begin before its segment.
         let page = u64::from(page_size());
@@ -318,7 +318,7 @@ fn threads(memory: &Memory, offsets: &Offsets, newest: u64) -> Result<(u64, BTre
                 return Err(Missing::Sense("a thread's state names another interpreter"));
             }
             let thread = word(memory, state.wrapping_add(offsets.layout.thread_id.into()))?;
-            // A thread that has not begun has no number.
+            // A thread that has not started has no number.
             if thread != 0 {
                 found.entry(thread).or_default().push(state);
             }
@@ -332,9 +332,9 @@ fn threads(memory: &Memory, offsets: &Offsets, newest: u64) -> Result<(u64, BTre
     Err(Missing::Support("it has too many interpreters".to_owned()))
 }
 
-/// The key with which every thread keeps its state. A thread that is about to begin or to end keeps nothing. Libraries that bind C++ to Python
-/// (pybind11, so torch) keep it with a key of their own as well, for the threads that they know; the interpreter made its key before any of
-/// them was there, and keys are given out from the lowest.
+/// The key with which every thread keeps its state. A thread that is starting or ending keeps none. Libraries that bind
+/// C++ to Python (pybind11, so torch) keep it with a key of their own as well, for the threads that they know; the
+/// interpreter made its key before any of them was loaded, and keys are assigned from the lowest.
 fn key(memory: &Memory, pthread: Pthread, threads: &BTreeMap<u64, Vec<u64>>) -> Result<u32, Missing> {
     let mut common: Option<Vec<u32>> = None;
     for (thread, states) in threads.iter().take(MAX_THREADS) {

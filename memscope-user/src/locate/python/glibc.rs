@@ -7,7 +7,7 @@ use crate::os::{
     memory::Memory,
 };
 
-/// What glibc says of `struct pthread`; offsets and sizes in bytes.
+/// glibc's description of `struct pthread`; offsets and sizes in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Pthread {
     /// Pointers to the blocks of values.
@@ -78,7 +78,7 @@ impl Pthread {
         keys
     }
 
-    /// Says where a thread has its value of the key.
+    /// Sets the place of a thread's value for the key.
     pub(super) fn fill(&self, layout: &mut PythonLayout, key: u32) {
         let block = (key / self.per_block) as i32;
         layout.self_at = self.from_thread_pointer;

@@ -1,5 +1,5 @@
-//! Where the fields of the interpreter's structs are, by version. From the debug information of release builds for 64-bit
-//! machines (3.8 to 3.12); from 3.13 on the interpreter says it itself (`_Py_DebugOffsets`).
+//! Offsets of the fields in the interpreter's structs, by version. From the debug information of release builds for
+//! 64-bit machines (3.8 to 3.12); from 3.13 on from the interpreter itself (`_Py_DebugOffsets`).
 
 use memscope_common::{
     PythonLayout,
@@ -8,7 +8,7 @@ use memscope_common::{
 
 /// What starts the table of an interpreter that describes itself.
 pub(crate) const COOKIE: [u8; 8] = *b"xdebugpy";
-/// Bytes of the table that are read.
+/// Bytes read of the table.
 pub(crate) const TABLE_BYTES: usize = 8 * TABLE_WORDS;
 const TABLE_WORDS: usize = 52;
 
@@ -25,7 +25,7 @@ pub(crate) struct Offsets {
     pub(crate) next_thread: u64,
     /// In a thread's state: its interpreter.
     pub(crate) interpreter: u64,
-    /// What the kernel side has to know; the fields that depend on the process are 0.
+    /// The layout for the kernel side; fields that depend on the process are 0.
     pub(crate) layout: PythonLayout,
 }
 
@@ -61,7 +61,7 @@ const fn objects(version: u8, last: u16) -> Offsets {
     Offsets { interpreters: 32, next_interpreter: 0, threads: 8, next_thread: 8, interpreter: 16, layout }
 }
 
-/// Everything but `co_flags` and `_co_warmup`, which share a word, the second of which changes.
+/// All but `co_flags` and `_co_warmup`, which share a word, and the second one changes.
 const WORDS_3_11: u32 = bits(1, 4) | bits(6, 16);
 
 const PYTHON_3_11: PythonLayout = PythonLayout {
@@ -88,7 +88,7 @@ const PYTHON_3_11: PythonLayout = PythonLayout {
     ..PythonLayout::EMPTY
 };
 
-/// `co_version`, a number of its own, and what is shown.
+/// `co_version`, a number of its own, and the fields for display.
 const WORDS_3_12: u32 = 1 << 7 | 1 << 10 | 1 << 13 | 1 << 15 | 1 << 16;
 
 const PYTHON_3_12: PythonLayout = PythonLayout {
@@ -214,7 +214,7 @@ mod tests {
         &[208, 112, 120, 128, 136, 68, 52, 96, 104, 200],
     ];
 
-    /// The same of 3.14, whose table has more words: those that matter, 0 for others.
+    /// The same of 3.14, which has more words: the needed ones, 0 for others.
     const PYTHON_3_14: [&[u64]; 5] = [
         &[0, 0, 808],
         &[0, 0, 7264, 7344, 7352, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],

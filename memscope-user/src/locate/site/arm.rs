@@ -1,7 +1,7 @@
 //! Prologues of aarch64 functions.
 //!
-//! Decoded by hand: instructions are words of fixed layout, only a few groups matter, and the crates of the field give
-//! operands but not what is written, so the same table would be needed on top. What is not known here ends the scan.
+//! Decoded by hand: instructions are words of fixed layout, only a few groups matter, and the available crates give
+//! operands but no written registers, so the same table would be needed on top. An unknown instruction ends the scan.
 
 use super::{
     Effects, Kernel, Pad, SCAN_BYTES, SiteCost, Step, Targets,
@@ -68,7 +68,7 @@ pub(in crate::locate) fn words(code: &[u8]) -> impl Iterator<Item = (u32, u32)> 
     (0..).step_by(4).zip(words.iter().map(|word| u32::from_le_bytes(*word)))
 }
 
-/// How far a direct branch goes, in bytes.
+/// Distance of a direct branch, in bytes.
 pub(in crate::locate) fn branch_distance(word: u32) -> Option<i64> {
     let (shift, width) = match word {
         w if w & 0x7c00_0000 == 0x1400_0000 => (0, 26), // b, bl
@@ -124,7 +124,7 @@ fn field(word: u32, low_bit: u32) -> u32 {
     word >> low_bit & 0x1f
 }
 
-/// What follows where `word` writes the register `destination`.
+/// Effects of writing the register `destination`.
 fn writes(word: u32, destination: u32) -> Effects {
     // Reading the link register may be saving it. Where these bits hold a part of a constant we stop for nothing, which
     // costs little: saving it is what most functions do next.
@@ -182,7 +182,7 @@ fn branch_or_system(word: u32, kernel: Kernel) -> Decoded {
         w if w & 0xffff_fc1f == 0xd63f_0000 => "blr",
         w if w & 0xffff_fc1f == 0xd65f_0000 => "ret",
         w if w & 0xffff_f01f == 0xd503_201f => return hint(w >> 5 & 0x7f, kernel),
-        // A copy elsewhere may read something else, so the kernel does not step it; reading changes nothing else.
+        // A copy elsewhere may read another value, so the kernel does not step it; reading has no other effect.
         w if w & 0xfff0_0000 == 0xd530_0000 => {
             return Decoded::refused("mrs", writes(w, field(w, 0)));
         }
@@ -239,7 +239,7 @@ fn memory(word: u32) -> Decoded {
     Decoded::stepped(if load { "load" } else { "store" }, after)
 }
 
-/// What an instruction does to values that are followed. What is not known here ends that.
+/// Effect of an instruction on followed values. An unknown one ends following.
 fn motion(word: u32, name: &str) -> Motion {
     let (to, from) = (field(word, 0), field(word, 5));
     let copy = |from, plus| Motion { copy: Some(Copy { to, from, plus }), ..Motion::default() };
@@ -289,7 +289,7 @@ fn transfer(word: u32, load: bool) -> Motion {
             }
         }
     };
-    // Of single ones the lower two bits say how the base is written back, of pairs the next field.
+    // In single ones the lower two bits are the write-back of the base, in pairs the next field.
     let (offset, before, after) = match (pair, unscaled) {
         (true, _) => (signed(15, 7) * bytes, word >> 23 & 3 == 3, word >> 23 & 3 == 1),
         (false, true) => (signed(12, 9), word >> 10 & 3 == 3, word >> 10 & 3 == 1),

@@ -1,6 +1,6 @@
 //! Follows arguments from register to register and into the function's own frame, to a site that the kernel emulates.
 //!
-//! Only whole words count: an argument of which 32 bits are copied is lost with its register.
+//! Only whole words count: an argument copied as 32 bits is lost with its register.
 
 use std::collections::BTreeMap;
 
@@ -12,22 +12,22 @@ use super::{
     x86,
 };
 
-/// Registers that are told apart; the numbers are the architecture's own.
+/// Number of registers; the numbers are the architecture's own.
 const REGISTERS: usize = 32;
 /// Bytes of a register.
 const WORD: i64 = 8;
-/// Below the stack pointer so many bytes keep what is stored there: `System V` promises them on x86-64, Arm none.
+/// Bytes below the stack pointer that keep stored values: `System V` promises them on x86-64, Arm none.
 const RED_ZONE: i64 = 128;
 
-/// What a register is known to hold.
+/// The known value of a register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Value {
     Argument(u8),
-    /// The stack pointer at the entry, and so many bytes more.
+    /// The stack pointer at the entry plus this many bytes.
     Stack(i64),
 }
 
-/// What is known between two instructions.
+/// The known values between two instructions.
 struct State {
     stack_register: usize,
     red_zone: i64,
@@ -36,7 +36,7 @@ struct State {
     frame: BTreeMap<i64, u8>,
 }
 
-/// The first site that is not single-stepped, has all that `usage` reads, and is `allowed`.
+/// The first site that is not single-stepped, has all arguments that `usage` reads, and is `allowed`.
 pub(super) fn find(
     machine: Machine,
     steps: &[Step],
@@ -80,7 +80,7 @@ impl State {
         }
     }
 
-    /// `None`: the instruction ends what can be followed.
+    /// `None`: the instruction ends following.
     fn pass(&mut self, motion: &Motion) -> Option<()> {
         let stack = self.stack()? + motion.stack;
         if motion.ends || stack > 0 {
@@ -115,7 +115,7 @@ impl State {
         }
     }
 
-    /// `None`: others may see what is stored, or it may be part of what the caller has put on the stack.
+    /// `None`: others may see the stored value, or it may be part of the caller's words on the stack.
     fn store(&mut self, store: &Store) -> Option<()> {
         let Value::Stack(base) = (*self.registers.get(store.base as usize)?)? else { return None };
         let (from, to) = (base + store.offset, base + store.offset + store.bytes);

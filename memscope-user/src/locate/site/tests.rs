@@ -154,13 +154,13 @@ fn loop_heads_are_avoided() {
     // 0 endbr64, 4 nop, 5 dec eax (2), 7 jne -5 to 4, 9 ret: the nop runs once per round
     let head_on_site = asm![ENDBR64, [0x90], [0xff, 0xc8], [0x75, 0xfb], RET];
     assert_eq!(x86(&head_on_site, CALL), (0, STEPPED));
-    // 7 jne -9 to 0: the function starts anew
+    // 7 jne -9 to 0: the function starts over
     let head_on_entry = asm![ENDBR64, [0x90], [0xff, 0xc8], [0x75, 0xf7], RET];
     assert_eq!(x86(&head_on_entry, CALL), (4, EMULATED));
     // 7 jne -4 to 5: behind the site
     let head_behind = asm![ENDBR64, [0x90], [0xff, 0xc8], [0x75, 0xfc], RET];
     assert_eq!(x86(&head_behind, CALL), (4, EMULATED));
-    // 0 endbr64, 4 xor eax,eax, 6 nop, 7 jne -5 to 4: into what lies between
+    // 0 endbr64, 4 xor eax,eax, 6 nop, 7 jne -5 to 4: a place in between
     let head_between = asm![ENDBR64, [0x31, 0xc0], [0x90], [0x75, 0xfb], RET];
     assert_eq!(x86(&head_between, CALL), (0, STEPPED));
 }
@@ -179,9 +179,9 @@ fn unknown_extent_allows_only_the_push_behind_the_landing_pad() {
     assert_eq!(sites(&asm![ENDBR64, PUSH_RBP, RET], 0), Ok(4));
     assert_eq!(sites(&asm![ENDBR64, [0x90], RET], 0), Ok(0));
     assert_eq!(sites(&asm![MOV_RAX_RDI, PUSH_RBP, RET], 0), Ok(0));
-    // says 100 bytes but the file has only 6
+    // claims 100 bytes but the file has only 6
     assert_eq!(sites(&asm![ENDBR64, [0x90], RET], 100), Ok(0));
-    // larger than what is searched
+    // larger than the searched part
     let large = asm![ENDBR64, vec![0x90; 70_000], RET];
     assert_eq!(sites(&large, large.len() as u64), Ok(0));
     // undecodable bytes hide branches: 06 is no instruction
@@ -265,7 +265,7 @@ fn nop5_needs_one_page_and_no_red_zone() {
     let code = asm![NOP5_BYTES, RET];
     assert_eq!(at(0x1ffb, &code), Ok((0, NOP5))); // 0xffb + 5 is the page's end
     assert_eq!(at(0x1ffc, &code), Ok((0, EMULATED)));
-    // mov [rsp-8],rdi (5); nop5: the call would overwrite what was stored
+    // mov [rsp-8],rdi (5); nop5: the call would overwrite the stored value
     let leaf = asm![[0x48, 0x89, 0x7c, 0x24, 0xf8], NOP5_BYTES, RET];
     assert_eq!(at(0x1000, &leaf), Ok((0, STEPPED)));
 }
@@ -287,7 +287,7 @@ fn short_and_broken_functions() {
     let function = |code: &'static [u8], size| Function::new(Machine::X86_64, 0x10, code, size);
     assert_eq!(choose(&function(&[], 0), CALL, OLD), Err(SiteError::NoCode { address: 0x10 }));
     assert_eq!(choose(&function(&[0x06], 1), CALL, OLD), Err(SiteError::NoCode { address: 0x10 }));
-    // a push that is cut in two by the symbol's size
+    // a push cut in two by the symbol's size
     assert_eq!(choose(&function(&[0xf3, 0x0f, 0x1e, 0xfa, 0x41, 0x54], 5), CALL, OLD).map(|s| s.offset), Ok(0));
     let other = Function::new(Machine::Other(243), 0, &[0x13, 0, 0, 0], 4);
     assert_eq!(choose(&other, CALL, OLD), Err(SiteError::Machine { machine: Machine::Other(243) }));
@@ -428,7 +428,7 @@ fn random_code_is_survived() {
     }
 }
 
-/// Files that lie about where functions are and how large.
+/// Files with false starts and sizes of functions.
 #[test]
 fn hostile_files_are_survived() {
     let original = std::fs::read("/bin/true").expect("readable");
@@ -467,7 +467,7 @@ fn addresses_at_the_end_are_survived() {
     assert_eq!(choose(&function, CALL, NEW).map(|site| site.offset), Ok(0));
 }
 
-/// What `objdump` knows of a file: where instructions start, and to which of them direct branches lead.
+/// `objdump`'s view of a file: starts of instructions, and targets of direct branches.
 struct Disassembly {
     starts: HashSet<u64>,
     targets: Vec<u64>,
@@ -501,7 +501,7 @@ fn target(code: &str) -> Option<u64> {
     u64::from_str_radix(last, 16).ok().filter(|_| branches)
 }
 
-/// Checks every function of `path` against `objdump` and tells what was gained.
+/// Checks every function of `path` against `objdump` and prints the gain.
 fn check_against(objdump: &str, path: &Path) {
     let known = disassemble(objdump, path);
     let bytes = std::fs::read(path).expect("readable");
@@ -585,7 +585,7 @@ fn own_returns_are_found() {
     assert_eq!(x86(&[0xb8, 0xc3, 0, 0, 0, 0xc3]), Some(vec![5]));
     assert_eq!(x86(&[0xe9, 0, 0, 0, 0]), None, "leaves by a jump");
     assert_eq!(x86(&[0xc3, 0x06]), None, "does not decode to its end");
-    // A size that is not known may hide returns.
+    // An unknown size may hide returns.
     assert_eq!(returns(&Function::new(Machine::X86_64, 0x1000, &[0xc3], 0)), None);
     let arm = |words: &[u32]| {
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
@@ -639,7 +639,7 @@ fn x86_arguments_are_followed() {
     assert_eq!(found(&twice, 1), Some((10, 0, vec![RAX, NONE, NONE, NONE, NONE, NONE])));
 }
 
-/// Make sure that nothing is taken for an argument that no longer is one.
+/// A value that is no longer an argument is not taken for one.
 #[test]
 fn x86_lost_arguments_are_not_followed() {
     let lost = |code: &[u8]| assert_eq!(followed(Machine::X86_64, code, 1), None, "{code:x?}");
@@ -665,7 +665,7 @@ fn x86_lost_arguments_are_not_followed() {
     lost(&asm![[0x48, 0x89, 0xfb], XOR_EDI_EDI, PUSH_RBP, [0xeb, 0xfd]]);
 }
 
-/// Words and what they mean: as another disassembler has it, see [`arm_words_are_what_they_say`].
+/// Words and their meaning: as another disassembler has it, see [`arm_words_are_what_they_say`].
 const ARM_WORDS: [(u32, &str); 20] = [
     (0xa9be_7bfd, "stp x29, x30, [sp, #-32]!"),
     (0xa9bd_7bfd, "stp x29, x30, [sp, #-48]!"),
@@ -689,7 +689,7 @@ const ARM_WORDS: [(u32, &str); 20] = [
     (0xd65f_03c0, "ret"),
 ];
 
-/// Code by what it means, a line each.
+/// Code by its meaning, a line each.
 fn assembled(text: &str) -> Vec<u8> {
     let word = |line: &str| ARM_WORDS.iter().find(|(_, meaning)| *meaning == line.trim()).expect("a known word").0;
     code_of(&text.split(';').map(word).collect::<Vec<_>>())
@@ -730,7 +730,7 @@ fn arm_arguments_are_followed() {
     assert_eq!(found("mov w19, w0; mov w0, #0x0; adrp x2, 0x0; ret", 1), None);
     assert_eq!(found("stur x0, [sp, #-16]; mov x0, #0x0; adrp x2, 0x0; ret", 1), None);
     assert_eq!(found("mov x19, x0; str x0, [x1]; mov x0, #0x0; adrp x2, 0x0; ret", 1), None);
-    // A word of the frame that is written over.
+    // An overwritten word of the frame.
     let lost = "sub sp, sp, #0x20; str x2, [sp, #8]; str w1, [sp, #12]; mov w2, #0x0; cbz x0, .+4; ret";
     assert_eq!(found(lost, 0b100), None);
 }

@@ -15,7 +15,7 @@ const ARGS: [Register; 6] = [Register::RDI, Register::RSI, Register::RDX, Regist
 
 /// Their numbers as instructions have them.
 pub(super) const ARG_NUMBERS: [u32; 6] = [7, 6, 2, 1, 8, 9];
-/// That of the stack pointer.
+/// The number of the stack pointer.
 pub(super) const STACK: u32 = 4;
 /// Where the kernel keeps registers, by these numbers: offsets in `struct pt_regs` of `asm/ptrace.h`.
 pub(super) const SAVED_AT: [i32; 16] = [80, 88, 96, 40, 152, 32, 104, 112, 72, 64, 56, 48, 24, 16, 8, 0];
@@ -96,7 +96,7 @@ pub(super) fn jumps(address: u64, code: &[u8]) -> Vec<u64> {
 
 struct Prologue {
     kernel: Kernel,
-    /// Something was stored below `rsp`.
+    /// A value was stored below `rsp`.
     red_zone: bool,
     info: InstructionInfoFactory,
 }
@@ -142,7 +142,7 @@ impl Prologue {
     }
 }
 
-/// What follows from an instruction, and whether it stores below `rsp`.
+/// Effects of an instruction, and whether it stores below `rsp`.
 fn effects(instruction: &Instruction, info: &InstructionInfo) -> (Effects, bool) {
     let written = info.used_registers().iter().filter(|used| is_write(used.access()));
     let written: Vec<_> = written.map(|used| used.register().full_register()).collect();
@@ -153,7 +153,7 @@ fn effects(instruction: &Instruction, info: &InstructionInfo) -> (Effects, bool)
     let mut stores = info.used_memory().iter().filter(|used| is_write(used.access())).peekable();
     let stores_any = stores.peek().is_some();
     let on_stack = stores.all(|used| used.base() == Register::RSP && used.index() == Register::None);
-    // A push is the stack's own way of storing; all else with an explicit operand may hit the words that we need.
+    // A push is the stack's own way of storing; all other explicit stores may hit the needed words.
     let explicit = stores_any && !moves_stack;
     let below = explicit && (instruction.memory_displacement64() as i64) < 0;
 
@@ -164,7 +164,7 @@ fn effects(instruction: &Instruction, info: &InstructionInfo) -> (Effects, bool)
     (effects, explicit && below)
 }
 
-/// What an instruction does to values that are followed.
+/// Effect of an instruction on followed values.
 fn motion(instruction: &Instruction, info: &InstructionInfo) -> Motion {
     let pushes = instruction.mnemonic() == Mnemonic::Push;
     if instruction.flow_control() != FlowControl::Next || instruction.is_stack_instruction() && !pushes {
@@ -175,7 +175,7 @@ fn motion(instruction: &Instruction, info: &InstructionInfo) -> Motion {
     for register in written.filter_map(|used| number_of(used.register())) {
         motion.writes |= 1 << register;
     }
-    // A push moves it by what was asked above.
+    // A push moves it by the number asked for above.
     if pushes {
         motion.writes &= !(1 << STACK);
     }
@@ -220,12 +220,12 @@ fn copy(instruction: &Instruction) -> Option<Copy> {
     Some(Copy { to, from, plus })
 }
 
-/// A general register's number, if it is all of the register.
+/// A general register's number, if it is the whole register.
 fn whole_number_of(register: Register) -> Option<u32> {
     register.is_gpr64().then(|| register.number() as u32)
 }
 
-/// A general register's number, by whatever part of it.
+/// A general register's number, by the name of any part.
 fn number_of(register: Register) -> Option<u32> {
     let whole = register.full_register();
     whole.is_gpr64().then(|| whole.number() as u32)
@@ -246,7 +246,7 @@ fn is_emulated_push(bytes: &[u8]) -> bool {
     matches!(bytes, [0x50..=0x57] | [0x41, 0x50..=0x57])
 }
 
-/// Whether the kernel refuses a probe on it, or would then run something else instead.
+/// Whether the kernel refuses a probe on it, or would then run another instruction instead.
 fn is_refused(bytes: &[u8], instruction: &Instruction) -> bool {
     // VEX and its kin: taken for the one-byte opcode of the same number.
     if instruction.encoding() != EncodingKind::Legacy || instruction.flow_control() == FlowControl::XbeginXabortXend {

@@ -1,7 +1,7 @@
 //! Data for the loader and the unwinder: code, relocations, imports, the table of functions.
 //!
-//! All by program headers and `PT_DYNAMIC`. Sections are not mapped, nobody needs them at run time, and strippers remove
-//! or leave them as they like.
+//! All by program headers and `PT_DYNAMIC`. Sections are not mapped, unused at run time, and strippers remove or keep
+//! them at will.
 
 use object::LittleEndian as Le;
 use object::elf::{self, Rela64, Sym64};

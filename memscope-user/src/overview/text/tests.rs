@@ -153,7 +153,7 @@ memscope-bpf · pid 7 · npu:0 · 30.0 s · nothing lost
     assert!(screen.contains(" #2  3.52 GiB an hour   25 %"), "{screen}");
 }
 
-/// An increase is undecided, and nothing at all is nothing found; a short run is not judged.
+/// An increase is undecided, and without any the answer is not found; a short run is not judged.
 #[test]
 fn three_answers() {
     let increase = Increase {
@@ -217,7 +217,7 @@ fn oom(size_bytes: u64, largest_free_bytes: u64) -> Finding {
     .into()
 }
 
-/// Fragmented, full, or there and not given; holders by share of what was live (768 MiB of 1 GiB).
+/// Fragmented, full, or free and not used; holders by share of the live memory (768 MiB of 1 GiB).
 #[test]
 fn out_of_memory() {
     let fragmented = screen(&[oom(32 << 20, 2 << 20)]);
@@ -278,7 +278,8 @@ fn hostile_frames_are_clean() {
     assert!(plain.contains("\n x GROWING") && plain.contains("  0 8 16 24 32 40\n"), "{plain}");
 }
 
-/// The first advice of the most urgent card: a setting behind the cause, anything else below the places, and what is in force not at all.
+/// The first advice of the most urgent card: a setting behind the cause, any other below the places, and a setting in
+/// force not at all.
 #[test]
 fn advice_of_the_cards() {
     let full = screen(&[oom(200 << 20, 2 << 20)]);

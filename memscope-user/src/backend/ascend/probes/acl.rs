@@ -24,7 +24,7 @@ macro_rules! launch {
     };
 }
 
-/// An allocation: its call names those of the driver inside of it, and is itself told only if it fails.
+/// An allocation: it names the driver's calls inside of it, and is itself reported only if it fails.
 const ALLOC: ProbeSpec = ProbeSpec {
     meaning: CallKind::Failing(FailingCall::Alloc),
     when: When::Failure,
@@ -107,8 +107,8 @@ pub(super) const ROWS: &[ProbeSpec] = &[
         fields: &[(Field::Handle, Fetch::arg(0))],
         ..ACL
     },
-    // aclError aclrtGetMemInfo(aclrtMemAttr attr, size_t *free, size_t *total): once for each call of the program, because it
-    // matters how often a thread asks.
+    // aclError aclrtGetMemInfo(aclrtMemAttr attr, size_t *free, size_t *total): once for each call of the program,
+    // because the number of a thread's queries matters.
     ProbeSpec {
         symbol: "aclrtGetMemInfo",
         meaning: CallKind::Failing(FailingCall::MemoryInfo),
@@ -133,7 +133,8 @@ pub(super) const ROWS: &[ProbeSpec] = &[
         group: Group::Init,
         ..ACL
     },
-    // aclError aclrtMalloc(void **devPtr, size_t size, aclrtMemMallocPolicy policy), and those that take the same
+    // aclError aclrtMalloc(void **devPtr, size_t size, aclrtMemMallocPolicy policy), and functions with the same
+    // parameters
     alloc!("aclrtMalloc", policy 2),
     alloc!("aclrtMallocAlign32", policy 2),
     alloc!("aclrtMallocCached", policy 2),

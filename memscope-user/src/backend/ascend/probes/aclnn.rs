@@ -1,11 +1,12 @@
 //! Operators of CANN's library (`aclnn…`), where they launch their kernels. Only for block watch.
 //!
-//! The second phase of each, `aclnnX(void *workspace, uint64_t workspaceSize, aclOpExecutor *executor, aclrtStream stream)`, hands all of
-//! it on to one of two functions of `libnnopbase.so`, by a call that is not its last instruction: so it is in the one such library that
-//! could be looked at (`libcust_opapi.so` of vLLM-Ascend 0.23.0 for aarch64: 43 calls, no jump), and in what CANN publishes. The address
-//! that such a call returns to says which operator it is; thousands of functions need no probes for that.
+//! The second phase of each, `aclnnX(void *workspace, uint64_t workspaceSize, aclOpExecutor *executor, aclrtStream
+//! stream)`, passes all of it to one of two functions of `libnnopbase.so`, by a call that is not its last instruction:
+//! so it is in the one such library that was available (`libcust_opapi.so` of vLLM-Ascend 0.23.0 for aarch64: 43 calls,
+//! no jump), and in CANN's published code. The return address of such a call identifies the operator; thousands of
+//! functions need no probes for that.
 //!
-//! An executor says nothing: which tensors the operator writes is not known.
+//! An executor does not show which tensors the operator writes.
 
 use memscope_common::When;
 

@@ -1,7 +1,8 @@
 //! ATB: when an operation runs, with which workspace and which tensors (ascend-abi §7).
 //!
-//! Both C++ ABIs have the same functions, and the operation's name elsewhere in the object; a getter that only one of them has
-//! tells which it is. The getter's own first load was the same offset in the one build that could be looked at (abi 0, aarch64).
+//! Both C++ ABIs have the same functions, and the operation's name elsewhere in the object; a getter that only one of
+//! them has identifies the ABI. The getter's own first load was the same offset in the one available build (abi 0,
+//! aarch64).
 
 use memscope_common::{ArrayShape, Fetch, When};
 
@@ -10,7 +11,7 @@ use crate::probes::{AtbCall, CallKind, Field, Layer, ProbeSpec};
 /// `std::string Runner::GetOperationName() const`
 const GETTER_ABI0: &str = "_ZNK3atb6Runner16GetOperationNameEv";
 const GETTER_ABI1: &str = "_ZNK3atb6Runner16GetOperationNameB5cxx11Ev";
-/// Offsets of `Runner::operationName_`, whose first word points to its characters in both ABIs.
+/// Offsets of `Runner::operationName_`; its first word points to its characters in both ABIs.
 const NAME_ABI0: u8 = 112;
 const NAME_ABI1: u8 = 184;
 
@@ -31,14 +32,14 @@ const EXECUTE: ProbeSpec = ProbeSpec {
 const START: ProbeSpec = ProbeSpec { meaning: CallKind::Atb(AtbCall::Start), when: When::Entry, ..EXECUTE };
 const END: ProbeSpec = ProbeSpec { meaning: CallKind::Atb(AtbCall::End), when: When::OwnReturn, ..EXECUTE };
 
-/// Tensors that one row tells of: all for which a record has room besides the name.
+/// Tensors in one row: all that fit into a record besides the name.
 const PART: u8 = 15;
 /// `RunnerVariantPack::inTensors` and `outTensors`, each an `SVector<Tensor>`.
 const INPUTS: (Field, Fetch) = (Field::Inputs, Fetch::array(1, 0));
 const OUTPUTS: (Field, Fetch) = (Field::Outputs, Fetch::array(1, 6784));
 
-/// `SVector<Tensor>`: capacity, number, room for 65 tensors of 104 bytes, and a pointer that is not null when they are more. So
-/// `StoreUtil::SaveVariantPack` of that build reads them.
+/// `SVector<Tensor>`: capacity, number, room for 65 tensors of 104 bytes, and a pointer that is not null when there are
+/// more. `StoreUtil::SaveVariantPack` of that build reads them so.
 ///
 /// The rows of one operation are in the reverse of the order in which they are seen.
 const fn tensors(name_at: u8, what: &'static [(Field, Fetch); 2], first: u8, most: u8) -> ProbeSpec {
@@ -56,8 +57,8 @@ const fn tensors(name_at: u8, what: &'static [(Field, Fetch); 2], first: u8, mos
 const TEXT_ABI0: (Field, Fetch) = (Field::Name, Fetch::text(0, NAME_ABI0 as u16));
 const TEXT_ABI1: (Field, Fetch) = (Field::Name, Fetch::text(0, NAME_ABI1 as u16));
 
-/// `Status OperationBase::Execute(const VariantPack &pack, uint8_t *workspace, uint64_t workspaceSize, Context *context)`: what the
-/// user of ATB calls. It runs runners, which do not call it.
+/// `Status OperationBase::Execute(const VariantPack &pack, uint8_t *workspace, uint64_t workspaceSize, Context
+/// *context)`: called by the user of ATB. It runs runners, which do not call it.
 const OPERATION: ProbeSpec = ProbeSpec {
     symbol: "_ZN3atb13OperationBase7ExecuteERKNS_11VariantPackEPhmPNS_7ContextE",
     fields: &[(Field::Addr, Fetch::arg(2)), (Field::Size, Fetch::arg(3))],

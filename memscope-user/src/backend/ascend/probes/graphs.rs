@@ -1,4 +1,4 @@
-//! Graphs that are captured. Only for block watch.
+//! Captured graphs. Only for block watch.
 
 use memscope_common::When;
 

@@ -6,7 +6,8 @@ use crate::probes::{CallKind, Field, Layer, MemoryCall, ProbeSpec};
 
 const HAL: ProbeSpec = ProbeSpec { layer: Layer::Hal, libraries: &["libascend_hal.so"], ..ProbeSpec::BASE };
 
-/// Something at the address that is the first argument ends: reported at entry, before the driver can use it again.
+/// The memory, mapping or region at the first argument ends: reported at entry, before the driver can use the address
+/// again.
 const END: ProbeSpec = ProbeSpec { when: When::EntryAndNonZero, fields: &[(Field::Addr, Fetch::arg(0))], ..HAL };
 
 const MAP: ProbeSpec = ProbeSpec {

@@ -22,14 +22,16 @@ const ALLOC: ProbeSpec = ProbeSpec {
     ..MINDSPORE
 };
 
-/// `std::pair<MemBuf *, MemBufAllocator *> …::AllocMemBuf(size_t align_size, bool from_persistent_mem, uint32_t stream_id)`: every allocation
-/// of that class comes to it, while `memory_tracker:True` puts a class before it that does without `AllocTensorMem`. `MemBuf` has its
-/// size at 0x20 and its address at 0x28, as disassembled in the wheels of 2.7.0 to 2.10.0, for both machines.
+/// `std::pair<MemBuf *, MemBufAllocator *> …::AllocMemBuf(size_t align_size, bool from_persistent_mem, uint32_t
+/// stream_id)`: every allocation of that class calls it, while `memory_tracker:True` puts a class before it that does
+/// without `AllocTensorMem`. `MemBuf` has its size at 0x20 and its address at 0x28, as disassembled in the wheels of
+/// 2.7.0 to 2.10.0, for both machines.
 const ALLOC_BUFFER: ProbeSpec =
     ProbeSpec { fields: &[(Field::Size, Fetch::returned(0x20)), (Field::Addr, Fetch::returned(0x28))], ..ALLOC };
 
-/// `void …(const DeviceMemPtr &device_addr)`: a reference to the pointer. Each class has one function that every free comes to:
-/// those above it, `FreeTensorMem` and `FreePartTensorMems`, are copied into virtual thunks by the compiler, which then never call them.
+/// `void …(const DeviceMemPtr &device_addr)`: a reference to the pointer. Each class has one function that every free
+/// calls: those above it, `FreeTensorMem` and `FreePartTensorMems`, are copied into virtual thunks by the compiler,
+/// which then never call them.
 const FREE: ProbeSpec = ProbeSpec {
     meaning: CallKind::Pool(PoolCall::Free),
     when: When::Entry,

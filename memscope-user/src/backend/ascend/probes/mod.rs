@@ -1,4 +1,4 @@
-//! The functions that are probed, a file for each library: prototypes and meanings.
+//! The probed functions, a file for each library: prototypes and meanings.
 
 mod acl;
 mod aclnn;
@@ -14,7 +14,7 @@ mod vllm;
 
 use crate::probes::ProbeSpec;
 
-/// Rows that are always there.
+/// Rows of every trace.
 pub(super) const TABLES: &[&[ProbeSpec]] = &[
     hal::ROWS,
     runtime::ROWS,
@@ -27,7 +27,7 @@ pub(super) const TABLES: &[&[ProbeSpec]] = &[
     vllm::ROWS,
 ];
 
-/// Rows that are there only if blocks are watched.
+/// Rows for block watch only.
 pub(super) const WATCH_TABLES: &[&[ProbeSpec]] = &[&npu_ops::ENDS, graphs::ROWS, aclnn::ROWS];
 
 /// Whether the function begins to capture a graph; the others of its kind end that.

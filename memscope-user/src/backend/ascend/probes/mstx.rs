@@ -1,8 +1,8 @@
 //! Marks and pools: the exports of `libms_tools_ext.so`, entered whether or not a tool is injected (ascend-abi §5).
 //!
-//! Users of mstx's headers alone have a copy of their own of each function (`inline static`), and of what they lead to. The
-//! same rows serve such copies, where they have symbols, and our own tool, which `run --mstx-injection` has them lead to.
-//! Calls that lead to each other are one.
+//! Programs that use only mstx's headers have their own copy of each function (`inline static`), and of the functions
+//! it calls. The same rows serve such copies, where they have symbols, and our own tool, which `run --mstx-injection`
+//! makes them call. Calls that lead to each other count as one.
 
 use memscope_common::{Fetch, ListShape, When};
 
@@ -24,8 +24,9 @@ const RANGE: [(Field, Fetch); 3] =
     [(Field::Device, Fetch::element(1, 0)), (Field::Addr, Fetch::element(1, 8)), (Field::Size, Fetch::element(1, 16))];
 const RANGE_BYTES: u8 = 24;
 
-/// The Python module `mstx`: a user of the headers alone, stripped. `When::OwnReturn` spans the call that parses the method's
-/// arguments, which has written the text's address through its C argument `place`. Without an id: it goes to Python alone.
+/// The Python module `mstx`: a user of the headers alone, stripped. `When::OwnReturn` spans the call that parses the
+/// method's arguments and writes the text's address through its C argument `place`. Without an id: that goes to Python
+/// alone.
 const MODULE: ProbeSpec = ProbeSpec {
     libraries: &["mstx.so", "mstx.*.so"],
     when: When::OwnReturn,

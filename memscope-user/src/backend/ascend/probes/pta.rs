@@ -31,8 +31,9 @@ pub(super) const ROWS: &[ProbeSpec] = &[
         ],
         ..PTA
     },
-    // c10::DataPtr NpuCachingAllocator::allocate(size_t size): what is asked for; the block that is reported next on this
-    // thread may be larger. x86-64 passes the address of the result as an argument before `this`, aarch64 does not.
+    // c10::DataPtr NpuCachingAllocator::allocate(size_t size): the requested size; the block that is reported next on
+    // this thread may be larger. x86-64 passes the address of the result as an argument before `this`, aarch64 does
+    // not.
     ProbeSpec {
         symbol: "NpuCachingAllocator::allocate",
         locator: Some(Locator::PtaAllocate),

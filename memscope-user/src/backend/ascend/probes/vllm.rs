@@ -1,7 +1,7 @@
-//! vLLM's allocator for Ascend: C functions that `torch_npu` is told to allocate with (ascend-abi §9).
+//! vLLM's allocator for Ascend: C functions that `torch_npu` is configured to allocate with (ascend-abi §9).
 //!
 //! The blocks are addresses: while the server sleeps they stay live, and the driver's layer shows that no memory is
-//! behind them. The functions are written in C++, so their returns are seen at their own return instructions.
+//! behind them. The functions are written in C++, so their own return instructions are probed.
 
 use memscope_common::{Fetch, When};
 

@@ -33,7 +33,7 @@ enum Form {
     Direct,
     /// By a function of the module that jumps there.
     Own,
-    /// As the first, but the text's place comes into its register last.
+    /// As the first, but the address of the text's variable comes into its register last.
     Late,
     /// As the first, but a branch leads to the call.
     Entered,
@@ -180,7 +180,7 @@ fn method_in(file: &[u8], method: &'static str) -> Result<Option<Located>, NotLo
     locate(Locator::MstxMethod(method), "mstx", &ElfFile::parse(file)?, None)
 }
 
-/// The places by hand: eight bytes of code before the instruction that the probe is to sit on, then the call.
+/// The places by hand: eight bytes of code before the probed instruction, then the call.
 fn assert_places(machine: Machine, found: &Located, function: usize) {
     let at = start(function);
     let (before, after) = if machine == Machine::X86_64 { ((8, 11), (16, 18)) } else { ((8, 12), (16, 20)) };
@@ -229,7 +229,7 @@ fn the_table_has_to_be_whole_and_the_only_one() {
         // Other ways of calling have other arguments.
         let flags = Sketch { flags: 1, ..sketch.clone() }.error(4);
         assert_eq!(flags, format!("0 {several} `mark`, expected 1"));
-        // A pointer into a function is none to it.
+        // A pointer into a function is no pointer to it.
         let mut file = sketch.build();
         put(&mut file, RELOCATIONS + 5 * 24 + 16, &(start(MARK) + 4).to_le_bytes());
         let error = parse_in(&file, "mark", 4).expect_err("no function").to_string();
