@@ -6,7 +6,7 @@ use super::store::Store;
 use crate::hash::HashMap;
 use crate::model::{AllocApi, Asked, Block, Device, Module, Name, PageType, Pool};
 
-/// What a block is found by. Addresses of the driver, physical memory and every pool are name spaces of their own.
+/// Key of a block. Addresses of the driver, physical memory and every pool are separate name spaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Key {
     /// Address that the driver gave.
@@ -39,12 +39,12 @@ impl Key {
     }
 }
 
-/// What is known of a block when it is handed out, besides the moment.
+/// The facts about a block when it is handed out, besides the moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NewBlock {
     pub(super) addr: u64,
     pub(super) size_bytes: u64,
-    /// Bytes that its pool was asked for, where that is known.
+    /// Bytes requested from its pool, where known.
     pub(super) requested_bytes: Option<u64>,
     pub(super) pool: Pool,
     pub(super) device: Device,
@@ -78,25 +78,25 @@ impl NewBlock {
 #[expect(clippy::struct_field_names, reason = "units end names")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PoolTotals {
-    /// `None` where it does not tell.
+    /// `None` where it reports none.
     pub(super) used_bytes: Option<u64>,
     pub(super) reserved_bytes: u64,
     pub(super) active_bytes: u64,
 }
 
-/// A live block, and what is to become of its end.
+/// A live block, and state for its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Live {
     pub(super) block: Block,
-    /// The pool has told already that it got the block back; the free comes next.
+    /// The pool has already reported that it has the block back; the free comes next.
     pub(super) returned: bool,
-    /// Its allocation was within the steps that are to be written, so its end is, too.
+    /// Its allocation was within the steps to write, so its end is, too.
     pub(super) inside: bool,
-    /// Nobody was told of it: its script had nothing collected.
+    /// Not reported yet: its script was not collecting.
     pub(super) noted: bool,
-    /// Labels that were given to it, by level.
+    /// Its labels, by level.
     pub(super) labels: LabelIds,
-    /// Whose it is, if labels have said so after its allocation.
+    /// The owner, if labels have named it after its allocation.
     pub(super) later_owner: Option<Name>,
 }
 
@@ -115,7 +115,7 @@ impl Blocks {
         self.allocations
     }
 
-    /// Puts a block in, under a key that is vacant; gives the bytes used after that.
+    /// Adds a block under a vacant key; returns the bytes in use after that.
     pub(super) fn put(&mut self, key: Key, live: &Live) -> u64 {
         self.live.insert(key, live);
         let used = self.used.entry((live.block.pool, live.block.device)).or_default();
@@ -123,17 +123,17 @@ impl Blocks {
         clamped(*used)
     }
 
-    /// The block that is live under `key`.
+    /// The live block under `key`.
     pub(super) fn get(&self, key: Key) -> Option<Live> {
         self.live.get(key)
     }
 
-    /// Changes the block that is live under `key`, but not its key, size, pool and device; false if there is none.
+    /// Changes the live block under `key`, but not its key, size, pool and device; false if there is none.
     pub(super) fn change(&mut self, key: Key, change: impl FnOnce(&mut Live)) -> bool {
         self.live.change(key, change)
     }
 
-    /// Number of the block that is live under `key`.
+    /// Number of the live block under `key`.
     pub(super) fn number(&self, key: Key) -> Option<u64> {
         self.live.get(key).map(|live| live.block.allocation_id)
     }
@@ -143,7 +143,7 @@ impl Blocks {
         self.live.get(key).is_some()
     }
 
-    /// Takes the block out that is live under `key`; also gives the bytes used after that.
+    /// Removes the live block under `key`; also returns the bytes in use after that.
     pub(super) fn take(&mut self, key: Key) -> Option<(Live, u64)> {
         let live = self.live.remove(key)?;
         let used = self.used.entry((live.block.pool, live.block.device)).or_default();

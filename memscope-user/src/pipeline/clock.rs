@@ -13,12 +13,12 @@ impl Clock {
         Self { offset_ns: i128::from(real_ns) - i128::from(mono_ns), last_ns: 0 }
     }
 
-    /// Both clocks again. A wall clock that was set back is not followed: durations stay right, and rows in order.
+    /// A new pair of both clocks. A wall clock that was set back is ignored: durations stay right, and rows in order.
     pub(super) fn sample(&mut self, mono_ns: u64, real_ns: u64) {
         self.offset_ns = self.offset_ns.max(i128::from(real_ns) - i128::from(mono_ns));
     }
 
-    /// Unix time of a moment; never before one that was asked for already.
+    /// Unix time of a moment; never before an earlier result.
     pub(super) fn real(&mut self, mono_ns: u64) -> u64 {
         let real = (i128::from(mono_ns) + self.offset_ns).clamp(0, i128::from(u64::MAX)) as u64;
         self.last_ns = self.last_ns.max(real);

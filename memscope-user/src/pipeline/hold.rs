@@ -1,9 +1,9 @@
-//! Frees, unmappings and the like that turn out to have failed. They are reported at entry; only a failed one reports
-//! its return.
+//! Delays frees, unmappings and the like until a refusal can have come. They are reported at entry; only a failed one
+//! reports its return.
 //!
-//! Items, in time order, stay here a little longer. A failed return takes the free that it belongs to (the last
-//! one of the same thread and row) out of the queue, and neither leaves. If the free has left already, the
-//! failed return goes on, and the block is put back.
+//! Items, in time order, stay here for a moment. A failed return takes its free (the last one of the same thread and
+//! row) out of the queue, and neither leaves. If the free has left already, the failed return leaves, too, and the
+//! block is restored.
 
 use std::collections::VecDeque;
 
@@ -15,7 +15,7 @@ use crate::calm;
 use crate::hash::HashMap;
 use crate::model::PageType;
 
-/// How long an item waits. A driver refuses a free within microseconds; a slow refusal only costs a pair of rows.
+/// The delay of an item. A driver refuses a free within microseconds; a slow refusal only costs a pair of rows.
 pub(super) const HOLD_NS: u64 = 5_000_000;
 
 /// Sizes of one request for huge and for normal pages differ by less than a huge page.
@@ -80,7 +80,7 @@ impl Hold {
         None
     }
 
-    /// The oldest item, if it is older than `before` (if that is given).
+    /// The oldest item, if it is older than `before`, if given.
     pub(super) fn pop(&mut self, before: Option<u64>) -> Option<Item> {
         while self.queue.front().is_some_and(|slot| before.is_none_or(|before| slot.time_ns < before)) {
             if let Some(item) = self.pop_front() {
@@ -90,7 +90,7 @@ impl Hold {
         None
     }
 
-    /// To be called now and then.
+    /// Call on every flush.
     pub(super) fn calm(&mut self) {
         calm::queue(&mut self.queue);
     }
@@ -206,14 +206,14 @@ mod tests {
         assert_eq!((hold.cancelled, hold.frees.len()), (1, 0));
     }
 
-    /// A failure whose own free was lost does not undo the one before it.
+    /// A failure with a lost free does not undo the free before it.
     #[test]
     fn address_must_agree() {
         let mut hold = held(vec![free(1, 1, 0xa), failed(2, 1, Some(0xb))]);
         assert_eq!(times(&mut hold), [1, 2]);
     }
 
-    /// What left already cannot be taken back here.
+    /// A free that has left cannot be taken back here.
     #[test]
     fn failure_after_the_window_goes_on() {
         let mut hold = held(vec![free(1, 1, 0xa)]);

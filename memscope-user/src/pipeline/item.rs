@@ -1,11 +1,11 @@
-//! An [`Item`] is something that happened: the unit of the stages from time order to the process.
+//! An [`Item`] is a decoded call or note: the unit of the stages from time order to the process.
 
 use std::num::NonZeroU64;
 
 use super::domains::Effect;
 use crate::decode::{Phase, Values};
 
-/// Something that happened, not yet in time order.
+/// A decoded call or note, not yet in time order.
 #[derive(Debug)]
 pub(super) struct Item {
     pub(super) head: Head,
@@ -26,7 +26,7 @@ pub(super) struct Head {
     pub(super) stacks: StackIds,
 }
 
-/// What a call's stacks are known by.
+/// Ids of a call's stacks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct StackIds {
     pub(super) native: Option<NonZeroU64>,
@@ -35,7 +35,7 @@ pub(super) struct StackIds {
     pub(super) returned: bool,
 }
 
-/// A call whose text is complete.
+/// A call with its complete text.
 #[derive(Debug)]
 pub(super) struct Called {
     pub(super) head: Head,

@@ -7,9 +7,9 @@ use crate::hash::HashMap;
 
 /// Levels of an owner: of the framework, the component, the process, two details, and three of the user.
 pub(super) const LEVELS: usize = 8;
-/// Threads per process whose labels are remembered at least.
+/// Fewest threads per process with kept labels.
 const MAX_THREADS: usize = 32 << 10;
-/// Characters of a label; the package gives no more than 128 bytes, some of which may be escaped.
+/// Most characters of a label; the package passes at most 128 bytes, some of which may be escaped.
 const MAX_CHARS: usize = 512;
 
 /// Numbers of labels by level; 0 is none.
@@ -48,14 +48,14 @@ impl Default for Labels {
 }
 
 impl Labels {
-    /// Those of a forked child, whose one thread is a copy of `parent`.
+    /// The labels of a forked child: its one thread is a copy of `parent`.
     pub(super) fn child(&self, parent: u32, child: u32) -> Self {
         let mut labels = Self { texts: Arc::clone(&self.texts), ..Self::default() };
         labels.of_thread(child, self.at(parent));
         labels
     }
 
-    /// What a number stands for.
+    /// Sets the text of a number.
     pub(super) fn text(&mut self, id: u16, text: &str) {
         let text: Box<str> = text.chars().take(MAX_CHARS).collect();
         if self.texts.get(&id) != Some(&text) {
@@ -63,7 +63,7 @@ impl Labels {
         }
     }
 
-    /// What a thread allocates from here on has these.
+    /// Sets the labels of a thread's later allocations.
     pub(super) fn of_thread(&mut self, tid: u32, ids: LabelIds) {
         if ids.is_empty() {
             self.threads.remove(&tid);
@@ -72,12 +72,13 @@ impl Labels {
         }
     }
 
-    /// What a thread allocates has these.
+    /// The labels of a thread's allocations.
     pub(super) fn at(&self, tid: u32) -> LabelIds {
         self.threads.get(&tid).copied().unwrap_or_default()
     }
 
-    /// Texts of labels, of the framework's level, of the system's, and of the user's; those of one kind with `@` between them.
+    /// Texts of labels: of the framework's level, of the system's, and of the user's; those of one kind with `@`
+    /// between them.
     pub(super) fn texts(&self, ids: LabelIds) -> [String; 3] {
         let text = |id: &u16| match (id, self.texts.get(id)) {
             (0, _) => None,
@@ -102,7 +103,7 @@ mod tests {
         assert_eq!(LabelIds([0, 9, 0, 0, 0, 0, 0, 7]).over(ids), LabelIds([1, 9, 3, 4, 5, 6, 7, 7]));
     }
 
-    /// Levels without a label leave no gap, and a label of which no text is known still shows.
+    /// Levels without a label leave no gap, and a label without a known text still shows.
     #[test]
     fn texts_are_joined_in_the_order_of_levels() {
         let mut labels = Labels::default();

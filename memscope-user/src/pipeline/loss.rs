@@ -1,4 +1,4 @@
-//! What was seen and not reported, as lines.
+//! Losses as lines: what was seen and not reported.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,19 +20,19 @@ pub(super) struct Own {
     pub(super) unknown: u64,
     /// Calls of unknown rows, or with arguments that could not be read.
     pub(super) unusable: u64,
-    /// Parts of texts whose beginning was lost.
+    /// Parts of texts with a lost beginning.
     pub(super) stray_texts: u64,
-    /// Texts whose memory could not be read.
+    /// Texts in unreadable memory.
     pub(super) unreadable_texts: u64,
-    /// Tensors that could not be read, or for which there was no room in their record.
+    /// Tensors that were unreadable, or did not fit into their record.
     pub(super) tensors: u64,
-    /// Calls whose stack's frames were lost.
+    /// Calls with lost frames of their stack.
     pub(super) lost_stacks: u64,
-    /// Records of a function that is not the one that was looked for.
+    /// Records of a function that was located wrongly.
     pub(super) mislocated: u64,
-    /// Events for which the block table had no room.
+    /// Events beyond the limit of the block table.
     pub(super) blocks_full: u64,
-    /// Events of processes for which the process table had no room.
+    /// Events of processes beyond the limit of the process table.
     pub(super) processes_full: u64,
     /// Rows that no output could take.
     pub(super) unwritten: u64,
@@ -49,7 +49,7 @@ pub(super) struct Losses {
     late: Late,
 }
 
-/// Times that a process went on before its new libraries were probed, and what these have.
+/// Number of times that a process went on before its new libraries were probed, and the kinds of their calls.
 #[derive(Debug, Default)]
 struct Late {
     times: u64,
@@ -67,14 +67,15 @@ impl Losses {
         }
     }
 
-    /// A process went on before these rows were placed in libraries that it had mapped.
+    /// A process went on before these rows were placed in its new libraries.
     pub(super) fn late(&mut self, rows: &[u16], operators: bool) {
         self.late.times += 1;
         self.late.rows.extend(rows);
         self.late.operators |= operators;
     }
 
-    /// What a process may have called before it was looked at: of the libraries that it had mapped, if they are known for each time.
+    /// Figures of calls that a process may have made before it was examined: those of its new libraries, if they are
+    /// known for each time.
     fn touched_by_late(&self, rows: &Rows) -> Cow<'static, [Figures]> {
         let is_of_process = |reason: u32| [Miss::NotHeld as u32, Miss::StopFailed as u32].contains(&reason);
         let times: u64 =
@@ -100,7 +101,7 @@ impl Losses {
         self.counts.iter().filter_map(ring_full).fold(0, u64::saturating_add)
     }
 
-    /// All that is not zero: the kernel side by row and reason, then `own`.
+    /// All counts above zero: the kernel side's by row and reason, then `own`.
     pub(super) fn lines(&self, rows: &Rows, own: &Own) -> Vec<LossLine> {
         let kernel = self.counts.iter().filter_map(|((row, reason), count)| {
             let of_processes = [Miss::NotHeld as u32, Miss::StopFailed as u32].contains(reason) || *row == 0;
@@ -153,20 +154,20 @@ fn line(
     LossLine { layer: layer.to_owned(), symbol, reason: reason.to_owned(), count, touches: touches.into() }
 }
 
-/// What may be wrong for a reason.
+/// The figures that a reason may affect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reach {
     /// No figure: what began before the trace is older than it.
     Nothing,
-    /// What the calls of the row mean.
+    /// Those of the row's calls.
     Row,
     /// These alone.
     Only(&'static [Figures]),
-    /// What the libraries have that a process had mapped before they were probed.
+    /// Those of the libraries that a process had mapped before they were probed.
     Late,
 }
 
-/// Each reason in words, and what it may touch; `None` for what is no loss.
+/// Each reason in words, and the figures it may affect; `None` for reasons that are no loss.
 const fn consequence(miss: Miss) -> Option<(&'static str, Reach)> {
     const ANY: Reach = Reach::Only(ALL_FIGURES);
     Some(match miss {
@@ -196,7 +197,7 @@ const fn consequence(miss: Miss) -> Option<(&'static str, Reach)> {
     })
 }
 
-/// Of calls of any library that were not seen. The stacks of those that were are whole.
+/// Of unseen calls of any library. The stacks of seen ones are whole.
 const FIGURES_OF_CALLS: &[Figures] = &[
     Figures::Memory,
     Figures::Failures,
@@ -209,11 +210,11 @@ const FIGURES_OF_CALLS: &[Figures] = &[
     Figures::Rows,
 ];
 
-/// For what nobody can say more of.
+/// For reasons without a known extent.
 const ALL_FIGURES: &[Figures] = &Figures::ALL;
 
 impl Own {
-    /// Each reason in words, how often, and what it may touch.
+    /// Each reason in words, its count, and the figures it may affect.
     const fn lines(&self) -> [(&'static str, u64, &'static [Figures]); 13] {
         use Figures::{Launches, Marks, Memory, Operators, Owners, Rows, Stacks};
         [
@@ -273,7 +274,8 @@ mod tests {
         lines.iter().flat_map(|line| line.touches.iter()).copied().collect()
     }
 
-    /// A loss touches what its calls mean, and no more; one entered before the attach is as old as what was before it.
+    /// A loss affects the figures of its calls, and no more; a call entered before the attach counts as older than the
+    /// trace.
     #[test]
     fn losses_touch_what_they_may() {
         use Figures::{Failures, Launches, Marks, Memory, Operators, Owners, PythonTrace, Rows, Stacks, Watch};
@@ -304,8 +306,9 @@ mod tests {
         }
     }
 
-    /// What a process may have called before it was looked at is what its new libraries have: one that marks leaves memory as it is, and where
-    /// all of them were probed before, nothing is lost. Where that is not known of each time, it is everything.
+    /// Calls that a process made before it was examined are those of its new libraries: a library of marks leaves
+    /// memory figures intact, and where all of them were probed before, nothing is lost. Where the libraries of one
+    /// time are unknown, all figures are affected.
     #[test]
     fn late_libraries_touch_what_they_have() {
         use Figures::{Marks, Memory, Operators};

@@ -1,9 +1,9 @@
 //! Native and Python frames of one call as one stack.
 //!
-//! The interpreter runs Python frames in a native function of its own. Python code that calls Python code stays in the same
-//! native frame of it (from 3.11 on); what C calls gets a new one. So the native frames of that function and the Python
-//! frames that C has called are the same in number and order, and each native one gives way to the Python frames it ran.
-//! Stacks for which that is not so are not merged: a wrong place is worse than none.
+//! The interpreter runs Python frames in one of its native functions. Python code that calls Python code stays in the
+//! same native frame (from 3.11 on); a call from C gets a new one. So the native frames of that function and the Python
+//! frames called from C are equal in number and order, and each native one is replaced by the Python frames it ran. If
+//! the numbers differ the stacks are not merged: a wrong place is worse than none.
 
 use memscope_common::StackEnd;
 
@@ -12,7 +12,7 @@ use crate::model::end_text;
 /// A native frame.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NativeFrame<'a> {
-    /// What is shown of it, innermost first.
+    /// Its lines, innermost first.
     pub(super) lines: &'a [String],
     /// It is the interpreter's, and runs Python frames.
     pub(super) evaluates: bool,
@@ -21,20 +21,20 @@ pub(super) struct NativeFrame<'a> {
 /// A Python frame.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PythonFrame<'a> {
-    /// What is shown of it.
+    /// Its line.
     pub(super) line: &'a str,
     /// C has called it.
     pub(super) is_entry: bool,
 }
 
-/// Whether this is the interpreter's function, or a part of it that a compiler has split off.
+/// Whether this is the interpreter's function, or a part that a compiler has split off.
 pub(super) fn evaluates(function: &str) -> bool {
     const EVALUATION: &str = "_PyEval_EvalFrameDefault";
     function.strip_prefix(EVALUATION).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
-/// The frames of both, innermost first, and the end of the merged stack. Where one of them ends early, a line says why, and
-/// the other one goes on. `None`: it cannot be told which native frame has run which Python frames.
+/// The frames of both, innermost first, and the end of the merged stack. Where one of them ends early, a line has the
+/// reason, and the other one continues. `None`: the native frames cannot be matched to Python frames.
 pub(super) fn merge(
     native: (&[NativeFrame<'_>], StackEnd),
     python: (&[PythonFrame<'_>], StackEnd),
@@ -66,7 +66,7 @@ pub(super) fn merge(
         lines.extend(group.iter().map(|frame| frame.line.to_owned()));
         rest = further;
         if group.last().is_none_or(|outermost| !outermost.is_entry) {
-            // Behind the last Python frame that is known.
+            // Behind the last known Python frame.
             if std::mem::take(&mut is_cut) {
                 lines.push(gap("Python", python_end));
             }
@@ -87,7 +87,7 @@ fn first_group<'a, 'b>(frames: &'a [PythonFrame<'b>]) -> (&'a [PythonFrame<'b>],
     frames.split_at(len)
 }
 
-/// Stands for frames that are not known.
+/// Placeholder of unknown frames.
 fn gap(of: &str, end: StackEnd) -> String {
     format!("<further frames of {of}: {}>", end_text(end).unwrap_or("not known"))
 }
@@ -126,13 +126,13 @@ mod tests {
     fn what_does_not_fit_is_left() {
         assert_eq!(merged(("aEb", WHOLE), ("PQ", WHOLE)), None);
         assert_eq!(merged(("aEEb", WHOLE), ("P", WHOLE)), None);
-        // The outermost frame is nobody's.
+        // The outermost frame belongs to none.
         assert_eq!(merged(("aEb", WHOLE), ("Pq", WHOLE)), None);
         assert_eq!(merged(("aEEEb", DEPTH), ("PQ", WHOLE)), None);
         assert_eq!(merged(("aEb", WHOLE), ("", StackEnd::NotPython)), None);
         assert_eq!(merged(("aEb", WHOLE), ("P", StackEnd::OneOfSeveral)), None);
         assert_eq!(merged(("aEb", WHOLE), ("P", StackEnd::BadState)), None);
-        // The interpreter runs more than there is known of it: with as many frames there would be nothing left out.
+        // The interpreter runs more frames than are known: with equal numbers none would be left out.
         assert_eq!(merged(("aEb", WHOLE), ("P", DEPTH)), None);
     }
 

@@ -5,8 +5,8 @@
 //!                                                                          └▶ filter ─▶ sinks
 //! ```
 //!
-//! The outcome depends on the bytes alone, not on how they were parted or when they were fed: a live trace tells
-//! its watermark by [`Note::Watermark`] records in the stream, so a replay of the capture comes to the same end.
+//! The outcome depends on the bytes alone, not on their splitting or on the time of feeding: a live trace has its
+//! watermark in the stream, as [`Note::Watermark`] records, so a replay of the capture has the same outcome.
 
 mod blocks;
 mod clock;
@@ -65,13 +65,13 @@ pub(crate) use process::visible_devices;
 pub use replay::{ReplayReport, replay, replay_from};
 pub use wishes::{AnalysisBit, Demand, MakeAnalyses, RowBits};
 
-/// Processes that are followed at once: more than a kernel has process numbers by default.
+/// Most processes followed at once: more than a kernel has process numbers by default.
 const MAX_PROCESSES: usize = 1 << 20;
 
-/// What a pipeline has to know before the first record.
+/// Facts that a pipeline needs before the first record.
 #[derive(Clone, Debug, Default)]
 pub struct PipelineConfig {
-    /// What the values of calls stand for.
+    /// The meaning of calls' values.
     pub backend: &'static dyn Backend,
     /// Probe rows: row *n* is at index *n* - 1. Later ones come in [`Note::Rows`].
     pub rows: Vec<RowInfo>,
@@ -81,35 +81,35 @@ pub struct PipelineConfig {
     pub start_real_ns: u64,
     /// Which rows are written.
     pub dump: DumpFilter,
-    /// By which rules rows tell whose blocks are; not at all without.
+    /// The rules that name owners in rows; `None`: rows have no owners.
     pub owners: Option<Arc<RuleSet>>,
     /// Native and Python stacks are merged, where a call has both.
     pub mixed_stacks: bool,
-    /// Nothing of a process is told until its script begins to collect.
+    /// A process is reported only once its script starts to collect.
     pub deferred: bool,
-    /// Launches have no numbers: the level is not `kernel`, or launches are not among the events. Blocks are of kernel 0 then, as
-    /// in msMemScope (contract §8.2), whatever launches are probed for.
+    /// Launches have no numbers: the level is not `kernel`, or launches are not among the events. Blocks are then of
+    /// kernel 0, as in msMemScope (contract §8.2), even if launches are probed for other reasons.
     pub uncounted_launches: bool,
-    /// What the kernel side collects; `None` if that is not known. Scripts that ask for more are told.
+    /// Data that the kernel side collects; `None` if unknown. Scripts that ask for more get a message.
     pub collected: Option<Collected>,
-    /// What the options say about rows, so that scripts can ask for others; without, they choose among those of `dump`.
+    /// The options' choice of rows, which scripts can change; without it, scripts choose among the rows of `dump`.
     pub rows_of_options: Option<RowBits>,
-    /// Makes the analyses that scripts ask for; without, there are none but those of the options.
+    /// Makes the analyses that scripts ask for; without it, there are only those of the options.
     pub demand: Option<Demand>,
 }
 
-/// What a finished run has to say.
+/// The results of a finished run.
 #[derive(Debug)]
 pub struct Outcome {
     /// Conclusions of the analyses, in their order.
     pub findings: Vec<Finding>,
     /// End and losses.
     pub end: RunEnd,
-    /// What the [`Note::End`] said; `None` when there was none: the tracer did not come to write it.
+    /// Reason of the [`Note::End`]; `None` without one: the tracer did not get to write it.
     pub end_reason: Option<String>,
     /// Records taken, good or not.
     pub records: u64,
-    /// Outputs that could not be finished, and errors that were not told before.
+    /// Outputs that could not be finished, and errors that were not reported before.
     pub errors: Vec<SinkError>,
 }
 
@@ -135,7 +135,7 @@ pub struct Pipeline {
 }
 
 impl Pipeline {
-    /// Whether calls of this meaning were looked for.
+    /// Whether calls of this kind are probed.
     pub(crate) fn has_row(&self, meaning: CallKind) -> bool {
         self.rows.have(meaning)
     }
@@ -181,7 +181,7 @@ impl Pipeline {
         }
     }
 
-    /// Takes whole records, in the order in which they came.
+    /// Takes whole records, in the order of their arrival.
     ///
     /// # Errors
     ///
@@ -196,7 +196,7 @@ impl Pipeline {
         self.shared.out.error()
     }
 
-    /// Takes whole records and looks at nothing but the notes among them, which tell how the trace went.
+    /// Takes whole records and reads only the notes among them, which show how the trace went.
     ///
     /// # Errors
     ///
@@ -208,7 +208,7 @@ impl Pipeline {
         self.shared.out.error()
     }
 
-    /// Lets go what is older than `watermark_mono_ns`: nothing older is expected any more.
+    /// Releases all items older than `watermark_mono_ns`: no older ones are expected.
     ///
     /// A trace that is captured feeds a [`Note::Watermark`] instead, so that its replay does the same.
     pub fn advance(&mut self, watermark_mono_ns: u64) -> Result<(), SinkError> {
@@ -216,7 +216,7 @@ impl Pipeline {
         self.shared.out.error()
     }
 
-    /// Puts all that was written where another process can read it.
+    /// Writes all output to where another process can read it.
     pub fn flush(&mut self) -> Result<(), SinkError> {
         self.order.calm();
         self.hold.calm();
@@ -224,7 +224,7 @@ impl Pipeline {
         self.shared.out.error()
     }
 
-    /// What the analyses can say so far.
+    /// Findings of the analyses so far.
     #[must_use]
     pub fn now(&self) -> Vec<Finding> {
         self.shared.out.now()
@@ -292,7 +292,7 @@ impl Pipeline {
             }
             Body::Fork { child, .. } => self.order(Item { head, effect: Effect::Fork { child } }),
             Body::Exec { .. } => self.order(Item { head, effect: Effect::Exec }),
-            Body::Stack(stack) => self.stacks.told(&stack),
+            Body::Stack(stack) => self.stacks.file(&stack),
             Body::Code(code) => {
                 let (address, fingerprint) = (code.address, code.fingerprint);
                 let code = Arc::new(Code::of(&code));
@@ -304,7 +304,7 @@ impl Pipeline {
         }
     }
 
-    /// Notes about the stream act at once, those about the traced programs in their turn.
+    /// Notes about the stream act at once, those about the traced programs in time order.
     fn note(&mut self, head: Head, json: &[u8]) {
         match Note::parse(json) {
             Ok(Note::Watermark { mono_ns }) => self.let_go(mono_ns),
@@ -329,7 +329,7 @@ impl Pipeline {
             self.apply(item);
         }
         if self.shared.oom_pending > 0 {
-            // Between what has left and what may come yet.
+            // Between the items that have left and those that may come.
             let time_ns = self.clock.real(watermark_ns.saturating_sub(HOLD_NS).max(self.last_ns));
             // In the order of their numbers: a replay's rows are those of the trace.
             let mut processes: Vec<_> = self.processes.iter_mut().collect();
@@ -340,7 +340,7 @@ impl Pipeline {
         }
     }
 
-    /// Sends the calls on whose texts are complete.
+    /// Sends on the calls with complete texts.
     fn order_ready(&mut self) {
         let mut ready = std::mem::take(&mut self.ready);
         for called in ready.drain(..) {
@@ -447,7 +447,7 @@ impl Pipeline {
         }
     }
 
-    /// The process, made if it is new; `None` when there are too many.
+    /// The process, made if it is new; `None` beyond the limit.
     fn process(&mut self, pid: u32) -> Option<(&mut Process, &mut Shared)> {
         if !self.processes.contains_key(&pid) {
             if self.processes.len() >= MAX_PROCESSES {

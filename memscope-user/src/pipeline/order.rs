@@ -1,9 +1,8 @@
-//! Time order. Records come nearly ordered (a ring), or as ordered streams one after the other (one perf buffer
-//! per CPU).
+//! Time order. Records come nearly ordered (a ring), or as several ordered streams in turn (one perf buffer per CPU).
 //!
-//! What comes in order goes to a queue, the rest to a heap; both are merged on the way out. Equal times leave in
-//! the order of arrival. A record older than one that has left is *late*: it gets the time of the last that left.
-//! When the window is full the oldest leaves at once, whatever the watermark says.
+//! Items in order go to a queue, the rest to a heap; both are merged on the way out. Equal times leave in the order of
+//! arrival. A record older than one that has left is *late*: it gets the time of the last that left. When the window is
+//! full the oldest leaves at once, whatever the watermark.
 
 use std::cmp::Ordering;
 use std::collections::{BinaryHeap, VecDeque};
@@ -79,7 +78,7 @@ impl Order {
         self.pop(None)
     }
 
-    /// The oldest item, if it is older than `before` (if that is given).
+    /// The oldest item, if it is older than `before`, if given.
     pub(super) fn pop(&mut self, before: Option<u64>) -> Option<Item> {
         let (run, straggler) = (self.run.front().map(key), self.stragglers.peek().map(|oldest| key(&oldest.0)));
         let oldest = [run, straggler].into_iter().flatten().min()?;
@@ -90,7 +89,7 @@ impl Order {
         if run == Some(oldest) { self.run.pop_front() } else { self.stragglers.pop().map(|oldest| oldest.0) }
     }
 
-    /// To be called now and then.
+    /// Call on every flush.
     pub(super) fn calm(&mut self) {
         calm::queue(&mut self.run);
     }
@@ -122,7 +121,7 @@ mod tests {
         order
     }
 
-    /// Three per-CPU streams, one after the other, become one.
+    /// Three per-CPU streams in turn become one.
     #[test]
     fn streams_are_merged() {
         let mut order = filled(&[1, 4, 7, 2, 5, 8, 3, 6, 9]);
@@ -131,13 +130,13 @@ mod tests {
         assert_eq!((order.late, order.overfull), (0, 0));
     }
 
-    /// Equal times leave as they came, also when some of them came out of order.
+    /// Equal times leave in their order of arrival, even if some of them came out of order.
     #[test]
     fn equal_times_are_stable() {
         assert_eq!(drain(&mut filled(&[5, 9, 5, 5, 9]), None), [(5, 0), (5, 2), (5, 3), (9, 1), (9, 4)]);
     }
 
-    /// Only what is older than the watermark leaves.
+    /// Only items older than the watermark leave.
     #[test]
     fn watermark_holds_back() {
         let mut order = filled(&[1, 3, 2]);
@@ -145,7 +144,7 @@ mod tests {
         assert_eq!(drain(&mut order, Some(4)), [(3, 1)]);
     }
 
-    /// A late item is let through with the time of the last that left.
+    /// A late item leaves with the time of the last that left.
     #[test]
     fn late_item_is_clamped() {
         let mut order = filled(&[10, 20]);
@@ -164,7 +163,7 @@ mod tests {
         assert_eq!(order.overfull, 1);
     }
 
-    /// What a burst has taken is given back, and nothing of what waits is lost.
+    /// The memory of a burst is freed, and no waiting item is lost.
     #[test]
     fn bursts_leave_no_memory_behind() {
         let mut order = Order::new(1 << 20);
@@ -179,7 +178,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever comes in comes out, and times never decrease, however small the window.
+        /// Every item that comes in leaves, and times never decrease, however small the window.
         #[test]
         fn never_backwards(times in prop::collection::vec(0..50_u64, 0..200), limit in 1..20_usize) {
             let mut order = Order::new(limit);

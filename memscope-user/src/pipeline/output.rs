@@ -1,4 +1,4 @@
-//! Fan-out: every event to all analyses, and to the sinks what is to be written.
+//! Fan-out: every event to all analyses, and the events to write to the sinks.
 
 use std::collections::VecDeque;
 
@@ -24,15 +24,15 @@ pub struct DumpFilter {
     pub op: bool,
     /// Uses of tensors by operators are written.
     pub access: bool,
-    /// When a request fails for want of memory: how many of the newest and of the largest blocks are written.
+    /// When a request fails because memory is out: number of newest and of largest blocks to write.
     pub oom_blocks: Option<usize>,
-    /// Devices whose events are written. Events of no device always are.
+    /// Devices with written events. Events of no device always are.
     pub devices: DeviceFilter,
-    /// Steps whose events are written; none means everything. A block's free goes with its allocation.
+    /// Steps with written events; empty: all. A block's free goes with its allocation.
     pub steps: Vec<u32>,
 }
 
-/// Devices whose events are written.
+/// Devices with written events.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceFilter {
     /// NPUs.
@@ -46,12 +46,12 @@ pub struct DeviceFilter {
 pub enum Npus {
     /// All of them.
     All,
-    /// Those with these numbers; maybe none.
+    /// Those with these numbers; may be empty.
     Only(Vec<u32>),
 }
 
 impl Default for DumpFilter {
-    /// What the options' defaults mean: allocations and frees on all NPUs.
+    /// The options' defaults: allocations and frees on all NPUs.
     fn default() -> Self {
         let devices = DeviceFilter { npus: Npus::All, cpu: false };
         Self {
@@ -69,7 +69,7 @@ impl Default for DumpFilter {
 }
 
 impl DumpFilter {
-    /// Whether the event's kind and device are to be written.
+    /// Whether events of this kind and device are written.
     pub(super) fn passes(&self, event: &Event) -> bool {
         let kind = match event.kind {
             EventKind::Alloc(_) => self.alloc,
@@ -94,13 +94,13 @@ impl DeviceFilter {
     }
 }
 
-/// Different errors that are told before the end.
-const MAX_TOLD: usize = 64;
+/// Most different errors reported before the end.
+const MAX_REPORTED: usize = 64;
 
-/// Who gets a run's events.
+/// The readers of a run's events.
 #[derive(Default)]
 pub struct Audience {
-    /// Get what is to be written.
+    /// Get the events to write.
     pub sinks: Vec<Box<dyn Sink>>,
     /// See the same, and write nothing.
     pub readers: Vec<Box<dyn Observer>>,
@@ -126,16 +126,16 @@ pub(super) struct Output {
     /// Time of the first event, nanoseconds since the Unix epoch.
     start_ns: Option<u64>,
     errors: VecDeque<SinkError>,
-    /// Errors told already, as text.
-    told: HashSet<String>,
+    /// Errors already reported, by message.
+    reported: HashSet<String>,
 }
 
 impl Output {
     pub(super) fn new(filter: DumpFilter, to: Audience, demand: Option<Demand>) -> Self {
-        Self { filter, to, demand, start_ns: None, errors: VecDeque::new(), told: HashSet::default() }
+        Self { filter, to, demand, start_ns: None, errors: VecDeque::new(), reported: HashSet::default() }
     }
 
-    /// A script asks for analyses: those that are not there yet take part from here on, in what all processes do.
+    /// A script asks for analyses: new ones see the events of all processes from here on.
     pub(super) fn demand(&mut self, asked: u64) {
         let Some(Demand { given, make }) = &mut self.demand else { return };
         let further = asked & !*given;
@@ -150,8 +150,8 @@ impl Output {
         self.demand.is_some()
     }
 
-    /// Hands an event on; `written` says whether it is to be written, as far as steps and scripts go, and `of_options` whether the
-    /// options have a say, too.
+    /// Hands an event on; `written`: whether to write it, by steps and scripts; `of_options`: whether the options
+    /// decide, too.
     pub(super) fn event(&mut self, event: &Event, written: bool, of_options: bool) {
         if event.kind.is_of_run() {
             self.start_ns.get_or_insert(event.time_ns);
@@ -177,14 +177,14 @@ impl Output {
         self.each_sink(|sink| sink.flush());
     }
 
-    /// The next error that was not told yet.
+    /// The next error that was not reported yet.
     pub(super) fn error(&mut self) -> Result<(), SinkError> {
         self.errors.pop_front().map_or(Ok(()), Err)
     }
 
-    /// Ends the sinks; gives what was not told yet, and the number of rows that no sink could write.
+    /// Ends the sinks; returns the errors not reported yet, and the number of rows that no sink could write.
     pub(super) fn finish(&mut self) -> (Vec<SinkError>, u64) {
-        self.told.clear();
+        self.reported.clear();
         self.each_sink(|sink| sink.finish());
         (self.errors.drain(..).collect(), self.to.sinks.iter().map(|sink| sink.lost_rows()).sum())
     }
@@ -202,18 +202,18 @@ impl Output {
         self.to.analyses.iter_mut().flat_map(|analysis| analysis.finish(end)).collect()
     }
 
-    /// Asks the analyses while the run goes on.
+    /// Findings so far, while the run goes on.
     pub(super) fn now(&self) -> Vec<Finding> {
         self.to.analyses.iter().flat_map(|analysis| analysis.now()).collect()
     }
 
-    /// Does something with every sink. One that fails is asked again the next time: a disk may get room again,
-    /// and a sink may have other files. The same error is told once.
+    /// Calls `act` with every sink. One that fails is called again the next time: a disk may get room again, and a sink
+    /// may have other files. An error is reported once.
     fn each_sink(&mut self, mut act: impl FnMut(&mut dyn Sink) -> Result<(), SinkError>) {
         for sink in &mut self.to.sinks {
             if let Err(error) = act(sink.as_mut())
-                && self.told.len() < MAX_TOLD
-                && self.told.insert(error.to_string())
+                && self.reported.len() < MAX_REPORTED
+                && self.reported.insert(error.to_string())
             {
                 self.errors.push_back(error);
             }

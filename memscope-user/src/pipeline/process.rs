@@ -32,8 +32,7 @@ pub(super) struct Process {
 }
 
 impl Process {
-    /// A process of which nothing is known; `wanted` are the steps to be written, `deferred` whether nothing is collected before
-    /// its script says so.
+    /// A new process; `wanted` are the steps to write, `deferred`: it collects only once its script says so.
     pub(super) fn new(pid: u32, wanted: Arc<[u32]>, deferred: bool) -> Self {
         Self::at_home(Home::new(pid, Steps::new(wanted), Vec::new(), Collection::new(deferred)))
     }
@@ -89,7 +88,7 @@ impl Process {
         Turn::of_no_call(at, &mut self.home, shared).report(Device::None, EventKind::ProcessEnd, true);
     }
 
-    /// Ends what is open: requests have failed for good, blocks have ended for this cause.
+    /// Ends all open state: requests have failed for good, blocks have ended for this cause.
     pub(super) fn is_over(&mut self, at: At, cause: FreeCause, shared: &mut Shared) {
         let mut turn = Turn::of_no_call(at, &mut self.home, shared);
         self.pools.all_refused(&mut turn);
@@ -97,7 +96,7 @@ impl Process {
         turn.free_all(cause);
     }
 
-    /// Time has passed: who was silent has given up.
+    /// Time has passed: silent threads have given up.
     pub(super) fn waited_long_enough(&mut self, time_ns: u64, shared: &mut Shared) {
         self.failing.waited_long_enough(&mut Turn::of_no_call(At::new(time_ns, 0), &mut self.home, shared));
     }
@@ -142,7 +141,7 @@ pub(crate) fn visible_devices(list: &str) -> Option<Vec<u32>> {
 mod tests {
     use super::*;
 
-    /// A capture may hold anything: names that are not ours are passed over, values are bounded.
+    /// A capture may contain anything: unknown names are ignored, values are bounded.
     #[test]
     fn settings_of_a_note_are_known_ones() {
         let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());

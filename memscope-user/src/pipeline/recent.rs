@@ -28,7 +28,7 @@ impl<K: Eq + Hash, V> Recent<K, V> {
         self.young.get(key).or_else(|| self.old.get(key))
     }
 
-    /// As [`Recent::get`]; what is asked for is not among the oldest any more.
+    /// As [`Recent::get`]; the entry is no longer among the oldest.
     pub(super) fn refresh(&mut self, key: &K) -> Option<&V>
     where
         K: Clone,
@@ -45,7 +45,7 @@ impl<K: Eq + Hash, V> Recent<K, V> {
         self.old = std::mem::take(&mut self.young);
     }
 
-    /// All that is kept, in the order of the keys.
+    /// All entries, in the order of the keys.
     pub(super) fn take_all(&mut self) -> Vec<(K, V)>
     where
         K: Ord,
@@ -77,7 +77,7 @@ mod tests {
         assert_eq!([0, 1, 2, 3, 4].map(|n| map.get(&n).copied()), [None, None, Some(20), Some(30), Some(40)]);
     }
 
-    /// What is asked for again and again stays.
+    /// Refreshed entries stay.
     #[test]
     fn what_is_used_stays() {
         let mut map = Recent::new(2);

@@ -7,10 +7,10 @@ use super::{Audience, Outcome, Pipeline, PipelineConfig};
 use crate::capture::{CaptureError, CaptureHeader, Ending, Reader};
 use crate::probes::{CallKind, LaunchCall};
 
-/// What a replay has to say.
+/// The results of a replay.
 #[derive(Debug)]
 pub struct ReplayReport {
-    /// What the capture says of itself.
+    /// The capture's header.
     pub header: CaptureHeader,
     /// How the file ends: whole, torn or damaged.
     pub ending: Ending,
@@ -47,8 +47,8 @@ impl ReplayReport {
 
 /// Feeds a capture to a pipeline. Rows and clocks come from the capture, everything else from `config`.
 ///
-/// A torn capture is no error: everything up to the tear is used, and the report says where it is. Nor is an
-/// output that fails: the outcome names it. `progress` is told how many bytes of the file were used, after each chunk.
+/// A torn capture is no error: everything up to the tear is used, and the report has its place. Nor is an output that
+/// fails: the outcome names it. `progress` gets the number of bytes used of the file, after each chunk.
 pub fn replay(
     path: &Path,
     config: PipelineConfig,
@@ -58,7 +58,7 @@ pub fn replay(
     replay_from(Reader::open(path)?, config, audience, progress)
 }
 
-/// The same of a capture that is open.
+/// The same for an open capture.
 pub fn replay_from<R: Read>(
     mut reader: Reader<R>,
     config: PipelineConfig,

@@ -24,7 +24,7 @@ pub(super) struct Probe {
     has_text: bool,
 }
 
-/// A call of an unknown row, or one whose arguments could not be read.
+/// A call of an unknown row, or one with unreadable arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Unusable;
 
@@ -47,7 +47,7 @@ impl Rows {
         self.rows.get(usize::from(number).checked_sub(1)?)?.as_ref()
     }
 
-    /// Whether calls of this kind were looked for.
+    /// Whether calls of this kind are probed.
     pub(super) fn have(&self, kind: CallKind) -> bool {
         self.rows.iter().flatten().any(|probe| probe.info.meaning == kind)
     }
@@ -69,12 +69,12 @@ impl Rows {
         }
     }
 
-    /// Whether the row's calls have a text that is of use.
+    /// Whether the text of the row's calls is used.
     pub(super) fn has_text(&self, number: u16) -> bool {
         self.get(number).is_some_and(|probe| probe.has_text)
     }
 
-    /// The effect of a call; `Ok(None)` when it has none, an error when it cannot be told.
+    /// The effect of a call; `Ok(None)` without one, an error when it is unknown.
     pub(super) fn interpret(&self, called: Called) -> Interpreted {
         let probe = self.get(called.head.row).ok_or(Unusable)?;
         let outer = self.symbol(called.head.outer);
@@ -101,7 +101,7 @@ impl RawCall<'_> {
         self.field(field).map(|value| value as u32)
     }
 
-    /// What the call returned, as a code: 0 is success.
+    /// The returned value as a code: 0 is success.
     pub(super) const fn code(&self) -> i32 {
         self.called.status as i32
     }

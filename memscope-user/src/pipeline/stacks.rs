@@ -1,7 +1,7 @@
-//! What the ids of stacks stand for, as texts.
+//! The texts behind the ids of stacks.
 //!
-//! Stacks and symbols are taken as they arrive, code objects in time order, and a call's ids are looked up when it is its
-//! turn. So it does not matter in which order several processors' records arrive.
+//! Stacks and symbols are filed as they arrive, code objects in time order, and a call's ids are looked up in the
+//! call's turn. So the order in which several processors' records arrive does not matter.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -17,16 +17,16 @@ use crate::hash::HashMap;
 use crate::model::{CutStacks, Name, Stack, StackEnd, Stacks, end_text};
 use crate::python;
 
-/// Stacks that are remembered at least, unless they are very deep. What is used is not forgotten.
+/// Fewest stacks kept, unless they are very deep. Stacks in use are not forgotten.
 const MAX_STACKS: usize = 128 << 10;
-/// Frames of the stacks that are remembered at least.
+/// Fewest frames kept of the stacks.
 const MAX_FRAMES: usize = 16 << 20;
-/// Addresses whose symbols are remembered at least.
+/// Fewest addresses with kept symbols.
 const MAX_SYMBOLS: usize = 512 << 10;
-/// Code objects of one process that are remembered at least.
+/// Fewest code objects kept of one process.
 const MAX_CODES: usize = 16 << 10;
 
-/// Stands for a stack whose frames never came.
+/// Placeholder of a stack without a record.
 const LOST: &str = "<lost>";
 /// Stands for a code object that never came.
 const UNKNOWN_CODE: &str = "<unknown code>";
@@ -52,7 +52,7 @@ impl Code {
         }
     }
 
-    /// As msMemScope writes it (contract §3.2); `?` for a line that is not known.
+    /// As msMemScope writes it (contract §3.2); `?` for an unknown line.
     fn frame(&self, last_instruction: u32) -> String {
         let line = self
             .lines
@@ -63,7 +63,7 @@ impl Code {
     }
 }
 
-/// A text of Python; one that is not whole ends with `…`.
+/// A text of Python; a cut one ends with `…`.
 fn text(text: CodeText<'_>) -> String {
     let mut out = python::text(text.bytes, text.kind);
     if text.cut {
@@ -88,21 +88,21 @@ impl Codes {
     }
 }
 
-/// What a stack's record said.
+/// The contents of a stack's record.
 #[derive(Debug)]
-struct Told {
+struct Filed {
     generation: u64,
     end: StackEnd,
-    frames: ToldFrames,
+    frames: FiledFrames,
 }
 
 #[derive(Debug)]
-enum ToldFrames {
+enum FiledFrames {
     Native(Box<[u64]>),
     Python(Box<[PythonFrame]>),
 }
 
-/// What is at an address.
+/// The symbol at an address.
 #[derive(Debug)]
 struct Place {
     /// Innermost first.
@@ -115,12 +115,12 @@ struct Place {
 #[derive(Debug)]
 pub(super) struct NativeOf {
     pub(super) id: NonZeroU64,
-    /// Row and name of its function, if that is not on the stack any more: it comes first, by its name alone.
+    /// Row and name of its function, if that is not on the stack any more: it comes first, only with its name.
     pub(super) returned: Option<(u16, Name)>,
 }
 
 impl NativeOf {
-    /// Row 0 stands for none.
+    /// Row 0 is none.
     fn key(&self) -> (NonZeroU64, u16) {
         (self.id, self.returned.as_ref().map_or(0, |(row, _)| *row))
     }
@@ -130,38 +130,38 @@ impl NativeOf {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PythonOf<'a> {
     pub(super) id: NonZeroU64,
-    /// By process, too: what one learnt of a code object after a fork is not true for the other.
+    /// Part of the key: after a fork, code objects of one process are not those of the other.
     pub(super) pid: u32,
     /// Code objects of the process.
     pub(super) codes: Option<&'a Codes>,
 }
 
-/// A native and a Python stack, by what they are remembered by.
+/// A native and a Python stack, by their keys.
 type Both = ((NonZeroU64, u16), (u32, NonZeroU64));
 
 /// All stacks of a trace.
 #[derive(Debug)]
 pub(super) struct StackTable {
-    told: Recent<NonZeroU64, Told>,
-    /// Frames of those that were told since the oldest were forgotten.
+    filed: Recent<NonZeroU64, Filed>,
+    /// Frames of stacks filed since the oldest were forgotten.
     young_frames: usize,
     /// By generation and address.
     symbols: Recent<(u64, u64), Place>,
     native: Recent<(NonZeroU64, u16), Stack>,
     python: Recent<(u32, NonZeroU64), Stack>,
-    /// `None`: stacks are not merged. Of those that cannot be merged there is none.
+    /// `None`: stacks are not merged. Those that cannot be merged are `None` inside.
     mixed: Option<Recent<Both, Option<Stack>>>,
-    /// Calls whose stack's frames never came.
+    /// Calls with a stack that never had a record.
     pub(super) lost: u64,
-    /// Calls whose stack ends early, by its kind and why.
+    /// Calls with a stack that ends early, by its kind and reason.
     cut: BTreeMap<(&'static str, StackEnd), u64>,
 }
 
 impl StackTable {
-    /// No stack is known yet. `mixed`: calls that have both have them merged, too.
+    /// Without any stack. `mixed`: stacks of calls that have both are merged, too.
     pub(super) fn new(mixed: bool) -> Self {
         Self {
-            told: Recent::new(MAX_STACKS),
+            filed: Recent::new(MAX_STACKS),
             young_frames: 0,
             symbols: Recent::new(MAX_SYMBOLS),
             native: Recent::new(MAX_STACKS),
@@ -172,7 +172,7 @@ impl StackTable {
         }
     }
 
-    /// Calls whose stacks end early.
+    /// Calls with stacks that end early.
     pub(super) fn cut(&self) -> Vec<CutStacks> {
         let line = |(&(kind, end), &count): (&(&'static str, StackEnd), &u64)| {
             end_text(end).map(|reason| CutStacks { kind, reason, count })
@@ -181,20 +181,20 @@ impl StackTable {
     }
 
     /// Takes a stack's record.
-    pub(super) fn told(&mut self, stack: &decode::Stack<'_>) {
+    pub(super) fn file(&mut self, stack: &decode::Stack<'_>) {
         let frames = match stack.frames {
-            Frames::Native(_) => ToldFrames::Native(stack.frames.addresses().collect()),
-            Frames::Python(_) => ToldFrames::Python(stack.frames.python().collect()),
+            Frames::Native(_) => FiledFrames::Native(stack.frames.addresses().collect()),
+            Frames::Python(_) => FiledFrames::Python(stack.frames.python().collect()),
         };
         self.young_frames += match &frames {
-            ToldFrames::Native(frames) => frames.len(),
-            ToldFrames::Python(frames) => frames.len(),
+            FiledFrames::Native(frames) => frames.len(),
+            FiledFrames::Python(frames) => frames.len(),
         };
         if self.young_frames > MAX_FRAMES {
-            self.told.age();
+            self.filed.age();
             self.young_frames = 0;
         }
-        self.told.insert(stack.id, Told { generation: stack.generation, end: stack.end, frames });
+        self.filed.insert(stack.id, Filed { generation: stack.generation, end: stack.end, frames });
     }
 
     /// Takes symbols.
@@ -227,7 +227,7 @@ impl StackTable {
             return *known;
         }
         let own = returned.as_ref().map(|(_, name)| name.as_str());
-        let Some(Told { generation, end, frames: ToldFrames::Native(addresses) }) = self.told.refresh(id) else {
+        let Some(Filed { generation, end, frames: FiledFrames::Native(addresses) }) = self.filed.refresh(id) else {
             self.lost += 1;
             return Stack::keep(own.into_iter().chain([LOST]), StackEnd::Root);
         };
@@ -239,7 +239,7 @@ impl StackTable {
             }
         }
         let stack = Stack::keep(texts.iter().map(AsRef::as_ref), *end);
-        // What is in use must not be forgotten before the stacks that it is in.
+        // Symbols in use must not be forgotten before the stacks that use them.
         for address in addresses {
             self.symbols.refresh(&(*generation, *address));
         }
@@ -251,7 +251,7 @@ impl StackTable {
         if let Some(known) = self.python.refresh(&(pid, id)) {
             return *known;
         }
-        let Some(Told { end, frames: ToldFrames::Python(frames), .. }) = self.told.refresh(&id) else {
+        let Some(Filed { end, frames: FiledFrames::Python(frames), .. }) = self.filed.refresh(&id) else {
             self.lost += 1;
             return Stack::keep([LOST], StackEnd::Root);
         };
@@ -267,7 +267,7 @@ impl StackTable {
         }
         let text = |frame| texts.get(&place(frame)).map_or(UNKNOWN_CODE, AsRef::as_ref);
         let stack = Stack::keep(frames.iter().map(text), *end);
-        // The code object may come yet.
+        // The code object may still come.
         if complete {
             self.python.insert((pid, id), stack);
         }
@@ -289,10 +289,11 @@ impl StackTable {
     }
 
     fn merge(&self, native: &NativeOf, python: PythonOf<'_>) -> Option<(Vec<String>, StackEnd)> {
-        let Some(Told { generation, end, frames: ToldFrames::Native(addresses) }) = self.told.get(&native.id) else {
+        let Some(Filed { generation, end, frames: FiledFrames::Native(addresses) }) = self.filed.get(&native.id) else {
             return None;
         };
-        let Some(Told { end: python_end, frames: ToldFrames::Python(frames), .. }) = self.told.get(&python.id) else {
+        let Some(Filed { end: python_end, frames: FiledFrames::Python(frames), .. }) = self.filed.get(&python.id)
+        else {
             return None;
         };
         let own = native.returned.as_ref().map(|(_, name)| [name.as_str().to_owned()]);
@@ -317,7 +318,7 @@ impl StackTable {
     }
 }
 
-/// Whether there may be frames that are missing, which nobody asked to leave out.
+/// Whether frames may be missing, other than by the requested depth.
 const fn ends_early(end: StackEnd) -> bool {
     match end {
         StackEnd::Root | StackEnd::Depth | StackEnd::NotPython | StackEnd::OneOfSeveral => false,
@@ -337,8 +338,8 @@ const fn place(frame: &PythonFrame) -> PythonPlace {
     (frame.address(), frame.fingerprint, frame.last_instruction)
 }
 
-/// Lines of an address, as glibc writes them (contract §3.2): `module(function+0x12) [0x7f…]`. Functions that are inlined
-/// there have a line each before it.
+/// Lines of an address, as glibc writes them (contract §3.2): `module(function+0x12) [0x7f…]`. Functions inlined there
+/// have a line each before it.
 fn lines(symbol: &Symbol) -> Box<[String]> {
     let Symbol { address, module, module_offset, functions } = symbol;
     if functions.is_empty() {

@@ -1,5 +1,5 @@
-//! Steps: the ranges whose text is exactly `step start`, and open ranges in general (contract §8.1, corrected:
-//! a step ends with its own range, not with any).
+//! Steps: the ranges with the exact text `step start`, and open ranges in general (contract §8.1, corrected: a step
+//! ends with its own range, not with any).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,18 +10,18 @@ use crate::model::Device;
 
 /// Text of a range that is a step.
 pub(crate) const STEP_START: &str = "step start";
-/// Open steps that are remembered per process; beyond that the oldest will not be seen to end.
+/// Most open steps per process; beyond that the oldest will not be seen to end.
 const MAX_OPEN_STEPS: usize = 1024;
-/// Open ranges that are remembered per thread; beyond that the outermost are forgotten.
+/// Most open ranges per thread; beyond that the outermost are forgotten.
 const MAX_DEPTH: usize = 256;
-/// Threads, and ids, whose open ranges are remembered.
+/// Most threads, and ids, with open ranges.
 const MAX_RANGES: usize = 4096;
 
 /// Open ranges of one process.
 #[derive(Debug)]
 pub(super) struct Ranges {
     started: u64,
-    /// Ranges to which the program's tool gave an id.
+    /// Ranges with an id from the program's tool.
     by_id: Recent<(Domain, u64), u64>,
     /// The others, innermost last, by thread.
     by_thread: Recent<(Domain, u32), Vec<u64>>,
@@ -29,7 +29,7 @@ pub(super) struct Ranges {
     last: Recent<u32, Domain>,
 }
 
-/// Handle of a domain, whose ranges are apart from all others; `None` is no domain.
+/// Handle of a domain with its own ranges; `None` is no domain.
 type Domain = Option<u64>;
 
 impl Default for Ranges {
@@ -65,12 +65,12 @@ impl Ranges {
         }
     }
 
-    /// A range ends: that of the id, or without one the innermost of the thread that has none either.
+    /// A range ends: that of the id, or without one the innermost one of the thread that has no id either.
     pub(super) fn end(&mut self, tid: u32, domain: Domain, id: u64) -> Option<u64> {
         if id == 0 { self.innermost(tid, domain) } else { self.by_id.remove(&(domain, id)) }
     }
 
-    /// Forgets what is open; ids go on.
+    /// Forgets open ranges; ids continue.
     pub(super) fn reset(&mut self) {
         *self = Self { started: self.started, ..Self::default() };
     }
@@ -85,13 +85,13 @@ impl Ranges {
     }
 }
 
-/// A step whose range is open.
+/// A step with an open range.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct OpenStep {
     pub(crate) step: u32,
     /// Device of the thread that started it.
     pub(crate) device: Device,
-    /// Devices that were told of its start.
+    /// Devices with a reported start.
     pub(crate) devices: Vec<Device>,
 }
 
@@ -106,19 +106,20 @@ pub(crate) struct Steps {
     by_device: HashMap<Device, u32>,
     wanted: Arc<[u32]>,
     inside: bool,
-    /// What marks steps: calls, or ranges; `None` before the first.
+    /// How steps are marked: by calls or ranges; `None` before the first.
     called: Option<bool>,
-    /// There was something else that marked one.
+    /// A step was also marked the other way.
     refused: bool,
 }
 
 impl Steps {
-    /// `wanted` are the steps to be written; none means everything.
+    /// `wanted` are the steps to write; empty: all.
     pub(crate) fn new(wanted: Arc<[u32]>) -> Self {
         Self { inside: wanted.is_empty(), wanted, ..Self::default() }
     }
 
-    /// Whether steps are marked by calls of the script, or else by ranges: the first way that is seen counts (contract §8.1).
+    /// Whether steps are marked by calls of the script, or else by ranges: the first way that is seen counts (contract
+    /// §8.1).
     pub(crate) fn are_marked(&mut self, by_calls: bool) -> bool {
         let counts = *self.called.get_or_insert(by_calls) == by_calls;
         self.refused |= !counts;
@@ -130,7 +131,7 @@ impl Steps {
         self.refused
     }
 
-    /// The script calls the end of a step of `device` (of all, if that is not known); gives its number. The next one begins.
+    /// The script ends a step of `device` (of all, if unknown) by a call; returns its number. The next one begins.
     pub(crate) fn call(&mut self, device: Device) -> u32 {
         self.started += 1;
         self.set(device, self.started.saturating_add(1));
@@ -146,7 +147,7 @@ impl Steps {
         }
     }
 
-    /// A step begins on `device` (on all, if that is not known), to be announced to `devices`.
+    /// A step begins on `device` (on all, if unknown), to be reported for `devices`.
     pub(crate) fn start(&mut self, range: u64, device: Device, devices: Vec<Device>) -> u32 {
         self.started += 1;
         self.set(device, self.started);
@@ -174,12 +175,12 @@ impl Steps {
         self.by_device.get(&device).copied().unwrap_or(self.everywhere)
     }
 
-    /// Whether what happens now is to be written.
+    /// Whether current events are written.
     pub(crate) const fn inside(&self) -> bool {
         self.inside
     }
 
-    /// Forgets what is open; numbers go on.
+    /// Forgets open steps; numbers continue.
     pub(crate) fn reset(&mut self) {
         *self = Self { started: self.started, ..Self::new(Arc::clone(&self.wanted)) };
     }
@@ -242,7 +243,7 @@ mod tests {
         assert_eq!(std::iter::from_fn(|| ranges.end(1, None, 0)).count(), MAX_DEPTH - 1);
     }
 
-    /// Between an end and the next start, the earlier step goes on.
+    /// Between an end and the next start, the earlier step continues.
     #[test]
     fn step_lasts_until_the_next() {
         let mut steps = Steps::new(Arc::new([]));

@@ -1,7 +1,7 @@
 //! Live blocks as they are kept: 79 bytes each, however many there are.
 //!
-//! What blocks of one place have in common (pool, device, thread, stack, …) is kept once, under a number; the rest lies in
-//! one row after the other, and a table of numbers finds it by key.
+//! The common part of blocks of one place (pool, device, thread, stack, …) is kept once, under a number; the rest lies
+//! in consecutive rows, and a table of numbers finds it by key.
 
 use std::hash::BuildHasher as _;
 
@@ -12,7 +12,7 @@ use super::blocks::{Key, Live};
 use super::labels::LabelIds;
 use crate::model::{Block, Device, Module, Stacks};
 
-/// So many kinds that no block is of any more are kept, as they often come again.
+/// Most unused kinds kept: they often come again.
 const MAX_IDLE: usize = 1024;
 
 /// Live blocks by key.
@@ -26,7 +26,7 @@ pub(super) struct Store {
     kinds: Kinds,
 }
 
-/// What is a block's own.
+/// The part of a block that is its own.
 #[derive(Clone, Copy, Debug)]
 struct Kept {
     /// Number in its key; the rest of that its kind has.
@@ -43,7 +43,7 @@ struct Kept {
     kind: u32,
 }
 
-/// What blocks have in common: a block and a key whose own figures are 0.
+/// The common part of blocks: a block and a key with 0 for the figures that are a block's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Kind {
     key: Key,
@@ -57,7 +57,7 @@ impl Store {
         Some(self.live(*at))
     }
 
-    /// Puts a block in; one that was there before is no more.
+    /// Adds a block; an older one under the key is dropped.
     pub(super) fn insert(&mut self, key: Key, live: &Live) {
         let hash = self.hasher.hash_one(key);
         let kept = Kept::of(key, live, self.kinds.take(Kind::of(key, live)));
@@ -74,7 +74,7 @@ impl Store {
         index.insert_unique(hash, at, |at| hasher.hash_one(kinds.key(&kept[*at as usize])));
     }
 
-    /// Takes the block out that is under a key.
+    /// Removes the block under a key.
     pub(super) fn remove(&mut self, key: Key) -> Option<Live> {
         let hash = self.hasher.hash_one(key);
         let Self { index, kept, kinds, .. } = self;
@@ -94,7 +94,7 @@ impl Store {
         true
     }
 
-    /// All of them, in no order.
+    /// All blocks, in no order.
     pub(super) fn iter(&self) -> impl Iterator<Item = (Key, Live)> {
         self.index.iter().map(|at| (self.kinds.key(&self.kept[*at as usize]), self.live(*at)))
     }
@@ -169,12 +169,12 @@ struct Kinds {
     hasher: RandomState,
     /// Places in `kept`.
     index: HashTable<u32>,
-    /// Each with the number of blocks that are of it.
+    /// Each with the number of its blocks.
     kept: Vec<(Kind, u32)>,
     vacant: Vec<u32>,
     /// Kinds that no block is of.
     idle: usize,
-    /// The kind that was taken last.
+    /// The kind taken last.
     last: u32,
 }
 
@@ -184,7 +184,7 @@ impl Kinds {
         &self.kept[kept.kind as usize].0
     }
 
-    /// What a block is found by.
+    /// Key of a block.
     fn key(&self, kept: &Kept) -> Key {
         self.of(kept).key.with_number(kept.number)
     }
@@ -200,12 +200,12 @@ impl Kinds {
         self.last
     }
 
-    /// A block of this kind is no more.
+    /// A block of this kind ends.
     fn give(&mut self, number: u32) {
         let (_, blocks) = &mut self.kept[number as usize];
         *blocks -= 1;
         self.idle += usize::from(*blocks == 0);
-        // So the cost of it is spread over those that went.
+        // So the cost is spread over the unused ones.
         if self.idle > MAX_IDLE.max(self.index.len() / 2) {
             self.forget_idle();
         }
@@ -240,7 +240,7 @@ impl Kinds {
     }
 }
 
-/// What kinds differ in nearly always; to hash all of them takes longer than to compare two.
+/// The part in which kinds nearly always differ: hashing all of it takes longer than comparing two.
 const fn distinction(kind: &Kind) -> (Stacks, u32, Device, Option<Module>, LabelIds) {
     let Block { stacks, tid, device, module_id, .. } = kind.live.block;
     (stacks, tid, device, module_id, kind.live.labels)
@@ -281,7 +281,7 @@ mod tests {
         (if kind.is_multiple_of(5) { Key::Driver(addr) } else { Key::Pool(pools::PTA, addr) }, live)
     }
 
-    /// What went in comes out, as from an ordinary map, with few kinds and with many.
+    /// Entries come out as from an ordinary map, with few kinds and with many.
     #[test]
     fn blocks_survive() {
         for kinds in [1, 7, 100_000] {
@@ -307,7 +307,7 @@ mod tests {
         }
     }
 
-    /// Of the memory that is promised for each block.
+    /// The documented memory of each block.
     #[test]
     fn blocks_are_small() {
         assert!(size_of::<Kept>() <= 72);

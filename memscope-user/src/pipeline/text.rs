@@ -1,7 +1,7 @@
 //! Joins the parts of long texts, and makes texts out of bytes.
 //!
-//! Parts may be lost. A text that is not whole, for that reason or because it is longer than the kernel side
-//! takes, ends with `…`.
+//! Parts may be lost. A text that is not whole, for that reason or because it exceeds the kernel side's limit, ends
+//! with `…`.
 
 use memscope_common::record::{MAX_TEXT, MAX_TEXT_PARTS};
 
@@ -33,7 +33,7 @@ impl Waiting {
 }
 
 impl Texts {
-    /// Takes a call. Ready calls are pushed to `ready`: this one, unless its text goes on.
+    /// Takes a call. Complete calls are pushed to `ready`: this one, unless its text continues.
     pub(super) fn call(&mut self, head: Head, call: &Call<'_>, wanted: bool, ready: &mut Vec<Called>) {
         let Call { phase, status, values, .. } = *call;
         let mut called = Called { head, phase, status, values, text: None };
@@ -109,7 +109,7 @@ mod tests {
     use crate::decode::{Body, Record, Records};
     use crate::testing::main;
 
-    /// Texts of the calls in `bytes`, in the order in which they got ready.
+    /// Texts of the calls in `bytes`, in the order in which they became complete.
     fn texts(bytes: &[u8]) -> Vec<Option<String>> {
         let (mut texts, mut ready) = (Texts::default(), Vec::new());
         for (seq, record) in Records::new(bytes).enumerate() {

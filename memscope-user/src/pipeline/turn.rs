@@ -1,4 +1,4 @@
-//! One effect's turn: the moment, and all that the domains of a process share.
+//! One effect's turn: the moment, and the state that the domains of a process share.
 
 use super::blocks::{Blocks, Key, Live, NewBlock, PoolTotals};
 use super::domains::runtime::Devices;
@@ -12,33 +12,33 @@ use crate::analyses::decompose::Classifier;
 use crate::backend::Backend;
 use crate::model::{Alloc, Asked, Block, Device, Event, EventKind, Free, FreeCause, Pool, Stacks, UnknownFree};
 
-/// Live blocks of all processes that are followed; later ones are counted and not reported.
+/// Most live blocks of all processes; later ones are counted and not reported.
 const MAX_LIVE_BLOCKS: usize = 16 << 20;
 
-/// What the processes share.
+/// State that the processes share.
 pub(super) struct Shared {
-    /// What the values of calls stand for.
+    /// The meaning of calls' values.
     pub(super) backend: &'static dyn Backend,
     pub(super) out: Output,
     pub(super) live: usize,
     pub(super) blocks_full: u64,
     pub(super) mislocated: u64,
-    /// How many of the newest and of the largest blocks are reported when memory is out.
+    /// Number of newest and of largest blocks reported when memory is out.
     pub(super) oom_blocks: Option<usize>,
     /// Requests of all processes that may have failed for good.
     pub(super) oom_pending: usize,
     pub(super) usage: Usage,
-    /// Names owners of blocks, where that is wanted.
+    /// Names owners of blocks, if requested.
     pub(super) owners: Option<Classifier>,
     /// Blocks do not carry the number of launches before them.
     pub(super) uncounted_launches: bool,
-    /// It is wanted of all processes, not only of those with scripts that ask for it.
+    /// It is requested for all processes, not only for those with scripts that ask for it.
     pub(super) owned_by_options: bool,
     /// What scripts can have.
     pub(super) wishes: Wishes,
 }
 
-/// What the domains of one process share.
+/// State that the domains of one process share.
 pub(super) struct Home {
     pub(super) pid: u32,
     next_event: u64,
@@ -54,17 +54,17 @@ pub(super) struct Home {
 }
 
 impl Home {
-    /// That of a process of which nothing is known but what it sees and what its script has said.
+    /// For a new process with these visible devices and this collection.
     pub(super) fn new(pid: u32, steps: Steps, visible: Vec<u32>, collection: Collection) -> Self {
         let (devices, blocks) = (Devices::new(visible), Blocks::default());
         Self { pid, next_event: 0, attached: false, devices, steps, blocks, launches: 0, collection }
     }
 
-    /// Another program takes the place of this one: counters go on, and what it sees.
+    /// Another program replaces this one: counters and visible devices stay.
     pub(super) fn exec(&mut self) {
         self.attached = false;
         self.devices = Devices::new(self.devices.visible().to_vec());
-        self.collection = self.collection.anew();
+        self.collection = self.collection.after_exec();
         self.steps.reset();
     }
 }
@@ -84,7 +84,7 @@ impl At {
         Self { time_ns, tid, stacks: Stacks::default() }
     }
 
-    /// Without the call: what follows is not what it did.
+    /// Without the call: the following events are not its own.
     pub(super) fn made_up(self) -> Self {
         Self::new(self.time_ns, self.tid)
     }
@@ -102,12 +102,12 @@ pub(super) struct Turn<'a> {
 }
 
 impl<'a> Turn<'a> {
-    /// That of a call.
+    /// For a call.
     pub(super) fn new(at: At, head: &Head, home: &'a mut Home, shared: &'a mut Shared) -> Self {
         Self { at, row: head.row, mono_ns: head.time_ns, home, shared }
     }
 
-    /// That of no call.
+    /// Without a call.
     pub(super) fn of_no_call(at: At, home: &'a mut Home, shared: &'a mut Shared) -> Self {
         Self { at, row: 0, mono_ns: 0, home, shared }
     }
@@ -117,12 +117,12 @@ impl<'a> Turn<'a> {
         Turn { at, row: self.row, mono_ns: self.mono_ns, home: self.home, shared: self.shared }
     }
 
-    /// The same without the call: what follows is not what it did.
+    /// The same without the call: the following events are not its own.
     pub(super) fn made_up(&mut self) -> Turn<'_> {
         self.with(self.at.made_up())
     }
 
-    /// What the values of calls stand for.
+    /// The meaning of calls' values.
     pub(super) fn backend(&self) -> &'static dyn Backend {
         self.shared.backend
     }
@@ -132,12 +132,12 @@ impl<'a> Turn<'a> {
         self.home.devices.of(self.at.tid, self.home.attached)
     }
 
-    /// The NPU that the program calls `device`; where it does not say, that of the thread.
+    /// The NPU that the program numbers `device`; without a number, that of the thread.
     pub(super) fn device_or_own(&self, device: Option<u32>) -> Device {
         device.map_or_else(|| self.device(), |device| self.home.devices.physical(device))
     }
 
-    /// Reports something, if what happens is collected; it is written if what happens now is.
+    /// Reports an event, if events are collected now; it is written if current events are.
     pub(super) fn emit(&mut self, device: Device, kind: EventKind) {
         self.emit_if(device, kind, self.home.steps.inside());
     }
@@ -149,11 +149,11 @@ impl<'a> Turn<'a> {
         }
     }
 
-    /// Reports something, whether or not the script collects.
+    /// Reports an event, whether or not the script collects.
     pub(super) fn report(&mut self, device: Device, kind: EventKind, inside: bool) {
         let home = &mut *self.home;
         let id = home.next_event;
-        // What no row says takes no number from those that have one.
+        // An event without a row takes no number from those with one.
         home.next_event += u64::from(!matches!(kind, EventKind::PoolRefused(_)));
         let At { time_ns, tid, stacks } = self.at;
         let event = Event { id, time_ns, pid: home.pid, tid, device, stacks, kind };
@@ -231,7 +231,7 @@ impl<'a> Turn<'a> {
         self.with(at).emit_if(live.block.device, EventKind::Alloc(alloc), live.inside);
     }
 
-    /// A block lives on whose end was reported.
+    /// A block with a reported end lives on.
     pub(super) fn put_back(&mut self, key: Key, live: &Live) {
         let reported = !live.noted && (self.did_not_end(live.block.allocation_id) || self.home.collection.is_on());
         self.put(key, &Live { noted: !reported, ..*live }, None, false);
@@ -274,7 +274,7 @@ impl<'a> Turn<'a> {
         }
     }
 
-    /// A free of a block that is not known, or its refusal. Freeing a null pointer is no free.
+    /// A free of an unknown block, or its refusal. Freeing a null pointer is no free.
     pub(super) fn unknown_free(&mut self, pool: Pool, addr: u64, refused: bool) {
         if addr == 0 {
             return;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::model::{Device, DeviceUsage, DriverFigures, ProcessUsage};
 
-/// Devices whose figures are kept; a host has 16.
+/// Most devices with figures; a host has 16.
 const MAX_DEVICES: usize = 1024;
 
 /// The last figures of each device.
@@ -33,13 +33,13 @@ impl Usage {
         usage
     }
 
-    /// What is free of a device, and what it has.
+    /// Free and total bytes of a device.
     pub(super) fn free_and_total_bytes(&self, device: Device) -> Option<(u64, u64)> {
         let usage = self.0.get(&device)?;
         Some((usage.total_bytes.saturating_sub(usage.used_bytes), usage.total_bytes))
     }
 
-    /// What is known of a process on a device.
+    /// The figures of a process on a device.
     pub(super) fn of(&self, pid: u32, device: Device) -> DriverFigures {
         let Some(usage) = self.0.get(&device) else { return DriverFigures::default() };
         let processes = usage.processes.as_deref().unwrap_or_default();

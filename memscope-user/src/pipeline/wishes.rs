@@ -1,4 +1,5 @@
-//! What scripts ask for in `config()`: what of it a trace can still do, and what it lacks because the tracer was started without.
+//! Demands of scripts in `config()`: those that a running trace can meet, and those that it lacks because the tracer
+//! was started without.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,9 +11,9 @@ use crate::capture::Collected;
 use crate::hash::HashSet;
 use crate::model::Unmet;
 
-/// Different demands that are reported; a script that makes up more is not listened to.
+/// Most different demands reported; further ones of a script are ignored.
 const MAX_UNMET: usize = 16;
-/// Blocks that are named when memory is out, if a script asks for the analysis and gives no number.
+/// Blocks named when memory is out, if a script asks for the analysis without a number.
 const DEFAULT_BLOCKS: usize = 10;
 
 /// An analysis that scripts can ask for, by its bit.
@@ -28,7 +29,7 @@ impl AnalysisBit {
     pub const INEFFICIENT: Self = Self(4);
     /// Blocks when memory is out.
     pub const OOM: Self = Self(8);
-    /// What is live at peaks.
+    /// Live memory at peaks.
     pub const PEAKS: Self = Self(16);
     /// Free pieces of pools.
     pub const FRAGMENTATION: Self = Self(32);
@@ -40,7 +41,7 @@ impl AnalysisBit {
     }
 }
 
-/// What the options say about rows, in the bits of contract §1.5 (see `Field::Events`, `Levels`, `Devices`).
+/// The options' choice of rows, in the bits of contract §1.5 (see `Field::Events`, `Levels`, `Devices`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RowBits {
     /// Events.
@@ -56,7 +57,7 @@ pub struct RowBits {
 /// Makes analyses that scripts ask for.
 #[derive(Clone)]
 pub struct Demand {
-    /// Those that the options have asked for already, as bits.
+    /// Those that the options have requested already, as bits.
     pub given: u64,
     /// The analyses of these bits.
     pub make: Arc<MakeAnalyses>,
@@ -71,7 +72,7 @@ impl fmt::Debug for Demand {
     }
 }
 
-/// What a script's `config()` names besides rows, as its marker has it.
+/// Demands of a script's `config()` besides rows, as in its marker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Settings {
     pub(super) analyses: u64,
@@ -95,13 +96,13 @@ impl Settings {
         self.named >> setting & 1 == 1
     }
 
-    /// Frames of C and of Python that are asked for; whether they are to be merged.
+    /// Requested frames of C and of Python; whether to merge them.
     fn depths(self) -> (Option<u32>, Option<u32>, bool) {
         let depth = |word: u64| u32::from(word as u16).checked_sub(1);
         (depth(self.stack_depths), depth(self.stack_depths >> 16), self.stack_depths >> 32 & 1 == 1)
     }
 
-    /// How many blocks are named when memory is out, if that is asked for.
+    /// Number of blocks named when memory is out, if requested.
     pub(super) const fn oom_blocks(self) -> Option<usize> {
         let blocks = (self.analyses >> 16 & 0xffff) as usize;
         match (AnalysisBit::OOM.is_in(self.analyses), blocks) {
@@ -111,7 +112,7 @@ impl Settings {
         }
     }
 
-    /// Which rows the script wants: what it names is its own, the rest is chosen from what the options ask for.
+    /// The rows that the script wants: named settings are its own, the rest comes from the options.
     pub(super) fn rows(self, wanted: Wanted, options: Option<RowBits>) -> Rows {
         let Some(options) = options else { return Rows { filter: wanted.into(), adds: false } };
         let all = |setting, bits: u64, of_options: u64| {
@@ -140,22 +141,22 @@ const fn common_devices(one: u64, other: u64) -> u64 {
 #[derive(Clone, Debug)]
 pub(super) struct Rows {
     pub(super) filter: DumpFilter,
-    /// They may be others than those of the options.
+    /// They may differ from those of the options.
     pub(super) adds: bool,
 }
 
-/// What the pipeline knows of the trace, against which demands are held.
+/// Facts about the trace against which demands are checked.
 #[derive(Debug, Default)]
 pub(super) struct Wishes {
     pub(super) collected: Option<Collected>,
     pub(super) mixed: bool,
     pub(super) options: Option<RowBits>,
-    told: HashSet<String>,
+    reported: HashSet<String>,
 }
 
 impl Wishes {
     pub(super) fn new(collected: Option<Collected>, mixed: bool, options: Option<RowBits>) -> Self {
-        Self { collected, mixed, options, told: HashSet::default() }
+        Self { collected, mixed, options, reported: HashSet::default() }
     }
 
     /// Whether operators' uses of tensors are collected.
@@ -163,7 +164,7 @@ impl Wishes {
         self.collected.as_ref().is_none_or(|collected| collected.accesses)
     }
 
-    /// What of a script's demands the trace lacks, as far as that was not said before.
+    /// Demands of a script that the trace lacks, and that were not reported before.
     pub(super) fn unmet(&mut self, settings: Settings, wanted: Wanted) -> Option<Unmet> {
         let collected = self.collected.as_ref()?;
         let mut lacks = Lacks::default();
@@ -186,12 +187,12 @@ impl Wishes {
         if settings.names(OUTPUT_PATH) {
             lacks.add("output_path", "--output-path");
         }
-        lacks.0.retain(|(setting, _)| self.told.len() < MAX_UNMET && self.told.insert(setting.clone()));
-        lacks.told()
+        lacks.0.retain(|(setting, _)| self.reported.len() < MAX_UNMET && self.reported.insert(setting.clone()));
+        lacks.unmet()
     }
 }
 
-/// Settings that are asked for, each with the option that the tracer lacks.
+/// Requested settings, each with the option that the tracer lacks.
 #[derive(Default)]
 struct Lacks(Vec<(String, String)>);
 
@@ -202,7 +203,7 @@ impl Lacks {
 
     fn stacks(&mut self, settings: Settings, collected: &Collected, mixed: bool) {
         let (native, python, wants_mixed) = settings.depths();
-        // Those that nothing asked for are in no rows.
+        // Those without a request are in no rows.
         let in_rows = |have: Option<u32>| have.filter(|_| !collected.automatic_stacks).unwrap_or(0);
         let lacks = |wanted: Option<u32>, have: Option<u32>| wanted.is_some_and(|depth| depth > in_rows(have));
         let lacks_native = lacks(native, collected.native_depth);
@@ -220,7 +221,7 @@ impl Lacks {
         }
     }
 
-    fn told(self) -> Option<Unmet> {
+    fn unmet(self) -> Option<Unmet> {
         let (settings, options): (Vec<String>, Vec<String>) = self.0.into_iter().unzip();
         (!settings.is_empty())
             .then(|| Unmet { settings: settings.join(", ").into(), options: options.join(" ").into() })
@@ -246,7 +247,7 @@ mod tests {
     #[test]
     fn plain_trace_names_what_it_lacks() {
         let settings = |analyses, stack_depths, named| Settings { analyses, stack_depths, named };
-        for (asked, wanted, settings_told, options) in [
+        for (asked, wanted, reported_settings, options) in [
             (settings(0, depths(10, 5), 0), ROWS, "call_stack=c:10,python:5", "--call-stack=c:10,python:5"),
             (settings(0, 11, 0), ROWS, "call_stack=c:10", "--call-stack=c:10"),
             (settings(0, depths(9, 9) | (1 << 32), 0), ROWS, "call_stack=mixed:9", "--call-stack=mixed:9"),
@@ -259,7 +260,7 @@ mod tests {
                 "--watch --format=db --output-path",
             ),
         ] {
-            let expected = Some((settings_told.to_owned(), options.to_owned()));
+            let expected = Some((reported_settings.to_owned(), options.to_owned()));
             assert_eq!(unmet(&Collected::default(), asked, wanted), expected, "{asked:?}");
         }
         // No frames, uses of tensors without the level, and what every trace can do.
@@ -272,7 +273,7 @@ mod tests {
         }
     }
 
-    /// A trace that has all of it has nothing to say; one whose stacks are shorter does.
+    /// A trace that meets all of it reports none; one with shorter stacks does.
     #[test]
     fn what_the_trace_has_is_not_named() {
         let have = Collected {
@@ -287,12 +288,12 @@ mod tests {
         let wanted = Wanted { events: 15, ..ROWS };
         assert_eq!(unmet(&have, all, wanted), None);
         let deeper = Settings { stack_depths: depths(10, 6), ..all };
-        assert_eq!(unmet(&have, deeper, wanted).map(|told| told.0).as_deref(), Some("call_stack=python:6"));
+        assert_eq!(unmet(&have, deeper, wanted).map(|unmet| unmet.0).as_deref(), Some("call_stack=python:6"));
         let csv = Settings { named: 1 << 4, ..Settings::default() };
-        assert_eq!(unmet(&have, csv, ROWS).map(|told| told.0).as_deref(), Some("format=csv"));
+        assert_eq!(unmet(&have, csv, ROWS).map(|unmet| unmet.0).as_deref(), Some("format=csv"));
     }
 
-    /// A capture that does not say what was collected says nothing about demands either.
+    /// A capture without a list of collected data reports no demands either.
     #[test]
     fn old_captures_are_silent() {
         let asked = Settings { analyses: 4, stack_depths: depths(1, 1), named: 127 };

@@ -14,10 +14,10 @@ use crate::decode::{Objects, Phase};
 use crate::model::{AtbOp, Device, EventKind, Figures, FreeCause, Pool, PoolOperators};
 use crate::probes::{AtbCall, Field};
 
-/// Threads per process with an operation that are remembered at least.
+/// Fewest threads per process with a kept operation.
 const MAX_THREADS: usize = 32 << 10;
 
-/// What a call of ATB does.
+/// The effect of a call of ATB.
 #[derive(Debug)]
 pub(in crate::pipeline) enum Effect {
     Op(AtbOp),
@@ -64,7 +64,7 @@ pub(super) fn interpret(kind: AtbCall, call: RawCall<'_>) -> Interpreted {
     Ok(Some(super::Effect::Atb(effect)))
 }
 
-/// The tensors of an operation that begins; also gives how many are left out.
+/// The tensors of an operation that begins; also returns the number left out.
 pub(super) fn interpret_objects(
     kind: AtbCall,
     backend: &dyn Backend,
@@ -99,14 +99,14 @@ impl Atb {
         }
     }
 
-    /// An operation is called with a workspace, or returns. To msMemScope that is a heap of ATB's pool, with blocks that come
-    /// and go within it; those are reported to a tool alone. So the whole is the block.
+    /// An operation is called with a workspace, or returns. To msMemScope that is a heap of ATB's pool, with blocks
+    /// inside; those are reported only to a tool. So the whole workspace is the block.
     ///
     /// The caller of ATB has allocated it: nothing is learnt from it of requests to a pool.
     fn workspace(&mut self, begins: bool, addr: u64, size_bytes: u64, turn: &mut Turn<'_>, pools: &mut Pools) {
         let tid = turn.at.tid;
         if begins {
-            // One that is open was left by an exception, or is inside of a plugin that calls ATB again.
+            // An open one was left by an exception, or is inside of a plugin that calls ATB again.
             if let Some(left) = self.workspaces.remove(&tid) {
                 workspace_ends(left, FreeCause::Replaced, turn, pools);
             }
@@ -155,6 +155,6 @@ fn workspace_ends(addr: u64, cause: FreeCause, turn: &mut Turn<'_>, pools: &mut 
     let device = turn.home.blocks.get(key).map_or(Device::None, |live| live.block.device);
     pools.heaps.unregistered(pool, addr);
     let totals = pools.heaps.totals(pool, device);
-    // Another thread that was given the same memory may have ended it.
+    // Another thread with the same memory may have ended it.
     turn.free(key, cause, totals);
 }

@@ -1,13 +1,13 @@
-//! Requests for memory that fail: whether attempts are one request, whether it succeeds after all, when it has failed for good, and
-//! what was live then.
+//! Requests for memory that fail: which attempts are one request, whether it succeeds after all, when it has failed for
+//! good, and the live blocks then.
 //!
-//! A pool that is refused memory gives its cache back and asks again, so a failed attempt says nothing yet. Attempts of one thread
-//! are one request until something else ends it: it succeeded, or the thread asked how much memory is left, which is what
-//! `torch_npu` does before it raises its error, or it asks for another size, or [`PATIENCE_NS`] has passed. An expandable segment
-//! asks the same when it is made, and then reserves addresses: that is part of the next attempt.
+//! A pool that is refused memory gives its cache back and asks again, so a failed attempt is not final. Attempts of one
+//! thread are one request until it ends: it succeeded, or the thread queried the free memory, as `torch_npu` does
+//! before it raises its error, or it asks for another size, or [`PATIENCE_NS`] has passed. The creation of an
+//! expandable segment makes the same query, and then reserves addresses: that is part of the next attempt.
 //!
-//! A request has failed for good when its thread asks twice, does anything else that is no part of a further attempt, has done
-//! nothing for [`SILENCE_NS`], or is no more. The rows leave at that moment, and name the blocks that were live at the last
+//! A request has failed for good when its thread makes the query twice, makes any call that is no part of a further
+//! attempt, is silent for [`SILENCE_NS`], or ends. The rows leave at that moment, with the blocks live at the last
 //! attempt: a program that fails cleans up.
 
 use std::collections::{BTreeMap, BinaryHeap};
@@ -21,23 +21,23 @@ use crate::hash::HashMap;
 use crate::model::{AllocFailed, AllocRecovered, Block, Device, EventKind, Name, OutOfMemory, Pool, Stacks};
 use crate::probes::{FailingCall, Field};
 
-/// Threads of a process whose failures are followed at a time.
+/// Most threads of a process with followed failures.
 const MAX_THREADS: usize = 4096;
 /// A pool synchronizes its device between two attempts, which takes as long as the work queued there; a program that
-/// asks for the same size again after this time makes another request.
+/// asks for the same size after more than this time makes another request.
 const PATIENCE_NS: u64 = 60_000_000_000;
-/// A thread that does nothing after a failure has given up after this time. One that synchronizes its device before a further
-/// attempt may take longer; then the rows are there, and the report counts the request as succeeded.
+/// A thread that is silent for this time after a failure has given up. One that synchronizes its device before a
+/// further attempt may take longer; then the rows are written already, and the report counts the request as succeeded.
 const SILENCE_NS: u64 = 1_000_000_000;
 /// Blocks are reported no more often than this (msMemScope's).
 const QUIET_NS: u64 = 2_000_000_000;
-/// Looking through all live blocks takes time: attempts that follow each other faster share what was found.
+/// A search through all live blocks takes time: attempts in faster succession share its result.
 const LOOK_NS: u64 = 50_000_000;
-/// What a call that fails, or asks how much there is, does.
+/// The effect of a call that fails, or queries memory.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::pipeline) enum Effect {
     Failed(Failure),
-    /// The thread asks how much memory is left: pools do so when a request has failed for good.
+    /// The thread queries the free memory: pools do so when a request has failed for good.
     MemoryInfo,
 }
 
@@ -51,7 +51,7 @@ pub(in crate::pipeline) struct Failure {
     pub(in crate::pipeline) flags: u64,
     pub(in crate::pipeline) status: i32,
     pub(in crate::pipeline) caller: Option<Name>,
-    /// The driver was asked for huge pages, and no function around it is known that tells how the request ends.
+    /// The driver was asked for huge pages, and no outer function is known that shows the end of the request.
     pub(in crate::pipeline) huge: bool,
 }
 
@@ -92,7 +92,7 @@ const fn ends_request(effect: &super::Effect) -> bool {
     )
 }
 
-/// What was asked for.
+/// The requested memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Wish {
     pool: Pool,
@@ -100,7 +100,7 @@ struct Wish {
     size_bytes: u64,
 }
 
-/// What a thread has asked for in vain.
+/// A thread's failed request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Request {
     /// Number in the process, from 1.
@@ -109,7 +109,7 @@ struct Request {
     wish: Wish,
 }
 
-/// What is reported of a request if it has failed for good.
+/// The report of a request, for when it has failed for good.
 #[derive(Clone, Debug)]
 struct Obituary {
     failed: AllocFailed,
@@ -119,7 +119,7 @@ struct Obituary {
     suspects: Arc<Suspects>,
 }
 
-/// Blocks that were live at an attempt.
+/// Blocks live at an attempt.
 #[derive(Debug)]
 struct Suspects {
     newest: Vec<Block>,
@@ -131,13 +131,13 @@ struct Suspects {
 struct Thread {
     /// When it failed.
     time_ns: u64,
-    /// How often it has asked since how much is left.
+    /// Number of queries of the free memory since.
     questions: u32,
-    /// How many of them were for segments.
+    /// Number of them that were for segments.
     for_segments: u32,
     /// The request that a further attempt is of, and that may succeed.
     open: Option<Request>,
-    /// What is to be reported, where that is wanted and not done.
+    /// The report, if requested and not written.
     obituary: Option<Obituary>,
 }
 
@@ -152,26 +152,26 @@ impl Thread {
     }
 }
 
-/// Requests of one process that have failed so far.
+/// Failed requests of one process so far.
 #[derive(Debug, Default)]
 pub(in crate::pipeline) struct Failing {
     threads: BTreeMap<u32, Thread>,
     count: u64,
-    /// A pool of a framework reports here: its word counts for whether a request succeeded.
+    /// A framework's pool reports here: its report decides whether a request succeeded.
     has_pool: bool,
     /// When blocks were reported last.
     reported_ns: Option<u64>,
-    /// When and on which device blocks were looked for last.
+    /// Time, device and result of the last search for blocks.
     looked: Option<(u64, Device, Arc<Suspects>)>,
 }
 
 impl Failing {
-    /// Another program takes the place of this one: requests and their numbers go on.
+    /// Another program replaces this one: requests and their numbers continue.
     pub(in crate::pipeline) fn exec(&mut self) {
         (self.has_pool, self.reported_ns, self.looked) = (false, None, None);
     }
 
-    /// A pool of a framework reports by itself whether it got what it wanted.
+    /// A framework's pool itself reports whether its request succeeded.
     pub(super) const fn pool_reports(&mut self) {
         self.has_pool = true;
     }
@@ -231,7 +231,8 @@ impl Failing {
         request
     }
 
-    /// Keeps what is to be reported if this attempt was the last. An earlier request of the thread has failed for good.
+    /// Keeps the report for the case that this attempt was the last. An earlier request of the thread has failed for
+    /// good.
     fn write_obituary(&mut self, device: Device, failed: AllocFailed, turn: &mut Turn<'_>) {
         let Some(count) = turn.home.collection.oom_blocks().or(turn.shared.oom_blocks) else { return };
         let tid = turn.at.tid;
@@ -248,7 +249,7 @@ impl Failing {
         }
     }
 
-    /// The newest and the largest blocks that are live.
+    /// The newest and the largest live blocks.
     fn suspects(&mut self, device: Device, count: usize, turn: &Turn<'_>) -> Arc<Suspects> {
         let time_ns = turn.at.time_ns;
         if let Some((looked_ns, on, suspects)) = &self.looked
@@ -265,7 +266,7 @@ impl Failing {
         suspects
     }
 
-    /// The thread asks how much is left: for an expandable segment, or, the second time, because it gives up.
+    /// The thread queries the free memory: for an expandable segment, or, the second time, because it gives up.
     fn asked(&mut self, turn: &mut Turn<'_>) {
         let tid = turn.at.tid;
         if self.ask(tid) {
@@ -280,7 +281,7 @@ impl Failing {
         thread.questions > 1
     }
 
-    /// The thread reserves addresses: what it asked just before was for them.
+    /// The thread reserves addresses: its query just before was for them.
     pub(super) fn reserved(&mut self, tid: u32) {
         let Some(thread) = self.threads.get_mut(&tid) else { return };
         match thread.questions - thread.for_segments {
@@ -291,7 +292,7 @@ impl Failing {
         self.tidy(tid);
     }
 
-    /// The driver gave the thread memory: maybe what it had asked for in vain.
+    /// The driver gave the thread memory: maybe for its failed request.
     pub(super) fn driver_gave(&mut self, size_bytes: u64, turn: &mut Turn<'_>) {
         if !self.has_pool
             && let Some(request) = self.granted(turn.at.tid, size_bytes, turn.backend().padding_bytes())
@@ -300,21 +301,21 @@ impl Failing {
         }
     }
 
-    /// The request that is granted by a block of this size.
+    /// The request that a block of this size answers.
     fn granted(&mut self, tid: u32, size_bytes: u64, padding_bytes: u64) -> Option<Request> {
         let request = self.threads.get(&tid)?.wanted()?;
         let fits = size_bytes.checked_sub(request.wish.size_bytes).is_some_and(|more| more <= padding_bytes);
         if fits { self.succeeded(tid) } else { None }
     }
 
-    /// A pool gave the thread a block: what it had asked for in vain.
+    /// A pool gave the thread a block: its failed request succeeded.
     pub(super) fn pool_gave(&mut self, turn: &mut Turn<'_>) {
         if let Some(request) = self.succeeded(turn.at.tid) {
             self.recovered(request, turn);
         }
     }
 
-    /// The thread got what it asked for; gives the request, unless it had been given up.
+    /// The thread's request succeeded; returns it, unless it had been given up.
     fn succeeded(&mut self, tid: u32) -> Option<Request> {
         let thread = self.threads.get_mut(&tid)?;
         let request = thread.wanted();
@@ -345,7 +346,7 @@ impl Failing {
         }
     }
 
-    /// All requests have failed for good: the process is no more.
+    /// All requests have failed for good: the process has ended.
     pub(in crate::pipeline) fn all_failed(&mut self, turn: &mut Turn<'_>) {
         let with_obituary = |(tid, thread): (&u32, &Thread)| thread.obituary.as_ref().map(|_| *tid);
         for tid in self.threads.iter().filter_map(with_obituary).collect::<Vec<_>>() {
@@ -353,7 +354,7 @@ impl Failing {
         }
     }
 
-    /// Time has passed: who was silent has given up.
+    /// Time has passed: silent threads have given up.
     pub(in crate::pipeline) fn waited_long_enough(&mut self, turn: &mut Turn<'_>) {
         let time_ns = turn.at.time_ns;
         let is_silent = |last: &Obituary| time_ns.saturating_sub(last.time_ns) >= SILENCE_NS;
@@ -364,12 +365,12 @@ impl Failing {
         }
     }
 
-    /// The request of a thread has failed for good, if it has one: reports it, and what was live.
+    /// The request of a thread has failed for good, if it has one: reports it, and the live blocks.
     fn failed_for_good(&mut self, tid: u32, turn: &mut Turn<'_>) {
         let Some(Obituary { failed, device, stacks, suspects, .. }) = self.take_obituary(tid) else { return };
         turn.shared.oom_pending = turn.shared.oom_pending.saturating_sub(1);
         let at = At { time_ns: turn.at.time_ns, tid, stacks };
-        // These rows are always written, whatever steps were asked for.
+        // These rows are always written, whatever steps were requested.
         turn.with(at).emit_if(device, EventKind::OutOfMemory(OutOfMemory::Trigger(failed)), true);
         if self.reported_ns.is_some_and(|reported_ns| at.time_ns.saturating_sub(reported_ns) < QUIET_NS) {
             return;
@@ -383,8 +384,8 @@ impl Failing {
     }
 }
 
-/// Whether a failure of this thread can be kept: it is known, or there is room, if need be in place of threads of which nothing is
-/// to be reported.
+/// Whether a failure of this thread can be kept: it is known, or there is room, if necessary instead of threads without
+/// a report.
 fn known_or_room(threads: &mut BTreeMap<u32, Thread>, tid: u32) -> bool {
     if threads.len() >= MAX_THREADS && !threads.contains_key(&tid) {
         threads.retain(|_, thread| thread.obituary.is_some());
@@ -432,15 +433,16 @@ mod tests {
         failures.iter().map(number).collect()
     }
 
-    /// Two attempts of one thread are one request; those of another thread, of another size, and after a long time are not.
+    /// Two attempts of one thread are one request; those of another thread, of another size, and after a long time are
+    /// not.
     #[test]
-    fn attempts_are_told_from_requests() {
+    fn attempts_are_not_requests() {
         let mut failing = Failing::default();
         let failures = [(1, 0, 100), (2, 1, 100), (1, 2, 100), (1, 3, 200), (1, 100 * SECOND, 200)];
         assert_eq!(numbers(&mut failing, &failures), [(1, 1), (2, 1), (1, 2), (3, 1), (4, 1)]);
     }
 
-    /// Who asks how much is left has given up: the next failure of that size is another request.
+    /// A query of the free memory means giving up: the next failure of that size is another request.
     #[test]
     fn giving_up_ends_a_request() {
         let mut failing = Failing::default();
@@ -452,8 +454,8 @@ mod tests {
         assert_eq!(numbers(&mut failing, &[(1, 2, 100)]), [(3, 1)]);
     }
 
-    /// Who asks how much is left and then reserves addresses goes on: it makes a segment. Who has asked once more before
-    /// has given up, and makes one for something else.
+    /// A query followed by a reservation of addresses makes a segment. After one query more before it, the thread has
+    /// given up, and makes a segment for another request.
     #[test]
     fn making_a_segment_is_no_giving_up() {
         let mut failing = Failing::default();

@@ -10,10 +10,10 @@ use crate::decode::Phase;
 use crate::model::{EventKind, Figures, Launch};
 use crate::probes::{Field, LaunchCall};
 
-/// Kernel names and streams per process that are remembered at least.
+/// Fewest kernel names and streams kept per process.
 const MAX_NAMES: usize = 64 << 10;
 
-/// What a call about kernels does.
+/// The effect of a call about kernels.
 #[derive(Debug)]
 pub(in crate::pipeline) enum Effect {
     Launch { handle: u64, stream: u64, name: Option<Arc<str>> },
@@ -55,7 +55,7 @@ pub(super) fn interpret(kind: LaunchCall, call: RawCall<'_>) -> Interpreted {
     Ok(Some(super::Effect::Launch(effect)))
 }
 
-/// What one process has named.
+/// Names in one process.
 #[derive(Debug)]
 pub(in crate::pipeline) struct Launches {
     /// By kernel handle. A forked child shares them until either learns another.
@@ -70,7 +70,7 @@ impl Default for Launches {
 }
 
 impl Launches {
-    /// That of a forked child, whose memory has the same kernels.
+    /// Of a forked child: its memory has the same kernels.
     pub(in crate::pipeline) fn child(&self) -> Self {
         Self { names: Arc::clone(&self.names), ..Self::default() }
     }
@@ -88,7 +88,7 @@ impl Launches {
         }
     }
 
-    /// Name of a kernel. That of an unknown one is remembered, so that its next launch needs no new text.
+    /// Name of a kernel. That of an unknown one is kept, so that its next launch needs no new text.
     fn name(&mut self, handle: u64) -> Arc<str> {
         if let Some(known) = self.names.get(&handle) {
             return Arc::clone(known);

@@ -16,20 +16,20 @@ use crate::probes::{Field, MemoryCall};
 
 pub(in crate::pipeline) use self::physical::PhysicalId;
 
-/// Threads whose last free is remembered, in case it turns out to have failed.
+/// Most threads with a kept last free, in case it failed.
 const ENDING_THREADS: usize = 4096;
 
-/// What a call about memory does.
+/// The effect of a call about memory.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::pipeline) enum Effect {
     Alloc(NewBlock),
-    /// Something ends; reported before it does.
+    /// A block, mapping or region ends; reported before it does.
     End(Ending),
     /// The thread's last end by this row has failed; some kernels' records repeat the address.
     EndFailed {
         addr: Option<u64>,
     },
-    /// The handle is one more reference to what is mapped at the address.
+    /// The handle is one more reference to the memory mapped at the address.
     Retain {
         handle: u64,
         addr: u64,
@@ -107,7 +107,7 @@ pub(super) fn interpret(kind: MemoryCall, call: &RawCall<'_>) -> Interpreted {
 }
 
 /// A driver call that failed inside of a call of ACL or the runtime is an attempt of that one: it may try again with
-/// smaller pages, and what it returns is what counts.
+/// smaller pages, and its returned value counts.
 fn driver_allocation(api: AllocApi, call: &RawCall<'_>) -> Interpreted {
     let size_bytes = call.field(Field::Size)?;
     let field = |field| call.field(field).ok();
@@ -145,7 +145,7 @@ fn host_pin(call: &RawCall<'_>) -> Interpreted {
 enum Undo {
     /// A block was freed.
     Block { key: Key, live: Live },
-    /// A block that is not known was freed.
+    /// An unknown block was freed.
     Unknown { addr: u64 },
     /// A reference to a handle was released; maybe the last one.
     Release { handle: u64, freed: Option<(PhysicalId, Live)> },
@@ -159,7 +159,7 @@ enum Undo {
 #[derive(Debug)]
 pub(in crate::pipeline) struct Memory {
     physical: Physical,
-    /// By thread and row; `None` when the thread ended something that is not known.
+    /// By thread and row; `None` when the thread ended an unknown one.
     last_end: Recent<(u32, u16), Option<Undo>>,
 }
 
@@ -212,7 +212,7 @@ impl Memory {
         failing.driver_gave(new.size_bytes, turn);
     }
 
-    /// Something ends, unless the driver refuses.
+    /// A block, mapping or region ends, unless the driver refuses.
     fn ends(&mut self, ending: Ending, turn: &mut Turn<'_>) -> Option<Undo> {
         match ending {
             Ending::Block { api: AllocApi::Alloc, addr } => Some(self.freed(Key::Driver(addr), addr, turn)),
@@ -261,7 +261,7 @@ impl Memory {
         Some(Undo::Mapping { addr, size_bytes, id, freed })
     }
 
-    /// What the thread's last call by this row ended lives on after all.
+    /// The end by the thread's last call of this row failed: restores it.
     fn end_failed(&mut self, addr: Option<u64>, turn: &mut Turn<'_>) {
         let meant = |own: u64| addr.is_none_or(|addr| addr == own);
         match self.last_end.remove(&(turn.at.tid, turn.row)).flatten() {
@@ -319,7 +319,7 @@ fn gone(memory: Gone, cause: FreeCause, turn: &mut Turn<'_>) -> Option<Live> {
     turn.free(Key::Physical(id), cause, None)
 }
 
-/// Number of the block that is behind a mapping.
+/// Number of the block behind a mapping.
 fn number(id: Option<PhysicalId>, turn: &Turn<'_>) -> Option<u64> {
     turn.home.blocks.number(Key::Physical(id?))
 }

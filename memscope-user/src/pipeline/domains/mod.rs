@@ -1,7 +1,9 @@
-//! What calls do. One file for each domain: how its kinds of calls are understood, what they do, and what is remembered of it.
+//! Effects of calls. One file for each domain: the interpretation of its kinds of calls, their effects, and their
+//! state.
 //!
-//! A domain has `interpret` (a call becomes an [`Effect`], before calls are in order), a state, and `apply` (the effect, in its
-//! turn, becomes events). What several domains need (devices, steps, live blocks) is in [`Home`](super::turn::Home).
+//! A domain has `interpret` (a call becomes an [`Effect`], before calls are in order), a state, and `apply` (the
+//! effect, in its turn, becomes events). State that several domains need (devices, steps, live blocks) is in
+//! [`Home`](super::turn::Home).
 
 pub(super) mod atb;
 pub(super) mod failing;
@@ -23,10 +25,10 @@ use crate::decode::Objects;
 use crate::model::Figures;
 use crate::probes::CallKind;
 
-/// What a call does; `Ok(None)` when it does nothing, an error when that cannot be told.
+/// The effect of a call; `Ok(None)` without one, an error when it is unknown.
 pub(super) type Interpreted = Result<Option<Effect>, Unusable>;
 
-/// What something that happened does, by domain.
+/// The effect of an item, by domain.
 #[derive(Debug)]
 pub(super) enum Effect {
     Memory(memory::Effect),
@@ -51,7 +53,7 @@ pub(super) enum Effect {
     Note(Box<Note>),
 }
 
-/// Lets the domain of a call say what it does.
+/// Lets the domain of a call interpret it.
 pub(super) fn interpret(kind: CallKind, call: RawCall<'_>) -> Interpreted {
     match kind {
         CallKind::Memory(kind) => memory::interpret(kind, &call),
@@ -67,7 +69,7 @@ pub(super) fn interpret(kind: CallKind, call: RawCall<'_>) -> Interpreted {
     }
 }
 
-/// The same of a record with objects; also gives how many of them it leaves out.
+/// The same for a record with objects; also returns the number of objects left out.
 pub(super) fn interpret_objects(
     backend: &'static dyn Backend,
     probe: Option<&Probe>,
@@ -82,7 +84,7 @@ pub(super) fn interpret_objects(
     }
 }
 
-/// Whether a kind's calls have a text that is of use.
+/// Whether the text of a kind's calls is used.
 pub(super) const fn has_text(kind: CallKind) -> bool {
     match kind {
         CallKind::Launch(kind) => launches::has_text(kind),
@@ -96,7 +98,7 @@ pub(super) const fn has_text(kind: CallKind) -> bool {
     }
 }
 
-/// What is wrong in reports if calls of this kind are lost.
+/// Figures that are wrong if calls of this kind are lost.
 pub(super) const fn figures(kind: CallKind) -> &'static [Figures] {
     match kind {
         CallKind::Memory(_) => &[Figures::Memory],

@@ -17,10 +17,10 @@ use crate::decode::Phase;
 use crate::model::{Device, EventKind, Figures, Mark, Name};
 use crate::probes::{Field, MstxCall};
 
-/// A domain of which no name is known.
+/// A domain without a known name.
 const UNKNOWN: Name = Name::fixed(&"unknown");
 
-/// What a call of mstx does. `domain`: its handle, if the call is of one.
+/// The effect of a call of mstx. `domain`: its handle, if the call is of one.
 #[derive(Debug)]
 pub(in crate::pipeline) enum Effect {
     Mark {
@@ -44,7 +44,7 @@ pub(in crate::pipeline) enum Effect {
         handle: u64,
         name: Option<String>,
     },
-    /// The domain is no more.
+    /// The domain is destroyed.
     DomainDestroyed {
         handle: u64,
     },
@@ -54,7 +54,7 @@ pub(in crate::pipeline) enum Effect {
         handle: u64,
         range: Range,
     },
-    /// The heap is no more.
+    /// The heap is unregistered.
     HeapUnregistered {
         domain: u64,
         handle: u64,
@@ -65,7 +65,7 @@ pub(in crate::pipeline) enum Effect {
         handle: u64,
         range: Range,
     },
-    /// The block is no more.
+    /// The block is unregistered.
     RegionUnregistered {
         domain: u64,
         reference: Reference,
@@ -100,7 +100,7 @@ pub(super) fn interpret(kind: MstxCall, call: RawCall<'_>) -> Interpreted {
     use MstxCall as Call;
     let entered = match (kind, call.called.phase) {
         (_, Phase::Enter) => true,
-        // Its return is the moment at which its text was there.
+        // At its return its text is available.
         (Call::Mark | Call::RangeStart, Phase::Return) => call.probe.info.own_return,
         (_, Phase::Return) => false,
     };
@@ -153,7 +153,7 @@ pub(in crate::pipeline) struct Mstx {
 }
 
 impl Mstx {
-    /// Another program takes the place of this one: what is open is forgotten, numbers of ranges go on.
+    /// Another program replaces this one: open ranges are forgotten, their numbers continue.
     pub(in crate::pipeline) fn exec(&mut self) {
         self.names = Names::default();
         self.ranges.reset();

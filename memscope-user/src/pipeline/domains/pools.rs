@@ -14,28 +14,28 @@ use crate::decode::Phase;
 use crate::model::{Asked, BlockReturned, EventKind, Figures, FreeCause, Name, Pool, PoolRefused};
 use crate::probes::{Field, PoolCall, RowInfo};
 
-/// Threads per process whose last request to a pool is remembered at least.
+/// Fewest threads per process with a kept last request to a pool.
 const MAX_THREADS: usize = 32 << 10;
 /// Blocks that a stream still uses after the program gave them back, per process.
 const MAX_LEAVING: usize = 1 << 20;
 
-/// What a call of a pool's own functions does.
+/// The effect of a call of a pool's own functions.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::pipeline) enum Effect {
     /// A pool reports a block.
     Report(PoolReport),
-    /// The thread asks a pool for this much.
+    /// The thread requests this size from a pool.
     Request { size_bytes: u64 },
-    /// Nothing that this row's function says is to be believed: the wrong function was found.
+    /// The wrong function was located: all its reports are ignored.
     Mislocated { symbol: Name },
 }
 
-/// What a pool reports of one of its blocks.
+/// A pool's report of one of its blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::pipeline) struct PoolReport {
     pub(super) pool: Pool,
     pub(super) change: PoolChange,
-    /// As the program numbers it; `None`: that of the thread.
+    /// In the program's numbering; `None`: that of the thread.
     pub(super) device: Option<u32>,
     pub(super) addr: u64,
     /// `None` where only the address is known.
@@ -88,8 +88,7 @@ fn handed_out(call: &RawCall<'_>) -> Interpreted {
     Ok((addr != 0).then_some(super::Effect::Pool(Effect::Report(report))))
 }
 
-/// What a pool reports by one function for all that it does. Its first word shows whether the function that was found is the one
-/// that was looked for.
+/// A pool's report by its one function for all changes. Its first word shows whether the right function was located.
 fn pool_report(call: &RawCall<'_>) -> Result<Effect, Unusable> {
     let size = call.field(Field::Size)?.cast_signed();
     let Some(PoolWord { pool, change, device }) = call.backend.pool_report(call.field(Field::PtaKind)?, size) else {
@@ -111,7 +110,7 @@ fn pool_report(call: &RawCall<'_>) -> Result<Effect, Unusable> {
     }))
 }
 
-/// A request to a pool that has no answer yet.
+/// A request to a pool without an answer yet.
 #[derive(Clone, Copy, Debug)]
 struct Wanted {
     size_bytes: u64,
@@ -127,7 +126,7 @@ pub(in crate::pipeline) struct Pools {
     leaving: Recent<Key, u64>,
     /// Set once the located function turned out to be the wrong one.
     mislocated: bool,
-    /// Pools that functions of their own report; what mstx says of those is the same again.
+    /// Pools reported by functions of their own; reports of mstx about those are duplicates.
     by_function: Vec<Pool>,
     pub(super) heaps: Heaps,
 }
@@ -153,7 +152,7 @@ impl Pools {
         }
     }
 
-    /// The thread asks for a block. An earlier request of it that had no answer has none any more.
+    /// The thread requests a block. An earlier request of it without an answer has failed.
     fn asked(&mut self, size_bytes: u64, turn: &mut Turn<'_>) {
         self.refused(turn);
         let time_ns = turn.at.time_ns;
@@ -173,7 +172,7 @@ impl Pools {
         }
     }
 
-    /// All open requests have ended: the process is no more.
+    /// All open requests have ended: the process has.
     pub(in crate::pipeline) fn all_refused(&mut self, turn: &mut Turn<'_>) {
         for (tid, wanted) in self.wanted.take_all() {
             let at = At::new(turn.at.time_ns, tid);
@@ -207,7 +206,7 @@ impl Pools {
         is_first
     }
 
-    /// A user of mstx reports a block. A pool that one of its own functions reports is not believed a second time.
+    /// A user of mstx reports a block. Ignored if a function of the pool itself reports it.
     pub(super) fn mstx_reported(&mut self, report: &PoolReport, turn: &mut Turn<'_>, failing: &mut Failing) {
         if !self.by_function.contains(&report.pool) {
             self.reported(report, turn, failing);
@@ -215,7 +214,7 @@ impl Pools {
     }
 
     fn reported(&mut self, report: &PoolReport, turn: &mut Turn<'_>, failing: &mut Failing) {
-        // Such a pool gets its memory from ACL: if that was refused, it reports itself whether it got what it wanted.
+        // Such a pool gets its memory from ACL: after a refusal, it reports itself whether its request succeeded.
         if report.pool.is_known_framework() {
             failing.pool_reports();
         }
@@ -279,7 +278,7 @@ impl Pools {
         turn.emit(turn.device_or_own(device), EventKind::BlockReturned(returned));
     }
 
-    /// The wrong function was found: nothing that it says counts from here on, and the user is warned.
+    /// The wrong function was located: its reports are ignored from here on, and the user is warned.
     fn is_mislocated(&mut self, symbol: Name, turn: &mut Turn<'_>) {
         turn.shared.mislocated += 1;
         if !std::mem::replace(&mut self.mislocated, true) {

@@ -8,14 +8,14 @@ use crate::decode::Phase;
 use crate::model::{Device, EventKind, Figures, System};
 use crate::probes::{Field, RuntimeCall};
 
-/// Threads per process whose device is remembered at least; there is no record of a thread's end.
+/// Fewest threads per process with a kept device; a thread's end has no record.
 const MAX_THREADS: usize = 32 << 10;
-/// Contexts per process that are remembered at least.
+/// Fewest contexts kept per process.
 const MAX_CONTEXTS: usize = 64 << 10;
-/// Devices per process that are told apart; more only come from a broken flag word.
+/// Most devices per process; more only come from a broken flag word.
 const MAX_DEVICES: usize = 64;
 
-/// What a call of the runtime does.
+/// The effect of a call of the runtime.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::pipeline) enum Effect {
     SetDevice {
@@ -74,12 +74,12 @@ pub(in crate::pipeline) struct Devices {
 }
 
 impl Devices {
-    /// Those of a process that sees these; empty is all.
+    /// Of a process with these visible devices; empty is all.
     pub(in crate::pipeline) fn new(visible: Vec<u32>) -> Self {
         Self { visible, threads: Recent::new(MAX_THREADS), contexts: Recent::new(MAX_CONTEXTS), used: Vec::new() }
     }
 
-    /// Physical numbers of those that the program sees.
+    /// Physical numbers of the visible devices.
     pub(in crate::pipeline) fn visible(&self) -> &[u32] {
         &self.visible
     }
@@ -115,7 +115,7 @@ impl Devices {
         }
     }
 
-    /// Device of a thread. One whose choice was made before the trace has the process's only device, if it has one.
+    /// Device of a thread. One with a choice from before the trace has the process's only device, if it has only one.
     pub(in crate::pipeline) fn of(&self, tid: u32, attached: bool) -> Device {
         match (self.threads.get(&tid), self.used.as_slice()) {
             (Some(number), _) => Device::Npu(*number),
@@ -125,7 +125,7 @@ impl Devices {
     }
 }
 
-/// Applies an effect; what is remembered is the process's, as all domains ask for devices.
+/// Applies an effect; the state is the process's, as all domains use devices.
 pub(in crate::pipeline) fn apply(effect: Effect, turn: &mut Turn<'_>) {
     let (tid, devices) = (turn.at.tid, &mut turn.home.devices);
     match effect {

@@ -1,4 +1,5 @@
-//! What the program's script says by the Python package: when to collect, where steps end, whose memory is (contract §7.3, §8.5, §9).
+//! The program's script, by the Python package: when to collect, where steps end, owners of memory (contract §7.3,
+//! §8.5, §9).
 
 mod collection;
 mod trace;
@@ -20,7 +21,7 @@ use crate::probes::{Field, ScriptCall};
 
 pub(in crate::pipeline) use self::collection::Collection;
 
-/// What a script says by the Python package.
+/// The effect of a script's call by the Python package.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::pipeline) enum Effect {
     /// Before the `Config` that it belongs to.
@@ -56,7 +57,8 @@ pub(in crate::pipeline) enum Effect {
     TraceRows(Vec<TraceRow>),
 }
 
-/// What a script wants, in the bits of contract §1.5; of devices 32 is all NPUs and 33 the host, of events 4 is `block_free`.
+/// The rows that a script wants, in the bits of contract §1.5; of devices 32 is all NPUs and 33 the host, of events 4
+/// is `block_free`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::pipeline) struct Wanted {
     pub(in crate::pipeline) events: u64,
@@ -154,17 +156,17 @@ pub(super) fn interpret_objects(kind: ScriptCall, objects: &Objects<'_>) -> Resu
     Ok((super::Effect::Script(Effect::TraceRows(trace::rows(objects))), 0))
 }
 
-/// What one process's script has said, for what follows.
+/// The state of one process's script.
 #[derive(Debug, Default)]
 pub(in crate::pipeline) struct Script {
-    /// What the coming `config()` names besides rows.
+    /// Demands of the coming `config()` besides rows.
     named: Settings,
     /// Of its Python trace.
     texts: TraceTexts,
 }
 
 impl Script {
-    /// That of a forked child.
+    /// Of a forked child.
     pub(in crate::pipeline) fn child(&self) -> Self {
         Self { named: self.named, texts: self.texts.clone() }
     }
@@ -172,7 +174,7 @@ impl Script {
     pub(in crate::pipeline) fn apply(&mut self, effect: Effect, turn: &mut Turn<'_>) {
         match effect {
             Effect::Settings(settings) => self.named = settings,
-            // Packages of before have said nothing besides.
+            // Earlier packages have no further demands.
             Effect::Config(wanted) => configured(std::mem::take(&mut self.named), wanted, turn),
             Effect::Start => collection_starts(turn),
             Effect::Stop => collection_stops(turn),
@@ -214,7 +216,7 @@ impl Script {
     }
 }
 
-/// The script says what it wants: what can be had is, and what cannot is reported once.
+/// The script has named its demands: those that can be met are, and the others are reported once.
 fn configured(named: Settings, wanted: Wanted, turn: &mut Turn<'_>) {
     let shared = &mut *turn.shared;
     turn.home.collection.ask(named, named.rows(wanted, shared.wishes.options));
@@ -306,7 +308,7 @@ fn label_block(addr: u64, ids: LabelIds, turn: &mut Turn<'_>) {
 }
 
 impl Turn<'_> {
-    /// Whether steps are marked by calls, or else by ranges. The first time that the other way is there, too, it is reported.
+    /// Whether steps are marked by calls, or else by ranges. The first use of the other way, too, is reported.
     pub(in crate::pipeline) fn steps_count(&mut self, by_calls: bool) -> bool {
         let refused_before = self.home.steps.refused();
         let count = self.home.steps.are_marked(by_calls);
@@ -316,7 +318,7 @@ impl Turn<'_> {
         count
     }
 
-    /// Devices that have a step reported of a thread with this device: all that have blocks, if it is not known.
+    /// Devices for which a step of a thread with this device is reported: all with blocks, if it is unknown.
     pub(in crate::pipeline) fn devices_of_step(&self, device: Device) -> Vec<Device> {
         if device == Device::None { self.home.blocks.devices() } else { vec![device] }
     }

@@ -1,7 +1,7 @@
 //! Operators and their tensors: bytes that the kernel side copied become names, addresses and shapes.
 //!
-//! The program may have anything in those bytes. What cannot be a tensor (dimensions that do not multiply to the number
-//! of elements, an unknown type, no device) is not reported.
+//! The program may have anything in those bytes. An impossible tensor (dimensions that do not multiply to the number of
+//! elements, an unknown type, no device) is not reported.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::model::{Access, AccessKind, Device, EventKind, Figures, Op, OpPhase, 
 use crate::probes::TorchCall;
 use crate::probes::ops::{OpInfo, TensorLayout, Use};
 
-/// Operators that are known at once: several libraries of 3200.
+/// Most known operators: several libraries of 3200.
 const MAX_OPS: usize = 1 << 16;
 /// `c10::DeviceType::CPU`.
 const CPU: u8 = 0;
@@ -56,7 +56,7 @@ const TYPES: [(&str, u64); 30] = [
     ("torch.uint64", 8),
 ];
 
-/// Type of a tensor's elements where nothing says it.
+/// Type of a tensor's elements where unknown.
 const UNKNOWN_TYPE: &str = "N/A";
 
 pub(super) const fn has_text(kind: TorchCall) -> bool {
@@ -80,7 +80,7 @@ pub(super) fn interpret(kind: TorchCall, call: RawCall<'_>) -> Option<Effect> {
     }
 }
 
-/// An operator is passed: what it is, and what it uses.
+/// An operator is passed: its name, and the memory it uses.
 pub(in crate::pipeline) fn apply(op: &OpCall, turn: &mut Turn<'_>) {
     let device = turn.device();
     let (before, after) = op.marks();
@@ -99,13 +99,13 @@ pub(in crate::pipeline) fn apply(op: &OpCall, turn: &mut Turn<'_>) {
     }
 }
 
-/// Takes a mark in which `torch_npu`'s sanitizer says what an operator uses; false if it is a mark of the user's.
+/// Takes a mark of `torch_npu`'s sanitizer about the memory of an operator; false if it is a mark of the user's.
 pub(super) fn sanitized(text: Option<&str>, turn: &mut Turn<'_>) -> bool {
     let Some(OpUses { name, uses }) = text.and_then(|text| turn.backend().uses_of_mark(text)) else { return false };
     let (device, pool) = (turn.device(), tensor_pool(turn.backend()));
     let name: Arc<str> = name.into();
     for SanitizedUse { kind, addr, size_bytes } in uses {
-        // A tensor that begins within a block has none, as nothing says where its memory begins.
+        // A tensor that begins within a block has none, as the start of its memory is unknown.
         let block = turn.home.blocks.get(Key::Pool(pool, addr)).map(|live| live.block);
         let (allocation_id, device) = block.map_or((0, device), |block| (block.allocation_id, block.device));
         let access = Access {
@@ -129,7 +129,7 @@ fn tensor_pool(backend: &dyn Backend) -> Pool {
     backend.pool_of_operators(PoolOperators::Torch).unwrap_or_else(|| backend.driver_pool())
 }
 
-/// What the details of records with objects mean.
+/// The operators behind the details of records with objects.
 #[derive(Debug, Default)]
 pub(in crate::pipeline) struct Operators(Vec<Option<Operator>>);
 
@@ -141,13 +141,13 @@ struct Operator {
     layout: Option<TensorLayout>,
 }
 
-/// An operator that was seen.
+/// A seen operator.
 #[derive(Debug)]
 pub(in crate::pipeline) struct OpCall {
     pub(in crate::pipeline) name: Arc<str>,
     phase: OpPhase,
     pub(in crate::pipeline) tensors: Vec<TensorUse>,
-    /// Tensors that could not be read, or for which there was no room.
+    /// Tensors that were unreadable, or did not fit.
     pub(in crate::pipeline) left_out: u64,
 }
 
@@ -161,17 +161,17 @@ pub(in crate::pipeline) struct TensorUse {
     size_bytes: u64,
     dtype: &'static str,
     shape: Arc<[i64]>,
-    /// Number of the device as the program counts; `None` for host memory.
+    /// Number of the device in the program's numbering; `None` for host memory.
     number: Option<u8>,
 }
 
 impl OpCall {
-    /// One that is given to the device.
+    /// One that is submitted to the device.
     pub(in crate::pipeline) fn submitted(name: String) -> Self {
         Self { name: name.into(), phase: OpPhase::Submit, tensors: Vec::new(), left_out: 0 }
     }
 
-    /// What is said before and after its tensors.
+    /// The events before and after its tensors.
     pub(in crate::pipeline) fn marks(&self) -> (Option<Op>, Option<Op>) {
         let mark = Some(Op { phase: self.phase, name: Arc::clone(&self.name) });
         if self.phase == OpPhase::End { (None, mark) } else { (mark, None) }
@@ -179,7 +179,7 @@ impl OpCall {
 }
 
 impl TensorUse {
-    /// Its device; `visible` are the physical numbers of those that the program sees.
+    /// Its device; `visible` are the physical numbers of the visible ones.
     pub(in crate::pipeline) fn device(&self, visible: &[u32]) -> Device {
         self.number.map_or(Device::Cpu, |number| {
             let number = u32::from(number);
@@ -187,7 +187,7 @@ impl TensorUse {
         })
     }
 
-    /// The pool that its memory comes from.
+    /// The pool of its memory.
     fn pool(&self, backend: &dyn Backend) -> Pool {
         if self.number.is_some() { tensor_pool(backend) } else { backend.host_pool() }
     }
@@ -222,7 +222,7 @@ impl Operators {
         }
     }
 
-    /// The operator of a record, with how many tensors it leaves out.
+    /// The operator of a record, with the number of tensors left out.
     pub(super) fn interpret(
         &self,
         kind: TorchCall,
@@ -250,13 +250,13 @@ impl Operators {
     }
 }
 
-/// What an object is.
+/// The kind of an object.
 #[derive(Debug, PartialEq, Eq)]
 enum Tensor {
     Used(TensorUse),
-    /// No tensor with memory that is of interest.
+    /// No tensor, or one without memory to report.
     Nothing,
-    /// Could not be read, or cannot be a tensor.
+    /// Unreadable, or impossible.
     Unreadable,
 }
 
@@ -278,7 +278,7 @@ fn tensor(object: &ObjectCopy<'_>, layout: TensorLayout, usage: Use, backend: &d
         Some(found) if found.addr == 0 || found.size_bytes == 0 => Tensor::Nothing,
         Some(Found { storage, addr, size_bytes, dtype, shape }) => {
             let access = if usage == Use::Read { AccessKind::Read } else { AccessKind::Write };
-            // A single device may be told as "the current one".
+            // A single device may be given as "the current one".
             let number = on_device.then_some(if number == u8::MAX { 0 } else { number });
             Tensor::Used(TensorUse { kind: access, storage, addr, size_bytes, dtype, shape: shape.into(), number })
         }

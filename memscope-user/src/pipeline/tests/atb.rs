@@ -16,7 +16,7 @@ fn operations_of_atb() {
     let first = crate::testing::row(EXECUTE);
     let call = |who: Who, kind: Kind, name: &str, values: &[u64]| {
         let mut record = who.call(kind, EXECUTE, 0, values, Some(name.as_bytes()));
-        // The second row of this function tells of its end.
+        // The second row of this function is its end.
         let row = if kind == Kind::Enter { first } else { first + 1 };
         record[18..20].copy_from_slice(&row.to_le_bytes());
         record
@@ -36,7 +36,7 @@ fn operations_of_atb() {
     );
 }
 
-/// Number of the row of this meaning whose values these are.
+/// Number of the row of this meaning with these values.
 fn row_of(meaning: CallKind, field: Field) -> u16 {
     let rows = builtin().map(crate::probes::ProbeSpec::describe);
     let found = rows.zip(1..).find(|(row, _)| row.meaning == meaning && row.fields.contains(&field));
@@ -97,7 +97,7 @@ fn workspace(who: Who, begins: bool, addr: u64, size_bytes: u64) -> Vec<u8> {
     record
 }
 
-/// Whether an input is only read is not known; outputs are written. Those in the thread's workspace are of its block.
+/// Whether an input is only read is unknown; outputs are written. Those in the thread's workspace are of its block.
 #[test]
 fn tensors_are_used() {
     check_before_end(
@@ -134,7 +134,7 @@ fn tensors_are_used() {
     );
 }
 
-/// What cannot be a tensor is counted, as is what had no room.
+/// An impossible tensor is counted, and so is one that did not fit.
 #[test]
 fn bytes_are_not_believed() {
     let good = || tensor((1, 2), 0x1000, 20, &[2, 5]);
@@ -182,7 +182,7 @@ fn workspaces_are_blocks() {
         workspace(main(8), true, 0x3000, 0),
         workspace(main(9), false, 0x3000, 0),
     ]);
-    let told = |event: &Event| match event.kind {
+    let shown = |event: &Event| match event.kind {
         EventKind::Alloc(Alloc { block, used_bytes, total_bytes, .. })
         | EventKind::Free(Free { block, used_bytes, total_bytes, .. }) => {
             (block.pool, event.device, block.addr, used_bytes, total_bytes)
@@ -191,7 +191,7 @@ fn workspaces_are_blocks() {
     };
     let npu = Device::Npu(2);
     assert_eq!(
-        events.iter().map(told).collect::<Vec<_>>(),
+        events.iter().map(shown).collect::<Vec<_>>(),
         [
             (pools::ATB, npu, 0x1000, 100, Some(100)),
             (pools::ATB, npu, 0x2000, 110, Some(110)),
@@ -201,8 +201,8 @@ fn workspaces_are_blocks() {
     );
 }
 
-/// One that an exception left, or that a plugin's operation began inside of, ends with the next; ends that fit nothing are
-/// none, also when two threads were given the same memory.
+/// One that an exception left, or that a plugin's operation began inside of, ends with the next; ends without a match
+/// are ignored, also when two threads have the same memory.
 #[test]
 fn workspaces_that_are_left_end() {
     check(

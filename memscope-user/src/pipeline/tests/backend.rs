@@ -1,4 +1,4 @@
-//! An invented runtime: its driver, its pool and its words come from table to report, and nothing else knows of it.
+//! An invented runtime: its driver, its pool and its words go from table to report, and no other code knows it.
 
 use memscope_common::{Fetch, Kind, When};
 
@@ -13,7 +13,7 @@ const ARENA_CALL: ProbeSpec =
     ProbeSpec { libraries: &["libarena.so"], pool: Some("ARENA"), returns_int: false, ..DRIVER };
 
 const ROWS: &[ProbeSpec] = &[
-    // int qz_alloc(void **block, size_t size, uint32_t where): the upper half is who asks, bit 0 is the host
+    // int qz_alloc(void **block, size_t size, uint32_t where): the upper half is the user, bit 0 is the host
     ProbeSpec {
         symbol: "qz_alloc",
         meaning: CallKind::Memory(MemoryCall::Alloc),
@@ -114,8 +114,8 @@ fn call(who: Who, kind: Kind, row: u16, status: i64, values: &[u64]) -> Vec<u8> 
     who.record(kind, row, &body)
 }
 
-/// From a table by records to events, and to the report: the pool, the driver's module, device and host, and what is no memory
-/// are as the backend says.
+/// From a table by records to events, and to the report: the pool, the driver's module, device and host, and addresses
+/// that are no memory are as the backend defines them.
 #[test]
 fn another_runtime_comes_from_table_to_report() {
     let records = [

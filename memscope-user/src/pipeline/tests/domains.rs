@@ -48,7 +48,7 @@ fn sums(records: &[Vec<u8>]) -> Vec<(&'static str, u64, Option<u64>)> {
     events(records).into_iter().filter_map(sums).collect()
 }
 
-/// A pool without a tool: two threads with pools of their own, on the devices that they say.
+/// A pool without a tool: two threads with pools of their own, on the devices that they name.
 #[test]
 fn custom_pools_are_pools() {
     let records = [
@@ -101,7 +101,8 @@ fn handles_of_a_tool_are_followed() {
     assert_eq!(sums(&records), [("mine", 10, None), ("other", 20, None), ("mine", 0, None)]);
 }
 
-/// A framework that tells mstx as well as its own function tells the same twice: the function wins, whoever was first.
+/// A framework that reports by mstx and by its own function reports everything twice: the function wins, whichever was
+/// first.
 #[test]
 fn frameworks_are_not_counted_twice() {
     let records = [
@@ -117,7 +118,7 @@ fn frameworks_are_not_counted_twice() {
     assert_eq!(sums(&records), [("PTA", 512, Some(2048)), ("PTA", 1024, Some(2048)), ("PTA", 512, Some(2048))]);
 }
 
-/// What only mstx tells of is believed, under the frameworks' own names; heaps of those are totals.
+/// Reports by mstx alone count, under the frameworks' own names; heaps of those are totals.
 #[test]
 fn frameworks_may_tell_by_mstx_alone() {
     let mut records = Vec::new();
@@ -160,7 +161,7 @@ fn marks_of_domains_are_apart() {
     );
 }
 
-/// Rows that the user defined, numbered behind ours: the device is that of the thread, unless an argument tells.
+/// Rows that the user defined, numbered behind ours: the device is that of the thread, unless an argument has it.
 #[test]
 fn pools_of_the_user() {
     let specs = [

@@ -6,7 +6,7 @@ const NPU1: (u64, u64) = (1, 1);
 const APP_HUGE: (u64, u64) = (33, 1);
 const MIB: u64 = 1 << 20;
 
-/// vLLM's sleep and wake (ascend-abi §9): the addresses stay reserved, the memory goes and comes back.
+/// vLLM's sleep and wake (ascend-abi §9): the addresses stay reserved, the memory is freed and comes back.
 #[test]
 fn sleep_and_wake() {
     check_before_end(
@@ -37,7 +37,7 @@ fn sleep_and_wake() {
     );
 }
 
-/// Memory whose handle is released lives as long as it is mapped, even if the driver uses the handle's value again.
+/// Memory with a released handle lives as long as it is mapped, even if the driver uses the handle's value again.
 #[test]
 fn mapped_memory_outlives_its_handle() {
     check_before_end(
@@ -85,7 +85,7 @@ fn references_are_counted() {
     );
 }
 
-/// A release or an unmapping that the driver refuses did not happen, be it refused at once or late.
+/// A release or an unmapping that the driver refuses is undone, whether it is refused at once or late.
 #[test]
 fn refused_ends_are_taken_back() {
     const LATE: u64 = 20_000_000;
@@ -156,7 +156,7 @@ fn attempts_of_the_runtime_are_no_failures() {
     assert_eq!(callers, [Some("aclrtMalloc")]);
 }
 
-/// A program without a framework's pool: the driver's answer to the second attempt tells that the request succeeded.
+/// A program without a framework's pool: the driver's answer to the second attempt shows that the request succeeded.
 #[test]
 fn request_succeeds_at_the_second_attempt() {
     check_before_end(

@@ -187,7 +187,7 @@ fn blocks_live_and_die() {
     );
 }
 
-/// The flag word and the properties of a handle say where, who and with which pages.
+/// The flag word and the properties of a handle have the place, the user and the page size.
 #[test]
 fn flags_and_properties_are_read() {
     let events = events(&[
@@ -216,8 +216,8 @@ fn flags_and_properties_are_read() {
     );
 }
 
-/// Spaces of the flag word (ascend-abi §2.1): SVM, device and DVPP are memory of the NPU, three are the host's; those that
-/// only take addresses, and those without a meaning, are no memory, and their frees are no unknown ones.
+/// Spaces of the flag word (ascend-abi §2.1): SVM, device and DVPP are memory of the NPU, three are the host's; those
+/// that only take addresses, and those without a meaning, are no memory, and their frees are not unknown ones.
 #[test]
 fn spaces_that_are_no_memory_are_no_blocks() {
     const APP: u64 = 33 << 56;
@@ -248,8 +248,8 @@ fn spaces_that_are_no_memory_are_no_blocks() {
     assert_eq!(last, Some((false, 0)));
 }
 
-/// Where the level is not `kernel`, blocks are of kernel 0, as in msMemScope's leak lines, whatever launches are seen; else
-/// they have the number of launches before them.
+/// If the level is not `kernel`, blocks are of kernel 0, as in msMemScope's leak lines, whatever launches are seen;
+/// else they have the number of launches before them.
 #[test]
 fn launches_are_counted_at_the_level_of_kernels() {
     for (uncounted_launches, expected) in [(false, [0, 2]), (true, [0, 0])] {
@@ -283,7 +283,7 @@ fn reused_address_replaces() {
     );
 }
 
-/// An address that one thread frees and another gets at once stays in order, whoever's record comes first.
+/// An address that one thread frees and another gets at once stays in order, in whichever order their records come.
 #[test]
 fn reuse_across_threads() {
     check(
@@ -332,8 +332,8 @@ fn failing_free_after_the_window() {
     );
 }
 
-/// A free of an unknown block that fails after it has left, as of a thread that had to wait for its processor, is taken
-/// back, too; once.
+/// A free of an unknown block that fails after it has left, as of a thread that had to wait for its processor, is
+/// undone, too; once.
 #[test]
 fn failing_unknown_free_after_the_window() {
     let watermark = |mono_ns| main(0).note(&Note::Watermark { mono_ns });
@@ -357,7 +357,7 @@ fn null_is_no_block() {
     );
 }
 
-/// Frees of blocks that are not known, and failed allocations.
+/// Frees of unknown blocks, and failed allocations.
 #[test]
 fn odd_ends() {
     check(
@@ -376,7 +376,7 @@ fn odd_ends() {
     );
 }
 
-/// What is alive when a process ends is freed in the order of allocation, then the process ends.
+/// Blocks live when a process ends are freed in the order of allocation, then the process ends.
 #[test]
 fn process_end_frees() {
     check(
@@ -393,7 +393,7 @@ fn process_end_frees() {
     );
 }
 
-/// What is alive when the trace ends is freed process by process.
+/// Blocks live when the trace ends are freed process by process.
 #[test]
 fn trace_end_frees() {
     check(
@@ -411,7 +411,7 @@ fn trace_end_frees() {
     );
 }
 
-/// Ranges nest, with and without ids; ids of their own are given in order of start.
+/// Ranges nest, with and without ids; our own ids follow the order of starts.
 #[test]
 fn ranges_match() {
     check(
@@ -531,7 +531,7 @@ fn fork_starts_empty() {
     );
 }
 
-/// Another program has no blocks and no names; its events go on counting.
+/// Another program has no blocks and no names; the numbers of its events continue.
 #[test]
 fn exec_resets() {
     let records = [
@@ -579,7 +579,7 @@ fn visible_devices() {
     );
 }
 
-/// In a process that was running before, a thread without a device has the only one there is.
+/// In a process that was running before, a thread without a device has the process's only one.
 #[test]
 fn only_device_of_an_older_process() {
     check(
@@ -605,7 +605,7 @@ fn only_device_of_an_older_process() {
     );
 }
 
-/// Stream numbers and names in the call itself; ACL's life; a failed call tells nothing.
+/// Stream numbers and names in the call itself; ACL's life; a failed call has no effect.
 #[test]
 fn names_streams_and_system() {
     check(
@@ -628,7 +628,7 @@ fn names_streams_and_system() {
     );
 }
 
-/// A text whose end was lost keeps its place, and says that it was cut.
+/// A text with a lost end keeps its place, and is marked as cut.
 #[test]
 fn lost_text_part() {
     let long = main(1).mark(&"x".repeat(130));
@@ -636,7 +636,7 @@ fn lost_text_part() {
     check(&[cut, main(2).mark("b")], &[&format!("1 7 - mark {}…", "x".repeat(127)), "2 7 - mark b"]);
 }
 
-/// Per-CPU streams, fed one after the other, give the same events as one ordered stream.
+/// Per-CPU streams, fed in turn, give the same events as one ordered stream.
 #[test]
 fn per_cpu_streams() {
     let ordered: Vec<_> = (0..300_u64)
@@ -674,7 +674,7 @@ fn time_never_runs_backwards() {
 
 /// Counters of both sides become lines.
 #[test]
-fn losses_are_told() {
+fn losses_are_reported() {
     let (mut pipeline, _seen, _written) = tapped(config());
     let mut unknown = main(1).free(1);
     unknown[16] = 99;
@@ -690,7 +690,7 @@ fn losses_are_told() {
     assert_eq!((outcome.end.lost, outcome.records), (3, 3));
 }
 
-/// How the trace went is known without a look at its calls, of which nothing is told.
+/// Notes alone give losses and the end of a trace; its calls are not reported.
 #[test]
 fn notes_alone_tell_losses_and_the_end() {
     let (mut pipeline, seen, written) = tapped(config());
@@ -711,7 +711,7 @@ fn notes_alone_tell_losses_and_the_end() {
     assert_eq!(seen.iter().count() + written.iter().count(), 0);
 }
 
-/// Only what was asked for is written; a block's end goes with its beginning.
+/// Only requested events are written; a block's end goes with its beginning.
 #[test]
 fn filter() {
     let records = [
@@ -747,9 +747,9 @@ fn filter() {
     assert_eq!(written(DumpFilter { steps: vec![2], ..all }), [0; 0]);
 }
 
-/// A sink that fails is told once per cause, and its rows are counted; the others go on.
+/// A failing sink is reported once per cause, and its rows are counted; the others continue.
 #[test]
-fn failing_sink_is_told() {
+fn failing_sink_is_reported() {
     struct Full;
     impl Sink for Full {
         fn write(&mut self, _: &Event) -> Result<(), SinkError> {
@@ -772,7 +772,7 @@ fn failing_sink_is_told() {
     pipeline.feed(&[main(1).mark("a"), main(2).mark("b")].concat()).expect("held");
     let error = pipeline.advance(u64::MAX).expect_err("full");
     assert!(error.to_string().starts_with("cannot write `x`"));
-    pipeline.flush().expect("told already");
+    pipeline.flush().expect("reported already");
     let outcome = pipeline.finish(&[]);
     assert!(outcome.errors.is_empty());
     assert_eq!(
@@ -800,7 +800,7 @@ fn replayed(records: &[Vec<u8>], keep: u64) -> (Vec<Event>, ReplayReport) {
     (seen.try_iter().collect(), report)
 }
 
-/// A replay comes to the same events as the live run, however the records were parted.
+/// A replay has the same events as the live run, however the records were split.
 #[test]
 fn replay_equals_live() {
     let records =
@@ -811,7 +811,7 @@ fn replay_equals_live() {
     assert_eq!(report.outcome.end_reason.as_deref(), Some("done"));
 }
 
-/// A torn capture gives what came before the tear, and says where that is.
+/// A torn capture gives everything before the tear, and its place.
 #[test]
 fn recover_from_a_torn_capture() {
     let records: Vec<_> = (1..200).map(|n| main(n).alloc(n << 12, 1, NPU)).collect();
@@ -822,7 +822,7 @@ fn recover_from_a_torn_capture() {
     assert_eq!(seen, events(&records[..kept]));
 }
 
-/// What can happen in the property tests, to one of few addresses by one of few threads.
+/// A random record for the property tests, at one of few addresses by one of few threads.
 fn random_record(random: &mut Random, time: u64) -> Vec<u8> {
     let pid = 7 + random.below(2) as u32;
     let who = at(time, pid, pid * 10 + random.below(2) as u32);

@@ -51,19 +51,20 @@ fn operators_have_stacks() {
     ];
     pipeline.feed(&records.concat()).expect("fed");
     drop(pipeline.finish(&[]));
-    let told = |stack: Option<Stack>| stack.map(|stack| (stack.frames(), stack.end()));
-    let stacks: Vec<_> = seen.try_iter().map(|event| (told(event.stacks.native), told(event.stacks.python))).collect();
+    let shown = |stack: Option<Stack>| stack.map(|stack| (stack.frames(), stack.end()));
+    let stacks: Vec<_> =
+        seen.try_iter().map(|event| (shown(event.stacks.native), shown(event.stacks.python))).collect();
     let both = (Some((vec!["[0x1010]"], StackEnd::NoRule)), Some((vec![], StackEnd::NotPython)));
     assert_eq!(stacks, [both.clone(), both, (None, None)]);
 }
 
-/// What cannot be a tensor is counted, and what is of no interest is not.
+/// Impossible tensors are counted, irrelevant ones are not.
 #[test]
 fn bytes_are_not_believed() {
     let shape = || Copied::of(0x100, &[2, 3]);
     let tensors = [
-        // Another number of elements than the sizes say; sizes below 0, too many, too large; an unknown type; an offset
-        // below 0; an address beyond all memory.
+        // A number of elements that differs from the sizes; sizes below 0, too many, too large; an unknown type; an
+        // offset below 0; an address beyond all memory.
         shape().with(144, 7),
         shape().with(56, u64::MAX).with(144, 3_u64.wrapping_neg()),
         shape().with(48, 11),
@@ -90,7 +91,7 @@ fn bytes_are_not_believed() {
     assert_eq!(lines, [("tensor not readable", 8)]);
 }
 
-/// Operators that nobody told of, and records that contradict themselves, are counted.
+/// Unknown operators, and records that contradict themselves, are counted.
 #[test]
 fn unknown_operators_are_counted() {
     let mut cut = passed(3, ENTER, 5, &[(0, Copied::of(0x100, &[1]))]);

@@ -63,7 +63,7 @@ fn block_returns_after_its_free() {
     );
 }
 
-/// A workspace that grows tells twice of one block; both allocators may use one address.
+/// A workspace that grows reports one block twice; both allocators may use one address.
 #[test]
 fn workspaces_are_a_pool_of_their_own() {
     check_before_end(
@@ -83,7 +83,7 @@ fn workspaces_are_a_pool_of_their_own() {
     );
 }
 
-/// A pool that is refused memory and asks again: one request. Where a pool reports, its report tells the outcome,
+/// A pool that is refused memory and asks again: one request. Where a pool reports, its report decides the outcome,
 /// because a segment in parts can get its first part and fail at the next.
 #[test]
 fn pool_tells_whether_a_request_succeeded() {
@@ -110,9 +110,9 @@ fn pool_tells_whether_a_request_succeeded() {
     );
 }
 
-/// An expandable segment whose first attempt fails, as `torch_npu` 2.9 does it: it gives its cache back, asks how much is left
-/// to reserve addresses for a new segment, and gets a part of that only. One request. After its error it asks again, which
-/// is when the next segment is another request.
+/// An expandable segment with a failing first attempt, as in `torch_npu` 2.9: it gives its cache back, queries the free
+/// memory to reserve addresses for a new segment, and gets only a part of that. One request. After its error it queries
+/// again, so the next segment is another request.
 #[test]
 fn expandable_segment_fails_in_parts() {
     let segment = |time_ns, addr| {
@@ -146,7 +146,7 @@ fn expandable_segment_fails_in_parts() {
     );
 }
 
-/// What the wrong function is called with makes no sense: it is told once, and nothing of it counts any more.
+/// Arguments of the wrong function make no sense: that is reported once, and its calls are ignored from then on.
 #[test]
 fn wrong_function_disables_itself() {
     let wrong = |time, kind: [u8; 8]| {
@@ -169,8 +169,8 @@ fn wrong_function_disables_itself() {
     assert_eq!(lines, [("from a function that was located wrongly", 3)]);
 }
 
-/// A block of 2 MiB from the pool's point of view, on its way down and up again: a segment by ACL, the runtime and the
-/// driver, then the pool's report. Thread `n` of four does it at its own addresses.
+/// A block of 2 MiB from the pool's point of view: a segment by ACL, the runtime and the driver, then the pool's
+/// report. Thread `n` of four does it at its own addresses.
 fn nested(n: u64) -> Vec<Vec<u8>> {
     let who = |step: u64| at(10 * step + n, 7, 100 + n as u32);
     let (segment, size) = ((n + 1) << 32, 20 * MIB);
@@ -195,7 +195,7 @@ fn nested(n: u64) -> Vec<Vec<u8>> {
 
 const MIB: u64 = 1 << 20;
 
-/// Pool, ACL, runtime and driver on four threads: every byte is counted once, by the driver, and told apart by the pool.
+/// Pool, ACL, runtime and driver on four threads: every byte is counted once, by the driver, and split by the pool.
 #[test]
 fn nested_layers_count_once() {
     let records: Vec<Vec<u8>> = (0..4).flat_map(nested).collect();
@@ -206,7 +206,7 @@ fn nested_layers_count_once() {
     let [Finding::Ledger(peak), Finding::Ledger(ledger)] = &found[..] else { panic!("not two ledgers: {found:#?}") };
     // When the first of them gives a block back, all four have handed out two.
     assert_eq!(peak.hal.bytes(Item::PoolAllocated { pool: pools::PTA }), 44 << 20);
-    // The pool tells of the block that comes back before the program's free; its figure is of after that.
+    // The pool reports the returned block before the program's free; its figure is of after that.
     assert_eq!(peak.pools[0].allocated.total.size_bytes, 44 << 20);
     let parts: Vec<_> = ledger.hal.parts.iter().map(|part| (part.item, part.size_bytes / u128::from(MIB))).collect();
     let (pool, hal) = (pools::PTA, ledger.hal.total.size_bytes);
@@ -219,14 +219,15 @@ fn nested_layers_count_once() {
     ];
     assert_eq!((hal, ledger.device), (80 << 20, Device::Npu(1)));
     assert_eq!(parts, expected);
-    // The pool says the same of itself, so its own sheets have nothing to add.
+    // The pool's own figures are the same, so its own sheets add nothing.
     let own = &ledger.pools[0];
     assert!(own.allocated.parts.len() == 1 && own.reserved.parts.len() == 1, "{own:#?}");
     assert!(own.allocated.agrees() && own.reserved.agrees() && ledger.hal.agrees());
 }
 
-/// A block says when it was asked for, and of which stream. A request has no answer if its thread asks again, or gives a block
-/// back, or ends: that takes no number from the events that have rows. One for no bytes has none either, and says nothing.
+/// A block has the time of its request, and its stream. A request has no answer if its thread asks again, or gives a
+/// block back, or ends: that takes no number from the events that have rows. One for zero bytes has none either, and is
+/// not reported.
 #[test]
 fn requests_without_an_answer() {
     const ASK: &str = "NpuCachingAllocator::allocate";

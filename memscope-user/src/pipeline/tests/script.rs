@@ -1,4 +1,5 @@
-//! Scripts: what the markers of the Python package do to events (contract §7.3, §8.1, §8.5, §8.9). Expectations are worked out by hand.
+//! Scripts: effects of the Python package's markers on events (contract §7.3, §8.1, §8.5, §8.9). Expectations are
+//! worked out by hand.
 
 use super::*;
 use crate::analyses::StepLeaksAnalysis;
@@ -8,7 +9,7 @@ use crate::capture::Note;
 use crate::sinks::row::Row;
 use memscope_common::Kind;
 
-/// All events, of processes that are told only once their scripts say so.
+/// All events, of processes that are reported only once their scripts say so.
 fn deferred(records: &[Vec<u8>]) -> Vec<String> {
     let (mut pipeline, seen, _written) = tapped(PipelineConfig { deferred: true, ..config() });
     pipeline.feed(&records.concat()).expect("fed");
@@ -55,9 +56,10 @@ fn owner_cells(records: &[Vec<u8>]) -> Vec<String> {
 
 const ALL: [u64; 3] = [7, 1, 1 << 32];
 
-/// Two windows. What lives when one begins is told then; what ends between them, when the next one begins.
+/// Two windows. Blocks live at the start of one are reported then; those that end between them, at the start of the
+/// next one.
 #[test]
-fn only_windows_are_told() {
+fn only_windows_are_reported() {
     let found = deferred(&[
         main(1).start(false, None),
         main(2).alloc(0x10, 1, NPU),
@@ -103,7 +105,8 @@ fn only_windows_are_told() {
     );
 }
 
-/// Without a word of the script all is told, as ever; a script that configures something waits for its own start.
+/// Without a script's call all events are reported, as ever; a script that calls `config()` also calls `start()`, so
+/// collection waits for it.
 #[test]
 fn configuring_waits_for_start() {
     let records = |configured| {
@@ -134,9 +137,9 @@ fn configuring_waits_for_start() {
     );
 }
 
-/// Starting what has started and stopping what has stopped say nothing; a start shows the driver's figures.
+/// A start when started and a stop when stopped have no effect; a start shows the driver's figures.
 #[test]
-fn only_changes_are_told() {
+fn only_changes_are_reported() {
     let usage = Note::Usage { device: 0, used_bytes: 30, total_bytes: 100, processes: None };
     let found = rows_of(
         PipelineConfig { deferred: true, ..config() },
@@ -155,8 +158,8 @@ fn only_changes_are_told() {
     );
 }
 
-/// What lives when collection stops and what ends behind that both end a moment after the stop, as far as rows go; what begins
-/// behind it is nobody's.
+/// Blocks live when collection stops, and those that end after it, both end a moment after the stop, as far as rows go;
+/// later blocks are not reported.
 #[test]
 fn rows_end_just_behind_the_last_stop() {
     let found = rows_of(
@@ -256,7 +259,7 @@ fn calls_are_steps() {
     assert_eq!(found[13], "11 7 npu0 start step start 2");
 }
 
-/// Where ranges came first, calls are none.
+/// After ranges, calls do not count.
 #[test]
 fn ranges_before_calls() {
     check(
@@ -297,7 +300,7 @@ fn settings_choose_rows() {
     assert_eq!(events(&records).len(), 6);
 }
 
-/// Labels are those of the thread that allocates, at that moment; with none the rules name the owner.
+/// Labels are those of the allocating thread, at that moment; without any the rules name the owner.
 #[test]
 fn labels_are_the_threads() {
     let other = |time_ns| at(time_ns, 7, 8);
@@ -322,7 +325,7 @@ fn labels_are_the_threads() {
             "MALLOC CANN@APP@train",
             "MALLOC CANN@APP",
             "MALLOC CANN@APP@train@inner_loop",
-            // Levels 1 and 2 of the system's, and a label whose text was never told.
+            // Levels 1 and 2 of the system's, and a label without a known text.
             "MALLOC CANN@APP@train@inner_loop@label_9",
             "MALLOC CANN@APP",
         ]
@@ -352,7 +355,7 @@ fn labels_of_level_0_name_the_allocator() {
     );
 }
 
-/// A block of `PyTorch`'s pool that is labelled later has its owner on its FREE row; others are left alone.
+/// A block of `PyTorch`'s pool that is labelled later has its owner on its FREE row; others are unchanged.
 #[test]
 fn blocks_are_labelled_later() {
     let pta = |time_ns, what, addr, size| main(time_ns).pta((0, what), addr, size, [512, 1024, 512]);
@@ -397,7 +400,7 @@ fn hostile_labels_are_one_word() {
     assert_eq!(found[0], "MALLOC CANN@APP@a_b_c_d");
 }
 
-/// Without the analysis nobody has an owner.
+/// Without the analysis no block has an owner.
 #[test]
 fn labels_without_decompose() {
     let records =
@@ -405,7 +408,7 @@ fn labels_without_decompose() {
     assert!(rows_of(config(), &records).iter().all(|row| !row.contains("owner")));
 }
 
-/// A child goes on as its parent was; another program in its place does not.
+/// A child continues with its parent's state; another program in its place does not.
 #[test]
 fn children_are_as_their_parents() {
     let child = |time_ns| at(time_ns, 9, 9);
@@ -430,7 +433,7 @@ fn children_are_as_their_parents() {
     assert_eq!(found[1..], ["3 9 npu0 alloc 10+1 used 1 step 0", "4 9 npu0 free 10+1 used 0 ProcessEnd"]);
 }
 
-/// With and without a window; of a device as the program numbers it. Rates are of what there is.
+/// With and without a window; of a device in the program's numbering. Rates are of the total.
 #[test]
 fn snapshots_are_rows() {
     let snapshot = |who: Who, name: &str, values: &[u64]| {
@@ -455,9 +458,10 @@ fn snapshots_are_rows() {
     );
 }
 
-/// A range is told when it ends, if something is collected then; one that would begin after its end, or before all time, has no start.
+/// A range is reported when it ends, if events are collected then; one that would begin after its end, or before all
+/// time, has no start.
 #[test]
-fn ranges_are_told_at_their_end() {
+fn ranges_are_reported_at_their_end() {
     let range = |time_ns, start_ns: u64, name: &str| {
         main(time_ns).call(Kind::Enter, "memscope_mark_range", 0, &[start_ns], Some(name.as_bytes()))
     };
@@ -487,9 +491,10 @@ fn plain() -> PipelineConfig {
     PipelineConfig { collected: Some(Collected::default()), rows_of_options, ..config() }
 }
 
-/// Each setting that a plain trace lacks is named once, however often and by however many scripts it is asked for. Nothing of it is a row.
+/// Each setting that a plain trace lacks is named once, however often and by however many scripts it is requested. It
+/// has no row.
 #[test]
-fn unmet_settings_are_told_once() {
+fn unmet_settings_are_reported_once() {
     let (c_10, watch) = ([4, 11, 0], [4, 11, 1 << 3]);
     let child = at(5, 9, 9);
     let records = [
@@ -502,15 +507,15 @@ fn unmet_settings_are_told_once() {
         script(child, "config", &ALL),
         script(main(6), "settings", &watch),
         script(main(6), "config", &ALL),
-        // What is not named any more is not asked for.
+        // A setting that is not named again is no longer requested.
         script(main(7), "config", &ALL),
     ];
     let (mut pipeline, seen, _written) = tapped(plain());
     pipeline.feed(&records.concat()).expect("fed");
     drop(pipeline.finish(&[]));
-    let told: Vec<String> = seen.try_iter().map(|event| line(&event)).collect();
+    let reported: Vec<String> = seen.try_iter().map(|event| line(&event)).collect();
     assert_eq!(
-        told,
+        reported,
         [
             "1 7 - unmet call_stack=c:10, analysis=inefficient (--call-stack=c:10 --analysis=inefficient)",
             "6 7 - unmet watch (--watch)",
@@ -519,7 +524,7 @@ fn unmet_settings_are_told_once() {
     assert_eq!(rows_of(plain(), &records), [""; 0]);
 }
 
-/// What a script names in `events`, `level` and `device` replaces the options'; what it leaves out is chosen from them.
+/// Settings named in `events`, `level` and `device` replace the options'; others are chosen from them.
 #[test]
 fn named_settings_replace_those_of_the_options() {
     let only_allocations = || PipelineConfig {
@@ -551,7 +556,8 @@ fn named_settings_replace_those_of_the_options() {
     assert_eq!(rows_of(only_allocations(), &unnamed).len(), 2);
 }
 
-/// A script that asks for owners has them in its rows, and others have none; out of memory names as many blocks as it asks for.
+/// A script that asks for owners has them in its rows, and others have none; out of memory names as many blocks as it
+/// asks for.
 #[test]
 fn analyses_of_scripts_are_made() {
     let demand = Demand { given: 0, make: Arc::new(|_| Vec::new()) };
@@ -593,7 +599,7 @@ fn analyses_of_scripts_are_made() {
     assert_eq!(oom, ["OOM_TRIGGER", "OOM_RECENT_ALLOC", "OOM_TOP_ALLOC"], "{rows:?}");
 }
 
-/// Analyses are made once for all that is asked for; what lived before they came is no leak of theirs.
+/// Analyses are made once for all requests; blocks from before are no leaks in them.
 #[test]
 fn analyses_are_asked_for_once() {
     let asked = Arc::new(std::sync::Mutex::new(Vec::new()));
@@ -611,6 +617,6 @@ fn analyses_are_asked_for_once() {
     pipeline.feed(&records.concat()).expect("fed");
     pipeline.feed(&[script(main(6), "start", &[]), main(7).free(0x10)].concat()).expect("fed");
     assert_eq!(pipeline.finish(&[]).findings, []);
-    // Owners were there, and inefficient use cannot be seen in this trace.
+    // Owners exist already, and inefficient use cannot be seen in this trace.
     assert_eq!(*asked.lock().expect("not poisoned"), [1, 8]);
 }

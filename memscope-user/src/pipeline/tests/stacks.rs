@@ -6,7 +6,7 @@ use crate::model::{Stack, StackEnd, Stacks};
 const NPU: u64 = device(0);
 
 /// Frames of a stack, and why it ends.
-fn told(stack: Option<Stack>) -> Option<(Vec<&'static str>, StackEnd)> {
+fn shown(stack: Option<Stack>) -> Option<(Vec<&'static str>, StackEnd)> {
     stack.map(|stack| (stack.frames(), stack.end()))
 }
 
@@ -15,7 +15,7 @@ fn stacks_of(records: &[Vec<u8>]) -> Vec<Stacks> {
 }
 
 fn native(records: &[Vec<u8>]) -> Vec<Option<(Vec<&'static str>, StackEnd)>> {
-    stacks_of(records).into_iter().map(|stacks| told(stacks.native)).collect()
+    stacks_of(records).into_iter().map(|stacks| shown(stacks.native)).collect()
 }
 
 fn python(records: &[Vec<u8>]) -> Vec<Option<Vec<&'static str>>> {
@@ -47,11 +47,11 @@ fn native_stacks_of_entry_and_return() {
     for event in events(&records) {
         let EventKind::Free(Free { block, cause, .. }) = event.kind else { continue };
         let expected = (cause == FreeCause::Program).then(|| (alloc.clone(), StackEnd::Root));
-        assert_eq!(told(block.stacks.native), expected);
+        assert_eq!(shown(block.stacks.native), expected);
     }
 }
 
-/// A function whose return instruction is probed is still there.
+/// A function with a probed return instruction is still on the stack.
 #[test]
 fn own_returns_are_on_the_stack() {
     let symbol = rows().into_iter().find(|row| row.own_return).expect("such a row").symbol;
@@ -62,7 +62,7 @@ fn own_returns_are_on_the_stack() {
     assert_eq!(native(&records)[0], Some((vec!["[0x1010]"], StackEnd::Root)));
 }
 
-/// Records of different processors may come in any order: what an id stands for is looked up when it is needed.
+/// Records of different processors may come in any order: an id is looked up when it is needed.
 #[test]
 fn late_frames_are_found() {
     let call = Who::stacked(main(5).alloc(0x10, 1, NPU), 5, 6);
@@ -74,13 +74,13 @@ fn late_frames_are_found() {
         main(3).code((0xc0, 3), "a.py", "f", &[]),
     ];
     let Stacks { native, python, .. } = stacks_of(&records)[0];
-    assert_eq!(told(native), Some((vec!["halMemAlloc", "app(f(int)+0x10) [0x1010]"], StackEnd::Root)));
-    assert_eq!(told(python), Some((vec!["a.py(?): f"], StackEnd::Root)));
+    assert_eq!(shown(native), Some((vec!["halMemAlloc", "app(f(int)+0x10) [0x1010]"], StackEnd::Root)));
+    assert_eq!(shown(python), Some((vec!["a.py(?): f"], StackEnd::Root)));
 }
 
-/// What never came is said, and counted.
+/// Lost frames are shown as lost, and counted.
 #[test]
-fn lost_frames_are_told() {
+fn lost_frames_are_shown() {
     let (mut pipeline, seen, _written) = tapped(config());
     pipeline.feed(&Who::stacked(main(1).alloc(0x10, 1, NPU), 5, 6)).expect("fed");
     let outcome = pipeline.finish(&[]);
@@ -91,7 +91,7 @@ fn lost_frames_are_told() {
     assert_eq!(lost, [("stack without its frames", 2)]);
 }
 
-/// Each call counts whose stack ends early. Not: as deep as was asked for, a thread without Python, one interpreter of
+/// Each call with a stack that ends early counts. Not: the requested depth, a thread without Python, one interpreter of
 /// several.
 #[test]
 fn stacks_that_end_early_are_counted() {
@@ -104,9 +104,9 @@ fn stacks_that_end_early_are_counted() {
         (StackEnd::Busy, StackEnd::Depth),
     ];
     for (id, (native, python)) in (1..).zip(ends) {
-        let told = [main(id).native(id, 1, &[0x1010], native), main(id).python(100 + id, 1, &[], python)];
+        let records = [main(id).native(id, 1, &[0x1010], native), main(id).python(100 + id, 1, &[], python)];
         let call = Who::stacked(main(id).alloc(id << 12, 1, NPU), id, 100 + id);
-        pipeline.feed(&[told.concat(), call].concat()).expect("fed");
+        pipeline.feed(&[records.concat(), call].concat()).expect("fed");
     }
     let cut: Vec<_> = pipeline.finish(&[]).end.cut_stacks;
     let cut: Vec<_> = cut.iter().map(|cut| (cut.kind, cut.reason, cut.count)).collect();
@@ -145,7 +145,7 @@ fn code_objects_belong_to_a_process() {
     assert_eq!(files, [a, a, b, a, "<unknown code>", "c.py(?): h", b]);
 }
 
-/// Names in code objects are of one, two or four bytes for each character; a cut one says so.
+/// Names in code objects have one, two or four bytes for each character; a cut one is marked.
 #[test]
 fn names_of_any_script() {
     let mut wide = main(1).code((0xc0, 3), "a.py", "\u{44}\u{4}", &[]);
@@ -162,11 +162,11 @@ fn names_of_any_script() {
 fn threads_without_python() {
     let records = [main(1).python(6, 1, &[], StackEnd::NotPython), Who::stacked(main(2).alloc(0x10, 1, NPU), 6, 6)];
     let Stacks { native, python, .. } = stacks_of(&records)[0];
-    assert_eq!(told(python), Some((vec![], StackEnd::NotPython)));
+    assert_eq!(shown(python), Some((vec![], StackEnd::NotPython)));
     assert_eq!(native.map(Stack::frames), Some(vec!["halMemAlloc", "<lost>"]));
 }
 
-/// Where that is asked for, Python frames stand where the interpreter runs them.
+/// If requested, Python frames replace the interpreter's native ones.
 #[test]
 fn native_and_python_frames_in_one() {
     const EVAL: (u64, &str, u64, &str, u64) = (0x3000, "python3", 0x30, "_PyEval_EvalFrameDefault", 4);
@@ -188,7 +188,7 @@ fn native_and_python_frames_in_one() {
         pipeline.feed(&records.concat()).expect("fed");
         let _ = pipeline.finish(&[]);
         let is_alloc = |event: &Event| matches!(event.kind, EventKind::Alloc(_));
-        seen.try_iter().filter(is_alloc).map(|event| told(event.stacks.mixed)).collect::<Vec<_>>()
+        seen.try_iter().filter(is_alloc).map(|event| shown(event.stacks.mixed)).collect::<Vec<_>>()
     };
     let both = (
         vec!["halMemAlloc", "app(f(int)+0x10) [0x1010]", "a.py(?): f", "a.py(?): g", "app(+0x20) [0x1020]"],
@@ -222,7 +222,7 @@ fn blocks_at_the_end_of_memory() {
     assert_eq!(rows, [request, block.clone(), block]);
 }
 
-/// With rules, blocks have owners: those of their module, and what their stacks say. Without, they have none.
+/// With rules, blocks have owners: those of their module, and those of their stacks. Without, they have none.
 #[test]
 fn blocks_have_owners() {
     use crate::analyses::decompose::RuleSet;

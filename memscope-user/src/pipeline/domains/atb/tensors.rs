@@ -1,6 +1,6 @@
 //! Tensors of ATB's operations: bytes that the kernel side copied become addresses and shapes .
 //!
-//! The program may have anything in those bytes: what the backend does not take for a tensor is not reported.
+//! The program may have anything in those bytes: if the backend recognises no tensor, none is reported.
 
 use std::sync::Arc;
 
@@ -15,12 +15,12 @@ use crate::probes::{Field, RowInfo};
 pub(in crate::pipeline) struct AtbTensors {
     name: Arc<str>,
     pub(super) tensors: Vec<(AccessKind, Tensor)>,
-    /// Tensors that could not be read, or for which there was no room.
+    /// Tensors that were unreadable, or did not fit.
     pub(super) left_out: u64,
 }
 
 impl AtbTensors {
-    /// What a record of this row says.
+    /// The tensors in a record of this row.
     pub(super) fn of(backend: &dyn Backend, row: &RowInfo, objects: &Objects<'_>) -> Result<Self, Unusable> {
         let mut found = Self { name: Arc::from(""), tensors: Vec::new(), left_out: objects.left_out.into() };
         for object in objects.iter() {
@@ -36,7 +36,7 @@ impl AtbTensors {
             };
             let tensor = if object.readable { backend.operation_tensor(object.head) } else { None };
             match tensor {
-                // Of tensors without elements, and of those in host memory, there is nothing to tell.
+                // Tensors without elements, and those in host memory, are not reported.
                 Some(tensor) if tensor.addr == 0 || tensor.size_bytes == 0 => {}
                 Some(tensor) => found.tensors.push((kind, tensor)),
                 None => found.left_out += 1,

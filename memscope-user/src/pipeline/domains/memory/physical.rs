@@ -1,20 +1,20 @@
 //! Physical memory by handles, and the address space that it is mapped to (`halMemCreate`, `halMemMap`, …).
 //!
 //! The driver counts references: a handle's memory lives until its creation and every `Retain` of it are released and
-//! nothing maps it any more (ascend-abi §2.3). Handle values are heap pointers of the driver and are used again after
+//! its last mapping has ended (ascend-abi §2.3). Handle values are heap pointers of the driver and are used again after
 //! the last release, so memory that only mappings hold has no handle.
 
 use crate::hash::{HashMap, HashSet};
 use crate::model::RegionKind;
 
-/// Handles, mappings and regions of one process that are followed; more only come from a broken program.
+/// Most handles, mappings and regions of one process; more only come from a broken program.
 const MAX_ENTRIES: usize = 1 << 20;
 
 /// One piece of physical memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(in crate::pipeline) struct PhysicalId(pub(in crate::pipeline) u64);
 
-/// What became of the memory behind a handle or a mapping.
+/// The fate of the memory behind a handle or a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Gone {
     /// The handle or address is not known.
@@ -67,7 +67,7 @@ impl Physical {
         lost
     }
 
-    /// `handle` is one more reference to what is mapped at `addr`.
+    /// `handle` is one more reference to the memory mapped at `addr`.
     pub(super) fn retain(&mut self, handle: u64, addr: u64) {
         let Some(id) = self.mapped.get(&addr) else { return };
         let Some(holders) = self.pieces.get_mut(id) else { return };
@@ -100,7 +100,7 @@ impl Physical {
         self.handles.insert(handle, id);
     }
 
-    /// The memory of `handle` is mapped at `addr`. Memory that was mapped there before was unmapped unseen.
+    /// The memory of `handle` is mapped at `addr`. An older mapping there has ended unseen.
     pub(super) fn map(&mut self, addr: u64, handle: u64) -> (Option<PhysicalId>, Gone) {
         let lost = self.unmap(addr);
         let id = self.handles.get(&handle).copied();
@@ -118,7 +118,7 @@ impl Physical {
         }
     }
 
-    /// What is mapped at `addr`.
+    /// The memory mapped at `addr`.
     pub(super) fn mapped_at(&self, addr: u64) -> Option<PhysicalId> {
         self.mapped.get(&addr).copied()
     }
@@ -143,7 +143,7 @@ impl Physical {
         }
     }
 
-    /// A handle value is given out anew, so nobody holds it any more.
+    /// A handle value is in use again, so its last holder has released it.
     fn drop_handle(&mut self, handle: u64) -> Gone {
         self.imported.remove(&handle);
         let Some(id) = self.handles.remove(&handle) else { return Gone::Unknown };
@@ -165,7 +165,7 @@ impl Physical {
         *live
     }
 
-    /// A region ends: its size, and the live bytes of its kind. `None` when it is not known.
+    /// A region ends: its size, and the live bytes of its kind. `None` when it is unknown.
     pub(super) fn end_region(&mut self, kind: RegionKind, addr: u64) -> Option<(u64, u64)> {
         let size_bytes = self.regions.remove(&(kind, addr))?;
         let live = &mut self.live_bytes[kind as usize];
@@ -182,7 +182,7 @@ mod tests {
     const B: u64 = 0xb0;
     const VA: u64 = 0x1000;
 
-    /// Create, release: what the simplest program does.
+    /// Create, release: the simplest program.
     #[test]
     fn last_release_frees() {
         let mut physical = Physical::default();
@@ -192,7 +192,7 @@ mod tests {
         assert_eq!(physical.release(A), Gone::Unknown);
     }
 
-    /// A mapping holds memory whose handle is released already; the handle may be given out again meanwhile.
+    /// A mapping holds memory after the release of its handle; the handle may be used again meanwhile.
     #[test]
     fn mapping_holds_after_release() {
         let mut physical = Physical::default();

@@ -1,18 +1,18 @@
 //! Domains of mstx, and handles of regions in their heaps (ascend-abi §5, contract §11).
 //!
-//! Without an injected tool every handle that mstx returns is null. Then a call belongs to the domain that its thread has
-//! created last, which is what the frameworks do: they name the domain right before each call.
+//! Without an injected tool every handle that mstx returns is null. Then a call belongs to the domain that its thread
+//! has created last, as in the frameworks: they create the domain right before each call.
 
 use super::super::super::recent::Recent;
 use crate::backend::Backend;
 use crate::model::{Name, Pool};
 
-/// Domains, and threads with a domain of their own, that are remembered.
+/// Most domains, and threads with a domain of their own.
 const MAX_DOMAINS: usize = 4096;
-/// Handles of regions that are remembered at least.
+/// Fewest handles of regions kept.
 const MAX_HANDLES: usize = 1 << 20;
 
-/// What a region is unregistered by.
+/// The reference by which a region is unregistered.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::pipeline) enum Reference {
     Addr(u64),
@@ -52,7 +52,7 @@ impl Names {
         self.last = Some(name);
     }
 
-    /// A domain is no more. A null handle does not say which.
+    /// A domain is destroyed. A null handle does not identify it.
     pub(super) fn destroyed(&mut self, handle: u64) {
         self.by_handle.remove(&handle);
     }
@@ -96,7 +96,7 @@ mod tests {
 
     /// With handles, a domain is known in every thread; without, a thread means the one that it has named last.
     #[test]
-    fn domains_are_told_apart() {
+    fn domains_have_their_own_names() {
         let mut names = Names::default();
         assert_eq!(names.name(1, 0), None);
         assert_eq!(names.pool(1, 0, &Ascend).event_type(), "mstx");
@@ -105,7 +105,7 @@ mod tests {
         names.created(1, 0xaa, "with handle");
         let name = |tid, handle| names.name(tid, handle).map(Name::as_str);
         assert_eq!((name(1, 0), name(2, 0), name(2, 0xaa)), (Some("mine"), Some("ptaCaching"), Some("with_handle")));
-        // A thread that has named none means what another named.
+        // A thread that has created none means the one of another.
         assert_eq!((name(3, 0), name(3, 0xbb)), (Some("ptaCaching"), None));
         assert_eq!((names.pool(1, 0, &Ascend), names.pool(2, 0, &Ascend)), (mine(), pools::PTA));
         names.destroyed(0xaa);

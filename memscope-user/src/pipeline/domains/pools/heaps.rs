@@ -1,10 +1,10 @@
-//! Heaps: what pools hold, as their users say by mstx (ascend-abi §5, contract §11).
+//! Heaps: memory of pools, as reported by mstx (ascend-abi §5, contract §11).
 
 use super::super::super::blocks::PoolTotals;
 use crate::hash::HashMap;
 use crate::model::{Device, Pool};
 
-/// Heaps of one process that are followed; more only come from a broken program.
+/// Most heaps of one process; more only come from a broken program.
 const MAX_HEAPS: usize = 1 << 16;
 
 #[derive(Clone, Copy, Debug)]
@@ -22,7 +22,7 @@ pub(in crate::pipeline) struct Heaps {
 }
 
 impl Heaps {
-    /// A heap is registered: one more of its pool, or, for the frameworks that say so, all that the pool holds.
+    /// A heap is registered: one more of its pool, or, for frameworks that define it so, the whole pool.
     pub(in crate::pipeline) fn registered(
         &mut self,
         pool: Pool,
@@ -44,7 +44,7 @@ impl Heaps {
         *reserved = reserved.saturating_add(size_bytes);
     }
 
-    /// A heap is no more. A null handle says which only if the pool has one alone.
+    /// A heap is unregistered. A null handle identifies it only if the pool has one alone.
     pub(in crate::pipeline) fn unregistered(&mut self, pool: Pool, handle: u64) {
         let mut fitting = self.heaps.iter().filter(|((of, _), heap)| *of == pool && heap.handle == handle);
         if let (Some((key, _)), None) = (fitting.next(), fitting.next()) {
@@ -61,12 +61,12 @@ impl Heaps {
         }
     }
 
-    /// Bytes that the pool holds on a device, if that is known.
+    /// Bytes that the pool holds on a device, if known.
     fn reserved_bytes(&self, pool: Pool, device: Device) -> Option<u64> {
         self.reserved.get(&(pool, device)).copied()
     }
 
-    /// The pool's sums, as far as heaps say them.
+    /// The pool's sums, as far as heaps have them.
     pub(in crate::pipeline) fn totals(&self, pool: Pool, device: Device) -> Option<PoolTotals> {
         let reserved_bytes = self.reserved_bytes(pool, device)?;
         Some(PoolTotals { used_bytes: None, reserved_bytes, active_bytes: 0 })
@@ -84,7 +84,7 @@ mod tests {
         Pool::custom("mine")
     }
 
-    /// Heaps add up; one that is registered anew at its place replaces itself.
+    /// Heaps add up; one registered again at its place replaces itself.
     #[test]
     fn heaps_add_up() {
         let mut heaps = Heaps::default();
@@ -95,7 +95,7 @@ mod tests {
         heaps.registered(mine(), 0, 0x2000, Device::Npu(1), 7);
         assert_eq!(heaps.reserved_bytes(mine(), NPU), Some(100));
         assert_eq!(heaps.reserved_bytes(mine(), Device::Npu(1)), Some(7));
-        // Which of the two?
+        // It could be either.
         heaps.unregistered(mine(), 0);
         assert_eq!(heaps.reserved_bytes(mine(), NPU), Some(100));
     }
@@ -113,7 +113,7 @@ mod tests {
         assert_eq!(heaps.reserved_bytes(mine(), NPU), Some(10));
     }
 
-    /// `torch_npu` registers a heap before each block: its size is what the pool holds, not what it adds.
+    /// `torch_npu` registers a heap before each block: its size is that of the whole pool, not an addition.
     #[test]
     fn heaps_of_frameworks_are_totals() {
         let mut heaps = Heaps::default();

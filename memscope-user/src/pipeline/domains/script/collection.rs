@@ -1,4 +1,4 @@
-//! Whether a process's script collects, what it wants of it, and its labels: what every domain asks for.
+//! Whether a process's script collects, its demands, and its labels: needed by every domain.
 
 use super::super::super::blocks::Live;
 use super::super::super::labels::{LabelIds, Labels};
@@ -7,7 +7,7 @@ use super::super::super::wishes::{AnalysisBit, Rows, Settings};
 use crate::analyses::decompose::owner;
 use crate::model::{Block, Event, EventKind, Free, FreeCause, Name};
 
-/// What the script of one process has collected.
+/// The collection of one process's script.
 #[derive(Debug)]
 pub(in crate::pipeline) struct Collection {
     /// Whether what happens is reported.
@@ -18,17 +18,17 @@ pub(in crate::pipeline) struct Collection {
     deferred: bool,
     /// When collecting ended.
     stopped_ns: u64,
-    /// What it has asked for.
+    /// Its demands.
     asked: Settings,
     /// Which rows.
     wanted: Option<Rows>,
     pub(super) labels: Labels,
-    /// Blocks that were reported, and that ended while nothing was collected.
+    /// Reported blocks that ended while the script was not collecting.
     ended: Vec<Live>,
 }
 
 impl Collection {
-    /// That of a script that has said nothing. `deferred`: nothing is collected until it says so.
+    /// Of a script without any call. `deferred`: it collects only once its script says so.
     pub(in crate::pipeline) fn new(deferred: bool) -> Self {
         Self {
             on: !deferred,
@@ -42,14 +42,14 @@ impl Collection {
         }
     }
 
-    /// That of a child that thread `parent` has forked.
+    /// Of a child that thread `parent` has forked.
     pub(in crate::pipeline) fn child(&self, parent: u32, child: u32) -> Self {
         let (wanted, labels) = (self.wanted.clone(), self.labels.child(parent, child));
         Self { wanted, labels, ended: Vec::new(), ..*self }
     }
 
-    /// That of another program in its place.
-    pub(in crate::pipeline) fn anew(&self) -> Self {
+    /// Of another program that replaces it.
+    pub(in crate::pipeline) fn after_exec(&self) -> Self {
         Self::new(self.deferred)
     }
 
@@ -58,17 +58,17 @@ impl Collection {
         self.on
     }
 
-    /// Whether the script wants a row of the event, and whether the tracer's options have a say, too.
+    /// Whether the script wants a row of the event, and whether the tracer's options decide, too.
     pub(in crate::pipeline) fn wants(&self, event: &Event) -> (bool, bool) {
         self.wanted.as_ref().map_or((true, true), |Rows { filter, adds }| (filter.passes(event), !adds))
     }
 
-    /// How many blocks are named when memory is out, if the script asks for it.
+    /// Number of blocks named when memory is out, if the script asks for it.
     pub(in crate::pipeline) const fn oom_blocks(&self) -> Option<usize> {
         self.asked.oom_blocks()
     }
 
-    /// Labels of what the thread allocates.
+    /// Labels of the thread's allocations.
     pub(in crate::pipeline) fn labels_of(&self, tid: u32) -> LabelIds {
         self.labels.at(tid)
     }
@@ -103,7 +103,7 @@ impl Collection {
 }
 
 impl Turn<'_> {
-    /// Remembers a block that has ended while nothing is collected.
+    /// Keeps a block that has ended while nothing is collected.
     pub(in crate::pipeline) fn ended_unwatched(&mut self, live: Live) {
         // It still takes room.
         self.shared.live += 1;
@@ -138,7 +138,7 @@ impl Turn<'_> {
         }
     }
 
-    /// Owner of a block: by its labels, and by the rules where its labels leave that open; none unless it is asked for.
+    /// Owner of a block: by its labels, and by the rules where its labels leave that open; none unless requested.
     pub(in crate::pipeline) fn owner_of(&mut self, block: &Block, ids: LabelIds) -> Option<Name> {
         let collection = &self.home.collection;
         if !self.shared.owned_by_options && !AnalysisBit::DECOMPOSE.is_in(collection.asked.analyses) {
@@ -150,7 +150,7 @@ impl Turn<'_> {
             return by_rules;
         }
         let [framework, system, user] = collection.labels.texts(ids);
-        // A label of level 0 stands in place of the allocator's name. Host memory has none.
+        // A label of level 0 replaces the allocator's name. Host memory has none.
         let replaced = !framework.is_empty() && !block.pool.is_host();
         let base = match (replaced, system.is_empty()) {
             (true, _) => None,

@@ -1,13 +1,13 @@
 //! The Python trace of a script: rows as the kernel side copied them, and the texts that they name.
 //!
-//! The program may have anything in those bytes. What has more rows than there is room for counts as none.
+//! The program may have anything in those bytes. A record with more rows than possible counts as empty.
 
 use std::sync::Arc;
 
 use crate::decode::{Objects, word};
 use crate::hash::HashMap;
 
-/// Offsets of an element (`python/src/trace`): thread, rows that are used, and rows of 24 bytes.
+/// Offsets of an element (`python/src/trace`): thread, number of rows, and rows of 24 bytes.
 const TID_AT: usize = 0;
 const USED_AT: usize = 4;
 const ROWS_AT: usize = 8;
@@ -16,7 +16,7 @@ const MAX_ROWS: u32 = 4;
 /// The value that leads to elements.
 const ELEMENTS: u8 = 1;
 
-/// Texts of one process; what has no text is told by its number.
+/// Most texts of one process; a row without a text shows its number.
 const MAX_TEXTS: usize = 1 << 17;
 const MAX_CHARS: usize = 1024;
 
@@ -30,7 +30,7 @@ pub(in crate::pipeline) struct TraceRow {
     kind: u32,
 }
 
-/// The rows of a record. What could not be read of it is counted where that was tried.
+/// The rows of a record. Unreadable ones are counted where the read failed.
 pub(super) fn rows(objects: &Objects<'_>) -> Vec<TraceRow> {
     let mut rows = Vec::new();
     for object in objects.iter().filter(|object| object.value == ELEMENTS) {
@@ -50,12 +50,12 @@ pub(super) fn rows(objects: &Objects<'_>) -> Vec<TraceRow> {
     rows
 }
 
-/// Texts of what one process calls.
+/// Texts of one process's calls.
 #[derive(Clone, Debug, Default)]
 pub(super) struct TraceTexts(Arc<HashMap<u32, Arc<str>>>);
 
 impl TraceTexts {
-    /// What a number stands for.
+    /// Sets the text of a number.
     pub(super) fn text(&mut self, id: u32, text: &str) {
         let known = self.0.get(&id);
         if known.is_some_and(|known| **known == *text) || (known.is_none() && self.0.len() >= MAX_TEXTS) {
@@ -65,7 +65,7 @@ impl TraceTexts {
         Arc::make_mut(&mut self.0).insert(id, text.into());
     }
 
-    /// Text of a row: that which was called, and what is special about the call (contract §5.1).
+    /// Text of a row: the called function, and the kind of call (contract §5.1).
     pub(super) fn of(&self, row: &TraceRow) -> Arc<str> {
         let text = self.0.get(&row.text).map_or_else(|| format!("<function {}>", row.text).into(), Arc::clone);
         match row.kind {
@@ -84,7 +84,7 @@ mod tests {
         TraceRow { tid: 1, start_mono_ns: 0, end_mono_ns: 0, text, kind }
     }
 
-    /// Texts are kept once, replaced by later ones, and missing ones are told by number.
+    /// Texts are kept once, replaced by later ones, and missing ones are shown by number.
     #[test]
     fn texts_of_rows() {
         let mut texts = TraceTexts::default();
