@@ -40,7 +40,7 @@ fn build(out: &Path) -> PathBuf {
     let root = root.canonicalize().unwrap_or_else(|error| panic!("cannot resolve `{}`: {error}", root.display()));
     let target = out.join("bpf-target");
     let mut cargo = Command::new(variable("CARGO"));
-    // What the outer build set for the host must not reach the BPF build.
+    // Settings of the outer build for the host must not reach the BPF build.
     for name in ["RUSTC", "RUSTC_WRAPPER", "RUSTC_WORKSPACE_WRAPPER", "RUSTFLAGS", "CARGO_BUILD_TARGET"] {
         cargo.env_remove(name);
     }
@@ -70,7 +70,7 @@ fn flags(arch: &str, root: &Path) -> String {
         format!("--cfg=bpf_target_arch=\"{arch}\""),
         "-Cdebuginfo=2".to_owned(),
         "-Clink-arg=--btf".to_owned(),
-        // bpf-linker says on which LLVM it fell back.
+        // bpf-linker reports the LLVM it fell back on.
         "-Alinker_messages".to_owned(),
         format!("--remap-path-prefix={}=memscope", root.display()),
     ];
@@ -93,9 +93,9 @@ fn build_mstx_tool(out: &Path) {
         &variable("TARGET"),
     ]);
     rustc.args(["-Copt-level=2", "-Cpanic=abort", "-Cstrip=symbols", "-Ctarget-feature=-crt-static"]);
-    // The toolchain's own linker: none for the other machine is needed, and there is nothing of C to link.
+    // The toolchain's own linker: so none for the other machine is needed, and there is no C to link.
     rustc.args(["-Clinker=rust-lld", "-Clinker-flavor=ld.lld", "-Clink-arg=--build-id=sha1", "-Dwarnings"]);
-    // Its functions mean themselves, not those of the same names that the program has from elsewhere.
+    // Its functions call each other, not those of the same names elsewhere in the program.
     rustc.arg("-Clink-arg=-Bsymbolic");
     rustc.arg(format!("--remap-path-prefix={}=memscope", source.parent().unwrap_or(&source).display()));
     let status = rustc.status().unwrap_or_else(|error| panic!("cannot run rustc: {error}"));

@@ -1,14 +1,14 @@
 //! `libmemscope_mstx.so`: the tool that `run --mstx-injection` has mstx lead its calls to.
 //!
-//! A copy of mstx in a program (`inline static` functions of its headers) calls nothing that has a name, but looks for a
-//! tool at its first call (ascend-abi §5.2). This one does nothing: its functions are there to be probed, under the names
-//! that the exports of `libms_tools_ext.so` have. It gives out handles, so that domains, heaps, regions and ranges can be
-//! told apart; without a tool all of them are null.
+//! A copy of mstx in a program (`inline static` functions of its headers) calls no named function, but looks for a tool
+//! at its first call (ascend-abi §5.2). This one does nothing: its functions exist to be probed, under the names of
+//! `libms_tools_ext.so`'s exports. It returns handles, which distinguish domains, heaps, regions and ranges; without a
+//! tool all of them are null.
 //!
-//! It runs in the traced program: no allocation, no lock, no call into any library, not even libc, and nothing global that
-//! the program could see but a counter. Compiled by the build script, alone: it is no part of a crate.
+//! It runs in the traced program: no allocation, no lock, no call into any library, not even libc, and no global state
+//! that the program could see but a counter. Compiled by the build script, alone: it is no part of a crate.
 //!
-//! Every probed function is made of instructions of its own, because a compiler may make one of two that are alike.
+//! Every probed function has instructions of its own, because a compiler may merge two equal ones.
 #![no_std]
 
 use core::arch::naked_asm;
@@ -23,7 +23,7 @@ const CORE: c_int = 1;
 const CORE_DOMAIN: c_int = 2;
 const CORE_MEM: c_int = 3;
 
-/// `mstxFuncPointer`, of whatever prototype.
+/// `mstxFuncPointer`, of any prototype.
 type Function = *const c_void;
 /// `mstxFuncTable`: pointers to where pointers to functions are kept, from 1.
 type Table = *const *mut Function;
@@ -92,7 +92,7 @@ numbering!(mstxRangeStartA mstxDomainCreateA mstxDomainRangeStartA mstxMemHeapRe
 ///
 /// # Safety
 ///
-/// As mstx says of its own: `regions` is null or a batch whose arrays have `count` elements.
+/// By mstx's declaration: `regions` is null or a batch with arrays of `count` elements.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn mstxMemRegionsRegister(_domain: *const c_void, regions: *const Regions) {
     // SAFETY: see above.
@@ -110,11 +110,11 @@ unsafe extern "C" fn mstxMemRegionsRegister(_domain: *const c_void, regions: *co
 ///
 /// # Safety
 ///
-/// `get_table` is null or what mstx's protocol of injection says.
+/// `get_table` is null or as in mstx's protocol of injection.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn InitInjectionMstx(get_table: Option<GetTable>) -> c_int {
     let Some(get_table) = get_table else { return FAIL };
-    // The fourth tells which tool there is. None that a program would know.
+    // The fourth returns the kind of tool. None that a program would know.
     let core = [mstxMarkA as Function, mstxRangeStartA as Function, mstxRangeEnd as Function];
     let domain = [
         mstxDomainCreateA as Function,

@@ -1,4 +1,4 @@
-//! Gives memory back that a burst has taken, once little of it is used.
+//! Shrinks buffers after a burst.
 
 use std::collections::VecDeque;
 
@@ -11,7 +11,7 @@ pub(crate) fn queue<T>(queue: &mut VecDeque<T>) {
     }
 }
 
-/// Shrinks a buffer with this many bytes used since the last call, which holds no more than that.
+/// Shrinks a buffer with this many bytes used since the last call, and no more in it.
 pub(crate) fn buffer(buffer: &mut Vec<u8>, used_bytes: usize) {
     const LITTLE: usize = 8 << 10;
     let wanted = used_bytes.max(LITTLE);
@@ -37,7 +37,7 @@ mod tests {
         assert_eq!(items.capacity(), 0);
     }
 
-    /// As long as an eighth of it is used, it stays.
+    /// While an eighth of it is used, it stays.
     #[test]
     fn buffers_shrink_when_little_is_used() {
         let mut bytes = Vec::with_capacity(1 << 20);

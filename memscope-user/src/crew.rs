@@ -1,4 +1,5 @@
-//! Threads of ours. One that panics ends the trace in order: the session learns of it, and the traced programs go on.
+//! Threads of ours. One that panics ends the trace in order: the session gets a report, and the traced programs
+//! continue.
 
 use std::{
     any::Any,
@@ -19,7 +20,7 @@ thread_local! {
 pub struct Fault {
     /// Name of the thread.
     pub thread: String,
-    /// What the panic said.
+    /// The message of the panic.
     pub text: String,
 }
 
@@ -29,16 +30,16 @@ impl fmt::Display for Fault {
     }
 }
 
-/// Starts threads, and hears of those that panic.
+/// Starts threads, and gets reports of those that panic.
 #[derive(Clone, Debug)]
 pub struct Crew {
     faults: UnboundedSender<Fault>,
-    /// The thread that is to fail, in tests.
+    /// The thread that fails on purpose, in tests.
     fails: Option<String>,
 }
 
 impl Crew {
-    /// `fails` names a thread that fails on purpose, so that tests see what follows.
+    /// `fails` names a thread that fails on purpose, for tests of the consequences.
     #[must_use]
     pub fn new(fails: Option<String>) -> (Self, UnboundedReceiver<Fault>) {
         let (faults, receiver) = unbounded_channel();
@@ -65,7 +66,7 @@ impl Crew {
         })
     }
 
-    /// The place of a thread that was not started here.
+    /// The post of a thread that was not started here.
     #[must_use]
     pub fn post(&self, name: &str) -> Post {
         let fails_after = (self.fails.as_deref() == Some(name)).then_some(ROUNDS_BEFORE_FAILURE);
@@ -76,7 +77,7 @@ impl Crew {
 /// A thread that fails on purpose does some of its work before.
 const ROUNDS_BEFORE_FAILURE: u32 = 3;
 
-/// What a thread knows of itself.
+/// A thread's own view of the crew.
 #[derive(Debug)]
 pub struct Post {
     name: String,
@@ -103,7 +104,7 @@ impl Post {
     }
 
     fn report(&self, panic: &(dyn Any + Send)) {
-        // A session that has ended has nothing more to end.
+        // A session that has ended needs no report.
         let _ = self.faults.send(Fault { thread: self.name.clone(), text: panic_text(panic).to_owned() });
     }
 }
@@ -122,7 +123,7 @@ pub fn is_quiet() -> bool {
     QUIET.get()
 }
 
-/// What a panic says.
+/// The message of a panic.
 #[must_use]
 pub fn panic_text(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<String>().map(String::as_str);
@@ -133,7 +134,7 @@ pub fn panic_text(panic: &(dyn Any + Send)) -> &str {
 mod tests {
     use super::*;
 
-    /// Make sure that a thread that panics is reported with its name and words, and that others are not.
+    /// A thread that panics is reported with its name and message, and others are not.
     #[test]
     fn panics_are_reported() {
         let (crew, mut faults) = Crew::new(Some("one".to_owned()));
@@ -149,7 +150,7 @@ mod tests {
         assert!(faults.try_recv().is_err());
     }
 
-    /// Make sure that a thread can go on with other work.
+    /// A thread can continue with other work.
     #[test]
     fn parts_of_the_work() {
         let (crew, mut faults) = Crew::new(None);

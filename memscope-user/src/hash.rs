@@ -1,7 +1,8 @@
-//! Hash tables of what is looked up for every event.
+//! Hash tables for lookups at every event.
 //!
-//! Keys come from traced programs (addresses, texts, stacks), so tables are seeded: the hasher takes a new seed for each
-//! table, which no program learns. It is several times faster than the standard one, which took a third of the analyses' time.
+//! Keys come from traced programs (addresses, texts, stacks), so tables are seeded: the hasher takes a new seed for
+//! each table, unknown to programs. It is several times faster than the standard one, which took a third of the
+//! analyses' time.
 
 use foldhash::fast::RandomState;
 

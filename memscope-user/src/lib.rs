@@ -1,8 +1,8 @@
 //! `memscope`: traces Ascend NPU memory from outside a running program.
 //!
-//! Data walks one way: `ring` → `decode` → `pipeline` (time order, blocks, steps) → `analyses` and `sinks`.
-//! `capture` stores what came out of the ring and feeds it to `decode` again. `probes` says what is traced,
-//! `locate` where that is in a file, `kernel` puts the probes there, `follow` keeps up with the processes. See `docs/architecture.md`.
+//! Data walks one way: `ring` → `decode` → `pipeline` (time order, blocks, steps) → `analyses` and `sinks`. `capture`
+//! stores the records of the ring and feeds them to `decode` again. `probes` describes the traced functions, `locate`
+//! finds them in a file, `kernel` places the probes, `follow` keeps up with the processes. See `docs/architecture.md`.
 //!
 #![cfg_attr(feature = "trace", doc = include_str!("first_page.md"))]
 #![deny(clippy::print_stdout, clippy::print_stderr, reason = "cli/terminal.rs writes to terminals")]

@@ -1,4 +1,5 @@
-//! Text that terminals show and do not obey: paths, names and messages may hold anything that another user has chosen.
+//! Text that terminals show and do not obey: paths, names and messages may contain anything that another user has
+//! chosen.
 
 use std::{
     fmt::{self, Display, Write as _},
@@ -14,7 +15,7 @@ pub enum Style {
     Json,
 }
 
-/// A value on one line: ends of lines and tabs in it are escaped as well, so that it cannot forge a line of ours.
+/// A value on one line: its ends of lines and tabs are escaped as well, so that it cannot forge a line of ours.
 #[derive(Clone, Copy, Debug)]
 pub struct OneLine<T>(pub T);
 
@@ -39,12 +40,12 @@ impl<T: Display> Display for OneLine<T> {
     }
 }
 
-/// Passes text on and escapes what must not reach a terminal. Lines stay lines, and tabs stay tabs.
+/// Passes text on and escapes characters that must not reach a terminal. Lines stay lines, and tabs stay tabs.
 #[derive(Debug)]
 pub struct CleanWriter<W> {
     to: W,
     style: Style,
-    /// The first bytes of a character that is not complete yet.
+    /// The first bytes of an incomplete character.
     part: Vec<u8>,
 }
 
@@ -98,7 +99,7 @@ impl<W: Write> Write for CleanWriter<W> {
     }
 }
 
-/// Length of the character at the end that lacks bytes; 0 if there is none.
+/// Length of the incomplete character at the end; 0 if there is none.
 fn unfinished(bytes: &[u8]) -> usize {
     const LONGEST: usize = 4;
     let Some(back) = bytes.iter().rev().take(LONGEST - 1).position(|byte| byte & 0xc0 != 0x80) else { return 0 };
@@ -116,7 +117,7 @@ const fn is_plain(byte: u8) -> bool {
     matches!(byte, b' '..=b'~')
 }
 
-/// Whether a terminal may obey the character, or it changes how the text around it is shown, or is not seen at all.
+/// Whether a terminal may obey the character, or it changes the display of the text around it, or is invisible.
 const fn is_hidden(character: char) -> bool {
     character.is_control()
         || matches!(
@@ -134,7 +135,7 @@ const fn is_hidden(character: char) -> bool {
         )
 }
 
-/// Writes a character, escaped where it has to be.
+/// Writes a character, escaped if necessary.
 fn escape(character: char, style: Style, to: &mut impl fmt::Write) -> fmt::Result {
     match (style, character) {
         _ if !is_hidden(character) => to.write_char(character),
@@ -158,7 +159,7 @@ mod tests {
         String::from_utf8(out.to).expect("text")
     }
 
-    /// Make sure that no character of those that terminals obey comes through, and that all others do.
+    /// No character that terminals obey passes, and all others do.
     #[test]
     fn every_character() {
         let mut kept = 0_u32;
@@ -176,7 +177,7 @@ mod tests {
                 assert_eq!(report, text);
                 kept += 1;
             }
-            // A reader of JSON gets what there was. Those that must be escaped there are, before they come to us.
+            // A reader of JSON gets the original. Characters that JSON must escape are escaped before.
             if character >= ' ' && !matches!(character, '"' | '\\') {
                 let json = written(Style::Json, &[format!("\"{text}\"").as_bytes()]);
                 assert_eq!(serde_json::from_str::<String>(&json).expect("JSON"), text);
@@ -196,7 +197,7 @@ mod tests {
         assert_eq!(written(Style::Json, &["\"\u{7f}\u{e0041}\"\n".as_bytes()]), "\"\\u007f\\udb40\\udc41\"\n");
     }
 
-    /// Make sure that it does not matter how a text is cut into pieces, and that what is no text is shown as bytes.
+    /// The splitting of a text into pieces makes no difference, and invalid bytes are shown as bytes.
     #[test]
     fn pieces() {
         let hostile = "é中\u{202e}😀\u{9b}x".as_bytes();

@@ -19,7 +19,7 @@ pub(crate) fn open(path: &Path) -> io::Result<File> {
     if kind.is_file() { Ok(file) } else { Err(refusal(kind)) }
 }
 
-/// What is wrong with this kind of file.
+/// The error for this kind of file.
 pub(crate) fn refusal(kind: FileType) -> io::Error {
     let text = if kind.is_dir() {
         "it is a folder, and a file is needed"
@@ -40,7 +40,7 @@ mod tests {
 
     use super::*;
 
-    /// Makes sure that a pipe without a writer and an endless device are refused at once, each by its name.
+    /// A pipe without a writer and an endless device are refused at once, each by its name.
     #[test]
     fn pipes_devices_and_folders_are_refused() {
         let place = tempfile::tempdir().expect("temporary directory");

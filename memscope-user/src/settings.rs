@@ -4,7 +4,7 @@
 pub const NAMES: [&str; 4] =
     ["PYTORCH_NPU_ALLOC_CONF", "TASK_QUEUE_ENABLE", "HCCL_BUFFSIZE", "MULTI_STREAM_MEMORY_REUSE"];
 
-/// Longest value that is kept, in bytes; a longer one is cut.
+/// Longest value, in bytes; longer ones are cut.
 pub const MAX_VALUE: usize = 512;
 
 /// The value as it is kept.

@@ -28,7 +28,7 @@ pub(crate) fn row(symbol: &str) -> u16 {
     index as u16 + 1
 }
 
-/// Who calls, and when.
+/// The caller, and the time.
 #[derive(Clone, Copy)]
 pub(crate) struct Who {
     pub(crate) time_ns: u64,
@@ -145,7 +145,8 @@ impl Who {
         record
     }
 
-    /// A report of `torch_npu` on a block of device 1: what and of which component, address, size, allocated, reserved, active.
+    /// A report of `torch_npu` on a block of device 1: change and component, address, size, allocated, reserved,
+    /// active.
     pub(crate) fn pta(self, (component, change): (u8, u8), addr: u64, size: i64, totals: [u64; 3]) -> Vec<u8> {
         // The padding is not zero in real processes.
         let kind = u64::from_le_bytes([20, 1, component, change, 0x77, 0x5a, 0xa5, 0xff]);
@@ -153,7 +154,7 @@ impl Who {
         self.entered("reportMemoryDataToNpuProfiler", &[kind, addr, size as u64, allocated, reserved, active, 0])
     }
 
-    /// A call; a text longer than a record can hold goes on in text records, as the kernel side does it.
+    /// A call; a text longer than a record can hold continues in text records, as from the kernel side.
     pub(crate) fn call(self, kind: Kind, symbol: &str, status: i64, values: &[u64], text: Option<&[u8]>) -> Vec<u8> {
         let text = text.unwrap_or_default();
         let parts: Vec<&[u8]> = text.chunks(TEXT_CHUNK - 1).collect();
@@ -189,7 +190,7 @@ impl Who {
         record
     }
 
-    /// What the id of a native stack stands for.
+    /// The stack behind the id of a native stack.
     pub(crate) fn native(self, id: u64, generation: u64, addresses: &[u64], end: StackEnd) -> Vec<u8> {
         self.stack((id, generation), 1, end, addresses.len(), addresses.iter().flat_map(|a| a.to_le_bytes()).collect())
     }
@@ -224,7 +225,7 @@ impl Who {
         self.record(Kind::Code, 0, &bytes)
     }
 
-    /// What is at addresses: module, its offset, function and its offset; an empty function is none.
+    /// Symbols at addresses: module, its offset, function and its offset; an empty function is none.
     pub(crate) fn symbols(self, generation: u64, of: &[(u64, &str, u64, &str, u64)]) -> Vec<u8> {
         let symbol = |&(address, module, module_offset, name, offset): &(u64, &str, u64, &str, u64)| Symbol {
             address,

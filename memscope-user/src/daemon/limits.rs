@@ -1,26 +1,26 @@
-//! How much of the daemon one user, and all together, may have.
+//! Limits of the daemon, per user and in all.
 
 use std::{collections::HashMap, time::Instant};
 
 /// Connections without an answer, of all users.
 const MAX_CONNECTIONS: usize = 256;
-/// Of one user: none keeps others out.
+/// Of one user: so none keeps others out.
 const MAX_CONNECTIONS_PER_USER: usize = 16;
-/// Users with starts that are remembered; of more, those that have not started anything lately are forgotten.
+/// Most users with remembered starts; beyond, users without recent starts are forgotten.
 const MAX_REMEMBERED: usize = 1024;
 
-/// What the command line says.
+/// The command line's limits.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Processes traced at once.
     pub targets: usize,
-    /// Of them, one user's.
+    /// The same, per user.
     pub targets_per_user: usize,
-    /// Tracers that are started for a user, in a minute and at once.
+    /// Tracers started for a user, in a minute and at once.
     pub starts_per_minute: u32,
 }
 
-/// What is used of it.
+/// The current use.
 #[derive(Debug)]
 pub struct Usage {
     limits: Limits,
@@ -43,7 +43,7 @@ impl Usage {
         Self { limits, connections: HashMap::new(), targets: HashMap::new(), starts: HashMap::new() }
     }
 
-    /// Counts a user's connection, or says why not.
+    /// Counts a user's connection, or returns why it is refused.
     pub fn connect(&mut self, uid: u32) -> Result<(), String> {
         if count(&self.connections, uid) >= MAX_CONNECTIONS_PER_USER {
             return Err(format!(
@@ -62,7 +62,7 @@ impl Usage {
         release(&mut self.connections, uid);
     }
 
-    /// Counts a process that is going to be traced, or says why not.
+    /// Counts a process to trace, or returns why it is refused.
     pub fn trace(&mut self, uid: u32, now: Instant) -> Result<(), String> {
         let Limits { targets, targets_per_user, starts_per_minute } = self.limits;
         if count(&self.targets, uid) >= targets_per_user {
@@ -97,7 +97,7 @@ impl Usage {
             self.starts.retain(|_, allowance| current(allowance) < most);
         }
         let starts = self.starts.get(&uid).map_or(most, current);
-        // No room for one more user who has just started something: that user waits, too.
+        // No room for one more user with a recent start: that user waits, too.
         if starts < 1.0 || (self.starts.len() >= MAX_REMEMBERED && !self.starts.contains_key(&uid)) {
             return false;
         }
@@ -114,7 +114,7 @@ fn total(of: &HashMap<u32, usize>) -> usize {
     of.values().sum()
 }
 
-/// Users without anything are not kept.
+/// Users without any use are not kept.
 fn release(of: &mut HashMap<u32, usize>, uid: u32) {
     if let Some(count) = of.get_mut(&uid) {
         *count -= 1;
@@ -181,7 +181,7 @@ mod tests {
         assert!((0..6).all(|_| at(1000)) && !at(1000));
     }
 
-    /// Users that look like new ones are forgotten; beyond the bound no new user starts anything.
+    /// Users that look like new ones are forgotten; beyond the bound no new user can start.
     #[test]
     fn memory_is_bounded() {
         let (mut usage, start) = (usage(), Instant::now());

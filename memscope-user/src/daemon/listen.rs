@@ -17,10 +17,10 @@ use thiserror::Error;
 
 /// The descriptor of a single socket (`sd_listen_fds(3)`).
 const PASSED: i32 = 3;
-/// Where it is unless another place is named. Its folder is ours to make.
+/// Default path. Its folder is ours to make.
 pub const DEFAULT_SOCKET: &str = "/run/memscope-bpf/daemon.sock";
 const FOLDER_MODE: u32 = 0o755;
-/// Who can write to a socket can connect.
+/// Writing to a socket means connecting to it.
 const EVERYBODY: u32 = 0o666;
 const GROUP_ONLY: u32 = 0o660;
 
@@ -30,16 +30,16 @@ pub enum ListenError {
     /// Another daemon has it.
     #[error("a daemon listens on `{}` already", .0.display())]
     InUse(PathBuf),
-    /// Something that is not to be replaced.
+    /// An existing file that must not be replaced.
     #[error("`{}` is there and is no socket: remove it, or name another place with --socket", .0.display())]
     NoSocket(PathBuf),
-    /// A slip of the hand, or something to be made with the right owner.
+    /// A typing error, or a folder that needs the right owner.
     #[error("the folder of the socket `{}` does not exist: create it, or name another place with --socket", .0.display())]
     NoFolder(PathBuf),
-    /// systemd has passed something else.
+    /// systemd has passed another kind of descriptor.
     #[error("{0} sockets were passed by systemd, and one is wanted")]
     Passed(String),
-    /// The system says no.
+    /// The system refuses.
     #[error("cannot listen on `{}`", path.display())]
     Io {
         /// The socket.
@@ -50,7 +50,7 @@ pub enum ListenError {
     },
 }
 
-/// A socket that is listened on. Its file goes with it, if it is ours.
+/// A listening socket. Its file is removed with it, if it is ours.
 #[derive(Debug)]
 pub struct Socket {
     path: Option<PathBuf>,
@@ -98,7 +98,7 @@ fn passed() -> Result<Option<UnixListener>, ListenError> {
             // SAFETY: the descriptor was passed for us to take, and this is called once.
             let listener = UnixListener::from(unsafe { OwnedFd::from_raw_fd(PASSED) });
             let fail = |source| ListenError::Io { path: PathBuf::from("the socket of systemd"), source };
-            // Another kind of socket has no such address; tracers are not to have it.
+            // Another kind of socket has no such address; tracers must not inherit it.
             listener.local_addr().map_err(fail)?;
             fcntl(&listener, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC)).map_err(|errno| fail(errno.into()))?;
             Ok(Some(listener))
@@ -146,7 +146,7 @@ mod tests {
         assert!(!path.exists());
     }
 
-    /// Makes sure that a mistyped path makes no folders as root, and that the message says what is missing.
+    /// A mistyped path makes no folders as root, and the message names the missing one.
     #[test]
     fn folders_are_not_made() {
         let place = tempfile::tempdir().expect("temporary directory");

@@ -1,8 +1,8 @@
 //! Traces scripts that ask for it, so that they need no rights of their own.
 //!
-//! The daemon itself traces nothing. It finds out who asks (`peer`), reads what is wanted (`protocol`), counts (`limits`), and starts a
-//! tracer for that one process, which takes on the asking user's rights (`rights`) before it opens an output (`place`). All that
-//! comes through the socket is hostile: bounded, checked, escaped. See `docs/daemon.md`.
+//! The daemon itself traces nothing. It identifies the peer (`peer`), reads the request (`protocol`), counts
+//! (`limits`), and starts a tracer for that one process, which takes on the user's rights (`rights`) before it opens an
+//! output (`place`). All data from the socket is hostile: bounded, checked, escaped. See `docs/daemon.md`.
 
 pub mod limits;
 pub mod listen;

@@ -1,7 +1,7 @@
-//! Who is at the other end of a connection: what the kernel says, and nothing that the peer says.
+//! Identifies the peer of a connection: by the kernel alone, never by the peer's own data.
 //!
-//! The numbers are those of the moment of `connect`. A process can end and its number be given away, or it can run a program with other
-//! rights, so a pidfd is held and the rights are looked at again whenever they matter.
+//! The numbers are those of the moment of `connect`. A process can end and its number be reused, or it can run a
+//! program with other rights, so a pidfd is held and the rights are checked again whenever they matter.
 
 use std::{
     fs, io,
@@ -25,7 +25,7 @@ pub enum PeerError {
     /// It is gone.
     #[error("the process that asked has ended")]
     Ended,
-    /// It is not, or is no longer, what its user may look into.
+    /// It is not, or is no longer, open to its user.
     #[error(
         "process {pid} has other rights than user {uid}, who asked (set-uid, capabilities, or it forbids to be looked into)"
     )]
@@ -35,7 +35,7 @@ pub enum PeerError {
         /// The user.
         uid: u32,
     },
-    /// The kernel does not say.
+    /// The kernel does not report it.
     #[error("the kernel does not name the asking process")]
     Unknown(#[source] io::Error),
 }
@@ -54,7 +54,7 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// Of a connection that was accepted.
+    /// Of an accepted connection.
     pub fn of(stream: &impl AsFd) -> Result<Self, PeerError> {
         let said = getsockopt(stream, sockopt::PeerCredentials).map_err(unknown)?;
         let pid = u32::try_from(said.pid()).unwrap_or_default();
@@ -63,7 +63,8 @@ impl Peer {
         }
         let pidfd = match getsockopt(stream, sockopt::PeerPidfd) {
             Ok(pidfd) => pidfd,
-            // Before Linux 6.5. If the number was given away since, it can only be to a process that `check` lets pass: of the same user.
+            // Before Linux 6.5. If the number was reused since, then only by a process that `check` accepts: of the
+            // same user.
             Err(Errno::ENOPROTOOPT) => pidfd::open(pid).map_err(|_| PeerError::Ended)?,
             Err(Errno::ESRCH | Errno::EINVAL | Errno::ENODATA) => return Err(PeerError::Ended),
             Err(errno) => return Err(unknown(errno)),
@@ -73,11 +74,11 @@ impl Peer {
         Ok(peer)
     }
 
-    /// Whether it lives, and has the rights of the user who asked and no others. Gives its further groups.
+    /// Whether it lives, and has exactly the rights of the user. Returns its further groups.
     pub fn check(&self) -> Result<Vec<u32>, PeerError> {
         let status = fs::read_to_string(format!("/proc/{}/status", self.pid)).map_err(|_| PeerError::Ended)?;
         let is_other = has_other_rights(self.pid, self.uid);
-        // Only now is it sure of which process that was.
+        // Only now is the process certain.
         if pidfd::has_ended(self.pidfd.as_fd()).unwrap_or(true) {
             return Err(PeerError::Ended);
         }

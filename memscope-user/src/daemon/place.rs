@@ -1,4 +1,4 @@
-//! Where the outputs of a peer's tracer go: a path means what it means to the peer.
+//! Resolves the output folder of a peer's tracer: a path means the same as in the peer.
 
 use std::{
     ffi::OsStr,
@@ -22,15 +22,15 @@ const DIRECTORY_MODE: Mode = Mode::S_IRWXU.union(Mode::S_IRGRP).union(Mode::S_IX
 /// A folder for outputs.
 #[derive(Debug)]
 pub struct Place {
-    /// How this process reaches it.
+    /// Its path for this process.
     pub path: PathBuf,
     /// The folder, if it is in another root.
     pub foreign: Option<File>,
 }
 
-/// The folder that a process calls so. In another root (a container) it is opened, and made, below that root and never out of it, and
-/// reached through the open folder. To be called with the rights of the process's user; whoever calls makes sure afterwards that the process
-/// is still the same.
+/// The folder at this path of a process. In another root (a container) it is opened, and made, below that root and
+/// never out of it, and used through the open folder. Call with the rights of the process's user, and check afterwards
+/// that the process is still the same.
 pub fn of(pid: u32, path: &Path) -> io::Result<Place> {
     if shares_root(pid)? {
         return Ok(Place { path: path.to_owned(), foreign: None });
@@ -54,7 +54,7 @@ fn open_path(path: &str) -> io::Result<File> {
     OpenOptions::new().read(true).custom_flags(libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC).open(path)
 }
 
-/// Opens a folder, making what is missing of its path. Links are followed as if `root` were the root.
+/// Opens a folder, making the missing parts of its path. Links are followed as if `root` were the root.
 fn open_below(root: &File, path: &Path) -> io::Result<File> {
     let mut above = root.try_clone()?;
     let mut so_far = PathBuf::new();

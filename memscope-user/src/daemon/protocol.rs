@@ -1,6 +1,6 @@
-//! What is said on the socket: one line of JSON from the client, one from the daemon, and the connection ends.
+//! The protocol of the socket: one line of JSON from the client, one from the daemon, then the connection ends.
 //!
-//! The process is not in the request: the kernel says who is at the other end.
+//! The process is not in the request: the kernel identifies the peer.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -17,10 +17,10 @@ pub const MAX_REQUEST_BYTES: usize = 64 << 10;
 pub const MAX_REPLY_BYTES: usize = 4 << 10;
 /// Characters of a reply's text; each may become twelve bytes.
 const MAX_REPLY_CHARS: usize = 300;
-/// Linux takes no longer path.
+/// Linux's limit of a path.
 const MAX_PATH_BYTES: usize = 4095;
 
-/// A request that is none.
+/// An invalid request.
 #[derive(Debug, Error)]
 pub enum RequestError {
     /// No end of the line within the limit.
@@ -29,10 +29,10 @@ pub enum RequestError {
     /// The peer has ended the line nowhere.
     #[error("the request ends before its line does")]
     Incomplete,
-    /// Something stands behind it.
+    /// Bytes behind the line.
     #[error("there is more than one request")]
     Trailing,
-    /// Not the JSON that is wanted.
+    /// Not the expected JSON.
     #[error("the request is not understood: {0}")]
     Malformed(#[from] serde_json::Error),
     /// Of another version.
@@ -45,7 +45,7 @@ pub enum RequestError {
     OutputPath,
 }
 
-/// What a script wants: values are those of the command line.
+/// A script's settings: values are those of the command line.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Settings {
@@ -74,7 +74,7 @@ struct Request {
     settings: Settings,
 }
 
-/// The line of what has come so far; `None` if its end has not come.
+/// The line received so far; `None` if its end has not come.
 pub fn line(bytes: &[u8]) -> Result<Option<&[u8]>, RequestError> {
     match bytes.iter().take(MAX_REQUEST_BYTES).position(|byte| *byte == b'\n') {
         Some(end) if end + 1 == bytes.len() => Ok(Some(&bytes[..end])),
@@ -84,7 +84,7 @@ pub fn line(bytes: &[u8]) -> Result<Option<&[u8]>, RequestError> {
     }
 }
 
-/// What a line says.
+/// The settings in a line.
 pub fn settings(line: &[u8]) -> Result<Settings, RequestError> {
     let AnyRequest { version } = serde_json::from_slice(line)?;
     if version != VERSION {
@@ -94,7 +94,7 @@ pub fn settings(line: &[u8]) -> Result<Settings, RequestError> {
     if is_place(&settings.output_path) { Ok(settings) } else { Err(RequestError::OutputPath) }
 }
 
-/// Whether it means the same whatever is above it.
+/// Whether the path is absolute and without `..`.
 fn is_place(path: &Path) -> bool {
     let bytes = path.as_os_str().as_encoded_bytes();
     let mut parts = bytes.split(|byte| *byte == b'/');
@@ -122,21 +122,21 @@ impl Settings {
     }
 }
 
-/// The Python trace is the script's own doing; the command line has no word for it.
+/// The Python trace is made in the script itself; it is no option of the command line.
 fn without_traceback(events: &str) -> String {
     let rest: Vec<&str> = events.split([',', '，']).filter(|item| item.trim() != "traceback").collect();
     if rest.iter().all(|item| item.trim().is_empty()) { "none".to_owned() } else { rest.join(",") }
 }
 
-/// How it went.
+/// The result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Status {
-    /// Probes are there: what the process does from now on is seen.
+    /// Probes are placed: the process's calls from now on are seen.
     Ready,
     /// A tracer has had the process already.
     Traced,
-    /// It is not traced, and the text says why.
+    /// It is not traced; the text has the reason.
     Refused,
 }
 
@@ -144,14 +144,14 @@ pub enum Status {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Reply {
     version: u32,
-    /// How it went.
+    /// The result.
     pub status: Status,
     /// One line for the user, without control characters.
     pub text: String,
 }
 
 impl Reply {
-    /// With a text that may hold anything.
+    /// With a text of any contents.
     #[must_use]
     pub fn new(status: Status, text: impl std::fmt::Display) -> Self {
         Self { version: VERSION, status, text: one_line(&text.to_string()) }
@@ -282,7 +282,7 @@ mod tests {
         assert!(said(&deep).starts_with("the request is not understood"), "{}", said(&deep));
     }
 
-    /// Of other versions only the number is understood, whatever else they have.
+    /// Of other versions only the number is read, whatever else they contain.
     #[test]
     fn other_versions_are_named() {
         let text = said(b"{\"version\":2,\"process\":1}\n");
@@ -300,7 +300,7 @@ mod tests {
         }
     }
 
-    /// Whatever a text holds, a reply is one line within its bound.
+    /// Whatever a text contains, a reply is one line within its bound.
     #[test]
     fn replies_are_one_line() {
         let worst: String =

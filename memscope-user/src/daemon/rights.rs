@@ -1,4 +1,4 @@
-//! The tracer of a peer has the peer's rights to files, and those that tracing takes.
+//! Gives a peer's tracer the peer's rights to files, and the capabilities for tracing.
 
 use std::io;
 
@@ -9,8 +9,8 @@ use nix::{
 
 use crate::os::capabilities;
 
-/// Makes this process, which is root's and has one thread, that of a user: all files are opened with that user's rights from here on. What is
-/// left besides are capabilities for tracing, none of which opens other users' files by their paths.
+/// Turns this process, root's with one thread, into that of a user: all files are opened with that user's rights from
+/// here on. Further capabilities are only those for tracing, none of which opens other users' files by their paths.
 pub fn take_on(uid: u32, gid: u32, groups: &[u32]) -> io::Result<()> {
     let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
     let groups: Vec<Gid> = groups.iter().copied().map(Gid::from_raw).collect();

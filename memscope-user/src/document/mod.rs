@@ -20,7 +20,7 @@ pub trait Content: Serialize + JsonSchema {
     const SCHEMA: &'static str;
 }
 
-/// What a trace, or a command on files, found.
+/// Findings of a trace, or of a command on files.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct Findings<'a> {
     /// By process, then device.
@@ -29,14 +29,14 @@ pub struct Findings<'a> {
     pub end: &'a RunEnd,
 }
 
-/// What rules say of the findings of a run.
+/// Cards of a run, made by rules from its findings.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct Explained<'a> {
     /// The most urgent first, then those about most bytes.
     pub cards: &'a [Card],
     /// Further ones.
     pub cards_left_out: u64,
-    /// Rules without what they go by.
+    /// Rules without the findings they need.
     pub not_judged: &'a [NotJudged],
     /// How the trace ended, and what was lost.
     pub end: &'a RunEnd,
@@ -47,7 +47,7 @@ pub struct Explained<'a> {
 pub struct Comparison<'a> {
     /// By device.
     pub devices: &'a [ComparedDevice],
-    /// What the step is known by in either run; absent where all steps are compared.
+    /// The origin of the step in either run; absent where all steps are compared.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub steps_from: Option<[StepsFrom; 2]>,
     /// The reference's file, and the one with the changes of memory; absent from Python.
@@ -95,7 +95,7 @@ impl<T: Content> Content for &T {
     const SCHEMA: &'static str = T::SCHEMA;
 }
 
-/// A document: what it is, who made it, and its contents.
+/// A document: schema, version of the tool, and contents.
 #[derive(Debug, Serialize, JsonSchema)]
 struct Document<T> {
     /// Name and version of the schema.
@@ -110,7 +110,7 @@ struct Document<T> {
 ///
 /// # Errors
 ///
-/// When `out` cannot be written to.
+/// When `out` cannot be written.
 pub fn write<T: Content>(content: T, out: &mut dyn Write) -> io::Result<()> {
     let document = Document { schema: T::SCHEMA, tool_version: env!("CARGO_PKG_VERSION"), content };
     Ok(serde_json::to_writer(out, &document)?)

@@ -1,6 +1,7 @@
-//! What anything may be read by: `./x fuzz` makes up bytes for each of these (`fuzz/`), tests give them its corpora again.
+//! All readers of foreign bytes: `./x fuzz` makes up bytes for each of these (`fuzz/`), and tests run its corpora
+//! again.
 //!
-//! A target only has to end, without a panic and in little memory. What the bytes mean is for other tests.
+//! A target only has to end, without a panic and in little memory. The meaning of the bytes is for other tests.
 
 use std::{cell::OnceCell, fs, path::Path, sync::Arc};
 
@@ -179,7 +180,7 @@ fn python(bytes: &[u8]) {
 fn daemon(bytes: &[u8]) {
     let Ok(Some(line)) = daemon::protocol::line(bytes) else { return };
     let Ok(settings) = daemon::protocol::settings(line) else { return };
-    // The last option is not for the user to say; none is more than an option.
+    // The last option is fixed by the daemon; the user's values never become further options.
     assert!(settings.options().iter().all(|option| option.starts_with("--")), "{settings:?}");
 }
 
@@ -206,7 +207,7 @@ fn rules(bytes: &[u8]) {
 mod tests {
     use super::*;
 
-    /// What a run of `./x fuzz` has found worth keeping, and each input that has made a target fail once.
+    /// Inputs that a run of `./x fuzz` has found worth keeping, and each input that has made a target fail once.
     #[test]
     fn corpora_are_read() {
         let corpora = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus");

@@ -1,4 +1,4 @@
-//! How much a trace has written, and how fast. The files themselves are asked, so it does not matter which thread writes them.
+//! Size and growth of a trace's files. Read from the files themselves, so it does not matter which thread writes them.
 
 use std::{
     collections::VecDeque,
@@ -9,15 +9,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Where a database has rows that are not in its file yet.
+/// Suffix of a database's log: rows that are not in its file yet.
 const LOG_SUFFIX: &str = "-wal";
 
-/// Files that a trace writes: who creates one adds it.
+/// Files that a trace writes: their creator adds them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Files(Arc<Mutex<Vec<PathBuf>>>);
 
 impl Files {
-    /// Adds a file, which may not be there yet.
+    /// Adds a file, which may not exist yet.
     pub(crate) fn add(&self, path: &Path) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(path.to_owned());
     }
@@ -27,7 +27,7 @@ impl Files {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|file| file != path);
     }
 
-    /// Bytes of all of them. What cannot be looked at counts nothing.
+    /// Bytes of all files. An unreadable one counts as 0.
     fn size_bytes(&self) -> u64 {
         let files = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let size = |path: &Path| fs::symlink_metadata(path).map_or(0, |file| file.len());
@@ -43,12 +43,12 @@ impl Files {
     }
 }
 
-/// Looks that the time until the disk is full is taken of, and how many there have to be: a moment tells nothing.
+/// Readings for the time until the disk is full; fewer are no evidence.
 const LOOKS: usize = 11;
 const MIN_LOOKS: usize = 4;
 /// With less time left there is a warning.
 const SOON: Duration = Duration::from_mins(5);
-/// More than that is not told.
+/// Longer times are not reported.
 const FAR: Duration = Duration::from_hours(24 * 365);
 
 /// Size and rate of the files, as of the last look.
@@ -56,22 +56,22 @@ const FAR: Duration = Duration::from_hours(24 * 365);
 pub struct DiskUse {
     /// Bytes of all files.
     pub size_bytes: u64,
-    /// Bytes that were added in each second between the last two looks.
+    /// Bytes added per second between the last two readings.
     pub bytes_per_second: u64,
     /// When the disk is full, at the rate of the last looks; not if the files may not become so large.
     pub until_full: Option<Duration>,
 }
 
-/// How far files can grow, as far as that is known.
+/// Room for growth of files, as far as known.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Room {
-    /// Bytes that are free on the disk.
+    /// Free bytes on the disk.
     pub(super) free_bytes: Option<u64>,
     /// Bytes that the files have at most.
     pub(super) max_bytes: Option<u64>,
 }
 
-/// When so many bytes are written, if that is soon enough to be told.
+/// Time until this many bytes are written, if soon enough to report.
 pub(crate) fn until(bytes: u64, bytes_per_second: f64) -> Option<Duration> {
     Duration::try_from_secs_f64(bytes as f64 / bytes_per_second).ok().filter(|left| *left < FAR)
 }
@@ -106,7 +106,7 @@ impl Disk {
         DiskUse { size_bytes, bytes_per_second, until_full }
     }
 
-    /// How much time is left, once, when it is little.
+    /// The remaining time, once, when it is short.
     pub(super) fn warning(&mut self, disk: DiskUse) -> Option<Duration> {
         let left = disk.until_full.filter(|left| *left < SOON && !self.warned)?;
         self.warned = true;
@@ -125,8 +125,8 @@ fn rate((then, before): (Instant, u64), (now, size_bytes): (Instant, u64)) -> f6
 mod tests {
     use super::*;
 
-    /// Makes sure that sizes add up over files, logs of databases and files to come, and that the rate is that of the time
-    /// between two looks: 1000 + 24 + 8 bytes, then 3000 more in two seconds.
+    /// Sizes add up over files, logs of databases and files to come, and the rate is that of the time between two
+    /// readings: 1000 + 24 + 8 bytes, then 3000 more in two seconds.
     #[test]
     fn sizes_and_rates() {
         let folder = tempfile::tempdir().expect("temporary directory");
@@ -153,8 +153,9 @@ mod tests {
         assert_eq!(look(3), (1032, 0));
     }
 
-    /// Makes sure that the time left is that of the free space at the rate of the last looks, that it is told after a few of them, not where
-    /// the files may not fill the disk, and that the warning comes once: 100 bytes a second, 40 000 and then 20 000 free.
+    /// The remaining time is that of the free space at the rate of the last readings; it is reported after a few of
+    /// them, not where the limit of the files comes first, and the warning comes once: 100 bytes a second, 40 000 and
+    /// then 20 000 free.
     #[test]
     fn a_full_disk_is_foreseen() {
         let folder = tempfile::tempdir().expect("temporary directory");
@@ -172,11 +173,11 @@ mod tests {
             assert_eq!(look(seconds, 40_000, None), (None, None));
         }
         assert_eq!(look(3, 40_000, None), (Some(400), None));
-        // At 400 bytes, 39 600 more are allowed: that is less than what is free.
+        // At 400 bytes, 39 600 more are allowed: less than the free space.
         assert_eq!(look(4, 40_000, Some(40_000)), (None, None));
         assert_eq!(look(5, 20_000, Some(40_000)), (Some(200), Some(200)));
         assert_eq!(look(6, 20_000, None), (Some(200), None));
-        // Nothing is written for as long as is looked back.
+        // No writes in all of the readings.
         let idle = (7..18).map(|seconds| {
             disk.look(start + Duration::from_secs(seconds), Room { free_bytes: Some(1), max_bytes: None })
         });

@@ -16,7 +16,8 @@ use super::{
 use crate::{capture::Note, crew::Fault, error_chain, kernel::KernelError, pipeline::Outcome, watch::live::Watch};
 
 impl Loop {
-    /// Ends the trace in order: no more events, all outputs complete, then the probes go, and the end of the program is waited for.
+    /// Ends the trace in order: no more events, all outputs complete, then the probes are removed, and the end of the
+    /// program is awaited.
     pub(super) fn finish(mut self, end: End, never_ran: bool) -> Summary {
         let took = self.started.elapsed();
         let (unopened, silenced) = self.stop(&end);
@@ -24,7 +25,7 @@ impl Loop {
         let enter = |phase| handles.shared.enter(phase, &**speaker.listener());
         let Stream { reader, capture, .. } = stream;
         reader.finish();
-        // Records that wait, rows, and what a database has not moved into its file yet.
+        // Waiting records, rows, and the part of a database that is not in its file yet.
         enter(Phase::Writing);
         let mut written = work.join();
         enter(Phase::Written);
@@ -34,7 +35,7 @@ impl Loop {
         if let Some(outcome) = &mut written.outcome {
             note_failures(outcome, fault.as_ref(), &unopened);
         }
-        // Whoever was stopped in the last moment goes on.
+        // Continues processes that were stopped in the last moment.
         while let Ok(urgent) = urgent.try_recv() {
             let _ = target.follow.handle(&mut target.kernel, urgent);
         }
@@ -78,15 +79,16 @@ impl Loop {
         Summary { results, program_status: child.and_then(status_of) }
     }
 
-    /// No more events, and no process waits for us. Gives the files that could not be opened, and whether the kernel side is silent.
+    /// Stops events, and releases waiting processes. Returns the files that could not be opened, and whether the kernel
+    /// side is silent.
     fn stop(&mut self, end: &End) -> (Vec<String>, Result<(), KernelError>) {
         self.enter(Phase::Ending);
         report_end(end, &self.speaker);
-        // While the processes are there to be told of, and before the notes end.
+        // While the processes still exist, and before the notes end.
         if let Some(usage) = self.side.usage.take() {
             usage.finish();
         }
-        // While the kernel side still sends threads to the handler, so that one of them can take it out.
+        // While the kernel side still sends threads to the handler, so that one of them can remove it.
         if let Some(watch) = &self.side.watch {
             watch.leave();
         }
@@ -109,7 +111,7 @@ fn status_of(mut child: Child) -> Option<u8> {
     child.status()
 }
 
-/// Says why the trace ends, where that is not as it should be.
+/// Reports why the trace ends, if the end is not as expected.
 fn report_end(end: &End, speaker: &Speaker) {
     if end.is_failure() {
         let hint = if matches!(end, End::Output(_)) { files::hint() } else { String::new() };
@@ -121,7 +123,7 @@ fn report_end(end: &End, speaker: &Speaker) {
     }
 }
 
-/// The report names what is missing.
+/// The report names the missing parts.
 fn note_failures(outcome: &mut Outcome, fault: Option<&Fault>, unopened: &[String]) {
     if let Some(fault) = fault {
         outcome.end.fault = Some(fault.to_string());
@@ -145,7 +147,7 @@ fn show_last_sample(
     }
 }
 
-/// Says which outputs could not be written; gives their number.
+/// Reports outputs that could not be written; returns their number.
 fn report_failures(written: &Written, speaker: &Speaker) -> usize {
     let errors = written.outcome.iter().flat_map(|outcome| &outcome.errors).map(|error| error_chain(error));
     let failures = errors.chain(written.capture_error.clone());

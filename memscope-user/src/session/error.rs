@@ -11,22 +11,22 @@ use crate::{
     sinks::SinkError,
 };
 
-/// What a [`Listener`](super::Listener) refuses with.
+/// A [`Listener`](super::Listener)'s reason to refuse.
 pub type Refusal = Box<dyn std::error::Error + Send + Sync>;
 
 /// A trace did not begin, or did not end in order.
 #[derive(Debug, Error)]
 pub enum TraceError {
-    /// The options do not go together, or a file that they name cannot be used.
+    /// The options conflict, or a file that they name cannot be used.
     #[error("{0}")]
     Options(String),
-    /// This kernel cannot do what the options ask for.
+    /// This kernel lacks a feature that the options need.
     #[error("{0}")]
     Unsupported(String),
     /// A process cannot be traced.
     #[error("{0}")]
     Process(String),
-    /// A process is gone, or cannot be looked at.
+    /// A process is gone, or unreadable.
     #[error("cannot look at process {pid}")]
     Look {
         /// The process.
@@ -47,7 +47,7 @@ pub enum TraceError {
     /// The program could not be started.
     #[error(transparent)]
     Spawn(#[from] SpawnError),
-    /// The kernel refused something.
+    /// The kernel refused a request.
     #[error(transparent)]
     Kernel(#[from] KernelError),
     /// The library for mstx could not be written.
@@ -62,13 +62,13 @@ pub enum TraceError {
     /// The system refused a thread, a process or a descriptor.
     #[error("{what}")]
     System {
-        /// What it was for.
+        /// Its purpose.
         what: &'static str,
         /// Why not.
         #[source]
         source: io::Error,
     },
-    /// The listener refused to go on.
+    /// The listener refused.
     #[error(transparent)]
     Listener(Refusal),
     /// The tracer failed while it ended the trace.

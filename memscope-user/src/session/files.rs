@@ -2,7 +2,7 @@
 
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 
-/// What may be said behind an error of writing; nothing where files may have any size.
+/// Advice after a write error; empty where files may have any size.
 pub(crate) fn hint() -> String {
     match getrlimit(Resource::RLIMIT_FSIZE) {
         Ok((limit, _)) if limit != RLIM_INFINITY => format!(" (files may have {limit} bytes: `ulimit -f`)"),

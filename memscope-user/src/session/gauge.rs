@@ -1,4 +1,4 @@
-//! Live figures for a status line: what the rows say.
+//! Live figures for a status line: those of the written events.
 
 use std::collections::BTreeMap;
 
@@ -9,16 +9,16 @@ use crate::{
     model::{Device, Event, EventKind, RunEnd, System},
 };
 
-/// What a status line shows.
+/// Figures of a status line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Figures {
-    /// Events that are written.
+    /// Written events.
     pub events: u64,
     /// Live driver bytes by device.
     pub live_bytes: BTreeMap<Device, u64>,
 }
 
-/// Read by whoever shows the figures.
+/// For the reader of the figures.
 #[derive(Clone, Debug)]
 pub struct Gauge(watch::Receiver<Figures>);
 
@@ -30,7 +30,7 @@ impl Gauge {
     }
 }
 
-/// Counts what is written; hands the figures over at each flush, so that an event costs no more than its count.
+/// Counts written events; publishes the figures at each flush, so that an event costs only its count.
 #[derive(Debug)]
 pub(super) struct Counter {
     figures: Figures,

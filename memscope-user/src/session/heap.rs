@@ -1,6 +1,6 @@
-//! Memory that is not needed any more goes back to the system: a trace may run for weeks beside what needs the memory.
+//! Returns unused memory to the system: a trace may run for weeks beside programs that need it.
 
-/// To be called when much has been freed. Takes about a millisecond.
+/// Call after large frees. Takes about a millisecond.
 #[cfg(target_env = "gnu")]
 pub(super) fn give_back() {
     // SAFETY: no arguments that could be wrong.

@@ -1,11 +1,11 @@
-//! What was known of a figure before: for rates and for how it has changed lately.
+//! Earlier values of a figure: for rates and recent changes.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::analyses::sample::Change;
 
-/// Changes are told over this time.
+/// The span of reported changes.
 const SPAN: Duration = Duration::from_secs(60);
 /// Points are at least this far apart, so that there are never more than 61.
 const APART: Duration = Duration::from_secs(1);
@@ -19,7 +19,7 @@ pub(super) struct History {
 }
 
 impl History {
-    /// The figure at this time of the trace; gives how it has changed. Times never run backwards.
+    /// The figure at this time of the trace; returns its change. Times never run backwards.
     pub(super) fn bytes(&mut self, now: Duration, bytes: u64) -> Option<Change> {
         // The oldest that stays is as old as the span, or a little older.
         while self.points.get(1).is_some_and(|(time, _)| now.saturating_sub(*time) >= SPAN) {
@@ -35,8 +35,7 @@ impl History {
         change
     }
 
-    /// Allocations and frees up to now; gives how many there were of each since the last sample. In the first one all of
-    /// them are since then.
+    /// Allocations and frees up to now; returns the numbers since the last sample. In the first one all of them are.
     pub(super) fn counts(&mut self, allocations: u64, frees: u64) -> (u64, u64) {
         let (before, after) = (self.counts.replace((allocations, frees)).unwrap_or_default(), (allocations, frees));
         (after.0.saturating_sub(before.0), after.1.saturating_sub(before.1))
@@ -62,7 +61,7 @@ mod tests {
         assert_eq!(history.bytes(at(10), 100), None);
         assert_eq!(history.bytes(at(11), 70), Some(change(1, -30)));
         assert_eq!(history.bytes(at(70), 400), Some(change(60, 300)));
-        // Those of 10 s are more than a minute ago; 11 s is a minute before 71 s.
+        // Those of 10 s are more than a minute old; 11 s is a minute before 71 s.
         assert_eq!(history.bytes(at(71), 400), Some(change(60, 330)));
         assert_eq!(history.bytes(at(1000), 0), Some(change(929, -400)));
         assert_eq!(history.bytes(at(1001), u64::MAX), Some(change(930, i64::MAX)));
@@ -76,7 +75,7 @@ mod tests {
             history.bytes(Duration::from_millis(100 * tenths), tenths);
         }
         assert!(history.points.len() <= 62, "{}", history.points.len());
-        // 9999.9 s: the point at 9939 s is the last that is a minute old.
+        // 9999.9 s: the point at 9939 s is the last one that is a minute old.
         assert_eq!(history.bytes(at(10_000), 100_000).map(|change| change.change_bytes), Some(600));
     }
 

@@ -1,4 +1,4 @@
-//! What a trace says while it runs.
+//! Receives the messages and results of a running trace.
 
 use std::{fmt, ops::ControlFlow, panic::Location, path::PathBuf, sync::Arc, time::Duration};
 
@@ -10,7 +10,7 @@ use crate::{
     sinks::{log::Level, tree::OutputTree},
 };
 
-/// Gets what a trace sees and finds. Every method has a default that does nothing.
+/// Gets the events and findings of a trace. Every method has a default that does nothing.
 ///
 /// Methods are called by several threads of the trace, and the traced program may wait for the next one: they should be short.
 pub trait Listener: Send + Sync {
@@ -18,7 +18,7 @@ pub trait Listener: Send + Sync {
     ///
     /// # Errors
     ///
-    /// Whatever the listener finds missing.
+    /// The listener's own reason.
     fn opened(&self, outputs: &Outputs<'_>) -> Result<(), Refusal> {
         let _ = outputs;
         Ok(())
@@ -31,7 +31,7 @@ pub trait Listener: Send + Sync {
     ///
     /// # Errors
     ///
-    /// Whatever has changed meanwhile.
+    /// The listener's own reason.
     fn attached(&self) -> Result<(), Refusal> {
         Ok(())
     }
@@ -41,17 +41,17 @@ pub trait Listener: Send + Sync {
         let _ = phase;
     }
 
-    /// Something for the user to know.
+    /// A message for the user.
     fn message(&self, message: &Message<'_>) {
         let _ = message;
     }
 
-    /// How far the trace is; once a second.
+    /// Progress of the trace; once a second.
     fn progress(&self, progress: &Progress) {
         let _ = progress;
     }
 
-    /// Whether [`Listener::event`] is to be called.
+    /// Whether to call [`Listener::event`].
     fn wants_events(&self) -> bool {
         true
     }
@@ -67,7 +67,7 @@ pub trait Listener: Send + Sync {
         ControlFlow::Continue(())
     }
 
-    /// What is found so far, after `Control::ask`.
+    /// Findings so far, after `Control::ask`.
     fn findings_so_far(&self, findings: &[Finding]) {
         let _ = findings;
     }
@@ -97,11 +97,11 @@ pub struct Outputs<'a> {
 /// One message.
 #[derive(Clone, Copy, Debug)]
 pub struct Message<'a> {
-    /// How much it matters.
+    /// Its severity.
     pub level: Level,
-    /// The place in the source that says it.
+    /// The place in the source that sends it.
     pub place: &'static Location<'static>,
-    /// What it says, on one line.
+    /// The text, on one line.
     pub text: fmt::Arguments<'a>,
 }
 
@@ -112,9 +112,9 @@ pub enum Phase {
     Starting,
     /// Calls are traced.
     Tracing,
-    /// No more calls are traced.
+    /// Calls are no longer traced.
     Ending,
-    /// What is left is written.
+    /// The rest is written.
     Writing,
     /// All is written.
     Written,
@@ -124,7 +124,7 @@ pub enum Phase {
     Ended,
 }
 
-/// How far a trace is.
+/// Progress of a trace.
 #[derive(Clone, Debug)]
 pub struct Progress {
     /// Rows, and live bytes of each device.
@@ -141,7 +141,7 @@ pub struct Progress {
 pub struct Results {
     /// Why it ended.
     pub end: End,
-    /// Findings and losses; `None` where the part that makes them failed.
+    /// Findings and losses; `None` if the part that makes them failed.
     pub outcome: Option<Outcome>,
     /// The capture, if one was wanted.
     pub capture: Option<PathBuf>,
@@ -153,7 +153,7 @@ pub struct Results {
     pub never_ran: bool,
     /// No block was in the selected part of the run.
     pub selected_none: bool,
-    /// What the files have; `None` without output.
+    /// Contents of the files; `None` without output.
     pub files: Option<FilesWritten>,
     /// What block watch found, as text.
     pub watched: Option<String>,
@@ -168,8 +168,8 @@ pub struct Results {
 pub struct FilesWritten {
     /// Their bytes.
     pub disk: DiskUse,
-    /// How long the trace took; `None` where the oldest rows were removed.
+    /// Duration of the trace; `None` if the oldest rows were removed.
     pub took: Option<Duration>,
-    /// Bytes that are free on the disk, if that is known.
+    /// Free bytes on the disk, if known.
     pub free_bytes: Option<u64>,
 }

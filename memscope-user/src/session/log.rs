@@ -29,12 +29,12 @@ impl RunLog {
             Err(TryLockError::WouldBlock) if std::thread::panicking() => return,
             Err(TryLockError::WouldBlock) => self.0.lock().unwrap_or_else(PoisonError::into_inner),
         };
-        // A log that cannot be written is no reason to disturb the trace: the listener has the message.
+        // An unwritable log is no reason to disturb the trace: the listener has the message.
         let _ = log.line(level, place.file(), place.line(), &text.to_string());
     }
 }
 
-/// Says things to the listener and to the log.
+/// Sends messages to the listener and to the log.
 #[derive(Clone)]
 pub(crate) struct Speaker {
     listener: Arc<dyn Listener>,
@@ -56,7 +56,7 @@ impl Speaker {
         &self.listener
     }
 
-    /// Says something. The place is the caller's.
+    /// Sends a message. The place is the caller's.
     #[track_caller]
     pub(crate) fn say(&self, level: Level, text: fmt::Arguments<'_>) {
         let place = Location::caller();
@@ -104,7 +104,7 @@ mod tests {
         }
     }
 
-    /// Each message has the place of the line that says it, for the listener and in the log.
+    /// Each message has the place of the line that sends it, for the listener and in the log.
     #[test]
     fn messages_name_their_callers() {
         let root = tempfile::tempdir().expect("temporary directory");

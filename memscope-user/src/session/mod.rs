@@ -88,7 +88,7 @@ use crate::{
 pub enum End {
     /// Every traced process has ended.
     Processes,
-    /// The given time is over.
+    /// The given time has passed.
     Duration,
     /// The given number of samples was taken.
     Count,
@@ -98,7 +98,7 @@ pub enum End {
     Size,
     /// It was asked for, with this reason.
     Asked(String),
-    /// An output cannot be written any more.
+    /// An output can no longer be written.
     Output(String),
     /// The kernel side failed.
     Kernel(String),
@@ -120,7 +120,7 @@ impl fmt::Display for End {
             Self::Processes => f.write_str("the traced processes ended"),
             Self::Duration => f.write_str("the given time was over"),
             Self::Count => f.write_str("the given number of samples was taken"),
-            Self::Reader => f.write_str("nobody reads the samples any more"),
+            Self::Reader => f.write_str("the reader of the samples is gone"),
             Self::Size => f.write_str("the files had the size of --max-size"),
             Self::Asked(text) | Self::Output(text) | Self::Kernel(text) => f.write_str(text),
             Self::Fault(fault) => fault.fmt(f),
@@ -131,17 +131,17 @@ impl fmt::Display for End {
 /// A trace that has ended.
 #[derive(Debug)]
 pub struct Summary {
-    /// What came of it.
+    /// Its results.
     pub results: Results,
-    /// The program's exit status as shells give it; `None` where no program was started, or its status was taken by another
-    /// part of this process.
+    /// The program's exit status as shells give it; `None` if no program was started, or another part of this process
+    /// took its status.
     pub program_status: Option<u8>,
 }
 
-/// How far a trace is.
+/// Progress of a trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Status {
-    /// The part that is under way.
+    /// The current part.
     pub phase: Phase,
     /// Rows, and live bytes of each device, as of the last flush.
     pub figures: Figures,
@@ -158,21 +158,21 @@ pub struct Trace {
     control: Control,
 }
 
-/// Asks a running trace for things, from any thread.
+/// Sends requests to a running trace, from any thread.
 #[derive(Clone, Debug)]
 pub struct Control {
     asks: UnboundedSender<Ask>,
     shared: Arc<Shared>,
 }
 
-/// What a trace is asked for.
+/// A request to a trace.
 #[derive(Clone, Debug)]
 enum Ask {
     Stop(String),
     Findings,
 }
 
-/// What the loop shares with the handles of the trace.
+/// State shared by the loop and the handles of the trace.
 #[derive(Debug, Default)]
 struct Shared {
     phase: Mutex<Option<Phase>>,
@@ -192,8 +192,8 @@ impl Shared {
     }
 }
 
-/// Why this process cannot trace, if it cannot: a build without the BPF object, rights that it lacks, or a kernel without what a
-/// trace needs.
+/// Why this process cannot trace, if so: a build without the BPF object, missing privileges, or a kernel without a
+/// needed feature.
 #[must_use]
 pub fn obstacle() -> Option<String> {
     if lacks_object() {
@@ -237,11 +237,11 @@ impl Steps {
 }
 
 impl Trace {
-    /// Starts a trace; returns when its probes are there, and the program, if one is to be started, runs.
+    /// Starts a trace; returns when its probes are placed, and the program, if any, runs.
     ///
     /// # Errors
     ///
-    /// Whatever keeps the trace from beginning. Nothing is left of it then: no file, no probe, no process.
+    /// Any reason why the trace cannot begin. It leaves no file, no probe and no process behind.
     pub fn start(options: TraceOptions, listener: Arc<dyn Listener>) -> Result<Self, TraceError> {
         options.check()?;
         let program = match &options.traced {
@@ -257,7 +257,7 @@ impl Trace {
         let tree = plan.tree.clone();
         let started = Self::start_loop(options, plan, program);
         started.inspect_err(|_| {
-            // Nothing came of it.
+            // The trace was refused.
             if let Some(tree) = &tree {
                 tree.discard();
             }
@@ -303,12 +303,12 @@ impl Trace {
         self.control.clone()
     }
 
-    /// Asks the trace to end. The program goes on.
+    /// Asks the trace to end. The program continues.
     pub fn stop(&self) {
         self.control.stop("the trace was asked to end");
     }
 
-    /// How far it is.
+    /// Its progress.
     #[must_use]
     pub fn status(&self) -> Status {
         self.control.status()
@@ -338,11 +338,11 @@ impl Drop for Trace {
 impl Control {
     /// Asks the trace to end for a reason, which the capture keeps.
     pub fn stop(&self, reason: &str) {
-        // A trace that has ended needs no more.
+        // A trace that has ended needs no request.
         let _ = self.asks.send(Ask::Stop(reason.to_owned()));
     }
 
-    /// Has the listener get what is found so far.
+    /// Sends the findings so far to the listener.
     pub fn ask(&self) {
         let _ = self.asks.send(Ask::Findings);
     }
@@ -364,7 +364,7 @@ impl Control {
         program.is_some()
     }
 
-    /// How far the trace is.
+    /// The progress of the trace.
     #[must_use]
     pub fn status(&self) -> Status {
         let phase = self.shared.phase.lock().unwrap_or_else(PoisonError::into_inner).unwrap_or(Phase::Starting);
@@ -398,7 +398,7 @@ fn shared_run(
     ended
 }
 
-/// Signals are for the process's own threads. What a thread does to itself still ends the process.
+/// Signals are for the process's own threads. A fault of a thread still ends the process.
 fn block_signals() {
     let mut signals = SigSet::all();
     for own in [

@@ -1,4 +1,4 @@
-//! Puts samples together out of what the analyses say, what the kernel says of processes, and what was known before.
+//! Makes samples of findings, the kernel's figures of processes, and earlier values.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -18,7 +18,7 @@ use crate::{
     usage::host,
 };
 
-/// Figures whose changes are followed; those of further ones are not told.
+/// Most figures with a history; further ones have no changes.
 const MAX_HISTORIES: usize = 4096;
 /// The driver's figures are no news any more when they are this old, beyond one interval.
 const STALE: Duration = Duration::from_secs(5);
@@ -34,14 +34,14 @@ pub(super) struct Monitor {
     started: Instant,
     shown: u64,
     shown_at: Duration,
-    /// One is asked for, and not there yet.
+    /// One is requested, and has not come yet.
     asked: bool,
     living: BTreeSet<u32>,
     histories: HashMap<Key, History>,
 }
 
 impl Monitor {
-    /// Takes those that the options ask for.
+    /// With the options' interval and number.
     pub(super) fn new(Samples { interval, count }: Samples) -> Self {
         Self {
             interval,
@@ -55,7 +55,7 @@ impl Monitor {
         }
     }
 
-    /// How often samples are taken.
+    /// The interval of samples.
     pub(super) const fn interval(&self) -> Duration {
         self.interval
     }
@@ -84,13 +84,13 @@ impl Monitor {
         !std::mem::replace(&mut self.asked, true)
     }
 
-    /// A sample that was asked for.
+    /// A requested sample.
     pub(super) fn take(&mut self, findings: &[Finding], lost: u64) -> Sample {
         self.asked = false;
         self.sample(findings, lost, false)
     }
 
-    /// The last sample, with everything that was seen.
+    /// The last sample, with all events.
     pub(super) fn last(mut self, findings: &[Finding], lost: u64) -> Sample {
         self.sample(findings, lost, true)
     }
@@ -121,7 +121,7 @@ impl Monitor {
         Sample { time_ns, interval_ns, last: is_last, lost, devices, processes }
     }
 
-    /// Says what has changed since before.
+    /// Adds the changes since before.
     fn compare(&mut self, process: &mut ProcessSample, now: Duration, interval: Duration) {
         if let Some(host) = process.host {
             let history = history(&mut self.histories, (process.pid, None));
@@ -137,7 +137,7 @@ impl Monitor {
         }
     }
 
-    /// What the driver has said lately.
+    /// The driver's recent figures.
     fn devices(&self, findings: &[Finding], time_ns: u64) -> Option<Vec<DeviceUse>> {
         let oldest_ns = time_ns.saturating_sub((self.interval + STALE).as_nanos() as u64);
         let fresh = findings.iter().filter_map(DeviceUse::of).filter(|device| device.time_ns >= oldest_ns);
@@ -150,7 +150,7 @@ fn history(histories: &mut HashMap<Key, History>, key: Key) -> Option<&mut Histo
     (!full).then(|| histories.entry(key).or_default())
 }
 
-/// What is free of each pool.
+/// Free space of each pool.
 fn spaces(findings: &[Finding]) -> HashMap<(u32, Device, Pool), &FreeSpaceMoment> {
     let mut spaces = HashMap::default();
     for found in findings.iter().filter_map(Fragmentation::of) {

@@ -1,4 +1,4 @@
-//! Tells people at once what they should not have to look for in the report.
+//! Sends users at once the messages that they should not have to search in the report.
 
 use std::collections::{HashMap, HashSet};
 
@@ -9,10 +9,10 @@ use crate::{
     sinks::log::Level,
 };
 
-/// Says what an event warns of.
+/// Sends the warnings that events call for.
 pub(crate) struct Notices {
     speaker: Speaker,
-    /// Living processes that are known by another number in their own pid namespace, and were introduced.
+    /// Living processes with another number in their own pid namespace that were introduced.
     introduced: HashSet<u32>,
     /// Blocks of each process and pool that ended because their addresses were handed out again; nothing once a free was seen, or
     /// the user was warned.
@@ -20,7 +20,7 @@ pub(crate) struct Notices {
 }
 
 impl Notices {
-    /// Says it to this one.
+    /// Sends to this speaker.
     pub(crate) fn new(speaker: Speaker) -> Self {
         Self { speaker, introduced: HashSet::new(), replaced: HashMap::new() }
     }
@@ -51,7 +51,7 @@ impl Notices {
         self.speaker.warn(text);
     }
 
-    /// Says what a process calls itself, once; louder of those that nobody of their namespace came before.
+    /// Reports a process's own number, once; at a higher level for the first one of a namespace.
     fn introduce(&mut self, pid: u32, start: &ProcessStart) {
         let Some(within) = start.pid_within else { return };
         if self.introduced.insert(pid) {

@@ -1,4 +1,4 @@
-//! What `--ops` means for a trace, and what is said of the operators that were found.
+//! The meaning of `--ops` for a trace, and messages about the operators found.
 
 use std::path::Path;
 
@@ -9,15 +9,15 @@ use crate::{
     locate::ops::{OpsChoice, OpsOptions},
 };
 
-/// Operators that can be named where every probe has a link of its own, which takes a file descriptor and, when the trace
+/// Most named operators where every probe has a link of its own, which takes a file descriptor and, when the trace
 /// ends, its time.
 const MOST_SINGLE: usize = 128;
 
-/// What is wanted of operators.
+/// The requested operators.
 pub(super) fn wanted(options: &TraceOptions) -> OpsOptions {
     let collect = &options.collect;
     let RowLevel { op, .. } = collect.level;
-    // Who looks for inefficient use has to see uses, whether they are written or not (contract §1.5).
+    // The analysis of inefficient use has to see accesses, whether they are written or not (contract §1.5).
     let accesses = (collect.events.access || collect.analyses.inefficient) && op;
     let choice = match &options.operators {
         _ if !op => OpsChoice::None,
@@ -48,13 +48,14 @@ pub(super) fn check(options: &OpsOptions, mode: LinkMode) -> Result<(), String> 
     }
 }
 
-/// What this kernel cannot tell of what is wanted, though operators are traced.
-pub(super) fn untold(options: &OpsOptions, mode: LinkMode) -> Option<&'static str> {
-    (options.accesses && !mode.serves_arrays())
-        .then_some("accesses of ATB's operations are not told on this kernel: it has no attach cookies (Linux 5.15)")
+/// Requested data that this kernel cannot report, though operators are traced.
+pub(super) fn unavailable(options: &OpsOptions, mode: LinkMode) -> Option<&'static str> {
+    (options.accesses && !mode.serves_arrays()).then_some(
+        "accesses of ATB's operations are not available on this kernel: it has no attach cookies (Linux 5.15)",
+    )
 }
 
-/// What is said of a library's operators, and whether it is a warning.
+/// The message about a library's operators, and whether it is a warning.
 pub(super) fn describe(path: &Path, ops: LibraryOps, accesses: bool) -> (bool, String) {
     let LibraryOps { probed, probes, with_tensors, figures } = ops;
     let path = path.display();
@@ -91,13 +92,13 @@ mod tests {
     #[test]
     fn accesses_need_cookies() {
         let npu = OpsOptions { accesses: true, ..options(OpsChoice::Npu) };
-        assert!(untold(&npu, LinkMode::Slots).is_some_and(|text| text.contains("Linux 5.15")));
-        assert_eq!(untold(&npu, LinkMode::Cookie), None);
-        assert_eq!(untold(&options(OpsChoice::Npu), LinkMode::Slots), None);
+        assert!(unavailable(&npu, LinkMode::Slots).is_some_and(|text| text.contains("Linux 5.15")));
+        assert_eq!(unavailable(&npu, LinkMode::Cookie), None);
+        assert_eq!(unavailable(&options(OpsChoice::Npu), LinkMode::Slots), None);
     }
 
     #[test]
-    fn old_kernels_are_told_what_they_lack() {
+    fn old_kernels_have_a_message() {
         let all = options(OpsChoice::All);
         let few = options(OpsChoice::Named(vec!["add".to_owned()]));
         let many = options(OpsChoice::Named(vec!["add".to_owned(); 129]));

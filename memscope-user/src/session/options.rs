@@ -1,4 +1,4 @@
-//! What is traced, and what is made of it. Plain values: each has a default, and none knows of a command line.
+//! Options of a trace and its outputs. Plain values with defaults, independent of a command line.
 
 use std::{ffi::OsString, path::PathBuf, time::Duration};
 
@@ -16,7 +16,7 @@ use crate::{
     watch::spec::WatchSpec,
 };
 
-/// Blocks that are named when memory is out.
+/// Blocks named when memory is out.
 pub(crate) const DEFAULT_BLOCKS: u32 = 10;
 
 /// Everything that a trace can be asked for.
@@ -29,13 +29,13 @@ pub(crate) const DEFAULT_BLOCKS: u32 = 10;
 /// ```
 #[derive(Clone, Debug)]
 pub struct TraceOptions {
-    /// Who is traced.
+    /// The traced processes.
     pub traced: Traced,
     /// Trace children, too.
     pub children: bool,
-    /// What is collected.
+    /// The collected data.
     pub collect: CollectOptions,
-    /// Files to write; `None`: the listener alone gets what is seen.
+    /// Files to write; `None`: only the listener gets the results.
     pub output: Option<OutputOptions>,
     /// Call stacks of allocations and other calls.
     pub call_stacks: CallStacks,
@@ -45,7 +45,7 @@ pub struct TraceOptions {
     pub operators: Option<OpsChoice>,
     /// Functions to probe besides the built-in ones (see [`probes::user`](crate::probes::user)).
     pub probes: Vec<&'static ProbeSpec>,
-    /// Collect nothing of a process before its script says so.
+    /// Collect a process's data only once its script says so.
     pub deferred: bool,
     /// Blocks to watch. Changes the program's timing and puts a signal handler into it.
     pub watch: Option<WatchSpec>,
@@ -53,19 +53,19 @@ pub struct TraceOptions {
     pub duration: Option<Duration>,
     /// Take samples instead of running the analyses.
     pub samples: Option<Samples>,
-    /// What happens when a traced process maps a library that has no probes yet; `None`: the best that the kernel has.
+    /// What to do when a traced process maps a library without probes; `None`: the best that the kernel has.
     pub late_libraries: Option<LateLibraries>,
     /// Bytes of the buffer between kernel and tracer.
     pub ring_bytes: u32,
     /// The driver's own figures of the devices.
     pub usage: UsageOptions,
-    /// Leave processes out that are another user's.
+    /// Leave out processes of other users.
     pub only_user: Option<u32>,
-    /// Written into the capture, so that it says how it was made.
+    /// Stored in the capture, to document its origin.
     pub command_line: Vec<String>,
     /// Lesser ways than the kernel offers, for tests.
     pub kernel: KernelLimits,
-    /// A thread of the tracer that is to fail, for tests.
+    /// A thread of the tracer that fails on purpose, for tests.
     pub fail_thread: Option<String>,
 }
 
@@ -130,7 +130,7 @@ impl TraceOptions {
         }
     }
 
-    /// What is made of the records while they come: nothing where only the capture is written.
+    /// The outputs made during the trace: none if only the capture is written.
     pub(crate) fn made_meanwhile(&self) -> CollectOptions {
         let mut collect = self.collect.clone();
         if self.writes_capture_alone() {
@@ -139,13 +139,13 @@ impl TraceOptions {
         collect
     }
 
-    /// Whether the capture is all that is made.
+    /// Whether the capture is the only output.
     pub(crate) fn writes_capture_alone(&self) -> bool {
         self.output.as_ref().is_some_and(|output| !output.rows)
     }
 }
 
-/// Who is traced.
+/// The traced processes.
 #[derive(Clone, Debug)]
 pub enum Traced {
     /// A program that the trace starts.
@@ -161,20 +161,20 @@ pub struct Program {
     pub command: Vec<OsString>,
     /// The user to run it as; `None`: the user of this process.
     pub run_as: Option<RunAs>,
-    /// Have mstx load a library of ours into the program, which makes inlined calls of mstx visible.
+    /// Let mstx load a library of ours into the program, which makes inlined calls of mstx visible.
     pub mstx_injection: bool,
 }
 
-/// What is collected, and what is found out about it.
+/// Collected data, and analyses of it.
 #[derive(Clone, Debug, Default)]
 pub struct CollectOptions {
     /// Rows to write.
     pub events: Events,
     /// Their detail.
     pub level: RowLevel,
-    /// Devices whose rows are written.
+    /// Devices with written rows.
     pub devices: Devices,
-    /// Steps whose rows are written, at most five; none: all.
+    /// Steps with written rows, at most five; empty: all.
     pub steps: Vec<u32>,
     /// Analyses.
     pub analyses: Analyses,
@@ -182,7 +182,7 @@ pub struct CollectOptions {
     pub rules: Option<PathBuf>,
     /// When the reported part of the run begins and ends.
     pub window: Window,
-    /// Blocks that are reported: those of which all of these hold.
+    /// Blocks to report: those that match all of these.
     pub filter: Vec<Condition>,
 }
 
@@ -276,9 +276,9 @@ pub struct Analyses {
     pub decompose: bool,
     /// Inefficient use.
     pub inefficient: bool,
-    /// Out of memory; how many blocks to name.
+    /// Out of memory; number of blocks to name.
     pub oom: Option<u32>,
-    /// What was live at the peaks; an addition of ours.
+    /// Live memory at the peaks; an addition of ours.
     pub peaks: bool,
     /// Free pieces of pools; an addition of ours.
     pub fragmentation: bool,
@@ -311,7 +311,7 @@ impl Analyses {
         words.fold(self.questions, Questions::with)
     }
 
-    /// All of them as scripts ask for them.
+    /// All of them as bits for scripts.
     #[must_use]
     pub const fn of_scripts(self) -> u64 {
         self.bits() as u64 | (self.peaks as u64) << 4 | (self.fragmentation as u64) << 5
@@ -326,7 +326,7 @@ impl Analyses {
             | (self.oom.is_some() as u32) << 3
     }
 
-    /// Bits of the events that are collected: those that are written, and those that they and the analyses need (contract §1.5).
+    /// Bits of the events to collect: the written ones, and those that they and the analyses need (contract §1.5).
     #[must_use]
     pub const fn collect_bits(self, events: Events) -> u32 {
         const BLOCKS: u32 = 1 | 2;
@@ -346,7 +346,7 @@ impl Analyses {
     }
 }
 
-/// Frames of a call stack where no depth is given.
+/// Frames of a call stack without a given depth.
 pub const DEFAULT_STACK_FRAMES: u32 = 50;
 
 /// Depths of call stacks, where they are taken.
@@ -363,7 +363,7 @@ pub struct CallStacks {
 }
 
 impl CallStacks {
-    /// Stacks that answers get where none are asked for.
+    /// Stacks for answers if none are requested.
     pub const AUTOMATIC: Self =
         Self { c: Some(DEFAULT_STACK_FRAMES), python: Some(DEFAULT_STACK_FRAMES), mixed: false, automatic: true };
 }
@@ -377,15 +377,15 @@ pub struct OutputOptions {
     pub owner: Option<Owner>,
     /// Write rows and run the analyses. Without, only the capture is written, at the least cost.
     pub rows: bool,
-    /// What the rows are written as.
+    /// Format of the rows.
     pub format: Format,
     /// How rows have their call stacks.
     pub stacks: StackCells,
-    /// Write the capture, of which a replay makes everything again.
+    /// Write the capture: a replay makes all other outputs from it.
     pub capture: bool,
     /// Bytes of all files, beyond which the trace ends, or (with `parts`) the oldest rows are removed.
     pub max_bytes: Option<u64>,
-    /// Keep the newest rows, in this many parts.
+    /// Keep only the newest rows, in this many parts.
     pub parts: Option<u32>,
     /// The least level of lines in the log file.
     pub log_level: Level,
@@ -407,7 +407,7 @@ impl Default for OutputOptions {
     }
 }
 
-/// Samples of what is live, free and used, for the listener.
+/// Samples of live, free and used memory, for the listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Samples {
     /// Time from one to the next.
@@ -416,7 +416,7 @@ pub struct Samples {
     pub count: Option<u64>,
 }
 
-/// What happens when a traced process maps a library that has no probes yet.
+/// What to do when a traced process maps a library without probes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LateLibraries {
     /// The thread that loads it waits in the kernel, unseen by others, so that no call is missed (Linux 6.0).
@@ -430,9 +430,9 @@ pub enum LateLibraries {
 /// When the driver is asked for its figures.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UsageOptions {
-    /// This often; zero: never.
+    /// Interval; zero: never.
     pub interval: Duration,
-    /// After memory has changed, at most this often in a second; 0: never.
+    /// After memory has changed, at most this many times a second; 0: never.
     pub per_second: u32,
     /// A library instead of the driver's, for tests.
     pub library: Option<PathBuf>,

@@ -1,4 +1,4 @@
-//! What the collection options mean for the pipeline: filter, sinks, analyses, files.
+//! Turns collection options into filter, sinks, analyses and files of the pipeline.
 
 use std::sync::Arc;
 
@@ -46,7 +46,7 @@ pub(crate) fn filter(args: &CollectOptions) -> DumpFilter {
     }
 }
 
-/// What the options say about rows; `fixed`: those that are not as they would be without an option are what a script chooses from.
+/// The options' choice of rows; `fixed`: scripts choose among the non-default ones.
 pub(crate) fn row_bits(args: &CollectOptions, fixed: bool) -> RowBits {
     let device = args.devices;
     let fixed = fixed
@@ -75,7 +75,7 @@ pub(crate) fn demand(args: &CollectOptions, rules: Option<&Arc<RuleSet>>) -> Dem
         let args = CollectOptions { analyses, ..args.clone() };
         let rules = rules.clone().unwrap_or_else(|| Arc::new(RuleSet::builtin()));
         let selection = args.selection(Some(&rules));
-        // What the options ask for reports spans.
+        // The analyses that the options request report the spans.
         let of_chosen = judging(&args, Some(&rules)).silent();
         if selection.is_all() {
             return of_all_blocks(of_chosen, &args, Some(&rules), &selection.filter).into_vec();
@@ -96,8 +96,8 @@ pub(super) struct Opened {
     pub(super) log: Arc<RunLog>,
 }
 
-/// Opens the outputs of a live trace: the tracer's own directory with its settings and log, and the file sink. Nothing is left of them if
-/// that fails.
+/// Opens the outputs of a live trace: the tracer's own directory with its settings and log, and the file sink. If that
+/// fails, none of them is left.
 pub(super) fn open(
     options: &TraceOptions,
     output: &OutputOptions,
@@ -131,7 +131,7 @@ fn open_below(
     Ok(Opened { dump, tree, speaker, log })
 }
 
-/// As msMemScope stores what is watched.
+/// The watched block, as msMemScope stores it.
 fn watch_config(spec: &WatchSpec) -> WatchConfig {
     let WatchSpec { start, output_id, end, full_content } = spec.clone();
     let output_id = output_id.unwrap_or(NO_OUTPUT_ID);
@@ -203,7 +203,7 @@ pub(crate) const fn leaks_wanted(args: &CollectOptions) -> bool {
     args.analyses.leaks && args.steps.is_empty()
 }
 
-/// The rules that name owners, if an analysis was asked for that has them.
+/// The rules that name owners, if a requested analysis has owners.
 pub(crate) fn rules(args: &CollectOptions) -> Result<Option<Arc<RuleSet>>, String> {
     let analyses = &args.analyses;
     if analyses.asked().iter().any(|question| question.names_owners) || analyses.oom.is_some() {
@@ -220,7 +220,7 @@ pub(crate) fn rules(args: &CollectOptions) -> Result<Option<Arc<RuleSet>>, Strin
     }
 }
 
-/// The rules by which rows have owners.
+/// The rules that name owners in rows.
 pub(crate) fn owners(args: &CollectOptions, rules: Option<&Arc<RuleSet>>) -> Option<Arc<RuleSet>> {
     rules.filter(|_| args.analyses.decompose).cloned()
 }
@@ -241,7 +241,7 @@ impl CollectOptions {
     }
 }
 
-/// Refuses a filter that would part pools, where whole ones are looked at.
+/// Refuses a filter that would split pools, for analyses of whole ones.
 pub(crate) fn check_pools(filter: &Filter) -> Result<(), String> {
     if filter.parts_pools() {
         return Err(
@@ -252,7 +252,7 @@ pub(crate) fn check_pools(filter: &Filter) -> Result<(), String> {
     Ok(())
 }
 
-/// Analyses, and whether what they were shown of the run holds a block.
+/// Analyses, and whether their part of the run holds a block.
 pub(crate) struct Chosen {
     pub(crate) analyses: Vec<Box<dyn Analysis>>,
     pub(crate) selected: Selecting,
@@ -263,7 +263,7 @@ pub(crate) struct Chosen {
 pub(crate) struct Selecting(Option<AnyBlock>);
 
 impl Selecting {
-    /// Nothing is selected: it is all of the run.
+    /// Without a selection: all of the run.
     pub(crate) const ALL: Self = Self(None);
 
     /// Whether a part of the run was selected, and no block is in it.
@@ -293,7 +293,7 @@ impl Several {
         self
     }
 
-    /// Adds that of a question.
+    /// Adds the analysis of a question.
     fn asking(mut self, question: &Question, asked: Asked) -> Self {
         let analysis = (question.analysis)(asked);
         if question.up_to_exit {
@@ -309,8 +309,8 @@ impl Several {
     }
 }
 
-/// The analyses that were asked for, of the part of the run that was asked for; what is still held, and where, is always told. The
-/// ledger is that of whole devices.
+/// The requested analyses, of the requested part of the run; memory held at the end, and its places, are always
+/// reported. The ledger is that of whole devices.
 pub(crate) fn analyses(args: &CollectOptions, rules: Option<&Arc<RuleSet>>) -> Chosen {
     let selection = args.selection(rules);
     let of_chosen = of_chosen_blocks(args, rules);
@@ -331,12 +331,12 @@ pub(crate) fn analyses(args: &CollectOptions, rules: Option<&Arc<RuleSet>>) -> C
     Chosen { analyses, selected: Selecting(Some(any_block)) }
 }
 
-/// Those that need not know of other blocks than the chosen ones.
+/// Those that need only the chosen blocks.
 fn of_chosen_blocks(args: &CollectOptions, rules: Option<&Arc<RuleSet>>) -> Several {
     judging(args, rules).whole(HeldAnalysis::default()).marking(ByStackAnalysis::default())
 }
 
-/// Those of them that are not made without being asked for.
+/// Those of them that are made only on request.
 fn judging(args: &CollectOptions, rules: Option<&Arc<RuleSet>>) -> Several {
     let mut chosen = Several::default();
     if leaks_wanted(args) {
@@ -346,7 +346,7 @@ fn judging(args: &CollectOptions, rules: Option<&Arc<RuleSet>>) -> Several {
     asking(chosen, args, rules, &Filter::default(), |question| question.sees == Sees::Chosen)
 }
 
-/// Adds those that look at all blocks, whichever they tell of.
+/// Adds those that need all blocks, whichever they report.
 fn of_all_blocks(mut to: Several, args: &CollectOptions, rules: Option<&Arc<RuleSet>>, filter: &Filter) -> Several {
     if let Some(rules) = rules.filter(|_| args.analyses.oom.is_some()) {
         to = to.whole(OomAnalysis::new(Arc::clone(rules)));
@@ -357,7 +357,7 @@ fn of_all_blocks(mut to: Several, args: &CollectOptions, rules: Option<&Arc<Rule
     asking(to, args, rules, filter, |question| question.sees != Sees::Chosen)
 }
 
-/// Adds analyses of the questions of the registry that are asked for.
+/// Adds the analyses of requested questions of the registry.
 fn asking(
     to: Several,
     args: &CollectOptions,

@@ -49,9 +49,9 @@ use crate::{
 const TICK: Duration = Duration::from_millis(100);
 /// Idle poll interval: urgent records and ended processes wake the loop.
 const RARE_TICK: Duration = Duration::from_millis(500);
-/// Progress is told this often.
+/// Interval of progress reports.
 const STATUS: Duration = Duration::from_secs(1);
-/// Clocks are compared, and losses written into the capture, this often.
+/// Interval of comparing clocks, and of writing losses into the capture.
 const CLOCK: Duration = Duration::from_secs(5);
 
 /// Name of the loop's thread.
@@ -70,11 +70,11 @@ pub(super) struct Loop {
     pub(super) post: Post,
     pub(super) handles: Handles,
     pub(super) started: Instant,
-    pub(super) waiting_told: bool,
+    pub(super) waiting_reported: bool,
     pub(super) speaker: Speaker,
 }
 
-/// Starts the program and traces it until it, and what it started, has ended.
+/// Starts the program and traces it until it and its children have ended.
 pub(super) fn run(
     options: TraceOptions,
     plan: Plan,
@@ -93,7 +93,7 @@ pub(super) fn run(
     let run = |session: Loop| {
         let run = catch_unwind(AssertUnwindSafe(|| session.run(child, tool.as_ref(), steps)));
         run.unwrap_or_else(|panic| {
-            // Its end is not known to us any more, but whoever started us waits for it.
+            // Its status is no longer available, but our parent waits for it.
             let _ = waitpid(pid, None);
             Err(TraceError::Fault(crew::panic_text(&*panic).to_owned()))
         })
@@ -147,13 +147,13 @@ impl Loop {
     fn attach(mut self, pids: &[u32], steps: &Steps) -> Result<Summary, TraceError> {
         for &pid in pids {
             let Self { target, stream, monitor, .. } = &mut self;
-            let tell = |change| {
+            let on_change = |change| {
                 if let Some(monitor) = monitor {
                     monitor.changed(&change);
                 }
                 stream.note(&change_note(change));
             };
-            let joined = target.follow.attach(&mut target.kernel, pid, tell);
+            let joined = target.follow.attach(&mut target.kernel, pid, on_change);
             joined.map_err(|source| TraceError::Attach { pid, source })?;
             target.refuse_denied(pid)?;
             stream.stacks.look_ahead(pid);
@@ -180,7 +180,7 @@ impl Loop {
         self.handles.shared.enter(phase, &**self.speaker.listener());
     }
 
-    /// Traces until the trace ends, and ends it in order whatever goes wrong: outputs are to be completed, and no process is to stay
+    /// Traces until the trace ends, and ends it in order after any failure: outputs are completed, and no process stays
     /// stopped.
     fn trace(&mut self) -> End {
         let reacted = catch_unwind(AssertUnwindSafe(|| self.react()));
@@ -196,7 +196,7 @@ impl Loop {
 
     /// Reacts until the trace ends. A duration that the user gave begins here: attaching took its own time.
     fn react(&mut self) -> std::io::Result<End> {
-        // What was read to place the probes is not needed any more.
+        // Files read to place the probes are no longer needed.
         heap::give_back();
         self.started = Instant::now();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -244,7 +244,7 @@ impl Loop {
         }
     }
 
-    /// Asks for what is known; it is shown when it comes.
+    /// Asks for findings; they are shown when they come.
     fn take_sample(&mut self) -> Option<End> {
         let monitor = self.monitor.as_mut()?;
         if monitor.only_last_is_left() {
@@ -275,7 +275,7 @@ impl Loop {
         handled.err().map(|error| End::Kernel(error_chain(&error)))
     }
 
-    /// Tells the progress, and ends the trace when its files are as large as they may be.
+    /// Reports progress, and ends the trace when its files have reached their limit.
     fn on_status(&mut self) -> Option<End> {
         let disk = self.work.look_at_disk(&self.speaker);
         let figures = self.work.gauge.figures();
@@ -284,7 +284,7 @@ impl Loop {
         self.work.is_full(disk).then_some(End::Size)
     }
 
-    /// How long the loop may sleep.
+    /// Longest sleep of the loop.
     fn until_tick(&self) -> Duration {
         let left = self.duration.map(|duration| duration.saturating_sub(self.started.elapsed()));
         let hurried = self.target.follow.is_waiting() || self.target.only_user.is_some();
@@ -311,8 +311,8 @@ impl Loop {
                 Ok(more) => (!more).then_some(End::Processes),
                 Err(error) => Some(End::Kernel(error_chain(&error))),
             },
-            Some(_) if !self.waiting_told => {
-                self.waiting_told = true;
+            Some(_) if !self.waiting_reported => {
+                self.waiting_reported = true;
                 self.speaker.info(format_args!(
                     "the program has ended; {living} process(es) that it started live on and are traced; Ctrl-C ends the trace"
                 ));
@@ -339,7 +339,7 @@ impl Loop {
     }
 }
 
-/// Waits until a process has ended, where the kernel tells.
+/// Waits until a process has ended, if the kernel reports that.
 async fn readable(ended: Option<&AsyncFd<OwnedFd>>) {
     match ended {
         Some(ended) => {

@@ -29,7 +29,7 @@ pub(super) struct Side {
     pub(super) watch: Option<Watch>,
 }
 
-/// At which operators blocks are looked at.
+/// The operators at which blocks are compared.
 pub(super) fn levels(options: &TraceOptions) -> Option<WatchLevels> {
     let RowLevel { op, kernel } = options.collect.level;
     options.watch.as_ref().map(|_| WatchLevels { op, kernel })
@@ -41,7 +41,7 @@ pub(super) fn with_rows(options: &TraceOptions, user: &[&'static ProbeSpec]) -> 
     user.iter().copied().chain(own).collect()
 }
 
-/// Starts block watch, if blocks are to be watched.
+/// Starts block watch, if requested.
 pub(super) fn start_watch(
     options: &TraceOptions,
     kernel: &mut Kernel,
@@ -57,12 +57,12 @@ pub(super) fn start_watch(
         let dir = dirs.of(&tree, pid)?;
         Ok(WatchFiles::new(tree.clone(), dir))
     };
-    let tell = move |warns, text: &str| {
+    let notify = move |warns, text: &str| {
         speaker.say(if warns { Level::Warn } else { Level::Info }, format_args!("{text}"));
     };
     let rows = libraries.rows().iter().map(|(number, spec)| (*number, *spec, flags(spec, levels))).collect();
     let maps = kernel.watch_maps(&spec.start)?;
-    let options = WatchOptions { spec, rows, outputs: Box::new(outputs), tell: Box::new(tell) };
+    let options = WatchOptions { spec, rows, outputs: Box::new(outputs), notify: Box::new(notify) };
     let started = Watch::start(options, Box::new(move || maps.try_clone()), crew);
     started.map(Some).map_err(TraceError::system("cannot start block watch"))
 }
@@ -82,8 +82,8 @@ pub(super) fn start_usage(
     }
     let notes = reader.notes();
     let send = move |note: &Note| notes.send(note_record(monotonic_ns(), 0, note));
-    let tell = move |tell| {
-        match tell {
+    let notify = move |notice| {
+        match notice {
         Notice::Found(what) => speaker.debug(format_args!("the driver's figures come from {what}")),
         Notice::Absent(why) => speaker.debug(format_args!(
             "{why}: process_used, device_used and the device's line of the ledger are left out"
@@ -93,6 +93,6 @@ pub(super) fn start_usage(
         )),
     }
     };
-    let started = Sampler::start(options, trigger, send, tell, crew);
+    let started = Sampler::start(options, trigger, send, notify, crew);
     started.map(Some).map_err(TraceError::system("cannot start asking for the driver's figures"))
 }

@@ -1,4 +1,4 @@
-//! What a live trace needs for call stacks.
+//! Call stacks of a live trace.
 
 use std::sync::{Arc, mpsc::Receiver};
 
@@ -14,7 +14,7 @@ use crate::{
     },
 };
 
-/// Which stacks are taken. None of no frame: its cell is empty either way (contract §3.2).
+/// The stacks to take. A depth of 0 means none: the cell is empty either way (contract §3.2).
 pub(super) fn options(options: &TraceOptions) -> StackOptions {
     let wanted = options.call_stacks;
     let some = |depth: Option<u32>| depth.filter(|depth| *depth > 0);
@@ -27,7 +27,7 @@ pub(super) struct Live {
 }
 
 impl Live {
-    /// A process has mapped something, or is new.
+    /// A process has mapped a file, or is new.
     pub(super) fn look_ahead(&self, pid: u32) {
         if let Some(mappings) = &self.mappings {
             mappings.look_ahead(pid);
@@ -35,8 +35,7 @@ impl Live {
     }
 }
 
-/// Puts the stage for stacks behind the reader, if any are taken.
-/// `layouts` are those of the interpreters that are followed.
+/// Puts the stage for stacks behind the reader, if any are taken. `layouts` are those of the followed interpreters.
 pub(super) fn start(
     trace: &TraceOptions,
     kernel: &Kernel,

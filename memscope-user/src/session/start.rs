@@ -55,13 +55,13 @@ use crate::{
     usage::Trigger,
 };
 
-/// What a trace makes of what it sees, before anything is traced.
+/// The outputs of a trace, before any process is traced.
 pub(super) struct Plan {
-    /// Who gets the events.
+    /// The readers of events.
     audience: Audience,
     /// Which rows there are.
     dump: DumpFilter,
-    /// By which rules rows have owners.
+    /// The rules that name owners in rows.
     owners: Option<Arc<RuleSet>>,
     /// Where outputs go.
     pub(super) tree: Option<OutputTree>,
@@ -75,14 +75,14 @@ pub(super) struct Plan {
     /// Whether the analyses were shown any block.
     selected: Selecting,
     monitor: Option<Monitor>,
-    /// Directories of processes, for all who write into them.
+    /// Directories of processes, for all writers.
     dirs: ProcessDirs,
     files: Files,
     pub(super) speaker: Speaker,
 }
 
 impl Plan {
-    /// What the options say. Opens the outputs.
+    /// By the options. Opens the outputs.
     pub(super) fn new(options: &TraceOptions, listener: Arc<dyn Listener>) -> Result<Self, TraceError> {
         let collect = &options.made_meanwhile();
         let rules = outputs::rules(collect).map_err(TraceError::Options)?;
@@ -132,7 +132,7 @@ impl Plan {
         })
     }
 
-    /// What the listener sees of it.
+    /// The listener's view of it.
     pub(super) fn outputs(&self) -> Option<Outputs<'_>> {
         Some(Outputs { tree: self.tree.as_ref()?, log: self.log.as_ref()? })
     }
@@ -156,7 +156,7 @@ impl Observer for Heard {
     }
 }
 
-/// What the loop shares with others.
+/// Handles that the loop shares.
 pub(super) struct Handles {
     pub(super) shared: Arc<Shared>,
     pub(super) asked: UnboundedReceiver<Ask>,
@@ -174,7 +174,7 @@ impl Loop {
         let speaker = plan.speaker.clone();
         let Loaded { mut kernel, libraries, stacks: stack_options, source } = Loaded::new(&options, home, &speaker)?;
         let waits = Waits::of(&kernel)?;
-        // A guard that was killed cannot help; the trace goes on without it.
+        // A guard that was killed cannot help; the trace continues without it.
         let _ = guard.give(&waits);
         steps.loaded();
         let recorded = options.writes_capture_alone().then(|| plan.trigger.clone());
@@ -266,7 +266,7 @@ impl Loop {
             faults,
             handles,
             started: Instant::now(),
-            waiting_told: false,
+            waiting_reported: false,
             speaker,
         })
     }
@@ -324,10 +324,10 @@ fn open_capture(
     Ok(Some((capture::Writer::new(file, &path, &header, writer_options)?, path)))
 }
 
-/// Said where stacks are taken that nothing asked for.
+/// Message when stacks are taken without a request.
 const UNASKED_STACKS: &str = "call stacks are taken: of Python where a thread has frames of it, else of C, about 2 µs for each event; --no-stacks takes none";
 
-/// What there is before the loop's first thread.
+/// State before the loop's first thread.
 struct Loaded {
     kernel: Kernel,
     libraries: Libraries,
@@ -343,7 +343,7 @@ impl Loaded {
         let mut kernel = Kernel::load(&kernel_options)?;
         let source = kernel.source(&kernel_options)?;
         operators::check(&wanted_ops, kernel.link_mode()).map_err(TraceError::Unsupported)?;
-        if let Some(text) = operators::untold(&wanted_ops, kernel.link_mode()) {
+        if let Some(text) = operators::unavailable(&wanted_ops, kernel.link_mode()) {
             speaker.warn(format_args!("{text}"));
         }
         let rows = side::with_rows(options, &options.probes);
@@ -361,14 +361,14 @@ impl Loaded {
     }
 }
 
-/// Which rows the options need, of those that cost every launch or allocation. Block watch has to know when the runtime may hold its
-/// locks; whether memory was out for good shows in what its thread does next.
+/// The optional rows that the options need, each at every launch or allocation. Block watch has to know when the
+/// runtime may hold its locks; a thread's next action shows whether a request failed for good.
 const fn choice(options: &TraceOptions) -> RowChoice {
     let all = options.watch.is_some() || options.collect.analyses.oom.is_some();
     RowChoice { launches: all || options.collect.level.kernel, requests: all }
 }
 
-/// What scripts can have of what a trace collects if its options ask for it.
+/// Collected data that scripts can request.
 fn collected(options: &TraceOptions) -> Collected {
     let StackOptions { native_depth, python_depth, automatic } = stacks::options(options);
     let db = options.output.as_ref().is_some_and(|output| output.format == Format::Db);
@@ -394,12 +394,12 @@ fn follow_options(options: &TraceOptions, starts: bool, kernel: &Kernel, speaker
         );
         speaker.say(level, text);
     }
-    // With holds, a stop is left for a loader that is not known yet.
+    // With holds, stops are only for unknown loaders.
     let stop = (wanted == LateLibraries::Stop || hold && starts) && kernel.features().send_signal;
     FollowOptions { children: options.children, hold, always: false, stop }
 }
 
-/// What the options mean for the kernel side.
+/// The options of the kernel side.
 fn kernel_options(options: &TraceOptions, wanted_ops: &OpsOptions, home: Option<Pid>) -> KernelOptions {
     KernelOptions {
         ring_bytes: options.ring_bytes,

@@ -1,4 +1,4 @@
-//! What comes out of the kernel, on its way to the writer.
+//! Records between the kernel and the writer.
 
 use std::path::PathBuf;
 
@@ -17,7 +17,7 @@ pub(super) struct Stream {
 }
 
 impl Stream {
-    /// Puts a note behind what is in the transport.
+    /// Puts a note behind the records in the transport.
     pub(super) fn note(&self, note: &Note) {
         self.reader.send(Command::Note(note_record(monotonic_ns(), 0, note)));
     }

@@ -1,4 +1,4 @@
-//! The kernel side, the processes that it follows, and the program that was started.
+//! The kernel side, the followed processes, and the started program.
 
 use std::{io, path::Path, sync::Arc};
 
@@ -20,8 +20,8 @@ use crate::{
 };
 
 /// Of a script's trace, where the kernel lacks what its calls are read by.
-const UNTOLD_CALLS: &str =
-    "of Python traces ranges are told, calls are not: this kernel has no attach cookies (Linux 5.15)";
+const NO_CALLS: &str =
+    "of Python traces only ranges are available, no calls: this kernel has no attach cookies (Linux 5.15)";
 
 /// Everything that touches traced processes.
 pub(super) struct Target {
@@ -36,7 +36,7 @@ pub(super) struct Target {
     pub(super) speaker: Speaker,
 }
 
-/// The program that was started.
+/// The started program.
 pub(super) struct Child {
     pub(super) pid: Pid,
     end: Option<ChildEnd>,
@@ -52,14 +52,14 @@ enum ChildEnd {
 }
 
 impl Child {
-    /// A program that has been forked; handles of the trace see it from now on.
+    /// A forked program; handles of the trace see it from now on.
     pub(super) fn new(pid: Pid, shared: Arc<Shared>) -> Self {
         *shared.program() = Some(pid);
         Self { pid, end: None, shared }
     }
 
-    /// Takes its status if it has ended. Block watch traces its threads from a thread of ours: the stops of those must not be
-    /// taken from it, so the child is only looked at before.
+    /// Takes its status if it has ended. Block watch traces its threads from a thread of ours, and must get their
+    /// stops, so the child is first checked without waiting.
     pub(super) fn look(&mut self) {
         if self.end.is_some() {
             return;
@@ -100,7 +100,7 @@ impl Child {
     }
 }
 
-/// Exit status as shells give it; `None` if it is not known.
+/// Exit status as shells give it; `None` if unknown.
 fn exit_status(waited: nix::Result<WaitStatus>) -> Option<u8> {
     const KILLED: u8 = 128;
     match waited {
@@ -111,7 +111,7 @@ fn exit_status(waited: nix::Result<WaitStatus>) -> Option<u8> {
 }
 
 impl Target {
-    /// A trace that cannot see what it was started for does not start.
+    /// A trace that cannot see its target does not start.
     pub(super) fn refuse_denied(&self, pid: u32) -> Result<(), TraceError> {
         match self.follow.libraries().denied().next() {
             None => Ok(()),
@@ -155,7 +155,7 @@ impl Target {
         Ok(())
     }
 
-    /// Takes processes out that have other rights by now, where that is wanted.
+    /// Removes processes that have changed to other rights, if requested.
     pub(super) fn leave_others(&mut self) -> Result<(), KernelError> {
         self.only_user.map_or(Ok(()), |uid| self.follow.leave_others(&mut self.kernel, uid))
     }
@@ -167,7 +167,7 @@ impl Target {
         }
     }
 
-    /// The kernel side's counters, so that a recovered trace knows of its losses too.
+    /// The kernel side's counters, so that a recovered trace knows its losses too.
     pub(super) fn losses(&self) -> Option<Note> {
         let misses = self.kernel.misses().ok().filter(|misses| !misses.is_empty())?;
         let by = misses.into_iter().map(|(row, miss, count)| LossCount { row, reason: miss as u32, count }).collect();
@@ -181,7 +181,7 @@ impl Target {
         })
     }
 
-    /// How often threads and processes had to wait until libraries were probed.
+    /// Reports how often threads and processes had to wait until libraries were probed.
     pub(super) fn report_waits(&self) {
         let misses = self.kernel.misses().unwrap_or_default();
         let sum = |wanted: Miss| misses.iter().filter(|(_, miss, _)| *miss == wanted).map(|(.., count)| count).sum();
@@ -200,7 +200,7 @@ impl Target {
         for library in self.follow.take_added() {
             let path = library.path.display();
             if let Some(known) = &library.same_as {
-                let text = format_args!("{path}: the same file as {}, whose probes serve both", known.display());
+                let text = format_args!("{path}: the same file as {}, its probes cover both", known.display());
                 self.speaker.debug(text);
                 continue;
             }
@@ -217,7 +217,7 @@ impl Target {
             let probes = library.placed.len();
             self.speaker.debug(format_args!("{path}: {probes} probe(s), {stepped} of them single-stepped"));
             if lacks_python_calls(|symbol| library.placed.iter().any(|placed| placed.symbol == symbol)) {
-                self.speaker.info(format_args!("{path}: {UNTOLD_CALLS}"));
+                self.speaker.info(format_args!("{path}: {NO_CALLS}"));
             }
             if let Some(ops) = library.ops {
                 let (warns, text) = operators::describe(&library.path, ops, self.accesses);
@@ -226,7 +226,8 @@ impl Target {
         }
     }
 
-    /// No process has loaded what we know: the program is another one, or it starts its work where we do not follow.
+    /// No process has loaded a known library: the program is another one, or it works in a process that is not
+    /// followed.
     pub(super) fn report_nothing_traced(&self) {
         let own = if self.user.is_empty() { "" } else { ", and none that --probe names" };
         let text = format_args!(
@@ -237,13 +238,13 @@ impl Target {
         self.report_names();
     }
 
-    /// Which libraries are looked for.
+    /// Reports the libraries that are searched for.
     pub(super) fn report_names(&self) {
         self.speaker.debug(format_args!("looked for {}", library_names(&self.user)));
     }
 }
 
-/// What the capture keeps of a change.
+/// The capture's note of a change.
 pub(super) fn change_note(change: Change) -> Note {
     match change {
         Change::Started { pid, parent, attached, command, visible_devices, pid_within } => {
@@ -254,7 +255,7 @@ pub(super) fn change_note(change: Change) -> Note {
     }
 }
 
-/// Says clearly what is wrong with a process id.
+/// Reports clearly the problem with a process id.
 pub(super) fn check(pid: u32) -> Result<(), TraceError> {
     let wrong = |text: String| Err(TraceError::Process(text));
     let status = match std::fs::read_to_string(format!("/proc/{pid}/status")) {

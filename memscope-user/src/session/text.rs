@@ -31,7 +31,7 @@ pub(crate) fn mebibytes(bytes: u64) -> f64 {
     bytes as f64 / f64::from(1 << 20)
 }
 
-/// Functions that have no room for a probe.
+/// Functions without room for a probe.
 pub(crate) fn unserved_text(mode: LinkMode, unserved: &[&str]) -> Option<String> {
     let why = match mode {
         LinkMode::Slots => "without attach cookies (Linux 5.15) there is room for few",
@@ -46,7 +46,7 @@ pub(crate) fn list(pids: &[u32]) -> String {
     pids.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// Libraries that are looked for.
+/// Libraries that are searched for.
 pub(crate) fn library_names(user: &[&'static ProbeSpec]) -> String {
     let specs = crate::backend::builtin().chain(user.iter().copied());
     let mut names: Vec<&str> = specs.flat_map(|spec| spec.libraries.iter().copied()).collect();

@@ -1,4 +1,4 @@
-//! What is made of the records: the writer's thread, what it says, and its files.
+//! The writer's thread, its messages, and its files.
 
 use std::{
     sync::mpsc,
@@ -37,15 +37,15 @@ pub(super) struct Work {
 }
 
 impl Work {
-    /// Has the listener get what is found so far.
+    /// Sends the findings so far to the listener.
     pub(super) fn ask_for_listener(&self) {
-        // A writer that has ended has said all there is.
+        // A writer that has ended has reported everything.
         let _ = self.asks.send(Ask::Listener);
     }
 
     /// Asks for a sample; it comes among the answers.
     pub(super) fn ask_for_sample(&self) {
-        // A writer that has ended has told why.
+        // A writer that has ended has reported why.
         let _ = self.asks.send(Ask::Now(self.answer.clone()));
     }
 
@@ -76,7 +76,7 @@ impl Work {
         !self.rotates && self.max_bytes.is_some_and(|most| disk.size_bytes >= most)
     }
 
-    /// What the files have at the end.
+    /// The contents of the files at the end.
     pub(super) fn files(&mut self, took: Duration) -> Option<FilesWritten> {
         let tree = self.tree.as_ref()?;
         let disk = self.disk.look(Instant::now(), Room::default());

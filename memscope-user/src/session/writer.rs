@@ -1,4 +1,4 @@
-//! The thread behind the ring: captures, decodes, analyses and writes what the reader hands on.
+//! The thread behind the ring: captures, decodes, analyses and writes the reader's records.
 
 use std::{
     sync::mpsc::{Receiver, RecvTimeoutError},
@@ -20,48 +20,48 @@ use crate::{
     usage::Trigger,
 };
 
-/// Rows go to the disk this often; batches come less often than that while little comes.
+/// Interval of writing rows to the disk; batches come less often while few records come.
 const FLUSH: Duration = Duration::from_millis(150);
-/// How soon somebody who asks is answered while nothing comes.
+/// Longest wait of a request while no records come.
 const ANSWER: Duration = Duration::from_millis(250);
-/// More than this between two flushes is much; memory that was needed for it is given back when it has been over for a while.
+/// More than this between two flushes is a burst; its memory is freed some time after it.
 const MUCH_BYTES: usize = 64 << 10;
 const CALM: Duration = Duration::from_secs(1);
 
-/// What was written when the transport ended.
+/// The results when the transport ended.
 pub(super) struct Written {
-    /// None where the pipeline has failed.
+    /// `None` if the pipeline has failed.
     pub(super) outcome: Option<Outcome>,
     /// The capture could not be finished.
     pub(super) capture_error: Option<String>,
 }
 
-/// Asks the thread for something while it works.
+/// A request to the thread while it works.
 #[derive(Clone, Debug)]
 pub(super) enum Ask {
-    /// Give the listener what the analyses can say so far.
+    /// Send the findings so far to the listener.
     Listener,
-    /// Send what the analyses can say so far.
+    /// Send the findings so far.
     Now(UnboundedSender<Vec<Finding>>),
 }
 
-/// What the thread works with.
+/// The inputs of the thread.
 pub(super) struct Work {
-    /// None once it has failed.
+    /// `None` once it has failed.
     pub(super) pipeline: Option<Pipeline>,
     pub(super) capture: Option<capture::Writer>,
-    /// Only the capture is written; who is then to be told that memory may have changed.
+    /// Notified that memory may have changed, if only the capture is written.
     pub(super) recorded: Option<Trigger>,
     /// Gets the buffers of batches.
     pub(super) spent: Spent,
-    /// Whose listener gets answers.
+    /// The speaker with the listener for answers.
     pub(super) speaker: Speaker,
     /// Gets errors of outputs.
     pub(super) errors: UnboundedSender<String>,
 }
 
-/// Starts the thread; `asks` are answered within [`ANSWER`]. A failing capture is given up, the others go on.
-/// Where the rest panics, the capture alone goes on: a replay makes the rest of it.
+/// Starts the thread; requests in `asks` are answered within [`ANSWER`]. A failing capture is abandoned, the others
+/// continue. After a panic of the rest, the capture alone continues: a replay makes the rest of it.
 pub(super) fn start(
     crew: &Crew,
     batches: Receiver<Batch>,
@@ -71,7 +71,7 @@ pub(super) fn start(
     crew.spawn("memscope-write", move |post| {
         let mut writer = Writer { work, capture_error: None, unflushed_bytes: 0, much: None };
         if post.part(|post| writer.run(&batches, &asks, post)).is_none() {
-            // Its files keep what they have; what it says of them cannot be relied on.
+            // Its files keep their rows; its findings are unreliable.
             post.part(|_| drop(writer.work.pipeline.take()));
             post.part(|post| writer.run(&batches, &asks, post));
         }
@@ -84,7 +84,7 @@ struct Writer {
     capture_error: Option<String>,
     /// Taken since the last flush.
     unflushed_bytes: usize,
-    /// When much came last, until memory was given back.
+    /// Time of the last burst, until its memory is freed.
     much: Option<Instant>,
 }
 

@@ -14,7 +14,7 @@ const LAYOUT: TensorLayout = TensorLayout { sizes_at: 48, offset_at: 136, count_
 pub(crate) const ENTER: u16 = 300;
 pub(crate) const LEAVE: u16 = 301;
 
-/// What has to be known of operators.
+/// Notes about the operators.
 pub(crate) fn notes() -> Vec<u8> {
     let row = |meaning| RowInfo {
         layer: Layer::Ops,
@@ -70,7 +70,7 @@ impl Copied {
 const STACK_IDS: usize = 16;
 
 impl Who {
-    /// An operator begins ([`ENTER`]) or ends ([`LEAVE`]); number 5 is the one that is known.
+    /// An operator begins ([`ENTER`]) or ends ([`LEAVE`]); number 5 is the known one.
     pub(crate) fn passed(self, row: u16, detail: u32, tensors: &[(u8, Copied)]) -> Vec<u8> {
         let mut body = detail.to_le_bytes().to_vec();
         body.extend((tensors.len() as u16).to_le_bytes());

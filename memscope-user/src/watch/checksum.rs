@@ -1,7 +1,7 @@
-//! The reference's checksum (contract §5.3): a CRC of 64 bits whose table is made by shifting to the right with the constant of ECMA-182
-//! as it is, not reversed. So it equals no published CRC.
+//! The reference's checksum (contract §5.3): a CRC of 64 bits. Its table is made by shifting to the right with the
+//! constant of ECMA-182 unreversed, so it equals no published CRC.
 
-/// Tables for bytes that have so many others behind them: 8 bytes at a time.
+/// Tables for bytes with this many others behind them: 8 bytes at a time.
 const LANES: usize = 8;
 const CONSTANT: u64 = 0x42F0_E1EB_A9EA_3693;
 static TABLES: [[u64; 256]; LANES] = tables();

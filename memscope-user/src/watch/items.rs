@@ -1,6 +1,7 @@
-//! Which blocks are looked at when an operator begins and ends (contract §8.10), and what those looks are called (§5.3).
+//! The blocks to compare when an operator begins and ends (contract §8.10), and the names of those comparisons, called
+//! looks (§5.3).
 //!
-//! One of these for each process. Operators of a thread nest; those of different threads know nothing of each other.
+//! One of these for each process. Operators of a thread nest; those of different threads are independent.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -12,29 +13,30 @@ use super::{
     spec::{WatchSpec, cut},
 };
 
-/// Blocks watched at once; more are refused.
+/// Most watched blocks; more are refused.
 const MAX_BLOCKS: usize = 256;
-/// Operators of a thread inside of each other; of deeper ones nothing is looked at.
+/// Most nested operators of a thread; at deeper ones blocks are not compared.
 const MAX_OPEN: usize = 64;
-/// Threads and operators that are known; what is beyond is forgotten, and counted from 1 again.
+/// Most known threads and operators; beyond, they are forgotten, and counted from 1 again.
 const MAX_KNOWN: usize = 65_536;
 
 /// A watched block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Block {
-    /// The operator whose output it is, or the name that the script gave.
+    /// The operator with this output, or the script's name.
     pub name: Arc<str>,
-    /// Which output; 0 for those of the script.
+    /// Number of the output; 0 for blocks of the script.
     pub index: u32,
     /// Its bytes.
     pub range: Range,
-    /// Watched blocks of the process that had been freed when it began to be watched: tells it from another one that was there before.
+    /// Number of watched blocks of the process that were freed before: distinguishes it from an earlier block at the
+    /// address.
     pub freed_before: u64,
     /// When it began to be watched: `CLOCK_MONOTONIC`, in nanoseconds.
     pub since_ns: u64,
 }
 
-/// A block is to be looked at.
+/// A block to compare.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Look {
     /// Which.
@@ -43,14 +45,14 @@ pub struct Look {
     pub item: Arc<str>,
     /// Its how manyth call, from 1.
     pub call: u64,
-    /// On which side of it.
+    /// The side of it.
     pub phase: Phase,
     /// The operator's thread may hand it to another, which launches it some time.
     pub queued: bool,
 }
 
 impl Look {
-    /// What it is called, without the file's extension: `<dev>_<tid>/<item>_<n>-<watched>_<idx>_<before|after>`.
+    /// Its file name without extension: `<dev>_<tid>/<item>_<n>-<watched>_<idx>_<before|after>`.
     #[must_use]
     pub fn stem(&self, device: u32, tid: u32) -> String {
         let Self { block, item, call, phase, .. } = self;
@@ -62,17 +64,17 @@ impl Look {
 #[derive(Debug)]
 struct Named {
     block: Block,
-    /// Looks that are left; `None`: no limit.
+    /// Remaining looks; `None`: no limit.
     left: Option<u64>,
 }
 
-/// What is watched in a process.
+/// Watched blocks of a process.
 #[derive(Debug, Default)]
 pub struct Items {
     spec: Option<WatchSpec>,
     /// Outputs of the start operator; empty until it has ended.
     outputs: Vec<Block>,
-    /// Watching goes on since the start operator's end.
+    /// Watching has begun at the start operator's end.
     armed: bool,
     named: Vec<Named>,
     /// Blocks watched last, each with the end of its window: a free inside of the window may be known only after it.
@@ -86,26 +88,27 @@ pub struct Items {
 }
 
 impl Items {
-    /// Nothing is watched yet.
+    /// Without any watched block.
     #[must_use]
     pub fn new(spec: Option<WatchSpec>) -> Self {
         Self { spec, ..Self::default() }
     }
 
-    /// Whether anything is watched now.
+    /// Whether a block is watched now.
     #[must_use]
     pub fn is_active(&self) -> bool {
         self.armed || !self.named.is_empty()
     }
 
-    /// Whether watching begins, for the first time or again, when this operator ends. One that is `END` too ends the window it is in.
+    /// Whether watching begins, for the first time or again, when this operator ends. One that is `END` too ends the
+    /// window it is in.
     #[must_use]
     pub fn begins_with(&self, item: &str) -> bool {
         let is_start = |spec: &WatchSpec| !spec.start.is_empty() && spec.start == cut(item);
         self.spec.as_ref().is_some_and(|spec| is_start(spec) && !(self.armed && spec.end == cut(item)))
     }
 
-    /// The script wants a block to be watched from now on, for so many looks. Gives whether there is room.
+    /// The script wants a block watched from now on, for this many looks. Returns whether there is room.
     pub fn watch(&mut self, name: &str, range: Range, looks: Option<u64>, now_ns: u64) -> bool {
         self.forget(range.addr, now_ns);
         if self.named.len() >= MAX_BLOCKS {
@@ -116,7 +119,7 @@ impl Items {
         true
     }
 
-    /// Memory was given back at that time: blocks in it are watched no longer. Gives those.
+    /// Memory was freed at that time: ends the watch of blocks in it. Returns those.
     pub fn free(&mut self, range: Range, time_ns: u64) -> Vec<Block> {
         let is_in = |block: &Block| block.range.overlaps(range) && block.since_ns < time_ns;
         let had_outputs = !self.outputs.is_empty();
@@ -134,7 +137,7 @@ impl Items {
         freed
     }
 
-    /// The script wants the block at an address no longer to be watched, from that time on. Gives whether it was.
+    /// The script ends the watch of the block at an address, from that time on. Returns whether it was watched.
     pub fn forget(&mut self, addr: u64, now_ns: u64) -> bool {
         let forgotten: Vec<_> = self.named.extract_if(.., |named| named.block.range.addr == addr).collect();
         let was_watched = !forgotten.is_empty();
@@ -142,8 +145,8 @@ impl Items {
         was_watched
     }
 
-    /// The process runs another program since that time: the blocks are gone, and so are calls that were open. Calls are counted on, so
-    /// that each look has a name of its own.
+    /// The process runs another program since that time: blocks and open calls are gone. Counts continue, so that each
+    /// look has a unique name.
     pub fn another_program(&mut self, now_ns: u64) {
         self.armed = false;
         self.open.clear();
@@ -188,7 +191,7 @@ impl Items {
         if !self.is_active() {
             return Vec::new();
         }
-        // It began before anything was watched, or its begin was not seen.
+        // It began before any block was watched, or its start was not seen.
         let call = begun.filter(|call| *call > 0).unwrap_or_else(|| self.count(&item));
         let looks = self.looks(&item, call, Phase::After);
         if self.spec.as_ref().is_some_and(|spec| *spec.end == *item) {
@@ -201,7 +204,7 @@ impl Items {
     fn start(&mut self, item: &Arc<str>, now_ns: u64, outputs: Vec<Range>) -> Vec<Look> {
         let chosen = self.spec.as_ref().and_then(|spec| spec.output_id);
         let freed_before = self.freed;
-        // A number that is too large means all of them.
+        // A number that is too large selects all of them.
         let only = chosen.filter(|id| (*id as usize) < outputs.len());
         let before = std::mem::take(&mut self.outputs);
         self.close(before, now_ns);
@@ -225,7 +228,7 @@ impl Items {
         *count
     }
 
-    /// Closes the innermost open call of that name, and what an exception has left inside of it.
+    /// Closes the innermost open call of that name, and calls inside of it that an exception has left.
     fn leave(&mut self, tid: u32, item: &str) -> Option<u64> {
         let open = self.open.get_mut(&tid)?;
         let at = open.iter().rposition(|(name, _)| **name == *item)?;
@@ -288,7 +291,7 @@ mod tests {
         assert_eq!(call(&mut items, "start", &[B]), ["3_77/start_3-start_0_after"]);
     }
 
-    /// Make sure that another program is not looked at for the blocks of the one before, and that its looks have names of their own.
+    /// In another program the blocks of the one before are not compared, and its looks have unique names.
     #[test]
     fn another_program_has_no_blocks_yet() {
         let mut items = items("start,end");
@@ -321,7 +324,7 @@ mod tests {
         assert_eq!(call(&mut items, "op", &[A]), ["3_77/op_2-op_0_after"]);
     }
 
-    /// A range that ran out does not keep others from being looked at, as it does in the reference.
+    /// A range that ran out does not block others, as it does in the reference.
     #[test]
     fn blocks_of_the_script() {
         let mut items = Items::new(None);
@@ -345,7 +348,7 @@ mod tests {
         assert_eq!(items.begins(1, "op").len(), MAX_BLOCKS);
     }
 
-    /// Operators nest; what an exception left is closed by what caught it.
+    /// Operators nest; calls left by an exception are closed by the call that caught it.
     #[test]
     fn nested_and_thrown() {
         let mut items = Items::new(None);
@@ -360,14 +363,14 @@ mod tests {
         assert!(items.open.is_empty());
     }
 
-    /// Make sure that a block is watched until its memory is given back, wherever in that it lies, and that the next `START` begins anew.
+    /// A block is watched until its memory is freed, wherever in it the block lies; the next `START` watches again.
     #[test]
     fn freed_blocks_are_watched_no_longer() {
         let mut items = items("start,end");
         call(&mut items, "start", &[A, B]);
         items.watch("named", Range { addr: 0x1008, size_bytes: 4 }, None, 5);
         let names = |blocks: Vec<Block>| blocks.iter().map(|b| format!("{} {}", b.name, b.index)).collect::<Vec<_>>();
-        // Given back before it was watched: that was another block.
+        // Freed before it was watched: that was another block.
         assert_eq!(names(items.free(Range { addr: 0x1000, size_bytes: 0x800 }, 5)), ["start 0"]);
         assert_eq!(call(&mut items, "op", &[])[..2], ["3_77/op_1-start_1_before", "3_77/op_1-named_0_before"]);
         assert_eq!(names(items.free(Range { addr: 0x1000, size_bytes: 0x800 }, 6)), ["named 0"]);
@@ -376,7 +379,7 @@ mod tests {
         assert_eq!(call(&mut items, "op", &[]), [""; 0]);
         assert_eq!(call(&mut items, "start", &[A]), ["3_77/start_2-start_0_after"]);
         assert_eq!(items.outputs[0].freed_before, 3);
-        // A free in the window that is known when the window has ended; one after it ends nothing.
+        // A free in the window that is known after its end; one after the window ends nothing.
         let end = |items: &mut Items, time_ns| {
             items.begins(77, "end");
             items.ends(77, "end", time_ns, Vec::new);

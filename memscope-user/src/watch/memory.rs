@@ -1,13 +1,14 @@
-//! When the memory of a watched block is given back: a free names an address, and a block may lie anywhere in what began there.
+//! The free of a watched block's memory: a free names an address, and a block may lie anywhere in the memory that began
+//! there.
 
 use std::collections::HashMap;
 
 use super::Range;
 
-/// Allocations that are known; of more only the addresses count.
+/// Most known allocations; of further ones only the addresses count.
 const MAX_KNOWN: usize = 1 << 20;
 
-/// What a process has allocated, by name space: the driver, its mappings, each pool.
+/// Allocations of a process, by name space: the driver, its mappings, each pool.
 #[derive(Debug, Default)]
 pub struct Allocations {
     known: HashMap<(&'static str, u64), u64>,
@@ -22,7 +23,8 @@ impl Allocations {
         }
     }
 
-    /// What begins at an address was given back. Of what is older than the trace, or beyond what is known, the address alone is.
+    /// The memory at an address was freed. For memory older than the trace, or beyond the limit, only the address is
+    /// known.
     pub fn ends(&mut self, space: &'static str, addr: u64) -> Range {
         Range { addr, size_bytes: self.known.remove(&(space, addr)).unwrap_or(1).max(1) }
     }

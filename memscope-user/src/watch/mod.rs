@@ -1,8 +1,8 @@
 //! Block watch: which operator changed the bytes of a block (contract §1.6, §5.3, §8.10).
 //!
-//! [`spec`] is the option, [`items`] says which blocks are looked at when an operator begins and ends, [`checksum`] what their bytes are
-//! told apart by, [`memory`] when their memory is given back, [`verdict`] what follows from what was read. All of that is pure: the files are
-//! written by `sinks::watch`, and `live` does the reading.
+//! [`spec`] is the option, [`items`] has the blocks to compare when an operator begins and ends, [`checksum`] the
+//! checksums of their bytes, [`memory`] the frees of their memory, [`verdict`] the conclusions. All of that is pure:
+//! `sinks::watch` writes the files, and `live` does the reading.
 
 pub mod checksum;
 pub mod items;
@@ -30,7 +30,7 @@ impl Range {
     }
 }
 
-/// On which side of an operator a block is looked at.
+/// The side of an operator at which a block is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Phase {
     /// It begins.

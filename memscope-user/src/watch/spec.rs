@@ -6,14 +6,14 @@ use std::str::FromStr;
 const MAX_NAME_BYTES: usize = 254;
 const FORM: &str = "the form is [START[:OUTPUT]],END[,full-content]";
 
-/// What is to be watched.
+/// The block to watch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WatchSpec {
-    /// The operator whose outputs are watched from its end on; empty: what the script names alone.
+    /// The operator whose outputs are watched from its end on; empty: only blocks that the script names.
     pub start: String,
-    /// Which of its outputs, from 0; `None`: all.
+    /// Number of the output, from 0; `None`: all.
     pub output_id: Option<u32>,
-    /// The operator with whose end watching ends.
+    /// The operator at whose end watching ends.
     pub end: String,
     /// The bytes are kept, not their checksums.
     pub full_content: bool,
@@ -68,7 +68,7 @@ mod tests {
         WatchSpec { start: start.to_owned(), output_id, end: end.to_owned(), full_content }
     }
 
-    /// The table of the contract, and what follows from it.
+    /// The table of the contract, and its consequences.
     #[test]
     fn forms() {
         for (text, expected) in [

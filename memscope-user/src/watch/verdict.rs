@@ -1,7 +1,8 @@
-//! Which operator changed a watched block: what follows from its checksums.
+//! The operator that changed a watched block: conclusions from its checksums.
 //!
-//! Only what was read counts. Between two readings that differ the block was changed, whatever could not be read in between; if they are the
-//! two sides of one call, that call is named, with what other threads launched meanwhile.
+//! Only successful readings count. Between two readings that differ the block was changed, whatever was unreadable in
+//! between; if they are the two sides of one call, that call is named, with operators that other threads launched
+//! meanwhile.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -11,21 +12,21 @@ use super::{
     items::{Block, Look},
 };
 
-/// Operators of other threads that are named in a verdict.
+/// Most operators of other threads named in a verdict.
 const MAX_OTHERS: usize = 16;
-/// Beginnings of operators that are remembered, to tell what was launched meanwhile.
+/// Most starts of operators kept, to name those launched meanwhile.
 const MAX_BEGINNINGS: usize = 4096;
 /// Looks at a block that can be taken back.
 const MAX_RECENT: usize = 4096;
-/// Freed blocks that are kept although nothing changed them.
+/// Most freed and unchanged blocks kept.
 const MAX_QUIET: usize = 16;
 
-/// What became of a look.
+/// The result of a look.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reading {
     /// The block's checksum.
     Sum(u64),
-    /// Why it could not be read. That says nothing of its bytes.
+    /// Why it was unreadable. That shows nothing about its bytes.
     Unread(Arc<str>),
 }
 
@@ -71,11 +72,11 @@ pub struct Change {
     pub to: Side,
     /// Its checksum.
     pub to_sum: u64,
-    /// Looks in between that failed.
+    /// Failed looks in between.
     pub unread: u64,
     /// Operators that other threads began in between, the first of them.
     pub others: Vec<Arc<str>>,
-    /// More of those.
+    /// Number of further ones.
     pub more_others: u64,
 }
 
@@ -98,10 +99,10 @@ impl Change {
     }
 }
 
-/// A watched block's memory was given back.
+/// A watched block's memory was freed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Freed {
-    /// The function that was called for that.
+    /// The function that freed it.
     pub by: Arc<str>,
     /// On which thread.
     pub tid: u32,
@@ -109,20 +110,20 @@ pub struct Freed {
     pub time_ns: u64,
 }
 
-/// What is known of one block.
+/// The facts about one block.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BlockVerdict {
     /// Looks that succeeded.
     pub read: u64,
     /// Looks that failed.
     pub unread: u64,
-    /// Why the first of those did.
+    /// The reason of the first of those.
     pub first_unread: Option<Arc<str>>,
     /// Changes.
     pub changes: u64,
     /// The first of them.
     pub first: Option<Change>,
-    /// It was freed: looks that came later are in none of these figures.
+    /// It was freed: later looks are in none of these figures.
     pub freed: Option<Freed>,
 }
 
@@ -131,7 +132,7 @@ struct State {
     verdict: BlockVerdict,
     last: Option<Last>,
     unread: u64,
-    /// The last looks, with their times and what came of them: a free is known some time after it was made.
+    /// The last looks, with their times and results: a free is known some time after it was made.
     recent: VecDeque<(u64, Outcome)>,
     /// Time of the look that showed the first change.
     first_ns: u64,
@@ -155,7 +156,8 @@ impl State {
         self.recent.push_back((time_ns, outcome));
     }
 
-    /// Takes back what was seen after the free. Gives whether the block ends with it: a later window is of memory handed out since.
+    /// Undoes readings from after the free. Returns whether the block ends with it: a later window is of memory handed
+    /// out since.
     fn free(&mut self, freed: &Freed) -> bool {
         let is_over = self.window_ns <= freed.time_ns;
         let until_ns = if is_over { u64::MAX } else { self.window_ns };
@@ -189,13 +191,13 @@ impl State {
 struct Last {
     side: Side,
     sum: u64,
-    /// Operators that had begun by then.
+    /// Number of operators that had begun by then.
     since: u64,
-    /// Those that had begun on threads that have not looked at their ends since: they may still be at work.
+    /// Operators begun on threads without a look at an end since: they may still be at work.
     at_work: Vec<(u32, Arc<str>)>,
 }
 
-/// What tells blocks apart: name, output, address, size, [`Block::freed_before`].
+/// Identity of a block: name, output, address, size, [`Block::freed_before`].
 pub type BlockKey = (Arc<str>, u32, u64, u64, u64);
 
 fn key_of(block: &Block) -> BlockKey {
@@ -218,11 +220,11 @@ pub struct Verdicts {
     beginnings: VecDeque<(u32, Arc<str>)>,
     /// Number of the first of them.
     first_beginning: u64,
-    /// What each thread has begun last, until it has looked at the end of something.
+    /// The last operator begun by each thread, until it has a look at an end.
     at_work: HashMap<u32, Arc<str>>,
-    /// Freed blocks that nothing is to be said of, beyond those that are kept.
+    /// Freed blocks without a finding, beyond those that are kept.
     quiet: u64,
-    /// Those that are kept.
+    /// Number of kept ones.
     quiet_kept: usize,
 }
 
@@ -241,7 +243,7 @@ impl Verdicts {
         self.beginnings.push_back((tid, item));
     }
 
-    /// A block's memory was given back: its watch ends there, whatever was seen later. Gives whether it is one that was looked at.
+    /// A block's memory was freed: its watch ends there, whatever was read later. Returns whether it has looks.
     pub fn free(&mut self, block: &Block, freed: &Freed) -> bool {
         let key = key_of(block);
         let Some(state) = self.blocks.get_mut(&key).filter(|state| state.verdict.freed.is_none()) else { return false };
@@ -260,14 +262,14 @@ impl Verdicts {
         true
     }
 
-    /// Blocks that are none of [`blocks`](Self::blocks) because nothing changed them until they were freed.
+    /// Blocks that are not in [`blocks`](Self::blocks) because they were unchanged until they were freed.
     #[must_use]
     pub const fn quiet(&self) -> u64 {
         self.quiet
     }
 
-    /// A block's window begins. It has a verdict from here on, though no look may succeed. What its bytes were in an earlier window is no
-    /// change of this one: `START` itself has written them.
+    /// A block's window begins. It has a verdict from here on, even if no look succeeds. A difference to an earlier
+    /// window is no change: `START` itself has written the bytes.
     pub fn window(&mut self, block: &Block) {
         let state = state_of(&mut self.blocks, &mut self.order, block);
         state.last = None;
@@ -276,7 +278,7 @@ impl Verdicts {
         state.window_first = None;
     }
 
-    /// A block was looked at by a thread that came there at that time. Gives the change that this reading shows.
+    /// A look at a block by a thread that arrived at that time. Returns the change that this reading shows.
     pub fn take(&mut self, look: &Look, tid: u32, time_ns: u64, reading: &Reading) -> Option<Change> {
         let now = self.first_beginning + self.beginnings.len() as u64;
         let state = state_of(&mut self.blocks, &mut self.order, &look.block);
@@ -320,7 +322,7 @@ impl Verdicts {
         Some(change)
     }
 
-    /// Blocks and what is known of them, in the order in which their windows began.
+    /// Blocks and their verdicts, in the order in which their windows began.
     pub fn blocks(&self) -> impl Iterator<Item = (&BlockKey, &BlockVerdict)> {
         self.order.iter().filter_map(|key| Some((key, &self.blocks.get(key)?.verdict)))
     }

@@ -157,7 +157,7 @@ fn operations_of_atb() {
 
 const ACCESSES: [&str; 4] = ["--events", "alloc,free,launch,access", "--ops", "npu"];
 /// What is said on kernels without attach cookies.
-const UNTOLD: &str = "accesses of ATB's operations are not told on this kernel";
+const UNTOLD: &str = "accesses of ATB's operations are not available on this kernel";
 
 /// With a link for each probe everything is told; without attach cookies all but the tensors is, and that is said.
 #[test]

@@ -271,7 +271,7 @@ fn traced(run: &Run) -> Vec<Vec<String>> {
 /// Whether the kernel is one without calls, which is said, and none is told.
 fn no_calls_are_told(run: &Run) -> bool {
     let told = kernel::has_cookies();
-    assert_eq!(run.stderr.contains("of Python traces ranges are told, calls are not"), !told, "{}", run.said());
+    assert_eq!(run.stderr.contains("of Python traces only ranges are available, no calls"), !told, "{}", run.said());
     if !told {
         assert_eq!(traced(run), Vec::<Vec<String>>::new());
     }

@@ -16,7 +16,7 @@ use crate::overview::{Checked, Overview, ProcessOverview, Topic};
 use crate::report::{self, Reduced, Reducer};
 use crate::sinks::folded;
 
-/// What a program is found to do, by process: leaks, growth, requests that failed, fragmentation.
+/// Verdicts on a program, by process: leaks, growth, failed requests, fragmentation.
 pub(super) type Verdicts = [&'static str; 4];
 
 /// All answers about a run.
@@ -101,7 +101,7 @@ impl Answers {
         moments.map(|moment| moment.bytes).sum()
     }
 
-    /// All sums are those of the books.
+    /// All sums equal those of the books.
     pub(super) fn check(&self, book: &Book) {
         for (&place, account) in &book.accounts {
             self.check_pool(place, account, book.attached.contains(&place.0));
@@ -170,7 +170,7 @@ impl Answers {
         assert_eq!(at_peak.collect::<BTreeMap<_, _>>(), peaks, "differences at the peak");
     }
 
-    /// What the exits freed and what was left is what was held when they began; the ledgers have what was left.
+    /// Memory that the exits freed plus the rest is the memory held when they began; the ledgers have the rest.
     fn check_ledgers(&self, book: &Book) {
         for (&(pid, device, pool), account) in &book.accounts {
             let freed = self.findings.iter().filter_map(|it| match it {

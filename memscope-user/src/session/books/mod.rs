@@ -1,7 +1,7 @@
-//! Made-up programs that keep books of their own, and whether every answer about them agrees with the books: analyses as a trace makes them,
-//! the first screen, the page and exports.
+//! Made-up programs that keep books of their own. Every answer about them has to agree with the books: analyses as a
+//! trace makes them, the first screen, the page and exports.
 //!
-//! The books know nothing of the analyses: each program says itself when it stops working, and what is to be found.
+//! The books know nothing of the analyses: each program itself states when it stops working, and the expected findings.
 
 mod answers;
 mod programs;
@@ -14,16 +14,16 @@ use crate::model::{Device, Event, EventKind, FreeCause, LiveSum, Pool, RunEnd};
 /// Process, device and pool.
 pub(super) type Place = (u32, Device, Pool);
 
-/// What a pool of a process on a device did.
+/// Account of a process's pool on a device.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Account {
     live: BTreeMap<u64, u64>,
     pub(super) peak_bytes: u64,
     pub(super) allocated: LiveSum,
     pub(super) frees: u64,
-    /// When the process stopped working: what was live, what had been allocated, and frees.
+    /// When the process stopped working: live blocks, allocated blocks, and frees.
     pub(super) judged: Option<(LiveSum, LiveSum, u64)>,
-    /// What was live when the process or the trace ended.
+    /// Live blocks when the process or the trace ended.
     pub(super) left: LiveSum,
 }
 
@@ -36,7 +36,7 @@ pub(super) struct Book {
     pub(super) accounts: BTreeMap<Place, Account>,
     /// The most live bytes of a pool of a device, all processes together.
     pub(super) together: BTreeMap<(Device, Pool), u64>,
-    /// Processes that a tracer came to late: pools say more than was seen.
+    /// Processes that the tracer attached to late: pools report more than was seen.
     pub(super) attached: BTreeSet<u32>,
 }
 
@@ -63,7 +63,7 @@ impl Book {
         self.accounts.entry((self.at.0, self.at.1, pool)).or_default()
     }
 
-    /// Allocates at this line of the program, somewhere new.
+    /// Allocates at this line of the program, at a new address.
     pub(super) fn alloc(&mut self, pool: Pool, line: &str, size_bytes: u64) -> u64 {
         let addr = self.next;
         self.next += size_bytes.next_multiple_of(4096) + (1 << 30);
@@ -92,7 +92,7 @@ impl Book {
         account.frees += 1;
     }
 
-    /// The process does its last work, a launch: what it holds then is what it held.
+    /// The process does its last work, a launch: its memory then is the memory held.
     pub(super) fn stops_working(&mut self) {
         self.script.launch();
         let pid = self.at.0;
@@ -118,7 +118,7 @@ impl Book {
         self.script.on(pid, device);
     }
 
-    /// The process ends, and what it still has is taken from it.
+    /// The process ends, and the system takes its remaining memory.
     pub(super) fn ends(&mut self) {
         self.takes(FreeCause::ProcessEnd);
         self.script.process_end();
@@ -129,7 +129,7 @@ impl Book {
         self.takes(FreeCause::TraceEnd);
     }
 
-    /// All that was is no more: the process executes another program.
+    /// Forgets everything: the process executes another program.
     pub(super) fn forget(&mut self) {
         self.accounts.clear();
     }
@@ -146,7 +146,7 @@ impl Book {
         self.script.on(pid, device);
     }
 
-    /// The events, this far apart. What is taken from a process is taken at once.
+    /// The events, at this distance. Memory is taken from a process at once.
     pub(super) fn events(&self, apart_ns: u64) -> (Vec<Event>, RunEnd) {
         let mut events = self.script.events().to_vec();
         let is_taken = |event: &Event| {

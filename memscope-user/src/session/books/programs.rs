@@ -1,4 +1,4 @@
-//! The programs, and what is to be found of them.
+//! The programs, and their expected findings.
 
 use super::Book;
 use super::answers::{Answers, answers};
@@ -11,7 +11,7 @@ const MS: u64 = 1_000_000;
 const MIB: u64 = 1 << 20;
 const PTA: Pool = pools::PTA;
 
-/// Weights in a segment of their own, as a model that is loaded.
+/// Weights in a segment of their own, as in a loaded model.
 fn loads(book: &mut Book) -> u64 {
     let segment = book.alloc(pools::HAL, "/srv/model.py(2): load", 256 * MIB);
     book.alloc_at(PTA, "/srv/model.py(3): weights", segment, 200 * MIB);
@@ -77,7 +77,7 @@ fn history_of_losses_and_an_exit_in_order() {
     }
 }
 
-/// Python's interpreter is at its end for a minute: its threads free one block after the other.
+/// Python's interpreter ends for a minute: its threads free one block after the other.
 #[test]
 fn a_slow_exit_is_one() {
     let mut book = Book::new();
@@ -154,7 +154,7 @@ fn one_of_two_devices_leaks() {
     assert!(places.iter().all(|place| place.device == Device::Npu(1)), "{places:#?}");
 }
 
-/// A server remembers something of each request, is watched for a while, and goes on: 4 blocks of 1 MiB a second.
+/// A server keeps data of each request, is watched for a while, and goes on: 4 blocks of 1 MiB a second.
 #[test]
 fn a_server_that_remembers_is_growing() {
     let mut book = Book::new();
@@ -173,7 +173,7 @@ fn a_server_that_remembers_is_growing() {
     assert!((0.95..1.05).contains(&rate), "{rate}");
 }
 
-/// Requests come in bursts, each of which holds a hundred answers at once, and gives them back.
+/// Requests come in bursts; each holds a hundred answers at once, and frees them.
 #[test]
 fn bursts_are_no_growth() {
     let mut book = Book::new();
@@ -191,7 +191,7 @@ fn bursts_are_no_growth() {
     assert_eq!(answers.verdicts(100)[1], "not found");
 }
 
-/// It ran for three seconds, without steps: nothing is said of leaks, and nothing is an all-clear.
+/// It ran for three seconds, without steps: leaks are not judged, and there is no all-clear.
 #[test]
 fn a_short_program_without_steps_is_not_judged() {
     let mut book = Book::new();
@@ -228,8 +228,9 @@ fn a_request_that_succeeds_at_last() {
     assert_eq!(checked(&book, MS).verdicts(100)[2], "not found");
 }
 
-/// The second attempt fails as well, the exception is caught at the top, and the program goes down: the report is of the moment of the attempt.
-/// What the pool has not handed out makes the cause: 56 MiB of a segment in one piece, 28 + 28 in two, none.
+/// The second attempt fails as well, the exception is caught at the top, and the program ends: the report is of the
+/// moment of the attempt. The cause follows from the pool's unused memory: 56 MiB of a segment in one piece, 28 + 28 in
+/// two, none.
 #[test]
 fn a_request_that_fails_is_reported_as_it_was() {
     let unused_bytes = 56 * MIB;
@@ -266,8 +267,8 @@ fn a_request_that_fails_is_reported_as_it_was() {
     }
 }
 
-/// A process and its child work at the same time, on two devices of the same host: the parent leaks, the child ends before it. Memory of one is
-/// none of the other, and what was live together is the sum.
+/// A process and its child work at the same time, on two devices of the same host: the parent leaks, the child ends
+/// before it. The memory of one never counts for the other, and the sum is that of both live at once.
 #[test]
 fn a_child_beside_its_parent() {
     let mut book = Book::new();
@@ -320,8 +321,8 @@ fn threads_hand_blocks_around() {
     assert_ne!(answers.verdicts(100)[1], "found");
 }
 
-/// Every second block of a segment goes. While it works that is fragmentation: 15 of 16 free pieces of 16 MiB lie outside of the largest. In an
-/// exit it is none.
+/// Every second block of a segment is freed. During work that is fragmentation: 15 of 16 free pieces of 16 MiB lie
+/// outside of the largest. In an exit it is none.
 #[test]
 fn fragmentation_while_it_works_and_in_the_exit() {
     for works_on in [false, true] {
@@ -351,8 +352,8 @@ fn fragmentation_while_it_works_and_in_the_exit() {
     }
 }
 
-/// The tracer came to a server that held 1000 MiB: the pool says so at each call, and two blocks of before go. What is not seen is a figure of
-/// its own everywhere.
+/// The tracer attached to a server that held 1000 MiB: the pool reports so at each call, and two older blocks are
+/// freed. Unseen memory is a figure of its own everywhere.
 #[test]
 fn attached_to_a_server() {
     let mut book = Book::new();
@@ -389,11 +390,11 @@ fn attached_to_a_server() {
     let peak = answers.findings.iter().find_map(|it| if let Finding::Peak(it) = it { Some(it) } else { None });
     let peak = peak.expect("a peak");
     assert_eq!((peak.peak_bytes, peak.seen.size_bytes, peak.unseen_bytes), (1004 * MIB, 4 * MIB, 1000 * MIB));
-    // One block that came at the end and stays is no growth, and none that can be excluded.
+    // One block that came at the end and stays is no growth, but growth cannot be excluded.
     assert_eq!(answers.verdicts(100)[1], "undecided");
 }
 
-/// The pool has 80 % of its memory from before: whether that is in pieces is not known, and not denied.
+/// The pool has 80 % of its memory from before: whether that is in pieces is unknown, and neither claimed nor denied.
 #[test]
 fn fragmentation_of_older_segments_is_not_judged() {
     let mut book = Book::new();
@@ -429,8 +430,8 @@ fn a_warm_up_is_no_leak() {
     assert_eq!(leaked(&answers, 100), 0);
 }
 
-/// The program frees its model half-way, and works on with another one; then it is killed. The first model is no exit. That the second one was loaded
-/// in a step, once, and stays is left open.
+/// The program frees its model half-way, and works on with another one; then it is killed. The first model is no exit.
+/// The second one was loaded in a step, once, and stays: undecided.
 #[test]
 fn two_models_one_after_the_other() {
     let mut book = Book::new();
@@ -450,7 +451,7 @@ fn two_models_one_after_the_other() {
     assert_eq!((answers.process(100).exit_ns, answers.verdicts(100)[0]), (None, "undecided"));
 }
 
-/// A process executes another program: what the first one held is no one's any more, and what the second one holds is not added to it.
+/// A process executes another program: the memory of the first one is gone, and not added to that of the second.
 #[test]
 fn another_program_in_the_same_process() {
     let mut book = Book::new();

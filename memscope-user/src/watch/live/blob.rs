@@ -1,10 +1,12 @@
 //! The signal handler that a watched process gets, and the memory that we share with it.
 //!
-//! It begins with code, which the process may run and not write; then come a head and, for each thread that is in the handler at
-//! the same time, a slot: what we ask of it, a stack, and room for bytes. The kernel saves and restores all registers around
-//! a handler; this one keeps `errno`, works on the slot's own stack (the thread's may be small), and makes the calls that we ask for,
-//! nothing else. It does not look who sent the signal: the kernel keeps one of two, and what it says of that one is not what it would say of
-//! ours. We know where each thread was sent from last, and ask nothing of one that has told us of that place before. Whoever waits for us for two seconds in which we show no life switches all of it off, and goes on.
+//! It begins with code, which the process may run and not write; then come a head and, for each thread in the handler
+//! at the same time, a slot: our request, a stack, and room for bytes. The kernel saves and restores all registers
+//! around a handler; this one keeps `errno`, works on the slot's own stack (the thread's may be small), and makes only
+//! the calls that we request. It does not check the sender of the signal: the kernel keeps one of two, and its data may
+//! be of the other. We know the last place from which each thread was sent, and request nothing of one that has
+//! reported that place before. A thread that waits for us for two seconds without a sign of life switches all of it
+//! off, and continues.
 //!
 //! The code is in `arch`, and data for us: it is never run in this process.
 
@@ -13,15 +15,15 @@ use std::mem::offset_of;
 use super::arch::CODE_BYTES;
 use crate::os::memory::Memory;
 
-/// What the file is called that the memory is.
+/// Name of the memory's file.
 pub(super) const MEMORY_NAME: &str = "memscope-watch";
-/// Threads that can be in the handler at once; others pass by.
+/// Most threads in the handler at once; others pass through it.
 pub(super) const SLOTS: usize = 32;
-/// Where the head is: on a page of its own, since the code cannot be written where the process has it.
+/// Offset of the head: on a page of its own, since the process cannot write the code's.
 pub(super) const HEAD_AT: usize = CODE_BYTES;
 /// Where the slots are.
 pub(super) const SLOTS_AT: usize = 2 * CODE_BYTES;
-/// What the process is asked for, in front of a slot's stack.
+/// The request to the process, in front of a slot's stack.
 const SLOT_BYTES: usize = 4096;
 const STACK_BYTES: usize = 256 << 10;
 /// Bytes that a slot has room for.
@@ -30,9 +32,9 @@ pub(super) const BUFFER_BYTES: usize = 1 << 20;
 pub(super) const BUFFER_AT: usize = SLOT_BYTES + STACK_BYTES;
 /// From one slot to the next.
 pub(super) const STRIDE: usize = BUFFER_AT + BUFFER_BYTES;
-/// All of it.
+/// Size of the whole.
 pub(super) const TOTAL_BYTES: usize = SLOTS_AT + SLOTS * STRIDE;
-/// Calls that can be asked for at once.
+/// Most calls requested at once.
 pub(super) const CALLS: usize = 8;
 
 /// Shared by all slots.
@@ -41,7 +43,7 @@ pub(super) const CALLS: usize = 8;
 pub(super) struct Head {
     /// 0: the handler returns at once.
     pub(super) on: u32,
-    /// Rung when a thread has something to say.
+    /// Rung when a thread has a report.
     pub(super) bell: u32,
     /// Threads that found no slot.
     pub(super) skipped: u32,
@@ -52,11 +54,11 @@ pub(super) struct Head {
     reserved: u32,
     /// `__errno_location` of the process.
     pub(super) errno_function: u64,
-    /// `struct timespec`: how long a thread waits before it looks whether we live.
+    /// `struct timespec`: a thread's wait before it checks whether we live.
     pub(super) patience: [u64; 2],
-    /// What the process is to have for the signal: `struct sigaction` as the kernel takes it.
+    /// The action to set for the signal: `struct sigaction` as the kernel takes it.
     pub(super) action: Action,
-    /// What it had.
+    /// The old action.
     pub(super) old_action: Action,
 }
 
@@ -70,7 +72,7 @@ pub(super) struct Action {
     pub(super) flags: u64,
     /// Where handlers return to.
     pub(super) restorer: u64,
-    /// Signals that are blocked meanwhile.
+    /// Signals blocked meanwhile.
     pub(super) mask: u64,
 }
 
@@ -80,11 +82,11 @@ pub(super) struct Action {
 pub(super) struct Slot {
     /// Its number as it knows it; 0: free.
     pub(super) owner: u32,
-    /// Counts what the thread has told us.
+    /// Number of the thread's reports.
     pub(super) done: u32,
     /// The last of those that we have answered.
     pub(super) order: u32,
-    /// Calls that we ask for; 0: go on with the program.
+    /// Number of requested calls; 0: continue with the program.
     pub(super) count: u32,
     /// Stack pointer where it was interrupted.
     pub(super) stack_pointer: u64,
@@ -92,11 +94,11 @@ pub(super) struct Slot {
     pub(super) instruction_pointer: u64,
     pub(super) errno: u32,
     reserved: [u32; 7],
-    /// The calls. The first that returns anything but 0 is the last that is made.
+    /// The calls. The first that returns anything but 0 is the last one made.
     pub(super) calls: [Call; CALLS],
 }
 
-/// A call that the thread is to make.
+/// A call for the thread to make.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub(super) struct Call {
@@ -104,7 +106,7 @@ pub(super) struct Call {
     pub(super) function: u64,
     /// Its arguments.
     pub(super) args: [u64; 5],
-    /// What it returned; only the lower half counts.
+    /// The returned value; only the lower half counts.
     pub(super) returned: u64,
     reserved: u64,
 }
@@ -113,7 +115,7 @@ impl Call {
     /// A call that has not been made.
     #[must_use]
     pub(super) const fn new(function: u64, args: [u64; 5]) -> Self {
-        /// No function returns this: a call that was not made is not taken for one that succeeded.
+        /// No function returns this: a call that was not made never looks like a successful one.
         const NOT_MADE: u64 = 0x7fff_fffe;
         Self { function, args, returned: NOT_MADE, reserved: 0 }
     }

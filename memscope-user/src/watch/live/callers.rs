@@ -15,13 +15,13 @@ use crate::os::{
     maps::{self, FileId},
 };
 
-/// Callers that are known; of more none is remembered.
+/// Most known callers; further ones are not kept.
 const MAX_KNOWN: usize = 65_536;
-/// Files that are; more are not read.
+/// Most files read.
 const MAX_FILES: usize = 256;
-/// Files larger than this are none of those looked for.
+/// Larger files are not read.
 const MAX_FILE_BYTES: u64 = 1 << 30;
-/// Bytes that are read before we show that we live.
+/// Bytes read before the next sign of life.
 const STEP_BYTES: u64 = 16 << 20;
 /// What operators are called.
 const PREFIX: &[u8] = b"aclnn";
@@ -38,7 +38,8 @@ pub(super) struct Callers {
 }
 
 impl Callers {
-    /// The operator that calls from the instruction before this address. `live` is called now and then while files are read.
+    /// The operator that calls from the instruction before this address. `live` is called now and then while files are
+    /// read.
     pub(super) fn name(&mut self, pid: u32, caller: u64, live: &mut dyn FnMut()) -> Option<String> {
         if let Some(name) = self.known.get(&caller) {
             return name.clone();
@@ -122,7 +123,7 @@ mod tests {
         assert_eq!(at(0x210), None);
     }
 
-    /// What this process itself has mapped is found; what is no code is not.
+    /// Functions mapped in this process are found; addresses without code are not.
     #[test]
     fn operators_of_a_process() {
         #[unsafe(no_mangle)]

@@ -1,4 +1,4 @@
-//! Watches the blocks of one process: a thread of ours that talks with those of its threads that are at an operator.
+//! Watches the blocks of one process: a thread of ours that serves the process's threads at operators.
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
@@ -14,7 +14,7 @@ use aya::maps::MapError;
 use memscope_common::{WatchSite, WatchedProcess, row::ROW_BOUNDARY, watch::ANY_HANDLER};
 
 use super::{
-    Outputs, Tell,
+    Notify, Outputs,
     blob::{BUFFER_BYTES, Call, SLOTS},
     callers::Callers,
     memory::Memory,
@@ -42,36 +42,36 @@ use crate::{
     },
 };
 
-/// How long nothing may happen before we look around.
+/// Longest idle time before a check.
 const TICK: Duration = Duration::from_millis(50);
-/// Handles whose names are known.
+/// Most handles with known names.
 const MAX_NAMES: usize = 65_536;
-/// Bytes that are read of one block.
+/// Most bytes read of one block.
 const MAX_BLOCK_BYTES: u64 = 1 << 34;
 /// `ACL_MEMCPY_DEVICE_TO_HOST`
 const DEVICE_TO_HOST: u64 = 2;
-/// How far the stack pointer may be from where it was when the thread was sent to us: what the probed instruction, and the kernel's own
-/// way of standing in for it, put there.
+/// Largest distance of the stack pointer from its value when the thread was sent: the probed instruction, and the
+/// kernel's emulation of it, put values there.
 const STACK_SLACK: u64 = 64;
 /// Longest instruction, in bytes.
 const MAX_INSTRUCTION: u64 = 15;
-/// A thread that was sent to us comes at once, unless it blocks the signal, or has no processor.
+/// A thread that was sent arrives at once, unless it blocks the signal, or has no processor.
 const AT_ONCE: Duration = Duration::from_secs(1);
-/// Reasons that are told why nothing is watched yet.
+/// Most reasons reported why nothing is watched yet.
 const MAX_REASONS: usize = 4;
-/// After a failed try, so long none is made.
+/// Pause after a failed try.
 const RETRY: Duration = Duration::from_millis(200);
-/// A thread that has got an answer mostly comes back within this time; to be woken for it would take as long.
+/// A thread that was answered mostly comes back within this time; a wake-up would take as long.
 const SOON: Duration = Duration::from_micros(60);
 
 /// An entry is replaced, not made.
 const BPF_EXIST: u64 = 2;
 /// What operators of CANN's library are called.
 const ACLNN: &str = "aclnn";
-/// So long a change is not told: a free that was made before may be on its way.
+/// Delay of a change's report: the record of an earlier free may be on its way.
 const HELD_BACK: Duration = Duration::from_millis(100);
 
-/// What an engine is told.
+/// Messages to an engine.
 pub(super) enum Input {
     /// A record of the process.
     Record(Vec<u8>),
@@ -87,24 +87,24 @@ pub(super) struct Common {
     /// Rows by number, with their flags.
     pub(super) rows: HashMap<u16, (&'static ProbeSpec, u8)>,
     pub(super) outputs: Outputs,
-    pub(super) tell: Tell,
+    pub(super) notify: Notify,
     /// The files that are memory of processes, by inode: children have them, too.
     pub(super) memories: Mutex<HashSet<u64>>,
 }
 
-/// What was seen of a process.
+/// The results for a process.
 pub(super) struct Seen {
     pub(super) pid: u32,
     pub(super) verdicts: Verdicts,
-    /// Sides of operators that blocks could not be looked at, for which there was no place.
+    /// Sides of operators without a look, for lack of a slot.
     pub(super) skipped: u64,
-    /// The same, because the thread was elsewhere by then.
+    /// The same, because the thread had gone on.
     pub(super) late: u64,
     /// The same, because the thread was sent there again before it came: the kernel keeps one of two signals.
     pub(super) merged: u64,
     /// The same, because the program had another handler for the signal, or ignored it.
     pub(super) unsent: u64,
-    /// Operators at whose sides that was so, and how often.
+    /// Operators with such sides, and their number.
     pub(super) passed: Vec<(Arc<str>, u64)>,
     /// When that began.
     pub(super) unsent_since_ns: u64,
@@ -120,7 +120,7 @@ pub(super) struct Engine {
     items: Items,
     verdicts: Verdicts,
     names: HashMap<u64, String>,
-    /// Handles whose names did not come.
+    /// Handles without a name.
     nameless: HashSet<u64>,
     files: Option<Result<WatchFiles, String>>,
     state: State,
@@ -136,49 +136,49 @@ pub(super) struct Engine {
     /// Dropped when the process is left alone.
     leaving: Option<Sender<()>>,
     was_set_up: bool,
-    /// What the kernel side was told: that nothing is watched.
+    /// Last state given to the kernel side: nothing is watched.
     idle: bool,
-    /// Operators that could not be looked at.
+    /// Operators without a look.
     passed: Passed,
     allocations: Allocations,
-    /// Changes that were not told yet: a free that was made before may be on its way.
-    untold: VecDeque<Untold>,
-    told: Told,
+    /// Changes not reported yet: the record of an earlier free may be on its way.
+    pending: VecDeque<Pending>,
+    reported: Reported,
     /// Operators of CANN's library are seen where they launch.
     sees_aclnn: bool,
     callers: Callers,
     /// Since when the handler is there.
     ready_since_ns: u64,
-    /// When the program was seen to be another one: what was recorded before says nothing of it.
+    /// Time at which the program was seen to be another one: older records do not concern it.
     begun_ns: u64,
 }
 
-/// How far it is.
+/// The stage of the setup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     /// It watches.
     Watches,
-    /// The process is to be left alone, or nobody tells us anything any more.
+    /// The process is to be left alone, or no more messages can come.
     Leaves,
-    /// Nothing comes any more.
+    /// No more messages come.
     Over,
 }
 
-/// What is told once.
+/// Messages that are sent once.
 #[derive(Default)]
-struct Told {
-    /// That nothing is there yet, for each of these reasons.
+struct Reported {
+    /// Nothing is set up yet, for each of these reasons.
     later: Vec<String>,
-    /// That an operator has no outputs that are known.
+    /// An operator has no known outputs.
     outputs: bool,
-    /// That the program has a handler of its own now.
+    /// The program has its own handler now.
     handler: bool,
     /// That an operator's outputs are watched.
     beginning: bool,
 }
 
 /// A change of a block.
-struct Untold {
+struct Pending {
     block: Block,
     /// When the thread came there that saw it: `CLOCK_MONOTONIC`, in nanoseconds.
     time_ns: u64,
@@ -203,13 +203,13 @@ struct Ready {
     functions: Functions,
     memory: Memory,
     work: [Option<Work>; SLOTS],
-    /// Of each thread the time of the last site that it came from, and how often it had been sent by then.
+    /// For each thread the time of its last site, and the number of its signals by then.
     last_sites: HashMap<u32, (u64, u32)>,
 }
 
 impl Ready {
-    /// Whether a thread that was interrupted at this place comes from there. Of signals that come together, the handler of one is begun
-    /// inside of the other's, before that has done anything.
+    /// Whether a thread that was interrupted at this place comes from there. Of signals that come together, one's
+    /// handler starts inside of the other's, before that has done anything.
     fn has_come_from(&self, site: &WatchSite, mut place: [u64; 2]) -> bool {
         const MAX_TOGETHER: usize = 4;
         for _ in 0..MAX_TOGETHER {
@@ -223,7 +223,7 @@ impl Ready {
     }
 }
 
-/// What a thread in the handler is doing for us.
+/// The current work of a thread in the handler.
 struct Work {
     tid: u32,
     /// When it came to the operator's side.
@@ -231,7 +231,7 @@ struct Work {
     looks: Vec<Look>,
     /// The device, once it is known, or why not.
     device: Option<u32>,
-    /// The look that is being made.
+    /// The current look.
     at: usize,
     read_bytes: u64,
     sum: Checksum,
@@ -263,8 +263,8 @@ impl Engine {
             idle: false,
             passed: Passed::default(),
             allocations: Allocations::default(),
-            untold: VecDeque::new(),
-            told: Told::default(),
+            pending: VecDeque::new(),
+            reported: Reported::default(),
             sees_aclnn: false,
             callers: Callers::default(),
             ready_since_ns: u64::MAX,
@@ -273,7 +273,7 @@ impl Engine {
     }
 
     pub(super) fn run(mut self) -> Seen {
-        // Who has just asked for something is alive, and waits.
+        // A thread served a moment ago is alive; skip the liveness check.
         let mut has_served = false;
         while self.stage == Stage::Watches && (has_served || self.is_alive()) {
             has_served = match self.state {
@@ -283,12 +283,12 @@ impl Engine {
                     false
                 }
             };
-            self.tell_changes(HELD_BACK);
+            self.report_changes(HELD_BACK);
         }
         self.leave();
         self.leaving = None;
         self.take_what_comes();
-        self.tell_changes(Duration::ZERO);
+        self.report_changes(Duration::ZERO);
         let (unsent, unsent_since_ns) = self.passed.sides();
         Seen {
             unsent,
@@ -303,9 +303,9 @@ impl Engine {
         }
     }
 
-    /// The process is left alone, or has ended: what was recorded before may still be on its way.
+    /// The process is left alone, or has ended: earlier records may still be on their way.
     fn take_what_comes(&mut self) {
-        /// Records of a process that has ended come soon, and its number may be another one's by and by.
+        /// Records of a process that has ended come soon, and its number may be used again later.
         const QUIET: Duration = Duration::from_millis(300);
         while self.stage != Stage::Over {
             match self.inbox.recv_timeout(QUIET) {
@@ -324,7 +324,7 @@ impl Engine {
     }
 
     fn warn(&self, text: &str) {
-        (self.common.tell)(true, &format!("process {}: {text}", self.pid));
+        (self.common.notify)(true, &format!("process {}: {text}", self.pid));
     }
 
     /// Nothing is there to talk with.
@@ -345,7 +345,7 @@ impl Engine {
         }
     }
 
-    /// What a record says. Gives the thread if it was at an operator.
+    /// Handles a record. Returns the thread if it was at an operator.
     fn take(&mut self, input: Input) -> Option<u32> {
         let bytes = match input {
             Input::Record(bytes) => bytes,
@@ -376,7 +376,7 @@ impl Engine {
                 }
                 None
             }
-            // From here on the script's thread tells that itself.
+            // From here on the script's thread reports that itself.
             CallKind::Watch(WatchCall::Watch | WatchCall::Unwatch) if record.time_ns >= self.ready_since_ns => None,
             CallKind::Watch(WatchCall::Watch) => {
                 let block = [value(Field::Addr)?, value(Field::Size)?, value(Field::Count)?];
@@ -400,7 +400,7 @@ impl Engine {
         }
     }
 
-    /// What a record says of memory.
+    /// Handles a record about memory.
     fn take_memory(&mut self, spec: &'static ProbeSpec, record: &Record<'_>, call: &CallRecord<'_>) {
         /// Mappings of physical memory have addresses of their own.
         const MAPPINGS: &str = "mappings";
@@ -439,40 +439,40 @@ impl Engine {
         self.freed(range, &Freed { by: by.into(), tid: record.tid, time_ns: record.time_ns });
     }
 
-    /// Memory was given back: blocks in it are watched no longer, and what was seen there later is another's.
+    /// Memory was freed: ends the watch of blocks in it; later readings there are another block's.
     fn freed(&mut self, range: Range, freed: &Freed) {
         for block in self.items.free(range, freed.time_ns) {
-            self.untold.retain(|untold| untold.block != block || untold.time_ns < freed.time_ns);
+            self.pending.retain(|pending| pending.block != block || pending.time_ns < freed.time_ns);
             if self.verdicts.free(&block, freed) {
-                (self.common.tell)(false, &format!("process {}: {}", self.pid, super::freed_text(&block, freed)));
+                (self.common.notify)(false, &format!("process {}: {}", self.pid, super::freed_text(&block, freed)));
             }
         }
-        self.tell_idle();
+        self.report_idle();
     }
 
-    /// Tells the kernel side whether anything is watched: where nothing is, only `START` sends a thread to the handler.
-    fn tell_idle(&mut self) {
+    /// Reports to the kernel side whether a block is watched: if not, only `START` sends a thread to the handler.
+    fn report_idle(&mut self) {
         let idle = !self.items.is_active() && matches!(self.state, State::Ready(_));
         if idle == self.idle {
             return;
         }
-        // Where it cannot be told, threads are sent for nothing.
-        let told = if idle { self.maps.idle.insert(&self.pid, &0, 0) } else { self.maps.idle.remove(&self.pid) };
-        self.idle = idle && told.is_ok();
+        // If it fails, threads are sent for nothing.
+        let set = if idle { self.maps.idle.insert(&self.pid, &0, 0) } else { self.maps.idle.remove(&self.pid) };
+        self.idle = idle && set.is_ok();
     }
 
-    /// Tells of the changes that have waited so long.
-    fn tell_changes(&mut self, waited: Duration) {
-        while let Some(untold) = self.untold.pop_front_if(|untold| untold.since.elapsed() >= waited) {
-            (self.common.tell)(false, &format!("process {}: {}", self.pid, untold.text));
+    /// Reports the changes that have waited for this time.
+    fn report_changes(&mut self, waited: Duration) {
+        while let Some(pending) = self.pending.pop_front_if(|pending| pending.since.elapsed() >= waited) {
+            (self.common.notify)(false, &format!("process {}: {}", self.pid, pending.text));
         }
     }
 
-    /// Reads what the kernel side could not send threads for.
+    /// Reads the kernel side's count of signals that were not sent.
     fn look_at_handler(&mut self) {
         let Ok(process) = self.maps.watched.get(&self.pid, 0) else { return };
         self.passed.took(&process);
-        if process.unsent > 0 && !std::mem::replace(&mut self.told.handler, true) {
+        if process.unsent > 0 && !std::mem::replace(&mut self.reported.handler, true) {
             self.warn(
                 "the program has put up a handler of its own for SIGURG, or ignores it: as long as it does, no blocks are looked at and \
                  nothing is sent to it",
@@ -489,7 +489,7 @@ impl Engine {
         }
     }
 
-    /// Whether there would be anything to do at an operator.
+    /// Whether there would be work at an operator.
     fn is_wanted(&self) -> bool {
         !self.common.spec.start.is_empty() || self.items.is_active()
     }
@@ -501,7 +501,7 @@ impl Engine {
         }
         match self.set_up(tid) {
             Ok((shared, functions, memory)) => {
-                (self.common.tell)(
+                (self.common.notify)(
                     false,
                     &format!(
                         "process {}: block watch is on: the program has two mappings and a handler for SIGURG of ours, and waits for its \
@@ -513,7 +513,7 @@ impl Engine {
                 let work = std::array::from_fn(|_| None);
                 let ready = Ready { shared, functions, memory, work, last_sites: self.sites_so_far() };
                 self.state = State::Ready(Box::new(ready));
-                self.tell_idle();
+                self.report_idle();
                 let start = self.common.spec.start.clone();
                 if self.sees_aclnn && start.starts_with(ACLNN) {
                     self.warn_of_outputs(&start);
@@ -525,9 +525,9 @@ impl Engine {
                 match failure {
                     Failure::NoOperator => {}
                     Failure::Refused(Refusal::Later(why)) => {
-                        if self.told.later.len() < MAX_REASONS && !self.told.later.contains(&why) {
+                        if self.reported.later.len() < MAX_REASONS && !self.reported.later.contains(&why) {
                             self.warn(&format!("blocks are not watched yet: {why}"));
-                            self.told.later.push(why);
+                            self.reported.later.push(why);
                         }
                     }
                     Failure::Refused(Refusal::Never(why)) => {
@@ -539,13 +539,13 @@ impl Engine {
         }
     }
 
-    /// The program is left alone. Its operators wake us no longer.
+    /// Leaves the program alone. Its operators no longer wake us.
     fn give_up(&mut self) {
         self.state = State::Over { marked: self.maps.idle.insert(&self.pid, &0, 0).is_ok() };
     }
 
-    /// Another program runs in the process, and has nothing of what the one before had: it may be watched, whatever that one was. It is
-    /// set up at an operator of its own: at one of the program before, it would not have put up its handlers yet.
+    /// Another program runs in the process, without any state of the one before: it may be watched, whatever that one
+    /// was. It is set up at an operator of its own: at one of the program before, its handlers would not be set yet.
     fn begin_again(&mut self) {
         self.state = State::Waiting(Instant::now());
         self.begun_ns = monotonic_ns();
@@ -664,7 +664,7 @@ impl Engine {
         self.threads.get(&inner).copied()
     }
 
-    /// A thread waits for what to do.
+    /// A thread waits for a request.
     fn advance(&mut self, slot: usize, owner: u32, place: [u64; 2]) {
         let work = self.ready().and_then(|ready| ready.work[slot].take());
         let work = match work {
@@ -684,7 +684,7 @@ impl Engine {
         sites.map(|(id, site)| (id as u32, (site.time_ns, site.sent))).collect()
     }
 
-    /// A thread is at an operator: says what it is to read, if anything.
+    /// A thread is at an operator: returns the bytes to read, if any.
     fn arrive(&mut self, slot: usize, owner: u32, place: [u64; 2]) -> Option<Work> {
         let tid = self.outer_id(owner)?;
         let id = u64::from(self.pid) << 32 | u64::from(tid);
@@ -693,7 +693,7 @@ impl Engine {
         // A signal that came late does not come from there: the thread may be anywhere.
         let (last_ns, last_sent) = ready.last_sites.insert(tid, (site.time_ns, site.sent)).unwrap_or_default();
         if last_ns == site.time_ns {
-            // Somebody else's signal.
+            // Another process's signal.
             return None;
         }
         let is_late = monotonic_ns().saturating_sub(site.time_ns) > AT_ONCE.as_nanos() as u64;
@@ -715,7 +715,7 @@ impl Engine {
         } else {
             self.ends(tid, &item, spec, &site)
         };
-        self.tell_idle();
+        self.report_idle();
         for look in &mut looks {
             look.queued = spec.meaning == CallKind::Watch(WatchCall::NpuOpEnd);
         }
@@ -754,16 +754,16 @@ impl Engine {
         looks
     }
 
-    /// Says once that a block is watched: until the first `START` there is none.
+    /// Reports once that a block is watched: until the first `START` there is none.
     fn show_beginning(&mut self, item: &str) {
-        if self.items.is_active() && !std::mem::replace(&mut self.told.beginning, true) {
+        if self.items.is_active() && !std::mem::replace(&mut self.reported.beginning, true) {
             let text = format!("process {}: watching began with operator `{}`", self.pid, item.escape_debug());
-            (self.common.tell)(false, &text);
+            (self.common.notify)(false, &text);
         }
     }
 
     fn warn_of_outputs(&mut self, item: &str) {
-        if !std::mem::replace(&mut self.told.outputs, true) {
+        if !std::mem::replace(&mut self.reported.outputs, true) {
             self.warn(&format!(
                 "watching does not begin with `{}`: no outputs of it are known; they are of operations of ATB alone, other blocks have to be \
                  named by a script",
@@ -772,23 +772,23 @@ impl Engine {
         }
     }
 
-    /// What the script says, as its thread says it: at once.
+    /// Handles a call of the script, at once in its thread.
     fn take_call(&mut self, spec: &'static ProbeSpec, site: &WatchSite) {
         let value = |field| Memory::value(spec, site, field);
         let Some(addr) = value(Field::Addr) else { return };
         if spec.meaning == CallKind::Watch(WatchCall::Unwatch) {
             self.items.forget(addr, site.time_ns);
-            self.tell_idle();
+            self.report_idle();
             return;
         }
         let name = self.ready().and_then(|ready| ready.memory.text_of(spec, site)).unwrap_or_default();
         if let (Some(size), Some(looks)) = (value(Field::Size), value(Field::Count)) {
             self.watch(&name, [addr, size, looks], site.time_ns);
         }
-        self.tell_idle();
+        self.report_idle();
     }
 
-    /// What the operator is called; nothing if it is none to us.
+    /// Name of the operator; `None` if it is none here.
     fn item(&mut self, spec: &'static ProbeSpec, site: &WatchSite) -> Option<String> {
         if spec.meaning == CallKind::Watch(WatchCall::AclnnOp) {
             self.sees_aclnn = true;
@@ -797,7 +797,7 @@ impl Engine {
             return Some(name.unwrap_or_else(|| format!("{ACLNN} at {:#x}", site.caller)));
         }
         if let Some(name) = self.ready()?.memory.text_of(spec, site) {
-            // It is looked at where it launches: here it may be put into a queue.
+            // It is compared at its launch: here it may be put into a queue.
             let elsewhere =
                 spec.meaning == CallKind::Watch(WatchCall::NpuOpEnd) && self.sees_aclnn && name.starts_with(ACLNN);
             return (!elsewhere).then_some(name);
@@ -825,7 +825,7 @@ impl Engine {
         self.names.get(&handle).cloned()
     }
 
-    /// The calls that a thread was asked for have been made, or one of them has failed.
+    /// The requested calls of a thread have been made, or one of them has failed.
     fn go_on(&mut self, slot: usize, mut work: Work) -> Option<Work> {
         let Some(device) = work.device else {
             return self.take_device(slot, work);
@@ -902,7 +902,7 @@ impl Engine {
         None
     }
 
-    /// Has the thread copy what comes next of its block.
+    /// Requests the next copy of the thread's block.
     fn ask(&mut self, slot: usize, work: Work) -> Option<Work> {
         let range = work.looks.get(work.at)?.block.range;
         let ready = self.ready()?;
@@ -923,7 +923,7 @@ impl Engine {
         }
         if let Some(change) = self.verdicts.take(look, work.tid, work.time_ns, &Reading::Sum(sum)) {
             let (block, text) = (look.block.clone(), super::change_text(look, &change));
-            self.untold.push_back(Untold { block, time_ns: work.time_ns, since: Instant::now(), text });
+            self.pending.push_back(Pending { block, time_ns: work.time_ns, since: Instant::now(), text });
         }
     }
 
@@ -941,7 +941,7 @@ impl Engine {
         self.verdicts.take(look, work.tid, work.time_ns, &Reading::Unread(why.into()));
     }
 
-    /// Does something with the process's files; what fails is told once.
+    /// Calls `act` with the process's files; a failure is reported once.
     fn with_files<T>(&mut self, act: impl FnOnce(&mut WatchFiles) -> Result<T, crate::sinks::SinkError>) -> Option<T> {
         let (pid, outputs) = (self.pid, &self.common.outputs);
         let files = self.files.get_or_insert_with(|| outputs(pid).map_err(|error| crate::error_chain(&error)));
@@ -959,7 +959,7 @@ impl Engine {
         }
     }
 
-    /// Takes the handler out of the process, if one of its threads comes by to do that. The mappings stay.
+    /// Removes the handler from the process, if one of its threads arrives to do that. The mappings stay.
     fn leave(&mut self) {
         const PATIENCE: Duration = Duration::from_millis(300);
         let Some(system_call) = self.ready().map(|ready| ready.shared.system_call()) else {
@@ -987,7 +987,7 @@ impl Engine {
                     ready.shared.answer(slot, &[Call::new(system_call, args)]);
                     asked = Some(slot);
                 } else {
-                    // What it was doing for us is of no use any more.
+                    // Its current work is no longer needed.
                     ready.work[slot] = None;
                     ready.shared.answer(slot, &[]);
                 }
@@ -1011,13 +1011,13 @@ impl Engine {
     }
 }
 
-/// How many signals lie between two that arrived. A thread that begins anew, with the number of one that has ended, begins to count anew.
+/// Number of signals between two that arrived. A new thread, with the number of one that has ended, counts from 0.
 const fn missing_between(last_sent: u32, sent: u32) -> u32 {
     if sent > last_sent { sent - last_sent - 1 } else { sent.saturating_sub(1) }
 }
 
-/// Whether a thread that was interrupted at this stack pointer and instruction is where it was sent from: right behind the probed
-/// instruction, which may have moved the stack pointer, or where that has led.
+/// Whether a thread interrupted at this stack pointer and instruction is where it was sent from: right behind the
+/// probed instruction, which may have moved the stack pointer, or at its target.
 const fn is_there(site: &WatchSite, [stack_pointer, instruction_pointer]: [u64; 2]) -> bool {
     let behind = instruction_pointer.wrapping_sub(site.instruction_pointer);
     site.stack_pointer.abs_diff(stack_pointer) <= STACK_SLACK || (behind >= 1 && behind <= MAX_INSTRUCTION)

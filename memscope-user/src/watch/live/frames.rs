@@ -1,8 +1,9 @@
-//! Chains of signal frames: what `rt_sigreturn` puts back into a thread, whether we live or not. What a frame looks like is `arch`'s.
+//! Chains of signal frames: `rt_sigreturn` restores them into a thread, whether we live or not. The layout of a frame
+//! is in `arch`.
 
 use super::arch::{self, Others, RED_ZONE, Registers};
 
-/// What a thread was doing.
+/// The saved state of a thread.
 #[derive(Clone)]
 pub(super) struct Saved {
     pub(super) registers: Registers,
@@ -10,13 +11,13 @@ pub(super) struct Saved {
     pub(super) signal_mask: u64,
 }
 
-/// One frame: what it consists of, and where the thread's stack pointer must be when it returns from a signal with it.
+/// One frame: its parts, and the thread's stack pointer when it returns from a signal with it.
 pub(super) struct Frame {
     pub(super) at: u64,
     pub(super) writes: Vec<(u64, Vec<u8>)>,
 }
 
-/// A chain of frames: bytes and where they go, and the registers with which the thread sets out.
+/// A chain of frames: bytes with their addresses, and the thread's first registers.
 pub(super) struct Chain {
     pub(super) writes: Vec<(u64, Vec<u8>)>,
     pub(super) registers: Registers,
@@ -34,14 +35,14 @@ pub(super) struct SystemCall {
 /// Room for a text, in front of the frames.
 const TEXT_BYTES: u64 = 64;
 
-/// First address below the thread's stack that nobody uses.
+/// First unused address below the thread's stack.
 pub(super) const fn scratch(saved: &Saved) -> u64 {
     let [stack_pointer, _] = arch::place(&saved.registers);
     (stack_pointer - RED_ZONE - 256) & !63
 }
 
-/// The thread makes `call`, then `report`, and then goes on as it was saved. Each step leads to the next by a frame. `gadgets` are the
-/// addresses of code that makes a system call, and that returns from a signal.
+/// The thread makes `call`, then `report`, and then continues from its saved state. Each step leads to the next by a
+/// frame. `gadgets` are the addresses of code that makes a system call, and that returns from a signal.
 pub(super) fn chain(saved: &Saved, call: SystemCall, report: SystemCall, gadgets: [u64; 2]) -> Option<Chain> {
     let Saved { registers, others, signal_mask } = saved;
     let top = scratch(saved).checked_sub(TEXT_BYTES)?;

@@ -1,4 +1,4 @@
-//! Reading what the arguments of a call lead to, in a thread that waits for us. Hostile: every length is bounded.
+//! Reads memory behind the arguments of a call, in a thread that waits for us. Hostile: every length is bounded.
 
 use std::io;
 
@@ -11,7 +11,7 @@ use crate::{
     watch::Range,
 };
 
-/// Longest name of an operator that is read; of more the first bytes count anyway.
+/// Bytes read of an operator's name; only the first ones count anyway.
 const MAX_NAME_BYTES: usize = 256;
 
 /// A process's memory.
@@ -26,7 +26,7 @@ impl Memory {
         self.0.word(at)
     }
 
-    /// Where a thread was, by stack pointer and instruction pointer, that is at the beginning of a signal handler now.
+    /// Stack pointer and instruction pointer of a thread before the signal, now at the start of its handler.
     pub(super) fn interrupted(&self, [stack_pointer, _]: [u64; 2], restore: u64) -> Option<[u64; 2]> {
         if RESTORE_ON_STACK && self.word(stack_pointer)? != restore {
             return None;
@@ -36,7 +36,7 @@ impl Memory {
         Some([word(saved_stack_pointer)?, word(saved_instruction_pointer)?])
     }
 
-    /// A C string, or as much of it as can be read.
+    /// A C string, as far as it is readable.
     fn text(&self, at: u64) -> Option<String> {
         let mut bytes = [0; MAX_NAME_BYTES];
         let read = self.0.read_some(at, &mut bytes).ok().filter(|read| *read > 0)?;
@@ -44,7 +44,7 @@ impl Memory {
         Some(String::from_utf8_lossy(text).into_owned())
     }
 
-    /// The text that a row says its calls have.
+    /// The text of a call, by its row.
     pub(super) fn text_of(&self, spec: &ProbeSpec, site: &WatchSite) -> Option<String> {
         let arg = *site.args.get(usize::from(spec.text_arg?))?;
         let at = match spec.text_at {
@@ -56,7 +56,7 @@ impl Memory {
 
     /// Outputs of an operation of ATB (ascend-abi §7): the second array of its pack.
     pub(super) fn outputs(&self, spec: &ProbeSpec, site: &WatchSite) -> Vec<Range> {
-        /// `RunnerVariantPack::outTensors`; number of tensors, first of them, and what follows 65 of them in it.
+        /// `RunnerVariantPack::outTensors`; number of tensors, first of them, and the pointer to more than 65.
         const OUTPUTS: u64 = 6784;
         const COUNT: u64 = 8;
         const FIRST: u64 = 16;

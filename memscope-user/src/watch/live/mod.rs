@@ -1,10 +1,12 @@
-//! Reads watched blocks in running processes (mode S of the design): the kernel side sends a thread that is at an operator to a handler
-//! of ours, which waits for the device, copies the block's bytes to memory that we share, and goes on. See docs/watch.md.
+//! Reads watched blocks in running processes (mode S of the design): the kernel side sends a thread at an operator to a
+//! handler of ours, which waits for the device, copies the block's bytes to shared memory, and continues. See
+//! docs/watch.md.
 //!
-//! * `blob` is the handler, `shared` that memory, `target` what the process must be, `setup` how the handler gets there, by signal
-//!   `frames` that need nobody of us; `seccomp` says beforehand whether it may, and `arch` has what machines do not have in common.
-//! * `engine` is a thread of ours for each process: what is looked at is [`items`](super::items)' business, what follows from it
-//!   [`verdict`](super::verdict)'s.
+//! * `blob` is the handler, `shared` that memory, `target` the conditions on the process, `setup` the way of the
+//!   handler into it, by signal `frames` that work without us; `seccomp` checks in advance whether it may, and `arch`
+//!   has the differences of machines.
+//! * `engine` is a thread of ours for each process: [`items`](super::items) chooses the looks,
+//!   [`verdict`](super::verdict) draws the conclusions.
 
 mod arch;
 mod blob;
@@ -43,17 +45,17 @@ use crate::{
     sinks::{SinkError, watch::WatchFiles},
 };
 
-/// Processes that are watched at once.
+/// Most processes watched at once.
 const MAX_PROCESSES: usize = 1024;
 
 /// Gives the files of a process.
 pub type Outputs = Box<dyn Fn(u32) -> Result<WatchFiles, SinkError> + Send + Sync>;
-/// Tells the user: whether it is a warning, and the text.
-pub type Tell = Box<dyn Fn(bool, &str) + Send + Sync>;
+/// Sends a message to the user: whether it is a warning, and the text.
+pub type Notify = Box<dyn Fn(bool, &str) + Send + Sync>;
 /// Opens the kernel side's maps for one more thread.
 pub type OpenMaps = Box<dyn Fn() -> Result<WatchMaps, KernelError> + Send>;
 
-/// Records that block watch has to see as soon as they come.
+/// The records that block watch has to see as soon as they come.
 pub struct Tap {
     rows: HashSet<u16>,
     sender: mpsc::Sender<Message>,
@@ -71,7 +73,7 @@ impl Tap {
     pub fn take(&self, record: &[u8]) {
         let row = record.get(offset_of!(Header, row)..).and_then(|rest| rest.first_chunk());
         if row.is_some_and(|row| self.rows.contains(&u16::from_le_bytes(*row))) {
-            // Nobody watches any more.
+            // The watch has ended.
             let _ = self.sender.send(Message::Record(record.to_vec()));
         }
     }
@@ -83,29 +85,29 @@ pub struct Watch {
     thread: JoinHandle<Vec<Seen>>,
 }
 
-/// What is needed for it.
+/// Options of block watch.
 pub struct WatchOptions {
-    /// What is watched.
+    /// The block to watch.
     pub spec: WatchSpec,
     /// Rows by number, with their flags.
     pub rows: Vec<(u16, &'static ProbeSpec, u8)>,
     /// Where to write.
     pub outputs: Outputs,
-    /// Whom to tell.
-    pub tell: Tell,
+    /// Sends messages to the user.
+    pub notify: Notify,
 }
 
 impl Watch {
-    /// Starts the thread that hands records to those of the processes.
+    /// Starts the thread that hands records to the processes' engines.
     pub fn start(options: WatchOptions, open_maps: OpenMaps, crew: &Crew) -> io::Result<(Self, Tap)> {
-        let WatchOptions { spec, rows, outputs, tell } = options;
+        let WatchOptions { spec, rows, outputs, notify } = options;
         let wanted = rows
             .iter()
             .filter(|(_, spec, flags)| *flags != 0 || spec.meaning == CallKind::Launch(LaunchCall::KernelName));
         let (sender, receiver) = mpsc::channel();
         let tap = Tap { rows: wanted.map(|(number, ..)| *number).collect(), sender: sender.clone() };
         let rows = rows.into_iter().map(|(number, spec, flags)| (number, (spec, flags))).collect();
-        let common = Arc::new(Common { spec, rows, outputs, tell, memories: Mutex::default() });
+        let common = Arc::new(Common { spec, rows, outputs, notify, memories: Mutex::default() });
         let hub = Hub { common, open_maps, crew: crew.clone(), engines: HashMap::new(), seen: Vec::new() };
         let thread = crew.spawn("memscope-watch", move |post| hub.run(&receiver, post))?;
         Ok((Self { sender, thread }, tap))
@@ -121,7 +123,7 @@ impl Watch {
         let _ = left.recv_timeout(PATIENCE);
     }
 
-    /// Ends it; gives what was found, as text.
+    /// Ends the watch; returns its findings as text.
     #[must_use]
     pub fn finish(self) -> String {
         let _ = self.sender.send(Message::Finish);
@@ -185,14 +187,14 @@ impl Hub {
     }
 
     fn begin(&mut self, pid: u32) -> bool {
-        // Of one that has ended, records may still come.
+        // Records of one that has ended may still come.
         if self.engines.len() >= MAX_PROCESSES || crate::os::process::state(pid).is_none() {
             return false;
         }
         let maps = match (self.open_maps)() {
             Ok(maps) => maps,
             Err(error) => {
-                (self.common.tell)(true, &crate::error_chain(&error));
+                (self.common.notify)(true, &crate::error_chain(&error));
                 return false;
             }
         };
@@ -204,7 +206,7 @@ impl Hub {
                 true
             }
             Err(error) => {
-                (self.common.tell)(true, &format!("cannot watch process {pid}: {error}"));
+                (self.common.notify)(true, &format!("cannot watch process {pid}: {error}"));
                 false
             }
         }
@@ -235,7 +237,7 @@ fn change_text(look: &Look, change: &Change) -> String {
     text
 }
 
-/// A block is watched no longer, on one line.
+/// The message that a block is no longer watched, on one line.
 fn freed_text(block: &Block, freed: &Freed) -> String {
     let Block { name, index, range, .. } = block;
     format!(
@@ -248,7 +250,7 @@ fn freed_text(block: &Block, freed: &Freed) -> String {
     )
 }
 
-/// What a block's looks say. `missed`: sides of operators passed unseen while it was watched, or may have.
+/// The conclusion about a block. `missed`: sides of operators passed unseen while it was watched, or may have.
 fn conclusion(verdict: &BlockVerdict, missed: bool) -> String {
     match (&verdict.first, verdict.read) {
         (Some(change), _) => format!("first changed {}", change.when()),
@@ -262,7 +264,7 @@ fn conclusion(verdict: &BlockVerdict, missed: bool) -> String {
     }
 }
 
-/// What is known of each block in the end.
+/// The final verdict on each block.
 fn verdict_text(seen: &[Seen]) -> String {
     let mut text = String::new();
     for process in seen {
@@ -317,7 +319,7 @@ fn verdict_text(seen: &[Seen]) -> String {
     text
 }
 
-/// Operators with how often each was called, the first of them.
+/// Operators with the number of calls of each, the first of them.
 fn passed_text(passed: &[(Arc<str>, u64)]) -> String {
     const MAX_NAMED: usize = 32;
     let named = passed.iter().take(MAX_NAMED).map(|(name, count)| format!("`{}` ({count})", name.escape_debug()));

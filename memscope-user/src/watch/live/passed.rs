@@ -1,5 +1,5 @@
-//! Operators that could not be looked at, because the program had another handler for the signal, or ignored it. The kernel side
-//! counts their sides and says when the first and the last was; their names are in records.
+//! Operators without a look, because the program had another handler for the signal, or ignored it. The kernel side
+//! counts their sides with the times of the first and the last; their names are in records.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -8,7 +8,7 @@ use std::{
 
 use memscope_common::WatchedProcess;
 
-/// Operators that are remembered.
+/// Most operators kept.
 const MAX_OPERATORS: usize = 8192;
 /// Between a record and the side that it is of.
 const SLACK_NS: u64 = 100_000;
@@ -18,11 +18,11 @@ const SLACK_NS: u64 = 100_000;
 pub(super) struct Passed {
     /// The last operators, with their times.
     operators: VecDeque<(u64, Arc<str>)>,
-    /// What was counted of programs that the process ran before.
+    /// The count of programs that the process ran before.
     before: u64,
-    /// What the kernel side counts.
+    /// The kernel side's count.
     now: WatchedProcess,
-    /// Whether it has counted anything since it was asked before.
+    /// Whether it has grown since the last reading.
     goes_on: bool,
     since_ns: u64,
 }
@@ -31,7 +31,7 @@ impl Passed {
     /// An operator was called.
     pub(super) fn operator(&mut self, time_ns: u64, name: &str) {
         if self.operators.len() >= MAX_OPERATORS {
-            // Of those that were not looked at the first are kept: the harm is done there.
+            // Of operators without a look the first are kept: they did the harm.
             if self.since_ns != 0 {
                 return;
             }
@@ -40,7 +40,7 @@ impl Passed {
         self.operators.push_back((time_ns, name.into()));
     }
 
-    /// What the kernel side has counted.
+    /// Takes the kernel side's count.
     pub(super) fn took(&mut self, process: &WatchedProcess) {
         self.goes_on = process.unsent > self.now.unsent;
         self.now = *process;
@@ -49,24 +49,24 @@ impl Passed {
         }
     }
 
-    /// It begins to count anew.
+    /// Its count starts at 0 again.
     pub(super) const fn another_program(&mut self) {
         self.before += self.now.unsent;
         self.now.unsent = 0;
         self.goes_on = false;
     }
 
-    /// Whether it was so when it was looked at last.
+    /// Whether the count was growing at the last reading.
     pub(super) const fn is_going_on(&self) -> bool {
         self.goes_on
     }
 
-    /// Sides of operators, and when the first of them was.
+    /// Sides of operators, and the time of the first.
     pub(super) const fn sides(&self) -> (u64, u64) {
         (self.before + self.now.unsent, self.since_ns)
     }
 
-    /// The operators, each once, in the order in which they first were not looked at, and how often.
+    /// The operators, each once, in the order of their first missing look, and the number of calls.
     pub(super) fn operators(&self) -> Vec<(Arc<str>, u64)> {
         let mut found: Vec<(Arc<str>, u64)> = Vec::new();
         let mut places: HashMap<Arc<str>, usize> = HashMap::new();
@@ -89,7 +89,7 @@ impl Passed {
 mod tests {
     use super::*;
 
-    /// Make sure that those are named that were called while nothing was sent, each once, and no others.
+    /// Operators called while no signal was sent are named, each once, and no others.
     #[test]
     fn operators_that_were_not_looked_at() {
         let mut passed = Passed::default();

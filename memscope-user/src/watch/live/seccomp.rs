@@ -1,15 +1,15 @@
-//! What a process's seccomp filters would do to the system calls that setting up makes: classic BPF, run here.
+//! The effect of a process's seccomp filters on the system calls of the setup: classic BPF, run here.
 
 use super::arch::AUDIT_ARCH;
 
-/// What becomes of a system call.
+/// The fate of a system call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// It is made.
     Allowed,
-    /// It fails, and the program goes on.
+    /// It fails, and the program continues.
     Fails,
-    /// The thread or process is ended, or somebody else is asked, or it is not known.
+    /// The thread or process is ended, or another process decides, or it is unknown.
     Unsafe,
 }
 
@@ -37,7 +37,7 @@ impl Instruction {
     }
 }
 
-/// What a filter says of a system call with these arguments.
+/// A filter's result for a system call with these arguments.
 #[must_use]
 pub(super) fn run(filter: &[Instruction], number: u32, args: [u64; 6]) -> Verdict {
     match value(filter, number, args) {
@@ -55,7 +55,7 @@ fn data(number: u32, args: [u64; 6], offset: u32) -> Option<u32> {
         0 => Some(number),
         4 => Some(AUDIT_ARCH),
         16..64 if offset.is_multiple_of(4) => Some(half(args[(offset as usize - 16) / 8], offset % 8 == 4)),
-        // Of the instruction pointer (8) nothing is said: no filter that is in use looks at it.
+        // The instruction pointer (8) is unknown: no filter in use reads it.
         _ => None,
     }
 }
@@ -69,7 +69,7 @@ fn value(filter: &[Instruction], number: u32, args: [u64; 6]) -> Option<u32> {
         let operand = *operand;
         let source = if code & 8 == 0 { operand } else { index };
         match (code & 7, code & 0xf0) {
-            // Loads: of a word of the call's, a constant, a scratch word, the length.
+            // Loads: of a word of the call's data, a constant, a scratch word, the length.
             (0, _) => {
                 accumulator = match code & 0xe0 {
                     0x20 => data(number, args, operand)?,
@@ -110,7 +110,7 @@ fn value(filter: &[Instruction], number: u32, args: [u64; 6]) -> Option<u32> {
     None
 }
 
-/// What an operation makes of the accumulator.
+/// The accumulator after an operation.
 fn computed(operation: u16, accumulator: u32, source: u32) -> Option<u32> {
     Some(match operation {
         0x00 => accumulator.wrapping_add(source),
@@ -160,7 +160,7 @@ mod tests {
         assert_eq!(run(&filter, 9, [0, 0, 3, 0, 0, 0]), Verdict::Allowed);
     }
 
-    /// What is not understood, or has no end, is not safe.
+    /// An unknown or endless filter is not safe.
     #[test]
     fn strange_filters() {
         for filter in [&[][..], &[op(0x20, 0, 0, 8)], &[op(0xffff, 0, 0, 0)], &[op(0x05, 0, 0, u32::MAX)]] {

@@ -1,7 +1,7 @@
-//! Puts the handler into a process, with the help of one of its threads: six system calls, each of which the thread makes by itself
-//! between two signal frames, so that it goes on as it was whether we live or not.
+//! Puts the handler into a process, with the help of one of its threads: six system calls, each of which the thread
+//! makes by itself between two signal frames, so that it continues unchanged whether we live or not.
 //!
-//! All of this is done by one thread of ours, and only it traces: when it ends, the kernel lets go of everything that it traced.
+//! One thread of ours does all of this, and only it traces: when it ends, the kernel releases everything it traced.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -23,11 +23,11 @@ use super::{
 };
 use crate::os::maps;
 
-/// How long the thread may take to its next operator.
+/// Longest time until the thread's next operator.
 const NEXT_OPERATOR: Duration = Duration::from_millis(500);
-/// How long it may take for a system call.
+/// Longest time of a system call.
 const CALL_PATIENCE: Duration = Duration::from_secs(2);
-/// How long it waits for an answer before it looks whether we live.
+/// The thread's wait for an answer before it checks whether we live.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(2);
 /// `SI_KERNEL`
 const FROM_KERNEL: i32 = 0x80;
@@ -59,7 +59,7 @@ fn never(text: impl Into<String>) -> Failure {
     Failure::Refused(Refusal::Never(text.into()))
 }
 
-/// A thread that is traced.
+/// A traced thread.
 struct Traced<'a> {
     pid: u32,
     tid: i32,
@@ -88,13 +88,14 @@ impl Seized {
 
 impl Drop for Seized {
     fn drop(&mut self) {
-        // Whatever it is doing, it goes on by itself from here.
+        // Whatever it is doing, it continues by itself from here.
         let _ = ptrace(libc::PTRACE_DETACH, self.tid, 0, 0);
     }
 }
 
-/// Puts the handler into `pid`, helped by its thread `tid` when it comes to its next operator. `arm` has threads sent signals from
-/// there on; handlers at addresses in `replaceable` are none of the program's own; `is_at_operator` says whether the thread is where it was sent one, by its stack pointer and instruction pointer.
+/// Puts the handler into `pid`, helped by its thread `tid` when it arrives at its next operator. `arm` lets threads be
+/// sent signals from there on; handlers at addresses in `replaceable` are none of the program's own; `is_at_operator`
+/// returns whether the thread is where it was sent one, by its stack pointer and instruction pointer.
 pub(super) fn run(
     pid: u32,
     tid: u32,
@@ -104,7 +105,7 @@ pub(super) fn run(
     is_at_operator: &dyn Fn([u64; 2]) -> bool,
 ) -> Result<Shared, Failure> {
     let seized = Seized::new(tid.cast_signed())?;
-    // Until the thread is let go, its process's number is no other one's, so the memory is that of the process.
+    // Until the thread is released, its process's number is not reused, so the memory is that of the process.
     let memory = OpenOptions::new().read(true).write(true).open(format!("/proc/{pid}/mem"))?;
     let traced = Traced { pid, tid: seized.tid, memory, replaceable, is_at_operator };
     arm()?;
@@ -113,7 +114,7 @@ pub(super) fn run(
 }
 
 impl Traced<'_> {
-    /// Waits until the thread is stopped by the `SIGURG` that is meant. Everything else is passed on untouched.
+    /// Waits until the thread is stopped by the expected `SIGURG`. All other signals are passed on unchanged.
     fn wait_for_signal(&self, patience: Duration, is_meant: impl Fn() -> bool) -> Result<(), Failure> {
         const STOPPED_BY_EVENT: i32 = libc::PTRACE_EVENT_STOP;
         const NAP: Duration = Duration::from_micros(20);
@@ -156,7 +157,7 @@ impl Traced<'_> {
         Ok(unsafe { info.assume_init() }.si_code)
     }
 
-    /// Whether the thread was sent by an operator, and has come to us at once.
+    /// Whether the thread was sent by an operator, and has arrived at once.
     fn has_come(&self) -> bool {
         let from_kernel = self.origin().is_ok_and(|origin| origin == FROM_KERNEL);
         from_kernel && self.place().is_ok_and(|place| (self.is_at_operator)(place))
@@ -197,7 +198,7 @@ impl Traced<'_> {
         Ok(Saved { registers, others, signal_mask })
     }
 
-    /// The thread makes a system call; its result is not known, only what has changed by it.
+    /// The thread makes a system call; its result is unknown, only its effects are.
     fn call(&self, saved: &Saved, functions: Functions, number: i64, args: [u64; 6]) -> Result<(), Failure> {
         let inner = |id| inner_id(self.pid, id).map(u64::from).ok_or_else(|| io::Error::other("the thread has ended"));
         let (pid, tid) = (inner(self.pid)?, inner(self.tid.cast_unsigned())?);
@@ -235,7 +236,7 @@ impl Traced<'_> {
         call(libc::SYS_close, [number, 0, 0, 0, 0, 0])?;
         let shared = result?;
         let (action, old) = shared.actions();
-        // A first call that only asks: the program may have got a handler since the other was put there.
+        // A first call that only queries: the program may have set a handler since the other was put there.
         let steps: &[u64] = if self.replaceable.is_empty() { &[action] } else { &[0, action] };
         for new in steps {
             shared.forget_old_handler();
@@ -252,7 +253,7 @@ impl Traced<'_> {
         Ok(shared)
     }
 
-    /// The thread has come some way since its program was looked at: that may have got a handler meanwhile.
+    /// The thread has gone on since its program was checked: that may have set a handler meanwhile.
     fn check_handler(&self) -> Result<(), Failure> {
         if self.replaceable.is_empty() && target::has_handler(self.pid, self.tid.cast_unsigned())? {
             return Err(never(OWN_HANDLER));

@@ -1,4 +1,4 @@
-//! The memory that we share with a watched process, seen from our side. The process may write anything into it, at any time.
+//! The memory shared with a watched process, from our side. The process may write anything into it, at any time.
 
 use std::{
     fs::File,
@@ -20,7 +20,7 @@ use super::blob::{
 };
 
 /// No handler is there.
-const NOT_TOLD: u64 = u64::MAX;
+const UNKNOWN_HANDLER: u64 = u64::MAX;
 
 /// Our mapping of it.
 pub(super) struct Shared {
@@ -47,7 +47,7 @@ impl Shared {
         let base = unsafe { mmap(None, len, protection, MapFlags::MAP_SHARED, file.as_fd(), 0)? };
         let shared = Self { base: base.cast(), target: 0, inode: file.metadata()?.ino() };
         let (code, _) = blob::code();
-        // SAFETY: the code fits into its page (checked by a test), which nobody else has yet.
+        // SAFETY: the code fits into its page (checked by a test), which is not shared yet.
         unsafe { std::ptr::copy_nonoverlapping(code.as_ptr(), shared.base.as_ptr(), code.len()) };
         Ok(shared)
     }
@@ -81,7 +81,7 @@ impl Shared {
         self.target + blob::code().1
     }
 
-    /// Address in the process of the action to set, and of the one that was set before.
+    /// Address in the process of the action to set, and of the action set before.
     #[must_use]
     pub(super) const fn actions(&self) -> (u64, u64) {
         let head = self.target + HEAD_AT as u64;
@@ -117,17 +117,17 @@ impl Shared {
         fence(Ordering::SeqCst);
     }
 
-    /// The handler that the process has, or had: what it was told when it asked. Nothing before that.
+    /// The handler that the process has, or had: the result of its query. `None` before that.
     pub(super) fn old_handler(&self) -> Option<u64> {
         // SAFETY: within the mapping, aligned.
         let handler = unsafe { (&raw const (*self.head()).old_action.handler).read_volatile() };
-        (handler != NOT_TOLD).then_some(handler)
+        (handler != UNKNOWN_HANDLER).then_some(handler)
     }
 
     /// Forgets it.
     pub(super) fn forget_old_handler(&self) {
         // SAFETY: as above.
-        unsafe { (&raw mut (*self.head()).old_action.handler).write_volatile(NOT_TOLD) };
+        unsafe { (&raw mut (*self.head()).old_action.handler).write_volatile(UNKNOWN_HANDLER) };
     }
 
     fn head_word(&self, offset: usize) -> &AtomicU32 {
@@ -168,7 +168,7 @@ impl Shared {
         self.head_word(offset_of!(Head, bell)).load(Ordering::SeqCst)
     }
 
-    /// Waits until the bell is not what it was, or the time is over.
+    /// Waits until the bell has changed, or the time is over.
     pub(super) fn wait(&self, bell: u32, patience: Duration) {
         let time = libc::timespec { tv_sec: patience.as_secs() as i64, tv_nsec: patience.subsec_nanos().into() };
         let word = self.head_word(offset_of!(Head, bell)).as_ptr();
@@ -204,14 +204,14 @@ impl Shared {
         Some((owner, place))
     }
 
-    /// What a call that was asked for has returned.
+    /// The returned value of a requested call.
     #[must_use]
     pub(super) fn returned(&self, slot: usize, call: usize) -> i32 {
         // SAFETY: as above.
         unsafe { (&raw const (*self.slot(slot)).calls[call.min(CALLS - 1)].returned).read_volatile() as i32 }
     }
 
-    /// Answers: the thread makes these calls and comes back; without any it goes on with its program.
+    /// Answers: the thread makes these calls and comes back; without any it continues with its program.
     pub(super) fn answer(&self, slot: usize, calls: &[Call]) {
         let calls = &calls[..calls.len().min(CALLS)];
         for (at, call) in calls.iter().enumerate() {
@@ -236,7 +236,7 @@ impl Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // SAFETY: our mapping, which nobody uses any more.
+        // SAFETY: our mapping, unused from here on.
         let _ = unsafe { munmap(self.base.cast(), TOTAL_BYTES) };
     }
 }

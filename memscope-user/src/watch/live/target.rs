@@ -1,4 +1,4 @@
-//! What a process must be, and where it has what, before anything of ours is put into it.
+//! Conditions on a process, and addresses in it, before anything of ours is put into it.
 
 use std::{
     collections::HashSet, ffi::OsStr, fs, io, ops::Range, os::unix::ffi::OsStrExt as _, path::Path, thread,
@@ -42,7 +42,7 @@ fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
     status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
 }
 
-/// Whether `SIGURG` is in a mask; what cannot be read is no permission.
+/// Whether `SIGURG` is in a mask; an unreadable one counts as no permission.
 fn has_sigurg(status: &str, name: &str) -> Result<bool, Refusal> {
     let mask = field(status, name).and_then(|mask| u64::from_str_radix(mask, 16).ok());
     let mask = mask.ok_or_else(|| Refusal::Later(format!("the thread's status has no {name}")))?;
@@ -52,17 +52,17 @@ fn has_sigurg(status: &str, name: &str) -> Result<bool, Refusal> {
 /// The bit of `SIGURG` in masks.
 const SIGURG_BIT: u64 = 1 << (libc::SIGURG - 1);
 
-/// What is said of a program that is not touched for the sake of its handler.
+/// Why a program with its own handler is not touched.
 pub(super) const OWN_HANDLER: &str = "the program has a handler of its own for SIGURG";
 
-/// Whether a thread may be worked on. Gives the addresses of handlers that may be replaced: those of tracers that are gone, and those
-/// that came with a fork. `ours` are the anonymous files of this tracer, by inode.
+/// Whether a thread may be used. Returns the addresses of handlers that may be replaced: those of tracers that are
+/// gone, and those that came with a fork. `ours` are the anonymous files of this tracer, by inode.
 pub(super) fn check(pid: u32, tid: u32, ours: &HashSet<u64>) -> Result<Vec<Range<u64>>, Refusal> {
     let status = status_of(pid, tid)?;
     let yama = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
     let has_handler = check_status(&status, yama.trim())?;
     let replaceable = if has_handler { replaceable(pid, ours)? } else { Vec::new() };
-    // Only now: in another tracer's handler all signals are blocked, and that tracer is what is to be told.
+    // Only now: in another tracer's handler all signals are blocked, and the message has to name that tracer.
     check_mask(&status)?;
     Ok(replaceable)
 }
@@ -110,7 +110,7 @@ pub(super) fn is_memory(name: &[u8]) -> bool {
 fn check_status(status: &str, yama: &str) -> Result<bool, Refusal> {
     let never = |text: &str| Err(Refusal::Never(text.to_owned()));
     if yama == "3" {
-        return never("this system lets nobody trace (kernel.yama.ptrace_scope is 3)");
+        return never("this system allows no tracing (kernel.yama.ptrace_scope is 3)");
     }
     if field(status, "x86_Thread_features")
         .is_some_and(|features| features.split_whitespace().any(|word| word == "shstk"))
@@ -127,7 +127,7 @@ fn check_status(status: &str, yama: &str) -> Result<bool, Refusal> {
     has_sigurg(status, "SigCgt")
 }
 
-/// A thread that does not take the signal cannot be worked on.
+/// A thread that blocks the signal cannot be used.
 fn check_mask(status: &str) -> Result<(), Refusal> {
     if has_sigurg(status, "SigBlk")? {
         return Err(Refusal::Later("the thread blocks SIGURG".to_owned()));
@@ -177,7 +177,7 @@ fn instructions_at(code: &[u8], start: u64, bytes: &[u8]) -> Option<u64> {
     found.into_iter().find(|at| at.is_multiple_of(INSTRUCTION_ALIGN))
 }
 
-/// Where the code is, in what the kernel maps itself, that returns from a signal handler.
+/// Address of the kernel's own mapped code that returns from a signal handler.
 fn restore_in_vdso(pid: u32, maps: &[u8]) -> io::Result<Option<u64>> {
     /// It has a few pages.
     const MAX_BYTES: u64 = 1 << 20;
@@ -189,10 +189,10 @@ fn restore_in_vdso(pid: u32, maps: &[u8]) -> io::Result<Option<u64>> {
     Ok(instructions_at(&code, vdso.start, RESTORE))
 }
 
-/// Files larger than this are none of those looked for.
+/// Larger files are not read.
 const MAX_FILE_BYTES: u64 = 1 << 30;
 
-/// The first executable mapping of a file whose name begins so.
+/// The first executable mapping of a file with such a name.
 fn mapped(pid: u32, maps: &[u8], names: &[&str]) -> io::Result<Option<Mapped>> {
     for name in names {
         for found in maps::lines(maps).filter(|found| found.executable && found.id.inode != 0) {
@@ -213,18 +213,18 @@ fn mapped(pid: u32, maps: &[u8], names: &[&str]) -> io::Result<Option<Mapped>> {
     Ok(None)
 }
 
-/// Whether it has mapped one of these functions, in a library whose name begins so.
+/// Whether it has mapped one of these functions, in a library with such a name.
 pub(super) fn has_function(pid: u32, libraries: &[&str], names: &[&str]) -> bool {
     let maps = maps::read(pid).unwrap_or_default();
     mapped(pid, &maps, libraries).ok().flatten().is_some_and(|library| library.symbol(names).is_some())
 }
 
-/// Where the process has what the handler calls.
+/// Addresses of the functions that the handler calls.
 pub(super) fn functions(pid: u32) -> Result<Functions, Refusal> {
     let later = |error: io::Error| Refusal::Later(format!("its mappings cannot be read: {error}"));
     let maps = maps::read(pid).map_err(later)?;
     let libc = mapped(pid, &maps, &["libc.so.6", "libc-2.", "libc.musl", "ld-musl"]).map_err(later)?;
-    // What was at an operator may have become another program meanwhile, which its loader is still mapping.
+    // The process may have become another program meanwhile, which its loader is still mapping.
     let libc = libc.ok_or_else(|| Refusal::Later("it has no libc that is mapped as a library".to_owned()))?;
     let acl = mapped(pid, &maps, &["libascendcl.so", "libacl_rt.so"]).map_err(later)?;
     let acl = acl.ok_or_else(|| Refusal::Later("it has not mapped libascendcl.so".to_owned()))?;
@@ -258,7 +258,7 @@ mod tests {
         assert_eq!(check_mask(PLAIN), Ok(()));
         let blocked = with("SigBlk:\t0000000000000000", "SigBlk:\t0000000000400000");
         assert_eq!(check_mask(&blocked), Err(Refusal::Later("the thread blocks SIGURG".to_owned())));
-        // Whose handler it is in comes first.
+        // The owner of the handler comes first.
         assert_eq!(check_status(&blocked, "0"), Ok(false));
         assert!(check_mask("").is_err());
         for (status, yama, never) in [
@@ -266,7 +266,7 @@ mod tests {
             (format!("{PLAIN}x86_Thread_features:\tshstk wrss\n"), "0", true),
             (PLAIN.to_owned(), "3", true),
             (with("TracerPid:\t0", "TracerPid:\t9"), "0", false),
-            // What cannot be read is no permission.
+            // An unreadable mask is no permission.
             (String::new(), "0", false),
         ] {
             let refused = check_status(&status, yama).expect_err("refused");

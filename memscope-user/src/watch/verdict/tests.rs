@@ -26,7 +26,7 @@ fn first(readings: &[(&str, u64, Phase, u64)]) -> Option<Change> {
 
 use Phase::{After, Before};
 
-/// `START` writes its output again in each step: that is no change. The culprit of the second step is.
+/// `START` writes its output again in each step: that is no change. The culprit of the second step is one.
 #[test]
 fn windows_are_judged_one_by_one() {
     let mut verdicts = Verdicts::default();
@@ -101,11 +101,11 @@ fn unread_widens_the_verdict() {
 
 /// Two calls of one operator are not one call.
 #[test]
-fn calls_are_told_apart() {
+fn calls_are_distinguished() {
     assert_eq!(first(&[("a", 1, Before, 5), ("a", 2, After, 6)]).expect("a change").operator(), None);
 }
 
-/// What other threads began since the last reading is named, not more of it than is readable.
+/// Operators that other threads began since the last reading are named, up to a readable number.
 #[test]
 fn launched_meanwhile() {
     let mut verdicts = Verdicts::default();
@@ -116,14 +116,14 @@ fn launched_meanwhile() {
     }
     verdicts.begins(1, "own");
     let found = verdicts.take(&look("a", 1, After), 1, 0, &Reading::Sum(6)).expect("a change");
-    // Of what began before, the end was not looked at.
+    // Of the earlier ones, the end has no look.
     assert_eq!(*found.others[0], *"early");
     assert_eq!(found.others[1..], vec![Arc::from("x"); MAX_OTHERS - 1]);
     assert_eq!(found.more_others, 5);
     assert_eq!(found.operator(), Some(&side("a", 1, After, 1)));
 }
 
-/// Make sure that what is no longer remembered is counted.
+/// Forgotten starts are counted.
 #[test]
 fn beginnings_are_bounded() {
     let mut verdicts = Verdicts::default();
@@ -135,7 +135,7 @@ fn beginnings_are_bounded() {
     assert_eq!(found.others.len() as u64 + found.more_others, MAX_BEGINNINGS as u64 + 10);
 }
 
-/// Make sure that what is seen in memory that was given back is not told of the block that was there, though the free is known later.
+/// Readings in freed memory are not reported for the block that was there, though the free is known later.
 #[test]
 fn freed_blocks_do_not_change() {
     let mut verdicts = Verdicts::default();
@@ -157,7 +157,7 @@ fn freed_blocks_do_not_change() {
     assert_eq!(verdicts.blocks().count(), 2);
 }
 
-/// Make sure that a free in an earlier window, known in a later one, takes back what lies between, and ends nothing.
+/// A free in an earlier window, known in a later one, undoes the readings between, and ends nothing.
 #[test]
 fn frees_of_earlier_windows() {
     let mut verdicts = Verdicts::default();
@@ -183,7 +183,7 @@ fn frees_of_earlier_windows() {
 
 /// Make sure that a change from before the free stays.
 #[test]
-fn changes_before_the_free_are_told() {
+fn changes_before_the_free_are_reported() {
     let mut verdicts = Verdicts::default();
     for (time_ns, sum) in [(10, 5), (20, 6), (30, 7)] {
         verdicts.take(&look("a", time_ns, Before), 1, time_ns, &Reading::Sum(sum));
@@ -194,7 +194,7 @@ fn changes_before_the_free_are_told() {
     assert_eq!(verdict.first.as_ref().map(|change| change.to_sum), Some(6));
 }
 
-/// Make sure that a program that frees what it watches, again and again, takes no more and more memory.
+/// A program that frees its watched block again and again does not take ever more memory.
 #[test]
 fn quiet_blocks_are_counted() {
     let mut verdicts = Verdicts::default();

@@ -1,4 +1,4 @@
-//! aarch64: the handler's code, signal frames as the kernel builds them, and where the process has what they need.
+//! aarch64: the handler's code, signal frames as the kernel builds them, and addresses of the functions they need.
 
 use std::{arch::global_asm, io, mem::offset_of};
 
@@ -13,7 +13,7 @@ use super::{
     put,
 };
 
-/// The largest page that kernels have: what the code has for itself.
+/// The largest page of any kernel: the code has it to itself.
 pub(in super::super) const CODE_BYTES: usize = 65_536;
 /// `AUDIT_ARCH_AARCH64`
 pub(in super::super) const AUDIT_ARCH: u32 = 0xc000_00b7;
@@ -25,11 +25,11 @@ pub(in super::super) const SYSTEM_CALL: &[u8] = &[0x01, 0, 0, 0xd4, 0xc0, 0x03, 
 pub(in super::super) const SYSTEM_CALL_BYTES: u64 = 4;
 /// `mov x8, #139; svc #0`: how the kernel has programs return from a handler; debuggers look for the same bytes.
 pub(in super::super) const RESTORE: &[u8] = &[0x68, 0x11, 0x80, 0xd2, 0x01, 0, 0, 0xd4];
-/// That is in what the kernel maps itself.
+/// That code is in the kernel's own mapping.
 pub(in super::super) const RESTORE_IN_VDSO: bool = true;
 /// Where instructions may begin.
 pub(in super::super) const INSTRUCTION_ALIGN: u64 = 4;
-/// What is below the stack pointer is nobody's; this much is kept clear all the same.
+/// Memory below the stack pointer is unused; this much is kept clear all the same.
 pub(in super::super) const RED_ZONE: u64 = 128;
 
 /// `struct rt_sigframe`: what precedes `ucontext_t`; and offsets in that: of the flags of its stack, of the mask, of the registers, of
@@ -45,8 +45,8 @@ const _: () = assert!(offset_of!(libc::mcontext_t, pstate) + 16 == 288);
 /// Room that the kernel gives to records.
 const MAX_RECORDS: usize = 4096;
 
-/// Of the frame of a handler that has just been entered: offsets from the stack pointer of the stack pointer and of the instruction
-/// pointer that the handler returns to, and whether where it returns by is at the stack pointer.
+/// Of the frame of a handler that has just been entered: offsets from the stack pointer of the stack pointer and of the
+/// instruction pointer that the handler returns to, and whether its return address is at the stack pointer.
 pub(in super::super) const INTERRUPTED: [u64; 2] =
     [(INFO_BYTES + REGISTERS + 31 * 8) as u64, (INFO_BYTES + REGISTERS + 32 * 8) as u64];
 pub(in super::super) const RESTORE_ON_STACK: bool = false;
@@ -79,11 +79,11 @@ impl Others {
         const STREAMING: usize = 0x40b;
         const MATRIX: usize = 0x40c;
         const SHADOW_STACK: usize = 0x410;
-        /// Of a set that is empty.
+        /// Of an empty set.
         const HEAD_BYTES: usize = 16;
         let plain = regset(PLAIN).map_err(|error| Refusal::Later(error.to_string()))?;
         let records = plain_record(&plain).ok_or_else(|| Refusal::Never("its registers are not known".to_owned()))?;
-        // A machine that has none of these has no such set.
+        // A machine without these has no such set.
         if regset(SHADOW_STACK).is_ok_and(|set| set.first().is_some_and(|enabled| enabled & 1 != 0)) {
             return Err(Refusal::Never("the program runs with a shadow stack".to_owned()));
         }
@@ -102,7 +102,7 @@ impl Others {
     }
 }
 
-/// `struct fpsimd_context`, of a set that has the registers first.
+/// `struct fpsimd_context`, of a set with the registers first.
 fn plain_record(set: &[u8]) -> Option<Vec<u8>> {
     const VECTORS: usize = 512;
     let (vectors, status) = (set.get(..VECTORS)?, set.get(VECTORS..VECTORS + 8)?);
@@ -114,8 +114,7 @@ fn plain_record(set: &[u8]) -> Option<Vec<u8>> {
     Some(record)
 }
 
-/// `struct sve_context` and what follows it: nothing, if the thread has none of these registers in use. `None` if that is not
-/// understood.
+/// `struct sve_context` with its registers: empty, if the thread has none of these in use. `None` if malformed.
 fn scalable_record(set: &[u8]) -> Option<Vec<u8>> {
     /// `struct user_sve_header`, and where in it the bytes of a vector are, and whether there are more than plain registers.
     const HEAD_BYTES: usize = 16;
@@ -137,7 +136,7 @@ fn scalable_record(set: &[u8]) -> Option<Vec<u8>> {
     Some(record)
 }
 
-/// Frames in between have them: a frame without them is none.
+/// Frames in between have them: a frame without them is invalid.
 pub(in super::super) const LINKS_HAVE_OTHERS: bool = true;
 
 /// Stack pointer and instruction pointer.
@@ -145,14 +144,14 @@ pub(in super::super) const fn place(registers: &Registers) -> [u64; 2] {
     [registers.sp, registers.pc]
 }
 
-/// Whether the thread is in a system call. The kernel has forgotten that by then, and whatever was to be restarted: what is saved is
+/// Whether the thread is in a system call. The kernel has cleared that by then, and any restart: the saved state is
 /// right in any case.
 pub(in super::super) const fn is_in_system_call(_: &Registers) -> bool {
     false
 }
 
-/// Registers of a thread that is about to make a system call, and then returns from a signal with the frame at `frame`. The addresses
-/// are those of [`SYSTEM_CALL`] and [`RESTORE`].
+/// Registers of a thread that is about to make a system call, and then returns from a signal with the frame at `frame`.
+/// The addresses are those of [`SYSTEM_CALL`] and [`RESTORE`].
 pub(in super::super) fn calling(
     registers: &Registers,
     call: SystemCall,
@@ -252,7 +251,7 @@ memscope_watch_begin:
     mov x24, x0
     ldr w9, [x0]
     str w9, [x19, #{errno}]
-3:  ldr w22, [x20, #{alive}]            // tell
+3:  ldr w22, [x20, #{alive}]            // report
     ldr w9, [x19, #{done}]
     add w9, w9, #1
     add x10, x19, #{done}
@@ -289,7 +288,7 @@ memscope_watch_begin:
     cmp w9, w22
     mov w22, w9
     b.ne 4b
-6:  str wzr, [x20, #{on}]               // nobody answers
+6:  str wzr, [x20, #{on}]               // no answer
     mov w9, #1
     str w9, [x20, #{given_up}]
     b 7f
@@ -368,7 +367,8 @@ memscope_watch_end:
 mod tests {
     use super::*;
 
-    /// The C library's declarations say the same of a frame as the numbers above; the records follow each other to an empty one.
+    /// The C library's declarations of a frame agree with the numbers above; the records follow each other to an empty
+    /// one.
     #[test]
     fn frames_are_what_the_c_library_takes_them_for() {
         // SAFETY: zeroes are registers.

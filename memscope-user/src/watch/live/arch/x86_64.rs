@@ -1,4 +1,4 @@
-//! x86-64: the handler's code, signal frames as the kernel builds them, and where the C library has what they need.
+//! x86-64: the handler's code, signal frames as the kernel builds them, and the C library's functions they need.
 
 use std::{arch::global_asm, io, mem::offset_of};
 
@@ -13,11 +13,11 @@ use super::{
     put,
 };
 
-/// A page: what the code has for itself.
+/// A page: the code has it to itself.
 pub(in super::super) const CODE_BYTES: usize = 4096;
 /// `AUDIT_ARCH_X86_64`
 pub(in super::super) const AUDIT_ARCH: u32 = 0xc000_003e;
-/// Of a handler's action: the kernel has no way of its own to return from one.
+/// Of a handler's action: the kernel has no code of its own to return from one.
 pub(in super::super) const HANDLER_FLAGS: u64 = 0x0400_0000;
 /// `syscall; ret`
 pub(in super::super) const SYSTEM_CALL: &[u8] = &[0x0f, 0x05, 0xc3];
@@ -25,11 +25,11 @@ pub(in super::super) const SYSTEM_CALL: &[u8] = &[0x0f, 0x05, 0xc3];
 pub(in super::super) const SYSTEM_CALL_BYTES: u64 = 2;
 /// `mov $15, %rax; syscall`: how libc returns from a handler; debuggers look for the same bytes.
 pub(in super::super) const RESTORE: &[u8] = &[0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
-/// That is in libc.
+/// That code is in libc.
 pub(in super::super) const RESTORE_IN_VDSO: bool = false;
 /// Where instructions may begin.
 pub(in super::super) const INSTRUCTION_ALIGN: u64 = 1;
-/// Below the stack pointer the stack is the thread's own for so many bytes, whatever it has there.
+/// This many bytes below the stack pointer belong to the thread, whatever they contain.
 pub(in super::super) const RED_ZONE: u64 = 128;
 
 /// `ucontext_t`: offsets of flags, of those of the stack, of the general registers, of the pointer to the others, of the mask.
@@ -43,8 +43,8 @@ const CONTEXT_BYTES: usize = 304;
 const _: () = assert!(offset_of!(libc::ucontext_t, uc_mcontext) == REGISTERS);
 const _: () = assert!(offset_of!(libc::ucontext_t, uc_sigmask) == SIGNAL_MASK);
 
-/// Of the frame of a handler that has just been entered: offsets from the stack pointer of the stack pointer and of the instruction
-/// pointer that the handler returns to, and whether where it returns by is at the stack pointer.
+/// Of the frame of a handler that has just been entered: offsets from the stack pointer of the stack pointer and of the
+/// instruction pointer that the handler returns to, and whether its return address is at the stack pointer.
 pub(in super::super) const INTERRUPTED: [u64; 2] = [8 + REGISTERS as u64 + 15 * 8, 8 + REGISTERS as u64 + 16 * 8];
 pub(in super::super) const RESTORE_ON_STACK: bool = true;
 
@@ -77,7 +77,7 @@ impl Others {
     }
 }
 
-/// Frames in between leave them as they are.
+/// Frames in between leave them unchanged.
 pub(in super::super) const LINKS_HAVE_OTHERS: bool = false;
 
 /// Stack pointer and instruction pointer.
@@ -111,7 +111,7 @@ pub(in super::super) fn calling(
         r9,
         rsp: frame,
         eflags: PLAIN_FLAGS,
-        // Not in a system call: nothing is to be restarted.
+        // Not in a system call: nothing has to be restarted.
         orig_rax: u64::MAX,
         ..*registers
     }
@@ -135,7 +135,7 @@ pub(in super::super) fn frame(
     }
     let at = below.checked_sub(512)? & !63;
     writes.push((at, context(registers, others_at, signal_mask)));
-    // What the function for system calls returns to.
+    // The return address of the function for system calls.
     writes.push((at - 8, restore.to_le_bytes().to_vec()));
     Some(Frame { at: at - 8, writes })
 }
@@ -159,7 +159,7 @@ fn context(registers: &Registers, others_at: u64, signal_mask: u64) -> Vec<u8> {
     bytes
 }
 
-/// The other registers as a frame has them: with what software says of them.
+/// The other registers as a frame has them: with the fields reserved for software.
 fn state(state: &[u8]) -> Option<Vec<u8>> {
     let mut bytes = state.to_vec();
     let features: [u8; 8] = bytes.get(FEATURES..FEATURES + 8)?.try_into().ok()?;
@@ -217,7 +217,7 @@ memscope_watch_begin:
     mov %rax, %r12
     mov (%rax), %eax
     mov %eax, {errno}(%rbx)
-3:  mov HEAD+{alive}(%rip), %r13d       // tell
+3:  mov HEAD+{alive}(%rip), %r13d       // report
     mov {done}(%rbx), %eax
     inc %eax
     mov %eax, {done}(%rbx)
@@ -247,7 +247,7 @@ memscope_watch_begin:
     cmp %eax, %r13d
     mov %eax, %r13d
     jne 4b
-6:  movl $0, HEAD+{on}(%rip)            // nobody answers
+6:  movl $0, HEAD+{on}(%rip)            // no answer
     movl $1, HEAD+{given_up}(%rip)
     jmp 7f
 5:  mov {count}(%rbx), %r14d
@@ -330,7 +330,7 @@ memscope_watch_end:
 mod tests {
     use super::*;
 
-    /// The C library's declarations say the same of a frame as the numbers above.
+    /// The C library's declarations of a frame agree with the numbers above.
     #[test]
     fn frames_are_what_the_c_library_takes_them_for() {
         // SAFETY: zeroes are registers.
@@ -352,7 +352,7 @@ mod tests {
         let others_at = context.uc_mcontext.fpregs.addr() as u64;
         assert_eq!((others_at % 64, written(others_at).len()), (0, 836));
         assert_eq!(bytes[SIGNAL_MASK..SIGNAL_MASK + 8], 0x55_u64.to_le_bytes());
-        // A frame whose kind is told by nothing else begins where its handler's stack does.
+        // A frame of unknown kind begins where its handler's stack does.
         assert_eq!(INTERRUPTED, [8 + 40 + 15 * 8, 8 + 40 + 16 * 8]);
     }
 }

@@ -9,7 +9,7 @@ fn signals_that_did_not_arrive() {
 }
 
 #[test]
-fn late_signals_are_told_by_where_the_thread_is() {
+fn late_signals_show_by_the_place_of_the_thread() {
     let site = WatchSite { stack_pointer: 0x7000, instruction_pointer: 0x400, ..WatchSite::default() };
     // After `push`, at the target of a jump, after `ret`, after `sub $0x1000, %rsp`.
     for place in [[0x6ff8, 0x401], [0x7000, 0x9000], [0x7008, 0x9000], [0x6000, 0x407]] {
