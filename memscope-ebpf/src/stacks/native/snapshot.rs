@@ -21,7 +21,7 @@ use crate::{
     settings::setting,
     thread::{Frame, Thread},
     transport::{header, is_crowded, send},
-    verifier::masked,
+    verifier::{masked, read_once},
 };
 
 /// Requests for rules, by generation and address.
@@ -107,12 +107,27 @@ fn request(key: &[u64; 2], now_ns: u64, walks: bool) -> Option<Asked> {
 #[inline(always)]
 fn copy_wanted(place: Place, walk: &mut Walk, walks: bool) -> u64 {
     let wanted = if walks { wanted(walk) } else { WALKLESS_BYTES.into() };
+    copy_pages(place.slot, place.thread, wanted);
+    // SAFETY: a live map value.
+    let have = unsafe { read_once(&raw const walk.have) };
+    if have < wanted { have } else { wanted }
+}
+
+/// Copies pages until there are `wanted` bytes, or one cannot be read.
+///
+/// A function of its own: Linux 5.10 verifies what follows for each exit of the loop, unless these
+/// states are equal, as they are behind a return.
+#[inline(never)]
+fn copy_pages(slot: *mut Slot, thread: *const Thread, wanted: u64) -> u32 {
+    let place = Place { slot, thread };
+    // SAFETY: a live map value, locked; nothing else refers to this part of it meanwhile.
+    let walk = unsafe { &mut (*slot).walk };
     for _ in 0..STACK_BYTES / PAGE {
         if walk.have >= wanted || !next_page(place, walk) {
             break;
         }
     }
-    if walk.have < wanted { walk.have } else { wanted }
+    0
 }
 
 /// Bytes that user space will probably need: those that the missing frames may take.
