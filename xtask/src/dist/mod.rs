@@ -3,6 +3,7 @@
 
 mod clean;
 mod deb;
+mod sbom;
 mod zig;
 
 pub(crate) use self::zig::package as zig_package;
@@ -63,6 +64,8 @@ fn make() -> Result<()> {
         deb::pack(arch, &built, &texts, &out)?;
         names.extend([name, static_name, bpf::name(arch), deb::name(arch)]);
     }
+    sbom::write(&out)?;
+    names.push(sbom::NAME.to_owned());
     names.sort();
     let _ = fs::remove_dir_all(out.join("texts"));
     let sums = output(program("sha256sum").args(&names).current_dir(&out))?;
