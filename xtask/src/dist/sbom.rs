@@ -1,4 +1,4 @@
-//! The parts of what is given out, as CycloneDX 1.5 lists them: each crate in the program or its BPF object, with version, licence and
+//! The parts of what is given out, as `CycloneDX` 1.5 lists them: each crate in the program or its BPF object, with version, licence and
 //! checksum, for scanners of weaknesses and licences.
 
 use std::{
@@ -30,13 +30,13 @@ pub(super) fn write(folder: &Path) -> Result<()> {
         let metadata: Value = serde_json::from_str(&text).context("cargo metadata is no JSON")?;
         components.extend(parts(&metadata, &checksums(&lock))?);
     }
-    let list = document(components.into_values().collect());
+    let list = document(&components.into_values().collect::<Vec<Value>>());
     let path = folder.join(NAME);
     fs::write(&path, format!("{list:#}\n")).with_context(|| format!("failed to write `{}`", path.display()))
 }
 
 /// The same crates give the same bytes: without a time and a serial number.
-fn document(components: Vec<Value>) -> Value {
+fn document(components: &[Value]) -> Value {
     json!({
         "bomFormat": "CycloneDX",
         "specVersion": "1.5",
