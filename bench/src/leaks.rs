@@ -121,7 +121,7 @@ fn trained(lesson: Lesson, seed: u64) -> (Verdict, bool) {
     let held = Some(program.held());
     let (findings, attached) = program.end_by(lesson.ending, &mut trained.random);
     let findings = if lesson.attached { attached.concat() } else { findings };
-    let name = |(stacks, _): Place| seeded_training::place(stacks).map(str::to_owned);
+    let name = |(stacks, _): Place| seeded_training::place(stacks);
     let verdict = Verdict::of(&findings, &Truth { leaking: trained.leaking, name: &name, held });
     (verdict, trained.leaking.is_some())
 }

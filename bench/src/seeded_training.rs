@@ -98,8 +98,8 @@ const OUTPUT: &str = "train.py(30): outputs";
 const MEANS: &str = "ema.py(12): copy";
 
 /// Innermost frame of a place's stack: its name.
-pub(crate) fn place(stacks: Stacks) -> Option<&'static str> {
-    stacks.python.and_then(|stack| stack.frames().first().copied())
+pub(crate) fn place(stacks: Stacks) -> Option<String> {
+    stacks.python.and_then(|stack| stack.frames().first().map(ToString::to_string))
 }
 
 struct Training<'a> {

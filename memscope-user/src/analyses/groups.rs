@@ -268,7 +268,7 @@ mod tests {
         }
         let places = |groups: &mut Groups| -> Vec<_> {
             groups.mark();
-            let function = |sum: &PlaceSum| (sum.stacks.native.map(|stack| stack.frames()[0]), sum.live.size_bytes);
+            let function = |sum: &PlaceSum| (sum.stacks.native.map(|stack| stack.texts()[0]), sum.live.size_bytes);
             groups.live_groups().places.iter().map(function).collect()
         };
         assert_eq!(places(&mut groups), [(Some("f"), 90), (None, 60)]);

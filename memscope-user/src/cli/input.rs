@@ -8,6 +8,8 @@ use super::{FAILURE, args::LogLevel, error, message, offline, progress, select, 
 use crate::{
     analyses::{Analysis, Observer, select::Selection},
     input::{self, Options, Outcome},
+    model::Kept,
+    pipeline::PipelineConfig,
     sinks::report::{self, Report},
 };
 
@@ -34,7 +36,9 @@ pub(super) fn observe(files: &[PathBuf], selection: Selection, observers: Vec<Bo
 
 /// As [`read`], with all that can be chosen.
 pub(super) fn read_with(files: &[PathBuf], options: Options, analyses: Vec<Box<dyn Analysis>>) -> Result<Outcome> {
-    let options = Options { watcher: progress::watcher(), ..options };
+    // Results of observers outlive their reading, and two inputs may be compared; a command ends with its process.
+    let pipeline = PipelineConfig { kept: Some(Kept::process()), ..options.pipeline };
+    let options = Options { pipeline, watcher: progress::watcher(), ..options };
     let outcome = input::run_with(files, options, analyses)?;
     warn(&outcome);
     Ok(outcome)

@@ -103,9 +103,10 @@ pub(super) fn while_captured(out: &mut Out<'_, '_>) {
 fn is_capture(stacks: Stacks) -> bool {
     const NAMES: [&str; 4] = ["capture_model", "_capture_model", "capture_begin", "make_graphed_callables"];
     let frames = [stacks.mixed, stacks.python].into_iter().flatten().flat_map(Stack::frames);
-    frames.map(Frame::of).filter(|frame| frame.python).any(|frame| {
+    frames.into_iter().any(|text| {
+        let frame = Frame::of(&text);
         let last = frame.name.rsplit('.').next().unwrap_or_default();
-        NAMES.contains(&last) && !frame.file.is_empty()
+        frame.python && NAMES.contains(&last) && !frame.file.is_empty()
     })
 }
 

@@ -27,6 +27,7 @@ use super::stack_table::StackTable;
 use super::window::Window;
 use super::{BadRow, InputError, Notes};
 use crate::dump_format::{COLUMNS, stack_cell::TABLE_COLUMNS};
+use crate::model::Kept;
 use crate::regular;
 
 /// Bytes of one row: a thousand frames of both stacks fit.
@@ -84,6 +85,12 @@ pub(crate) struct CsvReader<R> {
 impl CsvReader<File> {
     pub(crate) fn open(path: &Path) -> Result<Self, InputError> {
         CsvReader::new(regular::open(path).map_err(InputError::io(path))?, path)
+    }
+
+    /// Keeps stacks of rows there, instead of in the process's.
+    pub(super) fn keeping_in(mut self, kept: &Kept) -> Self {
+        self.known.kept = kept.clone();
+        self
     }
 
     /// Reads a run of the same file.

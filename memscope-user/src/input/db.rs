@@ -24,6 +24,7 @@ use crate::dump_format::{
     COLUMNS,
     stack_cell::{TABLE_COLUMNS as STACK_COLUMNS, TABLE_NAME as STACK_TABLE},
 };
+use crate::model::Kept;
 
 /// Bytes of one value.
 const MAX_CELL_BYTES: i32 = 4 << 20;
@@ -51,7 +52,7 @@ pub(super) struct Database {
 }
 
 impl Database {
-    pub(super) fn open(path: &Path) -> Result<Self, InputError> {
+    pub(super) fn open(path: &Path, kept: &Kept) -> Result<Self, InputError> {
         let log = with_suffix(path, "-wal");
         let (connection, copy) = if fs::metadata(&log).is_ok_and(|log| log.len() > 0) {
             let folder = tempfile::tempdir().map_err(InputError::Sort)?;
@@ -71,8 +72,9 @@ impl Database {
         let mut database = Self { connection, path: path_of, table, columns, no_others, known, tally, _copy: copy };
         database.harden().map_err(InputError::database(path))?;
         database.find_table()?;
-        let stacks = database.stacks().map_err(InputError::database(path))?;
+        let stacks = database.stacks(kept).map_err(InputError::database(path))?;
         database.known = Known::with(Arc::new(StackTable::of(stacks)));
+        database.known.kept = kept.clone();
         Ok(database)
     }
 
@@ -113,7 +115,7 @@ impl Database {
     }
 
     /// The stacks that rows refer to, if there is a table of them.
-    fn stacks(&self) -> rusqlite::Result<Stacks> {
+    fn stacks(&self, kept: &Kept) -> rusqlite::Result<Stacks> {
         let mut stacks = Stacks::default();
         if !self.is_table(STACK_TABLE)? {
             return Ok(stacks);
@@ -126,7 +128,7 @@ impl Database {
         let mut statement = self.connection.prepare(&format!("SELECT \"{key}\", \"{cell}\" FROM {STACK_TABLE}"))?;
         let mut rows = statement.query([])?;
         while let Some(row) = rows.next()? {
-            stacks.add(&text_of(row.get_ref(0)?), &text_of(row.get_ref(1)?));
+            stacks.add(&text_of(row.get_ref(0)?), &text_of(row.get_ref(1)?), kept);
         }
         Ok(stacks)
     }

@@ -50,7 +50,7 @@ use crate::analyses::select::{Selected, Selection};
 use crate::analyses::{Analysis, Finding, Observer};
 use crate::capture::format::MAGIC;
 use crate::dump_format::stack_cell::TABLE_PREFIX;
-use crate::model::{Event, RunEnd};
+use crate::model::{Event, Kept, RunEnd};
 use crate::pipeline::{self, Audience, PipelineConfig, ReplayReport};
 use crate::regular;
 
@@ -91,6 +91,8 @@ pub struct Outcome {
     pub replay: Option<ReplayReport>,
     /// A part was asked for, and no block is in it.
     pub nothing_selected: bool,
+    /// Owns the call stacks that the findings refer to.
+    pub kept: Kept,
 }
 
 /// How inputs are read.
@@ -184,23 +186,29 @@ fn run_all(
 ) -> Result<Outcome, InputError> {
     let files = files(paths)?;
     let formats: Vec<Format> = files.iter().map(|path| format(path)).collect::<Result<_, _>>()?;
+    let kept = config.kept.clone().unwrap_or_else(Kept::of_run);
     match (files.as_slice(), formats.contains(&Format::Capture)) {
         ([capture], true) => {
             let total = fs::metadata(capture).map_err(InputError::io(capture))?.len();
             let mut teller = Teller::new(watcher, Stage::Reading, total);
-            let mut replay = pipeline::replay(capture, config, audience, &mut |done| teller.at(done))?;
+            let mut replay = pipeline::replay(
+                capture,
+                PipelineConfig { kept: Some(kept.clone()), ..config },
+                audience,
+                &mut |done| teller.at(done),
+            )?;
             let findings = std::mem::take(&mut replay.outcome.findings);
             let end = replay.outcome.end.clone();
-            Ok(Outcome { findings, end, notes: Notes::default(), replay: Some(replay), nothing_selected: false })
+            Ok(Outcome { findings, end, notes: Notes::default(), replay: Some(replay), nothing_selected: false, kept })
         }
         (_, true) => Err(InputError::Together("a capture holds a whole run: give it alone")),
-        (dumps, false) => run_dumps(dumps, &formats, audience, watcher),
+        (dumps, false) => run_dumps((dumps, &formats), kept, audience, watcher),
     }
 }
 
 fn run_dumps(
-    dumps: &[PathBuf],
-    formats: &[Format],
+    (dumps, formats): (&[PathBuf], &[Format]),
+    kept: Kept,
     audience: Audience,
     watcher: &mut Watcher,
 ) -> Result<Outcome, InputError> {
@@ -218,17 +226,17 @@ fn run_dumps(
             observer.observe(event);
         }
     };
-    let (merged, identities) = Merged::find(dumps, formats, watcher)?;
+    let (merged, identities) = Merged::find(dumps, formats, &kept, watcher)?;
     let mut notes = match merged {
         Some(merged) => each_event_as_it_lies(merged, watcher, &mut observe)?,
-        None => each_event(dumps, formats, (&identities, Sorter::default), watcher, &mut observe)?,
+        None => each_event((dumps, formats), &kept, (&identities, Sorter::default), watcher, &mut observe)?,
     };
     notes.renamed = identities.renamed;
     for observer in &mut observers {
         observer.finish(&end);
     }
     let findings = analyses.iter_mut().flat_map(|analysis| analysis.finish(&end)).collect();
-    Ok(Outcome { findings, end, notes, replay: None, nothing_selected: false })
+    Ok(Outcome { findings, end, notes, replay: None, nothing_selected: false, kept })
 }
 
 /// Gives the events of dumps that lie in order to `out`. They are read by a thread of its own, as that takes as long as
@@ -270,8 +278,8 @@ fn each_event_as_it_lies(
 
 /// Gives the events of dumps in any order to `out`, in order.
 fn each_event(
-    dumps: &[PathBuf],
-    formats: &[Format],
+    (dumps, formats): (&[PathBuf], &[Format]),
+    kept: &Kept,
     (identities, sorter): (&Identities, impl Fn() -> Sorter),
     watcher: &mut Watcher,
     out: &mut dyn FnMut(&Event),
@@ -289,7 +297,7 @@ fn each_event(
         rows.push([row.pid.into(), row.id, row.time_ns, sequence], |bytes| pack::pack(&row, bytes))
             .map_err(InputError::Sort)
     };
-    each_row(dumps, formats, &mut notes, watcher, &mut take)?;
+    each_row((dumps, formats), kept, &mut notes, watcher, &mut take)?;
     let mut in_order = InOrder::new(rows.finish().map_err(InputError::Sort)?);
     let mut rebuild = Rebuild::default();
     if pids.len() < 2 {
@@ -323,8 +331,8 @@ fn each_event(
 
 /// Gives the rows of dumps as they lie in their files.
 fn each_row(
-    dumps: &[PathBuf],
-    formats: &[Format],
+    (dumps, formats): (&[PathBuf], &[Format]),
+    kept: &Kept,
     notes: &mut Notes,
     watcher: &mut Watcher,
     take: &mut dyn FnMut(DumpRow) -> Result<(), InputError>,
@@ -335,14 +343,14 @@ fn each_row(
     let mut before = 0;
     for ((file, size_bytes), (path, format)) in (0..).zip(sizes).zip(dumps.iter().zip(formats)) {
         if *format == Format::Db {
-            let database = Database::open(path)?;
+            let database = Database::open(path, kept)?;
             let count = database.count().max(1);
             database.rows(file, notes, |row| {
                 teller.at(before + size_bytes / count * row.line);
                 take(row)
             })?;
         } else {
-            let mut reader = CsvReader::open(path)?;
+            let mut reader = CsvReader::open(path)?.keeping_in(kept);
             while let Some(row) = reader.next_row(file, notes)? {
                 teller.at(before + reader.read_bytes());
                 take(row)?;

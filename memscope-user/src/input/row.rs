@@ -12,8 +12,9 @@ use crate::dump_format::{
     text::unescaped,
 };
 use crate::hash::HashMap;
-use crate::model::Stack;
-use crate::model::{AccessKind, AllocApi, Device, Module, Name, OpPhase, PageType, Pool, PoolOperators, Stacks};
+use crate::model::{
+    AccessKind, AllocApi, Device, Kept, Module, Name, OpPhase, PageType, Pool, PoolOperators, Stack, Stacks,
+};
 
 /// The subject of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,6 +114,8 @@ impl MissingStacks {
 pub(super) struct Known {
     /// Knows pools and modules by their names.
     backend: &'static dyn Backend,
+    /// Keeps the stacks; readers of one file share it.
+    pub(super) kept: Kept,
     stacks: Parser,
     table: Arc<StackTable>,
     missing: MissingStacks,
@@ -130,13 +133,13 @@ impl Known {
 
     /// The same for other rows of the file.
     pub(super) fn for_others(&self) -> Self {
-        Self::with(Arc::clone(&self.table))
+        Self { kept: self.kept.clone(), ..Self::with(Arc::clone(&self.table)) }
     }
 
     /// The stack of a cell.
     fn stack(&mut self, cell: &str) -> Option<Stack> {
-        let Some(reference) = Reference::parse(cell) else { return self.stacks.parse(cell) };
-        match self.table.find(reference) {
+        let Some(reference) = Reference::parse(cell) else { return self.stacks.parse(cell, &self.kept) };
+        match self.table.find(reference, &self.kept) {
             Ok(stack) => stack,
             Err(why) => {
                 self.missing.add(MissingStacks { count: 1, why });

@@ -17,6 +17,8 @@ use super::identity::{Census, Identities};
 use super::progress::Teller;
 use super::repair::Repair;
 use super::row::DumpRow;
+use crate::model::Kept;
+
 use super::{Format, InputError, Notes, Stage, Watcher};
 
 /// Runs that are read at the same time; each has an open file and a buffer.
@@ -86,11 +88,12 @@ impl Merged {
     pub(super) fn find(
         dumps: &[PathBuf],
         formats: &[Format],
+        kept: &Kept,
         watcher: &mut Watcher,
     ) -> Result<(Option<Self>, Identities), InputError> {
         // The rows of one file are of one process each.
         let mut census = (dumps.len() > 1).then(Census::default);
-        let sources = Self::look(dumps, formats, &mut census, watcher)?;
+        let sources = Self::look((dumps, formats), kept, &mut census, watcher)?;
         let identities = census.map(|census| census.identities(dumps)).unwrap_or_default();
         let merged = sources.map(|(sources, notes, rows)| {
             let mut processes: BTreeMap<u32, OneProcess> = BTreeMap::new();
@@ -105,8 +108,8 @@ impl Merged {
 
     /// The runs of all files, what was noted, and how many rows there are; nothing if there are many runs.
     fn look(
-        dumps: &[PathBuf],
-        formats: &[Format],
+        (dumps, formats): (&[PathBuf], &[Format]),
+        kept: &Kept,
         census: &mut Option<Census>,
         watcher: &mut Watcher,
     ) -> Result<Option<Looked>, InputError> {
@@ -120,11 +123,11 @@ impl Merged {
             let mut take = census.as_mut().map(|census| move |place: Place| census.take(file, place));
             let take = take.as_mut().map(|take| take as &mut dyn FnMut(Place));
             let sources = if *format == Format::Db {
-                let database = Database::open(path)?;
+                let database = Database::open(path, kept)?;
                 let runs = database.runs(size_bytes, &mut progress, take);
                 runs.map(|runs| (runs.rows, of_database(database, file, runs)))
             } else {
-                let mut reader = CsvReader::open(path)?;
+                let mut reader = CsvReader::open(path)?.keeping_in(kept);
                 let runs = reader.runs(&mut notes, &mut progress, take);
                 runs.and_then(|runs| Some((runs.rows, of_csv(&reader, file, runs)?)))
             };

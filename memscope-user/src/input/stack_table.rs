@@ -7,7 +7,7 @@ use super::csv;
 use crate::dump_format::stack_cell::{Reference, parse, table_name};
 use crate::error_chain;
 use crate::hash::HashMap;
-use crate::model::Stack;
+use crate::model::{Kept, Stack};
 
 /// Numbers that are remembered; rows that refer to further ones have no stack, which is noted.
 const MAX_STACKS: usize = 4 << 20;
@@ -39,8 +39,9 @@ impl StackTable {
     }
 
     /// The stack that a row refers to, or why it is not known.
-    pub(super) fn find(&self, Reference(number): Reference) -> Result<Option<Stack>, String> {
-        let stacks = self.read.get_or_init(|| self.path.as_deref().map(Stacks::read).unwrap_or_default());
+    pub(super) fn find(&self, Reference(number): Reference, kept: &Kept) -> Result<Option<Stack>, String> {
+        let stacks =
+            self.read.get_or_init(|| self.path.as_deref().map(|path| Stacks::read(path, kept)).unwrap_or_default());
         stacks.by_number.get(&number).copied().ok_or_else(|| match (&stacks.fault, &self.path) {
             (Some(fault), _) => fault.clone(),
             (None, Some(path)) => format!("`{}` has no #{number}", path.display()),
@@ -50,18 +51,18 @@ impl StackTable {
 }
 
 impl Stacks {
-    fn read(path: &Path) -> Self {
+    fn read(path: &Path, kept: &Kept) -> Self {
         let mut stacks = Self::default();
-        let read = csv::stacks(path, |key, cell| stacks.add(key, cell));
+        let read = csv::stacks(path, |key, cell| stacks.add(key, cell, kept));
         stacks.fault = read.err().map(|error| error_chain(&error));
         stacks
     }
 
     /// Takes a row of a table. The first of a number counts.
-    pub(super) fn add(&mut self, key: &str, cell: &str) {
+    pub(super) fn add(&mut self, key: &str, cell: &str, kept: &Kept) {
         let Some(Reference(number)) = Reference::parse(key) else { return };
         if self.by_number.len() < MAX_STACKS {
-            self.by_number.entry(number).or_insert_with(|| parse(cell));
+            self.by_number.entry(number).or_insert_with(|| parse(cell, kept));
         }
     }
 }

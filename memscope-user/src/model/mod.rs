@@ -3,6 +3,7 @@
 mod block;
 mod event;
 mod groups;
+mod kept;
 mod loss;
 mod module;
 mod name;
@@ -17,6 +18,7 @@ pub use event::{
     Region, RegionKind, Setting, Snapshot, System, UnknownFree, Unmet,
 };
 pub use groups::{LiveGroups, LiveSum, OwnerSum, PlaceSum, SizeSum};
+pub use kept::{Kept, Text};
 pub use loss::{Confidence, CutStacks, Figures, LossLine, RunEnd};
 pub use module::{Module, ModuleInfo, ModuleRole, UNKNOWN_MODULE, module_name};
 pub use name::Name;

@@ -1,36 +1,17 @@
-//! Call stacks, which events carry by the million: each is kept once, and copied like a number.
+//! Call stacks, which events carry by the million: each is [kept](Kept) once, and copied like a number.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::num::NonZeroU32;
-use std::sync::{PoisonError, RwLock};
 
 pub use memscope_common::StackEnd;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::ser::SerializeStruct as _;
 use serde::{Serialize, Serializer};
 
-use crate::hash::HashMap;
+use super::kept::{Kept, Text};
 
-/// Most frames of one stack: those of the kernel side, those inlined into them, and the function itself.
-const MAX_FRAMES: usize = 4 * memscope_common::stack::MAX_FRAMES;
-/// Bytes of a frame's text; longer ones are cut.
-const MAX_TEXT_BYTES: usize = 1024;
-/// Most bytes of a stack's texts; the outer end is cut. So rows with both stacks can be read back, however much has to
-/// be escaped.
-const MAX_STACK_BYTES: usize = 256 << 10;
-
-/// Limits of the table. Nothing is freed: an event may refer to it at any time.
-const LIMITS: Limits = Limits { stacks: 1 << 20, frames: 64 << 20, texts: 4 << 20, text_bytes: 512 << 20 };
-
-/// Replaces stacks beyond the limit.
-const OTHER_STACK: &str = "<not kept: too many different stacks>";
-/// Replaces frames beyond the limit.
-const OTHER_FRAME: &str = "<not kept: too many different frames>";
-
-static TABLE: RwLock<Option<Table>> = RwLock::new(None);
-
-/// A call stack. Equal stacks have the same number: texts and reason of the end agree. Ordered by their texts: the
+/// A call stack, a number in the [`Kept`] of its run. Equal stacks of a run have the same number: texts and reason of the end agree. Ordered by their texts: the
 /// order of arrival differs between runs, and between replays.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Stack(NonZeroU32);
@@ -57,7 +38,7 @@ impl Stacks {
     /// The most useful single list: both in one; else Python frames, if there are any; else native ones.
     #[must_use]
     pub fn best(&self) -> Option<Stack> {
-        let python = self.python.filter(|stack| !stack.frames().is_empty());
+        let python = self.python.filter(|stack| !stack.is_empty());
         self.mixed.or(python).or(self.native).or(self.python)
     }
 
@@ -69,42 +50,40 @@ impl Stacks {
 }
 
 impl Stack {
-    /// Keeps a stack for good, or finds the one kept before. Frames are texts of the traced program, innermost first;
-    /// outputs escape them.
-    ///
-    /// Keeps at most a million stacks of four million different frames; all further ones become one placeholder.
+    /// Stands for stacks that are not kept.
+    pub(super) const FIRST: Self = Self(NonZeroU32::MIN);
+
+    /// Keeps a stack for good, or finds the one kept before: [`Kept::stack`] of the process.
     #[must_use]
     pub fn keep<'a>(frames: impl IntoIterator<Item = &'a str>, end: StackEnd) -> Self {
-        let mut bytes = 0;
-        let mut kept: Vec<&str> = Vec::new();
-        let mut cut = false;
-        for text in frames {
-            let text = &text[..text.floor_char_boundary(MAX_TEXT_BYTES)];
-            bytes += text.len() + 1;
-            if kept.len() >= MAX_FRAMES || bytes > MAX_STACK_BYTES {
-                cut = true;
-                break;
-            }
-            kept.push(if text.is_empty() { "<unknown>" } else { text });
-        }
-        let end = if cut { StackEnd::Depth } else { end };
-        if let Some(known) =
-            TABLE.read().unwrap_or_else(PoisonError::into_inner).as_ref().and_then(|t| t.find(&kept, end))
-        {
-            return known;
-        }
-        let mut table = TABLE.write().unwrap_or_else(PoisonError::into_inner);
-        table.get_or_insert_with(|| Table::new(LIMITS)).keep(&kept, end)
+        Kept::process().stack(frames, end)
     }
 
-    /// Its frames' texts, innermost first.
+    /// Keeps another stack where this one is kept.
     #[must_use]
-    pub fn frames(self) -> Vec<&'static str> {
-        let table = TABLE.read().unwrap_or_else(PoisonError::into_inner);
-        table.as_ref().map(|table| table.frames(self)).unwrap_or_default()
+    pub fn keep_beside<'a>(self, frames: impl IntoIterator<Item = &'a str>, end: StackEnd) -> Self {
+        Kept::of(self).map_or(self, |kept| kept.stack(frames, end))
     }
 
-    /// Its number in this process, not 0.
+    /// Its frames' texts, innermost first. None of a run that is over: who shows stacks holds its [`Kept`].
+    #[must_use]
+    pub fn frames(self) -> Vec<Text> {
+        Kept::of(self).map(|kept| kept.frames(self)).unwrap_or_default()
+    }
+
+    /// Its frames' texts, for tests to compare.
+    #[cfg(test)]
+    pub(crate) fn texts(self) -> Vec<&'static str> {
+        self.frames().iter().map(|text| &*Box::leak(Box::from(&**text))).collect()
+    }
+
+    /// Whether it has no frames.
+    #[must_use]
+    pub fn is_empty(self) -> bool {
+        Kept::of(self).is_none_or(|kept| kept.is_empty(self))
+    }
+
+    /// Its number in this process, not 0, while its run is kept.
     pub(crate) const fn number(self) -> u32 {
         self.0.get()
     }
@@ -117,8 +96,7 @@ impl Stack {
     /// Why it ends where it does.
     #[must_use]
     pub fn end(self) -> StackEnd {
-        let table = TABLE.read().unwrap_or_else(PoisonError::into_inner);
-        table.as_ref().map_or(StackEnd::Root, |table| table.get(self).1)
+        Kept::of(self).map_or(StackEnd::Root, |kept| kept.end(self))
     }
 }
 
@@ -191,105 +169,6 @@ pub const fn end_text(end: StackEnd) -> Option<&'static str> {
     }
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Limits {
-    stacks: usize,
-    frames: usize,
-    texts: usize,
-    text_bytes: usize,
-}
-
-#[derive(Debug)]
-struct Table {
-    limits: Limits,
-    texts: Vec<&'static str>,
-    text_bytes: usize,
-    by_text: HashMap<&'static str, u32>,
-    stacks: Vec<(&'static [u32], StackEnd)>,
-    frames: usize,
-    by_frames: HashMap<(&'static [u32], StackEnd), Stack>,
-}
-
-impl Table {
-    fn new(limits: Limits) -> Self {
-        let mut table = Self {
-            limits,
-            texts: Vec::new(),
-            text_bytes: 0,
-            by_text: HashMap::default(),
-            stacks: Vec::new(),
-            frames: 0,
-            by_frames: HashMap::default(),
-        };
-        // Text 0 and stack 1 stand for all others.
-        table.add_text(OTHER_FRAME);
-        let other = table.add_text(OTHER_STACK);
-        table.add_stack(vec![other], StackEnd::Root);
-        table
-    }
-
-    fn find(&self, frames: &[&str], end: StackEnd) -> Option<Stack> {
-        let numbers: Option<Vec<u32>> = frames.iter().map(|text| self.by_text.get(*text).copied()).collect();
-        self.find_numbers(&numbers?, end)
-    }
-
-    fn find_numbers(&self, frames: &[u32], end: StackEnd) -> Option<Stack> {
-        // As keys with the lifetime of `frames`.
-        let by_frames: &HashMap<(&[u32], StackEnd), Stack> = &self.by_frames;
-        by_frames.get(&(frames, end)).copied()
-    }
-
-    fn keep(&mut self, frames: &[&str], end: StackEnd) -> Stack {
-        if let Some(known) = self.find(frames, end) {
-            return known;
-        }
-        if self.stacks.len() >= self.limits.stacks || self.frames + frames.len() > self.limits.frames {
-            return Stack(NonZeroU32::MIN);
-        }
-        let numbers: Vec<u32> = frames.iter().map(|text| self.text(text)).collect();
-        self.find_numbers(&numbers, end).unwrap_or_else(|| self.add_stack(numbers, end))
-    }
-
-    fn add_stack(&mut self, frames: Vec<u32>, end: StackEnd) -> Stack {
-        self.frames += frames.len();
-        let frames: &'static [u32] = Box::leak(frames.into_boxed_slice());
-        self.stacks.push((frames, end));
-        let stack = Stack(NonZeroU32::MIN.saturating_add(self.stacks.len() as u32 - 1));
-        self.by_frames.insert((frames, end), stack);
-        stack
-    }
-
-    /// Number of a text.
-    fn text(&mut self, text: &str) -> u32 {
-        if let Some(known) = self.by_text.get(text) {
-            return *known;
-        }
-        if self.texts.len() >= self.limits.texts || self.text_bytes + text.len() > self.limits.text_bytes {
-            return 0;
-        }
-        self.add_text(text)
-    }
-
-    fn add_text(&mut self, text: &str) -> u32 {
-        self.text_bytes += text.len();
-        let text: &'static str = Box::leak(text.into());
-        let number = self.texts.len() as u32;
-        self.texts.push(text);
-        self.by_text.insert(text, number);
-        number
-    }
-
-    fn get(&self, stack: Stack) -> (&'static [u32], StackEnd) {
-        let index = stack.0.get() as usize - 1;
-        self.stacks.get(index).copied().unwrap_or((&[], StackEnd::Root))
-    }
-
-    fn frames(&self, stack: Stack) -> Vec<&'static str> {
-        let text = |number: &u32| self.texts.get(*number as usize).copied().unwrap_or(OTHER_FRAME);
-        self.get(stack).0.iter().map(text).collect()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -298,7 +177,7 @@ mod tests {
     fn equal_stacks_are_one() {
         let stack = Stack::keep(["f", "main"], StackEnd::Root);
         assert_eq!(stack, Stack::keep([String::from("f").as_str(), "main"], StackEnd::Root));
-        assert_eq!((stack.frames(), stack.end()), (vec!["f", "main"], StackEnd::Root));
+        assert_eq!((stack.texts(), stack.end()), (vec!["f", "main"], StackEnd::Root));
         assert_ne!(stack, Stack::keep(["f", "main"], StackEnd::Depth));
         assert_ne!(stack, Stack::keep(["main", "f"], StackEnd::Root));
         assert_eq!(size_of::<Stacks>(), 12);
@@ -317,35 +196,5 @@ mod tests {
         let mut stacks = [c, cut, ab, a];
         stacks.sort_unstable();
         assert_eq!(stacks, [a, cut, ab, c]);
-    }
-
-    /// Endless texts and endless stacks are cut, and marked as cut.
-    #[test]
-    fn what_is_too_long_is_cut() {
-        let long = "ä".repeat(MAX_TEXT_BYTES);
-        let stack = Stack::keep([long.as_str(), ""], StackEnd::Root);
-        assert_eq!((stack.frames(), stack.end()), (vec![&long[..MAX_TEXT_BYTES], "<unknown>"], StackEnd::Root));
-        let deep = Stack::keep(std::iter::repeat_n("f", MAX_FRAMES + 1), StackEnd::Root);
-        assert_eq!((deep.frames().len(), deep.end()), (MAX_FRAMES, StackEnd::Depth));
-        let large = Stack::keep(std::iter::repeat_n(long.as_str(), 1000), StackEnd::Root);
-        // 1025 bytes of each frame, with its end of line: 255 of them fit.
-        assert_eq!((large.frames().len(), large.end()), (255, StackEnd::Depth));
-    }
-
-    /// A full table gives a placeholder instead of growing, and still finds earlier stacks.
-    #[test]
-    fn full_tables_name_the_rest() {
-        let mut table = Table::new(Limits { stacks: 3, frames: 100, texts: 4, text_bytes: 1000 });
-        let known = table.keep(&["a", "b"], StackEnd::Root);
-        let other = table.keep(&["a", "c"], StackEnd::Root);
-        assert_eq!(table.frames(other), ["a", OTHER_FRAME]);
-        let beyond = table.keep(&["b", "a"], StackEnd::Root);
-        assert_eq!(table.frames(beyond), [OTHER_STACK]);
-        assert_eq!(table.keep(&["a", "b"], StackEnd::Root), known);
-        assert_eq!((table.texts.len(), table.stacks.len()), (4, 3));
-
-        let mut table = Table::new(Limits { stacks: 100, frames: 3, texts: 100, text_bytes: 1000 });
-        let (within, beyond) = (table.keep(&["a", "b"], StackEnd::Root), table.keep(&["a"], StackEnd::Root));
-        assert_eq!((table.frames(within), table.frames(beyond)), (vec!["a", "b"], vec![OTHER_STACK]));
     }
 }

@@ -55,7 +55,7 @@ use crate::backend::Backend;
 use crate::capture::{Collected, LossCount, Note};
 use crate::decode::{Body, Phase, Record, Records, notes};
 use crate::hash::HashMap;
-use crate::model::{Device, Event, EventKind, FreeCause, ProcessStart, RunEnd, Stacks};
+use crate::model::{Device, Event, EventKind, FreeCause, Kept, ProcessStart, RunEnd, Stacks};
 use crate::probes::{CallKind, RowInfo};
 use crate::sinks::SinkError;
 
@@ -96,6 +96,8 @@ pub struct PipelineConfig {
     pub rows_of_options: Option<RowBits>,
     /// Makes the analyses that scripts ask for; without it, there are only those of the options.
     pub demand: Option<Demand>,
+    /// Owns the run's call stacks; without it, the pipeline makes its own.
+    pub kept: Option<Kept>,
 }
 
 /// The results of a finished run.
@@ -111,6 +113,8 @@ pub struct Outcome {
     pub records: u64,
     /// Outputs that could not be finished, and errors that were not reported before.
     pub errors: Vec<SinkError>,
+    /// Owns the call stacks that the findings refer to.
+    pub kept: Kept,
 }
 
 /// Makes events out of records.
@@ -170,7 +174,7 @@ impl Pipeline {
             },
             losses: Losses::default(),
             operators: Operators::default(),
-            stacks: StackTable::new(config.mixed_stacks),
+            stacks: StackTable::new(config.mixed_stacks, config.kept.unwrap_or_else(Kept::of_run)),
             own: Own::default(),
             wanted_steps,
             deferred: config.deferred,
@@ -257,7 +261,7 @@ impl Pipeline {
         let start_ns = self.shared.out.start_ns();
         let end = RunEnd { start_ns, time_ns, lost, losses, cut_stacks: self.stacks.cut(), ..RunEnd::default() };
         let findings = self.shared.out.conclude(&end);
-        Outcome { findings, end, end_reason: self.end_reason, records: self.records, errors }
+        Outcome { findings, end, end_reason: self.end_reason, records: self.records, errors, kept: self.stacks.kept }
     }
 
     fn take(&mut self, record: &Record<'_>) {

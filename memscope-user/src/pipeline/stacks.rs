@@ -14,7 +14,7 @@ use super::recent::Recent;
 use crate::capture::{Function, Symbol};
 use crate::decode::{self, CodeText, Frames};
 use crate::hash::HashMap;
-use crate::model::{CutStacks, Name, Stack, StackEnd, Stacks, end_text};
+use crate::model::{CutStacks, Kept, Name, Stack, StackEnd, Stacks, end_text};
 use crate::python;
 
 /// Fewest stacks kept, unless they are very deep. Stacks in use are not forgotten.
@@ -142,6 +142,8 @@ type Both = ((NonZeroU64, u16), (u32, NonZeroU64));
 /// All stacks of a trace.
 #[derive(Debug)]
 pub(super) struct StackTable {
+    /// Owns the stacks below.
+    pub(super) kept: Kept,
     filed: Recent<NonZeroU64, Filed>,
     /// Frames of stacks filed since the oldest were forgotten.
     young_frames: usize,
@@ -159,8 +161,9 @@ pub(super) struct StackTable {
 
 impl StackTable {
     /// Without any stack. `mixed`: stacks of calls that have both are merged, too.
-    pub(super) fn new(mixed: bool) -> Self {
+    pub(super) fn new(mixed: bool, kept: Kept) -> Self {
         Self {
+            kept,
             filed: Recent::new(MAX_STACKS),
             young_frames: 0,
             symbols: Recent::new(MAX_SYMBOLS),
@@ -229,7 +232,7 @@ impl StackTable {
         let own = returned.as_ref().map(|(_, name)| name.as_str());
         let Some(Filed { generation, end, frames: FiledFrames::Native(addresses) }) = self.filed.refresh(id) else {
             self.lost += 1;
-            return Stack::keep(own.into_iter().chain([LOST]), StackEnd::Root);
+            return self.kept.stack(own.into_iter().chain([LOST]), StackEnd::Root);
         };
         let mut texts: Vec<Cow<'_, str>> = own.map(Cow::Borrowed).into_iter().collect();
         for address in addresses {
@@ -238,7 +241,7 @@ impl StackTable {
                 None => texts.push(Cow::Owned(format!("[{address:#x}]"))),
             }
         }
-        let stack = Stack::keep(texts.iter().map(AsRef::as_ref), *end);
+        let stack = self.kept.stack(texts.iter().map(AsRef::as_ref), *end);
         // Symbols in use must not be forgotten before the stacks that use them.
         for address in addresses {
             self.symbols.refresh(&(*generation, *address));
@@ -253,7 +256,7 @@ impl StackTable {
         }
         let Some(Filed { end, frames: FiledFrames::Python(frames), .. }) = self.filed.refresh(&id) else {
             self.lost += 1;
-            return Stack::keep([LOST], StackEnd::Root);
+            return self.kept.stack([LOST], StackEnd::Root);
         };
         let code = |frame: &PythonFrame| codes.and_then(|codes| codes.0.get(&(frame.address(), frame.fingerprint)));
         let mut texts: HashMap<PythonPlace, Cow<'static, str>> = HashMap::default();
@@ -266,7 +269,7 @@ impl StackTable {
             });
         }
         let text = |frame| texts.get(&place(frame)).map_or(UNKNOWN_CODE, AsRef::as_ref);
-        let stack = Stack::keep(frames.iter().map(text), *end);
+        let stack = self.kept.stack(frames.iter().map(text), *end);
         // The code object may still come.
         if complete {
             self.python.insert((pid, id), stack);
@@ -280,7 +283,8 @@ impl StackTable {
         if let Some(known) = self.mixed.as_mut()?.refresh(&key) {
             return *known;
         }
-        let merged = self.merge(native, python).map(|(lines, end)| Stack::keep(lines.iter().map(String::as_str), end));
+        let merged =
+            self.merge(native, python).map(|(lines, end)| self.kept.stack(lines.iter().map(String::as_str), end));
         // As above.
         if self.python.get(&key.1).is_some() {
             self.mixed.as_mut()?.insert(key, merged);

@@ -2,7 +2,7 @@
 
 use crate::hash::HashMap;
 use crate::model::{Stack, StackEnd, end_text};
-use crate::text::frame::Frame;
+use crate::text::frame::{Frame, OwnedFrame};
 
 /// Nodes at most.
 const MAX_NODES: usize = 200_000;
@@ -17,11 +17,11 @@ pub(super) struct Trie {
     /// Number of the frame.
     pub(super) frame: Vec<u32>,
     /// The frames.
-    pub(super) frames: Vec<Frame<'static>>,
+    pub(super) frames: Vec<OwnedFrame>,
     /// Stacks of which inner frames are left out, since there was no room.
     pub(super) cut: u64,
     children: HashMap<(u32, u32), u32>,
-    numbers: HashMap<Frame<'static>, u32>,
+    numbers: HashMap<OwnedFrame, u32>,
     stacks: HashMap<Stack, u32>,
     text: usize,
     room: (usize, usize),
@@ -37,7 +37,7 @@ impl Trie {
         Self {
             parent: vec![0],
             frame: vec![0],
-            frames: vec![root],
+            frames: vec![root.into()],
             cut: 0,
             children: HashMap::default(),
             numbers: HashMap::default(),
@@ -56,9 +56,9 @@ impl Trie {
         let frames = stack.frames();
         let why = end_frame(stack.end()).filter(|_| !frames.is_empty());
         let mut node = 0;
-        let outermost_first = why.into_iter().chain(frames.iter().rev().copied().map(Frame::of));
+        let outermost_first = why.into_iter().chain(frames.iter().rev().map(|text| Frame::of(text)));
         for frame in outermost_first {
-            let Some(child) = self.child(node, frame) else {
+            let Some(child) = self.child(node, frame.into()) else {
                 self.cut += 1;
                 break;
             };
@@ -68,7 +68,7 @@ impl Trie {
         node
     }
 
-    fn child(&mut self, parent: u32, frame: Frame<'static>) -> Option<u32> {
+    fn child(&mut self, parent: u32, frame: OwnedFrame) -> Option<u32> {
         let known = self.numbers.get(&frame).copied();
         if let Some(child) = known.and_then(|number| self.children.get(&(parent, number))) {
             return Some(*child);
@@ -79,7 +79,7 @@ impl Trie {
         }
         let number = known.unwrap_or_else(|| {
             self.text += bytes;
-            self.frames.push(frame);
+            self.frames.push(frame.clone());
             self.numbers.insert(frame, self.frames.len() as u32 - 1);
             self.frames.len() as u32 - 1
         });
@@ -106,10 +106,10 @@ mod tests {
         Stack::keep(frames.iter().copied(), end)
     }
 
-    fn path(trie: &Trie, mut node: u32) -> Vec<&'static str> {
+    fn path(trie: &Trie, mut node: u32) -> Vec<&str> {
         let mut names = Vec::new();
         while node != 0 {
-            names.push(trie.frames[trie.frame[node as usize] as usize].name);
+            names.push(trie.frames[trie.frame[node as usize] as usize].name.as_ref());
             node = trie.parent[node as usize];
         }
         names

@@ -293,6 +293,7 @@ fn pipeline_config(
         deferred: options.deferred,
         collected: Some(collected(options)),
         rows_of_options: Some(outputs::row_bits(&options.collect, false)),
+        kept: None,
         demand,
     }
 }

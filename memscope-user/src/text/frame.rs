@@ -32,6 +32,21 @@ impl<'a> Frame<'a> {
     }
 }
 
+/// A frame that does not need its text any more.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct OwnedFrame {
+    pub(crate) name: Box<str>,
+    pub(crate) file: Box<str>,
+    pub(crate) line: u32,
+    pub(crate) python: bool,
+}
+
+impl From<Frame<'_>> for OwnedFrame {
+    fn from(Frame { name, file, line, python }: Frame<'_>) -> Self {
+        Self { name: name.into(), file: file.into(), line, python }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -41,7 +41,8 @@ pub(crate) struct UserFrame {
 /// there are any.
 pub(crate) fn of(stacks: Stacks, most: usize) -> Vec<UserFrame> {
     let Some(stack) = stacks.best() else { return Vec::new() };
-    let frames: Vec<Frame<'_>> = stack.frames().into_iter().map(Frame::of).collect();
+    let texts = stack.frames();
+    let frames: Vec<Frame<'_>> = texts.iter().map(|text| Frame::of(text)).collect();
     let short = |frame: &Frame<'_>| UserFrame::of(*frame);
     let own: Vec<UserFrame> = frames.iter().filter(|frame| is_users(frame)).take(most).map(short).collect();
     if own.is_empty() { frames.iter().take(most).map(short).collect() } else { own }

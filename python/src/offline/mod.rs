@@ -27,7 +27,8 @@ use memscope::{
         self, InputError, Options, Outcome, Progress, Stage,
         annotate::{AnnotateError, Annotations, Destination, annotate},
     },
-    pipeline::ReplayReport,
+    model::Kept,
+    pipeline::{PipelineConfig, ReplayReport},
     sinks::report::{Report, in_order, write_json},
 };
 use pyo3::{
@@ -325,13 +326,20 @@ fn moment(text: &str) -> Result<At, Failure> {
 }
 
 /// What is live at moments of one run, which is read once.
-fn snapshots(file: &Path, moments: &[At], rules: &Arc<RuleSet>, watch: &Watch) -> Result<Vec<Snapshot>, Failure> {
+fn snapshots(
+    file: &Path,
+    moments: &[At],
+    (rules, kept): (&Arc<RuleSet>, &Kept),
+    watch: &Watch,
+) -> Result<Vec<Snapshot>, Failure> {
     let recorder = |at: &At| -> (Box<dyn Observer>, Receiver<Snapshot>) {
         let (recorder, snapshot) = diff::Recorder::new(*at, Arc::clone(rules));
         (recorder.judging(), snapshot)
     };
     let (recorders, taken): (Vec<_>, Vec<_>) = moments.iter().map(recorder).unzip();
-    observe(&[file.to_owned()], Selection::default(), recorders, watch)?;
+    let pipeline = PipelineConfig { kept: Some(kept.clone()), ..PipelineConfig::default() };
+    let options = Options { pipeline, observers: recorders, ..Options::default() };
+    read_with(&[file.to_owned()], options, Vec::new(), watch)?;
     let snapshots: Option<Vec<Snapshot>> = taken.iter().map(|snapshot| snapshot.try_recv().ok()).collect();
     snapshots.ok_or_else(|| Failure::Other(format!("`{}` has no such moment", file.display())))
 }
@@ -359,13 +367,15 @@ pub(crate) fn difference(
     let found = job::run(py, progress, move |watch| -> Result<Found, Failure> {
         let rules = rules(rules_file.as_deref())?;
         let (from, to) = (moment(&from_moment)?, moment(&to_moment)?);
+        // Places of both are compared by their stacks.
+        let kept = Kept::of_run();
         let mut taken = match &other {
             Some(other) => {
-                let mut taken = snapshots(&base, &[from], &rules, watch)?;
-                taken.extend(snapshots(other, &[to], &rules, watch)?);
+                let mut taken = snapshots(&base, &[from], (&rules, &kept), watch)?;
+                taken.extend(snapshots(other, &[to], (&rules, &kept), watch)?);
                 taken
             }
-            None => snapshots(&base, &[from, to], &rules, watch)?,
+            None => snapshots(&base, &[from, to], (&rules, &kept), watch)?,
         };
         let (Some(second), Some(first)) = (taken.pop(), taken.pop()) else {
             return Err(Failure::Other("there are no two moments".to_owned()));

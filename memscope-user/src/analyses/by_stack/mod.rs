@@ -132,7 +132,7 @@ mod tests {
     /// Function, live blocks and bytes, allocations and their bytes.
     fn brief(found: &ByStack) -> Vec<(Option<&'static str>, [u64; 4])> {
         let line = |sum: &StackSum| {
-            let function = sum.stacks.native.map(|stack| stack.frames()[0]);
+            let function = sum.stacks.native.map(|stack| stack.texts()[0]);
             (function, [sum.live_blocks, sum.live_bytes, sum.allocations, sum.allocated_bytes])
         };
         found.sums.iter().map(line).collect()

@@ -9,12 +9,15 @@ use super::Source;
 use super::pattern::{Pattern, glob, is_qualified, native_frame, native_module, python_frame};
 use super::rules::{Life, Patterns, Phase, Rule, RuleSet};
 use crate::hash::HashMap;
-use crate::model::{Block, Module, Name, Pool, PoolLevel, Stack, StackEnd, Stacks, module_name};
+use crate::model::{Block, Module, Name, Pool, PoolLevel, Stack, StackEnd, Stacks, Text, module_name};
 
 /// Most names; further ones become [`OTHER`].
 const MAX_LABELS: usize = 1024;
 /// Most different blocks and frames in a cache; when full, it is emptied.
 const MAX_REMEMBERED: usize = 1 << 18;
+
+/// A text, which stays where it is as long as this is kept, and the patterns that it has.
+type OfText = (Text, Box<[u16]>);
 
 /// The component of what no rule names.
 pub(super) const UNKNOWN: Name = Name::fixed(&"unknown");
@@ -53,7 +56,7 @@ pub struct Classifier {
     numbers: HashMap<Label, LabelId>,
     blocks: HashMap<Key, LabelId>,
     phases: HashMap<Stacks, Option<Phase>>,
-    frames: HashMap<(usize, FrameKind), Box<[u16]>>,
+    frames: HashMap<(usize, FrameKind), OfText>,
     seen: Seen,
 }
 
@@ -237,21 +240,21 @@ impl Classifier {
             self.look_at(&frames, FrameKind::Native);
             if let Some(caller) = frames.iter().find(|text| !is_layer(text)) {
                 let patterns = self.frames.get(&(caller.as_ptr() as usize, FrameKind::Native));
-                self.seen.caller.extend(patterns.map(Box::as_ref).unwrap_or_default());
+                self.seen.caller.extend(patterns.map(|(_, found)| &**found).unwrap_or_default());
             }
         }
     }
 
-    fn look_at(&mut self, frames: &[&'static str], kind: FrameKind) {
+    fn look_at(&mut self, frames: &[Text], kind: FrameKind) {
         for (text, depth) in frames.iter().zip(0..) {
-            // Texts of stacks are kept for good, each once.
+            // A run keeps each text once, and the map keeps it where it is.
             let key = (text.as_ptr() as usize, kind);
             if !self.frames.contains_key(&key) {
                 let found = patterns_of(&self.rules, text, kind);
-                remember(&mut self.frames, key, found);
+                remember(&mut self.frames, key, (text.clone(), found));
             }
             let seen = if kind == FrameKind::Native { &mut self.seen.native } else { &mut self.seen.python };
-            for pattern in self.frames.get(&key).map(Box::as_ref).unwrap_or_default() {
+            for pattern in self.frames.get(&key).map(|(_, found)| &**found).unwrap_or_default() {
                 let place = &mut seen[usize::from(*pattern)];
                 *place = Some(place.map_or((depth, depth), |(innermost, _)| (innermost, depth)));
             }

@@ -31,8 +31,8 @@ impl Places {
 
 /// The stack as it is in every process.
 fn everywhere(stack: Stack) -> Stack {
-    let frames: Vec<String> = stack.frames().into_iter().map(without_address).collect();
-    Stack::keep(frames.iter().map(String::as_str), stack.end())
+    let frames: Vec<String> = stack.frames().iter().map(|text| without_address(text)).collect();
+    stack.keep_beside(frames.iter().map(String::as_str), stack.end())
 }
 
 /// `module(function+0x12) [0x7f…] at file:line` without the part in brackets, and `[0x7f…]` without the number.

@@ -35,7 +35,7 @@ fn owners(change: &PoolDiff) -> Vec<(&'static str, [u64; 4])> {
 }
 
 fn places(change: &PoolDiff) -> Vec<(Option<&'static str>, [u64; 4])> {
-    let function = |it: &PlaceDiff| (it.stacks.native.map(|stack| stack.frames()[0]), brief(it.change));
+    let function = |it: &PlaceDiff| (it.stacks.native.map(|stack| stack.texts()[0]), brief(it.change));
     change.places.iter().map(function).collect()
 }
 

@@ -84,7 +84,7 @@ fn pins_are_listed() {
     assert_eq!(pinned(&found.end), [(4000, 100, 10, vec![4090]), (4100, 100, 10, vec![4090])]);
     let pin = &found.end.pinned[1].blocks[0];
     assert_eq!((pin.size_bytes, pin.owner.map(Name::as_str), pin.age_ns), (20, Some("PTA@mine"), 1000 - 7));
-    assert_eq!(pin.stacks.native.map(crate::model::Stack::frames), Some(vec!["keep"]));
+    assert_eq!(pin.stacks.native.map(crate::model::Stack::texts), Some(vec!["keep"]));
 }
 
 /// Of many blocks and segments those beyond the limit are counted.

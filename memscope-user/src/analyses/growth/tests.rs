@@ -107,7 +107,7 @@ impl Server {
 
 /// Growing places.
 fn places(growth: &Growth) -> Vec<&'static str> {
-    let place = |site: &GrowingSite| site.site.and_then(|site| site.stacks.python).map_or("a pool", |s| s.frames()[0]);
+    let place = |site: &GrowingSite| site.site.and_then(|site| site.stacks.python).map_or("a pool", |s| s.texts()[0]);
     let mut places: Vec<&str> = growth.sites.iter().map(place).collect();
     places.sort_unstable();
     places
@@ -148,7 +148,7 @@ fn equal_increases_are_in_the_order_of_their_places() {
             }
         }
         let growth = server.found();
-        let found = growth.increases.iter().map(|increase| increase.site.stacks.python.expect("a stack").frames()[0]);
+        let found = growth.increases.iter().map(|increase| increase.site.stacks.python.expect("a stack").texts()[0]);
         assert_eq!(found.collect::<Vec<_>>(), ["place a", "place b"]);
     }
 }

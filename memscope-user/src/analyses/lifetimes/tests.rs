@@ -61,7 +61,7 @@ fn lifetimes_by_size_and_place() {
     let large = Histogram { blocks: 1, live_blocks: 1, ..Histogram::default() };
     assert_eq!(sizes, [(512, small), (4096, large)]);
     let places: Vec<_> =
-        pool.places.iter().map(|it| (it.stacks.best().map(|s| s.frames()[0]), it.histogram.freed)).collect();
+        pool.places.iter().map(|it| (it.stacks.best().map(|s| s.texts()[0]), it.histogram.freed)).collect();
     assert_eq!(places[0], (Some("a.py(1): f"), bars(&[(0, 1), (1, 1)])));
     assert_eq!(places.len(), 3);
     assert!(places.contains(&(Some("b.py(2): g"), bars(&[(6, 1)]))) && places.contains(&(None, bars(&[]))));

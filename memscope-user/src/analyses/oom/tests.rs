@@ -127,7 +127,7 @@ fn holders_count_bytes_once() {
     script.pool_alloc(pools::PTA, 0x1000 + 500, 200, 1000).pool_alloc(pools::PTA, 0x1000 + 700, 100, 1000);
     script.event(attempt(400, (1, 1))).event(for_good(400, (1, 1)));
     let found = find(&script);
-    let first = |stacks: Stacks| stacks.python.map_or("", |stack| stack.frames()[0]);
+    let first = |stacks: Stacks| stacks.python.map_or("", |stack| stack.texts()[0]);
     let holders = |pool: &PoolAtOom| {
         let places = pool.groups.places.iter();
         let places: Vec<_> = places.map(|sum| (first(sum.stacks), sum.live.blocks, sum.live.size_bytes)).collect();

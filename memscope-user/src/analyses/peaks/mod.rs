@@ -276,7 +276,7 @@ mod tests {
     }
 
     fn places(groups: &LiveGroups) -> Vec<(Option<&'static str>, LiveSum)> {
-        let function = |stacks: crate::model::Stacks| stacks.native.map(|stack| stack.frames()[0]);
+        let function = |stacks: crate::model::Stacks| stacks.native.map(|stack| stack.texts()[0]);
         groups.places.iter().map(|sum| (function(sum.stacks), sum.live)).collect()
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::analyses::decompose::{Classifier, RuleSet};
 use crate::hash::{HashMap, HashSet};
-use crate::model::{Alloc, Block, Device, Event, EventKind, Free, Name, OutOfMemory, Pool, Stack, Stacks};
+use crate::model::{Alloc, Block, Device, Event, EventKind, Free, Name, OutOfMemory, Pool, Stack, Stacks, Text};
 
 /// Most different stacks with a cached answer; when full, the cache is emptied.
 const MAX_REMEMBERED: usize = 1 << 18;
@@ -174,7 +174,7 @@ impl Matcher {
             return *known;
         }
         let all = [stacks.native, stacks.python, stacks.mixed];
-        let frames: Vec<&str> = all.into_iter().flatten().flat_map(Stack::frames).collect();
+        let frames: Vec<Text> = all.into_iter().flatten().flat_map(Stack::frames).collect();
         let holds = conditions.all(|(text, wanted)| frames.iter().any(|frame| frame.contains(text.as_str())) == wanted);
         if self.stacks.len() >= MAX_REMEMBERED {
             self.stacks.clear();

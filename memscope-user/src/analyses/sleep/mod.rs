@@ -101,8 +101,8 @@ impl SleepAnalysis {
 fn of_stack(stack: Stack) -> Call {
     let frames = stack.frames();
     let of_allocator = frames
-        .into_iter()
-        .map(Frame::of)
+        .iter()
+        .map(|text| Frame::of(text))
         .filter(|frame| frame.python && FILES.contains(&frame.file.rsplit('/').next().unwrap_or_default()));
     // Before Python 3.11 names have no class.
     let mut names = of_allocator.map(|frame| frame.name.rsplit('.').next().unwrap_or_default());

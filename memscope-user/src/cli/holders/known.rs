@@ -16,7 +16,7 @@ use crate::{
     hash::HashMap,
     holders::Asked,
     input::Options,
-    model::{Block, Event, EventKind, PoolLevel, RunEnd, Stack, Stacks},
+    model::{Block, Event, EventKind, PoolLevel, RunEnd, Stack, Stacks, Text},
 };
 
 /// Blocks that are kept at once: 16 Mi, as many as a trace does.
@@ -94,7 +94,7 @@ pub(super) fn growing(file: &Path, pid: u32) -> Result<Vec<Asked>> {
     Ok(live.values().filter(|block| sites.contains(&site_of(block))).map(asked).collect())
 }
 
-fn frames(stacks: Stacks) -> Vec<&'static str> {
+fn frames(stacks: Stacks) -> Vec<Text> {
     [stacks.python, stacks.native_or_mixed()].into_iter().flatten().flat_map(Stack::frames).collect()
 }
 

@@ -51,7 +51,7 @@ fn operators_have_stacks() {
     ];
     pipeline.feed(&records.concat()).expect("fed");
     drop(pipeline.finish(&[]));
-    let shown = |stack: Option<Stack>| stack.map(|stack| (stack.frames(), stack.end()));
+    let shown = |stack: Option<Stack>| stack.map(|stack| (stack.texts(), stack.end()));
     let stacks: Vec<_> =
         seen.try_iter().map(|event| (shown(event.stacks.native), shown(event.stacks.python))).collect();
     let both = (Some((vec!["[0x1010]"], StackEnd::NoRule)), Some((vec![], StackEnd::NotPython)));

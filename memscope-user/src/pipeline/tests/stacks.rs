@@ -7,7 +7,7 @@ const NPU: u64 = device(0);
 
 /// Frames of a stack, and why it ends.
 fn shown(stack: Option<Stack>) -> Option<(Vec<&'static str>, StackEnd)> {
-    stack.map(|stack| (stack.frames(), stack.end()))
+    stack.map(|stack| (stack.texts(), stack.end()))
 }
 
 fn stacks_of(records: &[Vec<u8>]) -> Vec<Stacks> {
@@ -19,7 +19,7 @@ fn native(records: &[Vec<u8>]) -> Vec<Option<(Vec<&'static str>, StackEnd)>> {
 }
 
 fn python(records: &[Vec<u8>]) -> Vec<Option<Vec<&'static str>>> {
-    stacks_of(records).into_iter().map(|stacks| stacks.python.map(Stack::frames)).collect()
+    stacks_of(records).into_iter().map(|stacks| stacks.python.map(Stack::texts)).collect()
 }
 
 const SYMBOLS: &[(u64, &str, u64, &str, u64)] = &[
@@ -85,8 +85,8 @@ fn lost_frames_are_shown() {
     pipeline.feed(&Who::stacked(main(1).alloc(0x10, 1, NPU), 5, 6)).expect("fed");
     let outcome = pipeline.finish(&[]);
     let Stacks { native, python, .. } = seen.try_iter().next().expect("an event").stacks;
-    assert_eq!(native.map(Stack::frames), Some(vec!["halMemAlloc", "<lost>"]));
-    assert_eq!(python.map(Stack::frames), Some(vec!["<lost>"]));
+    assert_eq!(native.map(Stack::texts), Some(vec!["halMemAlloc", "<lost>"]));
+    assert_eq!(python.map(Stack::texts), Some(vec!["<lost>"]));
     let lost: Vec<_> = outcome.end.losses.iter().map(|loss| (loss.reason.as_str(), loss.count)).collect();
     assert_eq!(lost, [("stack without its frames", 2)]);
 }
@@ -163,7 +163,7 @@ fn threads_without_python() {
     let records = [main(1).python(6, 1, &[], StackEnd::NotPython), Who::stacked(main(2).alloc(0x10, 1, NPU), 6, 6)];
     let Stacks { native, python, .. } = stacks_of(&records)[0];
     assert_eq!(shown(python), Some((vec![], StackEnd::NotPython)));
-    assert_eq!(native.map(Stack::frames), Some(vec!["halMemAlloc", "<lost>"]));
+    assert_eq!(native.map(Stack::texts), Some(vec!["halMemAlloc", "<lost>"]));
 }
 
 /// If requested, Python frames replace the interpreter's native ones.
@@ -216,7 +216,7 @@ fn blocks_at_the_end_of_memory() {
     let rows: Vec<_> = seen
         .try_iter()
         .filter(|event| matches!(event.kind, EventKind::OutOfMemory(_)))
-        .map(|event| event.stacks.native.map(Stack::frames))
+        .map(|event| event.stacks.native.map(Stack::texts))
         .collect();
     let (block, request) = (Some(vec!["halMemAlloc", "[0x1010]"]), Some(vec!["halMemAlloc", "[0x1020]"]));
     assert_eq!(rows, [request, block.clone(), block]);

@@ -16,7 +16,7 @@ use super::trie::end_frame;
 use super::view::View;
 use crate::hash::HashMap;
 use crate::model::{Pool, PoolLevel, Stacks};
-use crate::text::frame::Frame;
+use crate::text::frame::{Frame, OwnedFrame};
 
 /// A moment that a user names.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -74,23 +74,23 @@ pub fn left_out(run: &Reduced) -> BTreeSet<Pool> {
 /// Frames by number, each once.
 #[derive(Debug, Default)]
 struct Frames {
-    frames: Vec<Frame<'static>>,
-    numbers: HashMap<Frame<'static>, u32>,
+    frames: Vec<OwnedFrame>,
+    numbers: HashMap<OwnedFrame, u32>,
 }
 
 impl Frames {
     /// The numbers of the frames of a place, innermost first; with what the stack's end says behind.
     fn of(&mut self, stacks: Stacks) -> Vec<u32> {
         let Some(stack) = stacks.best() else { return vec![self.number(plain("<no stack>"))] };
-        let mut numbers: Vec<u32> = stack.frames().into_iter().map(|text| self.number(Frame::of(text))).collect();
+        let mut numbers: Vec<u32> = stack.frames().iter().map(|text| self.number(Frame::of(text))).collect();
         numbers.extend(end_frame(stack.end()).map(|frame| self.number(frame)));
         numbers
     }
 
-    fn number(&mut self, frame: Frame<'static>) -> u32 {
+    fn number(&mut self, frame: Frame<'_>) -> u32 {
         let Self { frames, numbers } = self;
-        *numbers.entry(frame).or_insert_with(|| {
-            frames.push(frame);
+        *numbers.entry(frame.into()).or_insert_with_key(|frame| {
+            frames.push(frame.clone());
             frames.len() as u32 - 1
         })
     }

@@ -6,7 +6,7 @@
 use super::protobuf::Message;
 use super::{At, Frames, clean, layers};
 use crate::hash::HashMap;
-use crate::model::{Device, Name, Stack, Stacks};
+use crate::model::{Device, Name, Stack, Stacks, Text};
 use crate::report::{Layer, Rec, Reduced, View};
 
 /// Value types, and the default.
@@ -94,7 +94,7 @@ impl Writer {
             let (mut line, mut location, mut function) = (Message::default(), Message::default(), Message::default());
             line.number(1, number).number(2, u64::from(frame.line));
             location.number(1, number).message(4, &line);
-            let (name, file) = (self.texts.number(frame.name), self.texts.number(frame.file));
+            let (name, file) = (self.texts.number(&frame.name), self.texts.number(&frame.file));
             function.number(1, number).number(2, name).number(4, file);
             self.profile.message(4, &location).message(5, &function);
         }
@@ -122,7 +122,7 @@ impl Writer {
 }
 
 /// Numbers of stacks are of this process alone: files are in the order of their frames.
-fn key(stacks: Stacks) -> Vec<&'static str> {
+fn key(stacks: Stacks) -> Vec<Text> {
     stacks.best().map(Stack::frames).unwrap_or_default()
 }
 

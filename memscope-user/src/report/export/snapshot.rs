@@ -229,7 +229,7 @@ impl Writer {
         }
         self.out.list();
         for text in stack.map(Stack::frames).unwrap_or_default() {
-            let Frame { name, file, line, .. } = Frame::of(text);
+            let Frame { name, file, line, .. } = Frame::of(&text);
             // As `co_name` has it: the last part of a qualified name.
             let name = name.rsplit('.').next().unwrap_or(name);
             self.out.dict().text("name").text(&clean(name)).text("filename").text(&clean(file));

@@ -30,10 +30,10 @@ pub fn write(run: &Reduced, out: &mut dyn Write) -> io::Result<()> {
         }
         profiles.push(profile(&name(view, layer, "all allocations"), layer.by_stack.clone(), &mut frames));
     }
-    let frame = |frame: &super::Frame<'static>| {
-        let mut shown = json!({ "name": clean(frame.name) });
+    let frame = |frame: &crate::text::frame::OwnedFrame| {
+        let mut shown = json!({ "name": clean(&frame.name) });
         if !frame.file.is_empty() {
-            shown["file"] = clean(frame.file).into();
+            shown["file"] = clean(&frame.file).into();
         }
         if frame.line > 0 {
             shown["line"] = frame.line.into();
@@ -56,7 +56,7 @@ fn name(view: &View, layer: &Layer, when: &str) -> String {
 }
 
 fn profile(name: &str, weights: Vec<StackWeight>, frames: &mut Frames) -> Value {
-    let mut samples: BTreeMap<Vec<&'static str>, (StackWeight, u64)> = BTreeMap::new();
+    let mut samples: BTreeMap<Vec<crate::model::Text>, (StackWeight, u64)> = BTreeMap::new();
     for weight in weights {
         let key = weight.stacks.best().map(Stack::frames).unwrap_or_default();
         samples.entry(key).or_insert((weight, 0)).1 += weight.bytes;

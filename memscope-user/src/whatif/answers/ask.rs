@@ -191,7 +191,7 @@ impl<'a> Shown<'a> {
             MarkOf::Text(text) => format!("mark {}", crate::printable::OneLine(text)),
         });
         let stack = requests.stack_of(parting.number).filter(|_| parting.fails);
-        let frames = stack.map(|stack| stack.frames().into_iter().take(FRAMES).map(str::to_owned).collect());
+        let frames = stack.map(|stack| stack.frames().iter().take(FRAMES).map(ToString::to_string).collect());
         Part {
             fails: parting.fails,
             request: parting.number + 1,
