@@ -35,6 +35,12 @@ impl Analysis for Recorder {
     }
 }
 
+/// As [`super::run`], with stacks that outlive it.
+fn run(paths: &[PathBuf], analyses: Vec<Box<dyn Analysis>>) -> Result<Outcome, InputError> {
+    let pipeline = PipelineConfig { kept: Some(Kept::process()), ..PipelineConfig::default() };
+    run_with(paths, Options { pipeline, ..Options::default() }, analyses)
+}
+
 /// The events of a dump's text, and the notes.
 fn events_of(text: &str) -> (Vec<Event>, Notes) {
     let folder = tempfile::tempdir().expect("folder");
@@ -596,7 +602,7 @@ fn a_thousand_runs_take_the_memory_of_few() {
             .collect();
         fs::write(&path, format!("{HEADER}{rows}")).expect("written");
         let recorder = Recorder::default();
-        let outcome = run(std::slice::from_ref(&path), vec![Box::new(recorder.clone())]).expect("readable");
+        let outcome = super::run(std::slice::from_ref(&path), vec![Box::new(recorder.clone())]).expect("readable");
         let stack = recorder.0.lock().expect("lock")[ROWS as usize - 1].stacks.native.expect("a stack");
         assert_eq!(stack.frames(), [frame(ROWS).as_str()]);
         drop(outcome);
@@ -638,7 +644,8 @@ fn stacks_survive() {
     for format in [sinks::Format::Csv, sinks::Format::Db] {
         let folder = trace(&records.concat(), format, Vec::new()).1;
         let (live, read) = (Recorder::default(), Recorder::default());
-        let config = PipelineConfig { rows: crate::testing::rows(), ..PipelineConfig::default() };
+        let kept = Some(Kept::process());
+        let config = PipelineConfig { rows: crate::testing::rows(), kept, ..PipelineConfig::default() };
         let mut pipeline = Pipeline::new(config, Audience::of(vec![Box::new(live.clone())]));
         pipeline.feed(&records.concat()).expect("fed");
         drop(pipeline.finish(&[]));

@@ -24,6 +24,7 @@ mod gauge;
 mod heap;
 mod history;
 mod listener;
+mod loaded;
 mod log;
 mod monitor;
 mod notices;

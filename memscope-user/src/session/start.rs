@@ -12,47 +12,40 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use super::{
     Ask, Shared, Steps, TraceError,
     disk::{Disk, Files},
-    gauge,
+    gauge::{self, Gauge},
     listener::{Listener, Outputs},
+    loaded::{Loaded, start_follow},
     log::{RunLog, Speaker},
     monitor::Monitor,
     notices::Notices,
     operators,
-    options::{LateLibraries, TraceOptions},
+    options::TraceOptions,
     outputs::{self, Chosen, Opened, Selecting},
     react::{LOOP, Loop},
     side::{self, Side},
     stacks,
     stream::Stream,
     target::Target,
-    text::unserved_text,
     work::Work,
     writer,
 };
 use crate::{
     analyses::{Analysis, DeviceUseAnalysis, FragmentationAnalysis, HeldAnalysis, Observer, decompose::RuleSet},
     backend,
-    capture::{self, CaptureHeader, Collected, note_record},
+    capture::{self, CaptureHeader, Collected},
     crew::Crew,
-    follow::{
-        Follow, FollowOptions,
-        guard::Guard,
-        interpreters::Interpreters,
-        libraries::{Libraries, RowChoice},
-        waits::Waits,
-    },
-    kernel::{Kernel, KernelOptions, StackOptions},
-    locate::ops::OpsOptions,
+    follow::{Follow, guard::Guard, interpreters::Interpreters, libraries::Libraries, waits::Waits},
+    kernel::{Kernel, StackOptions},
     model::Event,
-    os::{capabilities, clock::monotonic_ns},
+    os::clock::monotonic_ns,
     pipeline::{Audience, Demand, DumpFilter, Pipeline, PipelineConfig},
-    ring::{OnRecord, Reader, Source},
+    ring::{Batch, OnRecord, Reader, Source, Urgent},
     sinks::{
         Format,
-        log::Level,
         tree::{OutputTree, ProcessDirs},
     },
     usage::Trigger,
+    watch::live::Tap,
 };
 
 /// The outputs of a trace, before any process is traced.
@@ -172,94 +165,47 @@ impl Loop {
         (handles, steps): (Handles, &Steps),
     ) -> Result<Self, TraceError> {
         let speaker = plan.speaker.clone();
-        let Loaded { mut kernel, libraries, stacks: stack_options, source } = Loaded::new(&options, home, &speaker)?;
+        let Loaded { mut kernel, libraries, source } = Loaded::new(&options, home, &speaker)?;
         let waits = Waits::of(&kernel)?;
         // A guard that was killed cannot help; the trace continues without it.
         let _ = guard.give(&waits);
         steps.loaded();
-        let recorded = options.writes_capture_alone().then(|| plan.trigger.clone());
-        let Plan { mut audience, tree, monitor, selected, dirs, files, trigger, .. } = plan;
+        let Plan { audience, tree, monitor, selected, dirs, files, trigger, dump, owners, demand, .. } = plan;
         let (counter, gauge) = gauge::gauge();
-        audience.readers.push(Box::new(counter));
         let _ = handles.shared.gauge.set(gauge.clone());
-        let config = pipeline_config(&options, &libraries, plan.dump, plan.owners, plan.demand);
-        let (capture_writer, capture) =
-            open_capture(tree.as_ref().filter(|_| plan.capture), &config, &options, &files)?.unzip();
-        let pipeline = Pipeline::new(config, audience);
-        let (urgent_sender, urgent) = unbounded_channel();
-        let (error_sender, output_errors): (UnboundedSender<String>, _) = unbounded_channel();
-        let prompt = stack_options.native_depth.is_some() || options.watch.is_some();
+        let config = pipeline_config(&options, &libraries, dump, owners, demand);
+        let captured = tree.as_ref().filter(|_| plan.capture);
+        let (capture_writer, capture) = open_capture(captured, &config, &options, &files)?.unzip();
+        let pipeline = Pipeline::new(config, with_reader(audience, counter));
         let (crew, faults) = Crew::new(options.fail_thread.clone());
         let places = (tree.clone(), dirs);
         let watch = side::start_watch(&options, &mut kernel, &libraries, places, speaker.clone(), &crew)?;
         let (watch, tap) = watch.unzip();
-        let mut held = waits.try_clone()?;
-        let on_held = Box::new(move |thread| match thread {
-            Some(thread) => held.take(thread),
-            None => held.live(),
-        });
-        let on_record = tap.map(|tap| Box::new(move |record: &[u8]| tap.take(record)) as OnRecord);
-        let ring_bytes = options.ring_bytes as usize;
-        let reader = Reader::start(source, ring_bytes, prompt, urgent_sender, on_held, on_record, &crew);
-        let (reader, batches) = reader.map_err(TraceError::system("cannot start the thread for records"))?;
+        let (urgent_sender, urgent) = unbounded_channel();
+        let (reader, batches) = start_reader(&options, source, &waits, (tap, urgent_sender), &crew)?;
         let interpreters = Interpreters::new();
         let (batches, stacks) = stacks::start(&options, &kernel, interpreters.layouts(), batches, &crew)?;
-        let (asks, asked) = mpsc::channel();
-        let (answer, answers) = unbounded_channel();
-        let work = writer::Work {
+        let (error_sender, output_errors) = unbounded_channel();
+        let writing = writer::Work {
             pipeline: Some(pipeline),
             capture: capture_writer,
-            recorded,
+            recorded: options.writes_capture_alone().then(|| trigger.clone()),
             spent: reader.spent(),
             speaker: speaker.clone(),
             errors: error_sender,
         };
-        let writer = writer::start(&crew, batches, work, asked);
-        let writer = writer.map_err(TraceError::system("cannot start the thread for outputs"))?;
+        let work =
+            Results { output_errors, selected, gauge, files, tree }.written_by(writing, batches, &options, &crew)?;
         let usage = side::start_usage(&options, trigger, &reader, speaker.clone(), &crew)?;
-        let looks_at_processes = stack_options != StackOptions::default() || options.watch.is_some();
-        let follow_options =
-            FollowOptions { always: looks_at_processes, ..follow_options(&options, home.is_some(), &kernel, &speaker) };
-        let mut follow = Follow::new(follow_options, libraries, &options.probes, guard, waits);
-        if stack_options.automatic && stack_options != (StackOptions { automatic: true, ..StackOptions::default() }) {
-            speaker.info(format_args!("{UNASKED_STACKS}"));
-        }
-        if let Some(why) = kernel.no_python() {
-            speaker.warn(format_args!("no Python stacks are taken: {why}"));
-        } else if stack_options.python_depth.is_some() {
-            follow.follow_python(interpreters);
-        }
-        let notes = reader.first_notes();
-        follow.set_on_note(move |note| notes.send(note_record(monotonic_ns(), 0, &note)));
-        let output = options.output.as_ref();
-        let (max_bytes, rotates) = output.map_or((None, false), |output| (output.max_bytes, output.parts.is_some()));
-        let (disk, accesses) = (Disk::new(files), operators::wanted(&options).accesses);
+        let starts = home.is_some();
+        let follow =
+            start_follow(&options, (&kernel, libraries, interpreters), (guard, waits, starts), &reader, &speaker);
         Ok(Self {
-            target: Target {
-                kernel,
-                follow,
-                user: options.probes,
-                accesses,
-                only_user: options.only_user,
-                child: None,
-                speaker: speaker.clone(),
-            },
-            stream: Stream { reader, stacks, capture },
-            work: Work {
-                writer: Some(writer),
-                asks,
-                answer,
-                answers,
-                output_errors,
-                selected,
-                gauge,
-                disk,
-                tree,
-                max_bytes,
-                rotates,
-            },
-            side: Side { usage, watch },
             duration: options.duration,
+            target: target(kernel, follow, options, speaker.clone()),
+            stream: Stream { reader, stacks, capture },
+            work,
+            side: Side { usage, watch },
             monitor,
             urgent,
             post: crew.post(LOOP),
@@ -269,6 +215,69 @@ impl Loop {
             waiting_reported: false,
             speaker,
         })
+    }
+}
+
+/// Has one more reader see what is written.
+fn with_reader(mut audience: Audience, reader: impl Observer + 'static) -> Audience {
+    audience.readers.push(Box::new(reader));
+    audience
+}
+
+/// The processes, with nothing started yet.
+fn target(kernel: Kernel, follow: Follow, options: TraceOptions, speaker: Speaker) -> Target {
+    let accesses = operators::wanted(&options).accesses;
+    let (user, only_user) = (options.probes, options.only_user);
+    Target { kernel, follow, user, accesses, only_user, child: None, speaker }
+}
+
+/// Starts the thread that takes records from the kernel.
+fn start_reader(
+    options: &TraceOptions,
+    source: Source,
+    waits: &Waits,
+    (tap, urgent): (Option<Tap>, UnboundedSender<Urgent>),
+    crew: &Crew,
+) -> Result<(Reader, mpsc::Receiver<Batch>), TraceError> {
+    let prompt = stacks::options(options).native_depth.is_some() || options.watch.is_some();
+    let mut held = waits.try_clone()?;
+    let on_held = Box::new(move |thread| match thread {
+        Some(thread) => held.take(thread),
+        None => held.live(),
+    });
+    let on_record = tap.map(|tap| Box::new(move |record: &[u8]| tap.take(record)) as OnRecord);
+    let ring_bytes = options.ring_bytes as usize;
+    let reader = Reader::start(source, ring_bytes, prompt, urgent, on_held, on_record, crew);
+    reader.map_err(TraceError::system("cannot start the thread for records"))
+}
+
+/// What the loop keeps of the outputs.
+struct Results {
+    output_errors: UnboundedReceiver<String>,
+    selected: Selecting,
+    gauge: Gauge,
+    files: Files,
+    tree: Option<OutputTree>,
+}
+
+impl Results {
+    /// Starts the thread that writes them.
+    fn written_by(
+        self,
+        writing: writer::Work,
+        batches: mpsc::Receiver<Batch>,
+        options: &TraceOptions,
+        crew: &Crew,
+    ) -> Result<Work, TraceError> {
+        let Self { output_errors, selected, gauge, files, tree } = self;
+        let (asks, asked) = mpsc::channel();
+        let (answer, answers) = unbounded_channel();
+        let writer = writer::start(crew, batches, writing, asked);
+        let writer = Some(writer.map_err(TraceError::system("cannot start the thread for outputs"))?);
+        let output = options.output.as_ref();
+        let (max_bytes, rotates) = output.map_or((None, false), |output| (output.max_bytes, output.parts.is_some()));
+        let disk = Disk::new(files);
+        Ok(Work { writer, asks, answer, answers, output_errors, selected, gauge, disk, tree, max_bytes, rotates })
     }
 }
 
@@ -325,50 +334,6 @@ fn open_capture(
     Ok(Some((capture::Writer::new(file, &path, &header, writer_options)?, path)))
 }
 
-/// Message when stacks are taken without a request.
-const UNASKED_STACKS: &str = "call stacks are taken: of Python where a thread has frames of it, else of C, about 2 µs for each event; --no-stacks takes none";
-
-/// State before the loop's first thread.
-struct Loaded {
-    kernel: Kernel,
-    libraries: Libraries,
-    stacks: StackOptions,
-    source: Source,
-}
-
-impl Loaded {
-    /// Loads the kernel side, has it follow processes, and gives up the rights that this took.
-    fn new(options: &TraceOptions, home: Option<Pid>, speaker: &Speaker) -> Result<Self, TraceError> {
-        let wanted_ops = operators::wanted(options);
-        let kernel_options = kernel_options(options, &wanted_ops, home);
-        let mut kernel = Kernel::load(&kernel_options)?;
-        let source = kernel.source(&kernel_options)?;
-        operators::check(&wanted_ops, kernel.link_mode()).map_err(TraceError::Unsupported)?;
-        if let Some(text) = operators::unavailable(&wanted_ops, kernel.link_mode()) {
-            speaker.warn(format_args!("{text}"));
-        }
-        let rows = side::with_rows(options, &options.probes);
-        let libraries = Libraries::new(&mut kernel, wanted_ops, &rows, side::levels(options), choice(options))?;
-        if let Some(text) = unserved_text(kernel.link_mode(), libraries.unserved()) {
-            speaker.warn(format_args!("{text}"));
-        }
-        kernel.follow()?;
-        // Before this thread starts others: each has capabilities of its own.
-        if let Err(error) = capabilities::keep_for_trace() {
-            speaker.warn(format_args!("capabilities that are not needed any more could not be dropped: {error}"));
-        }
-        let stacks = kernel.stacks();
-        Ok(Self { kernel, libraries, stacks, source })
-    }
-}
-
-/// The optional rows that the options need, each at every launch or allocation. Block watch has to know when the
-/// runtime may hold its locks; a thread's next action shows whether a request failed for good.
-const fn choice(options: &TraceOptions) -> RowChoice {
-    let all = options.watch.is_some() || options.collect.analyses.oom.is_some();
-    RowChoice { launches: all || options.collect.level.kernel, requests: all }
-}
-
 /// Collected data that scripts can request.
 fn collected(options: &TraceOptions) -> Collected {
     let StackOptions { native_depth, python_depth, automatic } = stacks::options(options);
@@ -380,40 +345,6 @@ fn collected(options: &TraceOptions) -> Collected {
         watch: options.watch.is_some(),
         db,
         automatic_stacks: automatic,
-    }
-}
-
-/// How processes are followed; `starts`: we start the program.
-fn follow_options(options: &TraceOptions, starts: bool, kernel: &Kernel, speaker: &Speaker) -> FollowOptions {
-    let wanted = options.late_libraries.unwrap_or(LateLibraries::Hold);
-    let hold = kernel.can_hold() && wanted == LateLibraries::Hold;
-    if wanted == LateLibraries::Hold && !hold {
-        let level = if options.late_libraries.is_some() { Level::Warn } else { Level::Info };
-        let text = format_args!(
-            "this kernel cannot hold a thread (Linux 6.0): first calls into a library that is loaded by its path may be missed; \
-             --late-libraries=stop stops the process for a moment, which the program can see"
-        );
-        speaker.say(level, text);
-    }
-    // With holds, stops are only for unknown loaders.
-    let stop = (wanted == LateLibraries::Stop || hold && starts) && kernel.features().send_signal;
-    FollowOptions { children: options.children, hold, always: false, stop }
-}
-
-/// The options of the kernel side.
-fn kernel_options(options: &TraceOptions, wanted_ops: &OpsOptions, home: Option<Pid>) -> KernelOptions {
-    KernelOptions {
-        ring_bytes: options.ring_bytes,
-        perf: options.kernel.perf,
-        link_mode: options.kernel.link_mode,
-        max_rows: options.kernel.max_rows,
-        tracefs: options.kernel.tracefs,
-        object: options.kernel.object,
-        objects: wanted_ops.choice.torch(),
-        arrays: wanted_ops.accesses,
-        stacks: stacks::options(options),
-        watch: options.watch.is_some(),
-        home_group: home.map_or(0, |group| group.as_raw().cast_unsigned()),
     }
 }
 

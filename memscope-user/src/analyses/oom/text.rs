@@ -22,16 +22,7 @@ pub(super) fn write(found: &Oom, clock: Clock, out: &mut dyn Write) -> io::Resul
         clock.exact(found.time_ns),
     )?;
     write_retries(found, out)?;
-    for PoolAtOom { pool, used_bytes, reserved_bytes, largest_free_bytes, .. } in &found.pools {
-        write!(out, "  {}: {} used", pool.display_name(), size(*used_bytes))?;
-        if let Some(reserved) = reserved_bytes {
-            write!(out, " of {} reserved", size(*reserved))?;
-        }
-        if let Some(largest) = largest_free_bytes {
-            write!(out, ", largest free piece {}", size(*largest))?;
-        }
-        writeln!(out)?;
-    }
+    write_pools(&found.pools, out)?;
     write_cause(found.cause, out)?;
     if found.late {
         writeln!(
@@ -49,6 +40,21 @@ pub(super) fn write(found: &Oom, clock: Clock, out: &mut dyn Write) -> io::Resul
     }
     for line in &found.last_events {
         writeln!(out, "    {line}")?;
+    }
+    Ok(())
+}
+
+/// Writes what each pool held at that moment.
+fn write_pools(pools: &[PoolAtOom], out: &mut dyn Write) -> io::Result<()> {
+    for PoolAtOom { pool, used_bytes, reserved_bytes, largest_free_bytes, .. } in pools {
+        write!(out, "  {}: {} used", pool.display_name(), size(*used_bytes))?;
+        if let Some(reserved) = reserved_bytes {
+            write!(out, " of {} reserved", size(*reserved))?;
+        }
+        if let Some(largest) = largest_free_bytes {
+            write!(out, ", largest free piece {}", size(*largest))?;
+        }
+        writeln!(out)?;
     }
     Ok(())
 }

@@ -78,7 +78,13 @@ fn trace_into(
         ..DumpFilter::default()
     };
     let owners = Some(Arc::new(RuleSet::builtin()));
-    let config = PipelineConfig { rows: crate::testing::rows(), dump, owners, ..PipelineConfig::default() };
+    let config = PipelineConfig {
+        rows: crate::testing::rows(),
+        dump,
+        owners,
+        kept: Some(Kept::process()),
+        ..PipelineConfig::default()
+    };
     let mut pipeline = Pipeline::new(config, Audience { sinks: vec![Box::new(sink)], ..Audience::of(analyses) });
     pipeline.feed(records).expect("written");
     let outcome = pipeline.finish(&[]);
@@ -96,7 +102,7 @@ fn of_capture(records: &[u8]) -> Vec<Finding> {
     writer.finish().expect("written");
     let dump = DumpFilter { oom_blocks: Some(3), ..DumpFilter::default() };
     let owners = Some(Arc::new(RuleSet::builtin()));
-    let pipeline = PipelineConfig { dump, owners, ..PipelineConfig::default() };
+    let pipeline = PipelineConfig { dump, owners, kept: Some(Kept::process()), ..PipelineConfig::default() };
     run_with(&[path], Options { pipeline, ..Options::default() }, analyses()).expect("readable").findings
 }
 

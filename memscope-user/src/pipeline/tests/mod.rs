@@ -9,8 +9,8 @@ use crate::backend::ascend::pools;
 use crate::capture::{CaptureHeader, Ending, Writer, WriterOptions};
 use crate::hash::{HashMap, HashSet};
 use crate::model::{
-    Access, Alloc, AllocApi, AllocFailed, Asked, BlockReturned, Device, Event, EventKind, Free, Mark, Module, Name, Op,
-    OutOfMemory, PageType, Pool, PoolRefused, Region, RegionKind,
+    Access, Alloc, AllocApi, AllocFailed, Asked, BlockReturned, Device, Event, EventKind, Free, Kept, Mark, Module,
+    Name, Op, OutOfMemory, PageType, Pool, PoolRefused, Region, RegionKind,
 };
 use crate::sinks::Sink;
 use crate::testing::{HOST, Random, Who, at, device, main, rows, variety};
@@ -35,7 +35,8 @@ impl Observer for Tap {
 }
 
 fn config() -> PipelineConfig {
-    PipelineConfig { rows: rows(), start_mono_ns: 0, start_real_ns: 1000, ..PipelineConfig::default() }
+    let kept = Some(Kept::process());
+    PipelineConfig { rows: rows(), start_mono_ns: 0, start_real_ns: 1000, kept, ..PipelineConfig::default() }
 }
 
 /// A pipeline, what its analyses see, and what its sinks get.
